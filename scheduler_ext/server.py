@@ -82,7 +82,7 @@ def _read_service(settings: ExtenderSettings, reading: ReadPortSettings, extende
     files = (reading.tls_cert, reading.tls_key)
     tls = FileWatch(files, lambda: server_context(*files), monotonic_ms, log, every_ms=1_000)
     gate = gate_of(connect(settings.kubeconfig, connections=4), reading.audience)
-    return read_service(gate, extender.pages, extender.incomplete, extender.simulator, tls)
+    return read_service(gate, extender.pages, extender.incomplete, extender.simulator, extender.gangs, tls)
 
 
 def _newest_context(tls: TLS) -> FileWatch[ssl.SSLContext]:

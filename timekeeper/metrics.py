@@ -51,6 +51,18 @@ WOULD = Counter(
 HELD = Gauge(
     "bursar_held_pods", "pods that wait behind the gate `bursar.dev/budget`", multiprocess_mode="mostrecent"
 )
+WAITING_GANGS = Gauge(
+    "bursar_waiting_gangs", "gangs of which a pod has no node", multiprocess_mode="mostrecent"
+)
+GANG_RESERVATIONS = Counter(
+    "bursar_gang_reservations",
+    "attempts to have cards reserved for a whole gang: `reserved`, `none` (they do not fit, or the extender "
+    "is away)",
+    ["result"],
+)
+GANG_EVICTIONS = Counter(
+    "bursar_gang_evictions", "attempts to evict pods of gangs of which too few had a node in time", ["result"]
+)
 RELEASES = Counter(
     "bursar_releases",
     "attempts to release a held pod: `released`, `changed` (the pod is gone or has changed), "
@@ -116,7 +128,7 @@ SESSIONS_OPENED = Counter(
 UNREADABLE_PODS = Counter("bursar_unreadable_pods", "pods whose GPU request cannot be charged")
 CLAIMING_PODS = Gauge(
     "bursar_pods_with_claims_alone",
-    "pods that hold devices by resource claims alone, in namespaces that are metered: not charged yet",
+    "pods of metered namespaces that hold devices by resource claims alone, where claims are not followed",
     multiprocess_mode="mostrecent",
 )
 LOST_ENDS = Counter(

@@ -160,6 +160,12 @@ class TimekeeperSettings:
         "URL of the extender's read-only port, for simulations, such as"
         " https://bursar-scheduler.bursar-system.svc; empty: they have no placement",
     )
+    gang_deadline_ms: int = flag(
+        duration_ms("5s", "30m", "60s"),
+        "60s",
+        "how long cards are reserved for a gang that starts: by then all of its pods have a node, or none"
+        " keeps one",
+    )
     token_file: Path = flag(
         Path, "/var/run/bursar/token/token", "token for the extender's read-only port, read before each call"
     )

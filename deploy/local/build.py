@@ -8,7 +8,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from deploy.local.errors import LocalError
@@ -36,10 +36,13 @@ _ABOUT_MINUTES = {
     "containerd": 1,
     "runc": 1,
     "cni": 1,
+    "dra-example-driver": 2,
     "prometheus": 4,
     "prometheus-operator": 4,
     "helm": 2,
     "karpenter": 5,
+    "jobset": 3,
+    "lws": 3,
     "crane": 1,
     "registry": 1,
 }
@@ -171,8 +174,7 @@ class _GoBuild:
         out.mkdir(parents=True)
         folder.mkdir(parents=True, exist_ok=True)
         started = time.monotonic()
-        replaces = staged_siblings(Path(self.downloaded()["GoMod"]).read_text()) if source.staged else []
-        (folder / "go.mod").write_text(go_mod(source, replaces))
+        (folder / "go.mod").write_text(go_mod(source, self._replaces()))
         packages = [tool.package for tool in tools]
         tags = ["-tags", ",".join(source.tags)] if source.tags else []
         needed = packages_in(self._go(folder, ["list", "-deps", *tags, *packages], fetching))
@@ -188,6 +190,17 @@ class _GoBuild:
             (out / tool.name).replace(place)
         self.say(f"{self.title}: done in {time.monotonic() - started:.0f} s")
 
+    def _replaces(self) -> dict[str, str]:
+        """The version of each module that gets another one than its requirements say."""
+        if self.source.like:
+            other = replace(self, source=self.source.like)
+            return other._replaces() | required(Path(other.downloaded()["GoMod"]).read_text())
+        if not self.source.staged:
+            return {}
+        # Kubernetes v1.36.3 publishes its staging modules as v0.36.3.
+        sibling = "v0." + self.source.version.partition(".")[2]
+        return dict.fromkeys(staged_siblings(Path(self.downloaded()["GoMod"]).read_text()), sibling)
+
     def _check_version(self, built: Path, tool: Tool) -> None:
         if tool.version_args is None:
             return
@@ -200,7 +213,7 @@ class _GoBuild:
         """What Go says of the module that it has downloaded: the paths of its folder and of its go.mod."""
         folder = self.workshop.root / "src" / self.source.name
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "go.mod").write_text(go_mod(self.source, []))
+        (folder / "go.mod").write_text(go_mod(self.source, {}))
         version = f"{self.source.module}@v{self.source.version}"
         text = self._go(folder, ["mod", "download", "-json", version], fetching)
         told: Mapping[str, str] = json.loads(text[text.index("{") :])
@@ -220,9 +233,9 @@ class _GoBuild:
         return output
 
 
-def go_mod(source: GoModule, replaces: list[str]) -> str:
-    """The go.mod of the build: this module and its staged siblings at their versions. Go takes the rest from
-    the module's own go.mod.
+def go_mod(source: GoModule, replaces: Mapping[str, str]) -> str:
+    """The go.mod of the build: this module, and other modules at these versions. Go takes the rest from the
+    module's own go.mod.
     """
     lines = [
         f"module bursar.dev/local/{source.name}",
@@ -231,14 +244,21 @@ def go_mod(source: GoModule, replaces: list[str]) -> str:
         "",
         f"require {source.module} v{source.version}",
     ]
-    # Kubernetes v1.36.3 publishes its staging modules as v0.36.3.
-    sibling = "v0." + source.version.partition(".")[2]
-    return "\n".join([*lines, *(f"replace {name} => {name} {sibling}" for name in replaces), ""])
+    return "\n".join(
+        [*lines, *(f"replace {name} => {name} {version}" for name, version in replaces.items()), ""]
+    )
 
 
 def staged_siblings(text: str) -> list[str]:
     """The modules that a go.mod replaces with folders of its own tree (`=> ./staging/...`)."""
     return re.findall(r"^\s*(?:replace\s+)?(\S+)\s+=>\s+\./staging/src/\1\s*$", text, re.M)
+
+
+def required(text: str) -> dict[str, str]:
+    """The modules that a go.mod requires, with their versions; without the siblings of its own tree, which
+    have none."""
+    found = re.findall(r"^\s*(?:require\s+)?([\w.~-]+\.[\w.~/-]+) (v\S+)", text, re.M)
+    return {name: version for name, version in found if version != "v0.0.0"}
 
 
 def ldflags(source: GoModule) -> str:

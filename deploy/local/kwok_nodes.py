@@ -1,4 +1,4 @@
-"""Manifests of kwok nodes with cards."""
+"""Manifests of kwok nodes with cards, and of devices that pods get by claims."""
 
 import json
 import uuid
@@ -11,6 +11,7 @@ from deploy.local.tools import KUBERNETES
 # A namespace of our own for name-based UUIDs, so that a node's cards have the same UUIDs in every run.
 _CARDS = uuid.UUID("6f3c0ad4-6a0c-5d0e-9d3a-2f1f0a6c9b11")
 TENCENT_MEMORY_UNIT_MIB = 256
+EXAMPLE_DRIVER = "gpu.example.com"
 
 
 def card_uuid(node: str, index: int) -> str:
@@ -102,6 +103,49 @@ def kwok_node(
             ],
             "nodeInfo": _NODE_INFO,
         },
+    }
+
+
+def device_class(driver: str, resource: str = "") -> dict[str, Any]:
+    """A DeviceClass of all devices of a driver, under the driver's name. ``resource``: the extended resource
+    that it serves too."""
+    spec: dict[str, Any] = {"selectors": [{"cel": {"expression": f'device.driver == "{driver}"'}}]}
+    spec |= {"extendedResourceName": resource} if resource else {}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceClass",
+        "metadata": {"name": driver},
+        "spec": spec,
+    }
+
+
+def device_pool(node: str, devices: int) -> dict[str, Any]:
+    """The ResourceSlice with which kubernetes-sigs/dra-example-driver would publish its made-up devices on
+    this node. No driver runs there: kube-scheduler allocates them all the same."""
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": f"{node}-{EXAMPLE_DRIVER}"},
+        "spec": {
+            "driver": EXAMPLE_DRIVER,
+            "nodeName": node,
+            "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
+            "devices": [_device(node, index) for index in range(devices)],
+        },
+    }
+
+
+def _device(node: str, index: int) -> dict[str, Any]:
+    return {
+        "name": f"gpu-{index}",
+        "allowMultipleAllocations": False,
+        "attributes": {
+            "driverVersion": {"version": "1.0.0"},
+            "index": {"int": index},
+            "model": {"string": "LATEST-GPU-MODEL"},
+            "uuid": {"string": f"gpu-{uuid.uuid5(_CARDS, f'{node}/{index}')}"},
+        },
+        "capacity": {"compute": {"value": "100"}, "memory": {"value": "80Gi"}},
     }
 
 

@@ -15,10 +15,12 @@ KWOK_VERSION = "0.8.0"
 CONTAINERD_VERSION = "2.4.2"
 RUNC_VERSION = "1.5.2"
 CNI_VERSION = "1.9.1"
+DRA_DRIVER_VERSION = "0.4.0"
 PROMETHEUS_VERSION = "0.311.3"  # of the Go module: Prometheus 3.11.3
 OPERATOR_VERSION = "0.85.0"  # of the Prometheus operator
 HELM_VERSION = "4.3.1"
 KARPENTER_VERSION = "1.14.1"
+JOBSET_VERSION, LWS_VERSION = "0.11.0", "0.8.0"
 CRANE_VERSION = "0.22.1"
 REGISTRY_VERSION = "3.1.2"
 
@@ -37,6 +39,9 @@ class GoModule:
     )
     tags: tuple[str, ...] = ()  # Go's build tags
     cgo: bool = False  # it needs a C compiler
+    # It gets the versions of this module's dependencies instead of its own: what is compiled of them counts
+    # for both.
+    like: "GoModule | None" = None
 
     @property
     def series(self) -> tuple[int, int]:
@@ -98,6 +103,10 @@ CNI = GoModule(
     (f"{_CNI_MODULE}/pkg/utils/buildversion.BuildVersion=v{CNI_VERSION}",),
 )
 
+# Its devices are made up: containers get environment variables. It prints no version.
+_DRA_DRIVER_MODULE = "sigs.k8s.io/dra-example-driver"
+DRA_DRIVER = GoModule("dra-example-driver", _DRA_DRIVER_MODULE, DRA_DRIVER_VERSION, like=KUBERNETES)
+
 TOOLS = (
     Tool("etcd", ETCD, "go.etcd.io/etcd/server/v3"),
     Tool("kube-apiserver", KUBERNETES, "k8s.io/kubernetes/cmd/kube-apiserver"),
@@ -123,6 +132,9 @@ NODE_TOOLS = (
     Tool("bridge", CNI, f"{_CNI_MODULE}/plugins/main/bridge", ()),
     Tool("host-local", CNI, f"{_CNI_MODULE}/plugins/ipam/host-local", ()),
     Tool("loopback", CNI, f"{_CNI_MODULE}/plugins/main/loopback", ()),
+    Tool(
+        "dra-example-kubeletplugin", DRA_DRIVER, f"{_DRA_DRIVER_MODULE}/cmd/dra-example-kubeletplugin", None
+    ),
 )
 
 # For tests of the policy `load` against Prometheus itself; built on request only. Without the tag it has the
@@ -167,6 +179,13 @@ PROMTOOL_TOOLS = (Tool("promtool", PROMETHEUS, f"{_PROMETHEUS_MODULE}/cmd/promto
 _KARPENTER_MODULE = "sigs.k8s.io/karpenter"
 KARPENTER = GoModule("karpenter", _KARPENTER_MODULE, KARPENTER_VERSION)
 KARPENTER_TOOLS = (Tool("kwok-karpenter", KARPENTER, f"{_KARPENTER_MODULE}/kwok", None),)
+
+# The controllers whose pods start together; built on request only. They print no version.
+_JOBSET_MODULE, _LWS_MODULE = "sigs.k8s.io/jobset", "sigs.k8s.io/lws"
+JOBSET = GoModule("jobset", _JOBSET_MODULE, JOBSET_VERSION)
+LWS = GoModule("lws", _LWS_MODULE, LWS_VERSION)
+JOBSET_TOOLS = (Tool("jobset", JOBSET, _JOBSET_MODULE, None),)
+LWS_TOOLS = (Tool("lws", LWS, f"{_LWS_MODULE}/cmd", None),)
 
 # Pushes images (deploy/images); built on request only. Its version has no name beside it.
 _CRANE_MODULE = "github.com/google/go-containerregistry"

@@ -21,6 +21,8 @@ Try, in another terminal:
   kubectl apply -f {samples}/half-a-card.yaml
   kubectl get pod half-a-card -n team-a -o yaml          # the fields that Bursar has added
   kubectl describe pod half-a-card -n team-a
+  kubectl apply -f {samples}/claimed-device.yaml         # a device by a claim: Kubernetes 1.34 or newer
+  kubectl get resourceclaims -n team-a
   kubectl edit configmap bursar-budgets -n bursar-system  # _settings are in bursar-settings
   kubectl bursar budget --all-namespaces
   kubectl bursar explain half-a-card -n team-a

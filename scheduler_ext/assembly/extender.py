@@ -18,9 +18,12 @@ from scheduler_ext.binding.outcome import FOLLOWER
 from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.cache.pdb_cache import PDBCache
 from scheduler_ext.controllers.deschedule_labels import DescheduleLabels
+from scheduler_ext.controllers.evictions import hold_cards, withdraw
 from scheduler_ext.controllers.preemptor import Preemptor, PreemptorWiring, limits_of
 from scheduler_ext.controllers.requeuer import Requeuer
 from scheduler_ext.fit.caps import CapChecks
+from scheduler_ext.gangs.plan import PlanInput
+from scheduler_ext.gangs.reserve import GangReservations, Written
 from scheduler_ext.leadership.election import election_of
 from scheduler_ext.leadership.fencing import marker, toucher
 from scheduler_ext.leadership.takeover import Leadership
@@ -47,12 +50,15 @@ from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.verbs.last_decisions import LastDecisions
 from scheduler_ext.verbs.verbs import INCOMPLETE, Verbs
 from timekeeper.core import names
-from timekeeper.runtime.api_server import Api
+from timekeeper.core.ledger.reservation import Reservation
+from timekeeper.runtime.api_server import Answered, Api
 from timekeeper.runtime.clock import monotonic_ms, now_ms
 from timekeeper.runtime.event_recorder import EventRecorder
 from timekeeper.runtime.http.service import PostCall
 from timekeeper.runtime.log import Log, log
 
+GANG_CALLS = 8  # to the API server, at one time, while cards are reserved for a gang
+PLAN_S = 1.0  # the longest time of one plan for a gang
 REPORTER = f"{names.DOMAIN}/extender"
 
 
@@ -134,7 +140,7 @@ class Extender:
 
     @cached_property
     def _waiting_pods(self) -> WaitingPods:
-        return WaitingPods(self._snapshot, self._decisions, self.standings)
+        return WaitingPods(self._snapshot, self._decisions, self.standings, self.gangs.lack)
 
     @cached_property
     def _metrics(self) -> ExtenderMetrics:
@@ -212,6 +218,33 @@ class Extender:
         """Simulates pods."""
         timeout_ms = self._settings.read_port.simulation_timeout_ms
         return Simulator(self._books, timeout_ms, self._say, self._metrics.simulated)
+
+    @cached_property
+    def gangs(self) -> GangReservations:
+        """Reserves cards for gangs."""
+        return GangReservations(
+            self.cache,
+            self._plan_input,
+            self._hold,
+            self._withdraw,
+            self.leadership.leads,
+            now_ms,
+            self._say,
+            at_once=GANG_CALLS,
+        )
+
+    def _plan_input(self, snapshot: Snapshot) -> PlanInput:
+        until_s = time.monotonic() + PLAN_S
+        return PlanInput(snapshot, self.standings(), self.policies, lambda: time.monotonic() > until_s)
+
+    def _hold(self, pod: Pod, reservation: Reservation) -> Written:
+        reply = hold_cards(self._api, pod, reservation)
+        if not isinstance(reply, Answered) or reply.status >= 500:
+            return "unclear"
+        return "written" if reply.status < 300 else "refused"
+
+    def _withdraw(self, pod: Pod) -> None:
+        withdraw(self._api, pod, "NotWhole", "cards could not be reserved for all of its gang", now_ms())
 
     def _books(self, asked: Asked) -> SimulationInput:
         standings = asked.over(self.standings())
@@ -336,7 +369,7 @@ class Extender:
             "learner": self._upkeep.learn,
             "deschedule": self._deschedule_labels.run,
         }
-        _ = self.app, self.simulator  # every part exists before the first thread runs
+        _ = self.app, self.simulator, self.gangs  # every part exists before the first thread runs
         self._threads.start(work)
 
     def stop(self) -> None:

@@ -26,6 +26,7 @@ from scheduler_ext.binding.outcome import (
     BOUND,
     CARDS_CHANGED,
     FOLLOWER,
+    GANG,
     GONE,
     NOT_SHOWN,
     SPENT,
@@ -137,6 +138,9 @@ class Binder:
         # 4. Its namespace must not have spent a budget that denies.
         if assumed is None and self._is_denied(read.pod):
             return SPENT
+        # A member of a gang goes where cards are reserved for it, once they are for all.
+        if assumed is None and read.pod.gang is not None and self._allocation(args.uid)[1] != args.node:
+            return GANG
         # 5. The cards: those assumed before, or a new fit on the node as it is now.
         placement = self._placement(args, read.pod, read.pod.request, assumed, until)
         if not isinstance(placement, Placement):

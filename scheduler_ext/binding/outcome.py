@@ -18,6 +18,7 @@ class NotBoundReason(StrEnum):
     ELSEWHERE = "elsewhere"  # the pod is bound to another node
     UNSETTLED = "unsettled"  # an earlier Binding to another node may still succeed
     SPENT = "spent"  # the namespace's budget is spent and says `deny`, `evict` or `hold`
+    GANG = "gang"  # no cards are reserved on the node for the pod and all of its gang
     CAPPED = "capped"  # a cap of the namespace or group does not allow the pod's cards now
     MALFORMED = "malformed"  # the GPU request cannot be read
     TOO_LARGE = "too-large"  # the store takes no change of the pod
@@ -54,6 +55,7 @@ CARDS_CHANGED = NotBound(
     NotBoundReason.CARDS_CHANGED, "the node's cards differ from those that were assumed for the pod"
 )
 SPENT = NotBound(NotBoundReason.SPENT, refusal.SPENT.sentence)
+GANG = NotBound(NotBoundReason.GANG, refusal.GANG_WAITS.sentence)
 
 
 def bound_to(node: str, wanted: str) -> Outcome:

@@ -6,7 +6,7 @@ the next. After a change, ``freed`` is called with the nodes that have more room
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from scheduler_ext.fit.refusal import Refusal
@@ -15,6 +15,7 @@ from scheduler_ext.model.pod import MAX_GRACE_MS, NonGPUPod, Pod
 from scheduler_ext.snapshot import snapshot as transitions
 from scheduler_ext.snapshot.node_info import NodeInfo, is_roomier
 from scheduler_ext.snapshot.snapshot import EMPTY, Snapshot
+from timekeeper.core.ledger.reservation import Reservation
 from timekeeper.core.values import Placement
 
 SETTLE_AFTER_MS = 10_000  # after this time a binding that the watch has not shown is checked
@@ -132,6 +133,33 @@ class ClusterCache:
             if refusal is None:
                 self._snapshot = taken
             return refusal or True
+
+    def reserve(self, reserved: Sequence[tuple[Pod, Reservation]], seen: Snapshot) -> bool:
+        """Hold these cards for these waiting pods, all of them or, if a pod or one of the nodes has changed
+        since the snapshot that they were chosen in, none. The watch will show each pod's reservation."""
+        with self._lock:
+            now = self._snapshot
+            for pod, reservation in reserved:
+                is_same = now.pods.get(pod.uid) is seen.pods.get(pod.uid) is pod
+                if not is_same or now.node(reservation.node) != seen.node(reservation.node):
+                    return False
+            for pod, reservation in reserved:
+                now = transitions.pod_updated(now, replace(pod, reserved=reservation), self._now_ms())
+            self._snapshot = now
+            return True
+
+    def take_back(self, pods: Iterable[Pod]) -> None:
+        """What `reserve` held for these pods was not written: they are again as they were, unless the watch
+        has shown a later version."""
+
+        def earlier(snapshot: Snapshot) -> Snapshot:
+            for pod in pods:
+                known = snapshot.pods.get(pod.uid)
+                if known is not None and known.version == pod.version:
+                    snapshot = transitions.pod_updated(snapshot, pod, self._now_ms())
+            return snapshot
+
+        self._change(earlier)
 
     def is_superseded(self, uid: str) -> bool:
         """True if the pod is bound or deleted by now. An assumption would then displace the cards that it

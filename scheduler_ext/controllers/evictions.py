@@ -36,6 +36,12 @@ def let_go(api: Api, pod: Pod, reason: str, message: str, now_ms: int) -> Reply:
     return _patch(api, pod, status, {"uid": pod.uid, "resourceVersion": pod.version})
 
 
+def withdraw(api: Api, pod: Pod, reason: str, message: str, now_ms: int) -> Reply:
+    """Remove a reservation that was just written on the pod, whatever its version is by now."""
+    status = {"nominatedNodeName": None, "conditions": [withdrawn(reason, message, now_ms)]}
+    return _patch(api, pod, status, {"uid": pod.uid})
+
+
 def evict(api: Api, pod: Pod, dry_run: bool = False) -> tuple[Left, str]:
     """Evict the pod with its own grace period. With ``dry_run`` only ask whether its PodDisruptionBudget
     allows it. Returns the outcome and the API server's message."""

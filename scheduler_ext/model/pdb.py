@@ -8,9 +8,10 @@ selector every pod of its namespace. Counted like kube-scheduler when it compare
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from scheduler_ext.model.labels import Selector, by_key, read_selector
+from scheduler_ext.model.labels import by_key
 from scheduler_ext.model.pod import Pod
 from timekeeper.core.json_values import Json, mapping
+from timekeeper.core.kube.selectors import Selector, read_selector
 
 MAX_KNOWN = 65_536  # pods whose budgets are remembered
 

@@ -19,6 +19,7 @@ from scheduler_ext.model.node_constraints import (
 from scheduler_ext.model.other_resources import Others, requested_others
 from timekeeper.core import names
 from timekeeper.core.dialects import BY_NAME, Container
+from timekeeper.core.gangs import Gang, held_gang
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import PodHold
@@ -83,6 +84,7 @@ class Pod:
     spec_grace_ms: int = 30_000  # the grace period that an eviction gives it
     preempted: bool = False  # kube-scheduler makes it leave for a pod of higher priority
     host: str = ""  # text of the annotation bursar.dev/host; "" without
+    gang: Gang | None = None  # the pods that it starts together with, while it waits
 
     @property
     def full_name(self) -> str:
@@ -190,6 +192,7 @@ def read_pod(raw: Json, most_grace_ms: int = MAX_GRACE_MS) -> Pod | None:
         spec_grace_ms=hold.grace_ms({"spec": spec}, most_grace_ms),
         preempted=node != "" and _condition(status, *_PREEMPTED) is not None,
         host=str(annotations_of(raw).get(names.HOST, "")),
+        gang=None if node else held_gang(raw),
     )
 
 
@@ -262,9 +265,12 @@ def _condition(status: Json, kind: str, reason: str) -> Json | None:
 
 
 def _reserved(raw: Json, status: Json) -> Reservation | None:
-    """Only a pod that can still be bound has one."""
-    waits = status.get("phase") not in hold.TERMINAL and not mapping(raw.get("spec")).get("schedulingGates")
-    return read_reservation(raw) if waits else None
+    """Only a pod that can still be bound has one, and a member of a gang before its gate is removed."""
+    if status.get("phase") in hold.TERMINAL:
+        return None
+    found = read_reservation(raw)
+    is_gated = found is not None and bool(mapping(raw.get("spec")).get("schedulingGates"))
+    return found if found is None or found.kind == "gang" or not is_gated else None
 
 
 def _placement(raw: Json) -> tuple[Placement | None, str]:

@@ -47,6 +47,8 @@ def may_begin(pod: Pod, limits: PreemptionLimits, standings: NamespaceStandings)
     preempt."""
     if pod.scheduler != limits.scheduler or pod.request is None or not pod.unschedulable or pod.nominated:
         return False
+    if pod.gang is not None:  # room for one of its members alone starts none
+        return False
     waits = not (pod.node or pod.gated or pod.deleting or pod.terminal or pod.reserved)
     return waits and may_preempt(pod, standings)
 

@@ -83,14 +83,16 @@ class WaitingPodsView(TypedDict):
 
 
 class WaitingPods:
-    """Makes the answers."""
+    """Makes the answers. ``gang_lack``: what the pod's gang lacked last, "" if nothing is known."""
 
     def __init__(
         self,
         snapshot: Callable[[], Snapshot],
         decisions: LastDecisions,
         standings: Callable[[], NamespaceStandings],
+        gang_lack: Callable[[Pod], str] = lambda _: "",
     ) -> None:
+        self._gang_lack = gang_lack
         self._snapshot, self._decisions, self._standings = snapshot, decisions, standings
 
     def answer(self, asked: WaitingQuery) -> WaitingPodsView:
@@ -136,11 +138,15 @@ class WaitingPods:
             state=state,
             malformed=pod.malformed,
             scheduler_message=pod.unschedulable_because,
-            obstacle=search.of(pod).obstacle if state in ("gated", "refused", "not-asked") else "",
+            obstacle=self._obstacle(pod, search) if state in ("gated", "refused", "not-asked") else "",
             asks=_asks(pod),
             reservation=ReservationView(node=held.node, until=_moment(held.until_ms)) if held else None,
             decision=_decision(decision) if decision else None,
         )
+
+    def _obstacle(self, pod: Pod, search: ProspectSearch) -> str:
+        lack = self._gang_lack(pod) if pod.gang is not None else ""
+        return lack or search.of(pod).obstacle
 
 
 def _is_wanted(pod: Pod, asked: WaitingQuery) -> bool:

@@ -1,5 +1,7 @@
 """The read-only port: pages, metrics and simulations, over TLS, for callers with a token and the right to
-read (docs/decisions/0044). It has a loop and bounds of its own (`timekeeper.runtime.http.server`)."""
+read (docs/decisions/0044). One call writes: the timekeeper's account
+alone may have cards reserved for a gang. It has a loop and bounds of its own
+(`timekeeper.runtime.http.server`)."""
 
 import ssl
 from collections.abc import Callable
@@ -18,7 +20,7 @@ _THREADS = 4
 _LIMITS = HttpLimits(MAX_BODY_BYTES, connections=64, unanswered_bytes=4 * MAX_BODY_BYTES)
 
 
-# The answer to a body. Raises BusyError, ChildError, or a Problem for a bad body.
+# The answer to a body. Raises BusyError, ChildError (simulations alone), or a Problem for a bad body.
 Simulate = Callable[[bytes], bytes]
 
 
@@ -27,14 +29,17 @@ def read_service(
     pages: Pages,
     incomplete: Callable[[], str],
     simulate: Simulate,
+    reserve: Simulate,
     tls: Callable[[], ssl.SSLContext | None],
 ) -> HttpService:
     """The port's service. ``incomplete``: why the cluster is not known yet, "" if it is."""
-    app = read_app(gate, pages, incomplete, simulate)
+    app = read_app(gate, pages, incomplete, simulate, reserve)
     return HttpService(app, _THREADS, _LIMITS, tls=tls, refusal=_refusal)
 
 
-def read_app(gate: Gate, pages: Pages, incomplete: Callable[[], str], simulate: Simulate) -> Flask:
+def read_app(
+    gate: Gate, pages: Pages, incomplete: Callable[[], str], simulate: Simulate, reserve: Simulate
+) -> Flask:
     """The WSGI application. /livez and /readyz need no token."""
     app = Flask("scheduler_ext.read_port", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
@@ -51,6 +56,14 @@ def read_app(gate: Gate, pages: Pages, incomplete: Callable[[], str], simulate: 
         if why:
             return unavailable(why).response()
         return _simulated(simulate, request.get_data(cache=False))
+
+    @app.post("/v1/gangs/reserve")
+    def reservation() -> Response:
+        gate.allow(request.headers.get("Authorization"), "create", "gangs")
+        why = incomplete()
+        if why:
+            return unavailable(why).response()
+        return Response(reserve(request.get_data(cache=False)), mimetype="application/json")
 
     answer_with_problems(app)
 

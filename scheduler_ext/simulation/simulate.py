@@ -13,6 +13,7 @@ from scheduler_ext.fit import refusal
 from scheduler_ext.fit.caps import CapChecks
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
+from scheduler_ext.gangs.plan import GangPlan, PlanInput, lack_text, plan
 from scheduler_ext.model.node import host_share
 from scheduler_ext.model.other_resources import exceed
 from scheduler_ext.model.pdb import PDBs
@@ -29,6 +30,7 @@ from scheduler_ext.snapshot.snapshot import Snapshot, assume, pod_deleted, relea
 from scheduler_ext.verbs.fit_cache import FitCache, fit_key
 from scheduler_ext.verbs.last_decisions import CountedRefusal, summed
 from scheduler_ext.waiting.order import WaitingPod
+from timekeeper.core.gangs import Gang
 from timekeeper.core.request.host import HostShare
 from timekeeper.core.values import Card, GPURequest, Placement
 
@@ -67,9 +69,16 @@ class SimulatedPod:
 
 
 def simulate(pods: Sequence[Pod], books: SimulationInput) -> list[SimulatedPod]:
-    """The outcome of each pod, in this order."""
-    simulation = _Simulation(books)
-    return [simulation.add(pod) for pod in pods]
+    """The outcome of each pod, in this order. A gang is decided at its first pod, whole: no victim leaves for
+    it."""
+    simulation, found = _Simulation(books), dict[str, SimulatedPod]()
+    for pod in pods:
+        if pod.gang is None:
+            found[pod.uid] = simulation.add(pod)
+        elif pod.uid not in found:
+            gang = [each for each in pods if (each.namespace, each.gang) == (pod.namespace, pod.gang)]
+            found |= simulation.add_gang(gang, pod.gang)
+    return [found[pod.uid] for pod in pods]
 
 
 class _Simulation:
@@ -98,6 +107,18 @@ class _Simulation:
         return self._preempting(pod, policy) or SimulatedPod(
             pod, reasons=summed((short, found.short, found.refused))
         )
+
+    def add_gang(self, pods: Sequence[Pod], gang: Gang) -> dict[str, SimulatedPod]:
+        """Decides about all pods of the gang at once, by UID. If too few fit, none takes a card."""
+        found = plan(pods, PlanInput(self.snapshot, self._books.standings, self._books.policies))
+        lack = _lack_of(found, len(pods), gang)
+        if lack:
+            return {pod.uid: _refused(pod, Refusal(lack, "gang")) for pod in pods}
+        placed = {
+            each.pod.uid: replace(self._taken(each.pod, each.node, each.placement), fitting=1)
+            for each in found.members
+        }
+        return placed | {pod.uid: _refused(pod, Refusal(found.why, "gang")) for pod in found.left}
 
     def _candidates(self, pod: Pod) -> Iterator[str]:
         """The nodes that kube-scheduler would offer if it had room there."""
@@ -152,6 +173,16 @@ class _Simulation:
         there = self.snapshot.node(node)
         host = host_share(pod, there.node_object) if there.node_object is not None else None
         return SimulatedPod(pod, node, self.snapshot.allocation(pod.uid), there.cards, host=host)
+
+
+def _lack_of(found: GangPlan, count: int, gang: Gang) -> str:
+    """What the gang would wait for; "" if it would start."""
+    start = f"gang {gang.name} starts whole"
+    if count < gang.minimum:
+        return f"{start}: {count} of {gang.size} members are simulated"
+    if len(found.members) < gang.minimum:
+        return f"{start}: {lack_text(found)}"
+    return ""
 
 
 def _refused(pod: Pod, why: Refusal) -> SimulatedPod:

@@ -42,6 +42,7 @@ class Allocation:
     gone: Vanished | None = None  # orphaned: its hold since its object was removed
     held_milli: int = 0  # what it counts toward caps
     since_ms: int = 0  # reserved: when the reservation began
+    epoch: int = 0  # reserved for a member of a gang: that of the gang's reservations
     others: Others = ()  # what kube-scheduler now counts of memory and other resources
 
     @property

@@ -1,7 +1,7 @@
 """kube-scheduler's verbs: filter, prioritize, preempt and bind, each decided on one snapshot."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,6 +92,8 @@ class Verbs:
             self._requeuer.denied(waiting_pod(pod, self._policies(pod), args.names), denied)
             return _all_refused(args.names, denied)
         self._patience()
+        if pod.gang is not None:
+            return self._of_gang(pod, pod.request, args.names)
         # 2. Which nodes fit.
         snapshot, policy = self._cache.snapshot, self._policies(pod)
         key = self._key(pod, pod.request, for_fits(policy))
@@ -114,6 +116,20 @@ class Verbs:
                 self._requeuer.denied(waiting_pod(pod, policy, args.names), why)
         # 7. Only the best nodes are returned, if the operator limits their number.
         return self._truncated(result, pod, policy, snapshot)
+
+    def _of_gang(self, pod: Pod, request: GPURequest, offered: Sequence[str]) -> FilterResult:
+        """A member of a gang gets the node where cards are reserved for it, and none before they are for all
+        that start with it."""
+        node = self._cache.snapshot.allocated_on.get(pod.uid)
+        refused: dict[str, Refusal] = dict.fromkeys(
+            offered, refusal.GANG_WAITS if node is None else refusal.GANG_ELSEWHERE
+        )
+        if node is None or node not in refused:
+            return FilterResult([], {}, refused)
+        found = fit(request, as_found_by(pod.uid, self._cache.snapshot.node(node)), self._policies(pod))
+        if isinstance(found, Refusal):
+            return FilterResult([], {}, refused | {node: found})
+        return FilterResult([node], {}, {name: why for name, why in refused.items() if name != node})
 
     def _key(self, pod: Pod, request: GPURequest, policy: Policy) -> FitKey:
         """The pod's key, the same object as in the last call for it: prioritize follows filter."""
@@ -191,7 +207,7 @@ class Verbs:
         pod = _pod(args, snapshot)
         if pod is None:
             return args.nodes
-        if pod.request is None or pod.reserved is not None:
+        if pod.request is None or pod.reserved is not None or pod.gang is not None:
             return {}  # cards are reserved for the pod already, and their holders are being evicted
         if pod.uid in snapshot.pods:
             self._requeuer.asked_to_preempt(pod, self._policies(pod), args.nodes)

@@ -77,7 +77,10 @@ _PARAMETERS = ("ConfigMap", "Pod")  # kinds that our policies take parameters fr
 _ROLES = {"timekeeper", "extender", "webhook"}
 _OUR_NAMESPACES = ("bursar-system", "bursar-node")
 # Sidecars beat five times a second; pods of Volcano stay with it.
-_SHARED = Tuning(heartbeat_interval="200ms", flags=(("webhook", ("--other-schedulers=volcano",)),))
+_SHARED = Tuning(
+    heartbeat_interval="200ms",
+    flags=(("webhook", ("--other-schedulers=volcano",)), ("timekeeper", ("--gang-deadline=12s",))),
+)
 _numbers = itertools.count()
 
 

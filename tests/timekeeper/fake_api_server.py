@@ -42,6 +42,8 @@ class FakeApiServer(StoredObjects):
         self.patches: list[tuple[str, Json]] = []  # (path, body) of pods' status
         self.patch_answer = 200
         self.deletions: list[Json] = []
+        self.budgets: list[Json] = []  # PodDisruptionBudgets, of every namespace
+        self.named: dict[str, Json] = {}  # pods that are found by their names
         self.refusals: dict[str, tuple[int, Json]] = {}  # the pod's name -> how its eviction is refused
         self.bearers: set[str | None] = set()
         self.expired = False
@@ -70,7 +72,8 @@ class FakeApiServer(StoredObjects):
             who = (spec["user"], wanted["verb"], wanted["resource"], wanted["namespace"])
             return {"status": {"allowed": who in self.allowed}}
         if path.endswith("/eviction"):
-            self.evictions.append(body)
+            if not body["deleteOptions"].get("dryRun"):
+                self.evictions.append(body)
             return {"kind": "Status", "status": "Success"}
         if path.endswith("/events") and self.takes_events:
             self.events.append(body)
@@ -106,6 +109,10 @@ def serving(api: FakeApiServer) -> Iterator[str]:
                 self.answer(503, {"message": "cut off"})
             elif address.path == LEASE:
                 self.answer(*api.lease("GET", LEASE, {}))
+            elif address.path.endswith("/poddisruptionbudgets"):
+                self.answer(200, {"items": api.budgets})
+            elif (name := asked.get("fieldSelector", "").removeprefix("metadata.name=")) in api.named:
+                self.answer(200, {"items": [api.named[name]]})
             elif source is None:
                 self.answer(404, {"message": "not found"})
             elif source in api.forbidden:

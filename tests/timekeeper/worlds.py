@@ -17,7 +17,6 @@ from tests.support.routed import client_of
 from tests.support.shared_routes import SharingFlask
 from tests.timekeeper.clocks import iso
 from tests.timekeeper.statements import open_shared
-from timekeeper.accounts.pods import read_charged_pod
 from timekeeper.api.create_app import app_of, create_services
 from timekeeper.api.http.services import Services
 from timekeeper.api.resources.heartbeats import HeartbeatHandler
@@ -27,8 +26,9 @@ from timekeeper.runtime.auth.gate import Gate
 from timekeeper.runtime.auth.tokens import Expected
 from timekeeper.serving.heartbeat_route import heartbeat_route
 from timekeeper.settler.budget_entries import BudgetNotice
+from timekeeper.settler.claim_notices import ClaimNotice
 from timekeeper.settler.cluster.cluster_state import ItemChanged, ListReplaced, StreamAlive, WatchUpdate
-from timekeeper.settler.cluster.watches import sources
+from timekeeper.settler.cluster.watches import read_any_pod, sources
 from timekeeper.settler.pod_notices import PodNotice
 from timekeeper.settler.settler import Settler
 from timekeeper.store import ledger as reading
@@ -41,6 +41,7 @@ T0 = 1_795_168_800_000  # 2026-11-20T10:00:00Z
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
 GPU = 1_000  # milli-GPU
 
+_FEW = ("namespaces", "resourceclaims", "resourceslices")
 READ = {source.name: source.read for source in sources("bursar-system")}
 
 
@@ -219,6 +220,7 @@ class Town:
         self.notices: list[BudgetNotice] = []
         self.objects: dict[str, dict[str, Json]] = {name: {} for name in READ}
         self.pod_notices: list[PodNotice] = []
+        self.claim_notices: list[ClaimNotice] = []
         self.recorded: list[Decision] = []
         self._served: list[Services] = []
         self.only_meter = False  # of the settler and the API that are started next
@@ -250,7 +252,7 @@ class Town:
     def list_all(self) -> None:
         """The settler receives lists of everything, as after its start or an expired watch."""
         for source, there in self.objects.items():
-            if source != "namespaces" or there:  # most tests are about none
+            if source not in _FEW or there:  # most tests are about none
                 self.hear_all(source)
 
     def hear_all(self, source: str) -> None:
@@ -260,7 +262,7 @@ class Town:
 
     def _read(self, source: str) -> Any:
         if source == "pods":
-            return partial(read_charged_pod, is_charged=self.settler.is_charged)
+            return partial(read_any_pod, is_charged=self.settler.is_charged)
         return READ[source]
 
     def begin(self, *items: tuple[str, Json]) -> None:
@@ -319,6 +321,7 @@ class Town:
             notify_pod=self.pod_notices.append,
             record=self.recorded.append,
             only_meter=self.only_meter,
+            notify_claim=self.claim_notices.append,
         )
 
     def start_anew(self) -> None:

@@ -482,12 +482,6 @@ WAYS: dict[str, Way] = {
         "anti-affinity",
         "spec.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution",
     ),
-    "a device class as a limit": Way(
-        _limited("deviceclass.resource.kubernetes.io/h100"),
-        _limited("deviceclass.resource.kubernetes.io/rdma.example.com"),
-        "device-claim",
-        "spec.containers[main].resources.limits",
-    ),
 }
 
 

@@ -18,8 +18,10 @@ from timekeeper.core.admission.policy import Standing
 from timekeeper.core.admission.rules.exhausted import budget_violations
 from timekeeper.core.admission.rules.isolation import ephemeral_violations
 from timekeeper.core.admission.rules.pod_rules import cap_violations
+from timekeeper.core.request.claims import EXPLICIT, KnownClaims
+from timekeeper.core.request.device_classes import DeviceClass
 from timekeeper.core.request.host import CardHost
-from timekeeper.core.request.request import parse
+from timekeeper.core.request.request import parse, parse_new
 from timekeeper.core.standings import Cap, Caps
 from timekeeper.core.violation import Violation
 from webhook.admission.reinvocation import not_governed
@@ -32,6 +34,7 @@ ROOMY = replace(
     POLICY, rules={"host-share": "enforce"}, room=CardHost(32_000, 256 * 1024**3, least_card_mib=16_000)
 )
 FOUR_IN_PARTS = Caps(own=Cap(4_000, pod_milli=1_500))
+CLASSES = KnownClaims({"h100": DeviceClass("h100", "gpu.nvidia.com"), "odd": DeviceClass("odd")})
 SPENT = Standing("OVER_BUDGET", 1_000, 800, on_exhausted="deny", until_ms=1_796_083_200_000)
 
 
@@ -107,6 +110,7 @@ PODS: dict[str, Json] = {
     "gas-annotation": with_annotations(
         admitted(of_resources({"gpu.intel.com/i915": "1"})), {"gas-allow": "card0,GPU-1"}
     ),
+    "gang": with_annotations(admitted(half()), {"bursar.dev/gang": "train", "bursar.dev/gang-size": "0"}),
     "min-gpu-memory": with_annotations(admitted(half()), {"bursar.dev/min-gpu-memory": "40Gi"}),
     "contradicting-constraint": with_annotations(
         admitted(half()),
@@ -130,6 +134,9 @@ def examples() -> dict[str, Violation]:
     (found["no-duration"],) = violations_of(admitted(half()), replace(POLICY, requires_duration=True))
     hog = admitted(container(requests={"cpu": "62"}, gpu_percent="1"))
     (found["host-share"],) = violations_of(hog, ROOMY)
+    for rule, name, count in (("device-claim", "odd", "1"), ("claim-size", "h100", "33")):
+        limited = admitted(of_resources({f"{EXPLICIT}{name}": count}))
+        (found[rule],) = parse_new(limited, "refuse", CLASSES, "team-a").violations
     changed = governed(admitted(half()))
     changed["spec"]["schedulerName"] = "default-scheduler"
     (found["not-governed"],) = not_governed(changed, parse(changed), POLICY)

@@ -21,6 +21,7 @@ class Pulse:
     state: str  # what it is waiting for; "": nothing
     claims: str | None = None  # the text of `ClaimingPods`; None: not known
     watches: str = ""  # `watches_text` of those that fail
+    device_claims: str = ""  # the text of `ClaimFindings`; "": claims are not followed
 
 
 NEVER = Pulse(0, 0, "")

@@ -8,15 +8,17 @@ from operator import attrgetter
 from sys import intern
 
 from timekeeper.core import names
+from timekeeper.core.dialects.others import claims as of_claims
+from timekeeper.core.gangs import Gang, held_gang
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import PodHold
 from timekeeper.core.ledger.reservation import Reservation, read_reservation, withdrawn_ms
-from timekeeper.core.object_names import own_labels, owner_of
+from timekeeper.core.object_names import controller_of, own_labels, owner_of
 from timekeeper.core.request.cards import decode_amounts
 from timekeeper.core.request.host import NO_HOST, HostAmount, HostShare, decode_host, encode_host, requested
 from timekeeper.core.request.metered import MeteredRequest, metered_request, of_devices
-from timekeeper.core.request.request import parse_stored
+from timekeeper.core.request.request import claims_part, parse_stored
 from timekeeper.core.values import Ask, ContainerAsk, GPURequest, UndecodableError
 from timekeeper.core.wire import HeldFor, binding_asks
 
@@ -61,10 +63,13 @@ class LedgerPod:
     is_metered: bool = False  # nothing that Bursar's names say of it counts: see `metered_view`
     is_only_metered: bool = False  # and where its namespace is enforced it is not charged
     doubt: str = ""  # what of its request is an assumption, and why; of a metered pod
+    gang: Gang | None = None  # the pods that it starts together with
+    controller: tuple[str, ...] = ()  # of a pod with a gang: apiVersion, kind, name and UID
+    has_other_gate: bool = False  # a gate that is not ours is in ``spec.schedulingGates``
 
     def has_other_scheduler(self, ours: str) -> bool:
-        """Whether another scheduler than ``ours`` places it."""
-        return self.scheduler not in ("", ours)
+        """Whether another scheduler than ``ours`` places it; ours places no pod with claims of GPUs."""
+        return self.scheduler not in ("", ours) or self.request.dialect == of_claims.NAME
 
     def is_charged_by_spec(self, ours: str) -> bool:
         """Whether Bursar gave it no cards: it is metered, or admission left it to another scheduler. What is
@@ -89,6 +94,11 @@ class LedgerPod:
         return self.node != "" and not is_over
 
     @property
+    def is_staying(self) -> bool:
+        """Whether it holds cards or waits for a node, and nothing has asked it to leave yet."""
+        return self.is_charged or self.can_be_bound
+
+    @property
     def can_be_bound(self) -> bool:
         """Whether it waits for a node. The API server binds no pod whose deletion was requested, however long
         a finalizer keeps it."""
@@ -109,9 +119,23 @@ class UnreadablePod:
     )  # as read; its charge: as metered; None: it holds nothing known
     claims: int = 0  # number of the resource claims that it holds, which nothing charges
     requests_nothing: bool = False  # it was charged, and requests nothing any more
+    is_allocated: bool = False  # it is bound, and its claims have what it asked for
 
 
-def read_pod(raw: Json) -> LedgerPod | UnreadablePod | None:
+@dataclass(frozen=True, slots=True)
+class UnjudgedPod:
+    """A pod that waits with claims of which admission did not know what they ask for. ``part``: of its
+    object, by which that is read once it is known."""
+
+    pod: LedgerPod
+    part: Json = field(compare=False)
+
+    def judged(self, devices: int) -> LedgerPod:
+        """The pod with this number of GPUs."""
+        return replace(self.pod, request=of_claims.request_of(devices))
+
+
+def read_pod(raw: Json) -> LedgerPod | UnreadablePod | UnjudgedPod | None:
     """The pod, or None if it requests no GPU. Never raises on JSON from an API server."""
     metadata = mapping(raw.get("metadata"))
     parsed = parse_stored(raw)
@@ -127,29 +151,61 @@ def read_pod(raw: Json) -> LedgerPod | UnreadablePod | None:
         is_holding = claims and mapping(raw.get("spec")).get("nodeName") and not hold.pod_hold(raw).over
         return UnreadablePod(*where, problem, pod, claims if is_holding else 0)
     pod = _read(raw, where, parsed.request)
+    if parsed.request.dialect == of_claims.NAME:
+        return _of_claims(raw, pod, metered)
     differs = metered is None or metered.doubt or metered.request != pod.request
     return replace(pod, metered=metered or NOTHING_METERED) if differs else pod
 
 
-def read_charged_pod(raw: Json, is_charged: Callable[[str], bool]) -> LedgerPod | UnreadablePod | None:
+def read_user(raw: Json) -> LedgerPod:
+    """A pod that uses claims, without what it requests. Never raises on JSON from an API server."""
+    metadata = mapping(raw.get("metadata"))
+    where = (
+        str(metadata.get("uid", "")),
+        intern(str(metadata.get("namespace", ""))),
+        str(metadata.get("name", "")),
+    )
+    return _read(raw, where, NO_REQUEST)
+
+
+def _of_claims(
+    raw: Json, pod: LedgerPod, metered: MeteredRequest | None
+) -> LedgerPod | UnreadablePod | UnjudgedPod:
+    """Of a pod that admission governs for its claims. Until it is bound, it waits and reserves; then its
+    claims are allocated, and they are charged, not the pod."""
+    if pod.node:
+        claims = len(sequence(mapping(raw.get("spec")).get("resourceClaims")))
+        held = 0 if pod.hold.over else claims
+        other = None if metered is None else replace(pod, request=metered.request, metered=metered)
+        return UnreadablePod(pod.uid, pod.namespace, pod.name, "", other, held, is_allocated=True)
+    pod = replace(pod, metered=metered or NOTHING_METERED)
+    return pod if of_claims.is_known(pod.request) else UnjudgedPod(pod, claims_part(raw))
+
+
+def read_charged_pod(
+    raw: Json, is_charged: Callable[[str], bool]
+) -> LedgerPod | UnreadablePod | UnjudgedPod | None:
     """As `read_pod`. A pod that is charged by now and requests nothing any more, because who may edit it has
     removed an annotation, goes on: its hold is read, and its charge is that of before.
 
     ``is_charged``: whether the ledger has a pod of this UID."""
     found = read_pod(raw)
-    if isinstance(found, LedgerPod) or (found is not None and found.pod is not None):
+    if isinstance(found, LedgerPod | UnjudgedPod) or (found is not None and found.pod is not None):
         return found
+    if found is not None and found.is_allocated:
+        return found  # it waited, and the ledger has no session of it
     metadata = mapping(raw.get("metadata"))
     uid = str(metadata.get("uid", ""))
     if not is_charged(uid):
         return found
     where = (uid, intern(str(metadata.get("namespace", ""))), str(metadata.get("name", "")))
-    pod = replace(_read(raw, where, GPURequest("", ())), metered=NOTHING_METERED)
+    pod = replace(_read(raw, where, NO_REQUEST), metered=NOTHING_METERED)
     return UnreadablePod(*where, "", pod, found.claims if found else 0, requests_nothing=True)
 
 
+NO_REQUEST = GPURequest("", ())
 # of a pod whose request is in Bursar's own annotations alone
-NOTHING_METERED = MeteredRequest(GPURequest("", ()))
+NOTHING_METERED = MeteredRequest(NO_REQUEST)
 
 
 def metered_view(pod: LedgerPod, models: Mapping[str, str]) -> LedgerPod | None:
@@ -171,6 +227,7 @@ def metered_view(pod: LedgerPod, models: Mapping[str, str]) -> LedgerPod | None:
         let_go_ms=None,
         declared_ms=0,
         fixed_host=None,
+        gang=None,
         is_metered=True,
         doubt=metered.doubt,
     )
@@ -198,6 +255,7 @@ def is_bare(pod: LedgerPod) -> bool:
 def _read(raw: Json, where: tuple[str, str, str], request: GPURequest) -> LedgerPod:
     metadata, annotations, spec = mapping(raw.get("metadata")), annotations_of(raw), mapping(raw.get("spec"))
     held = _held(annotations.get(names.HELD))
+    gang = held_gang(raw) if held else None
     recorded = "IN_BUDGET" if held == "budget" else str(annotations.get(names.STANDING, ""))
     return LedgerPod(
         *where,
@@ -226,6 +284,9 @@ def _read(raw: Json, where: tuple[str, str, str], request: GPURequest) -> Ledger
         declared_ms=_declared_ms(annotations.get(names.DECLARED)) if held == "budget" else 0,
         host=requested(raw),
         fixed_host=_fixed_host(annotations.get(names.HOST)),
+        gang=gang,
+        has_other_gate=_has_other_gate(spec),
+        controller=controller_of(metadata) if gang is not None else (),
     )
 
 
@@ -252,6 +313,11 @@ def _declared_ms(recorded: object) -> int:
 def _is_gated(spec: Json) -> bool:
     gates = sequence(spec.get("schedulingGates"))
     return any(mapping(each).get("name") == names.BUDGET_GATE for each in gates)
+
+
+def _has_other_gate(spec: Json) -> bool:
+    gates = sequence(spec.get("schedulingGates"))
+    return any(mapping(each).get("name") != names.BUDGET_GATE for each in gates)
 
 
 def _is_untried(raw: Json, spec: Json) -> bool:

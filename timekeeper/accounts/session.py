@@ -1,4 +1,5 @@
-"""A session: one pod's continuous hold of its cards, from its opening to its last correction."""
+"""A session: one pod's continuous hold of its cards, or one allocation of a claim, from its opening to its
+last correction."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -23,6 +24,10 @@ from timekeeper.core.request.host import (
 from timekeeper.core.values import Card, Placement
 
 HOLD = ":hold:"  # in the UID of a session for reserved cards, after the pod's
+CLAIM = ":claim:"  # in the UID of a session of a claim's allocation, after the claim's
+# in place of a node: until when the claims of the cluster are known
+CLAIMS = "resource.k8s.io/claims"
+CLAIMS_SEEN = "resource.k8s.io/claims-seen"  # until when the next settler knows of all claims
 MAX_DOUBT = 500  # characters of a doubt
 _AHEAD_MS = 86_400_000  # a node's clock may be this far ahead of ours
 
@@ -62,6 +67,21 @@ class Session:
     was_unseen: bool = False
     # why its rate is not certain; None: it is, or the session is older than this field
     doubt: str | None = None
+    kind: str = "pod"  # or claim: then ``name`` is the claim's
+    # UIDs of the pods that a claim is reserved for, with blanks between them
+    consumers: str = ""
+    # the pods that it was ever reserved for, each as UID/name, with blanks between them
+    users: str = ""
+
+    @property
+    def is_claim(self) -> bool:
+        """True if it is of a claim's allocation. Its ``ended_ms`` is the allocation's end."""
+        return self.kind == "claim"
+
+    @property
+    def witness(self) -> str:
+        """Whose watermark extends it: its node's, or that of all claims."""
+        return CLAIMS if self.is_claim else self.node
 
     @property
     def is_reserved(self) -> bool:

@@ -190,6 +190,8 @@ def _settings(
         "policy": "fragmentation",
         "unknownAccelerators": settings.unknown_accelerators,
     }
+    if settings.drivers:
+        shown["drivers"] = {each.driver: each.has_gpus for each in settings.drivers}
     if settings.charge_by == DOMINANT_HOST:
         shown["chargeBy"] = "dominant-host"
     if room is not None:
@@ -240,6 +242,8 @@ def _entry(statement: Statement, settings: BudgetSettings) -> StandingEntry:
         entry["reserve"] = "declared"
     if budget.require_duration:
         entry["requireDuration"] = True
+    if budget.gangs == "auto" and is_placed:
+        entry["gangs"] = "auto"
     if budget.host_share_milli is not None:
         entry["hostShare"] = budget.host_share_milli
     if caps := _caps(budget):

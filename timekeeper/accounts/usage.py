@@ -19,7 +19,13 @@ GROUPS = {
     "owner": ("namespace", "owner"),
     "node": ("node",),
     "model": ("models",),
+    "claim": ("namespace", "claim"),
+    "class": ("classes",),
+    "driver": ("drivers",),
+    "device": ("drivers", "devices"),
 }
+# columns that sessions of claims alone have: of several devices each once, with commas between them
+CLAIMED = ("claim", "classes", "drivers", "devices")
 LABEL = "label:"  # a pod's label as a column is label:NAME
 
 # columns that follow from a namespace by its budget entries at the time

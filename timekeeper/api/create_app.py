@@ -17,7 +17,6 @@ from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.heartbeat_writer import HeartbeatWriter
 from timekeeper.api.ledger.ledger_reader import LedgerReader
 from timekeeper.api.ledger.outages import NO_DATABASE, OutageLog
-from timekeeper.api.peers import NO_PEERS, Peers
 from timekeeper.api.resources import (
     account_metrics,
     bindings,
@@ -43,6 +42,7 @@ from timekeeper.core.texts import moment
 from timekeeper.runtime.auth.gate import Gate
 from timekeeper.runtime.http.problem_details import Problem, answer_with_problems, unavailable
 from timekeeper.runtime.log import log_exception
+from timekeeper.runtime.peers import NO_PEERS, Peers
 from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError
 
 Clock = Callable[[], int]

@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 
+from timekeeper.accounts.session import CLAIM
 from timekeeper.accounts.usage import (
     LABEL,
     PricedCorrection,
@@ -175,11 +176,14 @@ def _pieces(rows: Iterable[Cells]) -> Iterator[list[Cells]]:
         yield piece
 
 
-COLUMNS = ("namespace", "group", "price", "currency", "uid", "pod", "owner", "node", "models", "labels")
+_OF_POD = ("namespace", "group", "price", "currency", "uid", "pod", "owner", "node", "models", "labels")
+_OF_CLAIM = ("classes", "drivers", "devices")
+COLUMNS = (*_OF_POD, *_OF_CLAIM)
 PLACE = 5  # enough to identify a row within its time: the rest follows from the UID
 
 _PROVIDER = "Bursar"
 _UNIT = "GPU-Hours"  # for a card of weight 1
+_UNKNOWN = "gpu/unknown"
 
 NAMES = (
     "BilledCost",
@@ -235,6 +239,9 @@ NAMES = (
     "x_Owner",
     "x_Node",
     "x_GpuModels",
+    "x_DeviceClasses",
+    "x_Drivers",
+    "x_Devices",
 )
 
 
@@ -242,16 +249,18 @@ def row(asked: ReportQuery, line: ReportLine) -> Cells:
     """One report line with `COLUMNS`, by column; None is null."""
     keys = dict(zip(asked.columns, line.key, strict=True))
     billed = period_at("month", asked.zone, line.span.start_ms)
+    is_claim = CLAIM in keys["uid"]
     values = {
         **_ALWAYS,
-        **_money(line, keys["price"], keys["currency"], keys["models"]),
+        **_money(line, keys["price"], keys["currency"], _sku(keys)),
         "BillingPeriodStart": iso(billed.start_ms),
         "BillingPeriodEnd": iso(billed.end_ms),
         "ChargePeriodStart": iso(line.span.start_ms),
         "ChargePeriodEnd": iso(line.span.end_ms),
-        "ChargeDescription": f"GPU time of pod {keys['pod']}",
+        "ChargeDescription": f"GPU time of {'claim' if is_claim else 'pod'} {keys['pod']}",
         "ResourceId": keys["uid"],
         "ResourceName": keys["pod"],
+        "ResourceType": "ResourceClaim" if is_claim else "Pod",
         "SubAccountId": keys["namespace"],
         "SubAccountName": keys["namespace"],
         "Tags": Raw(keys["labels"]),
@@ -259,6 +268,9 @@ def row(asked: ReportQuery, line: ReportLine) -> Cells:
         "x_Owner": keys["owner"] or None,
         "x_Node": keys["node"],
         "x_GpuModels": keys["models"] or None,
+        "x_DeviceClasses": keys["classes"] or None,
+        "x_Drivers": keys["drivers"] or None,
+        "x_Devices": keys["devices"] or None,
         **_amounts(line),
     }
     return {name: values.get(name) for name in NAMES}
@@ -272,7 +284,7 @@ def corrected_row(asked: ReportQuery, priced: PricedCorrection) -> Cells:
     line = ReportLine(of, (), UsageSums(posted=its.amount))
     values = {
         **_ALWAYS,
-        **_money(line, priced.price, priced.currency, ""),
+        **_money(line, priced.price, priced.currency, _UNKNOWN),
         "ChargeClass": "Correction",
         "ChargeFrequency": "One-Time",
         "BillingPeriodStart": iso(billed.start_ms),
@@ -309,9 +321,13 @@ _ALWAYS = {
 }
 
 
-def _money(line: ReportLine, price: str, currency: str, models: str) -> Cells:
+def _sku(keys: Mapping[str, str]) -> str:
+    """The model, of a claim's devices below their driver."""
+    return f"{keys['drivers'] or 'gpu'}/{keys['models'] or 'unknown'}"
+
+
+def _money(line: ReportLine, price: str, currency: str, sku: str) -> Cells:
     """Without a price every cost is 0, and unit prices are null."""
-    sku = f"gpu/{models or 'unknown'}"
     hours, costs = Raw(gpu_hours(line.sums.amount)), Raw(cost(line.sums.amount, price or "0"))
     spent = {
         "BilledCost": costs,

@@ -245,8 +245,8 @@ def grant(
 @click.option("--uid", default=None, metavar="UID", help="of one pod among several of this name")
 @FORM
 def explain(options: Options, target: str, uid: str | None, form: str) -> None:
-    """Why a pod was refused, placed, evicted or charged, or why it waits; KIND/NAME for a controller's pods.
-    Its other name is why."""
+    """Why a pod was refused, placed, evicted or charged, or why it waits; KIND/NAME for a controller's pods,
+    claim/NAME for a device claim. Its other name is why."""
     namespace = options.one_namespace()
     with connected(options, namespace) as client:
         answer = client.get(f"/v1/explain/{quote(namespace)}/{quote(target)}", uid=uid)

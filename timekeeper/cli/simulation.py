@@ -17,6 +17,7 @@ from timekeeper.cli.views import simulation
 from timekeeper.core.json_values import mapping, sequence
 
 _ENOUGH = 1_000  # pods of a workload: more than the server takes
+_CLAIMS = ("ResourceClaim", "ResourceClaimTemplate")
 _REPLICAS = {
     "Deployment": "replicas",
     "ReplicaSet": "replicas",
@@ -35,7 +36,7 @@ _REPLICAS = {
     required=True,
     metavar="FILE",
     shell_complete=words.files,
-    help="manifests of Pods, Deployments, ReplicaSets, StatefulSets and Jobs; - for standard input",
+    help="manifests of Pods, Deployments, ReplicaSets, StatefulSets, Jobs, and claims; - for standard input",
 )
 @click.option(
     "--budget",
@@ -51,6 +52,9 @@ def simulate(options: Options, files: tuple[str, ...], budget: str | None, form:
     documents = [document for file in files for document in _documents(file)]
     namespace = namespace_of(documents, options)
     body: dict[str, Any] = {"version": 1, "namespace": namespace, "pods": []}
+    claims = [each for document in documents for each in claims_of(document)]
+    if claims:
+        body["claims"] = claims
     for document in documents:
         body["pods"] += list(pods_of(document, namespace))
     if budget is not None:
@@ -83,9 +87,11 @@ def _namespaces_of(documents: Iterable[Any]) -> Iterator[str]:
 def pods_of(document: Any, namespace: str) -> Iterator[dict[str, Any]]:
     """The pods of a manifest: itself, or one for each replica. Raises CommandError."""
     kind = document.get("kind") if isinstance(document, dict) else None
+    if kind in _CLAIMS:
+        return
     if not isinstance(kind, str) or kind not in ("Pod", "List", *_REPLICAS):
         what = kind if isinstance(kind, str) else "a document without a kind"
-        raise CommandError(f"{what} has no pods; allowed: Pod, List, {', '.join(_REPLICAS)}")
+        raise CommandError(f"{what} has no pods; allowed: Pod, List, {', '.join((*_REPLICAS, *_CLAIMS))}")
     if kind == "List":
         for item in sequence(document.get("items")):
             yield from pods_of(item, namespace)
@@ -100,10 +106,23 @@ def pods_of(document: Any, namespace: str) -> Iterator[dict[str, Any]]:
         yield document
         return
     template = mapping(spec.get("template"))
+    controller = {"kind": kind, "name": metadata.get("name"), "controller": True}
     count = spec.get(_REPLICAS[kind], 1)
     for at in range(min(count, _ENOUGH) if isinstance(count, int) else 1):
         named = {**mapping(template.get("metadata")), "name": f"{metadata.get('name')}-{at}"}
+        if controller["name"]:
+            named["ownerReferences"] = [controller]
         yield {"metadata": named, "spec": template.get("spec")}
+
+
+def claims_of(document: Any) -> Iterator[dict[str, Any]]:
+    """The claims and templates of claims of a manifest, which its pods may use."""
+    kind = document.get("kind") if isinstance(document, dict) else None
+    if kind == "List":
+        for item in sequence(document.get("items")):
+            yield from claims_of(item)
+    elif kind in _CLAIMS:
+        yield document
 
 
 def _documents(file: str) -> Iterator[Any]:

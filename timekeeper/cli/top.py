@@ -52,10 +52,18 @@ def _refresh(client: Client, namespace: str | None, every_s: float) -> None:
     with Live(console=output.console(), screen=True, auto_refresh=False) as screen:
         while True:
             sheet = _open_sessions(client, namespace)
-            held = "1 pod holds cards" if len(sheet.rows) == 1 else f"{len(sheet.rows)} pods hold cards"
-            title = f"{held} in {namespace or 'all namespaces'}; Ctrl-C ends"
+            title = f"{held(sheet)} in {namespace or 'all namespaces'}; Ctrl-C ends"
             screen.update(Group(title, "", output.table(sheet)), refresh=True)
             time.sleep(every_s)
+
+
+def held(sheet: Sheet) -> str:
+    """How many pods hold cards, and how many claims hold devices."""
+    claims = sum(1 for row in sheet.rows if row["devices"])
+    pods = len(sheet.rows) - claims
+    said = "1 pod holds cards" if pods == 1 else f"{pods} pods hold cards"
+    more = "1 claim holds devices" if claims == 1 else f"{claims} claims hold devices"
+    return f"{said}, {more}" if claims else said
 
 
 def _open_sessions(client: Client, namespace: str | None) -> Sheet:

@@ -18,7 +18,8 @@ from timekeeper.core.object_names import owner_of
 _WITHIN_S = 3.0  # a shell waits for the answer
 _NAMES = ("-o", r"jsonpath={range .items[*]}{.metadata.name}{'\n'}{end}")
 
-COLUMNS = ("namespace", "group", "pod", "owner", "node", "model", "label:")
+_OF_CLAIMS = ("claim", "class", "driver", "device")
+COLUMNS = ("namespace", "group", "pod", "owner", "node", "model", *_OF_CLAIMS, "label:")
 
 Offer = Callable[[Context, Parameter, str], list[CompletionItem]]
 

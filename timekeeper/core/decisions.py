@@ -13,6 +13,7 @@ BIND_UNDONE = "bind-undone"
 WAITING = "waiting"
 HELD = "held"
 RELEASED = "released"
+GANG = "gang"
 CAPPED = "capped"
 WARNED = "warned"
 RECLAIMABLE = "reclaimable"
@@ -26,6 +27,7 @@ STANDING = "standing"
 
 # A pod has one record of this reason: an extender that starts or takes over reports again what it sees.
 PREEMPTED_BY_SCHEDULER = "PreemptedByScheduler"
+WAITS_FOR_CLAIMS = "WaitsForClaims"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +53,10 @@ KINDS: Mapping[str, DecisionKind] = {
     PLACED: DecisionKind("extender", "`Bound`, with node, cards, compute and memory"),
     BIND_UNDONE: DecisionKind("extender", "`BindTakenBack`: a placement whose Binding failed"),
     WAITING: DecisionKind(
-        "extender",
+        "extender, timekeeper",
         "why the pod has no node, whenever its reasons change: `NoRoom`, `NoNodeFits`, `GrantSpent`,"
         " `BindFailed`, and `Unschedulable` (kube-scheduler refuses every node itself); `RoomIsMade`: pods"
-        " are evicted for it",
+        " are evicted for it; `WaitsForClaims`: it is not known yet what its device claims ask for",
     ),
     CAPPED: DecisionKind(
         "extender",
@@ -71,6 +73,10 @@ KINDS: Mapping[str, DecisionKind] = {
         " recorded once for each evicted pod",
     ),
     RELEASED: DecisionKind("timekeeper", "`Released`: its scheduling gate was removed"),
+    GANG: DecisionKind(
+        "timekeeper",
+        "`GangWaits`: what all pods of its gang wait for, whenever that changes",
+    ),
     WARNED: DecisionKind(
         "timekeeper",
         "`EvictionNotice`, `IdleWarning`: it will be evicted, or lose its cards, unless something changes;"
@@ -81,7 +87,8 @@ KINDS: Mapping[str, DecisionKind] = {
     EVICTED: DecisionKind(
         "timekeeper",
         "evicted or deleted: `BudgetEviction` (its budget is spent), `GPUMemoryEviction` (it used more memory"
-        " than its share), `IdleEviction`, `OvertimeEviction`",
+        " than its share), `IdleEviction`, `OvertimeEviction`, `GangEviction` (too few of its gang had a"
+        " node in time)",
     ),
     DELETED: DecisionKind(
         "timekeeper",

@@ -36,7 +36,21 @@ def claiming_sentence(answer: Json) -> str:
         return ""
     where = ", ".join(f"{each['namespace'] or 'others'} ({each['pods']})" for each in claims)
     holders = "1 pod holds" if pods == 1 else f"{pods} pods hold"
-    return f"{holders} devices by resource claims alone, which are not charged yet: {where}"
+    return f"{holders} devices by resource claims alone, uncharged, for claims are not followed: {where}"
+
+
+def claim_sentences(answer: Json) -> Iterator[str]:
+    """One for the claims that are charged for no pod, and one for each driver whose devices are not charged.
+    ``answer``: of ``/v1/doubts``."""
+    found = answer.get("deviceClaims") or {}
+    if number := found.get("orphans"):
+        named = [f"{each['namespace']}/{each['claim']}" for each in found["named"][:_MOST]]
+        named += [f"and {number - len(named)} more"] if number > len(named) else []
+        claims = "1 claim holds devices and is" if number == 1 else f"{number} claims hold devices and are"
+        yield f"{claims} reserved for no pod: charged until deleted, or used again: {', '.join(named)}"
+    for each in found.get("unknownDrivers", ()):
+        claims = "1 claim" if each["claims"] == 1 else f"{each['claims']} claims"
+        yield f"devices of {each['driver']} are not charged ({claims}): no rule says which of them are GPUs"
 
 
 def watch_sentences(answer: Json) -> Iterator[str]:

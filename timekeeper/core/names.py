@@ -36,6 +36,12 @@ TOPOLOGY = "bursar.dev/topology"
 SAME_GPU = "bursar.dev/same-gpu"
 MIN_GPU_MEMORY = "bursar.dev/min-gpu-memory"
 USER_ANNOTATIONS = (POLICY, MODELS, EXCLUDE_MODELS, UUIDS, TOPOLOGY, SAME_GPU, MIN_GPU_MEMORY)
+# pod annotations that a user may write as well, of a pod that starts together with others: their name, how
+# many they are, and how many start at least
+GANG = "bursar.dev/gang"
+GANG_SIZE = "bursar.dev/gang-size"
+GANG_MINIMUM = "bursar.dev/gang-minimum"
+GANG_ANNOTATIONS = (GANG, GANG_SIZE, GANG_MINIMUM)
 
 # label of a namespace: its mode, where its budget entry names none. A policy restricts who may set it
 MODE_LABEL = "bursar.dev/mode"
@@ -50,6 +56,10 @@ HELD = "bursar.dev/held"
 # how long the pod means to run, in seconds: its activeDeadlineSeconds at its creation, of a pod that reserves
 # that whole time before it is released
 DECLARED = "bursar.dev/declared"
+
+# how many GPUs the claims of the pod may be allocated at most; `unknown`: one of them, a template or a class
+# was not known when the pod was created
+CLAIMS = "bursar.dev/claims"
 
 # scheduling gate of pods that wait for their budget or their turn; only the timekeeper removes it
 BUDGET_GATE = "bursar.dev/budget"

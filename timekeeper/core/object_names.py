@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Literal
 
@@ -35,6 +35,9 @@ OBJECT_NAMES: Mapping[str, ObjectName] = {
     names.TOPOLOGY: ObjectName("annotation", "user", "how the cards are connected"),
     names.SAME_GPU: ObjectName("annotation", "user", "containers that share cards"),
     names.MIN_GPU_MEMORY: ObjectName("annotation", "user", "only cards with at least this memory"),
+    names.GANG: ObjectName("annotation", "user", "the pods with this value start together"),
+    names.GANG_SIZE: ObjectName("annotation", "user", "how many they are"),
+    names.GANG_MINIMUM: ObjectName("annotation", "user", "how many of them start at least"),
     names.BUDGETS_LABEL: ObjectName("label of a ConfigMap", "administrator", "it has budget entries"),
     names.CORDONED_CARDS: ObjectName(
         "annotation of a node", "administrator", "UUIDs of cards that must not be given out"
@@ -54,6 +57,11 @@ OBJECT_NAMES: Mapping[str, ObjectName] = {
         "why it was created with the scheduling gate; it stays when the gate is removed",
     ),
     names.DECLARED: ObjectName("annotation", "webhook", "seconds that the pod means to run"),
+    names.CLAIMS: ObjectName(
+        "annotation",
+        "webhook",
+        "how many GPUs its device claims may be allocated at most; `unknown`: not known at its creation",
+    ),
     names.GPU_PLACEMENT: ObjectName(
         "resource",
         "webhook",
@@ -97,6 +105,7 @@ NAMESPACE = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 SUBJECT = rf"(_group\.)?{NAMESPACE}"  # whose budget it is: a namespace, or ``_group.NAME``
 
 _OWNER = re.compile(OWNER, re.ASCII)
+_EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
 
 
 def owner_of(metadata: Json) -> str:
@@ -114,6 +123,15 @@ def owner_of(metadata: Json) -> str:
             owner = f"Deployment/{deployment}" if is_deployments else f"{kind}/{name}"
             return owner if _OWNER.fullmatch(owner) else ""
     return ""
+
+
+def controller_of(metadata: Json) -> tuple[str, ...]:
+    """The controller's apiVersion, kind, name and UID; empty if there is none, or none that can exist."""
+    for reference in sequence(metadata.get("ownerReferences")):
+        if isinstance(reference, Mapping) and reference.get("controller") is True:
+            found = tuple(str(reference.get(key) or "") for key in ("apiVersion", "kind", "name", "uid"))
+            return found if all(found) and _OWNER.fullmatch(f"{found[1]}/{found[2]}") else ()
+    return ()
 
 
 # written by controllers for each of their pods, or by Bursar
@@ -149,3 +167,17 @@ def timestamp(at_ms: int, to: Literal["seconds", "milliseconds", "microseconds"]
     ValueError or OverflowError for a time after the year 9999."""
     at = datetime.fromtimestamp(at_ms // 1000, UTC).replace(microsecond=at_ms % 1000 * 1000, tzinfo=None)
     return f"{at.isoformat(timespec=to)}Z"
+
+
+def millis(written: object) -> int | None:
+    """Milliseconds since 1970 of a Kubernetes timestamp. None if it is absent, unreadable, or the 1970 of a
+    StartError."""
+    if not isinstance(written, str):
+        return None
+    try:
+        at = datetime.fromisoformat(written)
+    except ValueError:
+        return None
+    if at.tzinfo is None or at.year < 2000:
+        return None
+    return (at - _EPOCH) // _MILLISECOND

@@ -194,6 +194,8 @@ class StandingSettings(TypedDict):
     policy: str
     # what becomes of pods that request accelerators which no dialect reads: `core.accelerators`
     unknownAccelerators: UnknownAccelerators
+    # driver -> whether its devices are GPUs, of those that an administrator has named; absent: none
+    drivers: NotRequired[dict[str, bool]]
     chargeBy: NotRequired[Literal["dominant-host"]]  # Bindings record what a pod requests of its node
     host: NotRequired[HostWire]  # absent: no node with cards is known
 
@@ -249,6 +251,8 @@ class StandingEntry(TypedDict):
     # pods reserve their whole declared time; absent: they reserve the lookahead
     reserve: NotRequired[Literal["declared"]]
     requireDuration: NotRequired[bool]  # pods must declare how long they mean to run; absent: false
+    # its parallel Jobs, and their like, are gangs by their own fields; absent: by annotation
+    gangs: NotRequired[Literal["auto"]]
     hostShare: NotRequired[int]  # its own `host.timesMilli`; absent: the cluster's
     caps: NotRequired[CapsWire]  # of the namespace's own budget; absent: it has none
     groupCaps: NotRequired[CapsWire]  # of its group's budget; absent: it has none

@@ -90,7 +90,7 @@ class Api:
         more = ""
         while True:
             query = {"limit": str(PAGE)} | ({"continue": more} if more else {})
-            reply = self.call("GET", f"{path}?{urlencode(query)}", timeout_s=LIST_S)
+            reply = self.call("GET", _with_query(path, query), timeout_s=LIST_S)
             page = accepted(reply)
             metadata = page.get("metadata") or {}
             yield page.get("items") or [], str(metadata.get("resourceVersion", ""))
@@ -117,9 +117,7 @@ class Api:
         query = {"watch": "true", "allowWatchBookmarks": "true", **query, "timeoutSeconds": str(for_s)}
         timeout = urllib3.Timeout(connect=CONNECT_S, read=min(SILENCE_S, for_s + ANSWER_S))
         try:
-            with self._request(
-                "GET", f"{path}?{urlencode(query)}", None, {}, timeout, stream=True
-            ) as response:
+            with self._request("GET", _with_query(path, query), None, {}, timeout, stream=True) as response:
                 if response.status != 200:
                     reply = Answered(response.status, _json(response.read()) or {})
                     if "sendInitialEvents" in query and reply.status in (400, 422):
@@ -186,6 +184,11 @@ class Api:
         )
         self.clock.note(sent, response.headers.get("Date"))
         return response
+
+
+def _with_query(path: str, query: Mapping[str, str]) -> str:
+    """The path, which may have a query of its own, with this one."""
+    return f"{path}{'&' if '?' in path else '?'}{urlencode(query)}"
 
 
 def accepted(reply: Reply) -> Json:

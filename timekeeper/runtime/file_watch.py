@@ -5,7 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from timekeeper.runtime.log import Log
+from timekeeper.runtime.clock import monotonic_ms
+from timekeeper.runtime.log import Log, log
 
 T = TypeVar("T")
 
@@ -55,6 +56,14 @@ class FileWatch(Generic[T]):
             self._failed = present
         else:
             self._log("loaded", files=" ".join(map(str, self._paths)))
+
+
+def newest_text(path: Path) -> Callable[[], str]:
+    """A function that gives a file's text of this moment; "" where there is no such file."""
+    text = FileWatch(
+        (path,), lambda: path.read_text() if path.exists() else "", monotonic_ms, log, every_ms=0
+    )
+    return lambda: text() or ""
 
 
 def _signature(paths: tuple[Path, ...]) -> object:

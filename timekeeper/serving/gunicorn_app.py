@@ -12,7 +12,6 @@ from timekeeper.api.create_app import app_of, create_services
 from timekeeper.api.http.routes import LARGEST_BODY
 from timekeeper.api.ledger.login_sessions import LoginSessions
 from timekeeper.api.ledger.outages import DamageWatch
-from timekeeper.api.peers import peers
 from timekeeper.api.resources.heartbeats import HeartbeatHandler
 from timekeeper.dashboard.app import with_dashboard
 from timekeeper.dashboard.login.oidc import OidcLogin
@@ -21,14 +20,16 @@ from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.auth.gate import Count, Gate, gate_of
 from timekeeper.runtime.auth.local_gate import local_gate
 from timekeeper.runtime.connect import connect
+from timekeeper.runtime.file_watch import newest_text
 from timekeeper.runtime.http.acceptor import ConnectionBalance
 from timekeeper.runtime.http.server import HttpServer
 from timekeeper.runtime.http.service import HttpLimits, HttpService
 from timekeeper.runtime.lease_election import CALL_S
+from timekeeper.runtime.peers import peers
 from timekeeper.runtime.prometheus import SMALL_BYTES, PrometheusClient
 from timekeeper.serving.aggregated import aggregated_service, refusal
 from timekeeper.serving.heartbeat_route import heartbeat_route
-from timekeeper.serving.tls import check_files, check_oidc_files, newest_context, newest_text
+from timekeeper.serving.tls import check_files, check_oidc_files, newest_context
 from timekeeper.settings import TimekeeperSettings
 from timekeeper.store.engine.damage import damage_of
 from timekeeper.store.engine.engine import open_store

@@ -2,7 +2,6 @@
 loaded again when they change."""
 
 import ssl
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -48,14 +47,6 @@ def newest_context(certificate: Path, key: Path) -> FileWatch[ssl.SSLContext]:
     """The server's TLS context; a connection after a renewal gets the renewed certificate."""
     load = partial(server_context, certificate, key)
     return FileWatch((certificate, key), load, monotonic_ms, log, every_ms=0)
-
-
-def newest_text(path: Path) -> Callable[[], str]:
-    """A function that gives a file's text of this moment; "" where there is no such file."""
-    text = FileWatch(
-        (path,), lambda: path.read_text() if path.exists() else "", monotonic_ms, log, every_ms=0
-    )
-    return lambda: text() or ""
 
 
 def _check_certificates(flag: str, path: str, allowed: str) -> None:

@@ -11,7 +11,9 @@ from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import History
 from timekeeper.core.decisions import Record
 from timekeeper.runtime.api_server import Api
+from timekeeper.runtime.clock import monotonic_ms
 from timekeeper.runtime.event_recorder import EventRecorder
+from timekeeper.runtime.peers import Peer
 from timekeeper.runtime.prometheus import SMALL_BYTES, PrometheusClient
 from timekeeper.runtime.prometheus_settings import PrometheusSettings
 from timekeeper.settings import TimekeeperSettings
@@ -19,7 +21,8 @@ from timekeeper.settler.budget_objects import BudgetObjects
 from timekeeper.settler.evictions.budget_round import BudgetRound
 from timekeeper.settler.evictions.calls import EvictorContext, view_of
 from timekeeper.settler.evictions.evictor import Step, keep_evicting
-from timekeeper.settler.evictions.rounds import IdleRound, OvertimeRound, OveruseRound
+from timekeeper.settler.evictions.rounds import GangRound, IdleRound, OvertimeRound, OveruseRound
+from timekeeper.settler.gang_starts import GangStarts, reserve_with
 from timekeeper.settler.grace_policies import GracePolicies
 from timekeeper.settler.mode_parameters import ModeParameters
 from timekeeper.settler.months import MonthCloser
@@ -27,6 +30,7 @@ from timekeeper.settler.new_pods import NewPods
 from timekeeper.settler.notifier import Notifier
 from timekeeper.settler.releaser import CALLS_AT_ONCE, Releaser, keep_releasing, patch_with
 from timekeeper.settler.settler import Settler
+from timekeeper.settler.spent_parameters import SpentParameters, apply_with
 from timekeeper.settler.use_reader import UseReader
 from timekeeper.settler.would import WouldJudge
 from timekeeper.store.engine.engine import Store
@@ -55,6 +59,7 @@ class EpochThreads:
     record: Record
     now_ms: Callable[[], int]
     new_pods: NewPods
+    extender: Peer  # which has cards reserved for gangs
 
     def start(self, settings: TimekeeperSettings, stop: Event) -> tuple[Thread, ...]:
         """Start all that the settings ask for; returns those that must not read the database once it is
@@ -69,7 +74,7 @@ class EpochThreads:
         reading = self._start_reading(settings.prometheus, stop) if settings.prometheus.is_given else ()
         judge = WouldJudge(self.new_pods, self.store, self.settler, self.now_ms)
         reading = (*reading, start_thread("would", judge.keep, stop))
-        governing = () if settings.only_meter else self._start_governing(settings.namespace, stop)
+        governing = () if settings.only_meter else self._start_governing(settings, stop)
         return (*reading, *governing)
 
     def _start_reading(self, prometheus: PrometheusSettings, stop: Event) -> tuple[Thread, ...]:
@@ -77,15 +82,25 @@ class EpochThreads:
         reader = UseReader(client, self.store, self.settler, self.record, self.now_ms)
         return (start_thread("use", reader.keep, stop),)
 
-    def _start_governing(self, namespace: str, stop: Event) -> tuple[Thread, ...]:
+    def _start_governing(self, settings: TimekeeperSettings, stop: Event) -> tuple[Thread, ...]:
         """What changes pods, or needs objects that an installed webhook has beside it."""
         start_thread("budget-objects", self._budget_objects().keep, stop)
-        modes = ModeParameters(self.api, namespace, self._history, self.now_ms, time.monotonic)
+        modes = ModeParameters(self.api, settings.namespace, self._history, self.now_ms, time.monotonic)
         start_thread("modes", modes.keep, stop)
+        spent = SpentParameters(
+            apply_with(self.api, settings.namespace),
+            self._statements,
+            self._history,
+            self.settler.cluster.unjudged.gpu_drivers,
+            self.now_ms,
+            time.monotonic,
+        )
+        start_thread("spent", spent.keep, stop)
         start_thread("grace-policies", GracePolicies(self.api, self._longest_grace_ms).keep, stop)
+        releaser = self._releaser(settings.gang_deadline_ms)
         return (
             start_thread("evict", partial(keep_evicting, self._eviction_steps()), stop),
-            start_thread("release", partial(keep_releasing, self._releaser().step), stop),
+            start_thread("release", partial(keep_releasing, releaser.step), stop),
         )
 
     def _eviction_steps(self) -> tuple[Step, ...]:
@@ -98,10 +113,10 @@ class EpochThreads:
             self.now_ms,
             record=self.record,
         )
-        rounds = (OveruseRound(context), BudgetRound(context), IdleRound(context), OvertimeRound(context))
-        return tuple(each.run for each in rounds)
+        kinds = OveruseRound, BudgetRound, IdleRound, OvertimeRound, GangRound
+        return tuple(kind(context).run for kind in kinds)
 
-    def _releaser(self) -> Releaser:
+    def _releaser(self, gang_deadline_ms: int) -> Releaser:
         settler = self.settler
         return Releaser(
             self.store,
@@ -112,6 +127,14 @@ class EpochThreads:
             record=self.record,
             reserved=settler.reserve,
             at_once=CALLS_AT_ONCE,
+            gangs=GangStarts(
+                reserve_with(self.extender),
+                self.events.post,
+                monotonic_ms,
+                self.record,
+                deadline_ms=gang_deadline_ms,
+                report_on=self.events.post_on,
+            ),
         )
 
     def _forget(self, retain_ms: int, stop: Event) -> None:

@@ -17,7 +17,7 @@ CONFIG_MAPS = ("bursar-modes", "bursar-modes-observed", "bursar-device-classes")
 DEFAULT = "_default"
 _JUDGED = {"bursar-modes-observed": {"_judged": "observe"}}  # else its policies warn where others refuse
 
-_QUERY = "fieldManager=bursar-timekeeper-modes&force=true"
+_MANAGER = "bursar-timekeeper-modes"
 _LOOK_S = 0.5
 _AGAIN_S = 15.0
 
@@ -68,17 +68,8 @@ class ModeParameters:
 
     def _apply(self, name: str) -> str:
         """Why the object was not written; "" if it was."""
-        path = f"/api/v1/namespaces/{self._namespace}/configmaps/{name}?{_QUERY}"
-        metadata = {"name": name, "namespace": self._namespace}
-        body = {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": metadata,
-            "data": {**self._wanted, **_JUDGED.get(name, {})},
-        }
-        reply = self._api.call("PATCH", path, body, content_type=APPLY, timeout_s=ANSWER_S)
-        is_written = isinstance(reply, Answered) and reply.status < 300
-        return "" if is_written else f"{name}: {reply.message}"
+        data = {**self._wanted, **_JUDGED.get(name, {})}
+        return apply_config_map(self._api, self._namespace, name, data, _MANAGER)
 
     def _tell(self, problem: str) -> None:
         if problem and problem != self._problem:
@@ -86,3 +77,14 @@ class ModeParameters:
         elif self._problem and not problem:
             log("modes-written")
         self._problem = problem
+
+
+def apply_config_map(api: Api, namespace: str, name: str, data: Mapping[str, str], manager: str) -> str:
+    """Applies the ConfigMap with these keys, and removes others that ``manager`` applied before. Why it was
+    not written; "" if it was."""
+    path = f"/api/v1/namespaces/{namespace}/configmaps/{name}?fieldManager={manager}&force=true"
+    metadata = {"name": name, "namespace": namespace}
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": dict(data)}
+    reply = api.call("PATCH", path, body, content_type=APPLY, timeout_s=ANSWER_S)
+    is_written = isinstance(reply, Answered) and reply.status < 300
+    return "" if is_written else f"{name}: {reply.message}"

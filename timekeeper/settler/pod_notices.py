@@ -12,13 +12,22 @@ from timekeeper.accounts.held.limits import QueuedPod
 from timekeeper.accounts.held.order import HeldPod
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.budgets.policy import GPU_HOUR, BudgetSettings, effect_of, places
-from timekeeper.core.decisions import DELETED, MESSAGE, STANDING, Decision, Figure
+from timekeeper.core.decisions import (
+    DELETED,
+    MESSAGE,
+    STANDING,
+    WAITING,
+    WAITS_FOR_CLAIMS,
+    Decision,
+    Figure,
+)
 from timekeeper.core.ledger.metering import FOREVER_MS
 from timekeeper.core.names import BUDGET_GATE
 from timekeeper.core.object_names import timestamp
 
 MAX_PODS = 100  # of one namespace, for one change of its standing; waiting pods first
 NEARLY_SPENT_MILLI = 800  # thousandths of the grant, where an entry has no warnAt
+NoticeText = tuple[str, str, Literal["Normal", "Warning"]]  # reason, sentence and type
 FRESH_MS = 300_000  # an older pod gets no notice about its creation, also after a restart
 
 
@@ -58,17 +67,35 @@ def change_notices(
         if pod.namespace in changes and pod.ended_ms is None:
             by_namespace[pod.namespace].append(pod)
     for name, (before, statement) in sorted(changes.items()):
-        text = change_text(name, before, statement, settings)
+        text = texts_on_pods(name, before, statement, settings)
         if text is not None:
             waiting_first = sorted(by_namespace[name], key=lambda pod: (pod.node != "", pod.name))
-            spared = _protected_text(name, statement) if text[0] == "OverBudget" else text
-            yield from (
-                PodNotice(pod, *(spared if pod.uid in protected else text))
-                for pod in waiting_first[:MAX_PODS]
-            )
+            yield from (PodNotice(pod, *text.of(pod.uid, protected)) for pod in waiting_first[:MAX_PODS])
 
 
-def _protected_text(name: str, statement: Statement) -> tuple[str, str, Literal["Normal", "Warning"]]:
+@dataclass(frozen=True, slots=True)
+class ChangeTexts:
+    """Reason, sentence and type of a change, as protected pods and all others read it."""
+
+    others: NoticeText
+    protected: NoticeText
+
+    def of(self, uid: str, protected: Set[str]) -> NoticeText:
+        """That of the pod with this UID."""
+        return self.protected if uid in protected else self.others
+
+
+def texts_on_pods(
+    name: str, before: BudgetState, statement: Statement, settings: BudgetSettings
+) -> ChangeTexts | None:
+    """What is said of a change of the namespace's state; None: nothing."""
+    text = change_text(name, before, statement, settings)
+    if text is None:
+        return None
+    return ChangeTexts(text, _protected_text(name, statement) if text[0] == "OverBudget" else text)
+
+
+def _protected_text(name: str, statement: Statement) -> NoticeText:
     """What is said on a protected pod instead of what befalls the others."""
     used = _used(name, statement.deciding)
     text = f"{used} This pod is protected (protect in the entry {name}): it keeps its class and its cards."
@@ -97,6 +124,25 @@ def held_notice(pod: LedgerPod, queued: QueuedPod) -> PodNotice:
         f"at the earliest: {earliest}."
     )
     return PodNotice(pod, "HeldByBudget", message, "Normal")
+
+
+def unknown_notice(pod: LedgerPod, reasons: str) -> PodNotice:
+    """The notice on a pod that waits until it is known what its claims ask for."""
+    message = (
+        f"The scheduling gate {BUDGET_GATE} holds this pod until it is known how many GPUs its claims ask "
+        f"for: {reasons}."
+    )
+    return PodNotice(pod, "WaitsForClaims", message, "Warning")
+
+
+def unknown_decision(pod: LedgerPod, reasons: str, at_ms: int) -> Decision:
+    """The record of the same."""
+    figures: dict[str, Figure] = {
+        MESSAGE: f"Waits until it is known how many GPUs its claims ask for: {reasons}.",
+        "obstacle": f"waits for its claims: {reasons}",
+    }
+    where = {"owner": pod.owner, "name": pod.name, "uid": pod.uid}
+    return Decision(at_ms, WAITING, WAITS_FOR_CLAIMS, pod.namespace, figures, **where)
 
 
 def _cost(queued: QueuedPod) -> str:
@@ -180,7 +226,7 @@ def state_after(reason: str) -> BudgetState:
 
 def change_text(
     name: str, before: BudgetState, statement: Statement, settings: BudgetSettings
-) -> tuple[str, str, Literal["Normal", "Warning"]] | None:
+) -> NoticeText | None:
     """Reason, sentence and type of a change that is reported; None for others."""
     now = state_of(statement)
     if now.standing == "OVER_BUDGET" != before.standing:

@@ -14,11 +14,14 @@ from timekeeper.core.names import DOMAIN
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.event_recorder import EventRecorder
+from timekeeper.runtime.file_watch import newest_text
 from timekeeper.runtime.lease_election import CALL_S, LeaseElection, LeaseName
 from timekeeper.runtime.log import log
+from timekeeper.runtime.peers import peers
 from timekeeper.runtime.recording.decision_posts import DecisionBuffer
 from timekeeper.settings import TimekeeperSettings
 from timekeeper.settler.budget_entries import BudgetNotice
+from timekeeper.settler.claim_notices import ClaimNotice
 from timekeeper.settler.cluster.cluster_state import WatchUpdate
 from timekeeper.settler.cluster.watches import sources, start_watching
 from timekeeper.settler.epoch_threads import EpochThreads, start_thread
@@ -147,6 +150,7 @@ def settle(settings: TimekeeperSettings) -> int:
     finally:
         metrics.LEADS.set(0)
         metrics.HELD.set(0)
+        metrics.WAITING_GANGS.set(0)
         _reset_figures()
         store.close()
 
@@ -175,6 +179,7 @@ def _settle(settings: TimekeeperSettings, store: Store, api: Api, me: str, stop:
             notify_pod=_say_nothing if settings.only_meter else partial(report_on_pod, events),
             record=recorder.record,
             only_meter=settings.only_meter,
+            notify_claim=_say_nothing if settings.only_meter else partial(report_on_claim, events),
         )
     except UnavailableError as error:
         log("ledger-unreadable", level="error", error=error)
@@ -191,7 +196,9 @@ def _settle(settings: TimekeeperSettings, store: Store, api: Api, me: str, stop:
         start_watching(source, api, updates, now_ms, stop, _failed)
     if settings.only_meter and not settings.is_local:
         start_thread("ca", partial(publish, api, settings.namespace, Path(settings.ca)), stop)
-    threads = EpochThreads(store, api, settler, events, recorder.record, now_ms, new_pods)
+    ca = newest_text(Path(settings.ca))
+    extender = peers(settings.webhook_url, settings.extender_url, settings.token_file, ca).extender
+    threads = EpochThreads(store, api, settler, events, recorder.record, now_ms, new_pods, extender)
     readers = (recording, *threads.start(settings, stop))
     log("settler-started", sessions=len(settler.ledger.sessions), term=settler.epoch.number, holder=me)
     try:
@@ -248,7 +255,7 @@ def log_notice(notice: BudgetNotice) -> None:
     )
 
 
-def _say_nothing(_notice: PodNotice) -> None:
+def _say_nothing(_notice: PodNotice | ClaimNotice) -> None:
     """A ledger alone writes nothing outside of its own namespace."""
 
 
@@ -265,6 +272,11 @@ def report_on_pod(events: EventRecorder, notice: PodNotice) -> None:
     """Post the notice as an Event on its pod."""
     pod = notice.pod
     events.post(pod.namespace, pod.name, pod.uid, notice.reason, notice.message, notice.type)
+
+
+def report_on_claim(events: EventRecorder, notice: ClaimNotice) -> None:
+    """Post the notice as an Event on its claim, or on a pod that uses one."""
+    events.post_on(notice.regarding, notice.reason, notice.message, notice.type)
 
 
 def _failed(source: str, sentence: str) -> None:

@@ -24,6 +24,7 @@ from timekeeper.core.decisions import RELEASED as RELEASED_KIND
 from timekeeper.runtime.api_server import ANSWER_S, STRATEGIC_MERGE, Answered, Api, Reply
 from timekeeper.runtime.clock import monotonic_ms
 from timekeeper.runtime.log import log, log_exception
+from timekeeper.settler.gang_starts import GangStarts
 from timekeeper.settler.pod_notices import hours_text
 from timekeeper.store import fencing, held_pods
 from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError
@@ -53,7 +54,8 @@ class Releaser:
     """Used by one thread for as long as the epoch lasts. ``patch``: sends a strategic merge patch to a path;
     ``report``: posts an Event on a pod, by namespace, name, UID, reason and note; ``view``: the settler's
     last tick; ``steady``: a monotonic clock in milliseconds; ``reserved``: called with the reservations of
-    declared time that are written; ``at_once``: how many calls of ``patch`` may be under way."""
+    declared time that are written; ``at_once``: how many calls of ``patch`` may be under way; ``gangs``: what
+    starts pods that start together; None: they wait."""
 
     def __init__(
         self,
@@ -66,7 +68,9 @@ class Releaser:
         record: Record = record_nothing,
         reserved: Callable[[Sequence[DeclaredReservation]], None] = lambda _: None,
         at_once: int = 1,
+        gangs: GangStarts | None = None,
     ) -> None:
+        self._gangs = gangs
         self._reserved, self._at_once = reserved, at_once
         self._map = map if at_once == 1 else ThreadPoolExecutor(at_once, "release-call").map
         self._store, self._epoch, self._patch, self._report = store, epoch, patch, report
@@ -91,7 +95,17 @@ class Releaser:
         view, at_ms = self._view(), self._steady()
         metrics.HELD.set(len(view.pods))
         self._forget(view, at_ms)
-        chosen = self._chosen(view) if view.pods and at_ms - self._began_ms >= QUIET_MS else []
+        if at_ms - self._began_ms < QUIET_MS:
+            return 0
+        opened = self._open_gangs(view)
+        chosen = self._chosen(view) if view.pods else []
+        if self._gangs is not None and view.gangs:
+            paid = [each.uid for each in chosen if each.uid in view.gangs]
+            self._gangs.look(self._queues[0].keys() & view.gangs.keys(), paid, view)
+            chosen = [each for each in chosen if each.uid not in view.gangs]
+        return opened + self._release_singly(chosen, view, at_ms)
+
+    def _release_singly(self, chosen: Sequence[HeldPod], view: HeldView, at_ms: int) -> int:
         if self._pauses(view, chosen) or not chosen:
             return 0
         self._reserve(chosen, view)
@@ -104,6 +118,24 @@ class Releaser:
                 break  # an answer takes long: decide anew
         return sent
 
+    def _open_gangs(self, view: HeldView) -> int:
+        if self._gangs is None:
+            return 0
+        opened = self._open(self._gangs.opening(view), view)
+        self._gangs.ask_for_released(view)
+        return opened
+
+    def _open(self, members: Sequence[HeldPod], view: HeldView) -> int:
+        """Remove the gates of these members of gangs, all in this step: no limit of single pods splits them.
+        Returns to how many a call was sent."""
+        if not members:
+            return 0
+        self._reserve(members, view)
+        answers = self._map(self._remove_gate, members)
+        for pod, answer in zip(members, answers, strict=True):
+            self._release(pod, answer, view)
+        return len(members)
+
     def _pauses(self, view: HeldView, chosen: Sequence[HeldPod]) -> bool:
         """Whether schedulers get no pod of this step, because they have many to try."""
         if chosen and view.untried > MANY_UNTRIED and self._credit >= PAUSE_COST:
@@ -115,19 +147,30 @@ class Releaser:
     def _chosen(self, view: HeldView) -> list[HeldPod]:
         """First those that have reserved their time and have the gate all the same, then protected ones, then
         those whose turn it is."""
-        if self._queues[0] is not view.pods:
+        single = self._queued(view)
+        if self._queues[0] is not single:
             before, queues = self._queues
-            self._queues = (view.pods, queues_after(queues, before, view.pods))
-        held = view.reserved - self._sent.keys() - self._paused.keys()
+            self._queues = (single, queues_after(queues, before, single))
+        held = (view.reserved & single.keys()) - self._sent.keys() - self._paused.keys()
         again = [view.pods[uid] for uid in sorted(held)][:MAX_AT_ONCE]
         sent = [view.pods[uid] for uid in self._sent if uid not in view.reserved]
         passed = self._paused.keys() | view.reserved
+        if self._gangs is not None and view.gangs:
+            sent += self._gangs.decided(view)
         limits, most = ReleaseLimits(view), MAX_AT_ONCE - len(again)
         if view.protected:
-            queues = queues_of(view.pods[uid] for uid in view.protected)
+            queues = queues_of(single[uid] for uid in view.protected if uid in single)
             spared = next_released(queues, sent, limits.of_protected, self._served, most, passed)
             again, sent, most = again + spared, sent + spared, most - len(spared)
         return again + next_released(self._queues[1], sent, limits.of, self._served, most, passed)
+
+    def _queued(self, view: HeldView) -> Mapping[str, HeldPod]:
+        """The held pods by UID: a gang that may start is one pod, and the members of others are none."""
+        if not view.gangs:
+            return view.pods
+        members = {each.uid for it in view.gangs.values() for each in it.members}
+        found = {uid: pod for uid, pod in view.pods.items() if uid not in members}
+        return found | (self._gangs.ready(view) if self._gangs is not None else {})
 
     def _reserve(self, chosen: Sequence[HeldPod], view: HeldView) -> None:
         """Write what these pods reserve of their declared time, in one transaction; without such pods the

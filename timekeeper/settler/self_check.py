@@ -37,7 +37,7 @@ def differences(ledger: LedgerState, namespace: str) -> Iterator[str]:
     """Differences between the namespace's cached totals and its sessions, as of the last tick."""
     totals, now_ms = ledger.open_totals, ledger.open_totals.at_ms
     sessions = [ledger.sessions[uid] for uid in totals.sessions_of(namespace) if uid in ledger.sessions]
-    open_sessions = [ledger.unsettled(each, ledger.watermarks.get(each.node)) for each in sessions]
+    open_sessions = [ledger.unsettled(each, ledger.watermarks.get(each.witness)) for each in sessions]
     for span in totals.spans_of(namespace):
         figures = figures_of(span, 0, 0, open_sessions, 0, now_ms)
         cached = (

@@ -19,11 +19,14 @@ from timekeeper.accounts.reserved import reserved_uid
 from timekeeper.core.decisions import Record, record_nothing
 from timekeeper.runtime.log import log
 from timekeeper.settler.budget_entries import BudgetNotice, EntryChanges, MissingNamespaces, read_entries
+from timekeeper.settler.claim_notices import ClaimNotice, OrphanNotices
 from timekeeper.settler.cluster.cluster_state import ClusterState, ItemChanged, WatchUpdate
 from timekeeper.settler.cluster.metered_namespaces import metered_namespaces
+from timekeeper.settler.decide.claim_changes import wanted_uids
 from timekeeper.settler.decide.decide import PULSE_MS, TickDecision, TickInputs, decide, listed_namespaces
 from timekeeper.settler.pod_notices import PodNotice
 from timekeeper.settler.self_check import SelfCheck
+from timekeeper.settler.state.gangs import GangTable
 from timekeeper.settler.state.ledger_state import (
     DatabaseTotals,
     FutureHeadroom,
@@ -73,12 +76,13 @@ class Settler:
         notify_pod: Callable[[PodNotice], None] = lambda _: None,
         record: Record = record_nothing,
         only_meter: bool = False,
+        notify_claim: Callable[[ClaimNotice], None] = lambda _: None,
     ) -> None:
         self._store = store
         self.only_meter = only_meter
         self._metered_by: History | None = None
         self._clock = clock
-        self._notices = Notices(notify, notify_pod, record)
+        self._notices = Notices(notify, notify_pod, record, notify_claim)
         self._seconds = seconds
         self._beats_ms = self._all_beats_ms = 0
         self._bindings_ms = 0
@@ -87,6 +91,7 @@ class Settler:
         self._failed = ""
         self._self_check = SelfCheck()
         self._missing_namespaces = MissingNamespaces()
+        self._orphans = OrphanNotices()
         self._unchanged: tuple[tuple[int, int], History, EntryChanges] | None = None
         self._reserved: SimpleQueue[Sequence[DeclaredReservation]] = SimpleQueue()
         self._later = FutureHeadroom()
@@ -94,6 +99,7 @@ class Settler:
         self.cluster = ClusterState()
         if only_meter:
             self.cluster.listed_sources.add("priorityclasses")  # they are not watched
+        self._gangs = GangTable()
         self.held = HeldView()  # of the last written tick; replaced as a whole, for other threads
         self.has_decided = False  # until then, the ledger reflects what the previous settler had observed
         with store.writing() as connection:
@@ -167,6 +173,8 @@ class Settler:
             return self._write_waiting(missing)
         # Entries take effect in order, even if the clock was set back.
         now_ms = max(self._clock(), self.ledger.history.newest_ms() + 1)
+        self.cluster.unjudged.follow(self.ledger.history.settings(now_ms).drivers)
+        self.cluster.judge_again(now_ms)
         read = self._entries(now_ms)
         with self._store.reading() as connection:
             before = reading.entries(connection) if read.entries else ()
@@ -219,9 +227,13 @@ class Settler:
         self._ends_ms = self._ends_read_ms
         if may_forget:
             self.ledger.forget(self.cluster.pods)
-        self.cluster.mark_written(decision.session_changes.deferred)
+        session_changes = decision.session_changes
+        self.cluster.mark_written(
+            session_changes.deferred, session_changes.deferred_claims, session_changes.served
+        )
         self.has_decided = True
         waits, statements = self.ledger.unbound_pods, decision.statement_cache.statements
+        self._gangs.update(self.cluster, waits.held)
         cards = self._cards_held(history, now_ms)
         later = self._later.of(self.ledger, statements, self.cluster.namespaces, now_ms)
         reserved = frozenset(self.ledger.declared.rows.keys() & waits.held.keys())
@@ -237,6 +249,7 @@ class Settler:
             later,
             len(waits.untried),
             frozenset(uid for each in decision.protected.values() for uid in each.uids if uid in waits.held),
+            self._gangs.waiting,
         )
 
     def _cards_held(self, history: History, now_ms: int) -> dict[str, int]:
@@ -246,7 +259,12 @@ class Settler:
             return {}
         names = capped_namespaces(waits.held.values(), cluster.namespaces, history, now_ms)
         scheduler = history.settings(now_ms).scheduler_name
-        return cards_held(cluster.pods.values(), names, scheduler, cluster.cards, waits.most_milli)
+        found = cards_held(cluster.pods.values(), names, scheduler, cluster.cards, waits.most_milli)
+        for uid in self.ledger.running_claims.values():
+            session = self.ledger.sessions[uid]
+            if session.namespace in found:
+                found[session.namespace] += session.requested_milli
+        return found
 
     def _write_waiting(self, missing: tuple[str, ...]) -> bool:
         """Until every source has been listed once, write only the pulse: an absent object proves nothing
@@ -312,6 +330,19 @@ class Settler:
             for uid in found.folded - reserved:
                 log("pod-ignored", level="warning", uid=uid, reason="its session has already been rolled up")
             self.ledger.add_sessions(found)
+        self._load_claims(connection)
+
+    def _load_claims(self, connection: Connection) -> None:
+        """Which sessions of claims are in the database, where a claim or a pod that one serves changed."""
+        cluster, ledger = self.cluster, self.ledger
+        wanted = {each[0]: each for each in wanted_uids(cluster.claims)}
+        first = reading.existing(connection, wanted.keys())  # nearly always there is none
+        more = {uid for each in first for uid in wanted[each]}
+        ledger.used_claims = reading.existing(connection, more) if more else frozenset()
+        uids = {*cluster.changed_pods, *cluster.deleted_pods} & cluster.claims.pods.keys()
+        pods = [cluster.claims.pods[uid] for uid in uids if ledger.session(uid) is None]
+        names = {(pod.pod.namespace, pod.served_by) for pod in pods if pod.served_by}
+        ledger.claim_names = reading.names_of_claims(connection, names)
 
     def _read_bindings(self, connection: Connection, now_ms: int) -> tuple[LedgerPod, ...]:
         """Pods that were bound and have no session: if none exists, it vanished while no watch ran."""
@@ -349,7 +380,7 @@ class Settler:
         yield from (uid for uid, each in cluster.deleted_pods.items() if not each.seen)
         if cluster.pods_relisted:
             for uid, session in self.ledger.sessions.items():
-                if not session.is_over and uid not in cluster.pods:
+                if not session.is_over and not session.is_claim and uid not in cluster.pods:
                     yield uid
 
     def _read_beats(self, connection: Connection, now_ms: int) -> None:
@@ -372,6 +403,8 @@ class Settler:
         report(self.cluster, self.ledger, decision, read, self._notices, history, now_ms)
         for notice in self._missing_namespaces.notices(self.cluster):
             self._notices.budget(notice)
+        for orphan in self._orphans.notices(self.cluster, now_ms):
+            self._notices.claim(orphan)
 
 
 def run(settler: Settler, updates: "Queue[WatchUpdate]", stop: Event) -> None:

@@ -14,6 +14,7 @@ from timekeeper.core.budgets.policy import MODES, BudgetSettings
 from timekeeper.core.decisions import Record
 from timekeeper.runtime.log import log
 from timekeeper.settler.budget_entries import BudgetNotice, EntryChanges
+from timekeeper.settler.claim_notices import ClaimNotice, budget_notices, doubt_notices
 from timekeeper.settler.cluster.cluster_state import ClusterState
 from timekeeper.settler.decide.decide import TickDecision
 from timekeeper.settler.pod_notices import (
@@ -28,6 +29,8 @@ from timekeeper.settler.pod_notices import (
     of_standings,
     state_of,
     unbound_deletion,
+    unknown_decision,
+    unknown_notice,
 )
 from timekeeper.settler.state.ledger_state import LedgerState
 
@@ -39,8 +42,10 @@ class Notices:
     budget: Callable[[BudgetNotice], None]
     pod: Callable[[PodNotice], None]
     record: Record
+    claim: Callable[[ClaimNotice], None]
 
 
+MAX_REASONS = 3  # of why one pod waits for its claims
 _WORDS = ("IN_BUDGET", "OVER_BUDGET", "UNLIMITED")
 
 
@@ -65,9 +70,12 @@ def report(
     _demotions(cluster, notices, history, settings, now_ms)
     _deletions(cluster, notices, now_ms)
     _deletions_before(cluster, ledger, decision.changes, notices)
+    _unknown(cluster, notices, now_ms)
     for pod_notice in _held(cluster, ledger, decision, history, now_ms):
         notices.pod(pod_notice)
     _sessions(decision)
+    for doubt in doubt_notices(decision.changes.opened):
+        notices.claim(doubt)
     _postings(decision.changes)
     for grant in decision.changes.grants:
         log("granted", namespace=grant.subject, amount=grant.amount, kind=grant.kind, reason=grant.reason)
@@ -79,14 +87,27 @@ def report(
         pods = cluster.pods.values() if changed else ()
         for pod_notice in change_notices(changed, pods, settings, protected):
             notices.pod(pod_notice)
+        sessions = ledger.sessions.values() if changed else ()
+        for claim_notice in budget_notices(changed, cluster, sessions, settings, protected):
+            notices.claim(claim_notice)
         for each in of_standings(changed, settings, now_ms):
             notices.record(each)
         _forecasts(ledger, decision, notices, now_ms)
     metrics.EVIDENCE.set(len(ledger.sessions))
     metrics.BROKEN.set(len(ledger.errors))
-    metrics.CLAIMING_PODS.set(cluster.claims().pods)
+    metrics.CLAIMING_PODS.set(cluster.uncharged_claims().pods)
     for mode in MODES:
         metrics.MODE.labels(mode).set(mode == settings.mode)
+
+
+def _unknown(cluster: ClusterState, notices: Notices, now_ms: int) -> None:
+    """On pods whose claims, templates or classes are not known; the recorder drops repetitions."""
+    waiting = sorted(cluster.unjudged.changed & cluster.unjudged.pods.keys() - cluster.pods.keys())
+    for uid in waiting[:MAX_PODS]:
+        each = cluster.unjudged.pods[uid]
+        reasons = "; ".join(cluster.unjudged.reasons(each)[:MAX_REASONS])
+        notices.pod(unknown_notice(each.pod, reasons))
+        notices.record(unknown_decision(each.pod, reasons, now_ms))
 
 
 def _not_charged(cluster: ClusterState) -> None:

@@ -21,6 +21,7 @@ from sqlalchemy import (
     select,
     text,
     true,
+    tuple_,
     union_all,
 )
 
@@ -28,7 +29,7 @@ from timekeeper.accounts.budget_history import BudgetEntry
 from timekeeper.accounts.changes import Pulse
 from timekeeper.accounts.grants import GrantSums
 from timekeeper.accounts.posting import Posting
-from timekeeper.accounts.session import Session
+from timekeeper.accounts.session import CLAIM, Session
 from timekeeper.accounts.statements import AccountKey
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.store.engine.engine import Connection
@@ -109,6 +110,29 @@ def sessions_of(connection: Connection, uids: Iterable[str]) -> Sessions:
         found.folded.update(connection.execute(folded).scalars())
         found.beats.update(_pairs(connection, _latest_beats().where(HEARTBEATS.c.session_uid.in_(chunk))))
     return found
+
+
+def existing(connection: Connection, uids: Iterable[str]) -> frozenset[str]:
+    """Those of these UIDs that a session has, or had before it was rolled up."""
+    found: set[str] = set()
+    for chunk in chunks(sorted(uids)):
+        found.update(connection.scalars(select(SESSIONS.c.uid).where(SESSIONS.c.uid.in_(chunk))))
+        found.update(connection.scalars(select(FOLDED.c.session_uid).where(FOLDED.c.session_uid.in_(chunk))))
+    return frozenset(found)
+
+
+def names_of_claims(connection: Connection, names: Iterable[tuple[str, str]]) -> frozenset[tuple[str, str]]:
+    """Those of these namespaces and names that a claim with a session has, or had before it was rolled up."""
+    found: set[tuple[str, str]] = set()
+    for chunk in chunks(sorted(names)):
+        for its, is_claims in ((SESSIONS.c, SESSIONS.c.kind == "claim"), (FOLDED.c, _IS_CLAIMS)):
+            of_them = and_(is_claims, tuple_(its.namespace, its.name).in_(chunk))
+            rows = connection.execute(select(its.namespace, its.name).where(of_them))
+            found.update((namespace, name) for namespace, name in rows)
+    return frozenset(found)
+
+
+_IS_CLAIMS = FOLDED.c.session_uid.contains(CLAIM, autoescape=True)
 
 
 def watermarks(connection: Connection) -> dict[str, int]:
@@ -310,9 +334,13 @@ def standings(connection: Connection) -> str:
 
 def pulse(connection: Connection) -> Pulse | None:
     """The settler's last write; None if it never wrote."""
-    columns = (PULSE.c.tick_ms, PULSE.c.decided_ms, PULSE.c.state, PULSE.c.claims, PULSE.c.watches)
+    names = ("tick_ms", "decided_ms", "state", "claims", "watches", "device_claims")
+    columns = [PULSE.c[name] for name in names]
     row = connection.execute(select(*columns)).one_or_none()
-    return Pulse(*row[:4], row[4] or "") if row else None
+    if row is None:
+        return None
+    tick_ms, decided_ms, state, claims, watches, found = row
+    return Pulse(tick_ms, decided_ms, state, claims, watches or "", found or "")
 
 
 def first_ms(connection: Connection) -> int | None:

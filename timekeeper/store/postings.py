@@ -4,14 +4,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from sqlalchemy import Table, bindparam, delete, func, insert, select, text, update
+from sqlalchemy import Table, bindparam, delete, func, insert, or_, select, text, update
 
 from timekeeper.accounts.budget_history import BudgetEntry
 from timekeeper.accounts.changes import Changes
 from timekeeper.accounts.grants import Grant
 from timekeeper.accounts.posting import Posting
 from timekeeper.accounts.rate_timeline import RateInterval, runs, steps
-from timekeeper.accounts.session import Session
+from timekeeper.accounts.session import CLAIMS, Session
 from timekeeper.store import held_pods
 from timekeeper.store.engine.engine import Connection, insert_all
 from timekeeper.store.engine.schema import (
@@ -44,6 +44,8 @@ _EVIDENCE = (
     "settled_ms",
     "others_ended",
     "was_unseen",
+    "consumers",
+    "users",
 )
 
 
@@ -159,7 +161,8 @@ def _replace(connection: Connection, table: Table, rows: Sequence[dict[str, Any]
     insert_all(connection, table, rows)
 
 
-_KEPT = ("namespace", "name", "owner", "node", "models", "labels", "requested_milli", "requested_mib")
+_KEPT = ("namespace", "name", "owner", "node", "models", "labels", "requested_milli", "requested_mib", "kind")
+_READ = ("uid", "rate_milli", "ended_ms", "vanished_ms", "devices", *_KEPT)
 
 _ADD = text(
     "INSERT INTO days (namespace, day_ms, amount) VALUES (:namespace, :day_ms, :amount)"
@@ -217,7 +220,8 @@ def forget_nodes(connection: Connection, before_ms: int) -> int:
     """Delete the watermarks of nodes that were last heard before ``before_ms`` and that no session names.
     Returns how many. No later session needs such a watermark: its pod is bound after that moment."""
     named = select(SESSIONS.c.node)
-    gone = delete(NODES).where(NODES.c.watermark_ms < before_ms, NODES.c.name.not_in(named))
+    is_named = or_(NODES.c.name == CLAIMS, NODES.c.name.in_(named))
+    gone = delete(NODES).where(NODES.c.watermark_ms < before_ms, ~is_named)
     return connection.execute(gone).rowcount
 
 
@@ -228,7 +232,7 @@ def add_all_rollups(connection: Connection) -> None:
 
 def _candidates(connection: Connection, before_ms: int, after_uid: str, most: int) -> list[Any]:
     """Settled sessions whose pods ended long enough ago, locked so that no settler reopens them meanwhile."""
-    columns = (SESSIONS.c[name] for name in ("uid", "rate_milli", "ended_ms", "vanished_ms", *_KEPT))
+    columns = (SESSIONS.c[name] for name in _READ)
     ended = func.coalesce(SESSIONS.c.ended_ms, SESSIONS.c.vanished_ms + SESSIONS.c.grace_ms)
     statement = (
         select(*columns)
@@ -282,6 +286,7 @@ def _write(connection: Connection, found: dict[str, Any], folds: dict[str, _Roll
         {
             "session_uid": uid,
             **{name: getattr(found[uid], name) for name in _KEPT},
+            "devices": found[uid].devices if found[uid].kind == "claim" else "",
             "from_ms": run.from_ms,
             "to_ms": run.to_ms,
             "rate_milli": run.rate_milli,

@@ -33,7 +33,7 @@ from sqlalchemy.sql.functions import GenericFunction
 from sqlalchemy.types import TypeEngine
 
 from timekeeper.accounts.balance import Rates
-from timekeeper.accounts.session import Session
+from timekeeper.accounts.session import CLAIMS, Session
 from timekeeper.accounts.statements import Part
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.store.engine.engine import Connection
@@ -92,7 +92,8 @@ def known(now_ms: Expression) -> KnownSessions:
     """Sessions with their evidence. A test compares the charge with ``witnessed`` for arbitrary evidence."""
     of_it = HEARTBEATS.c.session_uid == SESSIONS.c.uid
     beat_ms = select(func.max(HEARTBEATS.c.beat_ms)).where(of_it).scalar_subquery()
-    source = SESSIONS.outerjoin(NODES, NODES.c.name == SESSIONS.c.node)
+    witness = case((SESSIONS.c.kind == "claim", literal(CLAIMS)), else_=SESSIONS.c.node)
+    source = SESSIONS.outerjoin(NODES, NODES.c.name == witness)
     return KnownSessions(source, *_due(now_ms, beat_ms))
 
 
@@ -309,6 +310,28 @@ def of_pods(
     if owners:
         found = found.where(SESSIONS.c.owner.in_(owners))
     newest = found.order_by(SESSIONS.c.bound_ms.desc(), SESSIONS.c.uid.desc()).limit(limit)
+    return _charged_of(connection, newest, now_ms)[::-1]
+
+
+def of_claim(
+    connection: Connection, namespace: str, name: str, now_ms: int, most: int
+) -> list[ChargedSession]:
+    """The newest sessions of the namespace's claims with this name, oldest first."""
+    return _claims(connection, namespace, SESSIONS.c.name == name, now_ms, most)
+
+
+def used_by(connection: Connection, namespace: str, pod: str, now_ms: int, most: int) -> list[ChargedSession]:
+    """The newest sessions of claims that were reserved for pods of this name, oldest first."""
+    is_its = (literal(" ") + SESSIONS.c.users + literal(" ")).contains(f"/{pod} ", autoescape=True)
+    return _claims(connection, namespace, is_its, now_ms, most)
+
+
+def _claims(
+    connection: Connection, namespace: str, which: ColumnElement[bool], now_ms: int, most: int
+) -> list[ChargedSession]:
+    its = SESSIONS.c
+    found = select(its.uid).where(its.namespace == namespace, its.kind == "claim", which)
+    newest = found.order_by(its.bound_ms.desc(), its.uid.desc()).limit(most)
     return _charged_of(connection, newest, now_ms)[::-1]
 
 

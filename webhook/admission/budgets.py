@@ -47,6 +47,7 @@ EXAMPLES: Mapping[str, str] = {
     "mode": "mode: enforce",
     "placement": "placement: on",
     "wholeCards": "wholeCards: bursar",
+    "gangs": "gangs: auto",
     "schedulerName": "schedulerName: bursar-scheduler",
     "sidecar": "sidecar: on",
     "chargeBy": "chargeBy: dominant",

@@ -21,6 +21,7 @@ from timekeeper.core.admission.rules.forged import (
 from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE, PREFIXES
 from timekeeper.core.dialects.dialect import Dialect
 from timekeeper.core.dialects.others import kai
+from timekeeper.core.request.claims import EXPLICIT
 
 EXEMPT = f"{names.DOMAIN}/exempt"  # on a namespace; a policy restricts who may set it
 
@@ -46,14 +47,15 @@ def small() -> str:
 
 def gpu_pods() -> str:
     """True for the pods that the webhooks review: those that request a GPU in any dialect or another
-    accelerator, have an annotation, label or gate of ours or of a node plugin, have an annotation from which
-    a container runtime reads devices, or set NVIDIA_VISIBLE_DEVICES to another value than `void`, which
-    deploy/samples/void-for-everyone.yaml writes into all; and those that are not `small`.
+    accelerator, or have claims of devices, an annotation, label or gate of ours or of a node plugin, have an
+    annotation from which a container runtime reads devices, or set NVIDIA_VISIBLE_DEVICES to another value
+    than `void`, which deploy/samples/void-for-everyone.yaml writes into all; and those that are not `small`.
 
     Our own label comes first, because evaluation ends there on all calls but the first."""
     return f"""\
 object != null && has(object.spec) && (
   (has(object.metadata.labels) && '{names.GOVERNED}' in object.metadata.labels)
+  || has(object.spec.resourceClaims)
   || !(
 {indent(small(), "    ")}  )
   || (
@@ -78,12 +80,13 @@ object != null && has(object.spec) && (
 
 
 def asks_for_devices() -> str:
-    """The CEL condition on ``k``, the name of a resource, that it is one of GPUs in any dialect, or of
-    accelerators that no dialect reads. Their long expression is compared with names of their domains only,
-    because the API server pays by its length."""
+    """The CEL condition on ``k``, the name of a resource, that it is one of GPUs in any dialect, names
+    a DeviceClass, or is of accelerators that no dialect reads. Their long expression is compared with names
+    of their domains only, because the API server pays by its length."""
     domains = _quoted(accelerators.DOMAINS)
     return (
         f"k.matches(r'{GPU_RESOURCE}')"
+        f" || k.startsWith('{EXPLICIT}')"
         f" || (k.split('/')[0] in {domains} && k.matches(r'{accelerators.RESOURCE}'))"
     )
 

@@ -14,14 +14,17 @@ from timekeeper.core.admission.rules.forged import without_sidecar_if_name_taken
 from timekeeper.core.admission.rules.isolation import ephemeral_violations
 from timekeeper.core.admission.rules.modes import split_by_mode, would_refuse
 from timekeeper.core.admission.rules.pod_rules import pod_violations, unrequested_devices
+from timekeeper.core.dialects.others.claims import NAME as CLAIMS
+from timekeeper.core.dialects.others.claims import is_known
 from timekeeper.core.request.request import parse_new
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation
 from timekeeper.core.wire import HeldFor
 from webhook.admission.answers import answer, is_exempt
+from webhook.admission.gangs import hold_of_gang
 from webhook.admission.reinvocation import (
-    accelerators_of_first_call,
     not_governed,
+    parsed_by_first_call,
     policy_of_first_call,
 )
 from webhook.admission.warnings import CHARGED_AS_ASSUMED, UNMETERED, WHOLE_CARDS, governing_warnings
@@ -46,7 +49,7 @@ def mutate(
         return AdmissionAnswer("governed", operations=operations) if operations else NOTHING_TO_DO
     if review.operation != "CREATE" or review.subresource or policy.mode == "meter":
         return NOTHING_TO_DO
-    parsed = parse_new(review.pod, policy.unknown_accelerators)
+    parsed = parse_new(review.pod, policy.unknown_accelerators, policy.claims, review.namespace)
     first = in_bursars_words(review.pod, parsed.request, policy) if policy.mode == "enforce" else []
     if first:
         told = mutate(_after(review, first), standing_of, policy)
@@ -59,7 +62,8 @@ def mutate(
         return answer(unread if parsed.violations else NOTHING_TO_DO, violations, policy, exempt)
     standing = standing_of(review.namespace)
     governing = without_sidecar_if_name_taken(violations, policy)
-    violations = (*violations, *budget_violations(review.namespace, standing, parsed.request))
+    if is_known(parsed.request):  # else it may turn out to ask for no GPU
+        violations = (*violations, *budget_violations(review.namespace, standing, parsed.request))
     is_refused = would_refuse(violations, policy, exempt)
     return answer(
         _governed(review, parsed.request, standing, governing, is_refused), violations, policy, exempt
@@ -78,7 +82,7 @@ def validate(review: PodReview, policy: AdmissionPolicy) -> AdmissionAnswer:
         return NOTHING_TO_DO
     else:
         first = policy_of_first_call(review.pod, policy)
-        parsed, good = parse_new(review.pod, accelerators_of_first_call(review.pod, policy)), VALID
+        parsed, good = parsed_by_first_call(review, policy), VALID
         broken = pod_violations(review.pod, parsed, first)
         governing = without_sidecar_if_name_taken(broken, first)
         unrequested = () if KUBELETS in review.groups else unrequested_devices(review.pod, parsed)
@@ -101,8 +105,9 @@ def _governed(
     review: PodReview, request: GPURequest, standing: Standing, policy: AdmissionPolicy, is_refused: bool
 ) -> AdmissionAnswer:
     """``is_refused``: with enforcement on it would be, so its class is not spoken of."""
-    by_other = placed_by(review.pod["spec"], request.dialect, policy) != policy.scheduler_name
-    hold = policy.hold_of(standing, by_other)
+    by_claims = request.dialect == CLAIMS
+    by_other = by_claims or placed_by(review.pod["spec"], request.dialect, policy) != policy.scheduler_name
+    hold = policy.hold_of(standing, by_other, is_known(request)) or hold_of_gang(review.pod, policy, by_other)
     declared = declared_time(review.pod) if policy.reserves_declared and hold == "budget" else ""
     governing = policy.mode == "enforce"
     operations = govern(review.pod, request, standing.status, policy, hold, declared) if governing else []

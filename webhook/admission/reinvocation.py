@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from timekeeper.core import names
-from timekeeper.core.accelerators import UnknownAccelerators
 from timekeeper.core.admission.json_patch import Operation
 from timekeeper.core.admission.marks import recorded_hold, recorded_time
 from timekeeper.core.admission.mutation import mps, sidecar
@@ -24,7 +23,7 @@ from timekeeper.core.admission.pods import CONTAINER_LISTS, annotations_of, labe
 from timekeeper.core.admission.policy import AdmissionPolicy, PriorityClass, Standing
 from timekeeper.core.admission.rules.forged import reserved_name_violations, without_sidecar_if_name_taken
 from timekeeper.core.json_values import Json
-from timekeeper.core.request.request import ParsedRequest, parse
+from timekeeper.core.request.request import ParsedRequest, parse, parse_new
 from timekeeper.core.standings import WORDS
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation
@@ -94,10 +93,14 @@ def policy_of_first_call(pod: Json, policy: AdmissionPolicy) -> AdmissionPolicy:
     return replace(policy, in_budget=own, over_budget=own, scheduler_name=spec.get("schedulerName") or "")
 
 
-def accelerators_of_first_call(pod: Json, policy: AdmissionPolicy) -> UnknownAccelerators:
-    """What /mutate took `_settings` to say of accelerators that no dialect reads. The setting may change
-    between the two calls; a pod that is governed already is read as its label says."""
-    return "pass" if _is_labelled(pod) else policy.unknown_accelerators
+def parsed_by_first_call(review: PodReview, policy: AdmissionPolicy) -> ParsedRequest:
+    """The pod's request as /mutate read it. What `_settings` say of accelerators that no dialect reads, and
+    what is known of claims, may change between the two calls; a pod that is governed already is read as its
+    label and the record of its claims say."""
+    pod = review.pod
+    if not _is_labelled(pod):
+        return parse_new(pod, policy.unknown_accelerators, policy.claims, review.namespace)
+    return parse(pod) if names.CLAIMS in annotations_of(pod) else parse_new(pod, "pass")
 
 
 def not_governed(pod: Json, parsed: ParsedRequest, policy: AdmissionPolicy) -> Iterator[Violation]:

@@ -13,6 +13,7 @@ from timekeeper.core.admission.rules.host_share import NOT_JUDGED, is_unjudged
 from timekeeper.core.admission.rules.modes import EffectiveMode, effective_mode
 from timekeeper.core.budgets.policy import HOLDS
 from timekeeper.core.dialects import native, tencent
+from timekeeper.core.dialects.others import claims
 from timekeeper.core.json_values import Json, annotations_of, mapping
 from timekeeper.core.request.request import containers
 from timekeeper.core.values import GPURequest
@@ -151,6 +152,7 @@ def _of_changes(pod: Json, request: GPURequest, word: StandingWord, policy: Admi
     yield from _without_cards(spec, request, policy)
     if policy.mode != "enforce":
         return
+    yield from _of_claims(spec, request, policy)
     yield from _without_effect(pod, request)
     own = spec.get("priorityClassName")
     has_rule = is_above_budget_class(spec, policy)  # then the rule priority-class warns
@@ -164,6 +166,16 @@ def _without_cards(spec: Json, request: GPURequest, policy: AdmissionPolicy) -> 
     that it requests by Bursar's own resources."""
     if policy.mode == "observe" and request.dialect == native.DIALECT.name:
         yield "Observe mode: the pod is not changed, so its containers see no cards of bursar.dev/ resources."
+
+
+def _of_claims(spec: Json, request: GPURequest, policy: AdmissionPolicy) -> Iterator[str]:
+    if request.dialect != claims.NAME:
+        return
+    if not claims.is_known(request):
+        yield "A claim, template or device class of this pod is not known yet: it is held until it is."
+    given, wanted = spec.get("schedulerName") or "", govern.placed_by(spec, request.dialect, policy)
+    if given not in ("", wanted):
+        yield f"schedulerName {shown(given)} is replaced: {wanted} alone allocates devices to claims."
 
 
 def _without_effect(pod: Json, request: GPURequest) -> Iterator[str]:

@@ -15,6 +15,7 @@ from timekeeper.core.admission.pods import MalformedError, checked_pod
 from timekeeper.core.admission.policy import AdmissionPolicy
 from timekeeper.core.admission.rules.modes import rule_modes, split_by_mode
 from timekeeper.core.admission.rules.pod_rules import pod_violations, unrequested_devices
+from timekeeper.core.gangs import NAMELESS
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.request.request import parse_new
 from timekeeper.core.violation import Violation
@@ -120,7 +121,7 @@ def _judged(review: ObjectReview, policy: AdmissionPolicy, more: Sequence[Templa
     violations: list[Violation] = []
     for at, template in changed:
         try:
-            violations += template_violations(template, at, policy)
+            violations += template_violations(template, at, policy, review.namespace)
         except MalformedError as error:
             unread.append(f"This pod template is not reviewed: {error}")
     exempt = makers_are_exempt(review.group, review.kind, policy)
@@ -179,20 +180,26 @@ def with_jobs_duration(review: ObjectReview, policy: AdmissionPolicy) -> Admissi
             given = review.object["spec"]["template"]["spec"].get(DURATION)
             if given is None and template["spec"].get(DURATION) is not None:
                 pod = checked_pod(as_pod(template), at)
-                if parse_new(pod, policy.unknown_accelerators).request is not None:
+                if (
+                    parse_new(pod, policy.unknown_accelerators, policy.claims, review.namespace).request
+                    is not None
+                ):
                     return AdmissionAnswer("governed", operations=(add(_IN_TEMPLATE, pod["spec"][DURATION]),))
     except RecursionError as error:
         raise MalformedError("request.object: nested too deeply") from error
     return NOT_JUDGED
 
 
-def template_violations(template: Json, at: str, policy: AdmissionPolicy) -> tuple[Violation, ...]:
-    """The violations of the pods made from the template, with paths from the workload's root. Raises
-    MalformedError where it is not a pod template."""
+def template_violations(
+    template: Json, at: str, policy: AdmissionPolicy, namespace: str = ""
+) -> tuple[Violation, ...]:
+    """The violations of the pods made from the template in ``namespace``, with paths from the
+    workload's root. Raises MalformedError where it is not a pod template."""
     pod = checked_pod(as_pod(template), at)
-    parsed = parse_new(pod, policy.unknown_accelerators)
+    parsed = parse_new(pod, policy.unknown_accelerators, policy.claims, namespace)
     found = (*pod_violations(pod, parsed, policy), *unrequested_devices(pod, parsed))
-    return tuple(replace(each, path=f"{at}.{each.path}") for each in found)
+    # a pod gets the label or the controller that names its gang when it is created
+    return tuple(replace(each, path=f"{at}.{each.path}") for each in found if each.problem != NAMELESS)
 
 
 def as_pod(template: Json) -> dict[str, Any]:

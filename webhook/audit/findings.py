@@ -10,7 +10,6 @@ from timekeeper.core.admission.mutation import sidecar
 from timekeeper.core.admission.pods import CONTAINER_LISTS, MalformedError, sequence_of
 from timekeeper.core.admission.policy import AdmissionPolicy
 from timekeeper.core.admission.rules.bypass import bypass_violations, suspect_violations
-from timekeeper.core.admission.rules.device_classes import NONE_LISTED, JudgedClasses
 from timekeeper.core.admission.rules.forged import OURS, is_owned
 from timekeeper.core.admission.rules.isolation import ephemeral_violations
 from timekeeper.core.admission.rules.modes import effective_mode
@@ -19,6 +18,7 @@ from timekeeper.core.dialects import BY_ANNOTATION, BY_LABEL, DIALECTS, GPU_RESO
 from timekeeper.core.json_values import Json, annotations_of, mapping
 from timekeeper.core.request import runtime_plugins
 from timekeeper.core.request.cards import decode_placement
+from timekeeper.core.request.device_classes import NO_CLASSES, ClassParameters
 from timekeeper.core.request.devices import device_containers
 from timekeeper.core.request.request import canonical, containers, parse, parse_new
 from timekeeper.core.values import UndecodableError
@@ -47,17 +47,17 @@ class AdmissionFinding:
 
 
 def of_pod(
-    pod: Json, policy: AdmissionPolicy, judged: JudgedClasses = NONE_LISTED
+    pod: Json, policy: AdmissionPolicy, classes: ClassParameters = NO_CLASSES
 ) -> tuple[AdmissionFinding, ...]:
     """The findings on a stored pod that has not ended: whether creating it today would be refused, by webhook
     or policies, or cause a warning, whether it uses GPUs without being governed, and whether it holds
-    accelerators that no dialect reads. ``judged``: the cluster's device classes."""
+    accelerators that no dialect reads. ``classes``: the cluster's device classes."""
     if mapping(pod.get("status")).get("phase") in ENDED:
         return ()
     written = as_written(pod)
     parsed = parse_new(written, policy.unknown_accelerators)
     violations = (*pod_violations(written, parsed, policy), *ephemeral_violations(pod, {}))
-    past = bypass_violations(written, parsed, judged)
+    past = bypass_violations(written, parsed, classes)
     owner, node = _owner(pod), str(mapping(pod.get("spec")).get("nodeName") or "")
     metadata = mapping(pod.get("metadata"))
     place = str(metadata.get("namespace", "")), "Pod", str(metadata.get("name", ""))
@@ -210,7 +210,7 @@ def _with_own_variables(container: Json) -> Mapping[str, Any]:
 
 
 def _is_ours(name: str) -> bool:
-    return name.startswith(OURS) and name not in names.USER_ANNOTATIONS
+    return name.startswith(OURS) and name not in (*names.USER_ANNOTATIONS, *names.GANG_ANNOTATIONS)
 
 
 def _owner(whole: Json) -> str:

@@ -9,12 +9,18 @@ from typing import Any, BinaryIO
 
 from timekeeper.core import names
 from timekeeper.core.admission.policy import Mode
-from timekeeper.core.admission.rules import device_classes
-from timekeeper.core.admission.rules.device_classes import JudgedClasses
 from timekeeper.core.admission.rules.host_share import RULE as HOST_SHARE
 from timekeeper.core.budgets.policy import MODES, BudgetSettings
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.request.cards import UndecodableError
+from timekeeper.core.request.device_classes import (
+    CONFIG_MAP,
+    NO_CLASSES,
+    ClassParameters,
+    parameters,
+    read_class,
+    read_settings,
+)
 from timekeeper.core.request.host import allocatable, card_host
 from timekeeper.core.request.inventory import charged_cards
 from timekeeper.core.values import Card
@@ -134,7 +140,7 @@ class _Scope:
 
     namespace: str
     left_out: frozenset[str]
-    judged: JudgedClasses  # the cluster's device classes
+    classes: ClassParameters  # the cluster's device classes
 
 
 def _all(
@@ -145,7 +151,7 @@ def _all(
     found: list[AdmissionFinding] = []
     troubles: list[str] = []
     labelled = _labelled(cluster)
-    scope = _Scope(namespace, _left_out(cluster, labelled), _judged(cluster))
+    scope = _Scope(namespace, _left_out(cluster, labelled), _classes(cluster))
     world = replace(world, mode_labels=labelled.modes)
     if _judges_hosts(world):
         nodes = _nodes(cluster, "the rule host-share is not judged")
@@ -215,20 +221,20 @@ def _labelled(cluster: ClusterReader) -> _Labelled:
     )
 
 
-def _judged(cluster: ClusterReader) -> JudgedClasses:
+def _classes(cluster: ClusterReader) -> ClassParameters:
     """The device classes, by the settings that are in the cluster; prints an error where they must not be
-    read, and none counts as listed then. Raises ClusterUnreachableError."""
+    read. Raises ClusterUnreachableError."""
     path = f"/api/v1/namespaces/{names.NAMESPACE}/configmaps"
     try:
         classes = list(cluster.objects("/apis/resource.k8s.io/v1/deviceclasses"))
-        found = cluster.objects(path, field=f"metadata.name={device_classes.CONFIG_MAP}")
+        found = cluster.objects(path, field=f"metadata.name={CONFIG_MAP}")
         settings = [mapping(each.get("data")) for each in found]
     except NoSuchKindError:  # the cluster has no DeviceClasses
-        return device_classes.NONE_LISTED
+        return NO_CLASSES
     except ListRefusedError as error:
-        _say(f"every device class counts as one of GPUs: {error}")
-        return device_classes.NONE_LISTED
-    return device_classes.judge(classes, settings[0] if settings else {})
+        _say(f"limits that device classes serve are not judged: {error}")
+        return NO_CLASSES
+    return parameters(map(read_class, classes), read_settings(settings[0] if settings else {}))
 
 
 def _say(sentence: str) -> None:
@@ -261,7 +267,7 @@ def _of_kind(
         found += (
             findings.of_workload(each, kind, paths, policy)
             if paths
-            else findings.of_pod(each, policy, scope.judged)
+            else findings.of_pod(each, policy, scope.classes)
         )
     return found
 

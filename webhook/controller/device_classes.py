@@ -4,15 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from timekeeper.core.admission.rules.device_classes import (
-    CLASSES_SETTING,
-    CONFIG_MAP,
-    DRIVERS_SETTING,
-    GPU_DRIVERS,
-    entries,
-    judge,
-)
 from timekeeper.core.json_values import mapping, sequence
+from timekeeper.core.request.device_classes import CONFIG_MAP, mistakes, parameters, read_class, read_settings
 from timekeeper.runtime.api_server import APPLY, Answered, Api
 from timekeeper.runtime.log import Log
 
@@ -41,9 +34,10 @@ class DeviceClasses:
             failed, answer = (path, stored) if status not in (200, 404) else (CLASSES, listed)
             return self._failed(f"cannot read {failed}", answer)
         present = mapping(mapping(stored).get("data")) if status == 200 else {}
-        judged = judge(sequence(listed.get("items")) if listed_status == 200 else (), present)
-        self._report(judged.unjudged, present)
-        wanted = judged.data()
+        classes = map(read_class, sequence(listed.get("items")) if listed_status == 200 else ())
+        found = parameters(classes, read_settings(present))
+        self._report(found.unknown, present)
+        wanted = found.data()
         if status == 200 and {key: present.get(key) for key in wanted} == wanted:
             return True
         metadata = {"name": CONFIG_MAP, "namespace": self.namespace}
@@ -51,15 +45,15 @@ class DeviceClasses:
         status, answer = self._call("PATCH", f"{path}?fieldManager={_MANAGER}&force=true", body)
         if status not in (200, 201):
             return self._failed(f"cannot write ConfigMap {CONFIG_MAP}", answer)
-        self.log("device-classes-written", no_gpu=len(judged.no_gpu), not_judged=len(judged.unjudged))
+        self.log("device-classes-written", no_gpu=len(found.no_gpu), not_judged=len(found.unknown))
         return True
 
     def _report(self, unjudged: tuple[tuple[str, str], ...], settings: Mapping[str, Any]) -> None:
         """Logs each class that cannot be judged, and each invalid entry of the settings, once while it is
         there."""
         found = {("device-class-not-judged", name, reason) for name, reason in unjudged}
-        for key in (DRIVERS_SETTING, CLASSES_SETTING):
-            found |= {("setting-not-valid", key, entry) for entry in entries(settings, key)[1]}
+        allowed = {(key, entry): text for key, entry, text in mistakes(settings)}
+        found |= {("setting-not-valid", key, entry) for key, entry in allowed}
         for event, name, detail in sorted(found - self._reported):
             if event == "setting-not-valid":
                 self.log(
@@ -67,7 +61,7 @@ class DeviceClasses:
                     level="warning",
                     field=f"{CONFIG_MAP}.data.{name}",
                     got=detail,
-                    allowed=f"names of drivers or classes, but not {', '.join(GPU_DRIVERS)}",
+                    allowed=allowed[name, detail],
                 )
             else:
                 self.log(event, level="warning", device_class=name, reason=detail)

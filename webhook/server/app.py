@@ -9,7 +9,7 @@ from timekeeper.runtime.clock import monotonic_ms
 from timekeeper.runtime.http.problem_details import answer_with_problems
 from timekeeper.runtime.http.service import PostCall
 from timekeeper.runtime.log import Log
-from webhook.admission import decisions, pods, workloads
+from webhook.admission import decisions, gangs, pods, workloads
 from webhook.admission.workloads import TemplatePath
 from webhook.metrics import WebhookMetrics
 from webhook.server.owner_events import Notice
@@ -28,7 +28,7 @@ def create_calls(
     notice: Notice = lambda _review, _answer: None,
     record: Record = record_nothing,
 ) -> dict[str, PostCall]:
-    """What answers a review that is posted to /mutate, /validate, /templates, /jobs or /budgets.
+    """What answers a review that is posted to /mutate, /validate, /templates, /jobs, /gangs or /budgets.
 
     ``template_paths``: where kinds beyond the built-in ones keep their pod templates; ``notice``: called with
     each answer of /mutate, must not wait; ``record``: called with each decision that people may ask about."""
@@ -57,6 +57,9 @@ def create_calls(
     def of_job(review: ObjectReview) -> AdmissionAnswer:
         return workloads.with_jobs_duration(review, admission.policy_for(review.namespace))
 
+    def of_gang(review: ObjectReview) -> AdmissionAnswer:
+        return gangs.of_owner(review, admission.policy_for(review.namespace))
+
     def of_budgets(review: ObjectReview) -> AdmissionAnswer:
         from webhook.admission import (
             budgets,  # loads PyYAML, which reviews of pods do not need
@@ -69,6 +72,7 @@ def create_calls(
         ReviewRoute("validate", read, of_governed),
         ReviewRoute("templates", object_review.read, of_template),
         ReviewRoute("jobs", object_review.read, of_job),
+        ReviewRoute("gangs", object_review.read, of_gang),
         ReviewRoute("budgets", object_review.read, of_budgets),
     )
     return review_calls(webhooks, metrics, log)

@@ -1,12 +1,13 @@
 """The state of one worker: the table of standings, the estimate of its own admissions, the policies derived
 from them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from timekeeper.core.admission.policy import AdmissionPolicy, Standing
 from timekeeper.core.admission.protection import cost, protected, takes_of
 from timekeeper.core.admission.table import StandingsTable, effective_policy, is_fresh, standing
+from timekeeper.core.json_values import Json
 from webhook.admission import pods
 from webhook.admission.reinvocation import as_before, earlier_standing, first_governed_request
 from webhook.standings.burst import AdmissionBurst
@@ -79,9 +80,11 @@ class Reviewer:
                 self._protected.add(review.namespace, takes, self._now_ms())
         return answer
 
-    def beside(self, table: StandingsTable) -> "Reviewer":
-        """A reviewer with this table, and with an estimate of its own: it has admitted nothing."""
-        return Reviewer(self._flags, lambda: table, self._ca, self._now_ms, self._stale_after_ms)
+    def beside(self, table: StandingsTable, claims: Iterable[Json] = (), namespace: str = "") -> "Reviewer":
+        """A reviewer with this table, and with an estimate of its own: it has admitted nothing. ``claims``:
+        claims and templates of the namespace that are supposed."""
+        flags = replace(self._flags, claims=self._flags.claims.beside(claims, namespace))
+        return Reviewer(flags, lambda: table, self._ca, self._now_ms, self._stale_after_ms)
 
     def policy_for(self, namespace: str) -> AdmissionPolicy:
         """The policy of the namespace's pods at this moment. Raises NotReadyError."""

@@ -13,7 +13,7 @@ from timekeeper.core.admission.pods import MalformedError
 from timekeeper.core.admission.policy import AdmissionPolicy
 from timekeeper.core.admission.protection import takes_of
 from timekeeper.core.admission.table import StandingsTable
-from timekeeper.core.json_values import Json
+from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.standings import UndecodableStandingsError
 from timekeeper.runtime.http.service import HttpAnswer, PostCall, plain_text
 from timekeeper.runtime.log import Log
@@ -26,16 +26,17 @@ PATH = "/simulate"
 
 
 def simulation_call(admission: Reviewer, now_ms: Callable[[], int], log: Log) -> PostCall:
-    """The call: ``{"review": AdmissionReview, "standings": as of GET /v1/standings}`` in; out come the answer
-    and the pod as it would be stored. The review must have ``dryRun``. Its pod need not have what an API
-    server sets before it calls webhooks."""
+    """The call: ``{"review": AdmissionReview, "standings": as of GET /v1/standings}`` in, and perhaps
+    ``claims``, the claims and templates that are supposed; out come the answer and the pod as it would be
+    stored. The review must have ``dryRun``. Its pod need not have what an API server sets before it calls
+    webhooks."""
 
     def call(body: bytes) -> HttpAnswer:
         began = time.perf_counter()
         try:
-            review, standings = _read(body)
+            review, standings, claims = _read(body)
             table = decode(orjson.dumps(standings), "", now_ms())
-            judging = admission.beside(table)
+            judging = admission.beside(table, claims, review.namespace)
             answer = judging.mutate(review)
             policy = judging.policy_for(review.namespace)
         except (MalformedError, UndecodableStandingsError) as error:
@@ -74,7 +75,7 @@ def _answer(review: PodReview, answer: AdmissionAnswer, policy: AdmissionPolicy,
     )
 
 
-def _read(body: bytes) -> tuple[PodReview, Json]:
+def _read(body: bytes) -> tuple[PodReview, Json, list[Json]]:
     """Raises MalformedError."""
     try:
         whole = orjson.loads(body)
@@ -87,7 +88,8 @@ def _read(body: bytes) -> tuple[PodReview, Json]:
         raise MalformedError("review.request: must be of a pod's creation, with dryRun true")
     raw = defaulting.pod(review.pod)
     spec = {"priority": 0, "preemptionPolicy": "PreemptLowerPriority", **raw["spec"]}
-    return replace(review, pod={**raw, "spec": spec}), whole["standings"]
+    claims = [mapping(each) for each in sequence(whole.get("claims"))]
+    return replace(review, pod={**raw, "spec": spec}), whole["standings"], claims
 
 
 def _numbered(pod: Json, policy: AdmissionPolicy) -> Json:

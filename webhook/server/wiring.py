@@ -2,9 +2,11 @@
 
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from threading import Event, Thread
 
+from timekeeper.core.admission.table import StandingsTable
 from timekeeper.core.decisions import Record
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.clock import monotonic_ms
@@ -19,6 +21,7 @@ from timekeeper.runtime.timekeeper_client import TimekeeperClient
 from timekeeper.runtime.tls import ca_text
 from webhook.metrics import WebhookMetrics
 from webhook.server.app import create_app, create_calls
+from webhook.server.claim_cache import ClaimCache
 from webhook.server.metrics_route import metrics_route
 from webhook.server.owner_events import start_owner_events
 from webhook.server.review_endpoint import MAX_REVIEW_BYTES, review_routes
@@ -38,10 +41,13 @@ def make_service(
     ca = FileWatch[str]((settings.ca,), lambda: ca_text(settings.ca), monotonic_ms, log)
     standings = StandingsPoller(settings.timekeeper_url, settings.token_file, ca, monotonic_ms, log, metrics)
     standings.start()
-    admission = Reviewer(
-        settings.policy, standings.table, ca, monotonic_ms, 1000 * settings.stale_after_s, standings.asked
-    )
     api = _api_server(settings)
+    claims = ClaimCache(api, log, lambda: _drivers(standings.table()))
+    claims.start()
+    flags = replace(settings.policy, claims=claims.known)
+    admission = Reviewer(
+        flags, standings.table, ca, monotonic_ms, 1000 * settings.stale_after_s, standings.asked
+    )
     notice = start_owner_events(api, socket.gethostname())
     record = _start_decision_posts(settings, ca, metrics)
     calls = create_calls(admission, metrics, log, settings.template_paths, notice, record)
@@ -52,6 +58,11 @@ def make_service(
         metrics_route(metrics, settings.metrics_access == "open", api),
     )
     return HttpService(create_app(admission), _APP_THREADS, HttpLimits(MAX_REVIEW_BYTES), routes, tls=tls)
+
+
+def _drivers(table: StandingsTable | None) -> Mapping[str, bool]:
+    """What `_settings` say of drivers, by the last table."""
+    return {} if table is None else table.settings.drivers
 
 
 def _api_server(settings: WebhookSettings) -> Api | None:

@@ -112,6 +112,12 @@ class WebhookSettings:
         "schedulers of other systems that keep their GPU pods, separated by commas, of "
         f"{', '.join(OTHER_SCHEDULERS)}; their pods are governed and charged, and Bursar does not place them",
     )
+    claim_scheduler: str = flag(
+        str,
+        "default-scheduler",
+        "schedulerName of pods with device claims of GPUs: the one scheduler that allocates devices, for"
+        " schedulers do not see each other's allocations in time",
+    )
     runtime_class: str = flag(str, "", "runtimeClassName for GPU pods without one; empty: none is set")
     gpu_node_taint: str = flag(
         taint_key,
@@ -193,6 +199,7 @@ class WebhookSettings:
             sidecar=None if self.sidecar == "off" else sidecar,
             sidecar_images=SidecarImages(self.sidecar_image, self.sidecar_mirrors),
             other_schedulers=self.other_schedulers,
+            claim_scheduler=self.claim_scheduler,
             mps_pipes=self.mps_pipe_directory if self.mps == "on" else "",
             gpu_node_taint=self.gpu_node_taint,
             places=self.placement == "on",

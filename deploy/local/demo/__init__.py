@@ -1,4 +1,4 @@
-"""``make demo``: Bursar's main job in eight steps on a real control plane.
+"""``make demo``: Bursar's main job in nine steps on a real control plane.
 
 ``steps`` is the story; ``run`` runs and prints its commands; ``layout`` has nodes, namespaces and budgets.
 """

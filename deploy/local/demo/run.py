@@ -111,6 +111,26 @@ def gpu_pod(name: str, namespace: str, pool: str, run_for: str = "", **limits: s
     }
 
 
+def claim_template(name: str, namespace: str, device_class: str) -> Json:
+    """Each pod that names it gets a claim on one device of the class."""
+    request = {"name": "gpu", "exactly": {"deviceClassName": device_class}}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"spec": {"devices": {"requests": [request]}}},
+    }
+
+
+def claiming_pod(name: str, namespace: str, template: str, run_for: str) -> Json:
+    """A pod as a user writes it: one container with the device of a claim."""
+    pod = gpu_pod(name, namespace, "devices", run_for)
+    (container,) = pod["spec"]["containers"]
+    container["resources"] = {"claims": [{"name": "gpu"}]}
+    pod["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": template}]
+    return pod
+
+
 def standing_of(pod: Json) -> str:
     """The standing at which a pod was admitted."""
     return str(pod["metadata"]["annotations"]["bursar.dev/standing"])

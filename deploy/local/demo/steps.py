@@ -1,12 +1,23 @@
-"""The eight steps. Each prints its command and the real output, and checks a claim."""
+"""The nine steps. Each prints its command and the real output, and checks a claim."""
 
 import json
 import time
 from collections.abc import Callable
+from datetime import datetime
 from decimal import Decimal
 
-from deploy.local.demo.layout import SMALL_BUDGET
-from deploy.local.demo.run import DemoRun, Json, card_of, check, gpu_pod, standing_of
+from deploy.local.demo.layout import BUDGETS, HAS_CLAIMS, SMALL_BUDGET
+from deploy.local.demo.run import (
+    DemoRun,
+    Json,
+    card_of,
+    check,
+    claim_template,
+    claiming_pod,
+    gpu_pod,
+    standing_of,
+)
+from deploy.local.kwok_nodes import EXAMPLE_DRIVER
 
 GPU_SECONDS = 1_000_000  # milli-GPU x milliseconds
 
@@ -98,8 +109,8 @@ def a_budget_runs_out(run: DemoRun) -> None:
     )
 
 
-def _budget(run: DemoRun) -> Json:
-    budget: Json = run.stack.get("/v1/budgets/team-b", run.reader)
+def _budget(run: DemoRun, namespace: str = "team-b") -> Json:
+    budget: Json = run.stack.get(f"/v1/budgets/{namespace}", run.reader)
     return budget
 
 
@@ -172,8 +183,58 @@ def _holds_a_card(run: DemoRun) -> bool:
     return "late" in names.stdout
 
 
-def the_report(run: DemoRun) -> None:
+def a_claim_is_charged_and_the_next_waits(run: DemoRun) -> None:
     """Step 8."""
+    run.title("A claim on a device (DRA) is charged while it is allocated; the next one waits for its budget")
+    if not HAS_CLAIMS:
+        run.note("Not shown: this Kubernetes does not serve resource.k8s.io/v1, which 1.34 does.")
+        return
+    run.note("team-c has 4 GPU-seconds too. Its pods get claims from a template, on a device each.")
+    template = claim_template("one-gpu", "team-c", EXAMPLE_DRIVER)
+    run.stack.cp.kubectl("apply", "-f", "-", input=json.dumps(template))
+    run.shown("apply", "-f", "-", manifest=claiming_pod("first", "team-c", "one-gpu", run_for="6s"))
+    run.until_running("first", "team-c")
+    (claim,) = run.stack.cp.api.call("GET", _CLAIMS)["items"]
+    run.shown("get", "resourceclaims", "-n", "team-c")
+    run.until("the budget to be used up", lambda: _budget(run, "team-c")["standing"] == "OVER_BUDGET")
+    run.until("a pod to be held", lambda: _is_held(run.dry_run("team-c")))
+    run.stack.cp.kubectl(
+        "apply", "-f", "-", input=json.dumps(claiming_pod("second", "team-c", "one-gpu", run_for="6s"))
+    )
+    run.until("the claim to be released", lambda: _ended(run) is not None)
+    session = _ended(run) or {}
+    allocated = datetime.fromisoformat(claim["status"]["allocation"]["allocationTimestamp"])
+    held_ms = session["ended"] - session["bound"]
+    late_ms = session["bound"] - 1000 * int(allocated.timestamp())
+    check(0 <= late_ms < 5000, f"the charge begins {late_ms} ms after the second of its allocation", session)
+    check(
+        session["posted"] == 1000 * held_ms,
+        f"charged {Decimal(session['posted']) / GPU_SECONDS} GPU-seconds: it was allocated for {held_ms} ms",
+        session,
+    )
+    run.shown("get", "pods", "-n", "team-c")
+    check(_is_held(run.pod("second", "team-c")), "the second pod waits behind Bursar's gate")
+    patch = json.dumps({"data": {"team-c": "gpuHours: 1\nperiod: once\nonExhausted: hold\n"}})
+    run.shown("patch", "configmap", "bursar-budgets", "-n", "bursar-system", "--type=merge", "-p", patch)
+    run.until_running("second", "team-c")
+    check(True, "with an hour more it is released, and gets a device")
+
+
+_CLAIMS = "/apis/resource.k8s.io/v1/namespaces/team-c/resourceclaims"
+
+
+def _is_held(pod: Json) -> bool:
+    return {"name": "bursar.dev/budget"} in pod["spec"].get("schedulingGates", [])
+
+
+def _ended(run: DemoRun) -> Json | None:
+    """The session of the claim, once it is settled."""
+    listed = run.stack.get("/v1/sessions?namespace=team-c", run.reader)["sessions"]
+    return next((each for each in listed if (each["kind"], each["state"]) == ("claim", "settled")), None)
+
+
+def the_report(run: DemoRun) -> None:
+    """Step 9."""
     run.title("The usage report over REST: GPU time by namespace")
     run.until("every charge of team-b to be posted", lambda: _budget(run)["pending"] == 0)
     table = run.get("/v1/usage?group=namespace&format=csv")
@@ -194,7 +255,7 @@ def print_table(run: DemoRun) -> None:
     print(
         f"\n   {'NAMESPACE':<12}{'STANDING':<14}{'GRANTED':>14}{'POSTED':>14}{'PENDING':>14}   (GPU-seconds)"
     )
-    for namespace in ("team-a", "team-b"):
+    for namespace in BUDGETS:
         budget = run.stack.get(f"/v1/budgets/{namespace}", run.reader)
         figures = "".join(
             f"{Decimal(budget[key] or 0) / GPU_SECONDS:>14.3f}" for key in ("granted", "posted", "pending")
@@ -210,5 +271,6 @@ STEPS: tuple[Callable[[DemoRun], None], ...] = (
     the_charge_is_exact,
     the_next_pod_is_demoted,
     an_in_budget_pod_takes_its_place,
+    a_claim_is_charged_and_the_next_waits,
     the_report,
 )

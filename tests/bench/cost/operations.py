@@ -12,6 +12,7 @@ import json
 import random
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,26 @@ def mutate(_: Path) -> Prepare:
     return prepare
 
 
+def mutate_claims(_: Path) -> Prepare:
+    """/mutate of the same pod, with a claim in place of its half card."""
+    call, bodies = _webhook()
+
+    def prepare() -> Callable[[], object]:
+        review = next(bodies)
+        spec = review["request"]["object"]["spec"]
+        for container in spec["containers"]:
+            given = container.get("resources", {})
+            for amounts in (given.get("limits", {}), given.get("requests", {})):
+                for name in [each for each in amounts if each.startswith("bursar.dev/")]:
+                    del amounts[name]
+                    given["claims"] = [{"name": "gpu"}]
+        spec["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "one"}]
+        body = orjson.dumps(review)
+        return lambda: call("/mutate", body)
+
+    return prepare
+
+
 def validate(_: Path) -> Prepare:
     """/validate of the same pod, once it is governed."""
     import jsonpatch
@@ -71,13 +92,19 @@ def _webhook() -> tuple[Callable[[str, bytes], Any], Any]:
     from tests.support.simulated_timekeeper import entry, standings
     from tests.webhook.process_metrics import of_this_process
     from tests.webhook.worlds import POLICY
+    from timekeeper.core.request.claims import KnownClaims, read_requests
+    from timekeeper.core.request.device_classes import DeviceClass
     from timekeeper.runtime.log import line
     from webhook.server.app import create_calls
     from webhook.server.reviewer import Reviewer
     from webhook.standings.table import decode
 
     table = decode(orjson.dumps(standings(bench=entry(), team_a=entry("OVER_BUDGET"))), "1", 0)
-    reviewer = Reviewer(POLICY, lambda: table, lambda: "ca", lambda: 0, 30_000)
+    one = {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "gpu"}}]}}
+    known = KnownClaims(
+        {"gpu": DeviceClass("gpu", "gpu.nvidia.com")}, {}, {("bench", "one"): read_requests(one)}
+    )
+    reviewer = Reviewer(replace(POLICY, claims=known), lambda: table, lambda: "ca", lambda: 0, 30_000)
 
     def log(event: str, *, level: str = "info", **fields: object) -> None:
         line(level, event, fields)
@@ -351,6 +378,7 @@ class _Ledger:
 
 OPERATIONS: dict[str, Callable[[Path], Prepare]] = {
     "mutate": mutate,
+    "mutate, a claim": mutate_claims,
     "validate": validate,
     "filter, 500 nodes": filter_over(500),
     "filter, 2,000 nodes": filter_over(2_000),

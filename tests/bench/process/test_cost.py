@@ -23,6 +23,18 @@ def test_no_operation_costs_a_tenth_more_than_its_committed_counts() -> None:
     assert not worse, f"{named(worse, COUNTS.name)}\n{ANEW}"
 
 
+def test_a_pod_with_a_claim_costs_admission_at_most_a_fifth_more_than_one_with_limits() -> None:
+    there = expected()
+    if not there and "CI" not in os.environ:
+        pytest.skip(f"{COUNTS.name} has no counts of Python {PYTHON}")
+    by_limits, by_claim = there["mutate"], there["mutate, a claim"]
+
+    assert {name: by_claim[name] / by_limits[name] <= 1.2 for name in ("bytecodes", "C calls")} == {
+        "bytecodes": True,
+        "C calls": True,
+    }
+
+
 def test_instructions_are_what_perf_stat_counts_of_a_command(tmp_path: Path) -> None:
     perf = tmp_path / "perf"
     perf.write_text('#!/bin/sh\nshift 8\n"$@" && echo "4711,,instructions:u,1,100.00,,"\n')

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
+from timekeeper.accounts.usage import GROUPS
 from timekeeper.cli.completion import answer
 from timekeeper.cli.main import cli
 from webhook.dryrun.flags import audit_flags, review_flags
@@ -114,7 +115,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("check -o ya", ["yaml"], ""),
         ("check --mode enforce --standing in", ["in-budget"], ""),
         ("usage --group namespace,o", ["namespace,owner"], ""),
-        ("usage --group ", ["namespace", "group", "pod", "owner", "node", "model", "label:"], ""),
+        ("usage --group ", [*GROUPS, "label:"], ""),
     ],
 )
 def test_names_are_offered(calls: Path, words: str, offered: list[str], called: str) -> None:

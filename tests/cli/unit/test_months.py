@@ -55,7 +55,7 @@ def test_a_month_is_told_in_sentences(answer: dict[str, Any], says: str) -> None
 def test_later_proof_is_told_with_its_amount() -> None:
     told = list(usage.month_sentences(closed("charges")))
 
-    assert told[-1] == "Later proof made 1 corrections, together 1.00 GPU-hours."
+    assert told[-1] == "Later proof made 1 correction, together 1.00 GPU-hours."
 
 
 @pytest.mark.parametrize(

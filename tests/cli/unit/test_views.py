@@ -12,14 +12,14 @@ from click.testing import CliRunner
 
 from timekeeper.accounts.usage import PRICE, ReportQuery
 from timekeeper.api import report_formats
-from timekeeper.cli import output
+from timekeeper.cli import output, top
 from timekeeper.cli.client import BILL, FOCUS
 from timekeeper.cli.connection import Options
 from timekeeper.cli.flags import MINUS
 from timekeeper.cli.kubectl import Kubectl
 from timekeeper.cli.main import cli, grant
 from timekeeper.cli.output import Column, CommandError, Sheet
-from timekeeper.cli.simulation import _documents, namespace_of, pods_of
+from timekeeper.cli.simulation import _documents, claims_of, namespace_of, pods_of
 from timekeeper.cli.views import budgets, cards, decisions, simulation, usage
 from timekeeper.core import texts
 from timekeeper.core.findings import estimate_sentences
@@ -154,6 +154,26 @@ def test_a_session_says_what_it_holds_since_when_and_what_it_cost() -> None:
 
     assert (row["cards"], row["gpus"], row["age"], row["used"], row["gpuHours"]) == (
         *("2", "1.25", "3h1m", "75%", "1.00"),
+    )
+
+
+def test_a_claim_stands_beside_pods_with_its_devices() -> None:
+    each: dict[str, Any] = {"namespace": "a", "node": "n", "models": "T4", "state": "open"}
+    each |= {"ended": None, "vanished": None, "bound": 0, "amount": 0, "rateMilli": 1000}
+    pod = {**each, "uid": "u", "pod": "p", "cards": ["x"], "kind": "pod", "devices": []}
+    devices = [{"pool": "n", "device": f"gpu-{n}", "share": "s" * n, "admin": n > 1} for n in range(3)]
+    claim = {**each, "uid": "c:claim:1", "pod": "c", "cards": [], "kind": "claim", "devices": devices}
+
+    alone, both = (usage.sessions(listed, None, 0, {}) for listed in ([pod], [pod, claim]))
+
+    assert [(row["pod"], row["cards"], row["devices"]) for row in both.rows] == [
+        ("p", "1", ""),
+        ("claim/c", "3", "n/gpu-0,n/gpu-1:share,n/gpu-2:admin"),
+    ]
+    assert [column.key for column in both.columns] == [*(column.key for column in alone.columns), "devices"]
+    assert (top.held(alone), top.held(both)) == (
+        "1 pod holds cards",
+        "1 pod holds cards, 1 claim holds devices",
     )
 
 
@@ -415,13 +435,26 @@ def test_the_pods_of_a_workload_are_as_many_as_its_replicas() -> None:
     }
     listed = {"kind": "List", "items": [deployment, {"kind": "Pod", "metadata": {"name": "p"}, "spec": spec}]}
 
-    assert [each["metadata"]["name"] for each in pods_of(listed, "team-a")] == ["web-0", "web-1", "p"]
+    found = list(pods_of(listed, "team-a"))
+    assert [each["metadata"]["name"] for each in found] == ["web-0", "web-1", "p"]
+    (controller,) = found[0]["metadata"]["ownerReferences"]  # by which a gang may be named
+    assert controller == {"kind": "Deployment", "name": "web", "controller": True}
     deployment["spec"]["replicas"] = 10**9
     assert len(list(pods_of(deployment, "team-a"))) == 1000
     with pytest.raises(CommandError, match="Service has no pods"):
         list(pods_of({"kind": "Service"}, "team-a"))
     with pytest.raises(CommandError, match="is in namespace team-b"):
         list(pods_of({"kind": "Pod", "metadata": {"name": "p", "namespace": "team-b"}}, "team-a"))
+
+
+def test_claims_of_the_manifests_are_sent_beside_the_pods() -> None:
+    template = {"kind": "ResourceClaimTemplate", "metadata": {"name": "t"}}
+    claim = {"kind": "ResourceClaim", "metadata": {"name": "c"}}
+    listed = {"kind": "List", "items": [template, {"kind": "Pod", "metadata": {"name": "p"}}]}
+
+    assert [each for document in (listed, claim) for each in claims_of(document)] == [template, claim]
+    assert [each["metadata"]["name"] for each in pods_of(listed, "team-a")] == ["p"]
+    assert list(pods_of(claim, "team-a")) == []
 
 
 @pytest.mark.parametrize(

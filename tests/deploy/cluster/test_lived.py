@@ -25,6 +25,7 @@ from tests.support.waiting import at_once
 from timekeeper.core.budgets import reader as budgets
 from timekeeper.core.names import API_SERVICE
 from timekeeper.settler.mode_parameters import CONFIG_MAPS
+from timekeeper.settler.spent_parameters import CONFIG_MAP as SPENT
 
 AUDITED = f"system:serviceaccounts:{NAMESPACE}"
 # by account: rights that this life does not use; the first are used in tests/scheduler_ext/test_preempting
@@ -42,8 +43,12 @@ ELSEWHERE = {
         # pods that an exhausted budget ends: used in tests/story/cluster
         Right("delete", "pods"),
         Right("patch", "pods/status"),
+        # of pods that share a device claim: tests/timekeeper/cluster/test_claims
+        Right("list", "poddisruptionbudgets", "policy"),
+        # asked for by the extender, where cards are taken for a gang: tests/story/cluster/test_gangs
+        Right("create", "gangs", "bursar.dev"),
         # an apply that creates is logged as a patch
-        *(Right("create", "configmaps", "", NAMESPACE, name) for name in CONFIG_MAPS),
+        *(Right("create", "configmaps", "", NAMESPACE, name) for name in (*CONFIG_MAPS, SPENT)),
     ),
     # used in tests/webhook/cluster/test_device_classes
     "bursar-certificates": (
@@ -327,12 +332,15 @@ def test_every_right_is_used(lived: Lived, account: str) -> None:
     assert [right for right in rights if not any(right.covers(call) for call in calls)] == []
 
 
-def test_the_webhook_posts_events_and_asks_who_reads_its_metrics_and_calls_for_nothing_else(
+def test_the_webhook_follows_claims_posts_events_asks_who_reads_its_metrics_and_calls_for_nothing_else(
     lived: Lived,
 ) -> None:
     calls = {call.right for call in lived.calls if call.account == "bursar-webhook"}
+    followed = ("deviceclasses", "resourceclaims", "resourceclaimtemplates")
 
     assert calls == {
+        *(Right(verb, each, "resource.k8s.io") for verb in ("list", "watch") for each in followed),
+        *(Right(verb, "configmaps", "", NAMESPACE, "bursar-device-classes") for verb in ("list", "watch")),
         Right("create", "events", "events.k8s.io", "team-d"),
         Right("create", "tokenreviews", "authentication.k8s.io"),
         Right("create", "subjectaccessreviews", "authorization.k8s.io"),

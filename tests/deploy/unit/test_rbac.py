@@ -15,6 +15,7 @@ from timekeeper.core.dialects import DIALECTS
 from timekeeper.core.names import API_SERVICE, DOMAIN
 from timekeeper.settler.grace_policies import POLICIES as GRACE_POLICIES
 from timekeeper.settler.mode_parameters import CONFIG_MAPS
+from timekeeper.settler.spent_parameters import CONFIG_MAP as SPENT
 from webhook.settings.certificates import CONFIGURATION
 
 Reasons = dict[str, set[Right]]
@@ -28,6 +29,12 @@ def followed(resource: str, group: str = "", namespace: str = ANYWHERE) -> set[R
     return {Right(verb, resource, group, namespace) for verb in ("list", "watch")}
 
 
+CLAIMS = {
+    right
+    for resource in ("deviceclasses", "resourceclaims", "resourceclaimtemplates")
+    for right in followed(resource, "resource.k8s.io")
+}
+
 NEEDED: dict[str, Reasons] = {
     "bursar-webhook": {
         "the table of standings, asked of the timekeeper": {Right("get", "standings", "bursar.dev")},
@@ -37,6 +44,8 @@ NEEDED: dict[str, Reasons] = {
             Right("create", "tokenreviews", "authentication.k8s.io"),
             Right("create", "subjectaccessreviews", "authorization.k8s.io"),
         },
+        "what pods ask for by device claims": CLAIMS
+        | {Right(verb, "configmaps", "", NAMESPACE, "bursar-device-classes") for verb in ("list", "watch")},
     },
     "bursar-certificates": {
         "to make the CA and the leaves": {Right("create", "secrets", "", NAMESPACE)},
@@ -82,11 +91,19 @@ NEEDED: dict[str, Reasons] = {
             for verb in ("create", "patch")
             for name in CONFIG_MAPS
         },
+        "to tell the policy on allocations which budgets are spent": {
+            Right(verb, "configmaps", "", NAMESPACE, name=SPENT) for verb in ("create", "patch")
+        },
+        "what held pods ask for by device claims": {
+            *followed("deviceclasses", "resource.k8s.io"),
+            *followed("resourceclaimtemplates", "resource.k8s.io"),
+        },
         "to release held pods, as the policy bursar-releases allows": {Right("patch", "pods")},
         "to have pods leave that are over their memory share or their budget": {
             Right("create", "pods/eviction")
         },
         "the same, once a PodDisruptionBudget was respected for long enough": {Right("delete", "pods")},
+        "whether pods that share a claim may all leave": {Right("list", "poddisruptionbudgets", "policy")},
         "to tell these when and why": {Right("patch", "pods/status")},
         "to show budgets as objects": {
             Right(verb, "gpubudgets", "bursar.dev") for verb in ("list", "create", "patch")
@@ -94,8 +111,11 @@ NEEDED: dict[str, Reasons] = {
         "to ask the extender where simulated pods would be placed": {
             Right("create", "simulations", "bursar.dev")
         },
+        "to have it reserve cards for all pods of a gang": {Right("create", "gangs", "bursar.dev")},
         "to tell them why, and what is wrong with a budget": {Right("create", "events", "events.k8s.io")},
         "values of the classes it names": followed("priorityclasses", "scheduling.k8s.io"),
+        "which devices claims hold": followed("resourceclaims", "resource.k8s.io"),
+        "what drivers publish of them": followed("resourceslices", "resource.k8s.io"),
         "whether the policies on grace periods have its figure": {
             Right("get", "validatingadmissionpolicies", "admissionregistration.k8s.io", name=name)
             for name in GRACE_POLICIES
@@ -217,6 +237,7 @@ def test_the_roles_cover_every_right_that_timekeeper_and_extender_check() -> Non
     ours = {
         right for each in ("bursar-webhook", "bursar-scheduler", "bursar-node") for right in granted(each)
     }
+    ours |= {right for right in granted("bursar-timekeeper") if right.resource == "gangs"}
     given = {right for right in ours if right.group == DOMAIN}
     people = {right for rights in PEOPLE.values() for right in rights}
     stored = {right for right in people if right.resource == "gpubudgets"}  # objects of the API server itself

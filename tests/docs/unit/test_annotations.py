@@ -13,7 +13,7 @@ DOCS = Path(__file__).parents[3] / "docs"
 def test_the_annotations_of_users_are_those_that_admission_allows() -> None:
     of_users = {name for name, each in OBJECT_NAMES.items() if (each.kind, each.by) == ("annotation", "user")}
 
-    assert of_users == set(names.USER_ANNOTATIONS)
+    assert of_users == {*names.USER_ANNOTATIONS, *names.GANG_ANNOTATIONS}
 
 
 def test_every_mark_that_bursar_leaves_on_a_pod_is_documented() -> None:

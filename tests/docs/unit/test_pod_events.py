@@ -17,6 +17,18 @@ def test_the_events_on_pods_about_budgets_are_those_of_the_page() -> None:
     assert set(re.findall(r"^\| `(\w+)` \| (\w+) \|", table, re.MULTILINE)) == written
 
 
+def test_the_events_on_claims_are_those_of_the_page() -> None:
+    page = (ROOT / "docs" / "claims.md").read_text()
+    table = page.partition("| Event on a claim | when |")[2].partition("\n\n")[0]
+    code = (SETTLER / "claim_notices.py").read_text()
+
+    of_budgets = {"OverBudget", "BudgetNearlyUsed", "BackInBudget"}
+    written = set(re.findall(r'"(Claim[A-Z]\w+)"', code))
+    assert set(re.findall(r"`([A-Z]\w+)`", "\n".join(re.findall(r"^\| [^|]*", table, re.MULTILINE)))) == (
+        written | of_budgets
+    )
+
+
 def test_the_events_on_config_maps_are_those_of_the_page() -> None:
     page = (ROOT / "docs" / "budget-settings.md").read_text()
     table = page.partition("| Event on a ConfigMap | when |")[2].partition("\n\n")[0]

@@ -54,6 +54,7 @@ TYPED = {
         "kubectl scale": "docs/cluster/test_commands.py",
     },
     "docs/explain.md": {"ask /v1/explain": "docs/cluster/test_access.py"},
+    "docs/from-device-plugin.md": {"claimed-device.yaml": "docs/cluster/test_from_device_plugin.py"},
     "docs/helm.md": {
         "images.prefix=REGISTRY\n": "docs/cluster/test_helm.py",
         "--take-ownership": "docs/cluster/test_helm.py",

@@ -27,6 +27,7 @@ def test_the_versions_that_are_built_are_on_the_page() -> None:
     assert rows["containerd, runc, CNI plugins"] == series(
         tools.CONTAINERD_VERSION, tools.RUNC_VERSION, tools.CNI_VERSION
     )
+    assert rows["dra-example-driver, whose devices are made up"] == series(tools.DRA_DRIVER_VERSION)
 
 
 def test_the_sidecar_has_the_version_of_all_parts() -> None:

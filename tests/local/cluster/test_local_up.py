@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
+from deploy.local.demo.layout import HAS_CLAIMS
 from tests.deploy.reading import ROOT
 from tests.local.worlds import processes_with
 from tests.support.tracing import environment
@@ -38,6 +39,20 @@ SET: dict[str, Any] = {
         },
     },
 }
+
+
+def has_a_device(kubectl: tuple[str, ...]) -> bool:
+    """Whether the claim of the sample's pod is allocated, and the pod runs."""
+    claims = (*kubectl, "get", "resourceclaims,pods", "-n", "team-a", "-o", "json")
+    found = json.loads(subprocess.run(claims, capture_output=True, check=True).stdout)["items"]
+    devices = [
+        each["device"]
+        for claim in found
+        if claim["kind"] == "ResourceClaim"
+        for each in claim["status"].get("allocation", {}).get("devices", {}).get("results", [])
+    ]
+    running = [each["metadata"]["name"] for each in found if each["status"].get("phase") == "Running"]
+    return devices == ["gpu-0"] and "claimed-device" in running
 
 
 @pytest.mark.parametrize(("pods", "running"), [(30, 3), pytest.param(200, 20, marks=pytest.mark.soak)])
@@ -68,6 +83,10 @@ def test_nothing_stays_after_a_ctrl_c_that_is_repeated_until_the_end(
         subprocess.run([*kubectl, "-n", "bursar-system", "delete", "secret", "bursar-ca"], check=True)
         eventually(lambda: subprocess.run(ca).returncode == 0, "the next CA")
         eventually(lambda: re.search("^certificates .*event=trusted", out.read_text(), re.M), out.read_text)
+        if HAS_CLAIMS:
+            sample = str(ROOT / "deploy" / "samples" / "claimed-device.yaml")
+            subprocess.run([*kubectl, "apply", "-f", sample], check=True)
+            eventually(lambda: has_a_device(kubectl), errors.read_text)
         eventually(lambda: len(list(home.glob("*/bursar/sidecars/*/log"))) >= running, errors.read_text)
         assert len(processes_with(str(home))) > running
 

@@ -10,7 +10,16 @@ from typing import Any
 
 import pytest
 
-from deploy.local.build import MEANWHILE, NO_TABLES, binaries, compiling, fetching, go_mod, staged_siblings
+from deploy.local.build import (
+    MEANWHILE,
+    NO_TABLES,
+    binaries,
+    compiling,
+    fetching,
+    go_mod,
+    required,
+    staged_siblings,
+)
 from deploy.local.errors import LocalError
 from deploy.local.golang import GO_WHEEL, known_failure, run_logged
 from deploy.local.tools import ETCD, KUBERNETES, NODE_TOOLS, TOOLS, Tool, cached_path
@@ -36,7 +45,9 @@ if (here / "fail").exists():
     print("go: downloading example.com/x v1.0.0", (here / "fail").read_text(), sep="\n")
     sys.exit(1)
 if arguments[:2] == ["mod", "download"]:
-    (here / "go.mod.of.kubernetes").write_text("replace (\n\tk8s.io/api => ./staging/src/k8s.io/api\n)\n")
+    (here / "go.mod.of.kubernetes").write_text(
+        "require example.com/net v0.49.0\nreplace (\n\tk8s.io/api => ./staging/src/k8s.io/api\n)\n"
+    )
     print("go: downloading k8s.io/kubernetes v1.36.3")
     print(json.dumps({{"GoMod": str(here / "go.mod.of.kubernetes")}}))
 elif arguments[0] == "list":
@@ -170,6 +181,12 @@ def test_a_real_nodes_tools_are_built_where_that_is_requested_the_kubelet_beside
     assert runc["CGO_ENABLED"] == "1"
     assert runc["arguments"][runc["arguments"].index("-tags") + 1] == "seccomp"
     assert {call["CGO_ENABLED"] for call in calls.values() if call is not runc} == {"0"}
+    driver = calls[("sigs.k8s.io/dra-example-driver/cmd/dra-example-kubeletplugin",)]
+    replaces = [line for line in driver["mod"].splitlines() if line.startswith("replace")]
+    assert replaces == [  # as Kubernetes is built, so that nothing of it is compiled twice
+        "replace k8s.io/api => k8s.io/api v0.36.3",
+        "replace example.com/net => example.com/net v0.49.0",
+    ]
 
 
 def test_progress_shows_what_is_built_and_how_many_are_to_come(world: World) -> None:
@@ -218,8 +235,25 @@ replace (
 )
 """
     assert staged_siblings(text) == ["k8s.io/api", "k8s.io/apimachinery"]
-    assert "k8s.io/api => k8s.io/api v0.36.3" in go_mod(KUBERNETES, staged_siblings(text))
-    assert "replace" not in go_mod(ETCD, [])
+    assert "replace k8s.io/api => k8s.io/api v0.36.3\n" in go_mod(KUBERNETES, {"k8s.io/api": "v0.36.3"})
+    assert "replace" not in go_mod(ETCD, {})
+
+
+def test_the_requirements_of_a_go_mod_have_versions_but_for_its_siblings() -> None:
+    text = """
+module k8s.io/kubernetes
+go 1.26.0
+require example.com/one v1.0.0
+require (
+	example.com/two/v2 v2.3.4-0.20260101000000-0123456789ab // indirect
+	k8s.io/api v0.0.0
+)
+replace example.com/three => example.com/three v1.1.1
+"""
+    assert required(text) == {
+        "example.com/one": "v1.0.0",
+        "example.com/two/v2": "v2.3.4-0.20260101000000-0123456789ab",
+    }
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,7 @@ def test_the_versions_we_build_are_of_the_series_we_take() -> None:
         "containerd": (2, 4),
         "runc": (1, 5),
         "cni": (1, 9),
+        "dra-example-driver": (0, 4),
         "prometheus": (0, 311),
         "prometheus-operator": (0, 85),
         "helm": (4, 3),

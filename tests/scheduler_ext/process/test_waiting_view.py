@@ -197,6 +197,8 @@ SAID = {
     "GIVEN_UP": [refusal.GIVEN_UP],
     "NOT_TRIED": [refusal.NOT_TRIED],
     "SPENT": [refusal.SPENT],
+    "GANG_WAITS": [refusal.GANG_WAITS],
+    "GANG_ELSEWHERE": [refusal.GANG_ELSEWHERE],
 }
 KIND_OF = {
     "not_enough_free": "room",
@@ -219,6 +221,8 @@ KIND_OF = {
     "NOT_TRIED": "search",
     "SPENT": "budget",
     "capped": "cap",
+    "GANG_WAITS": "gang",
+    "GANG_ELSEWHERE": "gang",
 }
 
 

@@ -3,10 +3,11 @@
 import pytest
 
 from scheduler_ext.cache.pdb_cache import PDBCache
-from scheduler_ext.model.labels import by_key, labels_of, read_selector
+from scheduler_ext.model.labels import by_key, labels_of
 from scheduler_ext.model.pdb import read_pdb
 from tests.scheduler_ext.preemption_worlds import budget, of, pdbs
 from tests.scheduler_ext.worlds import Json, percent, read
+from timekeeper.core.kube.selectors import read_selector
 
 WEB = {"app": "web", "tier": "front"}
 

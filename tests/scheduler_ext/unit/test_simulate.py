@@ -114,3 +114,50 @@ def test_nodes_that_kube_scheduler_would_not_offer_are_left_out() -> None:
     (found,) = simulate([elsewhere], books(snapshot))
 
     assert (found.node, found.reasons) == ("", ())
+
+
+def of_gang(name: str, size: int = 3, minimum: int = 3) -> Json:
+    sizes = {"bursar.dev/gang-size": str(size), "bursar.dev/gang-minimum": str(min(minimum, size))}
+    raw = waiting(100, name)
+    raw["metadata"]["annotations"] = {"bursar.dev/gang": "g", "bursar.dev/held": "turn", **sizes}
+    return raw
+
+
+def reasons(found: list[SimulatedPod]) -> list[str]:
+    return [each.reasons[0].refusal.sentence if each.reasons else "" for each in found]
+
+
+def test_a_gang_is_placed_whole_or_takes_no_card() -> None:
+    gang = [read(of_gang(f"g{at}")) for at in range(3)]
+    single = read(waiting(100, "single"))
+    two = rebuilt([node("a", card(0)), node("b", card(0))], [])
+    three = rebuilt([node("a", card(0)), node("b", card(0), card(1))], [])
+
+    short = simulate([*gang, single], books(two))
+    whole = simulate([gang[0], single, *gang[1:]], books(three))
+
+    lack = "gang g starts whole: 2 of 3 members fit; 1 cards missing; no node has room for more of them"
+    assert reasons(short) == [lack] * 3 + [""]
+    assert [bool(each.node) for each in short] == [False] * 3 + [True]
+    assert sorted(each.node for each in whole if each.pod.name != "single") == ["a", "b", "b"]
+    assert whole[1].node == ""  # the gang took the last card
+
+
+def test_a_gang_that_suffices_starts_with_those_that_fit() -> None:
+    gang = [read(of_gang(f"g{at}", minimum=2)) for at in range(3)]
+
+    found = simulate(gang, books(rebuilt([node("a", card(0), card(1))], [])))
+
+    assert sorted(each.node for each in found) == ["", "a", "a"]
+    assert simulate(gang[:1], books(rebuilt([node("a", card(0))], [])))[0].node == ""
+    assert reasons(simulate(gang[:1], books(rebuilt([node("a", card(0))], [])))) == [
+        "gang g starts whole: 1 of 3 members are simulated"
+    ]
+
+
+def test_no_pod_leaves_for_a_gang() -> None:
+    debtor = on(of(percent(100, "debtor"), "team-b"), "a", "a-GPU-0")
+    standings = standing(**{"team-a": IN_BUDGET, "team-b": OVER})
+    snapshot = rebuilt([node("a", card(0))], [debtor])
+
+    assert simulate([read(of_gang("g", size=1))], books(snapshot, standings))[0].victims == ()

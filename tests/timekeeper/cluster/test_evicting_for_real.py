@@ -20,7 +20,8 @@ from tests.timekeeper.worlds import MINUTE, Json, Town, agent_status, budgets, n
 from timekeeper.runtime.clock import now_ms
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.log import log
-from timekeeper.settler.evictions.calls import EvictorContext, view_of
+from timekeeper.settler.evictions.calls import EvictorContext, evict, result_of, view_of
+from timekeeper.settler.evictions.disruptions import over_budget
 from timekeeper.settler.evictions.reasons import OVERUSE_PROTECTED, OVERUSED
 from timekeeper.settler.evictions.rounds import OveruseRound
 from timekeeper.settler.process import REPORTER
@@ -64,14 +65,14 @@ class Users:
         shared = (town.store, settler.epoch, api, events, view_of(settler), town.clock, town.clock)
         self.evictor = OveruseRound(EvictorContext(*shared))
 
-    def run(self, name: str) -> Json:
+    def run(self, name: str, **labels: str) -> Json:
         """A pod that runs with half of a card, and that the timekeeper has heard of."""
         limits = {"bursar.dev/gpu-percent": "50"}
         devices = json.dumps({"version": 1, "containers": {"main": [CARD]}})
         body = {
             "metadata": {
                 "name": name,
-                "labels": {"app": name},
+                "labels": {"app": name, **labels},
                 "annotations": {"bursar.dev/devices": devices, "bursar.dev/standing": "IN_BUDGET"},
             },
             "spec": {
@@ -111,13 +112,15 @@ class Users:
             body = {"version": 1, "boot": "run", "sequence": self._sequence, "uses": uses}
             assert self.town.post("/v1/nodeusage", body, self._agent).status_code == 200
 
-    def protect(self, name: str) -> None:
-        """A PodDisruptionBudget that needs the pod."""
-        selector = {"matchLabels": {"app": name}}
+    def protect(self, name: str, labels: Json | None = None, healthy: int = 1) -> None:
+        """A PodDisruptionBudget that needs the pod of this name, or one of those with these labels."""
+        selector = {"matchLabels": labels or {"app": name}}
         self._call(
             "POST", PDBS, {"metadata": {"name": name}, "spec": {"minAvailable": 1, "selector": selector}}
         )
-        eventually(lambda: self._call("GET", f"{PDBS}/{name}").get("status", {}).get("currentHealthy") == 1)
+        eventually(
+            lambda: self._call("GET", f"{PDBS}/{name}").get("status", {}).get("currentHealthy") == healthy
+        )
 
     def unprotect(self, name: str) -> None:
         """Without it again."""
@@ -190,6 +193,28 @@ def test_a_disruption_budget_keeps_the_pod_until_it_is_gone(users: Users) -> Non
     users.overuse(uid)
     assert users.evictor.step()
     eventually(lambda: users.is_gone(uid))
+
+
+def test_a_disruption_budget_allows_each_of_two_pods_and_not_both(users: Users) -> None:
+    """By the timekeeper's own rights; a budget that selects neither changes nothing."""
+    pods = []
+    for name in ("one", "two"):
+        uid = users.run(name, both="yes")["metadata"]["uid"]
+        pods.append(users.town.settler.cluster.pods[uid])
+    users.run("other")
+    users.protect("other")
+    api = users.evictor._context.api
+    assert over_budget(api, pods) is None
+
+    users.protect("both", {"both": "yes"}, healthy=2)
+
+    found = over_budget(api, pods)
+    assert found is not None
+    assert found[:2] == (pods[1].uid, "protected")
+    assert [result_of(evict(api, each, dry_run=True))[0] for each in pods] == ["evicted"] * 2
+    assert not any("deletionTimestamp" in users.pod(name)["metadata"] for name in ("one", "two"))
+    users.unprotect("both")
+    users.unprotect("other")
 
 
 def test_a_pod_of_the_same_name_that_came_meanwhile_stays(users: Users) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
+from tests.timekeeper.claims import allocated, device_claim, device_slice
 from tests.timekeeper.ledger.test_decisions import post, posted
 from tests.timekeeper.ledger.test_evicting import Waits
 from tests.timekeeper.worlds import GPU, HOUR, MINUTE, SECOND, T0, Json, Town, budgets, gpu_pod, node
@@ -781,6 +782,19 @@ def test_pods_of_other_schedulers_are_released_within_the_caps_of_namespace_and_
 
     town.change("configmaps", budgets(team_a=f"{own}\nmaxGPUs: 1.5\nmode: observe", team_b=own, **group))
     assert holding.step() == ["p3"]
+
+
+def test_what_claims_hold_counts_in_a_cap_as_cards_do(holding: Holding) -> None:
+    town = holding.town
+    town.hear("resourceslices", device_slice("gpu-0"))
+    town.hear_all("resourceclaims")
+    town.hear("resourceclaims", device_claim("c", allocated(), at_ms=T0))
+    holding.begin(theirs("p"), team_a="gpuHours: unlimited\nmaxGPUs: 1.4")
+    assert holding.step() == []
+
+    town.change("resourceclaims", device_claim("c"))
+
+    assert holding.step() == ["p"]
 
 
 def test_a_pod_of_another_scheduler_that_a_cap_never_allows_keeps_no_other_behind(holding: Holding) -> None:

@@ -97,12 +97,12 @@ def test_one_namespace_is_read_by_index(books: Books) -> None:
 
 def test_an_explanation_is_ten_statements_however_many_pods_it_tells_of(books: Books) -> None:
     """The entries' number, the decisions, the sessions and their charges; and of the account its grants,
-    waiting pods, postings, open sessions and reservations."""
-    for path in ("/v1/explain/t7/pod-7", "/v1/explain/t7/job/job-7"):
+    waiting pods, postings, open sessions and reservations. Of a pod also the claims that it uses."""
+    for path, count in (("/v1/explain/t7/pod-7", 11), ("/v1/explain/t7/job/job-7", 10)):
         statements = Statements(books.store.engine)
         assert books.get(path).status_code == 200
         statements.end()
-        assert statements.all == 10
+        assert statements.all == count
 
 
 def test_the_open_sessions_of_one_namespace_are_added_up_without_those_of_others(books: Books) -> None:

@@ -35,11 +35,11 @@ from tests.timekeeper.worlds import (
 from tests.webhook.worlds import POLICY
 from tests.worlds import Json, card
 from timekeeper.api.create_app import app_of, create_services
-from timekeeper.api.peers import Peer, Peers
 from timekeeper.core.texts import LEDGER_ALONE
 from timekeeper.runtime.auth.gate import Gate
 from timekeeper.runtime.auth.tokens import Expected
 from timekeeper.runtime.http.problem_details import Problem
+from timekeeper.runtime.peers import Peer, Peers
 from webhook.server.reviewer import Reviewer
 from webhook.server.simulation import simulation_call
 

@@ -284,3 +284,18 @@ def test_a_simulation_says_what_is_not_known_and_asks_no_extender(planner: Plann
     assert answer["note"].startswith(NOT_KNOWN)
     assert answer["note"].endswith("So neither place, cost nor forecast of these pods is known")
     assert planner.asks(whole)["note"] == ""
+
+
+@pytest.mark.parametrize(
+    ("entries", "finds"),
+    [
+        ({"team_a": "gpuHours: 1\ngangs: auto"}, True),
+        ({"team_a": "gpuHours: 1"}, False),
+        ({"_defaults": "gpuHours: 1\ngangs: auto"}, True),
+        ({"team_a": "gpuHours: 1\ngangs: auto\nplacement: off"}, False),
+    ],
+)
+def test_the_table_says_where_gangs_are_found(town: Town, entries: dict[str, str], finds: bool) -> None:
+    town.begin(("configmaps", budgets(**entries)))
+
+    assert served(town).get("gangs") == ("auto" if finds else None)

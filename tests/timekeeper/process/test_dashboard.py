@@ -503,7 +503,10 @@ def test_the_first_page_says_what_is_not_certain_and_what_is_not_charged(
     assert f'<p class="note">The rate of 1 running session is not certain: {HOSTILE}.</p>' in page
     assert '<p class="note">Nodes are not followed since' in page
     assert "A budget entry has a mistake, so this text does not count: ConfigMap b: team-x, line 1." in page
-    assert '<p class="note">3 pods hold devices by resource claims alone, which are not charged yet' in page
+    assert (
+        '<p class="note">3 pods hold devices by resource claims alone, uncharged, for claims are not followed'
+        in page
+    )
 
 
 def test_the_page_of_a_namespace_without_placement_says_what_is_not_known(

@@ -16,7 +16,7 @@ from tests.timekeeper.fake_api_server import FakeApiServer, serving
 from tests.timekeeper.worlds import T0, Json, budgets, gpu_pod, lease, node
 from timekeeper.accounts.pods import LedgerPod, UnreadablePod, read_pod
 from timekeeper.core.kube.reflector import ExpiredError, UnreachableError
-from timekeeper.runtime.api_server import Answered, Api, accepted
+from timekeeper.runtime.api_server import Answered, Api, Reply, Unsent, accepted
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.event_recorder import RETRY_FOR_MS, EventRecorder
 from timekeeper.runtime.log import log
@@ -32,6 +32,7 @@ from timekeeper.settler.cluster.cluster_state import (
 )
 from timekeeper.settler.cluster.watches import (
     WatchSource,
+    await_served,
     follow_source,
     read_config_map,
     read_lease,
@@ -326,3 +327,31 @@ def test_a_malformed_request_is_reported_with_its_first_violation() -> None:
 
     assert isinstance(read, UnreadablePod)
     assert "zero is not a valid amount" in read.problem
+
+
+class Serving:
+    """Answers a look for an API with these, one after the other."""
+
+    def __init__(self, *answers: Reply) -> None:
+        self.answers = list(answers)
+
+    def call(self, method: str, path: str, **_: object) -> Reply:
+        assert (method, path) == ("GET", "/apis/resource.k8s.io/v1")
+        return self.answers.pop(0)
+
+
+def test_claims_are_watched_once_their_api_is_served_and_until_then_nothing_is_said() -> None:
+    (claims,) = (each for each in sources("bursar-system") if each.name == "resourceclaims")
+    api = Serving(*[Answered(404, {})] * 2, Unsent("away"), Answered(200, {}))
+    updates: Queue[WatchUpdate] = Queue()
+    waited: list[int] = []
+    failures: list[str] = []
+
+    await_served(
+        claims, api.call, Clock(T0), updates, waited.append, lambda _source, error: failures.append(error)
+    )
+
+    assert waited == [300_000, 300_000, 2_000]
+    assert failures == ["away"]
+    assert updates.get() == WatchUpdate("resourceclaims", T0, StreamFailed("away"))
+    assert updates.empty()

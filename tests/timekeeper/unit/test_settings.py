@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from timekeeper.runtime.file_watch import newest_text
 from timekeeper.runtime.flags import Address
-from timekeeper.serving.tls import newest_text
 from timekeeper.settings import TimekeeperSettings, read
 
 
@@ -141,3 +141,8 @@ def test_names_have_the_prefix_that_the_api_server_gives_them(more: tuple[str, .
     oidc = read((*OIDC, *more), {}).oidc
 
     assert (oidc.prefix, oidc.callback) == (prefix, "https://bursar.test/login/callback")
+
+
+@pytest.mark.parametrize(("more", "lifetime_ms"), [((), 3_600_000), (("--oidc-lifetime=90s",), 90_000)])
+def test_a_session_lasts_as_long_as_the_flag_says(more: tuple[str, ...], lifetime_ms: int) -> None:
+    assert read((*OIDC, *more), {}).oidc.lifetime_ms == lifetime_ms

@@ -106,7 +106,9 @@ def test_a_reader_of_pods_and_workloads_finds_what_is_wrong(world: Clustered, tm
     (_, names, classes, nodes) = done.stderr.splitlines()
     assert "exempt by the installation's values are included: cannot list " in names
     assert "cannot list /api/v1/nodes: nodes is forbidden" in nodes
-    assert classes.startswith("bursar-webhook audit: every device class counts as one of GPUs: cannot list ")
+    assert classes.startswith(
+        "bursar-webhook audit: limits that device classes serve are not judged: cannot list "
+    )
     found = json.loads(done.stdout)["items"]
     assert sorted((each["kind"], each["finding"]) for each in found if each["owner"]) == [
         *[("Pod", "ungoverned")] * 3,

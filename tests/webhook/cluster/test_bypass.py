@@ -51,7 +51,7 @@ def world(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory)
         allow(made, "tess", *RIGHTS)
         apply_files(made.cp, sorted(MANIFESTS.glob("admission-*.yaml")))
         judged_classes(made)
-        probes = [WAYS["the whole node"].bad, WAYS["a device class as a limit"].bad]
+        probes = [WAYS["the whole node"].bad, WAYS["a device class behind an extended resource"].bad]
         eventually(
             lambda: all("denied" in refusal(made, pod) for pod in probes), "the policies to be in force"
         )
@@ -877,7 +877,7 @@ def test_every_policy_and_rule_of_the_policies_is_on_the_page_and_no_other() -> 
     names = {each["metadata"]["name"] for each in documents if each["kind"] == "ValidatingAdmissionPolicy"}
     texts = [
         (MANIFESTS / f"admission-{name}.yaml").read_text()
-        for name in ("bypass", "modes", "node-access", "grace", "sizes", "updates")
+        for name in ("bypass", "claims", "modes", "node-access", "grace", "sizes", "updates")
     ]
     text = "".join(texts)
     rules = set(re.findall(r"[^:] \[([a-z-]+)\]['\n]", text))
@@ -887,4 +887,5 @@ def test_every_policy_and_rule_of_the_policies_is_on_the_page_and_no_other() -> 
     assert rules == {case.rule for case in (*WAYS.values(), *SUSPECT.values())} | {
         *("forged-annotation", "forged-label", "exemption", "mode"),
         *("grace-period", "pod-parts", "pod-size", "sidecar-name"),
+        *("claim-finalizer", "claim-toleration", "budget-spent"),
     }

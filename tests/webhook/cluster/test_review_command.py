@@ -29,7 +29,7 @@ def world(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory)
         names = ("modes", "bypass", "ranges")
         apply_files(made.cp, [MANIFESTS / f"admission-{each}.yaml" for each in names])
         made.post_runtime_classes()
-        for way in ("the whole node", "a device class as a limit"):
+        for way in ("the whole node", "a runtime class whose overhead takes a GPU"):
             eventually(lambda bad=WAYS[way].bad: made.denies(bad), "the policies")  # type: ignore[misc]
         urgent = {"metadata": {"name": "urgent"}, "value": 7}
         made.cp.api.call("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", urgent)

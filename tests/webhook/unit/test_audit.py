@@ -14,7 +14,7 @@ from tests.webhook.worlds import OBSERVING, POLICY, admitted, governed, half, pl
 from tests.worlds import Json, limits_of
 from timekeeper.core.admission.policy import AdmissionPolicy
 from timekeeper.core.admission.rules.catalogue import CATALOGUE
-from timekeeper.core.admission.rules.device_classes import JudgedClasses
+from timekeeper.core.request.device_classes import ClassParameters
 from webhook.admission.workloads import BUILT_IN, of_kind
 from webhook.audit.findings import as_written, is_governed, of_node, of_pod, of_workload
 
@@ -42,7 +42,7 @@ def bound(raw: Json) -> Json:
 
 
 METERING = replace(POLICY, unknown_accelerators="meter")
-CLASSES = JudgedClasses(no_gpu=("rdma.example.com",), refused=("acme.com/card",))
+CLASSES = ClassParameters(no_gpu=("rdma.example.com",), refused=("acme.com/card",))
 
 
 def words(pod: Json, policy: AdmissionPolicy = POLICY) -> list[tuple[str, list[str]]]:
@@ -155,9 +155,9 @@ def test_a_pod_that_requests_cards_meets_the_rules_and_not_the_policies() -> Non
     assert words(stored) == [("would-be-refused", ["host-pid"])]
 
 
-def test_a_device_class_is_found_beside_a_request_too() -> None:
+def test_a_resource_that_a_device_class_serves_is_found_beside_a_request_too() -> None:
     both = half()
-    both["resources"]["limits"]["deviceclass.resource.kubernetes.io/gpu.nvidia.com"] = "8"
+    both["resources"]["limits"]["acme.com/card"] = "8"
 
     assert words(bound(governed(admitted(both))), OBSERVING) == [("would-be-refused", ["device-claim"])]
 

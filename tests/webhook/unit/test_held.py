@@ -177,3 +177,47 @@ def test_observing_a_pod_says_that_it_would_be_held() -> None:
     said = [mutated(admitted(half()), replace(OVER, on_exhausted=mode), OBSERVING).warnings for mode in HOLDS]
 
     assert all("this pod would be held." in each[0] for each in said)
+
+
+def of_gang(**annotations: str) -> Json:
+    """A pod of a gang of two, unless the annotations say else."""
+    raw = admitted(half())
+    raw["metadata"]["annotations"] = {"bursar.dev/gang": "g", "bursar.dev/gang-size": "2", **annotations}
+    return raw
+
+
+@pytest.mark.parametrize("word", ["IN_BUDGET", "OVER_BUDGET", "UNKNOWN"])
+def test_each_pod_of_a_gang_waits_behind_the_gate_whatever_its_standing_is(word: Any) -> None:
+    answer = mutated(of_gang(), Standing(word))
+    after = patched(of_gang(), list(answer.operations))
+
+    assert gates(after) == [OURS]
+    assert held(after) == "turn"
+    assert validate(review(after), POLICY).refusal == ""
+    assert mutated(after, Standing(word)).operations == ()
+
+
+def test_a_pod_of_a_gang_that_cannot_be_paid_waits_for_its_budget() -> None:
+    answer = mutated(of_gang(), OVER)
+
+    assert held(patched(of_gang(), list(answer.operations))) == "budget"
+
+
+@pytest.mark.parametrize("policy", [OBSERVING, replace(POLICY, places=False), replace(POLICY, mode="meter")])
+def test_a_gang_that_bursar_does_not_place_is_not_held(policy: Any) -> None:
+    raw = of_gang()
+    raw["spec"]["schedulerName"] = POLICY.scheduler_name if policy is OBSERVING else ""
+    answer = mutated(raw, Standing("IN_BUDGET"), policy)
+
+    assert gates(patched(raw, list(answer.operations))) == []
+    assert "held" not in answer.audit
+
+
+def test_a_gang_without_a_size_is_refused_with_the_field() -> None:
+    raw = of_gang()
+    del raw["metadata"]["annotations"]["bursar.dev/gang-size"]
+
+    assert (
+        "metadata.annotations[bursar.dev/gang-size]: a gang needs its number of pods"
+        in mutated(raw, Standing("IN_BUDGET")).refusal
+    )

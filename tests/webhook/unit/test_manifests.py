@@ -16,11 +16,12 @@ from tests.webhook.worlds import GOVERNED_NAMESPACES, POLICY, half, violations_o
 from tests.worlds import Json
 from timekeeper.core import accelerators
 from timekeeper.core.admission.rules import denylist
-from timekeeper.core.admission.rules.device_classes import CONFIG_MAP, JudgedClasses
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE, amounts, native
-from timekeeper.core.names import GOVERNED, NAMESPACE, USER_ANNOTATIONS
+from timekeeper.core.names import GANG_ANNOTATIONS, GOVERNED, NAMESPACE, USER_ANNOTATIONS
+from timekeeper.core.request.device_classes import CONFIG_MAP, NO_CLASSES
 from timekeeper.settler.mode_parameters import DEFAULT
+from timekeeper.settler.spent_parameters import CONFIG_MAP as SPENT_PARAMETERS
 from webhook.admission import cel
 from webhook.settings.certificates import read_certificates
 from webhook.settings.serve import read
@@ -159,7 +160,7 @@ def meets(name: str, condition: str) -> bool:
         ("devices.nri.io.example.com/main", False),
         ("example.com/cdi.k8s.io", False),
         ("example.com/bursar.dev/", False),
-        *((name, True) for name in USER_ANNOTATIONS),
+        *((name, True) for name in (*USER_ANNOTATIONS, *GANG_ANNOTATIONS)),
     ],
 )
 def test_these_annotations_are_immutable_and_those_are_not(name: str, immutable: bool) -> None:
@@ -193,10 +194,13 @@ EVERYWHERE = {
 BY_MODE = {
     *("bursar-anti-affinity", "bursar-node-access", "bursar-overhead", "bursar-privileged"),
     *("bursar-ranges", "bursar-sizes", "bursar-ways-around"),
+    *("bursar-claim-finalizers", "bursar-claim-tolerations"),
 }
-OF_CLASSES = {"bursar-device-claims", "bursar-device-class-limits"}
+OF_CLASSES = {"bursar-device-class-limits"}
 # also in the namespaces of the system; in exempt ones schedulers of other systems write the same annotations
-BUT_EXEMPT = {"bursar-written-once", "bursar-bindings"}
+BUT_EXEMPT = {
+    *("bursar-written-once", "bursar-bindings", "bursar-claim-finalizers", "bursar-claim-tolerations"),
+}
 
 
 def variable(policy: str, name: str) -> str:
@@ -218,12 +222,16 @@ def test_every_policy_is_bound_and_refuses_but_the_one_that_only_warns() -> None
         if each["kind"] == "ValidatingAdmissionPolicyBinding"
     }
 
-    for name, missing in (("bursar-device-claims", "Deny"), ("bursar-device-class-limits", "Allow")):
-        assert bindings[name].pop("paramRef") == {
-            "name": CONFIG_MAP,
-            "namespace": NAMESPACE,
-            "parameterNotFoundAction": missing,  # Deny would refuse every pod
-        }
+    assert bindings["bursar-device-class-limits"].pop("paramRef") == {
+        "name": CONFIG_MAP,
+        "namespace": NAMESPACE,
+        "parameterNotFoundAction": "Allow",  # Deny would refuse every pod
+    }
+    assert bindings["bursar-claim-allocations"].pop("paramRef") == {
+        "name": SPENT_PARAMETERS,
+        "namespace": NAMESPACE,
+        "parameterNotFoundAction": "Allow",  # Deny would refuse every allocation
+    }
     governed = [{"key": GOVERNED, "operator": "Exists"}]
     params = {"selector": {"matchExpressions": governed}, "parameterNotFoundAction": "Allow"}
     assert bindings.get("bursar-eviction-grace", {}).pop("paramRef", None) == params
@@ -285,7 +293,9 @@ def test_the_mode_of_the_namespace_is_the_first_condition_of_what_a_pod_may_be()
 
 _LOOP = re.compile(r"\.(?:exists|exists_one|all|filter|map)\(")
 # What bounds these is not a condition of ours: the API server itself takes at most 32 requests of a claim.
-_BOUNDED_BY_KUBERNETES = {"bursar-device-claims"}
+_BOUNDED_BY_KUBERNETES = {
+    *("bursar-claim-allocations", "bursar-claim-finalizers", "bursar-claim-tolerations"),
+}
 # It searches an overhead alone, which is as long as an administrator has made it in a RuntimeClass.
 _BOUNDED_BY_ADMINISTRATORS = {"bursar-overhead"}
 # It takes at most 1000 terms, and searches nothing else.
@@ -368,11 +378,10 @@ def test_the_lists_of_the_policies_are_those_of_the_webhook() -> None:
 
 
 def test_the_parameters_that_the_policies_read_are_those_that_are_written() -> None:
-    text = json.dumps([POLICIES["bursar-device-claims"], POLICIES["bursar-device-class-limits"]])
+    text = json.dumps(POLICIES["bursar-device-class-limits"])
 
-    assert set(re.findall(r"params\.\?data\['(\w+)'\]", text)) == {DEFAULT, "_initial"} | (
-        JudgedClasses().data().keys() - {"notJudged"}
-    )
+    assert set(re.findall(r"params\.\?data\['(\w+)'\]", text)) == {DEFAULT, "_initial"} | {"refusedResources"}
+    assert "refusedResources" in NO_CLASSES.data()
 
 
 def test_the_sample_leaves_out_the_same_namespaces_and_gpu_pods() -> None:

@@ -251,16 +251,17 @@ def test_what_is_no_object_that_the_api_takes_is_unreadable(
     assert f"m.yaml:{line}: " in text.splitlines()[1]
 
 
-def test_a_device_class_beside_a_request_is_reported_whatever_the_request_is(review: Review) -> None:
-    at = "spec.containers[0].resources.limits[deviceclass.resource.kubernetes.io/gpu.nvidia.com]"
+def test_a_device_class_beside_a_request_is_reported_where_the_request_is_valid(review: Review) -> None:
     found = {
         percent: review.json(text_of(f"bursar.dev/gpu-percent: {percent}", DEVICE_CLASS))[0]
         for percent in (10, 150)
     }
 
     assert {percent: each["verdict"] for percent, each in found.items()} == {10: "refused", 150: "refused"}
-    assert [(each["rule"], each["path"]) for each in found[10]["violations"]] == [("device-claim", at)]
-    assert [each["rule"] for each in found[150]["violations"]] == ["share-range", "device-claim"]
+    assert [(each["rule"], each["path"]) for each in found[10]["violations"]] == [
+        ("several-dialects", "spec.containers")
+    ]
+    assert [each["rule"] for each in found[150]["violations"]] == ["share-range"]
     assert found[10]["patched"] is None
 
 

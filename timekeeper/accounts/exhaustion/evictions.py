@@ -2,7 +2,8 @@
 
 1. Every charged pod of such a namespace gets a notice, once: the time before which it is not evicted.
 2. Once the account is spent and a pod's time has come, it is evicted: of an account's pods the one with the
-   lowest priority first, of equals the youngest, each some time after the last.
+   lowest priority first, of equals the youngest, each some time after the last. Pods that share a claim have
+   one time, and are evicted together when the turn of the last of them has come.
 3. A pod whose PodDisruptionBudget refused is tried again after the others, and deleted when ``pdbGrace`` is
    over.
 4. As soon as a namespace is not exhausted any more, its pods' notices are withdrawn; and that of a pod
@@ -12,7 +13,7 @@ Notices are annotations of the pods, so a settler that takes over continues wher
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from timekeeper.accounts.exhaustion.terms import EvictionTerms
@@ -31,6 +32,8 @@ PAUSE_MS: Mapping[str, int] = {
     "refused": 30_000,
     "unclear": 10_000,
 }
+Pods = tuple[LedgerPod, ...]
+Together = Callable[[LedgerPod], Iterable[Pods]]
 ATTEMPT_MS = 1_000  # between two attempts at the pods of one account that evicted none
 
 
@@ -77,6 +80,13 @@ class BudgetEvictionMemory:
             last={**self.last, subject: at_ms} if counts else self.last,
         )
 
+    def spaced(self, terms: EvictionTerms, pods: int) -> "BudgetEvictionMemory":
+        """After this number of pods left together: each takes the time of one."""
+        last_ms = self.last.get(terms.subject)
+        if last_ms is None:
+            return self
+        return replace(self, last={**self.last, terms.subject: last_ms + (pods - 1) * terms.spacing_ms})
+
     def after_writing(self, uid: str, notice: EvictionNotice, at_ms: int) -> "BudgetEvictionMemory":
         """With a notice that the API server has accepted."""
         written = {key: each for key, each in self.written.items() if at_ms - each[1] < WRITTEN_MS}
@@ -103,11 +113,22 @@ class BudgetEvictionMemory:
 
 @dataclass(frozen=True, slots=True)
 class BudgetEviction:
-    """A pod to evict now, or to delete where its PodDisruptionBudget was respected long enough."""
+    """A pod to evict now, or to delete where its PodDisruptionBudget was respected long enough. ``others``:
+    those that share a claim with it, and leave with it or not at all."""
 
     pod: LedgerPod
     terms: EvictionTerms
     deletes: bool
+    others: Pods = ()
+
+    @property
+    def pods(self) -> Pods:
+        """All that leave."""
+        return (self.pod, *self.others)
+
+
+# a pod's turn, and its eviction
+_Due = tuple[tuple[int, tuple[int, int, str]], BudgetEviction]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,30 +160,43 @@ def due(
     now_ms: int,
     at_ms: int,
     is_spared: Callable[[LedgerPod], bool] = lambda _: False,
+    together: Together = lambda pod: ((pod,),),
 ) -> EvictionPlan:
     """The evictions that are due, and the notices to be written, each in the order in which pods must leave.
 
     ``exhausted``: namespace -> terms. ``now_ms``: the clock of notices; ``at_ms``: the monotonic clock of
-    ``past``. ``is_spared``: whether the budget protects the pod, or it was created without enforcement.
+    ``past``. ``is_spared``: whether the budget protects the pod, or it was created without enforcement, or
+    one that shares its claims stays; ``together``: the pods that may leave together, itself among them.
     """
     concerned = [
         (pod, None if is_spared(pod) else exhausted.get(pod.namespace), past.notice_of(pod, at_ms))
         for pod in pods
         if pod.namespace in exhausted or pod.evict_after_ms is not None or pod.uid in past.written
     ]
+
+    def wanted_of(pod: LedgerPod, terms: EvictionTerms | None, notice: EvictionNotice) -> EvictionNotice:
+        wanted = _wanted(pod, terms, notice, past, now_ms)
+        if terms is None or wanted in (notice, NO_NOTICE):
+            return wanted
+        others = (each for some in together(pod) for each in some if each.uid != pod.uid)
+        return _earliest(wanted, others, terms, past, now_ms, at_ms)
+
     changes = [
         NoticeChange(pod, wanted, terms, is_spared=notice.delete_after_ms is not None)
         for pod, terms, notice in concerned
-        if (wanted := _wanted(pod, terms, notice, past, now_ms)) != notice
+        if (wanted := wanted_of(pod, terms, notice)) != notice
     ]
     changes.sort(key=lambda each: (each.notice != NO_NOTICE, *leaving_order(each.pod)))
     changing = {each.pod.uid for each in changes}
-    leaving = [
-        (_turn(pod, notice, terms, past, now_ms), BudgetEviction(pod, terms, _deletes(notice, terms, now_ms)))
+    ready = {
+        pod.uid: (
+            _turn(pod, notice, terms, past, now_ms),
+            BudgetEviction(pod, terms, _deletes(notice, terms, now_ms)),
+        )
         for pod, terms, notice in concerned
         if terms is not None and pod.uid not in changing and _is_due(pod, terms, notice, past, now_ms, at_ms)
-    ]
-    leaving.sort(key=lambda each: each[0], reverse=True)
+    }
+    leaving = sorted(_leaving(ready, together), key=lambda each: each[0], reverse=True)
     return EvictionPlan(
         tuple({each.terms.subject: each for _, each in leaving}.values()),  # of each account the first
         tuple(changes[:MAX_NOTICES]),
@@ -176,6 +210,21 @@ def due(
             if notice != NO_NOTICE and (terms is None or terms.is_observed or pod.uid in past.void)
         ),
     )
+
+
+def _leaving(ready: Mapping[str, _Due], together: Together) -> Iterator[_Due]:
+    """All that may leave now: pods that are ready, with those that end a hold together, if all are. One that
+    a claim is reserved for and that has no node is about to get one."""
+    for turn, mine in ready.values():
+        for some in together(mine.pod):
+            others = [each for each in some if each.uid != mine.pod.uid and each.is_staying]
+            if not others:
+                yield turn, mine
+            elif all(each.uid in ready for each in others):
+                theirs = [ready[each.uid] for each in others]
+                deletes = any(each.deletes for each in (mine, *(it for _, it in theirs)))
+                pods = tuple(it.pod for _, it in theirs)
+                yield max(turn, *(it for it, _ in theirs)), replace(mine, deletes=deletes, others=pods)
 
 
 def _observed(pods: Iterable[LedgerPod]) -> Mapping[str, int]:
@@ -199,6 +248,22 @@ def _wanted(
     if not pod.is_charged or (pod.uid not in past.void and is_valid(notice, terms, now_ms)):
         return notice
     return EvictionNotice(_whole_second(now_ms + terms.grace_ms))
+
+
+def _earliest(
+    new: EvictionNotice,
+    others: Iterable[LedgerPod],
+    terms: EvictionTerms,
+    past: BudgetEvictionMemory,
+    now_ms: int,
+    at_ms: int,
+) -> EvictionNotice:
+    """A new notice, with the earliest time of those that the others have: a pod that comes to share a claim
+    puts nothing off."""
+    found = ((each, past.notice_of(each, at_ms)) for each in others if each.is_charged)
+    valid = (it for each, it in found if each.uid not in past.void and is_valid(it, terms, now_ms))
+    times = [each.evict_after_ms for each in (new, *valid) if each.evict_after_ms is not None]
+    return EvictionNotice(min(times))
 
 
 def _is_due(

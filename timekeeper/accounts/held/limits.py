@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import GROUP, History
 from timekeeper.accounts.held.declared import MAX_PERIODS, LaterRoom
+from timekeeper.accounts.held.gangs import WaitingGang
 from timekeeper.accounts.held.order import HeldPod, Limit, in_order
 from timekeeper.accounts.statements import Statements
 from timekeeper.core.budgets.policy import Budget
@@ -36,6 +37,7 @@ class HeldView:
     later: Mapping[str, tuple[LaterRoom, ...]] = field(default_factory=dict)
     untried: int = 0  # pods without gate that our scheduler has not tried yet to place
     protected: Set[str] = frozenset()  # UIDs of held pods that the budget protects: no account keeps them
+    gangs: Mapping[str, WaitingGang] = field(default_factory=dict)  # by key
 
 
 @dataclass(slots=True)
@@ -50,11 +52,14 @@ class ReleaseLimits:
         """The limits of the pod's namespace; none in observe mode, and without an account that keeps pods
         while it is exhausted. A pod that declares its time is kept by every account, also of later
         periods."""
+        if pod.by_other and not pod.rate_milli and not pod.cards_milli:
+            return ()  # its claims turned out to be of no GPU
         key = (pod.namespace, pod.needs_budget, pod.length_ms > 0)
         if key not in self._known:
             self._known[key] = tuple(self._limits(pod.namespace, pod.length_ms > 0))
         alone = self._caps(pod) if pod.by_other else ()
-        if pod.length_ms and not self._is_payable(pod):
+        never = pod.is_gang and any(each.can_never_pay(pod) for each in self._known[key])
+        if never or (pod.length_ms and not self._is_payable(pod)):
             return (Limit(f"whole cost of {pod.uid}", 0, is_cap=True),)
         return (*self._known[key], *alone)
 

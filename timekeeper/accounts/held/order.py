@@ -41,6 +41,7 @@ class HeldPod:
     cards_milli: int = 0  # of a pod of another scheduler: the most that it can hold of cards, unweighted
     # its controller, "Kind/name"; no row of the database has it, so it makes none differ
     owner: str = field(default="", compare=False)
+    is_gang: bool = False  # it stands for all held pods of a gang
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,12 @@ class Limit:
 
     def _needs(self, pod: HeldPod) -> int:
         takes = self.takes(pod)
-        return takes if self.most is None or pod.length_ms > 0 else min(takes, self.most)
+        needs_all = self.most is None or pod.length_ms > 0 or pod.is_gang
+        return takes if needs_all or self.most is None else min(takes, self.most)
+
+    def can_never_pay(self, pod: HeldPod) -> bool:
+        """Whether a whole grant is less than what the pod needs."""
+        return self.most is not None and self._needs(pod) > self.most
 
 
 Limits = Callable[[HeldPod], tuple[Limit, ...]]

@@ -274,8 +274,24 @@ class WrittenGrantsAnswer(TypedDict):
     grants: list[GrantAnswer]
 
 
+class ClaimedDeviceAnswer(TypedDict):
+    """A GPU that a claim holds. `share`: the ID of a share of the device, "": all of
+    it; `milli`: which part of a whole device it is, in thousandths; `admin`: by admin access, which is
+    free."""
+
+    driver: str
+    pool: str
+    device: str
+    deviceClass: str
+    share: str
+    milli: int
+    admin: bool
+
+
 class SessionAnswer(TypedDict):
-    """One pod's hold of its cards. `admittedInBudget`: false if its namespace was over budget when it was
+    """One pod's hold of its cards, or with the `kind` claim one allocation of a device claim: then `pod` is
+    the claim's name, `devices` are its GPUs, and `consumers` the UIDs of the pods that it is reserved
+    for. `admittedInBudget`: false if its namespace was over budget when it was
     created, and did not hold it; in mode `enforce` such a pod has the class of pods over budget; null for
     cards that are reserved for a pod, and for a pod that is metered alone. `requestedMilli`,
     `requestedMib`: its unweighted share of them; `rateMilli`: the rate it is charged at; `cards`: their
@@ -291,6 +307,9 @@ class SessionAnswer(TypedDict):
     models: str
     labels: dict[str, str]
     cards: list[str]
+    kind: Literal["pod", "claim"]
+    devices: list[ClaimedDeviceAnswer]
+    consumers: list[str]
     state: Literal["open", "settled"]
     admittedInBudget: bool | None
     rateMilli: int
@@ -366,6 +385,10 @@ class UsageRow(_Span):
     owner: NotRequired[str]
     node: NotRequired[str]
     models: NotRequired[str]
+    claim: NotRequired[str]
+    classes: NotRequired[str]
+    drivers: NotRequired[str]
+    devices: NotRequired[str]
     labels: NotRequired[dict[str, str]]
     posted: int
     pending: int

@@ -9,8 +9,8 @@ from timekeeper.api.ledger.heartbeat_writer import HeartbeatWriter
 from timekeeper.api.ledger.ledger_reader import LedgerReader
 from timekeeper.api.ledger.outages import OutageLog
 from timekeeper.api.ledger.report_seats import ReportSeats
-from timekeeper.api.peers import NO_PEERS, Peers
 from timekeeper.runtime.auth.gate import Gate
+from timekeeper.runtime.peers import NO_PEERS, Peers
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,10 @@ from flask import Flask, Response
 
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import History, is_group
+from timekeeper.accounts.claims.sentences import claim_sentence
 from timekeeper.accounts.decisions.sentences import waits_for
 from timekeeper.accounts.held.order import HeldPod, in_order
+from timekeeper.accounts.session import Session
 from timekeeper.accounts.usage import gpu_hours
 from timekeeper.api.http.answers import answer
 from timekeeper.api.http.parameters import (
@@ -27,7 +29,16 @@ from timekeeper.api.ledger.protected_reading import ProtectedReading, read_prote
 from timekeeper.api.resources.decisions import READ, DecisionAnswer, shown, visible_to
 from timekeeper.core.budgets.modes import mode_sentence
 from timekeeper.core.budgets.policy import group_key
-from timekeeper.core.decisions import CAPPED, DELETED, HELD, SCHEDULER_NAME, WAITING, Decision
+from timekeeper.core.decisions import (
+    CAPPED,
+    DELETED,
+    GANG,
+    HELD,
+    SCHEDULER_NAME,
+    WAITING,
+    WAITS_FOR_CLAIMS,
+    Decision,
+)
 from timekeeper.core.ledger.metering import FOREVER_MS
 from timekeeper.core.object_names import timestamp
 from timekeeper.core.protected import Published
@@ -40,6 +51,7 @@ from timekeeper.store.sessions import ChargedSession
 
 _MOST = 500
 _MOST_NAMED = 20
+_NO_ALLOCATION = "no allocation of claim {} is known: it is charged once it holds GPUs"
 _CRON_JOB = "CronJob"
 _KINDS = {
     **dict.fromkeys(("deployment", "deployments", "deploy"), "Deployment"),
@@ -50,13 +62,17 @@ _KINDS = {
     **dict.fromkeys(("cronjob", "cronjobs", "cj"), _CRON_JOB),
 }
 _PODS = ("pod", "pods", "po")
+CLAIM = "ResourceClaim"
+_CLAIMS = ("claim", "claims", "resourceclaim", "resourceclaims")
 
 
 class ChargeAnswer(TypedDict):
-    """A session of the pod. `from`: when it was bound; `sentence`: for people."""
+    """A session of the pod, or of a claim that it uses: then `claim` is the claim's name, and `pod` is empty.
+    `bound`: when it began; `sentence`: for people."""
 
     uid: str
     pod: str
+    claim: str
     node: str
     bound: int
     rateMilli: int
@@ -95,7 +111,8 @@ POD_ROUTE = ApiRoute(
 OWNER_ROUTE = ApiRoute(
     "GET",
     "/v1/explain/{namespace}/{kind}/{name}",
-    "the same of the pods of a controller, such as Deployment/web or Job/train; of a CronJob's Jobs",
+    "the same of the pods of a controller, such as Deployment/web or Job/train; of a CronJob's Jobs; of"
+    " claim/NAME: what a device claim holds, costs, and for which pods",
     READ,
     {JSON: ExplanationAnswer},
     (NAMESPACE_ONLY_IN_PATH, KIND_IN_PATH, NAME_IN_PATH),
@@ -115,6 +132,8 @@ def register(app: Flask, services: Services) -> None:
         namespace, kind, name = (call.get(each) for each in ("namespace", "kind", "name"))
         if kind.lower() in _PODS:
             return _explained(services, DecisionFilter(namespace, subject=name), f"Pod/{name}")
+        if kind.lower() in _CLAIMS:
+            return _explained(services, DecisionFilter(namespace), f"{CLAIM}/{name}")
         subject = f"{_KINDS.get(kind.lower(), kind)}/{name}"
         return _explained(services, DecisionFilter(namespace, owners=(subject,)), subject)
 
@@ -130,9 +149,9 @@ def _explained(services: Services, which: DecisionFilter, subject: str) -> Respo
             jobs = jobs_of(connection, which.namespace, name)
             which = replace(which, owners=(*which.owners, *jobs))
         now_ms, history = ledger.moment(connection)
-        rows = page(connection, which, _MOST)[::-1]
+        rows = [] if kind == CLAIM else page(connection, which, _MOST)[::-1]
         rows.sort(key=_when)
-        charged = _sessions(connection, which, now_ms)
+        charged = _sessions(connection, which, subject, now_ms)
         waits = _waiting(rows, charged)
         held = held_pods.held(connection, which.namespace) if waits else []
         statement, granted = stated_now(connection, history, (which.namespace,), now_ms)[which.namespace]
@@ -147,7 +166,12 @@ def _explained(services: Services, which: DecisionFilter, subject: str) -> Respo
         "charges": [_charge(each) for each in charged],
         "waitsFor": [
             *_waits_for(waits, held, statement, history, now_ms),
-            *([NOT_PLACED] if not charged and not history.places(which.namespace, now_ms) else []),
+            *([_NO_ALLOCATION.format(name)] if kind == CLAIM and not charged else []),
+            *(
+                [NOT_PLACED]
+                if kind != CLAIM and not charged and not history.places(which.namespace, now_ms)
+                else []
+            ),
         ],
         "budget": budget_sentence(which.namespace, statement),
         "received": _received(which.namespace, statement, granted.received),
@@ -185,25 +209,40 @@ def _when(row: DecisionRow) -> int:
     return row.run.last_ms
 
 
-def _sessions(connection: Connection, which: DecisionFilter, now_ms: int) -> list[ChargedSession]:
+def _sessions(
+    connection: Connection, which: DecisionFilter, subject: str, now_ms: int
+) -> list[ChargedSession]:
+    """Of a pod its own, and those of the claims that it uses, by their beginning."""
+    kind, _, name = subject.partition("/")
+    if kind == CLAIM:
+        return sessions.of_claim(connection, which.namespace, name, now_ms, _MOST)
     pod = which.subject, which.owners, which.uid
-    return sessions.of_pods(connection, which.namespace, *pod, now_ms, _MOST)
+    own = sessions.of_pods(connection, which.namespace, *pod, now_ms, _MOST)
+    if not which.subject:
+        return own
+    own = [each for each in own if which.uid or not each.session.is_claim]
+    used = sessions.used_by(connection, which.namespace, which.subject, now_ms, _MOST)
+    return sorted((*own, *used), key=lambda each: each.session.bound_ms)[-_MOST:]
 
 
 def _charge(charged: ChargedSession) -> dict[str, Any]:
     session, amount = charged.session, charged.posted + charged.pending
+    hours = f"{float(gpu_hours(amount)):.4g}"
     ended = f" to {timestamp(session.ended_ms)}" if session.ended_ms else ""
     rate = session.rate_milli / 1000
     doubt = f" The rate is not certain: {session.doubt}." if session.doubt else ""
     return {
         "uid": session.uid,
-        "pod": session.name,
+        "pod": "" if session.is_claim else session.name,
+        "claim": session.name if session.is_claim else "",
         "node": session.node,
         "bound": session.bound_ms,
         "rateMilli": session.rate_milli,
         "amount": amount,
         "gpuHours": gpu_hours(amount),
-        "sentence": f"Charged {float(gpu_hours(amount)):.4g} GPU-hours: held cards of node {session.node}"
+        "sentence": claim_sentence(session, hours)
+        if session.is_claim
+        else f"Charged {hours} GPU-hours: held cards of node {session.node}"
         f" from {timestamp(session.bound_ms)}{ended}, at the rate {rate:g}.{doubt}",
     }
 
@@ -214,9 +253,14 @@ def _waiting(rows: list[DecisionRow], charged: list[ChargedSession]) -> Decision
     decisions = [each.run.decision for each in rows]
     gone = {each.uid for each in decisions if each.kind == DELETED}
     last = next((each for each in reversed(decisions) if each.uid not in gone), None)
-    if last is None or last.kind not in (WAITING, HELD, CAPPED):
+    if last is None or last.kind not in (WAITING, HELD, CAPPED, GANG):
         return None
-    return None if any(each.session.uid == last.uid for each in charged) else last
+    return None if any(_is_of(each.session, last.uid) for each in charged) else last
+
+
+def _is_of(session: Session, uid: str) -> bool:
+    """Whether the pod with this UID holds, or held, what the session is of."""
+    return session.uid == uid or any(each.startswith(f"{uid}/") for each in session.users.split())
 
 
 def _waits_for(
@@ -225,8 +269,9 @@ def _waits_for(
     """What would have to change for the pod of this decision, among the held pods of its namespace."""
     if last is None:
         return
-    yield from waits_for(last.figures)
     waits = next((each for each in held if each.uid == last.uid), None)
+    if waits is None or last.reason != WAITS_FOR_CLAIMS:  # a pod whose claims are known waits for others
+        yield from waits_for(last.figures)
     if waits is not None:
         ahead = in_order(held).index(waits)
         place = "1 held pod of the namespace is" if ahead == 1 else f"{ahead} held pods of the namespace are"

@@ -8,10 +8,11 @@ from flask import Flask, Response
 
 from timekeeper.accounts.budget_history import History
 from timekeeper.accounts.changes import NEVER
-from timekeeper.accounts.claiming import read_claims
+from timekeeper.accounts.claims.claim_findings import read_findings
+from timekeeper.accounts.claims.uncharged import read_claims
 from timekeeper.accounts.failing_watches import FailingWatch, read_watches
 from timekeeper.accounts.usage import gpu_hours
-from timekeeper.api.http.answers import SessionsAnswer, answer
+from timekeeper.api.http.answers import ClaimedDeviceAnswer, SessionsAnswer, answer
 from timekeeper.api.http.parameters import (
     AFTER,
     FROM,
@@ -61,15 +62,41 @@ class FailingWatchAnswer(TypedDict):
     error: str
 
 
+class NamedClaimAnswer(TypedDict):
+    """A device claim."""
+
+    namespace: str
+    claim: str
+
+
+class UnknownDriverAnswer(TypedDict):
+    """How many claims hold devices of a driver without a rule, which are not charged."""
+
+    driver: str
+    claims: int
+
+
+class ClaimFindingsAnswer(TypedDict):
+    """`orphans`: how many claims hold devices and are reserved for no pod, which are charged; `named`: the
+    first of them; `adminAccess`: how many have admin access to GPUs, which is free."""
+
+    orphans: int
+    named: list[NamedClaimAnswer]
+    unknownDrivers: list[UnknownDriverAnswer]
+    adminAccess: int
+
+
 class DoubtsAnswer(TypedDict):
-    """`sessions`: how many running sessions have a doubt; `doubts`: the 20 most frequent; `claims`: where
-    pods are metered; null: not counted yet; `watches`: what is not followed now, and counts later;
-    `silentSince`: the settler has written nothing since then; null: it is up to date."""
+    """`sessions`: how many running sessions have a doubt; `doubts`: the 20 most frequent; `claims`: pods with
+    claims alone that are not charged, for claims are not followed; null: not counted yet; `deviceClaims`:
+    what is found of claims; null: they are not followed; `watches`: what is not followed now, and counts
+    later; `silentSince`: the settler has written nothing since then; null: it is up to date."""
 
     version: Version
     sessions: int
     doubts: list[DoubtAnswer]
     claims: list[ClaimingAnswer] | None
+    deviceClaims: ClaimFindingsAnswer | None
     watches: list[FailingWatchAnswer]
     silentSince: int | None
 
@@ -85,8 +112,8 @@ SESSIONS = ApiRoute(
 DOUBTS = ApiRoute(
     "GET",
     "/v1/doubts",
-    "why rates of running sessions are not certain, where pods hold uncharged devices by resource claims, and"
-    " which watches of the API server fail",
+    "why rates of running sessions are not certain, which device claims are charged for no pod or not at all,"
+    " and which watches of the API server fail",
     Right("get", "sessions"),
     {JSON: DoubtsAnswer},
 )
@@ -117,6 +144,7 @@ def register(app: Flask, services: Services) -> None:
             "sessions": total,
             "doubts": [{"doubt": doubt, "sessions": number} for doubt, number in found],
             "claims": None if claims is None else [_claiming(*each) for each in claims.items()],
+            "deviceClaims": _claim_findings(pulse.device_claims),
             "watches": [_failing(*each) for each in failing.items()],
             "silentSince": services.ledger.silent_since(pulse),
         }
@@ -146,7 +174,11 @@ def _which(call: Call, zone: str) -> SessionFilter:
 def _shown(charged: ChargedSession, history: History) -> dict[str, Any]:
     session = charged.session
     in_budget: bool | None = session.admitted_in_budget
-    if session.is_reserved or (not in_budget and history.is_metered(session.namespace, session.opened_ms)):
+    if (
+        session.is_reserved
+        or session.is_claim
+        or (not in_budget and history.is_metered(session.namespace, session.opened_ms))
+    ):
         in_budget = None  # nothing of ours admitted it
     return {
         "uid": session.uid,
@@ -156,7 +188,10 @@ def _shown(charged: ChargedSession, history: History) -> dict[str, Any]:
         "node": session.node,
         "models": session.models,
         "labels": orjson.loads(session.labels),
-        "cards": cards_of(session.devices),
+        "cards": [] if session.is_claim else cards_of(session.devices),
+        "kind": session.kind,
+        "devices": _claimed(session.devices) if session.is_claim else [],
+        "consumers": session.consumers.split(),
         "state": "open" if session.settled_ms is None else "settled",
         "admittedInBudget": in_budget,
         "rateMilli": session.rate_milli,
@@ -180,8 +215,36 @@ def _claiming(namespace: str, pods: int) -> ClaimingAnswer:
     return {"namespace": namespace, "pods": pods}
 
 
+def _claim_findings(text: str) -> ClaimFindingsAnswer | None:
+    found = read_findings(text)
+    if found is None:
+        return None
+    return {
+        "orphans": found["orphans"]["claims"],
+        "named": [{"namespace": space, "claim": name} for space, name in found["orphans"]["named"]],
+        "unknownDrivers": [{"driver": driver, "claims": number} for driver, number in found["unknown"]],
+        "adminAccess": found["admin"],
+    }
+
+
 def _failing(source: str, watch: FailingWatch) -> FailingWatchAnswer:
     return {"source": source, "since": watch.since_ms, "error": watch.error}
+
+
+def _claimed(devices: str) -> list[ClaimedDeviceAnswer]:
+    """The GPUs of a claim."""
+    return [
+        {
+            "driver": each["driver"],
+            "pool": each["pool"],
+            "device": each["device"],
+            "deviceClass": each["class"],
+            "share": each.get("share", ""),
+            "milli": each["milli"],
+            "admin": each.get("admin", False),
+        }
+        for each in orjson.loads(devices)
+    ]
 
 
 def cards_of(devices: str) -> list[str]:

@@ -5,7 +5,7 @@ for them, both by the functions that decide and under the standings that follow 
 ledger adds what it costs. Nothing is written.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, NotRequired, TypedDict
 
@@ -26,6 +26,7 @@ from timekeeper.api.ledger.ledger_reader import AccountReading, stated_now
 from timekeeper.api.resources.forecasts import ForecastAnswer, Paces
 from timekeeper.api.resources.grants import Namespace
 from timekeeper.api.resources.simulated_answers import cost_answer, pod_answer, visibility
+from timekeeper.core import names
 from timekeeper.core.budgets.mistakes import EntryError
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.forms import CLOSED, Form, items
@@ -33,7 +34,9 @@ from timekeeper.core.json_values import mapping
 from timekeeper.core.ledger.metering import FOREVER_MS
 from timekeeper.core.object_names import timestamp
 from timekeeper.core.request.cards import CardAmount, NamedAmount
+from timekeeper.core.request.estimates import estimated_rate
 from timekeeper.core.request.host import decode_host
+from timekeeper.core.request.request import parse_stored
 from timekeeper.core.standings import card_host
 from timekeeper.core.texts import LEDGER_ALONE, NOT_PLACED
 from timekeeper.core.values import Card
@@ -55,10 +58,12 @@ class SimulationRequest:
     namespace: str
     pods: tuple[Mapping[str, Any], ...]
     budget: str | None
+    claims: tuple[Mapping[str, Any], ...] = ()  # and templates of claims, of which there are none
 
 
 class SimulationBody(TypedDict):
-    """`pods`: Pods of `namespace`, at most 50; `budget`: the text of its entry in `bursar-budgets` that is
+    """`pods`: Pods of `namespace`, at most 50; `claims`: ResourceClaims and ResourceClaimTemplates that they
+    use, at most 50, where these do not exist; `budget`: the text of its entry in `bursar-budgets` that is
     supposed, absent: the present one."""
 
     version: Version
@@ -66,6 +71,14 @@ class SimulationBody(TypedDict):
     pods: Annotated[
         list[Annotated[dict[str, Any], Form({}, "it must be a Pod")]],
         items(1, MAX_PODS, f"it must be a list of 1 to {MAX_PODS} pods"),
+    ]
+    claims: NotRequired[
+        Annotated[
+            list[
+                Annotated[dict[str, Any], Form({}, "it must be a ResourceClaim or a ResourceClaimTemplate")]
+            ],
+            items(0, MAX_PODS, f"it must be a list of at most {MAX_PODS} claims and templates"),
+        ]
     ]
     budget: NotRequired[
         Annotated[
@@ -87,7 +100,7 @@ def read_simulation(body: bytes, now_ms: int) -> SimulationRequest:
     asked, created = BODY.read(body), timestamp(now_ms)
     namespace = asked["namespace"]
     pods = tuple(_pod(each, at, namespace, created) for at, each in enumerate(asked["pods"]))
-    return SimulationRequest(namespace, pods, asked.get("budget"))
+    return SimulationRequest(namespace, pods, asked.get("budget"), tuple(asked.get("claims", ())))
 
 
 def _pod(raw: Mapping[str, Any], at: int, namespace: str, created: str) -> Mapping[str, Any]:
@@ -113,6 +126,10 @@ def _pod(raw: Mapping[str, Any], at: int, namespace: str, created: str) -> Mappi
 
 
 _UNCONFIGURED = "simulations need the timekeeper's flag --webhook-url"
+_CLAIMS = (
+    "kube-scheduler allocates devices to claims: their place is not known, and each counts as a whole GPU of"
+    " weight 1"
+)
 _NO_EXTENDER = "where pods would be placed is unknown: the timekeeper has no --extender-url"
 
 
@@ -231,11 +248,12 @@ def _simulated(services: Services, asked: SimulationRequest, caller: Caller) -> 
     known = _supposed(services, asked)
     reviews = []
     for each in asked.pods:
-        reviews.append(review := _reviewed(services, asked.namespace, each, known, caller))
+        reviews.append(review := _reviewed(services, asked, each, known, caller))
         standings = protecting(known.standings, asked.namespace, each["metadata"]["uid"], review)
         known = replace(known, standings=standings)
-    placed, note = _placed(services, reviews, known)
-    rates = {uid: rate_of(_placement(each), known.settings) for uid, each in placed.items()}
+    by_claims = {uid: each for review in reviews for uid, each in _rate_by_claims(review, known.settings)}
+    placed, note = _placed(services, [each for each in reviews if not _has_claims(each)], known)
+    rates = {uid: rate_of(_placement(each), known.settings) for uid, each in placed.items()} | by_claims
     additions = {raw["metadata"]["uid"]: _longest_ms(raw["spec"]) for raw in asked.pods}
     supposed_pods = [Addition(rates[uid], length) for uid, length in additions.items() if rates.get(uid)]
     present = [services.ledger.account_now(each.namespace) for each in known.accounts]
@@ -254,7 +272,9 @@ def _simulated(services: Services, asked: SimulationRequest, caller: Caller) -> 
         "cost": cost_answer(together, known.price),
         "before": _first_gone([paces[each.namespace].of(each) for each in present]),
         "after": _first_gone([paces[each.namespace].of(each, supposed_pods) for each in known.accounts]),
-        "note": "; ".join(filter(None, (note, known.note))),
+        "note": "; ".join(
+            filter(None, (note, known.note, _CLAIMS if any(map(_has_claims, reviews)) else ""))
+        ),
     }
 
 
@@ -325,7 +345,7 @@ def _classes(served: Mapping[str, Any]) -> dict[str, tuple[int, str]]:
 
 
 def _reviewed(
-    services: Services, namespace: str, pod: Mapping[str, Any], known: _Supposed, caller: Caller
+    services: Services, asked: SimulationRequest, pod: Mapping[str, Any], known: _Supposed, caller: Caller
 ) -> Mapping[str, Any]:
     review = {
         "apiVersion": "admission.k8s.io/v1",
@@ -333,7 +353,7 @@ def _reviewed(
         "request": {
             "uid": pod["metadata"]["uid"],
             "resource": {"group": "", "version": "v1", "resource": "pods"},
-            "namespace": namespace,
+            "namespace": asked.namespace,
             "name": pod["metadata"]["name"],
             "operation": "CREATE",
             "userInfo": {"username": caller.username, "groups": list(caller.groups)},
@@ -341,10 +361,25 @@ def _reviewed(
             "dryRun": True,
         },
     }
-    return services.peers.webhook.ask("/simulate", {"review": review, "standings": known.standings})
+    supposed_claims = {"claims": list(asked.claims)} if asked.claims else {}
+    body = {"review": review, "standings": known.standings, **supposed_claims}
+    return services.peers.webhook.ask("/simulate", body)
 
 
 # placement
+
+
+def _has_claims(review: Mapping[str, Any]) -> bool:
+    """Whether the pod asks for GPUs by device claims."""
+    return names.CLAIMS in mapping(mapping(mapping(review["pod"]).get("metadata")).get("annotations"))
+
+
+def _rate_by_claims(review: Mapping[str, Any], settings: BudgetSettings) -> Iterator[tuple[str, int]]:
+    """The UID of a pod with claims, and its rate, if it is known what they ask for."""
+    request_ = parse_stored(review["pod"]).request if _has_claims(review) else None
+    if request_ is not None:
+        rate = estimated_rate(request_, (), settings.weights, settings.charge_by, settings.unit_costs)
+        yield review["pod"]["metadata"]["uid"], rate
 
 
 def _placed(

@@ -173,7 +173,9 @@ def version(facts: Facts) -> Iterator[CheckResult]:
 POLICIES = (  # deploy/manifests, compared by a test
     "bursar-anti-affinity",
     "bursar-bindings",
-    "bursar-device-claims",
+    "bursar-claim-allocations",
+    "bursar-claim-finalizers",
+    "bursar-claim-tolerations",
     "bursar-device-class-limits",
     "bursar-eviction-grace",
     "bursar-exemptions",

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from timekeeper.cli.doctor.facts import CheckResult, Facts, NotReadable, logs_of, unknown
 from timekeeper.core.findings import (
+    claim_sentences,
     claiming_sentence,
     doubt_sentences,
     idle_sentences,
@@ -11,6 +12,7 @@ from timekeeper.core.findings import (
 )
 
 _PAGE = "read docs/meter.md#what-is-charged; GET /v1/doubts has all"
+_CLAIMS = "read docs/claims.md; GET /v1/doubts has all"
 _USE = "read docs/meter.md#use-and-idle-pods; GET /v1/idle has all"
 
 
@@ -29,6 +31,8 @@ def doubts(facts: Facts) -> Iterator[CheckResult]:
         yield CheckResult("ok", "charges", "the rate of each running session is certain")
     if claiming := claiming_sentence(facts.doubts):
         yield CheckResult("warning", "resource claims", claiming, _PAGE)
+    for sentence in claim_sentences(facts.doubts):
+        yield CheckResult("warning", "device claims", sentence, _CLAIMS)
 
 
 def idle(facts: Facts) -> Iterator[CheckResult]:

@@ -50,7 +50,8 @@ def _lines(answer: Any) -> Iterator[dict[str, str]]:
         times = f" ({step['count']} times since {moment(step['first'])})" if step["count"] > 1 else ""
         yield {"when": moment(step["last"]), "pod": step["pod"], "what": step["sentence"] + times}
     for charge in answer["charges"]:
-        yield {"when": moment(charge["bound"]), "pod": charge["pod"], "what": charge["sentence"]}
+        subject = f"claim/{charge['claim']}" if charge.get("claim") else charge["pod"]
+        yield {"when": moment(charge["bound"]), "pod": subject, "what": charge["sentence"]}
     if not answer["steps"] and not answer["charges"]:
         sentence = (
             "Nothing is recorded about {subject} in {namespace}: see whether name and namespace are right."

@@ -24,7 +24,9 @@ _SESSIONS = (
     _GPU_HOURS,
     Column("state", "STATE"),
     Column("admitted", "ADMITTED"),
+    Column("devices", "DEVICES"),
 )
+_OF_PODS = _SESSIONS[:-1]  # where no claim holds devices
 _ADMITTED = {True: "in budget", False: "over budget"}
 _SESSION_STYLES = {"over budget": "bold red"}
 _CHARGE, _USE_FIGURES = (
@@ -193,11 +195,14 @@ def estimated_budgets(answer: Any) -> Sheet:
 
 
 def sessions(listed: Iterable[Any], answer: Any, now_ms: int, busy: Mapping[str, str]) -> Sheet:
-    """A row for each session. ``busy``: pod UID -> how much of its cards was used lately."""
+    """A row for each session; a claim's is named claim/NAME. ``busy``: pod UID -> how much of its cards was
+    used lately."""
     rows = tuple(
         {
-            **{key: raw[key] for key in ("namespace", "pod", "node", "models", "state")},
-            "cards": str(len(raw["cards"]) or ""),
+            **{key: raw[key] for key in ("namespace", "node", "models", "state")},
+            "pod": f"claim/{raw['pod']}" if raw.get("kind") == "claim" else raw["pod"],
+            "cards": str(len(raw["cards"]) or len(raw.get("devices", ())) or ""),
+            "devices": ",".join(_device(each) for each in raw.get("devices", ())),
             "gpus": gpus(raw["rateMilli"]),
             "used": busy.get(raw["uid"], ""),
             "age": age((raw["ended"] or raw["vanished"] or now_ms) - raw["bound"]),
@@ -206,7 +211,14 @@ def sessions(listed: Iterable[Any], answer: Any, now_ms: int, busy: Mapping[str,
         }
         for raw in listed
     )
-    return Sheet(_SESSIONS, rows, answer, _SESSION_STYLES, "no pod holds a card")
+    columns = _SESSIONS if any(row["devices"] for row in rows) else _OF_PODS
+    return Sheet(columns, rows, answer, _SESSION_STYLES, "no pod holds a card")
+
+
+def _device(raw: Any) -> str:
+    """A claim's device: POOL/DEVICE, and that it is a share of it, or admin access."""
+    word = ":admin" if raw["admin"] else ":share" if raw["share"] else ""
+    return f"{raw['pool']}/{raw['device']}{word}"
 
 
 def busy_by_pod(answer: Any) -> dict[str, str]:
@@ -265,7 +277,8 @@ def month_sentences(answer: Any) -> Iterator[str]:
     late = answer["late"]
     yield f"It was closed at {since}; not as they were: {', '.join(answer['differs'])}."
     if late["postings"]:
-        yield f"Later proof made {late['postings']} corrections, together {hours(late['amount'])} GPU-hours."
+        made = "1 correction" if late["postings"] == 1 else f"{late['postings']} corrections"
+        yield f"Later proof made {made}, together {hours(late['amount'])} GPU-hours."
 
 
 def corrections(answer: Any) -> Sheet:

@@ -7,7 +7,9 @@ from typing import Literal
 from timekeeper.core.accelerators import UnknownAccelerators
 from timekeeper.core.budgets.policy import HOLDS
 from timekeeper.core.dialects import BY_NAME
+from timekeeper.core.dialects.others import claims as of_claims
 from timekeeper.core.json_values import Json
+from timekeeper.core.request.claims import NO_OBJECTS, KnownClaims
 from timekeeper.core.request.host import CardHost
 from timekeeper.core.standings import NO_CAPS, Caps
 from timekeeper.core.wire import HeldFor, StandingWord
@@ -88,6 +90,7 @@ class AdmissionPolicy:
     places: bool = True
     # what pods request of NVIDIA's plugin becomes whole cards of Bursar's nodes
     takes_whole_cards: bool = False
+    finds_gangs: bool = False  # the pods of parallel owners start together, by the owners' fields
     rules: Mapping[str, str] = field(default_factory=dict)  # modes that differ from the catalogue's
     exempt: frozenset[str] = frozenset()  # users and groups; a rule that can be relaxed warns them
     other_schedulers: frozenset[str] = frozenset()  # of other systems; pods that these place stay theirs
@@ -101,26 +104,39 @@ class AdmissionPolicy:
     host_share_milli: int = 2_000  # how many times its part of these a pod may request
     mps_pipes: str = ""  # folder of the MPS daemon's pipes in containers; empty: MPS is off
     gpu_node_taint: str = ""  # key of the taint of GPU nodes; empty: no pod gets a toleration
+    # by what claims are read: kept up to date by another thread
+    claims: KnownClaims = field(default=NO_OBJECTS, compare=False)
+    claim_scheduler: str = DEFAULT_SCHEDULERS[-1]  # the one scheduler that allocates devices to claims
 
     def class_of(self, word: StandingWord) -> PriorityClass:
         """The class of pods with this standing; in observe mode it is always the one in budget."""
         demoted = word == "OVER_BUDGET" or (word == "UNKNOWN" and self.unknown_standing == "overBudget")
         return self.over_budget if demoted and self.mode == "enforce" else self.in_budget
 
-    def hold_of(self, standing: Standing, by_other: bool = False) -> HeldFor:
+    def hold_of(self, standing: Standing, by_other: bool = False, is_known: bool = True) -> HeldFor:
         """How a pod that is created with this standing is held. Nothing is held in observe mode, nor while
         the standing is unknown. ``by_other``: another scheduler places it; where there is a cap, the
-        timekeeper releases such pods within it."""
-        if self.mode != "enforce" or standing.status == "UNKNOWN":
+        timekeeper releases such pods within it. ``is_known``: what it requests is known; else the timekeeper
+        releases it once that is so."""
+        if self.mode != "enforce":
+            return ""
+        if not is_known:
+            return self.hold_of(standing, by_other) or "turn"
+        if standing.status == "UNKNOWN":
             return ""
         if standing.status == "OVER_BUDGET" and standing.on_exhausted in HOLDS:
             return "budget"
         return standing.hold or ("turn" if by_other and self.caps.is_set else "")
 
 
-def without_placement(policy: AdmissionPolicy) -> AdmissionPolicy:
-    """The policy, and where Bursar places no pod, without what only its placement needs."""
-    return policy if policy.places else replace(policy, sidecar=None, runtime_class="", mps_pipes="")
+def without_placement(policy: AdmissionPolicy, dialect: str = "") -> AdmissionPolicy:
+    """The policy, and where Bursar places no pod, or none of this dialect, without what only its placement
+    needs."""
+    if policy.places and dialect != of_claims.NAME:
+        return policy
+    if policy.sidecar is None and not policy.runtime_class and not policy.mps_pipes:
+        return policy
+    return replace(policy, sidecar=None, runtime_class="", mps_pipes="")
 
 
 def is_above_budget_class(spec: Json, policy: AdmissionPolicy) -> bool:
@@ -138,6 +154,8 @@ def scheduler_of(dialect: str, given: str, policy: AdmissionPolicy) -> str:
     speaks = BY_NAME[dialect]
     if not policy.places:
         return given
+    if dialect == of_claims.NAME:
+        return policy.claim_scheduler
     if given in speaks.schedulers and given in policy.other_schedulers:
         return given
     if not speaks.placed_by_others:

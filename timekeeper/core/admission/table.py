@@ -38,6 +38,7 @@ class StandingsEntry:
     protect: Published | None = None  # which pods keep their class when the budget is spent
     places: bool = True  # Bursar places its pods
     takes_whole_cards: bool = False  # its `AdmissionPolicy.takes_whole_cards`
+    finds_gangs: bool = False  # its `AdmissionPolicy.finds_gangs`
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,8 @@ class StandingsSettings:
     exempt: frozenset[str] = frozenset()
     room: CardHost | None = None  # CPU and memory for each card
     host_share_milli: int = 2_000
+    # driver -> whether its devices are GPUs, of those that an administrator has named
+    drivers: Mapping[str, bool] = field(default_factory=dict)
 
 
 StandingsTable = standings.StandingsTable[StandingsSettings, StandingsEntry]
@@ -109,6 +112,7 @@ def effective_policy(
         known=True,
         places=own.places,
         takes_whole_cards=own.takes_whole_cards,
+        finds_gangs=own.finds_gangs,
         mode=own.mode or settings.mode,
         rules={**settings.rules, **own.rules},
         exempt=settings.exempt | own.exempt,
@@ -156,6 +160,7 @@ def read_settings(raw: Json) -> StandingsSettings:
         unknown_accelerators=_accelerators(raw.get("unknownAccelerators")),
         room=standings.card_host(raw),
         host_share_milli=standings.whole_number(mapping(raw.get("host")).get("timesMilli", 2_000)),
+        drivers={name: each is True for name, each in mapping(raw.get("drivers")).items()},
     )
 
 
@@ -192,6 +197,7 @@ def read_entry(raw: Json) -> StandingsEntry:
         decoded(raw),
         raw.get("placement") != "off",
         raw.get("wholeCards") == "bursar",
+        raw.get("gangs") == "auto",
     )
 
 

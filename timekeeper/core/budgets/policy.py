@@ -6,6 +6,7 @@ from datetime import date
 
 from timekeeper.core.accelerators import UnknownAccelerators
 from timekeeper.core.budgets.protection import Protection
+from timekeeper.core.claims.drivers import DriverRule
 
 GPU_HOUR = 3_600_000_000  # milli-GPU x milliseconds in one GPU-hour
 
@@ -21,6 +22,7 @@ OVERUSE = ("observe", "evict")
 IDLE = ("off", "reclaim", "evict")
 RESERVE = ("lookahead", "declared")
 OVERTIME = ("warn", "evict")
+GANGS = ("annotated", "auto")
 SWITCH = ("on", "off")
 WHOLE_CARDS = ("plugin", "bursar")
 RULE_MODES = ("enforce", "warn", "off")
@@ -71,6 +73,8 @@ class Budget:
     # of a group's entry: (namespace, amount) that it passes on anew in each of its periods
     split: tuple[tuple[str, int], ...] = ()
     protect: Protection | None = None  # which pods keep class and cards when the budget is spent
+    # auto: the pods of a parallel Job and its like start together, by the fields of these
+    gangs: str = "annotated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +117,7 @@ class BudgetSettings:
     unknown_accelerators: UnknownAccelerators = "refuse"
     # (resource, model) of devices that no dialect reads; of metered pods
     devices: tuple[tuple[str, str], ...] = ()
+    drivers: tuple[DriverRule, ...] = ()  # of devices that claims hold; of others, those that are built in
     price: str = ""
     later_prices: tuple[tuple[date, str], ...] = ()
     currency: str = "USD"
@@ -157,6 +162,8 @@ def _unplaced_fields(entry: Budget | BudgetSettings) -> tuple[str, ...]:
         found.append("policy: it has no effect where placement is off")
     if entry.whole_cards == "bursar":
         found.append("wholeCards: it has no effect where placement is off")
+    if isinstance(entry, Budget) and entry.gangs == "auto":
+        found.append("gangs: it has no effect where placement is off")
     return tuple(found)
 
 

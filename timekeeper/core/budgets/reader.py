@@ -8,6 +8,8 @@ import yaml
 
 from timekeeper.core.accelerators import UNKNOWN_ACCELERATORS
 from timekeeper.core.budgets import policy, scalars
+from timekeeper.core.budgets.drivers_field import FIELD as DRIVERS
+from timekeeper.core.budgets.drivers_field import read_drivers
 from timekeeper.core.budgets.mistakes import BadEntryError, EntryError, Mistakes, meant_field, unknown_field
 from timekeeper.core.budgets.policy import Budget, BudgetSettings, group_key
 from timekeeper.core.budgets.protect_field import FIELD as PROTECT
@@ -195,6 +197,7 @@ _BUDGET_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
     "requireDuration": ("require_duration", scalars.yes_or_no),
     "overtime": ("overtime", scalars.one_of(policy.OVERTIME)),
     "hostShare": ("host_share_milli", scalars.weight),
+    "gangs": ("gangs", scalars.one_of(policy.GANGS)),
 }
 
 _OF_NAMESPACES = (
@@ -214,6 +217,7 @@ _OF_NAMESPACES = (
     "requireDuration",
     "overtime",
     "hostShare",
+    "gangs",
     PROTECT,
 )
 
@@ -284,7 +288,7 @@ def _split(node: yaml.Node, mistakes: Mistakes) -> tuple[tuple[str, int], ...]:
 
 def _settings(fields: dict[str, yaml.Node], lenient: bool, mistakes: Mistakes) -> BudgetSettings | None:
     values = _read_fields(
-        fields, _SETTING_FIELDS, (*_FIGURE_FIELDS, "priorityClasses", "rules", "exempt"), mistakes
+        fields, _SETTING_FIELDS, (*_FIGURE_FIELDS, "priorityClasses", "rules", "exempt", DRIVERS), mistakes
     )
     values |= _admission(fields, lenient, mistakes)
     for field, (attribute, reader) in _FIGURE_FIELDS.items():
@@ -294,6 +298,8 @@ def _settings(fields: dict[str, yaml.Node], lenient: bool, mistakes: Mistakes) -
                 (name, mistakes.tried(value_of, node, f"{field}.{name}", reader))
                 for name, node in pairs.items()
             )
+    if DRIVERS in fields:
+        values["drivers"] = read_drivers(fields[DRIVERS], mistakes)
     if "priorityClasses" in fields:
         values |= _classes(fields["priorityClasses"], mistakes)
     return None if mistakes.found else BudgetSettings(**_with_prices(values))
@@ -368,4 +374,4 @@ def _home_of(field: str) -> str:
     """The entries that have this field; "" if none has."""
     if field in (*_BUDGET_FIELDS, PROTECT):
         return "budgets"
-    return "_settings" if field in (*_SETTING_FIELDS, *_FIGURE_FIELDS, "priorityClasses") else ""
+    return "_settings" if field in (*_SETTING_FIELDS, *_FIGURE_FIELDS, "priorityClasses", DRIVERS) else ""

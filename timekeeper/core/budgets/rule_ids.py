@@ -5,6 +5,7 @@ The catalogue (`core.admission.rules.catalogue`) describes them; a test compares
 
 # Their mode can be set for the cluster and for a namespace.
 SETTABLE = (
+    "claim-size",
     "contradicting-constraint",
     "device-annotation",
     "device-mount",
@@ -36,11 +37,13 @@ FIXED = (
     "budget-exhausted",
     "combination",
     "count-divides",
+    "device-claim",
     "dialect-not-spoken",
     "empty-constraint",
     "forged-annotation",
     "forged-gate",
     "forged-label",
+    "gang",
     "gas-annotation",
     "long-constraint",
     "memory-floor",

@@ -23,7 +23,7 @@ from timekeeper.core.dialects import (
 )
 from timekeeper.core.dialects.amounts import Container, ContainerLimits, NodeFacts, PodFacts
 from timekeeper.core.dialects.dialect import Dialect
-from timekeeper.core.dialects.others import device, kai, koordinator, vgpu_manager
+from timekeeper.core.dialects.others import claims, device, kai, koordinator, vgpu_manager
 from timekeeper.core.dialects.shipped import shipped
 
 BUILT_IN: tuple[Dialect, ...] = (
@@ -44,7 +44,7 @@ BUILT_IN: tuple[Dialect, ...] = (
 )
 # of NVIDIA's device plugin, whose cards it picks itself
 OF_NVIDIA = tuple(each.name for each in (nvidia.DIALECT, *nvidia_parts.DIALECTS))
-DIALECTS = (*BUILT_IN, *shipped((*BUILT_IN, device.DIALECT)))
+DIALECTS = (*BUILT_IN, *shipped((*BUILT_IN, device.DIALECT, claims.DIALECT)))
 
 # by annotation and by label, for pods whose request is not in limits
 BY_ANNOTATION = {name: dialect for dialect in DIALECTS for name in dialect.annotations}
@@ -53,8 +53,8 @@ BY_LABEL = {name: dialect for dialect in DIALECTS for name in dialect.labels}
 # each stands for all resources whose names begin so
 PREFIXES = tuple(dialect.prefix for dialect in DIALECTS if dialect.prefix)
 
-# also what no table of resources names: metered devices
-BY_NAME = {dialect.name: dialect for dialect in (*DIALECTS, device.DIALECT)}
+# also what no table of resources names: metered devices, and devices by claims
+BY_NAME = {dialect.name: dialect for dialect in (*DIALECTS, device.DIALECT, claims.DIALECT)}
 
 # Every known GPU resource name, of supported and unsupported systems. A name of no dialect is refused: a pod
 # that uses it would bypass every budget. `sidecar.node.state.node_patch` has a copy. Devices of vendors that

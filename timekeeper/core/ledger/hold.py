@@ -9,20 +9,19 @@ is over, because the kubelet may run it for that long.
 `vanished` and `followed` continue after the removal, and `ends_ms` dates the end.
 """
 
-import datetime
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.kube.holders import NodeHolders
 from timekeeper.core.names import SIDECAR
+from timekeeper.core.object_names import millis as millis
 from timekeeper.core.values import GPURequest
 
 TERMINAL = ("Succeeded", "Failed")
 _DEFAULT_GRACE_S = 30
 _LEAST_GRACE_MS = 2_000  # of the kubelet, for each container
 _TOLERATED_MS = 2_000  # of a node's clock; timestamps are whole seconds
-_EPOCH, _MILLISECOND = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC), datetime.timedelta(milliseconds=1)
 _STATUSES = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
 
 
@@ -71,20 +70,6 @@ class Vanished:
     def is_held(self, now_ms: int) -> bool:
         """Whether the pod still holds its cards."""
         return self.left_ms is None and (self.is_listed or now_ms < self.until_ms)
-
-
-def millis(written: object) -> int | None:
-    """Milliseconds since 1970 of a Kubernetes timestamp. None if it is absent, unreadable, or the 1970 of a
-    StartError."""
-    if not isinstance(written, str):
-        return None
-    try:
-        at = datetime.datetime.fromisoformat(written)
-    except ValueError:
-        return None
-    if at.tzinfo is None or at.year < 2000:
-        return None
-    return (at - _EPOCH) // _MILLISECOND
 
 
 def pod_hold(pod: Json) -> PodHold:

@@ -12,6 +12,7 @@ from timekeeper.core import names
 from timekeeper.core.accelerators import accelerator_of
 from timekeeper.core.dialects import GPU_RESOURCE_PATTERN
 from timekeeper.core.dialects.amounts import MAX_CARDS, MAX_MEMORY_MIB, Container
+from timekeeper.core.dialects.others.claims import NAME as CLAIMS
 from timekeeper.core.dialects.others.device import MAX_DEVICES
 from timekeeper.core.dialects.others.kai import DEVICES as KAI_DEVICES
 from timekeeper.core.dialects.others.kai import DIALECT as KAI
@@ -51,7 +52,8 @@ def metered_request(pod: Json, parsed: ParsedRequest) -> MeteredRequest | None:
     if parsed.request is None and _GROUP in mapping(metadata.get("labels")) and not parsed.violations:
         return _of_a_kai(pod, metadata, annotations)
     if not (is_marked or fractions or devices or parsed.violations):
-        return None if parsed.request is None else MeteredRequest(parsed.request)  # nearly always
+        is_nothing = parsed.request is None or parsed.request.dialect == CLAIMS  # admission's word
+        return None if is_nothing or parsed.request is None else MeteredRequest(parsed.request)
     found, doubt = containers(pod), ""
     bare = _bare(pod, metadata, annotations)
     own = parse(bare)

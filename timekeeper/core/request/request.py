@@ -21,9 +21,11 @@ from timekeeper.core.dialects import (
     Dialect,
     PodFacts,
 )
+from timekeeper.core.dialects.others import claims as of_claims
 from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.name_lists import listed
 from timekeeper.core.quantity import integral, same_amount
+from timekeeper.core.request.claims import KnownClaims, PodClaims
 from timekeeper.core.request.constraints import constraint_violations
 from timekeeper.core.request.devices import DIALECT as DEVICE
 from timekeeper.core.request.devices import (
@@ -80,6 +82,13 @@ def request_part(pod: Json) -> Json:
     }
 
 
+def claims_part(pod: Json) -> Json:
+    """The part of a pod by which its claims are read."""
+    spec = mapping(pod.get("spec"))
+    fields = {field: [_read_part(each) for each in sequence(spec.get(field))] for field in _CONTAINERS}
+    return {"spec": {"resourceClaims": sequence(spec.get("resourceClaims")), **fields}}
+
+
 def _read_part(container: object) -> Json | None:
     """None, which keeps the place, for what is no container: paths have indexes."""
     if type(container) is not dict and not isinstance(container, Mapping):
@@ -98,16 +107,20 @@ def _read_names(given: object) -> Json:
 def parse(pod: Json) -> ParsedRequest:
     """The pod's request, or all its violations. Never raises, whatever the JSON.
 
-    A pod with violations has no request: a malformed request is not granted in part. Accelerators that no
-    dialect reads count where admission has governed the pod for them.
+    A pod with violations has no request: a malformed request is not granted in part. Claims, and accelerators
+    that no dialect reads, count where admission has governed the pod for them.
     """
-    found, metadata = containers(pod), mapping(pod.get("metadata"))
+    return _parse(pod, containers(pod))
+
+
+def _parse(pod: Json, found: tuple[Container, ...]) -> ParsedRequest:
+    metadata = mapping(pod.get("metadata"))
     annotations, labels = _read_names(metadata.get("annotations")), _read_names(metadata.get("labels"))
     facts = PodFacts(annotations, labels, found, str(mapping(pod.get("spec")).get("schedulerName")))
     marked = _marked(facts)
     read = [_read_container(container, bool(marked)) for container in found]
     if not marked and all(each is _NO_GPU for each in read):
-        return _devices(found) if is_governed(mapping(metadata.get("labels"))) else NO_REQUEST
+        return _recorded(found, annotations) if is_governed(mapping(metadata.get("labels"))) else NO_REQUEST
     asks = tuple(ask for _, ask, _ in read if ask is not None)
     dialects = _not_served({each.name for them, _, _ in read for each in them}.union(marked))
     violations = [violation for _, _, broken in read for violation in broken]
@@ -135,11 +148,50 @@ def parse(pod: Json) -> ParsedRequest:
     return ParsedRequest(None, tuple(violations)) if violations else ParsedRequest(request, ())
 
 
-def parse_new(pod: Json, unknown: UnknownAccelerators) -> ParsedRequest:
-    """As `parse`, of a pod that is about to be admitted. ``unknown``: what `_settings` says of accelerators
-    that no dialect reads."""
-    parsed = parse(pod)
-    asking = () if unknown == "pass" else device_containers(containers(pod))
+def parse_new(
+    pod: Json, unknown: UnknownAccelerators, known: KnownClaims | None = None, namespace: str = ""
+) -> ParsedRequest:
+    """As `parse`, of a pod that is about to be admitted to ``namespace``. ``unknown``: what `_settings` says
+    of accelerators that no dialect reads; ``known``: by what its claims are read, None: they are not."""
+    found = containers(pod)
+    by_limits = _parse_limits(pod, unknown, found)
+    asked = None if known is None else known.asked_by(pod, namespace, found)
+    return by_limits if asked is None else _with_claims(by_limits, asked, pod)
+
+
+def _with_claims(by_limits: ParsedRequest, asked: PodClaims, pod: Json) -> ParsedRequest:
+    """The request of a pod that has claims too."""
+    fixed = tuple(each for each in asked.violations if each.rule != "claim-size")
+    if by_limits.violations or fixed:
+        return ParsedRequest(None, (*by_limits.violations, *asked.violations))
+    if not asked.devices and not asked.missing:
+        return by_limits
+    if by_limits.request is not None:
+        return ParsedRequest(None, (*asked.violations, _beside_claims(by_limits.request, asked, pod)))
+    devices = None if asked.missing else asked.devices
+    return ParsedRequest(of_claims.request_of(devices), asked.violations)
+
+
+def _beside_claims(request: GPURequest, asked: PodClaims, pod: Json) -> Violation:
+    has_claims = bool(mapping(pod.get("spec")).get("resourceClaims"))
+    problem = f"the pod requests cards of dialect {request.dialect} too, and no scheduler places both"
+    if asked.missing:
+        problem = f"{problem}; whether its claims are of GPUs is not known: {first_of(asked.missing, 3)}"
+    return Violation(
+        "several-dialects",
+        "spec.resourceClaims" if has_claims else "spec.containers",
+        "",
+        problem,
+        "one kind of devices in a pod",
+        "a pod for each",
+    )
+
+
+def _parse_limits(pod: Json, unknown: UnknownAccelerators, found: tuple[Container, ...]) -> ParsedRequest:
+    parsed = _parse(pod, found)
+    if parsed.request is not None and parsed.request.dialect == of_claims.NAME:
+        parsed = _devices(found)  # what is recorded counts only once the pod is admitted
+    asking = () if unknown == "pass" else device_containers(found)
     if not asking:
         return parsed
     of_cards = parsed if parsed.request is None or parsed.request.dialect != DEVICE else NO_REQUEST
@@ -147,7 +199,7 @@ def parse_new(pod: Json, unknown: UnknownAccelerators) -> ParsedRequest:
         return ParsedRequest(None, (*of_cards.violations, *refused(asking)))
     if of_cards.request is not None:
         return ParsedRequest(None, (beside_another(asking, of_cards.request.dialect),))
-    return of_cards if of_cards.violations else _devices(containers(pod))
+    return of_cards if of_cards.violations else _devices(found)
 
 
 def one_container(
@@ -155,6 +207,12 @@ def one_container(
 ) -> tuple[tuple[Dialect, ...], ContainerAsk | None, tuple[Violation, ...]]:
     """The dialects of one container's limits, what it requests, and its mistakes; as if it were alone."""
     return _read_container(container, False)
+
+
+def _recorded(found: Sequence[Container], annotations: Json) -> ParsedRequest:
+    """What admission has governed a pod for that requests no cards in a dialect."""
+    request = of_claims.recorded(annotations)
+    return _devices(found) if request is None else ParsedRequest(request, ())
 
 
 def _devices(found: Sequence[Container]) -> ParsedRequest:
@@ -207,7 +265,9 @@ _CONTAINERS = ("initContainers", "containers")
 _OF_CONTAINERS = ("name", "restartPolicy", "resources")  # what is read of a container
 _CONSTRAINTS = frozenset(names.USER_ANNOTATIONS)
 # the annotations and labels that can say something of a request
-_REQUEST_NAMES = _CONSTRAINTS.union(BY_ANNOTATION, BY_LABEL, *(dialect.reads or () for dialect in DIALECTS))
+_REQUEST_NAMES = _CONSTRAINTS.union(
+    BY_ANNOTATION, BY_LABEL, *(dialect.reads or () for dialect in DIALECTS), (names.CLAIMS,)
+)
 _SUPPORTED = tuple(name for dialect in DIALECTS for name in dialect.resources)
 _NEAR = 0.85  # of `difflib`; less near, a guess is more often wrong than right
 _SHORT = 512  # longer resource lists are not cached, to limit the cache's memory

@@ -103,9 +103,9 @@ def namespace(visit: Visit, namespace: str) -> PageContent:
             )
         ),
     }
-    return PageContent(
-        "namespace.html", {**account_values(visit, namespace, budget), **parts, "namespace": namespace}
-    )
+    listed = parts["sessions"].answer["sessions"] if parts["sessions"].answer else []
+    values = {"namespace": namespace, "claims": sum(each["kind"] == "claim" for each in listed)}
+    return PageContent("namespace.html", {**account_values(visit, namespace, budget), **parts, **values})
 
 
 FIELDS = ("namespace", "gpuHours", "reason")

@@ -7,6 +7,7 @@ from typing import Any
 from timekeeper.core.budgets.policy import GROUP
 from timekeeper.core.findings import (
     broken_sentences,
+    claim_sentences,
     claiming_sentence,
     doubt_sentences,
     idle_sentences,
@@ -62,7 +63,11 @@ def overview(visit: Visit) -> PageContent:
         "notes": [
             *broken_sentences(answer),
             *(watch_sentences(doubts) if doubts else ()),
-            *([*doubt_sentences(doubts), claiming_sentence(doubts)] if doubts else ()),
+            *(
+                [*doubt_sentences(doubts), claiming_sentence(doubts), *claim_sentences(doubts)]
+                if doubts
+                else ()
+            ),
             *(idle_sentences(idle) if idle else ()),
         ],
     }

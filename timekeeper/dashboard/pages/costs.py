@@ -9,7 +9,8 @@ from timekeeper.core.findings import estimate_sentences
 from timekeeper.core.texts import age, hours, money
 from timekeeper.dashboard.visits import Download, PageContent, Visit, link, page_at, part
 
-GROUPS = ("namespace", "group", "namespace,owner", "pod", "model", "node", "day")
+CLAIMED_BY = ("claim", "class", "driver", "device")
+GROUPS = ("namespace", "group", "namespace,owner", "pod", "model", "node", "day", *CLAIMED_BY)
 FORMS = {"csv": "csv", "focus": "focus-csv"}
 MOST = 10_000  # rows of a report that are read
 _ROWS = 100  # in one page of the table

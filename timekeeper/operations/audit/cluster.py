@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from timekeeper.accounts.pods import UnreadablePod, read_pod
+from timekeeper.accounts.pods import UnjudgedPod, UnreadablePod, read_pod
 from timekeeper.accounts.rate_timeline import runs, steps
 from timekeeper.core import names
 from timekeeper.core.json_values import Json, mapping
@@ -78,7 +78,7 @@ class PodNotCompared:
 def read_compared_pod(raw: Json) -> ComparedPod | None:
     """The pod; None if it requests no GPU, or is not bound. Never raises on JSON from an API server."""
     pod = read_pod(raw)
-    if pod is None or not mapping(raw.get("spec")).get("nodeName"):
+    if pod is None or isinstance(pod, UnjudgedPod) or not mapping(raw.get("spec")).get("nodeName"):
         return None
     excuse = ""
     if isinstance(pod, UnreadablePod):
@@ -86,7 +86,9 @@ def read_compared_pod(raw: Json) -> ComparedPod | None:
         if pod.problem:
             excuse = f"it has no session: its request cannot be read: {pod.problem}"
         elif pod.pod is None:
-            excuse = "it has no session: its resource claims are not charged yet"
+            excuse = "it has no session: what it uses by resource claims is charged by the claims"
+    elif mapping(raw.get("status")).get("extendedResourceClaimStatus"):
+        excuse = "it has no session: a claim serves its extended resources"
     elif mapping(mapping(raw.get("metadata")).get("labels")).get(names.GOVERNED) != "true":
         excuse = "it has no session, and is not governed"
     return ComparedPod(pod.uid, f"{pod.namespace}/{pod.name}", pod_hold(raw), excuse)

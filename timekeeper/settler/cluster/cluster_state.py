@@ -1,18 +1,32 @@
 """The cluster as the settler observes it. One thread applies the watch updates; nothing else changes it."""
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from timekeeper.accounts.claiming import ClaimingPods, claiming_pods
+from timekeeper.accounts.claims.consumers import ClaimPod
+from timekeeper.accounts.claims.uncharged import NOBODY, ClaimingPods, claiming_pods
 from timekeeper.accounts.failing_watches import FailingWatch
 from timekeeper.accounts.metered import WHOLE_CARDS, CardParts
-from timekeeper.accounts.pods import LedgerPod, UnreadablePod, is_bare, metered_view
+from timekeeper.accounts.pods import LedgerPod, UnjudgedPod, UnreadablePod, is_bare, metered_view
+from timekeeper.accounts.session import CLAIMS, CLAIMS_SEEN
+from timekeeper.core.claims.allocation import DeviceClaim
+from timekeeper.core.claims.devices import DeviceSlice
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import NodeSight, Vanished
+from timekeeper.core.request.device_classes import DEFAULTS, DeviceClass
 from timekeeper.core.request.host import NO_HOST, CardHost, HostAmount, card_host
 from timekeeper.core.values import Card
+from timekeeper.settler.cluster import device_claims
+from timekeeper.settler.cluster.device_claims import ClaimSight, DeviceClaims
 from timekeeper.settler.cluster.metered_namespaces import ALL_GOVERNED, MeteredNamespaces
+from timekeeper.settler.cluster.unjudged_pods import (
+    CLASSES,
+    TEMPLATES,
+    ClaimTemplate,
+    ClassSettingsRead,
+    UnjudgedPods,
+)
 from timekeeper.settler.cluster.vanished_pods import VanishedPods
 
 # Without one of these nothing is decided. The list of namespaces serves a warning only.
@@ -72,14 +86,31 @@ class ExistingNamespace:
     mode: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class PodWithClaims:
+    """A pod that uses claims. ``read``: as any pod; ``rest``: without the extended resources that a claim
+    serves; None: nothing of it concerns the ledger."""
+
+    pod: ClaimPod
+    read: LedgerPod | UnreadablePod | UnjudgedPod | None
+    rest: LedgerPod | UnreadablePod | UnjudgedPod | None
+
+
 Item = (
     LedgerPod
     | UnreadablePod
+    | UnjudgedPod
     | KnownNode
     | NodeLease
     | BudgetConfigMap
     | KnownPriorityClass
     | ExistingNamespace
+    | DeviceClass
+    | ClaimTemplate
+    | ClassSettingsRead
+    | PodWithClaims
+    | DeviceClaim
+    | DeviceSlice
 )
 
 
@@ -164,19 +195,26 @@ class ClusterState:
     vanished: VanishedPods = field(default_factory=VanishedPods)  # what became of pods without an object
     pods_relisted: bool = False  # the pods were listed anew: sessions without a pod lost theirs unobserved
     metered: MeteredNamespaces = ALL_GOVERNED
+    unjudged: UnjudgedPods = field(default_factory=UnjudgedPods)  # pods whose claims are not known yet
     # UID -> pod as read, where ``pods`` has another view of it, or would have one if it were metered
     as_read: dict[str, LedgerPod | UnreadablePod] = field(default_factory=dict)
     # the same of `deleted_pods`: a session that is not open yet opens as by the modes of its tick
     deleted_as_read: dict[str, LedgerPod | UnreadablePod] = field(default_factory=dict)
     # UID -> namespace of a pod that holds what its resource claims alone give it
     claiming: dict[str, str] = field(default_factory=dict)
-    _claims: ClaimingPods | None = None  # of them; None: to be counted anew
+    _claiming: ClaimingPods | None = None  # of them; None: to be counted anew
+    claims: DeviceClaims = field(default_factory=DeviceClaims)
+    # UID -> pod without the extended resources that a claim serves
+    rest: dict[str, LedgerPod | UnreadablePod] = field(default_factory=dict)
     unreadable: dict[str, UnreadablePod] = field(default_factory=dict)  # UID -> pod to report
     unreadable_omitted: int = 0  # number of unreadable pods beyond `MAX_UNREADABLE`
     deletions_dropped: int = 0  # number of deleted pods beyond ``most_deleted``
     most_deleted: int = MAX_DELETED
     # UIDs of pods that changed while unbound, or became or ceased to be so
     unbound_changes: set[str] = field(default_factory=set)
+    # UIDs of the pods that start together, by namespace and key of their gang; and gangs that changed
+    gangs: dict[tuple[str, str], set[str]] = field(default_factory=dict)
+    gang_changes: set[tuple[str, str]] = field(default_factory=set)
     namespaces: dict[str, set[str]] = field(default_factory=dict)  # namespace -> UIDs of its pods
     inventory_version: int = 0  # of the nodes' cards
     budgets_version: int = 0  # of the ConfigMaps
@@ -192,6 +230,10 @@ class ClusterState:
 
     def watermark_ms(self, node: str) -> int | None:
         """Until when the node was alive with its pods observed; None if it never renewed its Lease."""
+        if node == CLAIMS:
+            return self.claims.watermark_ms
+        if node == CLAIMS_SEEN:
+            return self.claims.seen_ms
         lease = self.leases.get(node)
         if lease is None or lease.renewed_ms is None or not self.pods_current_ms:
             return None
@@ -223,12 +265,19 @@ class ClusterState:
         known = self.nodes.get(node)
         return known.parts if known else WHOLE_CARDS
 
-    def claims(self) -> ClaimingPods:
-        """Those pods that hold what nothing charges: of metered namespaces, for elsewhere admission judges
-        claims."""
-        if self._claims is None:
-            self._claims = claiming_pods(filter(self.metered.meters, self.claiming.values()))
-        return self._claims
+    def uncharged_claims(self) -> ClaimingPods:
+        """Those pods that hold what nothing charges, because claims are not followed: of metered namespaces,
+        for elsewhere admission judges claims."""
+        if self.claims.is_followed:
+            return NOBODY
+        if self._claiming is None:
+            self._claiming = claiming_pods(filter(self.metered.meters, self.claiming.values()))
+        return self._claiming
+
+    def without_served(self, uid: str) -> LedgerPod | None:
+        """The pod without what a claim serves; None: nothing of it is charged."""
+        rest = self.rest.get(uid)
+        return None if rest is None else self._view(rest)
 
     def follow(self, metered: MeteredNamespaces, at_ms: int) -> None:
         """Other namespaces are metered from now on, or other devices known: look at their pods anew. Pods
@@ -236,7 +285,7 @@ class ClusterState:
         before, self.metered = self.metered, metered
         if metered == before:
             return
-        self._claims = None
+        self._claiming = None
         others = (pod for uid, pod in self.pods.items() if uid not in self.as_read)
         changed = [*(replace(pod, is_metered=False) for pod in others), *self.as_read.values()]
         for each in changed:
@@ -270,27 +319,49 @@ class ClusterState:
                 self._put(self._with_report(item, update.at_ms), deleted, update.at_ms)
         if update.source == "pods" and not isinstance(update.change, StreamOpened):
             self.pods_current_ms = max(self.pods_current_ms, update.at_ms)
+        if update.source == "resourceclaims" and not isinstance(update.change, StreamOpened):
+            self.claims.confirm(update.at_ms)
 
-    def mark_written(self, deferred: Mapping[str, int]) -> None:
+    def mark_written(
+        self,
+        deferred: Mapping[str, int],
+        deferred_claims: dict[str, list[ClaimSight]] | None = None,
+        served: Iterable[str] = (),
+    ) -> None:
         """Everything up to now is written to the ledger, except ``deferred``: pods to look at again, and
-        since when."""
+        since when, and ``deferred_claims``. ``served``: UIDs of pods whose extended resources a claim serves
+        from now on."""
+        for uid in served:
+            self._serve(uid)
         self.changed_pods = dict(deferred)
         self.end_watermarks = {uid: mark for uid, mark in self.end_watermarks.items() if uid in deferred}
+        self.claims.mark_written(deferred_claims or {})
+        self.rest = {uid: each for uid, each in self.rest.items() if uid in self.claims.pods}
         self.deleted_pods.clear()
         self.deleted_as_read.clear()
         self.deleted_waiting.clear()
         self.unreadable.clear()
         self.unreadable_omitted = 0
+        self.unjudged.changed.clear()
         self.pods_relisted = False
 
     def _replace(self, source: str, items: tuple[Item, ...], at_ms: int) -> None:
         if source == "pods":
             self._relist(items, at_ms)
             return
+        if source in device_claims.SOURCES:
+            self._relist_claims(source, items, at_ms)
+            return
         table, names = (
             self._table(source),
-            {item.name for item in items if not isinstance(item, UnreadablePod)},
+            {
+                item.name
+                for item in items
+                if not isinstance(item, UnreadablePod | UnjudgedPod | PodWithClaims)
+            },
         )
+        if source == "configmaps":
+            self.unjudged.settings = DEFAULTS
         for name in [name for name in table if name not in names]:
             del table[name]
             if source == "nodes":
@@ -301,25 +372,49 @@ class ClusterState:
             known_ms = self.watermark_ms(item.name) if isinstance(item, KnownNode) else None
             self._put(item, deleted=False, at_ms=known_ms or at_ms)
 
-    def _table(self, source: str) -> dict[str, Any]:
-        tables: dict[str, dict[str, Any]] = {
+    def _table(self, source: str) -> dict[Any, Any]:
+        tables: dict[str, dict[Any, Any]] = {
             "nodes": self.nodes,
             "leases": self.leases,
             "configmaps": self.config_maps,
             "priorityclasses": self.classes,
             "namespaces": self.existing_namespaces,
+            CLASSES: self.unjudged.classes,
+            TEMPLATES: self.unjudged.templates,
         }
         return tables[source]
 
-    def _relist(self, items: tuple[Item, ...], at_ms: int) -> None:
+    def _relist_claims(self, source: str, items: tuple[Item, ...], at_ms: int) -> None:
+        if source == "resourceclaims":
+            found = [item for item in items if isinstance(item, DeviceClaim)]
+            self.claims.relist(found, at_ms)
+            self.unjudged.relist_claims(found)
+            return
+        there = {item.name: item for item in items if isinstance(item, DeviceSlice)}
+        pools = self.claims.pools
+        for name in [name for name in pools.slices if name not in there]:
+            pools.remove(name)
+        for each in there.values():
+            pools.put(each)
+
+    def _relist(self, all_items: tuple[Item, ...], at_ms: int) -> None:
+        using = {item.pod.uid: item for item in all_items if isinstance(item, PodWithClaims)}
+        self.claims.relist_pods(using.keys(), at_ms)
+        for each in using.values():
+            self._see_using(each, deleted=False, at_ms=at_ms)
+        of_those = (self._counted(each) for each in using.values())
+        others = (item for item in all_items if not isinstance(item, PodWithClaims))
+        items = (*others, *(item for item in of_those if item is not None))
         there = {item.uid for item in items if isinstance(item, LedgerPod)}
+        there |= {item.pod.uid for item in items if isinstance(item, UnjudgedPod)}
         there |= {item.uid for item in items if isinstance(item, UnreadablePod) and item.pod is not None}
         for uid in [uid for uid in self.pods if uid not in there]:
             self._remove_pod(self.pods[uid], at_ms, seen=False)
         for uid in [uid for uid in self.as_read if uid not in there]:
             self.deleted_as_read[uid] = self.as_read.pop(uid)
         self.claiming.clear()
-        self._claims = None
+        self.unjudged.pods.clear()
+        self._claiming = None
         for item in items:
             self._put(item, deleted=False, at_ms=at_ms)
         self.pods_relisted = True
@@ -327,7 +422,35 @@ class ClusterState:
     def _put(self, item: Item, deleted: bool, at_ms: int) -> None:
         match item:
             case LedgerPod() | UnreadablePod():
+                self.unjudged.pods.pop(item.uid, None)
                 self._put_read(item, deleted, at_ms)
+            case UnjudgedPod():
+                self._put_unjudged(item, deleted, at_ms)
+            case DeviceClass(name):
+                self._set(CLASSES, name, None if deleted else item)
+                self.unjudged.all_due = True
+            case ClaimTemplate(key, requests):
+                self._set(TEMPLATES, key, None if deleted else requests)
+                self.unjudged.due.add(key[0])
+            case ClassSettingsRead(_, settings):
+                self.unjudged.settings = DEFAULTS if deleted else settings
+                self.unjudged.all_due = True
+            case PodWithClaims():
+                self._see_using(item, deleted, at_ms)
+                counted = self._counted(item)
+                if counted is not None:
+                    self._put(counted, deleted, at_ms)
+                else:
+                    self.unjudged.pods.pop(item.pod.uid, None)
+                    self._forget_pod(item.pod.uid)
+            case DeviceClaim():
+                self.claims.see(item, deleted, at_ms)
+                self.unjudged.see_claim(item, deleted)
+            case DeviceSlice(name):
+                if deleted:
+                    self.claims.pools.remove(name)
+                else:
+                    self.claims.pools.put(item)
             case KnownNode(name):
                 self.vanished.see(name, None if deleted else item.sight, at_ms)
                 self._set("nodes", name, None if deleted else item)
@@ -354,6 +477,53 @@ class ClusterState:
             self.unreadable.pop(item.uid, None)
             self._put_pod(view, deleted, at_ms)
 
+    def _put_unjudged(self, item: UnjudgedPod, deleted: bool, at_ms: int) -> None:
+        """A pod of which it is not known yet what it asks for holds nothing, and is not released."""
+        uid = item.pod.uid
+        before = self.pods.get(uid)
+        if deleted:
+            self.unjudged.pods.pop(uid, None)
+        else:
+            self.unjudged.pods[uid] = item
+        pod = self.unjudged.judged(item, before)
+        if pod is None and not deleted:
+            self.unjudged.changed.add(uid)
+        elif pod is not None and (before is not None or not deleted):
+            self._put_read(pod, deleted, at_ms)
+
+    def judge_again(self, at_ms: int) -> None:
+        """Look anew at the pods that are not judged and may be by now: once in a tick, for each may have
+        many, and many objects may have come."""
+        for item in self.unjudged.take_due(self.pods.keys()):
+            self._put_unjudged(item, False, at_ms)
+
+    def _see_using(self, item: PodWithClaims, deleted: bool, at_ms: int) -> None:
+        self.claims.see_pod(item.pod, deleted, at_ms)
+        if item.rest is None or isinstance(item.rest, UnjudgedPod) or not item.pod.served_by:
+            self.rest.pop(item.pod.uid, None)
+        else:
+            self.rest[item.pod.uid] = item.rest
+
+    def _counted(self, item: PodWithClaims) -> LedgerPod | UnreadablePod | UnjudgedPod | None:
+        """What of the pod counts: all, until a claim serves some of it."""
+        return item.rest if item.pod.uid in self.claims.served else item.read
+
+    def _serve(self, uid: str) -> None:
+        """A claim serves the pod's extended resources from now on."""
+        if uid in self.claims.served:
+            return
+        self.claims.served.add(uid)
+        rest = self.rest.get(uid)
+        if uid not in self.pods:
+            return
+        self._forget_pod(uid)
+        if rest is not None:
+            self._put_read(rest, False, self.pods_current_ms)
+
+    def _forget_pod(self, uid: str) -> None:
+        self.as_read.pop(uid, None)
+        self._forget_waiting(uid)
+
     def _forget_waiting(self, uid: str) -> None:
         """A pod that waited and is read in another way now holds nothing that is charged."""
         pod = self.pods.pop(uid, None)
@@ -364,6 +534,8 @@ class ClusterState:
 
     def _view(self, item: LedgerPod | UnreadablePod) -> LedgerPod | None:
         """None: it holds nothing that is charged. A pod that was charged before is charged to its end."""
+        if isinstance(item, UnreadablePod) and item.is_allocated and item.pod is None:
+            return None
         read = item if isinstance(item, LedgerPod) else item.pod
         if not self.metered.meters(item.namespace):
             view = item if isinstance(item, LedgerPod) else None
@@ -395,7 +567,7 @@ class ClusterState:
             self.claiming[item.uid] = item.namespace
         elif self.claiming.pop(item.uid, None) is None:
             return
-        self._claims = None
+        self._claiming = None
 
     def _with_report(self, item: Item, at_ms: int) -> Item:
         """The pod with the time of this event as the first report of its end, if nothing in its object dates
@@ -415,7 +587,7 @@ class ClusterState:
         else:
             self.unreadable_omitted += 1
 
-    def _set(self, source: str, name: str, value: object) -> None:
+    def _set(self, source: str, name: Hashable, value: object) -> None:
         """Set the object of that name, None: remove it. Counts up the version if it differs."""
         table = self._table(source)
         if table.get(name) == value:
@@ -444,6 +616,8 @@ class ClusterState:
             return
         self.pods[pod.uid] = pod
         self.changed_pods.setdefault(pod.uid, at_ms)
+        if pod.gang is not None:
+            self._join(pod.namespace, pod.gang.key, pod.uid)
         if before is None:
             self._list_pod(pod)
         self._set_unbound(pod.uid, pod.can_be_bound)
@@ -456,11 +630,24 @@ class ClusterState:
         else:
             self.unbound.discard(uid)
 
+    def _join(self, namespace: str, gang: str, uid: str) -> None:
+        self.gangs.setdefault((namespace, gang), set()).add(uid)
+        self.gang_changes.add((namespace, gang))
+
+    def _leave(self, namespace: str, gang: str, uid: str) -> None:
+        left = self.gangs.get((namespace, gang), set())
+        left.discard(uid)
+        if not left:
+            self.gangs.pop((namespace, gang), None)
+        self.gang_changes.add((namespace, gang))
+
     def _list_pod(self, pod: LedgerPod) -> None:
         self.namespaces_version += pod.namespace not in self.namespaces
         self.namespaces.setdefault(pod.namespace, set()).add(pod.uid)
 
     def _unlist_pod(self, pod: LedgerPod) -> None:
+        if pod.gang is not None:
+            self._leave(pod.namespace, pod.gang.key, pod.uid)
         rest = self.namespaces[pod.namespace]
         rest.remove(pod.uid)
         if not rest:

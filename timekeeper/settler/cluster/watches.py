@@ -6,9 +6,12 @@ from dataclasses import dataclass
 from queue import Queue
 from threading import Event, Thread
 
+from timekeeper.accounts.claims.consumers import read_claim_pod, without_served
 from timekeeper.accounts.metered import CardParts
-from timekeeper.accounts.pods import read_charged_pod
+from timekeeper.accounts.pods import read_charged_pod, read_pod
 from timekeeper.core import names
+from timekeeper.core.claims.allocation import read_claim
+from timekeeper.core.claims.devices import read_slice
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.kube.holders import fresh_holders, kubelets_boot
 from timekeeper.core.kube.reflector import WatchFailed, WatchOpened
@@ -16,11 +19,13 @@ from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import NodeSight
 from timekeeper.core.ledger.node_clock import LEASES, clock_ahead_ms
 from timekeeper.core.request.cards import UndecodableError
+from timekeeper.core.request.claims import read_requests
+from timekeeper.core.request.device_classes import CONFIG_MAP, read_class, read_settings
 from timekeeper.core.request.host import NO_HOST, allocatable
 from timekeeper.core.request.inventory import charged_cards
 from timekeeper.core.request.node_parts import card_parts, contradiction
 from timekeeper.core.values import Card
-from timekeeper.runtime.api_server import Api
+from timekeeper.runtime.api_server import Answered, Api, Reply
 from timekeeper.runtime.informer import InformerEvent, ValueChanged, ValuesListed, inform
 from timekeeper.settler.cluster.cluster_state import (
     BudgetConfigMap,
@@ -31,11 +36,13 @@ from timekeeper.settler.cluster.cluster_state import (
     KnownPriorityClass,
     ListReplaced,
     NodeLease,
+    PodWithClaims,
     StreamAlive,
     StreamFailed,
     StreamOpened,
     WatchUpdate,
 )
+from timekeeper.settler.cluster.unjudged_pods import CLASSES, TEMPLATES, ClaimTemplate, ClassSettingsRead
 
 Clock = Callable[[], int]
 
@@ -54,6 +61,7 @@ class WatchSource:
     path: str
     watch_s: int
     read: Callable[[Json], Item | None]
+    served: str = ""  # the API that may not be served; then nothing is watched, until it is
 
 
 def sources(
@@ -66,22 +74,33 @@ def sources(
     priority class, and reads none. ``is_charged``: as `read_charged_pod` has it; ``offer``: gets
     each pod as it is. Both are called in the watch's thread."""
 
-    def read_pod(raw: Json) -> Item | None:
+    def read_offered(raw: Json) -> Item | None:
         offer(raw)
-        return read_charged_pod(raw, is_charged)
+        return read_any_pod(raw, is_charged)
 
     every = (
-        WatchSource("pods", "/api/v1/pods", _PODS_WATCH_S, read_pod),
+        WatchSource("pods", "/api/v1/pods", _PODS_WATCH_S, read_offered),
         WatchSource("nodes", "/api/v1/nodes", _WATCH_S, read_node),
         WatchSource("leases", LEASES, _WATCH_S, read_lease),
-        WatchSource("configmaps", f"/api/v1/namespaces/{namespace}/configmaps", _WATCH_S, read_config_map),
+        WatchSource(
+            "configmaps", f"/api/v1/namespaces/{namespace}/configmaps", _WATCH_S, read_own_config_map
+        ),
         WatchSource("priorityclasses", f"{_CLASSES}/priorityclasses", _WATCH_S, read_priority_class),
         WatchSource("namespaces", "/api/v1/namespaces", _WATCH_S, read_namespace),
+        WatchSource("resourceclaims", f"{_RESOURCES}/resourceclaims", _PODS_WATCH_S, read_claim, _RESOURCES),
+        WatchSource("resourceslices", f"{_RESOURCES}/resourceslices", _WATCH_S, read_slice, _RESOURCES),
+        WatchSource(CLASSES, f"{_RESOURCES}/{CLASSES}", _WATCH_S, read_class, _RESOURCES),
+        WatchSource(TEMPLATES, f"{_RESOURCES}/{TEMPLATES}", _WATCH_S, read_template, _RESOURCES),
     )
-    return tuple(each for each in every if not (only_meter and each.name == "priorityclasses"))
+    without = {"priorityclasses", CLASSES, TEMPLATES} if only_meter else set()
+    return tuple(each for each in every if each.name not in without)
 
 
 _CLASSES = "/apis/scheduling.k8s.io/v1"
+_RESOURCES = "/apis/resource.k8s.io/v1"
+_AGAIN_MS = 300_000  # between two looks for an API that is not served
+_SOON_MS = 2_000  # after one that failed
+_ANSWER_S = 15.0
 
 
 def start_watching(
@@ -97,6 +116,8 @@ def start_watching(
 
     def follow() -> None:
         with suppress(_StoppedError):
+            if source.served:
+                await_served(source, api.call, clock, updates, lambda ms: _wait(stop, ms), failed)
             for each in follow_source(source, api, clock, lambda ms: _wait(stop, ms), failed):
                 updates.put(each)
                 if stop.is_set():
@@ -105,6 +126,26 @@ def start_watching(
     thread = Thread(target=follow, name=f"watch-{source.name}", daemon=True)
     thread.start()
     return thread
+
+
+def await_served(
+    source: WatchSource,
+    call: Callable[..., Reply],
+    clock: Clock,
+    updates: "Queue[WatchUpdate]",
+    wait_ms: Callable[[int], None],
+    failed: Callable[[str, str], None],
+) -> None:
+    """Until the API server serves the API of the source. Where it does not, nothing is reported."""
+    while True:
+        reply = call("GET", source.served, timeout_s=_ANSWER_S)
+        if isinstance(reply, Answered) and reply.status < 300:
+            return
+        is_absent = isinstance(reply, Answered) and reply.status == 404
+        if not is_absent:
+            failed(source.name, reply.message)
+            updates.put(WatchUpdate(source.name, clock(), StreamFailed(reply.message)))
+        wait_ms(_AGAIN_MS if is_absent else _SOON_MS)
 
 
 def follow_source(
@@ -132,6 +173,16 @@ def follow_source(
             yield WatchUpdate(source.name, event.at_ms, StreamAlive())
 
 
+def read_any_pod(raw: Json, is_charged: Callable[[str], bool]) -> Item | None:
+    """The pod; one that uses claims, also without what a claim serves of it. None if nothing of it concerns
+    the ledger."""
+    read, using = read_charged_pod(raw, is_charged), read_claim_pod(raw)
+    if using is None:
+        return read
+    rest = read_pod(without_served(raw)) if using.served_by else read
+    return PodWithClaims(using, read, rest)
+
+
 def read_node(raw: Json) -> KnownNode:
     """A node with the cards of its inventory. If that cannot be read: no cards, and the reason."""
     name, report, fault = _name(raw), fresh_holders(raw), ""
@@ -149,6 +200,13 @@ def read_lease(raw: Json) -> NodeLease:
     """A node's Lease, which has the node's name."""
     renewed_ms = hold.millis(mapping(raw.get("spec")).get("renewTime"))
     return NodeLease(_name(raw), renewed_ms, clock_ahead_ms(raw))
+
+
+def read_own_config_map(raw: Json) -> BudgetConfigMap | ClassSettingsRead:
+    """A ConfigMap of our namespace: the settings of device classes, or budgets."""
+    if _name(raw) == CONFIG_MAP:
+        return ClassSettingsRead(CONFIG_MAP, read_settings(mapping(raw.get("data"))))
+    return read_config_map(raw)
 
 
 def read_config_map(raw: Json) -> BudgetConfigMap:
@@ -172,6 +230,15 @@ def read_namespace(raw: Json) -> ExistingNamespace:
     """A namespace's name, and its label for the mode."""
     labels = mapping(mapping(raw.get("metadata")).get("labels"))
     return ExistingNamespace(_name(raw), str(labels.get(names.MODE_LABEL, "")))
+
+
+def read_template(raw: Json) -> ClaimTemplate:
+    """What the claims that are made from a template ask for."""
+    return ClaimTemplate(_namespaced(raw), read_requests(mapping(mapping(raw.get("spec")).get("spec"))))
+
+
+def _namespaced(raw: Json) -> tuple[str, str]:
+    return str(mapping(raw.get("metadata")).get("namespace", "")), _name(raw)
 
 
 def _name(raw: Json) -> str:

@@ -15,10 +15,12 @@ from timekeeper.accounts.grants import Grant
 from timekeeper.accounts.held.order import HeldPod
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.protection import ProtectedPods
+from timekeeper.accounts.session import CLAIMS, CLAIMS_SEEN
 from timekeeper.accounts.standings import StandingsDocument, publish
 from timekeeper.settler.budget_entries import EntryChanges
 from timekeeper.settler.cluster.cluster_state import ClusterState
 from timekeeper.settler.decide import settlement
+from timekeeper.settler.decide.claim_changes import follow_claims
 from timekeeper.settler.decide.protected_pods import TickPostings, protected_pods
 from timekeeper.settler.decide.reserved_changes import DeclaredChanges, changed_reservations, follow_reserved
 from timekeeper.settler.decide.session_changes import SessionChanges, advanced_watermarks, changed_sessions
@@ -79,6 +81,7 @@ def decide(cluster: ClusterState, ledger: LedgerState, tick: TickInputs) -> Tick
         cluster, ledger, settings, now_ms, tick.unseen, tick.ends, tick.since_ms, only_metered_since
     )
     follow_reserved(cluster, ledger, settings, now_ms, session_changes)
+    follow_claims(cluster, ledger, settings, now_ms, session_changes)
     for session in session_changes.sessions.values():
         ledger.open_totals.index_node(session)
     watermarks = advanced_watermarks(cluster, ledger, now_ms)
@@ -116,7 +119,7 @@ def decide(cluster: ClusterState, ledger: LedgerState, tick: TickInputs) -> Tick
 
 def _gone(cluster: ClusterState, ledger: LedgerState, now_ms: int) -> dict[str, int | None]:
     """Of the nodes that ran pods: those whose Node is gone since the last tick, and those that are back."""
-    absent = ledger.watermarks.keys() - cluster.nodes.keys()
+    absent = ledger.watermarks.keys() - cluster.nodes.keys() - {CLAIMS, CLAIMS_SEEN}
     if absent == ledger.gone.keys():
         return {}
     back = dict.fromkeys(ledger.gone.keys() - absent)
@@ -124,7 +127,10 @@ def _gone(cluster: ClusterState, ledger: LedgerState, now_ms: int) -> dict[str, 
 
 
 def _pulse(cluster: ClusterState, now_ms: int) -> Pulse:
-    return Pulse(now_ms, now_ms, "", cluster.claims().text, watches_text(cluster.failing))
+    claims = cluster.claims
+    found = claims.findings(now_ms).text() if claims.is_followed else ""
+    uncharged = cluster.uncharged_claims().text
+    return Pulse(now_ms, now_ms, "", uncharged, watches_text(cluster.failing), found)
 
 
 def _statement_inputs(

@@ -1,9 +1,10 @@
 """The protected pods of all namespaces whose entry has ``protect``, from what cluster and ledger say now."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from timekeeper.accounts.budget_history import History, protected_span
+from timekeeper.accounts.claims.claim_sessions import consumers_of
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.posting import Posting
 from timekeeper.accounts.protection import (
@@ -58,22 +59,46 @@ class _Choice:
     stored: StoredTotals
     now_ms: int
 
+    # namespace -> UID of a pod -> the sessions of its claims on GPUs
+    claims: dict[str, dict[str, list[Session]]] = field(default_factory=dict)
+
     def of_all(self) -> dict[str, ProtectedPods]:
         protections = self.history.protections
         spans = {name: protected_span(self.history, name, self.now_ms) for name in protections}
         self.ledger.selected_use.retain(spans.keys(), spans.values())
+        self._find_claims()
         return {name: self._of(name, self._candidates(name), spans[name]) for name in protections}
 
     def _candidates(self, namespace: str) -> list[Selected]:
         protection, pods = self.history.protections[namespace], self.cluster.pods
-        uids = self.cluster.namespaces.get(namespace, ())
-        return [each for uid in uids for each in self._candidate(pods[uid], protection)]
+        uids = self.cluster.namespaces.get(namespace, set())
+        using = (
+            self.cluster.claims.pods.get(uid) for uid in self.claims.get(namespace, {}) if uid not in uids
+        )
+        users = (each.pod for each in using if each is not None and each.gone_ms is None)
+        there = (*(pods[uid] for uid in uids), *users)
+        return [each for pod in there for each in self._candidate(pod, protection)]
+
+    def _find_claims(self) -> None:
+        running = {uid: self.ledger.sessions[uid] for uid in self.ledger.running_claims.values()}
+        for session in {**running, **self.tick.sessions}.values():
+            if session.is_claim and session.namespace in self.history.protections:
+                mine = self.claims.setdefault(session.namespace, {})
+                for uid in consumers_of(session):
+                    mine.setdefault(uid, []).append(session)
+
+    def _claims_of(self, pod: LedgerPod) -> list[Session]:
+        return self.claims.get(pod.namespace, {}).get(pod.uid, [])
 
     def _candidate(self, pod: LedgerPod, protection: Protection) -> Iterator[Selected]:
         session = self._session(pod.uid)
         bound = pod if session is None else session  # its labels count as of its binding
         if not selects(protection, bound.owner, bound.labels):
             return
+        if protection.amount is not None and not all(
+            selects_session(protection, each) for each in self._claims_of(pod)
+        ):
+            return  # what these claims use would not be taken from the floor
         if pod.is_charged:
             yield Selected(pod.uid, BOUND, pod.hold.bound_ms or pod.created_ms)
         elif pod.can_be_bound:
@@ -84,8 +109,18 @@ class _Choice:
         is_hours = protection.amount is not None
         ahead_ms = min(self.history.settings(self.now_ms).lookahead_ms, span.end_ms - self.now_ms)
 
+        counted: set[str] = set()  # UIDs of sessions of claims that protected pods share
+
         def takes(uid: str) -> int:
-            return self._rate_milli(uid) * max(0, ahead_ms) if is_hours else self._cards_milli(uid)
+            claims = {each.uid: each for each in self.claims.get(namespace, {}).get(uid, ())}
+            new = [claims[each] for each in claims.keys() - counted]
+            counted.update(claims)
+            is_own = not claims or self._session(uid) is not None
+            if is_hours:
+                rate = sum(each.rate_milli for each in new)
+                return (rate + (self._rate_milli(uid) if is_own else 0)) * max(0, ahead_ms)
+            cards = sum(each.requested_milli for each in new)
+            return cards + (self._cards_milli(uid) if is_own else 0)
 
         used = self._used(namespace, protection, span) if is_hours else 0
         return choose(protection, candidates, takes, used, before.uids if before else frozenset())

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 from timekeeper.accounts.ends import ReportedEnd, pod_of
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.session import (
+    CLAIMS,
+    CLAIMS_SEEN,
     Session,
     evidence,
     last_evidence_ms,
@@ -19,6 +21,7 @@ from timekeeper.core.ledger.hold import PodHold, Vanished
 from timekeeper.core.ledger.metering import Evidence
 from timekeeper.core.request.host import DOMINANT_HOST
 from timekeeper.settler.cluster.cluster_state import ClusterState, DeletedPod
+from timekeeper.settler.cluster.device_claims import ClaimSight
 from timekeeper.settler.state.ledger_state import LedgerState
 
 # A pod can arrive before its node, because the watches are independent. Its rate waits this long for the
@@ -36,6 +39,9 @@ class SessionChanges:
     sessions: dict[str, Session] = field(default_factory=dict)  # UID -> new or changed session
     opened: set[str] = field(default_factory=set)  # UIDs of the new ones
     deferred: dict[str, int] = field(default_factory=dict)  # UID -> since when it waits for its inventory
+    # UID of a claim -> what was seen of it, which waits for a slice with its devices
+    deferred_claims: dict[str, list[ClaimSight]] = field(default_factory=dict)
+    served: set[str] = field(default_factory=set)  # UIDs of pods whose extended resources a claim serves
 
     def open(self, session: Session) -> Session:
         """Add a new session, and return it."""
@@ -99,12 +105,38 @@ class _Tick:
         if session is None:
             if not pod.node or pod.uid in self.ledger.folded:
                 return
+            is_served = self._is_served(pod, since_ms)
+            if is_served is None:
+                self.changes.deferred[pod.uid] = since_ms
+                return
+            rest = self._without_served(pod) if is_served else pod
+            if rest is None:
+                return
+            pod = rest
             opened = self._opened(pod)
             if self._may_come(pod, opened) and self.now_ms - since_ms < PATIENCE_MS:
                 self.changes.deferred[pod.uid] = since_ms
                 return
             session = self.changes.open(opened)
         self._apply_status(session, pod)
+
+    def _is_served(self, pod: LedgerPod, since_ms: int) -> bool | None:
+        """Whether a claim serves extended resources of the pod: then its session is the claim's. None: that
+        is not known yet, for the watches are independent. A pod may name a claim that was removed before it
+        was bound without it."""
+        claims = self.cluster.claims
+        claim = claims.pods.get(pod.uid)
+        if claim is None or not claim.served_by or not claims.is_followed:
+            return False
+        name = (pod.namespace, claim.served_by)
+        if pod.uid in claims.served or claims.is_allocated(*name) or name in self.ledger.claim_names:
+            return True
+        is_early = min(self.now_ms, claims.current_ms) - since_ms < PATIENCE_MS
+        return None if is_early and claim.gone_ms is None else False
+
+    def _without_served(self, pod: LedgerPod) -> LedgerPod | None:
+        self.changes.served.add(pod.uid)
+        return self.cluster.without_served(pod.uid)
 
     def _opened(self, pod: LedgerPod) -> Session:
         cards, allocatable = self.cluster.cards(pod.node), self.cluster.allocatable(pod.node)
@@ -124,9 +156,10 @@ class _Tick:
         """A deleted pod object: ends by its last status if that is terminal, else as a vanished pod."""
         pod, session = deleted.pod, self.ledger.session(deleted.pod.uid)
         if session is None:
-            if pod.uid in self.ledger.folded:
+            rest = self._without_served(pod) if self._is_served(pod, deleted.at_ms) else pod
+            if pod.uid in self.ledger.folded or rest is None:
                 return
-            session = self.changes.open(self._opened(pod))
+            pod, session = rest, self.changes.open(self._opened(rest))
         if session.vanished_ms is not None and pod.ended_ms is None:
             return  # reported again: the first report counts
         session = self._apply_status(session, pod)
@@ -182,7 +215,9 @@ class _Tick:
     def end_sessions_without_pod(self) -> None:
         """End running sessions whose pods a complete list does not contain."""
         for uid, session in self.ledger.sessions.items():
-            if session.is_over or uid in self.cluster.pods or uid in self.cluster.deleted_pods:
+            if session.is_claim or session.is_over:
+                continue
+            if uid in self.cluster.pods or uid in self.cluster.deleted_pods:
                 continue
             known = evidence(session, self.ledger.watermarks.get(session.node), self.ledger.beats.get(uid))
             self._vanish(session, PodHold(session.bound_ms), known, self.now_ms, was_watched=False)
@@ -273,7 +308,7 @@ def advanced_watermarks(cluster: ClusterState, ledger: LedgerState, now_ms: int)
     In a large cluster they advance together every few seconds: kubelets renew their Leases every 10 s, and
     each advance of thousands of nodes writes the whole table.
     """
-    nodes, watermarks = ledger.open_totals.by_node, ledger.watermarks
+    nodes, watermarks = {*ledger.open_totals.by_node, CLAIMS, CLAIMS_SEEN}, ledger.watermarks
     if 0 <= now_ms - ledger.watermarks_ms < min(_LONGEST_UNMARKED_MS, len(nodes) // 1000 * 1000):
         return {}
     current = ((node, cluster.watermark_ms(node)) for node in nodes)

@@ -14,6 +14,7 @@ from timekeeper.settler.state.ledger_state import LedgerState
 _BY_PROOF = "the kubelet's timestamps"
 _BY_EVIDENCE = "the last evidence"
 _RESERVED = "hold"
+_RELEASED = "the claim's release"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ def settle_due(
         if session is None:
             continue
         open_session = ledger.unsettled(
-            session, watermarks.get(session.node, ledger.watermarks.get(session.node))
+            session, watermarks.get(session.witness, ledger.watermarks.get(session.witness))
         )
         witnessed = open_session.witnessed(now_ms)
         if _is_due(witnessed, settle_after_ms, now_ms):
@@ -103,7 +104,7 @@ def _extended(ledger: LedgerState, watermarks: Mapping[str, int]) -> Iterator[tu
     for uid in ledger.new_beats:
         session = ledger.sessions.get(uid)
         if session is not None:
-            mark = watermarks.get(session.node, ledger.watermarks.get(session.node, 0))
+            mark = watermarks.get(session.witness, ledger.watermarks.get(session.witness, 0))
             yield uid, max(beats[uid], mark)
 
 
@@ -121,6 +122,8 @@ def _postings(
     reason = _BY_PROOF if witnessed.proven else _BY_EVIDENCE
     if session.is_reserved:
         reason = _RESERVED
+    elif session.is_claim and witnessed.proven:
+        reason = _RELEASED
 
     def pieces(interval: Interval) -> Iterable[Interval]:
         return history.pieces(session.namespace, interval)

@@ -25,8 +25,8 @@ from timekeeper.core.kube.eviction import EVICTION_RESULTS, disruption
 from timekeeper.runtime.api_server import Answered, Reply
 from timekeeper.runtime.log import log
 from timekeeper.settler.evictions import calls, reasons
-from timekeeper.settler.evictions.calls import EvictorContext
-from timekeeper.settler.evictions.evictor import evict, tell, warn
+from timekeeper.settler.evictions.calls import EvictorContext, Pods
+from timekeeper.settler.evictions.evictor import LEAVING, evict_together, tell, warn
 from timekeeper.store import fencing
 
 BUSY_S = 0.05  # between two steps that did something
@@ -77,7 +77,11 @@ class BudgetRound:
     def _plan(self, exhausted: Mapping[str, EvictionTerms], now_ms: int) -> EvictionPlan | None:
         """What is to be done about all pods; if these were looked at lately, about those of namespaces whose
         standing has changed since; None if there are none."""
-        is_spared = self._spares(exhausted)
+        together = self._together(exhausted.get)
+
+        def is_spared(pod: LedgerPod) -> bool:
+            return not together(pod)
+
         states = {name: (each.is_spent, each.is_observed) for name, each in exhausted.items()}
         changed = {name for name, _ in states.items() ^ self._states.items()}
         self._states = states
@@ -85,7 +89,7 @@ class BudgetRound:
         if began_s >= self._next_s:
             everything = self._context.view.pods()
             pods = self._quiet.pods_to_plan(everything, exhausted, self._memory, now_ms, is_spared)
-            found = due(pods, exhausted, self._memory, now_ms, self._context.steady(), is_spared)
+            found = due(pods, exhausted, self._memory, now_ms, self._context.steady(), is_spared, together)
             took_s = self._seconds() - began_s
             is_idle = not found.evictions and not found.changes
             self._next_s = began_s + (_pause_s(took_s) if is_idle else took_s * 2)
@@ -96,24 +100,26 @@ class BudgetRound:
         if not changed:
             return None
         pods = (each for each in self._context.view.pods() if each.namespace in changed)
-        found = due(pods, exhausted, self._memory, now_ms, self._context.steady(), is_spared)
+        found = due(pods, exhausted, self._memory, now_ms, self._context.steady(), is_spared, together)
         self._memory = replace(self._memory, void=self._memory.void | found.void)
         return found
 
-    def _spares(self, exhausted: Mapping[str, EvictionTerms]) -> Callable[[LedgerPod], bool]:
-        """Whether a pod stays though its namespace is exhausted: the budget protects it, or it was created
-        without enforcement."""
-        is_protected, history = self._context.view.is_protected, self._context.view.history()
+    def _together(
+        self, terms_of: Callable[[str], EvictionTerms | None]
+    ) -> Callable[[LedgerPod], tuple[Pods, ...]]:
+        """As `SettlerView.together`, without sets of which a pod stays: the budget protects it, or it was
+        created without enforcement."""
+        view, history = self._context.view, self._context.view.history()
 
-        def is_spared(pod: LedgerPod) -> bool:
-            if is_protected(pod):
+        def stays(pod: LedgerPod) -> bool:
+            if view.is_protected(pod):
                 return True
-            terms = exhausted.get(pod.namespace)
+            terms = terms_of(pod.namespace)
             if terms is None or terms.is_observed:
                 return False
             return not history.was_enforced(pod)
 
-        return is_spared
+        return lambda pod: tuple(some for some in view.together(pod) if not any(map(stays, some)))
 
     def _exhausted(self, now_ms: int) -> dict[str, EvictionTerms] | None:
         """The namespaces whose pods must leave; None where that is not known now."""
@@ -123,26 +129,36 @@ class BudgetRound:
         settings = self._context.view.history().settings(now_ms)
         return self._evicting.terms(stated[0], settings, now_ms)
 
-    def _is_in_force(self, pod: LedgerPod) -> EvictionTerms | None:
-        """The pod's terms at this moment, read anew, while this settler's epoch lasts."""
+    def _in_force(self, pod: LedgerPod) -> tuple[EvictionTerms | None, tuple[Pods, ...]]:
+        """The pod's terms at this moment, and the sets in which it may leave, read anew, while this settler's
+        epoch lasts; None if it stays."""
         with self._context.store.reading() as connection:
             fencing.confirm(connection, self._context.epoch)
         now_ms, stated = self._context.clock(), self._context.view.statements()
-        if stated is None or pod.namespace not in stated[0] or self._context.view.is_protected(pod):
-            return None
+        if stated is None or pod.namespace not in stated[0]:
+            return None, ()
         settings = self._context.view.history().settings(now_ms)
-        return terms_of(pod.namespace, stated[0][pod.namespace], settings, now_ms)
+        terms = terms_of(pod.namespace, stated[0][pod.namespace], settings, now_ms)
+        sets = self._together(lambda _: terms)(pod)
+        return (terms if sets else None), sets
 
     def _evict(self, leaving: BudgetEviction) -> None:
-        pod = leaving.pod
-        terms = self._is_in_force(pod)
+        terms, sets = self._in_force(leaving.pod)
         if terms is None or not terms.is_spent or terms.is_observed:
             return
-        before = self._memory.attempts.get(pod.uid)
-        result = evict(self._context, pod, reasons.spent(pod, terms, leaving.deletes))
-        self._memory = self._memory.after(pod.uid, terms.subject, result, self._context.steady())
-        if result == "protected":
-            self._protect(pod, terms, is_first=before is None or before.result != "protected")
+        uids = {each.uid for each in leaving.pods}
+        if not any(uids == {each.uid for each in some if each.is_staying} for some in sets):
+            return  # another pod shares with them by now, or one has left: the next step decides again
+        whys = [(each, reasons.spent(each, terms, leaving.deletes)) for each in leaving.pods]
+        before = self._memory.attempts
+        tried = evict_together(self._context, whys)
+        for pod, result in tried:
+            self._memory = self._memory.after(pod.uid, terms.subject, result, self._context.steady())
+        self._memory = self._memory.spaced(terms, sum(result in LEAVING for _, result in tried))
+        for pod, result in tried:
+            if result == "protected":
+                known = before.get(pod.uid)
+                self._protect(pod, terms, is_first=known is None or known.result != "protected")
 
     def _protect(self, pod: LedgerPod, terms: EvictionTerms, is_first: bool) -> None:
         """Note on the pod until when its PodDisruptionBudget protects it, if that is not noted."""
@@ -158,7 +174,7 @@ class BudgetRound:
 
     def _write(self, change: NoticeChange) -> None:
         pod, notice = change.pod, change.notice
-        terms = self._is_in_force(pod)
+        terms, _ = self._in_force(pod)
         is_needed = terms is not None and not terms.is_observed
         if is_needed != (notice.evict_after_ms is not None):
             return  # the account changed meanwhile: the next step decides again

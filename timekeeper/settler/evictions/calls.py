@@ -1,13 +1,15 @@
 """The evictors' calls to the API server. Each names its pod by UID, so it never affects another pod of its
 name."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import History
+from timekeeper.accounts.claims.claim_sessions import claim_uid, consumers_of
 from timekeeper.accounts.exhaustion.evictions import EvictionNotice
+from timekeeper.accounts.held.gangs import WaitingGang
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core import names, object_names
 from timekeeper.core.decisions import Record, record_nothing
@@ -26,12 +28,13 @@ from timekeeper.settler.settler import Settler
 from timekeeper.store.engine.engine import Store
 from timekeeper.store.fencing import Epoch
 
+Pods = tuple[LedgerPod, ...]
 Refusal = Literal["gone", "protected", "refused", "unclear"]
 
 
-def evict(api: Api, pod: LedgerPod) -> Reply:
-    """Evict the pod with its own grace period."""
-    body = eviction(pod.namespace, pod.name, pod.uid)
+def evict(api: Api, pod: LedgerPod, dry_run: bool = False) -> Reply:
+    """Evict the pod with its own grace period. ``dry_run``: only ask whether that would be accepted."""
+    body = eviction(pod.namespace, pod.name, pod.uid, dry_run)
     return api.call("POST", f"{_path(pod)}/eviction", body, timeout_s=ANSWER_S)
 
 
@@ -131,16 +134,28 @@ class SettlerView:
     statements: Callable[[], tuple[Mapping[str, Statement], int] | None]
     # whether the budget protects the pod; True also of one about which the ledger has not decided yet
     is_protected: Callable[[LedgerPod], bool] = lambda _: False
+    # gangs of which a member has no node
+    gangs: Callable[[], Iterable[WaitingGang]] = lambda: ()
+    # the pods that end a hold if they leave together, this pod among them: itself for its cards, and for each
+    # of its claims on GPUs all pods that use it
+    together: Callable[[LedgerPod], tuple[Pods, ...]] = lambda pod: ((pod,),)
 
 
 def view_of(settler: Settler) -> SettlerView:
     """The view of this settler, from its first decision on."""
 
+    def there(uid: str) -> LedgerPod | None:
+        using = settler.cluster.claims.pods.get(uid)
+        user = None if using is None or using.gone_ms is not None else using.pod
+        return settler.cluster.pods.get(uid) or user
+
     def pod(uid: str) -> LedgerPod | None:
-        return settler.cluster.pods.get(uid) if settler.has_decided else None
+        return there(uid) if settler.has_decided else None
 
     def pods() -> tuple[LedgerPod, ...]:
-        return tuple(settler.cluster.pods.copy().values())  # a copy is one step for other threads
+        found = settler.cluster.pods.copy()  # a copy is one step for other threads
+        users = (uid for uid in settler.ledger.claim_users.copy() if uid not in found)
+        return (*found.values(), *(each for uid in users if (each := there(uid)) is not None))
 
     def statements() -> tuple[Mapping[str, Statement], int] | None:
         cache = settler.ledger.statement_cache
@@ -150,9 +165,32 @@ def view_of(settler: Settler) -> SettlerView:
 
     def is_protected(pod: LedgerPod) -> bool:
         chosen = settler.ledger.protected.get(pod.namespace)
-        return chosen is not None and (pod.uid in chosen.uids or settler.ledger.session(pod.uid) is None)
+        is_known = pod.uid in settler.ledger.claim_users or settler.ledger.session(pod.uid) is not None
+        return chosen is not None and (pod.uid in chosen.uids or not is_known)
 
-    return SettlerView(pod, lambda: settler.ledger.history, pods, statements, is_protected)
+    def together(pod: LedgerPod) -> tuple[Pods, ...]:
+        uses = settler.ledger.claim_users.get(pod.uid)
+        if uses is None:
+            return ((pod,),)
+        own = [(pod.uid,)] if settler.ledger.session(pod.uid) is not None else []
+        sharing = [some for each in uses if pod.uid in (some := _sharing(settler, each))]
+        found = dict.fromkeys((*own, *sharing))
+        return tuple(tuple(each for uid in some if (each := there(uid)) is not None) for some in found)
+
+    def gangs() -> Iterable[WaitingGang]:
+        return settler.held.gangs.values()
+
+    return SettlerView(pod, lambda: settler.ledger.history, pods, statements, is_protected, gangs, together)
+
+
+def _sharing(settler: Settler, session_uid: str) -> tuple[str, ...]:
+    """The UIDs of the pods without which the claim of this session holds nothing; none if others than pods
+    use it."""
+    session = settler.ledger.session(session_uid)
+    claim = settler.cluster.claims.allocated.get(claim_uid(session_uid))
+    if session is None or (claim is not None and claim.other_consumers):
+        return ()
+    return consumers_of(session)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,14 @@ from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.decisions import MESSAGE, Decision
 from timekeeper.core.kube.eviction import EvictionResult, disruption
 from timekeeper.runtime.log import log, log_exception
-from timekeeper.settler.evictions import calls
+from timekeeper.settler.evictions import calls, disruptions
 from timekeeper.settler.evictions.calls import EvictorContext
 from timekeeper.settler.evictions.reasons import Reason, Said
 from timekeeper.store.engine.engine import ConflictError, UnavailableError
 from timekeeper.store.fencing import EpochOverError
 
+LEAVING: tuple[EvictionResult, ...] = ("evicted", "deleted", "unclear")
+GONE: tuple[EvictionResult, ...] = ("evicted", "deleted", "gone")
 AWAY_S = 30.0  # if the database is unreachable, or after an unexpected error
 
 # one decision about pods that must leave; returns the seconds until the next one
@@ -23,6 +25,13 @@ def evict(context: EvictorContext, pod: LedgerPod, reason: Reason) -> EvictionRe
     """Evict the pod, or delete it where the reason says so, and say so: metric, log line, and once it leaves
     an Event and a decision."""
     result, error = _attempted(context, pod, reason)
+    _note(reason, pod, result, error)
+    if result in ("evicted", "deleted"):
+        tell(context, pod, reason.evicted)
+    return result
+
+
+def _note(reason: Reason, pod: LedgerPod, result: EvictionResult, error: str) -> None:
     reason.attempts.labels(result).inc()
     log(
         reason.event,
@@ -33,9 +42,44 @@ def evict(context: EvictorContext, pod: LedgerPod, reason: Reason) -> EvictionRe
         **reason.fields,
         error=error or None,
     )
-    if result in ("evicted", "deleted"):
-        tell(context, pod, reason.evicted)
-    return result
+
+
+def evict_together(
+    context: EvictorContext, leaving: Sequence[tuple[LedgerPod, Reason]]
+) -> tuple[tuple[LedgerPod, EvictionResult], ...]:
+    """Evict pods of one namespace that leave together: all of them, or none if one may not be evicted.
+    Returns which were tried, with the results."""
+    refused = _refused(context, leaving) if len(leaving) > 1 else None
+    if refused is not None:
+        (pod, reason), result, error = refused
+        _note(reason, pod, result, error)
+        return ((pod, result),)
+    tried: list[tuple[LedgerPod, EvictionResult]] = []
+    for pod, reason in leaving:
+        result = evict(context, pod, reason)
+        tried.append((pod, result))
+        if result not in GONE and not any(each in LEAVING for _, each in tried):
+            break
+    return tuple(tried)
+
+
+def _refused(
+    context: EvictorContext, leaving: Sequence[tuple[LedgerPod, Reason]]
+) -> tuple[tuple[LedgerPod, Reason], EvictionResult, str] | None:
+    """The first that may not be evicted, by trials without effect; None if all may. An eviction alone is
+    allowed by a PodDisruptionBudget that does not allow all of them."""
+    asking = [each for each in leaving if each[1].deletes != "always"]
+    for each in asking:
+        result, error = calls.result_of(calls.evict(context.api, each[0], dry_run=True))
+        is_overruled = result == "protected" and each[1].deletes == "protected"
+        if result not in GONE and not is_overruled:
+            return each, "refused" if result == "unclear" else result, error
+    asked = [each for each in asking if each[1].deletes == "never"]
+    over = disruptions.over_budget(context.api, [pod for pod, _ in asked])
+    if over is None:
+        return None
+    uid, result, error = over
+    return next(each for each in asked if each[0].uid == uid), result, error
 
 
 def tell(context: EvictorContext, pod: LedgerPod, said: Said) -> None:

@@ -12,6 +12,7 @@ from timekeeper.accounts.card_use.evictions import EvictionCandidate
 from timekeeper.accounts.card_use.idleness import DueStep
 from timekeeper.accounts.exhaustion.terms import EvictionTerms
 from timekeeper.accounts.held.declared import Overtime
+from timekeeper.accounts.held.gangs import WaitingGang
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.decisions import EVICTED, RECLAIMABLE, WARNED, Figure
 from timekeeper.core.object_names import timestamp
@@ -19,6 +20,7 @@ from timekeeper.settler.pod_notices import hours_text
 
 OVERUSED, OVERUSE_PROTECTED = "GPUMemoryEviction", "GPUMemoryEvictionRefused"
 NOTICE, SPENT, SPENT_PROTECTED = "EvictionNotice", "BudgetEviction", "BudgetEvictionRefused"
+GANG_NOT_WHOLE = "GangEviction"
 OVERTIME_WARNING, OVERTIME = "OvertimeWarning", "OvertimeEviction"
 SPARED = "BursarBudgetRestored"
 
@@ -193,6 +195,25 @@ def _idle_text(action: DueStep) -> str:
     is_evicted = action.terms.action == "evict"
     then = "it is evicted" if is_evicted else "waiting pods of namespaces in budget may take them"
     return f"{unused} If it does not until {timestamp(action.until_ms)}, {then}."
+
+
+# A gang that has not started whole
+
+
+def gang(pod: LedgerPod, it: WaitingGang) -> Reason:
+    """Why a member is evicted whose gang has not enough pods on nodes in time."""
+    text = (
+        f"Evicted by Bursar: {it.bound} of the {it.gang.minimum} pods with which gang {it.gang.name} starts"
+        " had a node in time. The gang starts whole, or none of its pods holds cards."
+    )
+    figures: dict[str, Figure] = {"node": pod.node, "bound": it.bound, "minimum": it.gang.minimum}
+    return Reason(
+        "gang-eviction",
+        metrics.GANG_EVICTIONS,
+        {"node": pod.node, "gang": it.key},
+        Said(EVICTED, GANG_NOT_WHOLE, text, figures),
+        ("BursarGang", "Not all pods of its gang had a node in time."),
+    )
 
 
 # Past the declared time

@@ -6,13 +6,13 @@ first two always respect a PodDisruptionBudget, the third does for ``pdbGrace``.
 past its declared time: what is left are pods whose kubelet does not, or is not heard.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from timekeeper import metrics
 from timekeeper.accounts.card_use import idleness
 from timekeeper.accounts.card_use.evictions import RESULTS, EvictionHistory, candidate, due
 from timekeeper.accounts.card_use.idleness import DueStep, IdlePod, Spared
-from timekeeper.accounts.held import declared
+from timekeeper.accounts.held import declared, gangs
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core import names
 from timekeeper.core.kube.eviction import EvictionResult
@@ -20,12 +20,12 @@ from timekeeper.runtime.api_server import Answered
 from timekeeper.runtime.log import log
 from timekeeper.settler.evictions import calls, reasons
 from timekeeper.settler.evictions.calls import EvictorContext
-from timekeeper.settler.evictions.evictor import evict, tell, warn
+from timekeeper.settler.evictions.evictor import evict, evict_together, tell, warn
 from timekeeper.settler.evictions.reasons import Reason
 from timekeeper.store import fencing, node_usage
 from timekeeper.store.engine.engine import Connection
 
-OVERUSE_S, IDLE_S, OVERTIME_S = 10.0, 10.0, 5.0  # between two rounds
+OVERUSE_S, IDLE_S, OVERTIME_S, GANG_S = 10.0, 10.0, 5.0, 2.0  # between two rounds
 SOON_S = 1.0  # after an attempt with a result: other pods may be due
 WRITTEN_MS = 30_000  # the watch shows what was written within this time
 
@@ -161,8 +161,44 @@ class OvertimeRound:
             if each.pod.uid not in self._warned:
                 self._warned.add(each.pod.uid)
                 tell(self._context, each.pod, reasons.overtime_warning(each))
-            if each.is_due:
-                self._history = _evict(self._context, each.pod, reasons.overtime(each), self._history)
+        due = {each.pod.uid: each for each in late if each.is_due}
+        for each in due.values():
+            for some in view.together(each.pod):
+                uids = [it.uid for it in some if it.is_staying]
+                if due.keys() >= set(uids):
+                    whys = [(due[uid].pod, reasons.overtime(due[uid])) for uid in uids]
+                    self._history = _evict_together(self._context, whys, self._history)
+
+
+class GangRound:
+    """Evicts the members with a node of gangs of which too few have one by their deadline: all of them, each
+    once. Used by one thread for as long as the epoch lasts."""
+
+    def __init__(self, context: EvictorContext) -> None:
+        self._context = context
+        self._evicted_ms: dict[str, int] = {}  # UID -> when it was evicted last
+        for result in RESULTS:
+            metrics.GANG_EVICTIONS.labels(result)
+
+    def run(self) -> float:
+        """One step; returns the seconds until the next. Raises what `step` raises."""
+        self.step()
+        return GANG_S
+
+    def step(self) -> None:
+        """Evict what is due. Raises as `OveruseRound.step`."""
+        now_ms, at_ms, view = self._context.clock(), self._context.steady(), self._context.view
+        self._evicted_ms = {uid: each for uid, each in self._evicted_ms.items() if at_ms - each < WRITTEN_MS}
+        due = [(it, uid) for it in view.gangs() for uid in gangs.let_go(it, now_ms)]
+        if not due:
+            return
+        with self._context.store.reading() as connection:
+            fencing.confirm(connection, self._context.epoch)
+        for it, uid in due:
+            pod = view.pod(uid)
+            if pod is not None and uid not in self._evicted_ms:
+                self._evicted_ms[uid] = at_ms
+                evict(self._context, pod, reasons.gang(pod, it))
 
 
 def _noted(action: DueStep | Spared) -> dict[str, str | None] | None:
@@ -185,10 +221,19 @@ def _evict(
     context: EvictorContext, pod: LedgerPod, reason: Reason, history: EvictionHistory
 ) -> EvictionHistory:
     """Evict the pod unless evictions are limited now; the history after that."""
+    return _evict_together(context, [(pod, reason)], history)
+
+
+def _evict_together(
+    context: EvictorContext, leaving: Sequence[tuple[LedgerPod, Reason]], history: EvictionHistory
+) -> EvictionHistory:
+    """The same of pods that leave together; the limit counts each."""
     at_ms = context.steady()
-    if history.is_limited(at_ms) or history.is_paused(pod.uid, at_ms):
+    if history.is_limited(at_ms) or any(history.is_paused(pod.uid, at_ms) for pod, _ in leaving):
         return history
-    return history.after(pod.uid, pod.node, evict(context, pod, reason), context.steady())
+    for pod, result in evict_together(context, leaving):
+        history = history.after(pod.uid, pod.node, result, context.steady())
+    return history
 
 
 def _in_force_ms(context: EvictorContext, now_ms: int) -> int:

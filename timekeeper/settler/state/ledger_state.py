@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from timekeeper.accounts.balance import UnsettledSession
 from timekeeper.accounts.budget_history import GROUP, History, history_of
 from timekeeper.accounts.changes import NEVER, Changes, Pulse
+from timekeeper.accounts.claims.claim_sessions import claim_uid, consumers_of
 from timekeeper.accounts.grants import GrantSums
 from timekeeper.accounts.held.declared import (
     DeclaredReservation,
@@ -128,13 +129,21 @@ class LedgerState:
     listed: set[str] = field(default_factory=set)
     # UID of a waiting pod -> UIDs of the unsettled sessions for its reserved cards
     reserved: dict[str, set[str]] = field(default_factory=dict)
+    # UID of a claim -> UID of its session whose end is not known
+    running_claims: dict[str, str] = field(default_factory=dict)
+    # UID of a pod -> UIDs of the running sessions of claims on GPUs that it uses
+    claim_users: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    # UIDs of sessions of claims that the database has, of those that changed
+    used_claims: Set[str] = frozenset()
+    # namespace and name of claims with a session, of those that serve changed pods
+    claim_names: Set[tuple[str, str]] = frozenset()
     # namespace -> its protected pods, as of the last tick; a new object with each change
     protected: Mapping[str, ProtectedPods] = field(default_factory=dict)
     selected_use: SelectedUse = field(default_factory=SelectedUse)
 
     def __post_init__(self) -> None:
         for session in self.sessions.values():
-            self._index_reserved(session)
+            self._index(session)
 
     def session(self, uid: str) -> Session | None:
         """The session of this UID, open or settled; None if there is none."""
@@ -149,8 +158,8 @@ class LedgerState:
         """Add sessions that were read from the database because their pods exist."""
         for uid, session in found.sessions.items():
             table = self.sessions if session.settled_ms is None else self.settled
-            table[uid] = session
-            self._index_reserved(session)
+            before, table[uid] = table.get(uid), session
+            self._index(session, before)
             self.open_totals.is_whole &= session.settled_ms is not None
         self.posted.update(found.posted)
         self.beats |= found.beats
@@ -200,9 +209,32 @@ class LedgerState:
         mine, other = self.sessions, self.settled
         if session.settled_ms is not None:
             mine, other = other, mine
-        other.pop(session.uid, None)
+        before = other.pop(session.uid, None) or mine.get(session.uid)
         mine[session.uid] = session
+        self._index(session, before)
+
+    def _index(self, session: Session, before: Session | None = None) -> None:
+        if session.is_claim:
+            self._index_users(session, before)
+            uid = claim_uid(session.uid)
+            if not session.is_over:
+                self.running_claims[uid] = session.uid
+            elif self.running_claims.get(uid) == session.uid:
+                del self.running_claims[uid]
+            return
         self._index_reserved(session)
+
+    def _index_users(self, session: Session, before: Session | None) -> None:
+        was, now = (consumers_of(each) if each else () for each in (before, session))
+        if now == was:
+            return
+        for uid in {*was, *now}:
+            left = tuple(each for each in self.claim_users.get(uid, ()) if each != session.uid)
+            mine = (*left, session.uid) if uid in now else left
+            if mine:
+                self.claim_users[uid] = mine
+            else:
+                self.claim_users.pop(uid, None)
 
     def _index_reserved(self, session: Session) -> None:
         if not session.is_reserved:

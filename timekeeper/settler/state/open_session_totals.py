@@ -215,7 +215,7 @@ class OpenSessionTotals:
         live_milli = 0 if witnessed.closed or declares else session.rate_milli
         part = _SessionTotals(
             namespace=session.namespace,
-            node=session.node,
+            node=session.witness,
             rate_milli=session.rate_milli,
             reserving_milli=live_milli if session.admitted_in_budget else 0,
             running_milli=live_milli if start_ms else 0,
@@ -250,9 +250,9 @@ class OpenSessionTotals:
     def index_node(self, session: Session) -> None:
         """Note whether the node's watermark counts for the session: only while its pod exists."""
         if session.is_over:
-            self._unindex_node(session.node, session.uid)
+            self._unindex_node(session.witness, session.uid)
         else:
-            self.by_node.setdefault(session.node, set()).add(session.uid)
+            self.by_node.setdefault(session.witness, set()).add(session.uid)
 
     def _unindex_node(self, node: str, uid: str) -> None:
         there = self.by_node.get(node)

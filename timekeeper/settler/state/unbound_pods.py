@@ -26,6 +26,11 @@ MAX_ESTIMATES = 4_096  # cached rates by request: tenants choose the requests, s
 MAX_PASSED = 1_000  # planned expiries of pods that no longer wait
 
 
+def _was_payable(pod: LedgerPod) -> bool:
+    """Whether it was released because it could be paid, also as a member of a gang."""
+    return pod.held == "budget" or pod.gang is not None
+
+
 @dataclass(slots=True)
 class UnboundPods:
     """A pod counts for one lookahead after its creation. A namespace's pods together count for at most all
@@ -115,7 +120,7 @@ class UnboundPods:
             return
         if pod is None or pod.is_gated or not admitted_in_budget(pod.standing, self._settings):
             return
-        until_ms, is_released = pod.created_ms + self._settings.lookahead_ms, pod.held == "budget"
+        until_ms, is_released = pod.created_ms + self._settings.lookahead_ms, _was_payable(pod)
         rate = self.most_rate(pod) if is_released or now_ms < until_ms else 0
         if rate:
             self._waiting[uid] = (pod.namespace, rate, is_released)

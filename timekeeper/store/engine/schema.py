@@ -132,6 +132,9 @@ SESSIONS = Table(
     Column("was_unseen", Boolean, nullable=False, server_default=false()),
     Column("folded_ms", BigInteger),
     Column("doubt", Text),
+    Column("kind", Text, nullable=False, server_default="pod"),
+    Column("consumers", Text, nullable=False, server_default=""),
+    Column("users", Text, nullable=False, server_default=""),
     CheckConstraint("uid <> '' AND namespace <> '' AND node <> ''", name="is_named"),
     CheckConstraint("rate_milli >= 0", name="rate_is_not_negative"),
     CheckConstraint("charge_from IN ('running', 'bound')", name="charge_from_is_known"),
@@ -248,6 +251,8 @@ FOLDED = Table(
     Column("requested_milli", BigInteger, nullable=False),
     Column("requested_mib", BigInteger, nullable=False),
     Column("created_ms", BigInteger, nullable=False),
+    Column("kind", Text, nullable=False, server_default="pod"),
+    Column("devices", Text, nullable=False, server_default=""),  # of claims alone
     UniqueConstraint("session_uid", "from_ms"),
     CheckConstraint(f"from_ms >= 0 AND to_ms > from_ms AND {_IN_ONE_DAY}", name="lies_in_one_day"),
     CheckConstraint(
@@ -580,6 +585,7 @@ PULSE = Table(
     Column("decided_ms", BigInteger, nullable=False),
     Column("state", Text, nullable=False),
     Column("claims", Text),
+    Column("device_claims", Text),
     Column("watches", Text),
     CheckConstraint("id = 1", name="there_is_one"),
     comment="when the settler last wrote and decided, and what it waits for",

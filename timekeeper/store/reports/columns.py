@@ -10,8 +10,10 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Text,
+    and_,
     any_,
     bindparam,
+    case,
     cast,
     collate,
     column,
@@ -26,6 +28,7 @@ from timekeeper.store.sessions import json_rows, json_text
 
 Expression = ColumnElement[Any]
 
+_OF_DEVICE = {"classes": ("class",), "drivers": ("driver",), "devices": ("pool", "device")}
 _DATED = ("namespace", "from_ms", "to_ms", *DATED)
 
 
@@ -59,6 +62,26 @@ def label_of(dialect: str, labels: Expression, name: str) -> Expression:
     else:
         value = func.json_extract(labels, literal(f'$."{name}"'))
     return func.coalesce(cast(value, Text), "")
+
+
+def claimed(dialect: str, rows: Any, name: str) -> Expression:
+    """One of `CLAIMED` of a row of sessions; empty for a pod's, and where its devices are not kept. A device
+    is named as POOL/DEVICE: its driver stands beside it."""
+    is_claim = rows.kind == "claim"
+    if name == "claim":
+        return case((is_claim, rows.name), else_="")
+    of_device = _OF_DEVICE[name]
+    if dialect == "postgresql":
+        each = func.json_array_elements(cast(rows.devices, JSON)).table_valued(column("value", JSON))
+        parts = [cast(each.c.value.op("->>")(literal(part)), Text) for part in of_device]
+    else:
+        each = func.json_each(rows.devices).table_valued("value")
+        parts = [cast(func.json_extract(each.c.value, literal(f"$.{part}")), Text) for part in of_device]
+    text = parts[0] if len(parts) == 1 else parts[0] + literal("/") + parts[1]
+    found = select(ordered(dialect, text).label("text")).distinct().order_by("text").subquery()
+    joined = func.string_agg if dialect == "postgresql" else func.group_concat
+    texts = select(joined(found.c.text, literal(","))).select_from(found).scalar_subquery()
+    return case((and_(is_claim, rows.devices != ""), func.coalesce(texts, "")), else_="")
 
 
 def dated(dialect: str, terms: tuple[PriceInterval, ...]) -> CTE:

@@ -31,13 +31,14 @@ from sqlalchemy import (
     union_all,
 )
 
-from timekeeper.accounts.usage import DATED, LABEL, ReportQuery
+from timekeeper.accounts.usage import CLAIMED, DATED, LABEL, ReportQuery
 from timekeeper.store.engine.schema import DAY_MS, DAYS, FIGURES, FOLDED, POSTINGS, SESSIONS, STRANDED
-from timekeeper.store.reports.columns import label_of, of_namespaces, without_index
+from timekeeper.store.reports.columns import claimed, label_of, of_namespaces, without_index
 from timekeeper.store.reports.shape import Shape, Span, Stretch, needs_sessions, sums_in
 from timekeeper.store.sessions import due, greatest, least
 
 _ATTRIBUTES = {"pod": "name", "owner": "owner", "node": "node", "models": "models"}
+_OF_CLAIMS = ("kind", "name", "devices")  # what `CLAIMED` are read from
 _MEASURED = ("covered", "used", "by_node", "by_tenant")
 
 # Written exactly like the partial index's condition: SQLite uses the index only then.
@@ -136,8 +137,9 @@ class Parts:
             *self._of_namespaces(its.namespace),
             bound_ms < span.end,
         ]  # evidence of later ones is not read
-        named = {_ATTRIBUTES.get(each, each) for each in self.asked.columns if each not in DATED}
-        named = {"labels" if each.startswith(LABEL) else each for each in named}
+        own = (each for each in self.asked.columns if each not in (*DATED, *CLAIMED))
+        named = {"labels" if each.startswith(LABEL) else _ATTRIBUTES.get(each, each) for each in own}
+        named |= {*_OF_CLAIMS} if self._is_claimed else set()
         columns = (its[each] for each in sorted({"namespace", "rate_milli", "requested_milli", *named}))
         sessions = due(literal(self.asked.now_ms), columns, its.rate_milli > 0, *theirs)
         start, end = sessions.c.start_ms, sessions.c.end_ms
@@ -177,7 +179,8 @@ class Parts:
     def _figures(self, span: Span) -> list[Select[Any]]:
         """Measured use of the hours that begin in the range, of present and rolled-up sessions."""
         measured = self._by_word(span)
-        names = ("namespace", "name", "owner", "node", "models", "labels", "requested_milli")
+        names = ["namespace", "name", "owner", "node", "models", "labels", "requested_milli"]
+        names += [each for each in _OF_CLAIMS if self._is_claimed and each not in names]
         once = (func.min(FOLDED.c[name]).label(name) for name in names)
         both = measured.join(FOLDED, FOLDED.c.session_uid == measured.c.session_uid)
         theirs = self._narrow(select(*measured.c, *once).select_from(both), FOLDED, span)
@@ -251,6 +254,10 @@ class Parts:
         named = {"group"} if self.asked.group else set()
         return self.shape.is_cut or bool((set(DATED) - named) & set(self.asked.columns))
 
+    @property
+    def _is_claimed(self) -> bool:
+        return not {*CLAIMED}.isdisjoint(self.asked.columns)
+
     def _with_terms(self, source: FromClause, rows: FromClause, has_dated: bool, span: Span) -> FromClause:
         if not has_dated:
             return source
@@ -265,6 +272,8 @@ class Parts:
             return literal(self.asked.group, Text)
         if name in DATED:
             return self.dated.c[name]
+        if name in CLAIMED:
+            return claimed(self.dialect, rows.c, name)
         if name == "uid":
             return rows.c.uid if "uid" in rows.c else rows.c.session_uid
         return rows.c[_ATTRIBUTES.get(name, name)]

@@ -119,6 +119,7 @@ def _entry(budget: Budget, settings: BudgetSettings) -> StandingsEntry:
         host_share_milli=budget.host_share_milli,
         places=places(budget, settings),
         takes_whole_cards=takes_whole_cards(budget, settings),
+        finds_gangs=budget.gangs == "auto" and places(budget, settings),
     )
 
 

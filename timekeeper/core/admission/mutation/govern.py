@@ -17,6 +17,7 @@ from timekeeper.core.admission.policy import (
     PriorityClass,
     is_above_budget_class,
     scheduler_of,
+    without_placement,
 )
 from timekeeper.core.dialects import BY_NAME
 from timekeeper.core.json_values import Json, mapping
@@ -42,6 +43,7 @@ def govern(
     Annotations are overwritten, never trusted: standing and priority class are always set together, and so
     are the annotation of a held pod and its gate.
     """
+    policy = without_placement(policy, request.dialect)
     return [
         *merged(pod["metadata"], "/metadata", "labels", marks.LABELS),
         *merged(
@@ -139,7 +141,18 @@ def placed_by(spec: Json, dialect: str, policy: AdmissionPolicy) -> str:
     """The schedulerName of the pod once it is governed. In observe mode each pod keeps its own: on nodes
     without an inventory the scheduler that its user chose still places it, and Bursar's would not."""
     given = spec.get("schedulerName") or ""
-    return given if policy.mode == "observe" else scheduler_of(dialect, given, policy)
+    if policy.mode == "observe":
+        return given
+    if policy.places and policy.claims.resources and _may_get_claims(spec, policy.claims.resources):
+        return policy.claim_scheduler
+    return scheduler_of(dialect, given, policy)
+
+
+def _may_get_claims(spec: Json, resources: frozenset[str]) -> bool:
+    """Whether a container has a limit of one of these, for which its scheduler may allocate devices."""
+    every = (each for field in ("initContainers", "containers") for each in sequence_of(spec.get(field)))
+    limits = (mapping(mapping(each.get("resources")).get("limits")) for each in every)
+    return any(not resources.isdisjoint(each) for each in limits)
 
 
 def _placement(spec: Json, request: GPURequest, policy: AdmissionPolicy) -> list[Operation]:

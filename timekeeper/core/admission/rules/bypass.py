@@ -10,27 +10,27 @@ from timekeeper.core.accelerators import accelerator_of
 from timekeeper.core.admission.marks import VISIBLE_DEVICES
 from timekeeper.core.admission.pods import added_ephemeral, sequence_of, variables_of
 from timekeeper.core.admission.rules.denylist import CUDA_VERSION, RUNTIME_CLASSES
-from timekeeper.core.admission.rules.device_classes import NONE_LISTED, JudgedClasses
 from timekeeper.core.admission.rules.isolation import isolation_violations, node_paths
 from timekeeper.core.dialects import GPU_RESOURCE_PATTERN
+from timekeeper.core.dialects.others import claims
 from timekeeper.core.json_values import Json, mapping
+from timekeeper.core.request.device_classes import NO_CLASSES, ClassParameters
 from timekeeper.core.request.devices import DIALECT as DEVICE
 from timekeeper.core.request.request import ParsedRequest, containers
 from timekeeper.core.violation import Violation, shown
 
 _AS_WITH_A_REQUEST = ("device-annotation", "device-mount", "host-path", "host-pid")
-_DEVICE_CLASS = "deviceclass.resource.kubernetes.io/"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _A_REQUEST = f'{names.GPU_PERCENT}: "50"'
 
 
 def bypass_violations(
-    pod: Json, parsed: ParsedRequest, judged: JudgedClasses = NONE_LISTED
+    pod: Json, parsed: ParsedRequest, classes: ClassParameters = NO_CLASSES
 ) -> tuple[Violation, ...]:
     """How the pod reaches a GPU without requesting one. For a pod with a request, valid or not, overhead,
-    anti-affinity and device classes only: the rules cover the rest. Without ``judged`` every device class
-    counts as one of GPUs."""
-    always = (*_overhead(pod["spec"]), *_anti_affinity(pod), *_device_classes(pod, judged))
+    anti-affinity and device classes only: the rules cover the rest. ``classes``: the cluster's device
+    classes."""
+    always = (*_overhead(pod["spec"]), *_anti_affinity(pod), *_device_classes(pod, classes))
     if _leaves_to_webhook(parsed):
         return always
     return (*_reaching(pod), *_runtime_class(pod["spec"]), *always)
@@ -46,8 +46,9 @@ def suspect_violations(pod: Json, parsed: ParsedRequest) -> tuple[Violation, ...
 
 def _leaves_to_webhook(parsed: ParsedRequest) -> bool:
     """Whether the policies on ways around leave the pod to the webhook: not where it requests accelerators
-    that no dialect reads, for `_settings` may pass them."""
-    return bool(parsed.violations) or (parsed.request is not None and parsed.request.dialect != DEVICE)
+    that no dialect reads, for `_settings` may pass them, nor claims."""
+    is_of_cards = parsed.request is not None and parsed.request.dialect not in (DEVICE, claims.NAME)
+    return bool(parsed.violations) or is_of_cards
 
 
 def _old_images(pod: Json) -> Iterator[Violation]:
@@ -129,16 +130,15 @@ def _anti_affinity(pod: Json) -> Iterator[Violation]:
         )
 
 
-def _device_classes(pod: Json, judged: JudgedClasses) -> Iterator[Violation]:
+def _device_classes(pod: Json, classes: ClassParameters) -> Iterator[Violation]:
     for container in containers(pod):
         for name in mapping(mapping(container.raw.get("resources")).get("limits")):
-            is_class = name.startswith(_DEVICE_CLASS)
-            if name in judged.refused or (is_class and name.removeprefix(_DEVICE_CLASS) not in judged.no_gpu):
+            if name in classes.refused:
                 yield Violation(
                     "device-claim",
                     f"{container.path}.resources.limits[{name}]",
                     "",
-                    "Bursar does not charge resource claims, and the device class is not listed as no GPU",
-                    "device classes that are listed as no GPU, or a GPU request in resources.limits",
+                    "a device class that is, or may be, of GPUs serves it, and Bursar sees no such pods",
+                    "a claim on the class, or a limit deviceclass.resource.kubernetes.io/CLASS",
                     _A_REQUEST,
                 )

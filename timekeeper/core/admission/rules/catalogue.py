@@ -95,6 +95,20 @@ REQUEST = (
         "containers that request GPUs in different dialects",
         "a node supports one dialect, so the pod would fit on no node",
     ),
+    Rule(
+        "device-claim",
+        "a claim, or a limit of a DeviceClass, where it is not known whether the class allocates GPUs "
+        "(`unknownClasses: deny`), and any claim where the API server does not serve `resource.k8s.io/v1`",
+        "such a pod would use GPUs outside every budget",
+    ),
+    Rule(
+        "claim-size",
+        "a claim of all GPUs of a node (`allocationMode: All`), or of more than 32",
+        "how many they are is not known before they are allocated. Admitted, it counts as 32, which is the "
+        "most that a claim can be allocated",
+        "enforce",
+        "counted as 32 GPUs",
+    ),
     Rule("unknown-policy", "a `bursar.dev/policy` that does not exist", "it would be ignored silently"),
     Rule(
         "empty-constraint",
@@ -117,6 +131,13 @@ REQUEST = (
         "min-gpu-memory",
         "a `bursar.dev/min-gpu-memory` that is not a whole number of MiB from 1 to 1,048,576",
         "it would be ignored silently, or match no card",
+    ),
+    Rule(
+        "gang",
+        "a `bursar.dev/gang` without `bursar.dev/gang-size`, a size that is no number of pods, a minimum "
+        "above it, a size of a pod that names no gang, all three beside marks of Kueue, Volcano or KAI, and "
+        "an owner whose fields contradict the size in its template ([gangs](gangs.md#sizes-of-owners))",
+        "the pod would start alone, or never",
     ),
     Rule("unknown-topology", "a value other than `pair`, `numa`, `node`", "it would be ignored silently"),
     Rule(

@@ -14,6 +14,7 @@ from timekeeper.core.admission.rules.isolation import (
     visible_without_request,
 )
 from timekeeper.core.admission.rules.placement import placement_violations
+from timekeeper.core.gangs import gang_violations
 from timekeeper.core.json_values import Json
 from timekeeper.core.request.held import cards_text, least_milli
 from timekeeper.core.request.request import ParsedRequest
@@ -75,6 +76,7 @@ def pod_violations(pod: Json, parsed: ParsedRequest, policy: AdmissionPolicy) ->
         *placement_violations(pod, parsed.request, policy),
         *cap_violations(parsed.request, policy.caps),
         *duration_violations(pod, policy),
+        *gang_violations(pod),
         *host_share_violations(pod, parsed.request, policy),
         *reserved_name_violations(pod, policy),
         *isolation_violations(pod, parsed.request),

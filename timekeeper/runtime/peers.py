@@ -1,4 +1,4 @@
-"""Questions to the other roles, for simulations alone: nothing that is kept or charged waits for them."""
+"""Calls to the other roles, for simulations and cards of gangs: nothing that is charged waits for them."""
 
 import http.client
 from collections.abc import Callable, Mapping
@@ -63,7 +63,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """The roles that a simulation asks: who admits pods, and who places them."""
+    """Who admits pods, and who places them."""
 
     webhook: Peer
     extender: Peer

@@ -1,0 +1,161 @@
+"""``POST /v1/gangs/reserve``: reserves cards for all members of a gang, or for none.
+
+The cards are taken in the cache first, in one step, so that no bind comes between; then each member's object
+gets its reservation. Where one is refused, all are taken back.
+"""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import orjson
+
+from scheduler_ext.cache.cluster_cache import ClusterCache
+from scheduler_ext.gangs.plan import PlanInput, PlannedMember, lack_text, missing_cards, plan
+from scheduler_ext.model.pod import Pod
+from scheduler_ext.snapshot.snapshot import Snapshot
+from timekeeper.core.gangs import MAX_SIZE
+from timekeeper.core.ledger.reservation import MAX_MS, Reservation
+from timekeeper.runtime.http.problem_details import bad, unavailable
+from timekeeper.runtime.log import Log
+
+ATTEMPTS = 3  # plans for one call, where the nodes change meanwhile
+FOLLOWER = "another replica leads"
+MAX_KNOWN = 1_024  # gangs of which is known what they lacked last
+
+Written = Literal["written", "refused", "unclear"]
+
+
+@dataclass(frozen=True, slots=True)
+class GangAsked:
+    """The members of a gang that have no node. ``needed``: how many must fit at least; ``epoch``: the number
+    of this decision, larger than any before; ``until_ms``: when its reservations end."""
+
+    uids: tuple[str, ...]
+    needed: int
+    epoch: int
+    until_ms: int
+
+
+def read_asked(body: bytes) -> GangAsked:
+    """Parses the body. Raises a Problem that names the field."""
+    try:
+        raw = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise bad("", f"the body is not JSON: {error}") from error
+    if not isinstance(raw, dict) or raw.get("version") != 1:
+        raise bad("version", "it must be 1")
+    uids = raw.get("pods")
+    if not isinstance(uids, list) or not all(isinstance(each, str) and each for each in uids):
+        raise bad("pods", "it must be a list of UIDs")
+    if not 1 <= len(set(uids)) == len(uids) <= MAX_SIZE:
+        raise bad("pods", f"it must have 1 to {MAX_SIZE} different UIDs")
+    numbers = {name: _number(raw, name) for name in ("needed", "epoch", "until")}
+    if numbers["needed"] > len(uids):
+        raise bad("needed", "it must be at most the number of pods")
+    return GangAsked(tuple(uids), numbers["needed"], numbers["epoch"], numbers["until"])
+
+
+def _number(raw: dict[str, Any], name: str) -> int:
+    value = raw.get(name)
+    if type(value) is not int or not 1 <= value < 2**53:
+        raise bad(name, "it must be a whole number from 1 on")
+    return value
+
+
+class GangReservations:
+    """``given``: what a plan reads of this snapshot; ``write``: writes a reservation on a pod's object;
+    ``withdraw``: removes it again;
+    ``at_once``: how many such calls may be under way."""
+
+    def __init__(
+        self,
+        cache: ClusterCache,
+        given: Callable[[Snapshot], PlanInput],
+        write: Callable[[Pod, Reservation], Written],
+        withdraw: Callable[[Pod], object],
+        leads: Callable[[], bool],
+        now_ms: Callable[[], int],
+        log: Log,
+        at_once: int = 1,
+    ) -> None:
+        self._cache, self._given, self._leads, self._now_ms = cache, given, leads, now_ms
+        self._write, self._withdraw, self._log = write, withdraw, log
+        self._lacks: dict[tuple[str, str], str] = {}  # by namespace and key of the gang
+        self._map = map if at_once == 1 else ThreadPoolExecutor(at_once, "gang-call").map
+
+    def __call__(self, body: bytes) -> bytes:
+        """The answer to a body: ``reserved`` members, or why not. Raises a Problem for a bad body, and where
+        this replica does not lead."""
+        asked = read_asked(body)
+        if not self._leads():
+            raise unavailable(FOLLOWER)
+        since_ms = self._now_ms() // 1000 * 1000
+        if not since_ms < asked.until_ms <= since_ms + MAX_MS:
+            raise bad("until", "it must be within the next hour")
+        for _ in range(ATTEMPTS):
+            answer = self._reserved(asked, since_ms)
+            if answer is not None:
+                return orjson.dumps({"version": 1, **answer})
+        return orjson.dumps(
+            {"version": 1, "reserved": 0, "missing": 0, "why": "the cluster changes too fast"}
+        )
+
+    def lack(self, pod: Pod) -> str:
+        """What the pod's gang lacked when cards were looked for last; "" if nothing, or if it is not known
+        to this replica."""
+        return self._lacks.get(_key(pod), "")
+
+    def _note(self, pod: Pod, lack: str) -> None:
+        self._lacks.pop(_key(pod), None)
+        if lack and pod.gang is not None:
+            self._lacks[_key(pod)] = f"gang {pod.gang.name} starts whole: {lack}"
+        for oldest in list(self._lacks)[:-MAX_KNOWN]:
+            del self._lacks[oldest]
+
+    def _reserved(self, asked: GangAsked, since_ms: int) -> dict[str, Any] | None:
+        """None: the nodes changed since the plan was made."""
+        snapshot = self._cache.snapshot
+        pods = [pod for uid in asked.uids if (pod := snapshot.pods.get(uid)) is not None and _waits(pod)]
+        if len(pods) < len(asked.uids):
+            why = "not all of its pods are known to wait"
+            return {"reserved": 0, "missing": len(asked.uids) - len(pods), "why": why}
+        made = plan(pods, self._given(snapshot))
+        is_short = len(made.members) < asked.needed
+        self._note(pods[0], lack_text(made) if is_short else "")
+        if is_short:
+            lacks = {"missing": len(made.left), "cards": missing_cards(made), "why": made.why}
+            return {"reserved": 0, **lacks}
+        together = [(each.pod, _reservation(each, asked, since_ms)) for each in made.members]
+        if not self._cache.reserve(together, snapshot):
+            return None
+        return self._recorded(together, asked)
+
+    def _recorded(self, together: Sequence[tuple[Pod, Reservation]], asked: GangAsked) -> dict[str, Any]:
+        results = list(self._map(lambda each: self._write(*each), together))
+        nodes = len({reservation.node for _, reservation in together})
+        self._log(
+            "gang", pods=len(together), nodes=nodes, epoch=asked.epoch, results=",".join(sorted(set(results)))
+        )
+        if "refused" not in results:
+            return {"reserved": len(together), "missing": 0, "nodes": nodes, "why": ""}
+        written = [pod for (pod, _), result in zip(together, results, strict=True) if result != "refused"]
+        list(self._map(self._withdraw, written))
+        self._cache.take_back(pod for pod, _ in together)
+        return {"reserved": 0, "missing": 0, "why": "a pod changed while its cards were reserved"}
+
+
+def _key(pod: Pod) -> tuple[str, str]:
+    return pod.namespace, pod.gang.key if pod.gang is not None else ""
+
+
+def _waits(pod: Pod) -> bool:
+    return not (pod.node or pod.deleting or pod.terminal) and pod.gang is not None
+
+
+def _reservation(member: PlannedMember, asked: GangAsked, since_ms: int) -> Reservation:
+    """No pod holds these cards, so they are the gang's from now on."""
+    return Reservation(
+        member.node, member.placement, since_ms, asked.until_ms, "gang", free_ms=since_ms, epoch=asked.epoch
+    )

@@ -1,0 +1,345 @@
+"""What a claim holds, what drivers publish of it, which of it are GPUs, and what it costs."""
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.timekeeper.claims import DRIVER, allocated, device_claim, device_slice
+from tests.timekeeper.worlds import T0
+from timekeeper.core.claims.allocation import AllocatedDevice, DeviceAllocation, DeviceClaim, read_claim
+from timekeeper.core.claims.devices import DevicePools, read_slice
+from timekeeper.core.claims.drivers import DeviceComparison, DriverRule, read_comparison, rules_of
+from timekeeper.core.claims.rates import ClaimCharge, charge_of
+
+Json = dict[str, Any]
+
+NVIDIA = "gpu.nvidia.com"
+WEIGHTS = (("A100", 1000), ("H100", 2000))
+
+
+def pools(*slices: Json) -> DevicePools:
+    found = DevicePools()
+    for each in slices:
+        found.put(read_slice(each))
+    return found
+
+
+def charge(*devices: Json, of: tuple[Json, ...] = (), rules: tuple[DriverRule, ...] = ()) -> ClaimCharge:
+    """The charge of these allocated devices, by these slices."""
+    allocation = read_claim(device_claim("c", *devices)).allocation
+    assert allocation is not None
+    return charge_of(allocation, pools(*of).find, rules_of(rules), WEIGHTS)
+
+
+def rate(*devices: Json, of: tuple[Json, ...] = (), rules: tuple[DriverRule, ...] = ()) -> int:
+    return charge(*devices, of=of, rules=rules).rate_milli
+
+
+def test_a_claim_is_read_with_its_devices_classes_and_pods() -> None:
+    raw = device_claim(
+        "c", allocated(shareID="s1", consumedCapacity={"memory": "8Gi"}), at_ms=T0, pods=("u1", "u2")
+    )
+
+    assert read_claim(raw) == DeviceClaim(
+        "claim-c",
+        "team-a",
+        "c",
+        allocation=DeviceAllocation(
+            (AllocatedDevice(DRIVER, "n1", "gpu-0", "r0", "gpu", "s1", (("memory", 1000 * 8 * 1024**3),)),),
+            "n1",
+            T0,
+        ),
+        consumers=("u1", "u2"),
+        users=("u1/u1", "u2/u2"),
+    )
+
+
+def test_the_class_of_a_request_of_several_alternatives_is_that_of_the_allocated_one() -> None:
+    raw = device_claim("c", allocated() | {"request": "r0/small"})
+    alternatives = [{"name": "big", "deviceClassName": "h100"}, {"name": "small", "deviceClassName": "mig"}]
+    raw["spec"]["devices"]["requests"] = [{"name": "r0", "firstAvailable": alternatives}]
+
+    found = read_claim(raw).allocation
+
+    assert found is not None
+    assert [each.device_class for each in found.devices] == ["mig"]
+
+
+def test_a_pod_group_is_a_consumer_that_is_no_pod() -> None:
+    raw = device_claim("c", allocated(), pods=())
+    raw["status"]["reservedFor"] = [{"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "uid": "g"}]
+
+    found = read_claim(raw)
+
+    assert (found.consumers, found.other_consumers, found.is_orphan) == ((), 1, False)
+
+
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "metadata",
+                    "spec",
+                    "status",
+                    "devices",
+                    "results",
+                    "allocation",
+                    "requests",
+                    "reservedFor",
+                    "pool",
+                ]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=20,
+)
+
+
+@given(st.dictionaries(st.sampled_from(["metadata", "spec", "status"]), JUNK))
+def test_no_json_makes_the_readers_raise(raw: Json) -> None:
+    read_claim(raw)
+    read_slice(raw)
+
+
+def test_a_whole_device_costs_its_models_weight() -> None:
+    h100 = device_slice("gpu-0", "gpu-1", model="H100")
+
+    assert rate(allocated("gpu-0"), allocated("gpu-1"), of=(h100,)) == 4000
+    assert charge(allocated("gpu-0"), of=(h100,)).gpus[0].memory_mib == 80 * 1024
+
+
+def test_a_share_costs_the_largest_part_that_it_consumes_and_a_least_one() -> None:
+    shared = device_slice(
+        "gpu-0",
+        allowMultipleAllocations=True,
+        capacity={"memory": {"value": "80Gi"}, "compute": {"value": "100"}},
+    )
+
+    def share(**consumed: str) -> int:
+        return rate(allocated(shareID="s", consumedCapacity=consumed), of=(shared,))
+
+    assert share(memory="40Gi", compute="10") == 500
+    assert share(memory="8Gi", compute="25") == 250
+    assert share(memory="0", compute="0") == 10
+    assert share() == 10
+    assert share(memory="1", compute="0") == 10
+    assert share(memory="160Gi", compute="0") == 1000
+
+
+def test_a_share_counts_by_the_capacities_that_the_rule_names() -> None:
+    shared = device_slice(
+        "gpu-0", allowMultipleAllocations=True, capacity={"memory": {"value": "80Gi"}, "nics": {"value": "1"}}
+    )
+    rule = DriverRule(DRIVER, capacity=("memory",), min_share_milli=200)
+    taken = allocated(shareID="s", consumedCapacity={"memory": "8Gi", "nics": "1"})
+
+    assert rate(taken, of=(shared,)) == 1000
+    assert rate(taken, of=(shared,), rules=(rule,)) == 200
+
+
+def partitioned(**counters: tuple[str, str]) -> Json:
+    """A device ``whole`` and one ``part`` of it; by name what the whole has of a counter, and the part."""
+    body = device_slice("whole", "part")
+    of_whole = {name: {"value": each[0]} for name, each in counters.items()}
+    of_part = {name: {"value": each[1]} for name, each in counters.items()}
+    body["spec"]["sharedCounters"] = [{"name": "set", "counters": of_whole}]
+    for device, taken in zip(body["spec"]["devices"], (of_whole, of_part), strict=True):
+        device["consumesCounters"] = [{"counterSet": "set", "counters": taken}]
+    return body
+
+
+def test_a_partition_is_the_largest_part_of_its_counters() -> None:
+    body = partitioned(memory=("80Gi", "10Gi"), compute=("100", "25"))
+
+    assert rate(allocated("part"), of=(body,)) == 250
+    assert rate(allocated("whole"), of=(body,)) == 1000
+
+
+def test_counters_may_be_in_another_slice_of_the_pool_than_the_devices() -> None:
+    body = partitioned(memory=("80Gi", "10Gi"))
+    counters = body["spec"].pop("sharedCounters")
+    other = device_slice()
+    other["metadata"]["name"] = "counters"
+    other["spec"] = {**other["spec"], "sharedCounters": counters}
+
+    assert rate(allocated("part"), of=(body, other)) == 125
+
+
+def test_a_share_of_a_partition_is_a_part_of_that_part() -> None:
+    body = partitioned(memory=("80Gi", "40Gi"))
+    body["spec"]["devices"][1] |= {"capacity": {"memory": {"value": "40Gi"}}}
+
+    taken = allocated("part", shareID="s", consumedCapacity={"memory": "10Gi"})
+
+    assert rate(taken, of=(body,)) == 125
+
+
+def nvidia(kind: str, name: str = "gpu-0", **attributes: str) -> Json:
+    given = {"type": kind, "productName": "NVIDIA A100-SXM4-80GB"} | attributes
+    texts = {key: {"string": value} for key, value in given.items()}
+    return device_slice(name, driver=NVIDIA, attributes=texts)
+
+
+def test_a_mig_instance_counts_by_multiprocessors_and_memory_and_not_by_memory_slices() -> None:
+    body = device_slice("mig", driver=NVIDIA, attributes={"type": {"string": "mig"}})
+    whole = {"multiprocessors": "98", "memory": "80Gi", "memory-slice-0": "1"}
+    taken = {"multiprocessors": "14", "memory": "10Gi", "memory-slice-0": "1"}
+    body["spec"]["sharedCounters"] = [
+        {"name": "s", "counters": {name: {"value": each} for name, each in whole.items()}}
+    ]
+    counters = {name: {"value": each} for name, each in taken.items()}
+    body["spec"]["devices"][0]["consumesCounters"] = [{"counterSet": "s", "counters": counters}]
+
+    assert rate(allocated("mig", driver=NVIDIA), of=(body,)) == 143
+
+
+def test_a_mig_instance_without_counters_counts_by_its_parent_or_its_profile() -> None:
+    parent, instance = (
+        nvidia("gpu", uuid="GPU-1"),
+        nvidia("mig", "mig", parentUUID="GPU-1", profile="1g.10gb"),
+    )
+    instance["metadata"]["name"] = "mig"
+    instance["spec"]["devices"][0]["capacity"] = {"memory": {"value": "20Gi"}}
+
+    assert rate(allocated("mig", driver=NVIDIA), of=(parent, instance)) == 250
+    assert rate(allocated("mig", driver=NVIDIA), of=(instance,)) == 143
+    instance["spec"]["devices"][0]["attributes"].pop("profile")
+    found = charge(allocated("mig", driver=NVIDIA), of=(instance,))
+    assert (found.rate_milli, found.doubt) == (
+        1000,
+        "nothing says which part of a device it is: it counts as a whole one",
+    )
+
+
+def test_the_model_of_a_mig_instance_is_that_of_its_card() -> None:
+    found = charge(allocated(driver=NVIDIA), of=(nvidia("gpu"),))
+
+    assert [each.model for each in found.gpus] == ["NVIDIA A100-SXM4-80GB"]
+
+
+@pytest.mark.parametrize(("driver", "kind", "is_gpu"), [
+    (NVIDIA, "gpu", True),
+    (NVIDIA, "mig", True),
+    (NVIDIA, "vfio", True),
+    (NVIDIA, "imex", False),
+    ("compute-domain.nvidia.com", "daemon", False),
+])  # fmt: skip
+def test_which_devices_of_nvidias_drivers_are_gpus(driver: str, kind: str, is_gpu: bool) -> None:
+    body = device_slice("d", driver=driver, attributes={"type": {"string": kind}})
+
+    found = charge(allocated("d", driver=driver), of=(body,))
+
+    assert bool(found.gpus) is is_gpu
+    assert found.unknown_drivers == ()
+
+
+def test_a_device_of_a_driver_without_a_rule_is_named_and_costs_nothing() -> None:
+    found = charge(allocated(driver="nic.example.com"), allocated(), of=(device_slice("gpu-0"),))
+
+    assert (found.rate_milli, found.unknown_drivers) == (1000, ("nic.example.com",))
+
+
+def test_admin_access_is_free_also_where_nothing_publishes_the_device() -> None:
+    looks = allocated(adminAccess=True)
+
+    assert [rate(looks, of=given) for given in ((device_slice("gpu-0"),), ())] == [0, 0]
+    assert len(charge(looks).gpus) == 1
+
+
+def test_a_device_that_nothing_publishes_counts_as_a_whole_one_with_a_doubt() -> None:
+    found = charge(allocated())
+
+    assert (found.rate_milli, found.gpus[0].is_unpublished) == (1000, True)
+    assert found.doubt == "no ResourceSlice has its device, which counts as a whole one with weight 1"
+
+
+def test_of_a_pool_the_newest_generation_counts() -> None:
+    old, new = device_slice("gpu-0", model="A100"), device_slice("gpu-0", model="H100")
+    new["metadata"]["name"], new["spec"]["pool"] = "new", {"name": "n1", "generation": 2}
+    found = pools(new, old)
+
+    assert found.find(DRIVER, "n1", "gpu-0") == pools(new).find(DRIVER, "n1", "gpu-0")
+    found.remove("new")
+    assert found.find(DRIVER, "n1", "gpu-0") == pools(old).find(DRIVER, "n1", "gpu-0")
+    found.remove(old["metadata"]["name"])
+    assert found.find(DRIVER, "n1", "gpu-0") is None
+
+
+DEVICE: Json = {
+    "attributes": {
+        "kind": {"string": "train"},
+        "cores": {"int": 64},
+        "shared": {"bool": True},
+        "other.example.com/zone": {"string": "a"},
+        f"{DRIVER}/rev": {"version": "1.2.0"},
+    },
+    "capacity": {"memory": {"value": "16Gi"}},
+}
+
+
+@pytest.mark.parametrize(("text", "holds"), [
+    ("kind = train", True),
+    ("kind = infer|train", True),
+    ("kind = infer", False),
+    ("kind != infer|mixed", True),
+    ("kind != train", False),
+    ("cores >= 64", True),
+    ("cores > 64", False),
+    ("cores = 64", True),
+    ("shared = true", True),
+    ("other.example.com/zone = a", True),
+    ("rev = 1.2.0", True),
+    ("absent = x", False),
+    ("absent != x", True),
+    ("absent > 1", False),
+    ("kind > 1", False),
+    ("capacity.memory >= 16Gi", True),
+    ("capacity.memory < 16Gi", False),
+    ("capacity.memory = 8Gi|16Gi", True),
+    ("capacity.absent > 0", False),
+])  # fmt: skip
+def test_a_comparison_holds_of_a_device_or_not(text: str, holds: bool) -> None:
+    found = pools(device_slice("gpu-0", **DEVICE)).find(DRIVER, "n1", "gpu-0")
+    comparison = read_comparison(text)
+
+    assert found is not None
+    assert comparison is not None
+    assert comparison.holds(found.device) is holds
+
+
+@pytest.mark.parametrize(
+    "text", ["", "kind", "kind = ", "= a", "kind ~ a", "cores > many", "a = b c", "a" * 300 + " = b"]
+)
+def test_other_texts_are_no_comparison(text: str) -> None:
+    assert read_comparison(text) is None
+
+
+def test_a_rule_of_an_administrator_replaces_the_one_that_is_built_in() -> None:
+    rules = rules_of((DriverRule(NVIDIA, where=(DeviceComparison("type", "=", ("gpu",)),)),))
+
+    assert rules[NVIDIA].model == "model"
+    assert rules["gpu.example.com"] == DriverRule("gpu.example.com")
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_shares_of_a_device_together_cost_no_less_than_what_they_consume(seed: int) -> None:
+    chance = random.Random(seed)
+    total = chance.randint(1, 10**6)
+    cuts = sorted(chance.sample(range(total + 1), min(total + 1, chance.randint(1, 6))))
+    parts = [after - before for before, after in zip([0, *cuts], [*cuts, total], strict=True)]
+    body = device_slice("gpu-0", allowMultipleAllocations=True, capacity={"memory": {"value": str(total)}})
+
+    rates = [
+        rate(allocated(shareID="s", consumedCapacity={"memory": str(each)}), of=(body,)) for each in parts
+    ]
+
+    assert all(each >= -(-1000 * part // total) for each, part in zip(rates, parts, strict=True))
+    assert sum(rates) >= 1000

@@ -1,0 +1,154 @@
+"""How many pods of an owner start together, by its own fields."""
+
+from typing import Any
+
+import pytest
+
+from timekeeper.core.gang_owners import GangOfOwner, contradictions, gang_of_owner, pod_sets
+
+Json = dict[str, Any]
+
+
+def template(labels: Json | None = None, **annotations: str) -> Json:
+    named = {f"bursar.dev/{name.replace('_', '-')}": value for name, value in annotations.items()}
+    return {"metadata": {"labels": labels or {}, "annotations": named}, "spec": {"containers": []}}
+
+
+def gang(group: str, kind: str, spec: Json, **metadata: Json) -> GangOfOwner | None:
+    owner = {"metadata": metadata, "spec": spec}
+    return gang_of_owner(pod_sets(group, kind, owner), owner)
+
+
+def size(group: str, kind: str, spec: Json, **metadata: Json) -> tuple[int, int, list[str]] | None:
+    """Size, minimum and the paths of the templates."""
+    found = gang(group, kind, spec, **metadata)
+    return (found.size, found.minimum, [each.at for each in found.sets]) if found else None
+
+
+def job(parallelism: int, completions: int | None = None, **more: Any) -> Json:
+    spec: Json = {"parallelism": parallelism, "template": template(), **more}
+    return spec | ({"completions": completions} if completions is not None else {})
+
+
+def replicated(name: str, replicas: int, parallelism: int, **more: Any) -> Json:
+    return {"name": name, "replicas": replicas, "template": {"spec": job(parallelism, parallelism)}, **more}
+
+
+def replicas(count: int) -> Json:
+    return {"replicas": count, "template": template()}
+
+
+def test_a_jobs_pods_are_those_that_run_at_once() -> None:
+    assert size("batch", "Job", job(8)) == (8, 8, ["spec.template"])
+    assert size("batch", "Job", job(8, 6)) == (6, 6, ["spec.template"])
+    assert size("batch", "Job", job(1)) is None
+    assert size("batch", "Job", job(4, 9)) is None  # others follow those that end
+    assert size("apps", "Deployment", job(4)) is None
+
+
+def test_a_jobsets_are_those_of_its_jobs_that_wait_for_no_other() -> None:
+    jobs = [replicated("a", 2, 4), replicated("b", 1, 2)]
+    at = "spec.replicatedJobs[{}].template.spec.template"
+    late = {"name": "c", "dependsOn": [{"name": "a", "status": "Ready"}]}
+
+    assert size("jobset.x-k8s.io", "JobSet", {"replicatedJobs": jobs}) == (
+        10,
+        10,
+        [at.format(0), at.format(1)],
+    )
+    more = [*jobs, replicated("c", 1, 7) | late]
+    assert size("jobset.x-k8s.io", "JobSet", {"replicatedJobs": more}) == (
+        10,
+        10,
+        [at.format(0), at.format(1)],
+    )
+    ordered = {"replicatedJobs": jobs, "startupPolicy": {"startupPolicyOrder": "InOrder"}}
+    assert size("jobset.x-k8s.io", "JobSet", ordered) == (8, 8, [at.format(0)])
+
+
+def test_a_leader_worker_sets_are_one_groups_unless_workers_come_later() -> None:
+    at = "spec.leaderWorkerTemplate"
+    group = {"size": 4, "workerTemplate": template()}
+    led = group | {"leaderTemplate": template()}
+    kind = "leaderworkerset.x-k8s.io", "LeaderWorkerSet"
+
+    assert size(*kind, {"replicas": 3, "leaderWorkerTemplate": group}) == (4, 4, [f"{at}.workerTemplate"])
+    both = [f"{at}.leaderTemplate", f"{at}.workerTemplate"]
+    assert size(*kind, {"leaderWorkerTemplate": led}) == (4, 4, both)
+    for each in (group, led):
+        assert size(*kind, {"leaderWorkerTemplate": each, "startupPolicy": "LeaderReady"}) is None
+        exclusive = {"leaderworkerset.sigs.k8s.io/exclusive-topology": "rack"}
+        assert size(*kind, {"leaderWorkerTemplate": each}, annotations=exclusive) is None
+
+
+def test_a_kubeflow_jobs_are_those_of_all_its_replicas() -> None:
+    kind = "kubeflow.org", "PyTorchJob"
+    specs = {"Master": replicas(1), "Worker": replicas(7)}
+    at = ["spec.pytorchReplicaSpecs.Master.template", "spec.pytorchReplicaSpecs.Worker.template"]
+
+    assert size(*kind, {"pytorchReplicaSpecs": specs}) == (8, 8, at)
+    elastic = {"pytorchReplicaSpecs": specs, "elasticPolicy": {"minReplicas": 3, "maxReplicas": 7}}
+    assert size(*kind, elastic) == (8, 4, at)
+    launched = {"mpiReplicaSpecs": {"Launcher": replicas(1), "Worker": replicas(4)}}
+    assert (size("kubeflow.org", "MPIJob", launched) or (0,))[0] == 5
+    waits = launched | {"launcherCreationPolicy": "WaitForWorkersReady"}
+    assert size("kubeflow.org", "MPIJob", waits) == (4, 4, ["spec.mpiReplicaSpecs.Worker.template"])
+
+
+def test_a_ray_clusters_are_its_head_and_workers_unless_it_is_scaled() -> None:
+    workers = {"replicas": 2, "numOfHosts": 3, "template": template()}
+    spec = {"headGroupSpec": {"template": template()}, "workerGroupSpecs": [workers]}
+    at = ["spec.headGroupSpec.template", "spec.workerGroupSpecs[0].template"]
+
+    assert size("ray.io", "RayCluster", spec) == (7, 7, at)
+    assert size("ray.io", "RayCluster", spec | {"enableInTreeAutoscaling": True}) is None
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"labels": {"kueue.x-k8s.io/queue-name": "q"}},
+        {"labels": {"kai.scheduler/queue": "q"}},
+        {"annotations": {"scheduling.k8s.io/group-name": "g"}},
+    ],
+)
+def test_an_owner_that_another_system_starts_is_left_to_it(metadata: Json) -> None:
+    assert gang("batch", "Job", job(4), **metadata) is None
+    assert gang("batch", "Job", {"parallelism": 4, "template": {**template(), "metadata": metadata}}) is None
+
+
+def test_what_the_user_or_the_owners_owner_says_counts() -> None:
+    assert gang("batch", "Job", job(4, template=template(gang_size="4"))) is None
+    assert gang("batch", "Job", job(4, template=template(gang="a", gang_size="8"))) is None
+    of_jobset = template({"jobset.sigs.k8s.io/jobset-name": "a"})
+    assert gang("batch", "Job", job(4, template=of_jobset)) is None
+
+
+@pytest.mark.parametrize(
+    ("said", "labels", "expected"),
+    [
+        ({"gang_size": "4"}, {}, ""),
+        ({"gang_size": "3"}, {}, "this Job creates 4 pods of the template, which would start together"),
+        ({"gang": "a", "gang_size": "3"}, {}, "this Job creates 4 pods of the template"),
+        ({"gang_size": "5"}, {}, "this Job creates 4 pods with GPUs, so the gang would wait for ever"),
+        ({"gang": "a", "gang_size": "5"}, {}, ""),  # another Job may have the fifth
+        ({"gang_size": "5"}, {"jobset.sigs.k8s.io/jobset-name": "a"}, ""),
+    ],
+)
+def test_a_size_that_the_owner_contradicts_is_refused(said: Json, labels: Json, expected: str) -> None:
+    owner = {"metadata": {}, "spec": job(4, template=template(labels, **said))}
+
+    found = [each.sentence() for each in contradictions("Job", pod_sets("batch", "Job", owner), owner)]
+
+    assert len(found) == bool(expected)
+    at = "spec.template.metadata.annotations[bursar.dev/gang-size]: "
+    assert not expected or found[0].startswith(at + expected)
+
+
+def test_a_size_beside_another_systems_mark_on_the_owner_is_refused() -> None:
+    labels = {"kueue.x-k8s.io/queue-name": "q"}
+    owner = {"metadata": {"labels": labels}, "spec": job(4, template=template(gang_size="4"))}
+
+    (found,) = contradictions("Job", pod_sets("batch", "Job", owner), owner)
+
+    assert "metadata.labels[kueue.x-k8s.io/queue-name] of this Job leaves the start" in found.sentence()

@@ -1,0 +1,136 @@
+"""Which pods start together: by our annotations, and by the marks of others."""
+
+from typing import Any
+
+import pytest
+
+from timekeeper.core.gangs import Gang, gang_of, gang_violations, held_gang
+
+Json = dict[str, Any]
+SIZE = "bursar.dev/gang-size"
+AT = "metadata.annotations"
+MINIMUM = "bursar.dev/gang-minimum"
+
+
+def pod(labels: Json | None = None, spec: Json | None = None, **annotations: str) -> Json:
+    named = {
+        {"gang": "bursar.dev/gang", "size": SIZE, "minimum": MINIMUM}.get(name, name): value
+        for name, value in annotations.items()
+    }
+    return {"metadata": {"annotations": named, "labels": labels or {}}, "spec": spec or {}}
+
+
+def test_our_annotations_make_a_gang() -> None:
+    assert gang_of(pod(gang="train", size="4")) == Gang("bursar", "train", 4, 4)
+    assert gang_of(pod(gang="train", size="4", minimum="2")) == Gang("bursar", "train", 4, 2)
+
+
+@pytest.mark.parametrize(
+    ("labels", "spec", "expected"),
+    [
+        ({"scheduling.x-k8s.io/pod-group": "a"}, {}, Gang("coscheduling", "a", 3, 3)),
+        ({}, {"schedulingGroup": {"podGroupName": "a"}}, Gang("podgroup", "a", 3, 3)),
+        ({"jobset.sigs.k8s.io/jobset-name": "a"}, {}, Gang("jobset", "a", 3, 3)),
+        ({"training.kubeflow.org/job-name": "a"}, {}, Gang("kubeflow", "a", 3, 3)),
+        ({"ray.io/cluster": "a"}, {}, Gang("ray", "a", 3, 3)),
+        (
+            {"leaderworkerset.sigs.k8s.io/name": "a", "leaderworkerset.sigs.k8s.io/group-index": "1"},
+            {},
+            Gang("leaderworkerset", "a-1", 3, 3),
+        ),
+    ],
+)
+def test_a_size_makes_a_gang_of_the_pods_of_another_groups_name(
+    labels: Json, spec: Json, expected: Gang
+) -> None:
+    assert gang_of(pod(labels, spec, size="3")) == expected
+    assert gang_of(pod(labels, spec)) is None  # most such pods start one by one
+
+
+@pytest.mark.parametrize("kind", ["Job", "StatefulSet"])
+def test_a_size_makes_a_gang_of_the_pods_of_a_controller(kind: str) -> None:
+    by = {"kind": kind, "name": "train", "controller": True}
+    pods = [pod({"ray.io/cluster": "a"}, size="3"), pod(size="3"), pod(size="3"), pod(size="3")]
+    for each, reference in zip(pods, (by, by, by | {"controller": False}, by | {"kind": "Pod"}), strict=True):
+        each["metadata"]["ownerReferences"] = [reference]
+
+    assert [gang_of(each) for each in pods] == [
+        Gang("ray", "a", 3, 3),
+        Gang(kind.lower(), "train", 3, 3),
+        None,
+        None,
+    ]
+
+
+def test_coschedulings_older_labels_say_how_many_start_together() -> None:
+    labels = {
+        "pod-group.scheduling.sigs.k8s.io/name": "a",
+        "pod-group.scheduling.sigs.k8s.io/min-available": "3",
+    }
+
+    assert gang_of(pod(labels)) == Gang("coscheduling", "a", 3, 3)
+    assert gang_of(pod(labels, size="5")) == Gang("coscheduling", "a", 5, 3)
+
+
+@pytest.mark.parametrize(
+    ("labels", "annotations"),
+    [
+        ({"kueue.x-k8s.io/queue-name": "q"}, {}),
+        ({"kueue.x-k8s.io/pod-group-name": "g"}, {}),
+        ({}, {"scheduling.k8s.io/group-name": "g"}),
+        ({}, {"pod-group-name": "g"}),
+    ],
+)
+def test_a_gang_of_another_system_is_left_to_it_and_not_named_twice(labels: Json, annotations: Json) -> None:
+    assert gang_of(pod({"ray.io/cluster": "a"} | labels, None, **annotations)) is None
+    marked = pod(labels, None, gang="a", size="2", **annotations)
+
+    assert gang_of(marked) is None
+    (violation,) = gang_violations(marked)
+    assert "leaves the start of these pods to another system" in violation.sentence()
+
+
+@pytest.mark.parametrize(
+    ("annotations", "said"),
+    [
+        ({"gang": "a"}, f"metadata.annotations[{SIZE}]: a gang needs its number of pods"),
+        ({"gang": "a", "size": "0"}, f'{AT}[{SIZE}]: this is no number of pods, got "0"'),
+        (
+            {"gang": "a", "size": "many"},
+            f'{AT}[{SIZE}]: this is no number of pods, got "many"',
+        ),
+        ({"gang": "a", "size": "٣"}, f"{AT}[{SIZE}]: this is no number of pods"),
+        (
+            {"gang": "a", "size": "1025"},
+            f'{AT}[{SIZE}]: this is no number of pods, got "1025"',
+        ),
+        (
+            {"gang": "a", "size": "2", "minimum": "3"},
+            f"metadata.annotations[{MINIMUM}]: more pods are to start at least than the gang has",
+        ),
+        (
+            {"gang": "no name", "size": "2"},
+            f"{AT}[bursar.dev/gang]: this is no name",
+        ),
+        ({"size": "2"}, f"metadata.annotations[{SIZE}]: the pod names no gang"),
+    ],
+)
+def test_a_contradiction_is_refused_with_its_field(annotations: Json, said: str) -> None:
+    (violation,) = gang_violations(pod(**annotations))
+
+    assert violation.sentence().startswith(said)
+    assert "; allowed: " in violation.sentence()
+    assert gang_of(pod(**annotations)) is None
+
+
+@pytest.mark.parametrize("held", ["budget", "turn"])
+def test_only_pods_that_were_created_with_the_gate_start_together(held: str) -> None:
+    assert held_gang(pod(gang="a", size="2")) is None
+    assert held_gang(pod(None, None, gang="a", size="2", **{"bursar.dev/held": held})) == Gang(
+        "bursar", "a", 2, 2
+    )
+
+
+def test_a_pod_without_any_mark_is_of_no_gang() -> None:
+    assert gang_of({}) is None
+    assert list(gang_violations({"metadata": {"annotations": {"bursar.dev/policy": "binpack"}}})) == []

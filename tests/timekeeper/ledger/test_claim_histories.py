@@ -1,0 +1,52 @@
+"""Whatever happens to claims, their pods, slices, watches and the settler: the ledger has the sessions that
+an independent oracle computes from the same events, no unit more or less."""
+
+import os
+import random
+
+import pytest
+
+from tests.postgresql import fresh_postgresql
+from tests.support.profile import examples
+from tests.timekeeper.claim_histories import Batch
+from tests.timekeeper.worlds import Town
+from timekeeper.operations.audit.audit import audit
+from timekeeper.operations.audit.finding import Finding
+from timekeeper.store.engine.upgrade import snapshot
+
+pytestmark = pytest.mark.untraced
+
+LIVES, STEPS = 20, 160  # a batch
+BATCHES = {"sqlite": examples(12, soak=420), "postgresql": examples(3, soak=80)}  # 300 lives, and 10,000
+
+
+def lived(town: Town, seed: int) -> None:
+    """One batch, and what an audit finds of it."""
+    chance = random.Random(seed)
+    batch = Batch(town, chance, LIVES, calm=seed % 3 == 0)
+    batch.live(STEPS)
+    batch.settle()
+    assert batch.oracle.charges
+    findings: list[Finding] = []
+    with snapshot(town.store) as connection:
+        audit(connection, town.clock(), findings.append)
+    assert findings == []
+
+
+@pytest.mark.timeout(14_400)
+@pytest.mark.parametrize("kind", BATCHES)
+def test_the_ledger_has_the_sessions_that_the_oracle_computes(
+    kind: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    seed = int(os.environ.get("BURSAR_SEED") or random.SystemRandom().randrange(10**9))
+    print(f"seed {seed}")
+    for number in range(seed, seed + BATCHES[kind]):
+        if kind == "sqlite":
+            town = Town(tmp_path_factory.mktemp("batch"))
+            lived(town, number)
+            town.close()
+            continue
+        with fresh_postgresql() as url:
+            town = Town(url)
+            lived(town, number)
+            town.close()

@@ -1,0 +1,117 @@
+"""Messages on device claims and on the pods that use them, which become their Events."""
+
+import pytest
+
+from tests.timekeeper.claims import allocated, device_claim, device_slice
+from tests.timekeeper.ledger.test_claims import pod
+from tests.timekeeper.worlds import HOUR, MINUTE, SECOND, T0, Json, Town, budgets
+
+ONE_DATABASE = "decisions about values"
+CLAIMS = "resourceclaims"
+SLICE = ("resourceslices", device_slice("gpu-0"))
+
+
+def held(*pods: str, device: str = "gpu-0") -> Json:
+    """The claim ``c`` since T0, reserved for these pods."""
+    claim = device_claim("c", allocated(device), at_ms=T0, pods=tuple(f"uid-{each}" for each in pods))
+    for entry, name in zip(claim["status"].get("reservedFor", ()), pods, strict=True):
+        entry["name"] = name
+    return claim
+
+
+def told(town: Town) -> list[tuple[str, str, str, str]]:
+    """Of each message: the object's kind, name and UID, and the reason; they are forgotten then."""
+    found: list[tuple[str, str, str, str]] = [
+        (each.kind, each.name, each.uid, each.reason) for each in town.claim_notices
+    ]
+    town.claim_notices.clear()
+    return found
+
+
+def pass_time(town: Town, ms: int) -> None:
+    town.clock.turn(ms)
+    town.quiet(CLAIMS)
+    town.tick()
+
+
+def both(reason: str) -> list[tuple[str, str, str, str]]:
+    return [("ResourceClaim", "c", "claim-c", reason), ("Pod", "p", "uid-p", reason)]
+
+
+@pytest.fixture
+def holding(town: Town) -> Town:
+    """The claim of a running pod, in a namespace with an hour's budget."""
+    town.begin(SLICE, (CLAIMS, device_claim()), ("configmaps", budgets(team_a="gpuHours: 1\nwarnAt: 0.5")))
+    town.hear("pods", pod())
+    town.change(CLAIMS, held("p"))
+    return town
+
+
+def test_a_claim_with_a_certain_rate_says_nothing(holding: Town) -> None:
+    pass_time(holding, 5 * MINUTE)
+
+    assert told(holding) == []
+
+
+def test_a_device_that_no_slice_describes_is_named_on_the_claim_and_its_pods(town: Town) -> None:
+    town.begin(SLICE, (CLAIMS, device_claim()))
+    town.change(CLAIMS, held("p", device="gone"))
+    pass_time(town, 6 * SECOND)
+
+    message = town.claim_notices[0].message
+    assert told(town) == both("ClaimRateAssumed")
+    assert message == (
+        "Claim c is charged at the rate 1, which is not certain: no ResourceSlice has its device, which"
+        " counts as a whole one with weight 1."
+    )
+    pass_time(town, MINUTE)
+    assert told(town) == [], "once"
+
+
+def test_a_claim_that_is_reserved_for_no_pod_is_named_once(holding: Town) -> None:
+    holding.change(CLAIMS, held())
+    assert told(holding) == [], "its next pod may be about to come"
+
+    pass_time(holding, 2 * MINUTE)
+    assert told(holding) == both("ClaimUnused")[:1]
+    pass_time(holding, 2 * MINUTE)
+    assert told(holding) == []
+
+    holding.change(CLAIMS, held("p"))
+    holding.change(CLAIMS, held())
+    pass_time(holding, 2 * MINUTE)
+    assert told(holding) == both("ClaimUnused")[:1], "again"
+
+
+def test_the_claim_and_the_bound_pods_read_what_becomes_of_the_budget(holding: Town) -> None:
+    pass_time(holding, 40 * MINUTE)
+    assert told(holding) == both("BudgetNearlyUsed")
+
+    pass_time(holding, HOUR)
+    message, kind = holding.claim_notices[0].message, holding.claim_notices[0].type
+    assert told(holding) == both("OverBudget")
+    assert "Namespace team-a has used or reserved" in message
+    assert kind == "Warning"
+
+
+def test_pods_that_ended_or_have_no_node_and_other_namespaces_read_nothing(holding: Town) -> None:
+    holding.hear("pods", pod("done", ended_ms=T0 + 2 * MINUTE))
+    holding.hear("pods", pod("waits", on=""))
+    other = pod("other")
+    other["metadata"]["namespace"] = "team-b"
+    holding.hear("pods", other)
+    holding.hear("pods", pod("gone"))
+    holding.change("pods", pod("gone"), deleted=True)
+
+    pass_time(holding, 2 * HOUR)
+
+    assert told(holding) == both("OverBudget")
+
+
+def test_an_event_names_the_claim_as_kubernetes_does(holding: Town) -> None:
+    pass_time(holding, 2 * HOUR)
+
+    claim, of_pod = (each.regarding for each in holding.claim_notices)
+    where = {"namespace": "team-a", "name": "c", "uid": "claim-c"}
+    assert claim == {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", **where}
+    assert of_pod == {**claim, "apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "uid-p"}

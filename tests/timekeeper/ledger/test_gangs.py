@@ -1,0 +1,354 @@
+"""Gangs at the releaser: paid together, released in one step, and gone on with where another was killed. Real
+database and settler, an API server of dicts; the extender's part is a few lines."""
+
+import copy
+import itertools
+import json
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from tests.timekeeper.clocks import iso
+from tests.timekeeper.ledger.test_holding import HOLD, Holding, held_pod
+from tests.timekeeper.worlds import GPU, HOUR, MINUTE, SECOND, T0, Json, Town, budgets, gpu_pod, placement
+from timekeeper.accounts.held.gangs import (
+    AskForCards,
+    GangMember,
+    OpenGates,
+    WaitFor,
+    WaitingGang,
+    let_go,
+    next_step,
+)
+from timekeeper.core.gangs import Gang
+from timekeeper.runtime.api_server import Answered
+from timekeeper.settler.gang_starts import AGAIN_MS, GangAnswer, GangStarts
+from timekeeper.settler.releaser import MANY_UNTRIED, MAX_AT_ONCE, Releaser
+
+ONE_DATABASE = "decisions about values; test_holding has the same releaser"
+
+DEADLINE_MS = 60 * SECOND
+
+
+def member(name: str, size: int = 3, gang: str = "g", how: str = "turn", **fields: Any) -> Json:
+    """A held pod of a gang, with whole cards unless the fields say else."""
+    raw = held_pod(name, how=how, **fields)
+    raw["metadata"]["annotations"] |= {"bursar.dev/gang": gang, "bursar.dev/gang-size": str(size)}
+    return raw
+
+
+class Gangs(Holding):
+    """``fits``: whether there are cards for all that the extender is asked for."""
+
+    fits = True
+
+    def new_releaser(self, at_once: int = 1) -> Releaser:
+        super().new_releaser()  # the quiet time passes
+        self.asked: list[int] = []
+        self.told: list[str] = []
+        self.told_of: list[tuple[Any, str]] = []  # Events on controllers
+        starts = GangStarts(
+            self.reserve,
+            lambda _namespace, _name, _uid, _reason, note: self.told.append(note),
+            self.town.clock,
+            self.decisions.append,
+            submit=self.submit,
+            deadline_ms=DEADLINE_MS,
+            report_on=lambda regarding, _reason, note: self.told_of.append((dict(regarding), note)),
+        )
+        settler = self.town.settler
+        made = Releaser(
+            self.town.store,
+            settler.epoch,
+            self.patch,
+            lambda _namespace, name, _uid, reason, _note: self.events.append((name, reason)),
+            lambda: settler.held,
+            self.town.clock,
+            self.decisions.append,
+            reserved=settler.reserve,
+            gangs=starts,
+        )
+        self.town.clock.turn(3_000)
+        return made
+
+    @staticmethod
+    def submit(call: Callable[[], GangAnswer]) -> "Future[GangAnswer]":
+        done: Future[GangAnswer] = Future()
+        done.set_result(call())
+        return done
+
+    def reserve(self, asked: AskForCards, epoch: int, until_ms: int) -> GangAnswer:
+        self.asked.append(len(asked.uids))
+        if not self.fits:
+            return GangAnswer(0, "2 of 3 members fit; 1 cards missing")
+        for raw in self.pods():
+            if raw["metadata"]["uid"] in asked.uids:
+                has_cards = reserved(raw, epoch, until_ms, self.town.clock())
+                self.town.hear("pods", has_cards, unheard=not self.hears)
+        return GangAnswer(len(asked.uids))
+
+    def steps(self, count: int = 4) -> list[list[str]]:
+        """What each of these steps released, half a second apart, with a tick before each."""
+        found = []
+        for _ in range(count):
+            self.town.tick()
+            found.append(self.step())
+            self.town.clock.turn(500)
+        return found
+
+
+def reserved(raw: Json, epoch: int, until_ms: int, now_ms: int) -> Json:
+    """The pod with cards reserved for it."""
+    said = json.loads(placement()) | {
+        "node": "n1",
+        "until": iso(until_ms),
+        "free": iso(now_ms),
+        "epoch": epoch,
+    }
+    after = copy.deepcopy(raw)
+    condition = {
+        "type": "bursar.dev/CardsHeld",
+        "status": "True",
+        "reason": "Gang",
+        "message": json.dumps(said),
+    }
+    after["status"]["conditions"] = [condition | {"lastTransitionTime": iso(now_ms // 1000 * 1000)}]
+    return after
+
+
+@pytest.fixture
+def gangs(town: Town) -> Gangs:
+    return Gangs(town)
+
+
+def test_a_gang_is_released_in_one_step_once_it_has_cards_for_all(gangs: Gangs) -> None:
+    gangs.begin(member("a"), member("b"))
+    assert gangs.steps() == [[]] * 4
+    assert gangs.asked == []
+    assert gangs.told[-1] == "Gang g starts whole: 2 of 3 members exist."
+
+    gangs.fits = False
+    gangs.town.hear("pods", member("c"))
+    assert gangs.steps() == [[]] * 4
+    assert gangs.told[-1] == "Gang g starts whole: 3 of 3 members exist; 2 of 3 members fit; 1 cards missing."
+
+    gangs.fits = True
+    gangs.town.clock.turn(AGAIN_MS)
+    assert gangs.steps() == [[], ["a", "b", "c"], [], []]
+
+
+def test_what_a_gang_waits_for_is_in_the_explanation(gangs: Gangs) -> None:
+    gangs.begin(member("a"))
+    gangs.steps()
+
+    (decision,) = [each for each in gangs.decisions if each.kind == "gang"]
+    assert decision.figures == {
+        "message": "Gang g starts whole: 1 of 3 members exist.",
+        "size": 3,
+        "exist": 1,
+        "bound": 0,
+    }
+
+
+@pytest.mark.parametrize("how", ["turn", "budget"])
+def test_a_budget_that_pays_for_two_of_three_releases_none(gangs: Gangs, how: str) -> None:
+    """Ten minutes of a card for each: 0.4 hours pay for two, and 0.5 for three."""
+    pods = [member(name, how=how, created_ms=T0 - HOUR) for name in "abc"]
+    gangs.begin(*pods, team_a=HOLD.format(hours=0.4))
+    assert gangs.steps() == [[]] * 4
+    assert gangs.asked == []
+    assert gangs.told[-1] == (
+        "Gang g starts whole: 3 of 3 members exist; the budget cannot pay all of them now."
+    )
+
+    gangs.town.change("configmaps", budgets(team_a=HOLD.format(hours=0.5)))
+
+    assert ["a", "b", "c"] in gangs.steps()
+    gangs.town.tick()
+    account = gangs.town.get("/v1/balances/team-a").get_json()
+    assert account["reserved"] == (3 * GPU * 10 * MINUTE if how == "budget" else 0)
+
+
+def test_no_limit_of_single_releases_splits_a_gang(gangs: Gangs) -> None:
+    """Neither how many are released at once, nor how many pods kube-scheduler has to try."""
+    count = MAX_AT_ONCE + 5
+    others = [gpu_pod(f"u{at}", node="", percent=1) for at in range(MANY_UNTRIED + 1)]
+    pods = [member(f"m{at:02}", count, percent=1) for at in range(count)]
+    gangs.begin(*others, *pods, held_pod("single", how="turn", percent=1))
+
+    found = gangs.steps()
+
+    assert [len(each) for each in found] == [0, count, 0, 0]  # and none is released singly meanwhile
+
+
+def test_a_releaser_that_is_killed_between_two_gates_is_followed_by_one_that_goes_on(gangs: Gangs) -> None:
+    gangs.begin(*(member(name) for name in "abc"))
+    assert gangs.steps(1) == [[]]
+    first = gangs.pods()[0]
+    opened = copy.deepcopy(first)
+    opened["spec"]["schedulingGates"] = []
+    gangs.town.hear("pods", opened)  # and the process is gone
+
+    gangs.restart()
+
+    assert gangs.steps(1) == [["b", "c"]]
+    assert gangs.asked == []
+
+
+def test_gates_that_the_api_server_does_not_remove_are_tried_again(gangs: Gangs) -> None:
+    gangs.begin(*(member(name) for name in "abc"))
+    gangs.steps(1)
+    gangs.refuses = Answered(500, {"message": "away"})
+    assert gangs.steps(1) == [[]]
+    gangs.refuses = None
+
+    gangs.town.clock.turn(30 * SECOND)
+
+    assert ["a", "b", "c"] in gangs.steps(10)
+
+
+def test_members_that_say_different_sizes_start_none(gangs: Gangs) -> None:
+    gangs.begin(member("a", 2), member("b", 3), member("c", 3))
+
+    assert gangs.steps() == [[]] * 4
+    assert gangs.told[-1] == (
+        "Gang g starts whole: metadata.annotations[bursar.dev/gang-size]: its members say 2 and 3;"
+        " allowed: one number for all."
+    )
+
+
+def test_a_gang_without_cards_keeps_no_single_pod_of_its_namespace_waiting(gangs: Gangs) -> None:
+    gangs.fits = False
+    pods = [member(name, 2, created_ms=T0 - HOUR) for name in "ab"]
+    gangs.begin(*pods, held_pod("single", created_ms=T0), team_a=HOLD.format(hours=0.4))
+
+    assert ["single"] in gangs.steps()
+
+
+def test_a_gang_that_no_grant_can_pay_keeps_no_single_pod_waiting(gangs: Gangs) -> None:
+    pods = [member(name, created_ms=T0 - HOUR) for name in "abc"]
+    gangs.begin(*pods, held_pod("single", created_ms=T0), team_a=HOLD.format(hours=0.4))
+
+    assert ["single"] in gangs.steps()
+    assert gangs.asked == []
+
+
+def test_no_single_pod_takes_what_a_gang_is_about_to_use(gangs: Gangs) -> None:
+    """It pays for three: two that have cards reserved, and one more, but not for four."""
+    pods = [member(name, 2, how="budget", created_ms=T0 - HOUR) for name in "ab"]
+    gangs.begin(*pods, held_pod("c"), held_pod("d"), team_a=HOLD.format(hours=0.6))
+
+    gangs.hears = False  # the watch is late
+
+    meanwhile = gangs.steps()
+    gangs.hears = True
+
+    assert meanwhile == [["c"], [], [], []]
+    assert ["a", "b"] in gangs.steps(10)
+
+
+def test_a_start_that_came_to_nothing_is_tried_again_later_each_time(gangs: Gangs) -> None:
+    """kube-scheduler binds none of them: nothing is evicted, and all have no gate any more."""
+    gangs.begin(*(member(name) for name in "abc"))
+    starts, at = [], gangs.town.clock()
+    while gangs.town.clock() < at + 20 * MINUTE:
+        before = len(gangs.asked)
+        gangs.steps(1)
+        if len(gangs.asked) > before:
+            starts.append((gangs.town.clock() - at) // SECOND)
+        gangs.town.clock.turn(2_500)
+
+    pauses = [later - earlier - DEADLINE_MS // SECOND for earlier, later in itertools.pairwise(starts)]
+    assert [round(each, -1) for each in pauses[:4]] == [20, 30, 60, 120], starts
+
+
+def test_a_gang_of_which_another_gate_keeps_a_pod_reserves_nothing(gangs: Gangs) -> None:
+    gangs.begin(member("a"), member("b"), member("c", others=True))
+
+    assert gangs.steps() == [[]] * 4
+    assert gangs.asked == []
+    assert gangs.told[-1].endswith("3 of 3 members exist; another scheduling gate keeps c.")
+
+
+def test_a_gangs_controller_gets_the_event_once(gangs: Gangs) -> None:
+    reference = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "u-1", "controller": True}
+    pods = [member("a"), member("b"), member("c")]
+    for each in pods:
+        each["metadata"]["ownerReferences"] = [reference]
+    gangs.fits = False
+    gangs.begin(*pods)
+    gangs.steps()
+
+    regarding = {key: value for key, value in reference.items() if key != "controller"}
+    waits = "Gang g starts whole: 3 of 3 members exist; 2 of 3 members fit; 1 cards missing."
+    assert gangs.told_of.count(({**regarding, "namespace": "team-a"}, waits)) == 1
+
+
+def of(*members: GangMember, size: int = 3, minimum: int = 0, was_whole: bool = False) -> WaitingGang:
+    return WaitingGang("team-a", Gang("bursar", "g", size, minimum or size), members, was_whole=was_whole)
+
+
+def at(name: str, *, bound: bool = False, gated: bool = True, until: int = 0, epoch: int = 1) -> GangMember:
+    """A member with a reservation that lasts a minute until then."""
+    has = (epoch, until - DEADLINE_MS, until) if until else (0, 0, 0)
+    return GangMember(name, name, T0, bound, gated and not bound, *has)
+
+
+SOON, LATER = T0 + 10 * SECOND, T0 + 50 * SECOND
+_BC = at("b", until=SOON), at("c", until=SOON)
+
+
+@pytest.mark.parametrize(
+    ("gang", "expected"),
+    [
+        (of(at("a"), at("b")), WaitFor("2 of 3 members exist")),
+        (of(at("a"), at("b"), at("c")), AskForCards(("a", "b", "c"), 3)),
+        (of(at("a"), at("b"), minimum=2), AskForCards(("a", "b"), 2)),
+        (of(at("a"), at("b"), at("c"), at("d")), AskForCards(("a", "b", "c"), 3)),
+        (of(*(at(name, until=LATER) for name in "abc")), OpenGates(("a", "b", "c"))),
+        # too little time is left for kube-scheduler
+        (of(*(at(name, until=SOON) for name in "abc")), AskForCards(("a", "b", "c"), 3)),
+        # the extender was killed between two of them
+        (of(at("a", until=LATER), at("b", until=LATER), at("c")), AskForCards(("a", "b", "c"), 3)),
+        # of two decisions
+        (
+            of(at("a", until=LATER, epoch=2), at("b", until=LATER), at("c", until=LATER)),
+            AskForCards(("a", "b", "c"), 3),
+        ),
+        # begun: it goes on, however little time is left
+        (
+            of(at("a", until=SOON, gated=False), at("b", until=SOON), at("c", until=SOON)),
+            OpenGates(("b", "c")),
+        ),
+        (
+            of(at("a", until=SOON, bound=True), at("b", until=SOON), at("c", until=SOON)),
+            OpenGates(("b", "c")),
+        ),
+        # one that ran whole gets a new member in
+        (of(at("a", bound=True), at("b", bound=True), at("c"), was_whole=True), AskForCards(("c",), 1)),
+        # of which one has ended well
+        (of(at("a", bound=True), at("c"), was_whole=True), AskForCards(("c",), 1)),
+    ],
+)
+def test_the_next_step_of_a_gang(gang: WaitingGang, expected: object) -> None:
+    assert next_step(gang, T0) == expected
+
+
+def test_a_gang_of_which_too_few_have_a_node_in_time_is_evicted_whole_and_not_asked_for_before() -> None:
+    ended = T0 - 6 * SECOND
+    part = of(
+        at("a", bound=True, until=ended), at("b", bound=True, until=ended), at("c", gated=False, until=ended)
+    )
+
+    assert let_go(part, T0) == ("a", "b")
+    assert isinstance(next_step(part, T0), WaitFor)
+    assert let_go(part, ended + SECOND) == ()  # a late binding may not be seen yet
+    enough = of(at("a", bound=True, until=ended), at("b", until=ended), size=2, minimum=1)
+    assert let_go(enough, T0) == ()
+
+
+def test_a_gang_that_ran_whole_is_not_evicted_when_it_loses_a_pod() -> None:
+    ended = T0 - 6 * SECOND
+    assert let_go(of(at("a", bound=True, until=ended), at("b"), size=2, was_whole=True), T0) == ()

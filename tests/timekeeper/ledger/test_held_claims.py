@@ -1,0 +1,241 @@
+"""Pods with device claims before they are bound: they reserve what admission counted, and those of which it
+did not know what they ask for are judged once that is known. Real database and settler, a clock by hand."""
+
+from typing import Any
+
+import pytest
+
+from tests import worlds
+from tests.timekeeper.claims import allocated, device_claim, device_slice
+from tests.timekeeper.clocks import iso
+from tests.timekeeper.ledger.test_holding import GATE, HOLD, LOOKAHEAD, Holding, balance
+from tests.timekeeper.worlds import GPU, HOUR, SECOND, T0, Json, Town, budgets
+from timekeeper.accounts.pods import read_charged_pod
+from timekeeper.settler.cluster.cluster_state import ItemChanged, WatchUpdate
+
+ONE_DATABASE = "decisions about values; test_holding stores the same"
+
+SPENT = HOLD.format(hours=0)
+
+
+def claiming(
+    name: str = "p", *, claims: str = "2", how: str = "budget", node: str = "", **fields: Any
+) -> Json:
+    """A pod as the webhook makes it, with a claim of template ``it``, behind the gate unless it is bound."""
+    raw = worlds.pod(worlds.container(), resourceClaims=[{"name": "c", "resourceClaimTemplateName": "it"}])
+    raw["metadata"] |= {
+        "name": name,
+        "namespace": "team-a",
+        "uid": f"uid-{name}",
+        "creationTimestamp": iso(T0 - HOUR),
+        "labels": {"bursar.dev/governed": "true"},
+        "annotations": {
+            "bursar.dev/claims": claims,
+            "bursar.dev/standing": "OVER_BUDGET",
+            "bursar.dev/held": how,
+        },
+    }
+    raw["spec"] |= {"schedulerName": "default-scheduler", **fields}
+    raw["spec"] |= {"nodeName": node} if node else {"schedulingGates": [GATE]}
+    return raw
+
+
+def device_class(name: str, driver: str) -> Json:
+    """A DeviceClass."""
+    selector = {"cel": {"expression": f'device.driver == "{driver}"'}}
+    return {"metadata": {"name": name, "uid": name}, "spec": {"selectors": [selector]}}
+
+
+def template(device: str = "gpu", count: int = 2) -> Json:
+    """The template ``it``."""
+    one = {"name": "r", "exactly": {"deviceClassName": device, "count": count}}
+    metadata = {"name": "it", "namespace": "team-a", "uid": "it"}
+    return {"metadata": metadata, "spec": {"spec": {"devices": {"requests": [one]}}}}
+
+
+def settings(**data: str) -> Json:
+    """What an administrator says of device classes."""
+    return {"metadata": {"name": "bursar-device-classes", "uid": "classes"}, "data": data}
+
+
+@pytest.fixture
+def holding(town: Town) -> Holding:
+    return Holding(town)
+
+
+def begin(holding: Holding, *pods: Json, entry: str) -> Town:
+    """The classes are there, and no template."""
+    holding.begin(*pods, team_a=entry)
+    holding.town.hear("deviceclasses", device_class("gpu", "gpu.nvidia.com"))
+    holding.town.hear("deviceclasses", device_class("nic", "nic.example.com"))
+    holding.town.change("configmaps", settings(noGPUDrivers="nic.example.com"))
+    return holding.town
+
+
+def test_a_held_pod_waits_for_the_budget_and_reserves_its_gpus_until_it_is_bound(holding: Holding) -> None:
+    town = begin(holding, claiming(), entry=SPENT)
+    assert holding.step() == []
+
+    town.change("configmaps", budgets(team_a=HOLD.format(hours=1)))
+    assert holding.step() == ["p"]
+    town.tick()
+    reserved = balance(town)["reserved"]
+    town.change("pods", claiming(node="n1"))
+
+    assert reserved == 2 * GPU * LOOKAHEAD
+    assert balance(town)["reserved"] == 0
+    town.advance(HOUR)
+    assert balance(town)["pending"] == balance(town)["posted"] == 0, "its claims are charged, not the pod"
+    assert town.settler.cluster.pods == {}
+
+
+@pytest.mark.parametrize("how", ["budget", "turn"])
+def test_an_unknown_pod_is_judged_when_its_template_arrives(holding: Holding, how: str) -> None:
+    town = begin(holding, claiming(claims="unknown", how=how), entry=HOLD.format(hours=1))
+    assert (holding.step(), balance(town)["reserved"]) == ([], 0)
+
+    town.change("resourceclaimtemplates", template())
+
+    assert holding.step() == ["p"]
+    town.tick()
+    assert balance(town)["reserved"] == (2 * GPU * LOOKAHEAD if how == "budget" else 0)
+
+
+def test_an_unknown_pod_of_a_spent_budget_waits_on_if_it_asks_for_gpus(holding: Holding) -> None:
+    town = begin(holding, claiming(claims="unknown", how="turn"), entry="gpuHours: 0\nonExhausted: deny")
+
+    town.change("resourceclaimtemplates", template())
+
+    assert holding.step() == []
+
+
+@pytest.mark.parametrize("mode", ["hold", "deny", "deprioritize"])
+def test_an_unknown_pod_that_asks_for_no_gpu_is_released_whatever_the_budget(
+    holding: Holding, mode: str
+) -> None:
+    town = begin(holding, claiming(claims="unknown", how="turn"), entry=f"gpuHours: 0\nonExhausted: {mode}")
+    assert holding.step() == []
+
+    town.change("resourceclaimtemplates", template("nic"))
+
+    assert holding.step() == ["p"]
+    town.tick()
+    assert balance(town)["reserved"] == 0
+
+
+def test_a_pod_of_an_undecided_class_waits_until_an_administrator_decides(holding: Holding) -> None:
+    town = begin(holding, claiming(claims="unknown", how="turn"), entry=HOLD.format(hours=1))
+    town.hear("deviceclasses", device_class("odd", "odd.example.com"))
+    town.change("resourceclaimtemplates", template("odd"))
+    assert holding.step() == []
+
+    said = [each.message for each in town.pod_notices if each.reason == "WaitsForClaims"]
+    assert "ResourceClaimTemplate it is not there" in said[0]
+    assert "driver odd.example.com is not known" in said[-1]
+
+    town.change("configmaps", settings(unknownClasses="free"))
+
+    assert holding.step() == ["p"]
+
+
+def test_what_was_judged_once_stays_so_when_the_template_is_gone_and_a_restart_forgets_no_pod(
+    holding: Holding,
+) -> None:
+    town = begin(holding, claiming(claims="unknown"), entry=SPENT)
+    town.change("resourceclaimtemplates", template())
+    town.change("resourceclaimtemplates", template(), deleted=True)
+    town.change("pods", claiming(claims="unknown", priority=7))
+    assert [(each.rate_milli, each.priority) for each in town.settler.held.pods.values()] == [(2 * GPU, 7)]
+
+    holding.restart()
+    assert dict(town.settler.held.pods) == {}, "nobody knows it any more"
+    town.change("resourceclaimtemplates", template())
+    assert [each.rate_milli for each in town.settler.held.pods.values()] == [2 * GPU]
+
+
+def test_a_pod_that_is_deleted_while_it_waits_is_forgotten(holding: Holding) -> None:
+    town = begin(holding, claiming(claims="unknown"), entry=SPENT)
+    town.change("resourceclaimtemplates", template())
+    town.change("pods", claiming(claims="unknown"), deleted=True)
+
+    assert dict(town.settler.held.pods) == {}
+    town.change("resourceclaimtemplates", template(count=3))
+    assert dict(town.settler.held.pods) == {}
+    town.advance(SECOND)
+    assert town.settler.cluster.unjudged.pods == {}
+
+
+def test_where_pods_are_metered_what_admission_recorded_counts_for_nothing(holding: Holding) -> None:
+    town = begin(holding, claiming(claims="8"), entry="gpuHours: 1\nmode: meter")
+
+    assert town.settler.cluster.pods == {}
+    town.change("pods", claiming(claims="8", node="n1"))
+    town.advance(HOUR)
+    assert balance(town)["pending"] == balance(town)["posted"] == 0
+
+
+def bound(name: str, **more: Any) -> Json:
+    """The pod on its node, with the time of its binding."""
+    raw = claiming(name, node="n1", **more)
+    raw["status"] = {
+        "conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": iso(T0)}]
+    }
+    return raw
+
+
+def test_the_claim_of_a_pod_that_waited_for_its_budget_goes_on_reserving(holding: Holding) -> None:
+    town = begin(holding, claiming(claims="1"), entry=HOLD.format(hours=1))
+    town.change("resourceslices", device_slice("gpu-0"))
+    assert holding.step() == ["p"]
+    town.tick()
+    before = balance(town)["reserved"]
+
+    town.hear("pods", bound("p", claims="1"))
+    town.change("resourceclaims", device_claim("c", allocated(), at_ms=T0, pods=("uid-p",)))
+
+    assert before == balance(town)["reserved"] == GPU * LOOKAHEAD
+
+
+def test_a_cap_counts_what_is_allocated(holding: Holding) -> None:
+    entry = "gpuHours: 1000\nmaxGPUs: 1"
+    town = begin(holding, claiming(claims="1", how="turn"), bound("first"), entry=entry)
+    town.hear("resourceslices", device_slice("gpu-0"))
+    town.change("resourceclaims", device_claim("c", allocated(), at_ms=T0, pods=("uid-first",)))
+    assert holding.step() == []
+
+    town.change("resourceclaims", device_claim("c"))
+
+    assert holding.step() == ["p"]
+
+
+def test_the_drivers_of_the_settings_decide_what_a_class_allocates(holding: Holding) -> None:
+    town = begin(holding, claiming(claims="unknown", how="turn"), entry=SPENT)
+    town.hear("deviceclasses", device_class("odd", "odd.example.com"))
+    town.change("resourceclaimtemplates", template("odd"))
+    assert holding.step() == []
+    assert dict(town.settler.held.pods) == {}
+
+    rules = "drivers:\n  odd.example.com: {gpus: %s}"
+    town.change("configmaps", budgets(_settings=rules % "all", team_a=SPENT))
+    town.tick()
+    assert [each.rate_milli for each in town.settler.held.pods.values()] == [2 * GPU]
+    assert "odd.example.com" in town.settler.cluster.unjudged.gpu_drivers()
+
+    town.change("configmaps", budgets(_settings=rules % "none", team_a=SPENT))
+    town.tick()
+    assert "odd.example.com" not in town.settler.cluster.unjudged.gpu_drivers()
+
+
+def test_events_that_were_read_while_the_pod_waited_open_no_session(holding: Holding) -> None:
+    town = begin(holding, claiming(), entry=HOLD.format(hours=1))
+    assert holding.step() == ["p"]
+    town.tick()
+    read = [read_charged_pod(claiming(node="n1"), town.settler.is_charged) for _ in range(2)]
+
+    for each in read:
+        assert each is not None
+        town.settler.apply(WatchUpdate("pods", town.clock(), ItemChanged(each, deleted=False)))
+    town.advance(SECOND)
+
+    assert town.settler.cluster.pods == {}
+    assert town.get("/v1/sessions").get_json()["sessions"] == []

@@ -1,0 +1,105 @@
+"""``POST /v1/simulate`` with pods that ask for GPUs by device claims, which need not exist."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.runtime.lines import into
+from tests.timekeeper.ledger.test_held_claims import device_class
+from tests.timekeeper.ledger.test_simulate_api import InProcess, Planner, places
+from tests.timekeeper.worlds import CA, T0, Json, Town, budgets, lease, node
+from tests.webhook.worlds import POLICY
+from timekeeper.api.create_app import app_of, create_services
+from timekeeper.core.request.claims import KnownClaims
+from timekeeper.core.request.device_classes import read_class
+from timekeeper.runtime.auth.gate import Gate
+from timekeeper.runtime.auth.tokens import Expected
+from timekeeper.runtime.peers import Peers
+from webhook.server.reviewer import Reviewer
+from webhook.server.simulation import simulation_call
+
+ONE_DATABASE = "arithmetic over statements that other modules read on both"
+
+CLASSES = {each.name: each for each in [read_class(device_class("gpu", "gpu.nvidia.com"))]}
+KNOWN = KnownClaims(classes=CLASSES)
+
+
+def admits(body: bytes) -> bytes:
+    """The webhook, which knows one class and no claims."""
+    reviewer = Reviewer(replace(POLICY, claims=KNOWN), lambda: None, lambda: "ca", lambda: 0, 30_000)
+    answer = simulation_call(reviewer, lambda: 0, into([]))(body)
+    assert answer.status == 200, answer.body
+    assert isinstance(answer.body, bytes)
+    return answer.body
+
+
+@pytest.fixture
+def planner(town: Town) -> Planner:
+    entry = "gpuHours: 100\nperiod: month\nonExhausted: hold"
+    town.begin(("nodes", node()), ("leases", lease(T0)), ("configmaps", budgets(team_a=entry)))
+    town.advance(0)
+    gate = Gate(town.reviews.post, Expected("bursar", "test"), town.clock)
+    peers = Peers(
+        InProcess("webhook", "x", str, 1, called=admits), InProcess("extender", "x", str, 1, called=places)
+    )
+    services = create_services(town.store, gate, town.clock, lambda: CA, 5_000, peers=peers)
+    return Planner(town, app_of(services).test_client())
+
+
+def pod(**named: str) -> Json:
+    container = {"name": "m", "image": "x", "resources": {"claims": [{"name": "c"}]}}
+    return {
+        "metadata": {"name": "p"},
+        "spec": {"containers": [container], "resourceClaims": [{"name": "c", **named}]},
+    }
+
+
+def requests(count: int, of: str = "gpu") -> Json:
+    return {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": of, "count": count}}]}}
+
+
+TEMPLATE = {"kind": "ResourceClaimTemplate", "metadata": {"name": "it"}, "spec": {"spec": requests(3)}}
+CLAIM = {"kind": "ResourceClaim", "metadata": {"name": "its"}, "spec": requests(2)}
+BOTH = [TEMPLATE, CLAIM]
+
+
+@pytest.mark.parametrize(
+    ("named", "gpus"), [({"resourceClaimTemplateName": "it"}, 3), ({"resourceClaimName": "its"}, 2)]
+)
+def test_a_pod_costs_what_the_claims_of_its_manifest_ask_for(
+    planner: Planner, named: dict[str, str], gpus: int
+) -> None:
+    answer = planner.asks(pod(**named), claims=BOTH)
+
+    (one,) = answer["pods"]
+    assert (one["outcome"], one["held"], one["scheduler"]) == ("unknown", "", "default-scheduler")
+    assert (one["cost"]["rateMilli"], one["cost"]["gpuHoursPerDay"]) == (1000 * gpus, str(24 * gpus))
+    assert answer["note"].startswith("kube-scheduler allocates devices to claims")
+    assert answer["after"]["now"]["rateMilli"] == 1000 * gpus
+
+
+def test_without_them_it_would_wait_until_they_are_there(planner: Planner) -> None:
+    (one,) = planner.asks(pod(resourceClaimTemplateName="it"))["pods"]
+
+    assert (one["held"], one["cost"]["rateMilli"]) == ("turn", 0)
+
+
+def test_a_claim_of_too_many_devices_is_refused_as_admission_does(planner: Planner) -> None:
+    large = {**CLAIM, "spec": requests(33)}
+
+    (one,) = planner.asks(pod(resourceClaimName="its"), claims=[large])["pods"]
+
+    assert one["outcome"] == "refused"
+    assert "no claim is allocated so many devices" in one["refusal"]
+
+
+def test_what_is_supposed_is_not_kept(planner: Planner) -> None:
+    planner.asks(pod(resourceClaimName="its"), claims=BOTH)
+
+    assert (KNOWN.claims, KNOWN.templates) == ({}, {})
+
+
+def test_more_claims_than_fifty_are_a_mistake(planner: Planner) -> None:
+    answer = planner.asks(pod(resourceClaimName="its"), status=400, claims=[CLAIM] * 51)
+
+    assert answer["field"] == "claims"

@@ -1,0 +1,315 @@
+"""The sessions of device claims, computed a second time by another method. Imports nothing of ours but the
+oracle of pods.
+
+The oracle receives what reached the timekeeper. Times are milliseconds since 1970, rates thousandths of a
+device.
+"""
+
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from math import ceil
+from typing import Any
+
+from tests.timekeeper.oracle import kubelet_says, last_times, moment
+
+Json = dict[str, Any]
+
+STEP = 10_000  # until when claims are known advances in steps
+PATIENCE = 5_000  # for a slice that describes the device
+UNITS = {"": 1, "Mi": 2**20, "Gi": 2**30}
+
+
+@dataclass
+class Charge:
+    """One allocation. ``end`` None: it is held; ``floor``: it was held until then at least; ``lost``: its
+    claim was removed, and it is held until its users have ended."""
+
+    claim: str
+    begin: int
+    rate: int
+    stamp: int | None
+    devices: frozenset[tuple[str, str]]
+    users: tuple[str, ...]
+    end: int | None = None
+    lost: bool = False
+    floor: int = 0
+
+
+@dataclass
+class Sight:
+    """What was seen of a claim, in the order of arrival."""
+
+    raw: Json
+    gone: bool
+    at: int
+    look: int
+    listed: bool
+
+
+@dataclass
+class User:
+    """A pod as it is known, and when its removal was seen."""
+
+    raw: Json
+    gone: int | None = None
+
+    def end(self, most_grace: int) -> int | None:
+        """When it used its claims last; None: it uses them."""
+        if not self.raw["spec"].get("nodeName"):
+            return 0
+        end = kubelet_says(self.raw)[1]
+        if end is not None:
+            return end or max(last_times(self.raw))
+        if self.gone is None:
+            return None
+        grace = 1000 * int(self.raw["spec"]["terminationGracePeriodSeconds"])
+        return self.gone + min(max(grace, 2_000), most_grace)
+
+
+@dataclass
+class Claims:
+    """What the settler knows of claims. ``unwritten``: since its last tick, with the last list; ``mark``: as
+    it is written; ``rules``: by driver, whether its devices are GPUs."""
+
+    rules: dict[str, bool]
+    weights: dict[str, Fraction]
+    most_grace: int
+    slices: dict[str, Json] = field(default_factory=dict)
+    charges: list[Charge] = field(default_factory=list)
+    held: dict[str, Json] = field(default_factory=dict)  # UID -> allocated claim, as it was seen last
+    users: dict[str, User] = field(default_factory=dict)
+    unwritten: list[Sight] = field(default_factory=list)
+    listing: tuple[int, int, dict[str, Json]] | None = None
+    heard: int = 0
+    mark: int = 0
+
+    def sees(self, raw: Json, gone: bool, now: int) -> None:
+        """The watch reports a claim."""
+        self._note(Sight(raw, gone, now, self.heard, False))
+        self.hears(now)
+
+    def hears(self, now: int) -> None:
+        """The watch is alive."""
+        if self.heard:
+            self.heard = max(self.heard, now)
+
+    def lists(self, raws: list[Json], asked: int) -> None:
+        """A list of all claims."""
+        there = {raw["metadata"]["uid"]: raw for raw in raws}
+        look = self.heard
+        for uid, raw in list(self.held.items()):
+            if uid not in there:
+                self._note(Sight(raw, True, asked, look, True))
+        for raw in raws:
+            self._note(Sight(raw, False, asked, look, True))
+        first = self.listing[1] if self.listing else look
+        self.listing = asked, first, there
+        self.heard = max(self.heard, asked)
+
+    def _note(self, sight: Sight) -> None:
+        uid, holds = sight.raw["metadata"]["uid"], bool(results(sight.raw))
+        known = self.held.get(uid)
+        if holds and not sight.gone:
+            if known is not None and said(known) == said(sight.raw):
+                return
+            self.held[uid] = sight.raw
+        elif known is None and not holds:
+            return
+        else:
+            self.held.pop(uid, None)
+        self.unwritten.append(sight)
+
+    def sees_pod(self, raw: Json, gone: bool, now: int) -> None:
+        """The watch reports a pod that uses claims."""
+        self.users[raw["metadata"]["uid"]] = User(raw, now if gone else None)
+
+    def lists_pods(self, raws: list[Json]) -> None:
+        """A list of all pods, after a restart."""
+        self.users = {raw["metadata"]["uid"]: User(raw) for raw in raws}
+
+    def restarts(self) -> None:
+        """The settler is killed: what it had not written is lost. Of a claim that was removed in use the next
+        one knows that its users ran until the mark."""
+        for charge in self.charges:
+            if charge.lost and charge.end is None and charge.users:
+                charge.floor = max(charge.floor, self.mark)
+        self.held.clear()
+        self.users.clear()
+        self.unwritten.clear()
+        self.listing, self.heard = None, 0
+
+    def tick(self, now: int) -> None:
+        """What is known is decided and written."""
+        waiting: list[Sight] = []
+        waits: set[str] = set()
+        newest = {each.raw["metadata"]["uid"]: each for each in self.unwritten}
+        for sight in self.unwritten:
+            uid = sight.raw["metadata"]["uid"]
+            is_last = newest[uid] is sight
+            if uid in waits or not self._decide(sight, now, is_last):
+                waits.add(uid)
+                waiting.append(sight)
+        if self.listing is not None:
+            self._miss(*self.listing)
+        self._follow_lost(now)
+        self.unwritten, self.listing = waiting, None
+        self.users = {uid: user for uid, user in self.users.items() if user.gone is None}
+        last = max([0, *(each.end or 0 for each in self.charges)])
+        self.mark = max(self.mark, self.heard // STEP * STEP, min(last, self.heard))
+
+    def running(self, uid: str) -> Charge | None:
+        found = [each for each in self.charges if each.claim == uid and each.end is None and not each.lost]
+        return found[0] if found else None
+
+    def _decide(self, sight: Sight, now: int, is_last: bool) -> bool:
+        """False: it waits for a slice."""
+        uid = sight.raw["metadata"]["uid"]
+        charge, gpus = self.running(uid), results(sight.raw) if not sight.gone else []
+        if charge and sight.gone and results(sight.raw):
+            self._lose(charge, sight, reserved(sight.raw))
+            charge = None
+        elif charge and not (gpus and is_same(charge, sight.raw)):
+            charge.end = max(charge.begin, self._end(charge, sight))
+            charge = None
+        if not gpus:
+            return True
+        if charge:
+            charge.users = reserved(sight.raw)
+            return True
+        rated = self.rate(sight.raw)
+        if rated is None:
+            return True
+        rate, is_described = rated
+        if is_last and not is_described and now - sight.at < PATIENCE:
+            return False
+        begin = self._begin(sight)
+        devices = frozenset((each["driver"], each["device"]) for each in gpus)
+        self.charges.append(Charge(uid, begin, rate, stamp(sight.raw), devices, reserved(sight.raw)))
+        return True
+
+    def _look(self, sight: Sight) -> int:
+        return sight.look or self.mark
+
+    def _begin(self, sight: Sight) -> int:
+        made, look = stamp(sight.raw), self._look(sight)
+        if made is None or not look or made > sight.at or made + 1_000 <= look:
+            return sight.at
+        return made if made >= look else min(sight.at, made + 1_000)
+
+    def _end(self, charge: Charge, sight: Sight) -> int:
+        if not sight.listed:
+            return sight.at
+        ends = [self.users[uid].end(self.most_grace) or 0 for uid in charge.users if uid in self.users]
+        limit = sight.at
+        made = stamp(sight.raw) if results(sight.raw) else None
+        if made is not None:
+            limit = min(limit, max(made, charge.begin))
+        return min(max([self._look(sight), *ends]), limit)
+
+    def _lose(self, charge: Charge, sight: Sight, users: tuple[str, ...]) -> None:
+        charge.lost, charge.users = True, users
+        charge.floor = max(charge.floor, self._look(sight) if sight.listed else sight.at)
+
+    def _miss(self, asked: int, look: int, there: dict[str, Json]) -> None:
+        seen = {each.raw["metadata"]["uid"] for each in self.unwritten}
+        for charge in self.charges:
+            if charge.end is not None or charge.lost or charge.claim in self.held or charge.claim in seen:
+                continue
+            raw = there.get(charge.claim)
+            if raw is None:
+                self._lose(charge, Sight({}, True, asked, look, True), charge.users)
+            else:
+                charge.end = max(charge.begin, self._end(charge, Sight(raw, False, asked, look, True)))
+
+    def _follow_lost(self, now: int) -> None:
+        for charge in self.charges:
+            if not charge.lost or charge.end is not None:
+                continue
+            ends = {
+                uid: self.users[uid].end(self.most_grace) if uid in self.users else 0 for uid in charge.users
+            }
+            charge.users = tuple(uid for uid, end in ends.items() if end is None)
+            charge.floor = max([charge.floor, *(end or 0 for end in ends.values())])
+            if not charge.users and now >= charge.floor:
+                charge.end = max(charge.begin, charge.floor)
+
+    def rate(self, raw: Json) -> tuple[int, bool] | None:
+        """What the allocation costs, and whether all of it is described; None: it has no GPU."""
+        total, is_gpu, is_described = 0, False, True
+        for result in results(raw):
+            if not self.rules.get(result["driver"], False):
+                continue
+            is_gpu = True
+            device = self._device(result)
+            is_described &= device is not None
+            if not result.get("adminAccess"):
+                total += 1000 if device is None else self._one(result, device)
+        return (total, is_described) if is_gpu else None
+
+    def _one(self, result: Json, device: Json) -> int:
+        part = Fraction(1)
+        for taken in device.get("consumesCounters", []):
+            (whole,) = [
+                each["counters"]
+                for body in self.slices.values()
+                for each in body["spec"].get("sharedCounters", [])
+                if each["name"] == taken["counterSet"]
+            ]
+            counters = taken["counters"].items()
+            part = max(
+                Fraction(quantity(value["value"]), quantity(whole[name]["value"])) for name, value in counters
+            )
+        if "shareID" in result:
+            has, took = device["capacity"], result.get("consumedCapacity", {})
+            parts = [Fraction(quantity(took[name]), quantity(has[name]["value"])) for name in took]
+            part *= min(Fraction(1), max([Fraction(1, 100), *parts]))
+        weight = self.weights.get(device["attributes"]["model"]["string"], Fraction(1))
+        return ceil(max(1, ceil(1000 * part)) * weight)
+
+    def _device(self, result: Json) -> Json | None:
+        for body in self.slices.values():
+            spec = body["spec"]
+            if (spec["driver"], spec["pool"]["name"]) == (result["driver"], result["pool"]):
+                for device in spec.get("devices", []):
+                    if device["name"] == result["device"]:
+                        found: Json = device
+                        return found
+        return None
+
+    def copy_of_charges(self) -> list[Charge]:
+        """As they are now."""
+        return [replace(each) for each in self.charges]
+
+
+def results(raw: Json) -> list[Json]:
+    """What the claim holds."""
+    found: list[Json] = raw.get("status", {}).get("allocation", {}).get("devices", {}).get("results", [])
+    return found
+
+
+def reserved(raw: Json) -> tuple[str, ...]:
+    """The pods that it is reserved for."""
+    return tuple(each["uid"] for each in raw["status"].get("reservedFor", []))
+
+
+def stamp(raw: Json) -> int | None:
+    """When its allocation says that it was made."""
+    return moment(raw["status"]["allocation"].get("allocationTimestamp"))
+
+
+def said(raw: Json) -> tuple[Any, ...]:
+    """All that counts of a claim."""
+    return results(raw), reserved(raw), stamp(raw)
+
+
+def is_same(charge: Charge, raw: Json) -> bool:
+    """Whether the claim holds what is charged, by its time and its devices."""
+    made = stamp(raw)
+    there = {(each["driver"], each["device"]) for each in results(raw)}
+    return (made is None or charge.stamp == made) and charge.devices <= there
+
+
+def quantity(text: str) -> int:
+    """A quantity as a number."""
+    digits = text.rstrip("GiM")
+    return int(digits) * UNITS[text[len(digits) :]]

@@ -1,0 +1,209 @@
+"""Pods with device claims at admission: they meet the rules of pods with limits, and nothing waits for what
+is not known yet."""
+
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+
+from tests.webhook.worlds import (
+    OBSERVING,
+    POLICY,
+    admitted,
+    half,
+    patched,
+    plain,
+    review_of,
+    with_annotations,
+)
+from tests.worlds import Json
+from timekeeper.core.admission.policy import AdmissionPolicy, Standing
+from timekeeper.core.request.claims import EXPLICIT, KnownClaims, read_requests
+from timekeeper.core.request.device_classes import ClassSettings, DeviceClass
+from timekeeper.core.standings import Cap, Caps
+from webhook.admission.pods import mutate, validate
+from webhook.admission.reinvocation import first_governed_request
+from webhook.wire.pod_review import AdmissionAnswer, PodReview, read
+
+GATE = {"name": "bursar.dev/budget"}
+IN, OVER = Standing("IN_BUDGET"), Standing("OVER_BUDGET")
+HELD = replace(OVER, on_exhausted="hold")
+DENIED = replace(OVER, on_exhausted="deny")
+
+
+def template(name: str, **fields: Any) -> Json:
+    """A template's spec: one request."""
+    return {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": name, **fields}}]}}
+
+
+KNOWN = KnownClaims(
+    classes={
+        "gpu": DeviceClass("gpu", "gpu.nvidia.com", "nvidia.com/gpu"),
+        "nic": DeviceClass("nic", "nic.example.com"),
+        "odd": DeviceClass("odd"),
+    },
+    templates={
+        ("team-a", name): read_requests(spec)
+        for name, spec in {
+            "two": template("gpu", count=2),
+            "wire": template("nic"),
+            "odd": template("odd"),
+            "all": template("gpu", allocationMode="All"),
+        }.items()
+    },
+    settings=ClassSettings(other_drivers=frozenset({"nic.example.com"})),
+)
+CLAIMS = replace(POLICY, claims=KNOWN)
+
+
+def claiming(name: str, **spec: Any) -> Json:
+    """A pod with a claim of this template."""
+    return admitted(plain("main"), resourceClaims=[{"name": "c", "resourceClaimTemplateName": name}], **spec)
+
+
+def review(raw: Json) -> PodReview:
+    """A creation, read as it comes in."""
+    return read(orjson.dumps(review_of(raw)))
+
+
+def mutated(raw: Json, standing: Standing = IN, policy: AdmissionPolicy = CLAIMS) -> AdmissionAnswer:
+    """The answer of /mutate."""
+    return mutate(review(raw), lambda _: standing, policy)
+
+
+def after(raw: Json, standing: Standing = IN, policy: AdmissionPolicy = CLAIMS) -> Json:
+    """The admitted pod, of which /validate agrees that it is governed."""
+    answer = mutated(raw, standing, policy)
+    assert answer.refusal == ""
+    changed = patched(raw, list(answer.operations))
+    assert validate(review(changed), policy).refusal == ""
+    assert mutated(changed, standing, policy).operations == (), "a second call changes it"
+    return changed
+
+
+def annotations(raw: Json) -> Json:
+    """Those under bursar.dev/ that say what was counted and how it is held."""
+    found = raw["metadata"].get("annotations") or {}
+    names = {"claims": "bursar.dev/claims", "held": "bursar.dev/held", "declared": "bursar.dev/declared"}
+    return {short: found[name] for short, name in names.items() if name in found}
+
+
+def test_a_pod_with_claims_is_counted_classed_and_left_to_the_one_scheduler_without_a_sidecar() -> None:
+    for scheduler in ("default-scheduler", "bursar-scheduler", "volcano"):
+        made = after(claiming("two", schedulerName=scheduler))
+
+        assert made["metadata"]["labels"] == {"bursar.dev/governed": "true"}
+        assert annotations(made) == {"claims": "2"}
+        spec = made["spec"]
+        assert (spec["schedulerName"], spec["priorityClassName"]) == (
+            "default-scheduler",
+            "gpu-default-priority",
+        )
+        assert "initContainers" not in spec
+        assert "volumes" not in spec
+
+    assert mutated(claiming("two", schedulerName="volcano")).warnings == (
+        'schedulerName "volcano" is replaced: default-scheduler alone allocates devices to claims.',
+    )
+    other = replace(CLAIMS, claim_scheduler="volcano")
+    assert after(claiming("two"), policy=other)["spec"]["schedulerName"] == "volcano"
+
+
+def test_a_spent_budget_holds_refuses_or_demotes_it() -> None:
+    held = after(claiming("two"), HELD)
+
+    assert held["spec"]["schedulingGates"] == [GATE]
+    assert annotations(held) == {"claims": "2", "held": "budget"}
+    assert held["spec"]["priorityClassName"] == "gpu-default-priority"
+    assert after(claiming("two"), OVER)["spec"]["priorityClassName"] == "gpu-lower-priority"
+    assert "onExhausted: deny" in mutated(claiming("two"), DENIED).refusal
+
+
+@pytest.mark.parametrize("standing", [IN, HELD, DENIED, OVER, Standing("UNKNOWN")])
+def test_what_is_not_known_is_held_whatever_the_standing_and_costs_nothing_here(standing: Standing) -> None:
+    answer = mutated(claiming("later"), standing)
+    made = after(claiming("later"), standing)
+
+    assert made["spec"]["schedulingGates"] == [GATE]
+    assert annotations(made) == {"claims": "unknown", "held": "budget" if standing == HELD else "turn"}
+    assert answer.warnings[-1] == (
+        "A claim, template or device class of this pod is not known yet: it is held until it is."
+    )
+    assert first_governed_request(review(claiming("later")), answer) is None
+
+
+def test_validate_takes_the_number_that_mutate_wrote_though_it_knows_another() -> None:
+    made = after(claiming("two"), policy=CLAIMS)
+    blank = replace(CLAIMS, claims=KnownClaims())
+
+    assert validate(review(made), blank).refusal == ""
+    assert validate(review(after(claiming("two"), policy=blank)), CLAIMS).refusal == ""
+
+
+def test_a_pod_that_mutate_did_not_see_is_refused() -> None:
+    assert "Bursar wrote nothing here" in validate(review(claiming("two")), CLAIMS).refusal
+    assert validate(review(claiming("wire")), CLAIMS).refusal == ""
+
+
+def test_a_number_that_a_user_wrote_is_overwritten_and_refused_beside_other_devices() -> None:
+    forged = {"bursar.dev/claims": "0"}
+
+    assert annotations(after(with_annotations(claiming("two"), forged))) == {"claims": "2"}
+    assert annotations(after(with_annotations(claiming("two"), {"bursar.dev/claims": "unknown"}))) == {
+        "claims": "2"
+    }
+    for raw in (claiming("wire"), admitted(half())):
+        assert "bursar.dev/claims" in mutated(with_annotations(raw, forged)).refusal
+
+
+def test_devices_that_are_no_gpus_pass_untouched_and_unknown_classes_are_refused() -> None:
+    for standing in (IN, HELD, DENIED):
+        assert mutated(claiming("wire"), standing) == AdmissionAnswer("passed")
+    beside = admitted(half(), resourceClaims=claiming("wire")["spec"]["resourceClaims"])
+    assert after(beside)["spec"]["schedulerName"] == "bursar-scheduler"
+    assert "no selector requires one driver" in mutated(claiming("odd")).refusal
+
+
+def test_limits_of_classes_and_caps_count_them() -> None:
+    limited = admitted(plain("main", resources={"limits": {f"{EXPLICIT}gpu": "3"}}))
+    capped = replace(CLAIMS, caps=Caps(own=Cap(total_milli=2_000)))
+
+    assert annotations(after(limited)) == {"claims": "3"}
+    assert "maxGPUs" in mutated(limited, policy=capped).refusal
+    made = after(claiming("two"), policy=capped)
+    assert annotations(made) == {"claims": "2", "held": "turn"}, "the timekeeper keeps the cap"
+
+
+def test_declared_time_is_recorded_and_asked_for() -> None:
+    asking = replace(CLAIMS, requires_duration=True, reserves_declared=True)
+    waits = replace(IN, hold="budget")
+
+    assert "requireDuration" in mutated(claiming("two"), waits, asking).refusal
+    made = after(claiming("two", activeDeadlineSeconds=60), waits, asking)
+    assert annotations(made) == {"claims": "2", "held": "budget", "declared": "60"}
+
+
+def test_all_devices_of_a_node_are_refused_unless_the_rule_only_warns() -> None:
+    warned = replace(CLAIMS, rules={"claim-size": "warn"})
+
+    assert "allocationMode: All" in mutated(claiming("all")).refusal
+    assert annotations(after(claiming("all"), policy=warned)) == {"claims": "32"}
+
+
+def test_observe_changes_nothing() -> None:
+    observing = replace(OBSERVING, claims=KNOWN)
+
+    for name in ("two", "later", "wire"):
+        for standing in (IN, HELD, DENIED, OVER):
+            answer = mutated(claiming(name), standing, observing)
+            assert (answer.refusal, answer.operations) == ("", ())
+        assert validate(review(claiming(name)), observing).refusal == ""
+
+
+def test_a_resource_that_a_class_of_gpus_serves_keeps_the_one_scheduler() -> None:
+    whole = admitted(plain("main", resources={"limits": {"nvidia.com/gpu": "1"}}))
+    serving = replace(CLAIMS, claims=replace(KNOWN, resources=frozenset({"nvidia.com/gpu"})))
+
+    assert after(whole)["spec"]["schedulerName"] == "bursar-scheduler"
+    assert after(whole, policy=serving)["spec"]["schedulerName"] == "default-scheduler"

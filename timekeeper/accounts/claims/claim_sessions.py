@@ -1,0 +1,137 @@
+"""A session of a claim: one allocation of devices, from when it is made until it is cleared.
+
+Its UID is the claim's, and a number: the allocation's own time, in whole seconds, and a millisecond more for
+each earlier one of that second; or when it was first seen. The payer is the claim's namespace, however many
+pods share it.
+"""
+
+import json
+from dataclasses import dataclass, replace
+from sys import intern
+
+from timekeeper.accounts.claims.consumers import ClaimPod
+from timekeeper.accounts.session import CLAIM, MAX_DOUBT, Session
+from timekeeper.core.claims.allocation import AllocatedDevice, DeviceAllocation, DeviceClaim
+from timekeeper.core.claims.rates import ClaimCharge, DeviceCharge
+from timekeeper.core.decisions import recordable
+
+_SECOND_MS = 1_000  # the resolution of an allocation's time
+_MOST_USERS = 256  # Kubernetes reserves a claim for no more pods at one time
+_MOST_A_SECOND = 32  # allocations of one claim that can be told apart
+
+
+def claim_uid(session_uid: str) -> str:
+    """The UID of the claim that the session is of."""
+    return session_uid.partition(CLAIM)[0]
+
+
+def consumers_of(session: Session) -> tuple[str, ...]:
+    """The UIDs of the pods that hold GPUs by the session's claim; none once it is over, or if its access is
+    an administrator's."""
+    return () if session.is_over or not session.requested_milli else tuple(session.consumers.split())
+
+
+def session_uids(claim: DeviceClaim, begin_ms: int) -> tuple[str, ...]:
+    """The UIDs that the session of this claim's allocation may have; the first free one is its own.
+    ``begin_ms``: when it began."""
+    stamp_ms = claim.allocation.stamp_ms if claim.allocation else None
+    first_ms = begin_ms if stamp_ms is None else stamp_ms
+    return tuple(f"{claim.uid}{CLAIM}{first_ms + more}" for more in range(_MOST_A_SECOND))
+
+
+def begin_ms(allocation: DeviceAllocation, seen_ms: int, look_ms: int) -> int:
+    """When the allocation began: at its own time, if that lies between the last look without it, at
+    ``look_ms`` (0: there was none), and when it was seen; else when it was seen. Its time has no parts of a
+    second: one in the second of the look ends with that second at the latest."""
+    stamp_ms = allocation.stamp_ms
+    if stamp_ms is None or not look_ms or not look_ms - _SECOND_MS < stamp_ms <= seen_ms:
+        return seen_ms
+    return stamp_ms if stamp_ms >= look_ms else min(seen_ms, stamp_ms + _SECOND_MS)
+
+
+def is_of(session: Session, allocation: DeviceAllocation) -> bool:
+    """Whether the session is of this allocation, and of no earlier one of its claim."""
+    number = int(session.uid.rpartition(":")[2])
+    if allocation.stamp_ms is not None and number // _SECOND_MS * _SECOND_MS != allocation.stamp_ms:
+        return False
+    return _held(session.devices) <= {_key(each) for each in allocation.devices}
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """``uid``: of the session; ``begin_ms``: when the allocation was made; ``now_ms``: when it is opened;
+    ``is_admitted``: the pod was admitted in budget, so that the claim reserves as its cards would."""
+
+    uid: str
+    node: str
+    begin_ms: int
+    now_ms: int
+    is_admitted: bool = False
+
+
+def open_claim_session(
+    claim: DeviceClaim, charge: ClaimCharge, pod: ClaimPod | None, opening: Opening
+) -> Session:
+    """The session of the claim's allocation. ``pod``: the first that uses it, if it is known; of a claim that
+    a template made for it, owner and labels are its."""
+    is_pods = pod is not None and claim.owner.startswith("Pod/")
+    return Session(
+        uid=opening.uid,
+        namespace=claim.namespace,
+        name=claim.name,
+        owner=(pod.pod.owner or claim.owner) if pod and is_pods else claim.owner,
+        node=opening.node,
+        models=intern(",".join(sorted({each.model for each in charge.gpus if each.model}))),
+        devices=encode_devices(charge),
+        rate_milli=charge.rate_milli,
+        admitted_in_budget=opening.is_admitted,
+        bound_ms=opening.begin_ms,
+        opened_ms=opening.now_ms,
+        labels=pod.pod.labels if pod and is_pods else claim.labels,
+        requested_milli=sum(each.share_milli for each in charge.gpus),
+        requested_mib=sum(each.memory_mib for each in charge.gpus),
+        doubt=intern(recordable(charge.doubt, MAX_DOUBT)) if charge.doubt else None,
+        kind="claim",
+        consumers=" ".join(claim.consumers),
+        users=" ".join(claim.users),
+    )
+
+
+def used_by(session: Session, claim: DeviceClaim) -> Session:
+    """The session, now that the claim is reserved for these pods."""
+    before = session.users.split()
+    users = [*before, *(each for each in claim.users if each not in before)][:_MOST_USERS]
+    return replace(session, consumers=" ".join(claim.consumers), users=" ".join(users))
+
+
+def end_claim_session(session: Session, end_ms: int) -> Session:
+    """The session ended then, or when it began, if that is later."""
+    return replace(session, ended_ms=max(end_ms, session.bound_ms, 1), watermark_ms=None, settled_ms=None)
+
+
+def encode_devices(charge: ClaimCharge) -> str:
+    """The GPUs of a claim as JSON."""
+    return json.dumps([_encoded(each) for each in charge.gpus], separators=(",", ":"))
+
+
+def _encoded(charge: DeviceCharge) -> dict[str, object]:
+    device = charge.device
+    more: dict[str, object] = {"share": device.share, "admin": device.is_admin}
+    return {
+        "driver": device.driver,
+        "pool": device.pool,
+        "device": device.device,
+        "class": device.device_class,
+        "milli": charge.share_milli,
+        **{name: value for name, value in more.items() if value},
+    }
+
+
+def _held(devices: str) -> set[tuple[str, ...]]:
+    return {
+        (each["driver"], each["pool"], each["device"], each.get("share", "")) for each in json.loads(devices)
+    }
+
+
+def _key(device: AllocatedDevice) -> tuple[str, ...]:
+    return device.driver, device.pool, device.device, device.share

@@ -1,0 +1,80 @@
+"""Pods that use claims: their holds, and which of their extended resources a claim serves."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from timekeeper.accounts.pods import LedgerPod, read_user
+from timekeeper.core.json_values import Json, mapping, sequence
+from timekeeper.core.ledger import hold
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimPod:
+    """A pod that uses claims. ``pod``: as any pod is read, without what it requests; ``served_by``: the name
+    of the claim that kube-scheduler made for its extended resources, "": none. ``gone_ms``: when its object
+    was seen to be removed; None: it exists."""
+
+    pod: LedgerPod
+    served_by: str = ""
+    gone_ms: int | None = None
+
+    @property
+    def uid(self) -> str:
+        """Its UID."""
+        return self.pod.uid
+
+    @property
+    def standing(self) -> str:
+        """With which admission governed it, IN_BUDGET for one that waited for its budget; "": it did not."""
+        return self.pod.standing if self.pod.is_governed else ""
+
+    def end_ms(self, most_grace_ms: int) -> int | None:
+        """When it ceased to use its claims, or will, if its object is gone; None: it uses them. A pod without
+        a node never did."""
+        mine = self.pod.hold
+        if not self.pod.node:
+            return 0
+        if mine.over:
+            return hold.ends_ms(mine, 0)
+        if self.gone_ms is None:
+            return None
+        return hold.vanished(mine, self.gone_ms, self.gone_ms, most_grace_ms).until_ms
+
+
+def read_claim_pod(raw: Json) -> ClaimPod | None:
+    """The pod; None if it uses no claim. Never raises on JSON from an API server."""
+    spec, status = mapping(raw.get("spec")), mapping(raw.get("status"))
+    served = mapping(status.get("extendedResourceClaimStatus"))
+    if not served and not sequence(spec.get("resourceClaims")):
+        return None
+    return ClaimPod(read_user(raw), str(served.get("resourceClaimName") or ""))
+
+
+def without_served(raw: Json) -> Json:
+    """The pod without the extended resources that a claim serves: what its node's plugins count of it."""
+    spec = mapping(raw.get("spec"))
+    served = mapping(mapping(raw.get("status")).get("extendedResourceClaimStatus"))
+    pairs = [mapping(each) for each in sequence(served.get("requestMappings"))]
+    gone = {(str(each.get("containerName")), str(each.get("resourceName"))) for each in pairs}
+    names = (each for each in ("containers", "initContainers") if each in spec)
+    parts = {name: list(_containers(spec, name, gone)) for name in names}
+    return {**raw, "spec": {**spec, **parts}}
+
+
+def _containers(spec: Json, part: str, gone: set[tuple[str, str]]) -> Iterator[Json]:
+    for each in map(mapping, sequence(spec.get(part))):
+        names = {resource for container, resource in gone if container == each.get("name")}
+        yield {**each, "resources": _rest(mapping(each.get("resources")), names)} if names else each
+
+
+def _rest(resources: Json, gone: set[str]) -> Mapping[str, Any]:
+    amounts = ("limits", "requests")
+    return {
+        **resources,
+        **{
+            kind: {name: amount for name, amount in mapping(resources.get(kind)).items() if name not in gone}
+            for kind in amounts
+            if kind in resources
+        },
+    }

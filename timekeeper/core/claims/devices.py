@@ -1,0 +1,155 @@
+"""Devices as their drivers publish them in ResourceSlices: attributes, capacities, and the counters that
+partitions of one device share.
+
+All amounts are thousandths of what the quantity says, so that they are whole numbers.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from sys import intern
+
+from timekeeper.core.json_values import Json, mapping, sequence
+from timekeeper.core.quantity import thousandths
+
+Amounts = tuple[tuple[str, int], ...]  # name and thousandths of each
+Attribute = str | int | bool
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedDevice:
+    """A device of a pool. ``attributes`` and ``capacity``: by name, without the driver's own domain;
+    ``consumed``: what it takes of each set of counters; ``is_shared``: several claims may hold it at one
+    time; ``node``: "" where it is not of one node."""
+
+    name: str
+    node: str = ""
+    attributes: tuple[tuple[str, Attribute], ...] = ()
+    capacity: Amounts = ()
+    consumed: tuple[tuple[str, Amounts], ...] = ()
+    is_shared: bool = False
+
+    def attribute(self, name: str) -> Attribute | None:
+        """None: it has none of this name."""
+        return dict(self.attributes).get(name)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSlice:
+    """A ResourceSlice: a part of what one driver publishes of one pool. ``counters``: what each set has."""
+
+    name: str
+    driver: str
+    pool: str
+    generation: int
+    devices: Mapping[str, PublishedDevice]  # by name
+    counters: tuple[tuple[str, Amounts], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FoundDevice:
+    """A published device beside the others of its pool. ``counters``: those sets that it takes from."""
+
+    device: PublishedDevice
+    counters: tuple[tuple[str, Amounts], ...] = ()
+    parent: PublishedDevice | None = None  # the device of which it is a part, if that is published
+
+
+@dataclass(slots=True)
+class DevicePools:
+    """All slices that exist; of each pool those of its newest generation count."""
+
+    slices: dict[str, DeviceSlice] = field(default_factory=dict)  # by name
+    _pools: dict[tuple[str, str], set[str]] = field(default_factory=dict)
+
+    def put(self, found: DeviceSlice) -> None:
+        """The slice as it is now."""
+        self.remove(found.name)
+        self.slices[found.name] = found
+        self._pools.setdefault((found.driver, found.pool), set()).add(found.name)
+
+    def remove(self, name: str) -> None:
+        """It does not exist any more."""
+        gone = self.slices.pop(name, None)
+        if gone is None:
+            return
+        rest = self._pools[gone.driver, gone.pool]
+        rest.discard(name)
+        if not rest:
+            del self._pools[gone.driver, gone.pool]
+
+    def find(self, driver: str, pool: str, device: str) -> FoundDevice | None:
+        """The device; None: no slice has it."""
+        current = self._current(driver, pool)
+        found = next((each.devices[device] for each in current if device in each.devices), None)
+        if found is None:
+            return None
+        taken = {name for name, _ in found.consumed}
+        sets = tuple(each for one in current for each in one.counters if each[0] in taken)
+        return FoundDevice(found, sets, _parent(found, current))
+
+    def _current(self, driver: str, pool: str) -> list[DeviceSlice]:
+        every = [self.slices[name] for name in self._pools.get((driver, pool), ())]
+        newest = max((each.generation for each in every), default=0)
+        return [each for each in every if each.generation == newest]
+
+
+def _parent(found: PublishedDevice, pool: Iterable[DeviceSlice]) -> PublishedDevice | None:
+    uuid = found.attribute("parentUUID")
+    if not uuid:
+        return None
+    others = (each for one in pool for each in one.devices.values())
+    return next((each for each in others if each.attribute("uuid") == uuid and each is not found), None)
+
+
+def read_slice(raw: Json) -> DeviceSlice:
+    """The slice. Never raises on JSON from an API server."""
+    spec = mapping(raw.get("spec"))
+    pool, driver = mapping(spec.get("pool")), intern(str(spec.get("driver", "")))
+    node, generation = str(spec.get("nodeName") or ""), pool.get("generation")
+    devices = (_device(mapping(each), driver, node) for each in sequence(spec.get("devices")))
+    return DeviceSlice(
+        str(mapping(raw.get("metadata")).get("name", "")),
+        driver,
+        intern(str(pool.get("name", ""))),
+        generation if isinstance(generation, int) else 0,
+        {each.name: each for each in devices},
+        tuple(_counters(spec.get("sharedCounters"), "name", driver)),
+    )
+
+
+def _device(raw: Json, driver: str, node: str) -> PublishedDevice:
+    return PublishedDevice(
+        intern(str(raw.get("name", ""))),
+        intern(str(raw.get("nodeName") or node)),
+        tuple(_attributes(mapping(raw.get("attributes")), driver)),
+        read_amounts(mapping(raw.get("capacity")), driver),
+        tuple(_counters(raw.get("consumesCounters"), "counterSet", driver)),
+        raw.get("allowMultipleAllocations") is True,
+    )
+
+
+def _attributes(raw: Json, driver: str) -> Iterator[tuple[str, Attribute]]:
+    for name, value in raw.items():
+        for each in mapping(value).values():  # one of bool, int, string, version
+            if isinstance(each, str | int):
+                yield _own(name, driver), intern(each) if isinstance(each, str) else each
+
+
+def _counters(raw: object, named: str, driver: str) -> Iterator[tuple[str, Amounts]]:
+    for each in map(mapping, sequence(raw)):
+        yield intern(str(each.get(named, ""))), read_amounts(mapping(each.get("counters")), driver)
+
+
+def read_amounts(raw: Json, driver: str) -> Amounts:
+    """Each amount by name, given as a quantity or as ``{"value": QUANTITY}``; what is no quantity is left
+    out."""
+    found = ((_own(name, driver), thousandths(_value(value))) for name, value in raw.items())
+    return tuple(sorted((name, amount) for name, amount in found if amount is not None))
+
+
+def _value(raw: object) -> object:
+    return raw.get("value") if isinstance(raw, Mapping) else raw
+
+
+def _own(name: str, driver: str) -> str:
+    return intern(name.removeprefix(f"{driver}/"))

@@ -1,0 +1,113 @@
+"""Which devices of a driver are GPUs, and by what their parts count: a rule for each driver.
+
+A rule compares attributes and capacities of a published device; it is no expression of CEL, and no name of a
+class counts.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from timekeeper.core.claims.devices import Attribute, PublishedDevice
+from timekeeper.core.quantity import thousandths
+
+OPERATORS = ("=", "!=", "<=", ">=", "<", ">")
+CAPACITY = "capacity."  # before the name of a capacity
+EXAMPLE = "type = gpu|mig or capacity.memory >= 8Gi"
+
+_NAME = r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,127}"
+_COMPARISON = re.compile(rf"({_NAME}) *(<=|>=|!=|=|<|>) *([A-Za-z0-9._+-]+(?:\|[A-Za-z0-9._+-]+)*)", re.ASCII)
+_MAX_LENGTH = 256
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceComparison:
+    """A device meets it if its attribute, or its capacity (``capacity.NAME``), compares so with one of the
+    values."""
+
+    name: str
+    operator: str
+    values: tuple[str, ...]
+
+    def holds(self, device: PublishedDevice) -> bool:
+        """An attribute that the device lacks equals nothing."""
+        if self.name.startswith(CAPACITY):
+            amount = dict(device.capacity).get(self.name.removeprefix(CAPACITY))
+            return amount is not None and any(self._is_met(amount, thousandths(each)) for each in self.values)
+        found = device.attribute(self.name)
+        if self.operator in ("=", "!="):
+            return (found is not None and _text(found) in self.values) is (self.operator == "=")
+        if isinstance(found, bool) or not isinstance(found, int):
+            return False
+        return any(self._is_met(1000 * found, thousandths(each)) for each in self.values)
+
+    def _is_met(self, amount: int, other: int | None) -> bool:
+        if other is None:
+            return False
+        return {
+            "=": amount == other,
+            "!=": amount != other,
+            "<": amount < other,
+            ">": amount > other,
+            "<=": amount <= other,
+            ">=": amount >= other,
+        }[self.operator]
+
+
+def _text(value: Attribute) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def read_comparison(text: str) -> DeviceComparison | None:
+    """Reads ``NAME OPERATOR VALUE``, also with several values between bars; None for any other text. What
+    compares by size is a number."""
+    found = _COMPARISON.fullmatch(text.strip()) if len(text) <= _MAX_LENGTH else None
+    if found is None:
+        return None
+    values = tuple(found[3].split("|"))
+    by_size = found[2] not in ("=", "!=") or found[1].startswith(CAPACITY)
+    if by_size and any(thousandths(each) is None for each in values):
+        return None
+    return DeviceComparison(found[1], found[2], values)
+
+
+@dataclass(frozen=True, slots=True)
+class DriverRule:
+    """A driver's devices. ``has_gpus``: whether any are GPUs; ``where``: those that meet all of these; none:
+    all are. ``model``: the attribute that names the model. ``counters``, ``capacity``: by which of them a
+    part of a device, and a share of one, count; none: by all. ``min_share_milli``: what a share costs at
+    least, in thousandths of its device."""
+
+    driver: str
+    has_gpus: bool = True
+    where: tuple[DeviceComparison, ...] = ()
+    model: str = "model"
+    counters: tuple[str, ...] = ()
+    capacity: tuple[str, ...] = ()
+    min_share_milli: int = 10
+
+    def is_gpu(self, device: PublishedDevice | None) -> bool:
+        """Whether the device is a GPU. One that nothing describes counts as one."""
+        if not self.has_gpus:
+            return False
+        return device is None or all(each.holds(device) for each in self.where)
+
+
+_BUILT_IN = (
+    DriverRule(
+        "gpu.nvidia.com",
+        where=(DeviceComparison("type", "=", ("gpu", "mig", "vfio")),),
+        model="productName",
+        counters=("multiprocessors", "memory"),
+        capacity=("memory", "shares"),
+    ),
+    DriverRule("compute-domain.nvidia.com", has_gpus=False),
+    DriverRule("gpu.amd.com", model="productName"),
+    DriverRule("gpu.intel.com"),
+    DriverRule("gpu.example.com"),  # kubernetes-sigs/dra-example-driver
+)
+
+
+def rules_of(given: tuple[DriverRule, ...]) -> Mapping[str, DriverRule]:
+    """By driver: those that an administrator gave, and of other drivers those that are built in."""
+    return {each.driver: each for each in (*_BUILT_IN, *given)}

@@ -1,0 +1,141 @@
+"""What a claim's devices cost, fixed when their allocation is first seen.
+
+A whole device costs 1000 milli-GPU times the weight of its model. A part of one costs the largest of its
+parts of the counters that it shares with the others; a share the largest of the parts that it consumes of its
+device's capacities, and never less than the rule's least share. Each device's rate is rounded up.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from timekeeper.core.claims.allocation import AllocatedDevice, DeviceAllocation
+from timekeeper.core.claims.devices import Amounts, FoundDevice, PublishedDevice
+from timekeeper.core.claims.drivers import DriverRule
+from timekeeper.core.dialects.nvidia_parts import whole_slices
+from timekeeper.core.request.cards import Weights, weight_of
+from timekeeper.core.request.node_parts import card_model
+from timekeeper.core.values import WHOLE_MILLI
+
+_PROFILE = re.compile(r"([1-7])g\.([1-9][0-9]{0,2})gb.*", re.ASCII)  # of NVIDIA's MIG
+_MIB = 1024 * 1024
+_WHOLE = Fraction(1)
+
+Find = Callable[[str, str, str], FoundDevice | None]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceCharge:
+    """What one allocated GPU costs. ``share_milli``: the part of a whole device that it is, unweighted;
+    ``model``: "" where nothing says it; ``doubt``: what of it is an assumption; "": nothing."""
+
+    device: AllocatedDevice
+    model: str = ""
+    share_milli: int = WHOLE_MILLI
+    memory_mib: int = 0
+    rate_milli: int = 0
+    doubt: str = ""
+    is_unpublished: bool = False  # no slice has the device
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimCharge:
+    """What an allocation costs: its GPUs, and the drivers of its devices for which there is no rule."""
+
+    gpus: tuple[DeviceCharge, ...]
+    unknown_drivers: tuple[str, ...] = ()
+
+    @property
+    def rate_milli(self) -> int:
+        """Of all together, weighted."""
+        return sum(each.rate_milli for each in self.gpus)
+
+    @property
+    def doubt(self) -> str:
+        """The first one's; "": the rate is certain."""
+        return next((each.doubt for each in self.gpus if each.doubt), "")
+
+
+def charge_of(
+    allocation: DeviceAllocation, find: Find, rules: Mapping[str, DriverRule], weights: Weights
+) -> ClaimCharge:
+    """The charge of what is allocated, by what drivers publish of it now."""
+    gpus, unknown = [], set()
+    for each in allocation.devices:
+        rule = rules.get(each.driver)
+        if rule is None:
+            unknown.add(each.driver)
+            continue
+        found = find(each.driver, each.pool, each.device)
+        if rule.is_gpu(found.device if found else None):
+            gpus.append(_charge(each, found, rule, weights))
+    return ClaimCharge(tuple(gpus), tuple(sorted(unknown)))
+
+
+def _charge(
+    allocated: AllocatedDevice, found: FoundDevice | None, rule: DriverRule, weights: Weights
+) -> DeviceCharge:
+    if found is None:
+        doubt = "no ResourceSlice has its device, which counts as a whole one with weight 1"
+        charged = DeviceCharge(allocated, rate_milli=WHOLE_MILLI, doubt=doubt, is_unpublished=True)
+        return replace(charged, share_milli=0, rate_milli=0, doubt="") if allocated.is_admin else charged
+    model = card_model(str(found.device.attribute(rule.model) or ""))
+    if allocated.is_admin:
+        return DeviceCharge(allocated, model, share_milli=0)
+    part, doubt = _part(found, rule)
+    share = _share(allocated, found.device, rule)
+    milli = max(1, _ceil(WHOLE_MILLI * part * share))
+    rate = _ceil(Fraction(milli * weight_of(model, weights), 1000))
+    return DeviceCharge(allocated, model, milli, _memory_mib(allocated, found.device), rate, doubt)
+
+
+def _part(found: FoundDevice, rule: DriverRule) -> tuple[Fraction, str]:
+    """Which part of a whole device it is, and what of that is an assumption."""
+    totals = dict(found.counters)
+    parts = [
+        part
+        for name, consumed in found.device.consumed
+        for part in _parts(consumed, totals.get(name, ()), rule.counters)
+    ]
+    if parts:
+        return min(_WHOLE, max(parts)), ""
+    if found.device.attribute("parentUUID") is None:
+        return _WHOLE, ""
+    if found.parent is not None:
+        of_parent = tuple(_parts(found.device.capacity, found.parent.capacity, rule.counters))
+        if of_parent:
+            return min(_WHOLE, max(of_parent)), ""
+    profile = _PROFILE.fullmatch(str(found.device.attribute("profile") or ""))
+    if profile is None:
+        return _WHOLE, "nothing says which part of a device it is: it counts as a whole one"
+    slices = int(profile[1])
+    return Fraction(slices, whole_slices(slices, int(profile[2]))), ""
+
+
+def _share(allocated: AllocatedDevice, device: PublishedDevice, rule: DriverRule) -> Fraction:
+    """Which part of its device it holds."""
+    if not allocated.share:
+        return _WHOLE
+    parts = _parts(allocated.consumed, device.capacity, rule.capacity)
+    least = Fraction(rule.min_share_milli, WHOLE_MILLI)
+    return min(_WHOLE, max((least, *parts)))
+
+
+def _parts(some: Amounts, whole: Amounts, names: tuple[str, ...]) -> Iterable[Fraction]:
+    """Of each amount that counts: which part it is."""
+    totals = dict(whole)
+    for name, amount in some:
+        total = totals.get(name, 0)
+        if total > 0 and (not names or name in names):
+            yield Fraction(amount, total)
+
+
+def _memory_mib(allocated: AllocatedDevice, device: PublishedDevice) -> int:
+    """Of its memory; 0 where nothing says it."""
+    has = dict(device.capacity).get("memory", 0)
+    return dict(allocated.consumed).get("memory", has) // (1000 * _MIB)
+
+
+def _ceil(value: Fraction) -> int:
+    return -(-value.numerator // value.denominator)

@@ -1,0 +1,186 @@
+"""How many pods an owner's controller creates together, by the owner's own fields: the table `OWNERS`.
+
+Sources: the API types of Kubernetes 1.36 (batch/v1), sigs.k8s.io/jobset v0.11.0, sigs.k8s.io/lws v0.8.0,
+github.com/kubeflow/training-operator v1.8.1, github.com/kubeflow/mpi-operator v0.6.0 and
+github.com/ray-project/kuberay/ray-operator v1.5.0. A TrainJob is started as a JobSet, and a RayJob as a
+RayCluster, so they have no row.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from timekeeper.core import names
+from timekeeper.core.gangs import MAX_SIZE, RULE, foreign_mark, marker_of, size_said
+from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
+from timekeeper.core.violation import Violation, shown
+
+Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PodSet:
+    """``count`` pods of the template at ``path``, of which ``least`` suffice. ``is_late``: they are created
+    only after others of the owner run. ``is_refilled``: others follow those that end."""
+
+    path: Path
+    template: Json
+    count: int
+    least: int
+    is_late: bool = False
+    is_refilled: bool = False
+
+    @property
+    def at(self) -> str:
+        """The template's path, as errors name it."""
+        return "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in self.path)[1:]
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Kinds whose pods may start together; `gangs.MARKERS` says by what these pods are known."""
+
+    group: str
+    kinds: tuple[str, ...]
+    sets: Callable[[Json], Iterator[PodSet]]
+
+
+@dataclass(frozen=True, slots=True)
+class GangOfOwner:
+    """The templates of the pods that start together, and how many these are."""
+
+    sets: tuple[PodSet, ...]
+    size: int
+    minimum: int
+
+
+def _of_job(owner: Json) -> Iterator[PodSet]:
+    spec = mapping(owner.get("spec"))
+    count, refilled = _pods_of_job(spec)
+    yield from _set(spec, ("spec", "template"), count, is_refilled=refilled)
+
+
+def _pods_of_job(spec: Json) -> tuple[int, bool]:
+    """How many pods run at once, and whether others follow these."""
+    parallelism, completions = _count(spec.get("parallelism")), spec.get("completions")
+    if completions is None:
+        return parallelism, False
+    return min(parallelism, _count(completions)), _count(completions) > parallelism
+
+
+def _of_jobset(owner: Json) -> Iterator[PodSet]:
+    spec = mapping(owner.get("spec"))
+    in_order = mapping(spec.get("startupPolicy")).get("startupPolicyOrder") == "InOrder"
+    for index, each in enumerate(sequence(spec.get("replicatedJobs"))):
+        job = mapping(mapping(mapping(each).get("template")).get("spec"))
+        count, refilled = _pods_of_job(job)
+        is_late = bool(mapping(each).get("dependsOn")) or (in_order and index > 0)
+        path = ("spec", "replicatedJobs", index, "template", "spec", "template")
+        count *= _count(mapping(each).get("replicas"))
+        yield from _set(job, path, count, is_late=is_late, is_refilled=refilled)
+
+
+def _of_leader_worker_set(owner: Json) -> Iterator[PodSet]:
+    """Of one group. Without a template of its own the leader has its workers'."""
+    spec = mapping(owner.get("spec"))
+    group, at = mapping(spec.get("leaderWorkerTemplate")), ("spec", "leaderWorkerTemplate")
+    annotations = annotations_of(owner)
+    is_late = (
+        spec.get("startupPolicy") == "LeaderReady"
+        or "leaderworkerset.sigs.k8s.io/exclusive-topology" in annotations
+    )
+    size = _count(group.get("size"))
+    if group.get("leaderTemplate"):
+        yield from _set(group, (*at, "leaderTemplate"), 1)
+        yield from _set(group, (*at, "workerTemplate"), size - 1, is_late=is_late)
+    else:
+        yield from _set(group, (*at, "workerTemplate"), size, is_late=is_late and size > 1)
+
+
+def _of_kubeflow(owner: Json) -> Iterator[PodSet]:
+    spec = mapping(owner.get("spec"))
+    least = mapping(spec.get("elasticPolicy")).get("minReplicas")
+    waits = spec.get("launcherCreationPolicy") == "WaitForWorkersReady"
+    for field in (each for each in spec if each.endswith("ReplicaSpecs")):
+        for kind, each in mapping(spec[field]).items():
+            count = _count(mapping(each).get("replicas"))
+            fewest = _count(least) if least is not None and kind == "Worker" else count
+            is_late = waits and kind == "Launcher"
+            path = ("spec", field, kind, "template")
+            yield from _set(mapping(each), path, count, min(fewest, count), is_late=is_late)
+
+
+def _of_ray_cluster(owner: Json) -> Iterator[PodSet]:
+    """Of a cluster that is not scaled automatically."""
+    spec = mapping(owner.get("spec"))
+    scales = spec.get("enableInTreeAutoscaling") is True
+    yield from _set(mapping(spec.get("headGroupSpec")), ("spec", "headGroupSpec", "template"), 1)
+    for index, each in enumerate(sequence(spec.get("workerGroupSpecs"))):
+        group = mapping(each)
+        count = _count(group.get("replicas"), 0) * _count(group.get("numOfHosts"))
+        yield from _set(group, ("spec", "workerGroupSpecs", index, "template"), count, is_refilled=scales)
+
+
+_KUBEFLOW = ("PyTorch", "TF", "XGBoost", "Paddle", "JAX", "MPI")
+OWNERS = (
+    Owner("batch", ("Job",), _of_job),
+    Owner("jobset.x-k8s.io", ("JobSet",), _of_jobset),
+    Owner("leaderworkerset.x-k8s.io", ("LeaderWorkerSet",), _of_leader_worker_set),
+    Owner("kubeflow.org", tuple(f"{each}Job" for each in _KUBEFLOW), _of_kubeflow),
+    Owner("ray.io", ("RayCluster",), _of_ray_cluster),
+)
+
+
+def pod_sets(group: str, kind: str, owner: Json) -> list[PodSet]:
+    """The sets of pods that this object's controller creates; none for a kind that is not in the table."""
+    rows = (each for each in OWNERS if each.group == group and kind in each.kinds)
+    return [found for row in rows for found in row.sets(owner)]
+
+
+def gang_of_owner(sets: Sequence[PodSet], owner: Json) -> GangOfOwner | None:
+    """The gang of these sets, each of pods with a GPU request. None: they are no gang, or another system's,
+    or their user says which is theirs."""
+    together = tuple(each for each in sets if not each.is_late)
+    size = sum(each.count for each in together)
+    if not 1 < size <= MAX_SIZE or any(each.is_refilled for each in together) or foreign_mark(owner):
+        return None
+    if any(foreign_mark(each.template) or _is_marked(each.template) for each in sets):
+        return None
+    return GangOfOwner(together, size, sum(each.least for each in together))
+
+
+def contradictions(kind: str, sets: Sequence[PodSet], owner: Json) -> Iterator[Violation]:
+    """What the templates' own annotations and the owner's fields say differently. ``sets``: as there."""
+    total, foreign = sum(each.count for each in sets), foreign_mark(owner)
+    for each in sets:
+        said = size_said(each.template)
+        if said is None:
+            continue
+        path = f"{each.at}.metadata.annotations[{names.GANG_SIZE}]"
+        if foreign:
+            problem = f"{foreign} of this {kind} leaves the start of its pods to another system"
+            yield Violation(RULE, path, "", problem, "this annotation, or the other system's", "8")
+        elif said < each.count:
+            problem = f"this {kind} creates {each.count} pods of the template, which would start together"
+            yield Violation(
+                RULE, path, shown(str(said)), problem, f"{each.count} or more", str(max(total, each.count))
+            )
+        elif said > total and not marker_of(each.template):  # else other owners may have more of its pods
+            problem = f"this {kind} creates {total} pods with GPUs, so the gang would wait for ever"
+            yield Violation(RULE, path, shown(str(said)), problem, f"{each.count} to {total}", str(total))
+
+
+def _is_marked(template: Json) -> bool:
+    """Whether the user, or the owner's own owner, names a gang."""
+    return size_said(template) is not None or marker_of(template) != ""
+
+
+def _set(parent: Json, path: Path, count: int, least: int | None = None, **more: Any) -> Iterator[PodSet]:
+    """The set of the template that is the path's last step in the parent."""
+    template = mapping(parent.get(str(path[-1])))
+    if count > 0 and mapping(template.get("spec")):
+        yield PodSet(path, template, count, count if least is None else max(1, least), **more)
+
+
+def _count(value: object, absent: int = 1) -> int:
+    return value if type(value) is int and value >= 0 else absent

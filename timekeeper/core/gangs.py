@@ -1,0 +1,218 @@
+"""Gangs: pods that start together or not at all, as they are written by people and by controllers.
+
+`MARKERS` is the table of all known ways to name a gang. A pod belongs to a gang only if its size is known,
+from our annotation or from the marker itself: most groups of pods may start one by one. A gang of another
+system (`OTHERS`) is that system's; its pods are charged and not held.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from timekeeper.core import names
+from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
+from timekeeper.core.violation import Violation, shown
+
+RULE = "gang"
+MAX_SIZE = 1_024
+MAX_NAME = 63
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """``kind``: of the marker. It starts once ``minimum`` of its ``size`` pods exist and fit."""
+
+    kind: str
+    name: str
+    size: int
+    minimum: int
+
+    @property
+    def key(self) -> str:
+        """What tells it from other gangs of its namespace."""
+        return f"{self.kind}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """Where the pods of one kind of gang have its name: an annotation, a label, a field of the spec, or their
+    controller of the kind ``owner``. ``part``: a label that tells gangs of one name apart. ``minimum``: a
+    label with the number of pods that start together, of a kind that says it on its pods."""
+
+    kind: str
+    annotation: str = ""
+    label: str = ""
+    field: tuple[str, str] = ("", "")
+    part: str = ""
+    minimum: str = ""
+    owner: str = ""
+
+    def name_in(self, pod: Json) -> str:
+        """The gang's name; "" without this marker."""
+        labels = _labels(pod)
+        if self.annotation:
+            found = annotations_of(pod).get(self.annotation)
+        elif self.label:
+            found = labels.get(self.label)
+        elif self.owner:
+            found = _controller(pod, self.owner)
+        else:
+            found = mapping(mapping(pod.get("spec")).get(self.field[0])).get(self.field[1])
+        part = labels.get(self.part) if self.part else None
+        return (f"{found}-{part}" if part else str(found)) if found else ""
+
+
+OURS = Marker("bursar", annotation=names.GANG)
+# The first that a pod has counts. Sources: sigs.k8s.io/scheduler-plugins v0.32.7 (coscheduling, and its form
+# before PodGroup was an object), KEP-4671, sigs.k8s.io/lws v0.8.0, sigs.k8s.io/jobset v0.11.0 (TrainJob makes
+# JobSets), Kubeflow's training-operator v1.8.1 and mpi-operator v0.6.0, KubeRay v1.5.0. Their numbers of pods
+# are in `gang_owners`.
+MARKERS = (
+    OURS,
+    Marker("coscheduling", label="scheduling.x-k8s.io/pod-group"),
+    Marker(
+        "coscheduling",
+        label="pod-group.scheduling.sigs.k8s.io/name",
+        minimum="pod-group.scheduling.sigs.k8s.io/min-available",
+    ),
+    Marker("podgroup", field=("schedulingGroup", "podGroupName")),
+    Marker(
+        "leaderworkerset",
+        label="leaderworkerset.sigs.k8s.io/name",
+        part="leaderworkerset.sigs.k8s.io/group-index",
+    ),
+    Marker("jobset", label="jobset.sigs.k8s.io/jobset-name"),
+    Marker("kubeflow", label="training.kubeflow.org/job-name"),
+    Marker("ray", label="ray.io/cluster"),
+    Marker("job", owner="Job"),  # of a Job that is none of these
+    Marker("statefulset", owner="StatefulSet"),
+)
+NAMELESS = "the pod names no gang"
+# Kueue, Volcano, KAI: annotations and labels of the pods that these start together
+OTHERS: Mapping[str, tuple[str, ...]] = {
+    "annotations": ("scheduling.k8s.io/group-name", "pod-group-name"),
+    "labels": ("kueue.x-k8s.io/pod-group-name", "kueue.x-k8s.io/queue-name", "kai.scheduler/queue"),
+}
+_SIZES = (names.GANG_SIZE, names.GANG_MINIMUM)
+_OURS = (names.GANG, *_SIZES)
+_SIZE_LABELS = tuple(each.minimum for each in MARKERS if each.minimum)
+_NUMBER = re.compile(r"[0-9]{1,6}", re.ASCII)
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", re.ASCII)
+
+
+def gang_of(pod: Json) -> Gang | None:
+    """The gang of the pod that Bursar starts; None for a pod of none, of another system's, or one whose
+    annotations contradict each other."""
+    annotations = annotations_of(pod)
+    if names.GANG_SIZE not in annotations and _labels(pod).keys().isdisjoint(_SIZE_LABELS):
+        return None  # nearly always
+    if foreign_mark(pod) or any(gang_violations(pod)):
+        return None
+    marker, name = _marked(pod)
+    if marker is None:
+        return None
+    says = _labels(pod).get(marker.minimum) if marker.minimum else None
+    size = _number(annotations.get(names.GANG_SIZE)) or _number(says)
+    if not size:
+        return None
+    minimum = _number(annotations.get(names.GANG_MINIMUM)) or _number(says) or size
+    return Gang(marker.kind, name, size, min(minimum, size))
+
+
+def held_gang(pod: Json) -> Gang | None:
+    """The gang of a pod that admission created with Bursar's gate: its members alone start together."""
+    return gang_of(pod) if annotations_of(pod).get(names.HELD) in ("budget", "turn") else None
+
+
+def gang_violations(pod: Json) -> Iterator[Violation]:
+    """What is wrong with the pod's own annotations of a gang, in the order of its fields."""
+    annotations = annotations_of(pod)
+    if annotations.keys().isdisjoint(_OURS):
+        return
+    own = annotations.get(names.GANG)
+    if own is not None and (len(own) > MAX_NAME or not _NAME.fullmatch(own)):
+        allowed = (
+            f"letters, digits, '-', '_' and '.', at most {MAX_NAME}, with a letter or digit at both ends"
+        )
+        yield _violation(names.GANG, own, "this is no name of a gang", allowed, "train-7")
+    other = foreign_mark(pod)
+    if other:
+        problem = f"{other} leaves the start of these pods to another system"
+        allowed = "this annotation, or the other system's"
+        yield _violation(next(each for each in _OURS if each in annotations), "", problem, allowed)
+        return
+    if own is not None and names.GANG_SIZE not in annotations:
+        yield _violation(names.GANG_SIZE, "", "a gang needs its number of pods", f"1 to {MAX_SIZE}")
+    yield from _bad_sizes(annotations)
+    if _marked(pod)[0] is None:
+        name = next(each for each in _SIZES if each in annotations)
+        known = sorted(
+            {each.annotation or each.label or each.owner or ".".join(each.field) for each in MARKERS}
+        )
+        allowed = f"it beside one of {', '.join(known)}"
+        yield _violation(name, annotations[name], NAMELESS, allowed, f"{names.GANG}: train-7")
+
+
+def _bad_sizes(annotations: Json) -> Iterator[Violation]:
+    good = {}
+    for name in _SIZES:
+        text = annotations.get(name)
+        number = _number(text)
+        if number and number <= MAX_SIZE:
+            good[name] = number
+        elif text is not None:
+            yield _violation(name, text, "this is no number of pods", f"1 to {MAX_SIZE}")
+    size, minimum = (good.get(name) for name in _SIZES)
+    if size and minimum and minimum > size:
+        problem = f"more pods are to start at least than the gang has ({names.GANG_SIZE}: {size})"
+        yield _violation(names.GANG_MINIMUM, str(minimum), problem, f"1 to {size}", str(size))
+
+
+def _violation(name: str, got: str, problem: str, allowed: str, example: str = "8") -> Violation:
+    return Violation(RULE, _path("annotations", name), shown(got) if got else "", problem, allowed, example)
+
+
+def _path(field: str, name: str) -> str:
+    return f"metadata.{field}[{name}]"
+
+
+def _marked(pod: Json) -> tuple[Marker | None, str]:
+    found = ((each, each.name_in(pod)) for each in MARKERS)
+    return next(((marker, name) for marker, name in found if name), (None, ""))
+
+
+def marker_of(pod: Json) -> str:
+    """The kind of the first marker that the pod, or a template of pods, has; "" without any."""
+    marker, _ = _marked(pod)
+    return marker.kind if marker is not None else ""
+
+
+def size_said(template: Json) -> int | None:
+    """The number of pods that the annotation of a template says; None without a good one."""
+    number = _number(annotations_of(template).get(names.GANG_SIZE))
+    return number if number and number <= MAX_SIZE else None
+
+
+def _controller(pod: Json, kind: str) -> Any:
+    """The name of the pod's controller of this kind."""
+    references = sequence(mapping(pod.get("metadata")).get("ownerReferences"))
+    found = (each for each in map(mapping, references) if each.get("controller") and each.get("kind") == kind)
+    return next((each.get("name") for each in found), None)
+
+
+def foreign_mark(of: Json) -> str:
+    """What says of a pod, a template or an owner of pods that another system starts these together; ""
+    without it."""
+    has: Mapping[str, Json] = {"annotations": annotations_of(of), "labels": _labels(of)}
+    known = ((field, name) for field, marks in OTHERS.items() for name in marks)
+    return next((_path(field, name) for field, name in known if name in has[field]), "")
+
+
+def _labels(pod: Json) -> Json:
+    return mapping(mapping(pod.get("metadata")).get("labels"))
+
+
+def _number(text: Any) -> int | None:
+    """The whole number; None for anything else."""
+    return int(text) if isinstance(text, str) and _NUMBER.fullmatch(text) else None

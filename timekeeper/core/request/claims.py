@@ -1,0 +1,236 @@
+"""What a pod asks for by device claims, before anything is allocated: a number of GPUs at most.
+
+A pod names claims and templates of claims, and kube-scheduler makes a claim for a limit that names a
+DeviceClass. Which device is allocated is known only afterwards, so a request counts with the dearest of its
+alternatives, and each GPU as a whole one. Source: k8s.io/api/resource/v1; kubernetes/kubernetes,
+`plugin/pkg/scheduler/framework/plugins/dynamicresources`.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+from timekeeper.core.dialects.amounts import Container
+from timekeeper.core.json_values import Json, mapping, sequence
+from timekeeper.core.quantity import integral
+from timekeeper.core.request.device_classes import (
+    DEFAULTS,
+    NO_DRIVERS,
+    ClassSettings,
+    DeviceClass,
+    kind_of,
+    why_unknown,
+)
+from timekeeper.core.violation import Violation, shown
+
+EXPLICIT = "deviceclass.resource.kubernetes.io/"  # a limit: the name of a class follows
+CLAIM, TEMPLATE = "ResourceClaim", "ResourceClaimTemplate"
+MAX_DEVICES = 32  # of a claim: its status holds no more (`AllocationResultsMaxSize`)
+
+_CHARGED = "a class whose driver allocates no GPUs, or one of GPUs that Bursar knows"
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """Devices of one class. ``count``: how many; None: all that a node has."""
+
+    device_class: str
+    count: int | None = 1
+    admin: bool = False  # access for administrators, which takes the device from no pod
+
+
+Requests = tuple[tuple[Alternative, ...], ...]  # of a claim; one alternative of each is allocated
+
+
+def read_requests(spec: Json) -> Requests:
+    """The requests of a claim's spec. Never raises; what cannot be read names the class ""."""
+    found = []
+    for raw in map(mapping, sequence(mapping(spec.get("devices")).get("requests"))):
+        several = sequence(raw.get("firstAvailable"))
+        found.append(tuple(map(_alternative, several or [raw.get("exactly")])))
+    return _shared(tuple(found))
+
+
+@lru_cache(maxsize=10_000)
+def _shared(requests: Requests) -> Requests:
+    """One value for all claims with equal requests: most are made from few templates."""
+    return requests
+
+
+def _alternative(raw: object) -> Alternative:
+    given = mapping(raw)
+    count = given.get("count", 1)
+    every = given.get("allocationMode") == "All"
+    return Alternative(
+        str(given.get("deviceClassName") or ""),
+        None if every else count if isinstance(count, int) and not isinstance(count, bool) else 1,
+        given.get("adminAccess") is True,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PodClaims:
+    """What a pod asks for by claims. ``devices``: the GPUs that it may get at most; ``missing``: claims,
+    templates and classes that are not known (yet), so that ``devices`` may be too low; ``violations``: what
+    Bursar does not take."""
+
+    devices: int = 0
+    missing: tuple[str, ...] = ()
+    violations: tuple[Violation, ...] = ()
+
+
+NamespacedName = tuple[str, str]
+
+
+@dataclass(slots=True, eq=False)
+class KnownClaims:
+    """The objects of the API server by which claims are read; another thread may replace the members.
+    ``resources``: those for which kube-scheduler may allocate GPUs; ``is_served``: the API server has
+    ``resource.k8s.io/v1``."""
+
+    classes: Mapping[str, DeviceClass] = field(default_factory=dict)
+    claims: Mapping[NamespacedName, Requests] = field(default_factory=dict)
+    templates: Mapping[NamespacedName, Requests] = field(default_factory=dict)
+    settings: ClassSettings = DEFAULTS
+    resources: frozenset[str] = frozenset()
+    is_served: bool = True
+    drivers: Callable[[], Mapping[str, bool]] = lambda: NO_DRIVERS  # those of `_settings`, as they are now
+
+    def beside(self, objects: Iterable[Json], namespace: str) -> "KnownClaims":
+        """The same with these claims and templates of the namespace, which do not exist."""
+        claims, templates = dict(self.claims), dict(self.templates)
+        for each in objects:
+            name = str(mapping(each.get("metadata")).get("name", ""))
+            spec = mapping(each.get("spec"))
+            if each.get("kind") == TEMPLATE:
+                templates[namespace, name] = read_requests(mapping(spec.get("spec")))
+            elif each.get("kind") == CLAIM:
+                claims[namespace, name] = read_requests(spec)
+        return replace(self, claims=claims, templates=templates)
+
+    def asked_by(self, pod: Json, namespace: str, found: Sequence[Container]) -> PodClaims | None:
+        """What the pod asks for; None: it has no claims and no limits of classes. ``found``: its containers;
+        ``namespace``: where it is, or will be."""
+        named = sequence(mapping(pod.get("spec")).get("resourceClaims"))
+        limits = [(each, list(_explicit(each))) for each in found]
+        if not named and not any(classes for _, classes in limits):
+            return None  # nearly always
+        if not self.is_served:
+            return PodClaims(violations=(_not_served(named),))
+        of_claims = _joined(self._of_claim(raw, index, namespace) for index, raw in enumerate(named))
+        together = _joined(self._of_limits(each, them) for each, them in limits if not each.init)
+        alone = [self._of_limits(each, them) for each, them in limits if each.init]
+        most = max((together.devices, *(each.devices for each in alone)))
+        every = _joined((of_claims, together, *alone))
+        return PodClaims(of_claims.devices + most, every.missing, every.violations)
+
+    def _of_claim(self, raw: object, index: int, namespace: str) -> PodClaims:
+        entry, path = mapping(raw), f"spec.resourceClaims[{index}]"
+        for member, kind, known in (
+            ("resourceClaimName", CLAIM, self.claims),
+            ("resourceClaimTemplateName", TEMPLATE, self.templates),
+        ):
+            name = entry.get(member)
+            if isinstance(name, str) and name:
+                requests = known.get((namespace, name))
+                if requests is None:
+                    return PodClaims(missing=(f"{kind} {name}",))
+                return _joined(self._of_request(each, f"{path}.{member}") for each in requests)
+        return PodClaims(missing=(f"{path}: neither a claim nor a template",))
+
+    def _of_limits(self, container: Container, classes: Sequence[tuple[str, object]]) -> PodClaims:
+        path = f"{container.path}.resources.limits"
+        return _joined(
+            self._of_request((Alternative(name, integral(amount) or 0),), f"{path}[{EXPLICIT}{name}]")
+            for name, amount in classes
+        )
+
+    def _of_request(self, alternatives: Iterable[Alternative], path: str) -> PodClaims:
+        """The dearest of the alternatives: of several, any may be allocated."""
+        every = [self._of_class(each, path) for each in alternatives if not each.admin]
+        return PodClaims(
+            max((each.devices for each in every), default=0),
+            tuple(text for each in every for text in each.missing),
+            tuple(violation for each in every for violation in each.violations),
+        )
+
+    def _of_class(self, one: Alternative, path: str) -> PodClaims:
+        known = self.classes.get(one.device_class)
+        if known is None:
+            return PodClaims(missing=(f"DeviceClass {one.device_class}",))
+        kind = kind_of(known, self.settings, self.drivers())
+        if kind == "other" or (kind == "unknown" and self.settings.unknown == "free"):
+            return PodClaims()
+        if kind == "unknown":
+            return PodClaims(violations=(_unknown(known, path),))
+        if one.count is None:
+            return PodClaims(MAX_DEVICES, violations=(_all(known, path),))
+        if one.count > MAX_DEVICES:
+            return PodClaims(MAX_DEVICES, violations=(_too_many(one.count, path),))
+        return PodClaims(one.count)
+
+
+NO_OBJECTS = KnownClaims()
+
+
+def _joined(parts: Iterable[PodClaims]) -> PodClaims:
+    every = tuple(parts)
+    if len(every) == 1:
+        return every[0]
+    return PodClaims(
+        sum(each.devices for each in every),
+        tuple(dict.fromkeys(text for each in every for text in each.missing)),
+        tuple(violation for each in every for violation in each.violations),
+    )
+
+
+def _explicit(container: Container) -> Iterator[tuple[str, object]]:
+    """The classes that the container's limits name, with the amounts."""
+    for resource, amount in container.limits.items():
+        if resource.startswith(EXPLICIT):
+            yield resource.removeprefix(EXPLICIT), amount
+
+
+def _unknown(known: DeviceClass, path: str) -> Violation:
+    return Violation(
+        "device-claim",
+        path,
+        shown(known.name),
+        f"it is not known whether this device class allocates GPUs: {why_unknown(known)}",
+        f"{_CHARGED}; an administrator may name its driver in drivers of _settings, or in gpuDrivers"
+        " or noGPUDrivers of the ConfigMap bursar-device-classes",
+        "deviceClassName: gpu.nvidia.com",
+    )
+
+
+def _all(known: DeviceClass, path: str) -> Violation:
+    return Violation(
+        "claim-size",
+        path,
+        "allocationMode: All",
+        f"all GPUs of a node of class {known.name} are a number that is not known before they are allocated",
+        f"a count from 1 to {MAX_DEVICES}",
+        "count: 8",
+    )
+
+
+def _too_many(count: int, path: str) -> Violation:
+    return Violation(
+        "claim-size",
+        path,
+        shown(f"count: {count}"),
+        "no claim is allocated so many devices",
+        f"a count from 1 to {MAX_DEVICES}",
+        "count: 8",
+    )
+
+
+def _not_served(named: Sequence[object]) -> Violation:
+    return Violation(
+        "device-claim",
+        "spec.resourceClaims" if named else "spec.containers",
+        "",
+        "the API server does not serve resource.k8s.io/v1, so it is not known what the claims allocate",
+        "a GPU request in resources.limits",
+        'bursar.dev/gpu-percent: "50"',
+    )

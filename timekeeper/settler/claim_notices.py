@@ -1,0 +1,104 @@
+"""Messages on device claims, and on bound pods that use them: `kubectl describe` shows them as Events.
+
+What claims hold is charged by their sessions, so such pods are none of the ledger's pods.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass, field
+from typing import Literal
+
+from timekeeper.accounts.balance import Statement
+from timekeeper.accounts.claims.claim_sessions import claim_uid
+from timekeeper.accounts.session import Session
+from timekeeper.core.budgets.policy import BudgetSettings
+from timekeeper.settler.cluster.cluster_state import ClusterState
+from timekeeper.settler.pod_notices import MAX_PODS, BudgetState, texts_on_pods
+
+_Named = tuple[str, str]  # name and UID
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimNotice:
+    """A message about a claim, or a pod that uses one: becomes an Event on it."""
+
+    kind: Literal["ResourceClaim", "Pod"]
+    namespace: str
+    name: str
+    uid: str
+    reason: str
+    message: str
+    type: Literal["Normal", "Warning"]
+
+    @property
+    def regarding(self) -> dict[str, str]:
+        """The object, as an Event names it."""
+        version = "v1" if self.kind == "Pod" else "resource.k8s.io/v1"
+        where = {"namespace": self.namespace, "name": self.name, "uid": self.uid}
+        return {"apiVersion": version, "kind": self.kind, **where}
+
+
+def doubt_notices(opened: Iterable[Session]) -> Iterator[ClaimNotice]:
+    """On claims whose rate is not certain, and on the pods that they are reserved for, once their sessions
+    open."""
+    for session in opened:
+        if session.is_claim and session.doubt:
+            rate = f"{session.rate_milli / 1000:g}, which is not certain: {session.doubt}"
+            message = f"Claim {session.name} is charged at the rate {rate}."
+            yield from _on_both(session, "ClaimRateAssumed", message)
+
+
+def _on_both(session: Session, reason: str, message: str) -> Iterator[ClaimNotice]:
+    uid = claim_uid(session.uid)
+    yield ClaimNotice("ResourceClaim", session.namespace, session.name, uid, reason, message, "Warning")
+    for each in session.users.split()[:MAX_PODS]:
+        uid, _, name = each.partition("/")
+        yield ClaimNotice("Pod", session.namespace, name, uid, reason, message, "Warning")
+
+
+def budget_notices(
+    changes: Mapping[str, tuple[BudgetState, Statement]],
+    cluster: ClusterState,
+    sessions: Iterable[Session],
+    settings: BudgetSettings,
+    protected: Set[str] = frozenset(),
+) -> Iterator[ClaimNotice]:
+    """On claims that hold devices, and on bound pods that use claims, of namespaces whose state changed: what
+    pods with cards read. ``sessions``: those that run; ``protected``: UIDs of protected pods."""
+    made = {name: texts_on_pods(name, *change, settings) for name, change in changes.items()}
+    texts = {name: text for name, text in made.items() if text is not None}
+    claims, pods = defaultdict[str, list[_Named]](list), defaultdict[str, list[_Named]](list)
+    for session in sessions:
+        if session.is_claim and not session.is_over and session.namespace in texts:
+            claims[session.namespace].append((session.name, claim_uid(session.uid)))
+    for uid, using in cluster.claims.pods.items():
+        pod = using.pod
+        is_running = pod.node and using.gone_ms is None and not pod.hold.over and uid not in cluster.pods
+        if is_running and pod.namespace in texts:
+            pods[pod.namespace].append((pod.name, uid))
+    for namespace, text in sorted(texts.items()):
+        for name, uid in sorted(claims[namespace])[:MAX_PODS]:
+            yield ClaimNotice("ResourceClaim", namespace, name, uid, *text.others)
+        for name, uid in sorted(pods[namespace])[:MAX_PODS]:
+            yield ClaimNotice("Pod", namespace, name, uid, *text.of(uid, protected))
+
+
+@dataclass(slots=True)
+class OrphanNotices:
+    """Each claim that holds devices and is reserved for no pod is named once."""
+
+    _said: set[str] = field(default_factory=set)  # UIDs
+
+    def notices(self, cluster: ClusterState, now_ms: int) -> Iterator[ClaimNotice]:
+        """On those that are new."""
+        orphans = {each.uid: each for each in cluster.claims.orphans(now_ms)}
+        for uid in orphans.keys() - self._said:
+            claim = orphans[uid]
+            message = (
+                f"Claim {claim.name} holds devices, and is reserved for no pod. Namespace"
+                f" {claim.namespace} pays for them until the claim is deleted, or a pod has used it."
+            )
+            yield ClaimNotice(
+                "ResourceClaim", claim.namespace, claim.name, uid, "ClaimUnused", message, "Warning"
+            )
+        self._said = set(orphans)

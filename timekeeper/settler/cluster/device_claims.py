@@ -1,0 +1,198 @@
+"""Claims on devices, what drivers publish, and the pods that use claims, as the watches show them.
+
+What happens to a claim between two ticks is kept in order: it may be allocated, freed and allocated again.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass, field, replace
+
+from timekeeper.accounts.claims.claim_findings import ClaimFindings, claim_findings
+from timekeeper.accounts.claims.consumers import ClaimPod
+from timekeeper.core.claims.allocation import DeviceClaim
+from timekeeper.core.claims.devices import DevicePools
+from timekeeper.core.claims.drivers import DriverRule
+
+SOURCES = ("resourceclaims", "resourceslices")
+ORPHAN_MS = 60_000  # between two pods a claim may be reserved for none
+_STEP_MS = 10_000  # as kubelets renew their Leases
+MAX_SIGHTS = 100_000  # of claims, that are not written yet; beyond it, the last of each claim counts
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimSight:
+    """A claim as it was seen at ``at_ms``. ``look_ms``: until when all claims were known before that; 0: they
+    were not; ``is_gone``: its object was removed, and this is its last state; ``is_listed``: by a list, which
+    does not show what happened since then."""
+
+    claim: DeviceClaim
+    at_ms: int
+    look_ms: int
+    is_gone: bool = False
+    is_listed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Relist:
+    """A list of all claims. ``free``: by UID those that hold nothing."""
+
+    at_ms: int
+    look_ms: int
+    free: Mapping[str, DeviceClaim]
+
+    def sight(self, uid: str) -> ClaimSight:
+        """A claim that holds nothing in it, or is not in it."""
+        claim = self.free.get(uid)
+        gone = claim or DeviceClaim(uid, "", "")
+        return ClaimSight(gone, self.at_ms, self.look_ms, is_gone=claim is None, is_listed=True)
+
+
+@dataclass(slots=True)
+class DeviceClaims:
+    """All that is known of claims. ``current_ms``: until when that is complete; 0: nothing follows them."""
+
+    current_ms: int = 0
+    ended_ms: int = 0  # the last end of an allocation
+    allocated: dict[str, DeviceClaim] = field(default_factory=dict)  # by UID
+    sights: dict[str, list[ClaimSight]] = field(default_factory=dict)  # by UID; not written yet
+    relisted: Relist | None = None  # the last list since the last written tick
+    pools: DevicePools = field(default_factory=DevicePools)
+    pods: dict[str, ClaimPod] = field(default_factory=dict)  # by UID; those that use claims
+    served: set[str] = field(default_factory=set)  # UIDs of pods whose extended resources a claim serves
+    # UIDs of sessions of claims whose object was removed while it was allocated
+    lost: set[str] = field(default_factory=set)
+    _names: dict[tuple[str, str], str] = field(default_factory=dict)  # namespace and name -> UID
+    rules: tuple[DriverRule, ...] = ()  # an administrator's, by which ``unknown`` was found
+    unknown: dict[str, tuple[str, ...]] = field(default_factory=dict)  # UID -> its drivers without a rule
+    admin: set[str] = field(default_factory=set)  # UIDs of claims with admin access to GPUs
+    _orphans: dict[str, int] = field(default_factory=dict)  # UID -> since when it is reserved for no pod
+    _version: int = 0  # of what is found
+    _found: tuple[tuple[int, int], ClaimFindings] | None = None
+    _count: int = 0  # of sights
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether the API server serves claims, and they were listed."""
+        return self.current_ms > 0
+
+    @property
+    def watermark_ms(self) -> int | None:
+        """Until when claims are known, as it is written: in steps, for the charges of all claims advance
+        with it."""
+        return self.current_ms // _STEP_MS * _STEP_MS or None
+
+    @property
+    def seen_ms(self) -> int | None:
+        """The same, but never before an end, so that the next settler dates no allocation of before it."""
+        return max(self.watermark_ms or 0, min(self.ended_ms, self.current_ms)) or None
+
+    def is_allocated(self, namespace: str, name: str) -> bool:
+        """Whether a claim of this name holds devices."""
+        return (namespace, name) in self._names
+
+    def confirm(self, at_ms: int) -> None:
+        """All that happened to claims until then has arrived."""
+        if self.is_followed:
+            self.current_ms = max(self.current_ms, at_ms)
+
+    def relist(self, claims: Iterable[DeviceClaim], at_ms: int) -> None:
+        """The claims that exist."""
+        found = {each.uid: each for each in claims}
+        look_ms = self.current_ms
+        for gone in [each for uid, each in self.allocated.items() if uid not in found]:
+            self._see(ClaimSight(gone, at_ms, look_ms, is_gone=True, is_listed=True))
+        for each in found.values():
+            self._see(ClaimSight(each, at_ms, look_ms, is_listed=True))
+        free = {uid: each for uid, each in found.items() if each.allocation is None}
+        first = self.relisted  # of two, it says until when claims were known
+        self.relisted = Relist(at_ms, first.look_ms if first else look_ms, free)
+        self.current_ms = max(self.current_ms, at_ms)
+
+    def see(self, claim: DeviceClaim, deleted: bool, at_ms: int) -> None:
+        """The claim as it is now, or its last state if it was deleted."""
+        self._see(ClaimSight(claim, at_ms, self.current_ms, is_gone=deleted))
+        self.confirm(at_ms)
+
+    def _see(self, sight: ClaimSight) -> None:
+        claim = sight.claim
+        before = self.allocated.get(claim.uid)
+        is_held = claim.allocation is not None and not sight.is_gone
+        if (claim == before and is_held) or (before is None and claim.allocation is None):
+            return
+        if is_held:
+            self.allocated[claim.uid] = claim
+            self._names[claim.namespace, claim.name] = claim.uid
+        elif before is not None:
+            del self.allocated[claim.uid]
+            self._names.pop((claim.namespace, claim.name), None)
+        self._note_orphan(claim, is_held, sight.at_ms)
+        mine = self.sights.setdefault(claim.uid, [])
+        if mine and self._count >= MAX_SIGHTS:
+            mine[-1] = sight
+        else:
+            mine.append(sight)
+            self._count += 1
+
+    def judge(self, uid: str, unknown: tuple[str, ...], is_admin: bool) -> None:
+        """What is found of an allocated claim's devices."""
+        if uid not in self.allocated:
+            return
+        if unknown:
+            self.unknown[uid] = unknown
+        if is_admin:
+            self.admin.add(uid)
+        self._version += 1
+
+    def judge_again(self, rules: tuple[DriverRule, ...], now_ms: int) -> None:
+        """With other rules, claims on devices of unknown drivers may hold GPUs, from now on."""
+        if rules == self.rules:
+            return
+        self.rules = rules
+        for uid in self.unknown:
+            self.sights.setdefault(uid, [ClaimSight(self.allocated[uid], now_ms, now_ms)])
+        self.unknown.clear()
+        self._version += 1
+
+    def findings(self, now_ms: int) -> ClaimFindings:
+        """What people must know of the claims."""
+        key = self._version, now_ms // ORPHAN_MS
+        if self._found is None or self._found[0] != key:
+            named = ((each.namespace, each.name) for each in self.orphans(now_ms))
+            drivers = Counter(driver for each in self.unknown.values() for driver in each)
+            self._found = key, claim_findings(named, drivers, len(self.admin))
+        return self._found[1]
+
+    def orphans(self, now_ms: int) -> Iterator[DeviceClaim]:
+        """The claims that are reserved for no pod, for a while by now."""
+        for uid, since_ms in self._orphans.items():
+            if now_ms - since_ms >= ORPHAN_MS:
+                yield self.allocated[uid]
+
+    def _note_orphan(self, claim: DeviceClaim, is_held: bool, at_ms: int) -> None:
+        if is_held and claim.is_orphan:
+            self._orphans.setdefault(claim.uid, at_ms)
+        else:
+            self._orphans.pop(claim.uid, None)
+        if not is_held:
+            self.unknown.pop(claim.uid, None)
+            self.admin.discard(claim.uid)
+        self._version += 1
+
+    def see_pod(self, pod: ClaimPod, deleted: bool, at_ms: int) -> None:
+        """A pod that uses claims, as it is now, or its last state if it was deleted."""
+        self.pods[pod.uid] = replace(pod, gone_ms=at_ms) if deleted else pod
+
+    def relist_pods(self, there: Set[str], at_ms: int) -> None:
+        """The UIDs of those that exist."""
+        for uid, pod in self.pods.items():
+            if uid not in there and pod.gone_ms is None:
+                self.pods[uid] = replace(pod, gone_ms=at_ms)
+
+    def mark_written(self, deferred: dict[str, list[ClaimSight]]) -> None:
+        """All of it is written to the ledger, but the ``deferred`` sights."""
+        self.sights = deferred
+        self._count = sum(map(len, deferred.values()))
+        self.relisted = None
+        for uid in [uid for uid, pod in self.pods.items() if pod.gone_ms is not None]:
+            del self.pods[uid]
+            self.served.discard(uid)

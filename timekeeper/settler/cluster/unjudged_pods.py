@@ -1,0 +1,107 @@
+"""The pods that admission held because it did not know what their claims ask for, until that is known."""
+
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field
+
+from timekeeper.accounts.pods import LedgerPod, UnjudgedPod
+from timekeeper.core.claims.allocation import DeviceClaim
+from timekeeper.core.claims.drivers import DriverRule
+from timekeeper.core.request.claims import KnownClaims, NamespacedName, PodClaims, Requests
+from timekeeper.core.request.device_classes import DEFAULTS, GPU_DRIVERS, ClassSettings, DeviceClass
+from timekeeper.core.request.request import containers
+
+CLASSES, TEMPLATES = "deviceclasses", "resourceclaimtemplates"
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimTemplate:
+    """What the claims of a template ask for."""
+
+    name: NamespacedName
+    requests: Requests
+
+
+@dataclass(frozen=True, slots=True)
+class ClassSettingsRead:
+    """What an administrator says of device classes, in a ConfigMap."""
+
+    name: str
+    settings: ClassSettings
+
+
+@dataclass(slots=True)
+class UnjudgedPods:
+    """Judges each by the objects that are known, in the settler's thread."""
+
+    pods: dict[str, UnjudgedPod] = field(default_factory=dict)  # by UID, also once they are judged
+    changed: set[str] = field(default_factory=set)  # UIDs of pods that are to be told why they wait
+    classes: dict[str, DeviceClass] = field(default_factory=dict)
+    claims: dict[NamespacedName, Requests] = field(default_factory=dict)
+    templates: dict[NamespacedName, Requests] = field(default_factory=dict)
+    settings: ClassSettings = DEFAULTS
+    drivers: Mapping[str, bool] = field(
+        default_factory=dict
+    )  # of `_settings`: whether their devices are GPUs
+    due: set[str] = field(default_factory=set)  # namespaces of which something has come
+    all_due: bool = False  # a class or the settings have
+
+    def see_claim(self, claim: DeviceClaim, deleted: bool) -> None:
+        """A claim as it is now, or its last state if it was deleted."""
+        key = claim.namespace, claim.name
+        if deleted:
+            self.claims.pop(key, None)
+        elif self.claims.get(key) != claim.requests:
+            self.claims[key] = claim.requests
+            self.due.add(claim.namespace)
+
+    def relist_claims(self, claims: Iterable[DeviceClaim]) -> None:
+        """The claims that exist."""
+        self.claims.clear()
+        for each in claims:
+            self.see_claim(each, False)
+
+    def follow(self, drivers: Iterable[DriverRule]) -> None:
+        """What `_settings` say of drivers now."""
+        found = {each.driver: each.has_gpus for each in drivers}
+        self.all_due |= found != self.drivers
+        self.drivers = found
+
+    def gpu_drivers(self) -> set[str]:
+        """The drivers whose devices are GPUs."""
+        others = {name for name, has_gpus in self.drivers.items() if not has_gpus}
+        return {*GPU_DRIVERS, *self.settings.gpu_drivers, *self.drivers} - others
+
+    def take_due(self, judged: Set[str]) -> list[UnjudgedPod]:
+        """Those to look at again. ``judged``: UIDs of pods that are judged already."""
+        if not (self.due or self.all_due):
+            return []
+        due, every = self.due, self.all_due
+        self.due, self.all_due = set(), False
+        return [
+            each
+            for uid, each in self.pods.items()
+            if uid not in judged and (every or each.pod.namespace in due)
+        ]
+
+    def asked(self, each: UnjudgedPod) -> PodClaims:
+        """What the pod asks for, as far as it is known."""
+        known = KnownClaims(
+            self.classes, self.claims, self.templates, self.settings, drivers=lambda: self.drivers
+        )
+        return known.asked_by(each.part, each.pod.namespace, containers(each.part)) or PodClaims()
+
+    def reasons(self, each: UnjudgedPod) -> tuple[str, ...]:
+        """Why the pod is not judged: what is not there, or not decided."""
+        asked = self.asked(each)
+        undecided = (one.sentence() for one in asked.violations if one.rule == "device-claim")
+        return (*(f"{name} is not there" for name in asked.missing), *undecided)
+
+    def judged(self, each: UnjudgedPod, before: LedgerPod | None) -> LedgerPod | None:
+        """The pod, once it is known what it asks for. What was known once stays so: a claim's spec does not
+        change, and a template may be gone by now."""
+        if before is not None and before.request.asks:
+            return each.judged(before.request.asks[0].ask.devices)
+        asked = self.asked(each)
+        if asked.missing or any(violation.rule == "device-claim" for violation in asked.violations):
+            return None
+        return each.judged(asked.devices)

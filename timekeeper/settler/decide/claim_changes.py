@@ -1,0 +1,189 @@
+"""Which sessions of claims open, and when they end."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from timekeeper.accounts.claims.claim_sessions import (
+    Opening,
+    begin_ms,
+    end_claim_session,
+    is_of,
+    open_claim_session,
+    session_uids,
+    used_by,
+)
+from timekeeper.accounts.claims.consumers import ClaimPod
+from timekeeper.accounts.session import CLAIMS_SEEN, Session, admitted_in_budget
+from timekeeper.core.budgets.policy import BudgetSettings
+from timekeeper.core.claims.allocation import DeviceAllocation, DeviceClaim
+from timekeeper.core.claims.drivers import DriverRule, rules_of
+from timekeeper.core.claims.rates import ClaimCharge, charge_of
+from timekeeper.settler.cluster.cluster_state import ClusterState
+from timekeeper.settler.cluster.device_claims import ClaimSight, DeviceClaims, Relist
+from timekeeper.settler.decide.session_changes import PATIENCE_MS, SessionChanges
+from timekeeper.settler.state.ledger_state import LedgerState
+
+
+def follow_claims(
+    cluster: ClusterState, ledger: LedgerState, settings: BudgetSettings, now_ms: int, changes: SessionChanges
+) -> None:
+    """Add to ``changes`` the sessions of claims that open, change or end."""
+    cluster.claims.judge_again(settings.drivers, now_ms)
+    tick = _ClaimTick(cluster, cluster.claims, ledger, settings, rules_of(settings.drivers), now_ms, changes)
+    for uid, sights in cluster.claims.sights.items():
+        tick.apply(uid, sights)
+    if cluster.claims.relisted is not None:
+        tick.miss_absent(cluster.claims.relisted)
+    tick.follow_lost()
+
+
+@dataclass(frozen=True, slots=True)
+class _ClaimTick:
+    cluster: ClusterState
+    claims: DeviceClaims
+    ledger: LedgerState
+    settings: BudgetSettings
+    rules: Mapping[str, DriverRule]
+    now_ms: int
+    changes: SessionChanges
+
+    def apply(self, uid: str, sights: list[ClaimSight]) -> None:
+        """All that was seen of one claim, in order."""
+        session = self._running(uid)
+        for place, sight in enumerate(sights):
+            claim = sight.claim
+            allocation = None if sight.is_gone else claim.allocation
+            if session is not None and sight.is_gone and claim.allocation is not None:
+                self._lose(session, sight, claim.consumers)
+                session = None
+            elif session is not None and (allocation is None or not is_of(session, allocation)):
+                self._end(session, self._end_ms(session, sight))
+                session = None
+            if allocation is None:
+                continue
+            if session is None:
+                is_last = place == len(sights) - 1
+                charge = self._charge(allocation)
+                if is_last and _is_unpublished(charge) and self.now_ms - sight.at_ms < PATIENCE_MS:
+                    self.changes.deferred_claims[uid] = sights[place:]
+                    return
+                is_admin = any(each.device.is_admin for each in charge.gpus)
+                self.claims.judge(uid, charge.unknown_drivers, is_admin)
+                session = self._open(sight, allocation, charge)
+            elif session.consumers != " ".join(claim.consumers):
+                session = self._put(used_by(session, claim))
+
+    def _running(self, uid: str) -> Session | None:
+        known = self.ledger.running_claims.get(uid)
+        return None if known is None else self.changes.sessions.get(known) or self.ledger.session(known)
+
+    def _charge(self, allocation: DeviceAllocation) -> ClaimCharge:
+        return charge_of(allocation, self.claims.pools.find, self.rules, self.settings.weights)
+
+    def _open(self, sight: ClaimSight, allocation: DeviceAllocation, charge: ClaimCharge) -> Session | None:
+        """The session of the allocation; None if it has no GPU, or a pod pays for it already."""
+        claim = sight.claim
+        if not charge.gpus or self._is_paid(claim):
+            return None
+        begun_ms = begin_ms(allocation, sight.at_ms, self._look_ms(sight))
+        pod = next((self.claims.pods[each] for each in claim.consumers if each in self.claims.pods), None)
+        node = self._node(allocation, charge, pod)
+        is_admitted = pod is not None and admitted_in_budget(pod.standing, self.settings)
+        opening = Opening(self._free_uid(claim, begun_ms), node, begun_ms, self.now_ms, is_admitted)
+        return self.changes.open(open_claim_session(claim, charge, pod, opening))
+
+    def _is_paid(self, claim: DeviceClaim) -> bool:
+        """Whether a pod whose extended resources the claim serves pays for them by its cards, because the
+        claim was not known when it was bound."""
+        return claim.is_extended and any(
+            self.ledger.session(uid) is not None and uid not in self.claims.served for uid in claim.consumers
+        )
+
+    def _free_uid(self, claim: DeviceClaim, begun_ms: int) -> str:
+        known = (self.changes.sessions, self.ledger.sessions, self.ledger.settled, self.ledger.used_claims)
+        uids = session_uids(claim, begun_ms)
+        return next(uid for uid in uids if not any(uid in each for each in known))
+
+    def _node(self, allocation: DeviceAllocation, charge: ClaimCharge, pod: ClaimPod | None) -> str:
+        """The devices' node; of those that are of no node, their pool."""
+        first = charge.gpus[0].device
+        found = self.claims.pools.find(first.driver, first.pool, first.device)
+        published = found.device.node if found else ""
+        return allocation.node or published or (pod.pod.node if pod else "") or first.pool or first.driver
+
+    def _look_ms(self, sight: ClaimSight) -> int:
+        """Until when claims were known before; before the first list, by the earlier settler."""
+        return sight.look_ms or self.ledger.watermarks.get(CLAIMS_SEEN, 0)
+
+    def _end_ms(self, session: Session, sight: ClaimSight) -> int:
+        """When the allocation was cleared, as it was seen; where a list shows it, the earliest end that is
+        proved: it held until the last look, and until its pods ended."""
+        if not sight.is_listed:
+            return sight.at_ms
+        pods = (self.claims.pods.get(uid) for uid in session.consumers.split())
+        ends = [self._pod_end_ms(pod) or 0 for pod in pods if pod is not None]
+        last_ms = max((self._look_ms(sight), *ends))
+        allocation = sight.claim.allocation
+        next_ms = allocation.stamp_ms if allocation and allocation.stamp_ms else sight.at_ms
+        return min(last_ms, sight.at_ms, max(next_ms, session.bound_ms))
+
+    def _pod_end_ms(self, pod: ClaimPod) -> int | None:
+        return pod.end_ms(self.settings.max_grace_period_ms)
+
+    def miss_absent(self, listed: Relist) -> None:
+        """The claims of sessions that hold nothing in a list, or are not in it, changed since the last
+        look."""
+        for uid, session_uid in self.ledger.running_claims.items():
+            session = self.ledger.session(session_uid)
+            is_known = uid in self.claims.allocated or uid in self.claims.sights
+            if session is None or is_known or session_uid in self.claims.lost:
+                continue
+            sight = listed.sight(uid)
+            if sight.is_gone:
+                self._lose(session, sight, tuple(session.consumers.split()))
+            else:
+                self._end(session, self._end_ms(session, sight))
+
+    def _lose(self, session: Session, sight: ClaimSight, consumers: tuple[str, ...]) -> None:
+        """The claim's object is gone though it was allocated: pods that run may still use the devices."""
+        last_ms = self._look_ms(sight) if sight.is_listed else sight.at_ms
+        last_ms = max(last_ms, session.watermark_ms or 0)
+        self._put(replace(session, consumers=" ".join(consumers), watermark_ms=last_ms))
+        self.claims.lost.add(session.uid)
+
+    def follow_lost(self) -> None:
+        """A lost claim is held until the last pod that is known to use it has ended."""
+        for uid in list(self.claims.lost):
+            session = self.changes.sessions.get(uid) or self.ledger.sessions.get(uid)
+            if session is None or session.is_over:
+                self.claims.lost.discard(uid)
+                continue
+            known = {each: self.claims.pods.get(each) for each in session.consumers.split()}
+            ends = {each: 0 if pod is None else self._pod_end_ms(pod) for each, pod in known.items()}
+            left = " ".join(each for each, end_ms in ends.items() if end_ms is None)
+            last_ms = max((session.watermark_ms or 0, *(each or 0 for each in ends.values())))
+            if not left and self.now_ms >= last_ms:
+                self._end(session, last_ms)
+            elif (left, last_ms) != (session.consumers, session.watermark_ms):
+                self._put(replace(session, consumers=left, watermark_ms=last_ms))
+
+    def _end(self, session: Session, end_ms: int) -> None:
+        ended = self._put(end_claim_session(session, end_ms))
+        self.claims.ended_ms = max(self.claims.ended_ms, ended.ended_ms or 0)
+
+    def _put(self, session: Session) -> Session:
+        self.changes.sessions[session.uid] = session
+        return session
+
+
+def _is_unpublished(charge: ClaimCharge) -> bool:
+    """Whether a slice may still arrive that says what a device is: the watches are independent."""
+    return any(each.is_unpublished for each in charge.gpus)
+
+
+def wanted_uids(claims: DeviceClaims) -> Iterator[tuple[str, ...]]:
+    """Of each allocation of a changed claim: the UIDs that its session may have, in order."""
+    for sights in claims.sights.values():
+        for sight in sights:
+            if sight.claim.allocation is not None:
+                yield session_uids(sight.claim, sight.at_ms)

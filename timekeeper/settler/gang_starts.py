@@ -1,0 +1,247 @@
+"""What the releaser does for gangs: it has cards reserved for all members, one gang after another, and says
+which gates are to be removed together.
+
+The extender is asked in a thread of its own, as a plan may take a second: meanwhile single pods are released.
+"""
+
+from collections.abc import Callable, Mapping, Sequence, Set
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+from timekeeper import metrics
+from timekeeper.accounts.held.gangs import AskForCards, OpenGates, WaitFor, WaitingGang, exist_text, next_step
+from timekeeper.accounts.held.limits import HeldView
+from timekeeper.accounts.held.order import HeldPod
+from timekeeper.core.decisions import GANG, MESSAGE, Decision, Figure, Record, record_nothing
+from timekeeper.runtime.http.problem_details import Problem
+from timekeeper.runtime.log import log, log_exception
+from timekeeper.runtime.peers import Peer
+
+AGAIN_MS = 5_000  # until the cards of a gang are looked for again
+# after a start that came to nothing, twice as long after each
+REST_MS, MAX_REST_MS, FORGOTTEN_MS = 15_000, 600_000, 3_600_000
+SHOWN_MS = 3_000  # the watch shows reservations by then
+ASKS_COST = 10  # the extender plans for at most a tenth of the time; a slow machine delays no gang for long
+WAITS = "GangWaits"
+ANSWER_S = 10.0
+REPLICAS = 4  # calls, each of which may reach one that does not lead
+MAX_TOLD = 16  # members of a gang that get an Event
+UNKNOWN = "the extender cannot be asked: the timekeeper has no --extender-url"
+
+# members, how many of them must fit, epoch and end: the extender's answer, or None and a sentence
+Reserve = Callable[[AskForCards, int, int], "GangAnswer"]
+Report = Callable[[str, str, str, str, str], None]
+ReportOn = Callable[[Mapping[str, str], str, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class GangAnswer:
+    """How many members have cards reserved; if none, why: a sentence's part for people."""
+
+    reserved: int
+    why: str = ""
+
+
+def reserve_with(extender: Peer) -> Reserve:
+    """Asks this extender."""
+    extender = replace(extender, timeout_s=ANSWER_S)
+
+    def reserve(asked: AskForCards, epoch: int, until_ms: int) -> GangAnswer:
+        if not extender.url:
+            return GangAnswer(0, UNKNOWN)
+        body = {
+            "version": 1,
+            "pods": list(asked.uids),
+            "needed": asked.needed,
+            "epoch": epoch,
+            "until": until_ms,
+        }
+        why = ""
+        for _ in range(REPLICAS):
+            try:
+                return _answer(extender.ask("/v1/gangs/reserve", body), len(asked.uids))
+            except Problem as problem:
+                why = problem.detail
+        return GangAnswer(0, why)
+
+    return reserve
+
+
+def _answer(said: Mapping[str, Any], asked: int) -> GangAnswer:
+    reserved, missing, cards = (int(said.get(each) or 0) for each in ("reserved", "missing", "cards"))
+    fit = f"{asked - missing} of {asked} members fit" if missing else ""
+    lack = f"{cards} cards missing" if cards else ""
+    return GangAnswer(reserved, "; ".join(each for each in (fit, lack, str(said.get("why") or "")) if each))
+
+
+class GangStarts:
+    """Used by the releaser's thread. ``reserve`` is called in another; ``submit``: runs a call there;
+    ``deadline_ms``: how long cards are reserved; ``report_on``: posts an Event on any object."""
+
+    def __init__(
+        self,
+        reserve: Reserve,
+        report: Report,
+        steady: Callable[[], int],
+        record: Record = record_nothing,
+        submit: Callable[[Callable[[], GangAnswer]], "Future[GangAnswer]"] | None = None,
+        deadline_ms: int = 60_000,
+        report_on: ReportOn = lambda _regarding, _reason, _note: None,
+    ) -> None:
+        self._report_on = report_on
+        self._reserve, self._report, self._steady, self._record = reserve, report, steady, record
+        self._deadline_ms = deadline_ms
+        for result in ("reserved", "none"):
+            metrics.GANG_RESERVATIONS.labels(result)
+        self._submit = submit or ThreadPoolExecutor(1, "gang").submit
+        self._asked: tuple[str, Future[GangAnswer]] | None = None  # key and answer
+        self._took_ms = 0  # the last answer
+        self._next_ask_ms = 0
+        self._paused: dict[str, int] = {}  # key -> until when its cards are not looked for again
+        self._opened: dict[str, int] = {}  # key -> until when its gates are not removed again
+        self._unpaid: set[str] = set()  # keys of gangs that their budgets could not pay last
+        self._answers: dict[str, str] = {}  # key -> why its cards were not reserved last
+        self._told: dict[str, str] = {}  # key -> what was told last
+        self._kept: dict[str, int] = {}  # key -> until when its room is kept though no pod shows cards yet
+        # key -> how often cards were reserved for it in an hour, and when these reservations ended last
+        self._tries: dict[str, tuple[int, int]] = {}
+        self._epoch = 0
+
+    def opening(self, view: HeldView) -> list[HeldPod]:
+        """The members whose gates are removed now: of gangs with cards for all. That they can be paid was
+        asked before their cards were reserved, and their room has been kept since."""
+        self._follow(view)
+        at_ms, found = self._steady(), list[HeldPod]()
+        for it in view.gangs.values():
+            step = next_step(it, view.at_ms)
+            if isinstance(step, OpenGates) and at_ms >= self._opened.get(it.key, 0):
+                self._opened[it.key] = at_ms + SHOWN_MS
+                found += [view.pods[uid] for uid in step.uids if uid in view.pods]
+        return found
+
+    def decided(self, view: HeldView) -> list[HeldPod]:
+        """The gangs for which cards are looked for or reserved, each as one pod: their room is taken."""
+        kept = {*self._kept, self._asked[0] if self._asked is not None else ""}
+        return [
+            it.held
+            for it in view.gangs.values()
+            if it.held is not None and (it.key in kept or isinstance(next_step(it, view.at_ms), OpenGates))
+        ]
+
+    def ready(self, view: HeldView) -> dict[str, HeldPod]:
+        """The gangs for which cards may be looked for once they can be paid, each as one pod, by UID."""
+        return {
+            it.held.uid: it.held
+            for it in view.gangs.values()
+            if it.held is not None
+            and self._is_due(it, view.at_ms)
+            and isinstance(next_step(it, view.at_ms), AskForCards)
+        }
+
+    def _is_due(self, it: WaitingGang, now_ms: int) -> bool:
+        """Whether cards may be looked for again: some time after the last look, and longer after each start
+        that came to nothing."""
+        if self._steady() < self._paused.get(it.key, 0):
+            return False
+        tries, ended_ms = self._tries.get(it.key, (0, 0))
+        if not tries or it.was_whole or it.bound >= it.gang.minimum:
+            return True
+        return not ended_ms <= now_ms < ended_ms + min(MAX_REST_MS, REST_MS * 2 ** (tries - 1))
+
+    def look(self, ready: Set[str], paid: Sequence[str], view: HeldView) -> None:
+        """Look for cards for the first of the gangs that can be paid. ``ready``: all that were; by UID, which
+        is the gang's key."""
+        self._unpaid = (self._unpaid - {*paid}) | (ready - {*paid})
+        for key in paid:
+            step = next_step(view.gangs[key], view.at_ms)
+            if isinstance(step, AskForCards):
+                self._ask(key, step, view.at_ms)
+
+    def ask_for_released(self, view: HeldView) -> None:
+        """Look for cards for a gang without a gate, whose last reservations have ended; it is paid."""
+        for it in view.gangs.values():
+            step = next_step(it, view.at_ms)
+            if it.held is None and isinstance(step, AskForCards) and self._is_due(it, view.at_ms):
+                return self._ask(it.key, step, view.at_ms)
+        return None
+
+    def _ask(self, key: str, asked: AskForCards, now_ms: int) -> None:
+        at_ms = self._steady()
+        if self._asked is not None or at_ms < self._next_ask_ms:
+            return
+        self._epoch = max(self._epoch + 1, now_ms)
+        epoch, until_ms = self._epoch, now_ms + self._deadline_ms
+
+        def timed() -> GangAnswer:
+            answer = self._reserve(asked, epoch, until_ms)
+            self._took_ms = self._steady() - at_ms
+            if answer.reserved:
+                self._tries[key] = self._tries.get(key, (0, 0))[0] + 1, until_ms
+            return answer
+
+        self._asked = key, self._submit(timed)
+
+    def _follow(self, view: HeldView) -> None:
+        """Take in an answer that has come, and tell people what has changed."""
+        metrics.WAITING_GANGS.set(len(view.gangs))
+        at_ms = self._steady()
+        self._paused = {key: until_ms for key, until_ms in self._paused.items() if at_ms < until_ms}
+        self._opened = {key: until_ms for key, until_ms in self._opened.items() if at_ms < until_ms}
+        self._kept = {key: until_ms for key, until_ms in self._kept.items() if at_ms < until_ms}
+        self._tries = {key: each for key, each in self._tries.items() if view.at_ms < each[1] + FORGOTTEN_MS}
+        self._unpaid &= view.gangs.keys()
+        for known in (self._answers, self._told):
+            for key in [each for each in known if each not in view.gangs]:
+                del known[key]
+        if self._asked is not None and self._asked[1].done():
+            self._take(*self._asked, at_ms)
+            self._asked = None
+        for it in view.gangs.values():
+            self._tell(it, view)
+
+    def _take(self, key: str, future: "Future[GangAnswer]", at_ms: int) -> None:
+        try:
+            answer = future.result()
+        except Exception as error:
+            log_exception("gang-not-reserved", error)
+            answer = GangAnswer(0, "the extender's answer cannot be read")
+        self._next_ask_ms = at_ms + min(AGAIN_MS, ASKS_COST * self._took_ms)
+        metrics.GANG_RESERVATIONS.labels("reserved" if answer.reserved else "none").inc()
+        log("gang-asked", level="info", gang=key, reserved=answer.reserved, why=answer.why or None)
+        self._paused[key] = at_ms + (SHOWN_MS if answer.reserved else AGAIN_MS)
+        if answer.reserved:
+            self._kept[key] = at_ms + SHOWN_MS
+        self._answers[key] = answer.why
+
+    def _tell(self, it: WaitingGang, view: HeldView) -> None:
+        text = self.sentence(it, view.at_ms)
+        if self._told.get(it.key) == text:
+            return
+        self._told[it.key] = text
+        for controller in dict.fromkeys(each.controller for each in it.members if each.controller):
+            regarding = dict(zip(("apiVersion", "kind", "name", "uid"), controller, strict=True))
+            self._report_on({**regarding, "namespace": it.namespace}, WAITS, text)
+        for each in [each for each in it.members if not each.is_bound][:MAX_TOLD]:
+            self._report(it.namespace, each.name, each.uid, WAITS, text)
+            figures: dict[str, Figure] = {
+                MESSAGE: text,
+                "size": it.gang.size,
+                "exist": len(it.members),
+                "bound": it.bound,
+            }
+            where = {"owner": each.owner, "name": each.name, "uid": each.uid}
+            self._record(Decision(view.at_ms, GANG, WAITS, it.namespace, figures, **where))
+
+    def sentence(self, it: WaitingGang, now_ms: int) -> str:
+        """What the gang waits for."""
+        step = next_step(it, now_ms)
+        start = f"Gang {it.gang.name} starts whole"
+        if isinstance(step, WaitFor):
+            return f"{start}: {step.why}."
+        if isinstance(step, OpenGates):
+            return f"{start}: {len(step.uids)} members have cards, and their gates are being removed."
+        waits = self._answers.get(it.key) or "cards for them are looked for"
+        if it.key in self._unpaid:
+            waits = "the budget cannot pay all of them now"
+        return f"{start}: {exist_text(it)}; {waits}."

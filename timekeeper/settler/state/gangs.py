@@ -1,0 +1,61 @@
+"""The gangs of which a member has no node, kept as their pods change."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from timekeeper.accounts.held.gangs import WaitingGang, as_one_pod, conflict_of, member_of
+from timekeeper.accounts.held.order import HeldPod
+from timekeeper.settler.cluster.cluster_state import ClusterState
+
+
+@dataclass(slots=True)
+class GangTable:
+    """``waiting``: by key; a new object with each change."""
+
+    waiting: Mapping[str, WaitingGang] = field(default_factory=dict)
+    _held: Mapping[str, HeldPod] = field(default_factory=dict)
+    _whole: set[tuple[str, str]] = field(default_factory=set)  # gangs that had started
+
+    def update(self, cluster: ClusterState, held: Mapping[str, HeldPod]) -> None:
+        """Follow the pods that have changed. ``held``: all pods behind the gate, by UID."""
+        changed = set(cluster.gang_changes)
+        cluster.gang_changes.clear()
+        if held is not self._held:  # rates may have changed
+            changed.update((each.namespace, each.gang.key) for each in self.waiting.values())
+            self._held = held
+        if not changed:
+            return
+        waiting = dict(self.waiting)
+        for key in changed:
+            it = self._gang(key, cluster, held)
+            waiting.pop("/".join(key), None)
+            if it is not None:
+                waiting[it.key] = it
+        self.waiting = waiting
+
+    def _gang(
+        self, key: tuple[str, str], cluster: ClusterState, held: Mapping[str, HeldPod]
+    ) -> WaitingGang | None:
+        namespace, name = key
+        pods = [cluster.pods[uid] for uid in cluster.gangs.get(key, ()) if uid in cluster.pods]
+        its = [pod for pod in pods if pod.gang is not None and pod.gang.key == name]
+        found = [(member, pod.gang) for pod in its if (member := member_of(pod)) is not None and pod.gang]
+        members = tuple(sorted((each for each, _ in found), key=lambda each: (each.created_ms, each.uid)))
+        if not members:
+            self._whole.discard(key)
+            return None
+        gang = max((each for _, each in found), key=lambda each: (each.size, each.minimum))
+        bound = sum(each.is_bound for each in members)
+        if bound >= gang.minimum:
+            self._whole.add(key)
+            if bound == len(members):
+                return None
+        gated = [held[each.uid] for each in members if each.uid in held]
+        return WaitingGang(
+            namespace,
+            gang,
+            members,
+            as_one_pod(namespace, gang, gated),
+            conflict_of(each for _, each in found),
+            was_whole=key in self._whole,
+        )

@@ -1,0 +1,150 @@
+"""What a worker knows of claims, templates and device classes: threads that follow them, beside admission.
+
+No review waits for them. What has not arrived yet is unknown to `KnownClaims`, and such a pod is held.
+"""
+
+from collections.abc import Callable, Mapping, MutableMapping
+from contextlib import suppress
+from threading import Event, Thread
+from typing import TypeVar
+
+from timekeeper.core.json_values import Json, mapping
+from timekeeper.core.kube.reflector import WatchFailed
+from timekeeper.core.names import NAMESPACE
+from timekeeper.core.request.claims import KnownClaims, NamespacedName, Requests, read_requests
+from timekeeper.core.request.device_classes import (
+    CONFIG_MAP,
+    NO_DRIVERS,
+    ClassSettings,
+    DeviceClass,
+    gpu_resources,
+    read_class,
+    read_settings,
+)
+from timekeeper.runtime.api_server import Answered, Api
+from timekeeper.runtime.informer import ValueChanged, ValuesListed, inform
+from timekeeper.runtime.log import Log
+
+GROUP = "/apis/resource.k8s.io/v1"
+_LOOK_S = 60.0  # between two looks for a group that is not served
+_AGAIN_S = 2.0  # after an answer that says neither
+_CALL_S = 10.0
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class ClaimCache:
+    """Keeps `known` current; ``api`` None: there is no way to the API server, and nothing is ever known.
+    ``drivers``: as `KnownClaims` has them."""
+
+    def __init__(
+        self,
+        api: Api | None,
+        log: Log,
+        drivers: Callable[[], Mapping[str, bool]] = lambda: NO_DRIVERS,
+    ) -> None:
+        self._api, self._log, self._ended = api, log, Event()
+        self._classes: dict[str, DeviceClass] = {}
+        self._claims: dict[NamespacedName, Requests] = {}
+        self._templates: dict[NamespacedName, Requests] = {}
+        self._settings: dict[str, ClassSettings] = {}
+        self.known = KnownClaims(self._classes, self._claims, self._templates, drivers=drivers)
+
+    def start(self) -> None:
+        """Starts following; in a worker, after the fork, for threads do not survive one."""
+        if self._api is not None:
+            self._start("claims", lambda api: self._begin(api))
+
+    def end(self) -> None:
+        """Ends the threads after their present call."""
+        self._ended.set()
+
+    def _begin(self, api: Api) -> None:
+        while (served := _serves(api)) is not True:
+            if served is False:
+                self.known.is_served = False
+            if self._ended.wait(_AGAIN_S if served is None else _LOOK_S):
+                return
+        self.known.is_served = True
+        one = f"/api/v1/namespaces/{NAMESPACE}/configmaps?fieldSelector=metadata.name%3D{CONFIG_MAP}"
+        self._follow("class-settings", one, _settings, self._settings, self._set)
+        self._follow("deviceclasses", f"{GROUP}/deviceclasses", _class, self._classes, self._set)
+        self._follow("resourceclaimtemplates", f"{GROUP}/resourceclaimtemplates", _template, self._templates)
+        self._follow("resourceclaims", f"{GROUP}/resourceclaims", _claim, self._claims)
+
+    def _set(self) -> None:
+        self.known.settings = settings = self._settings.get(CONFIG_MAP, ClassSettings())
+        self.known.resources = gpu_resources(tuple(self._classes.values()), settings, self.known.drivers())
+
+    def _follow(
+        self,
+        name: str,
+        path: str,
+        read: Callable[[Json], tuple[K, V]],
+        table: MutableMapping[K, V],
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        def run(api: Api) -> None:
+            for event in inform(api, path, read, self._wait_ms):
+                match event:
+                    case ValuesListed(_, values):
+                        there = dict(values)
+                        for gone in [key for key in table if key not in there]:
+                            del table[gone]
+                        table.update(there)
+                    case ValueChanged(_, (key, _), True):
+                        table.pop(key, None)
+                    case ValueChanged(_, (key, value), False):
+                        table[key] = value
+                    case WatchFailed(sentence):
+                        self._log("watch-failed", level="warning", source=name, error=sentence)
+                changed()
+
+        self._start(name, run)
+
+    def _start(self, name: str, run: Callable[[Api], None]) -> None:
+        def follow() -> None:
+            with suppress(_EndedError):
+                if self._api is not None:
+                    run(self._api)
+
+        Thread(target=follow, name=name, daemon=True).start()
+
+    def _wait_ms(self, ms: int) -> None:
+        if self._ended.wait(ms / 1000):
+            raise _EndedError
+
+
+class _EndedError(Exception):
+    """The worker ends."""
+
+
+def _serves(api: Api) -> bool | None:
+    """Whether the API server has the claims of `resource.k8s.io/v1`; None: it gave no such answer."""
+    reply = api.call("GET", GROUP, timeout_s=_CALL_S)
+    if not isinstance(reply, Answered) or reply.status not in (200, 404):
+        return None
+    return reply.status == 200
+
+
+def _class(raw: Json) -> tuple[str, DeviceClass]:
+    read = read_class(raw)
+    return read.name, read
+
+
+def _settings(raw: Json) -> tuple[str, ClassSettings]:
+    return _name(raw)[1], read_settings(mapping(raw.get("data")))
+
+
+def _template(raw: Json) -> tuple[NamespacedName, Requests]:
+    return _name(raw), read_requests(mapping(mapping(raw.get("spec")).get("spec")))
+
+
+def _claim(raw: Json) -> tuple[NamespacedName, Requests]:
+    return _name(raw), read_requests(mapping(raw.get("spec")))
+
+
+def _name(raw: Json) -> NamespacedName:
+    metadata = mapping(raw.get("metadata"))
+    return str(metadata.get("namespace", "")), str(metadata.get("name", ""))
