@@ -69,7 +69,7 @@ class Dashboards:
             ("team-c", "gpuHours: 120\nperiod: month\nwarnAt: 0.8", 0),
             ("vision", "gpuHours: 2000\nperiod: month", 0),
             ("sandbox", "gpuHours: unlimited", 0),
-            ("_group.lab", "gpuHours: 600\nperiod: month", 0),
+            ("_group.lab", "gpuHours: 600\nperiod: month\nsplit: {elsewhere: 5}", 0),
         )
         self.books.write(*_runs())
         for at in range(12, 19):

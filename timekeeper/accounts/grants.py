@@ -121,6 +121,20 @@ def split_part(history: History, namespace: str, account: Account, now_ms: int) 
     return SplitPart(group, of_it.span, part) if part else None
 
 
+def no_part(history: History, group: str, namespace: str, now_ms: int) -> str:
+    """Why the namespace gets nothing of the split of ``_group.NAME``, as its entry and periods are now; "":
+    it gets its part."""
+    budget = history.budget(namespace, now_ms).budget
+    if GROUP + budget.group != group:
+        return "it is not in the group"
+    if budget.amount is None:
+        return "its own budget has no limit"
+    own, of_it = history.account(namespace, now_ms), history.account(group, now_ms)
+    if own.kind != of_it.kind:
+        return f"its period is {own.kind}, and the group's is {of_it.kind}"
+    return "" if own.span.end_ms == of_it.span.end_ms else "its period ends at another time than the group's"
+
+
 def split_key(namespace: str, account: Account) -> str:
     """The ledger's key of the part of an account, which gets one alone."""
     return f"{SPLIT}/{namespace}/{account.span.start_ms}/{account.span.end_ms}"

@@ -78,7 +78,7 @@ def received(granted: int, passed_on: int, each_period: int) -> str:
     """How what a group passed on adds to a namespace's own budget."""
     own, anew = hours(granted - passed_on), ""
     if each_period:
-        anew = f", of which its group passes {hours(each_period)} on anew in each period"
+        anew = f"; the split of its group passes {hours(each_period)} on at the start of each period"
     return (
         f"{hours(granted)} GPU-hours of this period: {own} by its own budget and grants, and"
         f" {hours(passed_on)} that its group passed on beside them{anew}; what it uses counts in its group's"

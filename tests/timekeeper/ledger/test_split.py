@@ -137,6 +137,17 @@ def test_who_has_another_period_or_no_limit_or_is_in_no_group_gets_no_part(town:
 
     assert (transfers(town), granted(town)) == ([], {"a": HOURS, "b": None, "c": HOURS})
     assert of_group(town)["left"] == 100 * HOURS  # nothing is kept back for them
+    assert [each["problem"] for each in of_group(town)["split"]] == [
+        "its period is week, and the group's is month",
+        "its own budget has no limit",
+        "it is not in the group",
+    ]
+    assert list(split(of_group(town))) == [
+        "The split of _group.lab gives a nothing of its 30.00 GPU-hours: its period is week, and the group's"
+        " is month.",
+        "The split of _group.lab gives b nothing of its 20.00 GPU-hours: its own budget has no limit.",
+        "The split of _group.lab gives c nothing of its 10.00 GPU-hours: it is not in the group.",
+    ]
 
 
 def test_who_changes_groups_keeps_its_part_and_gets_no_second_one_in_the_period(town: Town) -> None:
@@ -164,8 +175,8 @@ def test_how_a_part_adds_to_the_own_budget_is_said_by_budget_grants_and_explain(
     assert (town.budget("c")["received"], town.budget("_group.lab")["received"]) == (None, None)
     said = (
         "a has 40.00 GPU-hours of this period: 10.00 by its own budget and grants, and 30.00 that its group"
-        " passed on beside them, of which its group passes 30.00 on anew in each period; what it uses counts"
-        " in its group's budget too"
+        " passed on beside them; the split of its group passes 30.00 on at the start of each period; what it"
+        " uses counts in its group's budget too"
     )
     assert list(received([raw, town.budget("c")])) == [f"{said}."]
     assert town.get("/v1/explain/a/p").get_json()["received"] == said

@@ -213,6 +213,9 @@ def test_a_lead_who_may_read_no_namespace_of_its_own_is_asked_for_a_group(
     assert status(visitor, "/namespaces?group=lab") == (303, "/groups/lab")
     assert status(visitor, "/namespaces?namespace=_group.lab") == (303, "/groups/lab")
     page = visitor.get("/groups/lab", base_url=URL).text
+    said = "The group's split gives elsewhere nothing of its 5.00 GPU-hours: it is not in the group."
+    assert said in html.unescape(page)
+    assert "Anew in each period" not in page
     tabs = re.findall(r'<li><a href="([^"]+)"', page)
     scoped = [f"/{each}?namespace=_group.lab" for each in ("waste", "costs", "decisions")]
     assert tabs == ["/", "/groups", "/map", "/waiting", *scoped]

@@ -233,11 +233,13 @@ class PassedOnAnswer(_From):
 
 
 class SplitAnswer(TypedDict):
-    """What a group passes on to a namespace in each of its periods."""
+    """What a group passes on to a namespace in each of its periods. `problem`: why it does not; empty if it
+    does."""
 
     namespace: Subject
     amount: int
     gpuHours: Hours
+    problem: str
 
 
 class GroupAmounts(TypedDict):

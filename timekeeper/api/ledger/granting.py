@@ -6,7 +6,15 @@ from dataclasses import dataclass
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import GROUP, History
 from timekeeper.accounts.decisions.ledger_decisions import of_changes
-from timekeeper.accounts.grants import MAX_GRANTED, TRANSFER, Grant, caller_key, split_key, split_part
+from timekeeper.accounts.grants import (
+    MAX_GRANTED,
+    TRANSFER,
+    Grant,
+    caller_key,
+    no_part,
+    split_key,
+    split_part,
+)
 from timekeeper.accounts.usage import gpu_hours
 from timekeeper.api.ledger.ledger_reader import LedgerReader
 from timekeeper.core.ledger.metering import Interval
@@ -73,7 +81,8 @@ class GroupBudget:
     granted: int | None
     passed_on: Mapping[tuple[str, int, int], int]
     due: int = 0  # parts of its split that are not written yet, because nothing of those namespaces was
-    split: tuple[tuple[str, int], ...] = ()  # what it passes on anew in each period
+    # what its split passes on anew in each period, and why it does not, "": it does
+    split: tuple[tuple[str, int, str], ...] = ()
 
     @property
     def total(self) -> int:
@@ -93,7 +102,11 @@ def group_budget(ledger: LedgerReader, connection: Connection, group: str) -> Gr
     passed_on = granted.passed_on(connection, GROUP + group, span)
     now_ms, history = ledger.moment(connection)
     due = _due_parts(connection, history, GROUP + group, span, now_ms)
-    return GroupBudget(span, balance.granted, passed_on, due, statement.in_force.budget.split)
+    split = tuple(
+        (namespace, amount, no_part(history, GROUP + group, namespace, now_ms))
+        for namespace, amount in statement.in_force.budget.split
+    )
+    return GroupBudget(span, balance.granted, passed_on, due, split)
 
 
 def _due_parts(connection: Connection, history: History, group: str, span: Interval, now_ms: int) -> int:

@@ -128,8 +128,8 @@ def _shown(group: str, budget: GroupBudget) -> dict[str, Any]:
         **exact,
         "gpuHours": {name: None if each is None else gpu_hours(each) for name, each in exact.items()},
         "split": [
-            {"namespace": name, "amount": amount, "gpuHours": gpu_hours(amount)}
-            for name, amount in budget.split
+            {"namespace": name, "amount": amount, "gpuHours": gpu_hours(amount), "problem": problem}
+            for name, amount, problem in budget.split
         ],
         "namespaces": [
             {

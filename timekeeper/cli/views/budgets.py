@@ -70,7 +70,14 @@ def received(answers: Iterable[Any]) -> Iterator[str]:
 
 def split(answer: Any) -> Iterator[str]:
     """What a group passes on anew in each period."""
-    parts = [f"{each['namespace']} {hours(each['amount'])}" for each in answer.get("split", ())]
+    every = answer.get("split", ())
+    parts = [f"{each['namespace']} {hours(each['amount'])}" for each in every if not each.get("problem")]
+    for each in every:
+        if each.get("problem"):
+            yield (
+                f"The split of _group.{answer['group']} gives {each['namespace']} nothing of its"
+                f" {hours(each['amount'])} GPU-hours: {each['problem']}."
+            )
     if parts:
         yield (
             f"Anew in each period, by the split of _group.{answer['group']}, in GPU-hours:"
