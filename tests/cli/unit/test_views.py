@@ -88,6 +88,7 @@ def test_only_a_namespace_without_budget_group_and_use_may_be_misspelled() -> No
         budget(namespace="typo", **nothing),
         budget(namespace="unused", posted=0, pending=0),
         budget(namespace="member", group={"name": "_group.x"}, **nothing),
+        budget(namespace="capped", entry="capped", **nothing),
         *(budget(namespace=spent, **nothing | {spent: 1}) for spent in ("posted", "pending")),
     ]
 
@@ -347,6 +348,8 @@ def test_the_life_of_a_pod_is_shown_oldest_first_with_what_it_waits_for_last() -
     assert unknown.rows[0]["what"] == (
         "Nothing is recorded about Pod/a in team-a: see whether name and namespace are right."
     )
+    claim = decisions.life({**answer, "steps": [], "charges": [], "subject": "ResourceClaim/a"})
+    assert [row["what"] for row in claim.rows] == ["A grant.", "Spent."]
     assert [(row["when"], row["what"]) for row in sheet.rows] == [
         ("2026-11-21 00:00Z", "Refused: a. (3 times since 2026-11-20 23:00Z)"),
         ("2026-11-21 00:00Z", "Placed."),

@@ -52,7 +52,8 @@ def _lines(answer: Any) -> Iterator[dict[str, str]]:
     for charge in answer["charges"]:
         subject = f"claim/{charge['claim']}" if charge.get("claim") else charge["pod"]
         yield {"when": moment(charge["bound"]), "pod": subject, "what": charge["sentence"]}
-    if not answer["steps"] and not answer["charges"]:
+    is_claim = answer["subject"].startswith("ResourceClaim/")  # its answer says that no allocation is known
+    if not (answer["steps"] or answer["charges"] or is_claim):
         sentence = (
             "Nothing is recorded about {subject} in {namespace}: see whether name and namespace are right."
         )
