@@ -28,7 +28,7 @@ class Charge:
     begin: int
     rate: int
     stamp: int | None
-    devices: frozenset[tuple[str, str]]
+    devices: frozenset[tuple[str, ...]]
     users: tuple[str, ...]
     end: int | None = None
     lost: bool = False
@@ -183,7 +183,7 @@ class Claims:
         if is_last and not is_described and now - sight.at < PATIENCE:
             return False
         begin = self._begin(sight)
-        devices = frozenset((each["driver"], each["device"]) for each in gpus)
+        devices = frozenset(map(of_one, gpus))
         self.charges.append(Charge(uid, begin, rate, stamp(sight.raw), devices, reserved(sight.raw)))
         return True
 
@@ -302,11 +302,15 @@ def said(raw: Json) -> tuple[Any, ...]:
     return results(raw), reserved(raw), stamp(raw)
 
 
+def of_one(result: Json) -> tuple[str, ...]:
+    """Which device it is, and which share of it."""
+    return result["driver"], result["pool"], result["device"], result.get("shareID", "")
+
+
 def is_same(charge: Charge, raw: Json) -> bool:
     """Whether the claim holds what is charged, by its time and its devices."""
     made = stamp(raw)
-    there = {(each["driver"], each["device"]) for each in results(raw)}
-    return (made is None or charge.stamp == made) and charge.devices <= there
+    return (made is None or charge.stamp == made) and charge.devices <= set(map(of_one, results(raw)))
 
 
 def quantity(text: str) -> int:
