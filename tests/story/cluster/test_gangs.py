@@ -256,7 +256,7 @@ def test_of_a_gang_that_loses_a_pod_in_mid_release_none_keeps_a_node(stack: Stac
 
     place.wait_bound("a", "b")
     stack.wait("both to be evicted", lambda: place.names() == [])
-    assert any("2 of the 3 pods" in each for each in place.told("a"))
+    stack.wait("an Event that says why", lambda: any("2 of the 3 pods" in each for each in place.told("a")))
     place.create("other", gang="alone", size=1)
     place.wait_bound("other")
 
