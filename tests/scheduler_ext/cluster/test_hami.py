@@ -82,6 +82,14 @@ class HamiWorld(World):
         """A merge patch of annotations, as node plugins send it."""
         self.plane.api.call("PATCH", path, {"metadata": {"annotations": annotations}}, MERGE)
 
+    def refuses(self, path: str, annotations: Json) -> bool:
+        """Whether such a patch is refused; the API server knows a policy a moment after it was made."""
+        try:
+            self.annotate(path, annotations)
+        except ApiError:
+            return True
+        return False
+
     def annotations(self, name: str) -> Json:
         """Those of a pod."""
         found: Json = self.get(name)["metadata"]["annotations"]
@@ -115,8 +123,10 @@ def test_equal_pods_in_flight_are_handed_out_one_after_the_other_each_with_its_o
     eventually(lambda: re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ,default,[ab]", hami.lock("theirs")))
     (one,) = hami.bound()
     first = one["metadata"]["name"]
+    added = {TO_ALLOCATE: "GPU-c,NVIDIA,9000,30:;"}
+    eventually(lambda: hami.refuses(f"{PODS}/{first}?dryRun=All", added))
     with pytest.raises(ApiError):  # nobody may add a card
-        hami.annotate(f"{PODS}/{first}", {TO_ALLOCATE: "GPU-c,NVIDIA,9000,30:;"})
+        hami.annotate(f"{PODS}/{first}", added)
     assert hami.plugin_serves("theirs") == first
     eventually(lambda: len(hami.bound()) == 2)
     second = hami.plugin_serves("theirs")
