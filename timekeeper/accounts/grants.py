@@ -112,8 +112,7 @@ def split_part(history: History, namespace: str, account: Account, now_ms: int) 
     group = GROUP + budget.group
     of_it, amount = history.account(group, now_ms), history.budget(group, now_ms).budget.amount
     entry = history.entry_of_period(group, of_it.span)
-    is_same = (of_it.kind, of_it.span.end_ms) == (account.kind, account.span.end_ms)
-    if entry is None or amount is None or not is_same:
+    if entry is None or amount is None or _other_period(account, of_it):
         return None
     total, part = sum(each for _, each in entry.split), dict(entry.split).get(namespace, 0)
     if total > amount:
@@ -129,10 +128,15 @@ def no_part(history: History, group: str, namespace: str, now_ms: int) -> str:
         return "it is not in the group"
     if budget.amount is None:
         return "its own budget has no limit"
-    own, of_it = history.account(namespace, now_ms), history.account(group, now_ms)
-    if own.kind != of_it.kind:
-        return f"its period is {own.kind}, and the group's is {of_it.kind}"
-    return "" if own.span.end_ms == of_it.span.end_ms else "its period ends at another time than the group's"
+    return _other_period(history.account(namespace, now_ms), history.account(group, now_ms))
+
+
+def _other_period(own: Account, of_group: Account) -> str:
+    """How the periods of a namespace and of its group differ; "": they are the same."""
+    if own.kind != of_group.kind:
+        return f"its period is {own.kind}, and the group's is {of_group.kind}"
+    is_same = own.span.end_ms == of_group.span.end_ms
+    return "" if is_same else "its period ends at another time than the group's"
 
 
 def split_key(namespace: str, account: Account) -> str:

@@ -42,6 +42,7 @@ GANG = "bursar.dev/gang"
 GANG_SIZE = "bursar.dev/gang-size"
 GANG_MINIMUM = "bursar.dev/gang-minimum"
 GANG_ANNOTATIONS = (GANG, GANG_SIZE, GANG_MINIMUM)
+WRITABLE_ANNOTATIONS = (*USER_ANNOTATIONS, *GANG_ANNOTATIONS)
 
 # label of a namespace: its mode, where its budget entry names none. A policy restricts who may set it
 MODE_LABEL = "bursar.dev/mode"

@@ -13,7 +13,6 @@ from timekeeper.core.dialects.others.claims import NAME as CLAIMS
 from timekeeper.core.gang_owners import GangOfOwner, PodSet, contradictions, gang_of_owner, pod_sets
 from timekeeper.core.gangs import gang_of, size_said
 from timekeeper.core.json_values import Json, mapping, sequence
-from timekeeper.core.request.request import parse_new
 from timekeeper.core.wire import HeldFor
 from webhook.admission.answers import refusal
 from webhook.admission.workloads import NOT_JUDGED, as_pod
@@ -57,7 +56,7 @@ def of_owner(review: ObjectReview, policy: AdmissionPolicy) -> AdmissionAnswer:
 def _is_placed_here(pods: PodSet, policy: AdmissionPolicy, namespace: str) -> bool:
     """Whether Bursar places the pods on cards; others of the owner start by themselves."""
     pod = checked_pod(as_pod(pods.template), pods.at)
-    request = parse_new(pod, policy.unknown_accelerators, policy.claims, namespace).request
+    request = policy.parsed(pod, namespace).request
     if request is None or request.dialect == CLAIMS:
         return False
     if in_bursars_words(pod, request, policy):

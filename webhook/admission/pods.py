@@ -16,7 +16,6 @@ from timekeeper.core.admission.rules.modes import split_by_mode, would_refuse
 from timekeeper.core.admission.rules.pod_rules import pod_violations, unrequested_devices
 from timekeeper.core.dialects.others.claims import NAME as CLAIMS
 from timekeeper.core.dialects.others.claims import is_known
-from timekeeper.core.request.request import parse_new
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation
 from timekeeper.core.wire import HeldFor
@@ -49,7 +48,7 @@ def mutate(
         return AdmissionAnswer("governed", operations=operations) if operations else NOTHING_TO_DO
     if review.operation != "CREATE" or review.subresource or policy.mode == "meter":
         return NOTHING_TO_DO
-    parsed = parse_new(review.pod, policy.unknown_accelerators, policy.claims, review.namespace)
+    parsed = policy.parsed(review.pod, review.namespace)
     first = in_bursars_words(review.pod, parsed.request, policy) if policy.mode == "enforce" else []
     if first:
         told = mutate(_after(review, first), standing_of, policy)

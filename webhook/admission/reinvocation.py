@@ -99,7 +99,7 @@ def parsed_by_first_call(review: PodReview, policy: AdmissionPolicy) -> ParsedRe
     label and the record of its claims say."""
     pod = review.pod
     if not _is_labelled(pod):
-        return parse_new(pod, policy.unknown_accelerators, policy.claims, review.namespace)
+        return policy.parsed(pod, review.namespace)
     return parse(pod) if names.CLAIMS in annotations_of(pod) else parse_new(pod, "pass")
 
 

@@ -17,7 +17,6 @@ from timekeeper.core.admission.rules.modes import rule_modes, split_by_mode
 from timekeeper.core.admission.rules.pod_rules import pod_violations, unrequested_devices
 from timekeeper.core.gangs import NAMELESS
 from timekeeper.core.json_values import Json, mapping
-from timekeeper.core.request.request import parse_new
 from timekeeper.core.violation import Violation
 from webhook.admission import cel
 from webhook.admission.answers import refusal
@@ -180,10 +179,7 @@ def with_jobs_duration(review: ObjectReview, policy: AdmissionPolicy) -> Admissi
             given = review.object["spec"]["template"]["spec"].get(DURATION)
             if given is None and template["spec"].get(DURATION) is not None:
                 pod = checked_pod(as_pod(template), at)
-                if (
-                    parse_new(pod, policy.unknown_accelerators, policy.claims, review.namespace).request
-                    is not None
-                ):
+                if policy.parsed(pod, review.namespace).request is not None:
                     return AdmissionAnswer("governed", operations=(add(_IN_TEMPLATE, pod["spec"][DURATION]),))
     except RecursionError as error:
         raise MalformedError("request.object: nested too deeply") from error
@@ -196,7 +192,7 @@ def template_violations(
     """The violations of the pods made from the template in ``namespace``, with paths from the
     workload's root. Raises MalformedError where it is not a pod template."""
     pod = checked_pod(as_pod(template), at)
-    parsed = parse_new(pod, policy.unknown_accelerators, policy.claims, namespace)
+    parsed = policy.parsed(pod, namespace)
     found = (*pod_violations(pod, parsed, policy), *unrequested_devices(pod, parsed))
     # a pod gets the label or the controller that names its gang when it is created
     return tuple(replace(each, path=f"{at}.{each.path}") for each in found if each.problem != NAMELESS)

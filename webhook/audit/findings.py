@@ -210,7 +210,7 @@ def _with_own_variables(container: Json) -> Mapping[str, Any]:
 
 
 def _is_ours(name: str) -> bool:
-    return name.startswith(OURS) and name not in (*names.USER_ANNOTATIONS, *names.GANG_ANNOTATIONS)
+    return name.startswith(OURS) and name not in names.WRITABLE_ANNOTATIONS
 
 
 def _owner(whole: Json) -> str:

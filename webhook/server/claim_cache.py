@@ -11,7 +11,14 @@ from typing import TypeVar
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.kube.reflector import WatchFailed
 from timekeeper.core.names import NAMESPACE
-from timekeeper.core.request.claims import KnownClaims, NamespacedName, Requests, read_requests
+from timekeeper.core.request.claims import (
+    KnownClaims,
+    NamespacedName,
+    Requests,
+    namespaced,
+    read_requests,
+    read_template,
+)
 from timekeeper.core.request.device_classes import (
     CONFIG_MAP,
     NO_DRIVERS,
@@ -134,17 +141,12 @@ def _class(raw: Json) -> tuple[str, DeviceClass]:
 
 
 def _settings(raw: Json) -> tuple[str, ClassSettings]:
-    return _name(raw)[1], read_settings(mapping(raw.get("data")))
+    return namespaced(raw)[1], read_settings(mapping(raw.get("data")))
 
 
 def _template(raw: Json) -> tuple[NamespacedName, Requests]:
-    return _name(raw), read_requests(mapping(mapping(raw.get("spec")).get("spec")))
+    return namespaced(raw), read_template(raw)
 
 
 def _claim(raw: Json) -> tuple[NamespacedName, Requests]:
-    return _name(raw), read_requests(mapping(raw.get("spec")))
-
-
-def _name(raw: Json) -> NamespacedName:
-    metadata = mapping(raw.get("metadata"))
-    return str(metadata.get("namespace", "")), str(metadata.get("name", ""))
+    return namespaced(raw), read_requests(mapping(raw.get("spec")))

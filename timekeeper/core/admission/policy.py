@@ -11,6 +11,7 @@ from timekeeper.core.dialects.others import claims as of_claims
 from timekeeper.core.json_values import Json
 from timekeeper.core.request.claims import NO_OBJECTS, KnownClaims
 from timekeeper.core.request.host import CardHost
+from timekeeper.core.request.request import ParsedRequest, parse_new
 from timekeeper.core.standings import NO_CAPS, Caps
 from timekeeper.core.wire import HeldFor, StandingWord
 
@@ -107,6 +108,10 @@ class AdmissionPolicy:
     # by what claims are read: kept up to date by another thread
     claims: KnownClaims = field(default=NO_OBJECTS, compare=False)
     claim_scheduler: str = DEFAULT_SCHEDULERS[-1]  # the one scheduler that allocates devices to claims
+
+    def parsed(self, pod: Json, namespace: str) -> ParsedRequest:
+        """The request of a pod that is about to be admitted to the namespace."""
+        return parse_new(pod, self.unknown_accelerators, self.claims, namespace)
 
     def class_of(self, word: StandingWord) -> PriorityClass:
         """The class of pods with this standing; in observe mode it is always the one in budget."""

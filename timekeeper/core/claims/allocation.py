@@ -8,10 +8,9 @@ from sys import intern
 from timekeeper.core.claims.devices import Amounts, read_amounts
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.object_names import millis, own_labels, owner_of
-from timekeeper.core.request.claims import Requests, read_requests
+from timekeeper.core.request.claims import MAX_DEVICES, Requests, read_requests
 
 _EXTENDED = "resource.kubernetes.io/extended-resource-claim"  # kube-scheduler's mark on claims that it makes
-_MAX_DEVICES = 32  # that Kubernetes allows in one claim
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +91,7 @@ def read_claim(raw: Json) -> DeviceClaim:
 
 
 def _allocation(raw: Json, classes: Mapping[str, str]) -> DeviceAllocation:
-    results = sequence(mapping(raw.get("devices")).get("results"))[:_MAX_DEVICES]
+    results = sequence(mapping(raw.get("devices")).get("results"))[:MAX_DEVICES]
     return DeviceAllocation(
         tuple(_device(mapping(each), classes) for each in results),
         _node(mapping(raw.get("nodeSelector"))),

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from timekeeper.core.claims.devices import Attribute, PublishedDevice
 from timekeeper.core.quantity import thousandths
+from timekeeper.core.request.device_classes import GPU_DRIVERS, NO_GPU_DRIVERS, OTHER_GPU_DRIVERS
 
 OPERATORS = ("=", "!=", "<=", ">=", "<", ">")
 CAPACITY = "capacity."  # before the name of a capacity
@@ -93,18 +94,18 @@ class DriverRule:
         return device is None or all(each.holds(device) for each in self.where)
 
 
+_NVIDIA = DriverRule(
+    "gpu.nvidia.com",
+    where=(DeviceComparison("type", "=", ("gpu", "mig", "vfio")),),
+    model="productName",
+    counters=("multiprocessors", "memory"),
+    capacity=("memory", "shares"),
+)
 _BUILT_IN = (
-    DriverRule(
-        "gpu.nvidia.com",
-        where=(DeviceComparison("type", "=", ("gpu", "mig", "vfio")),),
-        model="productName",
-        counters=("multiprocessors", "memory"),
-        capacity=("memory", "shares"),
-    ),
-    DriverRule("compute-domain.nvidia.com", has_gpus=False),
+    *(DriverRule(each) for each in (*GPU_DRIVERS, *OTHER_GPU_DRIVERS)),
+    *(DriverRule(each, has_gpus=False) for each in NO_GPU_DRIVERS),
+    _NVIDIA,  # the rules of these two say more
     DriverRule("gpu.amd.com", model="productName"),
-    DriverRule("gpu.intel.com"),
-    DriverRule("gpu.example.com"),  # kubernetes-sigs/dra-example-driver
 )
 
 

@@ -51,6 +51,17 @@ def read_requests(spec: Json) -> Requests:
     return _shared(tuple(found))
 
 
+def read_template(raw: Json) -> Requests:
+    """The requests of the claims that are made from a ResourceClaimTemplate. Never raises."""
+    return read_requests(mapping(mapping(raw.get("spec")).get("spec")))
+
+
+def namespaced(raw: Json) -> "NamespacedName":
+    """The namespace and the name of an object."""
+    metadata = mapping(raw.get("metadata"))
+    return str(metadata.get("namespace", "")), str(metadata.get("name", ""))
+
+
 @lru_cache(maxsize=10_000)
 def _shared(requests: Requests) -> Requests:
     """One value for all claims with equal requests: most are made from few templates."""
@@ -100,12 +111,11 @@ class KnownClaims:
         """The same with these claims and templates of the namespace, which do not exist."""
         claims, templates = dict(self.claims), dict(self.templates)
         for each in objects:
-            name = str(mapping(each.get("metadata")).get("name", ""))
-            spec = mapping(each.get("spec"))
+            key = namespace, namespaced(each)[1]
             if each.get("kind") == TEMPLATE:
-                templates[namespace, name] = read_requests(mapping(spec.get("spec")))
+                templates[key] = read_template(each)
             elif each.get("kind") == CLAIM:
-                claims[namespace, name] = read_requests(spec)
+                claims[key] = read_requests(mapping(each.get("spec")))
         return replace(self, claims=claims, templates=templates)
 
     def asked_by(self, pod: Json, namespace: str, found: Sequence[Container]) -> PodClaims | None:

@@ -19,7 +19,7 @@ from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import NodeSight
 from timekeeper.core.ledger.node_clock import LEASES, clock_ahead_ms
 from timekeeper.core.request.cards import UndecodableError
-from timekeeper.core.request.claims import read_requests
+from timekeeper.core.request.claims import namespaced, read_template
 from timekeeper.core.request.device_classes import CONFIG_MAP, read_class, read_settings
 from timekeeper.core.request.host import NO_HOST, allocatable
 from timekeeper.core.request.inventory import charged_cards
@@ -90,7 +90,7 @@ def sources(
         WatchSource("resourceclaims", f"{_RESOURCES}/resourceclaims", _PODS_WATCH_S, read_claim, _RESOURCES),
         WatchSource("resourceslices", f"{_RESOURCES}/resourceslices", _WATCH_S, read_slice, _RESOURCES),
         WatchSource(CLASSES, f"{_RESOURCES}/{CLASSES}", _WATCH_S, read_class, _RESOURCES),
-        WatchSource(TEMPLATES, f"{_RESOURCES}/{TEMPLATES}", _WATCH_S, read_template, _RESOURCES),
+        WatchSource(TEMPLATES, f"{_RESOURCES}/{TEMPLATES}", _WATCH_S, read_claim_template, _RESOURCES),
     )
     without = {"priorityclasses", CLASSES, TEMPLATES} if only_meter else set()
     return tuple(each for each in every if each.name not in without)
@@ -232,13 +232,9 @@ def read_namespace(raw: Json) -> ExistingNamespace:
     return ExistingNamespace(_name(raw), str(labels.get(names.MODE_LABEL, "")))
 
 
-def read_template(raw: Json) -> ClaimTemplate:
+def read_claim_template(raw: Json) -> ClaimTemplate:
     """What the claims that are made from a template ask for."""
-    return ClaimTemplate(_namespaced(raw), read_requests(mapping(mapping(raw.get("spec")).get("spec"))))
-
-
-def _namespaced(raw: Json) -> tuple[str, str]:
-    return str(mapping(raw.get("metadata")).get("namespace", "")), _name(raw)
+    return ClaimTemplate(namespaced(raw), read_template(raw))
 
 
 def _name(raw: Json) -> str:

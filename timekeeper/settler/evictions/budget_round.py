@@ -15,6 +15,7 @@ from timekeeper.accounts.exhaustion.evictions import (
     BudgetEvictionMemory,
     EvictionPlan,
     NoticeChange,
+    Pods,
     due,
     protected_notice,
 )
@@ -25,7 +26,7 @@ from timekeeper.core.kube.eviction import EVICTION_RESULTS, disruption
 from timekeeper.runtime.api_server import Answered, Reply
 from timekeeper.runtime.log import log
 from timekeeper.settler.evictions import calls, reasons
-from timekeeper.settler.evictions.calls import EvictorContext, Pods
+from timekeeper.settler.evictions.calls import EvictorContext
 from timekeeper.settler.evictions.evictor import LEAVING, evict_together, tell, warn
 from timekeeper.store import fencing
 

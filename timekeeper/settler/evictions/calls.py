@@ -8,7 +8,7 @@ from typing import Any, Literal
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import History
 from timekeeper.accounts.claims.claim_sessions import claim_uid, consumers_of
-from timekeeper.accounts.exhaustion.evictions import EvictionNotice
+from timekeeper.accounts.exhaustion.evictions import EvictionNotice, Pods
 from timekeeper.accounts.held.gangs import WaitingGang
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core import names, object_names
@@ -28,7 +28,6 @@ from timekeeper.settler.settler import Settler
 from timekeeper.store.engine.engine import Store
 from timekeeper.store.fencing import Epoch
 
-Pods = tuple[LedgerPod, ...]
 Refusal = Literal["gone", "protected", "refused", "unclear"]
 
 

@@ -15,7 +15,6 @@ from timekeeper.core.admission.rules.exhausted import budget_violations
 from timekeeper.core.admission.rules.modes import split_by_mode
 from timekeeper.core.admission.rules.pod_rules import pod_violations
 from timekeeper.core.json_values import Json, mapping
-from timekeeper.core.request.request import parse_new
 from timekeeper.core.violation import Violation, message, shown
 from webhook.admission import budgets, pods, workloads
 from webhook.dryrun.judge.assumed_cluster import AssumedCluster
@@ -127,7 +126,7 @@ def _pod(subject: _Subject, world: AssumedCluster) -> AdmissionOutcome:
     raw, told = _resolved(defaulting.pod(subject.value), namespace, world)
     asked = _review(raw, namespace)
     answer = pods.mutate(asked, world.standing_of, policy)
-    parsed = parse_new(asked.pod, policy.unknown_accelerators, policy.claims, asked.namespace)
+    parsed = policy.parsed(asked.pod, asked.namespace)
     warnings = (*answer.warnings, *told, *_warned(suspect_violations(asked.pod, parsed)))
     past = bypass_violations(asked.pod, parsed)
     if answer.refusal:
@@ -171,7 +170,7 @@ def _template(
     found, _ = split_by_mode(workloads.template_violations(template, at, policy), policy, exempt)
     raw, told = _resolved(workloads.as_pod(template), namespace, world)
     answer = pods.mutate(_review(raw, namespace), world.standing_of, policy)
-    parsed = parse_new(raw, policy.unknown_accelerators, policy.claims, namespace)
+    parsed = policy.parsed(raw, namespace)
     past = bypass_violations(raw, parsed)
     told = (*told, *_warned(suspect_violations(raw, parsed)))
     refusal = answer.refusal or (message(past) if past else "")
@@ -255,7 +254,7 @@ def _violations(
     asked: PodReview, answer: AdmissionAnswer, policy: AdmissionPolicy, standing: Standing
 ) -> tuple[Violation, ...]:
     """The violations for which an answer refuses."""
-    parsed = parse_new(asked.pod, policy.unknown_accelerators, policy.claims, asked.namespace)
+    parsed = policy.parsed(asked.pod, asked.namespace)
     refusing, _ = split_by_mode(pod_violations(asked.pod, parsed, policy), policy)
     return refusing or budget_violations(asked.namespace, standing, parsed.request) or (_of_text(answer),)
 

@@ -50,8 +50,6 @@ _OWNED_STEMS = tuple(each for each in (*OWNED, *PLACED) if each[-1] in STEM_ENDS
 _LABELS = frozenset(each for each in (*OWNED_LABELS, *PLACED_LABELS) if each[-1] not in STEM_ENDS)
 _LABEL_STEMS = tuple(each for each in PLACED_LABELS if each[-1] in STEM_ENDS)
 
-_USERS = (*names.USER_ANNOTATIONS, *names.GANG_ANNOTATIONS)
-
 _WRITTEN = (
     names.REQUEST,
     names.STANDING,
@@ -76,7 +74,7 @@ def forgery_violations(pod: Json, request: GPURequest | None) -> Iterator[Violat
     ours = [
         (name, value)
         for name, value in annotations_of(pod).items()
-        if name not in _USERS and (name.startswith(OURS) or is_owned(name))
+        if name not in names.WRITABLE_ANNOTATIONS and (name.startswith(OURS) or is_owned(name))
     ]
     expected = marks.annotations(request, "UNKNOWN") if ours and request is not None else {}
     caps = BY_NAME[request.dialect].at_admission(request) if ours and request is not None else {}
@@ -136,13 +134,13 @@ def _annotation(name: str, value: str) -> Violation:
     path = f"metadata.annotations[{name}]"
     if name in _WRITTEN or not name.startswith(f"{names.DOMAIN}/"):
         return _only_bursar_writes("forged-annotation", path, value)
-    (nearest,) = difflib.get_close_matches(name, _USERS, 1, cutoff=0.0)
+    (nearest,) = difflib.get_close_matches(name, names.WRITABLE_ANNOTATIONS, 1, cutoff=0.0)
     return Violation(
         "unknown-annotation",
         path,
         shown(value),
         "this annotation does not exist",
-        ", ".join(_USERS),
+        ", ".join(names.WRITABLE_ANNOTATIONS),
         nearest,
     )
 
