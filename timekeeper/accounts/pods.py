@@ -137,11 +137,8 @@ class UnjudgedPod:
 
 def read_pod(raw: Json) -> LedgerPod | UnreadablePod | UnjudgedPod | None:
     """The pod, or None if it requests no GPU. Never raises on JSON from an API server."""
-    metadata = mapping(raw.get("metadata"))
-    parsed = parse_stored(raw)
+    parsed, where = parse_stored(raw), _where(raw)
     metered = metered_request(raw, parsed)
-    namespace = intern(str(metadata.get("namespace", "")))
-    where = (str(metadata.get("uid", "")), namespace, str(metadata.get("name", "")))
     if parsed.request is None:
         claims = len(sequence(mapping(raw.get("spec")).get("resourceClaims")))
         if metered is None and not parsed.violations and not claims:
@@ -159,13 +156,7 @@ def read_pod(raw: Json) -> LedgerPod | UnreadablePod | UnjudgedPod | None:
 
 def read_user(raw: Json) -> LedgerPod:
     """A pod that uses claims, without what it requests. Never raises on JSON from an API server."""
-    metadata = mapping(raw.get("metadata"))
-    where = (
-        str(metadata.get("uid", "")),
-        intern(str(metadata.get("namespace", ""))),
-        str(metadata.get("name", "")),
-    )
-    return _read(raw, where, NO_REQUEST)
+    return _read(raw, _where(raw), NO_REQUEST)
 
 
 def _of_claims(
@@ -194,11 +185,9 @@ def read_charged_pod(
         return found
     if found is not None and found.is_allocated:
         return found  # it waited, and the ledger has no session of it
-    metadata = mapping(raw.get("metadata"))
-    uid = str(metadata.get("uid", ""))
-    if not is_charged(uid):
+    where = _where(raw)
+    if not is_charged(where[0]):
         return found
-    where = (uid, intern(str(metadata.get("namespace", ""))), str(metadata.get("name", "")))
     pod = replace(_read(raw, where, NO_REQUEST), metered=NOTHING_METERED)
     return UnreadablePod(*where, "", pod, found.claims if found else 0, requests_nothing=True)
 
@@ -250,6 +239,13 @@ def is_bare(pod: LedgerPod) -> bool:
     if pod.metered or ours or pod.reserved or pod.fixed_host:
         return False
     return not any(each.ask.device for each in pod.request.asks)
+
+
+def _where(raw: Json) -> tuple[str, str, str]:
+    """UID, namespace and name."""
+    metadata = mapping(raw.get("metadata"))
+    namespace = intern(str(metadata.get("namespace", "")))
+    return str(metadata.get("uid", "")), namespace, str(metadata.get("name", ""))
 
 
 def _read(raw: Json, where: tuple[str, str, str], request: GPURequest) -> LedgerPod:

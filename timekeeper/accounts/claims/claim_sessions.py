@@ -54,7 +54,7 @@ def is_of(session: Session, allocation: DeviceAllocation) -> bool:
     number = int(session.uid.rpartition(":")[2])
     if allocation.stamp_ms is not None and number // _SECOND_MS * _SECOND_MS != allocation.stamp_ms:
         return False
-    return _held(session.devices) <= {_key(each) for each in allocation.devices}
+    return set(map(_key, decode_devices(session.devices))) <= set(map(_key, allocation.devices))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +109,20 @@ def end_claim_session(session: Session, end_ms: int) -> Session:
     return replace(session, ended_ms=max(end_ms, session.bound_ms, 1), watermark_ms=None, settled_ms=None)
 
 
+@dataclass(frozen=True, slots=True)
+class HeldDevice:
+    """A GPU that a claim's session has on record. ``milli``: which part of a whole device it is, in
+    thousandths; ``share``: the ID of a share, "" for all of it; ``is_admin``: by admin access."""
+
+    driver: str
+    pool: str
+    device: str
+    device_class: str
+    milli: int
+    share: str = ""
+    is_admin: bool = False
+
+
 def encode_devices(charge: ClaimCharge) -> str:
     """The GPUs of a claim as JSON."""
     return json.dumps([_encoded(each) for each in charge.gpus], separators=(",", ":"))
@@ -127,11 +141,21 @@ def _encoded(charge: DeviceCharge) -> dict[str, object]:
     }
 
 
-def _held(devices: str) -> set[tuple[str, ...]]:
-    return {
-        (each["driver"], each["pool"], each["device"], each.get("share", "")) for each in json.loads(devices)
-    }
+def decode_devices(devices: str) -> list[HeldDevice]:
+    """What `encode_devices` wrote."""
+    return [
+        HeldDevice(
+            each["driver"],
+            each["pool"],
+            each["device"],
+            each["class"],
+            each["milli"],
+            each.get("share", ""),
+            each.get("admin", False),
+        )
+        for each in json.loads(devices)
+    ]
 
 
-def _key(device: AllocatedDevice) -> tuple[str, ...]:
+def _key(device: HeldDevice | AllocatedDevice) -> tuple[str, ...]:
     return device.driver, device.pool, device.device, device.share

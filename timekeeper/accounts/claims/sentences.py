@@ -1,9 +1,8 @@
 """A claim's session in sentences for people."""
 
-import json
 from collections.abc import Iterator
-from typing import Any
 
+from timekeeper.accounts.claims.claim_sessions import HeldDevice, decode_devices
 from timekeeper.accounts.session import Session
 from timekeeper.core.object_names import timestamp
 from timekeeper.core.values import WHOLE_MILLI
@@ -25,21 +24,21 @@ def _charged(session: Session, hours: str) -> str:
     since = timestamp(session.bound_ms)
     span = f"from {since} to {timestamp(session.ended_ms)}" if session.ended_ms else f"since {since}"
     held = "held" if session.ended_ms else "holds"
-    devices = _named([_device(each) for each in json.loads(session.devices)], "devices")
+    devices = _named([_device(each) for each in decode_devices(session.devices)], "devices")
     return (
         f"Charged {hours} GPU-hours to namespace {session.namespace}: claim {session.name} {held} {devices}"
         f" of node {session.node} {span}."
     )
 
 
-def _device(raw: Any) -> str:
-    what = "admin access to " if raw.get("admin") else "a share of " if raw.get("share") else ""
-    return f"{what}{raw['driver']} {raw['pool']}/{raw['device']} (class {raw['class'] or 'unknown'})"
+def _device(held: HeldDevice) -> str:
+    what = "admin access to " if held.is_admin else "a share of " if held.share else ""
+    return f"{what}{held.driver} {held.pool}/{held.device} (class {held.device_class or 'unknown'})"
 
 
 def _rate(session: Session) -> str:
     """The rate and why: what each device counts as, and the weights where they differ from 1."""
-    parts = [each["milli"] for each in json.loads(session.devices)]
+    parts = [each.milli for each in decode_devices(session.devices)]
     counted = " + ".join(f"{milli / WHOLE_MILLI:g}" for milli in parts[:_MOST_NAMED])
     more = f" and {len(parts) - _MOST_NAMED} more" if len(parts) > _MOST_NAMED else ""
     models = f" of model {session.models}" if session.models else ""

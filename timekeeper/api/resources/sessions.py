@@ -9,6 +9,7 @@ from flask import Flask, Response
 from timekeeper.accounts.budget_history import History
 from timekeeper.accounts.changes import NEVER
 from timekeeper.accounts.claims.claim_findings import read_findings
+from timekeeper.accounts.claims.claim_sessions import decode_devices
 from timekeeper.accounts.claims.uncharged import read_claims
 from timekeeper.accounts.failing_watches import FailingWatch, read_watches
 from timekeeper.accounts.usage import gpu_hours
@@ -235,15 +236,15 @@ def _claimed(devices: str) -> list[ClaimedDeviceAnswer]:
     """The GPUs of a claim."""
     return [
         {
-            "driver": each["driver"],
-            "pool": each["pool"],
-            "device": each["device"],
-            "deviceClass": each["class"],
-            "share": each.get("share", ""),
-            "milli": each["milli"],
-            "admin": each.get("admin", False),
+            "driver": each.driver,
+            "pool": each.pool,
+            "device": each.device,
+            "deviceClass": each.device_class,
+            "share": each.share,
+            "milli": each.milli,
+            "admin": each.is_admin,
         }
-        for each in orjson.loads(devices)
+        for each in decode_devices(devices)
     ]
 
 
