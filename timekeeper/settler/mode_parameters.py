@@ -42,11 +42,10 @@ class ModeParameters:
         seconds: Callable[[], float],
     ) -> None:
         self._api, self._namespace, self._history = api, namespace, history
-        self._clock, self._seconds = clock, seconds
+        self._clock = clock
         self._of: History | None = None
-        self._wanted: Mapping[str, str] = {}
-        self._due_s = 0.0
-        self._problem = ""
+        self._modes: Mapping[str, str] = {}
+        self._writer = ParameterWriter(self._apply, seconds, _tell)
 
     def keep(self, stop: Event) -> None:
         """Write what changes until ``stop``."""
@@ -59,23 +58,52 @@ class ModeParameters:
         if history is None:
             return
         if history is not self._of:
-            wanted = modes(history, max(self._clock(), history.newest_ms()))
-            self._of, before, self._wanted = history, self._wanted, wanted
-            self._due_s = self._seconds() if wanted != before else self._due_s
-        if self._seconds() >= self._due_s:
-            self._due_s = self._seconds() + _AGAIN_S
-            self._tell("; ".join(filter(None, map(self._apply, CONFIG_MAPS))))
+            self._of, self._modes = history, modes(history, max(self._clock(), history.newest_ms()))
+        self._writer.write(self._modes)
 
-    def _apply(self, name: str) -> str:
-        """Why the object was not written; "" if it was."""
-        data = {**self._wanted, **_JUDGED.get(name, {})}
-        return apply_config_map(self._api, self._namespace, name, data, _MANAGER)
+    def _apply(self, wanted: Mapping[str, str]) -> str:
+        """Why the objects were not written; "" if they were."""
+        parts = ((name, {**wanted, **_JUDGED.get(name, {})}) for name in CONFIG_MAPS)
+        problems = (apply_config_map(self._api, self._namespace, *each, _MANAGER) for each in parts)
+        return "; ".join(filter(None, problems))
 
-    def _tell(self, problem: str) -> None:
-        if problem and problem != self._problem:
-            log("modes-not-written", level="error", error=problem)
-        elif self._problem and not problem:
-            log("modes-written")
+
+def _tell(problem: str) -> None:
+    if problem:
+        log("modes-not-written", level="error", error=problem)
+    else:
+        log("modes-written")
+
+
+class ParameterWriter:
+    """Applies parameters whenever they change, and now and then. Used by one thread. ``apply``: why they were
+    not written, "" if they were; ``seconds``: a monotonic clock; ``tell``: called with a new problem, and
+    with "" once it is gone."""
+
+    def __init__(
+        self,
+        apply: Callable[[Mapping[str, str]], str],
+        seconds: Callable[[], float],
+        tell: Callable[[str], None],
+    ) -> None:
+        self._apply, self._seconds, self._tell = apply, seconds, tell
+        self._wanted: Mapping[str, str] = {}
+        self._due_s = 0.0
+        self._problem = ""
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to apply them again."""
+        return self._seconds() >= self._due_s
+
+    def write(self, wanted: Mapping[str, str]) -> None:
+        """Apply these parameters if they are others than before, or if it is time again."""
+        if wanted == self._wanted and not self.is_due:
+            return
+        self._wanted, self._due_s = wanted, self._seconds() + _AGAIN_S
+        problem = self._apply(wanted)
+        if problem != self._problem:
+            self._tell(problem)
         self._problem = problem
 
 

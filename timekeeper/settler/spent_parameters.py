@@ -13,7 +13,7 @@ from timekeeper.accounts.budget_history import History
 from timekeeper.accounts.held.limits import KEEPING
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.log import log
-from timekeeper.settler.mode_parameters import apply_config_map
+from timekeeper.settler.mode_parameters import ParameterWriter, apply_config_map
 
 CONFIG_MAP = "bursar-spent"
 DRIVERS = "_drivers"  # key of the drivers whose devices are GPUs
@@ -21,7 +21,6 @@ SPENT = "spent"
 
 _MANAGER = "bursar-timekeeper-spent"
 _LOOK_S = 1.0
-_AGAIN_S = 15.0
 
 
 def parameters(
@@ -53,12 +52,9 @@ class SpentParameters:
         clock: Callable[[], int],
         seconds: Callable[[], float],
     ) -> None:
-        self._apply, self._statements, self._history, self._drivers = apply, statements, history, drivers
-        self._clock, self._seconds = clock, seconds
+        self._statements, self._history, self._drivers, self._clock = statements, history, drivers, clock
         self._of: Mapping[str, Statement] | None = None
-        self._wanted: Mapping[str, str] = {}
-        self._due_s = 0.0
-        self._problem = ""
+        self._writer = ParameterWriter(apply, seconds, _tell)
 
     def keep(self, stop: Event) -> None:
         """Write what changes until ``stop``."""
@@ -70,21 +66,18 @@ class SpentParameters:
         statements, history = self._statements(), self._history()
         if statements is None or history is None:
             return
-        is_due = self._seconds() >= self._due_s
-        if statements is self._of and not is_due:
+        if statements is self._of and not self._writer.is_due:
             return
-        now_ms = max(self._clock(), history.newest_ms())
+        self._of, now_ms = statements, max(self._clock(), history.newest_ms())
         wanted = parameters(statements, lambda name: history.mode(name, now_ms), self._drivers())
-        self._of = statements
-        if wanted == self._wanted and not is_due:
-            return
-        self._wanted, self._due_s = wanted, self._seconds() + _AGAIN_S
-        problem = self._apply(wanted)
-        if problem and problem != self._problem:
-            log("spent-not-written", level="error", error=problem)
-        elif self._problem and not problem:
-            log("spent-written")
-        self._problem = problem
+        self._writer.write(wanted)
+
+
+def _tell(problem: str) -> None:
+    if problem:
+        log("spent-not-written", level="error", error=problem)
+    else:
+        log("spent-written")
 
 
 def apply_with(api: Api, namespace: str) -> Callable[[Mapping[str, str]], str]:
