@@ -12,12 +12,11 @@ from dataclasses import dataclass, replace
 from scheduler_ext.fit.caps import CapChecks
 from scheduler_ext.fit.fit import fit, is_picky, shape_for
 from scheduler_ext.fit.refusal import Refusal
-from scheduler_ext.model.other_resources import exceed
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.standing import NamespaceStandings
 from scheduler_ext.scoring.policy import Policy
 from scheduler_ext.snapshot.allocation import allocation_of
-from scheduler_ext.snapshot.host_room import host_lack
+from scheduler_ext.snapshot.host_room import host_lack, offered
 from scheduler_ext.snapshot.node_info import NodeInfo, is_short, with_allocation
 from scheduler_ext.snapshot.snapshot import Snapshot, assume, unreserve
 from timekeeper.core.request.held import least_milli
@@ -154,12 +153,9 @@ class _Plan:
         return found
 
     def _candidates(self, pod: Pod) -> Iterator[NodeInfo]:
-        """The nodes that kube-scheduler would offer if it had room there."""
-        for node in self._snapshot.nodes.values():
-            there = node.node_object
-            if there is None or not there.cards or node.closed or exceed(pod.others, there.others):
-                continue
-            if pod.node_constraints.admit(node.name, there.node_labels):
+        """The nodes with cards that kube-scheduler would offer if it had room there."""
+        for node in offered(pod, self._snapshot):
+            if node.node_object is not None and node.node_object.cards and not node.closed:
                 yield self._without_promised(node)
 
     def _without_promised(self, node: NodeInfo) -> NodeInfo:

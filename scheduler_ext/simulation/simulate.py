@@ -6,7 +6,7 @@ here: labels, taints and resources of nodes. Its preferences choose among nodes 
 ranks, of which the best node alone has the highest, do not outweigh them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from scheduler_ext.fit import refusal
@@ -15,7 +15,6 @@ from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.gangs.plan import GangPlan, PlanInput, lack_text, plan
 from scheduler_ext.model.node import host_share
-from scheduler_ext.model.other_resources import exceed
 from scheduler_ext.model.pdb import PDBs
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.standing import UNHEARD, NamespaceStandings
@@ -26,6 +25,7 @@ from scheduler_ext.scoring.policy import Policy
 from scheduler_ext.scoring.rank import MOST, ranked
 from scheduler_ext.scoring.selection import Policies, for_fits
 from scheduler_ext.snapshot.allocation import Allocation
+from scheduler_ext.snapshot.host_room import offered
 from scheduler_ext.snapshot.snapshot import Snapshot, assume, pod_deleted, release
 from scheduler_ext.verbs.fit_cache import FitCache, fit_key
 from scheduler_ext.verbs.last_decisions import CountedRefusal, summed
@@ -98,7 +98,8 @@ class _Simulation:
             return _refused(pod, capped)
         policy = self._books.policies(pod)
         key = fit_key(request, for_fits(policy), pod.amounts)
-        found = self._fit_cache.partition(key, self.snapshot.nodes, list(self._candidates(pod)))
+        candidates = [each.name for each in offered(pod, self.snapshot)]
+        found = self._fit_cache.partition(key, self.snapshot.nodes, candidates)
         short = {n: IN_TREE for n in found.fits if is_in_tree_short(pod, self.snapshot.node(n))}
         short |= self._caps.refused_nodes(pod, found.fits, self.snapshot)
         fits = [name for name in found.fits if name not in short]
@@ -119,15 +120,6 @@ class _Simulation:
             for each in found.members
         }
         return placed | {pod.uid: _refused(pod, Refusal(found.why, "gang")) for pod in found.left}
-
-    def _candidates(self, pod: Pod) -> Iterator[str]:
-        """The nodes that kube-scheduler would offer if it had room there."""
-        for node in self.snapshot.nodes.values():
-            there = node.node_object
-            if there is None or exceed(pod.others, there.others):
-                continue
-            if pod.node_constraints.admit(node.name, there.node_labels):
-                yield node.name
 
     def _placed(self, pod: Pod, request: GPURequest, policy: Policy, fits: list[str]) -> SimulatedPod:
         key = fit_key(request, policy, pod.amounts)

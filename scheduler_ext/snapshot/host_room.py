@@ -2,11 +2,12 @@
 which of them a pod lacks there.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 
-from scheduler_ext.model.other_resources import PODS
+from scheduler_ext.model.other_resources import PODS, exceed
 from scheduler_ext.model.pod import NonGPUPod, Pod
 from scheduler_ext.snapshot.node_info import NodeInfo
+from scheduler_ext.snapshot.snapshot import Snapshot
 
 CPU = "cpu"
 
@@ -16,6 +17,16 @@ HostAmounts = tuple[tuple[str, int], ...]  # by resource, in thousandths of its 
 def host_amounts(pod: Pod | NonGPUPod) -> HostAmounts:
     """What kube-scheduler counts of the pod beside GPUs."""
     return ((CPU, pod.cpu_milli), *pod.others) if pod.cpu_milli else pod.others
+
+
+def offered(pod: Pod, snapshot: Snapshot) -> Iterator[NodeInfo]:
+    """The nodes that kube-scheduler would offer the pod if it had room there."""
+    for node in snapshot.nodes.values():
+        there = node.node_object
+        if there is None or exceed(pod.others, there.others):
+            continue
+        if pod.node_constraints.admit(node.name, there.node_labels):
+            yield node
 
 
 def host_lack(
