@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from timekeeper.core import names
-from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
+from timekeeper.core.json_values import Json, annotations_of, mapping
+from timekeeper.core.object_names import controller_reference
 from timekeeper.core.violation import Violation, shown
 
 RULE = "gang"
@@ -196,9 +197,8 @@ def size_said(template: Json) -> int | None:
 
 def _controller(pod: Json, kind: str) -> Any:
     """The name of the pod's controller of this kind."""
-    references = sequence(mapping(pod.get("metadata")).get("ownerReferences"))
-    found = (each for each in map(mapping, references) if each.get("controller") and each.get("kind") == kind)
-    return next((each.get("name") for each in found), None)
+    reference = controller_reference(mapping(pod.get("metadata")))
+    return reference.get("name") if reference is not None and reference.get("kind") == kind else None
 
 
 def foreign_mark(of: Json) -> str:

@@ -115,23 +115,31 @@ def owner_of(metadata: Json) -> str:
     The API server accepts any text in a reference, of any length, also a formula, a path, or a NUL, which
     PostgreSQL does not store. A reference that no object can have counts as none.
     """
-    for reference in sequence(metadata.get("ownerReferences")):
-        if isinstance(reference, Mapping) and reference.get("controller") is True:
-            kind, name = str(reference.get("kind", "")), str(reference.get("name", ""))
-            deployment = name.removesuffix(f"-{mapping(metadata.get('labels')).get('pod-template-hash')}")
-            is_deployments = kind == "ReplicaSet" and deployment != name
-            owner = f"Deployment/{deployment}" if is_deployments else f"{kind}/{name}"
-            return owner if _OWNER.fullmatch(owner) else ""
-    return ""
+    reference = controller_reference(metadata)
+    if reference is None:
+        return ""
+    kind, name = str(reference.get("kind", "")), str(reference.get("name", ""))
+    deployment = name.removesuffix(f"-{mapping(metadata.get('labels')).get('pod-template-hash')}")
+    is_deployments = kind == "ReplicaSet" and deployment != name
+    owner = f"Deployment/{deployment}" if is_deployments else f"{kind}/{name}"
+    return owner if _OWNER.fullmatch(owner) else ""
 
 
 def controller_of(metadata: Json) -> tuple[str, ...]:
     """The controller's apiVersion, kind, name and UID; empty if there is none, or none that can exist."""
+    reference = controller_reference(metadata)
+    if reference is None:
+        return ()
+    found = tuple(str(reference.get(key) or "") for key in ("apiVersion", "kind", "name", "uid"))
+    return found if all(found) and _OWNER.fullmatch(f"{found[1]}/{found[2]}") else ()
+
+
+def controller_reference(metadata: Json) -> Json | None:
+    """The reference to the object's controller, of which the API server admits one; None without one."""
     for reference in sequence(metadata.get("ownerReferences")):
         if isinstance(reference, Mapping) and reference.get("controller") is True:
-            found = tuple(str(reference.get(key) or "") for key in ("apiVersion", "kind", "name", "uid"))
-            return found if all(found) and _OWNER.fullmatch(f"{found[1]}/{found[2]}") else ()
-    return ()
+            return reference
+    return None
 
 
 # written by controllers for each of their pods, or by Bursar

@@ -191,6 +191,13 @@ def _with_query(path: str, query: Mapping[str, str]) -> str:
     return f"{path}{'&' if '?' in path else '?'}{urlencode(query)}"
 
 
+def is_served(reply: Reply) -> bool | None:
+    """Whether the API server serves the group that was asked for; None: it gave no such answer."""
+    if not isinstance(reply, Answered) or reply.status not in (200, 404):
+        return None
+    return reply.status == 200
+
+
 def accepted(reply: Reply) -> Json:
     """The body of a 2xx answer. Raises ExpiredError for 410, and UnreachableError for any other reply."""
     if isinstance(reply, Answered) and reply.status < 300:

@@ -28,7 +28,7 @@ from timekeeper.core.request.device_classes import (
     read_class,
     read_settings,
 )
-from timekeeper.runtime.api_server import Answered, Api
+from timekeeper.runtime.api_server import Api, is_served
 from timekeeper.runtime.informer import ValueChanged, ValuesListed, inform
 from timekeeper.runtime.log import Log
 
@@ -68,7 +68,7 @@ class ClaimCache:
         self._ended.set()
 
     def _begin(self, api: Api) -> None:
-        while (served := _serves(api)) is not True:
+        while (served := is_served(api.call("GET", GROUP, timeout_s=_CALL_S))) is not True:
             if served is False:
                 self.known.is_served = False
             if self._ended.wait(_AGAIN_S if served is None else _LOOK_S):
@@ -125,14 +125,6 @@ class ClaimCache:
 
 class _EndedError(Exception):
     """The worker ends."""
-
-
-def _serves(api: Api) -> bool | None:
-    """Whether the API server has the claims of `resource.k8s.io/v1`; None: it gave no such answer."""
-    reply = api.call("GET", GROUP, timeout_s=_CALL_S)
-    if not isinstance(reply, Answered) or reply.status not in (200, 404):
-        return None
-    return reply.status == 200
 
 
 def _class(raw: Json) -> tuple[str, DeviceClass]:

@@ -42,6 +42,7 @@ from timekeeper.core.decisions import (
 from timekeeper.core.ledger.metering import FOREVER_MS
 from timekeeper.core.object_names import timestamp
 from timekeeper.core.protected import Published
+from timekeeper.core.request.claims import CLAIM
 from timekeeper.core.texts import NOT_PLACED, received
 from timekeeper.core.wire import Version
 from timekeeper.store import held_pods, sessions
@@ -62,7 +63,6 @@ _KINDS = {
     **dict.fromkeys(("cronjob", "cronjobs", "cj"), _CRON_JOB),
 }
 _PODS = ("pod", "pods", "po")
-CLAIM = "ResourceClaim"
 _CLAIMS = ("claim", "claims", "resourceclaim", "resourceclaims")
 
 

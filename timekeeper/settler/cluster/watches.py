@@ -25,7 +25,7 @@ from timekeeper.core.request.host import NO_HOST, allocatable
 from timekeeper.core.request.inventory import charged_cards
 from timekeeper.core.request.node_parts import card_parts, contradiction
 from timekeeper.core.values import Card
-from timekeeper.runtime.api_server import Answered, Api, Reply
+from timekeeper.runtime.api_server import Api, Reply, is_served
 from timekeeper.runtime.informer import InformerEvent, ValueChanged, ValuesListed, inform
 from timekeeper.settler.cluster.cluster_state import (
     BudgetConfigMap,
@@ -139,13 +139,13 @@ def await_served(
     """Until the API server serves the API of the source. Where it does not, nothing is reported."""
     while True:
         reply = call("GET", source.served, timeout_s=_ANSWER_S)
-        if isinstance(reply, Answered) and reply.status < 300:
+        served = is_served(reply)
+        if served:
             return
-        is_absent = isinstance(reply, Answered) and reply.status == 404
-        if not is_absent:
+        if served is None:
             failed(source.name, reply.message)
             updates.put(WatchUpdate(source.name, clock(), StreamFailed(reply.message)))
-        wait_ms(_AGAIN_MS if is_absent else _SOON_MS)
+        wait_ms(_SOON_MS if served is None else _AGAIN_MS)
 
 
 def follow_source(
