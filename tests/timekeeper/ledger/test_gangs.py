@@ -44,12 +44,11 @@ class Gangs(Holding):
 
     fits = True
 
-    def new_releaser(self, at_once: int = 1) -> Releaser:
-        super().new_releaser()  # the quiet time passes
+    def new_releaser(self, at_once: int = 1, gangs: GangStarts | None = None) -> Releaser:
         self.asked: list[int] = []
         self.told: list[str] = []
         self.told_of: list[tuple[Any, str]] = []  # Events on controllers
-        starts = GangStarts(
+        gangs = gangs or GangStarts(
             self.reserve,
             lambda _namespace, _name, _uid, _reason, note: self.told.append(note),
             self.town.clock,
@@ -58,20 +57,7 @@ class Gangs(Holding):
             deadline_ms=DEADLINE_MS,
             report_on=lambda regarding, _reason, note: self.told_of.append((dict(regarding), note)),
         )
-        settler = self.town.settler
-        made = Releaser(
-            self.town.store,
-            settler.epoch,
-            self.patch,
-            lambda _namespace, name, _uid, reason, _note: self.events.append((name, reason)),
-            lambda: settler.held,
-            self.town.clock,
-            self.decisions.append,
-            reserved=settler.reserve,
-            gangs=starts,
-        )
-        self.town.clock.turn(3_000)
-        return made
+        return super().new_releaser(at_once, gangs)
 
     @staticmethod
     def submit(call: Callable[[], GangAnswer]) -> "Future[GangAnswer]":

@@ -1,7 +1,7 @@
 """``POST /v1/simulate`` over the real ledger. The webhook's and the extender's own code is called instead of
 their processes."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,6 +94,16 @@ class Planner:
         return answer.get_json()
 
 
+def planner_of(town: Town, webhook: Callable[[bytes], bytes]) -> Planner:
+    """A client of the town's ledger, which asks this webhook and the extender."""
+    gate = Gate(town.reviews.post, Expected("bursar", "test"), town.clock)
+    peers = Peers(
+        InProcess("webhook", "x", str, 1, called=webhook), InProcess("extender", "x", str, 1, called=places)
+    )
+    services = create_services(town.store, gate, town.clock, lambda: CA, 5_000, peers=peers)
+    return Planner(town, app_of(services).test_client())
+
+
 @pytest.fixture
 def planner(town: Town) -> Planner:
     settings = "lookahead: 0s\nprice: 2\ncurrency: EUR\nweights: {A100: 1.5}\n"
@@ -106,12 +116,7 @@ def planner(town: Town) -> Planner:
         raw = {"metadata": {"name": name}, "value": value, "preemptionPolicy": "PreemptLowerPriority"}
         town.hear("priorityclasses", raw)
     town.advance(0)
-    gate = Gate(town.reviews.post, Expected("bursar", "test"), town.clock)
-    peers = Peers(
-        InProcess("webhook", "x", str, 1, called=admits), InProcess("extender", "x", str, 1, called=places)
-    )
-    services = create_services(town.store, gate, town.clock, lambda: CA, 5_000, peers=peers)
-    return Planner(town, app_of(services).test_client())
+    return planner_of(town, admits)
 
 
 def pod(name: str, share: int = 50) -> Json:

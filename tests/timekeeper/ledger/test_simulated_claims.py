@@ -6,15 +6,11 @@ import pytest
 
 from tests.runtime.lines import into
 from tests.timekeeper.ledger.test_held_claims import device_class
-from tests.timekeeper.ledger.test_simulate_api import InProcess, Planner, places
-from tests.timekeeper.worlds import CA, T0, Json, Town, budgets, lease, node
+from tests.timekeeper.ledger.test_simulate_api import Planner, planner_of
+from tests.timekeeper.worlds import T0, Json, Town, budgets, lease, node
 from tests.webhook.worlds import POLICY
-from timekeeper.api.create_app import app_of, create_services
 from timekeeper.core.request.claims import KnownClaims
 from timekeeper.core.request.device_classes import read_class
-from timekeeper.runtime.auth.gate import Gate
-from timekeeper.runtime.auth.tokens import Expected
-from timekeeper.runtime.peers import Peers
 from webhook.server.reviewer import Reviewer
 from webhook.server.simulation import simulation_call
 
@@ -38,12 +34,7 @@ def planner(town: Town) -> Planner:
     entry = "gpuHours: 100\nperiod: month\nonExhausted: hold"
     town.begin(("nodes", node()), ("leases", lease(T0)), ("configmaps", budgets(team_a=entry)))
     town.advance(0)
-    gate = Gate(town.reviews.post, Expected("bursar", "test"), town.clock)
-    peers = Peers(
-        InProcess("webhook", "x", str, 1, called=admits), InProcess("extender", "x", str, 1, called=places)
-    )
-    services = create_services(town.store, gate, town.clock, lambda: CA, 5_000, peers=peers)
-    return Planner(town, app_of(services).test_client())
+    return planner_of(town, admits)
 
 
 def pod(**named: str) -> Json:
