@@ -23,6 +23,7 @@ from webhook.admission.answers import answer, is_exempt
 from webhook.admission.gangs import hold_of_gang
 from webhook.admission.reinvocation import (
     not_governed,
+    parsed_again,
     parsed_by_first_call,
     policy_of_first_call,
 )
@@ -48,7 +49,7 @@ def mutate(
         return AdmissionAnswer("governed", operations=operations) if operations else NOTHING_TO_DO
     if review.operation != "CREATE" or review.subresource or policy.mode == "meter":
         return NOTHING_TO_DO
-    parsed = policy.parsed(review.pod, review.namespace)
+    parsed = parsed_again(review, policy)
     first = in_bursars_words(review.pod, parsed.request, policy) if policy.mode == "enforce" else []
     if first:
         told = mutate(_after(review, first), standing_of, policy)

@@ -22,6 +22,7 @@ from timekeeper.core.admission.mutation.govern import govern
 from timekeeper.core.admission.pods import CONTAINER_LISTS, annotations_of, labels_of, sequence_of
 from timekeeper.core.admission.policy import AdmissionPolicy, PriorityClass, Standing
 from timekeeper.core.admission.rules.forged import reserved_name_violations, without_sidecar_if_name_taken
+from timekeeper.core.dialects.others.claims import is_known
 from timekeeper.core.json_values import Json
 from timekeeper.core.request.request import ParsedRequest, parse, parse_new
 from timekeeper.core.standings import WORDS
@@ -61,6 +62,16 @@ def earlier_standing(review: PodReview, policy: AdmissionPolicy) -> StandingWord
     if any(map(_is_of_first_call, changes)):
         return None
     return word
+
+
+def parsed_again(review: PodReview, policy: AdmissionPolicy) -> ParsedRequest:
+    """The pod's request as /mutate reads it. Where an earlier call, to another worker, did not know what the
+    pod's claims ask for, that stays so: the pod is held, and the timekeeper judges it."""
+    if names.CLAIMS in annotations_of(review.pod) and earlier_standing(review, policy) is not None:
+        recorded = parse(review.pod)
+        if recorded.request is not None and not is_known(recorded.request):
+            return recorded
+    return policy.parsed(review.pod, review.namespace)
 
 
 def as_before(now: Standing) -> Standing:

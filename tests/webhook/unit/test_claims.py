@@ -207,3 +207,24 @@ def test_a_resource_that_a_class_of_gpus_serves_keeps_the_one_scheduler() -> Non
 
     assert after(whole)["spec"]["schedulerName"] == "bursar-scheduler"
     assert after(whole, policy=serving)["spec"]["schedulerName"] == "default-scheduler"
+
+
+@pytest.mark.parametrize("name", ["two", "wire"])
+def test_what_one_worker_did_not_know_another_leaves_to_the_timekeeper(name: str) -> None:
+    """The API server may send the second call for a pod to a worker that has the template by now."""
+    unaware = replace(POLICY, claims=replace(KNOWN, templates={}))
+    held = after(claiming(name), policy=unaware)
+
+    again = mutated(held)
+
+    assert (again.refusal, again.operations) == ("", ())
+    assert held["metadata"]["annotations"]["bursar.dev/claims"] == "unknown"
+    assert held["spec"]["schedulingGates"] == [GATE]
+    assert validate(review(held), CLAIMS).refusal == ""
+
+
+def test_a_user_who_writes_all_of_that_but_the_gate_is_refused() -> None:
+    held = after(claiming("two"), policy=replace(POLICY, claims=replace(KNOWN, templates={})))
+    spec = {key: each for key, each in held["spec"].items() if key != "schedulingGates"}
+
+    assert "only Bursar and node plugins write this" in mutated({**held, "spec": spec}).refusal
