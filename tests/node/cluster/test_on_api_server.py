@@ -1,11 +1,13 @@
 """The agent as a process against a real API server, with its own account's token: what it writes, what it may
 write, and what it puts right. The cards are those of the fake library."""
 
+import contextlib
 import itertools
 import json
 import os
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -321,6 +323,11 @@ class Agent:
         found = [line for line in self.metrics().splitlines() if line.startswith(f"{metric} ")]
         return int(found[0].rpartition(" ")[2]) if found else -1
 
+    def is_ready(self) -> bool:
+        with contextlib.suppress(urllib.error.HTTPError):  # 503: not yet
+            return self.metrics("/readyz") == "ok\n"
+        return False
+
     def is_whole(self) -> bool:
         return self.healthy() == {"GPU-a": True, "GPU-b": True} and self.capacity() == CAPACITY
 
@@ -448,7 +455,7 @@ def test_a_node_at_rest_is_not_written(world: World, tmp_path: Path) -> None:
     with running(world, tmp_path, "n4") as agent:
         eventually(agent.is_whole)
         eventually(lambda: "bursar.dev/holders" in world.node("n4")["metadata"]["annotations"])
-        eventually(lambda: agent.metrics("/readyz") == "ok\n")
+        eventually(agent.is_ready)
         looks, written = agent.figure("bursar_node_looks_total"), agent.figure(WRITTEN)
         eventually(lambda: agent.figure("bursar_node_looks_total") >= looks + 3)
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from gunicorn.config import Config
 
+from deploy.local.limits import on_this_machine
 from tests.support.waiting import eventually
 from timekeeper.runtime.http import loop
 from timekeeper.runtime.http.acceptor import ConnectionBalance
@@ -165,7 +166,7 @@ def test_a_pool_that_is_busy_keeps_no_other_route_waiting() -> None:
         client = stack.enter_context(connected(server))
         assert ask(client, "POST", "/inline", b"y") == (200, b"y")
         assert ask(client, "GET", "/app?a=1")[0] == 201
-        assert time.monotonic() - began < 0.6
+        assert time.monotonic() - began < on_this_machine(0.6)
 
 
 def posted(path: str, body: bytes = b"") -> bytes:
@@ -392,7 +393,7 @@ def test_a_client_that_another_worker_should_accept_is_left_to_it_for_a_moment()
             client = stack.enter_context(connected(server))
             used = time.process_time()
             assert ask(client, "POST", "/inline", b"x")[0] == 200
-            assert time.process_time() - used < 0.1  # no busy loop
+            assert time.process_time() - used < on_this_machine(0.1)  # no busy loop
         assert time.monotonic() - began >= 3 * 0.005
 
 
@@ -403,7 +404,7 @@ def test_a_client_that_goes_on_sending_after_a_rejection_is_closed() -> None:
         began = time.monotonic()
         with pytest.raises(ConnectionError):
             send_for_ever(client)
-        assert time.monotonic() - began < WITHIN_S
+        assert time.monotonic() - began < on_this_machine(WITHIN_S)
 
 
 def send_for_ever(client: socket.socket) -> None:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from deploy.local.limits import on_this_machine
 from scheduler_ext.gangs.plan import GangPlan, PlanInput, plan
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.standing import UNHEARD, NamespaceStanding, NamespaceStandings
@@ -143,4 +144,4 @@ def test_a_plan_on_5000_nodes_is_quick(members: int, most_s: float) -> None:
     assert not found.left
     assert len(nodes_of(found)) == members // 8
     print(f"{members} members on 5,000 nodes: {1000 * took:.0f} ms")
-    assert took < 3 * most_s
+    assert took < on_this_machine(3 * most_s)

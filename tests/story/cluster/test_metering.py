@@ -14,6 +14,7 @@ import pytest
 
 from deploy.local.api import ApiError
 from deploy.local.kwok_nodes import kwok_node
+from deploy.local.limits import on_this_machine
 from deploy.local.sidecars import Sidecars
 from deploy.local.stack import Stack
 from tests.support.control_plane import create_namespace
@@ -113,7 +114,7 @@ def test_an_edited_budget_turns_the_next_pods_class_within_two_seconds(
         stack.wait(wanted, lambda wanted=wanted: [klass() for _ in range(6)] == 6 * [wanted])  # type: ignore[misc]
         took.append(time.monotonic() - began)
 
-    assert max(took) < 3, took  # two seconds, and the six reviews that look at both workers
+    assert max(took) < on_this_machine(3), took  # two seconds, and the six reviews that look at both workers
 
 
 def test_what_a_namespace_strands_is_added_up_from_the_extenders_posts(stack: Stack, reader: str) -> None:
