@@ -21,11 +21,12 @@ from timekeeper.api.http.services import Services
 from timekeeper.api.resources.grants import ONE_AMOUNT, Amount, Hours, Namespace, Reason, granted
 from timekeeper.core.forms import like
 from timekeeper.core.ledger.metering import Interval, period_at
-from timekeeper.core.ledger.months import ChargeCorrection, ClosedMonth, MonthHash
+from timekeeper.core.ledger.months import ChargeCorrection, ClosedMonth, MonthHash, month_name
 from timekeeper.core.object_names import NAME
 from timekeeper.core.wire import Version
 from timekeeper.runtime.http.problem_details import Problem, bad
-from timekeeper.store import months
+from timekeeper.store import ledger, months
+from timekeeper.store.engine.engine import Connection
 
 _READ = Right("get", "usage")
 
@@ -71,15 +72,16 @@ class LatePostings(TypedDict):
 
 
 class MonthAnswer(_Times):
-    """A month and its hashes now. `state`: it runs; it waits for `waitsFor` sessions that are not settled,
-    and whose last evidence is of the month; it has ended, and will be closed; or it is closed. `closed`: as
-    it was then; `differs`: which of charges, grants and prices are not as they were, empty: unchanged;
-    `late`: what later proof changed; `corrections`: of its charges, billed when they were made."""
+    """A month and its hashes now. `state`: it has not begun; the ledger began after it; it runs; it waits for
+    `waitsFor` sessions that are not settled, and whose last evidence is of the month; it has ended, and will
+    be closed; or it is closed. `closed`: as it was then; `differs`: which of charges, grants and prices are
+    not as they were, empty: unchanged; `late`: what later proof changed; `corrections`: of its charges,
+    billed when they were made."""
 
     version: Version
     month: str
     to: int
-    state: Literal["runs", "waits", "ended", "closed"]
+    state: Literal["future", "before", "runs", "waits", "ended", "closed"]
     waitsFor: int
     now: MonthHashAnswer
     closed: ClosedMonthAnswer | None
@@ -92,8 +94,8 @@ Month = Annotated[str, like(r"[0-9]{4}-(0[1-9]|1[0-2])", "it must be a month suc
 
 
 class NewCorrection(TypedDict):
-    """Either `gpuHours` or `amount`, negative to take a charge back. `month`: of the wrong charge, without it
-    the running one; `pod`: whose charge was wrong."""
+    """Either `gpuHours` or `amount`, negative to take a charge back, at most what is billed of that month.
+    `month`: of the wrong charge, without it the running one; `pod`: whose charge was wrong."""
 
     namespace: Namespace
     gpuHours: NotRequired[Hours]
@@ -172,22 +174,22 @@ def register(app: Flask, services: Services) -> None:
 
 
 def _month(services: Services, first: date) -> dict[str, Any]:
-    ledger, name = services.ledger, f"{first:%Y-%m}"
-    with ledger.store.reading() as connection:
-        now_ms, history = ledger.moment(connection)
+    name = f"{first:%Y-%m}"
+    with services.ledger.store.reading() as connection:
+        now_ms, history = services.ledger.moment(connection)
         closed = months.closed(connection).get(name)
         span = _span(history, first, now_ms) if closed is None else Interval(closed.from_ms, closed.to_ms)
         now = months.hash_of(connection, history, span, now_ms)
         waits = 0 if closed else months.waits_for(connection, span, now_ms)
         late = months.corrected_since(connection, closed) if closed else None
         corrections = months.corrections(connection, "", of=span)
-    state = "closed" if closed else "runs" if now_ms < span.end_ms else "waits" if waits else "ended"
+        first_ms = ledger.first_ms(connection)
     return {
         "version": 1,
         "month": name,
         "from": span.start_ms,
         "to": span.end_ms,
-        "state": state,
+        "state": "closed" if closed else _state(span, now_ms, first_ms, waits),
         "waitsFor": waits,
         "now": _hashes(now),
         "closed": None if closed is None else _closed(closed),
@@ -197,15 +199,24 @@ def _month(services: Services, first: date) -> dict[str, Any]:
     }
 
 
+def _state(span: Interval, now_ms: int, first_ms: int | None, waits: int) -> str:
+    """``first_ms``: of the ledger; None while it is empty. ``waits``: sessions that are not settled."""
+    if now_ms < span.end_ms:
+        return "runs" if span.start_ms <= now_ms else "future"
+    if first_ms is None or span.end_ms <= first_ms:
+        return "before"
+    return "waits" if waits else "ended"
+
+
 def _span(history: History, first: date, now_ms: int) -> Interval:
     zone = history.settings(now_ms).time_zone
     return period_at("month", zone, start_ms(first, zone) or 0)
 
 
 def _correct(services: Services, new: NewCorrection, actor: str, key: str) -> ChargeCorrection:
-    amount, ledger = granted(new, "correction"), services.ledger
-    with ledger.store.writing() as connection:
-        now_ms, history = ledger.moment(connection)
+    amount = granted(new, "correction")
+    with services.ledger.store.writing() as connection:
+        now_ms, history = services.ledger.moment(connection)
         first = date.fromisoformat(f"{new['month']}-01") if "month" in new else None
         zone = history.settings(now_ms).time_zone
         span = period_at("month", zone, now_ms) if first is None else _span(history, first, now_ms)
@@ -214,10 +225,32 @@ def _correct(services: Services, new: NewCorrection, actor: str, key: str) -> Ch
         namespace, pod, at_ms = new["namespace"], new.get("pod", ""), min(now_ms, span.end_ms - 1)
         number = caller_key(0, actor, key)
         asked = ChargeCorrection(namespace, pod, at_ms, amount, new["reason"], actor, number, now_ms)
-        written = months.correct(connection, asked)
+        written = months.corrected(connection, number)
+        if written is None:
+            _check_charged(connection, history, span, asked)
+            written = months.correct(connection, asked)
     if not written.asks_as(asked) or not span.start_ms <= written.at_ms < span.end_ms:
         raise Problem(422, "this Idempotency-Key was already used for another correction", "Idempotency-Key")
     return written
+
+
+def _check_charged(connection: Connection, history: History, span: Interval, asked: ChargeCorrection) -> None:
+    """Raises Problem where nobody was charged what the correction is of: a name is wrong, or the amount."""
+    namespace, pod = asked.namespace, asked.pod
+    if namespace not in history.namespaces() | ledger.namespaces(connection):
+        raise Problem(422, f"{namespace} has neither a budget nor a charge: check the name", "namespace")
+    charged, added = months.charged(connection, span, asked.created_ms, namespace, pod)
+    month, billed = month_name(span), charged + added
+    if pod and not charged:
+        raise Problem(422, f"no pod {pod} of {namespace} is charged in {month}: check the name", "pod")
+    if asked.amount < 0 and billed + asked.amount < 0:
+        whose = f"pod {pod} of {namespace}" if pod else namespace
+        raise Problem(
+            422,
+            f"it takes back {gpu_hours(-asked.amount)} GPU-hours, and {whose} is charged"
+            f" {gpu_hours(billed)} in {month}, with earlier corrections",
+            "gpuHours",
+        )
 
 
 def _amount(amount: int) -> dict[str, Any]:

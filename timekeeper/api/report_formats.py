@@ -21,6 +21,7 @@ from timekeeper.accounts.usage import (
     gpu_hours,
 )
 from timekeeper.core.ledger.metering import period_at
+from timekeeper.core.ledger.months import month_name
 from timekeeper.core.object_names import timestamp
 
 Cells = Mapping[str, Any]
@@ -62,8 +63,10 @@ def csv_cells(asked: ReportQuery, line: ReportLine) -> dict[str, Any]:
 
 
 def corrected_cells(asked: ReportQuery, priced: PricedCorrection) -> dict[str, Any]:
-    """A correction as a line of a CSV report. Its last cell has reason and author; charges leave it empty."""
+    """A correction as a line of a CSV report. Its last cell has reason, author and the month of the wrong
+    charge; charges leave it empty."""
     its = priced.correction
+    month = month_name(period_at("month", asked.zone, its.at_ms))
     span = asked.step_at(its.created_ms) if asked.step else asked.span
     known = {
         **{"namespace": its.namespace, "pod": its.pod, "group": priced.group},
@@ -71,7 +74,7 @@ def corrected_cells(asked: ReportQuery, priced: PricedCorrection) -> dict[str, A
         **{"posted": its.amount, "pending": 0, "amount": its.amount, "gpuHours": gpu_hours(its.amount)},
         **{"from": iso(span.start_ms), "to": iso(span.end_ms)},
         "cost": Raw(cost(its.amount, priced.price)) if priced.price else "",
-        "correction": f"{its.reason} ({its.actor})",
+        "correction": f"{its.reason} ({its.actor}; of {month})",
     }
     return {name: known.get(name, "") for name in columns(asked, True)}
 

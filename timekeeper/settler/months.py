@@ -1,12 +1,11 @@
 """Closes each month of the budgets' calendar once nothing of it can change: its hashes are kept."""
 
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from threading import Event
 
 from timekeeper.accounts.budget_history import History
 from timekeeper.core.ledger.metering import Interval, period_at
-from timekeeper.core.ledger.months import ClosedMonth
+from timekeeper.core.ledger.months import ClosedMonth, month_name
 from timekeeper.runtime.log import log
 from timekeeper.store import ledger, months
 from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError
@@ -15,7 +14,6 @@ from timekeeper.store.retention import Writable
 
 _INTERVAL_S = 600.0
 _AFTER_MS = 3_600_000  # a month is closed this long after its end at the earliest
-_DAY_MS = 86_400_000
 
 
 class MonthCloser:
@@ -72,6 +70,5 @@ def ended(first_ms: int, now_ms: int, history: History) -> Iterator[tuple[str, I
     zone = history.settings(now_ms).time_zone
     span = period_at("month", zone, first_ms)
     while span.end_ms <= now_ms:
-        middle = datetime.fromtimestamp((span.start_ms + 14 * _DAY_MS) // 1000, UTC)
-        yield f"{middle:%Y-%m}", span
+        yield month_name(span), span
         span = period_at("month", zone, span.end_ms)

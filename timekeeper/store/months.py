@@ -54,8 +54,8 @@ class _Sums:
             yield line(uid, namespace, int(amount))
 
 
-def _charges(dialect: str, span: Interval, now_ms: int) -> Select[Any]:
-    """UID, namespace and amount of each session with a charge in the month."""
+def _charges(dialect: str, span: Interval, now_ms: int, namespace: str = "") -> Select[Any]:
+    """UID, namespace and amount of each session with a charge in the month. ``namespace`` "": of all."""
     start, end = literal(span.start_ms, BigInteger), literal(span.end_ms, BigInteger)
     parts = []
     for table in (POSTINGS, FOLDED):
@@ -75,10 +75,12 @@ def _charges(dialect: str, span: Interval, now_ms: int) -> Select[Any]:
     parts.append(
         part.where(running.start_ms < end, running.end_ms > start, running.end_ms > running.start_ms)
     )
-    every = union_all(*parts).subquery("charges")
+    every = union_all(*parts).subquery("every")
     uid, amount = ordered(dialect, every.c.session_uid), func.sum(every.c.amount)
     by = (every.c.session_uid, every.c.namespace)
-    return select(*by, amount).group_by(*by).having(amount != 0).order_by(uid, ordered(dialect, by[1]))
+    found = select(*by, amount.label("amount")).group_by(*by).having(amount != 0)
+    found = found.where(by[1] == namespace) if namespace else found
+    return found.order_by(uid, ordered(dialect, by[1]))
 
 
 def _grants(connection: Connection, span: Interval) -> Iterator[str]:
@@ -96,6 +98,20 @@ def waits_for(connection: Connection, span: Interval, now_ms: int) -> int:
     running = due(literal(now_ms), (own.uid,), own.bound_ms < end).c
     is_short = or_(running.end_ms.is_(None), running.end_ms < end, running.start_ms.is_(None))
     return int(connection.execute(select(func.count()).where(is_short)).scalar_one())
+
+
+def charged(connection: Connection, span: Interval, now_ms: int, namespace: str, pod: str) -> tuple[int, int]:
+    """What the namespace, or its pods of this name, has been charged in the month, and what corrections have
+    added to it, in milli-GPU x milliseconds."""
+    sums = _charges(connection.dialect.name, span, now_ms, namespace).subquery("charges")
+    found = select(func.coalesce(func.sum(sums.c.amount), 0))
+    if pod:
+        live = select(SESSIONS.c.uid).where(SESSIONS.c.name == pod)
+        old = select(FOLDED.c.session_uid).where(FOLDED.c.name == pod)
+        found = found.where(sums.c.session_uid.in_(live.union_all(old)))
+    made = corrections(connection, namespace, of=span)
+    added = sum(each.amount for each in made if not pod or each.pod == pod)
+    return int(connection.execute(found).scalar_one()), added
 
 
 def newest_posting(connection: Connection) -> int:
@@ -155,11 +171,14 @@ def _closed(row: Any) -> ClosedMonth:
     return ClosedMonth(row.month, row.from_ms, row.to_ms, row.closed_ms, hashes)
 
 
+def corrected(connection: Connection, key: str) -> ChargeCorrection | None:
+    """The correction that this idempotency key already has."""
+    there = _corrections(connection, CHARGE_CORRECTIONS.c.idempotency_key == key)
+    return there[0] if there else None
+
+
 def correct(connection: Connection, asked: ChargeCorrection) -> ChargeCorrection:
-    """Write the correction, or return the one that its key already has."""
-    there = _corrections(connection, CHARGE_CORRECTIONS.c.idempotency_key == asked.idempotency_key)
-    if there:
-        return there[0]
+    """Write the correction; its key has none yet."""
     names = [each.name for each in CHARGE_CORRECTIONS.c if each.name != "id"]
     connection.execute(insert(CHARGE_CORRECTIONS), {name: getattr(asked, name) for name in names})
     return _corrections(connection, CHARGE_CORRECTIONS.c.idempotency_key == asked.idempotency_key)[0]

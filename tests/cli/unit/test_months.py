@@ -14,7 +14,14 @@ CLOSED_MS = 1_793_494_800_000  # 2026-11-01 01:00 UTC
 def month(state: str, **others: Any) -> dict[str, Any]:
     """The API's answer about October."""
     return {
-        **{"month": "2026-10", "state": state, "to": 1_793_491_200_000, "closed": None, "differs": []},
+        **{
+            "month": "2026-10",
+            "state": state,
+            "from": 1_790_812_800_000,
+            "to": 1_793_491_200_000,
+            "closed": None,
+            "differs": [],
+        },
         "now": NOW | {"amount": 2 * HOUR, "sessions": 3, "grants": 2},
         **others,
     }
@@ -31,6 +38,8 @@ def closed(*changed: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
+        (month("future"), "It begins at 2026-10-01"),
+        (month("before"), "The ledger began after it, so it is never closed."),
         (month("runs"), "It runs until 2026-11-01"),
         (
             month("waits", waitsFor=1),

@@ -145,6 +145,8 @@ def test_a_date_in_a_closed_month_changes_nothing_of_it(books: Books) -> None:
 
 
 def test_a_correction_has_the_price_of_the_wrong_charges_month(books: Books) -> None:
+    start = NOVEMBER - 9 * HOUR
+    books.write(Run("u", started_ms=start, posted=days(start, start + 2 * HOUR)))
     body = {"namespace": "team-a", "gpuHours": "-2", "month": "2026-10", "reason": "a fault"}
     assert books.post("/v1/corrections", body, **{"Idempotency-Key": "k"}).status_code == 200
     books.clock.turn(HOUR)

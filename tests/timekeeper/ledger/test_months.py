@@ -114,7 +114,8 @@ def test_what_was_kept_of_a_closed_month_cannot_be_changed(books: Books) -> None
 
 def correct(books: Books, key: str = "k", **fields: object) -> Json:
     body = {"namespace": "team-a", "gpuHours": "-0.5", "month": "2026-10", "pod": "b", "reason": "a fault"}
-    answer = books.post("/v1/corrections", body | fields, **{"Idempotency-Key": key})
+    body = {name: value for name, value in (body | fields).items() if value is not None}
+    answer = books.post("/v1/corrections", body, **{"Idempotency-Key": key})
     found: Json = answer.get_json()
     return found if answer.status_code != 200 else found["corrections"][0]
 
@@ -134,7 +135,7 @@ def test_a_wrong_charge_is_corrected_by_an_entry_that_the_bill_shows_beside_it(b
     assert [each["id"] for each in october(books)["corrections"]] == [made["id"]]
     bill = list(csv.DictReader(io.StringIO(books.get("/v1/usage?format=csv&group=pod").text)))
     assert [(each["pod"], each["gpuHours"], each["cost"], each["correction"]) for each in bill] == [
-        ("b", "-0.5", "-1", "a fault (admin)")
+        ("b", "-0.5", "-1", "a fault (admin; of 2026-10)")
     ]
     (row,) = books.get("/v1/usage?format=focus").get_json()["rows"]
     assert (row["ChargeClass"], row["BilledCost"], row["BillingPeriodStart"], row["ChargePeriodStart"]) == (
@@ -153,3 +154,66 @@ def test_a_balance_and_a_month_to_come_are_not_corrected(books: Books) -> None:
     assert correct(books)["amount"] < 0
     assert books.get("/v1/budgets/team-a").get_json()["posted"] == before
     assert correct(books, "other", month="2027-01")["field"] == "month"
+
+
+@pytest.mark.parametrize(
+    ("month", "state"), [("2026-09", "before"), ("2026-11", "runs"), ("2026-12", "future")]
+)
+def test_a_month_that_cannot_be_closed_says_why(books: Books, month: str, state: str) -> None:
+    books.write(ENDED)
+
+    assert books.get(f"/v1/months/{month}").get_json()["state"] == state
+
+
+def test_of_an_empty_ledger_every_month_that_ended_is_before_it(books: Books) -> None:
+    assert october(books)["state"] == "before"
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "sentence"),
+    [
+        (
+            {"namespace": "team-x", "pod": None},
+            "namespace",
+            "team-x has neither a budget nor a charge: check the name",
+        ),
+        ({"pod": "nobody"}, "pod", "no pod nobody of team-a is charged in 2026-10: check the name"),
+        ({"month": "2026-11"}, "pod", "no pod b of team-a is charged in 2026-11: check the name"),
+        (
+            {"gpuHours": "-1.5"},
+            "gpuHours",
+            "it takes back 1.5 GPU-hours, and pod b of team-a is charged 1 in 2026-10,"
+            " with earlier corrections",
+        ),
+        (
+            {"gpuHours": "-2", "pod": None},
+            "gpuHours",
+            "it takes back 2 GPU-hours, and team-a is charged 1 in 2026-10, with earlier corrections",
+        ),
+    ],
+)
+def test_what_nobody_was_charged_is_not_corrected(
+    books: Books, fields: Json, field: str, sentence: str
+) -> None:
+    books.write(ENDED)
+
+    answer = correct(books, **fields)
+
+    assert (answer["status"], answer["field"], answer["detail"]) == (422, field, sentence)
+
+
+def test_no_more_is_taken_back_than_earlier_corrections_left(books: Books) -> None:
+    books.write(ENDED)
+
+    assert [correct(books, key).get("amount") for key in ("1", "2", "3")] == [*2 * [-GPU * HOUR // 2], None]
+    assert correct(books, "4", gpuHours="0.5")["amount"] == GPU * HOUR // 2
+    assert correct(books, "5")["amount"] == -GPU * HOUR // 2
+
+
+@pytest.mark.parametrize("namespace", ["team-a", "team-b"])
+def test_what_was_missed_is_charged_where_a_budget_or_a_charge_tells_of_the_namespace(
+    books: Books, namespace: str
+) -> None:
+    books.write(LONG)
+
+    assert correct(books, namespace=namespace, gpuHours="3", pod=None)["amount"] == 3 * GPU * HOUR

@@ -260,6 +260,10 @@ def month_sentences(answer: Any) -> Iterator[str]:
     used = f"{hours(now['amount'])} GPU-hours of {now['sessions']} sessions"
     yield f"{name} has {used}, and {now['grants']} grants."
     match answer["state"]:
+        case "future":
+            yield f"It begins at {moment(answer['from'])}."
+        case "before":
+            yield "The ledger began after it, so it is never closed."
         case "runs":
             yield f"It runs until {moment(answer['to'])}."
         case "waits":

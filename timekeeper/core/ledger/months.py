@@ -16,6 +16,11 @@ import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from timekeeper.core.ledger.metering import Interval
+
+_FORTNIGHT_S = 14 * 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,11 @@ class ClosedMonth:
         return tuple(
             each for each in names if getattr(self.hashes, f"{each}_sha256") != getattr(now, f"{each}_sha256")
         )
+
+
+def month_name(span: Interval) -> str:
+    """Of a month in any time zone, as 2026-10."""
+    return f"{datetime.fromtimestamp(span.start_ms // 1000 + _FORTNIGHT_S, UTC):%Y-%m}"
 
 
 def digest(lines: Iterable[str]) -> str:
