@@ -72,7 +72,7 @@ def budget(options: Options, names: tuple[str, ...], all_namespaces: bool, form:
     if found or not absent:
         output.show(sheet, form)
     for sentence in (
-        (*budgets.modes(found), *budgets.protections(found), *budgets.received(found))
+        (*budgets.modes(found), *budgets.caps(found), *budgets.protections(found), *budgets.received(found))
         if form == "table"
         else ()
     ):

@@ -74,6 +74,16 @@ def floor(cards_milli: int | None, amount: int | None) -> str:
     )
 
 
+def caps(total_milli: int | None, pod_milli: int | None) -> str:
+    """What ``maxGPUs`` and ``maxGPUsPerPod`` allow; "" where neither is set."""
+    if 0 in (total_milli, pod_milli):
+        field = "maxGPUs" if total_milli == 0 else "maxGPUsPerPod"
+        return f"takes no new GPU pods, for {field} is 0; running ones go on"
+    parts = [] if total_milli is None else [f"at most {gpus(total_milli)} GPUs at a time"]
+    parts += [] if pod_milli is None else [f"at most {gpus(pod_milli)} a pod"]
+    return f"may hold {', and '.join(parts)}" if parts else ""
+
+
 def received(granted: int, passed_on: int, each_period: int) -> str:
     """How what a group passed on adds to a namespace's own budget."""
     own, anew = hours(granted - passed_on), ""

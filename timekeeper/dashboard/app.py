@@ -109,7 +109,9 @@ def create_dashboard(
         used=budgets.used_of,
         segment=segment,
     )
-    app.jinja_env.globals.update(link=link, percent=texts.percent, age=texts.age, floor=texts.floor)
+    app.jinja_env.globals.update(
+        link=link, percent=texts.percent, age=texts.age, floor=texts.floor, caps=texts.caps
+    )
     app.jinja_env.globals.update(not_placed=texts.NOT_PLACED, mode_sentence=mode_sentence)
     app.jinja_env.globals["without_timekeeper"] = texts.WITHOUT_TIMEKEEPER
     for rule, make in PAGES.items():

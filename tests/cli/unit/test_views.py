@@ -47,6 +47,24 @@ def budget(**changed: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.parametrize(
+    ("total", "pod", "said"),
+    [
+        (None, None, []),
+        (0, None, ["team-a takes no new GPU pods, for maxGPUs is 0; running ones go on."]),
+        (4_000, 0, ["team-a takes no new GPU pods, for maxGPUsPerPod is 0; running ones go on."]),
+        (4_500, None, ["team-a may hold at most 4.5 GPUs at a time."]),
+        (4_000, 1_000, ["team-a may hold at most 4 GPUs at a time, and at most 1 a pod."]),
+    ],
+)
+def test_a_budget_with_caps_has_a_sentence(total: int | None, pod: int | None, said: list[str]) -> None:
+    assert list(budgets.caps([budget(maxGPUsMilli=total, maxGPUsPerPodMilli=pod)])) == said
+
+
+def test_a_budget_of_a_server_without_caps_has_none() -> None:
+    assert list(budgets.caps([budget()])) == []
+
+
 def test_a_budget_that_protects_pods_has_a_sentence_with_its_floor() -> None:
     protect = {"cardsMilli": 1_500, "amount": None, "used": 3 * HOUR, "rateMilli": 500}
     hours = protect | {"cardsMilli": None, "amount": 4 * HOUR}

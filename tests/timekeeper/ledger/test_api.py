@@ -219,6 +219,8 @@ def test_a_budget_is_reported_in_amounts_and_in_exact_hours(home: Town) -> None:
             "to": at_ms("2026-12-01T00:00:00Z"),
         },
         "carryOverMilli": 0,
+        "maxGPUsMilli": None,
+        "maxGPUsPerPodMilli": None,
         "granted": 2 * GPU_HOUR,
         "carried": 0,
         "posted": GPU_HOUR // 2,

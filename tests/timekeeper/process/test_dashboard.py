@@ -545,6 +545,17 @@ def test_the_pages_say_in_which_mode_a_namespace_is_and_what_follows(
     assert re.search(row, visitor.get("/", base_url=URL).text)
 
 
+def test_the_page_of_a_namespace_says_that_it_takes_no_new_pods(
+    dashboards: Dashboards, visitor: Client
+) -> None:
+    dashboards.books.entries(("vision", "gpuHours: 2000\nmaxGPUs: 0", T0 - 1))
+    log_in(visitor)
+
+    page = visitor.get("/namespaces/vision", base_url=URL).text
+
+    assert "It takes no new GPU pods, for maxGPUs is 0; running ones go on." in page
+
+
 @pytest.mark.parametrize(
     ("floor", "up_to"), [("hours: 30", "30.00 GPU-hours a period"), ("cards: 1.5", "1.5 cards at one time")]
 )

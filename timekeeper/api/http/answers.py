@@ -84,7 +84,8 @@ class AccountAnswer(TypedDict):
     or null; `ratioMilli`, `warnAtMilli`: thousandths of the grant; `carryOverMilli`: thousandths of the
     remainder that carry over; `carried`: the carried-over part of the grant; `exhaustedAt`: when
     the budget runs out at the present rate, null if not in this period or already exhausted; `lastError`:
-    the entry's error; its last valid text stays in force."""
+    the entry's error; its last valid text stays in force; `maxGPUsMilli`, `maxGPUsPerPodMilli`: what the
+    namespace, and a pod of it, may hold at a time, null: any number."""
 
     standing: StandingWord
     entry: str | None
@@ -92,6 +93,8 @@ class AccountAnswer(TypedDict):
     ratioMilli: int | None
     warnAtMilli: int | None
     carryOverMilli: int
+    maxGPUsMilli: int | None
+    maxGPUsPerPodMilli: int | None
     period: Period
     granted: int | None
     carried: int

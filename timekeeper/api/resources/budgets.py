@@ -198,6 +198,8 @@ def _account(statement: Statement, error: str) -> dict[str, Any]:
         "ratioMilli": balance.ratio_milli,
         "warnAtMilli": budget.warn_at_milli,
         "carryOverMilli": budget.carry_over_milli,
+        "maxGPUsMilli": budget.max_gpus_milli,
+        "maxGPUsPerPodMilli": budget.max_gpus_per_pod_milli,
         "period": {
             "kind": account.kind if budget.amount is not None else None,
             "timeZone": account.zone,

@@ -59,6 +59,13 @@ def protections(answers: Iterable[Any]) -> Iterator[str]:
         )
 
 
+def caps(answers: Iterable[Any]) -> Iterator[str]:
+    """A sentence for each budget that limits what is held at a time."""
+    for raw in answers:
+        if said := texts.caps(raw.get("maxGPUsMilli"), raw.get("maxGPUsPerPodMilli")):
+            yield f"{raw['namespace']} {said}."
+
+
 def received(answers: Iterable[Any]) -> Iterator[str]:
     """A sentence for each namespace to which a group passes hours on: how they add to its own."""
     for raw in answers:
