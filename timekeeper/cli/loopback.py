@@ -125,6 +125,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         sent = {name: self.headers[name] for name in _SENT if name in self.headers}
         try:
+            self.server.client.probe()  # a report may take long; what hangs says so sooner
             status, headers, answer = self.server.client.forward(self.command, self.path, sent, body)
         except CommandError as error:
             said = self.server.explain(error).message.splitlines()

@@ -103,6 +103,19 @@ def test_a_timekeeper_that_went_away_leaves_a_page_that_says_so_and_loads_itself
     assert '<meta http-equiv="refresh" content="5">' in page
 
 
+def test_a_timekeeper_that_hangs_is_told_long_before_a_report_may_take(
+    server: Loopback, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("timekeeper.cli.client._CONNECT_S", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        server.client = Client(f"http://127.0.0.1:{silent.getsockname()[1]}")
+
+        status, _, page = asked(server, "/")
+
+    assert status == 502
+    assert "none within 0.3 s" in page
+
+
 def test_the_server_gives_nothing_to_a_site_of_another_name_and_adds_no_token(server: Loopback) -> None:
     path = server.address.removeprefix(server.origin)
 

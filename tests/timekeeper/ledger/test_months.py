@@ -113,9 +113,10 @@ def test_what_was_kept_of_a_closed_month_cannot_be_changed(books: Books) -> None
 
 
 def correct(books: Books, key: str = "k", **fields: object) -> Json:
-    body = {"namespace": "team-a", "gpuHours": "-0.5", "month": "2026-10", "pod": "b", "reason": "a fault"}
-    body = {name: value for name, value in (body | fields).items() if value is not None}
-    answer = books.post("/v1/corrections", body, **{"Idempotency-Key": key})
+    usual = {"namespace": "team-a", "gpuHours": "-0.5", "month": "2026-10", "pod": "b", "reason": "a fault"}
+    body: Json = {**usual, **fields}
+    given = {name: value for name, value in body.items() if value is not None}
+    answer = books.post("/v1/corrections", given, **{"Idempotency-Key": key})
     found: Json = answer.get_json()
     return found if answer.status_code != 200 else found["corrections"][0]
 
