@@ -1,7 +1,9 @@
 """Figures and times for people."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
+from typing import Any
 
 GPU_HOUR = Decimal(3_600_000_000)
 
@@ -72,6 +74,14 @@ def floor(cards_milli: int | None, amount: int | None) -> str:
         if cards_milli is None
         else f"{gpus(cards_milli)} cards at one time"
     )
+
+
+def is_unknown(budget: Mapping[str, Any]) -> bool:
+    """Whether the API's answer is about a namespace that has no entry and no budget and uses nothing, as one
+    that does not exist."""
+    has_budget = budget["granted"] is not None or budget.get("group")
+    has_entry = budget.get("entry") == budget["namespace"]
+    return not (has_budget or has_entry or budget["posted"] or budget["pending"])
 
 
 def caps(total_milli: int | None, pod_milli: int | None) -> str:

@@ -545,6 +545,16 @@ def test_the_pages_say_in_which_mode_a_namespace_is_and_what_follows(
     assert re.search(row, visitor.get("/", base_url=URL).text)
 
 
+def test_the_page_of_a_namespace_that_seems_not_to_exist_asks_whether_the_name_is_right(
+    visitor: Client,
+) -> None:
+    log_in(visitor)
+    said = "has no budget and uses nothing: is the name right?"
+
+    assert f"nosuch {said}" in visitor.get("/namespaces/nosuch", base_url=URL).text
+    assert said not in visitor.get("/namespaces/team-a", base_url=URL).text
+
+
 def test_the_page_of_a_namespace_says_that_it_takes_no_new_pods(
     dashboards: Dashboards, visitor: Client
 ) -> None:

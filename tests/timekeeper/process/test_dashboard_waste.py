@@ -88,7 +88,13 @@ def test_a_threshold_leaves_those_who_used_less_of_what_was_measured(visitor: Cl
     rows = visitor.get("/waste?group=pod&below=26", base_url=URL).text.partition("<tbody>")[2]
     assert texts(rows, "t[hd]") == ["team-a", "pod-of-team-a", "25%", "10.00", "4.00", "1.00", "3.00"]
     none = visitor.get("/waste?below=25", base_url=URL).text
-    assert ("Nobody used less than 25 %" in none, "Nothing was held" in none) == (True, False)
+    assert ("Nobody used less than 25 %" in none, "Nothing was" in none) == (True, False)
+
+
+def test_where_nothing_was_measured_a_threshold_says_so(visitor: Client) -> None:
+    page = visitor.get("/waste?below=25&namespace=team-c", base_url=URL).text
+
+    assert ("Nothing was measured in this time" in page, "Nobody used" in page) == (True, False)
 
 
 @pytest.mark.parametrize(

@@ -100,14 +100,8 @@ def modes(answers: Iterable[Any]) -> Iterator[str]:
 
 
 def unknown(answers: Iterable[Any]) -> list[str]:
-    """The namespaces among them that have no entry and no budget and use nothing, as one that does not
-    exist."""
-    without = (each for each in answers if each["granted"] is None and not each.get("group"))
-    return [
-        each["namespace"]
-        for each in without
-        if each.get("entry") != each["namespace"] and not each["posted"] + each["pending"]
-    ]
+    """The namespaces among them that seem not to exist."""
+    return [each["namespace"] for each in answers if texts.is_unknown(each)]
 
 
 def _budget(raw: Any) -> dict[str, str]:

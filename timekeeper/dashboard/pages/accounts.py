@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from itertools import dropwhile
 from typing import Any
 
+from timekeeper.core import texts
 from timekeeper.core.budgets.policy import GROUP
 from timekeeper.core.texts import not_in_group
 from timekeeper.dashboard.api_caller import ApiCaller, ApiRefusedError, Json
@@ -104,7 +105,12 @@ def namespace(visit: Visit, namespace: str) -> PageContent:
         ),
     }
     listed = parts["sessions"].answer["sessions"] if parts["sessions"].answer else []
-    values = {"namespace": namespace, "claims": sum(each["kind"] == "claim" for each in listed)}
+    is_unknown = texts.is_unknown(budget) and not listed
+    values = {
+        "namespace": namespace,
+        "is_unknown": is_unknown,
+        "claims": sum(each["kind"] == "claim" for each in listed),
+    }
     return PageContent("namespace.html", {**account_values(visit, namespace, budget), **parts, **values})
 
 

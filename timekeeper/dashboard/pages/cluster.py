@@ -117,7 +117,7 @@ def waste(visit: Visit) -> PageContent:
         rows = [row for row in rows if row["measured"] and 100 * row["used"] < below * row["measured"]]
     columns = ["namespace", group] if group in ("pod", "owner") else (group or "").split(",")
     values = {"rows": rows, "columns": columns, "groups": GROUPS, "group": group}
-    values |= {"below": below, "is_any": bool(answer["rows"])}
+    values |= {"below": below, "is_any": any(row["measured"] for row in answer["rows"])}
     sums = {name: sum(row[name] for row in rows) for name in ("requested", "measured", "used", "unused")}
     values |= {"span": span, "spans": SPANS, "sums": sums, "most": _WASTE_ROWS}
     return PageContent("waste.html", values | _stranded(visit, begin_ms) | _idle(visit))
