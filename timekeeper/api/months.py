@@ -235,7 +235,7 @@ def _correct(services: Services, new: NewCorrection, actor: str, key: str) -> Ch
 
 
 def _check_charged(connection: Connection, history: History, span: Interval, asked: ChargeCorrection) -> None:
-    """Raises Problem where nobody was charged what the correction is of: a name is wrong, or the amount."""
+    """Raises Problem where the correction is not of a charge: a name or the amount is wrong."""
     namespace, pod = asked.namespace, asked.pod
     if namespace not in history.namespaces() | ledger.namespaces(connection):
         raise Problem(422, f"{namespace} has neither a budget nor a charge: check the name", "namespace")
