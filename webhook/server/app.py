@@ -29,7 +29,8 @@ def create_calls(
     notice: Notice = lambda _review, _answer: None,
     record: Record = record_nothing,
 ) -> dict[str, PostCall]:
-    """What answers a review that is posted to /mutate, /validate, /templates, /jobs, /gangs, /claims or /budgets.
+    """What answers a review that is posted to /mutate, /validate, /templates, /jobs, /gangs, /claims or
+    /budgets.
 
     ``template_paths``: where kinds beyond the built-in ones keep their pod templates; ``notice``: called with
     each answer of /mutate, must not wait; ``record``: called with each decision that people may ask about."""

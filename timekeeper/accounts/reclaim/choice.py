@@ -20,7 +20,7 @@ LATE_MS, FAR_MS = 15_000, 600_000
 
 
 @dataclass(frozen=True, slots=True)
-class Standings:
+class ReclaimStandings:
     """The accounts of the last tick, and the budgets in force."""
 
     statements: Mapping[str, Statement]
@@ -49,7 +49,7 @@ class Standings:
         return until_ms > self.now_ms
 
 
-def heirs(waiting: Iterable[ClaimPod], standings: Standings) -> list[ClaimPod]:
+def heirs(waiting: Iterable[ClaimPod], standings: ReclaimStandings) -> list[ClaimPod]:
     """The pods for which others may be evicted, the first first: by priority, then by age."""
     found = [
         each

@@ -39,8 +39,11 @@ def wanted_device(claim: Json) -> WantedDevice | None:
     found = single_request(devices)
     if found is None or sequence(devices.get("constraints")):
         return None
+    selectors = selectors_of(found)
+    if len(selectors) < len(sequence(found.get("selectors"))):
+        return None  # of a kind that is not known
     namespace = str(mapping(claim.get("metadata")).get("namespace", ""))
-    return WantedDevice(str(found.get("deviceClassName", "")), selectors_of(found), _token(found, namespace))
+    return WantedDevice(str(found.get("deviceClassName", "")), selectors, _token(found, namespace))
 
 
 def single_request(devices: Json) -> Json | None:
@@ -54,11 +57,11 @@ def single_request(devices: Json) -> Json | None:
 
 
 def selectors_of(request: Json) -> tuple[str, ...]:
-    """The texts of its selectors; one that is no CEL expression is told apart from all others."""
+    """The expressions of its selectors."""
     found = (
         mapping(mapping(each).get("cel")).get("expression") for each in sequence(request.get("selectors"))
     )
-    return tuple(sorted(str(each) for each in found))
+    return tuple(each for each in found if isinstance(each, str))
 
 
 def selectors_by_request(claim: Json) -> Mapping[str, tuple[str, ...]]:

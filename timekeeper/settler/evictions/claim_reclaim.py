@@ -17,7 +17,7 @@ from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.reclaim.choice import (
     FreeableDevice,
     HeldClaim,
-    Standings,
+    ReclaimStandings,
     devices_of,
     freeable,
     heirs,
@@ -52,7 +52,7 @@ KEEP_MS = 30_000  # a device is kept for its heir for so long beyond the grace p
 SETTLE_MS = 500  # kube-scheduler sees a taint within this time
 FREED_MS = 2_000  # kube-scheduler gives out a device that came free within this time
 REST_MS = 10_000  # a pod for which there is no device now is looked at again
-SWEEP_MS = 60_000  # between two looks for taints that nobody needs
+SWEEP_MS = 60_000  # between two looks for taints that are not needed
 _TRIED = 5  # devices for one pod in one step
 RESULTS = ("allocated", "elsewhere", "gone", "in vain", "withdrawn")
 
@@ -114,12 +114,12 @@ class ReclaimRound:
         self._begin_for_all(standings)
         metrics.KEPT_DEVICES.set(sum(bool(each.rule) for each in self._under_way))
 
-    def _standings(self) -> Standings | None:
+    def _standings(self) -> ReclaimStandings | None:
         stated, now_ms = self._context.view.statements(), self._context.clock()
         if stated is None or abs(now_ms - stated[1]) > STALE_MS:
             return None
         history = self._context.view.history()
-        return Standings(stated[0], history, max(now_ms, history.newest_ms()))
+        return ReclaimStandings(stated[0], history, max(now_ms, history.newest_ms()))
 
     def _confirm(self) -> None:
         with self._context.store.reading() as connection:
@@ -162,7 +162,7 @@ class ReclaimRound:
                 )
             )
 
-    def _followed(self, one: UnderWay, standings: Standings) -> UnderWay | None:
+    def _followed(self, one: UnderWay, standings: ReclaimStandings) -> UnderWay | None:
         """What is under way, one step later; None once it has ended."""
         result = self._result(one)
         if not result and not one.has_evicted and self._context.steady() >= one.due_ms:
@@ -206,7 +206,7 @@ class ReclaimRound:
             self._sweep_ms = self._context.steady()  # at once again
 
     def _sweep(self) -> None:
-        """Remove the taints that nobody needs, such as those of a settler that was killed."""
+        """Remove the taints that are not needed, such as those of a settler that was killed."""
         at_ms = self._context.steady()
         if not self._is_adopted or at_ms < self._sweep_ms:
             return
@@ -219,7 +219,7 @@ class ReclaimRound:
             if not self._rules.remove(each.name):
                 self._sweep_ms = at_ms
 
-    def _evicted(self, one: UnderWay, standings: Standings) -> UnderWay:
+    def _evicted(self, one: UnderWay, standings: ReclaimStandings) -> UnderWay:
         """The same after the evictions, if all that was decided is so still."""
         self._confirm()
         self._history = self._history.after_trying(one.device, self._context.steady())
@@ -245,7 +245,7 @@ class ReclaimRound:
 
     # what begins
 
-    def _begin_for_all(self, standings: Standings) -> None:
+    def _begin_for_all(self, standings: ReclaimStandings) -> None:
         at_ms, view = self._context.steady(), self._context.view
         held = view.held()
         waiting = heirs(view.waiting(), standings)
@@ -255,7 +255,7 @@ class ReclaimRound:
         if not waiting or not self._is_adopted or not owed:
             return
         several = len({each.pod.namespace for each in waiting}) > 1
-        coming: dict[str, int] = {}  # class -> devices that come free anyway, and are for nobody yet
+        coming: dict[str, int] = {}  # class -> devices that come free anyway, and are for no heir yet
         for each in waiting:
             mine = sum(one.heir.namespace == each.pod.namespace for one in self._under_way)
             if len(self._under_way) >= MOST or (several and mine >= MOST // 2):
@@ -269,7 +269,7 @@ class ReclaimRound:
         return (heir.pod.namespace, claim) in {(each.heir.namespace, each.claim) for each in self._under_way}
 
     def _begin(
-        self, heir: ClaimPod, held: Sequence[HeldClaim], coming: dict[str, int], standings: Standings
+        self, heir: ClaimPod, held: Sequence[HeldClaim], coming: dict[str, int], standings: ReclaimStandings
     ) -> None:
         wanted, at_ms = self._wanted(heir), self._context.steady()
         if wanted is None or self._history.refuses(heir.pod.namespace, wanted.device_class, at_ms):
@@ -300,7 +300,9 @@ class ReclaimRound:
         kept = [each for each in self._freed if at_ms - each[1] < FREED_MS]
         self._held, self._freed = now, [*kept, *((name, at_ms) for name in gone)]
 
-    def _chosen(self, heir: ClaimPod, wanted: WantedDevice, standings: Standings) -> FreeableDevice | None:
+    def _chosen(
+        self, heir: ClaimPod, wanted: WantedDevice, standings: ReclaimStandings
+    ) -> FreeableDevice | None:
         at_ms, taken = self._context.steady(), {each.device for each in self._under_way}
         found = [
             each
@@ -362,7 +364,7 @@ class ReclaimRound:
 
     # what is known
 
-    def _freeable(self, device_class: str, standings: Standings) -> list[FreeableDevice]:
+    def _freeable(self, device_class: str, standings: ReclaimStandings) -> list[FreeableDevice]:
         view = self._context.view
 
         def is_debtor(pod: LedgerPod) -> bool:
