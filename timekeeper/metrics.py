@@ -63,6 +63,21 @@ GANG_RESERVATIONS = Counter(
 GANG_EVICTIONS = Counter(
     "bursar_gang_evictions", "attempts to evict pods of gangs of which too few had a node in time", ["result"]
 )
+CLAIM_RECLAIMS = Counter(
+    "bursar_claim_reclaims",
+    "devices for which pods over budget were to leave: `allocated` to the claim that they were for; "
+    "`elsewhere`: the claim got another device; `gone`: its pod went; `in vain`: nothing came of it in time; "
+    "`withdrawn`: no pod was evicted",
+    ["result"],
+)
+CLAIM_RECLAIM_EVICTIONS = Counter(
+    "bursar_claim_reclaim_evictions",
+    "attempts to evict pods over budget for the device of a waiting pod's claim",
+    ["result"],
+)
+KEPT_DEVICES = Gauge(
+    "bursar_kept_devices", "devices that a taint keeps for a claim", multiprocess_mode="mostrecent"
+)
 RELEASES = Counter(
     "bursar_releases",
     "attempts to release a held pod: `released`, `changed` (the pod is gone or has changed), "

@@ -179,7 +179,7 @@ class ControlPlane:
         )
         file = f"{name}.yaml"
         (self.folder / file).write_text(yaml.safe_dump(configuration))
-        self._run("kube-scheduler", commands.kube_scheduler(file), name)
+        self._run("kube-scheduler", commands.kube_scheduler(self._options, file), name)
         self._schedulers.add(name)
         try:
             self._processes.wait(

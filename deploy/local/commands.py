@@ -28,6 +28,7 @@ class Options:
     names: tuple[str, ...] = ()  # further DNS names and addresses of its certificate
     api_flags: tuple[str, ...] = ()  # for kube-apiserver; they override ours
     controller_flags: tuple[str, ...] = ()  # for kube-controller-manager; they override ours
+    scheduler_flags: tuple[str, ...] = ()  # for each kube-scheduler; they override ours
     # whether silent nodes become unreachable and lose their pods; without it they get no not-ready taint
     # either
     node_lifecycle: bool = False
@@ -122,9 +123,9 @@ def kube_controller_manager(options: Options, controllers: Sequence[str] = ()) -
     ]
 
 
-def kube_scheduler(configuration: str) -> list[str]:
+def kube_scheduler(options: Options, configuration: str) -> list[str]:
     """No port: several may run at once."""
-    return [f"--config={configuration}", "--secure-port=0"]
+    return [f"--config={configuration}", "--secure-port=0", *options.scheduler_flags]
 
 
 def kwok(options: Options) -> list[str]:

@@ -4,7 +4,6 @@ from functools import lru_cache
 
 from timekeeper.core.json_values import Json, mapping
 
-Labels = tuple[tuple[str, str], ...]
 Packed = str  # KEY=VALUE, separated by commas; keys and values contain neither character
 
 

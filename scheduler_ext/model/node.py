@@ -4,7 +4,6 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from scheduler_ext.model.cpu import cpu_milli
-from scheduler_ext.model.node_constraints import NO_NODE_LABELS, NodeLabels, read_node_labels
 from scheduler_ext.model.other_resources import Others, others
 from scheduler_ext.model.pod import Pod
 from timekeeper.core import names
@@ -17,6 +16,7 @@ from timekeeper.core.kube.holders import (
     kubelets_boot,
     read_holders,
 )
+from timekeeper.core.kube.node_constraints import NO_NODE_LABELS, NodeLabels, read_node_labels
 from timekeeper.core.ledger.hold import NodeSight
 from timekeeper.core.name_lists import listed
 from timekeeper.core.request.cards import UndecodableError, is_like

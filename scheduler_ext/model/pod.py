@@ -10,17 +10,17 @@ import orjson
 
 from scheduler_ext.model.cpu import requested_milli
 from scheduler_ext.model.labels import Packed, labels_of
-from scheduler_ext.model.node_constraints import (
-    NO_CONSTRAINTS,
-    NodeConstraints,
-    has_unread_constraints,
-    read_node_constraints,
-)
 from scheduler_ext.model.other_resources import Others, requested_others
 from timekeeper.core import names
 from timekeeper.core.dialects import BY_NAME, Container
 from timekeeper.core.gangs import Gang, held_gang
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
+from timekeeper.core.kube.node_constraints import (
+    NO_CONSTRAINTS,
+    NodeConstraints,
+    has_unread_constraints,
+    read_node_constraints,
+)
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import PodHold
 from timekeeper.core.ledger.reservation import Reservation, read_reservation

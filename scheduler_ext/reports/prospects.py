@@ -9,11 +9,11 @@ from functools import cached_property
 from scheduler_ext.fit.fit import fit, shape_for
 from scheduler_ext.fit.refusal import MAX_LISTED, NO_CARDS, Refusal
 from scheduler_ext.model.node import OURS, Node
-from scheduler_ext.model.node_constraints import NodeConstraints
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.snapshot.node_info import NodeInfo, node_info_of
 from scheduler_ext.snapshot.snapshot import Snapshot
 from timekeeper.core.dialects import OF_NVIDIA, serves
+from timekeeper.core.kube.node_constraints import NodeConstraints
 from timekeeper.core.texts import no_fractions
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import first_of

@@ -6,7 +6,7 @@ It keeps what it is given and tells all watchers; it knows nothing of what the o
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from urllib.parse import parse_qs, urlsplit
 
@@ -45,6 +45,8 @@ class FakeApiServer(StoredObjects):
         self.budgets: list[Json] = []  # PodDisruptionBudgets, of every namespace
         self.named: dict[str, Json] = {}  # pods that are found by their names
         self.refusals: dict[str, tuple[int, Json]] = {}  # the pod's name -> how its eviction is refused
+        # other calls: method, path and body -> status and answer; None: the call is not answered so
+        self.others: Callable[[str, str, Json], tuple[int, Json] | None] = lambda _method, _path, _body: None
         self.bearers: set[str | None] = set()
         self.expired = False
         self.forbidden: set[str] = set()  # kinds that may not be listed or watched
@@ -105,7 +107,10 @@ def serving(api: FakeApiServer) -> Iterator[str]:
             address = urlsplit(self.path)
             source = PATHS.get(address.path)
             asked = {name: values[0] for name, values in parse_qs(address.query).items()}
-            if address.path == LEASE and server.url in api.cut:
+            other = None if asked.get("watch") else api.others("GET", self.path, {})
+            if other is not None:
+                self.answer(*other)
+            elif address.path == LEASE and server.url in api.cut:
                 self.answer(503, {"message": "cut off"})
             elif address.path == LEASE:
                 self.answer(*api.lease("GET", LEASE, {}))
@@ -127,6 +132,8 @@ def serving(api: FakeApiServer) -> Iterator[str]:
         def do_POST(self) -> None:
             body = self.body()
             path = urlsplit(self.path).path
+            if (other := api.others("POST", path, body)) is not None:
+                return self.answer(*other)
             if path == LEASES:
                 return self.answer(*api.lease("POST", path, body))
             answer = api.review(path, body)
@@ -141,6 +148,8 @@ def serving(api: FakeApiServer) -> Iterator[str]:
             self.answer(api.patch_answer, body)
 
         def do_DELETE(self) -> None:
+            if (other := api.others("DELETE", self.path, {})) is not None:
+                return self.answer(*other)
             body = self.body()
             api.deletions.append(body | {"path": self.path})
             self.answer(200, body)

@@ -56,15 +56,17 @@ KINDS: Mapping[str, DecisionKind] = {
         "extender, timekeeper",
         "why the pod has no node, whenever its reasons change: `NoRoom`, `NoNodeFits`, `GrantSpent`,"
         " `BindFailed`, and `Unschedulable` (kube-scheduler refuses every node itself); `RoomIsMade`: pods"
-        " are evicted for it; `WaitsForClaims`: it is not known yet what its device claims ask for",
+        " are evicted for it; `RoomNotUsed`: its claim did not get the device of pods that were evicted for"
+        " it; `WaitsForClaims`: it is not known yet what its device claims ask for",
     ),
     CAPPED: DecisionKind(
         "extender",
         "`AboveCap`: it waits for a cap, with the cap, what the others hold, and its least need",
     ),
     RECLAIMED: DecisionKind(
-        "extender",
-        "`Reclaimed`: evicted, over budget, for a pod in budget, with both priorities and standings",
+        "extender, timekeeper",
+        "`Reclaimed`: evicted, over budget, for a pod in budget, with both priorities and standings; for the"
+        " device of a claim by the timekeeper",
     ),
     PREEMPTED: DecisionKind(
         "extender",

@@ -92,6 +92,13 @@ HELD_CONDITION = "bursar.dev/CardsHeld"
 # condition of an extender's own pod: it takes over from other replicas
 LEADS_CONDITION = "bursar.dev/Leads"
 
+# a DeviceTaintRule keeps a device for one claim: label, the UID of the pod that waits, and annotation, the
+# claim as NAMESPACE/NAME; until when it is kept at most
+HEIR = "bursar.dev/heir"
+HEIR_UNTIL = "bursar.dev/heir-until"
+# keys of the taint, and of the toleration that the webhook gives to each claim; the claim's namespace follows
+HEIR_KEYS = "heir.bursar.dev/"
+
 # what the node agent writes
 INVENTORY = "bursar.dev/inventory"
 HOLDERS = "bursar.dev/holders"

@@ -92,6 +92,19 @@ OBJECT_NAMES: Mapping[str, ObjectName] = {
         "timekeeper",
         "`idle`: waiting pods of namespaces in budget may take its cards",
     ),
+    names.HEIR_KEYS: ObjectName(
+        "toleration of a ResourceClaim, its namespace follows",
+        "webhook",
+        "the claim's own: a device that is kept for it has a taint of this key and value",
+    ),
+    names.HEIR: ObjectName(
+        "label and annotation of a DeviceTaintRule",
+        "timekeeper",
+        "the pod, by its UID, and its claim for which a reclaimed device is kept",
+    ),
+    names.HEIR_UNTIL: ObjectName(
+        "annotation of a DeviceTaintRule", "timekeeper", "until when the device is kept at most"
+    ),
     names.INVENTORY: ObjectName("annotation", "node agent", "the cards and their health"),
     names.HOLDERS: ObjectName("annotation", "node agent", "which pods use them, and why the node is closed"),
 }

@@ -20,6 +20,7 @@ from timekeeper.settings import TimekeeperSettings
 from timekeeper.settler.budget_objects import BudgetObjects
 from timekeeper.settler.evictions.budget_round import BudgetRound
 from timekeeper.settler.evictions.calls import EvictorContext, view_of
+from timekeeper.settler.evictions.claim_reclaim import ReclaimRound
 from timekeeper.settler.evictions.evictor import Step, keep_evicting
 from timekeeper.settler.evictions.rounds import GangRound, IdleRound, OvertimeRound, OveruseRound
 from timekeeper.settler.gang_starts import GangStarts, reserve_with
@@ -113,7 +114,7 @@ class EpochThreads:
             self.now_ms,
             record=self.record,
         )
-        kinds = OveruseRound, BudgetRound, IdleRound, OvertimeRound, GangRound
+        kinds = OveruseRound, BudgetRound, IdleRound, OvertimeRound, GangRound, ReclaimRound
         return tuple(kind(context).run for kind in kinds)
 
     def _releaser(self, gang_deadline_ms: int) -> Releaser:

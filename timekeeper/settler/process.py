@@ -161,6 +161,7 @@ def _reset_figures() -> None:
     metrics.BUDGET_EVICTION_NOTICES.set(0)
     metrics.IDLE_PODS.set(0)
     metrics.OVERTIME_PODS.set(0)
+    metrics.KEPT_DEVICES.set(0)
 
 
 def _settle(settings: TimekeeperSettings, store: Store, api: Api, me: str, stop: Event) -> int:

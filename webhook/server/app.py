@@ -1,6 +1,7 @@
 """The webhook's routes. `Reviewer` decides; `review_endpoint` takes the reviews."""
 
 from collections.abc import Sequence
+from uuid import uuid4
 
 from flask import Flask, Response
 
@@ -9,7 +10,7 @@ from timekeeper.runtime.clock import monotonic_ms
 from timekeeper.runtime.http.problem_details import answer_with_problems
 from timekeeper.runtime.http.service import PostCall
 from timekeeper.runtime.log import Log
-from webhook.admission import decisions, gangs, pods, workloads
+from webhook.admission import claims, decisions, gangs, pods, workloads
 from webhook.admission.workloads import TemplatePath
 from webhook.metrics import WebhookMetrics
 from webhook.server.owner_events import Notice
@@ -28,7 +29,8 @@ def create_calls(
     notice: Notice = lambda _review, _answer: None,
     record: Record = record_nothing,
 ) -> dict[str, PostCall]:
-    """What answers a review that is posted to /mutate, /validate, /templates, /jobs, /gangs or /budgets.
+    """What answers a review that is posted to /mutate, /validate, /templates, /jobs, /gangs, /claims or
+    /budgets.
 
     ``template_paths``: where kinds beyond the built-in ones keep their pod templates; ``notice``: called with
     each answer of /mutate, must not wait; ``record``: called with each decision that people may ask about."""
@@ -60,6 +62,9 @@ def create_calls(
     def of_gang(review: ObjectReview) -> AdmissionAnswer:
         return gangs.of_owner(review, admission.policy_for(review.namespace))
 
+    def of_claim(review: ObjectReview) -> AdmissionAnswer:
+        return claims.with_toleration(review, admission.policy_for(review.namespace), uuid4().hex)
+
     def of_budgets(review: ObjectReview) -> AdmissionAnswer:
         from webhook.admission import (
             budgets,  # loads PyYAML, which reviews of pods do not need
@@ -73,6 +78,7 @@ def create_calls(
         ReviewRoute("templates", object_review.read, of_template),
         ReviewRoute("jobs", object_review.read, of_job),
         ReviewRoute("gangs", object_review.read, of_gang),
+        ReviewRoute("claims", object_review.read, of_claim),
         ReviewRoute("budgets", object_review.read, of_budgets),
     )
     return review_calls(webhooks, metrics, log)

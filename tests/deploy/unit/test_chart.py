@@ -44,7 +44,7 @@ def test_the_policies_that_may_warn_are_those_that_say_what_is_refused() -> None
     switched = {name for text in texts for name in re.findall(r'"bursar.actions" \(list \. "(\S+)"', text)}
     allowed = rendered.schema()["properties"]["policies"]["properties"]["warn"]["items"]["enum"]
     always = {"bursar-gpubudgets", "bursar-holds", "bursar-node-agent", "bursar-notices", "bursar-releases"}
-    always |= {"bursar-mode-labels"}
+    always |= {"bursar-kept-devices", "bursar-mode-labels"}
 
     assert sorted(switched | {"bursar-device-claims"}) == allowed  # which an administrator may have named
     bindings = {each["metadata"]["name"] for each in of_kind("ValidatingAdmissionPolicyBinding")}

@@ -105,6 +105,9 @@ NEEDED: dict[str, Reasons] = {
         "the same, once a PodDisruptionBudget was respected for long enough": {Right("delete", "pods")},
         "whether pods that share a claim may all leave": {Right("list", "poddisruptionbudgets", "policy")},
         "to tell these when and why": {Right("patch", "pods/status")},
+        "to keep a device for a claim, as the policy bursar-kept-devices allows": {
+            Right(verb, "devicetaintrules", "resource.k8s.io") for verb in ("list", "create", "delete")
+        },
         "to show budgets as objects": {
             Right(verb, "gpubudgets", "bursar.dev") for verb in ("list", "create", "patch")
         },
@@ -219,9 +222,11 @@ def test_no_rule_has_a_wildcard_or_reaches_for_power_over_others() -> None:
     rights = [right for account in NEEDED for right in granted(account)]
 
     assert not [right for right in rights if "*" in (right.verb, right.resource, right.group)]
-    assert [right for right in rights if right.verb in powers] == [
-        Right("delete", "pods")
-    ] * 2  # timekeeper, extender
+    assert sorted(right for right in rights if right.verb in powers) == [
+        Right("delete", "devicetaintrules", "resource.k8s.io"),
+        Right("delete", "pods"),  # timekeeper
+        Right("delete", "pods"),  # extender
+    ]
     assert not [right for right in rights if right.resource == "secrets" and right.namespace == ANYWHERE]
 
 

@@ -188,7 +188,7 @@ WARNING = {"bursar-privileged", "bursar-node-access"}
 EVERYWHERE = {
     *("bursar-exemptions", "bursar-holds", "bursar-releases", "bursar-notices", "bursar-growth"),
     *("bursar-sidecar", "bursar-grace", "bursar-eviction-grace", "bursar-placed-by-others"),
-    "bursar-mode-labels",
+    *("bursar-kept-devices", "bursar-mode-labels"),
 }
 # what they find is refused, or only warned about, by the mode of the namespace
 BY_MODE = {

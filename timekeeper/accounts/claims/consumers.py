@@ -8,16 +8,29 @@ from timekeeper.accounts.pods import LedgerPod, read_user
 from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.ledger import hold
 
+SHORT_OF_DEVICES = "cannot allocate all claims"  # of a node, in kube-scheduler's message
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimWait:
+    """A pod that waits, because its one claim gets no device. ``claim``: its name; ``since_ms``: since when
+    kube-scheduler has found no node."""
+
+    claim: str
+    since_ms: int
+
 
 @dataclass(frozen=True, slots=True)
 class ClaimPod:
     """A pod that uses claims. ``pod``: as any pod is read, without what it requests; ``served_by``: the name
     of the claim that kube-scheduler made for its extended resources, "": none. ``gone_ms``: when its object
-    was seen to be removed; None: it exists."""
+    was seen to be removed; None: it exists. ``waits``: for the device of its claim; None: it does not, or
+    others may not be evicted for it."""
 
     pod: LedgerPod
     served_by: str = ""
     gone_ms: int | None = None
+    waits: ClaimWait | None = None
 
     @property
     def uid(self) -> str:
@@ -48,7 +61,29 @@ def read_claim_pod(raw: Json) -> ClaimPod | None:
     served = mapping(status.get("extendedResourceClaimStatus"))
     if not served and not sequence(spec.get("resourceClaims")):
         return None
-    return ClaimPod(read_user(raw), str(served.get("resourceClaimName") or ""))
+    return ClaimPod(read_user(raw), str(served.get("resourceClaimName") or ""), waits=_wait(spec, status))
+
+
+def _wait(spec: Json, status: Json) -> ClaimWait | None:
+    if spec.get("nodeName") or status.get("nominatedNodeName") or spec.get("preemptionPolicy") == "Never":
+        return None
+    conditions = map(mapping, sequence(status.get("conditions")))
+    tried = next((each for each in conditions if each.get("type") == "PodScheduled"), {})
+    if tried.get("reason") != "Unschedulable" or SHORT_OF_DEVICES not in str(tried.get("message")):
+        return None
+    claim, since_ms = _only_claim(spec, status), hold.millis(tried.get("lastTransitionTime"))
+    return ClaimWait(claim, since_ms) if claim and since_ms is not None else None
+
+
+def _only_claim(spec: Json, status: Json) -> str:
+    """The name of the pod's claim; "" if it has several, or has none yet."""
+    every = sequence(spec.get("resourceClaims"))
+    if len(every) != 1 or status.get("extendedResourceClaimStatus"):
+        return ""
+    named = mapping(every[0])
+    made = map(mapping, sequence(status.get("resourceClaimStatuses")))
+    names = (each.get("resourceClaimName") for each in made if each.get("name") == named.get("name"))
+    return str(named.get("resourceClaimName") or next(names, None) or "")
 
 
 def without_served(raw: Json) -> Json:

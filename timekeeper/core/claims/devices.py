@@ -13,13 +13,14 @@ from timekeeper.core.quantity import thousandths
 
 Amounts = tuple[tuple[str, int], ...]  # name and thousandths of each
 Attribute = str | int | bool
+KEEPS_OFF = ("NoSchedule", "NoExecute")  # effects of taints
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedDevice:
     """A device of a pool. ``attributes`` and ``capacity``: by name, without the driver's own domain;
     ``consumed``: what it takes of each set of counters; ``is_shared``: several claims may hold it at one
-    time; ``node``: "" where it is not of one node."""
+    time; ``node``: "" where it is not of one node; ``is_tainted``: a taint of its driver keeps claims off."""
 
     name: str
     node: str = ""
@@ -27,6 +28,7 @@ class PublishedDevice:
     capacity: Amounts = ()
     consumed: tuple[tuple[str, Amounts], ...] = ()
     is_shared: bool = False
+    is_tainted: bool = False
 
     def attribute(self, name: str) -> Attribute | None:
         """None: it has none of this name."""
@@ -125,6 +127,7 @@ def _device(raw: Json, driver: str, node: str) -> PublishedDevice:
         read_amounts(mapping(raw.get("capacity")), driver),
         tuple(_counters(raw.get("consumesCounters"), "counterSet", driver)),
         raw.get("allowMultipleAllocations") is True,
+        any(mapping(each).get("effect") in KEEPS_OFF for each in sequence(raw.get("taints"))),
     )
 
 

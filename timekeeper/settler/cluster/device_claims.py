@@ -90,6 +90,10 @@ class DeviceClaims:
         """Whether a claim of this name holds devices."""
         return (namespace, name) in self._names
 
+    def allocated_claim(self, namespace: str, name: str) -> DeviceClaim | None:
+        """The claim of this name, while it holds devices; may be called from any thread."""
+        return self.allocated.get(self._names.get((namespace, name), ""))
+
     def confirm(self, at_ms: int) -> None:
         """All that happened to claims until then has arrived."""
         if self.is_followed:

@@ -8,10 +8,15 @@ from typing import Any, Literal
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import History
 from timekeeper.accounts.claims.claim_sessions import claim_uid, consumers_of
+from timekeeper.accounts.claims.consumers import ClaimPod
 from timekeeper.accounts.exhaustion.evictions import EvictionNotice, Pods
 from timekeeper.accounts.held.gangs import WaitingGang
 from timekeeper.accounts.pods import LedgerPod
+from timekeeper.accounts.reclaim.choice import HeldClaim, devices_of
 from timekeeper.core import names, object_names
+from timekeeper.core.claims.allocation import AllocatedDevice
+from timekeeper.core.claims.devices import PublishedDevice
+from timekeeper.core.claims.heirs import DeviceKey
 from timekeeper.core.decisions import Record, record_nothing
 from timekeeper.core.kube.eviction import (
     EvictionResult,
@@ -138,6 +143,15 @@ class SettlerView:
     # the pods that end a hold if they leave together, this pod among them: itself for its cards, and for each
     # of its claims on GPUs all pods that use it
     together: Callable[[LedgerPod], tuple[Pods, ...]] = lambda pod: ((pod,),)
+    # the pods that wait for the device of their claim, and the claims that hold devices for pods alone
+    waiting: Callable[[], tuple[ClaimPod, ...]] = lambda: ()
+    held: Callable[[], tuple[HeldClaim, ...]] = lambda: ()
+    # the pod with claims of a UID, if it exists
+    claim_pod: Callable[[str], ClaimPod | None] = lambda _: None
+    # what the claim of this namespace and name holds
+    allocated: Callable[[str, str], tuple[AllocatedDevice, ...]] = lambda _namespace, _name: ()
+    # a device as its driver publishes it; None: it does not, or it is not known now
+    published: Callable[[DeviceKey], PublishedDevice | None] = lambda _: None
 
 
 def view_of(settler: Settler) -> SettlerView:
@@ -179,7 +193,45 @@ def view_of(settler: Settler) -> SettlerView:
     def gangs() -> Iterable[WaitingGang]:
         return settler.held.gangs.values()
 
-    return SettlerView(pod, lambda: settler.ledger.history, pods, statements, is_protected, gangs, together)
+    def claim_pod(uid: str) -> ClaimPod | None:
+        found = settler.cluster.claims.pods.get(uid)
+        return None if found is None or found.gone_ms is not None else found
+
+    def waiting() -> tuple[ClaimPod, ...]:
+        every = settler.cluster.claims.pods.copy().values()
+        return tuple(each for each in every if each.waits is not None and each.gone_ms is None)
+
+    def held() -> tuple[HeldClaim, ...]:
+        every = settler.cluster.claims.allocated.copy().values()
+        found = ((each, [there(uid) for uid in each.consumers]) for each in every if not each.other_consumers)
+        known = ((each, [pod for pod in pods if pod is not None], len(pods)) for each, pods in found)
+        return tuple(HeldClaim(each, tuple(pods)) for each, pods, number in known if len(pods) == number)
+
+    def allocated(namespace: str, name: str) -> tuple[AllocatedDevice, ...]:
+        claim = settler.cluster.claims.allocated_claim(namespace, name)
+        return () if claim is None else devices_of(claim)
+
+    def published(device: DeviceKey) -> PublishedDevice | None:
+        try:
+            found = settler.cluster.claims.pools.find(*device)
+        except (KeyError, RuntimeError):  # the settler is changing them
+            return None
+        return None if found is None else found.device
+
+    return SettlerView(
+        pod,
+        lambda: settler.ledger.history,
+        pods,
+        statements,
+        is_protected,
+        gangs,
+        together,
+        waiting,
+        held,
+        claim_pod,
+        allocated,
+        published,
+    )
 
 
 def _sharing(settler: Settler, session_uid: str) -> tuple[str, ...]:

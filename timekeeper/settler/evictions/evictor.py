@@ -6,6 +6,7 @@ from threading import Event
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.decisions import MESSAGE, Decision
 from timekeeper.core.kube.eviction import EvictionResult, disruption
+from timekeeper.runtime.event_recorder import EventType
 from timekeeper.runtime.log import log, log_exception
 from timekeeper.settler.evictions import calls, disruptions
 from timekeeper.settler.evictions.calls import EvictorContext
@@ -49,9 +50,9 @@ def evict_together(
 ) -> tuple[tuple[LedgerPod, EvictionResult], ...]:
     """Evict pods of one namespace that leave together: all of them, or none if one may not be evicted.
     Returns which were tried, with the results."""
-    refused = _refused(context, leaving) if len(leaving) > 1 else None
-    if refused is not None:
-        (pod, reason), result, error = refused
+    refusal = refused(context, leaving) if len(leaving) > 1 else None
+    if refusal is not None:
+        (pod, reason), result, error = refusal
         _note(reason, pod, result, error)
         return ((pod, result),)
     tried: list[tuple[LedgerPod, EvictionResult]] = []
@@ -63,7 +64,7 @@ def evict_together(
     return tuple(tried)
 
 
-def _refused(
+def refused(
     context: EvictorContext, leaving: Sequence[tuple[LedgerPod, Reason]]
 ) -> tuple[tuple[LedgerPod, Reason], EvictionResult, str] | None:
     """The first that may not be evicted, by trials without effect; None if all may. An eviction alone is
@@ -82,9 +83,9 @@ def _refused(
     return next(each for each in asked if each[0].uid == uid), result, error
 
 
-def tell(context: EvictorContext, pod: LedgerPod, said: Said) -> None:
+def tell(context: EvictorContext, pod: LedgerPod, said: Said, event_type: EventType = "Warning") -> None:
     """Post the Event and record the decision."""
-    warn(context, pod, said.reason, said.text)
+    context.events.post(pod.namespace, pod.name, pod.uid, said.reason, said.text, event_type)
     where = {"owner": pod.owner, "name": pod.name, "uid": pod.uid, "budget": said.budget}
     figures = {MESSAGE: said.text, **said.figures}
     context.record(Decision(context.clock(), said.kind, said.reason, pod.namespace, figures, **where))

@@ -14,7 +14,16 @@ from timekeeper.accounts.exhaustion.terms import EvictionTerms
 from timekeeper.accounts.held.declared import Overtime
 from timekeeper.accounts.held.gangs import WaitingGang
 from timekeeper.accounts.pods import LedgerPod
-from timekeeper.core.decisions import EVICTED, RECLAIMABLE, WARNED, Figure
+from timekeeper.core.decisions import (
+    EVICTED,
+    OTHER_NAMESPACE,
+    OTHER_POD,
+    RECLAIMABLE,
+    RECLAIMED,
+    WAITING,
+    WARNED,
+    Figure,
+)
 from timekeeper.core.object_names import timestamp
 from timekeeper.settler.pod_notices import hours_text
 
@@ -22,6 +31,7 @@ OVERUSED, OVERUSE_PROTECTED = "GPUMemoryEviction", "GPUMemoryEvictionRefused"
 NOTICE, SPENT, SPENT_PROTECTED = "EvictionNotice", "BudgetEviction", "BudgetEvictionRefused"
 GANG_NOT_WHOLE = "GangEviction"
 OVERTIME_WARNING, OVERTIME = "OvertimeWarning", "OvertimeEviction"
+ROOM_IS_MADE, ROOM_NOT_USED = "RoomIsMade", "RoomNotUsed"
 SPARED = "BursarBudgetRestored"
 
 # step -> the Event's reason, and the kind of the decision
@@ -214,6 +224,59 @@ def gang(pod: LedgerPod, it: WaitingGang) -> Reason:
         Said(EVICTED, GANG_NOT_WHOLE, text, figures),
         ("BursarGang", "Not all pods of its gang had a node in time."),
     )
+
+
+# A device for the claim of another pod
+
+
+def reclaimed(pod: LedgerPod, heir: LedgerPod, node: str) -> Reason:
+    """Why a pod over budget leaves for the device of a waiting pod's claim."""
+    text = (
+        f"Evicted by Bursar: namespace {pod.namespace} is over its GPU budget (onExhausted: reclaim), and the"
+        " claim of a waiting pod of a namespace in budget gets the device."
+    )
+    return Reason(
+        "claim-reclaim-eviction",
+        metrics.CLAIM_RECLAIM_EVICTIONS,
+        {"node": node, "priority": pod.priority, "for_pod": f"{heir.namespace}/{heir.name}"},
+        Said(RECLAIMED, "Reclaimed", text, _between(pod, heir, node) | _other(heir)),
+        ("BursarReclaim", "Its namespace is over its GPU budget, and another pod needs its device."),
+    )
+
+
+def room_is_made(heir: LedgerPod, victim: LedgerPod, node: str, is_kept: bool) -> Said:
+    """What is said of the waiting pod. ``is_kept``: a taint keeps the device for its claim."""
+    kept = (
+        "A taint keeps it for this pod's claim meanwhile"
+        if is_kept
+        else "The cluster cannot keep it for this pod's claim meanwhile, so another may get it"
+    )
+    text = f"Pods over budget are evicted from node {node} for a device of this pod's claim. {kept}."
+    return Said(WAITING, ROOM_IS_MADE, text, _between(victim, heir, node) | _other(victim))
+
+
+def room_not_used(heir: LedgerPod, node: str) -> Said:
+    """The pods have left, and the claim did not get the device."""
+    text = (
+        f"Pods over budget were evicted from node {node} for a device of this pod's claim, and the claim did"
+        " not get it in time. No pod is evicted for such a claim of this namespace for five minutes."
+    )
+    return Said(WAITING, ROOM_NOT_USED, text, {"node": node})
+
+
+def _between(victim: LedgerPod, heir: LedgerPod, node: str) -> dict[str, Figure]:
+    return {
+        "node": node,
+        "how": "evicted",
+        "victimPriority": victim.priority,
+        "podPriority": heir.priority,
+        "victimStanding": "OVER_BUDGET",
+        "podStanding": "IN_BUDGET",
+    }
+
+
+def _other(pod: LedgerPod) -> dict[str, Figure]:
+    return {OTHER_NAMESPACE: pod.namespace, OTHER_POD: pod.name}
 
 
 # Past the declared time

@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from sys import intern
 
-from scheduler_ext.model.labels import Labels
 from timekeeper.core.json_values import Json, mapping, sequence
+
+Labels = tuple[tuple[str, str], ...]
 
 UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 _KEEPS_OFF = ("NoSchedule", "NoExecute")
@@ -122,6 +123,11 @@ def read_node_constraints(raw: Json) -> NodeConstraints:
 def has_unread_constraints(raw: Json) -> bool:
     """True if the pod has a constraint that kube-scheduler checks and `NodeConstraints` does not describe:
     required pod affinity or anti-affinity, topology spread, host ports, claims of volumes or resources."""
+    return bool(sequence(mapping(raw.get("spec")).get("resourceClaims"))) or has_unread_but_claims(raw)
+
+
+def has_unread_but_claims(raw: Json) -> bool:
+    """The same, claims of resources apart."""
     spec = mapping(raw.get("spec"))
     affinity = mapping(spec.get("affinity"))
     required = (mapping(affinity.get(each)).get(_REQUIRED) for each in ("podAffinity", "podAntiAffinity"))
@@ -129,7 +135,6 @@ def has_unread_constraints(raw: Json) -> bool:
     return (
         any(map(bool, required))
         or any(each.get("whenUnsatisfiable", "DoNotSchedule") == "DoNotSchedule" for each in spread)
-        or bool(sequence(spec.get("resourceClaims")))
         or any(not _HARMLESS.issuperset(mapping(each)) for each in sequence(spec.get("volumes")))
         or _has_host_port(spec)
     )

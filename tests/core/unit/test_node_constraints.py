@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_ext.model.node_constraints import (
+from timekeeper.core.kube.node_constraints import (
     has_unread_constraints,
     read_node_constraints,
     read_node_labels,

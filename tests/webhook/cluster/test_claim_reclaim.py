@@ -1,0 +1,190 @@
+"""Reclaim for device claims by a real API server, kube-scheduler, webhook and timekeeper with the rights and
+policies of the manifests, where DeviceTaintRules are served: the heir gets the device, and nobody else."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from deploy.local.cluster import ControlPlane
+from deploy.local.commands import Options
+from deploy.local.kwok_nodes import kwok_node
+from tests.support.control_plane import apply_files, refused
+from tests.support.simulated_timekeeper import entry, standings
+from tests.support.waiting import eventually
+from tests.timekeeper.processes import prepared
+from tests.webhook.cluster.test_claims import (
+    GROUP,
+    a_slice,
+    account,
+    by,
+    device_class,
+    exactly,
+    named,
+    of,
+    pod,
+)
+from tests.webhook.clusters import MANIFESTS, Registered
+from tests.worlds import Json
+
+pytestmark = [pytest.mark.kubernetes("1.36"), pytest.mark.timeout(240)]
+
+GATE = "--feature-gates=DRADeviceTaintRules=true"
+RULES = "/apis/resource.k8s.io/v1beta2/devicetaintrules"
+TIMEKEEPER = "system:serviceaccount:bursar-system:bursar-timekeeper"
+TOKEN = "0" * 32
+# two seconds of one GPU
+ENTRIES = {"rich": "gpuHours: 1000", "poor": "gpuHours: 0.00056\nonExhausted: reclaim"}
+DEVICES = 2
+
+
+class World:
+    """A node with two devices, and pods that each ask for one by a template."""
+
+    def __init__(self, cluster: Registered) -> None:
+        self.cluster, self.api = cluster, cluster.cp.api
+
+    def creates(self, namespace: str, name: str, **spec: Any) -> None:
+        """A pod with a claim of its own on one device."""
+        whole = pod(name, by("template", "one"), terminationGracePeriodSeconds=1, **spec)
+        self.api.call("POST", f"/api/v1/namespaces/{namespace}/pods", whole)
+
+    def is_bound(self, namespace: str, name: str) -> bool:
+        pods = self.api.call("GET", f"/api/v1/namespaces/{namespace}/pods")["items"]
+        return any(each["metadata"]["name"] == name and each["spec"].get("nodeName") for each in pods)
+
+    def pods(self, namespace: str) -> set[str]:
+        items = self.api.call("GET", f"/api/v1/namespaces/{namespace}/pods")["items"]
+        return {each["metadata"]["name"] for each in items}
+
+    def allocations(self) -> list[tuple[str, str]]:
+        """Device and namespace of each result of each allocation."""
+        claims = self.api.call("GET", f"{GROUP}/resourceclaims")["items"]
+        return sorted(
+            (result["device"], each["metadata"]["namespace"])
+            for each in claims
+            for result in each.get("status", {}).get("allocation", {}).get("devices", {}).get("results", [])
+        )
+
+    def rules(self) -> list[Json]:
+        found: list[Json] = self.api.call("GET", RULES)["items"]
+        return found
+
+    def events(self, namespace: str, name: str) -> dict[str, str]:
+        """Reason and note of Bursar's Events about the pod."""
+        items = self.api.call("GET", f"/apis/events.k8s.io/v1/namespaces/{namespace}/events")["items"]
+        ours = (each for each in items if each.get("reportingController") == "bursar.dev/timekeeper")
+        return {each["reason"]: each["note"] for each in ours if each["regarding"]["name"] == name}
+
+
+def rule(name: str, key: str = "heir.bursar.dev/rich", labelled: bool = True, **selector: str) -> Json:
+    """A DeviceTaintRule as the timekeeper writes it."""
+    labels = {"bursar.dev/heir": "gone"} if labelled else {}
+    notes = {"bursar.dev/heir": "rich/gone", "bursar.dev/heir-until": "2100-01-01T00:00:00Z"}
+    taint = {"key": key, "value": TOKEN, "effect": "NoSchedule"}
+    one = {"driver": "gpu.nvidia.com", "pool": "n1", "device": "d1"} | selector
+    spec = {"deviceSelector": {part: value for part, value in one.items() if value}, "taint": taint}
+    return {"metadata": {"name": name, "labels": labels, "annotations": notes}, "spec": spec}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp
+    served = "--runtime-config=resource.k8s.io/v1beta2=true"
+    options = Options(api_flags=(GATE, served), controller_flags=(GATE,), scheduler_flags=(GATE,))
+    document = standings(rich=entry("IN_BUDGET"), poor=entry("IN_BUDGET"))
+    with ExitStack() as stack:
+        cp = stack.enter_context(ControlPlane(options))
+        flag = f"--kubeconfig={cp.folder / 'bursar-webhook.kubeconfig'}"
+        made = Registered(cp, folder("webhook"), flag, document=document)
+        apply_files(cp, [MANIFESTS / "00-namespace.yaml", MANIFESTS / "rbac.yaml"])
+        apply_files(cp, [MANIFESTS / "priority-classes.yaml", *sorted(MANIFESTS.glob("admission-*.yaml"))])
+        _, kubeconfig = (account(made, each) for each in ("bursar-webhook", "bursar-timekeeper"))
+        made.post("/api/v1/nodes", kwok_node("n1"))
+        made.post(f"{GROUP}/deviceclasses", device_class("gpu", "gpu.nvidia.com"))
+        slices = a_slice("n1", "gpu.nvidia.com", DEVICES)
+        for each in slices["spec"]["devices"]:
+            each["attributes"] = {"type": {"string": "gpu"}, "productName": {"string": "A100"}}
+        made.post(f"{GROUP}/resourceslices", slices)
+        made.post(RULES, rule("left-behind"))
+        config_maps = "/api/v1/namespaces/bursar-system/configmaps"
+        entries = {"_settings": "lookahead: 0s", **ENTRIES}
+        made.post(config_maps, named("bursar-budgets") | {"data": entries})
+        stack.enter_context(made)
+        for namespace in (*ENTRIES, "other"):
+            made.post("/api/v1/namespaces", named(namespace))
+            path = f"/api/v1/namespaces/{namespace}/serviceaccounts/default"
+            eventually(lambda path=path: cp.api.answers(path), "the namespace's account")  # type: ignore[misc]
+            template = named("one") | {"spec": {"spec": of(exactly("gpu"))}}
+            made.post(f"{GROUP}/namespaces/{namespace}/resourceclaimtemplates", template)
+        timekeeper = stack.enter_context(prepared(folder("timekeeper"), kubeconfig))
+        timekeeper.start_ready()
+        cp.start_scheduler()
+        yield World(made)
+
+
+def test_a_taint_that_was_left_behind_is_removed(world: World) -> None:
+    eventually(lambda: world.rules() == [], lambda: str(world.rules()))
+
+
+def test_a_pod_in_budget_gets_the_device_of_one_over_budget_before_everybody_else(world: World) -> None:
+    """A pod of higher priority waits for a device, too, and has no right to one of theirs."""
+    for name in ("first", "second"):
+        world.creates("poor", name)
+    eventually(lambda: all(world.is_bound("poor", each) for each in ("first", "second")), "the debtors")
+    world.api.call(
+        "POST",
+        "/apis/scheduling.k8s.io/v1/priorityclasses",
+        named("dear") | {"value": 900_000},
+    )
+    world.creates("other", "greedy", priorityClassName="dear")
+    world.creates("rich", "heir")
+
+    eventually(lambda: world.is_bound("rich", "heir"), lambda: str(world.events("rich", "heir")))
+    eventually(lambda: world.rules() == [], lambda: str(world.rules()))
+    eventually(lambda: len(world.pods("poor")) == 1, lambda: str(world.pods("poor")))
+
+    assert [namespace for _, namespace in world.allocations()] in (["poor", "rich"], ["rich", "poor"])
+    assert len({device for device, _ in world.allocations()}) == DEVICES
+    assert not world.is_bound("other", "greedy")
+    assert "A taint keeps it for this pod's claim" in world.events("rich", "heir")["RoomIsMade"]
+
+
+def test_nobody_tolerates_the_taint_of_another_claim(world: World) -> None:
+    own = {"key": "heir.bursar.dev/other", "operator": "Equal", "value": TOKEN, "effect": "NoSchedule"}
+    wrong: tuple[Json, ...] = (
+        own | {"key": "heir.bursar.dev/rich"},
+        {"key": "heir.bursar.dev/other", "operator": "Exists", "effect": "NoSchedule"},
+        {"operator": "Exists"},
+    )
+    for number, each in enumerate(wrong):
+        two = [exactly("gpu", tolerations=[each]), exactly("gpu")]  # which the webhook leaves as they are
+        body = named(f"thief-{number}") | {"spec": of(*two)}
+        said = refused(world.cluster.cp, "POST", f"{GROUP}/namespaces/other/resourceclaims", body)
+        assert "[claim-toleration]" in said, each
+    template = named("thief") | {"spec": {"spec": of(exactly("gpu", tolerations=[own]))}}
+    path = f"{GROUP}/namespaces/other/resourceclaimtemplates"
+    assert "[claim-toleration]" in refused(world.cluster.cp, "POST", path, template)
+
+
+def test_each_claim_on_one_device_gets_a_toleration_of_its_own(world: World) -> None:
+    path = f"{GROUP}/namespaces/other/resourceclaims"
+    mine = {"key": "heir.bursar.dev/other", "operator": "Equal", "value": TOKEN, "effect": "NoSchedule"}
+    bodies = (of(exactly("gpu")), of(exactly("gpu", tolerations=[mine])), of(exactly("gpu", count=2)))
+    made = [world.api.call("POST", path, named(f"c{n}") | {"spec": each}) for n, each in enumerate(bodies)]
+    found = [each["spec"]["devices"]["requests"][0]["exactly"].get("tolerations", []) for each in made]
+
+    assert [len(each) for each in found] == [1, 1, 0]
+    assert {each["key"] for each in (*found[0], *found[1])} == {"heir.bursar.dev/other"}
+    assert len({TOKEN, found[0][0]["value"], found[1][0]["value"]}) == 3
+
+
+def test_the_timekeeper_may_write_no_other_rule(world: World) -> None:
+    wrong = (rule("a", key="example.com/x"), rule("b", labelled=False), rule("c", device=""))
+    for each in wrong:
+        said = refused(world.cluster.cp, "POST", RULES, each, TIMEKEEPER)
+        assert "the timekeeper" in said, each
+    world.api.call("POST", RULES, rule("theirs", labelled=False))
+    assert "the timekeeper" in refused(world.cluster.cp, "DELETE", f"{RULES}/theirs", {}, TIMEKEEPER)
+    world.api.call("DELETE", f"{RULES}/theirs")

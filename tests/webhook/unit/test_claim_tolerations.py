@@ -1,0 +1,98 @@
+"""The toleration of its own that a claim on one device is created with."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import jsonpatch
+import orjson
+import pytest
+
+from tests.webhook.worlds import POLICY, review_of
+from tests.worlds import Json
+from timekeeper.core.admission.policy import AdmissionPolicy
+from timekeeper.core.request.claims import KnownClaims
+from timekeeper.core.request.device_classes import DeviceClass
+from webhook.admission.claims import with_toleration
+from webhook.wire.object_review import read
+
+TOKEN = "0123456789abcdef" * 2
+OTHERS = [{"key": f"example.com/{number}", "operator": "Exists"} for number in range(16)]
+DRIVERS = {"gpu": "gpu.nvidia.com", "nic": "x"}
+KNOWN = KnownClaims({name: DeviceClass(name, driver) for name, driver in DRIVERS.items()})
+KIND = {"group": "resource.k8s.io", "version": "v1", "kind": "ResourceClaim"}
+CLASSES = replace(POLICY, claims=KNOWN)
+
+
+def claim(*requests: Json) -> Json:
+    named = [{"name": f"r{number}", **each} for number, each in enumerate(requests)]
+    spec = {"devices": {"requests": named}}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": "c"},
+        "spec": spec,
+    }
+
+
+def one(name: str = "gpu", **fields: Any) -> Json:
+    return {"exactly": {"deviceClassName": name, "allocationMode": "ExactCount", "count": 1, **fields}}
+
+
+def operations(raw: Json, policy: AdmissionPolicy = CLASSES, operation: str = "CREATE") -> Any:
+    """What the review changes."""
+    review = read(orjson.dumps(review_of(raw, operation=operation, kind=KIND)))
+    return json.loads(json.dumps(with_toleration(review, policy, TOKEN).operations))
+
+
+def tolerations(raw: Json) -> Any:
+    """Of the claim's request, after the review."""
+    after = jsonpatch.apply_patch(raw, operations(raw))
+    return after["spec"]["devices"]["requests"][0]["exactly"]["tolerations"]
+
+
+def own(token: str = TOKEN, namespace: str = "team-a") -> Json:
+    return {
+        "key": f"heir.bursar.dev/{namespace}",
+        "operator": "Equal",
+        "value": token,
+        "effect": "NoSchedule",
+    }
+
+
+def test_a_claim_on_one_gpu_gets_its_own_beside_those_that_it_has() -> None:
+    assert tolerations(claim(one())) == [own()]
+    assert tolerations(claim(one(tolerations=OTHERS[:15]))) == [*OTHERS[:15], own()]
+    assert tolerations(claim(one("unknown"))) == [own()], "the class may be of GPUs"
+
+
+def test_one_that_somebody_has_written_is_replaced() -> None:
+    before = [own("f" * 32), OTHERS[0], own(namespace="team-b")]
+
+    assert tolerations(claim(one(tolerations=before))) == [OTHERS[0], own()]
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        claim(one("nic")),
+        claim(one(count=2)),
+        claim(one(allocationMode="All")),
+        claim(one(adminAccess=True)),
+        claim(one(), one()),
+        claim({"firstAvailable": [{"name": "s", "deviceClassName": "gpu"}]}),
+        claim(one(tolerations=OTHERS)),
+        claim(),
+    ],
+)
+def test_other_claims_stay_as_they_are(raw: Json) -> None:
+    assert operations(raw, replace(CLASSES, claims=replace(KNOWN, drivers=lambda: {"x": False}))) == []
+
+
+@pytest.mark.parametrize("mode", ["observe", "meter"])
+def test_claims_stay_as_they_are_where_nothing_is_enforced(mode: Any) -> None:
+    assert operations(claim(one()), replace(CLASSES, mode=mode)) == []
+
+
+def test_only_the_creation_of_a_claim_is_changed() -> None:
+    assert operations(claim(one()), operation="UPDATE") == []
