@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from scheduler_ext.model.pod import Pod
+from timekeeper.core.claims.drivers import DriverRule
 from timekeeper.core.standings import NO_CAPS, Caps
 from timekeeper.core.wire import StandingWord
 
@@ -44,6 +45,7 @@ class NamespaceStandings:
     default: NamespaceStanding = UNKNOWN  # of a namespace that is not listed
     pdb_grace_ms: int | None = None  # how long PDBs of debtors are honoured; None: not published
     fixes_host: bool = False  # the ledger charges CPU and memory, as the node has them at the binding
+    drivers: tuple[DriverRule, ...] = ()  # an administrator's: which of their devices are GPUs
 
     def of(self, namespace: str) -> NamespaceStanding:
         """The namespace's standing; the default if it is not listed."""

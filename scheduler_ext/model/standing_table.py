@@ -6,6 +6,7 @@ import orjson
 
 from scheduler_ext.model.standing import UNHEARD, NamespaceStanding, NamespaceStandings
 from timekeeper.core import standings
+from timekeeper.core.claims.drivers import DriverRule
 from timekeeper.core.json_values import Json
 from timekeeper.core.protected import decoded
 from timekeeper.core.request.host import DOMINANT_HOST
@@ -27,6 +28,7 @@ class TableSettings:
 
     pdb_grace_ms: int | None
     fixes_host: bool = False
+    drivers: tuple[DriverRule, ...] = ()
 
 
 Table = standings.StandingsTable[TableSettings, Entry]
@@ -53,13 +55,16 @@ def standings_at(table: Table | None, now_ms: int, stale_after_ms: int) -> Names
         return unknown(entry) if table.is_unknown(over, until_ms, now_ms, stale_after_ms) else entry.standing
 
     listed = {name: now(entry) for name, entry in table.namespaces.items()}
-    settings = table.settings
-    return NamespaceStandings(listed, now(table.default), settings.pdb_grace_ms, settings.fixes_host)
+    wanted = table.settings
+    return NamespaceStandings(
+        listed, now(table.default), wanted.pdb_grace_ms, wanted.fixes_host, wanted.drivers
+    )
 
 
 def _settings(raw: Json) -> TableSettings:
     grace_ms = standings.whole_number_or_none(raw.get("pdbGraceMs"))
-    return TableSettings(grace_ms, raw.get("chargeBy") == DOMINANT_HOST)
+    fixes_host = raw.get("chargeBy") == DOMINANT_HOST
+    return TableSettings(grace_ms, fixes_host, standings.driver_rules(raw))
 
 
 def _entry(raw: Json) -> Entry:

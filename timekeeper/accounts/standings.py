@@ -192,6 +192,8 @@ def _settings(
     }
     if settings.drivers:
         shown["drivers"] = {each.driver: each.has_gpus for each in settings.drivers}
+    if some := {each.driver: [one.text for one in each.where] for each in settings.drivers if each.where}:
+        shown["gpuDevices"] = some
     if settings.charge_by == DOMINANT_HOST:
         shown["chargeBy"] = "dominant-host"
     if room is not None:
