@@ -21,6 +21,7 @@ class NamespaceStanding:
     caps: Caps = NO_CAPS  # in observe mode nothing is refused for them
     deciding_group: str = ""  # key of the group's budget entry if its account determines the standing
     protected: frozenset[str] = frozenset()  # UIDs of pods that are spared while it is over budget
+    claims_milli: int = 0  # what its device claims hold of GPUs, where it has a cap
 
     @property
     def over(self) -> bool:

@@ -45,10 +45,12 @@ def standings_at(table: Table | None, now_ms: int, stale_after_ms: int) -> Names
         return UNHEARD
 
     def unknown(entry: Entry) -> NamespaceStanding:
-        """What is a setting and no account stays: placement policy and caps."""
+        """What is a setting and no account stays: placement policy and caps, with what counts toward them."""
         watched: StandingWord | None = None if entry.standing.watched is None else "UNKNOWN"
-        policy, caps = entry.standing.policy, entry.standing.caps
-        return NamespaceStanding("UNKNOWN", policy=policy, watched=watched, caps=caps)
+        was = entry.standing
+        return NamespaceStanding(
+            "UNKNOWN", policy=was.policy, watched=watched, caps=was.caps, claims_milli=was.claims_milli
+        )
 
     def now(entry: Entry) -> NamespaceStanding:
         over, until_ms = entry.standing.over, entry.valid_until_ms
@@ -82,6 +84,7 @@ def _entry(raw: Json) -> Entry:
             standings.caps(raw),
             standings.deciding_group(raw),
             _protected(raw),
+            standings.held_by_claims(raw),
         ),
         standings.whole_number_or_none(raw["validUntil"]),
     )

@@ -143,6 +143,12 @@ def caps(entry: Json) -> Caps:
     return Caps(_cap(entry.get("caps")), group, _cap(entry.get("groupCaps")))
 
 
+def held_by_claims(entry: Json) -> int:
+    """What the namespace's device claims hold of GPUs, in milli-GPU; 0 in the document of a release that does
+    not say it."""
+    return max(0, whole_number(entry.get("heldByClaims", 0)))
+
+
 def card_host(settings: Json) -> CardHost | None:
     """How much CPU and memory there is for each card; None where the document does not say it."""
     raw = settings.get("host")

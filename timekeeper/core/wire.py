@@ -258,6 +258,8 @@ class StandingEntry(TypedDict):
     hostShare: NotRequired[int]  # its own `host.timesMilli`; absent: the cluster's
     caps: NotRequired[CapsWire]  # of the namespace's own budget; absent: it has none
     groupCaps: NotRequired[CapsWire]  # of its group's budget; absent: it has none
+    # what its device claims hold of GPUs, in milli-GPU, unweighted, where it has a cap; absent: nothing
+    heldByClaims: NotRequired[int]
     protect: NotRequired[ProtectWire]  # absent: it protects none
 
 
