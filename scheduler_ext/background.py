@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from scheduler_ext.binding.binder import Binder
 from scheduler_ext.cache.cluster_cache import ClusterCache
+from scheduler_ext.cache.device_slices import DeviceSlices
 from scheduler_ext.controllers.requeuer import Requeuer
 from scheduler_ext.reports.closed_nodes import Closures
 from scheduler_ext.scoring.selection import Policies
@@ -55,16 +56,19 @@ class Upkeep:
     requeuer: Requeuer
     binder: Binder
     closures: Closures
+    slices: DeviceSlices
     log: Log
     complete: Callable[[], object]
 
     def tick(self, stop: threading.Event) -> None:
-        """Expire vanished pods and reservations, and report closed nodes, once the cache is complete."""
+        """Expire vanished pods and reservations, judge published GPUs by changed rules, and report closed
+        nodes, once the cache is complete."""
         while not stop.is_set() and not self.cache.complete:
             stop.wait(TICK_S / 10)
         self._ready()
         while not stop.wait(TICK_S):
             self.cache.expire()
+            self.slices.judge_again()
             self.closures.look(self.cache.snapshot.nodes)
 
     def settle(self, stop: threading.Event) -> None:

@@ -16,6 +16,7 @@ from scheduler_ext.background import Threads, Upkeep
 from scheduler_ext.binding.binder import Binder
 from scheduler_ext.binding.outcome import FOLLOWER
 from scheduler_ext.cache.cluster_cache import ClusterCache
+from scheduler_ext.cache.device_slices import DeviceSlices
 from scheduler_ext.cache.pdb_cache import PDBCache
 from scheduler_ext.controllers.deschedule_labels import DescheduleLabels
 from scheduler_ext.controllers.evictions import hold_cards, withdraw
@@ -89,6 +90,7 @@ class Extender:
             lambda pod: self.reporting.removed(pod),
             lambda uid, age_ms: self.reporting.left(uid, age_ms),
         )
+        self.slices = DeviceSlices(self.cache, lambda: self.standings().drivers)
         self.events = EventRecorder(api, REPORTER, socket.gethostname(), now_ms, say)
         self.cooldown: Callable[[], Cooldown] = lambda: self.preemptor.cooldown
         self._decisions = LastDecisions(now_ms, lambda uid: self.reporting.decisions.waits(uid))
@@ -294,7 +296,14 @@ class Extender:
     def _upkeep(self) -> Upkeep:
         closures = Closures(self.events, self._say)
         return Upkeep(
-            self.cache, self.policies, self.requeuer, self.binder, closures, self._say, self._complete
+            self.cache,
+            self.policies,
+            self.requeuer,
+            self.binder,
+            closures,
+            self.slices,
+            self._say,
+            self._complete,
         )
 
     # What it exchanges with the timekeeper, and learns of the cards
@@ -345,7 +354,14 @@ class Extender:
     @cached_property
     def _watches(self) -> Watches:
         return Watches(
-            self._settings, self._api, self.cache, self.pdbs, self.leadership, self._pod_seen, self._say
+            self._settings,
+            self._api,
+            self.cache,
+            self.pdbs,
+            self.slices,
+            self.leadership,
+            self._pod_seen,
+            self._say,
         )
 
     def _pod_seen(self, pod: Pod) -> None:
@@ -369,6 +385,7 @@ class Extender:
             "learner": self._upkeep.learn,
             "deschedule": self._deschedule_labels.run,
         }
+        self.cache.await_published_gpus()
         _ = self.app, self.simulator, self.gangs  # every part exists before the first thread runs
         self._threads.start(work)
 

@@ -3,12 +3,14 @@
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
 from scheduler_ext.background import Work
-from scheduler_ext.cache import pdb_cache
+from scheduler_ext.cache import device_slices, pdb_cache
 from scheduler_ext.cache.cluster_cache import ClusterCache
+from scheduler_ext.cache.device_slices import DeviceSlices
 from scheduler_ext.cache.informers import Hearing, Kind, follow, kinds
 from scheduler_ext.cache.pdb_cache import PDBCache
 from scheduler_ext.cache.unhealthy_lists import UnhealthyLists
@@ -16,14 +18,15 @@ from scheduler_ext.model.leader_mark import LeaderMark
 from scheduler_ext.model.pod import NonGPUPod, Pod
 from scheduler_ext.settings import ExtenderSettings
 from timekeeper.runtime.api_server import Api
+from timekeeper.runtime.informer import await_served
 from timekeeper.runtime.log import Log
 
 V = TypeVar("V")
 
 
 class Watches:
-    """Keeps ``cache`` and ``pdbs`` up to date. ``hearing`` gets the replicas' leader marks; ``pod_seen`` is
-    called with each GPU pod that was created or changed, once the cache has it."""
+    """Keeps ``cache``, ``pdbs`` and ``slices`` up to date. ``hearing`` gets the replicas' leader marks;
+    ``pod_seen`` is called with each GPU pod that was created or changed, once the cache has it."""
 
     def __init__(
         self,
@@ -31,12 +34,14 @@ class Watches:
         api: Api,
         cache: ClusterCache,
         pdbs: PDBCache,
+        slices: DeviceSlices,
         hearing: Hearing,
         pod_seen: Callable[[Pod], None],
         log: Log,
     ) -> None:
         self._settings, self._api, self._log = settings, api, log
-        self._cache, self._pdbs, self._hearing, self._pod_seen = cache, pdbs, hearing, pod_seen
+        self._cache, self._pdbs, self._slices = cache, pdbs, slices
+        self._hearing, self._pod_seen = hearing, pod_seen
         self._last_sign: dict[str, float] = {}  # watched path -> monotonic second of the last event
 
     def work(self) -> dict[str, Work]:
@@ -54,6 +59,7 @@ class Watches:
         work = {
             "pods": self._followed(replace(pods, seen=self._observed(pods.seen))),
             "disruption": self._followed(pdb_cache.kind(self._pdbs)),
+            "devices": self._devices,
         }
         if not wanted.unhealthy_lists:
             return {**work, "nodes": self._followed(nodes)}
@@ -63,6 +69,22 @@ class Watches:
             "nodes": self._followed(lists.of_nodes(nodes)),
             "unhealthy": self._followed(lists.kind(wanted.unhealthy_lists)),
         }
+
+    def _devices(self, stop: threading.Event) -> None:
+        """Once the API server serves them; before, no node has any."""
+
+        def unheard(sentence: str) -> None:
+            self._log("unheard", level="warning", path=device_slices.API, error=sentence)
+
+        with suppress(_StoppedError):
+            await_served(
+                self._api.call,
+                device_slices.API,
+                lambda ms: _wait(stop, ms),
+                unheard,
+                self._slices.unserved,
+            )
+            self._followed(self._slices.kind())(stop)
 
     def silent_s(self) -> dict[str, float]:
         """Seconds since the API server's last sign of life, by kind."""
@@ -87,3 +109,12 @@ class Watches:
                 self._pod_seen(value)
 
         return observed
+
+
+class _StoppedError(Exception):
+    """The process is shutting down."""
+
+
+def _wait(stop: threading.Event, ms: int) -> None:
+    if stop.wait(ms / 1000):
+        raise _StoppedError

@@ -6,12 +6,13 @@ the next. After a change, ``freed`` is called with the nodes that have more room
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.node import Node
 from scheduler_ext.model.pod import MAX_GRACE_MS, NonGPUPod, Pod
+from scheduler_ext.model.published_gpus import PublishedGPU
 from scheduler_ext.snapshot import snapshot as transitions
 from scheduler_ext.snapshot.node_info import NodeInfo, is_roomier
 from scheduler_ext.snapshot.snapshot import EMPTY, Snapshot
@@ -42,7 +43,7 @@ class ClusterCache:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._snapshot = replace(EMPTY, most_grace_ms=most_grace_ms)
-        self._listed: set[str] = set()
+        self._missing = {"pods", "nodes"}
         self._gone: OrderedDict[str, None] = OrderedDict()
 
     @property
@@ -52,8 +53,8 @@ class ClusterCache:
 
     @property
     def complete(self) -> bool:
-        """True once both first lists are in; nothing is answered before."""
-        return self._listed == {"pods", "nodes"}
+        """True once all first lists are in; nothing is answered before."""
+        return not self._missing
 
     def pods_listed(self, pods: Iterable[Pod | NonGPUPod]) -> None:
         """Exactly these pods exist."""
@@ -68,12 +69,12 @@ class ClusterCache:
                 self._report_removed(pod)
         self._change(lambda s: transitions.non_gpu_pods_listed(s, others))
         self._change(lambda s: transitions.pods_listed(s, there, self._now_ms()))
-        self._listed.add("pods")
+        self._missing.discard("pods")
 
     def nodes_listed(self, nodes: Iterable[Node]) -> None:
         """Exactly these nodes exist."""
         self._change(lambda s: transitions.nodes_listed(s, nodes, self._now_ms()))
-        self._listed.add("nodes")
+        self._missing.discard("nodes")
 
     def pod_updated(self, pod: Pod | NonGPUPod) -> None:
         """The pod's present state."""
@@ -113,6 +114,16 @@ class ClusterCache:
     def node_deleted(self, name: str) -> None:
         """The node's object is deleted."""
         self._change(lambda s: transitions.node_deleted(s, name, self._now_ms()))
+
+    def await_published_gpus(self) -> None:
+        """It is not complete before it is known what drivers publish, either."""
+        self._missing.add("published GPUs")
+
+    def gpus_published(self, by_node: Mapping[str, tuple[PublishedGPU, ...]], is_whole: bool) -> None:
+        """The GPUs that drivers publish of these nodes. ``is_whole``: those of all nodes are known now."""
+        self._change(lambda s: transitions.gpus_published(s, by_node))
+        if is_whole:
+            self._missing.discard("published GPUs")
 
     def assume(
         self,

@@ -1,8 +1,9 @@
 """Caps: how much the pods of a namespace, or of a group's namespaces, may hold of cards at one time.
 
 What counts is `snapshot.held`: every allocation, of any scheduler, and cards that are reserved for a
-waiting pod. The pod in question is not counted against itself. Before its cards are known its least need is
-compared; `exceeded` compares exactly, once its cards are assumed.
+waiting pod; and what device claims hold, as the timekeeper's standings have it. The pod in question is not
+counted against itself. Before its cards are known its least need is compared; `exceeded` compares exactly,
+once its cards are assumed.
 
 A cap stays in force while the standing is UNKNOWN, because it is a setting and not an account. A budget in
 observe mode caps nothing; its pods count in the sums of its group.
@@ -101,7 +102,7 @@ class CapChecks:
 
         def others_here() -> int:
             promised = _least_of(each for each in first if each.namespace == pod.namespace)
-            return (snapshot.held.get(pod.namespace) or 0) + promised - own_milli
+            return (snapshot.held.get(pod.namespace) or 0) + standing.claims_milli + promised - own_milli
 
         def others_in_group() -> int:
             promised = _least_of(e for e in first if standings.of(e.namespace).caps.group == group)
@@ -111,8 +112,8 @@ class CapChecks:
 
 
 class GroupSums:
-    """What the pods of each group hold. A later version of the map costs what has changed, not what there
-    is. May be called from any thread: what it keeps is replaced as a whole."""
+    """What the pods and claims of each group hold. A later version of the map costs what has changed, not
+    what there is. May be called from any thread: what it keeps is replaced as a whole."""
 
     def __init__(self) -> None:
         self._last: tuple[Map[int], NamespaceStandings, dict[str, int]] | None = None
@@ -123,7 +124,7 @@ class GroupSums:
         if last is not None and last[0] is held and last[1] is standings:
             return last[2].get(group, 0)
         if last is None or last[1] is not standings:
-            last = Map(), standings, {}
+            last = Map(), standings, _claims_by_group(standings)
         sums = dict(last[2])
         for namespace in held.changed_since(last[0]):
             its = standings.of(namespace).caps.group
@@ -131,6 +132,14 @@ class GroupSums:
             sums[its] = sums.get(its, 0) + more
         self._last = held, standings, sums
         return sums.get(group, 0)
+
+
+def _claims_by_group(standings: NamespaceStandings) -> dict[str, int]:
+    sums: dict[str, int] = {}
+    for each in standings.listed.values():
+        if each.claims_milli:
+            sums[each.caps.group] = sums.get(each.caps.group, 0) + each.claims_milli
+    return sums
 
 
 def _limits(

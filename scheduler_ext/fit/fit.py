@@ -124,6 +124,8 @@ def _barred(request: GPURequest, node: NodeInfo) -> Refusal | None:
     """The refusal that applies whatever the node's cards are."""
     if node.node_object is None:
         return refusal.UNKNOWN_NODE
+    if node.claim_drivers:
+        return refusal.by_claims(node.claim_drivers)
     if node.closed:
         return refusal.closed(node.closed)
     if not serves(node.node_object.family, request.dialect) and node.node_object.has_gpus:

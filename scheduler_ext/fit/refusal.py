@@ -7,7 +7,7 @@ And kube-scheduler takes the message of its Event for a format, so no sentence h
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -82,6 +82,12 @@ def capped(whose: str, name: str, field: str, milli: int) -> Refusal:
 def closed(key: str) -> Refusal:
     """The node is closed for sharing. ``key``: of `node.CLOSED`."""
     return Refusal(f"node is closed for sharing: {CLOSED[key]}", "closed")
+
+
+def by_claims(drivers: Sequence[str]) -> Refusal:
+    """Other pods get the node's GPUs, by claims on devices of these drivers."""
+    named = first_of(drivers, MAX_LISTED, " and ")
+    return Refusal(f"{CLOSED['claims']} of {named}; ask for them by a claim", "closed")
 
 
 def malformed(sentence: str) -> Refusal:

@@ -35,6 +35,7 @@ UNSPOKEN_PLUGIN = "another"
 
 # why a node is closed for sharing: the label value in metrics, and the sentence for users
 CLOSED = {
+    "claims": "its GPUs are given out by device claims",
     "two-families": "more than one GPU plugin serves it",
     "unspoken-plugin": "its GPU plugin is not supported",
     "not-lockable": "its GPU plugin needs a lock on the node, and --lock-nodes does not allow that",

@@ -85,6 +85,7 @@ class Pod:
     preempted: bool = False  # kube-scheduler makes it leave for a pod of higher priority
     host: str = ""  # text of the annotation bursar.dev/host; "" without
     gang: Gang | None = None  # the pods that it starts together with, while it waits
+    by_claim: bool = False  # bound, and kube-scheduler made a claim for its extended resources
 
     @property
     def full_name(self) -> str:
@@ -193,6 +194,7 @@ def read_pod(raw: Json, most_grace_ms: int = MAX_GRACE_MS) -> Pod | None:
         preempted=node != "" and _condition(status, *_PREEMPTED) is not None,
         host=str(annotations_of(raw).get(names.HOST, "")),
         gang=None if node else held_gang(raw),
+        by_claim=bool(node and mapping(status.get("extendedResourceClaimStatus")).get("resourceClaimName")),
     )
 
 

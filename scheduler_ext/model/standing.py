@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from scheduler_ext.model.pod import Pod
+from timekeeper.core.claims.drivers import DriverRule
 from timekeeper.core.standings import NO_CAPS, Caps
 from timekeeper.core.wire import StandingWord
 
@@ -20,6 +21,7 @@ class NamespaceStanding:
     caps: Caps = NO_CAPS  # in observe mode nothing is refused for them
     deciding_group: str = ""  # key of the group's budget entry if its account determines the standing
     protected: frozenset[str] = frozenset()  # UIDs of pods that are spared while it is over budget
+    claims_milli: int = 0  # what its device claims hold of GPUs, where it has a cap
 
     @property
     def over(self) -> bool:
@@ -44,6 +46,7 @@ class NamespaceStandings:
     default: NamespaceStanding = UNKNOWN  # of a namespace that is not listed
     pdb_grace_ms: int | None = None  # how long PDBs of debtors are honoured; None: not published
     fixes_host: bool = False  # the ledger charges CPU and memory, as the node has them at the binding
+    drivers: tuple[DriverRule, ...] = ()  # an administrator's: which of their devices are GPUs
 
     def of(self, namespace: str) -> NamespaceStanding:
         """The namespace's standing; the default if it is not listed."""

@@ -6,6 +6,7 @@ import orjson
 
 from scheduler_ext.model.standing import UNHEARD, NamespaceStanding, NamespaceStandings
 from timekeeper.core import standings
+from timekeeper.core.claims.drivers import DriverRule
 from timekeeper.core.json_values import Json
 from timekeeper.core.protected import decoded
 from timekeeper.core.request.host import DOMINANT_HOST
@@ -27,6 +28,7 @@ class TableSettings:
 
     pdb_grace_ms: int | None
     fixes_host: bool = False
+    drivers: tuple[DriverRule, ...] = ()
 
 
 Table = standings.StandingsTable[TableSettings, Entry]
@@ -43,23 +45,28 @@ def standings_at(table: Table | None, now_ms: int, stale_after_ms: int) -> Names
         return UNHEARD
 
     def unknown(entry: Entry) -> NamespaceStanding:
-        """What is a setting and no account stays: placement policy and caps."""
+        """What is a setting and no account stays: placement policy and caps, with what counts toward them."""
         watched: StandingWord | None = None if entry.standing.watched is None else "UNKNOWN"
-        policy, caps = entry.standing.policy, entry.standing.caps
-        return NamespaceStanding("UNKNOWN", policy=policy, watched=watched, caps=caps)
+        was = entry.standing
+        return NamespaceStanding(
+            "UNKNOWN", policy=was.policy, watched=watched, caps=was.caps, claims_milli=was.claims_milli
+        )
 
     def now(entry: Entry) -> NamespaceStanding:
         over, until_ms = entry.standing.over, entry.valid_until_ms
         return unknown(entry) if table.is_unknown(over, until_ms, now_ms, stale_after_ms) else entry.standing
 
     listed = {name: now(entry) for name, entry in table.namespaces.items()}
-    settings = table.settings
-    return NamespaceStandings(listed, now(table.default), settings.pdb_grace_ms, settings.fixes_host)
+    wanted = table.settings
+    return NamespaceStandings(
+        listed, now(table.default), wanted.pdb_grace_ms, wanted.fixes_host, wanted.drivers
+    )
 
 
 def _settings(raw: Json) -> TableSettings:
     grace_ms = standings.whole_number_or_none(raw.get("pdbGraceMs"))
-    return TableSettings(grace_ms, raw.get("chargeBy") == DOMINANT_HOST)
+    fixes_host = raw.get("chargeBy") == DOMINANT_HOST
+    return TableSettings(grace_ms, fixes_host, standings.driver_rules(raw))
 
 
 def _entry(raw: Json) -> Entry:
@@ -77,6 +84,7 @@ def _entry(raw: Json) -> Entry:
             standings.caps(raw),
             standings.deciding_group(raw),
             _protected(raw),
+            standings.held_by_claims(raw),
         ),
         standings.whole_number_or_none(raw["validUntil"]),
     )

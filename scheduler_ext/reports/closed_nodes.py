@@ -42,9 +42,11 @@ def closures(new: Map[NodeInfo], old: Map[NodeInfo]) -> Iterator[Closure]:
 
 
 def why_closed(node: NodeInfo) -> str:
-    """Why the node is closed, with its agent's explanation; "" if it is open."""
+    """Why the node is closed, with its agent's explanation or the drivers; "" if it is open."""
     if not node.closed:
         return ""
+    if node.closed == "claims":
+        return f"{CLOSED[node.closed]} of {' and '.join(node.claim_drivers)}"
     agents = (
         node.node_object.present.closed
         if node.node_object is not None and node.node_object.present is not None

@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 from scheduler_ext.model.node import Node
 from scheduler_ext.model.other_resources import Others
 from scheduler_ext.model.pod import Amounts, Pod
+from timekeeper.core.dialects import BY_NAME
 from timekeeper.core.ledger.hold import Vanished
 from timekeeper.core.request.cards import CardAmount, amounts_by_card, mismatch
 from timekeeper.core.request.devices import DIALECT as DEVICE
@@ -44,6 +45,7 @@ class Allocation:
     since_ms: int = 0  # reserved: when the reservation began
     epoch: int = 0  # reserved for a member of a gang: that of the gang's reservations
     others: Others = ()  # what kube-scheduler now counts of memory and other resources
+    by_claim: bool = False  # kube-scheduler made a claim for the pod's extended resources
 
     @property
     def namespace(self) -> str:
@@ -65,6 +67,7 @@ def allocation_of(pod: Pod, placement: Placement | None, state: AllocationState)
         state=state,
         named=pod.named,
         others=() if pod.terminal else pod.others,
+        by_claim=pod.by_claim,
     )
 
 
@@ -126,7 +129,8 @@ def judged(allocation: Allocation, node_object: Node | None) -> Allocation:
     """The allocation with what it takes of this inventory, and what it counts toward caps. If request and
     inventory do not bear the placement out, its fault closes the node."""
     taking = _taking(allocation, node_object)
-    if is_unknown_orphan(allocation) or (allocation.state == "reserved" and not taking.uses):
+    is_free = allocation.state == "reserved" and not taking.uses
+    if is_unknown_orphan(allocation) or is_free or _is_served(allocation, node_object):
         held = 0
     else:
         cards = node_object.cards if node_object is not None else ()
@@ -135,7 +139,7 @@ def judged(allocation: Allocation, node_object: Node | None) -> Allocation:
 
 
 def _taking(allocation: Allocation, node_object: Node | None) -> _Taking:
-    if node_object is None or not node_object.cards:
+    if node_object is None or not node_object.cards or _is_served(allocation, node_object):
         return _NOTHING
     if is_unknown_orphan(allocation):
         return _by_agent(allocation, node_object, 0)
@@ -146,6 +150,15 @@ def _taking(allocation: Allocation, node_object: Node | None) -> _Taking:
     if node_object.plugin_chooses:
         return _by_agent(allocation, node_object, _cards_asked(allocation.request))
     return _Taking(tuple(amounts_by_card(allocation.request, allocation.placement).items()))
+
+
+def _is_served(allocation: Allocation, node_object: Node | None) -> bool:
+    """Whether a claim gives the pod its devices: kube-scheduler made one, and where a plugin advertises the
+    resource it allocates none (kube-scheduler, `plugins/dynamicresources/extendeddynamicresources.go`)."""
+    if not allocation.by_claim or allocation.request is None or node_object is None:
+        return False
+    resources = BY_NAME[allocation.request.dialect].resources
+    return not any(amount and name in resources for name, amount in node_object.allocatable)
 
 
 def _by_agent(allocation: Allocation, node_object: Node, count: int) -> _Taking:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from scheduler_ext.model.node import Node
 from scheduler_ext.model.other_resources import Others, memory_bytes
 from scheduler_ext.model.pod import Amounts, NonGPUPod
+from scheduler_ext.model.published_gpus import PublishedGPU, claim_drivers
 from scheduler_ext.snapshot.allocation import Allocation, judged, uses_of
 from scheduler_ext.snapshot.free import Free, FreeShape, free_of, has_more, shape_of
 from timekeeper.core.request.cards import NO_AMOUNT
@@ -42,6 +43,8 @@ class NodeInfo:
     shape: FreeShape = field(compare=False)  # of the cards that may be given out
     serves: str = ""  # the dialect whose requests may use any of its cards; "": more must be checked
     model: str = ""  # the model of all its cards, "" where they differ
+    published: tuple[PublishedGPU, ...] = ()  # what drivers publish of it for device claims
+    claim_drivers: tuple[str, ...] = ()  # those of them that give out its cards, or may
 
     @property
     def cards(self) -> tuple[Card, ...]:
@@ -64,16 +67,14 @@ def node_info_of(
     node_object: Node | None,
     allocations: Mapping[str, Allocation],
     non_gpu: NonGPUUse = NO_USE,
+    published: tuple[PublishedGPU, ...] = (),
 ) -> NodeInfo:
-    """The node that follows from its object, its allocations, and what pods without one take."""
+    """The node that follows from its object, its allocations, what pods without one take, and the GPUs that
+    drivers publish of it."""
     if node_object is None:
-        return NodeInfo(name, None, allocations, "", (), 0, (), non_gpu, 0, shape_of(()))
-    uses = uses_of(allocations)
-    # of several faults always the same one, so that a restart does not change the reason
-    closed = node_object.fault or min(
-        (allocation.fault for allocation in allocations.values() if allocation.fault),
-        default=_overcommitted(node_object, allocations),
-    )
+        return NodeInfo(name, None, allocations, "", (), 0, (), non_gpu, 0, shape_of(()), published=published)
+    uses, drivers = uses_of(allocations), claim_drivers(published, node_object)
+    closed = _closed(node_object, allocations, drivers)
     free_by_card = tuple(
         free_of(c, uses.get(c.uuid, NO_AMOUNT)) if c.usable else None for c in node_object.cards
     )
@@ -94,6 +95,19 @@ def node_info_of(
         shape=shape_of(healthy),
         serves="" if closed or not healthy or node_object.plugin_chooses else node_object.family,
         model=next(iter(models)) if len(models) == 1 else "",
+        published=published,
+        claim_drivers=drivers,
+    )
+
+
+def _closed(node_object: Node, allocations: Mapping[str, Allocation], drivers: tuple[str, ...]) -> str:
+    """Of several faults always the same one, so that a restart does not change the reason. Claims are the
+    first: to the node's agent, their processes are strangers."""
+    if drivers and node_object.has_gpus:
+        return "claims"
+    return node_object.fault or min(
+        (allocation.fault for allocation in allocations.values() if allocation.fault),
+        default=_overcommitted(node_object, allocations),
     )
 
 
@@ -102,11 +116,18 @@ def with_node_object(node: NodeInfo, node_object: Node | None) -> NodeInfo:
     if node.node_object == node_object:
         return node
     allocations = {uid: judged(allocation, node_object) for uid, allocation in node.allocations.items()}
-    return node_info_of(node.name, node_object, allocations, node.non_gpu)
+    return node_info_of(node.name, node_object, allocations, node.non_gpu, node.published)
+
+
+def with_published(node: NodeInfo, published: tuple[PublishedGPU, ...]) -> NodeInfo:
+    """The node of which drivers publish these GPUs."""
+    if node.published == published:
+        return node
+    return node_info_of(node.name, node.node_object, node.allocations, node.non_gpu, published)
 
 
 def _with(node: NodeInfo, allocations: Mapping[str, Allocation]) -> NodeInfo:
-    return node_info_of(node.name, node.node_object, allocations, node.non_gpu)
+    return node_info_of(node.name, node.node_object, allocations, node.non_gpu, node.published)
 
 
 def with_allocation(node: NodeInfo, allocation: Allocation) -> NodeInfo:
@@ -174,11 +195,7 @@ def unreserved(node: NodeInfo) -> NodeInfo:
     allocations = {
         uid: allocation for uid, allocation in node.allocations.items() if allocation.state != "reserved"
     }
-    return (
-        node
-        if len(allocations) == len(node.allocations)
-        else node_info_of(node.name, node.node_object, allocations, node.non_gpu)
-    )
+    return node if len(allocations) == len(node.allocations) else _with(node, allocations)
 
 
 def is_roomier(new: NodeInfo, old: NodeInfo | None) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from scheduler_ext.model.node import Node
 from scheduler_ext.model.pod import MAX_GRACE_MS, NonGPUPod, Pod
+from scheduler_ext.model.published_gpus import PublishedGPU
 from scheduler_ext.snapshot import orphans
 from scheduler_ext.snapshot.allocation import (
     Allocation,
@@ -28,6 +29,7 @@ from scheduler_ext.snapshot.node_info import (
     with_allocations,
     with_node_object,
     with_non_gpu_pods,
+    with_published,
     without_pod,
 )
 from scheduler_ext.snapshot.reservations import reserved
@@ -193,6 +195,13 @@ def nodes_listed(snapshot: Snapshot, nodes: Iterable[Node], now_ms: int = 0) -> 
     return snapshot
 
 
+def gpus_published(snapshot: Snapshot, by_node: Mapping[str, tuple[PublishedGPU, ...]]) -> Snapshot:
+    """Drivers publish these GPUs of these nodes, and no others of them."""
+    for name, gpus in by_node.items():
+        snapshot = _with_node(snapshot, with_published(snapshot.node(name), gpus))
+    return snapshot
+
+
 def assume(snapshot: Snapshot, pod: Pod, node: str, placement: Placement, ask_at_ms: int = 0) -> Snapshot:
     """The pod is about to be bound there: its cards are taken from now on. ``ask_at_ms``: when to ask the API
     server about it."""
@@ -348,7 +357,7 @@ def _with_node(snapshot: Snapshot, node: NodeInfo) -> Snapshot:
     held = _held(snapshot.held, node.allocations, old.allocations if old is not None else {})
     if held is not snapshot.held:
         snapshot = replace(snapshot, held=held)
-    if node.node_object is None and not node.allocations and node.non_gpu == NO_USE:
+    if node.node_object is None and not (node.allocations or node.published) and node.non_gpu == NO_USE:
         return replace(snapshot, nodes=snapshot.nodes.without(node.name))
     return replace(snapshot, nodes=snapshot.nodes.set(node.name, node))
 

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from tests.scheduler_ext.store import Fault, Store
-from tests.support.api_server import ObjectsHandler
+from tests.support.api_server import ObjectsHandler, status
 from tests.support.http_server import Served
 
 __all__ = ["ApiServer", "Fault", "Store", "api_server"]
@@ -43,6 +43,9 @@ def api_server() -> Iterator[ApiServer]:
         server.stop()
 
 
+_LISTS = {"poddisruptionbudgets": "list budgets", "resourceslices": "list devices"}
+
+
 class _CutError(ConnectionError):
     pass
 
@@ -55,7 +58,7 @@ class _Handler(ObjectsHandler):
         query = {key: values[0] for key, values in parse_qs(url.query).items()}
         parts = url.path.split("/")
         if "sendInitialEvents" in query:
-            verb = "list budgets" if parts[-1] == "poddisruptionbudgets" else "list"
+            verb = _LISTS.get(parts[-1], "list")
             return self._act(verb, query, lambda: (200, self.held.listed(parts[-1])), self._streamed)
         if "watch" in query:
             return self.watch(parts[-1], int(query["resourceVersion"]))
@@ -63,6 +66,9 @@ class _Handler(ObjectsHandler):
             return self._act("list", query, lambda: (200, self.held.listed(parts[-1])))
         if parts[-1] == "poddisruptionbudgets":
             return self._act("list budgets", query, lambda: (200, self.held.listed(parts[-1])))
+        if url.path == "/apis/resource.k8s.io/v1":
+            served = (200, {}) if self.held.serves_claims else status(404, "not found")
+            return self._act("claims", url.path, lambda: served)
         if "leases" in parts:
             return self._act("lease", url.path, lambda: self.held.lease("GET", url.path, {}))
         return self._act("get", url.path, lambda: self.held.get(parts[4], parts[6]))

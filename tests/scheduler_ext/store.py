@@ -27,11 +27,17 @@ class Store(StoredObjects):
     the names of pods that a PodDisruptionBudget keeps."""
 
     objects: dict[str, dict[str, Json]] = field(
-        default_factory=lambda: {"pods": {}, "nodes": {}, "poddisruptionbudgets": {}}
+        default_factory=lambda: {
+            "pods": {},
+            "nodes": {},
+            "poddisruptionbudgets": {},
+            "resourceslices": {},
+        }
     )
     faults: list[Fault] = field(default_factory=list)
     calls: list[tuple[str, Any]] = field(default_factory=list)
     protected: set[str] = field(default_factory=set)
+    serves_claims: bool = False  # resource.k8s.io/v1
     users: dict[str, str] = field(default_factory=dict)  # token -> username
     # (username, verb, resource, namespace) of what is allowed; namespace "": in all
     rights: set[tuple[str, str, str, str]] = field(default_factory=set)

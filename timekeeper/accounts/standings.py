@@ -24,7 +24,9 @@ from timekeeper.core.wire import (
 # Readers use ``generated`` as our clock, so an unchanged document is renewed this often.
 _RENEWED_INTERVAL_MS = 300_000
 _MAX_BYTES_A_SECOND = 256 * 1024
-_NUMBERS = ("ratio", "remaining", "groupDecides")  # they change with charges, and with reservations
+# they change with charges, with reservations, and with each claim
+_NUMBERS = ("ratio", "remaining", "groupDecides", "heldByClaims")
+_NONE: Mapping[str, int] = {}
 _GRAIN = 1000  # `remaining` is published again when it has changed by 1/1000 of the grant
 
 
@@ -46,6 +48,7 @@ class _EncodedEntry:
     statement: Statement
     is_queued: bool
     protected: ProtectedPods | None
+    claims_milli: int
     body: bytes
     text_digest: bytes
     numbers: bytes
@@ -64,17 +67,18 @@ class EntryCache:
         statements: Mapping[str, Statement],
         queued: Set[str],
         protected: Mapping[str, ProtectedPods],
+        claims: Mapping[str, int] = _NONE,
     ) -> list[_EncodedEntry]:
-        """``queued``: namespaces whose pods wait for their budget."""
+        """``queued``: namespaces whose pods wait for their budget; ``claims``: as `publish` has it."""
         if self._settings != settings or len(self._entries) > 2 * len(statements) + 100:
             self._settings, self._entries = settings, {}
         entries = self._entries
         for name, each in statements.items():
             known, is_queued = entries.get(name), name in queued
-            pods = protected.get(name)
+            pods, milli = protected.get(name), claims.get(name, 0)
             is_same = known is not None and known.statement is each and known.is_queued == is_queued
-            if known is None or not is_same or known.protected != pods:
-                entries[name] = _encoded(name, each, settings, is_queued, pods)
+            if known is None or not is_same or (known.protected, known.claims_milli) != (pods, milli):
+                entries[name] = _encoded(name, each, settings, is_queued, pods, milli)
         return [entries[name] for name in statements]
 
 
@@ -89,17 +93,19 @@ def publish(
     queued: Set[str] = frozenset(),
     room: CardHost | None = None,
     protected: Mapping[str, ProtectedPods] | None = None,
+    claims: Mapping[str, int] = _NONE,
 ) -> StandingsDocument:
     """The document now. Returns the last one, byte for byte, if no reader would act differently on a new one.
 
     If only numbers changed in a large document, it waits for its turn: at most a quarter of a megabyte is
     written per second. ``entries``: the cache of the last call, if kept. ``queued``: namespaces whose pods
     wait for their budget. ``room``: CPU and memory for each card; None where it is not known. ``protected``:
-    namespace -> its protected pods, where its entry has ``protect``.
+    namespace -> its protected pods, where its entry has ``protect``; ``claims``: namespace -> what its device
+    claims hold of GPUs, in milli-GPU.
     """
     cache = entries or EntryCache()
     stated = {"": default, **dict(sorted(namespaces.items()))}
-    first, *others = cache.encoded(settings, stated, queued, protected or {})
+    first, *others = cache.encoded(settings, stated, queued, protected or {}, claims)
     shown = _bytes(_settings(settings, classes, room))
     era = str(now_ms // _RENEWED_INTERVAL_MS).encode()
     text_digest = _digest([shown, era, *(each.text_digest for each in (first, *others))])
@@ -140,12 +146,19 @@ def _hold(statement: Statement, is_queued: bool) -> HeldFor:
 
 
 def _encoded(
-    name: str, statement: Statement, settings: BudgetSettings, is_queued: bool, pods: ProtectedPods | None
+    name: str,
+    statement: Statement,
+    settings: BudgetSettings,
+    is_queued: bool,
+    pods: ProtectedPods | None,
+    claims_milli: int,
 ) -> _EncodedEntry:
     """The entry with its key, as it appears in the document."""
     entry = _entry(statement, settings)
     if hold := _hold(statement, is_queued):
         entry["hold"] = hold
+    if claims_milli and ("caps" in entry or "groupCaps" in entry):
+        entry["heldByClaims"] = claims_milli
     left = None
     if pods is not None:
         entry["protect"], left = _protect(pods, statement)
@@ -154,7 +167,9 @@ def _encoded(
     if pods is not None:
         text_digest["protect"] = {**entry["protect"], "left": 0}
     numbers = [entry["ratio"], entry.get("groupDecides"), _grains(statement.deciding.balance), left]
-    return _EncodedEntry(statement, is_queued, pods, body, _bytes([name, text_digest]), _bytes(numbers))
+    numbers.append(entry.get("heldByClaims"))
+    text = _bytes([name, text_digest])
+    return _EncodedEntry(statement, is_queued, pods, claims_milli, body, text, _bytes(numbers))
 
 
 def _protect(pods: ProtectedPods, statement: Statement) -> tuple[ProtectWire, int]:
@@ -192,6 +207,8 @@ def _settings(
     }
     if settings.drivers:
         shown["drivers"] = {each.driver: each.has_gpus for each in settings.drivers}
+    if some := {each.driver: [one.text for one in each.where] for each in settings.drivers if each.where}:
+        shown["gpuDevices"] = some
     if settings.charge_by == DOMINANT_HOST:
         shown["chargeBy"] = "dominant-host"
     if room is not None:

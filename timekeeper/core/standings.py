@@ -11,7 +11,8 @@ from json import JSONDecodeError
 from typing import Generic, Self, TypeVar, get_args
 
 from timekeeper.core.budgets.policy import group_key
-from timekeeper.core.json_values import Json
+from timekeeper.core.claims.drivers import DeviceComparison, DriverRule, read_comparison
+from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.request.host import CardHost
 from timekeeper.core.wire import StandingWord
 
@@ -142,12 +143,35 @@ def caps(entry: Json) -> Caps:
     return Caps(_cap(entry.get("caps")), group, _cap(entry.get("groupCaps")))
 
 
+def held_by_claims(entry: Json) -> int:
+    """What the namespace's device claims hold of GPUs, in milli-GPU; 0 in the document of a release that does
+    not say it."""
+    return max(0, whole_number(entry.get("heldByClaims", 0)))
+
+
 def card_host(settings: Json) -> CardHost | None:
     """How much CPU and memory there is for each card; None where the document does not say it."""
     raw = settings.get("host")
     if raw is None:
         return None
     return CardHost(*(whole_number(raw.get(name)) for name in ("cpuMilli", "memoryBytes", "leastCardMib")))
+
+
+def driver_rules(settings: Json) -> tuple[DriverRule, ...]:
+    """Which devices of the drivers that an administrator has named are GPUs; none in the document of a
+    release that does not know them."""
+    some = mapping(settings.get("gpuDevices"))
+    return tuple(
+        DriverRule(driver, has_gpus is True, tuple(map(_comparison, some.get(driver, ()))))
+        for driver, has_gpus in mapping(settings.get("drivers")).items()
+    )
+
+
+def _comparison(raw: object) -> DeviceComparison:
+    found = read_comparison(raw) if isinstance(raw, str) else None
+    if found is None:
+        raise UndecodableStandingsError("standings: not a comparison of devices")
+    return found
 
 
 def _cap(raw: Json | None) -> Cap:

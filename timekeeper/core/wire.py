@@ -196,6 +196,8 @@ class StandingSettings(TypedDict):
     unknownAccelerators: UnknownAccelerators
     # driver -> whether its devices are GPUs, of those that an administrator has named; absent: none
     drivers: NotRequired[dict[str, bool]]
+    # driver -> comparisons of `claims.drivers` that its GPUs meet, of those that have some; absent: none has
+    gpuDevices: NotRequired[dict[str, list[str]]]
     chargeBy: NotRequired[Literal["dominant-host"]]  # Bindings record what a pod requests of its node
     host: NotRequired[HostWire]  # absent: no node with cards is known
 
@@ -256,6 +258,8 @@ class StandingEntry(TypedDict):
     hostShare: NotRequired[int]  # its own `host.timesMilli`; absent: the cluster's
     caps: NotRequired[CapsWire]  # of the namespace's own budget; absent: it has none
     groupCaps: NotRequired[CapsWire]  # of its group's budget; absent: it has none
+    # what its device claims hold of GPUs, in milli-GPU, unweighted, where it has a cap; absent: nothing
+    heldByClaims: NotRequired[int]
     protect: NotRequired[ProtectWire]  # absent: it protects none
 
 

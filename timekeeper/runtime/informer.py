@@ -20,10 +20,14 @@ from timekeeper.core.kube.reflector import (
     WatchOpened,
     reflect,
 )
-from timekeeper.runtime.api_server import WATCH_S, Api
+from timekeeper.runtime.api_server import WATCH_S, Api, Reply, is_served
 from timekeeper.runtime.clock import now_ms
 
 V = TypeVar("V")
+
+AGAIN_MS = 300_000  # between two looks for an API that is not served
+_SOON_MS = 2_000  # after one that failed
+_ANSWER_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,3 +104,25 @@ def inform(
                 yield event
             case _:
                 yield NothingChanged(clock())
+
+
+def await_served(
+    call: Callable[..., Reply],
+    path: str,
+    wait_ms: Callable[[int], None],
+    failed: Callable[[str], None] = lambda _sentence: None,
+    absent: Callable[[], None] = lambda: None,
+    again_ms: int = AGAIN_MS,
+) -> None:
+    """Returns once the API server serves the API at ``path``. ``failed`` is called with a sentence for each
+    answer that does not say whether it does; ``absent`` for each that says that it does not."""
+    while True:
+        reply = call("GET", path, timeout_s=_ANSWER_S)
+        served = is_served(reply)
+        if served:
+            return
+        if served is None:
+            failed(reply.message)
+        else:
+            absent()
+        wait_ms(_SOON_MS if served is None else again_ms)

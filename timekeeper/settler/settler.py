@@ -260,11 +260,7 @@ class Settler:
         names = capped_namespaces(waits.held.values(), cluster.namespaces, history, now_ms)
         scheduler = history.settings(now_ms).scheduler_name
         found = cards_held(cluster.pods.values(), names, scheduler, cluster.cards, waits.most_milli)
-        for uid in self.ledger.running_claims.values():
-            session = self.ledger.sessions[uid]
-            if session.namespace in found:
-                found[session.namespace] += session.requested_milli
-        return found
+        return {name: milli + self.ledger.claims_milli.get(name, 0) for name, milli in found.items()}
 
     def _write_waiting(self, missing: tuple[str, ...]) -> bool:
         """Until every source has been listed once, write only the pulse: an absent object proves nothing

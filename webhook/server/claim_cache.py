@@ -28,14 +28,12 @@ from timekeeper.core.request.device_classes import (
     read_class,
     read_settings,
 )
-from timekeeper.runtime.api_server import Api, is_served
-from timekeeper.runtime.informer import ValueChanged, ValuesListed, inform
+from timekeeper.runtime.api_server import Api
+from timekeeper.runtime.informer import ValueChanged, ValuesListed, await_served, inform
 from timekeeper.runtime.log import Log
 
 GROUP = "/apis/resource.k8s.io/v1"
-_LOOK_S = 60.0  # between two looks for a group that is not served
-_AGAIN_S = 2.0  # after an answer that says neither
-_CALL_S = 10.0
+_LOOK_MS = 60_000  # between two looks for a group that is not served
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -68,11 +66,10 @@ class ClaimCache:
         self._ended.set()
 
     def _begin(self, api: Api) -> None:
-        while (served := is_served(api.call("GET", GROUP, timeout_s=_CALL_S))) is not True:
-            if served is False:
-                self.known.is_served = False
-            if self._ended.wait(_AGAIN_S if served is None else _LOOK_S):
-                return
+        def absent() -> None:
+            self.known.is_served = False
+
+        await_served(api.call, GROUP, self._wait_ms, absent=absent, again_ms=_LOOK_MS)
         self.known.is_served = True
         one = f"/api/v1/namespaces/{NAMESPACE}/configmaps?fieldSelector=metadata.name%3D{CONFIG_MAP}"
         self._follow("class-settings", one, _settings, self._settings, self._set)

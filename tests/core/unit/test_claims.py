@@ -322,6 +322,16 @@ def test_other_texts_are_no_comparison(text: str) -> None:
     assert read_comparison(text) is None
 
 
+@pytest.mark.parametrize(
+    "text", ["kind = train|infer", "capacity.memory >= 16Gi", "other.example.com/zone != a"]
+)
+def test_the_text_of_a_comparison_is_read_as_the_same(text: str) -> None:
+    comparison = read_comparison(text)
+
+    assert comparison is not None
+    assert comparison.text == text
+
+
 def test_a_rule_of_an_administrator_replaces_the_one_that_is_built_in() -> None:
     rules = rules_of((DriverRule(NVIDIA, where=(DeviceComparison("type", "=", ("gpu",)),)),))
 

@@ -129,6 +129,7 @@ NEEDED: dict[str, Reasons] = {
     "bursar-scheduler": {
         "who sits where": followed("pods"),
         "cards": followed("nodes"),
+        "which nodes' GPUs drivers give out by claims": followed("resourceslices", "resource.k8s.io"),
         "to find out what became of a Binding": {Right("get", "pods")},
         "to bind": {Right("create", "pods/binding")},
         "to wake a waiting pod, and to hold cards for it": {Right("patch", "pods/status")},

@@ -137,6 +137,20 @@ def test_a_raised_cap_wakes_a_pod_though_no_card_was_freed(world: World) -> None
     eventually(lambda: world.woken() == ["uid-p"])
 
 
+def test_what_claims_hold_counts_and_a_release_of_a_claim_wakes_a_pod(world: World) -> None:
+    world.say(caps={"total": 1_000, "pod": None}, heldByClaims=500)
+    assert world.filter(waits("p"))["FailedAndUnresolvableNodes"] == {"n0": FULL}
+    assert world.bind("p") == FULL
+    old = {"validUntil": 1_750_000_000_000}  # its standing is UNKNOWN, and what counts toward the cap stays
+    world.say(caps={"total": 1_000, "pod": None}, heldByClaims=500, **old)
+    assert world.filter(waits("p"))["FailedAndUnresolvableNodes"] == {"n0": FULL}
+
+    world.say(caps={"total": 1_000, "pod": None}, heldByClaims=400)
+
+    eventually(lambda: world.woken() == ["uid-p"])
+    assert world.bind("p") == ""
+
+
 def test_a_groups_cap_counts_the_pods_of_all_its_namespaces(world: World) -> None:
     world.say(group="lab", groupCaps={"total": 1_000, "pod": 700})
     assert world.filter(waits("a"))["NodeNames"] == ["n0"]

@@ -244,7 +244,7 @@ def test_a_pod_without_a_gpu_gets_the_nodes_that_were_sent_and_a_malformed_one_n
 
 
 def test_before_the_books_are_complete_there_are_no_nodes(world: Running) -> None:
-    world.extender.cache._listed.clear()
+    world.extender.cache._missing.add("nodes")
 
     assert ask(world, percent(80, "waiting", **WAITING), n=meta("c")) == {}
 

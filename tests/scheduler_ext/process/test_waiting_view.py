@@ -183,6 +183,7 @@ SAID = {
         for each in (CardSet(2, 32), CardSet(2, 8), CardSet(2, pair=1))
     ],
     "closed": [refusal.closed(word) for word in CLOSED],
+    "by_claims": [refusal.by_claims(["gpu.nvidia.com"])],
     "malformed": [refusal.malformed("no room for it here")],
     "another_family": [refusal.another_family(HALF, read_node(raw)) for raw in (node(), WHOLE_CARDS_ONLY)],
     "no_usable_card": [refusal.no_usable_card([])],
@@ -207,6 +208,7 @@ KIND_OF = {
     "never_near": "constraint",
     "no_such_sets": "constraint",
     "closed": "closed",
+    "by_claims": "closed",
     "malformed": "malformed",
     "another_family": "family",
     "no_usable_card": "unhealthy",

@@ -151,6 +151,47 @@ def test_the_caps_of_namespace_and_group_and_of_a_pod_are_refused_by_their_names
     assert sentence(Caps(Cap(0), "lab", Cap(0))) == "above the cap of namespace team-a (maxGPUs: 0)"
 
 
+@pytest.mark.parametrize(
+    ("own_milli", "others_milli", "refused"),
+    [
+        (400, 0, ""),
+        (401, 0, "above the cap of namespace team-a (maxGPUs: 1.5)"),
+        (0, 900, ""),
+        (0, 901, "above the cap of group lab (maxGPUs: 2)"),
+    ],
+)
+def test_what_claims_hold_counts_with_the_cards(own_milli: int, others_milli: int, refused: str) -> None:
+    raws = [on(percent(50, "own"), "a", "a-GPU-0")]
+    snapshot, pod = rebuilt([node("a", *FOUR)], raws), read(percent(60, "p"))
+    group = Caps(group="lab", of_group=Cap(2_000))
+    listed = {
+        "team-a": NamespaceStanding("IN_BUDGET", caps=replace(group, own=Cap(1_500)), claims_milli=own_milli),
+        "team-b": NamespaceStanding("IN_BUDGET", caps=group, claims_milli=others_milli),
+        "team-c": NamespaceStanding("IN_BUDGET", caps=Caps(Cap(5_000)), claims_milli=5_000),
+    }
+    known = NamespaceStandings(listed)
+    caps = CapChecks(lambda: known)
+
+    found = caps.refusal(pod, snapshot)
+    again = caps.refusal(pod, snapshot)
+
+    assert ("" if found is None else found.sentence) == refused
+    assert again == found
+    figures, _ = caps.tightest(pod, snapshot)
+    most = max(500 + own_milli - 1_500, 500 + own_milli + others_milli - 2_000)
+    assert figures["heldByOthersMilli"] - figures["capMilli"] == most
+
+
+def test_when_claims_change_the_sums_of_groups_do() -> None:
+    group, sums, held = Caps(group="lab", of_group=Cap(2_000)), GroupSums(), rebuilt([], []).held
+    found = []
+    for milli in (0, 700, 0):
+        listed = {"team-a": NamespaceStanding("IN_BUDGET", caps=group, claims_milli=milli)}
+        found.append(sums.of("lab", held, NamespaceStandings(listed)))
+
+    assert found == [0, 700, 0]
+
+
 def test_a_budget_in_observe_mode_caps_nothing_and_says_what_it_would() -> None:
     snapshot = rebuilt([node("a", *FOUR)], [on(percent(50, "own"), "a", "a-GPU-1")])
     observing = NamespaceStanding("UNLIMITED", watched="IN_BUDGET", caps=Caps(Cap(500)))

@@ -9,8 +9,8 @@ from scheduler_ext.reports.closed_nodes import closures, culprits
 from scheduler_ext.scoring.policy import BUILT
 from scheduler_ext.snapshot.node_info import NodeInfo
 from tests.scheduler_ext.reserving import NOW_MS, held
-from tests.scheduler_ext.worlds import Json, bound, cards_of, rebuilt, request_of
-from tests.worlds import of_resources, pod
+from tests.scheduler_ext.worlds import Json, bound, cards_of, node, rebuilt, request_of
+from tests.worlds import card, of_resources, pod
 
 CORE = "nano-gpu.io/gpu-core"
 NODE: Json = {
@@ -91,3 +91,37 @@ def test_a_card_that_two_schedulers_gave_out_closes_the_node_until_one_pod_has_e
     assert rebuilt([NODE], [theirs]).node("n").closed == ""
     beside = rebuilt([NODE], [ours(60, "card0"), theirs])
     assert beside.node("n").closed == ""
+
+
+GPU = "nvidia.com/gpu"
+
+
+def by_claim(name: str = "resourceClaimName") -> Json:
+    """A bound pod with a whole GPU, for whose extended resource kube-scheduler has made a claim."""
+    raw = pod(of_resources({GPU: "1"}, "main"))
+    raw["metadata"] |= {"name": "theirs", "uid": "uid-theirs"}
+    return bound(raw, "n", None, extendedResourceClaimStatus={name: "theirs-extended-resources-x"})
+
+
+@pytest.mark.parametrize(
+    ("raw", "gpus", "held_milli"),
+    [
+        (by_claim(), "0", None),  # the timekeeper counts the claim
+        (by_claim(), "4", 1_000),  # kube-scheduler bound it without the claim
+        (by_claim("another"), "0", 1_000),
+    ],
+)
+def test_a_pod_that_a_claim_serves_holds_no_cards_of_its_own(
+    raw: Json, gpus: str, held_milli: int | None
+) -> None:
+    status = {"capacity": {GPU: gpus}, "allocatable": {GPU: gpus}}
+    snapshot = rebuilt([{"metadata": {"name": "n"}, "status": status}], [raw])
+
+    assert snapshot.held.get("team-a") == held_milli
+
+
+@pytest.mark.parametrize(("raw", "closed"), [(by_claim(), ""), (by_claim("another"), "unplaced")])
+def test_a_pod_that_a_claim_serves_does_not_close_the_node(raw: Json, closed: str) -> None:
+    there = node("n", card(0), capacity={"bursar.dev/gpu-percent": "100", "bursar.dev/gpu-memory": "16000"})
+
+    assert rebuilt([there], [raw]).node("n").closed == closed

@@ -97,6 +97,26 @@ def test_the_balance_falls_while_a_claim_is_held(town: Town) -> None:
     assert town.standing() == "OVER_BUDGET"
 
 
+def test_a_cap_counts_a_claim_from_the_tick_that_sees_it_until_the_one_that_sees_its_end(town: Town) -> None:
+    def says() -> int | None:
+        found: int | None = town.get("/v1/standings").get_json()["namespaces"]["team-a"].get("heldByClaims")
+        return found
+
+    entry = ("configmaps", budgets(team_a="gpuHours: 1\nmaxGPUs: 4"))
+    town.begin(SLICE, (CLAIMS, device_claim()), entry)
+    assert says() is None
+
+    town.change(CLAIMS, held(allocated(), allocated("gpu-1"), at_ms=T0))
+    assert says() == 2_000
+    town.restart()
+    assert says() == 2_000
+    town.change(CLAIMS, device_claim())
+    assert says() is None
+
+    town.change(CLAIMS, held(allocated(adminAccess=True), at_ms=T0 + MINUTE))
+    assert says() is None
+
+
 def test_a_session_shows_the_claim_its_devices_and_its_pods(holding: Town) -> None:
     shown = rows(holding)[0]
 

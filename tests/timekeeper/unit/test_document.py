@@ -4,11 +4,15 @@ them than the database can bear."""
 import json
 import random
 
+import pytest
+
 from tests.timekeeper.worlds import GPU, SECOND, T0
 from timekeeper.accounts.balance import BalanceFigures, Statement, statement, untouched
 from timekeeper.accounts.budget_history import BudgetEntry, History, history_of
 from timekeeper.accounts.standings import EntryCache, StandingsDocument, publish
 from timekeeper.core.budgets.policy import BudgetSettings
+from timekeeper.core.claims.drivers import DeviceComparison, DriverRule
+from timekeeper.core.standings import UndecodableStandingsError, driver_rules, held_by_claims
 
 CLASSES = {"gpu-default-priority": (0, "PreemptLowerPriority")}
 
@@ -126,3 +130,63 @@ def test_caps_of_namespace_and_group_are_published_where_they_are_set() -> None:
     )
     assert {"caps", "groupCaps"}.isdisjoint(b)
     assert document["default"]["caps"] == {"total": 0, "pod": None}
+
+
+RULES = (
+    DriverRule("train.example.com", where=(DeviceComparison("kind", "=", ("train", "infer")),)),
+    DriverRule("gpu.example.com"),
+    DriverRule("nic.example.com", has_gpus=False),
+)
+
+
+def test_which_devices_are_gpus_is_published_and_read_as_the_same() -> None:
+    document = publish(BudgetSettings(drivers=RULES), CLASSES, untouched(history(0), T0, {}), {}, T0, None)
+
+    assert set(driver_rules(json.loads(document.body)["settings"])) == set(RULES)
+
+
+def test_an_older_document_has_no_rules_of_drivers_or_says_only_which_have_gpus() -> None:
+    assert driver_rules({}) == ()
+    assert driver_rules({"drivers": {"gpu.example.com": True}}) == (DriverRule("gpu.example.com"),)
+
+
+@pytest.mark.parametrize("comparison", [7, None, "kind"])
+def test_rules_that_cannot_be_read_are_no_table(comparison: object) -> None:
+    with pytest.raises(UndecodableStandingsError):
+        driver_rules({"drivers": {"a": True}, "gpuDevices": {"a": [comparison]}})
+
+
+def test_what_claims_hold_is_published_where_a_cap_counts_it() -> None:
+    known = history_of(
+        [
+            BudgetEntry("team-a", "gpuHours: 1\nmaxGPUs: 2", 0),
+            BudgetEntry("team-b", "gpuHours: 1\ngroup: lab", 0),
+            BudgetEntry("team-c", "gpuHours: 1", 0),
+            BudgetEntry("_group.lab", "gpuHours: unlimited\nmaxGPUs: 4", 0),
+        ]
+    )
+    lab = statement(known, "_group.lab", BalanceFigures(), T0)
+    told = {name: spent(known, name, 0) for name in ("team-a", "team-c")}
+    told["team-b"] = statement(known, "team-b", BalanceFigures(), T0, lab)
+    default, entries = untouched(known, T0, {}), EntryCache()
+    claims = {"team-a": 1_500, "team-b": 250, "team-c": 1_000}
+
+    first = publish(BudgetSettings(), CLASSES, default, told, T0, None, entries, claims=claims)
+    same = publish(BudgetSettings(), CLASSES, default, told, T0, first, entries, claims=dict(claims))
+    second = publish(BudgetSettings(), CLASSES, default, told, T0, first, entries, claims={"team-b": 250})
+
+    found = json.loads(first.body)["namespaces"]
+    assert {name: held_by_claims(each) for name, each in found.items()} == {
+        "team-a": 1_500,
+        "team-b": 250,
+        "team-c": 0,
+    }
+    assert same is first
+    assert "heldByClaims" not in json.loads(second.body)["namespaces"]["team-a"]
+    assert second.text_digest == first.text_digest  # of a large document, numbers wait
+
+
+def test_an_older_document_says_nothing_of_claims_and_a_wrong_one_is_no_table() -> None:
+    assert held_by_claims({}) == 0
+    with pytest.raises(UndecodableStandingsError):
+        held_by_claims({"heldByClaims": "1"})

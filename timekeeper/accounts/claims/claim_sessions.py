@@ -31,6 +31,11 @@ def consumers_of(session: Session) -> tuple[str, ...]:
     return () if session.is_over or not session.requested_milli else tuple(session.consumers.split())
 
 
+def held_by_claim(session: Session) -> int:
+    """What the claim holds of GPUs, in milli-GPU, unweighted; 0 once the session is over."""
+    return 0 if session.is_over else session.requested_milli
+
+
 def session_uids(claim: DeviceClaim, begin_ms: int) -> tuple[str, ...]:
     """The UIDs that the session of this claim's allocation may have; the first free one is its own.
     ``begin_ms``: when it began."""

@@ -30,6 +30,11 @@ class DeviceComparison:
     operator: str
     values: tuple[str, ...]
 
+    @property
+    def text(self) -> str:
+        """As `read_comparison` reads it."""
+        return f"{self.name} {self.operator} {'|'.join(self.values)}"
+
     def holds(self, device: PublishedDevice) -> bool:
         """An attribute that the device lacks equals nothing."""
         if self.name.startswith(CAPACITY):

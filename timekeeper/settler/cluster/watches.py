@@ -25,7 +25,8 @@ from timekeeper.core.request.host import NO_HOST, allocatable
 from timekeeper.core.request.inventory import charged_cards
 from timekeeper.core.request.node_parts import card_parts, contradiction
 from timekeeper.core.values import Card
-from timekeeper.runtime.api_server import Api, Reply, is_served
+from timekeeper.runtime import informer
+from timekeeper.runtime.api_server import Api, Reply
 from timekeeper.runtime.informer import InformerEvent, ValueChanged, ValuesListed, inform
 from timekeeper.settler.cluster.cluster_state import (
     BudgetConfigMap,
@@ -98,9 +99,6 @@ def sources(
 
 _CLASSES = "/apis/scheduling.k8s.io/v1"
 _RESOURCES = "/apis/resource.k8s.io/v1"
-_AGAIN_MS = 300_000  # between two looks for an API that is not served
-_SOON_MS = 2_000  # after one that failed
-_ANSWER_S = 15.0
 
 
 def start_watching(
@@ -137,15 +135,12 @@ def await_served(
     failed: Callable[[str, str], None],
 ) -> None:
     """Until the API server serves the API of the source. Where it does not, nothing is reported."""
-    while True:
-        reply = call("GET", source.served, timeout_s=_ANSWER_S)
-        served = is_served(reply)
-        if served:
-            return
-        if served is None:
-            failed(source.name, reply.message)
-            updates.put(WatchUpdate(source.name, clock(), StreamFailed(reply.message)))
-        wait_ms(_SOON_MS if served is None else _AGAIN_MS)
+
+    def unclear(sentence: str) -> None:
+        failed(source.name, sentence)
+        updates.put(WatchUpdate(source.name, clock(), StreamFailed(sentence)))
+
+    informer.await_served(call, source.served, wait_ms, unclear)
 
 
 def follow_source(

@@ -101,7 +101,8 @@ def decide(cluster: ClusterState, ledger: LedgerState, tick: TickInputs) -> Tick
     )
     postings = TickPostings({**session_changes.sessions, **settled.settled}, settled.by_namespace())
     protected = protected_pods(cluster, ledger, history, postings, tick.stored, now_ms)
-    published = _published(cluster, ledger, tick, cache, protected)
+    claims = ledger.claims_with(session_changes.sessions)
+    published = _published(cluster, ledger, tick, cache, protected, claims)
     changes = _changes(ledger, tick, session_changes, settled, grants, published)
     new_nodes = frozenset(watermarks.keys() - ledger.watermarks.keys())
     changes = replace(
@@ -163,9 +164,10 @@ def _published(
     tick: TickInputs,
     cache: StatementCache,
     protected: Mapping[str, ProtectedPods],
+    claims: Mapping[str, int],
 ) -> StandingsDocument | None:
     """The standings document. It is recomputed if a statement, an entry or a priority class changed, and
-    every second."""
+    every second. A claim that changes changes a statement."""
     now_ms, settings = tick.now_ms, tick.history.settings(tick.now_ms)
     queued = ledger.unbound_pods.queued
     is_same = (
@@ -190,6 +192,7 @@ def _published(
         queued,
         cluster.card_host(),
         protected,
+        claims,
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from timekeeper.accounts.balance import UnsettledSession
 from timekeeper.accounts.budget_history import GROUP, History, history_of
 from timekeeper.accounts.changes import NEVER, Changes, Pulse
-from timekeeper.accounts.claims.claim_sessions import claim_uid, consumers_of
+from timekeeper.accounts.claims.claim_sessions import claim_uid, consumers_of, held_by_claim
 from timekeeper.accounts.grants import GrantSums
 from timekeeper.accounts.held.declared import (
     DeclaredReservation,
@@ -131,6 +131,8 @@ class LedgerState:
     reserved: dict[str, set[str]] = field(default_factory=dict)
     # UID of a claim -> UID of its session whose end is not known
     running_claims: dict[str, str] = field(default_factory=dict)
+    # namespace -> what its claims hold of GPUs, in milli-GPU, unweighted
+    claims_milli: dict[str, int] = field(default_factory=dict)
     # UID of a pod -> UIDs of the running sessions of claims on GPUs that it uses
     claim_users: dict[str, tuple[str, ...]] = field(default_factory=dict)
     # UIDs of sessions of claims that the database has, of those that changed
@@ -216,6 +218,7 @@ class LedgerState:
     def _index(self, session: Session, before: Session | None = None) -> None:
         if session.is_claim:
             self._index_users(session, before)
+            count_claims(self.claims_milli, [(before, session)])
             uid = claim_uid(session.uid)
             if not session.is_over:
                 self.running_claims[uid] = session.uid
@@ -223,6 +226,15 @@ class LedgerState:
                 del self.running_claims[uid]
             return
         self._index_reserved(session)
+
+    def claims_with(self, sessions: Mapping[str, Session]) -> Mapping[str, int]:
+        """`claims_milli` once these sessions are written; the same object if none of them is of a claim."""
+        changed = [(self.session(uid), each) for uid, each in sessions.items() if each.is_claim]
+        if not changed:
+            return self.claims_milli
+        found = dict(self.claims_milli)
+        count_claims(found, changed)
+        return found
 
     def _index_users(self, session: Session, before: Session | None) -> None:
         was, now = (consumers_of(each) if each else () for each in (before, session))
@@ -246,6 +258,17 @@ class LedgerState:
         self.reserved.get(uid, set()).discard(session.uid)
         if not self.reserved.get(uid):
             self.reserved.pop(uid, None)
+
+
+def count_claims(totals: dict[str, int], changed: Iterable[tuple[Session | None, Session]]) -> None:
+    """Count these changes of sessions of claims, each with the session before it, into what claims hold."""
+    for before, session in changed:
+        more = held_by_claim(session) - (held_by_claim(before) if before else 0)
+        left = totals.get(session.namespace, 0) + more
+        if left:
+            totals[session.namespace] = left
+        else:
+            totals.pop(session.namespace, None)
 
 
 def read_ledger_state(store: Store, only_meter: bool = False) -> LedgerState:
