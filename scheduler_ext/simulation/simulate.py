@@ -13,7 +13,8 @@ from scheduler_ext.fit import refusal
 from scheduler_ext.fit.caps import CapChecks
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
-from scheduler_ext.gangs.plan import GangPlan, PlanInput, lack_text, plan
+from scheduler_ext.gangs.plan import GangPlan, lack_text, plan
+from scheduler_ext.gangs.rooms import PlanInput
 from scheduler_ext.model.node import host_share
 from scheduler_ext.model.pdb import PDBs
 from scheduler_ext.model.pod import Pod
