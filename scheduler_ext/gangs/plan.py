@@ -12,15 +12,19 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from scheduler_ext.fit.caps import CapChecks
+from scheduler_ext.gangs.cpu_members import cpu_members_of, without_room
 from scheduler_ext.gangs.domains import Domain, called, domains_of, label_value
 from scheduler_ext.gangs.rooms import PlanInput, Rooms, placed_on, shape_of
 from scheduler_ext.model.pod import Pod
+from scheduler_ext.snapshot.node_info import NodeInfo
 from scheduler_ext.snapshot.snapshot import assume, unreserve
 from timekeeper.core.gangs import Gang
 from timekeeper.core.request.held import least_milli
 from timekeeper.core.values import Placement
+from timekeeper.core.violation import first_of
 
 TRIES = 8  # domains in which a whole gang is placed, to find the best
+MAX_NAMED = 3  # members without GPUs, in a sentence
 INNER_TRIES = 2  # the same, of the preferred topology within each domain of the required one
 
 
@@ -39,7 +43,8 @@ class GangPlan:
     last one's reason, for people; ``is_late``: the time was over before all nodes were looked at. ``near``:
     the domain of a required topology, or of a preferred one the domains. ``least``: no plan for these members
     has fewer nodes, 0 if that is not known; ``untried``: how many domains might take more, or need fewer
-    nodes."""
+    nodes. ``no_room``: names of members without GPUs for which no node has the CPU and memory beside these;
+    the gang does not start then."""
 
     members: tuple[PlannedMember, ...]
     left: tuple[Pod, ...] = ()
@@ -48,6 +53,11 @@ class GangPlan:
     near: str = ""
     least: int = 0
     untried: int = 0
+    no_room: tuple[str, ...] = ()
+
+    def suffices(self, needed: int) -> bool:
+        """Whether the gang can start with it, which needs this number of members with cards."""
+        return len(self.members) >= needed and not self.no_room
 
 
 NO_ROOM = "no node has room for more of them"
@@ -62,9 +72,20 @@ def plan(pods: Sequence[Pod], given: PlanInput, beside: Collection[str] = ()) ->
 
 def lack_text(found: GangPlan) -> str:
     """How many fit, what is missing, and why, for people."""
+    if not found.left:
+        return why_text(found)
     fit, cards = len(found.members), missing_cards(found)
     where = f" in {found.near}" if found.near else ""
-    return f"{fit} of {fit + len(found.left)} members fit{where}; {cards} cards missing; {found.why}"
+    return f"{fit} of {fit + len(found.left)} members fit{where}; {cards} cards missing; {why_text(found)}"
+
+
+def why_text(found: GangPlan) -> str:
+    """Why not all fit, for people; "" if they do."""
+    if not found.no_room:
+        return found.why
+    named = first_of(found.no_room, MAX_NAMED)
+    cpu = f"no node has the CPU and memory of {named}, of this gang, beside the members with cards"
+    return f"{found.why}; {cpu}" if found.left else cpu
 
 
 def place_text(found: GangPlan) -> str:
@@ -130,7 +151,15 @@ class _Plan:
         is_late = bool(left) and self.given.is_late()
         enough = [] if left else [each for each in domains if each.takes(self.shapes) >= len(members)]
         least = min((each.least_nodes(self.shapes) for each in enough), default=0)
-        return GangPlan(members, left, LATE if is_late else found.why, is_late, near, least, self.untried)
+        why, no_room = LATE if is_late else found.why, self._cpu_lack(found)
+        return GangPlan(members, left, why, is_late, near, least, self.untried, no_room)
+
+    def _cpu_lack(self, found: "_Attempt") -> tuple[str, ...]:
+        """Names of members without GPUs that no node has room for beside these."""
+        beside = cpu_members_of(self.shapes[0][0], self.base) if found.members else []
+        if not beside:
+            return ()
+        return without_room(beside, map(self.rooms.without_promised, found.nodes_now()))
 
     def _within(self, names: Collection[str] | None, preferred: str, tries: int) -> "_Attempt":
         """The members on these nodes, in few domains of the preferred topology. Nodes without its label take
@@ -211,6 +240,10 @@ class _Attempt:
         self.members: list[PlannedMember] = []
         self.nodes: set[str] = set()
         self.why = ""
+
+    def nodes_now(self) -> Iterable[NodeInfo]:
+        """All nodes, with the members on them."""
+        return self._snapshot.nodes.values()
 
     @property
     def left(self) -> tuple[Pod, ...]:

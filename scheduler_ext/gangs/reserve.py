@@ -12,7 +12,15 @@ from typing import Any, Literal
 import orjson
 
 from scheduler_ext.cache.cluster_cache import ClusterCache
-from scheduler_ext.gangs.plan import GangPlan, PlannedMember, lack_text, missing_cards, place_text, plan
+from scheduler_ext.gangs.plan import (
+    GangPlan,
+    PlannedMember,
+    lack_text,
+    missing_cards,
+    place_text,
+    plan,
+    why_text,
+)
 from scheduler_ext.gangs.rooms import PlanInput
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.snapshot.snapshot import Snapshot
@@ -132,11 +140,11 @@ class GangReservations:
             return {"reserved": 0, "missing": len(asked.uids) - len(pods), "why": why}
         there = (each.node for uid in asked.bound if (each := snapshot.pods.get(uid)) is not None)
         made = plan(pods, self._given(snapshot), {node for node in there if node})
-        is_short = len(made.members) < asked.needed
+        is_short = not made.suffices(asked.needed)
         self._note(pods[0], lack_text(made) if is_short else "")
         if is_short:
             lacks = {"missing": len(made.left), "cards": missing_cards(made), "near": made.near}
-            return {"reserved": 0, **lacks, "why": made.why}
+            return {"reserved": 0, **lacks, "why": why_text(made)}
         together = [(each.pod, _reservation(each, asked, since_ms)) for each in made.members]
         if not self._cache.reserve(together, snapshot):
             return None

@@ -66,7 +66,7 @@ class Rooms:
         found = {name: before[name] for name in wanted if name in before}
         for name in touched:
             if name in found:
-                room = self._room(shape, self._without_promised(now.node(name)))
+                room = self._room(shape, self.without_promised(now.node(name)))
                 if room:
                     found[name] = room
                 else:
@@ -122,13 +122,13 @@ class Rooms:
         key = pod.others, pod.node_constraints
         if key not in self._offered:
             self._offered[key] = [
-                self._without_promised(node)
+                self.without_promised(node)
                 for node in offered(pod, self.base)
                 if node.node_object is not None and node.node_object.cards and not node.closed
             ]
         return self._offered[key]
 
-    def _without_promised(self, node: NodeInfo) -> NodeInfo:
+    def without_promised(self, node: NodeInfo) -> NodeInfo:
         """The node, where reservations of pods that still wait count as kube-scheduler will count them."""
         reserved = [each for each in node.allocations.values() if each.state == "reserved"]
         for each in reserved:

@@ -173,7 +173,7 @@ def _lack_of(found: GangPlan, count: int, gang: Gang) -> str:
     start = f"gang {gang.name} starts whole"
     if count < gang.minimum:
         return f"{start}: {count} of {gang.size} members are simulated"
-    if len(found.members) < gang.minimum:
+    if not found.suffices(gang.minimum):
         return f"{start}: {lack_text(found)}"
     return ""
 

@@ -132,6 +132,13 @@ def gang_of(pod: Json) -> Gang | None:
     return Gang(marker.kind, name, size, min(minimum, size), *near)
 
 
+def group_of(pod: Json) -> str:
+    """The key that gangs of this pod's name have, whatever its size, for a pod without GPUs beside them; ""
+    without a name. Pods of one Job or StatefulSet are all alike, so its name alone makes none."""
+    marker, name = _marked(pod)
+    return f"{marker.kind}/{name}" if marker is not None and not marker.owner else ""
+
+
 def held_gang(pod: Json) -> Gang | None:
     """The gang of a pod that admission created with Bursar's gate: its members alone start together."""
     return gang_of(pod) if annotations_of(pod).get(names.HELD) in ("budget", "turn") else None

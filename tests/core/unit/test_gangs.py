@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from timekeeper.core.gangs import Gang, gang_of, gang_violations, held_gang
+from timekeeper.core.gangs import Gang, gang_of, gang_violations, group_of, held_gang
 
 Json = dict[str, Any]
 SIZE = "bursar.dev/gang-size"
@@ -144,6 +144,15 @@ def test_only_pods_that_were_created_with_the_gate_start_together(held: str) -> 
     assert held_gang(pod(None, None, gang="a", size="2", **{"bursar.dev/held": held})) == Gang(
         "bursar", "a", 2, 2
     )
+
+
+def test_a_pod_without_gpus_is_of_the_group_that_its_mark_names() -> None:
+    by = {"kind": "Job", "name": "train", "controller": True}
+    of_job = {"metadata": {"ownerReferences": [by]}}
+
+    assert group_of(pod(gang="train")) == "bursar/train"
+    assert group_of(pod({"ray.io/cluster": "a"})) == "ray/a"
+    assert (group_of(of_job), group_of(pod())) == ("", "")
 
 
 def test_a_pod_without_any_mark_is_of_no_gang() -> None:

@@ -10,7 +10,7 @@ from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.gangs.reserve import GangReservations, Written
 from scheduler_ext.gangs.rooms import PlanInput
 from scheduler_ext.model.node import read_node
-from scheduler_ext.model.pod import Pod
+from scheduler_ext.model.pod import Pod, read_any
 from scheduler_ext.model.standing import UNHEARD
 from scheduler_ext.reports.waiting_page import WaitingPods
 from scheduler_ext.scoring.policy import BINPACK
@@ -18,8 +18,8 @@ from scheduler_ext.snapshot.reservations import as_found_by
 from scheduler_ext.verbs.last_decisions import LastDecisions
 from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.reserving import held
-from tests.scheduler_ext.worlds import node, on, percent, read
-from tests.worlds import card
+from tests.scheduler_ext.worlds import asking, node, on, percent, read
+from tests.worlds import card, container
 from timekeeper.core.ledger.reservation import Reservation
 from timekeeper.runtime.clock import now_ms
 from timekeeper.runtime.http.problem_details import Problem
@@ -46,7 +46,7 @@ class Extender:
         self.cache = ClusterCache(lambda: 1_000, lambda _: None)
         nodes = nodes or [node("n", *(card(at) for at in range(cards)))]
         self.cache.nodes_listed(map(read_node, nodes))
-        self.cache.pods_listed(list(map(read, raws)))
+        self.cache.pods_listed([read_any(raw) for raw in raws])
         self.refuses: set[str] = set()
         self.written: dict[str, Reservation] = {}
         self.withdrawn: list[str] = []
@@ -138,6 +138,22 @@ def test_a_gang_that_fits_in_no_rack_is_told_of_the_best_one() -> None:
     lack = "2 of 3 members fit in rack r2; 1 cards missing; no rack has room for more of them"
     assert extender.reserve.lack(read(raws[0])) == f"gang g starts whole: {lack}"
     assert extender.ask("a", "b")["where"] == "on 1 node in rack r2"
+
+
+def test_no_card_is_reserved_while_a_launcher_has_no_room_for_its_cpu() -> None:
+    launcher = asking(container(requests={"cpu": "8"}), name="l", annotations={"bursar.dev/gang": "g"})
+    small, roomy = node("n", card(0), card(1)), node("n", card(0), card(1))
+    roomy["status"]["allocatable"] = roomy["status"]["allocatable"] | {"cpu": "8"}
+    extender = Extender(member("a"), member("b"), launcher, nodes=[small])
+
+    answer = extender.ask("a", "b")
+    assert (answer["reserved"], answer["missing"], answer["cards"]) == (0, 0, 0)
+    assert answer["why"] == (
+        "no node has the CPU and memory of l, of this gang, beside the members with cards"
+    )
+    assert extender.written == {}
+    extender.cache.node_updated(read_node(roomy))
+    assert extender.ask("a", "b")["reserved"] == 2
 
 
 def test_a_member_that_comes_later_goes_where_the_others_run() -> None:

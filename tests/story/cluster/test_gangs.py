@@ -302,6 +302,21 @@ def test_a_gang_starts_in_one_rack_and_says_what_it_lacks_there(stack: Stack) ->
     assert any("in rack r2" in each for each in place.told("train"))
 
 
+def test_a_launcher_without_room_for_its_cpu_keeps_its_gang_waiting(stack: Stack) -> None:
+    place = Place(stack, "beside", 1, 1)
+    container = {"name": "main", "image": "app", "resources": {"requests": {"cpu": "100k"}}}
+    metadata = {"name": "launcher", "annotations": {"bursar.dev/gang": "train"}}
+    stack.cp.api.call("POST", place.path, {"metadata": metadata, "spec": {"containers": [container]}})
+    place.create("a", "b", size=2)
+
+    said = "no node has the CPU and memory of launcher, of this gang"
+    stack.wait("it to say it", lambda: any(said in each for each in place.told("a")))
+    stays_unbound(place, 4)
+    stack.cp.api.call("DELETE", f"{place.path}/launcher?gracePeriodSeconds=0")
+
+    place.wait_bound("a", "b")
+
+
 def test_with_gangs_auto_a_parallel_jobs_pods_start_together_without_annotations(stack: Stack) -> None:
     set_budgets(stack, found="gpuHours: 100\ngangs: auto\n")
     place = Place(stack, "found", 1, 1)
