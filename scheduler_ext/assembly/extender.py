@@ -23,8 +23,8 @@ from scheduler_ext.controllers.evictions import hold_cards, withdraw
 from scheduler_ext.controllers.preemptor import Preemptor, PreemptorWiring, limits_of
 from scheduler_ext.controllers.requeuer import Requeuer
 from scheduler_ext.fit.caps import CapChecks
-from scheduler_ext.gangs.plan import PlanInput
 from scheduler_ext.gangs.reserve import GangReservations, Written
+from scheduler_ext.gangs.rooms import PlanInput
 from scheduler_ext.leadership.election import election_of
 from scheduler_ext.leadership.fencing import marker, toucher
 from scheduler_ext.leadership.takeover import Leadership

@@ -1,26 +1,31 @@
 """Nodes and cards for all members of a gang at once. Pure.
 
-Members of one shape are alike, and nodes are independent of each other: what a node can take of a shape does
-not depend on what others take. So the nodes that take the most members go first, and the last members go to
-the fullest node that takes all of them. Of one shape that uses the fewest nodes; several shapes go one after
-another, the largest first, to nodes of the gang before others.
+The nodes that take the most members go first, and the last members go to the fullest node that takes all of
+them. Of one shape that uses the fewest nodes; several shapes go one after another, the largest first, to
+nodes of the gang before others. Domains of a topology are chosen in the same way, and nodes within them.
+
+What a domain takes of each shape alone is known before anything is placed: so most domains are never tried.
+Of those that could be better than the best so far at most `TRIES` are.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from scheduler_ext.fit.caps import CapChecks
-from scheduler_ext.fit.fit import fit, is_picky, shape_for
-from scheduler_ext.fit.refusal import Refusal
+from scheduler_ext.gangs.cpu_members import cpu_members_of, without_room
+from scheduler_ext.gangs.domains import Domain, called, domains_of, label_value
+from scheduler_ext.gangs.rooms import PlanInput, Rooms, placed_on, shape_of
 from scheduler_ext.model.pod import Pod
-from scheduler_ext.model.standing import NamespaceStandings
-from scheduler_ext.scoring.policy import Policy
-from scheduler_ext.snapshot.allocation import allocation_of
-from scheduler_ext.snapshot.host_room import host_lack, offered
-from scheduler_ext.snapshot.node_info import NodeInfo, is_short, with_allocation
-from scheduler_ext.snapshot.snapshot import Snapshot, assume, unreserve
+from scheduler_ext.snapshot.node_info import NodeInfo
+from scheduler_ext.snapshot.snapshot import assume, unreserve
+from timekeeper.core.gangs import Gang
 from timekeeper.core.request.held import least_milli
 from timekeeper.core.values import Placement
+from timekeeper.core.violation import first_of
+
+TRIES = 8  # domains in which a whole gang is placed, to find the best
+MAX_NAMED = 3  # members without GPUs, in a sentence
+INNER_TRIES = 2  # the same, of the preferred topology within each domain of the required one
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,37 +40,61 @@ class PlannedMember:
 @dataclass(frozen=True, slots=True)
 class GangPlan:
     """``members``: those that fit together; ``left``: those that found no place beside them; ``why``: the
-    last one's reason, for people; ``is_late``: the time was over before all nodes were looked at."""
+    last one's reason, for people; ``is_late``: the time was over before all nodes were looked at. ``near``:
+    the domain of a required topology, or of a preferred one the domains. ``least``: no plan for these members
+    has fewer nodes, 0 if that is not known; ``untried``: how many domains might take more, or need fewer
+    nodes. ``no_room``: names of members without GPUs for which no node has the CPU and memory beside these;
+    the gang does not start then."""
 
     members: tuple[PlannedMember, ...]
     left: tuple[Pod, ...] = ()
     why: str = ""
     is_late: bool = False
+    near: str = ""
+    least: int = 0
+    untried: int = 0
+    no_room: tuple[str, ...] = ()
 
-
-@dataclass(frozen=True, slots=True)
-class PlanInput:
-    """Everything that a plan reads, of one moment. ``is_late``: whether its time is over."""
-
-    snapshot: Snapshot
-    standings: NamespaceStandings
-    policies: Callable[[Pod], Policy]
-    is_late: Callable[[], bool] = lambda: False
+    def suffices(self, needed: int) -> bool:
+        """Whether the gang can start with it, which needs this number of members with cards."""
+        return len(self.members) >= needed and not self.no_room
 
 
 NO_ROOM = "no node has room for more of them"
 LATE = "the time for a plan was over"
 
 
-def plan(pods: Sequence[Pod], given: PlanInput) -> GangPlan:
-    """A place for as many of the pods as fit together. Cards that are reserved for them count as free."""
-    return _Plan(pods, given).made()
+def plan(pods: Sequence[Pod], given: PlanInput, beside: Collection[str] = ()) -> GangPlan:
+    """A place for as many of the pods as fit together. Cards that are reserved for them count as free.
+    ``beside``: the nodes of other members, which run."""
+    return _Plan(pods, given, beside).made()
 
 
 def lack_text(found: GangPlan) -> str:
     """How many fit, what is missing, and why, for people."""
+    if not found.left:
+        return why_text(found)
     fit, cards = len(found.members), missing_cards(found)
-    return f"{fit} of {fit + len(found.left)} members fit; {cards} cards missing; {found.why}"
+    where = f" in {found.near}" if found.near else ""
+    return f"{fit} of {fit + len(found.left)} members fit{where}; {cards} cards missing; {why_text(found)}"
+
+
+def why_text(found: GangPlan) -> str:
+    """Why not all fit, for people; "" if they do."""
+    if not found.no_room:
+        return found.why
+    named = first_of(found.no_room, MAX_NAMED)
+    cpu = f"no node has the CPU and memory of {named}, of this gang, beside the members with cards"
+    return f"{found.why}; {cpu}" if found.left else cpu
+
+
+def place_text(found: GangPlan) -> str:
+    """On how many nodes they are, where, and how much better a plan could be, for people."""
+    nodes = len({each.node for each in found.members})
+    where = f" in {found.near}" if found.near else ""
+    least = f" (at least {found.least})" if 0 < found.least < nodes else ""
+    tried = f"; {found.untried} others were not tried" if found.untried else ""
+    return f"on {nodes} {'node' if nodes == 1 else 'nodes'}{least}{where}{tried}"
 
 
 def missing_cards(found: GangPlan) -> int:
@@ -75,135 +104,231 @@ def missing_cards(found: GangPlan) -> int:
 
 
 class _Plan:
-    def __init__(self, pods: Sequence[Pod], given: PlanInput) -> None:
-        self._given, self._caps = given, CapChecks(lambda: given.standings)
+    """``_shapes``: the pods by what they need, the largest first."""
+
+    def __init__(self, pods: Sequence[Pod], given: PlanInput, beside: Collection[str]) -> None:
+        self.given, self.beside = given, beside
+        self.caps = CapChecks(lambda: given.standings)
         snapshot = given.snapshot
         for pod in pods:
             snapshot = unreserve(snapshot, pod.uid)
-        self._snapshot = snapshot
-        self._groups: dict[object, list[Pod]] = {}
+        self.base = snapshot
+        groups: dict[object, list[Pod]] = {}
         for pod in pods:
-            self._groups.setdefault(_shape(pod), []).append(pod)
-        self._used: set[str] = set()
-        self._members: list[PlannedMember] = []
-        self._left: list[Pod] = []
-        self._why = ""
+            groups.setdefault(shape_of(pod), []).append(pod)
+        self.shapes = sorted(groups.values(), key=_largest_first)
+        self.rooms = Rooms(self.shapes, given, snapshot, self.caps)
+        gang = pods[0].gang if pods else None
+        self.gang = gang or Gang("", "", len(pods), len(pods))
+        self.untried = 0
 
     def made(self) -> GangPlan:
-        for alike in sorted(self._groups.values(), key=_largest_first):
-            self._place(alike)
-        is_late = bool(self._left) and self._given.is_late()
-        return GangPlan(tuple(self._members), tuple(self._left), LATE if is_late else self._why, is_late)
+        required, preferred = self.gang.topology, self.gang.preferred
+        if required:
+            return self._required(required, preferred)
+        found = self._within(None, preferred, TRIES)
+        if found.left:
+            return self._plan(found)
+        # of one shape there is no plan with fewer nodes
+        is_least = len(self.shapes) == 1 and not preferred
+        bounds = [] if is_least else self._domains("", None)
+        return self._plan(found, found.spread_text(preferred), bounds)
 
-    def _place(self, pods: list[Pod]) -> None:
-        """Places pods of one shape."""
-        first = pods[0]
+    def _required(self, label: str, preferred: str) -> GangPlan:
+        domains = self._domains(label, None, is_bound_there=True)
+        found, domain = self._best(domains, preferred, TRIES, INNER_TRIES)
+        if found.why == NO_ROOM and domain is None:
+            found.why = f"no node with the label {label} has room for one of them"
+        elif found.why == NO_ROOM and self.untried:
+            found.why = f"{self.untried} others might take more, and were not tried"
+        elif found.why == NO_ROOM:
+            found.why = f"no {called(label)} has room for more of them"
+        return self._plan(found, called(label, domain.value) if domain is not None else "", domains)
+
+    def _plan(self, found: "_Attempt", near: str = "", domains: Sequence[Domain] = ()) -> GangPlan:
+        """``domains``: one of them has the members."""
+        members, left = tuple(found.members), found.left
+        is_late = bool(left) and self.given.is_late()
+        enough = [] if left else [each for each in domains if each.takes(self.shapes) >= len(members)]
+        least = min((each.least_nodes(self.shapes) for each in enough), default=0)
+        why, no_room = LATE if is_late else found.why, self._cpu_lack(found)
+        return GangPlan(members, left, why, is_late, near, least, self.untried, no_room)
+
+    def _cpu_lack(self, found: "_Attempt") -> tuple[str, ...]:
+        """Names of members without GPUs that no node has room for beside these."""
+        beside = cpu_members_of(self.shapes[0][0], self.base) if found.members else []
+        if not beside:
+            return ()
+        return without_room(beside, map(self.rooms.without_promised, found.nodes_now()))
+
+    def _within(self, names: Collection[str] | None, preferred: str, tries: int) -> "_Attempt":
+        """The members on these nodes, in few domains of the preferred topology. Nodes without its label take
+        those that are left."""
+        if not preferred:
+            attempt = _Attempt(self)
+            attempt.fill(names)
+            return attempt
+        domains = self._domains(preferred, names)
+        if len(self.shapes) > 1 and not self.beside:
+            whole, _ = self._best(domains, "", tries, 0)
+            if not whole.left:
+                return whole
+        attempt, near = _Attempt(self), self._values(preferred)
+        while attempt.left and domains:
+            domain = min(domains, key=lambda each: _of_few(each, attempt.waiting, near))
+            domains.remove(domain)
+            if domain.takes(attempt.waiting):
+                attempt.fill(domain.nodes)
+        if attempt.left:
+            attempt.fill(names)
+        return attempt
+
+    def _best(
+        self, domains: Sequence[Domain], preferred: str, tries: int, inner: int
+    ) -> tuple["_Attempt", Domain | None]:
+        """The members in one of the domains: as many as fit, on the fewest nodes, in the fullest domain."""
+        best, at = _Attempt(self), None
+        best.fill(())  # why none can be placed, whatever the nodes
+        ranked = sorted(domains, key=lambda each: _of_one(each, self.shapes))
+        for number, domain in enumerate(ranked):
+            if at is not None and not self._is_hopeful(domain, best, preferred):
+                continue
+            if number >= tries or self.given.is_late():
+                self.untried += 1
+                continue
+            attempt = self._within(domain.nodes, preferred, inner)
+            if at is None or attempt.worth(preferred) > best.worth(preferred):
+                best, at = attempt, domain
+        return best, at
+
+    def _is_hopeful(self, domain: Domain, best: "_Attempt", preferred: str) -> bool:
+        """Whether a plan in the domain could be better."""
+        takes, placed = domain.takes(self.shapes), len(best.members)
+        if takes != placed:
+            return takes > placed
+        return domain.least_nodes(self.shapes) < len(best.nodes) or len(best.values(preferred)) > 1
+
+    def _domains(
+        self, label: str, names: Collection[str] | None, is_bound_there: bool = False
+    ) -> list[Domain]:
+        """The domains of the label, "": one of all nodes. ``names``: only of these nodes, None: of all;
+        ``is_bound_there``: only the domains of members that run, if these are in any. A node without the
+        label is in none."""
+        rooms = self.rooms.all
+        there = {name for each in rooms for name in (each if names is None else names) if name in each}
+        found = ((name, label_value(self.base.node(name), label) if label else "") for name in there)
+        values = {name: value for name, value in found if value is not None}
+        near = self._values(label) if is_bound_there else set()
+        domains = domains_of(values, rooms, self.rooms.cards, self._free)
+        return [each for each in domains if each.value in near] if near else domains
+
+    def _free(self, name: str) -> int:
+        return self.rooms.free(self.base.node(name))
+
+    def _values(self, label: str) -> set[str]:
+        """The domains of the members that run."""
+        found = (label_value(self.base.node(name), label) for name in self.beside)
+        return {each for each in found if each is not None}
+
+
+class _Attempt:
+    """One way to place the members, in several steps. ``waiting``: those without a place, by shape."""
+
+    def __init__(self, of: _Plan) -> None:
+        self._plan, self._snapshot = of, of.base
+        self.waiting = [list(each) for each in of.shapes]
+        self.members: list[PlannedMember] = []
+        self.nodes: set[str] = set()
+        self.why = ""
+
+    def nodes_now(self) -> Iterable[NodeInfo]:
+        """All nodes, with the members on them."""
+        return self._snapshot.nodes.values()
+
+    @property
+    def left(self) -> tuple[Pod, ...]:
+        """Those without a place."""
+        return tuple(pod for each in self.waiting for pod in each)
+
+    def fill(self, names: Collection[str] | None) -> None:
+        """Places as many more as fit on these nodes; None: on any."""
+        for shape, pods in enumerate(self.waiting):
+            if pods:
+                self.waiting[shape] = self._place(shape, pods, names)
+
+    def worth(self, preferred: str) -> tuple[int, int, int]:
+        """The greater of two attempts is better."""
+        return len(self.members), -len(self.values(preferred)), -len(self.nodes)
+
+    def values(self, label: str) -> set[str | None]:
+        """In which domains of the label the members are; empty without a label."""
+        return {label_value(self._snapshot.node(name), label) for name in self.nodes} if label else set()
+
+    def spread_text(self, label: str) -> str:
+        """In which domains the members are, for people; "" without any."""
+        values = self.values(label)
+        if None in values or not values:
+            return ""
+        return (
+            called(label, str(*values)) if len(values) == 1 else f"{len(values)} domains of {called(label)}"
+        )
+
+    def _place(self, shape: int, pods: list[Pod], names: Collection[str] | None) -> list[Pod]:
+        """Those that are left."""
+        first, plan = pods[0], self._plan
         if first.request is None:
             return self._leave(pods, first.malformed)
-        refuses = self._given.standings.of_pod(first).refuses
-        if refuses:
+        if plan.given.standings.of_pod(first).refuses:
             return self._leave(pods, "the namespace has spent its GPU budget")
-        rooms = self._rooms(first, len(pods))
+        rooms = plan.rooms.of(shape, self._snapshot, self.nodes, names)
         while pods and rooms:
             name = self._next(rooms, len(pods))
             taken = 0
             for pod in pods[: rooms.pop(name)]:
-                capped = self._caps.refusal(pod, self._snapshot)
+                capped = plan.caps.refusal(pod, self._snapshot)
                 if capped is not None:
                     return self._leave(pods[taken:], capped.sentence)
-                placement = _placed(pod, self._snapshot.node(name), self._given.policies(pod))
+                placement = placed_on(pod, self._snapshot.node(name), plan.given.policies(pod))
                 if placement is None:
                     break
                 self._snapshot = assume(self._snapshot, pod, name, placement)
-                self._members.append(PlannedMember(pod, name, placement))
+                self.members.append(PlannedMember(pod, name, placement))
                 taken += 1
             if taken:
-                self._used.add(name)
+                self.nodes.add(name)
             pods = pods[taken:]
         return self._leave(pods, NO_ROOM)
 
     def _next(self, rooms: Mapping[str, int], count: int) -> str:
         """The fullest node that takes this many pods, else the one that takes the most."""
+        used = {*self.nodes, *self._plan.beside}
         enough = [each for each in rooms if rooms[each] >= count]
         if enough:
-            return min(enough, key=lambda each: (each not in self._used, rooms[each], each))
-        return max(rooms, key=lambda each: (rooms[each], each in self._used, each))
+            return min(enough, key=lambda each: (each not in used, self._free(each), each))
+        return max(rooms, key=lambda each: (rooms[each], each in used, each))
 
-    def _leave(self, pods: Iterable[Pod], why: str) -> None:
-        more = list(pods)
-        self._left += more
-        if more:
-            self._why = why
+    def _free(self, name: str) -> int:
+        return self._plan.rooms.free(self._snapshot.node(name))
 
-    def _rooms(self, pod: Pod, most: int) -> dict[str, int]:
-        """How many pods of this shape each node takes, of the nodes that take any."""
-        policy, known, found = self._given.policies(pod), dict[object, int](), dict[str, int]()
-        picky = pod.request is None or is_picky(pod.request)
-        for node in self._candidates(pod):
-            key = None if picky else _likeness(pod, node)
-            room = known.get(key) if key is not None else None
-            if room is None:
-                if self._given.is_late():
-                    break
-                room = _room(pod, node, policy, most)
-                if key is not None:
-                    known[key] = room
-            if room and not self._caps.refused_nodes(pod, (node.name,), self._snapshot):
-                found[node.name] = room
-        return found
-
-    def _candidates(self, pod: Pod) -> Iterator[NodeInfo]:
-        """The nodes with cards that kube-scheduler would offer if it had room there."""
-        for node in offered(pod, self._snapshot):
-            if node.node_object is not None and node.node_object.cards and not node.closed:
-                yield self._without_promised(node)
-
-    def _without_promised(self, node: NodeInfo) -> NodeInfo:
-        """The node, where reservations of pods that still wait count as kube-scheduler will count them."""
-        reserved = [each for each in node.allocations.values() if each.state == "reserved"]
-        for each in reserved:
-            pod = self._snapshot.pods.get(each.uid)
-            if pod is not None:
-                full = replace(each, amounts=pod.amounts, cpu_milli=pod.cpu_milli, others=pod.others)
-                node = with_allocation(node, full)
-        return node
+    def _leave(self, pods: Iterable[Pod], why: str) -> list[Pod]:
+        left = list(pods)
+        if left:
+            self.why = why
+        return left
 
 
-def _room(pod: Pod, node: NodeInfo, policy: Policy, most: int) -> int:
-    """How many such pods the node takes, at most ``most``."""
-    for count in range(most):
-        placement = _placed(pod, node, policy)
-        if placement is None:
-            return count
-        node = with_allocation(
-            node, allocation_of(replace(pod, uid=f"{pod.uid}/{count}"), placement, "assumed")
-        )
-    return most
+def _of_one(domain: Domain, shapes: Sequence[Sequence[Pod]]) -> tuple[int, int, int, str]:
+    """The order in which domains are tried for all members."""
+    return -domain.takes(shapes), domain.least_nodes(shapes), domain.free, domain.value
 
 
-def _placed(pod: Pod, node: NodeInfo, policy: Policy) -> Placement | None:
-    """The pod's cards on the node; None where the node, or kube-scheduler's sums of it, have no room."""
-    if pod.request is None or is_short(node, pod.amounts) or host_lack(pod, node):
-        return None
-    found = fit(pod.request, node, policy)
-    return None if isinstance(found, Refusal) else found
-
-
-def _likeness(pod: Pod, node: NodeInfo) -> object | None:
-    """Equal for nodes that take as many pods of this shape, unless it names cards or models; None: not known
-    without trying."""
-    if pod.request is None or node.node_object is None:
-        return None
-    shape = shape_for(pod.request, node)
-    if isinstance(shape, Refusal):
-        return shape
-    others = tuple(each.others for each in node.allocations.values() if each.others)
-    return shape, node.left, node.cpu_left, node.node_object.others, node.non_gpu.others, others
-
-
-def _shape(pod: Pod) -> object:
-    """Equal for pods that each node takes alike."""
-    return pod.request, pod.amounts, pod.cpu_milli, pod.others, pod.node_constraints
+def _of_few(
+    domain: Domain, waiting: Sequence[Sequence[Pod]], near: Collection[str]
+) -> tuple[bool, int, int, int, str]:
+    """The order in which domains are filled: where other members run, then the one that takes the most, of
+    those that take all the one of the fewest nodes that is fullest."""
+    takes = domain.takes(waiting)
+    return (not (takes and domain.value in near), *_of_one(domain, waiting))
 
 
 def _largest_first(alike: Sequence[Pod]) -> tuple[int, int, str]:

@@ -12,7 +12,16 @@ from typing import Any, Literal
 import orjson
 
 from scheduler_ext.cache.cluster_cache import ClusterCache
-from scheduler_ext.gangs.plan import PlanInput, PlannedMember, lack_text, missing_cards, plan
+from scheduler_ext.gangs.plan import (
+    GangPlan,
+    PlannedMember,
+    lack_text,
+    missing_cards,
+    place_text,
+    plan,
+    why_text,
+)
+from scheduler_ext.gangs.rooms import PlanInput
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.snapshot.snapshot import Snapshot
 from timekeeper.core.gangs import MAX_SIZE
@@ -30,12 +39,14 @@ Written = Literal["written", "refused", "unclear"]
 @dataclass(frozen=True, slots=True)
 class GangAsked:
     """The members of a gang that have no node. ``needed``: how many must fit at least; ``epoch``: the number
-    of this decision, larger than any before; ``until_ms``: when its reservations end."""
+    of this decision, larger than any before; ``until_ms``: when its reservations end; ``bound``: UIDs of
+    members that have a node."""
 
     uids: tuple[str, ...]
     needed: int
     epoch: int
     until_ms: int
+    bound: tuple[str, ...] = ()
 
 
 def read_asked(body: bytes) -> GangAsked:
@@ -46,15 +57,21 @@ def read_asked(body: bytes) -> GangAsked:
         raise bad("", f"the body is not JSON: {error}") from error
     if not isinstance(raw, dict) or raw.get("version") != 1:
         raise bad("version", "it must be 1")
-    uids = raw.get("pods")
-    if not isinstance(uids, list) or not all(isinstance(each, str) and each for each in uids):
-        raise bad("pods", "it must be a list of UIDs")
-    if not 1 <= len(set(uids)) == len(uids) <= MAX_SIZE:
+    uids, bound = _uids("pods", raw.get("pods")), _uids("bound", raw.get("bound", []))
+    if not uids:
         raise bad("pods", f"it must have 1 to {MAX_SIZE} different UIDs")
     numbers = {name: _number(raw, name) for name in ("needed", "epoch", "until")}
     if numbers["needed"] > len(uids):
         raise bad("needed", "it must be at most the number of pods")
-    return GangAsked(tuple(uids), numbers["needed"], numbers["epoch"], numbers["until"])
+    return GangAsked(uids, numbers["needed"], numbers["epoch"], numbers["until"], bound)
+
+
+def _uids(field: str, uids: object) -> tuple[str, ...]:
+    if not isinstance(uids, list) or not all(isinstance(each, str) and each for each in uids):
+        raise bad(field, "it must be a list of UIDs")
+    if not len(set(uids)) == len(uids) <= MAX_SIZE:
+        raise bad(field, f"it must have at most {MAX_SIZE} different UIDs")
+    return tuple(uids)
 
 
 def _number(raw: dict[str, Any], name: str) -> int:
@@ -121,25 +138,28 @@ class GangReservations:
         if len(pods) < len(asked.uids):
             why = "not all of its pods are known to wait"
             return {"reserved": 0, "missing": len(asked.uids) - len(pods), "why": why}
-        made = plan(pods, self._given(snapshot))
-        is_short = len(made.members) < asked.needed
+        there = (each.node for uid in asked.bound if (each := snapshot.pods.get(uid)) is not None)
+        made = plan(pods, self._given(snapshot), {node for node in there if node})
+        is_short = not made.suffices(asked.needed)
         self._note(pods[0], lack_text(made) if is_short else "")
         if is_short:
-            lacks = {"missing": len(made.left), "cards": missing_cards(made), "why": made.why}
-            return {"reserved": 0, **lacks}
+            lacks = {"missing": len(made.left), "cards": missing_cards(made), "near": made.near}
+            return {"reserved": 0, **lacks, "why": why_text(made)}
         together = [(each.pod, _reservation(each, asked, since_ms)) for each in made.members]
         if not self._cache.reserve(together, snapshot):
             return None
-        return self._recorded(together, asked)
+        return self._recorded(together, asked, made)
 
-    def _recorded(self, together: Sequence[tuple[Pod, Reservation]], asked: GangAsked) -> dict[str, Any]:
+    def _recorded(
+        self, together: Sequence[tuple[Pod, Reservation]], asked: GangAsked, made: GangPlan
+    ) -> dict[str, Any]:
         results = list(self._map(lambda each: self._write(*each), together))
         nodes = len({reservation.node for _, reservation in together})
         self._log(
             "gang", pods=len(together), nodes=nodes, epoch=asked.epoch, results=",".join(sorted(set(results)))
         )
         if "refused" not in results:
-            return {"reserved": len(together), "missing": 0, "nodes": nodes, "why": ""}
+            return {"reserved": len(together), "missing": 0, "where": place_text(made), "why": ""}
         written = [pod for (pod, _), result in zip(together, results, strict=True) if result != "refused"]
         list(self._map(self._withdraw, written))
         self._cache.take_back(pod for pod, _ in together)

@@ -62,8 +62,9 @@ class Node:
     fault: str  # why the node is closed for sharing: a key of `CLOSED`, or ""
     allocatable: tuple[tuple[str, int], ...]  # the GPU resources that kube-scheduler counts, by name
     cpu_milli: int  # allocatable CPU, in thousandths of a core
-    node_labels: NodeLabels = NO_NODE_LABELS  # empty for a node without cards and GPU resources
-    others: Others = ()  # allocatable memory and other resources; empty for a node without cards
+    node_labels: NodeLabels = NO_NODE_LABELS
+    # allocatable memory and other resources; empty for a node with GPUs and without an inventory
+    others: Others = ()
     present: NodeHolders | None = None  # the pods that its node agent reports; None without a usable report
     silent: bool = False  # its kubelet has not renewed its Lease for long (`holders.is_silent`)
     lock: str = ""  # the lock on it, for the node plugins that need one; "" without
@@ -129,8 +130,8 @@ def read_node(raw: Json, lockable: Collection[str] = tuple(BY_NAME), model_names
         fault=fault,
         allocatable=gpus,
         cpu_milli=cpu_milli(allocatable),
-        node_labels=read_node_labels(raw) if cards or gpus else NO_NODE_LABELS,
-        others=tuple(sorted(others(allocatable).items())) if cards else (),
+        node_labels=read_node_labels(raw),
+        others=tuple(sorted(others(allocatable).items())) if cards or not gpus else (),
         present=present,
         silent=is_silent(raw),
         lock=_lock(family, raw),

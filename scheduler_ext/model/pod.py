@@ -13,7 +13,7 @@ from scheduler_ext.model.labels import Packed, labels_of
 from scheduler_ext.model.other_resources import Others, requested_others
 from timekeeper.core import names
 from timekeeper.core.dialects import BY_NAME, Container
-from timekeeper.core.gangs import Gang, held_gang
+from timekeeper.core.gangs import Gang, group_of, held_gang
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.kube.node_constraints import (
     NO_CONSTRAINTS,
@@ -104,6 +104,19 @@ class Pod:
 
 
 @dataclass(frozen=True, slots=True)
+class CPUMember:
+    """A pod that asks for no GPU and waits for a node, of a group that may be a gang: it needs CPU and memory
+    beside the others. ``gang``: the key of its group (`Gang.key`)."""
+
+    namespace: str
+    name: str
+    gang: str
+    cpu_milli: int
+    others: Others
+    node_constraints: NodeConstraints = NO_CONSTRAINTS
+
+
+@dataclass(frozen=True, slots=True)
 class NonGPUPod:
     """A pod that asks for no GPU, as far as it matters: what it takes of the node it is bound to; nothing
     before it is bound and after it has ended."""
@@ -114,6 +127,7 @@ class NonGPUPod:
     others: Others = ()  # memory and other resources
     leaves_ms: int = 0  # its deletionTimestamp, 0 without one
     namespace: str = ""
+    member: CPUMember | None = None  # what it needs while it waits, where it has the mark of a group
 
     @property
     def takes(self) -> bool:
@@ -131,11 +145,22 @@ def read_non_gpu_pod(raw: Json) -> NonGPUPod:
     node = intern(_text(mapping(raw.get("spec")), "nodeName"))
     metadata = mapping(raw.get("metadata"))
     uid = _text(metadata, "uid")
-    if not node or mapping(raw.get("status")).get("phase") in hold.TERMINAL:
+    if mapping(raw.get("status")).get("phase") in hold.TERMINAL:
         return NonGPUPod(uid, node, 0)
+    if not node:
+        return NonGPUPod(uid, node, 0, member=_cpu_member(raw))
     leaves_ms = hold.millis(metadata.get("deletionTimestamp")) or 0
     namespace = intern(_text(metadata, "namespace"))
     return NonGPUPod(uid, node, requested_milli(raw), requested_others(raw), leaves_ms, namespace)
+
+
+def _cpu_member(raw: Json) -> CPUMember | None:
+    metadata = mapping(raw.get("metadata"))
+    gang = group_of(raw)
+    if not gang or "deletionTimestamp" in metadata:
+        return None
+    where = _text(metadata, "namespace"), _text(metadata, "name"), gang
+    return CPUMember(*where, requested_milli(raw), requested_others(raw), read_node_constraints(raw))
 
 
 def read_pod(raw: Json, most_grace_ms: int = MAX_GRACE_MS) -> Pod | None:

@@ -13,7 +13,8 @@ from scheduler_ext.fit import refusal
 from scheduler_ext.fit.caps import CapChecks
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
-from scheduler_ext.gangs.plan import GangPlan, PlanInput, lack_text, plan
+from scheduler_ext.gangs.plan import GangPlan, lack_text, plan
+from scheduler_ext.gangs.rooms import PlanInput
 from scheduler_ext.model.node import host_share
 from scheduler_ext.model.pdb import PDBs
 from scheduler_ext.model.pod import Pod
@@ -172,7 +173,7 @@ def _lack_of(found: GangPlan, count: int, gang: Gang) -> str:
     start = f"gang {gang.name} starts whole"
     if count < gang.minimum:
         return f"{start}: {count} of {gang.size} members are simulated"
-    if len(found.members) < gang.minimum:
+    if not found.suffices(gang.minimum):
         return f"{start}: {lack_text(found)}"
     return ""
 

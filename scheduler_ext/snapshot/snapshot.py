@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from scheduler_ext.model.node import Node
-from scheduler_ext.model.pod import MAX_GRACE_MS, NonGPUPod, Pod
+from scheduler_ext.model.pod import MAX_GRACE_MS, CPUMember, NonGPUPod, Pod
 from scheduler_ext.model.published_gpus import PublishedGPU
 from scheduler_ext.snapshot import orphans
 from scheduler_ext.snapshot.allocation import (
@@ -53,6 +53,8 @@ class Snapshot:
     # what the pods of each namespace hold of cards, in milli-GPU: the sum of `Allocation.held_milli`
     held: Map[int] = field(default_factory=Map)
     unsure: frozenset[str] = frozenset()  # UIDs of the pods whose allocation is not `bound`
+    # the pods without a GPU request that wait for a node and have the mark of a group, by UID
+    cpu_members: Map[CPUMember] = field(default_factory=Map)
     # pods that ended and are deleted, with their node and until when to remember that: the agent may list
     # them a little longer, or forever if it is gone
     ended: Map[tuple[str, int]] = field(default_factory=Map, compare=False)
@@ -138,6 +140,7 @@ def pods_listed(snapshot: Snapshot, pods: Iterable[Pod], now_ms: int) -> Snapsho
 
 def non_gpu_pod_updated(snapshot: Snapshot, other: NonGPUPod) -> Snapshot:
     """The pod, which requests no GPU, is now as given."""
+    snapshot = _with_member(snapshot, other.uid, other.member)
     known = snapshot.non_gpu_pods.get(other.uid)
     if known == other:
         return snapshot
@@ -151,6 +154,7 @@ def non_gpu_pod_updated(snapshot: Snapshot, other: NonGPUPod) -> Snapshot:
 
 def non_gpu_pod_deleted(snapshot: Snapshot, uid: str) -> Snapshot:
     """The pod, which requested no GPU, takes nothing any more."""
+    snapshot = _with_member(snapshot, uid, None)
     known = snapshot.non_gpu_pods.get(uid)
     return snapshot if known is None else _without_non_gpu(snapshot, known)
 
@@ -158,6 +162,8 @@ def non_gpu_pod_deleted(snapshot: Snapshot, uid: str) -> Snapshot:
 def non_gpu_pods_listed(snapshot: Snapshot, others: Iterable[NonGPUPod]) -> Snapshot:
     """These pods without a GPU request exist, and no others."""
     there = {other.uid: other for other in others}
+    for uid in [uid for uid, _ in snapshot.cpu_members.items() if uid not in there]:
+        snapshot = _with_member(snapshot, uid, None)
     for uid in [uid for uid, _ in snapshot.non_gpu_pods.items() if uid not in there]:
         snapshot = non_gpu_pod_deleted(snapshot, uid)
     new = {uid: other for uid, other in there.items() if other.takes and uid not in snapshot.non_gpu_pods}
@@ -343,6 +349,13 @@ def _all_bound(snapshot: Snapshot, pods: Mapping[str, Pod]) -> Snapshot:
     for name, allocations in by_node.items():
         snapshot = _with_node(snapshot, with_allocations(snapshot.node(name), allocations))
     return snapshot
+
+
+def _with_member(snapshot: Snapshot, uid: str, member: CPUMember | None) -> Snapshot:
+    if snapshot.cpu_members.get(uid) == member:
+        return snapshot
+    members = snapshot.cpu_members
+    return replace(snapshot, cpu_members=members.without(uid) if member is None else members.set(uid, member))
 
 
 def _without_non_gpu(snapshot: Snapshot, other: NonGPUPod) -> Snapshot:

@@ -11,7 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from timekeeper.core import names
-from timekeeper.core.gangs import MAX_SIZE, RULE, foreign_mark, marker_of, size_said
+from timekeeper.core.gangs import (
+    EXAMPLE_LABEL,
+    MAX_SIZE,
+    RULE,
+    foreign_mark,
+    marker_of,
+    size_said,
+    topologies_said,
+)
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.violation import Violation, shown
 
@@ -152,6 +160,7 @@ def gang_of_owner(sets: Sequence[PodSet], owner: Json) -> GangOfOwner | None:
 def contradictions(kind: str, sets: Sequence[PodSet], owner: Json) -> Iterator[Violation]:
     """What the templates' own annotations and the owner's fields say differently. ``sets``: as there."""
     total, foreign = sum(each.count for each in sets), foreign_mark(owner)
+    yield from _topologies_apart(sets)
     for each in sets:
         said = size_said(each.template)
         if said is None:
@@ -168,6 +177,30 @@ def contradictions(kind: str, sets: Sequence[PodSet], owner: Json) -> Iterator[V
         elif said > total and not marker_of(each.template):  # else other owners may have more of its pods
             problem = f"this {kind} creates {total} pods with GPUs, so the gang would wait for ever"
             yield Violation(RULE, path, shown(str(said)), problem, f"{each.count} to {total}", str(total))
+
+
+def _topologies_apart(sets: Sequence[PodSet]) -> Iterator[Violation]:
+    """Templates of one gang that say different topologies, or say one for pods that are in no gang."""
+    first: dict[object, PodSet] = {}
+    for each in sets:
+        said = topologies_said(each.template)
+        has_size = size_said(each.template) is not None
+        if each.is_late and not has_size and said:
+            problem = "pods of this template are created only after others run, and start one by one"
+            yield _topology(each, next(iter(said)), said, problem, "no annotation")
+            continue
+        gang = annotations_of(each.template).get(names.GANG), has_size, each.is_late
+        other = first.setdefault(gang, each)
+        theirs = topologies_said(other.template)
+        for name in names.GANG_TOPOLOGIES:
+            if said.get(name) != theirs.get(name):
+                problem = f"{other.at} says {theirs.get(name) or 'none'}, and their pods start together"
+                yield _topology(each, name, said, problem, "one for all templates of a gang")
+
+
+def _topology(pods: PodSet, name: str, said: Json, problem: str, allowed: str) -> Violation:
+    got = shown(str(said[name])) if name in said else ""
+    return Violation(RULE, f"{pods.at}.metadata.annotations[{name}]", got, problem, allowed, EXAMPLE_LABEL)
 
 
 def _is_marked(template: Json) -> bool:

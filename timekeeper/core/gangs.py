@@ -18,16 +18,21 @@ from timekeeper.core.violation import Violation, shown
 RULE = "gang"
 MAX_SIZE = 1_024
 MAX_NAME = 63
+EXAMPLE_LABEL = "topology.kubernetes.io/rack"
 
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """``kind``: of the marker. It starts once ``minimum`` of its ``size`` pods exist and fit."""
+    """``kind``: of the marker. It starts once ``minimum`` of its ``size`` pods exist and fit. ``topology``: a
+    label of nodes, of which the nodes of all its pods have one value; ``preferred``: one of which they have
+    as few values as possible; "": any nodes."""
 
     kind: str
     name: str
     size: int
     minimum: int
+    topology: str = ""
+    preferred: str = ""
 
     @property
     def key(self) -> str:
@@ -96,9 +101,14 @@ OTHERS: Mapping[str, tuple[str, ...]] = {
     "labels": ("kueue.x-k8s.io/pod-group-name", "kueue.x-k8s.io/queue-name", "kai.scheduler/queue"),
 }
 _SIZES = (names.GANG_SIZE, names.GANG_MINIMUM)
-_OURS = (names.GANG, *_SIZES)
+_OURS = names.GANG_ANNOTATIONS
 _SIZE_LABELS = tuple(each.minimum for each in MARKERS if each.minimum)
 _NUMBER = re.compile(r"[0-9]{1,6}", re.ASCII)
+# a qualified name, as the API server accepts for keys of labels
+_LABEL_PREFIX = r"(?=.{1,253}/)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/"
+_LABEL = re.compile(
+    rf"({_LABEL_PREFIX})?(?=[^/]{{1,{MAX_NAME}}}$)[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?", re.ASCII
+)
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", re.ASCII)
 
 
@@ -118,7 +128,15 @@ def gang_of(pod: Json) -> Gang | None:
     if not size:
         return None
     minimum = _number(annotations.get(names.GANG_MINIMUM)) or _number(says) or size
-    return Gang(marker.kind, name, size, min(minimum, size))
+    near = (str(annotations.get(each, "")) for each in names.GANG_TOPOLOGIES)
+    return Gang(marker.kind, name, size, min(minimum, size), *near)
+
+
+def group_of(pod: Json) -> str:
+    """The key that gangs of this pod's name have, whatever its size, for a pod without GPUs beside them; ""
+    without a name. Pods of one Job or StatefulSet are all alike, so its name alone makes none."""
+    marker, name = _marked(pod)
+    return f"{marker.kind}/{name}" if marker is not None and not marker.owner else ""
 
 
 def held_gang(pod: Json) -> Gang | None:
@@ -146,8 +164,9 @@ def gang_violations(pod: Json) -> Iterator[Violation]:
     if own is not None and names.GANG_SIZE not in annotations:
         yield _violation(names.GANG_SIZE, "", "a gang needs its number of pods", f"1 to {MAX_SIZE}")
     yield from _bad_sizes(annotations)
-    if _marked(pod)[0] is None:
-        name = next(each for each in _SIZES if each in annotations)
+    yield from _bad_topologies(pod)
+    name = next((each for each in _SIZES if each in annotations), "")
+    if name and _marked(pod)[0] is None:
         known = sorted(
             {each.annotation or each.label or each.owner or ".".join(each.field) for each in MARKERS}
         )
@@ -168,6 +187,19 @@ def _bad_sizes(annotations: Json) -> Iterator[Violation]:
     if size and minimum and minimum > size:
         problem = f"more pods are to start at least than the gang has ({names.GANG_SIZE}: {size})"
         yield _violation(names.GANG_MINIMUM, str(minimum), problem, f"1 to {size}", str(size))
+
+
+def _bad_topologies(pod: Json) -> Iterator[Violation]:
+    annotations = annotations_of(pod)
+    found = [each for each in names.GANG_TOPOLOGIES if each in annotations]
+    for name in found:
+        if not _LABEL.fullmatch(str(annotations[name])):
+            problem, allowed = "this is no key of a label", "the key of a label of nodes, without a value"
+            yield _violation(name, str(annotations[name]), problem, allowed, EXAMPLE_LABEL)
+    has_size = names.GANG_SIZE in annotations or not _labels(pod).keys().isdisjoint(_SIZE_LABELS)
+    if found and not has_size and names.GANG not in annotations:  # else its size is missed already
+        problem = "a pod that starts by itself is near no others"
+        yield _violation(found[0], "", problem, f"it beside {names.GANG_SIZE}", f'{names.GANG_SIZE}: "8"')
 
 
 def _violation(name: str, got: str, problem: str, allowed: str, example: str = "8") -> Violation:
@@ -193,6 +225,12 @@ def size_said(template: Json) -> int | None:
     """The number of pods that the annotation of a template says; None without a good one."""
     number = _number(annotations_of(template).get(names.GANG_SIZE))
     return number if number and number <= MAX_SIZE else None
+
+
+def topologies_said(template: Json) -> dict[str, str]:
+    """The annotations of a template that say how near its pods are to be to the others of their gang."""
+    found = annotations_of(template)
+    return {name: str(found[name]) for name in names.GANG_TOPOLOGIES if name in found}
 
 
 def _controller(pod: Json, kind: str) -> Any:

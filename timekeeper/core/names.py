@@ -37,11 +37,15 @@ SAME_GPU = "bursar.dev/same-gpu"
 MIN_GPU_MEMORY = "bursar.dev/min-gpu-memory"
 USER_ANNOTATIONS = (POLICY, MODELS, EXCLUDE_MODELS, UUIDS, TOPOLOGY, SAME_GPU, MIN_GPU_MEMORY)
 # pod annotations that a user may write as well, of a pod that starts together with others: their name, how
-# many they are, and how many start at least
+# many they are, how many start at least, and the label of nodes whose value is the same for all of them, or
+# for as many as possible
 GANG = "bursar.dev/gang"
 GANG_SIZE = "bursar.dev/gang-size"
 GANG_MINIMUM = "bursar.dev/gang-minimum"
-GANG_ANNOTATIONS = (GANG, GANG_SIZE, GANG_MINIMUM)
+GANG_TOPOLOGY = "bursar.dev/gang-topology"
+GANG_TOPOLOGY_PREFERRED = "bursar.dev/gang-topology-preferred"
+GANG_TOPOLOGIES = (GANG_TOPOLOGY, GANG_TOPOLOGY_PREFERRED)
+GANG_ANNOTATIONS = (GANG, GANG_SIZE, GANG_MINIMUM, *GANG_TOPOLOGIES)
 WRITABLE_ANNOTATIONS = (*USER_ANNOTATIONS, *GANG_ANNOTATIONS)
 
 # label of a namespace: its mode, where its budget entry names none. A policy restricts who may set it

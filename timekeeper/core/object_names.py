@@ -38,6 +38,12 @@ OBJECT_NAMES: Mapping[str, ObjectName] = {
     names.GANG: ObjectName("annotation", "user", "the pods with this value start together"),
     names.GANG_SIZE: ObjectName("annotation", "user", "how many they are"),
     names.GANG_MINIMUM: ObjectName("annotation", "user", "how many of them start at least"),
+    names.GANG_TOPOLOGY: ObjectName(
+        "annotation", "user", "a label of nodes: all of them go to nodes with one value of it"
+    ),
+    names.GANG_TOPOLOGY_PREFERRED: ObjectName(
+        "annotation", "user", "a label of nodes: they go to nodes with as few values of it as possible"
+    ),
     names.BUDGETS_LABEL: ObjectName("label of a ConfigMap", "administrator", "it has budget entries"),
     names.CORDONED_CARDS: ObjectName(
         "annotation of a node", "administrator", "UUIDs of cards that must not be given out"

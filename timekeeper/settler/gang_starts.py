@@ -37,10 +37,11 @@ ReportOn = Callable[[Mapping[str, str], str, str], None]
 
 @dataclass(frozen=True, slots=True)
 class GangAnswer:
-    """How many members have cards reserved; if none, why: a sentence's part for people."""
+    """How many members have cards reserved, and where; if none, why: parts of a sentence for people."""
 
     reserved: int
     why: str = ""
+    where: str = ""
 
 
 def reserve_with(extender: Peer) -> Reserve:
@@ -53,6 +54,7 @@ def reserve_with(extender: Peer) -> Reserve:
         body = {
             "version": 1,
             "pods": list(asked.uids),
+            "bound": list(asked.bound),
             "needed": asked.needed,
             "epoch": epoch,
             "until": until_ms,
@@ -60,7 +62,7 @@ def reserve_with(extender: Peer) -> Reserve:
         why = ""
         for _ in range(REPLICAS):
             try:
-                return _answer(extender.ask("/v1/gangs/reserve", body), len(asked.uids))
+                return answer_of(extender.ask("/v1/gangs/reserve", body), len(asked.uids))
             except Problem as problem:
                 why = problem.detail
         return GangAnswer(0, why)
@@ -68,11 +70,13 @@ def reserve_with(extender: Peer) -> Reserve:
     return reserve
 
 
-def _answer(said: Mapping[str, Any], asked: int) -> GangAnswer:
+def answer_of(said: Mapping[str, Any], asked: int) -> GangAnswer:
+    """What the extender says of this number of members."""
     reserved, missing, cards = (int(said.get(each) or 0) for each in ("reserved", "missing", "cards"))
-    fit = f"{asked - missing} of {asked} members fit" if missing else ""
+    near, why, where = (str(said.get(each) or "") for each in ("near", "why", "where"))
+    fit = f"{asked - missing} of {asked} members fit{f' in {near}' if near else ''}" if missing else ""
     lack = f"{cards} cards missing" if cards else ""
-    return GangAnswer(reserved, "; ".join(each for each in (fit, lack, str(said.get("why") or "")) if each))
+    return GangAnswer(reserved, "; ".join(each for each in (fit, lack, why) if each), where)
 
 
 class GangStarts:
@@ -102,6 +106,7 @@ class GangStarts:
         self._opened: dict[str, int] = {}  # key -> until when its gates are not removed again
         self._unpaid: set[str] = set()  # keys of gangs that their budgets could not pay last
         self._answers: dict[str, str] = {}  # key -> why its cards were not reserved last
+        self._places: dict[str, str] = {}  # key -> where they were
         self._told: dict[str, str] = {}  # key -> what was told last
         self._kept: dict[str, int] = {}  # key -> until when its room is kept though no pod shows cards yet
         # key -> how often cards were reserved for it in an hour, and when these reservations ended last
@@ -191,7 +196,7 @@ class GangStarts:
         self._kept = {key: until_ms for key, until_ms in self._kept.items() if at_ms < until_ms}
         self._tries = {key: each for key, each in self._tries.items() if view.at_ms < each[1] + FORGOTTEN_MS}
         self._unpaid &= view.gangs.keys()
-        for known in (self._answers, self._told):
+        for known in (self._answers, self._places, self._told):
             for key in [each for each in known if each not in view.gangs]:
                 del known[key]
         if self._asked is not None and self._asked[1].done():
@@ -212,7 +217,7 @@ class GangStarts:
         self._paused[key] = at_ms + (SHOWN_MS if answer.reserved else AGAIN_MS)
         if answer.reserved:
             self._kept[key] = at_ms + SHOWN_MS
-        self._answers[key] = answer.why
+        self._answers[key], self._places[key] = answer.why, answer.where
 
     def _tell(self, it: WaitingGang, view: HeldView) -> None:
         text = self.sentence(it, view.at_ms)
@@ -240,7 +245,8 @@ class GangStarts:
         if isinstance(step, WaitFor):
             return f"{start}: {step.why}."
         if isinstance(step, OpenGates):
-            return f"{start}: {len(step.uids)} members have cards, and their gates are being removed."
+            where = f" {self._places[it.key]}" if self._places.get(it.key) else ""
+            return f"{start}: {len(step.uids)} members have cards{where}, and their gates are being removed."
         waits = self._answers.get(it.key) or "cards for them are looked for"
         if it.key in self._unpaid:
             waits = "the budget cannot pay all of them now"

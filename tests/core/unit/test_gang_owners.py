@@ -145,6 +145,40 @@ def test_a_size_that_the_owner_contradicts_is_refused(said: Json, labels: Json, 
     assert not expected or found[0].startswith(at + expected)
 
 
+RACK = {"gang_topology": "example.com/rack"}
+
+
+def refused(owner: Json, kind: str, group: str) -> list[str]:
+    return [each.sentence() for each in contradictions(kind, pod_sets(group, kind, owner), owner)]
+
+
+def of_leader(leader: Json, worker: Json, **more: str) -> Json:
+    group = {"size": 4, "leaderTemplate": template(**leader), "workerTemplate": template(**worker)}
+    return {"metadata": {}, "spec": {"leaderWorkerTemplate": group, **more}}
+
+
+@pytest.mark.parametrize("size", [{}, {"gang_size": "4"}])
+def test_templates_of_one_gang_that_say_different_topologies_are_refused(size: Json) -> None:
+    kind = "LeaderWorkerSet", "leaderworkerset.x-k8s.io"
+
+    assert refused(of_leader(size | RACK, size | RACK), *kind) == []
+    assert refused(of_leader(size | RACK, size), *kind) == [
+        "spec.leaderWorkerTemplate.workerTemplate.metadata.annotations[bursar.dev/gang-topology]: "
+        "spec.leaderWorkerTemplate.leaderTemplate says example.com/rack, and their pods start together; "
+        "allowed: one for all templates of a gang; for example topology.kubernetes.io/rack"
+    ]
+    other = {"gang": "other", "gang_size": "4"}
+    assert refused(of_leader(other | RACK, {"gang": "a", "gang_size": "4"}), *kind) == []
+
+
+def test_a_topology_of_pods_that_start_one_by_one_later_is_refused() -> None:
+    kind = "LeaderWorkerSet", "leaderworkerset.x-k8s.io"
+
+    (found,) = refused(of_leader({}, RACK, startupPolicy="LeaderReady"), *kind)
+
+    assert "pods of this template are created only after others run, and start one by one" in found
+
+
 def test_a_size_beside_another_systems_mark_on_the_owner_is_refused() -> None:
     labels = {"kueue.x-k8s.io/queue-name": "q"}
     owner = {"metadata": {"labels": labels}, "spec": job(4, template=template(gang_size="4"))}

@@ -4,12 +4,13 @@ from typing import Any
 
 import pytest
 
-from timekeeper.core.gangs import Gang, gang_of, gang_violations, held_gang
+from timekeeper.core.gangs import Gang, gang_of, gang_violations, group_of, held_gang
 
 Json = dict[str, Any]
 SIZE = "bursar.dev/gang-size"
 AT = "metadata.annotations"
 MINIMUM = "bursar.dev/gang-minimum"
+TOPOLOGY, PREFERRED = "bursar.dev/gang-topology", "bursar.dev/gang-topology-preferred"
 
 
 def pod(labels: Json | None = None, spec: Json | None = None, **annotations: str) -> Json:
@@ -23,6 +24,10 @@ def pod(labels: Json | None = None, spec: Json | None = None, **annotations: str
 def test_our_annotations_make_a_gang() -> None:
     assert gang_of(pod(gang="train", size="4")) == Gang("bursar", "train", 4, 4)
     assert gang_of(pod(gang="train", size="4", minimum="2")) == Gang("bursar", "train", 4, 2)
+    near = {"bursar.dev/gang-topology": "a.b/zone", PREFERRED: "rack"}
+    assert gang_of(pod(None, None, gang="train", size="4", **near)) == Gang(
+        "bursar", "train", 4, 4, "a.b/zone", "rack"
+    )
 
 
 @pytest.mark.parametrize(
@@ -113,14 +118,24 @@ def test_a_gang_of_another_system_is_left_to_it_and_not_named_twice(labels: Json
             f"{AT}[bursar.dev/gang]: this is no name",
         ),
         ({"size": "2"}, f"metadata.annotations[{SIZE}]: the pod names no gang"),
+        ({TOPOLOGY: "rack"}, f"{AT}[{TOPOLOGY}]: a pod that starts by itself is near no others"),
+        ({"gang": "a", PREFERRED: "rack"}, f"{AT}[{SIZE}]: a gang needs its number of pods"),
+        *(
+            ({"gang": "a", "size": "2", TOPOLOGY: bad}, f"{AT}[{TOPOLOGY}]: this is no key of a label")
+            for bad in ("", "rack=1", "a/b/c", "/a", "a/", "A/b", "x" * 64, "a" * 254 + "/x", "-a", "a\n")
+        ),
+        (
+            {"gang": "a", "size": "2", PREFERRED: "no label"},
+            f'{AT}[{PREFERRED}]: this is no key of a label, got "no label"; allowed: the key of a label',
+        ),
     ],
 )
 def test_a_contradiction_is_refused_with_its_field(annotations: Json, said: str) -> None:
-    (violation,) = gang_violations(pod(**annotations))
+    (violation,) = gang_violations(pod(None, None, **annotations))
 
     assert violation.sentence().startswith(said)
     assert "; allowed: " in violation.sentence()
-    assert gang_of(pod(**annotations)) is None
+    assert gang_of(pod(None, None, **annotations)) is None
 
 
 @pytest.mark.parametrize("held", ["budget", "turn"])
@@ -129,6 +144,15 @@ def test_only_pods_that_were_created_with_the_gate_start_together(held: str) -> 
     assert held_gang(pod(None, None, gang="a", size="2", **{"bursar.dev/held": held})) == Gang(
         "bursar", "a", 2, 2
     )
+
+
+def test_a_pod_without_gpus_is_of_the_group_that_its_mark_names() -> None:
+    by = {"kind": "Job", "name": "train", "controller": True}
+    of_job = {"metadata": {"ownerReferences": [by]}}
+
+    assert group_of(pod(gang="train")) == "bursar/train"
+    assert group_of(pod({"ray.io/cluster": "a"})) == "ray/a"
+    assert (group_of(of_job), group_of(pod())) == ("", "")
 
 
 def test_a_pod_without_any_mark_is_of_no_gang() -> None:

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from scheduler_ext.cache.cluster_cache import ClusterCache
-from scheduler_ext.gangs.plan import PlanInput
 from scheduler_ext.gangs.reserve import GangReservations, Written
+from scheduler_ext.gangs.rooms import PlanInput
 from scheduler_ext.model.node import read_node
-from scheduler_ext.model.pod import Pod
+from scheduler_ext.model.pod import Pod, read_any
 from scheduler_ext.model.standing import UNHEARD
 from scheduler_ext.reports.waiting_page import WaitingPods
 from scheduler_ext.scoring.policy import BINPACK
@@ -18,8 +18,8 @@ from scheduler_ext.snapshot.reservations import as_found_by
 from scheduler_ext.verbs.last_decisions import LastDecisions
 from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.reserving import held
-from tests.scheduler_ext.worlds import node, on, percent, read
-from tests.worlds import card
+from tests.scheduler_ext.worlds import asking, node, on, percent, read
+from tests.worlds import card, container
 from timekeeper.core.ledger.reservation import Reservation
 from timekeeper.runtime.clock import now_ms
 from timekeeper.runtime.http.problem_details import Problem
@@ -28,9 +28,10 @@ Json = dict[str, Any]
 UNTIL = 60_000
 
 
-def member(name: str, share: int = 100, size: int = 2, *, gated: bool = True) -> Json:
-    """A held pod of a gang."""
+def member(name: str, share: int = 100, size: int = 2, *, gated: bool = True, rack: str = "") -> Json:
+    """A held pod of a gang; ``rack``: the label of nodes whose value all members need alike."""
     named = {"bursar.dev/gang": "g", "bursar.dev/gang-size": str(size), "bursar.dev/held": "turn"}
+    named |= {"bursar.dev/gang-topology": rack} if rack else {}
     raw = percent(share, name, annotations=named)
     if gated:
         raw["spec"]["schedulingGates"] = [{"name": "bursar.dev/budget"}]
@@ -41,10 +42,11 @@ class Extender:
     """A cache, and what is written. ``refuses``: names of pods whose reservation the API server refuses;
     ``before_write``: called before each."""
 
-    def __init__(self, *raws: Json, cards: int = 2) -> None:
+    def __init__(self, *raws: Json, cards: int = 2, nodes: list[Json] | None = None) -> None:
         self.cache = ClusterCache(lambda: 1_000, lambda _: None)
-        self.cache.nodes_listed([read_node(node("n", *(card(at) for at in range(cards))))])
-        self.cache.pods_listed(list(map(read, raws)))
+        nodes = nodes or [node("n", *(card(at) for at in range(cards)))]
+        self.cache.nodes_listed(map(read_node, nodes))
+        self.cache.pods_listed([read_any(raw) for raw in raws])
         self.refuses: set[str] = set()
         self.written: dict[str, Reservation] = {}
         self.withdrawn: list[str] = []
@@ -89,6 +91,7 @@ def test_all_members_get_cards_with_the_epoch_or_none_does() -> None:
         "reserved": 0,
         "missing": 1,
         "cards": 1,
+        "near": "",
         "why": "no node has room for more of them",
     }
     assert (extender.free(), extender.written) == ([1000, 1000], {})
@@ -118,6 +121,51 @@ def test_the_waiting_page_says_what_the_gang_lacked_last() -> None:
 
     extender.ask("a", "b", "c", needed=2)
     assert lack not in obstacles()
+
+
+def racked(name: str, rack: str, cards: int) -> Json:
+    raw = node(name, *(card(at) for at in range(cards)))
+    raw["metadata"]["labels"] = {"example.com/rack": rack}
+    return raw
+
+
+def test_a_gang_that_fits_in_no_rack_is_told_of_the_best_one() -> None:
+    raws = [member(each, rack="example.com/rack") for each in "abc"]
+    extender = Extender(*raws, nodes=[racked("x", "r1", 1), racked("y", "r2", 2)])
+
+    answer = extender.ask("a", "b", "c")
+    assert (answer["reserved"], answer["missing"], answer["near"]) == (0, 1, "rack r2")
+    lack = "2 of 3 members fit in rack r2; 1 cards missing; no rack has room for more of them"
+    assert extender.reserve.lack(read(raws[0])) == f"gang g starts whole: {lack}"
+    assert extender.ask("a", "b")["where"] == "on 1 node in rack r2"
+
+
+def test_no_card_is_reserved_while_a_launcher_has_no_room_for_its_cpu() -> None:
+    launcher = asking(container(requests={"cpu": "8"}), name="l", annotations={"bursar.dev/gang": "g"})
+    small, roomy = node("n", card(0), card(1)), node("n", card(0), card(1))
+    roomy["status"]["allocatable"] = roomy["status"]["allocatable"] | {"cpu": "8"}
+    extender = Extender(member("a"), member("b"), launcher, nodes=[small])
+
+    answer = extender.ask("a", "b")
+    assert (answer["reserved"], answer["missing"], answer["cards"]) == (0, 0, 0)
+    assert answer["why"] == (
+        "no node has the CPU and memory of l, of this gang, beside the members with cards"
+    )
+    assert extender.written == {}
+    extender.cache.node_updated(read_node(roomy))
+    assert extender.ask("a", "b")["reserved"] == 2
+
+
+def test_a_member_that_comes_later_goes_where_the_others_run() -> None:
+    there = on(member("a", rack="example.com/rack"), "x", "x-GPU-0")
+    late = member("b", rack="example.com/rack")
+    nodes = [racked("x", "r1", 3), racked("y", "r2", 1)]  # by itself it would fill the second rack
+    alone, beside = Extender(there, late, nodes=nodes), Extender(there, late, nodes=nodes)
+
+    alone.ask("b")
+    beside.ask("b", bound=["uid-a", "uid-unknown"])
+
+    assert (alone.written["b"].node, beside.written["b"].node) == ("y", "x")
 
 
 def test_as_many_as_fit_are_reserved_where_fewer_suffice() -> None:
@@ -175,6 +223,8 @@ def test_a_replica_that_does_not_lead_reserves_nothing() -> None:
         ({"pods": ["u", "u"]}, "pods"),
         ({"pods": [1]}, "pods"),
         ({"pods": "u"}, "pods"),
+        ({"bound": "u"}, "bound"),
+        ({"bound": ["u", "u"]}, "bound"),
         ({"needed": 0}, "needed"),
         ({"needed": 3}, "needed"),
         ({"epoch": "7"}, "epoch"),

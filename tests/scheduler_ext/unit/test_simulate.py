@@ -116,6 +116,15 @@ def test_nodes_that_kube_scheduler_would_not_offer_are_left_out() -> None:
     assert (found.node, found.reasons) == ("", ())
 
 
+def test_nodes_without_gpus_are_left_out() -> None:
+    plain = {"metadata": {"name": "c"}, "status": {"allocatable": {"cpu": "64", "pods": "110"}}}
+    snapshot = rebuilt([node("a", card(0)), plain], [])
+
+    (found,) = simulate([read(waiting(200, "p"))], books(snapshot))
+
+    assert [(each.nodes, each.examples) for each in found.reasons] == [(1, ("a",))]
+
+
 def of_gang(name: str, size: int = 3, minimum: int = 3) -> Json:
     sizes = {"bursar.dev/gang-size": str(size), "bursar.dev/gang-minimum": str(min(minimum, size))}
     raw = waiting(100, name)

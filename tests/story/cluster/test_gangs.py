@@ -45,11 +45,10 @@ class Place:
         for at, count in enumerate(cards):
             self.node(f"{name}-{at}", count)
 
-    def node(self, name: str, cards: int) -> None:
+    def node(self, name: str, cards: int, **labels: str) -> None:
         """One more node with so many cards."""
-        self.stack.cp.api.call(
-            "POST", "/api/v1/nodes", kwok_node(name, cards=cards, labels={"of": self.name})
-        )
+        labels = {"of": self.name, **labels}
+        self.stack.cp.api.call("POST", "/api/v1/nodes", kwok_node(name, cards=cards, labels=labels))
 
     def create(self, *names: str, gang: str = "train", size: int, **fields: Any) -> None:
         """Members of one gang."""
@@ -278,6 +277,44 @@ def test_a_jobs_pods_start_together_with_fewer_than_all_where_the_minimum_says_s
 
     place.node("elastic-3", 1)
     stack.wait("the fourth to be bound", lambda: len(place.bound()) == 4)
+
+
+def test_a_gang_starts_in_one_rack_and_says_what_it_lacks_there(stack: Stack) -> None:
+    """Four cards are free, and no rack has three: kube-scheduler would place it."""
+    place = Place(stack, "near")
+    place.node("near-a", 2, rack="r1")
+    place.node("near-b", 1, rack="r2")
+    place.node("near-c", 1)
+    template = member("unused", "train", 3, where="near")
+    template["metadata"]["annotations"]["bursar.dev/gang-topology"] = "rack"
+    del template["metadata"]["name"]
+    spec = {"parallelism": 3, "completions": 3, "template": template}
+    jobs = "/apis/batch/v1/namespaces/near/jobs"
+    stack.cp.api.call("POST", jobs, {"metadata": {"name": "train"}, "spec": spec})
+
+    said = "2 of 3 members fit in rack r1; 1 cards missing"
+    stack.wait("its Job to say it", lambda: any(said in each for each in place.told("train")))
+    stays_unbound(place, 3)
+    place.node("near-d", 2, rack="r2")
+
+    stack.wait("three to be bound", lambda: len(place.bound()) == 3)
+    assert {each["spec"]["nodeName"] for each in place.pods()} == {"near-b", "near-d"}
+    assert any("in rack r2" in each for each in place.told("train"))
+
+
+def test_a_launcher_without_room_for_its_cpu_keeps_its_gang_waiting(stack: Stack) -> None:
+    place = Place(stack, "beside", 1, 1)
+    container = {"name": "main", "image": "app", "resources": {"requests": {"cpu": "100k"}}}
+    metadata = {"name": "launcher", "annotations": {"bursar.dev/gang": "train"}}
+    stack.cp.api.call("POST", place.path, {"metadata": metadata, "spec": {"containers": [container]}})
+    place.create("a", "b", size=2)
+
+    said = "no node has the CPU and memory of launcher, of this gang"
+    stack.wait("it to say it", lambda: any(said in each for each in place.told("a")))
+    stays_unbound(place, 4)
+    stack.cp.api.call("DELETE", f"{place.path}/launcher?gracePeriodSeconds=0")
+
+    place.wait_bound("a", "b")
 
 
 def test_with_gangs_auto_a_parallel_jobs_pods_start_together_without_annotations(stack: Stack) -> None:

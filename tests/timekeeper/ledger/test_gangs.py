@@ -24,7 +24,7 @@ from timekeeper.accounts.held.gangs import (
 )
 from timekeeper.core.gangs import Gang
 from timekeeper.runtime.api_server import Answered
-from timekeeper.settler.gang_starts import AGAIN_MS, GangAnswer, GangStarts
+from timekeeper.settler.gang_starts import AGAIN_MS, GangAnswer, GangStarts, answer_of
 from timekeeper.settler.releaser import MANY_UNTRIED, MAX_AT_ONCE, Releaser
 
 ONE_DATABASE = "decisions about values; test_holding has the same releaser"
@@ -42,7 +42,7 @@ def member(name: str, size: int = 3, gang: str = "g", how: str = "turn", **field
 class Gangs(Holding):
     """``fits``: whether there are cards for all that the extender is asked for."""
 
-    fits = True
+    fits, where = True, ""
 
     def new_releaser(self, at_once: int = 1, gangs: GangStarts | None = None) -> Releaser:
         self.asked: list[int] = []
@@ -73,7 +73,7 @@ class Gangs(Holding):
             if raw["metadata"]["uid"] in asked.uids:
                 has_cards = reserved(raw, epoch, until_ms, self.town.clock())
                 self.town.hear("pods", has_cards, unheard=not self.hears)
-        return GangAnswer(len(asked.uids))
+        return GangAnswer(len(asked.uids), where=self.where)
 
     def steps(self, count: int = 4) -> list[list[str]]:
         """What each of these steps released, half a second apart, with a tick before each."""
@@ -205,6 +205,37 @@ def test_members_that_say_different_sizes_start_none(gangs: Gangs) -> None:
     )
 
 
+def test_members_that_say_different_topologies_start_none(gangs: Gangs) -> None:
+    pods = [member(name, 2) for name in "ab"]
+    pods[0]["metadata"]["annotations"]["bursar.dev/gang-topology"] = "example.com/rack"
+    gangs.begin(*pods)
+
+    assert gangs.steps() == [[]] * 4
+    assert gangs.told[-1] == (
+        "Gang g starts whole: metadata.annotations[bursar.dev/gang-topology]: its members say "
+        "example.com/rack and none; allowed: one label for all."
+    )
+
+
+def test_where_its_cards_are_is_told(gangs: Gangs) -> None:
+    gangs.where = "on 2 nodes in rack r2"
+    gangs.begin(*(member(name) for name in "abc"))
+    gangs.steps(2)
+
+    assert gangs.told[-1] == (
+        "Gang g starts whole: 3 members have cards on 2 nodes in rack r2, and their gates are being removed."
+    )
+
+
+def test_the_extenders_answer_is_a_sentence() -> None:
+    lack = {"reserved": 0, "missing": 4, "cards": 4, "near": "rack r2", "why": "no rack has room"}
+
+    assert answer_of(lack, 16) == GangAnswer(
+        0, "12 of 16 members fit in rack r2; 4 cards missing; no rack has room"
+    )
+    assert answer_of({"reserved": 2, "where": "on 1 node", "why": ""}, 2) == GangAnswer(2, "", "on 1 node")
+
+
 def test_a_gang_without_cards_keeps_no_single_pod_of_its_namespace_waiting(gangs: Gangs) -> None:
     gangs.fits = False
     pods = [member(name, 2, created_ms=T0 - HOUR) for name in "ab"]
@@ -313,9 +344,12 @@ _BC = at("b", until=SOON), at("c", until=SOON)
             OpenGates(("b", "c")),
         ),
         # one that ran whole gets a new member in
-        (of(at("a", bound=True), at("b", bound=True), at("c"), was_whole=True), AskForCards(("c",), 1)),
+        (
+            of(at("a", bound=True), at("b", bound=True), at("c"), was_whole=True),
+            AskForCards(("c",), 1, ("a", "b")),
+        ),
         # of which one has ended well
-        (of(at("a", bound=True), at("c"), was_whole=True), AskForCards(("c",), 1)),
+        (of(at("a", bound=True), at("c"), was_whole=True), AskForCards(("c",), 1, ("a",))),
     ],
 )
 def test_the_next_step_of_a_gang(gang: WaitingGang, expected: object) -> None:

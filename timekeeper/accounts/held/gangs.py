@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from timekeeper.accounts.held.order import HeldPod
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.gangs import Gang
-from timekeeper.core.names import GANG_MINIMUM, GANG_SIZE
+from timekeeper.core.names import GANG_MINIMUM, GANG_SIZE, GANG_TOPOLOGY, GANG_TOPOLOGY_PREFERRED
 
 OPEN_PART = 3  # gates are removed only with a third of its reservations left, which kube-scheduler needs
 BOUND_MS = 5_000  # a binding that was made before the deadline is seen by then
@@ -75,10 +75,12 @@ class WaitFor:
 
 @dataclass(frozen=True, slots=True)
 class AskForCards:
-    """Have cards reserved for these members, for at least ``needed`` of them."""
+    """Have cards reserved for these members, for at least ``needed`` of them. ``bound``: the other members,
+    which have a node."""
 
     uids: tuple[str, ...]
     needed: int
+    bound: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,8 @@ def next_step(it: WaitingGang, now_ms: int) -> GangStep:
     asked = [each for each in it.members if not each.is_bound][: max(0, it.gang.size - it.bound)]
     if not asked:
         return WaitFor(f"{it.bound} of {it.gang.size} members run; there are more of its name than its size")
-    return AskForCards(_uids(asked), min(needed, len(asked)))
+    bound = _uids(each for each in it.members if each.is_bound)
+    return AskForCards(_uids(asked), min(needed, len(asked)), bound)
 
 
 def let_go(it: WaitingGang, now_ms: int) -> tuple[str, ...]:
@@ -174,13 +177,15 @@ def member_of(pod: LedgerPod) -> GangMember | None:
 def conflict_of(gangs: Iterable[Gang]) -> str:
     """What the members contradict each other in; "": nothing."""
     found = set(gangs)
-    for field, values in (
-        (GANG_SIZE, sorted({each.size for each in found})),
-        (GANG_MINIMUM, sorted({each.minimum for each in found})),
+    for field, what, values in (
+        (GANG_SIZE, "number", {each.size for each in found}),
+        (GANG_MINIMUM, "number", {each.minimum for each in found}),
+        (GANG_TOPOLOGY, "label", {each.topology or "none" for each in found}),
+        (GANG_TOPOLOGY_PREFERRED, "label", {each.preferred or "none" for each in found}),
     ):
         if len(values) > 1:
-            named = " and ".join(map(str, values[:3]))
-            return f"metadata.annotations[{field}]: its members say {named}; allowed: one number for all"
+            named = " and ".join(map(str, sorted(values)[:3]))
+            return f"metadata.annotations[{field}]: its members say {named}; allowed: one {what} for all"
     return ""
 
 

@@ -1,0 +1,180 @@
+"""How many pods of a shape a node takes. Pure.
+
+Pods of one shape are alike, and nodes are independent of each other: what a node takes of a shape does not
+depend on what others take. So each node is looked at once, and again only after it has taken pods of the
+gang.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from scheduler_ext.fit.caps import CapChecks
+from scheduler_ext.fit.fit import fit, is_picky, shape_for
+from scheduler_ext.fit.refusal import Refusal
+from scheduler_ext.model.pod import Pod
+from scheduler_ext.model.standing import NamespaceStandings
+from scheduler_ext.scoring.policy import Policy
+from scheduler_ext.snapshot.allocation import allocation_of
+from scheduler_ext.snapshot.free import FreeShape
+from scheduler_ext.snapshot.host_room import host_lack, offered
+from scheduler_ext.snapshot.node_info import NodeInfo, is_short, with_allocation
+from scheduler_ext.snapshot.snapshot import Snapshot
+from timekeeper.core.values import Placement
+
+
+@dataclass(frozen=True, slots=True)
+class PlanInput:
+    """Everything that a plan reads, of one moment. ``is_late``: whether its time is over."""
+
+    snapshot: Snapshot
+    standings: NamespaceStandings
+    policies: Callable[[Pod], Policy]
+    is_late: Callable[[], bool] = lambda: False
+
+
+@dataclass(slots=True)
+class Rooms:
+    """For each of the ``shapes``, lists of pods that are alike. ``base``: the cluster before the plan."""
+
+    shapes: Sequence[Sequence[Pod]]
+    given: PlanInput
+    base: Snapshot
+    caps: CapChecks
+    _is_picky: list[bool] = field(init=False)
+    _rooms: dict[int, dict[str, int]] = field(default_factory=dict)
+    _alike: dict[int, dict[object, int]] = field(default_factory=dict)
+    _all: list[dict[str, int]] = field(default_factory=list)
+    _cards: dict[str, int] = field(default_factory=dict)
+    _free: dict[FreeShape, int] = field(default_factory=dict)
+    _offered: dict[object, list[NodeInfo]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        requests = (pods[0].request for pods in self.shapes)
+        self._is_picky = [each is None or is_picky(each) for each in requests]
+
+    def of(
+        self,
+        shape: int,
+        now: Snapshot,
+        touched: Collection[str] = (),
+        names: Collection[str] | None = None,
+    ) -> dict[str, int]:
+        """How many pods of this shape each node takes now, of the nodes that take any. ``touched``: those
+        that have taken pods since; ``names``: only these nodes, None: all."""
+        pod, before = self.shapes[shape][0], self._before(shape)
+        wanted = before if names is None else names
+        found = {name: before[name] for name in wanted if name in before}
+        for name in touched:
+            if name in found:
+                room = self._room(shape, self.without_promised(now.node(name)))
+                if room:
+                    found[name] = room
+                else:
+                    del found[name]
+        for name in self.caps.refused_nodes(pod, found, now):
+            del found[name]
+        return found
+
+    @property
+    def all(self) -> Sequence[Mapping[str, int]]:
+        """For each shape, how many of its pods each node takes before any is placed."""
+        if not self._all:
+            self._all = [self.of(shape, self.base) for shape in range(len(self.shapes))]
+        return self._all
+
+    def free(self, node: NodeInfo) -> int:
+        """How empty the node's cards are."""
+        if node.shape not in self._free:
+            self._free[node.shape] = sum(each.left_milli for each in node.shape.free_by_card)
+        return self._free[node.shape]
+
+    @property
+    def cards(self) -> Mapping[str, int]:
+        """How many cards of each of their nodes no pod uses; empty for one shape, whose rooms say all."""
+        if len(self.shapes) > 1 and not self._cards:
+            there = {name for shape in range(len(self.shapes)) for name in self._before(shape)}
+            self._cards = {name: _untouched(self.base.node(name)) for name in there}
+        return self._cards
+
+    def _before(self, shape: int) -> dict[str, int]:
+        if shape not in self._rooms:
+            found = {}
+            for node in self._candidates(self.shapes[shape][0]):
+                if self.given.is_late():
+                    break
+                room = self._room(shape, node)
+                if room:
+                    found[node.name] = room
+            self._rooms[shape] = found
+        return self._rooms[shape]
+
+    def _room(self, shape: int, node: NodeInfo) -> int:
+        pods, known = self.shapes[shape], self._alike.setdefault(shape, {})
+        key = None if self._is_picky[shape] else _likeness(pods[0], node)
+        if key is None:
+            return room_on(pods[0], node, self.given.policies(pods[0]), len(pods))
+        if key not in known:
+            known[key] = room_on(pods[0], node, self.given.policies(pods[0]), len(pods))
+        return known[key]
+
+    def _candidates(self, pod: Pod) -> list[NodeInfo]:
+        """The nodes with cards that kube-scheduler would offer if it had room there."""
+        key = pod.others, pod.node_constraints
+        if key not in self._offered:
+            self._offered[key] = [
+                self.without_promised(node)
+                for node in offered(pod, self.base)
+                if node.node_object is not None and node.node_object.cards and not node.closed
+            ]
+        return self._offered[key]
+
+    def without_promised(self, node: NodeInfo) -> NodeInfo:
+        """The node, where reservations of pods that still wait count as kube-scheduler will count them."""
+        reserved = [each for each in node.allocations.values() if each.state == "reserved"]
+        for each in reserved:
+            pod = self.base.pods.get(each.uid)
+            if pod is not None:
+                full = replace(each, amounts=pod.amounts, cpu_milli=pod.cpu_milli, others=pod.others)
+                node = with_allocation(node, full)
+        return node
+
+
+def _untouched(node: NodeInfo) -> int:
+    return len([free for free in node.free_by_card if free is not None and free.untouched])
+
+
+def room_on(pod: Pod, node: NodeInfo, policy: Policy, most: int) -> int:
+    """How many such pods the node takes, at most ``most``."""
+    for count in range(most):
+        placement = placed_on(pod, node, policy)
+        if placement is None:
+            return count
+        node = with_allocation(
+            node, allocation_of(replace(pod, uid=f"{pod.uid}/{count}"), placement, "assumed")
+        )
+    return most
+
+
+def placed_on(pod: Pod, node: NodeInfo, policy: Policy) -> Placement | None:
+    """The pod's cards on the node; None where the node, or kube-scheduler's sums of it, have no room."""
+    if pod.request is None or is_short(node, pod.amounts) or host_lack(pod, node):
+        return None
+    found = fit(pod.request, node, policy)
+    return None if isinstance(found, Refusal) else found
+
+
+def shape_of(pod: Pod) -> object:
+    """Equal for pods that each node takes alike."""
+    return pod.request, pod.amounts, pod.cpu_milli, pod.others, pod.node_constraints
+
+
+def _likeness(pod: Pod, node: NodeInfo) -> object | None:
+    """Equal for nodes that take as many pods of this shape, unless it names cards or models; None: not known
+    without trying."""
+    if pod.request is None or node.node_object is None:
+        return None
+    shape = shape_for(pod.request, node)
+    if isinstance(shape, Refusal):
+        return shape
+    others = tuple(each.others for each in node.allocations.values() if each.others)
+    return shape, node.left, node.cpu_left, node.node_object.others, node.non_gpu.others, others
