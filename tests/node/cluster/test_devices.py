@@ -94,9 +94,7 @@ class Acme:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.agent.process:
-            self.agent.process.kill()
-            self.agent.process.wait()
+        self.agent.kill()
 
     def cards(self, *faults: str) -> None:
         """The cards A-0, A-1 ... with these faults; the first one is used."""

@@ -293,6 +293,13 @@ class Agent:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(self.command, cwd=ROOT, env=self.environ, stderr=log)
 
+    def kill(self) -> None:
+        """Ends it. What it said is shown where its test fails."""
+        if self.process:
+            self.process.kill()
+            self.process.wait()
+        print(self.log.read_text())
+
     def stop(self) -> int:
         assert self.process
         self.process.terminate()
@@ -339,9 +346,7 @@ def running(world: World, folder: Path, node: str, cards: str = TWO, **more: str
     try:
         yield agent
     finally:
-        if agent.process:
-            agent.process.kill()
-            agent.process.wait()
+        agent.kill()
 
 
 def test_cards_appear_fail_and_recover_and_capacity_stays_all_the_while(world: World, tmp_path: Path) -> None:
