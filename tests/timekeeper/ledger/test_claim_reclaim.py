@@ -67,6 +67,7 @@ class Reclaiming:
         events = UnqueuedRecorder(self._server, REPORTER, settler.epoch.holder, town.clock, log)
         shared = (town.store, settler.epoch, self._server, events, view_of(settler), town.clock, town.clock)
         self.round = ReclaimRound(EvictorContext(*shared, record=town.recorded.append))
+        self.round.step()  # the first one only looks
 
     def restart(self) -> None:
         """The settler is killed, and another one takes over."""
@@ -187,6 +188,11 @@ def free_claim(name: str, token: str = TOKEN, namespace: str = RICH, **exactly: 
     return made
 
 
+def constrained(made: Json) -> Json:
+    made["spec"]["devices"]["constraints"] = [{"matchAttribute": "example.com/numa"}]
+    return made
+
+
 def held_claim(name: str, *users: str, device: str = "gpu-0", namespace: str = POOR, **more: Any) -> Json:
     """A claim that holds a device for these pods."""
     uids = tuple(f"uid-{each}" for each in users)
@@ -271,7 +277,7 @@ def test_a_claim_without_a_toleration_of_its_own_gets_a_device_that_nothing_keep
         {"team_b": "gpuHours: 1"},
         {"team_b": "gpuHours: 1\nonExhausted: reclaim\nmode: observe"},
         {"team_b": "gpuHours: 1\nonExhausted: reclaim\nplacement: off"},
-        {"team_b": "gpuHours: 1\nonExhausted: reclaim\nprotect: {labels: {}, cards: 1}"},
+        {"team_b": "gpuHours: 1\nonExhausted: reclaim\nprotect: {labels: {keep: me}, cards: 1}"},
         {"team_a": "gpuHours: unlimited"},
         {"team_a": "gpuHours: 0"},
         {"team_a": "gpuHours: 100\nmode: observe"},
@@ -280,7 +286,8 @@ def test_a_claim_without_a_toleration_of_its_own_gets_a_device_that_nothing_keep
 def test_only_debtors_leave_and_only_for_pods_of_namespaces_in_budget(
     world: Reclaiming, entries: dict[str, str]
 ) -> None:
-    victim_and_heir(world, **entries)
+    kept = user("v", labels={"keep": "me"})
+    world.start(kept, held_claim("of-v", "v"), heir(), free_claim("of-heir"), entries=entries)
 
     assert world.turn(5 * SECOND) == []
     assert world.written == []
@@ -355,6 +362,8 @@ def test_a_node_that_takes_no_pods_is_left_alone(world: Reclaiming) -> None:
         free_claim("of-heir", adminAccess=True),
         free_claim("of-heir", capacity={"requests": {"memory": "1Gi"}}),
         free_claim("of-heir", selectors=[{"cel": {"expression": "true"}}]),
+        free_claim("of-heir", selectors=[{"other": {}}]),
+        constrained(free_claim("of-heir")),
     ],
 )
 def test_nobody_leaves_for_a_claim_that_the_device_is_not_known_to_meet(
@@ -389,6 +398,13 @@ def test_a_device_that_a_taint_would_not_keep_for_its_heir_is_left_alone(
 ) -> None:
     victim_and_heir(world)
     world.town.hear("resourceslices", published)
+
+    assert world.turn(5 * SECOND) == []
+
+
+def test_a_pod_with_a_grace_period_longer_than_a_device_is_kept_stays(world: Reclaiming) -> None:
+    long = user("v", grace_s=601)
+    world.start(long, held_claim("of-v", "v"), heir(), free_claim("of-heir"))
 
     assert world.turn(5 * SECOND) == []
 
@@ -534,6 +550,18 @@ def test_each_of_several_waiting_pods_gets_a_device_of_its_own(world: Reclaiming
     assert len({each["spec"]["deviceSelector"]["device"] for each in world.written}) == 2
 
 
+def test_each_gets_one_of_its_own_where_nothing_keeps_them(world: Reclaiming) -> None:
+    world.are_served = False
+    world.start(
+        *(user("v"), held_claim("of-v", "v")),
+        *(user("w"), held_claim("of-w", "w", device="gpu-1")),
+        *(heir(), free_claim("of-heir"), heir("next"), free_claim("of-next")),
+        devices=2,
+    )
+
+    assert sorted(world.turn(5 * SECOND)) == ["v", "w"]
+
+
 def test_one_device_is_freed_for_a_claim_that_several_pods_wait_for(world: Reclaiming) -> None:
     world.start(
         *(user("v"), held_claim("of-v", "v")),
@@ -551,6 +579,15 @@ def test_debtors_that_are_back_in_budget_before_they_leave_stay_and_the_taint_go
     assert len(world.rules) == 1
     entries = BUDGETS | {"team_b": "gpuHours: 100\nonExhausted: reclaim"}
     world.town.hear("configmaps", budgets(_settings="lookahead: 0s", **entries))
+
+    assert world.turn(5 * SECOND) == []
+    assert world.rules == {}
+
+
+def test_nobody_leaves_for_an_heir_whose_namespace_is_over_budget_by_then(world: Reclaiming) -> None:
+    victim_and_heir(world)
+    world.turn(SECOND)
+    world.town.hear("configmaps", budgets(_settings="lookahead: 0s", **(BUDGETS | {"team_a": "gpuHours: 0"})))
 
     assert world.turn(5 * SECOND) == []
     assert world.rules == {}
@@ -674,6 +711,7 @@ def test_no_pod_leaves_in_return(world: Reclaiming) -> None:
     world.town.hear(CLAIMS, free_claim("of-back", namespace=POOR))
 
     assert world.turn(4 * MINUTE + 50 * SECOND) == []
+    assert len(world.written) == 1
     assert world.turn(30 * SECOND) == ["heir"]
 
 

@@ -34,6 +34,11 @@ class ReclaimStandings:
             return False
         return self.history.mode(namespace, self.now_ms) == "enforce"
 
+    @property
+    def has_debtors(self) -> bool:
+        """Whether any namespace's pods are."""
+        return any(map(self.owes, self.statements))
+
     def owes(self, namespace: str) -> bool:
         """Whether the namespace's pods are debtors: over budget now, with ``onExhausted: reclaim``."""
         each = self.statements.get(namespace)

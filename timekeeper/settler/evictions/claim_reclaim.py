@@ -247,13 +247,15 @@ class ReclaimRound:
 
     def _begin_for_all(self, standings: ReclaimStandings) -> None:
         at_ms, view = self._context.steady(), self._context.view
-        held = view.held()
-        waiting = heirs(view.waiting(), standings)
-        self._note_freed(held if waiting else None, at_ms)
         self._resting = {uid: until for uid, until in self._resting.items() if until > at_ms}
-        owed = any(standings.owes(each.claim.namespace) for each in held)
-        if not waiting or not self._is_adopted or not owed:
+        waiting = heirs(view.waiting(), standings)
+        if not waiting or not standings.has_debtors:
+            self._held, self._freed = None, []
             return
+        held, is_first = view.held(), self._held is None
+        self._note_freed(held, at_ms)
+        if is_first or not self._is_adopted:
+            return  # it is not known what came free a moment ago
         several = len({each.pod.namespace for each in waiting}) > 1
         coming: dict[str, int] = {}  # class -> devices that come free anyway, and are for no heir yet
         for each in waiting:
@@ -290,10 +292,7 @@ class ReclaimRound:
         going = [each for each in leaving(held, device_class, now_ms) if each not in taken]
         return len(going) + sum(each == device_class for each, _ in self._freed)
 
-    def _note_freed(self, held: Sequence[HeldClaim] | None, at_ms: int) -> None:
-        if held is None:
-            self._held, self._freed = None, []
-            return
+    def _note_freed(self, held: Sequence[HeldClaim], at_ms: int) -> None:
         now = {key_of(each): each.device_class for one in held for each in devices_of(one.claim)}
         taken = {each.device for each in self._under_way}
         gone = [name for key, name in (self._held or {}).items() if key not in now and key not in taken]
