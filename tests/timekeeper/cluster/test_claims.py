@@ -7,7 +7,7 @@ import os
 import signal
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -272,6 +272,42 @@ def test_an_allocated_claim_is_charged_until_its_release(world: World) -> None:
     assert ended[0].rate == 1000
     assert stamp <= ended[0].bound < stamp + SLACK_MS
     assert ended[0].posted == 1000 * ((ended[0].ended or 0) - ended[0].bound) > 0
+
+
+def test_how_long_an_allocation_takes_into_the_ledger(
+    world: World, record_property: Callable[[str, object], None]
+) -> None:
+    """Twenty claims at once. The times are recorded, and none is asserted: they begin with the last look at
+    which the API server did not show the allocation, and end with the first at which the database has its
+    session."""
+    home, names = world.namespace(), [f"c{number}" for number in range(20)]
+    for name in names:
+        world.claim(home, name)
+    free_s: dict[str, float] = {}
+    written_s: dict[str, float] = {}
+
+    def are_written() -> bool:
+        asked_s = time.monotonic()
+        claims = world.call("GET", f"{RESOURCES}/namespaces/{home}/resourceclaims")["items"]
+        free = (each for each in claims if not each.get("status", {}).get("allocation"))
+        free_s.update((each["metadata"]["name"], asked_s) for each in free)
+        rows = world.rows(home)
+        for row in rows:
+            written_s.setdefault(row.name, time.monotonic())
+        return written_s.keys() == set(names)
+
+    assert not are_written()
+    for name in names:
+        world.pod(home, name, name)
+    eventually(are_written, lambda: f"{len(written_s)} sessions")
+    for name in names:
+        world.delete_pod(home, name)
+    taken_ms = sorted(round(1000 * (written_s[name] - free_s[name])) for name in names)
+    figures = {"median": taken_ms[10], "longest": taken_ms[-1]}
+    record_property("allocation in the ledger, ms", figures)
+    print("allocation in the ledger, ms:", figures)
+
+    assert is_exact(world.settled(home, 20))
 
 
 def test_each_form_of_a_claim_pays_for_what_was_allocated(world: World) -> None:
