@@ -60,6 +60,19 @@ GANG_RESERVATIONS = Counter(
     "is away)",
     ["result"],
 )
+GANG_STARTS = Histogram(
+    "bursar_gang_start_seconds",
+    "from the creation of a gang's first pod until enough of its pods have a node, by its number of pods: "
+    "`1-8`, `9-64`, `65-512`, `513-1024`; of gangs that were seen to wait",
+    ["pods"],
+    buckets=(1, 5, 15, 60, 300, 900, 3_600, 14_400, 86_400),
+)
+GANG_FAILURES = Counter(
+    "bursar_gang_failed_starts",
+    "starts of gangs of which too few pods had a node by the deadline, so that all wait again: `some-bound` "
+    "(those are evicted), `none-bound`",
+    ["reason"],
+)
 GANG_EVICTIONS = Counter(
     "bursar_gang_evictions", "attempts to evict pods of gangs of which too few had a node in time", ["result"]
 )

@@ -10,7 +10,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from timekeeper import metrics
-from timekeeper.accounts.held.gangs import AskForCards, OpenGates, WaitFor, WaitingGang, exist_text, next_step
+from timekeeper.accounts.held.gangs import (
+    AskForCards,
+    OpenGates,
+    WaitFor,
+    WaitingGang,
+    exist_text,
+    next_step,
+    started_until_ms,
+)
 from timekeeper.accounts.held.limits import HeldView
 from timekeeper.accounts.held.order import HeldPod
 from timekeeper.core.decisions import GANG, MESSAGE, Decision, Figure, Record, record_nothing
@@ -98,6 +106,8 @@ class GangStarts:
         self._deadline_ms = deadline_ms
         for result in ("reserved", "none"):
             metrics.GANG_RESERVATIONS.labels(result)
+        for reason in ("some-bound", "none-bound"):
+            metrics.GANG_FAILURES.labels(reason)
         self._submit = submit or ThreadPoolExecutor(1, "gang").submit
         self._asked: tuple[str, Future[GangAnswer]] | None = None  # key and answer
         self._took_ms = 0  # the last answer
@@ -111,6 +121,7 @@ class GangStarts:
         self._kept: dict[str, int] = {}  # key -> until when its room is kept though no pod shows cards yet
         # key -> how often cards were reserved for it in an hour, and when these reservations ended last
         self._tries: dict[str, tuple[int, int]] = {}
+        self._starting: dict[str, int] = {}  # key -> until when the gates of its last epoch's pods are open
         self._epoch = 0
 
     def opening(self, view: HeldView) -> list[HeldPod]:
@@ -202,8 +213,22 @@ class GangStarts:
         if self._asked is not None and self._asked[1].done():
             self._take(*self._asked, at_ms)
             self._asked = None
+        self._count_failures(view)
         for it in view.gangs.values():
             self._tell(it, view)
+
+    def _count_failures(self, view: HeldView) -> None:
+        """Each start once whose deadline passes while this process looks."""
+        self._starting = {key: ended_ms for key, ended_ms in self._starting.items() if key in view.gangs}
+        for it in view.gangs.values():
+            if it.was_whole:
+                self._starting.pop(it.key, None)
+            elif view.at_ms < self._starting.get(it.key, 0):
+                continue
+            elif self._starting.pop(it.key, 0):
+                metrics.GANG_FAILURES.labels("some-bound" if it.bound else "none-bound").inc()
+            elif (until_ms := started_until_ms(it)) > view.at_ms:
+                self._starting[it.key] = until_ms
 
     def _take(self, key: str, future: "Future[GangAnswer]", at_ms: int) -> None:
         try:

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
 
 from tests.timekeeper.clocks import iso
 from tests.timekeeper.ledger.test_holding import HOLD, Holding, held_pod
@@ -30,6 +31,7 @@ from timekeeper.settler.releaser import MANY_UNTRIED, MAX_AT_ONCE, Releaser
 ONE_DATABASE = "decisions about values; test_holding has the same releaser"
 
 DEADLINE_MS = 60 * SECOND
+FAILED = "bursar_gang_failed_starts_total"
 
 
 def member(name: str, size: int = 3, gang: str = "g", how: str = "turn", **fields: Any) -> Json:
@@ -301,6 +303,99 @@ def test_a_gangs_controller_gets_the_event_once(gangs: Gangs) -> None:
     regarding = {key: value for key, value in reference.items() if key != "controller"}
     waits = "Gang g starts whole: 3 of 3 members exist; 2 of 3 members fit; 1 cards missing."
     assert gangs.told_of.count(({**regarding, "namespace": "team-a"}, waits)) == 1
+
+
+def value(name: str, **labels: str) -> float:
+    return REGISTRY.get_sample_value(name, labels) or 0
+
+
+def test_the_time_to_a_gangs_start_is_measured_once_by_its_size(gangs: Gangs) -> None:
+    """From the first pod's creation, once enough have a node: two of three here."""
+    before, seconds = starts(), value("bursar_gang_start_seconds_sum", pods="1-8")
+    pods = [member(name, created_ms=T0 - MINUTE) for name in "abc"]
+    for each in pods:
+        each["metadata"]["annotations"]["bursar.dev/gang-minimum"] = "2"
+    gangs.begin(*pods)
+    gangs.steps(2)
+    started = []
+    for raw in gangs.pods():
+        gangs.town.hear("pods", bound(raw))
+        gangs.town.tick()
+        started.append(starts() - before)
+
+    assert started == [0, 1, 1]
+    waited_s = (gangs.town.clock() - T0 + MINUTE) / SECOND
+    assert value("bursar_gang_start_seconds_sum", pods="1-8") - seconds == pytest.approx(waited_s)
+
+
+def starts() -> float:
+    return value("bursar_gang_start_seconds_count", pods="1-8")
+
+
+def test_a_gang_that_ran_before_this_process_did_is_not_measured(gangs: Gangs) -> None:
+    before = starts()
+    gangs.begin(*(bound(member(name)) for name in "abc"))
+    gangs.steps(2)
+
+    assert starts() == before
+
+
+@pytest.mark.parametrize(("lucky", "reason"), [(0, "none-bound"), (1, "some-bound")])
+def test_a_start_that_came_to_nothing_is_counted_once(gangs: Gangs, lucky: int, reason: str) -> None:
+    others = {"none-bound", "some-bound"} - {reason}
+    before = {each: value(FAILED, reason=each) for each in (reason, *others)}
+    gangs.begin(*(member(name) for name in "abc"))
+    gangs.steps(2)
+    for raw in gangs.pods()[:lucky]:
+        gangs.town.hear("pods", bound(raw))
+    gangs.steps(1)
+    assert value(FAILED, reason=reason) == before[reason]
+
+    gangs.town.clock.turn(DEADLINE_MS)
+    gangs.steps(6)
+
+    assert value(FAILED, reason=reason) == before[reason] + 1
+    assert all(value(FAILED, reason=each) == before[each] for each in others)
+
+
+@pytest.mark.parametrize("minimum", [2, 3])
+def test_a_gang_that_starts_in_time_has_not_failed(gangs: Gangs, minimum: int) -> None:
+    before = [value(FAILED, reason=each) for each in ("none-bound", "some-bound")]
+    pods = [member(name) for name in "abc"]
+    for each in pods:
+        each["metadata"]["annotations"]["bursar.dev/gang-minimum"] = str(minimum)
+    gangs.begin(*pods)
+    gangs.steps(2)
+    for raw in gangs.pods()[:1]:
+        gangs.town.hear("pods", bound(raw))
+    gangs.steps(1)
+    for raw in gangs.pods()[1:minimum]:
+        gangs.town.hear("pods", bound(raw))
+    gangs.town.clock.turn(DEADLINE_MS)
+    gangs.steps(4)
+
+    assert [value(FAILED, reason=each) for each in ("none-bound", "some-bound")] == before
+
+
+def test_a_gang_whose_gates_stay_has_not_started(gangs: Gangs) -> None:
+    before = [value(FAILED, reason=each) for each in ("none-bound", "some-bound")]
+    gangs.begin(*(member(name) for name in "abc"))
+    gangs.steps(1)
+    gangs.refuses = Answered(500, {"message": "away"})
+    gangs.steps(2)
+    gangs.fits = False
+    gangs.town.clock.turn(DEADLINE_MS)
+    gangs.steps(4)
+
+    assert [value(FAILED, reason=each) for each in ("none-bound", "some-bound")] == before
+
+
+def bound(raw: Json) -> Json:
+    """The pod on its node, without the gate."""
+    after = copy.deepcopy(raw)
+    after["spec"] |= {"nodeName": "n1", "schedulingGates": []}
+    after["metadata"]["annotations"]["bursar.dev/devices"] = placement()
+    return after
 
 
 def of(*members: GangMember, size: int = 3, minimum: int = 0, was_whole: bool = False) -> WaitingGang:

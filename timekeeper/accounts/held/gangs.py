@@ -130,6 +130,11 @@ def let_go(it: WaitingGang, now_ms: int) -> tuple[str, ...]:
     return _uids(each for each in it.members if each.is_bound)
 
 
+def started_until_ms(it: WaitingGang) -> int:
+    """When the start ends of which gates have been removed, 0 without one."""
+    return max((each.until_ms for each in it.members if not each.is_gated), default=0)
+
+
 def _has_failed(it: WaitingGang) -> bool:
     """Whether some members, and too few, have nodes, unless one of them was lost later."""
     return _ended_ms(it) > 0 and 0 < it.bound < it.gang.minimum and not it.was_whole

@@ -1,22 +1,34 @@
 """The gangs of which a member has no node, kept as their pods change."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from timekeeper import metrics
 from timekeeper.accounts.held.gangs import WaitingGang, as_one_pod, conflict_of, member_of
 from timekeeper.accounts.held.order import HeldPod
+from timekeeper.core.gangs import MAX_SIZE
 from timekeeper.settler.cluster.cluster_state import ClusterState
+
+SIZES = ((8, "1-8"), (64, "9-64"), (512, "65-512"), (MAX_SIZE, "513-1024"))
+
+
+def observe_start(size: int, waited_ms: int) -> None:
+    """A gang of this number of pods has started."""
+    pods = next(name for most, name in SIZES if size <= most)
+    metrics.GANG_STARTS.labels(pods).observe(waited_ms / 1000)
 
 
 @dataclass(slots=True)
 class GangTable:
-    """``waiting``: by key; a new object with each change."""
+    """``waiting``: by key; a new object with each change. ``started`` is called for each gang that waited and
+    has started: with its number of pods, and how many milliseconds after the creation of the first."""
 
+    started: Callable[[int, int], object] = lambda _size, _waited_ms: None
     waiting: Mapping[str, WaitingGang] = field(default_factory=dict)
     _held: Mapping[str, HeldPod] = field(default_factory=dict)
     _whole: set[tuple[str, str]] = field(default_factory=set)  # gangs that had started
 
-    def update(self, cluster: ClusterState, held: Mapping[str, HeldPod]) -> None:
+    def update(self, cluster: ClusterState, held: Mapping[str, HeldPod], now_ms: int) -> None:
         """Follow the pods that have changed. ``held``: all pods behind the gate, by UID."""
         changed = set(cluster.gang_changes)
         cluster.gang_changes.clear()
@@ -27,14 +39,14 @@ class GangTable:
             return
         waiting = dict(self.waiting)
         for key in changed:
-            it = self._gang(key, cluster, held)
+            it = self._gang(key, cluster, held, now_ms)
             waiting.pop("/".join(key), None)
             if it is not None:
                 waiting[it.key] = it
         self.waiting = waiting
 
     def _gang(
-        self, key: tuple[str, str], cluster: ClusterState, held: Mapping[str, HeldPod]
+        self, key: tuple[str, str], cluster: ClusterState, held: Mapping[str, HeldPod], now_ms: int
     ) -> WaitingGang | None:
         namespace, name = key
         pods = [cluster.pods[uid] for uid in cluster.gangs.get(key, ()) if uid in cluster.pods]
@@ -47,6 +59,8 @@ class GangTable:
         gang = max((each for _, each in found), key=lambda each: (each.size, each.minimum))
         bound = sum(each.is_bound for each in members)
         if bound >= gang.minimum:
+            if key not in self._whole and "/".join(key) in self.waiting:
+                self.started(gang.size, max(0, now_ms - members[0].created_ms))
             self._whole.add(key)
             if bound == len(members):
                 return None
