@@ -36,6 +36,7 @@ ELSEWHERE = {
         # where the API server streams no lists: tests/scheduler_ext/process/test_streaming
         Right("list", "pods"),
         Right("list", "nodes"),
+        Right("list", "resourceslices", "resource.k8s.io"),
         Right("list", "poddisruptionbudgets", "policy"),
     ),
     "bursar-timekeeper": (
@@ -45,6 +46,8 @@ ELSEWHERE = {
         Right("patch", "pods/status"),
         # of pods that share a device claim: tests/timekeeper/cluster/test_claims
         Right("list", "poddisruptionbudgets", "policy"),
+        # the taint of a reclaimed device: tests/webhook/cluster/test_claim_reclaim
+        *(Right(verb, "devicetaintrules", "resource.k8s.io") for verb in ("list", "create", "delete")),
         # asked for by the extender, where cards are taken for a gang: tests/story/cluster/test_gangs
         Right("create", "gangs", "bursar.dev"),
         # an apply that creates is logged as a patch

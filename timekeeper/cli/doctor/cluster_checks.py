@@ -183,6 +183,7 @@ POLICIES = (  # deploy/manifests, compared by a test
     "bursar-grace",
     "bursar-growth",
     "bursar-holds",
+    "bursar-kept-devices",
     "bursar-mode-labels",
     "bursar-node-access",
     "bursar-node-agent",
@@ -202,6 +203,7 @@ POLICIES = (  # deploy/manifests, compared by a test
 OF_OUR_OWN_FIELDS = (
     "bursar-gpubudgets",
     "bursar-holds",
+    "bursar-kept-devices",
     "bursar-mode-labels",
     "bursar-node-agent",
     "bursar-notices",
