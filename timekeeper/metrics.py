@@ -154,6 +154,12 @@ SESSIONS_OPENED = Counter(
     ["by"],
 )
 UNREADABLE_PODS = Counter("bursar_unreadable_pods", "pods whose GPU request cannot be charged")
+CLAIMED_GPUS = Gauge(
+    "bursar_claimed_gpus",
+    "GPUs that device claims hold and pay for, unweighted, by the device's driver",
+    ["driver"],
+    multiprocess_mode="mostrecent",
+)
 CLAIMING_PODS = Gauge(
     "bursar_pods_with_claims_alone",
     "pods of metered namespaces that hold devices by resource claims alone, where claims are not followed",

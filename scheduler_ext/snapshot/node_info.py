@@ -53,7 +53,9 @@ class NodeInfo:
 
     @property
     def undescribed(self) -> str:
-        """What it offers without an inventory (`Node.undescribed`)."""
+        """What it offers without an inventory (`Node.undescribed`), or by claims; "": nothing."""
+        if self.claim_drivers and not self.cards:
+            return f"device claims of {', '.join(self.claim_drivers)}"
         return self.node_object.undescribed if self.node_object else ""
 
     @property

@@ -11,7 +11,9 @@ from timekeeper.accounts.changes import Changes
 from timekeeper.accounts.held.limits import queue_of, waiting_by_group
 from timekeeper.accounts.held.order import HeldPod
 from timekeeper.core.budgets.policy import MODES, BudgetSettings
+from timekeeper.core.claims.drivers import rules_of
 from timekeeper.core.decisions import Record
+from timekeeper.core.values import WHOLE_MILLI
 from timekeeper.runtime.log import log
 from timekeeper.settler.budget_entries import BudgetNotice, EntryChanges
 from timekeeper.settler.claim_notices import ClaimNotice, budget_notices, doubt_notices
@@ -95,6 +97,9 @@ def report(
         _forecasts(ledger, decision, notices, now_ms)
     metrics.EVIDENCE.set(len(ledger.sessions))
     metrics.BROKEN.set(len(ledger.errors))
+    known = (each.driver for each in rules_of(settings.drivers).values() if each.has_gpus)
+    for driver in {*known, *ledger.claimed_by_driver}:  # all, as an earlier settler may have set others
+        metrics.CLAIMED_GPUS.labels(driver).set(ledger.claimed_by_driver.get(driver, 0) / WHOLE_MILLI)
     metrics.CLAIMING_PODS.set(cluster.uncharged_claims().pods)
     for mode in MODES:
         metrics.MODE.labels(mode).set(mode == settings.mode)

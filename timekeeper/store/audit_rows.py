@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Column, Select, func, select, union_all
 
 from timekeeper.accounts.budget_history import BudgetEntry
+from timekeeper.accounts.session import CLAIMS
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.engine.schema import (
     DAY_MS,
@@ -44,6 +45,12 @@ class StoredSession(NamedTuple):
     settled_ms: int | None
     folded_ms: int | None
     devices: str
+    kind: str
+
+    @property
+    def witness(self) -> str:
+        """Whose watermark is its evidence: the node's, or that of all claims."""
+        return CLAIMS if self.kind == "claim" else self.node
 
 
 class StoredPosting(NamedTuple):

@@ -85,13 +85,15 @@ def test_a_node_whose_cards_a_driver_publishes_gives_out_none_and_names_the_driv
     )
 
 
-def test_a_node_without_an_inventory_names_the_driver_too_and_is_not_closed() -> None:
+def test_a_node_without_an_inventory_names_the_driver_too_also_on_the_map_and_is_not_closed() -> None:
     world = World({"metadata": {"name": "n"}, "status": {}})
 
     world.publish(gpu())
 
     assert world.sentence() == BY_CLAIMS.format(NVIDIA)
     assert not world.closed()
+    there = world.cache.snapshot.node("n")
+    assert (there.is_on_map, there.undescribed) == (True, f"device claims of {NVIDIA}")
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pytest
 
 from tests.timekeeper.claims import DRIVER, EXTENDED, allocated, device_claim, device_slice
 from tests.timekeeper.worlds import GPU, HOUR, MINUTE, SECOND, T0, Json, Town, budgets, gpu_pod, node
+from timekeeper.metrics import CLAIMED_GPUS
 from timekeeper.operations.audit.audit import audit
 from timekeeper.operations.audit.finding import Finding
 from timekeeper.store.engine.upgrade import snapshot
@@ -115,6 +116,40 @@ def test_a_cap_counts_a_claim_from_the_tick_that_sees_it_until_the_one_that_sees
 
     town.change(CLAIMS, held(allocated(adminAccess=True), at_ms=T0 + MINUTE))
     assert says() is None
+
+
+def test_an_audit_knows_until_when_claims_were_known_where_their_watch_is_silent_for_long(town: Town) -> None:
+    town.begin(SLICE, (CLAIMS, device_claim()))
+    town.change(CLAIMS, held(at_ms=T0))
+    town.clock.turn(HOUR)
+    town.quiet(CLAIMS)
+    town.tick()
+
+    town.clock.turn(48 * HOUR)
+    town.tick()
+
+    assert town.charged() == HOUR * GPU
+    assert [each[3] for each in town.postings(f"claim-c:claim:{T0}")] == ["settled"]
+    assert sound(town)
+
+
+def test_a_metric_says_how_many_gpus_claims_hold_by_driver(town: Town) -> None:
+    def says() -> dict[str, float]:
+        town.tick()
+        found = {each.labels["driver"]: each.value for each in next(iter(CLAIMED_GPUS.collect())).samples}
+        return {driver: value for driver, value in found.items() if value}
+
+    town.begin(SLICE, (CLAIMS, device_claim()))
+    town.change(CLAIMS, held(allocated(), allocated("gpu-1"), at_ms=T0))
+    town.change(CLAIMS, held(allocated(), allocated("gpu-1"), at_ms=T0, pods=("uid-p", "uid-q")))
+    assert says() == {DRIVER: 2.0}
+    town.restart()
+    assert says() == {DRIVER: 2.0}
+    town.change(CLAIMS, device_claim())
+    assert says() == {}
+
+    town.change(CLAIMS, held(allocated(adminAccess=True), at_ms=T0 + MINUTE))
+    assert says() == {}
 
 
 def test_a_session_shows_the_claim_its_devices_and_its_pods(holding: Town) -> None:

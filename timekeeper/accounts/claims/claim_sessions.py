@@ -36,6 +36,14 @@ def held_by_claim(session: Session) -> int:
     return 0 if session.is_over else session.requested_milli
 
 
+def held_by_driver(session: Session) -> dict[str, int]:
+    """The same for each driver of its devices."""
+    found: dict[str, int] = {}
+    for each in decode_devices(session.devices) if held_by_claim(session) else ():
+        found[each.driver] = found.get(each.driver, 0) + each.milli
+    return found
+
+
 def session_uids(claim: DeviceClaim, begin_ms: int) -> tuple[str, ...]:
     """The UIDs that the session of this claim's allocation may have; the first free one is its own.
     ``begin_ms``: when it began."""

@@ -117,7 +117,7 @@ class Charges:
         found = runs(steps(_charges(dossier.postings)))
         if not found:
             return
-        heard, posted_ms = self.heard.get(session.node), max(each.created_ms for each in dossier.postings)
+        heard, posted_ms = self.heard.get(session.witness), max(each.created_ms for each in dossier.postings)
         allowed = bounds(session, dossier.beat_ms, heard, posted_ms)
         self._compare(
             dossier, session, (allowed.begin_ms, min(found[-1].to_ms, allowed.until_ms)), "not settled yet"

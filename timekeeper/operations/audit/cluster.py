@@ -121,7 +121,7 @@ class ClusterComparison:
         session = rows.session
         known = (session.bound_ms, session.started_ms, session.watermark_ms, rows.beat_ms)
         last_ms = max(each or 0 for each in known)
-        charged = _charged(rows, session, heard.get(session.node), self._at_ms)
+        charged = _charged(rows, session, heard.get(session.witness), self._at_ms)
         self._compare(pod, self._held(pod, session.bound_ms, last_ms), charged)
 
     def end(self) -> None:

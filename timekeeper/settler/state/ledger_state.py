@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from timekeeper.accounts.balance import UnsettledSession
 from timekeeper.accounts.budget_history import GROUP, History, history_of
 from timekeeper.accounts.changes import NEVER, Changes, Pulse
-from timekeeper.accounts.claims.claim_sessions import claim_uid, consumers_of, held_by_claim
+from timekeeper.accounts.claims.claim_sessions import claim_uid, consumers_of, held_by_claim, held_by_driver
 from timekeeper.accounts.grants import GrantSums
 from timekeeper.accounts.held.declared import (
     DeclaredReservation,
@@ -133,6 +133,8 @@ class LedgerState:
     running_claims: dict[str, str] = field(default_factory=dict)
     # namespace -> what its claims hold of GPUs, in milli-GPU, unweighted
     claims_milli: dict[str, int] = field(default_factory=dict)
+    # driver -> the same of its devices; 0 once none is held
+    claimed_by_driver: dict[str, int] = field(default_factory=dict)
     # UID of a pod -> UIDs of the running sessions of claims on GPUs that it uses
     claim_users: dict[str, tuple[str, ...]] = field(default_factory=dict)
     # UIDs of sessions of claims that the database has, of those that changed
@@ -219,6 +221,7 @@ class LedgerState:
         if session.is_claim:
             self._index_users(session, before)
             count_claims(self.claims_milli, [(before, session)])
+            self._count_drivers(session, before)
             uid = claim_uid(session.uid)
             if not session.is_over:
                 self.running_claims[uid] = session.uid
@@ -235,6 +238,14 @@ class LedgerState:
         found = dict(self.claims_milli)
         count_claims(found, changed)
         return found
+
+    def _count_drivers(self, session: Session, before: Session | None) -> None:
+        if before is not None and held_by_claim(before) == held_by_claim(session):
+            return  # the devices of an allocation do not change
+        for sign, each in ((-1, before), (1, session)):
+            for driver, milli in held_by_driver(each).items() if each else ():
+                total = self.claimed_by_driver.get(driver, 0) + sign * milli
+                self.claimed_by_driver[driver] = total
 
     def _index_users(self, session: Session, before: Session | None) -> None:
         was, now = (consumers_of(each) if each else () for each in (before, session))
