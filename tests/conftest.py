@@ -47,7 +47,21 @@ def pytest_configure(config: pytest.Config) -> None:
     folder = Path(tempfile.mkdtemp(prefix="bursar-tests-"))
     config.stash[_FOLDER] = folder
     os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+    config.pluginmanager.register(_Failures(config))
     gc.disable()  # until all is collected, for nothing of that goes: a seventh of the collection's time
+
+
+class _Failures:
+    """Names a test that fails at once: the others may take half an hour."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._plugins = config.pluginmanager
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        shown = self._plugins.get_plugin("terminalreporter")
+        if report.failed and shown is not None:
+            shown.ensure_newline()
+            shown.write_line(f"failed: {report.nodeid} ({report.when})", red=True)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
