@@ -152,6 +152,20 @@ def test_a_metric_says_how_many_gpus_claims_hold_by_driver(town: Town) -> None:
     assert says() == {}
 
 
+def test_the_metric_keeps_a_driver_whose_rule_is_gone_while_its_claims_pay(town: Town) -> None:
+    rule = "drivers:\n  odd.example.com: {gpus: all}"
+    odd = ("resourceslices", device_slice("gpu-0", driver="odd.example.com"))
+    town.begin(odd, (CLAIMS, device_claim()), ("configmaps", budgets(_settings=rule)))
+    town.change(CLAIMS, held(allocated(driver="odd.example.com"), at_ms=T0))
+    town.tick()
+    CLAIMED_GPUS.labels("odd.example.com").set(0)
+
+    town.change("configmaps", budgets())
+    town.tick()
+
+    assert CLAIMED_GPUS.labels("odd.example.com")._value.get() == 1
+
+
 def test_a_session_shows_the_claim_its_devices_and_its_pods(holding: Town) -> None:
     shown = rows(holding)[0]
 
