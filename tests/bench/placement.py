@@ -135,7 +135,7 @@ Expected = tuple[str, str, int, float, float]  # reference, list, point, figure,
 def _published() -> Iterable[Expected]:
     with (DATA / "published.csv").open(newline="") as file:
         for row in csv.DictReader(file):
-            for name in REFERENCES:
+            for name in REFERENCES.keys() & row.keys():
                 yield name, row["list"], int(row["at"]), float(row[name]), OFF_PUBLISHED
 
 

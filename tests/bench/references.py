@@ -2,6 +2,12 @@
 
 Random, BestFit, DotProd, GpuPacking, GpuClustering and FGD as Weng et al. (USENIX ATC'23) compare them, with
 the constants of their simulator (`openb/README.md`). Nothing of Bursar is imported: these are oracles.
+
+DeviceClaims is what kube-scheduler 1.36 does with pods that ask by device claims. Its default plugins know
+CPU and memory alone (NodeResourcesFit with LeastAllocated, NodeResourcesBalancedAllocation). Its allocator
+takes the first devices that fit, a share the first card with enough left. DeviceClaimsTightest takes the card
+that a share fills best; DeviceClaimsPacked has the strategy MostAllocated. They score every node, where
+kube-scheduler takes a sample of a large cluster.
 """
 
 import math
@@ -9,6 +15,7 @@ import random
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -17,6 +24,7 @@ from tests.bench.experiment import WHOLE_MILLI, Experiment, PodRow
 COVERED = 0.95
 LARGEST_CPU = 128_000  # of a node, in thousandths of a core
 LARGEST_GPU = 8_000  # of a node, in thousandths of a GPU
+USUAL_CPU, USUAL_MIB = 100, 200  # what kube-scheduler scores by where a pod requests none
 
 Cards = tuple[int, ...]  # places of the cards that the pod gets
 Seat = tuple[int, Cards]  # the place of a node in the experiment's order, and its cards that a pod has
@@ -30,6 +38,7 @@ class State(NamedTuple):
     cards: tuple[int, ...]
     model: str
     hosts: frozenset[str] = frozenset()
+    allocatable: tuple[int, int] = (0, 0)  # CPU and memory of the empty node
 
     @property
     def idle_milli(self) -> int:
@@ -56,7 +65,12 @@ def after(pod: PodRow, state: State, cards: Cards) -> State:
     """The node with the pod on these cards."""
     left = tuple(x - pod.gpu_milli if at in cards else x for at, x in enumerate(state.cards))
     hosts = state.hosts | {class_of(pod)} if pod.num_gpu else state.hosts
-    return State(state.cpu_milli - pod.cpu_milli, state.memory_mib - pod.memory_mib, left, state.model, hosts)
+    return state._replace(
+        cpu_milli=state.cpu_milli - pod.cpu_milli,
+        memory_mib=state.memory_mib - pod.memory_mib,
+        cards=left,
+        hosts=hosts,
+    )
 
 
 def class_of(pod: PodRow) -> str:
@@ -112,6 +126,34 @@ def clustering(pod: PodRow, state: State) -> tuple[int, Cards]:
     elif not state.hosts:
         base += 25
     return base, tightest(pod, state)
+
+
+def first(pod: PodRow, state: State) -> Cards:
+    """The first cards with enough left."""
+    return tuple(at for at, left in enumerate(state.cards) if left >= pod.gpu_milli)[: pod.num_gpu]
+
+
+def of_kube_scheduler(
+    pod: PodRow, state: State, packs: bool = False, choose: Callable[[PodRow, State], Cards] = first
+) -> tuple[int, Cards]:
+    """``packs``: by MostAllocated, else by LeastAllocated. Each part is of 100, in whole numbers."""
+    left = (state.cpu_milli, state.memory_mib)
+    asked = (pod.cpu_milli or USUAL_CPU, pod.memory_mib or USUAL_MIB)
+    whole = state.allocatable
+    parts = []
+    for total, idle, wants in zip(whole, left, asked, strict=True):
+        used = min(total - idle + wants, total)
+        parts.append((used if packs else total - used) * 100 // total)
+    taken = (pod.cpu_milli, pod.memory_mib)
+    balance = _balance(whole, [idle - wants for idle, wants in zip(left, taken, strict=True)])
+    balance = 50 + int((50 + balance - _balance(whole, left)) / 2)
+    return sum(parts) // 2 + (balance if any(taken) else 0), choose(pod, state)
+
+
+def _balance(whole: Sequence[int], left: Sequence[int]) -> int:
+    """100 where CPU and memory are used to the same part."""
+    cpu, memory = ((total - idle) / total for total, idle in zip(whole, left, strict=True))
+    return int((1 - abs(cpu - memory) / 2) * 100)
 
 
 class Typical(NamedTuple):
@@ -201,7 +243,13 @@ class Reference:
     def __init__(self, experiment: Experiment, judge: Judge, spread: bool = False) -> None:
         self._judge, self._spread = judge, spread
         self._nodes = [
-            State(node.cpu_milli, node.memory_mib, (WHOLE_MILLI,) * node.gpus, node.model)
+            State(
+                node.cpu_milli,
+                node.memory_mib,
+                (WHOLE_MILLI,) * node.gpus,
+                node.model,
+                allocatable=(node.cpu_milli, node.memory_mib),
+            )
             for node in experiment.nodes
         ]
         self._changes: list[int] = []
@@ -296,4 +344,9 @@ REFERENCES: dict[str, Callable[[Experiment], Random | Reference]] = {
     "GpuPacking": lambda experiment: Reference(experiment, packing),
     "BestFit": lambda experiment: Reference(experiment, best_fit, spread=True),
     "FGD": lambda experiment: Reference(experiment, Gradient(experiment)),
+    "DeviceClaims": lambda experiment: Reference(experiment, of_kube_scheduler),
+    "DeviceClaimsTightest": lambda experiment: Reference(
+        experiment, partial(of_kube_scheduler, choose=tightest)
+    ),
+    "DeviceClaimsPacked": lambda experiment: Reference(experiment, partial(of_kube_scheduler, packs=True)),
 }

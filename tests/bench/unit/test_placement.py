@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.bench import placement
-from tests.bench.experiment import Experiment, Outcome, run
+from tests.bench.experiment import Experiment, Outcome, PodRow, run
 from tests.bench.placement import SEEDS, Replay, off, trace
-from tests.bench.references import REFERENCES
+from tests.bench.references import REFERENCES, Cards, State, of_kube_scheduler, tightest
 from tests.bench.served import POLICIES, Served
 
 pytestmark = pytest.mark.untraced
@@ -130,6 +130,20 @@ def small(pods: str, every: int = 8) -> Experiment:
             break
         arrivals.append(each)
     return Experiment(there, whole.listed, tuple(arrivals), 42)
+
+
+@pytest.mark.parametrize(
+    ("options", "score", "cards"),
+    [({}, 163, (0,)), ({"packs": True}, 82, (0,)), ({"choose": tightest}, 163, (1,))],
+)
+def test_device_claims_are_placed_by_cpu_memory_and_the_first_card(
+    options: Json, score: int, cards: Cards
+) -> None:
+    """An empty node takes an eighth of its CPU and a sixteenth of its memory: 87 and 93 of 100 are left, and
+    the balance falls from 100 to 96, which is 73 of 100 by before and after."""
+    node = State(8_000, 16_000, (1_000, 500), "T4", allocatable=(8_000, 16_000))
+
+    assert of_kube_scheduler(PodRow(1_000, 1_000, 1, 400, ()), node, **options) == (score, cards)
 
 
 @pytest.mark.parametrize("pods", ["default", "multigpu20"])
