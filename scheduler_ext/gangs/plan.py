@@ -163,7 +163,7 @@ class _Plan:
 
     def _within(self, names: Collection[str] | None, preferred: str, tries: int) -> "_Attempt":
         """The members on these nodes, in few domains of the preferred topology. Nodes without its label take
-        those that are left."""
+        those that are left; any node, once it is late."""
         if not preferred:
             attempt = _Attempt(self)
             attempt.fill(names)
@@ -174,11 +174,12 @@ class _Plan:
             if not whole.left:
                 return whole
         attempt, near = _Attempt(self), self._values(preferred)
-        while attempt.left and domains:
+        while attempt.left and domains and not self.given.is_late():
             domain = min(domains, key=lambda each: _of_few(each, attempt.waiting, near))
             domains.remove(domain)
-            if domain.takes(attempt.waiting):
-                attempt.fill(domain.nodes)
+            if not domain.takes(attempt.waiting):
+                break  # nor do the others
+            attempt.fill(domain.nodes)
         if attempt.left:
             attempt.fill(names)
         return attempt

@@ -1,6 +1,8 @@
 """All members of a gang in one rack, or in as few as possible."""
 
 import time
+from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import pytest
@@ -48,12 +50,14 @@ def made(
     shares: list[int],
     standings: NamespaceStandings = UNHEARD,
     beside: tuple[str, ...] = (),
+    is_late: Callable[[], bool] = lambda: False,
     **says: Any,
 ) -> GangPlan:
     raws = [member(f"p{at}", share, **says) for at, share in enumerate(shares)]
     snapshot = rebuilt(nodes, raws)
     pods = [snapshot.pods.get(f"uid-p{at}") for at in range(len(shares))]
-    return plan([each for each in pods if each], PlanInput(snapshot, standings, lambda _: BINPACK), beside)
+    known = [each for each in pods if each]
+    return plan(known, PlanInput(snapshot, standings, lambda _: BINPACK, is_late), beside)
 
 
 def racks_of(found: GangPlan) -> dict[str, int]:
@@ -111,6 +115,16 @@ def test_members_are_in_few_racks_where_that_is_preferred() -> None:
     assert place_text(preferred(racks, 26)) == "on 6 nodes (at least 4) in 2 domains of rack"
     assert place_text(preferred(racks, 10)) == "on 2 nodes in rack r3"
     assert not preferred(racks, 46).left
+
+
+def test_once_the_time_for_a_plan_is_over_no_racks_are_preferred() -> None:
+    """It is over once each of the seven nodes has been looked at."""
+    nodes = there({"r1": [8, 8], "r2": [4, 4, 4, 4, 4]})
+    looks = count()
+
+    found = made(nodes, [100] * 20, preferred=RACK, is_late=lambda: next(looks) >= len(nodes))
+
+    assert racks_of(found) == {"r1": 16, "r2": 4}
 
 
 def test_one_zone_is_required_and_few_racks_within_it_are_preferred() -> None:
