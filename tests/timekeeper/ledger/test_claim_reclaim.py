@@ -23,6 +23,7 @@ from timekeeper.settler.evictions.calls import EvictorContext, view_of
 from timekeeper.settler.evictions.claim_reclaim import ReclaimRound
 from timekeeper.settler.process import REPORTER
 from timekeeper.store import fencing
+from timekeeper.store.engine.engine import Connection, UnavailableError
 from timekeeper.store.fencing import EpochOverError
 
 ONE_DATABASE = "decisions and calls of the API server; the reads that they need run on both in other modules"
@@ -663,6 +664,35 @@ def test_a_settler_that_takes_over_keeps_the_device_until_the_claim_has_it(world
     world.allocates("of-heir", "gpu-0", "heir")
     world.turn(2 * SECOND)
     assert world.rules == {}
+
+
+def test_an_error_at_one_device_leaves_what_was_done_for_another(
+    world: Reclaiming, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database is away between the evictions for two devices."""
+    world.start(
+        *(user("v"), held_claim("of-v", "v")),
+        *(user("w"), held_claim("of-w", "w", device="gpu-1")),
+        *(heir(), free_claim("of-heir"), heir("next"), free_claim("of-next", token="f" * 32)),
+        devices=2,
+    )
+    world.turn(SECOND)
+    world.hear(SECOND)
+    confirm, away = fencing.confirm, iter((False, True))
+
+    def confirmed(connection: Connection, epoch: fencing.Epoch) -> None:
+        if next(away, False):
+            raise UnavailableError
+        confirm(connection, epoch)
+
+    monkeypatch.setattr(fencing, "confirm", confirmed)
+    with pytest.raises(UnavailableError):
+        world.round.step()
+    first = world.api.evictions[0]["metadata"]["name"]
+    leaves(world, first)
+
+    assert world.turn(2 * SECOND) == [{"v": "w", "w": "v"}[first]]
+    assert len(world.rules) == 2
 
 
 def test_a_settler_that_takes_over_keeps_no_device_longer_than_its_taint_says(world: Reclaiming) -> None:

@@ -108,8 +108,8 @@ class ReclaimRound:
             return
         if not self._is_adopted:
             self._adopt(standings.now_ms)
-        followed = [self._followed(each, standings) for each in self._under_way]
-        self._under_way = [each for each in followed if each is not None]
+        for each in self._under_way:  # an error at one leaves the others as they are by then
+            self._replace(each, self._followed(each, standings))
         self._sweep()
         self._begin_for_all(standings)
         metrics.KEPT_DEVICES.set(sum(bool(each.rule) for each in self._under_way))
@@ -172,6 +172,10 @@ class ReclaimRound:
             return one
         self._end(one, result)
         return None
+
+    def _replace(self, one: UnderWay, after: UnderWay | None) -> None:
+        every = [after if each is one else each for each in self._under_way]
+        self._under_way = [each for each in every if each is not None]
 
     def _result(self, one: UnderWay) -> str:
         """How it ended; "": it has not."""
