@@ -695,6 +695,20 @@ def test_an_error_at_one_device_leaves_what_was_done_for_another(
     assert len(world.rules) == 2
 
 
+def test_a_settler_that_takes_over_keeps_the_device_for_a_long_grace_period_too(world: Reclaiming) -> None:
+    """Ten minutes of grace, the longest that a pod that leaves may have."""
+    long = user("v", grace_s=600)
+    world.start(long, held_claim("of-v", "v"), heir(), free_claim("of-heir"))
+    assert world.turn(2 * SECOND) == ["v"]
+    leaves(world, "v", after_ms=10 * MINUTE)
+    world.restart()
+
+    assert world.turn(10 * MINUTE) == []
+    assert list(world.rules) == ["rule-0"]
+    world.turn(MINUTE)
+    assert world.rules == {}
+
+
 def test_a_settler_that_takes_over_keeps_no_device_longer_than_its_taint_says(world: Reclaiming) -> None:
     victim_and_heir(world)
     world.turn(2 * SECOND)

@@ -15,6 +15,7 @@ from timekeeper import metrics
 from timekeeper.accounts.claims.consumers import ClaimPod
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.reclaim.choice import (
+    FAR_MS,
     FreeableDevice,
     HeldClaim,
     ReclaimStandings,
@@ -146,7 +147,7 @@ class ReclaimRound:
             pod = self._context.view.claim_pod(rule.heir.pod_uid) if rule.heir else None
             if rule.heir is None or pod is None or rule.selected in staying:
                 continue  # the sweep removes it, if it is ours
-            left_ms = min(rule.heir.until_ms - now_ms, KEEP_MS + SWEEP_MS)
+            left_ms = min(rule.heir.until_ms - now_ms, FAR_MS + KEEP_MS)
             published = self._context.view.published(rule.selected)
             self._under_way.append(
                 UnderWay(
