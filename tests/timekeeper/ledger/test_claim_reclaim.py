@@ -45,6 +45,7 @@ class Reclaiming:
         self.rules: dict[str, Json] = {}  # DeviceTaintRules by name
         self.written: list[Json] = []  # all that were ever written
         self.are_served = True
+        self.is_served = True  # whether the API server says what it serves
         self.refuses: set[str] = set()  # methods that are refused
         api.others = self._answer
         self._server = connect(kubeconfig(folder, url))
@@ -111,6 +112,8 @@ class Reclaiming:
         asked = parse_qs(address.query).get("fieldSelector", [""])[0]
         if address.path.startswith(RULES):
             return self._rules(method, address.path.removeprefix(RULES).strip("/"), body)
+        if method == "DELETE" and address.path.startswith("/apis/resource.k8s.io"):
+            return 404, {"message": "the server could not find the requested resource"}
         if method != "GET":
             return None
         if address.path.startswith("/apis/resource.k8s.io") and CLAIMS not in address.path:
@@ -125,6 +128,8 @@ class Reclaiming:
         return 200, {"items": [each for each in every if each["metadata"]["name"] == value]}
 
     def _served(self, path: str) -> tuple[int, Json]:
+        if not self.is_served:
+            return 503, {"message": "overloaded"}
         if path.endswith("k8s.io"):
             return 200, {"versions": [{"version": "v1"}, {"version": "v1beta2"}]}
         taints = [{"name": "devicetaintrules"}] if self.are_served and path.endswith("v1beta2") else []
@@ -649,6 +654,25 @@ def test_a_taint_that_could_not_be_removed_is_removed_later(world: Reclaiming) -
 
     world.refuses = set()
     world.turn(2 * SECOND)
+    assert world.rules == {}
+
+
+def test_a_taint_is_removed_once_it_is_known_again_what_is_served(world: Reclaiming) -> None:
+    """That is looked at every five minutes, and the taint is to go after such a look has failed."""
+    world.start(user("v"), held_claim("of-v", "v"))
+    world.hear(5 * MINUTE - 6 * SECOND)
+    world.town.hear(PODS, heir())
+    world.town.hear(CLAIMS, free_claim("of-heir"))
+    assert world.turn(4 * SECOND) == ["v"]
+    world.goes("v", "of-v")
+    world.is_served = False
+    world.turn(4 * SECOND)
+    world.allocates("of-heir", "gpu-0", "heir")
+    world.turn(SECOND)
+    assert len(world.rules) == 1
+
+    world.is_served = True
+    world.turn(6 * SECOND)
     assert world.rules == {}
 
 

@@ -215,9 +215,12 @@ class ReclaimRound:
         at_ms = self._context.steady()
         if not self._is_adopted or at_ms < self._sweep_ms:
             return
+        rules = self._rules.all()
+        if rules is None:
+            return
         self._sweep_ms = at_ms + SWEEP_MS
         needed = {each.rule for each in self._under_way}
-        left = [each for each in self._rules.all() or () if each.heir is not None and each.name not in needed]
+        left = [each for each in rules if each.heir is not None and each.name not in needed]
         if left:
             self._confirm()
         for each in left:
