@@ -408,6 +408,32 @@ def test_a_device_that_a_taint_would_not_keep_for_its_heir_is_left_alone(
     assert world.turn(5 * SECOND) == []
 
 
+NICS = "lookahead: 0s\ndrivers: {gpu.example.com: {gpus: [model = A100]}, nic.example.com: {gpus: none}}"
+
+
+@pytest.mark.parametrize(("driver", "evicted"), [(DRIVER, ["v"]), ("nic.example.com", []), ("odd.com", [])])
+def test_pods_leave_only_for_devices_that_are_gpus(
+    world: Reclaiming, driver: str, evicted: list[str]
+) -> None:
+    assert of_model(world, driver, "A100") == evicted
+
+
+def test_nobody_leaves_for_a_device_that_its_drivers_rule_leaves_out(world: Reclaiming) -> None:
+    assert of_model(world, DRIVER, "NIC") == []
+
+
+def of_model(world: Reclaiming, driver: str, model: str) -> list[str]:
+    """Who is evicted, if a pod over budget, which another one has used, has such a device."""
+    world.start(user("w", grace_s=601), held_claim("of-w", "w"), user("v"), heir(), free_claim("of-heir"))
+    world.town.hear("configmaps", budgets(_settings=NICS, **BUDGETS))
+    published = device_slice("other", driver=driver, model=model)
+    published["metadata"]["name"] = published["spec"]["pool"]["name"] = "others"
+    world.town.hear("resourceslices", published)
+    device = allocated("other", driver=driver, pool="others")
+    world.town.hear(CLAIMS, device_claim("of-v", device, namespace=POOR, at_ms=T0, pods=("uid-v",)))
+    return world.turn(5 * SECOND)
+
+
 def test_a_pod_with_a_grace_period_longer_than_a_device_is_kept_stays(world: Reclaiming) -> None:
     long = user("v", grace_s=601)
     world.start(long, held_claim("of-v", "v"), heir(), free_claim("of-heir"))

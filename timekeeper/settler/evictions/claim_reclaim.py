@@ -26,6 +26,8 @@ from timekeeper.accounts.reclaim.choice import (
     leaving,
 )
 from timekeeper.accounts.reclaim.cooldown import ReclaimHistory
+from timekeeper.core.claims.devices import PublishedDevice
+from timekeeper.core.claims.drivers import rules_of
 from timekeeper.core.claims.heirs import (
     DeviceKey,
     Heir,
@@ -379,7 +381,13 @@ class ReclaimRound:
                 return False
             return standings.history.was_enforced(pod)
 
-        return freeable(view.held(), device_class, view.published, is_debtor)
+        rules = rules_of(standings.history.settings(standings.now_ms).drivers)
+
+        def published_gpu(device: DeviceKey) -> PublishedDevice | None:
+            found, rule = view.published(device), rules.get(device[0])
+            return found if rule is not None and rule.is_gpu(found) else None
+
+        return freeable(view.held(), device_class, published_gpu, is_debtor)
 
     def _is_spared(self, device: FreeableDevice, heir: LedgerPod) -> bool:
         at_ms = self._context.steady()
