@@ -46,6 +46,7 @@ class Reclaiming:
         self.written: list[Json] = []  # all that were ever written
         self.are_served = True
         self.is_served = True  # whether the API server says what it serves
+        self.asked: list[str] = []  # names of claims that were read
         self.refuses: set[str] = set()  # methods that are refused
         api.others = self._answer
         self._server = connect(kubeconfig(folder, url))
@@ -122,6 +123,7 @@ class Reclaiming:
         if source not in (CLAIMS, PODS, NODES) or not asked:
             return None
         field, _, value = asked.partition("=")
+        self.asked += [value] if source == CLAIMS else []
         every = self.town.objects[source].values()
         if field == "spec.nodeName":
             return 200, {"items": [each for each in every if each["spec"].get("nodeName") == value]}
@@ -592,6 +594,25 @@ def test_each_gets_one_of_its_own_where_nothing_keeps_them(world: Reclaiming) ->
     )
 
     assert sorted(world.turn(5 * SECOND)) == ["v", "w"]
+
+
+def test_many_pods_without_a_device_are_looked_at_in_turn_a_few_in_each_step(world: Reclaiming) -> None:
+    """The last of 200 is the only one that a debtor's device is for; the evictor has other things to do."""
+    names = [f"h{at:03}" for at in range(200)]
+    waiting = (each for name in names for each in (heir(name), free_claim(f"of-{name}", deviceClassName="x")))
+    world.start(user("v"), held_claim("of-v", "v"), *waiting, heir("z"), free_claim("of-z"))
+    world.asked.clear()
+
+    looks = []
+    for _ in range(13):
+        before = len(world.asked)
+        world.hear(SECOND)
+        world.round.step()
+        looks.append([each for each in world.asked[before:] if each.startswith("of-h")])
+
+    assert [len(each) for each in looks] == [16] * 12 + [8]
+    assert len({each for every in looks for each in every}) == 200
+    assert [each["metadata"]["annotations"]["bursar.dev/heir"] for each in world.written] == ["team-a/of-z"]
 
 
 def test_one_device_is_freed_for_a_claim_that_several_pods_wait_for(world: Reclaiming) -> None:
