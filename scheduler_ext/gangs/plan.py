@@ -137,7 +137,9 @@ class _Plan:
     def _required(self, label: str, preferred: str) -> GangPlan:
         domains = self._domains(label, None, is_bound_there=True)
         found, domain = self._best(domains, preferred, TRIES, INNER_TRIES)
-        if found.why == NO_ROOM and domain is None:
+        if found.why == NO_ROOM and domain is None and self._values(label):
+            found.why = f"no {called(label)} where members run has room for one of them"
+        elif found.why == NO_ROOM and domain is None:
             found.why = f"no node with the label {label} has room for one of them"
         elif found.why == NO_ROOM and self.untried:
             found.why = f"{self.untried} others might take more, and were not tried"

@@ -147,6 +147,12 @@ def test_members_that_run_keep_the_others_in_their_rack() -> None:
     assert [each.node for each in on_node.members] == ["r1-0"]
 
 
+def test_that_the_rack_where_members_run_has_no_room_is_said() -> None:
+    found = made(there({"r1": [1], "r2": [8]}), [200], beside=("r1-0",), required=RACK)
+
+    assert found.why == "no rack where members run has room for one of them"
+
+
 def test_members_of_several_shapes_are_in_one_rack_if_any_takes_them() -> None:
     """Each rack takes all of one shape or of the other; the last one alone takes both. That is known from the
     cards for whole ones, and else found by trying."""
