@@ -137,7 +137,9 @@ class _Plan:
     def _required(self, label: str, preferred: str) -> GangPlan:
         domains = self._domains(label, None, is_bound_there=True)
         found, domain = self._best(domains, preferred, TRIES, INNER_TRIES)
-        if found.why == NO_ROOM and domain is None:
+        if found.why == NO_ROOM and domain is None and self._values(label):
+            found.why = f"no {called(label)} where members run has room for one of them"
+        elif found.why == NO_ROOM and domain is None:
             found.why = f"no node with the label {label} has room for one of them"
         elif found.why == NO_ROOM and self.untried:
             found.why = f"{self.untried} others might take more, and were not tried"
@@ -163,7 +165,7 @@ class _Plan:
 
     def _within(self, names: Collection[str] | None, preferred: str, tries: int) -> "_Attempt":
         """The members on these nodes, in few domains of the preferred topology. Nodes without its label take
-        those that are left."""
+        those that are left; any node, once it is late."""
         if not preferred:
             attempt = _Attempt(self)
             attempt.fill(names)
@@ -174,11 +176,12 @@ class _Plan:
             if not whole.left:
                 return whole
         attempt, near = _Attempt(self), self._values(preferred)
-        while attempt.left and domains:
+        while attempt.left and domains and not self.given.is_late():
             domain = min(domains, key=lambda each: _of_few(each, attempt.waiting, near))
             domains.remove(domain)
-            if domain.takes(attempt.waiting):
-                attempt.fill(domain.nodes)
+            if not domain.takes(attempt.waiting):
+                break  # nor do the others
+            attempt.fill(domain.nodes)
         if attempt.left:
             attempt.fill(names)
         return attempt

@@ -162,7 +162,8 @@ def non_gpu_pod_deleted(snapshot: Snapshot, uid: str) -> Snapshot:
 def non_gpu_pods_listed(snapshot: Snapshot, others: Iterable[NonGPUPod]) -> Snapshot:
     """These pods without a GPU request exist, and no others."""
     there = {other.uid: other for other in others}
-    for uid in [uid for uid, _ in snapshot.cpu_members.items() if uid not in there]:
+    waiting = {uid for uid, other in there.items() if other.member is not None}
+    for uid in [uid for uid, _ in snapshot.cpu_members.items() if uid not in waiting]:
         snapshot = _with_member(snapshot, uid, None)
     for uid in [uid for uid, _ in snapshot.non_gpu_pods.items() if uid not in there]:
         snapshot = non_gpu_pod_deleted(snapshot, uid)

@@ -129,6 +129,8 @@ def test_the_snapshot_has_those_that_wait_and_no_others() -> None:
     assert len(bound.cpu_members) == 0
     assert len(non_gpu_pod_deleted(snapshot, "uid-launcher").cpu_members) == 0
     assert len(non_gpu_pods_listed(snapshot, []).cpu_members) == 0
+    there = non_gpu_pods_listed(snapshot, [read_non_gpu_pod(launcher(nodeName="n"))])
+    assert len(there.cpu_members) == 0
     assert non_gpu_pods_listed(snapshot, [waiting]) == snapshot
     leaving = launcher()
     leaving["metadata"]["deletionTimestamp"] = "2027-01-01T00:00:00Z"

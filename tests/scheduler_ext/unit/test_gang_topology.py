@@ -1,6 +1,8 @@
 """All members of a gang in one rack, or in as few as possible."""
 
 import time
+from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import pytest
@@ -48,12 +50,14 @@ def made(
     shares: list[int],
     standings: NamespaceStandings = UNHEARD,
     beside: tuple[str, ...] = (),
+    is_late: Callable[[], bool] = lambda: False,
     **says: Any,
 ) -> GangPlan:
     raws = [member(f"p{at}", share, **says) for at, share in enumerate(shares)]
     snapshot = rebuilt(nodes, raws)
     pods = [snapshot.pods.get(f"uid-p{at}") for at in range(len(shares))]
-    return plan([each for each in pods if each], PlanInput(snapshot, standings, lambda _: BINPACK), beside)
+    known = [each for each in pods if each]
+    return plan(known, PlanInput(snapshot, standings, lambda _: BINPACK, is_late), beside)
 
 
 def racks_of(found: GangPlan) -> dict[str, int]:
@@ -113,6 +117,16 @@ def test_members_are_in_few_racks_where_that_is_preferred() -> None:
     assert not preferred(racks, 46).left
 
 
+def test_once_the_time_for_a_plan_is_over_no_racks_are_preferred() -> None:
+    """It is over once each of the seven nodes has been looked at."""
+    nodes = there({"r1": [8, 8], "r2": [4, 4, 4, 4, 4]})
+    looks = count()
+
+    found = made(nodes, [100] * 20, preferred=RACK, is_late=lambda: next(looks) >= len(nodes))
+
+    assert racks_of(found) == {"r1": 16, "r2": 4}
+
+
 def test_one_zone_is_required_and_few_racks_within_it_are_preferred() -> None:
     racks = {"r1": [4], "r2": [4], "r3": [4, 4]}
     nodes = there(racks, r1="a", r2="a", r3="b")
@@ -131,6 +145,12 @@ def test_members_that_run_keep_the_others_in_their_rack() -> None:
     assert racks_of(preferred(racks, 6, beside=("r2-0",))) == {"r1": 2, "r2": 4}
     on_node = made(there({"r1": [2, 1]}), [100], beside=("r1-0",))
     assert [each.node for each in on_node.members] == ["r1-0"]
+
+
+def test_that_the_rack_where_members_run_has_no_room_is_said() -> None:
+    found = made(there({"r1": [1], "r2": [8]}), [200], beside=("r1-0",), required=RACK)
+
+    assert found.why == "no rack where members run has room for one of them"
 
 
 def test_members_of_several_shapes_are_in_one_rack_if_any_takes_them() -> None:

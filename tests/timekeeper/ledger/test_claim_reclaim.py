@@ -23,6 +23,7 @@ from timekeeper.settler.evictions.calls import EvictorContext, view_of
 from timekeeper.settler.evictions.claim_reclaim import ReclaimRound
 from timekeeper.settler.process import REPORTER
 from timekeeper.store import fencing
+from timekeeper.store.engine.engine import Connection, UnavailableError
 from timekeeper.store.fencing import EpochOverError
 
 ONE_DATABASE = "decisions and calls of the API server; the reads that they need run on both in other modules"
@@ -44,6 +45,8 @@ class Reclaiming:
         self.rules: dict[str, Json] = {}  # DeviceTaintRules by name
         self.written: list[Json] = []  # all that were ever written
         self.are_served = True
+        self.is_served = True  # whether the API server says what it serves
+        self.asked: list[str] = []  # names of claims that were read
         self.refuses: set[str] = set()  # methods that are refused
         api.others = self._answer
         self._server = connect(kubeconfig(folder, url))
@@ -110,6 +113,8 @@ class Reclaiming:
         asked = parse_qs(address.query).get("fieldSelector", [""])[0]
         if address.path.startswith(RULES):
             return self._rules(method, address.path.removeprefix(RULES).strip("/"), body)
+        if method == "DELETE" and address.path.startswith("/apis/resource.k8s.io"):
+            return 404, {"message": "the server could not find the requested resource"}
         if method != "GET":
             return None
         if address.path.startswith("/apis/resource.k8s.io") and CLAIMS not in address.path:
@@ -118,12 +123,15 @@ class Reclaiming:
         if source not in (CLAIMS, PODS, NODES) or not asked:
             return None
         field, _, value = asked.partition("=")
+        self.asked += [value] if source == CLAIMS else []
         every = self.town.objects[source].values()
         if field == "spec.nodeName":
             return 200, {"items": [each for each in every if each["spec"].get("nodeName") == value]}
         return 200, {"items": [each for each in every if each["metadata"]["name"] == value]}
 
     def _served(self, path: str) -> tuple[int, Json]:
+        if not self.is_served:
+            return 503, {"message": "overloaded"}
         if path.endswith("k8s.io"):
             return 200, {"versions": [{"version": "v1"}, {"version": "v1beta2"}]}
         taints = [{"name": "devicetaintrules"}] if self.are_served and path.endswith("v1beta2") else []
@@ -402,6 +410,32 @@ def test_a_device_that_a_taint_would_not_keep_for_its_heir_is_left_alone(
     assert world.turn(5 * SECOND) == []
 
 
+NICS = "lookahead: 0s\ndrivers: {gpu.example.com: {gpus: [model = A100]}, nic.example.com: {gpus: none}}"
+
+
+@pytest.mark.parametrize(("driver", "evicted"), [(DRIVER, ["v"]), ("nic.example.com", []), ("odd.com", [])])
+def test_pods_leave_only_for_devices_that_are_gpus(
+    world: Reclaiming, driver: str, evicted: list[str]
+) -> None:
+    assert of_model(world, driver, "A100") == evicted
+
+
+def test_nobody_leaves_for_a_device_that_its_drivers_rule_leaves_out(world: Reclaiming) -> None:
+    assert of_model(world, DRIVER, "NIC") == []
+
+
+def of_model(world: Reclaiming, driver: str, model: str) -> list[str]:
+    """Who is evicted, if a pod over budget, which another one has used, has such a device."""
+    world.start(user("w", grace_s=601), held_claim("of-w", "w"), user("v"), heir(), free_claim("of-heir"))
+    world.town.hear("configmaps", budgets(_settings=NICS, **BUDGETS))
+    published = device_slice("other", driver=driver, model=model)
+    published["metadata"]["name"] = published["spec"]["pool"]["name"] = "others"
+    world.town.hear("resourceslices", published)
+    device = allocated("other", driver=driver, pool="others")
+    world.town.hear(CLAIMS, device_claim("of-v", device, namespace=POOR, at_ms=T0, pods=("uid-v",)))
+    return world.turn(5 * SECOND)
+
+
 def test_a_pod_with_a_grace_period_longer_than_a_device_is_kept_stays(world: Reclaiming) -> None:
     long = user("v", grace_s=601)
     world.start(long, held_claim("of-v", "v"), heir(), free_claim("of-heir"))
@@ -562,6 +596,25 @@ def test_each_gets_one_of_its_own_where_nothing_keeps_them(world: Reclaiming) ->
     assert sorted(world.turn(5 * SECOND)) == ["v", "w"]
 
 
+def test_many_pods_without_a_device_are_looked_at_in_turn_a_few_in_each_step(world: Reclaiming) -> None:
+    """The last of 200 is the only one that a debtor's device is for; the evictor has other things to do."""
+    names = [f"h{at:03}" for at in range(200)]
+    waiting = (each for name in names for each in (heir(name), free_claim(f"of-{name}", deviceClassName="x")))
+    world.start(user("v"), held_claim("of-v", "v"), *waiting, heir("z"), free_claim("of-z"))
+    world.asked.clear()
+
+    looks = []
+    for _ in range(13):
+        before = len(world.asked)
+        world.hear(SECOND)
+        world.round.step()
+        looks.append([each for each in world.asked[before:] if each.startswith("of-h")])
+
+    assert [len(each) for each in looks] == [16] * 12 + [8]
+    assert len({each for every in looks for each in every}) == 200
+    assert [each["metadata"]["annotations"]["bursar.dev/heir"] for each in world.written] == ["team-a/of-z"]
+
+
 def test_one_device_is_freed_for_a_claim_that_several_pods_wait_for(world: Reclaiming) -> None:
     world.start(
         *(user("v"), held_claim("of-v", "v")),
@@ -651,6 +704,25 @@ def test_a_taint_that_could_not_be_removed_is_removed_later(world: Reclaiming) -
     assert world.rules == {}
 
 
+def test_a_taint_is_removed_once_it_is_known_again_what_is_served(world: Reclaiming) -> None:
+    """That is looked at every five minutes, and the taint is to go after such a look has failed."""
+    world.start(user("v"), held_claim("of-v", "v"))
+    world.hear(5 * MINUTE - 6 * SECOND)
+    world.town.hear(PODS, heir())
+    world.town.hear(CLAIMS, free_claim("of-heir"))
+    assert world.turn(4 * SECOND) == ["v"]
+    world.goes("v", "of-v")
+    world.is_served = False
+    world.turn(4 * SECOND)
+    world.allocates("of-heir", "gpu-0", "heir")
+    world.turn(SECOND)
+    assert len(world.rules) == 1
+
+    world.is_served = True
+    world.turn(6 * SECOND)
+    assert world.rules == {}
+
+
 def test_a_settler_that_takes_over_keeps_the_device_until_the_claim_has_it(world: Reclaiming) -> None:
     victim_and_heir(world)
     assert world.turn(2 * SECOND) == ["v"]
@@ -662,6 +734,49 @@ def test_a_settler_that_takes_over_keeps_the_device_until_the_claim_has_it(world
     world.goes("v", "of-v")
     world.allocates("of-heir", "gpu-0", "heir")
     world.turn(2 * SECOND)
+    assert world.rules == {}
+
+
+def test_an_error_at_one_device_leaves_what_was_done_for_another(
+    world: Reclaiming, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database is away between the evictions for two devices."""
+    world.start(
+        *(user("v"), held_claim("of-v", "v")),
+        *(user("w"), held_claim("of-w", "w", device="gpu-1")),
+        *(heir(), free_claim("of-heir"), heir("next"), free_claim("of-next", token="f" * 32)),
+        devices=2,
+    )
+    world.turn(SECOND)
+    world.hear(SECOND)
+    confirm, away = fencing.confirm, iter((False, True))
+
+    def confirmed(connection: Connection, epoch: fencing.Epoch) -> None:
+        if next(away, False):
+            raise UnavailableError
+        confirm(connection, epoch)
+
+    monkeypatch.setattr(fencing, "confirm", confirmed)
+    with pytest.raises(UnavailableError):
+        world.round.step()
+    first = world.api.evictions[0]["metadata"]["name"]
+    leaves(world, first)
+
+    assert world.turn(2 * SECOND) == [{"v": "w", "w": "v"}[first]]
+    assert len(world.rules) == 2
+
+
+def test_a_settler_that_takes_over_keeps_the_device_for_a_long_grace_period_too(world: Reclaiming) -> None:
+    """Ten minutes of grace, the longest that a pod that leaves may have."""
+    long = user("v", grace_s=600)
+    world.start(long, held_claim("of-v", "v"), heir(), free_claim("of-heir"))
+    assert world.turn(2 * SECOND) == ["v"]
+    leaves(world, "v", after_ms=10 * MINUTE)
+    world.restart()
+
+    assert world.turn(10 * MINUTE) == []
+    assert list(world.rules) == ["rule-0"]
+    world.turn(MINUTE)
     assert world.rules == {}
 
 

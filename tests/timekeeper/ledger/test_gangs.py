@@ -328,6 +328,22 @@ def test_the_time_to_a_gangs_start_is_measured_once_by_its_size(gangs: Gangs) ->
     assert value("bursar_gang_start_seconds_sum", pods="1-8") - seconds == pytest.approx(waited_s)
 
 
+def test_the_start_of_a_gang_whose_label_says_more_pods_than_gangs_have_is_measured(gangs: Gangs) -> None:
+    raw = held_pod("a", how="turn")
+    raw["metadata"]["labels"] = {
+        "pod-group.scheduling.sigs.k8s.io/name": "g",
+        "pod-group.scheduling.sigs.k8s.io/min-available": "2000",
+    }
+    raw["metadata"]["annotations"]["bursar.dev/gang-minimum"] = "1"
+    before = value("bursar_gang_start_seconds_count", pods="513-1024")
+    gangs.begin(raw)
+    gangs.steps(2)
+    gangs.town.hear("pods", bound(gangs.pods()[0]))
+    gangs.town.tick()
+
+    assert value("bursar_gang_start_seconds_count", pods="513-1024") == before + 1
+
+
 def starts() -> float:
     return value("bursar_gang_start_seconds_count", pods="1-8")
 

@@ -15,6 +15,7 @@ from timekeeper import metrics
 from timekeeper.accounts.claims.consumers import ClaimPod
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.reclaim.choice import (
+    FAR_MS,
     FreeableDevice,
     HeldClaim,
     ReclaimStandings,
@@ -25,6 +26,8 @@ from timekeeper.accounts.reclaim.choice import (
     leaving,
 )
 from timekeeper.accounts.reclaim.cooldown import ReclaimHistory
+from timekeeper.core.claims.devices import PublishedDevice
+from timekeeper.core.claims.drivers import rules_of
 from timekeeper.core.claims.heirs import (
     DeviceKey,
     Heir,
@@ -51,7 +54,8 @@ MOST = 8  # devices on their way at one time
 KEEP_MS = 30_000  # a device is kept for its heir for so long beyond the grace period of the pods that leave
 SETTLE_MS = 500  # kube-scheduler sees a taint within this time
 FREED_MS = 2_000  # kube-scheduler gives out a device that came free within this time
-REST_MS = 10_000  # a pod for which there is no device now is looked at again
+REST_MS = 10_000  # a pod for which there is no device now is looked at again, once all others were, too
+LOOKS = 16  # pods without a device in one step; each costs calls, and no other pod is evicted meanwhile
 SWEEP_MS = 60_000  # between two looks for taints that are not needed
 _TRIED = 5  # devices for one pod in one step
 RESULTS = ("allocated", "elsewhere", "gone", "in vain", "withdrawn")
@@ -108,8 +112,8 @@ class ReclaimRound:
             return
         if not self._is_adopted:
             self._adopt(standings.now_ms)
-        followed = [self._followed(each, standings) for each in self._under_way]
-        self._under_way = [each for each in followed if each is not None]
+        for each in self._under_way:  # an error at one leaves the others as they are by then
+            self._replace(each, self._followed(each, standings))
         self._sweep()
         self._begin_for_all(standings)
         metrics.KEPT_DEVICES.set(sum(bool(each.rule) for each in self._under_way))
@@ -146,7 +150,7 @@ class ReclaimRound:
             pod = self._context.view.claim_pod(rule.heir.pod_uid) if rule.heir else None
             if rule.heir is None or pod is None or rule.selected in staying:
                 continue  # the sweep removes it, if it is ours
-            left_ms = min(rule.heir.until_ms - now_ms, KEEP_MS + SWEEP_MS)
+            left_ms = min(rule.heir.until_ms - now_ms, FAR_MS + KEEP_MS)
             published = self._context.view.published(rule.selected)
             self._under_way.append(
                 UnderWay(
@@ -172,6 +176,10 @@ class ReclaimRound:
             return one
         self._end(one, result)
         return None
+
+    def _replace(self, one: UnderWay, after: UnderWay | None) -> None:
+        every = [after if each is one else each for each in self._under_way]
+        self._under_way = [each for each in every if each is not None]
 
     def _result(self, one: UnderWay) -> str:
         """How it ended; "": it has not."""
@@ -210,9 +218,12 @@ class ReclaimRound:
         at_ms = self._context.steady()
         if not self._is_adopted or at_ms < self._sweep_ms:
             return
+        rules = self._rules.all()
+        if rules is None:
+            return
         self._sweep_ms = at_ms + SWEEP_MS
         needed = {each.rule for each in self._under_way}
-        left = [each for each in self._rules.all() or () if each.heir is not None and each.name not in needed]
+        left = [each for each in rules if each.heir is not None and each.name not in needed]
         if left:
             self._confirm()
         for each in left:
@@ -258,33 +269,38 @@ class ReclaimRound:
             return  # it is not known what came free a moment ago
         several = len({each.pod.namespace for each in waiting}) > 1
         coming: dict[str, int] = {}  # class -> devices that come free anyway, and are for no heir yet
+        rests_ms, looks = max(REST_MS, (len(waiting) // LOOKS + 2) * 1000), 0
         for each in waiting:
             mine = sum(one.heir.namespace == each.pod.namespace for one in self._under_way)
             if len(self._under_way) >= MOST or (several and mine >= MOST // 2):
                 continue
-            if each.uid not in self._resting and not self._is_served(each):
-                self._begin(each, held, coming, standings)
+            if each.uid in self._resting or self._is_served(each):
+                continue
+            if self._is_in_vain(each, held, coming, standings):
+                self._resting[each.uid] = at_ms + rests_ms
+                looks += 1
+            if looks >= LOOKS:
+                return
 
     def _is_served(self, heir: ClaimPod) -> bool:
         """Whether a device is on its way to the claim, for this pod or another that shares it."""
         claim = heir.waits.claim if heir.waits else ""
         return (heir.pod.namespace, claim) in {(each.heir.namespace, each.claim) for each in self._under_way}
 
-    def _begin(
+    def _is_in_vain(
         self, heir: ClaimPod, held: Sequence[HeldClaim], coming: dict[str, int], standings: ReclaimStandings
-    ) -> None:
+    ) -> bool:
+        """Begin for the pod. Whether there is no device for it now."""
         wanted, at_ms = self._wanted(heir), self._context.steady()
         if wanted is None or self._history.refuses(heir.pod.namespace, wanted.device_class, at_ms):
-            self._resting[heir.uid] = at_ms + REST_MS
-            return
+            return True
         name = wanted.device_class
         coming.setdefault(name, self._coming(held, name, standings.now_ms))
         coming[name] -= 1
         if coming[name] >= 0:
-            return  # kube-scheduler may give it one of these
+            return False  # kube-scheduler may give it one of these
         found = self._chosen(heir, wanted, standings)
-        if found is None or not self._start(heir, wanted, found, standings.now_ms):
-            self._resting[heir.uid] = at_ms + REST_MS
+        return found is None or not self._start(heir, wanted, found, standings.now_ms)
 
     def _coming(self, held: Iterable[HeldClaim], device_class: str, now_ms: int) -> int:
         """How many devices of the class come free, or came free a moment ago, without an heir of theirs."""
@@ -371,7 +387,13 @@ class ReclaimRound:
                 return False
             return standings.history.was_enforced(pod)
 
-        return freeable(view.held(), device_class, view.published, is_debtor)
+        rules = rules_of(standings.history.settings(standings.now_ms).drivers)
+
+        def published_gpu(device: DeviceKey) -> PublishedDevice | None:
+            found, rule = view.published(device), rules.get(device[0])
+            return found if rule is not None and rule.is_gpu(found) else None
+
+        return freeable(view.held(), device_class, published_gpu, is_debtor)
 
     def _is_spared(self, device: FreeableDevice, heir: LedgerPod) -> bool:
         at_ms = self._context.steady()

@@ -53,8 +53,10 @@ class TaintRules:
 
     def remove(self, name: str) -> bool:
         """Whether the rule is gone now."""
-        path = f"{_GROUP}/{self.version()}/{_RESOURCE}/{name}"
-        reply = self._api.call("DELETE", path, timeout_s=ANSWER_S)
+        version = self.version()
+        if not version:
+            return False
+        reply = self._api.call("DELETE", f"{_GROUP}/{version}/{_RESOURCE}/{name}", timeout_s=ANSWER_S)
         is_gone = isinstance(reply, Answered) and (reply.status < 300 or reply.status == 404)
         self._tell("" if is_gone else reply.message)
         return is_gone

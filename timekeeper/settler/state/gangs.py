@@ -13,8 +13,8 @@ SIZES = ((8, "1-8"), (64, "9-64"), (512, "65-512"), (MAX_SIZE, "513-1024"))
 
 
 def observe_start(size: int, waited_ms: int) -> None:
-    """A gang of this number of pods has started."""
-    pods = next(name for most, name in SIZES if size <= most)
+    """A gang of this number of pods has started. A label that another scheduler reads may say any number."""
+    pods = next((name for most, name in SIZES if size <= most), SIZES[-1][1])
     metrics.GANG_STARTS.labels(pods).observe(waited_ms / 1000)
 
 
