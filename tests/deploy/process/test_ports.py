@@ -1,13 +1,18 @@
 """Ports that servers of tests and of the demo get, several processes at once."""
 
+import os
+import socket
 import subprocess
 import sys
+from collections import deque
+from collections.abc import Iterator
 
 import pytest
 
 from deploy.local import ports
 
-FEW = range(32_100, 32_108)
+# of this process alone, and outside the range from which all others choose
+FIRST = 32_000 + 10 * (os.getpid() % 70)
 OTHER = """
 import sys
 from deploy.local import ports
@@ -17,9 +22,20 @@ sys.stdin.read()
 """
 
 
+@pytest.fixture(autouse=True)
+def claims(monkeypatch: pytest.MonkeyPatch) -> Iterator[deque[socket.socket]]:
+    """Those of one test, which end with it."""
+    made: deque[socket.socket] = deque()
+    monkeypatch.setattr(ports, "_claims", made)
+    yield made
+    for each in made:
+        each.close()
+
+
 def test_no_port_is_chosen_twice_before_its_server_listens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ports, "_PORTS", FEW)
-    command = [sys.executable, "-c", OTHER, str(FEW.start), str(FEW.stop)]
+    few = range(FIRST, FIRST + 8)
+    monkeypatch.setattr(ports, "_PORTS", few)
+    command = [sys.executable, "-c", OTHER, str(few.start), str(few.stop)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as other:
         assert other.stdout
@@ -28,11 +44,11 @@ def test_no_port_is_chosen_twice_before_its_server_listens(monkeypatch: pytest.M
         ours = [ports.free_port() for _ in range(4)]
 
         other.communicate()
-    assert sorted(theirs + ours) == list(FEW)
+    assert sorted(theirs + ours) == list(few)
 
 
 def test_a_claim_ends_so_that_no_port_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ports, "_PORTS", range(32_110, 32_112))
+    monkeypatch.setattr(ports, "_PORTS", range(FIRST, FIRST + 2))
     monkeypatch.setattr(ports, "_AT_ONCE", 1)
 
     first, second, third = (ports.free_port() for _ in range(3))
