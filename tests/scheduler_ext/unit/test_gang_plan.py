@@ -130,9 +130,10 @@ def test_whole_cards_for_alike_members_take_the_fewest_nodes(cards: list[int], c
         assert len(nodes_of(found)) == fewest
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize(("members", "most_s"), [(64, 0.1), (512, 1.0)])
 def test_a_plan_on_5000_nodes_is_quick(members: int, most_s: float) -> None:
-    """A machine of tests is given three times as long as the promise."""
+    """A machine of tests is given ten times as long as the promise."""
     there = [node(f"n{at}", *(card(i) for i in range(8))) for at in range(5_000)]
     raws = [member(f"p{at}") for at in range(members)]
     snapshot = rebuilt(there, raws)
@@ -145,4 +146,4 @@ def test_a_plan_on_5000_nodes_is_quick(members: int, most_s: float) -> None:
     assert not found.left
     assert len(nodes_of(found)) == members // 8
     print(f"{members} members on 5,000 nodes: {1000 * took:.0f} ms")
-    assert took < on_this_machine(3 * most_s)
+    assert took < on_this_machine(10 * most_s)
