@@ -18,7 +18,7 @@ from scheduler_ext.clients.pod_patches import pod_path
 from scheduler_ext.model.node import Node
 from timekeeper.core.dialects import BY_NAME, Dialect
 from timekeeper.core.json_values import Json, annotations_of, mapping
-from timekeeper.core.ledger.hold import TERMINAL
+from timekeeper.core.object_names import TERMINAL
 from timekeeper.runtime.api_server import MERGE, Answered, Reply
 
 EXPIRES_S = 300

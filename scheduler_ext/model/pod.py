@@ -24,7 +24,7 @@ from timekeeper.core.kube.node_constraints import (
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import PodHold
 from timekeeper.core.ledger.reservation import Reservation, read_reservation
-from timekeeper.core.object_names import owner_of
+from timekeeper.core.object_names import TERMINAL, owner_of
 from timekeeper.core.quantity import integral
 from timekeeper.core.request.cards import UndecodableError, decode_placement
 from timekeeper.core.request.foreign import NamedCards, named_cards
@@ -145,7 +145,7 @@ def read_non_gpu_pod(raw: Json) -> NonGPUPod:
     node = intern(_text(mapping(raw.get("spec")), "nodeName"))
     metadata = mapping(raw.get("metadata"))
     uid = _text(metadata, "uid")
-    if mapping(raw.get("status")).get("phase") in hold.TERMINAL:
+    if mapping(raw.get("status")).get("phase") in TERMINAL:
         return NonGPUPod(uid, node, 0)
     if not node:
         return NonGPUPod(uid, node, 0, member=_cpu_member(raw))
@@ -191,7 +191,7 @@ def read_pod(raw: Json, most_grace_ms: int = MAX_GRACE_MS) -> Pod | None:
         placement=placement,
         undecodable=undecodable,
         hold=_hold(raw, most_grace_ms),
-        terminal=status.get("phase") in hold.TERMINAL,
+        terminal=status.get("phase") in TERMINAL,
         gated=bool(sequence(spec.get("schedulingGates"))),
         deleting="deletionTimestamp" in metadata,
         governed=mapping(metadata.get("labels")).get(names.GOVERNED) == "true",
@@ -293,7 +293,7 @@ def _condition(status: Json, kind: str, reason: str) -> Json | None:
 
 def _reserved(raw: Json, status: Json) -> Reservation | None:
     """Only a pod that can still be bound has one, and a member of a gang before its gate is removed."""
-    if status.get("phase") in hold.TERMINAL:
+    if status.get("phase") in TERMINAL:
         return None
     found = read_reservation(raw)
     is_gated = found is not None and bool(mapping(raw.get("spec")).get("schedulingGates"))

@@ -22,6 +22,10 @@ class ObjectName:
     meaning: str
 
 
+# Kubernetes' own words
+TERMINAL = ("Succeeded", "Failed")  # phases
+KEEPS_OFF = ("NoSchedule", "NoExecute")  # effects of taints
+
 _BY_CONTAINER = "annotation, a container's name follows"
 
 OBJECT_NAMES: Mapping[str, ObjectName] = {

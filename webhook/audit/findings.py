@@ -16,6 +16,7 @@ from timekeeper.core.admission.rules.modes import effective_mode
 from timekeeper.core.admission.rules.pod_rules import pod_violations
 from timekeeper.core.dialects import BY_ANNOTATION, BY_LABEL, DIALECTS, GPU_RESOURCE_PATTERN, native
 from timekeeper.core.json_values import Json, annotations_of, mapping
+from timekeeper.core.object_names import TERMINAL
 from timekeeper.core.request import runtime_plugins
 from timekeeper.core.request.cards import decode_placement
 from timekeeper.core.request.device_classes import NO_CLASSES, ClassParameters
@@ -28,8 +29,6 @@ from webhook.admission.workloads import TemplatePath
 from webhook.audit import accelerators
 
 Word = Literal["would-be-refused", "would-be-warned", "ungoverned", "accelerators"]
-
-ENDED = ("Succeeded", "Failed")  # phases
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,7 @@ def of_pod(
     """The findings on a stored pod that has not ended: whether creating it today would be refused, by webhook
     or policies, or cause a warning, whether it uses GPUs without being governed, and whether it holds
     accelerators that no dialect reads. ``classes``: the cluster's device classes."""
-    if mapping(pod.get("status")).get("phase") in ENDED:
+    if mapping(pod.get("status")).get("phase") in TERMINAL:
         return ()
     written = as_written(pod)
     parsed = parse_new(written, policy.unknown_accelerators)

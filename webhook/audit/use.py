@@ -8,6 +8,7 @@ from decimal import ROUND_HALF_UP, Decimal
 from timekeeper.core.budgets.policy import UNLIMITED, Budget, BudgetSettings
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.ledger.prices import price_at
+from timekeeper.core.object_names import TERMINAL
 from timekeeper.core.request.estimates import estimated_rate, without_constraints
 from timekeeper.core.request.host import (
     DOMINANT_HOST,
@@ -20,7 +21,7 @@ from timekeeper.core.request.host import (
 )
 from timekeeper.core.request.request import parse, parse_new
 from timekeeper.core.values import Card
-from webhook.audit.findings import ENDED, as_written, asks_for_gpus
+from webhook.audit.findings import as_written, asks_for_gpus
 
 HOURS_OF_A_MONTH = 730  # a twelfth of 365 days, as cloud providers count
 UNREADABLE = "unreadable"  # the dialect of a request that no dialect can read
@@ -84,7 +85,7 @@ def _rates(
 ) -> Iterator[tuple[str, str, int]]:
     for pod in pods:
         node = str(mapping(pod.get("spec")).get("nodeName") or "")
-        if not node or mapping(pod.get("status")).get("phase") in ENDED:
+        if not node or mapping(pod.get("status")).get("phase") in TERMINAL:
             continue
         namespace = str(mapping(pod.get("metadata")).get("namespace", ""))
         request = (

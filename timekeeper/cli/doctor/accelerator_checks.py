@@ -10,12 +10,12 @@ from timekeeper.core.accelerators import UnknownAccelerators, accelerators_in
 from timekeeper.core.budgets import reader
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.json_values import mapping
+from timekeeper.core.object_names import TERMINAL
 from timekeeper.core.request.devices import described, device_containers, is_governed
 from timekeeper.core.request.request import containers
 
 _SUBJECT = "accelerators"
 _PAGE = "docs/dialects.md#accelerators-of-other-vendors"
-_ENDED = ("Succeeded", "Failed")
 _EFFECT: Mapping[UnknownAccelerators, str] = {
     "refuse": "pods that request it are refused",
     "meter": "pods that request it are charged for whole devices",
@@ -86,7 +86,7 @@ def _holders(facts: Facts, resource: str, parsed: _Settled) -> tuple[list[str], 
     charged: list[str] = []
     free: list[str] = []
     for pod in () if isinstance(facts.device_pods, NotReadable) else items(facts.device_pods):
-        if mapping(pod.get("status")).get("phase") in _ENDED:
+        if mapping(pod.get("status")).get("phase") in TERMINAL:
             continue
         if any(resource in each.resources for each in device_containers(containers(pod))):
             metadata = mapping(pod.get("metadata"))

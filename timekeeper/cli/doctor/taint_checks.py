@@ -19,13 +19,13 @@ from timekeeper.cli.doctor.facts import (
 from timekeeper.cli.doctor.node_checks import agent_selector, has_gpus
 from timekeeper.core.json_values import annotations_of, mapping, sequence
 from timekeeper.core.names import DEVICES, INVENTORY
+from timekeeper.core.object_names import KEEPS_OFF, TERMINAL
 from timekeeper.core.quantity import thousandths
 from timekeeper.core.request.request import parse_stored
 
 USUAL = "nvidia.com/gpu"
 _FLAG = "--gpu-node-taint="
 _AT_HOME = ("DaemonSet", "Node")  # pods of these owners belong on their node
-_ENDED = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def _setting(facts: Facts) -> str:
 
 def _has_taint(node: Any, key: str) -> bool:
     there = map(mapping, sequence(mapping(node.get("spec")).get("taints")))
-    return any(each.get("key") == key and each.get("effect") in ("NoSchedule", "NoExecute") for each in there)
+    return any(each.get("key") == key and each.get("effect") in KEEPS_OFF for each in there)
 
 
 def _crowd(node: Any, pods: Sequence[Any]) -> _Crowd:
@@ -108,7 +108,7 @@ def _crowd(node: Any, pods: Sequence[Any]) -> _Crowd:
         each
         for each in pods
         if mapping(each.get("spec")).get("nodeName") == name
-        and mapping(each.get("status")).get("phase") not in _ENDED
+        and mapping(each.get("status")).get("phase") not in TERMINAL
     ]
     strangers = [each for each in running if not _has_gpus(each) and not _is_at_home(each)]
     cards = _cards(node)

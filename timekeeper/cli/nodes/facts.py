@@ -11,6 +11,7 @@ from timekeeper.core.dialects import OF_NVIDIA, native
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.kube.holders import fresh_holders
 from timekeeper.core.names import AGENTS_NAMESPACE, DEVICES, DOMAIN, INVENTORY, NODE_CHANGE
+from timekeeper.core.object_names import TERMINAL
 from timekeeper.core.request.cards import UndecodableError, decode_inventory
 from timekeeper.core.request.inventory import dialects_of, node_facts
 from timekeeper.core.values import Card
@@ -19,7 +20,6 @@ from timekeeper.core.values import Card
 OPERATORS = "nvidia.com/gpu.deploy.device-plugin"
 ALL_OPERANDS = "nvidia.com/gpu.deploy.operands"
 _MIG = "nvidia.com/mig-"
-_ENDED = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ def read_node(kubectl: Kubectl, name: str) -> ObservedNode:
         raise CommandError(f"there is no node {name}: kubectl get nodes lists them")
     pods = kubectl.get("pods", "--all-namespaces", f"--field-selector=spec.nodeName={name}")
     daemon_sets = kubectl.get("daemonsets", "--all-namespaces")
-    live = (each for each in _items(pods) if mapping(each.get("status")).get("phase") not in _ENDED)
+    live = (each for each in _items(pods) if mapping(each.get("status")).get("phase") not in TERMINAL)
     return ObservedNode(node, tuple(live), tuple(_items(daemon_sets)))
 
 

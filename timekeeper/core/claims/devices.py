@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from sys import intern
 
 from timekeeper.core.json_values import Json, mapping, sequence
+from timekeeper.core.object_names import KEEPS_OFF
 from timekeeper.core.quantity import thousandths
 
 Amounts = tuple[tuple[str, int], ...]  # name and thousandths of each
 Attribute = str | int | bool
-KEEPS_OFF = ("NoSchedule", "NoExecute")  # effects of taints
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from timekeeper.core.claims.devices import KEEPS_OFF
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.names import HEIR, HEIR_KEYS, HEIR_UNTIL
-from timekeeper.core.object_names import millis, timestamp
+from timekeeper.core.object_names import KEEPS_OFF, millis, timestamp
 
 MOST_TOLERATIONS = 16  # of a request (`DeviceTolerationsMaxLength`)
 TOKEN = re.compile(r"[0-9a-f]{32}")

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from sys import intern
 
 from timekeeper.core.json_values import Json, mapping, sequence
+from timekeeper.core.object_names import KEEPS_OFF
 
 Labels = tuple[tuple[str, str], ...]
 
 UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
-_KEEPS_OFF = ("NoSchedule", "NoExecute")
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 # the sources of a volume that every node can mount, and the volume's name
 _HARMLESS = frozenset(
@@ -103,7 +103,7 @@ def read_node_labels(raw: Json) -> NodeLabels:
     taints = [
         Taint(*(intern(str(each.get(key, ""))) for key in ("key", "value", "effect")))
         for each in map(mapping, sequence(spec.get("taints")))
-        if each.get("effect") in _KEEPS_OFF
+        if each.get("effect") in KEEPS_OFF
     ]
     unschedulable = Taint(UNSCHEDULABLE, "", "NoSchedule")
     if spec.get("unschedulable") is True and unschedulable not in taints:

@@ -5,11 +5,11 @@ from collections.abc import Collection, Iterable
 
 from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.kube.node_constraints import read_node_constraints, read_node_labels
+from timekeeper.core.object_names import TERMINAL
 from timekeeper.core.quantity import thousandths
 from timekeeper.core.request.host import requested_milli
 
 _PODS = "pods"
-_ENDED = ("Succeeded", "Failed")
 
 
 def why_not_on(node: Json, pod: Json, pods: Iterable[Json], leaving: Collection[str]) -> str:
@@ -30,7 +30,7 @@ def why_not_on(node: Json, pod: Json, pods: Iterable[Json], leaving: Collection[
 
 
 def _is_gone(pod: Json, leaving: Collection[str]) -> bool:
-    if mapping(pod.get("status")).get("phase") in _ENDED:
+    if mapping(pod.get("status")).get("phase") in TERMINAL:
         return True
     return mapping(pod.get("metadata")).get("uid") in leaving
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.kube.holders import NodeHolders
 from timekeeper.core.names import SIDECAR
+from timekeeper.core.object_names import TERMINAL
 from timekeeper.core.object_names import millis as millis
 from timekeeper.core.values import GPURequest
 
-TERMINAL = ("Succeeded", "Failed")
 _DEFAULT_GRACE_S = 30
 _LEAST_GRACE_MS = 2_000  # of the kubelet, for each container
 _TOLERATED_MS = 2_000  # of a node's clock; timestamps are whole seconds
