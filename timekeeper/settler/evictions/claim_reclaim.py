@@ -36,14 +36,14 @@ from timekeeper.core.claims.heirs import (
     selectors_by_request,
     wanted_device,
 )
-from timekeeper.core.json_values import Json, mapping, sequence
+from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.kube.eviction import EVICTION_RESULTS
 from timekeeper.core.kube.node_constraints import has_unread_but_claims
 from timekeeper.core.kube.node_room import why_not_on
-from timekeeper.runtime.api_server import ANSWER_S, Answered, Api
 from timekeeper.runtime.log import log
 from timekeeper.settler.evictions import reasons
 from timekeeper.settler.evictions.calls import EvictorContext
+from timekeeper.settler.evictions.disruptions import items
 from timekeeper.settler.evictions.evictor import LEAVING, evict_together, refused, tell
 from timekeeper.settler.evictions.taint_rules import TaintRules
 from timekeeper.store import fencing
@@ -413,8 +413,8 @@ class ReclaimRound:
         raw = self._one(f"/api/v1/namespaces/{heir.pod.namespace}/pods", heir.pod.name)
         node = self._one("/api/v1/nodes", device.node)
         on_node = urlencode({"fieldSelector": f"spec.nodeName={device.node}"})
-        pods = _items(self._context.api, f"/api/v1/pods?{on_node}")
-        if raw is None or node is None or pods is None:
+        pods = items(self._context.api, f"/api/v1/pods?{on_node}")
+        if raw is None or node is None or isinstance(pods, str):
             return "the API server does not say what is on the node"
         if mapping(raw.get("metadata")).get("uid") != heir.uid or has_unread_but_claims(raw):
             return "it is not known whether the pod fits on the node"
@@ -422,15 +422,8 @@ class ReclaimRound:
 
     def _one(self, path: str, name: str) -> Json | None:
         """The object of this name; None: there is none, or it is not known."""
-        found = _items(self._context.api, f"{path}?{urlencode({'fieldSelector': f'metadata.name={name}'})}")
-        return found[0] if found else None
-
-
-def _items(api: Api, path: str) -> list[Json] | None:
-    reply = api.call("GET", path, timeout_s=ANSWER_S)
-    if not isinstance(reply, Answered) or reply.status >= 300:
-        return None
-    return [mapping(each) for each in sequence(reply.body.get("items"))]
+        found = items(self._context.api, f"{path}?{urlencode({'fieldSelector': f'metadata.name={name}'})}")
+        return found[0] if found and not isinstance(found, str) else None
 
 
 def _grace_ms(pods: Iterable[LedgerPod]) -> int:

@@ -20,13 +20,13 @@ def over_budget(api: Api, pods: Sequence[LedgerPod]) -> Over | None:
     if len(pods) < 2:
         return None
     namespace = pods[0].namespace
-    budgets = _items(api, f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets")
+    budgets = items(api, f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets")
     if isinstance(budgets, str):
         return pods[0].uid, "refused", budgets
     used: Counter[int] = Counter()
     for pod in pods if budgets else ():
         name = urlencode({"fieldSelector": f"metadata.name={pod.name}"})
-        found = _items(api, f"/api/v1/namespaces/{namespace}/pods?{name}")
+        found = items(api, f"/api/v1/namespaces/{namespace}/pods?{name}")
         if isinstance(found, str):
             return pod.uid, "refused", found
         for place, each in enumerate(budgets):
@@ -36,8 +36,8 @@ def over_budget(api: Api, pods: Sequence[LedgerPod]) -> Over | None:
     return None
 
 
-def _items(api: Api, path: str) -> Sequence[Json] | str:
-    """What is there; or why that is not known."""
+def items(api: Api, path: str) -> Sequence[Json] | str:
+    """What the API server lists there; or why that is not known."""
     reply = api.call("GET", path, timeout_s=ANSWER_S)
     if not isinstance(reply, Answered) or reply.status >= 300:
         return reply.message

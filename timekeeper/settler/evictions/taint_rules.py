@@ -6,6 +6,7 @@ from timekeeper.core.claims.heirs import DeviceKey, Heir, TaintRule, read_rule, 
 from timekeeper.core.json_values import mapping, sequence
 from timekeeper.runtime.api_server import ANSWER_S, Answered, Api
 from timekeeper.runtime.log import log
+from timekeeper.settler.evictions.disruptions import items
 
 _GROUP = "/apis/resource.k8s.io"
 _RESOURCE = "devicetaintrules"
@@ -35,12 +36,12 @@ class TaintRules:
         version = self.version()
         if not version:
             return None if version is None else ()
-        reply = self._api.call("GET", f"{_GROUP}/{version}/{_RESOURCE}", timeout_s=ANSWER_S)
-        if not isinstance(reply, Answered) or reply.status >= 300:
-            self._tell(reply.message)
+        found = items(self._api, f"{_GROUP}/{version}/{_RESOURCE}")
+        if isinstance(found, str):
+            self._tell(found)
             return None
         self._tell("")
-        return tuple(read_rule(mapping(each)) for each in sequence(reply.body.get("items")))
+        return tuple(map(read_rule, found))
 
     def keep(self, device: DeviceKey, heir: Heir, token: str) -> str | None:
         """Write the rule that keeps the device; its name, None: it was not written."""
