@@ -20,11 +20,12 @@ def free_port() -> int:
     """
     while True:
         port = secrets.choice(_PORTS)
-        if _is_free(port) and _claim(port):
+        if is_free(port) and _claim(port):
             return port
 
 
-def _is_free(port: int) -> bool:
+def is_free(port: int) -> bool:
+    """Whether no server listens there."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

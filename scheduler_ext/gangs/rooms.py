@@ -111,11 +111,12 @@ class Rooms:
     def _room(self, shape: int, node: NodeInfo) -> int:
         pods, known = self.shapes[shape], self._alike.setdefault(shape, {})
         key = None if self._is_picky[shape] else _likeness(pods[0], node)
-        if key is None:
-            return room_on(pods[0], node, self.given.policies(pods[0]), len(pods))
-        if key not in known:
-            known[key] = room_on(pods[0], node, self.given.policies(pods[0]), len(pods))
-        return known[key]
+        if key in known:
+            return known[key]
+        room = room_on(pods[0], node, self.given.policies(pods[0]), len(pods))
+        if key is not None:
+            known[key] = room
+        return room
 
     def _candidates(self, pod: Pod) -> list[NodeInfo]:
         """The nodes with cards that kube-scheduler would offer if it had room there."""

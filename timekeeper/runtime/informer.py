@@ -20,14 +20,13 @@ from timekeeper.core.kube.reflector import (
     WatchOpened,
     reflect,
 )
-from timekeeper.runtime.api_server import WATCH_S, Api, Reply, is_served
+from timekeeper.runtime.api_server import ANSWER_S, WATCH_S, Api, Reply, is_served
 from timekeeper.runtime.clock import now_ms
 
 V = TypeVar("V")
 
 AGAIN_MS = 300_000  # between two looks for an API that is not served
 _SOON_MS = 2_000  # after one that failed
-_ANSWER_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +116,7 @@ def await_served(
     """Returns once the API server serves the API at ``path``. ``failed`` is called with a sentence for each
     answer that does not say whether it does; ``absent`` for each that says that it does not."""
     while True:
-        reply = call("GET", path, timeout_s=_ANSWER_S)
+        reply = call("GET", path, timeout_s=ANSWER_S)
         served = is_served(reply)
         if served:
             return

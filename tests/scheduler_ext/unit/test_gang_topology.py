@@ -1,6 +1,5 @@
 """All members of a gang in one rack, or in as few as possible."""
 
-import time
 from collections.abc import Callable
 from itertools import count
 from typing import Any
@@ -15,6 +14,7 @@ from scheduler_ext.gangs.plan import TRIES, GangPlan, lack_text, place_text, pla
 from scheduler_ext.gangs.rooms import PlanInput
 from scheduler_ext.model.standing import UNHEARD, NamespaceStanding, NamespaceStandings
 from scheduler_ext.scoring.policy import BINPACK
+from tests.scheduler_ext.planning import quickest_of_three
 from tests.scheduler_ext.worlds import asking, node, percent, read, rebuilt
 from tests.worlds import card, container
 from timekeeper.core.standings import Cap, Caps
@@ -274,13 +274,8 @@ def test_a_plan_on_5000_nodes_in_racks_is_quick(
         raw["status"]["allocatable"] = raw["status"]["allocatable"] | {"cpu": "64"}
     raws = [member(f"p{at}", cpu=str(1 + at % shapes), **says) for at in range(members)]
     snapshot = rebuilt(nodes, raws)
-    pods = [pod for _, pod in snapshot.pods.items()]
 
-    took = float("inf")
-    for _ in range(3):
-        began = time.process_time()
-        found = plan(pods, PlanInput(snapshot, UNHEARD, lambda _: BINPACK))
-        took = min(took, time.process_time() - began)
+    found, took = quickest_of_three(snapshot)
 
     assert not found.left
     print(f"{members} members of {shapes} shapes, {says}: {1000 * took:.0f} ms, {place_text(found)}")

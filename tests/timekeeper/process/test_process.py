@@ -5,7 +5,6 @@ import contextlib
 import os
 import random
 import signal
-import socket
 import sqlite3
 import ssl
 import time
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 
 from deploy.local.identity import new_authority
+from deploy.local.ports import is_free
 from tests.support.kubeconfig import kubeconfig
 from tests.support.profile import examples
 from tests.timekeeper.books import Run, write
@@ -118,7 +118,7 @@ def test_without_its_supervisor_nothing_runs_on_and_the_port_is_free_at_once(tim
     timekeeper.running.wait()
     timekeeper.running = None
 
-    timekeeper.wait("the port", lambda: not is_taken(timekeeper.port), within_s=1)
+    timekeeper.wait("the port", lambda: is_free(timekeeper.port), within_s=1)
     timekeeper.wait("the children's end", lambda: not any(runs(pid) for pid in pids))
     for client in clients:
         client.close()
@@ -217,17 +217,6 @@ def test_six_unread_reports_of_one_tenant_refuse_no_report_of_another(
     for each in threads:
         each.join(60)
     assert heads == {200: 5, 503: 1}
-
-
-def is_taken(port: int) -> bool:
-    """Whether somebody listens there."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return True
-    return False
 
 
 def test_without_workers_it_ends_so_that_it_is_started_anew(timekeeper: Process) -> None:
