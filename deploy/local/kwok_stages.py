@@ -11,6 +11,7 @@ of other writers stay, while lists of container statuses are replaced as a whole
 whole seconds.
 """
 
+from textwrap import indent
 from typing import Any
 
 RUN_FOR = "local.bursar.dev/run-for"
@@ -204,8 +205,10 @@ def _when(query: str, operator: str, *values: str) -> dict[str, Any]:
 
 
 def _status(template: str) -> dict[str, Any]:
-    patch = {"subresource": "status", "root": "status", "type": "strategic", "template": template}
-    return {"patches": [patch]}
+    """A patch of the status of the object that kwok saw: like the kubelet's it carries the UID, and the API
+    server refuses it for another object that has the same name by now."""
+    whole = f"metadata: {{uid: {{{{ .metadata.uid }}}}}}\nstatus:\n{indent(template, '  ')}"
+    return {"patches": [{"subresource": "status", "type": "strategic", "template": whole}]}
 
 
 def _stage(

@@ -14,6 +14,7 @@ from deploy.local.errors import LocalError
 from deploy.local.folder import OwnedFolder, sweep
 from deploy.local.identity import new_authority
 from deploy.local.kwok_nodes import card_uuid, kwok_node, nvidia_capacity, our_capacity, tencent_capacity
+from deploy.local.kwok_stages import stages
 from tests.local.worlds import tls
 
 
@@ -147,3 +148,11 @@ def test_a_full_temporary_disk_is_reported_in_a_sentence(tmp_path: Path) -> None
         check_space(tmp_path, 2**60)
 
     check_space(tmp_path, 1)
+
+
+def test_every_status_that_kwok_writes_names_the_object_that_it_saw() -> None:
+    """By name alone, the end of a removed pod would become that of a new pod with its name."""
+    patches = [patch for each in stages() for patch in each["spec"]["next"].get("patches", [])]
+
+    assert len(patches) == 7
+    assert all(patch["template"].startswith("metadata: {uid: {{ .metadata.uid }}}\n") for patch in patches)
