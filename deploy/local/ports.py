@@ -1,5 +1,6 @@
 """Free ports of this machine."""
 
+import os
 import secrets
 import socket
 import sys
@@ -8,7 +9,7 @@ from collections import deque
 _PORTS = range(20_000, 32_000)
 _AT_ONCE = 64  # ports of one process that wait for their server
 
-_claims: deque[socket.socket] = deque()
+_claims: deque[int] = deque()  # file descriptors
 
 
 def free_port() -> int:
@@ -46,7 +47,7 @@ def _claim(port: int) -> bool:
     except OSError:
         claim.close()
         return False
-    _claims.append(claim)
+    _claims.append(claim.detach())
     if len(_claims) > _AT_ONCE:
-        _claims.popleft().close()
+        os.close(_claims.popleft())
     return True

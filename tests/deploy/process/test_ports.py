@@ -1,7 +1,6 @@
 """Ports that servers of tests and of the demo get, several processes at once."""
 
 import os
-import socket
 import subprocess
 import sys
 from collections import deque
@@ -23,13 +22,13 @@ sys.stdin.read()
 
 
 @pytest.fixture(autouse=True)
-def claims(monkeypatch: pytest.MonkeyPatch) -> Iterator[deque[socket.socket]]:
+def claims(monkeypatch: pytest.MonkeyPatch) -> Iterator[deque[int]]:
     """Those of one test, which end with it."""
-    made: deque[socket.socket] = deque()
+    made: deque[int] = deque()
     monkeypatch.setattr(ports, "_claims", made)
     yield made
     for each in made:
-        each.close()
+        os.close(each)
 
 
 def test_no_port_is_chosen_twice_before_its_server_listens(monkeypatch: pytest.MonkeyPatch) -> None:
