@@ -676,6 +676,21 @@ def test_the_namespace_of_a_budget_on_trial_does_not_make_a_ledger_on_somebodys_
     assert "bursar-webhook" in {each.subject for each in installed if each.level == "error"}
 
 
+def test_where_all_of_bursar_runs_beside_the_cluster_no_role_is_missed_in_it() -> None:
+    called = [{"clientConfig": {"caBundle": GOOD, "url": "https://127.0.0.1:26001/mutate"}}]
+    by_url = listed({"metadata": {"name": "zz-bursar"}, "webhooks": called})
+    beside = replace(SOUND, workloads=[listed(), listed()], mutating=by_url, static_schedulers=listed())
+    beside = replace(beside, is_by_address=True, governs_nothing=False)
+
+    found = results(beside)
+
+    assert {each.level for each in found} == {"ok"}
+    ((level, sentence),) = about(beside, "roles")
+    assert (level, "calls the webhook at 127.0.0.1:26001;" in sentence) == ("ok", True)
+    for other in (replace(beside, is_by_address=False), replace(beside, mutating=SOUND.mutating)):
+        assert "bursar-webhook" in {each.subject for each in results(other) if each.level == "error"}
+
+
 def test_the_ledgers_word_that_it_governs_nothing_counts_before_the_arguments_of_its_workload() -> None:
     said = {
         each.subject for each in results(replace(alone(), governs_nothing=False)) if each.level == "error"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import urlsplit
 
 from timekeeper.cli.connection import Options
 from timekeeper.cli.doctor.accelerator_checks import accelerators
@@ -54,8 +55,15 @@ Check = Callable[[Facts], Iterator[CheckResult]]
 
 def results(facts: Facts) -> list[CheckResult]:
     """Of all checks, in order."""
-    checks = CHECKS_OUTSIDE if is_outside(facts) else CHECKS_ALONE if runs_alone(facts) else CHECKS
-    return [result for check in checks for result in check(facts)]
+    return [result for check in _checks_of(facts) for result in check(facts)]
+
+
+def _checks_of(facts: Facts) -> tuple[Check, ...]:
+    if is_outside(facts):
+        return CHECKS_OUTSIDE
+    if runs_alone(facts):
+        return CHECKS_ALONE
+    return CHECKS_BESIDE if _urls(facts) else CHECKS
 
 
 def runs_alone(facts: Facts) -> bool:
@@ -76,6 +84,19 @@ def is_outside(facts: Facts) -> bool:
     if facts.governs_nothing is None:
         return not any(map(items, _readable(facts)))
     return facts.governs_nothing
+
+
+def _urls(facts: Facts) -> set[str]:
+    """Where the API server calls the webhook if all of Bursar runs beside the cluster, as in `make up`."""
+    if (
+        not facts.is_by_address
+        or any(map(items, _readable(facts)))
+        or isinstance(facts.mutating, NotReadable)
+    ):
+        return set()
+    called = sequence(mapping(named(facts.mutating, CONFIGURATION)).get("webhooks"))
+    urls = {str(mapping(each.get("clientConfig")).get("url", "")) for each in called}
+    return set() if "" in urls else {str(urlsplit(each).netloc) for each in urls}
 
 
 def _installed(facts: Facts) -> Any:
@@ -123,6 +144,13 @@ def workloads(facts: Facts) -> Iterator[CheckResult]:
             )
         else:
             yield CheckResult("ok", name, f"{ready} pods are ready")
+
+
+def roles_beside(facts: Facts) -> Iterator[CheckResult]:
+    """No role runs in the cluster."""
+    at = ", ".join(sorted(_urls(facts)))
+    sentence = f"none runs in this cluster: the API server calls the webhook at {at}; map asks the extender"
+    yield CheckResult("ok", "roles", sentence)
 
 
 def _missing(name: str, facts: Facts) -> CheckResult:
@@ -334,6 +362,11 @@ CHECKS_ALONE: tuple[Check, ...] = (
     clocks,
 )
 
+
+# where all of Bursar runs beside the cluster
+CHECKS_BESIDE: tuple[Check, ...] = tuple(
+    roles_beside if each is workloads else each for each in CHECKS if each is not schedulers
+)
 
 # of a ledger on somebody's machine
 CHECKS_OUTSIDE = tuple(
