@@ -142,6 +142,7 @@ class SlowEnd:
             sys.stdin.read(1)
             print("ended", flush=True)
 
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # it may be ignored where nohup runs the tests
 with ended_by_signals(), OwnedFolder() as folder, Launcher() as launcher, SlowEnd():
     process = launcher.start(["/bin/sleep", "600"], (folder / "log").open("wb"), folder=folder)
     print(process.pid, flush=True)
