@@ -125,7 +125,8 @@ def end_claim_session(session: Session, end_ms: int) -> Session:
 @dataclass(frozen=True, slots=True)
 class HeldDevice:
     """A GPU that a claim's session has on record. ``milli``: which part of a whole device it is, in
-    thousandths; ``share``: the ID of a share, "" for all of it; ``is_admin``: by admin access."""
+    thousandths; ``share``: the ID of a share, "" for all of it; ``is_admin``: by admin access; ``uuid``: as
+    its driver published it, "": it did not."""
 
     driver: str
     pool: str
@@ -134,6 +135,7 @@ class HeldDevice:
     milli: int
     share: str = ""
     is_admin: bool = False
+    uuid: str = ""
 
 
 def encode_devices(charge: ClaimCharge) -> str:
@@ -143,7 +145,7 @@ def encode_devices(charge: ClaimCharge) -> str:
 
 def _encoded(charge: DeviceCharge) -> dict[str, object]:
     device = charge.device
-    more: dict[str, object] = {"share": device.share, "admin": device.is_admin}
+    more: dict[str, object] = {"share": device.share, "admin": device.is_admin, "uuid": charge.uuid}
     return {
         "driver": device.driver,
         "pool": device.pool,
@@ -165,6 +167,7 @@ def decode_devices(devices: str) -> list[HeldDevice]:
             each["milli"],
             each.get("share", ""),
             each.get("admin", False),
+            each.get("uuid", ""),
         )
         for each in json.loads(devices)
     ]
