@@ -23,6 +23,7 @@ from tests.support.worker_control_plane import Lender
 from tests.timekeeper.claims import DRIVER, device_slice
 from tests.timekeeper.oracle import moment
 from tests.timekeeper.processes import Process, children, prepared
+from timekeeper.__main__ import main
 
 Json = dict[str, Any]
 
@@ -199,6 +200,19 @@ class World:
             )
             return [Row(*row) for row in found]
 
+    def audited(self, capsys: pytest.CaptureFixture[str]) -> list[Json]:
+        """How `audit --cluster` says that claims differ."""
+        which = (
+            f"--kubeconfig={self.cp.admin_kubeconfig}",
+            f"--database=sqlite:///{self.timekeeper.database}",
+        )
+        capsys.readouterr()
+        assert main(["audit", "--cluster", "-o", "json", *which]) == 0
+        compared = json.loads(capsys.readouterr().out)["cluster"]["claims"]
+        assert compared["compared"] >= 6
+        found: list[Json] = compared["differences"]
+        return found
+
     def running(self, namespace: str, number: int = 1) -> list[Row]:
         """The sessions, once there are so many."""
 
@@ -310,7 +324,10 @@ def test_how_long_an_allocation_takes_into_the_ledger(
     assert is_exact(world.settled(home, 20))
 
 
-def test_each_form_of_a_claim_pays_for_what_was_allocated(world: World) -> None:
+def test_each_form_of_a_claim_pays_for_what_was_allocated(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The audit finds that the API server's claims hold what is charged."""
     home = world.namespace()
     world.uses(home, "two", count=2)
     world.uses(home, "part", deviceClassName="part")
@@ -320,9 +337,11 @@ def test_each_form_of_a_claim_pays_for_what_was_allocated(world: World) -> None:
         capacity = {"requests": {"memory": memory}}
         world.uses(home, name, deviceClassName="shared", capacity=capacity)
     rates = {row.name: row.rate for row in world.running(home, 6)}
+    differing = world.audited(capsys)
     for name in rates:
         world.delete_pod(home, name)
 
+    assert [each for each in differing if each["claim"].startswith(f"{home}/")] == []
     assert rates == {"part": 500, "two": 2000, "first": 2000, "all": 2000, "half": 500, "quarter": 250}
     assert is_exact(world.settled(home, 6))
 
