@@ -24,8 +24,9 @@ GROUPS = {
     "driver": ("drivers",),
     "device": ("drivers", "devices"),
 }
-# columns that sessions of claims alone have: of several devices each once, with commas between them
-CLAIMED = ("claim", "classes", "drivers", "devices")
+# columns that sessions of claims alone have: in a row of several devices each once, with commas between them
+BY_DEVICE = ("classes", "drivers", "devices")
+CLAIMED = ("claim", *BY_DEVICE)
 LABEL = "label:"  # a pod's label as a column is label:NAME
 
 # columns that follow from a namespace by its budget entries at the time

@@ -3,14 +3,18 @@ findings."""
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from timekeeper.core.claims.allocation import read_claim
+from timekeeper.core.claims.devices import read_slice
+from timekeeper.core.json_values import Json
 from timekeeper.core.kube.reflector import ExpiredError, UnreachableError
 from timekeeper.core.ledger.node_clock import LEASES, clock_ahead_ms
 from timekeeper.operations.audit.audit import audit
+from timekeeper.operations.audit.claims import ClaimComparison
 from timekeeper.operations.audit.cluster import ClusterComparison, read_compared_pod
 from timekeeper.operations.audit.reports import Report, report_as
 from timekeeper.operations.migrate import migrate
@@ -25,6 +29,7 @@ from timekeeper.store.retention import roll_up_all
 from timekeeper.store.transfer.exporter import back_up, export
 from timekeeper.store.transfer.importer import ImportRefusedError, load
 
+_RESOURCES = "/apis/resource.k8s.io/v1"
 _STREAM = "-"  # standard input or output
 
 
@@ -57,19 +62,29 @@ def run_audit(settings: TimekeeperSettings) -> int:
 
 
 def _cluster(kubeconfig: Path | None) -> ClusterComparison:
-    """The pods that exist now, and the nodes whose clocks are wrong. Raises UnusableError."""
+    """The pods and claims that exist now, and the nodes whose clocks are wrong. Raises UnusableError."""
     api = connect(kubeconfig)
     try:
         found = [read_compared_pod(raw) for page, _ in api.pages("/api/v1/pods") for raw in page]
         clocks = {
             raw["metadata"]["name"]: clock_ahead_ms(raw) for page, _ in api.pages(LEASES) for raw in page
         }
+        claims = _claims(api.pages, api.clock.now_ms) if api.serves(_RESOURCES) else None
     except (UnreachableError, ExpiredError) as error:
-        raise UnusableError(f"--cluster: pods and Leases cannot be listed: {error}") from error
+        raise UnusableError(f"--cluster: pods, claims and Leases cannot be listed: {error}") from error
     finally:
         api.close()
     wrong = {node: ahead_ms for node, ahead_ms in clocks.items() if ahead_ms}
-    return ClusterComparison([pod for pod in found if pod is not None], api.clock.now_ms(), wrong)
+    return ClusterComparison([pod for pod in found if pod is not None], api.clock.now_ms(), wrong, claims)
+
+
+def _claims(
+    pages: Callable[[str], Iterable[tuple[list[Json], str]]], clock: Callable[[], int]
+) -> ClaimComparison:
+    """The claims that exist now. Raises UnreachableError or ExpiredError."""
+    claims = [read_claim(raw) for page, _ in pages(f"{_RESOURCES}/resourceclaims") for raw in page]
+    slices = [read_slice(raw) for page, _ in pages(f"{_RESOURCES}/resourceslices") for raw in page]
+    return ClaimComparison(claims, slices, clock())
 
 
 def run_export(settings: TimekeeperSettings) -> int:

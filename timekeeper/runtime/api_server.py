@@ -84,6 +84,14 @@ class Api:
         """Closes the idle connections."""
         self._pool.clear()
 
+    def serves(self, path: str) -> bool:
+        """Whether it has this path. Raises UnreachableError or ExpiredError."""
+        reply = self.call("GET", path, timeout_s=ANSWER_S)
+        if isinstance(reply, Answered) and reply.status == 404:
+            return False
+        accepted(reply)
+        return True
+
     def pages(self, path: str) -> Iterator[tuple[list[Json], str]]:
         """All objects of a collection, page by page, each page with the list's resource version: read at
         quorum. Raises UnreachableError or ExpiredError."""

@@ -1,8 +1,8 @@
 """Node agents' reports: each node's last report in one row, and its pods' use by the hour. What a Prometheus
 measures of metered pods is one row more."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -18,7 +18,15 @@ from timekeeper.accounts.card_use.figures import (
     in_order,
     used,
 )
-from timekeeper.accounts.card_use.idleness import IdlePeriod, IdlePod, follow_idle
+from timekeeper.accounts.card_use.idleness import (
+    IdlePeriod,
+    IdlePod,
+    UsedClaim,
+    follow_idle,
+    idle_users,
+    overlap,
+    uuid_of,
+)
 from timekeeper.accounts.card_use.overuse import (
     FRESH_MS,
     ObservedExcess,
@@ -26,6 +34,7 @@ from timekeeper.accounts.card_use.overuse import (
     OverusingPod,
     follow,
 )
+from timekeeper.accounts.claims.claim_sessions import decode_devices
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.engine.schema import NODE_USES, SESSIONS
 from timekeeper.store.ledger import chunks
@@ -230,17 +239,50 @@ def idle(connection: Connection, now_ms: int, namespace: str = "") -> list[IdleP
     rows = connection.execute(
         select(NODE_USES.c.name, NODE_USES.c.idle).where(is_fresh, NODE_USES.c.idle != "{}")
     )
-    found = {uid: (row.name, period) for row in rows for uid, period in _idle(row).items()}
+    every = [(row.name, key, period) for row in rows for key, period in _idle(row).items()]
+    cards = {(name, uuid): period for name, key, period in every if (uuid := uuid_of(key))}
+    found = {key: (name, period) for name, key, period in every if not uuid_of(key)}
+    users = idle_users(_claims(connection, namespace), cards) if cards else {}
     named = select(SESSIONS.c.uid, SESSIONS.c.namespace, SESSIONS.c.name, SESSIONS.c.node)
     named = named.where(SESSIONS.c.ended_ms.is_(None)).order_by(SESSIONS.c.uid)
     if namespace:
         named = named.where(SESSIONS.c.namespace == namespace)
-    return [
-        IdlePod(row.uid, row.namespace, row.name, row.node, found[row.uid][1])
-        for some in chunks(sorted(found))
+    own = {
+        row.uid: _by_its_cards(row, found)
+        for some in chunks(sorted(found.keys() | users.keys()))
         for row in connection.execute(named.where(SESSIONS.c.uid.in_(some)))
-        if found[row.uid][0] in (row.node, PROMETHEUS)
-    ]
+    }
+    both = (_with_claims(uid, own, users) for uid in sorted(own.keys() | users.keys()))
+    return [each for each in both if each is not None]
+
+
+def _by_its_cards(row: Any, found: Mapping[str, tuple[str, IdlePeriod]]) -> IdlePod | None:
+    node, period = found.get(row.uid, ("", None))
+    is_there = period is not None and node in (row.node, PROMETHEUS)
+    return IdlePod(row.uid, row.namespace, row.name, row.node, period) if is_there and period else None
+
+
+def _with_claims(
+    uid: str, own: Mapping[str, IdlePod | None], users: Mapping[str, IdlePod | None]
+) -> IdlePod | None:
+    """The pod by its cards and its claims, None unless it is idle by all that it has of them."""
+    pods = [found[uid] for found in (own, users) if uid in found]
+    period = overlap(each.period if each else None for each in pods)
+    return replace(pods[0], period=period) if period and pods[0] else None
+
+
+def _claims(connection: Connection, namespace: str) -> Iterator[UsedClaim]:
+    """The claims that hold GPUs and are used, of one namespace or (empty) of all."""
+    its = SESSIONS.c
+    columns = (its.namespace, its.node, its.bound_ms, its.devices, its.consumers, its.users)
+    rows = select(*columns).where(its.settled_ms.is_(None), its.ended_ms.is_(None), its.kind == "claim")
+    if namespace:
+        rows = rows.where(its.namespace == namespace)
+    for row in connection.execute(rows.where(its.requested_milli > 0, its.consumers != "")):
+        names = dict(each.split("/", 1) for each in row.users.split())
+        uuids = tuple(each.uuid for each in decode_devices(row.devices) if not each.is_admin)
+        pods = tuple((uid, names.get(uid, "")) for uid in row.consumers.split())
+        yield UsedClaim(row.namespace, row.node, row.bound_ms, uuids, pods)
 
 
 def _idle(row: Any) -> dict[str, IdlePeriod]:

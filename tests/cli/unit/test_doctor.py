@@ -341,6 +341,40 @@ def test_an_account_that_may_not_read_doubts_is_told_so() -> None:
     ]
 
 
+RESOURCES = "deviceclasses.resource.k8s.io\nresourceclaims.resource.k8s.io\n"
+GPU_CLASS = listed({"metadata": {"name": "gpu"}})
+
+
+def account(namespace: str = "team-b", **changes: Any) -> dict[str, Any]:
+    """Of ``/v1/budgets``."""
+    made = {"namespace": namespace, "onExhausted": "reclaim", "granted": 1, "mode": "enforce"}
+    return {**made, "placement": "on", **changes}
+
+
+def reclaiming(**changes: Any) -> list[tuple[str, str]]:
+    """What is said where a budget reclaims, in a cluster with a class of devices."""
+    there = {"accounts": [account()], "device_classes": GPU_CLASS, "device_resources": RESOURCES}
+    found = results(replace(SOUND, **(there | changes)))
+    return [(each.level, each.sentence) for each in found if each.subject == "reclaim of devices"]
+
+
+def test_budgets_that_reclaim_devices_which_no_taint_keeps_are_named() -> None:
+    sentence = (
+        "pods of team-b leave for the claims of others (onExhausted: reclaim), and the API server serves no"
+        " DeviceTaintRules, so another claim may get the device first"
+    )
+    kept = "a taint keeps a reclaimed device for the claim that waits"
+
+    assert reclaiming() == [("warning", sentence)]
+    assert reclaiming(device_resources=f"{RESOURCES}devicetaintrules.resource.k8s.io\n") == [("ok", kept)]
+    assert reclaiming(device_classes=NotReadable("forbidden")) == [("unknown", "forbidden")]
+    idle = ({"onExhausted": "evict"}, {"granted": None}, {"mode": "observe"}, {"placement": "off"})
+    for each in idle:
+        assert reclaiming(accounts=[account(**each)]) == []
+    assert reclaiming(device_classes=listed()) == []
+    assert reclaiming(version=json.dumps({"major": "1", "minor": "33"})) == []
+
+
 def test_idle_pods_and_what_is_wrong_with_their_measurement_are_named() -> None:
     pod = {"namespace": "team-a", "since": 0, "seen": 3_600_000}
     prometheus = {"measured": 2, "findings": ["1 metered pod is not measured by any series"]}

@@ -23,6 +23,7 @@ from tests.support.worker_control_plane import Lender
 from tests.timekeeper.claims import DRIVER, device_slice
 from tests.timekeeper.oracle import moment
 from tests.timekeeper.processes import Process, children, prepared
+from timekeeper.__main__ import main
 
 Json = dict[str, Any]
 
@@ -32,6 +33,7 @@ RESOURCES = "/apis/resource.k8s.io/v1"
 MERGE = "application/merge-patch+json"
 ODD = "odd.example.com"  # a driver without a rule
 SETTINGS = "weights: {H100: 2}\nlookahead: 0s"
+GATE = "bursar.dev/budget"
 SLACK_MS = 2_000  # an allocation is dated to the second, and its end as the watch shows it
 _numbers = itertools.count()
 
@@ -129,7 +131,7 @@ class World:
         made: Json = self.call("POST", f"{RESOURCES}/namespaces/{namespace}/resourceclaims", body)
         return made
 
-    def pod(self, namespace: str, name: str, *claims: str, **spec: Any) -> Json:
+    def pod(self, namespace: str, name: str, *claims: str, metadata: Json | None = None, **spec: Any) -> Json:
         """A pod that uses these claims."""
         used = [{"name": each} for each in claims]
         container = {"name": "main", "image": "x", "resources": {"claims": used}}
@@ -140,9 +142,37 @@ class World:
             **spec,
         }
         made: Json = self.call(
-            "POST", f"{NAMESPACES}/{namespace}/pods", {"metadata": {"name": name}, "spec": body}
+            "POST", f"{NAMESPACES}/{namespace}/pods", {"metadata": metadata or {"name": name}, "spec": body}
         )
         return made
+
+    def held_pod(self, namespace: str, name: str) -> None:
+        """A pod with a claim of its name on one GPU, as admission governs it, behind the gate."""
+        self.claim(namespace, name)
+        written = {"claims": "1", "standing": "IN_BUDGET", "held": "turn"}
+        metadata = {
+            "name": name,
+            "labels": {"bursar.dev/governed": "true"},
+            "annotations": {f"bursar.dev/{key}": text for key, text in written.items()},
+        }
+        self.pod(namespace, name, name, metadata=metadata, schedulingGates=[{"name": GATE}])
+
+    def is_gated(self, namespace: str, name: str) -> bool:
+        """Whether the pod is behind the gate."""
+        found = self.call("GET", f"{NAMESPACES}/{namespace}/pods/{name}")
+        return bool(found["spec"].get("schedulingGates"))
+
+    def set_budget(self, namespace: str, entry: str) -> None:
+        """Writes the namespace's entry, which is in force then."""
+        path = f"{NAMESPACES}/bursar-system/configmaps/bursar-budgets"
+        self.call("PATCH", path, {"data": {namespace: entry}})
+
+        def is_in_force() -> bool:
+            with closing(sqlite3.connect(self.timekeeper.database)) as connection:
+                found = connection.execute("SELECT 1 FROM entries WHERE key = ?", (namespace,))
+                return found.fetchone() is not None
+
+        eventually(is_in_force, f"the entry of {namespace}")
 
     def uses(self, namespace: str, name: str, *first_of: str, **exactly: Any) -> Json:
         """A claim with a pod of the same name that uses it; the claim, once it is allocated."""
@@ -199,6 +229,19 @@ class World:
             )
             return [Row(*row) for row in found]
 
+    def audited(self, capsys: pytest.CaptureFixture[str]) -> list[Json]:
+        """How `audit --cluster` says that claims differ."""
+        which = (
+            f"--kubeconfig={self.cp.admin_kubeconfig}",
+            f"--database=sqlite:///{self.timekeeper.database}",
+        )
+        capsys.readouterr()
+        assert main(["audit", "--cluster", "-o", "json", *which]) == 0
+        compared = json.loads(capsys.readouterr().out)["cluster"]["claims"]
+        assert compared["compared"] >= 6
+        found: list[Json] = compared["differences"]
+        return found
+
     def running(self, namespace: str, number: int = 1) -> list[Row]:
         """The sessions, once there are so many."""
 
@@ -241,8 +284,9 @@ def world(lender: Lender, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         prepared(tmp_path_factory.mktemp("timekeeper"), cp.admin_kubeconfig, traced=True) as timekeeper,
     ):
         cp.api.call("POST", NAMESPACES, {"metadata": {"name": "bursar-system"}})
-        config = {"metadata": {"name": "bursar-settings"}, "data": {"_settings": SETTINGS}}
-        cp.api.call("POST", f"{NAMESPACES}/bursar-system/configmaps", config)
+        for name, data in (("bursar-settings", {"_settings": SETTINGS}), ("bursar-budgets", {})):
+            config = {"metadata": {"name": name}, "data": data}
+            cp.api.call("POST", f"{NAMESPACES}/bursar-system/configmaps", config)
         cp.api.call("POST", NODES, kwok_node("n1", labels={"devices": "claims"}))
         cp.api.call("POST", NODES, kwok_node("n2", capacity=nvidia_capacity(2), labels={"devices": "plugin"}))
         for name, selector in CLASSES.items():
@@ -310,7 +354,10 @@ def test_how_long_an_allocation_takes_into_the_ledger(
     assert is_exact(world.settled(home, 20))
 
 
-def test_each_form_of_a_claim_pays_for_what_was_allocated(world: World) -> None:
+def test_each_form_of_a_claim_pays_for_what_was_allocated(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The audit finds that the API server's claims hold what is charged."""
     home = world.namespace()
     world.uses(home, "two", count=2)
     world.uses(home, "part", deviceClassName="part")
@@ -320,9 +367,11 @@ def test_each_form_of_a_claim_pays_for_what_was_allocated(world: World) -> None:
         capacity = {"requests": {"memory": memory}}
         world.uses(home, name, deviceClassName="shared", capacity=capacity)
     rates = {row.name: row.rate for row in world.running(home, 6)}
+    differing = world.audited(capsys)
     for name in rates:
         world.delete_pod(home, name)
 
+    assert [each for each in differing if each["claim"].startswith(f"{home}/")] == []
     assert rates == {"part": 500, "two": 2000, "first": 2000, "all": 2000, "half": 500, "quarter": 250}
     assert is_exact(world.settled(home, 6))
 
@@ -502,8 +551,7 @@ def test_pods_that_share_a_claim_of_a_spent_budget_leave_together_or_not_at_all(
     eventually(lambda: [len(row.consumers.split()) for row in world.rows(home)] == [2], "two sharers")
     eventually(lambda: world.call("GET", f"{pdbs}/one").get("status", {}).get("disruptionsAllowed") == 1)
     entry = "gpuHours: 0.000001\nonExhausted: evict\nevictGrace: 1s\nevictRate: 60"
-    budget = {"metadata": {"name": "bursar-budgets"}, "data": {home: entry}}
-    world.call("POST", f"{NAMESPACES}/bursar-system/configmaps", budget)
+    world.set_budget(home, entry)
 
     def pods() -> list[Json]:
         found: list[Json] = world.call("GET", f"{NAMESPACES}/{home}/pods")["items"]
@@ -518,3 +566,25 @@ def test_pods_that_share_a_claim_of_a_spent_budget_leave_together_or_not_at_all(
     eventually(lambda: not pods(), "both pods leave")
     assert is_exact(world.settled(home))
     assert not world.is_held(home, "c")
+
+
+def test_a_pod_waits_while_what_claims_hold_leaves_no_room_below_the_cap(world: World) -> None:
+    """Another one, of a namespace without a cap, was created after it and is released before it."""
+    home, elsewhere = world.namespace(), world.namespace()
+    world.set_budget(home, "gpuHours: unlimited\nmaxGPUs: 2")
+    world.uses(home, "held", count=2)
+    world.running(home)
+    world.held_pod(home, "waits")
+    world.held_pod(elsewhere, "goes")
+
+    world.allocated(elsewhere, "goes")
+    assert world.is_gated(home, "waits")
+    assert [row.name for row in world.rows(home)] == ["held"]
+    world.delete_pod(home, "held")
+
+    world.allocated(home, "waits")
+    for namespace, name in ((home, "waits"), (elsewhere, "goes")):
+        world.delete_pod(namespace, name)
+    held, waited = world.settled(home, 2)
+    assert (held.rate, waited.rate) == (2000, 1000)
+    assert is_exact([held, waited])

@@ -2,15 +2,20 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests import worlds
 from tests.support.kubeconfig import kubeconfig
+from tests.timekeeper.claims import EXTENDED, allocated, device_claim, device_slice
 from tests.timekeeper.fake_api_server import FakeApiServer, serving
-from tests.timekeeper.worlds import MINUTE, SECOND, T0, Json, Town, gpu_pod, lease, node
+from tests.timekeeper.worlds import MINUTE, SECOND, T0, Json, Town, budgets, gpu_pod, lease, node
 from timekeeper.__main__ import main
+from timekeeper.core.claims.allocation import read_claim
+from timekeeper.core.claims.devices import read_slice
 from timekeeper.operations.audit.audit import audit
+from timekeeper.operations.audit.claims import ClaimComparison
 from timekeeper.operations.audit.cluster import ClusterComparison, read_compared_pod
 from timekeeper.store.engine.upgrade import snapshot
 
@@ -24,8 +29,9 @@ def ended(name: str, ended_ms: int) -> Json:
     return governed(gpu_pod(name, started_ms=T0, ended_ms=ended_ms))
 
 
-def compared(town: Town, *pods: Json) -> ClusterComparison:
-    cluster = ClusterComparison([pod for raw in pods if (pod := read_compared_pod(raw))], town.clock(), {})
+def compared(town: Town, *pods: Json, claims: ClaimComparison | None = None) -> ClusterComparison:
+    found = [pod for raw in pods if (pod := read_compared_pod(raw))]
+    cluster = ClusterComparison(found, town.clock(), {}, claims)
     with snapshot(town.store) as connection:
         audit(connection, town.clock(), lambda _: None, cluster)
     return cluster
@@ -115,4 +121,143 @@ def test_the_command_lists_the_pods_of_the_api_server(
         {"node": "behind", "aheadMs": -6 * SECOND},
     ]
     assert main(arguments) == 2
-    assert "--cluster: pods and Leases cannot be listed: " in capsys.readouterr().err
+    assert "--cluster: pods, claims and Leases cannot be listed: " in capsys.readouterr().err
+
+
+# Claims
+
+
+SLICE = device_slice(*(f"gpu-{place}" for place in range(8)))
+
+
+def claim(name: str, device: str = "gpu-0", at_ms: int = T0, **more: Any) -> Json:
+    return device_claim(name, allocated(device), at_ms=at_ms, **more)
+
+
+def claims_compared(
+    town: Town, *claims: Json, slices: tuple[Json, ...] = (SLICE,)
+) -> tuple[list[tuple[str, str, str, str]], dict[str, str], int]:
+    """The differences between the ledger and these claims, what was not compared, and the number of those
+    that were."""
+    found = ClaimComparison(map(read_claim, claims), map(read_slice, slices), town.clock())
+    compared(town, claims=found)
+    differences = [(each.claim, each.what, each.stored, each.cluster) for each in found.differences]
+    return differences, {each.claim: each.reason for each in found.listed}, found.compared
+
+
+def test_claims_that_hold_what_they_are_charged_for_do_not_differ(town: Town) -> None:
+    """Neither does one that has ended, holds no GPU, or holds nothing."""
+    nic = device_claim("nic", allocated("nic-0", driver="compute-domain.nvidia.com"), at_ms=T0)
+    watching = device_claim("w", allocated("gpu-1", adminAccess=True), at_ms=T0)
+    held = (claim("c"), nic, watching, device_claim("free"))
+    town.begin(("nodes", node()), ("resourceslices", SLICE))
+    for each in (*held, claim("ended", "gpu-2")):
+        town.change("resourceclaims", each)
+    town.change("resourceclaims", device_claim("ended"))
+    town.clock.turn(MINUTE)
+
+    assert claims_compared(town, *held, device_claim("ended")) == ([], {}, 2)
+
+
+def test_a_claim_that_holds_a_gpu_and_is_not_charged_differs_and_so_does_the_reverse(town: Town) -> None:
+    town.begin(("nodes", node()), ("resourceslices", SLICE))
+    for name, device in (("released", "gpu-0"), ("again", "gpu-1"), ("gone", "gpu-2")):
+        town.change("resourceclaims", claim(name, device))
+    town.clock.turn(MINUTE)
+    again = claim("again", "gpu-1", at_ms=T0 + 30 * SECOND)
+
+    differences, listed, number = claims_compared(
+        town, device_claim("released"), again, claim("new", "gpu-3")
+    )
+
+    missing, extra = "held but not charged", "charged but not held"
+    nothing = "nothing is allocated to it so"
+    assert differences == [
+        ("team-a/again", extra, "charged at 1 GPU", nothing),
+        ("team-a/again", missing, "no open session", "1 GPU for 30.000 s"),
+        ("team-a/gone", extra, "charged at 1 GPU", nothing),
+        ("team-a/new", missing, "no open session", "1 GPU for 60.000 s"),
+        ("team-a/released", extra, "charged at 1 GPU", nothing),
+    ]
+    assert (listed, number) == ({}, 5)
+
+
+def test_another_payer_rate_or_device_differs(town: Town) -> None:
+    """The rate is that of the weights when the allocation was made."""
+    weights = budgets(_settings="weights: {A100: 2}")
+    town.begin(("nodes", node()), ("configmaps", weights), ("resourceslices", SLICE))
+    for name, device in (("c", "gpu-0"), ("d", "gpu-1"), ("e", "gpu-2"), ("f", "gpu-3")):
+        town.change("resourceclaims", claim(name, device))
+    town.clock.turn(MINUTE)
+    town.change("configmaps", budgets(_settings="weights: {A100: 3}"))
+    half = {"consumesCounters": [{"counterSet": "s", "counters": {"memory": {"value": "40Gi"}}}]}
+    parted = device_slice(*(f"gpu-{place}" for place in range(8)))
+    parted["spec"]["sharedCounters"] = [{"name": "s", "counters": {"memory": {"value": "80Gi"}}}]
+    parted["spec"]["devices"][1] |= half
+    town.clock.turn(MINUTE)
+
+    differences, _, number = claims_compared(
+        town,
+        claim("c", namespace="team-b"),
+        claim("d", "gpu-1"),
+        claim("e", "gpu-5"),
+        claim("f", "gpu-3"),
+        slices=(parted,),
+    )
+
+    assert differences == [
+        ("team-b/c", "payer", "team-a", "team-b"),
+        ("team-a/d", "rate", "2 GPUs", "1 GPU"),
+        ("team-a/e", "devices", "gpu.example.com/n1/gpu-2", "gpu.example.com/n1/gpu-5"),
+    ]
+    assert number == 4
+
+
+def test_claims_that_cannot_be_compared_are_listed(town: Town) -> None:
+    """One whose object went while it was allocated, one of a driver without a rule, and one that serves a pod
+    that pays by its cards."""
+    user = gpu_pod("p", started_ms=T0)
+    user["spec"]["resourceClaims"] = [{"name": "c", "resourceClaimName": "stripped"}]
+    town.begin(("nodes", node()), ("resourceslices", SLICE), ("pods", user))
+    stripped = claim("stripped", pods=("uid-p",))
+    town.change("resourceclaims", stripped)
+    town.change("resourceclaims", stripped, deleted=True)
+    town.clock.turn(MINUTE)
+    odd = device_claim("odd", allocated("odd-0", driver="odd.example.com"), at_ms=T0)
+    served = claim("served", "gpu-1", pods=("uid-p",), annotations=EXTENDED)
+
+    assert claims_compared(town, odd, served) == (
+        [],
+        {
+            "team-a/stripped": "its object is gone, and it is charged until the pods that used it have ended",
+            "team-a/odd": "there is no rule for odd.example.com",
+            "team-a/served": "its pod pays for the extended resources by its cards",
+        },
+        0,
+    )
+
+
+def test_the_command_lists_the_claims_of_the_api_server(
+    town: Town, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    town.begin(("nodes", node()))
+    api = FakeApiServer()
+    lists = {"resourceclaims": [claim("new")], "resourceslices": [SLICE]}
+
+    def served(_method: str, path: str, _body: Json) -> tuple[int, Json] | None:
+        found = path.partition("?")[0].removeprefix("/apis/resource.k8s.io/v1").lstrip("/")
+        if not path.startswith("/apis/resource.k8s.io/v1"):
+            return None
+        return 200, {"items": lists[found]} if found else {"resources": []}
+
+    api.others = served
+    capsys.readouterr()
+    with serving(api) as url:
+        shared = ["--cluster", f"--kubeconfig={kubeconfig(tmp_path, url)}", "--database", town.url]
+        assert main(["audit", *shared]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert main(["audit", *shared, "-o", "json"]) == 0
+        document = json.loads(capsys.readouterr().out)["cluster"]["claims"]
+    assert "claim claim-new (team-a/new): held but not charged: stored no open session" in lines[1]
+    assert lines[2] == "1 claims compared with the API server: 1 differences; 0 not compared"
+    assert (document["compared"], document["differences"][0]["claim"]) == (1, "team-a/new")

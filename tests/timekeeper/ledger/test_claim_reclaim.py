@@ -301,6 +301,33 @@ def test_only_debtors_leave_and_only_for_pods_of_namespaces_in_budget(
     assert world.written == []
 
 
+def idle(made: Json) -> Json:
+    """The timekeeper has marked it."""
+    made["metadata"]["annotations"]["bursar.dev/reclaimable"] = "idle"
+    return made
+
+
+def test_an_idle_pod_leaves_too_with_all_that_share_its_claim_though_its_namespace_is_in_budget(
+    world: Reclaiming,
+) -> None:
+    """Where one of them is not idle, or is protected, none leaves."""
+    rich = {"team_b": "gpuHours: 100\nprotect: {labels: {keep: me}, cards: 1}"}
+    victims = (idle(user("v", claim="c")), idle(user("w", claim="c")))
+    kept = (idle(user("x", claim="d")), user("y", claim="d"), idle(user("z", labels={"keep": "me"})))
+    held = (
+        held_claim("c", "v", "w"),
+        held_claim("d", "x", "y", device="gpu-1"),
+        held_claim("of-z", "z", device="gpu-2"),
+    )
+    waiting = (heir("other"), free_claim("of-other"), heir(), free_claim("of-heir"))
+    world.start(*victims, *kept, *held, *waiting, devices=3, entries=rich)
+
+    assert sorted(world.turn(10 * SECOND)) == ["v", "w"]
+    said = {each["regarding"]["name"]: each["note"] for each in world.api.events}
+    assert "the pod has not used its GPUs" in said["v"]
+    assert "Idle pods are evicted" in said["heir"]
+
+
 def ungoverned(made: Json) -> Json:
     made["metadata"]["labels"] = {}
     return made

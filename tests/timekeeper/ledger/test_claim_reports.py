@@ -4,10 +4,12 @@ import csv
 import io
 
 import pytest
+from sqlalchemy import update
 
 from tests.timekeeper.claims import DRIVER, allocated, device_claim, device_slice
 from tests.timekeeper.rows import insert
-from tests.timekeeper.worlds import GPU, HOUR, MINUTE, T0, Json, Town, gpu_pod, node
+from tests.timekeeper.worlds import GPU, HOUR, MINUTE, T0, Json, Town, budgets, gpu_pod, node
+from timekeeper.store.engine.schema import SESSIONS
 from timekeeper.store.retention import roll_up_all
 
 SLICE = ("resourceslices", device_slice("gpu-0", "gpu-1", "gpu-2"))
@@ -43,8 +45,13 @@ POD = "1"
 EXPECTED = {
     "claim": [("team-a", "", POD), ("team-a", "c", "2"), ("team-a", "d", "2")],
     "class": [("", POD), ("gpu", "4")],
-    "driver": [("", POD), (BOTH, "2"), (DRIVER, "2")],
-    "device": [("", "", POD), (BOTH, "n1/gpu-1,n2/gpu-0", "2"), (DRIVER, "n1/gpu-0,n1/gpu-1", "2")],
+    "driver": [("", POD), ("gpu.amd.com", "1"), (DRIVER, "3")],
+    "device": [
+        ("", "", POD),
+        ("gpu.amd.com", "n2/gpu-0", "1"),
+        (DRIVER, "n1/gpu-0", "1"),
+        (DRIVER, "n1/gpu-1", "2"),
+    ],
 }
 
 
@@ -64,10 +71,10 @@ def test_they_are_the_same_once_old_sessions_are_folded(paid: Town, group: str) 
     assert grouped(paid, group, "&use=true") == EXPECTED[group]
 
 
-def test_measured_use_of_a_claim_stands_with_its_devices(paid: Town) -> None:
+def test_measured_use_of_a_claim_stands_with_its_first_device(paid: Town) -> None:
     hour, uid = T0 - T0 % HOUR, f"claim-c:claim:{T0}"
     insert(paid.store, "figures", session_uid=uid, hour_ms=hour, covered_ms=HOUR, used_milli_ms=7)
-    expected = [(DRIVER, "n1/gpu-0,n1/gpu-1", 7)]
+    expected = [(DRIVER, "n1/gpu-1", 7)]
 
     assert used(paid) == expected
     paid.clock.turn(2 * HOUR)
@@ -78,6 +85,62 @@ def test_measured_use_of_a_claim_stands_with_its_devices(paid: Town) -> None:
 def used(town: Town) -> list[tuple[str, str, int]]:
     rows = town.get(f"/v1/usage?{SPAN}&group=device&use=true").get_json()["rows"]
     return [(row["drivers"], row["devices"], row["used"]) for row in rows if row["used"]]
+
+
+Figures = list[tuple[str, int, int]]
+
+
+def by_device(town: Town) -> Figures:
+    """Amount and requested milli-GPU x ms of each device; with measured use the amounts are the same."""
+    rows: list[Json] = town.get(f"/v1/usage?{SPAN}&group=device&use=true").get_json()["rows"]
+    plain: list[Json] = town.get(f"/v1/usage?{SPAN}&group=device").get_json()["rows"]
+    assert [row["amount"] for row in plain] == [row["amount"] for row in rows]
+    return [(row["devices"], row["amount"], row["requested"]) for row in rows]
+
+
+def summed(figures: Figures) -> list[int]:
+    return [sum(amount for _, amount, _ in figures), sum(requested for _, _, requested in figures)]
+
+
+def test_the_devices_of_a_claim_share_its_charge_to_the_unit(town: Town) -> None:
+    """Two that are weighed differently, a share, and one that only is looked at; while the claim is held,
+    after it, once it is folded, and in a report that a changed price cuts."""
+    shared = device_slice("gpu-0", "gpu-1", allowMultipleAllocations=True)
+    weighed = "weights: {A100: 1.7}\nlookahead: 0s"
+    entries = budgets(_settings=weighed, team_a="price: 2")
+    published = (("resourceslices", shared), OTHER)
+    town.begin(("configmaps", entries), *published, ("resourceclaims", device_claim()))
+    part = allocated("gpu-1", shareID="s", consumedCapacity={"memory": "27Gi"})
+    others = (allocated(driver="gpu.amd.com", pool="n2"), allocated("gpu-1", adminAccess=True))
+    town.change("resourceclaims", device_claim("c", allocated("gpu-0"), part, *others, at_ms=T0))
+    town.clock.turn(HOUR)
+    town.quiet("resourceclaims")
+    town.change("configmaps", budgets(_settings=weighed, team_a="price: 3"))
+    town.clock.turn(1_234_567)
+    town.quiet("resourceclaims")
+    town.tick()
+    ms = HOUR + 1_234_567
+    expected = [("n1/gpu-0", 1700 * ms, 1000 * ms), ("n1/gpu-1", 575 * ms, 338 * ms)]
+    expected += [("n2/gpu-0", 1000 * ms, 1000 * ms)]
+
+    running = by_device(town)
+    assert [device for device, *_ in sorted(running)] == [device for device, *_ in expected]
+    (whole,) = town.get(f"/v1/usage?{SPAN}&group=claim&use=true").get_json()["rows"]
+    assert summed(running) == [whole["amount"], whole["requested"]]
+    town.change("resourceclaims", device_claim("c"))
+    assert sorted(by_device(town)) == expected
+    town.clock.turn(2 * HOUR)
+    assert roll_up_all(town.store, town.clock, HOUR).sessions == 1
+    assert sorted(by_device(town)) == expected
+
+
+def test_devices_that_do_not_add_up_to_the_rate_of_their_claim_stay_together(paid: Town) -> None:
+    """As of a session that says no rate of each device."""
+    with paid.store.writing() as connection:
+        rates = SESSIONS.c.rate_milli
+        connection.execute(update(SESSIONS).where(SESSIONS.c.name == "c").values(rate_milli=rates + 1))
+
+    assert (DRIVER, "n1/gpu-0,n1/gpu-1", "2") in grouped(paid, "device")
 
 
 def test_a_running_claim_is_grouped_too(town: Town) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from prometheus_client import REGISTRY
 from sqlalchemy import select, update
 
+from tests.timekeeper.claims import allocated, device_claim, device_slice
 from tests.timekeeper.rows import hours
 from tests.timekeeper.worlds import (
     CA,
@@ -168,6 +169,25 @@ def test_an_idle_pod_was_watched_and_used_nothing(running: Town) -> None:
     report(running, 2, use(p=[card(utilisation=0, memory_mib=0)]))
 
     assert by_node(running) == {T0: UsageTotals(STEP, 0, 0)}
+
+
+def test_a_pod_of_an_idle_claim_is_listed_as_others_are(running: Town) -> None:
+    published = device_slice("gpu-0", attributes={"uuid": {"string": "GPU-9"}})
+    held = device_claim("c", allocated(), at_ms=T0, pods=("uid-user",))
+    running.change("resourceslices", published)
+    running.change("resourceclaims", held)
+    running.clock.turn(STEP)
+    report(running, 1, use(p=[card(utilisation=0)], cards=[card("GPU-9", utilisation=0)]))
+    running.clock.turn(STEP)
+    report(running, 2, use(p=[card(utilisation=0)], cards=[card("GPU-9", utilisation=0)]))
+
+    for query in ("", "?namespace=team-a"):
+        idle = running.get(f"/v1/idle{query}").get_json()["pods"]
+        assert [(each["uid"], each["since"] - T0, each["seen"] - T0) for each in idle] == [
+            ("uid-p", STEP, 2 * STEP),
+            ("uid-user", STEP, 2 * STEP),
+        ]
+    assert running.get("/v1/idle?namespace=team-b").get_json()["pods"] == []
 
 
 def test_cards_without_a_report_cover_nothing(running: Town) -> None:

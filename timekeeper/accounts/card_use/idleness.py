@@ -3,15 +3,20 @@
 A pod is idle while samples show each of its cards in use below a threshold. A sample without a figure of one
 of them proves nothing: the last observation holds until a sample contradicts it, or until it expires. A pod
 that no sample measures is never idle.
+
+The devices of a claim are cards that no sample shows with a pod: they are judged by the figures of the cards
+as a whole, which nothing that uses a part of one can exceed. A pod that uses claims is idle while all devices
+of all of them are, and its own cards, if it has some.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from timekeeper.accounts.card_use.figures import CardSample, MeasuredSession, UsageSample, cards_of
 from timekeeper.accounts.card_use.overuse import FRESH_MS
 from timekeeper.accounts.pods import LedgerPod
+from timekeeper.core.ledger.metering import FOREVER_MS
 
 IdleAction = Literal["reclaim", "evict"]
 
@@ -40,6 +45,18 @@ class IdlePod:
 
 
 @dataclass(frozen=True, slots=True)
+class UsedClaim:
+    """A claim that holds GPUs. ``since_ms``: since when; ``uuids``: of each, "" where its driver publishes
+    none; ``pods``: UID and name of those that use it."""
+
+    namespace: str
+    node: str
+    since_ms: int
+    uuids: tuple[str, ...]
+    pods: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class IdleTerms:
     """What a namespace's budget and the settings say about idle pods."""
 
@@ -55,13 +72,17 @@ def follow_idle(
     below_milli: int,
     lapse_ms: int = FRESH_MS,
 ) -> dict[str, IdlePeriod]:
-    """The idle pods by UID after these samples of a node. ``samples``: with their moments, in order of time,
-    all later than those of ``before``. ``below_milli``: the threshold in thousandths of a card."""
+    """The idle pods by UID, and the idle cards of no pod by `card_key`, after these samples of a node.
+    ``samples``: with their moments, in order of time, all later than those of ``before``. ``below_milli``:
+    the threshold in thousandths of a card."""
     periods = dict(before)
     for at_ms, sample in samples:
-        figures = dict(sample.pods)
-        for uid in periods.keys() | figures.keys():
-            is_idle = _is_idle(uid, at_ms, figures, sessions, below_milli)
+        figures, unheld = dict(sample.pods), _unheld(sample)
+        for uid in periods.keys() | figures.keys() | unheld.keys():
+            if uid.startswith(_CARD):
+                is_idle = _is_card_idle(unheld.get(uid), below_milli)
+            else:
+                is_idle = _is_idle(uid, at_ms, figures, sessions, below_milli)
             period = periods.pop(uid, None)
             if period is not None and at_ms - period.seen_ms > lapse_ms:
                 period = None
@@ -70,6 +91,45 @@ def follow_idle(
             elif is_idle is None and period is not None:
                 periods[uid] = period
     return periods
+
+
+_CARD = "card/"
+
+
+def card_key(uuid: str) -> str:
+    """What names a card among the UIDs of pods."""
+    return _CARD + uuid
+
+
+def uuid_of(key: str) -> str:
+    """The card's UUID; "": it is a pod's UID."""
+    return key.removeprefix(_CARD) if key.startswith(_CARD) else ""
+
+
+def idle_users(
+    claims: Iterable[UsedClaim], cards: Mapping[tuple[str, str], IdlePeriod]
+) -> dict[str, IdlePod | None]:
+    """The pods that use claims by UID; None: a device of theirs is used, or nothing measures it. ``cards``:
+    the idle ones by node and UUID."""
+    found: dict[str, IdlePod | None] = {}
+    for claim in claims:
+        held = IdlePeriod(claim.since_ms, FOREVER_MS)
+        period = overlap([held, *(cards.get((claim.node, uuid)) for uuid in claim.uuids)])
+        for uid, name in claim.pods:
+            mine = found[uid] if uid in found else IdlePod(uid, claim.namespace, name, claim.node, held)
+            both = overlap([mine.period, period]) if mine and claim.uuids else None
+            found[uid] = replace(mine, period=both) if mine and both else None
+    return found
+
+
+def overlap(periods: Iterable[IdlePeriod | None]) -> IdlePeriod | None:
+    """The time that is in all periods; None if one is None, or if there is none."""
+    known = tuple(periods)
+    found = [each for each in known if each is not None]
+    if not found or len(found) < len(known):
+        return None
+    since_ms, seen_ms = max(each.since_ms for each in found), min(each.seen_ms for each in found)
+    return IdlePeriod(since_ms, seen_ms) if seen_ms >= since_ms else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +162,7 @@ def due(
         found = idle.get(pod.uid)
         if not pod.is_charged or (found is None and pod.idle_until_ms is None and not pod.is_reclaimable):
             continue
-        period = found.period if found is not None and found.node == pod.node else None
+        period = _since_its_binding(pod, found) if found is not None and found.node == pod.node else None
         terms = terms_of(pod.namespace)
         step = next_step(terms, period, pod.idle_until_ms, pod.is_reclaimable, now_ms)
         if step == "spare":
@@ -111,6 +171,11 @@ def due(
             warned_ms = -(-(now_ms + terms.grace_ms) // 1000) * 1000
             until_ms = warned_ms if step == "warn" else pod.idle_until_ms or 0
             yield DueStep(step, pod, period, terms, until_ms)
+
+
+def _since_its_binding(pod: LedgerPod, found: IdlePod) -> IdlePeriod:
+    """The claim that it uses may be idle for longer."""
+    return replace(found.period, since_ms=max(found.period.since_ms, pod.hold.bound_ms or 0))
 
 
 def next_step(
@@ -134,6 +199,19 @@ def next_step(
     if until_ms > now_ms or (terms.action == "reclaim" and is_reclaimable):
         return ""
     return terms.action
+
+
+def _unheld(sample: UsageSample) -> dict[str, CardSample]:
+    """The cards as a whole, without those of the pods in the sample."""
+    held = {each.uuid for _, cards in sample.pods for each in cards}
+    return {card_key(each.uuid): each for each in sample.cards if each.uuid not in held}
+
+
+def _is_card_idle(figure: CardSample | None, below_milli: int) -> bool | None:
+    """Whether the sample shows the card idle; None: it does not say."""
+    if figure is None or figure.utilisation is None:
+        return None
+    return 10 * figure.utilisation < below_milli
 
 
 def _is_idle(

@@ -125,7 +125,8 @@ def end_claim_session(session: Session, end_ms: int) -> Session:
 @dataclass(frozen=True, slots=True)
 class HeldDevice:
     """A GPU that a claim's session has on record. ``milli``: which part of a whole device it is, in
-    thousandths; ``share``: the ID of a share, "" for all of it; ``is_admin``: by admin access."""
+    thousandths; ``share``: the ID of a share, "" for all of it; ``is_admin``: by admin access; ``uuid``: as
+    its driver published it, "": it did not; ``rate_milli``: what it costs."""
 
     driver: str
     pool: str
@@ -134,6 +135,8 @@ class HeldDevice:
     milli: int
     share: str = ""
     is_admin: bool = False
+    uuid: str = ""
+    rate_milli: int = 0
 
 
 def encode_devices(charge: ClaimCharge) -> str:
@@ -143,7 +146,8 @@ def encode_devices(charge: ClaimCharge) -> str:
 
 def _encoded(charge: DeviceCharge) -> dict[str, object]:
     device = charge.device
-    more: dict[str, object] = {"share": device.share, "admin": device.is_admin}
+    more: dict[str, object] = {"share": device.share, "admin": device.is_admin, "uuid": charge.uuid}
+    more |= {"rate": charge.rate_milli} if charge.rate_milli != charge.share_milli else {}
     return {
         "driver": device.driver,
         "pool": device.pool,
@@ -165,6 +169,8 @@ def decode_devices(devices: str) -> list[HeldDevice]:
             each["milli"],
             each.get("share", ""),
             each.get("admin", False),
+            each.get("uuid", ""),
+            each.get("rate", each["milli"]),
         )
         for each in json.loads(devices)
     ]

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from timekeeper.cli.connection import Options
 from timekeeper.cli.doctor.accelerator_checks import accelerators
+from timekeeper.cli.doctor.claim_checks import reclaimed_devices
 from timekeeper.cli.doctor.cluster_checks import (
     ALONE,
     DEPLOYMENT,
@@ -342,6 +343,7 @@ CHECKS: tuple[Check, ...] = (
     accelerators,
     doubts,
     idle,
+    reclaimed_devices,
     clocks,
 )
 

@@ -70,6 +70,9 @@ class Facts:
     is_by_address: bool = False  # the timekeeper is at the address of ``--server``
     governs_nothing: bool | None = None  # by its own word; None: it gave none
     broken: Any = ()  # a sentence for each budget entry with a mistake
+    accounts: Any = ()  # of namespaces, as ``/v1/budgets`` has them
+    device_classes: Any = None
+    device_resources: Any = ""  # the names of what ``resource.k8s.io`` serves
 
 
 def read_facts(options: Options) -> Facts:
@@ -119,6 +122,11 @@ def _facts(options: Options, say: Say) -> Facts:
         is_by_address=bool(options.server),
         governs_nothing=ledger.governs_nothing,
         broken=ledger.broken,
+        accounts=ledger.accounts,
+        device_classes=read("deviceclasses"),
+        device_resources=_or_reason(
+            lambda: options.kubectl.run("api-resources", "--api-group=resource.k8s.io", "-o", "name")
+        ),
     )
 
 
@@ -156,6 +164,7 @@ class _Ledger:
     idle: Any
     modes: Any
     broken: Any
+    accounts: Any
     governs_nothing: bool | None = None
 
 
@@ -170,12 +179,13 @@ def _of_the_ledger(options: Options, say: Say) -> _Ledger:
             listed = _or_reason(partial(client.get, "/v1/budgets"))
             modes = _modes(own, listed)
             broken = listed if isinstance(listed, NotReadable) else list(broken_sentences(listed))
+            accounts = listed if isinstance(listed, NotReadable) else listed["budgets"]
             if isinstance(own, NotReadable):
-                return _Ledger(own, doubts, idle, modes, broken)
+                return _Ledger(own, doubts, idle, modes, broken, accounts)
             zone, governs_nothing = str(own["period"]["timeZone"]), own.get("modeFrom") == "ledger"
-            return _Ledger(zone, doubts, idle, modes, broken, governs_nothing)
+            return _Ledger(zone, doubts, idle, modes, broken, accounts, governs_nothing)
     except CommandError as error:
-        return _Ledger(*(NotReadable(error.message, isinstance(error, AwayError)),) * 5)
+        return _Ledger(*(NotReadable(error.message, isinstance(error, AwayError)),) * 6)
 
 
 def _modes(own: Any, listed: Any) -> Any:

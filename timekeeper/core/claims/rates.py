@@ -37,6 +37,7 @@ class DeviceCharge:
     rate_milli: int = 0
     doubt: str = ""
     is_unpublished: bool = False  # no slice has the device
+    uuid: str = ""  # as its driver publishes it; "": it does not
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,9 @@ def _charge(
     share = _share(allocated, found.device, rule)
     milli = max(1, _ceil(WHOLE_MILLI * part * share))
     rate = _ceil(Fraction(milli * weight_of(model, weights), 1000))
-    return DeviceCharge(allocated, model, milli, _memory_mib(allocated, found.device), rate, doubt)
+    uuid = str(found.device.attribute("uuid") or "")
+    memory_mib = _memory_mib(allocated, found.device)
+    return DeviceCharge(allocated, model, milli, memory_mib, rate, doubt, uuid=uuid)
 
 
 def _part(found: FoundDevice, rule: DriverRule) -> tuple[Fraction, str]:

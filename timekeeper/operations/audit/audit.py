@@ -32,7 +32,7 @@ def audit(
     connection: Connection, now_ms: int, tell: Tell, cluster: ClusterComparison | None = None
 ) -> Checked:
     """Compare the whole ledger with its evidence and report each difference at once. ``cluster``: compares
-    the sessions with the pods that exist.
+    the sessions with the pods and the claims that exist.
 
     It reads one session at a time, so memory does not grow with the ledger. Order: each session with its
     postings, balances that are wrong because of them, day totals, grants, nodes.
@@ -48,7 +48,7 @@ def audit(
         if cluster is not None:
             cluster.check(dossier, heard)
     if cluster is not None:
-        cluster.end()
+        cluster.end(spans.history)
     _tell_balances(connection, charges, tell)
     days = _check_days(connection, tell)
     grants = check_grants(audit_rows.grants(connection), spans, tell)

@@ -1,4 +1,5 @@
-"""Compares the sessions with the API server's pods: seconds that are held and not charged, and the reverse.
+"""Compares the sessions with the API server's pods: seconds that are held and not charged, and the reverse;
+and those of claims with its claims.
 
 Some seconds are usual, so a difference here is no fault of the ledger: cards are held until now, and charged
 up to the last evidence, which is older on a silent node. After a pod's end its report and posting take a
@@ -9,11 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from timekeeper.accounts.budget_history import History
 from timekeeper.accounts.pods import UnjudgedPod, UnreadablePod, read_pod
 from timekeeper.accounts.rate_timeline import runs, steps
 from timekeeper.core import names
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.ledger.hold import PodHold, ends_ms, pod_hold
+from timekeeper.operations.audit.claims import ClaimComparison
 from timekeeper.operations.audit.evidence import bounds
 from timekeeper.store.audit_rows import PodRows, StoredSession
 
@@ -96,9 +99,17 @@ def read_compared_pod(raw: Json) -> ComparedPod | None:
 
 class ClusterComparison:
     """Receives the rows of each pod, then gives what it found. ``at_ms``: when the pods were listed.
-    ``clocks``: nodes with a wrong clock, and by how many milliseconds it is ahead of the API server's."""
+    ``clocks``: nodes with a wrong clock, and by how many milliseconds it is ahead of the API server's.
+    ``claims``: None where the API server serves no claims."""
 
-    def __init__(self, pods: Iterable[ComparedPod], at_ms: int, clocks: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        pods: Iterable[ComparedPod],
+        at_ms: int,
+        clocks: Mapping[str, int],
+        claims: ClaimComparison | None = None,
+    ) -> None:
+        self._claims = claims
         self._waiting = {pod.uid: pod for pod in pods}
         self._at_ms = at_ms
         self._clocks = dict(sorted(clocks.items()))
@@ -108,6 +119,8 @@ class ClusterComparison:
 
     def check(self, rows: PodRows, heard: dict[str, int]) -> None:
         """The rows under one UID. ``heard``: each node's watermark."""
+        if self._claims is not None and rows.session is not None:
+            self._claims.check(rows.session)
         if rows.session is None and not rows.folded:
             return
         pod = self._waiting.pop(rows.uid, None)
@@ -124,8 +137,10 @@ class ClusterComparison:
         charged = _charged(rows, session, heard.get(session.witness), self._at_ms)
         self._compare(pod, self._held(pod, session.bound_ms, last_ms), charged)
 
-    def end(self) -> None:
-        """After the last rows: the pods without a session."""
+    def end(self, history: History) -> None:
+        """After the last rows: the pods without a session, and the claims."""
+        if self._claims is not None:
+            self._claims.end(history)
         for pod in self._waiting.values():
             if not pod.excuse:
                 self._compare(pod, self._held(pod, self._at_ms, 0), [])
@@ -133,7 +148,7 @@ class ClusterComparison:
                 self.listed.append(PodNotCompared(pod.uid, pod.name, pod.excuse))
 
     def sentences(self) -> Iterator[str]:
-        """A line for each pod that differs or is not compared, and the sums, for people."""
+        """A line for each pod or claim that differs or is not compared, and the sums, for people."""
         yield from (gap.sentence() for gap in self.gaps)
         yield from (each.sentence() for each in self.listed)
         for node, ahead_ms in self._clocks.items():
@@ -144,6 +159,8 @@ class ClusterComparison:
             f" {_seconds(sum(gap.not_charged_ms for gap in self.gaps))}, charged but not held"
             f" {_seconds(sum(gap.not_held_ms for gap in self.gaps))}; {len(self.listed)} not compared"
         )
+        if self._claims is not None:
+            yield from self._claims.sentences()
 
     def wire(self) -> dict[str, Any]:
         """The whole, for programs."""
@@ -154,6 +171,7 @@ class ClusterComparison:
             "pods": [gap.wire() for gap in self.gaps],
             "notCompared": [each.wire() for each in self.listed],
             "clocks": [{"node": node, "aheadMs": ahead_ms} for node, ahead_ms in self._clocks.items()],
+            "claims": None if self._claims is None else self._claims.wire(),
         }
 
     def _held(self, pod: ComparedPod, bound_ms: int, last_ms: int) -> Interval:

@@ -1,5 +1,5 @@
-"""Reclaims the devices of claims: evicts pods over budget for a waiting pod whose claim gets no device, and
-keeps the device for that claim meanwhile. Runs in the settler's thread for evictions.
+"""Reclaims the devices of claims: evicts pods over budget, or idle ones, for a waiting pod whose claim gets
+no device, and keeps the device for that claim meanwhile. Runs in the settler's thread for evictions.
 
 A device is on its way to one heir in two steps. First its taint is written, where the cluster serves
 DeviceTaintRules; a second later all that was decided is decided again, and the pods are evicted. The taint
@@ -260,10 +260,12 @@ class ReclaimRound:
         at_ms, view = self._context.steady(), self._context.view
         self._resting = {uid: until for uid, until in self._resting.items() if until > at_ms}
         waiting = heirs(view.waiting(), standings)
-        if not waiting or not standings.has_debtors:
+        held = view.held() if waiting else ()
+        is_any_idle = any(pod.is_reclaimable for each in held for pod in each.pods)
+        if not waiting or not (standings.has_debtors or is_any_idle):
             self._held, self._freed = None, []
             return
-        held, is_first = view.held(), self._held is None
+        is_first = self._held is None
         self._note_freed(held, at_ms)
         if is_first or not self._is_adopted:
             return  # it is not known what came free a moment ago
@@ -383,9 +385,8 @@ class ReclaimRound:
         view = self._context.view
 
         def is_debtor(pod: LedgerPod) -> bool:
-            if not standings.owes(pod.namespace) or view.is_protected(pod):
-                return False
-            return standings.history.was_enforced(pod)
+            owes = standings.owes(pod.namespace) or pod.is_reclaimable
+            return owes and not view.is_protected(pod) and standings.history.was_enforced(pod)
 
         rules = rules_of(standings.history.settings(standings.now_ms).drivers)
 

@@ -229,18 +229,23 @@ def gang(pod: LedgerPod, it: WaitingGang) -> Reason:
 # A device for the claim of another pod
 
 
+_OVER_BUDGET = "Its namespace is over its GPU budget"
+
+
 def reclaimed(pod: LedgerPod, heir: LedgerPod, node: str) -> Reason:
-    """Why a pod over budget leaves for the device of a waiting pod's claim."""
+    """Why a pod that is over budget, or idle, leaves for the device of a waiting pod's claim."""
+    why, short = f"namespace {pod.namespace} is over its GPU budget (onExhausted: reclaim)", _OVER_BUDGET
+    if pod.is_reclaimable:
+        why, short = "the pod has not used its GPUs (idle: reclaim)", "It did not use its GPUs"
     text = (
-        f"Evicted by Bursar: namespace {pod.namespace} is over its GPU budget (onExhausted: reclaim), and the"
-        " claim of a waiting pod of a namespace in budget gets the device."
+        f"Evicted by Bursar: {why}, and the claim of a waiting pod of a namespace in budget gets the device."
     )
     return Reason(
         "claim-reclaim-eviction",
         metrics.CLAIM_RECLAIM_EVICTIONS,
         {"node": node, "priority": pod.priority, "for_pod": f"{heir.namespace}/{heir.name}"},
         Said(RECLAIMED, "Reclaimed", text, _between(pod, heir, node) | _other(heir)),
-        ("BursarReclaim", "Its namespace is over its GPU budget, and another pod needs its device."),
+        ("BursarReclaim", f"{short}, and another pod needs its device."),
     )
 
 
@@ -251,7 +256,8 @@ def room_is_made(heir: LedgerPod, victim: LedgerPod, node: str, is_kept: bool) -
         if is_kept
         else "The cluster cannot keep it for this pod's claim meanwhile, so another may get it"
     )
-    text = f"Pods over budget are evicted from node {node} for a device of this pod's claim. {kept}."
+    who = "Idle pods" if victim.is_reclaimable else "Pods over budget"
+    text = f"{who} are evicted from node {node} for a device of this pod's claim. {kept}."
     return Said(WAITING, ROOM_IS_MADE, text, _between(victim, heir, node) | _other(victim))
 
 

@@ -6,7 +6,7 @@ first two always respect a PodDisruptionBudget, the third does for ``pdbGrace``.
 past its declared time: what is left are pods whose kubelet does not, or is not heard.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from timekeeper import metrics
 from timekeeper.accounts.card_use import idleness
@@ -101,21 +101,40 @@ class IdleRound:
             found = {each.uid: each for each in self._read(connection, now_ms)}
         metrics.IDLE_PODS.set(len(found))
         history, in_force_ms = view.history(), _in_force_ms(self._context, now_ms)
-        found = {
+        enforced = {
             uid: each
             for uid, each in found.items()
             if (pod := view.pod(uid)) is not None and history.was_enforced(pod)
         }
+        leaving = {uid: each for uid, each in enforced.items() if self._may_leave(uid, enforced)}
         pods = (each for each in view.pods() if not self._was_just_written(each.uid))
-        for action in idleness.due(pods, found, lambda name: history.idle_terms(name, in_force_ms), now_ms):
-            self._follow(action)
+        steps = idleness.due(pods, leaving, lambda name: history.idle_terms(name, in_force_ms), now_ms)
+        evicted: dict[str, DueStep] = {}
+        for action in steps:
+            if isinstance(action, DueStep) and action.step == "evict":
+                evicted[action.pod.uid] = action
+            else:
+                self._note(action)
+        for each in evicted.values():
+            self._evict(each, evicted)
 
-    def _follow(self, action: DueStep | Spared) -> None:
-        pod, noted = action.pod, _noted(action)
-        if noted is None and isinstance(action, DueStep):
-            self._history = _evict(self._context, pod, reasons.idle(action), self._history)
-        elif noted and self._annotate(pod, noted) and isinstance(action, DueStep):
-            tell(self._context, pod, reasons.idle_step(action))
+    def _may_leave(self, uid: str, idle: Mapping[str, IdlePod]) -> bool:
+        """Whether the pod ends a hold if it leaves together with others that are idle, too."""
+        pod = self._context.view.pod(uid)
+        sets = self._context.view.together(pod) if pod is not None else ()
+        return any(all(each.uid in idle for each in some if each.is_staying) for some in sets)
+
+    def _evict(self, action: DueStep, due: Mapping[str, DueStep]) -> None:
+        """Evict the pod with those that leave together with it, once all of them are due."""
+        for some in self._context.view.together(action.pod):
+            uids = [each.uid for each in some if each.is_staying]
+            if due.keys() >= set(uids):
+                whys = [(due[uid].pod, reasons.idle(due[uid])) for uid in uids]
+                self._history = _evict_together(self._context, whys, self._history)
+
+    def _note(self, action: DueStep | Spared) -> None:
+        if self._annotate(action.pod, _noted(action)) and isinstance(action, DueStep):
+            tell(self._context, action.pod, reasons.idle_step(action))
 
     def _annotate(self, pod: LedgerPod, annotations: dict[str, str | None]) -> bool:
         reply = calls.annotate(self._context.api, pod, annotations)
@@ -201,12 +220,10 @@ class GangRound:
                 evict(self._context, pod, reasons.gang(pod, it))
 
 
-def _noted(action: DueStep | Spared) -> dict[str, str | None] | None:
-    """What is written on the pod; None: it is evicted."""
+def _noted(action: DueStep | Spared) -> dict[str, str | None]:
+    """What is written on the pod."""
     if isinstance(action, Spared):
         return {names.IDLE_UNTIL: None, names.RECLAIMABLE: None}
-    if action.step == "evict":
-        return None
     if action.step == "reclaim":
         return {names.RECLAIMABLE: "idle"}
     return {names.IDLE_UNTIL: calls.timestamp(action.until_ms), names.RECLAIMABLE: None}
@@ -217,17 +234,11 @@ def pause_after_s(result: EvictionResult | None) -> float:
     return SOON_S if result in ("evicted", "gone", "protected") else OVERUSE_S
 
 
-def _evict(
-    context: EvictorContext, pod: LedgerPod, reason: Reason, history: EvictionHistory
-) -> EvictionHistory:
-    """Evict the pod unless evictions are limited now; the history after that."""
-    return _evict_together(context, [(pod, reason)], history)
-
-
 def _evict_together(
     context: EvictorContext, leaving: Sequence[tuple[LedgerPod, Reason]], history: EvictionHistory
 ) -> EvictionHistory:
-    """The same of pods that leave together; the limit counts each."""
+    """Evict pods that leave together unless evictions are limited now; the history after that. The limit
+    counts each."""
     at_ms = context.steady()
     if history.is_limited(at_ms) or any(history.is_paused(pod.uid, at_ms) for pod, _ in leaving):
         return history

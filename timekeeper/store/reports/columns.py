@@ -1,5 +1,6 @@
 """Report columns that no table has: labels, and fields of budget entries."""
 
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
@@ -64,20 +65,91 @@ def label_of(dialect: str, labels: Expression, name: str) -> Expression:
     return func.coalesce(cast(value, Text), "")
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceRows:
+    """The devices of a row of sessions, to be joined to it: nothing for a pod, and for a claim whose devices
+    are not kept, or do not add up to its rate."""
+
+    dialect: str
+    table: Any
+
+    def text(self, rows: Any, name: str) -> Expression:
+        """One of `BY_DEVICE`, of the device; where there is none, as `claimed`."""
+        own = func.coalesce(_text_of(self.dialect, self.table.c.value, name), "")
+        return case((self._is_none, claimed(self.dialect, rows, name)), else_=own)
+
+    def part(self, name: str, amount: Expression, rows: Any) -> Expression:
+        """The device's part of one of the row's sums. All parts are the sum, to the unit: a charge is the
+        rate times a time. Nothing says which of a claim's devices was used: that stands with the first."""
+        if name in ("posted", "pending"):
+            own = amount / func.nullif(rows.rate_milli, 0) * _rate(self.dialect, self.table.c.value)
+        elif name in ("requested", "measured"):
+            own = amount / func.nullif(rows.requested_milli, 0) * _milli(self.dialect, self.table.c.value)
+        else:
+            own = case((self._place == 0, amount), else_=0)
+        return case((self._is_none, amount), else_=func.coalesce(own, 0))
+
+    @property
+    def _is_none(self) -> Expression:
+        return self._place.is_(None)
+
+    @property
+    def _place(self) -> Expression:
+        """From 0 on."""
+        place: Expression = self.table.c.place - 1 if self.dialect == "postgresql" else self.table.c.key
+        return place
+
+
+def device_rows(dialect: str, rows: Any) -> DeviceRows:
+    """See `DeviceRows`. ``rows``: the columns of sessions."""
+    is_claim = and_(rows.kind == "claim", rows.devices != "")
+    every = case((is_claim, rows.devices), else_="[]")
+    one = _elements(dialect, every).c.value
+    sums = [func.coalesce(func.sum(found(dialect, one)), 0) for found in (_rate, _milli)]
+    rate, milli = (select(each).scalar_subquery() for each in sums)
+    is_whole = and_(is_claim, rate == rows.rate_milli, milli == rows.requested_milli)
+    held = case((is_whole, rows.devices), else_="[]")
+    if dialect == "postgresql":
+        found = func.json_array_elements(cast(held, JSON))
+        table = found.table_valued(column("value", JSON), with_ordinality="place", name="held")
+        return DeviceRows(dialect, table.render_derived())
+    return DeviceRows(dialect, func.json_each(held).table_valued("key", "value", name="held"))
+
+
+def _elements(dialect: str, devices: Expression) -> Any:
+    if dialect == "postgresql":
+        return func.json_array_elements(cast(devices, JSON)).table_valued(column("value", JSON))
+    return func.json_each(devices).table_valued("value")
+
+
+def _member(dialect: str, device: Expression, name: str) -> Expression:
+    if dialect == "postgresql":
+        return device.op("->>")(literal(name))
+    return func.json_extract(device, literal(f"$.{name}"))
+
+
+def _text_of(dialect: str, device: Expression, name: str) -> Expression:
+    """A device is named as POOL/DEVICE: its driver stands beside it."""
+    parts = [cast(_member(dialect, device, part), Text) for part in _OF_DEVICE[name]]
+    return parts[0] if len(parts) == 1 else parts[0] + literal("/") + parts[1]
+
+
+def _milli(dialect: str, device: Expression) -> Expression:
+    return cast(_member(dialect, device, "milli"), BigInteger)
+
+
+def _rate(dialect: str, device: Expression) -> Expression:
+    own = cast(_member(dialect, device, "rate"), BigInteger)
+    return func.coalesce(own, _milli(dialect, device))
+
+
 def claimed(dialect: str, rows: Any, name: str) -> Expression:
-    """One of `CLAIMED` of a row of sessions; empty for a pod's, and where its devices are not kept. A device
-    is named as POOL/DEVICE: its driver stands beside it."""
+    """One of `CLAIMED` of a row of sessions, of all its devices; empty for a pod's, and where its devices are
+    not kept."""
     is_claim = rows.kind == "claim"
     if name == "claim":
         return case((is_claim, rows.name), else_="")
-    of_device = _OF_DEVICE[name]
-    if dialect == "postgresql":
-        each = func.json_array_elements(cast(rows.devices, JSON)).table_valued(column("value", JSON))
-        parts = [cast(each.c.value.op("->>")(literal(part)), Text) for part in of_device]
-    else:
-        each = func.json_each(rows.devices).table_valued("value")
-        parts = [cast(func.json_extract(each.c.value, literal(f"$.{part}")), Text) for part in of_device]
-    text = parts[0] if len(parts) == 1 else parts[0] + literal("/") + parts[1]
+    text = _text_of(dialect, _elements(dialect, rows.devices).c.value, name)
     found = select(ordered(dialect, text).label("text")).distinct().order_by("text").subquery()
     joined = func.string_agg if dialect == "postgresql" else func.group_concat
     texts = select(joined(found.c.text, literal(","))).select_from(found).scalar_subquery()

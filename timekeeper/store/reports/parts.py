@@ -28,17 +28,26 @@ from sqlalchemy import (
     or_,
     select,
     text,
+    true,
     union_all,
 )
 
-from timekeeper.accounts.usage import CLAIMED, DATED, LABEL, ReportQuery
+from timekeeper.accounts.usage import BY_DEVICE, CLAIMED, DATED, LABEL, ReportQuery
 from timekeeper.store.engine.schema import DAY_MS, DAYS, FIGURES, FOLDED, POSTINGS, SESSIONS, STRANDED
-from timekeeper.store.reports.columns import claimed, label_of, of_namespaces, without_index
+from timekeeper.store.reports.columns import (
+    DeviceRows,
+    claimed,
+    device_rows,
+    label_of,
+    of_namespaces,
+    without_index,
+)
 from timekeeper.store.reports.shape import Shape, Span, Stretch, needs_sessions, sums_in
 from timekeeper.store.sessions import due, greatest, least
 
 _ATTRIBUTES = {"pod": "name", "owner": "owner", "node": "node", "models": "models"}
-_OF_CLAIMS = ("kind", "name", "devices")  # what `CLAIMED` are read from
+# what `CLAIMED` are read from
+_OF_CLAIMS = ("kind", "name", "devices", "rate_milli", "requested_milli")
 _MEASURED = ("covered", "used", "by_node", "by_tenant")
 
 # Written exactly like the partial index's condition: SQLite uses the index only then.
@@ -243,9 +252,15 @@ class Parts:
             # rows are found by their time, and few of them are sorted
             by = self._without_index(namespace) if rows in (POSTINGS, FOLDED) else namespace
             return select(number, namespace, *totals).select_from(source).group_by(by)
-        keys = [self._key(rows, name).label(name) for name in self.asked.columns]
+        devices = device_rows(self.dialect, rows.c) if self._is_split else None
+        if devices is not None:
+            asked = {name: devices.part(name, each, rows.c) for name, each in asked.items()}
+        keys = [self._key(rows, name, devices).label(name) for name in self.asked.columns]
         amounts = [cast(each, BigInteger).label(name) for name, each in asked.items()]
-        return select(*keys, *amounts).select_from(self._with_terms(source, rows, self._needs_terms, span))
+        every = self._with_terms(source, rows, self._needs_terms, span)
+        if devices is not None:
+            every = every.outerjoin(devices.table, true())
+        return select(*keys, *amounts).select_from(every)
 
     @property
     def _needs_terms(self) -> bool:
@@ -258,6 +273,11 @@ class Parts:
     def _is_claimed(self) -> bool:
         return not {*CLAIMED}.isdisjoint(self.asked.columns)
 
+    @property
+    def _is_split(self) -> bool:
+        """Whether a claim's devices have a row each; they have one together beside its session."""
+        return "uid" not in self.asked.columns and not {*BY_DEVICE}.isdisjoint(self.asked.columns)
+
     def _with_terms(self, source: FromClause, rows: FromClause, has_dated: bool, span: Span) -> FromClause:
         if not has_dated:
             return source
@@ -265,13 +285,15 @@ class Parts:
         meets = and_(own.from_ms < span.end, own.to_ms > span.start)
         return source.join(self.dated, and_(own.namespace == self._its(rows.c.namespace), meets))
 
-    def _key(self, rows: FromClause, name: str) -> Expression:
+    def _key(self, rows: FromClause, name: str, devices: DeviceRows | None) -> Expression:
         if name.startswith(LABEL):
             return label_of(self.dialect, rows.c.labels, name.removeprefix(LABEL))
         if name == "group" and self.asked.group:
             return literal(self.asked.group, Text)
         if name in DATED:
             return self.dated.c[name]
+        if name in BY_DEVICE and devices is not None:
+            return devices.text(rows.c, name)
         if name in CLAIMED:
             return claimed(self.dialect, rows.c, name)
         if name == "uid":

@@ -1,0 +1,294 @@
+"""Idle pods that use claims: reports of an agent, claims and their pods in a real settler, an API server
+whose answers are told, and a clock turned by hand."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from tests.support.events import UnqueuedRecorder
+from tests.support.kubeconfig import kubeconfig
+from tests.timekeeper.claims import DRIVER, allocated, device_claim, device_slice
+from tests.timekeeper.clocks import iso
+from tests.timekeeper.fake_api_server import FakeApiServer, serving
+from tests.timekeeper.ledger.test_budget_evictions import pod
+from tests.timekeeper.ledger.test_evicting import PDB_429
+from tests.timekeeper.worlds import (
+    MINUTE,
+    T0,
+    Json,
+    Town,
+    agent_status,
+    budgets,
+    gpu_pod,
+    node,
+    token,
+)
+from timekeeper.accounts.claims.claim_sessions import decode_devices
+from timekeeper.runtime.connect import connect
+from timekeeper.runtime.log import log
+from timekeeper.settler.evictions.calls import EvictorContext, view_of
+from timekeeper.settler.evictions.rounds import IdleRound
+from timekeeper.settler.process import REPORTER
+from timekeeper.store.engine.schema import NODE_USES
+
+ONE_DATABASE = "decisions and calls of the API server; the reads that they need run on both in other modules"
+
+CLAIMS = "resourceclaims"
+UNTIL, RECLAIMABLE = "bursar.dev/idle-until", "bursar.dev/reclaimable"
+TERMS = "idleAfter: 10m\nidleGrace: 5m\nidleBelow: 0.05"
+DUE = 16  # minutes, in which a pod that is idle from the first report on is warned and leaves
+
+
+def entries(idle: str, mode: str = "enforce") -> Json:
+    return budgets(_settings=f"idle: {idle}\n{TERMS}", team_a=f"gpuHours: 100\nmode: {mode}")
+
+
+class Devices:
+    """A node with devices of a driver, of which an agent reports the use each minute."""
+
+    def __init__(self, town: Town, api: FakeApiServer, url: str, folder: Path) -> None:
+        self.town, self.api = town, api
+        self.use: dict[str, int | None] = {}  # of a card, where that is not 0; None: unknown
+        self.unseen: set[str] = set()  # cards that the agent does not report
+        self._server = connect(kubeconfig(folder, url))
+        self._sequence = 0
+        town.reviews.tokens[token("agent-n1")] = agent_status("n1")
+
+    def start(
+        self, *objects: Json, idle: str = "evict", mode: str = "enforce", without: tuple[str, ...] = ()
+    ) -> None:
+        """``without``: devices whose driver publishes no UUID."""
+        published = device_slice(*(f"gpu-{place}" for place in range(4)))
+        for each in published["spec"]["devices"]:
+            named = {} if each["name"] in without else {"uuid": {"string": f"GPU-{each['name']}"}}
+            each["attributes"] = each["attributes"] | named
+        self.town.begin(
+            ("nodes", node(cards=8)),
+            ("configmaps", entries(idle, mode)),
+            ("resourceslices", published),
+            *((CLAIMS if "devices" in each["spec"] else "pods", each) for each in objects),
+        )
+        self.begin()
+
+    def begin(self) -> None:
+        """Of a process that has just begun to settle."""
+        town, settler = self.town, self.town.settler
+        events = UnqueuedRecorder(self._server, REPORTER, settler.epoch.holder, town.clock, log)
+        shared = (town.store, settler.epoch, self._server, events, view_of(settler), town.clock, town.clock)
+        self.evictor = IdleRound(EvictorContext(*shared, record=town.recorded.append))
+
+    def turn(self, minutes: int) -> list[str]:
+        """The pods that were asked to leave meanwhile."""
+        before = len(self.api.evictions)
+        for _ in range(minutes):
+            self.town.clock.turn(MINUTE)
+            self._report()
+            self.town.quiet(CLAIMS)
+            self.town.node_heard()
+            self.town.tick()
+            patched = len(self.api.patches)
+            self.evictor.step()
+            for path, body in self.api.patches[patched:]:
+                self._apply(path.split("/")[-2], body)
+        asked = [each["metadata"]["name"] for each in self.api.evictions[before:]]
+        return sorted({name for name in asked if name not in self.api.refusals})
+
+    def noted(self) -> dict[str, set[str]]:
+        """The pods with an annotation of their idleness."""
+        pods = self.town.objects["pods"].values()
+        found = {each["metadata"]["name"]: each["metadata"]["annotations"].keys() for each in pods}
+        return {name: own & {UNTIL, RECLAIMABLE} for name, own in found.items() if own & {UNTIL, RECLAIMABLE}}
+
+    def listed(self) -> list[tuple[str, int]]:
+        """Name, and minutes since T0, of the pods of ``/v1/idle``."""
+        found = self.town.get("/v1/idle").get_json()["pods"]
+        return [(each["pod"], (each["since"] - T0) // MINUTE) for each in found]
+
+    def _report(self) -> None:
+        self._sequence += 1
+        seen = [f"GPU-gpu-{place}" for place in range(4) if f"GPU-gpu-{place}" not in self.unseen]
+        whole = [{"uuid": uuid, "utilisation": self.use.get(uuid, 0), "memory_mib": 9} for uuid in seen]
+        own = [{"uuid": "GPU-0", "utilisation": self.use.get("GPU-0", 0), "memory_mib": 9}]
+        placed = [each for each in self.town.objects["pods"].values() if _is_placed(each)]
+        pods = [{"uid": each["metadata"]["uid"], "cards": own} for each in placed]
+        use = {"age_ms": 0, "pods": pods, "cards": [*whole, *own]}
+        body = {"version": 1, "boot": "run", "sequence": self._sequence, "uses": [use]}
+        assert self.town.post("/v1/nodeusage", body, token("agent-n1")).status_code == 200
+
+    def _apply(self, name: str, body: Json) -> None:
+        pods = self.town.objects["pods"].values()
+        found = next(each for each in pods if each["metadata"]["name"] == name)
+        merged = found["metadata"]["annotations"] | body["metadata"].get("annotations", {})
+        found["metadata"]["annotations"] = {key: text for key, text in merged.items() if text is not None}
+        self.town.hear("pods", found)
+        self.town.tick()
+
+
+def _is_placed(pod: Json) -> bool:
+    return "bursar.dev/devices" in pod["metadata"]["annotations"]
+
+
+def user(name: str, *claims: str, governed: bool = True, at_ms: int = T0) -> Json:
+    """A pod with these claims, that was bound then."""
+    made = pod(name)
+    made["metadata"]["annotations"] = {"bursar.dev/claims": "1", "bursar.dev/standing": "IN_BUDGET"}
+    made["metadata"]["labels"] = {"bursar.dev/governed": "true"} if governed else {}
+    made["spec"]["resourceClaims"] = [{"name": each, "resourceClaimName": each} for each in claims]
+    made["spec"]["containers"][0]["resources"] = {}
+    bound = {"type": "PodScheduled", "status": "True", "lastTransitionTime": iso(at_ms)}
+    made["status"]["conditions"] = [bound]
+    return made
+
+
+def claim(name: str, *users: str, devices: tuple[str, ...] = ("gpu-0",), **more: Any) -> Json:
+    results = [allocated(each, **more) for each in devices]
+    return device_claim(name, *results, at_ms=T0, pods=tuple(f"uid-{each}" for each in users))
+
+
+@pytest.fixture
+def world(town: Town, tmp_path: Path) -> Iterator[Devices]:
+    api = FakeApiServer()
+    with serving(api) as url:
+        yield Devices(town, api, url, tmp_path)
+
+
+def test_a_pod_whose_device_is_not_used_is_warned_and_leaves(world: Devices) -> None:
+    """Another's, which is used, stays."""
+    world.use["GPU-gpu-1"] = 5
+    world.start(claim("c", "p"), claim("d", "q", devices=("gpu-1",)), user("p", "c"), user("q", "d"))
+
+    assert (world.turn(11), world.noted()) == ([], {"p": {UNTIL}})
+    assert world.listed() == [("uid-p", 1)]
+    assert world.turn(DUE - 11) == ["p"]
+    conditions = [body["status"]["conditions"][0] for _, body in world.api.patches if "status" in body]
+    assert [each["reason"] for each in conditions] == ["BursarIdle"]
+    assert {each["reason"] for each in world.api.events} == {"IdleWarning", "IdleEviction"}
+
+
+def test_a_settler_that_takes_over_goes_on_with_what_the_device_was_used_before(world: Devices) -> None:
+    world.start(claim("c", "p"), user("p", "c"))
+    assert world.turn(11) == []
+    world.town.restart()
+    world.town.quiet(CLAIMS)
+    world.town.tick()
+    world.begin()
+
+    assert world.turn(DUE - 11) == ["p"]
+
+
+def test_one_use_of_the_device_ends_it(world: Devices) -> None:
+    world.start(claim("c", "p"), user("p", "c"))
+    world.turn(11)
+    world.use["GPU-gpu-0"] = 5
+    world.turn(1)
+
+    assert (world.noted(), world.listed()) == ({}, [])
+
+
+def test_all_sharers_of_a_claim_leave_or_none_and_one_is_busy_by_a_claim_of_its_own(world: Devices) -> None:
+    world.use["GPU-gpu-1"] = 50
+    world.start(
+        claim("c", "p", "q"), claim("d", "q", devices=("gpu-1",)), user("p", "c"), user("q", "c", "d")
+    )
+    assert (world.turn(3 * DUE), world.noted()) == ([], {})
+
+    world.use["GPU-gpu-1"] = 0
+    assert world.turn(10) == []
+    assert world.turn(DUE - 10) == ["p", "q"]
+
+
+def created(made: Json, at_ms: int) -> Json:
+    made["metadata"]["creationTimestamp"] = iso(at_ms)
+    return made
+
+
+def test_a_sharer_that_was_created_without_enforcement_keeps_the_others_by_that_claim(
+    world: Devices,
+) -> None:
+    """``p`` also has a claim of its own, which ends: it leaves for that. ``r`` has none."""
+    old = user("q", "c", governed=False)
+    at_ms = T0 + 10 * MINUTE
+    shared, own = claim("c", "p", "q", "r"), claim("d", "p", devices=("gpu-1",))
+    world.start(shared, own, old, mode="meter")
+    world.turn(5)
+    world.town.change("configmaps", entries("evict"))
+    world.turn(5)
+    for each in (user("p", "c", "d", at_ms=at_ms), user("r", "c", at_ms=at_ms)):
+        world.town.hear("pods", created(each, at_ms))
+
+    assert world.turn(11) == []
+    assert world.noted() == {"p": {UNTIL}}
+    assert world.turn(DUE - 11) == ["p"]
+
+
+def test_a_sharer_that_came_late_has_its_own_time_and_the_others_wait_for_it(world: Devices) -> None:
+    world.start(claim("c", "p"), user("p", "c"))
+    assert world.turn(11) == []
+    world.town.hear("pods", user("q", "c", at_ms=T0 + 11 * MINUTE))
+    world.town.change(CLAIMS, claim("c", "p", "q"))
+
+    assert (world.turn(9), world.noted()) == ([], {"p": {UNTIL}})
+    assert (world.turn(5), world.noted()) == ([], {"p": {UNTIL}, "q": {UNTIL}})
+    assert world.turn(4) == ["p", "q"]
+
+
+def test_where_a_disruption_budget_keeps_one_of_the_sharers_none_leaves(world: Devices) -> None:
+    world.start(claim("c", "p", "q"), user("p", "c"), user("q", "c"))
+    world.api.refusals["q"] = (429, PDB_429)
+
+    assert world.turn(2 * DUE) == []
+    assert world.api.evictions == []
+
+
+@pytest.mark.parametrize("unknown", ["no uuid", "no figure", "no card"])
+def test_a_device_that_nothing_measures_keeps_the_pods_of_its_claim(world: Devices, unknown: str) -> None:
+    """The other device of the claim is idle."""
+    if unknown == "no figure":
+        world.use["GPU-gpu-1"] = None
+    if unknown == "no card":
+        world.unseen.add("GPU-gpu-1")
+    both = claim("c", "p", devices=("gpu-0", "gpu-1"))
+    world.start(both, user("p", "c"), without=("gpu-1",) if unknown == "no uuid" else ())
+
+    assert (world.turn(3 * DUE), world.noted(), world.listed()) == ([], {}, [])
+
+
+def test_a_pod_with_a_card_of_its_own_is_idle_by_that_too(world: Devices) -> None:
+    both = gpu_pod("p", started_ms=T0)
+    both["spec"]["resourceClaims"] = [{"name": "c", "resourceClaimName": "c"}]
+    world.use["GPU-0"] = 50
+    world.start(claim("c", "p"), both)
+    assert (world.turn(2 * DUE), world.noted()) == ([], {})
+
+    world.use["GPU-0"] = 0
+    assert world.turn(DUE) == ["p"]
+
+
+def test_the_card_of_a_pod_with_a_placement_is_no_device_of_a_claim(world: Devices) -> None:
+    """The agent's figures of it are that pod's, whatever a driver publishes."""
+    world.start(claim("c", "p"), user("p", "c"), gpu_pod("q", started_ms=T0))
+    world.turn(1)
+
+    with world.town.store.reading() as connection:
+        (row,) = connection.execute(select(NODE_USES.c.idle)).all()
+    assert "card/GPU-gpu-0" in row.idle
+    assert "card/GPU-0" not in row.idle
+
+
+def test_access_for_administrators_is_no_use_and_its_pod_stays(world: Devices) -> None:
+    world.start(claim("c", "p", adminAccess=True), user("p", "c"))
+
+    assert (world.turn(2 * DUE), world.noted()) == ([], {})
+
+
+def test_with_reclaim_the_pod_is_marked_and_its_session_names_the_device(world: Devices) -> None:
+    world.start(claim("c", "p"), user("p", "c"), idle="reclaim")
+
+    assert (world.turn(2 * DUE), world.noted()) == ([], {"p": {UNTIL, RECLAIMABLE}})
+    (session,) = world.town.settler.ledger.sessions.values()
+    assert [(each.driver, each.uuid) for each in decode_devices(session.devices)] == [
+        (DRIVER, "GPU-gpu-0"),
+    ]
