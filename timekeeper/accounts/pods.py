@@ -11,6 +11,7 @@ from timekeeper.core import names
 from timekeeper.core.dialects.others import claims as of_claims
 from timekeeper.core.gangs import Gang, held_gang
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
+from timekeeper.core.kube.eviction import makes_room
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import PodHold
 from timekeeper.core.ledger.reservation import Reservation, read_reservation, withdrawn_ms
@@ -66,6 +67,7 @@ class LedgerPod:
     gang: Gang | None = None  # the pods that it starts together with
     controller: tuple[str, ...] = ()  # of a pod with a gang: apiVersion, kind, name and UID
     has_other_gate: bool = False  # a gate that is not ours is in ``spec.schedulingGates``
+    makes_room: bool = False  # of a pod with a gang: it is being deleted for another pod, as by preemption
 
     def has_other_scheduler(self, ours: str) -> bool:
         """Whether another scheduler than ``ours`` places it; ours places no pod with claims of GPUs."""
@@ -282,6 +284,7 @@ def _read(raw: Json, where: tuple[str, str, str], request: GPURequest) -> Ledger
         fixed_host=_fixed_host(annotations.get(names.HOST)),
         gang=gang,
         has_other_gate=_has_other_gate(spec),
+        makes_room=gang is not None and makes_room(raw),
         controller=controller_of(metadata) if gang is not None else (),
     )
 

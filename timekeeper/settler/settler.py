@@ -250,6 +250,7 @@ class Settler:
             len(waits.untried),
             frozenset(uid for each in decision.protected.values() for uid in each.uids if uid in waits.held),
             self._gangs.waiting,
+            self._gangs.broken,
         )
 
     def _cards_held(self, history: History, now_ms: int) -> dict[str, int]:

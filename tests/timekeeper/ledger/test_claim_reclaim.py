@@ -865,3 +865,45 @@ def test_a_settler_whose_time_is_over_writes_nothing(world: Reclaiming) -> None:
     with pytest.raises(EpochOverError):
         world.round.step()
     assert (world.written, world.api.evictions) == ([], [])
+
+
+def gang_user(name: str, size: int = 2) -> Json:
+    """The same of a gang that starts with two."""
+    made = user(name)
+    gang = {"bursar.dev/gang": "g", "bursar.dev/gang-size": str(size), "bursar.dev/gang-minimum": "2"}
+    made["metadata"]["annotations"] |= {"bursar.dev/held": "budget"} | gang
+    return made
+
+
+def test_a_device_of_a_gang_costs_all_of_its_pods_and_they_leave_together(world: Reclaiming) -> None:
+    """A pod of higher priority leaves rather than two; where there is none, both leave for one device."""
+    gang = [gang_user("v"), gang_user("w"), held_claim("of-v", "v"), held_claim("of-w", "w", device="gpu-1")]
+    single = [user("s", priority=5), held_claim("of-s", "s", device="gpu-2")]
+    world.start(*gang, *single, heir(), free_claim("of-heir"), devices=3)
+
+    assert world.turn(3 * SECOND) == ["s"]
+    world.goes("s", "of-s")
+    world.allocates("of-heir", "gpu-2", "heir")
+    world.turn(3 * SECOND)
+    world.town.hear(CLAIMS, free_claim("of-late"))
+    world.town.hear(PODS, heir("late"))
+
+    assert world.turn(5 * SECOND) == ["v", "w"]
+    notes = [each["note"] for each in world.api.events if each["reason"] == "Reclaimed"]
+    assert [each.endswith("All 2 pods of gang g leave together.") for each in notes] == [False, True, True]
+
+
+def test_an_elastic_gang_gives_one_device_above_its_minimum_and_then_all_also_while_the_watch_is_late(
+    world: Reclaiming,
+) -> None:
+    """The first to leave is shown as before when the second is chosen."""
+    pods = [gang_user(name, size=3) for name in "uvw"]
+    claims = [held_claim(f"of-{name}", name, device=f"gpu-{place}") for place, name in enumerate("uvw")]
+    world.start(*pods, *claims, heir(), free_claim("of-heir"), devices=3)
+    first = world.turn(5 * SECOND)
+    assert len(first) == 1
+
+    world.town.hear(CLAIMS, free_claim("of-late"))
+    world.town.hear(PODS, heir("late"))
+
+    assert {*world.turn(5 * SECOND)} | {*first} == {"u", "v", "w"}

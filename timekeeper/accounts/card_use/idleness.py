@@ -132,6 +132,20 @@ def overlap(periods: Iterable[IdlePeriod | None]) -> IdlePeriod | None:
     return IdlePeriod(since_ms, seen_ms) if seen_ms >= since_ms else None
 
 
+def of_wholes(idle: Mapping[str, IdlePod], wholes: Mapping[str, Iterable[LedgerPod]]) -> dict[str, IdlePod]:
+    """The idle pods of which all that leave with them are idle: by UID, in ``wholes``. The pods of a gang are
+    idle since the last of them is."""
+    found = {}
+    for uid, whole in wholes.items():
+        mine, gang = idle[uid], {each.uid for each in whole if each.gang is not None}
+        periods = (
+            [idle[each].period for each in (uid, *gang) if each in idle] if uid in gang else [mine.period]
+        )
+        since_ms, seen_ms = max(each.since_ms for each in periods), min(each.seen_ms for each in periods)
+        found[uid] = replace(mine, period=IdlePeriod(since_ms, seen_ms))
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class DueStep:
     """What is due about an idle pod. ``until_ms``: how long it is left alone after its warning."""

@@ -2,8 +2,8 @@
 
 1. Every charged pod of such a namespace gets a notice, once: the time before which it is not evicted.
 2. Once the account is spent and a pod's time has come, it is evicted: of an account's pods the one with the
-   lowest priority first, of equals the youngest, each some time after the last. Pods that share a claim have
-   one time, and are evicted together when the turn of the last of them has come.
+   lowest priority first, of equals the youngest, each some time after the last. Pods that leave together, for
+   they share a claim or are of a gang, have one time, and are evicted when the turn of the last has come.
 3. A pod whose PodDisruptionBudget refused is tried again after the others, and deleted when ``pdbGrace`` is
    over.
 4. As soon as a namespace is not exhausted any more, its pods' notices are withdrawn; and that of a pod
@@ -32,6 +32,7 @@ PAUSE_MS: Mapping[str, int] = {
     "refused": 30_000,
     "unclear": 10_000,
 }
+LEFT: tuple[EvictionResult, ...] = ("evicted", "deleted", "gone", "unclear")
 Pods = tuple[LedgerPod, ...]
 Together = Callable[[LedgerPod], Iterable[Pods]]
 ATTEMPT_MS = 1_000  # between two attempts at the pods of one account that evicted none
@@ -110,11 +111,16 @@ class BudgetEvictionMemory:
         attempt = self.attempts.get(uid)
         return attempt is not None and at_ms - attempt.at_ms < PAUSE_MS[attempt.result]
 
+    def left(self, at_ms: int) -> frozenset[str]:
+        """The UIDs of pods that may be leaving, though the watch does not show it yet."""
+        lately = (uid for uid in self.attempts if self.is_paused(uid, at_ms))
+        return frozenset(uid for uid in lately if self.attempts[uid].result in LEFT)
+
 
 @dataclass(frozen=True, slots=True)
 class BudgetEviction:
     """A pod to evict now, or to delete where its PodDisruptionBudget was respected long enough. ``others``:
-    those that share a claim with it, and leave with it or not at all."""
+    those that leave with it or not at all: they share a claim with it, or are of its gang."""
 
     pod: LedgerPod
     terms: EvictionTerms
@@ -215,8 +221,12 @@ def due(
 def _leaving(ready: Mapping[str, _Due], together: Together) -> Iterator[_Due]:
     """All that may leave now: pods that are ready, with those that end a hold together, if all are. One that
     a claim is reserved for and that has no node is about to get one."""
+    done: dict[int, Pods] = {}  # by identity: all pods of a gang have the same set
     for turn, mine in ready.values():
         for some in together(mine.pod):
+            if id(some) in done:
+                continue
+            done[id(some)] = some
             others = [each for each in some if each.uid != mine.pod.uid and each.is_staying]
             if not others:
                 yield turn, mine

@@ -67,6 +67,16 @@ class WaitingGang:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokenGang:
+    """A gang of which a member was preempted, and that has fewer pods with cards than its minimum since.
+    ``uids``: of those."""
+
+    namespace: str
+    gang: Gang
+    uids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class WaitFor:
     """Nothing can be done now. ``why``: for people."""
 
@@ -128,6 +138,22 @@ def let_go(it: WaitingGang, now_ms: int) -> tuple[str, ...]:
     if not _has_failed(it) or not ended_ms + BOUND_MS <= now_ms < ended_ms + LATE_MS:
         return ()
     return _uids(each for each in it.members if each.is_bound)
+
+
+def broken(namespace: str, pods: Iterable[LedgerPod]) -> BrokenGang | None:
+    """The gang of which one of these pods was preempted; None: it goes on, or has ended."""
+    found = [(each, each.gang) for each in pods if each.gang is not None]
+    running = tuple(each.uid for each, _ in found if each.is_charged)
+    if not running:
+        return None
+    gang = max((each for _, each in found), key=lambda each: (each.size, each.minimum))
+    return BrokenGang(namespace, gang, running) if len(running) < gang.minimum else None
+
+
+def is_starting(pods: Iterable[LedgerPod], now_ms: int) -> bool:
+    """Whether cards are reserved for one of them: a start has a deadline of its own."""
+    members = (member_of(each) for each in pods)
+    return any(each is not None and now_ms < each.until_ms + BOUND_MS for each in members)
 
 
 def started_until_ms(it: WaitingGang) -> int:

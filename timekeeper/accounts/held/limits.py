@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import GROUP, History
 from timekeeper.accounts.held.declared import MAX_PERIODS, LaterRoom
-from timekeeper.accounts.held.gangs import WaitingGang
+from timekeeper.accounts.held.gangs import BrokenGang, WaitingGang
 from timekeeper.accounts.held.order import HeldPod, Limit, in_order
 from timekeeper.accounts.statements import Statements
 from timekeeper.core.budgets.policy import Budget
@@ -38,6 +38,7 @@ class HeldView:
     untried: int = 0  # pods without gate that our scheduler has not tried yet to place
     protected: Set[str] = frozenset()  # UIDs of held pods that the budget protects: no account keeps them
     gangs: Mapping[str, WaitingGang] = field(default_factory=dict)  # by key
+    broken: tuple[BrokenGang, ...] = ()  # of which a member was preempted
 
 
 @dataclass(slots=True)

@@ -86,10 +86,12 @@ class HeldClaim:
 
 @dataclass(frozen=True, slots=True)
 class FreeableDevice:
-    """A device, and the claim that holds it whole."""
+    """A device, the claim that holds it whole, and the pods that would leave: those that use the claim, and
+    who leaves with them, such as others of their gangs."""
 
     device: AllocatedDevice
     held: HeldClaim
+    pods: Pods
 
     @property
     def key(self) -> DeviceKey:
@@ -101,11 +103,6 @@ class FreeableDevice:
         """Where it is."""
         allocation = self.held.claim.allocation
         return "" if allocation is None else allocation.node
-
-    @property
-    def pods(self) -> Pods:
-        """Those that would leave."""
-        return self.held.pods
 
 
 def key_of(device: AllocatedDevice) -> DeviceKey:
@@ -126,13 +123,16 @@ def freeable(
     device_class: str,
     published: Callable[[DeviceKey], PublishedDevice | None],
     is_debtor: Callable[[LedgerPod], bool],
+    leaving_with: Callable[[Pods], Pods] = lambda pods: pods,
 ) -> list[FreeableDevice]:
-    """The devices that were allocated as of this class, and that only debtors use: fewest pods first, then
-    fewest devices, then the lowest priority, then the youngest pods."""
+    """The devices that were allocated as of this class, and for which only debtors leave: fewest pods first,
+    then fewest devices, then the lowest priority, then the youngest pods. ``leaving_with``: these pods, and
+    all that leave with them."""
     found = [
-        FreeableDevice(device, each)
+        FreeableDevice(device, each, pods)
         for each in held
-        if each.ends and all(_may_leave(pod) and is_debtor(pod) for pod in each.pods)
+        if each.ends and (pods := leaving_with(each.pods))
+        if all(_may_leave(pod) and is_debtor(pod) for pod in pods)
         for device in devices_of(each.claim)
         if device.device_class == device_class and is_whole(device, published(key_of(device)))
     ]
@@ -144,7 +144,7 @@ def _may_leave(pod: LedgerPod) -> bool:
 
 
 def _order(each: FreeableDevice) -> tuple[int, int, int, int, DeviceKey]:
-    pods = each.held.pods
+    pods = each.pods
     return (
         len(pods),
         len(devices_of(each.held.claim)),

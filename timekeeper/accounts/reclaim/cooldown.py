@@ -11,6 +11,7 @@ AGAIN_MS = 300_000
 MAX_IN_VAIN = 8  # of one namespace within that time: then for none of its pods
 BACK_MS = 300_000  # pods of the evicted pod's namespace evict none of the heir's namespace for so long
 REPLACEMENT_MS = 60_000  # the replacement of an evicted pod is left alone for so long
+SEEN_MS = 30_000  # the watch shows that a pod leaves within this time
 DEVICE_MS = 60_000  # a device that was freed, or whose pods could not be evicted, is left alone for so long
 
 
@@ -18,6 +19,7 @@ DEVICE_MS = 60_000  # a device that was freed, or whose pods could not be evicte
 class PastEviction:
     """Of a pod with this owner, for a pod of another namespace."""
 
+    uid: str
     owner: str
     namespace: str
     heirs_namespace: str
@@ -45,8 +47,12 @@ class ReclaimHistory:
     def after_eviction(self, victim: LedgerPod, heir: LedgerPod, at_ms: int, on_ms: int) -> "ReclaimHistory":
         """With one more eviction, and without those that no rule considers any more."""
         kept = tuple(each for each in self.evictions if at_ms - each.at_ms < BACK_MS)
-        done = PastEviction(victim.owner, victim.namespace, heir.namespace, at_ms, on_ms)
+        done = PastEviction(victim.uid, victim.owner, victim.namespace, heir.namespace, at_ms, on_ms)
         return replace(self, evictions=(*kept, done))
+
+    def left(self, at_ms: int) -> frozenset[str]:
+        """The UIDs of pods that may be leaving, though the watch does not show it yet."""
+        return frozenset(each.uid for each in self.evictions if at_ms - each.at_ms < SEEN_MS)
 
     def after_vain(self, namespace: str, device_class: str, at_ms: int) -> "ReclaimHistory":
         """The heir did not get the device."""

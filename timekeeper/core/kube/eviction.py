@@ -16,6 +16,9 @@ _ANOTHERS_UID = re.compile(r"Precondition failed: UID in precondition|the UID in
 _OTHER_ANSWERS = (401, 404, 408, 409, 429)
 
 
+TARGET = "DisruptionTarget"  # the condition of a pod that is about to be deleted
+BY_SCHEDULER, BY_RECLAIM = "PreemptionByScheduler", "BursarReclaim"  # its reasons where another pod gets room
+
 # "evicted", "deleted": accepted; "gone": the pod no longer existed; "protected": a PodDisruptionBudget
 # prevents it; "refused": the API server refused; "unclear": an error or no answer, the pod may be evicted or
 # not
@@ -40,12 +43,21 @@ def disruption(is_target: bool, reason: str, message: str, now_ms: int) -> dict[
     """The condition that the pod is about to be deleted, or is not any more. Kubernetes defines it, and a
     Job's podFailurePolicy may ignore ends of pods that have it."""
     return {
-        "type": "DisruptionTarget",
+        "type": TARGET,
         "status": "True" if is_target else "False",
         "reason": reason,
         "message": message,
         "lastTransitionTime": timestamp(now_ms),
     }
+
+
+def makes_room(pod: Mapping[str, Any]) -> bool:
+    """Whether it is being deleted to make room for another pod, by its own object."""
+    if not mapping(pod.get("metadata")).get("deletionTimestamp"):
+        return False
+    conditions = map(mapping, sequence(mapping(pod.get("status")).get("conditions")))
+    found = [each for each in conditions if each.get("type") == TARGET and each.get("status") == "True"]
+    return any(each.get("reason") in (BY_SCHEDULER, BY_RECLAIM) for each in found)
 
 
 def is_gone(status: int, message: str) -> bool:

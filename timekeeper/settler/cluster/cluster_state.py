@@ -215,6 +215,7 @@ class ClusterState:
     # UIDs of the pods that start together, by namespace and key of their gang; and gangs that changed
     gangs: dict[tuple[str, str], set[str]] = field(default_factory=dict)
     gang_changes: set[tuple[str, str]] = field(default_factory=set)
+    preempted_gangs: set[tuple[str, str]] = field(default_factory=set)  # of which a member was preempted
     namespaces: dict[str, set[str]] = field(default_factory=dict)  # namespace -> UIDs of its pods
     inventory_version: int = 0  # of the nodes' cards
     budgets_version: int = 0  # of the ConfigMaps
@@ -609,6 +610,8 @@ class ClusterState:
         pod = _with_earlier(before, pod)
         if pod.node and pod.ended_ms is not None and (before is None or before.ended_ms is None):
             self.end_watermarks.setdefault(pod.uid, self.watermark_ms(pod.node))
+        if pod.gang is not None and pod.makes_room and not (before and before.makes_room):
+            self.preempted_gangs.add((pod.namespace, pod.gang.key))
         if deleted:
             self._remove_pod(pod, at_ms, seen=True)
             return

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from timekeeper.accounts.claims.claim_findings import ClaimFindings, claim_findings
 from timekeeper.accounts.claims.consumers import ClaimPod
+from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.claims.allocation import DeviceClaim
 from timekeeper.core.claims.devices import DevicePools
 from timekeeper.core.claims.drivers import DriverRule
@@ -58,6 +59,8 @@ class DeviceClaims:
     relisted: Relist | None = None  # the last list since the last written tick
     pools: DevicePools = field(default_factory=DevicePools)
     pods: dict[str, ClaimPod] = field(default_factory=dict)  # by UID; those that use claims
+    # UIDs of those that start together, by namespace and key of their gang
+    gangs: dict[tuple[str, str], set[str]] = field(default_factory=dict)
     served: set[str] = field(default_factory=set)  # UIDs of pods whose extended resources a claim serves
     # UIDs of sessions of claims whose object was removed while it was allocated
     lost: set[str] = field(default_factory=set)
@@ -185,6 +188,8 @@ class DeviceClaims:
     def see_pod(self, pod: ClaimPod, deleted: bool, at_ms: int) -> None:
         """A pod that uses claims, as it is now, or its last state if it was deleted."""
         self.pods[pod.uid] = replace(pod, gone_ms=at_ms) if deleted else pod
+        if pod.pod.gang is not None:
+            self.gangs.setdefault((pod.pod.namespace, pod.pod.gang.key), set()).add(pod.uid)
 
     def relist_pods(self, there: Set[str], at_ms: int) -> None:
         """The UIDs of those that exist."""
@@ -198,5 +203,12 @@ class DeviceClaims:
         self._count = sum(map(len, deferred.values()))
         self.relisted = None
         for uid in [uid for uid, pod in self.pods.items() if pod.gone_ms is not None]:
-            del self.pods[uid]
-            self.served.discard(uid)
+            self._forget_pod(self.pods.pop(uid).pod)
+
+    def _forget_pod(self, pod: LedgerPod) -> None:
+        self.served.discard(pod.uid)
+        key = (pod.namespace, pod.gang.key) if pod.gang is not None else ("", "")
+        members = self.gangs.get(key, set())
+        members.discard(pod.uid)
+        if not members:
+            self.gangs.pop(key, None)

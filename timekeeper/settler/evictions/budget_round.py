@@ -108,9 +108,11 @@ class BudgetRound:
     def _together(
         self, terms_of: Callable[[str], EvictionTerms | None]
     ) -> Callable[[LedgerPod], tuple[Pods, ...]]:
-        """As `SettlerView.together`, without sets of which a pod stays: the budget protects it, or it was
-        created without enforcement."""
+        """As `SettlerView.together`, each with the gangs that do not go on without it. Without sets of which
+        a pod stays: the budget protects it, or it was created without enforcement."""
         view, history = self._context.view, self._context.view.history()
+        units = view.units(self._memory.left(self._context.steady()))
+        known: dict[int, tuple[Pods, bool]] = {}  # by identity: all pods of a gang have the same set
 
         def stays(pod: LedgerPod) -> bool:
             if view.is_protected(pod):
@@ -120,7 +122,14 @@ class BudgetRound:
                 return False
             return not history.was_enforced(pod)
 
-        return lambda pod: tuple(some for some in view.together(pod) if not any(map(stays, some)))
+        def leaves(some: Pods) -> bool:
+            if len(some) == 1:
+                return not stays(some[0])
+            if id(some) not in known:
+                known[id(some)] = some, not any(map(stays, some))
+            return known[id(some)][1]
+
+        return lambda pod: tuple(it for some in view.together(pod) if leaves(it := units.least(some)))
 
     def _exhausted(self, now_ms: int) -> dict[str, EvictionTerms] | None:
         """The namespaces whose pods must leave; None where that is not known now."""
@@ -159,10 +168,12 @@ class BudgetRound:
         for pod, result in tried:
             if result == "protected":
                 known = before.get(pod.uid)
-                self._protect(pod, terms, is_first=known is None or known.result != "protected")
+                is_first = known is None or known.result != "protected"
+                self._protect(pod, terms, is_first, _gang_of(leaving))
 
-    def _protect(self, pod: LedgerPod, terms: EvictionTerms, is_first: bool) -> None:
-        """Note on the pod until when its PodDisruptionBudget protects it, if that is not noted."""
+    def _protect(self, pod: LedgerPod, terms: EvictionTerms, is_first: bool, gang: str) -> None:
+        """Note on the pod until when its PodDisruptionBudget protects it, if that is not noted. ``gang``: the
+        name of the one that does not leave without it."""
         notice = self._memory.notice_of(pod, self._context.steady())
         protected = protected_notice(notice, terms, self._context.clock())
         if protected != notice and self._accepted(
@@ -171,7 +182,7 @@ class BudgetRound:
             self._memory = self._memory.after_writing(pod.uid, protected, self._context.steady())
         if is_first:
             until = calls.timestamp(protected.delete_after_ms) or ""
-            warn(self._context, pod, reasons.SPENT_PROTECTED, reasons.spent_protected(terms, until))
+            warn(self._context, pod, reasons.SPENT_PROTECTED, reasons.spent_protected(terms, until, gang))
 
     def _write(self, change: NoticeChange) -> None:
         pod, notice = change.pod, change.notice
@@ -181,7 +192,7 @@ class BudgetRound:
             return  # the account changed meanwhile: the next step decides again
         spared = None
         if change.is_spared:
-            text = reasons.spared(pod.namespace, self._context.view.is_protected(pod))
+            text = reasons.spared(pod.namespace, self._is_kept(pod))
             spared = disruption(False, reasons.SPARED, text, self._context.clock())
         reply = calls.write_notice(self._context.api, pod, notice, spared)
         if not self._accepted(reply):
@@ -198,6 +209,12 @@ class BudgetRound:
             until = calls.timestamp(notice.evict_after_ms) or ""
             tell(self._context, pod, reasons.notice(pod, terms, until))
 
+    def _is_kept(self, pod: LedgerPod) -> bool:
+        """Whether the budget protects it, or one that leaves with it."""
+        view = self._context.view
+        units = view.units()
+        return any(view.is_protected(each) for some in view.together(pod) for each in units.whole(some))
+
     def _accepted(self, reply: Reply) -> bool:
         """Whether the call succeeded; a pod that is gone needs nothing."""
         if not isinstance(reply, Answered):
@@ -211,6 +228,12 @@ class BudgetRound:
             if last_ms is None or at_ms - last_ms >= OBSERVED_INTERVAL_MS:
                 self._observed_ms[namespace] = at_ms
                 log("would-evict", namespace=namespace, pods=pods, reason="the mode is observe")
+
+
+def _gang_of(leaving: BudgetEviction) -> str:
+    """The name of the gang that leaves with the pod; "": none."""
+    gang = leaving.pod.gang
+    return gang.name if gang is not None and leaving.others else ""
 
 
 def _pause_s(took_s: float) -> float:

@@ -1,7 +1,7 @@
 """The evictors' calls to the API server. Each names its pod by UID, so it never affects another pod of its
 name."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,7 +10,8 @@ from timekeeper.accounts.budget_history import History
 from timekeeper.accounts.claims.claim_sessions import claim_uid, consumers_of
 from timekeeper.accounts.claims.consumers import ClaimPod
 from timekeeper.accounts.exhaustion.evictions import EvictionNotice, Pods
-from timekeeper.accounts.held.gangs import WaitingGang
+from timekeeper.accounts.exhaustion.units import LeavingUnits, gang_key
+from timekeeper.accounts.held.gangs import BrokenGang, WaitingGang
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.reclaim.choice import HeldClaim, devices_of
 from timekeeper.core import names, object_names
@@ -140,9 +141,13 @@ class SettlerView:
     is_protected: Callable[[LedgerPod], bool] = lambda _: False
     # gangs of which a member has no node
     gangs: Callable[[], Iterable[WaitingGang]] = lambda: ()
+    # gangs of which a member was preempted, and that have too few left
+    broken: Callable[[], Iterable[BrokenGang]] = lambda: ()
     # the pods that end a hold if they leave together, this pod among them: itself for its cards, and for each
     # of its claims on GPUs all pods that use it
     together: Callable[[LedgerPod], tuple[Pods, ...]] = lambda pod: ((pod,),)
+    # the members of the pod's gang that hold cards
+    mates: Callable[[LedgerPod], Pods] = lambda _: ()
     # the pods that wait for the device of their claim, and the claims that hold devices for pods alone
     waiting: Callable[[], tuple[ClaimPod, ...]] = lambda: ()
     held: Callable[[], tuple[HeldClaim, ...]] = lambda: ()
@@ -152,6 +157,10 @@ class SettlerView:
     allocated: Callable[[str, str], tuple[AllocatedDevice, ...]] = lambda _namespace, _name: ()
     # a device as its driver publishes it; None: it does not, or it is not known now
     published: Callable[[DeviceKey], PublishedDevice | None] = lambda _: None
+
+    def units(self, left: Collection[str] = frozenset()) -> LeavingUnits:
+        """Which pods leave together, for one look. ``left``: as in `LeavingUnits`."""
+        return LeavingUnits(self.together, self.mates, left)
 
 
 def view_of(settler: Settler) -> SettlerView:
@@ -190,8 +199,19 @@ def view_of(settler: Settler) -> SettlerView:
         found = dict.fromkeys((*own, *sharing))
         return tuple(tuple(each for uid in some if (each := there(uid)) is not None) for some in found)
 
+    def mates(pod: LedgerPod) -> Pods:
+        key = gang_key(pod)
+        every = (settler.cluster.gangs, settler.cluster.claims.gangs) if key is not None else ()
+        # a copy is one step for other threads
+        uids = {uid for each in every if key in each for uid in each.get(key, set()).copy()}
+        found = (it for uid in sorted(uids) if (it := there(uid)) is not None)
+        return tuple(each for each in found if gang_key(each) == key and each.is_charged)
+
     def gangs() -> Iterable[WaitingGang]:
         return settler.held.gangs.values()
+
+    def broken() -> Iterable[BrokenGang]:
+        return settler.held.broken
 
     def claim_pod(uid: str) -> ClaimPod | None:
         found = settler.cluster.claims.pods.get(uid)
@@ -225,7 +245,9 @@ def view_of(settler: Settler) -> SettlerView:
         statements,
         is_protected,
         gangs,
+        broken,
         together,
+        mates,
         waiting,
         held,
         claim_pod,

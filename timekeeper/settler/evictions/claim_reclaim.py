@@ -394,7 +394,9 @@ class ReclaimRound:
             found, rule = view.published(device), rules.get(device[0])
             return found if rule is not None and rule.is_gpu(found) else None
 
-        return freeable(view.held(), device_class, published_gpu, is_debtor)
+        at_ms = self._context.steady()
+        units = view.units(self._history.left(at_ms))
+        return freeable(view.held(), device_class, published_gpu, is_debtor, units.least)
 
     def _is_spared(self, device: FreeableDevice, heir: LedgerPod) -> bool:
         at_ms = self._context.steady()

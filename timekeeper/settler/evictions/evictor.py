@@ -1,5 +1,6 @@
 """Evicts a pod and says why; and the settler's thread for evictions, which lasts as long as its epoch."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from threading import Event
 
@@ -8,7 +9,7 @@ from timekeeper.core.decisions import MESSAGE, Decision
 from timekeeper.core.kube.eviction import EvictionResult, disruption
 from timekeeper.runtime.event_recorder import EventType
 from timekeeper.runtime.log import log, log_exception
-from timekeeper.settler.evictions import calls, disruptions
+from timekeeper.settler.evictions import calls, disruptions, reasons
 from timekeeper.settler.evictions.calls import EvictorContext
 from timekeeper.settler.evictions.reasons import Reason, Said
 from timekeeper.store.engine.engine import ConflictError, UnavailableError
@@ -50,6 +51,7 @@ def evict_together(
 ) -> tuple[tuple[LedgerPod, EvictionResult], ...]:
     """Evict pods of one namespace that leave together: all of them, or none if one may not be evicted.
     Returns which were tried, with the results."""
+    leaving = _naming_gangs(leaving)
     refusal = refused(context, leaving) if len(leaving) > 1 else None
     if refusal is not None:
         (pod, reason), result, error = refusal
@@ -62,6 +64,17 @@ def evict_together(
         if result not in GONE and not any(each in LEAVING for _, each in tried):
             break
     return tuple(tried)
+
+
+def _naming_gangs(leaving: Sequence[tuple[LedgerPod, Reason]]) -> list[tuple[LedgerPod, Reason]]:
+    """Who leaves with others of its gang says so."""
+    members = Counter(pod.gang.key for pod, _ in leaving if pod.gang is not None)
+    return [
+        (pod, reasons.of_gang(reason, pod.gang.name, members[pod.gang.key]))
+        if pod.gang is not None and members[pod.gang.key] > 1
+        else (pod, reason)
+        for pod, reason in leaving
+    ]
 
 
 def refused(

@@ -2,7 +2,7 @@
 for the counters."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from prometheus_client import Counter
@@ -12,7 +12,7 @@ from timekeeper.accounts.card_use.evictions import EvictionCandidate
 from timekeeper.accounts.card_use.idleness import DueStep
 from timekeeper.accounts.exhaustion.terms import EvictionTerms
 from timekeeper.accounts.held.declared import Overtime
-from timekeeper.accounts.held.gangs import WaitingGang
+from timekeeper.accounts.held.gangs import BrokenGang, WaitingGang
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.decisions import (
     EVICTED,
@@ -67,6 +67,15 @@ class Reason:
     # "protected": deleted if a PodDisruptionBudget refuses, with the result "evicted"; "always": deleted
     # without asking it, with the result "deleted"
     deletes: Literal["never", "protected", "always"] = "never"
+
+
+def of_gang(reason: Reason, gang: str, pods: int) -> Reason:
+    """Of a pod that leaves with its gang: this number of its pods."""
+    said = reason.evicted
+    text = f"{said.text} All {pods} pods of gang {gang} leave together."
+    figures: dict[str, Figure] = {**said.figures, "gang": gang, "gangPods": pods}
+    evicted = replace(said, text=text, figures=figures)
+    return replace(reason, evicted=evicted, fields={**reason.fields, "gang": gang})
 
 
 # GPU memory above the share
@@ -141,10 +150,11 @@ def exhausted(terms: EvictionTerms) -> str:
     return f"{terms.subject} has spent {charged} of {granted} GPU-hours of its budget (onExhausted: evict)."
 
 
-def spent_protected(terms: EvictionTerms, delete_after: str) -> str:
-    """``delete_after``: the time in the annotation."""
+def spent_protected(terms: EvictionTerms, delete_after: str, gang: str = "") -> str:
+    """``delete_after``: the time in the annotation; ``gang``: the name of the one that stays with it."""
+    it = f"this pod and keeps gang {gang} whole; they are" if gang else "this pod; it is"
     return (
-        f"A PodDisruptionBudget prevents the eviction of this pod; it is deleted after {delete_after}: "
+        f"A PodDisruptionBudget prevents the eviction of {it} deleted after {delete_after}: "
         f"{exhausted(terms)}"
     )
 
@@ -223,6 +233,22 @@ def gang(pod: LedgerPod, it: WaitingGang) -> Reason:
         {"node": pod.node, "gang": it.key},
         Said(EVICTED, GANG_NOT_WHOLE, text, figures),
         ("BursarGang", "Not all pods of its gang had a node in time."),
+    )
+
+
+def broken(pod: LedgerPod, it: BrokenGang) -> Reason:
+    """Why a member is evicted of whose gang others were preempted."""
+    text = (
+        f"Evicted by Bursar: pods of gang {it.gang.name} were preempted, and {len(it.uids)} of the"
+        f" {it.gang.minimum} pods that it needs are left."
+    )
+    figures: dict[str, Figure] = {"node": pod.node, "bound": len(it.uids), "minimum": it.gang.minimum}
+    return Reason(
+        "gang-eviction",
+        metrics.GANG_EVICTIONS,
+        {"node": pod.node, "gang": f"{it.namespace}/{it.gang.key}"},
+        Said(EVICTED, GANG_NOT_WHOLE, text, figures),
+        ("BursarGang", "Too few pods of its gang are left after a preemption."),
     )
 
 

@@ -12,7 +12,10 @@ from timekeeper import metrics
 from timekeeper.accounts.card_use import idleness
 from timekeeper.accounts.card_use.evictions import RESULTS, EvictionHistory, candidate, due
 from timekeeper.accounts.card_use.idleness import DueStep, IdlePod, Spared
+from timekeeper.accounts.exhaustion.evictions import Pods
+from timekeeper.accounts.exhaustion.units import LeavingUnits
 from timekeeper.accounts.held import declared, gangs
+from timekeeper.accounts.held.gangs import BrokenGang
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core import names
 from timekeeper.core.kube.eviction import EvictionResult
@@ -106,7 +109,9 @@ class IdleRound:
             for uid, each in found.items()
             if (pod := view.pod(uid)) is not None and history.was_enforced(pod)
         }
-        leaving = {uid: each for uid, each in enforced.items() if self._may_leave(uid, enforced)}
+        units = view.units()
+        wholes = {uid: it for uid in enforced if (it := self._whole(uid, enforced, units)) is not None}
+        leaving = idleness.of_wholes(enforced, wholes)
         pods = (each for each in view.pods() if not self._was_just_written(each.uid))
         steps = idleness.due(pods, leaving, lambda name: history.idle_terms(name, in_force_ms), now_ms)
         evicted: dict[str, DueStep] = {}
@@ -116,17 +121,18 @@ class IdleRound:
             else:
                 self._note(action)
         for each in evicted.values():
-            self._evict(each, evicted)
+            self._evict(each, evicted, units)
 
-    def _may_leave(self, uid: str, idle: Mapping[str, IdlePod]) -> bool:
-        """Whether the pod ends a hold if it leaves together with others that are idle, too."""
+    def _whole(self, uid: str, idle: Mapping[str, IdlePod], units: LeavingUnits) -> Pods | None:
+        """The pods that end a hold if they leave together with this one, and are all idle; None if there are
+        none."""
         pod = self._context.view.pod(uid)
-        sets = self._context.view.together(pod) if pod is not None else ()
-        return any(all(each.uid in idle for each in some if each.is_staying) for some in sets)
+        sets = map(units.whole, self._context.view.together(pod)) if pod is not None else ()
+        return next((some for some in sets if all(it.uid in idle for it in some if it.is_staying)), None)
 
-    def _evict(self, action: DueStep, due: Mapping[str, DueStep]) -> None:
+    def _evict(self, action: DueStep, due: Mapping[str, DueStep], units: LeavingUnits) -> None:
         """Evict the pod with those that leave together with it, once all of them are due."""
-        for some in self._context.view.together(action.pod):
+        for some in map(units.whole, self._context.view.together(action.pod)):
             uids = [each.uid for each in some if each.is_staying]
             if due.keys() >= set(uids):
                 whys = [(due[uid].pod, reasons.idle(due[uid])) for uid in uids]
@@ -181,17 +187,24 @@ class OvertimeRound:
                 self._warned.add(each.pod.uid)
                 tell(self._context, each.pod, reasons.overtime_warning(each))
         due = {each.pod.uid: each for each in late if each.is_due}
-        for each in due.values():
-            for some in view.together(each.pod):
-                uids = [it.uid for it in some if it.is_staying]
-                if due.keys() >= set(uids):
-                    whys = [(due[uid].pod, reasons.overtime(due[uid])) for uid in uids]
-                    self._history = _evict_together(self._context, whys, self._history)
+        units = view.units()
+        sets = {
+            id(it): it
+            for each in due.values()
+            for some in view.together(each.pod)
+            if (it := units.whole(some))
+        }
+        for whole in sets.values():
+            uids = [it.uid for it in whole if it.is_staying]
+            if due.keys() >= set(uids):
+                whys = [(due[uid].pod, reasons.overtime(due[uid])) for uid in uids]
+                self._history = _evict_together(self._context, whys, self._history)
 
 
 class GangRound:
     """Evicts the members with a node of gangs of which too few have one by their deadline: all of them, each
-    once. Used by one thread for as long as the epoch lasts."""
+    once. And those that are left of gangs that were preempted. Used by one thread for as long as the epoch
+    lasts."""
 
     def __init__(self, context: EvictorContext) -> None:
         self._context = context
@@ -209,7 +222,8 @@ class GangRound:
         now_ms, at_ms, view = self._context.clock(), self._context.steady(), self._context.view
         self._evicted_ms = {uid: each for uid, each in self._evicted_ms.items() if at_ms - each < WRITTEN_MS}
         due = [(it, uid) for it in view.gangs() for uid in gangs.let_go(it, now_ms)]
-        if not due:
+        left = list(view.broken())
+        if not due and not left:
             return
         with self._context.store.reading() as connection:
             fencing.confirm(connection, self._context.epoch)
@@ -218,6 +232,20 @@ class GangRound:
             if pod is not None and uid not in self._evicted_ms:
                 self._evicted_ms[uid] = at_ms
                 evict(self._context, pod, reasons.gang(pod, it))
+        for each in left:
+            self._end(each)
+
+    def _end(self, it: BrokenGang) -> None:
+        """Evict all that is left of it, unless one stays."""
+        view = self._context.view
+        history = view.history()
+        if not self._evicted_ms.keys().isdisjoint(it.uids):
+            return
+        found = [pod for uid in it.uids if (pod := view.pod(uid)) is not None]
+        if any(view.is_protected(each) or not history.was_enforced(each) for each in found):
+            return
+        self._evicted_ms |= dict.fromkeys(it.uids, self._context.steady())
+        evict_together(self._context, [(each, reasons.broken(each, it)) for each in found])
 
 
 def _noted(action: DueStep | Spared) -> dict[str, str | None]:

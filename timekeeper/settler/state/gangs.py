@@ -4,8 +4,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from timekeeper import metrics
-from timekeeper.accounts.held.gangs import WaitingGang, as_one_pod, conflict_of, member_of
+from timekeeper.accounts.held.gangs import (
+    BrokenGang,
+    WaitingGang,
+    as_one_pod,
+    broken,
+    conflict_of,
+    is_starting,
+    member_of,
+)
 from timekeeper.accounts.held.order import HeldPod
+from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.gangs import MAX_SIZE
 from timekeeper.settler.cluster.cluster_state import ClusterState
 
@@ -20,16 +29,19 @@ def observe_start(size: int, waited_ms: int) -> None:
 
 @dataclass(slots=True)
 class GangTable:
-    """``waiting``: by key; a new object with each change. ``started`` is called for each gang that waited and
-    has started: with its number of pods, and how many milliseconds after the creation of the first."""
+    """``waiting``: by key; a new object with each change. ``broken``: those of which a member was preempted,
+    and that have too few left. ``started`` is called for each gang that waited and has started: with its
+    number of pods, and how many milliseconds after the creation of the first."""
 
     started: Callable[[int, int], object] = lambda _size, _waited_ms: None
     waiting: Mapping[str, WaitingGang] = field(default_factory=dict)
+    broken: tuple[BrokenGang, ...] = ()
     _held: Mapping[str, HeldPod] = field(default_factory=dict)
     _whole: set[tuple[str, str]] = field(default_factory=set)  # gangs that had started
 
     def update(self, cluster: ClusterState, held: Mapping[str, HeldPod], now_ms: int) -> None:
         """Follow the pods that have changed. ``held``: all pods behind the gate, by UID."""
+        self._follow_preempted(cluster, now_ms)
         changed = set(cluster.gang_changes)
         cluster.gang_changes.clear()
         if held is not self._held:  # rates may have changed
@@ -45,12 +57,22 @@ class GangTable:
                 waiting[it.key] = it
         self.waiting = waiting
 
+    def _follow_preempted(self, cluster: ClusterState, now_ms: int) -> None:
+        """What goes on, or has ended, is no longer followed."""
+        found: list[BrokenGang] = []
+        for key in sorted(cluster.preempted_gangs):
+            pods = _pods_of(key, cluster)
+            it = broken(key[0], pods)
+            if it is None:
+                cluster.preempted_gangs.discard(key)
+            elif key in self._whole or not is_starting(pods, now_ms):
+                found.append(it)
+        self.broken = tuple(found)
+
     def _gang(
         self, key: tuple[str, str], cluster: ClusterState, held: Mapping[str, HeldPod], now_ms: int
     ) -> WaitingGang | None:
-        namespace, name = key
-        pods = [cluster.pods[uid] for uid in cluster.gangs.get(key, ()) if uid in cluster.pods]
-        its = [pod for pod in pods if pod.gang is not None and pod.gang.key == name]
+        its = _pods_of(key, cluster)
         found = [(member, pod.gang) for pod in its if (member := member_of(pod)) is not None and pod.gang]
         members = tuple(sorted((each for each, _ in found), key=lambda each: (each.created_ms, each.uid)))
         if not members:
@@ -58,6 +80,8 @@ class GangTable:
             return None
         gang = max((each for _, each in found), key=lambda each: (each.size, each.minimum))
         bound = sum(each.is_bound for each in members)
+        if not bound:
+            self._whole.discard(key)  # its next start is whole or none
         if bound >= gang.minimum:
             if key not in self._whole and "/".join(key) in self.waiting:
                 self.started(gang.size, max(0, now_ms - members[0].created_ms))
@@ -66,10 +90,15 @@ class GangTable:
                 return None
         gated = [held[each.uid] for each in members if each.uid in held]
         return WaitingGang(
-            namespace,
+            key[0],
             gang,
             members,
-            as_one_pod(namespace, gang, gated),
+            as_one_pod(key[0], gang, gated),
             conflict_of(each for _, each in found),
             was_whole=key in self._whole,
         )
+
+
+def _pods_of(key: tuple[str, str], cluster: ClusterState) -> list[LedgerPod]:
+    pods = [cluster.pods[uid] for uid in cluster.gangs.get(key, ()) if uid in cluster.pods]
+    return [pod for pod in pods if pod.gang is not None and pod.gang.key == key[1]]

@@ -1,0 +1,347 @@
+"""The pods of a gang leave together, or none does: budgets and pods in a real settler, an API server whose
+answers are told, and a clock turned by hand."""
+
+import copy
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.timekeeper.clocks import iso
+from tests.timekeeper.fake_api_server import FakeApiServer, serving
+from tests.timekeeper.ledger.test_budget_evictions import DELETE_AFTER, ONE_HOUR, pod
+from tests.timekeeper.ledger.test_claim_evictions import ClaimSpending, claim, user
+from tests.timekeeper.ledger.test_evicting import PDB_429
+from tests.timekeeper.ledger.test_gangs import member as held_member
+from tests.timekeeper.ledger.test_gangs import reserved
+from tests.timekeeper.worlds import HOUR, MINUTE, SECOND, T0, Json, Town, agent_status, token
+from timekeeper.core.decisions import Decision
+from timekeeper.settler.evictions import reasons
+from timekeeper.settler.evictions.calls import EvictorContext
+from timekeeper.settler.evictions.rounds import GangRound, IdleRound, OvertimeRound
+
+ONE_DATABASE = "decisions and calls of the API server; the reads that they need run on both in other modules"
+
+Make = Callable[..., Json]
+
+
+def member(
+    name: str, card: int = 0, size: int = 3, minimum: int = 0, make: Make = pod, **fields: Any
+) -> Json:
+    """A pod of gang ``g`` that has a card, on a node since T0 unless the fields say else."""
+    marks = {"bursar.dev/held": "budget", "bursar.dev/gang": "g", "bursar.dev/gang-size": str(size)}
+    least = {"bursar.dev/gang-minimum": str(minimum)} if minimum else {}
+    fields["annotations"] = marks | least | fields.get("annotations", {})
+    return make(name, **({"card": card} if make is pod else {}), **fields)
+
+
+class GangSpending(ClaimSpending):
+    """``decisions``: what was recorded by the rounds that `context` is given to."""
+
+    def context(self) -> EvictorContext:
+        """Of the evictor that `start` made, for other rounds."""
+        self.decisions: list[Decision] = []
+        town, events = self.town, self.evictor._context.events
+        view = self.evictor._context.view
+        shared = (town.store, town.settler.epoch, self._server, events, view, town.clock, town.clock)
+        return EvictorContext(*shared, self.decisions.append)
+
+    def asked(self) -> list[str]:
+        """The pods that were asked to leave."""
+        return [each["metadata"]["name"] for each in self.api.evictions]
+
+
+@pytest.fixture
+def spending(town: Town, tmp_path: Path) -> Iterator[GangSpending]:
+    api = FakeApiServer()
+    with serving(api) as url:
+        yield GangSpending(town, api, url, tmp_path)
+
+
+def test_a_gang_leaves_at_once_in_the_turn_of_the_last_of_its_pods(spending: GangSpending) -> None:
+    """A pod with less priority than one of them goes before; each takes the time of one eviction."""
+    spending.start(
+        *(member("a", 0, priority=9), member("b", 1, priority=-9), member("c", 2)),
+        *(pod("s", 3, priority=1), pod("t", 4, priority=10)),
+        team_a=ONE_HOUR,
+    )
+    spending.turn(17 * MINUTE - 10 * SECOND)
+
+    left = [spending.turn(10 * SECOND) for _ in range(7)]
+
+    assert left == [["s"], ["a", "b", "c"], [], [], ["t"], [], []]
+    said = [each["note"] for each in spending.api.events if each["reason"] == reasons.SPENT]
+    assert [each.endswith("All 3 pods of gang g leave together.") for each in said] == [
+        False,
+        *[True] * 3,
+        False,
+    ]
+
+
+def test_where_a_disruption_budget_keeps_one_of_a_gang_none_leaves_until_its_grace_is_over(
+    spending: GangSpending,
+) -> None:
+    spending.start(member("a", 0), member("b", 1), member("c", 2), team_a=ONE_HOUR)
+    spending.api.refusals["b"] = (429, PDB_429)
+    spending.turn(20 * MINUTE)
+
+    assert spending.turn(14 * MINUTE) == []
+    assert spending.api.evictions == []
+    assert [spending.notice(name, DELETE_AFTER) is None for name in "abc"] == [True, False, True]
+    (said,) = [each["note"] for each in spending.api.events if each["reason"] == reasons.SPENT_PROTECTED]
+    assert "this pod and keeps gang g whole; they are deleted after" in said
+    assert spending.turn(2 * MINUTE) == ["a", "b", "c"]
+    assert {each["preconditions"]["uid"] for each in spending.api.deletions} == {"uid-a", "uid-b", "uid-c"}
+
+
+def test_an_elastic_gang_loses_single_pods_down_to_its_minimum_and_then_leaves_whole(
+    spending: GangSpending,
+) -> None:
+    pods = [member(name, card, 4, 2, priority=card) for card, name in enumerate("abcd")]
+    spending.start(*pods, team_a=ONE_HOUR)
+    spending.turn(20 * MINUTE - 10 * SECOND)
+
+    assert [spending.turn(10 * SECOND) for _ in range(4)] == [["a"], ["b"], ["c", "d"], []]
+
+
+def test_an_elastic_gang_does_not_lose_a_pod_below_its_minimum_while_the_watch_is_late(
+    spending: GangSpending,
+) -> None:
+    """``a`` was asked to leave, and is shown as before."""
+    spending.start(
+        *(member(name, card, 3, 2, priority=card) for card, name in enumerate("abc")), team_a=ONE_HOUR
+    )
+    spending.turn(25 * MINUTE - 10 * SECOND)
+    spending.town.advance(10 * SECOND)
+
+    for _ in range(5):
+        spending.evictor.step()
+        spending.town.advance(10 * SECOND)
+
+    assert spending.asked() == ["a"]
+
+
+@pytest.mark.parametrize(("minimum", "leaving"), [(3, []), (2, ["b"])])
+def test_a_protected_pod_keeps_those_without_which_its_gang_does_not_go_on(
+    spending: GangSpending, minimum: int, leaving: list[str]
+) -> None:
+    protecting = ONE_HOUR + "\nprotect: {labels: {keep: me}, cards: 1}"
+    first = member("a", 0, 3, minimum, labels={"keep": "me"})
+    spending.start(
+        first, member("b", 1, 3, minimum), member("c", 2, 3, minimum, priority=1), team_a=protecting
+    )
+
+    assert spending.turn(2 * HOUR) == leaving
+
+
+def test_who_shares_a_claim_with_one_of_a_gang_leaves_with_the_gang(spending: GangSpending) -> None:
+    """``r`` is of no gang; ``s`` has a claim of its own."""
+    spending.start(
+        claim("c", "p", "r"),
+        claim("d", "q", devices=("gpu-1",)),
+        claim("e", "s", devices=("gpu-2",)),
+        *(member("p", size=2, make=user), member("q", size=2, make=user), user("r", priority=9), user("s")),
+        team_a=ONE_HOUR,
+    )
+
+    assert spending.turn(26 * MINUTE - 10 * SECOND) == ["p", "q", "r", "s"]
+    assert spending.asked()[:1] == ["s"]
+
+
+def test_a_member_that_waits_keeps_no_gang(spending: GangSpending) -> None:
+    """A replacement that is behind the gate holds nothing."""
+    waits = held_member("c", created_ms=T0)
+    spending.start(member("a", 0), member("b", 1), waits, team_a=ONE_HOUR)
+
+    assert spending.turn(36 * MINUTE) == ["a", "b"]
+
+
+OVERTIME = "gpuHours: 100\nreserve: declared\nrequireDuration: true\novertime: evict"
+
+
+def test_a_gang_past_its_declared_time_leaves_once_the_last_of_its_pods_is(spending: GangSpending) -> None:
+    """A minute later than the others; also of an elastic one."""
+    times = {"a": 600, "b": 660}
+    pods = [
+        member(name, card, 2, 1, annotations={"bursar.dev/declared": str(times[name])})
+        for card, name in enumerate(times)
+    ]
+    spending.start(*pods, team_a=OVERTIME)
+    evictor = OvertimeRound(spending.context())
+
+    spending.town.advance(11 * MINUTE + 29 * SECOND)
+    evictor.step()
+    assert (spending.asked(), {each.reason for each in spending.decisions}) == ([], {"OvertimeWarning"})
+    spending.town.advance(SECOND)
+    evictor.step()
+
+    assert spending.asked() == ["a", "b"]
+
+
+def test_a_disruption_budget_for_one_keeps_a_whole_gang_past_its_declared_time(
+    spending: GangSpending,
+) -> None:
+    pods = [
+        member(name, card, 2, annotations={"bursar.dev/declared": "600"}) for card, name in enumerate("ab")
+    ]
+    spending.start(*pods, team_a=OVERTIME)
+    spending.api.refusals["b"] = (429, PDB_429)
+    evictor = OvertimeRound(spending.context())
+
+    spending.town.advance(11 * MINUTE)
+    evictor.step()
+
+    assert spending.asked() == []
+
+
+class IdleGang:
+    """Two members, whose node's agent reports the use of each."""
+
+    def __init__(self, spending: GangSpending) -> None:
+        self.spending, self._sequence = spending, 0
+        self.agent = token("agent-n1")
+        spending.town.reviews.tokens[self.agent] = agent_status("n1")
+        settings = "idle: evict\nidleAfter: 10m\nidleGrace: 5m\nidleBelow: 0.05"
+        pods = [member(name, card, 2, 1) for card, name in enumerate("ab")]
+        spending.start(*pods, team_a="gpuHours: 100", _settings=settings)
+        self.evictor = IdleRound(spending.context())
+
+    def turn(self, minutes: int, **utilisation: int) -> list[str]:
+        """Minutes with this use of each pod's card; the pods that were asked to leave."""
+        town, api = self.spending.town, self.spending.api
+        for _ in range(minutes):
+            town.clock.turn(MINUTE)
+            self._sequence += 1
+            uses = [
+                {
+                    "uid": f"uid-{name}",
+                    "cards": [{"uuid": f"GPU-{card}", "utilisation": use, "memory_mib": 9}],
+                }
+                for card, (name, use) in enumerate(utilisation.items())
+            ]
+            use = {"age_ms": 0, "pods": uses, "cards": []}
+            body = {"version": 1, "boot": "run", "sequence": self._sequence, "uses": [use]}
+            assert town.post("/v1/nodeusage", body, self.agent).status_code == 200
+            town.tick()
+            patched = len(api.patches)
+            self.evictor.step()
+            for path, patch in api.patches[patched:]:
+                self.spending._apply(path.split("/")[-2], patch)
+            town.tick()
+        return self.spending.asked()
+
+
+def test_an_idle_gang_leaves_whole_and_one_busy_pod_keeps_it(spending: GangSpending) -> None:
+    """It is idle since the last of its pods is; it leaves whole, whatever its minimum."""
+    gang = IdleGang(spending)
+    assert gang.turn(20, a=0, b=50) == []
+    assert spending.decisions == []
+
+    assert gang.turn(10, a=0, b=0) == []
+    assert spending.decisions == []
+    gang.turn(1, a=0, b=0)
+    assert sorted((each.reason, each.name) for each in spending.decisions) == [
+        ("IdleWarning", "a"),
+        ("IdleWarning", "b"),
+    ]
+    assert sorted(gang.turn(6, a=0, b=0)) == ["a", "b"]
+
+
+def preempted(raw: Json, reason: str = "PreemptionByScheduler") -> Json:
+    """The pod as it is deleted for another."""
+    after = copy.deepcopy(raw)
+    condition = {"type": "DisruptionTarget", "status": "True", "reason": reason}
+    after["status"].setdefault("conditions", []).append(condition | {"lastTransitionTime": iso(T0)})
+    after["metadata"]["deletionTimestamp"] = iso(T0 + HOUR)
+    return after
+
+
+class Preempted:
+    """A gang, of which pods are preempted."""
+
+    def __init__(self, spending: GangSpending, minimum: int) -> None:
+        self.spending = spending
+        self.pods = {name: member(name, card, 3, minimum) for card, name in enumerate("abc")}
+        spending.start(*self.pods.values(), team_a="gpuHours: 100")
+        spending.town.tick()
+        self.evictor = GangRound(spending.context())
+
+    def lose(self, name: str, **how: Any) -> list[str]:
+        """The pod is preempted; who was asked to leave by then."""
+        self.spending.town.hear("pods", preempted(self.pods[name], **how))
+        return self.step()
+
+    def step(self) -> list[str]:
+        self.spending.town.tick()
+        self.evictor.step()
+        return self.spending.asked()
+
+
+@pytest.mark.parametrize("reason", ["PreemptionByScheduler", "BursarReclaim"])
+def test_what_is_left_of_a_preempted_gang_leaves_once(spending: GangSpending, reason: str) -> None:
+    gang = Preempted(spending, 3)
+    assert gang.step() == []
+
+    assert gang.lose("b", reason=reason) == ["a", "c"]
+    assert gang.step() == ["a", "c"]
+    assert [each["reason"] for each in spending.api.events] == ["GangEviction"] * 2
+    assert spending.decisions[0].figures["message"] == (
+        "Evicted by Bursar: pods of gang g were preempted, and 2 of the 3 pods that it needs are left. "
+        "All 2 pods of gang g leave together."
+    )
+    for name in "abc":
+        spending.town.hear("pods", gang.pods[name], deleted=True)
+    spending.town.advance(MINUTE)
+    assert gang.step() == ["a", "c"]
+
+
+def test_a_pod_that_is_gone_before_it_was_seen_to_be_preempted_breaks_its_gang(
+    spending: GangSpending,
+) -> None:
+    gang = Preempted(spending, 3)
+    spending.town.hear("pods", preempted(gang.pods["b"]), deleted=True)
+
+    assert gang.step() == ["a", "c"]
+
+
+def test_a_preempted_gang_goes_on_with_its_minimum(spending: GangSpending) -> None:
+    """Also when another pod is deleted by its user later."""
+    gang = Preempted(spending, 2)
+    assert gang.lose("b") == []
+
+    spending.town.hear("pods", gang.pods["c"], deleted=True)
+    assert gang.step() == []
+
+
+@pytest.mark.parametrize("reason", ["EvictionByEvictionAPI", "TerminationByKubelet"])
+def test_a_gang_goes_on_after_a_loss_that_is_no_preemption(spending: GangSpending, reason: str) -> None:
+    assert Preempted(spending, 3).lose("b", reason=reason) == []
+
+
+def test_a_disruption_budget_for_one_keeps_all_that_is_left(spending: GangSpending) -> None:
+    gang = Preempted(spending, 3)
+    spending.api.refusals["c"] = (429, PDB_429)
+
+    assert gang.lose("b") == []
+
+
+def test_a_gang_that_is_preempted_while_it_starts_has_the_deadline_of_its_start(
+    spending: GangSpending,
+) -> None:
+    """Its third pod has cards reserved; then it has not. It is evicted once."""
+    until_ms = T0 + MINUTE
+    first, second = member("a", 0), member("b", 1)
+    third = reserved(held_member("c", created_ms=T0), 1, until_ms, T0)
+    third["spec"]["schedulingGates"] = []
+    spending.start(first, second, third, team_a="gpuHours: 100")
+    evictor = GangRound(spending.context())
+
+    spending.town.hear("pods", preempted(second))
+    spending.town.tick()
+    evictor.step()
+    assert spending.asked() == []
+    spending.town.advance(2 * MINUTE)
+    evictor.step()
+
+    assert spending.asked() == ["a"]
