@@ -31,6 +31,7 @@ from scheduler_ext.leadership.takeover import Leadership
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.standing import NamespaceStandings
 from scheduler_ext.preemption.cooldown import Cooldown
+from scheduler_ext.preemption.started_gangs import StartedGangs
 from scheduler_ext.preemption.victims import PreemptionContext
 from scheduler_ext.reports.closed_nodes import Closures
 from scheduler_ext.reports.cluster_page import Clusters
@@ -92,6 +93,7 @@ class Extender:
         )
         self.slices = DeviceSlices(self.cache, lambda: self.standings().drivers)
         self.events = EventRecorder(api, REPORTER, socket.gethostname(), now_ms, say)
+        self._started_gangs = StartedGangs()
         self.cooldown: Callable[[], Cooldown] = lambda: self.preemptor.cooldown
         self._decisions = LastDecisions(now_ms, lambda uid: self.reporting.decisions.waits(uid))
         self.caps = CapChecks(self.standings)
@@ -212,6 +214,7 @@ class Extender:
             breathe=time.sleep,
             evicted=self.reporting.decisions.evicted,
             is_capped=self._is_capped,
+            gangs=self._started_gangs,
         )
         return Preemptor(self._api, wiring, limits_of(self._settings))
 
@@ -343,7 +346,13 @@ class Extender:
         """What the choice of victims depends on, now."""
         pdbs, cooldown = self.pdbs.now(), self.cooldown()
         return PreemptionContext(
-            snapshot.pods, self.standings(), now_ms(), pdbs, cooldown, is_capped=self._is_capped
+            snapshot.pods,
+            self.standings(),
+            now_ms(),
+            pdbs,
+            cooldown,
+            is_capped=self._is_capped,
+            gangs=self._started_gangs,
         )
 
     def _is_capped(self, pod: Pod, node: str) -> bool:

@@ -8,13 +8,20 @@ from typing import Any, Literal
 
 from scheduler_ext.clients.pod_patches import pod_path
 from scheduler_ext.model.pod import Pod
-from timekeeper.core.kube.eviction import disruption, eviction, is_gone, is_protected, is_refused_for_good
+from timekeeper.core.kube.eviction import (
+    BY_RECLAIM,
+    disruption,
+    eviction,
+    is_gone,
+    is_protected,
+    is_refused_for_good,
+)
 from timekeeper.core.ledger.reservation import Reservation, condition_of, withdrawn
 from timekeeper.runtime.api_server import STRATEGIC_MERGE, Answered, Api, Reply
 from timekeeper.runtime.log import Log
 
 CALL_S = 2.0
-TARGET = "BursarReclaim"  # reason of the condition DisruptionTarget
+TARGET = BY_RECLAIM  # reason of the condition DisruptionTarget
 
 # "going": it was asked to leave, or is gone already; "protected": a PodDisruptionBudget keeps it;
 # "unclear": it may have been asked or not, or could not be for now
@@ -64,6 +71,12 @@ def delete(api: Api, pod: Pod, why: str, now_ms: int, log: Log) -> tuple[Left, s
         return written
     body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.uid}}
     return _left(api.call("DELETE", pod_path(pod.namespace, pod.name), body, timeout_s=CALL_S))
+
+
+def mark_reclaimed(api: Api, pod: Pod, why: str, now_ms: int) -> None:
+    """Write the same condition on a pod of a gang that was evicted: the timekeeper ends what is left of its
+    gang. A pod that has gone already needs none."""
+    _patch(api, pod, {"conditions": [disruption(True, TARGET, why, now_ms)]}, {"uid": pod.uid})
 
 
 def shorten(api: Api, pod: Pod) -> tuple[Left, str]:

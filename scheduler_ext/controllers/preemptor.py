@@ -10,12 +10,19 @@ objects alone: they say which victims are left.
 """
 
 import threading
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from scheduler_ext.cache.cluster_cache import ClusterCache
-from scheduler_ext.controllers.evictions import delete, evict, hold_cards, let_go, shorten
+from scheduler_ext.controllers.evictions import (
+    delete,
+    evict,
+    hold_cards,
+    let_go,
+    mark_reclaimed,
+    shorten,
+)
 from scheduler_ext.controllers.victim_chooser import VictimChooser
 from scheduler_ext.model.pdb import PDBs
 from scheduler_ext.model.pod import Pod
@@ -39,6 +46,7 @@ from scheduler_ext.preemption.plan import (
 )
 from scheduler_ext.preemption.precedence import outranks
 from scheduler_ext.preemption.preemption_queue import AGAIN_AFTER, PreemptionQueue
+from scheduler_ext.preemption.started_gangs import StartedGangs
 from scheduler_ext.preemption.victims import Choice, PreemptionContext
 from scheduler_ext.scoring.policy import Policy
 from scheduler_ext.settings import ExtenderSettings
@@ -88,6 +96,7 @@ class PreemptorWiring:
     breathe: Callable[[float], object]
     evicted: Evicted = lambda _victim, _pod, _kind, _how, _node: None
     is_capped: Callable[[Pod, str], bool] = lambda _pod, _node: False
+    gangs: StartedGangs = field(default_factory=StartedGangs)
 
 
 def limits_of(settings: ExtenderSettings) -> PreemptionLimits:
@@ -136,6 +145,7 @@ class Preemptor:
             self._wiring.pdbs(),
             self.cooldown,
             is_capped=self._wiring.is_capped,
+            gangs=self._wiring.gangs,
         )
         held = self._queue.held(snapshot)
         for pod in self.answered.in_vain(snapshot, context.now_ms):
@@ -208,15 +218,12 @@ class Preemptor:
     ) -> None:
         """Evict the victims, those under a PodDisruptionBudget first: if it protects one, no other victim has
         been evicted without use."""
-        pdbs, standings = context.pdbs, context.standings
-        ordered = sorted(victims, key=lambda each: (not pdbs.over(each), each.uid))
+        ordered = sorted(victims, key=lambda each: (not context.pdbs.over(each), each.uid))
         if not preemption.may_act(self._wiring.seconds()):
             return
-        kept = [v for v in ordered if pdbs.over(v) and not may_be_forced(pod, v, standings, self._limits)]
-        probed = kept if len(ordered) > 1 else []
-        for victim in probed:
-            if evict(self._api, victim, dry_run=True)[0] != "going":
-                return self._put_off(preemption, victim, "a PodDisruptionBudget keeps it")
+        kept = self._kept(pod, reservation, ordered, context)
+        if kept is not None:
+            return self._put_off(preemption, kept, "a PodDisruptionBudget keeps it, or one of its gang")
         for victim in ordered:
             now = self._by_now(context)  # calls take their time, and standings may turn meanwhile
             if not self._wiring.leads() or now.is_capped(pod, reservation.node):
@@ -225,6 +232,31 @@ class Preemptor:
                 return
             if not self._evict_one(pod, reservation, preemption, victim, now):
                 return
+
+    def _kept(
+        self, pod: Pod, reservation: Reservation, victims: Sequence[Pod], context: PreemptionContext
+    ) -> Pod | None:
+        """One that a PodDisruptionBudget keeps, and so all, by trials without effect. Of a gang all leave or
+        none, also while its budgets are honoured for a time alone; an eviction by itself is allowed by a
+        budget that does not allow all of them."""
+        if len(victims) < 2:
+            return None
+        pdbs, is_honoured = context.pdbs, self._left_ms(reservation, context) > 0
+
+        def is_kept(each: Pod) -> bool:
+            if each.started_with is not None and is_honoured:
+                return True
+            return bool(pdbs.over(each)) and not may_be_forced(pod, each, context.standings, self._limits)
+
+        asking = [each for each in victims if is_kept(each)]
+        of_gangs = [each for each in asking if each.started_with is not None]
+        if pdbs.violations(of_gangs):
+            return of_gangs[0]
+        return next((each for each in asking if evict(self._api, each, dry_run=True)[0] != "going"), None)
+
+    def _left_ms(self, reservation: Reservation, context: PreemptionContext) -> int:
+        """How long PodDisruptionBudgets are honoured yet."""
+        return reservation.since_ms + pdb_grace_ms(self._limits, context.standings) - context.now_ms
 
     def _by_now(self, context: PreemptionContext) -> PreemptionContext:
         return replace(context, standings=self._wiring.standings(), now_ms=self._wiring.now_ms())
@@ -243,14 +275,16 @@ class Preemptor:
         if left == "protected":
             self.counts.protected += 1
             context = self._by_now(context)
-            over_ms = context.now_ms - reservation.since_ms - pdb_grace_ms(self._limits, context.standings)
-            if over_ms >= 0 and may_be_forced(pod, victim, context.standings, self._limits):
+            is_over = self._left_ms(reservation, context) <= 0
+            if is_over and may_be_forced(pod, victim, context.standings, self._limits):
                 how = "deleted"
                 why = left_text(victim, pod, "reclaim")
                 left, said = delete(self._api, victim, why, context.now_ms, self._wiring.log)
         if left != "going":
             self._put_off(preemption, victim, said)
             return False
+        if victim.started_with is not None and how == "evicted":
+            mark_reclaimed(self._api, victim, left_text(victim, pod, "reclaim"), context.now_ms)
         preemption.record_eviction(victim, self._wiring.seconds())
         self.cooldown = self.cooldown.after(victim, pod, context.now_ms)
         kind = kind_of(pod, [victim], context.standings)

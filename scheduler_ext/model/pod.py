@@ -85,6 +85,7 @@ class Pod:
     preempted: bool = False  # kube-scheduler makes it leave for a pod of higher priority
     host: str = ""  # text of the annotation bursar.dev/host; "" without
     gang: Gang | None = None  # the pods that it starts together with, while it waits
+    started_with: Gang | None = None  # the same once it is bound
     by_claim: bool = False  # bound, and kube-scheduler made a claim for its extended resources
 
     @property
@@ -177,6 +178,7 @@ def read_pod(raw: Json, most_grace_ms: int = MAX_GRACE_MS) -> Pod | None:
     placement, undecodable = _placement(raw)
     request = template.request
     refusal = None if node else _schedulers_refusal(status)
+    gang = held_gang(raw)
     return Pod(
         uid=_text(metadata, "uid"),
         namespace=_text(metadata, "namespace"),
@@ -218,7 +220,8 @@ def read_pod(raw: Json, most_grace_ms: int = MAX_GRACE_MS) -> Pod | None:
         spec_grace_ms=hold.grace_ms({"spec": spec}, most_grace_ms),
         preempted=node != "" and _condition(status, *_PREEMPTED) is not None,
         host=str(annotations_of(raw).get(names.HOST, "")),
-        gang=None if node else held_gang(raw),
+        gang=None if node else gang,
+        started_with=gang if node else None,
         by_claim=bool(node and mapping(status.get("extendedResourceClaimStatus")).get("resourceClaimName")),
     )
 

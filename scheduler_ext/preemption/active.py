@@ -66,9 +66,9 @@ class ActivePreemption:
         return [uid for uid, at in self._evicted_at.items() if now_s - at < EVICTION_SEEN_WITHIN_S]
 
     def waits_for_victims(self, snapshot: Snapshot) -> bool:
-        """True while any evicted pod holds its cards."""
+        """True while any pod that was evicted from its node holds cards."""
         pods = (snapshot.pods.get(uid) for uid in self._evicted_at)
-        return any(pod is not None and pod.holding for pod in pods)
+        return any(pod is not None and pod.holding and pod.node == self.node for pod in pods)
 
     def defer(self, until_s: float) -> None:
         """No call to the API server before ``until_s``."""

@@ -230,7 +230,7 @@ def remaining_victims(
     if context.is_capped(pod, node.name):
         return CAPPED
     there = [snapshot.pods.get(uid) for uid in asked]
-    here = [each for each in there if each is not None and each.node == node.name]
+    here = [each for each in there if each is not None and (each.node == node.name or each.started_with)]
     given = [each for each in here if not each.deleting or overstays(each, context.now_ms)]
     on_them = replace(pod, request=_on(reservation, pod.request, node))
     patient = replace(context, late_ms=MAX_MS)  # the reservation's own end limits the waiting
@@ -309,7 +309,8 @@ def _is_ours(
     then, and no PodDisruptionBudget forbids it."""
     if _is_kube_schedulers(pod, node, choice):
         return False
-    if not _sums_suffice(pod, node, (*choice.victims, *choice.leaving)):
+    going = (*choice.victims, *choice.leaving)
+    if not _sums_suffice(pod, node, (each for each in going if each.node == node.name)):
         return False
     kept = [each for each in choice.victims if not may_be_forced(pod, each, context.standings, limits)]
     return context.pdbs.violations(kept) == 0

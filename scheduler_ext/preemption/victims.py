@@ -2,6 +2,9 @@
 resources that it requests beside them: one pure choice, for kube-scheduler's preempt verb and for the
 preemptor.
 
+The price of a pod of a gang is that of all pods that leave with it, on this node and on others: those without
+which the gang does not go on. A gang of which one may not be evicted keeps all of them.
+
 A set of victims is chosen only if `fit` finds a placement once all have left and the node then has the other
 resources, and only if no victim could stay. Of all such sets the least is taken by, in this order: number of
 victims; number of victims that are not debtors (`precedence`); their priorities, highest first; violated
@@ -10,7 +13,8 @@ the least work.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 from scheduler_ext.fit.fit import fit
@@ -21,6 +25,13 @@ from scheduler_ext.model.standing import NamespaceStandings
 from scheduler_ext.preemption.cooldown import NOTHING_DONE, Cooldown
 from scheduler_ext.preemption.lower_bound import LowerBound
 from scheduler_ext.preemption.precedence import Rank, may_preempt, outranks, rank_of
+from scheduler_ext.preemption.started_gangs import (
+    GangKey,
+    StartedGangs,
+    gang_key,
+    not_without,
+    spare_members,
+)
 from scheduler_ext.preemption.victim_search import Candidate, Victims, fewest
 from scheduler_ext.scoring.policy import BINPACK, Policy
 from scheduler_ext.snapshot.allocation import Allocation
@@ -47,12 +58,26 @@ class PreemptionContext:
     # True if a cap refuses the pod its cards now, on the named node ("": on every node)
     is_capped: Callable[[Pod, str], bool] = lambda _pod, _node: False
     late_ms: int = LATE_MS  # how long beyond its deletionTimestamp a terminating pod is still expected to go
+    gangs: StartedGangs = field(default_factory=StartedGangs)
+
+    def gangs_of(self, pods: Iterable[Pod]) -> dict[GangKey, list[Pod]]:
+        """The gangs of these pods, each with its members that stay."""
+        keys = dict.fromkeys(key for each in pods if (key := gang_key(each)) is not None)
+        return {key: self._staying(key) for key in keys}
+
+    def leave_with(self, pods: Collection[Pod]) -> list[Pod]:
+        """The pods that leave if these do, for their gangs do not go on without them."""
+        return not_without(pods, self.gangs_of(pods).values())
+
+    def _staying(self, key: GangKey) -> list[Pod]:
+        found = self.gangs.members(self.pods, key)
+        return [each for each in found if not self.cooldown.is_leaving(each, self.now_ms)]
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What makes room on a node: ``victims`` leave, and the waiting pod then has ``placement``. Without
-    victims there is room now, or once terminating pods are gone."""
+    """What makes room on a node: ``victims`` leave, and the waiting pod then has ``placement``. Those of a
+    gang may be on other nodes. Without victims there is room now, or once terminating pods are gone."""
 
     node: str
     victims: tuple[Pod, ...]
@@ -182,16 +207,62 @@ def _found(
         staying = sum(not pod.deleting for pod in pods)
         return sum(tier for tier, _ in ranks), ranks, against, staying, ages, sorted(pod.uid for pod in pods)
 
-    found = fewest(
-        lambda held: LowerBound(room.request, node, held, lacks),
-        candidates(room.waiting, node, context, {resource for resource, _ in lacks}),
-        look,
-        least,
-    )
-    if found is None:
-        return None
-    victims, placement = found
-    return tuple(each.pod for each in victims), placement
+    def victims_of(those: Sequence[Candidate]) -> tuple[tuple[Pod, ...], Placement] | None:
+        found = fewest(lambda held: LowerBound(room.request, node, held, lacks), those, look, least)
+        return None if found is None else _with_gangs(found[0], context, given, look)
+
+    def price(found: tuple[tuple[Pod, ...], Placement]) -> tuple[Any, ...]:
+        ranks = sorted((rank_of(each, context.standings) for each in found[0]), reverse=True)
+        against = context.pdbs.violations(found[0], before=given)
+        return len(ranks), sum(tier for tier, _ in ranks), ranks, against
+
+    those = candidates(room.waiting, node, context, {resource for resource, _ in lacks})
+    options = _options(those, room.waiting, context, given)
+    return min(filter(None, map(victims_of, options)), key=price, default=None)
+
+
+def _options(
+    those: Sequence[Candidate], waiting: Pod, context: PreemptionContext, given: Sequence[Pod]
+) -> list[list[Candidate]]:
+    """The sets of candidates to choose from: those whose gangs go on without them, the same with one gang
+    that ends, and with all of them."""
+    gangs = context.gangs_of(each.pod for each in those)
+    if not gangs:
+        return [list(those)]
+    alone = [each for each in those if gang_key(each.pod) is None]
+    ending: list[list[Candidate]] = []
+    for key, members in gangs.items():
+        mine = [each for each in those if gang_key(each.pod) == key]
+        mine.sort(key=lambda each: (each.rank, each.age_ms))
+        spare = spare_members(members) - sum(gang_key(each) == key for each in given)
+        alone += mine[: max(0, spare)]
+        if spare < len(mine) and all(_may_leave(waiting, each, context) for each in members):
+            ending.append(mine[max(0, spare) :])
+    every = [[*alone, *mine] for mine in ending]
+    return [alone, *every, *([[*alone, *chain(*ending)]] if len(ending) > 1 else [])]
+
+
+def _may_leave(waiting: Pod, pod: Pod, context: PreemptionContext) -> bool:
+    if context.cooldown.spares(waiting, pod, context.standings, context.now_ms):
+        return False
+    return outranks(waiting, pod, context.standings)
+
+
+def _with_gangs(
+    victims: Victims,
+    context: PreemptionContext,
+    given: Sequence[Pod],
+    look: Callable[[Collection[str]], Placement | None],
+) -> tuple[tuple[Pod, ...], Placement] | None:
+    """The victims with those that leave with them, without others that may stay because these leave."""
+    rest = context.leave_with([*given, *(each.pod for each in victims)])
+    going = {pod.uid: pod for pod in (*(each.pod for each in victims), *rest)}
+    alone = [each for each in victims if each.pod.started_with is None] if rest else []
+    for each in sorted(alone, key=lambda each: each.rank, reverse=True):
+        if look(going.keys() - {each.pod.uid}) is not None:
+            del going[each.pod.uid]
+    placement = look(going.keys())
+    return None if placement is None else (tuple(going.values()), placement)
 
 
 def _bound_pods(node: NodeInfo, context: PreemptionContext) -> list[Pod]:
@@ -236,11 +307,10 @@ def candidates(
     found = []
     for pod in _bound_pods(node, context):
         allocation = node.allocations[pod.uid]
-        spared = context.cooldown.spares(waiting, pod, context.standings, context.now_ms)
         stays = not pod.deleting or overstays(pod, context.now_ms)
         if not stays or not (allocation.uses or allocation.unnamed):
             continue
-        if not spared and outranks(waiting, pod, context.standings):
+        if _may_leave(waiting, pod, context):
             rank = rank_of(pod, context.standings)
             covering = context.pdbs.over(pod)
             host = tuple((name, amount) for name, amount in host_amounts(pod) if name in lacking)

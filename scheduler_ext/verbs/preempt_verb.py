@@ -1,6 +1,10 @@
 """kube-scheduler's preempt verb: to kube-scheduler's victims, which free its totals, add those that free the
 cards.
 
+Of a gang that would not go on, all pods leave: the node is returned with those that are on it, and not at all
+if one of them may not be preempted. An answer cannot name pods of other nodes, so these count as violated
+PodDisruptionBudgets do: kube-scheduler takes other nodes first. The timekeeper evicts them afterwards.
+
 kube-scheduler calls it when a node's totals are short, and has chosen its victims by totals alone. Its choice
 stays: a node is returned with all of those victims and any others that the cards need, or not at all.
 """
@@ -61,8 +65,13 @@ def _on(
         return None
     if any(pod.deleting for pod in choice.victims):
         return None  # kube-scheduler does not shorten a grace period; the preemptor does
-    uids = (*leaving.uids, *(pod.uid for pod in choice.victims))
-    return NodeVictims(uids, leaving.violations + choice.violations) if uids else None
+    rest = context.leave_with([*given, *choice.victims])
+    if not all(_may_be_asked(waiting, pod, pod.node, snapshot, context) for pod in rest):
+        return None
+    others = {pod.uid: pod for pod in (*choice.victims, *rest)}
+    uids = (*leaving.uids, *(uid for uid, pod in others.items() if pod.node == name))
+    elsewhere = sum(pod.node != name for pod in others.values())
+    return NodeVictims(uids, leaving.violations + choice.violations + elsewhere) if uids else None
 
 
 def _breaks_a_promise(waiting: Pod, choice: Choice) -> bool:

@@ -312,6 +312,10 @@ def test_a_preempted_gang_goes_on_with_its_minimum(spending: GangSpending) -> No
 
     spending.town.hear("pods", gang.pods["c"], deleted=True)
     assert gang.step() == []
+    ends = preempted(gang.pods["b"])
+    ends["status"]["phase"] = "Failed"
+    spending.town.hear("pods", ends)
+    assert gang.step() == []
 
 
 @pytest.mark.parametrize("reason", ["EvictionByEvictionAPI", "TerminationByKubelet"])
