@@ -16,13 +16,20 @@ from tests.support.clock import Clock
 from tests.support.control_plane import create_namespace
 from tests.support.events import UnqueuedRecorder
 from tests.support.waiting import eventually
-from tests.timekeeper.worlds import MINUTE, Json, Town, agent_status, budgets, node, token
+from tests.timekeeper.worlds import HOUR, MINUTE, Json, Town, agent_status, budgets, node, token
 from timekeeper.runtime.clock import now_ms
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.log import log
+from timekeeper.settler.evictions.budget_round import BudgetRound
 from timekeeper.settler.evictions.calls import EvictorContext, evict, result_of, view_of
 from timekeeper.settler.evictions.disruptions import over_budget
-from timekeeper.settler.evictions.reasons import OVERUSE_PROTECTED, OVERUSED
+from timekeeper.settler.evictions.reasons import (
+    NOTICE,
+    OVERUSE_PROTECTED,
+    OVERUSED,
+    SPENT,
+    SPENT_PROTECTED,
+)
 from timekeeper.settler.evictions.rounds import OveruseRound
 from timekeeper.settler.process import REPORTER
 
@@ -65,7 +72,7 @@ class Users:
         shared = (town.store, settler.epoch, api, events, view_of(settler), town.clock, town.clock)
         self.evictor = OveruseRound(EvictorContext(*shared))
 
-    def run(self, name: str, **labels: str) -> Json:
+    def run(self, name: str, annotations: Json | None = None, **labels: str) -> Json:
         """A pod that runs with half of a card, and that the timekeeper has heard of."""
         limits = {"bursar.dev/gpu-percent": "50"}
         devices = json.dumps({"version": 1, "containers": {"main": [CARD]}})
@@ -73,7 +80,8 @@ class Users:
             "metadata": {
                 "name": name,
                 "labels": {"app": name, **labels},
-                "annotations": {"bursar.dev/devices": devices, "bursar.dev/standing": "IN_BUDGET"},
+                "annotations": {"bursar.dev/devices": devices, "bursar.dev/standing": "IN_BUDGET"}
+                | (annotations or {}),
             },
             "spec": {
                 "nodeName": "n1",
@@ -245,3 +253,30 @@ def test_a_pod_that_is_gone_is_reported_as_gone(users: Users) -> None:
     assert attempts("gone") == before + 1
     with pytest.raises(ApiError, match="404"):
         users.pod("quick")
+
+
+def test_a_gang_whose_budget_is_spent_leaves_in_one_round_and_a_disruption_budget_for_one_keeps_all(
+    users: Users,
+) -> None:
+    gang = {"bursar.dev/held": "budget", "bursar.dev/gang": "g", "bursar.dev/gang-size": "3"}
+    uids = [users.run(name, gang)["metadata"]["uid"] for name in ("g-0", "g-1", "g-2")]
+    users.protect("g-1")
+    settings = "lookahead: 0s\nevictGrace: 1m"
+    spent = budgets(_settings=settings, team_a="gpuHours: 1\nonExhausted: evict")
+    users.town.hear("configmaps", spent)
+    evictor = BudgetRound(users.evictor._context)
+    users.town.advance(3 * HOUR)
+    evictor.step()
+    for name in ("g-0", "g-1", "g-2"):
+        users.hear(name)  # with its notice
+
+    users.town.advance(2 * MINUTE)
+    evictor.step()
+    assert not any("deletionTimestamp" in users.pod(name)["metadata"] for name in ("g-0", "g-1", "g-2"))
+    assert {each["reason"] for each in users.events(uids[1])} == {NOTICE, SPENT_PROTECTED}
+    users.unprotect("g-1")
+    users.town.advance(MINUTE)
+    evictor.step()
+
+    eventually(lambda: all(map(users.is_gone, uids)))
+    assert all(SPENT in [each["reason"] for each in users.events(uid)] for uid in uids)
