@@ -230,7 +230,7 @@ def remaining_victims(
     if context.is_capped(pod, node.name):
         return CAPPED
     there = [snapshot.pods.get(uid) for uid in asked]
-    here = [each for each in there if each is not None and (each.node == node.name or each.started_with)]
+    here = [each for each in there if each is not None and each.node == node.name]
     given = [each for each in here if not each.deleting or overstays(each, context.now_ms)]
     on_them = replace(pod, request=_on(reservation, pod.request, node))
     patient = replace(context, late_ms=MAX_MS)  # the reservation's own end limits the waiting

@@ -6,12 +6,14 @@ from typing import Any
 import pytest
 
 from scheduler_ext.preemption.cooldown import NOTHING_DONE
+from scheduler_ext.preemption.plan import PreemptionLimits, plan
 from scheduler_ext.preemption.started_gangs import StartedGangs, gang_key
 from scheduler_ext.preemption.victims import Choice, best
 from scheduler_ext.scoring.policy import BINPACK
 from scheduler_ext.snapshot.immutable_map import Map
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.verbs.preempt_verb import NodeVictims, with_cards
+from scheduler_ext.waiting.order import WaitingPod
 from tests.scheduler_ext.preemption_worlds import (
     IN,
     NOW_MS,
@@ -130,6 +132,28 @@ def test_among_nodes_the_one_is_taken_that_breaks_no_gang() -> None:
 
     found: Choice | None = best(choices, context)
     assert names_of(found) == ["s"]
+
+
+def test_what_a_gang_frees_on_other_nodes_makes_no_room_here() -> None:
+    """kube-scheduler counts 100 % on the node, of which a pod that stays has 40."""
+    capacity = {"bursar.dev/gpu-percent": "100", "bursar.dev/gpu-memory": "99999"}
+    idle = {"bursar.dev/reclaimable": "idle"}
+    gang = [member(name, where, 0, share=60) for name, where in (("a", "n"), ("b", "m"))]
+    for raw in gang:
+        raw["metadata"]["annotations"] |= idle
+    pods = [*gang, single("t", "n", 1, 40, priority=20)]
+    waiting = read(of(percent(90, "waiting", schedulerName="bursar-scheduler"), "team-in"))
+
+    def planned(capacity: Json | None) -> list[str] | None:
+        nodes = [node("n", card(0), card(1), capacity=capacity), node("m", card(0))]
+        snapshot = rebuilt(nodes, pods)
+        context = at(snapshot, standing(team_in=IN))
+        offered = WaitingPod(waiting, BINPACK, frozenset({"n"}))
+        limits = PreemptionLimits(180_000, 600_000, 8, "bursar-scheduler", needs_standings=False)
+        return names_of(plan(offered, [snapshot.node("n")], context, limits))
+
+    assert planned(None) == ["a", "b"]
+    assert planned(capacity) is None
 
 
 def test_disruption_budgets_count_for_all_that_leave() -> None:

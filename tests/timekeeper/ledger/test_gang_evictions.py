@@ -349,3 +349,25 @@ def test_a_gang_that_is_preempted_while_it_starts_has_the_deadline_of_its_start(
     evictor.step()
 
     assert spending.asked() == ["a"]
+
+
+def test_a_gang_that_lost_all_of_its_pods_starts_whole_again_or_is_let_go(spending: GangSpending) -> None:
+    """Those that a controller made in their place; one of them has a node when the time is up."""
+    first, second = member("a", 0, 2), member("b", 1, 2)
+    spending.start(first, second, team_a="gpuHours: 100")
+    third, fourth = (held_member(name, 2, created_ms=T0) for name in "cd")
+    spending.town.tick()
+    for raw, is_deleted in ((third, False), (fourth, False), (first, True), (second, True)):
+        spending.town.hear("pods", raw, deleted=is_deleted)
+    spending.town.tick()
+    evictor = GangRound(spending.context())
+
+    until_ms = spending.town.clock() + MINUTE
+    for raw, node_name in ((third, "n1"), (fourth, "")):
+        starts = reserved(raw, 1, until_ms, spending.town.clock())
+        starts["spec"] |= {"schedulingGates": []} | ({"nodeName": node_name} if node_name else {})
+        spending.town.hear("pods", starts)
+    spending.town.advance(MINUTE + 6 * SECOND)
+    evictor.step()
+
+    assert spending.asked() == ["c"]
