@@ -74,7 +74,9 @@ GANG_FAILURES = Counter(
     ["reason"],
 )
 GANG_EVICTIONS = Counter(
-    "bursar_gang_evictions", "attempts to evict pods of gangs of which too few had a node in time", ["result"]
+    "bursar_gang_evictions",
+    "attempts to evict pods of gangs of which too few had a node in time, or were left after a preemption",
+    ["result"],
 )
 CLAIM_RECLAIMS = Counter(
     "bursar_claim_reclaims",

@@ -90,7 +90,7 @@ KINDS: Mapping[str, DecisionKind] = {
         "timekeeper",
         "evicted or deleted: `BudgetEviction` (its budget is spent), `GPUMemoryEviction` (it used more memory"
         " than its share), `IdleEviction`, `OvertimeEviction`, `GangEviction` (too few of its gang had a"
-        " node in time)",
+        " node in time, or were left after a preemption)",
     ),
     DELETED: DecisionKind(
         "timekeeper",

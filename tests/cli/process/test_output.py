@@ -66,7 +66,7 @@ WAITING = {
 }
 HELD = {
     **{"namespace": "team-a", "pod": "p", "waitsFor": "budget", "ahead": 0, "priority": 0, "rateMilli": 500},
-    **{"created": 0, "earliest": None},
+    **{"created": 0, "earliest": None, "gang": "", "pods": 1},
 }
 DECISION = {
     **{"last": 0, "namespace": "team-a", "pod": "p", "generateName": "", "owner": "", "kind": "placed"},

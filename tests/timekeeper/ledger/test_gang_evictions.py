@@ -260,10 +260,12 @@ def preempted(raw: Json, reason: str = "PreemptionByScheduler") -> Json:
 class Preempted:
     """A gang, of which pods are preempted."""
 
-    def __init__(self, spending: GangSpending, minimum: int) -> None:
+    def __init__(self, spending: GangSpending, minimum: int, entry: str = "gpuHours: 100") -> None:
         self.spending = spending
-        self.pods = {name: member(name, card, 3, minimum) for card, name in enumerate("abc")}
-        spending.start(*self.pods.values(), team_a="gpuHours: 100")
+        self.pods = {
+            name: member(name, card, 3, minimum, labels={"name": name}) for card, name in enumerate("abc")
+        }
+        spending.start(*self.pods.values(), team_a=entry)
         spending.town.tick()
         self.evictor = GangRound(spending.context())
 
@@ -326,6 +328,12 @@ def test_a_gang_goes_on_after_a_loss_that_is_no_preemption(spending: GangSpendin
 def test_a_disruption_budget_for_one_keeps_all_that_is_left(spending: GangSpending) -> None:
     gang = Preempted(spending, 3)
     spending.api.refusals["c"] = (429, PDB_429)
+
+    assert gang.lose("b") == []
+
+
+def test_a_protected_pod_keeps_all_that_is_left(spending: GangSpending) -> None:
+    gang = Preempted(spending, 3, "gpuHours: 100\nprotect: {labels: {name: c}, cards: 1}")
 
     assert gang.lose("b") == []
 

@@ -12,6 +12,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from tests.timekeeper.clocks import iso
+from tests.timekeeper.ledger.test_decisions import post, posted
 from tests.timekeeper.ledger.test_holding import HOLD, Holding, held_pod
 from tests.timekeeper.worlds import GPU, HOUR, MINUTE, SECOND, T0, Json, Town, budgets, gpu_pod, placement
 from timekeeper.accounts.held.gangs import (
@@ -483,3 +484,29 @@ def test_a_gang_of_which_too_few_have_a_node_in_time_is_evicted_whole_and_not_as
 def test_a_gang_that_ran_whole_is_not_evicted_when_it_loses_a_pod() -> None:
     ended = T0 - 6 * SECOND
     assert let_go(of(at("a", bound=True, until=ended), at("b"), size=2, was_whole=True), T0) == ()
+
+
+def test_a_gang_is_one_of_the_held_and_is_counted_once_by_the_explanation(gangs: Gangs) -> None:
+    """What it needs is what all of its pods need."""
+    waiting = [member(name, how="budget", created_ms=T0 - HOUR) for name in "abc"]
+    later = held_pod("p", how="budget", created_ms=T0 - MINUTE)
+    gangs.begin(*waiting, later, team_a=HOLD.format(hours=0))
+    gangs.steps(1)
+
+    rows = gangs.town.get("/v1/held").get_json()["held"]
+    assert [(each["pod"], each["gang"], each["pods"], each["ahead"], each["rateMilli"]) for each in rows] == [
+        ("a", "g", 3, 0, 3_000),
+        ("p", "", 1, 1, 1_000),
+    ]
+    first = gangs.town.get("/v1/held?limit=1").get_json()
+    rest = gangs.town.get(f"/v1/held?limit=1&after={first['next']}").get_json()
+    assert [each["pod"] for each in (*first["held"], *rest["held"])] == ["a", "p"]
+
+    def needs(name: str) -> str:
+        held = {"kind": "held", "reason": "OverBudget", "name": name, "generate_name": ""}
+        post(gangs.town, posted(**held, uid=f"uid-{name}", namespace="team-a", figures={}))
+        found: list[str] = gangs.town.get(f"/v1/explain/team-a/{name}").get_json()["waitsFor"]
+        return next(each for each in found if each.startswith("needs"))
+
+    assert needs("p").endswith("; 1 held gang of the namespace is ahead")
+    assert needs("c").startswith("needs 0.5 GPU-hours of the budget, for 600 s at the rate 3")

@@ -179,13 +179,23 @@ def exist_text(it: WaitingGang) -> str:
 
 def as_one_pod(namespace: str, gang: Gang, pods: Iterable[HeldPod]) -> HeldPod | None:
     """The held members as one pod: what they need together, in the first one's place; None without any."""
+    held = list(pods)
+    return replace(_as_one(held), uid=f"{namespace}/{gang.key}", name=gang.name) if held else None
+
+
+def gangs_as_one(pods: Iterable[HeldPod]) -> list[tuple[HeldPod, int]]:
+    """The held pods, those of a gang as one, with the UID and the name of the oldest; each with its number of
+    pods."""
+    found: dict[tuple[str, str], list[HeldPod]] = {}
+    for each in pods:
+        found.setdefault((each.namespace, each.gang or f"pod {each.uid}"), []).append(each)
+    return [(_as_one(each) if each[0].gang else each[0], len(each)) for each in found.values()]
+
+
+def _as_one(pods: Iterable[HeldPod]) -> HeldPod:
     held = sorted(pods, key=lambda each: (each.created_ms, each.uid))
-    if not held:
-        return None
     return replace(
         held[0],
-        uid=f"{namespace}/{gang.key}",
-        name=gang.name,
         priority=min(each.priority for each in held),
         rate_milli=sum(each.rate_milli for each in held),
         needs_budget=any(each.needs_budget for each in held),

@@ -42,6 +42,7 @@ class HeldPod:
     # its controller, "Kind/name"; no row of the database has it, so it makes none differ
     owner: str = field(default="", compare=False)
     is_gang: bool = False  # it stands for all held pods of a gang
+    gang: str = ""  # what tells its gang from others of the namespace; "": it starts by itself
 
 
 @dataclass(frozen=True, slots=True)

@@ -342,14 +342,17 @@ class SessionsAnswer(TypedDict):
 
 
 class HeldPodAnswer(TypedDict):
-    """A pod behind the gate. `ahead`: held pods of its namespace that are released before it; `rateMilli`:
-    the highest rate that it can have; `lengthMs`: its declared time and grace, which it reserves, 0: it
-    reserves the lookahead; `earliest`: when it is released at the earliest by the present budget, null: not
-    by this budget."""
+    """A pod behind the gate, or a gang as one: `gang` is its name, else empty, `pods` how many of its pods
+    are held, `pod` and `uid` are of the oldest. `ahead`: held pods and gangs of its namespace that are
+    released before it; `rateMilli`: the highest rate that it can have; `lengthMs`: its declared time and
+    grace, which it reserves, 0: it reserves the lookahead; `earliest`: when it is released at the earliest by
+    the present budget, null: not by this budget."""
 
     uid: str
     namespace: str
     pod: str
+    gang: str
+    pods: int
     waitsFor: Literal["budget", "turn"]
     priority: int
     created: int

@@ -10,6 +10,7 @@ from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import History, is_group
 from timekeeper.accounts.claims.sentences import claim_sentence
 from timekeeper.accounts.decisions.sentences import waits_for
+from timekeeper.accounts.held.gangs import gangs_as_one
 from timekeeper.accounts.held.order import HeldPod, in_order
 from timekeeper.accounts.session import Session
 from timekeeper.accounts.usage import gpu_hours
@@ -273,12 +274,22 @@ def _waits_for(
     if waits is None or last.reason != WAITS_FOR_CLAIMS:  # a pod whose claims are known waits for others
         yield from waits_for(last.figures)
     if waits is not None:
-        ahead = in_order(held).index(waits)
-        place = "1 held pod of the namespace is" if ahead == 1 else f"{ahead} held pods of the namespace are"
+        queue = in_order(each for each, _ in gangs_as_one(held))
+        mine = next(each for each in queue if each.gang == waits.gang and (each.gang or each == waits))
         by_other = SCHEDULER_NAME in last.figures
-        yield f"{_release_needs(waits, by_other, statement, history, now_ms)}; {place} ahead"
+        place = _ahead(queue[: queue.index(mine)])
+        yield f"{_release_needs(mine, by_other, statement, history, now_ms)}; {place} ahead"
     if statement.standing == "OVER_BUDGET" or (waits is not None and _is_paid(waits)):
         yield budget_sentence(last.namespace, statement)
+
+
+def _ahead(queue: list[HeldPod]) -> str:
+    """How many pods and gangs these are; a gang counts once."""
+    gangs = sum(each.is_gang for each in queue)
+    pods = len(queue) - gangs
+    counted = [f"{pods} held {'pod' if pods == 1 else 'pods'}"] if pods or not gangs else []
+    counted += [f"{gangs} held {'gang' if gangs == 1 else 'gangs'}"] if gangs else []
+    return f"{' and '.join(counted)} of the namespace {'is' if len(queue) == 1 else 'are'}"
 
 
 def _is_paid(pod: HeldPod) -> bool:

@@ -1,10 +1,12 @@
 """``GET /v1/held``: which pods wait behind Bursar's scheduling gate, and their places in the queue."""
 
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
 from flask import Flask, Response
 
+from timekeeper.accounts.held.gangs import gangs_as_one
 from timekeeper.accounts.held.limits import QueuedPod, queue_of, waiting_by_group
 from timekeeper.accounts.held.order import HeldPod
 from timekeeper.api.http.answers import HeldAnswer, answer
@@ -19,12 +21,26 @@ _PAGE = 1_000
 HELD = ApiRoute(
     "GET",
     "/v1/held",
-    "pods that wait behind the gate bursar.dev/budget, in the order of their release; by namespace",
+    "pods that wait behind the gate bursar.dev/budget, in the order of their release; by namespace; a gang is"
+    " one row",
     Right("get", "sessions"),
     {JSON: HeldAnswer},
     (NAMESPACE, LIMIT, AFTER),
 )
 ROUTES = (HELD,)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldRow:
+    """A held pod, or a gang as one pod, and how many pods that are."""
+
+    queued: QueuedPod
+    pods: int
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """By which rows are sorted."""
+        return self.queued.pod.namespace, self.queued.ahead
 
 
 def register(app: Flask, services: Services) -> None:
@@ -33,45 +49,51 @@ def register(app: Flask, services: Services) -> None:
     def list_held(call: Call) -> Response:
         limit, after = call.get("limit", _PAGE), shaped(call.get("after"), str, int)
         found = _queues(services, call.get("namespace", ""), after[0] if after else "", limit)
-        left = [each for each in found if after is None or (each.pod.namespace, each.ahead) > after]
+        left = [each for each in found if after is None or each.place > after]
         page = left[:limit]
-        follows = cursor(page[-1].pod.namespace, page[-1].ahead) if len(left) > limit else None
+        follows = cursor(*page[-1].place) if len(left) > limit else None
         return answer({"version": 1, "held": [_shown(each) for each in page], "next": follows}, follows)
 
     serve(app, services, HELD, list_held)
 
 
-def _queues(services: Services, namespace: str, first: str, limit: int) -> list[QueuedPod]:
-    """The queues of the namespaces from ``first`` on, by name, or of one: whole ones, as many as hold more
-    than ``limit`` pods beside those of ``first``."""
+def _queues(services: Services, namespace: str, first: str, limit: int) -> list[HeldRow]:
+    """The queues of the namespaces from ``first`` on, by name, or of one: whole ones, as many as have more
+    than ``limit`` rows beside those of ``first``."""
     ledger = services.ledger
     with ledger.store.reading() as connection:
         now_ms, history = ledger.moment(connection)
         lookahead_ms = history.settings(now_ms).lookahead_ms
         pods = sorted(held_pods.held(connection, namespace), key=lambda each: each.namespace)
-        by_name: dict[str, list[HeldPod]] = {}
+        by_name: dict[str, dict[str, tuple[HeldPod, int]]] = {}  # namespace -> UID -> pod and number
         listed = 0
         for name, mine in groupby(pods, key=lambda each: each.namespace):
             if name >= first and listed <= limit:
-                by_name[name] = list(mine)
+                by_name[name] = {each[0].uid: each for each in gangs_as_one(mine)}
                 listed += len(by_name[name]) if name != first else 0
         stated = ledger.accounts(connection, by_name)
         waiting = waiting_by_group(history, rates_of_waiting(connection), now_ms)
     return [
-        each
+        HeldRow(each, mine[each.pod.uid][1])
         for name, mine in by_name.items()
         for each in queue_of(
-            mine, stated[name][0], lookahead_ms, now_ms, waiting.get(history.group(name, now_ms), 0)
+            (pod for pod, _ in mine.values()),
+            stated[name][0],
+            lookahead_ms,
+            now_ms,
+            waiting.get(history.group(name, now_ms), 0),
         )
     ]
 
 
-def _shown(queued: QueuedPod) -> dict[str, Any]:
-    pod = queued.pod
+def _shown(row: HeldRow) -> dict[str, Any]:
+    queued, pod = row.queued, row.queued.pod
     return {
         "uid": pod.uid,
         "namespace": pod.namespace,
         "pod": pod.name,
+        "gang": pod.gang.partition("/")[2],
+        "pods": row.pods,
         "waitsFor": "budget" if pod.needs_budget else "turn",
         "priority": pod.priority,
         "created": pod.created_ms,

@@ -192,7 +192,7 @@ class BudgetRound:
             return  # the account changed meanwhile: the next step decides again
         spared = None
         if change.is_spared:
-            text = reasons.spared(pod.namespace, self._is_kept(pod))
+            text = reasons.spared(pod.namespace, self._context.view.is_protected(pod))
             spared = disruption(False, reasons.SPARED, text, self._context.clock())
         reply = calls.write_notice(self._context.api, pod, notice, spared)
         if not self._accepted(reply):
@@ -208,12 +208,6 @@ class BudgetRound:
         if terms is not None and is_needed:
             until = calls.timestamp(notice.evict_after_ms) or ""
             tell(self._context, pod, reasons.notice(pod, terms, until))
-
-    def _is_kept(self, pod: LedgerPod) -> bool:
-        """Whether the budget protects it, or one that leaves with it."""
-        view = self._context.view
-        units = view.units()
-        return any(view.is_protected(each) for some in view.together(pod) for each in units.whole(some))
 
     def _accepted(self, reply: Reply) -> bool:
         """Whether the call succeeded; a pod that is gone needs nothing."""

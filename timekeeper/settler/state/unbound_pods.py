@@ -155,6 +155,7 @@ class UnboundPods:
             pod.length_ms,
             self.most_milli(pod.request) if by_other else 0,
             pod.owner,
+            gang=pod.gang.key if pod.gang is not None else "",
         )
 
     def most_milli(self, request: GPURequest) -> int:

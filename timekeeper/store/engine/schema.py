@@ -501,6 +501,7 @@ HELD_PODS = Table(
     Column("rate_milli", BigInteger, nullable=False),
     Column("needs_budget", Boolean, nullable=False),
     Column("length_ms", BigInteger, nullable=False, server_default="0"),
+    Column("gang", Text, nullable=False, server_default=""),
     CheckConstraint("rate_milli >= 0", name="rate_is_no_debt"),
     comment="pods that wait behind the gate bursar.dev/budget",
 )
