@@ -13,6 +13,7 @@ from timekeeper.cli import output, words
 from timekeeper.cli.connection import Options, connected
 from timekeeper.cli.flags import FORM, ClusterCommand
 from timekeeper.cli.output import CommandError, unreadable
+from timekeeper.cli.owned_pods import KINDS, owned_pods
 from timekeeper.cli.views import simulation
 from timekeeper.core.json_values import mapping, sequence
 
@@ -36,7 +37,8 @@ _REPLICAS = {
     required=True,
     metavar="FILE",
     shell_complete=words.files,
-    help="manifests of Pods, Deployments, ReplicaSets, StatefulSets, Jobs, and claims; - for standard input",
+    help="manifests of Pods, Deployments, ReplicaSets, StatefulSets, Jobs, JobSets and other owners of gangs,"
+    " and claims; - for standard input",
 )
 @click.option(
     "--budget",
@@ -89,9 +91,10 @@ def pods_of(document: Any, namespace: str) -> Iterator[dict[str, Any]]:
     kind = document.get("kind") if isinstance(document, dict) else None
     if kind in _CLAIMS:
         return
-    if not isinstance(kind, str) or kind not in ("Pod", "List", *_REPLICAS):
+    if not isinstance(kind, str) or kind not in ("Pod", "List", *_REPLICAS, *KINDS):
         what = kind if isinstance(kind, str) else "a document without a kind"
-        raise CommandError(f"{what} has no pods; allowed: Pod, List, {', '.join((*_REPLICAS, *_CLAIMS))}")
+        allowed = ", ".join(("Pod", "List", *_REPLICAS, *KINDS, *_CLAIMS))
+        raise CommandError(f"{what} has no pods; allowed: {allowed}")
     if kind == "List":
         for item in sequence(document.get("items")):
             yield from pods_of(item, namespace)
@@ -104,6 +107,9 @@ def pods_of(document: Any, namespace: str) -> Iterator[dict[str, Any]]:
         )
     if kind == "Pod":
         yield document
+        return
+    if kind in KINDS:
+        yield from owned_pods(document, _ENOUGH)
         return
     template = mapping(spec.get("template"))
     controller = {"kind": kind, "name": metadata.get("name"), "controller": True}
