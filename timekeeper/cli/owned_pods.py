@@ -20,7 +20,7 @@ _GROUP_INDEX = "leaderworkerset.sigs.k8s.io/group-index"
 
 
 def owned_pods(document: Json, most: int) -> Iterator[dict[str, Any]]:
-    """The pods of an owner of `KINDS`, at most so many; none for another kind of this name."""
+    """The pods of an owner of `KINDS`, at most ``most``; none for another kind of this name."""
     kind, name = str(document.get("kind")), str(mapping(document.get("metadata")).get("name"))
     group = str(document.get("apiVersion")).partition("/")[0]
     owner = document
