@@ -138,9 +138,8 @@ def of_wholes(idle: Mapping[str, IdlePod], wholes: Mapping[str, Iterable[LedgerP
     found = {}
     for uid, whole in wholes.items():
         mine, gang = idle[uid], {each.uid for each in whole if each.gang is not None}
-        periods = (
-            [idle[each].period for each in (uid, *gang) if each in idle] if uid in gang else [mine.period]
-        )
+        others = gang if uid in gang else ()
+        periods = [mine.period, *(idle[each].period for each in others if each in idle)]
         since_ms, seen_ms = max(each.since_ms for each in periods), min(each.seen_ms for each in periods)
         found[uid] = replace(mine, period=IdlePeriod(since_ms, seen_ms))
     return found
