@@ -6,7 +6,7 @@ The release before this one goes on running: it counts each.
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0028"
+revision = "0027"
 down_revision = "0026"
 branch_labels = None
 depends_on = None
