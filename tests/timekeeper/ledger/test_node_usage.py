@@ -505,9 +505,7 @@ def test_more_pods_over_their_share_than_a_question_may_name_are_no_error(runnin
         connection.execute(update(NODE_USES).values(overuse=json.dumps(everybody)))
 
     def answered() -> Any:
-        answer = running.get(
-            "/v1/overuse"
-        )  # a database ends a read of which nothing is heard for ten seconds
+        answer = running.get("/v1/overuse")  # PostgreSQL ends a read that rests for ten seconds
         return answer.get_json()["pods"] if answer.status_code == 200 else None
 
     assert [each["uid"] for each in eventually(answered)] == ["uid-half"]
