@@ -399,6 +399,7 @@ class Simulation:
         """What the timekeeper does every five seconds."""
         self._look_s = None
         now_ms, before = self._now_s * 1000, self._turns.key
+        self._turns.asked(now_ms)  # it is asked every five seconds, also when nothing has changed
         waiting = {_key(it): _waiting_gang(it) for it in self._queue.gangs.values()}
         self._note(self._turns.follow(waiting, self._short, now_ms))
         if before and self._turns.key != before:
@@ -406,9 +407,7 @@ class Simulation:
         free = self._untouched()
         for it in sorted(self._queue.gangs.values(), key=lambda it: (_key(it) != self._turns.key, it.number)):
             is_first = _key(it) == self._turns.key
-            if is_first:
-                self._turns.asked(now_ms)
-            elif free < it.job.size:
+            if not is_first and free < it.job.size:
                 self._short.add(_key(it))
                 continue
             if self._try_gang(it, may_drain=is_first):

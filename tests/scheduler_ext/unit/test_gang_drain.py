@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scheduler_ext.fit.card_sets import Steps
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.gangs.drain_choice import Chosen, choose
@@ -19,7 +20,9 @@ from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.standing import UNHEARD, NamespaceStanding, NamespaceStandings
 from scheduler_ext.scoring.policy import BINPACK
 from scheduler_ext.snapshot.drains import LATE_MS, Drain, beside_drain
+from scheduler_ext.snapshot.node_info import is_roomier
 from scheduler_ext.snapshot.snapshot import Snapshot, assume, drain, expire, pod_updated, release, undrain
+from scheduler_ext.waiting.order import first_that_fits, waiting_pod
 from tests.scheduler_ext.reserving import stamp
 from tests.scheduler_ext.worlds import node, on, percent, read, rebuilt
 from tests.worlds import card
@@ -51,7 +54,7 @@ def held(name: str, where: str, at: int, ends_ms: int = 0, kind: str = "") -> Js
 
 
 def cluster(cards: Mapping[str, int], pods: Sequence[Json], size: int, topology: str = "") -> Snapshot:
-    """Nodes with so many cards, these pods on them, and a gang that waits. A rack is a name's first letter."""
+    """Nodes with so many cards, these pods on them, and a gang that waits. A rack is its first letter."""
     nodes = [node(name, *(card(at) for at in range(count))) for name, count in cards.items()]
     for raw in nodes:
         raw["metadata"]["labels"] = {"rack": raw["metadata"]["name"][0]}
@@ -222,6 +225,24 @@ def test_a_pod_passes_if_it_declares_to_end_before_the_expected_start(seconds: i
     undeclared = replace(pod, declared_ms=0)
     assert beside_drain(undeclared, there, NOW) is there
     assert LATE_MS == 10_000
+
+
+def test_of_the_pods_that_wait_one_that_may_pass_is_woken_for_a_card_that_is_kept() -> None:
+    """Also behind one that asks the same and may not."""
+    snapshot = cluster({"a": 2}, [held("a", "a", 0, NOW + 5 * MINUTE)], 2)
+    found = chosen(snapshot)
+    assert found is not None
+    there = begun(snapshot, found).node("a")
+    waiting = [waiting_pod(passing(at, seconds), BINPACK, ["a"]) for at, seconds in enumerate((600, 60))]
+
+    assert first_that_fits(there, waiting, lambda _: Steps(), NOW) is waiting[1]
+    assert first_that_fits(there, waiting, lambda _: Steps()) is None
+    assert is_roomier(begun(undrain(snapshot), found).node("a"), begun(full(snapshot), found).node("a"))
+
+
+def full(snapshot: Snapshot) -> Snapshot:
+    """The snapshot with a pod on each of the two cards."""
+    return pod_updated(snapshot, read(held("b", "a", 1)))
 
 
 @settings(max_examples=100, deadline=None)
