@@ -1,6 +1,7 @@
 """What filter says of cards that are kept empty for a gang. Pure."""
 
-from dataclasses import replace
+from collections.abc import Container, Mapping
+from heapq import nsmallest
 
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
@@ -12,28 +13,28 @@ from scheduler_ext.verbs.fit_cache import FilterResult
 from timekeeper.core.object_names import timestamp
 from timekeeper.core.values import GPURequest
 
+LOOKS = 16  # nodes of the drain that are looked at for one call, those with the fewest pods first
+
 
 def beside_drained(
     found: FilterResult, pod: Pod, request: GPURequest, policy: Policy, snapshot: Snapshot, now_ms: int
 ) -> FilterResult:
-    """The result for a pod that fits on no other node. The nodes where it would fit without the drain are
-    offered to it if it declares to end before the drain's expected start; else they say why not."""
+    """The result for a pod that fits on no other node. If it declares to end before the drain's expected
+    start, it is offered a node where it would fit without the drain; else the drain's nodes say why not."""
     drain = snapshot.drain
-    nodes = [node for node, _ in drain.cards] if drain is not None else []
-    there = [node for node in nodes if node in found.refused or node in found.short]
-    fits = [name for name in there if _fits_without(pod, request, policy, snapshot, name)]
-    if drain is None or not fits:
+    there = [name for name, _ in drain.cards if name in found.refused or name in found.short] if drain else []
+    emptiest = nsmallest(LOOKS, there, lambda name: (len(snapshot.node(name).allocations), name))
+    fits = next((name for name in emptiest if _fits_without(pod, request, policy, snapshot, name)), None)
+    if drain is None or fits is None:
         return found
     if may_pass(pod, drain.starts_ms, now_ms):
-        return replace(
-            found,
-            fits=fits,
-            short={name: why for name, why in found.short.items() if name not in fits},
-            refused={name: why for name, why in found.refused.items() if name not in fits},
-        )
-    why = dict.fromkeys(fits, kept(drain, pod.namespace))
-    short = {name: each for name, each in found.short.items() if name not in why}
-    return replace(found, short=short, refused={**found.refused, **why})
+        return FilterResult([fits], _but(found.short, {fits}), _but(found.refused, {fits}))
+    why = dict.fromkeys(there, kept(drain, pod.namespace))
+    return FilterResult([], _but(found.short, why), {**found.refused, **why})
+
+
+def _but(whys: Mapping[str, Refusal], names: Container[str]) -> dict[str, Refusal]:
+    return {name: why for name, why in whys.items() if name not in names}
 
 
 def _fits_without(pod: Pod, request: GPURequest, policy: Policy, snapshot: Snapshot, name: str) -> bool:

@@ -27,7 +27,7 @@ from scheduler_ext.scoring.fragmentation_model import FragmentationModel
 from scheduler_ext.scoring.policy import BINPACK, Policy
 from scheduler_ext.scoring.rank import ranked
 from scheduler_ext.scoring.typical_pods import TypicalPods
-from scheduler_ext.snapshot.drains import Drain, beside_drain
+from scheduler_ext.snapshot.drains import Drain, beside_drain, without_drain
 from scheduler_ext.snapshot.snapshot import (
     EMPTY,
     Snapshot,
@@ -404,19 +404,20 @@ class Simulation:
         self._note(self._turns.follow(waiting, self._short, now_ms))
         if before and self._turns.key != before:
             self._undrain()
+        order = sorted(self._queue.gangs.values(), key=lambda it: (_key(it) != self._turns.key, it.number))
         free = self._untouched()
-        for it in sorted(self._queue.gangs.values(), key=lambda it: (_key(it) != self._turns.key, it.number)):
+        for it in order:
             is_first = _key(it) == self._turns.key
-            if not is_first and free < it.job.size:
+            most = self._untouched(by_drain=True) if is_first else free
+            if most < it.job.size and not (is_first and self.snapshot.drain is None):
                 self._short.add(_key(it))
-                continue
-            if self._try_gang(it, may_drain=is_first):
+            elif self._try_gang(it, may_drain=is_first):
                 self._queue.remove(it)
                 self._short.discard(_key(it))
+                free = self._untouched()
                 if is_first:
                     self._note(self._turns.end("fit", now_ms))
                     self._undrain()
-                free = self._untouched()
             elif is_first and self.snapshot.drain is None:
                 self._note(self._turns.end("none", now_ms))
         if self._queue.gangs and self._turns.first_ms:
@@ -430,20 +431,11 @@ class Simulation:
         at_s = minute // LOOK_S * LOOK_S
         self._look_s = at_s if self._look_s is None else min(self._look_s, at_s)
 
-    def _untouched(self) -> int:
-        """No gang that needs more cards than these fits."""
-        drained = (
-            {name for name, _ in self.snapshot.drain.cards} if self.snapshot.drain is not None else set()
-        )
-        return sum(
-            name not in drained and free is not None and free.untouched
-            for name, node in self.snapshot.nodes.items()
-            for free in node.free_by_card
-        ) + sum(
-            free is not None and free.untouched
-            for name in drained
-            for free in self.snapshot.node(name).free_by_card
-        )
+    def _untouched(self, *, by_drain: bool = False) -> int:
+        """No gang that needs more cards than these fits. ``by_drain``: the gang that has the drain."""
+        nodes = self.snapshot.nodes.values()
+        there = map(without_drain, nodes) if by_drain and self.snapshot.drain is not None else nodes
+        return sum(free is not None and free.untouched for node in there for free in node.free_by_card)
 
     def _drain(self, it: _Job) -> None:
         found = choose(it.pods, self._given(), self._turns.until_ms, self._now_s * 1000)
