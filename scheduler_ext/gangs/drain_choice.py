@@ -16,7 +16,7 @@ from scheduler_ext.gangs.rooms import PlanInput
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.snapshot.allocation import Allocation
 from scheduler_ext.snapshot.node_info import NodeInfo, whole_left
-from scheduler_ext.snapshot.snapshot import Snapshot, release, undrain
+from scheduler_ext.snapshot.snapshot import Snapshot, undrain, without_holders
 
 # their pods do not end by themselves, so their nodes are drained last
 ENDLESS = ("Deployment", "ReplicaSet", "ReplicationController", "StatefulSet", "DaemonSet")
@@ -102,18 +102,12 @@ def _first(count: int, found: Callable[[int], GangPlan | None]) -> tuple[int, Ga
 
 
 def _without_ended(snapshot: Snapshot, ends: Mapping[str, int], at_ms: int) -> Snapshot:
-    for uid, end_ms in ends.items():
-        if end_ms <= at_ms:
-            snapshot = release(snapshot, uid)
-    return snapshot
+    return without_holders(snapshot, [uid for uid, end_ms in ends.items() if end_ms <= at_ms])
 
 
 def _without_pods_on(snapshot: Snapshot, nodes: Sequence[NodeInfo]) -> Snapshot:
-    for node in nodes:
-        for each in node.allocations.values():
-            if each.state != "reserved":
-                snapshot = release(snapshot, each.uid)
-    return snapshot
+    there = (each for node in nodes for each in node.allocations.values())
+    return without_holders(snapshot, [each.uid for each in there if each.state != "reserved"])
 
 
 def _emptiest_first(pods: Sequence[Pod], snapshot: Snapshot) -> list[NodeInfo]:

@@ -39,7 +39,7 @@ Written = Literal["written", "refused", "unclear"]
 class GangReservations:
     """``given``: what a plan reads of this snapshot; ``write``: writes a reservation on a pod's object;
     ``withdraw``: removes it again;
-    ``at_once``: how many such calls may be under way."""
+    ``at_once``: how many such calls may be under way; ``drains``: keeps cards for a gang that lacks them."""
 
     def __init__(
         self,
@@ -51,10 +51,11 @@ class GangReservations:
         now_ms: Callable[[], int],
         log: Log,
         at_once: int = 1,
+        drains: GangDrains | None = None,
     ) -> None:
         self._cache, self._given, self._leads, self._now_ms = cache, given, leads, now_ms
         self._write, self._withdraw, self._log = write, withdraw, log
-        self._drains = GangDrains(cache, given, now_ms, log)
+        self._drains = drains or GangDrains(cache, given, now_ms, log)
         self._lacks: dict[tuple[str, str], str] = {}  # by namespace and key of the gang
         self._map = map if at_once == 1 else ThreadPoolExecutor(at_once, "gang-call").map
 

@@ -32,6 +32,7 @@ from scheduler_ext.snapshot.node_info import (
     with_non_gpu_pods,
     with_published,
     without_pod,
+    without_pods,
 )
 from scheduler_ext.snapshot.reservations import reserved
 from timekeeper.core.ledger import hold
@@ -297,6 +298,16 @@ def release(snapshot: Snapshot, uid: str) -> Snapshot:
         snapshot, allocated_on=snapshot.allocated_on.without(uid), unsure=snapshot.unsure - {uid}
     )
     return _with_node(snapshot, without_pod(snapshot.node(name), uid))
+
+
+def without_holders(snapshot: Snapshot, uids: Iterable[str]) -> Snapshot:
+    """What the nodes would have free without these pods; each node is computed once."""
+    by_node: dict[str, list[str]] = {}
+    for uid in uids:
+        by_node.setdefault(snapshot.allocated_on.get(uid) or "", []).append(uid)
+    for name, there in by_node.items():
+        snapshot = _with_node(snapshot, without_pods(snapshot.node(name), there))
+    return snapshot
 
 
 def _orphaned(snapshot: Snapshot, uid: str, says: PodHold, now_ms: int, was_watched: bool) -> Snapshot:

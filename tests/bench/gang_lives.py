@@ -10,7 +10,7 @@ import heapq
 import random
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import NamedTuple
 
@@ -27,7 +27,7 @@ from scheduler_ext.scoring.fragmentation_model import FragmentationModel
 from scheduler_ext.scoring.policy import BINPACK, Policy
 from scheduler_ext.scoring.rank import ranked
 from scheduler_ext.scoring.typical_pods import TypicalPods
-from scheduler_ext.snapshot.drains import Drain, beside_drain, without_drain
+from scheduler_ext.snapshot.drains import Drain, beside_drain, may_pass, without_drain
 from scheduler_ext.snapshot.snapshot import (
     EMPTY,
     Snapshot,
@@ -149,30 +149,8 @@ class _Job:
     number: int
     job: Job
     pods: tuple[Pod, ...]
+    waits: WaitingGang | None  # as the timekeeper knows it
     began_s: int | None = None
-
-
-@dataclass(slots=True)
-class _Queues:
-    """Who waits, in the order of their arrival: single pods by what they ask and declare, and gangs."""
-
-    singles: dict[tuple[PodRow, int], deque[_Job]] = field(default_factory=dict)
-    gangs: dict[int, _Job] = field(default_factory=dict)
-
-    def add(self, it: _Job) -> None:
-        if it.job.size == 1:
-            self.singles.setdefault((it.job.life.pod, it.job.declared_s), deque()).append(it)
-        else:
-            self.gangs[it.number] = it
-
-    def remove(self, it: _Job) -> None:
-        if it.job.size > 1:
-            del self.gangs[it.number]
-            return
-        key = it.job.life.pod, it.job.declared_s
-        self.singles[key].remove(it)
-        if not self.singles[key]:
-            del self.singles[key]
 
 
 class Simulation:
@@ -190,7 +168,7 @@ class Simulation:
         self._turns = DrainTurns(AFTER_S * 1000, DRAIN_S * 1000 if policy == "Bursar" else 0)
         self._short: set[str] = set()
         self.jobs: list[_Job] = []
-        self._queue = _Queues()
+        self._singles, self._gangs = dict[int, _Job](), dict[int, _Job]()  # those that wait, by number
         self._ends: list[tuple[int, int]] = []
         self._look_s: int | None = None
         self._used_milli, self.drains = 0, dict[str, int]()
@@ -266,7 +244,8 @@ class Simulation:
         for size in sizes:
             number = len(self.jobs)
             one = job._replace(size=size)
-            self.jobs.append(_Job(number, one, self._pods(number, one)))
+            pods = self._pods(number, one)
+            self.jobs.append(_Job(number, one, pods, _waiting_gang(pods, one) if size > 1 else None))
             self._start_or_wait(self.jobs[-1])
 
     def _pods(self, number: int, job: Job) -> tuple[Pod, ...]:
@@ -288,10 +267,10 @@ class Simulation:
             self._waiting.append(it)
             return self._fifo()
         if it.job.size > 1:
-            self._queue.add(it)
+            self._gangs[it.number] = it
             self._look_soon()
         elif not self._try_single(it):
-            self._queue.add(it)
+            self._singles[it.number] = it
         return None
 
     def _fifo(self) -> None:
@@ -302,31 +281,32 @@ class Simulation:
         return self._try_single(it) if it.job.size == 1 else self._try_gang(it)
 
     def _retry(self, freed: Sequence[str]) -> None:
-        """The single pods in the order of their arrival; those that ask the same fit alike."""
+        """The single pods in the order of their arrival: only these nodes have more room than when they were
+        tried last, and of those that ask the same and may pass alike, all fit or none."""
         if self.policy == "FIFO":
             return self._fifo()
-        passed = set[tuple[PodRow, int]]()
-        while True:
-            first = [
-                (queue[0].number, key)
-                for key, queue in self._queue.singles.items()
-                if key not in passed and self._has_host_room(key[0], freed)
-            ]
-            if not first:
-                return None
-            number, key = min(first)
-            it = self.jobs[number]
+        refused = set[tuple[PodRow, bool]]()
+        for it in list(self._singles.values()):
+            row = it.job.life.pod
+            passes = self._may_pass(it.pods[0])
+            if (row, passes) in refused or not any(self._has_room(row, name, passes) for name in freed):
+                continue
             if self._try_single(it):
-                self._queue.remove(it)
+                del self._singles[it.number]
             else:
-                passed.add(key)
+                refused.add((row, passes))
+        return None
 
-    def _has_host_room(self, row: PodRow, names: Sequence[str]) -> bool:
-        for name in names:
-            at = self._at[name]
-            if self._cpu_milli[at] >= row.cpu_milli and self._memory_mib[at] >= row.memory_mib:
-                return True
-        return False
+    def _may_pass(self, pod: Pod) -> bool:
+        drain = self.snapshot.drain
+        return drain is not None and may_pass(pod, drain.starts_ms, self._now_s * 1000)
+
+    def _has_room(self, row: PodRow, name: str, passes: bool) -> bool:
+        at, node = self._at[name], self.snapshot.node(name)
+        if self._cpu_milli[at] < row.cpu_milli or self._memory_mib[at] < row.memory_mib:
+            return False
+        cards = (without_drain(node) if passes else node).free_by_card
+        return sum(free is not None and free.share_milli >= row.gpu_milli for free in cards) >= row.num_gpu
 
     # Places
 
@@ -400,11 +380,11 @@ class Simulation:
         self._look_s = None
         now_ms, before = self._now_s * 1000, self._turns.key
         self._turns.asked(now_ms)  # it is asked every five seconds, also when nothing has changed
-        waiting = {_key(it): _waiting_gang(it) for it in self._queue.gangs.values()}
+        waiting = {it.waits.key: it.waits for it in self._gangs.values() if it.waits is not None}
         self._note(self._turns.follow(waiting, self._short, now_ms))
         if before and self._turns.key != before:
             self._undrain()
-        order = sorted(self._queue.gangs.values(), key=lambda it: (_key(it) != self._turns.key, it.number))
+        order = sorted(self._gangs.values(), key=lambda it: (_key(it) != self._turns.key, it.number))
         free = self._untouched()
         for it in order:
             is_first = _key(it) == self._turns.key
@@ -412,7 +392,7 @@ class Simulation:
             if most < it.job.size and not (is_first and self.snapshot.drain is None):
                 self._short.add(_key(it))
             elif self._try_gang(it, may_drain=is_first):
-                self._queue.remove(it)
+                del self._gangs[it.number]
                 self._short.discard(_key(it))
                 free = self._untouched()
                 if is_first:
@@ -420,7 +400,7 @@ class Simulation:
                     self._undrain()
             elif is_first and self.snapshot.drain is None:
                 self._note(self._turns.end("none", now_ms))
-        if self._queue.gangs and self._turns.first_ms:
+        if self._gangs and self._turns.first_ms:
             self._look_again()
 
     def _look_again(self) -> None:
@@ -473,10 +453,7 @@ def _key(it: _Job) -> str:
     return f"trace/bursar/{it.number}"
 
 
-def _waiting_gang(it: _Job) -> WaitingGang:
-    gang = it.pods[0].gang
-    if gang is None:
-        raise AssertionError("a single pod waits as a gang")
-    first = it.pods[0]
-    member = GangMember(first.uid, first.name, it.job.at_s * 1000, False, True)
-    return WaitingGang("trace", gang, (member,))
+def _waiting_gang(pods: Sequence[Pod], job: Job) -> WaitingGang | None:
+    first = pods[0]
+    member = GangMember(first.uid, first.name, job.at_s * 1000, False, True)
+    return WaitingGang("trace", first.gang, (member,)) if first.gang is not None else None

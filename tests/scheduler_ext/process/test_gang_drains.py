@@ -104,11 +104,10 @@ def test_no_call_keeps_cards_beyond_the_end_that_it_names() -> None:
 def test_once_the_gang_fits_its_cards_are_reserved_and_the_drain_is_over() -> None:
     extender = Draining()
     extender.ask("a", "b", drain=UNTIL)
-    extender.cache.pod_deleted(
-        read_any(on(percent(100, "x"), "n", "GPU-0") | {"status": {"phase": "Failed"}})
-    )
-    extender.at_ms += 60_000
-    extender.cache.expire()
+    ended = on(percent(100, "x"), "n", "GPU-0")
+    ended["status"]["phase"] = "Succeeded"
+    extender.cache.pod_updated(read_any(ended))
+    assert extender.free() == [0, 0]  # the freed card is kept, too
 
     assert extender.ask("a", "b", drain=UNTIL)["reserved"] == 2
     assert extender.cache.snapshot.drain is None

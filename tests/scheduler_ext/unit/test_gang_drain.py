@@ -173,7 +173,7 @@ def test_nothing_is_drained_for_a_gang_that_a_cap_keeps_waiting() -> None:
     snapshot = cluster({"a": 4}, pods, 4)
     namespace = snapshot.pods.get("uid-m0")
     assert namespace is not None
-    caps = NamespaceStanding("IN_BUDGET", caps=Caps(Cap(6_000, 0)))
+    caps = NamespaceStanding("IN_BUDGET", caps=Caps(own=Cap(total_milli=6_000)))
     capped = NamespaceStandings({namespace.namespace: caps})
 
     assert chosen(snapshot, capped) is None

@@ -6,7 +6,7 @@ from prometheus_client import REGISTRY
 
 from tests.timekeeper.ledger.test_gangs import Gangs, member
 from tests.timekeeper.ledger.test_holding import HOLD
-from tests.timekeeper.worlds import HOUR, SECOND, T0, Town, budgets
+from tests.timekeeper.worlds import SECOND, Town, budgets
 from timekeeper.accounts.held.drains import DrainTurns
 from timekeeper.accounts.held.gangs import AskForCards
 from timekeeper.settler.gang_starts import GangAnswer, GangStarts, answer_of
@@ -19,10 +19,10 @@ KEPT = "3 cards on 1 node are kept for it at most until soon"
 
 
 class Draining(Gangs):
-    """``keeps``: whether the extender finds cards that it can keep; ``drains``: the names of the gangs whose
-    calls want it, with their ends; ``looks``: of all calls."""
+    """``keeps``: the extender finds cards to keep for gangs whose first pod's name begins so; ``drains``:
+    these names, of the calls that want a drain, with its end; ``looks``: of all calls."""
 
-    keeps = True
+    keeps = ""
 
     def new_releaser(self, at_once: int = 1, gangs: GangStarts | None = None) -> Releaser:
         self.drains: list[tuple[str, int]] = []
@@ -44,8 +44,8 @@ class Draining(Gangs):
             self.drains.append((name, asked.drain_ms))
         if self.fits:
             return super().reserve(asked, epoch, until_ms)
-        kept = KEPT if asked.drain_ms and self.keeps else ""
-        return answer_of({"missing": 1, "cards": 1, "drain": kept}, len(asked.uids))
+        finds = asked.drain_ms and name.startswith(self.keeps)
+        return answer_of({"missing": 1, "cards": 1, "drain": KEPT if finds else ""}, len(asked.uids))
 
     def turn(self, ms: int) -> list[list[str]]:
         """What is released until then."""
@@ -92,23 +92,27 @@ def test_when_it_fits_it_is_released_and_the_drain_is_over(gangs: Draining) -> N
 
 
 def test_the_gang_with_the_drain_is_looked_for_before_all_others(gangs: Draining) -> None:
-    """The extender keeps cards only while it is asked, and looks for one gang at a time."""
-    old = [member(name, created_ms=T0 - HOUR) for name in "abc"]
-    others = [member(f"{at}-{name}", 2, f"g{at}") for at in range(20) for name in "xy"]
-    gangs.begin(*old, *others)
+    """The extender keeps cards only while it is asked, and looks for one gang at a time. Thirty come when
+    it has the drain, and are older."""
+    now_ms = gangs.town.clock()
+    gangs.begin(*(member(name, created_ms=now_ms) for name in ("z1", "z2", "z3")))
     gangs.turn(AFTER + 10 * SECOND)
     assert gangs.drains
+    for at in range(30):
+        for name in "xy":
+            gangs.town.hear("pods", member(f"{at}-{name}", 2, f"g{at}"))
+    gangs.turn(10 * SECOND)
     del gangs.looks[:], gangs.drains[:]
 
     gangs.turn(30 * SECOND)
 
-    assert len(gangs.drains) >= 3  # every ten seconds at most, and the extender ends it after thirty
-    assert {name for name, _ in gangs.drains} == {"a"}
-    assert len(set(gangs.looks)) > 1  # the others have their looks between
+    assert {name for name, _ in gangs.drains} == {"z1"}
+    assert len(gangs.drains) >= 5
+    assert len(set(gangs.looks)) > 10  # the others have their looks between
 
 
 def test_a_drain_that_finds_nothing_to_keep_ends_at_once(gangs: Draining) -> None:
-    gangs.keeps = False
+    gangs.keeps = "another"
     before = ended("none")
     gangs.begin(*(member(name) for name in "abc"))
 
