@@ -2,8 +2,8 @@
 
 If enough pods declare an end before the drain would be over, the cards are those of the plan for the first
 moment at which the gang fits without the pods that have ended by then: Slurm's reservation for the first job
-of the queue. Otherwise nobody knows when a card becomes free, and the nodes with the fewest cards in use are
-drained: of the nodes in this order as many as are needed.
+of the queue. Otherwise it is not known when cards become free, and the nodes with the fewest cards in use
+are drained: of the nodes in this order as many as are needed.
 
 A plan answers each question, so topologies, caps and CPU count as they do when the gang starts.
 """

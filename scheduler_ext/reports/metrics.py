@@ -150,7 +150,7 @@ class ScrapedMetrics(Collector):
         )
         yield GaugeMetricFamily(
             "bursar_extender_drained_gpus",
-            "empty compute that is kept for a gang by a drain, in cards; nobody is charged for it",
+            "empty compute that is kept for a gang by a drain, in cards; it is not charged",
             drained_milli(snapshot) / 1000,
         )
         yield _gauge(
