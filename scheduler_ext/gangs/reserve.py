@@ -102,7 +102,7 @@ class GangReservations:
             kept = self._drains.keep(pods, asked, beside)
             self._note(pods[0], "; ".join(each for each in (lack_text(made), kept) if each))
             lacks = {"missing": len(made.left), "cards": missing_cards(made), "near": made.near}
-            return {"reserved": 0, **lacks, "why": why_text(made), "drain": kept}
+            return {"reserved": 0, **lacks, "why": why_text(made)} | ({"drain": kept} if kept else {})
         self._note(pods[0], "")
         together = [(each.pod, _reservation(each, asked, since_ms)) for each in made.members]
         if not self._cache.reserve(together, snapshot):

@@ -52,7 +52,7 @@ class Draining:
         uids = [f"uid-{each}" for each in names]
         body = {"version": 1, "pods": uids, "needed": len(uids), "epoch": epoch, "until": self.at_ms + MINUTE}
         found: Json = json.loads(self.reserve(json.dumps(body | fields).encode()))
-        return found
+        return {"drain": "", **found}
 
     def free(self) -> list[int]:
         """What is free of each card for pods outside of the gang."""
