@@ -73,6 +73,12 @@ GANG_FAILURES = Counter(
     "(those are evicted), `none-bound`",
     ["reason"],
 )
+GANG_DRAINS = Counter(
+    "bursar_gang_drains",
+    "drains by how they ended: `fit` (the gang has its cards), `over` (their time was over), `none` (no "
+    "cards that become free would be enough, or its budget could not pay any more), `gone` (the gang)",
+    ["end"],
+)
 GANG_EVICTIONS = Counter(
     "bursar_gang_evictions",
     "attempts to evict pods of gangs of which too few had a node in time, or were left after a preemption",

@@ -166,6 +166,16 @@ class TimekeeperSettings:
         "how long cards are reserved for a gang that starts: by then all of its pods have a node, or none"
         " keeps one",
     )
+    gang_drain_after_ms: int = flag(
+        duration_ms("0s", "7d", "2m"),
+        "2m",
+        "how long a gang lacks cards before others that become free are kept for it",
+    )
+    gang_drain_for_ms: int = flag(
+        duration_ms("0s", "24h", "15m"),
+        "15m",
+        "how long at most in a gang's first drain; its next is twice as long, up to 16 times; 0s: never",
+    )
     token_file: Path = flag(
         Path, "/var/run/bursar/token/token", "token for the extender's read-only port, read before each call"
     )

@@ -199,9 +199,9 @@ class Stack:
         self._arguments[role] = [*arguments, *dict(self.tuning.flags).get(role, ())]
         self.start(role)
 
-    def start(self, role: str) -> None:
-        """Start a stopped or killed role again with the same flags."""
-        command = [*self.python(role), *self._arguments[role]]
+    def start(self, role: str, *more: str) -> None:
+        """Start a stopped or killed role again with the same flags, and with these until its next start."""
+        command = [*self.python(role), *self._arguments[role], *more]
         with self.log_file(role).open("ab") as log:
             self.processes[role] = self._launcher.start(command, log, env=self.environment(traced=False))
 

@@ -23,6 +23,7 @@ from scheduler_ext.controllers.evictions import hold_cards, withdraw
 from scheduler_ext.controllers.preemptor import Preemptor, PreemptorWiring, limits_of
 from scheduler_ext.controllers.requeuer import Requeuer
 from scheduler_ext.fit.caps import CapChecks
+from scheduler_ext.gangs.drains import GangDrains
 from scheduler_ext.gangs.reserve import GangReservations, Written
 from scheduler_ext.gangs.rooms import PlanInput
 from scheduler_ext.leadership.election import election_of
@@ -61,6 +62,7 @@ from timekeeper.runtime.log import Log, log
 
 GANG_CALLS = 8  # to the API server, at one time, while cards are reserved for a gang
 PLAN_S = 1.0  # the longest time of one plan for a gang
+DRAIN_S = 4.0  # the same of the choice of what is drained for one, by many plans
 REPORTER = f"{names.DOMAIN}/extender"
 
 
@@ -236,10 +238,11 @@ class Extender:
             now_ms,
             self._say,
             at_once=GANG_CALLS,
+            drains=GangDrains(self.cache, lambda each: self._plan_input(each, DRAIN_S), now_ms, self._say),
         )
 
-    def _plan_input(self, snapshot: Snapshot) -> PlanInput:
-        until_s = time.monotonic() + PLAN_S
+    def _plan_input(self, snapshot: Snapshot, seconds: float = PLAN_S) -> PlanInput:
+        until_s = time.monotonic() + seconds
         return PlanInput(snapshot, self.standings(), self.policies, lambda: time.monotonic() > until_s)
 
     def _hold(self, pod: Pod, reservation: Reservation) -> Written:

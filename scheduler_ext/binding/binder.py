@@ -53,12 +53,14 @@ from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.standing import UNHEARD, NamespaceStandings, as_if_enforced
 from scheduler_ext.scoring.policy import Policy
 from scheduler_ext.snapshot.allocation import Allocation
+from scheduler_ext.snapshot.drains import beside_drain
 from scheduler_ext.snapshot.reservations import as_found_by
 from scheduler_ext.snapshot.snapshot import Snapshot
 from timekeeper.core.dialects import BY_NAME
 from timekeeper.core.request.host import encode_host
 from timekeeper.core.values import GPURequest, Placement
 from timekeeper.runtime.api_server import STRATEGIC_MERGE, Answered, Api, Reply, Unsent
+from timekeeper.runtime.clock import now_ms
 from timekeeper.runtime.log import Log
 
 MAX_SENT = 4  # attempts to send a Binding, each after a read that found the pod unbound
@@ -236,7 +238,8 @@ class Binder:
         with self._nodes.hold(name):
             while True:
                 node = self._cache.snapshot.node(name)
-                placement = fit(request, as_found_by(pod.uid, node), self._policy(pod))
+                found = as_found_by(pod.uid, beside_drain(pod, node, now_ms()))
+                placement = fit(request, found, self._policy(pod))
                 if self._cache.is_superseded(pod.uid):
                     return None
                 if isinstance(placement, Refusal):

@@ -14,6 +14,7 @@ from scheduler_ext.model.node import Node
 from scheduler_ext.model.pod import MAX_GRACE_MS, NonGPUPod, Pod
 from scheduler_ext.model.published_gpus import PublishedGPU
 from scheduler_ext.snapshot import snapshot as transitions
+from scheduler_ext.snapshot.drains import Drain
 from scheduler_ext.snapshot.node_info import NodeInfo, is_roomier
 from scheduler_ext.snapshot.snapshot import EMPTY, Snapshot
 from timekeeper.core.ledger.reservation import Reservation
@@ -172,6 +173,23 @@ class ClusterCache:
 
         self._change(earlier)
 
+    def drain(self, wanted: Drain) -> None:
+        """Keep the cards of this drain empty, and no others, until it ends."""
+        self._change(lambda s: transitions.drain(s, wanted))
+
+    def renew_drain(self, lasts_ms: int) -> None:
+        """The drain, if there is one, ends at this time unless it is renewed again."""
+
+        def renewed(snapshot: Snapshot) -> Snapshot:
+            now = snapshot.drain
+            return snapshot if now is None else replace(snapshot, drain=replace(now, lasts_ms=lasts_ms))
+
+        self._change(renewed)
+
+    def undrain(self) -> None:
+        """No cards are kept empty any more."""
+        self._change(transitions.undrain)
+
     def is_superseded(self, uid: str) -> bool:
         """True if the pod is bound or deleted by now. An assumption would then displace the cards that it
         holds, or hold cards that nothing releases."""
@@ -204,8 +222,8 @@ class ClusterCache:
         self._change(lambda s: transitions.orphan(s, uid, self._now_ms()))
 
     def expire(self) -> None:
-        """Vanished pods release their cards when their time is over, and reservations end."""
-        if self._snapshot.unsure or len(self._snapshot.ended):
+        """Vanished pods release their cards when their time is over, and reservations and a drain end."""
+        if self._snapshot.unsure or len(self._snapshot.ended) or self._snapshot.drain is not None:
             self._change(lambda s: transitions.expire(s, self._now_ms()))
 
     def wait_for(self, true: Callable[[Snapshot], bool], timeout_s: float) -> bool:

@@ -218,12 +218,12 @@ class Requeuer:
 
         if time.monotonic() >= candidates.current.holds_until:
             may = [each for each in self._refreshed(kept) if self._is_candidate(each, candidates, standings)]
-            chosen = next_to_wake(node, may, steps_of, standings)
+            chosen = next_to_wake(node, may, steps_of, standings, now_ms())
             if chosen is not None:
                 return chosen
         in_turn = chain(self._held_for(node), self._in_turn(standings))
         may_take = (each for each in in_turn if self._is_candidate(each, candidates, standings))
-        return first_that_fits(node, may_take, steps_of)
+        return first_that_fits(node, may_take, steps_of, now_ms())
 
     def _another_fits(
         self,

@@ -32,6 +32,7 @@ RefusalKind = Literal[
     "budget",
     "cap",
     "gang",
+    "drained",
 ]
 KINDS: tuple[RefusalKind, ...] = get_args(RefusalKind)
 

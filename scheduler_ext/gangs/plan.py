@@ -17,7 +17,7 @@ from scheduler_ext.gangs.domains import Domain, called, domains_of, label_value
 from scheduler_ext.gangs.rooms import PlanInput, Rooms, placed_on, shape_of
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.snapshot.node_info import NodeInfo
-from scheduler_ext.snapshot.snapshot import assume, unreserve
+from scheduler_ext.snapshot.snapshot import assume, undrain, unreserve
 from timekeeper.core.gangs import Gang
 from timekeeper.core.request.held import least_milli
 from timekeeper.core.values import Placement
@@ -65,8 +65,8 @@ LATE = "the time for a plan was over"
 
 
 def plan(pods: Sequence[Pod], given: PlanInput, beside: Collection[str] = ()) -> GangPlan:
-    """A place for as many of the pods as fit together. Cards that are reserved for them count as free.
-    ``beside``: the nodes of other members, which run."""
+    """A place for as many of the pods as fit together. Cards that are reserved or drained for them count as
+    free. ``beside``: the nodes of other members, which run."""
     return _Plan(pods, given, beside).made()
 
 
@@ -110,6 +110,8 @@ class _Plan:
         self.given, self.beside = given, beside
         self.caps = CapChecks(lambda: given.standings)
         snapshot = given.snapshot
+        if snapshot.drain is not None and pods and snapshot.drain.is_of(pods[0]):
+            snapshot = undrain(snapshot)
         for pod in pods:
             snapshot = unreserve(snapshot, pod.uid)
         self.base = snapshot

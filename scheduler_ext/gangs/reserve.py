@@ -6,12 +6,13 @@ gets its reservation. Where one is refused, all are taken back.
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import orjson
 
 from scheduler_ext.cache.cluster_cache import ClusterCache
+from scheduler_ext.gangs.asked import GangAsked, read_asked
+from scheduler_ext.gangs.drains import GangDrains
 from scheduler_ext.gangs.plan import (
     GangPlan,
     PlannedMember,
@@ -24,7 +25,6 @@ from scheduler_ext.gangs.plan import (
 from scheduler_ext.gangs.rooms import PlanInput
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.snapshot.snapshot import Snapshot
-from timekeeper.core.gangs import MAX_SIZE
 from timekeeper.core.ledger.reservation import MAX_MS, Reservation
 from timekeeper.runtime.http.problem_details import bad, unavailable
 from timekeeper.runtime.log import Log
@@ -36,55 +36,10 @@ MAX_KNOWN = 1_024  # gangs of which is known what they lacked last
 Written = Literal["written", "refused", "unclear"]
 
 
-@dataclass(frozen=True, slots=True)
-class GangAsked:
-    """The members of a gang that have no node. ``needed``: how many must fit at least; ``epoch``: the number
-    of this decision, larger than any before; ``until_ms``: when its reservations end; ``bound``: UIDs of
-    members that have a node."""
-
-    uids: tuple[str, ...]
-    needed: int
-    epoch: int
-    until_ms: int
-    bound: tuple[str, ...] = ()
-
-
-def read_asked(body: bytes) -> GangAsked:
-    """Parses the body. Raises a Problem that names the field."""
-    try:
-        raw = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise bad("", f"the body is not JSON: {error}") from error
-    if not isinstance(raw, dict) or raw.get("version") != 1:
-        raise bad("version", "it must be 1")
-    uids, bound = _uids("pods", raw.get("pods")), _uids("bound", raw.get("bound", []))
-    if not uids:
-        raise bad("pods", f"it must have 1 to {MAX_SIZE} different UIDs")
-    numbers = {name: _number(raw, name) for name in ("needed", "epoch", "until")}
-    if numbers["needed"] > len(uids):
-        raise bad("needed", "it must be at most the number of pods")
-    return GangAsked(uids, numbers["needed"], numbers["epoch"], numbers["until"], bound)
-
-
-def _uids(field: str, uids: object) -> tuple[str, ...]:
-    if not isinstance(uids, list) or not all(isinstance(each, str) and each for each in uids):
-        raise bad(field, "it must be a list of UIDs")
-    if not len(set(uids)) == len(uids) <= MAX_SIZE:
-        raise bad(field, f"it must have at most {MAX_SIZE} different UIDs")
-    return tuple(uids)
-
-
-def _number(raw: dict[str, Any], name: str) -> int:
-    value = raw.get(name)
-    if type(value) is not int or not 1 <= value < 2**53:
-        raise bad(name, "it must be a whole number from 1 on")
-    return value
-
-
 class GangReservations:
     """``given``: what a plan reads of this snapshot; ``write``: writes a reservation on a pod's object;
     ``withdraw``: removes it again;
-    ``at_once``: how many such calls may be under way."""
+    ``at_once``: how many such calls may be under way; ``drains``: keeps cards for a gang that lacks them."""
 
     def __init__(
         self,
@@ -96,9 +51,11 @@ class GangReservations:
         now_ms: Callable[[], int],
         log: Log,
         at_once: int = 1,
+        drains: GangDrains | None = None,
     ) -> None:
         self._cache, self._given, self._leads, self._now_ms = cache, given, leads, now_ms
         self._write, self._withdraw, self._log = write, withdraw, log
+        self._drains = drains or GangDrains(cache, given, now_ms, log)
         self._lacks: dict[tuple[str, str], str] = {}  # by namespace and key of the gang
         self._map = map if at_once == 1 else ThreadPoolExecutor(at_once, "gang-call").map
 
@@ -139,15 +96,18 @@ class GangReservations:
             why = "not all of its pods are known to wait"
             return {"reserved": 0, "missing": len(asked.uids) - len(pods), "why": why}
         there = (each.node for uid in asked.bound if (each := snapshot.pods.get(uid)) is not None)
-        made = plan(pods, self._given(snapshot), {node for node in there if node})
-        is_short = not made.suffices(asked.needed)
-        self._note(pods[0], lack_text(made) if is_short else "")
-        if is_short:
+        beside = {node for node in there if node}
+        made = plan(pods, self._given(snapshot), beside)
+        if not made.suffices(asked.needed):
+            kept = self._drains.keep(pods, asked, beside)
+            self._note(pods[0], "; ".join(each for each in (lack_text(made), kept) if each))
             lacks = {"missing": len(made.left), "cards": missing_cards(made), "near": made.near}
-            return {"reserved": 0, **lacks, "why": why_text(made)}
+            return {"reserved": 0, **lacks, "why": why_text(made)} | ({"drain": kept} if kept else {})
+        self._note(pods[0], "")
         together = [(each.pod, _reservation(each, asked, since_ms)) for each in made.members]
         if not self._cache.reserve(together, snapshot):
             return None
+        self._drains.end(pods[0])
         return self._recorded(together, asked, made)
 
     def _recorded(

@@ -32,6 +32,7 @@ from timekeeper.core.request.request import containers, parse, parse_stored, req
 from timekeeper.core.values import GPURequest, Placement
 
 MAX_GRACE_MS = 600_000
+MAX_DECLARED_S = 2**31 - 1  # of activeDeadlineSeconds
 MAX_MESSAGE = 1_000  # characters kept of kube-scheduler's message
 _LONGEST_PART = 2_048  # bytes of a pod whose request is kept
 _PREEMPTED = "DisruptionTarget", "PreemptionByScheduler"  # the condition of a victim of kube-scheduler
@@ -87,6 +88,7 @@ class Pod:
     gang: Gang | None = None  # the pods that it starts together with, while it waits
     started_with: Gang | None = None  # the same once it is bound
     by_claim: bool = False  # bound, and kube-scheduler made a claim for its extended resources
+    declared_ms: int = 0  # how long it declares to run, with its grace period; 0: it does not
 
     @property
     def full_name(self) -> str:
@@ -223,7 +225,15 @@ def read_pod(raw: Json, most_grace_ms: int = MAX_GRACE_MS) -> Pod | None:
         gang=None if node else gang,
         started_with=gang if node else None,
         by_claim=bool(node and mapping(status.get("extendedResourceClaimStatus")).get("resourceClaimName")),
+        declared_ms=_declared_ms(spec, most_grace_ms),
     )
+
+
+def _declared_ms(spec: Json, most_grace_ms: int) -> int:
+    seconds = spec.get("activeDeadlineSeconds")
+    if type(seconds) is not int or not 0 < seconds <= MAX_DECLARED_S:
+        return 0
+    return seconds * 1000 + hold.grace_ms({"spec": spec}, most_grace_ms)
 
 
 class _TemplateRequest(NamedTuple):

@@ -220,7 +220,7 @@ def _card(card: CardView) -> MapCard:
             {
                 "namespace": pod["namespace"],
                 "name": pod["name"],
-                "uid": pod["uid"],
+                "uid": _text(pod["uid"], MAX_NAME),
                 "share_milli": _amount(pod["share_milli"]),
                 "memory_mib": _amount(pod["memory_mib"]),
                 "held": pod["held"],

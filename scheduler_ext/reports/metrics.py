@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 from scheduler_ext.model.node import CLOSED
 from scheduler_ext.preemption.active import PreemptionCounts
-from scheduler_ext.reports.totals import Total, Totals
+from scheduler_ext.reports.totals import Total, Totals, drained_milli
 from scheduler_ext.scoring.stranding import largest
 from scheduler_ext.snapshot.snapshot import Snapshot
 from timekeeper.core.standings import WORDS
@@ -139,14 +139,19 @@ class ScrapedMetrics(Collector):
         unsure = Tally[str](allocation.state for allocation in allocations if allocation is not None)
         yield from _of_nodes(total)
         yield from _of_cards(total)
-        yield from self._of_pods(unsure)
+        yield from self._of_pods(unsure, snapshot)
         yield from self._of_what_happened()
 
-    def _of_pods(self, unsure: Tally[str]) -> Iterator[Metric]:
+    def _of_pods(self, unsure: Tally[str], snapshot: Snapshot) -> Iterator[Metric]:
         yield GaugeMetricFamily(
             "bursar_extender_reservations",
             "waiting pods for which cards are held",
             unsure.pop("reserved", 0),
+        )
+        yield GaugeMetricFamily(
+            "bursar_extender_drained_gpus",
+            "empty compute that is kept for a gang by a drain, in cards; it is not charged",
+            drained_milli(snapshot) / 1000,
         )
         yield _gauge(
             "bursar_extender_pods_unsure",
@@ -261,7 +266,8 @@ def _of_cards(total: Total) -> Iterator[Metric]:
         ("free_gpus", "free compute, in cards", figures.free_milli / 1000),
         (
             "reserved_gpus",
-            "compute held for waiting pods, in cards; not in `bursar_extender_free_gpus`",
+            "compute held for waiting pods, and kept for a gang by a drain, in cards; not in "
+            "`bursar_extender_free_gpus`",
             figures.reserved_milli / 1000,
         ),
         (

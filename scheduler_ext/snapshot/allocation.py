@@ -9,13 +9,13 @@ from scheduler_ext.model.other_resources import Others
 from scheduler_ext.model.pod import Amounts, Pod
 from timekeeper.core.dialects import BY_NAME
 from timekeeper.core.ledger.hold import Vanished
-from timekeeper.core.request.cards import CardAmount, amounts_by_card, mismatch
+from timekeeper.core.request.cards import CardAmount, NamedAmount, amounts_by_card, mismatch
 from timekeeper.core.request.devices import DIALECT as DEVICE
 from timekeeper.core.request.foreign import NamedCards, foreign_placement
 from timekeeper.core.request.held import held_milli
-from timekeeper.core.values import WHOLE_MILLI, GPURequest, Placement
+from timekeeper.core.values import WHOLE_MILLI, Card, GPURequest, Placement
 
-AllocationState = Literal["bound", "assumed", "orphaned", "reserved"]
+AllocationState = Literal["bound", "assumed", "orphaned", "reserved", "drained"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,8 @@ class Allocation:
     cpu_milli: int  # likewise the CPU, in thousandths of a core
     grace_ms: int
     # bound: the Binding is seen. assumed: it is not seen yet. orphaned: the pod's object is gone, its
-    # containers may still run. reserved: the pod still waits, and these cards are held for it
+    # containers may still run. reserved: the pod still waits, and these cards are held for it.
+    # drained: a gang waits, and these cards are kept empty for it
     state: AllocationState
     # assumed: when to ask the API server about the pod. orphaned: until when it
     # holds its cards, unless its node lists it or is silent. reserved: when the reservation ends
@@ -42,15 +43,21 @@ class Allocation:
     named: NamedCards = ()  # without a placement: the cards that another scheduler's annotations name
     gone: Vanished | None = None  # orphaned: its hold since its object was removed
     held_milli: int = 0  # what it counts toward caps
-    since_ms: int = 0  # reserved: when the reservation began
+    since_ms: int = 0  # reserved: when the reservation began; drained: when the gang may start, 0: not known
     epoch: int = 0  # reserved for a member of a gang: that of the gang's reservations
     others: Others = ()  # what kube-scheduler now counts of memory and other resources
     by_claim: bool = False  # kube-scheduler made a claim for the pod's extended resources
+    kept: tuple[str, ...] = ()  # drained: the UUIDs of the cards
 
     @property
     def namespace(self) -> str:
         """The pod's namespace."""
         return self.full_name.partition("/")[0]
+
+    @property
+    def is_kept(self) -> bool:
+        """True if no pod is there: the cards are only kept for one, or for a gang."""
+        return self.state in ("reserved", "drained")
 
 
 def allocation_of(pod: Pod, placement: Placement | None, state: AllocationState) -> Allocation:
@@ -129,7 +136,7 @@ def judged(allocation: Allocation, node_object: Node | None) -> Allocation:
     """The allocation with what it takes of this inventory, and what it counts toward caps. If request and
     inventory do not bear the placement out, its fault closes the node."""
     taking = _taking(allocation, node_object)
-    is_free = allocation.state == "reserved" and not taking.uses
+    is_free = allocation.state == "drained" or (allocation.state == "reserved" and not taking.uses)
     if is_unknown_orphan(allocation) or is_free or _is_served(allocation, node_object):
         held = 0
     else:
@@ -141,6 +148,10 @@ def judged(allocation: Allocation, node_object: Node | None) -> Allocation:
 def _taking(allocation: Allocation, node_object: Node | None) -> _Taking:
     if node_object is None or not node_object.cards or _is_served(allocation, node_object):
         return _NOTHING
+    if allocation.state == "drained":
+        return _Taking(
+            tuple((card.uuid, _all_of(card)) for card in node_object.cards if card.uuid in allocation.kept)
+        )
     if is_unknown_orphan(allocation):
         return _by_agent(allocation, node_object, 0)
     if allocation.placement is None:
@@ -150,6 +161,12 @@ def _taking(allocation: Allocation, node_object: Node | None) -> _Taking:
     if node_object.plugin_chooses:
         return _by_agent(allocation, node_object, _cards_asked(allocation.request))
     return _Taking(tuple(amounts_by_card(allocation.request, allocation.placement).items()))
+
+
+def _all_of(card: Card) -> CardAmount:
+    if card.resources:
+        return NamedAmount(WHOLE_MILLI, card.memory_mib, card.resources, frozenset(card.tiles))
+    return CardAmount(WHOLE_MILLI, card.memory_mib)
 
 
 def _is_served(allocation: Allocation, node_object: Node | None) -> bool:

@@ -193,10 +193,8 @@ def _with_non_gpu(node: NodeInfo, use: NonGPUUse) -> NodeInfo:
 
 
 def unreserved(node: NodeInfo) -> NodeInfo:
-    """The node without reservations; the same object if it has none."""
-    allocations = {
-        uid: allocation for uid, allocation in node.allocations.items() if allocation.state != "reserved"
-    }
+    """The node without reservations and drains; the same object if it has none."""
+    allocations = {uid: allocation for uid, allocation in node.allocations.items() if not allocation.is_kept}
     return node if len(allocations) == len(node.allocations) else _with(node, allocations)
 
 
@@ -238,7 +236,7 @@ def _overcommitted(node_object: Node, allocations: Mapping[str, Allocation]) -> 
     named = {uuid for each in allocations.values() if each.named for uuid, _ in each.uses}
     if not named:
         return ""
-    held = uses_of({uid: each for uid, each in allocations.items() if each.state != "reserved"})
+    held = uses_of({uid: each for uid, each in allocations.items() if not each.is_kept})
     for card in node_object.cards:
         use = held.get(card.uuid, NO_AMOUNT)
         if card.uuid in named and (use.share_milli > WHOLE_MILLI or use.memory_mib > card.memory_mib):

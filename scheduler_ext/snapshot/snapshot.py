@@ -20,6 +20,7 @@ from scheduler_ext.snapshot.allocation import (
     orphaned,
     unknown_orphan,
 )
+from scheduler_ext.snapshot.drains import DRAINED, Drain, drained
 from scheduler_ext.snapshot.immutable_map import Map
 from scheduler_ext.snapshot.node_info import (
     NO_USE,
@@ -31,6 +32,7 @@ from scheduler_ext.snapshot.node_info import (
     with_non_gpu_pods,
     with_published,
     without_pod,
+    without_pods,
 )
 from scheduler_ext.snapshot.reservations import reserved
 from timekeeper.core.ledger import hold
@@ -53,6 +55,7 @@ class Snapshot:
     # what the pods of each namespace hold of cards, in milli-GPU: the sum of `Allocation.held_milli`
     held: Map[int] = field(default_factory=Map)
     unsure: frozenset[str] = frozenset()  # UIDs of the pods whose allocation is not `bound`
+    drain: Drain | None = None  # cards that are kept empty for a gang
     # the pods without a GPU request that wait for a node and have the mark of a group, by UID
     cpu_members: Map[CPUMember] = field(default_factory=Map)
     # pods that ended and are deleted, with their node and until when to remember that: the agent may list
@@ -248,9 +251,28 @@ def orphan(snapshot: Snapshot, uid: str, now_ms: int) -> Snapshot:
     return _orphaned(snapshot, uid, says, now_ms, known is not None)
 
 
+def drain(snapshot: Snapshot, wanted: Drain) -> Snapshot:
+    """Keep the cards of this drain empty, and no others."""
+    snapshot = undrain(snapshot)
+    for node, cards in wanted.cards:
+        snapshot = _allocated(snapshot, node, drained(wanted, node, cards))
+    return replace(snapshot, drain=wanted)
+
+
+def undrain(snapshot: Snapshot) -> Snapshot:
+    """No cards are kept empty any more."""
+    if snapshot.drain is None:
+        return snapshot
+    for node, _ in snapshot.drain.cards:
+        snapshot = release(snapshot, f"{DRAINED}{node}")
+    return replace(snapshot, drain=None)
+
+
 def expire(snapshot: Snapshot, now_ms: int) -> Snapshot:
-    """Ends what the clock ends: orphaned pods (`orphans.lasts`), reservations, and the memory of pods that
-    ended long ago."""
+    """Ends what the clock ends: orphaned pods (`orphans.lasts`), reservations, a drain, and the memory of
+    pods that ended long ago."""
+    if snapshot.drain is not None and snapshot.drain.lasts_ms <= now_ms:
+        snapshot = undrain(snapshot)
     for uid in snapshot.unsure:
         allocation = snapshot.allocation(uid)
         if allocation is None or allocation.state == "assumed":
@@ -276,6 +298,16 @@ def release(snapshot: Snapshot, uid: str) -> Snapshot:
         snapshot, allocated_on=snapshot.allocated_on.without(uid), unsure=snapshot.unsure - {uid}
     )
     return _with_node(snapshot, without_pod(snapshot.node(name), uid))
+
+
+def without_holders(snapshot: Snapshot, uids: Iterable[str]) -> Snapshot:
+    """What the nodes would have free without these pods; each node is computed once."""
+    by_node: dict[str, list[str]] = {}
+    for uid in uids:
+        by_node.setdefault(snapshot.allocated_on.get(uid) or "", []).append(uid)
+    for name, there in by_node.items():
+        snapshot = _with_node(snapshot, without_pods(snapshot.node(name), there))
+    return snapshot
 
 
 def _orphaned(snapshot: Snapshot, uid: str, says: PodHold, now_ms: int, was_watched: bool) -> Snapshot:
@@ -332,7 +364,7 @@ def _reserved(snapshot: Snapshot, pod: Pod, now_ms: int) -> Snapshot:
 def _allocated(snapshot: Snapshot, name: str, allocation: Allocation) -> Snapshot:
     if snapshot.allocated_on.get(allocation.uid) not in (None, name):
         snapshot = release(snapshot, allocation.uid)
-    sure = allocation.state == "bound"
+    sure = allocation.state in ("bound", "drained")
     unsure = snapshot.unsure - {allocation.uid} if sure else snapshot.unsure | {allocation.uid}
     snapshot = replace(snapshot, allocated_on=snapshot.allocated_on.set(allocation.uid, name), unsure=unsure)
     return _with_node(snapshot, with_allocation(snapshot.node(name), allocation))

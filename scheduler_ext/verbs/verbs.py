@@ -24,6 +24,7 @@ from scheduler_ext.scoring.rank import MOST, foremost, ranked
 from scheduler_ext.scoring.selection import Policies, for_fits
 from scheduler_ext.snapshot.reservations import as_found_by
 from scheduler_ext.snapshot.snapshot import Snapshot
+from scheduler_ext.verbs.drained import beside_drained
 from scheduler_ext.verbs.dry_run import DryRun, dry_run
 from scheduler_ext.verbs.expected_binds import ExpectedBinds
 from scheduler_ext.verbs.fit_cache import FilterResult, FitCache, FitKey, fit_key
@@ -33,6 +34,7 @@ from scheduler_ext.verbs.search_shares import SearchShares
 from scheduler_ext.waiting.order import waiting_pod
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.values import GPURequest
+from timekeeper.runtime.clock import now_ms
 
 LOOK_FOR_S = 1.0  # kube-scheduler waits two seconds for an answer
 INCOMPLETE = "the extender's cache is not complete yet"
@@ -101,20 +103,23 @@ class Verbs:
             result = self._fit_cache.partition(key, snapshot.nodes, args.names, steps)
         # 3. Cards assumed for this very pod are no obstacle to it.
         result = _beside_itself(result, pod, pod.request, policy, snapshot)
-        # 4. Nodes whose freed cards are held back for a pod that is first in turn.
+        # 4. Cards that are kept for a gang: a pod that ends before it starts may use them.
+        if snapshot.drain is not None and not result.fits:
+            result = beside_drained(result, pod, pod.request, policy, snapshot, now_ms())
+        # 5. Nodes whose freed cards are held back for a pod that is first in turn.
         held_back = self._requeuer.held_back(lambda: waiting_pod(pod, policy, args.names), result.fits)
         if held_back:
             room = refusal.not_enough_free(pod.request)
             result = _without(result, dict.fromkeys(held_back, room))
-        # 5. Nodes whose cards are so small that the pod would exceed a cap.
+        # 6. Nodes whose cards are so small that the pod would exceed a cap.
         too_small = self._caps.refused_nodes(pod, result.fits, snapshot)
         result = _without(result, too_small)
-        # 6. A pod that fits nowhere waits for cards to be freed, or for a cap.
+        # 7. A pod that fits nowhere waits for cards to be freed, or for a cap.
         if not result.fits and args.names:
             self._requeuer.refused(waiting_pod(pod, policy, args.names), snapshot)
             for why in set(too_small.values()):
                 self._requeuer.denied(waiting_pod(pod, policy, args.names), why)
-        # 7. Only the best nodes are returned, if the operator limits their number.
+        # 8. Only the best nodes are returned, if the operator limits their number.
         return self._truncated(result, pod, policy, snapshot)
 
     def _of_gang(self, pod: Pod, request: GPURequest, offered: Sequence[str]) -> FilterResult:

@@ -15,6 +15,7 @@ from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.standing import UNHEARD, NamespaceStandings
 from scheduler_ext.scoring.policy import Policy
+from scheduler_ext.snapshot.drains import beside_drain
 from scheduler_ext.snapshot.node_info import NodeInfo
 from scheduler_ext.snapshot.reservations import as_found_by
 from timekeeper.core.values import GPURequest
@@ -50,25 +51,29 @@ def next_to_wake(
     waiting_pods: Iterable[WaitingPod],
     steps_of: StepsOf,
     standings: NamespaceStandings = UNHEARD,
+    now_ms: int | None = None,
 ) -> WaitingPod | None:
     """The first by `queue_key` of the pods that wait for this node and now fit there."""
     in_turn = sorted(waiting_pods, key=lambda each: queue_key(each.pod, node.name, standings))
-    return first_that_fits(node, in_turn, steps_of)
+    return first_that_fits(node, in_turn, steps_of, now_ms)
 
 
 def first_that_fits(
-    node: NodeInfo, waiting_pods: Iterable[WaitingPod], steps_of: StepsOf
+    node: NodeInfo, waiting_pods: Iterable[WaitingPod], steps_of: StepsOf, now_ms: int | None = None
 ) -> WaitingPod | None:
     """The first of the pods that wait for this node and now fit there. A pod for which no steps are left fits
-    if its containers fit in their own order."""
-    refused: set[tuple[str, GPURequest]] = set()  # by namespace, for each has steps of its own
+    if its containers fit in their own order. ``now_ms``: for pods that may pass a drain; None: none may."""
+    # by namespace, for each has steps of its own, and whether it may pass a drain
+    refused: set[tuple[str, GPURequest | None, bool]] = set()
     for each in waiting_pods:
-        if not _accepts(each, node) or (each.pod.namespace, each.pod.request) in refused:
+        there = node if now_ms is None else beside_drain(each.pod, node, now_ms)
+        alike = each.pod.namespace, each.pod.request, there is node
+        if not _accepts(each, node) or alike in refused:
             continue
-        if _fits(each, node, steps_of(each)):
+        if _fits(each, there, steps_of(each)):
             return each
         if each.pod.uid not in node.allocations and each.pod.request is not None:
-            refused.add((each.pod.namespace, each.pod.request))
+            refused.add(alike)
     return None
 
 

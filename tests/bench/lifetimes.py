@@ -78,14 +78,15 @@ def cluster(count: int, seed: int) -> tuple[NodeRow, ...]:
 def simulated(case: Case) -> Week:
     """The week of the case."""
     nodes = cluster(case.nodes, case.seed)
-    lives = [life for life in published() if any(_could(life, node) for node in nodes)]
+    lives = [life for life in published() if any(could(life, node) for node in nodes)]
     mixes = by_day(lives, drifted(lives) if case.drift else lives, case.seed)
     coming = arrivals(nodes, mixes, case.load, case.seed)
     listed = tuple(arrival.life.pod for arrival in coming)
     return live(nodes, coming, placer(case.name, Experiment(nodes, listed, (), case.seed)))
 
 
-def _could(life: Life, node: NodeRow) -> bool:
+def could(life: Life, node: NodeRow) -> bool:
+    """Whether the node takes the pod when it is empty."""
     pod = life.pod
     is_large = node.cpu_milli >= pod.cpu_milli and node.memory_mib >= pod.memory_mib
     return is_large and node.gpus >= pod.num_gpu

@@ -52,7 +52,8 @@ _COUNTS = Form(
 
 
 class MapPod(TypedDict):
-    """A pod on a card. ``held``: bound, assumed, vanished, or reserved (it still waits)."""
+    """A pod on a card. ``held``: bound, assumed, orphaned, reserved (it still waits), or drained: kept empty
+    for a gang, which the name is of."""
 
     namespace: _PodName
     name: _PodName

@@ -9,6 +9,7 @@ from threading import Event, Thread
 
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import History
+from timekeeper.accounts.held.drains import DrainTurns
 from timekeeper.core.decisions import Record
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.clock import monotonic_ms
@@ -98,7 +99,7 @@ class EpochThreads:
         )
         start_thread("spent", spent.keep, stop)
         start_thread("grace-policies", GracePolicies(self.api, self._longest_grace_ms).keep, stop)
-        releaser = self._releaser(settings.gang_deadline_ms)
+        releaser = self._releaser(settings)
         return (
             start_thread("evict", partial(keep_evicting, self._eviction_steps()), stop),
             start_thread("release", partial(keep_releasing, releaser.step), stop),
@@ -117,7 +118,7 @@ class EpochThreads:
         kinds = OveruseRound, BudgetRound, IdleRound, OvertimeRound, GangRound, ReclaimRound
         return tuple(kind(context).run for kind in kinds)
 
-    def _releaser(self, gang_deadline_ms: int) -> Releaser:
+    def _releaser(self, settings: TimekeeperSettings) -> Releaser:
         settler = self.settler
         return Releaser(
             self.store,
@@ -133,8 +134,9 @@ class EpochThreads:
                 self.events.post,
                 monotonic_ms,
                 self.record,
-                deadline_ms=gang_deadline_ms,
+                deadline_ms=settings.gang_deadline_ms,
                 report_on=self.events.post_on,
+                drains=DrainTurns(settings.gang_drain_after_ms, settings.gang_drain_for_ms),
             ),
         )
 

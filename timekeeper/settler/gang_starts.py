@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from timekeeper import metrics
+from timekeeper.accounts.held.drains import ENDS, DrainTurns, End
 from timekeeper.accounts.held.gangs import (
     AskForCards,
     OpenGates,
@@ -45,11 +46,14 @@ ReportOn = Callable[[Mapping[str, str], str, str], None]
 
 @dataclass(frozen=True, slots=True)
 class GangAnswer:
-    """How many members have cards reserved, and where; if none, why: parts of a sentence for people."""
+    """How many members have cards reserved, and where; if none, why: parts of a sentence for people, how many
+    cards are missing, and whether cards are kept empty for it."""
 
     reserved: int
     why: str = ""
     where: str = ""
+    cards: int = 0
+    is_drained: bool = False
 
 
 def reserve_with(extender: Peer) -> Reserve:
@@ -66,7 +70,7 @@ def reserve_with(extender: Peer) -> Reserve:
             "needed": asked.needed,
             "epoch": epoch,
             "until": until_ms,
-        }
+        } | ({"drain": asked.drain_ms} if asked.drain_ms else {})
         why = ""
         for _ in range(REPLICAS):
             try:
@@ -81,15 +85,17 @@ def reserve_with(extender: Peer) -> Reserve:
 def answer_of(said: Mapping[str, Any], asked: int) -> GangAnswer:
     """What the extender says of this number of members."""
     reserved, missing, cards = (int(said.get(each) or 0) for each in ("reserved", "missing", "cards"))
-    near, why, where = (str(said.get(each) or "") for each in ("near", "why", "where"))
+    near, why, where, kept = (str(said.get(each) or "") for each in ("near", "why", "where", "drain"))
     fit = f"{asked - missing} of {asked} members fit{f' in {near}' if near else ''}" if missing else ""
     lack = f"{cards} cards missing" if cards else ""
-    return GangAnswer(reserved, "; ".join(each for each in (fit, lack, why) if each), where)
+    text = "; ".join(each for each in (fit, lack, why, kept) if each)
+    return GangAnswer(reserved, text, where, cards, bool(kept))
 
 
 class GangStarts:
     """Used by the releaser's thread. ``reserve`` is called in another; ``submit``: runs a call there;
-    ``deadline_ms``: how long cards are reserved; ``report_on``: posts an Event on any object."""
+    ``deadline_ms``: how long cards are reserved; ``report_on``: posts an Event on any object; ``drains``: for
+    which gang cards are kept empty."""
 
     def __init__(
         self,
@@ -100,7 +106,13 @@ class GangStarts:
         submit: Callable[[Callable[[], GangAnswer]], "Future[GangAnswer]"] | None = None,
         deadline_ms: int = 60_000,
         report_on: ReportOn = lambda _regarding, _reason, _note: None,
+        drains: DrainTurns | None = None,
     ) -> None:
+        self._drains = drains or DrainTurns(0, 0)
+        self._wants_drain = False  # the last call
+        self._short: set[str] = set()  # keys of gangs that lacked cards when they were looked for last
+        for end in ENDS:
+            metrics.GANG_DRAINS.labels(end)
         self._report_on = report_on
         self._reserve, self._report, self._steady, self._record = reserve, report, steady, record
         self._deadline_ms = deadline_ms
@@ -146,7 +158,12 @@ class GangStarts:
         ]
 
     def ready(self, view: HeldView) -> dict[str, HeldPod]:
-        """The gangs for which cards may be looked for once they can be paid, each as one pod, by UID."""
+        """The gangs for which cards may be looked for once they can be paid, each as one pod, by UID: the
+        one that has the drain before all others, for the extender keeps cards only while it is asked."""
+        found = self._ready(view)
+        return {self._drains.key: found[self._drains.key]} if self._drains.key in found else found
+
+    def _ready(self, view: HeldView) -> dict[str, HeldPod]:
         return {
             it.held.uid: it.held
             for it in view.gangs.values()
@@ -186,6 +203,9 @@ class GangStarts:
         at_ms = self._steady()
         if self._asked is not None or at_ms < self._next_ask_ms:
             return
+        self._wants_drain = key == self._drains.key
+        if self._wants_drain:
+            asked = replace(asked, drain_ms=self._drains.asked(now_ms))
         self._epoch = max(self._epoch + 1, now_ms)
         epoch, until_ms = self._epoch, now_ms + self._deadline_ms
 
@@ -207,12 +227,14 @@ class GangStarts:
         self._kept = {key: until_ms for key, until_ms in self._kept.items() if at_ms < until_ms}
         self._tries = {key: each for key, each in self._tries.items() if view.at_ms < each[1] + FORGOTTEN_MS}
         self._unpaid &= view.gangs.keys()
+        self._short &= view.gangs.keys()
         for known in (self._answers, self._places, self._told):
             for key in [each for each in known if each not in view.gangs]:
                 del known[key]
         if self._asked is not None and self._asked[1].done():
-            self._take(*self._asked, at_ms)
+            self._take(*self._asked, at_ms, view.at_ms)
             self._asked = None
+        self._note_end(self._drains.follow(view.gangs, self._short, view.at_ms))
         self._count_failures(view)
         for it in view.gangs.values():
             self._tell(it, view)
@@ -230,7 +252,21 @@ class GangStarts:
             elif (until_ms := started_until_ms(it)) > view.at_ms:
                 self._starting[it.key] = until_ms
 
-    def _take(self, key: str, future: "Future[GangAnswer]", at_ms: int) -> None:
+    def _note_end(self, how: End | None) -> None:
+        if how is not None:
+            metrics.GANG_DRAINS.labels(how).inc()
+
+    def _take_drain(self, key: str, answer: GangAnswer, now_ms: int) -> None:
+        """Whether it lacks cards, and whether its drain goes on."""
+        (self._short.add if answer.cards else self._short.discard)(key)
+        if key != self._drains.key:
+            return
+        if answer.reserved:
+            self._note_end(self._drains.end("fit", now_ms))
+        elif answer.cards and not answer.is_drained and self._wants_drain:
+            self._note_end(self._drains.end("none", now_ms))
+
+    def _take(self, key: str, future: "Future[GangAnswer]", at_ms: int, now_ms: int) -> None:
         try:
             answer = future.result()
         except Exception as error:
@@ -243,6 +279,7 @@ class GangStarts:
         if answer.reserved:
             self._kept[key] = at_ms + SHOWN_MS
         self._answers[key], self._places[key] = answer.why, answer.where
+        self._take_drain(key, answer, now_ms)
 
     def _tell(self, it: WaitingGang, view: HeldView) -> None:
         text = self.sentence(it, view.at_ms)

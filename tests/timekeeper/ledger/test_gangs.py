@@ -234,7 +234,7 @@ def test_the_extenders_answer_is_a_sentence() -> None:
     lack = {"reserved": 0, "missing": 4, "cards": 4, "near": "rack r2", "why": "no rack has room"}
 
     assert answer_of(lack, 16) == GangAnswer(
-        0, "12 of 16 members fit in rack r2; 4 cards missing; no rack has room"
+        0, "12 of 16 members fit in rack r2; 4 cards missing; no rack has room", cards=4
     )
     assert answer_of({"reserved": 2, "where": "on 1 node", "why": ""}, 2) == GangAnswer(2, "", "on 1 node")
 

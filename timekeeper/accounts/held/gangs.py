@@ -86,11 +86,12 @@ class WaitFor:
 @dataclass(frozen=True, slots=True)
 class AskForCards:
     """Have cards reserved for these members, for at least ``needed`` of them. ``bound``: the other members,
-    which have a node."""
+    which have a node; ``drain_ms``: until when cards are kept empty if they do not fit, 0: none are."""
 
     uids: tuple[str, ...]
     needed: int
     bound: tuple[str, ...] = ()
+    drain_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
