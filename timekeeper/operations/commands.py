@@ -3,11 +3,12 @@ findings."""
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from timekeeper.accounts.claims.consumers import served_by
 from timekeeper.core.claims.allocation import read_claim
 from timekeeper.core.claims.devices import read_slice
 from timekeeper.core.json_values import Json
@@ -65,11 +66,15 @@ def _cluster(kubeconfig: Path | None) -> ClusterComparison:
     """The pods and claims that exist now, and the nodes whose clocks are wrong. Raises UnusableError."""
     api = connect(kubeconfig)
     try:
-        found = [read_compared_pod(raw) for page, _ in api.pages("/api/v1/pods") for raw in page]
+        found, serving = [], set()
+        for page, _ in api.pages("/api/v1/pods"):
+            for raw in page:
+                found.append(read_compared_pod(raw))
+                serving.add(served_by(raw))
         clocks = {
             raw["metadata"]["name"]: clock_ahead_ms(raw) for page, _ in api.pages(LEASES) for raw in page
         }
-        claims = _claims(api.pages, api.clock.now_ms) if api.serves(_RESOURCES) else None
+        claims = _claims(api.pages, api.clock.now_ms, serving) if api.serves(_RESOURCES) else None
     except (UnreachableError, ExpiredError) as error:
         raise UnusableError(f"--cluster: pods, claims and Leases cannot be listed: {error}") from error
     finally:
@@ -79,12 +84,15 @@ def _cluster(kubeconfig: Path | None) -> ClusterComparison:
 
 
 def _claims(
-    pages: Callable[[str], Iterable[tuple[list[Json], str]]], clock: Callable[[], int]
+    pages: Callable[[str], Iterable[tuple[list[Json], str]]],
+    clock: Callable[[], int],
+    serving: Set[tuple[str, str]],
 ) -> ClaimComparison:
-    """The claims that exist now. Raises UnreachableError or ExpiredError."""
+    """The claims that exist now. ``serving``: those that serve extended resources of pods. Raises
+    UnreachableError or ExpiredError."""
     claims = [read_claim(raw) for page, _ in pages(f"{_RESOURCES}/resourceclaims") for raw in page]
     slices = [read_slice(raw) for page, _ in pages(f"{_RESOURCES}/resourceslices") for raw in page]
-    return ClaimComparison(claims, slices, clock())
+    return ClaimComparison(claims, slices, clock(), serving)
 
 
 def run_export(settings: TimekeeperSettings) -> int:

@@ -135,11 +135,12 @@ def claim(name: str, device: str = "gpu-0", at_ms: int = T0, **more: Any) -> Jso
 
 
 def claims_compared(
-    town: Town, *claims: Json, slices: tuple[Json, ...] = (SLICE,)
+    town: Town, *claims: Json, slices: tuple[Json, ...] = (SLICE,), serving: str = ""
 ) -> tuple[list[tuple[str, str, str, str]], dict[str, str], int]:
     """The differences between the ledger and these claims, what was not compared, and the number of those
-    that were."""
-    found = ClaimComparison(map(read_claim, claims), map(read_slice, slices), town.clock())
+    that were. ``serving``: the name of the one that serves an extended resource."""
+    served = {("team-a", serving)}
+    found = ClaimComparison(map(read_claim, claims), map(read_slice, slices), town.clock(), served)
     compared(town, claims=found)
     differences = [(each.claim, each.what, each.stored, each.cluster) for each in found.differences]
     return differences, {each.claim: each.reason for each in found.listed}, found.compared
@@ -225,15 +226,16 @@ def test_claims_that_cannot_be_compared_are_listed(town: Town) -> None:
     town.clock.turn(MINUTE)
     odd = device_claim("odd", allocated("odd-0", driver="odd.example.com"), at_ms=T0)
     served = claim("served", "gpu-1", pods=("uid-p",), annotations=EXTENDED)
+    forged = claim("forged", "gpu-2", pods=("uid-p",), annotations=EXTENDED)
 
-    assert claims_compared(town, odd, served) == (
-        [],
+    assert claims_compared(town, odd, served, forged, serving="served") == (
+        [("team-a/forged", "held but not charged", "no open session", "1 GPU for 60.000 s")],
         {
             "team-a/stripped": "its object is gone, and it is charged until the pods that used it have ended",
             "team-a/odd": "there is no rule for odd.example.com",
             "team-a/served": "its pod pays for the extended resources by its cards",
         },
-        0,
+        1,
     )
 
 

@@ -558,6 +558,17 @@ def test_a_pod_that_pays_by_its_cards_already_does_not_pay_for_its_claim(meterin
     assert kinds(metering) == ["pod"]
 
 
+def test_a_claim_that_only_says_that_it_serves_a_pod_is_charged_beside_the_pods_cards(metering: Town) -> None:
+    """Who may create claims may give one the annotation of those that kube-scheduler makes."""
+    body = served()
+    del body["status"]["extendedResourceClaimStatus"]
+    body["spec"]["resourceClaims"] = [{"name": "c", "resourceClaimName": "c"}]
+    metering.change("pods", body)
+    metering.change(CLAIMS, held(annotations=EXTENDED, owner="p", at_ms=None))
+
+    assert sorted(kinds(metering)) == ["claim", "pod"]
+
+
 def test_reports_have_a_claim_by_its_name(holding: Town) -> None:
     holding.clock.turn(HOUR)
     holding.change(CLAIMS, device_claim())

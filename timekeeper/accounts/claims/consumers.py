@@ -7,6 +7,7 @@ from typing import Any
 from timekeeper.accounts.pods import LedgerPod, read_user
 from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.ledger import hold
+from timekeeper.core.request.claims import namespaced
 
 SHORT_OF_DEVICES = "cannot allocate all claims"  # of a node, in kube-scheduler's message
 
@@ -58,10 +59,16 @@ class ClaimPod:
 def read_claim_pod(raw: Json) -> ClaimPod | None:
     """The pod; None if it uses no claim. Never raises on JSON from an API server."""
     spec, status = mapping(raw.get("spec")), mapping(raw.get("status"))
-    served = mapping(status.get("extendedResourceClaimStatus"))
-    if not served and not sequence(spec.get("resourceClaims")):
+    if not status.get("extendedResourceClaimStatus") and not sequence(spec.get("resourceClaims")):
         return None
-    return ClaimPod(read_user(raw), str(served.get("resourceClaimName") or ""), waits=_wait(spec, status))
+    return ClaimPod(read_user(raw), served_by(raw)[1], waits=_wait(spec, status))
+
+
+def served_by(raw: Json) -> tuple[str, str]:
+    """Namespace and name of the claim that serves the pod's extended resources, by the pod's status; the name
+    is "" if none does."""
+    served = mapping(mapping(raw.get("status")).get("extendedResourceClaimStatus"))
+    return namespaced(raw)[0], str(served.get("resourceClaimName") or "")
 
 
 def _wait(spec: Json, status: Json) -> ClaimWait | None:

@@ -6,11 +6,9 @@ from dataclasses import dataclass, field
 from sys import intern
 
 from timekeeper.core.claims.devices import Amounts, read_amounts
-from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
+from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.object_names import millis, own_labels, owner_of
 from timekeeper.core.request.claims import MAX_DEVICES, Requests, read_requests
-
-_EXTENDED = "resource.kubernetes.io/extended-resource-claim"  # kube-scheduler's mark on claims that it makes
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +41,8 @@ class DeviceAllocation:
 class DeviceClaim:
     """A ResourceClaim. ``owner``: its controller as ``Kind/name``, of a claim from a template its pod;
     ``consumers``: the UIDs of the pods that it is reserved for, ``users`` the same as UID/name;
-    ``other_consumers``: how many that are no pods, such as PodGroups; ``is_extended``: kube-scheduler made it
-    for a pod's extended resources; ``labels``: its own, as canonical JSON; ``requests``: what it asks for."""
+    ``other_consumers``: how many that are no pods, such as PodGroups; ``labels``: its own, as canonical JSON;
+    ``requests``: what it asks for."""
 
     uid: str
     namespace: str
@@ -54,7 +52,6 @@ class DeviceClaim:
     allocation: DeviceAllocation | None = None
     consumers: tuple[str, ...] = ()
     other_consumers: int = 0
-    is_extended: bool = False
     users: tuple[str, ...] = ()
     requests: Requests = field(default=(), compare=False)
 
@@ -84,7 +81,6 @@ def read_claim(raw: Json) -> DeviceClaim:
         allocation=_allocation(mapping(allocation), classes) if allocation else None,
         consumers=pods,
         other_consumers=len(reserved) - len(pods),
-        is_extended=annotations_of(raw).get(_EXTENDED) == "true",
         users=users,
         requests=read_requests(mapping(raw.get("spec"))),
     )

@@ -4,7 +4,7 @@ The rate is computed anew, from what drivers publish now and the settings that w
 allocation was made. So a slice that has changed since is a difference, too, and no fault.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,15 +64,23 @@ class ClaimNotCompared:
 
 class ClaimComparison:
     """Receives the sessions, then gives what it found. ``claims`` and ``slices``: all that exist, as they
-    were listed at ``at_ms``."""
+    were listed at ``at_ms``; ``serving``: namespace and name of those that serve extended resources, as the
+    pods' status says."""
 
-    def __init__(self, claims: Iterable[DeviceClaim], slices: Iterable[DeviceSlice], at_ms: int) -> None:
+    def __init__(
+        self,
+        claims: Iterable[DeviceClaim],
+        slices: Iterable[DeviceSlice],
+        at_ms: int,
+        serving: Set[tuple[str, str]] = frozenset(),
+    ) -> None:
         self._claims = {each.uid: each for each in claims}
         self._at_ms = at_ms
         self._pools = DevicePools()
         for each in slices:
             self._pools.put(each)
-        extended = (each for each in self._claims.values() if each.is_extended)
+        self._serving = serving
+        extended = (each for each in self._claims.values() if (each.namespace, each.name) in serving)
         self._served = {uid for each in extended for uid in each.consumers}
         self._paying: set[str] = set()  # UIDs of pods that pay for their cards, of those
         self._open: dict[str, list[StoredSession]] = {}  # UID of a claim -> its open sessions
@@ -161,7 +169,8 @@ class ClaimComparison:
                 reason = f"there is no rule for {', '.join(charge.unknown_drivers)}"
                 self.listed.append(ClaimNotCompared(claim.uid, name, reason))
             return
-        if claim.is_extended and any(uid in self._paying for uid in claim.consumers):
+        is_serving = (claim.namespace, claim.name) in self._serving
+        if is_serving and any(uid in self._paying for uid in claim.consumers):
             reason = "its pod pays for the extended resources by its cards"
             self.listed.append(ClaimNotCompared(claim.uid, name, reason))
             return

@@ -94,10 +94,11 @@ class _ClaimTick:
 
     def _is_paid(self, claim: DeviceClaim) -> bool:
         """Whether a pod whose extended resources the claim serves pays for them by its cards, because the
-        claim was not known when it was bound."""
-        return claim.is_extended and any(
-            self.ledger.session(uid) is not None and uid not in self.claims.served for uid in claim.consumers
-        )
+        claim was not known when it was bound. The pod's status says which claim that is; anyone who creates a
+        claim may give it the annotation of such claims."""
+        pods = (self.claims.pods.get(uid) for uid in claim.consumers)
+        serving = (each.uid for each in pods if each is not None and each.served_by == claim.name)
+        return any(self.ledger.session(uid) is not None and uid not in self.claims.served for uid in serving)
 
     def _free_uid(self, claim: DeviceClaim, begun_ms: int) -> str:
         known = (self.changes.sessions, self.ledger.sessions, self.ledger.settled, self.ledger.used_claims)
