@@ -305,6 +305,8 @@ def test_a_tenant_cannot_tolerate_our_taints(world: World) -> None:
                 "open", "resourceclaimtemplates?dryRun=All", named("t") | {"spec": {"spec": spec}}
             )
             assert [("[claim-toleration]" in said) for said in (claim, template)] == [not allowed] * 2
+    for spec in ({}, {"devices": {}}, of()):  # the API server writes `requests: null`
+        assert world.create("open", "resourceclaims?dryRun=All", named("t") | {"spec": spec}) == ""
 
 
 def test_a_claim_that_became_another_after_its_pod_was_judged_gets_no_gpu_of_a_spent_budget(
