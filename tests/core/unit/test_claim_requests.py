@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.worlds import Json, container, pod
-from timekeeper.core.request.claims import EXPLICIT, KnownClaims, PodClaims, read_requests
+from timekeeper.core.request.claims import EXPLICIT, TOO_LONG, KnownClaims, PodClaims, read_requests
 from timekeeper.core.request.device_classes import ClassSettings, DeviceClass
 from timekeeper.core.request.metered import metered_request
 from timekeeper.core.request.request import containers, parse, parse_new
@@ -130,6 +130,26 @@ def test_more_than_a_claim_can_be_allocated_is_a_violation_and_counts_as_the_mos
     assert [each.rule for each in parsed.violations] == ["claim-size"]
     assert parsed.request is not None
     assert [each.ask.devices for each in parsed.request.asks] == [32]
+
+
+@pytest.mark.parametrize(
+    ("requests", "is_read"),
+    [
+        ([either("gpu", "nic")] * 32, True),
+        ([either(*["gpu"] * 3)] * 22, False),
+        ([either(*("a" * 200 + f"-{number}" for number in range(8)))] * 4, True),
+        ([request("a" * 200 + f"-{number}") for number in range(21)], False),
+    ],
+)
+def test_of_a_claim_with_too_many_alternatives_nothing_is_kept_and_its_pod_waits(
+    requests: list[Json], is_read: bool
+) -> None:
+    """It would fill the memory of a worker, if there were many like it."""
+    found = asked(claiming(CLAIM), known(*requests))
+
+    assert found is not None
+    assert (read_requests({"devices": {"requests": requests}}) is not TOO_LONG) == is_read
+    assert (found.missing == ("DeviceClass (its claim has too many alternatives)",)) != is_read
 
 
 def test_cards_of_a_dialect_beside_claims_of_gpus_are_refused_and_beside_others_are_not() -> None:

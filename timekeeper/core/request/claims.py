@@ -9,6 +9,7 @@ alternatives, and each GPU as a whole one. Source: k8s.io/api/resource/v1; kuber
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from sys import intern
 
 from timekeeper.core.dialects.amounts import Container
 from timekeeper.core.json_values import Json, mapping, sequence
@@ -26,6 +27,8 @@ from timekeeper.core.violation import Violation, shown
 EXPLICIT = "deviceclass.resource.kubernetes.io/"  # a limit: the name of a class follows
 CLAIM, TEMPLATE = "ResourceClaim", "ResourceClaimTemplate"
 MAX_DEVICES = 32  # of a claim: its status holds no more (`AllocationResultsMaxSize`)
+MAX_ALTERNATIVES = 64  # of a claim that is read, of 256 that Kubernetes takes
+MAX_NAMES = 4096  # characters of all its classes' names
 
 _CHARGED = "a class whose driver allocates no GPUs, or one of GPUs that Bursar knows"
 
@@ -40,15 +43,21 @@ class Alternative:
 
 
 Requests = tuple[tuple[Alternative, ...], ...]  # of a claim; one alternative of each is allocated
+# no class can have this name, so that a pod with such a claim waits
+TOO_LONG: Requests = ((Alternative("(its claim has too many alternatives)"),),)
 
 
 def read_requests(spec: Json) -> Requests:
-    """The requests of a claim's spec. Never raises; what cannot be read names the class ""."""
+    """The requests of a claim's spec; of one that is long enough to fill a worker's memory, if there are many
+    like it, `TOO_LONG`. Never raises; what cannot be read names the class ""."""
     found = []
     for raw in map(mapping, sequence(mapping(spec.get("devices")).get("requests"))):
         several = sequence(raw.get("firstAvailable"))
         found.append(tuple(map(_alternative, several or [raw.get("exactly")])))
-    return _shared(tuple(found))
+    every = [each for request in found for each in request]
+    names = {each.device_class for each in every}
+    is_long = len(every) > MAX_ALTERNATIVES or sum(map(len, names)) > MAX_NAMES
+    return TOO_LONG if is_long else _shared(tuple(found))
 
 
 def read_template(raw: Json) -> Requests:
@@ -62,7 +71,7 @@ def namespaced(raw: Json) -> "NamespacedName":
     return str(metadata.get("namespace", "")), str(metadata.get("name", ""))
 
 
-@lru_cache(maxsize=10_000)
+@lru_cache(maxsize=1_000)
 def _shared(requests: Requests) -> Requests:
     """One value for all claims with equal requests: most are made from few templates."""
     return requests
@@ -73,7 +82,7 @@ def _alternative(raw: object) -> Alternative:
     count = given.get("count", 1)
     every = given.get("allocationMode") == "All"
     return Alternative(
-        str(given.get("deviceClassName") or ""),
+        intern(str(given.get("deviceClassName") or "")),
         None if every else count if isinstance(count, int) and not isinstance(count, bool) else 1,
         given.get("adminAccess") is True,
     )
