@@ -134,6 +134,21 @@ def test_a_share_costs_the_largest_part_that_it_consumes_and_a_least_one() -> No
     assert share(memory="160Gi", compute="0") == 1000
 
 
+def test_a_share_of_less_than_nothing_costs_the_least_and_has_no_memory() -> None:
+    shared = device_slice("gpu-0", allowMultipleAllocations=True)
+    taken = allocated(shareID="s", consumedCapacity={"memory": "-8Gi"})
+    (found,) = charge(taken, of=(shared,)).gpus
+
+    assert (found.share_milli, found.memory_mib) == (10, 0)
+
+
+@pytest.mark.parametrize(("model", "shown"), [("A\x00100\n", "A?100?"), ("GPU 5 é", "GPU 5 é")])
+def test_a_model_has_no_character_that_a_database_does_not_take(model: str, shown: str) -> None:
+    (found,) = charge(allocated(), of=(device_slice("gpu-0", model=model),)).gpus
+
+    assert found.model == shown
+
+
 def test_a_share_counts_by_the_capacities_that_the_rule_names() -> None:
     shared = device_slice(
         "gpu-0", allowMultipleAllocations=True, capacity={"memory": {"value": "80Gi"}, "nics": {"value": "1"}}

@@ -135,7 +135,13 @@ def _attributes(raw: Json, driver: str) -> Iterator[tuple[str, Attribute]]:
     for name, value in raw.items():
         for each in mapping(value).values():  # one of bool, int, string, version
             if isinstance(each, str | int):
-                yield _own(name, driver), intern(each) if isinstance(each, str) else each
+                yield _own(name, driver), intern(_printable(each)) if isinstance(each, str) else each
+
+
+def _printable(text: str) -> str:
+    """With "?" for each character that is not printable: the API server accepts any, also a NUL, which
+    PostgreSQL does not store."""
+    return text if text.isprintable() else "".join(each if each.isprintable() else "?" for each in text)
 
 
 def _counters(raw: object, named: str, driver: str) -> Iterator[tuple[str, Amounts]]:

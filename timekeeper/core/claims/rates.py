@@ -137,7 +137,7 @@ def _parts(some: Amounts, whole: Amounts, names: tuple[str, ...]) -> Iterable[Fr
 def _memory_mib(allocated: AllocatedDevice, device: PublishedDevice) -> int:
     """Of its memory; 0 where nothing says it."""
     has = dict(device.capacity).get("memory", 0)
-    return dict(allocated.consumed).get("memory", has) // (1000 * _MIB)
+    return max(0, dict(allocated.consumed).get("memory", has)) // (1000 * _MIB)
 
 
 def _ceil(value: Fraction) -> int:
