@@ -152,6 +152,17 @@ def test_of_a_claim_with_too_many_alternatives_nothing_is_kept_and_its_pod_waits
     assert (found.missing == ("DeviceClass (its claim has too many alternatives)",)) != is_read
 
 
+@pytest.mark.parametrize("amount", ["-1Gi", "-1"])
+def test_a_claim_on_less_than_nothing_of_a_capacity_is_a_violation(amount: str) -> None:
+    fields: Json = {"capacity": {"requests": {"cores": "1", "memory": amount}}}
+    for each in (request(**fields), either("nic", "gpu", **fields)):
+        parsed = parse_new(claiming(TEMPLATE), "refuse", known(each), "a")
+
+        assert [each.rule for each in parsed.violations] == ["device-claim"]
+        assert parsed.request is None
+    assert asked(claiming(TEMPLATE), known(request("nic", **fields))) == PodClaims()
+
+
 def test_cards_of_a_dialect_beside_claims_of_gpus_are_refused_and_beside_others_are_not() -> None:
     raw = claiming(TEMPLATE)
     raw["spec"]["containers"].append(container("share", gpu_percent="50"))

@@ -13,7 +13,7 @@ from sys import intern
 
 from timekeeper.core.dialects.amounts import Container
 from timekeeper.core.json_values import Json, mapping, sequence
-from timekeeper.core.quantity import integral
+from timekeeper.core.quantity import integral, thousandths
 from timekeeper.core.request.device_classes import (
     DEFAULTS,
     NO_DRIVERS,
@@ -35,11 +35,13 @@ _CHARGED = "a class whose driver allocates no GPUs, or one of GPUs that Bursar k
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """Devices of one class. ``count``: how many; None: all that a node has."""
+    """Devices of one class. ``count``: how many; None: all that a node has; ``gives``: it asks for less than
+    nothing of a capacity, which kube-scheduler would add to what others may have of the device."""
 
     device_class: str
     count: int | None = 1
     admin: bool = False  # access for administrators, which takes the device from no pod
+    gives: bool = False
 
 
 Requests = tuple[tuple[Alternative, ...], ...]  # of a claim; one alternative of each is allocated
@@ -85,7 +87,12 @@ def _alternative(raw: object) -> Alternative:
         intern(str(given.get("deviceClassName") or "")),
         None if every else count if isinstance(count, int) and not isinstance(count, bool) else 1,
         given.get("adminAccess") is True,
+        any((thousandths(each) or 0) < 0 for each in _capacities(given)),
     )
+
+
+def _capacities(request: Json) -> Iterable[object]:
+    return mapping(mapping(request.get("capacity")).get("requests")).values()
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +189,8 @@ class KnownClaims:
             return PodClaims()
         if kind == "unknown":
             return PodClaims(violations=(_unknown(known, path),))
+        if one.gives:
+            return PodClaims(violations=(_negative(known, path),))
         if one.count is None:
             return PodClaims(MAX_DEVICES, violations=(_all(known, path),))
         if one.count > MAX_DEVICES:
@@ -219,6 +228,17 @@ def _unknown(known: DeviceClass, path: str) -> Violation:
         f"{_CHARGED}; an administrator may name its driver in drivers of _settings, or in gpuDrivers"
         " or noGPUDrivers of the ConfigMap bursar-device-classes",
         "deviceClassName: gpu.nvidia.com",
+    )
+
+
+def _negative(known: DeviceClass, path: str) -> Violation:
+    return Violation(
+        "device-claim",
+        path,
+        "capacity.requests below 0",
+        f"of a device of class {known.name} others would be allocated more than it has",
+        "capacities from 0",
+        "capacity: {requests: {memory: 10Gi}}",
     )
 
 

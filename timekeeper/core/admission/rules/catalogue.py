@@ -98,8 +98,9 @@ REQUEST = (
     Rule(
         "device-claim",
         "a claim, or a limit of a DeviceClass, where it is not known whether the class allocates GPUs "
-        "(`unknownClasses: deny`), and any claim where the API server does not serve `resource.k8s.io/v1`",
-        "such a pod would use GPUs outside every budget",
+        "(`unknownClasses: deny`), a claim on less than nothing of a capacity, and any claim where the API "
+        "server does not serve `resource.k8s.io/v1`",
+        "such a pod would use GPUs outside every budget, or let others have more of a device than there is",
     ),
     Rule(
         "claim-size",
