@@ -152,6 +152,16 @@ def test_of_a_claim_with_too_many_alternatives_nothing_is_kept_and_its_pod_waits
     assert (found.missing == ("DeviceClass (its claim has too many alternatives)",)) != is_read
 
 
+@pytest.mark.parametrize(("number", "rules"), [(256, []), (257, ["device-claim"])])
+def test_a_pod_with_very_many_claims_is_refused_also_if_they_are_not_known(
+    number: int, rules: list[str]
+) -> None:
+    entries = [{"name": f"c{each}", "resourceClaimName": f"c{each}"} for each in range(number)]
+    parsed = parse_new(claiming(*entries), "refuse", known(), "a")
+
+    assert [each.rule for each in parsed.violations] == rules
+
+
 @pytest.mark.parametrize("amount", ["-1Gi", "-1"])
 def test_a_claim_on_less_than_nothing_of_a_capacity_is_a_violation(amount: str) -> None:
     fields: Json = {"capacity": {"requests": {"cores": "1", "memory": amount}}}

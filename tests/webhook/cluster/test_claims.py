@@ -241,9 +241,13 @@ def test_a_pod_whose_template_is_not_there_yet_is_held_until_it_is_known(world: 
         world.wait_bound(namespace, name)
 
 
-def test_devices_that_are_no_gpus_pass_untouched_and_unknown_ones_are_refused(world: World) -> None:
+def test_devices_that_are_no_gpus_pass_untouched_and_unknown_or_very_many_ones_are_refused(
+    world: World,
+) -> None:
     world.template("deny", "cable", exactly("nic"))
     world.template("open", "odd", exactly("odd"))
+    many = [{"name": f"c{number}", "resourceClaimName": "none"} for number in range(2000)]
+    assert "2000 claims" in world.pod("open", "many", *many)
     known = by("template", "odd")
     eventually(lambda: dry_refusal(world, "open", known) != "", "the webhook to know the template")
 

@@ -27,6 +27,7 @@ from timekeeper.core.violation import Violation, shown
 EXPLICIT = "deviceclass.resource.kubernetes.io/"  # a limit: the name of a class follows
 CLAIM, TEMPLATE = "ResourceClaim", "ResourceClaimTemplate"
 MAX_DEVICES = 32  # of a claim: its status holds no more (`AllocationResultsMaxSize`)
+MAX_CLAIMS = 256  # of a pod; Kubernetes has no limit
 MAX_ALTERNATIVES = 64  # of a claim that is read, of 256 that Kubernetes takes
 MAX_NAMES = 4096  # characters of all its classes' names
 
@@ -143,6 +144,8 @@ class KnownClaims:
             return None  # nearly always
         if not self.is_served:
             return PodClaims(violations=(_not_served(named),))
+        if len(named) > MAX_CLAIMS:
+            return PodClaims(violations=(_many_claims(len(named)),))
         of_claims = _joined(self._of_claim(raw, index, namespace) for index, raw in enumerate(named))
         together = _joined(self._of_limits(each, them) for each, them in limits if not each.init)
         alone = [self._of_limits(each, them) for each, them in limits if each.init]
@@ -228,6 +231,17 @@ def _unknown(known: DeviceClass, path: str) -> Violation:
         f"{_CHARGED}; an administrator may name its driver in drivers of _settings, or in gpuDrivers"
         " or noGPUDrivers of the ConfigMap bursar-device-classes",
         "deviceClassName: gpu.nvidia.com",
+    )
+
+
+def _many_claims(number: int) -> Violation:
+    return Violation(
+        "device-claim",
+        "spec.resourceClaims",
+        f"{number} claims",
+        "while a claim is not known, the pod and all its claims are kept in memory",
+        f"at most {MAX_CLAIMS} claims in a pod; one claim may have several requests",
+        "resourceClaims: [{name: gpus, resourceClaimTemplateName: gpus}]",
     )
 
 

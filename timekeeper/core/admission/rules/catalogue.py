@@ -98,9 +98,10 @@ REQUEST = (
     Rule(
         "device-claim",
         "a claim, or a limit of a DeviceClass, where it is not known whether the class allocates GPUs "
-        "(`unknownClasses: deny`), a claim on less than nothing of a capacity, and any claim where the API "
-        "server does not serve `resource.k8s.io/v1`",
-        "such a pod would use GPUs outside every budget, or let others have more of a device than there is",
+        "(`unknownClasses: deny`), a claim on less than nothing of a capacity, more than 256 claims in a "
+        "pod, and any claim where the API server does not serve `resource.k8s.io/v1`",
+        "such a pod would use GPUs outside every budget, let others have more of a device than there is, or "
+        "fill the timekeeper's memory while it waits",
     ),
     Rule(
         "claim-size",
