@@ -400,7 +400,7 @@ class Simulation:
                     self._undrain()
             elif is_first and self.snapshot.drain is None:
                 self._note(self._turns.end("none", now_ms))
-        if self._gangs and self._turns.for_ms:
+        if self._gangs and self._turns.first_ms:
             self._look_again()
 
     def _look_again(self) -> None:

@@ -8,7 +8,7 @@ from timekeeper.accounts.held.gangs import GangMember, WaitingGang
 from timekeeper.accounts.held.order import HeldPod
 from timekeeper.core.gangs import Gang
 
-AFTER, LONG, STEP = 120_000, 900_000, 5_000
+AFTER, FIRST, STEP = 120_000, 900_000, 5_000
 
 
 def waiting(*gangs: tuple[str, int] | tuple[str, int, int]) -> dict[str, WaitingGang]:
@@ -25,8 +25,8 @@ def waiting(*gangs: tuple[str, int] | tuple[str, int, int]) -> dict[str, Waiting
 class Turns:
     """The gangs all lack cards, and the one that has the drain is asked for every five seconds."""
 
-    def __init__(self, gangs: dict[str, WaitingGang], for_ms: int = LONG) -> None:
-        self.turns, self.gangs, self.now_ms = DrainTurns(AFTER, for_ms), gangs, 0
+    def __init__(self, gangs: dict[str, WaitingGang], first_ms: int = FIRST) -> None:
+        self.turns, self.gangs, self.now_ms = DrainTurns(AFTER, first_ms), gangs, 0
         self.ends: list[str] = []
 
     def until(self, ms: int) -> list[tuple[str, int, int]]:
@@ -53,18 +53,18 @@ def lengths(drains: Sequence[tuple[str, int, int]]) -> list[int]:
 def test_a_gang_has_a_drain_once_it_has_waited_and_never_with_the_setting_at_zero() -> None:
     assert Turns(waiting(("g", 0))).until(AFTER) == []
     assert Turns(waiting(("g", 0))).until(AFTER + STEP) == [("g", AFTER, 0)]
-    assert Turns(waiting(("g", 0)), for_ms=0).until(10 * LONG) == []
+    assert Turns(waiting(("g", 0)), first_ms=0).until(10 * FIRST) == []
     unasked = Turns(waiting(("g", 0)))
     unasked.turns.follow(unasked.gangs, set(), 10 * AFTER)
     assert unasked.turns.key == ""  # it lacks the budget, or was not looked for yet
 
 
-def test_each_drain_in_vain_is_followed_by_a_rest_as_long() -> None:
+def test_a_drain_in_vain_is_followed_by_a_rest_as_long_and_by_one_twice_as_long() -> None:
     turns = Turns(waiting(("g", 0)))
 
-    drains = turns.until(20 * LONG)
+    drains = turns.until(200 * FIRST)
 
-    assert lengths(drains) == [LONG] * 10
+    assert lengths(drains) == [FIRST * times for times in (1, 2, 4, 8, 16, 16, 16, 16, 16)]
     for (_, began, end), (_, later, _) in pairwise(drains):
         assert later - end == end - began
     assert set(turns.ends) == {"over"}
@@ -73,9 +73,9 @@ def test_each_drain_in_vain_is_followed_by_a_rest_as_long() -> None:
 def test_at_least_half_of_the_time_has_no_drain_whatever_waits() -> None:
     turns = Turns(waiting(*((f"g{at}", at) for at in range(40))))
 
-    drains = turns.until(AFTER + 100 * LONG)
+    drains = turns.until(AFTER + 100 * FIRST)
 
-    assert sum(lengths(drains)) <= (turns.now_ms - AFTER + LONG) / 2
+    assert sum(lengths(drains)) <= (turns.now_ms - AFTER + 16 * FIRST) / 2
     for (_, began, end), (_, later, _) in pairwise(drains):
         assert later >= 2 * end - began
 
@@ -84,7 +84,7 @@ def test_each_gang_has_its_turn_before_one_has_another() -> None:
     """By priority, then by age."""
     turns = Turns(waiting(("young", -50), ("old", -100), ("high", -40, 5)))
 
-    assert [name for name, _, _ in turns.until(8 * LONG)] == ["high", "old", "young", "high"]
+    assert [name for name, _, _ in turns.until(8 * FIRST)] == ["high", "old", "young", "high"]
 
 
 def test_after_a_drain_that_fitted_the_next_gang_waits_only_as_long_as_it_lasted() -> None:

@@ -2,7 +2,8 @@
 
 One gang at a time has a drain: of those that lack cards and have waited long enough, the one with the fewest
 drains in vain, of these the first by priority and age. After each drain none begins for as long as it lasted,
-so others have at least half of the time.
+so others have at least half of the time. Each that was in vain is followed by one twice as long for the same
+gang, so that one of them outlasts the pods that it waits for.
 """
 
 from collections.abc import Mapping, Set
@@ -11,6 +12,7 @@ from typing import Literal
 
 from timekeeper.accounts.held.gangs import WaitingGang
 
+MAX_DOUBLED = 4  # the longest drain is 16 times the first
 SILENT_MS = 30_000  # the extender ends a drain that is not asked for again by then
 
 End = Literal["fit", "over", "none", "gone"]
@@ -19,12 +21,12 @@ ENDS: tuple[End, ...] = ("fit", "over", "none", "gone")
 
 @dataclass(slots=True)
 class DrainTurns:
-    """``after_ms``: how long a gang waits before; ``for_ms``: how long a drain lasts at most, 0: there
-    are none. ``key``: of the gang that has the drain, "": none; ``until_ms``: when it ends at the
+    """``after_ms``: how long a gang waits before; ``first_ms``: how long its first drain lasts at most, 0:
+    there are none. ``key``: of the gang that has the drain, "": none; ``until_ms``: when it ends at the
     latest."""
 
     after_ms: int
-    for_ms: int
+    first_ms: int
     key: str = ""
     until_ms: int = 0
     _began_ms: int = 0
@@ -41,7 +43,7 @@ class DrainTurns:
             return self.end("gone", now_ms)
         if self.key and now_ms >= min(self.until_ms, self._asked_ms + SILENT_MS):
             return self.end("over" if now_ms >= self.until_ms else "none", now_ms)
-        if not self.key and self.for_ms and now_ms >= self._rests_ms:
+        if not self.key and self.first_ms and now_ms >= self._rests_ms:
             self._begin(gangs, lacking, now_ms)
         return None
 
@@ -55,7 +57,7 @@ class DrainTurns:
         nothing can be kept for it (``none``)."""
         if how in ("over", "none"):
             count, _ = self._in_vain.get(self.key, (0, 0))
-            rests_ms = now_ms + self.for_ms if how == "none" else 0
+            rests_ms = now_ms + self._length_ms(count) if how == "none" else 0
             self._in_vain[self.key] = count + 1, rests_ms
         self._rests_ms = now_ms + (now_ms - self._began_ms)
         self.key, self.until_ms = "", 0
@@ -65,8 +67,9 @@ class DrainTurns:
         waiting = [gangs[key] for key in lacking if key in gangs and self._may_have(gangs[key], now_ms)]
         if waiting:
             first = min(waiting, key=self._order)
+            count, _ = self._in_vain.get(first.key, (0, 0))
             self.key, self._began_ms, self._asked_ms = first.key, now_ms, now_ms
-            self.until_ms = now_ms + self.for_ms
+            self.until_ms = now_ms + self._length_ms(count)
 
     def _may_have(self, it: WaitingGang, now_ms: int) -> bool:
         _, rests_ms = self._in_vain.get(it.key, (0, 0))
@@ -76,3 +79,6 @@ class DrainTurns:
         count, _ = self._in_vain.get(it.key, (0, 0))
         priority = it.held.priority if it.held is not None else 0
         return count, -priority, it.members[0].created_ms, it.key
+
+    def _length_ms(self, in_vain: int) -> int:
+        return self.first_ms << min(MAX_DOUBLED, in_vain)
