@@ -174,7 +174,7 @@ class TimekeeperSettings:
     gang_drain_for_ms: int = flag(
         duration_ms("0s", "24h", "15m"),
         "15m",
-        "how long at most in a gang's first drain; its next is twice as long, up to 16 times; 0s: never",
+        "how long at most in a gang's first drain; its next is twice as long, up to 4 times; 0s: never",
     )
     token_file: Path = flag(
         Path, "/var/run/bursar/token/token", "token for the extender's read-only port, read before each call"

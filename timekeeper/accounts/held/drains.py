@@ -12,7 +12,7 @@ from typing import Literal
 
 from timekeeper.accounts.held.gangs import WaitingGang
 
-MAX_DOUBLED = 4  # the longest drain is 16 times the first
+MAX_DOUBLED = 2  # the longest drain is 4 times the first
 SILENT_MS = 30_000  # the extender ends a drain that is not asked for again by then
 
 End = Literal["fit", "over", "none", "gone"]
