@@ -85,6 +85,11 @@ def closed(key: str) -> Refusal:
     return Refusal(f"node is closed for sharing: {CLOSED[key]}", "closed")
 
 
+def drained(whose: str, how_long: str, passes: str) -> Refusal:
+    """Its cards are kept empty for a gang. ``whose``: it; ``passes``: who may use them meanwhile."""
+    return Refusal(f"kept for {whose} {how_long}; {passes}", "drained")
+
+
 def by_claims(drivers: Sequence[str]) -> Refusal:
     """Other pods get the node's GPUs, by claims on devices of these drivers."""
     named = first_of(drivers, MAX_LISTED, " and ")

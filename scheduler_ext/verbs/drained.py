@@ -4,7 +4,7 @@ from collections.abc import Container, Mapping
 from heapq import nsmallest
 
 from scheduler_ext.fit.fit import fit
-from scheduler_ext.fit.refusal import Refusal
+from scheduler_ext.fit.refusal import Refusal, drained
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.scoring.policy import Policy
 from scheduler_ext.snapshot.drains import Drain, may_pass, without_drain
@@ -52,4 +52,4 @@ def kept(drain: Drain, namespace: str) -> Refusal:
         if drain.starts_ms
         else "it is not known when the gang starts"
     )
-    return Refusal(f"kept for {whose} {drain.text}; {passes}", "drained")
+    return drained(whose, drain.text, passes)
