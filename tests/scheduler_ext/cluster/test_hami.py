@@ -224,7 +224,9 @@ def volcanos_plugin_serves(world: HamiWorld, node: str) -> str:
     world.annotate(f"{PODS}/{name}", {"volcano.sh/devices-to-allocate": ""})
     done = {"volcano.sh/bind-phase": "success", "volcano.sh/vgpu-time": str(2**64 - 1)}
     world.annotate(f"{PODS}/{name}", done)
-    world.annotate(f"/api/v1/nodes/{node}", {"hamivgpu": None})
+    # the next pod may have got the lock already, for this one is served
+    if world.lock(node, "hamivgpu").endswith(f",default,{name}"):
+        world.annotate(f"/api/v1/nodes/{node}", {"hamivgpu": None})
     return name
 
 
