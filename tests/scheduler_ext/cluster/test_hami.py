@@ -224,10 +224,14 @@ def volcanos_plugin_serves(world: HamiWorld, node: str) -> str:
     world.annotate(f"{PODS}/{name}", {"volcano.sh/devices-to-allocate": ""})
     done = {"volcano.sh/bind-phase": "success", "volcano.sh/vgpu-time": str(2**64 - 1)}
     world.annotate(f"{PODS}/{name}", done)
-    # the next pod may have got the lock already, for this one is served
-    if world.lock(node, "hamivgpu").endswith(f",default,{name}"):
-        world.annotate(f"/api/v1/nodes/{node}", {"hamivgpu": None})
+    release(world, node, "hamivgpu", name)
     return name
+
+
+def release(world: HamiWorld, node: str, lock: str, name: str) -> None:
+    """The lock of the pod that is served now: the next one may have got it already."""
+    if world.lock(node, lock).endswith(f",default,{name}"):
+        world.annotate(f"/api/v1/nodes/{node}", {lock: None})
 
 
 def test_pods_of_volcanos_former_sharing_are_placed_and_charged(hami: HamiWorld) -> None:
@@ -250,7 +254,7 @@ def test_pods_of_volcanos_former_sharing_are_placed_and_charged(hami: HamiWorld)
             if written["volcano.sh/gpu-assigned"] == "false":
                 assert hami.lock(node, "gpu").endswith(f",default,{name}")
                 hami.annotate(f"{PODS}/{name}", {"volcano.sh/gpu-assigned": "true"})
-                hami.annotate(f"/api/v1/nodes/{node}", {"gpu": None})
+                release(hami, node, "gpu", name)
             served[name] = node, written["volcano.sh/gpu-index"]
         return len(served) == 3
 
