@@ -78,7 +78,7 @@ def test_what_cannot_be_compared_is_listed(town: Town) -> None:
     cluster = compared(town, by_request, foreign, over, unreadable)
 
     assert (cluster.compared, cluster.gaps) == (0, [])
-    reasons = {each.pod: each.reason for each in cluster.listed}
+    reasons = {each.name: each.reason for each in cluster.listed}
     assert reasons.pop("team-a/unreadable").startswith("it has no session: its request cannot be read: ")
     assert reasons == {
         "team-a/by-request": "charged by its request: it has no placement",
@@ -143,7 +143,7 @@ def claims_compared(
     found = ClaimComparison(map(read_claim, claims), map(read_slice, slices), town.clock(), served)
     compared(town, claims=found)
     differences = [(each.claim, each.what, each.stored, each.cluster) for each in found.differences]
-    return differences, {each.claim: each.reason for each in found.listed}, found.compared
+    return differences, {each.name: each.reason for each in found.listed}, found.compared
 
 
 def test_claims_that_hold_what_they_are_charged_for_do_not_differ(town: Town) -> None:

@@ -62,10 +62,15 @@ def begin_ms(allocation: DeviceAllocation, seen_ms: int, look_ms: int) -> int:
     return stamp_ms if stamp_ms >= look_ms else min(seen_ms, stamp_ms + _SECOND_MS)
 
 
+def is_dated(session_uid: str, allocation: DeviceAllocation) -> bool:
+    """Whether the session is of an allocation that was made at this time. Without a time it may be of any."""
+    number = int(session_uid.rpartition(":")[2])
+    return allocation.stamp_ms in (None, number // _SECOND_MS * _SECOND_MS)
+
+
 def is_of(session: Session, allocation: DeviceAllocation) -> bool:
     """Whether the session is of this allocation, and of no earlier one of its claim."""
-    number = int(session.uid.rpartition(":")[2])
-    if allocation.stamp_ms is not None and number // _SECOND_MS * _SECOND_MS != allocation.stamp_ms:
+    if not is_dated(session.uid, allocation):
         return False
     return set(map(_key, decode_devices(session.devices))) <= set(map(_key, allocation.devices))
 

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from timekeeper.accounts.budget_history import History
-from timekeeper.accounts.claims.claim_sessions import claim_uid, decode_devices
+from timekeeper.accounts.claims.claim_sessions import claim_uid, decode_devices, is_dated
 from timekeeper.core.claims.allocation import DeviceAllocation, DeviceClaim
 from timekeeper.core.claims.devices import DevicePools, DeviceSlice
 from timekeeper.core.claims.drivers import rules_of
 from timekeeper.core.claims.rates import ClaimCharge, charge_of
+from timekeeper.operations.audit.finding import NotCompared
 from timekeeper.store.audit_rows import StoredSession
-
-_SECOND_MS = 1_000  # the resolution of an allocation's time
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,23 +44,6 @@ class ClaimDifference:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimNotCompared:
-    """A claim that holds devices, or a session, that is not compared."""
-
-    uid: str
-    claim: str
-    reason: str
-
-    def sentence(self) -> str:
-        """One line for people."""
-        return f"claim {self.uid} ({self.claim}): not compared: {self.reason}"
-
-    def wire(self) -> dict[str, Any]:
-        """The same for programs."""
-        return {"uid": self.uid, "claim": self.claim, "reason": self.reason}
-
-
 class ClaimComparison:
     """Receives the sessions, then gives what it found. ``claims`` and ``slices``: all that exist, as they
     were listed at ``at_ms``; ``serving``: namespace and name of those that serve extended resources, as the
@@ -86,7 +68,7 @@ class ClaimComparison:
         self._open: dict[str, list[StoredSession]] = {}  # UID of a claim -> its open sessions
         self.compared = 0
         self.differences: list[ClaimDifference] = []
-        self.listed: list[ClaimNotCompared] = []
+        self.listed: list[NotCompared] = []
 
     def check(self, session: StoredSession) -> None:
         """One session, of any kind."""
@@ -102,7 +84,9 @@ class ClaimComparison:
         for uid in sorted(self._claims.keys() | self._open.keys()):
             claim, sessions = self._claims.get(uid), self._open.get(uid, [])
             allocation = claim.allocation if claim is not None else None
-            mine = [each for each in sessions if allocation is not None and _is_of(each, allocation)][:1]
+            mine = [each for each in sessions if allocation is not None and is_dated(each.uid, allocation)][
+                :1
+            ]
             for each in sessions:
                 if each not in mine:
                     self._check_left(each, claim)
@@ -131,7 +115,7 @@ class ClaimComparison:
         uid, name = claim_uid(session.uid), f"{session.namespace}/{session.name}"
         if claim is None and session.watermark_ms is not None:
             reason = "its object is gone, and it is charged until the pods that used it have ended"
-            self.listed.append(ClaimNotCompared(uid, name, reason))
+            self.listed.append(NotCompared("claim", uid, name, reason))
             return
         self.compared += 1
         stored = f"charged at {_gpus(session.rate_milli)}"
@@ -167,12 +151,12 @@ class ClaimComparison:
         if not charge.gpus:
             if charge.unknown_drivers:
                 reason = f"there is no rule for {', '.join(charge.unknown_drivers)}"
-                self.listed.append(ClaimNotCompared(claim.uid, name, reason))
+                self.listed.append(NotCompared("claim", claim.uid, name, reason))
             return
         is_serving = (claim.namespace, claim.name) in self._serving
         if is_serving and any(uid in self._paying for uid in claim.consumers):
             reason = "its pod pays for the extended resources by its cards"
-            self.listed.append(ClaimNotCompared(claim.uid, name, reason))
+            self.listed.append(NotCompared("claim", claim.uid, name, reason))
             return
         self.compared += 1
         held = f"{_gpus(charge.rate_milli)} for {held_ms / 1000:.3f} s"
@@ -180,14 +164,6 @@ class ClaimComparison:
 
     def _differs(self, uid: str, name: str, what: str, stored: str, cluster: str) -> None:
         self.differences.append(ClaimDifference(uid, name, what, stored, cluster))
-
-
-def _is_of(session: StoredSession, allocation: DeviceAllocation) -> bool:
-    """Whether the session is of an allocation that was made at this time. Without a time it may be of any."""
-    if allocation.stamp_ms is None:
-        return True
-    number = int(session.uid.rpartition(":")[2])
-    return number // _SECOND_MS * _SECOND_MS == allocation.stamp_ms
 
 
 def _stored_devices(session: StoredSession) -> set[str]:

@@ -18,6 +18,7 @@ from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.ledger.hold import PodHold, ends_ms, pod_hold
 from timekeeper.operations.audit.claims import ClaimComparison
 from timekeeper.operations.audit.evidence import bounds
+from timekeeper.operations.audit.finding import NotCompared
 from timekeeper.store.audit_rows import PodRows, StoredSession
 
 Interval = tuple[int, int]
@@ -61,23 +62,6 @@ class HoldDifference:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class PodNotCompared:
-    """A pod that is listed and not compared."""
-
-    uid: str
-    pod: str
-    reason: str
-
-    def sentence(self) -> str:
-        """One line for people."""
-        return f"pod {self.uid} ({self.pod}): not compared: {self.reason}"
-
-    def wire(self) -> dict[str, Any]:
-        """The same for programs."""
-        return {"uid": self.uid, "pod": self.pod, "reason": self.reason}
-
-
 def read_compared_pod(raw: Json) -> ComparedPod | None:
     """The pod; None if it requests no GPU, or is not bound. Never raises on JSON from an API server."""
     pod = read_pod(raw)
@@ -115,7 +99,7 @@ class ClusterComparison:
         self._clocks = dict(sorted(clocks.items()))
         self.compared = 0
         self.gaps: list[HoldDifference] = []
-        self.listed: list[PodNotCompared] = []
+        self.listed: list[NotCompared] = []
 
     def check(self, rows: PodRows, heard: dict[str, int]) -> None:
         """The rows under one UID. ``heard``: each node's watermark."""
@@ -128,7 +112,7 @@ class ClusterComparison:
             return
         if not rows.session.devices:
             self.listed.append(
-                PodNotCompared(pod.uid, pod.name, "charged by its request: it has no placement")
+                NotCompared("pod", pod.uid, pod.name, "charged by its request: it has no placement")
             )
             return
         session = rows.session
@@ -145,7 +129,7 @@ class ClusterComparison:
             if not pod.excuse:
                 self._compare(pod, self._held(pod, self._at_ms, 0), [])
             elif not pod.hold.over:
-                self.listed.append(PodNotCompared(pod.uid, pod.name, pod.excuse))
+                self.listed.append(NotCompared("pod", pod.uid, pod.name, pod.excuse))
 
     def sentences(self) -> Iterator[str]:
         """A line for each pod or claim that differs or is not compared, and the sums, for people."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 from timekeeper.accounts.usage import gpu_hours
 
@@ -44,6 +44,24 @@ class Finding:
 
 
 Tell = Callable[[Finding], None]
+
+
+@dataclass(frozen=True, slots=True)
+class NotCompared:
+    """What is listed and not compared. ``name``: with its namespace."""
+
+    kind: Literal["pod", "claim"]
+    uid: str
+    name: str
+    reason: str
+
+    def sentence(self) -> str:
+        """One line for people."""
+        return f"{self.kind} {self.uid} ({self.name}): not compared: {self.reason}"
+
+    def wire(self) -> dict[str, Any]:
+        """The same for programs."""
+        return {"uid": self.uid, self.kind: self.name, "reason": self.reason}
 
 
 def signed_hours(amount: int) -> str:
