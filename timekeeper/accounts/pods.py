@@ -23,6 +23,8 @@ from timekeeper.core.request.request import claims_part, parse_stored
 from timekeeper.core.values import Ask, ContainerAsk, GPURequest, UndecodableError
 from timekeeper.core.wire import HeldFor, binding_asks
 
+GangKey = tuple[str, str]  # its namespace, and what tells it from others there
+
 
 @dataclass(frozen=True, slots=True)
 class LedgerPod:
@@ -68,6 +70,11 @@ class LedgerPod:
     controller: tuple[str, ...] = ()  # of a pod with a gang: apiVersion, kind, name and UID
     has_other_gate: bool = False  # a gate that is not ours is in ``spec.schedulingGates``
     makes_room: bool = False  # of a pod with a gang: it is being deleted for another pod, as by preemption
+
+    @property
+    def gang_key(self) -> GangKey | None:
+        """What tells its gang from all others; None without one."""
+        return None if self.gang is None else (self.namespace, self.gang.key)
 
     def has_other_scheduler(self, ours: str) -> bool:
         """Whether another scheduler than ``ours`` places it; ours places no pod with claims of GPUs."""

@@ -4,14 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from timekeeper.accounts.exhaustion.evictions import Pods
-from timekeeper.accounts.pods import LedgerPod
-
-GangKey = tuple[str, str]  # its namespace, and what tells it from others there
-
-
-def gang_key(pod: LedgerPod) -> GangKey | None:
-    """The gang of the pod; None without one."""
-    return None if pod.gang is None else (pod.namespace, pod.gang.key)
+from timekeeper.accounts.pods import GangKey, LedgerPod
 
 
 @dataclass(slots=True)
@@ -29,7 +22,7 @@ class LeavingUnits:
     _found: dict[tuple[GangKey, bool], Pods] = field(default_factory=dict)
 
     def whole(self, pods: Pods) -> Pods:
-        """These pods, the gangs of which they are, and who shares a claim with a member; and so on."""
+        """These pods, all pods of their gangs, all pods that share a claim with one of those, and so on."""
         return self._closed(pods, shrinks=False)
 
     def least(self, pods: Pods) -> Pods:
@@ -37,7 +30,7 @@ class LeavingUnits:
         return self._closed(pods, shrinks=True)
 
     def _closed(self, pods: Pods, shrinks: bool) -> Pods:
-        key = gang_key(pods[0]) if len(pods) == 1 and pods[0].is_charged else None
+        key = pods[0].gang_key if len(pods) == 1 and pods[0].is_charged else None
         if key is None:
             return pods if all(each.gang is None for each in pods) else self._grown(pods, shrinks)
         if (key, shrinks) not in self._found:
@@ -63,7 +56,7 @@ class LeavingUnits:
     ) -> Iterator[GangKey]:
         """The gangs of which some have to leave, and so all."""
         for pod in found.values():
-            key = gang_key(pod)
+            key = pod.gang_key
             if key is None or key in closed or not pod.is_charged:
                 continue
             if key not in self._mates:

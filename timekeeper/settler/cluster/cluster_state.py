@@ -8,7 +8,7 @@ from timekeeper.accounts.claims.consumers import ClaimPod
 from timekeeper.accounts.claims.uncharged import NOBODY, ClaimingPods, claiming_pods
 from timekeeper.accounts.failing_watches import FailingWatch
 from timekeeper.accounts.metered import WHOLE_CARDS, CardParts
-from timekeeper.accounts.pods import LedgerPod, UnjudgedPod, UnreadablePod, is_bare, metered_view
+from timekeeper.accounts.pods import GangKey, LedgerPod, UnjudgedPod, UnreadablePod, is_bare, metered_view
 from timekeeper.accounts.session import CLAIMS, CLAIMS_SEEN
 from timekeeper.core.claims.allocation import DeviceClaim
 from timekeeper.core.claims.devices import DeviceSlice
@@ -610,8 +610,8 @@ class ClusterState:
         pod = _with_earlier(before, pod)
         if pod.node and pod.ended_ms is not None and (before is None or before.ended_ms is None):
             self.end_watermarks.setdefault(pod.uid, self.watermark_ms(pod.node))
-        if pod.gang is not None and pod.makes_room and not (before and before.makes_room):
-            self.preempted_gangs.add((pod.namespace, pod.gang.key))
+        if pod.gang_key is not None and pod.makes_room and not (before and before.makes_room):
+            self.preempted_gangs.add(pod.gang_key)
         if deleted:
             self._remove_pod(pod, at_ms, seen=True)
             return
@@ -619,8 +619,8 @@ class ClusterState:
             return
         self.pods[pod.uid] = pod
         self.changed_pods.setdefault(pod.uid, at_ms)
-        if pod.gang is not None:
-            self._join(pod.namespace, pod.gang.key, pod.uid)
+        if pod.gang_key is not None:
+            self._join(pod.gang_key, pod.uid)
         if before is None:
             self._list_pod(pod)
         self._set_unbound(pod.uid, pod.can_be_bound)
@@ -633,24 +633,24 @@ class ClusterState:
         else:
             self.unbound.discard(uid)
 
-    def _join(self, namespace: str, gang: str, uid: str) -> None:
-        self.gangs.setdefault((namespace, gang), set()).add(uid)
-        self.gang_changes.add((namespace, gang))
+    def _join(self, gang: GangKey, uid: str) -> None:
+        self.gangs.setdefault(gang, set()).add(uid)
+        self.gang_changes.add(gang)
 
-    def _leave(self, namespace: str, gang: str, uid: str) -> None:
-        left = self.gangs.get((namespace, gang), set())
+    def _leave(self, gang: GangKey, uid: str) -> None:
+        left = self.gangs.get(gang, set())
         left.discard(uid)
         if not left:
-            self.gangs.pop((namespace, gang), None)
-        self.gang_changes.add((namespace, gang))
+            self.gangs.pop(gang, None)
+        self.gang_changes.add(gang)
 
     def _list_pod(self, pod: LedgerPod) -> None:
         self.namespaces_version += pod.namespace not in self.namespaces
         self.namespaces.setdefault(pod.namespace, set()).add(pod.uid)
 
     def _unlist_pod(self, pod: LedgerPod) -> None:
-        if pod.gang is not None:
-            self._leave(pod.namespace, pod.gang.key, pod.uid)
+        if pod.gang_key is not None:
+            self._leave(pod.gang_key, pod.uid)
         rest = self.namespaces[pod.namespace]
         rest.remove(pod.uid)
         if not rest:

@@ -188,8 +188,8 @@ class DeviceClaims:
     def see_pod(self, pod: ClaimPod, deleted: bool, at_ms: int) -> None:
         """A pod that uses claims, as it is now, or its last state if it was deleted."""
         self.pods[pod.uid] = replace(pod, gone_ms=at_ms) if deleted else pod
-        if pod.pod.gang is not None:
-            self.gangs.setdefault((pod.pod.namespace, pod.pod.gang.key), set()).add(pod.uid)
+        if pod.pod.gang_key is not None:
+            self.gangs.setdefault(pod.pod.gang_key, set()).add(pod.uid)
 
     def relist_pods(self, there: Set[str], at_ms: int) -> None:
         """The UIDs of those that exist."""
@@ -207,8 +207,8 @@ class DeviceClaims:
 
     def _forget_pod(self, pod: LedgerPod) -> None:
         self.served.discard(pod.uid)
-        key = (pod.namespace, pod.gang.key) if pod.gang is not None else ("", "")
-        members = self.gangs.get(key, set())
-        members.discard(pod.uid)
-        if not members:
-            self.gangs.pop(key, None)
+        key = pod.gang_key
+        if key is not None and key in self.gangs:
+            self.gangs[key].discard(pod.uid)
+            if not self.gangs[key]:
+                del self.gangs[key]

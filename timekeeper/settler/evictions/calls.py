@@ -10,7 +10,7 @@ from timekeeper.accounts.budget_history import History
 from timekeeper.accounts.claims.claim_sessions import claim_uid, consumers_of
 from timekeeper.accounts.claims.consumers import ClaimPod
 from timekeeper.accounts.exhaustion.evictions import EvictionNotice, Pods
-from timekeeper.accounts.exhaustion.units import LeavingUnits, gang_key
+from timekeeper.accounts.exhaustion.units import LeavingUnits
 from timekeeper.accounts.held.gangs import BrokenGang, WaitingGang
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.reclaim.choice import HeldClaim, devices_of
@@ -200,12 +200,12 @@ def view_of(settler: Settler) -> SettlerView:
         return tuple(tuple(each for uid in some if (each := there(uid)) is not None) for some in found)
 
     def mates(pod: LedgerPod) -> Pods:
-        key = gang_key(pod)
+        key = pod.gang_key
         every = (settler.cluster.gangs, settler.cluster.claims.gangs) if key is not None else ()
         # a copy is one step for other threads
         uids = {uid for each in every if key in each for uid in each.get(key, set()).copy()}
         found = (it for uid in sorted(uids) if (it := there(uid)) is not None)
-        return tuple(each for each in found if gang_key(each) == key and each.is_charged)
+        return tuple(each for each in found if each.gang_key == key and each.is_charged)
 
     def gangs() -> Iterable[WaitingGang]:
         return settler.held.gangs.values()

@@ -101,4 +101,4 @@ class GangTable:
 
 def _pods_of(key: tuple[str, str], cluster: ClusterState) -> list[LedgerPod]:
     pods = [cluster.pods[uid] for uid in sorted(cluster.gangs.get(key, ())) if uid in cluster.pods]
-    return [pod for pod in pods if pod.gang is not None and pod.gang.key == key[1]]
+    return [pod for pod in pods if pod.gang_key == key]
