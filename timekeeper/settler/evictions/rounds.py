@@ -95,7 +95,8 @@ class IdleRound:
         return IDLE_S
 
     def step(self) -> None:
-        """Do what is due about each pod; at most one eviction. Raises as `OveruseRound.step`."""
+        """Do what is due about each pod; at most one pod is evicted, with those that leave together with it.
+        Raises as `OveruseRound.step`."""
         now_ms, view = self._context.clock(), self._context.view
         if view.statements() is None:
             return
@@ -120,8 +121,8 @@ class IdleRound:
                 evicted[action.pod.uid] = action
             else:
                 self._note(action)
-        for each in evicted.values():
-            self._evict(each, evicted, units)
+        whys = {uid: (each.pod, reasons.idle(each)) for uid, each in evicted.items()}
+        self._history = _evict_wholes(self._context, whys, units, self._history)
 
     def _whole(self, uid: str, idle: Mapping[str, IdlePod], units: LeavingUnits) -> Pods | None:
         """The pods that end a hold if they leave together with this one, and are all idle; None if there are
@@ -129,14 +130,6 @@ class IdleRound:
         pod = self._context.view.pod(uid)
         sets = map(units.whole, self._context.view.together(pod)) if pod is not None else ()
         return next((some for some in sets if all(it.uid in idle for it in some if it.is_staying)), None)
-
-    def _evict(self, action: DueStep, due: Mapping[str, DueStep], units: LeavingUnits) -> None:
-        """Evict the pod with those that leave together with it, once all of them are due."""
-        for some in map(units.whole, self._context.view.together(action.pod)):
-            uids = [each.uid for each in some if each.is_staying]
-            if due.keys() >= set(uids):
-                whys = [(due[uid].pod, reasons.idle(due[uid])) for uid in uids]
-                self._history = _evict_together(self._context, whys, self._history)
 
     def _note(self, action: DueStep | Spared) -> None:
         if self._annotate(action.pod, _noted(action)) and isinstance(action, DueStep):
@@ -186,19 +179,8 @@ class OvertimeRound:
             if each.pod.uid not in self._warned:
                 self._warned.add(each.pod.uid)
                 tell(self._context, each.pod, reasons.overtime_warning(each))
-        due = {each.pod.uid: each for each in late if each.is_due}
-        units = view.units()
-        sets = {
-            id(it): it
-            for each in due.values()
-            for some in view.together(each.pod)
-            if (it := units.whole(some))
-        }
-        for whole in sets.values():
-            uids = [it.uid for it in whole if it.is_staying]
-            if due.keys() >= set(uids):
-                whys = [(due[uid].pod, reasons.overtime(due[uid])) for uid in uids]
-                self._history = _evict_together(self._context, whys, self._history)
+        whys = {each.pod.uid: (each.pod, reasons.overtime(each)) for each in late if each.is_due}
+        self._history = _evict_wholes(self._context, whys, view.units(), self._history)
 
 
 class GangRound:
@@ -260,6 +242,23 @@ def _noted(action: DueStep | Spared) -> dict[str, str | None]:
 def pause_after_s(result: EvictionResult | None) -> float:
     """Until the next round over overusing pods: longer after a refusal or no answer."""
     return SOON_S if result in ("evicted", "gone", "protected") else OVERUSE_S
+
+
+def _evict_wholes(
+    context: EvictorContext,
+    due: Mapping[str, tuple[LedgerPod, Reason]],
+    units: LeavingUnits,
+    history: EvictionHistory,
+) -> EvictionHistory:
+    """Evict the pods that are due, by UID, each with those that leave together with it, once all of these
+    are due; the history after that."""
+    sets = (units.whole(some) for pod, _ in due.values() for some in context.view.together(pod))
+    wholes = {id(each): each for each in sets if each}  # all pods of a gang have the same set
+    for whole in wholes.values():
+        staying = [each.uid for each in whole if each.is_staying]
+        if due.keys() >= set(staying):
+            history = _evict_together(context, [due[uid] for uid in staying], history)
+    return history
 
 
 def _evict_together(
