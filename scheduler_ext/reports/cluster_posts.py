@@ -32,6 +32,7 @@ from timekeeper.core.cluster_map import (
     MapWaitingPod,
     waiting_reason,
 )
+from timekeeper.core.texts import only_printable
 from timekeeper.runtime.log import Log
 from timekeeper.runtime.timekeeper_client import FAILURES, PostRefusedError, TimekeeperClient
 
@@ -258,4 +259,4 @@ def _amount(figure: int) -> int:
 
 def _text(text: str, most: int) -> str:
     """As the timekeeper takes it: short and printable."""
-    return "".join(each if each.isprintable() else "?" for each in text[:most])
+    return only_printable(text[:most])

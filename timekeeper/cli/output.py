@@ -16,6 +16,8 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from timekeeper.core.texts import only_printable
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
@@ -110,15 +112,10 @@ def table(sheet: Sheet) -> Table:
         made.add_column(column.title, justify="right" if column.is_number else "left", no_wrap=True)
     for row in sheet.rows:
         cells = (row.get(column.key) or column.blank for column in sheet.columns)
-        made.add_row(*(Text(printable(cell), style=sheet.styles.get(cell, "")) for cell in cells))
+        made.add_row(*(Text(only_printable(cell), style=sheet.styles.get(cell, "")) for cell in cells))
     for row in sheet.totals:
         made.add_row(*(Text(row.get(column.key, ""), style="bold") for column in sheet.columns))
     return made
-
-
-def printable(text: str) -> str:
-    """Text of tenants without control characters, which could move a terminal's cursor."""
-    return "".join(each if each.isprintable() else "?" for each in text)
 
 
 def _print_csv(sheet: Sheet) -> None:

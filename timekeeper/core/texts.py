@@ -26,6 +26,12 @@ WITHOUT_TIMEKEEPER = (
 )
 
 
+def only_printable(text: str) -> str:
+    """With "?" for each character that is not printable: it could move a terminal's cursor, and PostgreSQL
+    stores no NUL."""
+    return text if text.isprintable() else "".join(each if each.isprintable() else "?" for each in text)
+
+
 def not_in_group(namespace: str, group: str) -> str:
     """Why a group cannot pass anything on to a namespace."""
     return f"{namespace} is not in group {group}"

@@ -24,6 +24,7 @@ from timekeeper.core.admission.table import (
 from timekeeper.core.json_values import Json
 from timekeeper.core.protected import Published
 from timekeeper.core.request.request import parse_new
+from timekeeper.core.texts import only_printable
 from timekeeper.core.violation import Violation
 
 VerdictWord = Literal["admitted", "demoted", "held", "refused", "unjudged", "evicted"]
@@ -148,5 +149,5 @@ def _refused(violations: Iterable[Violation]) -> Verdict:
 
 
 def _cut(sentence: str, most: int = MAX_SENTENCE) -> str:
-    printable = "".join(each if each.isprintable() else "?" for each in sentence)
+    printable = only_printable(sentence)
     return printable if len(printable) <= most else f"{printable[: most - 3]}..."

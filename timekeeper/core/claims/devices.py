@@ -11,6 +11,7 @@ from sys import intern
 from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.object_names import KEEPS_OFF
 from timekeeper.core.quantity import thousandths
+from timekeeper.core.texts import only_printable
 
 Amounts = tuple[tuple[str, int], ...]  # name and thousandths of each
 Attribute = str | int | bool
@@ -135,13 +136,7 @@ def _attributes(raw: Json, driver: str) -> Iterator[tuple[str, Attribute]]:
     for name, value in raw.items():
         for each in mapping(value).values():  # one of bool, int, string, version
             if isinstance(each, str | int):
-                yield _own(name, driver), intern(_printable(each)) if isinstance(each, str) else each
-
-
-def _printable(text: str) -> str:
-    """With "?" for each character that is not printable: the API server accepts any, also a NUL, which
-    PostgreSQL does not store."""
-    return text if text.isprintable() else "".join(each if each.isprintable() else "?" for each in text)
+                yield _own(name, driver), intern(only_printable(each)) if isinstance(each, str) else each
 
 
 def _counters(raw: object, named: str, driver: str) -> Iterator[tuple[str, Amounts]]:
