@@ -21,7 +21,6 @@ from timekeeper.runtime.api_server import STRATEGIC_MERGE, Answered, Api, Reply
 from timekeeper.runtime.log import Log
 
 CALL_S = 2.0
-TARGET = BY_RECLAIM  # reason of the condition DisruptionTarget
 
 # "going": it was asked to leave, or is gone already; "protected": a PodDisruptionBudget keeps it;
 # "unclear": it may have been asked or not, or could not be for now
@@ -61,7 +60,7 @@ def delete(api: Api, pod: Pod, why: str, now_ms: int, log: Log) -> tuple[Left, s
     """Delete the pod with its own grace period, whatever its PodDisruptionBudget says. Before that it gets
     the condition DisruptionTarget, as by an eviction: a Job's podFailurePolicy may ignore its end. Where that
     is refused for good, a line is logged and the pod is deleted all the same."""
-    status = {"conditions": [disruption(True, TARGET, why, now_ms)]}
+    status = {"conditions": [disruption(True, BY_RECLAIM, why, now_ms)]}
     reply = _patch(api, pod, status, {"uid": pod.uid})
     written = _left(reply)
     if isinstance(reply, Answered) and is_refused_for_good(reply.status):
@@ -76,7 +75,7 @@ def delete(api: Api, pod: Pod, why: str, now_ms: int, log: Log) -> tuple[Left, s
 def mark_reclaimed(api: Api, pod: Pod, why: str, now_ms: int) -> None:
     """Write the same condition on a pod of a gang that was evicted: the timekeeper ends what is left of its
     gang. A pod that has gone already needs none."""
-    _patch(api, pod, {"conditions": [disruption(True, TARGET, why, now_ms)]}, {"uid": pod.uid})
+    _patch(api, pod, {"conditions": [disruption(True, BY_RECLAIM, why, now_ms)]}, {"uid": pod.uid})
 
 
 def shorten(api: Api, pod: Pod) -> tuple[Left, str]:

@@ -86,7 +86,8 @@ def closed(key: str) -> Refusal:
 
 
 def drained(whose: str, how_long: str, passes: str) -> Refusal:
-    """Its cards are kept empty for a gang. ``whose``: it; ``passes``: who may use them meanwhile."""
+    """The node's cards are kept empty for a gang. ``whose``: which gang; ``how_long``: until when;
+    ``passes``: who may use the cards meanwhile. All three are words for people."""
     return Refusal(f"kept for {whose} {how_long}; {passes}", "drained")
 
 

@@ -3,7 +3,7 @@
 One gang at a time has a drain: of those that lack cards and have waited long enough, the one with the fewest
 drains in vain, of these the first by priority and age. After each drain none begins for as long as it lasted,
 so others have at least half of the time. Each that was in vain is followed by one twice as long for the same
-gang, so that one of them outlasts the pods that it waits for.
+gang, up to four times the first.
 """
 
 from collections.abc import Mapping, Set

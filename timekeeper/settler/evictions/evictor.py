@@ -67,7 +67,7 @@ def evict_together(
 
 
 def _naming_gangs(leaving: Sequence[tuple[LedgerPod, Reason]]) -> list[tuple[LedgerPod, Reason]]:
-    """Who leaves with others of its gang says so."""
+    """The reason of a pod names its gang if other pods of the gang leave with it."""
     members = Counter(pod.gang.key for pod, _ in leaving if pod.gang is not None)
     return [
         (pod, reasons.of_gang(reason, pod.gang.name, members[pod.gang.key]))
