@@ -131,9 +131,14 @@ def settlers_of(replica: Process) -> list[int]:
 
 def settler_of(replica: Process) -> int:
     """The one that runs now, or the next."""
-    replica.wait("a settler", lambda: len(settlers_of(replica)) == 1)
-    (pid,) = settlers_of(replica)
-    return pid
+    found: list[int] = []
+
+    def one() -> bool:
+        found[:] = settlers_of(replica)
+        return len(found) == 1
+
+    replica.wait("a settler", one)
+    return found[0]
 
 
 @pytest.fixture(scope="module")
@@ -256,7 +261,7 @@ def test_a_settler_cut_off_from_the_lease_goes_on_until_the_database_says_that_i
     pair: Pair,
 ) -> None:
     leader = pair.leader()
-    follower, before = other_than(pair, leader), pair.term
+    follower, before, cut_off = other_than(pair, leader), pair.term, settler_of(leader)
     pair.api.cut.add(json.loads(leader.kubeconfig.read_text())["clusters"][0]["cluster"]["server"])
 
     leader.wait("its word", lambda: "event=lease-unreachable" in leader.log())
@@ -264,6 +269,7 @@ def test_a_settler_cut_off_from_the_lease_goes_on_until_the_database_says_that_i
     leader.wait("its charges", lambda: pair.term != before or pair.postings() > settled)
     leader.wait("its end", lambda: 'reason="another settler has started"' in leader.log(), WITHIN_S)
 
+    leader.wait("the next one", lambda: settlers_of(leader) not in ([], [cut_off]))
     assert f"epoch {before[0]} of {before[1]} is over: {pair.term[1]} has started epoch" in leader.log()
     assert pair.term[1] != before[1]
     pair.assert_exact(follower)
