@@ -40,8 +40,10 @@ OF_VERSIONS = (
     "tests/docs/cluster/test_install.py",
     "tests/webhook/cluster/test_policies.py",
     "tests/webhook/cluster/test_cluster.py",
+    "tests/webhook/cluster/test_claims.py",
     "tests/webhook/cluster/test_device_classes.py",
     "tests/scheduler_ext/cluster/test_cluster.py",
+    "tests/timekeeper/cluster/test_claims.py",
     "tests/timekeeper/cluster/test_metering.py",
     "tests/story/cluster/test_demo.py",
 )
