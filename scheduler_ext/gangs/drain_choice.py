@@ -3,7 +3,8 @@
 If enough pods declare an end before the drain would be over, the cards are those of the plan for the first
 moment at which the gang fits without the pods that have ended by then: Slurm's reservation for the first job
 of the queue. Otherwise it is not known when cards become free, and the nodes with the fewest cards in use
-are drained: of the nodes in this order as many as are needed.
+are drained: of the nodes in this order as many as have `WIDTH` times the cards that are missing, for the pods
+that end first are not known, and most of the time of GPUs is that of few long pods.
 
 A plan answers each question, so topologies, caps and CPU count as they do when the gang starts.
 """
@@ -11,6 +12,7 @@ A plan answers each question, so topologies, caps and CPU count as they do when 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from scheduler_ext.gangs.domains import label_value
 from scheduler_ext.gangs.plan import GangPlan, plan
 from scheduler_ext.gangs.rooms import PlanInput
 from scheduler_ext.model.pod import Pod
@@ -18,6 +20,7 @@ from scheduler_ext.snapshot.allocation import Allocation
 from scheduler_ext.snapshot.node_info import NodeInfo, whole_left
 from scheduler_ext.snapshot.snapshot import Snapshot, undrain, without_holders
 
+WIDTH = 4  # times the cards that are missing
 # their pods do not end by themselves, so their nodes are drained last
 ENDLESS = ("Deployment", "ReplicaSet", "ReplicationController", "StatefulSet", "DaemonSet")
 
@@ -54,7 +57,38 @@ def choose(
     at, made = _first(len(nodes), lambda at: found(_without_pods_on(rest, nodes[: at + 1])))
     if made is None or given.is_late():
         return None
-    return Chosen(_cards(made, base, _without_pods_on(rest, nodes[: at + 1])))
+    wide = {each.name: tuple(card.uuid for card in each.cards) for each in _wide(pods[0], made, nodes, rest)}
+    needed = dict(_cards(made, base, _without_pods_on(rest, nodes[: at + 1])))
+    return Chosen(tuple(sorted({**needed, **wide}.items())))
+
+
+def _wide(pod: Pod, made: GangPlan, nodes: Sequence[NodeInfo], snapshot: Snapshot) -> Iterator[NodeInfo]:
+    """Of these nodes the first with enough cards in use, whose pods may end, where the gang may be."""
+    label = pod.gang.topology if pod.gang is not None else ""
+    near = {label_value(snapshot.node(member.node), label) for member in made.members} if label else set()
+    wanted = WIDTH * _missing(made, snapshot)
+    for node in nodes:
+        if wanted > 0 and (not label or label_value(node, label) in near) and not _is_endless(node, snapshot):
+            yield node
+            wanted -= _in_use(node)
+
+
+def _missing(made: GangPlan, snapshot: Snapshot) -> int:
+    """How many cards of the plan are in use."""
+    asked = {
+        (member.node, each.uuid)
+        for member in made.members
+        for _, slices in member.placement.containers
+        for each in slices
+    }
+    nodes = (snapshot.node(name) for name in {name for name, _ in asked})
+    unused = {
+        (node.name, card.uuid)
+        for node in nodes
+        for card, free in zip(node.cards, node.free_by_card, strict=True)
+        if free is not None and free.untouched
+    }
+    return len(asked - unused)
 
 
 def known_ends(snapshot: Snapshot, until_ms: int, now_ms: int) -> dict[str, int]:

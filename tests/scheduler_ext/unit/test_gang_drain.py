@@ -130,15 +130,24 @@ def is_free(ends_ms: int | None, at_ms: int) -> bool:
     return ends_ms is None or 0 < ends_ms <= at_ms
 
 
-def test_without_declared_ends_the_nodes_with_the_fewest_cards_in_use_are_drained() -> None:
+def test_without_declared_ends_four_times_the_missing_cards_are_drained_on_the_emptiest_nodes() -> None:
+    """Fifteen are asked for and thirteen are free. Two are missing; five nodes have seven in use, and six
+    eleven."""
+    used = {"a": 1, "b": 2, "c": 1, "d": 1, "e": 2, "f": 4, "g": 4}
+    pods = [held(f"{name}{at}", name, at) for name, count in used.items() for at in range(count)]
+
+    found = chosen(cluster(dict.fromkeys(used, 4), pods, 15))
+
+    assert nodes_of(found) == dict.fromkeys("abcdef", 4)
+    assert found is not None
+    assert found.starts_ms == 0
+
+
+def test_where_fewer_cards_than_that_are_in_use_all_nodes_are_drained() -> None:
     used = {"a": 1, "b": 3, "c": 2}
     pods = [held(f"{name}{at}", name, at) for name, count in used.items() for at in range(count)]
 
-    found = chosen(cluster({"a": 4, "b": 4, "c": 4}, pods, 8))
-
-    assert nodes_of(found) == {"a": 4, "c": 4}
-    assert found is not None
-    assert found.starts_ms == 0
+    assert nodes_of(chosen(cluster(dict.fromkeys(used, 4), pods, 8))) == {"a": 4, "b": 4, "c": 4}
 
 
 def test_where_a_card_is_still_in_use_any_other_of_the_node_may_become_free_instead() -> None:
@@ -163,6 +172,7 @@ def test_the_drain_is_in_one_rack_where_the_gang_is_to_be() -> None:
     cards = {"a1": 1, "a2": 1, "b1": 2}
 
     assert nodes_of(chosen(cluster(cards, pods, 2, "rack"))) in ({"a1": 1, "a2": 1}, {"b1": 2})
+    assert nodes_of(chosen(cluster(cards, pods, 2))) == cards
     pods[2:] = [held("b0", "b1", 0, NOW + MINUTE), held("b1", "b1", 1, NOW + 2 * MINUTE)]
     found = chosen(cluster(cards, pods, 2, "rack"))
     assert found == Chosen((("b1", ("b1-GPU-0", "b1-GPU-1")),), NOW + 2 * MINUTE)
