@@ -57,13 +57,14 @@ def choose(
     at, made = _first(len(nodes), lambda at: found(_without_pods_on(rest, nodes[: at + 1])))
     if made is None or given.is_late():
         return None
-    wide = {each.name: tuple(card.uuid for card in each.cards) for each in _wide(pods[0], made, nodes, rest)}
+    wide = {each.name: tuple(card.uuid for card in each.cards) for each in _wide(pods[0], made, nodes, base)}
     needed = dict(_cards(made, base, _without_pods_on(rest, nodes[: at + 1])))
     return Chosen(tuple(sorted({**needed, **wide}.items())))
 
 
 def _wide(pod: Pod, made: GangPlan, nodes: Sequence[NodeInfo], snapshot: Snapshot) -> Iterator[NodeInfo]:
-    """Of these nodes the first with enough cards in use, whose pods may end, where the gang may be."""
+    """Of these nodes the first whose pods hold enough cards and may end, where the gang may be. ``snapshot``:
+    as it is now, with the pods that declare to end."""
     label = pod.gang.topology if pod.gang is not None else ""
     near = {label_value(snapshot.node(member.node), label) for member in made.members} if label else set()
     wanted = WIDTH * _missing(made, snapshot)

@@ -143,6 +143,15 @@ def test_without_declared_ends_four_times_the_missing_cards_are_drained_on_the_e
     assert found.starts_ms == 0
 
 
+def test_a_card_whose_pod_declares_its_end_is_missing_until_then() -> None:
+    """As above, and on two cards of another node pods declare an end: four of 19 are missing."""
+    used = {"a": 1, "b": 2, "c": 1, "d": 1, "e": 2, "f": 4, "g": 4}
+    pods = [held(f"{name}{at}", name, at) for name, count in used.items() for at in range(count)]
+    pods += [held(f"h{at}", "h", at, NOW + MINUTE) for at in range(2)]
+
+    assert nodes_of(chosen(cluster(dict.fromkeys("abcdefgh", 4), pods, 19))) == dict.fromkeys("abcdefgh", 4)
+
+
 def test_where_fewer_cards_than_that_are_in_use_all_nodes_are_drained() -> None:
     used = {"a": 1, "b": 3, "c": 2}
     pods = [held(f"{name}{at}", name, at) for name, count in used.items() for at in range(count)]
