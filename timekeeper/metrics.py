@@ -84,6 +84,11 @@ GANG_EVICTIONS = Counter(
     "attempts to evict pods of gangs of which too few had a node in time, or were left after a preemption",
     ["result"],
 )
+CLAIM_EXCESS_EVICTIONS = Counter(
+    "bursar_claim_excess_evictions",
+    "attempts to evict pods whose claims hold more GPUs than the pods were judged for",
+    ["result"],
+)
 CLAIM_RECLAIMS = Counter(
     "bursar_claim_reclaims",
     "devices for which pods over budget were to leave: `allocated` to the claim that they were for; "

@@ -70,6 +70,8 @@ class LedgerPod:
     controller: tuple[str, ...] = ()  # of a pod with a gang: apiVersion, kind, name and UID
     has_other_gate: bool = False  # a gate that is not ours is in ``spec.schedulingGates``
     makes_room: bool = False  # of a pod with a gang: it is being deleted for another pod, as by preemption
+    # the number of GPUs of its claims that its release is to record; None: admission has recorded it
+    late_devices: int | None = None
 
     @property
     def gang_key(self) -> GangKey | None:
@@ -141,7 +143,7 @@ class UnjudgedPod:
 
     def judged(self, devices: int) -> LedgerPod:
         """The pod with this number of GPUs."""
-        return replace(self.pod, request=of_claims.request_of(devices))
+        return replace(self.pod, request=of_claims.request_of(devices), late_devices=devices)
 
 
 def read_pod(raw: Json) -> LedgerPod | UnreadablePod | UnjudgedPod | None:

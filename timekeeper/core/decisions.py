@@ -90,7 +90,8 @@ KINDS: Mapping[str, DecisionKind] = {
         "timekeeper",
         "evicted or deleted: `BudgetEviction` (its budget is spent), `GPUMemoryEviction` (it used more memory"
         " than its share), `IdleEviction`, `OvertimeEviction`, `GangEviction` (too few of its gang had a"
-        " node in time, or were left after a preemption)",
+        " node in time, or were left after a preemption), `ClaimEviction` (its claims hold more GPUs than it"
+        " was judged for)",
     ),
     DELETED: DecisionKind(
         "timekeeper",

@@ -62,8 +62,8 @@ HELD = "bursar.dev/held"
 # that whole time before it is released
 DECLARED = "bursar.dev/declared"
 
-# how many GPUs the claims of the pod may be allocated at most; `unknown`: one of them, a template or a class
-# was not known when the pod was created
+# how many GPUs the claims of the pod may be allocated at most, also of a pod that is not governed; `unknown`:
+# one of them, a template or a class was not known when the pod was created, until the timekeeper releases it
 CLAIMS = "bursar.dev/claims"
 
 # scheduling gate of pods that wait for their budget or their turn; only the timekeeper removes it

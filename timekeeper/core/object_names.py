@@ -70,7 +70,8 @@ OBJECT_NAMES: Mapping[str, ObjectName] = {
     names.CLAIMS: ObjectName(
         "annotation",
         "webhook",
-        "how many GPUs its device claims may be allocated at most; `unknown`: not known at its creation",
+        "how many GPUs its device claims may be allocated at most; `unknown`: not known at its creation. The"
+        " timekeeper writes the number when it releases such a pod",
     ),
     names.GPU_PLACEMENT: ObjectName(
         "resource",

@@ -21,6 +21,7 @@ from timekeeper.settings import TimekeeperSettings
 from timekeeper.settler.budget_objects import BudgetObjects
 from timekeeper.settler.evictions.budget_round import BudgetRound
 from timekeeper.settler.evictions.calls import EvictorContext, view_of
+from timekeeper.settler.evictions.claim_excess import ExcessRound
 from timekeeper.settler.evictions.claim_reclaim import ReclaimRound
 from timekeeper.settler.evictions.evictor import Step, keep_evicting
 from timekeeper.settler.evictions.rounds import GangRound, IdleRound, OvertimeRound, OveruseRound
@@ -115,7 +116,7 @@ class EpochThreads:
             self.now_ms,
             record=self.record,
         )
-        kinds = OveruseRound, BudgetRound, IdleRound, OvertimeRound, GangRound, ReclaimRound
+        kinds = OveruseRound, BudgetRound, IdleRound, OvertimeRound, GangRound, ExcessRound, ReclaimRound
         return tuple(kind(context).run for kind in kinds)
 
     def _releaser(self, settings: TimekeeperSettings) -> Releaser:

@@ -248,10 +248,12 @@ class Releaser:
 
 
 def removal(pod: HeldPod) -> dict[str, Any]:
-    """The strategic merge patch that removes our gate, and nothing else, from the pod with this UID. The API
-    server answers 422 if another pod has the name."""
+    """The strategic merge patch that removes our gate from the pod with this UID, and records what its claims
+    were judged for, if admission did not know it; nothing else. The API server answers 422 if another pod has
+    the name."""
     gate = {"$patch": "delete", "name": names.BUDGET_GATE}
-    return {"metadata": {"uid": pod.uid}, "spec": {"schedulingGates": [gate]}}
+    late = {} if pod.late_devices is None else {"annotations": {names.CLAIMS: str(pod.late_devices)}}
+    return {"metadata": {"uid": pod.uid, **late}, "spec": {"schedulingGates": [gate]}}
 
 
 def _decision(pod: HeldPod, note: str, at_ms: int) -> Decision:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from timekeeper.core.admission.json_patch import Operation, patched
+from timekeeper.core.admission.json_patch import Operation, merged, patched
 from timekeeper.core.admission.marks import declared_time
 from timekeeper.core.admission.mutation import ephemeral
 from timekeeper.core.admission.mutation.govern import govern, placed_by
@@ -15,7 +15,7 @@ from timekeeper.core.admission.rules.isolation import ephemeral_violations
 from timekeeper.core.admission.rules.modes import split_by_mode, would_refuse
 from timekeeper.core.admission.rules.pod_rules import pod_violations, unrequested_devices
 from timekeeper.core.dialects.others.claims import NAME as CLAIMS
-from timekeeper.core.dialects.others.claims import is_known
+from timekeeper.core.dialects.others.claims import is_known, record_of_none
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation
 from timekeeper.core.wire import HeldFor
@@ -59,7 +59,8 @@ def mutate(
     violations, exempt = pod_violations(review.pod, parsed, policy), is_exempt(review, policy)
     if parsed.request is None or split_by_mode(violations, policy, exempt)[0]:
         unread = UNREADABLE if policy.mode == "enforce" else ASSUMED
-        return answer(unread if parsed.violations else NOTHING_TO_DO, violations, policy, exempt)
+        good = unread if parsed.violations else _passed(review, policy)
+        return answer(good, violations, policy, exempt)
     standing = standing_of(review.namespace)
     governing = without_sidecar_if_name_taken(violations, policy)
     if is_known(parsed.request):  # else it may turn out to ask for no GPU
@@ -68,6 +69,13 @@ def mutate(
     return answer(
         _governed(review, parsed.request, standing, governing, is_refused), violations, policy, exempt
     )
+
+
+def _passed(review: PodReview, policy: AdmissionPolicy) -> AdmissionAnswer:
+    """Of a pod without a request: if it has claims, it is recorded that they are of no GPUs."""
+    record = record_of_none(review.pod) if policy.mode == "enforce" else {}
+    operations = merged(review.pod["metadata"], "/metadata", "annotations", record)
+    return replace(NOTHING_TO_DO, operations=tuple(operations)) if operations else NOTHING_TO_DO
 
 
 def validate(review: PodReview, policy: AdmissionPolicy) -> AdmissionAnswer:

@@ -139,6 +139,7 @@ def test_a_metric_says_how_many_gpus_claims_hold_by_driver(town: Town) -> None:
         found = {each.labels["driver"]: each.value for each in next(iter(CLAIMED_GPUS.collect())).samples}
         return {driver: value for driver, value in found.items() if value}
 
+    CLAIMED_GPUS.clear()  # of drivers of other tests' settlers
     town.begin(SLICE, (CLAIMS, device_claim()))
     town.change(CLAIMS, held(allocated(), allocated("gpu-1"), at_ms=T0))
     town.change(CLAIMS, held(allocated(), allocated("gpu-1"), at_ms=T0, pods=("uid-p", "uid-q")))

@@ -99,6 +99,13 @@ def test_an_unknown_pod_is_judged_when_its_template_arrives(holding: Holding, ho
     assert holding.step() == ["p"]
     town.tick()
     assert balance(town)["reserved"] == (2 * GPU * LOOKAHEAD if how == "budget" else 0)
+    assert recorded(holding) == "2"
+
+
+def recorded(holding: Holding) -> str:
+    """For how many GPUs the pod was judged, by its record."""
+    (raw,) = holding.pods()
+    return str(raw["metadata"]["annotations"]["bursar.dev/claims"])
 
 
 def test_an_unknown_pod_of_a_spent_budget_waits_on_if_it_asks_for_gpus(holding: Holding) -> None:
@@ -121,6 +128,8 @@ def test_an_unknown_pod_that_asks_for_no_gpu_is_released_whatever_the_budget(
     assert holding.step() == ["p"]
     town.tick()
     assert balance(town)["reserved"] == 0
+    assert recorded(holding) == "0"
+    assert dict(town.settler.held.pods) == {}, "it would be released again"
 
 
 def test_a_pod_of_an_undecided_class_waits_until_an_administrator_decides(holding: Holding) -> None:

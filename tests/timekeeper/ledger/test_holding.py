@@ -105,11 +105,15 @@ class Holding:
         raw = next((each for each in self.pods() if path.endswith(f"/{each['metadata']['name']}")), None)
         if raw is None:
             return Answered(404, {"message": "not found"})
+        annotations = raw["metadata"].get("annotations", {})
+        late = body["metadata"].get("annotations", {})
+        assert late.keys() == {name for name, text in annotations.items() if text == "unknown"}
         assert body == {
-            "metadata": {"uid": raw["metadata"]["uid"]},
+            "metadata": {"uid": raw["metadata"]["uid"]} | ({"annotations": late} if late else {}),
             "spec": {"schedulingGates": [{"$patch": "delete", "name": GATE["name"]}]},
         }
         after = copy.deepcopy(raw)
+        after["metadata"]["annotations"] = annotations | late
         after["spec"]["schedulingGates"] = [each for each in raw["spec"]["schedulingGates"] if each != GATE]
         self.town.hear("pods", after, unheard=not self.hears)
         return Lost("no answer") if self.loses else Answered(200, {})

@@ -237,8 +237,9 @@ def test_a_pod_whose_template_is_not_there_yet_is_held_until_it_is_known(world: 
     world.template("open", "later", exactly("h100"))
     for namespace in ("open", "deny"):
         world.template(namespace, "wires", exactly("nic"))
-    for namespace, name in (("open", "early"), ("open", "network"), ("deny", "network")):
+    for namespace, name, gpus in (("open", "early", "1"), ("open", "network", "0"), ("deny", "network", "0")):
         world.wait_bound(namespace, name)
+        assert world.annotation(namespace, name) == gpus, "what its release records"
 
 
 def test_devices_that_are_no_gpus_pass_untouched_and_unknown_or_very_many_ones_are_refused(
@@ -251,9 +252,7 @@ def test_devices_that_are_no_gpus_pass_untouched_and_unknown_or_very_many_ones_a
     known = by("template", "odd")
     eventually(lambda: dry_refusal(world, "open", known) != "", "the webhook to know the template")
 
-    eventually(
-        lambda: dry(world, "deny", by("template", "cable")) is None, "the webhook to know the template"
-    )
+    eventually(lambda: dry(world, "deny", by("template", "cable")) == "0", "the webhook to know the template")
     assert world.pod("deny", "cable", by("template", "cable")) == ""
     assert "bursar.dev/governed" not in world.get("deny", "cable")["metadata"].get("labels", {})
     assert "odd.example.com is not known" in dry_refusal(world, "open", known)
@@ -313,7 +312,7 @@ def test_a_tenant_cannot_tolerate_our_taints(world: World) -> None:
         assert world.create("open", "resourceclaims?dryRun=All", named("t") | {"spec": spec}) == ""
 
 
-def test_a_claim_that_became_another_after_its_pod_was_judged_gets_no_gpu_of_a_spent_budget(
+def test_a_claim_that_became_another_gets_no_gpu_of_a_spent_budget_and_its_pod_leaves_once_it_gets_one(
     world: World,
 ) -> None:
     """A tenant swaps the claim behind a gate of its own: for network cards when the pod is judged, then for a
@@ -321,7 +320,7 @@ def test_a_claim_that_became_another_after_its_pod_was_judged_gets_no_gpu_of_a_s
     claims = f"{GROUP}/namespaces/deny/resourceclaims"
     swapped = by("claim", "swapped")
     assert world.create("deny", "resourceclaims", named("swapped") | {"spec": of(exactly("nic"))}) == ""
-    eventually(lambda: dry(world, "deny", swapped) is None, "the webhook to know the claim")
+    eventually(lambda: dry(world, "deny", swapped) == "0", "the webhook to know the claim")
     assert world.pod("deny", "swapped", swapped, schedulingGates=[{"name": "example.com/mine"}]) == ""
     assert "bursar.dev/governed" not in world.get("deny", "swapped")["metadata"].get("labels", {})
     assert refused(world.cluster.cp, "DELETE", f"{claims}/swapped", {}, TENANT) == ""
@@ -337,4 +336,15 @@ def test_a_claim_that_became_another_after_its_pod_was_judged_gets_no_gpu_of_a_s
     assert not world.is_bound("deny", "swapped")
     patch = ("patch", "configmap", "bursar-budgets", "-n", "bursar-system", "--type=merge", "-p")
     world.cluster.kubectl(*patch, json.dumps({"data": {"deny": ENTRIES["open"]}}))
-    world.wait_bound("deny", "swapped")
+
+    def end() -> str:
+        events = world.api.call("GET", "/apis/events.k8s.io/v1/namespaces/deny/events")["items"]
+        return next((each["note"] for each in events if each["reason"] == "ClaimEviction"), "")
+
+    eventually(lambda: "its claims hold 1 GPUs, and were judged for 0" in end(), "the pod to be evicted")
+    path = "/api/v1/namespaces/deny/pods/swapped"
+
+    def leaves() -> bool:
+        return not world.api.answers(path) or "deletionTimestamp" in world.get("deny", "swapped")["metadata"]
+
+    eventually(leaves, "the pod to leave")

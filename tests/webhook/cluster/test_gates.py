@@ -2,6 +2,7 @@
 rights."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -49,12 +50,12 @@ def patch(policies: Policies) -> Callable[[str, Any], Reply]:
     return sent
 
 
-def make(policies: Policies, name: str, *gates: Json) -> Json:
-    """A held pod as the webhook makes it."""
+def make(policies: Policies, name: str, *gates: Json, claims: str = "") -> Json:
+    """A held pod as the webhook makes it. ``claims``: what is recorded of its claims."""
     metadata = {
         "name": name,
         "labels": {"bursar.dev/governed": "true"},
-        "annotations": {"bursar.dev/held": "budget"},
+        "annotations": {"bursar.dev/held": "budget"} | ({"bursar.dev/claims": claims} if claims else {}),
     }
     spec = {
         "containers": [plain()],
@@ -152,3 +153,26 @@ def test_the_timekeeper_changes_nothing_else_of_a_pod(
 
     assert "changes nothing else of a pod" in message(patch(path_of(pod), both))
     assert policies.get(path_of(pod))["spec"] == pod["spec"]
+
+
+def test_the_timekeeper_records_what_claims_were_judged_for_with_the_release_and_once(
+    policies: Policies, patch: Callable[[str, Any], Reply]
+) -> None:
+    unknown = make(policies, "unknown", claims="unknown")
+    known = make(policies, "known", claims="1")
+    late = replace(of(unknown), late_devices=2)
+    record = removal(late)
+    beside = {"metadata": {"annotations": record["metadata"]["annotations"] | {"a": "b"}}}
+    text = {"metadata": {"annotations": {"bursar.dev/claims": "many"}}}
+
+    said = [message(patch(path_of(unknown), each)) for each in (beside, text)]
+    assert all("changes nothing else of a pod" in each for each in said)
+    by_user = policies.said("PATCH", path_of(unknown), {"metadata": record["metadata"]})
+    assert "must not change on an existing pod" in by_user
+    assert message(patch(path_of(unknown), record)).startswith("200 ")
+    after = policies.get(path_of(unknown))
+    assert after["spec"]["schedulingGates"] == [THEIRS]
+    assert after["metadata"]["annotations"] == {"bursar.dev/held": "budget", "bursar.dev/claims": "2"}
+    for pod in (unknown, known):  # a number stays
+        again = removal(replace(of(pod), late_devices=7))
+        assert message(patch(path_of(pod), again)).startswith("403 ")

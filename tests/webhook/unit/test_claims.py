@@ -21,6 +21,7 @@ from tests.worlds import Json
 from timekeeper.core.admission.policy import AdmissionPolicy, Standing
 from timekeeper.core.request.claims import EXPLICIT, KnownClaims, read_requests
 from timekeeper.core.request.device_classes import ClassSettings, DeviceClass
+from timekeeper.core.request.request import parse
 from timekeeper.core.standings import Cap, Caps
 from webhook.admission.pods import mutate, validate
 from webhook.admission.reinvocation import first_governed_request
@@ -141,15 +142,28 @@ def test_validate_takes_the_number_that_mutate_wrote_though_it_knows_another() -
     assert validate(review(after(claiming("two"), policy=blank)), CLAIMS).refusal == ""
 
 
+def test_claims_of_no_gpus_are_recorded_beside_devices_that_no_dialect_reads() -> None:
+    habana = plain("main", resources={"limits": {"habana.ai/gaudi": "1"}})
+    beside = admitted(habana, resourceClaims=claiming("wire")["spec"]["resourceClaims"])
+    made = after(beside, policy=replace(CLAIMS, unknown_accelerators="meter"))
+
+    request = parse(made).request
+    assert annotations(made) == {"claims": "0"}
+    assert request is not None
+    assert (request.dialect, request.asks[0].ask.device) == ("device", "habana.ai/gaudi")
+
+
 def test_a_pod_that_mutate_did_not_see_is_refused() -> None:
     assert "Bursar wrote nothing here" in validate(review(claiming("two")), CLAIMS).refusal
     assert validate(review(claiming("wire")), CLAIMS).refusal == ""
 
 
 def test_a_number_that_a_user_wrote_is_overwritten_and_refused_beside_other_devices() -> None:
-    forged = {"bursar.dev/claims": "0"}
+    forged = {"bursar.dev/claims": "7"}
 
-    assert annotations(after(with_annotations(claiming("two"), forged))) == {"claims": "2"}
+    assert annotations(after(with_annotations(claiming("two"), {"bursar.dev/claims": "0"}))) == {
+        "claims": "2"
+    }
     assert annotations(after(with_annotations(claiming("two"), {"bursar.dev/claims": "unknown"}))) == {
         "claims": "2"
     }
@@ -157,11 +171,16 @@ def test_a_number_that_a_user_wrote_is_overwritten_and_refused_beside_other_devi
         assert "bursar.dev/claims" in mutated(with_annotations(raw, forged)).refusal
 
 
-def test_devices_that_are_no_gpus_pass_untouched_and_unknown_classes_are_refused() -> None:
+def test_devices_that_are_no_gpus_pass_with_a_record_of_that_and_unknown_classes_are_refused() -> None:
+    """So the timekeeper sees it if the claim becomes another."""
+    wire = claiming("wire")
     for standing in (IN, HELD, DENIED):
-        assert mutated(claiming("wire"), standing) == AdmissionAnswer("passed")
-    beside = admitted(half(), resourceClaims=claiming("wire")["spec"]["resourceClaims"])
+        answer = mutated(wire, standing)
+        assert (answer.verdict, answer.request, answer.warnings) == ("passed", None, ())
+        assert after(wire, standing) == with_annotations(wire, {"bursar.dev/claims": "0"})
+    beside = admitted(half(), resourceClaims=wire["spec"]["resourceClaims"])
     assert after(beside)["spec"]["schedulerName"] == "bursar-scheduler"
+    assert annotations(after(beside)) == {"claims": "0"}
     assert "no selector requires one driver" in mutated(claiming("odd")).refusal
 
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from timekeeper.accounts.pods import LedgerPod, read_user
-from timekeeper.core.json_values import Json, mapping, sequence
+from timekeeper.core.dialects.others.claims import recorded_devices
+from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.ledger import hold
 from timekeeper.core.request.claims import namespaced
 
@@ -26,12 +27,14 @@ class ClaimPod:
     """A pod that uses claims. ``pod``: as any pod is read, without what it requests; ``served_by``: the name
     of the claim that kube-scheduler made for its extended resources, "": none. ``gone_ms``: when its object
     was seen to be removed; None: it exists. ``waits``: for the device of its claim; None: it does not, or
-    others may not be evicted for it."""
+    others may not be evicted for it; ``judged``: for how many GPUs its claims were judged, at its creation or
+    its release; None: nothing says it."""
 
     pod: LedgerPod
     served_by: str = ""
     gone_ms: int | None = None
     waits: ClaimWait | None = None
+    judged: int | None = None
 
     @property
     def uid(self) -> str:
@@ -61,7 +64,8 @@ def read_claim_pod(raw: Json) -> ClaimPod | None:
     spec, status = mapping(raw.get("spec")), mapping(raw.get("status"))
     if not status.get("extendedResourceClaimStatus") and not sequence(spec.get("resourceClaims")):
         return None
-    return ClaimPod(read_user(raw), served_by(raw)[1], waits=_wait(spec, status))
+    judged = recorded_devices(annotations_of(raw))
+    return ClaimPod(read_user(raw), served_by(raw)[1], waits=_wait(spec, status), judged=judged)
 
 
 def served_by(raw: Json) -> tuple[str, str]:

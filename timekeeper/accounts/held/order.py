@@ -43,6 +43,8 @@ class HeldPod:
     owner: str = field(default="", compare=False)
     is_gang: bool = False  # it stands for all held pods of a gang
     gang: str = ""  # what tells its gang from others of the namespace; "": it starts by itself
+    # the number of GPUs of its claims, if admission did not know it; its release records it
+    late_devices: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

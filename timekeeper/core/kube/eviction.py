@@ -26,9 +26,13 @@ EvictionResult = Literal["evicted", "deleted", "gone", "protected", "refused", "
 EVICTION_RESULTS: tuple[EvictionResult, ...] = get_args(EvictionResult)
 
 
-def eviction(namespace: str, name: str, uid: str, dry_run: bool = False) -> dict[str, Any]:
-    """The body that evicts the pod with this UID only, with its own grace period."""
+def eviction(
+    namespace: str, name: str, uid: str, dry_run: bool = False, grace_s: int | None = None
+) -> dict[str, Any]:
+    """The body that evicts the pod with this UID only. ``grace_s``: None: with its own grace period."""
     options: dict[str, Any] = {"preconditions": {"uid": uid}}
+    if grace_s is not None:
+        options["gracePeriodSeconds"] = grace_s
     if dry_run:
         options["dryRun"] = ["All"]
     return {

@@ -212,7 +212,9 @@ def one_container(
 def _recorded(found: Sequence[Container], annotations: Json) -> ParsedRequest:
     """What admission has governed a pod for that requests no cards in a dialect."""
     request = of_claims.recorded(annotations)
-    return _devices(found) if request is None else ParsedRequest(request, ())
+    if request is None or (request == of_claims.request_of(0) and device_containers(found)):
+        return _devices(found)  # claims of no GPUs are beside its devices
+    return ParsedRequest(request, ())
 
 
 def _devices(found: Sequence[Container]) -> ParsedRequest:

@@ -433,8 +433,9 @@ class ClusterState:
             case ClaimTemplate(key, requests):
                 self._set(TEMPLATES, key, None if deleted else requests)
                 self.unjudged.due.add(key[0])
-            case ClassSettingsRead(_, settings):
+            case ClassSettingsRead(_, settings, changed_ms):
                 self.unjudged.settings = DEFAULTS if deleted else settings
+                self.unjudged.settings_ms = at_ms if deleted else changed_ms
                 self.unjudged.all_due = True
             case PodWithClaims():
                 self._see_using(item, deleted, at_ms)

@@ -23,10 +23,12 @@ class ClaimTemplate:
 
 @dataclass(frozen=True, slots=True)
 class ClassSettingsRead:
-    """What an administrator says of device classes, in a ConfigMap."""
+    """What an administrator says of device classes, in a ConfigMap. ``changed_ms``: since when, by the API
+    server's clock; 0: it does not say."""
 
     name: str
     settings: ClassSettings
+    changed_ms: int = 0
 
 
 @dataclass(slots=True)
@@ -39,6 +41,7 @@ class UnjudgedPods:
     claims: dict[NamespacedName, Requests] = field(default_factory=dict)
     templates: dict[NamespacedName, Requests] = field(default_factory=dict)
     settings: ClassSettings = DEFAULTS
+    settings_ms: int = 0  # since when they are so
     drivers: Mapping[str, bool] = field(
         default_factory=dict
     )  # of `_settings`: whether their devices are GPUs

@@ -12,12 +12,13 @@ from timekeeper.accounts.pods import read_charged_pod, read_pod
 from timekeeper.core import names
 from timekeeper.core.claims.allocation import read_claim
 from timekeeper.core.claims.devices import read_slice
-from timekeeper.core.json_values import Json, mapping
+from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.kube.holders import fresh_holders, kubelets_boot
 from timekeeper.core.kube.reflector import WatchFailed, WatchOpened
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import NodeSight
 from timekeeper.core.ledger.node_clock import LEASES, clock_ahead_ms
+from timekeeper.core.object_names import millis
 from timekeeper.core.request.cards import UndecodableError
 from timekeeper.core.request.claims import namespaced, read_template
 from timekeeper.core.request.device_classes import CONFIG_MAP, read_class, read_settings
@@ -200,8 +201,15 @@ def read_lease(raw: Json) -> NodeLease:
 def read_own_config_map(raw: Json) -> BudgetConfigMap | ClassSettingsRead:
     """A ConfigMap of our namespace: the settings of device classes, or budgets."""
     if _name(raw) == CONFIG_MAP:
-        return ClassSettingsRead(CONFIG_MAP, read_settings(mapping(raw.get("data"))))
+        return ClassSettingsRead(CONFIG_MAP, read_settings(mapping(raw.get("data"))), _set_ms(raw))
     return read_config_map(raw)
+
+
+def _set_ms(raw: Json) -> int:
+    """When a person last changed the object; 0: it does not say. Bursar's own keys are no settings."""
+    written = map(mapping, sequence(mapping(raw.get("metadata")).get("managedFields")))
+    times = (each.get("time") for each in written if not str(each.get("manager")).startswith("bursar-"))
+    return max((millis(each) or 0 for each in times), default=0)
 
 
 def read_config_map(raw: Json) -> BudgetConfigMap:

@@ -9,6 +9,7 @@ from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import History
 from timekeeper.accounts.claims.claim_sessions import claim_uid, consumers_of
 from timekeeper.accounts.claims.consumers import ClaimPod
+from timekeeper.accounts.claims.excess import ClaimExcess, ClassKnowledge, excesses
 from timekeeper.accounts.exhaustion.evictions import EvictionNotice, Pods
 from timekeeper.accounts.exhaustion.units import LeavingUnits
 from timekeeper.accounts.held.gangs import BrokenGang, WaitingGang
@@ -34,17 +35,22 @@ from timekeeper.settler.settler import Settler
 from timekeeper.store.engine.engine import Store
 from timekeeper.store.fencing import Epoch
 
+NO_EXCESSES: Mapping[str, ClaimExcess] = {}
+
 Refusal = Literal["gone", "protected", "refused", "unclear"]
 
 
-def evict(api: Api, pod: LedgerPod, dry_run: bool = False) -> Reply:
-    """Evict the pod with its own grace period. ``dry_run``: only ask whether that would be accepted."""
-    body = eviction(pod.namespace, pod.name, pod.uid, dry_run)
+def evict(api: Api, pod: LedgerPod, dry_run: bool = False, grace_s: int | None = None) -> Reply:
+    """Evict the pod. ``dry_run``: only ask whether that would be accepted; ``grace_s``: None: with its own
+    grace period."""
+    body = eviction(pod.namespace, pod.name, pod.uid, dry_run, grace_s)
     return api.call("POST", f"{_path(pod)}/eviction", body, timeout_s=ANSWER_S)
 
 
-def delete(api: Api, pod: LedgerPod, condition: Mapping[str, Any]) -> tuple[EvictionResult, str]:
-    """Delete the pod with its own grace period, whatever its PodDisruptionBudget says; as `result_of`.
+def delete(
+    api: Api, pod: LedgerPod, condition: Mapping[str, Any], grace_s: int | None = None
+) -> tuple[EvictionResult, str]:
+    """Delete the pod, whatever its PodDisruptionBudget says; as `result_of`. ``grace_s``: as in `evict`.
 
     Before that it gets the condition, which says why it ends, also to a Job. Where that is refused for good,
     a line is logged and the pod is deleted all the same. After any other failure it is not deleted, and the
@@ -63,7 +69,13 @@ def delete(api: Api, pod: LedgerPod, condition: Mapping[str, Any]) -> tuple[Evic
     elif not isinstance(written, Answered) or written.status >= 300:
         result, error = result_of(written)
         return "refused" if result == "unclear" else result, error
-    body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.uid}}
+    body: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "DeleteOptions",
+        "preconditions": {"uid": pod.uid},
+    }
+    if grace_s is not None:
+        body["gracePeriodSeconds"] = grace_s
     return result_of(api.call("DELETE", _path(pod), body, timeout_s=ANSWER_S))
 
 
@@ -155,6 +167,8 @@ class SettlerView:
     claim_pod: Callable[[str], ClaimPod | None] = lambda _: None
     # what the claim of this namespace and name holds
     allocated: Callable[[str, str], tuple[AllocatedDevice, ...]] = lambda _namespace, _name: ()
+    # the pods whose claims hold more GPUs than they were judged for, by UID, as of this time
+    excesses: Callable[[int], Mapping[str, ClaimExcess]] = lambda _: NO_EXCESSES
     # a device as its driver publishes it; None: it does not, or it is not known now
     published: Callable[[DeviceKey], PublishedDevice | None] = lambda _: None
 
@@ -231,6 +245,14 @@ def view_of(settler: Settler) -> SettlerView:
         claim = settler.cluster.claims.allocated_claim(namespace, name)
         return () if claim is None else devices_of(claim)
 
+    def more_than_judged(now_ms: int) -> Mapping[str, ClaimExcess]:
+        claims, judged = settler.cluster.claims.allocated.copy().values(), settler.cluster.unjudged
+        history = settler.ledger.history
+        known = ClassKnowledge(
+            judged.classes, lambda at_ms: history.settings(at_ms).drivers, judged.settings, judged.settings_ms
+        )
+        return excesses(claims, claim_pod, known, now_ms)
+
     def published(device: DeviceKey) -> PublishedDevice | None:
         try:
             found = settler.cluster.claims.pools.find(*device)
@@ -252,6 +274,7 @@ def view_of(settler: Settler) -> SettlerView:
         held,
         claim_pod,
         allocated,
+        more_than_judged,
         published,
     )
 

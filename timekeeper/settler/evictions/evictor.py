@@ -112,14 +112,15 @@ def warn(context: EvictorContext, pod: LedgerPod, reason: str, text: str) -> Non
 def _attempted(context: EvictorContext, pod: LedgerPod, reason: Reason) -> tuple[EvictionResult, str]:
     """The result, and the API server's message unless it accepted."""
     api, target = context.api, reason.condition and disruption(True, *reason.condition, context.clock())
+    grace_s = reason.shortened_grace_s(pod)
     if target and reason.deletes == "always":
         result, error = calls.delete(api, pod, target)
         return "deleted" if result == "evicted" else result, error
-    result, error = calls.result_of(calls.evict(api, pod))
+    result, error = calls.result_of(calls.evict(api, pod, grace_s=grace_s))
     if target and result == "evicted":
         calls.write_condition(api, pod, target)  # a pod that has gone already needs none
     elif target and result == "protected" and reason.deletes == "protected":
-        return calls.delete(api, pod, target)
+        return calls.delete(api, pod, target, grace_s)
     return result, error
 
 

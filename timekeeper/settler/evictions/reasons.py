@@ -10,6 +10,7 @@ from prometheus_client import Counter
 from timekeeper import metrics
 from timekeeper.accounts.card_use.evictions import EvictionCandidate
 from timekeeper.accounts.card_use.idleness import DueStep
+from timekeeper.accounts.claims.excess import ClaimExcess
 from timekeeper.accounts.exhaustion.terms import EvictionTerms
 from timekeeper.accounts.held.declared import Overtime
 from timekeeper.accounts.held.gangs import BrokenGang, WaitingGang
@@ -30,9 +31,11 @@ from timekeeper.settler.pod_notices import hours_text
 OVERUSED, OVERUSE_PROTECTED = "GPUMemoryEviction", "GPUMemoryEvictionRefused"
 NOTICE, SPENT, SPENT_PROTECTED = "EvictionNotice", "BudgetEviction", "BudgetEvictionRefused"
 GANG_NOT_WHOLE = "GangEviction"
+CLAIM_EXCESS = "ClaimEviction"
 OVERTIME_WARNING, OVERTIME = "OvertimeWarning", "OvertimeEviction"
 ROOM_IS_MADE, ROOM_NOT_USED = "RoomIsMade", "RoomNotUsed"
 SPARED = "BursarBudgetRestored"
+EXCESS_GRACE_S = 30  # at most: what the pod holds it should not have had
 
 # step -> the Event's reason, and the kind of the decision
 IDLE_REASONS = {
@@ -67,6 +70,12 @@ class Reason:
     # "protected": deleted if a PodDisruptionBudget refuses, with the result "evicted"; "always": deleted
     # without asking it, with the result "deleted"
     deletes: Literal["never", "protected", "always"] = "never"
+    most_grace_s: int | None = None  # a longer grace period of the pod is shortened to it
+
+    def shortened_grace_s(self, pod: LedgerPod) -> int | None:
+        """The grace period with which the pod leaves; None: its own."""
+        most_s = self.most_grace_s
+        return most_s if most_s is not None and pod.hold.grace_ms > 1000 * most_s else None
 
 
 def of_gang(reason: Reason, gang: str, pods: int) -> Reason:
@@ -249,6 +258,29 @@ def broken(pod: LedgerPod, it: BrokenGang) -> Reason:
         {"node": pod.node, "gang": f"{it.namespace}/{it.gang.key}"},
         Said(EVICTED, GANG_NOT_WHOLE, text, figures),
         ("BursarGang", "Too few pods of its gang are left after a preemption."),
+    )
+
+
+# A claim that became another
+
+
+def excess(pod: LedgerPod, found: ClaimExcess) -> Reason:
+    """Why a pod leaves whose claims, or those of a pod of its gang, hold more GPUs than it was judged for. No
+    PodDisruptionBudget keeps it: anyone who can replace a claim can write one."""
+    whose = "its claims" if found.pod.uid == pod.uid else f"the claims of pod {found.pod.name}"
+    text = (
+        f"Evicted by Bursar: {whose} hold {found.devices} GPUs, and were judged for {found.judged}; devices"
+        " of unknown drivers count, too. A claim was replaced after that: create the pod again."
+    )
+    figures: dict[str, Figure] = {"node": pod.node, "devices": found.devices, "judged": found.judged}
+    return Reason(
+        "claim-excess-eviction",
+        metrics.CLAIM_EXCESS_EVICTIONS,
+        {"node": pod.node, "devices": found.devices, "judged": found.judged},
+        Said(EVICTED, CLAIM_EXCESS, text, figures),
+        ("BursarClaim", "Its claims hold more GPUs than it was judged for."),
+        "protected",
+        EXCESS_GRACE_S,
     )
 
 

@@ -156,6 +156,7 @@ class UnboundPods:
             self.most_milli(pod.request) if by_other else 0,
             pod.owner,
             gang=pod.gang.key if pod.gang is not None else "",
+            late_devices=pod.late_devices,
         )
 
     def most_milli(self, request: GPURequest) -> int:

@@ -20,6 +20,7 @@ from timekeeper.core.admission.policy import (
     without_placement,
 )
 from timekeeper.core.dialects import BY_NAME
+from timekeeper.core.dialects.others import claims as of_claims
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.request.devices import DIALECT as DEVICE
 from timekeeper.core.values import GPURequest
@@ -44,11 +45,10 @@ def govern(
     are the annotation of a held pod and its gate.
     """
     policy = without_placement(policy, request.dialect)
+    written = {**of_claims.record_of_none(pod), **marks.annotations(request, word, hold, declared)}
     return [
         *merged(pod["metadata"], "/metadata", "labels", marks.LABELS),
-        *merged(
-            pod["metadata"], "/metadata", "annotations", marks.annotations(request, word, hold, declared)
-        ),
+        *merged(pod["metadata"], "/metadata", "annotations", written),
         *_gate(pod, hold),
         *_undeclared(pod, declared),
         *_priority(pod["spec"], class_status(word, hold), policy),

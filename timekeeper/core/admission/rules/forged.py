@@ -11,6 +11,7 @@ from timekeeper.core.admission.mutation import sidecar
 from timekeeper.core.admission.pods import CONTAINER_LISTS, annotations_of, labels_of, sequence_of
 from timekeeper.core.admission.policy import AdmissionPolicy
 from timekeeper.core.dialects import BY_NAME, DIALECTS
+from timekeeper.core.dialects.others import claims as of_claims
 from timekeeper.core.json_values import Json
 from timekeeper.core.standings import WORDS
 from timekeeper.core.values import GPURequest
@@ -85,8 +86,9 @@ def forgery_violations(pod: Json, request: GPURequest | None) -> Iterator[Violat
             genuine = value in ("budget", "turn")  # governing overwrites it, and the gate
         elif request is not None and name == names.DECLARED:
             genuine = value.isdecimal()  # governing overwrites or removes it
-        elif name == names.CLAIMS and name in caps:
-            genuine = True  # governing overwrites it
+        elif name == names.CLAIMS:
+            # governing overwrites it, or writes the same
+            genuine = name in caps or of_claims.record_of_none(pod).get(name) == value
         elif name in caps:
             genuine = value.isascii() and value.isdecimal()  # users may write it; governing overwrites it
         else:

@@ -7,7 +7,7 @@ Like metered devices it is in no table of ways of writing a request: admission a
 
 from timekeeper.core import names
 from timekeeper.core.dialects.dialect import Dialect, nothing_at_binding, nothing_to_read
-from timekeeper.core.json_values import Json
+from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.values import WHOLE_MILLI, Ask, ContainerAsk, GPURequest
 
 NAME = "claims"
@@ -25,16 +25,25 @@ def request_of(devices: int | None) -> GPURequest:
 
 def recorded(annotations: Json) -> GPURequest | None:
     """The request that admission recorded; None without one. Anything but a number counts as not known."""
+    return request_of(recorded_devices(annotations)) if names.CLAIMS in annotations else None
+
+
+def recorded_devices(annotations: Json) -> int | None:
+    """How many GPUs the pod was judged for; None: nothing says it."""
     text = annotations.get(names.CLAIMS)
-    if text is None:
-        return None
     is_number = isinstance(text, str) and text.isascii() and text.isdecimal() and len(text) <= 7
-    return request_of(min(MAX_TOTAL, int(text)) if is_number else None)
+    return min(MAX_TOTAL, int(str(text))) if is_number else None
 
 
 def is_known(request: GPURequest) -> bool:
     """Whether it is known what the pod asks for; by claims it may not be."""
     return request.dialect != NAME or bool(request.asks)
+
+
+def record_of_none(pod: Json) -> dict[str, str]:
+    """The annotation of a pod whose claims are of no GPUs, so that they do not become others unseen; none
+    where the pod has no claims."""
+    return {names.CLAIMS: "0"} if sequence(mapping(pod.get("spec")).get("resourceClaims")) else {}
 
 
 def record(request: GPURequest) -> dict[str, str]:

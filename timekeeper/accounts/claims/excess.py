@@ -1,0 +1,105 @@
+"""Pods whose claims hold more GPUs than the pods were judged for, because a claim or a template became
+another after that. Pure.
+
+A judgement counts by classes, and an allocation has devices, so a device counts here if its driver and its
+class are both such as count there: by what is known now, and by what was known when the pod was created.
+What people decide later about drivers and classes makes no pod leave that was admitted before.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from timekeeper.accounts.budget_history import MODE_UNCERTAIN_MS
+from timekeeper.accounts.claims.consumers import ClaimPod
+from timekeeper.accounts.pods import LedgerPod
+from timekeeper.core.claims.allocation import AllocatedDevice, DeviceClaim
+from timekeeper.core.claims.drivers import DriverRule
+from timekeeper.core.request.device_classes import (
+    DEFAULTS,
+    GPU_DRIVERS,
+    ClassKind,
+    ClassSettings,
+    DeviceClass,
+    kind_of,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ClassKnowledge:
+    """What is known of device classes. ``since_ms``: since when the settings are so; ``drivers``: the rules
+    of `_settings` at a time."""
+
+    classes: Mapping[str, DeviceClass]
+    drivers: Callable[[int], tuple[DriverRule, ...]]
+    settings: ClassSettings = DEFAULTS
+    since_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimExcess:
+    """A pod whose claims, by these UIDs, hold ``devices`` GPUs, though it was judged for ``judged``."""
+
+    pod: LedgerPod
+    devices: int
+    judged: int
+    claims: frozenset[str]
+
+
+def excesses(
+    claims: Iterable[DeviceClaim],
+    pod_of: Callable[[str], ClaimPod | None],
+    known: ClassKnowledge,
+    now_ms: int,
+) -> dict[str, ClaimExcess]:
+    """The pods with more than they were judged for, by UID. ``claims``: those that are allocated; ``pod_of``:
+    the pod that uses claims, by its UID."""
+    held: dict[str, list[DeviceClaim]] = {}
+    for claim in claims:
+        for uid in claim.consumers:
+            held.setdefault(uid, []).append(claim)
+    found = {}
+    for uid, theirs in held.items():
+        pod = pod_of(uid)
+        if pod is None or pod.judged is None or not pod.pod.is_staying:
+            continue
+        devices = [each for claim in theirs for each in _devices(claim, pod)]
+        if len(devices) > pod.judged:  # seldom: most need no closer look
+            number = _counted(devices, pod.pod.created_ms, known, now_ms)
+            if number > pod.judged:
+                mine = frozenset(each.uid for each in theirs)
+                found[uid] = ClaimExcess(pod.pod, number, pod.judged, mine)
+    return found
+
+
+def _devices(claim: DeviceClaim, pod: ClaimPod) -> Iterable[AllocatedDevice]:
+    """What the pod was to be judged for of the claim. One that serves the cards of a pod whose claims are of
+    no GPUs was judged as cards."""
+    if claim.allocation is None or (not pod.judged and claim.name == pod.served_by):
+        return ()
+    return (each for each in claim.allocation.devices if not each.is_admin)
+
+
+def _counted(devices: Iterable[AllocatedDevice], created_ms: int, known: ClassKnowledge, now_ms: int) -> int:
+    then, now = ({each.driver: each.has_gpus for each in known.drivers(at)} for at in (created_ms, now_ms))
+    is_sure = created_ms > known.since_ms + MODE_UNCERTAIN_MS or not known.since_ms
+    return sum(
+        all(_counts(kind, known.settings) for kind in _kinds(each, known, then, now))
+        for each in devices
+        if is_sure or each.driver in GPU_DRIVERS or each.driver in now
+    )
+
+
+def _kinds(
+    device: AllocatedDevice, known: ClassKnowledge, then: Mapping[str, bool], now: Mapping[str, bool]
+) -> Iterable[ClassKind]:
+    """What the device's own driver makes of it, then and now, and what its class allocates now."""
+    own = DeviceClass(device.device_class, device.driver)
+    yield kind_of(own, known.settings, then)
+    yield kind_of(own, known.settings, now)
+    by_class = known.classes.get(device.device_class)
+    if by_class is not None:
+        yield kind_of(by_class, known.settings, now)
+
+
+def _counts(kind: ClassKind, settings: ClassSettings) -> bool:
+    return kind == "gpu" or (kind == "unknown" and settings.unknown == "deny")
