@@ -368,11 +368,24 @@ def test_budgets_that_reclaim_devices_which_no_taint_keeps_are_named() -> None:
     assert reclaiming() == [("warning", sentence)]
     assert reclaiming(device_resources=f"{RESOURCES}devicetaintrules.resource.k8s.io\n") == [("ok", kept)]
     assert reclaiming(device_classes=NotReadable("forbidden")) == [("unknown", "forbidden")]
-    idle = ({"onExhausted": "evict"}, {"granted": None}, {"mode": "observe"}, {"placement": "off"})
-    for each in idle:
+    quiet = ({"onExhausted": "evict"}, {"granted": None}, {"mode": "observe"}, {"placement": "off"})
+    for each in quiet:
         assert reclaiming(accounts=[account(**each)]) == []
     assert reclaiming(device_classes=listed()) == []
     assert reclaiming(version=json.dumps({"major": "1", "minor": "33"})) == []
+
+
+def test_budgets_that_reclaim_devices_of_idle_pods_are_named() -> None:
+    unbounded = account("team-c", onExhausted="evict", granted=None, idle="reclaim")
+    ((level, sentence),) = reclaiming(accounts=[unbounded])
+
+    assert level == "warning"
+    assert sentence.startswith("pods of team-c leave for the claims of others (idle: reclaim), and")
+    ((_, both),) = reclaiming(accounts=[account(), unbounded])
+    assert both.startswith("pods of team-b, team-c leave for")
+    assert "(onExhausted: reclaim and idle: reclaim)" in both
+    for each in ({"idle": "evict"}, {"idle": None}, {"mode": "observe"}, {"placement": "off"}):
+        assert reclaiming(accounts=[{**unbounded, **each}]) == []
 
 
 def test_idle_pods_and_what_is_wrong_with_their_measurement_are_named() -> None:

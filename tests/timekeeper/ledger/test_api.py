@@ -207,6 +207,7 @@ def test_a_budget_is_reported_in_amounts_and_in_exact_hours(home: Town) -> None:
         "namespace": "team-a",
         "mode": "enforce",
         "modeFrom": "cluster",
+        "idle": None,
         "standing": "IN_BUDGET",
         "entry": "team-a",
         "onExhausted": "deprioritize",

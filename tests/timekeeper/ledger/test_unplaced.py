@@ -211,6 +211,8 @@ def test_idle_pods_are_evicted_there_and_never_marked_to_be_reclaimed(town: Town
     terms = history.idle_terms("team-b", T0)
     assert terms is not None
     assert terms.action == "reclaim"
+    said = {name: town.get(f"/v1/budgets/{name}").get_json()["idle"] for name in ("team-a", "team-b")}
+    assert said == {"team-a": None, "team-b": "reclaim"}
     begun(town, more="idle: evict\n")
     assert town.settler.ledger.history.idle_terms("team-a", T0 + 1) is not None
 

@@ -7,6 +7,7 @@ from urllib.parse import urlencode
 import orjson
 from flask import Response, request
 
+from timekeeper.accounts.card_use.idleness import IdleAction
 from timekeeper.accounts.usage import gpu_hours
 from timekeeper.core.budgets.modes import ModeSource
 from timekeeper.core.forms import Form
@@ -154,11 +155,13 @@ class BudgetAnswer(AccountAnswer):
     may not `get budgets` of it. `protect`: null if the entry protects no pods; `placement`: `off` where pods
     keep their scheduler, else `on`. `received`: null where no group passes anything on. `mode`: the one
     in force, null for a group; `modeFrom`: what it comes from, the namespace's entry, its label,
-    `_defaults`, the cluster, or a ledger that governs nothing."""
+    `_defaults`, the cluster, or a ledger that governs nothing. `idle`: what happens to idle pods, null:
+    nothing does."""
 
     namespace: Subject
     mode: Literal["enforce", "observe", "meter"] | None
     modeFrom: ModeSource | None
+    idle: IdleAction | None
     group: GroupAccount | GroupStanding | None
     protect: ProtectedAnswer | None
     received: ReceivedAnswer | None

@@ -9,6 +9,7 @@ import orjson
 
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import DEFAULTS, GROUP, History, history_of, is_group
+from timekeeper.accounts.card_use.idleness import IdleAction
 from timekeeper.accounts.changes import NEVER, Pulse
 from timekeeper.accounts.grants import GrantSums
 from timekeeper.accounts.statements import stated, working_set
@@ -106,6 +107,7 @@ class AccountReading:
     mode_source: ModeSource = "cluster"
     received: int = 0  # what groups have passed on to its account
     each_period: int = 0  # what its group passes on anew in each period
+    idle: IdleAction | None = None  # what happens to idle pods of a namespace
 
 
 class LedgerReader:
@@ -291,9 +293,15 @@ class LedgerReader:
                 history.mode_source(name, now_ms),
                 granted.received,
                 _part(history, name, each),
+                None if is_group(name) else _idle(history, name, now_ms),
             )
             for name, (each, granted) in found.items()
         ]
+
+
+def _idle(history: History, namespace: str, now_ms: int) -> IdleAction | None:
+    terms = history.idle_terms(namespace, now_ms)
+    return None if terms is None else terms.action
 
 
 def _part(history: History, namespace: str, account: Statement) -> int:

@@ -159,6 +159,7 @@ def shown(
         "namespace": account.namespace,
         "mode": account.mode or None,
         "modeFrom": account.mode_source if account.mode else None,
+        "idle": account.idle,
         **_account(statement, account.error),
         "standing": account.standing,
         "validUntil": statement.valid_until_ms,

@@ -33,14 +33,35 @@ def reclaimed_devices(facts: Facts) -> Iterator[CheckResult]:
     if _RULES in str(facts.device_resources).split():
         yield CheckResult("ok", _SUBJECT, "a taint keeps a reclaimed device for the claim that waits")
         return
+    fields = " and ".join(_fields(facts))
     sentence = (
-        f"pods of {some_of(reclaiming)} leave for the claims of others (onExhausted: reclaim), and the"
+        f"pods of {some_of(reclaiming)} leave for the claims of others ({fields}), and the"
         " API server serves no DeviceTaintRules, so another claim may get the device first"
     )
     yield CheckResult("warning", _SUBJECT, sentence, _PAGE)
 
 
+def _fields(facts: Facts) -> Iterator[str]:
+    """The fields of the entries for which pods leave."""
+    if any(map(_reclaims_spent, facts.accounts)):
+        yield "onExhausted: reclaim"
+    if any(map(_reclaims_idle, facts.accounts)):
+        yield "idle: reclaim"
+
+
 def _reclaims(account: Any) -> bool:
-    """Whether pods of the namespace leave for others once its budget is exhausted."""
-    is_governed = account.get("mode") == "enforce" and account.get("placement") != "off"
-    return is_governed and account["onExhausted"] == "reclaim" and account["granted"] is not None
+    """Whether pods of the namespace leave for others: once its budget is exhausted, or while they are
+    idle."""
+    return _reclaims_spent(account) or _reclaims_idle(account)
+
+
+def _reclaims_spent(account: Any) -> bool:
+    return _is_governed(account) and account["onExhausted"] == "reclaim" and account["granted"] is not None
+
+
+def _reclaims_idle(account: Any) -> bool:
+    return _is_governed(account) and account.get("idle") == "reclaim"
+
+
+def _is_governed(account: Any) -> bool:
+    return bool(account.get("mode") == "enforce" and account.get("placement") != "off")
