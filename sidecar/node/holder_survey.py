@@ -7,9 +7,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from sidecar.node.host import cgroups, runtimes
+from sidecar.node.kube.api import ApiUnreachable
 from sidecar.node.kubelet import podresources
 from sidecar.node.kubelet.grpc import CallFailed
-from sidecar.node.state import holders, plugin_devices, strangers
+from sidecar.node.state import device_slices, holders, plugin_devices, strangers
 from sidecar.node.state.exporter import metric
 from sidecar.node.state.holders import Observation
 from sidecar.node.state.overuse import AgentEvent
@@ -18,6 +19,8 @@ from sidecar.value import TYPE_CHECKING, value
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from sidecar.node.kube.api import ApiAnswer
+    from sidecar.node.state.device_slices import ClaimedDevice
     from sidecar.node.state.holders import HoldersRecord
     from sidecar.node.state.plugin_devices import PluginDevices
     from sidecar.node.values import DeviceReading, NodeState, PodState, ProcessOwner, Vendor
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 KUBELET_S = 2.0
 KUBELET_AGAIN_MS = 10_000  # after a failure; so a kubelet that hangs delays at most a fifth of the surveys
 RUNTIME_AGAIN_MS = 60_000
+SLICES_AGAIN_MS = 30_000  # while a pod with claims uses a card
 STRANGER, OPEN_RUNTIME = "GPUStranger", "GPURuntimeOpen"
 
 
@@ -46,9 +50,17 @@ class HolderSurvey:
     """The state. ``post`` queues an Event."""
 
     def __init__(
-        self, paths: SurveyPaths, boot: str, log: LogEvent, post: Callable[[AgentEvent], None]
+        self,
+        paths: SurveyPaths,
+        boot: str,
+        log: LogEvent,
+        post: Callable[[AgentEvent], None],
+        slices: Callable[[], ApiAnswer] | None = None,
     ) -> None:
-        """``boot``: the kernel's ID of this boot."""
+        """``boot``: the kernel's ID of this boot; ``slices``: lists the node's ResourceSlices, raises
+        ApiUnreachable; None: claims are not read."""
+        self._slices, self._slices_at = slices, 0
+        self._published: Mapping[ClaimedDevice, frozenset[str]] = {}
         self._paths, self._boot, self._log, self._post = paths, boot, log, post
         self._record: HoldersRecord | None = None  # None until the node was seen
         self._plugin = False  # a device plugin picks the node's cards
@@ -182,6 +194,7 @@ class HolderSurvey:
             self._fails("processes", f"{proc}: {error.strerror}")
             return
         self._works("processes")
+        seen = self._without_claimed(seen, now_ms)
         if not self._detected and self._record and self._record.closed:
             # The previous agent closed the node, so this is not the first sight of these processes.
             self._uses = strangers.after(self._uses, seen, now_ms)
@@ -191,6 +204,39 @@ class HolderSurvey:
             note = strangers.describe(each)
             self._log("stranger", uuid=each.uuid, pod_uid=each.pod_uid, reason=note)
             self._post(AgentEvent(each.pod_uid, each.namespace, each.name, "Warning", STRANGER, note))
+
+    def _without_claimed(
+        self, seen: frozenset[strangers.StrangerUse], now_ms: int
+    ) -> frozenset[strangers.StrangerUse]:
+        """Without the uses of cards that the pods have by device claims. Kubelet and API server are asked
+        only where a pod uses a card that nothing else gave it."""
+        if self._slices is None or not any(each.name for each in seen) or now_ms < self._kubelet_at:
+            return seen
+        try:
+            claims = podresources.claims(self._paths.pod_resources, KUBELET_S)
+        except (CallFailed, podresources.MalformedAnswer) as error:
+            self._kubelet_at = now_ms + KUBELET_AGAIN_MS
+            self._fails("pod-resources", f"{self._paths.pod_resources}: {error}")
+            return seen
+        self._works("pod-resources")
+        if claims:
+            self._read_slices(self._slices, now_ms)
+        cards = device_slices.cards_by_pod(claims, self._published)
+        return frozenset(each for each in seen if each.uuid not in cards.get((each.namespace, each.name), ()))
+
+    def _read_slices(self, slices: Callable[[], ApiAnswer], now_ms: int) -> None:
+        if now_ms < self._slices_at:
+            return
+        self._slices_at = now_ms + SLICES_AGAIN_MS
+        try:
+            answer = slices()
+            if answer.status != 200:
+                raise ApiUnreachable(f"{answer.status} {answer.message}")
+            self._published = device_slices.cards_of(answer.body)
+        except (ApiUnreachable, ValueError) as error:
+            self._fails("resource-slices", str(error))
+            return
+        self._works("resource-slices")
 
     def _foreign_name(self, pid: int) -> str:
         name = cgroups.name_of(Path(self._paths.proc), pid)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from functools import partial
 
 from sidecar.background import run_in_background
 from sidecar.disk import SpoolFolder, node_boot
@@ -23,7 +24,7 @@ from sidecar.node.devices import reader_of
 from sidecar.node.kube import api
 from sidecar.node.kube.events import EventPoster
 from sidecar.node.kube.informer import follow
-from sidecar.node.state import api_objects, report_spool, reports
+from sidecar.node.state import api_objects, device_slices, report_spool, reports
 from sidecar.node.usage_tasks import UsageTasks
 from sidecar.node.values import CardFailed, DeviceReading, NodeState
 from sidecar.run import UNTRIED, PostDone, boot_ms, fraction
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 BREATH_MS = 200  # pause after a driver event, so that many events do not cause as many readings
 AFTER_A_FAULT_MS = 5_000
 TICK_MS = 1_000
+SLICES_S = 2.0  # the main loop waits for no longer
 
 
 @value
@@ -82,7 +84,9 @@ def until_the_end(settings: AgentSettings, loop: EventLoop) -> None:
     nri = _nri(settings, server, reader)
     agent = Agent(ports, boot, settings.look_every_ms, boot_ms(), remove_taint, reader.vendor)
     reports = _usage_reports(settings, loop)
-    tasks = UsageTasks(settings, agent, reports, events, boot)
+    path = device_slices.slices_path(settings.node_name)
+    slices = partial(server.call, "GET", path, within_s=SLICES_S)
+    tasks = UsageTasks(settings, agent, reports, events, boot, slices)
     log("started", node=settings.node_name, api=settings.api_url, reports=bool(reports))
     _start("cards", lambda: watch_cards(reader, loop, settings.look_every_ms))
     _start("node", lambda: _follow_node(server, settings.node_name, loop))

@@ -13,8 +13,11 @@ from sidecar.node.values import DeviceReading
 from sidecar.value import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sidecar.heartbeat_client import Delivered, NotDelivered
     from sidecar.node.agent import Agent
+    from sidecar.node.kube.api import ApiAnswer
     from sidecar.node.kube.events import EventPoster
     from sidecar.node.settings import AgentSettings
     from sidecar.node.state.api_objects import NodePods
@@ -36,10 +39,12 @@ class UsageTasks:
         reports: UsageReports | None,
         events: EventPoster,
         boot: str,
+        slices: Callable[[], ApiAnswer] | None = None,
     ) -> None:
+        """``slices``: as in `HolderSurvey`."""
         self._settings, self._agent, self._reports = settings, agent, reports
         self.events = events
-        self._survey = HolderSurvey(_survey_paths(settings, agent.vendor), boot, log, events.post)
+        self._survey = HolderSurvey(_survey_paths(settings, agent.vendor), boot, log, events.post, slices)
         self._survey_at = 0  # the next survey without NVML
         self._proc = Path(settings.proc)
         self._pods: NodePods | None = None  # None until they were listed

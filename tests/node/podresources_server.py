@@ -44,6 +44,17 @@ def pod_json(namespace: str, name: str, devices: dict[str, list[str]]) -> dict[s
     return {"namespace": namespace, "name": name, "containers": [container]}
 
 
+def claimed(device: str, pool: str = "n1", driver: str = "gpu.nvidia.com") -> dict[str, Any]:
+    """A claim's device in a container."""
+    resource = {
+        "cdiDevices": [{"name": f"k8s.{driver}/claim=u-{device}"}],
+        "driverName": driver,
+        "poolName": pool,
+        "deviceName": device,
+    }
+    return {"claimName": "c", "claimNamespace": "team-a", "claimResources": [resource]}
+
+
 @contextmanager
 def serving(folder: Path) -> Iterator[Kubelet]:
     """The server, with no pods."""

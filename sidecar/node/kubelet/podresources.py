@@ -1,11 +1,12 @@
-"""The devices of each pod, from the kubelet's PodResources service (KEP-606, ``v1``).
+"""The devices of each pod, from the kubelet's PodResources service (KEP-606, ``v1``; of claims: KEP-3695).
 
-Only needed on nodes where a device plugin picks the cards: elsewhere Bursar's placement does.
+Only needed on nodes where a device plugin or a claim picks the cards: elsewhere Bursar's placement does.
 """
 
 from __future__ import annotations
 
 from sidecar.node.kubelet import grpc
+from sidecar.node.state.device_slices import ClaimedDevice, ClaimingPod
 from sidecar.node.state.plugin_devices import PluginDevices
 from sidecar.value import TYPE_CHECKING
 
@@ -13,11 +14,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LIST = "/v1.PodResourcesLister/List"
-# fields of ListPodResourcesResponse, PodResources, ContainerResources and ContainerDevices
+# fields of ListPodResourcesResponse, PodResources, ContainerResources, ContainerDevices, DynamicResource and
+# ClaimResource
 _PODS = 1
 _POD_NAME, _POD_NAMESPACE, _POD_CONTAINERS = 1, 2, 3
-_CONTAINER_DEVICES = 2
+_CONTAINER_DEVICES, _CONTAINER_CLAIMS = 2, 5
 _DEVICES_RESOURCE, _DEVICES_IDS = 1, 2
+_CLAIM_RESOURCES = 4
+_DRIVER, _POOL, _DEVICE = 2, 3, 4
 # how a field's value is written
 _VARINT, _EIGHT_BYTES, _BYTES, _FOUR_BYTES = 0, 1, 2, 5
 _LONGEST_VARINT = 10
@@ -41,6 +45,27 @@ def parsed(answer: bytes) -> tuple[PluginDevices, ...]:
     """The pods that have devices in a ListPodResourcesResponse, in its order. Unknown fields are ignored."""
     pods = (_given(body) for body in _messages(answer, _PODS))
     return tuple(pod for pod in pods if pod.devices)
+
+
+def claims(socket: str, timeout_s: float = 5.0) -> tuple[ClaimingPod, ...]:
+    """The pods that have devices by claims; a kubelet before 1.34 shows none. Raises as `listed`."""
+    return parsed_claims(grpc.call(socket, LIST, timeout_s=timeout_s))
+
+
+def parsed_claims(answer: bytes) -> tuple[ClaimingPod, ...]:
+    """The pods that have devices by claims in a ListPodResourcesResponse, in its order."""
+    pods = (_claiming(body) for body in _messages(answer, _PODS))
+    return tuple(pod for pod in pods if pod.devices)
+
+
+def _claiming(pod: bytes) -> ClaimingPod:
+    devices = (
+        ClaimedDevice(_text(each, _DRIVER), _text(each, _POOL), _text(each, _DEVICE))
+        for container in _messages(pod, _POD_CONTAINERS)
+        for claim in _messages(container, _CONTAINER_CLAIMS)
+        for each in _messages(claim, _CLAIM_RESOURCES)
+    )
+    return ClaimingPod(_text(pod, _POD_NAMESPACE), _text(pod, _POD_NAME), tuple(dict.fromkeys(devices)))
 
 
 def _given(pod: bytes) -> PluginDevices:

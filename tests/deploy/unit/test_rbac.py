@@ -158,6 +158,9 @@ NEEDED: dict[str, Reasons] = {
             Right("patch", "nodes/status")
         },
         "which pods of its node have which cards": followed("pods"),
+        "which cards of its node the devices of claims are": {
+            Right("list", "resourceslices", "resource.k8s.io")
+        },
         "a pod of which the watch has not told yet, when a container of it is made": {Right("get", "pods")},
         "to tell of cards that fail, of overuse and of strangers": {
             Right("create", "events", "events.k8s.io")

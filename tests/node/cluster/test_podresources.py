@@ -5,8 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from sidecar.node.kubelet import grpc, podresources
+from sidecar.node.state.device_slices import ClaimedDevice, ClaimingPod
 from sidecar.node.state.plugin_devices import PluginDevices
-from tests.node.podresources_server import Kubelet, pod_json, serving
+from tests.node.podresources_server import Kubelet, claimed, pod_json, serving
 from tests.node.unit.test_podresources import GPU
 
 
@@ -27,6 +28,16 @@ def test_the_kubelet_shows_which_pod_has_which_device(kubelet: Kubelet) -> None:
         PluginDevices("team-a", "train-0", ((GPU, "GPU-1"), (GPU, "GPU-2"), ("rdma/hca", "mlx5_0"))),
         PluginDevices("team-b", "ünï", ((GPU, "GPU-3::1"),)),
     )
+
+
+def test_the_kubelet_shows_which_pod_has_which_device_by_a_claim(kubelet: Kubelet) -> None:
+    pod = pod_json("team-a", "train-0", {})
+    pod["containers"] += [{"name": "other", "dynamicResources": [claimed("gpu-0"), claimed("gpu-1")]}] * 2
+    kubelet.answer({"podResources": [pod, pod_json("team-b", "web", {})]})
+
+    both = tuple(ClaimedDevice("gpu.nvidia.com", "n1", name) for name in ("gpu-0", "gpu-1"))
+    assert podresources.claims(kubelet.socket) == (ClaimingPod("team-a", "train-0", both),)
+    assert podresources.listed(kubelet.socket) == ()
 
 
 def test_a_node_without_pods_has_an_empty_answer(kubelet: Kubelet) -> None:

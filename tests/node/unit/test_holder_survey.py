@@ -1,6 +1,7 @@
 """Who really holds what, on a node made of folders: its /proc, its cgroups, its kubelet's socket."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 
 from sidecar.node.holder_survey import RUNTIME_AGAIN_MS, HolderSurvey, SurveyPaths
 from sidecar.node.host import cgroups
+from sidecar.node.kube.api import ApiAnswer
 from sidecar.node.nvml.cards import NVIDIA
 from sidecar.node.state.overuse import AgentEvent
 from sidecar.node.values import DeviceReading, GPUProcess, NodeState, PodState, Vendor
@@ -33,6 +35,7 @@ class World:
     socket: str = ""
     closes: bool = True
     vendor: Vendor = NVIDIA
+    slices: Callable[[], ApiAnswer] | None = None
     pods: tuple[PodState, ...] | None = None
     processes: tuple[GPUProcess, ...] = ()
     error: str = ""
@@ -69,7 +72,7 @@ class World:
             self.vendor,
         )
         self.agent = HolderSurvey(
-            places, boot, lambda event, **pairs: self.said.append((event, pairs)), self.tell
+            places, boot, lambda event, **pairs: self.said.append((event, pairs)), self.tell, self.slices
         )
         self.agent.on_node(NodeState("n", "1", boot, None, annotation, self.resources, self.resources, None))
         return self.agent

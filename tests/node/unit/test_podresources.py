@@ -101,6 +101,8 @@ def test_no_block_makes_the_reading_of_headers_fail_otherwise(block: bytes) -> N
 def test_no_bytes_make_the_reading_of_an_answer_fail_otherwise(answer: bytes) -> None:
     with suppress(podresources.MalformedAnswer):
         assert all(each.devices for each in podresources.parsed(answer))
+    with suppress(podresources.MalformedAnswer):
+        assert all(each.devices for each in podresources.parsed_claims(answer))
 
 
 @pytest.mark.parametrize(
