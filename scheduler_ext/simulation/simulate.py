@@ -26,8 +26,10 @@ from scheduler_ext.scoring.policy import Policy
 from scheduler_ext.scoring.rank import MOST, ranked
 from scheduler_ext.scoring.selection import Policies, for_fits
 from scheduler_ext.snapshot.allocation import Allocation
+from scheduler_ext.snapshot.drains import beside_drain
 from scheduler_ext.snapshot.host_room import offered
-from scheduler_ext.snapshot.snapshot import Snapshot, assume, pod_deleted, release
+from scheduler_ext.snapshot.snapshot import Snapshot, assume, pod_deleted, release, undrain
+from scheduler_ext.verbs.drained import beside_drained, whose
 from scheduler_ext.verbs.fit_cache import FitCache, fit_key
 from scheduler_ext.verbs.last_decisions import CountedRefusal, summed
 from scheduler_ext.waiting.order import WaitingPod
@@ -101,6 +103,8 @@ class _Simulation:
         key = fit_key(request, for_fits(policy), pod.amounts)
         candidates = [each.name for each in offered(pod, self.snapshot)]
         found = self._fit_cache.partition(key, self.snapshot.nodes, candidates)
+        if self.snapshot.drain is not None and not found.fits:
+            found = beside_drained(found, pod, request, policy, self.snapshot, self._books.now_ms)
         short = {n: IN_TREE for n in found.fits if is_in_tree_short(pod, self.snapshot.node(n))}
         short |= self._caps.refused_nodes(pod, found.fits, self.snapshot)
         fits = [name for name in found.fits if name not in short]
@@ -112,9 +116,10 @@ class _Simulation:
 
     def add_gang(self, pods: Sequence[Pod], gang: Gang) -> dict[str, SimulatedPod]:
         """Decides about all pods of the gang at once, by UID. If too few fit, none takes a card."""
-        found = plan(pods, PlanInput(self.snapshot, self._books.standings, self._books.policies))
+        found = self._planned(pods, self.snapshot)
         lack = _lack_of(found, len(pods), gang)
         if lack:
+            lack += self._kept_from(pods, gang)
             return {pod.uid: _refused(pod, Refusal(lack, "gang")) for pod in pods}
         placed = {
             each.pod.uid: replace(self._taken(each.pod, each.node, each.placement), fitting=1)
@@ -122,14 +127,30 @@ class _Simulation:
         }
         return placed | {pod.uid: _refused(pod, Refusal(found.why, "gang")) for pod in found.left}
 
+    def _planned(self, pods: Sequence[Pod], snapshot: Snapshot) -> GangPlan:
+        return plan(pods, PlanInput(snapshot, self._books.standings, self._books.policies))
+
+    def _kept_from(self, pods: Sequence[Pod], gang: Gang) -> str:
+        """That cards with which the gang would start are kept for another one; "" if they are not."""
+        drain = self.snapshot.drain
+        if drain is None or not self._planned(pods, undrain(self.snapshot)).suffices(gang.minimum):
+            return ""
+        cards = sum(len(each) for _, each in drain.cards)
+        return f"; {cards} cards are kept for {whose(drain, pods[0].namespace)} {drain.text}"
+
     def _placed(self, pod: Pod, request: GPURequest, policy: Policy, fits: list[str]) -> SimulatedPod:
-        key = fit_key(request, policy, pod.amounts)
-        scores, by_name = self._fit_cache.scored(key, self.snapshot.nodes, fits)
-        node = fits[ranked(policy, pod.uid, scores, by_name).tolist().index(MOST)]
-        placement = fit(request, self.snapshot.node(node), policy)
+        node = fits[0] if len(fits) == 1 else self._best(pod, request, policy, fits)
+        there = beside_drain(pod, self.snapshot.node(node), self._books.now_ms)
+        placement = fit(request, there, policy)
         if isinstance(placement, Refusal):
             return _refused(pod, placement)
         return replace(self._taken(pod, node, placement), fitting=len(fits))
+
+    def _best(self, pod: Pod, request: GPURequest, policy: Policy, fits: list[str]) -> str:
+        key = fit_key(request, policy, pod.amounts)
+        scores, by_name = self._fit_cache.scored(key, self.snapshot.nodes, fits)
+        best: int = ranked(policy, pod.uid, scores, by_name).tolist().index(MOST)
+        return fits[best]
 
     def _preempting(self, pod: Pod, policy: Policy) -> SimulatedPod | None:
         books = self._books

@@ -42,14 +42,18 @@ def _fits_without(pod: Pod, request: GPURequest, policy: Policy, snapshot: Snaps
 
 
 def kept(drain: Drain, namespace: str) -> Refusal:
-    """Why a pod of this namespace does not get the cards of the drain. The same as long as the drain lasts.
-    What another namespace's gang is called is not for it."""
-    whose = (
-        f"gang {drain.namespace}/{drain.name}" if namespace == drain.namespace else "another namespace's gang"
-    )
+    """Why a pod of this namespace does not get the cards of the drain. The same as long as the drain
+    lasts."""
     passes = (
         f"a pod that declares to end before {timestamp(drain.starts_ms)} may use it"
         if drain.starts_ms
         else "it is not known when the gang starts"
     )
-    return drained(whose, drain.text, passes)
+    return drained(whose(drain, namespace), drain.text, passes)
+
+
+def whose(drain: Drain, namespace: str) -> str:
+    """For which gang the cards are kept, as pods of this namespace may read it: the names of another
+    namespace's gangs are not for them."""
+    own = namespace == drain.namespace
+    return f"gang {drain.namespace}/{drain.name}" if own else "another namespace's gang"

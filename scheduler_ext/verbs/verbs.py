@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -173,8 +174,12 @@ class Verbs:
         denied = self._denied(pod, snapshot)
         if denied is not None:
             return DryRun(_all_refused(args.names, denied), {})
-        key = fit_key(pod.request, self._policies(pod), pod.amounts)
-        return dry_run(args, key, pod.uid, snapshot)
+        policy = self._policies(pod)
+        found = dry_run(args, fit_key(pod.request, policy, pod.amounts), pod.uid, snapshot)
+        if snapshot.drain is None or found.sorted_nodes.fits or pod.gang is not None:
+            return found
+        beside = beside_drained(found.sorted_nodes, pod, pod.request, policy, snapshot, now_ms())
+        return replace(found, sorted_nodes=beside)
 
     def prioritize(self, args: ExtenderArgs) -> NDArray[np.int64]:
         """A rank for each node, 10 for the best; 0 for a node that the pod does not fit on.

@@ -208,6 +208,19 @@ def test_a_pod_that_declares_to_end_in_time_gets_the_card_and_a_longer_one_does_
     assert drained.filter(drained.put_pod(single("next", 60)), "n")["NodeNames"] == []  # the card has a pod
 
 
+def test_a_dry_run_answers_as_filter_does(drained: Running) -> None:
+    for at, seconds in enumerate((0, 120, 600)):
+        asked = drained.put_pod(single(f"dry-{at}", seconds))
+        body = {"Pod": asked, "NodeNames": ["n"]}
+
+        dry = drained.client.post("/dryrun", json=body).get_json()
+
+        found = drained.filter(asked, "n")
+        answers = ("NodeNames", "FailedNodes", "FailedAndUnresolvableNodes")
+        assert [dry[each] for each in answers] == [found[each] for each in answers]
+        assert (dry["NodeNames"] == ["n"]) is (seconds == 120)
+
+
 def test_what_a_drain_keeps_empty_is_counted(drained: Running) -> None:
     def lines() -> dict[str, str]:
         text = drained.client.get("/metrics").get_data(as_text=True)

@@ -7,7 +7,8 @@ from scheduler_ext.preemption.cooldown import NOTHING_DONE
 from scheduler_ext.preemption.plan import PreemptionLimits
 from scheduler_ext.scoring.selection import Policies
 from scheduler_ext.simulation.simulate import SimulatedPod, SimulationInput, simulate
-from scheduler_ext.snapshot.snapshot import Snapshot
+from scheduler_ext.snapshot.drains import Drain
+from scheduler_ext.snapshot.snapshot import Snapshot, drain, undrain
 from tests.scheduler_ext.preemption_worlds import budget, of, pdbs, standing
 from tests.scheduler_ext.worlds import node, on, percent, read, rebuilt
 from tests.worlds import Json, card
@@ -170,3 +171,44 @@ def test_no_pod_leaves_for_a_gang() -> None:
     snapshot = rebuilt([node("a", card(0))], [debtor])
 
     assert simulate([read(of_gang("g", size=1))], books(snapshot, standings))[0].victims == ()
+
+
+def kept_for(namespace: str, name: str) -> Snapshot:
+    """A node of two free cards, which are kept for a gang for another five minutes."""
+    minute = 60_000
+    times = NOW_MS + 5 * minute, NOW_MS + 15 * minute, NOW_MS + minute // 2
+    cards = (("a", ("a-GPU-0", "a-GPU-1")),)
+    return drain(
+        rebuilt([node("a", card(0), card(1))], []), Drain(namespace, f"bursar/{name}", name, *times, cards)
+    )
+
+
+def test_a_pod_that_gets_no_card_that_is_kept_for_a_gang_says_so_and_one_that_ends_in_time_gets_it() -> None:
+    short = waiting(100, "short", activeDeadlineSeconds=240, terminationGracePeriodSeconds=0)
+    pods = [read(each) for each in (waiting(100, "long"), short, waiting(200, "two"))]
+    times = "until about 1970-01-12T13:51:40Z, at most until 1970-01-12T14:01:40Z"
+    passes = "a pod that declares to end before 1970-01-12T13:51:40Z may use it"
+
+    long, passing, two = simulate(pods, books(kept_for("team-a", "big")))
+
+    assert (long.node, reasons([long])) == ("", [f"kept for gang team-a/big {times}; {passes}"])
+    assert (passing.node, passing.fitting) == ("a", 1)
+    assert two.reasons[0].refusal.kind == "room"  # not for the drain: the short pod has one of the cards
+    (stranger,) = simulate(pods[:1], books(kept_for("team-b", "secret")))
+    assert reasons([stranger]) == [f"kept for another namespace's gang {times}; {passes}"]
+
+
+def test_a_gang_says_that_the_cards_with_which_it_would_start_are_kept_for_another() -> None:
+    gang = [read(of_gang(f"g{at}", size=2, minimum=2)) for at in range(2)]
+    larger = [read(of_gang(f"l{at}")) for at in range(3)]
+    kept = kept_for("team-a", "big")
+
+    (why, _) = reasons(simulate(gang, books(kept)))
+
+    assert why.startswith("gang g starts whole: 0 of 2 members fit; 2 cards missing; ")
+    assert why.endswith(
+        "; 2 cards are kept for gang team-a/big until about 1970-01-12T13:51:40Z,"
+        " at most until 1970-01-12T14:01:40Z"
+    )
+    assert "kept" not in reasons(simulate(larger, books(kept)))[0]  # it does not fit on these either
+    assert simulate(gang, books(undrain(kept)))[0].node == "a"
