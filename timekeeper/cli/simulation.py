@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,9 @@ from timekeeper.cli import output, words
 from timekeeper.cli.connection import Options, connected
 from timekeeper.cli.flags import FORM, ClusterCommand
 from timekeeper.cli.output import CommandError, unreadable
-from timekeeper.cli.owned_pods import KINDS, owned_pods
 from timekeeper.cli.views import simulation
 from timekeeper.core.json_values import mapping, sequence
+from timekeeper.core.kube.owned_pods import GROUPS
 
 _ENOUGH = 1_000  # pods of a workload: more than the server takes
 _CLAIMS = ("ResourceClaim", "ResourceClaimTemplate")
@@ -23,7 +23,6 @@ _REPLICAS = {
     "Deployment": "replicas",
     "ReplicaSet": "replicas",
     "StatefulSet": "replicas",
-    "Job": "parallelism",
 }
 
 
@@ -59,6 +58,9 @@ def simulate(options: Options, files: tuple[str, ...], budget: str | None, form:
         body["claims"] = claims
     for document in documents:
         body["pods"] += list(pods_of(document, namespace))
+    owners = [each for document in documents for each in owners_of(document)]
+    if owners:
+        body["owners"] = owners
     if budget is not None:
         body["budget"] = _text(budget)
     with connected(options, namespace) as client:
@@ -87,13 +89,14 @@ def _namespaces_of(documents: Iterable[Any]) -> Iterator[str]:
 
 
 def pods_of(document: Any, namespace: str) -> Iterator[dict[str, Any]]:
-    """The pods of a manifest: itself, or one for each replica. Raises CommandError."""
+    """The pods of a manifest: itself, or one for each replica; none of an owner of gangs, whose pods the
+    timekeeper knows. Raises CommandError."""
     kind = document.get("kind") if isinstance(document, dict) else None
     if kind in _CLAIMS:
         return
-    if not isinstance(kind, str) or kind not in ("Pod", "List", *_REPLICAS, *KINDS):
+    if not isinstance(kind, str) or kind not in ("Pod", "List", *_REPLICAS, *GROUPS):
         what = kind if isinstance(kind, str) else "a document without a kind"
-        allowed = ", ".join(("Pod", "List", *_REPLICAS, *KINDS, *_CLAIMS))
+        allowed = ", ".join(("Pod", "List", *_REPLICAS, *GROUPS, *_CLAIMS))
         raise CommandError(f"{what} has no pods; allowed: {allowed}")
     if kind == "List":
         for item in sequence(document.get("items")):
@@ -108,8 +111,7 @@ def pods_of(document: Any, namespace: str) -> Iterator[dict[str, Any]]:
     if kind == "Pod":
         yield document
         return
-    if kind in KINDS:
-        yield from owned_pods(document, _ENOUGH)
+    if kind in GROUPS:
         return
     template = mapping(spec.get("template"))
     controller = {"kind": kind, "name": metadata.get("name"), "controller": True}
@@ -123,11 +125,20 @@ def pods_of(document: Any, namespace: str) -> Iterator[dict[str, Any]]:
 
 def claims_of(document: Any) -> Iterator[dict[str, Any]]:
     """The claims and templates of claims of a manifest, which its pods may use."""
+    return _of_kinds(document, _CLAIMS)
+
+
+def owners_of(document: Any) -> Iterator[dict[str, Any]]:
+    """The owners of gangs of a manifest."""
+    return _of_kinds(document, GROUPS)
+
+
+def _of_kinds(document: Any, kinds: Container[str]) -> Iterator[dict[str, Any]]:
     kind = document.get("kind") if isinstance(document, dict) else None
     if kind == "List":
         for item in sequence(document.get("items")):
-            yield from claims_of(item)
-    elif kind in _CLAIMS:
+            yield from _of_kinds(item, kinds)
+    elif isinstance(kind, str) and kind in kinds:
         yield document
 
 

@@ -17,9 +17,10 @@ from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.standings import UndecodableStandingsError
 from timekeeper.runtime.http.service import HttpAnswer, PostCall, plain_text
 from timekeeper.runtime.log import Log
+from webhook.admission.gangs import of_owner
 from webhook.server.reviewer import NotReadyError, Reviewer
 from webhook.standings.table import decode
-from webhook.wire import defaulting
+from webhook.wire import defaulting, object_review
 from webhook.wire.pod_review import AdmissionAnswer, PodReview, read
 
 PATH = "/simulate"
@@ -29,13 +30,16 @@ def simulation_call(admission: Reviewer, now_ms: Callable[[], int], log: Log) ->
     """The call: ``{"review": AdmissionReview, "standings": as of GET /v1/standings}`` in, and perhaps
     ``claims``, the claims and templates that are supposed; out come the answer and the pod as it would be
     stored. The review must have ``dryRun``. Its pod need not have what an API server sets before it calls
-    webhooks."""
+    webhooks. With ``owner`` instead of ``review``: an owner of pods, and the answer of /gangs."""
 
     def call(body: bytes) -> HttpAnswer:
         began = time.perf_counter()
         try:
-            review, standings, claims = _read(body)
-            table = decode(orjson.dumps(standings), "", now_ms())
+            whole = _object(body)
+            if "owner" in whole:
+                return _of_owner(admission, whole, now_ms())
+            review, claims = _read(whole)
+            table = decode(orjson.dumps(whole["standings"]), "", now_ms())
             judging = admission.beside(table, claims, review.namespace)
             answer = judging.mutate(review)
             policy = judging.policy_for(review.namespace)
@@ -49,6 +53,18 @@ def simulation_call(admission: Reviewer, now_ms: Callable[[], int], log: Log) ->
         return HttpAnswer(HTTPStatus.OK, "application/json", _answer(review, answer, policy, takes))
 
     return call
+
+
+def _of_owner(admission: Reviewer, whole: Json, now_ms: int) -> HttpAnswer:
+    """Raises MalformedError, UndecodableStandingsError or NotReadyError."""
+    review = object_review.read(orjson.dumps(whole["owner"]))
+    if not review.dry_run:
+        raise MalformedError("owner.request: dryRun must be true")
+    judging = admission.beside(decode(orjson.dumps(whole["standings"]), "", now_ms), (), review.namespace)
+    answer = of_owner(review, judging.policy_for(review.namespace))
+    admitted = None if answer.refusal else patched(review.object, answer.operations)
+    found = {"version": 1, "refusal": answer.refusal, "object": admitted}
+    return HttpAnswer(HTTPStatus.OK, "application/json", orjson.dumps(found))
 
 
 def _takes(table: StandingsTable, review: PodReview, answer: AdmissionAnswer) -> int:
@@ -75,7 +91,7 @@ def _answer(review: PodReview, answer: AdmissionAnswer, policy: AdmissionPolicy,
     )
 
 
-def _read(body: bytes) -> tuple[PodReview, Json, list[Json]]:
+def _object(body: bytes) -> Json:
     """Raises MalformedError."""
     try:
         whole = orjson.loads(body)
@@ -83,13 +99,18 @@ def _read(body: bytes) -> tuple[PodReview, Json, list[Json]]:
         raise MalformedError(f"the body is not JSON: {error}") from error
     if not isinstance(whole, dict) or not isinstance(whole.get("standings"), dict):
         raise MalformedError("standings: must be an object")
+    return whole
+
+
+def _read(whole: Json) -> tuple[PodReview, list[Json]]:
+    """Raises MalformedError."""
     review = read(orjson.dumps(whole.get("review")))
     if not review.dry_run or review.operation != "CREATE" or review.subresource:
         raise MalformedError("review.request: must be of a pod's creation, with dryRun true")
     raw = defaulting.pod(review.pod)
     spec = {"priority": 0, "preemptionPolicy": "PreemptLowerPriority", **raw["spec"]}
     claims = [mapping(each) for each in sequence(whole.get("claims"))]
-    return replace(review, pod={**raw, "spec": spec}), whole["standings"], claims
+    return replace(review, pod={**raw, "spec": spec}), claims
 
 
 def _numbered(pod: Json, policy: AdmissionPolicy) -> Json:

@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,10 @@ from timekeeper.cli.flags import MINUS
 from timekeeper.cli.kubectl import Kubectl
 from timekeeper.cli.main import cli, grant
 from timekeeper.cli.output import Column, CommandError, Sheet
-from timekeeper.cli.simulation import _documents, claims_of, namespace_of, pods_of
+from timekeeper.cli.simulation import _documents, claims_of, namespace_of, owners_of, pods_of
 from timekeeper.cli.views import budgets, cards, decisions, simulation, usage
 from timekeeper.core import texts
 from timekeeper.core.findings import estimate_sentences
-from timekeeper.core.gangs import gang_of
 from timekeeper.core.ledger.metering import Interval
 
 HOUR = 3_600_000_000
@@ -470,78 +468,6 @@ def test_the_pods_of_a_workload_are_as_many_as_its_replicas() -> None:
         list(pods_of({"kind": "Pod", "metadata": {"name": "p", "namespace": "team-b"}}, "team-a"))
 
 
-def _template(size: int) -> dict[str, Any]:
-    marks = {"bursar.dev/gang-size": str(size), "bursar.dev/gang-topology": "example.com/rack"}
-    return {"metadata": {"labels": {"app": "x"}, "annotations": marks}, "spec": {"containers": []}}
-
-
-def _job(parallelism: int) -> dict[str, Any]:
-    return {"template": {"spec": {"parallelism": parallelism, "template": _template(5)}}}
-
-
-_SPECS: dict[str, tuple[str, dict[str, Any], dict[str, int]]] = {
-    # kind -> apiVersion, spec, and how many pods each of its gangs has
-    "JobSet": (
-        "jobset.x-k8s.io/v1alpha2",
-        {"replicatedJobs": [{"replicas": 2, **_job(2)}, {"replicas": 1, **_job(1)}]},
-        {"jobset/train": 5},
-    ),
-    "LeaderWorkerSet": (
-        "leaderworkerset.x-k8s.io/v1",
-        {"replicas": 2, "leaderWorkerTemplate": {"size": 3, "workerTemplate": _template(3)}},
-        {"leaderworkerset/train-0": 3, "leaderworkerset/train-1": 3},
-    ),
-    "PyTorchJob": (
-        "kubeflow.org/v1",
-        {
-            "pytorchReplicaSpecs": {
-                "Master": {"replicas": 1, "template": _template(4)},
-                "Worker": {"replicas": 3, "template": _template(4)},
-            }
-        },
-        {"kubeflow/train": 4},
-    ),
-    "MPIJob": (
-        "kubeflow.org/v2beta1",
-        {"mpiReplicaSpecs": {"Worker": {"replicas": 2, "template": _template(2)}}},
-        {"kubeflow/train": 2},
-    ),
-    "RayCluster": (
-        "ray.io/v1",
-        {
-            "headGroupSpec": {"template": _template(3)},
-            "workerGroupSpecs": [{"replicas": 2, "template": _template(3)}],
-        },
-        {"ray/train": 3},
-    ),
-}
-_SPECS["RayJob"] = ("ray.io/v1", {"rayClusterSpec": _SPECS["RayCluster"][1]}, {"ray/train": 3})
-
-
-@pytest.mark.parametrize("kind", _SPECS)
-def test_the_pods_of_an_owner_of_gangs_are_known_as_those_that_its_controller_creates(kind: str) -> None:
-    """By their controllers' labels; the template's own labels and annotations stay."""
-    version, spec, gangs = _SPECS[kind]
-    owner: Any = {"apiVersion": version, "kind": kind, "metadata": {"name": "train"}, "spec": spec}
-
-    found = list(pods_of(owner, "team-a"))
-
-    known = [gang for each in found if (gang := gang_of(each)) is not None]
-    assert Counter(each.key for each in known) == gangs
-    assert {each.topology for each in known} == {"example.com/rack"}
-    assert len({each["metadata"]["name"] for each in found}) == len(found)
-    assert {each["metadata"]["labels"]["app"] for each in found} == {"x"}
-    assert [each["metadata"]["ownerReferences"][0]["kind"] for each in found] == [kind] * len(found)
-    assert list(pods_of(owner | {"apiVersion": "example.com/v1"}, "team-a")) == []
-
-
-def test_the_pods_of_a_large_owner_are_no_more_than_the_server_refuses() -> None:
-    workers = {"Worker": {"replicas": 10**9, "template": _template(4)}}
-    owner: Any = {"apiVersion": "kubeflow.org/v1", "kind": "TFJob", "metadata": {"name": "train"}}
-
-    assert len(list(pods_of(owner | {"spec": {"tfReplicaSpecs": workers}}, "team-a"))) == 1000
-
-
 def test_claims_of_the_manifests_are_sent_beside_the_pods() -> None:
     template = {"kind": "ResourceClaimTemplate", "metadata": {"name": "t"}}
     claim = {"kind": "ResourceClaim", "metadata": {"name": "c"}}
@@ -552,13 +478,24 @@ def test_claims_of_the_manifests_are_sent_beside_the_pods() -> None:
     assert list(pods_of(claim, "team-a")) == []
 
 
+def test_owners_of_gangs_are_sent_as_they_are_for_the_timekeeper_knows_their_pods() -> None:
+    job, train = ({"kind": kind, "metadata": {"name": "train"}} for kind in ("Job", "TrainJob"))
+    listed = {"kind": "List", "items": [job, {"kind": "Pod", "metadata": {"name": "p"}}]}
+
+    assert [each for document in (listed, train) for each in owners_of(document)] == [job, train]
+    assert [each["metadata"]["name"] for each in pods_of(listed, "team-a")] == ["p"]
+    assert list(pods_of(train, "team-a")) == []
+    with pytest.raises(CommandError, match="is in namespace team-b"):
+        list(pods_of({"kind": "Job", "metadata": {"namespace": "team-b"}}, "team-a"))
+
+
 @pytest.mark.parametrize(
     ("manifest", "pods"),
     [
         ({"kind": "List", "items": 3}, []),
         ({"kind": "Pod", "metadata": "p"}, [{"kind": "Pod", "metadata": "p"}]),
         (
-            {"kind": "Job", "metadata": [], "spec": {"template": "t"}},
+            {"kind": "ReplicaSet", "metadata": [], "spec": {"template": "t"}},
             [{"metadata": {"name": "None-0"}, "spec": None}],
         ),
         *(
@@ -568,7 +505,7 @@ def test_claims_of_the_manifests_are_sent_beside_the_pods() -> None:
             )
             for none in (None, "")
         ),
-        ({"kind": "Job", "spec": 3}, [{"metadata": {"name": "None-0"}, "spec": None}]),
+        ({"kind": "ReplicaSet", "spec": 3}, [{"metadata": {"name": "None-0"}, "spec": None}]),
     ],
 )
 def test_a_manifest_of_another_shape_is_left_to_the_server(manifest: Any, pods: list[Any]) -> None:

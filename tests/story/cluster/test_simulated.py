@@ -26,6 +26,12 @@ def one(name: str, percent: int = 100) -> Json:
     return {"kind": "Pod", "apiVersion": "v1", **template(percent=percent), "metadata": {"name": name}}
 
 
+def job(parallelism: int) -> Json:
+    """A Job named train."""
+    spec = {"parallelism": parallelism, "template": template(percent=100)}
+    return {"kind": "Job", "apiVersion": "batch/v1", "metadata": {"name": "train"}, "spec": spec}
+
+
 def simulated(stack: Stack, folder: Path, token: str, *pods: Json, budget: str = "") -> Any:
     """The answer to ``kubectl bursar simulate``, without a kubeconfig."""
     (folder / "token").write_text(token)
@@ -84,6 +90,9 @@ def test_what_a_simulation_says_is_what_happens(stack: Stack, planner: str, tmp_
     assert answer["cost"]["gpuHoursPerDay"] == "48"
     held = simulated(stack, tmp_path, token, one("x"), budget="gpuHours: 0\nonExhausted: hold\n")["pods"][0]
     assert (held["standing"], held["held"]) == ("OVER_BUDGET", "budget")
+    gang = simulated(stack, tmp_path, token, job(3), budget="gpuHours: 100\ngangs: auto\n")["pods"]
+    assert {each["held"] for each in gang} == {"turn"}
+    assert all(each["reasons"][0]["reason"].startswith("gang train starts whole: 1 of 3") for each in gang)
     assert stack.get("/v1/decisions?namespace=payer", token)["decisions"] == decided
 
     for name, told in (("first", first), ("second", second)):

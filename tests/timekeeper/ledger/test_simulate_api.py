@@ -290,3 +290,84 @@ def test_a_ledger_alone_simulates_nothing_and_says_why_whatever_the_caller_may_d
     assert town.post("/v1/simulate", asked, token("nobody")).status_code == 401
     refused = town.post("/v1/simulate", asked)
     assert (refused.status_code, refused.get_json()["detail"]) == (501, LEDGER_ALONE)
+
+
+def owner(kind: str, spec: Json, version: str) -> Json:
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": "train"}, "spec": spec}
+
+
+def job(parallelism: int, **annotations: str) -> Json:
+    template = {"metadata": {"annotations": annotations}, "spec": pod("x", 100)["spec"]}
+    return owner("Job", {"parallelism": parallelism, "template": template}, "batch/v1")
+
+
+def outcomes(answer: Any) -> list[tuple[str, str]]:
+    return [(each["name"], each["outcome"]) for each in answer["pods"]]
+
+
+def test_the_pods_of_an_owner_start_together_where_gangs_are_auto(planner: Planner) -> None:
+    """On two cards, of which a debtor holds one: singly both pods start, and for a gang nobody leaves."""
+    auto = "gpuHours: 100\nperiod: month\ngangs: auto"
+
+    alone = planner.asks(owners=[job(2)])
+    together = planner.asks(owners=[job(2)], budget=auto)
+    mixed = planner.asks(pod("first", 100), owners=[job(1)])
+
+    assert outcomes(alone) == [("train-0", "fits"), ("train-1", "preempts")]
+    assert outcomes(together) == [("train-0", "waits"), ("train-1", "waits")]
+    assert {each["held"] for each in together["pods"]} == {"turn"}
+    (why,) = {each["reasons"][0]["reason"] for each in together["pods"]}
+    assert why.startswith("gang train starts whole: 1 of 2 members fit; 1 cards missing")
+    assert outcomes(mixed) == [("first", "fits"), ("train-0", "preempts")]
+    generated = {**job(1), "metadata": {"generateName": "train-"}}
+    assert outcomes(planner.asks(owners=[generated])) == [("train--0", "fits")]
+
+
+def test_the_pods_of_an_owner_that_is_refused_are_refused_with_its_sentence(planner: Planner) -> None:
+    annotations = {"bursar.dev/gang": "g", "bursar.dev/gang-size": "2"}
+
+    answer = planner.asks(owners=[job(3, **annotations)])
+
+    assert outcomes(answer) == [(f"train-{at}", "refused") for at in range(3)]
+    (sentence,) = {each["refusal"] for each in answer["pods"]}
+    assert "this Job creates 3 pods of the template, which would start together" in sentence
+    assert answer["cost"]["rateMilli"] == 0
+
+
+def test_of_a_train_job_is_said_what_its_runtime_leaves_open(planner: Planner) -> None:
+    trainer: Json = {"numNodes": 1, "resourcesPerNode": {"limits": {"bursar.dev/gpu-percent": "100"}}}
+    spec = {"runtimeRef": {"name": "torch"}, "trainer": trainer}
+    version = "trainer.kubeflow.org/v1alpha1"
+
+    answer = planner.asks(owners=[owner("TrainJob", spec, version)])
+
+    assert outcomes(answer) == [("train-0-0-0", "fits")]
+    assert answer["note"].startswith("of TrainJob train the runtime torch is not read: other requests")
+    del trainer["resourcesPerNode"]
+    problem = planner.asks(owners=[owner("TrainJob", spec, version)], status=400)
+    assert (problem["field"], "resourcesPerNode is absent" in problem["detail"]) == ("owners", True)
+
+
+@pytest.mark.parametrize(
+    ("owners", "field", "said"),
+    [
+        ([], "pods", "a list of 1 to 50 pods"),
+        ([job(51)], "owners", "at most 50 pods are simulated"),
+        ([job(0)], "owners", "they have no pods"),
+        ([{"apiVersion": "v1", "kind": "Service"}], "owners[0]", "Job of batch, JobSet of jobset.x-k8s.io"),
+        ([{**job(1), "apiVersion": "example.com/v1"}], "owners[0]", "its kind must be one of these"),
+        ([{**job(1), "metadata": 7}], "owners[0].metadata", "it must be an object"),
+        (
+            [{**job(1), "metadata": {"name": "a", "namespace": "b"}}],
+            "owners[0].metadata.namespace",
+            "it must be team-a, or absent",
+        ),
+    ],
+)
+def test_owners_that_cannot_be_simulated_are_refused(
+    planner: Planner, owners: list[Json], field: str, said: str
+) -> None:
+    problem = planner.asks(owners=owners, status=400)
+
+    assert problem["field"] == field
+    assert said in problem["detail"]

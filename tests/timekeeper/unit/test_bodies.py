@@ -15,7 +15,7 @@ from timekeeper.api.resources.grants import read_grant
 from timekeeper.api.resources.group_grants import read_passing_on
 from timekeeper.api.resources.heartbeats import read_heartbeats
 from timekeeper.api.resources.node_usage import read_node_usage
-from timekeeper.api.resources.simulation import read_simulation
+from timekeeper.api.resources.simulated.bodies import read_simulation
 from timekeeper.runtime.http.problem_details import Problem
 
 Json = dict[str, Any]
@@ -214,7 +214,7 @@ REFUSED: list[tuple[str, str, object, str]] = [
     ("simulation", "pods", [], "it must be a list of 1 to 50 pods"),
     ("simulation", "pods[0]", 7, "it must be a Pod"),
     ("simulation", "budget", 7, "it must be the text of a budget entry, of at most 16384 characters"),
-    ("simulation", "when", 7, "no such field; allowed: version, namespace, pods, claims, budget"),
+    ("simulation", "when", 7, "no such field; allowed: version, namespace, pods, owners, claims, budget"),
     ("grant", "subject", None, "it must be the name of a namespace, or _group.NAME"),
     ("grant", "from", "_group.blue", "it must be the name of a namespace"),
     ("grant", "kind", "gift", "it must be manual or correction; or with from, transfer"),

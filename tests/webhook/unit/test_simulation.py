@@ -82,3 +82,40 @@ def test_what_is_no_simulation_is_refused_with_a_sentence(body: bytes, said: str
     assert answer.status == 400
     assert isinstance(answer.body, bytes)
     assert said in answer.body.decode()
+
+
+def owner_simulated(size: str = "", dry_run: bool = True, **settings: str) -> HttpAnswer:
+    """Of a Job of three pods with a GPU each; ``size``: that its template says."""
+    annotations = {"bursar.dev/gang": "g", "bursar.dev/gang-size": size} if size else {}
+    template = {
+        "metadata": {"annotations": annotations},
+        "spec": {"containers": [half()], "restartPolicy": "Never"},
+    }
+    job = {"metadata": {"name": "train"}, "spec": {"parallelism": 3, "template": template}}
+    request = {
+        "uid": "u",
+        "kind": {"group": "batch", "version": "v1", "kind": "Job"},
+        "namespace": "team-a",
+        "operation": "CREATE",
+        "object": job,
+        "dryRun": dry_run,
+    }
+    review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+    document = standings(team_a=entry("IN_BUDGET") | settings)
+    body = orjson.dumps({"owner": review, "standings": document})
+    return simulation_call(known(standings()), lambda: 0, into([]))(body)
+
+
+def test_an_owner_is_answered_as_the_given_standings_have_it() -> None:
+    def size(answer: HttpAnswer) -> str | None:
+        metadata = response(answer)["object"]["spec"]["template"]["metadata"]
+        found: str | None = metadata["annotations"].get("bursar.dev/gang-size")
+        return found
+
+    assert size(owner_simulated(gangs="auto")) == "3"
+    assert size(owner_simulated()) is None
+    contradicted = response(owner_simulated("2"))
+    assert contradicted["object"] is None
+    assert "this Job creates 3 pods of the template, which would start together" in contradicted["refusal"]
+    real = owner_simulated(dry_run=False)
+    assert (real.status, real.body) == (400, b"malformed simulation: owner.request: dryRun must be true\n")

@@ -7,7 +7,7 @@ ledger adds what it costs. Nothing is written.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, NotRequired, TypedDict
+from typing import Any, TypedDict
 
 import orjson
 from flask import Flask, Response, request
@@ -19,20 +19,18 @@ from timekeeper.accounts.decisions.simulation import SimulatedPlacement, Simulat
 from timekeeper.accounts.decisions.supposed_protection import protecting, supposed_protection
 from timekeeper.accounts.standings import publish
 from timekeeper.api.http.answers import answer
-from timekeeper.api.http.bodies import Body
 from timekeeper.api.http.routes import JSON, ApiRoute, read_body
 from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.ledger_reader import AccountReading, stated_now
 from timekeeper.api.resources.forecasts import ForecastAnswer, Paces
-from timekeeper.api.resources.grants import Namespace
-from timekeeper.api.resources.simulated_answers import cost_answer, pod_answer, visibility
+from timekeeper.api.resources.simulated.answers import cost_answer, pod_answer, visibility
+from timekeeper.api.resources.simulated.bodies import BODY, SimulationRequest, read_simulation
+from timekeeper.api.resources.simulated.owners import review_of, with_owned
 from timekeeper.core import names
 from timekeeper.core.budgets.mistakes import EntryError
 from timekeeper.core.budgets.policy import BudgetSettings
-from timekeeper.core.forms import CLOSED, Form, items
 from timekeeper.core.json_values import mapping
 from timekeeper.core.ledger.metering import FOREVER_MS
-from timekeeper.core.object_names import timestamp
 from timekeeper.core.request.cards import CardAmount, NamedAmount
 from timekeeper.core.request.estimates import estimated_rate
 from timekeeper.core.request.host import decode_host
@@ -46,90 +44,13 @@ from timekeeper.runtime.http.problem_details import Problem, bad
 from timekeeper.store import held_pods, ledger
 from timekeeper.store.engine.engine import Connection
 
-MAX_PODS = 50
-MAX_BUDGET = 16 * 1024  # characters of an entry
-
-
-@dataclass(frozen=True, slots=True)
-class SimulationRequest:
-    """Pods of one namespace that do not exist, complete enough for a scheduler; ``budget``: the text of the
-    namespace's entry that is supposed, None: the present one."""
-
-    namespace: str
-    pods: tuple[Mapping[str, Any], ...]
-    budget: str | None
-    claims: tuple[Mapping[str, Any], ...] = ()  # and templates of claims, of which there are none
-
-
-class SimulationBody(TypedDict):
-    """`pods`: Pods of `namespace`, at most 50; `claims`: ResourceClaims and ResourceClaimTemplates that they
-    use, at most 50, where these do not exist; `budget`: the text of its entry in `bursar-budgets` that is
-    supposed, absent: the present one."""
-
-    version: Version
-    namespace: Namespace
-    pods: Annotated[
-        list[Annotated[dict[str, Any], Form({}, "it must be a Pod")]],
-        items(1, MAX_PODS, f"it must be a list of 1 to {MAX_PODS} pods"),
-    ]
-    claims: NotRequired[
-        Annotated[
-            list[
-                Annotated[dict[str, Any], Form({}, "it must be a ResourceClaim or a ResourceClaimTemplate")]
-            ],
-            items(0, MAX_PODS, f"it must be a list of at most {MAX_PODS} claims and templates"),
-        ]
-    ]
-    budget: NotRequired[
-        Annotated[
-            str | None,
-            Form(
-                {"maxLength": MAX_BUDGET},
-                f"it must be the text of a budget entry, of at most {MAX_BUDGET} characters",
-                lambda text: len(text) <= MAX_BUDGET,
-            ),
-        ]
-    ]
-
-
-BODY = Body(SimulationBody, Form(CLOSED))
-
-
-def read_simulation(body: bytes, now_ms: int) -> SimulationRequest:
-    """Parse the body; the pods are as young as now. Raises a Problem that names the field."""
-    asked, created = BODY.read(body), timestamp(now_ms)
-    namespace = asked["namespace"]
-    pods = tuple(_pod(each, at, namespace, created) for at, each in enumerate(asked["pods"]))
-    return SimulationRequest(namespace, pods, asked.get("budget"), tuple(asked.get("claims", ())))
-
-
-def _pod(raw: Mapping[str, Any], at: int, namespace: str, created: str) -> Mapping[str, Any]:
-    where = f"pods[{at}]"
-    metadata, spec = raw.get("metadata", {}), raw.get("spec")
-    if not isinstance(metadata, dict):
-        raise bad(f"{where}.metadata", "it must be an object")
-    if not isinstance(spec, dict) or not isinstance(spec.get("containers"), list):
-        raise bad(f"{where}.spec", "it must be the spec of a Pod, with containers")
-    given = metadata.get("namespace", namespace)
-    if given != namespace:
-        raise bad(f"{where}.metadata.namespace", f"it must be {namespace}, or absent")
-    name = metadata.get("name") or f"{metadata.get('generateName') or 'pod-'}{at}"
-    if not isinstance(name, str) or len(name) > 253:
-        raise bad(f"{where}.metadata.name", "it must be a name of at most 253 characters")
-    known = {"name": name, "namespace": namespace, "uid": f"simulated-{at}", "creationTimestamp": created}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {**{k: v for k, v in metadata.items() if k != "resourceVersion"}, **known},
-        "spec": spec,
-    }
-
-
 _UNCONFIGURED = "simulations need the timekeeper's flag --webhook-url"
 _CLAIMS = (
     "kube-scheduler allocates devices to claims: their place is not known, and each counts as a whole GPU of"
     " weight 1"
 )
+# the review of a pod whose owner is refused
+_REFUSED: Mapping[str, Any] = {"pod": None, "warnings": [], "standing": "", "held": ""}
 _NO_EXTENDER = "where pods would be placed is unknown: the timekeeper has no --extender-url"
 
 
@@ -246,11 +167,15 @@ def register(app: Flask, services: Services) -> None:
 
 def _simulated(services: Services, asked: SimulationRequest, caller: Caller) -> dict[str, Any]:
     known = _supposed(services, asked)
-    reviews = []
+    owned = with_owned(services, asked, known.standings, caller)
+    asked, reviews = owned.asked, list[Mapping[str, Any]]()
     for each in asked.pods:
+        uid = each["metadata"]["uid"]
+        if uid in owned.refused:
+            reviews.append({**_REFUSED, "refusal": owned.refused[uid]})
+            continue
         reviews.append(review := _reviewed(services, asked, each, known, caller))
-        standings = protecting(known.standings, asked.namespace, each["metadata"]["uid"], review)
-        known = replace(known, standings=standings)
+        known = replace(known, standings=protecting(known.standings, asked.namespace, uid, review))
     by_claims = {uid: each for review in reviews for uid, each in _rate_by_claims(review, known.settings)}
     placed, note = _placed(services, [each for each in reviews if not _has_claims(each)], known)
     rates = {uid: rate_of(_placement(each), known.settings) for uid, each in placed.items()} | by_claims
@@ -273,7 +198,7 @@ def _simulated(services: Services, asked: SimulationRequest, caller: Caller) -> 
         "before": _first_gone([paces[each.namespace].of(each) for each in present]),
         "after": _first_gone([paces[each.namespace].of(each, supposed_pods) for each in known.accounts]),
         "note": "; ".join(
-            filter(None, (note, known.note, _CLAIMS if any(map(_has_claims, reviews)) else ""))
+            filter(None, (note, known.note, owned.note, _CLAIMS if any(map(_has_claims, reviews)) else ""))
         ),
     }
 
@@ -347,20 +272,10 @@ def _classes(served: Mapping[str, Any]) -> dict[str, tuple[int, str]]:
 def _reviewed(
     services: Services, asked: SimulationRequest, pod: Mapping[str, Any], known: _Supposed, caller: Caller
 ) -> Mapping[str, Any]:
-    review = {
-        "apiVersion": "admission.k8s.io/v1",
-        "kind": "AdmissionReview",
-        "request": {
-            "uid": pod["metadata"]["uid"],
-            "resource": {"group": "", "version": "v1", "resource": "pods"},
-            "namespace": asked.namespace,
-            "name": pod["metadata"]["name"],
-            "operation": "CREATE",
-            "userInfo": {"username": caller.username, "groups": list(caller.groups)},
-            "object": pod,
-            "dryRun": True,
-        },
-    }
+    metadata = pod["metadata"]
+    review = review_of(pod, metadata["name"], asked.namespace, caller)
+    resource = {"group": "", "version": "v1", "resource": "pods"}
+    review["request"] |= {"uid": metadata["uid"], "resource": resource}
     supposed_claims = {"claims": list(asked.claims)} if asked.claims else {}
     body = {"review": review, "standings": known.standings, **supposed_claims}
     return services.peers.webhook.ask("/simulate", body)

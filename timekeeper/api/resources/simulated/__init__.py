@@ -1,0 +1,1 @@
+"""What a simulation reads and answers, and the pods of owners."""

@@ -1,0 +1,106 @@
+"""The pods that controllers of Jobs, JobSets, LeaderWorkerSets, Kubeflow and Ray would create for a manifest,
+with the labels by which their gangs are known.
+
+A TrainJob is read as in github.com/kubeflow/trainer v2.3.0: ``numNodes`` pods of one replicated Job, with
+``resourcesPerNode``; all else is in its runtime, another object.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from timekeeper.core.gang_owners import OWNERS, PodSet, pod_sets
+from timekeeper.core.json_values import Json, mapping
+
+_TRAIN_JOB, _RAY_JOB = ("trainer.kubeflow.org", "TrainJob"), ("ray.io", "RayJob")
+GROUPS = {kind: each.group for each in OWNERS for kind in each.kinds} | {
+    kind: group for group, kind in (_TRAIN_JOB, _RAY_JOB)
+}
+_LABELS = {
+    "jobset.x-k8s.io": "jobset.sigs.k8s.io/jobset-name",
+    "leaderworkerset.x-k8s.io": "leaderworkerset.sigs.k8s.io/name",
+    "kubeflow.org": "training.kubeflow.org/job-name",
+    "ray.io": "ray.io/cluster",
+}
+_GROUP_INDEX = "leaderworkerset.sigs.k8s.io/group-index"
+
+
+def is_owner(document: Json) -> bool:
+    """Whether the object is of a kind of `GROUPS`, of this kind's API group."""
+    group, kind = _kind(document)
+    return GROUPS.get(kind) == group
+
+
+def as_started(owner: Json) -> tuple[Json, str]:
+    """The object whose controller creates the owner's pods: itself, or the one that its own controller makes
+    of it; and a sentence on what of these pods its manifest does not say, or ""."""
+    spec = mapping(owner.get("spec"))
+    if _kind(owner) == _RAY_JOB:
+        return _made(owner, "ray.io/v1", "RayCluster", mapping(spec.get("rayClusterSpec"))), ""
+    if _kind(owner) == _TRAIN_JOB:
+        return _made(owner, "jobset.x-k8s.io/v1alpha2", "JobSet", _jobset_spec(spec)), _unknown(owner)
+    return owner, ""
+
+
+def owned_pods(owner: Json, most: int) -> Iterator[dict[str, Any]]:
+    """The pods of an owner whose controller creates pods, at most ``most``."""
+    (group, kind), name = _kind(owner), _name(owner)
+    sets = pod_sets(group, kind, owner)
+    controller = {"kind": kind, "name": name, "controller": True}
+    left = most
+    for index in range(_groups(group, owner) if sets else 0):
+        labels = {_LABELS[group]: name} if group in _LABELS else {}
+        if group.startswith("leaderworkerset"):
+            labels[_GROUP_INDEX] = str(index)
+        for place, each in enumerate(sets):
+            for at in range(min(each.count, left)):
+                left -= 1
+                of = name if kind == "Job" else f"{name}-{index}-{place}"
+                yield _pod(each, f"{of}-{at}", labels, controller)
+
+
+def _kind(document: Json) -> tuple[str, str]:
+    return str(document.get("apiVersion")).partition("/")[0], str(document.get("kind"))
+
+
+def _name(owner: Json) -> str:
+    return str(mapping(owner.get("metadata")).get("name"))
+
+
+def _made(owner: Json, version: str, kind: str, spec: Json) -> Json:
+    metadata = {"name": _name(owner)}
+    return {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}
+
+
+def _jobset_spec(spec: Json) -> Json:
+    """Without a job where the manifest does not say what its pods request."""
+    trainer = mapping(spec.get("trainer"))
+    resources = mapping(trainer.get("resourcesPerNode"))
+    container = {"name": "node", "image": trainer.get("image") or "of-the-runtime", "resources": resources}
+    count = trainer.get("numNodes", 1)
+    job = {"parallelism": count, "completions": count, "template": {"spec": {"containers": [container]}}}
+    return {"replicatedJobs": [{"name": "node", "template": {"spec": job}}] if resources else []}
+
+
+def _unknown(owner: Json) -> str:
+    spec = mapping(owner.get("spec"))
+    trainer, runtime = mapping(spec.get("trainer")), mapping(spec.get("runtimeRef")).get("name")
+    of = f"of TrainJob {_name(owner)} the runtime {runtime} is not read"
+    if not mapping(trainer.get("resourcesPerNode")):
+        return f"{of}, and spec.trainer.resourcesPerNode is absent: what its pods request is not known"
+    count = "" if "numNodes" in trainer else ", and spec.trainer.numNodes is absent: one node is assumed"
+    return (
+        f"{of}{count}: other requests, node selectors, annotations and priority of its pods, and its"
+        " initializers and launchers, are not known"
+    )
+
+
+def _groups(group: str, owner: Json) -> int:
+    """How often the owner has its sets: a LeaderWorkerSet as many times as it has groups."""
+    count = mapping(owner.get("spec")).get("replicas", 1) if group.startswith("leaderworkerset") else 1
+    return count if type(count) is int and count >= 0 else 1
+
+
+def _pod(pods: PodSet, name: str, labels: Json, controller: Json) -> dict[str, Any]:
+    metadata = mapping(pods.template.get("metadata"))
+    named = {**metadata, "name": name, "labels": {**mapping(metadata.get("labels")), **labels}}
+    return {"metadata": {**named, "ownerReferences": [controller]}, "spec": pods.template.get("spec")}
