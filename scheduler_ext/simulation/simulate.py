@@ -29,7 +29,7 @@ from scheduler_ext.snapshot.allocation import Allocation
 from scheduler_ext.snapshot.drains import beside_drain
 from scheduler_ext.snapshot.host_room import offered
 from scheduler_ext.snapshot.snapshot import Snapshot, assume, pod_deleted, release, undrain
-from scheduler_ext.verbs.drained import beside_drained, whose
+from scheduler_ext.verbs.drained import DrainedFits, beside_drained, whose
 from scheduler_ext.verbs.fit_cache import FitCache, fit_key
 from scheduler_ext.verbs.last_decisions import CountedRefusal, summed
 from scheduler_ext.waiting.order import WaitingPod
@@ -104,7 +104,7 @@ class _Simulation:
         candidates = [each.name for each in offered(pod, self.snapshot)]
         found = self._fit_cache.partition(key, self.snapshot.nodes, candidates)
         if self.snapshot.drain is not None and not found.fits:
-            found = beside_drained(found, pod, request, policy, self.snapshot, self._books.now_ms)
+            found = beside_drained(found, pod, key, self.snapshot, self._books.now_ms, DrainedFits())
         short = {n: IN_TREE for n in found.fits if is_in_tree_short(pod, self.snapshot.node(n))}
         short |= self._caps.refused_nodes(pod, found.fits, self.snapshot)
         fits = [name for name in found.fits if name not in short]

@@ -1,44 +1,87 @@
-"""What filter says of cards that are kept empty for a gang. Pure."""
+"""What filter says of cards that are kept empty for a gang."""
 
-from collections.abc import Container, Mapping
+from collections.abc import Collection, Iterable
 from heapq import nsmallest
 
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal, drained
 from scheduler_ext.model.pod import Pod
-from scheduler_ext.scoring.policy import Policy
 from scheduler_ext.snapshot.drains import Drain, may_pass, without_drain
+from scheduler_ext.snapshot.node_info import NodeInfo
 from scheduler_ext.snapshot.snapshot import Snapshot
-from scheduler_ext.verbs.fit_cache import FilterResult
+from scheduler_ext.verbs.fit_cache import FilterResult, FitKey
 from timekeeper.core.object_names import timestamp
 from timekeeper.core.values import GPURequest
 
 LOOKS = 16  # nodes of the drain that are looked at for one call, those with the fewest pods first
+MAX_KEYS = 128
+MAX_RESULTS = 16  # 70 to 200 bytes for each node
+
+
+class DrainedFits:
+    """Whether pods would fit on nodes of the drain without it: remembered for each kind of request as long as
+    the node stays the same, for a pod that fits nowhere is tried again and again. So are the last results,
+    as `FitCache` has them."""
+
+    def __init__(self) -> None:
+        self._known: dict[FitKey, dict[str, tuple[NodeInfo, bool]]] = {}
+        self._results: dict[tuple[FitKey, Refusal], tuple[FilterResult, list[str], FilterResult]] = {}
+
+    def first(self, names: Iterable[str], key: FitKey, request: GPURequest, snapshot: Snapshot) -> str | None:
+        """The first of these nodes that it would fit on."""
+        known = self._of(key)
+        for name in names:
+            node = snapshot.node(name)
+            last = known.get(name)
+            if last is None or last[0] is not node:
+                fits = not isinstance(fit(request, without_drain(node), key.policy), Refusal)
+                known[name] = last = node, fits
+            if last[1]:
+                return name
+        return None
+
+    def kept(self, found: FilterResult, key: FitKey, names: list[str], why: Refusal) -> FilterResult:
+        """The result where these nodes are kept; the same object as the last time if it would be equal."""
+        last = self._results.get((key, why))
+        if last is not None and last[0] is found and last[1] == names:
+            return last[2]
+        whys = dict.fromkeys(names, why)
+        # first, for who counts the reasons stops early (`last_decisions.summed`)
+        result = FilterResult([], _but(found.short, names), {**whys, **found.refused, **whys})
+        if len(self._results) >= MAX_RESULTS:
+            self._results = {}
+        self._results[key, why] = found, names, result
+        return result
+
+    def _of(self, key: FitKey) -> dict[str, tuple[NodeInfo, bool]]:
+        if key not in self._known and len(self._known) >= MAX_KEYS:
+            self._known = {}
+        return self._known.setdefault(key, {})
 
 
 def beside_drained(
-    found: FilterResult, pod: Pod, request: GPURequest, policy: Policy, snapshot: Snapshot, now_ms: int
+    found: FilterResult, pod: Pod, key: FitKey, snapshot: Snapshot, now_ms: int, looks: DrainedFits
 ) -> FilterResult:
     """The result for a pod that fits on no other node. If it declares to end before the drain's expected
     start, it is offered a node where it would fit without the drain; else the drain's nodes say why not."""
     drain = snapshot.drain
-    there = [name for name, _ in drain.cards if name in found.refused or name in found.short] if drain else []
+    if drain is None or key.request is None:
+        return found
+    there = [name for name, _ in drain.cards if name in found.refused or name in found.short]
     emptiest = nsmallest(LOOKS, there, lambda name: (len(snapshot.node(name).allocations), name))
-    fits = next((name for name in emptiest if _fits_without(pod, request, policy, snapshot, name)), None)
-    if drain is None or fits is None:
+    fits = looks.first(emptiest, key, key.request, snapshot)
+    if fits is None:
         return found
     if may_pass(pod, drain.starts_ms, now_ms):
         return FilterResult([fits], _but(found.short, {fits}), _but(found.refused, {fits}))
-    why = dict.fromkeys(there, kept(drain, pod.namespace))
-    return FilterResult([], _but(found.short, why), {**found.refused, **why})
+    return looks.kept(found, key, there, kept(drain, pod.namespace))
 
 
-def _but(whys: Mapping[str, Refusal], names: Container[str]) -> dict[str, Refusal]:
+def _but(whys: dict[str, Refusal], names: Collection[str]) -> dict[str, Refusal]:
+    """Without these names; the same object if it has none of them."""
+    if not any(name in whys for name in names):
+        return whys
     return {name: why for name, why in whys.items() if name not in names}
-
-
-def _fits_without(pod: Pod, request: GPURequest, policy: Policy, snapshot: Snapshot, name: str) -> bool:
-    return not isinstance(fit(request, without_drain(snapshot.node(name)), policy), Refusal)
 
 
 def kept(drain: Drain, namespace: str) -> Refusal:

@@ -25,7 +25,7 @@ from scheduler_ext.scoring.rank import MOST, foremost, ranked
 from scheduler_ext.scoring.selection import Policies, for_fits
 from scheduler_ext.snapshot.reservations import as_found_by
 from scheduler_ext.snapshot.snapshot import Snapshot
-from scheduler_ext.verbs.drained import beside_drained
+from scheduler_ext.verbs.drained import DrainedFits, beside_drained
 from scheduler_ext.verbs.dry_run import DryRun, dry_run
 from scheduler_ext.verbs.expected_binds import ExpectedBinds
 from scheduler_ext.verbs.fit_cache import FilterResult, FitCache, FitKey, fit_key
@@ -69,7 +69,7 @@ class Verbs:
         self._standings, self._answered = standings, answered
         self._caps, self._was_polled = caps or CapChecks(standings), was_polled
         self._fit_cache, self._search_shares = FitCache(), search_shares or SearchShares()
-        self._expected_binds = ExpectedBinds()
+        self._expected_binds, self._drained_fits = ExpectedBinds(), DrainedFits()
         self._last_key: tuple[Pod, Policy, FitKey] | None = None
 
     @property
@@ -106,7 +106,7 @@ class Verbs:
         result = _beside_itself(result, pod, pod.request, policy, snapshot)
         # 4. Cards that are kept for a gang: a pod that ends before it starts may use them.
         if snapshot.drain is not None and not result.fits:
-            result = beside_drained(result, pod, pod.request, policy, snapshot, now_ms())
+            result = beside_drained(result, pod, key, snapshot, now_ms(), self._drained_fits)
         # 5. Nodes whose freed cards are held back for a pod that is first in turn.
         held_back = self._requeuer.held_back(lambda: waiting_pod(pod, policy, args.names), result.fits)
         if held_back:
@@ -174,11 +174,11 @@ class Verbs:
         denied = self._denied(pod, snapshot)
         if denied is not None:
             return DryRun(_all_refused(args.names, denied), {})
-        policy = self._policies(pod)
-        found = dry_run(args, fit_key(pod.request, policy, pod.amounts), pod.uid, snapshot)
+        key = fit_key(pod.request, self._policies(pod), pod.amounts)
+        found = dry_run(args, key, pod.uid, snapshot)
         if snapshot.drain is None or found.sorted_nodes.fits or pod.gang is not None:
             return found
-        beside = beside_drained(found.sorted_nodes, pod, pod.request, policy, snapshot, now_ms())
+        beside = beside_drained(found.sorted_nodes, pod, key, snapshot, now_ms(), DrainedFits())
         return replace(found, sorted_nodes=beside)
 
     def prioritize(self, args: ExtenderArgs) -> NDArray[np.int64]:

@@ -16,6 +16,7 @@ BENCHMARKS = {
     "admission": ["admission"],
     "extender-500": ["extender", "--nodes", "500", "--cards", "8", "--pods", "1000"],
     "extender-5000": ["extender", "--nodes", "5000", "--cards", "8", "--pods", "40000"],
+    "drained": ["drained"],
     "dialects": ["dialects"],
     "placement": ["placement"],
     "lifetimes": ["lifetimes"],

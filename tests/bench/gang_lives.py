@@ -37,7 +37,7 @@ from scheduler_ext.snapshot.snapshot import (
     release,
     undrain,
 )
-from scheduler_ext.verbs.drained import beside_drained
+from scheduler_ext.verbs.drained import DrainedFits, beside_drained
 from scheduler_ext.verbs.fit_cache import FitCache, FitKey, fit_key
 from tests.bench.experiment import WHOLE_MILLI, NodeRow, PodRow
 from tests.bench.lives import END_S, WARM_S, Life
@@ -165,6 +165,7 @@ class Simulation:
         self._memory_mib = [row.memory_mib for row in nodes]
         self._capacity = sum(row.gpus for row in nodes) * WHOLE_MILLI
         self._cache, self._known = FitCache(), dict[PodRow, tuple[Pod, FitKey]]()
+        self._looks = DrainedFits()
         self._turns = DrainTurns(AFTER_S * 1000, DRAIN_S * 1000 if policy == "Bursar" else 0)
         self._short: set[str] = set()
         self.jobs: list[_Job] = []
@@ -330,7 +331,7 @@ class Simulation:
         if pod.request is None:
             raise AssertionError("a pod without a request")
         if not result.fits and self.snapshot.drain is not None:
-            result = beside_drained(result, pod, pod.request, key.policy, self.snapshot, self._now_s * 1000)
+            result = beside_drained(result, pod, key, self.snapshot, self._now_s * 1000, self._looks)
         if not result.fits:
             return False
         scores, by_name = self._cache.scored(key, self.snapshot.nodes, result.fits)

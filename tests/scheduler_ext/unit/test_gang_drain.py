@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from scheduler_ext.fit.card_sets import Steps
 from scheduler_ext.fit.fit import fit
-from scheduler_ext.fit.refusal import Refusal
+from scheduler_ext.fit.refusal import Refusal, not_enough_free
 from scheduler_ext.gangs.drain_choice import Chosen, choose
 from scheduler_ext.gangs.plan import plan
 from scheduler_ext.gangs.rooms import PlanInput
@@ -22,6 +22,8 @@ from scheduler_ext.scoring.policy import BINPACK
 from scheduler_ext.snapshot.drains import LATE_MS, Drain, beside_drain
 from scheduler_ext.snapshot.node_info import is_roomier
 from scheduler_ext.snapshot.snapshot import Snapshot, assume, drain, expire, pod_updated, release, undrain
+from scheduler_ext.verbs.drained import DrainedFits, beside_drained
+from scheduler_ext.verbs.fit_cache import FilterResult, fit_key
 from scheduler_ext.waiting.order import first_that_fits, waiting_pod
 from tests.scheduler_ext.reserving import stamp
 from tests.scheduler_ext.worlds import node, on, percent, read, rebuilt
@@ -321,3 +323,33 @@ def offered(snapshot: Snapshot, pod: Pod, now_ms: int) -> Snapshot | None:
         if not isinstance(placement, Refusal):
             return assume(pod_updated(snapshot, pod, now_ms), pod, name, placement)
     return None
+
+
+def test_what_is_remembered_of_a_drains_nodes_holds_only_while_these_stay_the_same() -> None:
+    """A result of equal refusals is the same object, whose bytes are known."""
+    snapshot = cluster({"a": 2, "b": 2}, [held("a", "a", 0, NOW + 5 * MINUTE)], 4)
+    found = chosen(snapshot)
+    assert found is not None
+    drained = begun(snapshot, found)
+    pods = [read(percent(100, name)) for name in ("one", "two", "three")]
+    request = pods[0].request
+    assert request is not None
+    key, no_room = fit_key(request, BINPACK, pods[0].amounts), not_enough_free(request)
+    looks, none = DrainedFits(), FilterResult([], {}, {"a": no_room, "b": no_room})
+
+    def beside(snapshot: Snapshot, result: FilterResult = none) -> FilterResult:
+        return beside_drained(result, pods[0], key, snapshot, NOW, looks)
+
+    kept = beside(drained)
+    assert {why.kind for why in kept.refused.values()} == {"drained"}
+    assert beside(drained) is kept
+    assert beside(drained, FilterResult([], {}, {**none.refused, "c": no_room})).refused.keys() == {*"abc"}
+    assert beside(drained) == kept
+    assert drained.drain is not None
+    less = drain(snapshot, replace(drained.drain, cards=drained.drain.cards[:1]))
+    assert sorted(why.kind for why in beside(less).refused.values()) == ["drained", "room"]
+    after = drained
+    for pod, node_name, uuid in zip(pods, "abb", ("a-GPU-1", "b-GPU-0", "b-GPU-1"), strict=True):
+        assert beside(after).refused.keys() == kept.refused.keys()
+        after = pod_updated(after, read(on(percent(100, pod.name), node_name, uuid)), NOW)
+    assert beside(after) is none
