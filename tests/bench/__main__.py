@@ -22,6 +22,8 @@ BENCHMARKS = {
     "lifetimes": ["lifetimes"],
     "throughput-500": ["throughput", "--nodes", "500", "--pods", "2000"],
     "throughput-2000": ["throughput", "--nodes", "2000", "--pods", "2000"],
+    "gang-starts": ["gang_starts"],
+    "waiting-gangs": ["waiting_gangs"],
     "waiting": ["waiting"],
     "releases": ["releases"],
     "recording": ["recording"],

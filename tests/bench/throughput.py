@@ -86,7 +86,7 @@ class Bench:
         times, spent = {}, {}
         for count, _ in enumerate(self.bound(version), start=1):
             if count in (first, last):
-                times[count], spent[count] = time.monotonic(), self._cpu_s(extender)
+                times[count], spent[count] = time.monotonic(), self._spent_s(extender)
             if count == pods:
                 break
         between = last - first
@@ -100,11 +100,11 @@ class Bench:
         """See `bindings_seen`."""
         return bindings_seen(self._api, version, path)
 
-    def _cpu_s(self, extender: int) -> Mapping[str, float]:
+    def _spent_s(self, extender: int) -> Mapping[str, float]:
         pids = {name: process.pid for name, process in self.cp.processes.items()}
         if extender:
             pids["extender"] = extender
-        return {name: _cpu_s(pid) for name, pid in pids.items()}
+        return {name: cpu_s(pid) for name, pid in pids.items()}
 
     @contextmanager
     def extender(self, way: str) -> Iterator[tuple[str | None, int]]:
@@ -193,12 +193,12 @@ def _median_cpu(ones: list[Json]) -> dict[str, float]:
     return {name: statistics.median(one["cpu_ms"][name] for one in ones) for name in ones[0]["cpu_ms"]}
 
 
-def _cpu_s(pid: int) -> float:
+def cpu_s(pid: int) -> float:
     """The CPU time that a process and its children have taken."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     ticks = int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK") + sum(_cpu_s(int(child)) for child in children)
+    return ticks / os.sysconf("SC_CLK_TCK") + sum(cpu_s(int(child)) for child in children)
 
 
 def bindings_seen(api: Api, version: str, path: str = PODS, within_s: float = WITHIN_S) -> Iterator[str]:

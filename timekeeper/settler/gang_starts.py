@@ -7,6 +7,7 @@ The extender is asked in a thread of its own, as a plan may take a second: meanw
 from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from threading import Event
 from typing import Any
 
 from timekeeper import metrics
@@ -31,7 +32,8 @@ AGAIN_MS = 5_000  # until the cards of a gang are looked for again
 # after a start that came to nothing, twice as long after each
 REST_MS, MAX_REST_MS, FORGOTTEN_MS = 15_000, 600_000, 3_600_000
 SHOWN_MS = 3_000  # the watch shows reservations by then
-ASKS_COST = 10  # the extender plans for at most a tenth of the time; a slow machine delays no gang for long
+ASKS_COST = 10  # it plans in vain for at most a tenth of the time; a slow machine delays no gang for long
+TOGETHER_MS = 2_000  # calls that are begun so long after they were decided are left out
 WAITS = "GangWaits"
 ANSWER_S = 10.0
 REPLICAS = 4  # calls, each of which may reach one that does not lead
@@ -40,6 +42,8 @@ UNKNOWN = "the extender cannot be asked: the timekeeper has no --extender-url"
 
 # members, how many of them must fit, epoch and end: the extender's answer, or None and a sentence
 Reserve = Callable[[AskForCards, int, int], "GangAnswer"]
+Call = Callable[[], "GangAnswer | None"]  # None: the extender was not asked
+Submit = Callable[[Call], "Future[GangAnswer | None]"]  # calls run one after another
 Report = Callable[[str, str, str, str, str], None]
 ReportOn = Callable[[Mapping[str, str], str, str], None]
 
@@ -103,7 +107,7 @@ class GangStarts:
         report: Report,
         steady: Callable[[], int],
         record: Record = record_nothing,
-        submit: Callable[[Callable[[], GangAnswer]], "Future[GangAnswer]"] | None = None,
+        submit: Submit | None = None,
         deadline_ms: int = 60_000,
         report_on: ReportOn = lambda _regarding, _reason, _note: None,
         drains: DrainTurns | None = None,
@@ -121,7 +125,7 @@ class GangStarts:
         for reason in ("some-bound", "none-bound"):
             metrics.GANG_FAILURES.labels(reason)
         self._submit = submit or ThreadPoolExecutor(1, "gang").submit
-        self._asked: tuple[str, Future[GangAnswer]] | None = None  # key and answer
+        self._asked: dict[str, Future[GangAnswer | None]] = {}  # key -> the answer that comes
         self._took_ms = 0  # the last answer
         self._next_ask_ms = 0
         self._paused: dict[str, int] = {}  # key -> until when its cards are not looked for again
@@ -150,7 +154,7 @@ class GangStarts:
 
     def decided(self, view: HeldView) -> list[HeldPod]:
         """The gangs for which cards are looked for or reserved, each as one pod: their room is taken."""
-        kept = {*self._kept, self._asked[0] if self._asked is not None else ""}
+        kept = self._kept.keys() | self._asked.keys()
         return [
             it.held
             for it in view.gangs.values()
@@ -183,40 +187,52 @@ class GangStarts:
         return not ended_ms <= now_ms < ended_ms + min(MAX_REST_MS, REST_MS * 2 ** (tries - 1))
 
     def look(self, ready: Set[str], paid: Sequence[str], view: HeldView) -> None:
-        """Look for cards for the first of the gangs that can be paid. ``ready``: all that were; by UID, which
-        is the gang's key."""
+        """Look for cards for the gangs that can be paid together, one after another, until one of them gets
+        none. ``ready``: all that could be looked for; by UID, which is the gang's key."""
         self._unpaid = (self._unpaid - {*paid}) | (ready - {*paid})
+        if not self._may_ask():
+            return
+        in_vain = Event()
         for key in paid:
             step = next_step(view.gangs[key], view.at_ms)
             if isinstance(step, AskForCards):
-                self._ask(key, step, view.at_ms)
+                self._ask(key, step, view.at_ms, in_vain)
+
+    def _may_ask(self) -> bool:
+        """Whether the extender has answered all calls, and has rested from the last one in vain."""
+        return not self._asked and self._steady() >= self._next_ask_ms
 
     def ask_for_released(self, view: HeldView) -> None:
         """Look for cards for a gang without a gate, whose last reservations have ended; it is paid."""
         for it in view.gangs.values():
             step = next_step(it, view.at_ms)
             if it.held is None and isinstance(step, AskForCards) and self._is_due(it, view.at_ms):
-                return self._ask(it.key, step, view.at_ms)
-        return None
+                if self._may_ask():
+                    self._ask(it.key, step, view.at_ms, Event())
+                return
 
-    def _ask(self, key: str, asked: AskForCards, now_ms: int) -> None:
+    def _ask(self, key: str, asked: AskForCards, now_ms: int, in_vain: Event) -> None:
+        """``in_vain``: set once a call that was decided with this one got no cards; then it is left out."""
         at_ms = self._steady()
-        if self._asked is not None or at_ms < self._next_ask_ms:
-            return
         self._wants_drain = key == self._drains.key
         if self._wants_drain:
             asked = replace(asked, drain_ms=self._drains.asked(now_ms))
-        self._epoch = max(self._epoch + 1, now_ms)
-        epoch, until_ms = self._epoch, now_ms + self._deadline_ms
+        self._epoch = epoch = max(self._epoch + 1, now_ms)
 
-        def timed() -> GangAnswer:
+        def timed() -> GangAnswer | None:
+            began_ms = self._steady()
+            if in_vain.is_set() or began_ms - at_ms > TOGETHER_MS:
+                return None
+            in_vain.set()  # also if it raises
+            until_ms = now_ms + began_ms - at_ms + self._deadline_ms
             answer = self._reserve(asked, epoch, until_ms)
-            self._took_ms = self._steady() - at_ms
+            self._took_ms = self._steady() - began_ms
             if answer.reserved:
                 self._tries[key] = self._tries.get(key, (0, 0))[0] + 1, until_ms
+                in_vain.clear()
             return answer
 
-        self._asked = key, self._submit(timed)
+        self._asked[key] = self._submit(timed)
 
     def _follow(self, view: HeldView) -> None:
         """Take in an answer that has come, and tell people what has changed."""
@@ -231,9 +247,8 @@ class GangStarts:
         for known in (self._answers, self._places, self._told):
             for key in [each for each in known if each not in view.gangs]:
                 del known[key]
-        if self._asked is not None and self._asked[1].done():
-            self._take(*self._asked, at_ms, view.at_ms)
-            self._asked = None
+        for key in [key for key, future in self._asked.items() if future.done()]:
+            self._take(key, self._asked.pop(key), at_ms, view.at_ms)
         self._note_end(self._drains.follow(view.gangs, self._short, view.at_ms))
         self._count_failures(view)
         for it in view.gangs.values():
@@ -266,13 +281,16 @@ class GangStarts:
         elif answer.cards and not answer.is_drained and self._wants_drain:
             self._note_end(self._drains.end("none", now_ms))
 
-    def _take(self, key: str, future: "Future[GangAnswer]", at_ms: int, now_ms: int) -> None:
+    def _take(self, key: str, future: "Future[GangAnswer | None]", at_ms: int, now_ms: int) -> None:
         try:
             answer = future.result()
         except Exception as error:
             log_exception("gang-not-reserved", error)
             answer = GangAnswer(0, "the extender's answer cannot be read")
-        self._next_ask_ms = at_ms + min(AGAIN_MS, ASKS_COST * self._took_ms)
+        if answer is None:
+            return
+        if not answer.reserved:
+            self._next_ask_ms = at_ms + min(AGAIN_MS, ASKS_COST * self._took_ms)
         metrics.GANG_RESERVATIONS.labels("reserved" if answer.reserved else "none").inc()
         log("gang-asked", level="info", gang=key, reserved=answer.reserved, why=answer.why or None)
         self._paused[key] = at_ms + (SHOWN_MS if answer.reserved else AGAIN_MS)

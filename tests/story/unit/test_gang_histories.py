@@ -6,7 +6,7 @@ import contextlib
 import copy
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
 
@@ -32,7 +32,7 @@ from timekeeper.core.ledger.reservation import Reservation, condition_of, withdr
 from timekeeper.core.request.cards import encode_placement
 from timekeeper.runtime.api_server import Answered, Lost, Reply
 from timekeeper.settler.cluster.cluster_state import ClusterState, ItemChanged, ListReplaced, WatchUpdate
-from timekeeper.settler.gang_starts import GangAnswer, GangStarts
+from timekeeper.settler.gang_starts import Call, GangAnswer, GangStarts
 from timekeeper.settler.releaser import QUIET_MS, Releaser
 from timekeeper.settler.state.gangs import GangTable
 from timekeeper.store.fencing import Epoch
@@ -150,8 +150,8 @@ class World:
         self._apply(ListReplaced(ledger_pods))
         database: Any = Database()
 
-        def submit(call: Callable[[], GangAnswer]) -> "Future[GangAnswer]":
-            done: Future[GangAnswer] = Future()
+        def submit(call: Call) -> "Future[GangAnswer | None]":
+            done: Future[GangAnswer | None] = Future()
             try:
                 done.set_result(call())
             except KilledError:

@@ -4,7 +4,6 @@ database and settler, an API server of dicts; the extender's part is a few lines
 import copy
 import itertools
 import json
-from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
@@ -26,7 +25,7 @@ from timekeeper.accounts.held.gangs import (
 )
 from timekeeper.core.gangs import Gang
 from timekeeper.runtime.api_server import Answered
-from timekeeper.settler.gang_starts import AGAIN_MS, GangAnswer, GangStarts, answer_of
+from timekeeper.settler.gang_starts import AGAIN_MS, TOGETHER_MS, Call, GangAnswer, GangStarts, answer_of
 from timekeeper.settler.releaser import MANY_UNTRIED, MAX_AT_ONCE, Releaser
 
 ONE_DATABASE = "decisions about values; test_holding has the same releaser"
@@ -63,8 +62,8 @@ class Gangs(Holding):
         return super().new_releaser(at_once, gangs)
 
     @staticmethod
-    def submit(call: Callable[[], GangAnswer]) -> "Future[GangAnswer]":
-        done: Future[GangAnswer] = Future()
+    def submit(call: Call) -> "Future[GangAnswer | None]":
+        done: Future[GangAnswer | None] = Future()
         done.set_result(call())
         return done
 
@@ -218,6 +217,72 @@ def test_members_that_say_different_topologies_start_none(gangs: Gangs) -> None:
         "Gang g starts whole: metadata.annotations[bursar.dev/gang-topology]: its members say "
         "example.com/rack and none; allowed: one label for all."
     )
+
+
+def pairs(*names: str) -> list[Json]:
+    """The members of gangs of two of these names, in this order of age."""
+    return [
+        member(f"{name}{at}", 2, gang=name, created_ms=T0 - HOUR + SECOND * place)
+        for place, name in enumerate(names)
+        for at in (0, 1)
+    ]
+
+
+def test_gangs_that_come_at_once_get_cards_one_right_after_another_and_start_in_one_step(
+    gangs: Gangs,
+) -> None:
+    gangs.begin(*pairs("g", "h", "i"))
+
+    assert gangs.steps(2) == [[], ["g0", "g1", "h0", "h1", "i0", "i1"]]
+    assert gangs.asked == [2, 2, 2]
+
+
+def test_after_a_gang_that_gets_no_cards_no_other_is_asked_for_at_once(gangs: Gangs) -> None:
+    gangs.fits = False
+    gangs.begin(*pairs("g", "h", "i"))
+
+    found = []
+    for _ in range(3):
+        gangs.steps(1)
+        found.append(len(gangs.asked))
+
+    assert found == [1, 2, 3]
+
+
+def test_of_two_gangs_of_which_the_budget_pays_one_the_other_is_not_asked_for(gangs: Gangs) -> None:
+    """Ten minutes of a card for each pod: 0.4 hours pay for two."""
+    gangs.begin(*pairs("g", "h"), team_a=HOLD.format(hours=0.4))
+
+    assert gangs.steps(2) == [[], ["g0", "g1"]]
+    assert gangs.asked == [2]
+
+
+def test_calls_that_come_too_late_are_left_out_and_decided_anew(gangs: Gangs) -> None:
+    """The first one takes longer than calls may wait."""
+
+    def slow(asked: AskForCards, epoch: int, until_ms: int) -> GangAnswer:
+        gangs.town.clock.turn(TOGETHER_MS + 1)
+        return gangs.reserve(asked, epoch, until_ms)
+
+    calls: list[tuple[Call, Future[GangAnswer | None]]] = []
+
+    def later(call: Call) -> "Future[GangAnswer | None]":
+        calls.append((call, Future()))
+        return calls[-1][1]
+
+    clock = gangs.town.clock
+    gangs.begin(*pairs("g", "h"))
+    starts = GangStarts(slow, lambda *_: None, clock, submit=later, deadline_ms=DEADLINE_MS)
+    gangs.releaser = gangs.new_releaser(gangs=starts)
+    gangs.steps(1)
+    for call, future in calls:
+        future.set_result(call())
+    (first, second) = (future.result() for _, future in calls)
+
+    assert first == GangAnswer(2)
+    assert second is None
+    assert gangs.steps(2) == [["g0", "g1"], []]
+    assert len(calls) == 3
 
 
 def test_where_its_cards_are_is_told(gangs: Gangs) -> None:
