@@ -72,7 +72,7 @@ def test_the_scores_are_those_worked_out_by_hand(
     [
         pytest.param(name, marks=() if name == "FGD" else pytest.mark.soak)
         for name in REFERENCES
-        if name != "Random"
+        if name != "Random" and not name.startswith("DeviceClaims")  # of which no run is published
     ],
 )
 def test_a_replay_of_the_trace_is_the_published_run_to_the_second_decimal(name: str) -> None:
