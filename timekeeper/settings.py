@@ -166,6 +166,12 @@ class TimekeeperSettings:
         "how long cards are reserved for a gang that starts: by then all of its pods have a node, or none"
         " keeps one",
     )
+    gang_late_for_ms: int = flag(
+        duration_ms("0s", "30m", "5m"),
+        "5m",
+        "how long after that cards are kept for members of the gang that are created only after others run;"
+        " 0s: none are kept",
+    )
     gang_drain_after_ms: int = flag(
         duration_ms("0s", "7d", "2m"),
         "2m",

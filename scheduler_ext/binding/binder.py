@@ -54,6 +54,8 @@ from scheduler_ext.model.standing import UNHEARD, NamespaceStandings, as_if_enfo
 from scheduler_ext.scoring.policy import Policy
 from scheduler_ext.snapshot.allocation import Allocation
 from scheduler_ext.snapshot.drains import beside_drain
+from scheduler_ext.snapshot.late_changes import places_for
+from scheduler_ext.snapshot.node_info import without_pod
 from scheduler_ext.snapshot.reservations import as_found_by
 from scheduler_ext.snapshot.snapshot import Snapshot
 from timekeeper.core.dialects import BY_NAME
@@ -237,14 +239,16 @@ class Binder:
         is bound or gone."""
         with self._nodes.hold(name):
             while True:
-                node = self._cache.snapshot.node(name)
+                snapshot = self._cache.snapshot
+                node, place = snapshot.node(name), places_for(snapshot, pod).get(name)
                 found = as_found_by(pod.uid, beside_drain(pod, node, now_ms()))
+                found = found if place is None else without_pod(found, place.pod.uid)
                 placement = fit(request, found, self._policy(pod))
                 if self._cache.is_superseded(pod.uid):
                     return None
                 if isinstance(placement, Refusal):
                     return placement
-                taken = self._cache.assume(pod, node, placement, self._caps.exceeded)
+                taken = self._cache.assume(pod, node, placement, self._caps.exceeded, place)
                 if isinstance(taken, Refusal):
                     return taken
                 if taken:

@@ -13,8 +13,8 @@ from timekeeper.runtime.http.problem_details import bad
 class GangAsked:
     """The members of a gang that have no node. ``needed``: how many must fit at least; ``epoch``: the number
     of this decision, larger than any before; ``until_ms``: when its reservations end; ``bound``: UIDs of
-    members that have a node; ``drain_ms``: until when cards may be kept empty for it if it does not fit, 0:
-    none are."""
+    members that have a node; ``drain_ms``: until when cards may be kept empty for it if it does not fit,
+    ``late_ms``: until when they are kept for members that do not exist yet; 0: none are."""
 
     uids: tuple[str, ...]
     needed: int
@@ -22,6 +22,7 @@ class GangAsked:
     until_ms: int
     bound: tuple[str, ...] = ()
     drain_ms: int = 0
+    late_ms: int = 0
 
 
 def read_asked(body: bytes) -> GangAsked:
@@ -38,8 +39,8 @@ def read_asked(body: bytes) -> GangAsked:
     numbers = {name: _number(raw, name) for name in ("needed", "epoch", "until")}
     if numbers["needed"] > len(uids):
         raise bad("needed", "it must be at most the number of pods")
-    drain_ms = _number(raw, "drain") if "drain" in raw else 0
-    return GangAsked(uids, numbers["needed"], numbers["epoch"], numbers["until"], bound, drain_ms)
+    drain_ms, late_ms = (_number(raw, each) if each in raw else 0 for each in ("drain", "late"))
+    return GangAsked(uids, numbers["needed"], numbers["epoch"], numbers["until"], bound, drain_ms, late_ms)
 
 
 def _uids(field: str, uids: object) -> tuple[str, ...]:

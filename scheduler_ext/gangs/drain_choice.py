@@ -142,7 +142,7 @@ def _without_ended(snapshot: Snapshot, ends: Mapping[str, int], at_ms: int) -> S
 
 def _without_pods_on(snapshot: Snapshot, nodes: Sequence[NodeInfo]) -> Snapshot:
     there = (each for node in nodes for each in node.allocations.values())
-    return without_holders(snapshot, [each.uid for each in there if each.state != "reserved"])
+    return without_holders(snapshot, [each.uid for each in there if not each.is_kept])
 
 
 def _emptiest_first(pods: Sequence[Pod], snapshot: Snapshot) -> list[NodeInfo]:

@@ -30,9 +30,11 @@ class GangDrains:
     ) -> None:
         self._cache, self._given, self._now_ms, self._log = cache, given, now_ms, log
 
-    def keep(self, pods: Sequence[Pod], asked: GangAsked, beside: Collection[str]) -> str:
-        """Keep cards for these members, which do not fit now, if the call wants it; ends their drain if it
-        does not. Returns what is kept, for people; "": nothing."""
+    def keep(
+        self, pods: Sequence[Pod], asked: GangAsked, beside: Collection[str], late: Sequence[Pod] = ()
+    ) -> str:
+        """Keep cards for these members and those that follow (``late``), which do not fit now, if the call
+        wants it; ends their drain if it does not. Returns what is kept, for people; "": nothing."""
         now_ms = self._now_ms()
         if asked.drain_ms <= now_ms:
             self.end(pods[0])
@@ -44,7 +46,7 @@ class GangDrains:
         if drain is not None and drain.is_of(pods[0]) and self._is_good(drain, asked.drain_ms):
             self._cache.renew_drain(lasts_ms)
             return self._text(drain)
-        return self._begin(pods, asked, beside, lasts_ms)
+        return self._begin((*pods[: asked.needed], *late), asked, beside, lasts_ms)
 
     def end(self, pod: Pod) -> None:
         """No cards are kept for the pod's gang any more."""
@@ -55,9 +57,7 @@ class GangDrains:
 
     def _begin(self, pods: Sequence[Pod], asked: GangAsked, beside: Collection[str], lasts_ms: int) -> str:
         gang, now_ms = pods[0].gang, self._now_ms()
-        found = choose(
-            pods[: asked.needed], self._given(self._cache.snapshot), asked.drain_ms, now_ms, beside
-        )
+        found = choose(pods, self._given(self._cache.snapshot), asked.drain_ms, now_ms, beside)
         if found is None or gang is None:
             self.end(pods[0])
             return ""

@@ -15,7 +15,7 @@ from scheduler_ext.fit.caps import CapChecks
 from scheduler_ext.gangs.cpu_members import cpu_members_of, without_room
 from scheduler_ext.gangs.domains import Domain, called, domains_of, label_value
 from scheduler_ext.gangs.rooms import PlanInput, Rooms, placed_on, shape_of
-from scheduler_ext.model.pod import Pod
+from scheduler_ext.model.pod import CPUMember, Pod
 from scheduler_ext.snapshot.node_info import NodeInfo
 from scheduler_ext.snapshot.snapshot import assume, undrain, unreserve
 from timekeeper.core.gangs import Gang
@@ -64,10 +64,16 @@ NO_ROOM = "no node has room for more of them"
 LATE = "the time for a plan was over"
 
 
-def plan(pods: Sequence[Pod], given: PlanInput, beside: Collection[str] = ()) -> GangPlan:
+def plan(
+    pods: Sequence[Pod],
+    given: PlanInput,
+    beside: Collection[str] = (),
+    without_gpus: Sequence[CPUMember] = (),
+) -> GangPlan:
     """A place for as many of the pods as fit together. Cards that are reserved or drained for them count as
-    free. ``beside``: the nodes of other members, which run."""
-    return _Plan(pods, given, beside).made()
+    free. ``beside``: the nodes of other members, which run; ``without_gpus``: members without GPUs that do
+    not exist yet."""
+    return _Plan(pods, given, beside, without_gpus).made()
 
 
 def lack_text(found: GangPlan) -> str:
@@ -106,8 +112,14 @@ def missing_cards(found: GangPlan) -> int:
 class _Plan:
     """``_shapes``: the pods by what they need, the largest first."""
 
-    def __init__(self, pods: Sequence[Pod], given: PlanInput, beside: Collection[str]) -> None:
-        self.given, self.beside = given, beside
+    def __init__(
+        self,
+        pods: Sequence[Pod],
+        given: PlanInput,
+        beside: Collection[str],
+        without_gpus: Sequence[CPUMember],
+    ) -> None:
+        self.given, self.beside, self.without_gpus = given, beside, without_gpus
         self.caps = CapChecks(lambda: given.standings)
         snapshot = given.snapshot
         if snapshot.drain is not None and pods and snapshot.drain.is_of(pods[0]):
@@ -160,8 +172,8 @@ class _Plan:
 
     def _cpu_lack(self, found: "_Attempt") -> tuple[str, ...]:
         """Names of members without GPUs that no node has room for beside these."""
-        beside = cpu_members_of(self.shapes[0][0], self.base) if found.members else []
-        if not beside:
+        beside = [*cpu_members_of(self.shapes[0][0], self.base), *self.without_gpus]
+        if not beside or not found.members:
             return ()
         return without_room(beside, map(self.rooms.without_promised, found.nodes_now()))
 

@@ -13,6 +13,7 @@ import orjson
 from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.gangs.asked import GangAsked, read_asked
 from scheduler_ext.gangs.drains import GangDrains
+from scheduler_ext.gangs.late_members import Followers, cards_for, followers_of, kept_text, of_both
 from scheduler_ext.gangs.plan import (
     GangPlan,
     PlannedMember,
@@ -24,6 +25,8 @@ from scheduler_ext.gangs.plan import (
 )
 from scheduler_ext.gangs.rooms import PlanInput
 from scheduler_ext.model.pod import Pod
+from scheduler_ext.snapshot.late_cards import LateCards
+from scheduler_ext.snapshot.late_changes import end_late
 from scheduler_ext.snapshot.snapshot import Snapshot
 from timekeeper.core.ledger.reservation import MAX_MS, Reservation
 from timekeeper.runtime.http.problem_details import bad, unavailable
@@ -97,21 +100,44 @@ class GangReservations:
             return {"reserved": 0, "missing": len(asked.uids) - len(pods), "why": why}
         there = (each.node for uid in asked.bound if (each := snapshot.pods.get(uid)) is not None)
         beside = {node for node in there if node}
-        made = plan(pods, self._given(snapshot), beside)
-        if not made.suffices(asked.needed):
-            kept = self._drains.keep(pods, asked, beside)
+        # of a gang that runs those that follow exist, or cards are kept for them
+        late = Followers() if asked.bound else followers_of(pods[0], snapshot)
+        made = self._plan(pods, late, asked, snapshot, beside)
+        members, following = of_both(made)
+        if not made.suffices(asked.needed + len(late.pods)) or len(following) < len(late.pods):
+            kept = self._drains.keep(pods, asked, beside, late.pods)
             self._note(pods[0], "; ".join(each for each in (lack_text(made), kept) if each))
             lacks = {"missing": len(made.left), "cards": missing_cards(made), "near": made.near}
-            return {"reserved": 0, **lacks, "why": why_text(made)} | ({"drain": kept} if kept else {})
+            more = {"members": len(made.members) + len(made.left)} if late.pods else {}
+            more_kept = {"drain": kept} if kept else {}
+            return {"reserved": 0, **lacks, "why": why_text(made), **more, **more_kept}
         self._note(pods[0], "")
-        together = [(each.pod, _reservation(each, asked, since_ms)) for each in made.members]
-        if not self._cache.reserve(together, snapshot):
+        together = [(each.pod, _reservation(each, asked, since_ms)) for each in members]
+        following = following if asked.late_ms > since_ms else []
+        cards = None if asked.bound else cards_for(following, [pod for pod, _ in together], asked.late_ms)
+        if not self._cache.reserve(together, snapshot, cards):
             return None
         self._drains.end(pods[0])
-        return self._recorded(together, asked, made)
+        return self._recorded(together, asked, made, cards)
+
+    def _plan(
+        self, pods: list[Pod], late: Followers, asked: GangAsked, snapshot: Snapshot, beside: set[str]
+    ) -> GangPlan:
+        """All that exist and that follow; if not all fit, as many as must exist, with those that follow."""
+        gang = pods[0].gang
+        if gang is not None and not asked.bound:
+            snapshot = end_late(snapshot, pods[0].namespace, gang.key)
+        made = plan([*pods, *late.pods], self._given(snapshot), beside, late.without_gpus)
+        if not late.pods or not made.left or asked.needed == len(pods):
+            return made
+        return plan([*pods[: asked.needed], *late.pods], self._given(snapshot), beside, late.without_gpus)
 
     def _recorded(
-        self, together: Sequence[tuple[Pod, Reservation]], asked: GangAsked, made: GangPlan
+        self,
+        together: Sequence[tuple[Pod, Reservation]],
+        asked: GangAsked,
+        made: GangPlan,
+        late: LateCards | None,
     ) -> dict[str, Any]:
         results = list(self._map(lambda each: self._write(*each), together))
         nodes = len({reservation.node for _, reservation in together})
@@ -119,10 +145,11 @@ class GangReservations:
             "gang", pods=len(together), nodes=nodes, epoch=asked.epoch, results=",".join(sorted(set(results)))
         )
         if "refused" not in results:
-            return {"reserved": len(together), "missing": 0, "where": place_text(made), "why": ""}
+            where = place_text(made) + kept_text(late)
+            return {"reserved": len(together), "missing": 0, "where": where, "why": ""}
         written = [pod for (pod, _), result in zip(together, results, strict=True) if result != "refused"]
         list(self._map(self._withdraw, written))
-        self._cache.take_back(pod for pod, _ in together)
+        self._cache.take_back((pod for pod, _ in together), late)
         return {"reserved": 0, "missing": 0, "why": "a pod changed while its cards were reserved"}
 
 

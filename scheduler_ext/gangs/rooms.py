@@ -47,10 +47,12 @@ class Rooms:
     _cards: dict[str, int] = field(default_factory=dict)
     _free: dict[FreeShape, int] = field(default_factory=dict)
     _offered: dict[object, list[NodeInfo]] = field(default_factory=dict)
+    _late: dict[str, Pod] = field(init=False)  # pods that do not exist yet, by the UID of their cards
 
     def __post_init__(self) -> None:
         requests = (pods[0].request for pods in self.shapes)
         self._is_picky = [each is None or is_picky(each) for each in requests]
+        self._late = {each.pod.uid: each.pod for _, it in self.base.late.items() for each in it.free}
 
     def of(
         self,
@@ -131,9 +133,9 @@ class Rooms:
 
     def without_promised(self, node: NodeInfo) -> NodeInfo:
         """The node, where reservations of pods that still wait count as kube-scheduler will count them."""
-        reserved = [each for each in node.allocations.values() if each.state == "reserved"]
-        for each in reserved:
-            pod = self.base.pods.get(each.uid)
+        promised = [each for each in node.allocations.values() if each.state in ("reserved", "late")]
+        for each in promised:
+            pod = self.base.pods.get(each.uid) or self._late.get(each.uid)
             if pod is not None:
                 full = replace(each, amounts=pod.amounts, cpu_milli=pod.cpu_milli, others=pod.others)
                 node = with_allocation(node, full)

@@ -87,6 +87,7 @@ class Pod:
     host: str = ""  # text of the annotation bursar.dev/host; "" without
     gang: Gang | None = None  # the pods that it starts together with, while it waits
     started_with: Gang | None = None  # the same once it is bound
+    group: str = ""  # of a pod without such a gang: the key that a gang of its name has, which it may follow
     by_claim: bool = False  # bound, and kube-scheduler made a claim for its extended resources
     declared_ms: int = 0  # how long it declares to run, with its grace period; 0: it does not
 
@@ -224,6 +225,7 @@ def read_pod(raw: Json, most_grace_ms: int = MAX_GRACE_MS) -> Pod | None:
         host=str(annotations_of(raw).get(names.HOST, "")),
         gang=None if node else gang,
         started_with=gang if node else None,
+        group=intern(group_of(raw)) if gang is None else "",
         by_claim=bool(node and mapping(status.get("extendedResourceClaimStatus")).get("resourceClaimName")),
         declared_ms=_declared_ms(spec, most_grace_ms),
     )

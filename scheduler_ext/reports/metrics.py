@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 from scheduler_ext.model.node import CLOSED
 from scheduler_ext.preemption.active import PreemptionCounts
-from scheduler_ext.reports.totals import Total, Totals, drained_milli
+from scheduler_ext.reports.totals import Total, Totals, drained_milli, late_milli
 from scheduler_ext.scoring.stranding import largest
 from scheduler_ext.snapshot.snapshot import Snapshot
 from timekeeper.core.standings import WORDS
@@ -153,6 +153,11 @@ class ScrapedMetrics(Collector):
             "empty compute that is kept for a gang by a drain, in cards; it is not charged",
             drained_milli(snapshot) / 1000,
         )
+        yield GaugeMetricFamily(
+            "bursar_extender_late_gpus",
+            "compute that is kept for members of gangs that do not exist yet, in cards; it is not charged",
+            late_milli(snapshot) / 1000,
+        )
         yield _gauge(
             "bursar_extender_pods_unsure",
             "pods whose cards are `assumed` (the bind is under way, or not settled) or `orphaned` "
@@ -266,8 +271,7 @@ def _of_cards(total: Total) -> Iterator[Metric]:
         ("free_gpus", "free compute, in cards", figures.free_milli / 1000),
         (
             "reserved_gpus",
-            "compute held for waiting pods, and kept for a gang by a drain, in cards; not in "
-            "`bursar_extender_free_gpus`",
+            "compute held for waiting pods, and kept for gangs, in cards; not in `bursar_extender_free_gpus`",
             figures.reserved_milli / 1000,
         ),
         (

@@ -15,7 +15,7 @@ from timekeeper.core.request.foreign import NamedCards, foreign_placement
 from timekeeper.core.request.held import held_milli
 from timekeeper.core.values import WHOLE_MILLI, Card, GPURequest, Placement
 
-AllocationState = Literal["bound", "assumed", "orphaned", "reserved", "drained"]
+AllocationState = Literal["bound", "assumed", "orphaned", "reserved", "drained", "late"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,8 @@ class Allocation:
     grace_ms: int
     # bound: the Binding is seen. assumed: it is not seen yet. orphaned: the pod's object is gone, its
     # containers may still run. reserved: the pod still waits, and these cards are held for it.
-    # drained: a gang waits, and these cards are kept empty for it
+    # drained: a gang waits, and these cards are kept empty for it. late: a member of a gang that runs does
+    # not exist yet, and these cards are kept for it
     state: AllocationState
     # assumed: when to ask the API server about the pod. orphaned: until when it
     # holds its cards, unless its node lists it or is silent. reserved: when the reservation ends
@@ -57,7 +58,7 @@ class Allocation:
     @property
     def is_kept(self) -> bool:
         """True if no pod is there: the cards are only kept for one, or for a gang."""
-        return self.state in ("reserved", "drained")
+        return self.state in ("reserved", "drained", "late")
 
 
 def allocation_of(pod: Pod, placement: Placement | None, state: AllocationState) -> Allocation:
@@ -136,7 +137,7 @@ def judged(allocation: Allocation, node_object: Node | None) -> Allocation:
     """The allocation with what it takes of this inventory, and what it counts toward caps. If request and
     inventory do not bear the placement out, its fault closes the node."""
     taking = _taking(allocation, node_object)
-    is_free = allocation.state == "drained" or (allocation.state == "reserved" and not taking.uses)
+    is_free = allocation.state == "drained" or (allocation.is_kept and not taking.uses)
     if is_unknown_orphan(allocation) or is_free or _is_served(allocation, node_object):
         held = 0
     else:
@@ -157,7 +158,7 @@ def _taking(allocation: Allocation, node_object: Node | None) -> _Taking:
     if allocation.placement is None:
         return _without_placement(allocation, node_object)
     if allocation.request is None or mismatch(allocation.request, allocation.placement, node_object.cards):
-        return _NOTHING if allocation.state == "reserved" else _Taking(fault="placement")
+        return _NOTHING if allocation.is_kept else _Taking(fault="placement")
     if node_object.plugin_chooses:
         return _by_agent(allocation, node_object, _cards_asked(allocation.request))
     return _Taking(tuple(amounts_by_card(allocation.request, allocation.placement).items()))

@@ -22,6 +22,7 @@ from scheduler_ext.snapshot.allocation import (
 )
 from scheduler_ext.snapshot.drains import DRAINED, Drain, drained
 from scheduler_ext.snapshot.immutable_map import Map
+from scheduler_ext.snapshot.late_cards import LateCards
 from scheduler_ext.snapshot.node_info import (
     NO_USE,
     NodeInfo,
@@ -56,6 +57,8 @@ class Snapshot:
     held: Map[int] = field(default_factory=Map)
     unsure: frozenset[str] = frozenset()  # UIDs of the pods whose allocation is not `bound`
     drain: Drain | None = None  # cards that are kept empty for a gang
+    # cards that are kept for members of gangs that do not exist yet, by namespace and key of the gang
+    late: Map[LateCards] = field(default_factory=Map)
     # the pods without a GPU request that wait for a node and have the mark of a group, by UID
     cpu_members: Map[CPUMember] = field(default_factory=Map)
     # pods that ended and are deleted, with their node and until when to remember that: the agent may list
@@ -105,7 +108,7 @@ def pod_updated(snapshot: Snapshot, pod: Pod, now_ms: int = 0) -> Snapshot:
         return _reserved(snapshot, pod, now_ms)
     if not pod.holding:
         return release(snapshot, pod.uid)
-    return _allocated(snapshot, pod.node, allocation_of(pod, pod.placement, "bound"))
+    return allocated(snapshot, pod.node, allocation_of(pod, pod.placement, "bound"))
 
 
 def pod_deleted(snapshot: Snapshot, pod: Pod, now_ms: int, was_watched: bool = True) -> Snapshot:
@@ -215,7 +218,7 @@ def gpus_published(snapshot: Snapshot, by_node: Mapping[str, tuple[PublishedGPU,
 def assume(snapshot: Snapshot, pod: Pod, node: str, placement: Placement, ask_at_ms: int = 0) -> Snapshot:
     """The pod is about to be bound there: its cards are taken from now on. ``ask_at_ms``: when to ask the API
     server about it."""
-    return _allocated(snapshot, node, replace(allocation_of(pod, placement, "assumed"), until_ms=ask_at_ms))
+    return allocated(snapshot, node, replace(allocation_of(pod, placement, "assumed"), until_ms=ask_at_ms))
 
 
 def ask_after(snapshot: Snapshot, uid: str, at_ms: int) -> Snapshot:
@@ -223,7 +226,7 @@ def ask_after(snapshot: Snapshot, uid: str, at_ms: int) -> Snapshot:
     allocation = snapshot.allocation(uid)
     if allocation is None or allocation.state != "assumed":
         return snapshot
-    return _allocated(snapshot, snapshot.allocated_on.get(uid) or "", replace(allocation, until_ms=at_ms))
+    return allocated(snapshot, snapshot.allocated_on.get(uid) or "", replace(allocation, until_ms=at_ms))
 
 
 def forget(snapshot: Snapshot, uid: str, now_ms: int = 0) -> Snapshot:
@@ -255,7 +258,7 @@ def drain(snapshot: Snapshot, wanted: Drain) -> Snapshot:
     """Keep the cards of this drain empty, and no others."""
     snapshot = undrain(snapshot)
     for node, cards in wanted.cards:
-        snapshot = _allocated(snapshot, node, drained(wanted, node, cards))
+        snapshot = allocated(snapshot, node, drained(wanted, node, cards))
     return replace(snapshot, drain=wanted)
 
 
@@ -318,7 +321,7 @@ def _orphaned(snapshot: Snapshot, uid: str, says: PodHold, now_ms: int, was_watc
         return release(snapshot, uid)
     name = snapshot.allocated_on.get(uid) or ""
     gone = hold.vanished(says, now_ms, now_ms, snapshot.most_grace_ms, was_watched)
-    return _followed(_allocated(snapshot, name, orphaned(allocation, gone)), name, uid, now_ms)
+    return _followed(allocated(snapshot, name, orphaned(allocation, gone)), name, uid, now_ms)
 
 
 def _by_agent(snapshot: Snapshot, name: str, now_ms: int) -> Snapshot:
@@ -335,14 +338,14 @@ def _by_agent(snapshot: Snapshot, name: str, now_ms: int) -> Snapshot:
     for uid in orphans.listed(node):
         if uid not in snapshot.allocated_on and uid not in snapshot.pods and uid not in snapshot.ended:
             boot = node.node_object.boot if node.node_object is not None else ""
-            snapshot = _allocated(snapshot, name, unknown_orphan(uid, boot, now_ms, snapshot.most_grace_ms))
+            snapshot = allocated(snapshot, name, unknown_orphan(uid, boot, now_ms, snapshot.most_grace_ms))
     return snapshot
 
 
 def _followed(snapshot: Snapshot, name: str, uid: str, now_ms: int) -> Snapshot:
     node = snapshot.node(name)
     allocation = orphans.followed(node.allocations[uid], node.node_object, now_ms)
-    return release(snapshot, uid) if allocation is None else _allocated(snapshot, name, allocation)
+    return release(snapshot, uid) if allocation is None else allocated(snapshot, name, allocation)
 
 
 def _ended(snapshot: Snapshot, pod: Pod, now_ms: int) -> Snapshot:
@@ -358,13 +361,14 @@ def _reserved(snapshot: Snapshot, pod: Pod, now_ms: int) -> Snapshot:
         return snapshot
     if pod.reserved is None or not pod.reserved.lasts(now_ms):
         return unreserve(snapshot, pod.uid)
-    return _allocated(snapshot, pod.reserved.node, reserved(pod, pod.reserved))
+    return allocated(snapshot, pod.reserved.node, reserved(pod, pod.reserved))
 
 
-def _allocated(snapshot: Snapshot, name: str, allocation: Allocation) -> Snapshot:
+def allocated(snapshot: Snapshot, name: str, allocation: Allocation) -> Snapshot:
+    """The pod's allocation is now this one, on the named node."""
     if snapshot.allocated_on.get(allocation.uid) not in (None, name):
         snapshot = release(snapshot, allocation.uid)
-    sure = allocation.state in ("bound", "drained")
+    sure = allocation.state in ("bound", "drained", "late")
     unsure = snapshot.unsure - {allocation.uid} if sure else snapshot.unsure | {allocation.uid}
     snapshot = replace(snapshot, allocated_on=snapshot.allocated_on.set(allocation.uid, name), unsure=unsure)
     return _with_node(snapshot, with_allocation(snapshot.node(name), allocation))

@@ -29,6 +29,7 @@ from scheduler_ext.verbs.drained import DrainedFits, beside_drained
 from scheduler_ext.verbs.dry_run import DryRun, dry_run
 from scheduler_ext.verbs.expected_binds import ExpectedBinds
 from scheduler_ext.verbs.fit_cache import FilterResult, FitCache, FitKey, fit_key
+from scheduler_ext.verbs.late import on_kept_cards
 from scheduler_ext.verbs.preempt_verb import NodeVictims, with_cards
 from scheduler_ext.verbs.protocol import ExtenderArgs, PreemptionArgs
 from scheduler_ext.verbs.search_shares import SearchShares
@@ -90,6 +91,9 @@ class Verbs:
             return FilterResult(args.names, {}, {})
         if pod.request is None:
             return _malformed(pod, args.names)
+        late = self._of_late(pod, args.names) if pod.group else None
+        if late is not None:
+            return late
         denied = self._denied(pod, self._cache.snapshot)
         if denied is not None:
             self._requeuer.denied(waiting_pod(pod, self._policies(pod), args.names), denied)
@@ -122,6 +126,16 @@ class Verbs:
                 self._requeuer.denied(waiting_pod(pod, policy, args.names), why)
         # 8. Only the best nodes are returned, if the operator limits their number.
         return self._truncated(result, pod, policy, snapshot)
+
+    def _of_late(self, pod: Pod, offered: Sequence[str]) -> FilterResult | None:
+        """A pod that follows the members of its gang gets cards that are kept for it; None: none are."""
+        snapshot = self._cache.snapshot
+        if not len(snapshot.late) or self._standings().of_pod(pod).refuses:
+            return None
+        found = on_kept_cards(pod, offered, self._policies(pod), snapshot, self._caps)
+        if found is not None:
+            self._patience()
+        return found
 
     def _of_gang(self, pod: Pod, request: GPURequest, offered: Sequence[str]) -> FilterResult:
         """A member of a gang gets the node where cards are reserved for it, and none before they are for all

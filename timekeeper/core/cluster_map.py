@@ -52,8 +52,8 @@ _COUNTS = Form(
 
 
 class MapPod(TypedDict):
-    """A pod on a card. ``held``: bound, assumed, orphaned, reserved (it still waits), or drained: kept empty
-    for a gang, which the name is of."""
+    """A pod on a card. ``held``: bound, assumed, orphaned, reserved (it still waits), drained: kept empty for
+    a gang, which the name is of, or late: kept for a pod of a gang that does not exist yet."""
 
     namespace: _PodName
     name: _PodName

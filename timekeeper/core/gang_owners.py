@@ -29,7 +29,8 @@ Path = tuple[str | int, ...]
 @dataclass(frozen=True, slots=True)
 class PodSet:
     """``count`` pods of the template at ``path``, of which ``least`` suffice. ``is_late``: they are created
-    only after others of the owner run. ``is_refilled``: others follow those that end."""
+    only after others of the owner run, ``is_last``: after these have ended, ``is_split``: after the first of
+    their own. ``is_refilled``: others follow those that end."""
 
     path: Path
     template: Json
@@ -37,6 +38,13 @@ class PodSet:
     least: int
     is_late: bool = False
     is_refilled: bool = False
+    is_last: bool = False
+    is_split: bool = False
+
+    @property
+    def follows(self) -> bool:
+        """Whether its pods are created while others of the owner run, and stay."""
+        return self.is_late and not (self.is_last or self.is_split or self.is_refilled)
 
     @property
     def at(self) -> str:
@@ -55,11 +63,13 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class GangOfOwner:
-    """The templates of the pods that start together, and how many these are."""
+    """The templates of the pods that start together, and how many these are; ``late``: those of the pods that
+    follow while they run."""
 
     sets: tuple[PodSet, ...]
     size: int
     minimum: int
+    late: tuple[PodSet, ...] = ()
 
 
 def _of_job(owner: Json) -> Iterator[PodSet]:
@@ -82,10 +92,12 @@ def _of_jobset(owner: Json) -> Iterator[PodSet]:
     for index, each in enumerate(sequence(spec.get("replicatedJobs"))):
         job = mapping(mapping(mapping(each).get("template")).get("spec"))
         count, refilled = _pods_of_job(job)
-        is_late = bool(mapping(each).get("dependsOn")) or (in_order and index > 0)
+        others = [mapping(other) for other in sequence(mapping(each).get("dependsOn"))]
+        is_last = any(other.get("status") == "Complete" for other in others)
+        is_late = bool(others) or (in_order and index > 0)
         path = ("spec", "replicatedJobs", index, "template", "spec", "template")
         count *= _count(mapping(each).get("replicas"))
-        yield from _set(job, path, count, is_late=is_late, is_refilled=refilled)
+        yield from _set(job, path, count, is_late=is_late, is_refilled=refilled, is_last=is_last)
 
 
 def _of_leader_worker_set(owner: Json) -> Iterator[PodSet]:
@@ -102,7 +114,7 @@ def _of_leader_worker_set(owner: Json) -> Iterator[PodSet]:
         yield from _set(group, (*at, "leaderTemplate"), 1)
         yield from _set(group, (*at, "workerTemplate"), size - 1, is_late=is_late)
     else:
-        yield from _set(group, (*at, "workerTemplate"), size, is_late=is_late and size > 1)
+        yield from _set(group, (*at, "workerTemplate"), size, is_late=is_late and size > 1, is_split=is_late)
 
 
 def _of_kubeflow(owner: Json) -> Iterator[PodSet]:
@@ -147,14 +159,18 @@ def pod_sets(group: str, kind: str, owner: Json) -> list[PodSet]:
 
 def gang_of_owner(sets: Sequence[PodSet], owner: Json) -> GangOfOwner | None:
     """The gang of these sets, each of pods with a GPU request. None: they are no gang, or another system's,
-    or their user says which is theirs."""
+    or their user says which is theirs. Where all of them are late, those of one set come together."""
+    late = tuple(each for each in sets if each.is_late)
     together = tuple(each for each in sets if not each.is_late)
+    if not together and len(late) == 1 and not late[0].is_split:
+        together = late
+    late = tuple(each for each in late if each.follows and each not in together)
     size = sum(each.count for each in together)
-    if not 1 < size <= MAX_SIZE or any(each.is_refilled for each in together) or foreign_mark(owner):
+    if not (0 if late else 1) < size <= MAX_SIZE or any(each.is_refilled for each in together):
         return None
-    if any(foreign_mark(each.template) or _is_marked(each.template) for each in sets):
+    if foreign_mark(owner) or any(foreign_mark(each.template) or _is_marked(each.template) for each in sets):
         return None
-    return GangOfOwner(together, size, sum(each.least for each in together))
+    return GangOfOwner(together, size, sum(each.least for each in together), late)
 
 
 def contradictions(kind: str, sets: Sequence[PodSet], owner: Json) -> Iterator[Violation]:

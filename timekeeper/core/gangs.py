@@ -12,6 +12,7 @@ from typing import Any
 
 from timekeeper.core import names
 from timekeeper.core.json_values import Json, annotations_of, mapping
+from timekeeper.core.late_members import MAX_LATE, MAX_TEXT, LateMembers, late_members
 from timekeeper.core.object_names import controller_reference
 from timekeeper.core.violation import Violation, shown
 
@@ -25,7 +26,7 @@ EXAMPLE_LABEL = "topology.kubernetes.io/rack"
 class Gang:
     """``kind``: of the marker. It starts once ``minimum`` of its ``size`` pods exist and fit. ``topology``: a
     label of nodes, of which the nodes of all its pods have one value; ``preferred``: one of which they have
-    as few values as possible; "": any nodes."""
+    as few values as possible; "": any nodes. ``late``: pods that follow once these run."""
 
     kind: str
     name: str
@@ -33,11 +34,17 @@ class Gang:
     minimum: int
     topology: str = ""
     preferred: str = ""
+    late: tuple[LateMembers, ...] = ()
 
     @property
     def key(self) -> str:
         """What tells it from other gangs of its namespace."""
         return f"{self.kind}/{self.name}"
+
+    @property
+    def late_count(self) -> int:
+        """How many pods follow once these run."""
+        return sum(each.count for each in self.late)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +110,7 @@ OTHERS: Mapping[str, tuple[str, ...]] = {
 _SIZES = (names.GANG_SIZE, names.GANG_MINIMUM)
 _OURS = names.GANG_ANNOTATIONS
 _SIZE_LABELS = tuple(each.minimum for each in MARKERS if each.minimum)
+_NAMES_OF_GANGS = frozenset(each.label for each in MARKERS if each.label)
 _NUMBER = re.compile(r"[0-9]{1,6}", re.ASCII)
 # a qualified name, as the API server accepts for keys of labels
 _LABEL_PREFIX = r"(?=.{1,253}/)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/"
@@ -128,13 +136,18 @@ def gang_of(pod: Json) -> Gang | None:
     if not size:
         return None
     minimum = _number(annotations.get(names.GANG_MINIMUM)) or _number(says) or size
-    near = (str(annotations.get(each, "")) for each in names.GANG_TOPOLOGIES)
-    return Gang(marker.kind, name, size, min(minimum, size), *near)
+    required, preferred = (str(annotations.get(each, "")) for each in names.GANG_TOPOLOGIES)
+    late = late_members(str(annotations.get(names.GANG_LATE, "")))
+    return Gang(marker.kind, name, size, min(minimum, size), required, preferred, late)
 
 
 def group_of(pod: Json) -> str:
-    """The key that gangs of this pod's name have, whatever its size, for a pod without GPUs beside them; ""
-    without a name. Pods of one Job or StatefulSet are all alike, so its name alone makes none."""
+    """The key that gangs of this pod's name have, whatever its size, for a pod that does not start with them:
+    it has no GPUs, or it follows them; "" without a name. Pods of one Job or StatefulSet are all alike, so
+    its name alone makes none."""
+    is_named = names.GANG in annotations_of(pod) or "schedulingGroup" in mapping(pod.get("spec"))
+    if not is_named and _labels(pod).keys().isdisjoint(_NAMES_OF_GANGS):
+        return ""  # nearly always
     marker, name = _marked(pod)
     return f"{marker.kind}/{name}" if marker is not None and not marker.owner else ""
 
@@ -165,6 +178,7 @@ def gang_violations(pod: Json) -> Iterator[Violation]:
         yield _violation(names.GANG_SIZE, "", "a gang needs its number of pods", f"1 to {MAX_SIZE}")
     yield from _bad_sizes(annotations)
     yield from _bad_topologies(pod)
+    yield from _bad_late(annotations)
     name = next((each for each in _SIZES if each in annotations), "")
     if name and _marked(pod)[0] is None:
         known = sorted(
@@ -200,6 +214,20 @@ def _bad_topologies(pod: Json) -> Iterator[Violation]:
     if found and not has_size and names.GANG not in annotations:  # else its size is missed already
         problem = "a pod that starts by itself is near no others"
         yield _violation(found[0], "", problem, f"it beside {names.GANG_SIZE}", f'{names.GANG_SIZE}: "8"')
+
+
+def _bad_late(annotations: Json) -> Iterator[Violation]:
+    text = annotations.get(names.GANG_LATE)
+    example = '[{"count": 2, "template": {"spec": {"containers": [...]}}}]'
+    if text is not None and not late_members(str(text)):
+        problem = "this tells of no pods that are created after those of the gang"
+        allowed = f"a JSON list of templates and counts, of at most {MAX_LATE} pods and {MAX_TEXT} characters"
+        yield _violation(names.GANG_LATE, str(text), problem, allowed, example)
+    elif text is not None and names.GANG_SIZE not in annotations:
+        problem = "a pod that starts by itself is followed by no others"
+        yield _violation(
+            names.GANG_LATE, "", problem, f"it beside {names.GANG_SIZE}", f'{names.GANG_SIZE}: "8"'
+        )
 
 
 def _violation(name: str, got: str, problem: str, allowed: str, example: str = "8") -> Violation:

@@ -45,7 +45,8 @@ GANG_MINIMUM = "bursar.dev/gang-minimum"
 GANG_TOPOLOGY = "bursar.dev/gang-topology"
 GANG_TOPOLOGY_PREFERRED = "bursar.dev/gang-topology-preferred"
 GANG_TOPOLOGIES = (GANG_TOPOLOGY, GANG_TOPOLOGY_PREFERRED)
-GANG_ANNOTATIONS = (GANG, GANG_SIZE, GANG_MINIMUM, *GANG_TOPOLOGIES)
+GANG_LATE = "bursar.dev/gang-late"  # more pods of it, which are created only after these run
+GANG_ANNOTATIONS = (GANG, GANG_SIZE, GANG_MINIMUM, *GANG_TOPOLOGIES, GANG_LATE)
 WRITABLE_ANNOTATIONS = (*USER_ANNOTATIONS, *GANG_ANNOTATIONS)
 
 # label of a namespace: its mode, where its budget entry names none. A policy restricts who may set it

@@ -48,6 +48,7 @@ OBJECT_NAMES: Mapping[str, ObjectName] = {
     names.GANG_TOPOLOGY_PREFERRED: ObjectName(
         "annotation", "user", "a label of nodes: they go to nodes with as few values of it as possible"
     ),
+    names.GANG_LATE: ObjectName("annotation", "user", "more pods of it, which are created once these run"),
     names.BUDGETS_LABEL: ObjectName("label of a ConfigMap", "administrator", "it has budget entries"),
     names.CORDONED_CARDS: ObjectName(
         "annotation of a node", "administrator", "UUIDs of cards that must not be given out"

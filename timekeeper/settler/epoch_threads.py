@@ -138,6 +138,7 @@ class EpochThreads:
                 deadline_ms=settings.gang_deadline_ms,
                 report_on=self.events.post_on,
                 drains=DrainTurns(settings.gang_drain_after_ms, settings.gang_drain_for_ms),
+                late_ms=settings.gang_late_for_ms,
             ),
         )
 

@@ -67,14 +67,7 @@ def reserve_with(extender: Peer) -> Reserve:
     def reserve(asked: AskForCards, epoch: int, until_ms: int) -> GangAnswer:
         if not extender.url:
             return GangAnswer(0, UNKNOWN)
-        body = {
-            "version": 1,
-            "pods": list(asked.uids),
-            "bound": list(asked.bound),
-            "needed": asked.needed,
-            "epoch": epoch,
-            "until": until_ms,
-        } | ({"drain": asked.drain_ms} if asked.drain_ms else {})
+        body = body_of(asked, epoch, until_ms)
         why = ""
         for _ in range(REPLICAS):
             try:
@@ -86,10 +79,25 @@ def reserve_with(extender: Peer) -> Reserve:
     return reserve
 
 
+def body_of(asked: AskForCards, epoch: int, until_ms: int) -> dict[str, Any]:
+    """The body of the call."""
+    body = {
+        "version": 1,
+        "pods": list(asked.uids),
+        "bound": list(asked.bound),
+        "needed": asked.needed,
+        "epoch": epoch,
+        "until": until_ms,
+    }
+    optional = (("drain", asked.drain_ms), ("late", asked.late_ms))
+    return body | {name: at_ms for name, at_ms in optional if at_ms}
+
+
 def answer_of(said: Mapping[str, Any], asked: int) -> GangAnswer:
-    """What the extender says of this number of members."""
+    """What the extender says of this number of members, and of those that do not exist yet."""
     reserved, missing, cards = (int(said.get(each) or 0) for each in ("reserved", "missing", "cards"))
     near, why, where, kept = (str(said.get(each) or "") for each in ("near", "why", "where", "drain"))
+    asked = int(said.get("members") or asked)
     fit = f"{asked - missing} of {asked} members fit{f' in {near}' if near else ''}" if missing else ""
     lack = f"{cards} cards missing" if cards else ""
     text = "; ".join(each for each in (fit, lack, why, kept) if each)
@@ -98,7 +106,8 @@ def answer_of(said: Mapping[str, Any], asked: int) -> GangAnswer:
 
 class GangStarts:
     """Used by the releaser's thread. ``reserve`` is called in another; ``submit``: runs a call there;
-    ``deadline_ms``: how long cards are reserved; ``report_on``: posts an Event on any object; ``drains``: for
+    ``deadline_ms``: how long cards are reserved; ``late_ms``: how long after that for members that do not
+    exist yet; ``report_on``: posts an Event on any object; ``drains``: for
     which gang cards are kept empty."""
 
     def __init__(
@@ -111,7 +120,9 @@ class GangStarts:
         deadline_ms: int = 60_000,
         report_on: ReportOn = lambda _regarding, _reason, _note: None,
         drains: DrainTurns | None = None,
+        late_ms: int = 0,
     ) -> None:
+        self._late_ms = late_ms
         self._drains = drains or DrainTurns(0, 0)
         self._wants_drain = False  # the last call
         self._short: set[str] = set()  # keys of gangs that lacked cards when they were looked for last
@@ -225,7 +236,8 @@ class GangStarts:
                 return None
             in_vain.set()  # also if it raises
             until_ms = now_ms + began_ms - at_ms + self._deadline_ms
-            answer = self._reserve(asked, epoch, until_ms)
+            late_ms = until_ms + self._late_ms if self._late_ms else 0
+            answer = self._reserve(replace(asked, late_ms=late_ms), epoch, until_ms)
             self._took_ms = self._steady() - began_ms
             if answer.reserved:
                 self._tries[key] = self._tries.get(key, (0, 0))[0] + 1, until_ms

@@ -1,7 +1,7 @@
 """Pods that start together: they are created with the gate of held pods, and their owner's templates get the
 number of pods that its own fields say."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from timekeeper.core import names
 from timekeeper.core.admission.json_patch import Operation, add, escaped, merged
@@ -15,6 +15,7 @@ from timekeeper.core.gangs import gang_of, size_said
 from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.wire import HeldFor
 from webhook.admission.answers import refusal
+from webhook.admission.late_members import late_text
 from webhook.admission.workloads import NOT_JUDGED, as_pod
 from webhook.wire.object_review import ObjectReview
 from webhook.wire.pod_review import AdmissionAnswer
@@ -33,7 +34,8 @@ def hold_of_gang(pod: Json, policy: AdmissionPolicy, by_other: bool) -> HeldFor:
 
 def of_owner(review: ObjectReview, policy: AdmissionPolicy) -> AdmissionAnswer:
     """Refuses a new owner whose templates' annotations contradict its own fields. In a namespace with
-    ``gangs: auto`` writes the number of its pods into the templates of those that start together. A gang's
+    ``gangs: auto`` writes the number of its pods into the templates of those that start together, and which
+    pods follow. A gang's
     Job does not count the pods that are evicted. Raises MalformedError for a template that is not one, or is
     nested too deeply."""
     if review.operation != "CREATE" or review.subresource or policy.mode != "enforce":
@@ -47,7 +49,11 @@ def of_owner(review: ObjectReview, policy: AdmissionPolicy) -> AdmissionAnswer:
     if violations:
         return refusal(violations, policy)
     gang = gang_of_owner(sets, review.object) if policy.finds_gangs else None
-    operations = [] if gang is None else list(_operations(gang))
+    without_cards = [
+        each for each in found if each not in sets and _requests_nothing(each, policy, review.namespace)
+    ]
+    late = "" if gang is None else _late(gang, without_cards, policy, review.namespace)
+    operations = [] if gang is None else list(_operations(gang, late))
     if review.kind == "Job" and (gang is not None or any(size_said(each.template) for each in sets)):
         operations += _without_disruptions(review.object["spec"])
     return AdmissionAnswer("governed", operations=tuple(operations)) if operations else NOT_JUDGED
@@ -87,8 +93,19 @@ def _is_of_disruptions(rule: object) -> bool:
     return any(mapping(each).get("type") == "DisruptionTarget" for each in conditions)
 
 
-def _operations(gang: GangOfOwner) -> Iterator[Operation]:
-    values = {names.GANG_SIZE: str(gang.size)}
+def _requests_nothing(pods: PodSet, policy: AdmissionPolicy, namespace: str) -> bool:
+    parsed = policy.parsed(checked_pod(as_pod(pods.template), pods.at), namespace)
+    return parsed.request is None and not parsed.violations
+
+
+def _late(gang: GangOfOwner, without_cards: Sequence[PodSet], policy: AdmissionPolicy, namespace: str) -> str:
+    """The annotation about the pods that follow while the gang runs; "" without any."""
+    beside = (each for each in without_cards if each.follows)
+    return late_text((*gang.late, *beside), policy, namespace)
+
+
+def _operations(gang: GangOfOwner, late: str) -> Iterator[Operation]:
+    values = {names.GANG_SIZE: str(gang.size)} | ({names.GANG_LATE: late} if late else {})
     if gang.minimum < gang.size:
         values[names.GANG_MINIMUM] = str(gang.minimum)
     for each in gang.sets:

@@ -25,6 +25,12 @@ def size(group: str, kind: str, spec: Json, **metadata: Json) -> tuple[int, int,
     return (found.size, found.minimum, [each.at for each in found.sets]) if found else None
 
 
+def late(group: str, kind: str, spec: Json) -> tuple[int, list[tuple[str, int]]] | None:
+    """The size, and the templates of the pods that follow with their number."""
+    found = gang(group, kind, spec)
+    return (found.size, [(each.at, each.count) for each in found.late]) if found else None
+
+
 def job(parallelism: int, completions: int | None = None, **more: Any) -> Json:
     spec: Json = {"parallelism": parallelism, "template": template(), **more}
     return spec | ({"completions": completions} if completions is not None else {})
@@ -66,6 +72,31 @@ def test_a_jobsets_are_those_of_its_jobs_that_wait_for_no_other() -> None:
     assert size("jobset.x-k8s.io", "JobSet", ordered) == (8, 8, [at.format(0)])
 
 
+def test_the_jobs_of_a_jobset_that_wait_until_others_run_follow_these() -> None:
+    kind = "jobset.x-k8s.io", "JobSet"
+    at = "spec.replicatedJobs[{}].template.spec.template"
+    jobs = [replicated("a", 1, 1), replicated("b", 2, 3)]
+
+    ordered = {"replicatedJobs": jobs, "startupPolicy": {"startupPolicyOrder": "InOrder"}}
+    assert late(*kind, ordered) == (1, [(at.format(1), 6)])
+    for status, follows in (("Ready", [(at.format(1), 6)]), ("Complete", [])):
+        waits = [jobs[0] | {}, jobs[1] | {"dependsOn": [{"name": "a", "status": status}]}]
+        found = late(*kind, {"replicatedJobs": waits})
+        assert found == ((1, follows) if follows else None)  # what follows an end has the cards of what ended
+    refilled = replicated("c", 1, 2, dependsOn=[{"name": "a", "status": "Ready"}])
+    refilled["template"]["spec"]["completions"] = 9
+    assert late(*kind, {"replicatedJobs": [jobs[1], refilled]}) == (6, [])
+
+
+def test_where_all_with_gpus_come_later_those_of_one_template_start_together() -> None:
+    """As a TrainJob's nodes come after its initializers, which ask for no GPU."""
+    jobs = [replicated("node", 1, 4, dependsOn=[{"name": "initializer", "status": "Complete"}])]
+
+    assert late("jobset.x-k8s.io", "JobSet", {"replicatedJobs": jobs}) == (4, [])
+    both = [*jobs, replicated("other", 1, 2, dependsOn=[{"name": "node", "status": "Ready"}])]
+    assert late("jobset.x-k8s.io", "JobSet", {"replicatedJobs": both}) is None
+
+
 def test_a_leader_worker_sets_are_one_groups_unless_workers_come_later() -> None:
     at = "spec.leaderWorkerTemplate"
     group = {"size": 4, "workerTemplate": template()}
@@ -75,10 +106,17 @@ def test_a_leader_worker_sets_are_one_groups_unless_workers_come_later() -> None
     assert size(*kind, {"replicas": 3, "leaderWorkerTemplate": group}) == (4, 4, [f"{at}.workerTemplate"])
     both = [f"{at}.leaderTemplate", f"{at}.workerTemplate"]
     assert size(*kind, {"leaderWorkerTemplate": led}) == (4, 4, both)
-    for each in (group, led):
-        assert size(*kind, {"leaderWorkerTemplate": each, "startupPolicy": "LeaderReady"}) is None
-        exclusive = {"leaderworkerset.sigs.k8s.io/exclusive-topology": "rack"}
-        assert size(*kind, {"leaderWorkerTemplate": each}, annotations=exclusive) is None
+    exclusive = {"leaderworkerset.sigs.k8s.io/exclusive-topology": "rack"}
+    # its leader has its workers' template, so one text cannot tell of the others
+    assert size(*kind, {"leaderWorkerTemplate": group, "startupPolicy": "LeaderReady"}) is None
+    assert size(*kind, {"leaderWorkerTemplate": group}, annotations=exclusive) is None
+    assert late(*kind, {"leaderWorkerTemplate": led, "startupPolicy": "LeaderReady"}) == (
+        1,
+        [(f"{at}.workerTemplate", 3)],
+    )
+    by_leader = gang(*kind, {"leaderWorkerTemplate": led}, annotations=exclusive)
+    assert by_leader is not None
+    assert [each.count for each in by_leader.late] == [3]
 
 
 def test_a_kubeflow_jobs_are_those_of_all_its_replicas() -> None:

@@ -158,3 +158,42 @@ def test_a_pod_without_gpus_is_of_the_group_that_its_mark_names() -> None:
 def test_a_pod_without_any_mark_is_of_no_gang() -> None:
     assert gang_of({}) is None
     assert list(gang_violations({"metadata": {"annotations": {"bursar.dev/policy": "binpack"}}})) == []
+
+
+LATE = "bursar.dev/gang-late"
+TOLD = '[{"count": 2, "template": {"spec": {"containers": [{"name": "main"}]}}}]'
+
+
+def test_what_follows_a_gang_is_read_of_its_pods() -> None:
+    raw = pod(None, None, gang="train", size="1", **{LATE: TOLD})
+
+    (late,) = (gang_of(raw) or Gang("", "", 0, 0)).late
+    assert (late.count, late.pod) == (2, {"spec": {"containers": [{"name": "main"}]}})
+    assert list(gang_violations(raw)) == []
+
+
+@pytest.mark.parametrize(
+    ("told", "problem"),
+    [
+        ("", "no pods that are created after"),
+        ("{}", "no pods that are created after"),
+        ("[" * 9_000, "no pods that are created after"),
+        (TOLD.replace("2", "0"), "no pods that are created after"),
+        (TOLD.replace("2", "true"), "no pods that are created after"),
+        (TOLD.replace("2", "1025"), "no pods that are created after"),
+        (TOLD.replace('[{"name": "main"}]', "[]"), "no pods that are created after"),
+        (TOLD + " " * 32_768, "no pods that are created after"),
+    ],
+)
+def test_what_tells_of_no_pods_is_refused(told: str, problem: str) -> None:
+    raw = pod(None, None, gang="train", size="1", **{LATE: told})
+
+    (found,) = gang_violations(raw)
+    assert (found.path, gang_of(raw)) == (f"{AT}[{LATE}]", None)
+    assert problem in found.sentence()
+
+
+def test_what_follows_a_pod_that_starts_by_itself_is_refused() -> None:
+    (found,) = gang_violations(pod({"jobset.sigs.k8s.io/jobset-name": "a"}, None, **{LATE: TOLD}))
+
+    assert "a pod that starts by itself is followed by no others" in found.sentence()

@@ -328,6 +328,50 @@ def test_a_launcher_without_room_for_its_cpu_keeps_its_gang_waiting(stack: Stack
     place.wait_bound("a", "b")
 
 
+def test_cards_are_kept_for_members_that_are_created_after_the_first_ones_run(stack: Stack) -> None:
+    """A JobSet's driver and two workers on three cards, while two single pods wait for any of them."""
+    place = Place(stack, "follows", 3)
+    spec = member("unused", "g", 1, where="follows")["spec"]
+    late = json.dumps([{"count": 2, "template": {"spec": spec}}])
+
+    def create(name: str, labels: Json, **annotations: str) -> None:
+        annotations["local.bursar.dev/run-for"] = "600s"
+        metadata = {"name": name, "labels": labels, "annotations": annotations}
+        stack.cp.api.call("POST", place.path, {"metadata": metadata, "spec": spec})
+
+    def of(jobset: str) -> Json:
+        return {"jobset.sigs.k8s.io/jobset-name": jobset}
+
+    def start(driver: str, jobset: str) -> None:
+        create(driver, of(jobset), **{"bursar.dev/gang-size": "1", "bursar.dev/gang-late": late})
+        stack.wait(f"{driver} to be bound", lambda: driver in place.bound())
+
+    def create_refused(name: str) -> None:
+        create(name, {})
+        path = f"{place.path}/{name}"
+
+        def is_refused() -> bool:
+            conditions = stack.cp.api.call("GET", path)["status"].get("conditions", [])
+            return any((each["type"], each["status"]) == ("PodScheduled", "False") for each in conditions)
+
+        stack.wait(f"{name} to be refused", is_refused)
+
+    start("first", "stopped")
+    create_refused("single-a")
+    create_refused("single-b")
+    assert place.bound() == ["first"]
+    stack.cp.api.call("DELETE", f"{place.path}/first?gracePeriodSeconds=0")
+    place.wait_bound("single-a", "single-b")  # nothing is kept for a gang that has ended
+    for name in ("single-a", "single-b"):
+        stack.cp.api.call("DELETE", f"{place.path}/{name}?gracePeriodSeconds=0")
+
+    start("second", "trains")
+    create_refused("single-c")
+    create("worker-0", of("trains"))
+    create("worker-1", of("trains"))
+    place.wait_bound("second", "worker-0", "worker-1")
+
+
 def test_with_gangs_auto_a_parallel_jobs_pods_start_together_without_annotations(stack: Stack) -> None:
     set_budgets(stack, found="gpuHours: 100\ngangs: auto\n")
     place = Place(stack, "found", 1, 1)

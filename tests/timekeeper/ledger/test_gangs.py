@@ -25,7 +25,15 @@ from timekeeper.accounts.held.gangs import (
 )
 from timekeeper.core.gangs import Gang
 from timekeeper.runtime.api_server import Answered
-from timekeeper.settler.gang_starts import AGAIN_MS, TOGETHER_MS, Call, GangAnswer, GangStarts, answer_of
+from timekeeper.settler.gang_starts import (
+    AGAIN_MS,
+    TOGETHER_MS,
+    Call,
+    GangAnswer,
+    GangStarts,
+    answer_of,
+    body_of,
+)
 from timekeeper.settler.releaser import MANY_UNTRIED, MAX_AT_ONCE, Releaser
 
 ONE_DATABASE = "decisions about values; test_holding has the same releaser"
@@ -157,6 +165,61 @@ def test_a_budget_that_pays_for_two_of_three_releases_none(gangs: Gangs, how: st
     gangs.town.tick()
     account = gangs.town.get("/v1/balances/team-a").get_json()
     assert account["reserved"] == (3 * GPU * 10 * MINUTE if how == "budget" else 0)
+
+
+def test_a_budget_must_pay_for_those_that_follow_too(gangs: Gangs) -> None:
+    """Ten minutes of a card for the first and for each of two that do not exist yet."""
+    first = member("a", size=1, created_ms=T0 - HOUR)
+    template = {"spec": {"containers": first["spec"]["containers"]}}
+    told = json.dumps([{"count": 2, "template": template}])
+    first["metadata"]["annotations"]["bursar.dev/gang-late"] = told
+    gangs.begin(first, team_a=HOLD.format(hours=0.4))
+    assert gangs.steps() == [[]] * 4
+    assert gangs.asked == []
+    assert gangs.told[-1] == (
+        "Gang g starts whole: 1 of 1 members exist, and 2 come later; the budget cannot pay all of them now."
+    )
+
+    gangs.town.change("configmaps", budgets(team_a=HOLD.format(hours=0.5)))
+
+    assert ["a"] in gangs.steps()
+
+
+class Following(Gangs):
+    """``times``: until when each call asked for cards of those that follow, and of those that exist."""
+
+    late_ms = 0
+
+    def new_releaser(self, at_once: int = 1, gangs: GangStarts | None = None) -> Releaser:
+        self.times: list[tuple[int, int]] = []
+        starts = GangStarts(
+            self.reserve, lambda *_: None, self.town.clock, submit=self.submit, late_ms=self.late_ms
+        )
+        return super().new_releaser(at_once, starts)
+
+    def reserve(self, asked: AskForCards, epoch: int, until_ms: int) -> GangAnswer:
+        self.times.append((asked.late_ms, until_ms))
+        return GangAnswer(0)
+
+
+@pytest.mark.parametrize("late_ms", [0, 5 * MINUTE])
+def test_cards_of_those_that_follow_are_kept_for_longer(
+    town: Town, monkeypatch: pytest.MonkeyPatch, late_ms: int
+) -> None:
+    monkeypatch.setattr(Following, "late_ms", late_ms)
+    gangs = Following(town)
+    gangs.begin(member("a", size=1))
+    gangs.steps()
+
+    (asked_ms, until_ms), *_ = gangs.times
+    assert asked_ms == (until_ms + late_ms if late_ms else 0)
+
+
+def test_the_extender_is_asked_for_them_by_a_field() -> None:
+    asked = AskForCards(("a",), 1, late_ms=70_000)
+
+    assert body_of(asked, 7, 60_000)["late"] == 70_000
+    assert "late" not in body_of(AskForCards(("a",), 1), 7, 60_000)  # an extender before knows no such field
 
 
 def test_no_limit_of_single_releases_splits_a_gang(gangs: Gangs) -> None:
@@ -301,6 +364,7 @@ def test_the_extenders_answer_is_a_sentence() -> None:
     assert answer_of(lack, 16) == GangAnswer(
         0, "12 of 16 members fit in rack r2; 4 cards missing; no rack has room", cards=4
     )
+    assert answer_of({**lack, "members": 20}, 16).why.startswith("16 of 20 members fit")
     assert answer_of({"reserved": 2, "where": "on 1 node", "why": ""}, 2) == GangAnswer(2, "", "on 1 node")
 
 

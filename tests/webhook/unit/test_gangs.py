@@ -12,12 +12,13 @@ import yaml
 from tests.support.simulated_timekeeper import entry, standings
 from tests.webhook.policies import MANIFESTS
 from tests.webhook.worlds import POLICY, UNPLACED, half, plain, review_of
-from tests.worlds import Json
+from tests.worlds import Json, container
 from timekeeper.core.admission.policy import AdmissionPolicy
 from timekeeper.core.admission.table import effective_policy
 from timekeeper.core.budgets.policy import Budget, ineffective_fields
 from timekeeper.core.budgets.reader import read_entry
 from timekeeper.core.gang_owners import OWNERS
+from timekeeper.core.request.request import parse
 from webhook.admission.gangs import of_owner
 from webhook.admission.workloads import judge
 from webhook.standings.table import decode
@@ -94,6 +95,52 @@ def test_an_elastic_jobs_template_gets_its_minimum_too() -> None:
 
     (first, *_) = after(raw)["spec"]["pytorchReplicaSpecs"].values()
     assert first["template"]["metadata"]["annotations"] == {SIZE: "4", "bursar.dev/gang-minimum": "2"}
+
+
+def told(raw: Json, policy: AdmissionPolicy = AUTO) -> Any:
+    """What a JobSet's first template tells of the pods that follow."""
+    (first, *_) = after(raw, policy)["spec"]["replicatedJobs"]
+    return first["template"]["spec"]["template"]["metadata"]["annotations"].get("bursar.dev/gang-late")
+
+
+def jobset(*late: Json, **fields: Any) -> Json:
+    """A driver, and jobs of three pods of these templates, which are created once it is ready."""
+    jobs = [{"name": "driver", "template": {"spec": {"parallelism": 1, "template": template()}}}]
+    for at, each in enumerate(late):
+        of = {"spec": {"parallelism": 3, "template": each}}
+        after = {"dependsOn": [{"name": "driver", "status": "Ready"}], **fields}
+        jobs.append({"name": f"late-{at}", "template": of, **after})
+    spec = {"replicatedJobs": jobs}
+    version = "jobset.x-k8s.io/v1alpha2"
+    return {"apiVersion": version, "kind": "JobSet", "metadata": {"name": "t"}, "spec": spec}
+
+
+def test_the_first_template_tells_of_those_that_follow_as_admission_leaves_them() -> None:
+    workers, launcher = template(), template(plain())
+    workers["spec"]["nodeSelector"] = {"pool": "a"}
+    workers["spec"]["volumes"] = [{"name": "v", "emptyDir": {}}]
+
+    first, second = json.loads(told(jobset(workers, launcher)))
+
+    assert (first["count"], second["count"]) == (3, 3)
+    spec = first["template"]["spec"]
+    assert spec["nodeSelector"] == {"pool": "a"}
+    assert "volumes" not in spec
+    request = parse(first["template"]).request
+    assert request == parse({"spec": template()["spec"]}).request is not None
+    assert "bursar-sidecar" in [each["name"] for key in spec for each in spec[key] if "ontainers" in key]
+    assert parse(second["template"]).request is None
+    assert told(jobset(*[template(*[half(name=f"c{at}") for at in range(99)])] * 3)) is None  # too long
+
+
+def test_whole_cards_are_told_of_in_bursars_words() -> None:
+    policy = replace(AUTO, takes_whole_cards=True)
+    gpu = container() | {"resources": {"limits": {"nvidia.com/gpu": "1"}}}
+
+    (first,) = json.loads(told(jobset(template(gpu)), policy))
+
+    assert "bursar.dev/gpu-percent" in str(first)
+    assert "nvidia.com" not in str(first)
 
 
 def failure_policy(raw: Json, policy: AdmissionPolicy = AUTO) -> Any:

@@ -86,12 +86,14 @@ class WaitFor:
 @dataclass(frozen=True, slots=True)
 class AskForCards:
     """Have cards reserved for these members, for at least ``needed`` of them. ``bound``: the other members,
-    which have a node; ``drain_ms``: until when cards are kept empty if they do not fit, 0: none are."""
+    which have a node; ``drain_ms``: until when cards are kept empty if they do not fit, ``late_ms``: until
+    when they are kept for members that do not exist yet; 0: none are."""
 
     uids: tuple[str, ...]
     needed: int
     bound: tuple[str, ...] = ()
     drain_ms: int = 0
+    late_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,13 +177,19 @@ def _ended_ms(it: WaitingGang) -> int:
 def exist_text(it: WaitingGang) -> str:
     """How many of its members exist."""
     least = f", of which {it.gang.minimum} start at least" if it.gang.minimum < it.gang.size else ""
-    return f"{len(it.members)} of {it.gang.size} members exist{least}"
+    late = f", and {it.gang.late_count} come later" if it.gang.late else ""
+    return f"{len(it.members)} of {it.gang.size} members exist{least}{late}"
 
 
-def as_one_pod(namespace: str, gang: Gang, pods: Iterable[HeldPod]) -> HeldPod | None:
-    """The held members as one pod: what they need together, in the first one's place; None without any."""
+def as_one_pod(namespace: str, gang: Gang, pods: Iterable[HeldPod], late_milli: int = 0) -> HeldPod | None:
+    """The held members as one pod: what they need together, in the first one's place; None without any.
+    ``late_milli``: the rate of those that do not exist yet."""
     held = list(pods)
-    return replace(_as_one(held), uid=f"{namespace}/{gang.key}", name=gang.name) if held else None
+    if not held:
+        return None
+    one = _as_one(held)
+    rate_milli = one.rate_milli + late_milli
+    return replace(one, uid=f"{namespace}/{gang.key}", name=gang.name, rate_milli=rate_milli)
 
 
 def gangs_as_one(pods: Iterable[HeldPod]) -> list[tuple[HeldPod, int]]:

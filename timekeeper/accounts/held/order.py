@@ -45,6 +45,8 @@ class HeldPod:
     gang: str = ""  # what tells its gang from others of the namespace; "": it starts by itself
     # the number of GPUs of its claims, if admission did not know it; its release records it
     late_devices: int | None = field(default=None, compare=False)
+    # the highest rate of the members of its gang that do not exist yet; no row of the database has it
+    late_milli: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,11 +89,12 @@ class GangTable:
             if bound == len(members):
                 return None
         gated = [held[each.uid] for each in members if each.uid in held]
+        late_milli = 0 if bound else max((each.late_milli for each in gated), default=0)
         return WaitingGang(
             key[0],
             gang,
             members,
-            as_one_pod(key[0], gang, gated),
+            as_one_pod(key[0], gang, gated, late_milli),
             conflict_of(each for _, each in found),
             was_whole=key in self._whole,
         )

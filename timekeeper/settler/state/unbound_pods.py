@@ -9,6 +9,7 @@ from timekeeper.accounts.held.order import HeldPod
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.session import admitted_in_budget
 from timekeeper.core.budgets.policy import BudgetSettings
+from timekeeper.core.gangs import Gang
 from timekeeper.core.request.cards import weight_of
 from timekeeper.core.request.estimates import estimated_rate
 from timekeeper.core.request.host import (
@@ -18,7 +19,9 @@ from timekeeper.core.request.host import (
     NodeKind,
     most_host_rate,
     node_kinds,
+    requested,
 )
+from timekeeper.core.request.request import parse
 from timekeeper.core.values import Card, GPURequest
 from timekeeper.settler.cluster.cluster_state import ClusterState
 
@@ -157,7 +160,14 @@ class UnboundPods:
             pod.owner,
             gang=pod.gang.key if pod.gang is not None else "",
             late_devices=pod.late_devices,
+            late_milli=self._late_milli(pod.gang) if pod.gang is not None else 0,
         )
+
+    def _late_milli(self, gang: Gang) -> int:
+        """The highest rate of all its members that do not exist yet."""
+        found = ((each.count, each.pod) for each in gang.late)
+        parsed = ((count, parse(pod).request, requested(pod)) for count, pod in found)
+        return sum(count * self._most_rate(it, host) for count, it, host in parsed if it is not None)
 
     def most_milli(self, request: GPURequest) -> int:
         """The most that the request can hold of cards, unweighted."""
@@ -179,8 +189,11 @@ class UnboundPods:
 
     def most_rate(self, pod: LedgerPod) -> int:
         """The highest rate that the pod can have."""
-        request, settings = pod.request, self._settings
-        host = pod.host if settings.charge_by == DOMINANT_HOST else NO_HOST
+        return self._most_rate(pod.request, pod.host)
+
+    def _most_rate(self, request: GPURequest, host: HostAmount) -> int:
+        settings = self._settings
+        host = host if settings.charge_by == DOMINANT_HOST else NO_HOST
         if (request, host) not in self._estimates:
             if len(self._estimates) >= MAX_ESTIMATES:
                 self._estimates.clear()  # each can be made again

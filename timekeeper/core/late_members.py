@@ -1,0 +1,48 @@
+"""Pods that an owner's controller creates only after others of their gang run: how the pods that come first
+tell of them. The text is JSON, a list of ``{"count": 2, "template": {...}}``.
+"""
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from timekeeper.core.json_values import mapping
+
+MAX_TEXT = 32_768  # characters; an object's annotations have at most 256 KiB together
+MAX_LATE = 1_024  # pods
+
+
+@dataclass(frozen=True, slots=True)
+class LateMembers:
+    """``count`` pods of one template, which is JSON."""
+
+    count: int
+    template: str
+
+    @property
+    def pod(self) -> dict[str, Any]:
+        """What is known of each of these pods."""
+        found: dict[str, Any] = json.loads(self.template)
+        return found
+
+
+@lru_cache(maxsize=256)
+def late_members(text: str) -> tuple[LateMembers, ...]:
+    """Those that the text tells of; none if it is not such a text. Never raises."""
+    try:
+        listed = json.loads(text) if len(text) <= MAX_TEXT else None
+    except (ValueError, RecursionError):
+        return ()
+    if not isinstance(listed, list) or not all(map(_is_set, listed)):
+        return ()
+    if sum(each["count"] for each in listed) > MAX_LATE:
+        return ()
+    return tuple(LateMembers(each["count"], json.dumps(each["template"])) for each in listed)
+
+
+def _is_set(value: object) -> bool:
+    it = mapping(value)
+    count, template = it.get("count"), it.get("template")
+    containers = mapping(mapping(template).get("spec")).get("containers")
+    return type(count) is int and count > 0 and isinstance(containers, list) and bool(containers)
