@@ -87,13 +87,13 @@ def test_a_gang_that_starts_again_keeps_cards_once() -> None:
 
 
 def test_a_member_that_comes_back_takes_nothing_of_what_is_kept() -> None:
-    extender = Extender(driver(), first("second", (2, with_gpu())), cards=3)
+    extender = Extender(driver(), first("second", (2, with_gpu())), cards=4)
     extender.ask("driver", late=LATE)
     extender.cache.pod_updated(read(on(driver(), "n", "GPU-0")))
     kept = late_of(extender)
 
-    assert extender.ask("second", bound=["uid-driver"], epoch=8, late=LATE)["reserved"] == 0
-    assert late_of(extender) == kept
+    assert extender.ask("second", bound=["uid-driver"], epoch=8, late=LATE)["reserved"] == 1
+    assert (late_of(extender), extender.free()) == (kept, [0, 0, 0, 0])
 
 
 def test_a_gang_without_its_pods_keeps_nothing_and_a_killed_extender_neither() -> None:

@@ -21,6 +21,9 @@ from scheduler_ext.model.node import read_node
 from scheduler_ext.model.pod import Pod, read_any
 from scheduler_ext.model.standing import UNHEARD
 from scheduler_ext.scoring.policy import BINPACK
+from scheduler_ext.snapshot.late_cards import LatePlace
+from scheduler_ext.snapshot.late_changes import places_for
+from scheduler_ext.snapshot.node_info import NodeInfo, without_pod
 from scheduler_ext.snapshot.reservations import as_found_by
 from tests.scheduler_ext.worlds import node, percent
 from tests.worlds import card
@@ -30,16 +33,17 @@ from timekeeper.accounts.held.order import HeldPod
 from timekeeper.accounts.pods import LedgerPod, read_pod
 from timekeeper.core.ledger.reservation import Reservation, condition_of, withdrawn
 from timekeeper.core.request.cards import encode_placement
+from timekeeper.core.values import Placement
 from timekeeper.runtime.api_server import Answered, Lost, Reply
 from timekeeper.settler.cluster.cluster_state import ClusterState, ItemChanged, ListReplaced, WatchUpdate
-from timekeeper.settler.gang_starts import Call, GangAnswer, GangStarts
+from timekeeper.settler.gang_starts import Call, GangAnswer, GangStarts, body_of
 from timekeeper.settler.releaser import QUIET_MS, Releaser
 from timekeeper.settler.state.gangs import GangTable
 from timekeeper.store.fencing import Epoch
 
 Json = dict[str, Any]
 NAMESPACE = "default"
-DEADLINE_MS = 60_000
+DEADLINE_MS, LATE_MS, SOON_MS = 60_000, 30_000, 20_000
 START_MS = 1_800_000_000_000
 HELD = "bursar.dev/CardsHeld"
 
@@ -65,6 +69,10 @@ class World:
         self.chance, self.share, self.now_ms, self.version = chance, 100, START_MS, 10
         self.failing = 0.1
         self.pods: dict[str, Json] = {}
+        self.late: dict[str, int] = {}  # gang -> how many pods follow its members
+        self.absent: set[str] = set()  # gangs whose controller creates none of these
+        # those that came while cards were kept for them and nothing failed, and until when they have a node
+        self.promised: dict[str, int] = {}
         self.ran: set[str] = set()  # gangs of which all members ran at one time
         self.refused: set[str] = set()  # pods that kube-scheduler gives no node
         self.whole: set[tuple[str, int]] = (
@@ -86,8 +94,10 @@ class World:
             self.pods[raw["metadata"]["uid"]] = raw
         for queue in self.seen.values():
             queue.append((copy.deepcopy(raw), deleted))
+        if is_follower(raw):
+            return
         gang, epoch, size = gang_of(raw), epoch_of(raw), size_of(raw)
-        mine = [each for each in self.pods.values() if gang_of(each) == gang]
+        mine = self.members(gang)
         if sum("nodeName" in each["spec"] for each in mine) >= size:
             self.ran.add(gang)
         having = sum("nodeName" in each["spec"] or epoch_of(each) == epoch for each in mine)
@@ -96,11 +106,32 @@ class World:
 
     def create(self, name: str, gang: str, size: int, share: int) -> None:
         named = {"bursar.dev/gang": gang, "bursar.dev/gang-size": str(size), "bursar.dev/held": "turn"}
-        raw = percent(share, name=name, annotations=named)
+        if self.late.get(gang):
+            template = {"spec": percent(share)["spec"]}
+            named["bursar.dev/gang-late"] = json.dumps([{"count": self.late[gang], "template": template}])
+        self._create(percent(share, name=name, annotations=named), name, is_gated=True)
+
+    def follow(self, gang: str) -> None:
+        """The controller of a gang that runs creates one of those that follow, if one is missing."""
+        size = max((size_of(each) for each in self.members(gang)), default=0)
+        names = {each["metadata"]["name"] for each in self.pods.values()}
+        missing = [at for at in range(self.late[gang]) if f"follower-{gang}-{at}" not in names]
+        if missing and gang not in self.absent and len(self.bound(gang)) == size > 0:
+            name = f"follower-{gang}-{missing[0]}"
+            raw = percent(self.share, name=name, annotations={"bursar.dev/gang": gang})
+            soon_ms = self.now_ms + SOON_MS
+            late = [it for _, it in self.cache.snapshot.late.items() if it.until_ms > soon_ms]
+            kept = [each.pod.name for it in late for each in it.free]
+            if not self.failing and any(each.startswith(f"{gang}-") for each in kept):
+                self.promised[name] = soon_ms
+            self._create(raw, name, is_gated=False)
+
+    def _create(self, raw: Json, name: str, is_gated: bool) -> None:
         created = f"2027-01-15T08:00:{len(self.pods) % 60:02}Z"
         raw["metadata"] |= {"namespace": NAMESPACE, "creationTimestamp": created}
         raw["metadata"]["uid"] = f"uid-{name}-{self.version}"
-        raw["spec"]["schedulingGates"] = [{"name": "bursar.dev/budget"}]
+        if is_gated:
+            raw["spec"]["schedulingGates"] = [{"name": "bursar.dev/budget"}]
         raw["status"] = {"phase": "Pending"}
         self.write(raw)
 
@@ -160,7 +191,12 @@ class World:
             return done
 
         starts = GangStarts(
-            self.reserve, lambda *_: None, lambda: self.now_ms, submit=submit, deadline_ms=DEADLINE_MS
+            self.reserve,
+            lambda *_: None,
+            lambda: self.now_ms,
+            submit=submit,
+            deadline_ms=DEADLINE_MS,
+            late_ms=LATE_MS,
         )
         self.releaser = Releaser(
             database,
@@ -188,7 +224,7 @@ class World:
                     self.write(self.pods[uid], deleted=True)  # kubelet and grace period take no time here
 
     def reserve(self, asked: AskForCards, epoch: int, until_ms: int) -> GangAnswer:
-        body = {"version": 1, "pods": asked.uids, "needed": asked.needed, "epoch": epoch, "until": until_ms}
+        body = body_of(asked, epoch, until_ms)
         said = json.loads(self.reservations(json.dumps(body).encode()))
         return GangAnswer(said["reserved"], said["why"])
 
@@ -221,19 +257,31 @@ class World:
         raw = self.chance.choice(ready)
         pod = read_any(raw)
         known = self.cache.snapshot.pods.get(raw["metadata"]["uid"])
-        where = self.cache.snapshot.allocated_on.get(raw["metadata"]["uid"])
         assert isinstance(pod, Pod)
         assert pod.request is not None
-        if known is None or known.version != pod.version or where is None:
+        if known is None or known.version != pod.version:
             return
-        there = self.cache.snapshot.node(where)
-        placement = fit(pod.request, as_found_by(pod.uid, there), BINPACK)
-        if isinstance(placement, Refusal) or self.cache.assume(known, there, placement) is not True:
+        places = places_for(self.cache.snapshot, known)
+        reserved = self.cache.snapshot.allocated_on.get(pod.uid)
+        anywhere = [*places, *(each["metadata"]["name"] for each in self.nodes)] if known.group else []
+        for where in anywhere if reserved is None else [reserved]:
+            there, place = self.cache.snapshot.node(where), places.get(where)
+            found = as_found_by(pod.uid, there)
+            found = found if place is None else without_pod(found, place.pod.uid)
+            placement = fit(pod.request, found, BINPACK)
+            if not isinstance(placement, Refusal):
+                self._bind(raw, known, there, placement, place)
+                return
+
+    def _bind(
+        self, raw: Json, pod: Pod, there: NodeInfo, placement: Placement, place: LatePlace | None
+    ) -> None:
+        if self.cache.assume(pod, there, placement, place=place) is not True:
             return
         if self.chance.random() < self.failing:
             return self.cache.forget(pod.uid)
         bound = copy.deepcopy(raw)
-        bound["spec"]["nodeName"] = where
+        bound["spec"]["nodeName"] = there.name
         bound["metadata"]["annotations"]["bursar.dev/devices"] = encode_placement(placement)
         return self.write(bound)
 
@@ -259,12 +307,19 @@ class World:
 
     # what the objects say
 
+    def members(self, gang: str) -> list[Json]:
+        return [each for each in self.pods.values() if gang_of(each) == gang and not is_follower(each)]
+
     def bound(self, gang: str) -> list[Json]:
-        return [
-            each
-            for each in self.pods.values()
-            if each["metadata"]["annotations"]["bursar.dev/gang"] == gang and "nodeName" in each["spec"]
-        ]
+        return [each for each in self.members(gang) if "nodeName" in each["spec"]]
+
+    def without_promised_cards(self) -> list[str]:
+        """Those that follow and have no node in time, though cards were kept for them."""
+        bound = {each["metadata"]["name"] for each in self.pods.values() if on_node(each)}
+        return [name for name, by_ms in self.promised.items() if by_ms < self.now_ms and name not in bound]
+
+    def followers(self, gang: str) -> list[Json]:
+        return [each for each in self.pods.values() if gang_of(each) == gang and is_follower(each)]
 
     def overcommitted(self) -> list[str]:
         """Cards of which more is given out than there is."""
@@ -285,6 +340,15 @@ class World:
 
 def gang_of(raw: Json) -> str:
     return str(raw["metadata"]["annotations"]["bursar.dev/gang"])
+
+
+def on_node(raw: Json) -> bool:
+    return "nodeName" in raw["spec"]
+
+
+def is_follower(raw: Json) -> bool:
+    """Whether it is created only after the gang's members run."""
+    return "bursar.dev/gang-size" not in raw["metadata"]["annotations"]
 
 
 def size_of(raw: Json) -> int:
@@ -318,6 +382,8 @@ def lived(seed: int) -> tuple[World, dict[str, int]]:
     sizes = {f"g{at}": chance.randint(1, 4) for at in range(chance.randint(1, 3))}
     world = World(chance, {f"n{at}": chance.randint(1, 3) for at in range(chance.randint(1, 3))})
     share = world.share = chance.choice([30, 50, 100])
+    world.late = {gang: chance.choice([0, 0, 1, 2]) for gang in sizes}
+    world.absent = {gang for gang in sizes if chance.random() < 0.3}
     wanted = [(gang, at) for gang, size in sizes.items() for at in range(size)]
     chance.shuffle(wanted)
     for _ in range(chance.randint(40, 160)):
@@ -339,6 +405,8 @@ def lived(seed: int) -> tuple[World, dict[str, int]]:
             for at in range(size):
                 if f"{gang}-{at}" not in names:
                     world.create(f"{gang}-{at}", gang, size, share)
+            world.follow(gang)
+        assert world.without_promised_cards() == []
         assert world.overcommitted() == []
     return world, sizes
 
@@ -347,6 +415,7 @@ EVENTS = {"create": 4, "hear": 12, "timekeeper": 6, "schedule": 8, "delete": 1, 
     "kill timekeeper": 0.5,
     "kill extender": 0.5,
     "refuse": 1,
+    "follow": 2,
 }
 
 
@@ -365,8 +434,9 @@ def step(
             "kill extender",
             "refuse",
             "time",
+            "follow",
         ),
-        (4, 12, 6, 8, 1, 0.5, 0.5, 1, 4),
+        (4, 12, 6, 8, 1, 0.5, 0.5, 1, 4, 2),
     )[0]
     if what == "create" and wanted:
         gang, at = wanted.pop()
@@ -382,7 +452,10 @@ def step(
         raw = chance.choice(list(world.pods.values()))
         world.write(raw, deleted=True)
         gang, _, at_text = raw["metadata"]["name"].partition("-")
-        wanted.append((gang, int(at_text)))
+        if not is_follower(raw):
+            wanted.append((gang, int(at_text)))
+    elif what == "follow":
+        world.follow(chance.choice(list(sizes)))
     elif what == "refuse" and world.pods:
         world.refused ^= {chance.choice(list(world.pods.values()))["metadata"]["name"]}
     elif what == "kill timekeeper":
@@ -404,5 +477,18 @@ def test_in_the_end_each_gang_is_whole_or_holds_nothing(seed: int) -> None:
         assert len(world.bound(gang)) in (0, size) or gang in world.ran, (seed, gang)
     assert world.reserved() == [], seed
     rooms = sum(len(cards_of(each)) for each in world.nodes)
-    left = rooms * (100 // world.share) - sum(len(world.bound(gang)) for gang in sizes)
-    assert all(size > left for gang, size in sizes.items() if not world.bound(gang)), (seed, left)
+    kept = sum(len(list(it.free)) for _, it in world.cache.snapshot.late.items())
+    left = rooms * (100 // world.share) - sum(map(on_node, world.pods.values())) - kept
+    missing = {gang: world.late[gang] - len(world.followers(gang)) for gang in sizes}
+    waiting = [gang for gang in sizes if not world.bound(gang)]
+    assert all(sizes[gang] + missing[gang] > left for gang in waiting), (seed, left)
+    _nothing_is_kept_in_the_end(world)
+
+
+def _nothing_is_kept_in_the_end(world: World) -> None:
+    """No cards are kept for pods that do not come."""
+    world.now_ms += DEADLINE_MS + LATE_MS
+    world.cache.expire()
+    assert len(world.cache.snapshot.late) == 0
+    holding = {uid for uid, each in world.pods.items() if on_node(each)}
+    assert {uid for uid, _ in world.cache.snapshot.allocated_on.items()} == holding
