@@ -6,6 +6,7 @@ gets its reservation. Where one is refused, all are taken back.
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, Literal
 
 import orjson
@@ -118,6 +119,8 @@ class GangReservations:
         if not self._cache.reserve(together, snapshot, cards):
             return None
         self._drains.end(pods[0])
+        if late.pods:  # the bound is of all, and only these are there
+            made = replace(made, members=tuple(members), least=0)
         return self._recorded(together, asked, made, cards)
 
     def _plan(

@@ -44,6 +44,15 @@ def read_node_with(cards: int) -> Node:
     return read_node(node("n", *(card(at) for at in range(cards))))
 
 
+def test_where_the_first_ones_are_is_said_of_these_alone() -> None:
+    """One of those that follow has a card of the other node."""
+    extender = Extender(driver(), nodes=[node("m", card(0), card(1)), node("x", card(0))])
+
+    assert extender.ask("driver", late=LATE)["where"] == (
+        "on 1 node; cards are kept for 2 that come later, until 1970-01-01T00:06:00Z"
+    )
+
+
 def test_without_a_time_they_are_planned_and_not_kept() -> None:
     assert Extender(driver(), cards=2).ask("driver")["reserved"] == 0
     extender = Extender(driver(), cards=3)
