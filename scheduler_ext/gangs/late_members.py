@@ -57,14 +57,16 @@ def of_both(made: GangPlan) -> tuple[list[PlannedMember], list[PlannedMember]]:
     return [each for each in made.members if each not in late], late
 
 
-def cards_for(late: Sequence[PlannedMember], beside: Sequence[Pod], until_ms: int) -> LateCards | None:
+def cards_for(
+    late: Sequence[PlannedMember], beside: Sequence[Pod], since_ms: int, until_ms: int
+) -> LateCards | None:
     """The cards to keep for those that follow these members; None: nothing is known of their gang."""
     first = beside[0]
     if first.gang is None:
         return None
     places = tuple(LatePlace(each.pod, each.node, each.placement) for each in late)
     uids = tuple(each.uid for each in beside)
-    return LateCards(first.namespace, first.gang.key, until_ms, uids, places)
+    return LateCards(first.namespace, first.gang.key, since_ms, until_ms, uids, places)
 
 
 def kept_text(late: LateCards | None) -> str:

@@ -27,7 +27,7 @@ from scheduler_ext.gangs.plan import (
 from scheduler_ext.gangs.rooms import PlanInput
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.snapshot.late_cards import LateCards
-from scheduler_ext.snapshot.late_changes import end_late
+from scheduler_ext.snapshot.late_changes import end_late, rests
 from scheduler_ext.snapshot.snapshot import Snapshot
 from timekeeper.core.ledger.reservation import MAX_MS, Reservation
 from timekeeper.runtime.http.problem_details import bad, unavailable
@@ -114,8 +114,9 @@ class GangReservations:
             return {"reserved": 0, **lacks, "why": why_text(made), **more, **more_kept}
         self._note(pods[0], "")
         together = [(each.pod, _reservation(each, asked, since_ms)) for each in members]
-        following = following if asked.late_ms > since_ms else []
-        cards = None if asked.bound else cards_for(following, [pod for pod, _ in together], asked.late_ms)
+        is_kept = asked.late_ms > since_ms and not rests(snapshot, pods[0].namespace, since_ms)
+        following, first = following if is_kept else [], [pod for pod, _ in together]
+        cards = None if asked.bound else cards_for(following, first, since_ms, asked.late_ms)
         if not self._cache.reserve(together, snapshot, cards):
             return None
         self._drains.end(pods[0])

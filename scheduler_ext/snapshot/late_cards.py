@@ -13,6 +13,7 @@ from scheduler_ext.snapshot.allocation import Allocation, allocation_of
 from timekeeper.core.values import Placement
 
 LATE = "late/"  # before the UIDs of these allocations
+RESTS = 10  # times as long as they were kept in vain; they are not charged, and a user can ask for them
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +29,12 @@ class LatePlace:
 
 @dataclass(frozen=True, slots=True)
 class LateCards:
-    """Those of one gang, until ``until_ms``. ``members``: UIDs of the pods that they were kept beside."""
+    """Those of one gang, from ``since_ms`` until ``until_ms``. ``members``: UIDs of the pods that they were
+    kept beside."""
 
     namespace: str
     key: str
+    since_ms: int
     until_ms: int
     members: tuple[str, ...]
     places: tuple[LatePlace, ...]

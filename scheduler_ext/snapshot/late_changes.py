@@ -5,14 +5,17 @@ for each event, which makes the next snapshot. Pure.
 from dataclasses import replace
 
 from scheduler_ext.model.pod import Pod
-from scheduler_ext.snapshot.late_cards import LateCards, LatePlace, kept
+from scheduler_ext.snapshot.late_cards import RESTS, LateCards, LatePlace, kept
 from scheduler_ext.snapshot.snapshot import Snapshot, allocated, release
 
 _HOLDING = ("reserved", "assumed", "bound")
 
 
 def keep_late(snapshot: Snapshot, wanted: LateCards) -> Snapshot:
-    """Keep these cards, and no others of the gang."""
+    """Keep these cards, and no others of the gang. What was kept before counts as kept on."""
+    before = snapshot.late.get(_name(wanted.namespace, wanted.key))
+    if before is not None:
+        wanted = replace(wanted, since_ms=before.since_ms)
     snapshot = end_late(snapshot, wanted.namespace, wanted.key)
     if not wanted.places:
         return snapshot
@@ -63,12 +66,26 @@ def give_back_place(snapshot: Snapshot, uid: str) -> Snapshot:
 
 
 def expire_late(snapshot: Snapshot, now_ms: int) -> Snapshot:
-    """Ends what is over: its time, or its gang, or all places are taken by pods that are bound."""
+    """Ends what is over: its time, or its gang, or all places are taken by pods that are bound. Where places
+    are left, nothing is kept in this namespace for `RESTS` times as long."""
+    for namespace in [name for name, until_ms in snapshot.late_rests.items() if until_ms <= now_ms]:
+        snapshot = replace(snapshot, late_rests=snapshot.late_rests.without(namespace))
     for each in [each for _, each in snapshot.late.items()]:
         is_in_use = any(_is_under_way(snapshot, place) for place in each.places)
         if each.until_ms <= now_ms or not is_in_use or not _goes_on(snapshot, each):
             snapshot = end_late(snapshot, each.namespace, each.key)
+            snapshot = _rested(snapshot, each, now_ms) if any(each.free) else snapshot
     return snapshot
+
+
+def rests(snapshot: Snapshot, namespace: str, now_ms: int) -> bool:
+    """Whether nothing is kept for gangs of this namespace, because cards were kept in vain."""
+    return (snapshot.late_rests.get(namespace) or 0) > now_ms
+
+
+def _rested(snapshot: Snapshot, it: LateCards, now_ms: int) -> Snapshot:
+    until_ms = max(now_ms + RESTS * (now_ms - it.since_ms), snapshot.late_rests.get(it.namespace) or 0)
+    return replace(snapshot, late_rests=snapshot.late_rests.set(it.namespace, until_ms))
 
 
 def _is_under_way(snapshot: Snapshot, place: LatePlace) -> bool:

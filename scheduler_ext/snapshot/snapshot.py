@@ -59,6 +59,7 @@ class Snapshot:
     drain: Drain | None = None  # cards that are kept empty for a gang
     # cards that are kept for members of gangs that do not exist yet, by namespace and key of the gang
     late: Map[LateCards] = field(default_factory=Map)
+    late_rests: Map[int] = field(default_factory=Map)  # namespace -> until when none are kept for its gangs
     # the pods without a GPU request that wait for a node and have the mark of a group, by UID
     cpu_members: Map[CPUMember] = field(default_factory=Map)
     # pods that ended and are deleted, with their node and until when to remember that: the agent may list

@@ -43,7 +43,8 @@ class Extender:
     ``before_write``: called before each."""
 
     def __init__(self, *raws: Json, cards: int = 2, nodes: list[Json] | None = None) -> None:
-        self.cache = ClusterCache(lambda: 1_000, lambda _: None)
+        self.now_ms = 1_000
+        self.cache = ClusterCache(lambda: self.now_ms, lambda _: None)
         nodes = nodes or [node("n", *(card(at) for at in range(cards)))]
         self.cache.nodes_listed(map(read_node, nodes))
         self.cache.pods_listed([read_any(raw) for raw in raws])
@@ -58,7 +59,7 @@ class Extender:
             self._write,
             lambda pod: self.withdrawn.append(pod.name),
             lambda: self.leads,
-            lambda: 1_000,
+            lambda: self.now_ms,
             lambda *_, **__: None,
         )
 

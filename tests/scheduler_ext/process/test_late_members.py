@@ -117,6 +117,23 @@ def test_a_gang_without_its_pods_keeps_nothing_and_a_killed_extender_neither() -
     assert (extender.free(), late_of(extender)) == ([1000, 1000, 1000], [])
 
 
+def test_after_cards_were_kept_in_vain_the_next_gang_starts_without() -> None:
+    """They are not charged. A minute in vain is followed by ten."""
+    extender = Extender(driver(), cards=3)
+    extender.ask("driver", late=LATE)
+    extender.now_ms += 60_000
+    extender.cache.pod_deleted(read(driver()))
+    extender.cache.expire()
+
+    for waits_ms, kept in ((0, 0), (599_000, 0), (1_000, 1)):
+        extender.now_ms += waits_ms
+        until_ms = extender.now_ms // 1000 * 1000 + 60_000
+        extender.cache.pod_updated(read(driver()))
+        answer = extender.ask("driver", until=until_ms, late=until_ms + LATE)
+        assert (answer["reserved"], len(late_of(extender))) == (1, kept)
+        extender.cache.pod_deleted(read(driver()))
+
+
 def test_without_followers_nothing_else_is_said_or_kept() -> None:
     raw = first("driver")
     extender = Extender(raw, cards=1)

@@ -14,6 +14,7 @@ from scheduler_ext.snapshot.late_changes import (
     give_back_place,
     keep_late,
     places_for,
+    rests,
     take_place,
 )
 from scheduler_ext.snapshot.snapshot import Snapshot, assume, forget, pod_deleted, pod_updated
@@ -23,7 +24,7 @@ from timekeeper.core.values import Placement
 
 Json = dict[str, Any]
 JOBSET = {"jobset.sigs.k8s.io/jobset-name": "train"}
-UNTIL = 360_000
+SINCE, UNTIL = 60_000, 360_000
 
 
 def labelled(raw: Json, labels: Json) -> Json:
@@ -93,7 +94,7 @@ class Kept:
         self.driver, self.worker = self.pod("driver"), self.pod("w0")
         placements = [read(on(worker("w"), "n", f"GPU-{at}")).placement for at in (1, 2)]
         places = [LatePlace(self._late(at), "n", each) for at, each in enumerate(placements) if each]
-        where = self.driver.namespace, "jobset/train", UNTIL, ("uid-driver",)
+        where = self.driver.namespace, "jobset/train", SINCE, UNTIL, ("uid-driver",)
         self.snapshot = keep_late(self.snapshot, LateCards(*where, tuple(places)))
 
     def pod(self, name: str) -> Pod:
@@ -158,6 +159,24 @@ def test_nothing_is_kept_of_a_gang_that_has_ended() -> None:
     assert free(expire_late(leaving, 1_000)) == [0, 1000, 1000]
 
 
+def test_what_was_kept_in_vain_is_followed_by_a_rest_of_ten_times_as_long_in_its_namespace() -> None:
+    """Also if the gang was ended just before, and where it began anew meanwhile."""
+    kept = Kept()
+    namespace = kept.driver.namespace
+    (it,) = (each for _, each in kept.snapshot.late.items())
+    anew = keep_late(kept.snapshot, replace(it, since_ms=200_000))
+    over = expire_late(anew, UNTIL)
+    ended = expire_late(pod_deleted(anew, kept.driver, 160_000), 160_000)
+
+    for after, at_ms in ((over, UNTIL + 3_000_000), (ended, 160_000 + 1_000_000)):
+        assert rests(after, namespace, at_ms - 1)
+        assert not rests(after, namespace, at_ms)
+        assert not rests(after, "other", at_ms - 1)
+        assert len(expire_late(after, at_ms - 1).late_rests) == 1
+        assert len(expire_late(after, at_ms).late_rests) == 0
+    assert not rests(kept.snapshot, namespace, UNTIL)
+
+
 @pytest.mark.parametrize("name", ["w0", "w1"])
 def test_nothing_is_left_once_all_places_are_taken(name: str) -> None:
     kept = Kept()
@@ -172,4 +191,4 @@ def test_nothing_is_left_once_all_places_are_taken(name: str) -> None:
     uuid = {"w0": "GPU-1", "w1": "GPU-2"}[name]
     bound = pod_updated(kept.snapshot, read(on(worker(name), "n", uuid)))
     after = expire_late(bound, 1_000)
-    assert (free(after), len(after.late)) == ([0, 0, 0], 0)
+    assert (free(after), len(after.late), len(after.late_rests)) == ([0, 0, 0], 0, 0)
