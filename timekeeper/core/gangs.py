@@ -12,7 +12,7 @@ from typing import Any
 
 from timekeeper.core import names
 from timekeeper.core.json_values import Json, annotations_of, mapping
-from timekeeper.core.late_members import MAX_LATE, MAX_TEXT, LateMembers, late_members
+from timekeeper.core.late_members import MAX_LATE, MAX_SETS, MAX_TEXT, LateMembers, late_members
 from timekeeper.core.object_names import controller_reference
 from timekeeper.core.violation import Violation, shown
 
@@ -221,7 +221,10 @@ def _bad_late(annotations: Json) -> Iterator[Violation]:
     example = '[{"count": 2, "template": {"spec": {"containers": [...]}}}]'
     if text is not None and not late_members(str(text)):
         problem = "this tells of no pods that are created after those of the gang"
-        allowed = f"a JSON list of templates and counts, of at most {MAX_LATE} pods and {MAX_TEXT} characters"
+        allowed = (
+            f"a JSON list of at most {MAX_SETS} templates and counts, of at most {MAX_LATE} pods and"
+            f" {MAX_TEXT} characters"
+        )
         yield _violation(names.GANG_LATE, str(text), problem, allowed, example)
     elif text is not None and names.GANG_SIZE not in annotations:
         problem = "a pod that starts by itself is followed by no others"

@@ -11,6 +11,8 @@ from timekeeper.core.json_values import mapping
 
 MAX_TEXT = 32_768  # characters; an object's annotations have at most 256 KiB together
 MAX_LATE = 1_024  # pods
+MAX_SETS = 32  # templates; each is read anew for each pod that tells of them
+MAX_DEPTH = 32  # of objects and arrays; who reads a template again may stand deeper on the stack
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ def late_members(text: str) -> tuple[LateMembers, ...]:
         listed = json.loads(text) if len(text) <= MAX_TEXT else None
     except (ValueError, RecursionError):
         return ()
-    if not isinstance(listed, list) or not all(map(_is_set, listed)):
+    if not isinstance(listed, list) or len(listed) > MAX_SETS or not all(map(_is_set, listed)):
         return ()
     if sum(each["count"] for each in listed) > MAX_LATE:
         return ()
@@ -45,4 +47,14 @@ def _is_set(value: object) -> bool:
     it = mapping(value)
     count, template = it.get("count"), it.get("template")
     containers = mapping(mapping(template).get("spec")).get("containers")
-    return type(count) is int and count > 0 and isinstance(containers, list) and bool(containers)
+    is_said = type(count) is int and count > 0 and isinstance(containers, list) and bool(containers)
+    return is_said and _is_flat(template, MAX_DEPTH)
+
+
+def _is_flat(value: object, left: int) -> bool:
+    """Whether at most ``left`` objects and arrays are within each other."""
+    if not isinstance(value, dict | list):
+        return True
+    return left > 0 and all(
+        _is_flat(each, left - 1) for each in (value.values() if isinstance(value, dict) else value)
+    )

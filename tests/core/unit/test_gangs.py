@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from timekeeper.core.gangs import Gang, gang_of, gang_violations, group_of, held_gang
+from timekeeper.core.late_members import late_members
 
 Json = dict[str, Any]
 SIZE = "bursar.dev/gang-size"
@@ -172,6 +173,13 @@ def test_what_follows_a_gang_is_read_of_its_pods() -> None:
     assert list(gang_violations(raw)) == []
 
 
+def test_so_many_templates_and_levels_are_read() -> None:
+    many = f"[{', '.join([TOLD[1:-1]] * 32)}]"
+    deep = TOLD.replace('"main"', "[" * 28 + "]" * 28)
+
+    assert [len(late_members(each)) for each in (many, deep)] == [32, 1]
+
+
 @pytest.mark.parametrize(
     ("told", "problem"),
     [
@@ -183,6 +191,8 @@ def test_what_follows_a_gang_is_read_of_its_pods() -> None:
         (TOLD.replace("2", "1025"), "no pods that are created after"),
         (TOLD.replace('[{"name": "main"}]', "[]"), "no pods that are created after"),
         (TOLD + " " * 32_768, "no pods that are created after"),
+        (f"[{', '.join([TOLD[1:-1]] * 33)}]", "no pods that are created after"),
+        (TOLD.replace('"main"', "[" * 29 + "]" * 29), "no pods that are created after"),
     ],
 )
 def test_what_tells_of_no_pods_is_refused(told: str, problem: str) -> None:
