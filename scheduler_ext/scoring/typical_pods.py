@@ -87,7 +87,8 @@ def learn(snapshot: Snapshot) -> TypicalPods:
     gpu: Counter[TypicalPod] = Counter()
     waiting: dict[str, Counter[TypicalPod]] = {}
     for pod in asking:
-        if pod.request is not None and not pod.request.asks[0].ask.resources:
+        # claims that are not known yet ask for nothing
+        if pod.request is not None and pod.request.asks and not pod.request.asks[0].ask.resources:
             counts = gpu if pod.node else waiting.setdefault(pod.namespace, Counter())
             counts[typical_pod_of(pod.request, pod.cpu_milli)] += 1
     most = gpu.total() // WAITING_PART

@@ -28,7 +28,7 @@ from scheduler_ext.scoring.typical_pods import (
     typical_pod_of,
     typical_pods_of,
 )
-from scheduler_ext.snapshot.snapshot import Snapshot, non_gpu_pod_updated
+from scheduler_ext.snapshot.snapshot import Snapshot, non_gpu_pod_updated, pod_updated
 from scheduler_ext.verbs.fit_cache import FilterResult, FitCache, fit_key
 from scheduler_ext.verbs.protocol import ExtenderArgs
 from tests.scheduler_ext.machine import Cluster, Replica
@@ -220,6 +220,14 @@ def world(sizes: Mapping[int, int], plain_pods: int = 0, cards: bool = True) -> 
 def test_nothing_is_learned_of_a_few_pods() -> None:
     assert learn(world({50: FEWEST_PODS - 1})) == BUILT_IN
     assert learn(world({50: FEWEST_PODS})) == TypicalPods(((TypicalPod(2_000, 1, 500), FEWEST_PODS),))
+
+
+def test_of_a_pod_whose_claims_are_not_known_yet_nothing_is_learned() -> None:
+    """Anyone can create one: it names a claim that is never created."""
+    waiting = asking(container(), name="c", annotations={"bursar.dev/claims": "unknown"})
+    snapshot = pod_updated(world({50: FEWEST_PODS}), read(waiting))
+
+    assert learn(snapshot) == TypicalPods(((TypicalPod(2_000, 1, 500), FEWEST_PODS),))
 
 
 def test_pods_without_a_gpu_count_where_there_are_cards_and_never_more_than_the_others() -> None:
