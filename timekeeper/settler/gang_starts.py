@@ -148,6 +148,7 @@ class GangStarts:
         self._kept: dict[str, int] = {}  # key -> until when its room is kept though no pod shows cards yet
         # key -> how often cards were reserved for it in an hour, and when these reservations ended last
         self._tries: dict[str, tuple[int, int]] = {}
+        self._vain: list[str] = []  # keys of gangs for which cards were looked for in vain, since `in_vain`
         self._starting: dict[str, int] = {}  # key -> until when the gates of its last epoch's pods are open
         self._epoch = 0
 
@@ -208,6 +209,13 @@ class GangStarts:
             step = next_step(view.gangs[key], view.at_ms)
             if isinstance(step, AskForCards):
                 self._ask(key, step, view.at_ms, in_vain)
+
+    def in_vain(self) -> list[str]:
+        """The namespaces for whose gangs cards were looked for in vain, since the last call. Each has had a
+        turn: else those whose gangs never fit would have all of them."""
+        found = [key.partition("/")[0] for key in self._vain]
+        self._vain = []
+        return found
 
     def _may_ask(self) -> bool:
         """Whether the extender has answered all calls, and has rested from the last one in vain."""
@@ -303,6 +311,7 @@ class GangStarts:
             return
         if not answer.reserved:
             self._next_ask_ms = at_ms + min(AGAIN_MS, ASKS_COST * self._took_ms)
+            self._vain.append(key)
         metrics.GANG_RESERVATIONS.labels("reserved" if answer.reserved else "none").inc()
         log("gang-asked", level="info", gang=key, reserved=answer.reserved, why=answer.why or None)
         self._paused[key] = at_ms + (SHOWN_MS if answer.reserved else AGAIN_MS)

@@ -78,7 +78,7 @@ class Releaser:
         self._began_ms = steady()
         self._sent: dict[str, int] = {}  # UID -> until when its release counts as sent
         self._paused: dict[str, int] = {}  # UID -> until when it is not tried again
-        self._served: dict[str, int] = {}  # namespace -> number of its last release
+        self._served: dict[str, int] = {}  # namespace -> number of its last turn
         self._number = 0
         self._credit = MAX_CREDIT
         self._queues: tuple[Mapping[str, HeldPod], dict[str, list[HeldPod]]] = ({}, {})
@@ -122,6 +122,8 @@ class Releaser:
         if self._gangs is None:
             return 0
         opened = self._open(self._gangs.opening(view), view)
+        for namespace in self._gangs.in_vain():
+            self._serve(namespace)
         self._gangs.ask_for_released(view)
         return opened
 
@@ -207,6 +209,11 @@ class Releaser:
             waiting = {pod.namespace for pod in view.pods.values()}
             self._served = {name: number for name, number in self._served.items() if name in waiting}
 
+    def _serve(self, namespace: str) -> None:
+        """The namespace has had its turn."""
+        self._number += 1
+        self._served[namespace] = self._number
+
     def _release(self, pod: HeldPod, answer: tuple[Result, str], view: HeldView) -> Result:
         """Note what became of the call for this pod."""
         result, error = answer
@@ -214,8 +221,7 @@ class Releaser:
         until_ms = self._steady() + UNCLEAR_MS
         if result in ("released", "unclear"):
             self._sent[pod.uid] = until_ms
-            self._number += 1
-            self._served[pod.namespace] = self._number
+            self._serve(pod.namespace)
         else:
             self._paused[pod.uid] = self._steady() + (AWAY_MS if result == "refused" else SOON_MS)
         log(

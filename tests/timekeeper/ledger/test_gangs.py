@@ -215,6 +215,37 @@ def test_cards_of_those_that_follow_are_kept_for_longer(
     assert asked_ms == (until_ms + late_ms if late_ms else 0)
 
 
+class Picky(Gangs):
+    """``asked_of``: the namespaces for whose gangs cards were looked for; only one of them gets any."""
+
+    def new_releaser(self, at_once: int = 1, gangs: GangStarts | None = None) -> Releaser:
+        self.asked_of: list[str] = []
+        self.starts = GangStarts(self.reserve, lambda *_: None, self.town.clock, submit=self.submit)
+        return super().new_releaser(at_once, self.starts)
+
+    def reserve(self, asked: AskForCards, epoch: int, until_ms: int) -> GangAnswer:
+        of = {raw["metadata"]["uid"]: raw["metadata"]["namespace"] for raw in self.pods()}
+        self.asked_of.append(of[asked.uids[0]])
+        self.fits = self.asked_of[-1] == "team-b"
+        return super().reserve(asked, epoch, until_ms)
+
+
+def test_gangs_that_never_fit_do_not_keep_those_of_another_namespace_waiting(town: Town) -> None:
+    """Each is looked for again after five seconds; more of them than there are looks meanwhile."""
+    gangs = Picky(town)
+    never = [member(f"n{at:02}", size=1, gang=f"n{at:02}", percent=1) for at in range(30)]
+    gangs.begin(*never)
+    gangs.steps(20)
+    gangs.town.hear("pods", member("late", size=1, gang="late", namespace="team-b"))
+
+    found = gangs.steps(12)
+
+    assert ["late"] in found
+    assert gangs.asked_of.index("team-b") > 5
+    assert len(gangs.asked_of) > gangs.asked_of.index("team-b") + 1  # the others go on
+    assert len(gangs.starts.in_vain()) <= 1  # each turn is told once
+
+
 def test_the_extender_is_asked_for_them_by_a_field() -> None:
     asked = AskForCards(("a",), 1, late_ms=70_000)
 
