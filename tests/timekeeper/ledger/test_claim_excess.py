@@ -146,6 +146,20 @@ def test_a_device_counts_as_its_driver_and_its_class_do_at_admission(
     assert excess.asked_now() == (["p"] if leaves else [])
 
 
+@pytest.mark.parametrize(("said", "leaves"), [({}, True), ({"unknownClasses": "free"}, False)])
+def test_a_device_of_an_unknown_driver_in_place_of_a_gpu_is_too_much(
+    excess: Excesses, said: dict[str, str], leaves: bool
+) -> None:
+    """Where these are denied no pod was judged for one. One of a known driver may be another's."""
+    claims = holding("c", "p", of="odd"), holding("d", "q", of="example")
+    excess.begins(*claims, judged("p"), judged("q"), settings=class_settings(**LISTED, **said))
+
+    assert excess.asked_now() == (["p"] if leaves else [])
+    notes = [each["note"] for each in excess.api.events]
+    assert all("its claims hold devices of an unknown driver" in each for each in notes)
+    assert len(notes) == leaves
+
+
 def test_what_an_administrator_decides_later_makes_no_earlier_pod_leave(excess: Excesses) -> None:
     """Of drivers by `_settings`, and by the ConfigMap of device classes, as the API server dates it."""
     excess.begins(

@@ -6,7 +6,7 @@ class are both such as count there: by what is known now, and by what was known 
 What people decide later about drivers and classes makes no pod leave that was admitted before.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from timekeeper.accounts.budget_history import MODE_UNCERTAIN_MS
@@ -63,9 +63,12 @@ def excesses(
         if pod is None or pod.judged is None or not pod.pod.is_staying:
             continue
         devices = [each for claim in theirs for each in _devices(claim, pod)]
-        if len(devices) > pod.judged:  # seldom: most need no closer look
-            number = _counted(devices, pod.pod.created_ms, known, now_ms)
-            if number > pod.judged:
+        is_more = len(devices) > pod.judged
+        if is_more or any(each.driver not in GPU_DRIVERS for each in devices):  # others need no closer look
+            counted = list(_counted(devices, pod.pod.created_ms, known, now_ms))
+            number = len(counted)
+            # where unknown devices are denied, no pod was judged for one
+            if number > pod.judged or "unknown" in counted:
                 mine = frozenset(each.uid for each in theirs)
                 found[uid] = ClaimExcess(pod.pod, number, pod.judged, mine)
     return found
@@ -79,14 +82,17 @@ def _devices(claim: DeviceClaim, pod: ClaimPod) -> Iterable[AllocatedDevice]:
     return (each for each in claim.allocation.devices if not each.is_admin)
 
 
-def _counted(devices: Iterable[AllocatedDevice], created_ms: int, known: ClassKnowledge, now_ms: int) -> int:
+def _counted(
+    devices: Iterable[AllocatedDevice], created_ms: int, known: ClassKnowledge, now_ms: int
+) -> Iterator[ClassKind]:
+    """Those of the devices that count, as what: unknown, if nothing that is known of one says more."""
     then, now = ({each.driver: each.has_gpus for each in known.drivers(at)} for at in (created_ms, now_ms))
     is_sure = created_ms > known.since_ms + MODE_UNCERTAIN_MS or not known.since_ms
-    return sum(
-        all(_counts(kind, known.settings) for kind in _kinds(each, known, then, now))
-        for each in devices
-        if is_sure or each.driver in GPU_DRIVERS or each.driver in now
-    )
+    for each in devices:
+        if is_sure or each.driver in GPU_DRIVERS or each.driver in now:
+            kinds = {*_kinds(each, known, then, now)}
+            if all(_counts(kind, known.settings) for kind in kinds):
+                yield "unknown" if kinds == {"unknown"} else "gpu"
 
 
 def _kinds(

@@ -268,10 +268,9 @@ def excess(pod: LedgerPod, found: ClaimExcess) -> Reason:
     """Why a pod leaves whose claims, or those of a pod of its gang, hold more GPUs than it was judged for. No
     PodDisruptionBudget keeps it: anyone who can replace a claim can write one."""
     whose = "its claims" if found.pod.uid == pod.uid else f"the claims of pod {found.pod.name}"
-    text = (
-        f"Evicted by Bursar: {whose} hold {found.devices} GPUs, and were judged for {found.judged}; devices"
-        " of unknown drivers count, too. A claim was replaced after that: create the pod again."
-    )
+    more = f"{found.devices} GPUs, and were judged for {found.judged}; devices of unknown drivers count, too"
+    what = more if found.devices > found.judged else "devices of an unknown driver, for which none is judged"
+    text = f"Evicted by Bursar: {whose} hold {what}. A claim was replaced after that: create the pod again."
     figures: dict[str, Figure] = {"node": pod.node, "devices": found.devices, "judged": found.judged}
     return Reason(
         "claim-excess-eviction",
