@@ -13,7 +13,7 @@ from scheduler_ext.snapshot.allocation import Allocation, allocation_of
 from timekeeper.core.values import Placement
 
 LATE = "late/"  # before the UIDs of these allocations
-RESTS = 10  # times as long as they were kept in vain; they are not charged, and a user can ask for them
+RESTS = 10  # times as long as they were kept; they are not charged, and a user can ask for them
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,20 +66,20 @@ def give_back_place(snapshot: Snapshot, uid: str) -> Snapshot:
 
 
 def expire_late(snapshot: Snapshot, now_ms: int) -> Snapshot:
-    """Ends what is over: its time, or its gang, or all places are taken by pods that are bound. Where places
-    are left, nothing is kept in this namespace for `RESTS` times as long."""
+    """Ends what is over: its time, or its gang, or all places are taken by pods that are bound. After that
+    nothing is kept in this namespace for `RESTS` times as long: who takes a place may leave it at once."""
     for namespace in [name for name, until_ms in snapshot.late_rests.items() if until_ms <= now_ms]:
         snapshot = replace(snapshot, late_rests=snapshot.late_rests.without(namespace))
     for each in [each for _, each in snapshot.late.items()]:
         is_in_use = any(_is_under_way(snapshot, place) for place in each.places)
         if each.until_ms <= now_ms or not is_in_use or not _goes_on(snapshot, each):
             snapshot = end_late(snapshot, each.namespace, each.key)
-            snapshot = _rested(snapshot, each, now_ms) if any(each.free) else snapshot
+            snapshot = _rested(snapshot, each, now_ms)
     return snapshot
 
 
 def rests(snapshot: Snapshot, namespace: str, now_ms: int) -> bool:
-    """Whether nothing is kept for gangs of this namespace, because cards were kept in vain."""
+    """Whether nothing is kept for gangs of this namespace, because cards were kept before."""
     return (snapshot.late_rests.get(namespace) or 0) > now_ms
 
 

@@ -117,8 +117,8 @@ def test_a_gang_without_its_pods_keeps_nothing_and_a_killed_extender_neither() -
     assert (extender.free(), late_of(extender)) == ([1000, 1000, 1000], [])
 
 
-def test_after_cards_were_kept_in_vain_the_next_gang_starts_without() -> None:
-    """They are not charged. A minute in vain is followed by ten."""
+def test_after_cards_were_kept_the_next_gang_starts_without() -> None:
+    """They are not charged. A minute is followed by ten without."""
     extender = Extender(driver(), cards=3)
     extender.ask("driver", late=LATE)
     extender.now_ms += 60_000

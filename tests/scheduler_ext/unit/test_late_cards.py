@@ -159,7 +159,7 @@ def test_nothing_is_kept_of_a_gang_that_has_ended() -> None:
     assert free(expire_late(leaving, 1_000)) == [0, 1000, 1000]
 
 
-def test_what_was_kept_in_vain_is_followed_by_a_rest_of_ten_times_as_long_in_its_namespace() -> None:
+def test_what_was_kept_is_followed_by_a_rest_of_ten_times_as_long_in_its_namespace() -> None:
     """Also if the gang was ended just before, and where it began anew meanwhile."""
     kept = Kept()
     namespace = kept.driver.namespace
@@ -191,4 +191,7 @@ def test_nothing_is_left_once_all_places_are_taken(name: str) -> None:
     uuid = {"w0": "GPU-1", "w1": "GPU-2"}[name]
     bound = pod_updated(kept.snapshot, read(on(worker(name), "n", uuid)))
     after = expire_late(bound, 1_000)
-    assert (free(after), len(after.late), len(after.late_rests)) == ([0, 0, 0], 0, 0)
+    assert (free(after), len(after.late)) == ([0, 0, 0], 0)
+    assert not rests(expire_late(bound, SINCE), kept.driver.namespace, SINCE)  # it was not kept at all
+    late = expire_late(bound, SINCE + 1_000)
+    assert rests(late, kept.driver.namespace, SINCE + 10_999)  # the followers may leave at once
