@@ -10,6 +10,7 @@ from scheduler_ext.clients.pod_patches import pod_path
 from scheduler_ext.model.pod import Pod
 from timekeeper.core.kube.eviction import (
     BY_RECLAIM,
+    deletion,
     disruption,
     eviction,
     is_gone,
@@ -68,8 +69,7 @@ def delete(api: Api, pod: Pod, why: str, now_ms: int, log: Log) -> tuple[Left, s
         log("condition-refused", level="warning", pod=pod.full_name, uid=pod.uid, error=error)
     elif written[0] != "going":
         return written
-    body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.uid}}
-    return _left(api.call("DELETE", pod_path(pod.namespace, pod.name), body, timeout_s=CALL_S))
+    return _left(api.call("DELETE", pod_path(pod.namespace, pod.name), deletion(pod.uid), timeout_s=CALL_S))
 
 
 def mark_reclaimed(api: Api, pod: Pod, why: str, now_ms: int) -> None:
@@ -82,9 +82,8 @@ def shorten(api: Api, pod: Pod) -> tuple[Left, str]:
     """Shorten the grace period of a pod that is being deleted to that of an eviction, at least a second: with
     none the API server would remove the object while the containers run."""
     seconds = max(1, pod.spec_grace_ms // 1000)
-    body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.uid}}
     path = pod_path(pod.namespace, pod.name)
-    return _left(api.call("DELETE", path, body | {"gracePeriodSeconds": seconds}, timeout_s=CALL_S))
+    return _left(api.call("DELETE", path, deletion(pod.uid, seconds), timeout_s=CALL_S))
 
 
 def _patch(api: Api, pod: Pod, status: Mapping[str, Any], only: Mapping[str, str]) -> Reply:

@@ -30,17 +30,21 @@ def eviction(
     namespace: str, name: str, uid: str, dry_run: bool = False, grace_s: int | None = None
 ) -> dict[str, Any]:
     """The body that evicts the pod with this UID only. ``grace_s``: None: with its own grace period."""
-    options: dict[str, Any] = {"preconditions": {"uid": uid}}
-    if grace_s is not None:
-        options["gracePeriodSeconds"] = grace_s
-    if dry_run:
-        options["dryRun"] = ["All"]
     return {
         "apiVersion": "policy/v1",
         "kind": "Eviction",
         "metadata": {"namespace": namespace, "name": name},
-        "deleteOptions": options,
+        "deleteOptions": _options(uid, grace_s) | ({"dryRun": ["All"]} if dry_run else {}),
     }
+
+
+def deletion(uid: str, grace_s: int | None = None) -> dict[str, Any]:
+    """The body that deletes the pod with this UID only. ``grace_s``: as in `eviction`."""
+    return {"apiVersion": "v1", "kind": "DeleteOptions", **_options(uid, grace_s)}
+
+
+def _options(uid: str, grace_s: int | None) -> dict[str, Any]:
+    return {"preconditions": {"uid": uid}} | ({} if grace_s is None else {"gracePeriodSeconds": grace_s})
 
 
 def disruption(is_target: bool, reason: str, message: str, now_ms: int) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from timekeeper.core.claims.heirs import DeviceKey
 from timekeeper.core.decisions import Record, record_nothing
 from timekeeper.core.kube.eviction import (
     EvictionResult,
+    deletion,
     eviction,
     is_gone,
     is_protected,
@@ -69,14 +70,7 @@ def delete(
     elif not isinstance(written, Answered) or written.status >= 300:
         result, error = result_of(written)
         return "refused" if result == "unclear" else result, error
-    body: dict[str, Any] = {
-        "apiVersion": "v1",
-        "kind": "DeleteOptions",
-        "preconditions": {"uid": pod.uid},
-    }
-    if grace_s is not None:
-        body["gracePeriodSeconds"] = grace_s
-    return result_of(api.call("DELETE", _path(pod), body, timeout_s=ANSWER_S))
+    return result_of(api.call("DELETE", _path(pod), deletion(pod.uid, grace_s), timeout_s=ANSWER_S))
 
 
 def write_notice(api: Api, pod: LedgerPod, notice: EvictionNotice, spared: Mapping[str, Any] | None) -> Reply:
