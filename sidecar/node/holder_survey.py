@@ -18,6 +18,7 @@ from sidecar.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from typing import TypeVar
 
     from sidecar.node.kube.api import ApiAnswer
     from sidecar.node.state.device_slices import ClaimedDevice
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from sidecar.node.state.plugin_devices import PluginDevices
     from sidecar.node.values import DeviceReading, NodeState, PodState, ProcessOwner, Vendor
     from sidecar.reporter import LogEvent
+
+    Listed = TypeVar("Listed")
 
 KUBELET_S = 2.0
 KUBELET_AGAIN_MS = 10_000  # after a failure; so a kubelet that hangs delays at most a fifth of the surveys
@@ -135,17 +138,24 @@ class HolderSurvey:
     def _plugin_devices(
         self, pods: tuple[PodState, ...] | None, cards: frozenset[str], now_ms: int
     ) -> dict[str, tuple[str, ...]] | None:
-        if now_ms < self._kubelet_at or pods is None:
+        listed = None if pods is None else self._of_kubelet(podresources.listed, now_ms)
+        if listed is None or pods is None:
+            return None
+        self._log_unknown(listed, cards)
+        return holders.by_uid(listed, pods, cards)
+
+    def _of_kubelet(self, ask: Callable[[str, float], Listed], now_ms: int) -> Listed | None:
+        """What the kubelet's service says; None while it does not answer."""
+        if now_ms < self._kubelet_at:
             return None
         try:
-            listed = podresources.listed(self._paths.pod_resources, KUBELET_S)
+            found = ask(self._paths.pod_resources, KUBELET_S)
         except (CallFailed, podresources.MalformedAnswer) as error:
             self._kubelet_at = now_ms + KUBELET_AGAIN_MS
             self._fails("pod-resources", f"{self._paths.pod_resources}: {error}")
             return None
         self._works("pod-resources")
-        self._log_unknown(listed, cards)
-        return holders.by_uid(listed, pods, cards)
+        return found
 
     def _log_unknown(self, listed: tuple[PluginDevices, ...], cards: frozenset[str]) -> None:
         odd = [
@@ -210,15 +220,11 @@ class HolderSurvey:
     ) -> frozenset[strangers.StrangerUse]:
         """Without the uses of cards that the pods have by device claims. Kubelet and API server are asked
         only where a pod uses a card that nothing else gave it."""
-        if self._slices is None or not any(each.name for each in seen) or now_ms < self._kubelet_at:
+        if self._slices is None or not any(each.name for each in seen):
             return seen
-        try:
-            claims = podresources.claims(self._paths.pod_resources, KUBELET_S)
-        except (CallFailed, podresources.MalformedAnswer) as error:
-            self._kubelet_at = now_ms + KUBELET_AGAIN_MS
-            self._fails("pod-resources", f"{self._paths.pod_resources}: {error}")
+        claims = self._of_kubelet(podresources.claims, now_ms)
+        if claims is None:
             return seen
-        self._works("pod-resources")
         if claims:
             self._read_slices(self._slices, now_ms)
         cards = device_slices.cards_by_pod(claims, self._published)
