@@ -76,20 +76,12 @@ def _wide(pod: Pod, made: GangPlan, nodes: Sequence[NodeInfo], snapshot: Snapsho
 
 def _missing(made: GangPlan, snapshot: Snapshot) -> int:
     """How many cards of the plan are in use."""
-    asked = {
-        (member.node, each.uuid)
-        for member in made.members
-        for _, slices in member.placement.containers
-        for each in slices
-    }
-    nodes = (snapshot.node(name) for name in {name for name, _ in asked})
-    unused = {
-        (node.name, card.uuid)
-        for node in nodes
-        for card, free in zip(node.cards, node.free_by_card, strict=True)
-        if free is not None and free.untouched
-    }
-    return len(asked - unused)
+    return sum(len(cards - _untouched(snapshot.node(name))) for name, cards in _by_node(made).items())
+
+
+def _untouched(node: NodeInfo) -> set[str]:
+    both = zip(node.cards, node.free_by_card, strict=True)
+    return {card.uuid for card, free in both if free is not None and free.untouched}
 
 
 def known_ends(snapshot: Snapshot, until_ms: int, now_ms: int) -> dict[str, int]:
@@ -172,15 +164,19 @@ def _in_use(node: NodeInfo) -> int:
 def _cards(made: GangPlan, now: Snapshot, then: Snapshot) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """The members' cards. Where some of them are in use now, all cards of the node: whichever becomes free
     first is one of the gang's."""
-    by_node: dict[str, set[str]] = {}
+    return tuple(
+        (name, tuple(_kept(now.node(name), then.node(name), cards)))
+        for name, cards in sorted(_by_node(made).items())
+    )
+
+
+def _by_node(made: GangPlan) -> dict[str, set[str]]:
+    """The members' cards, by node."""
+    found: dict[str, set[str]] = {}
     for member in made.members:
         slices = (each for _, slices in member.placement.containers for each in slices)
-        by_node.setdefault(member.node, set()).update(each.uuid for each in slices)
-    return tuple(
-        sorted(
-            (name, tuple(_kept(now.node(name), then.node(name), cards))) for name, cards in by_node.items()
-        )
-    )
+        found.setdefault(member.node, set()).update(each.uuid for each in slices)
+    return found
 
 
 def _kept(now: NodeInfo, then: NodeInfo, cards: set[str]) -> Iterator[str]:

@@ -53,8 +53,10 @@ def followers_of(first: Pod, snapshot: Snapshot) -> Followers:
 
 def of_both(made: GangPlan) -> tuple[list[PlannedMember], list[PlannedMember]]:
     """The members that exist, and those that follow."""
-    late = [each for each in made.members if each.pod.uid.startswith(LATE)]
-    return [each for each in made.members if each not in late], late
+    found: tuple[list[PlannedMember], list[PlannedMember]] = [], []
+    for each in made.members:
+        found[each.pod.uid.startswith(LATE)].append(each)
+    return found
 
 
 def cards_for(
