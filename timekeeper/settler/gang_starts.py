@@ -148,7 +148,7 @@ class GangStarts:
         self._kept: dict[str, int] = {}  # key -> until when its room is kept though no pod shows cards yet
         # key -> how often cards were reserved for it in an hour, and when these reservations ended last
         self._tries: dict[str, tuple[int, int]] = {}
-        self._vain: list[str] = []  # keys of gangs for which cards were looked for in vain, since `in_vain`
+        self._vain: list[str] = []  # keys of gangs for which cards were looked for in vain, since `had_turns`
         self._starting: dict[str, int] = {}  # key -> until when the gates of its last epoch's pods are open
         self._epoch = 0
 
@@ -210,7 +210,7 @@ class GangStarts:
             if isinstance(step, AskForCards):
                 self._ask(key, step, view.at_ms, in_vain)
 
-    def in_vain(self) -> list[str]:
+    def had_turns(self) -> list[str]:
         """The namespaces for whose gangs cards were looked for in vain, since the last call. Each has had a
         turn: else those whose gangs never fit would have all of them."""
         found = [key.partition("/")[0] for key in self._vain]

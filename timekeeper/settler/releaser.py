@@ -122,7 +122,7 @@ class Releaser:
         if self._gangs is None:
             return 0
         opened = self._open(self._gangs.opening(view), view)
-        for namespace in self._gangs.in_vain():
+        for namespace in self._gangs.had_turns():
             self._serve(namespace)
         self._gangs.ask_for_released(view)
         return opened

@@ -243,7 +243,7 @@ def test_gangs_that_never_fit_do_not_keep_those_of_another_namespace_waiting(tow
     assert ["late"] in found
     assert gangs.asked_of.index("team-b") > 5
     assert len(gangs.asked_of) > gangs.asked_of.index("team-b") + 1  # the others go on
-    assert len(gangs.starts.in_vain()) <= 1  # each turn is told once
+    assert len(gangs.starts.had_turns()) <= 1  # each turn is told once
 
 
 def test_the_extender_is_asked_for_them_by_a_field() -> None:
