@@ -12,6 +12,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from scheduler_ext.snapshot.snapshot import Snapshot
+from timekeeper.core.dialects.others.claims import is_known
 from timekeeper.core.values import WHOLE_MILLI, GPURequest
 
 COVERED_PERCENT = 95
@@ -87,8 +88,7 @@ def learn(snapshot: Snapshot) -> TypicalPods:
     gpu: Counter[TypicalPod] = Counter()
     waiting: dict[str, Counter[TypicalPod]] = {}
     for pod in asking:
-        # claims that are not known yet ask for nothing
-        if pod.request is not None and pod.request.asks and not pod.request.asks[0].ask.resources:
+        if pod.request is not None and is_known(pod.request) and not pod.request.asks[0].ask.resources:
             counts = gpu if pod.node else waiting.setdefault(pod.namespace, Counter())
             counts[typical_pod_of(pod.request, pod.cpu_milli)] += 1
     most = gpu.total() // WAITING_PART

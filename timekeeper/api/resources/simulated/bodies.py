@@ -95,7 +95,7 @@ def _owner(raw: Mapping[str, Any], where: str, namespace: str) -> dict[str, Any]
     if not isinstance(metadata, dict):
         raise bad(f"{where}.metadata", "it must be an object")
     _check_namespace(metadata, where, namespace)
-    name = metadata.get("name") or f"{metadata.get('generateName') or raw['kind'].lower()}"
+    name = metadata.get("name") or metadata.get("generateName") or raw["kind"].lower()
     return {**raw, "metadata": {**metadata, "name": name}}
 
 
