@@ -87,7 +87,7 @@ def closed(key: str) -> Refusal:
 
 def drained(whose: str, how_long: str, passes: str) -> Refusal:
     """The node's cards are kept empty for a gang. ``whose``: which gang; ``how_long``: until when;
-    ``passes``: who may use the cards meanwhile. All three are words for people."""
+    ``passes``: which pods may use the cards meanwhile. All three are words for people."""
     return Refusal(f"kept for {whose} {how_long}; {passes}", "drained")
 
 

@@ -67,7 +67,7 @@ def give_back_place(snapshot: Snapshot, uid: str) -> Snapshot:
 
 def expire_late(snapshot: Snapshot, now_ms: int) -> Snapshot:
     """Ends what is over: its time, or its gang, or all places are taken by pods that are bound. After that
-    nothing is kept in this namespace for `RESTS` times as long: who takes a place may leave it at once."""
+    nothing is kept in this namespace for `RESTS` times as long: a pod may leave its place at once."""
     for namespace in [name for name, until_ms in snapshot.late_rests.items() if until_ms <= now_ms]:
         snapshot = replace(snapshot, late_rests=snapshot.late_rests.without(namespace))
     for each in [each for _, each in snapshot.late.items()]:

@@ -46,7 +46,7 @@ class DrainedFits:
         if last is not None and last[0] is found and last[1] == names:
             return last[2]
         whys = dict.fromkeys(names, why)
-        # first, for who counts the reasons stops early (`last_decisions.summed`)
+        # first, so `last_decisions.summed` reads few names before it stops
         result = FilterResult([], _but(found.short, names), {**whys, **found.refused, **whys})
         if len(self._results) >= MAX_RESULTS:
             self._results = {}

@@ -12,7 +12,7 @@ from timekeeper.core.json_values import mapping
 MAX_TEXT = 32_768  # characters; an object's annotations have at most 256 KiB together
 MAX_LATE = 1_024  # pods
 MAX_SETS = 32  # templates; each is read anew for each pod that tells of them
-MAX_DEPTH = 32  # of objects and arrays; who reads a template again may stand deeper on the stack
+MAX_DEPTH = 32  # of objects and arrays; a template is read again where the stack is deeper
 
 
 @dataclass(frozen=True, slots=True)

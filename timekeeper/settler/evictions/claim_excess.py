@@ -1,7 +1,7 @@
 """Evicts pods whose claims hold more GPUs than the pods were judged for.
 
-Who may edit claims can replace one while its pod waits: the pod was judged for the former. What it holds then
-is neither within its caps nor known to be allowed, so it leaves at once.
+A user with the right to edit claims can replace one while its pod waits, and the pod was judged for the
+former. What it holds then is neither within its caps nor known to be allowed, so it leaves at once.
 """
 
 from collections.abc import Mapping

@@ -266,7 +266,7 @@ def broken(pod: LedgerPod, it: BrokenGang) -> Reason:
 
 def excess(pod: LedgerPod, found: ClaimExcess) -> Reason:
     """Why a pod leaves whose claims, or those of a pod of its gang, hold more GPUs than it was judged for. No
-    PodDisruptionBudget keeps it: anyone who can replace a claim can write one."""
+    PodDisruptionBudget keeps it: the user who replaces a claim could write one."""
     whose = "its claims" if found.pod.uid == pod.uid else f"the claims of pod {found.pod.name}"
     more = f"{found.devices} GPUs, and were judged for {found.judged}; devices of unknown drivers count, too"
     what = more if found.devices > found.judged else "devices of an unknown driver, for which none is judged"
