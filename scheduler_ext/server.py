@@ -6,8 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from scheduler_ext.read_port_settings import ReadPortSettings
-from scheduler_ext.settings import TLS, ExtenderSettings
+from scheduler_ext.settings import TLS, ExtenderSettings, ReadPortSettings
 from scheduler_ext.verbs.protocol import MAX_BODY_BYTES
 from timekeeper.runtime.auth.gate import gate_of
 from timekeeper.runtime.clock import monotonic_ms

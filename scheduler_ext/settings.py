@@ -4,20 +4,20 @@ It is the only reader of the environment: flag ``--foo-bar`` has the variable ``
 """
 
 import ipaddress
+import re
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scheduler_ext import card_settings
-from scheduler_ext.card_settings import LoadPrometheus
 from scheduler_ext.model.node import ModelNames
-from scheduler_ext.read_port_settings import ReadPortSettings
-from scheduler_ext.scoring.card_points import MODEL_FIGURES, WEIGHTS, ModelFigures, Scale
+from scheduler_ext.scoring.card_points import MODEL_FIGURES, WEIGHTS, Figures, ModelFigures, Scale
 from timekeeper.core import names
 from timekeeper.core.dialects import DIALECTS
 from timekeeper.core.ledger.reservation import MAX_MS
+from timekeeper.core.names import AUDIENCE
 from timekeeper.core.request.request import POLICIES
+from timekeeper.runtime import prometheus_settings
 from timekeeper.runtime.flags import (
     Address,
     Parser,
@@ -31,15 +31,105 @@ from timekeeper.runtime.flags import (
     log_format_flag,
     namespace,
     namespaced,
+    nonempty,
     optional,
     path_or_none,
     whole_number,
     wrong,
 )
 
+MAX_WEIGHT = 1_000
+MAX_FIGURE = 10**6
+
 LOCKING = tuple(each.name for each in DIALECTS if each.node_lock)
 
 _DURATION_MS = duration_ms("0ms", "36500d", "90s")
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPortSettings:
+    """``listen`` None: there is no such port."""
+
+    listen: Address | None = flag(
+        optional(address, None),
+        "",
+        "address of the read-only port with metrics, pages and simulations, over TLS and with a token, such"
+        " as 0.0.0.0:8447; empty: none",
+        name="--read-listen",
+    )
+    tls_cert: Path = flag(
+        Path,
+        "/etc/bursar/scheduler-tls/tls.crt",
+        "certificate of the read-only port, PEM; reread. Without the file the port takes no connection, and"
+        " the verbs are served",
+        name="--read-tls-cert",
+    )
+    tls_key: Path = flag(
+        Path, "/etc/bursar/scheduler-tls/tls.key", "its private key, PEM", name="--read-tls-key"
+    )
+    audience: str = flag(
+        nonempty, AUDIENCE, "required audience of the tokens of the read-only port's callers"
+    )
+    simulation_timeout_ms: int = flag(
+        duration_ms("100ms", "60s", "10s"),
+        "10s",
+        "longest time of a simulation, after which its process is killed",
+    )
+
+
+def model_names(text: str) -> ModelNames:
+    """The value of ``--model-names``."""
+    pairs = [
+        re.fullmatch(r"\s*([A-Za-z0-9._-]{1,63})=([^=,]{1,128})", each, re.ASCII) for each in text.split(",")
+    ]
+    found = tuple((pair[1].lower(), pair[2].strip().lower()) for pair in pairs if pair is not None)
+    if len(found) < len(pairs) or not all(part.strip(".") for _, part in found):
+        raise wrong(text, "NAME=PART, separated by commas, with names as a label's value can have")
+    return found
+
+
+def weights(text: str) -> tuple[tuple[str, int], ...]:
+    """The value of ``--load-weights``."""
+    found = _amounts(text, ",", "=", MAX_WEIGHT)
+    if found is None or not found.keys() <= set(WEIGHTS) or not any(found.values()):
+        allowed = f"NAME=NUMBER, separated by commas, with names out of {', '.join(WEIGHTS)}, each once, and"
+        raise wrong(text, f"{allowed} numbers from 0 to {MAX_WEIGHT} that are not all 0")
+    return tuple((name, weight) for name, weight in found.items() if weight)
+
+
+def models(text: str) -> ModelFigures:
+    """The value of ``--model-figures``."""
+    pairs = [each.rpartition("=") for each in text.split(",")]
+    found = [(pattern.strip().lower(), _figures(figures)) for pattern, _, figures in pairs]
+    models = tuple((pattern, figures) for pattern, figures in found if pattern and figures)
+    if len(models) < len(found):
+        allowed = "MODEL=NAME:NUMBER;NAME:NUMBER, separated by commas, with names out of"
+        raise wrong(text, f"{allowed} {', '.join(MODEL_FIGURES)} and numbers from 0 to {MAX_FIGURE}")
+    return models
+
+
+def _figures(text: str) -> Figures | None:
+    found = _amounts(text, ";", ":", MAX_FIGURE)
+    return found if found and found.keys() <= set(MODEL_FIGURES) else None
+
+
+def _amounts(text: str, between: str, sign: str, most: int) -> dict[str, int] | None:
+    """The numbers by name; None for a text of another form, or that has a name twice."""
+    parts = [
+        re.fullmatch(rf"\s*([a-z-]+){sign}([0-9]{{1,9}})\s*", each, re.ASCII) for each in text.split(between)
+    ]
+    found = {part[1]: int(part[2]) for part in parts if part is not None}
+    return found if len(found) == len(parts) and all(each <= most for each in found.values()) else None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPrometheus(prometheus_settings.PrometheusSettings):
+    """Where it is; without one the timekeeper has the use of cards."""
+
+    url: str = prometheus_settings.url_flag(
+        "URL of Prometheus, for the use of cards that the policy load goes by; empty: what node agents report"
+        " to the timekeeper"
+    )
 
 
 def _locking(text: str) -> tuple[str, ...]:
@@ -209,19 +299,19 @@ class ExtenderSettings:
     preempting: Preempting = group(Preempting)
 
     model_names: ModelNames = flag(
-        optional(card_settings.model_names, ()),
+        optional(model_names, ()),
         "",
         "names by which pods may request models, each with a part of the model's own name, such as"
         " a100-80=A100-SXM4-80GB; a dot stands for any character",
     )
     prometheus: LoadPrometheus = group(LoadPrometheus)
     load_weights: tuple[tuple[str, int], ...] = flag(
-        card_settings.weights,
+        weights,
         "busy=1",
         f"what each figure of a card counts for the policy load, out of {', '.join(WEIGHTS)}",
     )
     model_figures: ModelFigures = flag(
-        optional(card_settings.models, ()),
+        optional(models, ()),
         "",
         f"figures of models, out of {', '.join(MODEL_FIGURES)}, such as a100=sms:108;bandwidth:2039",
     )

@@ -43,12 +43,12 @@ from scheduler_ext.reports.metrics import ExtenderMetrics, Sources
 from scheduler_ext.reports.totals import Totals
 from scheduler_ext.reports.waiting_page import WaitingPods
 from scheduler_ext.scoring.selection import Policies
-from scheduler_ext.serving.read_routes import Pages, create_app
+from scheduler_ext.serving.read_port import Pages, create_app
 from scheduler_ext.serving.routes import verb_calls
 from scheduler_ext.settings import ExtenderSettings
 from scheduler_ext.simulation.bodies import Asked
+from scheduler_ext.simulation.child import Simulator
 from scheduler_ext.simulation.simulate import SimulationInput
-from scheduler_ext.simulation.simulator import Simulator
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.verbs.last_decisions import LastDecisions
 from scheduler_ext.verbs.verbs import INCOMPLETE, Verbs

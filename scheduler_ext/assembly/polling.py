@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from scheduler_ext.background import Work
 from scheduler_ext.clients.card_load_poller import CardsByNode, Measuring, source_of
-from scheduler_ext.clients.standings_poller import Poller
+from scheduler_ext.clients.timekeeper import Poller
 from scheduler_ext.model.standing import UNHEARD, NamespaceStandings
 from scheduler_ext.scoring.load import LoadByCard
 from scheduler_ext.settings import ExtenderSettings

@@ -7,14 +7,16 @@ from typing import Any
 
 import orjson
 
-from scheduler_ext.clients import prometheus
 from scheduler_ext.clients.timekeeper import client
+from scheduler_ext.scoring import load_series
 from scheduler_ext.scoring.card_points import BUSY, USED_MEMORY, Samples, Scale, loads
 from scheduler_ext.scoring.load import LoadByCard
 from scheduler_ext.settings import ExtenderSettings
 from timekeeper.core.values import Card
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.log import Log
+from timekeeper.runtime.prometheus import PrometheusClient
+from timekeeper.runtime.prometheus_settings import PrometheusSettings
 from timekeeper.runtime.timekeeper_client import Polled, TimekeeperAnswer, TimekeeperPoller
 
 PATH = "/v1/nodeusage"
@@ -27,6 +29,27 @@ LOOK_EVERY_S = 0.5
 
 CardsByNode = Callable[[], Iterable[tuple[str, Card]]]
 """Returns each card of the cluster, with its node."""
+
+
+class Prometheus:
+    """One instant query for ``figures``. For one thread."""
+
+    def __init__(self, settings: PrometheusSettings, figures: Iterable[str], api: Api) -> None:
+        self._client = PrometheusClient(settings, api)
+        self._query = load_series.query(figures)
+
+    def get(self, etag: str) -> TimekeeperAnswer:
+        """The answer to the query. Raises PrometheusError."""
+        return TimekeeperAnswer(True, "", self._client.ask("/api/v1/query", query=self._query))
+
+    def close(self) -> None:
+        """Closes the connection; the next call finds the Service again, and opens another."""
+        self._client.close()
+
+
+def read_samples(body: bytes) -> Samples:
+    """The figures by card in an answer. Raises ValueError."""
+    return load_series.read_answer(orjson.loads(body))
 
 
 class UndecodableUsageError(ValueError):
@@ -127,7 +150,7 @@ def source_of(settings: ExtenderSettings, api: Api) -> Source | None:
     """Prometheus where it is set, else the timekeeper; None without either."""
     if settings.prometheus.is_given:
         weighed = [name for name, _ in settings.scale.weights]
-        return prometheus.Prometheus(settings.prometheus, weighed, api), prometheus.read
+        return Prometheus(settings.prometheus, weighed, api), read_samples
     if settings.timekeeper.url:
         return client(settings.timekeeper, PATH), decode
     return None

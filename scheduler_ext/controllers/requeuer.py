@@ -29,9 +29,15 @@ from scheduler_ext.scoring.policy import Policy
 from scheduler_ext.snapshot.node_info import NodeInfo
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.waiting.denied_pods import WOKEN, DeniedPods
-from scheduler_ext.waiting.order import ANYWHERE, WaitingPod, first_that_fits, next_to_wake, queue_key
+from scheduler_ext.waiting.order import (
+    ANYWHERE,
+    WaitingPod,
+    WaitingQueue,
+    first_that_fits,
+    next_to_wake,
+    queue_key,
+)
 from scheduler_ext.waiting.rounds import Candidates, HoldBacks, Rounds
-from scheduler_ext.waiting.waiting_queue import WaitingQueue
 from timekeeper.runtime.api_server import STRATEGIC_MERGE, Answered, Api
 from timekeeper.runtime.clock import now_ms
 from timekeeper.runtime.log import Log

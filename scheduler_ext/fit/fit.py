@@ -8,9 +8,8 @@ from scheduler_ext.fit.card_sets import Steps, TooManyStepsError, best_way
 from scheduler_ext.fit.problem import Layout
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.fit.search import lay_out
-from scheduler_ext.fit.tiles import asks_tiles, free_links, with_tiles
+from scheduler_ext.fit.tiles import asks_tiles, free_links, lay_out_linked, with_tiles
 from scheduler_ext.fit.topology import farthest, is_known, nearness, rungs_of
-from scheduler_ext.fit.xe_links import lay_out_linked
 from scheduler_ext.scoring.policy import BINPACK, NodeContext, Policy, Score, as_its_plugin_chooses
 from scheduler_ext.snapshot.free import Free, FreeShape, shape_of
 from scheduler_ext.snapshot.node_info import NodeInfo

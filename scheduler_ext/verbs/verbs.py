@@ -1,7 +1,10 @@
 """kube-scheduler's verbs: filter, prioritize, preempt and bind, each decided on one snapshot."""
 
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +17,7 @@ from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.controllers.requeuer import Requeuer
 from scheduler_ext.fit import refusal
 from scheduler_ext.fit.caps import CapChecks
+from scheduler_ext.fit.card_sets import Steps
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.cpu import requested_milli
@@ -28,18 +32,54 @@ from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.verbs.drained import DrainedFits, beside_drained
 from scheduler_ext.verbs.dry_run import DryRun, dry_run
 from scheduler_ext.verbs.expected_binds import ExpectedBinds
-from scheduler_ext.verbs.fit_cache import FilterResult, FitCache, FitKey, fit_key
+from scheduler_ext.verbs.fit_cache import CALL_STEPS, FilterResult, FitCache, FitKey, fit_key
 from scheduler_ext.verbs.late import on_kept_cards
 from scheduler_ext.verbs.preempt_verb import NodeVictims, with_cards
 from scheduler_ext.verbs.protocol import ExtenderArgs, PreemptionArgs
-from scheduler_ext.verbs.search_shares import SearchShares
 from scheduler_ext.waiting.order import waiting_pod
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.values import GPURequest
 from timekeeper.runtime.clock import now_ms
 
+MAX_SEARCH_MS = 2_000
+SEARCH_PART = 5  # of this many milliseconds a namespace may search one
+MAX_NAMESPACES = 4096
+
 LOOK_FOR_S = 1.0  # kube-scheduler waits two seconds for an answer
 INCOMPLETE = "the extender's cache is not complete yet"
+
+
+class SearchShares:
+    """The time that each namespace may still search: at most MAX_SEARCH_MS, and a fifth of the time that
+    passes. A call that begins in time may end later; its namespace then waits for as long as it took."""
+
+    def __init__(self, now_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000) -> None:
+        self._now_ms, self._lock = now_ms, threading.Lock()
+        # by namespace: SEARCH_PART times the milliseconds that it has left, and when it had them
+        self._saved: OrderedDict[str, tuple[int, int]] = OrderedDict()
+
+    @contextmanager
+    def steps_of(self, namespace: str) -> Iterator[Steps]:
+        """The steps of one call: CALL_STEPS, or none while the namespace has no time left."""
+        began = self._now_ms()
+        given = CALL_STEPS if self._take(namespace, 0) > 0 else 0
+        steps = Steps(given)
+        try:
+            yield steps
+        finally:
+            if steps.left < given:
+                self._take(namespace, self._now_ms() - began)
+
+    def _take(self, namespace: str, spent_ms: int) -> int:
+        """Takes this time from the namespace. Gives SEARCH_PART times the milliseconds that are left."""
+        with self._lock:
+            now = self._now_ms()
+            saved, before = self._saved.pop(namespace, (SEARCH_PART * MAX_SEARCH_MS, now))
+            saved = min(SEARCH_PART * MAX_SEARCH_MS, saved + now - before) - SEARCH_PART * spent_ms
+            self._saved[namespace] = (saved, now)
+            if len(self._saved) > MAX_NAMESPACES:
+                self._saved.popitem(last=False)
+            return saved
 
 
 class Verbs:

@@ -15,7 +15,7 @@ OF_THE_LOOP = {
     "timekeeper.runtime.http.framing.RequestReader.next",
     "webhook.server.review_endpoint.review_routes",
     "scheduler_ext.serving.routes.verb_calls",
-    "timekeeper.serving.heartbeat_route.heartbeat_route",
+    "timekeeper.serving.gunicorn_app.heartbeat_route",
 }
 
 

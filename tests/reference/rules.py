@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from timekeeper.core.admission.rules.catalogue import BYPASS, FORGERY, PLACING, REQUEST
-from timekeeper.core.admission.rules.rule import Rule
+from timekeeper.core.admission.rules.catalogue import BYPASS, FORGERY, PLACING, REQUEST, Rule
 
 CHAPTERS = (
     ("What a request must be", REQUEST),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from scheduler_ext.__main__ import main
 from scheduler_ext.model.pod import Pod
-from scheduler_ext.simulation import simulator
+from scheduler_ext.simulation import child
 from scheduler_ext.simulation.simulate import SimulatedPod, SimulationInput, simulate
 
 _NAME = "mib-"
@@ -21,5 +21,5 @@ def hungry(pods: Sequence[Pod], books: SimulationInput) -> list[SimulatedPod]:
 
 
 if __name__ == "__main__":
-    simulator.simulate = hungry  # type: ignore[attr-defined]
+    child.simulate = hungry  # type: ignore[attr-defined]
     main(sys.argv[2:])

@@ -36,7 +36,7 @@ from timekeeper.core.request.cards import encode_placement
 from timekeeper.core.values import Placement
 from timekeeper.settler.cluster.cluster_state import NodeLease
 from timekeeper.store.engine.engine import UnavailableError
-from webhook.standings.table import decode as decode_for_webhook
+from webhook.standings import decode as decode_for_webhook
 
 STEP_MS = 10 * SECOND
 GRACE_MS, PDB_GRACE_MS, LOOKAHEAD_MS = 2 * MINUTE, 3 * MINUTE, 5 * MINUTE

@@ -4,8 +4,7 @@ import ssl
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from webhook.controller import files
-from webhook.controller.issue import new_ca, new_leaf
+from webhook.controller.issue import new_ca, new_leaf, write_files
 from webhook.controller.plan import CertificatePair, Leaf
 
 
@@ -20,7 +19,7 @@ class Tls:
     def renew(self, life: timedelta = timedelta(days=30)) -> None:
         """Another leaf in place of the one that is there."""
         leaf = Leaf("webhook", self._names)
-        files.write(self.folder, new_leaf(self.ca, leaf, datetime.now(UTC), life))
+        write_files(self.folder, new_leaf(self.ca, leaf, datetime.now(UTC), life))
 
     def file(self, name: str) -> str:
         """The path of one of the files."""

@@ -1,5 +1,5 @@
 """Servers that take posts as the incoming webhooks of Slack, Teams and Mattermost do, by their makers' pages
-(timekeeper/accounts/decisions/chats.py), and say what people then read and who is called.
+(timekeeper/accounts/decisions/notifications.py), and say what people then read and who is called.
 """
 
 import json

@@ -24,7 +24,7 @@ from timekeeper.core.decisions import Decision
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.runtime.auth.gate import Gate
 from timekeeper.runtime.auth.tokens import Expected
-from timekeeper.serving.heartbeat_route import heartbeat_route
+from timekeeper.serving.gunicorn_app import heartbeat_route
 from timekeeper.settler.budget_entries import BudgetNotice
 from timekeeper.settler.claim_notices import ClaimNotice
 from timekeeper.settler.cluster.cluster_state import ItemChanged, ListReplaced, StreamAlive, WatchUpdate

@@ -18,9 +18,8 @@ from timekeeper.core.budgets.policy import GROUP as GROUP
 from timekeeper.core.budgets.policy import MODES, UNLIMITED, Budget, BudgetSettings, places
 from timekeeper.core.budgets.protection import Protection
 from timekeeper.core.budgets.reader import read_entry
-from timekeeper.core.ledger.metering import FOREVER_MS, Interval
+from timekeeper.core.ledger.metering import FOREVER_MS, Interval, price_at, price_days
 from timekeeper.core.ledger.period_rules import Account, PeriodRule, account_in, period_rules
-from timekeeper.core.ledger.prices import price_at, price_days
 
 DAY_MS = 86_400_000
 SETTINGS = "_settings"

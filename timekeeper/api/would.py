@@ -5,7 +5,7 @@ from typing import Any, TypedDict
 
 from flask import Flask, Response
 
-from timekeeper.accounts.would.verdicts import VerdictWord
+from timekeeper.accounts.would import VerdictWord
 from timekeeper.api.http.answers import Next, answer, tagged
 from timekeeper.api.http.parameters import AFTER, FROM, LIMIT, NAMESPACE, TO, choice, cursor, shaped, start_ms
 from timekeeper.api.http.routes import CSV, JSON, ApiRoute, Call, Right, serve

@@ -15,7 +15,7 @@ from timekeeper.dashboard import sessions
 from timekeeper.dashboard.api_caller import ApiCaller, ApiRefusedError
 from timekeeper.dashboard.login.oidc import OidcLogin
 from timekeeper.dashboard.login.views import add_logins
-from timekeeper.dashboard.pages import accounts, budgets, cluster, costs, months, would
+from timekeeper.dashboard.pages import accounts, budgets, cluster, costs
 from timekeeper.dashboard.pages import cluster as decisions
 from timekeeper.dashboard.pages import cluster as waste
 from timekeeper.dashboard.responses import (
@@ -48,9 +48,9 @@ PAGES: dict[str, PageMaker] = {
     "/costs": costs.costs,
     "/costs/<any(csv, focus):form>": costs.download,
     "/estimate": costs.estimated,
-    "/months": months.months,
-    "/months/<month>": months.month,
-    "/would": would.would,
+    "/months": costs.months,
+    "/months/<month>": costs.month,
+    "/would": accounts.would,
     "/decisions": decisions.decisions,
     "/pods/<namespace>/<pod>": decisions.pod,
     "/pods/<namespace>/<kind>/<name>": decisions.owner,

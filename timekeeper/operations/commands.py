@@ -13,7 +13,7 @@ from timekeeper.core.claims.allocation import read_claim
 from timekeeper.core.claims.devices import read_slice
 from timekeeper.core.json_values import Json
 from timekeeper.core.kube.reflector import ExpiredError, UnreachableError
-from timekeeper.core.ledger.node_clock import LEASES, clock_ahead_ms
+from timekeeper.core.ledger.hold import NODE_LEASES, clock_ahead_ms
 from timekeeper.operations.audit.audit import audit
 from timekeeper.operations.audit.claims import ClaimComparison
 from timekeeper.operations.audit.cluster import ClusterComparison, read_compared_pod
@@ -72,7 +72,7 @@ def _cluster(kubeconfig: Path | None) -> ClusterComparison:
                 found.append(read_compared_pod(raw))
                 serving.add(served_by(raw))
         clocks = {
-            raw["metadata"]["name"]: clock_ahead_ms(raw) for page, _ in api.pages(LEASES) for raw in page
+            raw["metadata"]["name"]: clock_ahead_ms(raw) for page, _ in api.pages(NODE_LEASES) for raw in page
         }
         claims = _claims(api.pages, api.clock.now_ms, serving) if api.serves(_RESOURCES) else None
     except (UnreachableError, ExpiredError) as error:

@@ -3,12 +3,14 @@ authenticates the caller and passes ``/apis/timekeeper.bursar.dev/v1/...`` on wi
 headers; it is answered as ``/v1/...``.
 
 It has a listener of its own, whose clients must show the front proxy's certificate. Each answer ends its
-connection, so every request is verified by the CA and the names of that moment.
+connection, so every request is verified by the CA and the names of that moment, which it
+follows in a ConfigMap of the API server.
 """
 
 from dataclasses import replace
 from http import HTTPStatus
 from pathlib import Path
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 from flask import Flask, Response
@@ -18,18 +20,20 @@ from timekeeper.api.http.answers import answer
 from timekeeper.api.http.routes import LARGEST_BODY
 from timekeeper.api.http.services import Services
 from timekeeper.api.resources.heartbeats import PATH as HEARTBEATS
+from timekeeper.core.json_values import mapping
+from timekeeper.core.kube.reflector import UnreachableError
 from timekeeper.core.names import AGGREGATED_GROUP
-from timekeeper.runtime.api_server import Api
-from timekeeper.runtime.auth.front_proxy import FrontProxyGate, front_proxy_tls
+from timekeeper.runtime.api_server import ANSWER_S, Api, accepted
+from timekeeper.runtime.auth.front_proxy import FrontProxy, FrontProxyGate, front_proxy_tls, read_front_proxy
 from timekeeper.runtime.auth.gate import Count
 from timekeeper.runtime.http.problem_details import Problem
 from timekeeper.runtime.http.service import HttpAnswer, HttpLimits, HttpService
 from timekeeper.runtime.http.wsgi_gateway import REQUEST
-from timekeeper.serving.front_proxy_watch import FrontProxyWatch
+from timekeeper.runtime.log import log
 from timekeeper.settings import TimekeeperSettings
 
-if TYPE_CHECKING:
-    from _typeshed.wsgi import StartResponse, WSGIApplication
+CONFIG_MAP = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication"
+_LOOK_INTERVAL_S = 10.0
 
 ROOT = f"/apis/{AGGREGATED_GROUP}"
 VERSION = "v1"
@@ -54,6 +58,44 @@ DISCOVERY: dict[str, dict[str, Any]] = {
         "resources": [],
     },
 }
+
+
+class FrontProxyWatch:
+    """What the ConfigMap says now, looked at every ten seconds. While it cannot be read the last one counts.
+    One per process, made after the fork."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._stop = Event()
+        self._trouble = ""
+        self.now: FrontProxy | None = None  # None: there is none, and no caller is believed
+
+    def start(self) -> None:
+        """Look from now on, in a thread."""
+        Thread(target=self._run, name="front-proxy", daemon=True).start()
+
+    def _run(self) -> None:
+        self.look()
+        while not self._stop.wait(_LOOK_INTERVAL_S):
+            self.look()
+
+    def look(self) -> None:
+        """Look once. Each trouble is logged once."""
+        trouble = ""
+        try:
+            found = accepted(self._api.call("GET", CONFIG_MAP, timeout_s=ANSWER_S))
+            self.now = read_front_proxy(mapping(found.get("data")))
+        except UnreachableError as error:
+            trouble = str(error)
+        except ValueError as error:
+            trouble, self.now = str(error), None
+        if trouble and trouble != self._trouble:
+            log("front-proxy-unknown", level="error", error=trouble)
+        self._trouble = trouble
+
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIApplication
 
 
 def aggregated_service(

@@ -1,8 +1,14 @@
-"""The serving workers: the REST API on gunicorn, over TLS with the newest certificate on disk."""
+"""The serving workers: the REST API on gunicorn, over TLS with the newest certificate on disk.
+
+``POST /v1/heartbeats`` does without Flask: the loop reads a post, and the writer's thread replies once the
+post's group is on the disk."""
 
 import gc
 import os
 import resource
+import time
+from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 
 from prometheus_client import multiprocess
@@ -12,23 +18,24 @@ from timekeeper.api.create_app import app_of, create_services
 from timekeeper.api.http.routes import LARGEST_BODY
 from timekeeper.api.ledger.login_sessions import LoginSessions
 from timekeeper.api.ledger.outages import DamageWatch
-from timekeeper.api.resources.heartbeats import HeartbeatHandler
+from timekeeper.api.resources.heartbeats import PATH, HeartbeatHandler
 from timekeeper.dashboard.app import with_dashboard
 from timekeeper.dashboard.login.oidc import OidcLogin
 from timekeeper.runtime import metrics_folder, parent_death
 from timekeeper.runtime.api_server import Api
-from timekeeper.runtime.auth.gate import Count, Gate, gate_of
+from timekeeper.runtime.auth.gate import BoundPod, Count, Gate, gate_of
 from timekeeper.runtime.auth.local_gate import local_gate
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.file_watch import newest_text
 from timekeeper.runtime.http.acceptor import ConnectionBalance
+from timekeeper.runtime.http.problem_details import Problem
 from timekeeper.runtime.http.server import HttpServer
-from timekeeper.runtime.http.service import HttpLimits, HttpService
+from timekeeper.runtime.http.service import Handler, HttpAnswer, HttpLimits, HttpRequest, HttpService, Route
 from timekeeper.runtime.lease_election import CALL_S
+from timekeeper.runtime.log import log_exception
 from timekeeper.runtime.peers import peers
 from timekeeper.runtime.prometheus import SMALL_BYTES, PrometheusClient
 from timekeeper.serving.aggregated import aggregated_service, refusal
-from timekeeper.serving.heartbeat_route import heartbeat_route
 from timekeeper.serving.tls import check_files, check_oidc_files, newest_context
 from timekeeper.settings import TimekeeperSettings
 from timekeeper.store.engine.damage import damage_of
@@ -38,6 +45,52 @@ _KEEP_ALIVE_S = 75  # longer than sidecars wait between beats, shorter than idle
 _CONNECTIONS = 4_000  # of one worker, most of them idle
 _OTHER_FILES = 200  # of one worker: the database, the API server, figures
 _TOLERANCE = 4  # connections; sidecars are many, and each stays for one heartbeat or for long
+
+
+def heartbeat_route(heartbeats: HeartbeatHandler) -> Route:
+    """The route for the loop. A token that must be reviewed by the API server first takes a thread."""
+    seconds = metrics.SECONDS.labels(PATH)
+
+    def handle(request: HttpRequest) -> HttpAnswer | Handler | None:
+        answer = partial(_answer, time.monotonic())
+        received_ms = heartbeats.clock()
+        try:
+            pod = heartbeats.known(_authorization(request))
+            if pod is None:
+                return lambda _: reviewed(request, received_ms, answer)
+            submit(request, pod, received_ms, answer)
+            return None
+        except Problem as problem:
+            return answer(problem)
+
+    def reviewed(request: HttpRequest, received_ms: int, answer: "partial[HttpAnswer]") -> HttpAnswer | None:
+        try:
+            submit(request, heartbeats.pod(_authorization(request)), received_ms, answer)
+            return None
+        except Problem as problem:
+            return answer(problem)
+        except Exception as error:
+            log_exception("internal-error", error, route=PATH)
+            return answer(Problem(500, "internal error; the timekeeper's log has the details"))
+
+    def submit(request: HttpRequest, pod: BoundPod, received_ms: int, answer: "partial[HttpAnswer]") -> None:
+        heartbeats.submit(pod, request.body, received_ms, lambda outcome: request.reply(answer(outcome)))
+
+    def _answer(began_s: float, outcome: bytes | Problem) -> HttpAnswer:
+        made = outcome.http_answer() if isinstance(outcome, Problem) else _ok(outcome)
+        metrics.REQUESTS.labels(PATH, str(made.status.value)).inc()
+        seconds.observe(time.monotonic() - began_s)
+        return made
+
+    return Route("POST", PATH, handle)
+
+
+def _ok(body: bytes) -> HttpAnswer:
+    return HttpAnswer(HTTPStatus.OK, "application/json", body)
+
+
+def _authorization(request: HttpRequest) -> str:
+    return request.head.fields.get("AUTHORIZATION", "")
 
 
 def serve(settings: TimekeeperSettings) -> None:

@@ -18,7 +18,7 @@ from timekeeper.core.budgets.mistakes import EntryError
 from timekeeper.core.budgets.modes import EFFECTS
 from timekeeper.core.budgets.policy import MODES, BudgetSettings, group_key, ineffective_fields
 from timekeeper.core.budgets.reader import precedence
-from timekeeper.core.ledger.prices import late_price
+from timekeeper.core.ledger.metering import late_price
 from timekeeper.core.names import CLUSTER_SETTINGS
 from timekeeper.settler.cluster.cluster_state import BudgetConfigMap, ClusterState
 

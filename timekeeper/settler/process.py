@@ -1,4 +1,5 @@
-"""The settler as a process: its watches, its loop, and its shutdown."""
+"""The settler as a process: its watches, its loop, and its shutdown. One that runs alone publishes its CA
+for its callers, in a ConfigMap of its own namespace."""
 
 import signal
 import time
@@ -11,7 +12,7 @@ from threading import Event, Lock, Thread
 from timekeeper import metrics
 from timekeeper.core.decisions import Decision, DecisionRun
 from timekeeper.core.names import DOMAIN
-from timekeeper.runtime.api_server import Api
+from timekeeper.runtime.api_server import ANSWER_S, APPLY, Answered, Api
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.event_recorder import EventRecorder
 from timekeeper.runtime.file_watch import newest_text
@@ -27,14 +28,35 @@ from timekeeper.settler.cluster.watches import sources, start_watching
 from timekeeper.settler.epoch_threads import EpochThreads, start_thread
 from timekeeper.settler.new_pods import NewPods
 from timekeeper.settler.pod_notices import PodNotice, state_after
-from timekeeper.settler.published_ca import publish
 from timekeeper.settler.settler import Settler, run
 from timekeeper.store import decisions, fencing, would
 from timekeeper.store.decisions import SOURCE, last_standings
 from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError, open_store
 from timekeeper.store.fencing import EpochOverError
 
+CA_CONFIG_MAP = "bursar-ca"
+_AGAIN_S = 15.0
 LEASE = "bursar-timekeeper-settler"
+
+
+def publish(api: Api, namespace: str, file: Path, stop: Event) -> None:
+    """Write the CA that is in the file; again and again until the API server has it, or until ``stop``."""
+    published = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": CA_CONFIG_MAP, "labels": {"app.kubernetes.io/part-of": "bursar"}},
+        "data": {"ca.crt": file.read_text()},
+    }
+    path = f"/api/v1/namespaces/{namespace}/configmaps/{CA_CONFIG_MAP}?fieldManager=bursar&force=true"
+    while True:
+        answer = api.call("PATCH", path, published, content_type=APPLY, timeout_s=ANSWER_S)
+        if isinstance(answer, Answered) and answer.status < 300:
+            return
+        log(
+            "ca-not-published", level="warning", config_map=f"{namespace}/{CA_CONFIG_MAP}", answer=str(answer)
+        )
+        if stop.wait(_AGAIN_S):
+            return
 
 
 class SettlerElection(LeaseElection):

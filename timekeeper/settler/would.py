@@ -10,8 +10,7 @@ import orjson
 from timekeeper import metrics
 from timekeeper.accounts.exhaustion.evictions import BudgetEvictionMemory
 from timekeeper.accounts.exhaustion.terms import EvictingNamespaces
-from timekeeper.accounts.would.leaving import LeavingMemory, leaving
-from timekeeper.accounts.would.verdicts import TOO_MANY, Verdict, terms_of, verdict
+from timekeeper.accounts.would import TOO_MANY, LeavingMemory, Verdict, leaving, terms_of, verdict
 from timekeeper.core.json_values import Json
 from timekeeper.runtime.clock import monotonic_ms
 from timekeeper.runtime.log import log, log_exception

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Integer, Select, case, delete, func, literal_column, select, update
 
-from timekeeper.accounts.would.verdicts import VerdictWord
+from timekeeper.accounts.would import VerdictWord
 from timekeeper.store.engine.engine import Connection, insert_all
 from timekeeper.store.engine.schema import DAY_MS, WOULD, WOULD_SINCE
 

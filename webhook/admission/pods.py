@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from timekeeper.core.admission.json_patch import Operation, merged, patched
 from timekeeper.core.admission.marks import declared_time
-from timekeeper.core.admission.mutation import ephemeral
 from timekeeper.core.admission.mutation.govern import govern, placed_by
+from timekeeper.core.admission.mutation.visible_devices import hide_cards
 from timekeeper.core.admission.mutation.whole_cards import in_bursars_words
 from timekeeper.core.admission.policy import AdmissionPolicy, Standing
 from timekeeper.core.admission.rules.exhausted import budget_violations
@@ -45,7 +45,7 @@ def mutate(
     ``standing_of`` is called for the pod's namespace, and only where the pod is about to be governed.
     """
     if review.operation == "UPDATE" and review.subresource == "ephemeralcontainers":
-        operations = ephemeral.hide_cards(review.pod, review.old) if policy.mode == "enforce" else ()
+        operations = hide_cards(review.pod, review.old) if policy.mode == "enforce" else ()
         return AdmissionAnswer("governed", operations=operations) if operations else NOTHING_TO_DO
     if review.operation != "CREATE" or review.subresource or policy.mode == "meter":
         return NOTHING_TO_DO

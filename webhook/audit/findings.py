@@ -1,10 +1,12 @@
-"""Judges stored objects by today's rules: objects in, findings out."""
+"""Judges stored objects by today's rules: objects in, findings out. Accelerators that no dialect reads are
+findings: which pods hold them, which nodes advertise them, and what `unknownAccelerators` does with them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from timekeeper.core import names
+from timekeeper.core.accelerators import UnknownAccelerators, accelerators_in
 from timekeeper.core.admission.marks import VISIBLE_DEVICES
 from timekeeper.core.admission.mutation import sidecar
 from timekeeper.core.admission.pods import CONTAINER_LISTS, MalformedError, sequence_of
@@ -17,18 +19,74 @@ from timekeeper.core.admission.rules.pod_rules import pod_violations
 from timekeeper.core.dialects import BY_ANNOTATION, BY_LABEL, DIALECTS, GPU_RESOURCE_PATTERN, native
 from timekeeper.core.json_values import Json, annotations_of, mapping
 from timekeeper.core.object_names import TERMINAL
+from timekeeper.core.quantity import integral
 from timekeeper.core.request import runtime_plugins
 from timekeeper.core.request.cards import decode_placement
 from timekeeper.core.request.device_classes import NO_CLASSES, ClassParameters
-from timekeeper.core.request.devices import device_containers
+from timekeeper.core.request.devices import DIALECT, described, device_containers
 from timekeeper.core.request.request import canonical, containers, parse, parse_new
 from timekeeper.core.values import UndecodableError
-from timekeeper.core.violation import Violation
+from timekeeper.core.violation import Violation, shown
 from webhook.admission import workloads
 from webhook.admission.workloads import TemplatePath
-from webhook.audit import accelerators
+
+RULE = "unknown-accelerators"  # of findings alone: no rule of admission
+
+_OF_PODS: Mapping[UnknownAccelerators, tuple[str, str]] = {
+    "refuse": (
+        "the pod is not charged, and a new one is refused",
+        "another resource; or unknownAccelerators: meter, which charges new pods",
+    ),
+    "meter": (
+        "the pod is from before unknownAccelerators: meter, and is not charged",
+        "the pod created again, which charges it",
+    ),
+    "pass": (
+        "the pod is not charged",
+        "nothing, if it is meant; or unknownAccelerators: meter, which charges new pods",
+    ),
+}
+_METERED = ("the pod is charged for each as a whole device", "weights in _settings, for another rate")
+_OF_NODES: Mapping[UnknownAccelerators, tuple[str, str]] = {
+    "refuse": ("pods that request it are refused", "unknownAccelerators: meter, which charges them, or pass"),
+    "meter": ("pods that request it are charged for whole devices", _METERED[1]),
+    "pass": (
+        "pods that request it are admitted and not charged",
+        "nothing, if it is meant; or unknownAccelerators: meter, which charges them",
+    ),
+}
 
 Word = Literal["would-be-refused", "would-be-warned", "ungoverned", "accelerators"]
+
+
+def held_accelerators(pod: Json, setting: UnknownAccelerators) -> Iterator[Violation]:
+    """One for each resource by which a container of the pod requests such accelerators."""
+    asking = device_containers(containers(pod))
+    if not asking:
+        return
+    request = parse(pod).request
+    metered = request is not None and request.dialect == DIALECT
+    problem, instead = _METERED if metered else _OF_PODS[setting]
+    for each in asking:
+        for name in each.resources:
+            path = f"{each.container.path}.resources.limits[{name}]"
+            yield _found(path, each.container.limits.get(name), name, problem, instead, setting)
+
+
+def advertised_accelerators(node: Json, setting: UnknownAccelerators) -> Iterator[Violation]:
+    """One for each such resource of which the node has any."""
+    capacity = mapping(mapping(node.get("status")).get("capacity"))
+    for name in accelerators_in(capacity):
+        if integral(capacity[name]) != 0:
+            problem, instead = _OF_NODES[setting]
+            yield _found(f"status.capacity[{name}]", capacity[name], name, problem, instead, setting)
+
+
+def _found(
+    path: str, amount: object, name: str, problem: str, instead: str, setting: UnknownAccelerators
+) -> Violation:
+    sentence = f"no dialect reads {described(name)}; {problem}"
+    return Violation(RULE, path, shown(amount or ""), sentence, instead, f"unknownAccelerators: {setting}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +127,7 @@ def of_pod(
         found.append(AdmissionFinding(*place, "would-be-warned", suspect, owner, node))
     if node and asks_for_gpus(pod) and not is_governed(pod):
         found.append(AdmissionFinding(*place, "ungoverned", (), owner, node))
-    if node and (held := tuple(accelerators.held(pod, policy.unknown_accelerators))):
+    if node and (held := tuple(held_accelerators(pod, policy.unknown_accelerators))):
         found.append(AdmissionFinding(*place, "accelerators", held, owner, node))
     return tuple(found)
 
@@ -77,7 +135,7 @@ def of_pod(
 def of_node(node: Json, policy: AdmissionPolicy) -> tuple[AdmissionFinding, ...]:
     """The finding on a node that advertises accelerators that no dialect reads; of any other none."""
     name = str(mapping(node.get("metadata")).get("name", ""))
-    there = tuple(accelerators.advertised(node, policy.unknown_accelerators))
+    there = tuple(advertised_accelerators(node, policy.unknown_accelerators))
     return (AdmissionFinding("", "Node", name, "accelerators", there),) if there else ()
 
 

@@ -7,7 +7,7 @@ from decimal import ROUND_HALF_UP, Decimal
 
 from timekeeper.core.budgets.policy import UNLIMITED, Budget, BudgetSettings
 from timekeeper.core.json_values import Json, mapping
-from timekeeper.core.ledger.prices import price_at
+from timekeeper.core.ledger.metering import price_at
 from timekeeper.core.object_names import TERMINAL
 from timekeeper.core.request.estimates import estimated_rate, without_constraints
 from timekeeper.core.request.host import (

@@ -1,6 +1,10 @@
-"""Creates the keys and certificates of a plan."""
+"""Creates the keys and certificates of a plan; and writes leaves as files, for machines without a kubelet
+that mounts Secrets."""
 
+import os
+import tempfile
 from datetime import datetime, timedelta
+from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -12,6 +16,30 @@ from webhook.controller.reading import BACKDATED, address_of
 from webhook.lifetimes import CertificateLifetimes
 
 CA_LIFE, LEAF_LIFE = CertificateLifetimes().ca, CertificateLifetimes().leaf
+
+
+def write_files(folder: Path, pair: CertificatePair) -> bool:
+    """Writes tls.crt, tls.key (mode 0600) and ca.crt, each atomically; False where nothing changed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    contents = {"ca.crt": pair.bundle, "tls.key": pair.key, "tls.crt": pair.certificate}
+    replaced = [name for name, content in contents.items() if _replaced(folder / name, content)]
+    return bool(replaced)
+
+
+def _replaced(path: Path, content: bytes) -> bool:
+    if path.exists() and path.read_bytes() == content:
+        return False
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fchmod(handle, 0o600 if path.suffix == ".key" else 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    return True
 
 
 def new_ca(old_bundle: bytes, now: datetime, life: timedelta = CA_LIFE) -> CertificatePair:

@@ -16,7 +16,7 @@ from timekeeper.core.names import API_SERVICE
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.lease_election import LeaseElection, LeaseName
 from timekeeper.runtime.log import log
-from webhook.controller import files, plan
+from webhook.controller import plan
 from webhook.controller.cluster import (
     AGENTS_CA,
     KINDS,
@@ -25,7 +25,7 @@ from webhook.controller.cluster import (
     NoSuchObjectError,
 )
 from webhook.controller.device_classes import DeviceClasses
-from webhook.controller.issue import new_ca, new_leaf
+from webhook.controller.issue import new_ca, new_leaf, write_files
 from webhook.controller.plan import CA_SECRET, CertificatePair, Leaf, leaves
 from webhook.controller.reading import authorities, bundle, is_bundle
 from webhook.lifetimes import CertificateLifetimes
@@ -197,7 +197,7 @@ def _stored(cluster: CertificateStore, name: str, pair: CertificatePair, version
 def _written(folder: Path, wanted: tuple[Leaf, ...], stored: dict[str, CertificatePair]) -> bool:
     try:
         for leaf in wanted:
-            if files.write(folder / leaf.server, stored[leaf.secret]):
+            if write_files(folder / leaf.server, stored[leaf.secret]):
                 log("written", folder=folder / leaf.server)
     except OSError as error:
         log("not-written", level="error", folder=folder, error=error)

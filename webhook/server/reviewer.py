@@ -10,7 +10,7 @@ from timekeeper.core.admission.table import StandingsTable, effective_policy, is
 from timekeeper.core.json_values import Json
 from webhook.admission import pods
 from webhook.admission.reinvocation import as_before, earlier_standing, first_governed_request
-from webhook.standings.burst import AdmissionBurst
+from webhook.standings import AdmissionBurst
 from webhook.wire.pod_review import AdmissionAnswer, PodReview
 
 NO_CA = "the CA bundle for sidecars is not loaded yet"

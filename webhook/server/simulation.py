@@ -19,7 +19,7 @@ from timekeeper.runtime.http.service import HttpAnswer, PostCall, plain_text
 from timekeeper.runtime.log import Log
 from webhook.admission.gangs import of_owner
 from webhook.server.reviewer import NotReadyError, Reviewer
-from webhook.standings.table import decode
+from webhook.standings import decode
 from webhook.wire import defaulting, object_review
 from webhook.wire.pod_review import AdmissionAnswer, PodReview, read
 

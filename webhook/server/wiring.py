@@ -1,36 +1,111 @@
-"""Connects the parts of one worker."""
+"""Connects the parts of one worker; the thread that keeps the table of standings a second old, so that no
+review waits for the timekeeper; and ``GET /metrics``, for callers that may read metrics
+(docs/decisions/0051)."""
 
 import socket
 import ssl
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from http import HTTPStatus
+from pathlib import Path
 from threading import Event, Thread
 
 from timekeeper.core.admission.table import StandingsTable
 from timekeeper.core.decisions import Record
+from timekeeper.core.names import AUDIENCE
 from timekeeper.runtime.api_server import Api
+from timekeeper.runtime.auth.gate import METRICS, gate_of
 from timekeeper.runtime.clock import monotonic_ms
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.file_watch import FileWatch
 from timekeeper.runtime.flags import UnusableError
-from timekeeper.runtime.http.service import HttpLimits, HttpService
-from timekeeper.runtime.log import log
+from timekeeper.runtime.http.problem_details import Problem, unavailable
+from timekeeper.runtime.http.service import HttpAnswer, HttpLimits, HttpRequest, HttpService, Route
+from timekeeper.runtime.log import Log, log
 from timekeeper.runtime.recording.decision_posts import PATH as DECISIONS
 from timekeeper.runtime.recording.decision_posts import DecisionPosts
-from timekeeper.runtime.timekeeper_client import TimekeeperClient
+from timekeeper.runtime.timekeeper_client import TimekeeperAnswer, TimekeeperClient, TimekeeperPoller
 from timekeeper.runtime.tls import ca_text
-from webhook.metrics import WebhookMetrics
+from webhook.metrics import FiguresGoneError, WebhookMetrics
 from webhook.server.app import create_app, create_calls
 from webhook.server.claim_cache import ClaimCache
-from webhook.server.metrics_route import metrics_route
 from webhook.server.owner_events import start_owner_events
 from webhook.server.review_endpoint import MAX_REVIEW_BYTES, review_routes
 from webhook.server.reviewer import Reviewer
 from webhook.server.simulation import PATH, simulation_call
-from webhook.server.standings_poller import StandingsPoller
 from webhook.settings.serve import WebhookSettings
+from webhook.standings import decode
+
+STANDINGS = "/v1/standings"
+
+_METRICS_THREADS = 1  # of its own: neither reviews nor probes wait for the API server's answer about a reader
 
 _APP_THREADS = 2  # for probes
+
+
+class StandingsPoller(TimekeeperPoller[StandingsTable]):
+    """Polls ``GET /v1/standings``. See `TimekeeperPoller` and `TimekeeperClient`."""
+
+    def __init__(
+        self,
+        url: str,
+        token_file: Path,
+        ca: Callable[[], str | None],
+        now_ms: Callable[[], int],
+        log: Log,
+        metrics: WebhookMetrics,
+    ) -> None:
+        client = TimekeeperClient(url, STANDINGS, token_file, ca)
+        events = "standings-updated", "standings-failed"
+        super().__init__(client, self._table_of, now_ms, log, events, metrics.polled)
+        self._ended = threading.Event()
+
+    def table(self) -> StandingsTable | None:
+        """The last good table; None before the first."""
+        return self.value
+
+    def asked(self) -> bool:
+        """True once a poll was attempted, even if it failed."""
+        return self.was_polled
+
+    def start(self) -> None:
+        """Starts polling; in a worker, after the fork, for threads do not survive one."""
+        threading.Thread(target=self.run, args=(self._ended,), name="standings", daemon=True).start()
+
+    def end(self) -> None:
+        """Ends the thread after its present poll."""
+        self._ended.set()
+
+    def _table_of(self, answer: TimekeeperAnswer, known: StandingsTable | None) -> StandingsTable:
+        """Raises UndecodableStandingsError, a ValueError."""
+        if known is not None and not answer.is_new:
+            return known.confirmed(self._now_ms())
+        return decode(answer.body, answer.etag, self._now_ms())
+
+
+def metrics_route(metrics: WebhookMetrics, is_open: bool, api: Api | None) -> Route:
+    """The route of one worker. ``is_open``: callers need no token. ``api``: the API server that reviews the
+    others' tokens; without it they get 503."""
+    gate = None if api is None or is_open else gate_of(api, AUDIENCE)
+
+    def answer(request: HttpRequest) -> HttpAnswer:
+        try:
+            if gate is not None:
+                gate.allow_metrics(request.head.fields.get("AUTHORIZATION"))
+            elif not is_open:
+                raise unavailable(
+                    "the webhook has no way to the API server, which would review your token: give it a"
+                    " service account or --kubeconfig, or set --metrics-access=open"
+                )
+            return HttpAnswer(HTTPStatus.OK, "text/plain; charset=utf-8", metrics.exposition())
+        except Problem as problem:
+            return problem.http_answer()
+        except FiguresGoneError:
+            gone = "the folder with the workers' figures was removed; restart the webhook"
+            return unavailable(gone).http_answer()
+
+    return Route("GET", METRICS, answer, _METRICS_THREADS)
 
 
 def make_service(

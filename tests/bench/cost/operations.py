@@ -97,7 +97,7 @@ def _webhook() -> tuple[Callable[[str, bytes], Any], Any]:
     from timekeeper.runtime.log import line
     from webhook.server.app import create_calls
     from webhook.server.reviewer import Reviewer
-    from webhook.standings.table import decode
+    from webhook.standings import decode
 
     table = decode(orjson.dumps(standings(bench=entry(), team_a=entry("OVER_BUDGET"))), "1", 0)
     one = {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "gpu"}}]}}
@@ -263,7 +263,7 @@ def beat(folder: Path) -> Prepare:
     from timekeeper.runtime.auth.tokens import Expected
     from timekeeper.runtime.http.framing import RequestReader
     from timekeeper.runtime.http.service import HttpRequest
-    from timekeeper.serving.heartbeat_route import heartbeat_route
+    from timekeeper.serving.gunicorn_app import heartbeat_route
 
     ledger = _Ledger(folder)
     gate = Gate(Reviews(tokens := {}).post, Expected("bursar", "test"), ledger.clock)

@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timekeeper.cli.output import CommandError
-from timekeeper.cli.save import objects
-from timekeeper.cli.save.folder import Folder
-from timekeeper.cli.save.ledger import rows_of
+from timekeeper.cli.save.command import has_budgets, manifest, marks
+from timekeeper.cli.save.folder import Folder, rows_of
 
 STORED = {
     "apiVersion": "v1",
@@ -45,7 +44,7 @@ def config_map(name: str, **labels: str) -> dict[str, Any]:
 
 
 def test_a_manifest_has_what_people_wrote_and_nothing_of_one_api_server() -> None:
-    assert objects.manifest(STORED) == {
+    assert manifest(STORED) == {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {
@@ -70,7 +69,7 @@ def test_each_text_is_read_from_its_file_as_it_was(
 ) -> None:
     folder = Folder(tmp_path_factory.mktemp("saved"))
 
-    name = folder.write_manifest({**objects.manifest(STORED), "data": data})
+    name = folder.write_manifest({**manifest(STORED), "data": data})
 
     assert yaml.safe_load((folder.path / name).read_bytes())["data"] == data
 
@@ -86,7 +85,7 @@ def test_each_text_is_read_from_its_file_as_it_was(
     ],
 )
 def test_the_config_maps_with_budgets_are_those_that_bursar_reads(found: Any, expected: bool) -> None:
-    assert objects.has_budgets(found) == expected
+    assert has_budgets(found) == expected
 
 
 def test_the_commands_write_our_marks_again_as_they_were_and_no_others() -> None:
@@ -96,7 +95,7 @@ def test_the_commands_write_our_marks_again_as_they_were_and_no_others() -> None
         "labels": {"bursar.node-restriction.kubernetes.io/gpu-node": "true", "pool": "big"},
         "annotations": {"bursar.dev/cordoned-cards": text, "bursar.dev/holders": "[]", "x.bursar.dev/y": "z"},
     }
-    (label, annotate) = objects.marks("node", [{"metadata": metadata}])
+    (label, annotate) = marks("node", [{"metadata": metadata}])
 
     assert label == ("kubectl label node n1 --overwrite bursar.node-restriction.kubernetes.io/gpu-node=true")
     assert shlex.split(annotate) == [

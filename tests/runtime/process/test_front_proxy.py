@@ -15,7 +15,7 @@ from tests.support.tls import Tls
 from timekeeper.runtime.api_server import Answered, Api, Lost
 from timekeeper.runtime.auth.front_proxy import FrontProxy, front_proxy_tls, read_front_proxy
 from timekeeper.runtime.http.problem_details import Problem
-from timekeeper.serving.front_proxy_watch import FrontProxyWatch
+from timekeeper.serving.aggregated import FrontProxyWatch
 
 PROXIES = new_authority("front-proxy")
 

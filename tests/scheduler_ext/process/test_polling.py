@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from scheduler_ext import settings
-from scheduler_ext.clients.standings_poller import Poller
+from scheduler_ext.clients.timekeeper import Poller
 from scheduler_ext.model.standing import UNHEARD, UNKNOWN, NamespaceStanding
 from scheduler_ext.model.standing_table import decode, standings_at
 from scheduler_ext.settings import Timekeeper as Asked

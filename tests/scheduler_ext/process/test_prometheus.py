@@ -8,9 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 import urllib3
 
-from scheduler_ext.clients import prometheus
-from scheduler_ext.clients.card_load_poller import STALE_MS, Measuring
-from scheduler_ext.clients.prometheus import Prometheus
+from scheduler_ext.clients.card_load_poller import STALE_MS, Measuring, Prometheus, read_samples
 from scheduler_ext.scoring.card_points import Scale
 from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.worlds import Json, node, percent
@@ -109,7 +107,7 @@ def test_it_is_found_by_its_service_and_again_after_each_failure(server: Simulat
 
     port = [{"port": server.port}]
     server.services = [service("x", port, clusterIP="127.0.0.9"), service("a", port, clusterIP="127.0.0.1")]
-    assert prometheus.read(source.get("").body) == {"a-GPU-0": {"busy": 5}, "b-GPU-0": {"busy": 90}}
+    assert read_samples(source.get("").body) == {"a-GPU-0": {"busy": 5}, "b-GPU-0": {"busy": 90}}
     source.get("")
     source.close()
     source.get("")
@@ -148,7 +146,7 @@ def test_over_tls_its_certificate_is_verified_by_the_bundle(caller: Api, tls: Tl
 
     with Served(Handler, tls.server()) as served:
         source = Prometheus(PrometheusSettings(served.url, ca=bundle), ["busy"], caller)
-        assert prometheus.read(source.get("").body) == {"a-GPU-0": {"busy": 5}}
+        assert read_samples(source.get("").body) == {"a-GPU-0": {"busy": 5}}
         source.close()
         unknown = Prometheus(PrometheusSettings(served.url), ["busy"], caller)
         with pytest.raises(PrometheusError, match="certificate verify failed"):
@@ -190,7 +188,7 @@ def test_while_it_is_away_the_last_figures_age_until_there_are_none_and_that_is_
     at = SimpleNamespace(ms=0)
     measuring = Measuring(
         Prometheus(PrometheusSettings(server.url), ["busy"], caller),
-        prometheus.read,
+        read_samples,
         lambda: [("a", Card("a-GPU-0", 0, "T4", 16_000))],
         Scale(),
         lambda: at.ms,

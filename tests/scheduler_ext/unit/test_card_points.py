@@ -4,10 +4,9 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from scheduler_ext.card_settings import LoadPrometheus
 from scheduler_ext.scoring.card_points import Scale, loads
 from scheduler_ext.scoring.load_series import UndecodableSeriesError, query, read_answer
-from scheduler_ext.settings import read
+from scheduler_ext.settings import LoadPrometheus, read
 from timekeeper.core.values import Card
 
 CARDS = (

@@ -19,8 +19,7 @@ from scheduler_ext.scoring.selection import Policies
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.verbs.fit_cache import FilterResult
 from scheduler_ext.verbs.protocol import ExtenderArgs
-from scheduler_ext.verbs.search_shares import SearchShares
-from scheduler_ext.verbs.verbs import Verbs
+from scheduler_ext.verbs.verbs import SearchShares, Verbs
 from tests.scheduler_ext import machine, readback
 from tests.scheduler_ext.machine import FINE, HOME, LATE, LOST_UNDONE, Cluster, Replica
 from tests.scheduler_ext.worlds import node, on, percent, read

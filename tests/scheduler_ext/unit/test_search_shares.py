@@ -3,7 +3,7 @@
 from scheduler_ext.fit import refusal
 from scheduler_ext.verbs.fit_cache import CALL_STEPS, FilterResult
 from scheduler_ext.verbs.protocol import ExtenderArgs
-from scheduler_ext.verbs.search_shares import MAX_SAVED_MS, PART, SearchShares
+from scheduler_ext.verbs.verbs import MAX_SEARCH_MS, SEARCH_PART, SearchShares
 from tests.scheduler_ext.machine import Cluster, Replica
 from tests.scheduler_ext.unit.test_leading import verbs_of
 from tests.scheduler_ext.worlds import asking, node, percent
@@ -33,7 +33,7 @@ def test_a_namespace_that_always_searches_has_a_fifth_of_the_time_and_what_it_ha
                 searched_ms += 600
 
     assert refused > 0
-    assert clock.now_ms // PART <= searched_ms <= clock.now_ms // PART + MAX_SAVED_MS + 600
+    assert clock.now_ms // SEARCH_PART <= searched_ms <= clock.now_ms // SEARCH_PART + MAX_SEARCH_MS + 600
     with shares.steps_of("easy") as steps:
         assert steps.left == CALL_STEPS
 

@@ -11,8 +11,7 @@ from scheduler_ext.controllers.requeuer import MAX_AHEAD, MAX_LOOKS, MAX_NODES, 
 from scheduler_ext.model.standing import UNHEARD, NamespaceStanding, NamespaceStandings
 from scheduler_ext.scoring.policy import BINPACK
 from scheduler_ext.snapshot.snapshot import Snapshot
-from scheduler_ext.waiting.order import WaitingPod, queue_key
-from scheduler_ext.waiting.waiting_queue import WaitingQueue
+from scheduler_ext.waiting.order import WaitingPod, WaitingQueue, queue_key
 from tests.scheduler_ext.worlds import Json, node, percent, read, rebuilt
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.timekeeper.worlds import HOUR, MINUTE, T0, Town, budgets, gpu_pod, lease, node
-from timekeeper.accounts.claims.uncharged import claiming_pods
+from timekeeper.accounts.claims.claim_findings import claiming_pods
 from timekeeper.accounts.session import MAX_DOUBT
 from timekeeper.core.findings import watch_sentences
 from timekeeper.core.texts import moment

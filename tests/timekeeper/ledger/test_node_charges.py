@@ -20,7 +20,7 @@ from tests.timekeeper.worlds import (
     token,
     user_status,
 )
-from timekeeper.cli.nodes.charges import sentence, sheet
+from timekeeper.cli.nodes.command import sentence, sheet
 from timekeeper.settler.cluster.cluster_state import StreamFailed, WatchUpdate
 
 PODS = (

@@ -10,7 +10,7 @@ from tests.timekeeper.ledger.test_decisions import post as report
 from tests.timekeeper.ledger.test_decisions import posted
 from tests.timekeeper.ledger.test_notifying import World
 from tests.timekeeper.worlds import Town, budgets, node
-from timekeeper.accounts.decisions.chats import message
+from timekeeper.accounts.decisions.notifications import message
 from timekeeper.core.budgets import reader
 from timekeeper.runtime.recording.signed_post import post
 

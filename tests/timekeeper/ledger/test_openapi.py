@@ -29,7 +29,7 @@ from tests.timekeeper.worlds import ADMIN, DAY, HOUR, T0, Town, budgets, gpu_pod
 from timekeeper.api.create_app import ROUTES
 from timekeeper.api.http.routes import ApiRoute
 from timekeeper.api.resources.heartbeats import HeartbeatHandler
-from timekeeper.serving.heartbeat_route import heartbeat_route
+from timekeeper.serving.gunicorn_app import heartbeat_route
 
 Json = dict[str, Any]
 

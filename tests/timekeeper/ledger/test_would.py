@@ -20,7 +20,7 @@ from tests.timekeeper.worlds import (
     user_status,
 )
 from tests.worlds import limits_of, pod
-from timekeeper.accounts.would.verdicts import VERDICTS, VerdictWord
+from timekeeper.accounts.would import VERDICTS, VerdictWord
 from timekeeper.settler.new_pods import MAX_BYTES, NewPods
 from timekeeper.settler.would import TOGETHER, WouldJudge
 from timekeeper.store import would

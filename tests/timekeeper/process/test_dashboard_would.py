@@ -9,7 +9,7 @@ from werkzeug.test import Client
 from tests.timekeeper.dashboards import URL, Dashboards, log_in
 from tests.timekeeper.process.test_dashboard_waste import texts
 from tests.timekeeper.worlds import T0
-from timekeeper.accounts.would.verdicts import VerdictWord
+from timekeeper.accounts.would import VerdictWord
 from timekeeper.store import would
 from timekeeper.store.would import WouldRow
 

@@ -17,7 +17,7 @@ from timekeeper.accounts.card_use.dcgm import QUERY, PodOnNode, measured_pods
 from timekeeper.accounts.card_use.figures import CardSample
 from timekeeper.accounts.card_use.prometheus_answers import read_series
 from timekeeper.accounts.estimate import STEP_MS, held_devices, queries
-from timekeeper.api.devices_before import series_of
+from timekeeper.api.resources.forecasts import series_of
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.runtime.api_server import Api

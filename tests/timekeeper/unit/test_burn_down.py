@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from timekeeper.dashboard.charts.burn_down import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, burn_down
+from timekeeper.dashboard.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, burn_down
 from timekeeper.dashboard.pages.accounts import picture_of
 from timekeeper.dashboard.pages.budgets import by_period
 

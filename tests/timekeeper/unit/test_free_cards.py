@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from timekeeper.dashboard.charts.cards import free_sentence, row_sentence
+from timekeeper.dashboard.charts import free_sentence, row_sentence
 
 
 def card(used: int, **more: Any) -> dict[str, Any]:

@@ -18,8 +18,7 @@ from tests.worlds import Json, limits_of
 from timekeeper.accounts.exhaustion.evictions import BudgetEvictionMemory
 from timekeeper.accounts.exhaustion.terms import EvictionTerms
 from timekeeper.accounts.pods import LedgerPod, read_pod
-from timekeeper.accounts.would.leaving import LeavingMemory, leaving
-from timekeeper.accounts.would.verdicts import ADMITTED, AdmissionTerms, Verdict, verdict
+from timekeeper.accounts.would import ADMITTED, AdmissionTerms, LeavingMemory, Verdict, leaving, verdict
 from timekeeper.core.admission.policy import Standing
 
 IN_BUDGET, OVER = Standing("IN_BUDGET"), Standing("OVER_BUDGET", 1_000, 800)

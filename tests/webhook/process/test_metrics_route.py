@@ -18,7 +18,7 @@ from tests.worlds import container
 from timekeeper.runtime.clock import now_ms
 from timekeeper.runtime.http.service import HttpRequest
 from webhook.metrics import of_all_workers
-from webhook.server.metrics_route import metrics_route
+from webhook.server.wiring import metrics_route
 
 LASTS_MS = now_ms() + 3_600_000
 SCRAPER, STRANGER, LATE = (token(name, LASTS_MS) for name in ("scraper", "stranger", "late"))

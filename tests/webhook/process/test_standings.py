@@ -17,7 +17,7 @@ from tests.support.waiting import eventually
 from tests.webhook.process_metrics import of_this_process
 from timekeeper.runtime.tls import server_context
 from webhook.metrics import WebhookMetrics
-from webhook.server.standings_poller import StandingsPoller
+from webhook.server.wiring import StandingsPoller
 
 
 class World:

@@ -24,8 +24,7 @@ from tests.webhook.authority_worlds import (
     settings,
     write_garbage,
 )
-from webhook.controller import files
-from webhook.controller.issue import CA_LIFE, LEAF_LIFE, new_ca, new_leaf
+from webhook.controller.issue import CA_LIFE, LEAF_LIFE, new_ca, new_leaf, write_files
 from webhook.controller.plan import CA_SECRET, CertificatePair, Leaf, authority, due, leaves, signer, trusting
 from webhook.controller.reading import BACKDATED, bundle, certificates, is_bundle
 from webhook.controller.run import follow, look
@@ -542,9 +541,9 @@ def test_files_are_replaced_as_wholes_and_the_key_is_private(tmp_path: Path) -> 
     pair = STORED["bursar-webhook-tls"]
     folder = tmp_path / "a" / "webhook"
 
-    assert files.write(folder, pair)
-    assert not files.write(folder, pair)
-    assert files.write(folder, new_leaf(CA, WEBHOOK, NOW))
+    assert write_files(folder, pair)
+    assert not write_files(folder, pair)
+    assert write_files(folder, new_leaf(CA, WEBHOOK, NOW))
 
     assert sorted(each.name for each in folder.iterdir()) == ["ca.crt", "tls.crt", "tls.key"]
     assert stat.S_IMODE((folder / "tls.key").stat().st_mode) == 0o600

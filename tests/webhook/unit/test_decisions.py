@@ -16,7 +16,7 @@ from timekeeper.core.admission.table import StandingsTable
 from timekeeper.core.decisions import Decision
 from webhook.server.app import create_calls
 from webhook.server.reviewer import Reviewer
-from webhook.standings.table import decode
+from webhook.standings import decode
 
 OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-7c9f", "uid": "u", "controller": True}
 METADATA: Json = {

@@ -19,7 +19,7 @@ from timekeeper.core.budgets.policy import Budget, ineffective_fields
 from timekeeper.core.budgets.reader import read_entry
 from webhook.admission.pods import mutate, validate
 from webhook.admission.workloads import judge, with_jobs_duration
-from webhook.standings.table import decode
+from webhook.standings import decode
 from webhook.wire import pod_review
 from webhook.wire.object_review import ObjectReview, read
 from webhook.wire.pod_review import AdmissionAnswer

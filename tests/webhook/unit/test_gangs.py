@@ -21,7 +21,7 @@ from timekeeper.core.gang_owners import OWNERS
 from timekeeper.core.request.request import parse
 from webhook.admission.gangs import of_owner
 from webhook.admission.workloads import judge
-from webhook.standings.table import decode
+from webhook.standings import decode
 from webhook.wire.object_review import ObjectReview, read
 from webhook.wire.pod_review import AdmissionAnswer
 

@@ -15,7 +15,7 @@ from timekeeper.core.admission.policy import Standing
 from timekeeper.core.budgets.policy import HOLDS
 from webhook.admission.pods import mutate, validate
 from webhook.admission.reinvocation import first_governed_request
-from webhook.standings.table import decode
+from webhook.standings import decode
 from webhook.wire.pod_review import AdmissionAnswer, PodReview, read
 
 OURS = {"name": "bursar.dev/budget"}

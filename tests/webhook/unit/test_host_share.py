@@ -25,7 +25,7 @@ from webhook.dryrun import inputs
 from webhook.dryrun.flags import CommonFlags
 from webhook.dryrun.judge.assumed_cluster import AssumedCluster
 from webhook.dryrun.run import judge_all
-from webhook.standings.table import decode
+from webhook.standings import decode
 from webhook.wire import pod_review
 
 GIB = 1024**3

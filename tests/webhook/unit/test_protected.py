@@ -12,7 +12,7 @@ from tests.worlds import Json
 from timekeeper.core.standings import UndecodableStandingsError
 from webhook.server.reviewer import Reviewer
 from webhook.server.simulation import simulation_call
-from webhook.standings.table import decode
+from webhook.standings import decode
 from webhook.wire.pod_review import AdmissionAnswer, read
 
 SERVING = {"tier": "serving"}

@@ -28,8 +28,7 @@ from timekeeper.core.request.request import parse
 from timekeeper.core.standings import NO_CAPS, Cap, Caps, UndecodableStandingsError
 from webhook.admission import pods
 from webhook.server.reviewer import NotReadyError, Reviewer
-from webhook.standings.burst import AdmissionBurst
-from webhook.standings.table import decode
+from webhook.standings import AdmissionBurst, decode
 from webhook.wire.pod_review import PodReview, read
 
 STALE_AFTER_MS = 30_000

@@ -36,7 +36,7 @@ from timekeeper.core.standings import Cap, Caps
 from webhook.__main__ import main
 from webhook.admission.pods import mutate, validate
 from webhook.settings.serve import read
-from webhook.standings.table import decode
+from webhook.standings import decode
 from webhook.wire.pod_review import read as read_review
 
 WHOLE = limits_of("main", nvidia_com__gpu="2")

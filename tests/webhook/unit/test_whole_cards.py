@@ -14,7 +14,7 @@ from timekeeper.core.admission.table import effective_policy
 from timekeeper.core.request.request import parse
 from webhook.admission.pods import mutate, validate
 from webhook.admission.warnings import WHOLE_CARDS
-from webhook.standings.table import decode
+from webhook.standings import decode
 from webhook.wire.pod_review import AdmissionAnswer, PodReview, read
 
 TAKING = replace(POLICY, takes_whole_cards=True)

@@ -1,5 +1,7 @@
-"""What people must know of the claims that hold devices: some are charged for no pod, and some not at all."""
+"""What people must know of the claims that hold devices: some are charged for no pod, and some not at all;
+and pods that hold devices by claims alone, which nothing charges where claims are not followed."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -7,6 +9,8 @@ from typing import Any
 import orjson
 
 MOST_NAMED = 20
+MOST_NAMESPACES = 100  # namespaces; the settler writes the text with each tick
+OTHERS = ""  # in place of the names of the other namespaces
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,3 +45,30 @@ def read_findings(text: str) -> dict[str, Any] | None:
     """What `ClaimFindings.text` wrote; None of an empty text: claims are not followed."""
     found: dict[str, Any] | None = orjson.loads(text) if text else None
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimingPods:
+    """``text``: how many each namespace has, as a JSON object."""
+
+    pods: int
+    text: str
+
+
+def read_claims(text: str | None) -> dict[str, int] | None:
+    """How many each namespace has, the most first; "": all others. None: they are not counted yet."""
+    found: dict[str, int] | None = orjson.loads(text) if text else None
+    return found
+
+
+def claiming_pods(namespaces: Iterable[str]) -> ClaimingPods:
+    """Counted by namespace, the most first. ``namespaces``: of each pod."""
+    found = Counter(namespaces)
+    named = dict(sorted(found.items(), key=lambda each: (-each[1], each[0]))[:MOST_NAMESPACES])
+    others = found.total() - sum(named.values())
+    if others:
+        named[OTHERS] = others
+    return ClaimingPods(found.total(), orjson.dumps(named).decode())
+
+
+NOBODY = claiming_pods(())

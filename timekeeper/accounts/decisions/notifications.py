@@ -1,11 +1,17 @@
-"""Which decisions are sent where, and what is sent."""
+"""Which decisions are sent where, and what is sent: also the payloads of chats' incoming webhooks.
 
-from collections.abc import Iterable, Sequence
+A message to a chat is plain text: nothing in it is markup, a link or a mention, not even in names and
+reasons. Forms and limits are those of their makers' pages: Slack's "Formatting text for app surfaces" and
+"Incoming webhooks"; Microsoft's "Create incoming webhooks with Workflows" and the schema of Adaptive Cards
+1.4; Mattermost's "Incoming webhooks", which read Slack's markup too.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from timekeeper.accounts.budget_history import History, is_group
-from timekeeper.accounts.decisions import chats
 from timekeeper.accounts.decisions.sentences import sentence, without_other
 from timekeeper.core.decisions import EVICTED, PREEMPTED, RECLAIMED, STANDING, WARNED, Decision
 from timekeeper.core.object_names import timestamp
@@ -21,6 +27,10 @@ _ALERTS = {
     "ForecastExhaustion": ("BursarForecastExhaustion", False),
     "PodIdle": ("BursarPodIdle", False),
 }
+
+SLACK, TEAMS, MATTERMOST = "slack", "teams", "mattermost"
+MAX_LINES = 10  # in one message; with LINE_LENGTH, also escaped, below each chat's limit
+LINE_LENGTH = 350
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +48,7 @@ class Destination:
     @property
     def max_together(self) -> int:
         """How many notifications one post may have."""
-        return chats.MAX_LINES if self.form in chats.FORMS else _MAX_TOGETHER
+        return MAX_LINES if self.form in FORMS else _MAX_TOGETHER
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +83,8 @@ def all_destinations(history: History, at_ms: int) -> frozenset[Destination]:
 
 def payload(form: str, sent: Sequence[Notification], sent_ms: int) -> dict[str, Any]:
     """The body of a post. Names of pods of other namespaces are left out."""
-    if form in chats.FORMS:
-        return chats.message(form, [_line(each.decision) for each in sent])
+    if form in FORMS:
+        return message(form, [_line(each.decision) for each in sent])
     return _alerts(sent) if form == ALERTMANAGER else _ours(sent, sent_ms)
 
 
@@ -143,3 +153,52 @@ def _alert(sent: Notification) -> dict[str, Any]:
 
 def _sentence(decision: Decision) -> str:
     return sentence(replace(decision, figures=without_other(decision.figures)))
+
+
+def message(form: str, lines: Sequence[str]) -> dict[str, Any]:
+    """The body of a post to the webhook of a chat. Each line is text of any origin."""
+    return FORMS[form]([_plain(line) for line in lines])
+
+
+def _plain(line: str) -> str:
+    """One printable line without the sign of mentions."""
+    text = " ".join("".join(each if each.isprintable() else " " for each in line).split())
+    text = text.replace("@", "\N{FULLWIDTH COMMERCIAL AT}")
+    return text if len(text) <= LINE_LENGTH else f"{text[: LINE_LENGTH - 1]}…"
+
+
+def _slack(lines: Sequence[str]) -> dict[str, Any]:
+    return {"text": "\n".join(map(_entities, lines)), "mrkdwn": False}
+
+
+def _teams(lines: Sequence[str]) -> dict[str, Any]:
+    """A TextRun has no Markdown, unlike a TextBlock."""
+    body = [{"type": "RichTextBlock", "inlines": [{"type": "TextRun", "text": line}]} for line in lines]
+    card = {
+        "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
+        "type": "AdaptiveCard",
+        "version": "1.4",
+        "body": body,
+    }
+    attachment = {
+        "contentType": "application/vnd.microsoft.card.adaptive",
+        "contentUrl": None,
+        "content": card,
+    }
+    return {"type": "message", "attachments": [attachment]}
+
+
+def _mattermost(lines: Sequence[str]) -> dict[str, Any]:
+    escaped = (re.sub(r"([\\`*_~\[\]()#|])", r"\\\1", _entities(line)) for line in lines)
+    return {"text": "\n".join(escaped)}
+
+
+def _entities(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+FORMS: Mapping[str, Callable[[Sequence[str]], dict[str, Any]]] = {
+    SLACK: _slack,
+    TEAMS: _teams,
+    MATTERMOST: _mattermost,
+}

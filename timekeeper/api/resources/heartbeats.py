@@ -139,7 +139,7 @@ ROUTES = (HEARTBEATS,)
 
 
 def register(_app: Flask, _services: Services) -> None:
-    """Adds nothing: the loop has the route (`timekeeper.serving.heartbeat_route`)."""
+    """Adds nothing: the loop has the route (`timekeeper.serving.gunicorn_app`)."""
     for outcome in PostOutcome:  # all are there from the first scrape on
         metrics.HEARTBEATS.labels(outcome.value)
 

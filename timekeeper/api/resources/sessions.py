@@ -8,9 +8,8 @@ from flask import Flask, Response
 
 from timekeeper.accounts.budget_history import History
 from timekeeper.accounts.changes import NEVER
-from timekeeper.accounts.claims.claim_findings import read_findings
+from timekeeper.accounts.claims.claim_findings import read_claims, read_findings
 from timekeeper.accounts.claims.claim_sessions import decode_devices
-from timekeeper.accounts.claims.uncharged import read_claims
 from timekeeper.accounts.failing_watches import FailingWatch, read_watches
 from timekeeper.accounts.usage import gpu_hours
 from timekeeper.api.http.answers import ClaimedDeviceAnswer, SessionsAnswer, answer

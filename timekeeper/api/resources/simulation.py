@@ -15,8 +15,14 @@ from flask import Flask, Response, request
 from timekeeper.accounts.balance import untouched
 from timekeeper.accounts.budget_history import GROUP, History
 from timekeeper.accounts.decisions.forecasts import Addition
-from timekeeper.accounts.decisions.simulation import SimulatedPlacement, SimulatedUse, rate_of, supposed
-from timekeeper.accounts.decisions.supposed_protection import protecting, supposed_protection
+from timekeeper.accounts.decisions.simulation import (
+    SimulatedPlacement,
+    SimulatedUse,
+    protecting,
+    rate_of,
+    supposed,
+    supposed_protection,
+)
 from timekeeper.accounts.standings import publish
 from timekeeper.api.http.answers import answer
 from timekeeper.api.http.routes import JSON, ApiRoute, read_body

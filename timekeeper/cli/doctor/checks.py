@@ -19,7 +19,7 @@ from timekeeper.cli.doctor.cluster_checks import (
     schedulers,
     version,
 )
-from timekeeper.cli.doctor.doubt_checks import doubts, idle
+from timekeeper.cli.doctor.doubt_checks import described_cards, doubts, idle
 from timekeeper.cli.doctor.facts import (
     NODE_NAMESPACE,
     CheckResult,
@@ -33,11 +33,9 @@ from timekeeper.cli.doctor.facts import (
     read_facts,
     unknown,
 )
-from timekeeper.cli.doctor.meter_checks import described_cards
 from timekeeper.cli.doctor.mode_checks import modes, parameters
 from timekeeper.cli.doctor.node_checks import AGENT, clocks, nodes, runtimes
-from timekeeper.cli.doctor.placement_checks import needs_scheduler, placement
-from timekeeper.cli.doctor.taint_checks import taints
+from timekeeper.cli.doctor.taint_checks import needs_scheduler, placement, taints
 from timekeeper.cli.output import Column, Sheet
 from timekeeper.core.certificate_end import ends
 from timekeeper.core.json_values import mapping, sequence

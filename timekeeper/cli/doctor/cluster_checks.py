@@ -19,7 +19,7 @@ from timekeeper.cli.doctor.facts import (
     unknown,
     upgrading,
 )
-from timekeeper.cli.doctor.placement_checks import needs_scheduler
+from timekeeper.cli.doctor.taint_checks import needs_scheduler
 from timekeeper.cli.scheduler.configuration import GPU_PROFILE, MANAGED_RESOURCES, is_ours
 from timekeeper.cli.scheduler.static_pod import is_patched
 from timekeeper.core.json_values import mapping, sequence

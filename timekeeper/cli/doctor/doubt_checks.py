@@ -1,8 +1,10 @@
-"""Which charges are not certain, what is not charged yet, and which pods use none of their cards."""
+"""Which charges are not certain, what is not charged yet, and which pods use none of their cards;
+and whether the ledger knows the cards of the nodes whose pods it charges."""
 
 from collections.abc import Iterator
 
-from timekeeper.cli.doctor.facts import CheckResult, Facts, NotReadable, logs_of, unknown
+from timekeeper.cli.doctor.facts import CheckResult, Facts, NotReadable, items, logs_of, unknown
+from timekeeper.core.accelerators import accelerator_of
 from timekeeper.core.findings import (
     claim_sentences,
     claiming_sentence,
@@ -10,10 +12,15 @@ from timekeeper.core.findings import (
     idle_sentences,
     watch_sentences,
 )
+from timekeeper.core.json_values import Json
+from timekeeper.core.request.cards import UndecodableError
+from timekeeper.core.request.inventory import charged_cards, node_facts
+from timekeeper.core.request.node_parts import contradiction
 
 _PAGE = "read docs/meter.md#what-is-charged; GET /v1/doubts has all"
 _CLAIMS = "read docs/claims.md; GET /v1/doubts has all"
 _USE = "read docs/meter.md#use-and-idle-pods; GET /v1/idle has all"
+_CARDS_PAGE = "docs/meter.md#what-is-charged"
 
 
 def doubts(facts: Facts) -> Iterator[CheckResult]:
@@ -47,3 +54,30 @@ def idle(facts: Facts) -> Iterator[CheckResult]:
     if facts.idle["prometheus"] and not facts.idle["prometheus"]["findings"]:
         measured = facts.idle["prometheus"]["measured"]
         yield CheckResult("ok", "use", f"Prometheus measures {measured} metered pods")
+
+
+def described_cards(facts: Facts) -> Iterator[CheckResult]:
+    """Each node with GPUs describes its cards, in one way."""
+    if isinstance(facts.nodes, NotReadable):
+        yield unknown("cards", facts.nodes)
+        return
+    with_gpus = [each for each in items(facts.nodes) if node_facts(each).capacity]
+    faults = {str(each["metadata"]["name"]): _fault(each) for each in with_gpus}
+    for name, fault in faults.items():
+        if fault:
+            sentence = f"node {name}: {fault}, so its pods are charged with a doubt"
+            command = f"kubectl describe node {name}, and read {_CARDS_PAGE}"
+            yield CheckResult("warning", "cards", sentence, command)
+    if with_gpus and not any(faults.values()):
+        yield CheckResult("ok", "cards", f"{len(with_gpus)} nodes with GPUs describe their cards")
+
+
+def _fault(node: Json) -> str:
+    try:
+        cards = charged_cards(node)
+    except UndecodableError as error:
+        return f"its description cannot be read ({error})"
+    is_of_devices = all(map(accelerator_of, node_facts(node).capacity))
+    if not cards and not is_of_devices:
+        return "nothing describes its cards"
+    return contradiction(node, cards)

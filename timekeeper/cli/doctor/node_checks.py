@@ -17,7 +17,7 @@ from timekeeper.cli.doctor.facts import (
 )
 from timekeeper.core.accelerators import accelerator_of
 from timekeeper.core.json_values import annotations_of, mapping
-from timekeeper.core.ledger.node_clock import clock_ahead_ms
+from timekeeper.core.ledger.hold import clock_ahead_ms
 from timekeeper.core.names import GPU_PERCENT, NODE_CHANGE
 from timekeeper.core.quantity import thousandths
 from timekeeper.core.request.runtime_plugins import OURS

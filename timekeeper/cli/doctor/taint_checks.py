@@ -1,8 +1,9 @@
-"""The taint that keeps pods without GPUs off GPU nodes, and the pods that stand in the way of free cards."""
+"""The taint that keeps pods without GPUs off GPU nodes, and the pods that stand in the way of free cards;
+where Bursar places no pods, and which fields have no effect there."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from timekeeper.cli.doctor.facts import (
@@ -17,15 +18,57 @@ from timekeeper.cli.doctor.facts import (
     upgrading,
 )
 from timekeeper.cli.doctor.node_checks import agent_selector, has_gpus
+from timekeeper.core.budgets.policy import Budget, BudgetSettings, ineffective_fields, places
+from timekeeper.core.budgets.reader import ParsedBudgets, read
 from timekeeper.core.json_values import annotations_of, mapping, sequence
-from timekeeper.core.names import DEVICES, INVENTORY
+from timekeeper.core.names import BUDGET_CONFIG_MAPS, BUDGETS_LABEL, DEVICES, INVENTORY
 from timekeeper.core.object_names import KEEPS_OFF, TERMINAL
 from timekeeper.core.quantity import thousandths
 from timekeeper.core.request.request import parse_stored
 
+_PAGE = "docs/budget-settings.md"
+
 USUAL = "nvidia.com/gpu"
 _FLAG = "--gpu-node-taint="
 _AT_HOME = ("DaemonSet", "Node")  # pods of these owners belong on their node
+
+
+def needs_scheduler(facts: Facts) -> bool:
+    """Whether some namespace's pods are placed by Bursar; also where the budgets cannot be read."""
+    found, settings = _read(facts)
+    return settings.placement == "on" or any(each.placement == "on" for each in found.budgets.values())
+
+
+def placement(facts: Facts) -> Iterator[CheckResult]:
+    """The entries with `placement: off`, and the fields that have no effect there. The check of the budgets
+    says what cannot be read."""
+    found, settings = _read(facts)
+    keys = sorted(key for key, each in found.budgets.items() if not places(each, settings))
+    if settings.placement == "off":
+        keys = ["_settings", *(key for key in keys if found.budgets[key].placement == "off")]
+    if keys:
+        sentence = f"it is off by {', '.join(keys)}: pods keep their scheduler, and get no cards of Bursar"
+        yield CheckResult("ok", "placement", sentence)
+    for key, each in found.budgets.items():
+        for sentence in set(ineffective_fields(each, settings.placement)) - set(_elsewhere(each)):
+            yield CheckResult("warning", "placement", f"{key}: {sentence}", f"change the entry ({_PAGE})")
+
+
+def _elsewhere(each: Budget) -> tuple[str, ...]:
+    return ineffective_fields(replace(each, placement="on"))
+
+
+def _read(facts: Facts) -> tuple[ParsedBudgets, BudgetSettings]:
+    listed = [] if isinstance(facts.budgets, NotReadable) else items(facts.budgets)
+    found = read(
+        {
+            str(each["metadata"]["name"]): mapping(each.get("data"))
+            for each in listed
+            if each["metadata"]["name"] in BUDGET_CONFIG_MAPS
+            or mapping(each["metadata"].get("labels")).get(BUDGETS_LABEL) == "true"
+        }
+    )
+    return found, found.settings or BudgetSettings()
 
 
 @dataclass(frozen=True, slots=True)

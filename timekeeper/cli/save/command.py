@@ -1,7 +1,8 @@
-"""``kubectl bursar save``."""
+"""``kubectl bursar save``: manifests that ``kubectl apply -f`` takes, and commands that write marks again."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,17 +15,24 @@ from timekeeper.cli.connection import Options, connected
 from timekeeper.cli.flags import FORM, ClusterCommand
 from timekeeper.cli.kubectl import Kubectl
 from timekeeper.cli.output import Column, CommandError, Say, Sheet, progress
-from timekeeper.cli.save import objects
-from timekeeper.cli.save.folder import Folder
-from timekeeper.cli.save.ledger import FILE as LEDGER
-from timekeeper.cli.save.ledger import save_ledger
-from timekeeper.core import __version__
+from timekeeper.cli.save.folder import LEDGER as LEDGER
+from timekeeper.cli.save.folder import Folder, save_ledger
+from timekeeper.core import __version__, names
+from timekeeper.core.json_values import mapping
+
+_KEPT = ("apiVersion", "kind", "data", "binaryData", "immutable", "type")
+_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+_PREFIXES = (f"{names.DOMAIN}/", "bursar.node-restriction.kubernetes.io/")
+# the certificates' process and the API server's controllers write these, and clusters' own software
+_WRITTEN = ("bursar-device-classes", "kube-root-ca.crt", "openshift-service-ca.crt", "istio-ca-root-cert")
+_PART_OF = ("app.kubernetes.io/part-of", "bursar")
+_TOKENS = ("kubernetes.io/service-account-token", "helm.sh/release.v1")
 
 _GRANTS, _MARKS, _README = "grants.jsonl", "labels.sh", "README.txt"
 _COLUMNS = (
     Column("what", "WHAT"),
     Column("count", "COUNT", True),
-    Column("file", "FILE", blank="-"),
+    Column("file", "LEDGER", blank="-"),
     Column("note", "NOTE"),
 )
 _SAVED = "Saved from Bursar's namespace {namespace} by kubectl bursar save {version} at {moment}.\n\n"
@@ -33,6 +41,53 @@ To come back, see "Come back" in docs/uninstall.md. kubectl apply -f takes the f
 named .yaml. labels.sh writes Bursar's labels and annotations on nodes and namespaces again. bursar-timekeeper
 import takes ledger.jsonl.
 """
+
+
+def manifest(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """A ConfigMap or Secret without what its API server alone gives, so that another one creates it."""
+    read = mapping(raw.get("metadata"))
+    annotations = {
+        key: text for key, text in mapping(read.get("annotations")).items() if key != _LAST_APPLIED
+    }
+    metadata = {
+        "name": read["name"],
+        "namespace": read["namespace"],
+        "labels": mapping(read.get("labels")),
+        "annotations": annotations,
+    }
+    kept = {key: raw[key] for key in _KEPT if raw.get(key) is not None}
+    return {**kept, "metadata": {key: value for key, value in metadata.items() if value}}
+
+
+def has_budgets(config_map: Mapping[str, Any]) -> bool:
+    """Whether Bursar reads it: by its name, or by its label."""
+    metadata = mapping(config_map.get("metadata"))
+    labelled = mapping(metadata.get("labels")).get(names.BUDGETS_LABEL) == "true"
+    return labelled or metadata.get("name") in names.BUDGET_CONFIG_MAPS
+
+
+def is_operators(config_map: Mapping[str, Any]) -> bool:
+    """Whether a ConfigMap without budgets is neither of the manifests nor written by a process."""
+    metadata = mapping(config_map.get("metadata"))
+    key, value = _PART_OF
+    return metadata.get("name") not in _WRITTEN and mapping(metadata.get("labels")).get(key) != value
+
+
+def is_token(secret: Mapping[str, Any]) -> bool:
+    """Whether a Secret is of one installation: a token of an account, or a release of Helm."""
+    return secret.get("type") in _TOKENS
+
+
+def marks(kind: str, listed: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """The shell commands that write Bursar's labels and annotations on these nodes or namespaces again.
+    ``kind``: as kubectl names it. What the node agent reports at each start is none of them."""
+    for raw in listed:
+        metadata = mapping(raw.get("metadata"))
+        for verb, field in (("label", "labels"), ("annotate", "annotations")):
+            for key, text in sorted(mapping(metadata.get(field)).items()):
+                if key.startswith(_PREFIXES) and key != names.HOLDERS:
+                    words = ("kubectl", verb, kind, metadata["name"], "--overwrite", f"{key}={text}")
+                    yield shlex.join(words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,18 +157,18 @@ def _tried(what: str, saving: Callable[[], list[Saved]]) -> list[Saved]:
 
 def _config_maps(options: Options, place: Folder) -> list[Saved]:
     found = options.kubectl.get("configmaps", "-n", options.system_namespace)["items"]
-    saved = [_object(each, place) for each in found if objects.has_budgets(each)]
-    others = [each for each in found if not objects.has_budgets(each) and objects.is_operators(each)]
+    saved = [_object(each, place) for each in found if has_budgets(each)]
+    others = [each for each in found if not has_budgets(each) and is_operators(each)]
     return [*saved, *(Saved(_name(each), note="left out: Bursar does not read it") for each in others)]
 
 
 def _secrets(options: Options, place: Folder) -> list[Saved]:
     found = options.kubectl.get("secrets", "-n", options.system_namespace)["items"]
-    return [_object(each, place) for each in found if not objects.is_token(each)]
+    return [_object(each, place) for each in found if not is_token(each)]
 
 
 def _object(raw: Any, place: Folder) -> Saved:
-    return Saved(_name(raw), len(raw.get("data") or ()), place.write_manifest(objects.manifest(raw)))
+    return Saved(_name(raw), len(raw.get("data") or ()), place.write_manifest(manifest(raw)))
 
 
 def _name(raw: Any) -> str:
@@ -122,9 +177,7 @@ def _name(raw: Any) -> str:
 
 def _marks(kubectl: Kubectl, place: Folder) -> list[Saved]:
     commands = [
-        command
-        for kind in ("node", "namespace")
-        for command in objects.marks(kind, kubectl.get(f"{kind}s")["items"])
+        command for kind in ("node", "namespace") for command in marks(kind, kubectl.get(f"{kind}s")["items"])
     ]
     place.write(_MARKS, "".join(f"{command}\n" for command in commands))
     return [Saved("labels and annotations", len(commands), _MARKS, "of nodes and namespaces")]

@@ -6,11 +6,13 @@ the pod *vanished*: it holds its cards while a fresh report of its node's agent 
 is over, because the kubelet may run it for that long.
 
 `pod_hold` reads what one object says, `later` joins it with what earlier versions of the object said,
-`vanished` and `followed` continue after the removal, and `ends_ms` dates the end.
+`vanished` and `followed` continue after the removal, and `ends_ms` dates the end. `clock_ahead_ms`
+tells how far the clock of a node is ahead, whose kubelet's timestamps prove charges.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.kube.holders import NodeHolders
@@ -23,6 +25,9 @@ _DEFAULT_GRACE_S = 30
 _LEAST_GRACE_MS = 2_000  # of the kubelet, for each container
 _TOLERATED_MS = 2_000  # of a node's clock; timestamps are whole seconds
 _STATUSES = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
+
+NODE_LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"  # those that kubelets renew
+_TOLERATED_CLOCK_MS = 5_000  # the API server may take seconds for a write, and notes whole ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,3 +285,16 @@ def _is_running(container_status: Json) -> bool:
 
 def _least(one: int | None, other: int | None) -> int | None:
     return min((each for each in (one, other) if each is not None), default=None)
+
+
+def clock_ahead_ms(lease: Mapping[str, Any]) -> int:
+    """By how much the clock of a node was ahead when its kubelet last renewed this Lease: the kubelet writes
+    its own time into it, and the API server notes its own beside it. 0 within `_TOLERATED_CLOCK_MS`, or if it
+    is not known. Never raises on JSON from an API server."""
+    renewed_ms = millis(mapping(lease.get("spec")).get("renewTime"))
+    fields = map(mapping, sequence(mapping(lease.get("metadata")).get("managedFields")))
+    noted = [at_ms for each in fields if (at_ms := millis(each.get("time"))) is not None]
+    if renewed_ms is None or not noted:
+        return 0
+    ahead_ms = renewed_ms - max(noted)
+    return ahead_ms if abs(ahead_ms) > _TOLERATED_CLOCK_MS else 0

@@ -1,4 +1,4 @@
-"""Time into amounts: periods, evidence, charges, balances and standings, as functions of values.
+"""Time into amounts: periods, evidence, charges, balances, standings and prices, as functions of values.
 
 Times are milliseconds since 1970; amounts are milli-GPU x milliseconds. A session is charged its rate (fixed
 at bind) for the interval that its evidence proves, and nothing else.
@@ -7,8 +7,11 @@ at bind) for the interval that its evidence proves, and nothing else.
 import datetime
 import functools
 import zoneinfo
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import date
+
+from timekeeper.core.budgets.policy import Budget, BudgetSettings
 
 FOREVER_MS = 253_402_300_799_000  # the last second of the year 9999: the end of a period ``once``
 
@@ -245,3 +248,25 @@ def exhausted_at(
         faster = rate_milli - reserving_milli
         at = turn - (-left // faster) if faster > 0 else period.end_ms
     return at if at < period.end_ms else None
+
+
+def price_at(entry: Budget | BudgetSettings, at_ms: int, zone: str) -> str:
+    """The price of a weighted GPU-hour, as it was written; "": none."""
+    begun = (price for day, price in reversed(entry.later_prices) if day_begins_ms(day, zone) <= at_ms)
+    return next(begun, entry.price)
+
+
+def price_days(entry: Budget | BudgetSettings, zones: Iterable[str]) -> Iterator[int]:
+    """When a later price may begin, in any of these time zones."""
+    return (day_begins_ms(day, zone) for day, _ in entry.later_prices for zone in zones)
+
+
+def late_price(
+    before: Budget | BudgetSettings | None, entry: Budget | BudgetSettings, at_ms: int, zone: str
+) -> tuple[date, str] | None:
+    """The later price whose day had begun when the entry took effect at ``at_ms``, and that was not in force
+    just before: it counts from then on alone."""
+    begun = [(day, price) for day, price in entry.later_prices if day_begins_ms(day, zone) < at_ms]
+    if not begun or (before is not None and price_at(before, at_ms - 1, zone) == begun[-1][1]):
+        return None
+    return begun[-1]

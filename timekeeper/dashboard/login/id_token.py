@@ -1,7 +1,9 @@
-"""An ID token: signed by one of the provider's keys, for this client and this login, and valid now."""
+"""An ID token: signed by one of the provider's keys, for this client and this login, and valid now; and the
+user that it names, as the API server reads it."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from joserfc import jws, jwt
@@ -9,7 +11,7 @@ from joserfc.errors import ClaimError, ExpiredTokenError, JoseError
 from joserfc.jwk import ECKey, Key, KeySet, OKPKey, RSAKey
 from joserfc.jws import JWSRegistry
 
-from timekeeper.dashboard.login.refusals import LoginRefusedError
+from timekeeper.runtime.oidc_settings import OidcSettings
 
 LEEWAY_S = 30  # allowed difference between the provider's clock and ours
 MAX_TOKEN = 64 * 1024
@@ -19,7 +21,6 @@ ALGORITHMS = (
     *("ES256", "ES384", "ES512", "Ed25519", "EdDSA"),
 )
 _REGISTRY = JWSRegistry(algorithms=ALGORITHMS, strict_check_header=False)  # other fields are ignored
-
 _WHY = {
     "iss": "it is from another issuer",
     "aud": "it is for another client",
@@ -28,9 +29,19 @@ _WHY = {
     "nbf": "it is not valid yet",
     "iat": "it is from the future",
 }
-
-
 _NOT_SIGNED = "the ID token is not valid: no key of the provider has signed it"
+
+MAX_NAME = 512  # characters
+MAX_GROUPS = 1_000
+RESERVED = "system:"  # names that Kubernetes gives itself
+
+
+class LoginRefusedError(Exception):
+    """The provider or its token is not accepted. The text is a sentence for the visitor."""
+
+
+class ProviderAwayError(Exception):
+    """The provider does not answer as it should. The text says what was wrong, for the log."""
 
 
 class UnknownKeyError(LoginRefusedError):
@@ -100,3 +111,51 @@ def _candidates(keys: KeySet, kid: object) -> Sequence[Key]:
     if not found:
         raise UnknownKeyError(_NOT_SIGNED)
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """A user of Kubernetes, with the prefixes."""
+
+    username: str
+    groups: tuple[str, ...]
+
+
+def person_of(claims: Mapping[str, Any], settings: OidcSettings) -> Person:
+    """The user that the claims name. Raises LoginRefusedError."""
+    username = _name(claims.get(settings.username_claim), settings.username_claim)
+    if settings.username_claim == "email" and claims.get("email_verified") is not True:
+        raise LoginRefusedError("the provider has not verified the address in the claim email")
+    groups = _groups(claims, settings.groups_claim) if settings.groups_claim else []
+    return Person(
+        _allowed(settings.prefix + username, "--oidc-username-prefix"),
+        tuple(_allowed(settings.groups_prefix + each, "--oidc-groups-prefix") for each in groups),
+    )
+
+
+def _groups(claims: Mapping[str, Any], claim: str) -> list[str]:
+    """Each group once. One text is one group; without the claim there is none."""
+    if claim in (claims.get("_claim_names") or {}):
+        raise LoginRefusedError(
+            f"the ID token has not the claim {claim} itself, because the user is in too many groups"
+        )
+    found = claims.get(claim, [])
+    names = [found] if isinstance(found, str) else found
+    if not isinstance(names, list) or len(names) > MAX_GROUPS:
+        raise LoginRefusedError(f"the claim {claim} must be a list of at most {MAX_GROUPS} names")
+    return list(dict.fromkeys(_name(each, claim) for each in names))
+
+
+def _name(value: object, claim: str) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= MAX_NAME or not value.isprintable():
+        raise LoginRefusedError(f"the claim {claim} must have names of 1 to {MAX_NAME} printable characters")
+    return value
+
+
+def _allowed(name: str, flag: str) -> str:
+    """A provider gives no name that is Kubernetes' own."""
+    if name.startswith(RESERVED):
+        raise LoginRefusedError(
+            f"{name} begins with {RESERVED}, which is Kubernetes' own; {flag} avoids that"
+        )
+    return name

@@ -7,10 +7,9 @@ from typing import Protocol
 from flask import Request
 
 from timekeeper import metrics
+from timekeeper.dashboard.login.id_token import LoginRefusedError, ProviderAwayError, person_of
 from timekeeper.dashboard.login.pending import PendingLogin, pending
-from timekeeper.dashboard.login.person import person_of
 from timekeeper.dashboard.login.provider import Provider
-from timekeeper.dashboard.login.refusals import LoginRefusedError, ProviderAwayError
 from timekeeper.runtime.clock import monotonic_ms
 from timekeeper.runtime.log import log
 from timekeeper.runtime.oidc_settings import OidcSettings

@@ -14,8 +14,13 @@ import orjson
 import urllib3
 from joserfc.jwk import KeySet
 
-from timekeeper.dashboard.login.id_token import UnknownKeyError, read_keys, verified_claims
-from timekeeper.dashboard.login.refusals import LoginRefusedError, ProviderAwayError
+from timekeeper.dashboard.login.id_token import (
+    LoginRefusedError,
+    ProviderAwayError,
+    UnknownKeyError,
+    read_keys,
+    verified_claims,
+)
 from timekeeper.runtime.clock import monotonic_ms
 from timekeeper.runtime.file_watch import FileWatch
 from timekeeper.runtime.log import log

@@ -7,8 +7,8 @@ from flask import Flask, Response, make_response, redirect, request
 from timekeeper.dashboard import sessions
 from timekeeper.dashboard.api_caller import ApiCaller, ApiRefusedError
 from timekeeper.dashboard.login import pending
+from timekeeper.dashboard.login.id_token import LoginRefusedError, ProviderAwayError
 from timekeeper.dashboard.login.oidc import OidcLogin
-from timekeeper.dashboard.login.refusals import LoginRefusedError, ProviderAwayError
 from timekeeper.dashboard.responses import NOT_OURS, going_on, problem_page, redirection, rendered
 from timekeeper.dashboard.visits import FORBIDDEN
 from timekeeper.runtime.auth.tokens import is_login

@@ -10,13 +10,15 @@ from timekeeper.core import texts
 from timekeeper.core.budgets.policy import GROUP
 from timekeeper.core.texts import not_in_group
 from timekeeper.dashboard.api_caller import ApiCaller, ApiRefusedError, Json
-from timekeeper.dashboard.charts.burn_down import BurnDown, burn_down
+from timekeeper.dashboard.charts import BurnDown, burn_down
 from timekeeper.dashboard.visits import PageContent, Visit, part, segment
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 _DAYS_BY_HOUR = 3  # a shorter time is drawn by the hour
 _DAYS_BY_DAY = 400
 _MAX_STEPS = 10_000
+
+_ROWS = 200
 
 
 def account_values(visit: Visit, key: str, budget: Json) -> dict[str, Any]:
@@ -163,3 +165,13 @@ def with_stranger(form: PassingOnForm, group: str, members: Sequence[str]) -> Pa
     if not form.faults or "namespace" in form.faults or named in members:
         return form
     return replace(form, faults={**form.faults, "namespace": not_in_group(named, group)})
+
+
+def would(visit: Visit) -> PageContent:
+    """The newest week first. Pods to which nothing would have happened are counted, and have no row."""
+    answer = visit.api.get("/v1/would", namespace=visit.scope, limit=_ROWS, after=visit.text("after"))
+    older = visit.link(after=answer["next"]) if answer["next"] else None
+    rows = [each for each in answer["rows"] if each["verdict"] != "admitted"]
+    judged = sum(each["pods"] for each in answer["rows"] if each["verdict"] != "evicted")
+    values = {"rows": rows, "judged": judged, "enforced": answer["enforced"], "notes": answer["notes"]}
+    return PageContent("would.html", {**values, "older": older})

@@ -9,7 +9,7 @@ from timekeeper.core.cluster_map import WAITING_STATES
 from timekeeper.core.decisions import KINDS
 from timekeeper.core.findings import measuring_sentences
 from timekeeper.dashboard.api_caller import ApiRefusedError, Json
-from timekeeper.dashboard.charts.cards import card_row, filled, free_sentence, row_sentence, width_of
+from timekeeper.dashboard.charts import card_row, filled, free_sentence, row_sentence, width_of
 from timekeeper.dashboard.visits import FORBIDDEN, PageContent, Visit, page_at, part, segment
 
 _NODES, _HELD, _NODE_ROWS = 60, 100, 500

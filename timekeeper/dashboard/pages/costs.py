@@ -7,7 +7,7 @@ from decimal import Decimal
 
 from timekeeper.core.findings import estimate_sentences
 from timekeeper.core.texts import age, hours, money
-from timekeeper.dashboard.visits import Download, PageContent, Visit, link, page_at, part
+from timekeeper.dashboard.visits import Download, PageContent, Visit, link, page_at, part, segment
 
 CLAIMED_BY = ("claim", "class", "driver", "device")
 GROUPS = ("namespace", "group", "namespace,owner", "pod", "model", "node", "day", *CLAIMED_BY)
@@ -308,3 +308,14 @@ def _time(text: str) -> datetime:
 
 def _ms(text: str) -> int:
     return int(_time(text).timestamp() * 1000)
+
+
+def months(visit: Visit) -> PageContent:
+    """The closed months, the newest first."""
+    return PageContent("months.html", {"months": visit.api.get("/v1/months")["months"], "month": None})
+
+
+def month(visit: Visit, month: str) -> PageContent:
+    """One month with its hashes now and then, and the corrections of its charges."""
+    answer = visit.api.get(f"/v1/months/{segment(month)}")
+    return PageContent("months.html", {"months": (), "month": answer})

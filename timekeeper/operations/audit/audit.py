@@ -2,11 +2,10 @@
 
 from dataclasses import asdict, dataclass
 
-from timekeeper.operations.audit.carry import check_carry
 from timekeeper.operations.audit.charges import Charges
 from timekeeper.operations.audit.cluster import ClusterComparison
 from timekeeper.operations.audit.finding import SLACK_MS, Finding, Tell, hours, moment, time_of
-from timekeeper.operations.audit.grants import check_grants
+from timekeeper.operations.audit.grants import check_carry, check_grants
 from timekeeper.operations.audit.spans import Spans
 from timekeeper.store import audit_rows
 from timekeeper.store.engine.engine import Connection

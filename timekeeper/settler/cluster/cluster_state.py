@@ -4,8 +4,8 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from timekeeper.accounts.claims.claim_findings import NOBODY, ClaimingPods, claiming_pods
 from timekeeper.accounts.claims.consumers import ClaimPod
-from timekeeper.accounts.claims.uncharged import NOBODY, ClaimingPods, claiming_pods
 from timekeeper.accounts.failing_watches import FailingWatch
 from timekeeper.accounts.metered import WHOLE_CARDS, CardParts
 from timekeeper.accounts.pods import GangKey, LedgerPod, UnjudgedPod, UnreadablePod, is_bare, metered_view

@@ -16,8 +16,7 @@ from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.kube.holders import fresh_holders, kubelets_boot
 from timekeeper.core.kube.reflector import WatchFailed, WatchOpened
 from timekeeper.core.ledger import hold
-from timekeeper.core.ledger.hold import NodeSight
-from timekeeper.core.ledger.node_clock import LEASES, clock_ahead_ms
+from timekeeper.core.ledger.hold import NODE_LEASES, NodeSight, clock_ahead_ms
 from timekeeper.core.object_names import millis
 from timekeeper.core.request.cards import UndecodableError
 from timekeeper.core.request.claims import namespaced, read_template
@@ -83,7 +82,7 @@ def sources(
     every = (
         WatchSource("pods", "/api/v1/pods", _PODS_WATCH_S, read_offered),
         WatchSource("nodes", "/api/v1/nodes", _WATCH_S, read_node),
-        WatchSource("leases", LEASES, _WATCH_S, read_lease),
+        WatchSource("leases", NODE_LEASES, _WATCH_S, read_lease),
         WatchSource(
             "configmaps", f"/api/v1/namespaces/{namespace}/configmaps", _WATCH_S, read_own_config_map
         ),

@@ -1,5 +1,5 @@
 """The selects whose union is a usage report: charges, the pending part of open sessions, measured use, and
-stranded cards. `timekeeper.store.reports.statement` adds them up.
+stranded cards. `timekeeper.store.reports.reports` adds them up.
 
 Every part is clipped to one time range. If the report needs a session's columns, rows are first summed by
 session, so each session is looked up once and not once per row. If day totals suffice, a part has a sum for

@@ -1,10 +1,12 @@
 """Parses manifests as kubectl does: the documents of a YAML or JSON text, with the lines of their fields.
 
-Values are built from the parser's events and bounded in length, depth and number (an alias counts as often as
-it is used), so no text can exhaust memory.
+Values are built from the parser's events and bounded in length, depth and number (an alias counts as often
+as it is used), so no text can exhaust memory. Plain scalars are resolved as kubectl's library does
+(sigs.k8s.io/yaml): ``yes`` is true, ``1e3`` is 1000, ``0o17`` is 15, a date is text.
 """
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -13,7 +15,12 @@ from typing import Any
 import yaml
 from yaml.reader import Reader
 
-from webhook.dryrun.judge.plain_scalars import NO_NUMBER, plain
+_NULLS = frozenset(("", "~", "null", "Null", "NULL"))
+_TRUE = frozenset(("y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"))
+_FALSE = frozenset(("n", "N", "no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF"))
+_INTEGER = re.compile(r"([-+]?)(?:0[xX]([0-9a-fA-F]+)|0[bB]([01]+)|0[oO]?([0-7]+)|([0-9]+))", re.ASCII)
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", re.ASCII)
+NO_NUMBER = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
 MAX_CHARACTERS = 16 * 1024 * 1024
 MAX_VALUES = 1_000_000
@@ -24,6 +31,32 @@ Path = tuple[str | int, ...]
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _CORE = "tag:yaml.org,2002:"
 _MERGE = "<<"
+
+
+def plain(text: str) -> Any:
+    """A plain scalar's value, as kubectl's library resolves it."""
+    if text in _NULLS:
+        return None
+    if text in _TRUE or text in _FALSE:
+        return text in _TRUE
+    digits = text.replace("_", "") if text[:1] in "-+.0123456789" else ""
+    integer = _INTEGER.fullmatch(digits)
+    if integer and len(digits) <= 64:
+        whole = _integer(*integer.groups())
+        if -(2**63) <= whole < 2**64:
+            return whole
+    if _FLOAT.fullmatch(digits):
+        number = float(digits)
+        if not math.isinf(number):
+            return int(number) if number.is_integer() and abs(number) < 1e21 else number
+    return text
+
+
+def _integer(sign: str, sixteen: str, two: str, eight: str, ten: str) -> int:
+    for digits, base in ((sixteen, 16), (two, 2), (eight, 8), (ten, 10)):
+        if digits is not None:
+            return int(digits, base) * (-1 if sign == "-" else 1)
+    raise AssertionError("one of them has matched")
 
 
 @dataclass(frozen=True, slots=True)

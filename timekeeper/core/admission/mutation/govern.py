@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from timekeeper.core import names
 from timekeeper.core.admission import marks
 from timekeeper.core.admission.json_patch import Operation, add, escaped, merged, remove
-from timekeeper.core.admission.mutation import limits_shown, mps, sidecar, visible_devices
+from timekeeper.core.admission.mutation import mps, sidecar, visible_devices
 from timekeeper.core.admission.pods import annotations_of, sequence_of, variables_of
 from timekeeper.core.admission.policy import (
     AdmissionPolicy,
@@ -229,7 +229,9 @@ def _container(container: Json, path: str, request: GPURequest, policy: Admissio
 def _variables(container: Json, path: str, request: GPURequest, pipes: str) -> list[Operation]:
     named = variables_of(container)
     env = mps.desired(container, request, pipes) if pipes or not mps.NAMES.isdisjoint(named) else None
-    shown = limits_shown.desired(container if env is None else {**container, "env": env}, request)
+    shown = visible_devices.with_limit_variables(
+        container if env is None else {**container, "env": env}, request
+    )
     env = env if shown is None else shown
     if env is None:
         return visible_devices.operations(container, named, path, request)

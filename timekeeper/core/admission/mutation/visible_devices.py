@@ -1,8 +1,9 @@
 """Which cards each container of a governed pod sees: the variables that NVIDIA's container runtime reads.
 
 The Binding writes an annotation for each GPU container, which reads it by the downward API. Every other
-container gets ``void``, because images made for CUDA set ``all``. Where a node plugin sets the
-variable itself, a variable in the pod would take precedence, so there must be none.
+container gets ``void``, because images made for CUDA set ``all``. Where a node plugin sets the variable
+itself, a variable in the pod would take precedence, so there must be none. New ephemeral containers see
+none, and hold none.
 """
 
 import re
@@ -12,9 +13,10 @@ from typing import Any
 from timekeeper.core import names
 from timekeeper.core.admission.json_patch import Operation, add, remove, replace
 from timekeeper.core.admission.marks import VISIBLE_DEVICES
-from timekeeper.core.admission.pods import sequence_of
+from timekeeper.core.admission.pods import added_ephemeral, sequence_of, variables_of
 from timekeeper.core.dialects import BY_NAME
 from timekeeper.core.json_values import Json, mapping
+from timekeeper.core.quantity import integral
 from timekeeper.core.values import GPURequest
 
 CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"
@@ -112,3 +114,42 @@ def annotated(variable: str, annotation: str) -> Variable:
     empty where the annotation does not exist."""
     path = f"metadata.annotations['{annotation}']"
     return {"name": variable, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
+
+
+def hide_cards(pod: Json, old: Json) -> tuple[Operation, ...]:
+    """Makes no card visible to new containers that do not set the variable: an image made for CUDA would make
+    all cards visible."""
+    return tuple(
+        operation
+        for index, container in added_ephemeral(pod, old)
+        for named in [variables_of(container)]
+        if VISIBLE_DEVICES not in named
+        for operation in set_variable(
+            sequence_of(container.get("env")), named, f"/spec/ephemeralContainers/{index}/env", VOID
+        )
+    )
+
+
+def limit_variables(container: Json, request: GPURequest) -> tuple[Variable, ...]:
+    """The variables that the container must have."""
+    variables = BY_NAME[request.dialect].variables
+    if not variables:
+        return ()  # nearly always
+    limits = mapping(mapping(container.get("resources")).get("limits"))
+    return tuple(
+        {"name": variable, "value": str(integral(limits[resource]))}
+        for resource, variable in variables.items()
+        if resource in limits
+    )
+
+
+def with_limit_variables(container: Json, request: GPURequest) -> list[Json] | None:
+    """The container's whole environment with these variables, once each; None where nothing changes."""
+    right = limit_variables(container, request)
+    if not right:
+        return None
+    present = sequence_of(container.get("env"))
+    named = {each["name"] for each in right}
+    if [each for each in present if each["name"] in named] == list(right):
+        return None
+    return [*(each for each in present if each["name"] not in named), *right]

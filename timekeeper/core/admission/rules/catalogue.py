@@ -4,8 +4,30 @@ A rule's mode is ``enforce`` (refused), ``warn`` (admitted with a warning), or `
 this table; a test compares the two.
 """
 
+from dataclasses import dataclass
+from typing import Literal
+
 from timekeeper.core.admission.rules.device_annotations import DEVICE_WORDS, shown_as
-from timekeeper.core.admission.rules.rule import Rule
+from timekeeper.core.budgets.rule_ids import FIXED
+
+RuleMode = Literal["enforce", "warn", "off"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule. ``instead``: what happens in mode ``warn``, as the warning for a governed pod says."""
+
+    id: str
+    refuses: str
+    why: str
+    default: RuleMode = "enforce"
+    instead: str = "admitted"
+
+    @property
+    def fixed(self) -> bool:
+        """Whether budgets cannot set the rule's mode."""
+        return self.id in FIXED
+
 
 # A valid request. Without one a pod can be neither placed nor charged, so these rules cannot be turned off.
 REQUEST = (

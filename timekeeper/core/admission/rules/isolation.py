@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from timekeeper.core import names
 from timekeeper.core.admission.marks import VISIBLE_DEVICES
-from timekeeper.core.admission.mutation import limits_shown, mps, visible_devices
+from timekeeper.core.admission.mutation import mps, visible_devices
 from timekeeper.core.admission.pods import (
     CONTAINER_LISTS,
     added_ephemeral,
@@ -204,7 +204,7 @@ def _steering(path: str, container: Json, request: GPURequest | None) -> Iterato
     if not asks(container) and container["name"] != names.SIDECAR:  # the sidecar sees the pod's cards too
         return
     ours = mps.written(container) if container["name"] != names.SIDECAR else ()
-    ours += limits_shown.wanted(container, request) if request else ()
+    ours += visible_devices.limit_variables(container, request) if request else ()
     for place, variable in enumerate(sequence_of(container.get("env"))):
         if steers_isolation(variable["name"]) and variable not in ours:
             yield Violation(

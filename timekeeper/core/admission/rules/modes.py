@@ -4,8 +4,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from timekeeper.core.admission.policy import AdmissionPolicy
-from timekeeper.core.admission.rules.catalogue import CATALOGUE
-from timekeeper.core.admission.rules.rule import RuleMode
+from timekeeper.core.admission.rules.catalogue import CATALOGUE, RuleMode
 from timekeeper.core.violation import Violation
 
 EffectiveMode = Literal["enforce", "warn", "off", "observe", "exempt"]

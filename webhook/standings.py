@@ -1,5 +1,5 @@
-"""What one worker admitted in the last seconds, so that a burst of pods cannot exceed a budget before the
-next table of standings.
+"""The timekeeper's table of standings: decoding it, and what one worker has admitted since, so that a burst
+of pods cannot exceed a budget before the next table. Pure.
 
 Each worker counts its own admissions: with W workers a namespace can exceed its remaining budget W times,
 each time by less than one pod. The counts are in memory only and end with the worker.
@@ -7,7 +7,16 @@ each time by less than one pod. The counts are in memory only and end with the w
 
 from collections import Counter, deque
 
+import orjson
+
+from timekeeper.core import standings
 from timekeeper.core.admission.protection import LIFE_MS
+from timekeeper.core.admission.table import StandingsTable, read_entry, read_settings
+
+
+def decode(body: bytes, etag: str, now_ms: int) -> StandingsTable:
+    """The table in a 200's body. Raises `standings.UndecodableStandingsError`."""
+    return standings.decode(orjson.loads, body, etag, now_ms, read_settings, read_entry)
 
 
 class AdmissionBurst:
