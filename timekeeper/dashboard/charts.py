@@ -11,6 +11,7 @@ from timekeeper.core.texts import GPU_HOUR, hours, moment
 
 WIDTH, HEIGHT = 880, 270
 LEFT, RIGHT, TOP, BOTTOM = 72, 12, 14, 30  # around the plot
+SIDE, GAP, CARD_HEIGHT = 14, 4, 20  # of a card
 _MAX_LINES = 5  # horizontal lines above zero
 _SMALLEST = int(GPU_HOUR) // 10**8  # a grant has at most 8 decimals
 _MAX_AHEAD = 3  # without a period's end: the picture ends after this many times the past
@@ -180,7 +181,6 @@ def _sentence(budget: Json, paces: Json | None, rows: Sequence[tuple[int, int, i
     return f"{text} At the present rate the budget is gone at {moment(gone_ms)}."
 
 
-SIDE, GAP, HEIGHT = 14, 4, 20  # of a card
 WHOLE_MILLI = 1_000
 _WORDS = ("empty", *(f"up to {10 * at} %" for at in range(1, 11)))
 
@@ -250,8 +250,8 @@ def filled(steps: Sequence[int]) -> tuple[FillStep, ...]:
 def _shape(at: int, card: Json) -> CardShape:
     share = card["used_share_milli"] / WHOLE_MILLI
     memory = card["used_memory_mib"] / card["memory_mib"] if card["memory_mib"] else 0
-    fill = round(HEIGHT * min(1, max(share, memory)), 1)
-    return CardShape(at * (SIDE + GAP), round(HEIGHT - fill, 1), fill, _kind(card))
+    fill = round(CARD_HEIGHT * min(1, max(share, memory)), 1)
+    return CardShape(at * (SIDE + GAP), round(CARD_HEIGHT - fill, 1), fill, _kind(card))
 
 
 def _kind(card: Json) -> str:
