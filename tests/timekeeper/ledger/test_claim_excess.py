@@ -228,6 +228,29 @@ def test_a_long_grace_period_is_shortened_and_a_short_one_is_the_pods_own(excess
     assert [each.get("gracePeriodSeconds") for each in excess.api.deletions] == [30]
 
 
+def test_a_pod_that_is_deleted_with_a_long_grace_period_leaves_within_the_short_one(excess: Excesses) -> None:
+    """Also one whose other containers have ended, and that holds its claim in one of the sidecar's name."""
+    leaving = {"p": HOUR, "q": 29 * SECOND, "r": 2 * HOUR}
+    claims = [holding(f"c-{name}", name, devices=2) for name in leaving]
+    excess.begins(*claims, *map(judged, leaving))
+    for name, left_ms in leaving.items():
+        raw = judged(name)
+        raw["metadata"] |= {"deletionTimestamp": iso(T0 + left_ms), "deletionGracePeriodSeconds": 86_400}
+        excess.town.change("pods", raw)
+    ended = judged("s")
+    ended["spec"] |= {"containers": [*ended["spec"]["containers"], {"name": "bursar-sidecar"}]}
+    ended["status"]["containerStatuses"] = [
+        {"name": ended["spec"]["containers"][0]["name"], "state": {"terminated": {"finishedAt": iso(T0)}}}
+    ]
+    ended["spec"]["restartPolicy"] = "Never"
+    excess.town.hear("pods", ended)
+    excess.town.hear(CLAIMS, holding("c-s", "s", devices=2))
+
+    assert excess.asked_now() == ["p", "r", "s"]
+    options = {each["metadata"]["name"]: each["deleteOptions"] for each in excess.api.evictions}
+    assert {name: options[name].get("gracePeriodSeconds") for name in ("p", "r")} == {"p": 30, "r": 30}
+
+
 @pytest.mark.parametrize("mode", ["meter", "observe"])
 def test_nobody_leaves_where_nothing_is_enforced(excess: Excesses, mode: str) -> None:
     excess.begins(team_a=f"{RICH}\nmode: {mode}")

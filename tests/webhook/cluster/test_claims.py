@@ -313,22 +313,45 @@ def test_a_tenant_cannot_tolerate_our_taints(world: World) -> None:
         assert world.create("open", "resourceclaims?dryRun=All", named("t") | {"spec": spec}) == ""
 
 
+def swap(world: World, namespace: str, **spec: Any) -> None:
+    """A pod that waits behind a gate of its own, and whose claim was one for a network card when it was
+    judged, and is one for a GPU now."""
+    path = f"{GROUP}/namespaces/{namespace}/resourceclaims/swapped"
+    swapped = by("claim", "swapped")
+    assert world.create(namespace, "resourceclaims", named("swapped") | {"spec": of(exactly("nic"))}) == ""
+    eventually(lambda: dry(world, namespace, swapped) == "0", "the webhook to know the claim")
+    gates = [{"name": "example.com/mine"}]
+    assert world.pod(namespace, "swapped", swapped, schedulingGates=gates, **spec) == ""
+    assert refused(world.cluster.cp, "DELETE", path, {}, TENANT) == ""
+    assert world.create(namespace, "resourceclaims", named("swapped") | {"spec": of(exactly("h100"))}) == ""
+
+
+def wait_spent(world: World, namespace: str) -> None:
+    """Until the policy of allocations knows that the namespace has spent its budget."""
+    path = f"{GROUP}/namespaces/{namespace}/resourceclaims"
+    world.api.call("POST", path, named("probe") | {"spec": of(exactly("h100"))})
+    result = {"request": "r0", "driver": CLASSES["h100"], "pool": "n1", "device": "d0"}
+    body = {"status": {"allocation": {"devices": {"results": [result]}}}}
+    at = f"{path}/probe/status?dryRun=All"
+    eventually(lambda: "[budget-spent]" in refused(world.cluster.cp, "PATCH", at, body), "the policy")
+
+
+def open_gate(world: World, namespace: str) -> None:
+    """Of the pod of `swap`, by its tenant."""
+    opened: Json = {"spec": {"schedulingGates": []}}
+    path = f"/api/v1/namespaces/{namespace}/pods/swapped"
+    assert refused(world.cluster.cp, "PATCH", path, opened, TENANT) == ""
+
+
 def test_a_claim_that_became_another_gets_no_gpu_of_a_spent_budget_and_its_pod_leaves_once_it_gets_one(
     world: World,
 ) -> None:
     """A tenant swaps the claim behind a gate of its own: for network cards when the pod is judged, then for a
     GPU."""
-    claims = f"{GROUP}/namespaces/deny/resourceclaims"
-    swapped = by("claim", "swapped")
-    assert world.create("deny", "resourceclaims", named("swapped") | {"spec": of(exactly("nic"))}) == ""
-    eventually(lambda: dry(world, "deny", swapped) == "0", "the webhook to know the claim")
-    assert world.pod("deny", "swapped", swapped, schedulingGates=[{"name": "example.com/mine"}]) == ""
+    wait_spent(world, "deny")
+    swap(world, "deny")
     assert "bursar.dev/governed" not in world.get("deny", "swapped")["metadata"].get("labels", {})
-    assert refused(world.cluster.cp, "DELETE", f"{claims}/swapped", {}, TENANT) == ""
-    assert world.create("deny", "resourceclaims", named("swapped") | {"spec": of(exactly("h100"))}) == ""
-
-    opened: Json = {"spec": {"schedulingGates": []}}
-    assert refused(world.cluster.cp, "PATCH", "/api/v1/namespaces/deny/pods/swapped", opened, TENANT) == ""
+    open_gate(world, "deny")
 
     def said() -> str:
         return json.dumps(world.get("deny", "swapped")["status"])
@@ -349,3 +372,27 @@ def test_a_claim_that_became_another_gets_no_gpu_of_a_spent_budget_and_its_pod_l
         return not world.api.answers(path) or "deletionTimestamp" in world.get("deny", "swapped")["metadata"]
 
     eventually(leaves, "the pod to leave")
+
+
+def test_a_swapped_claim_is_not_kept_by_a_deletion_with_a_long_grace_period(world: World) -> None:
+    """The tenant deletes the pod before the timekeeper has seen the allocation. Nothing simulates the
+    kubelet, which would use up the grace period."""
+    silent = kwok_node("silent")
+    del silent["metadata"]["annotations"]
+    world.cluster.post("/api/v1/nodes", silent)
+    world.cluster.post(f"{GROUP}/resourceslices", a_slice("silent", CLASSES["h100"]))
+    path = "/api/v1/namespaces/open/pods/swapped"
+    there = {"nodeSelector": {"kubernetes.io/hostname": "silent"}, "tolerations": [{"operator": "Exists"}]}
+    swap(world, "open", terminationGracePeriodSeconds=86_400, **there)
+    world.timekeeper.kill()
+    open_gate(world, "open")
+    world.wait_bound("open", "swapped")
+    assert refused(world.cluster.cp, "DELETE", path, {}, TENANT) == ""
+    assert world.get("open", "swapped")["metadata"]["deletionGracePeriodSeconds"] == 86_400
+
+    world.timekeeper.start_ready()
+
+    def is_short() -> bool:
+        return world.get("open", "swapped")["metadata"]["deletionGracePeriodSeconds"] == 30
+
+    eventually(is_short, "the grace period to be shortened")

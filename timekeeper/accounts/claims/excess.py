@@ -23,6 +23,8 @@ from timekeeper.core.request.device_classes import (
     kind_of,
 )
 
+EXCESS_GRACE_MS = 30_000  # of such a pod at most: what it holds it should not have had
+
 
 @dataclass(frozen=True, slots=True)
 class ClassKnowledge:
@@ -60,7 +62,7 @@ def excesses(
     found = {}
     for uid, theirs in held.items():
         pod = pod_of(uid)
-        if pod is None or pod.judged is None or not pod.pod.is_staying:
+        if pod is None or pod.judged is None or not _holds_on(pod.pod, now_ms):
             continue
         devices = [each for claim in theirs for each in _devices(claim, pod)]
         is_more = len(devices) > pod.judged
@@ -72,6 +74,14 @@ def excesses(
                 mine = frozenset(each.uid for each in theirs)
                 found[uid] = ClaimExcess(pod.pod, number, pod.judged, mine)
     return found
+
+
+def _holds_on(pod: LedgerPod, now_ms: int) -> bool:
+    """Whether the pod may hold its claims for longer than its last grace period: nothing asked it to leave,
+    or with a later deadline."""
+    deadline_ms = pod.hold.deletion_ms
+    is_late = deadline_ms is None or (pod.node != "" and deadline_ms > now_ms + EXCESS_GRACE_MS)
+    return pod.ended_ms is None and is_late
 
 
 def _devices(claim: DeviceClaim, pod: ClaimPod) -> Iterable[AllocatedDevice]:

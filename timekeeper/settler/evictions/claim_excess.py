@@ -49,7 +49,7 @@ class ExcessRound:
             if uid in self._tried_ms:
                 continue
             whole = units.least(_sharing(each, found))
-            leaving = [pod for pod in whole if pod.is_staying]
+            leaving = [pod for pod in whole if pod.uid in found or pod.is_staying]
             self._tried_ms |= {pod.uid: at_ms for pod in leaving}
             whys = [(pod, reasons.excess(pod, found.get(pod.uid, each))) for pod in leaving]
             evict_together(self._context, whys)

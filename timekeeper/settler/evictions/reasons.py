@@ -10,7 +10,7 @@ from prometheus_client import Counter
 from timekeeper import metrics
 from timekeeper.accounts.card_use.evictions import EvictionCandidate
 from timekeeper.accounts.card_use.idleness import DueStep
-from timekeeper.accounts.claims.excess import ClaimExcess
+from timekeeper.accounts.claims.excess import EXCESS_GRACE_MS, ClaimExcess
 from timekeeper.accounts.exhaustion.terms import EvictionTerms
 from timekeeper.accounts.held.declared import Overtime
 from timekeeper.accounts.held.gangs import BrokenGang, WaitingGang
@@ -35,7 +35,6 @@ CLAIM_EXCESS = "ClaimEviction"
 OVERTIME_WARNING, OVERTIME = "OvertimeWarning", "OvertimeEviction"
 ROOM_IS_MADE, ROOM_NOT_USED = "RoomIsMade", "RoomNotUsed"
 SPARED = "BursarBudgetRestored"
-EXCESS_GRACE_S = 30  # at most: what the pod holds it should not have had
 
 # step -> the Event's reason, and the kind of the decision
 IDLE_REASONS = {
@@ -279,7 +278,7 @@ def excess(pod: LedgerPod, found: ClaimExcess) -> Reason:
         Said(EVICTED, CLAIM_EXCESS, text, figures),
         ("BursarClaim", "Its claims hold more GPUs than it was judged for."),
         "protected",
-        EXCESS_GRACE_S,
+        EXCESS_GRACE_MS // 1000,
     )
 
 
