@@ -188,6 +188,35 @@ def test_what_an_administrator_decides_later_makes_no_earlier_pod_leave(excess: 
     assert excess.asked_now() == ["s"], "network cards are no GPUs any more"
 
 
+def test_a_change_of_the_device_classes_frees_no_waiting_pod_unless_nobody_knows_what_was_before(
+    excess: Excesses,
+) -> None:
+    """Each pod was created before the change, and its claim is swapped for one of an unknown driver after
+    it. Of these `free` was judged while unknown drivers were free."""
+    excess.begins(settings=class_settings(**LISTED, unknownClasses="free"))
+    said = [
+        ("free", HOUR, {"unknownClasses": "deny"}),
+        ("before", 2 * HOUR, {"gpuDrivers": "new.example.com"}),
+        ("restarted", 3 * HOUR, {"gpuDrivers": "newer.example.com"}),
+    ]
+    for name, at_ms, settings in said:
+        excess.town.hear("pods", judged(name, "0", node="", age_ms=-(at_ms - 30 * MINUTE)))
+        excess.town.advance(HOUR)
+        later = class_settings(**LISTED, **settings)
+        later["metadata"]["managedFields"] = [{"manager": "kubectl-patch", "time": iso(T0 + at_ms)}]
+        excess.town.change("configmaps", later)
+    excess.town.advance(HOUR)
+    for name in ("free", "before"):
+        excess.town.hear(CLAIMS, holding(f"c-{name}", name, of="odd"))
+
+    assert excess.asked_now() == ["before"]
+    excess.town.restart()
+    excess.town.tick()
+    excess.takes_over()
+    excess.town.hear(CLAIMS, holding("c-restarted", "restarted", of="odd"))
+    assert excess.asked_now() == []
+
+
 def test_all_that_share_such_a_claim_leave_whatever_a_disruption_budget_says_but_those_judged_for_it(
     excess: Excesses,
 ) -> None:

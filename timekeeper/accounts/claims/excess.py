@@ -28,13 +28,24 @@ EXCESS_GRACE_MS = 30_000  # of such a pod at most: what it holds it should not h
 
 @dataclass(frozen=True, slots=True)
 class ClassKnowledge:
-    """What is known of device classes. ``since_ms``: since when the settings are so; ``drivers``: the rules
-    of `_settings` at a time."""
+    """What is known of device classes. ``drivers``: the rules of `_settings` at a time; ``settings``: of the
+    ConfigMap, each since its time; before the first it is not known what they were."""
 
     classes: Mapping[str, DeviceClass]
     drivers: Callable[[int], tuple[DriverRule, ...]]
-    settings: ClassSettings = DEFAULTS
-    since_ms: int = 0
+    settings: tuple[tuple[int, ClassSettings], ...] = ((0, DEFAULTS),)
+
+    def around(self, at_ms: int) -> list[ClassSettings] | None:
+        """Those that may have been in force; None: it is not known."""
+        first_ms, last_ms = at_ms - MODE_UNCERTAIN_MS, at_ms + MODE_UNCERTAIN_MS
+        ends = [*(since for since, _ in self.settings[1:]), None]
+        if 0 < self.settings[0][0] >= first_ms:
+            return None
+        return [
+            each
+            for (since_ms, each), end_ms in zip(self.settings, ends, strict=True)
+            if since_ms <= last_ms and (end_ms is None or end_ms >= first_ms)
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,24 +108,29 @@ def _counted(
 ) -> Iterator[ClassKind]:
     """Those of the devices that count, as what: unknown, if nothing that is known of one says more."""
     then, now = ({each.driver: each.has_gpus for each in known.drivers(at)} for at in (created_ms, now_ms))
-    is_sure = created_ms > known.since_ms + MODE_UNCERTAIN_MS or not known.since_ms
+    earlier, latest = known.around(created_ms), known.settings[-1][1]
     for each in devices:
-        if is_sure or each.driver in GPU_DRIVERS or each.driver in now:
-            kinds = {*_kinds(each, known, then, now)}
-            if all(_counts(kind, known.settings) for kind in kinds):
-                yield "unknown" if kinds == {"unknown"} else "gpu"
+        if earlier is not None or each.driver in GPU_DRIVERS or each.driver in now:
+            terms = dict.fromkeys((latest, *(earlier or ())))
+            kinds = [(kind, by) for by in terms for kind in _kinds(each, known.classes, by, then, now)]
+            if all(_counts(kind, by) for kind, by in kinds):
+                yield "unknown" if {kind for kind, _ in kinds} == {"unknown"} else "gpu"
 
 
 def _kinds(
-    device: AllocatedDevice, known: ClassKnowledge, then: Mapping[str, bool], now: Mapping[str, bool]
+    device: AllocatedDevice,
+    classes: Mapping[str, DeviceClass],
+    settings: ClassSettings,
+    then: Mapping[str, bool],
+    now: Mapping[str, bool],
 ) -> Iterable[ClassKind]:
     """What the device's own driver makes of it, then and now, and what its class allocates now."""
     own = DeviceClass(device.device_class, device.driver)
-    yield kind_of(own, known.settings, then)
-    yield kind_of(own, known.settings, now)
-    by_class = known.classes.get(device.device_class)
+    yield kind_of(own, settings, then)
+    yield kind_of(own, settings, now)
+    by_class = classes.get(device.device_class)
     if by_class is not None:
-        yield kind_of(by_class, known.settings, now)
+        yield kind_of(by_class, settings, now)
 
 
 def _counts(kind: ClassKind, settings: ClassSettings) -> bool:

@@ -361,8 +361,9 @@ class ClusterState:
                 if not isinstance(item, UnreadablePod | UnjudgedPod | PodWithClaims)
             },
         )
-        if source == "configmaps":
-            self.unjudged.settings = DEFAULTS
+        is_said = any(isinstance(item, ClassSettingsRead) for item in items)
+        if source == "configmaps" and not is_said and self.unjudged.settings != DEFAULTS:
+            self.unjudged.see_settings(DEFAULTS, at_ms)
         for name in [name for name in table if name not in names]:
             del table[name]
             if source == "nodes":
@@ -434,9 +435,8 @@ class ClusterState:
                 self._set(TEMPLATES, key, None if deleted else requests)
                 self.unjudged.due.add(key[0])
             case ClassSettingsRead(_, settings, changed_ms):
-                self.unjudged.settings = DEFAULTS if deleted else settings
-                self.unjudged.settings_ms = at_ms if deleted else changed_ms
-                self.unjudged.all_due = True
+                said = (DEFAULTS, at_ms) if deleted else (settings, changed_ms)
+                self.unjudged.see_settings(*said)
             case PodWithClaims():
                 self._see_using(item, deleted, at_ms)
                 counted = self._counted(item)

@@ -11,6 +11,7 @@ from timekeeper.core.request.device_classes import DEFAULTS, GPU_DRIVERS, ClassS
 from timekeeper.core.request.request import containers
 
 CLASSES, TEMPLATES = "deviceclasses", "resourceclaimtemplates"
+MOST_SETTINGS = 64  # of classes, one after another: of the time before these nothing is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +41,24 @@ class UnjudgedPods:
     classes: dict[str, DeviceClass] = field(default_factory=dict)
     claims: dict[NamespacedName, Requests] = field(default_factory=dict)
     templates: dict[NamespacedName, Requests] = field(default_factory=dict)
-    settings: ClassSettings = DEFAULTS
-    settings_ms: int = 0  # since when they are so
+    # what was said of classes, each since its time
+    said: tuple[tuple[int, ClassSettings], ...] = ()
     drivers: Mapping[str, bool] = field(
         default_factory=dict
     )  # of `_settings`: whether their devices are GPUs
     due: set[str] = field(default_factory=set)  # namespaces of which something has come
     all_due: bool = False  # a class or the settings have
+
+    @property
+    def settings(self) -> ClassSettings:
+        """What is said of classes now."""
+        return self.said[-1][1] if self.said else DEFAULTS
+
+    def see_settings(self, settings: ClassSettings, since_ms: int) -> None:
+        """What is said of classes since then; 0: since ever."""
+        earlier = (each for each in self.said if each[0] < since_ms)
+        self.said = (*earlier, (since_ms, settings))[-MOST_SETTINGS:]
+        self.all_due = True
 
     def see_claim(self, claim: DeviceClaim, deleted: bool) -> None:
         """A claim as it is now, or its last state if it was deleted."""

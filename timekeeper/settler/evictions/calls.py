@@ -242,9 +242,8 @@ def view_of(settler: Settler) -> SettlerView:
     def more_than_judged(now_ms: int) -> Mapping[str, ClaimExcess]:
         claims, judged = settler.cluster.claims.allocated.copy().values(), settler.cluster.unjudged
         history = settler.ledger.history
-        known = ClassKnowledge(
-            judged.classes, lambda at_ms: history.settings(at_ms).drivers, judged.settings, judged.settings_ms
-        )
+        said = judged.said or ((0, judged.settings),)
+        known = ClassKnowledge(judged.classes, lambda at_ms: history.settings(at_ms).drivers, said)
         return excesses(claims, claim_pod, known, now_ms)
 
     def published(device: DeviceKey) -> PublishedDevice | None:
