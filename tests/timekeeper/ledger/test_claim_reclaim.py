@@ -46,6 +46,7 @@ class Reclaiming:
         self.written: list[Json] = []  # all that were ever written
         self.are_served = True
         self.is_served = True  # whether the API server says what it serves
+        self.classes: dict[str, list[str]] = {}  # DeviceClasses, each with its expressions
         self.asked: list[str] = []  # names of claims that were read
         self.refuses: set[str] = set()  # methods that are refused
         api.others = self._answer
@@ -117,6 +118,8 @@ class Reclaiming:
             return 404, {"message": "the server could not find the requested resource"}
         if method != "GET":
             return None
+        if address.path.endswith("/deviceclasses"):
+            return self._classes(asked.removeprefix("metadata.name="))
         if address.path.startswith("/apis/resource.k8s.io") and CLAIMS not in address.path:
             return self._served(address.path)
         source = address.path.rpartition("/")[2]
@@ -128,6 +131,11 @@ class Reclaiming:
         if field == "spec.nodeName":
             return 200, {"items": [each for each in every if each["spec"].get("nodeName") == value]}
         return 200, {"items": [each for each in every if each["metadata"]["name"] == value]}
+
+    def _classes(self, name: str) -> tuple[int, Json]:
+        selectors = [{"cel": {"expression": each}} for each in self.classes.get(name, ())]
+        found = {"metadata": {"name": name}, "spec": {"selectors": selectors}}
+        return 200, {"items": [found] if name in self.classes else []}
 
     def _served(self, path: str) -> tuple[int, Json]:
         if not self.is_served:

@@ -35,7 +35,8 @@ RULES = "/apis/resource.k8s.io/v1beta2/devicetaintrules"
 TIMEKEEPER = "system:serviceaccount:bursar-system:bursar-timekeeper"
 TOKEN = "0" * 32
 # two seconds of one GPU
-ENTRIES = {"rich": "gpuHours: 1000", "poor": "gpuHours: 0.00056\nonExhausted: reclaim"}
+SPENT = "gpuHours: 0.00056\nonExhausted: reclaim"
+ENTRIES = {"rich": "gpuHours: 1000", "poor": SPENT, "broke": SPENT}
 DEVICES = 2
 
 
@@ -93,7 +94,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp
     served = "--runtime-config=resource.k8s.io/v1beta2=true"
     options = Options(api_flags=(GATE, served), controller_flags=(GATE,), scheduler_flags=(GATE,))
-    document = standings(rich=entry("IN_BUDGET"), poor=entry("IN_BUDGET"))
+    rich, poor, broke = (entry("IN_BUDGET") for _ in ENTRIES)
+    document = standings(rich=rich, poor=poor, broke=broke)
     with ExitStack() as stack:
         cp = stack.enter_context(ControlPlane(options))
         flag = f"--kubeconfig={cp.folder / 'bursar-webhook.kubeconfig'}"
@@ -151,6 +153,26 @@ def test_a_pod_in_budget_gets_the_device_of_one_over_budget_before_everybody_els
     assert "A taint keeps it for this pod's claim" in world.events("rich", "heir")["RoomIsMade"]
 
 
+def test_a_pod_whose_claims_need_two_devices_gets_those_of_two_pods_over_budget(world: World) -> None:
+    path = f"{GROUP}/namespaces/rich/resourceclaimtemplates"
+    two = named("two") | {"spec": {"spec": of(exactly("gpu"), exactly("gpu"))}}
+    world.api.call("POST", path, two)
+    for namespace in ("rich", "other", "poor"):
+        for name in world.pods(namespace):
+            world.api.call("DELETE", f"/api/v1/namespaces/{namespace}/pods/{name}?gracePeriodSeconds=0")
+    eventually(lambda: world.allocations() == [], lambda: str(world.allocations()))
+    for name in ("first", "second"):
+        world.creates("broke", name)
+    eventually(lambda: len(world.allocations()) == DEVICES, lambda: str(world.allocations()))
+    world.api.call("POST", "/api/v1/namespaces/rich/pods", pod("pair", by("template", "two")))
+
+    eventually(lambda: world.is_bound("rich", "pair"), lambda: str(world.events("rich", "pair")))
+    eventually(lambda: world.rules() == [], lambda: str(world.rules()))
+    assert {namespace for _, namespace in world.allocations()} == {"rich"}
+    assert len(world.allocations()) == DEVICES
+    assert "2 devices of this pod's claims. A taint keeps each" in world.events("rich", "pair")["RoomIsMade"]
+
+
 def test_nobody_tolerates_the_taint_of_another_claim(world: World) -> None:
     own = {"key": "heir.bursar.dev/other", "operator": "Equal", "value": TOKEN, "effect": "NoSchedule"}
     wrong: tuple[Json, ...] = (
@@ -159,7 +181,8 @@ def test_nobody_tolerates_the_taint_of_another_claim(world: World) -> None:
         {"operator": "Exists"},
     )
     for number, each in enumerate(wrong):
-        two = [exactly("gpu", tolerations=[each]), exactly("gpu")]  # which the webhook leaves as they are
+        # which the webhook leaves as they are
+        two = [exactly("gpu", tolerations=[each]), exactly("gpu", count=8)]
         body = named(f"thief-{number}") | {"spec": of(*two)}
         said = refused(world.cluster.cp, "POST", f"{GROUP}/namespaces/other/resourceclaims", body)
         assert "[claim-toleration]" in said, each
@@ -168,14 +191,22 @@ def test_nobody_tolerates_the_taint_of_another_claim(world: World) -> None:
     assert "[claim-toleration]" in refused(world.cluster.cp, "POST", path, template)
 
 
-def test_each_claim_on_one_device_gets_a_toleration_of_its_own(world: World) -> None:
+def test_each_claim_on_whole_devices_gets_a_toleration_of_its_own(world: World) -> None:
     path = f"{GROUP}/namespaces/other/resourceclaims"
     mine = {"key": "heir.bursar.dev/other", "operator": "Equal", "value": TOKEN, "effect": "NoSchedule"}
-    bodies = (of(exactly("gpu")), of(exactly("gpu", tolerations=[mine])), of(exactly("gpu", count=2)))
+    several = of(exactly("gpu", count=2), exactly("gpu", tolerations=[mine]))
+    bodies = (
+        of(exactly("gpu")),
+        of(exactly("gpu", tolerations=[mine])),
+        of(exactly("gpu", count=9)),
+        several,
+    )
     made = [world.api.call("POST", path, named(f"c{n}") | {"spec": each}) for n, each in enumerate(bodies)]
-    found = [each["spec"]["devices"]["requests"][0]["exactly"].get("tolerations", []) for each in made]
+    requests = [each["spec"]["devices"]["requests"] for each in made]
+    found = [each[0]["exactly"].get("tolerations", []) for each in requests]
 
-    assert [len(each) for each in found] == [1, 1, 0]
+    assert [len(each) for each in found] == [1, 1, 0, 1]
+    assert requests[3][1]["exactly"]["tolerations"] == found[3]
     assert {each["key"] for each in (*found[0], *found[1])} == {"heir.bursar.dev/other"}
     assert len({TOKEN, found[0][0]["value"], found[1][0]["value"]}) == 3
 

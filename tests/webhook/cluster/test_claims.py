@@ -393,6 +393,6 @@ def test_a_swapped_claim_is_not_kept_by_a_deletion_with_a_long_grace_period(worl
     world.timekeeper.start_ready()
 
     def is_short() -> bool:
-        return world.get("open", "swapped")["metadata"]["deletionGracePeriodSeconds"] == 30
+        return bool(world.get("open", "swapped")["metadata"]["deletionGracePeriodSeconds"] == 30)
 
     eventually(is_short, "the grace period to be shortened")

@@ -66,6 +66,14 @@ def test_a_claim_on_one_gpu_gets_its_own_beside_those_that_it_has() -> None:
     assert tolerations(claim(one("unknown"))) == [own()], "the class may be of GPUs"
 
 
+def test_each_request_of_a_claim_on_several_gpus_gets_the_same() -> None:
+    assert tolerations(claim(one(count=8))) == [own()]
+    after = claim(one(count=2), one("unknown", tolerations=[own("f" * 32), OTHERS[0]]))
+    after = jsonpatch.apply_patch(after, operations(after))
+    found = [each["exactly"]["tolerations"] for each in after["spec"]["devices"]["requests"]]
+    assert found == [[own()], [OTHERS[0], own()]]
+
+
 def test_one_that_somebody_has_written_is_replaced() -> None:
     before = [own("f" * 32), OTHERS[0], own(namespace="team-b")]
 
@@ -76,10 +84,13 @@ def test_one_that_somebody_has_written_is_replaced() -> None:
     "raw",
     [
         claim(one("nic")),
-        claim(one(count=2)),
+        claim(one(count=9)),
+        claim(*[one(count=3)] * 3),
+        claim(one(), one("nic")),
+        claim(one(), one(tolerations=OTHERS)),
         claim(one(allocationMode="All")),
         claim(one(adminAccess=True)),
-        claim(one(), one()),
+        claim(one(), one(capacity={"requests": {"memory": "1Gi"}})),
         claim({"firstAvailable": [{"name": "s", "deviceClassName": "gpu"}]}),
         claim(one(tolerations=OTHERS)),
         claim(),

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from timekeeper.accounts.pods import LedgerPod, read_user
+from timekeeper.core.claims.heirs import MOST_DEVICES
 from timekeeper.core.dialects.others.claims import recorded_devices
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.ledger import hold
@@ -15,10 +16,10 @@ SHORT_OF_DEVICES = "cannot allocate all claims"  # of a node, in kube-scheduler'
 
 @dataclass(frozen=True, slots=True)
 class ClaimWait:
-    """A pod that waits, because its one claim gets no device. ``claim``: its name; ``since_ms``: since when
+    """A pod that waits, because its claims get no devices. ``claims``: their names; ``since_ms``: since when
     kube-scheduler has found no node."""
 
-    claim: str
+    claims: tuple[str, ...]
     since_ms: int
 
 
@@ -26,7 +27,7 @@ class ClaimWait:
 class ClaimPod:
     """A pod that uses claims. ``pod``: as any pod is read, without what it requests; ``served_by``: the name
     of the claim that kube-scheduler made for its extended resources, "": none. ``gone_ms``: when its object
-    was seen to be removed; None: it exists. ``waits``: for the device of its claim; None: it does not, or
+    was seen to be removed; None: it exists. ``waits``: for devices of its claims; None: it does not, or
     others may not be evicted for it; ``judged``: for how many GPUs its claims were judged, at its creation or
     its release; None: nothing says it."""
 
@@ -82,19 +83,18 @@ def _wait(spec: Json, status: Json) -> ClaimWait | None:
     tried = next((each for each in conditions if each.get("type") == "PodScheduled"), {})
     if tried.get("reason") != "Unschedulable" or SHORT_OF_DEVICES not in str(tried.get("message")):
         return None
-    claim, since_ms = _only_claim(spec, status), hold.millis(tried.get("lastTransitionTime"))
-    return ClaimWait(claim, since_ms) if claim and since_ms is not None else None
+    claims, since_ms = _claims(spec, status), hold.millis(tried.get("lastTransitionTime"))
+    return ClaimWait(claims, since_ms) if claims and since_ms is not None else None
 
 
-def _only_claim(spec: Json, status: Json) -> str:
-    """The name of the pod's claim; "" if it has several, or has none yet."""
-    every = sequence(spec.get("resourceClaims"))
-    if len(every) != 1 or status.get("extendedResourceClaimStatus"):
-        return ""
-    named = mapping(every[0])
+def _claims(spec: Json, status: Json) -> tuple[str, ...]:
+    """The names of the pod's claims; none if one is not there yet, or there are many."""
     made = map(mapping, sequence(status.get("resourceClaimStatuses")))
-    names = (each.get("resourceClaimName") for each in made if each.get("name") == named.get("name"))
-    return str(named.get("resourceClaimName") or next(names, None) or "")
+    names = {str(each.get("name")): str(each.get("resourceClaimName") or "") for each in made}
+    every = [mapping(each) for each in sequence(spec.get("resourceClaims"))]
+    found = [str(each.get("resourceClaimName") or names.get(str(each.get("name")), "")) for each in every]
+    is_odd = len(found) > MOST_DEVICES or "" in found or status.get("extendedResourceClaimStatus")
+    return () if is_odd else tuple(dict.fromkeys(found))
 
 
 def without_served(raw: Json) -> Json:

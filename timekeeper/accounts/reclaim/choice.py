@@ -1,6 +1,6 @@
-"""The choice of the device that a waiting pod gets from pods of a namespace over budget."""
+"""The devices that a waiting pod may get from pods of a namespace over budget, and whether it may."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from timekeeper.accounts.balance import Statement
@@ -113,37 +113,41 @@ def key_of(device: AllocatedDevice) -> DeviceKey:
 def is_whole(device: AllocatedDevice, published: PublishedDevice | None) -> bool:
     """Whether nothing but this allocation keeps the device from others, so that one taint keeps it for its
     heir once it is free: it is no share, and has no counters in common with partitions."""
-    if published is None or device.is_admin or device.share:
-        return False
+    return published is not None and not device.is_admin and not device.share and is_free_whole(published)
+
+
+def is_free_whole(published: PublishedDevice) -> bool:
+    """The same of a device that no claim holds."""
     return not (published.is_shared or published.consumed or published.is_tainted)
 
 
 def freeable(
     held: Iterable[HeldClaim],
-    device_class: str,
+    device_classes: Collection[str],
     published: Callable[[DeviceKey], PublishedDevice | None],
     is_debtor: Callable[[LedgerPod], bool],
     leaving_with: Callable[[Pods], Pods] = lambda pods: pods,
 ) -> list[FreeableDevice]:
-    """The devices that were allocated as of this class, and for which only debtors leave: fewest pods first,
-    then fewest devices, then the lowest priority, then the youngest pods. ``leaving_with``: these pods, and
-    all that leave with them."""
+    """The devices that were allocated as of these classes, and for which only debtors leave: fewest pods
+    first, then fewest devices, then the lowest priority, then the youngest pods. ``leaving_with``: these
+    pods, and all that leave with them."""
     found = [
         FreeableDevice(device, each, pods)
         for each in held
         if each.ends and (pods := leaving_with(each.pods))
         if all(_may_leave(pod) and is_debtor(pod) for pod in pods)
         for device in devices_of(each.claim)
-        if device.device_class == device_class and is_whole(device, published(key_of(device)))
+        if device.device_class in device_classes and is_whole(device, published(key_of(device)))
     ]
-    return sorted((each for each in found if each.node), key=_order)
+    return sorted((each for each in found if each.node), key=order)
 
 
 def _may_leave(pod: LedgerPod) -> bool:
     return pod.is_charged and pod.hold.grace_ms <= FAR_MS
 
 
-def _order(each: FreeableDevice) -> tuple[int, int, int, int, DeviceKey]:
+def order(each: FreeableDevice) -> tuple[int, int, int, int, DeviceKey]:
+    """The least is taken first."""
     pods = each.pods
     return (
         len(pods),

@@ -90,6 +90,15 @@ class DevicePools:
         sets = tuple(each for one in current for each in one.counters if each[0] in taken)
         return FoundDevice(found, sets, _parent(found, current))
 
+    def every(self) -> dict[tuple[str, str, str], PublishedDevice]:
+        """All devices, by driver, pool and name."""
+        return {
+            (driver, pool, name): each
+            for driver, pool in list(self._pools)
+            for one in self._current(driver, pool)
+            for name, each in one.devices.items()
+        }
+
     def _current(self, driver: str, pool: str) -> list[DeviceSlice]:
         every = [self.slices[name] for name in self._pools.get((driver, pool), ())]
         newest = max((each.generation for each in every), default=0)

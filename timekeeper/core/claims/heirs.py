@@ -15,6 +15,7 @@ from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.names import HEIR, HEIR_KEYS, HEIR_UNTIL
 from timekeeper.core.object_names import KEEPS_OFF, millis, timestamp
 
+MOST_DEVICES = 8  # that an heir gets from others
 MOST_TOLERATIONS = 16  # of a request (`DeviceTolerationsMaxLength`)
 TOKEN = re.compile(r"[0-9a-f]{32}")
 
@@ -24,35 +25,41 @@ DeviceKey = tuple[str, str, str]  # driver, pool, name
 @dataclass(frozen=True, slots=True)
 class WantedDevice:
     """One device of a class, as a claim asks for it. ``selectors``: its own, beside those of the class;
-    ``token``: the value of its own toleration, "" where it has none."""
+    ``token``: the value of its own toleration, "" where it has none; ``claim``: the claim's name."""
 
     device_class: str
     selectors: tuple[str, ...] = ()
     token: str = ""
+    claim: str = ""
 
 
-def wanted_device(claim: Json) -> WantedDevice | None:
-    """What the claim asks for; None if that is anything but one whole device of one class, on terms of which
-    a device's earlier allocation says whether it meets them."""
-    devices = mapping(mapping(claim.get("spec")).get("devices"))
-    found = single_request(devices)
-    if found is None or sequence(devices.get("constraints")):
-        return None
-    selectors = selectors_of(found)
-    if len(selectors) < len(sequence(found.get("selectors"))):
-        return None  # of a kind that is not known
-    namespace = str(mapping(claim.get("metadata")).get("namespace", ""))
-    return WantedDevice(str(found.get("deviceClassName", "")), selectors, _token(found, namespace))
+def wanted_devices(claim: Json) -> tuple[WantedDevice, ...]:
+    """What the claim asks for; nothing if that is anything but whole devices, each on terms of which a
+    device's earlier allocation says whether it meets them."""
+    spec, metadata = mapping(mapping(claim.get("spec")).get("devices")), mapping(claim.get("metadata"))
+    found = () if sequence(spec.get("constraints")) else whole_requests(spec)
+    if any(len(selectors_of(each)) < len(sequence(each.get("selectors"))) for each in found):
+        return ()  # of a kind that is not known
+    namespace, name = str(metadata.get("namespace", "")), str(metadata.get("name", ""))
+    return tuple(
+        WantedDevice(str(each["deviceClassName"]), selectors_of(each), _token(each, namespace), name)
+        for each in found
+        for _ in range(each.get("count", 1))
+    )
 
 
-def single_request(devices: Json) -> Json | None:
-    """The terms of the claim's only request, if that is for one whole device; else None."""
-    requests = sequence(devices.get("requests"))
-    found = mapping(mapping(requests[0]).get("exactly")) if len(requests) == 1 else {}
-    is_one = found.get("allocationMode", "ExactCount") == "ExactCount" and found.get("count", 1) == 1
-    if not found.get("deviceClassName") or not is_one or found.get("adminAccess") or found.get("capacity"):
-        return None
-    return found
+def whole_requests(devices: Json) -> tuple[Json, ...]:
+    """The terms of each request, if all are for a number of whole devices, and these are few; else none."""
+    found = [mapping(mapping(each).get("exactly")) for each in sequence(devices.get("requests"))]
+    counts = [each.get("count", 1) for each in found if _is_of_whole_devices(each)]
+    return tuple(found) if len(counts) == len(found) and sum(counts) <= MOST_DEVICES else ()
+
+
+def _is_of_whole_devices(request: Json) -> bool:
+    count = request.get("count", 1)
+    is_counted = request.get("allocationMode", "ExactCount") == "ExactCount" and isinstance(count, int)
+    is_partial = request.get("adminAccess") or request.get("capacity")
+    return bool(request.get("deviceClassName")) and is_counted and count > 0 and not is_partial
 
 
 def selectors_of(request: Json) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from timekeeper.accounts.exhaustion.evictions import EvictionNotice, Pods
 from timekeeper.accounts.exhaustion.units import LeavingUnits
 from timekeeper.accounts.held.gangs import BrokenGang, WaitingGang
 from timekeeper.accounts.pods import LedgerPod
-from timekeeper.accounts.reclaim.choice import HeldClaim, devices_of
+from timekeeper.accounts.reclaim.choice import HeldClaim, devices_of, key_of
 from timekeeper.core import names, object_names
 from timekeeper.core.claims.allocation import AllocatedDevice
 from timekeeper.core.claims.devices import PublishedDevice
@@ -165,6 +165,8 @@ class SettlerView:
     excesses: Callable[[int], Mapping[str, ClaimExcess]] = lambda _: NO_EXCESSES
     # a device as its driver publishes it; None: it does not, or it is not known now
     published: Callable[[DeviceKey], PublishedDevice | None] = lambda _: None
+    # the devices that no claim holds; None: that is not known now
+    unheld: Callable[[], Mapping[DeviceKey, PublishedDevice] | None] = lambda: None
 
     def units(self, left: Collection[str] = frozenset()) -> LeavingUnits:
         """Which pods leave together, for one look. ``left``: as in `LeavingUnits`."""
@@ -253,6 +255,15 @@ def view_of(settler: Settler) -> SettlerView:
             return None
         return None if found is None else found.device
 
+    def unheld() -> Mapping[DeviceKey, PublishedDevice] | None:
+        try:
+            there = settler.cluster.claims.pools.every()
+        except (KeyError, RuntimeError):  # as above
+            return None
+        every = settler.cluster.claims.allocated.copy().values()
+        held = {key_of(device) for each in every for device in devices_of(each) if not device.is_admin}
+        return {key: each for key, each in there.items() if key not in held}
+
     return SettlerView(
         pod,
         lambda: settler.ledger.history,
@@ -269,6 +280,7 @@ def view_of(settler: Settler) -> SettlerView:
         allocated,
         more_than_judged,
         published,
+        unheld,
     )
 
 

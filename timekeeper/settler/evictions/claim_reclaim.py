@@ -1,81 +1,56 @@
-"""Reclaims the devices of claims: evicts pods over budget, or idle ones, for a waiting pod whose claim gets
-no device, and keeps the device for that claim meanwhile. Runs in the settler's thread for evictions.
+"""Reclaims the devices of claims: evicts pods over budget, or idle ones, for a waiting pod whose claims get
+no devices, and keeps each device for its claim meanwhile. Runs in the settler's thread for evictions.
 
-A device is on its way to one heir in two steps. First its taint is written, where the cluster serves
-DeviceTaintRules; a second later all that was decided is decided again, and the pods are evicted. The taint
-goes once the claim is allocated, its pod is gone, or time is up. It is the record of what is under way: the
-next settler reads it and goes on.
+The devices of one node are on their way to one heir in two steps. First their taints are written, where the
+cluster serves DeviceTaintRules; a second later all that was decided is decided again, and the pods are
+evicted. The taints go once the claims are allocated, their pod is gone, or time is up. They are the record of
+what is under way: the next settler reads them and goes on.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from urllib.parse import urlencode
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from timekeeper import metrics
 from timekeeper.accounts.claims.consumers import ClaimPod
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.reclaim.choice import (
-    FAR_MS,
-    FreeableDevice,
     HeldClaim,
     ReclaimStandings,
     devices_of,
-    freeable,
     heirs,
     key_of,
     leaving,
 )
 from timekeeper.accounts.reclaim.cooldown import ReclaimHistory
-from timekeeper.core.claims.devices import PublishedDevice
-from timekeeper.core.claims.drivers import rules_of
+from timekeeper.accounts.reclaim.plan import Need, ReclaimPlan, assigned, best_plan
+from timekeeper.accounts.reclaim.under_way import KEEP_MS, KeptDevice, UnderWay, adopted
 from timekeeper.core.claims.heirs import (
     DeviceKey,
     Heir,
     TaintRule,
     WantedDevice,
-    selectors_by_request,
-    wanted_device,
 )
-from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.kube.eviction import EVICTION_RESULTS
-from timekeeper.core.kube.node_constraints import has_unread_but_claims
-from timekeeper.core.kube.node_room import why_not_on
 from timekeeper.runtime.log import log
 from timekeeper.settler.evictions import reasons
 from timekeeper.settler.evictions.calls import EvictorContext
-from timekeeper.settler.evictions.disruptions import items
 from timekeeper.settler.evictions.evictor import LEAVING, evict_together, refused, tell
+from timekeeper.settler.evictions.known_room import KnownRoom
 from timekeeper.settler.evictions.taint_rules import TaintRules
 from timekeeper.store import fencing
 
 STEP_S = 1.0
 STALE_MS = 10_000  # accounts that were computed longer ago are no reason for an eviction
-MOST = 8  # devices on their way at one time
-KEEP_MS = 30_000  # a device is kept for its heir for so long beyond the grace period of the pods that leave
+MOST = 8  # devices on their way, with which nothing else begins
 SETTLE_MS = 500  # kube-scheduler sees a taint within this time
 FREED_MS = 2_000  # kube-scheduler gives out a device that came free within this time
 REST_MS = 10_000  # a pod for which there is no device now is looked at again, once all others were, too
 LOOKS = 16  # pods without a device in one step; each costs calls, and no other pod is evicted meanwhile
 SWEEP_MS = 60_000  # between two looks for taints that are not needed
 _TRIED = 5  # devices for one pod in one step
+Assigned = Mapping[DeviceKey, WantedDevice]
 RESULTS = ("allocated", "elsewhere", "gone", "in vain", "withdrawn")
-
-
-@dataclass(frozen=True, slots=True)
-class UnderWay:
-    """A device on its way to its heir. ``device_class``: "" of what an earlier settler began; ``rule``: the
-    name of its taint's rule, "": it has none; times are of a monotonic clock."""
-
-    heir: LedgerPod
-    claim: str
-    device_class: str
-    device: DeviceKey
-    node: str
-    rule: str
-    due_ms: int  # before that no pod is evicted
-    until_ms: int
-    victims: frozenset[str] = frozenset()  # UIDs of the pods that are to leave
-    has_evicted: bool = False
 
 
 class ReclaimRound:
@@ -84,6 +59,7 @@ class ReclaimRound:
     def __init__(self, context: EvictorContext) -> None:
         self._context = context
         self._rules = TaintRules(context.api, context.steady)
+        self._known = KnownRoom(context)
         self._history = ReclaimHistory()
         self._under_way: list[UnderWay] = []
         self._is_adopted = False
@@ -108,6 +84,7 @@ class ReclaimRound:
         database cannot be read.
         """
         standings = self._standings()
+        self._known.forget()
         if standings is None:
             return
         if not self._is_adopted:
@@ -116,7 +93,7 @@ class ReclaimRound:
             self._replace(each, self._followed(each, standings))
         self._sweep()
         self._begin_for_all(standings)
-        metrics.KEPT_DEVICES.set(sum(bool(each.rule) for each in self._under_way))
+        metrics.KEPT_DEVICES.set(sum(len(each.rules) for each in self._under_way))
 
     def _standings(self) -> ReclaimStandings | None:
         stated, now_ms = self._context.view.statements(), self._context.clock()
@@ -139,32 +116,23 @@ class ReclaimRound:
             return
         self._confirm()
         self._is_adopted = True
-        at_ms = self._context.steady()
         staying = {
             key_of(device)
             for each in self._context.view.held()
             if any(pod.is_staying for pod in each.pods)
             for device in devices_of(each.claim)
         }
+        ours: dict[str, list[TaintRule]] = {}
         for rule in rules:
-            pod = self._context.view.claim_pod(rule.heir.pod_uid) if rule.heir else None
-            if rule.heir is None or pod is None or rule.selected in staying:
-                continue  # the sweep removes it, if it is ours
-            left_ms = min(rule.heir.until_ms - now_ms, FAR_MS + KEEP_MS)
-            published = self._context.view.published(rule.selected)
-            self._under_way.append(
-                UnderWay(
-                    pod.pod,
-                    rule.heir.claim,
-                    "",
-                    rule.selected,
-                    published.node if published else "",
-                    rule.name,
-                    at_ms,
-                    at_ms + left_ms,
-                    has_evicted=True,
-                )
-            )
+            if rule.heir is not None:
+                ours.setdefault(rule.heir.pod_uid, []).append(rule)
+        for uid, mine in ours.items():
+            pod = self._context.view.claim_pod(uid)
+            if pod is None or not staying.isdisjoint(each.selected for each in mine):
+                continue  # the sweep removes them
+            published = self._context.view.published(mine[0].selected)
+            node = published.node if published else ""
+            self._under_way.append(adopted(pod.pod, mine, node, now_ms, self._context.steady()))
 
     def _followed(self, one: UnderWay, standings: ReclaimStandings) -> UnderWay | None:
         """What is under way, one step later; None once it has ended."""
@@ -183,9 +151,10 @@ class ReclaimRound:
 
     def _result(self, one: UnderWay) -> str:
         """How it ended; "": it has not."""
-        held = self._context.view.allocated(one.heir.namespace, one.claim)
-        if held:
-            return "allocated" if one.device in map(key_of, held) else "elsewhere"
+        held = [self._context.view.allocated(one.heir.namespace, each) for each in one.claims]
+        if all(held):
+            there = {key_of(device) for each in held for device in each}
+            return "allocated" if one.keys <= there else "elsewhere"
         heir = self._context.view.claim_pod(one.heir.uid)
         if heir is None or not heir.pod.can_be_bound:
             return "gone"
@@ -200,18 +169,22 @@ class ReclaimRound:
             result=result,
             namespace=one.heir.namespace,
             pod=one.heir.name,
-            claim=one.claim,
-            device="/".join(one.device),
+            claims=sorted(one.claims),
+            devices=["/".join(each.device) for each in one.kept],
         )
-        if one.has_evicted and result != "allocated":
-            self._history = self._history.after_vain(
-                one.heir.namespace, one.device_class, self._context.steady()
-            )
-            self._freed.append((one.device_class, self._context.steady()))
+        at_ms = self._context.steady()
+        for each in one.kept if one.has_evicted and result != "allocated" else ():
+            self._history = self._history.after_vain(one.heir.namespace, each.device_class, at_ms)
+            self._freed.append((each.device_class, at_ms))
         if result == "in vain":
-            tell(self._context, one.heir, reasons.room_not_used(one.heir, one.node), "Normal")
-        if one.rule and not self._rules.remove(one.rule):
-            self._sweep_ms = self._context.steady()  # at once again
+            said = reasons.room_not_used(one.heir, one.node, len(one.kept))
+            tell(self._context, one.heir, said, "Normal")
+        self._remove(one.rules)
+
+    def _remove(self, rules: Iterable[str]) -> None:
+        for each in rules:
+            if not self._rules.remove(each):
+                self._sweep_ms = self._context.steady()  # at once again
 
     def _sweep(self) -> None:
         """Remove the taints that are not needed, such as those of a settler that was killed."""
@@ -222,7 +195,7 @@ class ReclaimRound:
         if rules is None:
             return
         self._sweep_ms = at_ms + SWEEP_MS
-        needed = {each.rule for each in self._under_way}
+        needed = {rule for each in self._under_way for rule in each.rules}
         left = [each for each in rules if each.heir is not None and each.name not in needed]
         if left:
             self._confirm()
@@ -233,26 +206,45 @@ class ReclaimRound:
     def _evicted(self, one: UnderWay, standings: ReclaimStandings) -> UnderWay:
         """The same after the evictions, if all that was decided is so still."""
         self._confirm()
-        self._history = self._history.after_trying(one.device, self._context.steady())
+        at_ms = self._context.steady()
+        for each in one.kept:
+            self._history = self._history.after_trying(each.device, at_ms)
         heir = self._context.view.claim_pod(one.heir.uid)
-        found = self._freeable(one.device_class, standings)
-        device = next((each for each in found if each.key == one.device), None)
-        if heir is None or device is None or not heirs([heir], standings):
+        classes = {each.device_class for each in one.kept}
+        every = self._known.freeable(classes, standings, self._history.left(at_ms))
+        found = [each for each in every if each.key in one.keys]
+        if heir is None or not found or not heirs([heir], standings):
             return one
-        if {pod.uid for pod in device.pods} != one.victims or self._is_spared(device, heir.pod):
+        plan = ReclaimPlan(tuple(found))
+        if {pod.uid for pod in plan.pods} != one.victims or self._is_spared(plan.pods, heir.pod):
             return one
-        if self._why_not(heir, device):
+        if not self._is_all_there_is(one, plan) or self._known.why_not(heir, plan):
             return one
-        whys = [(pod, reasons.reclaimed(pod, heir.pod, one.node)) for pod in device.pods]
+        return self._evicted_all(one, plan)
+
+    def _is_all_there_is(self, one: UnderWay, plan: ReclaimPlan) -> bool:
+        """Whether the devices are those that were to come free, beside all that are free there."""
+        others = one.keys - {*plan.keys}
+        if len(one.kept) == 1:
+            return not others
+        rules = self._rules.all()
+        if rules is None:
+            return False
+        free = self._known.free(plan.node, plan.devices, [it for it in rules if it.name not in one.rules])
+        return free is not None and free.keys() == others
+
+    def _evicted_all(self, one: UnderWay, plan: ReclaimPlan) -> UnderWay:
+        whys = [(pod, reasons.reclaimed(pod, one.heir, one.node)) for pod in plan.pods]
         left = [pod for pod, result in evict_together(self._context, whys) if result in LEAVING]
         if not left:
             return one
         at_ms, on_ms = self._context.steady(), self._context.clock()
         for pod in left:
-            self._history = self._history.after_eviction(pod, heir.pod, at_ms, on_ms)
-        said = reasons.room_is_made(heir.pod, left[0], one.node, bool(one.rule))
-        tell(self._context, heir.pod, said, "Normal")
-        return replace(one, has_evicted=True, until_ms=at_ms + _grace_ms(device.pods) + KEEP_MS)
+            self._history = self._history.after_eviction(pod, one.heir, at_ms, on_ms)
+        is_kept = len(one.rules) == len(one.kept)
+        said = reasons.room_is_made(one.heir, left[0], one.node, len(one.kept), is_kept)
+        tell(self._context, one.heir, said, "Normal")
+        return replace(one, has_evicted=True, until_ms=at_ms + _grace_ms(plan.pods) + KEEP_MS)
 
     # what begins
 
@@ -273,8 +265,9 @@ class ReclaimRound:
         coming: dict[str, int] = {}  # class -> devices that come free anyway, and are for no heir yet
         rests_ms, looks = max(REST_MS, (len(waiting) // LOOKS + 2) * 1000), 0
         for each in waiting:
-            mine = sum(one.heir.namespace == each.pod.namespace for one in self._under_way)
-            if len(self._under_way) >= MOST or (several and mine >= MOST // 2):
+            every = sum(len(one.kept) for one in self._under_way)
+            mine = sum(len(one.kept) for one in self._under_way if one.heir.namespace == each.pod.namespace)
+            if every >= MOST or (several and mine >= MOST // 2):
                 continue
             if each.uid in self._resting or self._is_served(each):
                 continue
@@ -285,148 +278,134 @@ class ReclaimRound:
                 return
 
     def _is_served(self, heir: ClaimPod) -> bool:
-        """Whether a device is on its way to the claim, for this pod or another that shares it."""
-        claim = heir.waits.claim if heir.waits else ""
-        return (heir.pod.namespace, claim) in {(each.heir.namespace, each.claim) for each in self._under_way}
+        """Whether a device is on its way to one of its claims, for this pod or another that shares it."""
+        claims = heir.waits.claims if heir.waits else ()
+        same = (each for each in self._under_way if each.heir.namespace == heir.pod.namespace)
+        return any(not each.claims.isdisjoint(claims) for each in same)
 
     def _is_in_vain(
         self, heir: ClaimPod, held: Sequence[HeldClaim], coming: dict[str, int], standings: ReclaimStandings
     ) -> bool:
-        """Begin for the pod. Whether there is no device for it now."""
-        wanted, at_ms = self._wanted(heir), self._context.steady()
-        if wanted is None or self._history.refuses(heir.pod.namespace, wanted.device_class, at_ms):
+        """Begin for the pod. Whether there are no devices for it now."""
+        wanted, at_ms = self._known.wanted(heir), self._context.steady()
+        need = Counter(each.device_class for each in wanted)
+        if not need or any(self._history.refuses(heir.pod.namespace, each, at_ms) for each in need):
             return True
-        name = wanted.device_class
-        coming.setdefault(name, self._coming(held, name, standings.now_ms))
-        coming[name] -= 1
-        if coming[name] >= 0:
-            return False  # kube-scheduler may give it one of these
-        found = self._chosen(heir, wanted, standings)
-        return found is None or not self._start(heir, wanted, found, standings.now_ms)
+        for name in need:
+            coming.setdefault(name, self._coming(held, name, standings.now_ms))
+        if all(coming[name] >= number for name, number in need.items()):
+            coming.update({name: coming[name] - number for name, number in need.items()})
+            return False  # kube-scheduler may give it these
+        plan = self._chosen(heir, wanted, need, standings)
+        return plan is None or not self._start(heir, *plan, standings.now_ms)
 
     def _coming(self, held: Iterable[HeldClaim], device_class: str, now_ms: int) -> int:
         """How many devices of the class come free, or came free a moment ago, without an heir of theirs."""
-        taken = {each.device for each in self._under_way}
+        taken = self._taken()
         going = [each for each in leaving(held, device_class, now_ms) if each not in taken]
         return len(going) + sum(each == device_class for each, _ in self._freed)
 
+    def _taken(self) -> set[DeviceKey]:
+        """The devices that are on their way to an heir."""
+        return {key for each in self._under_way for key in each.keys}
+
     def _note_freed(self, held: Sequence[HeldClaim], at_ms: int) -> None:
         now = {key_of(each): each.device_class for one in held for each in devices_of(one.claim)}
-        taken = {each.device for each in self._under_way}
+        taken = self._taken()
         gone = [name for key, name in (self._held or {}).items() if key not in now and key not in taken]
         kept = [each for each in self._freed if at_ms - each[1] < FREED_MS]
         self._held, self._freed = now, [*kept, *((name, at_ms) for name in gone)]
 
     def _chosen(
-        self, heir: ClaimPod, wanted: WantedDevice, standings: ReclaimStandings
-    ) -> FreeableDevice | None:
-        at_ms, taken = self._context.steady(), {each.device for each in self._under_way}
+        self, heir: ClaimPod, wanted: Sequence[WantedDevice], need: Need, standings: ReclaimStandings
+    ) -> tuple[ReclaimPlan, Assigned] | None:
+        """The devices, and what each is for."""
+        at_ms, taken = self._context.steady(), self._taken()
         found = [
             each
-            for each in self._freeable(wanted.device_class, standings)
+            for each in self._known.freeable(need, standings, self._history.left(at_ms))
             if each.key not in taken
             and not self._history.rests(each.key, at_ms)
-            and not self._is_spared(each, heir.pod)
+            and not self._is_spared(each.pods, heir.pod)
         ]
         rules = self._rules.all() if found else ()
         if rules is None:
             return None
-        for each in found[:_TRIED]:
-            why = self._why_unfit(heir, wanted, each, rules)
-            if not why:
-                return each
-            self._history = self._history.after_trying(each.key, at_ms)
-            log("claim-reclaim-spared", device="/".join(each.key), pod=heir.pod.name, reason=why)
+        beside = self._known.beside(found, wanted, rules) if len(wanted) > 1 else None
+        for _ in range(_TRIED):
+            plan = best_plan(found, need, beside)
+            if plan is None:
+                return None
+            assignment, why, unfit = self._judged(heir, wanted, plan, rules)
+            if assignment is not None and not why:
+                return plan, assignment
+            for each in unfit:
+                self._history = self._history.after_trying(each, at_ms)
+                log("claim-reclaim-spared", device="/".join(each), pod=heir.pod.name, reason=why)
+            found = [each for each in found if each.key not in unfit]
         return None
 
-    def _why_unfit(
-        self, heir: ClaimPod, wanted: WantedDevice, device: FreeableDevice, rules: Iterable[TaintRule]
-    ) -> str:
-        """Why the device would not go to the heir, or its pods may not be evicted; "" if neither."""
-        if any(each.covers(device.key) for each in rules):
-            return "a taint keeps claims off the device"
-        claim = device.held.claim
-        raw = self._one(f"/apis/resource.k8s.io/v1/namespaces/{claim.namespace}/resourceclaims", claim.name)
-        met = selectors_by_request(raw).get(device.device.request, ()) if raw else ()
-        if not set(wanted.selectors) <= set(met):
-            return "the device was allocated on other terms"
-        whys = [(pod, reasons.reclaimed(pod, heir.pod, device.node)) for pod in device.pods]
+    def _judged(
+        self,
+        heir: ClaimPod,
+        wanted: Sequence[WantedDevice],
+        plan: ReclaimPlan,
+        rules: Iterable[TaintRule],
+    ) -> tuple[Assigned | None, str, list[DeviceKey]]:
+        """For what each device is; why they would not go to the heir, or their pods may not be evicted, "" if
+        neither; and for which devices that is so."""
+        covered = [key for key in plan.keys if any(each.covers(key) for each in rules)]
+        if covered:
+            return None, "a taint keeps claims off the device", covered
+        met = {each.key: self._known.terms(each) for each in plan.devices}
+        met |= {each.key: self._known.terms(each.like) for each in plan.free}
+        assignment = assigned(plan, met, wanted)
+        if assignment is None:
+            return None, "the device was allocated on other terms", _on_other_terms(plan, met, wanted)
+        whys = [(pod, reasons.reclaimed(pod, heir.pod, plan.node)) for pod in plan.pods]
         over = refused(self._context, whys)
-        return self._why_not(heir, device) or ("" if over is None else f"{over[0][0].name}: {over[2]}")
+        if over is not None:
+            kept = [each.key for each in plan.devices if over[0][0] in each.pods]
+            return None, f"{over[0][0].name}: {over[2]}", kept
+        return assignment, self._known.why_not(heir, plan), plan.keys
 
-    def _start(self, heir: ClaimPod, wanted: WantedDevice, device: FreeableDevice, now_ms: int) -> bool:
-        """Write the taint. False: it could not be written."""
+    def _start(self, heir: ClaimPod, plan: ReclaimPlan, assignment: Assigned, now_ms: int) -> bool:
+        """Write the taints, those of held devices first: by one of these the next settler sees that no pod
+        was evicted yet. False: one could not be written."""
         self._confirm()
-        claim = heir.waits.claim if heir.waits else ""
-        at_ms, lasts_ms = self._context.steady(), _grace_ms(device.pods) + KEEP_MS
-        rule: str | None = ""
-        if wanted.token and self._rules.version():
-            record = Heir(heir.pod.namespace, claim, heir.uid, now_ms + lasts_ms)
-            rule = self._rules.keep(device.key, record, wanted.token)
-        if rule is None:
-            return False
-        begun = UnderWay(
-            heir.pod,
-            claim,
-            wanted.device_class,
-            device.key,
-            device.node,
-            rule,
-            at_ms + SETTLE_MS,
-            at_ms + KEEP_MS,
-            frozenset(pod.uid for pod in device.pods),
-        )
+        at_ms, until_ms = self._context.steady(), now_ms + _grace_ms(plan.pods) + KEEP_MS
+        kept: list[KeptDevice] = []
+        for key in plan.classes:
+            wanted = assignment[key]
+            rule: str | None = ""
+            if wanted.token and self._rules.version():
+                record = Heir(heir.pod.namespace, wanted.claim, heir.uid, until_ms)
+                rule = self._rules.keep(key, record, wanted.token)
+            if rule is None:
+                self._remove(each.rule for each in kept if each.rule)
+                return False
+            kept.append(KeptDevice(key, wanted.device_class, wanted.claim, rule))
+        victims = frozenset(pod.uid for pod in plan.pods)
+        begun = UnderWay(heir.pod, tuple(kept), plan.node, at_ms + SETTLE_MS, at_ms + KEEP_MS, victims)
         self._under_way.append(begun)
         return True
 
-    # what is known
-
-    def _freeable(self, device_class: str, standings: ReclaimStandings) -> list[FreeableDevice]:
-        view = self._context.view
-
-        def is_debtor(pod: LedgerPod) -> bool:
-            owes = standings.owes(pod.namespace) or pod.is_reclaimable
-            return owes and not view.is_protected(pod) and standings.history.was_enforced(pod)
-
-        rules = rules_of(standings.history.settings(standings.now_ms).drivers)
-
-        def published_gpu(device: DeviceKey) -> PublishedDevice | None:
-            found, rule = view.published(device), rules.get(device[0])
-            return found if rule is not None and rule.is_gpu(found) else None
-
+    def _is_spared(self, pods: Iterable[LedgerPod], heir: LedgerPod) -> bool:
         at_ms = self._context.steady()
-        units = view.units(self._history.left(at_ms))
-        return freeable(view.held(), device_class, published_gpu, is_debtor, units.least)
+        return any(self._history.spares(pod, heir, at_ms) for pod in pods)
 
-    def _is_spared(self, device: FreeableDevice, heir: LedgerPod) -> bool:
-        at_ms = self._context.steady()
-        return any(self._history.spares(pod, heir, at_ms) for pod in device.pods)
 
-    def _wanted(self, heir: ClaimPod) -> WantedDevice | None:
-        if heir.waits is None:
-            return None
-        path = f"/apis/resource.k8s.io/v1/namespaces/{heir.pod.namespace}/resourceclaims"
-        raw = self._one(path, heir.waits.claim)
-        if raw is None or mapping(raw.get("status")).get("allocation"):
-            return None
-        return wanted_device(raw)
-
-    def _why_not(self, heir: ClaimPod, device: FreeableDevice) -> str:
-        """Why the node would not take the heir once the pods have left; "" if it would."""
-        raw = self._one(f"/api/v1/namespaces/{heir.pod.namespace}/pods", heir.pod.name)
-        node = self._one("/api/v1/nodes", device.node)
-        on_node = urlencode({"fieldSelector": f"spec.nodeName={device.node}"})
-        pods = items(self._context.api, f"/api/v1/pods?{on_node}")
-        if raw is None or node is None or isinstance(pods, str):
-            return "the API server does not say what is on the node"
-        if mapping(raw.get("metadata")).get("uid") != heir.uid or has_unread_but_claims(raw):
-            return "it is not known whether the pod fits on the node"
-        return why_not_on(node, raw, pods, {pod.uid for pod in device.pods})
-
-    def _one(self, path: str, name: str) -> Json | None:
-        """The object of this name; None: there is none, or it is not known."""
-        found = items(self._context.api, f"{path}?{urlencode({'fieldSelector': f'metadata.name={name}'})}")
-        return found[0] if found and not isinstance(found, str) else None
+def _on_other_terms(
+    plan: ReclaimPlan, met: Mapping[DeviceKey, frozenset[str]], wanted: Iterable[WantedDevice]
+) -> list[DeviceKey]:
+    """The devices that meet nothing of what is wanted; all, if there are none."""
+    terms = {(each.device_class, frozenset(each.selectors)) for each in wanted}
+    unfit = [
+        key
+        for key, device_class in plan.classes.items()
+        if not any(name == device_class and some <= met[key] for name, some in terms)
+    ]
+    return unfit or plan.keys
 
 
 def _grace_ms(pods: Iterable[LedgerPod]) -> int:

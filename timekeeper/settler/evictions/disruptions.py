@@ -15,11 +15,18 @@ Over = tuple[str, EvictionResult, str]  # a pod's UID, why it may not be evicted
 
 
 def over_budget(api: Api, pods: Sequence[LedgerPod]) -> Over | None:
-    """The pod whose eviction would be the first beyond a budget, if these pods of one namespace are evicted
-    in this order; None if there is none. A budget that cannot be read allows nothing."""
+    """A pod whose eviction would be the first beyond a budget, if these pods are evicted in this order; None
+    if there is none. A budget that cannot be read allows nothing."""
+    for namespace in dict.fromkeys(pod.namespace for pod in pods):
+        over = _over_budget(api, namespace, [pod for pod in pods if pod.namespace == namespace])
+        if over is not None:
+            return over
+    return None
+
+
+def _over_budget(api: Api, namespace: str, pods: Sequence[LedgerPod]) -> Over | None:
     if len(pods) < 2:
         return None
-    namespace = pods[0].namespace
     budgets = items(api, f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets")
     if isinstance(budgets, str):
         return pods[0].uid, "refused", budgets

@@ -49,8 +49,8 @@ def _note(reason: Reason, pod: LedgerPod, result: EvictionResult, error: str) ->
 def evict_together(
     context: EvictorContext, leaving: Sequence[tuple[LedgerPod, Reason]]
 ) -> tuple[tuple[LedgerPod, EvictionResult], ...]:
-    """Evict pods of one namespace that leave together: all of them, or none if one may not be evicted.
-    Returns which were tried, with the results."""
+    """Evict pods that leave together: all of them, or none if one may not be evicted. Returns which were
+    tried, with the results."""
     leaving = _naming_gangs(leaving)
     refusal = refused(context, leaving) if len(leaving) > 1 else None
     if refusal is not None:

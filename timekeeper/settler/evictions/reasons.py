@@ -305,25 +305,31 @@ def reclaimed(pod: LedgerPod, heir: LedgerPod, node: str) -> Reason:
     )
 
 
-def room_is_made(heir: LedgerPod, victim: LedgerPod, node: str, is_kept: bool) -> Said:
-    """What is said of the waiting pod. ``is_kept``: a taint keeps the device for its claim."""
+def room_is_made(heir: LedgerPod, victim: LedgerPod, node: str, devices: int, is_kept: bool) -> Said:
+    """What is said of the waiting pod. ``is_kept``: a taint keeps each device for its claim."""
+    it, whose = ("it", "this pod's claim") if devices == 1 else ("each", "its claim")
     kept = (
-        "A taint keeps it for this pod's claim meanwhile"
+        f"A taint keeps {it} for {whose} meanwhile"
         if is_kept
-        else "The cluster cannot keep it for this pod's claim meanwhile, so another may get it"
+        else f"The cluster cannot keep {it} for {whose} meanwhile, so another may get it"
     )
     who = "Idle pods" if victim.is_reclaimable else "Pods over budget"
-    text = f"{who} are evicted from node {node} for a device of this pod's claim. {kept}."
+    text = f"{who} are evicted from node {node} for {_devices(devices)}. {kept}."
     return Said(WAITING, ROOM_IS_MADE, text, _between(victim, heir, node) | _other(victim))
 
 
-def room_not_used(heir: LedgerPod, node: str) -> Said:
-    """The pods have left, and the claim did not get the device."""
+def room_not_used(heir: LedgerPod, node: str, devices: int) -> Said:
+    """The pods have left, and the claims did not get the devices."""
+    it = "it" if devices == 1 else "them"
     text = (
-        f"Pods over budget were evicted from node {node} for a device of this pod's claim, and the claim did"
-        " not get it in time. No pod is evicted for such a claim of this namespace for five minutes."
+        f"Pods over budget were evicted from node {node} for {_devices(devices)}, and it did not get {it} in"
+        " time. No pod is evicted for such a claim of this namespace for five minutes."
     )
     return Said(WAITING, ROOM_NOT_USED, text, {"node": node})
+
+
+def _devices(number: int) -> str:
+    return "a device of this pod's claim" if number == 1 else f"{number} devices of this pod's claims"
 
 
 def _between(victim: LedgerPod, heir: LedgerPod, node: str) -> dict[str, Figure]:
