@@ -22,6 +22,7 @@ from deploy.local.cluster import ControlPlane
 from deploy.local.identity import LocalAuthority
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.ports import free_port
+from sidecar.node.state.device_slices import ClaimedDevice, cards_of, slices_path
 from sidecar.run import boot_ms
 from tests.deploy.reading import AGENTS, MANIFESTS, SAMPLES, the
 from tests.nvml import describe, fake_nvml
@@ -163,6 +164,22 @@ def test_an_agent_may_write_nothing_else_of_its_own_node(world: World, patch: di
         before["metadata"].get("labels"),
         before["status"]["capacity"],
     )
+
+
+@pytest.mark.kubernetes("1.34")
+def test_an_agent_lists_what_drivers_publish_of_its_own_node(world: World) -> None:
+    slices = "/apis/resource.k8s.io/v1/resourceslices"
+    for node in ("own", "other"):
+        device = {"name": "gpu-0", "attributes": {"uuid": {"string": f"GPU-of-{node}"}}}
+        pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+        spec = {"driver": "gpu.nvidia.com", "nodeName": node, "pool": pool, "devices": [device]}
+        world.call("POST", slices, {"metadata": {"name": node}, "spec": spec})
+
+    found = cards_of(world.as_agent("own").call("GET", slices_path("own")))
+    assert found == {ClaimedDevice("gpu.nvidia.com", "own", "gpu-0"): frozenset({"GPU-of-own"})}
+    with pytest.raises(ApiError) as refused:
+        world.as_agent("own").call("DELETE", f"{slices}/own")
+    assert refused.value.status == 403
 
 
 def test_an_agent_may_not_touch_the_nodes_spec_nor_make_or_delete_nodes(world: World) -> None:
