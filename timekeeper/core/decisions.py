@@ -27,7 +27,7 @@ STANDING = "standing"
 
 # A pod has one record of this reason: an extender that starts or takes over reports again what it sees.
 PREEMPTED_BY_SCHEDULER = "PreemptedByScheduler"
-WAITS_FOR_CLAIMS = "WaitsForClaims"
+WAITS_FOR_CLAIMS, WAITS_FOR_DEVICES = "WaitsForClaims", "WaitsForDevices"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,8 @@ KINDS: Mapping[str, DecisionKind] = {
         "why the pod has no node, whenever its reasons change: `NoRoom`, `NoNodeFits`, `GrantSpent`,"
         " `BindFailed`, and `Unschedulable` (kube-scheduler refuses every node itself); `RoomIsMade`: pods"
         " are evicted for it; `RoomNotUsed`: its claim did not get the device of pods that were evicted for"
-        " it; `WaitsForClaims`: it is not known yet what its device claims ask for",
+        " it; `WaitsForClaims`: it is not known yet what its device claims ask for; `WaitsForDevices`: no"
+        " node has the devices of its claims, with the drivers and pools in which they were sought",
     ),
     CAPPED: DecisionKind(
         "extender",

@@ -18,6 +18,7 @@ from timekeeper.core.decisions import (
     STANDING,
     WAITING,
     WAITS_FOR_CLAIMS,
+    WAITS_FOR_DEVICES,
     Decision,
     Figure,
 )
@@ -143,6 +144,16 @@ def unknown_decision(pod: LedgerPod, reasons: str, at_ms: int) -> Decision:
     }
     where = {"owner": pod.owner, "name": pod.name, "uid": pod.uid}
     return Decision(at_ms, WAITING, WAITS_FOR_CLAIMS, pod.namespace, figures, **where)
+
+
+def short_decision(pod: LedgerPod, looked_at: str, at_ms: int) -> Decision:
+    """The record of a pod for whose claims no node has the devices. ``looked_at``: where they were sought."""
+    figures: dict[str, Figure] = {
+        MESSAGE: f"No node has the devices that its claims ask for: {looked_at}.",
+        "obstacle": f"no node has the devices that its claims ask for: {looked_at}",
+    }
+    where = {"owner": pod.owner, "name": pod.name, "uid": pod.uid}
+    return Decision(at_ms, WAITING, WAITS_FOR_DEVICES, pod.namespace, figures, **where)
 
 
 def _cost(queued: QueuedPod) -> str:

@@ -3,16 +3,19 @@
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from timekeeper import metrics
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import LABEL, History
 from timekeeper.accounts.changes import Changes
+from timekeeper.accounts.claims.sentences import searched
 from timekeeper.accounts.held.limits import queue_of, waiting_by_group
 from timekeeper.accounts.held.order import HeldPod
 from timekeeper.core.budgets.policy import MODES, BudgetSettings
 from timekeeper.core.claims.drivers import rules_of
 from timekeeper.core.decisions import Record
+from timekeeper.core.request.device_classes import DeviceClass
 from timekeeper.core.values import WHOLE_MILLI
 from timekeeper.runtime.log import log
 from timekeeper.settler.budget_entries import BudgetNotice, EntryChanges
@@ -29,6 +32,7 @@ from timekeeper.settler.pod_notices import (
     forecast_decision,
     held_notice,
     of_standings,
+    short_decision,
     state_of,
     unbound_deletion,
     unknown_decision,
@@ -47,7 +51,7 @@ class Notices:
     claim: Callable[[ClaimNotice], None]
 
 
-MAX_REASONS = 3  # of why one pod waits for its claims
+MAX_REASONS = 3  # of why one pod waits for its claims, or classes of these
 _WORDS = ("IN_BUDGET", "OVER_BUDGET", "UNLIMITED")
 
 
@@ -73,6 +77,7 @@ def report(
     _deletions(cluster, notices, now_ms)
     _deletions_before(cluster, ledger, decision.changes, notices)
     _unknown(cluster, notices, now_ms)
+    _without_devices(cluster, notices, now_ms)
     for pod_notice in _held(cluster, ledger, decision, history, now_ms):
         notices.pod(pod_notice)
     _sessions(decision)
@@ -113,6 +118,20 @@ def _unknown(cluster: ClusterState, notices: Notices, now_ms: int) -> None:
         reasons = "; ".join(cluster.unjudged.reasons(each)[:MAX_REASONS])
         notices.pod(unknown_notice(each.pod, reasons))
         notices.record(unknown_decision(each.pod, reasons, now_ms))
+
+
+def _without_devices(cluster: ClusterState, notices: Notices, now_ms: int) -> None:
+    """Of governed pods for whose claims kube-scheduler finds no devices."""
+    known = cluster.unjudged
+    for uid in sorted(cluster.claims.short)[:MAX_PODS]:
+        each = cluster.claims.pods.get(uid)
+        if each is None or each.waits is None or not each.pod.can_be_bound or not each.pod.is_governed:
+            continue
+        asked = (known.claims.get((each.pod.namespace, name), ()) for name in each.waits.claims)
+        names = sorted({one.device_class for request in chain(*asked) for one in request})
+        classes = (known.classes.get(name, DeviceClass(name)) for name in names[:MAX_REASONS])
+        looked_at = searched(classes, cluster.claims.pools.of_driver)
+        notices.record(short_decision(each.pod, looked_at, now_ms))
 
 
 def _not_charged(cluster: ClusterState) -> None:

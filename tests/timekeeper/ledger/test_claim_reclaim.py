@@ -708,6 +708,7 @@ def test_a_device_is_kept_for_a_bounded_time_and_then_no_pod_leaves_for_such_a_c
     assert world.turn(4 * SECOND) == []
     assert world.rules == {}
     assert [each.reason for each in world.town.recorded if each.name == "heir"] == [
+        "WaitsForDevices",
         "RoomIsMade",
         "RoomNotUsed",
     ]

@@ -389,6 +389,7 @@ def test_what_was_kept_in_vain_is_let_go_in_time(world: Reclaiming) -> None:
     world.turn(4 * SECOND)
     assert world.rules == {}
     assert [each.reason for each in world.town.recorded if each.name == "heir"] == [
+        "WaitsForDevices",
         "RoomIsMade",
         "RoomNotUsed",
     ]

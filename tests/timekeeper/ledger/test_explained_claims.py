@@ -3,7 +3,8 @@
 import pytest
 
 from tests.timekeeper.claims import DRIVER, allocated, device_claim, device_slice
-from tests.timekeeper.ledger.test_held_claims import begin, claiming, template
+from tests.timekeeper.ledger.test_claim_reclaim import heir
+from tests.timekeeper.ledger.test_held_claims import begin, claiming, device_class, template
 from tests.timekeeper.ledger.test_holding import HOLD, Holding
 from tests.timekeeper.worlds import HOUR, MINUTE, T0, Json, Town, budgets, gpu_pod, node
 from timekeeper.core.decisions import DecisionRun
@@ -142,6 +143,36 @@ def test_a_pod_that_waits_for_its_claims_says_what_is_missing(holding: Holding) 
 
     assert answer["waitsFor"][0] == MISSING
     assert [(each["kind"], each["reason"]) for each in answer["steps"]][-1] == ("waiting", "WaitsForClaims")
+
+
+def test_a_pod_for_whose_claims_no_node_has_devices_says_which_drivers_and_pools_were_looked_at(
+    town: Town,
+) -> None:
+    """And no longer once it has some; a second claim is on a class of which nobody knows the driver."""
+    odd = device_claim("odd")
+    odd["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] = "odd"
+    waiting = heir()
+    waiting["spec"]["resourceClaims"].append({"name": "d", "resourceClaimName": "odd"})
+    town.begin(
+        *(
+            ("resourceslices", device_slice("gpu-0", "gpu-1")),
+            ("resourceslices", device_slice("x", node="n2")),
+        ),
+        *(("resourceclaims", device_claim("of-heir")), ("resourceclaims", odd)),
+        *(("deviceclasses", device_class("gpu", DRIVER)), ("deviceclasses", device_class("odd", ""))),
+        ("configmaps", budgets(team_a=WEIGHED)),
+        ("pods", waiting),
+    )
+    write_decisions(town)
+
+    assert explained(town, "heir")["waitsFor"][0] == (
+        "no node has the devices that its claims ask for: class gpu: driver gpu.example.com, pools n1"
+        " (2 devices), n2 (1 device); class odd: no selector requires one driver"
+    )
+    given = device_claim("of-heir", allocated(), at_ms=T0, pods=("uid-heir",))
+    given["status"]["reservedFor"][0]["name"] = "heir"
+    town.change("resourceclaims", given)
+    assert explained(town, "heir")["waitsFor"] == []
 
 
 def test_once_they_are_known_it_waits_for_the_budget_alone(holding: Holding) -> None:

@@ -1,10 +1,11 @@
-"""A claim's session in sentences for people."""
+"""A claim's session, and what was looked at for a claim without one, in sentences for people."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from timekeeper.accounts.claims.claim_sessions import HeldDevice, decode_devices
 from timekeeper.accounts.session import Session
 from timekeeper.core.object_names import timestamp
+from timekeeper.core.request.device_classes import DeviceClass, why_unknown
 from timekeeper.core.values import WHOLE_MILLI
 
 _MOST_NAMED = 8  # devices, and pods, in a sentence
@@ -13,6 +14,21 @@ _MOST_NAMED = 8  # devices, and pods, in a sentence
 def claim_sentence(session: Session, hours: str) -> str:
     """What the claim holds and costs, why, who pays, since when, and for which pods. ``hours``: charged."""
     return " ".join((_charged(session, hours), _rate(session), *_shared(session)))
+
+
+def searched(classes: Iterable[DeviceClass], pools_of: Callable[[str], Mapping[str, int]]) -> str:
+    """Where devices of these classes were looked for. ``pools_of``: a driver's pools, each with the number of
+    its devices."""
+    return "; ".join(f"class {each.name}: {_pools(each, pools_of(each.driver))}" for each in classes)
+
+
+def _pools(one: DeviceClass, pools: Mapping[str, int]) -> str:
+    if not one.driver:
+        return why_unknown(one)
+    named = [f"{pool} ({number} device{'' if number == 1 else 's'})" for pool, number in pools.items()]
+    if not named:
+        return f"driver {one.driver} publishes no devices"
+    return f"driver {one.driver}, pool{'' if len(named) == 1 else 's'} {_named(named, 'pools')}"
 
 
 def names_of_users(session: Session) -> tuple[str, ...]:

@@ -90,6 +90,11 @@ class DevicePools:
         sets = tuple(each for one in current for each in one.counters if each[0] in taken)
         return FoundDevice(found, sets, _parent(found, current))
 
+    def of_driver(self, driver: str) -> dict[str, int]:
+        """The driver's pools, each with the number of its devices."""
+        names = sorted(pool for mine, pool in self._pools if mine == driver)
+        return {each: sum(len(one.devices) for one in self._current(driver, each)) for each in names}
+
     def every(self) -> dict[tuple[str, str, str], PublishedDevice]:
         """All devices, by driver, pool and name."""
         return {

@@ -59,6 +59,7 @@ class DeviceClaims:
     relisted: Relist | None = None  # the last list since the last written tick
     pools: DevicePools = field(default_factory=DevicePools)
     pods: dict[str, ClaimPod] = field(default_factory=dict)  # by UID; those that use claims
+    short: set[str] = field(default_factory=set)  # UIDs of those that wait for devices since the last tick
     # UIDs of those that start together, by namespace and key of their gang
     gangs: dict[tuple[str, str], set[str]] = field(default_factory=dict)
     served: set[str] = field(default_factory=set)  # UIDs of pods whose extended resources a claim serves
@@ -187,6 +188,9 @@ class DeviceClaims:
 
     def see_pod(self, pod: ClaimPod, deleted: bool, at_ms: int) -> None:
         """A pod that uses claims, as it is now, or its last state if it was deleted."""
+        before = self.pods.get(pod.uid)
+        if pod.waits is not None and (before is None or before.waits is None):
+            self.short.add(pod.uid)
         self.pods[pod.uid] = replace(pod, gone_ms=at_ms) if deleted else pod
         if pod.pod.gang_key is not None:
             self.gangs.setdefault(pod.pod.gang_key, set()).add(pod.uid)
@@ -202,6 +206,7 @@ class DeviceClaims:
         self.sights = deferred
         self._count = sum(map(len, deferred.values()))
         self.relisted = None
+        self.short.clear()
         for uid in [uid for uid, pod in self.pods.items() if pod.gone_ms is not None]:
             self._forget_pod(self.pods.pop(uid).pod)
 
