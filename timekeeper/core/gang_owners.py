@@ -2,8 +2,8 @@
 
 Sources: the API types of Kubernetes 1.36 (batch/v1), sigs.k8s.io/jobset v0.11.0, sigs.k8s.io/lws v0.8.0,
 github.com/kubeflow/training-operator v1.8.1, github.com/kubeflow/mpi-operator v0.6.0 and
-github.com/ray-project/kuberay/ray-operator v1.5.0. A TrainJob is started as a JobSet, and a RayJob as a
-RayCluster, so they have no row.
+github.com/ray-project/kuberay/ray-operator v1.5.0. A TrainJob is started as a JobSet, so it has no row. Of a
+RayJob its own controller makes a RayCluster, whose templates say by then what was written into the RayJob.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +30,8 @@ Path = tuple[str | int, ...]
 class PodSet:
     """``count`` pods of the template at ``path``, of which ``least`` suffice. ``is_late``: they are created
     only after others of the owner run, ``is_last``: after these have ended, ``is_split``: after the first of
-    their own. ``is_refilled``: others follow those that end."""
+    their own. ``is_refilled``: others follow those that end; ``is_nameless``: they do not have the name of
+    the others' gang."""
 
     path: Path
     template: Json
@@ -40,6 +41,7 @@ class PodSet:
     is_refilled: bool = False
     is_last: bool = False
     is_split: bool = False
+    is_nameless: bool = False
 
     @property
     def follows(self) -> bool:
@@ -131,16 +133,44 @@ def _of_kubeflow(owner: Json) -> Iterator[PodSet]:
 
 
 def _of_ray_cluster(owner: Json) -> Iterator[PodSet]:
-    """Of a cluster that is not scaled automatically."""
+    yield from _of_ray(mapping(owner.get("spec")), ("spec",))
+
+
+def _of_ray_job(owner: Json) -> Iterator[PodSet]:
+    """Of its own cluster, and of the Job by which it submits its work once this is ready."""
     spec = mapping(owner.get("spec"))
-    scales = spec.get("enableInTreeAutoscaling") is True
-    yield from _set(mapping(spec.get("headGroupSpec")), ("spec", "headGroupSpec", "template"), 1)
-    for index, each in enumerate(sequence(spec.get("workerGroupSpecs"))):
+    if spec.get("clusterSelector"):
+        return
+    yield from _of_ray(mapping(spec.get("rayClusterSpec")), ("spec", "rayClusterSpec"))
+    if spec.get("submissionMode", "K8sJobMode") == "K8sJobMode":
+        given = {"submitterPodTemplate": spec.get("submitterPodTemplate") or _SUBMITTER}
+        yield from _set(given, ("spec", "submitterPodTemplate"), 1, is_late=True, is_nameless=True)
+
+
+def _of_ray(cluster: Json, at: Path) -> Iterator[PodSet]:
+    """Of a cluster that is not scaled automatically. ``at``: where its spec is."""
+    scales = cluster.get("enableInTreeAutoscaling") is True
+    yield from _set(mapping(cluster.get("headGroupSpec")), (*at, "headGroupSpec", "template"), 1)
+    for index, each in enumerate(sequence(cluster.get("workerGroupSpecs"))):
         group = mapping(each)
         count = _count(group.get("replicas"), 0) * _count(group.get("numOfHosts"))
-        yield from _set(group, ("spec", "workerGroupSpecs", index, "template"), count, is_refilled=scales)
+        yield from _set(group, (*at, "workerGroupSpecs", index, "template"), count, is_refilled=scales)
 
 
+# of a RayJob that has no submitterPodTemplate
+_SUBMITTER: Json = {
+    "spec": {
+        "containers": [
+            {
+                "name": "ray-job-submitter",
+                "resources": {
+                    "requests": {"cpu": "500m", "memory": "200Mi"},
+                    "limits": {"cpu": "1", "memory": "1Gi"},
+                },
+            }
+        ]
+    }
+}
 _KUBEFLOW = ("PyTorch", "TF", "XGBoost", "Paddle", "JAX", "MPI")
 OWNERS = (
     Owner("batch", ("Job",), _of_job),
@@ -148,6 +178,7 @@ OWNERS = (
     Owner("leaderworkerset.x-k8s.io", ("LeaderWorkerSet",), _of_leader_worker_set),
     Owner("kubeflow.org", tuple(f"{each}Job" for each in _KUBEFLOW), _of_kubeflow),
     Owner("ray.io", ("RayCluster",), _of_ray_cluster),
+    Owner("ray.io", ("RayJob",), _of_ray_job),
 )
 
 
@@ -164,7 +195,8 @@ def gang_of_owner(sets: Sequence[PodSet], owner: Json) -> GangOfOwner | None:
     together = tuple(each for each in sets if not each.is_late)
     if not together and len(late) == 1 and not late[0].is_split:
         together = late
-    late = tuple(each for each in late if each.follows and each not in together)
+    # no pod could take cards that are kept without its gang's name
+    late = tuple(each for each in late if each.follows and not each.is_nameless and each not in together)
     size = sum(each.count for each in together)
     if not (0 if late else 1) < size <= MAX_SIZE or any(each.is_refilled for each in together):
         return None

@@ -142,6 +142,35 @@ def test_a_ray_clusters_are_its_head_and_workers_unless_it_is_scaled() -> None:
     assert size("ray.io", "RayCluster", spec | {"enableInTreeAutoscaling": True}) is None
 
 
+def ray_job(**fields: Any) -> Json:
+    workers = {"replicas": 2, "template": template()}
+    cluster = {"headGroupSpec": {"template": template()}, "workerGroupSpecs": [workers]}
+    return {"rayClusterSpec": cluster, **fields}
+
+
+def test_a_ray_jobs_are_those_of_its_cluster() -> None:
+    at = "spec.rayClusterSpec"
+    both = [f"{at}.headGroupSpec.template", f"{at}.workerGroupSpecs[0].template"]
+
+    assert size("ray.io", "RayJob", ray_job()) == (3, 3, both)
+    scaled = ray_job()
+    scaled["rayClusterSpec"]["enableInTreeAutoscaling"] = True
+    assert size("ray.io", "RayJob", scaled) is None
+    of_another = ray_job(clusterSelector={"ray.io/cluster": "c"})
+    assert pod_sets("ray.io", "RayJob", {"spec": of_another}) == []
+
+
+@pytest.mark.parametrize("mode", [None, "K8sJobMode", "HTTPMode", "InteractiveMode", "SidecarMode"])
+def test_a_ray_jobs_submitter_follows_where_a_job_submits(mode: str | None) -> None:
+    """Kept for it nothing is: its pod does not have the gang's name."""
+    spec = ray_job(submitterPodTemplate=template()) | ({"submissionMode": mode} if mode else {})
+
+    follows = [each.at for each in pod_sets("ray.io", "RayJob", {"spec": spec}) if each.follows]
+
+    assert follows == (["spec.submitterPodTemplate"] if mode in (None, "K8sJobMode") else [])
+    assert late("ray.io", "RayJob", spec) == (3, [])
+
+
 @pytest.mark.parametrize(
     "metadata",
     [

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from timekeeper.core.gangs import gang_of
+from timekeeper.core.gangs import gang_of, group_of
 from timekeeper.core.kube.owned_pods import as_started, is_owner, owned_pods
 
 
@@ -55,7 +55,8 @@ _SPECS: dict[str, tuple[str, dict[str, Any], dict[str, int]]] = {
     ),
 }
 _SPECS["Job"] = ("batch/v1", {"parallelism": 5, "completions": 4, "template": _template(4)}, {"job/train": 4})
-_SPECS["RayJob"] = ("ray.io/v1", {"rayClusterSpec": _SPECS["RayCluster"][1]}, {"ray/train": 3})
+_RAY_JOB = {"rayClusterSpec": _SPECS["RayCluster"][1], "submissionMode": "HTTPMode"}
+_SPECS["RayJob"] = ("ray.io/v1", _RAY_JOB, {"ray/train": 3})
 
 
 @pytest.mark.parametrize("kind", _SPECS)
@@ -71,10 +72,20 @@ def test_the_pods_of_an_owner_of_gangs_are_known_as_those_that_its_controller_cr
     assert {each.topology for each in known} == {"example.com/rack"}
     assert len({each["metadata"]["name"] for each in found}) == len(found)
     assert {each["metadata"]["labels"]["app"] for each in found} == {"x"}
-    by = {"RayJob": "RayCluster"}.get(kind, kind)
-    assert [each["metadata"]["ownerReferences"][0]["kind"] for each in found] == [by] * len(found)
+    assert [each["metadata"]["ownerReferences"][0]["kind"] for each in found] == [kind] * len(found)
     assert is_owner(owner)
     assert not is_owner(owner | {"apiVersion": "example.com/v1"})
+
+
+def test_a_ray_jobs_submitter_is_a_pod_without_the_name_of_its_gang() -> None:
+    spec = {name: value for name, value in _RAY_JOB.items() if name != "submissionMode"}
+    owner: Any = {"apiVersion": "ray.io/v1", "kind": "RayJob", "metadata": {"name": "train"}, "spec": spec}
+
+    *_, submitter = owned_pods(owner, 50)
+
+    assert "labels" in submitter["metadata"]
+    assert group_of(submitter) == ""
+    assert submitter["spec"]["containers"][0]["resources"]["requests"] == {"cpu": "500m", "memory": "200Mi"}
 
 
 def test_the_pods_of_a_large_owner_are_no_more_than_the_server_refuses() -> None:

@@ -133,6 +133,34 @@ def test_the_first_template_tells_of_those_that_follow_as_admission_leaves_them(
     assert told(jobset(*[template(*[half(name=f"c{at}") for at in range(99)])] * 3)) is None  # too long
 
 
+def ray_job(**fields: Json) -> Json:
+    groups = [{"replicas": 2, "template": template()}]
+    cluster = {"headGroupSpec": {"template": template(plain())}, "workerGroupSpecs": groups}
+    spec = {"rayClusterSpec": cluster, **fields}
+    return {"apiVersion": "ray.io/v1", "kind": "RayJob", "metadata": {"name": "t"}, "spec": spec}
+
+
+def test_a_ray_jobs_workers_tell_of_its_submitter_and_its_cluster_says_no_more() -> None:
+    own = template(plain(resources={"requests": {"cpu": "3"}}))
+    for fields, cpu in (({}, "500m"), ({"submitterPodTemplate": own}, "3")):
+        cluster = after(ray_job(**fields))["spec"]["rayClusterSpec"]
+
+        (group,) = cluster["workerGroupSpecs"]
+        annotations = group["template"]["metadata"]["annotations"]
+        (submitter,) = json.loads(annotations["bursar.dev/gang-late"])
+        assert (annotations[SIZE], submitter["count"]) == ("2", 1)
+        assert submitter["template"]["spec"]["containers"][0]["resources"]["requests"]["cpu"] == cpu
+        assert "metadata" not in cluster["headGroupSpec"]["template"]
+        made = {"apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": {"name": "t"}, "spec": cluster}
+        assert answered(made) == AdmissionAnswer("passed")
+
+
+def test_cards_of_a_submitter_are_not_kept() -> None:
+    cluster = after(ray_job(submitterPodTemplate=template()))["spec"]["rayClusterSpec"]
+
+    assert cluster["workerGroupSpecs"][0]["template"]["metadata"]["annotations"] == {SIZE: "2"}
+
+
 def test_whole_cards_are_told_of_in_bursars_words() -> None:
     policy = replace(AUTO, takes_whole_cards=True)
     gpu = container() | {"resources": {"limits": {"nvidia.com/gpu": "1"}}}

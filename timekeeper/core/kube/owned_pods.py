@@ -11,10 +11,8 @@ from typing import Any
 from timekeeper.core.gang_owners import OWNERS, PodSet, pod_sets
 from timekeeper.core.json_values import Json, mapping
 
-_TRAIN_JOB, _RAY_JOB = ("trainer.kubeflow.org", "TrainJob"), ("ray.io", "RayJob")
-GROUPS = {kind: each.group for each in OWNERS for kind in each.kinds} | {
-    kind: group for group, kind in (_TRAIN_JOB, _RAY_JOB)
-}
+_TRAIN_JOB = "trainer.kubeflow.org", "TrainJob"
+GROUPS = {kind: each.group for each in OWNERS for kind in each.kinds} | {_TRAIN_JOB[1]: _TRAIN_JOB[0]}
 _LABELS = {
     "jobset.x-k8s.io": "jobset.sigs.k8s.io/jobset-name",
     "leaderworkerset.x-k8s.io": "leaderworkerset.sigs.k8s.io/name",
@@ -34,10 +32,9 @@ def as_started(owner: Json) -> tuple[Json, str]:
     """The object whose controller creates the owner's pods: itself, or the one that its own controller makes
     of it; and a sentence on what of these pods its manifest does not say, or ""."""
     spec = mapping(owner.get("spec"))
-    if _kind(owner) == _RAY_JOB:
-        return _made(owner, "ray.io/v1", "RayCluster", mapping(spec.get("rayClusterSpec"))), ""
     if _kind(owner) == _TRAIN_JOB:
-        return _made(owner, "jobset.x-k8s.io/v1alpha2", "JobSet", _jobset_spec(spec)), _unknown(owner)
+        kind = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet"}
+        return {**kind, "metadata": {"name": _name(owner)}, "spec": _jobset_spec(spec)}, _unknown(owner)
     return owner, ""
 
 
@@ -55,7 +52,7 @@ def owned_pods(owner: Json, most: int) -> Iterator[dict[str, Any]]:
             for at in range(min(each.count, left)):
                 left -= 1
                 of = name if kind == "Job" else f"{name}-{index}-{place}"
-                yield _pod(each, f"{of}-{at}", labels, controller)
+                yield _pod(each, f"{of}-{at}", {} if each.is_nameless else labels, controller)
 
 
 def _kind(document: Json) -> tuple[str, str]:
@@ -64,11 +61,6 @@ def _kind(document: Json) -> tuple[str, str]:
 
 def _name(owner: Json) -> str:
     return str(mapping(owner.get("metadata")).get("name"))
-
-
-def _made(owner: Json, version: str, kind: str, spec: Json) -> Json:
-    metadata = {"name": _name(owner)}
-    return {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}
 
 
 def _jobset_spec(spec: Json) -> Json:
