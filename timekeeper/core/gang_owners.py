@@ -7,7 +7,7 @@ RayJob its own controller makes a RayCluster, whose templates say by then what w
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from timekeeper.core import names
@@ -29,9 +29,9 @@ Path = tuple[str | int, ...]
 @dataclass(frozen=True, slots=True)
 class PodSet:
     """``count`` pods of the template at ``path``, of which ``least`` suffice. ``is_late``: they are created
-    only after others of the owner run, ``is_last``: after these have ended, ``is_split``: after the first of
-    their own. ``is_refilled``: others follow those that end; ``is_nameless``: they do not have the name of
-    the others' gang."""
+    only after others of the owner run, which may have the same template, ``is_last``: after these have ended.
+    ``is_refilled``: others follow those that end; ``is_nameless``: they do not have the name of the others'
+    gang."""
 
     path: Path
     template: Json
@@ -40,13 +40,12 @@ class PodSet:
     is_late: bool = False
     is_refilled: bool = False
     is_last: bool = False
-    is_split: bool = False
     is_nameless: bool = False
 
     @property
     def follows(self) -> bool:
         """Whether its pods are created while others of the owner run, and stay."""
-        return self.is_late and not (self.is_last or self.is_split or self.is_refilled)
+        return self.is_late and not (self.is_last or self.is_refilled)
 
     @property
     def at(self) -> str:
@@ -103,7 +102,8 @@ def _of_jobset(owner: Json) -> Iterator[PodSet]:
 
 
 def _of_leader_worker_set(owner: Json) -> Iterator[PodSet]:
-    """Of one group. Without a template of its own the leader has its workers'."""
+    """Of one group. Without a template of its own the leader has its workers'; `gangs.MARKERS` says by which
+    label it is known."""
     spec = mapping(owner.get("spec"))
     group, at = mapping(spec.get("leaderWorkerTemplate")), ("spec", "leaderWorkerTemplate")
     annotations = annotations_of(owner)
@@ -112,11 +112,12 @@ def _of_leader_worker_set(owner: Json) -> Iterator[PodSet]:
         or "leaderworkerset.sigs.k8s.io/exclusive-topology" in annotations
     )
     size = _count(group.get("size"))
-    if group.get("leaderTemplate"):
-        yield from _set(group, (*at, "leaderTemplate"), 1)
-        yield from _set(group, (*at, "workerTemplate"), size - 1, is_late=is_late)
-    else:
-        yield from _set(group, (*at, "workerTemplate"), size, is_late=is_late and size > 1, is_split=is_late)
+    if not group.get("leaderTemplate") and not is_late:
+        yield from _set(group, (*at, "workerTemplate"), size)
+        return
+    leader = "leaderTemplate" if group.get("leaderTemplate") else "workerTemplate"
+    yield from _set(group, (*at, leader), 1)
+    yield from _set(group, (*at, "workerTemplate"), size - 1, is_late=is_late)
 
 
 def _of_kubeflow(owner: Json) -> Iterator[PodSet]:
@@ -193,7 +194,7 @@ def gang_of_owner(sets: Sequence[PodSet], owner: Json) -> GangOfOwner | None:
     or their user says which is theirs. Where all of them are late, those of one set come together."""
     late = tuple(each for each in sets if each.is_late)
     together = tuple(each for each in sets if not each.is_late)
-    if not together and len(late) == 1 and not late[0].is_split:
+    if not together and len(late) == 1:
         together = late
     # no pod could take cards that are kept without its gang's name
     late = tuple(each for each in late if each.follows and not each.is_nameless and each not in together)
@@ -208,8 +209,9 @@ def gang_of_owner(sets: Sequence[PodSet], owner: Json) -> GangOfOwner | None:
 def contradictions(kind: str, sets: Sequence[PodSet], owner: Json) -> Iterator[Violation]:
     """What the templates' own annotations and the owner's fields say differently. ``sets``: as there."""
     total, foreign = sum(each.count for each in sets), foreign_mark(owner)
-    yield from _topologies_apart(sets)
-    for each in sets:
+    templates = _by_template(sets)
+    yield from _topologies_apart(templates)
+    for each in templates:
         said = size_said(each.template)
         if said is None:
             continue
@@ -225,6 +227,16 @@ def contradictions(kind: str, sets: Sequence[PodSet], owner: Json) -> Iterator[V
         elif said > total and not marker_of(each.template):  # else other owners may have more of its pods
             problem = f"this {kind} creates {total} pods with GPUs, so the gang would wait for ever"
             yield Violation(RULE, path, shown(str(said)), problem, f"{each.count} to {total}", str(total))
+
+
+def _by_template(sets: Sequence[PodSet]) -> list[PodSet]:
+    """One set for each template: the first, with all of its pods that start with these."""
+    found: dict[Path, PodSet] = {}
+    for each in sets:
+        first = found.setdefault(each.path, each)
+        if first is not each and names.GANG_LATE not in annotations_of(each.template):
+            found[each.path] = replace(first, count=first.count + each.count)
+    return list(found.values())
 
 
 def _topologies_apart(sets: Sequence[PodSet]) -> Iterator[Violation]:

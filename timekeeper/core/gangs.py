@@ -51,7 +51,8 @@ class Gang:
 class Marker:
     """Where the pods of one kind of gang have its name: an annotation, a label, a field of the spec, or their
     controller of the kind ``owner``. ``part``: a label that tells gangs of one name apart. ``minimum``: a
-    label with the number of pods that start together, of a kind that says it on its pods."""
+    label with the number of pods that start together, of a kind that says it on its pods; ``index``: one that
+    is 0 on the pod that comes first, of a kind that may have one template for it and those that follow."""
 
     kind: str
     annotation: str = ""
@@ -60,6 +61,7 @@ class Marker:
     part: str = ""
     minimum: str = ""
     owner: str = ""
+    index: str = ""
 
     def name_in(self, pod: Json) -> str:
         """The gang's name; "" without this marker."""
@@ -94,6 +96,7 @@ MARKERS = (
         "leaderworkerset",
         label="leaderworkerset.sigs.k8s.io/name",
         part="leaderworkerset.sigs.k8s.io/group-index",
+        index="leaderworkerset.sigs.k8s.io/worker-index",
     ),
     Marker("jobset", label="jobset.sigs.k8s.io/jobset-name"),
     Marker("kubeflow", label="training.kubeflow.org/job-name"),
@@ -129,7 +132,7 @@ def gang_of(pod: Json) -> Gang | None:
     if foreign_mark(pod) or any(gang_violations(pod)):
         return None
     marker, name = _marked(pod)
-    if marker is None:
+    if marker is None or _follows(pod, marker):
         return None
     says = _labels(pod).get(marker.minimum) if marker.minimum else None
     size = _number(annotations.get(names.GANG_SIZE)) or _number(says)
@@ -139,6 +142,12 @@ def gang_of(pod: Json) -> Gang | None:
     required, preferred = (str(annotations.get(each, "")) for each in names.GANG_TOPOLOGIES)
     late = late_members(str(annotations.get(names.GANG_LATE, "")))
     return Gang(marker.kind, name, size, min(minimum, size), required, preferred, late)
+
+
+def _follows(pod: Json, marker: Marker) -> bool:
+    """Whether the pod is one of those that its template tells of, and not the one that comes first."""
+    is_told = bool(marker.index) and names.GANG_LATE in annotations_of(pod)
+    return is_told and _labels(pod).get(marker.index) != "0"
 
 
 def group_of(pod: Json) -> str:

@@ -53,6 +53,8 @@ def of_owner(review: ObjectReview, policy: AdmissionPolicy) -> AdmissionAnswer:
         each for each in found if each not in sets and _requests_nothing(each, policy, review.namespace)
     ]
     late = "" if gang is None else _late(gang, without_cards, policy, review.namespace)
+    if gang is not None and gang.size == 1 and not late:
+        gang = None  # the text is too long; without it the others might have this size too
     operations = [] if gang is None else list(_operations(gang, late))
     if review.kind == "Job" and (gang is not None or any(size_said(each.template) for each in sets)):
         operations += _without_disruptions(review.object["spec"])

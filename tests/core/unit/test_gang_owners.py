@@ -97,7 +97,7 @@ def test_where_all_with_gpus_come_later_those_of_one_template_start_together() -
     assert late("jobset.x-k8s.io", "JobSet", {"replicatedJobs": both}) is None
 
 
-def test_a_leader_worker_sets_are_one_groups_unless_workers_come_later() -> None:
+def test_a_leader_worker_sets_are_one_groups_or_the_leader_where_workers_come_later() -> None:
     at = "spec.leaderWorkerTemplate"
     group = {"size": 4, "workerTemplate": template()}
     led = group | {"leaderTemplate": template()}
@@ -107,9 +107,17 @@ def test_a_leader_worker_sets_are_one_groups_unless_workers_come_later() -> None
     both = [f"{at}.leaderTemplate", f"{at}.workerTemplate"]
     assert size(*kind, {"leaderWorkerTemplate": led}) == (4, 4, both)
     exclusive = {"leaderworkerset.sigs.k8s.io/exclusive-topology": "rack"}
-    # its leader has its workers' template, so one text cannot tell of the others
-    assert size(*kind, {"leaderWorkerTemplate": group, "startupPolicy": "LeaderReady"}) is None
-    assert size(*kind, {"leaderWorkerTemplate": group}, annotations=exclusive) is None
+    # its leader has its workers' template
+    assert late(*kind, {"leaderWorkerTemplate": group, "startupPolicy": "LeaderReady"}) == (
+        1,
+        [(f"{at}.workerTemplate", 3)],
+    )
+    assert size(*kind, {"leaderWorkerTemplate": group}, annotations=exclusive) == (
+        1,
+        1,
+        [f"{at}.workerTemplate"],
+    )
+    assert size(*kind, {"leaderWorkerTemplate": group | {"size": 1}, "startupPolicy": "LeaderReady"}) is None
     assert late(*kind, {"leaderWorkerTemplate": led, "startupPolicy": "LeaderReady"}) == (
         1,
         [(f"{at}.workerTemplate", 3)],
@@ -236,6 +244,23 @@ def test_templates_of_one_gang_that_say_different_topologies_are_refused(size: J
     ]
     other = {"gang": "other", "gang_size": "4"}
     assert refused(of_leader(other | RACK, {"gang": "a", "gang_size": "4"}), *kind) == []
+
+
+def of_one_template(**said: str) -> Json:
+    """A leader and three workers, which come once it is ready."""
+    group = {"size": 4, "workerTemplate": template(None, **said)}
+    return {"metadata": {}, "spec": {"leaderWorkerTemplate": group, "startupPolicy": "LeaderReady"}}
+
+
+def test_a_template_that_tells_of_those_that_come_later_says_how_many_come_first() -> None:
+    kind = "LeaderWorkerSet", "leaderworkerset.x-k8s.io"
+
+    assert refused(of_one_template(gang_size="1", gang_late="[]"), *kind) == []
+    assert refused(of_one_template(gang_size="1", gang_late="[]", **RACK), *kind) == []
+    assert refused(of_one_template(**RACK), *kind) == []
+    for size in ("1", "3"):
+        (found,) = refused(of_one_template(gang_size=size), *kind)
+        assert "this LeaderWorkerSet creates 4 pods of the template" in found
 
 
 def test_a_topology_of_pods_that_start_one_by_one_later_is_refused() -> None:

@@ -1,5 +1,6 @@
 """Which pods start together: by our annotations, and by the marks of others."""
 
+import json
 from typing import Any
 
 import pytest
@@ -51,6 +52,24 @@ def test_a_size_makes_a_gang_of_the_pods_of_another_groups_name(
 ) -> None:
     assert gang_of(pod(labels, spec, size="3")) == expected
     assert gang_of(pod(labels, spec)) is None  # most such pods start one by one
+
+
+@pytest.mark.parametrize(("index", "starts"), [("0", True), ("1", False), (None, False)])
+def test_of_a_leader_and_workers_of_one_template_those_follow_that_it_tells_of(
+    index: str | None, starts: bool
+) -> None:
+    """The leader is created with its label; a worker gets one from a webhook, which may come later."""
+    prefix = "leaderworkerset.sigs.k8s.io"
+    labels = {f"{prefix}/name": "a", f"{prefix}/group-index": "2"}
+    labels |= {f"{prefix}/worker-index": index} if index is not None else {}
+    template = {"spec": {"containers": [{"name": "c"}]}}
+    late = {"bursar.dev/gang-late": json.dumps([{"count": 3, "template": template}])}
+
+    found = gang_of(pod(labels, None, size="1", **late))
+
+    assert (found is not None) == starts
+    assert group_of(pod(labels, None, size="1", **late)) == "leaderworkerset/a-2"
+    assert gang_of(pod(labels, size="4")) == Gang("leaderworkerset", "a-2", 4, 4)
 
 
 @pytest.mark.parametrize("kind", ["Job", "StatefulSet"])

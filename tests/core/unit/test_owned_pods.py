@@ -88,6 +88,21 @@ def test_a_ray_jobs_submitter_is_a_pod_without_the_name_of_its_gang() -> None:
     assert submitter["spec"]["containers"][0]["resources"]["requests"] == {"cpu": "500m", "memory": "200Mi"}
 
 
+def test_of_each_group_of_a_leader_worker_set_the_first_pod_is_the_leader() -> None:
+    group = {"size": 3, "leaderTemplate": _template(3), "workerTemplate": _template(3)}
+    spec = {"replicas": 2, "leaderWorkerTemplate": group}
+    metadata = {"name": "train"}
+    owner: Any = {
+        "apiVersion": "leaderworkerset.x-k8s.io/v1",
+        "kind": "LeaderWorkerSet",
+        "metadata": metadata,
+    }
+
+    labels = [each["metadata"]["labels"] for each in owned_pods(owner | {"spec": spec}, 50)]
+
+    assert [each["leaderworkerset.sigs.k8s.io/worker-index"] for each in labels] == ["0", "1", "2"] * 2
+
+
 def test_the_pods_of_a_large_owner_are_no_more_than_the_server_refuses() -> None:
     workers = {"Worker": {"replicas": 10**9, "template": _template(4)}}
     owner: Any = {"apiVersion": "kubeflow.org/v1", "kind": "TFJob", "metadata": {"name": "train"}}

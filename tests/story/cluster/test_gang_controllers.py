@@ -162,6 +162,24 @@ def test_each_group_of_a_leader_worker_set_starts_together(stack: Stack, tmp_pat
         assert len(place.bound()) == 3
         place.node("groups-third", 1)
         stack.wait("it to be bound", lambda: len(place.bound()) == 6)
+        starts_with_its_workers(stack)
+
+
+def starts_with_its_workers(stack: Stack) -> None:
+    """A leader waits until its workers, which have its template and come later, have cards too."""
+    set_budgets(stack, led="gpuHours: 100\ngangs: auto\n")
+    place = Place(stack, "led", 2)
+    path = "/apis/leaderworkerset.x-k8s.io/v1/namespaces/led/leaderworkersets"
+    group = {"size": 3, "workerTemplate": template(place)}
+    spec = {"replicas": 1, "leaderWorkerTemplate": group, "startupPolicy": "LeaderReady"}
+    written(stack, path, "LeaderWorkerSet", spec)
+
+    said = "1 of 1 members exist, and 2 come later; 2 of 3 members fit; 1 cards missing"
+    stack.wait("the leader to say why it waits", lambda: any(said in each for each in place.told("train-0")))
+    stays_unbound(place, 3)
+    assert place.names() == ["train-0"]
+    place.node("led-more", 1)
+    place.wait_bound("train-0", "train-0-1", "train-0-2")
 
 
 def written(stack: Stack, path: str, kind: str, spec: Json) -> Json:

@@ -100,7 +100,8 @@ def test_an_elastic_jobs_template_gets_its_minimum_too() -> None:
 def told(raw: Json, policy: AdmissionPolicy = AUTO) -> Any:
     """What a JobSet's first template tells of the pods that follow."""
     (first, *_) = after(raw, policy)["spec"]["replicatedJobs"]
-    return first["template"]["spec"]["template"]["metadata"]["annotations"].get("bursar.dev/gang-late")
+    metadata = first["template"]["spec"]["template"].get("metadata", {"annotations": {}})
+    return metadata["annotations"].get("bursar.dev/gang-late")
 
 
 def jobset(*late: Json, **fields: Any) -> Json:
@@ -153,6 +154,29 @@ def test_a_ray_jobs_workers_tell_of_its_submitter_and_its_cluster_says_no_more()
         assert "metadata" not in cluster["headGroupSpec"]["template"]
         made = {"apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": {"name": "t"}, "spec": cluster}
         assert answered(made) == AdmissionAnswer("passed")
+
+
+def leader_ready(*containers: Json, size: int = 4) -> Json:
+    group = {"size": size, "workerTemplate": template(*containers)}
+    spec = {"leaderWorkerTemplate": group, "startupPolicy": "LeaderReady"}
+    metadata = {"name": "t"}
+    kind = {"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet"}
+    return {**kind, "metadata": metadata, "spec": spec}
+
+
+def test_a_template_of_leader_and_workers_tells_of_those_that_come_later_once() -> None:
+    written = after(leader_ready())
+
+    annotations = written["spec"]["leaderWorkerTemplate"]["workerTemplate"]["metadata"]["annotations"]
+    (workers,) = json.loads(annotations["bursar.dev/gang-late"])
+    assert (annotations[SIZE], workers["count"]) == ("1", 3)
+    assert answered(written) == AdmissionAnswer("passed")
+
+
+def test_of_one_template_that_cannot_tell_of_those_that_come_later_no_size_is_said() -> None:
+    """The workers would have it too, and wait as members of a gang that runs."""
+    assert answered(leader_ready(size=1026)) == AdmissionAnswer("passed")
+    assert answered(leader_ready(*[half(name=f"c{at}") for at in range(400)])) == AdmissionAnswer("passed")
 
 
 def test_cards_of_a_submitter_are_not_kept() -> None:

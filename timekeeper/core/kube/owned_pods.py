@@ -6,6 +6,7 @@ A TrainJob is read as in github.com/kubeflow/trainer v2.3.0: ``numNodes`` pods o
 """
 
 from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 from timekeeper.core.gang_owners import OWNERS, PodSet, pod_sets
@@ -19,7 +20,7 @@ _LABELS = {
     "kubeflow.org": "training.kubeflow.org/job-name",
     "ray.io": "ray.io/cluster",
 }
-_GROUP_INDEX = "leaderworkerset.sigs.k8s.io/group-index"
+_GROUP_INDEX, _WORKER_INDEX = (f"leaderworkerset.sigs.k8s.io/{each}-index" for each in ("group", "worker"))
 
 
 def is_owner(document: Json) -> bool:
@@ -45,14 +46,20 @@ def owned_pods(owner: Json, most: int) -> Iterator[dict[str, Any]]:
     controller = {"kind": kind, "name": name, "controller": True}
     left = most
     for index in range(_groups(group, owner) if sets else 0):
-        labels = {_LABELS[group]: name} if group in _LABELS else {}
-        if group.startswith("leaderworkerset"):
-            labels[_GROUP_INDEX] = str(index)
+        numbers = count()
         for place, each in enumerate(sets):
             for at in range(min(each.count, left)):
                 left -= 1
                 of = name if kind == "Job" else f"{name}-{index}-{place}"
-                yield _pod(each, f"{of}-{at}", {} if each.is_nameless else labels, controller)
+                labels = {} if each.is_nameless else _labels(group, name, index, next(numbers))
+                yield _pod(each, f"{of}-{at}", labels, controller)
+
+
+def _labels(group: str, name: str, index: int, number: int) -> dict[str, str]:
+    """Those by which the gang of a pod is known: the pod of this number in the owner's group ``index``."""
+    labels = {_LABELS[group]: name} if group in _LABELS else {}
+    of_group = {_GROUP_INDEX: str(index), _WORKER_INDEX: str(number)}
+    return labels | of_group if group.startswith("leaderworkerset") else labels
 
 
 def _kind(document: Json) -> tuple[str, str]:
@@ -88,8 +95,8 @@ def _unknown(owner: Json) -> str:
 
 def _groups(group: str, owner: Json) -> int:
     """How often the owner has its sets: a LeaderWorkerSet as many times as it has groups."""
-    count = mapping(owner.get("spec")).get("replicas", 1) if group.startswith("leaderworkerset") else 1
-    return count if type(count) is int and count >= 0 else 1
+    number = mapping(owner.get("spec")).get("replicas", 1) if group.startswith("leaderworkerset") else 1
+    return number if type(number) is int and number >= 0 else 1
 
 
 def _pod(pods: PodSet, name: str, labels: Json, controller: Json) -> dict[str, Any]:
