@@ -22,6 +22,7 @@ from timekeeper.accounts.held.gangs import (
     started_until_ms,
 )
 from timekeeper.accounts.held.limits import HeldView
+from timekeeper.accounts.held.looks import LookRounds
 from timekeeper.accounts.held.order import HeldPod
 from timekeeper.core.decisions import GANG, MESSAGE, Decision, Figure, Record, record_nothing
 from timekeeper.runtime.http.problem_details import Problem
@@ -149,6 +150,7 @@ class GangStarts:
         # key -> how often cards were reserved for it in an hour, and when these reservations ended last
         self._tries: dict[str, tuple[int, int]] = {}
         self._vain: list[str] = []  # keys of gangs for which cards were looked for in vain, since `had_turns`
+        self._rounds = LookRounds()
         self._starting: dict[str, int] = {}  # key -> until when the gates of its last epoch's pods are open
         self._epoch = 0
 
@@ -175,9 +177,12 @@ class GangStarts:
 
     def ready(self, view: HeldView) -> dict[str, HeldPod]:
         """The gangs for which cards may be looked for once they can be paid, each as one pod, by UID: the
-        one that has the drain before all others, for the extender keeps cards only while it is asked."""
+        one that has the drain before all others, for the extender keeps cards only while it is asked; of
+        others those of their namespace's round."""
         found = self._ready(view)
-        return {self._drains.key: found[self._drains.key]} if self._drains.key in found else found
+        if self._drains.key in found:
+            return {self._drains.key: found[self._drains.key]}
+        return self._rounds.of(found, self._unpaid)
 
     def _ready(self, view: HeldView) -> dict[str, HeldPod]:
         return {
@@ -200,7 +205,8 @@ class GangStarts:
 
     def look(self, ready: Set[str], paid: Sequence[str], view: HeldView) -> None:
         """Look for cards for the gangs that can be paid together, one after another, until one of them gets
-        none. ``ready``: all that could be looked for; by UID, which is the gang's key."""
+        none. ``ready``: all of which it was asked whether they can be paid; by UID, which is the gang's
+        key."""
         self._unpaid = (self._unpaid - {*paid}) | (ready - {*paid})
         if not self._may_ask():
             return
@@ -312,6 +318,7 @@ class GangStarts:
         if not answer.reserved:
             self._next_ask_ms = at_ms + min(AGAIN_MS, ASKS_COST * self._took_ms)
             self._vain.append(key)
+            self._rounds.in_vain(key)
         metrics.GANG_RESERVATIONS.labels("reserved" if answer.reserved else "none").inc()
         log("gang-asked", level="info", gang=key, reserved=answer.reserved, why=answer.why or None)
         self._paused[key] = at_ms + (SHOWN_MS if answer.reserved else AGAIN_MS)

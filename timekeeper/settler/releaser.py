@@ -80,6 +80,7 @@ class Releaser:
         self._paused: dict[str, int] = {}  # UID -> until when it is not tried again
         self._served: dict[str, int] = {}  # namespace -> number of its last turn
         self._number = 0
+        self._unreached: set[str] = set()  # namespaces of which not all pods were looked at in this step
         self._credit = MAX_CREDIT
         self._queues: tuple[Mapping[str, HeldPod], dict[str, list[HeldPod]]] = ({}, {})
         for result in RESULTS:
@@ -101,7 +102,9 @@ class Releaser:
         chosen = self._chosen(view) if view.pods else []
         if self._gangs is not None and view.gangs:
             paid = [each.uid for each in chosen if each.uid in view.gangs]
-            self._gangs.look(self._queues[0].keys() & view.gangs.keys(), paid, view)
+            due = self._queues[0].keys() & view.gangs.keys()
+            reached = {each for each in due if view.gangs[each].namespace not in self._unreached}
+            self._gangs.look(reached, paid, view)
             chosen = [each for each in chosen if each.uid not in view.gangs]
         return opened + self._release_singly(chosen, view, at_ms)
 
@@ -164,7 +167,9 @@ class Releaser:
             queues = queues_of(single[uid] for uid in view.protected if uid in single)
             spared = next_released(queues, sent, limits.of_protected, self._served, most, passed)
             again, sent, most = again + spared, sent + spared, most - len(spared)
-        return again + next_released(self._queues[1], sent, limits.of, self._served, most, passed)
+        self._unreached = set()
+        chosen = next_released(self._queues[1], sent, limits.of, self._served, most, passed, self._unreached)
+        return again + chosen
 
     def _queued(self, view: HeldView) -> Mapping[str, HeldPod]:
         """The held pods by UID: a gang that may start is one pod, and the members of others are none."""

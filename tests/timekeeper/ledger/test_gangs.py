@@ -4,6 +4,7 @@ database and settler, an API server of dicts; the extender's part is a few lines
 import copy
 import itertools
 import json
+from collections import Counter
 from concurrent.futures import Future
 from typing import Any
 
@@ -216,34 +217,85 @@ def test_cards_of_those_that_follow_are_kept_for_longer(
 
 
 class Picky(Gangs):
-    """``asked_of``: the namespaces for whose gangs cards were looked for; only one of them gets any."""
+    """``asked_for``: first pods of the gangs for which cards were looked for; only one of them gets any."""
 
     def new_releaser(self, at_once: int = 1, gangs: GangStarts | None = None) -> Releaser:
-        self.asked_of: list[str] = []
-        self.starts = GangStarts(self.reserve, lambda *_: None, self.town.clock, submit=self.submit)
+        self.asked_for: list[str] = []
+        self.starts = GangStarts(
+            self.reserve,
+            lambda *told: self.told.append(told[-1]),
+            self.town.clock,
+            submit=self.submit,
+        )
         return super().new_releaser(at_once, self.starts)
 
     def reserve(self, asked: AskForCards, epoch: int, until_ms: int) -> GangAnswer:
-        of = {raw["metadata"]["uid"]: raw["metadata"]["namespace"] for raw in self.pods()}
-        self.asked_of.append(of[asked.uids[0]])
-        self.fits = self.asked_of[-1] == "team-b"
+        of = {raw["metadata"]["uid"]: raw["metadata"]["name"] for raw in self.pods()}
+        self.asked_for.append(of[asked.uids[0]])
+        self.fits = self.asked_for[-1] == "late"
         return super().reserve(asked, epoch, until_ms)
 
 
+def single(name: str, **fields: Any) -> Json:
+    """A gang of one pod."""
+    return member(name, size=1, gang=name, percent=1, **fields)
+
+
+# each is looked for again after five seconds; more of them than there are looks meanwhile
+NEVER = [single(f"n{at:02}", priority=1, created_ms=T0 - HOUR + at * SECOND) for at in range(30)]
+
+
 def test_gangs_that_never_fit_do_not_keep_those_of_another_namespace_waiting(town: Town) -> None:
-    """Each is looked for again after five seconds; more of them than there are looks meanwhile."""
     gangs = Picky(town)
-    never = [member(f"n{at:02}", size=1, gang=f"n{at:02}", percent=1) for at in range(30)]
-    gangs.begin(*never)
+    gangs.begin(*NEVER)
     gangs.steps(20)
-    gangs.town.hear("pods", member("late", size=1, gang="late", namespace="team-b"))
+    gangs.town.hear("pods", single("late", namespace="team-b", priority=1))
 
     found = gangs.steps(12)
 
     assert ["late"] in found
-    assert gangs.asked_of.index("team-b") > 5
-    assert len(gangs.asked_of) > gangs.asked_of.index("team-b") + 1  # the others go on
+    assert gangs.asked_for.index("late") > 5
+    assert len(gangs.asked_for) > gangs.asked_for.index("late") + 1  # the others go on
     assert len(gangs.starts.had_turns()) <= 1  # each turn is told once
+
+
+def test_gangs_that_never_fit_do_not_keep_those_of_their_own_namespace_waiting(town: Town) -> None:
+    """Of a lower priority. Each of the others has at most one more look before it, and goes on after it."""
+    gangs = Picky(town)
+    gangs.begin(*NEVER)
+    gangs.steps(5)
+    gangs.town.hear("pods", single("late"))
+
+    found = gangs.steps(90)
+
+    assert ["late"] in found
+    names, at = [each["metadata"]["name"] for each in NEVER], gangs.asked_for.index("late")
+    assert gangs.asked_for[:30] == names
+    assert max(Counter(gangs.asked_for[:at]).values()) == 2
+    assert set(gangs.asked_for[at + 1 :]) == {*names}
+
+
+def test_a_gang_that_cannot_be_paid_keeps_no_other_from_its_next_look(town: Town) -> None:
+    """Ten minutes of a card: 0.4 hours pay for one whole card, and not for three."""
+    gangs = Picky(town)
+    dear = [member(name, created_ms=T0) for name in "abc"]
+    gangs.begin(member("one", 1, "one", created_ms=T0 - HOUR), *dear, team_a=HOLD.format(hours=0.4))
+
+    gangs.steps(24)
+
+    assert gangs.asked_for == ["one"] * 3
+    assert any("the budget cannot pay all of them now" in each for each in gangs.told)
+
+
+def test_of_a_gang_that_was_not_reached_it_is_not_said_that_it_cannot_be_paid(town: Town) -> None:
+    """A step chooses among so many."""
+    gangs = Picky(town)
+    gangs.begin(*NEVER)
+
+    gangs.steps(3)
+
+    assert len(NEVER) > MAX_AT_ONCE
+    assert not any("the budget cannot pay" in each for each in gangs.told)
 
 
 def test_the_extender_is_asked_for_them_by_a_field() -> None:

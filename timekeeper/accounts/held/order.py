@@ -12,7 +12,7 @@ room for it in the present period. Otherwise one pod of one namespace could hold
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import compress
 from operator import is_not
@@ -135,6 +135,7 @@ def next_released(
     served: Mapping[str, int],
     most: int,
     passed: Set[str] = frozenset(),
+    unreached: set[str] | None = None,
 ) -> list[HeldPod]:
     """The pods to release now, at most ``most``, in order. Its time grows with the number of namespaces, and
     not with that of pods.
@@ -142,7 +143,8 @@ def next_released(
     ``queues``: the pods of each namespace, in order. ``sent``: those whose release was sent: they take
     their room, and are not released again. ``served``: namespace -> number of its last release, greater is
     later; of pods of one priority those go first whose namespace was served longest ago. ``passed``: UIDs of
-    pods to leave out.
+    pods to leave out. ``unreached``: gets the namespaces of which not all were looked at, because enough were
+    chosen before.
     """
     rooms: dict[str, int] = {}
     left_out = set(passed)
@@ -167,6 +169,8 @@ def next_released(
             chosen.append(pod)
         if all(each.is_cap for each in short):  # other pods of the namespace may have no such limit
             heads.push_next(pod.namespace)
+    if unreached is not None:
+        unreached.update(heads.namespaces)
     return chosen
 
 
@@ -190,6 +194,11 @@ class _Heads:
 
     def __len__(self) -> int:
         return len(self._heap)
+
+    @property
+    def namespaces(self) -> Iterator[str]:
+        """Those that have a first pod."""
+        return (pod.namespace for *_, pod in self._heap)
 
     def push_next(self, namespace: str) -> None:
         """The next pod of the namespace, if there is one, is its first."""
