@@ -9,7 +9,7 @@ from sys import intern
 
 from timekeeper.core import names
 from timekeeper.core.dialects.others import claims as of_claims
-from timekeeper.core.gangs import Gang, held_gang
+from timekeeper.core.gangs import Gang, group_of, held_gang
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.kube.eviction import makes_room
 from timekeeper.core.ledger import hold
@@ -67,6 +67,7 @@ class LedgerPod:
     is_only_metered: bool = False  # and where its namespace is enforced it is not charged
     doubt: str = ""  # what of its request is an assumption, and why; of a metered pod
     gang: Gang | None = None  # the pods that it starts together with
+    group: str = ""  # of a pod without a gang: the key that a gang of its name has, which it may follow
     controller: tuple[str, ...] = ()  # of a pod with a gang: apiVersion, kind, name and UID
     has_other_gate: bool = False  # a gate that is not ours is in ``spec.schedulingGates``
     makes_room: bool = False  # of a pod with a gang: it is being deleted for another pod, as by preemption
@@ -77,6 +78,11 @@ class LedgerPod:
     def gang_key(self) -> GangKey | None:
         """What tells its gang from all others; None without one."""
         return None if self.gang is None else (self.namespace, self.gang.key)
+
+    @property
+    def group_key(self) -> GangKey | None:
+        """The same of a gang that it starts with or may follow."""
+        return self.gang_key or ((self.namespace, self.group) if self.group else None)
 
     def has_other_scheduler(self, ours: str) -> bool:
         """Whether another scheduler than ``ours`` places it; ours places no pod with claims of GPUs."""
@@ -292,6 +298,7 @@ def _read(raw: Json, where: tuple[str, str, str], request: GPURequest) -> Ledger
         host=requested(raw),
         fixed_host=_fixed_host(annotations.get(names.HOST)),
         gang=gang,
+        group=intern(group_of(raw)) if gang is None else "",
         has_other_gate=_has_other_gate(spec),
         makes_room=gang is not None and makes_room(raw),
         controller=controller_of(metadata) if gang is not None else (),

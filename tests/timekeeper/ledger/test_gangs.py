@@ -168,21 +168,70 @@ def test_a_budget_that_pays_for_two_of_three_releases_none(gangs: Gangs, how: st
     assert account["reserved"] == (3 * GPU * 10 * MINUTE if how == "budget" else 0)
 
 
-def test_a_budget_must_pay_for_those_that_follow_too(gangs: Gangs) -> None:
-    """Ten minutes of a card for the first and for each of two that do not exist yet."""
+def leader() -> Json:
+    """The first of its gang, and what it tells of two that follow, of two jobs that are alike."""
     first = member("a", size=1, created_ms=T0 - HOUR)
     template = {"spec": {"containers": first["spec"]["containers"]}}
-    told = json.dumps([{"count": 2, "template": template}])
+    told = json.dumps([{"count": 1, "template": template}] * 2)
     first["metadata"]["annotations"]["bursar.dev/gang-late"] = told
-    gangs.begin(first, team_a=HOLD.format(hours=0.4))
+    return first
+
+
+CANNOT = "Gang g starts whole: 1 of 1 members exist, and 2 come later; the budget cannot pay all of them now."
+
+
+def test_a_budget_must_pay_for_those_that_follow_too(gangs: Gangs) -> None:
+    """Ten minutes of a card for the first and for each of two that do not exist yet."""
+    gangs.begin(leader(), team_a=HOLD.format(hours=0.4))
     assert gangs.steps() == [[]] * 4
     assert gangs.asked == []
-    assert gangs.told[-1] == (
-        "Gang g starts whole: 1 of 1 members exist, and 2 come later; the budget cannot pay all of them now."
-    )
+    assert gangs.told[-1] == CANNOT
 
     gangs.town.change("configmaps", budgets(team_a=HOLD.format(hours=0.5)))
 
+    assert ["a"] in gangs.steps()
+
+
+def follower(name: str, card: int, gang: str = "g", **fields: Any) -> Json:
+    return gpu_pod(name, card=card, started_ms=T0, annotations={"bursar.dev/gang": gang}, **fields)
+
+
+@pytest.mark.parametrize(
+    ("others", "hours", "starts"),
+    [
+        ({}, 0.6, True),
+        ({"gang": "other"}, 0.6, False),
+        ({"percent": 50}, 0.6, False),
+        ({"namespace": "team-b"}, 0.4, False),
+    ],
+)
+def test_a_budget_pays_once_for_those_that_follow_and_run_already(
+    gangs: Gangs, others: Json, hours: float, starts: bool
+) -> None:
+    """Three cards for ten minutes are half an hour; two that run have theirs, whatever their gang is."""
+    there = [follower("w0", 0, **others), follower("w1", 1, **others)]
+    gangs.begin(leader(), *there, team_a=HOLD.format(hours=hours))
+
+    assert (["a"] in gangs.steps()) == starts
+
+
+def test_one_that_follows_and_runs_counts_once(gangs: Gangs) -> None:
+    gangs.begin(leader(), follower("w0", 0), team_a=HOLD.format(hours=0.45))
+
+    assert gangs.steps() == [[]] * 4
+
+
+def test_those_that_follow_count_again_once_they_end(gangs: Gangs) -> None:
+    gangs.begin(leader(), follower("w0", 0), follower("w1", 1), team_a=HOLD.format(hours=0.4))
+    gangs.steps()
+    assert gangs.told[-1] == CANNOT
+
+    gangs.town.hear("pods", follower("w0", 0, ended_ms=T0))
+    gangs.town.hear("pods", follower("w1", 1, ended_ms=T0))
+    gangs.steps()
+    assert gangs.told[-1] == CANNOT
+
+    gangs.town.change("configmaps", budgets(team_a=HOLD.format(hours=0.55)))
     assert ["a"] in gangs.steps()
 
 

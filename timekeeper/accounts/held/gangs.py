@@ -7,6 +7,7 @@ any more, that decision was made, and the others' gates follow. An epoch ends wi
 has no node by then is decided anew, with a later epoch.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -14,6 +15,7 @@ from timekeeper.accounts.held.order import HeldPod
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.gangs import Gang
 from timekeeper.core.names import GANG_MINIMUM, GANG_SIZE, GANG_TOPOLOGY, GANG_TOPOLOGY_PREFERRED
+from timekeeper.core.values import GPURequest
 
 OPEN_PART = 3  # gates are removed only with a third of its reservations left, which kube-scheduler needs
 BOUND_MS = 5_000  # a binding that was made before the deadline is seen by then
@@ -190,6 +192,22 @@ def as_one_pod(namespace: str, gang: Gang, pods: Iterable[HeldPod], late_milli: 
     one = _as_one(held)
     rate_milli = one.rate_milli + late_milli
     return replace(one, uid=f"{namespace}/{gang.key}", name=gang.name, rate_milli=rate_milli)
+
+
+def late_milli(held: Iterable[HeldPod], there: Iterable[LedgerPod]) -> int:
+    """The highest rate of the members that come later than these, less those that are ``there`` already:
+    they have or await their own part of the budget."""
+    requests = Counter(each.request for each in there)
+    return max((_missing_milli(each, requests.copy()) for each in held), default=0)
+
+
+def _missing_milli(pod: HeldPod, there: Counter[GPURequest]) -> int:
+    total = 0
+    for request, count, rate_milli in pod.late:
+        missing = max(0, count - there[request])
+        there[request] -= count - missing
+        total += missing * rate_milli
+    return total
 
 
 def gangs_as_one(pods: Iterable[HeldPod]) -> list[tuple[HeldPod, int]]:

@@ -45,8 +45,9 @@ class HeldPod:
     gang: str = ""  # what tells its gang from others of the namespace; "": it starts by itself
     # the number of GPUs of its claims, if admission did not know it; its release records it
     late_devices: int | None = field(default=None, compare=False)
-    # the highest rate of the members of its gang that do not exist yet; no row of the database has it
-    late_milli: int = field(default=0, compare=False)
+    # what the members of its gang request that come later, how many these are, and the highest rate that one
+    # of them can have; no row of the database has it
+    late: tuple[tuple[GPURequest, int, int], ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)

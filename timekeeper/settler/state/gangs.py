@@ -1,6 +1,6 @@
 """The gangs of which a member has no node, kept as their pods change."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from timekeeper import metrics
@@ -11,6 +11,7 @@ from timekeeper.accounts.held.gangs import (
     broken,
     conflict_of,
     is_starting,
+    late_milli,
     member_of,
 )
 from timekeeper.accounts.held.order import HeldPod
@@ -89,17 +90,26 @@ class GangTable:
             if bound == len(members):
                 return None
         gated = [held[each.uid] for each in members if each.uid in held]
-        late_milli = 0 if bound else max((each.late_milli for each in gated), default=0)
+        rate_milli = 0 if bound else late_milli(gated, _followers_of(key, cluster))
         return WaitingGang(
             key[0],
             gang,
             members,
-            as_one_pod(key[0], gang, gated, late_milli),
+            as_one_pod(key[0], gang, gated, rate_milli),
             conflict_of(each for _, each in found),
             was_whole=key in self._whole,
         )
 
 
 def _pods_of(key: tuple[str, str], cluster: ClusterState) -> list[LedgerPod]:
-    pods = [cluster.pods[uid] for uid in sorted(cluster.gangs.get(key, ())) if uid in cluster.pods]
-    return [pod for pod in pods if pod.gang_key == key]
+    return [pod for pod in _all_of(key, cluster) if pod.gang_key == key]
+
+
+def _followers_of(key: tuple[str, str], cluster: ClusterState) -> Iterator[LedgerPod]:
+    """The pods of the gang's name that are none of its members and stay."""
+    found = (pod for pod in _all_of(key, cluster) if pod.gang is None and pod.group_key == key)
+    return (pod for pod in found if pod.ended_ms is None and pod.hold.deletion_ms is None)
+
+
+def _all_of(key: tuple[str, str], cluster: ClusterState) -> list[LedgerPod]:
+    return [cluster.pods[uid] for uid in sorted(cluster.gangs.get(key, ())) if uid in cluster.pods]

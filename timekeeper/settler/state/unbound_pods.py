@@ -2,7 +2,7 @@
 by namespace as pods come and go."""
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from timekeeper.accounts.held.order import HeldPod
@@ -160,14 +160,15 @@ class UnboundPods:
             pod.owner,
             gang=pod.gang.key if pod.gang is not None else "",
             late_devices=pod.late_devices,
-            late_milli=self._late_milli(pod.gang) if pod.gang is not None else 0,
+            late=tuple(self._late(pod.gang)) if pod.gang is not None else (),
         )
 
-    def _late_milli(self, gang: Gang) -> int:
-        """The highest rate of all its members that do not exist yet."""
-        found = ((each.count, each.pod) for each in gang.late)
-        parsed = ((count, parse(pod).request, requested(pod)) for count, pod in found)
-        return sum(count * self._most_rate(it, host) for count, it, host in parsed if it is not None)
+    def _late(self, gang: Gang) -> Iterator[tuple[GPURequest, int, int]]:
+        """Its members that come later, as `HeldPod.late`."""
+        for each in gang.late:
+            request = parse(each.pod).request
+            if request is not None:
+                yield request, each.count, self._most_rate(request, requested(each.pod))
 
     def most_milli(self, request: GPURequest) -> int:
         """The most that the request can hold of cards, unweighted."""
