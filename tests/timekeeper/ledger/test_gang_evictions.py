@@ -307,6 +307,45 @@ def test_a_pod_that_is_gone_before_it_was_seen_to_be_preempted_breaks_its_gang(
     assert gang.step() == ["a", "c"]
 
 
+@pytest.mark.parametrize(("minimum", "leaving"), [(3, ["b", "c"]), (2, [])])
+@pytest.mark.parametrize("at_once", [False, True])
+def test_what_is_left_of_a_preempted_gang_with_claims_leaves_too(
+    spending: GangSpending, minimum: int, leaving: list[str], at_once: bool
+) -> None:
+    """Two of its pods have devices of claims, of which one is preempted; the third has a card, and a claim
+    beside it."""
+    pods = {name: member(name, size=3, minimum=minimum, make=user) for name in "ab"}
+    with_card = member("c", 2, 3, minimum)
+    with_card["spec"]["resourceClaims"] = [{"name": "network", "resourceClaimName": "network"}]
+    claims = claim("c", "a"), claim("d", "b", devices=("gpu-1",))
+    spending.start(*claims, *pods.values(), with_card, team_a="gpuHours: 100")
+    evictor = GangRound(spending.context())
+    spending.town.tick()
+    evictor.step()
+    assert spending.asked() == []
+
+    spending.town.hear("pods", preempted(pods["a"]), deleted=at_once)
+    for _ in range(2):
+        spending.town.tick()
+        evictor.step()
+
+    assert sorted(spending.asked()) == leaving
+
+
+def test_a_pod_with_claims_that_is_gone_with_the_preempted_one_is_not_left(spending: GangSpending) -> None:
+    pods = [member(name, size=3, minimum=2, make=user) for name in "ab"]
+    claims = claim("c", "a"), claim("d", "b", devices=("gpu-1",))
+    spending.start(*claims, *pods, member("c", 2, 3, 2), team_a="gpuHours: 100")
+    spending.town.tick()
+
+    spending.town.hear("pods", pods[1], deleted=True)
+    spending.town.hear("pods", preempted(pods[0]))
+    spending.town.tick()
+    GangRound(spending.context()).step()
+
+    assert spending.asked() == ["c"]
+
+
 def test_a_preempted_gang_goes_on_with_its_minimum(spending: GangSpending) -> None:
     """Also when another pod is deleted by its user later."""
     gang = Preempted(spending, 2)

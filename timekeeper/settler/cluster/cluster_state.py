@@ -501,6 +501,8 @@ class ClusterState:
             self._put_unjudged(item, False, at_ms)
 
     def _see_using(self, item: PodWithClaims, deleted: bool, at_ms: int) -> None:
+        known = self.claims.pods.get(item.pod.uid)
+        self._follow_preemption(known.pod if known is not None else None, item.pod.pod)
         self.claims.see_pod(item.pod, deleted, at_ms)
         if item.rest is None or isinstance(item.rest, UnjudgedPod) or not item.pod.served_by:
             self.rest.pop(item.pod.uid, None)
@@ -612,8 +614,7 @@ class ClusterState:
         pod = _with_earlier(before, pod)
         if pod.node and pod.ended_ms is not None and (before is None or before.ended_ms is None):
             self.end_watermarks.setdefault(pod.uid, self.watermark_ms(pod.node))
-        if pod.gang_key is not None and pod.makes_room and not (before and before.makes_room):
-            self.preempted_gangs.add(pod.gang_key)
+        self._follow_preemption(before, pod)
         if deleted:
             self._remove_pod(pod, at_ms, seen=True)
             return
@@ -626,6 +627,10 @@ class ClusterState:
         if before is None:
             self._list_pod(pod)
         self._set_unbound(pod.uid, pod.can_be_bound)
+
+    def _follow_preemption(self, before: LedgerPod | None, pod: LedgerPod) -> None:
+        if pod.gang_key is not None and pod.makes_room and not (before and before.makes_room):
+            self.preempted_gangs.add(pod.gang_key)
 
     def _set_unbound(self, uid: str, waits: bool) -> None:
         if waits or uid in self.unbound:

@@ -62,7 +62,7 @@ class GangTable:
         """What goes on, or has ended, is no longer followed."""
         found: list[BrokenGang] = []
         for key in sorted(cluster.preempted_gangs):
-            pods = _pods_of(key, cluster)
+            pods = [*_pods_of(key, cluster), *_users_of(key, cluster)]
             it = broken(key[0], pods)
             if it is None:
                 cluster.preempted_gangs.discard(key)
@@ -103,6 +103,13 @@ class GangTable:
 
 def _pods_of(key: tuple[str, str], cluster: ClusterState) -> list[LedgerPod]:
     return [pod for pod in _all_of(key, cluster) if pod.gang_key == key]
+
+
+def _users_of(key: tuple[str, str], cluster: ClusterState) -> Iterator[LedgerPod]:
+    """The gang's pods that hold devices of claims alone."""
+    known = cluster.claims.pods
+    there = [known[uid].pod for uid in sorted(cluster.claims.gangs.get(key, ())) if uid in known]
+    return (pod for pod in there if pod.gang_key == key and pod.uid not in cluster.pods)
 
 
 def _followers_of(key: tuple[str, str], cluster: ClusterState) -> Iterator[LedgerPod]:
