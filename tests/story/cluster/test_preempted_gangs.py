@@ -1,0 +1,106 @@
+"""kube-scheduler's own preemption of gangs: a real API server, kube-scheduler and controllers, kwok nodes,
+and every role of Bursar. It counts single pods, and names none on other nodes; a gang is whole all the same,
+or gone."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from deploy.local.stack import Stack
+from tests.story.cluster.test_gangs import Place, cards_of, member
+
+pytestmark = pytest.mark.timeout(500)
+
+Json = dict[str, Any]
+CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
+
+
+@pytest.fixture(scope="module")
+def modest(stack: Stack) -> str:
+    """A priority class below the one of other pods in budget."""
+    stack.cp.api.call("POST", CLASSES, {"metadata": {"name": "modest"}, "value": -3})
+    return "modest"
+
+
+class Preempted(Place):
+    """A Job's gang of three whole cards on two nodes, which have no others."""
+
+    def __init__(self, stack: Stack, name: str, priority: str, minimum: int = 3) -> None:
+        super().__init__(stack, name, 2, 1)
+        self.jobs = f"/apis/batch/v1/namespaces/{name}/jobs"
+        template = member("unused", "train", 3, where=name)
+        template["metadata"]["annotations"]["bursar.dev/gang-minimum"] = str(minimum)
+        del template["metadata"]["name"]
+        template["spec"]["priorityClassName"] = priority
+        spec = {"parallelism": 3, "completions": 3, "backoffLimit": 0, "template": template}
+        stack.cp.api.call("POST", self.jobs, {"metadata": {"name": "train"}, "spec": spec})
+        stack.wait("the gang to run", lambda: len(self.running()) == 3)
+        self.first = {each["metadata"]["uid"] for each in self.pods()}
+
+    def preempt(self) -> None:
+        """A pod of more priority gets a card."""
+        urgent = member("urgent", "", 0, where=self.name)
+        urgent["metadata"]["annotations"] = {"local.bursar.dev/run-for": "600s"}
+        self.stack.cp.api.call("POST", self.path, urgent)
+        self.until(lambda: "urgent" in self.running(), "the urgent pod to run")
+        assert "Preempted" in self.reasons()
+
+    def until(self, true: Callable[[], bool], what: str) -> None:
+        """Wait for it; no card has two pods meanwhile."""
+
+        def is_true() -> bool:
+            cards = [card for each in self.pods() if holds_cards(each) for card in cards_of(each)]
+            assert len({*cards}) == len(cards)
+            return true()
+
+        self.stack.wait(what, is_true, within_s=90)
+
+    def reasons(self) -> set[str]:
+        """Of all Events."""
+        events = f"/apis/events.k8s.io/v1/namespaces/{self.name}/events"
+        return {each["reason"] for each in self.stack.cp.api.call("GET", events)["items"]}
+
+    def members(self, of: Callable[[Json], bool] = lambda _: True) -> list[str]:
+        """The UIDs of the gang's pods of which that is true."""
+        found = [each for each in self.pods() if each["metadata"]["name"] != "urgent"]
+        return [each["metadata"]["uid"] for each in found if of(each)]
+
+
+def holds_cards(pod: Json) -> bool:
+    """A Job keeps the object of a pod that has ended until it has counted it."""
+    return bool(pod["spec"].get("nodeName")) and pod["status"]["phase"] not in ("Failed", "Succeeded")
+
+
+def test_of_a_gang_that_kube_scheduler_preempts_none_is_left_and_its_job_starts_again(
+    stack: Stack, modest: str
+) -> None:
+    """It takes the pods of a node. Those that the Job makes in their place wait for three cards."""
+    place = Preempted(stack, "robbed", modest)
+
+    place.preempt()
+
+    def is_anew() -> bool:
+        return place.first.isdisjoint(place.members()) and len(place.gated()) == 3
+
+    place.until(is_anew, "a new gang to wait")
+    assert "GangEviction" in place.reasons()
+    assert place.members(holds_cards) == []
+    assert not stack.cp.api.call("GET", f"{place.jobs}/train")["status"].get("conditions")
+
+    stack.cp.api.call("DELETE", f"{place.path}/urgent?gracePeriodSeconds=0")
+    place.until(lambda: len(place.members(holds_cards)) == 3, "the new gang to start")
+
+
+def test_a_gang_that_kube_scheduler_preempts_goes_on_with_its_minimum(stack: Stack, modest: str) -> None:
+    place = Preempted(stack, "thinned", modest, minimum=2)
+
+    place.preempt()
+    place.until(lambda: len(place.gated()) == 1, "the third to wait again")
+
+    def is_as_before() -> bool:
+        return len(place.first & {*place.members(holds_cards)}) == 2 and "GangEviction" not in place.reasons()
+
+    assert is_as_before()
+    place.until(lambda: "cards missing" in str([*map(place.told, place.gated())]), "it to say what it lacks")
+    assert is_as_before()
