@@ -24,6 +24,7 @@ from scheduler_ext.controllers.preemptor import Preemptor, PreemptorWiring, limi
 from scheduler_ext.controllers.requeuer import Requeuer
 from scheduler_ext.fit.caps import CapChecks
 from scheduler_ext.gangs.drains import GangDrains
+from scheduler_ext.gangs.nominated import NominatedPods
 from scheduler_ext.gangs.reserve import GangReservations, Written
 from scheduler_ext.gangs.rooms import PlanInput
 from scheduler_ext.leadership.election import election_of
@@ -96,6 +97,7 @@ class Extender:
         self.slices = DeviceSlices(self.cache, lambda: self.standings().drivers)
         self.events = EventRecorder(api, REPORTER, socket.gethostname(), now_ms, say)
         self._started_gangs = StartedGangs()
+        self._nominated = NominatedPods()
         self.cooldown: Callable[[], Cooldown] = lambda: self.preemptor.cooldown
         self._decisions = LastDecisions(now_ms, lambda uid: self.reporting.decisions.waits(uid))
         self.caps = CapChecks(self.standings)
@@ -243,7 +245,10 @@ class Extender:
 
     def _plan_input(self, snapshot: Snapshot, seconds: float = PLAN_S) -> PlanInput:
         until_s = time.monotonic() + seconds
-        return PlanInput(snapshot, self.standings(), self.policies, lambda: time.monotonic() > until_s)
+        nominated = self._nominated.among(snapshot.pods)
+        return PlanInput(
+            snapshot, self.standings(), self.policies, lambda: time.monotonic() > until_s, nominated
+        )
 
     def _hold(self, pod: Pod, reservation: Reservation) -> Written:
         reply = hold_cards(self._api, pod, reservation)

@@ -17,7 +17,7 @@ from scheduler_ext.gangs.domains import Domain, called, domains_of, label_value
 from scheduler_ext.gangs.rooms import PlanInput, Rooms, placed_on, shape_of
 from scheduler_ext.model.pod import CPUMember, Pod
 from scheduler_ext.snapshot.node_info import NodeInfo
-from scheduler_ext.snapshot.snapshot import assume, undrain, unreserve
+from scheduler_ext.snapshot.snapshot import Snapshot, assume, undrain, unreserve
 from timekeeper.core.gangs import Gang
 from timekeeper.core.request.held import least_milli
 from timekeeper.core.values import Placement
@@ -126,7 +126,7 @@ class _Plan:
             snapshot = undrain(snapshot)
         for pod in pods:
             snapshot = unreserve(snapshot, pod.uid)
-        self.base = snapshot
+        snapshot = self.base = _with_nominated(snapshot, pods, given)
         groups: dict[object, list[Pod]] = {}
         for pod in pods:
             groups.setdefault(shape_of(pod), []).append(pod)
@@ -246,6 +246,18 @@ class _Plan:
         """The domains of the members that run."""
         found = (label_value(self.base.node(name), label) for name in self.beside)
         return {each for each in found if each is not None}
+
+
+def _with_nominated(snapshot: Snapshot, pods: Sequence[Pod], given: PlanInput) -> Snapshot:
+    """With the pods of no less priority on the cards that became free for them: as kube-scheduler counts them
+    on its nodes."""
+    least = min((each.priority for each in pods), default=0)
+    for each in given.nominated:
+        if each.priority >= least:
+            placement = placed_on(each, snapshot.node(each.nominated), given.policies(each))
+            if placement is not None:
+                snapshot = assume(snapshot, each, each.nominated, placement)
+    return snapshot
 
 
 class _Attempt:

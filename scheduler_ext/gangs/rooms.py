@@ -24,12 +24,14 @@ from timekeeper.core.values import Placement
 
 @dataclass(frozen=True, slots=True)
 class PlanInput:
-    """Everything that a plan reads, of one moment. ``is_late``: whether its time is over."""
+    """Everything that a plan reads, of one moment. ``is_late``: whether its time is over; ``nominated``: the
+    pods for which kube-scheduler has made room."""
 
     snapshot: Snapshot
     standings: NamespaceStandings
     policies: Callable[[Pod], Policy]
     is_late: Callable[[], bool] = lambda: False
+    nominated: tuple[Pod, ...] = ()
 
 
 @dataclass(slots=True)

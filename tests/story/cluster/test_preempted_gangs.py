@@ -2,13 +2,14 @@
 and every role of Bursar. It counts single pods, and names none on other nodes; a gang is whole all the same,
 or gone."""
 
+import signal
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from deploy.local.stack import Stack
-from tests.story.cluster.test_gangs import Place, cards_of, member
+from tests.story.cluster.test_gangs import Place, cards_of, member, standing_still
 
 pytestmark = pytest.mark.timeout(500)
 
@@ -38,13 +39,17 @@ class Preempted(Place):
         stack.wait("the gang to run", lambda: len(self.running()) == 3)
         self.first = {each["metadata"]["uid"] for each in self.pods()}
 
-    def preempt(self) -> None:
-        """A pod of more priority gets a card."""
+    def create_urgent(self) -> None:
+        """A pod of more priority, which needs a card."""
         urgent = member("urgent", "", 0, where=self.name)
         urgent["metadata"]["annotations"] = {"local.bursar.dev/run-for": "600s"}
         self.stack.cp.api.call("POST", self.path, urgent)
-        self.until(lambda: "urgent" in self.running(), "the urgent pod to run")
-        assert "Preempted" in self.reasons()
+
+    def has_preempted(self) -> bool:
+        """Whether kube-scheduler has chosen a node, and all of the gang are asked to leave."""
+        (urgent,) = [each for each in self.pods() if each["metadata"]["name"] == "urgent"]
+        left = self.members(lambda pod: not pod["metadata"].get("deletionTimestamp"))
+        return bool(urgent["status"].get("nominatedNodeName")) and not left
 
     def until(self, true: Callable[[], bool], what: str) -> None:
         """Wait for it; no card has two pods meanwhile."""
@@ -72,19 +77,27 @@ def holds_cards(pod: Json) -> bool:
     return bool(pod["spec"].get("nodeName")) and pod["status"]["phase"] not in ("Failed", "Succeeded")
 
 
-def test_of_a_gang_that_kube_scheduler_preempts_none_is_left_and_its_job_starts_again(
+def test_of_a_gang_that_kube_scheduler_preempts_none_is_left_and_the_new_one_waits_behind(
     stack: Stack, modest: str
 ) -> None:
-    """It takes the pods of a node. Those that the Job makes in their place wait for three cards."""
-    place = Preempted(stack, "robbed", modest)
+    """It takes the pods of one node. It stands still when these end, until the gang that their Job makes anew
+    was looked for: this gets no card that was freed for the other pod, and starts once that is gone."""
+    place, processes = Preempted(stack, "robbed", modest), stack.cp.processes
 
-    place.preempt()
+    def is_looked_for() -> bool:
+        told = str([*map(place.told, place.gated())])
+        return place.first.isdisjoint(place.members()) and "2 of 3 members fit; 1 cards missing" in told
 
-    def is_anew() -> bool:
-        return place.first.isdisjoint(place.members()) and len(place.gated()) == 3
-
-    place.until(is_anew, "a new gang to wait")
-    assert "GangEviction" in place.reasons()
+    with standing_still(processes["kwok"]):
+        place.create_urgent()
+        place.until(place.has_preempted, "the gang to leave")
+        processes["gpu-scheduler"].send_signal(signal.SIGSTOP)
+    try:
+        place.until(is_looked_for, "a new gang to lack a card")
+    finally:
+        processes["gpu-scheduler"].send_signal(signal.SIGCONT)
+    place.until(lambda: "urgent" in place.running(), "the urgent pod to run")
+    place.until(lambda: {"Preempted", "GangEviction"} <= place.reasons(), "the Events")
     assert place.members(holds_cards) == []
     assert not stack.cp.api.call("GET", f"{place.jobs}/train")["status"].get("conditions")
 
@@ -95,12 +108,14 @@ def test_of_a_gang_that_kube_scheduler_preempts_none_is_left_and_its_job_starts_
 def test_a_gang_that_kube_scheduler_preempts_goes_on_with_its_minimum(stack: Stack, modest: str) -> None:
     place = Preempted(stack, "thinned", modest, minimum=2)
 
-    place.preempt()
+    place.create_urgent()
+    place.until(lambda: "urgent" in place.running(), "the urgent pod to run")
     place.until(lambda: len(place.gated()) == 1, "the third to wait again")
 
     def is_as_before() -> bool:
         return len(place.first & {*place.members(holds_cards)}) == 2 and "GangEviction" not in place.reasons()
 
+    place.until(lambda: "Preempted" in place.reasons(), "the Event")
     assert is_as_before()
     place.until(lambda: "cards missing" in str([*map(place.told, place.gated())]), "it to say what it lacks")
     assert is_as_before()
