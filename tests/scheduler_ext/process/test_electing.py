@@ -136,7 +136,7 @@ def test_only_the_leader_is_ready_and_binds_and_another_follows_it_once_it_ends(
     first.put_node(node("a"))
     second = start(*flags("y"), wait=False)
     raw = first.put_pod(percent(50))
-    eventually(lambda: second.extender.cache.complete)
+    eventually(lambda: not second.extender.incomplete())
     second.hears(api.pod("p"))
 
     assert (first.client.get("/readyz").status_code, second.client.get("/readyz").status_code) == (200, 503)
@@ -207,7 +207,7 @@ def test_a_follower_leaves_it_to_the_leader_to_record_why_kube_scheduler_refuses
     api.lease("POST", PLACE.path.rpartition("/")[0], {"metadata": {"name": PLACE.name}, "spec": spec})
     with SimulatedTimekeeper(tls) as timekeeper:
         world = start(*flags("y"), *timekeeper.flags, wait=False)
-        eventually(lambda: world.extender.cache.complete)
+        eventually(lambda: not world.extender.incomplete())
         world.put_node(node("a"))
         world.put_pod(unscheduled("seen", 60))
         world.filter(world.put_pod(mib(10**6, "asked-for")), "a")
