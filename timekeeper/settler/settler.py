@@ -233,7 +233,7 @@ class Settler:
         )
         self.has_decided = True
         waits, statements = self.ledger.unbound_pods, decision.statement_cache.statements
-        self._gangs.update(self.cluster, waits.held, now_ms)
+        self._gangs.update(self.cluster, waits.held, now_ms, history.settings(now_ms).scheduler_name)
         cards = self._cards_held(history, now_ms)
         later = self._later.of(self.ledger, statements, self.cluster.namespaces, now_ms)
         reserved = frozenset(self.ledger.declared.rows.keys() & waits.held.keys())

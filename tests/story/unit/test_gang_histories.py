@@ -215,7 +215,7 @@ class World:
     def step_timekeeper(self) -> None:
         pods = self.cluster.pods.values()
         held = {each.uid: held_pod(each) for each in pods if each.is_gated and each.can_be_bound}
-        self.table.update(self.cluster, held, self.now_ms)
+        self.table.update(self.cluster, held, self.now_ms, "bursar-scheduler")
         self.view = HeldView(pods=held, gangs=self.table.waiting, at_ms=self.now_ms)
         self.releaser.step()
         for it in self.table.waiting.values():

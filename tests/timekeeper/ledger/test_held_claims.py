@@ -89,6 +89,26 @@ def test_a_held_pod_waits_for_the_budget_and_reserves_its_gpus_until_it_is_bound
     assert town.settler.cluster.pods == {}
 
 
+@pytest.mark.parametrize("known", ["2", "unknown"])
+def test_a_pod_with_a_gangs_mark_is_released_alone_for_its_own_scheduler_starts_the_gang(
+    holding: Holding, known: str
+) -> None:
+    """The extender has no card for it, and would be asked in vain."""
+    raw = claiming(claims=known)
+    raw["metadata"]["annotations"] |= {"bursar.dev/gang": "g", "bursar.dev/gang-size": "2"}
+    town = begin(holding, raw, entry=SPENT)
+    town.hear("resourceclaimtemplates", template())
+    assert holding.step() == []
+    town.tick()
+    assert [each.gang for each in town.settler.held.pods.values()] == [""], "people see a pod of its own"
+
+    town.change("configmaps", budgets(team_a=HOLD.format(hours=1)))
+
+    assert holding.step() == ["p"]
+    town.tick()
+    assert dict(town.settler.held.gangs) == {}
+
+
 @pytest.mark.parametrize("how", ["budget", "turn"])
 def test_an_unknown_pod_is_judged_when_its_template_arrives(holding: Holding, how: str) -> None:
     town = begin(holding, claiming(claims="unknown", how=how), entry=HOLD.format(hours=1))

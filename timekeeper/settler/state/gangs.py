@@ -40,8 +40,9 @@ class GangTable:
     _held: Mapping[str, HeldPod] = field(default_factory=dict)
     _whole: set[tuple[str, str]] = field(default_factory=set)  # gangs that had started
 
-    def update(self, cluster: ClusterState, held: Mapping[str, HeldPod], now_ms: int) -> None:
-        """Follow the pods that have changed. ``held``: all pods behind the gate, by UID."""
+    def update(self, cluster: ClusterState, held: Mapping[str, HeldPod], now_ms: int, scheduler: str) -> None:
+        """Follow the pods that have changed. ``held``: all pods behind the gate, by UID; ``scheduler``:
+        Bursar's, which starts gangs of its own pods alone."""
         self._follow_preempted(cluster, now_ms)
         changed = set(cluster.gang_changes)
         cluster.gang_changes.clear()
@@ -52,7 +53,7 @@ class GangTable:
             return
         waiting = dict(self.waiting)
         for key in changed:
-            it = self._gang(key, cluster, held, now_ms)
+            it = self._gang(key, cluster, held, now_ms, scheduler)
             waiting.pop("/".join(key), None)
             if it is not None:
                 waiting[it.key] = it
@@ -71,9 +72,14 @@ class GangTable:
         self.broken = tuple(found)
 
     def _gang(
-        self, key: tuple[str, str], cluster: ClusterState, held: Mapping[str, HeldPod], now_ms: int
+        self,
+        key: tuple[str, str],
+        cluster: ClusterState,
+        held: Mapping[str, HeldPod],
+        now_ms: int,
+        scheduler: str,
     ) -> WaitingGang | None:
-        its = _pods_of(key, cluster)
+        its = [pod for pod in _pods_of(key, cluster) if not pod.has_other_scheduler(scheduler)]
         found = [(member, pod.gang) for pod in its if (member := member_of(pod)) is not None and pod.gang]
         members = tuple(sorted((each for each, _ in found), key=lambda each: (each.created_ms, each.uid)))
         if not members:

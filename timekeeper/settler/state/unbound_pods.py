@@ -146,6 +146,8 @@ class UnboundPods:
             self.seen[pod.namespace] = self.seen.get(pod.namespace, 0) + 1
 
     def _held_pod(self, pod: LedgerPod) -> HeldPod:
+        by_other = pod.has_other_scheduler(self._settings.scheduler_name)
+        gang = None if by_other else pod.gang  # another scheduler starts its own gangs
         return HeldPod(
             pod.uid,
             pod.namespace,
@@ -154,13 +156,13 @@ class UnboundPods:
             pod.created_ms,
             self.most_rate(pod),
             pod.held == "budget",
-            by_other := pod.has_other_scheduler(self._settings.scheduler_name),
+            by_other,
             pod.length_ms,
             self.most_milli(pod.request) if by_other else 0,
             pod.owner,
-            gang=pod.gang.key if pod.gang is not None else "",
+            gang=gang.key if gang is not None else "",
             late_devices=pod.late_devices,
-            late=tuple(self._late(pod.gang)) if pod.gang is not None else (),
+            late=tuple(self._late(gang)) if gang is not None else (),
         )
 
     def _late(self, gang: Gang) -> Iterator[tuple[GPURequest, int, int]]:
