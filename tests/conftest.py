@@ -9,6 +9,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
+import coverage
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
@@ -62,6 +63,14 @@ class _Failures:
         if report.failed and shown is not None:
             shown.ensure_newline()
             shown.write_line(f"failed: {report.nodeid} ({report.when})", red=True)
+
+
+def pytest_sessionfinish() -> None:
+    """Under coverage a worker writes what it has traced before it says that it has finished. xdist kills it
+    ten seconds later, which are too few on a busy machine: its part of the lines would be missing."""
+    traced = coverage.Coverage.current()
+    if traced is not None:
+        traced.save()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
