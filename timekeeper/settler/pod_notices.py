@@ -138,22 +138,20 @@ def unknown_notice(pod: LedgerPod, reasons: str) -> PodNotice:
 
 def unknown_decision(pod: LedgerPod, reasons: str, at_ms: int) -> Decision:
     """The record of the same."""
-    figures: dict[str, Figure] = {
-        MESSAGE: f"Waits until it is known how many GPUs its claims ask for: {reasons}.",
-        "obstacle": f"waits for its claims: {reasons}",
-    }
-    where = {"owner": pod.owner, "name": pod.name, "uid": pod.uid}
-    return Decision(at_ms, WAITING, WAITS_FOR_CLAIMS, pod.namespace, figures, **where)
+    message = f"Waits until it is known how many GPUs its claims ask for: {reasons}."
+    return _waits(pod, WAITS_FOR_CLAIMS, message, f"waits for its claims: {reasons}", at_ms)
 
 
 def short_decision(pod: LedgerPod, looked_at: str, at_ms: int) -> Decision:
     """The record of a pod for whose claims no node has the devices. ``looked_at``: where they were sought."""
-    figures: dict[str, Figure] = {
-        MESSAGE: f"No node has the devices that its claims ask for: {looked_at}.",
-        "obstacle": f"no node has the devices that its claims ask for: {looked_at}",
-    }
+    what = f"node has the devices that its claims ask for: {looked_at}"
+    return _waits(pod, WAITS_FOR_DEVICES, f"No {what}.", f"no {what}", at_ms)
+
+
+def _waits(pod: LedgerPod, reason: str, message: str, obstacle: str, at_ms: int) -> Decision:
+    figures: dict[str, Figure] = {MESSAGE: message, "obstacle": obstacle}
     where = {"owner": pod.owner, "name": pod.name, "uid": pod.uid}
-    return Decision(at_ms, WAITING, WAITS_FOR_DEVICES, pod.namespace, figures, **where)
+    return Decision(at_ms, WAITING, reason, pod.namespace, figures, **where)
 
 
 def _cost(queued: QueuedPod) -> str:

@@ -35,9 +35,8 @@ def hold_of_gang(pod: Json, policy: AdmissionPolicy, by_other: bool) -> HeldFor:
 def of_owner(review: ObjectReview, policy: AdmissionPolicy) -> AdmissionAnswer:
     """Refuses a new owner whose templates' annotations contradict its own fields. In a namespace with
     ``gangs: auto`` writes the number of its pods into the templates of those that start together, and which
-    pods follow. A gang's
-    Job does not count the pods that are evicted. Raises MalformedError for a template that is not one, or is
-    nested too deeply."""
+    pods follow. A gang's Job does not count the pods that are evicted. Raises MalformedError for a template
+    that is not one, or is nested too deeply."""
     if review.operation != "CREATE" or review.subresource or policy.mode != "enforce":
         return NOT_JUDGED
     try:

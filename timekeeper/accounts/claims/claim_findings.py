@@ -71,4 +71,4 @@ def claiming_pods(namespaces: Iterable[str]) -> ClaimingPods:
     return ClaimingPods(found.total(), orjson.dumps(named).decode())
 
 
-NOBODY = claiming_pods(())
+NO_PODS = claiming_pods(())

@@ -1,5 +1,5 @@
-"""The commands of ``kubectl bursar node``; ``charges`` tells who was charged on a node until when, also where
-it has left."""
+"""The commands of ``kubectl bursar node``; ``charges`` shows the charges on a node, also after it
+has left."""
 
 import shlex
 import time

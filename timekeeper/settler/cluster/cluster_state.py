@@ -4,7 +4,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from timekeeper.accounts.claims.claim_findings import NOBODY, ClaimingPods, claiming_pods
+from timekeeper.accounts.claims.claim_findings import NO_PODS, ClaimingPods, claiming_pods
 from timekeeper.accounts.claims.consumers import ClaimPod
 from timekeeper.accounts.failing_watches import FailingWatch
 from timekeeper.accounts.metered import WHOLE_CARDS, CardParts
@@ -271,7 +271,7 @@ class ClusterState:
         """Those pods that hold what nothing charges, because claims are not followed: of metered namespaces,
         for elsewhere admission judges claims."""
         if self.claims.is_followed:
-            return NOBODY
+            return NO_PODS
         if self._claiming is None:
             self._claiming = claiming_pods(filter(self.metered.meters, self.claiming.values()))
         return self._claiming

@@ -42,10 +42,11 @@ class KnownRoom:
     def __init__(self, context: EvictorContext) -> None:
         self._context = context
         self._free: Free | None = None
+        self._met: dict[str, Mapping[str, tuple[str, ...]]] = {}  # by a claim's UID and request
 
     def forget(self) -> None:
         """What was free before may be held by now."""
-        self._free = None
+        self._free, self._met = None, {}
 
     def freeable(
         self, classes: Collection[str], standings: ReclaimStandings, left: Collection[str]
@@ -129,8 +130,12 @@ class KnownRoom:
     def terms(self, device: FreeableDevice) -> frozenset[str]:
         """The selectors that it met when it was allocated."""
         claim = device.held.claim
-        raw = self._one(f"{_GROUP}/namespaces/{claim.namespace}/resourceclaims", claim.name)
-        return frozenset(selectors_by_request(raw).get(device.device.request, ()) if raw else ())
+        if claim.uid not in self._met:  # a claim holds several devices, and others are like these
+            raw = self._one(f"{_GROUP}/namespaces/{claim.namespace}/resourceclaims", claim.name)
+            if raw is None:
+                return frozenset()
+            self._met[claim.uid] = selectors_by_request(raw)
+        return frozenset(self._met[claim.uid].get(device.device.request, ()))
 
     def wanted(self, heir: ClaimPod) -> tuple[WantedDevice, ...]:
         """What its claims ask for; nothing if that is not known, or no pod may be evicted for it."""
