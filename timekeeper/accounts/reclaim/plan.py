@@ -50,6 +50,14 @@ class ReclaimPlan:
         return freed | {each.key: each.device_class for each in self.free}
 
 
+def by_node(found: Iterable[FreeableDevice]) -> dict[str, list[FreeableDevice]]:
+    """The devices of each node, in order."""
+    nodes: dict[str, list[FreeableDevice]] = {}
+    for each in found:
+        nodes.setdefault(each.node, []).append(each)
+    return nodes
+
+
 def best_plan(
     found: Iterable[FreeableDevice],
     need: Need,
@@ -59,9 +67,7 @@ def best_plan(
 
     On the node where the fewest pods leave, then the fewest devices come free, then the pods of the lowest
     priority and the youngest leave; None: no node has enough of these devices."""
-    nodes: dict[str, list[FreeableDevice]] = {}
-    for each in found:
-        nodes.setdefault(each.node, []).append(each)
+    nodes = by_node(found)
     if beside is not None:
         nodes = {node: devices for node, devices in nodes.items() if node in beside}
     plans = (_plan(devices, need, (beside or {}).get(node, ())) for node, devices in nodes.items())

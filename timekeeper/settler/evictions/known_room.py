@@ -13,7 +13,7 @@ from timekeeper.accounts.reclaim.choice import (
     is_free_whole,
     key_of,
 )
-from timekeeper.accounts.reclaim.plan import FreeDevice, ReclaimPlan
+from timekeeper.accounts.reclaim.plan import FreeDevice, ReclaimPlan, by_node
 from timekeeper.core.claims.devices import PublishedDevice
 from timekeeper.core.claims.drivers import rules_of
 from timekeeper.core.claims.heirs import (
@@ -103,12 +103,9 @@ class KnownRoom:
     ) -> dict[str, list[FreeDevice]]:
         """The free devices of each node, by which fewer pods have to leave. A node is left out if one is
         there of which it is not known whether it would do."""
-        nodes: dict[str, list[FreeableDevice]] = {}
-        for each in found:
-            nodes.setdefault(each.node, []).append(each)
         terms = {each.device_class: self._expressions(each.device_class, wanted) for each in wanted}
         usable: dict[str, list[FreeDevice]] = {}
-        for node, there in nodes.items():
+        for node, there in by_node(found).items():
             free = self.free(node, there, rules)
             if free is None:
                 continue
