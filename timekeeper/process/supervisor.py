@@ -2,7 +2,6 @@
 
 import os
 import shlex
-import signal
 import socket
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from threading import Event
 
+from timekeeper.runtime.end_signals import event_of_end_signals
 from timekeeper.runtime.http.server import CannotListenError, listening_socket
 from timekeeper.runtime.log import log
 from timekeeper.runtime.metrics_folder import VARIABLE, metrics_folder
@@ -29,9 +29,7 @@ def serve(settings: TimekeeperSettings, arguments: Sequence[str]) -> int:
 
     Raises UnusableError with a sentence if the settings cannot be used.
     """
-    stop = Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda _number, _frame: stop.set())
+    stop = event_of_end_signals()
     for flag, path in (("--tls-cert", settings.tls_cert), ("--tls-key", settings.tls_key)):
         if not (settings.only_meter or Path(path).is_file()):
             raise UnusableError(f"{flag}: there is no file {path}; it must be a file in PEM")

@@ -1,7 +1,6 @@
 """The settler as a process: its watches, its loop, and its shutdown. One that runs alone publishes its CA
 for its callers, in a ConfigMap of its own namespace."""
 
-import signal
 import time
 from collections.abc import Callable
 from functools import partial
@@ -14,6 +13,7 @@ from timekeeper.core.decisions import Decision, DecisionRun
 from timekeeper.core.names import DOMAIN
 from timekeeper.runtime.api_server import ANSWER_S, APPLY, Answered, Api
 from timekeeper.runtime.connect import connect
+from timekeeper.runtime.end_signals import event_of_end_signals
 from timekeeper.runtime.event_recorder import EventRecorder
 from timekeeper.runtime.file_watch import newest_text
 from timekeeper.runtime.lease_election import CALL_S, LeaseElection, LeaseName
@@ -148,9 +148,7 @@ REPORTER = f"{DOMAIN}/timekeeper"
 def settle(settings: TimekeeperSettings) -> int:
     """Run until SIGTERM; returns the exit code. Raises UnusableError with a sentence if the settings cannot
     be used."""
-    stop = Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda _number, _frame: stop.set())
+    stop = event_of_end_signals()
     store = open_store(settings.database, connections=settings.database_connections, name="bursar-settler")
     metrics.DATABASE.labels(store.engine.dialect.name).set(1)
     api = connect(settings.kubeconfig)

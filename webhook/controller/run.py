@@ -1,9 +1,7 @@
 """The loop of the certificate process: each look puts back what is absent, old, unreadable or removed."""
 
 import secrets
-import signal
 import socket
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,6 +12,7 @@ from pathlib import Path
 from timekeeper.core.kube.lease import holder_name
 from timekeeper.core.names import API_SERVICE
 from timekeeper.runtime.connect import connect
+from timekeeper.runtime.end_signals import event_of_end_signals
 from timekeeper.runtime.lease_election import LeaseElection, LeaseName
 from timekeeper.runtime.log import log
 from webhook.controller import plan
@@ -42,9 +41,7 @@ Clock = Callable[[], datetime]
 def run(settings: CertificateSettings) -> int:
     """Runs until SIGTERM or SIGINT and returns 0; with ``once`` looks once, without the Lease, and returns 1
     where something could not be corrected. Raises UnusableError."""
-    ended = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
+    stop = event_of_end_signals()
     api = connect(settings.kubeconfig)
     cluster = CertificateStore(api, settings.namespace)
     classes = DeviceClasses(api, settings.namespace, log)
@@ -64,7 +61,7 @@ def run(settings: CertificateSettings) -> int:
             classes.look()
         elif settings.folder is not None:
             follow(cluster, settings)
-        if ended.wait(settings.every_s):
+        if stop.wait(settings.every_s):
             election.give_back()
             return 0
 
