@@ -193,6 +193,118 @@ def test_what_cannot_be_done_is_said_before_anything_is() -> None:
     assert [to_fractions(WHOLE).problems, to_whole(FRACTIONS).problems] == [(), ()]
 
 
+NVIDIAS = "nvcr.io/nvidia/k8s-device-plugin:v0.20.0"
+SHELL = ["/bin/sh", "-c"]
+FOLDER = ("/var/lib/kubelet/device-plugins",)
+
+
+def component(
+    name: str, *containers: Json, paths: tuple[str, ...] = (), selector: dict[str, str] | None = None
+) -> Json:
+    """A pod of a DaemonSet of this name; ``paths``: folders of the node in it."""
+    made = of(daemon_set(name, "gpu-operator", selector or {}, "c"), f"{name}-x")
+    made["spec"]["containers"] = list(containers)
+    made["spec"]["volumes"] = [{"name": "v", "hostPath": {"path": path}} for path in paths]
+    return made
+
+
+def runs(name: str, image: str = NVIDIAS, *command: str) -> Json:
+    return {"name": name, "image": image, **({"command": list(command)} if command else {})}
+
+
+def test_a_device_plugin_is_told_from_other_tools_of_its_image() -> None:
+    manager = runs("nvidia-device-plugin-sidecar", NVIDIAS, "config-manager")
+    by_shell, mps = (
+        runs("nvidia-device-plugin", NVIDIAS, *SHELL),
+        runs("mps-control-daemon-ctr", NVIDIAS, *SHELL),
+    )
+    plugins = [
+        component("nvidia-device-plugin-daemonset", by_shell, selector=ON),
+        component("nvdp-nvidia-device-plugin", manager, runs("nvidia-device-plugin-ctr", NVIDIAS)),
+        component("cards", runs("main", NVIDIAS, "/usr/bin/nvidia-device-plugin")),
+        component("cards", runs("main"), paths=("/var/lib/k0s/kubelet/device-plugins/",)),
+        component(
+            "nvidia-gpu-device-plugin-small-cos",
+            runs(
+                "nvidia-gpu-device-plugin",
+                "gke.gcr.io/nvidia-gpu-device-plugin",
+                "/usr/bin/nvidia-gpu-device-plugin",
+            ),
+        ),
+        component("hami-device-plugin", runs("device-plugin", "projecthami/hami", "nvidia-device-plugin")),
+        component(
+            "amdgpu-device-plugin-daemonset",
+            runs("amdgpu-dp-cntr", "rocm/k8s-device-plugin"),
+            paths=("/var/lib/kubelet/device-plugins", "/sys"),
+        ),
+        component("intel-gpu-plugin", runs("intel-gpu-plugin", "intel/intel-gpu-plugin:0.34.0")),
+    ]
+    once = component(
+        "nvidia-operator-validator", runs("nvidia-device-plugin-validator", "g/gpu-operator", *SHELL)
+    )
+    once["metadata"]["name"] = "nvidia-device-plugin-validator"
+    checks = component("checks", runs("main", "example/nvidia-checks"))
+    checks["spec"]["initContainers"] = [
+        runs("nvidia-device-plugin", NVIDIAS, "nvidia-device-plugin", "--version")
+    ]
+    by_hand = component("nvidia-device-plugin", runs("nvidia-device-plugin-ctr"), paths=FOLDER)
+    del by_hand["metadata"]["ownerReferences"]
+    others = [
+        component("gpu-feature-discovery", runs("gpu-feature-discovery", NVIDIAS, "gpu-feature-discovery")),
+        component("nvdp-nvidia-device-plugin-gpu-feature-discovery", runs("gpu-feature-discovery-ctr")),
+        component(
+            "nvidia-device-plugin-gfd",
+            runs("nvidia-device-plugin", NVIDIAS, "/usr/bin/gpu-feature-discovery"),
+        ),
+        component("nvidia-device-plugin-mps-control-daemon", mps, selector=ON),
+        component(
+            "nvdp-nvidia-device-plugin-mps-control-daemon", runs("c", NVIDIAS, "mps-control-daemon"), manager
+        ),
+        component("nvidia-operator-validator", runs("nvidia-operator-validator", "g/gpu-operator", *SHELL)),
+        once,
+        checks,
+        by_hand,
+        component(
+            "nvidia-dcgm-exporter", runs("nvidia-dcgm-exporter"), paths=("/var/lib/kubelet/pod-resources",)
+        ),
+        component("nvidia-dra-driver-gpu-kubelet-plugin", runs("gpus"), paths=("/var/lib/kubelet/plugins",)),
+        component(
+            "amdgpu-labeller-daemonset", runs("amdgpu-lbl-cntr", "rocm/k8s-device-plugin:labeller-latest")
+        ),
+        # plugins of other devices
+        component(
+            "sriov-device-plugin",
+            runs("dp", "nvcr.io/nvidia/mellanox/sriov-network-device-plugin"),
+            paths=FOLDER,
+        ),
+        component("aws-efa-k8s-device-plugin", runs("aws-efa-k8s-device-plugin", "eks/efa"), paths=FOLDER),
+    ]
+
+    found = [ObservedNode(WHOLE.node, (each,), BOTH).plugin_pods for each in (*plugins, *others)]
+    assert found == [*((each,) for each in plugins), *(() for _ in others)]
+    assert to_fractions(replace(WHOLE, pods=(PLUGIN, *others))).problems == ()
+
+
+def test_a_plugin_that_is_being_deleted_is_awaited_and_serves_nothing() -> None:
+    own = component("nvidia-device-plugin-daemonset", runs("nvidia-device-plugin-ctr"))
+    dying = {**own, "metadata": {**own["metadata"], "deletionTimestamp": "2026-11-27T10:00:00Z"}}
+    by_hand = replace(WHOLE, node=node({"nvidia.com/gpu": "2"}, OFF, MARK, CORDONED), pods=(dying,))
+    back = node({**OURS, "nvidia.com/gpu": "2"}, {**ON, **OURS_ON}, {}, CORDONED)
+
+    assert (by_hand.other_plugins, next_of(to_fractions(by_hand))) == ((), "the plugin's pod is gone")
+    awaited = next_of(to_whole(replace(FRACTIONS, node=back, pods=(AGENT, dying))))
+    assert awaited == "the plugin's pod is ready, and the kubelet counts its devices"
+
+
+def test_the_control_daemon_of_mps_alone_brings_no_plugin_back() -> None:
+    mps = daemon_set("nvidia-device-plugin-mps-control-daemon", "gpu-operator", ON, "mps-control-daemon-ctr")
+
+    assert [replace(FRACTIONS, daemon_sets=(each, AGENTS)).has_operator for each in (plugin(), mps)] == [
+        True,
+        False,
+    ]
+
+
 def test_a_node_without_the_operator_needs_the_label_alone() -> None:
     plan = to_fractions(ObservedNode(node({}, {}), (), (AGENTS,)))
 

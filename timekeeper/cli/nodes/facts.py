@@ -1,5 +1,6 @@
 """What the cluster says of a node that is to change."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,11 @@ from timekeeper.core.values import Card
 OPERATORS = "nvidia.com/gpu.deploy.device-plugin"
 ALL_OPERANDS = "nvidia.com/gpu.deploy.operands"
 _MIG = "nvidia.com/mig-"
+_PLUGIN = re.compile(r"(device|gpu)-plugin(?!-valid)")  # the Operator's validator has a container of its name
+_OF_GPUS = re.compile("gpu|nvidia|rocm")
+# of the kubelet, where each device plugin registers (Kubernetes' documentation: Device Plugins)
+_REGISTRY = "kubelet/device-plugins"
+_SHELLS = ("sh", "bash")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +70,9 @@ class ObservedNode:
 
     @property
     def has_operator(self) -> bool:
-        """Whether a DaemonSet of NVIDIA's GPU Operator follows its label on nodes."""
-        return any(OPERATORS in _selector(_template(each)) for each in self.daemon_sets)
+        """Whether the plugin's DaemonSet follows the label of NVIDIA's GPU Operator on nodes."""
+        templates = map(_template, self.daemon_sets)
+        return any(OPERATORS in _selector(template) and _gives_cards(template) for template in templates)
 
     @property
     def other_dialects(self) -> tuple[str, ...]:
@@ -75,13 +82,14 @@ class ObservedNode:
 
     @property
     def plugin_pods(self) -> tuple[Json, ...]:
-        """The pods of NVIDIA's device plugin on the node."""
-        return tuple(each for each in self.pods if _is_plugin(each))
+        """The pods of device plugins of GPUs on the node."""
+        return tuple(pod for pod in self.pods if _is_owned(pod) and _gives_cards(pod))
 
     @property
     def other_plugins(self) -> tuple[str, ...]:
-        """Those of them that do not follow the Operator's label."""
-        return tuple(full_name(each) for each in self.plugin_pods if OPERATORS not in _selector(each))
+        """Those of them that do not follow the Operator's label, and stay."""
+        others = (pod for pod in self.plugin_pods if OPERATORS not in _selector(pod))
+        return tuple(full_name(pod) for pod in others if not _is_leaving(pod))
 
     @property
     def ready_agent(self) -> str:
@@ -171,9 +179,10 @@ def full_name(pod: Json) -> str:
 
 
 def is_ready(pod: Json) -> bool:
-    """By its condition Ready."""
+    """By its condition Ready; not while it is being deleted."""
     conditions = map(mapping, sequence(mapping(pod.get("status")).get("conditions")))
-    return any((each.get("type"), each.get("status")) == ("Ready", "True") for each in conditions)
+    is_said = any((each.get("type"), each.get("status")) == ("Ready", "True") for each in conditions)
+    return is_said and not _is_leaving(pod)
 
 
 def _items(listed: Any) -> list[Json]:
@@ -202,11 +211,30 @@ def _is_owned(pod: Json) -> bool:
     return any(each.get("kind") == "DaemonSet" for each in owners)
 
 
-def _is_plugin(pod: Json) -> bool:
-    """By the Operator's label, or by the names in which all of NVIDIA's manifests, and the clouds', agree."""
-    names = [_name(pod), *(f"{each.get('name')} {each.get('image')}" for each in _containers(pod))]
-    is_named = any("device-plugin" in each and "nvidia" in each for each in names)
-    return _is_owned(pod) and (OPERATORS in _selector(pod) or is_named)
+def _is_leaving(pod: Json) -> bool:
+    return "deletionTimestamp" in mapping(pod.get("metadata"))
+
+
+def _gives_cards(pod: Json) -> bool:
+    """Whether a container is a device plugin of GPUs, or the pod has the folder where plugins register. Other
+    tools run from the plugin's image: feature discovery, the control daemon of MPS, the config manager."""
+    spec = mapping(pod.get("spec"))
+    containers = tuple(map(mapping, sequence(spec.get("containers"))))
+    folders = (
+        mapping(mapping(volume).get("hostPath")).get("path") for volume in sequence(spec.get("volumes"))
+    )
+    registers = any(str(path).rstrip("/").endswith(_REGISTRY) for path in folders)
+    images = ("/".join(str(container.get("image")).split("/")[-2:]) for container in containers)
+    programs = tuple(map(_program, containers))
+    is_plugin = registers or any(map(_PLUGIN.search, programs))
+    return is_plugin and any(map(_OF_GPUS.search, (_name(pod), *programs, *images)))
+
+
+def _program(container: Json) -> str:
+    """What it runs, by its command, or else by its name: a shell's command says nothing."""
+    command = next(iter(sequence(container.get("command"))), "")
+    program = str(command).rpartition("/")[2]
+    return str(container.get("name")) if program in ("", *_SHELLS) else program
 
 
 def _is_agent(pod: Json) -> bool:
