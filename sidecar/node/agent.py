@@ -5,14 +5,14 @@ nothing. Its effects go through `AgentPorts`, and every moment is an argument.
 from __future__ import annotations
 
 from sidecar.node.kube.api import ApiUnreachable
-from sidecar.node.state import card_events, health, mps, node_patch
+from sidecar.node.state import card_events, health, holders, mps, node_patch
 from sidecar.node.state.api_objects import read_node
 from sidecar.node.state.node_patch import DesiredNode
 from sidecar.node.values import NO_VENDOR, CardFailed, DeviceReading, Vendor
 from sidecar.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     from sidecar.node.kube.api import ApiAnswer
@@ -67,6 +67,9 @@ class Agent:
         self.node: NodeState | None = None  # None: there is no such Node object
         self.pods: tuple[PodState, ...] | None = None  # None until they were listed
         self.holders: str | None = None  # the annotation that `holder_survey` wants
+        self.held: Mapping[str, tuple[str, ...]] | None = (
+            None  # what it says, by pod UID; None: not known yet
+        )
         self.nri: NriState | None = None  # None: not known, what the node says stays
         self.written_ms: int | None = None  # the last successful write
         self.writes = {"written": 0, "refused": 0, "failed": 0}
@@ -81,6 +84,20 @@ class Agent:
     def nvml_answers(self) -> bool:
         """Whether the last reading had a result."""
         return self._reading is not None and not self._reading.error
+
+    @property
+    def picks(self) -> bool:
+        """Whether a device plugin picks the cards, as far as is known."""
+        return self.node is None or holders.picked_by_plugin(self.node, self.vendor.resources)
+
+    @property
+    def pods_on_cards(self) -> tuple[PodState, ...] | None:
+        """The pods with the cards that they are on: of their placement, or, where a plugin picks the cards,
+        those that it gave, none while that is not known. None until the pods were listed."""
+        if self.pods is None or not self.picks:
+            return self.pods
+        held = self.held or {}
+        return tuple(pod.on(held.get(pod.uid, ())) for pod in self.pods)
 
     @property
     def on_mps(self) -> tuple[str, ...]:
@@ -153,9 +170,10 @@ class Agent:
         self._notify_pods(now_ms)
 
     def _notify_pods(self, now_ms: int) -> None:
-        if self.pods is None:
+        pods = self.pods_on_cards
+        if pods is None:
             return
-        self._notified, due = card_events.notify(self._notified, self._known, self.cards, self.pods, now_ms)
+        self._notified, due = card_events.notify(self._notified, self._known, self.cards, pods, now_ms)
         faulty = {card.uuid for card in self.cards if card.fault}
         self._known = {uuid: fault for uuid, fault in self._known.items() if uuid in faulty}
         for event in due:
@@ -163,15 +181,18 @@ class Agent:
 
     def _held(self) -> frozenset[str] | None:
         """The cards that pods hold; None if that is unknown."""
-        if self.pods is None:
+        pods = self.pods_on_cards
+        if self.pods is None or pods is None or (self.picks and self.held is None):
             return None
-        return frozenset(uuid for pod in self.pods for uuid in pod.cards)
+        if any(placed.cards and not pod.cards for placed, pod in zip(self.pods, pods, strict=True)):
+            return None
+        return frozenset(uuid for pod in pods for uuid in pod.cards)
 
     def _wanted(self) -> DesiredNode:
         cards = self.cards
         if not cards and not self.nvml_answers:
             return DesiredNode(None, frozenset(), self.holders, None, True, ())  # no card was ever seen
-        is_held = self._held() != frozenset()
+        is_held = self.pods is None or any(pod.cards for pod in self.pods)
         return DesiredNode(
             cards, self._mps.advertised, self.holders, self.nri, is_held, self.vendor.resources
         )

@@ -66,7 +66,7 @@ class HolderSurvey:
         self._published: Mapping[ClaimedDevice, frozenset[str]] = {}
         self._paths, self._boot, self._log, self._post = paths, boot, log, post
         self._record: HoldersRecord | None = None  # None until the node was seen
-        self._plugin = False  # a device plugin picks the node's cards
+        self._plugin = self._picks = False  # a device plugin serves the node; it picks the cards
         self._uses = strangers.NONE
         self._detected = False  # processes were compared with holders at least once
         self._open = ""  # why the container runtime is open
@@ -77,7 +77,8 @@ class HolderSurvey:
         """The Node object was read. The first time, its annotation is the memory of the previous agent."""
         if self._record is None:
             self._record = holders.initial(node.holders, self._boot)
-        self._plugin = holders.picked_by_plugin(node.capacity, self._paths.vendor.resources)
+        self._plugin = holders.is_of_plugin(node, self._paths.vendor.resources)
+        self._picks = holders.picked_by_plugin(node, self._paths.vendor.resources)
 
     def survey(
         self,
@@ -95,13 +96,18 @@ class HolderSurvey:
         if self._record is None:
             return None
         devices = self._plugin_devices(pods, cards, now_ms) if self._plugin else {}
-        observation = Observation(pods, self._populated(), devices, self._plugin)
+        observation = Observation(pods, self._populated(), devices, self._picks)
         self._record = holders.after(self._record, observation)
         self._read_runtime(now_ms)
         if not (reading.error or owners is None or pods is None or devices is None):
             self._detect(reading, owners, pods, now_ms)
         self._record = holders.closed(self._record, self._why_closed())
         return holders.text(self._record)
+
+    @property
+    def holders(self) -> Mapping[str, tuple[str, ...]] | None:
+        """By pod UID the cards of each holder; None until the node was seen."""
+        return self._record.pods if self._record else None
 
     @property
     def runtime_open(self) -> str:
@@ -142,7 +148,8 @@ class HolderSurvey:
         if listed is None or pods is None:
             return None
         self._log_unknown(listed, cards)
-        return holders.by_uid(listed, pods, cards)
+        unplaced = pods if self._picks else tuple(pod for pod in pods if not pod.cards)
+        return holders.by_uid(listed, unplaced, cards)
 
     def _of_kubelet(self, ask: Callable[[str, float], Listed], now_ms: int) -> Listed | None:
         """What the kubelet's service says; None while it does not answer."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sidecar.node.state.api_objects import NodePods
     from sidecar.node.state.overuse import OveruseEpisode
     from sidecar.node.state.reports import UsageReports
-    from sidecar.node.values import GPUProcess, NodeState, ProcessOwner, Vendor
+    from sidecar.node.values import GPUProcess, NodeState, PodState, ProcessOwner, Vendor
 
 LATE_MS = 2_000  # holders are surveyed without NVML if a reading is this much later than the interval
 SILENCE = DeviceReading((), (), (), (), (), (), (), "it does not answer")
@@ -65,8 +65,9 @@ class UsageTasks:
         self._look_for_holders(reading, owners, now_ms)
         if self._pods is None:
             return
-        self._usage = use.measure(reading.loads, reading.processes, owners or {}, self._pods.pods)
-        self._by_container = use.by_container(reading.loads, reading.processes, owners or {}, self._pods.pods)
+        pods = self._placed()
+        self._usage = use.measure(reading.loads, reading.processes, owners or {}, pods)
+        self._by_container = use.by_container(reading.loads, reading.processes, owners or {}, pods)
         if self._reports:
             self._reports.add(self._usage)
         self._episodes, due = overuse.detect(
@@ -148,10 +149,25 @@ class UsageTasks:
         uuids = frozenset(card.uuid for card in cards)
         known = owners if self._is_fresh else None
         self._agent.holders = self._survey.survey(reading, known, pods, uuids, now_ms)
+        self._agent.held = self._survey.holders
+
+    def _placed(self) -> tuple[PodState, ...]:
+        """The pods with a placement, with the cards that they are on."""
+        placed = {pod.uid for pod in self._pods.pods if pod.cards} if self._pods else set()
+        return tuple(pod for pod in self._agent.pods_on_cards or () if pod.uid in placed)
 
     def _shares(self) -> dict[str, dict[str, int]]:
-        """MiB by pod UID and card."""
-        return {uid: dict(cards) for uid, cards in self._pods.shares} if self._pods else {}
+        """MiB by pod UID and card. A plugin that picks the cards gives whole ones."""
+        shares = {uid: dict(cards) for uid, cards in self._pods.shares} if self._pods else {}
+        if not self._agent.picks:
+            return shares
+        sizes = {card.uuid: card.memory_mib for card in self._agent.cards}
+        return {
+            pod.uid: {
+                uuid: shares.get(pod.uid, {}).get(uuid, sizes[uuid]) for uuid in pod.cards if uuid in sizes
+            }
+            for pod in self._placed()
+        }
 
     def _owners(self, processes: tuple[GPUProcess, ...]) -> dict[int, ProcessOwner | None] | None:
         """The owner of each process by PID; None if ``/proc`` cannot be read."""

@@ -63,6 +63,12 @@ class PodState:
     deleted: bool  # it has a deletion timestamp
     containers: tuple[tuple[str, tuple[str, ...]], ...]  # the same UUIDs by container
 
+    def on(self, cards: tuple[str, ...]) -> PodState:
+        """The same pod on these cards. Of several containers it is not known which has which."""
+        names = [name for name, _ in self.containers]
+        containers = ((names[0], cards),) if len(names) == 1 else ()
+        return PodState(self.uid, self.namespace, self.name, cards, self.deleted, containers)
+
 
 @value
 class ProcessOwner:
@@ -84,6 +90,7 @@ class NodeState:
     capacity: tuple[tuple[str, str], ...]  # extended resources and their quantities as Kubernetes writes them
     allocatable: tuple[tuple[str, str], ...]
     other_taints: str | None  # JSON of the taints beside the startup taint; None: the node does not have it
+    is_described: bool  # by a plugin that gives each pod the cards that an annotation of the pod names
 
 
 @value

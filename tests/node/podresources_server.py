@@ -59,6 +59,7 @@ def claimed(device: str, pool: str = "n1", driver: str = "gpu.nvidia.com") -> di
 def serving(folder: Path) -> Iterator[Kubelet]:
     """The server, with no pods."""
     socket, answer = folder / "kubelet.sock", folder / "answer.json"
+    socket.unlink(missing_ok=True)  # of the run before, as the kubelet does
     kubelet = Kubelet(str(socket), answer)
     kubelet.has()
     command = [str(node_program("podresources")), "-socket", str(socket), "-answer", str(answer)]

@@ -46,6 +46,7 @@ def node(
     holders: str | None = None,
     capacity: dict[str, str] | None = None,
     allocatable: dict[str, str] | None = None,
+    is_described: bool = False,
     **fields: str,
 ) -> NodeState:
     """The agent's node; allocatable is as its capacity where it is not given."""
@@ -60,4 +61,5 @@ def node(
         stands,
         given,
         fields.get("other_taints"),
+        is_described,
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 
-from sidecar.node.state.api_objects import DEVICES
+from sidecar.node.state.api_objects import DESCRIPTIONS, DEVICES
 from sidecar.node.state.node_patch import HOLDERS, INVENTORY
 from sidecar.value import TYPE_CHECKING
 
@@ -56,7 +56,10 @@ def _trimmed(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found.pop(name, None)
     annotations = found.get("annotations")
     if isinstance(annotations, dict):
-        found["annotations"] = {name: annotations[name] for name in _ANNOTATIONS if name in annotations}
+        there = {name: "" for name in DESCRIPTIONS if name in annotations}
+        found["annotations"] = there | {
+            name: annotations[name] for name in _ANNOTATIONS if name in annotations
+        }
     return found
 
 

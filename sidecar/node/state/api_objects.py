@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 DEVICES = "bursar.dev/devices"
+# on nodes of plugins that offer NVIDIA's resource, and give each pod the cards in its annotation; as in
+# timekeeper.core.dialects
+DESCRIPTIONS = ("hami.io/node-nvidia-register", "KubeDevice/DeviceInfo")
 
 
 @value
@@ -49,6 +52,7 @@ def read_node(raw: Mapping[str, Any]) -> NodeState:
         _extended(status.get("capacity") or {}),
         _extended(status.get("allocatable") or {}),
         _other_taints((raw.get("spec") or {}).get("taints") or []),
+        any(name in annotations for name in DESCRIPTIONS),
     )
 
 

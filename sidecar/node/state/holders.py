@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from sidecar.node.state.plugin_devices import PluginDevices
-    from sidecar.node.values import PodState
+    from sidecar.node.values import NodeState, PodState
     from timekeeper.core.wire import Holders
 
 MAX_CLOSED = 400  # characters of the reason why the node is closed; readers cut it there
@@ -95,9 +95,14 @@ def by_uid(
     return {uid: plugin_devices.cards_among(each, uuids) for uid, each in named if uid is not None}
 
 
-def picked_by_plugin(capacity: Iterable[tuple[str, str]], of_plugin: tuple[str, ...]) -> bool:
-    """Whether a plugin that picks the cards serves a node with this capacity: its resources begin so."""
-    return any(resource.startswith(of_plugin) for resource, _ in capacity)
+def is_of_plugin(node: NodeState, of_plugin: tuple[str, ...]) -> bool:
+    """Whether a device plugin serves the node: its resources begin so."""
+    return any(resource.startswith(of_plugin) for resource, _ in node.capacity)
+
+
+def picked_by_plugin(node: NodeState, of_plugin: tuple[str, ...]) -> bool:
+    """Whether it picks the cards, whatever a placement says."""
+    return is_of_plugin(node, of_plugin) and not node.is_described
 
 
 def _is_there(uid: str, before: HoldersRecord, sight: Observation) -> bool:

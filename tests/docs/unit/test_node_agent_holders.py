@@ -24,7 +24,7 @@ def _say(event: str, **pairs: object) -> None:
 
 def test_every_metric_of_holders_is_explained_with_its_labels() -> None:
     agent = HolderSurvey(SurveyPaths("", "", "", (), True, frozenset(), NVIDIA), "boot", _say, lambda _: None)
-    agent.on_node(NodeState("n", "1", "boot", None, None, (), (), None))
+    agent.on_node(NodeState("n", "1", "boot", None, None, (), (), None, False))
     stranger = DeviceReading((), (), (), (), (GPUProcess(1, "GPU-1", None, None),), (), (), "")
     for now_ms in (0, 5_000):
         agent.survey(stranger, {1: ProcessOwner("a", "c")}, (), frozenset(), now_ms)

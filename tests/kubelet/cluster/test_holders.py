@@ -42,7 +42,7 @@ class Agent:
     def __init__(self, annotation: str | None = None) -> None:
         places = SurveyPaths("/proc", "/sys/fs/cgroup", SOCKET, (), True, frozenset(), NVIDIA)
         self._parts = HolderSurvey(places, node_boot(), _say, lambda _: None)
-        self._parts.on_node(NodeState("n", "1", "", None, annotation, NVIDIAS, NVIDIAS, None))
+        self._parts.on_node(NodeState("n", "1", "", None, annotation, NVIDIAS, NVIDIAS, None, False))
         self._now_ms = 0
 
     def tells(self, *pods: dict[str, Any]) -> dict[str, Any]:

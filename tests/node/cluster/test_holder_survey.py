@@ -27,6 +27,16 @@ def test_where_a_plugin_picks_the_cards_the_kubelet_lists_them(tmp_path: Path, k
     assert world.look()["pods"] == {TRAIN: ["GPU-1"], WEB: ["GPU-2"]}
 
 
+def test_where_the_plugin_follows_placements_the_kubelet_lists_the_other_pods(
+    tmp_path: Path, kubelet: Kubelet
+) -> None:
+    (tmp_path / "config.toml").touch()
+    world = World(tmp_path, ((GPU, "2"),), kubelet.socket, is_described=True)
+    kubelet.has(("team-a", "web", {GPU: ["GPU-1-3"]}), ("team-a", "train", {GPU: ["GPU-2-7"]}))
+
+    assert world.look()["pods"] == {TRAIN: ["GPU-1"], WEB: ["GPU-1"]}
+
+
 def test_until_the_kubelet_has_answered_nothing_is_known(tmp_path: Path) -> None:
     (tmp_path / "config.toml").touch()
     world = World(tmp_path, ((GPU, "2"),), str(tmp_path / "kubelet.sock"))

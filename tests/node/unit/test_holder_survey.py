@@ -34,6 +34,7 @@ class World:
     resources: tuple[tuple[str, str], ...] = ()
     socket: str = ""
     closes: bool = True
+    is_described: bool = False
     vendor: Vendor = NVIDIA
     slices: Callable[[], ApiAnswer] | None = None
     pods: tuple[PodState, ...] | None = None
@@ -74,7 +75,10 @@ class World:
         self.agent = HolderSurvey(
             places, boot, lambda event, **pairs: self.said.append((event, pairs)), self.tell, self.slices
         )
-        self.agent.on_node(NodeState("n", "1", boot, None, annotation, self.resources, self.resources, None))
+        resources = self.resources
+        self.agent.on_node(
+            NodeState("n", "1", boot, None, annotation, resources, resources, None, self.is_described)
+        )
         return self.agent
 
     def tell(self, notice: AgentEvent) -> None:

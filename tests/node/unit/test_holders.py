@@ -11,6 +11,7 @@ from sidecar.node.state import holders
 from sidecar.node.state.holders import HoldersRecord, Observation
 from sidecar.node.state.plugin_devices import PluginDevices
 from sidecar.node.values import PodState
+from tests.node.worlds import node
 from timekeeper.core.kube.holders import MAX_CLOSED, NodeHolders, decode_holders
 
 BOOT = "5f1c7f0e-7f86-4b1e-9d57-1d6a3f0a8a11"
@@ -202,7 +203,7 @@ def test_the_text_is_the_same_for_the_same_holders() -> None:
     [("nvidia.com/gpu", True), ("nvidia.com/mig-1g.10gb", True), ("aliyun.com/gpu-mem", False)],
 )
 def test_nvidias_plugin_picks_the_cards_itself(resource: str, picked: bool) -> None:
-    assert holders.picked_by_plugin([(resource, "8")], NVIDIA.resources) is picked
+    assert holders.picked_by_plugin(node(capacity={resource: "8"}), NVIDIA.resources) is picked
 
 
 UIDS = ("a", "b", "c")

@@ -8,6 +8,7 @@ import pytest
 from sidecar.node.kube import trimmed_json
 
 DEVICES = "bursar.dev/devices"
+HAMIS = "hami.io/node-nvidia-register"  # that it is there says all
 
 
 def pod(uid: str, **annotations: str) -> dict[str, Any]:
@@ -18,7 +19,7 @@ def pod(uid: str, **annotations: str) -> dict[str, Any]:
             "name": uid,
             "namespace": "team",
             "deletionTimestamp": "2026-01-01T00:00:00Z",
-            "annotations": {DEVICES: "{}", "bursar.dev/other": "x", **annotations},
+            "annotations": {DEVICES: "{}", "bursar.dev/other": "x", HAMIS: "x" * 9, **annotations},
             "labels": {"app": "x"},
             "managedFields": [{"fieldsV1": {"f:metadata": {}}}],
         }
@@ -27,7 +28,7 @@ def pod(uid: str, **annotations: str) -> dict[str, Any]:
 
 def kept(uid: str) -> dict[str, Any]:
     metadata = {"uid": uid, "name": uid, "namespace": "team", "deletionTimestamp": "2026-01-01T00:00:00Z"}
-    return {"metadata": {**metadata, "annotations": {DEVICES: "{}"}}}
+    return {"metadata": {**metadata, "annotations": {DEVICES: "{}", HAMIS: ""}}}
 
 
 def written(whole: object) -> bytes:
