@@ -1,7 +1,7 @@
 """A session: one pod's continuous hold of its cards, or one allocation of a claim, from its opening to its
 last correction."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from sys import intern
 
@@ -21,7 +21,7 @@ from timekeeper.core.request.host import (
     host_rate,
     models_of,
 )
-from timekeeper.core.values import Card, Placement
+from timekeeper.core.values import Card, Placement, Slice
 
 HOLD = ":hold:"  # in the UID of a session for reserved cards, after the pod's
 CLAIM = ":claim:"  # in the UID of a session of a claim's allocation, after the claim's
@@ -232,6 +232,49 @@ def _placement(pod: LedgerPod, cards: tuple[Card, ...]) -> Placement | str:
     except card_amounts.UndecodableError as error:
         return f"the placement cannot be decoded: {error}"
     return card_amounts.mismatch(pod.request, placement, cards) or placement
+
+
+def moved_placement(session: Session, given: Collection[str], cards: Iterable[Card]) -> str:
+    """The text of the session's placement on the cards that a device plugin gave its pod, whole; "": it names
+    these already, or it is not known for each of them."""
+    if not session.devices:
+        return ""
+    placement, by_uuid = card_amounts.decode_placement(session.devices), {card.uuid: card for card in cards}
+    named = {part.uuid for _, parts in placement.containers for part in parts}
+    left, new = sorted(named.difference(given)), sorted(set(given) - named)
+    if not new or len(left) != len(new) or not by_uuid.keys() >= set(new):
+        return ""
+    moves = {uuid: by_uuid[to] for uuid, to in zip(left, new, strict=True)}
+    containers = (
+        (name, tuple(_on(moves[part.uuid], part) if part.uuid in moves else part for part in parts))
+        for name, parts in placement.containers
+    )
+    return card_amounts.encode_placement(Placement(tuple(containers)))
+
+
+def _on(card: Card, part: Slice) -> Slice:
+    return replace(part, uuid=card.uuid, index=card.index, memory_mib=card.memory_mib)
+
+
+def with_cards_of(session: Session, moved: Session, cards: Iterable[Card]) -> Session:
+    """The session on the cards of ``moved``, which it would open on now. Unless the models differ, its rate
+    stays."""
+    by_uuid = {card.uuid: card.model for card in cards}
+    models, others = (_models_by_card(each.devices, by_uuid) for each in (session, moved))
+    rate = session.rate_milli if models == others else moved.rate_milli
+    return replace(
+        session,
+        devices=moved.devices,
+        models=moved.models,
+        rate_milli=rate,
+        requested_mib=moved.requested_mib,
+    )
+
+
+def _models_by_card(devices: str, by_uuid: Mapping[str, str]) -> list[str]:
+    placement = card_amounts.decode_placement(devices)
+    uuids = {part.uuid for _, parts in placement.containers for part in parts}
+    return sorted(by_uuid.get(uuid, "") for uuid in uuids)
 
 
 def _needs_no_placement(pod: LedgerPod) -> bool:

@@ -34,7 +34,11 @@ from timekeeper.store.engine.schema import (
 _SESSION = tuple(each.name for each in fields(Session))
 _HELD = tuple(column.name for column in HELD_PODS.c)
 _POSTING = tuple(each.name for each in fields(Posting))
-_EVIDENCE = (
+_CHANGING = (
+    "models",
+    "devices",
+    "rate_milli",
+    "requested_mib",
     "bound_ms",
     "started_ms",
     "ended_ms",
@@ -104,10 +108,10 @@ def _write_sessions(connection: Connection, changes: Changes) -> None:
     # "b_" keeps the name of the row's key apart from the columns that are set; in the order in which
     # heartbeats lock sessions, so that neither waits for the other at once
     rows = [
-        {"b_uid": each.uid, **{f"b_{name}": getattr(each, name) for name in _EVIDENCE}}
+        {"b_uid": each.uid, **{f"b_{name}": getattr(each, name) for name in _CHANGING}}
         for each in sorted(changes.changed, key=lambda each: each.uid)
     ]
-    new: dict[str, Any] = {name: bindparam(f"b_{name}") for name in _EVIDENCE}
+    new: dict[str, Any] = {name: bindparam(f"b_{name}") for name in _CHANGING}
     connection.execute(update(SESSIONS).where(SESSIONS.c.uid == bindparam("b_uid")).values(new), rows)
 
 

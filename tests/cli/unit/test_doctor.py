@@ -896,6 +896,28 @@ def test_pods_without_gpus_are_counted_with_the_free_cards_that_they_strand(
     assert all(f"on g {stranded}" in each.sentence and "gpu-node-taint" in each.command for each in found)
 
 
+def test_cards_that_a_plugin_gave_are_not_free_whatever_the_placements_say() -> None:
+    crowded, pods = gpu_node("g"), [cpu_pod(name, "1m", **{"gpu-percent": "100"}) for name in ("a", "b")]
+    placed = json.dumps({"version": 1, "containers": {"main": [{"uuid": "GPU-0"}]}})
+    for pod in pods:
+        pod["metadata"] |= {"uid": pod["metadata"]["name"], "annotations": {"bursar.dev/devices": placed}}
+    held = {"a": ["GPU-1"], "b": ["GPU-2"]}
+    holders = {"version": 1, "boot": "b", "known": True, "pods": held, "closed": ""}
+    by_placement = replace(
+        SOUND, nodes=listed(gpu_node("g")), pods_there=listed(*pods, cpu_pod("hog", "63500m"))
+    )
+    crowded["metadata"]["annotations"]["bursar.dev/holders"] = json.dumps(holders)
+    by_agent = replace(by_placement, nodes=listed(crowded))
+
+    found = [
+        each.sentence
+        for facts in (by_placement, by_agent)
+        for each in results(facts)
+        if "leave" in each.sentence
+    ]
+    assert ["leave 3 free" in found[0], "leave 2 free" in found[1]] == [True, True]
+
+
 def test_policies_that_only_warn_by_choice_are_named_and_are_no_fault() -> None:
     found = results(replace(SOUND, policy_bindings=bindings("bursar-privileged", "bursar-node-access")))
 

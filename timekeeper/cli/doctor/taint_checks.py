@@ -21,6 +21,7 @@ from timekeeper.cli.doctor.node_checks import agent_selector, has_gpus
 from timekeeper.core.budgets.policy import Budget, BudgetSettings, ineffective_fields, places
 from timekeeper.core.budgets.reader import ParsedBudgets, read
 from timekeeper.core.json_values import annotations_of, mapping, sequence
+from timekeeper.core.kube.holders import fresh_holders
 from timekeeper.core.names import BUDGET_CONFIG_MAPS, BUDGETS_LABEL, DEVICES, INVENTORY
 from timekeeper.core.object_names import KEEPS_OFF, TERMINAL
 from timekeeper.core.quantity import thousandths
@@ -157,7 +158,8 @@ def _crowd(node: Any, pods: Sequence[Any]) -> _Crowd:
     cards = _cards(node)
     if not strangers or not cards:
         return _Crowd(name, len(strangers), 0)
-    used = {uuid for each in running for uuid in _cards_of(each)}
+    holders = fresh_holders(node)
+    used = {uuid for each in running for uuid in _cards_of(each, holders.pods if holders else {})}
     free = len(cards - used)
     staying = [each for each in running if each not in strangers]
     without = min(free, _served(node, staying, len(cards)))
@@ -198,9 +200,11 @@ def _cards(node: Any) -> set[str]:
     return {str(mapping(each).get("uuid")) for each in listed}
 
 
-def _cards_of(pod: Any) -> set[str]:
+def _cards_of(pod: Any, held: Mapping[str, tuple[str, ...]]) -> set[str]:
+    """Those that the node's agent reports of it, or else of its placement."""
     placed = mapping(_decoded(pod, DEVICES).get("containers"))
-    return {str(mapping(each).get("uuid")) for slices in placed.values() for each in sequence(slices)}
+    named = {str(mapping(each).get("uuid")) for slices in placed.values() for each in sequence(slices)}
+    return set(held.get(str(pod["metadata"].get("uid")), ())) or named
 
 
 def _decoded(raw: Any, annotation: str) -> Mapping[str, Any]:

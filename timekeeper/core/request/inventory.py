@@ -47,6 +47,11 @@ def _is_fractioned(raw: Json) -> bool:
     return any((each.get("type"), each.get("status")) == (_FRACTIONED, "True") for each in conditions)
 
 
+def plugin_chooses(raw: Json) -> bool:
+    """Whether a device plugin picks the cards of a Node object, whatever a placement says."""
+    return any(dialect.plugin_chooses for dialect in dialects_of(node_facts(raw)))
+
+
 def charged_cards(raw: Json) -> tuple[Card, ...]:
     """The cards of a Node object by which pods are charged: those of `read_cards`, else as another
     scheduler's plugin or the labels of GPU feature discovery describe them. Raises UndecodableError."""

@@ -46,6 +46,7 @@ class KnownNode:
     fault: str = ""  # why its inventory cannot be read
     allocatable: HostAmount = NO_HOST  # CPU and memory; of a node without cards nothing is known
     parts: CardParts = WHOLE_CARDS  # what its NVIDIA plugin counts, where pods are metered
+    plugin_chooses: bool = False  # its device plugin picks the cards
     # its boot, and the pods on it by its agent's fresh report; arrives apart from the cards
     sight: NodeSight = field(default=NodeSight(), compare=False)
 
@@ -276,6 +277,12 @@ class ClusterState:
             self._claiming = claiming_pods(filter(self.metered.meters, self.claiming.values()))
         return self._claiming
 
+    def given(self, node: str) -> Mapping[str, tuple[str, ...]]:
+        """By pod UID the cards that the node's plugin gave, by its agent's fresh report; none where the
+        placements count."""
+        known, sight = self.nodes.get(node), self.vanished.sights.get(node)
+        return sight.report.pods if known and known.plugin_chooses and sight and sight.report else {}
+
     def without_served(self, uid: str) -> LedgerPod | None:
         """The pod without what a claim serves; None: nothing of it is charged."""
         rest = self.rest.get(uid)
@@ -455,8 +462,10 @@ class ClusterState:
                 else:
                     self.claims.pools.put(item)
             case KnownNode(name):
+                given = self.given(name)
                 self.vanished.see(name, None if deleted else item.sight, at_ms)
                 self._set("nodes", name, None if deleted else item)
+                self._see_given(name, given, at_ms)
             case NodeLease(name):
                 self._set("leases", name, None if deleted else item)
             case BudgetConfigMap(name):
@@ -465,6 +474,12 @@ class ClusterState:
                 self._set("priorityclasses", name, None if deleted else (value, preemption_policy))
             case ExistingNamespace(name, mode):
                 self._set("namespaces", name, None if deleted else mode)
+
+    def _see_given(self, node: str, before: Mapping[str, tuple[str, ...]], at_ms: int) -> None:
+        """A pod of which another card is known now counts as changed."""
+        for uid, cards in self.given(node).items():
+            if uid in self.pods and cards != before.get(uid):
+                self.changed_pods.setdefault(uid, at_ms)
 
     def _put_read(self, item: LedgerPod | UnreadablePod, deleted: bool, at_ms: int) -> None:
         """The pod as it counts in its namespace: as admission wrote it, or as it is metered."""

@@ -22,7 +22,7 @@ from timekeeper.core.request.cards import UndecodableError
 from timekeeper.core.request.claims import namespaced, read_template
 from timekeeper.core.request.device_classes import CONFIG_MAP, read_class, read_settings
 from timekeeper.core.request.host import NO_HOST, allocatable
-from timekeeper.core.request.inventory import charged_cards
+from timekeeper.core.request.inventory import charged_cards, plugin_chooses
 from timekeeper.core.request.node_parts import card_parts, contradiction
 from timekeeper.core.values import Card
 from timekeeper.runtime import informer
@@ -188,7 +188,8 @@ def read_node(raw: Json) -> KnownNode:
     except UndecodableError as error:
         fault = str(error)
     parts = CardParts(card_parts(raw), contradiction(raw, cards))
-    return KnownNode(name, cards, fault, allocatable(raw) if cards else NO_HOST, parts, sight)
+    host = allocatable(raw) if cards else NO_HOST
+    return KnownNode(name, cards, fault, host, parts, plugin_chooses(raw), sight)
 
 
 def read_lease(raw: Json) -> NodeLease:

@@ -11,8 +11,10 @@ from timekeeper.accounts.session import (
     Session,
     evidence,
     last_evidence_ms,
+    moved_placement,
     open_session,
     vanish,
+    with_cards_of,
     witness,
 )
 from timekeeper.core.budgets.policy import BudgetSettings
@@ -118,7 +120,17 @@ class _Tick:
                 self.changes.deferred[pod.uid] = since_ms
                 return
             session = self.changes.open(opened)
-        self._apply_status(session, pod)
+        self._apply_status(self._on_given_cards(session, pod), pod)
+
+    def _on_given_cards(self, session: Session, pod: LedgerPod) -> Session:
+        """The session on the cards that the node's plugin gave the pod, which heeds no placement."""
+        cards = self.cluster.cards(pod.node)
+        given = () if session.is_over else self.cluster.given(pod.node).get(pod.uid, ())
+        devices = moved_placement(session, given, cards)
+        moved = self._opened(replace(pod, devices=devices)) if devices else None
+        if moved is not None and moved.devices:
+            session = self.changes.sessions[pod.uid] = with_cards_of(session, moved, cards)
+        return session
 
     def _is_served(self, pod: LedgerPod, since_ms: int) -> bool | None:
         """Whether a claim serves extended resources of the pod: then its session is the claim's. None: that

@@ -315,9 +315,10 @@ def _changed_since(
 ) -> int | None:
     """The earliest moment at which the session's charge differs from before."""
     then = Interval(before.start_ms, before.end_ms) if before else _span(open_session.posted)
-    if then == now:
+    has_other_rate = before is not None and before.rate_milli != open_session.session.rate_milli
+    if then == now and not has_other_rate:
         return None
-    if before and then.start_ms == now.start_ms:
+    if before and not has_other_rate and then.start_ms == now.start_ms:
         return min(then.end_ms, now.end_ms)
     return min((each.start_ms for each in (then, now) if each.length_ms), default=None)
 
