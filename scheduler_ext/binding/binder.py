@@ -20,7 +20,15 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from scheduler_ext.binding.locks import Locks
-from scheduler_ext.binding.manifest import NOTHING, Written, binding, binding_path, with_host, written_for
+from scheduler_ext.binding.manifest import (
+    CHOSEN_BY_PLUGIN,
+    NOTHING,
+    Written,
+    binding,
+    binding_path,
+    with_host,
+    written_for,
+)
 from scheduler_ext.binding.node_locks import NodeLocks
 from scheduler_ext.binding.outcome import (
     BOUND,
@@ -158,6 +166,8 @@ class Binder:
         pod = self._with_host(read.pod, there)
         lost = set() if assumed is None else {EARLIER}
         with self._in_order(read.pod.request, args.node):
+            if there is not None and there.is_counted:
+                placement = CHOSEN_BY_PLUGIN
             written = _written(read.pod, read.pod.request, placement, args.node, there)
             if pod is not read.pod:
                 written = with_host(written, pod.host)

@@ -22,6 +22,7 @@ class Written:
 
 
 NOTHING = Written({}, {})
+CHOSEN_BY_PLUGIN = Placement(())  # on a node whose cards are only counted
 
 
 def binding_path(namespace: str, name: str) -> str:
@@ -64,10 +65,12 @@ def written_for(
     differ from the placement's.
     If the plugin limits containers itself, no limits are written. Otherwise limits are always written,
     whether the node runs MPS or not: the extender does not know, and a pod reads them only if the webhook
-    runs with ``--mps on``.
+    runs with ``--mps on``. Of `CHOSEN_BY_PLUGIN` nothing is written: no card is known.
 
     ``family``: the node's dialect; its plugin reads what is written. ``plugins``: of its container runtime.
     """
+    if placement == CHOSEN_BY_PLUGIN:
+        return NOTHING
     of_node = BY_NAME.get(family)
     serving = of_node if of_node is not None and request.dialect in of_node.serves else None
     dialect = serving or BY_NAME[request.dialect]

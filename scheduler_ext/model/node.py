@@ -22,6 +22,7 @@ from timekeeper.core.name_lists import listed
 from timekeeper.core.request.cards import UndecodableError, is_like
 from timekeeper.core.request.host import MEMORY, HostAmount, HostShare, models_of
 from timekeeper.core.request.inventory import (
+    counted_cards,
     dialects_of,
     gpu_amounts,
     node_facts,
@@ -69,6 +70,8 @@ class Node:
     silent: bool = False  # its kubelet has not renewed its Lease for long (`holders.is_silent`)
     lock: str = ""  # the lock on it, for the node plugins that need one; "" without
     runtime_plugins: tuple[str, ...] = ()  # plugins of its container runtime that containers with cards need
+    # no inventory names its cards: they are only counted, and its plugin chooses among them
+    is_counted: bool = False
     boot: str = ""  # boot ID, "" where neither the kubelet nor the agent reports one
 
     @property
@@ -97,7 +100,7 @@ class Node:
     @property
     def plugin_chooses(self) -> bool:
         """True where the node's device plugin picks the cards, whatever a placement says."""
-        return self.family in BY_NAME and BY_NAME[self.family].plugin_chooses
+        return self.is_counted or (self.family in BY_NAME and BY_NAME[self.family].plugin_chooses)
 
 
 ModelNames = tuple[tuple[str, str], ...]
@@ -112,11 +115,15 @@ def read_node(raw: Json, lockable: Collection[str] = tuple(BY_NAME), model_names
     family, fault = _family(node_facts(raw))
     cards: tuple[Card, ...] = ()
     gpus = tuple(sorted(gpu_amounts(allocatable).items()))
+    is_counted = False
     present = _present(raw)
     try:
         described = read_cards(raw)
+        is_counted = described is None
+        described = described or counted_cards(raw)
         fault = fault or _lock_fault(family, lockable)
-        fault = fault or _agents_fault(family, present, names.HOLDERS in annotations_of(raw))
+        if not is_counted:
+            fault = fault or _agents_fault(family, present, names.HOLDERS in annotations_of(raw))
         if described is None:
             fault = ""  # without cards there is nothing to close
         else:
@@ -136,6 +143,7 @@ def read_node(raw: Json, lockable: Collection[str] = tuple(BY_NAME), model_names
         silent=is_silent(raw),
         lock=_lock(family, raw),
         runtime_plugins=runtime_plugins(raw) if cards else (),
+        is_counted=is_counted and bool(cards),
         boot=kubelets_boot(raw) or (present.boot if present else ""),
     )
 

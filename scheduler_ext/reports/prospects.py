@@ -1,7 +1,6 @@
 """What a waiting pod can hope for: the freest card that it may use, or what keeps it off every node until
 somebody changes the pod, a node or its inventory."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -124,8 +123,11 @@ def _never(request: GPURequest, refused: Sequence[tuple[Node, Refusal]]) -> str:
         most = max(len(node.cards) for node, _ in refused)
         if cards > most and all(each.ask.whole for each in request.asks):
             return f"it asks for {cards} cards on one node; a node that it may use has at most {most}"
-    counted = Counter(refusal.sentence for _, refusal in refused).most_common()
-    told = [f"{'1 node' if count == 1 else f'{count} nodes'}: {sentence}" for sentence, count in counted]
+    nodes: dict[str, list[str]] = {}
+    for node, refusal in refused:
+        nodes.setdefault(refusal.sentence, []).append(node.name)
+    most_first = sorted(nodes.items(), key=lambda item: -len(item[1]))
+    told = [f"{first_of(sorted(names), MAX_LISTED)}: {sentence}" for sentence, names in most_first]
     return f"no node that it may use takes it, even when empty: {first_of(told, MAX_LISTED, '; ')}"
 
 

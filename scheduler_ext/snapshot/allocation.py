@@ -157,11 +157,14 @@ def _taking(allocation: Allocation, node_object: Node | None) -> _Taking:
         return _by_agent(allocation, node_object, 0)
     if allocation.placement is None:
         return _without_placement(allocation, node_object)
-    if allocation.request is None or mismatch(allocation.request, allocation.placement, node_object.cards):
+    request = allocation.request
+    if request is not None and request.dialect == node_object.family and node_object.plugin_chooses:
+        return _by_agent(allocation, node_object, _cards_asked(request))  # whatever the placement says
+    if request is None or mismatch(request, allocation.placement, node_object.cards):
         return _NOTHING if allocation.is_kept else _Taking(fault="placement")
     if node_object.plugin_chooses:
-        return _by_agent(allocation, node_object, _cards_asked(allocation.request))
-    return _Taking(tuple(amounts_by_card(allocation.request, allocation.placement).items()))
+        return _by_agent(allocation, node_object, _cards_asked(request))
+    return _Taking(tuple(amounts_by_card(request, allocation.placement).items()))
 
 
 def _all_of(card: Card) -> CardAmount:
@@ -199,20 +202,19 @@ def _cards_asked(request: GPURequest) -> int:
 
 
 def _without_placement(allocation: Allocation, node_object: Node) -> _Taking:
-    """A pod that another scheduler bound. Where the device plugin picks the cards, it holds as many as it
-    requests."""
+    """A pod that another scheduler bound, or Bursar's where the cards are only counted. Where the device
+    plugin picks the cards, it holds as many as it requests."""
     if allocation.undecodable:
         return _Taking(fault="placement")
-    if allocation.request is not None and allocation.request.dialect == DEVICE:
+    request = allocation.request
+    if request is not None and request.dialect == DEVICE:
         return _NOTHING  # of the node's cards; its devices are of another plugin
-    if allocation.request is not None and allocation.named:
-        placement = foreign_placement(allocation.request, allocation.named, node_object.cards)
+    if request is not None and allocation.named:
+        placement = foreign_placement(request, allocation.named, node_object.cards)
         if placement is not None:
-            return _Taking(tuple(amounts_by_card(allocation.request, placement).items()))
-    if (
-        allocation.request is None
-        or allocation.request.dialect != node_object.family
-        or not node_object.plugin_chooses
-    ):
-        return _Taking(fault="unplaced")
-    return _by_agent(allocation, node_object, _cards_asked(allocation.request))
+            return _Taking(tuple(amounts_by_card(request, placement).items()))
+    if request is not None and request.dialect == node_object.family and node_object.plugin_chooses:
+        return _by_agent(allocation, node_object, _cards_asked(request))
+    if node_object.is_counted and (request is None or BY_NAME[request.dialect].placed_by_others):
+        return _NOTHING  # kube-scheduler counts what the plugin gives it, or the pod that it shares with
+    return _Taking(fault="unplaced")

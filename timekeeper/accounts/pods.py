@@ -8,6 +8,8 @@ from operator import attrgetter
 from sys import intern
 
 from timekeeper.core import names
+from timekeeper.core.dialects import BY_NAME
+from timekeeper.core.dialects.dialect import no_cards
 from timekeeper.core.dialects.others import claims as of_claims
 from timekeeper.core.gangs import Gang, group_of, held_gang
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
@@ -89,10 +91,13 @@ class LedgerPod:
         return self.scheduler not in ("", ours) or self.request.dialect == of_claims.NAME
 
     def is_charged_by_spec(self, ours: str) -> bool:
-        """Whether Bursar gave it no cards: it is metered, or admission left it to another scheduler. What is
-        decided at its creation does not change with a setting."""
-        left_to_another = self.standing != "" and not self.devices and self.has_other_scheduler(ours)
-        return self.is_metered or left_to_another
+        """Whether Bursar gave it no cards: it is metered, the plugin of its node chose them, or admission
+        left it to another scheduler. What is decided at its creation does not change with a setting."""
+        if self.is_metered or self.devices:
+            return self.is_metered
+        speaks = BY_NAME.get(self.request.dialect)
+        is_counted = speaks is not None and speaks.counted_cards is not no_cards
+        return is_counted or (self.standing != "" and self.has_other_scheduler(ours))
 
     @property
     def length_ms(self) -> int:

@@ -237,6 +237,14 @@ def test_an_agent_that_gives_cards_by_nri_and_is_required_is_no_fault() -> None:
     assert {each.level for each in found} == {"ok"}
 
 
+def test_a_node_whose_plugin_counts_whole_cards_needs_no_inventory() -> None:
+    plugins = node("plugins", inventory=False, capacity={"nvidia.com/gpu": "2"})
+    plugins["status"]["allocatable"] = plugins["status"]["capacity"]
+    found = results(replace(SOUND, nodes=listed(plugins, node("ours", capacity=PERCENT))))
+
+    assert {each.level for each in found} == {"ok"}
+
+
 def alone(*nodes: dict[str, Any]) -> Facts:
     """A ledger alone, as the chart installs it, on a cluster with these nodes."""
     made = workload("bursar-timekeeper")

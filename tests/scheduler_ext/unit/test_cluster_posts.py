@@ -108,13 +108,15 @@ def bare(name: str, capacity: dict[str, str]) -> Json:
     return {"metadata": {"name": name}, "status": {"capacity": capacity, "allocatable": capacity}}
 
 
-def test_a_plugins_node_without_an_inventory_is_posted_with_what_it_offers() -> None:
-    there = [bare("n", {"nvidia.com/gpu": "8"}), bare("cpu", {"cpu": "8"}), node("m", card(0))]
+def test_a_node_without_an_inventory_is_posted_with_what_it_offers_or_its_plugins_cards() -> None:
+    koordinators, plugins = bare("k", {"koordinator.sh/gpu-core": "800"}), bare("n", {"nvidia.com/gpu": "8"})
+    there = [koordinators, plugins, bare("cpu", {"cpu": "8"}), node("m", card(0))]
     world = World(rebuilt(there, []))
     world.step()
 
-    posted = {each["name"]: each.get("undescribed") for each in world.client.bodies[0]["nodes"]}
-    assert posted == {"n": "nvidia.com/gpu 8", "m": None}
+    nodes = world.client.bodies[0]["nodes"]
+    posted = {each["name"]: (each.get("undescribed"), len(each["cards"])) for each in nodes}
+    assert posted == {"k": ("koordinator.sh/gpu-core 800", 0), "n": (None, 8), "m": (None, 1)}
 
 
 def test_all_is_posted_again_after_a_failure_and_every_few_minutes() -> None:

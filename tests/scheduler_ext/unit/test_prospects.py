@@ -30,8 +30,8 @@ def without_placement(name: str, on_node: str) -> Json:
     return {**raw, "spec": {**raw["spec"], "nodeName": on_node}}
 
 
-def without_inventory(name: str) -> Json:
-    raw = node(name, capacity=PLUGIN)
+def without_inventory(name: str, capacity: Json = PLUGIN) -> Json:
+    raw = node(name, capacity=capacity)
     del raw["metadata"]["annotations"]["bursar.dev/inventory"]
     return raw
 
@@ -75,8 +75,8 @@ def test_the_free_card_that_is_named_is_on_a_node_that_the_pod_may_use() -> None
         (
             [node("n", card(0), capacity=PLUGIN), node("m", card(0), capacity={"aliyun.com/gpu-mem": "16"})],
             percent(50),
-            "no node that it may use takes it, even when empty: 1 node: only whole cards here, requested as"
-            " nvidia.com/gpu; 1 node: cards here are requested as aliyun.com/gpu-mem",
+            "no node that it may use takes it, even when empty: n: only whole cards here, requested as"
+            " nvidia.com/gpu; m: cards here are requested as aliyun.com/gpu-mem",
         ),
         (
             [node("n", card(0), card(1)), node("m", card(0))],
@@ -86,7 +86,7 @@ def test_the_free_card_that_is_named_is_on_a_node_that_the_pod_may_use() -> None
         (
             [node("n", card(0, memory_mib=8_000))],
             asking(container(gpu_memory="9000")),
-            "no node that it may use takes it, even when empty: 1 node: no card has 9000 MiB free",
+            "no node that it may use takes it, even when empty: n: no card has 9000 MiB free",
         ),
     ],
 )
@@ -100,14 +100,22 @@ def test_what_no_card_that_becomes_free_can_mend_is_an_obstacle(
     ("nodes", "pods", "pod"),
     [
         ([node("n", card(0))], [on(percent(100, "there"), "n", "GPU-0")], percent(50)),
-        ([without_inventory("n")], [], asking(limits_of("main", nvidia_com__gpu="1"))),
         ([node("n", card(0))], [without_placement("there", "n")], percent(50)),
     ],
 )
-def test_cards_that_are_taken_and_an_inventory_that_is_missing_are_no_obstacle(
-    nodes: list[Json], pods: list[Json], pod: Json
-) -> None:
+def test_cards_that_are_taken_are_no_obstacle(nodes: list[Json], pods: list[Json], pod: Json) -> None:
     assert ProspectSearch(rebuilt(nodes, pods)).of(read(pod)) == Prospects()
+
+
+def test_an_obstacle_names_the_nodes_that_have_the_cards_and_why_they_do_not_take_the_pod() -> None:
+    two = {"nvidia.com/gpu": "8", "koordinator.sh/gpu-core": "800"}
+    nodes = [without_inventory("b", two), without_inventory("a", two), without_inventory("c")]
+    pod = asking(limits_of("main", nvidia_com__gpu="9"))
+
+    assert prospects(nodes, pod) == Prospects(
+        "no node that it may use takes it, even when empty: a, b: node is closed for sharing: more than one"
+        " GPU plugin serves it; c: not enough free GPUs (9 needed)"
+    )
 
 
 def test_the_looks_of_a_call_are_bounded_and_pods_alike_are_looked_for_once() -> None:

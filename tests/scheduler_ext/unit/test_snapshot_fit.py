@@ -65,15 +65,83 @@ def test_a_plugin_that_advertises_nothing_any_more_makes_no_second_family() -> N
     assert cards_of(fit(request_of(percent(50)), rebuilt([node("n", capacity=capacity)], []).node("n")))
 
 
-def test_a_node_without_an_inventory_has_no_cards_and_says_how_those_that_it_advertises_are_requested() -> (
-    None
-):
-    raw = node("n", capacity=NVIDIA)
-    del raw["metadata"]["annotations"]["bursar.dev/inventory"]
+def bare(capacity: Json, **labels: str) -> Json:
+    """A node without an inventory."""
+    return {
+        "metadata": {"name": "n", "labels": labels},
+        "status": {"capacity": capacity, "allocatable": capacity},
+    }
 
-    assert why(rebuilt([raw], []), percent(50)) == "only whole cards here, requested as nvidia.com/gpu"
-    assert why(rebuilt([raw], []), asking(limits_of("main", nvidia_com__gpu="1"))) == "no GPU cards here"
+
+def fits(nodes: list[Json], pods: list[Json], raw: Json) -> bool:
+    return not isinstance(fit(request_of(raw), rebuilt(nodes, pods).node("n")), Refusal)
+
+
+def test_a_node_without_an_inventory_says_how_the_cards_that_it_advertises_are_requested() -> None:
+    koordinators = bare({"koordinator.sh/gpu-core": "800"})
+
+    assert (
+        why(rebuilt([bare(NVIDIA)], []), percent(50)) == "only whole cards here, requested as nvidia.com/gpu"
+    )
+    assert why(rebuilt([koordinators], []), whole()) == "cards here are requested as koordinator.sh/gpu"
+    assert why(rebuilt([bare({"cpu": "8"})], []), whole()) == "no GPU cards here"
     assert why(rebuilt([], []), percent(50), "elsewhere") == "node is not known to the extender yet"
+
+
+@pytest.mark.parametrize("plugin", ["nvidia.com/gpu", "gpu.intel.com/i915", "gpu.intel.com/xe"])
+def test_whole_cards_that_only_a_plugin_knows_are_given_out_as_long_as_some_are_left(plugin: str) -> None:
+    def pod(count: int, name: str = "p") -> Json:
+        return asking(
+            limits_of("main", **{plugin.replace(".", "_").replace("/", "__"): str(count)}), name=name
+        )
+
+    there = [bare({plugin: "8"})]
+    others = [bound(pod(5, "five"), "n", None), bound(pod(1, "ended"), "n", None, "Succeeded")]
+
+    assert fits(there, others, pod(3))
+    assert not fits(there, others, pod(4))
+    assert not fits(there, [*others, bound(pod(3, "three"), "n", None)], pod(1))
+
+
+def test_cards_that_only_a_plugin_knows_are_those_that_are_healthy_and_have_the_model_of_the_label() -> None:
+    raw = bare({"nvidia.com/gpu": "8"}, **{"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"})
+    raw["status"]["allocatable"] = {"nvidia.com/gpu": "2"}
+    asked = {"metadata": {"annotations": {"bursar.dev/gpu-models": "T4"}}}
+    other = {**whole(), "metadata": {**whole()["metadata"], **asked["metadata"]}}
+
+    assert fits([raw], [], whole(2))
+    assert not fits([raw], [], whole(3))
+    assert why(rebuilt([raw], []), other) == "no T4 here"
+
+
+def test_a_share_that_another_scheduler_gave_of_a_plugins_card_does_not_close_its_node() -> None:
+    reserving = bound(whole(1, "reserves-for-kai"), "n", None)
+    sharing = {**asking(container(), name="shares"), "metadata": {"name": "shares", "uid": "uid-shares"}}
+    sharing["metadata"] |= {"namespace": "team-a", "annotations": {"gpu-fraction": "0.5"}}
+    sharing["spec"] = {**sharing["spec"], "schedulerName": "kai-scheduler"}
+    there = [bare(NVIDIA)]
+
+    assert fits(there, [reserving, bound(sharing, "n", None)], whole(1))
+    assert not fits(there, [reserving, bound(sharing, "n", None)], whole(2))
+
+
+def test_a_card_that_a_second_system_may_give_out_is_not_given_out() -> None:
+    both = bare({**NVIDIA, "koordinator.sh/gpu-core": "200"})
+
+    assert (
+        why(rebuilt([both], []), whole()) == "node is closed for sharing: more than one GPU plugin serves it"
+    )
+
+
+def test_pods_from_before_the_inventory_and_after_it_count_as_many_cards_as_they_request() -> None:
+    described = node("n", *(card(at) for at in range(4)), capacity={"nvidia.com/gpu": "4"})
+    before = bound(whole(3, "before"), "n", None)
+    named = on(whole(1, "named"), "n", "GPU-7")  # of an inventory that is gone
+
+    assert fits([described], [before], whole(1))
+    assert not fits([described], [before], whole(2))
+    assert fits([bare({"nvidia.com/gpu": "4"})], [named], whole(3))
+    assert not fits([bare({"nvidia.com/gpu": "4"})], [named], whole(4))
 
 
 def test_an_inventory_that_cannot_be_read_closes_its_node() -> None:

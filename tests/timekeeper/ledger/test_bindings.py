@@ -84,3 +84,27 @@ def test_a_pod_that_the_watch_shows_is_charged_by_what_it_shows(home: Town) -> N
 
     assert spent(home) == GPU * MINUTE
     assert len(home.get("/v1/sessions").get_json()["sessions"]) == 1
+
+
+def test_a_pod_whose_nodes_plugin_chooses_the_cards_is_charged_by_its_request_without_a_doubt(
+    home: Town,
+) -> None:
+    chosen = bound(age_ms=MINUTE, dialect="nvidia", devices='{"containers":{},"version":1}')
+    assert report(home, chosen) == 200
+
+    ticks(home, MINUTE)
+
+    (session,) = home.get("/v1/sessions").get_json()["sessions"]
+    assert (session["rateMilli"], session["cards"], session["doubt"]) == (1_000, [], None)
+
+
+def test_so_is_one_that_the_watch_shows(home: Town) -> None:
+    placed = gpu_pod()
+    del placed["metadata"]["annotations"]["bursar.dev/devices"]
+    placed["spec"]["schedulerName"] = "bursar-scheduler"
+    placed["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
+    home.change("pods", placed)
+    home.tick()
+
+    (session,) = home.get("/v1/sessions").get_json()["sessions"]
+    assert (session["cards"], session["doubt"]) == ([], None)

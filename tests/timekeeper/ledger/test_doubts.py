@@ -161,7 +161,9 @@ def test_an_explanation_names_the_doubt(doubtful: Town) -> None:
 def test_a_governed_pod_without_a_placement_has_a_doubt_unless_it_holds_devices_alone(town: Town) -> None:
     amd = whole("amd", "plain", "amd.com/gpu")
     amd["metadata"]["labels"] = {"bursar.dev/governed": "true"}
-    begun(town, "enforce", whole("gpu", "n1"), gpu_pod("placed", started_ms=T0), amd)
+    begun(
+        town, "enforce", whole("gpu", "n1", "bursar.dev/gpu-percent"), gpu_pod("placed", started_ms=T0), amd
+    )
 
     assert doubts(town) == {"gpu": "the pod has no placement", "placed": None, "amd": None}
 

@@ -108,7 +108,7 @@ def test_a_flip_changes_no_session_and_charges_nothing_twice(town: Town) -> None
 
 
 def test_a_pod_of_bursars_scheduler_without_a_placement_keeps_its_doubt(town: Town) -> None:
-    raw = left({CARD: "1"})
+    raw = left({"bursar.dev/gpu-percent": "100"})
     raw["spec"]["schedulerName"] = "bursar-scheduler"
     begun(town, raw)
 

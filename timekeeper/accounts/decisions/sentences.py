@@ -98,6 +98,8 @@ def _other(figures: Figures) -> str:
 
 
 def _placed(_reason: str, figures: Figures) -> str:
+    if not figures.get("cards"):
+        return f"Placed on node {figures.get('node')}, whose plugin chooses the cards."
     share = int(figures.get("shareMilli", 0)) / 1000
     return (
         f"Placed on node {figures.get('node')}: compute of {share:g} card{'' if share == 1 else 's'} and"

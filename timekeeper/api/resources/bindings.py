@@ -49,11 +49,11 @@ def _ask(ask: BindingAsk) -> ContainerAsk:
 
 
 def _devices(text: str, where: str) -> str:
+    """The text; "" of a placement without cards: the node's plugin chooses them."""
     try:
-        decode_placement(text)
+        return text if decode_placement(text).containers else ""
     except UndecodableError as error:
         raise bad(where, f"it must be a placement: {error}") from error
-    return text
 
 
 def _host(text: str | None, where: str) -> HostShare | None:

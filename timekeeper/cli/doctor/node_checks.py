@@ -20,6 +20,7 @@ from timekeeper.core.json_values import annotations_of, mapping
 from timekeeper.core.ledger.hold import clock_ahead_ms
 from timekeeper.core.names import GPU_PERCENT, NODE_CHANGE
 from timekeeper.core.quantity import thousandths
+from timekeeper.core.request.inventory import counted_cards, dialects_of, node_facts
 from timekeeper.core.request.runtime_plugins import OURS
 
 INVENTORY, HOLDERS = "bursar.dev/inventory", "bursar.dev/holders"
@@ -45,12 +46,14 @@ def nodes(facts: Facts) -> Iterator[CheckResult]:
     bare = [name for name, each in with_gpus.items() if INVENTORY not in annotations_of(each)]
     inventoried = len(with_gpus) - len(bare)
     yield CheckResult("ok", "nodes", f"{inventoried} of {len(with_gpus)} nodes with GPUs have an inventory")
-    unlabelled = [each for each in bare if not _is_labelled(with_gpus[each], selector)]
+    unlabelled = [
+        each for each in bare if not (_is_labelled(with_gpus[each], selector) or _is_counted(with_gpus[each]))
+    ]
     if unlabelled:
         sentence = f"no inventory on {some_of(unlabelled)}: without the label no agent runs there"
         command = f"kubectl label node {unlabelled[0]} {label} (docs/node-agent.md)"
         yield CheckResult("warning", "nodes", sentence, command)
-    silent = [each for each in bare if each not in unlabelled]
+    silent = [each for each in bare if _is_labelled(with_gpus[each], selector)]
     if silent:
         sentence = f"no inventory on {some_of(silent)}: its agent has not read the cards"
         command = f"kubectl logs -n {NODE_NAMESPACE} daemonset/{AGENT} --all-pods --tail=20"
@@ -109,6 +112,11 @@ def _by_nri(facts: Facts, nodes: Mapping[str, Any], selector: Mapping[str, str])
         )
         command = "set default_validator in /etc/containerd/conf.d/nri.toml there (docs/node-agent.md)"
         yield CheckResult("warning", "nodes", sentence, command)
+
+
+def _is_counted(node: Mapping[str, Any]) -> bool:
+    """Whether the extender counts the node's cards, so that it needs no inventory for whole ones."""
+    return len(dialects_of(node_facts(node))) == 1 and counted_cards(node) is not None
 
 
 def is_above_zero(amount: object) -> bool:

@@ -9,6 +9,7 @@ from timekeeper.core.quantity import integral
 from timekeeper.core.violation import Violation, shown
 
 MAX_CARDS = 64  # of a container, and of a node that describes none; limits the extender's search
+MAX_COUNTED = 256  # devices of a node of which only their number is known; replicas of a card are some
 MAX_MEMORY_MIB = 1024 * 1024  # 1 TiB on one card: a higher value is a mistake, usually bytes
 
 

@@ -68,6 +68,9 @@ class Dialect:
     plugin_shows: bool = False
     # the cards of a node without an inventory of Bursar's agent, as this system's own plugin describes them
     cards: Callable[[NodeFacts], tuple[Card, ...]] = no_cards
+    # where nothing describes the node's cards: one for each whole device that its plugin, which chooses the
+    # devices, has to give out
+    counted_cards: Callable[[NodeFacts], tuple[Card, ...]] = no_cards
     # labels that it expects on a bound pod, and users may not write
     labels_at_binding: Mapping[str, str] = field(default_factory=dict)
     # the cards that the annotations of a bound pod name, which may be of this system's own scheduler

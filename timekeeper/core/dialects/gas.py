@@ -15,7 +15,7 @@ from timekeeper.core import names
 from timekeeper.core.dialects.amounts import MAX_CARDS, ContainerLimits, PodFacts, amount
 from timekeeper.core.dialects.dialect import Dialect, Found, PlacedRequest, TilesOf, nothing_at_admission
 from timekeeper.core.dialects.gas_nodes import I915 as I915
-from timekeeper.core.dialects.gas_nodes import PREFIX, cards
+from timekeeper.core.dialects.gas_nodes import PREFIX, cards, counted_cards
 from timekeeper.core.dialects.gas_nodes import XE as XE
 from timekeeper.core.name_lists import listed, names_in, too_long
 from timekeeper.core.values import TILES, Ask, ContainerAsk, GPURequest, Slice
@@ -236,5 +236,6 @@ DIALECT = Dialect(
     owned=("gas-ts", "gas-container-"),
     plugin_shows=True,
     cards=cards,
+    counted_cards=counted_cards,
     pairs_by_time=True,
 )

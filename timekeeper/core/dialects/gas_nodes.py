@@ -9,7 +9,7 @@ intel/platform-aware-scheduling, gpu-aware-scheduling.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from timekeeper.core.dialects.amounts import MAX_CARDS, NodeFacts
+from timekeeper.core.dialects.amounts import MAX_CARDS, MAX_COUNTED, NodeFacts
 from timekeeper.core.dialects.percent import UNKNOWN_MEMORY_MIB
 from timekeeper.core.values import MAX_TILES, TILES, Card, UndecodableError
 
@@ -50,6 +50,16 @@ def cards(node: NodeFacts) -> tuple[Card, ...]:
     )
     labels = _Labels(node.labels, numbers, min(dict(resources).get(TILES, 0), MAX_TILES))
     return tuple(labels.card(number, resources) for number in numbers)
+
+
+def counted_cards(node: NodeFacts) -> tuple[Card, ...]:
+    """Those that Intel's plugin counts on a node without labels that number them."""
+    named = [name for name in (I915, XE) for _ in range(min(node.capacity.get(name, 0), MAX_COUNTED))]
+    model = node.labels.get(PRODUCT) or node.labels.get(FAMILY) or "GPU"
+    return tuple(
+        Card(f"card{index}", index, model, UNKNOWN_MEMORY_MIB, resources=((name, 1),))
+        for index, name in enumerate(named)
+    )
 
 
 class _Labels:

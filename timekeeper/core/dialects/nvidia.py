@@ -1,12 +1,13 @@
 """Whole cards as NVIDIA's device plugin counts them: ``nvidia.com/gpu``. The device plugin chooses the
 cards."""
 
-from timekeeper.core.dialects.amounts import MAX_CARDS, ContainerLimits, amount
+from timekeeper.core.dialects.amounts import MAX_CARDS, MAX_COUNTED, ContainerLimits, NodeFacts, amount
 from timekeeper.core.dialects.dialect import Dialect, nothing_at_admission, nothing_at_binding
+from timekeeper.core.dialects.percent import MODEL_LABEL, UNKNOWN_MEMORY_MIB, label_mib
 from timekeeper.core.dialects.vgpu import VgpuAnnotations
 from timekeeper.core.names import GPU_PERCENT
 from timekeeper.core.quantity import integral
-from timekeeper.core.values import WHOLE_MILLI, Ask
+from timekeeper.core.values import WHOLE_MILLI, Ask, Card
 from timekeeper.core.violation import Violation, shown
 
 GPU = "nvidia.com/gpu"
@@ -35,6 +36,12 @@ def _read(limits: ContainerLimits) -> Ask | tuple[Violation, ...]:
     return Ask(count, WHOLE_MILLI, 0)
 
 
+def _counted_cards(node: NodeFacts) -> tuple[Card, ...]:
+    count = min(node.capacity.get(GPU, 0), MAX_COUNTED)
+    model, memory = node.labels.get(MODEL_LABEL, "GPU"), label_mib(node.labels) or UNKNOWN_MEMORY_MIB
+    return tuple(Card(f"card{index}", index, model, memory) for index in range(count))
+
+
 def _violation(limits: ContainerLimits, problem: str, example: str) -> Violation:
     got = shown(limits.amounts[GPU])
     return Violation("whole-cards-only", limits.at(GPU), got, problem, _ALLOWED, example)
@@ -48,6 +55,7 @@ DIALECT = Dialect(
     at_admission=nothing_at_admission,
     at_binding=nothing_at_binding,
     plugin_chooses=True,
+    counted_cards=_counted_cards,
     by_plugin=(GPU,),
     reads=ANNOTATIONS.names,
     constrain=ANNOTATIONS.constrain,

@@ -34,6 +34,14 @@ def read_cards(raw: Json) -> tuple[Card, ...] | None:
         raise UndecodableError(f"the node plugin's description: {error}") from error
 
 
+def counted_cards(raw: Json) -> tuple[Card, ...] | None:
+    """The cards of a Node object of which `read_cards` knows nothing: as many as its plugin has to give out;
+    None if no plugin does that alone."""
+    allocatable = gpu_amounts(mapping(mapping(raw.get("status")).get("allocatable")))
+    facts = replace(node_facts(raw), capacity=allocatable)
+    return next(filter(None, (each.counted_cards(facts) for each in dialects_of(facts))), None)
+
+
 def runtime_plugins(raw: Json) -> tuple[str, ...]:
     """The plugins of a Node's container runtime that containers with cards need, by the names under which
     they register: the agent's word, and KAI's where its operator says in the node's status that it is ready.
