@@ -37,7 +37,7 @@ test: $(VENV)/.ready ## lint, types, contracts and every test; the control plane
 coverage: $(VENV)/.ready ## the lines and branches that tests pass; fails below its floor
 	@$(RUN) -m tests.run --coverage
 
-check: $(VENV)/.ready ## lint, types and import contracts alone
+check: $(VENV)/.ready ## lint, types, import contracts and budgets alone
 	@$(RUN) -m tests.run --check
 
 test-versions: $(VENV)/.ready ## what depends on Kubernetes' version, on each older one that is supported; each is built once

@@ -56,6 +56,7 @@ CHECKS = (
     [f"{BIN}/ruff", "format", "--check", "--quiet", "."],
     [f"{BIN}/mypy", "--no-error-summary"],
     [f"{BIN}/lint-imports", "--config", "pyproject.toml"],
+    [sys.executable, "-m", "tests.budgets"],
 )
 
 
@@ -143,7 +144,7 @@ def tests(name: str, marks: str, python: Sequence[str]) -> None:
 
 
 def check() -> None:
-    """Lint, format, types, import contracts."""
+    """Lint, format, types, import contracts, budgets."""
     for command in CHECKS:
         step(" ".join([Path(command[0]).name, *command[1:]]), command)
 
@@ -221,7 +222,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.run", description=__doc__)
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
-        "--check", action="store_const", dest="run", const=check, help="lint, types, contracts"
+        "--check", action="store_const", dest="run", const=check, help="lint, types, contracts, budgets"
     )
     which.add_argument("--quick", action="store_const", dest="run", const=quick, help="and the pure tests")
     which.add_argument(
