@@ -240,9 +240,11 @@ _NUMBERS = """(SELECT n, {begin} + n % 29 * {day}::bigint + n % 14 * {hour}::big
 _ROWS = (
     """INSERT INTO sessions (uid, namespace, name, owner, node, models, devices, rate_milli,
  admitted_in_budget, bound_ms, opened_ms, started_ms, ended_ms, grace_ms,
- settled_ms, others_ended, labels, requested_milli, requested_mib, charge_from, start_grace_ms)
+ settled_ms, others_ended, labels, requested_milli, requested_mib, was_unseen, kind,
+ consumers, users)
 SELECT 'uid-' || n, 't' || n % {namespaces}, 'pod-' || n, 'Job/job-' || n % {owners}, 'node-' || n % 5000,
- 'A100', '', 1000, true, at, at, at, at + {length}, 0, at + {length}, false, '{{}}', 1000, 0, 'bound', 0
+ 'A100', '', 1000, true, at, at, at, at + {length}, 0, at + {length}, false, '{{}}', 1000, 0, false,
+ 'pod', '', ''
 FROM """
     + _NUMBERS,
     """INSERT INTO postings (session_uid, sequence, namespace, from_ms, to_ms, rate_milli, amount, kind,

@@ -27,6 +27,7 @@ from sqlalchemy import event, insert, text
 from tests.bench.command import write
 from tests.bench.live_pods import Cluster
 from tests.timekeeper.clocks import iso
+from tests.timekeeper.rows import SESSION
 from tests.timekeeper.worlds import READ, T0, lease
 from timekeeper.settler.cluster.cluster_state import ItemChanged, StreamAlive, WatchUpdate
 from timekeeper.settler.settler import TICK_MS, Settler
@@ -196,8 +197,8 @@ def old_session(uid: str, namespace: str, at: int) -> Json:
     fixed = {"owner": "Job/old", "node": f"node-{at % 997:05d}", "models": "A100", "devices": "{}"}
     times = {"bound_ms": NOW - 33 * DAY, "opened_ms": NOW - 33 * DAY, "started_ms": NOW - 32 * DAY}
     ended = {"ended_ms": NOW - DAY, "settled_ms": NOW - DAY, "grace_ms": 0}
-    rate = {"rate_milli": 250, "admitted_in_budget": True}
-    return {"uid": uid, "namespace": namespace, "name": uid, **fixed, **times, **ended, **rate}
+    named = {"uid": uid, "namespace": namespace, "name": uid}
+    return {**SESSION, **named, **fixed, **times, **ended, "rate_milli": 250}
 
 
 def old_posting(uid: str, part: int, namespace: str, begin: int, end: int) -> Json:

@@ -48,10 +48,12 @@ _COUNT = (
 )
 _SESSIONS = """ INSERT INTO sessions (uid, namespace, name, owner, node, models, devices, rate_milli,
  admitted_in_budget, bound_ms, opened_ms, started_ms, ended_ms, grace_ms,
- settled_ms, others_ended, labels, requested_milli, requested_mib, charge_from, start_grace_ms)
+ settled_ms, others_ended, labels, requested_milli, requested_mib, was_unseen, kind,
+ consumers, users)
  SELECT 'uid-' || n, 't' || (n % {namespaces}), 'pod-' || n, 'Job/job-' || (n % 1000),
  'node-' || (n % 200), CASE n % 3 WHEN 0 THEN 'A100' ELSE 'H100' END, '', 1000, true,
- {at}, {at}, {at}, {ended}, 0, {ended}, false, '{{"team":"x' || (n % 50) || '"}}', 1000, 0, 'bound', 0
+ {at}, {at}, {at}, {ended}, 0, {ended}, false, '{{"team":"x' || (n % 50) || '"}}', 1000, 0, false,
+ 'pod', '', ''
  FROM n"""
 _POSTINGS = """ INSERT INTO postings (session_uid, sequence, namespace, from_ms, to_ms, rate_milli, amount,
  kind, reason, created_ms)

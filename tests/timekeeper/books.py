@@ -13,6 +13,7 @@ from werkzeug.test import TestResponse
 
 from tests.support.clock import Clock
 from tests.support.shared_routes import SharingFlask
+from tests.timekeeper.rows import SESSION
 from tests.timekeeper.statements import open_shared
 from tests.timekeeper.worlds import ADMIN, DAY, GPU, T0, Reviews, user_status
 from timekeeper.api.create_app import app_of, create_services
@@ -135,6 +136,7 @@ def session_row(run: Run) -> Json:
     if run.settled and ended is None:
         ended = max((to for _, to, _ in run.posted), default=run.started_ms)
     return {
+        **SESSION,
         "uid": run.uid,
         "namespace": run.namespace,
         "name": run.name or run.uid,
@@ -150,10 +152,8 @@ def session_row(run: Run) -> Json:
         "ended_ms": ended,
         "grace_ms": 0,
         "settled_ms": ended if run.settled else None,
-        "others_ended": False,
         "labels": json.dumps(dict(run.labels), separators=(",", ":")),
         "requested_milli": run.requested,
-        "requested_mib": 0,
     }
 
 
@@ -191,4 +191,6 @@ def _folded(run: Run, start: int, end: int, times: int) -> Json:
         "requested_milli": run.requested,
         "requested_mib": 0,
         "created_ms": end,
+        "kind": "pod",
+        "devices": "",
     }

@@ -140,7 +140,8 @@ class Dashboards:
     def _hold(self) -> None:
         rows = [
             {"uid": f"uid-held-{at}", "namespace": "team-b", "name": f"sweep-{at}", "priority": 0,
-             "created_ms": T0 - at * HOUR, "rate_milli": 1000 * at, "needs_budget": True}
+             "created_ms": T0 - at * HOUR, "rate_milli": 1000 * at, "needs_budget": True,
+             "length_ms": 0, "gang": ""}
             for at in range(1, 5)
         ]  # fmt: skip
         with self.books.store.writing() as connection:

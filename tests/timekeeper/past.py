@@ -1,8 +1,8 @@
-"""A ledger with a history: pods that ended, were corrected, left, or still run; grants, figures, and postings
-of the first release, which span days."""
+"""A ledger with a history: pods that ended, were corrected, left, or still run; grants and figures."""
 
 from sqlalchemy import insert
 
+from tests.timekeeper.rows import SESSION
 from tests.timekeeper.worlds import DAY, HOUR, MINUTE, T0, Json, Town, budgets, gpu_pod, node
 from timekeeper.operations.audit.audit import audit
 from timekeeper.operations.audit.finding import Finding
@@ -47,7 +47,7 @@ def live(town: Town) -> None:
     town.node_heard()
     assert town.beat(running, 1).status_code == 200
     town.tick()
-    _first_release(town)
+    _older(town)
     _figures_and_grants(town)
     town.resume()
 
@@ -58,27 +58,30 @@ def _pod(name: str, namespace: str, **more: object) -> Json:
     return body
 
 
-def _first_release(town: Town) -> None:
-    """A session of the first release: one posting for two and a half days, and a correction of an hour."""
+def _older(town: Town) -> None:
+    """A session that began two days before T0, with a correction of an hour."""
     start, end = T0 - 2 * DAY, T0 + 12 * HOUR
     session = {
+        **SESSION,
         "uid": "uid-older",
         "namespace": "team-a",
         "name": "older",
         "owner": "Job/older",
         "node": "n1",
         "models": "A100",
-        "devices": "",
         "rate_milli": 300,
-        "admitted_in_budget": True,
         "bound_ms": start,
         "opened_ms": start,
         "started_ms": start,
         "ended_ms": end - HOUR,
-        "grace_ms": 0,
         "settled_ms": end,
     }
-    pieces = ((0, start, end, 300, "settled"), (1, end - HOUR, end, -300, "correction"))
+    pieces = (
+        (0, start, MIDNIGHT - DAY, 300, "settled"),
+        (1, MIDNIGHT - DAY, MIDNIGHT, 300, "settled"),
+        (2, MIDNIGHT, end, 300, "settled"),
+        (3, end - HOUR, end, -300, "correction"),
+    )
     postings = [
         {
             "session_uid": "uid-older",

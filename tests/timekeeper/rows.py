@@ -24,6 +24,14 @@ SESSION: Row = {
     "bound_ms": 1,
     "opened_ms": 1,
     "grace_ms": 0,
+    "others_ended": False,
+    "labels": "{}",
+    "requested_milli": 0,
+    "requested_mib": 0,
+    "was_unseen": False,
+    "kind": "pod",
+    "consumers": "",
+    "users": "",
 }
 POSTING: Row = {
     "session_uid": "u",
@@ -61,7 +69,7 @@ GOOD: dict[str, Row] = {
         **dict.fromkeys(("owner", "models"), ""),
         **{"session_uid": "v", "namespace": "a", "name": "p", "node": "n", "labels": "{}"},
         **{"from_ms": 1, "to_ms": 3, "rate_milli": 5, "amount": 10},
-        **{"requested_milli": 5, "requested_mib": 1, "created_ms": 1},
+        **{"requested_milli": 5, "requested_mib": 1, "created_ms": 1, "kind": "pod", "devices": ""},
     },
     "figures": {
         **{"session_uid": "u", "hour_ms": 0, "source": "node"},
@@ -69,7 +77,7 @@ GOOD: dict[str, Row] = {
     },
     "node_uses": {
         **{"name": "n", "runs": '{"b":1}', "use_ms": 1, "received_ms": 1},
-        **{"cards": "{}", "overuse": "{}"},
+        **{"cards": "{}", "overuse": "{}", "idle": "{}"},
     },
     "bindings": {
         **{"uid": "w", "namespace": "a", "name": "p", "node": "n", "bound_ms": 1, "request": "{}"},
@@ -90,7 +98,7 @@ GOOD: dict[str, Row] = {
         **{"name": "n", "models": "A100", "cards": 1, "unhealthy": 0, "is_closed": False, "used_milli": 0},
         **{"memory_mib": 1, "used_mib": 0, "body": "{}", "received_ms": 1},
     },
-    "map_waiting": {"id": 1, "total": 0, "body": "[]", "received_ms": 1},
+    "map_waiting": {"id": 1, "total": 0, "body": "[]", "received_ms": 1, "more": "{}"},
     "map_posts": {"id": 1, "received_ms": 1, "term": "", "earlier": "[]"},
     "map_hours": {"hour_ms": 0, "known_ms": 1},
     "stranded": {"namespace": "a", "hour_ms": 0, "amount": 1},
@@ -118,13 +126,15 @@ GOOD: dict[str, Row] = {
         "created_ms": 1,
         "rate_milli": 0,
         "needs_budget": True,
+        "length_ms": 0,
+        "gang": "",
     },
     "declared_pods": {
         **{"uid": "u", "namespace": "a", "name": "p"},
         **{"rate_milli": 1, "length_ms": 1, "reserved_ms": 1},
     },
     "standings": {"id": 1, "revision": "r", "body": "{}"},
-    "pulse": {"id": 1, "tick_ms": 1, "decided_ms": 1, "state": ""},
+    "pulse": {"id": 1, "tick_ms": 1, "decided_ms": 1, "state": "", "device_claims": "", "watches": ""},
 }
 
 

@@ -65,7 +65,7 @@ class Session:
     reserves_until_ms: int | None = None
     # it vanished, and no process of the ledger saw that: what an extender saw replaces the estimate
     was_unseen: bool = False
-    # why its rate is not certain; None: it is, or the session is older than this field
+    # why its rate is not certain; None: it is
     doubt: str | None = None
     kind: str = "pod"  # or claim: then ``name`` is the claim's
     # UIDs of the pods that a claim is reserved for, with blanks between them

@@ -24,6 +24,7 @@ from timekeeper.runtime.connect import connect
 from timekeeper.settings import TimekeeperSettings, UnusableError
 from timekeeper.store import fencing
 from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError, open_store
+from timekeeper.store.engine.former import refuse_former
 from timekeeper.store.engine.sqlite import beside, file_of
 from timekeeper.store.engine.upgrade import snapshot
 from timekeeper.store.retention import roll_up_all
@@ -143,6 +144,7 @@ def _ledger(settings: TimekeeperSettings) -> Iterator[Store]:
         is_file = store.engine.dialect.name == "sqlite" and not path.startswith("file:")
         if is_file and not Path(path).is_file():
             raise UnusableError(f"--database: there is no file {path}; it must be a ledger's")
+        refuse_former(store)
         yield store
     except (UnavailableError, ConflictError) as error:
         raise UnusableError(f"--database: {store.shown}: {error}") from error

@@ -6,6 +6,7 @@ from timekeeper.runtime.log import log
 from timekeeper.settings import TimekeeperSettings, UnusableError
 from timekeeper.store.engine.damage import damage_at_start
 from timekeeper.store.engine.engine import Store, UnavailableError, open_store
+from timekeeper.store.engine.former import refuse_former
 from timekeeper.store.engine.upgrade import upgrade
 
 
@@ -15,6 +16,7 @@ def migrate(settings: TimekeeperSettings) -> None:
     try:
         if damage := damage_at_start(store):
             raise UnusableError(f"--database: {store.shown}: {damage}")
+        refuse_former(store)
         later = upgrade(store)
     except UnavailableError as error:
         raise UnusableError(f"--database: {store.shown}: {error}; {_allowed(store)}") from error

@@ -7,6 +7,7 @@ import gc
 import os
 import resource
 import time
+from contextlib import closing
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
@@ -40,6 +41,7 @@ from timekeeper.serving.tls import check_files, check_oidc_files, newest_context
 from timekeeper.settings import TimekeeperSettings
 from timekeeper.store.engine.damage import damage_of
 from timekeeper.store.engine.engine import open_store
+from timekeeper.store.engine.former import refuse_former
 
 _KEEP_ALIVE_S = 75  # longer than sidecars wait between beats, shorter than idle connections may cost
 _CONNECTIONS = 4_000  # of one worker, most of them idle
@@ -95,6 +97,8 @@ def _authorization(request: HttpRequest) -> str:
 
 def serve(settings: TimekeeperSettings) -> None:
     """Serves until SIGTERM. Raises UnusableError if the settings cannot be followed."""
+    with closing(open_store(settings.database)) as store:  # no connection is open at the fork
+        refuse_former(store)
     connect(settings.kubeconfig)  # each worker connects for itself; here only to fail early, with a sentence
     if not settings.is_local:
         check_files(settings.tls_cert, settings.tls_key, settings.ca)

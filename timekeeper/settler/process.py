@@ -32,6 +32,7 @@ from timekeeper.settler.settler import Settler, run
 from timekeeper.store import decisions, fencing, would
 from timekeeper.store.decisions import SOURCE, last_standings
 from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError, open_store
+from timekeeper.store.engine.former import refuse_former
 from timekeeper.store.fencing import EpochOverError
 
 CA_CONFIG_MAP = "bursar-ca"
@@ -150,11 +151,12 @@ def settle(settings: TimekeeperSettings) -> int:
     be used."""
     stop = event_of_end_signals()
     store = open_store(settings.database, connections=settings.database_connections, name="bursar-settler")
-    metrics.DATABASE.labels(store.engine.dialect.name).set(1)
-    api = connect(settings.kubeconfig)
-    _reset_figures()
-    me = settings.holder or settings.new_holder()
     try:
+        refuse_former(store)
+        metrics.DATABASE.labels(store.engine.dialect.name).set(1)
+        api = connect(settings.kubeconfig)
+        _reset_figures()
+        me = settings.holder or settings.new_holder()
         if not store.is_shared:
             return _settle(settings, store, api, me, stop)
         election = SettlerElection(api, settings.namespace, me, settings.lease_duration_ms, time.monotonic)

@@ -167,7 +167,7 @@ def _stream(
 
 def days(connection: Connection) -> Iterator[StoredDay]:
     """Each day that has a total or a charge, with both."""
-    charges = union_all(*(_within_a_day(table) for table in (POSTINGS, FOLDED))).subquery()
+    charges = union_all(*(_with_day(table) for table in (POSTINGS, FOLDED))).subquery()
     summed = select(charges.c.namespace, charges.c.day_ms, func.sum(charges.c.amount)).group_by(
         charges.c.namespace, charges.c.day_ms
     )
@@ -180,11 +180,10 @@ def days(connection: Connection) -> Iterator[StoredDay]:
         yield StoredDay(namespace, day_ms, amounts.get(0, 0), amounts.get(1, 0))
 
 
-def _within_a_day(table: Any) -> Select[Any]:
-    """The charges within one UTC day, with its midnight. All rolled-up rows qualify."""
+def _with_day(table: Any) -> Select[Any]:
+    """Each charge with its day's midnight."""
     day_ms = table.c.from_ms - table.c.from_ms % DAY_MS
-    inside = table.c.to_ms <= day_ms + DAY_MS
-    return select(table.c.namespace, day_ms.label("day_ms"), table.c.amount).where(inside)
+    return select(table.c.namespace, day_ms.label("day_ms"), table.c.amount)
 
 
 def _by_day(

@@ -132,7 +132,7 @@ def waiting(connection: Connection) -> WaitingOfMap | None:
     row = connection.execute(select(MAP_WAITING)).first()
     if row is None:
         return None
-    return WaitingOfMap(row.total, orjson.loads(row.body), orjson.loads(row.more or "{}"), row.received_ms)
+    return WaitingOfMap(row.total, orjson.loads(row.body), orjson.loads(row.more), row.received_ms)
 
 
 def posted_ms(connection: Connection) -> int | None:

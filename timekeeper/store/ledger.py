@@ -19,7 +19,6 @@ from sqlalchemy import (
     func,
     or_,
     select,
-    text,
     true,
     tuple_,
     union_all,
@@ -57,7 +56,6 @@ _SHORT = 100  # characters
 _FEW = 20  # accounts queried by name; above that, all namespaces of the span are summed at once
 
 # Written exactly like the partial index's condition: SQLite uses the index only then.
-_OVER_DAYS = f"from_ms / {DAY_MS} <> (to_ms - 1) / {DAY_MS}"
 
 _SESSION = tuple(each.name for each in fields(Session))
 _POSTING = tuple(each.name for each in fields(Posting))
@@ -234,7 +232,7 @@ def posted_of(connection: Connection, keys: Iterable[AccountKey]) -> dict[Accoun
 
 def _posted(connection: Connection, span: Interval, names: list[str] | None) -> dict[str, int]:
     """Sums by namespace, of these or of all. Whole days come from the stored day totals; rows are read only
-    for days that the span cuts and for postings over midnight, which no day total contains."""
+    for days that the span cuts."""
     first, last = -(-span.start_ms // DAY_MS) * DAY_MS, span.end_ms // DAY_MS * DAY_MS
     cut = {first - DAY_MS} if span.start_ms < first else set()
     cut |= {last} if last < span.end_ms else set()
@@ -257,7 +255,6 @@ def _posted_query(days: int, is_named: bool) -> Select[Any]:
     """For a span that cuts this number of days. Made once: to put it together takes longer than to run it."""
     start, end, first, last = map(_moment, ("start_ms", "end_ms", "first_ms", "last_ms"))
     whole = select(DAYS.c.namespace, DAYS.c.amount).where(DAYS.c.day_ms >= first, DAYS.c.day_ms < last)
-    over = _clipped(POSTINGS, start, end).where(text(_OVER_DAYS))
     parts: list[tuple[Table, Select[Any]]] = [(DAYS, whole)]
     for day in (_moment(f"day_{place}") for place in range(days)):
         for table in (POSTINGS, FOLDED):
@@ -266,9 +263,7 @@ def _posted_query(days: int, is_named: bool) -> Select[Any]:
     if is_named:
         names: Expression = bindparam("names", expanding=True)
         parts = [(table, each.where(table.c.namespace.in_(names))) for table, each in parts]
-        # without the namespace index: rows over midnight are few and have an index of their own
-        over = over.where((POSTINGS.c.namespace + "").in_(names))
-    every = union_all(over, *(each for _, each in parts)).subquery("parts")
+    every = union_all(*(each for _, each in parts)).subquery("parts")
     namespace, amount = every.c
     return select(namespace, func.sum(amount)).group_by(namespace)
 
@@ -340,7 +335,7 @@ def pulse(connection: Connection) -> Pulse | None:
     if row is None:
         return None
     tick_ms, decided_ms, state, claims, watches, found = row
-    return Pulse(tick_ms, decided_ms, state, claims, watches or "", found or "")
+    return Pulse(tick_ms, decided_ms, state, claims, watches, found)
 
 
 def first_ms(connection: Connection) -> int | None:

@@ -300,8 +300,8 @@ def _is_fresh(now_ms: int, within_ms: int = FRESH_MS) -> Any:
 
 # The same SQL on both databases: of two workers with a node's first report one waits and finds the row.
 _FIRST = text(
-    "INSERT INTO node_uses (name, runs, use_ms, received_ms, cards, overuse)"
-    " VALUES (:name, '{}', 0, :received_ms, '{}', '{}') ON CONFLICT (name) DO NOTHING"
+    "INSERT INTO node_uses (name, runs, use_ms, received_ms, cards, overuse, idle)"
+    " VALUES (:name, '{}', 0, :received_ms, '{}', '{}', '{}') ON CONFLICT (name) DO NOTHING"
 )
 
 
@@ -381,15 +381,14 @@ def _written(episode: OverusePeriod) -> dict[str, Any]:
 
 
 def _episodes(row: Any) -> dict[str, OverusePeriod]:
-    """The node's episodes of overuse by pod UID. The previous release writes no ``seen``; then its last look
-    saw them."""
+    """The node's episodes of overuse by pod UID."""
     return {
         uid: OverusePeriod(
             entry["since"],
             tuple(
                 ObservedExcess(
                     MemoryExcess(each["uuid"], each["memory_mib"], each["share_mib"]),
-                    each.get("seen", row.use_ms),
+                    each["seen"],
                 )
                 for each in entry["cards"]
             ),

@@ -270,8 +270,7 @@ def _roll_up(postings: list[Any], rate_milli: int) -> _Rollup | None:
         days[part.from_ms - part.from_ms % DAY_MS] = part.amount
     for each in postings:
         day_ms = each.from_ms - each.from_ms % DAY_MS
-        if each.to_ms <= day_ms + DAY_MS:  # longer ones, of the first release, are in no day total
-            days[day_ms] = days.get(day_ms, 0) - each.amount
+        days[day_ms] = days.get(day_ms, 0) - each.amount
     return _Rollup(rows, {day_ms: amount for day_ms, amount in days.items() if amount})
 
 

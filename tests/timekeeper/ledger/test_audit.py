@@ -103,7 +103,7 @@ def test_on_an_untouched_ledger_nothing_differs(past: Town) -> None:
         checked = audit(connection, past.clock(), findings.append)
 
     assert findings == []
-    assert checked == Checked(sessions=6, postings=9, folded=0, days=5, grants=4, nodes=1)
+    assert checked == Checked(sessions=6, postings=11, folded=0, days=7, grants=4, nodes=1)
 
 
 DAMAGES: dict[str, tuple[tuple[str, ...], list[tuple[str, str, int | None]]]] = {
@@ -203,7 +203,7 @@ DAMAGES: dict[str, tuple[tuple[str, ...], list[tuple[str, str, int | None]]]] = 
         ),
         [
             (f"posting 0 of {LEFT}", "account", None),
-            ("total of team-b for 2026-11-20", "charges", 5_751_900_000),
+            ("total of team-b for 2026-11-20", "charges", -330 * DAY),
         ],
     ),
     "a posting of no time": (
@@ -365,8 +365,9 @@ def test_each_damage_is_named_with_its_subject_and_its_size(past: Town, damage: 
 def test_folded_rows_are_held_against_each_other_and_the_totals(past: Town) -> None:
     folded = (
         "INSERT INTO folded (id, session_uid, namespace, name, owner, node, models, labels, requested_milli,"
-        " requested_mib, created_ms, from_ms, to_ms, rate_milli, amount)"
-        " VALUES ({id}, 'uid-gone', '{namespace}', 'gone', '', 'n1', 'A100', '{{}}', 1000, 0, 1, {times})"
+        " requested_mib, created_ms, kind, devices, from_ms, to_ms, rate_milli, amount)"
+        " VALUES ({id}, 'uid-gone', '{namespace}', 'gone', '', 'n1', 'A100', '{{}}', 1000, 0, 1, 'pod', '',"
+        " {times})"
     )
     first = folded.format(id=1, namespace="team-a", times="3600000, 7200000, 10, 36000000")
     second = folded.format(id=2, namespace="team-b", times="7100000, 7300000, 10, 2000001")
@@ -407,7 +408,7 @@ def test_the_command_prints_line_by_line_and_ends_with_1(
         " difference +1 GPU-hours",
         "balance of team-a for 2026-11-01T00:00:00.000Z to 2026-12-01T00:00:00.000Z: posted: stored"
         " 90.683335416667 GPU-hours, by the evidence 89.683335416667 GPU-hours, difference +1 GPU-hours",
-        "2 differences: 6 sessions, 9 postings, 0 folded, 5 days, 4 grants, 1 nodes",
+        "2 differences: 6 sessions, 11 postings, 0 folded, 7 days, 4 grants, 1 nodes",
     ]
     assert main(["audit", "--database", town.url, "-o", "json"]) == 1
     document = json.loads(capsys.readouterr().out)
@@ -425,7 +426,7 @@ def test_the_command_ends_with_0_where_nothing_differs(
 
     assert main(["audit", "--database", town.url]) == 0
     assert capsys.readouterr().out == (
-        "nothing differs: 6 sessions, 9 postings, 0 folded, 5 days, 4 grants, 1 nodes\n"
+        "nothing differs: 6 sessions, 11 postings, 0 folded, 7 days, 4 grants, 1 nodes\n"
     )
     assert main(["audit", "--database", town.url, "--output=json"]) == 0
     assert json.loads(capsys.readouterr().out)["differences"] == []

@@ -144,8 +144,8 @@ def test_the_audit_finds_a_forged_and_a_missing_posting_in_the_file(
         raw.execute("DELETE FROM postings WHERE session_uid = 'uid-left'")
         raw.execute(
             "INSERT INTO postings (session_uid, sequence, namespace, from_ms, to_ms, rate_milli, amount,"
-            " kind, reason, created_ms) SELECT session_uid, 9, namespace, from_ms + 60000, to_ms + 60000,"
-            " rate_milli, amount, kind, reason, created_ms FROM postings"
+            " kind, reason, created_ms) SELECT session_uid, 9, namespace, from_ms + 60000, to_ms,"
+            " rate_milli, amount - 60000 * rate_milli, kind, reason, created_ms FROM postings"
             " WHERE session_uid = 'uid-long' AND sequence = 0"
         )
     capsys.readouterr()

@@ -17,6 +17,7 @@ from tests.timekeeper.past import differences, live
 from tests.timekeeper.worlds import DAY, SECOND, T0, Town
 from timekeeper.__main__ import main
 from timekeeper.store.engine.engine import open_store
+from timekeeper.store.engine.former import FORMER
 from timekeeper.store.engine.schema import ENTRIES, FOLDED, GRANTS, METADATA, POSTINGS, TERMS
 from timekeeper.store.engine.upgrade import snapshot
 from timekeeper.store.retention import roll_up_all
@@ -227,6 +228,10 @@ def _no_column(lines: list[Any]) -> None:
     del lines[at(lines, "sessions")]["row"]["labels"]
 
 
+def _former_column(lines: list[Any]) -> None:
+    lines[at(lines, "sessions")]["row"]["charge_from"] = "bound"
+
+
 def _strange_table(lines: list[Any]) -> None:
     lines[1]["table"] = "terms"
 
@@ -237,6 +242,10 @@ def _out_of_order(lines: list[Any]) -> list[Any]:
 
 def _of_another_release(lines: list[Any]) -> None:
     lines[0]["revision"] = "0002"
+
+
+def _of_the_former(lines: list[Any]) -> None:
+    lines[0]["revision"] = FORMER
 
 
 def _of_another_program(lines: list[Any]) -> None:
@@ -267,10 +276,12 @@ FORGED: dict[str, tuple[Any, str]] = {
         _spoil("sessions", RUNNING, node=None),
         "sessions.node has the wrong type",
     ),
-    "a column less": (_no_column, "a row of sessions must have exactly uid, namespace"),
+    "a column less": (_no_column, "sessions.labels: it is missing"),
+    "a column more": (_former_column, "sessions.charge_from: there is no such column"),
     "a table that is none": (_strange_table, "line 2: it is not a row"),
     "another order": (_out_of_order, "must come earlier in the file"),
     "another release's": (_of_another_release, "line 1: the ledger was exported at schema 0002"),
+    "the former schema's, by its header alone": (_of_the_former, "sessions.charge_from: it is missing"),
     "another program's": (_of_another_program, "line 1: it is not the header of an exported ledger"),
 }
 

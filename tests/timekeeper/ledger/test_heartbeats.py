@@ -13,7 +13,7 @@ from sqlalchemy import insert, text
 
 from deploy.local.limits import on_this_machine
 from sidecar.beats import MAX_INTERVAL_MS
-from tests.timekeeper.rows import hours
+from tests.timekeeper.rows import SESSION, hours
 from tests.timekeeper.worlds import (
     DAY,
     GPU,
@@ -49,14 +49,8 @@ def running(town: Town) -> Town:
 
 
 def more_sessions(town: Town, count: int) -> None:
-    row: Json = {
-        **dict.fromkeys(("owner", "models", "devices"), ""),
-        **dict.fromkeys(("namespace", "name", "node"), "x"),
-        **dict.fromkeys(("rate_milli", "bound_ms", "opened_ms", "grace_ms"), 0),
-        "admitted_in_budget": True,
-    }
     with town.store.writing() as connection:
-        connection.execute(insert(SESSIONS), [{**row, "uid": f"more-{n}"} for n in range(count)])
+        connection.execute(insert(SESSIONS), [{**SESSION, "uid": f"more-{n}"} for n in range(count)])
 
 
 def asked_ms(town: Town, sequence: int) -> int:

@@ -48,12 +48,13 @@ _SESSIONS = """
 INSERT INTO sessions (uid, namespace, name, owner, node, models, devices, rate_milli, admitted_in_budget,
                       bound_ms, opened_ms, started_ms, ended_ms, grace_ms,
                       settled_ms, others_ended, labels, requested_milli, requested_mib,
-                      charge_from, start_grace_ms)
+                      was_unseen, kind, consumers, users)
 SELECT 'uid-' || n,
        'team-' || (CASE WHEN n % 10 = 0 AND {ended} IS NOT NULL THEN 0 ELSE n % {namespaces} END),
        'pod-' || n, 'Deployment/web-' || (n % {owners}), 'gpu-' || (n % {nodes}), 'A100', '', 1000,
        true,
-       {at} + n, {at} + n, {at} + n, {ended}, 0, {ended}, {no}, '{{}}', 1000, 0, 'bound', 0
+       {at} + n, {at} + n, {at} + n, {ended}, 0, {ended}, {no}, '{{}}', 1000, 0, {no},
+       'pod', '', ''
 FROM ({numbers}) AS numbers
 """
 _POSTINGS = """

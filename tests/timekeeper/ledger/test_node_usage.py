@@ -512,19 +512,6 @@ def test_more_pods_over_their_share_than_a_question_may_name_are_no_error(runnin
     assert [each["uid"] for each in eventually(answered)] == ["uid-half"]
 
 
-def test_what_the_release_before_wrote_of_overuse_is_read(running: Town) -> None:
-    report(running, 1, use(half=[card("GPU-1", 0, 9_000)]))
-    since_ms = running.clock()
-    cards = [{"uuid": "GPU-1", "memory_mib": 9_000, "share_mib": 8_000}]
-    old = json.dumps({"uid-half": {"since": since_ms - STEP, "cards": cards}})
-    with running.store.writing() as connection:
-        connection.execute(update(NODE_USES).values(overuse=old))
-
-    (told,) = running.get("/v1/overuse").get_json()["pods"]
-
-    assert (told["since"], told["seen"], told["cards"]) == (since_ms - STEP, since_ms, cards)
-
-
 # When the next one is due.
 
 

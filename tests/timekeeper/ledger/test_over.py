@@ -194,7 +194,7 @@ def test_being_over_changes_no_charge_for_the_cards_are_held_until_the_pod_ends(
     assert home.postings() == [(T0, T0 + MINUTE, 1000, "settled")]
 
 
-def test_what_the_release_before_settled_is_not_settled_anew(home: Town) -> None:
+def test_a_settled_session_is_not_settled_anew_for_what_its_containers_say(home: Town) -> None:
     home.clock.turn(MINUTE)
     done = worlds.status("Succeeded", main=DONE)
     ended = gpu_pod(started_ms=T0, ended_ms=T0 + MINUTE) | {"status": done}

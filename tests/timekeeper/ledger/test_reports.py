@@ -342,18 +342,6 @@ def test_folding_sessions_changes_no_report(database_url: str, tmp_path: Path) -
     folded.close()
 
 
-def test_postings_of_the_first_release_that_reach_over_days_count_in_every_report(books: Books) -> None:
-    long = Run("old", started_ms=MIDNIGHT - 2 * DAY, posted=((MIDNIGHT - 2 * DAY, MIDNIGHT + HOUR, 1),))
-    books.write(long)
-    span = f"from={MIDNIGHT - DAY - 1}&to={MIDNIGHT + 1}"
-
-    for group in ("namespace", "pod", "group"):
-        assert sum(row["amount"] for row in books.rows(f"{span}&group={group}")) == GPU * (DAY + 2)
-        assert [row["amount"] for row in books.rows(f"{span}&group={group}&by=day")] == [GPU, GPU * DAY, GPU]
-        whole = f"from={MIDNIGHT - 3 * DAY}&to={MIDNIGHT + DAY}&group={group}"
-        assert [row["amount"] for row in books.rows(whole)] == [GPU * (2 * DAY + HOUR)]
-
-
 def test_use_stands_beside_what_was_requested_and_says_by_whose_word(books: Books) -> None:
     for name in ("watched", "told", "dark"):
         books.write(Run(name, requested=500, started_ms=T0, posted=days(T0, T0 + 2 * HOUR)))
@@ -633,7 +621,7 @@ def test_a_report_costs_by_the_steps_that_have_something(books: Books, query: st
         Run("open", started_ms=T0, heard_ms=T0 + 90 * MINUTE, settled=False),
         Run("other", namespace="b", posted=days(past + 30 * DAY, past + 30 * DAY + HOUR)),
         Run("used", rate=1, posted=days(T0 - 50 * DAY, T0 - 50 * DAY + HOUR)),
-        Run("long", started_ms=past + 90 * DAY, posted=((past + 90 * DAY, past + 91 * DAY + 5 * HOUR, 1),)),
+        Run("long", started_ms=past + 90 * DAY, posted=days(past + 90 * DAY, past + 91 * DAY + 5 * HOUR)),
     )
     books.used("used", T0 - 20 * DAY - T0 % HOUR, "node", HOUR, 7)
     books.roll_up(Run("old", posted=days(past + 10 * DAY, past + 10 * DAY + MINUTE)))

@@ -10,7 +10,8 @@ from sqlalchemy import func, insert, select, update
 
 from tests.support.waiting import eventually
 from tests.timekeeper.faults import Fuse, KilledError
-from tests.timekeeper.past import LABELS, MIDNIGHT, differences, live
+from tests.timekeeper.past import MIDNIGHT, differences, live
+from tests.timekeeper.rows import SESSION
 from tests.timekeeper.worlds import DAY, HOUR, MINUTE, T0, Json, Town, budgets, gpu_pod, lease, node
 from timekeeper.__main__ import main
 from timekeeper.store.audit_rows import posted_in
@@ -296,12 +297,7 @@ def test_the_command_ends_with_1_where_a_session_had_to_be_left(
 ) -> None:
     town = Town(tmp_path)
     with town.store.writing() as connection:
-        session = {
-            **{"uid": "odd", "namespace": "a", "name": "odd", "owner": "", "node": "n", "models": ""},
-            **{"devices": "", "rate_milli": 5, "admitted_in_budget": True},
-            **{"bound_ms": 0, "opened_ms": 0, "ended_ms": 9, "grace_ms": 0},
-            **{"settled_ms": 9, "labels": str(LABELS)},
-        }
+        session = {**SESSION, "uid": "odd", "rate_milli": 5, "ended_ms": 9, "settled_ms": 9}
         posting = {
             **{"session_uid": "odd", "sequence": 0, "namespace": "a", "from_ms": 0, "to_ms": 9},
             **{"rate_milli": 6, "amount": 54, "kind": "settled", "reason": "", "created_ms": 9},

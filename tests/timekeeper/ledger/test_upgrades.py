@@ -1,24 +1,34 @@
-"""Upgrades: from nothing and from each former release with data in it, by one process or by several at once,
-beside the release before, and by hand."""
+"""Upgrades: from nothing, by one process or by several at once, and by hand; and a ledger of the former
+schema, which is exported and imported."""
 
+import json
+import sqlite3
+from collections import defaultdict
+from contextlib import closing
+from pathlib import Path
 from threading import Barrier, Thread
+from typing import Any
 
 import pytest
 import sqlalchemy
 from alembic import command
-from alembic.autogenerate import compare_metadata
 from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
 from alembic.util import CommandError
 
 from tests.postgresql import EMPTY, fresh_postgresql
-from tests.timekeeper.rows import BEAT, DAY, GOOD, GRANT, POSTING, SESSION, Row, days, insert
-from timekeeper.store import ledger as reading
+from tests.support.clock import Clock
+from tests.timekeeper.past import differences
+from tests.timekeeper.rows import insert
+from tests.timekeeper.worlds import DAY, T0, Town
+from timekeeper.__main__ import main
 from timekeeper.store.engine.engine import Store, UnavailableError, open_store
+from timekeeper.store.engine.former import DROPPED, FORMER
 from timekeeper.store.engine.schema import METADATA
-from timekeeper.store.engine.upgrade import MIGRATIONS, lock, upgrade
+from timekeeper.store.engine.upgrade import MIGRATIONS, lock, snapshot, upgrade
+from timekeeper.store.transfer.exporter import TABLES, export
 
-Rows = dict[str, list[Row]]
+RECORDED = Path(__file__).parents[1] / "recorded" / "ledger-0027.jsonl"
+RECORDED_MS = T0 + 12 * DAY  # when it was exported, after November was closed
 
 
 def config_of(url: str) -> Config:
@@ -26,106 +36,6 @@ def config_of(url: str) -> Config:
     config.set_main_option("script_location", str(MIGRATIONS))
     config.set_main_option("sqlalchemy.url", url)
     return config
-
-
-# Of each table, the rows that the releases up to a revision wrote, by the columns that there were then.
-OLD_SESSION = SESSION | {
-    **{"ended_ms": 4 * DAY, "settled_ms": 4 * DAY},
-    **{"charge_from": "bound", "start_grace_ms": 0},
-}
-OLD_ROWS: Rows = {
-    "sessions": [OLD_SESSION, OLD_SESSION | {"uid": "v", "namespace": "b"}],
-    "postings": [
-        POSTING,
-        POSTING | {"sequence": 1, "from_ms": DAY - 5, "to_ms": 3 * DAY, "amount": 5 * (2 * DAY + 5)},
-        POSTING | {"sequence": 2, "kind": "correction", "rate_milli": -5, "amount": -10},
-        POSTING | {"session_uid": "v", "namespace": "b", "from_ms": DAY, "to_ms": 2 * DAY, "amount": 5 * DAY},
-    ],
-    "grants": [
-        GRANT | {"period_end_ms": 30 * DAY},
-        GRANT | {"kind": "correction", "amount": -7, "idempotency_key": "l", "period_end_ms": 30 * DAY},
-        GRANT | {"kind": "manual", "amount": 9, "idempotency_key": "m", "period_end_ms": 30 * DAY},
-    ],
-    "heartbeats": [BEAT, BEAT | {"session_uid": "v", "sequence": 7}],
-    "entries": [GOOD["entries"], {"key": "a", "text": None, "from_ms": 2}],
-    "nodes": [GOOD["nodes"]],
-    "waiting": [GOOD["waiting"]],
-    "standings": [GOOD["standings"]],
-    "pulse": [GOOD["pulse"]],
-}
-
-
-def write_as_then(store: Store, rows: Rows) -> None:
-    """Insert as a release does that knows these columns alone."""
-    with store.writing() as connection:
-        for name, each in rows.items():
-            for row in each:
-                table = sqlalchemy.table(name, *map(sqlalchemy.column, row))
-                connection.execute(sqlalchemy.insert(table), row)
-
-
-def read_as_then(store: Store, rows: Rows) -> dict[str, list[tuple[object, ...]]]:
-    """Read them all with the columns of then."""
-    found = {}
-    with store.reading() as connection:
-        for name, each in rows.items():
-            table = sqlalchemy.table(name, *map(sqlalchemy.column, each[0]))
-            found[name] = sorted(map(tuple, connection.execute(sqlalchemy.select(table))), key=repr)
-    return found
-
-
-def in_order(rows: Rows) -> dict[str, list[tuple[object, ...]]]:
-    return {name: sorted((tuple(row.values()) for row in each), key=repr) for name, each in rows.items()}
-
-
-@pytest.mark.parametrize("revision", ["0001", "0002"])
-def test_an_upgrade_keeps_every_row_and_sum_of_a_former_release(
-    empty: Store, empty_url: str, revision: str
-) -> None:
-    command.upgrade(config_of(empty_url), revision)
-    write_as_then(empty, OLD_ROWS)
-
-    upgrade(empty)
-
-    assert read_as_then(empty, OLD_ROWS) == in_order(OLD_ROWS)
-    with empty.reading() as connection:
-        keys = [(name, start * DAY, (start + 1) * DAY) for name in "ab" for start in range(4)]
-        posted = reading.posted_of(connection, keys)
-        sums = {(name, start // DAY): posted[name, start, end] for name, start, end in keys}
-        context = MigrationContext.configure(connection, opts={"compare_type": True})
-        assert compare_metadata(context, METADATA) == []
-        made = sqlalchemy.inspect(connection).get_check_constraints("grants")
-    assert {key: amount for key, amount in sums.items() if amount} == {
-        ("a", 0): 25,
-        ("a", 1): 5 * DAY,
-        ("a", 2): 5 * DAY,
-        ("b", 1): 5 * DAY,
-    }
-    assert days(empty) == {("a", 0): 0, ("b", DAY): 5 * DAY}
-    assert {str(check["name"]) for check in made} == {
-        str(each.name)
-        for each in METADATA.tables["grants"].constraints
-        if isinstance(each, sqlalchemy.CheckConstraint)
-    }
-
-
-@pytest.mark.parametrize("revision", ["0001", "0002"])
-def test_the_release_before_goes_on_beside_this_one(empty: Store, empty_url: str, revision: str) -> None:
-    """It writes and reads what it always did, also charges that span days, and they count."""
-    command.upgrade(config_of(empty_url), revision)
-    upgrade(empty)
-
-    write_as_then(empty, OLD_ROWS)
-
-    assert read_as_then(empty, OLD_ROWS) == in_order(OLD_ROWS)
-    assert days(empty) == {("a", 0): 0, ("b", DAY): 5 * DAY}
-    with empty.writing() as connection:
-        for name in ("waiting", "standings", "pulse"):  # which it deletes and writes anew
-            connection.execute(METADATA.tables[name].delete())
-        connection.execute(sqlalchemy.text("UPDATE sessions SET ended_ms = 5, settled_ms = 5"))
-        connection.execute(sqlalchemy.text("DELETE FROM heartbeats WHERE boot = 'b'"))
-        found = reading.sessions_of(connection, ["u", "v"]).sessions
-    assert {uid: session.others_ended for uid, session in found.items()} == {"u": False, "v": False}
 
 
 def test_two_that_start_at_once_take_turns(empty_url: str) -> None:
@@ -161,22 +71,20 @@ def test_a_wait_for_anothers_migrations_ends_with_an_error(store: Store, databas
     second.close()
 
 
-def test_a_table_in_use_ends_the_migration_whole_and_blocks_no_reader() -> None:
+def test_a_table_in_use_ends_the_migration_whole() -> None:
     with fresh_postgresql(EMPTY) as url:
-        store, reader = open_store(url), open_store(url)
-        command.upgrade(config_of(url), "0002")
-        write_as_then(store, OLD_ROWS)
-        with reader.reading() as connection:
-            connection.execute(sqlalchemy.text("SELECT * FROM sessions"))
+        store, other = open_store(url), open_store(url)
+        command.ensure_version(config_of(url))
+        with other.writing() as connection:
+            connection.exec_driver_sql("LOCK TABLE alembic_version")
             with pytest.raises(UnavailableError, match="lock timeout"):
                 upgrade(store, table_ms=50)
 
         with store.reading() as connection:
-            assert MigrationContext.configure(connection).get_current_heads() == ("0002",)
+            assert sqlalchemy.inspect(connection).get_table_names() == ["alembic_version"]
         assert upgrade(store) == ()
-        assert read_as_then(store, OLD_ROWS) == in_order(OLD_ROWS)
         store.close()
-        reader.close()
+        other.close()
 
 
 def test_upgrading_again_does_nothing(store: Store) -> None:
@@ -208,11 +116,7 @@ def test_a_migration_that_fails_leaves_nothing(empty: Store) -> None:
 
 
 def test_by_hand_with_alembics_own_command(empty_url: str, empty: Store) -> None:
-    config = config_of(empty_url)
-
-    command.upgrade(config, "head")
-    command.downgrade(config, "base")
-    command.upgrade(config, "head")
+    command.upgrade(config_of(empty_url), "head")
 
     with empty.reading() as connection:
         assert set(METADATA.tables) <= set(sqlalchemy.inspect(connection).get_table_names())
@@ -224,3 +128,98 @@ def test_by_hand_a_database_must_be_named() -> None:
 
     with pytest.raises(CommandError, match="say -x database=URL"):
         command.upgrade(config, "head")
+
+
+def rows_of(lines: list[bytes]) -> dict[str, list[Any]]:
+    """Table -> its rows in order, without header and trailer."""
+    rows = defaultdict(list)
+    for line in map(json.loads, lines[1:-1]):
+        rows[line["table"]].append(line["row"])
+    return dict(rows)
+
+
+def test_an_export_of_the_former_schema_is_imported_row_by_row(database_url: str) -> None:
+    recorded = rows_of(RECORDED.read_bytes().splitlines())
+    assert set(recorded) == {table.name for table in TABLES}
+
+    assert main(["import", str(RECORDED), "--database", database_url]) == 0
+
+    town = Town(database_url, Clock(RECORDED_MS))
+    with snapshot(town.store) as connection:
+        written = rows_of(list(export(connection)))
+    assert written == {
+        table: [{name: row[name] for name in row if name not in DROPPED.get(table, ())} for row in rows]
+        for table, rows in recorded.items()
+    }
+    assert all({*DROPPED[table]} <= row.keys() for table in DROPPED for row in recorded[table])
+    november = town.get("/v1/months/2026-11").get_json()
+    (closed,) = recorded["closed_months"]
+    assert (november["state"], november["differs"]) == ("closed", [])
+    assert november["now"]["charges"] == closed["charges_sha256"]
+    assert november["now"] == november["closed"]["hashes"]
+    assert differences(town) == []
+    town.close()
+
+
+def make_former(url: str, revision: str) -> None:
+    """A ledger as an earlier release left it, with one session. The file is as `backup` writes it: not in
+    WAL mode."""
+    statements = (
+        "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)",
+        f"INSERT INTO alembic_version VALUES ('{revision}')",  # noqa: S608 -- a number
+        "CREATE TABLE sessions (uid TEXT NOT NULL, charge_from TEXT NOT NULL)",
+        "INSERT INTO sessions VALUES ('u', 'running')",
+    )
+    if url.startswith("sqlite"):
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection, connection:
+            for statement in statements:
+                connection.execute(statement)
+        return
+    store = open_store(url)
+    with store.writing() as writer:
+        for statement in statements:
+            writer.exec_driver_sql(statement)
+    store.close()
+
+
+def content(url: str) -> object:
+    """All that is in the database: the file's bytes, or the rows of each table."""
+    if url.startswith("sqlite"):
+        file = Path(url.removeprefix("sqlite:///"))
+        return {path.name: path.read_bytes() for path in file.parent.glob(f"{file.name}*")}
+    store = open_store(url)
+    with store.reading() as connection:
+        names = sqlalchemy.inspect(connection).get_table_names()
+        found = {
+            name: connection.exec_driver_sql(f"SELECT xmin, * FROM {name}").all()  # noqa: S608 -- ours
+            for name in names
+        }
+    store.close()
+    return found
+
+
+@pytest.mark.parametrize("revision", ["0001", "0014", FORMER])
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(("migrate",), ("audit",), ("export", "-"), ("import", str(RECORDED)), ("fold", "--older-than=32d")),
+        *(("backup", "copy.db"), ("settle",), ("workers",)),
+    ],
+    ids=lambda command: command[0],
+)
+def test_a_ledger_of_the_former_schema_is_refused_and_stays_as_it_was(
+    empty_url: str, capsys: pytest.CaptureFixture[str], command: tuple[str, ...], revision: str
+) -> None:
+    make_former(empty_url, revision)
+    before = content(empty_url)
+
+    assert main([*command, "--database", empty_url]) == 2
+
+    assert content(empty_url) == before
+    shown = empty_url if empty_url.startswith("sqlite") else open_store(empty_url).shown
+    assert capsys.readouterr() == (
+        "",
+        f"bursar-timekeeper: --database: {shown}: it has the schema {revision}, which this release does not"
+        " read: `export` it with the image that wrote it, and `import` the file with this one into a new"
+        " database\n",
+    )

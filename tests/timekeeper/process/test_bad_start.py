@@ -63,6 +63,13 @@ def of_another_alembic(path: Path) -> None:
         connection.commit()
 
 
+def of_the_former_schema(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)")
+        connection.execute("INSERT INTO alembic_version VALUES ('0027')")
+        connection.commit()
+
+
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
@@ -80,9 +87,10 @@ def of_another_alembic(path: Path) -> None:
         ),
         (another_programs, f"table entries already exists; {A_LEDGER}"),
         (of_another_alembic, f"it belongs to another program: it lacks the table bindings; {A_LEDGER}"),
+        (of_the_former_schema, "it has the schema 0027, which this release does not read: `export` it with"),
         (lambda path: path.mkdir(), f"unable to open database file; {A_LEDGER}"),
     ],
-    ids=["noise", "text", "header", "tables", "alembic", "folder"],
+    ids=["noise", "text", "header", "tables", "alembic", "former", "folder"],
 )
 def test_a_file_that_is_no_ledger(process: Process, make: Callable[[Path], None], sentence: str) -> None:
     make(process.database)

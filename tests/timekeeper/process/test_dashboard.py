@@ -491,7 +491,14 @@ def test_the_first_page_says_what_is_not_certain_and_what_is_not_charged(
 ) -> None:
     log_in(visitor)
     assert "not certain" not in visitor.get("/", base_url=URL).text
-    pulse = {"id": 1, "tick_ms": T0, "decided_ms": T0, "state": "", "claims": '{"team-a":2,"":1}'}
+    pulse = {
+        "id": 1,
+        "tick_ms": T0,
+        "decided_ms": T0,
+        "state": "",
+        "device_claims": "",
+        "claims": '{"team-a":2,"":1}',
+    }
     pulse["watches"] = f'{{"nodes":[{T0},"403 nodes is forbidden"]}}'
 
     with dashboards.books.store.writing() as connection:

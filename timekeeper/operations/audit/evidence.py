@@ -35,7 +35,7 @@ def owed(session: StoredSession, beat_ms: int | None, posted_until_ms: int | Non
 
     If no timestamp says when it ended, the charge ends at the last evidence. That may have been one of
     several heartbeats, of which only the last is stored, so the posted end decides among them
-    (``posted_until_ms``; None if nothing was posted: the first release charged nothing for such a session).
+    (``posted_until_ms``; None if nothing was posted).
     """
     begin, end = session.bound_ms, _end_ms(session)
     if session.ended_ms == 0 and posted_until_ms is not None:

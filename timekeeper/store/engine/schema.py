@@ -1,7 +1,9 @@
 """The tables. Integers only: milliseconds since 1970, milli-GPU, and their product. CHECK constraints forbid
 what must never be stored.
 
-Migrations create the tables; a test compares both.
+Migrations create the tables; a test compares both. Triggers stand in `migrations.versions.v0028_baseline`:
+postings, grants, rolled-up rows, closed months and corrections of charges are written once, and each posting
+is added to its day.
 """
 
 from sqlalchemy import (
@@ -16,7 +18,6 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
-    false,
     text,
 )
 
@@ -35,7 +36,6 @@ _KEY = BigInteger().with_variant(Integer(), "sqlite")
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 _IN_ONE_DAY = f"from_ms / {DAY_MS} = (to_ms - 1) / {DAY_MS}"
-_OVER_DAYS = f"from_ms / {DAY_MS} <> (to_ms - 1) / {DAY_MS}"
 
 ENTRIES = Table(
     "entries",
@@ -113,9 +113,6 @@ SESSIONS = Table(
     Column("devices", Text, nullable=False),
     Column("rate_milli", BigInteger, nullable=False),
     Column("admitted_in_budget", Boolean, nullable=False),
-    # for the release before this one alone
-    Column("charge_from", Text, nullable=False, default="bound"),
-    Column("start_grace_ms", BigInteger, nullable=False, default=0),
     Column("bound_ms", BigInteger, nullable=False),
     Column("opened_ms", BigInteger, nullable=False),
     Column("started_ms", BigInteger),
@@ -124,21 +121,20 @@ SESSIONS = Table(
     Column("grace_ms", BigInteger, nullable=False),
     Column("watermark_ms", BigInteger),
     Column("settled_ms", BigInteger),
-    Column("others_ended", Boolean, nullable=False, server_default=false()),
-    Column("labels", Text, nullable=False, server_default="{}"),
-    Column("requested_milli", BigInteger, nullable=False, server_default="0"),
-    Column("requested_mib", BigInteger, nullable=False, server_default="0"),
+    Column("others_ended", Boolean, nullable=False),
+    Column("labels", Text, nullable=False),
+    Column("requested_milli", BigInteger, nullable=False),
+    Column("requested_mib", BigInteger, nullable=False),
     Column("reserves_until_ms", BigInteger),
-    Column("was_unseen", Boolean, nullable=False, server_default=false()),
+    Column("was_unseen", Boolean, nullable=False),
     Column("folded_ms", BigInteger),
     Column("doubt", Text),
-    Column("kind", Text, nullable=False, server_default="pod"),
-    Column("consumers", Text, nullable=False, server_default=""),
-    Column("users", Text, nullable=False, server_default=""),
+    Column("kind", Text, nullable=False),
+    Column("consumers", Text, nullable=False),
+    Column("users", Text, nullable=False),
     CheckConstraint("uid <> '' AND namespace <> '' AND node <> ''", name="is_named"),
     CheckConstraint("rate_milli >= 0", name="rate_is_not_negative"),
-    CheckConstraint("charge_from IN ('running', 'bound')", name="charge_from_is_known"),
-    CheckConstraint("bound_ms >= 0 AND start_grace_ms >= 0 AND grace_ms >= 0", name="times_are_not_negative"),
+    CheckConstraint("bound_ms >= 0 AND grace_ms >= 0", name="times_are_not_negative"),
     CheckConstraint("started_ms IS NULL OR started_ms > 0", name="no_start_in_1970"),
     CheckConstraint("ended_ms IS NULL OR vanished_ms IS NULL", name="one_end"),
     CheckConstraint(
@@ -198,6 +194,7 @@ POSTINGS = Table(
     UniqueConstraint("session_uid", "sequence"),
     CheckConstraint("sequence >= 0", name="sequence_counts"),
     CheckConstraint("from_ms >= 0 AND to_ms > from_ms", name="interval_is_not_empty"),
+    CheckConstraint(_IN_ONE_DAY, name="lies_in_one_day"),
     CheckConstraint("amount = rate_milli * (to_ms - from_ms)", name="amount_is_rate_times_time"),
     CheckConstraint("kind IN ('settled', 'correction')", name="kind_is_known"),
     CheckConstraint("rate_milli > 0 OR kind = 'correction'", name="only_corrections_take"),
@@ -212,16 +209,9 @@ POSTINGS = Table(
     ),
     Index(None, "namespace", "to_ms"),
     Index(None, "to_ms"),
-    Index(
-        "ix_postings_over_days",
-        "to_ms",
-        sqlite_where=text(_OVER_DAYS),
-        postgresql_where=text(_OVER_DAYS),
-    ),
     comment="settled charges; rows are only added",
 )
 
-# Each posting of this release lies in one UTC day. Longer postings of the first release are not counted here.
 DAYS = Table(
     "days",
     METADATA,
@@ -230,7 +220,7 @@ DAYS = Table(
     Column("amount", BigInteger, nullable=False),
     CheckConstraint(f"day_ms >= 0 AND day_ms % {DAY_MS} = 0", name="begins_at_midnight"),
     Index(None, "day_ms"),
-    comment="the sum of all charges that lie within one UTC day, by namespace; kept by a trigger",
+    comment="the sum of all charges of each UTC day, by namespace; kept by a trigger",
 )
 
 FOLDED = Table(
@@ -251,8 +241,8 @@ FOLDED = Table(
     Column("requested_milli", BigInteger, nullable=False),
     Column("requested_mib", BigInteger, nullable=False),
     Column("created_ms", BigInteger, nullable=False),
-    Column("kind", Text, nullable=False, server_default="pod"),
-    Column("devices", Text, nullable=False, server_default=""),  # of claims alone
+    Column("kind", Text, nullable=False),
+    Column("devices", Text, nullable=False),  # of claims alone
     UniqueConstraint("session_uid", "from_ms"),
     CheckConstraint(f"from_ms >= 0 AND to_ms > from_ms AND {_IN_ONE_DAY}", name="lies_in_one_day"),
     CheckConstraint(
@@ -290,7 +280,7 @@ NODE_USES = Table(
     Column("received_ms", BigInteger, nullable=False),
     Column("cards", Text, nullable=False),
     Column("overuse", Text, nullable=False),
-    Column("idle", Text, nullable=False, server_default="{}"),
+    Column("idle", Text, nullable=False),
     CheckConstraint("name <> ''", name="is_named"),
     CheckConstraint("use_ms >= 0 AND use_ms <= received_ms", name="no_use_from_the_future"),
     Index(None, "received_ms"),
@@ -386,7 +376,7 @@ MAP_NODES = Table(
     Column("used_mib", BigInteger, nullable=False),
     Column("body", Text, nullable=False),
     Column("received_ms", BigInteger, nullable=False),
-    Column("stranded", Text),  # namespace -> milli-GPU that it strands; NULL: none, or not posted
+    Column("stranded", Text),  # namespace -> milli-GPU that it strands; NULL: none
     CheckConstraint("name <> '' AND cards >= 0 AND unhealthy >= 0", name="is_named"),
     comment="each node with its cards and pods, as the extender posted it last",
 )
@@ -398,7 +388,7 @@ MAP_WAITING = Table(
     Column("total", BigInteger, nullable=False),
     Column("body", Text, nullable=False),
     Column("received_ms", BigInteger, nullable=False),
-    Column("more", Text),  # the number of further pods of each namespace
+    Column("more", Text, nullable=False),  # the number of further pods of each namespace
     CheckConstraint("id = 1", name="there_is_one"),
     comment="the pods that are not bound, as the extender posted them last",
 )
@@ -500,8 +490,8 @@ HELD_PODS = Table(
     Column("created_ms", BigInteger, nullable=False),
     Column("rate_milli", BigInteger, nullable=False),
     Column("needs_budget", Boolean, nullable=False),
-    Column("length_ms", BigInteger, nullable=False, server_default="0"),
-    Column("gang", Text, nullable=False, server_default=""),
+    Column("length_ms", BigInteger, nullable=False),
+    Column("gang", Text, nullable=False),
     CheckConstraint("rate_milli >= 0", name="rate_is_no_debt"),
     comment="pods that wait behind the gate bursar.dev/budget",
 )
@@ -586,8 +576,8 @@ PULSE = Table(
     Column("decided_ms", BigInteger, nullable=False),
     Column("state", Text, nullable=False),
     Column("claims", Text),
-    Column("device_claims", Text),
-    Column("watches", Text),
+    Column("device_claims", Text, nullable=False),
+    Column("watches", Text, nullable=False),
     CheckConstraint("id = 1", name="there_is_one"),
     comment="when the settler last wrote and decided, and what it waits for",
 )

@@ -17,8 +17,7 @@ from sqlalchemy import (
 
 from timekeeper.accounts.usage import ReportQuery
 from timekeeper.store.engine.schema import DAY_MS, DAYS, FIGURES, FOLDED, POSTINGS, SESSIONS, STRANDED
-from timekeeper.store.reports.columns import of_namespaces, without_index
-from timekeeper.store.reports.parts import OVER_DAYS
+from timekeeper.store.reports.columns import of_namespaces
 from timekeeper.store.sessions import due, greatest
 
 Expression = ColumnElement[Any]
@@ -26,21 +25,19 @@ Expression = ColumnElement[Any]
 _AFTER: Expression = bindparam("after", type_=BigInteger)
 
 
-def busy_statement(dialect: str, asked: ReportQuery, has_long: bool) -> Select[Any]:
+def busy_statement(dialect: str, asked: ReportQuery) -> Select[Any]:
     """The first moment from parameter ``after`` on for which there may be a line; NULL if there is none. No
-    line lies before it. Only namespaces in parameter ``some``, if the report is of a namespace or group;
-    ``has_long``: there may be postings longer than a day."""
-    return _Busy(dialect, asked, has_long).statement()
+    line lies before it. Only namespaces in parameter ``some``, if the report is of a namespace or group."""
+    return _Busy(dialect, asked).statement()
 
 
 class _Busy:
-    def __init__(self, dialect: str, asked: ReportQuery, has_long: bool) -> None:
-        self._dialect, self._asked, self._has_long = dialect, asked, has_long
+    def __init__(self, dialect: str, asked: ReportQuery) -> None:
+        self._dialect, self._asked = dialect, asked
         self._some = "" if asked.is_whole else "some"
 
     def statement(self) -> Select[Any]:
         parts = [self._charged(POSTINGS), self._charged(FOLDED), self._due()]
-        parts += [self._long()] if self._has_long else []
         parts += [self._day()] if self._asked.step != "hour" else []
         parts += [self._measured()] if self._asked.with_use else []
         parts += [self._stranded()] if self._asked.with_stranded else []
@@ -48,18 +45,13 @@ class _Busy:
         return select(func.min(found.c.at_ms))
 
     def _charged(self, table: Table) -> Select[Any]:
-        """Rows of one day at most: of those that end later, none that begins earlier ends after the day of
+        """Each row lies in one day: of those that end later, none that begins earlier ends after the day of
         the first."""
         its = table.c
         later = (its.to_ms > _AFTER, *self._theirs(its.namespace))
         first_ms = select(func.min(its.to_ms)).where(*later).scalar_subquery()
         day_ends_ms = (first_ms - 1) / DAY_MS * DAY_MS + DAY_MS
         return self._earliest(its.from_ms).where(*later, its.to_ms <= day_ends_ms)
-
-    def _long(self) -> Select[Any]:
-        its = POSTINGS.c
-        namespace = without_index(self._dialect, its.namespace)
-        return self._earliest(its.from_ms).where(OVER_DAYS, its.to_ms > _AFTER, *self._theirs(namespace))
 
     def _due(self) -> Select[Any]:
         its = SESSIONS.c

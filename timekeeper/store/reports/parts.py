@@ -27,13 +27,12 @@ from sqlalchemy import (
     literal,
     or_,
     select,
-    text,
     true,
     union_all,
 )
 
 from timekeeper.accounts.usage import BY_DEVICE, CLAIMED, DATED, LABEL, ReportQuery
-from timekeeper.store.engine.schema import DAY_MS, DAYS, FIGURES, FOLDED, POSTINGS, SESSIONS, STRANDED
+from timekeeper.store.engine.schema import DAYS, FIGURES, FOLDED, POSTINGS, SESSIONS, STRANDED
 from timekeeper.store.reports.columns import (
     DeviceRows,
     claimed,
@@ -49,10 +48,6 @@ _ATTRIBUTES = {"pod": "name", "owner": "owner", "node": "node", "models": "model
 # what `CLAIMED` are read from
 _OF_CLAIMS = ("kind", "name", "devices", "rate_milli", "requested_milli")
 _MEASURED = ("covered", "used", "by_node", "by_tenant")
-
-# Written exactly like the partial index's condition: SQLite uses the index only then.
-OVER_DAYS = text(f"postings.from_ms / {DAY_MS} <> (postings.to_ms - 1) / {DAY_MS}")
-IN_ONE_DAY = text(f"postings.from_ms / {DAY_MS} = (postings.to_ms - 1) / {DAY_MS}")
 
 Expression = ColumnElement[Any]
 
@@ -88,27 +83,25 @@ class Parts:
             days = days.where(DAYS.c.day_ms >= span.first, DAYS.c.day_ms < span.last)
             parts.append(self._narrow(days, DAYS, span))
             for edge in (span.head, span.tail):
-                parts += [self._postings(IN_ONE_DAY, span, edge), self._folded(span, edge)]
-            parts += [self._postings(OVER_DAYS, span, span.any_length)] if self.shape.has_long else []
+                parts += [self._postings(span, edge), self._folded(span, edge)]
             sums = {"pending": pending.c[f"pending_{span.number}"]}
             parts.append(self._narrow(self._select(pending, sums, pending, span), pending, span))
         return parts
 
     def _by_row(self, span: Span) -> list[Select[Any]]:
         charged = self._by_session if needs_sessions(self.asked) else self._postings
-        parts = [charged(IN_ONE_DAY, span, span.whole), self._folded(span, span.whole), self._due(span)]
-        parts += [charged(OVER_DAYS, span, span.any_length)] if self.shape.has_long else []
+        parts = [charged(span, span.whole), self._folded(span, span.whole), self._due(span)]
         parts += [] if needs_sessions(self.asked) else [self._owed_no_more(span)]
         return [*parts, *self._figures(span)] if self.asked.with_use else parts
 
     # Which charges
 
-    def _postings(self, which: Any, span: Span, stretch: Stretch) -> Select[Any]:
+    def _postings(self, span: Span, stretch: Stretch) -> Select[Any]:
         clip = self._clip_of(POSTINGS, stretch)
         found = self._select(POSTINGS, {"posted": POSTINGS.c.rate_milli * clip.length}, POSTINGS, span)
-        return self._narrow(found.where(which, *clip.meets), POSTINGS, span, stretch)
+        return self._narrow(found.where(*clip.meets), POSTINGS, span, stretch)
 
-    def _by_session(self, which: Any, span: Span, stretch: Stretch) -> Select[Any]:
+    def _by_session(self, span: Span, stretch: Stretch) -> Select[Any]:
         """The same with the columns of their sessions. The posted part of an unsettled session is not pending
         any more: `_due` covers its whole time."""
         clip = self._clip_of(POSTINGS, stretch)
@@ -116,7 +109,7 @@ class Parts:
         source = self._with_terms(POSTINGS, POSTINGS, self.shape.is_cut, span)
         since = [self.dated.c.from_ms.label("since")] if self.shape.is_cut else []
         keys = [self._without_index(POSTINGS.c.session_uid), *since]
-        sums = select(*keys, amount).select_from(source).where(which, *clip.meets).group_by(*keys)
+        sums = select(*keys, amount).select_from(source).where(*clip.meets).group_by(*keys)
         charged = self._narrow(sums, POSTINGS, span, stretch).subquery("charged")
         is_settled = SESSIONS.c.settled_ms.is_not(None)
         requested = charged.c.amount / SESSIONS.c.rate_milli * SESSIONS.c.requested_milli
@@ -323,12 +316,9 @@ class Parts:
         self, found: Select[Any], rows: FromClause, span: Span, stretch: Stretch | None = None
     ) -> Select[Any]:
         """Only some namespaces' rows, and by index those of the stretch's days."""
-        namespace: Expression = rows.c.namespace
-        if stretch is not None and stretch.end_day is not None:
+        if stretch is not None:
             found = found.where(self._its(rows.c.to_ms) <= stretch.end_day)
-        elif rows is POSTINGS and not self.shape.by_day:
-            namespace = self._without_index(namespace)  # rows over midnight have an index of their own
-        return found.where(*self._of_namespaces(namespace, f"some_{span.number}"))
+        return found.where(*self._of_namespaces(rows.c.namespace, f"some_{span.number}"))
 
     def _of_namespaces(self, namespace: Expression, name: str = "some_0") -> list[Expression]:
         """The conditions for only some namespaces' rows."""

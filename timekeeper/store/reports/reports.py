@@ -40,7 +40,7 @@ from timekeeper.store.engine.engine import Connection
 from timekeeper.store.engine.schema import DAY_MS, FIGURES, FOLDED, MAP_HOURS, POSTINGS
 from timekeeper.store.reports.busy_times import busy_statement
 from timekeeper.store.reports.columns import dated, ordered
-from timekeeper.store.reports.parts import OVER_DAYS, Parts
+from timekeeper.store.reports.parts import Parts
 from timekeeper.store.reports.shape import Shape, Span, needs_sessions, sums_in
 from timekeeper.store.stranded import stranding_ever
 
@@ -195,13 +195,6 @@ def bounds_of(span: Interval) -> dict[str, int]:
     }
 
 
-def _last_long_ms(connection: Connection) -> int:
-    """The end of the last posting longer than a day, as the first release wrote them. They have an index of
-    their own, but PostgreSQL estimates them as nearly all postings and would scan the table."""
-    found = select(POSTINGS.c.to_ms).where(OVER_DAYS).order_by(POSTINGS.c.to_ms.desc()).limit(1)
-    return connection.execute(found).scalar_one_or_none() or 0
-
-
 class _Report:
     """A report's statements, each made once per shape."""
 
@@ -218,10 +211,9 @@ class _Report:
         self._asked = asked
         self._terms = terms
         self._dated = dated(self._dialect, terms)
-        self._last_long_ms = _last_long_ms(connection)
         self._every = every
         self._made: dict[Shape, Select[Any]] = {}
-        self._busy = busy_statement(self._dialect, asked, self._last_long_ms > asked.span.start_ms)
+        self._busy = busy_statement(self._dialect, asked)
         ever = {each.namespace for each in terms} if asked.group else set()
         self._ever = self._listed(tuple(sorted(ever)))  # the group's namespaces
 
@@ -289,8 +281,7 @@ class _Report:
         by_day = all(map(self._is_by_day, spans))
         is_cut = any(map(self._is_cut, spans))
         passed = frozenset() if by_day or is_some else self._passed(bounds_of(spans[0]))
-        has_long = any(self._last_long_ms > each.start_ms for each in spans)
-        return Shape(by_day, is_cut, has_long, is_some, has_after, has_limit, passed, len(spans))
+        return Shape(by_day, is_cut, is_some, has_after, has_limit, passed, len(spans))
 
     def _is_by_day(self, span: Interval) -> bool:
         return not needs_sessions(self._asked) and not self._is_cut(span)

@@ -18,15 +18,14 @@ class Shape:
     """The kind of statement that a time range needs, or several (``spans``).
 
     ``by_day``: day totals suffice: no column is a session's, and no budget entry changed within a range.
-    ``is_cut``: budget entries changed within the range, so rows are cut there. ``has_long``: it may contain
-    postings longer than a day. ``is_some``: only namespaces in parameters ``some_0`` and on. ``has_after``:
-    only lines after the key in parameters ``after_0`` and on. ``has_limit``: at most parameter ``most``.
-    ``passed``: tables that SQLite scans row by row, without an index.
+    ``is_cut``: budget entries changed within the range, so rows are cut there. ``is_some``: only namespaces
+    in parameters ``some_0`` and on. ``has_after``: only lines after the key in parameters ``after_0`` and on.
+    ``has_limit``: at most parameter ``most``. ``passed``: tables that SQLite scans row by row, without an
+    index.
     """
 
     by_day: bool
     is_cut: bool
-    has_long: bool
     is_some: bool
     has_after: bool
     has_limit: bool
@@ -48,12 +47,12 @@ def sums_in(asked: ReportQuery, shape: Shape) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A part of a range, or all of it. ``end_day``: the end of the day in which it ends; None: rows may be of
-    any length, so no index bounds them from above."""
+    """A part of a range, or all of it. ``end_day``: the end of the day in which it ends, which bounds rows
+    from above, for each lies in one day."""
 
     start: Expression
     end: Expression
-    end_day: Expression | None
+    end_day: Expression
     is_whole: bool = False
 
 
@@ -66,7 +65,6 @@ class Span:
         each = {name: bindparam(f"{name}_{number}", type_=BigInteger) for name in names}
         self.start, self.end, self.first, self.last = each["start"], each["end"], each["first"], each["last"]
         self.whole = Stretch(self.start, self.end, each["end_day"], True)
-        self.any_length = Stretch(self.start, self.end, None, True)
         # days that it cuts
         self.head = Stretch(self.start, self.first, each["head_day"])
         self.tail = Stretch(self.last, self.end, each["end_day"])

@@ -2,7 +2,7 @@
 
 import hashlib
 import hmac
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby, islice
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from sqlalchemy import (
 
 from timekeeper.settings import UnusableError
 from timekeeper.store.engine.engine import Connection, insert_all
+from timekeeper.store.engine.former import DROPPED, FORMER
 from timekeeper.store.engine.schema import (
     BINDINGS,
     DAYS,
@@ -110,17 +111,19 @@ def _check_empty(connection: Connection) -> None:
 def _rows(lines: Iterable[bytes]) -> Iterator[_Row]:
     """The rows of a complete file, as written."""
     digest, number, done, last = hashlib.sha256(), 0, False, 0
+    dropped: Mapping[str, tuple[str, ...]] = {}
     for number, line in enumerate(lines, start=1):
         document = _document(number, line)
         if done:
             raise ImportRefusedError(number, "the trailer was the line before; nothing may follow it")
         if number == 1:
             _check_header(document)
+            dropped = DROPPED if document["revision"] == FORMER else {}
         elif "sha256" in document:
             _check_trailer(number, document, digest.hexdigest())
             done = True
         else:
-            row = _row(number, document)
+            row = _row(number, document, dropped)
             if TABLES.index(row.table) < last:
                 raise ImportRefusedError(number, f"rows of {row.table.name} must come earlier in the file")
             last = TABLES.index(row.table)
@@ -146,11 +149,11 @@ def _check_header(document: dict[str, Any]) -> None:
     if document.get("bursar") != "ledger" or document.get("version") != VERSION:
         wanted = f'"bursar": "ledger", "version": {VERSION}'
         raise ImportRefusedError(1, f"it is not the header of an exported ledger; it must have {wanted}")
-    if document.get("revision") != newest_revision():
+    if document.get("revision") not in (newest_revision(), FORMER):
         raise ImportRefusedError(
             1,
-            f"the ledger was exported at schema {document.get('revision')}, and this release works on"
-            f" {newest_revision()}: import with the release that exported, then upgrade",
+            f"the ledger was exported at schema {document.get('revision')}, and this release reads"
+            f" {newest_revision()} and {FORMER} alone: import with the release that exported",
         )
 
 
@@ -165,15 +168,16 @@ def _check_trailer(number: int, document: dict[str, Any], digest: str) -> None:
         )
 
 
-def _row(number: int, document: dict[str, Any]) -> _Row:
+def _row(number: int, document: dict[str, Any], dropped: Mapping[str, tuple[str, ...]]) -> _Row:
     table = next((table for table in TABLES if table.name == document.get("table")), None)
     values = document.get("row")
     if table is None or not isinstance(values, dict):
         raise ImportRefusedError(number, "it is not a row: it must have a table of the ledger, and a row")
-    if values.keys() != set(table.c.keys()):
-        raise ImportRefusedError(
-            number, f"a row of {table.name} must have exactly {', '.join(table.c.keys())}"
-        )
+    gone = dropped.get(table.name, ())
+    for name in sorted(values.keys() ^ {*table.c.keys(), *gone}):
+        problem = "there is no such column" if name in values else "it is missing"
+        raise ImportRefusedError(number, f"{table.name}.{name}: {problem}")
+    values = {name: value for name, value in values.items() if name not in gone}
     if values.get("folded_ms") is not None:
         raise ImportRefusedError(
             number, "sessions.folded_ms: it must be null, a rolled-up session has no row here"
