@@ -45,7 +45,6 @@ def exports(cp: ControlPlane, stack: Stack) -> str:
         "KUBECONFIG": cp.admin_kubeconfig,
         "PATH": f"{cp.kubectl_path.parent}:{Path(sys.executable).parent}:$PATH",
         "BURSAR_SERVER": stack.timekeeper_url,
-        "BURSAR_EXTENDER": stack.extender_url,
         "BURSAR_TOKEN_FILE": token,
         "BURSAR_CA_FILE": stack.ca_file,
     }

@@ -46,7 +46,7 @@ class AnswerObject(dict[str, Any]):
 
 
 class Client:
-    """The timekeeper or the extender at ``url``. ``ca``: its CA (PEM). ``host``: its certificate's name; "":
+    """The timekeeper at ``url``. ``ca``: its CA (PEM). ``host``: its certificate's name; "":
     the URL's. ``path``: of a Unix socket that leads to the URL without TLS. ``say`` shows how far it is.
     Raises CommandError where it cannot be called so."""
 

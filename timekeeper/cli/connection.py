@@ -12,15 +12,12 @@ from timekeeper.cli.client import Client
 from timekeeper.cli.kubectl import Kubectl
 from timekeeper.cli.output import AwayError, CommandError, Say, progress, silent, unreadable
 from timekeeper.core.names import AGGREGATED_GROUP, AUDIENCE
-from timekeeper.core.texts import LEDGER_ALONE
 
 READER = "bursar-reader"  # of one namespace: deploy/samples/reader.yaml
 ADMINISTRATOR = "bursar-admin"  # of all namespaces: deploy/samples/administrator.yaml
 PORT = 8444
 _POD, _SERVICE = "pod/bursar-timekeeper-0", "service/bursar-timekeeper"
 _SERVICE_PORT = 443
-_EXTENDER, _EXTENDER_PORT = "deployment/bursar-scheduler", 8445
-_LEASE = "bursar-scheduler"
 _BY_CONTEXT = " The namespace is that of your context: -n names yours."
 _CA_NAMESPACE, _CA = "bursar-node", "bursar-ca"
 
@@ -33,7 +30,6 @@ class Options:
     namespace: str = ""
     account: str = ""  # NAME, or NAMESPACE/NAME
     server: str = ""
-    extender: str = ""
     token_file: str = ""
     ca_file: str = ""
     system_namespace: str = "bursar-system"
@@ -131,47 +127,6 @@ def _connected(options: Options, token: str, say: Say = silent) -> Iterator[Clie
 def _living(client: Client) -> Client:
     client.probe()
     return client
-
-
-@contextmanager
-def connected_to_extender(options: Options) -> Iterator[Client]:
-    """A client of the extender, which listens on its pod's loopback without TLS. Raises CommandError."""
-    with ExitStack() as stack:
-        say = stack.enter_context(progress())
-        url = options.extender
-        if not url:
-            say("kubectl connects to the extender")
-            path = options.system_namespace, _leader(options), _EXTENDER_PORT
-            try:
-                url = f"http://127.0.0.1:{stack.enter_context(options.kubectl.forwarded(*path))}"
-            except CommandError as error:
-                raise _without_scheduler(options, error) from error
-        client = Client(url)
-        client.say = say
-        say("the extender answers")
-        yield client
-
-
-def _without_scheduler(options: Options, error: CommandError) -> CommandError:
-    """What to say where kubectl finds no extender; the error itself where that is not what it says."""
-    if "notfound" not in error.message.lower().replace(" ", ""):
-        return error
-    where = f"there is no scheduler of Bursar in namespace {options.system_namespace}"
-    return CommandError(f"{where}; {LEDGER_ALONE}.")
-
-
-def _leader(options: Options) -> str:
-    """The pod whose kube-scheduler leads, because its extender alone knows the last decisions; any pod of the
-    Deployment where the Lease names none."""
-    where = ("-n", options.system_namespace)
-    try:
-        path = "jsonpath={.spec.holderIdentity}"
-        holder = options.kubectl.run("get", "lease", _LEASE, *where, "-o", path)
-        pod = f"pod/{holder.partition('_')[0]}"  # a name of the pod and a random part
-        options.kubectl.run("get", pod, *where, "-o", "name")
-    except CommandError:
-        return _EXTENDER
-    return pod
 
 
 def _target(options: Options) -> tuple[str, int]:

@@ -50,7 +50,6 @@ _FLAGS = (
         "",
     ),
     (("--server",), "URL", "the timekeeper's; without it, kubectl port-forward leads to it", ""),
-    (("--extender",), "URL", "the extender's; without it, kubectl port-forward leads to it", ""),
     (("--token-file",), "FILE", "a token for the audience bursar; without it kubectl creates one", ""),
     (("--ca-file",), "FILE", "the CA of the timekeeper's certificate; without it the one in the cluster", ""),
     (("--system-namespace",), "NAME", "where Bursar runs", NAMESPACE),
@@ -80,13 +79,11 @@ class ClusterCommand(click.Command):
     """A command with these flags: they become `Options`, the context's object. ``without``: the flags that
     change nothing in it. ``unless``: the parameters beside which --namespace would change nothing."""
 
-    without = frozenset(("extender",))
-
     def __init__(
         self, *arguments: Any, without: Collection[str] = (), unless: Collection[str] = (), **named: Any
     ) -> None:
         super().__init__(*arguments, **named)
-        self.without, self._unless = self.without.union(without), unless
+        self._without, self._unless = frozenset(without), unless
         self.params += [
             click.Option(
                 names,
@@ -98,16 +95,16 @@ class ClusterCommand(click.Command):
                 shell_complete=_OFFERS.get(_name(names)),
             )
             for names, metavar, text, default in _FLAGS
-            if _name(names) not in self.without
+            if _name(names) not in self._without
         ]
         name, text = _AGGREGATED
-        if _name((name,)) not in self.without:
+        if _name((name,)) not in self._without:
             self.params.append(click.Option((name,), is_flag=True, help=text, envvar=_variable((name,))))
 
     def invoke(self, ctx: click.Context) -> Any:
         """Called by click: takes the cluster's flags, and passes `Options` on."""
         every = (*(_name(names) for names, *_ in _FLAGS), "aggregated")
-        flags = {name: ctx.params.pop(name) for name in every if name not in self.without}
+        flags = {name: ctx.params.pop(name) for name in every if name not in self._without}
         if flags.get("namespace") and (others := self._in_place_of_namespace(ctx)):
             raise click.UsageError(f"--namespace and {others[0]} exclude each other", ctx)
         kubectl = Kubectl(flags.pop("kubeconfig"), flags.pop("context"))
@@ -123,12 +120,6 @@ class ClusterCommand(click.Command):
     def _in_place_of_namespace(self, ctx: click.Context) -> list[str]:
         given = (each for each in self.params if each.name in self._unless and ctx.params.get(each.name))
         return ["a name" if isinstance(each, click.Argument) else each.opts[0] for each in given]
-
-
-class ExtenderCommand(ClusterCommand):
-    """A command that asks the extender, which needs no token and no CA."""
-
-    without = frozenset(("account", "server", "token_file", "ca_file", "aggregated"))
 
 
 class AmountCommand(ClusterCommand):

@@ -10,8 +10,8 @@ import click
 from click.core import ParameterSource
 
 from timekeeper.cli import output, words
-from timekeeper.cli.client import BILL, FOCUS
-from timekeeper.cli.connection import Options, connected, connected_to_extender
+from timekeeper.cli.client import BILL, FOCUS, Client
+from timekeeper.cli.connection import Options, connected
 from timekeeper.cli.dashboard import dashboard
 from timekeeper.cli.flags import (
     BILL_FORM,
@@ -20,7 +20,6 @@ from timekeeper.cli.flags import (
     MINUS,
     AmountCommand,
     ClusterCommand,
-    ExtenderCommand,
     by_columns,
 )
 from timekeeper.cli.months import correct
@@ -307,59 +306,65 @@ def held(options: Options, all_namespaces: bool, form: str) -> None:
     namespace = options.scope(all_namespaces)
     with connected(options, namespace or "") as client:
         listed = list(client.pages("/v1/held", "held", namespace=namespace))
-    output.show(decisions.held(listed, listed, time.time_ns() // 1_000_000, namespace), form)
+    output.show(decisions.held(listed, listed, _now_ms(), namespace), form)
 
 
 @cli.command(
-    name="map", cls=ExtenderCommand, without=("namespace",), short_help="Every card, and the pods on it"
+    name="map", cls=ClusterCommand, without=("namespace",), short_help="Every card, and the pods on it"
 )
 @click.pass_obj
 @click.option("--node", default=None, metavar="NAME", shell_complete=words.nodes, help="only this node")
 @click.option("--stranded", is_flag=True, help="the namespaces whose pods keep free cards from being used")
 @FORM
 def map_(options: Options, node: str | None, stranded: bool, form: str) -> None:
-    """Every card with what is given out of it, and the pods on it, as the extender knows them; or with
-    --stranded by namespace the free cards that no pod can use, because its pods hold the CPU or memory beside
-    them."""
-    with connected_to_extender(options) as client:
-        if stranded:
-            answer = client.get("/v1/cluster", node=node, limit="1")
-            listed = answer["nodes"][0]["stranded_by"] if node else answer["stranded_by"]
-            output.show(cards.stranded(listed), form)
-            return
-        nodes = list(client.pages("/v1/cluster", "nodes", node=node))
-    output.show(cards.cards(nodes, nodes), form)
+    """Every card with what is given out of it, and the pods on it, the fullest nodes first, as the extender
+    posted them last; or with --stranded by namespace the free cards that no pod can use, because its pods
+    hold the CPU or memory beside them."""
+    with connected(options, "") as client:
+        first = client.get("/v1/cluster", node=node, limit="1")
+        nodes = [] if stranded else list(client.pages("/v1/cluster", "nodes", node=node))
+    sheet = cards.stranded(first["stranded"]) if stranded else cards.cards(nodes, nodes)
+    output.show(sheet, form)
+    _warn(cards.post_warning(first["posted"], _now_ms()))
 
 
-@cli.command(cls=ExtenderCommand, short_help="GPU pods that are not bound, and why")
+@cli.command(cls=ClusterCommand, short_help="GPU pods that are not bound, and why")
 @click.pass_obj
 @click.argument("pod", required=False, metavar="[POD]", shell_complete=words.pods)
 @EVERYWHERE
 @FORM
 def waiting(options: Options, pod: str | None, all_namespaces: bool, form: str) -> None:
-    """The GPU pods that are not bound, and why, as the extender knows them."""
+    """The GPU pods that are not bound, and why, as the extender posted them last."""
     namespace = options.scope(all_namespaces)
-    try:
-        with connected_to_extender(options) as client:
-            pods = list(client.pages("/v1/waiting", "pods", namespace=namespace, name=pod))
-    except CommandError as error:
-        if _is_placed(options, namespace):
-            raise
-        raise CommandError(f"{NOT_PLACED}.") from error
-    output.show(cards.waiting(pods, pods, time.time(), namespace, pod), form)
-    if not pods and not _is_placed(options, namespace):
-        click.echo(f"{NOT_PLACED}.", err=True)
+    with connected(options, namespace or "") as client:
+        answer = client.get("/v1/waiting", namespace=namespace)
+        is_placed = bool(answer["pods"]) or _is_placed(client, namespace or options.system_namespace)
+    pods = [waiting for waiting in answer["pods"] if pod in (None, waiting["name"])]
+    output.show(cards.waiting(pods, pods, _now_ms(), namespace, pod), form)
+    if is_placed:
+        _warn(cards.post_warning(answer["posted"], _now_ms()))
+        _warn(cards.unlisted_warning(answer))
+    else:
+        _warn(f"{NOT_PLACED}.")
 
 
-def _is_placed(options: Options, namespace: str | None) -> bool:
+def _is_placed(client: Client, namespace: str) -> bool:
     """Whether Bursar places the pods of the namespace, or of one without an entry; True where the timekeeper
     does not say so."""
-    name = options.system_namespace if namespace is None else namespace
     try:
-        with connected(options, namespace or "", is_quiet=True) as client:
-            return bool(client.get(f"/v1/budgets/{quote(name, safe='')}").get("placement") != "off")
+        return bool(client.get(f"/v1/budgets/{quote(namespace, safe='')}").get("placement") != "off")
     except CommandError:
         return True
+
+
+def _warn(sentence: str) -> None:
+    """Say it beside the output; "": nothing."""
+    if sentence:
+        click.echo(sentence, err=True)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 @cli.command(cls=ClusterCommand, without=("namespace",), short_help="What is wrong, and what mends it")

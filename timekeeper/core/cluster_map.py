@@ -15,6 +15,7 @@ MAX_STRANDING = 100  # namespaces of a node
 MAX_TERM = 100  # characters of a term's name
 MAX_TEXT = 300  # characters of a reason
 MAX_NAME = 253
+STALE_MS = 60_000  # without a post for this long the map is old
 
 # the state of a pod that is not bound -> the words for people
 WAITING_STATES = {

@@ -72,7 +72,7 @@ def typed(stack: Stack, folder: Path, commands: str, group: str = "") -> str:
     """Types commands as a member of a group, or as the administrator. No kubelet forwards a connection here,
     so the plugin is told the timekeeper's address."""
     user = kubeconfig_of(stack.cp, group, folder) if group else None
-    servers = f"export BURSAR_SERVER={stack.timekeeper_url} BURSAR_EXTENDER={stack.extender_url}\n"
+    servers = f"export BURSAR_SERVER={stack.timekeeper_url}\n"
     return run(stack.cp, servers + commands, folder, user)
 
 
@@ -122,8 +122,7 @@ def test_the_dashboard_shows_a_reader_the_own_namespace_of_a_real_cluster(stack:
         for name in ("half-a-card", "waits")
     }
     alice = kubeconfig_of(stack.cp, "team-a", folder)
-    servers = f"BURSAR_SERVER={stack.timekeeper_url} BURSAR_EXTENDER={stack.extender_url}"
-    command = f"{servers} exec {DASHBOARD.strip()} --no-browser"
+    command = f"BURSAR_SERVER={stack.timekeeper_url} exec {DASHBOARD.strip()} --no-browser"
     with chromium() as browser, running(stack.cp, command, folder, alice) as said:
         visitor = visiting(browser, said.readline().strip())
         page = visitor.page

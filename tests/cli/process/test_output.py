@@ -61,8 +61,8 @@ SESSION = {
     **{"rateMilli": 500, "ended": None, "vanished": None, "bound": 0, "amount": 1},
 }
 WAITING = {
-    **{"namespace": "team-a", "name": "p", "priority": 0, "standing": "", "state": "refused", "asks": []},
-    **{"created": "2026-11-21T00:00:00Z", "decision": None, "obstacle": "taint", "malformed": ""},
+    **{"namespace": "team-a", "name": "p", "priority": 0, "standing": "", "state": "refused"},
+    **{"created": 0, "reason": "taint"},
 }
 HELD = {
     **{"namespace": "team-a", "pod": "p", "waitsFor": "budget", "ahead": 0, "priority": 0, "rateMilli": 500},
@@ -81,13 +81,14 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "/v1/sessions": {"sessions": [SESSION]},
     "/v1/held": {"held": [HELD]},
     "/v1/decisions": {"decisions": [DECISION]},
-    "/v1/waiting": {"pods": [WAITING]},
+    "/v1/waiting": {"pods": [WAITING], "posted": 0, "total": 1},
     "/v1/budgets": {"budgets": [BUDGET], "groups": [BUDGET | {"namespace": "_group.lab"}], "broken": []},
     "/v1/budgets/team-a": BUDGET,
     "/v1/budgets/team-b": BUDGET,
     "/v1/cluster": {
         "nodes": [{"name": "n", "closed": "", "cards": [], "undescribed": ""}],
-        "stranded_by": [{"namespace": "team-a", "milli": 500}],
+        "stranded": [{"namespace": "team-a", "milli": 500}],
+        "posted": 0,
     },
     "/v1/corrections": {
         "corrections": [{**GRANT, "namespace": "team-a", "pod": "", "at": 0, "amount": -1, "id": 1}]
@@ -132,7 +133,7 @@ echo '{"items": [], "gitVersion": "v1.36.0"}'
 
 
 class Servers(JsonHandler):
-    """The timekeeper, the extender, and an API server without objects. The timekeeper of namespace foreign
+    """The timekeeper and an API server without objects. The timekeeper of namespace foreign
     does not know FOCUS."""
 
     asked: ClassVar[list[str]] = []
@@ -167,7 +168,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
     (folder / "kubectl").chmod(0o755)
     with Served(Servers) as server:
         named = {"PATH": f"{folder}:/usr/bin:/bin", "HOME": str(folder), "PYTHONPATH": str(ROOT)}
-        named |= {"BURSAR_SERVER": server.url, "BURSAR_EXTENDER": server.url}
+        named["BURSAR_SERVER"] = server.url
         yield named | {
             "BURSAR_TOKEN_FILE": str(folder / "token"),
             "KUBECONFIG": str(kubeconfig(folder, server.url)),

@@ -11,7 +11,7 @@ from timekeeper.cli import connection
 from timekeeper.cli.connection import Options
 from timekeeper.cli.dashboard import first_page as dashboard_page
 from timekeeper.cli.output import AwayError, CommandError
-from timekeeper.core.texts import LEDGER_ALONE, WITHOUT_TIMEKEEPER
+from timekeeper.core.texts import WITHOUT_TIMEKEEPER
 
 
 @dataclass
@@ -42,22 +42,6 @@ class PlayedKubectl:
 
 def options(answers: Any, **flags: str) -> Options:
     return Options(PlayedKubectl(answers), **flags)  # type: ignore[arg-type]
-
-
-LEASE = {("get", "lease bursar-scheduler"): "bursar-scheduler-7d_0a1b"}
-
-
-@pytest.mark.parametrize(
-    ("answers", "target"),
-    [
-        ({**LEASE, ("get", "pod/bursar-scheduler-7d"): "pod/bursar-scheduler-7d"}, "pod/bursar-scheduler-7d"),
-        (LEASE, "deployment/bursar-scheduler"),
-        ({}, "deployment/bursar-scheduler"),
-    ],
-    ids=["the leader's", "it is gone", "no Lease"],
-)
-def test_the_extender_of_the_leader_is_called(answers: Any, target: str) -> None:
-    assert connection._leader(options(answers)) == target
 
 
 def test_the_pod_of_a_statefulset_is_preferred_and_a_deployment_is_reached_by_its_service() -> None:
@@ -93,18 +77,6 @@ def test_the_account_of_another_namespace_begins_at_the_first_page(
     flags: dict[str, str], is_at_home: bool
 ) -> None:
     assert dashboard_page(options({}, **flags), "team-a") == ("/namespaces/team-a" if is_at_home else "/")
-
-
-def test_where_no_scheduler_is_installed_a_question_to_the_extender_says_so() -> None:
-    with pytest.raises(CommandError) as refused, connection.connected_to_extender(options({})):
-        pass
-    assert refused.value.message == (
-        f"there is no scheduler of Bursar in namespace bursar-system; {LEDGER_ALONE}."
-    )
-    down = Options(PlayedKubectl(refuses="the API server is away"))  # type: ignore[arg-type]
-    with pytest.raises(CommandError) as refused, connection.connected_to_extender(down):
-        pass
-    assert refused.value.message == "the API server is away"
 
 
 def test_a_ledger_on_this_machine_needs_neither_a_token_of_the_cluster_nor_a_ca(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from timekeeper.cli.output import Column, CommandError, Sheet
 from timekeeper.cli.simulation import _documents, claims_of, namespace_of, owners_of, pods_of
 from timekeeper.cli.views import budgets, cards, decisions, simulation, usage
 from timekeeper.core import texts
+from timekeeper.core.cluster_map import STALE_MS
 from timekeeper.core.findings import estimate_sentences
 from timekeeper.core.ledger.metering import Interval
 
@@ -256,9 +257,16 @@ CARD = {"uuid": "GPU-1", "index": 0, "model": "T4", "memory_mib": 16_000, "healt
 
 def test_a_card_is_a_row_with_bars_and_the_pods_on_it() -> None:
     pods = [{"namespace": "a", "name": f"p{at}", "held": "bound" if at else "assumed"} for at in range(6)]
-    used = {**CARD, "used_share_milli": 501, "used_memory_mib": 4000, "pods": pods, "healthy": False}
+    used = {
+        **CARD,
+        "used_share_milli": 501,
+        "used_memory_mib": 4000,
+        "pods": pods,
+        "more_pods": 3,
+        "healthy": False,
+    }
     nodes = [
-        {"name": "n", "closed": None, "cards": [used]},
+        {"name": "n", "closed": "", "cards": [used]},
         {"name": "shut", "closed": "two plugins", "cards": []},
     ]
 
@@ -267,26 +275,25 @@ def test_a_card_is_a_row_with_bars_and_the_pods_on_it() -> None:
     assert (first["compute"], first["memory"], first["memoryMiB"]) == (
         *("██████····  50%", "███·······  25%", "4000/16000"),
     )
-    assert first["pods"] == "a/p0 (assumed), a/p1, a/p2, a/p3 and 2 more"
+    assert first["pods"] == "a/p0 (assumed), a/p1, a/p2, a/p3 and 5 more"
     assert (first["state"], second["state"]) == ("unhealthy", "closed: two plugins")
 
 
 def test_a_node_without_an_inventory_has_a_row_with_what_it_offers() -> None:
-    plugins: dict[str, Any] = {"name": "n", "closed": None, "cards": [], "undescribed": "nvidia.com/gpu 8"}
+    plugins: dict[str, Any] = {"name": "n", "closed": "", "cards": [], "undescribed": "nvidia.com/gpu 8"}
 
     assert cards.cards([plugins], None).rows == ({"node": "n", "state": "no inventory: nvidia.com/gpu 8"},)
 
 
 def test_what_is_held_without_a_cards_name_has_a_row_of_the_node() -> None:
-    free = {**CARD, "used_share_milli": 0, "used_memory_mib": 0, "pods": []}
-    pair = {"namespace": "a", "name": "pair", "uid": "u", "cards": 2, "held": "bound"}
-    node = {"name": "n", "closed": None, "cards": [free] * 8, "unnamed": [pair]}
+    free = {**CARD, "used_share_milli": 0, "used_memory_mib": 0, "pods": [], "more_pods": 0}
+    node = {"name": "n", "closed": "", "cards": [free] * 8, "unnamed": 2}
 
     *rows, last = cards.cards([node], None).rows
 
     assert len(rows) == 8
     state = "2 of 8 cards are held, and the node's plugin alone knows which"
-    assert last == {"node": "n", "state": state, "pods": "a/pair"}
+    assert last == {"node": "n", "state": state}
 
 
 @pytest.mark.parametrize(
@@ -296,44 +303,47 @@ def test_bars(used: int, text: str) -> None:
     assert cards.bar(used, 1000) == text
 
 
-def test_a_waiting_pod_says_what_it_requests_and_why_it_waits() -> None:
-    ask = {"container": "main", "devices": 2, "share_milli": 125, "memory_mib": 8192}
-    raw: dict[str, Any] = {
-        "namespace": "a",
-        "name": "p",
-        "priority": 5,
-        "standing": "IN_BUDGET",
-        "state": "refused",
-    }
-    raw |= {
-        "created": "2026-11-21T00:00:00+00:00",
-        "asks": [ask],
-        "malformed": "",
-        "scheduler_message": "taint",
-        "obstacle": "",
-    }
-    reasons = [{"reason": "closed", "nodes": 1}, {"reason": "no card has 50 percent free", "nodes": 40}]
-    decided = {**raw, "decision": {"bind_error": "", "reasons": reasons, "offered": 41}}
+def test_a_waiting_pod_says_since_when_and_why_it_waits() -> None:
+    raw: dict[str, Any] = {"namespace": "a", "name": "p", "priority": 5, "standing": "IN_BUDGET"}
+    raw |= {"state": "refused", "created": MIDNIGHT, "reason": "no card has 50 percent free"}
 
-    (row,) = cards.waiting([decided], None, MIDNIGHT / 1000 + 90, "a").rows
+    (row,) = cards.waiting([raw], None, MIDNIGHT + 90_000, "a").rows
 
-    assert (row["asks"], row["age"], row["reason"]) == (
-        *("2 x 12.5% + 8192 MiB", "1m30s", "no card has 50 percent free (40 of 41 nodes)"),
-    )
-    assert cards.waiting([{**raw, "decision": None}], None, 0, "a").rows[0]["reason"] == "taint"
-    by_itself = {**decided, "scheduler_message": "0/56 nodes are available: 15 taint, 41 no card"}
-    assert cards.waiting([by_itself], None, 0, "a").rows[0]["reason"] == by_itself["scheduler_message"]
-    never = {**by_itself, "obstacle": "no node has GPU cards"}
-    assert cards.waiting([never], None, 0, "a").rows[0]["reason"] == "no node has GPU cards"
+    assert (row["age"], row["reason"]) == ("1m30s", "no card has 50 percent free")
     states = ("refused", "not-asked", "gated", "reserved", "assumed", "of-a-later-release")
-    rows = cards.waiting([{**decided, "state": each} for each in states], None, 0, "a").rows
+    rows = cards.waiting([{**raw, "state": state} for state in states], None, MIDNIGHT, "a").rows
     assert [row["state"] for row in rows] == [
         *("no cards fit", "no node fits", "held by a gate", "cards reserved", "being bound"),
         "of-a-later-release",
     ]
-    assert cards.waiting([], None, 0, None).empty == "no GPU pod waits"
-    assert cards.waiting([], None, 0, "a").empty == "no GPU pod waits in namespace a (-A looks at all)"
-    assert cards.waiting([], None, 0, None, "p").empty.startswith("no GPU pod p waits: it is bound, or")
+    assert cards.waiting([], None, 0, None).empty == "no GPU pod is listed"
+    assert cards.waiting([], None, 0, "a").empty == "no GPU pod is listed in namespace a (-A looks at all)"
+    assert cards.waiting([], None, 0, None, "p").empty.startswith("no GPU pod p is listed: it is bound, or")
+
+
+@pytest.mark.parametrize(
+    ("posted", "total", "warning"),
+    [
+        (1, 1, ""),
+        (1, 4, "1 of 4 waiting pods are listed: "),
+        (1, None, "Not all waiting pods are listed: "),
+        (None, None, ""),
+    ],
+)
+def test_pods_that_wait_beside_those_listed_are_counted(
+    posted: int | None, total: int | None, warning: str
+) -> None:
+    said = cards.unlisted_warning({"posted": posted, "total": total, "pods": [{}]})
+
+    assert said == (warning and f"{warning}kubectl bursar explain POD says why another one waits.")
+
+
+def test_a_map_without_a_post_of_this_minute_says_so() -> None:
+    assert cards.post_warning(MIDNIGHT, MIDNIGHT + STALE_MS) == ""
+    assert (
+        cards.post_warning(MIDNIGHT, MIDNIGHT + 90_000) == "This is old: the extender posted last 1m30s ago."
+    )
+    assert cards.post_warning(None, MIDNIGHT).startswith("Nothing is known: no extender has posted nodes")
 
 
 def test_a_kind_of_decision_that_is_unknown_is_named_with_the_known_ones() -> None:

@@ -102,6 +102,6 @@ def test_nothing_stays_after_a_ctrl_c_that_is_repeated_until_the_end(
     assert list(home.iterdir()) == []
     assert processes_with(str(home)) == []
     assert (up.returncode, "Traceback" in errors.read_text()) == (130, False), errors.read_text()
-    for url in (server, variables["BURSAR_SERVER"], variables["BURSAR_EXTENDER"]):
+    for url in (server, variables["BURSAR_SERVER"]):
         with socket.socket() as probe:
             assert probe.connect_ex(("127.0.0.1", urlsplit(url).port or 0)) != 0, url

@@ -27,8 +27,7 @@ from tests.scheduler_ext.worlds import Json, asking, bound, node, on, percent, r
 from tests.support.clock import Clock
 from tests.worlds import card, limits_of
 from timekeeper.api.resources.cluster_map import read_cluster
-from timekeeper.core.cluster_map import MAX_WAITING
-from timekeeper.dashboard.pages.cluster import STALE_MS
+from timekeeper.core.cluster_map import MAX_WAITING, STALE_MS
 from timekeeper.runtime.timekeeper_client import PostRefusedError, TimekeeperError
 
 

@@ -148,7 +148,7 @@ def workloads(facts: Facts) -> Iterator[CheckResult]:
 def roles_beside(facts: Facts) -> Iterator[CheckResult]:
     """No role runs in the cluster."""
     at = ", ".join(sorted(_urls(facts)))
-    sentence = f"none runs in this cluster: the API server calls the webhook at {at}; map asks the extender"
+    sentence = f"none runs in this cluster: the API server calls the webhook at {at}"
     yield CheckResult("ok", "roles", sentence)
 
 

@@ -1,15 +1,14 @@
 """Nodes, cards and waiting pods as sheets."""
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 from typing import Any
 
 from timekeeper.cli.output import Column, Sheet, within
 from timekeeper.core.cluster_map import (
+    STALE_MS,
     WAITING_STATES,
     undescribed_sentence,
     unnamed_sentence,
-    waiting_reason,
 )
 from timekeeper.core.texts import age
 
@@ -32,7 +31,6 @@ _WAITING = (
     Column("standing", "STANDING"),
     Column("state", "STATE"),
     Column("age", "AGE", True),
-    Column("asks", "REQUESTS"),
     Column("reason", "REASON"),
 )
 _STRANDED = (Column("namespace", "NAMESPACE"), Column("cards", "CARDS STRANDED", True))
@@ -52,13 +50,8 @@ def _rows_of(node: Any) -> list[dict[str, str]]:
     if not node["cards"]:
         return [{"node": node["name"], "state": closed or undescribed_sentence(node.get("undescribed", ""))}]
     rows = [_card(node["name"], closed, each) for each in node["cards"]]
-    unnamed = node.get("unnamed", [])  # the release before has none
-    return [*rows, *([_unnamed(node["name"], len(rows), unnamed)] if unnamed else [])]
-
-
-def _unnamed(node: str, cards: int, pods: Sequence[Any]) -> dict[str, str]:
-    state = unnamed_sentence(sum(each["cards"] for each in pods), cards)
-    return {"node": node, "state": state, "pods": _listed(pods)}
+    unnamed = unnamed_sentence(node.get("unnamed", 0), len(rows))
+    return [*rows, *([{"node": node["name"], "state": unnamed}] if unnamed else [])]
 
 
 def _card(node: str, closed: str, raw: Any) -> dict[str, str]:
@@ -73,13 +66,13 @@ def _card(node: str, closed: str, raw: Any) -> dict[str, str]:
         "memory": bar(raw["used_memory_mib"], raw["memory_mib"]),
         "memoryMiB": f"{raw['used_memory_mib']}/{raw['memory_mib']}",
         "state": ", ".join([*faults, *([closed] if closed else [])]),
-        "pods": _listed(raw["pods"]),
+        "pods": _listed(raw["pods"], raw["more_pods"]),
     }
 
 
-def _listed(pods: Sequence[Any]) -> str:
-    names = [f"{each['namespace']}/{each['name']}{_held(each['held'])}" for each in pods]
-    more = len(names) - _SHOWN_PODS
+def _listed(pods: Sequence[Any], unlisted_pods: int) -> str:
+    names = [f"{pod['namespace']}/{pod['name']}{_held(pod['held'])}" for pod in pods]
+    more = max(0, len(names) - _SHOWN_PODS) + unlisted_pods
     return ", ".join(names[:_SHOWN_PODS]) + (f" and {more} more" if more > 0 else "")
 
 
@@ -102,34 +95,42 @@ def _held(state: str) -> str:
 
 
 def waiting(
-    pods: Iterable[Any], answer: Any, now_s: float, namespace: str | None, name: str | None = None
+    pods: Iterable[Any], answer: Any, now_ms: int, namespace: str | None, name: str | None = None
 ) -> Sheet:
-    """A row for each pod that is not bound, with the reason that concerns most nodes. ``namespace``: the only
-    one that was asked for; ``name``: of the only pod."""
+    """A row for each pod that is not bound, with why. ``namespace``: the only one that was asked for;
+    ``name``: of the only pod."""
     rows = tuple(
         {
-            "namespace": raw["namespace"],
-            "pod": raw["name"],
-            "priority": str(raw["priority"]),
-            "standing": raw["standing"],
-            "state": WAITING_STATES.get(raw["state"], raw["state"]),
-            "age": age(int(1000 * (now_s - datetime.fromisoformat(raw["created"]).timestamp()))),
-            "asks": ", ".join(map(_ask, raw["asks"])),
-            "reason": waiting_reason(raw),
+            "namespace": pod["namespace"],
+            "pod": pod["name"],
+            "priority": str(pod["priority"]),
+            "standing": pod["standing"],
+            "state": WAITING_STATES.get(pod["state"], pod["state"]),
+            "age": age(now_ms - pod["created"]),
+            "reason": pod["reason"],
         }
-        for raw in pods
+        for pod in pods
     )
     where = within(namespace)
     empty = (
-        f"no GPU pod {name} waits{where}: it is bound, or there is none of this name"
+        f"no GPU pod {name} is listed{where}: it is bound, or there is none of this name"
         if name
-        else f"no GPU pod waits{where}"
+        else f"no GPU pod is listed{where}"
     )
     return Sheet(_WAITING, rows, answer, _STYLES, empty)
 
 
-def _ask(raw: Any) -> str:
-    parts = [f"{raw['share_milli'] / 10:g}%"] if raw["share_milli"] else []
-    parts += [f"{raw['memory_mib']} MiB"] if raw["memory_mib"] else []
-    times = f"{raw['devices']} x " if raw["devices"] > 1 else ""
-    return times + " + ".join(parts)
+def unlisted_warning(answer: Any) -> str:
+    """That more pods wait, or may wait, than are listed; "" if all are listed."""
+    if answer["posted"] is None or answer["total"] == len(answer["pods"]):
+        return ""
+    listed = "Not all" if answer["total"] is None else f"{len(answer['pods'])} of {answer['total']}"
+    return f"{listed} waiting pods are listed: kubectl bursar explain POD says why another one waits."
+
+
+def post_warning(posted_ms: int | None, now_ms: int) -> str:
+    """That the extender has posted nothing, or nothing lately; "" if what it posted is of now."""
+    if posted_ms is None:
+        return "Nothing is known: no extender has posted nodes or waiting pods; its flag is --timekeeper-url."
+    is_old = now_ms - posted_ms > STALE_MS
+    return f"This is old: the extender posted last {age(now_ms - posted_ms)} ago." if is_old else ""

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from timekeeper.core.budgets.policy import GROUP
-from timekeeper.core.cluster_map import WAITING_STATES
+from timekeeper.core.cluster_map import STALE_MS, WAITING_STATES
 from timekeeper.core.decisions import KINDS
 from timekeeper.core.findings import measuring_sentences
 from timekeeper.dashboard.api_caller import ApiRefusedError, Json
@@ -13,7 +13,6 @@ from timekeeper.dashboard.charts import card_row, filled, free_sentence, row_sen
 from timekeeper.dashboard.visits import FORBIDDEN, PageContent, Visit, page_at, part, segment
 
 _NODES, _HELD, _NODE_ROWS = 60, 100, 500
-STALE_MS = 60_000  # without a post for this long the map says so
 _MAX_SHOWN = 100
 
 
