@@ -20,7 +20,7 @@ from timekeeper.runtime.tls import server_context
 if TYPE_CHECKING:
     from scheduler_ext.assembly.extender import Extender
 
-# New objects. Verbs and events leave no cycles (a test counts), and a read of a page leaves eight small
+# New objects. Verbs and events leave no cycles (a test counts), and a GET leaves eight small
 # objects of the router's. A full collection would stop all threads for a second, once objects have changed.
 COLLECT_AFTER = 50_000
 # the same until the first lists are in the cache: nearly all new objects stay
@@ -81,7 +81,7 @@ def _read_service(settings: ExtenderSettings, reading: ReadPortSettings, extende
     files = (reading.tls_cert, reading.tls_key)
     tls = FileWatch(files, lambda: server_context(*files), monotonic_ms, log, every_ms=1_000)
     gate = gate_of(connect(settings.kubeconfig, connections=4), reading.audience)
-    return read_service(gate, extender.pages, extender.incomplete, extender.simulator, extender.gangs, tls)
+    return read_service(gate, extender.read_sources, tls)
 
 
 def _newest_context(tls: TLS) -> FileWatch[ssl.SSLContext]:

@@ -53,7 +53,7 @@ class ReadPortSettings:
     listen: Address | None = flag(
         optional(address, None),
         "",
-        "address of the read-only port with metrics, pages and simulations, over TLS and with a token, such"
+        "address of the read-only port with metrics and simulations, over TLS and with a token, such"
         " as 0.0.0.0:8447; empty: none",
         name="--read-listen",
     )
@@ -362,9 +362,8 @@ def flags_of(environment: Mapping[str, str]) -> Parser[ExtenderSettings]:
         description="kube-scheduler's extender: chooses the node and the cards of each GPU pod, binds the"
         " pod to them, and requeues the next pod when a card becomes free. It keeps no state of its own:"
         " everything is read from the API server's objects.",
-        epilog="Routes: POST /filter, /prioritize, /preempt, /bind for kube-scheduler; GET /v1/cluster "
-        "(cards and the pods on them), /v1/waiting (why pods wait), /livez, /readyz, /metrics. The read-only "
-        "port serves the latter, with a token, and POST /v1/simulate.",
+        epilog="Routes: POST /filter, /prioritize, /preempt, /bind for kube-scheduler; GET /livez, /readyz, "
+        "/metrics. The read-only port serves the latter, with a token, and POST /v1/simulate.",
     )
 
 

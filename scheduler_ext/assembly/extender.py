@@ -36,15 +36,13 @@ from scheduler_ext.preemption.cooldown import Cooldown
 from scheduler_ext.preemption.started_gangs import StartedGangs
 from scheduler_ext.preemption.victims import PreemptionContext
 from scheduler_ext.reports.closed_nodes import Closures
-from scheduler_ext.reports.cluster_page import Clusters
 from scheduler_ext.reports.cluster_posts import MapSources
 from scheduler_ext.reports.decision_reports import WaitingState
-from scheduler_ext.reports.headroom import Counting
 from scheduler_ext.reports.metrics import ExtenderMetrics, Sources
 from scheduler_ext.reports.totals import Totals
-from scheduler_ext.reports.waiting_page import WaitingPods
+from scheduler_ext.reports.waiting_pods import WaitingPods
 from scheduler_ext.scoring.selection import Policies
-from scheduler_ext.serving.read_port import Pages, create_app
+from scheduler_ext.serving.read_port import ReadSources, create_app
 from scheduler_ext.serving.routes import verb_calls
 from scheduler_ext.settings import ExtenderSettings
 from scheduler_ext.simulation.bodies import Asked
@@ -99,7 +97,7 @@ class Extender:
         self._started_gangs = StartedGangs()
         self._nominated = NominatedPods()
         self.cooldown: Callable[[], Cooldown] = lambda: self.preemptor.cooldown
-        self._decisions = LastDecisions(now_ms, lambda uid: self.reporting.decisions.waits(uid))
+        self._decisions = LastDecisions(lambda uid: self.reporting.decisions.waits(uid))
         self.caps = CapChecks(self.standings)
 
     # What it answers with
@@ -107,7 +105,7 @@ class Extender:
     @cached_property
     def app(self) -> Flask:
         """The WSGI application, of the read routes."""
-        return create_app(self.pages, self.incomplete)
+        return create_app(self.read_sources)
 
     def incomplete(self) -> str:
         """Why the cluster is not known yet; "" if it is."""
@@ -135,20 +133,19 @@ class Extender:
         )
 
     @cached_property
-    def pages(self) -> Pages:
-        """The sources of the read routes."""
-        return Pages(
-            Clusters(
-                self._snapshot, self._totals, Counting(self.policies), lambda: len(self.requeuer.waiting())
-            ),
-            self._waiting_pods,
-            self._metrics,
-            lambda: self.leadership.obstacle or (FOLLOWER.sentence if self.sends_away() else ""),
+    def read_sources(self) -> ReadSources:
+        """What the read routes answer with."""
+        return ReadSources(self._metrics, self.incomplete, self._unready, self.simulator, self.gangs)
+
+    def _unready(self) -> str:
+        return (
+            self.incomplete() or self.leadership.obstacle or (FOLLOWER.sentence if self.sends_away() else "")
         )
 
     @cached_property
-    def _waiting_pods(self) -> WaitingPods:
-        return WaitingPods(self._snapshot, self._decisions, self.standings, self.gangs.lack)
+    def waiting_pods(self) -> WaitingPods:
+        """The unbound pods of the live map."""
+        return WaitingPods(self._snapshot, self._decisions, self.standings, self.gangs.lack, now_ms)
 
     @cached_property
     def _metrics(self) -> ExtenderMetrics:
@@ -339,9 +336,8 @@ class Extender:
         )
         sources = MapSources(
             lambda: self._snapshot().nodes,
-            self._waiting_pods.all,
+            self.waiting_pods,
             lambda: self.leadership.term_name,
-            now_ms,
             monotonic_ms,
         )
         return Reporting(self._settings.timekeeper, self.events, state, sources, self._say)

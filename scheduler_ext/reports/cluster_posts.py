@@ -3,36 +3,33 @@
 Each node is posted again every few minutes, so that a timekeeper with a new database knows all of them.
 """
 
-import datetime
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
 import orjson
 
 from scheduler_ext.reports.closed_nodes import why_closed
-from scheduler_ext.reports.cluster_page import CardView, cards_of
-from scheduler_ext.reports.waiting_page import WaitingView
+from scheduler_ext.reports.waiting_pods import MAX_BYTES
 from scheduler_ext.scoring.stranding import largest, stranded_by
+from scheduler_ext.snapshot.allocation import Allocation, uses_of
 from scheduler_ext.snapshot.immutable_map import Map
-from scheduler_ext.snapshot.node_info import NodeInfo
+from scheduler_ext.snapshot.node_info import NodeInfo, unreserved
 from timekeeper.core.cluster_map import (
     MAX_CARDS,
     MAX_NAME,
     MAX_NODES,
     MAX_PODS,
     MAX_TEXT,
-    MAX_WAITING,
     MapCard,
     MapNode,
+    MapPod,
     MapWaiting,
-    MapWaitingPod,
-    waiting_reason,
+    posted_text,
 )
-from timekeeper.core.texts import only_printable
+from timekeeper.core.request.cards import NO_AMOUNT, CardAmount, share_of
+from timekeeper.core.values import Card
 from timekeeper.runtime.log import Log
 from timekeeper.runtime.timekeeper_client import FAILURES, PostRefusedError, TimekeeperClient
 
@@ -41,21 +38,17 @@ INTERVAL_S = 2.0
 WHOLE_MS = 300_000
 ALIVE_MS = 30_000  # what waits is posted so often although nothing changes, so that the map is not called old
 AFTER_FAILURE_MS = 30_000
-MAX_BYTES = 200_000  # of nodes in one post; the timekeeper takes 256 KiB
-MAX_COUNTS_BYTES = 40_000
 _MAX_AMOUNT = 2**31
-_MAX_AGE_MS = 30 * 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
 class MapSources:
     """What is posted. ``waiting``: the unbound pods; ``term``: the name of this replica's term, "" while it
-    does not lead and so does not post; ``now_ms``: wall clock, ``monotonic_ms``: for intervals."""
+    does not lead and so does not post."""
 
     nodes: Callable[[], Map[NodeInfo]]
-    waiting: Callable[[], Iterable[WaitingView]]
+    waiting: Callable[[], MapWaiting]
     term: Callable[[], str]
-    now_ms: Callable[[], int]
     monotonic_ms: Callable[[], int]
 
 
@@ -92,7 +85,7 @@ class ClusterPosts:
         nodes, sent = self._sources.nodes(), self._sent
         if self._whole_ms is None or at_ms - self._whole_ms >= WHOLE_MS:
             sent, self._whole_ms, self._waiting = Map(), at_ms, None
-        waiting = waiting_of(self._sources.waiting(), self._sources.now_ms())
+        waiting = self._sources.waiting()
         is_same = _without_ages(waiting) == _without_ages(self._waiting)
         is_known = is_same and at_ms - self._waiting_ms < ALIVE_MS
         try:
@@ -147,32 +140,6 @@ def bodies(
         yield _body([], [], waiting, term)
 
 
-def waiting_of(pods: Iterable[WaitingView], now_ms: int) -> MapWaiting:
-    """Of each namespace those that wait longest, and how many there are."""
-    oldest = sorted(pods, key=lambda each: (each["created"], each["namespace"], each["name"]))
-    before = Counter[str]()  # of its namespace
-    places: list[int] = []
-    for each in oldest:
-        places.append(before[each["namespace"]])
-        before[each["namespace"]] += 1
-    in_turns = sorted(range(len(oldest)), key=places.__getitem__)[:MAX_WAITING]
-    first = _fitting([_waiting(oldest[at], now_ms) for at in in_turns])
-    more = before - Counter(each["namespace"] for each in first)
-    return {"total": len(oldest), "pods": sorted(first, key=_age, reverse=True), "more": _largest(more)}
-
-
-def _age(pod: MapWaitingPod) -> int:
-    return pod["age_ms"]
-
-
-def _largest(counts: Counter[str]) -> dict[str, int]:
-    """The largest counts that fit into a post beside the pods."""
-    listed = counts.most_common()
-    sizes = accumulate(len(name) + len(str(count)) + 4 for name, count in listed)
-    fitting = sum(size <= MAX_COUNTS_BYTES for size in sizes)
-    return dict(listed[:fitting])
-
-
 def _row(node: NodeInfo) -> bytes:
     """The node; one that would not fit into a post has its pods counted only."""
     made = _node(node)
@@ -184,66 +151,66 @@ def _row(node: NodeInfo) -> bytes:
     return orjson.dumps(made)
 
 
-def _fitting(pods: list[MapWaitingPod]) -> list[MapWaitingPod]:
-    """The first of them that fit into a post."""
-    sizes = accumulate(len(orjson.dumps(each)) + 1 for each in pods)
-    return [pod for pod, size in zip(pods, sizes, strict=True) if size <= MAX_BYTES]
-
-
 def _body(rows: list[bytes], gone: list[str], waiting: MapWaiting | None, term: str) -> bytes:
     nodes = [orjson.Fragment(each) for each in rows]
     return orjson.dumps({"version": 1, "nodes": nodes, "gone": gone, "waiting": waiting, "term": term})
 
 
 def _node(node: NodeInfo) -> MapNode:
-    cards = [_card(each) for each in cards_of(node)[:MAX_CARDS]]
     stranded = {name: _amount(milli) for name, milli in largest(stranded_by(node)).items()}
-    closed = _text(why_closed(node), MAX_TEXT)
-    view: MapNode = {"name": node.name, "closed": closed, "cards": cards, "stranded": stranded}
+    closed = posted_text(why_closed(node), MAX_TEXT)
+    view: MapNode = {"name": node.name, "closed": closed, "cards": _cards(node), "stranded": stranded}
     if node.unnamed:
         view["unnamed"] = _amount(node.unnamed)
     if node.undescribed:
-        view["undescribed"] = _text(node.undescribed, MAX_TEXT)
+        view["undescribed"] = posted_text(node.undescribed, MAX_TEXT)
     return view
 
 
-def _card(card: CardView) -> MapCard:
+def _cards(node: NodeInfo) -> list[MapCard]:
+    """The node's cards with the pods on them. Reservations do not count as used."""
+    uses, cards = uses_of(unreserved(node).allocations), {card.uuid: card for card in node.cards}
+    on_card: dict[str, list[MapPod]] = {}
+    for allocation in node.allocations.values():
+        for uuid, use in allocation.uses:
+            on_card.setdefault(uuid, []).append(_pod(allocation, use, cards[uuid]))
+    return [
+        _card(card, uses.get(card.uuid, NO_AMOUNT), on_card.get(card.uuid, []))
+        for card in node.cards[:MAX_CARDS]
+    ]
+
+
+def _card(card: Card, used: CardAmount, pods: list[MapPod]) -> MapCard:
+    by_name = sorted(pods, key=lambda pod: (pod["namespace"], pod["name"]))
     return {
-        "uuid": _text(card["uuid"], MAX_NAME),
-        "index": card["index"],
-        "model": _text(card["model"], MAX_NAME),
-        "memory_mib": _amount(card["memory_mib"]),
-        "healthy": card["healthy"],
-        "cordoned": card["cordoned"],
-        "used_share_milli": _amount(card["used_share_milli"]),
-        "used_memory_mib": _amount(card["used_memory_mib"]),
-        "pods": [
-            {
-                "namespace": pod["namespace"],
-                "name": pod["name"],
-                "uid": _text(pod["uid"], MAX_NAME),
-                "share_milli": _amount(pod["share_milli"]),
-                "memory_mib": _amount(pod["memory_mib"]),
-                "held": pod["held"],
-            }
-            for pod in card["pods"][:MAX_PODS]
-        ],
-        "more_pods": max(0, len(card["pods"]) - MAX_PODS),
+        "uuid": posted_text(card.uuid, MAX_NAME),
+        "index": card.index,
+        "model": posted_text(card.model, MAX_NAME),
+        "memory_mib": _amount(card.memory_mib),
+        "healthy": card.healthy,
+        "cordoned": card.cordoned,
+        "used_share_milli": _share(used, card),
+        "used_memory_mib": _amount(used.memory_mib),
+        "pods": by_name[:MAX_PODS],
+        "more_pods": max(0, len(pods) - MAX_PODS),
     }
 
 
-def _waiting(pod: WaitingView, now_ms: int) -> MapWaitingPod:
-    created_ms = int(1000 * datetime.datetime.fromisoformat(pod["created"]).timestamp())
+def _pod(allocation: Allocation, use: CardAmount, card: Card) -> MapPod:
+    namespace, _, name = allocation.full_name.partition("/")
     return {
-        "namespace": pod["namespace"],
-        "name": pod["name"],
-        "uid": pod["uid"],
-        "state": pod["state"],
-        "standing": pod["standing"],
-        "priority": pod["priority"],
-        "age_ms": min(max(0, now_ms - created_ms), _MAX_AGE_MS),
-        "reason": _text(waiting_reason(pod), MAX_TEXT),
+        "namespace": namespace,
+        "name": name,
+        "uid": posted_text(allocation.uid, MAX_NAME),
+        "share_milli": _share(use, card),
+        "memory_mib": _amount(use.memory_mib),
+        "held": allocation.state,
     }
+
+
+def _share(amount: CardAmount, card: Card) -> int:
+    """In thousandths of the card; of named resources the largest part."""
+    return _amount(share_of(amount, card) if amount.resources else amount.share_milli)
 
 
 def _without_ages(waiting: MapWaiting | None) -> Any:
@@ -255,8 +222,3 @@ def _without_ages(waiting: MapWaiting | None) -> Any:
 
 def _amount(figure: int) -> int:
     return min(max(0, figure), _MAX_AMOUNT)
-
-
-def _text(text: str, most: int) -> str:
-    """As the timekeeper takes it: short and printable."""
-    return only_printable(text[:most])

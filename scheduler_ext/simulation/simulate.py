@@ -201,4 +201,4 @@ def _lack_of(found: GangPlan, count: int, gang: Gang) -> str:
 
 def _refused(pod: Pod, why: Refusal) -> SimulatedPod:
     """By every node alike."""
-    return SimulatedPod(pod, reasons=(CountedRefusal(why, 0, ()),))
+    return SimulatedPod(pod, reasons=(CountedRefusal(why, 0),))

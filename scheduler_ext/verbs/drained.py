@@ -46,8 +46,7 @@ class DrainedFits:
         if last is not None and last[0] is found and last[1] == names:
             return last[2]
         whys = dict.fromkeys(names, why)
-        # first, so `last_decisions.summed` reads few names before it stops
-        result = FilterResult([], _but(found.short, names), {**whys, **found.refused, **whys})
+        result = FilterResult([], _but(found.short, names), {**found.refused, **whys})
         if len(self._results) >= MAX_RESULTS:
             self._results = {}
         self._results[key, why] = found, names, result

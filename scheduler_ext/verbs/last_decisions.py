@@ -1,5 +1,4 @@
-"""The last decision about each waiting pod: refused nodes, reasons, times and counts. For people; no verb
-reads it."""
+"""The last decision about each waiting pod, and why. For people; no verb reads it."""
 
 import threading
 from collections import Counter, OrderedDict
@@ -9,27 +8,21 @@ from dataclasses import dataclass, replace
 from scheduler_ext.fit.refusal import KINDS, Refusal
 
 MAX_PODS = 5_000
-MAX_EXAMPLES = 10
 
 
 @dataclass(frozen=True, slots=True)
 class CountedRefusal:
-    """A refusal, the number of nodes that it is about, and the first few of these in the order asked."""
+    """A refusal, and the number of nodes that it is about."""
 
     refusal: Refusal
     nodes: int
-    examples: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class LastDecision:
-    """The last answer for a pod. ``first_ms`` and ``at_ms``: when every offered node refused it, first and
-    last. ``times``: how often. ``offered``: the number of nodes in kube-scheduler's last call, after its own
-    checks. ``bind_error``: the error of the last bind."""
+    """The last answer for a pod. ``offered``: the number of nodes in kube-scheduler's last call, after its
+    own checks. ``reasons``: that of most nodes first. ``bind_error``: the error of the last bind."""
 
-    first_ms: int
-    at_ms: int
-    times: int
     offered: int
     reasons: tuple[CountedRefusal, ...]
     bind_error: str = ""
@@ -39,8 +32,8 @@ class LastDecisions:
     """A bounded memory by pod UID; the pod with the oldest decision is dropped first. ``changed``: called
     with the UID of a pod that waits for other reasons than before."""
 
-    def __init__(self, now_ms: Callable[[], int], changed: Callable[[str], None] = lambda _uid: None) -> None:
-        self._now_ms, self._changed = now_ms, changed
+    def __init__(self, changed: Callable[[str], None] = lambda _uid: None) -> None:
+        self._changed = changed
         self._lock = threading.Lock()
         self._last: OrderedDict[str, LastDecision] = OrderedDict()
         self._refused = Counter[str](dict.fromkeys(KINDS, 0))
@@ -48,22 +41,19 @@ class LastDecisions:
     def refused(self, uid: str, offered: int, whys: Iterable[Mapping[str, Refusal]]) -> None:
         """Every one of the offered nodes refused the pod; ``whys``: node -> reason."""
         reasons = summed(whys)
-        now_ms = self._now_ms()
         with self._lock:
             for each in reasons:
                 self._refused[each.refusal.kind] += each.nodes
             was = self._last.get(uid)
-            first, times, error = (was.first_ms, was.times, was.bind_error) if was else (now_ms, 0, "")
-            self._keep(uid, LastDecision(first, now_ms, times + 1, offered, reasons, error))
+            self._keep(uid, LastDecision(offered, reasons, was.bind_error if was else ""))
         if was is None or _said(was.reasons) != _said(reasons):
             self._changed(uid)
 
     def bind_failed(self, uid: str, error: str) -> None:
         """A node was found for the pod, but the bind failed."""
-        now_ms = self._now_ms()
         with self._lock:
-            was = self._last.get(uid) or LastDecision(now_ms, now_ms, 0, 0, ())
-            self._keep(uid, replace(was, at_ms=now_ms, bind_error=error))
+            was = self._last.get(uid) or LastDecision(0, ())
+            self._keep(uid, replace(was, bind_error=error))
         if was.bind_error != error:
             self._changed(uid)
 
@@ -101,22 +91,9 @@ def summed(whys: Iterable[Mapping[str, Refusal]]) -> tuple[CountedRefusal, ...]:
     its sentence.
     """
     counts: Counter[Refusal] = Counter()
-    examples: dict[Refusal, list[str]] = {}
     for nodes in whys:
-        untold = Counter(map(id, nodes.values()))  # those whose examples are not all listed
-        listed: dict[int, list[str]] = {}
-        for name, refusal in nodes.items():
-            at = id(refusal)
-            if at not in listed:
-                counts[refusal] += untold[at]
-                listed[at] = examples.setdefault(refusal, [])
-            if at not in untold:
-                continue
-            if len(listed[at]) < MAX_EXAMPLES:
-                listed[at].append(name)
-                untold[at] -= 1
-            if not untold[at] or len(listed[at]) == MAX_EXAMPLES:
-                del untold[at]
-            if not untold:
-                break
-    return tuple(CountedRefusal(why, count, tuple(examples[why])) for why, count in counts.most_common())
+        identities = list(map(id, nodes.values()))
+        refusals = dict(zip(identities, nodes.values(), strict=True))
+        for identity, number in Counter(identities).items():
+            counts[refusals[identity]] += number
+    return tuple(CountedRefusal(refusal, number) for refusal, number in counts.most_common())

@@ -68,8 +68,7 @@ class Bench:
 
     def healthy(self) -> int:
         """How many cards the extender uses."""
-        nodes = self.extender.cluster()["nodes"]
-        return sum(card["healthy"] for node in nodes for card in node["cards"])
+        return int(self.extender.metric("bursar_extender_cards"))
 
     def seconds(self, faults: str, healthy: int) -> float:
         """Until the extender uses so many cards, from when these faults are there."""

@@ -91,7 +91,7 @@ class World:
         self.plane.api.call(
             "POST", "/api/v1/nodes", kwok_node(name, cards=cards, memory_mib=memory_mib, **fields)
         )
-        eventually(lambda: self.extender.answers(f"/v1/cluster?node={name}"))
+        eventually(lambda: self.extender.known(name))
 
     def pod(self, name: str, limits: dict[str, str], **fields: Any) -> None:
         """A pod of our profile with one GPU container."""
@@ -155,8 +155,9 @@ class World:
         paths = [f"{PODS}/{pod['metadata']['name']}" for pod in self.pods()]
         Callers(self.plane.api).each(("DELETE", path, None) for path in paths)
         eventually(lambda: not self.pods(), within_s=120)
+        nodes = [node["metadata"]["name"] for node in self.plane.api.call("GET", "/api/v1/nodes")["items"]]
         self.plane.api.call("DELETE", "/api/v1/nodes")
-        eventually(lambda: not self.extender.cluster()["nodes"])
+        eventually(lambda: not self.extender.known(*nodes))
 
 
 def placed(world: "World", *names: str) -> None:

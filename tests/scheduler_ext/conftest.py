@@ -1,5 +1,6 @@
 """A running extender in front of a small API server, asked through its WSGI app."""
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,9 @@ from werkzeug.test import Client
 
 from scheduler_ext import settings
 from scheduler_ext.assembly.extender import Extender
+from scheduler_ext.reports.cluster_posts import bodies
 from scheduler_ext.serving.routes import verb_routes
+from scheduler_ext.snapshot.immutable_map import Map
 from tests.scheduler_ext.apiserver import ApiServer, api_server
 from tests.support.kubeconfig import kubeconfig
 from tests.support.routed import client_of
@@ -61,6 +64,13 @@ class Running:
         """What is free of each card, in thousandths."""
         rooms = self.extender.cache.snapshot.node(node).free_by_card
         return [room.share_milli for room in rooms if room is not None]
+
+    def posted(self) -> Json:
+        """What it posts to a timekeeper that knows nothing: nodes and waiting pods by their names."""
+        waiting = self.extender.waiting_pods()
+        posts = map(json.loads, bodies(self.extender.cache.snapshot.nodes, Map(), None, ""))
+        nodes = {node["name"]: node for post in posts for node in post["nodes"]}
+        return {"nodes": nodes, "waiting": {pod["name"]: pod for pod in waiting["pods"]}}
 
     def put_pod(self, raw: Json) -> Json:
         """Create or change a pod, and wait until the extender has heard of it."""

@@ -9,13 +9,17 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from deploy.local.ports import free_port
+from scheduler_ext.fit.refusal import UNKNOWN_NODE
 from tests.support.tracing import environment
 from tests.support.waiting import pause_s
 
 ROOT = Path(__file__).parents[2]
+SMALL = {
+    "metadata": {"name": "small", "namespace": "dry-run", "uid": "dry-run"},
+    "spec": {"containers": [{"name": "main", "resources": {"limits": {"bursar.dev/gpu-percent": "1"}}}]},
+}
 
 
 class Process:
@@ -78,9 +82,21 @@ class Process:
         finally:
             connection.close()
 
-    def cluster(self) -> Any:
-        """``GET /v1/cluster``."""
-        return json.loads(self.get("/v1/cluster")[1])
+    def metric(self, name: str) -> float:
+        """The value of the sample with this name and these labels."""
+        lines = self.get("/metrics")[1].splitlines()
+        return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{name} "))
+
+    def dry_run(self, *nodes: str) -> dict[str, str]:
+        """Why each of these nodes takes no pod with a hundredth of a card; "": it takes one."""
+        answer = json.loads(self.call("POST", "/dryrun", {"Pod": SMALL, "NodeNames": list(nodes)})[1])
+        assert not answer["Error"], answer
+        refused: dict[str, str] = answer["FailedNodes"] | answer["FailedAndUnresolvableNodes"]
+        return dict.fromkeys(answer["NodeNames"], "") | refused
+
+    def known(self, *nodes: str) -> set[str]:
+        """Those of these nodes that the extender knows."""
+        return {node for node, why in self.dry_run(*nodes).items() if why != UNKNOWN_NODE.sentence}
 
     def pids(self) -> list[int]:
         """Its master and its worker."""

@@ -1,10 +1,9 @@
 """The documents of the live map: what the extender posts of nodes, cards and waiting pods, and bounds."""
 
-import re
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, NotRequired, TypedDict
+from typing import Annotated, Literal, NotRequired, TypedDict
 
 from timekeeper.core.forms import Form, items, printable, whole
+from timekeeper.core.texts import only_printable
 from timekeeper.core.wire import MAX_FIGURE, Age
 
 MAX_NODES = 500  # in one post
@@ -64,8 +63,8 @@ class MapPod(TypedDict):
     held: _Name
 
 
-class CardAllocation(TypedDict):
-    """A card, and what is given out of it."""
+class MapCard(TypedDict):
+    """A card with its pods. ``more_pods``: how many further pods it has."""
 
     uuid: _Name
     index: _Amount
@@ -75,11 +74,6 @@ class CardAllocation(TypedDict):
     cordoned: bool
     used_share_milli: _Amount
     used_memory_mib: _Amount
-
-
-class MapCard(CardAllocation):
-    """A card with its pods. ``more_pods``: how many further pods it has."""
-
     pods: Annotated[list[MapPod], _at_most(MAX_PODS)]
     more_pods: _Amount
 
@@ -164,23 +158,6 @@ def undescribed_sentence(undescribed: str) -> str:
     return f"no inventory: {undescribed}" if undescribed else ""
 
 
-_ALL_NODES = re.compile(r"0/([0-9]+) nodes ")  # the beginning of kube-scheduler's message
-
-
-def waiting_reason(pod: Mapping[str, Any]) -> str:
-    """Why a pod of the extender's ``GET /v1/waiting`` waits, what decides first: its mistake, what keeps it
-    off every node, the error of its last bind, what kube-scheduler says where it refused nodes itself, else
-    the reason that concerns most nodes; "" if nothing is known."""
-    decision = pod["decision"]
-    if pod["malformed"]:
-        return str(pod["malformed"])
-    if pod.get("obstacle"):  # the release before has none
-        return str(pod["obstacle"])
-    if decision and decision["bind_error"]:
-        return str(decision["bind_error"])
-    counted = _ALL_NODES.match(pod["scheduler_message"])
-    by_itself = counted and decision and int(counted[1]) > decision["offered"]
-    if decision and decision["reasons"] and not by_itself:
-        first = max(decision["reasons"], key=lambda each: each["nodes"])
-        return f"{first['reason']} ({first['nodes']} of {decision['offered']} nodes)"
-    return str(pod["scheduler_message"])
+def posted_text(text: str, most: int) -> str:
+    """The text as a post may have it: short and printable."""
+    return only_printable(text[:most])

@@ -136,7 +136,7 @@ def live(stack: Stack) -> Json:
     close_a_node(stack)
     reader = stack.reader_token()
     stack.get("/v1/usage", reader)
-    stack.get("/v1/cluster", reader, stack.read_url)
+    stack.get("/metrics", reader, stack.read_url)
     stack.get("/metrics", reader, stack.webhook_url)
     simulate(stack, reader)
     renew(stack)

@@ -173,7 +173,7 @@ PEOPLE = {
     "bursar-viewer": {
         *(
             Right("get", resource, "bursar.dev")
-            for resource in ("balances", "budgets", "cards", "decisions", "grants", "sessions", "usage")
+            for resource in ("balances", "budgets", "decisions", "grants", "sessions", "usage")
         ),
         Right("create", "simulations", "bursar.dev"),
         *(Right(verb, "gpubudgets", "bursar.dev") for verb in ("get", "list", "watch")),

@@ -14,7 +14,7 @@ def test_every_route_is_documented_and_no_other(running: Running) -> None:
     unused: Any = None  # no route is called
     exist = {
         f"{method} {rule.rule}"
-        for app in (running.extender.app, read_app(unused, unused, unused, unused, unused))
+        for app in (running.extender.app, read_app(unused, running.extender.read_sources))
         for rule in app.url_map.iter_rules()
         for method in (rule.methods or set()) - {"HEAD", "OPTIONS"}
     }

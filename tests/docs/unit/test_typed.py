@@ -156,11 +156,6 @@ NOT_TYPED = {
         "pipx install": "it needs a package index; packaging/process/test_extras.py keeps what it installs",
         "krew install": "no krew is built; packaging/process/test_cli_file.py compares manifest and archive",
     },
-    "docs/extender.md": {
-        "kubectl -n bursar-system exec": NO_KUBELET,
-        "request=gpu-percent:50": "scheduler_ext/process/test_view.py asks the same without curl",
-        "jq": "jq is not among the tools of the tests",
-    },
     "docs/install.md": {
         "make images": "deploy/cluster/test_push.py pushes, test_made_images.py makes them (soak)",
         "pip install": "it needs a package index; packaging/process/test_wheel.py installs what it installs",

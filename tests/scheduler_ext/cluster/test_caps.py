@@ -93,7 +93,7 @@ def test_a_pod_that_another_scheduler_placed_counts(world: World, timekeeper: Si
     world.pod("theirs", HALF, schedulerName="other")
     binding = {"metadata": {"name": "theirs"}, "target": {"kind": "Node", "name": "node-a"}}
     world.plane.api.call("POST", f"{PODS}/theirs/binding", binding)
-    eventually(lambda: world.extender.get("/v1/cluster?node=node-a")[0] == 200)
+    eventually(lambda: world.extender.known("node-a"))
     world.node("node-b", cards=2)
 
     world.pod("fits", HALF)

@@ -54,8 +54,8 @@ def test_a_half_card_pod_is_bound_with_its_annotations(world: World) -> None:
     (card,) = world.cards_of("p")
     assert annotations["visible-devices.bursar.dev/main"] == card
     assert annotations["visible-devices.bursar.dev/bursar-sidecar"] == card
-    (node,) = world.extender.cluster()["nodes"]
-    assert [each["pods"][0]["name"] for each in node["cards"] if each["uuid"] == card] == ["p"]
+    eventually(lambda: world.extender.metric("bursar_extender_free_gpus") == 1.5)
+    assert world.extender.metric("bursar_extender_cards_untouched") == 1
 
 
 def test_two_half_card_pods_share_one_card_and_the_third_gets_the_other(world: World) -> None:
@@ -67,12 +67,11 @@ def test_two_half_card_pods_share_one_card_and_the_third_gets_the_other(world: W
     assert world.cards_of("a") == world.cards_of("b") != world.cards_of("c")
 
 
-def stranded(world: World) -> tuple[dict[str, int], list[str]]:
-    """What namespaces strand, by the extender's answer and by its metrics."""
+def stranded(world: World) -> list[str]:
+    """What the namespace default strands, by the extender's metrics."""
     metric = "bursar_extender_namespace_stranded_gpus{"
     lines = world.extender.get("/metrics")[1].splitlines()
-    named = [each.removeprefix(metric) for each in lines if each.startswith(metric + 'namespace="d')]
-    return {each["namespace"]: each["milli"] for each in world.extender.cluster()["stranded_by"]}, named
+    return [line.removeprefix(metric) for line in lines if line.startswith(metric + 'namespace="d')]
 
 
 def test_a_namespace_strands_the_cards_whose_cpu_its_pods_hold(world: World) -> None:
@@ -90,11 +89,11 @@ def test_a_namespace_strands_the_cards_whose_cpu_its_pods_hold(world: World) -> 
     eventually(lambda: not world.pods())
     world.pod("web", {"cpu": "63500m"})
     placed(world, "web")
-    eventually(lambda: stranded(world)[0])
+    eventually(lambda: stranded(world))
 
-    assert fair == ({}, [])
-    assert hog == ({"default": 1_928}, ['namespace="default"} 1.928'])
-    assert stranded(world) == ({"default": 1_985}, ['namespace="default"} 1.985'])
+    assert fair == []
+    assert hog == ['namespace="default"} 1.928']
+    assert stranded(world) == ['namespace="default"} 1.985']
 
 
 def test_binpack_fills_the_node_that_is_in_use(world: World) -> None:
@@ -366,7 +365,7 @@ def test_events_stand_where_people_look_for_them(world: World) -> None:
     assert re.search(rf"Warning +CardsClosed +\S+ +{REPORTER} +Its inventory cannot be read\.", described)
 
 
-def test_a_waiting_pod_shows_why_and_the_cluster_shows_what_would_fit(world: World) -> None:
+def test_a_waiting_pod_is_told_why_and_counted_beside_the_free_compute(world: World) -> None:
     world.node("n", cards=2, memory_mib=8000)
     for name in ("a", "b"):
         world.pod(name, {"bursar.dev/gpu-percent": "60"})
@@ -374,17 +373,10 @@ def test_a_waiting_pod_shows_why_and_the_cluster_shows_what_would_fit(world: Wor
     world.pod("waits", HALF)
     decided(world, "waits")
 
-    (pod,) = json.loads(world.extender.get("/v1/waiting")[1])["pods"]
-    view = json.loads(
-        world.extender.get("/v1/cluster?request=gpu-percent:50&request=gpu-percent:40,cpu:1")[1]
-    )
-
-    assert (pod["name"], pod["state"]) == ("waits", "refused")
-    assert pod["decision"]["reasons"] == [
-        {"reason": "no card has 50 percent free", "kind": "room", "nodes": 1, "examples": ["n"]}
-    ]
-    assert [(each["pods"], each["uncounted"]) for each in view["fits"]] == [(0, 0), (2, 0)]
-    assert view["totals"]["free_milli"] == 800
+    assert "1 no card has 50 percent free" in world.refusals("waits")
+    assert world.extender.metric('bursar_extender_pods_waiting{standing="UNKNOWN"}') == 1
+    assert world.extender.metric('bursar_extender_nodes_refused_total{reason="room"}') >= 1
+    assert world.extender.metric("bursar_extender_free_gpus") == 0.8
 
 
 def test_it_ends_in_order(plane: ControlPlane, tmp_path: Path) -> None:

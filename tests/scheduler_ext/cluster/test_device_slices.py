@@ -18,7 +18,7 @@ def test_a_pod_gets_a_card_of_a_drivers_node_once_the_driver_is_gone(world: Worl
     slice_ = device_slice("gpu-0", node="n", driver="gpu.nvidia.com", attributes={"type": {"string": "gpu"}})
     world.plane.api.call("POST", SLICES, slice_)
     world.node("n", cards=2)
-    eventually(lambda: world.extender.cluster()["nodes"][0]["closed"])
+    eventually(lambda: "its GPUs are given out" in world.extender.dry_run("n")["n"])
     world.pod("p", {"bursar.dev/gpu-percent": "50"})
 
     eventually(lambda: world.refusals("p"))

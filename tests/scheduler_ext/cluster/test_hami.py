@@ -71,7 +71,7 @@ class HamiWorld(World):
             **(annotations or {}),
         }
         self.plane.api.call("POST", "/api/v1/nodes", raw)
-        eventually(lambda: self.extender.answers(f"/v1/cluster?node={name}"))
+        eventually(lambda: self.extender.known(name))
 
     def lock(self, node: str, name: str = LOCK) -> str:
         """The node's lock, "" without one."""
@@ -240,7 +240,7 @@ def test_pods_of_volcanos_former_sharing_are_placed_and_charged(hami: HamiWorld)
     nodes = {"shared": {memory: "32000", number: "2"}, "whole": {number: "2"}}
     for node, capacity in nodes.items():
         hami.plane.api.call("POST", "/api/v1/nodes", kwok_node(node, capacity=capacity))
-    eventually(lambda: all(hami.extender.answers(f"/v1/cluster?node={node}") for node in nodes))
+    eventually(lambda: hami.extender.known(*nodes) == nodes.keys())
     served: dict[str, tuple[str, str]] = {}
     for name in ("a", "b"):
         hami.pod(name, {memory: "12000"})

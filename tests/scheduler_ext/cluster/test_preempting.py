@@ -222,8 +222,9 @@ class Teams(World):
             self.plane.api.call("DELETE", f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets")
             self.plane.api.call("DELETE", f"/api/v1/namespaces/{namespace}/pods")
         eventually(self._is_empty)
+        nodes = [node["metadata"]["name"] for node in self.plane.api.call("GET", "/api/v1/nodes")["items"]]
         self.plane.api.call("DELETE", "/api/v1/nodes")
-        eventually(lambda: not self.extender.cluster()["nodes"])
+        eventually(lambda: not self.extender.known(*nodes))
 
     def _is_empty(self) -> bool:
         """Pods of a Deployment that is on its way out are made once more at times."""

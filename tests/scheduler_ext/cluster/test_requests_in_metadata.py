@@ -66,7 +66,7 @@ def test_pods_of_genius_are_placed_on_our_nodes_by_their_labels(world: World) ->
 
 def test_pods_of_kubedevice_are_placed_on_its_nodes_in_their_groups(world: World) -> None:
     world.plane.api.call("POST", "/api/v1/nodes", device_info_node("theirs", 16, 16, 16, 16))
-    eventually(lambda: world.extender.answers("/v1/cluster?node=theirs"))
+    eventually(lambda: world.extender.known("theirs"))
     requests = {f"resource/group/gpugrp0/A/gpu/{name}/cards": 1 for name in "xy"}
     told = json.dumps({"runningcontainer": {"main": {"requests": requests}}})
     create(world, "pair", {}, annotations={DEVICE_INFO: told})
@@ -101,7 +101,7 @@ def test_a_pod_of_kubedevice_has_cards_of_several_sets_which_are_written_back_an
 ) -> None:
     """A pair of linked cards of 24 GiB at least, and one of 10 GiB anywhere."""
     world.plane.api.call("POST", "/api/v1/nodes", device_info_node("theirs", 16, 8, 32, 32))
-    eventually(lambda: world.extender.answers("/v1/cluster?node=theirs"))
+    eventually(lambda: world.extender.known("theirs"))
     requests = {f"resource/group/gpugrp0/A/gpu/{name}/{what}": n for name in "xy" for what, n in LARGE}
     requests |= {"resource/group/gpu/z/cards": 1, "resource/group/gpu/z/memory": 10 * GIB}
     told = json.dumps({"runningcontainer": {"main": {"requests": requests}}})

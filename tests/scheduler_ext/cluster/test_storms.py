@@ -4,7 +4,6 @@ What happened is read back from the objects: their history by the API server's w
 card by card, by a judge that imports nothing of ours (`history`).
 """
 
-import json
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -102,14 +101,15 @@ def nodes(world: World, count: int, cards: int) -> list[Json]:
     raws = [kwok_node(f"n{at:03}", cards=cards, memory_mib=CARD_MIB) for at in range(count)]
     made = Callers(world.plane.api).each(("POST", "/api/v1/nodes", raw) for raw in raws)
     assert set(made) == {201}
-    eventually(lambda: world.extender.cluster()["totals"]["cards"] == count * cards)
+    eventually(lambda: world.extender.metric("bursar_extender_cards") == count * cards)
     return raws
 
 
 def unbound(world: World, history: History) -> str:
     """How far it got, and what the extender says of some that were left."""
-    line = json.loads(world.extender.get("/v1/waiting?limit=3")[1])
-    return f"{history.bound} were bound {history.ended}, {line['total']} wait: {line['pods']}"
+    metrics = world.extender.get("/metrics")[1].splitlines()
+    told = [line for line in metrics if "pods_waiting{" in line or "nodes_refused_total{" in line]
+    return f"{history.bound} were bound {history.ended}, others wait: {told}"
 
 
 MIXED = (
@@ -187,7 +187,7 @@ def rage(world: World, count: int, seed: int, kills: int = 0) -> None:
         bound, freed = history.bound, history.freed
         storm.delete(sorted(history.alive))
         eventually(lambda: not history.alive, within_s=60)
-        eventually(lambda: world.extender.cluster()["totals"]["untouched"] == 16, within_s=30)
+        eventually(lambda: world.extender.metric("bursar_extender_cards_untouched") == 16, within_s=30)
         whole = [pod(f"whole-{at}", shape(1, 0, {PERCENT: "100"})) for at in range(16)]
         assert {*storm.callers.each(("POST", PODS, raw) for raw in whole)} == {201}
         eventually(lambda: len(history.held) == 16, within_s=30)
@@ -237,5 +237,5 @@ def test_a_thousand_pods_at_once_onto_a_cluster_that_just_fits_them_all(
         print(f"1000 pods were bound in {took:.1f} s")
         assert history.wrong == []
         assert complaints(raws, world.pods()) == []
-    view = world.extender.cluster()["totals"]
-    assert (view["untouched"], view["reserved_milli"], view["fragmented_milli"]) == (0, 0, 0)
+    for name in ("cards_untouched", "reserved_gpus", "fragmented_gpus"):
+        assert world.extender.metric(f"bursar_extender_{name}") == 0, name

@@ -90,8 +90,10 @@ def test_filter_and_bind_refuse_a_pod_above_the_cap_and_bind_others(world: World
     assert world.bind("second", "n1") == FULL
     body = {"Pod": waits("second"), "NodeNames": ["n0"]}
     assert world.running.client.post("/dryrun", json=body).get_json()["NodeNames"] == []
-    page = world.running.client.get("/v1/waiting?name=second").get_json()["pods"][0]["decision"]
-    assert ([each["kind"] for each in page["reasons"]], page["bind_error"]) == (["cap"], FULL)
+    assert world.running.posted()["waiting"]["second"]["reason"] == FULL
+    assert (
+        'bursar_extender_nodes_refused_total{reason="cap"} 1.0' in world.running.client.get("/metrics").text
+    )
     assert world.filter(waits("small", 40))["NodeNames"] == ["n0"]
     assert world.bind("small") == ""
     assert world.filter(waits("other", namespace="team-b"))["NodeNames"] == ["n0"]

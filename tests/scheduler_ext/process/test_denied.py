@@ -82,8 +82,9 @@ def test_filter_and_bind_refuse_its_pod_with_one_text_and_bind_that_of_another(w
     assert world.running.bind(world.running.api.pod("denied"), "a") == TEXT
     body = {"Pod": waits("denied"), "NodeNames": ["a"]}
     assert world.running.client.post("/dryrun", json=body).get_json()["NodeNames"] == []
-    page = world.running.client.get("/v1/waiting?name=denied").get_json()["pods"][0]["decision"]
-    assert ([each["kind"] for each in page["reasons"]], page["bind_error"]) == (["budget"], TEXT)
+    assert world.running.posted()["waiting"]["denied"]["reason"] == TEXT
+    metrics = world.running.client.get("/metrics").text
+    assert 'bursar_extender_nodes_refused_total{reason="budget"} 1.0' in metrics
 
     other = waits("other", namespace="team-b")
     assert world.filter(other)["NodeNames"] == ["a"]

@@ -168,7 +168,7 @@ def test_a_dry_run_leaves_no_trace(running: Running) -> None:
         assert dry(running, waiting, names=["a"])["NodeNames"] == []
 
     assert running.extender.cache.snapshot is before
-    assert running.client.get("/v1/cluster").get_json()["waiting"] == 0
+    assert 'bursar_extender_pods_waiting{standing="UNKNOWN"} 0.0' in running.client.get("/metrics").text
     assert running.api.calls == made
 
 

@@ -12,7 +12,7 @@ from scheduler_ext.gangs.rooms import PlanInput
 from scheduler_ext.model.node import read_node
 from scheduler_ext.model.pod import Pod, read_any
 from scheduler_ext.model.standing import UNHEARD
-from scheduler_ext.reports.waiting_page import WaitingPods
+from scheduler_ext.reports.waiting_pods import WaitingPods
 from scheduler_ext.scoring.policy import BINPACK
 from scheduler_ext.snapshot.reservations import as_found_by
 from scheduler_ext.verbs.last_decisions import LastDecisions
@@ -103,25 +103,22 @@ def test_all_members_get_cards_with_the_epoch_or_none_does() -> None:
     assert {each.free_ms for each in extender.written.values()} == {1_000}  # they are charged from now on
 
 
-def test_the_waiting_page_says_what_the_gang_lacked_last() -> None:
+def test_the_map_says_of_a_waiting_pod_what_its_gang_lacked_last() -> None:
     extender = Extender(member("a"), member("b"), member("c"))
-    page = WaitingPods(
-        lambda: extender.cache.snapshot,
-        LastDecisions(lambda: 0),
-        lambda: UNHEARD,
-        extender.reserve.lack,
+    waiting = WaitingPods(
+        lambda: extender.cache.snapshot, LastDecisions(), lambda: UNHEARD, extender.reserve.lack, lambda: 0
     )
 
-    def obstacles() -> set[str]:
-        return {each["obstacle"] for each in page.all()}
+    def reasons() -> set[str]:
+        return {pod["reason"] for pod in waiting()["pods"]}
 
-    before = obstacles()
+    before = reasons()
     extender.ask("a", "b", "c")
     lack = "gang g starts whole: 2 of 3 members fit; 1 cards missing; no node has room for more of them"
-    assert obstacles() == {lack} != before
+    assert reasons() == {lack} != before
 
     extender.ask("a", "b", "c", needed=2)
-    assert lack not in obstacles()
+    assert lack not in reasons()
 
 
 def racked(name: str, rack: str, cards: int) -> Json:

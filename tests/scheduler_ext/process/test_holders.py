@@ -23,14 +23,12 @@ def test_the_running_extender_follows_the_agent(running: Running) -> None:
     assert 'held="orphaned"} 0' in running.client.get("/metrics").text
 
 
-def test_a_container_on_a_closed_node_is_reported_in_the_cluster_view(running: Running) -> None:
+def test_a_container_that_closes_its_node_is_named(running: Running) -> None:
     running.put_node(told(holders({"uid-x": []}, closed="")))
 
-    answer = running.client.get("/v1/cluster").json
-    assert answer is not None
-    (there,) = answer["nodes"]
-
-    assert (there["closed"], there["closed_by"]) == (CLOSED["lingering"], ["?/uid-x"])
+    assert running.posted()["nodes"]["n"]["closed"] == CLOSED["lingering"]
+    why = f"No GPU pods are placed on the node: {CLOSED['lingering']} (?/uid-x)."
+    eventually(lambda: f"closed node=n why={why}" in running.lines)
     assert running.filter(percent(10), "n")["FailedAndUnresolvableNodes"] == {
         "n": f"node is closed for sharing: {CLOSED['lingering']}"
     }

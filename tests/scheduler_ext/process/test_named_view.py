@@ -29,19 +29,16 @@ RAW = asking(wants(i915=2, millicores=800, tiles=2))
 NAMED = {f"{INTEL}i915": 1, f"{INTEL}millicores": 400, f"{INTEL}tiles": 1}
 
 
-def test_the_page_of_the_cluster_shows_what_is_used_of_each_resource(running: Running) -> None:
+def test_the_map_shows_the_largest_part_of_a_cards_resources(running: Running) -> None:
     answer = fit(request_of(RAW), rebuilt([NODE], []).node("n"))
     assert isinstance(answer, Placement)
     devices = written_for(read(RAW), request_of(RAW), answer, "n", 7, family="gas").annotations
     running.put_node(NODE)
     running.put_pod(bound(RAW, "n", devices["bursar.dev/devices"]))
 
-    (node,) = running.client.get("/v1/cluster").get_json()["nodes"]
-
-    for card in node["cards"]:
-        assert (card["used_share_milli"], card["used_resources"]) == (500, NAMED)
-        assert card["resources"] == {f"{INTEL}i915": 10, f"{INTEL}millicores": 1000, f"{INTEL}tiles": 2}
-        assert [(each["share_milli"], each["resources"]) for each in card["pods"]] == [(500, NAMED)]
+    for card in running.posted()["nodes"]["n"]["cards"]:
+        assert card["used_share_milli"] == 500
+        assert [pod["share_milli"] for pod in card["pods"]] == [500]
 
 
 @pytest.mark.parametrize(

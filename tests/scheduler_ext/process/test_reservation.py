@@ -30,8 +30,7 @@ def test_what_is_held_is_seen_as_that_and_not_as_taken(running: Running) -> None
     running.put_node(node("n", card(0), card(1)))
     running.put_pod(held(percent(60), "n", "GPU-0", since_ms=now_ms(), until_ms=now_ms() + 60_000))
 
-    (shown,) = running.client.get("/v1/cluster").get_json()["nodes"]
-    first = shown["cards"][0]
+    first = running.posted()["nodes"]["n"]["cards"][0]
     assert [pod["held"] for pod in first["pods"]] == ["reserved"]
     assert first["used_share_milli"] == 0
     exposed = running.client.get("/metrics").text

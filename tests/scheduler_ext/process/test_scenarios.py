@@ -202,7 +202,7 @@ def test_a_cordoned_card_keeps_its_pods_and_takes_no_new_one_until_the_cordon_is
     every = "every healthy GPU card here is cordoned"
     assert running.filter(waiting, "n")["FailedAndUnresolvableNodes"] == {"n": every}
     assert running.extender.cache.snapshot.allocation("uid-holder") is not None
-    assert running.client.get("/v1/cluster").get_json()["nodes"][0]["cards"][0]["cordoned"] is True
+    assert running.posted()["nodes"]["n"]["cards"][0]["cordoned"] is True
     running.put_node(equal(2, annotations={"bursar.dev/cordoned-cards": "GPU-1"}))
     assert running.bind(waiting, "n") == ""
     assert cards_bound(running, "waiting") == {"main": [0]}
@@ -332,7 +332,7 @@ def test_and_over_http_it_does_so_too(running: Running) -> None:
     assert {**answer["FailedNodes"], **answer["FailedAndUnresolvableNodes"]} == {
         "n": "no card has 64 MiB free"
     }
-    assert running.client.get("/v1/cluster").get_json()["nodes"][0]["closed"] is None
+    assert running.posted()["nodes"]["n"]["closed"] == ""
 
 
 # of other collections

@@ -312,7 +312,6 @@ def refuses_to_answer(client: Client) -> bool:
         and client.post("/prioritize", json=body).get_json() == [{"Host": "a", "Score": 0}]
         and client.post("/bind", json=order).get_json() == {"Error": sentence}
         and client.get("/readyz").status_code == 503
-        and client.get("/v1/cluster").status_code == 503
     )
 
 

@@ -1,34 +1,34 @@
 """The live map's posts: every change once, everything again after a failure, and only by the leader."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import cast
 
 import orjson
 import pytest
 
+from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.standing import UNHEARD
-from scheduler_ext.reports import cluster_posts
+from scheduler_ext.reports import cluster_posts, waiting_pods
 from scheduler_ext.reports.cluster_posts import (
     AFTER_FAILURE_MS,
     ALIVE_MS,
     INTERVAL_S,
-    MAX_BYTES,
-    MAX_COUNTS_BYTES,
     WHOLE_MS,
     ClusterPosts,
     MapSources,
-    waiting_of,
 )
-from scheduler_ext.reports.waiting_page import WaitingPods, WaitingView
+from scheduler_ext.reports.waiting_pods import MAX_BYTES, MAX_COUNTS_BYTES, WaitingPods, waiting_reason
 from scheduler_ext.snapshot.immutable_map import Map
 from scheduler_ext.snapshot.snapshot import Snapshot
-from scheduler_ext.verbs.last_decisions import LastDecisions
-from tests.scheduler_ext.worlds import Json, asking, bound, node, on, percent, rebuilt
+from scheduler_ext.verbs.last_decisions import CountedRefusal, LastDecision, LastDecisions
+from tests.scheduler_ext.worlds import Json, asking, bound, node, on, percent, read, rebuilt
 from tests.support.clock import Clock
 from tests.worlds import card, limits_of
 from timekeeper.api.resources.cluster_map import read_cluster
 from timekeeper.core.cluster_map import MAX_WAITING, STALE_MS
 from timekeeper.runtime.timekeeper_client import PostRefusedError, TimekeeperError
+
+NOW_MS = 1_793_577_600_000  # 2026-11-02T00:00:00Z
 
 
 @dataclass
@@ -49,17 +49,19 @@ class Posted:
         """Nothing is open."""
 
 
+def waiting(snapshot: Callable[[], Snapshot]) -> WaitingPods:
+    """What waits in the snapshot; no pod was refused yet."""
+    return WaitingPods(snapshot, LastDecisions(), lambda: UNHEARD, lambda _: "", lambda: NOW_MS)
+
+
 class World:
     """Posts of a snapshot that a test replaces."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot, self.client, self.clock, self.term = snapshot, Posted(), Clock(0), "e-1"
         self.lines: list[str] = []
-        waiting = WaitingPods(
-            lambda: self.snapshot, LastDecisions(lambda: 0, lambda _: None), lambda: UNHEARD
-        )
         sources = MapSources(
-            lambda: self.snapshot.nodes, waiting.all, lambda: self.term, lambda: 60_000, self.clock
+            lambda: self.snapshot.nodes, waiting(lambda: self.snapshot), lambda: self.term, self.clock
         )
         self.posts = ClusterPosts(self.client, sources, lambda event, **_: self.lines.append(event))  # type: ignore[arg-type]
 
@@ -165,22 +167,22 @@ def test_a_part_that_is_refused_holds_no_other_back() -> None:
     assert world.lines == ["cluster-refused", "cluster-refused"]
 
 
-def waits(namespace: str, name: str, minute: int) -> WaitingView:
+def waits(namespace: str, name: str, minute: int) -> Json:
     """A pod that was created in this minute."""
-    view: Json = dict.fromkeys(("malformed", "scheduler_message", "scheduler", "obstacle"), "")
-    created = f"1970-01-01T{minute // 60:02}:{minute % 60:02}:00.000Z"
-    view |= {"namespace": namespace, "name": name, "uid": name, "created": created, "priority": 0}
-    view |= {"standing": "IN_BUDGET", "state": "refused", "asks": [], "reservation": None, "decision": None}
-    return cast(WaitingView, view)
+    raw = percent(50, name)
+    created = f"2026-11-01T{minute // 60:02}:{minute % 60:02}:00Z"
+    raw["metadata"] |= {"namespace": namespace, "uid": f"{namespace}/{name}", "creationTimestamp": created}
+    return raw
 
 
 def test_a_namespace_with_many_waiting_pods_hides_no_other_and_the_rest_is_counted() -> None:
     many = [waits("many", f"m{at:03}", at) for at in range(700)]
     few = [waits("few", f"f{at}", 700 + at) for at in range(3)]
+    snapshot = rebuilt([], [*few, *reversed(many)])
 
-    told = waiting_of([*few, *reversed(many)], now_ms=60 * 60_000 * 24)
+    told = waiting(lambda: snapshot)()
 
-    assert [each["name"] for each in told["pods"]] == [
+    assert [pod["name"] for pod in told["pods"]] == [
         *(f"m{at:03}" for at in range(MAX_WAITING - 3)),
         *("f0", "f1", "f2"),
     ]
@@ -190,13 +192,11 @@ def test_a_namespace_with_many_waiting_pods_hides_no_other_and_the_rest_is_count
 def test_what_waits_is_posted_again_when_the_numbers_of_pods_beyond_those_listed_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cluster_posts, "MAX_WAITING", 1)
-    world, there = World(small()), [waits("a", "first", 0), waits("b", "second", 1)]
-    sources = MapSources(Map, lambda: there, lambda: "e-1", lambda: 600_000, world.clock)
-    world.posts = ClusterPosts(world.client, sources, lambda *_, **__: None)  # type: ignore[arg-type]
+    monkeypatch.setattr(waiting_pods, "MAX_WAITING", 1)
+    world = World(rebuilt([], [waits("a", "first", 0), waits("b", "second", 1)]))
     assert [world.step(), world.step()] == [[([], [], 2)], []]
 
-    there[1] = waits("c", "third", 1)
+    world.snapshot = rebuilt([], [waits("a", "first", 0), waits("c", "third", 1)])
 
     assert world.step() == [([], [], 2)]
     assert world.client.bodies[0]["waiting"]["more"] == {"c": 1}
@@ -205,13 +205,37 @@ def test_what_waits_is_posted_again_when_the_numbers_of_pods_beyond_those_listed
 def test_the_numbers_of_the_namespaces_with_most_fit_into_a_post() -> None:
     pods = [waits(f"{at:05}{'x' * 58}", f"p{at}", 0) for at in range(2_500)]
     pods += [waits("most", f"q{at}", 1) for at in range(9)]
+    snapshot = rebuilt([], pods)
 
-    told = waiting_of(pods, now_ms=0)
+    told = waiting(lambda: snapshot)()
 
     size = len(orjson.dumps(told["more"]))
     assert 0.9 * MAX_COUNTS_BYTES < size <= MAX_COUNTS_BYTES
     assert told["more"]["most"] >= 8
     assert len(orjson.dumps({"version": 1, "nodes": [], "gone": [], "waiting": told})) < 256 * 1024
+
+
+def test_what_decides_first_is_the_reason_why_a_pod_waits() -> None:
+    """Its mistake, an obstacle, a failed bind, kube-scheduler's own refusal, the most frequent reason."""
+    full = CountedRefusal(Refusal("no card has 50 percent free", "room"), 40)
+    decision = LastDecision(41, (full, CountedRefusal(Refusal("closed", "closed"), 1)))
+    pod = read(percent(50, "p"))
+    taint, by_itself = "taint", "0/56 nodes are available: 15 taint, 41 no card"
+
+    def why(
+        decision: LastDecision | None, message: str = taint, obstacle: str = "", malformed: str = ""
+    ) -> str:
+        said = replace(pod, unschedulable_because=message, malformed=malformed)
+        return waiting_reason(said, decision, obstacle)
+
+    assert why(None, "") == ""
+    assert why(None) == taint
+    assert why(decision) == "no card has 50 percent free (40 of 41 nodes)"
+    assert why(decision, by_itself) == by_itself
+    failed = replace(decision, bind_error="the node's plugin is busy")
+    assert why(failed, by_itself) == "the node's plugin is busy"
+    assert why(failed, obstacle="no node has GPU cards") == "no node has GPU cards"
+    assert why(failed, obstacle="no node has GPU cards", malformed="150 percent") == "150 percent"
 
 
 def test_no_post_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:

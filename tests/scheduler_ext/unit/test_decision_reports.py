@@ -36,7 +36,7 @@ class World:
         self.found: list[Decision] = []
         there = (snapshot.pods.get(f"uid-{name}") for name in waiting)
         pods = [waiting_pod(pod, BUILT["binpack"], ()) for pod in there if pod is not None]
-        self.last = LastDecisions(lambda: 0, lambda uid: self.reports.waits(uid))
+        self.last = LastDecisions(lambda uid: self.reports.waits(uid))
         state = WaitingState(
             lambda: snapshot, lambda: pods, self.last.of, lambda: STANDINGS, CapChecks(lambda: STANDINGS)
         )

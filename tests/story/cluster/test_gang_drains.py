@@ -54,8 +54,9 @@ def waiting_singles(place: Place) -> list[str]:
 
 
 def reasons(place: Place, reader: str) -> str:
-    """Everything that the extender says of the waiting pods of the place."""
-    return str(place.stack.get(f"/v1/waiting?namespace={place.name}", reader, place.stack.read_url))
+    """Why the pods of the place wait: kube-scheduler repeats the extender's reasons; and those of the map."""
+    by_scheduler = [pod["status"].get("conditions") for pod in place.pods()]
+    return str([by_scheduler, place.stack.get(f"/v1/waiting?namespace={place.name}", reader)])
 
 
 def test_a_gang_of_two_whole_nodes_starts_although_single_pods_keep_coming(soon: Stack, reader: str) -> None:

@@ -141,10 +141,13 @@ def test_three_pods_wait_on_two_cards_and_start_together_on_three(stack: Stack, 
     explained = stack.get("/v1/explain/short/a", reader)
     assert any("2 of 3 members fit" in each["sentence"] for each in explained["steps"])
 
-    page = stack.get("/v1/waiting?namespace=short", reader, stack.read_url)
-    assert {each["obstacle"] for each in page["pods"]} == {
-        "gang train starts whole: 2 of 3 members fit; 1 cards missing; no node has room for more of them"
-    }
+    lack = "gang train starts whole: 2 of 3 members fit; 1 cards missing; no node has room for more of them"
+
+    def is_on_the_map() -> bool:
+        waiting = stack.get("/v1/waiting?namespace=short", reader)["pods"]
+        return {pod["reason"] for pod in waiting} == {lack}
+
+    stack.wait("the map to say what is missing", is_on_the_map)
 
     place.node("short-2", 1)
     place.wait_bound("a", "b", "c")

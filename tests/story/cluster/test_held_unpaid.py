@@ -108,8 +108,11 @@ def test_a_pod_that_is_deleted_while_it_waits_reserves_nothing_more(stack: Stack
         stack.cp.api.call("POST", f"{huge}/binding", target | {"metadata": {"name": "huge"}})
     with pytest.raises(ApiError, match="grace-period"):
         stack.cp.api.call("DELETE", huge, {"gracePeriodSeconds": TOO_LONG_S})
-    waiting = [each["name"] for each in stack.get("/v1/waiting", reader, stack.extender_url)["pods"]]
-    assert waiting == ["huge"]  # the one that stays
+
+    def waiting() -> list[str]:
+        return [pod["name"] for pod in stack.get("/v1/waiting", reader)["pods"]]
+
+    stack.wait("the one that stays to be the only one that waits", lambda: waiting() == ["huge"], "extender")
     for path in pods.values():
         stack.cp.api.call("PATCH", f"{path}/huge", {"metadata": {"finalizers": None}}, MERGE)
     stack.cp.api.call("DELETE", f"{pods['staying']}/huge")

@@ -168,7 +168,10 @@ class World:
 
     def closed(self) -> dict[str, str]:
         """Why each node is closed."""
-        return {each["name"]: each["closed"] for each in self.extender.cluster()["nodes"] if each["closed"]}
+        begin = "node is closed for sharing: "
+        nodes = self.cluster.cp.api.call("GET", "/api/v1/nodes")["items"]
+        refused = self.extender.dry_run(*(node["metadata"]["name"] for node in nodes))
+        return {node: why.removeprefix(begin) for node, why in refused.items() if why.startswith(begin)}
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,125 @@
+"""The unbound GPU pods of the live map: how many there are, and of some why they wait."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+
+import orjson
+
+from scheduler_ext.model.pod import Pod
+from scheduler_ext.model.standing import NamespaceStandings
+from scheduler_ext.reports.prospects import ProspectSearch
+from scheduler_ext.snapshot.snapshot import Snapshot
+from scheduler_ext.verbs.last_decisions import LastDecision, LastDecisions
+from timekeeper.core.cluster_map import MAX_TEXT, MAX_WAITING, MapWaiting, MapWaitingPod, posted_text
+
+MAX_BYTES = 200_000  # of pods in one post; the timekeeper takes 256 KiB
+MAX_COUNTS_BYTES = 40_000
+_MAX_AGE_MS = 30 * 86_400_000
+_ALL_NODES = re.compile(r"0/([0-9]+) nodes ")  # the beginning of kube-scheduler's message
+
+
+class WaitingPods:
+    """Called: of each namespace the pods that wait longest. ``gang_lack``: what the pod's gang lacked last,
+    "" if nothing is known."""
+
+    def __init__(
+        self,
+        snapshot: Callable[[], Snapshot],
+        decisions: LastDecisions,
+        standings: Callable[[], NamespaceStandings],
+        gang_lack: Callable[[Pod], str],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._snapshot, self._decisions, self._standings = snapshot, decisions, standings
+        self._gang_lack, self._now_ms = gang_lack, now_ms
+
+    def __call__(self) -> MapWaiting:
+        """All that wait now, as a post has it."""
+        snapshot, standings, now_ms = self._snapshot(), self._standings(), self._now_ms()
+        unbound = (pod for pod in snapshot.pods.values() if not (pod.node or pod.terminal or pod.deleting))
+        oldest = sorted(unbound, key=lambda pod: (pod.asked_ms, pod.namespace, pod.name))
+        search = ProspectSearch(snapshot)
+        rows = _fitting([self._row(pod, snapshot, standings, search, now_ms) for pod in _in_turns(oldest)])
+        more = Counter(pod.namespace for pod in oldest) - Counter(row["namespace"] for row in rows)
+        longest_first = sorted(rows, key=lambda row: row["age_ms"], reverse=True)
+        return {"total": len(oldest), "pods": longest_first, "more": _largest(more)}
+
+    def _row(
+        self,
+        pod: Pod,
+        snapshot: Snapshot,
+        standings: NamespaceStandings,
+        search: ProspectSearch,
+        now_ms: int,
+    ) -> MapWaitingPod:
+        decision = self._decisions.of(pod.uid)
+        state = _state(pod, snapshot, decision)
+        obstacle = self._obstacle(pod, search) if state in ("gated", "refused", "not-asked") else ""
+        return {
+            "namespace": pod.namespace,
+            "name": pod.name,
+            "uid": pod.uid,
+            "state": state,
+            "standing": standings.of(pod.namespace).status,
+            "priority": pod.priority,
+            "age_ms": min(max(0, now_ms - pod.asked_ms), _MAX_AGE_MS),
+            "reason": posted_text(waiting_reason(pod, decision, obstacle), MAX_TEXT),
+        }
+
+    def _obstacle(self, pod: Pod, search: ProspectSearch) -> str:
+        """Why no node can take it even when it is empty; "" if cards that become free may be enough."""
+        lack = self._gang_lack(pod) if pod.gang is not None else ""
+        return lack or search.of(pod).obstacle
+
+
+def waiting_reason(pod: Pod, decision: LastDecision | None, obstacle: str) -> str:
+    """Why it waits, what decides first: its mistake, what keeps it off every node, the error of its last
+    bind, what kube-scheduler says where it refused nodes itself, else the reason that concerns most nodes; ""
+    if nothing is known."""
+    if pod.malformed or obstacle:
+        return pod.malformed or obstacle
+    if decision is None:
+        return pod.unschedulable_because
+    if decision.bind_error:
+        return decision.bind_error
+    counted = _ALL_NODES.match(pod.unschedulable_because)
+    if not decision.reasons or (counted and int(counted[1]) > decision.offered):
+        return pod.unschedulable_because
+    first = decision.reasons[0]
+    return f"{first.refusal.sentence} ({first.nodes} of {decision.offered} nodes)"
+
+
+def _state(pod: Pod, snapshot: Snapshot, decision: LastDecision | None) -> str:
+    """A word of `timekeeper.core.cluster_map.WAITING_STATES`."""
+    if pod.gated:
+        return "gated"
+    allocation = snapshot.allocation(pod.uid)
+    if allocation is not None:
+        return "reserved" if allocation.state == "reserved" else "assumed"
+    return "refused" if decision is not None else "not-asked"
+
+
+def _in_turns(oldest: Sequence[Pod]) -> list[Pod]:
+    """The first pod of each namespace, then the second of each, as many as a post takes."""
+    before = Counter[str]()  # of its namespace
+    places: list[int] = []
+    for pod in oldest:
+        places.append(before[pod.namespace])
+        before[pod.namespace] += 1
+    return [oldest[at] for at in sorted(range(len(oldest)), key=places.__getitem__)[:MAX_WAITING]]
+
+
+def _fitting(pods: list[MapWaitingPod]) -> list[MapWaitingPod]:
+    """The first of them that fit into a post."""
+    sizes = accumulate(len(orjson.dumps(pod)) + 1 for pod in pods)
+    return [pod for pod, size in zip(pods, sizes, strict=True) if size <= MAX_BYTES]
+
+
+def _largest(counts: Counter[str]) -> dict[str, int]:
+    """The largest counts that fit into a post beside the pods."""
+    listed = counts.most_common()
+    sizes = accumulate(len(name) + len(str(count)) + 4 for name, count in listed)
+    fitting = sum(size <= MAX_COUNTS_BYTES for size in sizes)
+    return dict(listed[:fitting])
