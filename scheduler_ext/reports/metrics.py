@@ -70,7 +70,7 @@ class ExtenderMetrics:
         self._simulations = Counter(
             "bursar_extender_simulations",
             "simulations: `done`; `busy` (answered with 429, because another was running); `ended` "
-            "(killed for its time or memory, or failed)",
+            "(killed for its time, or failed)",
             ["result"],
             registry=self._registry,
         )

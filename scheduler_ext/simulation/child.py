@@ -1,5 +1,5 @@
-"""One simulation after another, each in a child process, on a copy of this process' memory: bounded in time
-and memory, and of the lowest priority, so that the verbs go on beside it.
+"""One simulation after another, each in a child process, on a copy of this process' memory: bounded in time,
+and of the lowest priority, so that the verbs go on beside it.
 
 The fork copies page tables, not pages. The child has one thread, and takes no lock that another thread of
 the parent might have held: it computes on immutable values and writes to a pipe.
@@ -28,10 +28,7 @@ from timekeeper.runtime.log import Log
 # Called with the result of each simulation: done, busy, or ended
 Counted = Callable[[str], object]
 
-# bytes of address space, which the child may take beyond that of its copy
-MORE_MEMORY = 512 * 1024 * 1024
 _MAX_RESULT = 16 * 1024 * 1024
-_OUT_OF_MEMORY = 3
 _SET_PARENT_DEATH_SIGNAL = 1  # prctl(2)
 _PRCTL = ctypes.CDLL(None, use_errno=True).prctl
 
@@ -113,8 +110,6 @@ class ChildProcess:
             raise ChildError(f"it took longer than {self._timeout_s:g} s and was ended")
         if not result.endswith(b"\n"):
             code = os.waitstatus_to_exitcode(status)
-            if code == _OUT_OF_MEMORY:
-                raise ChildError(f"it needed more than {MORE_MEMORY >> 20} MiB and was ended")
             raise ChildError(f"its process ended with code {code}; the log has the details")
         return result[:-1]
 
@@ -143,8 +138,6 @@ def _be_child(work: Callable[[], bytes], writing: int, timeout_s: float) -> None
         while left:
             left = left[os.write(writing, left) :]
         code = 0
-    except MemoryError:
-        code = _OUT_OF_MEMORY
     except BaseException:
         os.write(2, traceback.format_exc().encode(errors="replace"))
     finally:
@@ -160,9 +153,6 @@ def _bound(writing: int, timeout_s: float) -> None:
     os.nice(19)
     with suppress(OSError):  # where the kernel runs out of memory, this process goes first
         Path("/proc/self/oom_score_adj").write_text("1000")
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    most = pages * resource.getpagesize() + MORE_MEMORY
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))
     seconds = int(timeout_s) + 1
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     os.closerange(3, writing)  # a connection that the parent closes must not live on here
