@@ -257,7 +257,7 @@ class Extender:
         withdraw(self._api, pod, "NotWhole", "cards could not be reserved for all of its gang", now_ms())
 
     def _books(self, asked: Asked) -> SimulationInput:
-        standings = asked.over(self.standings())
+        standings = asked.standings(self.standings())
         return SimulationInput(
             self.cache.snapshot,
             standings,

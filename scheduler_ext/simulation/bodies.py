@@ -8,34 +8,35 @@ import orjson
 
 from scheduler_ext.model.pod import Pod, read_pod
 from scheduler_ext.model.standing import NamespaceStandings
-from scheduler_ext.model.standing_table import decode, standings_at
 from scheduler_ext.simulation.simulate import SimulatedPod
 from timekeeper.core.json_values import Json
 from timekeeper.core.request.host import encode_host
-from timekeeper.core.standings import UndecodableStandingsError
 from timekeeper.runtime.http.problem_details import bad
 
 MAX_PODS = 50
 MAX_REASONS = 5
-_NEVER_STALE_MS = 2**62
-_FIELDS = ("version", "pods", "standings")
+_FIELDS = ("version", "pods", "protected")
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Pods that do not exist, and standings that replace those of their namespaces."""
+    """Pods that do not exist; ``protected``: UIDs of those that their namespace's budget would protect."""
 
     pods: tuple[Pod, ...]
-    standings: NamespaceStandings | None
+    protected: frozenset[str]
 
-    def over(self, known: NamespaceStandings) -> NamespaceStandings:
-        """The known standings with the given ones in their places."""
-        if self.standings is None:
+    def standings(self, known: NamespaceStandings) -> NamespaceStandings:
+        """The known standings, in which these pods are protected."""
+        if not self.protected:
             return known
-        return replace(known, listed={**known.listed, **self.standings.listed})
+        listed = dict(known.listed)
+        for namespace in {pod.namespace for pod in self.pods}:
+            standing = known.of(namespace)
+            listed[namespace] = replace(standing, protected=standing.protected | self.protected)
+        return replace(known, listed=listed)
 
 
-def read_simulation(body: bytes, now_ms: int) -> Asked:
+def read_simulation(body: bytes) -> Asked:
     """Parses the body. Raises a Problem that names the field."""
     try:
         raw = orjson.loads(body)
@@ -54,7 +55,10 @@ def read_simulation(body: bytes, now_ms: int) -> Asked:
     found = tuple(_pod(each, f"pods[{at}]") for at, each in enumerate(pods))
     if len({pod.uid for pod in found}) < len(found):
         raise bad("pods", "each must have a UID of its own")
-    return Asked(found, _standings(raw.get("standings"), now_ms))
+    protected = raw.get("protected", [])
+    if not isinstance(protected, list) or not all(isinstance(uid, str) for uid in protected):
+        raise bad("protected", "it must be a list of UIDs")
+    return Asked(found, frozenset(protected))
 
 
 def _pod(raw: object, where: str) -> Pod:
@@ -75,16 +79,6 @@ def _pod(raw: object, where: str) -> Pod:
     if pod is None:
         raise bad(where, "it requests no GPU")
     return pod
-
-
-def _standings(raw: object, now_ms: int) -> NamespaceStandings | None:
-    if raw is None:
-        return None
-    try:
-        table = decode(orjson.dumps(raw), "", now_ms)
-    except UndecodableStandingsError as error:
-        raise bad("standings", str(error)) from error
-    return standings_at(table, now_ms, _NEVER_STALE_MS)
 
 
 def answer_of(found: list[SimulatedPod], standings: NamespaceStandings) -> bytes:

@@ -22,7 +22,6 @@ from threading import Lock
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.simulation.bodies import Asked, answer_of, read_simulation
 from scheduler_ext.simulation.simulate import SimulationInput, simulate
-from timekeeper.runtime.clock import monotonic_ms
 from timekeeper.runtime.log import Log
 
 # Called with the result of each simulation: done, busy, or ended
@@ -34,7 +33,7 @@ _PRCTL = ctypes.CDLL(None, use_errno=True).prctl
 
 
 class Simulator:
-    """``books``: the state of this moment under the standings that the simulation asks for."""
+    """``books``: the state of this moment, in which the pods are protected that the simulation names."""
 
     def __init__(
         self, books: Callable[[Asked], SimulationInput], timeout_ms: int, log: Log, counted: Counted
@@ -44,7 +43,7 @@ class Simulator:
 
     def __call__(self, body: bytes) -> bytes:
         """The answer to a body. Raises a Problem for a bad one, BusyError, or ChildError."""
-        asked = read_simulation(body, monotonic_ms())
+        asked = read_simulation(body)
         began = time.perf_counter()
         try:
             answer = self._child.run(partial(_answer, asked.pods, self._books(asked)))

@@ -6,7 +6,7 @@ A report of last month uses last month's entries. A change today affects nothing
 
 import functools
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 
@@ -405,17 +405,13 @@ def _with_mode(found: BudgetInForce, mode: str) -> BudgetInForce:
     return replace(found, budget=replace(found.budget, mode=mode))
 
 
-def history_of(
-    entries: Iterable[BudgetEntry],
-    read: Callable[[str, str], EntryValue] = settled_value,
-    only_meter: bool = False,
-) -> History:
+def history_of(entries: Iterable[BudgetEntry], only_meter: bool = False) -> History:
     """The history of entries in the order of their moments. ``only_meter``: of a ledger that governs
     nothing, whatever mode they name."""
     rows: dict[str, list[tuple[BudgetEntry, Budget | BudgetSettings | None]]] = {}
     unreadable_entries = []
     for entry in entries:
-        value = None if entry.text is None else read(entry.key, entry.text)
+        value = None if entry.text is None else settled_value(entry.key, entry.text)
         if isinstance(value, EntryError):
             unreadable_entries.append(value)
         else:

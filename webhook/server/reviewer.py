@@ -80,11 +80,11 @@ class Reviewer:
                 self._protected.add(review.namespace, takes, self._now_ms())
         return answer
 
-    def beside(self, table: StandingsTable, claims: Iterable[Json] = (), namespace: str = "") -> "Reviewer":
-        """A reviewer with this table, and with an estimate of its own: it has admitted nothing. ``claims``:
-        claims and templates of the namespace that are supposed."""
+    def beside(self, claims: Iterable[Json], namespace: str) -> "Reviewer":
+        """A reviewer with an estimate of its own: it has admitted nothing. ``claims``: claims and templates
+        of the namespace that are supposed."""
         flags = replace(self._flags, claims=self._flags.claims.beside(claims, namespace))
-        return Reviewer(flags, lambda: table, self._ca, self._now_ms, self._stale_after_ms)
+        return Reviewer(flags, self._table, self._ca, self._now_ms, self._stale_after_ms)
 
     def policy_for(self, namespace: str) -> AdmissionPolicy:
         """The policy of the namespace's pods at this moment. Raises NotReadyError."""

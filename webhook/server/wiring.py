@@ -126,7 +126,7 @@ def make_service(
     notice = start_owner_events(api, socket.gethostname())
     record = _start_decision_posts(settings, ca, metrics)
     calls = create_calls(admission, metrics, log, settings.template_paths, notice, record)
-    calls[PATH] = simulation_call(admission, monotonic_ms, log)
+    calls[PATH] = simulation_call(admission, log)
     verified_only = settings.client_ca is not None
     routes = (
         *review_routes(calls, log, verified_only, {PATH: 1}),

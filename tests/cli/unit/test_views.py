@@ -19,7 +19,7 @@ from timekeeper.cli.flags import MINUS
 from timekeeper.cli.kubectl import Kubectl
 from timekeeper.cli.main import cli, grant
 from timekeeper.cli.output import Column, CommandError, Sheet
-from timekeeper.cli.simulation import _documents, claims_of, namespace_of, owners_of, pods_of
+from timekeeper.cli.simulation import _documents, manifest_of, namespace_of
 from timekeeper.cli.views import budgets, cards, decisions, simulation, usage
 from timekeeper.core import texts
 from timekeeper.core.cluster_map import STALE_MS
@@ -457,69 +457,23 @@ def test_a_simulation_shows_pods_and_says_what_they_cost() -> None:
     ]
 
 
-def test_the_pods_of_a_workload_are_as_many_as_its_replicas() -> None:
-    spec: dict[str, Any] = {"containers": []}
-    deployment: Any = {
-        "kind": "Deployment",
-        "metadata": {"name": "web"},
-        "spec": {"replicas": 2, "template": {"metadata": {"labels": {"a": "b"}}, "spec": spec}},
-    }
-    listed = {"kind": "List", "items": [deployment, {"kind": "Pod", "metadata": {"name": "p"}, "spec": spec}]}
-
-    found = list(pods_of(listed, "team-a"))
-    assert [each["metadata"]["name"] for each in found] == ["web-0", "web-1", "p"]
-    (controller,) = found[0]["metadata"]["ownerReferences"]  # by which a gang may be named
-    assert controller == {"kind": "Deployment", "name": "web", "controller": True}
-    deployment["spec"]["replicas"] = 10**9
-    assert len(list(pods_of(deployment, "team-a"))) == 1000
-    with pytest.raises(CommandError, match="Service has no pods"):
-        list(pods_of({"kind": "Service"}, "team-a"))
-    with pytest.raises(CommandError, match="is in namespace team-b"):
-        list(pods_of({"kind": "Pod", "metadata": {"name": "p", "namespace": "team-b"}}, "team-a"))
+def manifests(folder: Path, *documents: object) -> str:
+    """A file with these documents."""
+    (folder / "manifests.yaml").write_text("\n---\n".join(map(json.dumps, documents)))
+    return str(folder / "manifests.yaml")
 
 
-def test_claims_of_the_manifests_are_sent_beside_the_pods() -> None:
+def test_one_manifest_of_a_file_is_simulated_with_the_claims_beside_it(tmp_path: Path) -> None:
     template = {"kind": "ResourceClaimTemplate", "metadata": {"name": "t"}}
     claim = {"kind": "ResourceClaim", "metadata": {"name": "c"}}
-    listed = {"kind": "List", "items": [template, {"kind": "Pod", "metadata": {"name": "p"}}]}
+    job = {"kind": "Job", "metadata": {"name": "train"}}
 
-    assert [each for document in (listed, claim) for each in claims_of(document)] == [template, claim]
-    assert [each["metadata"]["name"] for each in pods_of(listed, "team-a")] == ["p"]
-    assert list(pods_of(claim, "team-a")) == []
-
-
-def test_owners_of_gangs_are_sent_as_they_are_for_the_timekeeper_knows_their_pods() -> None:
-    job, train = ({"kind": kind, "metadata": {"name": "train"}} for kind in ("Job", "TrainJob"))
-    listed = {"kind": "List", "items": [job, {"kind": "Pod", "metadata": {"name": "p"}}]}
-
-    assert [each for document in (listed, train) for each in owners_of(document)] == [job, train]
-    assert [each["metadata"]["name"] for each in pods_of(listed, "team-a")] == ["p"]
-    assert list(pods_of(train, "team-a")) == []
-    with pytest.raises(CommandError, match="is in namespace team-b"):
-        list(pods_of({"kind": "Job", "metadata": {"namespace": "team-b"}}, "team-a"))
-
-
-@pytest.mark.parametrize(
-    ("manifest", "pods"),
-    [
-        ({"kind": "List", "items": 3}, []),
-        ({"kind": "Pod", "metadata": "p"}, [{"kind": "Pod", "metadata": "p"}]),
-        (
-            {"kind": "ReplicaSet", "metadata": [], "spec": {"template": "t"}},
-            [{"metadata": {"name": "None-0"}, "spec": None}],
-        ),
-        *(
-            (
-                {"kind": "Pod", "metadata": {"namespace": none}},
-                [{"kind": "Pod", "metadata": {"namespace": none}}],
-            )
-            for none in (None, "")
-        ),
-        ({"kind": "ReplicaSet", "spec": 3}, [{"metadata": {"name": "None-0"}, "spec": None}]),
-    ],
-)
-def test_a_manifest_of_another_shape_is_left_to_the_server(manifest: Any, pods: list[Any]) -> None:
-    assert list(pods_of(manifest, "team-a")) == pods
+    assert manifest_of(manifests(tmp_path, template, None, job, claim)) == (job, [template, claim])
+    for others in ([], [job, "text"]):
+        with pytest.raises(
+            CommandError, match=f"{len(others)} manifests beside claims, and one is simulated"
+        ):
+            manifest_of(manifests(tmp_path, claim, *others))
 
 
 @pytest.mark.parametrize("text", ["2026-01-01: x", "? [a]\n: b", "a: &a [*a]"])
@@ -530,25 +484,22 @@ def test_yaml_that_json_cannot_say_is_refused(text: str, tmp_path: Path) -> None
         list(_documents(str(tmp_path / "odd.yaml")))
 
 
-IN_B = {"kind": "Job", "metadata": {"name": "a", "namespace": "team-b"}}
-
-
 @pytest.mark.parametrize(
-    ("documents", "flag", "found"),
+    ("manifest", "flag", "namespace"),
     [
-        ([IN_B], "", "team-b"),
-        ([IN_B], "team-a", "team-a"),
-        ([{"kind": "Pod", "metadata": {"name": "a"}}, IN_B], "", "team-b"),
-        ([{"kind": "List", "items": [IN_B]}], "", "team-b"),
-        ([{"kind": "Pod", "metadata": {"name": "a"}}, {"kind": "List"}, "text", {"metadata": 3}], "", "mine"),
+        ({"metadata": {"namespace": "team-b"}}, "", "team-b"),
+        ({"metadata": {"namespace": "team-b"}}, "team-a", "team-a"),
+        ({"metadata": {"namespace": None}}, "", "mine"),
+        ({"metadata": 3}, "", "mine"),
+        ("text", "", "mine"),
     ],
 )
-def test_a_simulation_is_of_the_namespace_that_the_manifests_name(
-    documents: list[Any], flag: str, found: str, monkeypatch: pytest.MonkeyPatch
+def test_a_simulation_is_of_the_namespace_that_the_manifest_names(
+    manifest: object, flag: str, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Kubectl, "namespace", lambda _self: "mine")
 
-    assert namespace_of(documents, Options(Kubectl(), namespace=flag)) == found
+    assert namespace_of(manifest, Options(Kubectl(), namespace=flag)) == namespace
 
 
 BILLED = """from,to,namespace,owner,price,currency,posted,pending,amount,gpuHours,cost,requested,measured,used

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from timekeeper.core.gangs import gang_of, group_of
-from timekeeper.core.kube.owned_pods import as_started, is_owner, owned_pods
+from timekeeper.core.kube.owned_pods import as_started, is_owner, may_own_gang, owned_pods
 
 
 def _template(size: int) -> dict[str, Any]:
@@ -153,3 +153,25 @@ def test_what_a_train_job_leaves_to_its_runtime_is_not_guessed() -> None:
 )
 def test_an_odd_train_job_has_no_pods(spec: object) -> None:
     assert list(owned_pods(as_started(train_job() | {"spec": spec})[0], 50)) == []
+
+
+@pytest.mark.parametrize(
+    ("replicas", "count"), [({"replicas": 2}, 2), ({}, 1), ({"replicas": "2"}, 1), ({"replicas": 0}, 0)]
+)
+@pytest.mark.parametrize("kind", ["Deployment", "ReplicaSet", "StatefulSet"])
+def test_replicas_are_pods_of_no_gang(kind: str, replicas: dict[str, object], count: int) -> None:
+    template = {"metadata": {"labels": {"app": "x"}}, "spec": {"containers": []}}
+    owner = {
+        "apiVersion": "apps/v1",
+        "kind": kind,
+        "metadata": {"name": "web"},
+        "spec": {**replicas, "template": template},
+    }
+
+    pods = list(owned_pods(owner, 10))
+
+    assert (is_owner(owner), may_own_gang(owner)) == (True, False)
+    assert [pod["metadata"]["name"] for pod in pods] == [f"web-{at}" for at in range(count)]
+    for pod in pods:
+        assert (pod["metadata"]["labels"], gang_of(pod)) == ({"app": "x"}, None)
+        assert pod["metadata"]["ownerReferences"] == [{"kind": kind, "name": "web", "controller": True}]

@@ -145,7 +145,7 @@ def live(stack: Stack) -> Json:
 
 def simulate(stack: Stack, reader: str) -> None:
     """A pod that does not exist, asked about by the reader."""
-    body = {"version": 1, "namespace": "team-a", "pods": [waiter()]}
+    body = {"version": 1, "namespace": "team-a", "manifest": waiter()}
     headers = {"Authorization": f"Bearer {reader}", "Content-Type": "application/json"}
     url = f"{stack.timekeeper_url}/v1/simulate"
     request = urllib.request.Request(url, json.dumps(body).encode(), headers)

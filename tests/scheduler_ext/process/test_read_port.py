@@ -157,7 +157,7 @@ def test_a_simulation_says_where_pods_would_be_placed_and_binds_none(port: Port)
             "pods[0]",
             "",
         ),
-        (PLANNER, asked(1) | {"standings": {"version": 1}}, 400, "standings", "standings:"),
+        (PLANNER, asked(1) | {"protected": [7]}, 400, "protected", "it must be a list of UIDs"),
     ],
 )
 def test_a_bad_simulation_is_refused_with_its_field(

@@ -32,17 +32,19 @@ def job(parallelism: int) -> Json:
     return {"kind": "Job", "apiVersion": "batch/v1", "metadata": {"name": "train"}, "spec": spec}
 
 
-def simulated(stack: Stack, folder: Path, token: str, *pods: Json, budget: str = "") -> Any:
+def replicas(count: int) -> Json:
+    """A ReplicaSet of pods like those of `one`."""
+    spec = {"replicas": count, "template": template(percent=100)}
+    return {"kind": "ReplicaSet", "apiVersion": "apps/v1", "metadata": {"name": "set"}, "spec": spec}
+
+
+def simulated(stack: Stack, folder: Path, token: str, manifest: Json) -> Any:
     """The answer to ``kubectl bursar simulate``, without a kubeconfig."""
     (folder / "token").write_text(token)
     flags = ["--server", stack.timekeeper_url, "--ca-file", str(stack.ca_file)]
     flags += ["--token-file", str(folder / "token"), "-n", "payer", "-o", "json", "-f", "-"]
-    if budget:
-        (folder / "budget").write_text(budget)
-        flags += ["--budget", str(folder / "budget")]
-    listed = json.dumps({"kind": "List", "items": pods})
     command = [sys.executable, "-m", "timekeeper.cli.main", "simulate", *flags]
-    done = subprocess.run(command, input=listed, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, input=json.dumps(manifest), capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -76,7 +78,7 @@ def test_what_a_simulation_says_is_what_happens(stack: Stack, planner: str, tmp_
     )
 
     def foretold() -> Any:
-        return simulated(stack, tmp_path, token, one("first"), one("second"), one("third"))
+        return simulated(stack, tmp_path, token, replicas(3))
 
     stack.wait("the extender to know it", lambda: [e["outcome"] for e in foretold()["pods"]][1] == "preempts")
     before = [each["metadata"]["name"] for each in stack.cp.api.call("GET", mine)["items"]]
@@ -88,11 +90,6 @@ def test_what_a_simulation_says_is_what_happens(stack: Stack, planner: str, tmp_
     assert (first["outcome"], second["outcome"], third["outcome"]) == ("fits", "preempts", "waits")
     assert [(each["namespace"], each["name"]) for each in second["victims"]] == [("debtor", "holder")]
     assert answer["cost"]["gpuHoursPerDay"] == "48"
-    held = simulated(stack, tmp_path, token, one("x"), budget="gpuHours: 0\nonExhausted: hold\n")["pods"][0]
-    assert (held["standing"], held["held"]) == ("OVER_BUDGET", "budget")
-    gang = simulated(stack, tmp_path, token, job(3), budget="gpuHours: 100\ngangs: auto\n")["pods"]
-    assert {each["held"] for each in gang} == {"turn"}
-    assert all(each["reasons"][0]["reason"].startswith("gang train starts whole: 1 of 3") for each in gang)
     assert stack.get("/v1/decisions?namespace=payer", token)["decisions"] == decided
 
     for name, told in (("first", first), ("second", second)):
@@ -109,6 +106,15 @@ def test_what_a_simulation_says_is_what_happens(stack: Stack, planner: str, tmp_
             each["uuid"] for each in told["cards"]
         ]
     stack.wait("the victim to be gone", lambda: not stack.exists(f"{theirs}/holder"))
+    set_budgets(stack, payer="gpuHours: 0.00000001\nonExhausted: hold\ngangs: auto\n")
+
+    def held() -> tuple[str, str]:
+        (pod,) = simulated(stack, tmp_path, token, one("x"))["pods"]
+        return pod["standing"], pod["held"]
+
+    stack.wait("a new pod to be held", lambda: held() == ("OVER_BUDGET", "budget"))
+    gang = simulated(stack, tmp_path, token, job(3))["pods"]
+    assert all(each["reasons"][0]["reason"].startswith("gang train starts whole: 0 of 3") for each in gang)
 
 
 def hog(name: str, cpu: str, node: str) -> Json:

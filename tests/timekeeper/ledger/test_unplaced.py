@@ -270,13 +270,14 @@ def test_explain_says_what_is_not_known(town: Town) -> None:
 
 
 def test_a_simulation_says_what_is_not_known_and_asks_no_extender(planner: Planner) -> None:
-    off = "gpuHours: 100\nperiod: month\nplacement: off"
     whole = pod("one")
     whole["spec"]["containers"][0]["resources"] = {"limits": {CARD: "1"}}
+    placed: Any = planner.asks(whole)
+    planner.budget_is("gpuHours: 100\nperiod: month\nplacement: off")
 
-    answer: Any = planner.asks(whole, pod("share"), budget=off)
+    answer: Any = planner.asks(whole)
 
-    one, share = answer["pods"]
+    (one,), (share,) = answer["pods"], planner.asks(pod("share"))["pods"]
     assert (one["outcome"], one["scheduler"], one["standing"]) == (
         "unknown",
         "default-scheduler",
@@ -285,7 +286,7 @@ def test_a_simulation_says_what_is_not_known_and_asks_no_extender(planner: Plann
     assert (share["outcome"], "placement is off here" in share["refusal"]) == ("refused", True)
     assert answer["note"].startswith(NOT_KNOWN)
     assert answer["note"].endswith("So neither place, cost nor forecast of these pods is known")
-    assert planner.asks(whole)["note"] == ""
+    assert placed["note"] == ""
 
 
 @pytest.mark.parametrize(

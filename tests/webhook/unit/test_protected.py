@@ -29,10 +29,10 @@ class World:
 
     def __init__(self, **fields: Any) -> None:
         self.now_ms, lookahead_ms = 0, fields.pop("lookahead_ms", 600_000)
-        self.document = standings(
+        document = standings(
             {"lookaheadMs": lookahead_ms}, team_a=entry(**{"standing": "OVER_BUDGET"} | fields)
         )
-        table = decode(orjson.dumps(self.document), "", 0)
+        table = decode(orjson.dumps(document), "", 0)
         self.reviewer = Reviewer(POLICY, lambda: table, lambda: "ca", lambda: self.now_ms, 30_000)
 
     def create(self, raw: Json) -> AdmissionAnswer:
@@ -98,16 +98,12 @@ def test_of_a_floor_of_hours_a_pod_takes_what_it_uses_within_the_lookahead() -> 
 
 def test_a_pod_that_uses_nothing_within_the_lookahead_takes_something_of_the_floor_all_the_same() -> None:
     world = World(lookahead_ms=0, protect=protect(cards=None, amount=10**12, left=2))
-    body = {"review": review_of(serving(), dryRun=True), "standings": world.document}
 
     assert [outcome(world.create(serving())) for _ in range(3)] == [
         "IN_BUDGET true",
         "IN_BUDGET true",
         "OVER_BUDGET",
     ]
-    answer = simulation_call(world.reviewer, lambda: 0, into([]))(orjson.dumps(body))
-    assert isinstance(answer.body, bytes)
-    assert orjson.loads(answer.body)["protected"] == 1
 
 
 def test_a_second_call_for_the_pod_leaves_out_what_the_first_took() -> None:
@@ -152,15 +148,21 @@ def test_a_standing_that_is_unknown_stays_unknown() -> None:
     assert outcome(world.create(serving())) == "UNKNOWN"
 
 
-def test_a_simulation_says_what_a_protected_pod_takes_of_the_floor() -> None:
-    world = World(onExhausted="deny", protect=protect())
-    body = {"review": review_of(serving(), dryRun=True), "standings": world.document}
+def test_simulated_pods_take_their_parts_of_the_floor_and_of_no_other_simulation() -> None:
+    world = World(onExhausted="deny", protect=protect(left=1_200))
+    body = {"reviews": [review_of(serving(), dryRun=True)] * 3}
 
-    answer = simulation_call(world.reviewer, lambda: 0, into([]))(orjson.dumps(body))
+    for _ in range(2):
+        answer = simulation_call(world.reviewer, into([]))(orjson.dumps(body))
 
-    assert isinstance(answer.body, bytes)
-    said = orjson.loads(answer.body)
-    assert (said["standing"], said["refusal"], said["protected"]) == ("IN_BUDGET", "", 500)
+        assert isinstance(answer.body, bytes)
+        pods = orjson.loads(answer.body)["answers"]
+        assert [(pod["standing"], pod["protected"], bool(pod["refusal"])) for pod in pods] == [
+            ("IN_BUDGET", True, False),
+            ("IN_BUDGET", True, False),
+            ("", False, True),
+        ]
+    assert outcome(world.create(serving())) == "IN_BUDGET true"
 
 
 @pytest.mark.parametrize("spoilt", [{"left": "x"}, {"cards": "2"}, 5])

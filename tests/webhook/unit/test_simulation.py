@@ -1,4 +1,4 @@
-"""``POST /simulate``: /mutate's answer under given standings, without an effect."""
+"""``POST /simulate``: /mutate's answers to pods, without an effect."""
 
 from typing import Any
 
@@ -16,9 +16,15 @@ from webhook.standings import decode
 from webhook.wire.pod_review import read
 
 
-def simulated(admission: Reviewer, document: object, **request: Any) -> HttpAnswer:
-    body = {"review": review_of(admitted(half()), dryRun=True, **request), "standings": document}
-    return simulation_call(admission, lambda: 0, into([]))(orjson.dumps(body))
+def simulated(document: Json, count: int = 1) -> list[Any]:
+    """The answers to equal pods, of a worker that has polled this document."""
+    return answers(known(document), count)
+
+
+def answers(admission: Reviewer, count: int = 1) -> list[Any]:
+    body = {"reviews": [review_of(admitted(half()), dryRun=True)] * count}
+    found: list[Any] = response(simulation_call(admission, into([]))(orjson.dumps(body)))["answers"]
+    return found
 
 
 def known(document: Json) -> Reviewer:
@@ -33,51 +39,47 @@ def response(answer: HttpAnswer) -> Any:
     return orjson.loads(answer.body)
 
 
-def class_of(answer: HttpAnswer) -> str:
-    return str(response(answer)["pod"]["spec"]["priorityClassName"])
+def test_a_pod_is_answered_as_the_polled_standings_have_its_namespace() -> None:
+    (over,) = simulated(standings(team_a=entry("OVER_BUDGET")))
+    (within,) = simulated(standings(team_a=entry("IN_BUDGET")))
+    (denied,) = simulated(standings(team_a=entry("OVER_BUDGET") | {"onExhausted": "deny"}))
+    (held,) = simulated(standings(team_a=entry("OVER_BUDGET") | {"onExhausted": "hold"}))
 
-
-def test_the_given_standings_decide_and_not_those_that_were_polled() -> None:
-    admission = known(standings(team_a=entry("IN_BUDGET")))
-
-    assert class_of(simulated(admission, standings(team_a=entry("OVER_BUDGET")))) == POLICY.over_budget.name
-    assert class_of(simulated(admission, standings(team_a=entry("IN_BUDGET")))) == POLICY.in_budget.name
-    denied = response(simulated(admission, standings(team_a=entry("OVER_BUDGET") | {"onExhausted": "deny"})))
+    assert over["pod"]["spec"]["priorityClassName"] == POLICY.over_budget.name
+    assert within["pod"]["spec"]["priorityClassName"] == POLICY.in_budget.name
     assert denied["pod"] is None
     assert "has used its GPU budget" in denied["refusal"]
-    held = response(simulated(admission, standings(team_a=entry("OVER_BUDGET") | {"onExhausted": "hold"})))
     assert (held["standing"], held["held"]) == ("OVER_BUDGET", "budget")
     assert held["pod"]["spec"]["schedulingGates"] == [{"name": "bursar.dev/budget"}]
 
 
-def test_no_simulation_counts_as_admitted() -> None:
-    """A grant that one pod's cost uses up: after a real pod the next is over budget by the estimate."""
-    small = standings(team_a=entry("IN_BUDGET") | {"remaining": 1})
-    admission = known(small)
+def test_the_pods_of_a_simulation_count_for_each_other_and_for_no_real_one() -> None:
+    """A grant that one pod's cost uses up: the next is over budget by the estimate."""
+    admission = known(standings(team_a=entry("IN_BUDGET") | {"remaining": 1}))
 
-    for _ in range(3):
-        assert class_of(simulated(admission, small)) == POLICY.in_budget.name
+    def foretold() -> list[str]:
+        return [answer["standing"] for answer in answers(admission, count=3)]
+
+    assert [foretold(), foretold()] == [["IN_BUDGET", "OVER_BUDGET", "OVER_BUDGET"]] * 2
     review = orjson.dumps(review_of(admitted(half())))
-    first, second = (admission.mutate(read(review)).audit["standing"] for _ in range(2))
-    assert (first, second) == ("IN_BUDGET", "OVER_BUDGET")
-    assert class_of(simulated(admission, small)) == POLICY.in_budget.name
+    real = [admission.mutate(read(review)).audit["standing"] for _ in range(2)]
+    assert real == ["IN_BUDGET", "OVER_BUDGET"]
+    assert foretold() == ["IN_BUDGET", "OVER_BUDGET", "OVER_BUDGET"]
 
 
 @pytest.mark.parametrize(
     ("body", "said"),
     [
         (b"{", "the body is not JSON"),
-        (b"{}", "standings: must be an object"),
-        (orjson.dumps({"standings": {}, "review": 7}), "not an AdmissionReview"),
-        (orjson.dumps({"standings": {}, "review": review_of(admitted(half()))}), "with dryRun true"),
-        (
-            orjson.dumps({"standings": {"version": 1}, "review": review_of(admitted(half()), dryRun=True)}),
-            "standings:",
-        ),
+        (b"7", "reviews: must be a list of AdmissionReviews"),
+        (b"{}", "reviews: must be a list of AdmissionReviews"),
+        (orjson.dumps({"reviews": [7]}), "not an AdmissionReview"),
+        (orjson.dumps({"reviews": [review_of(admitted(half()))]}), "with dryRun true"),
+        (orjson.dumps({"owner": 7}), "not an AdmissionReview"),
     ],
 )
 def test_what_is_no_simulation_is_refused_with_a_sentence(body: bytes, said: str) -> None:
-    answer = simulation_call(known(standings()), lambda: 0, into([]))(body)
+    answer = simulation_call(known(standings()), into([]))(body)
 
     assert answer.status == 400
     assert isinstance(answer.body, bytes)
@@ -101,12 +103,11 @@ def owner_simulated(size: str = "", dry_run: bool = True, **settings: str) -> Ht
         "dryRun": dry_run,
     }
     review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
-    document = standings(team_a=entry("IN_BUDGET") | settings)
-    body = orjson.dumps({"owner": review, "standings": document})
-    return simulation_call(known(standings()), lambda: 0, into([]))(body)
+    admission = known(standings(team_a=entry("IN_BUDGET") | settings))
+    return simulation_call(admission, into([]))(orjson.dumps({"owner": review}))
 
 
-def test_an_owner_is_answered_as_the_given_standings_have_it() -> None:
+def test_an_owner_is_answered_as_the_polled_standings_have_it() -> None:
     def size(answer: HttpAnswer) -> str | None:
         metadata = response(answer)["object"]["spec"]["template"]["metadata"]
         found: str | None = metadata["annotations"].get("bursar.dev/gang-size")

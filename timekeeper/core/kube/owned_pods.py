@@ -1,5 +1,5 @@
-"""The pods that controllers of Jobs, JobSets, LeaderWorkerSets, Kubeflow and Ray would create for a manifest,
-with the labels by which their gangs are known.
+"""The pods that controllers of Deployments, ReplicaSets, StatefulSets, Jobs, JobSets, LeaderWorkerSets,
+Kubeflow and Ray would create for a manifest, with the labels by which their gangs are known.
 
 A TrainJob is read as in github.com/kubeflow/trainer v2.3.0: ``numNodes`` pods of one replicated Job, with
 ``resourcesPerNode``; all else is in its runtime, another object.
@@ -13,7 +13,12 @@ from timekeeper.core.gang_owners import OWNERS, PodSet, pod_sets
 from timekeeper.core.json_values import Json, mapping
 
 _TRAIN_JOB = "trainer.kubeflow.org", "TrainJob"
-GROUPS = {kind: each.group for each in OWNERS for kind in each.kinds} | {_TRAIN_JOB[1]: _TRAIN_JOB[0]}
+_APPS = "apps"  # of kinds whose pods do not start together
+GROUPS = {
+    **dict.fromkeys(("Deployment", "ReplicaSet", "StatefulSet"), _APPS),
+    **{kind: owner.group for owner in OWNERS for kind in owner.kinds},
+    _TRAIN_JOB[1]: _TRAIN_JOB[0],
+}
 _LABELS = {
     "jobset.x-k8s.io": "jobset.sigs.k8s.io/jobset-name",
     "leaderworkerset.x-k8s.io": "leaderworkerset.sigs.k8s.io/name",
@@ -29,6 +34,11 @@ def is_owner(document: Json) -> bool:
     return GROUPS.get(kind) == group
 
 
+def may_own_gang(document: Json) -> bool:
+    """Whether pods of the owner may start together."""
+    return _kind(document)[0] != _APPS
+
+
 def as_started(owner: Json) -> tuple[Json, str]:
     """The object whose controller creates the owner's pods: itself, or the one that its own controller makes
     of it; and a sentence on what of these pods its manifest does not say, or ""."""
@@ -42,7 +52,7 @@ def as_started(owner: Json) -> tuple[Json, str]:
 def owned_pods(owner: Json, most: int) -> Iterator[dict[str, Any]]:
     """The pods of an owner whose controller creates pods, at most ``most``."""
     (group, kind), name = _kind(owner), _name(owner)
-    sets = pod_sets(group, kind, owner)
+    sets = _replicas(owner) if group == _APPS else pod_sets(group, kind, owner)
     controller = {"kind": kind, "name": name, "controller": True}
     left = most
     for index in range(_groups(group, owner) if sets else 0):
@@ -50,9 +60,16 @@ def owned_pods(owner: Json, most: int) -> Iterator[dict[str, Any]]:
         for place, each in enumerate(sets):
             for at in range(min(each.count, left)):
                 left -= 1
-                of = name if kind == "Job" else f"{name}-{index}-{place}"
+                of = name if kind == "Job" or group == _APPS else f"{name}-{index}-{place}"
                 labels = {} if each.is_nameless else _labels(group, name, index, next(numbers))
                 yield _pod(each, f"{of}-{at}", labels, controller)
+
+
+def _replicas(owner: Json) -> tuple[PodSet, ...]:
+    spec = mapping(owner.get("spec"))
+    count = spec.get("replicas", 1)
+    count = count if type(count) is int and count >= 0 else 1
+    return (PodSet(("spec", "template"), mapping(spec.get("template")), count, count),)
 
 
 def _labels(group: str, name: str, index: int, number: int) -> dict[str, str]:

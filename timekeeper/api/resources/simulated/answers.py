@@ -8,6 +8,7 @@ from timekeeper.accounts.usage import cost, gpu_hours
 from timekeeper.api.http.routes import may
 from timekeeper.api.http.services import Services
 from timekeeper.api.resources.decisions import READ
+from timekeeper.api.resources.simulated.pods import ReviewedPod
 from timekeeper.core.json_values import mapping, sequence
 
 
@@ -23,22 +24,20 @@ def visibility(services: Services, namespace: str) -> dict[str, bool]:
 
 
 def pod_answer(
-    raw: Mapping[str, Any],
-    review: Mapping[str, Any],
-    placed: Mapping[str, Any] | None,
-    visible: Mapping[str, bool],
+    pod: ReviewedPod, placed: Mapping[str, Any] | None, visible: Mapping[str, bool]
 ) -> dict[str, Any]:
-    """The pod as it was sent, its review, and what the extender says; None if it was not asked."""
+    """The pod's review, and what the extender says; None if it was not asked."""
+    review = pod.review
     spec = mapping(mapping(review["pod"]).get("spec"))
     found = placed or {}
     return {
-        "name": raw["metadata"]["name"],
+        "name": pod.raw["metadata"]["name"],
         "outcome": found.get("outcome", "unknown") if not _not_placed(review) else _not_placed(review),
         "refusal": review["refusal"],
         "warnings": review["warnings"],
         "standing": review["standing"],
         "held": review["held"],
-        "protected": bool(review.get("protected")),  # absent in the answer of a former release
+        "protected": review["protected"],
         "priorityClass": spec.get("priorityClassName", ""),
         "priority": spec.get("priority", 0),
         "scheduler": spec.get("schedulerName", ""),

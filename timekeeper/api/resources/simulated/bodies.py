@@ -1,4 +1,4 @@
-"""The body of a simulation: pods, owners of pods and claims that do not exist, and perhaps another budget."""
+"""The body of a simulation: a manifest, and the claims that its pods use."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,46 +8,32 @@ from timekeeper.api.http.bodies import Body
 from timekeeper.api.resources.grants import Namespace
 from timekeeper.core.forms import CLOSED, Form, items
 from timekeeper.core.kube.owned_pods import GROUPS, is_owner
-from timekeeper.core.object_names import timestamp
 from timekeeper.core.wire import Version
 from timekeeper.runtime.http.problem_details import bad
 
+Json = Mapping[str, Any]
+
 MAX_PODS = 50
-MAX_BUDGET = 16 * 1024  # characters of an entry
-_PODS = f"it must be a list of 1 to {MAX_PODS} pods"
+_KINDS = ", ".join(["Pod of v1", *(f"{kind} of {group}" for kind, group in GROUPS.items())])
 
 
 @dataclass(frozen=True, slots=True)
 class SimulationRequest:
-    """Pods of one namespace that do not exist, complete enough for a scheduler; ``budget``: the text of the
-    namespace's entry that is supposed, None: the present one."""
+    """``manifest``: a Pod or an owner of pods, with a name, which does not exist; ``claims``: claims and
+    templates of claims, which do not exist either."""
 
     namespace: str
-    pods: tuple[Mapping[str, Any], ...]
-    budget: str | None
-    created: str  # when all are created
-    claims: tuple[Mapping[str, Any], ...] = ()  # and templates of claims, of which there are none
-    owners: tuple[Mapping[str, Any], ...] = ()  # of kinds that create pods, of which there are none
+    manifest: Json
+    claims: tuple[Json, ...] = ()
 
 
 class SimulationBody(TypedDict):
-    """`pods`: Pods of `namespace`, with those of the owners 1 to 50; `owners`: Jobs, JobSets and other owners
-    of gangs, whose pods come after these; `claims`: ResourceClaims and ResourceClaimTemplates that they use,
-    at most 50, where these do not exist; `budget`: the text of its entry in `bursar-budgets` that is
-    supposed, absent: the present one."""
+    """`manifest`: a Pod of `namespace`, or a Deployment, Job or other owner of 1 to 50 pods; `claims`:
+    ResourceClaims and ResourceClaimTemplates that they use, at most 50, where these do not exist."""
 
     version: Version
     namespace: Namespace
-    pods: Annotated[
-        list[Annotated[dict[str, Any], Form({}, "it must be a Pod")]],
-        items(0, MAX_PODS, _PODS),
-    ]
-    owners: NotRequired[
-        Annotated[
-            list[Annotated[dict[str, Any], Form({}, "it must be an owner of pods")]],
-            items(0, MAX_PODS, f"it must be a list of at most {MAX_PODS} owners of pods"),
-        ]
-    ]
+    manifest: Annotated[dict[str, Any], Form({}, "it must be a Pod or an owner of pods")]
     claims: NotRequired[
         Annotated[
             list[
@@ -56,71 +42,29 @@ class SimulationBody(TypedDict):
             items(0, MAX_PODS, f"it must be a list of at most {MAX_PODS} claims and templates"),
         ]
     ]
-    budget: NotRequired[
-        Annotated[
-            str | None,
-            Form(
-                {"maxLength": MAX_BUDGET},
-                f"it must be the text of a budget entry, of at most {MAX_BUDGET} characters",
-                lambda text: len(text) <= MAX_BUDGET,
-            ),
-        ]
-    ]
 
 
 BODY = Body(SimulationBody, Form(CLOSED))
 
 
-def read_simulation(body: bytes, now_ms: int) -> SimulationRequest:
-    """Parse the body; the pods are as young as now. Raises a Problem that names the field."""
-    asked, created = BODY.read(body), timestamp(now_ms)
-    namespace, owners = asked["namespace"], tuple(asked.get("owners", ()))
-    if not asked["pods"] and not owners:
-        raise bad("pods", _PODS)
-    pods = tuple(
-        simulated_pod(each, at, namespace, created, f"pods[{at}]") for at, each in enumerate(asked["pods"])
-    )
-    owners = tuple(_owner(each, f"owners[{at}]", namespace) for at, each in enumerate(owners))
-    return SimulationRequest(
-        namespace, pods, asked.get("budget"), created, tuple(asked.get("claims", ())), owners
-    )
-
-
-def _owner(raw: Mapping[str, Any], where: str, namespace: str) -> dict[str, Any]:
-    """The owner, with a name."""
-    if not is_owner(raw):
-        known = ", ".join(f"{kind} of {group}" for kind, group in GROUPS.items())
-        raise bad(where, f"its kind must be one of these: {known}")
+def read_simulation(body: bytes) -> SimulationRequest:
+    """Parse the body. Raises a Problem that names the field."""
+    asked = BODY.read(body)
+    raw, namespace = asked["manifest"], asked["namespace"]
+    if not is_pod(raw) and not is_owner(raw):
+        raise bad("manifest", f"its kind must be one of these: {_KINDS}")
     metadata = raw.get("metadata", {})
     if not isinstance(metadata, dict):
-        raise bad(f"{where}.metadata", "it must be an object")
-    _check_namespace(metadata, where, namespace)
+        raise bad("manifest.metadata", "it must be an object")
+    if (metadata.get("namespace") or namespace) != namespace:
+        raise bad("manifest.metadata.namespace", f"it must be {namespace}, or absent")
     name = metadata.get("name") or metadata.get("generateName") or raw["kind"].lower()
-    return {**raw, "metadata": {**metadata, "name": name}}
-
-
-def _check_namespace(metadata: Mapping[str, Any], where: str, namespace: str) -> None:
-    if metadata.get("namespace", namespace) != namespace:
-        raise bad(f"{where}.metadata.namespace", f"it must be {namespace}, or absent")
-
-
-def simulated_pod(
-    raw: Mapping[str, Any], at: int, namespace: str, created: str, where: str
-) -> Mapping[str, Any]:
-    """The pod as the scheduler sees it. ``where``: its place in the body."""
-    metadata, spec = raw.get("metadata", {}), raw.get("spec")
-    if not isinstance(metadata, dict):
-        raise bad(f"{where}.metadata", "it must be an object")
-    if not isinstance(spec, dict) or not isinstance(spec.get("containers"), list):
-        raise bad(f"{where}.spec", "it must be the spec of a Pod, with containers")
-    _check_namespace(metadata, where, namespace)
-    name = metadata.get("name") or f"{metadata.get('generateName') or 'pod-'}{at}"
     if not isinstance(name, str) or len(name) > 253:
-        raise bad(f"{where}.metadata.name", "it must be a name of at most 253 characters")
-    known = {"name": name, "namespace": namespace, "uid": f"simulated-{at}", "creationTimestamp": created}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {**{k: v for k, v in metadata.items() if k != "resourceVersion"}, **known},
-        "spec": spec,
-    }
+        raise bad("manifest.metadata.name", "it must be a name of at most 253 characters")
+    manifest = {**raw, "metadata": {**metadata, "name": name}}
+    return SimulationRequest(namespace, manifest, tuple(asked.get("claims", ())))
+
+
+def is_pod(manifest: Json) -> bool:
+    """Whether the manifest is of a Pod."""
+    return (manifest.get("apiVersion"), manifest.get("kind")) == ("v1", "Pod")
