@@ -1,15 +1,16 @@
 """Parses manifests as kubectl does: the documents of a YAML or JSON text, with the lines of their fields.
 
 Values are built from the parser's events and bounded in length, depth and number (an alias counts as often
-as it is used), so no text can exhaust memory. Plain scalars are resolved as kubectl's library does
-(sigs.k8s.io/yaml): ``yes`` is true, ``1e3`` is 1000, ``0o17`` is 15, a date is text.
+as it is used), so no text can exhaust memory or the stack (docs/decisions/0087). Plain scalars are resolved
+as kubectl's library does (sigs.k8s.io/yaml): ``yes`` is true, ``1e3`` is 1000, ``0o17`` is 15, and a date is
+text.
 """
 
 import json
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import yaml
@@ -18,9 +19,12 @@ from yaml.reader import Reader
 _NULLS = frozenset(("", "~", "null", "Null", "NULL"))
 _TRUE = frozenset(("y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"))
 _FALSE = frozenset(("n", "N", "no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF"))
-_INTEGER = re.compile(r"([-+]?)(?:0[xX]([0-9a-fA-F]+)|0[bB]([01]+)|0[oO]?([0-7]+)|([0-9]+))", re.ASCII)
+_INTEGERS = tuple(
+    (base, re.compile(rf"[-+]?{digits}", re.ASCII))
+    for base, digits in ((16, "0[xX][0-9a-fA-F]+"), (2, "0[bB][01]+"), (8, "0[oO]?[0-7]+"), (10, "[0-9]+"))
+)
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", re.ASCII)
-NO_NUMBER = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+_NO_NUMBER = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
 MAX_CHARACTERS = 16 * 1024 * 1024
 MAX_VALUES = 1_000_000
@@ -30,7 +34,6 @@ Path = tuple[str | int, ...]
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _CORE = "tag:yaml.org,2002:"
-_MERGE = "<<"
 
 
 def plain(text: str) -> Any:
@@ -40,9 +43,9 @@ def plain(text: str) -> Any:
     if text in _TRUE or text in _FALSE:
         return text in _TRUE
     digits = text.replace("_", "") if text[:1] in "-+.0123456789" else ""
-    integer = _INTEGER.fullmatch(digits)
-    if integer and len(digits) <= 64:
-        whole = _integer(*integer.groups())
+    base = next((base for base, form in _INTEGERS if form.fullmatch(digits)), None)
+    if base and len(digits) <= 64:
+        whole = int(digits, base)
         if -(2**63) <= whole < 2**64:
             return whole
     if _FLOAT.fullmatch(digits):
@@ -50,13 +53,6 @@ def plain(text: str) -> Any:
         if not math.isinf(number):
             return int(number) if number.is_integer() and abs(number) < 1e21 else number
     return text
-
-
-def _integer(sign: str, sixteen: str, two: str, eight: str, ten: str) -> int:
-    for digits, base in ((sixteen, 16), (two, 2), (eight, 8), (ten, 10)):
-        if digits is not None:
-            return int(digits, base) * (-1 if sign == "-" else 1)
-    raise AssertionError("one of them has matched")
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,174 +173,127 @@ def _bounded(value: Any, line: int) -> None:
         ]
 
 
-@dataclass(slots=True)
-class _Collection:
-    """A mapping or sequence that is being parsed."""
+class _Stream:
+    """The documents of one YAML stream, each by recursive descent over its events."""
 
-    value: Any
-    path: Path
-    line: int
-    anchor: str | None
-    key: str | None = None
-    key_line: int = 0
-    awaits_key: bool = True
-    merged: list[Any] = field(default_factory=list)
-    before: int = 0
+    def __init__(self, text: str) -> None:
+        self._events: Iterator[Any] = yaml.parse(text, Loader=_LOADER)
+        self._counted = 0  # values so far, with those of aliases
 
+    def documents(self) -> Iterator[ManifestDocument]:
+        """Each as soon as its end is parsed. Raises YAMLError or _UnreadableError."""
+        for event in self._events:
+            if isinstance(event, yaml.DocumentStartEvent):
+                # path -> line; anchor -> value and its number of values, None while it is open
+                self._lines: dict[Path, int] = {}
+                self._anchors: dict[str, tuple[Any, int] | None] = {}
+                self._problem: ManifestProblem | None = None
+                root = next(self._events)
+                value, _ = self._value(root, ())
+                next(self._events)
+                yield ManifestDocument(_line(root), value, self._lines, self._problem)
 
-class _Reading:
-    """The state of parsing one YAML stream. ``counted``: values so far, including those of aliases."""
-
-    def __init__(self) -> None:
-        self.counted = 0
-        self.begin(1)
-
-    def begin(self, line: int) -> None:
-        """Starts a document."""
-        self.line = line
-        self.value: Any = None
-        self.problem: ManifestProblem | None = None
-        self.lines: dict[Path, int] = {}
-        self.open: list[_Collection] = []
-        self.anchors: dict[str, tuple[Any, int]] = {}
-        self.has_content = False
-
-    def document(self) -> ManifestDocument:
-        """The document that has ended."""
-        return ManifestDocument(self.line, self.value, self.lines, self.problem)
-
-    def wrong(self, line: int, sentence: str) -> None:
+    def _wrong(self, line: int, sentence: str) -> None:
         """Records the first problem of this document."""
-        if self.problem is None:
-            self.problem = ManifestProblem(line, sentence)
-
-    def take(self, event: Any) -> None:
-        """Takes one event of the document's content."""
-        line = event.start_mark.line + 1
-        if not self.has_content:
-            self.line, self.has_content = line, True
-        self._count(1, line)
-        if isinstance(event, yaml.CollectionEndEvent):
-            self._end()
-        elif isinstance(event, yaml.CollectionStartEvent):
-            self._start(event, line)
-        elif isinstance(event, yaml.AliasEvent):
-            self._alias(str(event.anchor), line)
-        else:
-            self._scalar(event, line)
+        if self._problem is None:
+            self._problem = ManifestProblem(line, sentence)
 
     def _count(self, values: int, line: int) -> None:
-        self.counted += values
-        if self.counted > MAX_VALUES:
+        self._counted += values
+        if self._counted > MAX_VALUES:
             raise _UnreadableError(
                 line, f"too large: the limit is {MAX_VALUES} values, with those of aliases"
             )
 
-    def _start(self, event: Any, line: int) -> None:
-        if len(self.open) >= DEEPEST:
+    def _value(self, event: Any, path: Path) -> tuple[Any, int]:
+        """The value that begins with this event, and its line."""
+        line = _line(event)
+        if isinstance(event, yaml.ScalarEvent):
+            return self._scalar(event), line + 1 if event.style in ("|", ">") else line
+        self._count(1, line)
+        if isinstance(event, yaml.AliasEvent):
+            return self._aliased(event.anchor, line), line
+        if len(path) >= DEEPEST:
             raise _UnreadableError(line, f"nested too deeply: the limit is {DEEPEST} levels")
-        self._wants_value(line, "a key must be a single value")
         if event.tag not in (None, "!", f"{_CORE}map", f"{_CORE}seq"):
-            self.wrong(line, f"the tag {_shown(event.tag)} is not supported")
-        value: Any = {} if isinstance(event, yaml.MappingStartEvent) else []
-        self.open.append(_Collection(value, self._path(), line, event.anchor, before=self.counted))
+            self._wrong(line, f"the tag {_shown(event.tag)} is not supported")
+        before = self._counted
+        if event.anchor:
+            self._anchors[event.anchor] = None
+        value = self._mapping(path) if isinstance(event, yaml.MappingStartEvent) else self._sequence(path)
+        if event.anchor:
+            self._anchors[event.anchor] = value, self._counted - before
+        return value, line
 
-    def _end(self) -> None:
-        ended = self.open.pop()
-        for (
-            each
-        ) in ended.merged:  # the first merged mapping takes precedence, and the mapping's own keys over all
-            for key, value in each.items():
-                ended.value.setdefault(key, value)
-        if ended.anchor:
-            self.anchors[ended.anchor] = ended.value, self.counted - ended.before
-        self._put(ended.value, ended.line)
-
-    def _alias(self, anchor: str, line: int) -> None:
-        if anchor not in self.anchors:
-            inside = any(each.anchor == anchor for each in self.open)
-            self.wrong(line, f"the alias *{anchor} " + ("contains itself" if inside else "has no anchor"))
-            self.anchors[anchor] = None, 0
-        self._wants_value(line, "a key must be a single value")
-        value, size = self.anchors[anchor]
+    def _aliased(self, anchor: Any, line: int) -> Any:
+        known = self._anchors.get(anchor)
+        if known is None:
+            what = "contains itself" if anchor in self._anchors else "has no anchor"
+            self._wrong(line, f"the alias *{anchor} {what}")
+            return None
+        value, size = known
         self._count(size, line)
-        self._put(value, line)
+        return value
 
-    def _scalar(self, event: Any, line: int) -> None:
+    def _sequence(self, path: Path) -> list[Any]:
+        values: list[Any] = []
+        while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
+            place = (*path, len(values))
+            value, self._lines[place] = self._value(event, place)
+            values.append(value)
+        return values
+
+    def _mapping(self, path: Path) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        merged: list[Any] = []
+        while not isinstance(event := next(self._events), yaml.MappingEndEvent):
+            key_line = _line(event)
+            if not isinstance(event, yaml.ScalarEvent):
+                raise _UnreadableError(key_line, "a key must be a single value")
+            key, is_merge = _as_key(self._scalar(event)), event.value == "<<" and event.implicit[0]
+            if key in values and not is_merge:
+                self._wrong(key_line, f"the key {_shown(key)} is duplicate")
+            value, line = self._value(next(self._events), (*path, key))
+            if not is_merge:
+                values[key] = value
+                self._lines[(*path, key)] = line if isinstance(value, str) else key_line
+                continue
+            mappings = value if isinstance(value, list) else [value]
+            if not all(isinstance(mapping, dict) for mapping in mappings):
+                self._wrong(key_line, "<< requires mappings")
+                continue
+            merged += mappings
+        for mapping in merged:  # the first merged one takes precedence, and the mapping's own keys over all
+            values |= {key: value for key, value in mapping.items() if key not in values}
+        return values
+
+    def _scalar(self, event: Any) -> Any:
+        line = _line(event)
+        self._count(1, line)
         value = self._resolved(event, line)
         if event.anchor:
-            self.anchors[event.anchor] = value, 0
-        top = self.open[-1] if self.open else None
-        if top is not None and isinstance(top.value, dict) and top.awaits_key:
-            is_merge = event.value == _MERGE and event.implicit[0]
-            self._key(top, _MERGE if is_merge else _as_key(value), line, is_merge)
-            return
-        self._put(value, line + 1 if event.style in ("|", ">") else line)
-
-    def _key(self, top: _Collection, key: str, line: int, is_merge: bool) -> None:
-        if key in top.value and not is_merge:
-            self.wrong(line, f"the key {_shown(key)} is duplicate")
-        top.key, top.key_line, top.awaits_key = key, line, False
-
-    def _wants_value(self, line: int, otherwise: str) -> None:
-        """Refuses a collection or alias in the place of a key."""
-        top = self.open[-1] if self.open else None
-        if top is not None and isinstance(top.value, dict) and top.awaits_key:
-            raise _UnreadableError(line, otherwise)
-
-    def _path(self) -> Path:
-        """The path of the next value."""
-        if not self.open:
-            return ()
-        top = self.open[-1]
-        return (*top.path, len(top.value) if isinstance(top.value, list) else top.key or "")
-
-    def _put(self, value: Any, line: int) -> None:
-        path = self._path()
-        if not self.open:
-            self.value = value
-            return
-        top = self.open[-1]
-        if isinstance(top.value, list):
-            top.value.append(value)
-            self.lines[path] = line
-            return
-        top.awaits_key = True
-        if top.key == _MERGE:
-            self._merge(top, value)
-        else:
-            top.value[top.key] = value
-            self.lines[path] = line if isinstance(value, str) else top.key_line
-
-    def _merge(self, top: _Collection, value: Any) -> None:
-        merged = value if isinstance(value, list) else [value]
-        if not all(isinstance(each, dict) for each in merged):
-            self.wrong(top.key_line, "<< requires mappings")
-            return
-        top.merged += merged
+            self._anchors[event.anchor] = value, 0
+        return value
 
     def _resolved(self, event: Any, line: int) -> Any:
         tag = event.tag
         if tag in ("!", f"{_CORE}str") or (tag is None and not event.implicit[0]):
             return event.value
         if tag is not None and tag not in {f"{_CORE}{name}" for name in ("int", "float", "bool", "null")}:
-            self.wrong(line, f"the tag {_shown(tag)} is not supported")
+            self._wrong(line, f"the tag {_shown(tag)} is not supported")
             return event.value
-        if NO_NUMBER.fullmatch(event.value):
-            self.wrong(line, f"{event.value} is not a number in Kubernetes")
+        if _NO_NUMBER.fullmatch(event.value):
+            self._wrong(line, f"{event.value} is not a number in Kubernetes")
         return plain(event.value)
 
 
+def _line(event: Any) -> int:
+    return int(event.start_mark.line) + 1
+
+
 def _of_yaml(text: str) -> Iterator[ManifestDocument]:
-    reading = _Reading()
     try:
-        for event in yaml.parse(text, Loader=_LOADER):
-            if isinstance(event, yaml.DocumentStartEvent):
-                reading.begin(event.start_mark.line + 1 if event.start_mark else 1)
-            elif isinstance(event, yaml.DocumentEndEvent):
-                yield reading.document()
-            elif isinstance(event, yaml.NodeEvent | yaml.CollectionEndEvent):
-                reading.take(event)
+        yield from _Stream(text).documents()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         raise _UnreadableError(
