@@ -67,9 +67,7 @@ class ReadPortSettings:
     tls_key: Path = flag(
         Path, "/etc/bursar/scheduler-tls/tls.key", "its private key, PEM", name="--read-tls-key"
     )
-    audience: str = flag(
-        nonempty, AUDIENCE, "required audience of the tokens of the read-only port's callers"
-    )
+    audience: str = flag(nonempty, AUDIENCE, "required audience of callers' tokens")
     simulation_timeout_ms: int = flag(
         duration_ms("100ms", "60s", "10s"),
         "10s",
@@ -248,7 +246,7 @@ class ExtenderSettings:
     threads: int = flag(
         whole_number(1, 1_000),
         "16",
-        "binds at a time; each waits for the API server; other calls do not wait for binds",
+        "binds at a time; other calls do not wait for them",
     )
     kubeconfig: Path | None = flag(path_or_none, "", "kubeconfig file; empty: the pod's own service account")
     tls_cert: Path | None = flag(path_or_none, "", "certificate to serve with, PEM")
@@ -274,9 +272,8 @@ class ExtenderSettings:
     most_offered: int = flag(
         whole_number(0, 1_000),
         "0",
-        "maximum number of best-fitting nodes returned by filter; kube-scheduler's own preferences"
-        " (spreading, preferred affinity) choose among these; with 16 a large cluster binds faster; a"
-        " simulation always sees all; 0 = all",
+        "maximum number of best-fitting nodes returned by filter, among which kube-scheduler's own"
+        " preferences choose; 16 makes a large cluster faster; 0 = all, as in a simulation",
     )
 
     # what other products' nodes need

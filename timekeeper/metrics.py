@@ -13,9 +13,7 @@ from prometheus_client.registry import REGISTRY
 from timekeeper.runtime.metrics_folder import VARIABLE
 
 HEARTBEATS = Counter("bursar_heartbeats", "heartbeats by result", ["outcome"])
-NODE_REPORTS = Counter(
-    "bursar_nodeusage_reports", "reports of node agents; outcome: `new`, `repeated`", ["outcome"]
-)
+NODE_REPORTS = Counter("bursar_nodeusage_reports", "reports of node agents: `new`, `repeated`", ["outcome"])
 NODE_STRAYS = Counter(
     "bursar_nodeusage_strays",
     "pods left out of reports of node agents: `on another node`, `no session`",
@@ -23,12 +21,13 @@ NODE_STRAYS = Counter(
 )
 OVERUSE_EVICTIONS = Counter(
     "bursar_overuse_evictions",
-    "attempts to evict a pod over its memory share",
+    "attempts to evict a pod over its memory share: `evicted`, `gone`, `protected` by a PodDisruptionBudget, "
+    "`refused` by the API server, `unclear` (no answer)",
     ["result"],
 )
 OVERUSE_HELD_BACK = Gauge(
     "bursar_overuse_evictions_held_back",
-    "pods that are due for eviction for overuse and wait because of the bounds",
+    "pods over their share that are due and wait because of the bounds of these evictions",
     multiprocess_mode="mostrecent",
 )
 BUDGET_OBJECTS = Counter(
@@ -62,26 +61,26 @@ GANG_RESERVATIONS = Counter(
 )
 GANG_STARTS = Histogram(
     "bursar_gang_start_seconds",
-    "from the creation of a gang's first pod until enough of its pods have a node, by its number of pods: "
-    "`1-8`, `9-64`, `65-512`, `513-1024`; of gangs that were seen to wait",
+    "from the creation of a waiting gang's first pod until enough of its pods have a node, by its number of "
+    "pods: `1-8`, `9-64`, `65-512`, `513-1024`",
     ["pods"],
     buckets=(1, 5, 15, 60, 300, 900, 3_600, 14_400, 86_400),
 )
 GANG_FAILURES = Counter(
     "bursar_gang_failed_starts",
-    "starts of gangs of which too few pods had a node by the deadline, so that all wait again: `some-bound` "
-    "(those are evicted), `none-bound`",
+    "gangs of which too few pods had a node by the deadline, so that all wait again: `some-bound` (those are "
+    "evicted), `none-bound`",
     ["reason"],
 )
 GANG_DRAINS = Counter(
     "bursar_gang_drains",
-    "drains by how they ended: `fit` (the gang has its cards), `over` (their time was over), `none` (no "
-    "cards that become free would be enough, or its budget could not pay any more), `gone` (the gang)",
+    "drains by their end: `fit` (the gang has its cards), `over` (no time is left), `none` (no cards that "
+    "become free would be enough, or its budget cannot pay any more), `gone` (the gang)",
     ["end"],
 )
 GANG_EVICTIONS = Counter(
     "bursar_gang_evictions",
-    "attempts to evict pods of gangs of which too few had a node in time, or were left after a preemption",
+    "attempts to evict pods of gangs with too few pods on nodes in time, or after a preemption",
     ["result"],
 )
 CLAIM_EXCESS_EVICTIONS = Counter(
@@ -91,9 +90,9 @@ CLAIM_EXCESS_EVICTIONS = Counter(
 )
 CLAIM_RECLAIMS = Counter(
     "bursar_claim_reclaims",
-    "devices for which pods over budget were to leave: `allocated` to the claim that they were for; "
-    "`elsewhere`: the claim got another device; `gone`: its pod went; `in vain`: nothing came of it in time; "
-    "`withdrawn`: no pod was evicted",
+    "devices for which pods over budget were to leave: `allocated` to their claim; `elsewhere`: the claim "
+    "got another; `gone`: its pod went; `in vain`: nothing came of it in time; `withdrawn`: no pod was "
+    "evicted",
     ["result"],
 )
 CLAIM_RECLAIM_EVICTIONS = Counter(
@@ -112,8 +111,7 @@ RELEASES = Counter(
 )
 BUDGET_EVICTIONS = Counter(
     "bursar_budget_evictions",
-    "attempts to evict pods of exhausted budgets: `evicted`, `deleted` after `pdbGrace`, "
-    "`protected` by a PodDisruptionBudget, `gone`, `refused`, `unclear`",
+    "attempts to evict pods of spent budgets, by the same results, and `deleted` after `pdbGrace`",
     ["result"],
 )
 BUDGET_EVICTION_NOTICES = Gauge(
@@ -129,7 +127,7 @@ OVERTIME_PODS = Gauge(
     "bursar_overtime_pods", "pods that hold cards past their declared time", multiprocess_mode="mostrecent"
 )
 PROMETHEUS_READS = Counter(
-    "bursar_prometheus_reads", "questions to Prometheus for the use of metered pods' cards", ["outcome"]
+    "bursar_prometheus_reads", "queries of Prometheus for the use of metered pods' cards", ["outcome"]
 )
 IDLE_PODS = Gauge(
     "bursar_idle_pods",
@@ -157,7 +155,7 @@ LOGINS = Counter(
 
 TICKS = Counter(
     "bursar_settler_ticks",
-    "ticks of the settler; outcome: `written`, `nothing new`, `database away`",
+    "ticks of the settler: `written`, `nothing new`, `database away`",
     ["outcome"],
 )
 POSTINGS = Counter("bursar_postings", "postings written", ["kind"])
@@ -179,7 +177,7 @@ CLAIMING_PODS = Gauge(
     multiprocess_mode="mostrecent",
 )
 LOST_ENDS = Counter(
-    "bursar_lost_ends", "ends of pods that were lost because the database was unreachable for too long"
+    "bursar_lost_ends", "ends of pods that were lost because the database was away for too long"
 )
 WRONG_SUMS = Counter("bursar_wrong_sums", "sums of the settler that differed from those of the sessions")
 WATCH_FAILURES = Counter("bursar_watch_failures", "failed calls of a watch", ["source"])
@@ -193,7 +191,7 @@ MISSING_NAMESPACES = Gauge(
 )
 MODE = Gauge(
     "bursar_mode",
-    "1 for the mode of admission in `_settings`, 0 for the other; mode: `enforce`, `observe`",
+    "1 for the mode in `_settings`, 0 for the other: `enforce`, `observe`",
     ["mode"],
     multiprocess_mode="mostrecent",
 )
@@ -216,8 +214,7 @@ CLOCK_OFFSET = Gauge(
 )
 NODE_CLOCK_OFFSET = Gauge(
     "bursar_node_clock_offset_seconds",
-    "how far the clock of a node with GPUs is ahead of the API server's, of the node where it differs most; 0"
-    " within 5 s",
+    "the same of the node with GPUs where it differs most; 0 within 5 s",
     multiprocess_mode="mostrecent",
 )
 TICK_SECONDS = Gauge(

@@ -151,8 +151,8 @@ class TimekeeperSettings:
     webhook_url: str = flag(
         optional(https, ""),
         "",
-        "URL of the webhook, for simulations, such as https://bursar-webhook.bursar-system.svc; empty: there"
-        " are none; a webhook with --client-ca answers the API server alone, so there are none either",
+        "URL of the webhook, for simulations, such as https://bursar-webhook.bursar-system.svc; there are"
+        " none where it is empty or the webhook has --client-ca",
     )
     extender_url: str = flag(
         optional(https, ""),

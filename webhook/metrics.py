@@ -48,13 +48,13 @@ class WebhookMetrics:
         )
         self._malformed = Counter(
             "bursar_webhook_malformed",
-            "bodies that are not an AdmissionReview; the API server sends none of these",
+            "bodies that are not an AdmissionReview",
             registry=registry,
         )
         self._not_ready = Counter(
             "bursar_webhook_not_ready",
-            "reviews answered with 503 because the CA bundle for sidecars had not been read: the API "
-            "server refuses the pod",
+            "reviews answered with 503, so that pods are refused, because the CA bundle for sidecars had not "
+            "been read",
             ["webhook"],
             registry=registry,
         )
@@ -73,21 +73,20 @@ class WebhookMetrics:
         )
         self._heard = Gauge(
             "bursar_webhook_standings_last_success_timestamp_seconds",
-            "last answer of the timekeeper, Unix time, to the worker for which it is longest ago; 0: a "
-            "worker has had none",
+            "last answer of the timekeeper, Unix time, of the worker that waits longest; 0: a worker has had "
+            "none",
             multiprocess_mode="livemin",
             registry=registry,
         )
         self._expiry = Gauge(
             "bursar_webhook_certificate_expiration_timestamp_seconds",
-            "expiry of the served certificate, Unix time, of the worker whose certificate expires "
-            "first; 0: a worker has none yet",
+            "expiry of the served certificate, Unix time, the first of all workers; 0: a worker has none yet",
             multiprocess_mode="livemin",
             registry=registry,
         )
         self._polls = Counter(
             "bursar_webhook_standings_polls",
-            "polls of the timekeeper, one a second and worker; outcome: `heard`, `failed`",
+            "polls of the timekeeper, one a second and worker: `heard`, `failed`",
             ["outcome"],
             registry=registry,
         )

@@ -150,12 +150,12 @@ class ScrapedMetrics(Collector):
         )
         yield GaugeMetricFamily(
             "bursar_extender_drained_gpus",
-            "empty compute that is kept for a gang by a drain, in cards; it is not charged",
+            "empty compute that a drain keeps for a gang, in cards",
             drained_milli(snapshot) / 1000,
         )
         yield GaugeMetricFamily(
             "bursar_extender_late_gpus",
-            "compute that is kept for members of gangs that do not exist yet, in cards; it is not charged",
+            "compute that is kept for members of gangs that do not exist yet, in cards",
             late_milli(snapshot) / 1000,
         )
         yield _gauge(
@@ -271,7 +271,7 @@ def _of_cards(total: Total) -> Iterator[Metric]:
         ("free_gpus", "free compute, in cards", figures.free_milli / 1000),
         (
             "reserved_gpus",
-            "compute held for waiting pods, and kept for gangs, in cards; not in `bursar_extender_free_gpus`",
+            "compute held for waiting pods and kept for gangs, in cards; it is not free",
             figures.reserved_milli / 1000,
         ),
         (
@@ -290,8 +290,8 @@ def _of_cards(total: Total) -> Iterator[Metric]:
     rest = total.stranded_by.total() - sum(named.values())
     yield _gauge(
         "bursar_extender_namespace_stranded_gpus",
-        "free cards that no pod can use because the namespace's pods hold the CPU or memory beside them, of "
-        "the 100 namespaces that strand most; of all others together without a name",
+        "free cards that no pod can use because the namespace's pods hold the CPU or memory beside them; "
+        "without a name: of all but the 100 worst namespaces",
         "namespace",
         {name: milli / 1000 for name, milli in {**named, "": rest}.items()},
     )

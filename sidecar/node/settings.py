@@ -80,17 +80,16 @@ class AgentSettings:
 
     node_name: str = flag(_required, "", "name of the agent's node; required")
     api_url: str = flag(_text, "", "URL of the API server; default: that of the pod's cluster")
-    api_token_file: str = flag(
-        _text, f"{ACCOUNT}/token", "file with the token for the API server; read again for each call"
+    api_token_file: str = flag(_text, f"{ACCOUNT}/token", "token for the API server, read before each call")
+    api_ca: str = flag(_text, f"{ACCOUNT}/ca.crt", "CA bundle of the API server, PEM")
+    timekeeper_url: str = flag(
+        _text, "", "https URL of the timekeeper; default: none, and use is not reported"
     )
-    api_ca: str = flag(_text, f"{ACCOUNT}/ca.crt", "file with the CA certificates that sign the API server's")
-    timekeeper_url: str = flag(_text, "", "https URL of the timekeeper; default: none, use is not reported")
-    token_file: str = flag(_text, "/var/run/bursar/token/token", "file with the token for the timekeeper")
+    token_file: str = flag(_text, "/var/run/bursar/token/token", "token for the timekeeper")
     ca: str = flag(
         _text,
         "/etc/bursar/tls/ca.crt",
-        "CA certificates that sign the timekeeper's, as PEM or a path; a changed CA in the timekeeper's"
-        " answers is followed",
+        "CA bundle of the timekeeper, as PEM or a path; a changed one in its answers is followed",
     )
     spool: str = flag(
         _text,
@@ -135,7 +134,7 @@ class AgentSettings:
     close_on_strangers: bool = flag(
         _switch,
         "on",
-        "on: no cards of the node are allocated while unauthorized processes use one; off: they are",
+        "on: no cards of the node are allocated while a stranger uses one; off: they are",
     )
     trusted_namespaces: frozenset[str] = flag(
         lambda text, flag: frozenset(_words(text, flag)),

@@ -29,8 +29,10 @@ def commands() -> str:
     parts = [_section(path, command, common, shared) for path, command in all_]
     options = [each for each in ClusterCommand("x").params if isinstance(each, click.Option)]
     rows = ((_flag(each), f"`{each.envvar}`" if each.envvar else "", _meaning(each)) for each in options)
-    remote = ", ".join(f"`{_short(path)}`" for path, command in all_ if isinstance(command, ClusterCommand))
-    cluster = f"\n## Flags of every command about the cluster\n\nOf {remote}:\n\n"
+    local = ", ".join(
+        f"`{_short(path)}`" for path, command in all_ if not isinstance(command, ClusterCommand)
+    )
+    cluster = f"\n## Flags of every command about the cluster\n\nOf all commands but {local}:\n\n"
     takers = _takers(all_, common).items()
     several = ((*row, ", ".join(f"`{each}`" for each in among)) for row, among in takers if row in shared)
     return (
@@ -62,11 +64,11 @@ def _short(path: str) -> str:
 
 
 def leaves(group: click.Group, path: str = NAME) -> Iterator[tuple[str, click.Command]]:
-    """The commands that do something, with their words, by name."""
+    """The commands that do something, with their words, by name; a command of two names once."""
     for name, command in sorted(group.commands.items()):
         if isinstance(command, click.Group):
             yield from leaves(command, f"{path} {name}")
-        else:
+        elif name == command.name:
             yield f"{path} {name}", command
 
 
@@ -74,15 +76,14 @@ def _section(path: str, command: click.Command, common: set[str | None], shared:
     context = click.Context(command, info_name=path)
     arguments = [each.make_metavar(context) for each in command.params if isinstance(each, click.Argument)]
     rows = [(_flag(each), _meaning(each)) for each in _own(command, common)]
-    is_remote = isinstance(command, ClusterCommand)
-    usage = " ".join([path, *(["[FLAGS]"] if rows or is_remote else []), *arguments])
+    usage = " ".join([_short(path), *arguments])
     about = " ".join((command.help or "").split())
-    lacks = _lacks(command) if is_remote else ""
     if (runs := RUNS.get(_short(path))) is not None:
-        return f"## `{_short(path)}`\n\n```text\n{usage}\n```\n\n{about} Flags: those of {runs}.\n"
+        return f"## `{usage}`\n\n{about} Flags: those of {runs}.\n"
+    lacks = _lacks(command) if isinstance(command, ClusterCommand) else ""
     own = [row for row in rows if row not in shared]
     flags = "\n" + table(("flag", "meaning"), own) if own else ""
-    return f"## `{_short(path)}`\n\n```text\n{usage}\n```\n\n{about}{lacks}\n{flags}"
+    return f"## `{usage}`\n\n{about}{lacks}\n{flags}"
 
 
 def _lacks(command: click.Command) -> str:

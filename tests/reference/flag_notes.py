@@ -1,17 +1,18 @@
 """Links beside flags, for the pages; what a flag means is its help."""
 
-_METRICS = "[the right](metrics.md#scraping)"
 _PATHS = "[review.md](review.md)"
 
+SEVERAL = {
+    "--metrics-access": "[the right](metrics.md#scraping)",
+    "--log-format": "[log lines](metrics.md#log-lines)",
+}
 WEBHOOK = {
     "--client-ca": "[certificates.md](certificates.md#only-the-api-server-may-ask)",
     "--kubeconfig": "[Events](troubleshooting.md#my-pod-is-refused)",
-    "--metrics-access": _METRICS,
     "--sidecar-mirrors": "[the sidecar's image](governed-pods.md#the-sidecars-image)",
     "--sidecar-resources": "[governed-pods.md](governed-pods.md)",
     "--other-schedulers": "[beside other schedulers](coming-from/other-schedulers.md)",
     "--mps": "[enforcement.md](enforcement.md#limits-by-mps)",
-    "--log-format": "[metrics.md](metrics.md#log-lines)",
     "--template-path": _PATHS,
 }
 REVIEW = {"--template-path": _PATHS}
@@ -21,7 +22,6 @@ TIMEKEEPER = {
     "--aggregated-listen": "[access.md](access.md#through-the-api-server)",
     "--database": "[databases.md](databases.md)",
     "--lease-duration": "[which replica settles](databases.md#which-replica-settles)",
-    "--metrics-access": _METRICS,
     "--heartbeat-interval": "[how much evidence that costs](performance.md#how-often-sidecars-beat)",
     "--retain": "[the ledger](ledger.md#retention)",
     "--webhook-url": "[simulations](api.md#simulations)",

@@ -36,6 +36,7 @@ PAGES: Mapping[str, Blocks] = {
     "node-agent.md": {"flags": flags.node},
     "rules.md": {"rules": rules},
     "settings.md": {
+        "several": flags.several,
         "webhook": flags.webhook,
         "review": flags.review,
         "audit": flags.audit,

@@ -18,20 +18,18 @@ def rules() -> str:
 
 
 def _chapter(title: str, rules: Sequence[Rule]) -> str:
-    fixed = all(rule.fixed for rule in rules)
-    above = "These rules are always enforced.\n\n" if fixed else ""
-    entries = (_entry(rule, "" if fixed else _mode(rule)) for rule in rules)
-    return f"## {title}\n\n{above}" + "\n".join(entries)
+    return f"## {title}\n\n" + "\n".join(map(_entry, rules))
 
 
 def _mode(rule: Rule) -> str:
-    """The rule's mode, and what becomes of a pod that it warns of, where that is more than its admission."""
+    """The mode of a rule that can be set, and what becomes of a pod that it warns of, where that is more than
+    its admission."""
     if rule.fixed:
-        return "Always `enforce`. "
+        return ""
     warned = "" if rule.instead == "admitted" else f" Where it warns: {rule.instead}."
     return f"`{rule.default}`, settable.{warned} "
 
 
-def _entry(rule: Rule, mode: str) -> str:
+def _entry(rule: Rule) -> str:
     """What is allowed depends on the object, and stands in its message alone."""
-    return f"### `{rule.id}`\n\n{mode}Refuses {rule.refuses}. Why: {rule.why}.\n"
+    return f"### `{rule.id}`\n\n{_mode(rule)}Refuses {rule.refuses}. Why: {rule.why}.\n"

@@ -50,9 +50,7 @@ class WebhookSettings:
     # where it listens, and where the timekeeper is
     listen: Address = flag(address, "0.0.0.0:8443", "address to listen on, HTTPS")
     workers: int = flag(NATURAL, "2", "number of worker processes")
-    tls_cert: Path = flag(
-        Path, str(_TRUST / "tls.crt"), "serving certificate, PEM; loaded again when it changes"
-    )
+    tls_cert: Path = flag(Path, str(_TRUST / "tls.crt"), "certificate chain, PEM; reread when it changes")
     tls_key: Path = flag(Path, str(_TRUST / "tls.key"), "its private key, PEM")
     ca: Path = flag(
         Path, str(_TRUST / "ca.crt"), "CA bundle of the timekeeper, PEM; also given to the sidecars"
@@ -74,9 +72,8 @@ class WebhookSettings:
     kubeconfig: Path | None = flag(
         path_or_none,
         "",
-        "kubeconfig file, to post Events and to review the tokens of readers of /metrics; empty: the pod's"
-        " own service account; without access to the API server, no Event is posted and these readers get"
-        " 503",
+        "kubeconfig file, for Events and for the tokens of readers of /metrics; empty: the pod's own service"
+        " account. Without access no Event is posted, and these readers get 503",
     )
     metrics_access: str = metrics_access_flag()
     stale_after_s: int = flag(
@@ -92,8 +89,8 @@ class WebhookSettings:
     sidecar_mirrors: tuple[str, ...] = flag(
         mirrors,
         "",
-        "how images of the sidecar may begin beside --sidecar-image, separated by commas, for clusters that "
-        "rewrite images; for example registry.example/bursar/sidecar:",
+        "how images of the sidecar may begin beside --sidecar-image, separated by commas, where a cluster "
+        "rewrites images; for example registry.example/bursar/sidecar:",
     )
     sidecar_timekeeper_url: str = flag(
         optional(https, ""),
@@ -110,20 +107,19 @@ class WebhookSettings:
         other_schedulers,
         "",
         "schedulers of other systems that keep their GPU pods, separated by commas, of "
-        f"{', '.join(OTHER_SCHEDULERS)}; their pods are governed and charged, and Bursar does not place them",
+        f"{', '.join(OTHER_SCHEDULERS)}",
     )
     claim_scheduler: str = flag(
         str,
         "default-scheduler",
-        "schedulerName of pods with device claims of GPUs: the one scheduler that allocates devices, for"
-        " schedulers do not see each other's allocations in time",
+        "schedulerName of pods with device claims of GPUs: the one scheduler that allocates devices",
     )
     runtime_class: str = flag(str, "", "runtimeClassName for GPU pods without one; empty: none is set")
     gpu_node_taint: str = flag(
         taint_key,
         "",
-        "key of the taint of GPU nodes, which keeps pods without GPUs off them; GPU pods get a toleration of "
-        "it, with the effect NoSchedule; empty: none",
+        "key of the taint of GPU nodes, of which GPU pods get a toleration with the effect NoSchedule; "
+        "empty: none",
     )
     mps: str = choice(
         ("off", "on"), "off", "limit GPU containers with NVIDIA's MPS, on nodes that run its daemon"
@@ -161,8 +157,7 @@ class WebhookSettings:
     sidecar: str = choice(
         ("native", "off", "on"),
         "native",
-        "*how the sidecar is injected: native; on means native; off injects none; _settings can only change "
-        "it to off",
+        "*native, or on, injects the sidecar; off injects none; _settings can only change it to off",
     )
     log_format: str = log_format_flag()
 

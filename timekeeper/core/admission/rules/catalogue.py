@@ -35,8 +35,8 @@ REQUEST = (
         "amount",
         "an amount that is not a positive whole number (`0.5`, `500m`, `NaN`, an exponent beyond 64 bits, "
         "digits that are not ASCII), and more than 64 cards",
-        "an amount that is parsed wrongly is charged wrongly. Every exact spelling of a whole number is "
-        "accepted: `8000`, `8k`, `8e3`, `4Ki`",
+        "it would be charged wrongly. Every exact spelling of a whole number passes: `8000`, `8k`, `8e3`, "
+        "`4Ki`",
     ),
     Rule(
         "share-range",
@@ -122,14 +122,13 @@ REQUEST = (
         "a claim, or a limit of a DeviceClass, where it is not known whether the class allocates GPUs "
         "(`unknownClasses: deny`), a claim on less than nothing of a capacity, more than 256 claims in a "
         "pod, and any claim where the API server does not serve `resource.k8s.io/v1`",
-        "such a pod would use GPUs outside every budget, let others have more of a device than there is, or "
-        "fill the timekeeper's memory while it waits",
+        "such a pod would use GPUs outside every budget, or more of a device than there is, or fill the "
+        "timekeeper's memory",
     ),
     Rule(
         "claim-size",
         "a claim of all GPUs of a node (`allocationMode: All`), or of more than 32",
-        "how many they are is not known before they are allocated. Admitted, it counts as 32, which is the "
-        "most that a claim can be allocated",
+        "how many they are is not known before their allocation, which gives at most 32",
         "enforce",
         "counted as 32 GPUs",
     ),
@@ -143,7 +142,7 @@ REQUEST = (
         "long-constraint",
         "a list of models, cards or containers with more than 64 names, with a name of more than 128 "
         "characters, or with more than 8320 characters in total",
-        "each name is compared with each card of every node; for more names use a label on the nodes",
+        "each name is compared with every card; for more names use a label on the nodes",
     ),
     Rule(
         "gas-annotation",
@@ -175,8 +174,8 @@ REQUEST = (
     ),
     Rule(
         "same-gpu-conflict",
-        "containers in `bursar.dev/same-gpu` that no card can hold together: containers with several "
-        "cards, whole cards together with others, and more than 100 per cent at one time",
+        "containers in `bursar.dev/same-gpu` with several cards, with a whole card beside others, or with "
+        "more than 100 per cent together",
         "the pod would fit on no node",
     ),
 )
@@ -210,7 +209,7 @@ FORGERY = (
     Rule(
         "node-name",
         "`spec.nodeName` in a GPU pod",
-        "such a pod bypasses the scheduler that assigns cards, and its node would be closed for sharing",
+        "no scheduler would assign its cards, and its node would be closed for sharing",
     ),
     Rule(
         "not-governed",
@@ -220,7 +219,7 @@ FORGERY = (
     Rule(
         "budget-exhausted",
         "a new GPU pod in a namespace that is over budget and has `onExhausted: deny`",
-        "the budget demands it: `onExhausted` sets it, not `rules`",
+        "`onExhausted` sets it, not `rules`",
     ),
 )
 
@@ -263,8 +262,8 @@ BYPASS = (
         "env-from-plugin",
         "`envFrom` that could set `NVIDIA_VISIBLE_DEVICES`, in a container whose cards the node's plugin "
         "chooses (`nvidia.com/gpu`)",
-        "it takes precedence over the plugin's value: a ConfigMap with `all` would make every card of the "
-        "node visible. A `prefix` with which the variable does not begin makes it safe",
+        "it takes precedence over the plugin's value, and `all` would make every card visible. A `prefix` "
+        "makes it safe as above",
     ),
     Rule(
         "privileged",
@@ -280,8 +279,8 @@ BYPASS = (
     Rule(
         "node-path",
         "a hostPath volume that is, or lies below, `/sys`, `/dev/vfio` or `/var/lib/kubelet/pods`",
-        "these show raw devices, their memory and control groups, and the volumes and tokens of the node's "
-        "other pods. Node software mounts them too, so by default it only warns",
+        "these show raw devices, control groups, and other pods' volumes and tokens. Node software mounts "
+        "them too, so it only warns",
         "warn",
         "admitted",
     ),
@@ -309,15 +308,15 @@ PLACING = (
         "init-container",
         "an init container that requests a GPU in the dialects tencent, gas, and, unless it is a native "
         "sidecar, those of nano-gpu",
-        "the plugins give such a container no card: the pod would wait on its node for ever. In the other "
-        "dialects init containers and native sidecars may request cards: those of a sidecar are added to the "
-        "pod's, those of an init container count where they are more than all of these",
+        "the plugins give it no card, so the pod would wait on its node for ever. In the other dialects a "
+        "sidecar's cards are added to the pod's, and an init container's count where they are more than all "
+        "of these",
     ),
     Rule(
         "foreign-scheduler",
         "another `schedulerName` than Bursar's, the default, and the one of a scheduler that Bursar replaces "
         "for the pod's dialect",
-        "only Bursar's scheduler assigns cards. It is replaced in every mode but observe",
+        "only Bursar's scheduler assigns cards",
         "warn",
         "replaced",
     ),
@@ -334,8 +333,7 @@ PLACING = (
     Rule(
         "priority-class",
         "a priority class above the one of pods in budget",
-        "the pod would go before pods whose namespace has budget left. It is replaced in every mode but "
-        "observe",
+        "the pod would go before pods whose namespace has budget left",
         "warn",
         "replaced by the highest class that the namespace's budget allows",
     ),
@@ -348,24 +346,22 @@ PLACING = (
         "above-cap",
         "a pod that needs more than the budget's `maxGPUsPerPod`, or alone more than its `maxGPUs`, or "
         "those of its group's budget",
-        "the pod would wait for ever. A pod that only other pods keep from its cards is admitted, and waits. "
-        "The budget sets it, not `rules`",
+        "the pod would wait for ever. The budget sets it, not `rules`",
     ),
     Rule(
         "no-duration",
         "a pod without `activeDeadlineSeconds`, if its namespace's budget has `requireDuration: true`. A "
         "Job's own counts for its template",
-        "the budget is planned by how long pods mean to run. Of controllers, only a Job and a CronJob can "
-        "set it in their templates. The budget sets it, not `rules`",
+        "the budget reserves what pods declare. Of controllers, only a Job and a CronJob can set it in their "
+        "templates. The budget sets it, not `rules`",
     ),
     Rule(
         "host-share",
-        "a GPU pod that requests more CPU or memory than `hostShare` times the part of a node that goes with "
-        "its part of a card: 2 times by default. The part of the node is that of the node with the most "
-        "CPU, or memory, for each card",
-        "a pod with one per cent of a card and all CPUs keeps the node's other cards from everyone. Nothing "
-        "is refused that is within the share on some node. While no node with cards is known, pods are "
-        "admitted with a warning that says so",
+        "a GPU pod that requests more CPU or memory than `hostShare` times (2) what goes with its part of a "
+        "card on the node with the most of it for each card",
+        "a pod with one per cent of a card and all CPUs keeps the node's other cards from everyone. While no "
+        "node with cards is known, pods are admitted with a warning that says so. Bursar's own sidecar does "
+        "not count",
         "off",
     ),
     Rule(
@@ -382,13 +378,13 @@ PLACING = (
         "pod-size",
         "a GPU pod of more than 1 MiB, including what admission adds, of more than 192 KiB of annotations, "
         "or of cards and containers whose Binding would write more than 64 KiB",
-        "close to the limits of etcd (1.5 MiB) and the API server (256 KiB of annotations) later writes of a "
-        "pod are refused, even its deletion, and it would hold its cards for ever",
+        "close to the limits of etcd (1.5 MiB) and the API server (256 KiB of annotations) later writes are "
+        "refused, even the deletion, and the pod would hold its cards for ever",
     ),
     Rule(
         "legacy-sidecar",
         "a container named `gpu-sidecar`, as kubernetes-gpusharing injects it",
-        "the old sidecar reports to a Service that no longer exists, and in a Job it never ends",
+        "it reports to a Service that no longer exists, and in a Job it never ends",
         "warn",
         "admitted: remove it, Bursar injects its own sidecar",
     ),
