@@ -1,4 +1,5 @@
-"""Follows the API server's pods and nodes into the books, each in a thread of its own."""
+"""The kinds of objects that the extender follows, how each is read, and how lists and events of a watch come
+into the snapshot, by a thread for each kind."""
 
 import threading
 from collections.abc import Callable, Collection, Iterable

@@ -1,6 +1,6 @@
 """Caps: how much the pods of a namespace, or of a group's namespaces, may hold of cards at one time.
 
-What counts is `snapshot.held`: every allocation, of any scheduler, and cards that are reserved for a
+What counts is `Snapshot.held`: every allocation, of any scheduler, and cards that are reserved for a
 waiting pod; and what device claims hold, as the timekeeper's standings have it. The pod in question is not
 counted against itself. Before its cards are known its least need is compared; `exceeded` compares exactly,
 once its cards are assumed.

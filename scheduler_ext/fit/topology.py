@@ -1,5 +1,5 @@
 """Which cards of a node are near each other, for a topology that a pod requests
-(`core.constraints.TOPOLOGIES`).
+(`core.request.constraints.TOPOLOGIES`).
 
 ``pair``: linked directly, by NVLink or by PCIe switches alone; the closest go first. ``numa``: on one NUMA
 node. Either must hold for every two cards of a container, so a container with one card, or with topology

@@ -70,7 +70,7 @@ class Database:
     is_away: bool = False
 
     def write(self, changes: Changes) -> None:
-        """What `store.writes.settling.apply` writes."""
+        """What `store.postings.apply` writes."""
         self.entries += changes.entries
         for session in (*changes.opened, *changes.changed):
             self.sessions[session.uid] = session

@@ -4,7 +4,7 @@ cost at today's prices, and what today's budgets would have had left.
 Pure, and for display only: nothing here is posted, billed or audited. A sample stands for the step that it
 begins. Steps without samples are unknown, not zero. Only whole devices are estimated: cards, replicas and MIG
 instances as NVIDIA's plugin counts them, accelerators, and devices that the settings name. Source:
-kube-state-metrics, `docs/metrics/workload/pod-metrics.md`; it writes names of resources and labels with ``_``
+kube-state-metrics, docs/metrics/workload/pod-metrics.md; it writes names of resources and labels with ``_``
 for each other character.
 """
 

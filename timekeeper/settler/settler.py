@@ -61,7 +61,7 @@ _SLOW_S = 0.02  # if reading heartbeats takes longer than this, it is limited to
 class Settler:
     """Cluster state, ledger state, and the ticks between them. Used by one thread.
 
-    Only one settler per database can write: the one that started last (`store.writes.fencing`). ``holder``
+    Only one settler per database can write: the one that started last (`store.fencing`). ``holder``
     names it in the database; ``seconds`` is the monotonic clock that measures how long reading heartbeats
     takes. ``only_meter``: every namespace is metered, whatever its entry says.
     """

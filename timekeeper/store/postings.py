@@ -1,4 +1,5 @@
-"""The one transaction that writes the decisions of a settler's tick."""
+"""Writes the decisions of a settler's tick, in the caller's transaction; and rolls up old sessions, whose
+postings become a net charge for each day."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields

@@ -1,5 +1,5 @@
-"""Measured use of cards: hourly totals from sidecars and node agents, pods over their memory share, and which
-of them to evict.
+"""Measured use of cards, by sidecars, node agents or Prometheus: totals by the hour, idle pods and what
+follows, pods over their memory share and which of them to evict.
 
-Pure. The rest of `accounts` does not import it. Never here: anything that a namespace is charged by.
+Pure. Never here: anything that a namespace is charged by.
 """

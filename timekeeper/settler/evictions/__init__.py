@@ -1,6 +1,7 @@
-"""Evictions: of pods that use more GPU memory than their share, use no card, or hold cards past their
-declared time, and of pods of accounts with ``onExhausted: evict``.
+"""Evictions by the timekeeper: for overuse of memory, idleness, overtime, a gang below its minimum, a spent
+budget, claims that hold more than was judged, and the device of a waiting pod's claim.
 
-Four pure functions ``due`` in `accounts` decide which pod is next; `reasons` says why; `evictor.evict` does
-it. Never here: anything that changes the ledger.
+Pure functions in `accounts` decide who leaves. A round for each reason asks them: `rounds`, `budget_round`,
+`claim_excess`, `claim_reclaim`. `reasons` says why; `evictor` evicts, and has the thread. Never here:
+anything that changes the ledger.
 """

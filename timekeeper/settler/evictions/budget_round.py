@@ -1,4 +1,4 @@
-"""Evicts the charged pods of namespaces whose budget is exhausted and says ``onExhausted: evict``. Runs in
+"""Evicts the charged pods of namespaces whose budget is spent and says ``onExhausted: evict``. Runs in
 the settler's thread for evictions.
 
 Each step is decided by `accounts.exhaustion.evictions` from what the watches and the accounts say at that

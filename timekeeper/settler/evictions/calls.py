@@ -1,5 +1,5 @@
-"""The evictors' calls to the API server. Each names its pod by UID, so it never affects another pod of its
-name."""
+"""What the rounds of evictions work with: their calls to the API server, which name a pod by UID, so that no
+other pod of its name is affected; and `SettlerView`, what they may read of the settler."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass

@@ -1,9 +1,9 @@
-"""Rounds over the pods that use more GPU memory than their share, use no card of theirs, or hold cards past
-their declared time.
+"""Rounds over pods that use more GPU memory than their share, use no card of theirs, hold cards past their
+declared time, or belong to a gang below its minimum.
 
-Each decides from what the database and the watches say at that moment; only attempts are remembered. The
-first two always respect a PodDisruptionBudget, the third does for ``pdbGrace``. The kubelet itself ends a pod
-past its declared time: what is left are pods whose kubelet does not, or is not heard.
+A round decides from what the database and the watches say at that moment; only attempts are remembered. For
+overuse and idleness a PodDisruptionBudget is always respected, for overtime during ``pdbGrace``. The kubelet
+itself ends a pod past its declared time: what is left are pods whose kubelet does not, or is not heard.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

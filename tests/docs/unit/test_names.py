@@ -1,0 +1,80 @@
+"""Each module, function and file of ours that a docstring or a page names in back quotes exists.
+
+Decisions and the changelog are history and keep the names of their time.
+"""
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.docs.modules import PACKAGES, ROOT, exists, inner_packages
+
+ROOMS = (*PACKAGES, "migrations")
+FILES = [file for room in ROOMS for file in sorted((ROOT / room).rglob("*.py"))]
+PAGES = [
+    ROOT / "README.md",
+    *sorted(page for page in (ROOT / "docs").rglob("*.md") if "decisions" not in page.parts),
+]
+
+_QUOTED = re.compile(r"(?<!`)(`{1,2})([^`\n]+)\1(?!`)")
+_FIRST = "|".join(sorted({*PACKAGES, *inner_packages()}))
+_DOTTED = re.compile(rf"(?:{_FIRST})(?:\.\w+)+")
+_PATH = re.compile(rf"(?:{'|'.join(ROOMS)}|docs)/[\w/.-]+")
+_ENDINGS = ("py", "md", "yaml", "json", "toml", "cfg", "key", "crt")  # of files, which are no modules
+_SCHEMA = json.loads((ROOT / "deploy/chart/values.schema.json").read_text())
+
+
+def missing_in(text: str) -> list[str]:
+    """The names in back quotes that do not exist."""
+    quoted = [words.partition(":")[0].strip() for _, words in _QUOTED.findall(text)]
+    paths = [words for words in quoted if _PATH.fullmatch(words)]
+    dotted = [
+        words for words in quoted if _DOTTED.fullmatch(words) and words.rpartition(".")[2] not in _ENDINGS
+    ]
+    return [path for path in paths if not (ROOT / path).exists()] + [
+        name for name in dotted if not exists(name) and not is_value_of_the_chart(name)
+    ]
+
+
+def is_value_of_the_chart(dotted: str) -> bool:
+    """`timekeeper.extraArgs` is one. Below `settings` are fields of `_settings`, which the schema does not
+    list."""
+    part = _SCHEMA
+    for name in dotted.removesuffix(".wholeCards").split("."):
+        part = part.get("properties", {}).get(name)
+        if part is None:
+            return False
+    return True
+
+
+def docstrings(code: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield ast.get_docstring(node) or ""
+
+
+def test_docstrings_name_what_exists() -> None:
+    missing = {
+        str(file.relative_to(ROOT)): names
+        for file in FILES
+        if (names := [name for text in docstrings(file.read_text()) for name in missing_in(text)])
+    }
+
+    assert missing == {}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_names_what_exists(page: Path) -> None:
+    assert missing_in(page.read_text()) == []
+
+
+def test_a_name_that_does_not_exist_is_found() -> None:
+    text = (
+        "`store.writes.fencing`, ``store.fencing``, `webhook/none.py`, `webhook/metrics.py`, `webhook.none.x`"
+    )
+
+    assert missing_in(text) == ["webhook/none.py", "store.writes.fencing", "webhook.none.x"]
