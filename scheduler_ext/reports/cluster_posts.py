@@ -217,7 +217,7 @@ def _without_ages(waiting: MapWaiting | None) -> Any:
     if waiting is None:
         return None
     pods = [{name: value for name, value in each.items() if name != "age_ms"} for each in waiting["pods"]]
-    return waiting["total"], pods, waiting.get("more")
+    return waiting["total"], pods, waiting["more"]
 
 
 def _amount(figure: int) -> int:

@@ -82,8 +82,8 @@ def fill(made: Dashboards, namespaces: int, nodes: int, pods: int) -> None:
             on_node(f"gpu-{at:05}", on.get(f"gpu-{at:05}", []), CARDS)
             for at in range(first, min(first + 40, nodes))
         ]
-        waiting = {"total": pods // 10, "pods": [waits(f"wait-{at}") for at in range(500)]}
-        body = {"version": 1, "nodes": rows, "gone": [], "waiting": None if first else waiting}
+        waiting = {"total": pods // 10, "pods": [waits(f"wait-{at}") for at in range(500)], "more": {}}
+        body = {"version": 1, "nodes": rows, "gone": [], "waiting": None if first else waiting, "term": "a-1"}
         answer = made.books.post("/v1/cluster", body)
         if answer.status_code != 200:
             raise SystemExit(answer.text)
@@ -148,7 +148,14 @@ def _decision(at: int, names: list[str]) -> Json:
 
 def _held(at: int, names: list[str]) -> Json:
     row = {"uid": f"held-{at}", "namespace": names[at % len(names)], "name": f"held-{at}", "priority": 0}
-    return {**row, "created_ms": T0 - HOUR, "rate_milli": 1000, "needs_budget": True}
+    return {
+        **row,
+        "created_ms": T0 - HOUR,
+        "rate_milli": 1000,
+        "needs_budget": True,
+        "length_ms": 0,
+        "gang": "",
+    }
 
 
 def _insert(made: Dashboards, table: Any, rows: list[Json]) -> None:

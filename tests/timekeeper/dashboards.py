@@ -84,8 +84,8 @@ class Dashboards:
     def _post_map(self) -> None:
         there = {"gpu-1": (("team-a", "train-7"), ("vision", "train-v")), "gpu-2": (("team-a", "infer-1"),)}
         nodes = [_node(f"gpu-{at}", there.get(f"gpu-{at}", ()), at) for at in range(12)]
-        waiting = {"total": 1, "pods": [waits("train-9")]}
-        body = {"version": 1, "nodes": nodes, "gone": [], "waiting": waiting}
+        waiting = {"total": 1, "pods": [waits("train-9")], "more": {}}
+        body = {"version": 1, "nodes": nodes, "gone": [], "waiting": waiting, "term": "a-1"}
         assert self.books.post("/v1/cluster", body).status_code == 200
 
     def _decide(self, told: str) -> None:

@@ -129,7 +129,7 @@ class MapWaiting(TypedDict):
 
     total: _Amount
     pods: Annotated[list[MapWaitingPod], _at_most(MAX_WAITING)]
-    more: NotRequired[Annotated[dict[str, _Amount], _COUNTS]]
+    more: Annotated[dict[str, _Amount], _COUNTS]
 
 
 class MapPost(TypedDict):
@@ -144,7 +144,7 @@ class MapPost(TypedDict):
         Form({}, "it must be a list of names", lambda names: all(map(_is_name, names))),
     ]
     waiting: MapWaiting | None
-    term: NotRequired[Annotated[str, printable(MAX_TERM)]]
+    term: Annotated[str, printable(MAX_TERM)]
 
 
 def unnamed_sentence(unnamed: int, cards: int) -> str:

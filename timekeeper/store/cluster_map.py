@@ -41,7 +41,7 @@ def record(
     gone: Iterable[str],
     waiting: MapWaiting | None,
     received_ms: int,
-    term: str = "",
+    term: str,
 ) -> bool:
     """Replace these nodes and, unless None, what waits; drop those that are gone or were not posted for
     long. First what the map showed until now is counted (`timekeeper.store.stranded`). False, and nothing is
@@ -51,7 +51,7 @@ def record(
         return False
     if last is not None:
         count(connection, stranded(connection), last.received_ms, received_ms)
-    note(connection, (last or LastPost(received_ms)).then(received_ms, term))
+    note(connection, last.then(received_ms, term) if last else LastPost(received_ms, term))
     _replace(connection, nodes, gone, waiting, received_ms)
     return True
 
@@ -74,7 +74,7 @@ def _replace(
     if waiting is not None:
         connection.execute(delete(MAP_WAITING))
         body = orjson.dumps(waiting["pods"]).decode()
-        more = orjson.dumps(waiting.get("more", {})).decode()
+        more = orjson.dumps(waiting["more"]).decode()
         row = {"id": 1, "total": waiting["total"], "body": body, "more": more, "received_ms": received_ms}
         connection.execute(MAP_WAITING.insert(), row)
 

@@ -39,11 +39,10 @@ _KNOWN = text(
 
 @dataclass(frozen=True, slots=True)
 class LastPost:
-    """The last post of the map: when it came, whose term it named, and the terms before that one. An extender
-    of an earlier release names none ("")."""
+    """The last post of the map: when it came, whose term it named, and the terms before that one."""
 
     received_ms: int
-    term: str = ""
+    term: str
     earlier: tuple[str, ...] = ()
 
     def is_over(self, term: str) -> bool:
@@ -53,10 +52,9 @@ class LastPost:
     def then(self, received_ms: int, term: str) -> "LastPost":
         """With a post after it."""
         at_ms = max(received_ms, self.received_ms)
-        if term in ("", self.term):
-            return LastPost(at_ms, self.term, self.earlier)
-        earlier = (*self.earlier, self.term) if self.term else self.earlier
-        return LastPost(at_ms, term, earlier[-_MOST_TERMS:])
+        if term == self.term:
+            return LastPost(at_ms, term, self.earlier)
+        return LastPost(at_ms, term, (*self.earlier, self.term)[-_MOST_TERMS:])
 
 
 def last_post(connection: Connection) -> LastPost | None:

@@ -938,8 +938,7 @@ def test_the_policies_that_must_refuse_are_those_that_no_value_of_the_chart_lets
     schema = json.loads((MANIFESTS.parent / "chart" / "values.schema.json").read_text())
     switched = schema["properties"]["policies"]["properties"]["warn"]["items"]["enum"]
 
-    gone = {"bursar-device-claims"}  # of earlier releases, which an administrator may have named
-    assert sorted([*switched, *OF_OUR_OWN_FIELDS]) == sorted({*POLICIES, *gone})
+    assert sorted([*switched, *OF_OUR_OWN_FIELDS]) == sorted(POLICIES)
 
 
 def test_the_policies_are_those_of_the_manifests() -> None:

@@ -392,7 +392,7 @@ def test_the_life_of_a_pod_is_shown_oldest_first_with_what_it_waits_for_last() -
 
 def test_a_held_pod_says_its_place_and_when_it_is_released_at_the_earliest() -> None:
     raw = {"namespace": "a", "pod": "p", "waitsFor": "budget", "ahead": 2, "priority": 0, "rateMilli": 500}
-    raw |= {"created": MIDNIGHT}
+    raw |= {"created": MIDNIGHT, "gang": ""}
 
     soon, never = decisions.held(
         [{**raw, "earliest": MIDNIGHT}, {**raw, "earliest": None}], None, MIDNIGHT + 60_000, "a"

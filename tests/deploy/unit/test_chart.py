@@ -46,7 +46,7 @@ def test_the_policies_that_may_warn_are_those_that_say_what_is_refused() -> None
     always = {"bursar-gpubudgets", "bursar-holds", "bursar-node-agent", "bursar-notices", "bursar-releases"}
     always |= {"bursar-kept-devices", "bursar-mode-labels"}
 
-    assert sorted(switched | {"bursar-device-claims"}) == allowed  # which an administrator may have named
+    assert sorted(switched) == allowed
     bindings = {each["metadata"]["name"] for each in of_kind("ValidatingAdmissionPolicyBinding")}
     assert {each.removesuffix("-observed") for each in bindings} == switched | always
 

@@ -50,7 +50,7 @@ def waits(name: str, namespace: str = "team-a", **fields: object) -> Json:
 
 
 def post(town: Town, *nodes: Json, gone: tuple[str, ...] = (), waiting: Json | None = None) -> int:
-    body = {"version": 1, "nodes": list(nodes), "gone": list(gone), "waiting": waiting}
+    body = {"version": 1, "nodes": list(nodes), "gone": list(gone), "waiting": waiting, "term": "a-1"}
     return int(town.post("/v1/cluster", body).status_code)
 
 
@@ -111,7 +111,12 @@ def test_a_reader_of_one_namespace_sees_its_nodes_without_the_names_of_others(to
     town.begin(("nodes", real_node()), ("pods", gpu_pod("mine", started_ms=T0)))
     other = waits("theirs", "team-b")
     mine = card(0, pod("mine"), pod("secret", "team-b"))
-    post(town, on_map("n1", mine), on_map("n2", card(0)), waiting={"total": 7, "pods": [waits("w"), other]})
+    post(
+        town,
+        on_map("n1", mine),
+        on_map("n2", card(0)),
+        waiting={"total": 7, "pods": [waits("w"), other], "more": {}},
+    )
 
     assert town.get("/v1/cluster", READER).status_code == 403
     assert town.get("/v1/waiting", READER).status_code == 403

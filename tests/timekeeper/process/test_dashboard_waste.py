@@ -121,9 +121,9 @@ def test_who_stranded_cards_in_the_chosen_time_and_now_is_named_with_how_many(tm
 
     def post(at_ms: int, **stranded: int) -> None:
         node: Json = {"name": "n", "closed": "", "cards": [], "stranded": stranded}
-        body = {"version": 1, "nodes": [node], "gone": [], "waiting": None}
+        body = {"version": 1, "nodes": [node], "gone": [], "waiting": None, "term": "a-1"}
         with made.books.store.writing() as connection:
-            record(connection, read_cluster(json.dumps(body).encode())["nodes"], [], None, at_ms)
+            record(connection, read_cluster(json.dumps(body).encode())["nodes"], [], None, at_ms, "a-1")
 
     for minute in range(46):
         post(T0 - 2 * HOUR + minute * MINUTE, hog=1_928, web=72)

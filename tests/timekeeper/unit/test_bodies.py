@@ -103,6 +103,7 @@ POSTS: dict[str, Json] = {
         ],
         "gone": ["n2"],
         "waiting": {"total": 1, "pods": [{**WAITS, "priority": 0, "age_ms": 0}], "more": {"team-a": 1}},
+        "term": "a-1",
     },
     "simulation": {
         **{"version": 1, "namespace": "team-a", "manifest": {"apiVersion": "v1", "kind": "Pod"}},

@@ -143,7 +143,7 @@ def register(app: Flask, services: Services) -> None:
         posted = read_cluster(read_body())
         with services.ledger.store.writing(turn=cluster_map.TURN) as connection:
             change = posted["nodes"], posted["gone"], posted["waiting"]
-            is_recorded = cluster_map.record(connection, *change, received_ms, posted.get("term", ""))
+            is_recorded = cluster_map.record(connection, *change, received_ms, posted["term"])
         if not is_recorded:
             raise Problem(409, "another extender leads since: its posts are the map", "term")
         return answer({"version": 1})

@@ -89,11 +89,11 @@ def decisions(listed: Iterable[Any], answer: Any, kind: str | None = None) -> Sh
 
 def held(listed: Iterable[Any], answer: Any, now_ms: int, namespace: str | None) -> Sheet:
     """A row for each pod behind Bursar's scheduling gate, and for each gang, in the order of their release.
-    ``namespace``: the only one that was asked for. A timekeeper of an earlier release names no gangs."""
+    ``namespace``: the only one that was asked for."""
     rows = tuple(
         {
             **{key: str(raw[key]) for key in ("namespace", "waitsFor", "ahead", "priority")},
-            "pod": f"gang {raw['gang']} ({raw['pods']} pods)" if raw.get("gang") else raw["pod"],
+            "pod": f"gang {raw['gang']} ({raw['pods']} pods)" if raw["gang"] else raw["pod"],
             "gpus": gpus(raw["rateMilli"]),
             "age": age(now_ms - raw["created"]),
             "earliest": moment(raw["earliest"]) or "not by this budget",
