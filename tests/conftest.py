@@ -31,7 +31,7 @@ LONGEST = (
 )
 REAL_NODE = ("tests/kubelet/", "tests/local/process/test_local_node.py")
 ONE_RELEASE = "tests/packaging/process/"  # one worker makes it
-SHARED_STACK = ("tests/story/cluster/", "tests/cli/cluster/test_cli.py")
+SHARED_STACK = ("tests/story/cluster/", "tests/cli/cluster/test_cli.py", "tests/cli/cluster/test_nodes.py")
 NO_SHARED_STACK = ("tests/story/cluster/test_bursts.py", "tests/story/cluster/test_demo.py")
 
 _FOLDER = pytest.StashKey[Path]()
@@ -160,7 +160,7 @@ def pytest_runtest_protocol(
     result = yield
     if processor_time.is_watched() and (nextitem is None or nextitem.path != item.path):
         for tier, seconds in _METER.read(item.path.parent.name).items():
-            processor_time.record(tier, seconds)
+            processor_time.record(tier, seconds, _file(item.nodeid))
     return result
 
 

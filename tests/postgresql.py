@@ -24,7 +24,7 @@ import psycopg
 from psycopg import sql
 
 from deploy.local.launcher import Launcher
-from deploy.local.limits import on_this_machine
+from deploy.local.limits import LONGEST_S
 from deploy.local.ports import free_port
 from timekeeper.store.engine.engine import open_store
 from timekeeper.store.engine.upgrade import upgrade
@@ -34,7 +34,6 @@ MIGRATED, EMPTY = "migrated", "template1"
 
 _ADMIN = "postgres"
 _NOBODY = 65534
-_WITHIN_S = 30.0
 _MEMORY = "/dev/shm"
 _PREFIX = "bursar-postgresql-"
 _SETTINGS = {
@@ -91,7 +90,7 @@ class PostgreSQL:
                 self._admin("SELECT 1")
             except psycopg.OperationalError:
                 assert self._running.poll() is None, self.log.read_text()
-                assert time.monotonic() - begun < on_this_machine(_WITHIN_S), self.log.read_text()
+                assert time.monotonic() - begun < LONGEST_S, self.log.read_text()
                 time.sleep(0.02)
             else:
                 return
@@ -100,7 +99,7 @@ class PostgreSQL:
         """Stop it as its operator does: whoever is connected is thrown out."""
         if self._running is not None:
             self._running.send_signal(signal.SIGINT)
-            self._running.wait(_WITHIN_S)
+            self._running.wait(LONGEST_S)
             self._running = None
 
     def cpu_s(self) -> float:

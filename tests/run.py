@@ -111,13 +111,11 @@ def step(name: str, command: list[str]) -> None:
 
 
 def build() -> Beside:
-    """The binaries of the control plane, helm and, where there can be one, those of a real node: found or
-    built."""
+    """All that Go builds for the tests, also of a real node where this machine can have one."""
     hindrance = node.hindrance()
     if hindrance:
         print(f"tests/kubelet is skipped: {hindrance}", flush=True)
-    real_node = [] if hindrance else ["--node"]
-    command = [sys.executable, "-m", "deploy.local", "build", "--helm", *real_node]
+    command = [sys.executable, "-m", "tests.support.go_programs"]
     return Beside("control plane", command, processor_time.BUILD)
 
 
@@ -143,6 +141,15 @@ def tests(name: str, marks: str, python: Sequence[str]) -> None:
     step(name, [*python, *pytest(marks)])
 
 
+def failure(name: str, marks: str) -> list[str]:
+    """Run these tests; their name if one fails. A red tier does not hide the next."""
+    try:
+        tests(name, marks, [sys.executable])
+    except FailedError as error:
+        return [str(error)]
+    return []
+
+
 def check() -> None:
     """Lint, format, types, import contracts, budgets."""
     for command in CHECKS:
@@ -161,17 +168,20 @@ def quick() -> None:
 
 
 def test() -> None:
-    """All of it. Raises FailedError at the first step that fails."""
+    """All of it. Raises FailedError after all tests, or at the first other step that fails."""
     debian.install()
     control_plane, importing = build(), import_tests()
     try:
         check()
         importing.wait()  # what fails here fails again below, with its reason
+        failed = []
         is_cold = control_plane.runs
         if is_cold:
-            tests("tests that need no control plane", f"not cluster and {ALL}", [sys.executable])
+            failed += failure("tests that need no control plane", f"not cluster and {ALL}")
         control_plane.wait()
-        tests("tests", f"cluster and {ALL}" if is_cold else ALL, [sys.executable])
+        failed += failure("tests", f"cluster and {ALL}" if is_cold else ALL)
+        if failed:
+            raise FailedError(", ".join(failed))
     finally:
         importing.kill()
         control_plane.stop()

@@ -10,7 +10,7 @@ from deploy.local.cluster import ControlPlane
 from deploy.local.commands import Options
 from deploy.local.ending import ended_by_signals
 from deploy.local.errors import LocalError
-from deploy.local.tools import HELM_TOOL, KUBEADM_TOOLS, NODE_TOOLS, TOOLS, Tool
+from deploy.local.tools import KUBEADM_TOOLS, NODE_TOOLS, TOOLS, Tool
 
 _LOOK_EVERY_S = 0.5
 _INTERRUPTED = 130
@@ -33,7 +33,7 @@ def _run(arguments: argparse.Namespace) -> int:
     match arguments.verb:
         case "build":
             node = NODE_TOOLS if arguments.node else ()
-            build((*TOOLS, *KUBEADM_TOOLS, *node, *((HELM_TOOL,) if arguments.helm else ())))
+            build((*TOOLS, *KUBEADM_TOOLS, *node))
         case "serve":
             serve(Options(arguments.listen, arguments.port, tuple(arguments.name)))
         # These two import Bursar's dependencies; the others must work without them.
@@ -55,7 +55,6 @@ def _parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(dest="verb", required=True)
     builder = verbs.add_parser("build", help="find every binary, build missing ones, print their paths")
     builder.add_argument("--node", action="store_true", help="also the binaries of a real node")
-    builder.add_argument("--helm", action="store_true", help="also helm")
     verbs.add_parser("demo", help="show what Bursar does, step by step, and check each step")
     verbs.add_parser(
         "up",

@@ -38,7 +38,6 @@ from deploy.local.scheduler import (
     scheduler_configuration,
 )
 
-_START_WITHIN_S = 60.0
 _NEEDED_BYTES = 256 << 20  # etcd's log alone takes 64 MiB at once
 
 
@@ -143,11 +142,11 @@ class ControlPlane:
     def _start(self, port: int) -> None:
         self._run("etcd", commands.etcd())
         self._run("kube-apiserver", commands.kube_apiserver(self._options, port))
-        self._processes.wait("kube-apiserver", lambda: self.api.answers("/readyz"), _START_WITHIN_S)
+        self._processes.wait("kube-apiserver", lambda: self.api.answers("/readyz"))
         self._run("kube-controller-manager", commands.kube_controller_manager(self._options))
         self._run("kwok", commands.kwok(self._options))
         # Pods need the namespace's service account, and the CA that is mounted with its token.
-        self._processes.wait("kube-controller-manager", self._default_namespace_is_complete, _START_WITHIN_S)
+        self._processes.wait("kube-controller-manager", self._default_namespace_is_complete)
 
     def _default_namespace_is_complete(self) -> bool:
         namespace = "/api/v1/namespaces/default"
@@ -182,9 +181,7 @@ class ControlPlane:
         self._run("kube-scheduler", commands.kube_scheduler(self._options, file), name)
         self._schedulers.add(name)
         try:
-            self._processes.wait(
-                name, lambda: self._processes.has_said(name, _SCHEDULER_RUNS), _START_WITHIN_S
-            )
+            self._processes.wait(name, lambda: self._processes.has_said(name, _SCHEDULER_RUNS))
         except LocalError:
             self.stop_scheduler(name)
             raise

@@ -10,7 +10,7 @@ from types import TracebackType
 from deploy.local.errors import LocalError
 from deploy.local.golang import last_lines
 from deploy.local.launcher import Launcher
-from deploy.local.limits import on_this_machine
+from deploy.local.limits import LONGEST_S
 
 _LOOK_EVERY_S = 0.02
 
@@ -75,14 +75,14 @@ class Processes:
             if code is not None:
                 raise LocalError(f"{name} ended with exit code {code}:\n{last_lines(self.log(name))}")
 
-    def wait(self, name: str, ready: Callable[[], bool], within_s: float) -> None:
+    def wait(self, name: str, ready: Callable[[], bool], within_s: float = LONGEST_S) -> None:
         """Wait until `ready()`. Raises LocalError if time runs out or any process ends, for another than
         `name` may be the cause.
         """
         begun = time.monotonic()
         while not ready():
             self.check()
-            if time.monotonic() - begun > on_this_machine(within_s):
+            if time.monotonic() - begun > within_s:
                 raise LocalError(
                     f"{name} was not ready within {within_s:.0f} s:\n{last_lines(self.log(name))}"
                 )

@@ -35,7 +35,6 @@ STATIC_PODS = FOLDER / "static"
 _SOCKET = FOLDER / "containerd.sock"
 _CONFIGURED = FOLDER / "config"
 _LOGS = FOLDER / "pods"
-_START_WITHIN_S = 60.0
 
 
 def hindrance() -> str | None:
@@ -78,7 +77,7 @@ class NodeHost:
             self.processes.start(
                 "containerd", self.tools["containerd"], [f"--config={_CONFIGURED}/containerd.toml"]
             )
-            self.processes.wait("containerd", self._serves, _START_WITHIN_S)
+            self.processes.wait("containerd", self._serves)
             self._stack = stack.pop_all()
         return self
 
@@ -156,8 +155,8 @@ class RealNode:
             self.machine.processes.stop("kubelet")
 
     def wait_until_ready(self) -> None:
-        """Raises LocalError, with the end of the kubelet's log, after a minute."""
-        self.machine.processes.wait("kubelet", self._is_ready, _START_WITHIN_S)
+        """Raises LocalError, with the end of the kubelet's log, after five minutes."""
+        self.machine.processes.wait("kubelet", self._is_ready)
 
     def _is_ready(self) -> bool:
         path = f"/api/v1/nodes/{self.name}"

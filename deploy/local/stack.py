@@ -27,7 +27,7 @@ from deploy.local.ending import undisturbed
 from deploy.local.errors import LocalError
 from deploy.local.golang import last_lines
 from deploy.local.launcher import Launcher
-from deploy.local.limits import on_this_machine
+from deploy.local.limits import LONGEST_S
 from deploy.local.ports import free_port
 from deploy.local.scheduler import GPU_PROFILE
 
@@ -51,7 +51,6 @@ _APPLIED = (
     *_WEBHOOKS,
 )
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, which takes a tenth of the time
-_READY_WITHIN_S = 90.0
 _LOOK_EVERY_S = 0.05
 _LOOK_AT_LEAST_EVERY_S = 1.0
 _TOKEN_LIFE_S = 86_400
@@ -215,7 +214,7 @@ class Stack:
         """Send a role a signal, wait for its end, and return its exit code."""
         process = self.processes.pop(role)
         process.send_signal(signal_number)
-        return process.wait(timeout=on_this_machine(_READY_WITHIN_S))
+        return process.wait(timeout=LONGEST_S)
 
     def environment(self, traced: bool = True) -> dict[str, str]:
         """Of the caller's only PATH and, if ``traced``, coverage's variables. Roles are killed at the end and
@@ -234,7 +233,7 @@ class Stack:
             process = self._launcher.start(
                 [sys.executable, *arguments], log, env=self.environment(traced=False)
             )
-        if process.wait(timeout=on_this_machine(_READY_WITHIN_S)):
+        if process.wait(timeout=LONGEST_S):
             raise LocalError(f"{name} failed:\n{last_lines(self.log(name))}")
 
     def _kubeconfig(self, account: str) -> Path:
@@ -276,7 +275,7 @@ class Stack:
         request = urllib.request.Request(
             (url or self.timekeeper_url) + path, headers={"Authorization": f"Bearer {token}"}
         )
-        with urllib.request.urlopen(request, timeout=10, context=self.tls_context()) as answer:
+        with urllib.request.urlopen(request, timeout=60, context=self.tls_context()) as answer:
             body = answer.read()
             is_json = "json" in (answer.headers.get("Content-Type") or "")
         return orjson.loads(body) if is_json else body.decode()
@@ -286,7 +285,7 @@ class Stack:
         return ssl.create_default_context(cafile=str(self.ca_file))
 
     def wait(
-        self, what: str, is_so: Callable[[], bool], role: str | None = None, within_s: float = _READY_WITHIN_S
+        self, what: str, is_so: Callable[[], bool], role: str | None = None, within_s: float = LONGEST_S
     ) -> None:
         """Wait until ``is_so()``. Raises LocalError if time runs out or a role has ended. A look may start a
         process: after one that took long the pause is longer too."""
@@ -294,7 +293,7 @@ class Stack:
         while not is_so():
             self.check()
             now = time.monotonic()
-            if now - begun > on_this_machine(within_s):
+            if now - begun > within_s:
                 log = f":\n{last_lines(self.log(role))}" if role else ""
                 raise LocalError(f"waited {within_s:.0f} s for {what}; it did not happen{log}")
             time.sleep(max(_LOOK_EVERY_S, min(_LOOK_AT_LEAST_EVERY_S, 2 * (now - looked))))
@@ -314,9 +313,9 @@ class Stack:
         target = urlsplit(url)
         host, port = target.hostname or "", target.port
         connection = (
-            http.client.HTTPSConnection(host, port, timeout=5, context=self.tls_context())
+            http.client.HTTPSConnection(host, port, timeout=60, context=self.tls_context())
             if target.scheme == "https"
-            else http.client.HTTPConnection(host, port, timeout=5)
+            else http.client.HTTPConnection(host, port, timeout=60)
         )
         try:
             connection.request("GET", "/readyz")

@@ -92,8 +92,8 @@ def lived(day: Day, pods: int, nodes: int) -> None:
 def settled(day: Day) -> None:
     """Until all pods are gone and posted; what is left in spite of that is counted afterwards."""
     try:
-        day.traffic.drain(300)
-        eventually(lambda: not any(count_rows(day.world.url, PASSING).values()), "no passing row", 120)
+        day.traffic.drain()
+        eventually(lambda: not any(count_rows(day.world.url, PASSING).values()), "no passing row")
     except AssertionError as error:
         day.traffic.errors.append(str(error))
 

@@ -136,9 +136,9 @@ class Traffic:
             for each in churning:
                 each.result()
 
-    def drain(self, within_s: float) -> None:
+    def drain(self) -> None:
         """Until every pod has ended and is gone."""
-        eventually(lambda: not self._there or self.errors, lambda: f"{len(self._there)} pods to go", within_s)
+        eventually(lambda: not self._there or self.errors, lambda: f"{len(self._there)} pods to go")
 
     # -- pods
 

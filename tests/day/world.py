@@ -20,7 +20,6 @@ from tests.support.control_plane import kubectl
 from tests.support.waiting import eventually
 from tests.webhook import replicas as admitting
 
-WITHIN_S = 180.0
 AWAY_S = 5.0  # how long the database stays away once that was noticed
 SCHEDULER = "gpu-scheduler"
 _SUM = re.compile(r'^bursar_extender_verb_seconds_(sum|count)\{verb="(\w+)"\} (\S+)$', re.MULTILINE)
@@ -88,9 +87,7 @@ class World:
 
     def leader(self) -> scheduling.Replica:
         """The extender that leads, once one does."""
-        return eventually(
-            lambda: next((each for each in self.extenders if each.leads()), None), "a leader", WITHIN_S
-        )
+        return eventually(lambda: next((each for each in self.extenders if each.leads()), None), "a leader")
 
     def serials(self) -> frozenset[int]:
         """Of the certificates that are served now."""
@@ -189,7 +186,7 @@ def _extenders(stack: ExitStack, made: Stack) -> Iterator[scheduling.Replica]:
         stack.callback(each.end)
     service = scheduling.Service(found)
     stack.callback(service.end)
-    eventually(lambda: any(each.leads() for each in found), "an extender to lead", WITHIN_S)
+    eventually(lambda: any(each.leads() for each in found), "an extender to lead")
     cp.start_scheduler(
         "day-scheduler", profiles=(GPU_PROFILE,), extender_url=f"http://127.0.0.1:{service.port}"
     )
@@ -204,10 +201,10 @@ def leader_is_killed(world: World) -> None:
     leader = world.leader()
     (other,) = (each for each in world.extenders if each is not leader)
     leader.signal(signal.SIGKILL)
-    eventually(other.leads, "the other extender to lead", WITHIN_S)
+    eventually(other.leads, "the other extender to lead")
     leader.end()
     leader.start()
-    eventually(lambda: leader.get("/readyz")[0], "it to answer", WITHIN_S)
+    eventually(lambda: leader.get("/readyz")[0], "it to answer")
 
 
 def extenders_are_replaced(world: World) -> None:
@@ -215,10 +212,10 @@ def extenders_are_replaced(world: World) -> None:
     for each in world.extenders:
         before = each.extender.pid
         each.signal(signal.SIGTERM)
-        eventually(lambda each=each: not each.extender.alive, "it to end", WITHIN_S)  # type: ignore[misc]
+        eventually(lambda each=each: not each.extender.alive, "it to end")  # type: ignore[misc]
         each.end()
         each.start()
-        eventually(lambda each=each: each.get("/readyz")[0], "it to answer", WITHIN_S)  # type: ignore[misc]
+        eventually(lambda each=each: each.get("/readyz")[0], "it to answer")  # type: ignore[misc]
         world.leader()
         assert each.extender.pid != before
 
@@ -248,7 +245,7 @@ def timekeeper_is_killed(world: World) -> None:
 def _timekeeper_starts(world: World) -> None:
     assert not world.timekeeper_is_ready()
     world.stack.start("timekeeper")
-    eventually(world.timekeeper_is_ready, "the timekeeper to be ready", WITHIN_S)
+    eventually(world.timekeeper_is_ready, "the timekeeper to be ready")
 
 
 def database_is_away(world: World) -> None:
@@ -259,13 +256,12 @@ def database_is_away(world: World) -> None:
         eventually(
             lambda: world.stack.log("timekeeper").count("event=tick-failed") > failed,
             "the timekeeper to miss its database",
-            WITHIN_S,
         )
-        eventually(lambda: not world.timekeeper_is_ready(), "the timekeeper to say so", WITHIN_S)
+        eventually(lambda: not world.timekeeper_is_ready(), "the timekeeper to say so")
         time.sleep(AWAY_S)
     finally:
         server().start()
-    eventually(world.timekeeper_is_ready, "the timekeeper to be back", WITHIN_S)
+    eventually(world.timekeeper_is_ready, "the timekeeper to be back")
 
 
 def scheduler_is_killed(world: World) -> None:

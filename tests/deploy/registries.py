@@ -57,7 +57,7 @@ def registry(folder: Path, *, readonly: bool = False, tokens: "Tokens | None" = 
     with Launcher() as launcher, (folder / "log").open("wb") as log:
         command = [str(program), "serve", str(folder / "registry.yaml")]
         process = launcher.start(command, log, {"OTEL_TRACES_EXPORTER": "none"}, folder)
-        eventually(lambda: _answers(port), within_s=30)
+        eventually(lambda: _answers(port))
         yield port
         process.terminate()
         process.wait(10)

@@ -1,4 +1,4 @@
-"""One real node for the whole session, with everything of Bursar around it."""
+"""One real node for the tests of this folder, with everything of Bursar around it."""
 
 import fcntl
 import sys
@@ -68,7 +68,7 @@ def described() -> str:
     return "".join(f"card {uuid} 40 1000 {MEMORY_MIB}\n" for uuid in CARDS)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def world(machine: NodeHost) -> Iterator[World]:
     """The cluster, its node Ready with two cards, its sidecars asked to beat each second."""
     options = Options(

@@ -11,6 +11,7 @@ from typing import Any
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import card_uuid, inventory, our_capacity
+from deploy.local.limits import LONGEST_S
 from deploy.local.real_node import RealNode
 from deploy.local.stack import Stack
 from tests.kubelet.images import CUDA
@@ -24,7 +25,6 @@ CARDS = tuple(card_uuid(NODE, index) for index in range(2))
 MODEL = "T4"
 MEMORY_MIB = 16_000
 SIDECAR = "bursar-sidecar"
-WITHIN_S = 90.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class World:
         for name in names:
             self.until(f"{name} to be gone", lambda name=name: not self.stack.exists(f"{PODS}/{name}"))  # type: ignore[misc]
 
-    def until(self, what: str, is_so: Callable[[], bool], within_s: float = WITHIN_S) -> None:
+    def until(self, what: str, is_so: Callable[[], bool], within_s: float = LONGEST_S) -> None:
         """Wait until it is so. Raises LocalError, also where a role or the node has died."""
 
         def is_so_on_a_live_node() -> bool:

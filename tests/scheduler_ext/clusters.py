@@ -154,7 +154,7 @@ class World:
         # one by one: a thousand in one call would take longer than the API server gives any call
         paths = [f"{PODS}/{pod['metadata']['name']}" for pod in self.pods()]
         Callers(self.plane.api).each(("DELETE", path, None) for path in paths)
-        eventually(lambda: not self.pods(), within_s=120)
+        eventually(lambda: not self.pods())
         nodes = [node["metadata"]["name"] for node in self.plane.api.call("GET", "/api/v1/nodes")["items"]]
         self.plane.api.call("DELETE", "/api/v1/nodes")
         eventually(lambda: not self.extender.known(*nodes))

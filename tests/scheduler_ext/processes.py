@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from deploy.local.limits import LONGEST_S
 from deploy.local.ports import free_port
 from scheduler_ext.fit.refusal import UNKNOWN_NODE
 from tests.support.tracing import environment
@@ -47,7 +48,7 @@ class Process:
                 start_new_session=True,  # so that master and worker can be killed together
             )
 
-    def ready(self, within_s: float = 20.0) -> None:
+    def ready(self, within_s: float = LONGEST_S) -> None:
         """Wait until its books are complete."""
         begun = time.monotonic()
         while not self.answers("/readyz"):
@@ -74,7 +75,7 @@ class Process:
 
     def call(self, method: str, path: str, body: object = None) -> tuple[int, str]:
         """Status and text of a call."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
             connection.request(method, path, None if body is None else json.dumps(body))
             response = connection.getresponse()
@@ -126,6 +127,6 @@ class Process:
         """Ask it to end, and return its exit code."""
         assert self._running is not None
         self._running.terminate()
-        code = self._running.wait(timeout=15)
+        code = self._running.wait(timeout=LONGEST_S)
         self._running = None
         return code

@@ -1,14 +1,61 @@
-"""Go programs of tests: built once for each state of their source, and kept in the cache."""
+"""What Go builds for tests: the tools of the control plane and of a real node, controllers of gangs, files of
+modules, and programs of our own. Each is built once and kept in the cache.
+
+``python -m tests.support.go_programs`` builds what `make test` needs, so that no test waits for a compiler.
+"""
 
 import hashlib
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from tempfile import mkdtemp
 
+from deploy.local.build import binaries, module_file
+from deploy.local.errors import LocalError
 from deploy.local.golang import Workshop, find_go, install_go
-from deploy.local.tools import cache_folder
+from deploy.local.real_node import hindrance
+from deploy.local.tools import (
+    GATEWAY_API,
+    HELM_TOOL,
+    JOBSET,
+    JOBSET_TOOLS,
+    KUBEADM_TOOLS,
+    LWS,
+    LWS_TOOLS,
+    NODE_TOOLS,
+    TOOLS,
+    GoModule,
+    cache_folder,
+)
+
+CRDS = {
+    "jobset": "config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml",
+    "lws": "config/crd/bases/leaderworkerset.x-k8s.io_leaderworkersets.yaml",
+}
+WEBHOOKS = {"jobset": "config/components/webhook/manifests.yaml", "lws": "config/webhook/manifests.yaml"}
+GATEWAY_CRDS = tuple(
+    f"config/crd/standard/gateway.networking.k8s.io_{kind}.yaml"
+    for kind in ("httproutes", "backendtlspolicies")
+)
+PROGRAMS = Path(__file__).parents[1] / "node" / "go"  # a device plugin, and the kubelet's pod resources
+
+
+def build() -> None:
+    """Everything, one after another. Raises LocalError with a sentence."""
+    files: list[tuple[GoModule, str]] = [(GATEWAY_API, path) for path in GATEWAY_CRDS]
+    for source in (JOBSET, LWS):
+        files += [(source, CRDS[source.name]), (source, WEBHOOKS[source.name])]
+    for source, path in files:
+        module_file(source, path, _say)
+    program(PROGRAMS, "plugin")
+    node = () if hindrance() else NODE_TOOLS
+    binaries(_say, (*TOOLS, *KUBEADM_TOOLS, *node, HELM_TOOL, *JOBSET_TOOLS, *LWS_TOOLS))
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def program(source: Path, name: str) -> Path:
@@ -38,3 +85,10 @@ def _build(source: Path, folder: Path) -> None:
     for built in (fresh / "built").iterdir():
         built.replace(folder / built.name)  # another process that builds at the same time builds the same
     shutil.rmtree(fresh)
+
+
+if __name__ == "__main__":
+    try:
+        build()
+    except LocalError as error:
+        sys.exit(f"error: {error}")

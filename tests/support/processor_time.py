@@ -1,4 +1,5 @@
-"""The processor time of a run: of all its processes, by the tier of the tests that started them.
+"""The processor time of a run: of all its processes, by the tier of the tests that started them, by the file
+of tests that ran meanwhile, and by kind of process.
 
 Machines differ by half, and so does one machine from day to day. So budgets are in units: one unit is the
 processor time that the reference loop takes, which each run measures at its start.
@@ -12,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
@@ -26,6 +28,8 @@ _FILE = "BURSAR_PROCESSOR_TIME"  # the environment variable that names the file 
 _ROUNDS = 1_550_000  # a second of an AMD EPYC of 2026
 _SET_CHILD_SUBREAPER = 36  # of prctl
 _ENDING_S = 2.0
+_DEAREST = 20  # files of tests that a report names
+_LOOK_EVERY_S = 2.0
 _TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 
 
@@ -54,11 +58,12 @@ def is_watched() -> bool:
     return _FILE in os.environ
 
 
-def record(name: str, seconds: float) -> None:
-    """Add to what this tier took, where a run collects it; from any of its processes."""
+def record(tier: str, seconds: float, tested: str = "") -> None:
+    """Add to what this tier took, and to what was taken while this file of tests ran, where a run collects
+    it; from any of its processes."""
     if path := os.environ.get(_FILE):
         with open(path, "a") as file:
-            file.write(json.dumps([name, seconds]) + "\n")
+            file.write(json.dumps([tier, tested, seconds]) + "\n")
 
 
 def watched(run: Callable[[], int], unit_s: float) -> int:
@@ -75,8 +80,13 @@ def watched(run: Callable[[], int], unit_s: float) -> int:
         child = os.fork()
         if not child:
             _leave_with(run)
+        kinds = Kinds()
+        kinds.start()
         code = _outlived_by(child)
-        print(*report(_sums(Path(records.name)), _waited_for_s() - before, unit_s), sep="\n", flush=True)
+        total_s = _waited_for_s() - before
+        tiers, files = _sums(Path(records.name))
+        lines = [*report(tiers, total_s, unit_s), *dearest(files), *kinds.report(total_s)]
+        print(*lines, sep="\n", flush=True)
     return code
 
 
@@ -94,6 +104,79 @@ def report(tiers: Mapping[str, float], total_s: float, unit_s: float) -> list[st
         *(f"{name:>26} {taken[name]:6.0f}" for name in sorted(taken.keys() - BUDGETS.keys())),
         *([f"== ABOVE BUDGET: {', '.join(above)}"] if above else []),
     ]
+
+
+def dearest(files: Mapping[str, float]) -> list[str]:
+    """The lines that name the files of tests that took most, with their seconds."""
+    rows = sorted(files.items(), key=lambda row: -row[1])[:_DEAREST]
+    return ["== the dearest files", *(f"{seconds:8.0f} {file}" for file, seconds in rows)] if rows else []
+
+
+class Kinds(threading.Thread):
+    """The processor time of the processes below this one by their kind, as a look every two seconds shows it.
+    What a process takes after the last look, and all of a shorter one, is of no kind."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self._taken_s: dict[Child, tuple[str, float]] = {}
+
+    def run(self) -> None:
+        while True:
+            self.look()
+            time.sleep(_LOOK_EVERY_S)
+
+    def look(self) -> None:
+        """See who runs, and what each has taken."""
+        own = os.getpid()
+        seen = {int(process.name): _status(process) for process in Path("/proc").glob("[0-9]*")}
+        parents = {pid: int(fields[1]) for pid, fields in seen.items() if fields}
+        for pid, fields in seen.items():
+            if fields and _is_below(pid, own, parents):
+                taken_s = sum(map(int, fields[11:13])) / _TICKS_A_SECOND
+                self._taken_s[pid, int(fields[19])] = kind_of(_command(pid)), taken_s
+
+    def report(self, total_s: float) -> list[str]:
+        """The lines that tell what the kinds took of ``total_s``, from one second on."""
+        sums: defaultdict[str, float] = defaultdict(float)
+        for kind, seconds in dict(self._taken_s).values():
+            sums[kind] += seconds
+        sums["not seen"] = total_s - sum(sums.values())
+        rows = sorted(sums.items(), key=lambda row: -row[1])
+        return [
+            "== by kind of process",
+            *(f"{seconds:8.0f} {kind}" for kind, seconds in rows if seconds >= 1),
+        ]
+
+
+def kind_of(command: list[str]) -> str:
+    """What a process is: the module or script that Python runs, with the verb of a role, else the program."""
+    if not command:
+        return "kernel"
+    program = Path(command[0]).name
+    if not program.startswith("python") or len(command) < 2:
+        return program
+    rest = command[1:]
+    named = rest[rest.index("-m") + 1 :] if "-m" in rest[:-1] else [word for word in rest if word[0:1] != "-"]
+    if "-c" in rest[:2] or not named:
+        return "python -c"
+    module = Path(named[0]).name
+    verb = named[1] if len(named) > 1 and named[1].isalpha() else ""
+    return f"{module} {verb}".strip()
+
+
+def _is_below(pid: int, root: int, parents: Mapping[int, int]) -> bool:
+    while pid in parents:
+        pid = parents[pid]
+        if pid == root:
+            return True
+    return False
+
+
+def _command(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")[:-1]
+    except OSError:
+        return []
 
 
 def adopt_orphans() -> None:
@@ -206,9 +289,13 @@ def _waited_for_s() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def _sums(records: Path) -> dict[str, float]:
-    sums: defaultdict[str, float] = defaultdict(float)
+def _sums(records: Path) -> tuple[dict[str, float], dict[str, float]]:
+    """The seconds of each tier, and of each file of tests."""
+    tiers: defaultdict[str, float] = defaultdict(float)
+    files: defaultdict[str, float] = defaultdict(float)
     for line in records.read_text().splitlines():
-        name, seconds = json.loads(line)
-        sums[name] += seconds
-    return sums
+        tier, tested, seconds = json.loads(line)
+        tiers[tier] += seconds
+        if tested:
+            files[tested] += seconds
+    return tiers, files

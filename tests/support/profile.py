@@ -6,6 +6,7 @@ the same in each run, so a change is judged by the cases that its parent was jud
 """
 
 import os
+import random
 
 import hypothesis
 
@@ -29,6 +30,13 @@ def examples(usual: int, soak: int | None = None) -> int:
     if PROFILE == "coverage":
         return min(usual, _COVERAGE)
     return min(usual, max(10, usual // 5)) if PROFILE == "quick" else usual
+
+
+def seed() -> int:
+    """The seed of a test that draws its cases: BURSAR_SEED, else one for all runs, and in a soak a new one.
+    The test names it where it fails."""
+    given = os.environ.get("BURSAR_SEED")
+    return int(given) if given else random.SystemRandom().randrange(10**9) if IS_SOAK else 20_261_120
 
 
 def load() -> None:

@@ -5,11 +5,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from deploy.local.limits import on_this_machine
+from deploy.local.limits import LONGEST_S
 
 Seen = TypeVar("Seen")
-
-WITHIN_S = 80.0
 
 
 def pause_s(begun: float, look_s: float = 0.0) -> float:
@@ -20,24 +18,24 @@ def pause_s(begun: float, look_s: float = 0.0) -> float:
     return max(min(0.1, max(0.01, (time.monotonic() - begun) / 20)), min(1.0, 2 * look_s))
 
 
-def eventually(condition: Callable[[], Seen | None], what: object = "", within_s: float = WITHIN_S) -> Seen:
-    """Wait until `condition()` is true, and return its value. Fails after `within_s`, or later on a busy
-    machine, with `what` was awaited (or with what it returns, if it can be called) and the last value."""
+def eventually(condition: Callable[[], Seen | None], what: object = "") -> Seen:
+    """Wait until `condition()` is true, and return its value. Fails after `LONGEST_S`,
+    with `what` was awaited (or with what it returns, if it can be called) and the last value."""
     begun = looked = time.monotonic()
     while not (seen := condition()):
         now = time.monotonic()
-        if now - begun > on_this_machine(within_s):
+        if now - begun > LONGEST_S:
             awaited = what() if callable(what) else what
-            raise AssertionError(f"not within {within_s} s: {awaited}; last seen: {seen!r}")
+            raise AssertionError(f"not within {LONGEST_S:.0f} s: {awaited}; last seen: {seen!r}")
         time.sleep(pause_s(begun, now - looked))
         looked = time.monotonic()
     return seen
 
 
-def seconds_until(condition: Callable[[], object], what: object = "", within_s: float = WITHIN_S) -> float:
+def seconds_until(condition: Callable[[], object], what: object = "") -> float:
     """Wait like `eventually`; how long it took."""
     begun = time.monotonic()
-    eventually(condition, what, within_s)
+    eventually(condition, what)
     return time.monotonic() - begun
 
 

@@ -166,7 +166,7 @@ class Replica:
         """Starts it, and once it says that it is ready has the API server hear of it, as a kubelet does."""
         self.start()
         try:
-            eventually(lambda: self.status("/readyz") == 200, f"{self.name} to be ready", 120)
+            eventually(lambda: self.status("/readyz") == 200, f"{self.name} to be ready")
             self.announce(ready=True)
         except BaseException:
             self.close()
@@ -281,7 +281,6 @@ class Creators:
         eventually(
             lambda: self.created().governed >= until or bool(self.created().failures),
             f"{count} more pods",
-            within_s=60,
         )
 
     def _create(self, number: int, result: Created) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 import orjson
 
+from deploy.local.limits import LONGEST_S
 from deploy.local.ports import free_port
 from tests.support.tls import Tls
 from tests.support.tracing import variables
@@ -21,7 +22,6 @@ from tests.webhook.worlds import review_of
 from tests.worlds import Json
 
 ROOT = Path(__file__).parent.parent.parent
-WITHIN_S = 20.0
 
 
 def runs(pid: int) -> bool:
@@ -90,7 +90,7 @@ class Webhook:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
-                self.process.wait(timeout=WITHIN_S)
+                self.process.wait(timeout=LONGEST_S)
             finally:
                 self.process.kill()
                 self.process.wait()
@@ -106,7 +106,7 @@ class Webhook:
 
     def connection(self) -> http.client.HTTPSConnection:
         """A connection of one's own."""
-        return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=10, context=self.tls.client())
+        return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=60, context=self.tls.client())
 
     def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> tuple[int, bytes]:
         """One request on a connection of its own: status and body."""

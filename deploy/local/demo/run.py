@@ -69,10 +69,10 @@ class DemoRun:
         pod: Json = self.stack.cp.api.call("GET", f"/api/v1/namespaces/{namespace}/pods/{name}")
         return pod
 
-    def until(self, what: str, is_so: Callable[[], bool], within_s: float = 15) -> None:
+    def until(self, what: str, is_so: Callable[[], bool]) -> None:
         """Waits for a condition. Raises StepError."""
         try:
-            self.stack.wait(what, is_so, within_s=within_s)
+            self.stack.wait(what, is_so)
         except LocalError as error:
             raise StepError(str(error)) from error
 

@@ -99,7 +99,7 @@ def a_budget_runs_out(run: DemoRun) -> None:
     standing = standing_of(run.pod("spender", "team-b"))
     check(standing == "IN_BUDGET", "the pod was admitted in budget", standing)
     run.until_running("spender", "team-b")
-    run.until("the budget to be used up", lambda: _budget(run)["standing"] == "OVER_BUDGET", within_s=20)
+    run.until("the budget to be used up", lambda: _budget(run)["standing"] == "OVER_BUDGET")
     budget = run.get("/v1/budgets/team-b")
     spent = budget["posted"] + budget["pending"]
     check(
@@ -120,7 +120,6 @@ def the_charge_is_exact(run: DemoRun) -> None:
     run.until(
         "pod team-b/spender to end",
         lambda: run.pod("spender", "team-b")["status"]["phase"] == "Succeeded",
-        within_s=20,
     )
     run.until("the charge to be posted", lambda: _budget(run)["pending"] == 0 and _budget(run)["posted"] > 0)
     status = run.pod("spender", "team-b")["status"]

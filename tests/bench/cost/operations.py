@@ -198,6 +198,34 @@ def bind(folder: Path) -> Prepare:
     return prepare
 
 
+def gang_plan(folder: Path) -> Prepare:
+    """Cards for the 8 pods of a gang on 40 nodes, after one more pod was bound."""
+    from scheduler_ext.gangs.plan import plan
+    from scheduler_ext.gangs.rooms import PlanInput
+    from scheduler_ext.model.pod import Pod, read_any
+    from scheduler_ext.model.standing import UNHEARD
+    from scheduler_ext.scoring.policy import BINPACK
+    from tests.bench.extender import pod
+
+    world = ExtenderWorld(folder, 40)
+    amounts = {"bursar.dev/gpu-percent": "50", "cpu": "1"}
+    read = [read_any(pod(f"member-{number}", amounts)) for number in range(8)]
+    members = [member for member in read if isinstance(member, Pod)]
+
+    def prepare() -> Callable[[], object]:
+        world.book()
+        snapshot = world.cache.snapshot
+
+        def call() -> None:
+            found = plan(members, PlanInput(snapshot, UNHEARD, lambda _: BINPACK))
+            if found.left or len(found.members) != len(read):
+                raise SystemExit(f"the plan leaves {len(found.left)} pods")
+
+        return call
+
+    return prepare
+
+
 class ExtenderWorld:
     """An extender whose cache is complete: nodes of 8 cards, and so many bound pods a node at random."""
 
@@ -384,6 +412,7 @@ OPERATIONS: dict[str, Callable[[Path], Prepare]] = {
     "filter, 2,000 nodes": filter_over(2_000),
     "prioritize": prioritize,
     "bind": bind,
+    "gang plan": gang_plan,
     "beat": beat,
     "tick": tick,
 }

@@ -51,7 +51,7 @@ class World:
         text = yaml.safe_dump_all([service, *documents])
         kubectl(self.stack.cp, "apply", "--server-side", "-f", "-", input=text)
         self.stack.certify()
-        self.stack.wait("the APIService", lambda: self.available() == "True", within_s=90)
+        self.stack.wait("the APIService", lambda: self.available() == "True")
 
     def available(self) -> str:
         return kubectl(self.stack.cp, "get", "apiservice", API_SERVICE, CONDITION)
@@ -264,14 +264,13 @@ def test_a_stopped_timekeeper_keeps_a_namespace_only_while_the_api_is_installed(
     for name in ("ends-with-it", "ends-without-it"):
         kubectl(cp, "create", "namespace", name)
     stack.stop("timekeeper")
-    stack.wait("the API server to notice", lambda: world.available() == "False", within_s=90)
+    stack.wait("the API server to notice", lambda: world.available() == "False")
 
     kubectl(cp, "delete", "namespace", "ends-with-it", "--wait=false")
     failure = "-o=jsonpath={.status.conditions[?(@.type=='NamespaceDeletionDiscoveryFailure')].message}"
     stack.wait(
         "the failed discovery",
         lambda: "timekeeper.bursar.dev" in cp.kubectl("get", "namespace", "ends-with-it", failure).stdout,
-        within_s=90,
     )
     said = run(cp, "kubectl bursar doctor -o json || true", plugin(tmp_path))
     (found,) = [each for each in json.loads(said)["items"] if each["subject"] == "aggregated APIs"]
@@ -282,5 +281,5 @@ def test_a_stopped_timekeeper_keeps_a_namespace_only_while_the_api_is_installed(
     run(cp, mends, tmp_path)
     kubectl(cp, "delete", "namespace", "ends-without-it", "--wait=false")
     for name in ("ends-with-it", "ends-without-it"):
-        stack.wait(name, lambda name=name: not stack.exists(f"/api/v1/namespaces/{name}"), within_s=120)  # type: ignore[misc]
+        stack.wait(name, lambda name=name: not stack.exists(f"/api/v1/namespaces/{name}"))  # type: ignore[misc]
     stack.start("timekeeper")

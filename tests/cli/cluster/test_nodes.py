@@ -25,7 +25,7 @@ from tests.support.control_plane import create_namespace
 from tests.support.waiting import at_once
 from tests.support.worker_control_plane import Lender
 
-pytestmark = [pytest.mark.timeout(400), pytest.mark.traced]
+pytestmark = pytest.mark.traced
 
 Json = dict[str, Any]
 

@@ -20,6 +20,7 @@ from tests.deploy.installed import account_token
 from tests.deploy.neighbours import NEIGHBOURS
 from tests.deploy.reading import NAMESPACE, ROOT, Json, named, template
 from tests.support.control_plane import kubectl
+from tests.support.go_programs import GATEWAY_CRDS
 
 SYSTEM = f"/api/v1/namespaces/{NAMESPACE}"
 # of the Prometheus operator, whose own test has them
@@ -36,8 +37,8 @@ def applied(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactor
         for of in ADDED.values()
     }
     values.write_text(yaml.safe_dump(merged([ON, extras, OPERATOR])))
-    for kind in ("httproutes", "backendtlspolicies"):
-        crd = module_file(GATEWAY_API, f"config/crd/standard/gateway.networking.k8s.io_{kind}.yaml", print)
+    for path in GATEWAY_CRDS:
+        crd = module_file(GATEWAY_API, path, print)
         kubectl(cp, "apply", "--server-side", "-f", str(crd))
     kubectl(cp, "wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
     texts = rendered.rendered(rendered.helm(), f"--values={values}")

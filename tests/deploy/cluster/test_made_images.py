@@ -17,7 +17,7 @@ from deploy.images import lock
 from deploy.images.roles import ARCHITECTURES, USER
 from tests.deploy.reading import ROOT
 
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(580)]
+pytestmark = pytest.mark.soak
 _DYNAMIC, _LOAD, _NEEDED, _STRINGS = 2, 1, 1, 5
 
 

@@ -93,7 +93,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
             return json.loads(kubectl(cp, "get", kind, name, "-n", "monitoring", "-o", "json"))
 
         home = "/apis/apps/v1/namespaces/monitoring/statefulsets/prometheus-main"
-        eventually(lambda: cp.api.answers(home), f"the operator's StatefulSet: {log}", within_s=120)
+        eventually(lambda: cp.api.answers(home), f"the operator's StatefulSet: {log}")
         zipped = base64.b64decode(of("secret", "prometheus-main")["data"]["prometheus.yaml.gz"])
         yield Written(
             cp,

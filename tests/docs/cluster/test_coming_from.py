@@ -20,8 +20,6 @@ from tests.docs.coming_from import WORLDS, foreign, manifest
 from tests.support.control_plane import create_namespace, kubectl
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.timeout(240)
-
 Json = dict[str, Any]
 
 # page -> what the ledger charges, in thousandths of a GPU
@@ -60,7 +58,7 @@ def test_its_pod_is_admitted_placed_and_charged_as_it_stands(stack: Stack, page:
     world, raw = WORLDS[page], manifest(page)
     raw["metadata"] = {key: each for key, each in raw["metadata"].items() if key not in ("namespace", "uid")}
     with node_of(stack, page), created(stack, page, raw) as path:
-        eventually(lambda: stack.cp.api.call("GET", path)["spec"].get("nodeName") == "n", within_s=60)
+        eventually(lambda: stack.cp.api.call("GET", path)["spec"].get("nodeName") == "n")
         metadata = stack.cp.api.call("GET", path)["metadata"]
         reader = stack.reader_token()
         (session,) = eventually(lambda: stack.get(f"/v1/sessions?namespace={page}", reader)["sessions"])

@@ -25,7 +25,7 @@ from tests.docs.shell import console, run
 from tests.support.control_plane import kubectl
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.cluster, pytest.mark.soak, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cluster, pytest.mark.soak]
 
 Typed = Callable[[str], str]
 
@@ -71,13 +71,13 @@ def first_budget_pod_and_bill(typed: Typed, folder: Path) -> None:
     assert typed(budget).splitlines()[-1].split()[:3] == ["astronomy", "IN_BUDGET", "10.00"]
     assert "gpu-default-priority" in typed(pod)
     assert "not a multiple of 100" in typed(f"({wrong.strip()}) 2>&1")
-    eventually(lambda: "Placed on node big" in typed(explain.splitlines()[0]), "the decision", 60)
+    eventually(lambda: "Placed on node big" in typed(explain.splitlines()[0]), "the decision")
     typed(explain)
     typed(bill)
     assert (folder / "bill.csv").read_text().startswith("from,to,namespace,owner,")
     assert typed(used).splitlines()[-1].split()[1] == "OVER_BUDGET"
     dry = second.splitlines()[0] + " --dry-run=server -o yaml"
-    eventually(lambda: "gpu-lower-priority" in typed(dry), "the webhook's standings", 60)
+    eventually(lambda: "gpu-lower-priority" in typed(dry), "the webhook's standings")
     assert "Warning: " in typed(f"exec 2>&1\n{second}")
     typed(clean)
 
@@ -110,7 +110,7 @@ def test_the_documents_lead_from_an_empty_cluster_to_an_empty_cluster(
         cp.stop_scheduler()
         with Stack(cp) as stack, Sidecars(stack):
             verify = block("install", "--dry-run=server")
-            eventually(lambda: "true UNLIMITED bursar-scheduler" in typed(verify), "the standings", 60)
+            eventually(lambda: "true UNLIMITED bursar-scheduler" in typed(verify), "the standings")
             done("install")
             typed("kubectl apply --server-side -f deploy/samples/budgets.yaml")
             typed(page("cli")[0])
@@ -127,7 +127,7 @@ def test_the_documents_lead_from_an_empty_cluster_to_an_empty_cluster(
         for commands in page("uninstall"):
             if "saved" not in commands:  # to save the ledger takes a kubelet; test_uninstall.py saves
                 typed(commands)
-        eventually(lambda: everything(cp) == before, lambda: everything(cp), 60)
+        eventually(lambda: everything(cp) == before, lambda: everything(cp))
         done("uninstall")
     with capfd.disabled():
         for (_, begun), (part, ended) in pairwise(took):

@@ -104,7 +104,7 @@ def test_the_commands_of_troubleshooting_answer_its_questions(
         return run(stack.cp, f"{variables}\n{filled}", tmp_path)
 
     explain, state, describe = PENDING.splitlines()
-    stack.wait("the reason", lambda: "100000 MiB" in typed(explain, "waits"), within_s=60)
+    stack.wait("the reason", lambda: "100000 MiB" in typed(explain, "waits"))
     (waiting,) = json.loads(typed(state, "waits"))["items"]
     assert (waiting["name"], waiting["state"]) == ("waits", "refused")
     assert "no card has 100000 MiB free" in typed(describe, "waits")
@@ -118,4 +118,4 @@ def test_the_commands_of_troubleshooting_answer_its_questions(
     assert standing == "IN_BUDGET gpu-default-priority"
     assert json.loads(answer)["standing"] == "IN_BUDGET"
     assert json.loads(typed(HELD, "runs")) == {"items": []}
-    stack.wait("the session", lambda: "runs" in typed(CHARGED, "runs"), within_s=60)
+    stack.wait("the session", lambda: "runs" in typed(CHARGED, "runs"))

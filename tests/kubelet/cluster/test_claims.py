@@ -13,8 +13,6 @@ from tests.kubelet.claims import CLAIMS, PODS, TEMPLATES, Seen, claim_spec, clai
 from tests.kubelet.drivers import dra_drivers
 from tests.kubelet.worlds import Json, World, milliseconds, state
 
-pytestmark = pytest.mark.timeout(240)
-
 WHOLE, SHARED, PARTS = "gpu.example.com", "shared.example.com", "parts.example.com"
 CLASSES = {WHOLE: "example.com/gpu", SHARED: "", PARTS: ""}
 # The whole devices 8 and 9 are those of the claim on all; first fit gives the others away before.

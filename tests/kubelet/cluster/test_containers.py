@@ -2,8 +2,6 @@
 
 import json
 
-import pytest
-
 from tests.kubelet.worlds import (
     CARDS,
     NAMESPACE,
@@ -16,8 +14,6 @@ from tests.kubelet.worlds import (
     state,
     status_of,
 )
-
-pytestmark = pytest.mark.timeout(240)
 
 # Notes what it sees in the pod's own volume, for the kubelet keeps no output of a run before; ends badly the
 # first time, and shows all the second.

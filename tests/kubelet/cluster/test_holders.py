@@ -19,8 +19,6 @@ from sidecar.node.values import DeviceReading, NodeState, PodState
 from tests.kubelet.plugins import RESOURCE, device_plugin
 from tests.kubelet.worlds import CARDS, NAMESPACE, PODS, World, container, gpu_pod
 
-pytestmark = pytest.mark.timeout(240)
-
 SOCKET = f"{FOLDER}/kubelet/pod-resources/kubelet.sock"
 NVIDIAS = (("nvidia.com/gpu", "2"),)
 ENDS_LATE = (

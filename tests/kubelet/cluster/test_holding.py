@@ -25,8 +25,6 @@ from tests.kubelet.worlds import (
     status_of,
 )
 
-pytestmark = pytest.mark.timeout(240)
-
 ALL_CARDS = 2_000  # milli-GPU: both T4s of the node, whose weight is 1
 LONG_S = 10
 

@@ -1,10 +1,6 @@
 """A node whose owner was killed leaves containers, mounts, a network; the next to come takes them away."""
 
-import pytest
-
 from tests.kubelet.left import Begun, Left
-
-pytestmark = pytest.mark.timeout(240)
 
 
 def test_what_a_killed_node_left_is_gone_when_the_next_begins(killed_before: Left, begun: Begun) -> None:

@@ -27,8 +27,6 @@ from tests.kubelet.worlds import (
     status_of,
 )
 
-pytestmark = pytest.mark.timeout(240)
-
 ON_ITS_WAY_MS = 1_000  # a beat that was sent before the cut may still be written
 HALF = 500  # milli-GPU: half a T4, whose weight is 1
 JOBS = "/apis/batch/v1/namespaces/gpus/jobs"

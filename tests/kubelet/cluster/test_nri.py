@@ -24,8 +24,6 @@ from tests.kubelet.plugins import RESOURCE, device_plugin
 from tests.kubelet.worlds import CARDS, NAMESPACE, PODS, Json, World, container, gpu_pod, state
 from tests.support.profile import examples
 
-pytestmark = pytest.mark.timeout(600)
-
 REFUSED = "the sandbox names a placement, but the API server has no such pod"
 LOOK_S = 2.5  # the agent looks each second
 # Makes each device node itself, as root may, and prints the cards that the kernel lets it open. It leaves the
@@ -281,7 +279,7 @@ def test_whatever_is_killed_meanwhile_a_container_opens_the_cards_of_its_placeme
             time.sleep(1)
             kills += kill(world, what, is_new=number % 2 == 1)
         for name in names:
-            world.until(f"{name} to end", partial(has_ended, world, name), within_s=200)
+            world.until(f"{name} to end", partial(has_ended, world, name))
             pod = world.pod(name)
             placed = {each: number_of(world, name, each) for each in named(pod)}
             assert {each for each, cards in placed.items() if cards} == {x for x in placed if x[:4] == "with"}

@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.deploy.reading import ROOT
 from tests.kubelet.worlds import Json, World, container, gpu_pod, status_of
 
@@ -35,8 +33,6 @@ with socket.create_server(("127.0.0.1", 8444)) as listening:
         for one, other in ((near, far), (far, near)):
             threading.Thread(target=passes, args=(one, other), daemon=True).start()
 """
-
-pytestmark = pytest.mark.timeout(240)
 
 
 def test_the_command_finds_its_own_way_to_the_timekeeper(world: World, tmp_path: Path) -> None:

@@ -16,8 +16,6 @@ from tests.kubelet.worlds import (
     status_of,
 )
 
-pytestmark = pytest.mark.timeout(240)
-
 KNOWS = "Node was previously registered"
 
 

@@ -3,8 +3,6 @@ resource for which kube-scheduler calls the extender."""
 
 import json
 
-import pytest
-
 from tests.kubelet.worlds import (
     CARDS,
     SHOWS_CARDS,
@@ -17,8 +15,6 @@ from tests.kubelet.worlds import (
     runs_for,
     state,
 )
-
-pytestmark = pytest.mark.timeout(240)
 
 DEVICE_INFO = "KubeDevice/DeviceInfo"
 

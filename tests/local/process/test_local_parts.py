@@ -35,7 +35,7 @@ def test_a_started_process_lives_on_when_the_thread_that_requested_it_ends(tmp_p
         thread.start()
         thread.join()
         (process,) = started
-        with os.fdopen(eventually(lambda: end_for_writing(pipe), within_s=5), "w") as end:
+        with os.fdopen(eventually(lambda: end_for_writing(pipe)), "w") as end:
             end.write("still here")
         out, _ = process.communicate(timeout=20)
 

@@ -184,7 +184,7 @@ def test_processes_of_the_reader_are_the_use_of_pods_and_show_cards_that_a_pod_w
 
         eventually(lambda: acme.holders().get("pods") == {train: ["A-0"]})
         used = re.compile(r'^bursar_pod_gpu_memory_used_bytes\{.*pod="train".*\} 629145600$', re.MULTILINE)
-        eventually(lambda: used.search(acme.agent.metrics()), within_s=20)
+        eventually(lambda: used.search(acme.agent.metrics()))
         assert (acme.holders()["known"], acme.holders()["closed"]) == (True, "")
 
         acme.runs(13, "A-1", web)

@@ -32,7 +32,6 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(1800)]
 
 Json = dict[str, Any]
 PARTS = ("timekeeper", "webhook", "extender", "sidecar")
-LONGEST_S = 120  # a step, on a machine in use
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +69,7 @@ def run_former(stack: Stack, parts: set[str], former: Environment) -> None:
         if (role in parts) != (role in before):
             stack.stop(role)
             stack.start(role)
-        stack.wait(f"{role}", lambda url=url: stack.is_ready(url), role, LONGEST_S)  # type: ignore[misc]
+        stack.wait(f"{role}", lambda url=url: stack.is_ready(url), role)  # type: ignore[misc]
 
 
 def is_refused(stack: Stack, name: str, query: str = "") -> bool:
@@ -174,4 +173,4 @@ def has_ended(pod: Json) -> bool:
 
 def wait(stack: Stack, what: str, is_so: Callable[[], bool]) -> None:
     """As the stack's own, for a machine in use."""
-    stack.wait(what, is_so, within_s=LONGEST_S)
+    stack.wait(what, is_so)

@@ -57,3 +57,25 @@ def test_what_serves_several_tiers_is_charged_to_the_tier_that_began_it() -> Non
 
 def test_what_no_tier_was_charged_with_is_start_up() -> None:
     assert taken("kill(group())") == {"checks and start-up": 1}
+
+
+def test_a_process_that_runs_is_counted_by_its_kind() -> None:
+    code = (
+        "import subprocess, sys\n"
+        "from tests.support.processor_time import Kinds\n"
+        "works = 'import time\\nwhile time.process_time() < 1.1: pass\\nprint(1, flush=True)\\n'\n"
+        "command = [sys.executable, '-c', works + 'time.sleep(600)']\n"
+        "started = subprocess.Popen(command, stdout=subprocess.PIPE)\n"
+        "started.stdout.read(1)\n"
+        "kinds = Kinds()\n"
+        "kinds.look()\n"
+        "print(*kinds.report(3.0), sep='\\n')\n"
+        "started.kill()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+
+    assert done.stdout.splitlines()[:3] == [
+        "== by kind of process",
+        "       2 not seen",
+        "       1 python -c",
+    ]

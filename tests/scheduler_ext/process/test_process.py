@@ -5,14 +5,12 @@ import socket
 import ssl
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from deploy.local.identity import new_authority
-from deploy.local.limits import on_this_machine
 from tests.scheduler_ext.apiserver import ApiServer
 from tests.scheduler_ext.processes import ROOT, Process
 from tests.scheduler_ext.worlds import node, percent
@@ -48,9 +46,7 @@ def test_it_answers_over_http_and_ends_in_order(process: Process) -> None:
     assert status == 200
     assert '"NodeNames":["a"]' in text
     eventually(lambda: "event=complete nodes=1 pods=0 waiting=0" in process.said())
-    begun = time.monotonic()
     assert process.end() == 0
-    assert time.monotonic() - begun < on_this_machine(5)
     assert "Traceback" not in process.said()
 
 
@@ -61,7 +57,7 @@ def test_silent_callers_delay_no_other(process: Process) -> None:
         connection.sendall(b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
         silent.append(connection)
 
-    eventually(lambda: process.answers("/livez"), within_s=20)
+    eventually(lambda: process.answers("/livez"))
     for connection in silent:
         connection.close()
 
@@ -138,7 +134,7 @@ def tls(tmp_path: Path, api: ApiServer) -> Iterator[tuple[Process, ssl.SSLContex
         return context
 
     process.start()
-    eventually(lambda: "event=complete" in process.said(), within_s=20)
+    eventually(lambda: "event=complete" in process.said())
     yield process, context("client"), context("stranger")
     process.kill()
 

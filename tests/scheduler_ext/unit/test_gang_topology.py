@@ -8,13 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploy.local.limits import on_this_machine
 from scheduler_ext.gangs.domains import whole_cards
 from scheduler_ext.gangs.plan import TRIES, GangPlan, lack_text, place_text, plan
 from scheduler_ext.gangs.rooms import PlanInput
 from scheduler_ext.model.standing import UNHEARD, NamespaceStanding, NamespaceStandings
 from scheduler_ext.scoring.policy import BINPACK
-from tests.scheduler_ext.planning import quickest_of_three
+from tests.scheduler_ext.planning import plan_of_all
 from tests.scheduler_ext.worlds import asking, node, percent, read, rebuilt
 from tests.worlds import card, container
 from timekeeper.core.standings import Cap, Caps
@@ -252,21 +251,18 @@ def test_no_card_is_given_out_twice_whatever_the_topology(
 
 
 @pytest.mark.parametrize(
-    ("members", "most_s", "says"),
+    ("members", "says"),
     [
-        (64, 0.1, {"required": RACK}),
-        (64, 0.1, {"preferred": RACK}),
-        (64, 0.1, {"required": ZONE, "preferred": RACK}),
-        (512, 1.0, {"preferred": RACK}),
+        (64, {"required": RACK}),
+        (64, {"preferred": RACK}),
+        (64, {"required": ZONE, "preferred": RACK}),
+        (512, {"preferred": RACK}),
     ],
 )
 @pytest.mark.parametrize("shapes", [1, 2])
 @pytest.mark.untraced
-def test_a_plan_on_5000_nodes_in_racks_is_quick(
-    members: int, most_s: float, says: dict[str, Any], shapes: int
-) -> None:
-    """A machine of tests is given ten times as long as the promise, and the quickest of three plans counts.
-    A rack has 16 nodes of 8 cards."""
+def test_a_plan_on_5000_nodes_in_racks_leaves_none(members: int, says: dict[str, Any], shapes: int) -> None:
+    """A rack has 16 nodes of 8 cards. What a plan costs is counted by tests.bench.cost."""
     nodes = [node(f"n{at}", *(card(i) for i in range(8))) for at in range(5_000)]
     for at, raw in enumerate(nodes):
         more = {f"example.com/label-{index}": "value" for index in range(60)}
@@ -275,8 +271,7 @@ def test_a_plan_on_5000_nodes_in_racks_is_quick(
     raws = [member(f"p{at}", cpu=str(1 + at % shapes), **says) for at in range(members)]
     snapshot = rebuilt(nodes, raws)
 
-    found, took = quickest_of_three(snapshot)
+    found = plan_of_all(snapshot)
 
     assert not found.left
-    print(f"{members} members of {shapes} shapes, {says}: {1000 * took:.0f} ms, {place_text(found)}")
-    assert took < on_this_machine(10 * most_s)
+    print(f"{members} members of {shapes} shapes, {says}: {place_text(found)}")

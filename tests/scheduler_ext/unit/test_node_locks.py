@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from deploy.local.limits import on_this_machine
 from scheduler_ext.binding.node_locks import MAX_WAITING, NodeLocks
 from scheduler_ext.binding.values import BindingArgs
 from scheduler_ext.cache.cluster_cache import ClusterCache
@@ -167,9 +166,8 @@ def test_few_binds_wait_at_a_time_so_that_those_of_other_nodes_have_threads() ->
         each.start()
     eventually(lambda: cluster.locks.waiting == MAX_WAITING)
 
-    begun = time.monotonic()
     assert "locked" in cluster.take(30)
-    assert time.monotonic() - begun < on_this_machine(5)
+    assert cluster.locks.waiting == MAX_WAITING  # it was refused while they go on waiting
 
     cluster.unlock()
     for each in waiting:

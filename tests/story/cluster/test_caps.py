@@ -5,8 +5,6 @@ import re
 import signal
 from typing import Any
 
-import pytest
-
 from deploy.local.api import ApiError
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.stack import Stack
@@ -14,8 +12,6 @@ from tests.story.cluster.test_held_pods import gated, pods, running, template
 from tests.story.cluster.test_metering import set_budgets
 from tests.support.control_plane import create_namespace
 from tests.support.waiting import at_once
-
-pytestmark = pytest.mark.timeout(400)
 
 Json = dict[str, Any]
 
@@ -86,12 +82,12 @@ def test_a_deployment_runs_up_to_its_cap_across_a_kill_and_on_when_the_cap_is_ra
         names = {each["metadata"]["name"] for each in found}
         return len(running(found)) == len(found) == 3 and first not in names
 
-    stack.wait("another in its place", is_replaced, within_s=60)
+    stack.wait("another in its place", is_replaced)
     assert max(len(bound()) for _ in range(40)) == 3
 
     set_budgets(stack, capped="gpuHours: unlimited\nmaxGPUs: 2.5\n")
 
-    stack.wait("all to run", lambda: len(running(pods(stack, path))) == 5, within_s=60)
+    stack.wait("all to run", lambda: len(running(pods(stack, path))) == 5)
 
 
 def test_pods_of_another_scheduler_are_released_within_the_cap_across_a_kill(stack: Stack) -> None:
@@ -117,5 +113,5 @@ def test_pods_of_another_scheduler_are_released_within_the_cap_across_a_kill(sta
     free = next(each["metadata"]["name"] for each in pods(stack, path) if not gated([each]))
     stack.cp.api.call("DELETE", f"{path}/{free}")
 
-    stack.wait("the next release", lambda: len(gated(pods(stack, path))) == 1, within_s=60)
+    stack.wait("the next release", lambda: len(gated(pods(stack, path))) == 1)
     assert {len(gated(pods(stack, path))) for _ in range(40)} == {1}

@@ -13,7 +13,7 @@ from deploy.local.demo.layout import HAS_CLAIMS
 from deploy.local.demo.steps import STEPS
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.traced]
+pytestmark = pytest.mark.traced
 
 ROOT = Path(__file__).parents[3]
 COMMAND = [sys.executable, "-m", "deploy.local", "demo"]
@@ -86,7 +86,7 @@ def test_an_interrupted_demo_stops_all_that_it_started(tmp_path: Path) -> None:
 
 def test_a_demo_that_is_ended_while_it_starts_stops_all_that_it_started(tmp_path: Path) -> None:
     process = start(tmp_path)
-    eventually(lambda: runs(tmp_path, "kube-apiserver") or process.poll() is not None, "the API server", 60)
+    eventually(lambda: runs(tmp_path, "kube-apiserver") or process.poll() is not None, "the API server")
     interrupted(process, tmp_path, signal.SIGTERM)
 
 

@@ -2,15 +2,11 @@
 
 from typing import Any
 
-import pytest
-
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.stack import Stack
 from tests.story.cluster.test_held_pods import template
 from tests.story.cluster.test_metering import set_budgets
 from tests.support.control_plane import create_namespace
-
-pytestmark = pytest.mark.timeout(400)
 
 Json = dict[str, Any]
 
@@ -31,7 +27,6 @@ class Lab:
         self.stack.wait(
             f"pods to be created as {created_as}",
             lambda: all(self._made("dry", "?dryRun=All") == created_as for _ in range(6)),
-            within_s=60,
         )
 
     def _made(self, name: str, query: str) -> str:
@@ -63,7 +58,7 @@ class Lab:
         return str(found["metadata"]["uid"])
 
     def wait_until_runs(self, pod: str) -> str:
-        self.stack.wait(f"{pod} to run", lambda: bool(self.runs(pod)), within_s=90)
+        self.stack.wait(f"{pod} to run", lambda: bool(self.runs(pod)))
         return self.runs(pod)
 
     def explained(self, pod: str) -> Json:

@@ -16,8 +16,6 @@ from tests.support.control_plane import create_namespace
 from timekeeper.runtime.api_server import STRATEGIC_MERGE, Answered
 from timekeeper.runtime.connect import connect
 
-pytestmark = pytest.mark.timeout(400)
-
 Json = dict[str, Any]
 
 PODS = "/api/v1/namespaces/shop/pods"
@@ -71,7 +69,7 @@ class Shop:
         self.stack.wait("the API server to know the class", lambda: self._is_taken(lone))
         call("POST", PODS, lone)
         call("POST", "/api/v1/namespaces/rich/pods", template("rich", name="rich"))
-        self.stack.wait("all to run", lambda: len(self.running()) == 4, within_s=90)
+        self.stack.wait("all to run", lambda: len(self.running()) == 4)
         self.stack.wait("the budget to allow none", lambda: self._allowed(pdbs) == 0)
 
     def _is_taken(self, pod: Json) -> bool:
@@ -113,7 +111,7 @@ class Shop:
         self.stack.stop("timekeeper", signal.SIGKILL)
         self.stack.start("timekeeper")
         url = self.stack.timekeeper_url
-        self.stack.wait("the timekeeper to be back", lambda: self.stack.is_ready(url), "timekeeper", 60)
+        self.stack.wait("the timekeeper to be back", lambda: self.stack.is_ready(url), "timekeeper")
 
     def job(self) -> Json:
         found: Json = self.stack.cp.api.call("GET", "/apis/batch/v1/namespaces/shop/jobs/batch")
@@ -148,11 +146,11 @@ def test_an_exhausted_budget_ends_its_pods_and_a_raised_one_brings_them_back(sho
     assert kept.items() <= told.items()
 
     # the Job's and the lone pod leave, the Deployment's are protected, also across another kill
-    stack.wait("the protected", lambda: len(shop.noticed("delete-after")) == 2, "timekeeper", 60)
+    stack.wait("the protected", lambda: len(shop.noticed("delete-after")) == 2, "timekeeper")
     protected = shop.noticed("delete-after")
     assert {first[uid]["metadata"]["labels"]["app"] for uid in protected} == {"web"}
     shop.kill()
-    stack.wait("all to have left", lambda: not shop.running(), "timekeeper", 90)
+    stack.wait("all to have left", lambda: not shop.running(), "timekeeper")
     stack.wait("the last line", lambda: len(shop.log()) >= 4, "timekeeper")  # written after the call
 
     left = shop.log()
@@ -175,7 +173,7 @@ def test_an_exhausted_budget_ends_its_pods_and_a_raised_one_brings_them_back(sho
 
     # budget again: they are released and stay
     shop.budget("100")
-    stack.wait("the released", lambda: len(shop.running()) == 3, "timekeeper", 90)
+    stack.wait("the released", lambda: len(shop.running()) == 3, "timekeeper")
 
     # exhausted again, and raised within the grace: nobody leaves
     shop.budget("0")

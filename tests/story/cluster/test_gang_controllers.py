@@ -21,15 +21,9 @@ from deploy.local.tools import JOBSET, JOBSET_TOOLS, LWS, LWS_TOOLS, GoModule, T
 from tests.story.cluster.test_gangs import Place, stays_unbound
 from tests.story.cluster.test_metering import set_budgets
 from tests.support.control_plane import kubectl
-
-pytestmark = pytest.mark.timeout(900)
+from tests.support.go_programs import CRDS, WEBHOOKS
 
 Json = dict[str, Any]
-CRDS = {
-    "jobset": "config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml",
-    "lws": "config/crd/bases/leaderworkerset.x-k8s.io_leaderworkersets.yaml",
-}
-WEBHOOKS = {"jobset": "config/components/webhook/manifests.yaml", "lws": "config/webhook/manifests.yaml"}
 
 
 @pytest.fixture(scope="module")

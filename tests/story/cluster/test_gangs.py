@@ -18,8 +18,6 @@ from deploy.local.stack import Stack
 from tests.story.cluster.test_metering import set_budgets
 from tests.support.control_plane import create_namespace
 
-pytestmark = pytest.mark.timeout(500)
-
 Json = dict[str, Any]
 GATE = [{"name": "bursar.dev/budget"}]
 
@@ -88,9 +86,9 @@ class Place:
             each["note"] for each in found if each["regarding"]["name"] == name and "ang" in each["reason"]
         ]
 
-    def wait_bound(self, *names: str, within_s: float = 60) -> None:
+    def wait_bound(self, *names: str) -> None:
         """Wait until exactly these have nodes."""
-        self.stack.wait(f"{names} to be bound", lambda: self.bound() == sorted(names), within_s=within_s)
+        self.stack.wait(f"{names} to be bound", lambda: self.bound() == sorted(names))
 
 
 def reserved_on(pod: Json) -> str:
@@ -228,7 +226,7 @@ def job_of(place: Place, name: str, annotated: int = 0, **spec: Any) -> Json:
 # how many kills, and the seed: a hundred under `make soak`, in parts that fit its slices
 KILLS = (
     (3, 0),
-    *(pytest.param(20, seed, marks=[pytest.mark.soak, pytest.mark.timeout(900)]) for seed in range(1, 6)),
+    *(pytest.param(20, seed, marks=pytest.mark.soak) for seed in range(1, 6)),
 )
 
 
@@ -247,7 +245,7 @@ def test_a_part_that_is_killed_between_decision_and_release_leaves_no_half_gang(
         stack.stop(part, signal.SIGKILL)
         stack.start(part)
 
-        stack.wait("all to run", lambda: len(place.running()) == 4, part, within_s=120)
+        stack.wait("all to run", lambda: len(place.running()) == 4, part)
         stack.wait(f"{part} to be back", lambda url=url: stack.is_ready(url), part)  # type: ignore[misc]
         assert len(place.running()) == len(place.names()) == 4
         assert len({card for each in place.pods() for card in cards_of(each)}) == 4

@@ -14,8 +14,6 @@ from tests.story.cluster.test_metering import Json, gpu_pod, held_ms, set_budget
 from tests.support.control_plane import create_namespace, kubectl
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.timeout(300)
-
 MERGE = "application/merge-patch+json"
 CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
 TOO_LONG_S = 1_000_000

@@ -11,8 +11,6 @@ from deploy.local.sidecars import Sidecars
 from deploy.local.stack import Stack
 from tests.support.control_plane import create_namespace
 
-pytestmark = pytest.mark.timeout(240)
-
 Json = dict[str, Any]
 
 CONFIG_MAPS = "/api/v1/namespaces/bursar-system/configmaps"
@@ -63,7 +61,7 @@ def job(stack: Stack, name: str, run_for: str, code: str = "0") -> Json:
     """Run a Job of one pod to its end; that pod."""
     begin(stack, name, run_for, code)
     wanted = "Complete" if code == "0" else "Failed"
-    stack.wait(f"Job {name}: {wanted}", lambda: has(stack, name, wanted), within_s=90)
+    stack.wait(f"Job {name}: {wanted}", lambda: has(stack, name, wanted))
     return pod_of(stack, name)
 
 

@@ -152,21 +152,20 @@ def test_a_pod_gets_a_node_and_a_pod_that_only_fits_by_sums_gets_none(stack: Sta
         return bool(stack.cp.api.call("GET", f"{pods}/{name}")["status"].get("phase") == "Running")
 
     pod("first", 60)
-    stack.wait("Karpenter to make a node", lambda: len(nodes(stack)) == 1, within_s=120)
+    stack.wait("Karpenter to make a node", lambda: len(nodes(stack)) == 1)
     name = nodes(stack)[0]["metadata"]["name"]
     stack.wait(
         "the node to have nothing but the startup taint",
         lambda: taints(nodes(stack)[0]) == ["startup-taint.cluster-autoscaler.kubernetes.io/bursar"],
-        within_s=120,
     )
     assert not runs("first")
 
     agent_reports(stack, name, 2)
-    stack.wait("the pod to run", lambda: runs("first"), within_s=120)
+    stack.wait("the pod to run", lambda: runs("first"))
     assert stack.cp.api.call("GET", f"{pods}/first")["spec"]["nodeName"] == name
 
     pod("second", 60)
-    stack.wait("both cards to be shared", lambda: runs("second"), within_s=60)
+    stack.wait("both cards to be shared", lambda: runs("second"))
     pod("third", 60)
 
     def nominated() -> list[str]:
@@ -177,7 +176,7 @@ def test_a_pod_gets_a_node_and_a_pod_that_only_fits_by_sums_gets_none(stack: Sta
             if each["reason"] == "Nominated" and each["involvedObject"]["name"] == "third"
         ]
 
-    stack.wait("Karpenter to say that the pod fits", nominated, within_s=120)  # type: ignore[arg-type]
+    stack.wait("Karpenter to say that the pod fits", nominated)  # type: ignore[arg-type]
     assert name in nominated()[0]
     assert [each["metadata"]["name"] for each in nodes(stack)] == [name]
     assert not runs("third")

@@ -15,11 +15,10 @@ from tests.story.cluster.test_metering import set_budgets
 from tests.support.control_plane import create_namespace
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.soak]
+pytestmark = pytest.mark.soak
 
 Json = dict[str, Any]
 SIZE = 40
-WITHIN_S = 240  # clients of an API server that was away try again after up to half a minute
 SETTINGS = "lookahead: 0s\nevictGrace: 1s\npdbGrace: 1s\nevictRate: 600\n"
 SCHEDULER, API_SERVER = "gpu-scheduler", "kube-apiserver"
 
@@ -32,7 +31,7 @@ def kill(stack: Stack, part: str) -> None:
         assert killed.wait(10) == -signal.SIGKILL
         stack.cp.restart_process(part)
         if part == API_SERVER:
-            eventually(lambda: stack.cp.api.answers("/readyz"), f"{part} to be back", 120)
+            eventually(lambda: stack.cp.api.answers("/readyz"), f"{part} to be back")
         return
     assert stack.stop(part, signal.SIGKILL) == -signal.SIGKILL
     stack.start(part)
@@ -80,7 +79,7 @@ def test_what_a_killed_part_was_doing_is_done_once_it_is_back(stack: Stack, read
     stack.cp.api.call("POST", deployments, {"metadata": {"name": "d"}, "spec": spec})
     created = lambda: len(pods(stack, path))  # noqa: E731
     kill_while(created if part == "webhook" else lambda: len(now_running()))
-    stack.wait("all to run", lambda: len(now_running()) == SIZE, _log_of(part), WITHIN_S)
+    stack.wait("all to run", lambda: len(now_running()) == SIZE, _log_of(part))
 
     first = now_running()
     assert overcommitted(taken(first), memory) == {}
@@ -89,18 +88,18 @@ def test_what_a_killed_part_was_doing_is_done_once_it_is_back(stack: Stack, read
     # evicted, and their replacements created: held
     budget("0")
     kill_while(lambda: SIZE - len(now_running()))
-    stack.wait("all to leave", lambda: not now_running(), "timekeeper", WITHIN_S)
-    stack.wait("the replacements", lambda: len(gated(pods(stack, path))) == SIZE, _log_of(part), WITHIN_S)
+    stack.wait("all to leave", lambda: not now_running(), "timekeeper")
+    stack.wait("the replacements", lambda: len(gated(pods(stack, path))) == SIZE, _log_of(part))
 
     def evicted() -> set[str]:
         query = f"/v1/decisions?namespace={namespace}&kind=evicted&limit=1000"
         return {each["uid"] for each in stack.get(query, reader)["decisions"]}
 
     uids = {each["metadata"]["uid"] for each in first}
-    stack.wait("a record of each eviction", lambda: evicted() == uids, "timekeeper", WITHIN_S)
+    stack.wait("a record of each eviction", lambda: evicted() == uids, "timekeeper")
 
     # released and bound again
     budget("900")
     kill_while(lambda: len(now_running()))
-    stack.wait("all to run again", lambda: len(now_running()) == SIZE, "timekeeper", WITHIN_S)
+    stack.wait("all to run again", lambda: len(now_running()) == SIZE, "timekeeper")
     assert overcommitted(taken(now_running()), memory) == {}

@@ -40,7 +40,7 @@ __all__ = [
     "test_what_a_simulation_says_is_what_happens",
 ]
 
-pytestmark = [pytest.mark.timeout(400), pytest.mark.soak]
+pytestmark = pytest.mark.soak
 
 
 @pytest.fixture(scope="module")

@@ -34,6 +34,7 @@ from tests.postgresql import fresh_postgresql
 from tests.scheduler_ext.readback import holds, inventory, overcommitted, taken
 from tests.scheduler_ext.replicas import HOME, Replica, Service
 from tests.story.cluster.test_metering import gpu_pod, set_budgets
+from tests.support import profile
 from tests.support.control_plane import create_namespace, kubectl
 from tests.support.waiting import eventually, pause_s
 from tests.timekeeper.cluster.test_metering import Lived, bound_ms
@@ -48,7 +49,7 @@ API_SERVER, SCHEDULER = "kube-apiserver", "gpu-scheduler"
 PARTS = ("timekeeper", "settler", "leader", "extenders", "webhook", "sidecars", SCHEDULER, API_SERVER)
 ROUNDS = 2
 AWAY_S = 5.0  # at least
-ENDS_WITHIN_S, BACK_WITHIN_S, LAW_WITHIN_S = 60, 120, 150  # clients try again after up to half a minute
+ENDS_WITHIN_S = 60  # clients try again after up to half a minute
 GRACE_MS = 2_000
 SLACK_MS = 5_000  # a removal is dated to the second, and a sidecar beats until it learns of it
 FACTS = (
@@ -155,7 +156,7 @@ class Parts:
         assert is_away(), f"{part} ran during its outage"
         for _ in back:
             pass
-        eventually(self.is_whole, f"all to be back after {part}", BACK_WITHIN_S)
+        eventually(self.is_whole, f"all to be back after {part}")
 
     def is_whole(self) -> bool:
         """Whether each part says that it is ready, and one extender leads."""
@@ -225,7 +226,7 @@ class Parts:
         self.killed[part] += process.wait(10) == -signal.SIGKILL
         yield lambda: part not in plane.processes and process.poll() is not None
         plane.restart_process(part)
-        eventually(lambda: plane.api.answers("/readyz"), f"{part} to be back", BACK_WITHIN_S)
+        eventually(lambda: plane.api.answers("/readyz"), f"{part} to be back")
 
 
 class Play:
@@ -250,7 +251,7 @@ class Play:
         server shows and removes nothing while it is away."""
         for run_for in ("4s", "8s", "14s", "22s", "1h", "1h"):
             self._create(run_for)
-        eventually(lambda: all(map(_has_started, self._seen.there())), "all to run", BACK_WITHIN_S)
+        eventually(lambda: all(map(_has_started, self._seen.there())), "all to run")
         before = self.did.copy()
         with self._parts.away(part):
             begun = time.monotonic()
@@ -259,7 +260,7 @@ class Play:
                 self._step(part)
                 time.sleep(pause_s(begun))
         self.did[f"outages of {part}"] += 1
-        eventually(lambda: not self.violations(), lambda: f"{part}: {self.violations()}", LAW_WITHIN_S)
+        eventually(lambda: not self.violations(), lambda: f"{part}: {self.violations()}")
         for lived in self._seen.there():
             self._remove(lived)
         eventually(lambda: not self._seen.there(), "all to be gone")
@@ -432,7 +433,7 @@ def replicas(stack: Stack, tmp_path: Path) -> Iterator[list[Replica]]:
 def test_through_outages_of_each_part_charged_is_what_was_held(
     stack: Stack, replicas: list[Replica], database: str
 ) -> None:
-    seed = random.SystemRandom().randrange(10**9)
+    seed = profile.seed()
     print(f"seed {seed}")
     chance = random.Random(seed)
     set_budgets(stack, _settings="settleAfter: 2s\nmaxGracePeriod: 60s\n")

@@ -11,8 +11,6 @@ import pytest
 from deploy.local.stack import Stack
 from tests.story.cluster.test_gangs import Place, cards_of, member, standing_still
 
-pytestmark = pytest.mark.timeout(500)
-
 Json = dict[str, Any]
 CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 
@@ -59,7 +57,7 @@ class Preempted(Place):
             assert len({*cards}) == len(cards)
             return true()
 
-        self.stack.wait(what, is_true, within_s=90)
+        self.stack.wait(what, is_true)
 
     def reasons(self) -> set[str]:
         """Of all Events."""

@@ -4,15 +4,11 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from deploy.local.api import ApiError
 from deploy.local.kwok_nodes import card_uuid, kwok_node
 from deploy.local.stack import Stack
 from tests.support.control_plane import create_namespace
 from tests.timekeeper.cluster.test_metering import Recorder
-
-pytestmark = pytest.mark.timeout(400)
 
 Json = dict[str, Any]
 

@@ -3,16 +3,12 @@ but its ledger."""
 
 from typing import Any
 
-import pytest
-
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.stack import Stack
 from tests.story.cluster.test_metering import gpu_pod, set_budgets
 from tests.support.control_plane import create_namespace
 from tests.support.waiting import eventually
 from tests.support.worker_control_plane import Lender
-
-pytestmark = pytest.mark.timeout(400)
 
 KINDS = ("namespaces", "nodes", "pods", "configmaps", "resourcequotas")
 POLICY = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings/bursar-grace"

@@ -17,8 +17,6 @@ from tests.story.cluster.test_held_pods import template
 from tests.story.cluster.test_metering import set_budgets
 from tests.support.control_plane import create_namespace
 
-pytestmark = pytest.mark.timeout(300)
-
 Json = dict[str, Any]
 
 
@@ -94,7 +92,7 @@ def test_what_a_simulation_says_is_what_happens(stack: Stack, planner: str, tmp_
 
     for name, told in (("first", first), ("second", second)):
         stack.cp.api.call("POST", mine, one(name))
-        stack.wait(f"{name} to run", lambda name=name: runs(mine, name), within_s=60)  # type: ignore[misc]
+        stack.wait(f"{name} to run", lambda name=name: runs(mine, name))  # type: ignore[misc]
         real = pod(mine, name)
         devices = json.loads(real["metadata"]["annotations"]["bursar.dev/devices"])["containers"]
         assert (real["spec"]["nodeName"], real["spec"]["priorityClassName"]) == (

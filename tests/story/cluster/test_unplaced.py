@@ -3,8 +3,6 @@ NVIDIA's device plugin counts cards; budget, cap and eviction hold all the same.
 
 from typing import Any
 
-import pytest
-
 from deploy.local.api import ApiError
 from deploy.local.kwok_nodes import kwok_node, nvidia_capacity
 from deploy.local.stack import Stack
@@ -12,8 +10,6 @@ from tests.story.cluster.test_held_pods import gated, pods, running
 from tests.story.cluster.test_metering import held_ms, set_budgets
 from tests.support.control_plane import create_namespace
 from tests.support.waiting import at_once
-
-pytestmark = pytest.mark.timeout(300)
 
 Json = dict[str, Any]
 
@@ -92,7 +88,7 @@ def test_pods_on_the_clusters_own_scheduler_are_gated_charged_and_evicted(stack:
 
     # spent: new pods wait, and those that run leave
     set_budgets(stack, _settings=SETTINGS, plain=f"gpuHours: 0\n{ENTRY}")
-    stack.wait("the evictions", lambda: not running(pods(stack, path)), "timekeeper", 90)
+    stack.wait("the evictions", lambda: not running(pods(stack, path)), "timekeeper")
     assert charged() == owed
     budget = stack.get("/v1/budgets/plain", reader)
     assert (budget["placement"], budget["standing"]) == ("off", "OVER_BUDGET")

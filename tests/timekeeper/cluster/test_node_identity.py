@@ -14,8 +14,6 @@ from timekeeper.runtime.auth.gate import Gate
 from timekeeper.runtime.auth.tokens import Expected
 from timekeeper.runtime.clock import now_ms
 
-pytestmark = pytest.mark.timeout(120)
-
 REPORT = {
     "version": 1,
     "boot": "b",

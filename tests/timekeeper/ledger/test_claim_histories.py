@@ -1,12 +1,12 @@
 """Whatever happens to claims, their pods, slices, watches and the settler: the ledger has the sessions that
 an independent oracle computes from the same events, no unit more or less."""
 
-import os
 import random
 
 import pytest
 
 from tests.postgresql import fresh_postgresql
+from tests.support import profile
 from tests.support.profile import examples
 from tests.timekeeper.claim_histories import Batch
 from tests.timekeeper.worlds import Town
@@ -38,7 +38,7 @@ def lived(town: Town, seed: int) -> None:
 def test_the_ledger_has_the_sessions_that_the_oracle_computes(
     kind: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    seed = int(os.environ.get("BURSAR_SEED") or random.SystemRandom().randrange(10**9))
+    seed = profile.seed()
     print(f"seed {seed}")
     for number in range(seed, seed + BATCHES[kind]):
         if kind == "sqlite":

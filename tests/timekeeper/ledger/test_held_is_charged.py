@@ -6,7 +6,6 @@ are the rate of these parts through the time from its binding to its end; until 
 exactly these parts.
 """
 
-import os
 import random
 
 import pytest
@@ -15,7 +14,8 @@ from scheduler_ext.model.node import read_node
 from scheduler_ext.model.pod import read_pod
 from scheduler_ext.snapshot.snapshot import EMPTY, node_updated, pods_listed
 from tests import worlds
-from tests.support.profile import IS_SOAK, examples
+from tests.support import profile
+from tests.support.profile import examples
 from tests.timekeeper.clocks import iso
 from tests.timekeeper.histories import Batch, History
 from tests.timekeeper.worlds import HOUR, SECOND, T0, Json, Town, budgets, gpu_pod, node
@@ -35,7 +35,7 @@ def test_each_pod_is_charged_for_exactly_the_cards_and_the_time_that_it_holds(to
     """Also under a budget that is spent and protects some of them; and what these have used is their sum."""
     town.begin(("configmaps", budgets(team_a=PROTECTING)))
     serving_used = 0
-    first = int(os.environ.get("BURSAR_SEED") or (random.SystemRandom().randrange(10**9) if IS_SOAK else 0))
+    first = profile.seed()
     for number in range(first, first + HISTORIES, TOGETHER):
         batch = Batch(town, random.Random(number))
         histories = [History(batch, each) for each in range(number, number + min(TOGETHER, HISTORIES))]

@@ -1,6 +1,5 @@
 """The ledger under everything that can happen to it, on both databases: see machine.py."""
 
-import os
 import random
 import shutil
 from collections.abc import Callable
@@ -12,6 +11,7 @@ import pytest
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.postgresql import fresh_postgresql
+from tests.support import profile
 from tests.support.profile import IS_SOAK, examples
 from tests.timekeeper.lives import BUDGETS, LABELS, NODES, SETTINGS, TEAMS
 from tests.timekeeper.machine import BEGINNINGS, Machine
@@ -84,7 +84,6 @@ def lived(
     )
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("fresh", HISTORIES, indirect=True)
 def test_whatever_happens_the_ledger_says_what_the_evidence_proves(
     fresh: Url, request: pytest.FixtureRequest
@@ -95,7 +94,7 @@ def test_whatever_happens_the_ledger_says_what_the_evidence_proves(
 @pytest.mark.soak
 @pytest.mark.timeout(14_400)
 def test_in_five_thousand_histories_the_ledger_says_what_the_evidence_proves(fresh: Url, tell: Tell) -> None:
-    seed = int(os.environ.get("BURSAR_SEED") or random.SystemRandom().randrange(10**9))
+    seed = profile.seed()
     for done in range(0, SOAKED, TOGETHER):
         lived(fresh, TOGETHER, seed + done, SOAKED_STEPS, tell=tell)
         tell(f"{done + TOGETHER} histories")
@@ -125,10 +124,9 @@ def flips(machine: Machine, rng: random.Random) -> set[tuple[str, bool]]:
     return {(pod.namespace, pod.terms.governs) for pod in machine.written.pods.values() if pod.terms}
 
 
-@pytest.mark.timeout(900)
 def test_a_pod_is_charged_by_the_mode_of_its_namespace_at_its_binding(fresh: Url, tell: Tell) -> None:
     """Modes flip by entries and by labels."""
-    seed = int(os.environ.get("BURSAR_SEED") or (random.SystemRandom().randrange(10**9) if IS_SOAK else 0))
+    seed = profile.seed()
     tell(f"seed {seed}") if IS_SOAK else None
     both = 0
     for number in range(seed, seed + (histories := examples(5, soak=400))):

@@ -12,8 +12,6 @@ from tests.support.browser import SMALL, Visitor, chromium, visiting
 from tests.support.tls import Tls
 from tests.timekeeper.dashboards import ADMIN, NO_TIME, URL, Dashboards, log_in
 
-pytestmark = pytest.mark.timeout(300)
-
 ZONE = "America/New_York"
 NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)  # that of the dashboards' ledger
 PAGES = (

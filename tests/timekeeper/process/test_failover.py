@@ -111,7 +111,7 @@ class Pair:
             rows[:] = report["rows"] if status == 200 else []
             return len(rows) == len(self.true) and not any(row["pending"] for row in rows)
 
-        by.wait("every pod to be posted", all_posted, WITHIN_S)
+        by.wait("every pod to be posted", all_posted)
         charged = {row["pod"]: row["amount"] for row in rows}
         assert charged == {name: 100 * (end - start) for name, (start, end) in self.true.items()}
         ((posted,),) = self.ask("SELECT sum(amount) FROM postings")
@@ -267,7 +267,7 @@ def test_a_settler_cut_off_from_the_lease_goes_on_until_the_database_says_that_i
     leader.wait("its word", lambda: "event=lease-unreachable" in leader.log())
     settled = pair.postings()
     leader.wait("its charges", lambda: pair.term != before or pair.postings() > settled)
-    leader.wait("its end", lambda: 'reason="another settler has started"' in leader.log(), WITHIN_S)
+    leader.wait("its end", lambda: 'reason="another settler has started"' in leader.log())
 
     leader.wait("the next one", lambda: settlers_of(leader) not in ([], [cut_off]))
     assert f"epoch {before[0]} of {before[1]} is over: {pair.term[1]} has started epoch" in leader.log()

@@ -90,7 +90,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Prometheus
         client = PrometheusClient(
             PrometheusSettings(serving(folder, served.port, launcher)), Api("", urllib3.PoolManager(), dict)
         )
-        eventually(lambda: len(read_series(json.loads(answered(client)), "vector")) == 2, within_s=60)
+        eventually(lambda: len(read_series(json.loads(answered(client)), "vector")) == 2)
         yield client, begin_ms
         client.close()
 

@@ -201,7 +201,7 @@ def test_a_class_made_anew_with_another_value_is_written_with_it_as_soon_as_it_a
         stored.append((spec.get("priorityClassName"), spec["priority"]))
         return stored[-1][0] is not None
 
-    eventually(is_taken, "the new value to be heard", within_s=8)
+    eventually(is_taken, "the new value to be heard")
 
     assert stored[-1] == ("gpu-lower-priority", -50)
     assert set(stored[:-1]) <= {(None, 0)}

@@ -174,7 +174,7 @@ def test_garbage_in_a_ca_bundle_is_replaced_within_a_look(cluster: tuple[Control
             broken = cp.api.call("PATCH", path, patch, "application/json-patch+json")
             assert broken["webhooks"][0]["clientConfig"]["caBundle"] == garbage
 
-        eventually(lambda: set(ca_bundles(cp)) == before, "the CA to be written again", within_s=10)
+        eventually(lambda: set(ca_bundles(cp)) == before, "the CA to be written again")
 
 
 def test_what_the_agents_trust_comes_back_and_what_others_wrote_beside_it_stays(
@@ -217,7 +217,7 @@ def test_a_leader_that_ends_in_order_is_followed_at_once(cluster: tuple[ControlP
 
             assert leader.process.wait(timeout=20) == 0
             # long before the Lease of the first would have run out
-            eventually(lambda: "event=leading" in follower.log(), "the second to lead", within_s=20)
+            eventually(lambda: "event=leading" in follower.log(), "the second to lead")
 
 
 # certificates of cert-manager

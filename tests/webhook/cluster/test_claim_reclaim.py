@@ -28,7 +28,7 @@ from tests.webhook.cluster.test_claims import (
 from tests.webhook.clusters import MANIFESTS, Registered
 from tests.worlds import Json
 
-pytestmark = [pytest.mark.kubernetes("1.36"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.kubernetes("1.36")]
 
 GATE = "--feature-gates=DRADeviceTaintRules=true"
 RULES = "/apis/resource.k8s.io/v1beta2/devicetaintrules"

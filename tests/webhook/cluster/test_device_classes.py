@@ -156,7 +156,5 @@ def test_without_parameters_every_pod_passes_and_the_process_writes_them_again(w
 
     assert world.claims(a_pod(plain("main"))) == ""
     with world.process:
-        eventually(
-            lambda: world.cp.api.answers(PARAMETERS), "the parameters to be written again", within_s=60
-        )
+        eventually(lambda: world.cp.api.answers(PARAMETERS), "the parameters to be written again")
         eventually(lambda: told(world.pods("acme.com/card")), "the policy to know them")

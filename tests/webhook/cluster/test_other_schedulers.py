@@ -283,7 +283,7 @@ def test_their_pods_are_governed_placed_by_their_accounts_alone_and_charged(worl
     )
     for name in CASES:
         world.end(name)
-    eventually(lambda: all(settled for _, _, settled in world.sessions().values()), "the settlement", 60)
+    eventually(lambda: all(settled for _, _, settled in world.sessions().values()), "the settlement")
     assert {name: amount for name, (_, amount, _) in world.sessions().items()} == {
         name: case.rate * proved_ms(world.get(name)) for name, case in CASES.items()
     }
@@ -384,7 +384,7 @@ def test_a_pod_that_kueue_holds_is_admitted_and_is_charged_from_its_binding(worl
     assert world.bound("held", "ours", OURS, annotations=devices) == ""
     world.end("held")
 
-    eventually(lambda: world.sessions().get("held", (0, 0, None))[2] is not None, "the settlement", 60)
+    eventually(lambda: world.sessions().get("held", (0, 0, None))[2] is not None, "the settlement")
     rate, amount, _ = world.sessions()["held"]
     assert (rate, amount) == (500, 500 * proved_ms(world.get("held")))
 
@@ -476,7 +476,7 @@ def test_accelerators_that_no_dialect_reads_are_refused_metered_or_passed(world:
     eventually(lambda: world.sessions().get("metered", (0, 0, None))[0] == 2000, "its session")
     admits(world, "pass", governed=False)  # it stays what it was
     world.end("metered")
-    eventually(lambda: world.sessions()["metered"][2] is not None, "the settlement", 60)
+    eventually(lambda: world.sessions()["metered"][2] is not None, "the settlement")
     assert world.sessions()["metered"][1] == 2000 * proved_ms(world.get("metered"))
     assert "passed" not in world.sessions()
     assert "amd" not in world.closed()

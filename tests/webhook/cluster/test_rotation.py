@@ -21,8 +21,6 @@ from tests.webhook.replicas import (
 )
 from webhook.controller.reading import certificates, is_issued_by
 
-pytestmark = pytest.mark.timeout(420)
-
 ROTATIONS = 3
 CREATIONS = 50  # at the least, under each CA
 LIVES = ("--ca-life", "36s", "--leaf-life", "16s", "--overlap", "5s", "--every", "1")
@@ -79,9 +77,9 @@ def test_rotations_of_ca_and_leaf_under_load_fail_not_one_creation(
         creators = stack.enter_context(Creators(cp, 2, pause_s=0.5))
         seen = Seen(cp, replicas, creators)
         with watching(seen.look, every_s=1.0):
-            eventually(lambda: len(certificates(ca_bundles(cp)[0])) == 2, "a CA to be staged", within_s=90)
+            eventually(lambda: len(certificates(ca_bundles(cp)[0])) == 2, "a CA to be staged")
             one.process.kill()
-            eventually(lambda: len(seen.eras) > rotations or seen.failed(), "the rotations", within_s=240)
+            eventually(lambda: len(seen.eras) > rotations or seen.failed(), "the rotations")
             eventually(lambda: min(seen.created()) >= CREATIONS or seen.failed(), "pods under the last CA")
     done = creators.created()
 

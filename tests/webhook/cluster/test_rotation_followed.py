@@ -16,8 +16,6 @@ from tests.support.control_plane import create_namespace, kubectl
 from tests.webhook.replicas import PODS, Creators, ca_bundles, gpu_pod, served
 from webhook.controller.reading import certificates, is_issued_by
 
-pytestmark = pytest.mark.timeout(420)
-
 COMMAND = "kubectl delete secret bursar-ca -n bursar-system"
 
 
