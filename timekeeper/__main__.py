@@ -8,10 +8,8 @@ from collections.abc import Sequence
 if sys.version_info < (3, 11):  # noqa: UP036  (it is the people with older ones that this is for)
     sys.exit("bursar-timekeeper: Python 3.11 or newer is needed, and this is " + sys.version.split()[0])
 
-from timekeeper.runtime import metrics_folder, parent_death
-from timekeeper.runtime.flags import lacking
 from timekeeper.runtime.log import configure
-from timekeeper.settings import AUDITING, TimekeeperSettings, UnusableError, read
+from timekeeper.settings import AUDITING, TimekeeperSettings, exit_code, read
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -20,33 +18,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = read(given, os.environ)
     role = "settler" if settings.command == "settle" else "timekeeper"
     configure(role, settings.log_format, settings.logs_problems)
-    try:
-        return _run(settings, given)
-    except UnusableError as error:
-        print(f"bursar-timekeeper: {error}", file=sys.stderr)
-        return 2
-    except ModuleNotFoundError as error:
-        print(f"bursar-timekeeper: {lacking(error, 'timekeeper')}", file=sys.stderr)
-        return 2
+    return exit_code(lambda: _run(settings))
 
 
-def _run(settings: TimekeeperSettings, given: Sequence[str]) -> int:
+def _run(settings: TimekeeperSettings) -> int:
     """Each command imports only what it needs: the settler needs no web server, --help needs nothing."""
-    if settings.leash:
-        parent_death.hold(metrics_folder.remove_ours)
     if settings.command == "settle":
         from timekeeper.settler.process import settle
 
-        return settle(settings)
+        return settle(settings, settings.new_holder())
     if settings.command == "workers":
         from timekeeper.serving.gunicorn_app import serve as serve_workers
 
         serve_workers(settings)
-        return 0
-    if settings.command == "prepare":
-        from timekeeper.process.supervisor import prepare
-
-        prepare(settings)
         return 0
     if settings.command == "migrate":
         from timekeeper.operations.migrate import migrate
@@ -59,7 +43,7 @@ def _run(settings: TimekeeperSettings, given: Sequence[str]) -> int:
         return run(settings)
     from timekeeper.process import supervisor
 
-    return supervisor.serve(settings, given)
+    return supervisor.serve(settings)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@ The only reader of the environment: a flag ``--foo-bar`` has the variable ``BURS
 import argparse
 import secrets
 import socket
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from timekeeper.runtime.flags import (
     flag,
     group,
     https,
+    lacking,
     log_format_flag,
     metrics_access_flag,
     nonempty,
@@ -72,10 +74,8 @@ class MeasuringPrometheus(PrometheusSettings):
 class TimekeeperSettings:
     """All settings of the timekeeper.
 
-    ``command``: what this process runs; a supervisor's children repeat its flags, and ``--as`` selects
-    theirs. ``retain_ms`` 0: no daily rollup; ``retain_decisions_ms`` 0: decisions are kept for ever.
-    ``leash``: exit when standard input closes, because the parent process is gone. ``socket_fd`` and
-    ``aggregated_fd``: inherited listening sockets. ``holder``: the name shared by successive settlers.
+    ``command``: what this process runs. ``retain_ms`` 0: no daily rollup; ``retain_decisions_ms`` 0:
+    decisions are kept for ever.
     """
 
     command: str = argument("command", nargs="?", choices=_COMMANDS, default="serve", help="see below")
@@ -201,14 +201,9 @@ class TimekeeperSettings:
     )
     log_format: str = log_format_flag()
 
-    # set by the supervisor for its children
-    as_command: str = argument("--as", default="", choices=(*_COMMANDS, "prepare"), help=argparse.SUPPRESS)
-    leash: bool = argument("--leash", action="store_true", help=argparse.SUPPRESS)
-    socket_fd: int | None = argument("--socket-fd", type=int, help=argparse.SUPPRESS)
-    aggregated_fd: int | None = argument("--aggregated-fd", type=int, help=argparse.SUPPRESS)
-    holder: str = argument("--holder", default="", help=argparse.SUPPRESS)
-    only_meter: bool = argument("--only-meter", action="store_true", help=argparse.SUPPRESS)
-    logs_problems: bool = argument("--logs-problems", action="store_true", help=argparse.SUPPRESS)
+    # set by the command `meter`: they have no flags
+    only_meter: bool = False
+    logs_problems: bool = False
 
     def __post_init__(self) -> None:
         """Refuses arguments that the command needs or does not take."""
@@ -236,14 +231,24 @@ class TimekeeperSettings:
         return holder_name(socket.gethostname(), self.pod_uid, "timekeeper", secrets.token_hex(4))
 
 
+def exit_code(run: Callable[[], int | None]) -> int:
+    """What ``run`` returns, 0 for None; 2, with a sentence, where the settings cannot be used."""
+    try:
+        return run() or 0
+    except UnusableError as error:
+        print(f"bursar-timekeeper: {error}", file=sys.stderr)
+    except ModuleNotFoundError as error:
+        print(f"bursar-timekeeper: {lacking(error, 'timekeeper')}", file=sys.stderr)
+    return 2
+
+
 def read(arguments: Sequence[str], environment: Mapping[str, str]) -> TimekeeperSettings:
     """The settings of ``python -m timekeeper``. Exits with 2 and a sentence where one is bad."""
     parser = flags_of(environment)
     given = parser.read(arguments)
     if given.command == "meter":
         given = replace(given, command="serve", only_meter=True)
-    settings = replace(given, command=given.as_command or given.command, as_command="")
-    return _on_a_laptop(parser, settings, {*arguments, *environment}) if settings.is_local else settings
+    return _on_a_laptop(parser, given, {*arguments, *environment}) if given.is_local else given
 
 
 def _on_a_laptop(

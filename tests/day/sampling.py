@@ -40,12 +40,12 @@ def held_by(pid: int) -> Held:
 
 
 def family(name: str, pid: int) -> Iterator[tuple[str, int]]:
-    """A process and all below it, by name: the words after ``--as``, or their order."""
+    """A process and all below it, by name: the timekeeper's children have theirs, others their order."""
     yield name, pid
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     for number, child in enumerate(sorted(map(int, children))):
-        words = Path(f"/proc/{child}/cmdline").read_bytes().decode().split("\0")
-        part = words[words.index("--as") + 1] if "--as" in words else str(number)
+        name_of = Path(f"/proc/{child}/comm").read_text().strip()
+        part = name_of if name_of in ("settle", "workers") and name == "timekeeper" else str(number)
         yield from family(f"{name}/{part}", child)
 
 

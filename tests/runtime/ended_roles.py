@@ -8,24 +8,26 @@ import queue
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from deploy.local.limits import on_this_machine
+from deploy.local.limits import LONGEST_S
 from sidecar import event_loop
 from sidecar.event_loop import End, EventLoop
 from tests.support.kubeconfig import kubeconfig
 from timekeeper.process import supervisor
+from timekeeper.serving import gunicorn_app
 from timekeeper.settings import read
+from timekeeper.settler import process
 from timekeeper.settler.process import settle
 from timekeeper.store.engine.engine import open_store
 from timekeeper.store.engine.upgrade import upgrade
 from webhook.controller.run import run
 from webhook.settings.certificates import read_certificates
 
-WITHIN_S = 20.0
 WAIT_MS = 100
 WAITS = [
     method.__code__ for method in (threading.Event.wait, threading.Event.set, queue.Queue.get, EventLoop.wait)
@@ -68,17 +70,17 @@ class SignalAtLine:
         return self._in_wait
 
 
-def supervised(child: str) -> Role:
-    """The supervisor; the shell runs ``child`` in place of each of its children."""
+def supervised(prepares: bool) -> Role:
+    """The supervisor; each of its children sleeps, the one that prepares only if ``prepares``."""
 
     def serve(folder: Path) -> int:
-        certificate, script = folder / "tls.crt", folder / "child"
+        sleeps = lambda *_: time.sleep(LONGEST_S)  # noqa: E731
+        supervisor.prepare = sleeps if prepares else lambda _: None  # type: ignore[assignment]
+        gunicorn_app.serve = process.settle = sleeps  # type: ignore[assignment]
+        certificate = folder / "tls.crt"
         certificate.touch()
-        script.write_text(f"#!/bin/sh\n{child}\n")
-        script.chmod(0o755)
-        sys.executable = str(script)
         flags = ["--listen=127.0.0.1:0", f"--tls-cert={certificate}", f"--tls-key={certificate}"]
-        return supervisor.serve(read(flags, {}), flags)
+        return supervisor.serve(read(flags, {}))
 
     return serve
 
@@ -93,7 +95,7 @@ def settling(database: str) -> Role:
             upgrade(store)
             store.close()
         flags = [f"--database={url}", f"--kubeconfig={kubeconfig(folder, 'http://127.0.0.1:1')}"]
-        return settle(read([*flags, "--lease-duration=2s", "--as=settle"], {}))
+        return settle(read(["settle", *flags, "--lease-duration=2s"], {}), "me")
 
     return settle_once
 
@@ -113,11 +115,8 @@ def observed(_folder: Path) -> int:
 
 
 ROLES: dict[str, tuple[Role, tuple[str, ...]]] = {
-    "a supervisor that prepares": (supervised("exec sleep 600"), ("prepare",)),
-    "a supervisor that watches": (
-        supervised('case "$*" in *"--as prepare"*) ;; *) exec sleep 600 ;; esac'),
-        ("watch",),
-    ),
+    "a supervisor that prepares": (supervised(prepares=True), ("prepare",)),
+    "a supervisor that watches": (supervised(prepares=False), ("watch",)),
     "a settler that follows": (settling("postgresql://bursar@127.0.0.1:1/bursar"), ("wait",)),
     "a settler that settles": (settling("sqlite:///{folder}/bursar.db"), ("_receive",)),
     "a settler that ends": (settling("sqlite:///{folder}/bursar.db"), ("_receive", "_settle")),
@@ -132,7 +131,7 @@ def main(name: str, number: int, folder: Path) -> None:
     line, has_ended = 0, False
     while not has_ended:
         line += 1
-        faulthandler.dump_traceback_later(on_this_machine(WITHIN_S), exit=True)
+        faulthandler.dump_traceback_later(LONGEST_S, exit=True)
         trace = SignalAtLine(number, callers, line)
         sys.settrace(trace)
         code = role(folder)

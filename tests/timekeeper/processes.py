@@ -144,14 +144,9 @@ def prepared(folder: Path, kubeconfig: Path, *more: str, traced: bool = False) -
 
 
 def children(of: int) -> dict[str, list[int]]:
-    """The process IDs below one, by the command they run."""
+    """The process IDs below one, by their names."""
     found: dict[str, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
+    for pid in Path(f"/proc/{of}/task/{of}/children").read_text().split():
         with contextlib.suppress(OSError):
-            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            words = (entry / "cmdline").read_bytes().decode().split("\0")
-            if parent == of and "--as" in words:
-                found.setdefault(words[words.index("--as") + 1], []).append(int(entry.name))
+            found.setdefault(Path(f"/proc/{pid}/comm").read_text().strip(), []).append(int(pid))
     return found

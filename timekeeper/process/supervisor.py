@@ -1,30 +1,42 @@
-"""``bursar-timekeeper serve``: preflight, then settler and serving workers as children, until SIGTERM."""
+"""``bursar-timekeeper serve``: preflight, then settler and serving workers as children, until SIGTERM.
 
+The children are forks of this process, which has imported what they need: none of them imports it again, a
+settler that ends is there again at once, and all share the memory of what was imported. This process itself
+opens no connection, and its one thread waits for signals.
+"""
+
+import ctypes
+import gc
+import multiprocessing
 import os
 import shlex
+import signal
 import socket
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 from threading import Event
 
-from timekeeper.runtime.end_signals import event_of_end_signals
+from timekeeper.runtime import metrics_folder, parent_death
+from timekeeper.runtime.end_signals import END_SIGNALS, event_of_end_signals
 from timekeeper.runtime.http.server import CannotListenError, listening_socket
-from timekeeper.runtime.log import log
-from timekeeper.runtime.metrics_folder import VARIABLE, metrics_folder
-from timekeeper.settings import TimekeeperSettings, UnusableError
+from timekeeper.runtime.log import configure, log
+from timekeeper.settings import TimekeeperSettings, UnusableError, exit_code
 
 _LOOK_INTERVAL_S = 0.1
-_FIRST_PAUSE_S = 0.5
+_FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 30.0
 _STEADY_S = 60.0  # a settler that ran this long has recovered
 _END_WITHIN_S = 8.0
+_FORK = multiprocessing.get_context("fork")
+_SET_NAME = 15  # prctl(2)
 
 
-def serve(settings: TimekeeperSettings, arguments: Sequence[str]) -> int:
+def serve(settings: TimekeeperSettings) -> int:
     """Run until SIGTERM, then shut down in order; returns the exit code.
 
     Raises UnusableError with a sentence if the settings cannot be used.
@@ -34,18 +46,20 @@ def serve(settings: TimekeeperSettings, arguments: Sequence[str]) -> int:
         if not (settings.only_meter or Path(path).is_file()):
             raise UnusableError(f"{flag}: there is no file {path}; it must be a file in PEM")
     with ExitStack() as stack:
-        sockets = {"--socket-fd": stack.enter_context(_listen("--listen", *settings.listen))}
+        sockets = [stack.enter_context(_listen("--listen", *settings.listen))]
         if settings.aggregated_listen is not None:
             beside = _listen("--aggregated-listen", *settings.aggregated_listen)
-            sockets["--aggregated-fd"] = stack.enter_context(beside)
-        folder = stack.enter_context(metrics_folder("bursar-timekeeper-"))
-        family = _Family(arguments, {**os.environ, VARIABLE: str(folder)}, settings.new_holder())
+            sockets.append(stack.enter_context(beside))
+        folder = stack.enter_context(metrics_folder.metrics_folder("bursar-timekeeper-"))
+        os.environ[metrics_folder.VARIABLE] = str(folder)
+        _import_roles()
+        family = _Family(settings)
         stack.callback(family.end)
         code = family.prepare(stop)
         if code or stop.is_set():
             return code
         family.serve(sockets)
-        host, port = sockets["--socket-fd"].getsockname()[:2]
+        host, port = sockets[0].getsockname()[:2]
         log("serving", address=f"{host}:{port}", workers=settings.workers)
         if settings.is_local:
             print(_greeting(f"http://{host}:{port}", settings.local_token), flush=True)
@@ -63,38 +77,39 @@ def _greeting(url: str, token: Path) -> str:
 
 
 class _Family:
-    """The child processes. They end when this process is gone, for whatever reason. This process does not
-    import what they need."""
+    """The child processes. They end when this process is gone, for whatever reason."""
 
-    def __init__(self, arguments: Sequence[str], environment: dict[str, str], holder: str) -> None:
-        """``holder``: the name of all settlers of this process, so that the next one does not wait for the
-        last one's Lease."""
-        self._arguments = [*arguments, f"--holder={holder}"]
-        self._environment = environment
-        self._children: dict[str, subprocess.Popen[bytes]] = {}
+    def __init__(self, settings: TimekeeperSettings) -> None:
+        self._settings = settings
+        self._holder = (
+            settings.new_holder()
+        )  # of all settlers: the next one does not wait for the last one's Lease
+        self._leash = os.pipe()
+        self._children: dict[str, ForkProcess] = {}
         self._settler_since = 0.0
         self._pause_s = _FIRST_PAUSE_S
 
     def prepare(self, stop: Event) -> int:
         """Check the settings and migrate the database; returns the exit code, 0 also if ``stop`` was set
         meanwhile."""
-        running = self._start("prepare")
-        while running.poll() is None:
+        running = self._start("prepare", partial(prepare, self._settings))
+        while running.exitcode is None:
             if stop.wait(_LOOK_INTERVAL_S):
                 return 0
-        return running.returncode
+        return running.exitcode
 
-    def serve(self, sockets: Mapping[str, socket.socket]) -> None:
-        """Start the workers on these sockets, by the flags that name them, and the settler."""
-        numbers = {flag: each.fileno() for flag, each in sockets.items()}
-        words = (word for flag, number in numbers.items() for word in (flag, str(number)))
-        self._start("workers", *words, fds=tuple(numbers.values()))
+    def serve(self, sockets: Sequence[socket.socket]) -> None:
+        """Start the workers on these sockets, and the settler."""
+        from timekeeper.serving.gunicorn_app import serve as serve_workers
+
+        numbers = [listener.fileno() for listener in sockets]
+        self._start("workers", partial(serve_workers, self._settings, numbers, self._leash[0]))
         self._start_settler()
 
     def watch(self, stop: Event) -> int:
         """Until ``stop``, restart the settler whenever it ends. Returns 1 if the workers end."""
         while not stop.wait(_LOOK_INTERVAL_S):
-            code = self._children["workers"].poll()
+            code = self._children["workers"].exitcode
             if code is not None:
                 log("workers-ended", level="error", code=code)
                 return 1
@@ -104,16 +119,16 @@ class _Family:
     def end(self) -> None:
         """Stop the children in order; kill those that do not stop in time."""
         for child in self._children.values():
-            if child.poll() is None:
-                child.terminate()
+            child.terminate()
         until = time.monotonic() + _END_WITHIN_S
         for name in tuple(self._children):
-            try:
-                self._children[name].wait(max(0.0, until - time.monotonic()))
-            except subprocess.TimeoutExpired:
+            self._children[name].join(max(0.0, until - time.monotonic()))
+            if self._children[name].is_alive():
                 log("child-killed", level="warning", child=name, reason="it did not end in time")
                 self._children[name].kill()
             self._bury(name)
+        for end in self._leash:
+            os.close(end)
 
     def _keep_settler(self) -> None:
         """Restart it after a pause that grows while it keeps ending; meanwhile /readyz fails."""
@@ -123,28 +138,58 @@ class _Family:
             if now - self._settler_since >= self._pause_s:
                 self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
                 self._start_settler()
-        elif settler.poll() is not None:
+        elif settler.exitcode is not None:
             if now - self._settler_since >= _STEADY_S:
                 self._pause_s = _FIRST_PAUSE_S
-            log("settler-ended", level="error", code=settler.returncode, again_in_s=self._pause_s)
+            log("settler-ended", level="error", code=settler.exitcode, again_in_s=self._pause_s)
             self._bury("settle")
             self._settler_since = now
 
     def _start_settler(self) -> None:
-        self._start("settle")
+        from timekeeper.settler.process import settle
+
+        self._start("settle", partial(settle, self._settings, self._holder))
         self._settler_since = time.monotonic()
 
-    def _start(self, command: str, *more: str, fds: tuple[int, ...] = ()) -> subprocess.Popen[bytes]:
-        words = [sys.executable, "-m", "timekeeper", *self._arguments, "--as", command, "--leash", *more]
-        child = subprocess.Popen(words, stdin=subprocess.PIPE, env=self._environment, pass_fds=fds)
-        self._children[command] = child
+    def _start(self, name: str, run: Callable[[], int | None]) -> ForkProcess:
+        child = _FORK.Process(target=_be_child, args=(name, run, self._settings, self._leash), daemon=True)
+        # A signal that comes before the child has its own handlers waits for these.
+        signal.pthread_sigmask(signal.SIG_BLOCK, END_SIGNALS)
+        try:
+            child.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, END_SIGNALS)
+        self._children[name] = child
         return child
 
     def _bury(self, name: str) -> None:
         child = self._children.pop(name)
-        child.wait()
-        if child.stdin:
-            child.stdin.close()
+        child.join()
+        child.close()
+
+
+def _be_child(
+    name: str, run: Callable[[], int | None], settings: TimekeeperSettings, leash: tuple[int, int]
+) -> None:
+    """In the child, which ends with the exit code that ``run`` returns."""
+    signal.set_wakeup_fd(-1)
+    for number in END_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, END_SIGNALS)
+    ctypes.CDLL(None).prctl(_SET_NAME, name.encode(), 0, 0, 0)
+    os.close(leash[1])
+    parent_death.hold(leash[0], metrics_folder.remove_ours)
+    configure("settler" if name == "settle" else "timekeeper", settings.log_format, settings.logs_problems)
+    sys.exit(exit_code(run))
+
+
+def _import_roles() -> None:
+    """Import what the children need, after the environment names the folder of metrics."""
+    import timekeeper.operations.migrate
+    import timekeeper.serving.gunicorn_app
+    import timekeeper.settler.process  # noqa: F401
+
+    gc.freeze()  # no child's collector looks at it, and so copies it
 
 
 def _listen(flag: str, host: str, port: int) -> socket.socket:
@@ -157,7 +202,6 @@ def _listen(flag: str, host: str, port: int) -> socket.socket:
 
 def prepare(settings: TimekeeperSettings) -> None:
     """Raises UnusableError with a sentence for the operator."""
-    # The supervisor itself needs none of this: it would keep 30 MiB, and import for half a second.
     from timekeeper.operations.migrate import migrate
     from timekeeper.runtime.auth.local_gate import write_token
     from timekeeper.runtime.connect import connect

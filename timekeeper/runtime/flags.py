@@ -157,11 +157,11 @@ def _declared(
 
 def _flags(settings: type) -> "Iterator[Field[Any]]":
     """The fields with flags, also those of groups."""
-    for each in fields(settings):
-        if "group" in each.metadata:
-            yield from _flags(each.metadata["group"])
-        else:
-            yield each
+    for setting in fields(settings):
+        if "group" in setting.metadata:
+            yield from _flags(setting.metadata["group"])
+        elif setting.metadata:
+            yield setting
 
 
 def _names(each: "Field[Any]") -> tuple[str, ...]:
@@ -180,10 +180,11 @@ def _destination(each: "Field[Any]") -> str:
 def _made(settings: type[S], given: Mapping[str, Any]) -> S:
     return settings(
         **{
-            each.name: _made(each.metadata["group"], given)
-            if "group" in each.metadata
-            else _fixed(given[_destination(each)])
-            for each in fields(settings)  # type: ignore[arg-type]  # each is a dataclass
+            setting.name: _made(setting.metadata["group"], given)
+            if "group" in setting.metadata
+            else _fixed(given[_destination(setting)])
+            for setting in fields(settings)  # type: ignore[arg-type]  # it is a dataclass
+            if setting.metadata
         }
     )
 

@@ -7,6 +7,7 @@ import gc
 import os
 import resource
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
 from http import HTTPStatus
@@ -95,8 +96,9 @@ def _authorization(request: HttpRequest) -> str:
     return request.head.fields.get("AUTHORIZATION", "")
 
 
-def serve(settings: TimekeeperSettings) -> None:
-    """Serves until SIGTERM. Raises UnusableError if the settings cannot be followed."""
+def serve(settings: TimekeeperSettings, sockets: Sequence[int] = (), leash: int | None = None) -> None:
+    """Serves until SIGTERM. ``sockets``: listeners that were opened before, as file descriptors. ``leash``:
+    see `parent_death.hold`. Raises UnusableError if the settings cannot be followed."""
     with closing(open_store(settings.database)) as store:  # no connection is open at the fork
         refuse_former(store)
     connect(settings.kubeconfig)  # each worker connects for itself; here only to fail early, with a sentence
@@ -104,17 +106,15 @@ def serve(settings: TimekeeperSettings) -> None:
         check_files(settings.tls_cert, settings.tls_key, settings.ca)
     check_oidc_files(settings.oidc)
     limits = HttpLimits(LARGEST_BODY, _allowed_connections(), keep_alive_s=_KEEP_ALIVE_S)
-    binds = [_bind(settings.socket_fd, settings.listen)]
-    if settings.aggregated_listen is not None:
-        binds.append(_bind(settings.aggregated_fd, settings.aggregated_listen))
+    addresses = [address for address in (settings.listen, settings.aggregated_listen) if address is not None]
     options = {
-        "bind": binds,
+        "bind": [f"fd://{number}" for number in sockets] or ["{}:{}".format(*each) for each in addresses],
         "workers": settings.workers,
         "timeout": 30,
         # no worker's collector looks at what is there before the fork, which would take a tenth of a second
         "when_ready": lambda _arbiter: gc.freeze(),
         "post_fork": lambda _server, _worker: (
-            parent_death.hold(metrics_folder.remove_ours) if settings.leash else None
+            None if leash is None else parent_death.hold(leash, metrics_folder.remove_ours)
         ),
     }
     HttpServer(
@@ -180,11 +180,6 @@ def _gate(settings: TimekeeperSettings, api: Api, count: Count, logins: LoginSes
     if settings.is_local:
         return local_gate(settings.local_token.read_text(), settings.audience, api.clock.now_ms)
     return gate_of(api, settings.audience, settings.issuer, count, logins.caller)
-
-
-def _bind(inherited: int | None, address: tuple[str, int]) -> str:
-    """A listener in gunicorn's notation."""
-    return "{}:{}".format(*address) if inherited is None else f"fd://{inherited}"
 
 
 def _allowed_connections() -> int:

@@ -146,9 +146,9 @@ _MAX_EVENTS_PER_OBJECT = 200  # in five minutes: one ConfigMap may hold as many 
 REPORTER = f"{DOMAIN}/timekeeper"
 
 
-def settle(settings: TimekeeperSettings) -> int:
-    """Run until SIGTERM; returns the exit code. Raises UnusableError with a sentence if the settings cannot
-    be used."""
+def settle(settings: TimekeeperSettings, me: str) -> int:
+    """Run until SIGTERM; returns the exit code. ``me`` is the name of the Lease's holder. Raises
+    UnusableError with a sentence if the settings cannot be used."""
     stop = event_of_end_signals()
     store = open_store(settings.database, connections=settings.database_connections, name="bursar-settler")
     try:
@@ -156,7 +156,6 @@ def settle(settings: TimekeeperSettings) -> int:
         metrics.DATABASE.labels(store.engine.dialect.name).set(1)
         api = connect(settings.kubeconfig)
         _reset_figures()
-        me = settings.holder or settings.new_holder()
         if not store.is_shared:
             return _settle(settings, store, api, me, stop)
         election = SettlerElection(api, settings.namespace, me, settings.lease_duration_ms, time.monotonic)

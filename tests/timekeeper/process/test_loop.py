@@ -18,7 +18,7 @@ import pytest
 from sidecar import http1
 from tests.support.kubeconfig import kubeconfig
 from tests.timekeeper.fake_api_server import FakeApiServer, serving
-from tests.timekeeper.processes import Process, prepared, send
+from tests.timekeeper.processes import Process, children, prepared, send
 from tests.timekeeper.worlds import ADMIN, gpu_pod, lease, node, pod_status, token, user_status
 from timekeeper.runtime.clock import now_ms
 
@@ -307,17 +307,8 @@ def held(process: Process) -> list[int]:
 def workers(process: Process) -> list[int]:
     """The process IDs of the serving workers, gunicorn's children."""
     assert process.running is not None
-    started = children(process.running.pid)
-    return children(next(pid for pid in started if "--as\0workers" in words(pid)))
-
-
-def children(of: int) -> list[int]:
-    tasks = Path(f"/proc/{of}/task").iterdir()
-    return [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
-
-
-def words(pid: int) -> str:
-    return Path(f"/proc/{pid}/cmdline").read_text()
+    (master,) = children(process.running.pid)["workers"]
+    return [pid for pids in children(master).values() for pid in pids]
 
 
 def held_by(pid: int, port: int) -> int:

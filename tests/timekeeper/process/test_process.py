@@ -101,7 +101,7 @@ def test_a_settler_that_dies_is_started_again_and_readyz_says_so_meanwhile(
         lambda: "team-b" in timekeeper.call("GET", "/v1/standings", ADMIN)[1].get("namespaces", {}),
     )
 
-    assert "event=settler-ended code=-9 again_in_s=0.5" in timekeeper.log()
+    assert "event=settler-ended code=-9 again_in_s=0.1" in timekeeper.log()
 
 
 def test_without_its_supervisor_nothing_runs_on_and_the_port_is_free_at_once(timekeeper: Process) -> None:

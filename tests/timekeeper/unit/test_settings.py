@@ -1,6 +1,5 @@
 """Flags, environment, and what is said of bad ones."""
 
-import dataclasses
 from pathlib import Path
 
 import pytest
@@ -25,15 +24,6 @@ def test_the_defaults_are_those_of_the_manifests() -> None:
         audience="bursar",
         issuer="",
         heartbeat_interval_ms=5_000,
-    )
-
-
-@pytest.mark.parametrize("command", ["serve", "settle", "workers", "migrate"])
-def test_a_supervisors_child_repeats_its_flags_and_is_distinguished(command: str) -> None:
-    settings = read(["serve", "--workers=3", "--as", command, "--leash", "--socket-fd", "5"], {})
-
-    assert dataclasses.replace(settings, leash=False, socket_fd=None) == dataclasses.replace(
-        read(["--workers=3"], {}), command=command
     )
 
 

@@ -1,7 +1,7 @@
 """Parses manifests as kubectl does: the documents of a YAML or JSON text, with the lines of their fields.
 
 Values are built from the parser's events and bounded in length, depth and number (an alias counts as often
-as it is used), so no text can exhaust memory or the stack (docs/decisions/0087). Plain scalars are resolved
+as it is used), so no text can exhaust memory or the stack (docs/decisions/0090). Plain scalars are resolved
 as kubectl's library does (sigs.k8s.io/yaml): ``yes`` is true, ``1e3`` is 1000, ``0o17`` is 15, and a date is
 text.
 """
