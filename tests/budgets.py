@@ -48,7 +48,7 @@ class BudgetError(Exception):
 
 
 def room_of(path: str) -> str:
-    """The room of a Python file, ``tests/ROLE`` for a test, and ``tests`` for a file between those. Raises
+    """The room of a Python file, ``tests`` and its role for a test, and ``tests`` for a file between those. Raises
     BudgetError."""
     if path.startswith("tests/"):
         return "/".join(path.split("/")[:-1][:2])
