@@ -236,7 +236,7 @@ class Preempting:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExtenderSettings:
     """The extender's settings."""
 

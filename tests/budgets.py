@@ -48,8 +48,8 @@ class BudgetError(Exception):
 
 
 def room_of(path: str) -> str:
-    """The room of a Python file, ``tests`` and its role for a test, and ``tests`` for a file between those. Raises
-    BudgetError."""
+    """The room of a Python file: of a test ``tests`` and its role, of a file beside the roles ``tests``.
+    Raises BudgetError."""
     if path.startswith("tests/"):
         return "/".join(path.split("/")[:-1][:2])
     places = [

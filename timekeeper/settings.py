@@ -70,7 +70,7 @@ class MeasuringPrometheus(PrometheusSettings):
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TimekeeperSettings:
     """All settings of the timekeeper.
 

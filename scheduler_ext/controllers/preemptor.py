@@ -74,7 +74,7 @@ class Tell(Protocol):
 Evicted = Callable[[Pod, Pod, str, str, str], None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PreemptorWiring:
     """What the preemptor reads and calls. ``waiting_pods``: pods refused everywhere, with the nodes they were
     offered. ``freed``: called with nodes that have room. ``leads``: True if this replica may act.

@@ -131,7 +131,7 @@ class _Plan:
         for pod in pods:
             groups.setdefault(shape_of(pod), []).append(pod)
         self.shapes = sorted(groups.values(), key=_largest_first)
-        self.rooms = Rooms(self.shapes, given, snapshot, self.caps)
+        self.rooms = Rooms(shapes=self.shapes, given=given, base=snapshot, caps=self.caps)
         gang = pods[0].gang if pods else None
         self.gang = gang or Gang("", "", len(pods), len(pods))
         self.untried = 0

@@ -34,7 +34,7 @@ class PlanInput:
     nominated: tuple[Pod, ...] = ()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Rooms:
     """For each of the ``shapes``, lists of pods that are alike. ``base``: the cluster before the plan."""
 

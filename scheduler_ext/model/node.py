@@ -53,7 +53,7 @@ CLOSED = {
 _SPOKEN = {name for dialect in DIALECTS for name in (*dialect.resources, *dialect.node_resources)}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
     """A Node object, as far as the extender needs it."""
 

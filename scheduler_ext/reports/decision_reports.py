@@ -137,7 +137,16 @@ class DecisionReports:
         namespace, _, name = allocation.full_name.partition("/")
         figures: dict[str, Figure] = {"node": node}
         where = {"owner": owner, "name": name, "uid": allocation.uid}
-        self._record(Decision(self._now_ms(), BIND_UNDONE, "BindTakenBack", namespace, figures, **where))
+        self._record(
+            Decision(
+                at_ms=self._now_ms(),
+                kind=BIND_UNDONE,
+                reason="BindTakenBack",
+                namespace=namespace,
+                figures=figures,
+                **where,
+            )
+        )
 
     def evicted(self, victim: Pod, pod: Pod, kind: str, how: str, node: str) -> None:
         """The victim leaves for the pod. Both get a record, which names the other."""
@@ -310,5 +319,12 @@ def _other(pod: Pod) -> dict[str, Figure]:
 
 def _about(pod: Pod, at_ms: int, kind: str, reason: str, figures: dict[str, Figure]) -> Decision:
     return Decision(
-        at_ms, kind, reason, pod.namespace, figures, owner=pod.controller, name=pod.name, uid=pod.uid
+        at_ms=at_ms,
+        kind=kind,
+        reason=reason,
+        namespace=pod.namespace,
+        figures=figures,
+        owner=pod.controller,
+        name=pod.name,
+        uid=pod.uid,
     )

@@ -20,7 +20,7 @@ from timekeeper.runtime.recording.decision_posts import RESULTS_MEAN
 _BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
     """The sources of a scrape. ``waiting``: pods refused everywhere, by standing. ``silent_s``: seconds since
     the last sign of the API server, by watched kind. ``refused``: refused nodes by kind of reason.

@@ -157,7 +157,9 @@ def exchanged(
 
 def _level(typical: TypicalPod) -> Level:
     asked = Ask(1, typical.share_milli, typical.memory_mib)
-    return Level(asked, GPURequest("", (), typical.models, typical.exclude_models))
+    return Level(
+        asked, GPURequest(dialect="", asks=(), models=typical.models, exclude_models=typical.exclude_models)
+    )
 
 
 def _milli(typical: TypicalPod) -> int:

@@ -53,7 +53,7 @@ class SimulationInput:
     now_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedPod:
     """What would happen to a pod. ``node``: "" where it waits; ``cards``: all of the node. ``fitting``: how
     many nodes fit without a victim. ``victims`` leave for it, by a preemption of this ``kind``; ``awaited``:
@@ -111,7 +111,7 @@ class _Simulation:
         if fits:
             return self._placed(pod, request, policy, fits)
         return self._preempting(pod, policy) or SimulatedPod(
-            pod, reasons=summed((short, found.short, found.refused))
+            pod=pod, reasons=summed((short, found.short, found.refused))
         )
 
     def add_gang(self, pods: Sequence[Pod], gang: Gang) -> dict[str, SimulatedPod]:
@@ -186,7 +186,9 @@ class _Simulation:
         self.snapshot = assume(self.snapshot, pod, node, placement)
         there = self.snapshot.node(node)
         host = host_share(pod, there.node_object) if there.node_object is not None else None
-        return SimulatedPod(pod, node, self.snapshot.allocation(pod.uid), there.cards, host=host)
+        return SimulatedPod(
+            pod=pod, node=node, allocation=self.snapshot.allocation(pod.uid), cards=there.cards, host=host
+        )
 
 
 def _lack_of(found: GangPlan, count: int, gang: Gang) -> str:
@@ -201,4 +203,4 @@ def _lack_of(found: GangPlan, count: int, gang: Gang) -> str:
 
 def _refused(pod: Pod, why: Refusal) -> SimulatedPod:
     """By every node alike."""
-    return SimulatedPod(pod, reasons=(CountedRefusal(why, 0),))
+    return SimulatedPod(pod=pod, reasons=(CountedRefusal(why, 0),))

@@ -18,7 +18,7 @@ from timekeeper.core.values import WHOLE_MILLI, Card, GPURequest, Placement
 AllocationState = Literal["bound", "assumed", "orphaned", "reserved", "drained", "late"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
     """The cards of a node that one pod holds."""
 
@@ -90,7 +90,20 @@ def orphaned(allocation: Allocation, gone: Vanished) -> Allocation:
 def unknown_orphan(uid: str, boot: str, now_ms: int, most_grace_ms: int) -> Allocation:
     """The allocation of a pod that only the node agent reports; its object may have been removed just now."""
     gone = Vanished(now_ms, most_grace_ms, boot, listed_ms=now_ms, is_listed=True)
-    return orphaned(Allocation(uid, f"?/{uid}", None, None, False, (), 0, 0, "orphaned"), gone)
+    return orphaned(
+        Allocation(
+            uid=uid,
+            full_name=f"?/{uid}",
+            request=None,
+            placement=None,
+            undecodable=False,
+            amounts=(),
+            cpu_milli=0,
+            grace_ms=0,
+            state="orphaned",
+        ),
+        gone,
+    )
 
 
 def is_unknown_orphan(allocation: Allocation) -> bool:

@@ -27,7 +27,7 @@ class NonGPUUse(NamedTuple):
 NO_USE = NonGPUUse()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeInfo:
     """A node, the pods on its cards, and what follows from both. It never changes."""
 
@@ -74,7 +74,19 @@ def node_info_of(
     """The node that follows from its object, its allocations, what pods without one take, and the GPUs that
     drivers publish of it."""
     if node_object is None:
-        return NodeInfo(name, None, allocations, "", (), 0, (), non_gpu, 0, shape_of(()), published=published)
+        return NodeInfo(
+            name=name,
+            node_object=None,
+            allocations=allocations,
+            closed="",
+            free_by_card=(),
+            unnamed=0,
+            left=(),
+            non_gpu=non_gpu,
+            cpu_left=0,
+            shape=shape_of(()),
+            published=published,
+        )
     uses, drivers = uses_of(allocations), claim_drivers(published, node_object)
     closed = _closed(node_object, allocations, drivers)
     free_by_card = tuple(

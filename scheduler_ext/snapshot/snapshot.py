@@ -43,7 +43,7 @@ from timekeeper.core.values import Card, Placement
 ENDED_MS = 60_000  # how long after its end an agent's earlier look may still list a pod
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """The cluster at one moment; a change makes another snapshot."""
 

@@ -51,7 +51,7 @@ def request_of(row: PodRow) -> GPURequest | None:
     if not row.num_gpu:
         return None
     ask = Ask(row.num_gpu, row.gpu_milli, 0)
-    return GPURequest(OURS, (ContainerAsk(CONTAINER, False, ask),), models=row.models)
+    return GPURequest(dialect=OURS, asks=(ContainerAsk(CONTAINER, False, ask),), models=row.models)
 
 
 def pod_of(row: PodRow, request: GPURequest) -> Pod:

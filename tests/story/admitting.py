@@ -74,7 +74,16 @@ def raw_of(work: Workload) -> Json:
 
 def _admitted(work: Workload, its: Standing, policy: AdmissionPolicy) -> Template | None:
     raw = raw_of(work)
-    review = PodReview("u", "CREATE", "", work.namespace, "", False, raw, {})
+    review = PodReview(
+        uid="u",
+        operation="CREATE",
+        subresource="",
+        namespace=work.namespace,
+        name="",
+        dry_run=False,
+        pod=raw,
+        old={},
+    )
     answer = mutate(review, lambda _namespace: its, policy)
     if answer.refusal:
         return None

@@ -309,11 +309,11 @@ class Timekeeper:
             return None if cache is None else (cache.statements.namespaces, self.ledger.pulse.decided_ms)
 
         return SettlerView(
-            lambda uid: self.cluster.pods.get(uid),
-            lambda: self.ledger.history,
-            lambda: tuple(self.cluster.pods.values()),
-            statements,
-            self._is_protected,
+            pod=lambda uid: self.cluster.pods.get(uid),
+            history=lambda: self.ledger.history,
+            pods=lambda: tuple(self.cluster.pods.values()),
+            statements=statements,
+            is_protected=self._is_protected,
         )
 
     def _is_protected(self, pod: LedgerPod) -> bool:

@@ -112,7 +112,16 @@ class Life:
     def __init__(self) -> None:
         self.now = T0
         self.cluster = ClusterState()
-        self.ledger = LedgerState(history_of(()), {}, {}, {}, {}, {}, set(), {})
+        self.ledger = LedgerState(
+            history=history_of(()),
+            errors={},
+            sessions={},
+            posted={},
+            beats={},
+            watermarks={},
+            namespaces=set(),
+            waiting={},
+        )
         self.shelf = Shelf()
         self.entries: list[BudgetEntry] = []
         self.pods: dict[str, Json] = {}

@@ -27,7 +27,7 @@ class Pulse:
 NEVER = Pulse(0, 0, "")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
     """All rows that one tick writes."""
 

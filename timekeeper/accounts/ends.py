@@ -29,7 +29,7 @@ def pod_of(end: ReportedEnd) -> LedgerPod:
         owner="",
         node=end.node,
         created_ms=end.hold.bound_ms or end.removed_ms,
-        request=GPURequest("", ()),
+        request=GPURequest(dialect="", asks=()),
         standing="",
         devices="",
         started_ms=None,

@@ -214,7 +214,7 @@ def read_charged_pod(
     return UnreadablePod(*where, "", pod, found.claims if found else 0, requests_nothing=True)
 
 
-NO_REQUEST = GPURequest("", ())
+NO_REQUEST = GPURequest(dialect="", asks=())
 # of a pod whose request is in Bursar's own annotations alone
 NOTHING_METERED = MeteredRequest(NO_REQUEST)
 
@@ -443,8 +443,8 @@ def decode_request(text: str) -> GPURequest:
     """The inverse of `encode_request`."""
     raw = json.loads(text)
     return GPURequest(
-        raw["dialect"],
-        tuple(
+        dialect=raw["dialect"],
+        asks=tuple(
             ContainerAsk(
                 each["container"],
                 each["init"],

@@ -100,7 +100,7 @@ class ReportLine:
     sums: UsageSums
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReportQuery:
     """What a usage report is about."""
 

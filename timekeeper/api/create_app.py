@@ -73,7 +73,12 @@ RESOURCES = (
     health,
 )
 OPENAPI = ApiRoute(
-    "GET", "/v1/openapi.json", "this document", None, {JSON: dict[str, Any]}, needs_token=False
+    method="GET",
+    path="/v1/openapi.json",
+    about="this document",
+    right=None,
+    answers={JSON: dict[str, Any]},
+    needs_token=False,
 )
 ROUTES: tuple[ApiRoute, ...] = (*(route for each in RESOURCES for route in each.ROUTES), OPENAPI)
 
@@ -106,13 +111,13 @@ def create_services(
     ledger = LedgerReader(store, clock, only_meter)
     writer = HeartbeatWriter(store, ledger.served, heartbeat_interval_ms)
     return Services(
-        ledger,
-        gate,
-        writer,
-        clock,
-        ca,
-        damage,
-        clock_fault,
+        ledger=ledger,
+        gate=gate,
+        beating=writer,
+        clock=clock,
+        ca=ca,
+        damage=damage,
+        clock_fault=clock_fault,
         peers=peers,
         open_metrics=open_metrics,
         prometheus=prometheus,

@@ -113,31 +113,37 @@ class CorrectionsAnswer(TypedDict):
 
 
 BODY = Body(NewCorrection, ONE_AMOUNT, load=exact)
-MONTHS = ApiRoute("GET", "/v1/months", "the closed months, with their hashes", _READ, {JSON: MonthsAnswer})
+MONTHS = ApiRoute(
+    method="GET",
+    path="/v1/months",
+    about="the closed months, with their hashes",
+    right=_READ,
+    answers={JSON: MonthsAnswer},
+)
 MONTH = ApiRoute(
-    "GET",
-    "/v1/months/{month}",
-    "a month's hashes now, and whether they are those of when it was closed",
-    _READ,
-    {JSON: MonthAnswer},
-    (MONTH_IN_PATH,),
+    method="GET",
+    path="/v1/months/{month}",
+    about="a month's hashes now, and whether they are those of when it was closed",
+    right=_READ,
+    answers={JSON: MonthAnswer},
+    parameters=(MONTH_IN_PATH,),
 )
 LIST = ApiRoute(
-    "GET",
-    "/v1/corrections",
-    "entries that correct a bill",
-    _READ,
-    {JSON: CorrectionsAnswer},
-    (NAMESPACE,),
+    method="GET",
+    path="/v1/corrections",
+    about="entries that correct a bill",
+    right=_READ,
+    answers={JSON: CorrectionsAnswer},
+    parameters=(NAMESPACE,),
 )
 CREATE = Right("create", "grants")
 CORRECT = ApiRoute(
-    "POST",
-    "/v1/corrections",
-    "correct a bill by an entry beside the charges, which stay; once per Idempotency-Key",
-    None,
-    {JSON: CorrectionsAnswer},
-    (IDEMPOTENCY_KEY,),
+    method="POST",
+    path="/v1/corrections",
+    about="correct a bill by an entry beside the charges, which stay; once per Idempotency-Key",
+    right=None,
+    answers={JSON: CorrectionsAnswer},
+    parameters=(IDEMPOTENCY_KEY,),
     body=BODY,
     refuses=(409, 413, 422),
     needs="`create grants` for the namespace",

@@ -93,13 +93,13 @@ class NodeAnswer(_From):
 
 
 CHARGES = ApiRoute(
-    "GET",
-    "/v1/nodes/{node}",
-    "who was charged on a node until when, also where it has left; without `from`, since a day before it was"
+    method="GET",
+    path="/v1/nodes/{node}",
+    about="who was charged on a node until when, also where it has left; without `from`, since a day before it was"
     " last heard",
-    Right("get", "sessions"),
-    {JSON: NodeAnswer},
-    (NODE_IN_PATH, NAMESPACE, FROM, TO, LIMIT, AFTER),
+    right=Right("get", "sessions"),
+    answers={JSON: NodeAnswer},
+    parameters=(NODE_IN_PATH, NAMESPACE, FROM, TO, LIMIT, AFTER),
     refuses=(404,),
 )
 ROUTES = (CHARGES,)

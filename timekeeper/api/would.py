@@ -59,13 +59,13 @@ class WouldAnswer(_WouldFrom):
 
 
 WOULD = ApiRoute(
-    "GET",
-    "/v1/would",
-    "what would have happened to pods of metered namespaces, had budgets been enforced; without a time range,"
+    method="GET",
+    path="/v1/would",
+    about="what would have happened to pods of metered namespaces, had budgets been enforced; without a time range,"
     " in four weeks",
-    Right("get", "usage"),
-    {JSON: WouldAnswer, CSV: str},
-    (NAMESPACE, FROM, TO, choice("format", "of the rows", ("json", "csv")), LIMIT, AFTER),
+    right=Right("get", "usage"),
+    answers={JSON: WouldAnswer, CSV: str},
+    parameters=(NAMESPACE, FROM, TO, choice("format", "of the rows", ("json", "csv")), LIMIT, AFTER),
 )
 ROUTES = (WOULD,)
 

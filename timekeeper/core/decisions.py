@@ -129,7 +129,7 @@ SCHEDULER_NAME = "schedulerName"  # of a held pod that another scheduler than Bu
 Figure = int | str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """One decision. Its subject is a pod (``name``, ``uid``), a pod that was refused before it had a name
     (``generate_name``), a namespace, or a group (``namespace`` is then ``_group.NAME``)."""

@@ -66,7 +66,7 @@ class ContainerAsk:
     ask: Ask
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GPURequest:
     """What a pod requests, in the terms of every dialect."""
 

@@ -27,7 +27,7 @@ class AxisTick:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BurnDown:
     """Paths as SVG's ``points``. ``left``: what was left until now; ``ahead``: at the present rate; ``band``:
     between the fastest and the slowest pace; ``even``: the same use all the time. ``rows``: the table beside

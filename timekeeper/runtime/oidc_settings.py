@@ -35,7 +35,7 @@ def _origin(text: str) -> str:
     return url
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OidcSettings:
     """``issuer`` "": people log in by tokens alone. ``client_secret_file`` None: a public client."""
 

@@ -344,7 +344,16 @@ class GangStarts:
                 "bound": it.bound,
             }
             where = {"owner": each.owner, "name": each.name, "uid": each.uid}
-            self._record(Decision(view.at_ms, GANG, WAITS, it.namespace, figures, **where))
+            self._record(
+                Decision(
+                    at_ms=view.at_ms,
+                    kind=GANG,
+                    reason=WAITS,
+                    namespace=it.namespace,
+                    figures=figures,
+                    **where,
+                )
+            )
 
     def sentence(self, it: WaitingGang, now_ms: int) -> str:
         """What the gang waits for."""

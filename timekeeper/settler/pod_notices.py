@@ -151,7 +151,9 @@ def short_decision(pod: LedgerPod, looked_at: str, at_ms: int) -> Decision:
 def _waits(pod: LedgerPod, reason: str, message: str, obstacle: str, at_ms: int) -> Decision:
     figures: dict[str, Figure] = {MESSAGE: message, "obstacle": obstacle}
     where = {"owner": pod.owner, "name": pod.name, "uid": pod.uid}
-    return Decision(at_ms, WAITING, reason, pod.namespace, figures, **where)
+    return Decision(
+        at_ms=at_ms, kind=WAITING, reason=reason, namespace=pod.namespace, figures=figures, **where
+    )
 
 
 def _cost(queued: QueuedPod) -> str:
@@ -180,7 +182,9 @@ def unbound_deletion(
     reason, text = _DELETIONS[how]
     figures: dict[str, Figure] = {MESSAGE: text, "createdMs": pod.created_ms}
     where = {"owner": pod.owner, "name": pod.name, "uid": pod.uid}
-    return Decision(at_ms, DELETED, reason, pod.namespace, figures, **where)
+    return Decision(
+        at_ms=at_ms, kind=DELETED, reason=reason, namespace=pod.namespace, figures=figures, **where
+    )
 
 
 def of_standings(
@@ -206,7 +210,14 @@ def of_standings(
         }
         if balance.granted is not None:
             figures["granted"] = balance.granted
-        yield Decision(at_ms, STANDING, text[0], name, figures, budget=account.in_force.key)
+        yield Decision(
+            at_ms=at_ms,
+            kind=STANDING,
+            reason=text[0],
+            namespace=name,
+            figures=figures,
+            budget=account.in_force.key,
+        )
 
 
 def forecast_decision(name: str, statement: Statement, at_ms: int) -> Decision | None:
@@ -225,7 +236,9 @@ def forecast_decision(name: str, statement: Statement, at_ms: int) -> Decision |
         "periodStartMs": span.start_ms,
         "periodEndMs": span.end_ms,
     }
-    return Decision(at_ms, STANDING, "ForecastExhaustion", name, figures, budget=key)
+    return Decision(
+        at_ms=at_ms, kind=STANDING, reason="ForecastExhaustion", namespace=name, figures=figures, budget=key
+    )
 
 
 def state_after(reason: str) -> BudgetState:

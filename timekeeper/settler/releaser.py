@@ -278,7 +278,9 @@ def _decision(pod: HeldPod, note: str, at_ms: int) -> Decision:
     if pod.length_ms:
         figures |= {"lengthMs": pod.length_ms, "reserved": pod.rate_milli * pod.length_ms}
     where = {"owner": pod.owner, "name": pod.name, "uid": pod.uid}
-    return Decision(at_ms, RELEASED_KIND, RELEASED, pod.namespace, figures, **where)
+    return Decision(
+        at_ms=at_ms, kind=RELEASED_KIND, reason=RELEASED, namespace=pod.namespace, figures=figures, **where
+    )
 
 
 def _note(pod: HeldPod, is_protected: bool) -> str:

@@ -132,7 +132,16 @@ class UseReader:
                 " is left alone"
             )
             where = {"owner": pod.owner if pod else "", "name": each.name, "uid": uid}
-            self._record(Decision(now_ms, WARNED, "PodIdle", each.namespace, {MESSAGE: text}, **where))
+            self._record(
+                Decision(
+                    at_ms=now_ms,
+                    kind=WARNED,
+                    reason="PodIdle",
+                    namespace=each.namespace,
+                    figures={MESSAGE: text},
+                    **where,
+                )
+            )
         self._told = set(due)
 
 

@@ -249,15 +249,15 @@ def last_standings(connection: Connection, namespaces: Iterable[str]) -> dict[st
 
 def _run(row: Any) -> DecisionRun:
     decision = Decision(
-        row.first_ms,
-        row.kind,
-        row.reason,
-        row.namespace,
-        json.loads(row.figures),
-        row.owner,
-        "" if row.is_generated else row.subject,
-        row.subject if row.is_generated else "",
-        row.uid,
-        row.budget,
+        at_ms=row.first_ms,
+        kind=row.kind,
+        reason=row.reason,
+        namespace=row.namespace,
+        figures=json.loads(row.figures),
+        owner=row.owner,
+        name="" if row.is_generated else row.subject,
+        generate_name=row.subject if row.is_generated else "",
+        uid=row.uid,
+        budget=row.budget,
     )
     return DecisionRun(decision, row._mapping["count"], row.last_ms)

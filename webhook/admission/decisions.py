@@ -60,7 +60,14 @@ def of_template(review: ObjectReview, answer: AdmissionAnswer, at_ms: int) -> De
     owner = owner_of(metadata) if review.kind == "ReplicaSet" else ""
     name = review.name or str(metadata.get("name") or metadata.get("generateName") or "")
     reason, figures = _reason(answer)
-    return Decision(at_ms, REFUSED, reason, review.namespace, figures, owner=owner or f"{review.kind}/{name}")
+    return Decision(
+        at_ms=at_ms,
+        kind=REFUSED,
+        reason=reason,
+        namespace=review.namespace,
+        figures=figures,
+        owner=owner or f"{review.kind}/{name}",
+    )
 
 
 def by_account(decision: Decision, group: str) -> Decision:
@@ -86,11 +93,11 @@ def _decision(review: PodReview, kind: str, reason: str, figures: dict[str, Figu
     metadata = mapping(review.pod.get("metadata"))
     name, generate_name = metadata.get("name"), metadata.get("generateName")
     return Decision(
-        at_ms,
-        kind,
-        reason,
-        review.namespace,
-        figures,
+        at_ms=at_ms,
+        kind=kind,
+        reason=reason,
+        namespace=review.namespace,
+        figures=figures,
         owner=owner_of(metadata),
         name=review.name or (name if isinstance(name, str) else ""),
         generate_name=generate_name if isinstance(generate_name, str) else "",

@@ -49,13 +49,17 @@ def world(given: CommonFlags, stdin: BinaryIO) -> AssumedCluster:
     where a file cannot be read or is wrong."""
     flags = replace(flags_of(serve.read((), {}).policy), other_schedulers=given.other_schedulers)
     if not given.budgets:
-        return AssumedCluster(flags, mode=given.mode, template_paths=given.template_paths)
+        return AssumedCluster(flags=flags, mode=given.mode, template_paths=given.template_paths)
     reading = reader.read({name: data for file in given.budgets for name, data in _config_maps(file, stdin)})
     if reading.errors:
         wrong = "\n  ".join(error.sentence() for error in reading.errors)
         raise CannotReviewError(f"the budgets are not valid:\n  {wrong}")
     return AssumedCluster(
-        flags, table_of(reading), given.mode, template_paths=given.template_paths, budgets=reading
+        flags=flags,
+        table=table_of(reading),
+        mode=given.mode,
+        template_paths=given.template_paths,
+        budgets=reading,
     )
 
 

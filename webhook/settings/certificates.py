@@ -23,7 +23,7 @@ from webhook.settings.flag_values import NATURAL, duration
 CONFIGURATION = "zz-bursar"  # mutating webhooks are called in the order of these names
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CertificateSettings:
     """The settings of `certificates`."""
 

@@ -43,7 +43,7 @@ from webhook.settings.flag_values import (
 _TRUST = Path("/etc/bursar/tls")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookSettings:
     """The settings of `serve`."""
 

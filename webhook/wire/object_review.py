@@ -13,7 +13,7 @@ from webhook.wire.pod_review import request_of
 NOTHING: Json = {}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectReview:
     """One request to admit an object of ``kind`` in API ``group``. ``object`` and ``old`` are empty where the
     API server sent none."""

@@ -20,7 +20,7 @@ API_VERSION = "admission.k8s.io/v1"
 SUBRESOURCES = ("", "ephemeralcontainers", "resize", "status")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PodReview:
     """One request to admit a pod. ``pod`` and ``old`` have the types of a Pod in every field that we read;
     ``user`` and ``groups`` are those that the API server authenticated."""

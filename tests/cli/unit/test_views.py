@@ -575,7 +575,9 @@ def test_figures_in_gpu_hours_have_the_names_of_the_api_s_csv() -> None:
     sheet = usage.usage({"rows": [row]})
 
     named = {each.key for each in sheet.columns if each.key.endswith("Hours")}
-    asked = ReportQuery(Interval(0, 1), ("namespace", *PRICE), 1, with_use=True, with_stranded=True)
+    asked = ReportQuery(
+        span=Interval(0, 1), columns=("namespace", *PRICE), now_ms=1, with_use=True, with_stranded=True
+    )
     assert named == {"gpuHours", "requestedGpuHours", "strandedGpuHours"}
     assert set(report_formats.columns(asked)) >= named | BILL
     assert set(report_formats.NAMES) >= FOCUS

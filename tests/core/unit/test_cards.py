@@ -262,7 +262,7 @@ def test_constraints_that_differ_are_answered_apart_for_the_same_card() -> None:
     words = ("A100", "B200", "nvidia")
     for models in [(), *[(each,) for each in words], words]:
         for excluded in [(), *[(each,) for each in words], words]:
-            request = GPURequest("bursar", (), models, excluded)
+            request = GPURequest(dialect="bursar", asks=(), models=models, exclude_models=excluded)
             wanted = not models or any(cards.is_model(each, A100.model) for each in models)
             expected = wanted and not any(cards.is_model(each, A100.model) for each in excluded)
             assert cards.allowed(request, A100) is expected

@@ -44,9 +44,9 @@ def test_a_claim_is_read_with_its_devices_classes_and_pods() -> None:
     )
 
     assert read_claim(raw) == DeviceClaim(
-        "claim-c",
-        "team-a",
-        "c",
+        uid="claim-c",
+        namespace="team-a",
+        name="c",
         allocation=DeviceAllocation(
             (AllocatedDevice(DRIVER, "n1", "gpu-0", "r0", "gpu", "s1", (("memory", 1000 * 8 * 1024**3),)),),
             "n1",

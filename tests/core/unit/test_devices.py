@@ -83,8 +83,8 @@ def test_the_names_are_exact_in_python_and_in_the_policies() -> None:
 def test_a_governed_pod_requests_whole_devices_of_the_resources_model() -> None:
     raw = labelled(of("a", TWO), of("b", {"cpu": "1"}), init=[of("first", {"google.com/tpu": "4"})])
     request = GPURequest(
-        "device",
-        (
+        dialect="device",
+        asks=(
             ContainerAsk("first", True, Ask(4, 1000, 0, device="google.com/tpu")),
             ContainerAsk("a", False, Ask(2, 1000, 0, device="amd.com/cpx_nps4")),
         ),

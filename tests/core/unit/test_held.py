@@ -27,7 +27,9 @@ def card(index: int, memory_mib: int = 16_000) -> Card:
 
 def asking(*each: Ask, init: tuple[bool, ...] = ()) -> GPURequest:
     firsts = init or (False,) * len(each)
-    return GPURequest("native", tuple(ContainerAsk(f"c{at}", firsts[at], ask) for at, ask in enumerate(each)))
+    return GPURequest(
+        dialect="native", asks=tuple(ContainerAsk(f"c{at}", firsts[at], ask) for at, ask in enumerate(each))
+    )
 
 
 def placed(request: GPURequest, cards: list[Card], first: list[int]) -> Placement:

@@ -20,7 +20,7 @@ from timekeeper.core.values import Ask, Card, ContainerAsk, GPURequest, Undecoda
 GIB = 1 << 30
 NODE = HostAmount(64_000, 512 * GIB)
 TWO = (("A100", 2),)
-REQUEST = GPURequest("bursar", (ContainerAsk("main", False, Ask(1, 10, 0)),))
+REQUEST = GPURequest(dialect="bursar", asks=(ContainerAsk("main", False, Ask(1, 10, 0)),))
 
 
 def cards(*models: str) -> tuple[Card, ...]:
@@ -95,7 +95,7 @@ def test_before_the_binding_the_dearest_node_that_holds_the_pod_counts() -> None
     kinds = node_kinds([(cards("A100", "A100"), large), (cards("A100", "A100"), small), (cards("T4"), small)])
 
     def most(cpu_milli: int, **constraints: object) -> int:
-        request = GPURequest("bursar", REQUEST.asks, **constraints)  # type: ignore[arg-type]
+        request = GPURequest(dialect="bursar", asks=REQUEST.asks, **constraints)  # type: ignore[arg-type]
         return most_host_rate(request, HostAmount(cpu_milli, GIB), kinds, ())
 
     assert most(8_000) == 2_000  # all of a small node with two cards

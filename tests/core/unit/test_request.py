@@ -178,7 +178,12 @@ def test_constraints_come_from_annotations() -> None:
     request = parse(pod(container(gpu_percent="50"), annotations=annotations)).request
 
     assert request == GPURequest(
-        "bursar", (ContainerAsk("main", False, Ask(1, 500, 0)),), ("H100", "A100"), (), ("GPU-1",), "spread"
+        dialect="bursar",
+        asks=(ContainerAsk("main", False, Ask(1, 500, 0)),),
+        models=("H100", "A100"),
+        exclude_models=(),
+        uuids=("GPU-1",),
+        policy="spread",
     )
 
 

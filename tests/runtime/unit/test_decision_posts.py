@@ -8,7 +8,15 @@ from timekeeper.runtime.recording.decision_posts import TOGETHER, DecisionBuffer
 
 
 def refused(name: str = "", at_ms: int = 0, **figures: int | str) -> Decision:
-    return Decision(at_ms, "refused", "SpentGrant", "a", figures, name=name, generate_name="train-")
+    return Decision(
+        at_ms=at_ms,
+        kind="refused",
+        reason="SpentGrant",
+        namespace="a",
+        figures=figures,
+        name=name,
+        generate_name="train-",
+    )
 
 
 def test_equal_decisions_in_succession_about_one_subject_wait_as_one() -> None:
@@ -79,7 +87,14 @@ def test_no_text_of_a_pod_makes_a_decision_that_the_timekeeper_refuses() -> None
     client = PostClient()
     posts = DecisionPosts(client, "webhook", lambda: 0, lambda event, **_: None)
     posts.record(
-        Decision(0, "refused", "X", "a", {"message": "a\0\n" + 2_000 * "b"}, generate_name="\0" * 999)
+        Decision(
+            at_ms=0,
+            kind="refused",
+            reason="X",
+            namespace="a",
+            figures={"message": "a\0\n" + 2_000 * "b"},
+            generate_name="\0" * 999,
+        )
     )
 
     posts.send()

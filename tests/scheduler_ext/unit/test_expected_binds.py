@@ -86,7 +86,9 @@ def test_a_pod_is_forgotten_when_it_has_an_allocation_or_never_comes(how: str) -
         world.snapshot = assume(world.snapshot, world.pods["p"], "elsewhere", placement)
     elif how == "gone":
         pods = world.snapshot.pods.without(world.pods["p"].uid)
-        world.snapshot = Snapshot(pods, world.snapshot.non_gpu_pods, world.snapshot.nodes)
+        world.snapshot = Snapshot(
+            pods=pods, non_gpu_pods=world.snapshot.non_gpu_pods, nodes=world.snapshot.nodes
+        )
     else:
         for at in range(MOST):
             world.intents.note(read(percent(60, f"other-{at}")), BINPACK, "nowhere")

@@ -373,7 +373,15 @@ class KilledError(Exception):
 
 
 def held_pod(pod: LedgerPod) -> HeldPod:
-    return HeldPod(pod.uid, pod.namespace, pod.name, 0, pod.created_ms, 1_000, needs_budget=False)
+    return HeldPod(
+        uid=pod.uid,
+        namespace=pod.namespace,
+        name=pod.name,
+        priority=0,
+        created_ms=pod.created_ms,
+        rate_milli=1_000,
+        needs_budget=False,
+    )
 
 
 def lived(seed: int) -> tuple[World, dict[str, int]]:

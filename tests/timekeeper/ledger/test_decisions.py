@@ -74,7 +74,9 @@ def test_a_pod_that_kube_scheduler_preempts_has_one_record_of_it_from_whichever_
 
 def test_decisions_are_forgotten_by_the_time_of_the_last_of_them(store: Store) -> None:
     def run(name: str, last_ms: int) -> DecisionRun:
-        return DecisionRun(Decision(1, "placed", "Placed", "a", name=name), 2, last_ms)
+        return DecisionRun(
+            Decision(at_ms=1, kind="placed", reason="Placed", namespace="a", name=name), 2, last_ms
+        )
 
     with store.writing() as connection:
         decisions.record(connection, "extender", [run("old", 9), run("older", 8), run("kept", 10)])

@@ -150,7 +150,14 @@ def test_ten_million_decisions_are_explained_and_recorded_in_time(town: Town) ->
 
     def batch(n: int) -> None:
         made = [
-            Decision(T0, "placed", "Bound", f"team-{(n + at) % 100}", {"node": "n1"}, name=f"pod-{n + at}")
+            Decision(
+                at_ms=T0,
+                kind="placed",
+                reason="Bound",
+                namespace=f"team-{(n + at) % 100}",
+                figures={"node": "n1"},
+                name=f"pod-{n + at}",
+            )
             for at in range(500)
         ]
         with town.store.writing() as connection:

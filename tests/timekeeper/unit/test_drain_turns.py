@@ -16,7 +16,15 @@ def waiting(*gangs: tuple[str, int] | tuple[str, int, int]) -> dict[str, Waiting
     found = {}
     for name, created_ms, *priority in gangs:
         member = GangMember(name, name, created_ms, False, True)
-        held = HeldPod(name, "team-a", name, priority[0] if priority else 0, created_ms, 1, False)
+        held = HeldPod(
+            uid=name,
+            namespace="team-a",
+            name=name,
+            priority=priority[0] if priority else 0,
+            created_ms=created_ms,
+            rate_milli=1,
+            needs_budget=False,
+        )
         it = WaitingGang("team-a", Gang("bursar", name, 2, 2), (member,), held)
         found[it.key] = it
     return found

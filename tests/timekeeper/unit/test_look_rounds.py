@@ -5,7 +5,16 @@ from dataclasses import replace
 from timekeeper.accounts.held.looks import LookRounds
 from timekeeper.accounts.held.order import HeldPod
 
-GANG = HeldPod("", "a", "", 0, 0, 1_000, False, is_gang=True)
+GANG = HeldPod(
+    uid="",
+    namespace="a",
+    name="",
+    priority=0,
+    created_ms=0,
+    rate_milli=1_000,
+    needs_budget=False,
+    is_gang=True,
+)
 
 
 def due(*keys: str) -> dict[str, HeldPod]:

@@ -16,13 +16,21 @@ from timekeeper.accounts.held.order import (
     queues_of,
 )
 
-POD = HeldPod("", "a", "", 0, 0, 1_000, True)
+POD = HeldPod(uid="", namespace="a", name="", priority=0, created_ms=0, rate_milli=1_000, needs_budget=True)
 
 
 def pods(*given: tuple[str, str, int, int, int]) -> dict[str, HeldPod]:
     """Pods of UID, namespace, priority, age and rate."""
     return {
-        uid: HeldPod(uid, namespace, uid, priority, created_ms, rate, True)
+        uid: HeldPod(
+            uid=uid,
+            namespace=namespace,
+            name=uid,
+            priority=priority,
+            created_ms=created_ms,
+            rate_milli=rate,
+            needs_budget=True,
+        )
         for uid, namespace, priority, created_ms, rate in given
     }
 

@@ -115,7 +115,18 @@ def test_a_pod_of_another_form_is_not_judged() -> None:
     assert judged(broken) == Verdict("unjudged", sentence="pod.spec.containers: must be an array")
 
 
-TERMS = EvictionTerms("team-a", "team-a", 0, True, MINUTE, 6, 0, 1, 2, is_observed=True)
+TERMS = EvictionTerms(
+    subject="team-a",
+    entry="team-a",
+    since_ms=0,
+    is_spent=True,
+    grace_ms=MINUTE,
+    rate=6,
+    pdb_grace_ms=0,
+    granted=1,
+    spent=2,
+    is_observed=True,
+)
 
 
 def running(name: str, priority: int = 0) -> LedgerPod:

@@ -78,7 +78,15 @@ def message(reply: Reply) -> str:
 def of(pod: Json, uid: str = "") -> HeldPod:
     """The pod as the releaser knows it."""
     metadata = pod["metadata"]
-    return HeldPod(uid or metadata["uid"], "team-a", metadata["name"], 0, 0, 1_000, True)
+    return HeldPod(
+        uid=uid or metadata["uid"],
+        namespace="team-a",
+        name=metadata["name"],
+        priority=0,
+        created_ms=0,
+        rate_milli=1_000,
+        needs_budget=True,
+    )
 
 
 def test_the_timekeeper_removes_its_gate_from_this_pod_alone_and_no_user_adds_it_again(

@@ -31,7 +31,19 @@ class Queue:
 def review(**fields: Any) -> PodReview:
     pod = admitted(half())
     pod["metadata"]["ownerReferences"] = [{**OWNER, "uid": "other"}, {**OWNER, "controller": True}]
-    return replace(PodReview("1", "CREATE", "", "team-a", "", False, pod, {}), **fields)
+    return replace(
+        PodReview(
+            uid="1",
+            operation="CREATE",
+            subresource="",
+            namespace="team-a",
+            name="",
+            dry_run=False,
+            pod=pod,
+            old={},
+        ),
+        **fields,
+    )
 
 
 def test_the_controller_of_a_pod_that_the_budget_refuses_gets_an_event_with_the_reason() -> None:

@@ -341,8 +341,8 @@ def test_what_a_binding_writes_is_no_more_than_was_counted(
 ) -> None:
     called = [f"{index:02}".ljust(name, "n")[:63] for index in range(len(cards))]
     request = GPURequest(
-        dialect,
-        tuple(
+        dialect=dialect,
+        asks=tuple(
             ContainerAsk(each, False, Ask(count, share, 0)) for each, count in zip(called, cards, strict=True)
         ),
     )

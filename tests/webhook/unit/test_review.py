@@ -25,7 +25,16 @@ def test_a_review_is_read_with_the_namespace_of_the_request() -> None:
     review = read(orjson.dumps(review_of(raw, name="p", dryRun=True)))
 
     assert review == PodReview(
-        "uid-1", "CREATE", "", "team-a", "p", True, raw, {}, "someone", ("system:authenticated",)
+        uid="uid-1",
+        operation="CREATE",
+        subresource="",
+        namespace="team-a",
+        name="p",
+        dry_run=True,
+        pod=raw,
+        old={},
+        user="someone",
+        groups=("system:authenticated",),
     )
 
 

@@ -453,7 +453,7 @@ kinds = st.sampled_from(["Pod", "Deployment", "CronJob", "ConfigMap", "List", "T
 def test_no_object_whatever_it_holds_makes_the_command_fail(
     kind: Any, metadata: Any, spec: Any, version: Any
 ) -> None:
-    world = AssumedCluster(POLICY)
+    world = AssumedCluster(flags=POLICY)
     whole = {
         "apiVersion": version,
         "kind": kind,
@@ -478,7 +478,7 @@ def test_a_good_object_with_any_one_value_replaced_makes_nothing_fail(
     place, key = data.draw(st.sampled_from(list(places(changed))))
     place[key] = value
 
-    outcome = objects.judged(changed, AssumedCluster(POLICY))
+    outcome = objects.judged(changed, AssumedCluster(flags=POLICY))
 
     assert outcome.verdict in ("admitted", "refused", "not-reviewed", "unreadable")
     assert all(each.path or each.rule == "unreadable" for each in outcome.violations)

@@ -348,7 +348,18 @@ def nested() -> Json:
 
 
 def test_an_object_that_is_nested_without_end_is_malformed_and_no_crash() -> None:
-    review = ObjectReview("u", "UPDATE", "", "apps", "Deployment", "team-a", "n", False, nested(), nested())
+    review = ObjectReview(
+        uid="u",
+        operation="UPDATE",
+        subresource="",
+        group="apps",
+        kind="Deployment",
+        namespace="team-a",
+        name="n",
+        dry_run=False,
+        object=nested(),
+        old=nested(),
+    )
 
     with pytest.raises(MalformedError, match="nested too deeply"):
         judge(review, POLICY)

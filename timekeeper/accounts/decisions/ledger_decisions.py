@@ -51,14 +51,27 @@ def _of_entry(entry: BudgetEntry, before: History | None) -> Decision:
     figures: dict[str, Figure] = {MESSAGE: f"The budget entry {entry.key} {verb}."}
     if entry.text is not None:
         figures["textSha256"] = hashlib.sha256(entry.text.encode(errors="replace")).hexdigest()[:_DIGITS]
-    return Decision(entry.from_ms, BUDGET, reason, entry.key, figures, budget=f"{entry.key}@{entry.from_ms}")
+    return Decision(
+        at_ms=entry.from_ms,
+        kind=BUDGET,
+        reason=reason,
+        namespace=entry.key,
+        figures=figures,
+        budget=f"{entry.key}@{entry.from_ms}",
+    )
 
 
 def _of_label(entry: BudgetEntry) -> Decision:
     """The label of a namespace names another mode, or none any more."""
     name, word = entry.key.removeprefix(LABEL), entry.text or "no mode"
     message = f"The label bursar.dev/mode of namespace {name} names {word} now."
-    return Decision(entry.from_ms, BUDGET, "ModeLabelChanged", name, {MESSAGE: message})
+    return Decision(
+        at_ms=entry.from_ms,
+        kind=BUDGET,
+        reason="ModeLabelChanged",
+        namespace=name,
+        figures={MESSAGE: message},
+    )
 
 
 def _changed_fields(earlier: str, later: str) -> str:
@@ -91,7 +104,9 @@ def _of_grant(grant: Grant) -> Decision:
         "periodStartMs": grant.span.start_ms,
         "periodEndMs": grant.span.end_ms,
     }
-    return Decision(grant.created_ms, GRANT, "Granted", grant.subject, figures)
+    return Decision(
+        at_ms=grant.created_ms, kind=GRANT, reason="Granted", namespace=grant.subject, figures=figures
+    )
 
 
 def _of_passing_on(grant: Grant) -> tuple[Decision, Decision]:
@@ -111,6 +126,6 @@ def _of_passing_on(grant: Grant) -> tuple[Decision, Decision]:
         "periodEndMs": grant.span.end_ms,
     }
     return (
-        Decision(grant.created_ms, GRANT, reason, grant.subject, figures),
-        Decision(grant.created_ms, GRANT, reason, grant.group, figures),
+        Decision(at_ms=grant.created_ms, kind=GRANT, reason=reason, namespace=grant.subject, figures=figures),
+        Decision(at_ms=grant.created_ms, kind=GRANT, reason=reason, namespace=grant.group, figures=figures),
     )

@@ -8,7 +8,7 @@ from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.ledger.metering import FOREVER_MS
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EvictionTerms:
     """An exhausted account with ``onExhausted: evict``, as it concerns one namespace.
 

@@ -24,7 +24,7 @@ from timekeeper.core.request.held import held_milli
 from timekeeper.core.values import Card, GPURequest, UndecodableError
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HeldPod:
     """A pod that waits behind the gate."""
 

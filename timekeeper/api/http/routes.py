@@ -47,7 +47,7 @@ class Parameter:
         return text if self.value is None else self.value(self.name, text)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ApiRoute:
     """One route. ``right`` None: it needs none, or its handler checks rights itself. ``answers``: content
     type -> type of a successful answer. ``refuses``: its problem statuses beside those that all routes have.

@@ -13,7 +13,7 @@ from timekeeper.runtime.auth.gate import Gate
 from timekeeper.runtime.peers import NO_PEERS, Peers
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
     """``ca`` returns the CA bundle for sidecars, empty if there is none; ``clock`` returns milliseconds since
     1970; ``damage`` what is wrong with the database's file, empty if nothing is; ``clock_fault`` the

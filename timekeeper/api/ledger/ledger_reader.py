@@ -88,7 +88,7 @@ _TAKEOVER_MS = 45_000
 _BEGAN_MS = 60_000  # how long the beginning of the ledger is remembered, for no index has it
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AccountReading:
     """A statement of a namespace or group with the error of its entry, and its group's.
 
@@ -282,18 +282,18 @@ class LedgerReader:
         served = self.served(connection)
         return [
             AccountReading(
-                name,
-                each,
-                served.word(name) if served.revision and not is_group(name) else each.standing,
-                errors.get(name) or errors.get(each.in_force.key, ""),
-                errors.get(GROUP + each.in_force.budget.group, ""),
-                read_protected(connection, history, name, served.protected.get(name), now_ms),
-                placement,
-                "" if is_group(name) else history.mode(name, now_ms),
-                history.mode_source(name, now_ms),
-                granted.received,
-                _part(history, name, each),
-                None if is_group(name) else _idle(history, name, now_ms),
+                namespace=name,
+                statement=each,
+                standing=served.word(name) if served.revision and not is_group(name) else each.standing,
+                error=errors.get(name) or errors.get(each.in_force.key, ""),
+                group_error=errors.get(GROUP + each.in_force.budget.group, ""),
+                protected=read_protected(connection, history, name, served.protected.get(name), now_ms),
+                placement=placement,
+                mode="" if is_group(name) else history.mode(name, now_ms),
+                mode_source=history.mode_source(name, now_ms),
+                received=granted.received,
+                each_period=_part(history, name, each),
+                idle=None if is_group(name) else _idle(history, name, now_ms),
             )
             for name, (each, granted) in found.items()
         ]

@@ -15,13 +15,13 @@ from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.ledger_reader import AccountReading
 
 ACCOUNT_METRICS = ApiRoute(
-    "GET",
-    "/v1/metrics",
-    "for Prometheus: granted, posted, pending, remaining, ratio and exhausted-at of every account, or "
+    method="GET",
+    path="/v1/metrics",
+    about="for Prometheus: granted, posted, pending, remaining, ratio and exhausted-at of every account, or "
     "of that of one namespace",
-    Right("get", "balances"),
-    {"text/plain": str},
-    (NAMESPACE,),
+    right=Right("get", "balances"),
+    answers={"text/plain": str},
+    parameters=(NAMESPACE,),
 )
 ROUTES = (ACCOUNT_METRICS,)
 GPU_SECOND = 1_000_000  # milli-GPU x milliseconds

@@ -35,7 +35,7 @@ def _binding(entry: BindingEntry, where: str, received_ms: int) -> ReportedBindi
         entry["pod"],
         entry["node"],
         received_ms - entry["age_ms"],
-        GPURequest(entry["dialect"], tuple(map(_ask, entry["asks"]))),
+        GPURequest(dialect=entry["dialect"], asks=tuple(map(_ask, entry["asks"]))),
         _devices(entry["devices"], f"{where}.devices"),
         entry["grace_ms"],
         _host(entry.get("host"), f"{where}.host"),
@@ -73,11 +73,11 @@ class Accepted(TypedDict):
 
 
 REPORT = ApiRoute(
-    "POST",
-    PATH,
-    "the extender reports the pods that it bound, so that one that vanishes unseen is charged",
-    None,
-    {JSON: Accepted},
+    method="POST",
+    path=PATH,
+    about="the extender reports the pods that it bound, so that one that vanishes unseen is charged",
+    right=None,
+    answers={JSON: Accepted},
     body=BODY,
     refuses=(413,),
     needs="`create bindings` in all namespaces",

@@ -29,37 +29,37 @@ _RIGHT = Right("get", "budgets")
 _BALANCES_RIGHT = Right("get", "balances")
 
 BUDGETS = ApiRoute(
-    "GET",
-    "/v1/budgets",
-    "the budgets of all namespaces with an entry, or with a session where _defaults has a limit, by name; "
+    method="GET",
+    path="/v1/budgets",
+    about="the budgets of all namespaces with an entry, or with a session where _defaults has a limit, by name; "
     "on the first page those of all groups too",
-    _RIGHT,
-    {JSON: BudgetsAnswer},
-    (MEMBERS_OF, LIMIT, AFTER),
+    right=_RIGHT,
+    answers={JSON: BudgetsAnswer},
+    parameters=(MEMBERS_OF, LIMIT, AFTER),
 )
 BUDGET = ApiRoute(
-    "GET",
-    "/v1/budgets/{namespace}",
-    "one budget; for an unknown namespace, the budget that it would have",
-    _RIGHT,
-    {JSON: OneBudget},
-    (NAMESPACE_IN_PATH,),
+    method="GET",
+    path="/v1/budgets/{namespace}",
+    about="one budget; for an unknown namespace, the budget that it would have",
+    right=_RIGHT,
+    answers={JSON: OneBudget},
+    parameters=(NAMESPACE_IN_PATH,),
 )
 BALANCES = ApiRoute(
-    "GET",
-    "/v1/balances",
-    "the present balance of every account, by name",
-    _BALANCES_RIGHT,
-    {JSON: BalancesAnswer},
-    (LIMIT, AFTER),
+    method="GET",
+    path="/v1/balances",
+    about="the present balance of every account, by name",
+    right=_BALANCES_RIGHT,
+    answers={JSON: BalancesAnswer},
+    parameters=(LIMIT, AFTER),
 )
 BALANCE = ApiRoute(
-    "GET",
-    "/v1/balances/{namespace}",
-    "the present balance of one account",
-    _BALANCES_RIGHT,
-    {JSON: OneBalance},
-    (NAMESPACE_IN_PATH,),
+    method="GET",
+    path="/v1/balances/{namespace}",
+    about="the present balance of one account",
+    right=_BALANCES_RIGHT,
+    answers={JSON: OneBalance},
+    parameters=(NAMESPACE_IN_PATH,),
 )
 ROUTES = (BUDGETS, BUDGET, BALANCES, BALANCE)
 

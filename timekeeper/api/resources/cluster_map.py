@@ -105,30 +105,30 @@ class WaitingAnswer(TypedDict):
 
 
 POST = ApiRoute(
-    "POST",
-    PATH,
-    "the extender posts the nodes that changed, and what waits",
-    None,
-    {JSON: Mapped},
+    method="POST",
+    path=PATH,
+    about="the extender posts the nodes that changed, and what waits",
+    right=None,
+    answers={JSON: Mapped},
     body=BODY,
     refuses=(409, 413),
     needs="`create bindings` in all namespaces",
 )
 CLUSTER = ApiRoute(
-    "GET",
-    PATH,
-    "nodes, their cards and the pods on them, the fullest nodes first; of one namespace its nodes",
-    _RIGHT,
-    {JSON: ClusterMapAnswer},
-    (NAMESPACE, NODE, LIMIT, AFTER),
+    method="GET",
+    path=PATH,
+    about="nodes, their cards and the pods on them, the fullest nodes first; of one namespace its nodes",
+    right=_RIGHT,
+    answers={JSON: ClusterMapAnswer},
+    parameters=(NAMESPACE, NODE, LIMIT, AFTER),
 )
 WAITING = ApiRoute(
-    "GET",
-    "/v1/waiting",
-    "the pods that are not bound, and why, those that wait longest first; at most 500 of all namespaces",
-    _RIGHT,
-    {JSON: WaitingAnswer},
-    (NAMESPACE,),
+    method="GET",
+    path="/v1/waiting",
+    about="the pods that are not bound, and why, those that wait longest first; at most 500 of all namespaces",
+    right=_RIGHT,
+    answers={JSON: WaitingAnswer},
+    parameters=(NAMESPACE,),
 )
 ROUTES = (POST, CLUSTER, WAITING)
 

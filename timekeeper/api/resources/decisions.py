@@ -57,16 +57,16 @@ def _run(entry: DecisionEntry, where: str, received_ms: int) -> DecisionRun:
     if entry["last_age_ms"] > entry["first_age_ms"]:
         raise bad(f"{where}.last_age_ms", "it must not be more than first_age_ms")
     decision = Decision(
-        received_ms - entry["first_age_ms"],
-        entry["kind"],
-        entry["reason"],
-        entry["namespace"],
-        entry["figures"],
-        entry.get("owner", ""),
-        entry.get("name", ""),
-        entry.get("generate_name", ""),
-        entry.get("uid", ""),
-        entry.get("budget", ""),
+        at_ms=received_ms - entry["first_age_ms"],
+        kind=entry["kind"],
+        reason=entry["reason"],
+        namespace=entry["namespace"],
+        figures=entry["figures"],
+        owner=entry.get("owner", ""),
+        name=entry.get("name", ""),
+        generate_name=entry.get("generate_name", ""),
+        uid=entry.get("uid", ""),
+        budget=entry.get("budget", ""),
     )
     return DecisionRun(decision, entry["count"], received_ms - entry["last_age_ms"])
 
@@ -114,22 +114,22 @@ class DecisionsAnswer(TypedDict):
 
 
 REPORT = ApiRoute(
-    "POST",
-    PATH,
-    "webhook and extender report what they decided, and why",
-    None,
-    {JSON: RecordedDecisions},
+    method="POST",
+    path=PATH,
+    about="webhook and extender report what they decided, and why",
+    right=None,
+    answers={JSON: RecordedDecisions},
     body=BODY,
     refuses=(413,),
     needs="`create decisions` in all namespaces",
 )
 LIST = ApiRoute(
-    "GET",
-    PATH,
-    "what was decided about pods and budgets, and why; the newest first",
-    READ,
-    {JSON: DecisionsAnswer},
-    (SUBJECT_AS_NAMESPACE, POD, OWNER, UID, KIND, REASON, FROM, TO, LIMIT, AFTER),
+    method="GET",
+    path=PATH,
+    about="what was decided about pods and budgets, and why; the newest first",
+    right=READ,
+    answers={JSON: DecisionsAnswer},
+    parameters=(SUBJECT_AS_NAMESPACE, POD, OWNER, UID, KIND, REASON, FROM, TO, LIMIT, AFTER),
 )
 ROUTES = (LIST, REPORT)
 

@@ -56,12 +56,12 @@ class EndsAccepted(TypedDict):
 
 
 REPORT = ApiRoute(
-    "POST",
-    PATH,
-    "each extender reports the removals that it saw, so that a pod that ends while no settler runs is "
+    method="POST",
+    path=PATH,
+    about="each extender reports the removals that it saw, so that a pod that ends while no settler runs is "
     "charged exactly",
-    None,
-    {JSON: EndsAccepted},
+    right=None,
+    answers={JSON: EndsAccepted},
     body=BODY,
     refuses=(413,),
     needs="`create bindings` in all namespaces",

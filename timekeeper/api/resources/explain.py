@@ -102,21 +102,21 @@ class ExplanationAnswer(TypedDict):
 
 
 POD_ROUTE = ApiRoute(
-    "GET",
-    "/v1/explain/{namespace}/{pod}",
-    "why a pod was refused, placed, evicted or charged, or why it waits",
-    READ,
-    {JSON: ExplanationAnswer},
-    (NAMESPACE_ONLY_IN_PATH, POD_IN_PATH, UID),
+    method="GET",
+    path="/v1/explain/{namespace}/{pod}",
+    about="why a pod was refused, placed, evicted or charged, or why it waits",
+    right=READ,
+    answers={JSON: ExplanationAnswer},
+    parameters=(NAMESPACE_ONLY_IN_PATH, POD_IN_PATH, UID),
 )
 OWNER_ROUTE = ApiRoute(
-    "GET",
-    "/v1/explain/{namespace}/{kind}/{name}",
-    "the same of the pods of a controller, such as Deployment/web or Job/train; of a CronJob's Jobs; of"
+    method="GET",
+    path="/v1/explain/{namespace}/{kind}/{name}",
+    about="the same of the pods of a controller, such as Deployment/web or Job/train; of a CronJob's Jobs; of"
     " claim/NAME: what a device claim holds, costs, and for which pods",
-    READ,
-    {JSON: ExplanationAnswer},
-    (NAMESPACE_ONLY_IN_PATH, KIND_IN_PATH, NAME_IN_PATH),
+    right=READ,
+    answers={JSON: ExplanationAnswer},
+    parameters=(NAMESPACE_ONLY_IN_PATH, KIND_IN_PATH, NAME_IN_PATH),
 )
 ROUTES = (POD_ROUTE, OWNER_ROUTE)
 

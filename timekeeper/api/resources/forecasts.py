@@ -126,12 +126,12 @@ class ForecastsAnswer(TypedDict):
 
 
 FORECAST = ApiRoute(
-    "GET",
-    "/v1/forecast",
-    "when each budget is gone at the present pace, and the band of the last days",
-    Right("get", "budgets"),
-    {JSON: ForecastsAnswer},
-    (SUBJECT_AS_NAMESPACE, LIMIT, AFTER),
+    method="GET",
+    path="/v1/forecast",
+    about="when each budget is gone at the present pace, and the band of the last days",
+    right=Right("get", "budgets"),
+    answers={JSON: ForecastsAnswer},
+    parameters=(SUBJECT_AS_NAMESPACE, LIMIT, AFTER),
 )
 
 
@@ -182,12 +182,12 @@ class EstimateAnswer(_From):
 
 
 ESTIMATE = ApiRoute(
-    "GET",
-    "/v1/estimate",
-    "the 30 days before the ledger, estimated from kube-state-metrics in Prometheus; never posted",
-    Right("get", "usage"),
-    {JSON: EstimateAnswer, CSV: str},
-    (SUBJECT_AS_NAMESPACE, choice("format", "of the rows", ("json", "csv"))),
+    method="GET",
+    path="/v1/estimate",
+    about="the 30 days before the ledger, estimated from kube-state-metrics in Prometheus; never posted",
+    right=Right("get", "usage"),
+    answers={JSON: EstimateAnswer, CSV: str},
+    parameters=(SUBJECT_AS_NAMESPACE, choice("format", "of the rows", ("json", "csv"))),
 )
 _NO_PROMETHEUS = "an estimate needs the timekeeper's flag --prometheus-url or --prometheus-namespace"
 _COLUMNS = (
@@ -251,10 +251,25 @@ class Paces:
         span = Interval(first_ms, today_ms)
         self._days: dict[str, Mapping[int, int]] = {}
         if not is_group(subject):
-            asked = ReportQuery(span, ("namespace",), self._now_ms, namespace, step="day", zone=zone)
+            asked = ReportQuery(
+                span=span,
+                columns=("namespace",),
+                now_ms=self._now_ms,
+                namespace=namespace,
+                step="day",
+                zone=zone,
+            )
             self._days |= _days(services, asked, "")
         if namespace is None:
-            asked = ReportQuery(span, ("group",), self._now_ms, None, group, "day", zone)
+            asked = ReportQuery(
+                span=span,
+                columns=("group",),
+                now_ms=self._now_ms,
+                namespace=None,
+                group=group,
+                step="day",
+                zone=zone,
+            )
             self._days |= _days(services, asked, GROUP)
 
     def of(self, account: AccountReading, additions: Sequence[Addition] = ()) -> dict[str, Any]:

@@ -130,21 +130,21 @@ def _hours(value: str | float | Decimal) -> int | None:
 _PAGE = 1_000
 
 GRANTS = ApiRoute(
-    "GET",
-    "/v1/grants",
-    "all grants, oldest first",
-    Right("get", "grants"),
-    {JSON: GrantsAnswer},
-    (SUBJECT_GIVEN, LIMIT, AFTER),
+    method="GET",
+    path="/v1/grants",
+    about="all grants, oldest first",
+    right=Right("get", "grants"),
+    answers={JSON: GrantsAnswer},
+    parameters=(SUBJECT_GIVEN, LIMIT, AFTER),
 )
 CREATE = Right("create", "grants")
 GIVE = ApiRoute(
-    "POST",
-    "/v1/grants",
-    "add a grant, correct one, or move what is left; once per Idempotency-Key",
-    None,
-    {JSON: WrittenGrantsAnswer},
-    (IDEMPOTENCY_KEY,),
+    method="POST",
+    path="/v1/grants",
+    about="add a grant, correct one, or move what is left; once per Idempotency-Key",
+    right=None,
+    answers={JSON: WrittenGrantsAnswer},
+    parameters=(IDEMPOTENCY_KEY,),
     body=BODY,
     refuses=(409, 413, 422),
     needs="`create grants` for the subject, or with `from` for the group that both are in,",

@@ -52,21 +52,21 @@ def read_passing_on(body: bytes) -> PassingOn:
 
 
 GROUP_GRANTS = ApiRoute(
-    "GET",
-    "/v1/groups/{group}/grants",
-    "what a group was granted in its running period, and has passed on to its namespaces",
-    None,
-    {JSON: GroupGrantsAnswer},
-    (GROUP_IN_PATH,),
+    method="GET",
+    path="/v1/groups/{group}/grants",
+    about="what a group was granted in its running period, and has passed on to its namespaces",
+    right=None,
+    answers={JSON: GroupGrantsAnswer},
+    parameters=(GROUP_IN_PATH,),
     needs="`get grants` of `_group.NAME`",
 )
 PASS_ON = ApiRoute(
-    "POST",
-    "/v1/groups/{group}/grants",
-    "pass an amount on to a namespace of the group, or take it back; once per Idempotency-Key",
-    None,
-    {JSON: WrittenGrantsAnswer},
-    (GROUP_IN_PATH, IDEMPOTENCY_KEY),
+    method="POST",
+    path="/v1/groups/{group}/grants",
+    about="pass an amount on to a namespace of the group, or take it back; once per Idempotency-Key",
+    right=None,
+    answers={JSON: WrittenGrantsAnswer},
+    parameters=(GROUP_IN_PATH, IDEMPOTENCY_KEY),
     body=BODY,
     refuses=(409, 413, 422),
     needs="`create groups/grants` of the group",

@@ -14,21 +14,28 @@ from timekeeper.store.engine.engine import UnavailableError
 TEXT = "text/plain"
 
 ROUTES = (
-    ApiRoute("GET", "/livez", "200 while the process lives", None, {TEXT: str}, needs_token=False),
     ApiRoute(
-        "GET",
-        "/readyz",
-        "200 while the database answers and the settler is up to date, else 503 with the reason",
-        None,
-        {TEXT: str},
+        method="GET",
+        path="/livez",
+        about="200 while the process lives",
+        right=None,
+        answers={TEXT: str},
         needs_token=False,
     ),
     ApiRoute(
-        "GET",
-        "/metrics",
-        "for Prometheus; needs `get` of the nonResourceURL `/metrics`, unless --metrics-access is open",
-        None,
-        {TEXT: str},
+        method="GET",
+        path="/readyz",
+        about="200 while the database answers and the settler is up to date, else 503 with the reason",
+        right=None,
+        answers={TEXT: str},
+        needs_token=False,
+    ),
+    ApiRoute(
+        method="GET",
+        path="/metrics",
+        about="for Prometheus; needs `get` of the nonResourceURL `/metrics`, unless --metrics-access is open",
+        right=None,
+        answers={TEXT: str},
     ),
 )
 

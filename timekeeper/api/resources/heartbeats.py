@@ -127,11 +127,11 @@ def carries_the_ca(sequence: int, interval_ms: int) -> bool:
 
 
 HEARTBEATS = ApiRoute(
-    "POST",
-    "/v1/heartbeats",
-    "a pod's sidecar reports that the pod runs; requires the token of a governed pod",
-    None,
-    {JSON: HeartbeatAnswer},
+    method="POST",
+    path="/v1/heartbeats",
+    about="a pod's sidecar reports that the pod runs; requires the token of a governed pod",
+    right=None,
+    answers={JSON: HeartbeatAnswer},
     body=BODY,
     refuses=(404, 413),
 )

@@ -19,13 +19,13 @@ from timekeeper.store.ledger import waiting as rates_of_waiting
 _PAGE = 1_000
 
 HELD = ApiRoute(
-    "GET",
-    "/v1/held",
-    "pods that wait behind the gate bursar.dev/budget, in the order of their release; by namespace; a gang is"
+    method="GET",
+    path="/v1/held",
+    about="pods that wait behind the gate bursar.dev/budget, in the order of their release; by namespace; a gang is"
     " one row",
-    Right("get", "sessions"),
-    {JSON: HeldAnswer},
-    (NAMESPACE, LIMIT, AFTER),
+    right=Right("get", "sessions"),
+    answers={JSON: HeldAnswer},
+    parameters=(NAMESPACE, LIMIT, AFTER),
 )
 ROUTES = (HELD,)
 

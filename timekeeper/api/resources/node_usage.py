@@ -65,21 +65,21 @@ def _cards(cards: list[CardUse], where: str) -> tuple[CardSample, ...]:
 PATH = "/v1/nodeusage"
 
 REPORT = ApiRoute(
-    "POST",
-    PATH,
-    "a node agent reports its pods' use; requires the token of the agent's pod",
-    None,
-    {JSON: NodeUsageAnswer},
+    method="POST",
+    path=PATH,
+    about="a node agent reports its pods' use; requires the token of the agent's pod",
+    right=None,
+    answers={JSON: NodeUsageAnswer},
     body=BODY,
     refuses=(413,),
     needs="`create nodeusage` of the node that the token names",
 )
 MEASURED = ApiRoute(
-    "GET",
-    PATH,
-    "the use of each node's cards during the last two minutes",
-    Right("get", "nodeusage"),
-    {JSON: MeasuredCards},
+    method="GET",
+    path=PATH,
+    about="the use of each node's cards during the last two minutes",
+    right=Right("get", "nodeusage"),
+    answers={JSON: MeasuredCards},
 )
 
 
@@ -112,12 +112,12 @@ class Overuse(TypedDict):
 
 
 OVERUSE = ApiRoute(
-    "GET",
-    "/v1/overuse",
-    "pods that use more memory of a card than their share, as node agents measure it",
-    Right("get", "sessions"),
-    {JSON: Overuse},
-    (NAMESPACE,),
+    method="GET",
+    path="/v1/overuse",
+    about="pods that use more memory of a card than their share, as node agents measure it",
+    right=Right("get", "sessions"),
+    answers={JSON: Overuse},
+    parameters=(NAMESPACE,),
 )
 
 
@@ -155,12 +155,12 @@ class Idle(TypedDict):
 
 
 IDLE = ApiRoute(
-    "GET",
-    "/v1/idle",
-    "pods that use none of their cards, as node agents and, of metered pods, Prometheus measure it",
-    Right("get", "sessions"),
-    {JSON: Idle},
-    (NAMESPACE,),
+    method="GET",
+    path="/v1/idle",
+    about="pods that use none of their cards, as node agents and, of metered pods, Prometheus measure it",
+    right=Right("get", "sessions"),
+    answers={JSON: Idle},
+    parameters=(NAMESPACE,),
 )
 ROUTES = (REPORT, MEASURED, OVERUSE, IDLE)
 

@@ -102,20 +102,20 @@ class DoubtsAnswer(TypedDict):
 
 
 SESSIONS = ApiRoute(
-    "GET",
-    "/v1/sessions",
-    "sessions by the UIDs of their pods; with times, those that held their cards then",
-    Right("get", "sessions"),
-    {JSON: SessionsAnswer},
-    (NAMESPACE, NODE, STATE, FROM, TO, LIMIT, AFTER),
+    method="GET",
+    path="/v1/sessions",
+    about="sessions by the UIDs of their pods; with times, those that held their cards then",
+    right=Right("get", "sessions"),
+    answers={JSON: SessionsAnswer},
+    parameters=(NAMESPACE, NODE, STATE, FROM, TO, LIMIT, AFTER),
 )
 DOUBTS = ApiRoute(
-    "GET",
-    "/v1/doubts",
-    "why rates of running sessions are not certain, which device claims are charged for no pod or not at all,"
+    method="GET",
+    path="/v1/doubts",
+    about="why rates of running sessions are not certain, which device claims are charged for no pod or not at all,"
     " and which watches of the API server fail",
-    Right("get", "sessions"),
-    {JSON: DoubtsAnswer},
+    right=Right("get", "sessions"),
+    answers={JSON: DoubtsAnswer},
 )
 ROUTES = (SESSIONS, DOUBTS)
 

@@ -106,11 +106,11 @@ class SimulationAnswer(TypedDict):
 
 
 SIMULATE = ApiRoute(
-    "POST",
-    "/v1/simulate",
-    "what would happen to a manifest's pods: class, placement, victims, cost, and when the budget is gone",
-    None,
-    {JSON: SimulationAnswer},
+    method="POST",
+    path="/v1/simulate",
+    about="what would happen to a manifest's pods: class, placement, victims, cost, and when the budget is gone",
+    right=None,
+    answers={JSON: SimulationAnswer},
     body=BODY,
     refuses=(413, 429, 501),
     needs="`create simulations` in the namespace",

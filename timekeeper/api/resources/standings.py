@@ -11,11 +11,11 @@ from timekeeper.runtime.http.problem_details import unavailable
 STALE_MS = 60_000
 
 STANDINGS = ApiRoute(
-    "GET",
-    "/v1/standings",
-    "every namespace's standing, and what webhook and extender need of _settings",
-    Right("get", "standings"),
-    {JSON: Standings},
+    method="GET",
+    path="/v1/standings",
+    about="every namespace's standing, and what webhook and extender need of _settings",
+    right=Right("get", "standings"),
+    answers={JSON: Standings},
 )
 ROUTES = (STANDINGS,)
 

@@ -53,12 +53,12 @@ from timekeeper.runtime.http.problem_details import bad
 from timekeeper.store.engine.engine import UnavailableError
 
 USAGE = ApiRoute(
-    "GET",
-    "/v1/usage",
-    "charges, posted and pending, clipped exactly to the time range; without one, this month so far",
-    Right("get", "usage"),
-    {JSON: Usage | FocusUsage, CSV: str},
-    (
+    method="GET",
+    path="/v1/usage",
+    about="charges, posted and pending, clipped exactly to the time range; without one, this month so far",
+    right=Right("get", "usage"),
+    answers={JSON: Usage | FocusUsage, CSV: str},
+    parameters=(
         FROM,
         TO,
         MONTH,
@@ -181,7 +181,18 @@ def _question(services: Services, call: Call) -> ReportQuery:
     group = subject.removeprefix(GROUP_KEY) if subject and is_group(subject) else ""
     only = None if group else subject
     beside = _beside(call, zone, is_focus)
-    asked = ReportQuery(span, columns, now_ms, only, group, step, zone, with_use, beside=beside, order=order)
+    asked = ReportQuery(
+        span=span,
+        columns=columns,
+        now_ms=now_ms,
+        namespace=only,
+        group=group,
+        step=step,
+        zone=zone,
+        with_use=with_use,
+        beside=beside,
+        order=order,
+    )
     asked = replace(asked, with_stranded=with_stranded)
     if is_focus:
         asked = replace(asked, step=step or "day", with_use=True)

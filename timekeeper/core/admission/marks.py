@@ -29,7 +29,7 @@ def annotations(
 
 @lru_cache(maxsize=1024)
 def _of_asks(dialect: str, asks: tuple[ContainerAsk, ...]) -> Mapping[str, str]:
-    request = GPURequest(dialect, asks)
+    request = GPURequest(dialect=dialect, asks=asks)
     return {**BY_NAME[dialect].at_admission(request), names.REQUEST: canonical(request)}
 
 

@@ -73,7 +73,7 @@ class SidecarImages:
         return image == self.image or (isinstance(image, str) and image.startswith(self.mirrors))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionPolicy:
     """How the pods of one namespace are governed now."""
 

@@ -20,7 +20,7 @@ from timekeeper.core.request.host import CardHost
 from timekeeper.core.wire import HeldFor
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StandingsEntry:
     """A namespace in the table."""
 
@@ -41,7 +41,7 @@ class StandingsEntry:
     finds_gangs: bool = False  # its `AdmissionPolicy.finds_gangs`
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StandingsSettings:
     """The cluster's ``_settings`` as the timekeeper sends them."""
 
@@ -175,7 +175,7 @@ def read_entry(raw: Json) -> StandingsEntry:
     """A namespace's entry there. Raises the same."""
     until_ms = standings.whole_number_or_none(raw["validUntil"])
     return StandingsEntry(
-        Standing(
+        standing=Standing(
             standings.standing_word(raw["standing"]),
             standings.whole_number_or_none(raw["ratio"]),
             standings.whole_number_or_none(raw["warnAt"]),
@@ -184,20 +184,20 @@ def read_entry(raw: Json) -> StandingsEntry:
             until_ms=until_ms,
             hold=_hold(raw.get("hold")),
         ),
-        standings.whole_number_or_none(raw["remaining"]),
-        until_ms,
-        _mode(raw["mode"]) if raw.get("mode") else None,
-        _rules(raw.get("rules")),
-        _exempt(raw.get("exempt")),
-        standings.caps(raw),
-        raw.get("reserve") == "declared",
-        raw.get("requireDuration") is True,
-        standings.whole_number_or_none(raw.get("hostShare")),
-        standings.deciding_group(raw),
-        decoded(raw),
-        raw.get("placement") != "off",
-        raw.get("wholeCards") == "bursar",
-        raw.get("gangs") == "auto",
+        remaining=standings.whole_number_or_none(raw["remaining"]),
+        valid_until_ms=until_ms,
+        mode=_mode(raw["mode"]) if raw.get("mode") else None,
+        rules=_rules(raw.get("rules")),
+        exempt=_exempt(raw.get("exempt")),
+        caps=standings.caps(raw),
+        reserves_declared=raw.get("reserve") == "declared",
+        requires_duration=raw.get("requireDuration") is True,
+        host_share_milli=standings.whole_number_or_none(raw.get("hostShare")),
+        deciding_group=standings.deciding_group(raw),
+        protect=decoded(raw),
+        places=raw.get("placement") != "off",
+        takes_whole_cards=raw.get("wholeCards") == "bursar",
+        finds_gangs=raw.get("gangs") == "auto",
     )
 
 

@@ -77,7 +77,7 @@ class Budget:
     gangs: str = "annotated"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetSettings:
     """The entry ``_settings``, each field with its default."""
 

@@ -37,7 +37,7 @@ class DeviceAllocation:
     stamp_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceClaim:
     """A ResourceClaim. ``owner``: its controller as ``Kind/name``, of a claim from a template its pod;
     ``consumers``: the UIDs of the pods that it is reserved for, ``users`` the same as UID/name;

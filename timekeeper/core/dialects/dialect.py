@@ -45,7 +45,7 @@ def no_cards(_node: NodeFacts) -> tuple[Card, ...]:
     return ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
     """How users of one system write a request, and what that system's node plugin reads."""
 

@@ -71,7 +71,7 @@ def metered(asking: Iterable[DeviceContainer]) -> GPURequest | tuple[Violation, 
             asks.append(ContainerAsk(each.container.name, each.container.init, answer))
         else:
             broken += answer
-    return tuple(broken) or GPURequest(DIALECT, tuple(asks))
+    return tuple(broken) or GPURequest(dialect=DIALECT, asks=tuple(asks))
 
 
 def _read(asking: DeviceContainer) -> Ask | tuple[Violation, ...]:

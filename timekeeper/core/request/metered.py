@@ -67,7 +67,7 @@ def metered_request(pod: Json, parsed: ParsedRequest) -> MeteredRequest | None:
     if not asks:
         return None
     dialect = own.request.dialect if own.request is not None else DEVICE
-    return MeteredRequest(_shared(GPURequest(dialect, tuple(asks))), doubt)
+    return MeteredRequest(_shared(GPURequest(dialect=dialect, asks=tuple(asks))), doubt)
 
 
 def _of_a_kai(pod: Json, metadata: Json, annotations: Json) -> MeteredRequest | None:

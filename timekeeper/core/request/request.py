@@ -485,7 +485,7 @@ def _on_one_card(dialect: str, asks: tuple[ContainerAsk, ...]) -> tuple[str, ...
 
 def _request(dialect: str, asks: tuple[ContainerAsk, ...], annotations: Json) -> GPURequest:
     if not annotations:  # nearly always
-        return GPURequest(dialect, asks, same_gpu=_on_one_card(dialect, asks))
+        return GPURequest(dialect=dialect, asks=asks, same_gpu=_on_one_card(dialect, asks))
     return GPURequest(
         dialect=dialect,
         asks=asks,

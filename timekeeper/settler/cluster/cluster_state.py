@@ -167,7 +167,7 @@ class DeletedPod:
     watermark_ms: int | None  # its node's watermark at that time
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class ClusterState:
     """The observed cluster, and what changed since the last written tick.
 

@@ -44,11 +44,11 @@ class Relist:
     def sight(self, uid: str) -> ClaimSight:
         """A claim that holds nothing in it, or is not in it."""
         claim = self.free.get(uid)
-        gone = claim or DeviceClaim(uid, "", "")
+        gone = claim or DeviceClaim(uid=uid, namespace="", name="")
         return ClaimSight(gone, self.at_ms, self.look_ms, is_gone=claim is None, is_listed=True)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class DeviceClaims:
     """All that is known of claims. ``current_ms``: until when that is complete; 0: nothing follows them."""
 

@@ -131,7 +131,7 @@ def _path(pod: LedgerPod) -> str:
     return f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SettlerView:
     """What another thread may read from the settler; each is one immutable value that the settler replaces as
     a whole."""
@@ -265,22 +265,22 @@ def view_of(settler: Settler) -> SettlerView:
         return {key: each for key, each in there.items() if key not in held}
 
     return SettlerView(
-        pod,
-        lambda: settler.ledger.history,
-        pods,
-        statements,
-        is_protected,
-        gangs,
-        broken,
-        together,
-        mates,
-        waiting,
-        held,
-        claim_pod,
-        allocated,
-        more_than_judged,
-        published,
-        unheld,
+        pod=pod,
+        history=lambda: settler.ledger.history,
+        pods=pods,
+        statements=statements,
+        is_protected=is_protected,
+        gangs=gangs,
+        broken=broken,
+        together=together,
+        mates=mates,
+        waiting=waiting,
+        held=held,
+        claim_pod=claim_pod,
+        allocated=allocated,
+        excesses=more_than_judged,
+        published=published,
+        unheld=unheld,
     )
 
 

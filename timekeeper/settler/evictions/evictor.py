@@ -101,7 +101,16 @@ def tell(context: EvictorContext, pod: LedgerPod, said: Said, event_type: EventT
     context.events.post(pod.namespace, pod.name, pod.uid, said.reason, said.text, event_type)
     where = {"owner": pod.owner, "name": pod.name, "uid": pod.uid, "budget": said.budget}
     figures = {MESSAGE: said.text, **said.figures}
-    context.record(Decision(context.clock(), said.kind, said.reason, pod.namespace, figures, **where))
+    context.record(
+        Decision(
+            at_ms=context.clock(),
+            kind=said.kind,
+            reason=said.reason,
+            namespace=pod.namespace,
+            figures=figures,
+            **where,
+        )
+    )
 
 
 def warn(context: EvictorContext, pod: LedgerPod, reason: str, text: str) -> None:

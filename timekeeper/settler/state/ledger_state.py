@@ -85,7 +85,7 @@ class DeclaredReservations:
             yield HeldAmount(each.rate_milli, Interval(each.reserved_ms, until_ms), each.length_ms)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class LedgerState:
     """Everything the settler knows of the database, and the totals and statements it caches from tick to
     tick."""

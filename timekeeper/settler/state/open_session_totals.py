@@ -19,7 +19,7 @@ from timekeeper.core.ledger.metering import Interval, WitnessedInterval
 Span = tuple[int, int]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _SessionTotals:
     namespace: str
     node: str
@@ -63,7 +63,7 @@ class _NamespaceTotals:
     declared: dict[Span, int] = field(default_factory=dict)  # span -> what pods reserve of it
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class OpenSessionTotals:
     """Per-session contributions and their sums by namespace."""
 
@@ -93,7 +93,7 @@ class OpenSessionTotals:
         that ``changed_since`` names real changes only."""
         before = {**self._previous, **self._sessions}
         return OpenSessionTotals(
-            settle_after_ms,
+            settle_after_ms=settle_after_ms,
             changed_since=dict(self.changed_since),
             changed_without_budget=dict(self.changed_without_budget),
             _previous=before,

@@ -34,7 +34,7 @@ def _was_payable(pod: LedgerPod) -> bool:
     return pod.held == "budget" or pod.gang is not None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class UnboundPods:
     """A pod counts for one lookahead after its creation. A namespace's pods together count for at most all
     cards of the cluster: pods that fit on no node must not demote other pods of their namespace forever.
@@ -149,17 +149,17 @@ class UnboundPods:
         by_other = pod.has_other_scheduler(self._settings.scheduler_name)
         gang = None if by_other else pod.gang  # another scheduler starts its own gangs
         return HeldPod(
-            pod.uid,
-            pod.namespace,
-            pod.name,
-            pod.priority,
-            pod.created_ms,
-            self.most_rate(pod),
-            pod.held == "budget",
-            by_other,
-            pod.length_ms,
-            self.most_milli(pod.request) if by_other else 0,
-            pod.owner,
+            uid=pod.uid,
+            namespace=pod.namespace,
+            name=pod.name,
+            priority=pod.priority,
+            created_ms=pod.created_ms,
+            rate_milli=self.most_rate(pod),
+            needs_budget=pod.held == "budget",
+            by_other=by_other,
+            length_ms=pod.length_ms,
+            cards_milli=self.most_milli(pod.request) if by_other else 0,
+            owner=pod.owner,
             gang=gang.key if gang is not None else "",
             late_devices=pod.late_devices,
             late=tuple(self._late(gang)) if gang is not None else (),

@@ -23,7 +23,7 @@ NO_BUDGETS = ParsedBudgets({}, None, ())
 FILLED_IN = "(the CA bundle, filled in at admission)"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AssumedCluster:
     """A cluster as far as flags and files describe it."""
 
@@ -108,9 +108,9 @@ def _entry(budget: Budget, settings: BudgetSettings) -> StandingsEntry:
         hold="budget" if budget.reserve == "declared" else "",
     )
     return StandingsEntry(
-        standing,
-        budget.amount,
-        None,
+        standing=standing,
+        remaining=budget.amount,
+        valid_until_ms=None,
         mode=_mode(budget.mode) if budget.mode else None,
         rules=dict(budget.rules),
         exempt=frozenset(budget.exempt),

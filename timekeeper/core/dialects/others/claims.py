@@ -19,8 +19,10 @@ MAX_TOTAL = 1_000_000  # GPUs of a pod; more are a forged number
 def request_of(devices: int | None) -> GPURequest:
     """The request of a pod with this number of GPUs; None: their number is not known yet."""
     if devices is None:
-        return GPURequest(NAME, ())
-    return GPURequest(NAME, (ContainerAsk(_AT, False, Ask(devices, WHOLE_MILLI, 0, device=NAME)),))
+        return GPURequest(dialect=NAME, asks=())
+    return GPURequest(
+        dialect=NAME, asks=(ContainerAsk(_AT, False, Ask(devices, WHOLE_MILLI, 0, device=NAME)),)
+    )
 
 
 def recorded(annotations: Json) -> GPURequest | None:
