@@ -95,8 +95,8 @@ class NodeAnswer(_From):
 CHARGES = ApiRoute(
     method="GET",
     path="/v1/nodes/{node}",
-    about="who was charged on a node until when, also where it has left; without `from`, since a day before it was"
-    " last heard",
+    about="who was charged on a node until when, also where it has left; without `from`, since a day"
+    " before it was last heard",
     right=Right("get", "sessions"),
     answers={JSON: NodeAnswer},
     parameters=(NODE_IN_PATH, NAMESPACE, FROM, TO, LIMIT, AFTER),

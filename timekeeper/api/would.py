@@ -61,8 +61,8 @@ class WouldAnswer(_WouldFrom):
 WOULD = ApiRoute(
     method="GET",
     path="/v1/would",
-    about="what would have happened to pods of metered namespaces, had budgets been enforced; without a time range,"
-    " in four weeks",
+    about="what would have happened to pods of metered namespaces, had budgets been enforced; without a"
+    " time range, in four weeks",
     right=Right("get", "usage"),
     answers={JSON: WouldAnswer, CSV: str},
     parameters=(NAMESPACE, FROM, TO, choice("format", "of the rows", ("json", "csv")), LIMIT, AFTER),

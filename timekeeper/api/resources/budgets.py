@@ -31,8 +31,8 @@ _BALANCES_RIGHT = Right("get", "balances")
 BUDGETS = ApiRoute(
     method="GET",
     path="/v1/budgets",
-    about="the budgets of all namespaces with an entry, or with a session where _defaults has a limit, by name; "
-    "on the first page those of all groups too",
+    about="the budgets of all namespaces with an entry, or with a session where _defaults has a limit, by"
+    " name; on the first page those of all groups too",
     right=_RIGHT,
     answers={JSON: BudgetsAnswer},
     parameters=(MEMBERS_OF, LIMIT, AFTER),

@@ -125,7 +125,8 @@ CLUSTER = ApiRoute(
 WAITING = ApiRoute(
     method="GET",
     path="/v1/waiting",
-    about="the pods that are not bound, and why, those that wait longest first; at most 500 of all namespaces",
+    about="the pods that are not bound, and why, those that wait longest first; at most 500 of all"
+    " namespaces",
     right=_RIGHT,
     answers={JSON: WaitingAnswer},
     parameters=(NAMESPACE,),

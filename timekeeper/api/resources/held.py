@@ -21,8 +21,8 @@ _PAGE = 1_000
 HELD = ApiRoute(
     method="GET",
     path="/v1/held",
-    about="pods that wait behind the gate bursar.dev/budget, in the order of their release; by namespace; a gang is"
-    " one row",
+    about="pods that wait behind the gate bursar.dev/budget, in the order of their release; by namespace;"
+    " a gang is one row",
     right=Right("get", "sessions"),
     answers={JSON: HeldAnswer},
     parameters=(NAMESPACE, LIMIT, AFTER),

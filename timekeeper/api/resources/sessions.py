@@ -112,8 +112,8 @@ SESSIONS = ApiRoute(
 DOUBTS = ApiRoute(
     method="GET",
     path="/v1/doubts",
-    about="why rates of running sessions are not certain, which device claims are charged for no pod or not at all,"
-    " and which watches of the API server fail",
+    about="why rates of running sessions are not certain, which device claims are charged for no pod or"
+    " not at all, and which watches of the API server fail",
     right=Right("get", "sessions"),
     answers={JSON: DoubtsAnswer},
 )

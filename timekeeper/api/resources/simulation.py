@@ -108,7 +108,8 @@ class SimulationAnswer(TypedDict):
 SIMULATE = ApiRoute(
     method="POST",
     path="/v1/simulate",
-    about="what would happen to a manifest's pods: class, placement, victims, cost, and when the budget is gone",
+    about="what would happen to a manifest's pods: class, placement, victims, cost, and when the budget is"
+    " gone",
     right=None,
     answers={JSON: SimulationAnswer},
     body=BODY,
