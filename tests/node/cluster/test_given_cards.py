@@ -3,6 +3,7 @@ away."""
 
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import mkdtemp
 
 import pytest
 
@@ -61,16 +62,16 @@ def test_cards_of_several_containers_are_the_pods(tmp_path: Path, kubelet: Kubel
 
 def test_while_the_kubelet_is_away_pods_keep_their_cards_and_new_ones_have_none(tmp_path: Path) -> None:
     """Also over a restart of the agent, which knows them by the node."""
-    (tmp_path / "kubelet").mkdir()
+    folder = Path(mkdtemp(dir="/tmp"))  # a socket's path has at most 107 characters
     pods = pod("train", "GPU-a"), pod("rest", "GPU-b")
-    world = World(tmp_path, *pods, socket=str(tmp_path / "kubelet" / "kubelet.sock")).starts()
-    with serving(tmp_path / "kubelet") as kubelet:
+    world = World(tmp_path, *pods, socket=str(folder / "kubelet.sock")).starts()
+    with serving(folder) as kubelet:
         kubelet.has(("team-a", "train", {GPU: ["GPU-b"]}))
         world.looks()
     busy = ("train", "GPU-b"), ("rest", "GPU-a")
     away = world.looks(*busy)
     anew = world.starts({"train": ["GPU-b"]}).looks(*busy)
-    with serving(tmp_path / "kubelet") as kubelet:
+    with serving(folder) as kubelet:
         kubelet.has(("team-a", "train", {GPU: ["GPU-b"]}), ("team-a", "rest", {GPU: ["GPU-a"]}))
         back = [world.looks(*busy) for _ in range(IN_VAIN)][-1]
 

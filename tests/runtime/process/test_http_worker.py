@@ -139,7 +139,6 @@ def held(request: HttpRequest) -> HttpAnswer:
 
 ROUTES = (
     Route("POST", "/inline", ok),
-    Route("POST", "/held", held, threads=1),
     Route("POST", "/pooled", slow, threads=1),
     Route("POST", "/later", later),
     Route("POST", "/pool-later", in_the_pool),
@@ -166,7 +165,7 @@ def test_requests_are_answered_in_order_however_they_are_answered(route: Route) 
 
 
 def test_a_pool_that_is_busy_keeps_no_other_route_waiting() -> None:
-    with serving(*ROUTES) as server, ExitStack() as stack:
+    with serving(*ROUTES, Route("POST", "/held", held, threads=1)) as server, ExitStack() as stack:
         pooled = [stack.enter_context(connected(server)) for _ in range(4)]
         for busy in pooled:
             busy.request("POST", "/held", b"x")

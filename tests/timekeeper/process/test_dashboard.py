@@ -254,7 +254,7 @@ def test_the_waiting_page_goes_through_all_that_were_posted_and_counts_the_other
 ) -> None:
     pods = [waits(f"wait-{at:03}") for at in range(250)]
     waiting = {"total": 1_341, "pods": pods, "more": {"team-a": 1_000, "team-b": 91}}
-    body = {"version": 1, "nodes": [], "gone": [], "waiting": waiting}
+    body = {"version": 1, "nodes": [], "gone": [], "waiting": waiting, "term": "a-1"}
     assert dashboards.books.post("/v1/cluster", body).status_code == 200
     log_in(visitor)
     shown: list[str] = []
