@@ -133,7 +133,9 @@ class Kinds(threading.Thread):
         for pid, fields in seen.items():
             if fields and _is_below(pid, own, parents):
                 taken_s = sum(map(int, fields[11:13])) / _TICKS_A_SECOND
-                self._taken_s[pid, int(fields[19])] = kind_of(_command(pid)), taken_s
+                child, command = (pid, int(fields[19])), _command(pid)
+                before, _ = self._taken_s.get(child, ("ended", 0.0))
+                self._taken_s[child] = kind_of(command) if command else before, taken_s
 
     def report(self, total_s: float) -> list[str]:
         """The lines that tell what the kinds took of ``total_s``, from one second on."""
@@ -150,15 +152,13 @@ class Kinds(threading.Thread):
 
 def kind_of(command: list[str]) -> str:
     """What a process is: the module or script that Python runs, with the verb of a role, else the program."""
-    if not command:
-        return "kernel"
-    program = Path(command[0]).name
+    program = Path(command[0].partition(" ")[0]).name
     if not program.startswith("python") or len(command) < 2:
         return program
     rest = command[1:]
     named = rest[rest.index("-m") + 1 :] if "-m" in rest[:-1] else [word for word in rest if word[0:1] != "-"]
     if "-c" in rest[:2] or not named:
-        return "python -c"
+        return "worker of tests" if "exec(eval(" in rest[-1] else "python -c"
     module = Path(named[0]).name
     verb = named[1] if len(named) > 1 and named[1].isalpha() else ""
     return f"{module} {verb}".strip()

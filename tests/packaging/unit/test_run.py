@@ -72,8 +72,8 @@ def test_a_run_names_the_files_that_took_most() -> None:
         (["/venv/bin/python3.11", "-P", "-m", "webhook", "--port=1"], "webhook"),
         (["/venv/bin/python", "-c", "print()"], "python -c"),
         (["/venv/bin/python", "/venv/bin/kubectl-bursar", "doctor"], "kubectl-bursar doctor"),
-        (["postgres: checkpointer "], "postgres: checkpointer "),
-        ([], "kernel"),
+        (["/venv/bin/python", "-u", "-c", "import sys;exec(eval(sys.stdin.readline()))"], "worker of tests"),
+        (["postgres: checkpointer "], "postgres:"),
     ],
 )
 def test_a_process_is_of_the_kind_of_what_it_runs(command: list[str], kind: str) -> None:
