@@ -90,19 +90,21 @@ def orphaned(allocation: Allocation, gone: Vanished) -> Allocation:
 def unknown_orphan(uid: str, boot: str, now_ms: int, most_grace_ms: int) -> Allocation:
     """The allocation of a pod that only the node agent reports; its object may have been removed just now."""
     gone = Vanished(now_ms, most_grace_ms, boot, listed_ms=now_ms, is_listed=True)
-    return orphaned(
-        Allocation(
-            uid=uid,
-            full_name=f"?/{uid}",
-            request=None,
-            placement=None,
-            undecodable=False,
-            amounts=(),
-            cpu_milli=0,
-            grace_ms=0,
-            state="orphaned",
-        ),
-        gone,
+    return orphaned(without_request(uid, f"?/{uid}", "orphaned"), gone)
+
+
+def without_request(uid: str, full_name: str, state: AllocationState) -> Allocation:
+    """An allocation of which no request is known: kube-scheduler counts nothing of it, and no cap."""
+    return Allocation(
+        uid=uid,
+        full_name=full_name,
+        request=None,
+        placement=None,
+        undecodable=False,
+        amounts=(),
+        cpu_milli=0,
+        grace_ms=0,
+        state=state,
     )
 
 

@@ -5,10 +5,10 @@ some of them. So nothing else is placed there. A pod that declares to end before
 may use them meanwhile: it does not delay the gang (EASY backfill, Lifka 1995, as in Slurm).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scheduler_ext.model.pod import Pod
-from scheduler_ext.snapshot.allocation import Allocation
+from scheduler_ext.snapshot.allocation import Allocation, without_request
 from scheduler_ext.snapshot.node_info import NodeInfo, without_pods
 from timekeeper.core.object_names import timestamp
 
@@ -43,20 +43,9 @@ class Drain:
 
 
 def drained(drain: Drain, node: str, cards: tuple[str, ...]) -> Allocation:
-    """These cards of the node, kept empty. kube-scheduler counts nothing of it, and no cap."""
-    return Allocation(
-        uid=f"{DRAINED}{node}",
-        full_name=f"{drain.namespace}/{drain.name}",
-        request=None,
-        placement=None,
-        undecodable=False,
-        amounts=(),
-        cpu_milli=0,
-        grace_ms=0,
-        state="drained",
-        since_ms=drain.starts_ms,
-        kept=cards,
-    )
+    """These cards of the node, kept empty."""
+    empty = without_request(f"{DRAINED}{node}", f"{drain.namespace}/{drain.name}", "drained")
+    return replace(empty, since_ms=drain.starts_ms, kept=cards)
 
 
 def may_pass(pod: Pod, starts_ms: int, now_ms: int) -> bool:

@@ -67,9 +67,8 @@ class Agent:
         self.node: NodeState | None = None  # None: there is no such Node object
         self.pods: tuple[PodState, ...] | None = None  # None until they were listed
         self.holders: str | None = None  # the annotation that `holder_survey` wants
-        self.held: Mapping[str, tuple[str, ...]] | None = (
-            None  # what it says, by pod UID; None: not known yet
-        )
+        # what that annotation says, by pod UID; None: not known yet
+        self.held: Mapping[str, tuple[str, ...]] | None = None
         self.nri: NriState | None = None  # None: not known, what the node says stays
         self.written_ms: int | None = None  # the last successful write
         self.writes = {"written": 0, "refused": 0, "failed": 0}

@@ -71,7 +71,7 @@ class UsageTasks:
         if self._reports:
             self._reports.add(self._usage)
         self._episodes, due = overuse.detect(
-            self._episodes, self._usage, self._pods.pods, self._shares(), now_ms
+            self._episodes, self._usage, self._pods.pods, self._shares(pods), now_ms
         )
         for event in due:
             self.events.post(event)
@@ -132,7 +132,7 @@ class UsageTasks:
         pods = self._pods.pods if self._pods else ()
         return (
             exporter.of_cards(self._agent.cards, self._usage, self._settings.node_name)
-            + exporter.of_pods(pods, self._usage, self._shares(), self._episodes)
+            + exporter.of_pods(pods, self._usage, self._shares(self._placed()), self._episodes)
             + exporter.of_containers(pods, self._by_container)
             + (exporter.of_reports(self._reports) if self._reports else "")
             + self._survey.page()
@@ -156,8 +156,8 @@ class UsageTasks:
         placed = {pod.uid for pod in self._pods.pods if pod.cards} if self._pods else set()
         return tuple(pod for pod in self._agent.pods_on_cards or () if pod.uid in placed)
 
-    def _shares(self) -> dict[str, dict[str, int]]:
-        """MiB by pod UID and card. A plugin that picks the cards gives whole ones."""
+    def _shares(self, placed: tuple[PodState, ...]) -> dict[str, dict[str, int]]:
+        """MiB by pod UID and card, of these pods. A plugin that picks the cards gives whole ones."""
         shares = {uid: dict(cards) for uid, cards in self._pods.shares} if self._pods else {}
         if not self._agent.picks:
             return shares
@@ -166,7 +166,7 @@ class UsageTasks:
             pod.uid: {
                 uuid: shares.get(pod.uid, {}).get(uuid, sizes[uuid]) for uuid in pod.cards if uuid in sizes
             }
-            for pod in self._placed()
+            for pod in placed
         }
 
     def _owners(self, processes: tuple[GPUProcess, ...]) -> dict[int, ProcessOwner | None] | None:

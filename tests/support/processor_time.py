@@ -127,11 +127,10 @@ class Kinds(threading.Thread):
 
     def look(self) -> None:
         """See who runs, and what each has taken."""
-        own = os.getpid()
-        seen = {int(process.name): _status(process) for process in Path("/proc").glob("[0-9]*")}
-        parents = {pid: int(fields[1]) for pid, fields in seen.items() if fields}
+        own, seen = os.getpid(), _running()
+        parents = {pid: int(fields[1]) for pid, fields in seen.items()}
         for pid, fields in seen.items():
-            if fields and _is_below(pid, own, parents):
+            if _is_below(pid, own, parents):
                 taken_s = sum(map(int, fields[11:13])) / _TICKS_A_SECOND
                 child, command = (pid, int(fields[19])), _command(pid)
                 before, _ = self._taken_s.get(child, ("ended", 0.0))
@@ -215,12 +214,10 @@ def _tree() -> tuple[float, dict[Child, float]]:
     seconds: dict[int, float] = {}
     starts: dict[int, int] = {}
     below: dict[int, list[int]] = {}
-    for process in Path("/proc").glob("[0-9]*"):
-        if fields := _status(process):
-            pid = int(process.name)
-            below.setdefault(int(fields[1]), []).append(pid)
-            seconds[pid] = sum(map(int, fields[11:15])) / _TICKS_A_SECOND
-            starts[pid] = int(fields[19])
+    for pid, fields in _running().items():
+        below.setdefault(int(fields[1]), []).append(pid)
+        seconds[pid] = sum(map(int, fields[11:15])) / _TICKS_A_SECOND
+        starts[pid] = int(fields[19])
 
     def whole(root: int) -> float:
         return seconds[root] + sum(whole(child) for child in below.get(root, ()))
@@ -237,6 +234,12 @@ def _wait_for_adopted() -> None:
         is_ended_child = fields[:2] == ["Z", str(os.getpid())]
         if is_ended_child and fields[2] not in (process.name, str(os.getpgrp())):
             os.waitpid(int(process.name), 0)
+
+
+def _running() -> dict[int, list[str]]:
+    """The `_status` of each process by its ID."""
+    seen = {int(process.name): _status(process) for process in Path("/proc").glob("[0-9]*")}
+    return {pid: fields for pid, fields in seen.items() if fields}
 
 
 def _status(process: Path) -> list[str]:

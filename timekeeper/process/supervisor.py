@@ -81,9 +81,8 @@ class _Family:
 
     def __init__(self, settings: TimekeeperSettings) -> None:
         self._settings = settings
-        self._holder = (
-            settings.new_holder()
-        )  # of all settlers: the next one does not wait for the last one's Lease
+        # One name for all settlers of this process: the next one does not wait for the last one's Lease.
+        self._holder = settings.new_holder()
         self._leash = os.pipe()
         self._children: dict[str, ForkProcess] = {}
         self._settler_since = 0.0

@@ -124,8 +124,10 @@ class _Tick:
 
     def _on_given_cards(self, session: Session, pod: LedgerPod) -> Session:
         """The session on the cards that the node's plugin gave the pod, which heeds no placement."""
-        cards = self.cluster.cards(pod.node)
         given = () if session.is_over else self.cluster.given(pod.node).get(pod.uid, ())
+        if not given:
+            return session
+        cards = self.cluster.cards(pod.node)
         devices = moved_placement(session, given, cards)
         moved = self._opened(replace(pod, devices=devices)) if devices else None
         if moved is not None and moved.devices:
