@@ -187,8 +187,12 @@ class World:
         self.call("PATCH", f"{path_of(claim)}/status", {"status": status})
 
     def delete_pod(self, namespace: str, name: str, grace_s: int | None = None) -> None:
+        """Once it has its node: of a pod that is deleted between its claim's allocation and its binding,
+        kube-scheduler takes the reservation back and leaves the allocation, to which nobody comes."""
+        path = f"{NAMESPACES}/{namespace}/pods/{name}"
+        eventually(lambda: self.call("GET", path)["spec"].get("nodeName"), f"the node of {name}")
         options = None if grace_s is None else {"gracePeriodSeconds": grace_s}
-        self.call("DELETE", f"{NAMESPACES}/{namespace}/pods/{name}", options)
+        self.call("DELETE", path, options)
 
     def settler(self) -> int:
         """The process ID of the settler."""
