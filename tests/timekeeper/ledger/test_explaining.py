@@ -162,6 +162,17 @@ def test_what_it_waits_for_is_of_the_last_decision_whichever_record_arrives_firs
     assert found["waitsFor"] != []
 
 
+def test_a_pod_was_admitted_before_it_waited_whatever_the_clock_of_the_webhook_says(home: Town) -> None:
+    for kind, reason, age_ms in (("held", "Turn", 300), ("waiting", "WaitsForClaims", 900)):
+        decided = posted(kind=kind, reason=reason, name="q", generate_name="", uid="uid-q", figures=WAITS)
+        post(home, decided | {"first_age_ms": age_ms, "last_age_ms": age_ms})
+
+    found = home.get("/v1/explain/team-a/q").get_json()
+
+    assert [step["kind"] for step in found["steps"]] == ["held", "waiting"]
+    assert found["waitsFor"] != []
+
+
 @pytest.mark.parametrize(
     ("cards", "needs"),
     [(1, "needs 1 card with 8192 MiB; "), (3, "needs 3 cards with 8192 MiB on one node; ")],

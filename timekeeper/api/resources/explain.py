@@ -33,6 +33,7 @@ from timekeeper.core.budgets.policy import group_key
 from timekeeper.core.decisions import (
     CAPPED,
     DELETED,
+    DEMOTED,
     GANG,
     HELD,
     SCHEDULER_NAME,
@@ -151,7 +152,7 @@ def _explained(services: Services, which: DecisionFilter, subject: str) -> Respo
             which = replace(which, owners=(*which.owners, *jobs))
         now_ms, history = ledger.moment(connection)
         rows = [] if kind == CLAIM else page(connection, which, _MOST)[::-1]
-        rows.sort(key=_when)
+        rows = _in_order(rows)
         charged = _sessions(connection, which, subject, now_ms)
         waits = _waiting(rows, charged)
         held = held_pods.held(connection, which.namespace) if waits else []
@@ -204,10 +205,22 @@ def _protected(
         yield f"protected now: {', '.join(now[:_MOST_NAMED])}{' and more' if len(now) > _MOST_NAMED else ''}"
 
 
-def _when(row: DecisionRow) -> int:
-    """The time of the decision. Rows are sorted by it, because three roles decide and each posts once a
-    second: the record of a placement may arrive before the record of the pod's creation."""
-    return row.run.last_ms
+def _in_order(rows: list[DecisionRow]) -> list[DecisionRow]:
+    """By the times of the decisions, because three roles decide and each posts once a second: the record of a
+    placement may arrive before the record of the pod's creation. What admission decided about a pod comes
+    first for that pod: the settler reads the API server's clock, which has whole seconds, and the webhook reads
+    its own."""
+    earliest_ms: dict[str, int] = {}
+    for row in rows:
+        uid = row.run.decision.uid
+        earliest_ms[uid] = min(row.run.last_ms, earliest_ms.get(uid, row.run.last_ms))
+
+    def when(row: DecisionRow) -> tuple[int, bool]:
+        decision = row.run.decision
+        is_later = not decision.uid or decision.kind not in (HELD, DEMOTED)
+        return row.run.last_ms if is_later else earliest_ms[decision.uid], is_later
+
+    return sorted(rows, key=when)
 
 
 def _sessions(
