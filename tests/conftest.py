@@ -11,12 +11,12 @@ from typing import Any
 
 import coverage
 import pytest
-from xdist.scheduler import LoadScopeScheduling
 
 from deploy.local.cluster import ControlPlane
 from deploy.local.tools import KUBERNETES
 from tests import postgresql
 from tests.support import processor_time, profile
+from tests.support.lanes import COMPUTE, NODE, Lanes, file_of, give_way, lane_of
 from tests.support.simulated_timekeeper import SimulatedTimekeeper, entry, standings
 from tests.support.tls import Tls
 from tests.support.worker_control_plane import Lender
@@ -29,13 +29,14 @@ LONGEST = (
     "story/cluster/",
     "ledger/test_held_is_charged.py",
 )
-REAL_NODE = ("tests/kubelet/", "tests/local/process/test_local_node.py")
-ONE_RELEASE = "tests/packaging/process/"  # one worker makes it
-SHARED_STACK = ("tests/story/cluster/", "tests/cli/cluster/test_cli.py", "tests/cli/cluster/test_nodes.py")
-NO_SHARED_STACK = ("tests/story/cluster/test_bursts.py", "tests/story/cluster/test_demo.py")
-
 _FOLDER = pytest.StashKey[Path]()
+_LENDER = pytest.StashKey[Lender]()
 _METER = processor_time.Meter()
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Each worker has one control plane to lend."""
+    session.stash[_LENDER] = Lender()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -65,12 +66,14 @@ class _Failures:
             shown.write_line(f"failed: {report.nodeid} ({report.when})", red=True)
 
 
-def pytest_sessionfinish() -> None:
+def pytest_sessionfinish(session: pytest.Session) -> None:
     """Under coverage a worker writes what it has traced before it says that it has finished. xdist kills it
-    ten seconds later, which are too few on a busy machine: its part of the lines would be missing."""
+    ten seconds later, which are too few on a busy machine: its part of the lines would be missing. Then
+    its control plane ends, also where a run stops early."""
     traced = coverage.Coverage.current()
     if traced is not None:
         traced.save()
+    session.stash[_LENDER].end()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -85,16 +88,14 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files come first, so that no worker is left alone with one at the end. After them, files
-    that wait for a control plane are spread evenly among those that compute."""
-    files = list(dict.fromkeys(_file(item.nodeid) for item in items))
-    waiting = [file for file in files if "/cluster/" in file]
-    computing = [file for file in files if "/cluster/" not in file]
-    place = {file: at / len(computing) for at, file in enumerate(computing)}
-    place |= {file: 0.9 * at / len(waiting) for at, file in enumerate(waiting)}  # short files come last
-    for at, part in enumerate(LONGEST):
-        place |= {file: at - len(LONGEST) for file in files if part in file}
-    items.sort(key=lambda item: place[_file(item.nodeid)])
+    """The longest files come first, so that no worker is left alone with one at the end."""
+    places = {part: place for place, part in enumerate(LONGEST)}
+
+    def place(item: pytest.Item) -> int:
+        file = file_of(item.nodeid)
+        return min((place for part, place in places.items() if part in file), default=len(LONGEST))
+
+    items.sort(key=place)
 
 
 def pytest_collection_finish() -> None:
@@ -108,28 +109,9 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    """Among several workers the tests of one file stay together, for they share fixtures."""
-    return OneFile(config, log)
-
-
-class OneFile(LoadScopeScheduling):
-    """A file's tests run in one worker; so do all tests of the real node, of which a machine has room for
-    one, and those that run a program with a kubelet's name, beside which no node starts; all tests of a
-    release; and the files that borrow all of Bursar, one after another."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        if nodeid.startswith(ONE_RELEASE):
-            return ONE_RELEASE
-        if nodeid.startswith(REAL_NODE):
-            return REAL_NODE[0]
-        if nodeid.startswith(SHARED_STACK) and not nodeid.startswith(NO_SHARED_STACK):
-            return SHARED_STACK[0]
-        return _file(nodeid)
-
-
-def _file(nodeid: str) -> str:
-    return nodeid.partition("::")[0]
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Lanes:
+    """Several workers share the files by lanes."""
+    return Lanes(config, log)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -156,11 +138,16 @@ def pytest_runtest_makereport(
 def pytest_runtest_protocol(
     item: pytest.Item, nextitem: pytest.Item | None
 ) -> Generator[None, object, object]:
-    """After the last test of a file its tier is charged with the processor time since the file before."""
+    """After the last test of a file its tier is charged with the processor time since the file before. After
+    the last one of a lane with control planes the worker's ends."""
+    give_way(item.nodeid)
     result = yield
-    if processor_time.is_watched() and (nextitem is None or nextitem.path != item.path):
-        for tier, seconds in _METER.read(item.path.parent.name).items():
-            processor_time.record(tier, seconds, _file(item.nodeid))
+    if nextitem is None or nextitem.path != item.path:
+        if nextitem is None or lane_of(file_of(nextitem.nodeid)) in (NODE, COMPUTE):
+            item.session.stash[_LENDER].end()
+        if processor_time.is_watched():
+            for tier, seconds in _METER.read(item.path.parent.name).items():
+                processor_time.record(tier, seconds, file_of(item.nodeid))
     return result
 
 
@@ -168,11 +155,9 @@ profile.load()
 
 
 @pytest.fixture(scope="session")
-def lender() -> Iterator[Lender]:
+def lender(request: pytest.FixtureRequest) -> Lender:
     """The control plane of a worker's tests."""
-    made = Lender()
-    yield made
-    made.end()
+    return request.session.stash[_LENDER]
 
 
 @pytest.fixture(scope="module")
