@@ -1,10 +1,11 @@
 """``make quick``, ``make test``, ``make coverage``, ``make check``, ``make test-versions`` and ``make soak``:
 what must pass.
 
-Several workers (pytest-xdist) run the tests, one more than there are cores, for many tests wait. `make test`
+Several workers (pytest-xdist) run the tests, two more than there are cores, for many tests wait. `make test`
 runs all tiers in one session, so that tests that compute use the processors while others wait for a control
-plane. The build of the control plane, and of a real node where this machine can have one, takes minutes if
-nothing is cached: then it runs beside lint, types and the tests that need none, and the others come after it.
+plane (tests/support/lanes.py). The build of the control plane, and of a real node where this machine can have
+one, takes minutes if nothing is cached: then it runs beside lint, types and the tests that need none, and the
+others come after it.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -21,7 +23,7 @@ if sys.version_info < (3, 11):  # noqa: UP036  (it is the people with older ones
     sys.exit("tests.run: Python 3.11 or newer is needed, and this is " + sys.version.split()[0])
 
 from deploy.local import real_node as node
-from deploy.local.tools import OLDER_KUBERNETES
+from deploy.local.tools import OLDER_KUBERNETES, cache_folder
 from tests import debian
 from tests.support import processor_time
 
@@ -54,7 +56,7 @@ RCFILE = ("--rcfile", "setup.cfg")
 CHECKS = (
     [f"{BIN}/ruff", "check", "--quiet", "."],
     [f"{BIN}/ruff", "format", "--check", "--quiet", "."],
-    [f"{BIN}/mypy", "--no-error-summary"],
+    [f"{BIN}/mypy", "--no-error-summary", "--cache-dir", str(cache_folder() / "mypy")],
     [f"{BIN}/lint-imports", "--config", "pyproject.toml"],
     [sys.executable, "-m", "tests.budgets"],
 )
@@ -127,9 +129,8 @@ def import_tests() -> subprocess.Popen[bytes]:
 
 
 def pytest(marks: str) -> list[str]:
-    """The command for the tests that these marks choose, over several workers; it ends with the slowest. With
-    one more worker the processors never rest, the whole takes longer, and waits run out."""
-    workers = f"--numprocesses={(os.cpu_count() or 1) + 1}"
+    """The command for the tests that these marks choose, over several workers; it ends with the slowest."""
+    workers = f"--numprocesses={(os.cpu_count() or 1) + 2}"
     order = ["--no-loadscope-reorder", "--durations=15", "--durations-min=1", "--cache-clear"]
     return ["-m", "pytest", "-q", "-m", marks, workers, *order]
 
@@ -248,7 +249,15 @@ def main() -> int:
     chosen = parser.parse_args().run
     if processor_time.is_watched():  # a part of another run
         return outcome(chosen)
-    return processor_time.watched(lambda: outcome(chosen), processor_time.reference_s())
+    budgets = processor_budgets() if chosen is test else {}
+    return processor_time.watched(lambda: outcome(chosen), processor_time.reference_s(), budgets)
+
+
+def processor_budgets() -> processor_time.Units:
+    """The most units of processors that the tests of each role may take."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    units: processor_time.Units = settings["tool"]["bursar"]["budgets"]["processor_units"]
+    return units
 
 
 def outcome(run: Callable[[], None]) -> int:

@@ -28,21 +28,28 @@ def kill(started):
 
 def charge(tier):
     for name, seconds in meter.read(tier).items():
-        record(name, seconds)
+        record(name, seconds, f"tests/core/{tier}/test_x.py")
 
 meter = Meter()
 def run():
 """
 
 
-def taken(*run: str) -> dict[str, int]:
-    """What a run of these lines tells of each tier that took any, in seconds."""
+def ran(*run: str, budgets: str = "{}", code: int = 7) -> str:
+    """What a run of these lines tells."""
     body = "".join(f"    {line}\n" for line in run)
-    code = f"{WORLD}{body}    return 7\n\nraise SystemExit(watched(run, 1.0))\n"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 7, done.stderr
-    rows = re.findall(r"^ +(\S.*?) +(\d+) of", done.stdout, re.MULTILINE)
-    return {name: int(seconds) for name, seconds in rows if int(seconds) and name != "all"}
+    lines = f"{WORLD}{body}    return {code}\n\nraise SystemExit(watched(run, 1.0, {budgets}))\n"
+    done = subprocess.run(
+        [sys.executable, "-c", lines], cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == (code or int("its budget is" in done.stdout)), done.stderr
+    return done.stdout
+
+
+def taken(*run: str) -> dict[str, int]:
+    """What it tells of each tier that took any, in seconds."""
+    rows = re.findall(r"^ +(\d+) +\d+  (\S.*)", ran(*run), re.MULTILINE)
+    return {name: int(seconds) for seconds, name in rows if int(seconds) and "all" not in name}
 
 
 def test_a_tier_is_charged_with_what_was_killed_before_its_parent_could_wait_for_it() -> None:
@@ -57,6 +64,17 @@ def test_what_serves_several_tiers_is_charged_to_the_tier_that_began_it() -> Non
 
 def test_what_no_tier_was_charged_with_is_start_up() -> None:
     assert taken("kill(group())") == {"checks and start-up": 1}
+
+
+def test_a_run_fails_whose_role_is_above_its_budget() -> None:
+    works = ("adopt_orphans()", "kill(group())", "charge('unit')")
+
+    above = ran(*works, budgets="{'tests/core': 0}", code=0)
+    below = ran(*works, budgets="{'tests/core': 9, 'tests/webhook': 0}", code=0)
+
+    assert "tests/core took 1 units of processors, and its budget is 0 (pyproject.toml)" in above
+    assert "its budget is" not in below
+    assert re.search(r"^ +1 of +9  tests/core$", below, re.MULTILINE)
 
 
 def test_a_process_that_runs_is_counted_by_its_kind() -> None:

@@ -3,8 +3,8 @@
 import pytest
 from _pytest.mark.expression import Expression
 
-from tests.run import ALL, COVERED
-from tests.support.processor_time import BUILD, dearest, kind_of, report
+from tests.run import ALL, COVERED, ROOT, processor_budgets
+from tests.support.processor_time import BUILD, REST, by_role, by_tier, dearest, kind_of
 
 
 def chooses(expression: str, marks: set[str]) -> bool:
@@ -33,25 +33,37 @@ def test_coverage_traces_what_passes_lines_that_no_other_test_passes(
     assert chooses(ALL, marks) is ("soak" not in marks)
 
 
-def test_what_no_tier_took_is_start_up_and_a_budget_is_in_units_of_the_reference_loop() -> None:
+def test_what_no_tier_took_is_start_up_and_units_are_of_the_reference_loop() -> None:
     taken = {"unit": 250.0, "cluster": 700.4, BUILD: 900.0, "checks and start-up": 5.0}
 
-    assert report(taken, total_s=2_000.0, unit_s=1.5) == [
-        "== seconds of processors, beside the budget; the reference loop, its unit, took 1.50",
-        "                      unit    250 of   300",
-        "                    ledger      0 of   300",
-        "                   process      0 of   525",
-        "                   cluster    700 of  1050",
-        "       checks and start-up    150 of   225",
-        "                       all   1100 of  2400",
-        "build of the control plane    900",
+    assert by_tier(taken, total_s=2_000.0, unit_s=1.25) == [
+        "== seconds of processors, and units; the reference loop, the unit, took 1.25",
+        "     900    720  build of the control plane",
+        "     700    560  cluster",
+        "     250    200  unit",
+        "     150    120  checks and start-up",
+        "    1100    880  all but the build",
     ]
 
 
-def test_a_run_names_each_tier_above_its_budget() -> None:
-    lines = report({"unit": 201.0, "ledger": 200.0}, total_s=401.0, unit_s=1.0)
+def test_a_role_is_beside_its_budget_and_one_above_it_is_named() -> None:
+    files = {"tests/core/unit/a.py": 150.0, "tests/core/ledger/b.py": 50.0, "tests/node/unit/c.py": 10.0}
+    budgets = {"tests/core": 99, "checks and start-up": 50, "tests/webhook": 5}
 
-    assert lines[-1] == "== ABOVE BUDGET: unit"
+    lines, above = by_role({BUILD: 900.0}, files, total_s=1_210.0, unit_s=2.0, budgets=budgets)
+
+    assert lines[1:] == [
+        "      50 of   50  checks and start-up",
+        "     100 of   99  tests/core",
+        "       5 of  any  tests/node",
+    ]
+    assert [sentence.partition(" took ")[0] for sentence in above] == ["tests/core"]
+
+
+def test_each_role_has_a_budget_of_processors() -> None:
+    roles = {f"tests/{folder.parent.parent.name}" for folder in (ROOT / "tests").glob("*/*/test_*.py")}
+
+    assert processor_budgets().keys() == {*roles, REST}
 
 
 def test_a_run_names_the_files_that_took_most() -> None:
