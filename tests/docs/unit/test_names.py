@@ -72,6 +72,13 @@ def test_a_page_names_what_exists(page: Path) -> None:
     assert missing_in(page.read_text()) == []
 
 
+def test_the_page_of_the_tests_names_what_exists() -> None:
+    quoted = [words for _, words in _QUOTED.findall((ROOT / "tests/README.md").read_text()) if "/" in words]
+
+    assert len(quoted) > 40
+    assert [path for path in quoted if not (ROOT / "tests" / path).exists()] == []
+
+
 def test_a_name_that_does_not_exist_is_found() -> None:
     text = (
         "`store.writes.fencing`, ``store.fencing``, `webhook/none.py`, `webhook/metrics.py`, `webhook.none.x`"
