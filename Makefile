@@ -19,7 +19,7 @@ $(VENV)/.ready: setup.cfg pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "Python's venv module is missing; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
 	@echo "setting up the virtual environment in $(VENV) (about a minute)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(RUN) -m pip install --quiet --disable-pip-version-check --no-cache-dir -c constraints.txt -e '.[dev,docs]' || { echo "the Python packages could not be installed; is the package index reachable?" >&2; exit 1; }
+	@$(RUN) -m pip install --quiet --disable-pip-version-check --no-cache-dir --no-compile -c constraints.txt -e '.[dev,docs]' || { echo "the Python packages could not be installed; is the package index reachable?" >&2; exit 1; }
 	@touch $@
 
 demo: $(VENV)/.ready ## run the main job on a real control plane, step by step, and check each step
