@@ -2,10 +2,10 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from scheduler_ext.background import Work
 from scheduler_ext.cache import device_slices, pdb_cache
@@ -46,6 +46,11 @@ class Watches:
 
     def work(self) -> dict[str, Work]:
         """The threads, by name."""
+        followed = {name: self._followed(kind) for name, kind in self.kinds().items()}
+        return {**followed, "devices": self._devices}
+
+    def kinds(self) -> dict[str, Kind[Any]]:
+        """The kinds that every API server has, by the names of their threads."""
         wanted = self._settings
         namespace, _ = wanted.election.pod
         pods, nodes = kinds(
@@ -56,19 +61,23 @@ class Watches:
             wanted.lock_nodes,
             wanted.model_names,
         )
-        work = {
-            "pods": self._followed(replace(pods, seen=self._observed(pods.seen))),
-            "disruption": self._followed(pdb_cache.kind(self._pdbs)),
-            "devices": self._devices,
+        followed: dict[str, Kind[Any]] = {
+            "pods": replace(pods, seen=self._observed(pods.seen)),
+            "disruption": pdb_cache.kind(self._pdbs),
         }
         if not wanted.unhealthy_lists:
-            return {**work, "nodes": self._followed(nodes)}
+            return {**followed, "nodes": nodes}
         lists = UnhealthyLists(self._cache, self._log)
-        return {
-            **work,
-            "nodes": self._followed(lists.of_nodes(nodes)),
-            "unhealthy": self._followed(lists.kind(wanted.unhealthy_lists)),
-        }
+        unhealthy = lists.kind(wanted.unhealthy_lists)
+        return {**followed, "nodes": lists.of_nodes(nodes), "unhealthy": unhealthy}
+
+    def follow(self, kind: Kind[V], wait_ms: Callable[[int], None]) -> Iterator[None]:
+        """Follows one kind without end, an event at each step."""
+
+        def heard() -> None:
+            self._last_sign[kind.path] = time.monotonic()
+
+        return follow(self._api, kind, heard, self._log, wait_ms)
 
     def _devices(self, stop: threading.Event) -> None:
         """Once the API server serves them; before, no node has any."""
@@ -92,11 +101,11 @@ class Watches:
         return {path.rpartition("/")[2]: now - sign for path, sign in self._last_sign.items()}
 
     def _followed(self, kind: Kind[V]) -> Work:
-        def heard() -> None:
-            self._last_sign[kind.path] = time.monotonic()
-
         def work(stop: threading.Event) -> None:
-            follow(self._api, kind, heard, self._log, stop)
+            with suppress(_StoppedError):
+                for _ in self.follow(kind, lambda ms: _wait(stop, ms)):
+                    if stop.is_set():
+                        return
 
         return work
 

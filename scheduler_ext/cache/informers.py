@@ -1,8 +1,7 @@
 """The kinds of objects that the extender follows, how each is read, and how lists and events of a watch come
-into the snapshot, by a thread for each kind."""
+into the snapshot."""
 
-import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -84,18 +83,21 @@ def _pod(value: Pod | NonGPUPod | LeaderMark) -> Pod | NonGPUPod:
 
 
 def follow(
-    api: Api, kind: Kind[V], api_server_seen: Callable[[], None], log: Log, stop: threading.Event
-) -> None:
-    """Follows one kind until ``stop``; ``api_server_seen`` is called at each sign of life of the API
-    server."""
+    api: Api,
+    kind: Kind[V],
+    api_server_seen: Callable[[], None],
+    log: Log,
+    wait_ms: Callable[[int], None],
+) -> Iterator[None]:
+    """Follows one kind without end: each step puts one event into the cache. ``api_server_seen`` is called at
+    each sign of life of the API server."""
 
     def not_streamed(reason: str) -> None:
         log("not-streamed", level="info", path=kind.path, reason=reason)
 
-    for event in inform(api, kind.path, kind.read, lambda ms: _wait(stop, ms), not_streamed=not_streamed):
-        if stop.is_set():
-            return
+    for event in inform(api, kind.path, kind.read, wait_ms, not_streamed=not_streamed):
         apply(kind, event, api_server_seen, log)
+        yield
 
 
 def apply(
@@ -114,7 +116,3 @@ def apply(
         log("listed", path=kind.path, kept=len(event.values))
     elif isinstance(event, ValueChanged):
         (kind.gone if event.deleted else kind.seen)(event.value)
-
-
-def _wait(stop: threading.Event, ms: int) -> None:
-    stop.wait(ms / 1000)

@@ -65,9 +65,10 @@ class Requeuer:
         log: Log,
         standings: Callable[[], NamespaceStandings] = lambda: UNHEARD,
         caps: CapChecks | None = None,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api, self._cache, self._scheduler, self._log = api, cache, scheduler, log
-        self._standings, self._caps = standings, caps or CapChecks(standings)
+        self._standings, self._caps, self._now_s = standings, caps or CapChecks(standings), now_s
         self._lock = threading.Lock()
         self._changed = threading.Event()
         self._version = 0  # changes when a pod starts waiting or is held back
@@ -79,14 +80,14 @@ class Requeuer:
     def freed(self, nodes: Iterable[str]) -> None:
         """These nodes have more room than before."""
         with self._lock:
-            self._rounds.begin(nodes, time.monotonic())
+            self._rounds.begin(nodes, self._now_s())
         self._changed.set()
 
     def refused(self, waiting: WaitingPod, by: Snapshot) -> None:
         """The pod was refused everywhere, based on that snapshot. Nodes with cards freed since are looked at
         again."""
         with self._lock:
-            self._add(replace(waiting, refused_s=time.monotonic()))
+            self._add(replace(waiting, refused_s=self._now_s()))
             self._was_tried(waiting.pod.uid)
         now = self._cache.snapshot
         roomier = roomier_nodes(now, by) if now.nodes is not by.nodes else []
@@ -124,7 +125,7 @@ class Requeuer:
             return set()
         mine, standings = waiting(), self._standings()
         with self._lock:
-            rounds = self._rounds.holding_back(fits, time.monotonic(), MAX_NODES)
+            rounds = self._rounds.holding_back(fits, self._now_s(), MAX_NODES)
             own = queue_key(mine.pod, ANYWHERE, standings)
             ahead = self._waiting_queue.some(standings, MAX_AHEAD, before=own) if rounds else []
         found = self._another_fits(mine, rounds, self._refreshed(ahead), standings) if rounds else {}
@@ -132,7 +133,7 @@ class Requeuer:
             return set()
         with self._lock:
             kept = {name for name in found if self._rounds.get(name) is rounds[name].current}
-            self._hold_backs.note(((name, found[name].pod.namespace) for name in kept), time.monotonic())
+            self._hold_backs.note(((name, found[name].pod.namespace) for name in kept), self._now_s())
             for current in [rounds[name].current for name in kept]:
                 current.keep(mine.pod.uid)
             self._version += 1
@@ -166,19 +167,23 @@ class Requeuer:
         while not stop.is_set():
             with self._lock:
                 look_at = self._rounds.next_look()
-            wait_s = IDLE_S if look_at is None else min(IDLE_S, look_at - time.monotonic())
+            wait_s = IDLE_S if look_at is None else min(IDLE_S, look_at - self._now_s())
             if wait_s > 0:
                 self._changed.wait(wait_s)
                 self._changed.clear()
-            with self._lock:
-                due = self._rounds.due(time.monotonic())
-            for name in due:
-                self._look(name)
-            self._wake_undenied()
+            self.step()
+
+    def step(self) -> None:
+        """Requeue a pod for each node that is due, and those that nothing denies any more."""
+        with self._lock:
+            due = self._rounds.due(self._now_s())
+        for name in due:
+            self._look(name)
+        self._wake_undenied()
 
     def _wake_undenied(self) -> None:
         """Wake the first denied pods that neither budget nor cap refuses any more."""
-        now, snapshot, standings = time.monotonic(), self._cache.snapshot, self._standings()
+        now, snapshot, standings = self._now_s(), self._cache.snapshot, self._standings()
         with self._lock:
             if not self._denied.may_have_changed(snapshot, standings, now):
                 return
@@ -207,12 +212,12 @@ class Requeuer:
                 if self._version == version:
                     self._rounds.end(name)
                 return  # or a pod was added meanwhile: look again
-            current.woke(chosen.pod.uid, time.monotonic())
+            current.woke(chosen.pod.uid, self._now_s())
             if self._denied.is_woken(chosen.pod.uid):
                 return  # kube-scheduler is about to try it
             why = self._denied.uids.get(chosen.pod.uid)
             if why is not None:
-                self._denied.wake([(chosen.pod, why)], time.monotonic())
+                self._denied.wake([(chosen.pod, why)], self._now_s())
         self._wake(chosen.pod, "CardFreed", f"cards were freed on node {name}")
 
     def _choose(self, name: str, candidates: Candidates, kept: Iterable[WaitingPod]) -> WaitingPod | None:
@@ -222,7 +227,7 @@ class Requeuer:
         def steps_of(each: WaitingPod) -> Steps:
             return left[each.pod.namespace]
 
-        if time.monotonic() >= candidates.current.holds_until:
+        if self._now_s() >= candidates.current.holds_until:
             may = [each for each in self._refreshed(kept) if self._is_candidate(each, candidates, standings)]
             chosen = next_to_wake(node, may, steps_of, standings, now_ms())
             if chosen is not None:
@@ -250,7 +255,7 @@ class Requeuer:
                     continue
                 if not self._is_candidate(each, candidates, standings):
                     continue
-                if not self._hold_backs.may(name, each.pod.namespace, time.monotonic()):
+                if not self._hold_backs.may(name, each.pod.namespace, self._now_s()):
                     continue
                 if next(looks, None) is None:
                     return
@@ -319,7 +324,7 @@ class Requeuer:
 
     def _was_tried(self, uid: str) -> None:
         self._denied.tried(uid)
-        if self._rounds.tried(uid, time.monotonic()):
+        if self._rounds.tried(uid, self._now_s()):
             self._changed.set()
 
     def _wake(self, pod: Pod, reason: str, message: str) -> bool:
