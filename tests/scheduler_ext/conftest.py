@@ -11,10 +11,12 @@ from werkzeug.test import Client
 
 from scheduler_ext import settings
 from scheduler_ext.assembly.extender import Extender
+from scheduler_ext.model.node import read_node
 from scheduler_ext.reports.cluster_posts import bodies
 from scheduler_ext.serving.routes import verb_routes
 from scheduler_ext.snapshot.immutable_map import Map
 from tests.scheduler_ext.apiserver import ApiServer, api_server
+from tests.scheduler_ext.store import Store
 from tests.support.kubeconfig import kubeconfig
 from tests.support.routed import client_of
 from tests.support.waiting import eventually
@@ -27,9 +29,9 @@ Json = dict[str, Any]
 
 @dataclass
 class Running:
-    """The extender, its client, and the API server that it follows."""
+    """The extender, its client, and the store of the API server that it follows."""
 
-    api: ApiServer
+    api: Store
     extender: Extender
     client: Client
     lines: list[str]
@@ -81,21 +83,29 @@ class Running:
     def hears(self, stored: Json) -> None:
         """Wait until the extender knows this version of the pod or a later one: it may have changed the pod
         itself."""
-        uid, version = stored["metadata"]["uid"], int(stored["metadata"]["resourceVersion"])
+        self._hears(stored["metadata"]["uid"], int(stored["metadata"]["resourceVersion"]))
 
-        def heard() -> bool:
-            pod = self.extender.cache.snapshot.pods.get(uid)
-            return pod is not None and int(pod.version) >= version
+    def _hears(self, uid: str, version: int) -> None:
+        eventually(lambda: self._knows(uid, version), f"version {version} of pod {uid}")
 
-        eventually(heard, f"version {version} of pod {uid}")
+    def _knows(self, uid: str, version: int) -> bool:
+        pod = self.extender.cache.snapshot.pods.get(uid)
+        return pod is not None and int(pod.version) >= version
 
     def put_node(self, raw: Json) -> None:
         """Create or change a node, and wait until the extender has heard of it."""
-        from scheduler_ext.model.node import read_node
-
         self.api.put("nodes", raw)
+        self.hears_node(raw)
+
+    def hears_node(self, raw: Json) -> None:
+        """Wait until the extender knows this node."""
         node_object = read_node(raw)
         eventually(lambda: self.extender.cache.snapshot.node(node_object.name).node_object == node_object)
+
+
+def event_line(event: str, fields: dict[str, object]) -> str:
+    """A line of its log."""
+    return " ".join([event, *(f"{key}={value}" for key, value in fields.items())])
 
 
 @pytest.fixture
@@ -116,7 +126,7 @@ def start(api: ApiServer, tmp_path: Path) -> Iterator[Callable[..., Running]]:
         lines: list[str] = []
 
         def say(event: str, *, level: Level = "info", **fields: object) -> None:
-            lines.append(" ".join([event, *(f"{key}={value}" for key, value in fields.items())]))
+            lines.append(event_line(event, fields))
 
         wanted = settings.read(["--kubeconfig", str(config), "--bind-timeout", "10s", *flags], {})
         caller = connect(config)

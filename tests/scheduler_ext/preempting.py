@@ -1,10 +1,8 @@
-"""A preemptor in front of a small API server, moved step by step: its watch and its clock are turned by
+"""A preemptor in front of a store of objects, moved step by step: its watch and its clock are turned by
 hand."""
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from scheduler_ext.cache.cluster_cache import ClusterCache
@@ -17,11 +15,10 @@ from scheduler_ext.model.standing import NamespaceStanding, NamespaceStandings
 from scheduler_ext.preemption.plan import PreemptionLimits
 from scheduler_ext.scoring.policy import BINPACK, Policy
 from scheduler_ext.waiting.order import WaitingPod, waiting_pod
-from tests.scheduler_ext.apiserver import ApiServer, api_server
+from tests.scheduler_ext.direct_api import DirectApi
 from tests.scheduler_ext.reserving import NOW_MS, stamp
+from tests.scheduler_ext.store import Store
 from tests.scheduler_ext.worlds import percent
-from tests.support.kubeconfig import kubeconfig
-from timekeeper.runtime.connect import connect
 from timekeeper.runtime.event_recorder import EventType
 
 Json = dict[str, Any]
@@ -62,7 +59,7 @@ class Stage:
     pods.
     ``look_s``: what it takes to look for one waiting pod."""
 
-    def __init__(self, api: ApiServer, config: Path, most: int = 8, needs_standings: bool = False) -> None:
+    def __init__(self, api: Store, most: int = 8, needs_standings: bool = False) -> None:
         self.api = api
         self.now_ms = NOW_MS
         self.standings = NamespaceStandings()
@@ -81,19 +78,22 @@ class Stage:
         self.warned: list[str] = []  # the texts of Warnings
         self.lines: list[str] = []
         self.freed: list[str] = []
-        self.cache = ClusterCache(lambda: self.now_ms, self.freed.extend)
-        self._client, self._most, self._heeds = connect(config), most, needs_standings
+        self.cache, self._seen = ClusterCache(lambda: self.now_ms, self.freed.extend), -1
+        self._client, self._most, self._heeds = DirectApi(api), most, needs_standings
         self.preemptor = self._new()
         self.sees()
 
     def restarts(self) -> None:
         """Another replica takes over: it knows what the objects tell, and nothing else."""
-        self.cache = ClusterCache(lambda: self.now_ms, self.freed.extend)
+        self.cache, self._seen = ClusterCache(lambda: self.now_ms, self.freed.extend), -1
         self.preemptor = self._new()
         self.sees()
 
     def sees(self) -> None:
         """The watch catches up: it shows removals, and then the pods that there are."""
+        if self._seen == self.api.version:
+            return
+        self._seen = self.api.version
         there = [pod for raw in self.api.pods() if (pod := read_pod(raw)) is not None]
         uids = {pod.uid for pod in there}
         for gone in [pod for pod in self.cache.snapshot.pods.values() if pod.uid not in uids]:
@@ -200,22 +200,20 @@ class Stage:
         return [*told, *offered]
 
 
-@contextmanager
 def stage(
-    folder: Path,
     *objects: Json,
     standings: NamespaceStandings | None = None,
     pdbs: PDBs = NONE,
     protected: Iterable[str] = (),
     offered: dict[str, list[str]] | None = None,
     **how: Any,
-) -> Iterator[Stage]:
+) -> Stage:
     """A stage on which these nodes and pods are, with what is known of them from the start. ``protected``:
     the pods that a PodDisruptionBudget keeps."""
-    with api_server() as server:
-        for raw in objects:
-            server.put("nodes" if "spec" not in raw or "containers" not in raw["spec"] else "pods", raw)
-        world = Stage(server, kubeconfig(folder, server.url), **how)
-        world.standings, world.pdbs = standings or NamespaceStandings(), pdbs
-        world.offered, server.protected = offered or {}, set(protected)
-        yield world
+    store = Store(protected=set(protected))
+    for raw in objects:
+        store.put("nodes" if "spec" not in raw or "containers" not in raw["spec"] else "pods", raw)
+    world = Stage(store, **how)
+    world.standings, world.pdbs = standings or NamespaceStandings(), pdbs
+    world.offered = offered or {}
+    return world

@@ -1,10 +1,14 @@
 """What a small API server for tests holds, and the rules by which it takes a change."""
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import parse_qsl
 
 from tests.support.api_server import Json, StoredObjects, status
+
+LISTS = {"poddisruptionbudgets": "list budgets", "resourceslices": "list devices"}  # their verbs
 
 
 @dataclass
@@ -19,6 +23,11 @@ class Fault:
     status: int = 0
     how: str = ""
     said: str = ""
+
+    @property
+    def answer(self) -> tuple[int, Json]:
+        """Its answer, where it has one."""
+        return self.status, {"kind": "Status", "message": self.said or f"fault {self.status}"}
 
 
 @dataclass
@@ -157,6 +166,44 @@ class Store(StoredObjects):
                     raw["metadata"]["deletionGracePeriodSeconds"] = options["gracePeriodSeconds"]
                 self.put("pods", raw)
             return 201 if evicted else 200, {"kind": "Status", "status": "Success"}
+
+    def route(self, method: str, url: str, body: Json) -> tuple[str, Any, Callable[[], tuple[int, Json]]]:
+        """The verb of a call other than a watch, what is remembered of it, and what answers it."""
+        path, _, query = url.partition("?")
+        parts = path.split("/")
+        last = parts[-1]
+        if "leases" in parts:
+            sent = path if method == "GET" else body
+            return "lease", sent, lambda: self.lease(method, path, body)
+        if method == "GET" and last in self.objects:
+            return LISTS.get(last, "list"), dict(parse_qsl(query)), lambda: (200, self.listed(last))
+        if path == "/apis/resource.k8s.io/v1":
+            return "claims", path, lambda: (200, {}) if self.serves_claims else status(404, "not found")
+        if method == "POST" and last == "events":
+            return "event", body, lambda: (201, body)
+        if last in ("tokenreviews", "subjectaccessreviews"):
+            return "review", body, lambda: (201, {"status": self.review(body["spec"])})
+        namespace, name = parts[4], parts[6]
+        if last == "eviction":
+            options = body["deleteOptions"]
+            verb = "probe" if "dryRun" in options else "evict"
+            return verb, body, lambda: self.leave(namespace, name, options, evicted=True)
+        if method == "DELETE":
+            return "delete", name, lambda: self.leave(namespace, name, body, evicted=False)
+        if method == "PATCH":
+            return "patch", body, lambda: self.patch(namespace, name, body)
+        if method == "POST":
+            return "bind", body, lambda: self.bind(namespace, name, body)
+        return "get", path, lambda: self.get(namespace, name)
+
+    def begin(self, verb: str, sent: Any, do: Callable[[], object]) -> Fault | None:
+        """Remembers a call. The fault on order for its verb, after it was obeyed where it is to be."""
+        with self.changed:
+            self.calls.append((verb, sent))
+        fault = self.take_fault(verb)
+        if fault is not None and fault.obeyed:
+            do()
+        return fault
 
     def take_fault(self, verb: str) -> Fault | None:
         """The next fault on order for this verb."""

@@ -8,6 +8,7 @@ import json
 import math
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -127,19 +128,23 @@ class ObjectsHandler(JsonHandler):
         self.chunk(b"")
 
     def initial_events(self, listed: Json) -> None:
-        """The list as a watch sends it, written as an API server writes it."""
+        """The list as a watch sends it."""
         self.begin_stream()
-        for item in listed["items"]:
-            first = {key: item["metadata"][key] for key in IDENTITY if key in item["metadata"]}
-            whole = {"kind": "Thing", "apiVersion": "v1", **item, "metadata": {**first, **item["metadata"]}}
-            self.compact({"type": "ADDED", "object": whole})
-        end = {"annotations": {"k8s.io/initial-events-end": "true"}}
-        self.compact({"type": "BOOKMARK", "object": {"metadata": listed["metadata"] | end}})
+        for line in initial_lines(listed):
+            self.chunk(line + b"\n")
         self.chunk(b"")
 
-    def compact(self, event: Json) -> None:
-        """One event without spaces."""
-        self.chunk(json.dumps(event, separators=(",", ":")).encode() + b"\n")
+
+def initial_lines(listed: Json) -> Iterator[bytes]:
+    """The list as a watch sends it, written as an API server writes it: without spaces."""
+    events: list[Json] = []
+    for item in listed["items"]:
+        first = {key: item["metadata"][key] for key in IDENTITY if key in item["metadata"]}
+        whole = {"kind": "Thing", "apiVersion": "v1", **item, "metadata": {**first, **item["metadata"]}}
+        events.append({"type": "ADDED", "object": whole})
+    end = {"annotations": {"k8s.io/initial-events-end": "true"}}
+    events.append({"type": "BOOKMARK", "object": {"metadata": listed["metadata"] | end}})
+    return (json.dumps(event, separators=(",", ":")).encode() for event in events)
 
 
 def status(code: int, message: str) -> tuple[int, Json]:

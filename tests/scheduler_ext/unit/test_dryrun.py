@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.scheduler_ext.conftest import Running
+from tests.scheduler_ext.stepped import Stepped
 from tests.scheduler_ext.worlds import GIB, asking, node, on, percent
 from tests.worlds import card, container, limits_of
 
@@ -22,7 +22,7 @@ def template(name: str, capacity: Json, labels: Json | None = None, annotations:
     return {"metadata": metadata, "status": {"capacity": capacity, "allocatable": capacity}}
 
 
-def dry(world: Running, pod: Json, *templates: Json, names: list[str] | None = None) -> Json:
+def dry(world: Stepped, pod: Json, *templates: Json, names: list[str] | None = None) -> Json:
     """The answer to a dry run over these templates, or over nodes by name."""
     body = {"Pod": pod, "NodeNames": names, "Nodes": {"items": list(templates)} if templates else None}
     answer = world.client.post("/dryrun", json=body)
@@ -31,7 +31,7 @@ def dry(world: Running, pod: Json, *templates: Json, names: list[str] | None = N
     return found
 
 
-def test_a_template_is_answered_by_its_inventory(running: Running) -> None:
+def test_a_template_is_answered_by_its_inventory(running: Stepped) -> None:
     small, large = node("small"), node("large", card(0), card(1))
 
     answer = dry(running, percent(200), small, large)
@@ -46,7 +46,7 @@ def test_a_template_is_answered_by_its_inventory(running: Running) -> None:
     }
 
 
-def test_a_template_without_an_inventory_is_answered_by_its_capacity_and_says_so(running: Running) -> None:
+def test_a_template_without_an_inventory_is_answered_by_its_capacity_and_says_so(running: Stepped) -> None:
     raw = template("t", TWO_OF_OURS)
 
     answer = dry(running, asking(container(gpu_memory=str(16 * GIB))), raw)
@@ -71,14 +71,14 @@ def test_a_template_without_an_inventory_is_answered_by_its_capacity_and_says_so
     ],
     ids=["tencent", "nvidia"],
 )
-def test_templates_of_other_families_are_answered_too(running: Running, capacity: Json, limits: Json) -> None:
+def test_templates_of_other_families_are_answered_too(running: Stepped, capacity: Json, limits: Json) -> None:
     raw = template("t", capacity)
 
     assert dry(running, asking(limits_of("main", **limits)), raw)["NodeNames"] == ["t"]
     assert dry(running, percent(10), raw)["NodeNames"] == []
 
 
-def test_labels_of_feature_discovery_show_model_and_memory(running: Running) -> None:
+def test_labels_of_feature_discovery_show_model_and_memory(running: Stepped) -> None:
     labels = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.memory": "81559"}
     raw = template("t", {"bursar.dev/gpu-percent": "800"}, labels)
     wanted = asking(container(gpu_memory="81559"), annotations={"bursar.dev/gpu-models": "H100"})
@@ -89,7 +89,7 @@ def test_labels_of_feature_discovery_show_model_and_memory(running: Running) -> 
     assert "8 equal cards of 81559 MiB" in dry(running, wanted, raw)["Assumed"]["t"]
 
 
-def test_a_template_of_unknown_memory_takes_shares_and_no_memory(running: Running) -> None:
+def test_a_template_of_unknown_memory_takes_shares_and_no_memory(running: Stepped) -> None:
     raw = template("t", {"bursar.dev/gpu-percent": "100"})
 
     assert dry(running, percent(30), raw)["NodeNames"] == ["t"]
@@ -122,21 +122,21 @@ def test_a_template_of_unknown_memory_takes_shares_and_no_memory(running: Runnin
     ],
 )
 def test_an_odd_template_gets_a_reason(
-    running: Running, capacity: Json, annotations: Json, reason: str
+    running: Stepped, capacity: Json, annotations: Json, reason: str
 ) -> None:
     answer = dry(running, percent(10), template("t", capacity, annotations=annotations))
 
     assert answer["FailedAndUnresolvableNodes"] == {"t": reason}
 
 
-def test_a_template_of_countless_cards_has_as_many_as_a_pod_can_request(running: Running) -> None:
+def test_a_template_of_countless_cards_has_as_many_as_a_pod_can_request(running: Stepped) -> None:
     answer = dry(running, percent(6400), template("t", {"bursar.dev/gpu-percent": str(10**15)}))
 
     assert answer["NodeNames"] == ["t"]
     assert "64 equal cards" in answer["Assumed"]["t"]
 
 
-def test_a_node_that_the_books_know_is_answered_as_they_know_it(running: Running) -> None:
+def test_a_node_that_the_books_know_is_answered_as_they_know_it(running: Stepped) -> None:
     running.put_node(node("a"))
     running.put_pod(on(percent(50, "user"), "a", "a-GPU-0"))
 
@@ -150,7 +150,7 @@ def test_a_node_that_the_books_know_is_answered_as_they_know_it(running: Running
     }
 
 
-def test_a_pod_does_not_stand_in_its_own_way(running: Running) -> None:
+def test_a_pod_does_not_stand_in_its_own_way(running: Stepped) -> None:
     running.put_node(node("a"))
     holder = running.put_pod(on(percent(100, "holder"), "a", "a-GPU-0"))
 
@@ -158,7 +158,7 @@ def test_a_pod_does_not_stand_in_its_own_way(running: Running) -> None:
     assert dry(running, percent(100), names=["a"])["NodeNames"] == []
 
 
-def test_a_dry_run_leaves_no_trace(running: Running) -> None:
+def test_a_dry_run_leaves_no_trace(running: Stepped) -> None:
     running.put_node(node("a"))
     waiting = running.put_pod(percent(300, "waiter"))
     before, made = running.extender.cache.snapshot, running.api.calls.copy()
@@ -172,14 +172,14 @@ def test_a_dry_run_leaves_no_trace(running: Running) -> None:
     assert running.api.calls == made
 
 
-def test_pods_with_no_or_a_malformed_request_are_answered_as_by_filter(running: Running) -> None:
+def test_pods_with_no_or_a_malformed_request_are_answered_as_by_filter(running: Stepped) -> None:
     assert dry(running, asking(container()), node("t"))["NodeNames"] == ["t"]
     wrong = dry(running, percent(150), node("t"))
     assert "gpu-percent" in wrong["FailedAndUnresolvableNodes"]["t"]
     assert running.client.post("/dryrun", data=b"{").status_code == 400
 
 
-def test_a_dry_run_answers_what_filter_answers_for_nodes_that_exist(running: Running) -> None:
+def test_a_dry_run_answers_what_filter_answers_for_nodes_that_exist(running: Stepped) -> None:
     running.put_node(node("a", card(0), card(1)))
     running.put_node(node("b"))
     running.put_pod(on(percent(70, "user"), "a", "a-GPU-0"))
@@ -190,7 +190,7 @@ def test_a_dry_run_answers_what_filter_answers_for_nodes_that_exist(running: Run
         assert dried == running.filter(percent(share), "a", "b")
 
 
-def test_the_example_of_the_documentation_is_answered_as_it_says(running: Running) -> None:
+def test_the_example_of_the_documentation_is_answered_as_it_says(running: Stepped) -> None:
     page = (Path(__file__).parents[3] / "docs" / "api.md").read_text()
     asked, said = re.findall(
         r"(?:-d '|```json\n)(\{.*?\})(?:'\n|\n)```", page.partition("/dryrun -H")[2], re.DOTALL
