@@ -80,9 +80,11 @@ class Extender:
         say: Log = log,
         die: Callable[[int], object] = os._exit,
         complete: Callable[[], object] = lambda: None,
+        now_ms: Callable[[], int] = now_ms,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings, self._api, self._say = settings, api, say
-        self._complete = complete
+        self._complete, self._now_s = complete, now_s
         self._threads = Threads(say, die)
         self.pdbs = PDBCache()
         self.cache = ClusterCache(
@@ -176,7 +178,13 @@ class Extender:
     def requeuer(self) -> Requeuer:
         """Retries waiting pods."""
         return Requeuer(
-            self._api, self.cache, self._settings.scheduler_name, self._say, self.standings, self.caps
+            self._api,
+            self.cache,
+            self._settings.scheduler_name,
+            self._say,
+            self.standings,
+            self.caps,
+            self._now_s,
         )
 
     @cached_property
@@ -195,6 +203,7 @@ class Extender:
             standings=self.standings,
             caps=self.caps,
             bound=self.reporting.bound,
+            now_s=self._now_s,
         )
 
     @cached_property
@@ -211,7 +220,7 @@ class Extender:
             tell=self.reporting.tell,
             log=self._say,
             now_ms=now_ms,
-            seconds=time.monotonic,
+            seconds=self._now_s,
             breathe=time.sleep,
             evicted=self.reporting.decisions.evicted,
             is_capped=self._is_capped,

@@ -99,19 +99,20 @@ class Binder:
         standings: Callable[[], NamespaceStandings] = lambda: UNHEARD,
         caps: CapChecks | None = None,
         bound: Callable[[Pod, str, Placement], None] = lambda _pod, _node, _placement: None,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._calls = PodCalls(api, most_grace_ms)
+        self._calls, self._now_s = PodCalls(api, most_grace_ms, now_s), now_s
         self._cache, self._policy, self._log = cache, policy, log
         self._timeout_s, self._ended = timeout_s, ended
         self._turn, self._taken_back, self._standings = turn, taken_back, standings
         self._bound = bound
         self._caps = caps or CapChecks(standings)
         self._pods, self._nodes, self._sent = Locks(), Locks(), Locks()
-        self._locks = NodeLocks(self._calls.send, cache, lambda: datetime.datetime.now(datetime.UTC))
+        self._locks = NodeLocks(self._calls.send, cache, lambda: datetime.datetime.now(datetime.UTC), now_s)
 
     def bind(self, args: BindingArgs) -> Outcome:
         """Bind the pod to the node, within the time limit."""
-        until = time.monotonic() + self._timeout_s
+        until = self._now_s() + self._timeout_s
         with self._pods.hold(args.uid):
             outcome = self._bind(args, until)
         self._ended(args.uid)
@@ -128,7 +129,7 @@ class Binder:
 
     def _bind(self, args: BindingArgs, until: float) -> Outcome:
         # 1. Only the leader binds.
-        term = self._turn.opens(lambda: until - time.monotonic())
+        term = self._turn.opens(lambda: until - self._now_s())
         if not term:
             return FOLLOWER
         if self._turn.excludes(args.uid):
@@ -175,7 +176,7 @@ class Binder:
         if isinstance(outcome, Bound):
             self._bound(pod, args.node, placement)
         elif self._allocation(args.uid)[0] is None:
-            self._locks.release(there, args, time.monotonic() + SETTLE_S)
+            self._locks.release(there, args, self._now_s() + SETTLE_S)
         return outcome
 
     def _placement(
@@ -221,7 +222,7 @@ class Binder:
         an earlier Binding to another node is not settled."""
         allocation, node = self._allocation(args.uid)
         if allocation is not None and allocation.state == "assumed" and node != args.node:
-            self._settle(args.uid, until - time.monotonic())
+            self._settle(args.uid, until - self._now_s())
             allocation, node = self._allocation(args.uid)
         if allocation is None or allocation.state == "reserved":
             return None  # cards reserved for a waiting pod are no binding
@@ -312,7 +313,7 @@ class Binder:
             known = snapshot.pods.get(read.uid)
             return known is not None and known.version != before
 
-        self._cache.wait_for(shown, until - time.monotonic())
+        self._cache.wait_for(shown, until - self._now_s())
         known = self._cache.snapshot.pods.get(read.uid)
         return "" if known is None or known.version == before else known.version
 
@@ -350,7 +351,7 @@ class Binder:
         known = self._cache.snapshot.pods.get(uid)
         had = known is not None and known.has_condition
         patch = touch_patch(uid, f"settles {time.time_ns() // 1_000_000 % 10**9}", has_condition=had)
-        path, until = f"{pod_path(namespace, name)}/status", time.monotonic() + timeout_s
+        path, until = f"{pod_path(namespace, name)}/status", self._now_s() + timeout_s
         reply = self._calls.send("PATCH", path, patch, until, STRATEGIC_MERGE)
         why, full = reply.message, is_too_large(known, reply)
         if isinstance(reply, Answered) and reply.status == 200:

@@ -39,10 +39,16 @@ class TimedCall(Protocol):
 
 
 class NodeLocks:
-    """``now``: the time, as an aware datetime."""
+    """``now``: the time, as an aware datetime; ``now_s``: the clock of ``until``."""
 
-    def __init__(self, call: TimedCall, cache: ClusterCache, now: Callable[[], datetime.datetime]) -> None:
-        self._call, self._cache, self._now = call, cache, now
+    def __init__(
+        self,
+        call: TimedCall,
+        cache: ClusterCache,
+        now: Callable[[], datetime.datetime],
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._call, self._cache, self._now, self._now_s = call, cache, now, now_s
         self._counting, self._waiting = threading.Lock(), 0
 
     def take(self, node: Node | None, args: BindingArgs, until: float) -> str:
@@ -102,7 +108,7 @@ class NodeLocks:
         def changed(there: Node | None) -> bool:
             return there is None or there.lock != text
 
-        left = until - time.monotonic()
+        left = until - self._now_s()
         with self._counting:
             if left <= 0 or self._waiting == MAX_WAITING:
                 return False

@@ -1,6 +1,7 @@
 """A bind's calls to the API server, within the time that is left to it."""
 
 import time
+from collections.abc import Callable
 
 from scheduler_ext.binding.outcome import GONE, NotBound, refused
 from scheduler_ext.binding.values import BindingArgs, ReadPod
@@ -13,10 +14,10 @@ LEAST_S = 0.05  # with less time left another call is pointless
 
 
 class PodCalls:
-    """``until``: a moment of the monotonic clock, in seconds."""
+    """``until``: a moment of the monotonic clock ``now_s``."""
 
-    def __init__(self, api: Api, most_grace_ms: int) -> None:
-        self._api, self._most_grace_ms = api, most_grace_ms
+    def __init__(self, api: Api, most_grace_ms: int, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._api, self._most_grace_ms, self._now_s = api, most_grace_ms, now_s
 
     def read(self, args: BindingArgs, until: float) -> ReadPod | NotBound:
         """The pod of this name from the API server; `GONE`, or why the read failed."""
@@ -41,7 +42,7 @@ class PodCalls:
         self, method: str, path: str, body: Json | None, until: float, content_type: str = "application/json"
     ) -> Reply:
         """One call, which ends at ``until``; it is not sent if too little time is left."""
-        left = until - time.monotonic()
+        left = until - self._now_s()
         if left < LEAST_S:
             return Unsent("the API server was too slow: no time was left for the call")
         return self._api.call(method, path, body, content_type=content_type, timeout_s=left)

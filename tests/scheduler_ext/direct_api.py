@@ -2,7 +2,7 @@
 watch that has nothing new sends a bookmark, so that whoever follows it gets its turn back."""
 
 import copy
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any, Literal
 
 import orjson
@@ -15,11 +15,12 @@ from timekeeper.runtime.api_server import Answered, Api, Lost, Reply, Unsent, ac
 
 
 class DirectApi(Api):
-    """``idle``: the paths whose watch has nothing new, or whose list or watch has just failed."""
+    """``waits`` is told how long a call waited for an answer in vain. ``idle``: the paths
+    whose watch has nothing new, or whose list or watch has just failed."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, waits: Callable[[float], object] = lambda _s: None) -> None:
         super().__init__("", urllib3.PoolManager(), dict)
-        self.store = store
+        self.store, self._waits = store, waits
         self.idle: set[str] = set()
 
     def call(
@@ -40,6 +41,8 @@ class DirectApi(Api):
         if fault is None:
             status, answer = do()
             return Answered(status, copy.deepcopy(answer))
+        if fault.how == "silent":
+            self._waits(timeout_s)
         if fault.how:
             return Lost(f"the API server does not answer: {fault.how}")
         return Answered(*fault.answer)

@@ -7,7 +7,6 @@ import orjson
 
 from scheduler_ext import settings
 from scheduler_ext.assembly.extender import Extender
-from scheduler_ext.controllers.requeuer import Requeuer
 from scheduler_ext.model.node import read_node
 from scheduler_ext.model.standing import UNHEARD
 from scheduler_ext.model.standing_table import decode, standings_at
@@ -17,6 +16,7 @@ from tests.scheduler_ext.direct_api import DirectApi
 from tests.scheduler_ext.store import Store
 from tests.support.routed import client_of
 from timekeeper.runtime.clock import now_ms
+from timekeeper.runtime.log import Level
 
 Json = dict[str, Any]
 
@@ -41,23 +41,15 @@ class Stepped(Running):
 
     def __init__(self, api: Store, *flags: str, wait: bool = True) -> None:
         lines: list[str] = []
-        self._direct, self.now_ms = DirectApi(api), now_ms()
+        self._direct, self.now_ms = DirectApi(api, self._waits), now_ms()
         self.standings = UNHEARD
 
-        def say(event: str, **fields: object) -> None:
+        def say(event: str, *, level: Level = "info", **fields: object) -> None:
             lines.append(event_line(event, fields))
 
         wanted = settings.read(list(flags), {})
-        extender = Extender(wanted, self._direct, say)
-        extender.cache._now_ms = lambda: self.now_ms
-        extender.requeuer = Requeuer(
-            self._direct,
-            extender.cache,
-            wanted.scheduler_name,
-            say,
-            extender.standings,
-            extender.caps,
-            lambda: self.now_ms / 1000,
+        extender = Extender(
+            wanted, self._direct, say, now_ms=lambda: self.now_ms, now_s=lambda: self.now_ms / 1000
         )
         extender.polling.standings = lambda: self.standings  # type: ignore[method-assign]
         extender.cache.await_published_gpus()
@@ -91,11 +83,23 @@ class Stepped(Running):
             self.now_ms += round(1000 * min(seconds, step_s))
             self.catches_up()
             self.extender.cache.expire()
+            self.extender._upkeep.closures.look(self.extender.cache.snapshot.nodes)
             self.extender.requeuer.step()
+        self.posts_events()
+
+    def posts_events(self) -> None:
+        """It posts the Events that wait."""
+        events = self.extender.events
+        while not events._queue.empty():
+            events._send(events._queue.get(), Turns(0))
+
+    def _waits(self, seconds: float) -> None:
+        self.now_ms += round(1000 * seconds)
 
     def settles(self) -> None:
         """It looks at the Bindings without an answer that are due."""
         self.extender._upkeep.settle(Turns(1))
+        self.posts_events()
 
     def says(self, document: Json) -> None:
         """The timekeeper publishes these standings, and it has read them."""

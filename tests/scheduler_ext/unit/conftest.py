@@ -1,5 +1,5 @@
-"""An extender in front of a store of objects, without threads: what is asked is answered, and what its threads
-do is done, in the test's own thread."""
+"""An extender in front of a store of objects, without threads: what is asked is answered, and what its
+threads do is done, in the test's own thread."""
 
 from collections.abc import Callable, Iterator
 

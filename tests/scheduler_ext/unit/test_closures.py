@@ -3,7 +3,9 @@
 import pytest
 
 from scheduler_ext.reports.closed_nodes import Closure, closures
+from tests.scheduler_ext.stepped import Stepped
 from tests.scheduler_ext.worlds import Json, bound, node, on, percent, rebuilt
+from tests.worlds import card
 
 
 def broken(name: str) -> Json:
@@ -51,3 +53,22 @@ def test_the_sentence_names_the_pods_but_not_hundreds() -> None:
     assert Closure("n", "inventory").sentence() == (
         "No GPU pods are placed on the node: its card inventory cannot be read."
     )
+
+
+def test_a_node_that_closes_and_opens_has_an_event_and_a_line_for_each(running: Stepped) -> None:
+    running.put_node(node("a", card(0)))
+    running.put_node(broken("b"))
+
+    running.passes()
+    running.put_node(node("b", card(0)))
+
+    running.passes()
+    told = [
+        (each["regarding"]["kind"], each["regarding"]["name"], each["reason"], each["type"])
+        for each in running.api.made("event")
+    ]
+    assert told == [("Node", "b", "CardsClosed", "Warning"), ("Node", "b", "CardsOpen", "Normal")]
+    assert [line for line in running.lines if line.startswith(("closed", "opened"))] == [
+        "closed node=b why=No GPU pods are placed on the node: its card inventory cannot be read.",
+        "opened node=b",
+    ]

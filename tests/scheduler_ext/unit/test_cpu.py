@@ -23,7 +23,9 @@ from scheduler_ext.snapshot.snapshot import (
     non_gpu_pods_listed,
     pods_listed,
 )
-from tests.scheduler_ext.worlds import Json, node, on, percent
+from tests.scheduler_ext.stepped import Stepped
+from tests.scheduler_ext.worlds import Json, asking, node, on, percent
+from tests.worlds import container
 from timekeeper.core.quantity import thousandths
 
 
@@ -243,3 +245,20 @@ def test_the_running_sum_is_that_of_a_rebuild_from_objects(seed: int) -> None:
                 objects[name] = plain(name, f"{rng.randrange(3000)}m", where, phase)
                 cache.pod_updated(read_any(objects[name]))
     assert cache.snapshot == snapshot_of(nodes, list(objects.values()))
+
+
+def test_pods_that_request_more_cpu_than_there_is_stop_no_other(running: Stepped) -> None:
+    names = [f"n{at}" for at in range(8)]
+    for name in names:
+        running.put_node(node(name))
+    for at in range(40):
+        running.put_pod(with_cpu(on(percent(10, f"b{at}"), names[at % 8], f"{names[at % 8]}-GPU-0"), "1"))
+    huge = [container(f"c{at}", gpu_percent="10") for at in range(3)]
+    for each in huge:
+        each["resources"]["requests"] = {"cpu": "9P"}
+    for at in range(20):
+        running.put_pod(asking(*huge, name=f"huge{at}"))
+    running.extender.policies.learn(running.extender.cache.snapshot)
+
+    assert running.filter(running.put_pod(percent(20, "p")), *names)["NodeNames"] == names
+    assert running.filter(running.put_pod(asking(*huge, name="its")), *names)["Error"] == ""

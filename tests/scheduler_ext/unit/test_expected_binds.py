@@ -21,6 +21,7 @@ from scheduler_ext.snapshot.snapshot import (
     pod_updated,
 )
 from scheduler_ext.verbs.expected_binds import LASTS_S, MAX_OF_A_NODE, MOST, ExpectedBinds
+from tests.scheduler_ext.stepped import Stepped
 from tests.scheduler_ext.worlds import node, percent, read, request_of
 from tests.support.clock import SecondsClock
 from tests.support.profile import examples
@@ -196,3 +197,18 @@ def test_a_card_that_fills_meanwhile_is_filled_anew() -> None:
     world.snapshot = assume(world.snapshot, world.pods["r"], "a", placement)
 
     assert world.free("q") == 400
+
+
+def test_two_pods_one_after_the_other_are_sent_to_two_nodes_and_filter_counts_neither(
+    running: Stepped,
+) -> None:
+    for name in ("a", "b"):
+        running.put_node(node(name, card(0)))
+    first, second = (running.put_pod(percent(60, name)) for name in ("p", "q"))
+
+    assert running.prioritize(first, "a", "b") == {"a": 10, "b": 9}
+    assert running.filter(second, "a", "b")["NodeNames"] == ["a", "b"]
+    assert running.prioritize(second, "a", "b") == {"a": 0, "b": 10}
+
+    assert running.bind(first, "a") == ""
+    assert running.bind(second, "b") == ""

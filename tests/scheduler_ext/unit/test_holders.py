@@ -21,6 +21,7 @@ from scheduler_ext.snapshot.snapshot import (
     pod_updated,
     pods_listed,
 )
+from tests.scheduler_ext.stepped import Stepped
 from tests.scheduler_ext.worlds import (
     Json,
     asking,
@@ -357,3 +358,29 @@ def test_a_pod_without_an_object_counts_where_a_plugin_picks_too() -> None:
 
 
 # in the running extender
+
+
+def test_the_running_extender_follows_the_agent(running: Stepped) -> None:
+    running.put_node(told(THERE))
+    running.put_pod(P)
+    running.api.delete("pods", "p", "team-a")
+    running.catches_up()
+    assert running.extender.cache.snapshot.unsure == {"uid-p"}
+    assert running.free("n") == [600]
+
+    running.put_node(told(NOT_THERE))
+
+    assert running.free("n") == [1000]
+    assert 'held="orphaned"} 0' in running.client.get("/metrics").text
+
+
+def test_a_container_that_closes_its_node_is_named(running: Stepped) -> None:
+    running.put_node(told(holders({"uid-x": []}, closed="")))
+
+    assert running.posted()["nodes"]["n"]["closed"] == CLOSED["lingering"]
+    why = f"No GPU pods are placed on the node: {CLOSED['lingering']} (?/uid-x)."
+    running.passes()
+    assert f"closed node=n why={why}" in running.lines
+    assert running.filter(percent(10), "n")["FailedAndUnresolvableNodes"] == {
+        "n": f"node is closed for sharing: {CLOSED['lingering']}"
+    }

@@ -6,6 +6,7 @@ from scheduler_ext.cache.pdb_cache import PDBCache
 from scheduler_ext.model.labels import by_key, labels_of
 from scheduler_ext.model.pdb import read_pdb
 from tests.scheduler_ext.preemption_worlds import budget, of, pdbs
+from tests.scheduler_ext.stepped import Stepped
 from tests.scheduler_ext.worlds import Json, percent, read
 from timekeeper.core.kube.selectors import read_selector
 
@@ -93,3 +94,15 @@ def test_the_books_follow_lists_changes_and_ends() -> None:
     cache.listed([first])
     cache.listed([])
     assert cache.now().over(pod) == ()
+
+
+def test_the_running_extender_follows_the_api_servers_budgets(running: Stepped) -> None:
+    pod = read(of(percent(50, "p"), "other"))
+
+    running.api.put("poddisruptionbudgets", budget("other", 0, {}))
+
+    running.catches_up()
+    assert running.extender.pdbs.now().violations([pod]) == 1
+    running.api.delete("poddisruptionbudgets", "pdb", "other")
+    running.catches_up()
+    assert not running.extender.pdbs.now().over(pod)

@@ -5,10 +5,9 @@ import random
 
 import pytest
 
-from tests.scheduler_ext.conftest import Running
+from tests.scheduler_ext.stepped import Stepped
 from tests.scheduler_ext.unit.test_properties import linked
 from tests.scheduler_ext.worlds import Json, asking, rebuilt
-from tests.support.waiting import eventually
 from tests.worlds import container
 
 
@@ -35,9 +34,7 @@ SEEDS = [*range(4), *(pytest.param(seed, marks=pytest.mark.soak) for seed in ran
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_over_http_bind_does_as_filter_said_and_the_objects_alone_show_the_same(
-    running: Running, seed: int
-) -> None:
+def test_bind_does_as_filter_said_and_the_objects_alone_show_the_same(running: Stepped, seed: int) -> None:
     rng, names = random.Random(seed), ["a", "b", "c"]
     for name in names:
         running.put_node(linked(name))
@@ -52,7 +49,8 @@ def test_over_http_bind_does_as_filter_said_and_the_objects_alone_show_the_same(
         if not error and rng.random() < 0.3:
             running.put_pod({**running.api.pod(f"p{number}"), "status": {"phase": "Succeeded"}})
 
-    eventually(lambda: running.extender.cache.snapshot == rebuilt(running.api.nodes(), running.api.pods()))
+    running.catches_up()
+    assert running.extender.cache.snapshot == rebuilt(running.api.nodes(), running.api.pods())
     used = used_by_objects(running.api.pods())
     assert [uuid for uuid, (share, memory) in used.items() if share > 1000 or memory > 16000] == []
 

@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.scheduler_ext.apiserver import Fault
-from tests.scheduler_ext.conftest import Running
+from tests.scheduler_ext.stepped import Stepped
+from tests.scheduler_ext.store import Fault
 from tests.scheduler_ext.worlds import Json, node, on, percent
 from tests.support.simulated_timekeeper import SimulatedTimekeeper, entry, standings
 from tests.support.tls import Tls
 from tests.support.waiting import eventually
 
-Start = Callable[..., Running]
+Start = Callable[..., Stepped]
 
 TEXT = "the namespace has spent its GPU budget"
 
@@ -20,7 +20,7 @@ TEXT = "the namespace has spent its GPU budget"
 class World:
     """A running extender, and a timekeeper that says how ``team-a`` stands; ``team-b`` is in budget."""
 
-    def __init__(self, running: Running, timekeeper: SimulatedTimekeeper) -> None:
+    def __init__(self, running: Stepped, timekeeper: SimulatedTimekeeper) -> None:
         self.running, self.timekeeper = running, timekeeper
 
     def say(self, standing: str, **fields: object) -> None:

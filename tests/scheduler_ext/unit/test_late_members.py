@@ -7,8 +7,8 @@ import pytest
 
 from scheduler_ext.model.node import Node, read_node
 from scheduler_ext.snapshot.late_cards import LateCards
-from tests.scheduler_ext.conftest import Running
-from tests.scheduler_ext.process.test_gangs import Extender
+from tests.scheduler_ext.stepped import Stepped
+from tests.scheduler_ext.unit.test_gangs import Extender
 from tests.scheduler_ext.unit.test_late_cards import Kept, first, with_gpu, without_gpu, worker
 from tests.scheduler_ext.worlds import node, on, percent, read
 from tests.worlds import card
@@ -143,7 +143,7 @@ def test_without_followers_nothing_else_is_said_or_kept() -> None:
 
 
 @pytest.fixture
-def kept(running: Running) -> Running:
+def kept(running: Stepped) -> Stepped:
     """A driver runs on a card of a node of three, and the others are kept for its workers; another node has a
     card that is free."""
     running.put_node(node("n", *(card(at) for at in range(3))))
@@ -156,7 +156,7 @@ def kept(running: Running) -> Running:
     return running
 
 
-def test_a_follower_gets_the_cards_that_are_kept_and_a_single_pod_does_not(kept: Running) -> None:
+def test_a_follower_gets_the_cards_that_are_kept_and_a_single_pod_does_not(kept: Stepped) -> None:
     single = kept.put_pod(percent(100, "single"))
     assert kept.filter(single, "n", "m")["NodeNames"] == ["m"]
     assert kept.bind(single, "n") != ""
@@ -173,7 +173,7 @@ def test_a_follower_gets_the_cards_that_are_kept_and_a_single_pod_does_not(kept:
     assert kept.filter(more, "n", "m")["NodeNames"] == ["m"]  # none is kept for it
 
 
-def test_what_is_kept_is_counted(kept: Running) -> None:
+def test_what_is_kept_is_counted(kept: Stepped) -> None:
     def late_gpus() -> float:
         text = kept.client.get("/metrics").get_data(as_text=True)
         lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))

@@ -8,20 +8,20 @@ from werkzeug.test import Client
 
 from scheduler_ext import settings
 from scheduler_ext.assembly.extender import Extender
-from tests.scheduler_ext.apiserver import ApiServer, Fault
-from tests.scheduler_ext.conftest import Running
+from tests.scheduler_ext.stepped import Stepped
+from tests.scheduler_ext.store import Fault, Store
 from tests.scheduler_ext.worlds import asking, bound, node, on, percent
 from tests.support.waiting import eventually
 from tests.worlds import card, container
 from timekeeper.runtime.api_server import Api
 
-Start = Callable[..., Running]
+Start = Callable[..., Stepped]
 
 VERBS = ["filter", "prioritize", "bind"]
 
 
 @pytest.fixture
-def world(running: Running) -> Running:
+def world(running: Stepped) -> Stepped:
     """Two nodes of one card, the first half full."""
     running.put_node(node("a"))
     running.put_node(node("b"))
@@ -29,7 +29,7 @@ def world(running: Running) -> Running:
     return running
 
 
-def test_filter_answers_every_node_with_its_reason(world: Running) -> None:
+def test_filter_answers_every_node_with_its_reason(world: Stepped) -> None:
     answer = world.filter(percent(60), "b", "a", "unknown")
 
     assert answer == {
@@ -40,7 +40,7 @@ def test_filter_answers_every_node_with_its_reason(world: Running) -> None:
     }
 
 
-def test_what_only_the_cards_refuse_is_not_offered_to_kube_schedulers_preemption(world: Running) -> None:
+def test_what_only_the_cards_refuse_is_not_offered_to_kube_schedulers_preemption(world: Stepped) -> None:
     world.put_node(node("c", card(0), card(1)))
     world.put_pod(on(percent(60, "u0"), "c", "c-GPU-0"))
     world.put_pod(on(percent(60, "u1"), "c", "c-GPU-1"))
@@ -51,7 +51,7 @@ def test_what_only_the_cards_refuse_is_not_offered_to_kube_schedulers_preemption
     assert answer["FailedAndUnresolvableNodes"] == {"c": "no card has 50 percent free"}
 
 
-def test_whole_node_objects_are_answered_with_node_objects(world: Running) -> None:
+def test_whole_node_objects_are_answered_with_node_objects(world: Stepped) -> None:
     items = [node("a"), node("b")]
     body = {"Pod": percent(60), "Nodes": {"items": items}, "NodeNames": None}
 
@@ -65,7 +65,7 @@ def test_whole_node_objects_are_answered_with_node_objects(world: Running) -> No
     ]
 
 
-def test_keys_are_read_in_any_case(world: Running) -> None:
+def test_keys_are_read_in_any_case(world: Stepped) -> None:
     answer = world.client.post("/filter", json={"pod": percent(60), "NODENAMES": ["a", "b"]}).get_json()
 
     assert answer["NodeNames"] == ["b"]
@@ -86,7 +86,7 @@ def test_keys_are_read_in_any_case(world: Running) -> None:
         {"nodes": {"ITEMS": []}, "nodeNames": None},
     ],
 )
-def test_no_nodes_are_no_nodes(world: Running, nodes: dict[str, object]) -> None:
+def test_no_nodes_are_no_nodes(world: Stepped, nodes: dict[str, object]) -> None:
     answer = world.client.post("/filter", json={"Pod": percent(60), **nodes}).get_json()
 
     assert answer["NodeNames"] == []
@@ -95,7 +95,7 @@ def test_no_nodes_are_no_nodes(world: Running, nodes: dict[str, object]) -> None
 
 
 @pytest.mark.parametrize("verb", ["filter", "dryrun", "prioritize"])
-def test_every_verb_of_nodes_takes_both_forms_in_any_case(world: Running, verb: str) -> None:
+def test_every_verb_of_nodes_takes_both_forms_in_any_case(world: Stepped, verb: str) -> None:
     pod, items = percent(60), [node("a"), node("b")]
 
     answers = [
@@ -115,7 +115,7 @@ def test_every_verb_of_nodes_takes_both_forms_in_any_case(world: Running, verb: 
     assert answers[1:] == answers[:1] * 4
 
 
-def test_a_reason_stays_the_same_while_what_is_free_moves(world: Running) -> None:
+def test_a_reason_stays_the_same_while_what_is_free_moves(world: Stepped) -> None:
     pod = percent(60)
     reasons = []
     for used in (50, 70, 90, 41):
@@ -126,7 +126,7 @@ def test_a_reason_stays_the_same_while_what_is_free_moves(world: Running) -> Non
     assert reasons == [{"a": "no card has 60 percent free"}] * 4
 
 
-def test_filter_writes_nothing(world: Running) -> None:
+def test_filter_writes_nothing(world: Stepped) -> None:
     waiting = world.put_pod(percent(60, "waiting"))
     snapshot, calls = world.extender.cache.snapshot, world.api.calls.copy()
 
@@ -137,11 +137,11 @@ def test_filter_writes_nothing(world: Running) -> None:
     assert world.api.calls == calls
 
 
-def test_a_pod_without_a_gpu_may_go_anywhere(world: Running) -> None:
+def test_a_pod_without_a_gpu_may_go_anywhere(world: Stepped) -> None:
     assert world.filter(asking(container()), "a", "b", "unknown")["NodeNames"] == ["a", "b", "unknown"]
 
 
-def test_a_malformed_pod_is_refused_everywhere_with_what_is_wrong(world: Running) -> None:
+def test_a_malformed_pod_is_refused_everywhere_with_what_is_wrong(world: Stepped) -> None:
     answer = world.filter(percent(150), "a", "b")
 
     assert answer["NodeNames"] == []
@@ -150,7 +150,7 @@ def test_a_malformed_pod_is_refused_everywhere_with_what_is_wrong(world: Running
     assert "gpu-percent" in reasons.pop()
 
 
-def test_binpack_ranks_the_fuller_node_first_and_spread_the_freer(world: Running) -> None:
+def test_binpack_ranks_the_fuller_node_first_and_spread_the_freer(world: Stepped) -> None:
     assert world.prioritize(percent(10), "a", "b") == {"a": 10, "b": 9}
     spread = percent(10, annotations={"bursar.dev/policy": "spread"})
     assert world.prioritize(spread, "a", "b") == {"a": 9, "b": 10}
@@ -224,7 +224,7 @@ def test_a_node_that_was_made_free_for_a_pod_is_in_its_answer_too(start: Start) 
     assert world.filter(nominated, *names)["NodeNames"] == names
 
 
-def test_filter_agrees_with_bind_on_which_nodes_fit(world: Running) -> None:
+def test_filter_agrees_with_bind_on_which_nodes_fit(world: Stepped) -> None:
     for share in (60, 50, 40, 10, 100):
         raw = world.put_pod(percent(share, f"p{share}"))
         answer = world.filter(raw, "a", "b")
@@ -263,7 +263,7 @@ def test_filter_agrees_with_bind_on_which_nodes_fit(world: Running) -> None:
         b'{"PodName": 1, "PodNamespace": "n", "PodUID": "u", "Node": "a"}',
     ],
 )
-def test_a_malformed_body_is_400_with_a_reason(running: Running, verb: str, body: bytes) -> None:
+def test_a_malformed_body_is_400_with_a_reason(running: Stepped, verb: str, body: bytes) -> None:
     answer = running.client.post(f"/{verb}", data=body)
 
     assert answer.status_code == 400
@@ -283,12 +283,12 @@ def test_a_malformed_body_is_400_with_a_reason(running: Running, verb: str, body
         {"metadata": {}, "spec": {"priority": "x", "terminationGracePeriodSeconds": "y", "containers": None}},
     ],
 )
-def test_an_odd_pod_is_never_a_500(world: Running, pod: dict[str, object]) -> None:
+def test_an_odd_pod_is_never_a_500(world: Stepped, pod: dict[str, object]) -> None:
     for verb in ("filter", "prioritize"):
         assert world.client.post(f"/{verb}", json={"Pod": pod, "NodeNames": ["a"]}).status_code == 200
 
 
-def test_other_routes_and_methods_are_problems(running: Running) -> None:
+def test_other_routes_and_methods_are_problems(running: Stepped) -> None:
     assert running.client.get("/filter").status_code == 405
     answer = running.client.get("/v1/nothing")
 
@@ -315,7 +315,7 @@ def refuses_to_answer(client: Client) -> bool:
     )
 
 
-def test_nothing_is_answered_before_both_lists_are_in(start: Start, api: ApiServer) -> None:
+def test_nothing_is_answered_before_both_lists_are_in(start: Start, api: Store) -> None:
     api.put("nodes", node("a"))
     api.faults += [Fault("list", status=500) for _ in range(6)]
     world = start(wait=False)
@@ -323,11 +323,14 @@ def test_nothing_is_answered_before_both_lists_are_in(start: Start, api: ApiServ
     assert refuses_to_answer(world.client)
     assert world.client.get("/livez").status_code == 200
     assert api.made("bind") == []
-    eventually(lambda: world.client.get("/readyz").status_code == 200)
+    for _ in range(6):
+        world.catches_up()
+    world.begins()
+    assert world.client.get("/readyz").status_code == 200
     assert world.filter(percent(10), "a")["NodeNames"] == ["a"]
 
 
-def test_everything_is_read_from_the_objects_at_the_start(start: Start, api: ApiServer) -> None:
+def test_everything_is_read_from_the_objects_at_the_start(start: Start, api: Store) -> None:
     api.put("nodes", node("a", card(0), card(1)))
     api.put("pods", on(percent(70, "x"), "a", "a-GPU-1"))
     api.put("pods", percent(20, "waiting"))
@@ -338,14 +341,15 @@ def test_everything_is_read_from_the_objects_at_the_start(start: Start, api: Api
     assert "complete nodes=1 pods=2 waiting=1" in world.lines
 
 
-def test_a_watch_that_expired_is_begun_anew_and_what_went_meanwhile_is_reckoned_with(world: Running) -> None:
+def test_a_watch_that_expired_is_begun_anew_and_what_went_meanwhile_is_reckoned_with(world: Stepped) -> None:
     world.api.watching = False
     world.api.delete("pods", "user", "team-a")
     world.api.put("pods", on(percent(30, "new"), "b", "b-GPU-0"))
     world.api.watching = True
     world.api.compact()
 
-    eventually(lambda: world.free("b") == [700])
+    world.catches_up()
+    assert world.free("b") == [700]
     assert world.free("a") == [500]
     allocation = world.extender.cache.snapshot.allocation("uid-user")
     assert allocation is not None
@@ -369,18 +373,19 @@ def test_a_thread_that_dies_takes_the_process_with_it() -> None:
     extender.stop()
 
 
-def test_the_snapshot_is_kept_while_the_api_server_is_away(world: Running) -> None:
-    world.api.stop()
+def test_the_snapshot_is_kept_while_the_api_server_is_away(world: Stepped) -> None:
+    world.api.end()
+    world.catches_up()
 
+    assert any(line.startswith("unheard") for line in world.lines)
     assert world.filter(percent(60), "a", "b")["NodeNames"] == ["b"]
     assert world.client.get("/readyz").status_code == 200
-    eventually(lambda: any(line.startswith("unheard") for line in world.lines))
 
 
 # seeing
 
 
-def test_the_metrics_show_what_is_known_and_what_was_answered(world: Running) -> None:
+def test_the_metrics_show_what_is_known_and_what_was_answered(world: Stepped) -> None:
     world.put_node(node("closed"))
     world.put_pod(bound(percent(10, "other"), "closed", None))
     world.filter(percent(60, "waiter"), "a")
@@ -404,7 +409,7 @@ def test_the_metrics_show_what_is_known_and_what_was_answered(world: Running) ->
     assert 'bursar_extender_api_silent_seconds{kind="pods"}' in text
 
 
-def test_each_decision_is_one_line_without_the_pods_contents(world: Running) -> None:
+def test_each_decision_is_one_line_without_the_pods_contents(world: Stepped) -> None:
     raw = percent(60)
     raw["spec"]["containers"][0]["env"] = [{"name": "PASSWORD", "value": "hunter2"}]
     world.filter(raw, "a")

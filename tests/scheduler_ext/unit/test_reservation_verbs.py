@@ -2,15 +2,14 @@
 
 from collections.abc import Callable
 
-from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.reserving import held
+from tests.scheduler_ext.stepped import Stepped
 from tests.scheduler_ext.worlds import node, on, percent
-from tests.support.waiting import eventually
 from tests.worlds import card
 from timekeeper.runtime.clock import now_ms
 
 
-def test_filter_prioritize_and_bind_keep_held_cards_for_the_pod(running: Running) -> None:
+def test_filter_prioritize_and_bind_keep_held_cards_for_the_pod(running: Stepped) -> None:
     running.put_node(node("n"))
     mine = held(percent(60), "n", "GPU-0", since_ms=now_ms(), until_ms=now_ms() + 60_000)
     mine = running.put_pod(mine)
@@ -26,7 +25,7 @@ def test_filter_prioritize_and_bind_keep_held_cards_for_the_pod(running: Running
     assert running.free("n") == [0]
 
 
-def test_what_is_held_is_seen_as_that_and_not_as_taken(running: Running) -> None:
+def test_what_is_held_is_seen_as_that_and_not_as_taken(running: Stepped) -> None:
     running.put_node(node("n", card(0), card(1)))
     running.put_pod(held(percent(60), "n", "GPU-0", since_ms=now_ms(), until_ms=now_ms() + 60_000))
 
@@ -42,7 +41,7 @@ def test_what_is_held_is_seen_as_that_and_not_as_taken(running: Running) -> None
     assert "bursar_extender_evictions_refused_total 0.0" in exposed
 
 
-def test_a_reservation_survives_a_restart_and_ends_by_the_clock(start: Callable[..., Running]) -> None:
+def test_a_reservation_survives_a_restart_and_ends_by_the_clock(start: Callable[..., Stepped]) -> None:
     first = start()
     first.put_node(node("n"))
     first.put_pod(held(percent(60), "n", "GPU-0", since_ms=now_ms(), until_ms=now_ms() + 2_500))
@@ -51,10 +50,11 @@ def test_a_reservation_survives_a_restart_and_ends_by_the_clock(start: Callable[
     second = start()
 
     assert second.free("n") == [400]
-    eventually(lambda: second.free("n") == [1000])
+    second.passes(3)
+    assert second.free("n") == [1000]
 
 
-def test_kube_scheduler_gets_no_victims_for_a_pod_that_others_leave_for_already(running: Running) -> None:
+def test_kube_scheduler_gets_no_victims_for_a_pod_that_others_leave_for_already(running: Stepped) -> None:
     running.put_node(node("n"))
     running.put_node(node("m"))
     running.put_pod(on(percent(100, "low", priority=-5), "m", "m-GPU-0"))

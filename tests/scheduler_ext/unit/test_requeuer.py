@@ -14,16 +14,16 @@ from scheduler_ext.scoring.policy import BINPACK
 from scheduler_ext.waiting import rounds
 from scheduler_ext.waiting.order import MAX_NODES, WaitingPod, next_to_wake, waiting_pod
 from scheduler_ext.waiting.rounds import HOLD_BACK_S
-from tests.scheduler_ext.apiserver import Fault
-from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.reserving import NOW_MS, held
+from tests.scheduler_ext.stepped import Stepped
+from tests.scheduler_ext.store import Fault
 from tests.scheduler_ext.worlds import Json, asking, node, on, percent, read, rebuilt
 from tests.support.simulated_timekeeper import SimulatedTimekeeper, entry, standings
 from tests.support.tls import Tls
 from tests.support.waiting import eventually
 from tests.worlds import card
 
-Start = Callable[..., Running]
+Start = Callable[..., Stepped]
 
 
 def waits(name: str, share: int = 60, priority: int = 0, created: str = "", **fields: object) -> Json:
@@ -35,7 +35,7 @@ def waits(name: str, share: int = 60, priority: int = 0, created: str = "", **fi
 
 
 @pytest.fixture
-def full(running: Running) -> Running:
+def full(running: Stepped) -> Stepped:
     """One node of one card that is full."""
     running.put_node(node("a"))
     running.put_pod(on(percent(100, "holder"), "a", "a-GPU-0"))
@@ -51,7 +51,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def told(patient: None, start: Start, tls: Tls) -> Iterator[Running]:
+def told(patient: None, start: Start, tls: Tls) -> Iterator[Stepped]:
     """As ``full``, where the timekeeper tells that the namespace ``debtor`` is over budget and ``payer`` is
     not."""
     document = standings(debtor=entry("OVER_BUDGET"), payer=entry("IN_BUDGET"))
@@ -73,22 +73,22 @@ def of(namespace: str, raw: Json) -> Json:
     return {**raw, "metadata": {**raw["metadata"], "namespace": namespace}}
 
 
-def frees(world: Running) -> None:
+def frees(world: Stepped) -> None:
     """The holder ends."""
     world.api.put("pods", {**world.api.pod("holder"), "status": {"phase": "Succeeded"}})
 
 
-def woken(world: Running) -> list[str]:
+def woken(world: Stepped) -> list[str]:
     """The UIDs of the pods that were woken, in order."""
     return [sent["metadata"]["uid"] for sent in world.api.made("patch")]
 
 
-def refuse(world: Running, raw: Json, *names: str) -> None:
+def refuse(world: Stepped, raw: Json, *names: str) -> None:
     """The pod comes and is refused on these nodes."""
     assert world.filter(world.put_pod(raw), *names)["NodeNames"] == []
 
 
-def test_a_freed_card_wakes_the_one_that_should_go_next_and_no_other(full: Running) -> None:
+def test_a_freed_card_wakes_the_one_that_should_go_next_and_no_other(full: Stepped) -> None:
     refuse(full, waits("low", priority=-5), "a")
     refuse(full, waits("high", priority=1000), "a")
     refuse(full, waits("middle"), "a")
@@ -106,7 +106,7 @@ def test_a_freed_card_wakes_the_one_that_should_go_next_and_no_other(full: Runni
     )
 
 
-def test_other_conditions_of_the_pod_stay(full: Running) -> None:
+def test_other_conditions_of_the_pod_stay(full: Stepped) -> None:
     unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
     refuse(full, {**waits("p"), "status": {"phase": "Pending", "conditions": [unscheduled]}}, "a")
 
@@ -118,7 +118,7 @@ def test_other_conditions_of_the_pod_stay(full: Running) -> None:
     assert len(conditions) == 2
 
 
-def test_when_it_is_bound_the_next_that_still_fits_is_woken(full: Running) -> None:
+def test_when_it_is_bound_the_next_that_still_fits_is_woken(full: Stepped) -> None:
     for name, share, priority in (("first", 60, 3), ("second", 60, 2), ("third", 40, 1)):
         refuse(full, waits(name, share, priority), "a")
     frees(full)
@@ -130,7 +130,7 @@ def test_when_it_is_bound_the_next_that_still_fits_is_woken(full: Running) -> No
     assert woken(full) == ["uid-first", "uid-third"]
 
 
-def test_one_that_is_refused_again_makes_way_for_the_next(full: Running) -> None:
+def test_one_that_is_refused_again_makes_way_for_the_next(full: Stepped) -> None:
     refuse(full, waits("first", priority=2), "a")
     refuse(full, waits("second", priority=1), "a")
     frees(full)
@@ -142,7 +142,7 @@ def test_one_that_is_refused_again_makes_way_for_the_next(full: Running) -> None
     assert woken(full) == ["uid-first", "uid-second"]
 
 
-def test_one_that_is_not_tried_in_time_makes_way_and_is_not_woken_again(full: Running) -> None:
+def test_one_that_is_not_tried_in_time_makes_way_and_is_not_woken_again(full: Stepped) -> None:
     refuse(full, waits("first", priority=2), "a")
     refuse(full, waits("second", priority=1), "a")
 
@@ -155,7 +155,7 @@ def test_one_that_is_not_tried_in_time_makes_way_and_is_not_woken_again(full: Ru
     assert len(woken(full)) == 2
 
 
-def test_no_pod_is_woken_for_a_node_that_was_not_offered_or_has_no_room(full: Running) -> None:
+def test_no_pod_is_woken_for_a_node_that_was_not_offered_or_has_no_room(full: Stepped) -> None:
     full.put_node(node("b"))
     full.put_pod(on(percent(100, "other"), "b", "b-GPU-0"))
     refuse(full, waits("elsewhere"), "b")
@@ -170,7 +170,7 @@ def test_no_pod_is_woken_for_a_node_that_was_not_offered_or_has_no_room(full: Ru
 
 
 @pytest.mark.parametrize("how", ["other scheduler", "gated", "deleting", "bound"])
-def test_who_does_not_wait_is_not_woken(full: Running, how: str) -> None:
+def test_who_does_not_wait_is_not_woken(full: Stepped, how: str) -> None:
     raw = waits("p", 60)
     if how == "other scheduler":
         raw["spec"]["schedulerName"] = "default-scheduler"
@@ -190,7 +190,7 @@ def test_who_does_not_wait_is_not_woken(full: Running, how: str) -> None:
     assert woken(full) == ["uid-last"]
 
 
-def test_what_freed_between_the_snapshot_of_a_refusal_and_now_is_looked_at_again(full: Running) -> None:
+def test_what_freed_between_the_snapshot_of_a_refusal_and_now_is_looked_at_again(full: Stepped) -> None:
     full.put_pod(waits("p"))
     before = full.extender.cache.snapshot
     frees(full)
@@ -205,7 +205,7 @@ def test_what_freed_between_the_snapshot_of_a_refusal_and_now_is_looked_at_again
     assert woken(full) == ["uid-p"]
 
 
-def test_cards_that_free_without_any_event_wake_too(running: Running) -> None:
+def test_cards_that_free_without_any_event_wake_too(running: Stepped) -> None:
     """A vanished pod's grace period ends: kube-scheduler hears nothing of that."""
     running.put_node(node("a"))
     holder = on(percent(100, "holder", terminationGracePeriodSeconds=1), "a", "a-GPU-0")
@@ -232,7 +232,7 @@ def test_after_a_restart_waiting_pods_are_woken_though_their_refusal_was_not_see
     assert woken(second) == ["uid-p"]
 
 
-def test_a_failed_wake_does_no_harm(full: Running) -> None:
+def test_a_failed_wake_does_no_harm(full: Stepped) -> None:
     refuse(full, waits("first", priority=2), "a")
     refuse(full, waits("second", priority=1), "a")
     full.api.faults.append(Fault("patch", status=500))
@@ -306,7 +306,7 @@ def reasons(answer: Json) -> dict[str, str]:
 
 
 def test_a_freed_card_goes_to_the_namespace_in_budget_though_kube_scheduler_tries_the_other_first(
-    told: Running,
+    told: Stepped,
 ) -> None:
     debtor, payer = of("debtor", waits("debtor", priority=1000)), of("payer", waits("payer"))
     for each in (debtor, payer):
@@ -325,7 +325,7 @@ def test_a_freed_card_goes_to_the_namespace_in_budget_though_kube_scheduler_trie
 
 
 @pytest.mark.usefixtures("patient")
-def test_a_card_is_kept_for_one_that_was_offered_it_until_it_is_bound(full: Running) -> None:
+def test_a_card_is_kept_for_one_that_was_offered_it_until_it_is_bound(full: Stepped) -> None:
     refuse(full, waits("first", priority=2), "a")
     refuse(full, waits("second", priority=1), "a")
     frees(full)
@@ -338,7 +338,7 @@ def test_a_card_is_kept_for_one_that_was_offered_it_until_it_is_bound(full: Runn
     assert full.bind(full.api.pod("first"), "a") == ""
 
 
-def test_one_that_a_card_was_kept_from_is_woken_when_the_other_left_room(told: Running) -> None:
+def test_one_that_a_card_was_kept_from_is_woken_when_the_other_left_room(told: Stepped) -> None:
     debtor, payer = of("debtor", waits("debtor", priority=9)), of("payer", waits("payer", 40))
     for each in (debtor, payer):
         refuse(told, each, "a")
@@ -353,7 +353,7 @@ def test_one_that_a_card_was_kept_from_is_woken_when_the_other_left_room(told: R
 
 
 @pytest.mark.usefixtures("patient")
-def test_nothing_is_kept_from_one_whose_turn_comes_first(full: Running) -> None:
+def test_nothing_is_kept_from_one_whose_turn_comes_first(full: Stepped) -> None:
     full.put_node(node("b"))
     refuse(full, waits("waiting"), "a")
     frees(full)
@@ -365,7 +365,7 @@ def test_nothing_is_kept_from_one_whose_turn_comes_first(full: Running) -> None:
     assert full.filter(later, "a", "b")["NodeNames"] == ["b"]
 
 
-def test_a_pod_that_kube_scheduler_refused_by_itself_waits_too(full: Running) -> None:
+def test_a_pod_that_kube_scheduler_refused_by_itself_waits_too(full: Stepped) -> None:
     """Its sums were short already, so nobody asked us."""
     tried = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
     full.put_pod({**waits("p"), "status": {"phase": "Pending", "conditions": [tried]}})
@@ -377,7 +377,7 @@ def test_a_pod_that_kube_scheduler_refused_by_itself_waits_too(full: Running) ->
     assert woken(full) == ["uid-p"]
 
 
-def test_a_pod_is_not_woken_for_a_node_that_its_selector_bars(full: Running) -> None:
+def test_a_pod_is_not_woken_for_a_node_that_its_selector_bars(full: Stepped) -> None:
     tried = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
     barred = waits("barred", priority=5, nodeSelector={"pool": "other"})
     for each in (barred, waits("p")):
@@ -389,7 +389,7 @@ def test_a_pod_is_not_woken_for_a_node_that_its_selector_bars(full: Running) -> 
     assert woken(full) == ["uid-p"]
 
 
-def test_who_was_kept_off_for_one_that_does_not_come_is_the_next(told: Running) -> None:
+def test_who_was_kept_off_for_one_that_does_not_come_is_the_next(told: Stepped) -> None:
     payers = [of("payer", waits(name)) for name in ("payer-1", "payer-2")]
     for each in (of("debtor", waits("debtor", priority=9)), *payers):
         refuse(told, each, "a")
@@ -403,7 +403,7 @@ def test_who_was_kept_off_for_one_that_does_not_come_is_the_next(told: Running) 
     assert told.filter(told.api.pod("debtor", "debtor"), "a")["NodeNames"] == ["a"]
 
 
-def test_a_pod_that_never_comes_holds_none_back_for_long(running: Running) -> None:
+def test_a_pod_that_never_comes_holds_none_back_for_long(running: Stepped) -> None:
     """``never`` fits on the node by its cards; kube-scheduler refuses it by itself. Its namespace frees cards
     of the node again and again."""
     running.put_node(node("a"))
@@ -437,7 +437,7 @@ def long_to_refuse(number: int) -> Json:
     return of("greedy", several(f"greedy-{number}", shares))
 
 
-def cost_of_one(world: Running, spent: Counter[int]) -> int:
+def cost_of_one(world: Stepped, spent: Counter[int]) -> int:
     """The trials of refusing one such pod."""
     before = spent.total()
     world.filter(world.put_pod(long_to_refuse(99)), "a")
@@ -466,7 +466,7 @@ def several(name: str, shares: list[int]) -> Json:
 
 
 @pytest.fixture
-def crowded(running: Running) -> Running:
+def crowded(running: Stepped) -> Stepped:
     """A node of 16 cards, one of them full, for which 16 pods of one namespace wait."""
     running.put_node(node("a", *map(card, range(16))))
     running.put_pod(on(percent(100, "holder"), "a", "a-GPU-0"))
@@ -476,7 +476,7 @@ def crowded(running: Running) -> Running:
 
 
 def test_pods_that_are_long_to_refuse_delay_no_filter_of_another(
-    crowded: Running, spent: Counter[int]
+    crowded: Stepped, spent: Counter[int]
 ) -> None:
     last = crowded.put_pod(waits("last", 10, priority=-1))
     frees(crowded)
@@ -492,7 +492,7 @@ def test_pods_that_are_long_to_refuse_delay_no_filter_of_another(
 
 
 def test_pods_that_are_long_to_refuse_use_up_no_other_namespaces_search(
-    crowded: Running, spent: Counter[int]
+    crowded: Stepped, spent: Counter[int]
 ) -> None:
     """``searched`` does not fit in its containers' own order: a search finds its cards."""
     refuse(crowded, of("modest", several("searched", 16 * [40] + 16 * [60])), "a")

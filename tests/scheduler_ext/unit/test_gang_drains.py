@@ -13,11 +13,10 @@ from scheduler_ext.model.node import read_node
 from scheduler_ext.model.pod import read_any
 from scheduler_ext.model.standing import UNHEARD
 from scheduler_ext.scoring.policy import BINPACK
-from tests.scheduler_ext.conftest import Running
-from tests.scheduler_ext.process.test_gangs import member
 from tests.scheduler_ext.reserving import stamp
+from tests.scheduler_ext.stepped import Stepped
+from tests.scheduler_ext.unit.test_gangs import member
 from tests.scheduler_ext.worlds import node, on, percent, read
-from tests.support.waiting import eventually
 from tests.worlds import card
 from timekeeper.runtime.clock import now_ms
 from timekeeper.runtime.http.problem_details import Problem
@@ -156,7 +155,7 @@ def test_a_bad_end_is_named_by_its_field() -> None:
 
 
 @pytest.fixture
-def drained(running: Running) -> Running:
+def drained(running: Stepped) -> Stepped:
     """A real extender that drains a node of two cards, of which one is in use for five more minutes."""
     running.put_node(node("n", card(0), card(1)))
     ends = percent(100, "x", activeDeadlineSeconds=300, terminationGracePeriodSeconds=0)
@@ -165,7 +164,6 @@ def drained(running: Running) -> Running:
     running.put_pod(there)
     for name in "ab":
         running.put_pod(member(name))
-    eventually(running.extender.leadership.leads)
     uids = ["uid-a", "uid-b"]
     body = {"version": 1, "pods": uids, "needed": 2, "epoch": 7, "until": now_ms() + MINUTE}
     answer = json.loads(running.extender.gangs(json.dumps(body | {"drain": now_ms() + UNTIL}).encode()))
@@ -181,7 +179,7 @@ def single(name: str, seconds: int = 0, namespace: str = "team-a") -> Json:
     return raw
 
 
-def test_a_single_pod_is_refused_and_told_why(drained: Running) -> None:
+def test_a_single_pod_is_refused_and_told_why(drained: Stepped) -> None:
     asked = drained.put_pod(single("s", namespace=member("a")["metadata"]["namespace"]))
     elsewhere = drained.put_pod(single("other", namespace="elsewhere"))
 
@@ -198,7 +196,7 @@ def test_a_single_pod_is_refused_and_told_why(drained: Running) -> None:
     assert "/g until" not in str(other)
 
 
-def test_a_pod_that_declares_to_end_in_time_gets_the_card_and_a_longer_one_does_not(drained: Running) -> None:
+def test_a_pod_that_declares_to_end_in_time_gets_the_card_and_a_longer_one_does_not(drained: Stepped) -> None:
     short, long = drained.put_pod(single("short", 120)), drained.put_pod(single("long", 600))
 
     assert drained.filter(long, "n")["NodeNames"] == []
@@ -208,7 +206,7 @@ def test_a_pod_that_declares_to_end_in_time_gets_the_card_and_a_longer_one_does_
     assert drained.filter(drained.put_pod(single("next", 60)), "n")["NodeNames"] == []  # the card has a pod
 
 
-def test_a_dry_run_answers_as_filter_does(drained: Running) -> None:
+def test_a_dry_run_answers_as_filter_does(drained: Stepped) -> None:
     for at, seconds in enumerate((0, 120, 600)):
         asked = drained.put_pod(single(f"dry-{at}", seconds))
         body = {"Pod": asked, "NodeNames": ["n"]}
@@ -221,7 +219,7 @@ def test_a_dry_run_answers_as_filter_does(drained: Running) -> None:
         assert (dry["NodeNames"] == ["n"]) is (seconds == 120)
 
 
-def test_what_a_drain_keeps_empty_is_counted(drained: Running) -> None:
+def test_what_a_drain_keeps_empty_is_counted(drained: Stepped) -> None:
     def lines() -> dict[str, str]:
         text = drained.client.get("/metrics").get_data(as_text=True)
         return dict(each.rsplit(" ", 1) for each in text.splitlines() if not each.startswith("#"))

@@ -5,17 +5,16 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.reserving import held
+from tests.scheduler_ext.stepped import Stepped
 from tests.scheduler_ext.worlds import bound, node, on, percent
-from tests.support.waiting import eventually
 from tests.worlds import card
 
-Start = Callable[..., Running]
+Start = Callable[..., Stepped]
 
 
 @pytest.fixture
-def world(running: Running) -> Running:
+def world(running: Stepped) -> Stepped:
     """Node a with a half-used card, node b empty, and one that is closed."""
     running.put_node(node("a"))
     running.put_node(node("b"))
@@ -25,7 +24,7 @@ def world(running: Running) -> Running:
     return running
 
 
-def samples(running: Running) -> dict[str, float]:
+def samples(running: Stepped) -> dict[str, float]:
     """The values of the extender's metrics by name and labels, without the common prefix."""
     lines = running.client.get("/metrics").text.splitlines()
     pairs = (line.rpartition(" ") for line in lines if not line.startswith("#"))
@@ -35,7 +34,7 @@ def samples(running: Running) -> dict[str, float]:
 # nodes
 
 
-def test_the_map_shows_which_pod_holds_which_card(world: Running) -> None:
+def test_the_map_shows_which_pod_holds_which_card(world: Stepped) -> None:
     nodes = world.posted()["nodes"]
 
     assert {name: node["closed"] for name, node in nodes.items()} == {
@@ -68,7 +67,7 @@ def test_the_map_shows_which_pod_holds_which_card(world: Running) -> None:
     ]
 
 
-def test_the_metrics_have_the_figures_of_open_nodes(world: Running) -> None:
+def test_the_metrics_have_the_figures_of_open_nodes(world: Stepped) -> None:
     world.filter(world.put_pod(percent(60, "waiter")), "a")
 
     found = samples(world)
@@ -80,7 +79,7 @@ def test_the_metrics_have_the_figures_of_open_nodes(world: Running) -> None:
     assert {name: found[name] for name in wanted} == wanted
 
 
-def test_what_is_held_for_a_waiting_pod_is_not_free_but_shown(running: Running) -> None:
+def test_what_is_held_for_a_waiting_pod_is_not_free_but_shown(running: Stepped) -> None:
     now_ms = 1000 * (time.time_ns() // 10**9)
     running.put_node(node("a", card(0), card(1)))
     running.put_pod(held(percent(60, "p"), "a", "a-GPU-1", since_ms=now_ms, until_ms=now_ms + 60_000))
@@ -91,9 +90,9 @@ def test_what_is_held_for_a_waiting_pod_is_not_free_but_shown(running: Running) 
     assert running.posted()["waiting"]["p"]["state"] == "reserved"
 
 
-def test_before_the_cache_is_complete_there_are_metrics(start: Start, running: Running) -> None:
+def test_before_the_cache_is_complete_there_are_metrics(start: Start, running: Stepped) -> None:
     running.api.faults.clear()
-    running.api.stop()
+    running.api.end()
     late = start(wait=False)
 
     assert late.client.get("/readyz").status_code == 503
@@ -103,7 +102,7 @@ def test_before_the_cache_is_complete_there_are_metrics(start: Start, running: R
 # what waits
 
 
-def test_a_waiting_pod_is_posted_with_the_reason_of_most_nodes(world: Running) -> None:
+def test_a_waiting_pod_is_posted_with_the_reason_of_most_nodes(world: Stepped) -> None:
     world.put_node(node("also-a"))
     world.put_pod(on(percent(50, "second"), "also-a", "also-a-GPU-0"))
     raw = world.put_pod(percent(60, "waiter", priority=7))
@@ -123,7 +122,7 @@ def test_a_waiting_pod_is_posted_with_the_reason_of_most_nodes(world: Running) -
     }
 
 
-def test_who_is_bound_waits_no_more(world: Running) -> None:
+def test_who_is_bound_waits_no_more(world: Stepped) -> None:
     raw = world.put_pod(percent(60, "waiter"))
     world.filter(raw, "a")
 
@@ -133,7 +132,7 @@ def test_who_is_bound_waits_no_more(world: Running) -> None:
     assert world.posted()["waiting"] == {}
 
 
-def test_what_became_of_the_last_bind_is_reported(world: Running) -> None:
+def test_what_became_of_the_last_bind_is_reported(world: Stepped) -> None:
     raw = world.put_pod(percent(60, "waiter"))
 
     world.bind(raw, "a")
@@ -141,7 +140,7 @@ def test_what_became_of_the_last_bind_is_reported(world: Running) -> None:
     assert world.posted()["waiting"]["waiter"]["reason"] == "no card has 60 percent free"
 
 
-def test_each_state_of_a_waiting_pod_has_its_word(world: Running) -> None:
+def test_each_state_of_a_waiting_pod_has_its_word(world: Stepped) -> None:
     world.put_pod(percent(60, "gated", schedulingGates=[{"name": "x"}]))
     world.put_pod(percent(60, "unasked"))
     world.put_pod(percent(150, "malformed"))
@@ -161,7 +160,7 @@ def test_each_state_of_a_waiting_pod_has_its_word(world: Running) -> None:
     assert [name for name, pod in waiting.items() if "more than one card" in pod["reason"]] == ["malformed"]
 
 
-def test_a_pod_that_kube_schedulers_own_sums_refuse_is_shown_with_its_message(world: Running) -> None:
+def test_a_pod_that_kube_schedulers_own_sums_refuse_is_shown_with_its_message(world: Stepped) -> None:
     raw = percent(60, "unasked")
     message = "0/3 nodes are available: 3 Insufficient bursar.dev/gpu-percent."
     refused = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
@@ -176,16 +175,13 @@ def test_a_pod_that_kube_schedulers_own_sums_refuse_is_shown_with_its_message(wo
 # metrics
 
 
-def test_the_metrics_show_what_waits_and_why(world: Running) -> None:
+def test_the_metrics_show_what_waits_and_why(world: Stepped) -> None:
     world.filter(world.put_pod(percent(60, "waiter")), "a", "closed")
-    eventually(lambda: world.api.made("event"))
-
-    eventually(
-        lambda: 'bursar_extender_events_total{result="posted"} 1.0' in world.client.get("/metrics").text
-    )
+    world.passes()
     lines = world.client.get("/metrics").text.splitlines()
 
     for line in (
+        'bursar_extender_events_total{result="posted"} 1.0',
         'bursar_extender_nodes_refused_total{reason="room"} 1.0',
         'bursar_extender_nodes_refused_total{reason="closed"} 1.0',
         'bursar_extender_nodes_refused_total{reason="search"} 0.0',

@@ -16,8 +16,8 @@ from scheduler_ext.reports.waiting_pods import WaitingPods
 from scheduler_ext.scoring.policy import BINPACK
 from scheduler_ext.snapshot.reservations import as_found_by
 from scheduler_ext.verbs.last_decisions import LastDecisions
-from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.reserving import held
+from tests.scheduler_ext.stepped import Stepped
 from tests.scheduler_ext.worlds import asking, node, on, percent, read
 from tests.worlds import card, container
 from timekeeper.core.ledger.reservation import Reservation
@@ -240,14 +240,14 @@ def test_a_bad_body_is_named_by_its_field(fields: Json, where: str) -> None:
 
 
 @pytest.fixture
-def waits(running: Running) -> Running:
+def waits(running: Stepped) -> Stepped:
     """A node with two cards, and one with four."""
     running.put_node(node("n", card(0), card(1)))
     running.put_node(node("m", *(card(at) for at in range(4))))
     return running
 
 
-def test_a_member_is_offered_its_reserved_node_alone_and_none_before(waits: Running) -> None:
+def test_a_member_is_offered_its_reserved_node_alone_and_none_before(waits: Stepped) -> None:
     mine = waits.put_pod(member("a", 60, gated=False))
     assert waits.filter(mine, "n", "m")["NodeNames"] == []
     assert waits.bind(mine, "n") == "no cards are reserved for all of the pod's gang yet"
@@ -260,13 +260,13 @@ def test_a_member_is_offered_its_reserved_node_alone_and_none_before(waits: Runn
     assert waits.bind(mine, "n") == ""
 
 
-def test_cards_are_kept_for_a_member_behind_its_gate(waits: Running) -> None:
+def test_cards_are_kept_for_a_member_behind_its_gate(waits: Stepped) -> None:
     waits.put_pod(as_gang(held(member("a"), "n", "GPU-0", since_ms=now_ms(), until_ms=now_ms() + UNTIL)))
 
     assert sorted(waits.free("n")) == [0, 1000]
 
 
-def test_kube_scheduler_gets_no_victims_for_one_member(waits: Running) -> None:
+def test_kube_scheduler_gets_no_victims_for_one_member(waits: Stepped) -> None:
     waits.put_pod(on(percent(100, "low", priority=-5), "n", "GPU-0"))
     mine = waits.put_pod(member("a", gated=False) | {})
     asked = {"NodeNameToVictims": None, "NodeNameToMetaVictims": {"n": {"Pods": [{"UID": "uid-low"}]}}}
@@ -276,7 +276,7 @@ def test_kube_scheduler_gets_no_victims_for_one_member(waits: Running) -> None:
     assert not answer["NodeNameToMetaVictims"]
 
 
-def test_a_member_takes_no_part_of_a_card_that_is_reserved_for_another(waits: Running) -> None:
+def test_a_member_takes_no_part_of_a_card_that_is_reserved_for_another(waits: Stepped) -> None:
     """Two halves of one card: the first one that is bound leaves the other's."""
     times: dict[str, Any] = {"since_ms": now_ms(), "until_ms": now_ms() + UNTIL}
     raws = [held(member(name, 50, gated=False), "n", "GPU-0", **times) for name in ("a", "b")]

@@ -7,8 +7,8 @@ import pytest
 from scheduler_ext.binding.manifest import written_for
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.snapshot.allocation import uses_of
-from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.reserving import NOW_MS
+from tests.scheduler_ext.stepped import Stepped
 from tests.scheduler_ext.unit.test_gas import INTEL, intel_node, wants
 from tests.scheduler_ext.worlds import asking, bound, read, rebuilt, request_of
 from timekeeper.accounts.pods import LedgerPod, decode_request, encode_request, read_pod
@@ -29,7 +29,7 @@ RAW = asking(wants(i915=2, millicores=800, tiles=2))
 NAMED = {f"{INTEL}i915": 1, f"{INTEL}millicores": 400, f"{INTEL}tiles": 1}
 
 
-def test_the_map_shows_the_largest_part_of_a_cards_resources(running: Running) -> None:
+def test_the_map_shows_the_largest_part_of_a_cards_resources(running: Stepped) -> None:
     answer = fit(request_of(RAW), rebuilt([NODE], []).node("n"))
     assert isinstance(answer, Placement)
     devices = written_for(read(RAW), request_of(RAW), answer, "n", 7, family="gas").annotations

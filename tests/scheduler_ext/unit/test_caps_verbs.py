@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from scheduler_ext.verbs.verbs import INCOMPLETE
-from tests.scheduler_ext.apiserver import Fault
-from tests.scheduler_ext.conftest import Running
+from tests.scheduler_ext.stepped import Stepped
+from tests.scheduler_ext.store import Fault
 from tests.scheduler_ext.worlds import Json, mib, node, on, percent
 from tests.support.simulated_timekeeper import SimulatedTimekeeper, entry, standings
 from tests.support.tls import Tls
 from tests.support.waiting import eventually
 from tests.worlds import card
 
-Start = Callable[..., Running]
+Start = Callable[..., Stepped]
 
 FULL = "above the cap of namespace team-a (maxGPUs: 1)"
 NODES = 4
@@ -26,7 +26,7 @@ NODES = 4
 class World:
     """A running extender, and a timekeeper that publishes caps."""
 
-    def __init__(self, running: Running, timekeeper: SimulatedTimekeeper) -> None:
+    def __init__(self, running: Stepped, timekeeper: SimulatedTimekeeper) -> None:
         self.running, self.timekeeper = running, timekeeper
 
     def say(self, **fields: Any) -> None:
