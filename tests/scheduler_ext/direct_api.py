@@ -50,7 +50,7 @@ class DirectApi(Api):
     def _events(self, path: str, query: Mapping[str, str], for_s: int) -> Generator[bytes]:
         if "sendInitialEvents" in query:
             self.idle.add(path)
-            listed = accepted(self.call("GET", f"{path}?sendInitialEvents=true", timeout_s=for_s))
+            listed = dict(accepted(self.call("GET", f"{path}?sendInitialEvents=true", timeout_s=for_s)))
             yield b""
             yield from initial_lines(listed)
             return

@@ -24,7 +24,7 @@ TYPED = {
         "group-lead.yaml": "cli/cluster/test_cli.py",
     },
     "docs/login.md": {"kubectl create rolebinding": "docs/cluster/test_access.py"},
-    "docs/api.md": {"/dryrun": "scheduler_ext/process/test_dryrun.py"},
+    "docs/api.md": {"/dryrun": "scheduler_ext/unit/test_dryrun.py"},
     "docs/budget-settings.md": {"kubectl edit": "docs/cluster/test_commands.py"},
     "docs/budgets.md": {"--group research": "cli/cluster/test_cli.py"},
     "docs/bypass.md": {

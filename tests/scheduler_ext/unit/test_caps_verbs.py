@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,9 +12,7 @@ from scheduler_ext.verbs.verbs import INCOMPLETE
 from tests.scheduler_ext.stepped import Stepped
 from tests.scheduler_ext.store import Fault
 from tests.scheduler_ext.worlds import Json, mib, node, on, percent
-from tests.support.simulated_timekeeper import SimulatedTimekeeper, entry, standings
-from tests.support.tls import Tls
-from tests.support.waiting import eventually
+from tests.support.simulated_timekeeper import entry, standings
 from tests.worlds import card
 
 Start = Callable[..., Stepped]
@@ -24,19 +22,16 @@ NODES = 4
 
 
 class World:
-    """A running extender, and a timekeeper that publishes caps."""
+    """An extender, and a timekeeper that publishes caps."""
 
-    def __init__(self, running: Stepped, timekeeper: SimulatedTimekeeper) -> None:
-        self.running, self.timekeeper = running, timekeeper
+    def __init__(self, running: Stepped) -> None:
+        self.running = running
 
     def say(self, **fields: Any) -> None:
         """The entries of team-a from now on, and of team-b of the same group; the extender has read it."""
-        polls = len(self.timekeeper.answered)
         own = {key: value for key, value in fields.items() if key != "caps"}
-        self.timekeeper.document = standings(
-            revision=f"r{polls}", team_a=entry(**fields), team_b=entry(**own)
-        )
-        eventually(lambda: len(self.timekeeper.answered) >= polls + 2)
+        self.running.passes(3)  # every round is over
+        self.running.says(standings(team_a=entry(**fields), team_b=entry(**own)))
 
     def filter(self, raw: Json, *nodes: str) -> Json:
         """The pod exists, and kube-scheduler asks for these nodes."""
@@ -65,12 +60,10 @@ class World:
 
 
 @pytest.fixture
-def world(start: Start, tls: Tls) -> Iterator[World]:
-    with SimulatedTimekeeper(tls) as timekeeper:
-        running = start(*timekeeper.flags)
-        for at in range(NODES):
-            running.put_node(node(f"n{at}", *(card(index) for index in range(4))))
-        yield World(running, timekeeper)
+def world(running: Stepped) -> World:
+    for at in range(NODES):
+        running.put_node(node(f"n{at}", *(card(index) for index in range(4))))
+    return World(running)
 
 
 def waits(name: str, share: int = 60, namespace: str = "team-a", **fields: object) -> Json:
@@ -116,7 +109,8 @@ def test_a_release_wakes_as_many_as_fit_in_turn_and_a_raised_cap_the_rest(world:
 
     world.end("holder")
 
-    eventually(lambda: len(world.woken()) == 2)
+    world.running.passes(0.5)
+    assert len(world.woken()) == 2
     assert world.woken() == ["uid-p3", "uid-p2"]
     for name in ("p3", "p2"):
         assert world.filter(world.running.api.pod(name))["NodeNames"] == ["n0"]
@@ -125,7 +119,8 @@ def test_a_release_wakes_as_many_as_fit_in_turn_and_a_raised_cap_the_rest(world:
 
     world.say(caps={"total": 1_500, "pod": None})
 
-    eventually(lambda: len(world.woken()) == 3)
+    world.running.passes(0.5)
+    assert len(world.woken()) == 3
     assert world.woken()[2] == "uid-p1"
     assert world.running.api.made("patch")[2]["status"]["conditions"][0]["reason"] == "BelowCap"
 
@@ -136,7 +131,8 @@ def test_a_raised_cap_wakes_a_pod_though_no_card_was_freed(world: World) -> None
 
     world.say(caps={"total": 600, "pod": None})
 
-    eventually(lambda: world.woken() == ["uid-p"])
+    world.running.passes(0.5)
+    assert world.woken() == ["uid-p"]
 
 
 def test_what_claims_hold_counts_and_a_release_of_a_claim_wakes_a_pod(world: World) -> None:
@@ -149,7 +145,8 @@ def test_what_claims_hold_counts_and_a_release_of_a_claim_wakes_a_pod(world: Wor
 
     world.say(caps={"total": 1_000, "pod": None}, heldByClaims=400)
 
-    eventually(lambda: world.woken() == ["uid-p"])
+    world.running.passes(0.5)
+    assert world.woken() == ["uid-p"]
     assert world.bind("p") == ""
 
 
@@ -168,7 +165,8 @@ def test_a_groups_cap_counts_the_pods_of_all_its_namespaces(world: World) -> Non
 
     world.end("a")
 
-    eventually(lambda: "uid-b" in world.woken())
+    world.running.passes(0.5)
+    assert "uid-b" in world.woken()
 
 
 def test_a_cap_is_kept_while_the_timekeeper_is_silent_and_in_observe_mode_only_logged(world: World) -> None:
@@ -221,7 +219,8 @@ def test_a_pod_above_its_cap_preempts_none(world: World) -> None:
     assert preempted() == {}
     world.say(caps={"total": 600, "pod": None})
     assert set(preempted()) == {"n0"}
-    eventually(lambda: "uid-above" in world.woken())
+    world.running.passes(0.5)
+    assert "uid-above" in world.woken()
 
 
 def test_many_binds_at_once_on_many_nodes_never_exceed_the_caps_and_fill_them(world: World) -> None:
@@ -229,10 +228,8 @@ def test_many_binds_at_once_on_many_nodes_never_exceed_the_caps_and_fill_them(wo
     exceed a cap, and what is left is less than any pod that was refused."""
     rng = random.Random(7)
     caps = {"total": 2_500, "pod": None}
-    polls = len(world.timekeeper.answered)
     both: Json = {"group": "lab", "caps": caps, "groupCaps": {"total": 4_000, "pod": None}}
-    world.timekeeper.document = standings(revision="r", team_a=entry(**both), team_b=entry(**both))
-    eventually(lambda: len(world.timekeeper.answered) >= polls + 2)
+    world.running.says(standings(team_a=entry(**both), team_b=entry(**both)))
     pods = [(f"p{at}", 50 if at < 4 else 25, rng.choice(("team-a", "team-b"))) for at in range(40)]
     for name, share, namespace in pods:
         world.running.put_pod(waits(name, share, namespace))
@@ -248,7 +245,8 @@ def test_many_binds_at_once_on_many_nodes_never_exceed_the_caps_and_fill_them(wo
     assert held["team-b"] <= 2_500
     assert held.total() == 4_000
     assert all("above the cap" in answer for answer in answers if answer)
-    eventually(lambda: dict(world.running.extender.cache.snapshot.held.items()) == dict(held))
+    world.running.passes(0.5)
+    assert dict(world.running.extender.cache.snapshot.held.items()) == dict(held)
 
 
 def test_no_pod_is_placed_before_a_poll_of_the_standings_was_attempted(world: World) -> None:

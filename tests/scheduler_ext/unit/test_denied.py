@@ -1,16 +1,14 @@
 """A namespace that has spent a budget with ``onExhausted: deny`` or ``evict``: its waiting pods are not bound
 until the budget is back."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from tests.scheduler_ext.stepped import Stepped
 from tests.scheduler_ext.store import Fault
 from tests.scheduler_ext.worlds import Json, node, on, percent
-from tests.support.simulated_timekeeper import SimulatedTimekeeper, entry, standings
-from tests.support.tls import Tls
-from tests.support.waiting import eventually
+from tests.support.simulated_timekeeper import entry, standings
 
 Start = Callable[..., Stepped]
 
@@ -18,20 +16,17 @@ TEXT = "the namespace has spent its GPU budget"
 
 
 class World:
-    """A running extender, and a timekeeper that says how ``team-a`` stands; ``team-b`` is in budget."""
+    """An extender, and a timekeeper that says how ``team-a`` stands; ``team-b`` is in budget."""
 
-    def __init__(self, running: Stepped, timekeeper: SimulatedTimekeeper) -> None:
-        self.running, self.timekeeper = running, timekeeper
+    def __init__(self, running: Stepped) -> None:
+        self.running = running
 
     def say(self, standing: str, **fields: object) -> None:
         """How team-a stands from now on; the extender has read it."""
-        revision = f"r{len(self.timekeeper.answered)}"
         said = entry(standing, **{"onExhausted": "deny", "spent": True} | fields)
-        self.timekeeper.document = standings(
-            revision=revision, team_a=said, team_b=entry("IN_BUDGET", onExhausted="deny", spent=False)
-        )
-        polls = len(self.timekeeper.answered)
-        eventually(lambda: len(self.timekeeper.answered) >= polls + 2)
+        self.running.passes(3)  # every round is over
+        others = entry("IN_BUDGET", onExhausted="deny", spent=False)
+        self.running.says(standings(team_a=said, team_b=others))
 
     def filter(self, raw: Json) -> Json:
         """The pod exists, and kube-scheduler asks for node a."""
@@ -39,13 +34,11 @@ class World:
 
 
 @pytest.fixture
-def world(start: Start, tls: Tls) -> Iterator[World]:
-    with SimulatedTimekeeper(tls) as timekeeper:
-        running = start(*timekeeper.flags)
-        running.put_node(node("a"))
-        world = World(running, timekeeper)
-        world.say("OVER_BUDGET")
-        yield world
+def world(running: Stepped) -> World:
+    running.put_node(node("a"))
+    world = World(running)
+    world.say("OVER_BUDGET")
+    return world
 
 
 def waits(name: str, share: int = 60, namespace: str = "team-a") -> Json:
@@ -106,7 +99,8 @@ def test_a_pod_is_woken_once_it_is_protected(world: World) -> None:
 
     world.say("OVER_BUDGET", protect=protecting("serving"))
 
-    eventually(lambda: woken(world) == ["uid-serving"])
+    world.running.passes(3)
+    assert woken(world) == ["uid-serving"]
     sent = world.running.api.made("patch")[-1]
     assert sent["status"]["conditions"][0]["reason"] == "InBudget"
 
@@ -120,7 +114,8 @@ def test_a_protected_pod_is_woken_for_a_freed_card(world: World) -> None:
     ended = {**world.running.api.pod("holder"), "status": {"phase": "Succeeded"}}
     world.running.api.put("pods", ended)
 
-    eventually(lambda: woken(world) == ["uid-serving"])
+    world.running.passes(3)
+    assert woken(world) == ["uid-serving"]
 
 
 @pytest.mark.parametrize(
@@ -160,14 +155,13 @@ def test_it_is_woken_when_the_budget_is_back_and_not_for_a_freed_card(world: Wor
     ended = {**world.running.api.pod("holder"), "status": {"phase": "Succeeded"}}
     world.running.api.put("pods", ended)
 
-    eventually(lambda: woken(world) == ["uid-next"])
-    rounds = world.running.extender.requeuer._rounds
-    eventually(lambda: not rounds)
+    world.running.passes(3)
     assert woken(world) == ["uid-next"]
 
     world.say("IN_BUDGET", spent=False)
 
-    eventually(lambda: woken(world) == ["uid-next", "uid-denied"])
+    world.running.passes(3)
+    assert woken(world) == ["uid-next", "uid-denied"]
     sent = world.running.api.made("patch")[-1]
     assert sent["status"]["conditions"][0]["reason"] == "InBudget"
 
@@ -178,4 +172,5 @@ def test_a_pod_that_the_api_server_did_not_answer_for_is_woken_later(world: Worl
 
     world.say("IN_BUDGET", spent=False)
 
-    eventually(lambda: woken(world).count("uid-denied") == 2)
+    world.running.passes(3)
+    assert woken(world).count("uid-denied") == 2

@@ -2,9 +2,8 @@
 
 import random
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -18,9 +17,7 @@ from tests.scheduler_ext.reserving import NOW_MS, held
 from tests.scheduler_ext.stepped import Stepped
 from tests.scheduler_ext.store import Fault
 from tests.scheduler_ext.worlds import Json, asking, node, on, percent, read, rebuilt
-from tests.support.simulated_timekeeper import SimulatedTimekeeper, entry, standings
-from tests.support.tls import Tls
-from tests.support.waiting import eventually
+from tests.support.simulated_timekeeper import entry, standings
 from tests.worlds import card
 
 Start = Callable[..., Stepped]
@@ -43,24 +40,11 @@ def full(running: Stepped) -> Stepped:
 
 
 @pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pods are held back, and awaited, for three times as long: a busy machine takes longer than a second
-    between a freed card and the next call."""
-    for name in ("HOLD_BACK_S", "HOLD_BACK_AGAIN_S", "TRIED_WITHIN_S"):
-        monkeypatch.setattr(rounds, name, 3 * getattr(rounds, name))
-
-
-@pytest.fixture
-def told(patient: None, start: Start, tls: Tls) -> Iterator[Stepped]:
+def told(full: Stepped) -> Stepped:
     """As ``full``, where the timekeeper tells that the namespace ``debtor`` is over budget and ``payer`` is
     not."""
-    document = standings(debtor=entry("OVER_BUDGET"), payer=entry("IN_BUDGET"))
-    with SimulatedTimekeeper(tls, document) as timekeeper:
-        world = start(*timekeeper.flags)
-        eventually(lambda: world.extender.standings().of("debtor").over)
-        world.put_node(node("a"))
-        world.put_pod(on(percent(100, "holder"), "a", "a-GPU-0"))
-        yield world
+    full.says(standings(debtor=entry("OVER_BUDGET"), payer=entry("IN_BUDGET")))
+    return full
 
 
 def fresh(_: WaitingPod) -> Steps:
@@ -74,8 +58,8 @@ def of(namespace: str, raw: Json) -> Json:
 
 
 def frees(world: Stepped) -> None:
-    """The holder ends."""
-    world.api.put("pods", {**world.api.pod("holder"), "status": {"phase": "Succeeded"}})
+    """The holder ends, and the watch shows it."""
+    world.put_pod({**world.api.pod("holder"), "status": {"phase": "Succeeded"}})
 
 
 def woken(world: Stepped) -> list[str]:
@@ -95,7 +79,7 @@ def test_a_freed_card_wakes_the_one_that_should_go_next_and_no_other(full: Stepp
 
     frees(full)
 
-    eventually(lambda: woken(full))
+    full.passes(0.1)
     assert woken(full) == ["uid-high"]
     (sent,) = full.api.made("patch")
     (condition,) = sent["status"]["conditions"]
@@ -112,7 +96,7 @@ def test_other_conditions_of_the_pod_stay(full: Stepped) -> None:
 
     frees(full)
 
-    eventually(lambda: woken(full))
+    full.passes(0.1)
     conditions = full.api.pod("p")["status"]["conditions"]
     assert unscheduled in conditions
     assert len(conditions) == 2
@@ -122,11 +106,12 @@ def test_when_it_is_bound_the_next_that_still_fits_is_woken(full: Stepped) -> No
     for name, share, priority in (("first", 60, 3), ("second", 60, 2), ("third", 40, 1)):
         refuse(full, waits(name, share, priority), "a")
     frees(full)
-    eventually(lambda: woken(full) == ["uid-first"])
+    full.passes(0.1)
+    assert woken(full) == ["uid-first"]
 
     assert full.bind(full.api.pod("first"), "a") == ""
 
-    eventually(lambda: len(woken(full)) == 2)
+    full.passes(0.1)
     assert woken(full) == ["uid-first", "uid-third"]
 
 
@@ -134,11 +119,12 @@ def test_one_that_is_refused_again_makes_way_for_the_next(full: Stepped) -> None
     refuse(full, waits("first", priority=2), "a")
     refuse(full, waits("second", priority=1), "a")
     frees(full)
-    eventually(lambda: woken(full) == ["uid-first"])
+    full.passes(0.1)
+    assert woken(full) == ["uid-first"]
 
     full.filter(full.api.pod("first"), "elsewhere")  # kube-scheduler finds that something else keeps it off
 
-    eventually(lambda: len(woken(full)) == 2)
+    full.passes(0.1)
     assert woken(full) == ["uid-first", "uid-second"]
 
 
@@ -148,11 +134,10 @@ def test_one_that_is_not_tried_in_time_makes_way_and_is_not_woken_again(full: St
 
     frees(full)
 
-    eventually(lambda: len(woken(full)) == 2)
+    full.passes(rounds.TRIED_WITHIN_S)
+    assert woken(full) == ["uid-first"]
+    full.passes(10)
     assert woken(full) == ["uid-first", "uid-second"]
-    going_on = full.extender.requeuer._rounds
-    eventually(lambda: not going_on)
-    assert len(woken(full)) == 2
 
 
 def test_no_pod_is_woken_for_a_node_that_was_not_offered_or_has_no_room(full: Stepped) -> None:
@@ -164,8 +149,8 @@ def test_no_pod_is_woken_for_a_node_that_was_not_offered_or_has_no_room(full: St
 
     frees(full)
 
-    going_on = full.extender.requeuer._rounds
-    eventually(lambda: full.free("a") == [700] and not going_on)
+    full.passes(10)
+    assert full.free("a") == [700]
     assert woken(full) == []
 
 
@@ -186,7 +171,7 @@ def test_who_does_not_wait_is_not_woken(full: Stepped, how: str) -> None:
 
     frees(full)
 
-    eventually(lambda: woken(full))
+    full.passes(0.1)
     assert woken(full) == ["uid-last"]
 
 
@@ -194,14 +179,12 @@ def test_what_freed_between_the_snapshot_of_a_refusal_and_now_is_looked_at_again
     full.put_pod(waits("p"))
     before = full.extender.cache.snapshot
     frees(full)
-    eventually(lambda: full.free("a") == [1000])
-    going_on = full.extender.requeuer._rounds
-    eventually(lambda: not going_on)
+    full.passes(10)
     assert woken(full) == []
 
     full.extender.requeuer.refused(waiting_pod(read(full.api.pod("p")), BINPACK, ["a"]), before)
 
-    eventually(lambda: woken(full))
+    full.passes(0.1)
     assert woken(full) == ["uid-p"]
 
 
@@ -214,7 +197,7 @@ def test_cards_that_free_without_any_event_wake_too(running: Stepped) -> None:
 
     running.api.delete("pods", "holder", "team-a")
 
-    eventually(lambda: woken(running))
+    running.passes(3)
     assert woken(running) == ["uid-p"]
 
 
@@ -228,8 +211,9 @@ def test_after_a_restart_waiting_pods_are_woken_though_their_refusal_was_not_see
 
     frees(second)
 
-    eventually(lambda: woken(second))
-    assert woken(second) == ["uid-p"]
+    assert woken(second) == ["uid-p"]  # a new leader has touched it
+    second.passes(0.1)
+    assert woken(second) == ["uid-p", "uid-p"]
 
 
 def test_a_failed_wake_does_no_harm(full: Stepped) -> None:
@@ -239,7 +223,7 @@ def test_a_failed_wake_does_no_harm(full: Stepped) -> None:
 
     frees(full)
 
-    eventually(lambda: len(woken(full)) == 2)
+    full.passes(3)
     assert woken(full) == ["uid-first", "uid-second"]
 
 
@@ -314,22 +298,21 @@ def test_a_freed_card_goes_to_the_namespace_in_budget_though_kube_scheduler_trie
     before = reasons(told.filter(told.api.pod("debtor", "debtor"), "a"))
 
     frees(told)
-    eventually(lambda: told.free("a") == [1000])
     answer = told.filter(told.api.pod("debtor", "debtor"), "a")
 
     assert answer["NodeNames"] == []
     assert reasons(answer) == before  # other words would wake it again
     assert told.filter(told.api.pod("payer", "payer"), "a")["NodeNames"] == ["a"]
-    eventually(lambda: woken(told))
+    told.passes(0.1)
     assert woken(told) == ["uid-payer"]
 
 
-@pytest.mark.usefixtures("patient")
 def test_a_card_is_kept_for_one_that_was_offered_it_until_it_is_bound(full: Stepped) -> None:
     refuse(full, waits("first", priority=2), "a")
     refuse(full, waits("second", priority=1), "a")
     frees(full)
-    eventually(lambda: woken(full) == ["uid-first"])
+    full.passes(0.1)
+    assert woken(full) == ["uid-first"]
     assert full.filter(full.api.pod("first"), "a")["NodeNames"] == ["a"]
 
     assert full.filter(full.api.pod("second"), "a")["NodeNames"] == []
@@ -343,21 +326,21 @@ def test_one_that_a_card_was_kept_from_is_woken_when_the_other_left_room(told: S
     for each in (debtor, payer):
         refuse(told, each, "a")
     frees(told)
-    eventually(lambda: told.free("a") == [1000])
     assert told.filter(told.api.pod("debtor", "debtor"), "a")["NodeNames"] == []
 
     assert told.bind(told.api.pod("payer", "payer"), "a") == ""
 
-    eventually(lambda: "uid-debtor" in woken(told))
+    told.passes(3)
+    assert "uid-debtor" in woken(told)
     assert told.filter(told.api.pod("debtor", "debtor"), "a")["NodeNames"] == ["a"]
 
 
-@pytest.mark.usefixtures("patient")
 def test_nothing_is_kept_from_one_whose_turn_comes_first(full: Stepped) -> None:
     full.put_node(node("b"))
     refuse(full, waits("waiting"), "a")
     frees(full)
-    eventually(lambda: woken(full) == ["uid-waiting"])
+    full.passes(0.1)
+    assert woken(full) == ["uid-waiting"]
 
     urgent, later = full.put_pod(waits("urgent", priority=5)), full.put_pod(waits("later", priority=-5))
 
@@ -373,7 +356,7 @@ def test_a_pod_that_kube_scheduler_refused_by_itself_waits_too(full: Stepped) ->
 
     frees(full)
 
-    eventually(lambda: woken(full))
+    full.passes(0.1)
     assert woken(full) == ["uid-p"]
 
 
@@ -385,7 +368,7 @@ def test_a_pod_is_not_woken_for_a_node_that_its_selector_bars(full: Stepped) -> 
 
     frees(full)
 
-    eventually(lambda: woken(full))
+    full.passes(0.1)
     assert woken(full) == ["uid-p"]
 
 
@@ -394,10 +377,9 @@ def test_who_was_kept_off_for_one_that_does_not_come_is_the_next(told: Stepped) 
     for each in (of("debtor", waits("debtor", priority=9)), *payers):
         refuse(told, each, "a")
     frees(told)
-    eventually(lambda: told.free("a") == [1000])
     assert told.filter(told.api.pod("debtor", "debtor"), "a")["NodeNames"] == []
 
-    eventually(lambda: len(woken(told)) == 2)
+    told.passes(3)
 
     assert woken(told) == ["uid-payer-1", "uid-debtor"]
     assert told.filter(told.api.pod("debtor", "debtor"), "a")["NodeNames"] == ["a"]
@@ -415,17 +397,14 @@ def test_a_pod_that_never_comes_holds_none_back_for_long(running: Stepped) -> No
     other = running.put_pod(of("modest", waits("other", 1, priority=-1)))
     answers: list[list[str]] = []
 
-    def goes_though_cards_were_just_freed() -> bool:
-        number, began_s = len(answers) // 2, time.monotonic()
+    for number in range(20):
         gone = running.api.pod(f"small-{number}", "greedy")
-        running.api.put("pods", {**gone, "status": {"phase": "Succeeded"}})
-        eventually(lambda: running.free("a")[0] >= 10 * (number + 1))
-        answers.extend(running.filter(other, "a")["NodeNames"] for _ in range(2))
-        return answers[-1] == ["a"] and time.monotonic() - began_s < HOLD_BACK_S
+        running.put_pod({**gone, "status": {"phase": "Succeeded"}})
+        answers.append(running.filter(other, "a")["NodeNames"])
+        running.passes(HOLD_BACK_S / 5)
 
-    eventually(goes_though_cards_were_just_freed)
-
-    assert answers[1] == []  # at first the node is kept for the pod that is earlier in turn
+    # the node is kept for the pod that is earlier in turn, for one second
+    assert answers == 6 * [[]] + 14 * [["a"]]
 
 
 def long_to_refuse(number: int) -> Json:
@@ -480,7 +459,6 @@ def test_pods_that_are_long_to_refuse_delay_no_filter_of_another(
 ) -> None:
     last = crowded.put_pod(waits("last", 10, priority=-1))
     frees(crowded)
-    eventually(lambda: crowded.free("a") == 16 * [1000])
 
     mine = threading.get_ident()
     before = spent[mine]
@@ -499,7 +477,7 @@ def test_pods_that_are_long_to_refuse_use_up_no_other_namespaces_search(
 
     before = spent.total()
     frees(crowded)
-    eventually(lambda: woken(crowded))
+    crowded.passes(0.1)
 
     took = spent.total() - before
     assert woken(crowded) == ["uid-searched"]

@@ -1,5 +1,5 @@
-"""Scenarios from earlier systems (`scenarios`): each decided by `fit`, and some again by filter, prioritize and
-bind."""
+"""Scenarios from earlier systems (`scenarios`): each decided by `fit`, and some again by filter,
+prioritize and bind."""
 
 import json
 
