@@ -11,6 +11,8 @@ POD_RANGE = "10.244.0.0/16"
 FRONT_PROXY = "front-proxy-client"  # common name of the certificate that the API server shows to APIServices
 # It tells of mistyped expressions in the status of policies. Bursar's take half a second of a processor.
 OF_POLICIES = "validatingadmissionpolicy-status-controller"
+# Silent nodes do not become unreachable, and do not lose their pods.
+_OF_NODES = ("-node-lifecycle-controller", "-taint-eviction-controller")
 ISSUER = "https://kubernetes.default.svc.cluster.local"
 
 # etcd reads host and port even of a Unix socket; the file is named after both. Sockets need no port that
@@ -29,9 +31,6 @@ class Options:
     api_flags: tuple[str, ...] = ()  # for kube-apiserver; they override ours
     controller_flags: tuple[str, ...] = ()  # for kube-controller-manager; they override ours
     scheduler_flags: tuple[str, ...] = ()  # for each kube-scheduler; they override ours
-    # whether silent nodes become unreachable and lose their pods; without it they get no not-ready taint
-    # either
-    node_lifecycle: bool = False
     node_lease_s: int = 40  # the duration of a kwok node's Lease, which is renewed every quarter of it
     nodes: tuple[str, ...] = ()  # names of real nodes, whose kubelets get a token each
 
@@ -99,7 +98,7 @@ def kube_apiserver(options: Options, port: int) -> list[str]:
         f"--service-cluster-ip-range={SERVICE_RANGE}",
         "--allow-privileged=true",
         "--endpoint-reconciler-type=none",
-        *([] if options.node_lifecycle else ["--disable-admission-plugins=TaintNodesByCondition"]),
+        "--disable-admission-plugins=TaintNodesByCondition",
         *(_TO_KUBELETS if options.nodes else ()),
         *options.api_flags,
     ]
@@ -108,7 +107,6 @@ def kube_apiserver(options: Options, port: int) -> list[str]:
 def kube_controller_manager(options: Options, controllers: Sequence[str] = ()) -> list[str]:
     """With credentials per controller: without them, RBAC refuses most of its loops. ``controllers``: it runs
     these alone."""
-    of_nodes = () if options.node_lifecycle else ("-node-lifecycle-controller", "-taint-eviction-controller")
     return [
         "--kubeconfig=controllers.kubeconfig",
         "--use-service-account-credentials=true",
@@ -118,7 +116,7 @@ def kube_controller_manager(options: Options, controllers: Sequence[str] = ()) -
         "--secure-port=0",
         "--kube-api-qps=500",
         "--kube-api-burst=1000",
-        f"--controllers={','.join(controllers or ('*', *of_nodes, f'-{OF_POLICIES}'))}",
+        f"--controllers={','.join(controllers or ('*', *_OF_NODES, f'-{OF_POLICIES}'))}",
         *options.controller_flags,
     ]
 

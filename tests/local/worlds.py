@@ -3,22 +3,19 @@
 import http.client
 import json
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from deploy.local.api import AdminApi, ApiError
-from deploy.local.identity import LocalAuthority
-from tests.support.http_server import JsonHandler, Served
 from tests.support.waiting import eventually
 
 NAMESPACES = "/api/v1/namespaces"
 NODES = "/api/v1/nodes"
 
 Seen = TypeVar("Seen")
-Answer = Callable[[str, Any], Any]
 
 
 def pod(name: str, *, limits: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
@@ -65,27 +62,6 @@ def namespace(api: AdminApi, name: str) -> Iterator[str]:
         yield f"{NAMESPACES}/{name}/pods"
     finally:
         api.call("DELETE", f"{NAMESPACES}/{name}")
-
-
-def tls(authority: LocalAuthority, folder: Path, *names: str) -> ssl.SSLContext:
-    """What a server for these names needs; its files go into `folder`."""
-    certificate, key = authority.leaf(names)
-    (folder / "tls.pem").write_bytes(certificate + key)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(folder / "tls.pem")
-    return context
-
-
-@contextmanager
-def server(answer: Answer, context: ssl.SSLContext | None = None) -> Iterator[int]:
-    """A server on loopback that answers a POST of JSON with `answer(path, body)`; yields its port."""
-
-    class Handler(JsonHandler):
-        def do_POST(self) -> None:
-            self.answer(200, answer(self.path.partition("?")[0], self.body()))
-
-    with Served(Handler, context) as served:
-        yield served.port
 
 
 def processes_with(text: str) -> list[str]:

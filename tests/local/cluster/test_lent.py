@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
@@ -25,22 +27,6 @@ NOBODY: Json = {
             "admissionReviewVersions": ["v1"],
         }
     ],
-}
-WIDGETS: Json = {
-    "metadata": {"name": "widgets.example.com"},
-    "spec": {
-        "group": "example.com",
-        "names": {"plural": "widgets", "kind": "Widget"},
-        "scope": "Namespaced",
-        "versions": [
-            {
-                "name": "v1",
-                "served": True,
-                "storage": True,
-                "schema": {"openAPIV3Schema": {"type": "object"}},
-            }
-        ],
-    },
 }
 
 
@@ -103,15 +89,7 @@ def test_what_a_file_leaves_behind_is_gone_for_the_next_one(lender: Lender) -> N
         policy(cp)
 
 
-def test_a_kind_that_a_file_defines_is_gone_for_the_next_one(lender: Lender) -> None:
-    with lender.lent() as cp:
-        cp.api.call("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", WIDGETS)
-        eventually(lambda: cp.api.answers("/apis/example.com/v1/widgets"), "widgets")
-
-    with lender.lent() as cp:
-        assert not cp.api.answers("/apis/example.com/v1/widgets")
-
-
+@pytest.mark.soak
 def test_one_that_lost_a_part_is_followed_by_a_new_one(lender: Lender) -> None:
     with lender.lent() as cp:
         url = cp.url

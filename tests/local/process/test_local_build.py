@@ -1,7 +1,6 @@
 """Building the missing binaries, with a stand-in for Go that writes scripts instead of programs."""
 
 import json
-import re
 import signal
 import subprocess
 import sys
@@ -21,12 +20,14 @@ from deploy.local.build import (
     staged_siblings,
 )
 from deploy.local.errors import LocalError
-from deploy.local.golang import GO_WHEEL, known_failure, run_logged
+from deploy.local.golang import known_failure, run_logged
 from deploy.local.tools import ETCD, KUBERNETES, NODE_TOOLS, TOOLS, Tool, cached_path
 from tests.support.waiting import eventually
 
 REPOSITORY = Path(__file__).parents[3]
 NAMES = [tool.name for tool in TOOLS]
+
+pytestmark = pytest.mark.soak  # a machine without a cache builds the real ones
 
 # It notes each of its calls, with what matters of its surroundings, and obeys the files `fail`, `hang` and
 # `says` beside it.
@@ -103,42 +104,22 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def test_what_is_missing_is_built_once_and_found_afterwards(world: World) -> None:
-    first = world.build()
-    second = world.build()
+def test_what_is_missing_is_built_once_and_found_afterwards_and_nothing_is_left_beside(world: World) -> None:
+    built = world.build()
 
-    assert first == second == {tool.name: cached_path(tool, world.cache) for tool in TOOLS}
+    assert built == world.build() == {tool.name: cached_path(tool, world.cache) for tool in TOOLS}
     assert len(world.calls("build")) == 3, "one build for each of Kubernetes, etcd and kwok"
-
-
-def test_only_what_is_missing_is_built(world: World) -> None:
-    world.build()
-    missing = cached_path(next(tool for tool in TOOLS if tool.name == "kube-scheduler"), world.cache)
-    missing.unlink()
+    home = Path(world.environ["HOME"])
+    files = {str(path.relative_to(world.cache)) for path in home.rglob("*") if not path.is_dir()}
+    assert files == {"build.lock", *(str(cached_path(tool, Path())) for tool in TOOLS)}
+    built["kube-scheduler"].unlink()
 
     world.build()
 
     last = world.calls("build")[-1]["arguments"]
-    assert len(world.calls("build")) == 4
+    assert len(world.calls("build")) == 4, "only what was missing"
     assert last[-1] == "k8s.io/kubernetes/cmd/kube-scheduler"
     assert last[-2].endswith("/kube-scheduler")
-    assert missing.exists()
-
-
-def test_nothing_is_left_beside_the_binaries(world: World) -> None:
-    world.build()
-
-    home = Path(world.environ["HOME"])
-    files = {str(path.relative_to(world.cache)) for path in home.rglob("*") if not path.is_dir()}
-    assert files == {"build.lock", *(str(cached_path(tool, Path())) for tool in TOOLS)}
-
-
-def test_the_workshop_stays_where_that_is_requested(world: World) -> None:
-    world.environ["BURSAR_KEEP_GO"] = "1"
-
-    world.build()
-
-    assert (world.cache / "go" / "src" / "etcd" / "go.mod").exists()
 
 
 def test_go_works_in_our_folders_with_our_flags_and_the_users_proxy(world: World) -> None:
@@ -155,17 +136,6 @@ def test_go_works_in_our_folders_with_our_flags_and_the_users_proxy(world: World
     assert Path(etcd["GOMODCACHE"]).is_relative_to(world.cache)
 
 
-def test_kubernetes_staged_modules_are_replaced_and_its_version_is_stamped(world: World) -> None:
-    world.build()
-
-    call = next(call for call in world.calls("build") if "k8s.io/kubernetes/cmd/kubectl" in call["arguments"])
-    assert "require k8s.io/kubernetes v1.36.3\n" in call["mod"]
-    assert "replace k8s.io/api => k8s.io/api v0.36.3\n" in call["mod"]
-    stamps = call["arguments"][call["arguments"].index("-ldflags") + 1]
-    assert "-X k8s.io/component-base/version.gitVersion=v1.36.3" in stamps
-    assert "-X k8s.io/client-go/pkg/version.gitVersion=v1.36.3" in stamps
-
-
 def test_a_real_nodes_tools_are_built_where_that_is_requested_the_kubelet_beside_the_control_plane(
     world: World,
 ) -> None:
@@ -177,6 +147,9 @@ def test_a_real_nodes_tools_are_built_where_that_is_requested_the_kubelet_beside
     }
     kubernetes = next(call for packages, call in calls.items() if "k8s.io/kubernetes/cmd/kubectl" in packages)
     assert {"k8s.io/kubernetes/cmd/kubelet", NO_TABLES} <= set(kubernetes["arguments"])
+    stamps = kubernetes["arguments"][kubernetes["arguments"].index("-ldflags") + 1]
+    assert "-X k8s.io/component-base/version.gitVersion=v1.36.3" in stamps
+    assert "-X k8s.io/client-go/pkg/version.gitVersion=v1.36.3" in stamps
     runc = calls[("github.com/opencontainers/runc",)]
     assert runc["CGO_ENABLED"] == "1"
     assert runc["arguments"][runc["arguments"].index("-tags") + 1] == "seccomp"
@@ -317,18 +290,6 @@ def test_without_go_and_without_a_network_one_sentence_says_both(world: World) -
         world.build()
 
 
-def test_without_go_and_without_a_wheel_for_this_platform_one_sentence_says_both(
-    world: World, tmp_path: Path
-) -> None:
-    (world.go / "go").unlink()
-    world.environ |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path)}
-
-    with pytest.raises(
-        LocalError, match=rf"there is no wheel {re.escape(GO_WHEEL)} for this platform: install Go by hand$"
-    ):
-        world.build()
-
-
 def test_failures_that_have_other_causes_are_not_blamed_on_network_or_disk() -> None:
     assert known_failure("undefined: x") is None
 
@@ -360,21 +321,6 @@ def test_two_processes_at_once_build_once(world: World) -> None:
             assert (first.wait(30), second.wait(30)) == (0, 0)
 
     assert len(world.calls("build")) == 3
-
-
-def test_a_process_that_waits_for_one_that_dies_builds_in_its_place(world: World) -> None:
-    (world.go / "hang").touch()
-    with start_build(world) as first:
-        eventually((world.go / "hanging").exists)
-        with start_build(world) as second:
-            assert second.stdout is not None
-            assert second.stdout.readline() == "waiting for another process that builds the same binaries\n"
-            first.kill()
-            (world.go / "hang").unlink()
-
-            assert second.wait(30) == 0
-
-    assert set(world.build()) == set(NAMES)
 
 
 def test_a_killed_build_leaves_no_half_made_binary_and_no_go_behind(world: World) -> None:

@@ -52,13 +52,6 @@ def end_for_writing(pipe: Path) -> int | None:
         raise
 
 
-def test_what_still_runs_at_exit_is_killed() -> None:
-    with Launcher() as launcher:
-        process = launcher.start(["/bin/sleep", "600"], subprocess.DEVNULL)
-
-    assert process.poll() == -9
-
-
 def test_a_stopped_process_takes_its_children_with_it(tmp_path: Path) -> None:
     pipe = tmp_path / "alive"
     with Launcher() as launcher:

@@ -4,7 +4,6 @@ import os
 from pathlib import Path
 
 from deploy.local.tools import (
-    TOOLS,
     asked_version,
     cached_path,
     find,
@@ -67,12 +66,3 @@ def test_what_cannot_be_run_is_passed_over(tmp_path: Path) -> None:
 
     assert fails.exists()
     assert find(APISERVER, {"PATH": os.pathsep.join(places)}, tmp_path / "cache") is None
-
-
-def test_the_version_of_kubectl_is_read_in_its_own_way(tmp_path: Path) -> None:
-    kubectl = tmp_path / "kubectl"
-    kubectl.write_text('#!/bin/sh\n[ "$*" = "version --client" ] && echo "Client Version: v1.36.3"\n')
-    kubectl.chmod(0o755)
-    tool = next(each for each in TOOLS if each.name == "kubectl")
-
-    assert find(tool, {"PATH": str(tmp_path)}, tmp_path / "cache") == kubectl
