@@ -3,11 +3,14 @@
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from deploy.rendered import CHART, helm
 from tests.packaging.conftest import Release
 from timekeeper.core import __version__
 
 
+@pytest.mark.soak
 def test_helm_renders_the_archive_as_it_renders_the_folder(released: Release) -> None:
     program = helm()
 

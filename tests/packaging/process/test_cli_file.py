@@ -57,6 +57,7 @@ def cli(released: Release) -> Path:
     return released.file(".pyz")
 
 
+@pytest.mark.soak
 def test_each_command_of_the_file_prints_its_flags(cli: Path, run: Run) -> None:
     done = run("-c", _EACH_HELP, cli)
 
@@ -74,6 +75,7 @@ def test_the_file_asks_a_timekeeper(cli: Path, run: Run, tmp_path: Path) -> None
     assert '"items": []' in done.stdout
 
 
+@pytest.mark.soak
 def test_the_file_checks_a_manifest_as_the_installed_command_does(cli: Path, run: Run) -> None:
     manifest = str(ROOT / "deploy" / "samples" / "half-a-card.yaml")
     installed = subprocess.run(
@@ -86,6 +88,7 @@ def test_the_file_checks_a_manifest_as_the_installed_command_does(cli: Path, run
     assert (done.returncode, done.stdout) == (installed.returncode, installed.stdout)
 
 
+@pytest.mark.soak
 def test_what_the_file_cannot_do_is_a_sentence(cli: Path, run: Run) -> None:
     done = run(cli, "audit")
 
@@ -94,6 +97,7 @@ def test_what_the_file_cannot_do_is_a_sentence(cli: Path, run: Run) -> None:
     assert "install gpu-bursar with its extra kubeconfig" in done.stderr
 
 
+@pytest.mark.soak
 def test_the_file_is_installed_by_the_commands_of_the_page_and_completes_words(
     cli: Path, run: Run, tmp_path: Path
 ) -> None:
@@ -108,6 +112,7 @@ def test_the_file_is_installed_by_the_commands_of_the_page_and_completes_words(
     assert os.access(tmp_path / ".local" / "bin" / "kubectl-bursar", os.X_OK)
 
 
+@pytest.mark.soak
 def test_krews_manifest_names_the_archive_by_its_digest_and_the_command_inside(
     released: Release, cli: Path
 ) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.packaging.former import BASELINE, NoFormerReleaseError, former_release
+from tests.packaging.former import BASELINE, former_release
 
 
 @pytest.fixture
@@ -49,14 +49,3 @@ def test_the_baselines_commit_stands_in_for_one_that_has_another_schema(reposito
     commit(repository, "b")
 
     assert former_release(repository) == baseline
-
-
-def test_a_named_commit_of_another_schema_or_none_is_refused(
-    repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    commit(repository, BASELINE)
-    for name, sentence in (("HEAD~1", "HEAD~1 has another schema"), ("nowhere", "has no commit nowhere")):
-        monkeypatch.setenv("BURSAR_BEFORE", name)
-
-        with pytest.raises(NoFormerReleaseError, match=sentence):
-            former_release(repository)

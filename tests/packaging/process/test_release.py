@@ -12,11 +12,14 @@ from pathlib import Path
 
 import cyclonedx.schema
 import jsonschema_rs
+import pytest
 
 from deploy.release.dependencies import DISTRIBUTION
-from tests.packaging.checkout import ROOT, copy, packaged
+from tests.packaging.checkout import ROOT, copy
 from tests.packaging.conftest import COMMITTED_S, Release, run
 from timekeeper.core import __version__
+
+pytestmark = pytest.mark.soak
 
 SUBJECTS = [
     "RELEASE_NOTES.md",
@@ -56,12 +59,7 @@ def test_the_sums_are_those_of_the_files(released: Release) -> None:
     assert told == {name: hashlib.sha256((released.folder / name).read_bytes()).hexdigest() for name in NAMES}
 
 
-def test_the_wheel_has_every_file_and_the_source_archive_makes_the_same_wheel(
-    released: Release, tmp_path: Path
-) -> None:
-    held = {name for name in zipfile.ZipFile(released.file(".whl")).namelist() if ".dist-info/" not in name}
-    assert held == packaged()
-
+def test_the_source_archive_makes_the_same_wheel(released: Release, tmp_path: Path) -> None:
     with tarfile.open(released.file(f"gpu_bursar-{__version__}.tar.gz")) as archive:
         archive.extractall(tmp_path, filter="data")
     (source,) = tmp_path.iterdir()

@@ -115,7 +115,11 @@ def ends_in_order(process: subprocess.Popen[bytes], ground: Ground) -> None:
 
 
 @pytest.mark.parametrize(
-    ("as_module", "inside"), [(False, False), (True, True)], ids=["script", "module inside the checkout"]
+    ("as_module", "inside"),
+    [
+        pytest.param(False, False, id="script"),
+        pytest.param(True, True, id="module inside the checkout", marks=pytest.mark.soak),
+    ],
 )
 @pytest.mark.parametrize("role", ROLES)
 def test_a_role_prints_its_flags(
@@ -128,17 +132,7 @@ def test_a_role_prints_its_flags(
     assert re.match(rf"usage: ({ROLES[role]}|python -m {role})\b", done.stdout), done.stdout
 
 
-@pytest.mark.parametrize("role", ROLES)
-def test_a_flag_that_is_unknown_is_a_sentence_and_exit_code_2(
-    installed: Environment, tmp_path: Path, role: str
-) -> None:
-    done = installed.run([installed.script(ROLES[role]), "--no-such-flag"], tmp_path)
-
-    assert done.returncode == 2
-    assert "--no-such-flag" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
+@pytest.mark.soak
 def test_the_webhook_lives_without_a_timekeeper(installed: Environment, ground: Ground) -> None:
     flags = [ground.listen, *ground.tls, f"--token-file={ground.folder}/token"]
     away = "--timekeeper-url=https://127.0.0.1:1"
@@ -160,6 +154,7 @@ def test_the_timekeeper_migrates_a_fresh_database_and_lives_without_an_api_serve
     assert tables(ground.folder / "new.db") >= {"alembic_version"}
 
 
+@pytest.mark.soak
 def test_the_extender_answers_nothing_before_it_has_seen_the_cluster(
     installed: Environment, ground: Ground
 ) -> None:
@@ -170,6 +165,7 @@ def test_the_extender_answers_nothing_before_it_has_seen_the_cluster(
         ends_in_order(process, ground)
 
 
+@pytest.mark.soak
 def test_the_sidecar_runs_without_a_timekeeper_and_ends_within_seconds(
     installed: Environment, ground: Ground
 ) -> None:

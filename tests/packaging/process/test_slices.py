@@ -52,6 +52,7 @@ def a_slice(folder: Path) -> tuple[int, list[str]]:
     return done.returncode, [each for each in lines if each.startswith(("soak of commit", "failed: "))]
 
 
+@pytest.mark.soak
 def test_a_slice_goes_on_with_what_is_left_and_first_with_what_was_interrupted(folder: Path) -> None:
     code, said = a_slice(folder)
     assert code == 0
@@ -64,10 +65,3 @@ def test_a_slice_goes_on_with_what_is_left_and_first_with_what_was_interrupted(f
 
     assert a_slice(folder) == (1, said)
     assert (folder / "ran").read_text() == "x"
-
-
-def test_what_is_interrupted_with_a_whole_slice_has_failed(folder: Path) -> None:
-    a_slice(folder)
-    (folder / "again").unlink()
-
-    assert a_slice(folder)[1][1:] == ["failed: test_deep.py::test_takes_longer_than_a_slice_at_first"]
