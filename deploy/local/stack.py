@@ -285,7 +285,7 @@ class Stack:
         return ssl.create_default_context(cafile=str(self.ca_file))
 
     def wait(
-        self, what: str, is_so: Callable[[], bool], role: str | None = None, within_s: float = LONGEST_S
+        self, what: str, is_so: Callable[[], object], role: str | None = None, within_s: float = LONGEST_S
     ) -> None:
         """Wait until ``is_so()``. Raises LocalError if time runs out or a role has ended. A look may start a
         process: after one that took long the pause is longer too."""

@@ -6,6 +6,7 @@ import pytest
 
 from deploy.local.sidecars import Sidecars
 from deploy.local.stack import Stack
+from tests.support.scenes import Lived, lived_by
 from tests.support.worker_control_plane import Lender
 
 
@@ -27,3 +28,9 @@ def sidecars(stack: Stack) -> Iterator[Sidecars]:
 def reader(stack: Stack) -> str:
     """A token that may read budgets and usage."""
     return stack.reader_token()
+
+
+@pytest.fixture(scope="module")
+def scenes(request: pytest.FixtureRequest, stack: Stack) -> dict[str, Lived]:
+    """The module's scenes, lived together."""
+    return lived_by(request, stack.check)

@@ -13,28 +13,33 @@ import pytest
 import yaml
 
 from deploy.local.build import binaries, module_file
-from deploy.local.cluster import ControlPlane
 from deploy.local.launcher import Launcher
 from deploy.local.ports import free_port
 from deploy.local.stack import Stack
 from deploy.local.tools import JOBSET, JOBSET_TOOLS, LWS, LWS_TOOLS, GoModule, Tool
-from tests.story.cluster.test_gangs import Place, stays_unbound
-from tests.story.cluster.test_metering import set_budgets
+from tests.story.cluster.test_gangs import Place
+from tests.story.cluster.test_metering import set_budget
 from tests.support.control_plane import kubectl
 from tests.support.go_programs import CRDS, WEBHOOKS
+from tests.support.scenes import Awaited, Scene, scene
+from tests.support.waiting import at_once
 
 Json = dict[str, Any]
 
 
-@pytest.fixture(scope="module")
-def stack(control_plane: ControlPlane) -> Iterator[Stack]:
-    with Stack(control_plane) as started:
-        yield started
+@pytest.fixture(scope="module", autouse=True)
+def controllers(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Both of them."""
+    with (
+        controller(stack, tmp_path_factory.mktemp("jobset"), JOBSET, JOBSET_TOOLS),
+        controller(stack, tmp_path_factory.mktemp("lws"), LWS, LWS_TOOLS),
+    ):
+        yield
 
 
 @contextmanager
-def controller(stack: Stack, folder: Path, source: GoModule, tools: tuple[Tool, ...]) -> Iterator[Path]:
-    """It runs, as the administrator, with its webhooks registered; the path of its log."""
+def controller(stack: Stack, folder: Path, source: GoModule, tools: tuple[Tool, ...]) -> Iterator[None]:
+    """It runs, as the administrator, with its webhooks registered."""
     name, port = source.name, free_port()
     program = binaries(print, tools)[name]
     definition = module_file(source, CRDS[name], print)
@@ -66,7 +71,7 @@ def controller(stack: Stack, folder: Path, source: GoModule, tools: tuple[Tool, 
         launcher.start([str(program), f"--config={folder}/configuration.yaml"], output, environment)
         stack.wait(f"{name} to serve its webhooks", lambda: "Serving webhook server" in log.read_text())
         with registered(stack, source, port):
-            yield log
+            yield
 
 
 def is_served(stack: Stack, kind: str) -> bool:
@@ -105,84 +110,87 @@ def template(place: Place) -> Json:
     }
 
 
-def starts_whole(place: Place, count: int) -> None:
+def starts_whole(place: Place, count: int) -> Scene:
     """On a card too few its pods wait, all of them; with that card all start."""
-    stack = place.stack
-    stack.wait("all to wait", lambda: len(place.gated()) == count)
-    said = f"{count - 1} of {count} members fit; 1 cards missing"
-    stack.wait(
-        "one to say why", lambda: any(said in each for name in place.names() for each in place.told(name))
-    )
-    stays_unbound(place, 3)
+    yield "all to wait", lambda: len(place.gated()) == count
+    text = f"{count - 1} of {count} members fit; 1 cards missing"
+    yield "one to say why", lambda: text in str([*map(place.told, place.names())])
+    yield place.stays()
     place.node(f"{place.name}-more", 1)
-    stack.wait("all to be bound", lambda: len(place.bound()) == count)
+    yield place.number_bound(count)
 
 
-def test_the_jobs_of_a_jobset_start_together(stack: Stack, tmp_path: Path) -> None:
-    with controller(stack, tmp_path, JOBSET, JOBSET_TOOLS):
-        set_budgets(stack, sets="gpuHours: 100\ngangs: auto\n")
-        place = Place(stack, "sets", 2)
-        jobs = [
-            {
-                "name": name,
-                "template": {"spec": {"parallelism": n, "completions": n, "template": template(place)}},
-            }
-            for name, n in (("driver", 1), ("worker", 2))
-        ]
-        path = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/sets/jobsets"
-        created = written(stack, path, "JobSet", {"replicatedJobs": jobs})
+@scene
+def test_the_jobs_of_a_jobset_start_together(stack: Stack) -> Scene:
+    set_budget(stack, "sets", "gpuHours: 100\ngangs: auto\n")
+    place = Place(stack, "sets", 2)
+    jobs = [
+        {
+            "name": name,
+            "template": {"spec": {"parallelism": n, "completions": n, "template": template(place)}},
+        }
+        for name, n in (("driver", 1), ("worker", 2))
+    ]
+    path = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/sets/jobsets"
+    owner = owner_of(path, "JobSet", {"replicatedJobs": jobs})
+    yield is_known(stack, path, owner)
+    created = stack.cp.api.call("POST", path, owner)
 
-        for each in created["spec"]["replicatedJobs"]:
-            annotations = each["template"]["spec"]["template"]["metadata"]["annotations"]
-            assert annotations["bursar.dev/gang-size"] == "3"
-        starts_whole(place, 3)
-
-
-def test_each_group_of_a_leader_worker_set_starts_together(stack: Stack, tmp_path: Path) -> None:
-    with controller(stack, tmp_path, LWS, LWS_TOOLS):
-        set_budgets(stack, groups="gpuHours: 100\ngangs: auto\n")
-        place = Place(stack, "groups", 2)
-        group = {"size": 3, "workerTemplate": template(place)}
-        path = "/apis/leaderworkerset.x-k8s.io/v1/namespaces/groups/leaderworkersets"
-        spec = {"replicas": 1, "leaderWorkerTemplate": group}
-        created = written(stack, path, "LeaderWorkerSet", spec)
-
-        of_workers = created["spec"]["leaderWorkerTemplate"]["workerTemplate"]
-        assert of_workers["metadata"]["annotations"]["bursar.dev/gang-size"] == "3"
-        starts_whole(place, 3)
-        place.node("groups-second", 2)  # of the second group's three cards
-        stack.cp.api.call("PATCH", f"{path}/train", {"spec": {"replicas": 2}}, "application/merge-patch+json")
-        stack.wait("the second group to wait", lambda: len(place.gated()) == 3)
-        assert len(place.bound()) == 3
-        place.node("groups-third", 1)
-        stack.wait("it to be bound", lambda: len(place.bound()) == 6)
-        starts_with_its_workers(stack)
+    for job in created["spec"]["replicatedJobs"]:
+        annotations = job["template"]["spec"]["template"]["metadata"]["annotations"]
+        assert annotations["bursar.dev/gang-size"] == "3"
+    yield from starts_whole(place, 3)
 
 
-def starts_with_its_workers(stack: Stack) -> None:
-    """A leader waits until its workers, which have its template and come later, have cards too."""
-    set_budgets(stack, led="gpuHours: 100\ngangs: auto\n")
+@scene
+def test_each_group_of_a_leader_worker_set_starts_together(stack: Stack) -> Scene:
+    set_budget(stack, "groups", "gpuHours: 100\ngangs: auto\n")
+    place = Place(stack, "groups", 2)
+    group = {"size": 3, "workerTemplate": template(place)}
+    path = "/apis/leaderworkerset.x-k8s.io/v1/namespaces/groups/leaderworkersets"
+    owner = owner_of(path, "LeaderWorkerSet", {"replicas": 1, "leaderWorkerTemplate": group})
+    yield is_known(stack, path, owner)
+    created = stack.cp.api.call("POST", path, owner)
+
+    of_workers = created["spec"]["leaderWorkerTemplate"]["workerTemplate"]
+    assert of_workers["metadata"]["annotations"]["bursar.dev/gang-size"] == "3"
+    yield from starts_whole(place, 3)
+    place.node("groups-second", 2)  # of the second group's three cards
+    stack.cp.api.call("PATCH", f"{path}/train", {"spec": {"replicas": 2}}, "application/merge-patch+json")
+    yield "the second group to wait", lambda: len(place.gated()) == 3
+    assert len(place.bound()) == 3
+    place.node("groups-third", 1)
+    yield place.number_bound(6)
+
+
+@scene
+def test_a_leader_waits_until_its_workers_which_come_later_have_cards_too(stack: Stack) -> Scene:
+    set_budget(stack, "led", "gpuHours: 100\ngangs: auto\n")
     place = Place(stack, "led", 2)
     path = "/apis/leaderworkerset.x-k8s.io/v1/namespaces/led/leaderworkersets"
     group = {"size": 3, "workerTemplate": template(place)}
     spec = {"replicas": 1, "leaderWorkerTemplate": group, "startupPolicy": "LeaderReady"}
-    written(stack, path, "LeaderWorkerSet", spec)
+    owner = owner_of(path, "LeaderWorkerSet", spec)
+    yield is_known(stack, path, owner)
+    stack.cp.api.call("POST", path, owner)
 
-    said = "1 of 1 members exist, and 2 come later; 2 of 3 members fit; 1 cards missing"
-    stack.wait("the leader to say why it waits", lambda: any(said in each for each in place.told("train-0")))
-    stays_unbound(place, 3)
+    yield place.says("train-0", "1 of 1 members exist, and 2 come later; 2 of 3 members fit; 1 cards missing")
+    yield place.stays()
     assert place.names() == ["train-0"]
     place.node("led-more", 1)
-    place.wait_bound("train-0", "train-0-1", "train-0-2")
+    yield place.are_bound("train-0", "train-0-1", "train-0-2")
 
 
-def written(stack: Stack, path: str, kind: str, spec: Json) -> Json:
-    """The owner `train`, once the webhook knows of the namespace's entry."""
+def owner_of(path: str, kind: str, spec: Json) -> Json:
+    """The object `train` that is created at this path."""
     version = "/".join(path.split("/")[2:4])
-    owner = {"apiVersion": version, "kind": kind, "metadata": {"name": "train"}, "spec": spec}
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": "train"}, "spec": spec}
+
+
+def is_known(stack: Stack, path: str, owner: Json) -> Awaited:
+    """The webhook's workers know of the entry of the owner's namespace."""
 
     def is_found() -> bool:
         return "gang-size" in str(stack.cp.api.call("POST", f"{path}?dryRun=All", owner))
 
-    stack.wait("the webhook to know the entry", is_found)
-    return dict(stack.cp.api.call("POST", path, owner))
+    return "both workers to know the entry", lambda: all(at_once(is_found))

@@ -15,8 +15,12 @@ import pytest
 from deploy.local.api import ApiError
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.stack import Stack
-from tests.story.cluster.test_metering import set_budgets
+from tests.story.cluster.test_metering import set_budget
 from tests.support.control_plane import create_namespace
+from tests.support.scenes import Awaited, Scene, scene
+from tests.support.waiting import at_once
+from tests.timekeeper.oracle import moment
+from timekeeper.runtime.clock import now_ms
 
 Json = dict[str, Any]
 GATE = [{"name": "bursar.dev/budget"}]
@@ -27,7 +31,8 @@ def member(name: str, gang: str, size: int, percent: int = 100, where: str = "",
     limits = {"bursar.dev/gpu-percent": str(percent)}
     container = {"name": "main", "image": "example/app:1", "resources": {"limits": limits}}
     named = {"bursar.dev/gang": gang, "bursar.dev/gang-size": str(size), **annotations}
-    spec = {"containers": [container], "restartPolicy": "Never"}
+    # cards of a pod that is deleted by force are held for its grace period
+    spec: Json = {"containers": [container], "restartPolicy": "Never", "terminationGracePeriodSeconds": 1}
     return {
         "metadata": {"name": name, "annotations": {"local.bursar.dev/run-for": "600s", **named}},
         "spec": spec | ({"nodeSelector": {"of": where}} if where else {}),
@@ -86,17 +91,40 @@ class Place:
             each["note"] for each in found if each["regarding"]["name"] == name and "ang" in each["reason"]
         ]
 
-    def wait_bound(self, *names: str) -> None:
-        """Wait until exactly these have nodes."""
-        self.stack.wait(f"{names} to be bound", lambda: self.bound() == sorted(names))
+    def are_bound(self, *names: str) -> Awaited:
+        """Exactly these have nodes."""
+        return f"{names} to be bound", lambda: self.bound() == sorted(names)
+
+    def number_bound(self, count: int) -> Awaited:
+        """So many have nodes."""
+        return f"{count} to be bound", lambda: len(self.bound()) == count
+
+    def says(self, name: str, text: str) -> Awaited:
+        """An Event about the gang on the object of this name."""
+        return f"{name} to say: {text}", lambda: any(text in note for note in self.told(name))
+
+    def stays(self, *names: str) -> Awaited:
+        """Exactly these have nodes, until cards have been looked for once more, in vain."""
+        looks = self._looks_in_vain()
+
+        def has_stayed() -> bool:
+            assert self.bound() == sorted(names)
+            return self._looks_in_vain() > looks
+
+        return "cards to be looked for once more", has_stayed
+
+    def _looks_in_vain(self) -> int:
+        """How often the timekeeper has asked for cards for a gang of the namespace, and got none."""
+        lines = self.stack.log("timekeeper").splitlines()
+        return sum(f" gang={self.name}/" in line and " reserved=0" in line for line in lines)
 
 
-def reserved_on(pod: Json) -> str:
-    """The node where cards are reserved for the pod."""
-    for each in pod.get("status", {}).get("conditions", []):
-        if each["type"] == "bursar.dev/CardsHeld" and each["status"] == "True":
-            return str(json.loads(each["message"])["node"])
-    return ""
+def reservation(pod: Json) -> Json:
+    """What the pod's object says of the cards that are reserved for it; empty where none are."""
+    for condition in pod.get("status", {}).get("conditions", []):
+        if condition["type"] == "bursar.dev/CardsHeld" and condition["status"] == "True":
+            return dict(json.loads(condition["message"]))
+    return {}
 
 
 def cards_of(pod: Json) -> list[str]:
@@ -115,26 +143,15 @@ def standing_still(process: subprocess.Popen[bytes]) -> Iterator[None]:
         process.send_signal(signal.SIGCONT)
 
 
-def stays_unbound(place: Place, seconds: float) -> None:
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        assert place.bound() == []
-        time.sleep(0.2)
-
-
-def test_three_pods_wait_on_two_cards_and_start_together_on_three(stack: Stack, reader: str) -> None:
+@scene
+def test_three_pods_wait_on_two_cards_and_start_together_on_three(stack: Stack, reader: str) -> Scene:
     place = Place(stack, "short", 1, 1)
     place.create("a", "b", size=3)
-    stack.wait(
-        "it to say that a member is missing",
-        lambda: any("2 of 3 members exist" in e for e in place.told("a")),
-    )
+    yield place.says("a", "2 of 3 members exist")
 
     place.create("c", size=3)
-    stack.wait(
-        "it to say what is missing", lambda: any("1 cards missing" in each for each in place.told("a"))
-    )
-    stays_unbound(place, 4)
+    yield place.says("a", "1 cards missing")
+    yield place.stays()
     assert place.gated() == ["a", "b", "c"]
     explained = stack.get("/v1/explain/short/a", reader)
     assert any("2 of 3 members fit" in each["sentence"] for each in explained["steps"])
@@ -145,14 +162,15 @@ def test_three_pods_wait_on_two_cards_and_start_together_on_three(stack: Stack, 
         waiting = stack.get("/v1/waiting?namespace=short", reader)["pods"]
         return {pod["reason"] for pod in waiting} == {lack}
 
-    stack.wait("the map to say what is missing", is_on_the_map)
+    yield "the map to say what is missing", is_on_the_map
 
     place.node("short-2", 1)
-    place.wait_bound("a", "b", "c")
+    yield place.are_bound("a", "b", "c")
     assert place.gated() == []
 
 
-def test_two_gangs_that_cross_start_one_after_the_other(stack: Stack) -> None:
+@scene
+def test_two_gangs_that_cross_start_one_after_the_other(stack: Stack) -> Scene:
     """Each needs three of four cards; their pods are created in turn. Neither gets a part."""
     place = Place(stack, "crossing", 2, 2)
     for at in range(3):
@@ -162,32 +180,36 @@ def test_two_gangs_that_cross_start_one_after_the_other(stack: Stack) -> None:
     def whole() -> set[str]:
         return {gang for gang in ("one", "two") if sum(name.startswith(gang) for name in place.bound()) == 3}
 
-    stack.wait("a gang to start", lambda: len(whole()) == 1)
-    (first,) = whole()
-    for _ in range(15):  # as long as the deadline
-        assert len(place.bound()) == 3
-        time.sleep(1)
+    (first,) = yield "a gang to start", whole
+    bound = place.bound()
+    deadline = max(moment(reservation(pod)["until"]) or 0 for pod in place.pods() if reservation(pod))
+    while now_ms() < deadline:
+        yield place.stays(*bound)
+    yield place.stays(*bound)
     for at in range(3):
         stack.cp.api.call("DELETE", f"{place.path}/{first}-{at}", {"gracePeriodSeconds": 0})
     second = {"one": "two", "two": "one"}[first]
-    place.wait_bound(*(f"{second}-{at}" for at in range(3)))
+    yield place.are_bound(*(f"{second}-{at}" for at in range(3)))
 
 
-def test_a_budget_that_pays_for_two_of_three_starts_none(stack: Stack) -> None:
+@scene
+def test_a_budget_that_pays_for_two_of_three_starts_none(stack: Stack) -> Scene:
     """The lookahead of ten minutes takes a sixth of an hour for each."""
-    set_budgets(stack, poor="gpuHours: 0.4\nonExhausted: hold\n")
+    set_budget(stack, "poor", "gpuHours: 0.4\nonExhausted: hold\n")
     place = Place(stack, "poor", 4)
     place.create("a", "b", "c", size=3)
-    stack.wait("it to wait", lambda: any("3 of 3 members exist" in each for each in place.told("a")))
-    stays_unbound(place, 4)
-    place.create("d", "e", size=2, gang="small")  # which it could pay
+    yield place.says("a", "3 of 3 members exist; the budget cannot pay all of them now")
+    assert place.bound() == []
 
-    set_budgets(stack, poor="gpuHours: 0.6\nonExhausted: hold\n")
-    place.wait_bound("a", "b", "c")
+    set_budget(stack, "poor", "gpuHours: 0.6\nonExhausted: hold\n")
+    yield place.are_bound("a", "b", "c")
+    place.create("d", "e", size=2, gang="small")  # there is a card, and a tenth of an hour
+    yield place.says("d", "2 of 2 members exist; the budget cannot pay all of them now")
     assert place.gated() == ["d", "e"]
 
 
-def test_a_gang_of_which_a_pod_finds_no_node_in_time_is_let_go_whole(stack: Stack) -> None:
+@scene
+def test_a_gang_of_which_a_pod_finds_no_node_in_time_is_let_go_whole(stack: Stack) -> Scene:
     """The pods may not run in one place, which only kube-scheduler reads: it binds one of them alone."""
     place = Place(stack, "late", 1, 1)
     selector = {"matchLabels": {"app": "apart"}}
@@ -200,17 +222,14 @@ def test_a_gang_of_which_a_pod_finds_no_node_in_time_is_let_go_whole(stack: Stac
         pod["spec"]["affinity"] = {"podAntiAffinity": apart}
         stack.cp.api.call("POST", place.path, pod)
 
-    stack.wait("one to be bound", lambda: len(place.bound()) == 1)
-    (lucky,) = place.bound()
-    stack.wait(
-        "it to be evicted", lambda: not any(each["metadata"]["name"] == lucky for each in place.pods())
-    )
+    (lucky,) = yield "one to be bound", place.bound
+    yield "it to be evicted", lambda: lucky not in place.names()
 
-    stays_unbound(place, 3)
-    assert any("1 of the 2 pods" in each for each in place.told(lucky))
+    assert place.bound() == []
+    yield place.says(lucky, "1 of the 2 pods")
     create = member("other", "alone", 1, where="late")
     stack.cp.api.call("POST", place.path, create)
-    place.wait_bound("other")  # the cards are free again
+    yield place.are_bound("other")  # the cards are free again
 
 
 def job_of(place: Place, name: str, annotated: int = 0, **spec: Any) -> Json:
@@ -239,7 +258,7 @@ def test_a_part_that_is_killed_between_decision_and_release_leaves_no_half_gang(
     place, chance = Place(stack, f"killed-{seed}", 2, 2), random.Random(seed)
     for number in range(kills):
         job = job_of(place, f"train-{number}", annotated=4, parallelism=4, completions=4, backoffLimit=0)
-        stack.wait("cards to be reserved", lambda: any(map(reserved_on, place.pods())) or place.bound() != [])
+        stack.wait("cards to be reserved", lambda: any(map(reservation, place.pods())) or place.bound() != [])
         time.sleep(chance.random())
         part, url = (("timekeeper", stack.timekeeper_url), ("extender", stack.extender_url))[number % 2]
         stack.stop(part, signal.SIGKILL)
@@ -265,14 +284,15 @@ def test_of_a_gang_that_loses_a_pod_in_mid_release_none_keeps_a_node(stack: Stac
         stack.cp.api.call("DELETE", f"{place.path}/c", {"gracePeriodSeconds": 0})
         stack.wait("one to be gone", lambda: place.names() == ["a", "b"])
 
-    place.wait_bound("a", "b")
+    stack.wait(*place.are_bound("a", "b"))
     stack.wait("both to be evicted", lambda: place.names() == [])
-    stack.wait("an Event that says why", lambda: any("2 of the 3 pods" in each for each in place.told("a")))
+    stack.wait(*place.says("a", "2 of the 3 pods"))
     place.create("other", gang="alone", size=1)
-    place.wait_bound("other")
+    stack.wait(*place.are_bound("other"))
 
 
-def test_a_jobs_pods_start_together_with_fewer_than_all_where_the_minimum_says_so(stack: Stack) -> None:
+@scene
+def test_a_jobs_pods_start_together_with_fewer_than_all_where_the_minimum_says_so(stack: Stack) -> Scene:
     """Four pods on three cards, of which two suffice; the fourth starts when there is a card for it."""
     place = Place(stack, "elastic", 1, 1, 1)
     template = member("unused", "train", 4, where="elastic")
@@ -284,14 +304,15 @@ def test_a_jobs_pods_start_together_with_fewer_than_all_where_the_minimum_says_s
     }
     stack.cp.api.call("POST", "/apis/batch/v1/namespaces/elastic/jobs", job)
 
-    stack.wait("three to be bound", lambda: len(place.bound()) == 3)
+    yield place.number_bound(3)
     assert len(place.gated()) == 1
 
     place.node("elastic-3", 1)
-    stack.wait("the fourth to be bound", lambda: len(place.bound()) == 4)
+    yield place.number_bound(4)
 
 
-def test_a_gang_starts_in_one_rack_and_says_what_it_lacks_there(stack: Stack) -> None:
+@scene
+def test_a_gang_starts_in_one_rack_and_says_what_it_lacks_there(stack: Stack) -> Scene:
     """Four cards are free, and no rack has three: kube-scheduler would place it."""
     place = Place(stack, "near")
     place.node("near-a", 2, rack="r1")
@@ -304,87 +325,105 @@ def test_a_gang_starts_in_one_rack_and_says_what_it_lacks_there(stack: Stack) ->
     jobs = "/apis/batch/v1/namespaces/near/jobs"
     stack.cp.api.call("POST", jobs, {"metadata": {"name": "train"}, "spec": spec})
 
-    said = "2 of 3 members fit in rack r1; 1 cards missing"
-    stack.wait("its Job to say it", lambda: any(said in each for each in place.told("train")))
-    stays_unbound(place, 3)
+    yield place.says("train", "2 of 3 members fit in rack r1; 1 cards missing")
+    yield place.stays()
     place.node("near-d", 2, rack="r2")
 
-    stack.wait("three to be bound", lambda: len(place.bound()) == 3)
+    yield place.number_bound(3)
     assert {each["spec"]["nodeName"] for each in place.pods()} == {"near-b", "near-d"}
-    assert any("in rack r2" in each for each in place.told("train"))
+    yield place.says("train", "in rack r2")
 
 
-def test_a_launcher_without_room_for_its_cpu_keeps_its_gang_waiting(stack: Stack) -> None:
+@scene
+def test_a_launcher_without_room_for_its_cpu_keeps_its_gang_waiting(stack: Stack) -> Scene:
     place = Place(stack, "beside", 1, 1)
     container = {"name": "main", "image": "app", "resources": {"requests": {"cpu": "100k"}}}
     metadata = {"name": "launcher", "annotations": {"bursar.dev/gang": "train"}}
     stack.cp.api.call("POST", place.path, {"metadata": metadata, "spec": {"containers": [container]}})
     place.create("a", "b", size=2)
 
-    said = "no node has the CPU and memory of launcher, of this gang"
-    stack.wait("it to say it", lambda: any(said in each for each in place.told("a")))
-    stays_unbound(place, 4)
+    yield place.says("a", "no node has the CPU and memory of launcher, of this gang")
+    yield place.stays()
     stack.cp.api.call("DELETE", f"{place.path}/launcher?gracePeriodSeconds=0")
 
-    place.wait_bound("a", "b")
+    yield place.are_bound("a", "b")
 
 
-def test_cards_are_kept_for_members_that_are_created_after_the_first_ones_run(stack: Stack) -> None:
-    """A JobSet's driver and two workers on three cards, while two single pods wait for any of them."""
-    place = Place(stack, "follows", 3)
-    spec = member("unused", "g", 1, where="follows")["spec"]
-    late = json.dumps([{"count": 2, "template": {"spec": spec}}])
+class Follows(Place):
+    """Three cards for a JobSet's driver and two workers, and single pods that wait for any of them."""
 
-    def create(name: str, labels: Json, **annotations: str) -> None:
-        annotations["local.bursar.dev/run-for"] = "600s"
-        metadata = {"name": name, "labels": labels, "annotations": annotations}
-        stack.cp.api.call("POST", place.path, {"metadata": metadata, "spec": spec})
+    def __init__(self, stack: Stack, name: str) -> None:
+        super().__init__(stack, name, 3)
+        self._spec = member("unused", "g", 1, where=name)["spec"]
 
-    def of(jobset: str) -> Json:
-        return {"jobset.sigs.k8s.io/jobset-name": jobset}
+    def start_driver(self) -> Awaited:
+        """Its workers are to come later. Until it is bound."""
+        late = json.dumps([{"count": 2, "template": {"spec": self._spec}}])
+        annotations = {"bursar.dev/gang-size": "1", "bursar.dev/gang-late": late}
+        self._create("driver", {"labels": self._labels(), "annotations": annotations})
+        return "the driver to be bound", lambda: "driver" in self.bound()
 
-    def start(driver: str, jobset: str) -> None:
-        create(driver, of(jobset), **{"bursar.dev/gang-size": "1", "bursar.dev/gang-late": late})
-        stack.wait(f"{driver} to be bound", lambda: driver in place.bound())
+    def start_worker(self, name: str) -> None:
+        """Of the driver."""
+        self._create(name, {"labels": self._labels()})
 
-    def create_refused(name: str) -> None:
-        create(name, {})
-        path = f"{place.path}/{name}"
+    def start_single(self, name: str) -> Awaited:
+        """Of no gang. Until it is refused."""
+        self._create(name, {})
+        return f"{name} to be refused", lambda: self._is_refused(name)
 
-        def is_refused() -> bool:
-            conditions = stack.cp.api.call("GET", path)["status"].get("conditions", [])
-            return any((each["type"], each["status"]) == ("PodScheduled", "False") for each in conditions)
+    def delete(self, name: str) -> None:
+        """At once."""
+        self.stack.cp.api.call("DELETE", f"{self.path}/{name}?gracePeriodSeconds=0")
 
-        stack.wait(f"{name} to be refused", is_refused)
+    def _labels(self) -> dict[str, str]:
+        return {"jobset.sigs.k8s.io/jobset-name": "train"}
 
-    start("first", "stopped")
-    create_refused("single-a")
-    create_refused("single-b")
-    assert place.bound() == ["first"]
-    stack.cp.api.call("DELETE", f"{place.path}/first?gracePeriodSeconds=0")
-    place.wait_bound("single-a", "single-b")  # nothing is kept for a gang that has ended
-    for name in ("single-a", "single-b"):
-        stack.cp.api.call("DELETE", f"{place.path}/{name}?gracePeriodSeconds=0")
+    def _create(self, name: str, metadata: Json) -> None:
+        annotations = {"local.bursar.dev/run-for": "600s"} | metadata.get("annotations", {})
+        metadata = metadata | {"name": name, "annotations": annotations}
+        self.stack.cp.api.call("POST", self.path, {"metadata": metadata, "spec": self._spec})
 
-    start("second", "trains")
-    create_refused("single-c")
-    create("worker-0", of("trains"))
-    create("worker-1", of("trains"))
-    place.wait_bound("second", "worker-0", "worker-1")
+    def _is_refused(self, name: str) -> bool:
+        conditions = self.stack.cp.api.call("GET", f"{self.path}/{name}")["status"].get("conditions", [])
+        return ("PodScheduled", "False") in [(each["type"], each["status"]) for each in conditions]
 
 
-def test_with_gangs_auto_a_parallel_jobs_pods_start_together_without_annotations(stack: Stack) -> None:
-    set_budgets(stack, found="gpuHours: 100\ngangs: auto\n")
+@scene
+def test_cards_are_kept_for_members_that_are_created_after_the_first_ones_run(stack: Stack) -> Scene:
+    place = Follows(stack, "follows")
+
+    yield place.start_driver()
+    yield place.start_single("single")
+    place.start_worker("worker-0")
+    place.start_worker("worker-1")
+    yield place.are_bound("driver", "worker-0", "worker-1")
+
+
+@scene
+def test_no_cards_are_kept_for_members_of_a_gang_that_has_ended(stack: Stack) -> Scene:
+    place = Follows(stack, "stopped")
+
+    yield place.start_driver()
+    yield place.start_single("single-a")
+    yield place.start_single("single-b")
+    assert place.bound() == ["driver"]
+    place.delete("driver")
+    yield place.are_bound("single-a", "single-b")
+
+
+@scene
+def test_with_gangs_auto_a_parallel_jobs_pods_start_together_without_annotations(stack: Stack) -> Scene:
+    set_budget(stack, "found", "gpuHours: 100\ngangs: auto\n")
     place = Place(stack, "found", 1, 1)
-    stack.wait("the webhook to know the entry", lambda: is_found(place))
+    yield "both workers to know the entry", lambda: all(at_once(lambda: is_found(place)))
 
     job_of(place, "train", parallelism=3, completions=3)
-    stack.wait("three to wait", lambda: len(place.gated()) == 3)
-    said = "2 of 3 members fit; 1 cards missing"
-    stack.wait("its Job to say why", lambda: any(said in each for each in place.told("train")))
-    stays_unbound(place, 3)
+    yield "three to wait", lambda: len(place.gated()) == 3
+    yield place.says("train", "2 of 3 members fit; 1 cards missing")
+    yield place.stays()
     place.node("found-2", 1)
-    stack.wait("three to be bound", lambda: len(place.bound()) == 3)
+    yield place.number_bound(3)
 
 
 def is_found(place: Place) -> bool:
@@ -406,7 +445,8 @@ def test_a_size_that_a_jobs_parallelism_contradicts_is_refused(stack: Stack) -> 
     assert place.names() == []
 
 
-def test_letting_go_does_not_spend_a_jobs_backoff_limit(stack: Stack) -> None:
+@scene
+def test_letting_go_does_not_spend_a_jobs_backoff_limit(stack: Stack) -> Scene:
     """Its two pods may not run in one place, which only kube-scheduler reads: it binds one of them alone."""
     place = Place(stack, "spared", 1, 1)
     template = member("unused", "apart", 2, where="spared")
@@ -419,10 +459,9 @@ def test_letting_go_does_not_spend_a_jobs_backoff_limit(stack: Stack) -> None:
     jobs = "/apis/batch/v1/namespaces/spared/jobs"
     stack.cp.api.call("POST", jobs, {"metadata": {"name": "apart"}, "spec": spec})
 
-    stack.wait("one to be bound", lambda: len(place.bound()) == 1)
-    (lucky,) = place.bound()
-    stack.wait("it to be evicted", lambda: lucky not in place.names())
-    stack.wait("another to take its place", lambda: len(place.names()) == 2 and len(place.gated()) >= 1)
+    (lucky,) = yield "one to be bound", place.bound
+    yield "it to be evicted", lambda: lucky not in place.names()
+    yield "another to take its place", lambda: len(place.names()) == 2 and place.gated()
     status = stack.cp.api.call("GET", f"{jobs}/apart")["status"]
     assert not status.get("conditions")
     assert not status.get("failed")

@@ -16,7 +16,7 @@ from deploy.local.api import ApiError
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.sidecars import Sidecars
 from deploy.local.stack import Stack
-from tests.support.control_plane import create_namespace
+from tests.support.control_plane import apply, create_namespace
 from tests.support.waiting import eventually
 from tests.timekeeper.cluster.test_metering import Lived, Recorder
 from tests.timekeeper.oracle import kubelet_says, moment
@@ -47,6 +47,14 @@ def set_budgets(stack: Stack, **entries: str) -> None:
         stack.cp.api.call("PUT", f"{CONFIG_MAPS}/bursar-budgets", body)
     else:
         stack.cp.api.call("POST", CONFIG_MAPS, body)
+
+
+def set_budget(stack: Stack, namespace: str, entry: str) -> None:
+    """The namespace's entry, in a ConfigMap of its own."""
+    name = f"budget-{namespace}"
+    metadata = {"name": name, "labels": {"bursar.dev/budgets": "true"}}
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {namespace: entry}}
+    apply(stack.cp, body, namespace="bursar-system")
 
 
 def status_of(call: Callable[[], object]) -> int:
