@@ -1,4 +1,4 @@
-"""A town for each test, on each database."""
+"""A town for each test, on a database of its own."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,25 +6,43 @@ from pathlib import Path
 import pytest
 
 from tests.postgresql import EMPTY, fresh_postgresql
+from tests.timekeeper.databases import KINDS, POSTGRESQL, SQLITE, chosen
 from tests.timekeeper.statements import open_shared
 from tests.timekeeper.worlds import Town, new_ledger
 from timekeeper.store.engine.engine import Store, open_store
 from timekeeper.store.engine.upgrade import upgrade
 
-SQLITE = "sqlite"
-# the same lines of ours again
-POSTGRESQL = pytest.param("postgresql", marks=pytest.mark.untraced)
-
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test that takes a database runs on both, for their SQL differs: types, locks, upserts, errors.
+    """Most tests of the ledger run on one database in `make test`, SQLite or PostgreSQL by their name (see
+    `chosen`), and on the other in `make soak`.
 
-    A module whose subject is no SQL says why in ONE_DATABASE, and runs on SQLite, which needs no server.
+    A module says why it differs. BOTH_DATABASES: its subject is SQL, which differs in types, locks, upserts
+    and errors, so it always runs on both. ONE_DATABASE: its subject is no SQL, and it runs on SQLite, which
+    needs no server. Each statement of the store is run on both by some test of `make test`.
     """
-    named = any("database_url" in mark.args[0] for mark in metafunc.definition.iter_markers("parametrize"))
-    if "database_url" in metafunc.fixturenames and not named:
-        kinds = [SQLITE] if hasattr(metafunc.module, "ONE_DATABASE") else [SQLITE, POSTGRESQL]
+    if _is_given_a_database(metafunc.definition):
+        kinds = [SQLITE] if hasattr(metafunc.module, "ONE_DATABASE") else KINDS
         metafunc.parametrize("database_url", kinds, indirect=True)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """What runs on both: PostgreSQL passes the same lines of ours again, so they aren't traced. Else the
+    database that isn't chosen is for a soak."""
+    if not isinstance(item, pytest.Function) or not _is_given_a_database(item):
+        return
+    kind = item.callspec.params["database_url"]
+    if hasattr(item.module, "BOTH_DATABASES"):
+        if kind == POSTGRESQL:
+            item.add_marker("untraced")
+    elif not hasattr(item.module, "ONE_DATABASE") and kind != chosen(item.nodeid, kind):
+        item.add_marker("soak")
+
+
+def _is_given_a_database(test: pytest.Function) -> bool:
+    """Whether it takes a database and doesn't name the kinds itself."""
+    named = any("database_url" in mark.args[0] for mark in test.iter_markers("parametrize"))
+    return "database_url" in test.fixturenames and not named
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from tests.timekeeper.clocks import at_ms, iso
+from tests.timekeeper.databases import ON_BOTH
 from tests.timekeeper.worlds import (
     ADMIN,
     DAY,
@@ -617,6 +618,7 @@ def test_an_error_of_ours_is_500_without_a_word_of_what_it_was(
     assert "event=internal-error route=/v1/standings error=\"KeyError: 'namespaces'\" trace=" in said
 
 
+@ON_BOTH
 def test_sessions_show_who_held_what_and_what_it_cost(home: Town) -> None:
     home.hear("pods", gpu_pod("second", started_ms=T0, card=1, percent=50, standing="OVER_BUDGET"))
     home.advance()
@@ -647,6 +649,7 @@ def test_sessions_show_who_held_what_and_what_it_cost(home: Town) -> None:
 
 
 @pytest.mark.parametrize("devices", ["placed", "not placed"])
+@ON_BOTH
 def test_a_pod_that_requests_memory_alone_has_requested_its_share_of_the_memory(
     home: Town, devices: str
 ) -> None:

@@ -18,6 +18,7 @@ from timekeeper.operations.audit.finding import Finding
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.engine.upgrade import snapshot
 
+BOTH_DATABASES = "the audit's reads are SQL, and what it finds is written by SQL of the test"
 GPU_HOUR = 3_600_000_000
 RUNNING = "session uid-running (team-b/running)"
 LONG = "session uid-long (team-a/long)"

@@ -19,6 +19,8 @@ from timekeeper.operations.audit.claims import ClaimComparison
 from timekeeper.operations.audit.cluster import ClusterComparison, read_compared_pod
 from timekeeper.store.engine.upgrade import snapshot
 
+BOTH_DATABASES = "the command opens either database and reads the ledger's rows"
+
 
 def governed(raw: Json) -> Json:
     raw["metadata"]["labels"] = {"bursar.dev/governed": "true"}

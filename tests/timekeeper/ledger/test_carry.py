@@ -3,6 +3,7 @@
 import pytest
 from sqlalchemy import insert, select
 
+from tests.timekeeper.databases import ON_BOTH
 from tests.timekeeper.worlds import DAY, GPU, HOUR, MINUTE, SECOND, T0, Town, budgets, gpu_pod, lease, node
 from timekeeper.core.budgets.policy import GPU_HOUR
 from timekeeper.operations.audit.audit import audit
@@ -315,6 +316,7 @@ def test_late_evidence_of_a_former_member_corrects_what_the_group_carried(town: 
     assert carried(town, "_group.lab") == 4.5
 
 
+@ON_BOTH
 def test_a_default_carries_over_for_who_has_used_it(town: Town) -> None:
     """And goes on where such a namespace then uses nothing; who never came has nothing saved up."""
     town.begin(

@@ -14,6 +14,7 @@ from timekeeper.operations.audit.audit import audit
 from timekeeper.operations.audit.finding import Finding
 from timekeeper.store.engine.upgrade import snapshot
 
+BOTH_DATABASES = "random histories of the whole ledger; each kind has a number of its own"
 pytestmark = pytest.mark.untraced
 
 LIVES, STEPS = 20, 160  # a batch

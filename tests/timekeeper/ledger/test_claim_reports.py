@@ -12,6 +12,7 @@ from tests.timekeeper.worlds import GPU, HOUR, MINUTE, T0, Json, Town, budgets, 
 from timekeeper.store.engine.schema import SESSIONS
 from timekeeper.store.retention import roll_up_all
 
+BOTH_DATABASES = "reports are SQL"
 SLICE = ("resourceslices", device_slice("gpu-0", "gpu-1", "gpu-2"))
 OTHER = ("resourceslices", device_slice("gpu-0", driver="gpu.amd.com", model="", node="n2"))
 SPAN = f"from={T0}&to={T0 + 3 * HOUR}"

@@ -3,6 +3,7 @@
 from tests.timekeeper.worlds import MINUTE, T0, Json, Town, gpu_pod, token, user_status
 from tests.timekeeper.worlds import node as real_node
 
+BOTH_DATABASES = "pages of the map are SQL"
 READER = token("reader")
 
 

@@ -18,6 +18,7 @@ from timekeeper.settler.settler import Settler
 from timekeeper.store import heartbeats as beats
 from timekeeper.store.engine.engine import ConflictError, Store
 
+BOTH_DATABASES = "what a transaction that is cut off leaves differs by database"
 ENTRY = "gpuHours: {}\nperiod: hour\nonExhausted: deprioritize"
 
 

@@ -15,6 +15,8 @@ from timekeeper.api.ledger.outages import DamageWatch
 from timekeeper.store.engine.damage import damage_at_start, damage_of
 from timekeeper.store.engine.engine import Store, open_store
 
+BOTH_DATABASES = "each database has files and errors of its own"
+
 PAGE, LOG_HEADER, FRAME_HEADER = 4096, 32, 24
 
 

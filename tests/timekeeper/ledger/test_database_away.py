@@ -30,6 +30,7 @@ from timekeeper.store.engine.engine import Store, UnavailableError, open_store
 from timekeeper.store.engine.schema import NODES
 from timekeeper.store.engine.upgrade import upgrade
 
+BOTH_DATABASES = "each database is away in its own way"
 POD = gpu_pod(started_ms=T0)
 BUDGET = "gpuHours: 1\nperiod: month"
 

@@ -18,6 +18,7 @@ from tests.timekeeper.books import Books, Run, days
 from tests.timekeeper.worlds import DAY, GPU, HOUR, T0, Town, budgets
 from timekeeper.settler.months import MonthCloser
 
+BOTH_DATABASES = "reports are SQL"
 NOVEMBER = T0 - 19 * DAY - 10 * HOUR
 OCTOBER = NOVEMBER - 31 * DAY
 BERLIN = ZoneInfo("Europe/Berlin")

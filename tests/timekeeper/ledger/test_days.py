@@ -18,6 +18,7 @@ from timekeeper.store.engine.engine import Store, open_store
 from timekeeper.store.engine.schema import FOLDED, POSTINGS, SESSIONS
 from timekeeper.store.engine.upgrade import upgrade
 
+BOTH_DATABASES = "sums over folded days are SQL"
 FIRST = 20_000 * DAY
 TEAMS = ("team-a", "team-b")
 

@@ -6,6 +6,8 @@ from timekeeper.store import decisions
 from timekeeper.store.engine.engine import Store
 from timekeeper.store.engine.schema import DECISIONS
 
+BOTH_DATABASES = "how decisions are found, joined and forgotten is SQL"
+
 
 def posted(**fields: object) -> Json:
     return {

@@ -22,6 +22,7 @@ from tests.worlds import container
 from timekeeper.core.decisions import DecisionRun
 from timekeeper.store.decisions import SOURCE, record
 
+BOTH_DATABASES = "how an owner's pods and decisions are found is SQL"
 WAITS = {
     "cardsNeeded": 1,
     "memoryNeededMib": 8192,

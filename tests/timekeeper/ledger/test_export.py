@@ -23,6 +23,7 @@ from timekeeper.store.engine.upgrade import snapshot
 from timekeeper.store.retention import roll_up_all
 from timekeeper.store.transfer.exporter import LEFT_OUT, TABLES, export
 
+BOTH_DATABASES = "each database is read and written in its own way"
 REPORTS = tuple(
     f"/v1/{path}"
     for path in (

@@ -11,6 +11,8 @@ from timekeeper.store.engine.schema import FOLDED
 from timekeeper.store.fencing import FencedStore
 from timekeeper.store.retention import roll_up_all, roll_up_daily
 
+BOTH_DATABASES = "two settlers wait for each other's locks"
+
 
 def folded(town: Town) -> int:
     with town.store.reading() as connection:

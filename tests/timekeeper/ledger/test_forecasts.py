@@ -5,6 +5,8 @@ import pytest
 from tests.timekeeper.worlds import DAY, GPU, HOUR, T0, Json, Town, budgets, gpu_pod, node
 from timekeeper.accounts.decisions.forecasts import Addition, Forecast, Pace, forecast
 
+BOTH_DATABASES = "the pace of the days before is SQL"
+
 
 @pytest.mark.parametrize(
     ("remaining", "rate", "days", "expected"),

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests import worlds
+from tests.timekeeper.databases import ON_BOTH
 from tests.timekeeper.rows import hours
 from tests.timekeeper.worlds import (
     GPU,
@@ -104,6 +105,7 @@ def test_a_session_is_on_the_card_that_the_plugin_gave_once_the_agent_says_so(pl
     assert cards(plugins) == ["GPU-3"]
 
 
+@ON_BOTH
 def test_a_busy_pod_is_not_idle_on_the_card_of_its_placement(plugins: Town) -> None:
     plugins.change("nodes", node(p=["GPU-2"]))
 

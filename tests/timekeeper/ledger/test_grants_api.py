@@ -16,6 +16,7 @@ from timekeeper.core.budgets.policy import GPU_HOUR
 from timekeeper.runtime.auth.gate import Gate
 from timekeeper.runtime.auth.tokens import Expected
 
+BOTH_DATABASES = "grants at the same time wait for each other's locks"
 Json = dict[str, Any]
 
 IN_GROUP = "gpuHours: 10\nperiod: month\ngroup: blue"

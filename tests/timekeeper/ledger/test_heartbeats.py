@@ -37,6 +37,7 @@ from timekeeper.api.ledger.ledger_reader import LedgerReader
 from timekeeper.store import heartbeats as beats
 from timekeeper.store.engine.schema import HEARTBEATS, SESSIONS
 
+BOTH_DATABASES = "heartbeats at the same time lock their rows"
 POD = gpu_pod(started_ms=T0)
 HALF = gpu_pod("half", percent=50, card=1, started_ms=T0)
 

@@ -13,6 +13,7 @@ from timekeeper.api.ledger.login_sessions import LoginSessions
 from timekeeper.dashboard.login import pending
 from timekeeper.store.engine.engine import Store, open_store
 
+BOTH_DATABASES = "replicas share sessions by their database"
 PAGE = "/namespaces/team-a"
 
 

@@ -18,6 +18,7 @@ from tests.timekeeper.machine import BEGINNINGS, Machine
 from timekeeper.store.engine.engine import open_store
 from timekeeper.store.engine.upgrade import upgrade
 
+BOTH_DATABASES = "the law of the whole ledger"
 pytestmark = pytest.mark.untraced
 
 

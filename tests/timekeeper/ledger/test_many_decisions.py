@@ -20,6 +20,7 @@ from timekeeper.store import decisions
 from timekeeper.store.engine.engine import Store
 from timekeeper.store.engine.schema import DECISIONS
 
+BOTH_DATABASES = "what many rows cost differs by database"
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3_600)]
 
 KEPT = 10_000_000

@@ -14,6 +14,8 @@ from timekeeper.store.engine.engine import ConflictError, Store, insert_all, ope
 from timekeeper.store.engine.schema import METADATA
 from timekeeper.store.engine.upgrade import MIGRATIONS, upgrade
 
+BOTH_DATABASES = "a schema is its database's"
+
 # For each CHECK, by its name: a row that it refuses.
 BAD: list[tuple[str, str, dict[str, Any]]] = [
     ("ck_entries_key_is_named", "entries", {"key": ""}),

@@ -15,6 +15,7 @@ from timekeeper.settler.months import MonthCloser
 from timekeeper.store.engine.engine import ConflictError
 from timekeeper.store.engine.schema import CLOSED_MONTHS, POSTINGS, SESSIONS
 
+BOTH_DATABASES = "what months come to is SQL"
 NOVEMBER = T0 - 19 * DAY - 10 * HOUR
 OCTOBER = NOVEMBER - 31 * DAY
 ENDED = Run("b", started_ms=NOVEMBER - 9 * HOUR, posted=days(NOVEMBER - 9 * HOUR, NOVEMBER - 8 * HOUR))

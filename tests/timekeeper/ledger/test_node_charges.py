@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from tests.timekeeper.databases import ON_BOTH
 from tests.timekeeper.worlds import (
     GPU,
     HOUR,
@@ -178,6 +179,7 @@ def test_times_choose_and_pages_follow_each_other(town: Town) -> None:
     assert first["state"] == second["state"] == "left"
 
 
+@ON_BOTH
 def test_a_reader_of_a_namespace_sees_its_own_rows_alone(town: Town) -> None:
     town.reviews.tokens[READER] = user_status("reader")
     town.reviews.denied |= {("reader", "get", "sessions", where) for where in ("", "team-a")}

@@ -40,6 +40,7 @@ from timekeeper.accounts.intervals import LEAST_REPORT_MS, MAX_REPORT_MS, report
 from timekeeper.store import node_usage as node_uses
 from timekeeper.store.engine.schema import NODE_USES
 
+BOTH_DATABASES = "posts of one node wait for each other's locks"
 POD = gpu_pod(started_ms=T0)
 HALF = gpu_pod("half", percent=50, started_ms=T0, card=1)
 ELSEWHERE = gpu_pod("elsewhere", node="n2", started_ms=T0)

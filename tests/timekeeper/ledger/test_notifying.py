@@ -20,6 +20,8 @@ from timekeeper.runtime.recording.signed_post import FAILURES, post, signature
 from timekeeper.settler.notifier import Notifier
 from timekeeper.store import decisions
 
+BOTH_DATABASES = "notices at the same time wait for each other's locks"
+
 TEAM, LAB = "https://team.example/hook", "https://lab.example/hook"
 KEY = b"secret"
 

@@ -22,6 +22,7 @@ from timekeeper.store import grants
 from timekeeper.store import grants as stored
 from timekeeper.store.grants import GrantFilter
 
+BOTH_DATABASES = "amounts that are passed on at the same time wait for each other's locks"
 Json = dict[str, Any]
 
 HOURS = 3_600_000_000

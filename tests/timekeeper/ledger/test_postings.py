@@ -11,6 +11,7 @@ from timekeeper.accounts.posting import Posting, amount_within, still_to_post
 from timekeeper.accounts.session import Session
 from timekeeper.core.ledger.metering import Interval
 
+BOTH_DATABASES = "postings are written under locks"
 SESSION = Session(
     uid="u",
     namespace="team-a",

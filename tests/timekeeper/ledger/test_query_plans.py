@@ -10,6 +10,8 @@ from tests.timekeeper.plans import Statements
 from tests.timekeeper.worlds import DAY, HOUR, T0
 from timekeeper.store.engine.schema import DECISIONS, FIGURES, FOLDED, POSTINGS, SESSIONS
 
+BOTH_DATABASES = "a plan is its database's"
+
 NAMESPACES, SESSIONS_EACH, POSTED = 100, 12, 4
 LARGE = (POSTINGS.name, SESSIONS.name, FOLDED.name, FIGURES.name, DECISIONS.name)
 

@@ -37,6 +37,7 @@ from timekeeper.store.engine.schema import HEARTBEATS, NODES, POSTINGS, SESSIONS
 from timekeeper.store.sessions import OpenSums, open_sums
 from timekeeper.store.sessions import known as known_sessions
 
+BOTH_DATABASES = "reports are SQL"
 MIDNIGHT = at_ms("2026-11-20T00:00:00Z")
 BEGIN = MIDNIGHT - 3 * DAY  # of the times that drawn ledgers lie in
 SPAN = 6 * DAY

@@ -14,6 +14,7 @@ from tests.timekeeper.ledger.test_reports import BEGIN, KEYS, SPAN, brute, ledge
 from tests.timekeeper.plans import Statements
 from tests.timekeeper.worlds import DAY, GPU, HOUR, T0
 
+BOTH_DATABASES = "reports are SQL"
 ON_A_DATABASE = settings(
     max_examples=examples(20, soak=1_000),
     deadline=None,

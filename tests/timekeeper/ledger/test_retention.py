@@ -19,6 +19,7 @@ from timekeeper.store.engine.engine import open_store
 from timekeeper.store.engine.schema import DAYS, FIGURES, FOLDED, HEARTBEATS, NODES, POSTINGS, SESSIONS
 from timekeeper.store.retention import roll_up_all, roll_up_daily
 
+BOTH_DATABASES = "what is folded and forgotten is SQL"
 OLD = HOUR
 
 

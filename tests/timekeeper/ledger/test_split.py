@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from tests.timekeeper.databases import ON_BOTH
 from tests.timekeeper.worlds import DAY, HOUR, SECOND, T0, Json, Town, budgets, gpu_pod, node
 from timekeeper.cli.views.budgets import received, split
 from timekeeper.operations.audit.audit import audit
@@ -128,6 +129,7 @@ def test_a_group_that_has_less_than_its_parts_cuts_each_alike(town: Town) -> Non
     assert audited(town) == []
 
 
+@ON_BOTH
 def test_who_has_another_period_or_no_limit_or_is_in_no_group_gets_no_part(town: Town) -> None:
     split_ = "gpuHours: 100\nperiod: month\nsplit: {a: 30, b: 20, c: 10}"
     week, free = "gpuHours: 1\nperiod: week\ngroup: lab", "gpuHours: unlimited\ngroup: lab"

@@ -12,6 +12,7 @@ from tests.support import profile
 from tests.timekeeper.books import Books, Run, days
 from tests.timekeeper.worlds import DAY, HOUR, MINUTE, T0
 
+BOTH_DATABASES = "reports are SQL"
 Json = dict[str, Any]
 
 SECOND = 1_000

@@ -15,6 +15,7 @@ from timekeeper.accounts.changes import Changes
 from timekeeper.settler.cluster.cluster_state import StreamAlive, WatchUpdate
 from timekeeper.settler.self_check import SelfCheck, differences
 
+BOTH_DATABASES = "the sums of open sessions are read by another statement on each database"
 OFTEN = ("bind", "node_lives", "beat", "time_passes", "start", "end")
 SELDOM = (
     "place",

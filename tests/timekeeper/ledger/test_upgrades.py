@@ -27,6 +27,7 @@ from timekeeper.store.engine.schema import METADATA
 from timekeeper.store.engine.upgrade import MIGRATIONS, lock, snapshot, upgrade
 from timekeeper.store.transfer.exporter import TABLES, export
 
+BOTH_DATABASES = "a schema is its database's"
 RECORDED = Path(__file__).parents[1] / "recorded" / "ledger-0027.jsonl"
 RECORDED_MS = T0 + 12 * DAY  # when it was exported, after November was closed
 

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests.timekeeper.clocks import iso
+from tests.timekeeper.databases import ON_BOTH
 from tests.timekeeper.ledger.test_database_away import Disk
 from tests.timekeeper.worlds import (
     DAY,
@@ -388,6 +389,7 @@ def test_too_many_at_once_are_counted_as_not_judged(judged: Judged) -> None:
     assert sum(found.values()) == 6
 
 
+@ON_BOTH
 def test_rows_are_forgotten_by_their_age(judged: Judged) -> None:
     judged.create("held")
     judged.judged()
