@@ -8,10 +8,10 @@ from scheduler_ext.binding.binder import Binder
 from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.cache.device_slices import DeviceSlices
 from scheduler_ext.controllers.requeuer import Requeuer
+from scheduler_ext.log import Log, log_exception
 from scheduler_ext.reports.closed_nodes import Closures
 from scheduler_ext.scoring.selection import Policies
 from scheduler_ext.waiting.order import WaitingPod
-from timekeeper.runtime.log import Log, log_exception
 
 TICK_S = 0.2
 LEARN_S = 60.0  # between two recounts of the typical pods

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from scheduler_ext.log import log
 from scheduler_ext.settings import TLS, ExtenderSettings, ReadPortSettings
 from scheduler_ext.verbs.protocol import MAX_BODY_BYTES
 from timekeeper.runtime.auth.gate import gate_of
@@ -14,7 +15,6 @@ from timekeeper.runtime.connect import connect
 from timekeeper.runtime.file_watch import FileWatch
 from timekeeper.runtime.http.server import HttpServer, listening_socket
 from timekeeper.runtime.http.service import HttpLimits, HttpService
-from timekeeper.runtime.log import log
 from timekeeper.runtime.tls import server_context
 
 if TYPE_CHECKING:

@@ -10,11 +10,16 @@ import os
 import sys
 import time
 
+from sidecar.value import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sidecar.log_events import EventName
+
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.,:/@*+")
 _LONGEST = 300  # characters of a value
 # Events that report a failure. All others are info.
-_ERRORS = frozenset({"fault"})
-_WARNINGS = frozenset(
+_ERRORS: frozenset[EventName] = frozenset({"fault"})
+_WARNINGS: frozenset[EventName] = frozenset(
     (
         "card-silent",
         "card-unhealthy",
@@ -64,7 +69,7 @@ def line(event: str, **fields: object) -> str:
     return " ".join(f"{key}={_quoted(str(value))}" for key, value in pairs.items())
 
 
-def log(event: str, **fields: object) -> None:
+def log(event: EventName, **fields: object) -> None:
     """Write the line of an event. The name is kebab-case. Never raises."""
     write(line(event, **fields))
 

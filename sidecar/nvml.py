@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from sidecar.log_events import EventName
     from timekeeper.core.wire import BeatDevice
 
 LIBRARY = "libnvidia-ml.so.1"
@@ -141,7 +142,7 @@ class PodCardReader:
         except self._binding.NVMLError:
             return  # the driver was unloaded, which has shut it already
 
-    def _log_once(self, event: str, what: str, **pairs: object) -> None:
+    def _log_once(self, event: EventName, what: str, **pairs: object) -> None:
         if what not in self._logged:
             self._logged.add(what)
             log(event, **pairs)

@@ -15,12 +15,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Protocol
 
+    from sidecar.log_events import EventName
     from timekeeper.core.wire import BeatDevice
 
     class LogEvent(Protocol):
         """Writes a log line."""
 
-        def __call__(self, event: str, **pairs: object) -> None: ...
+        def __call__(self, event: EventName, **pairs: object) -> None: ...
 
 
 # How long a beat waits for its figures. NVML can hang for good if a card fell off the bus.
@@ -185,5 +186,5 @@ class Reporter:
         self._retry_at = now_ms + wait_ms
         if reason not in self._reasons and len(self._reasons) < MAX_REASONS:
             self._reasons.add(reason)
-            event = "not-known-yet" if reason == NOT_KNOWN.reason else "timekeeper-away"
+            event: EventName = "not-known-yet" if reason == NOT_KNOWN.reason else "timekeeper-away"
             self._ports.log(event, reason=reason, spooled=len(self._spool.beats()))

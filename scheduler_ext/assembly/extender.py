@@ -30,6 +30,7 @@ from scheduler_ext.gangs.rooms import PlanInput
 from scheduler_ext.leadership.election import election_of
 from scheduler_ext.leadership.fencing import marker, toucher
 from scheduler_ext.leadership.takeover import Leadership
+from scheduler_ext.log import EventReason, Log, log
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.standing import NamespaceStandings
 from scheduler_ext.preemption.cooldown import Cooldown
@@ -57,7 +58,6 @@ from timekeeper.runtime.api_server import Answered, Api
 from timekeeper.runtime.clock import monotonic_ms, now_ms
 from timekeeper.runtime.event_recorder import EventRecorder
 from timekeeper.runtime.http.service import PostCall
-from timekeeper.runtime.log import Log, log
 
 GANG_CALLS = 8  # to the API server, at one time, while cards are reserved for a gang
 PLAN_S = 1.0  # the longest time of one plan for a gang
@@ -95,7 +95,7 @@ class Extender:
             lambda uid, age_ms: self.reporting.left(uid, age_ms),
         )
         self.slices = DeviceSlices(self.cache, lambda: self.standings().drivers)
-        self.events = EventRecorder(api, REPORTER, socket.gethostname(), now_ms, say)
+        self.events = EventRecorder[EventReason](api, REPORTER, socket.gethostname(), now_ms, say)
         self._started_gangs = StartedGangs()
         self._nominated = NominatedPods()
         self.cooldown: Callable[[], Cooldown] = lambda: self.preemptor.cooldown

@@ -5,12 +5,12 @@ from collections.abc import Callable
 from scheduler_ext.background import Work
 from scheduler_ext.clients.card_load_poller import CardsByNode, Measuring, source_of
 from scheduler_ext.clients.timekeeper import Poller
+from scheduler_ext.log import Log
 from scheduler_ext.model.standing import UNHEARD, NamespaceStandings
 from scheduler_ext.scoring.load import LoadByCard
 from scheduler_ext.settings import ExtenderSettings
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.clock import monotonic_ms
-from timekeeper.runtime.log import Log
 
 Polled = Callable[[str], None]
 

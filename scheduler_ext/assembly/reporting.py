@@ -8,6 +8,7 @@ from scheduler_ext.clients import binding_reports, end_reports
 from scheduler_ext.clients.binding_reports import BindingReports
 from scheduler_ext.clients.end_reports import EndReports
 from scheduler_ext.clients.timekeeper import client
+from scheduler_ext.log import EventReason, Log
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.reports import cluster_posts
 from scheduler_ext.reports.cluster_posts import ClusterPosts, MapSources
@@ -18,7 +19,6 @@ from timekeeper.core.decisions import record_nothing
 from timekeeper.core.values import Placement
 from timekeeper.runtime.clock import monotonic_ms
 from timekeeper.runtime.event_recorder import EventRecorder, EventType
-from timekeeper.runtime.log import Log
 from timekeeper.runtime.recording import decision_posts
 from timekeeper.runtime.recording.decision_posts import DecisionPosts
 
@@ -29,7 +29,7 @@ class Reporting:
     def __init__(
         self,
         wanted: Timekeeper,
-        events: EventRecorder,
+        events: EventRecorder[EventReason],
         state: WaitingState,
         sources: MapSources,
         log: Log,
@@ -61,7 +61,7 @@ class Reporting:
             work["reasons"] = self.decisions.run
         return work
 
-    def tell(self, pod: Pod, reason: str, text: str, event_type: EventType = "Normal", /) -> None:
+    def tell(self, pod: Pod, reason: EventReason, text: str, event_type: EventType = "Normal", /) -> None:
         """Post an Event on the pod."""
         self.events.post(pod.namespace, pod.name, pod.uid, reason, text, event_type)
 

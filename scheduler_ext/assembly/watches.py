@@ -14,12 +14,12 @@ from scheduler_ext.cache.device_slices import DeviceSlices
 from scheduler_ext.cache.informers import Hearing, Kind, follow, kinds
 from scheduler_ext.cache.pdb_cache import PDBCache
 from scheduler_ext.cache.unhealthy_lists import UnhealthyLists
+from scheduler_ext.log import Log
 from scheduler_ext.model.leader_mark import LeaderMark
 from scheduler_ext.model.pod import NonGPUPod, Pod
 from scheduler_ext.settings import ExtenderSettings
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.informer import await_served
-from timekeeper.runtime.log import Log
 
 V = TypeVar("V")
 

@@ -56,6 +56,7 @@ from scheduler_ext.fit import refusal
 from scheduler_ext.fit.caps import CapChecks
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
+from scheduler_ext.log import Log
 from scheduler_ext.model.node import Node, host_share
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.standing import UNHEARD, NamespaceStandings, as_if_enforced
@@ -71,7 +72,6 @@ from timekeeper.core.request.host import encode_host
 from timekeeper.core.values import GPURequest, Placement
 from timekeeper.runtime.api_server import STRATEGIC_MERGE, Answered, Api, Reply, Unsent
 from timekeeper.runtime.clock import now_ms
-from timekeeper.runtime.log import Log
 
 MAX_SENT = 4  # attempts to send a Binding, each after a read that found the pod unbound
 SETTLE_S = 2.0

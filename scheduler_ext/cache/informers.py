@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from scheduler_ext.cache.cluster_cache import ClusterCache
+from scheduler_ext.log import Log
 from scheduler_ext.model.leader_mark import LeaderMark, read_leader_mark
 from scheduler_ext.model.node import ModelNames, Node, read_node
 from scheduler_ext.model.pod import NonGPUPod, Pod, read_any
@@ -13,7 +14,6 @@ from timekeeper.core.json_values import Json
 from timekeeper.core.kube.reflector import WatchFailed
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.informer import InformerEvent, ValueChanged, ValuesListed, inform
-from timekeeper.runtime.log import Log
 
 V = TypeVar("V")
 

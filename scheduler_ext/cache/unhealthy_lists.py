@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.cache.informers import Kind
+from scheduler_ext.log import Log
 from scheduler_ext.model.node import Node
 from timekeeper.core.dialects import gpushare
 from timekeeper.core.dialects.amounts import indexes
 from timekeeper.core.json_values import Json, mapping
-from timekeeper.runtime.log import Log
 
 STEM = "unhealthy-gpu-"
 KEY = "gpus"

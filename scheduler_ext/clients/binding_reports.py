@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import orjson
 
 from scheduler_ext.clients.report_spool import ReportSpool, SpoolEvents
+from scheduler_ext.log import Log
 from scheduler_ext.model.pod import Pod
 from timekeeper.core.request.cards import encode_placement
 from timekeeper.core.values import Placement
 from timekeeper.core.wire import BindingEntry, Bindings, binding_asks
-from timekeeper.runtime.log import Log
 from timekeeper.runtime.timekeeper_client import TimekeeperClient
 
 PATH = "/v1/bindings"

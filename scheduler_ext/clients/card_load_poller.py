@@ -8,13 +8,13 @@ from typing import Any
 import orjson
 
 from scheduler_ext.clients.timekeeper import client
+from scheduler_ext.log import Log, LogEvent
 from scheduler_ext.scoring import load_series
 from scheduler_ext.scoring.card_points import BUSY, USED_MEMORY, Samples, Scale, loads
 from scheduler_ext.scoring.load import LoadByCard
 from scheduler_ext.settings import ExtenderSettings
 from timekeeper.core.values import Card
 from timekeeper.runtime.api_server import Api
-from timekeeper.runtime.log import Log
 from timekeeper.runtime.prometheus import PrometheusClient
 from timekeeper.runtime.prometheus_settings import PrometheusSettings
 from timekeeper.runtime.timekeeper_client import Polled, TimekeeperAnswer, TimekeeperPoller
@@ -56,7 +56,7 @@ class UndecodableUsageError(ValueError):
     """The timekeeper's answer is no `wire.MeasuredCards`; the last figures stay until they are too old."""
 
 
-class Measuring(TimekeeperPoller[Samples]):
+class Measuring(TimekeeperPoller[Samples, LogEvent]):
     """Polls ``source`` while `figures` is in use, or always with ``always``. ``read`` decodes an answer, and
     raises ValueError. ``cards``: those that the figures may be of. See `TimekeeperPoller`."""
 
@@ -71,7 +71,7 @@ class Measuring(TimekeeperPoller[Samples]):
         polled: Callable[[str], None],
         always: bool = False,
     ) -> None:
-        events = "usage-updated", "usage-failed"
+        events: tuple[LogEvent, LogEvent] = "usage-updated", "usage-failed"
         super().__init__(source, self._samples_of, now_ms, log, events, polled)
         self._read, self._cards, self._scale, self._always = read, cards, scale, always
         self._polled_ms: int | None = None

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 import orjson
 
 from scheduler_ext.clients.report_spool import ReportSpool, SpoolEvents
+from scheduler_ext.log import Log
 from scheduler_ext.model.pod import Pod
 from timekeeper.core.ledger.hold import PodHold
 from timekeeper.core.wire import EndEntry, Ends
-from timekeeper.runtime.log import Log
 from timekeeper.runtime.timekeeper_client import TimekeeperClient
 
 PATH = "/v1/ends"

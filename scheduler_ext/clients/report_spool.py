@@ -8,9 +8,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
-from timekeeper.runtime.log import Log
+from scheduler_ext.log import Log, LogEvent
 from timekeeper.runtime.recording.decision_posts import BatchPoster
 from timekeeper.runtime.timekeeper_client import TimekeeperClient
 
@@ -26,10 +26,10 @@ class SpoolEvents:
     """The names of a spool's events in the log; ``dropped``: reports begin to be lost, "": that is counted
     alone."""
 
-    failed: str
-    sent: str
-    refused: str
-    dropped: str = ""
+    failed: LogEvent
+    sent: LogEvent
+    refused: LogEvent
+    dropped: LogEvent | Literal[""] = ""
 
 
 class ReportSpool(Generic[R]):

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from math import inf
 from typing import NamedTuple
 
+from scheduler_ext.log import Log, LogEvent
 from scheduler_ext.model.standing import UNHEARD, NamespaceStandings
 from scheduler_ext.model.standing_table import Table, decode, standings_at
 from scheduler_ext.settings import Timekeeper
-from timekeeper.runtime.log import Log
 from timekeeper.runtime.timekeeper_client import TimekeeperAnswer, TimekeeperClient, TimekeeperPoller
 
 PATH = "/v1/standings"
@@ -30,7 +30,7 @@ class _Said(NamedTuple):
     until_ms: float
 
 
-class Poller(TimekeeperPoller[Table]):
+class Poller(TimekeeperPoller[Table, LogEvent]):
     """Polls ``GET /v1/standings``. See `TimekeeperPoller`."""
 
     def __init__(
@@ -40,7 +40,7 @@ class Poller(TimekeeperPoller[Table]):
         log: Log,
         polled: Callable[[str], None],
     ) -> None:
-        events = "standings-updated", "standings-failed"
+        events: tuple[LogEvent, LogEvent] = "standings-updated", "standings-failed"
         super().__init__(client(timekeeper, PATH), self._table_of, now_ms, log, events, polled)
         self._stale_after_ms = timekeeper.stale_after_ms
         self._said = _Said(None, UNHEARD, inf)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.clients.pod_patches import pod_path
+from scheduler_ext.log import Log
 from scheduler_ext.model.labels import by_key
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.snapshot.immutable_map import Map
@@ -16,7 +17,6 @@ from scheduler_ext.snapshot.node_info import NodeInfo
 from timekeeper.core.dialects import gas
 from timekeeper.core.values import Placement
 from timekeeper.runtime.api_server import STRATEGIC_MERGE, Answered, Api
-from timekeeper.runtime.log import Log
 
 LABEL, VALUE = "gpu.aware.scheduling/deschedule-pod", "gpu"
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from scheduler_ext.clients.pod_patches import pod_path
+from scheduler_ext.log import Log
 from scheduler_ext.model.pod import Pod
 from timekeeper.core.kube.eviction import (
     BY_RECLAIM,
@@ -19,7 +20,6 @@ from timekeeper.core.kube.eviction import (
 )
 from timekeeper.core.ledger.reservation import Reservation, condition_of, withdrawn
 from timekeeper.runtime.api_server import STRATEGIC_MERGE, Answered, Api, Reply
-from timekeeper.runtime.log import Log
 
 CALL_S = 2.0
 

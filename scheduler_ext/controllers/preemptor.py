@@ -24,6 +24,7 @@ from scheduler_ext.controllers.evictions import (
     shorten,
 )
 from scheduler_ext.controllers.victim_chooser import VictimChooser
+from scheduler_ext.log import EventReason, Log
 from scheduler_ext.model.pdb import PDBs
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.standing import UNHEARD, NamespaceStandings
@@ -55,7 +56,6 @@ from scheduler_ext.waiting.order import WaitingPod
 from timekeeper.core.ledger.reservation import Reservation
 from timekeeper.runtime.api_server import Answered, Api
 from timekeeper.runtime.event_recorder import EventType
-from timekeeper.runtime.log import Log
 
 TICK_S = 0.1
 RETRY_S = 1.0
@@ -67,7 +67,9 @@ BEGINS_WITHIN_S = 0.5  # no further look begins in a step: what has been begun w
 class Tell(Protocol):
     """Posts an Event on a pod: reason and text."""
 
-    def __call__(self, pod: Pod, reason: str, text: str, event_type: EventType = "Normal", /) -> None: ...
+    def __call__(
+        self, pod: Pod, reason: EventReason, text: str, event_type: EventType = "Normal", /
+    ) -> None: ...
 
 
 # victim, the pod that gets its cards, kind of the preemption, how it left, node

@@ -23,6 +23,7 @@ from scheduler_ext.clients.pod_patches import pod_path, wake_patch
 from scheduler_ext.fit.caps import CapChecks
 from scheduler_ext.fit.card_sets import Steps
 from scheduler_ext.fit.refusal import Refusal
+from scheduler_ext.log import Log
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.standing import UNHEARD, NamespaceStandings
 from scheduler_ext.scoring.policy import Policy
@@ -40,7 +41,6 @@ from scheduler_ext.waiting.order import (
 from scheduler_ext.waiting.rounds import Candidates, HoldBacks, Rounds
 from timekeeper.runtime.api_server import STRATEGIC_MERGE, Answered, Api
 from timekeeper.runtime.clock import now_ms
-from timekeeper.runtime.log import Log
 
 PATCH_S = 2.0
 IDLE_S = 0.5

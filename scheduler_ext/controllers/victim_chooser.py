@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from zlib import crc32
 
+from scheduler_ext.log import Log
 from scheduler_ext.model.standing import NamespaceStandings, as_if_enforced
 from scheduler_ext.preemption.active import PreemptionCounts
 from scheduler_ext.preemption.plan import PreemptionLimits, has_room, kind_of, may_begin, plan
@@ -12,7 +13,6 @@ from scheduler_ext.preemption.victims import Choice, PreemptionContext
 from scheduler_ext.snapshot.node_info import NodeInfo
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.waiting.order import WaitingPod
-from timekeeper.runtime.log import Log
 
 LOOK_FOR_S = 2.0  # at the nodes, for one waiting pod
 ENOUGH_NODES = 400  # then the best choice so far is taken; kube-scheduler too looks at a part of the nodes

@@ -10,10 +10,10 @@ from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.gangs.asked import GangAsked
 from scheduler_ext.gangs.drain_choice import choose
 from scheduler_ext.gangs.rooms import PlanInput
+from scheduler_ext.log import Log
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.snapshot.drains import Drain
 from scheduler_ext.snapshot.snapshot import Snapshot
-from timekeeper.runtime.log import Log
 
 LASTS_MS = 30_000  # the timekeeper asks again about every five seconds
 

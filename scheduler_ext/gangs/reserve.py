@@ -25,13 +25,13 @@ from scheduler_ext.gangs.plan import (
     why_text,
 )
 from scheduler_ext.gangs.rooms import PlanInput
+from scheduler_ext.log import Log
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.snapshot.late_cards import LateCards
 from scheduler_ext.snapshot.late_changes import end_late, rests
 from scheduler_ext.snapshot.snapshot import Snapshot
 from timekeeper.core.ledger.reservation import MAX_MS, Reservation
 from timekeeper.runtime.http.problem_details import bad, unavailable
-from timekeeper.runtime.log import Log
 
 ATTEMPTS = 3  # plans for one call, where the nodes change meanwhile
 FOLLOWER = "another replica leads"

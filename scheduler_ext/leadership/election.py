@@ -7,11 +7,11 @@ they lead from giving out a card twice, so nothing here needs a clock that repli
 import time
 from typing import Protocol
 
+from scheduler_ext.log import Log
 from scheduler_ext.settings import ElectionSettings
 from timekeeper.core.kube.lease import read_lease
 from timekeeper.runtime.api_server import Answered, Api
 from timekeeper.runtime.lease_election import CALL_S, LeaseElection, LeaseName
-from timekeeper.runtime.log import Log
 
 FOLLOW_S = 2.0  # kube-scheduler renews its own each two seconds
 

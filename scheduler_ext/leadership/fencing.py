@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.clients.pod_patches import is_too_large, pod_path, touch_patch
+from scheduler_ext.log import Log
 from scheduler_ext.model.pod import Pod, read_pod
 from timekeeper.core import names
 from timekeeper.core.object_names import timestamp
 from timekeeper.runtime.api_server import STRATEGIC_MERGE, Answered, Api
 from timekeeper.runtime.clock import now_ms
-from timekeeper.runtime.log import Log
 
 
 @dataclass(frozen=True, slots=True)

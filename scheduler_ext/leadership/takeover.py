@@ -26,9 +26,9 @@ from typing import Literal
 from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.leadership.election import Election
 from scheduler_ext.leadership.fencing import AT_ONCE, Touch, may_be_bound
+from scheduler_ext.log import Log
 from scheduler_ext.model.leader_mark import LeaderMark, LeaderMarks, claimed, given_up, heard, listed
 from scheduler_ext.model.pod import Pod
-from timekeeper.runtime.log import Log
 
 State = Literal["follows", "claims", "fences", "leads"]
 

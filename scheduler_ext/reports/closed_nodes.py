@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from scheduler_ext.log import EventReason, Log
 from scheduler_ext.model.node import CLOSED
 from scheduler_ext.snapshot.immutable_map import Map
 from scheduler_ext.snapshot.node_info import NodeInfo
 from timekeeper.runtime.event_recorder import EventRecorder
-from timekeeper.runtime.log import Log
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def culprits(node: NodeInfo) -> tuple[str, ...]:
 class Closures:
     """Call `look` repeatedly, from one thread."""
 
-    def __init__(self, events: EventRecorder, log: Log) -> None:
+    def __init__(self, events: EventRecorder[EventReason], log: Log) -> None:
         self._events, self._log = events, log
         self._seen: Map[NodeInfo] = Map()
 

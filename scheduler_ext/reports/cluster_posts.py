@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 
+from scheduler_ext.log import Log
 from scheduler_ext.reports.closed_nodes import why_closed
 from scheduler_ext.reports.waiting_pods import MAX_BYTES
 from scheduler_ext.scoring.stranding import largest, stranded_by
@@ -30,7 +31,6 @@ from timekeeper.core.cluster_map import (
 )
 from timekeeper.core.request.cards import NO_AMOUNT, CardAmount, share_of
 from timekeeper.core.values import Card
-from timekeeper.runtime.log import Log
 from timekeeper.runtime.timekeeper_client import FAILURES, PostRefusedError, TimekeeperClient
 
 PATH = "/v1/cluster"

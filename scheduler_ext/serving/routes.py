@@ -4,8 +4,10 @@ import time
 from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
+from typing import Literal
 
 from scheduler_ext.binding.outcome import Bound
+from scheduler_ext.log import Log
 from scheduler_ext.reports.metrics import ExtenderMetrics
 from scheduler_ext.verbs import protocol
 from scheduler_ext.verbs.last_decisions import LastDecisions
@@ -13,13 +15,13 @@ from scheduler_ext.verbs.name_lists import KnownLists
 from scheduler_ext.verbs.verbs import Verbs
 from timekeeper.core.json_values import mapping
 from timekeeper.runtime.http.service import HttpAnswer, PostCall, Route
-from timekeeper.runtime.log import Log
 
 # kube-scheduler filters and prioritizes for one pod at a time, and binds meanwhile. Each verb has threads of
 # its own: a bind that waits for the API server keeps no filter waiting.
 _THREADS = 4
 
-# the body, the result for the metrics, and the fields of the log line; without fields there is no line
+# the body, the result for the metrics, and the fields of the log line; dryrun and prioritize write none
+_Verb = Literal["filter", "dryrun", "prioritize", "preempt", "bind"]
 VerbAnswer = tuple[bytes, str, dict[str, object]]
 
 
@@ -31,7 +33,7 @@ def verb_calls(
     A verb refuses with status 200: kube-scheduler hides the text of any other answer.
     """
     lists = KnownLists()
-    answers: dict[str, Callable[[bytes], VerbAnswer]] = {
+    answers: dict[_Verb, Callable[[bytes], VerbAnswer]] = {
         "filter": lambda body: _filter(verbs, decisions, lists, body),
         "dryrun": lambda body: _dry_run(verbs, KnownLists(), body),
         "prioritize": lambda body: _prioritize(verbs, lists, body),
@@ -52,7 +54,7 @@ def verb_routes(calls: dict[str, PostCall], bind_threads: int) -> tuple[Route, .
 
 
 def _answered(
-    verb: str, answer: Callable[[bytes], VerbAnswer], metrics: ExtenderMetrics, log: Log, body: bytes
+    verb: _Verb, answer: Callable[[bytes], VerbAnswer], metrics: ExtenderMetrics, log: Log, body: bytes
 ) -> HttpAnswer:
     started = time.perf_counter()
     try:
@@ -63,7 +65,7 @@ def _answered(
         return HttpAnswer(HTTPStatus.BAD_REQUEST, "text/plain", f"malformed body: {error}\n".encode())
     seconds = time.perf_counter() - started
     metrics.answered(verb, result, seconds)
-    if fields:
+    if verb != "dryrun" and verb != "prioritize":
         log(verb, level="info", result=result, **fields, ms=f"{1000 * seconds:.2f}")
     return HttpAnswer(HTTPStatus.OK, "application/json", text)
 

@@ -19,10 +19,10 @@ from functools import partial
 from pathlib import Path
 from threading import Lock
 
+from scheduler_ext.log import Log
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.simulation.bodies import Asked, answer_of, read_simulation
 from scheduler_ext.simulation.simulate import SimulationInput, simulate
-from timekeeper.runtime.log import Log
 
 # Called with the result of each simulation: done, busy, or ended
 Counted = Callable[[str], object]

@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from sidecar.log import log
+from sidecar.log_events import EventName
 from sidecar.node.holder_survey import HolderSurvey, SurveyPaths
 from sidecar.node.host import cgroups
 from sidecar.node.state import exporter, overuse, use
@@ -177,7 +178,7 @@ class UsageTasks:
             self._log_once("processes-unknown", f"{self._proc}: {error.strerror}")
             return None
 
-    def _log_once(self, event: str, reason: str) -> None:
+    def _log_once(self, event: EventName, reason: str) -> None:
         if reason not in self._logged:
             self._logged.add(reason)
             log(event, reason=reason)

@@ -83,7 +83,7 @@ class Bench:
         """As at the start of a term, after its quiet time."""
         settler = self.run.settler
         api = cast(Api, self.calls)
-        events = EventRecorder(api, "bursar.dev/bench", "bench", lambda: self.run.now, log)
+        events = EventRecorder[str](api, "bursar.dev/bench", "bench", lambda: self.run.now, log)
         context = EvictorContext(
             self.run.store,
             settler.epoch,

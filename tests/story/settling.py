@@ -212,7 +212,7 @@ class Timekeeper:
         self._list("priorityclasses", *(KnownPriorityClass(name, *each) for name, each in classes.items()))
         store: Any = self.database
         api: Any = self.server
-        events = cast(EventRecorder, NoEvents())
+        events = cast(EventRecorder[str], NoEvents())
         context = EvictorContext(
             store, term, api, events, self._view(), self.clock, self.clock, self.decisions.append
         )

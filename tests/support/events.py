@@ -22,14 +22,14 @@ class Until(Event):
 
 
 @contextmanager
-def sending(events: EventRecorder) -> Iterator[None]:
+def sending(events: EventRecorder[str]) -> Iterator[None]:
     """Afterwards the Event that was recorded inside has its result."""
     before = sum(events.results().values())
     yield
     events.run(Until(lambda: sum(events.results().values()) > before))
 
 
-class UnqueuedRecorder(EventRecorder):
+class UnqueuedRecorder(EventRecorder[str]):
     """Sends each Event about a pod, or gives it up, before `post` returns."""
 
     def post(

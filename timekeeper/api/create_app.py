@@ -39,9 +39,9 @@ from timekeeper.api.resources import (
     usage,
 )
 from timekeeper.core.texts import moment
+from timekeeper.log import log_exception
 from timekeeper.runtime.auth.gate import Gate
 from timekeeper.runtime.http.problem_details import Problem, answer_with_problems, unavailable
-from timekeeper.runtime.log import log_exception
 from timekeeper.runtime.peers import NO_PEERS, Peers
 from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError
 

@@ -28,8 +28,8 @@ from timekeeper.dashboard.responses import (
     to_login,
 )
 from timekeeper.dashboard.visits import FORBIDDEN, Download, PageContent, Visit, link, segment
+from timekeeper.log import log_exception
 from timekeeper.runtime.auth.tokens import subject_of
-from timekeeper.runtime.log import log_exception
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment

@@ -2,7 +2,7 @@
 
 import os
 
-from timekeeper.runtime.log import log
+from timekeeper.log import log
 from timekeeper.settings import TimekeeperSettings, UnusableError
 from timekeeper.store.engine.damage import damage_at_start
 from timekeeper.store.engine.engine import Store, UnavailableError, open_store

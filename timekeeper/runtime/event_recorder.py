@@ -10,13 +10,14 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 from timekeeper.core.object_names import timestamp
 from timekeeper.runtime.api_server import Answered, Api, Reply
-from timekeeper.runtime.log import Log
+from timekeeper.runtime.log import EventLog, LogEvent
 
 EventType = Literal["Normal", "Warning"]
+R = TypeVar("R", bound=str, contravariant=True)  # the reasons that a process gives
 
 MAX_QUEUED = 1_000
 MAX_PER_OBJECT = 10  # in one span
@@ -46,7 +47,7 @@ class QueuedEvent:
     at_ms: int
 
 
-class EventRecorder:
+class EventRecorder(Generic[R]):
     """Queues Events and sends them one by one. The methods that post may be called from any thread, never
     raise and never wait; `run` sends, in one thread.
 
@@ -60,7 +61,7 @@ class EventRecorder:
         reporter: str,
         instance: str,
         now_ms: Callable[[], int],
-        log: Log,
+        log: EventLog[LogEvent],
         most_per_object: int = MAX_PER_OBJECT,
     ) -> None:
         self._api, self._now_ms, self._log = api, now_ms, log
@@ -74,18 +75,18 @@ class EventRecorder:
         self._results = Counter[str](dict.fromkeys(RESULTS, 0))
 
     def post(
-        self, namespace: str, name: str, uid: str, reason: str, note: str, event_type: EventType = "Normal"
+        self, namespace: str, name: str, uid: str, reason: R, note: str, event_type: EventType = "Normal"
     ) -> None:
         """About a pod."""
         self.post_on(_reference("Pod", namespace, name, uid), reason, note, event_type)
 
     def post_on_config_map(
-        self, namespace: str, name: str, uid: str, reason: str, note: str, event_type: EventType = "Normal"
+        self, namespace: str, name: str, uid: str, reason: R, note: str, event_type: EventType = "Normal"
     ) -> None:
         """Post an Event on a ConfigMap. Never waits."""
         self.post_on(_reference("ConfigMap", namespace, name, uid), reason, note, event_type)
 
-    def post_on_node(self, name: str, reason: str, note: str, event_type: EventType = "Normal") -> None:
+    def post_on_node(self, name: str, reason: R, note: str, event_type: EventType = "Normal") -> None:
         """The node's name stands for its UID, as in the kubelet's Events: kubectl looks for both. Events on
         objects without a namespace are in ``default``."""
         self.post_on(_reference("Node", "", name, name), reason, note, event_type)
@@ -108,7 +109,7 @@ class EventRecorder:
             stop.wait(PAUSE_S)
 
     def post_on(
-        self, regarding: Mapping[str, str], reason: str, note: str, event_type: EventType = "Normal"
+        self, regarding: Mapping[str, str], reason: R, note: str, event_type: EventType = "Normal"
     ) -> None:
         """About any object: ``regarding`` has its apiVersion, kind, name, uid and, where it has one,
         namespace."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from timekeeper.runtime.clock import monotonic_ms
-from timekeeper.runtime.log import Log, log
+from timekeeper.runtime.log import EventLog, LogEvent, log
 
 T = TypeVar("T")
 
@@ -24,7 +24,7 @@ class FileWatch(Generic[T]):
         paths: tuple[Path, ...],
         load: Callable[[], T],
         now_ms: Callable[[], int],
-        log: Log,
+        log: EventLog[LogEvent],
         every_ms: int = 1_000,
     ) -> None:
         self._paths, self._load, self._now_ms, self._log = paths, load, now_ms, log

@@ -12,7 +12,7 @@ from timekeeper.core.kube.lease import Lease, ObservedVersion, is_free, lease_sp
 from timekeeper.core.object_names import timestamp
 from timekeeper.runtime.api_server import Answered, Api, Reply
 from timekeeper.runtime.clock import now_ms
-from timekeeper.runtime.log import Log
+from timekeeper.runtime.log import EventLog, LogEvent
 
 CALL_S = 2.0
 LOOKS = 5  # attempts to renew the Lease within its duration
@@ -39,7 +39,13 @@ class LeaseElection:
     seconds. Not thread-safe."""
 
     def __init__(
-        self, api: Api, lease: LeaseName, holder: str, duration_s: int, now_s: Callable[[], float], log: Log
+        self,
+        api: Api,
+        lease: LeaseName,
+        holder: str,
+        duration_s: int,
+        now_s: Callable[[], float],
+        log: EventLog[LogEvent],
     ) -> None:
         self._api, self._lease, self._holder, self._log = api, lease, holder, log
         self._duration_s, self._now_s = duration_s, now_s

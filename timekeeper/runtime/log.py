@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeVar
 
 Level = Literal["info", "warning", "error"]
 
@@ -29,11 +29,29 @@ _STDERR = 2
 _process = {"role": "bursar", "format": "logfmt", "left out": ""}
 
 
-class Log(Protocol):
-    """Writes one event with its fields. The event's name is kebab-case; a field that is None is left out."""
+LogEvent = (  # of every role; each role adds its own
+    Literal["loaded", "not-loaded", "lease-unreachable", "event-not-posted", "event-dropped"]
+    | Literal["decisions-failed", "decisions-sent", "decision-refused", "malformed-request", "internal-error"]
+    | Literal["uncaught", "server"]
+)
+E = TypeVar("E", bound=str, contravariant=True)
 
-    def __call__(self, event: str, *, level: Level = "info", **fields: object) -> None:
+
+class EventLog(Protocol[E]):
+    """Writes one of these events with its fields. A name is kebab-case; a field that is None is left out."""
+
+    def __call__(self, event: E, *, level: Level = "info", **fields: object) -> None:
         """Never raises: no work fails because its line cannot be written."""
+
+
+class ErrorLog(Protocol[E]):
+    """Writes one of these events with an error and its traceback."""
+
+    def __call__(self, event: E, error: BaseException, **fields: object) -> None:
+        """Never raises, as `EventLog`."""
+
+
+Log = EventLog[str]
 
 
 def configure(role: str, log_format: str = "logfmt", only_problems: bool = False) -> None:
@@ -45,7 +63,7 @@ def configure(role: str, log_format: str = "logfmt", only_problems: bool = False
 
 
 def log(event: str, *, level: Level = "info", **fields: object) -> None:
-    """See `Log`."""
+    """See `EventLog`."""
     write(level, event, fields)
 
 

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
 
-from timekeeper.runtime.log import Log
+from timekeeper.runtime.log import EventLog
 from timekeeper.runtime.tls import client_context
 
 T = TypeVar("T")
+E = TypeVar("E", bound=str)
 
 POLL_EVERY_S = 1.0
 TIMEOUT_S = 2.0  # also for an answer as a whole
@@ -151,7 +152,7 @@ class TimekeeperClient:
         return self._connection
 
 
-class TimekeeperPoller(Generic[T]):
+class TimekeeperPoller(Generic[T, E]):
     """Polls and keeps the last good value; a failure leaves it, and it ages.
 
     ``take`` makes the value of an answer and the last value, and raises ValueError for an answer that it
@@ -165,8 +166,8 @@ class TimekeeperPoller(Generic[T]):
         client: Polled,
         take: Callable[[TimekeeperAnswer, T | None], T],
         now_ms: Callable[[], int],
-        log: Log,
-        events: tuple[str, str],
+        log: EventLog[E],
+        events: tuple[E, E],
         polled: Callable[[str], None],
     ) -> None:
         self._client, self._take, self._now_ms = client, take, now_ms

@@ -23,13 +23,13 @@ from timekeeper.api.resources.heartbeats import PATH as HEARTBEATS
 from timekeeper.core.json_values import mapping
 from timekeeper.core.kube.reflector import UnreachableError
 from timekeeper.core.names import AGGREGATED_GROUP
+from timekeeper.log import log
 from timekeeper.runtime.api_server import ANSWER_S, Api, accepted
 from timekeeper.runtime.auth.front_proxy import FrontProxy, FrontProxyGate, front_proxy_tls, read_front_proxy
 from timekeeper.runtime.auth.gate import Count
 from timekeeper.runtime.http.problem_details import Problem
 from timekeeper.runtime.http.service import HttpAnswer, HttpLimits, HttpService
 from timekeeper.runtime.http.wsgi_gateway import REQUEST
-from timekeeper.runtime.log import log
 from timekeeper.settings import TimekeeperSettings
 
 CONFIG_MAP = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication"

@@ -3,6 +3,7 @@ others."""
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from typing import Literal
 
 from timekeeper import metrics
 from timekeeper.accounts.budget_history import (
@@ -21,6 +22,11 @@ from timekeeper.core.budgets.reader import precedence
 from timekeeper.core.ledger.metering import late_price
 from timekeeper.core.names import CLUSTER_SETTINGS
 from timekeeper.settler.cluster.cluster_state import BudgetConfigMap, ClusterState
+
+EntryReason = (
+    Literal["BrokenBudget", "IneffectiveField", "LatePrice"]
+    | Literal["MissingGroup", "MissingNamespace", "ModeChanged"]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +73,7 @@ class BudgetNotice:
     """A message for the author of a ConfigMap: becomes a Kubernetes Event and a log line."""
 
     config_map: BudgetConfigMap
-    reason: str
+    reason: EntryReason
     message: str
 
 

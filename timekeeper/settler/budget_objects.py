@@ -11,8 +11,8 @@ from timekeeper import metrics
 from timekeeper.accounts.balance import NO_BUDGET, BudgetStatus, Statement, read_status, status_of
 from timekeeper.core.json_values import mapping
 from timekeeper.core.kube.reflector import ExpiredError, UnreachableError
+from timekeeper.log import log
 from timekeeper.runtime.api_server import ANSWER_S, APPLY, Answered, Api
-from timekeeper.runtime.log import log
 
 GROUP_VERSION = "bursar.dev/v1alpha1"
 KIND, PLURAL, NAME = "GPUBudget", "gpubudgets", "budget"

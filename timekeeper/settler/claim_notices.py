@@ -13,8 +13,9 @@ from timekeeper.accounts.claims.claim_sessions import claim_uid
 from timekeeper.accounts.session import Session
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.settler.cluster.cluster_state import ClusterState
-from timekeeper.settler.pod_notices import MAX_PODS, BudgetState, texts_on_pods
+from timekeeper.settler.pod_notices import MAX_PODS, BudgetReason, BudgetState, texts_on_pods
 
+ClaimReason = BudgetReason | Literal["ClaimRateAssumed", "ClaimUnused"]
 _Named = tuple[str, str]  # name and UID
 
 
@@ -26,7 +27,7 @@ class ClaimNotice:
     namespace: str
     name: str
     uid: str
-    reason: str
+    reason: ClaimReason
     message: str
     type: Literal["Normal", "Warning"]
 
@@ -48,7 +49,7 @@ def doubt_notices(opened: Iterable[Session]) -> Iterator[ClaimNotice]:
             yield from _on_both(session, "ClaimRateAssumed", message)
 
 
-def _on_both(session: Session, reason: str, message: str) -> Iterator[ClaimNotice]:
+def _on_both(session: Session, reason: ClaimReason, message: str) -> Iterator[ClaimNotice]:
     uid = claim_uid(session.uid)
     yield ClaimNotice("ResourceClaim", session.namespace, session.name, uid, reason, message, "Warning")
     for each in session.users.split()[:MAX_PODS]:

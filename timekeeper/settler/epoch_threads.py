@@ -58,7 +58,7 @@ class EpochThreads:
     store: Store
     api: Api
     settler: Settler
-    events: EventRecorder
+    events: EventRecorder[str]
     record: Record
     now_ms: Callable[[], int]
     new_pods: NewPods

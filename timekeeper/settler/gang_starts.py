@@ -25,8 +25,8 @@ from timekeeper.accounts.held.limits import HeldView
 from timekeeper.accounts.held.looks import LookRounds
 from timekeeper.accounts.held.order import HeldPod
 from timekeeper.core.decisions import GANG, MESSAGE, Decision, Figure, Record, record_nothing
+from timekeeper.log import log, log_exception
 from timekeeper.runtime.http.problem_details import Problem
-from timekeeper.runtime.log import log, log_exception
 from timekeeper.runtime.peers import Peer
 
 AGAIN_MS = 5_000  # until the cards of a gang are looked for again

@@ -9,8 +9,8 @@ from threading import Event
 
 from timekeeper import metrics
 from timekeeper.core.json_values import Json, mapping, sequence
+from timekeeper.log import log
 from timekeeper.runtime.api_server import Answered, Api
-from timekeeper.runtime.log import log
 
 POLICIES = ("bursar-grace", "bursar-eviction-grace")
 VARIABLE = "longest"  # seconds

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from threading import Event
 
 from timekeeper.accounts.budget_history import History
+from timekeeper.log import log
 from timekeeper.runtime.api_server import ANSWER_S, APPLY, Answered, Api
-from timekeeper.runtime.log import log
 
 # of the policies on pods that refuse, of those that warn, and of the policies on device claims
 CONFIG_MAPS = ("bursar-modes", "bursar-modes-observed", "bursar-device-classes")

@@ -6,7 +6,7 @@ from threading import Event
 from timekeeper.accounts.budget_history import History
 from timekeeper.core.ledger.metering import Interval, period_at
 from timekeeper.core.ledger.months import ClosedMonth, month_name
-from timekeeper.runtime.log import log
+from timekeeper.log import log
 from timekeeper.store import ledger, months
 from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError
 from timekeeper.store.fencing import EpochOverError

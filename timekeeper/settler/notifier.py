@@ -23,7 +23,7 @@ from timekeeper.accounts.decisions.notifications import (
     is_sent,
     payload,
 )
-from timekeeper.runtime.log import log, log_exception
+from timekeeper.log import log, log_exception
 from timekeeper.runtime.recording.signed_post import FAILURES, post
 from timekeeper.store import decisions, fencing, notified
 from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError

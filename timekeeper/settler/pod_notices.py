@@ -28,7 +28,9 @@ from timekeeper.core.object_names import timestamp
 
 MAX_PODS = 100  # of one namespace, for one change of its standing; waiting pods first
 NEARLY_SPENT_MILLI = 800  # thousandths of the grant, where an entry has no warnAt
-NoticeText = tuple[str, str, Literal["Normal", "Warning"]]  # reason, sentence and type
+BudgetReason = Literal["OverBudget", "BudgetNearlyUsed", "BackInBudget"]
+PodReason = BudgetReason | Literal["Demoted", "WaitsForClaims", "HeldByBudget"]
+NoticeText = tuple[BudgetReason, str, Literal["Normal", "Warning"]]  # reason, sentence and type
 FRESH_MS = 300_000  # an older pod gets no notice about its creation, also after a restart
 
 
@@ -37,7 +39,7 @@ class PodNotice:
     """A message about a pod: becomes an Event on it."""
 
     pod: LedgerPod
-    reason: str
+    reason: PodReason
     message: str
     type: Literal["Normal", "Warning"]
 

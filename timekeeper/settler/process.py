@@ -11,13 +11,13 @@ from threading import Event, Lock, Thread
 from timekeeper import metrics
 from timekeeper.core.decisions import Decision, DecisionRun
 from timekeeper.core.names import DOMAIN
+from timekeeper.log import log
 from timekeeper.runtime.api_server import ANSWER_S, APPLY, Answered, Api
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.end_signals import event_of_end_signals
 from timekeeper.runtime.event_recorder import EventRecorder
 from timekeeper.runtime.file_watch import newest_text
 from timekeeper.runtime.lease_election import CALL_S, LeaseElection, LeaseName
-from timekeeper.runtime.log import log
 from timekeeper.runtime.peers import peers
 from timekeeper.runtime.recording.decision_posts import DecisionBuffer
 from timekeeper.settings import TimekeeperSettings
@@ -188,7 +188,7 @@ def _reset_figures() -> None:
 def _settle(settings: TimekeeperSettings, store: Store, api: Api, me: str, stop: Event) -> int:
     """Settle for one epoch, from its beginning to its end; returns the exit code."""
     now_ms = _clock_of(api)
-    events = EventRecorder(api, REPORTER, me, now_ms, log, _MAX_EVENTS_PER_OBJECT)
+    events = EventRecorder[str](api, REPORTER, me, now_ms, log, _MAX_EVENTS_PER_OBJECT)
     start_thread("events", events.run, stop)
     recorder = DecisionRecorder(store)
     recording = start_thread("decisions", recorder.run, stop)
@@ -281,7 +281,7 @@ def _say_nothing(_notice: PodNotice | ClaimNotice) -> None:
     """A ledger alone writes nothing outside of its own namespace."""
 
 
-def report(events: EventRecorder, namespace: str, notice: BudgetNotice) -> None:
+def report(events: EventRecorder[str], namespace: str, notice: BudgetNotice) -> None:
     """Log the notice, and post it as an Event on its ConfigMap."""
     config_map = notice.config_map
     log_notice(notice)
@@ -290,13 +290,13 @@ def report(events: EventRecorder, namespace: str, notice: BudgetNotice) -> None:
     )
 
 
-def report_on_pod(events: EventRecorder, notice: PodNotice) -> None:
+def report_on_pod(events: EventRecorder[str], notice: PodNotice) -> None:
     """Post the notice as an Event on its pod."""
     pod = notice.pod
     events.post(pod.namespace, pod.name, pod.uid, notice.reason, notice.message, notice.type)
 
 
-def report_on_claim(events: EventRecorder, notice: ClaimNotice) -> None:
+def report_on_claim(events: EventRecorder[str], notice: ClaimNotice) -> None:
     """Post the notice as an Event on its claim, or on a pod that uses one."""
     events.post_on(notice.regarding, notice.reason, notice.message, notice.type)
 

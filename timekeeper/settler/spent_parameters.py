@@ -11,8 +11,8 @@ from threading import Event
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import History
 from timekeeper.accounts.held.limits import KEEPING
+from timekeeper.log import log
 from timekeeper.runtime.api_server import Api
-from timekeeper.runtime.log import log
 from timekeeper.settler.mode_parameters import ParameterWriter, apply_config_map
 
 CONFIG_MAP = "bursar-spent"

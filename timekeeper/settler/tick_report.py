@@ -17,7 +17,7 @@ from timekeeper.core.claims.drivers import rules_of
 from timekeeper.core.decisions import Record
 from timekeeper.core.request.device_classes import DeviceClass
 from timekeeper.core.values import WHOLE_MILLI
-from timekeeper.runtime.log import log
+from timekeeper.log import log
 from timekeeper.settler.budget_entries import BudgetNotice, EntryChanges
 from timekeeper.settler.claim_notices import ClaimNotice, budget_notices, doubt_notices
 from timekeeper.settler.cluster.cluster_state import ClusterState

@@ -15,7 +15,7 @@ from timekeeper.accounts.card_use.prometheus_answers import PrometheusQueries, r
 from timekeeper.accounts.session import HOLD
 from timekeeper.core.decisions import MESSAGE, WARNED, Decision, Record
 from timekeeper.core.object_names import timestamp
-from timekeeper.runtime.log import log, log_exception
+from timekeeper.log import log, log_exception
 from timekeeper.settler.settler import Settler
 from timekeeper.store import node_usage
 from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError

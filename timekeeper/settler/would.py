@@ -12,8 +12,8 @@ from timekeeper.accounts.exhaustion.evictions import BudgetEvictionMemory
 from timekeeper.accounts.exhaustion.terms import EvictingNamespaces
 from timekeeper.accounts.would import TOO_MANY, LeavingMemory, Verdict, leaving, terms_of, verdict
 from timekeeper.core.json_values import Json
+from timekeeper.log import log, log_exception
 from timekeeper.runtime.clock import monotonic_ms
-from timekeeper.runtime.log import log, log_exception
 from timekeeper.settler.evictions.calls import view_of
 from timekeeper.settler.new_pods import NewPod, NewPods
 from timekeeper.settler.settler import Settler

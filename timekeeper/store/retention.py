@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from threading import Event
 from typing import Protocol
 
-from timekeeper.runtime.log import log
+from timekeeper.log import log
 from timekeeper.store import decisions, would
 from timekeeper.store.engine.engine import ConflictError, Connection, UnavailableError
 from timekeeper.store.fencing import EpochOverError

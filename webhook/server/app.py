@@ -9,9 +9,9 @@ from timekeeper.core.decisions import Decision, Record, record_nothing
 from timekeeper.runtime.clock import monotonic_ms
 from timekeeper.runtime.http.problem_details import answer_with_problems
 from timekeeper.runtime.http.service import PostCall
-from timekeeper.runtime.log import Log
 from webhook.admission import claims, decisions, gangs, pods, workloads
 from webhook.admission.workloads import TemplatePath
+from webhook.log import Log
 from webhook.metrics import WebhookMetrics
 from webhook.server.owner_events import Notice
 from webhook.server.review_endpoint import ReviewRoute, review_calls

@@ -30,7 +30,7 @@ from timekeeper.core.request.device_classes import (
 )
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.informer import ValueChanged, ValuesListed, await_served, inform
-from timekeeper.runtime.log import Log
+from webhook.log import Log
 
 GROUP = "/apis/resource.k8s.io/v1"
 _LOOK_MS = 60_000  # between two looks for a group that is not served

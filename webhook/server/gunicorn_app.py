@@ -9,9 +9,9 @@ from timekeeper.runtime.clock import monotonic_ms
 from timekeeper.runtime.file_watch import FileWatch
 from timekeeper.runtime.http.server import HttpServer, listening_socket
 from timekeeper.runtime.http.service import HttpService
-from timekeeper.runtime.log import log
 from timekeeper.runtime.metrics_folder import VARIABLE, metrics_folder
 from timekeeper.runtime.tls import server_context
+from webhook.log import log
 from webhook.settings.serve import WebhookSettings
 
 

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 from timekeeper.core.admission.pods import MalformedError
 from timekeeper.core.json_values import mapping
 from timekeeper.runtime.http.service import HttpAnswer, HttpRequest, PostCall, Route, plain_text
-from timekeeper.runtime.log import Log
+from webhook.log import Log
 from webhook.metrics import WebhookMetrics
 from webhook.server.reviewer import NotReadyError
 from webhook.wire.object_review import ObjectReview

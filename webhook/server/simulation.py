@@ -14,8 +14,8 @@ from timekeeper.core.admission.pods import MalformedError
 from timekeeper.core.admission.policy import AdmissionPolicy
 from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.runtime.http.service import HttpAnswer, PostCall, plain_text
-from timekeeper.runtime.log import Log
 from webhook.admission.gangs import of_owner
+from webhook.log import Log
 from webhook.server.reviewer import NotReadyError, Reviewer
 from webhook.wire import defaulting, object_review
 from webhook.wire.pod_review import PodReview, read

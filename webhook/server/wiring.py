@@ -22,11 +22,11 @@ from timekeeper.runtime.file_watch import FileWatch
 from timekeeper.runtime.flags import UnusableError
 from timekeeper.runtime.http.problem_details import Problem, unavailable
 from timekeeper.runtime.http.service import HttpAnswer, HttpLimits, HttpRequest, HttpService, Route
-from timekeeper.runtime.log import Log, log
 from timekeeper.runtime.recording.decision_posts import PATH as DECISIONS
 from timekeeper.runtime.recording.decision_posts import DecisionPosts
 from timekeeper.runtime.timekeeper_client import TimekeeperAnswer, TimekeeperClient, TimekeeperPoller
 from timekeeper.runtime.tls import ca_text
+from webhook.log import Log, LogEvent, log
 from webhook.metrics import FiguresGoneError, WebhookMetrics
 from webhook.server.app import create_app, create_calls
 from webhook.server.claim_cache import ClaimCache
@@ -44,7 +44,7 @@ _METRICS_THREADS = 1  # of its own: neither reviews nor probes wait for the API 
 _APP_THREADS = 2  # for probes
 
 
-class StandingsPoller(TimekeeperPoller[StandingsTable]):
+class StandingsPoller(TimekeeperPoller[StandingsTable, LogEvent]):
     """Polls ``GET /v1/standings``. See `TimekeeperPoller` and `TimekeeperClient`."""
 
     def __init__(
@@ -57,7 +57,7 @@ class StandingsPoller(TimekeeperPoller[StandingsTable]):
         metrics: WebhookMetrics,
     ) -> None:
         client = TimekeeperClient(url, STANDINGS, token_file, ca)
-        events = "standings-updated", "standings-failed"
+        events: tuple[LogEvent, LogEvent] = "standings-updated", "standings-failed"
         super().__init__(client, self._table_of, now_ms, log, events, metrics.polled)
         self._ended = threading.Event()
 

@@ -61,17 +61,17 @@ class Clock:
 
 def recorder(
     api: Any, clock: Callable[[], int], instance: str = "extender-0", **bounds: int
-) -> tuple[EventRecorder, list[str]]:
+) -> tuple[EventRecorder[str], list[str]]:
     """A recorder that posts to this API server by this clock, and its log lines."""
     lines: list[str] = []
 
     def say(event: str, *, level: Level = "info", **fields: object) -> None:
         lines.append(f"{event} {fields}")
 
-    return EventRecorder(api, "bursar.dev/extender", instance, clock, say, **bounds), lines
+    return EventRecorder[str](api, "bursar.dev/extender", instance, clock, say, **bounds), lines
 
 
-def sent(events: EventRecorder, api: FakeEventsApi, clock: Clock, count: int) -> list[Json]:
+def sent(events: EventRecorder[str], api: FakeEventsApi, clock: Clock, count: int) -> list[Json]:
     """What the API server has received once ``count`` more Events are posted or failed."""
     done = sum(events.results()[key] for key in ("posted", "failed"))
 

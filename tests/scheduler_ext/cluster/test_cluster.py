@@ -333,7 +333,7 @@ def test_events_stand_where_people_look_for_them(world: World) -> None:
     world.pod("p", HALF)
     token = world.plane.kubectl("create", "token", "extender", "-n", "bursar-system").stdout.strip()
     lines: list[str] = []
-    events = EventRecorder(
+    events = EventRecorder[str](
         connect(world.plane.kubeconfig(token, "events")),
         REPORTER,
         "extender-0",

@@ -74,7 +74,7 @@ def test_a_line_is_one_line_of_ascii(text: str) -> None:
 def test_every_line_of_the_log_stands_in_the_docs() -> None:
     code = "".join(path.read_text() for path in (ROOT / "sidecar").glob("*.py"))
     said = set(re.findall(r'(?:log|_log_once)\(\s*"([a-z-]+)"', code))
-    said |= set(re.findall(r'event = "([a-z-]+)" if .* else "([a-z-]+)"', code)[0])
+    said |= set(re.findall(r'event: EventName = "([a-z-]+)" if .* else "([a-z-]+)"', code)[0])
     page = (ROOT / "docs" / "governed-pods.md").read_text()
     table = re.split(r"^#+ ", page.partition("### Log events")[2], flags=re.MULTILINE)[0]
     rows = [

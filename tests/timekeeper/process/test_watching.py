@@ -236,7 +236,7 @@ def test_no_kubeconfig_and_no_cluster_is_a_sentence(tmp_path: Path) -> None:
 
 
 def test_a_notice_becomes_an_event_on_its_config_map(api: FakeApiServer, server: Api) -> None:
-    events = EventRecorder(server, REPORTER, "settler-0", Clock(T0), log)
+    events = EventRecorder[str](server, REPORTER, "settler-0", Clock(T0), log)
 
     with sending(events):
         report(events, "bursar-system", NOTICE)
@@ -260,7 +260,7 @@ def test_a_notice_becomes_an_event_on_its_config_map(api: FakeApiServer, server:
 def test_a_notice_that_cannot_be_posted_is_logged(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     away = connect(kubeconfig(tmp_path, "http://127.0.0.1:1"))
     clock = Clock(T0)
-    events = EventRecorder(away, REPORTER, "settler-0", lambda: clock.turn(RETRY_FOR_MS // 2), log)
+    events = EventRecorder[str](away, REPORTER, "settler-0", lambda: clock.turn(RETRY_FOR_MS // 2), log)
 
     with sending(events):
         report(events, "bursar-system", NOTICE)

@@ -19,8 +19,8 @@ from timekeeper.accounts.usage import gpu_hours
 from timekeeper.api.ledger.ledger_reader import LedgerReader
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.core.texts import not_in_group
+from timekeeper.log import log
 from timekeeper.runtime.http.problem_details import Problem, together
-from timekeeper.runtime.log import log
 from timekeeper.store import decisions, grants
 from timekeeper.store import grants as granted
 from timekeeper.store.engine.engine import Connection

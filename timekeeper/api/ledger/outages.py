@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from threading import Event, Lock, Thread
 
-from timekeeper.runtime.log import log
+from timekeeper.log import log
 
 NO_DATABASE = "the database cannot be reached or written"
 

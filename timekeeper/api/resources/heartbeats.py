@@ -14,9 +14,9 @@ from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.heartbeat_writer import WrittenPost
 from timekeeper.api.ledger.outages import NO_DATABASE
 from timekeeper.core.wire import BeatDevice, HeartbeatAnswer, Heartbeats
+from timekeeper.log import log_exception
 from timekeeper.runtime.auth.gate import BoundPod
 from timekeeper.runtime.http.problem_details import Problem, unavailable
-from timekeeper.runtime.log import log_exception
 from timekeeper.store.engine.engine import UnavailableError
 from timekeeper.store.heartbeats import HeartbeatPost, PostOutcome, PostResult
 

@@ -19,8 +19,8 @@ from timekeeper.api.http.services import Services
 from timekeeper.api.resources.grants import Reason
 from timekeeper.api.resources.heartbeats import store_post
 from timekeeper.core.forms import Form
+from timekeeper.log import log
 from timekeeper.runtime.http.problem_details import Problem, bad
-from timekeeper.runtime.log import log
 from timekeeper.store import grants
 from timekeeper.store.heartbeats import HeartbeatPost
 

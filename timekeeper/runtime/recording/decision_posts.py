@@ -14,7 +14,7 @@ import orjson
 
 from timekeeper.core.decisions import Decision, DecisionRun, decision_entry
 from timekeeper.core.wire import Decisions
-from timekeeper.runtime.log import Log
+from timekeeper.runtime.log import EventLog, LogEvent
 from timekeeper.runtime.timekeeper_client import FAILURES, PostRefusedError, TimekeeperClient
 
 MAX_WAITING = 10_000
@@ -142,7 +142,7 @@ class DecisionPosts:
         client: TimekeeperClient,
         source: str,
         now_ms: Callable[[], int],
-        log: Log,
+        log: EventLog[LogEvent],
         count: Callable[[str, int], None] = lambda _result, _number: None,
     ) -> None:
         self._client, self._source, self._now_ms, self._log = client, source, now_ms, log

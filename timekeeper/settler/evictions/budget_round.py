@@ -23,8 +23,8 @@ from timekeeper.accounts.exhaustion.quiet import PlanCache
 from timekeeper.accounts.exhaustion.terms import EvictingNamespaces, EvictionTerms, terms_of
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.kube.eviction import EVICTION_RESULTS, disruption
+from timekeeper.log import log
 from timekeeper.runtime.api_server import Answered, Reply
-from timekeeper.runtime.log import log
 from timekeeper.settler.evictions import calls, reasons
 from timekeeper.settler.evictions.calls import EvictorContext
 from timekeeper.settler.evictions.evictor import LEAVING, evict_together, tell, warn

@@ -32,7 +32,7 @@ from timekeeper.core.claims.heirs import (
     WantedDevice,
 )
 from timekeeper.core.kube.eviction import EVICTION_RESULTS
-from timekeeper.runtime.log import log
+from timekeeper.log import log
 from timekeeper.settler.evictions import reasons
 from timekeeper.settler.evictions.calls import EvictorContext
 from timekeeper.settler.evictions.evictor import LEAVING, evict_together, refused, tell

@@ -26,6 +26,7 @@ from timekeeper.core.decisions import (
     Figure,
 )
 from timekeeper.core.object_names import timestamp
+from timekeeper.log import LogEvent
 from timekeeper.settler.pod_notices import hours_text
 
 OVERUSED, OVERUSE_PROTECTED = "GPUMemoryEviction", "GPUMemoryEvictionRefused"
@@ -60,7 +61,7 @@ class Reason:
     """Why a pod is evicted. ``attempts`` counts by result; ``event`` and ``fields`` are those of the log
     line."""
 
-    event: str
+    event: LogEvent
     attempts: Counter
     fields: Mapping[str, Any]
     evicted: Said  # once the eviction is accepted

@@ -19,8 +19,8 @@ from timekeeper.accounts.held.gangs import BrokenGang
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core import names
 from timekeeper.core.kube.eviction import EvictionResult
+from timekeeper.log import log
 from timekeeper.runtime.api_server import Answered
-from timekeeper.runtime.log import log
 from timekeeper.settler.evictions import calls, reasons
 from timekeeper.settler.evictions.calls import EvictorContext
 from timekeeper.settler.evictions.evictor import evict, evict_together, tell, warn

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 
 from timekeeper.core.claims.heirs import DeviceKey, Heir, TaintRule, read_rule, taint_rule
 from timekeeper.core.json_values import mapping, sequence
+from timekeeper.log import log
 from timekeeper.runtime.api_server import ANSWER_S, Answered, Api
-from timekeeper.runtime.log import log
 from timekeeper.settler.evictions.disruptions import items
 
 _GROUP = "/apis/resource.k8s.io"

@@ -1,0 +1,24 @@
+"""The events in the extender's log, which docs/metrics.md explains, and the reasons of its Events on pods and
+nodes, which docs/extender.md explains."""
+
+from typing import Literal
+
+from timekeeper.runtime import log as runtime
+
+LogEvent = (
+    runtime.LogEvent
+    | Literal["filter", "bind", "preempt", "malformed", "woken", "settled", "unsettled", "gang", "drain"]
+    | Literal["drain-ends", "hold", "let-go", "condition-refused", "preempted", "stays", "preemption"]
+    | Literal["simulated", "simulation-ended", "would-preempt", "would-refuse", "cluster-failed"]
+    | Literal["cluster-sent", "cluster-refused", "bindings-failed", "bindings-sent", "binding-refused"]
+    | Literal["ends-failed", "ends-sent", "end-refused", "ends-dropped", "closed", "opened", "leads"]
+    | Literal["follows", "fences", "too-large", "unmarked", "untouched", "standings-updated"]
+    | Literal["standings-failed", "usage-updated", "usage-failed", "unhealthy-list", "listed", "unheard"]
+    | Literal["not-streamed", "complete", "learned", "deschedule-label", "policy", "serving", "died"]
+)
+EventReason = Literal[
+    "BindTakenBack", "CardsHeld", "CardsLetGo", "Preempted", "Reclaimed", "CardsClosed", "CardsOpen"
+]
+Log = runtime.EventLog[LogEvent]
+log: Log = runtime.log
+log_exception: runtime.ErrorLog[LogEvent] = runtime.log_exception

@@ -1,0 +1,30 @@
+"""The events that the timekeeper writes to its log: docs/metrics.md explains each."""
+
+from typing import Literal
+
+from timekeeper.runtime import log as runtime
+
+LogEvent = (
+    runtime.LogEvent
+    | Literal["serving", "workers-ended", "settler-ended", "child-killed", "settler-started"]
+    | Literal["settler-follows", "settler-ends", "clock-differs", "node-clock-differs"]
+    | Literal["notifications-failed", "notifications-sent", "notifications-wait", "decisions-not-deleted"]
+    | Literal["decisions-not-written", "tick-failed", "tick-recovered", "session-opened", "posted", "granted"]
+    | Literal["standing-changed", "pod-not-charged", "pods-not-charged", "pod-ignored", "pod-ends-lost"]
+    | Literal["budgets", "stored-entry-unreadable", "budget-objects-failed", "budget-objects-written"]
+    | Literal["ca-not-published", "mode-label-changed", "month-closed", "month-not-closed"]
+    | Literal["spent-not-written", "spent-written", "modes-not-written", "modes-written"]
+    | Literal["grace-policies-differ", "grace-policies-agree", "totals-wrong", "sessions-folded"]
+    | Literal["session-not-folded", "sessions-not-folded", "folding-ends", "pod-release", "release-failed"]
+    | Literal["releaser-ends", "overuse-eviction", "eviction-check-failed", "evictor-ends", "gang-asked"]
+    | Literal["gang-not-reserved", "gang-eviction", "overtime-eviction", "idle-eviction"]
+    | Literal["claim-excess-eviction", "claim-reclaim-eviction", "claim-reclaim-spared"]
+    | Literal["claim-reclaim-ended", "device-taints-failed", "budget-eviction", "notice-not-written"]
+    | Literal["would-evict", "card-use-read", "card-use-failed", "card-use-not-written", "would-not-written"]
+    | Literal["pod-not-judged", "condition-refused", "watch-failed", "database-unavailable"]
+    | Literal["database-recovered", "logged-in", "logged-out", "login-failed", "front-proxy-unknown"]
+    | Literal["database-damaged", "database-newer", "ledger-unreadable"]
+)
+Log = runtime.EventLog[LogEvent]
+log: Log = runtime.log
+log_exception: runtime.ErrorLog[LogEvent] = runtime.log_exception
