@@ -22,7 +22,7 @@ from deploy.local.build import binaries
 from deploy.local.cluster import ControlPlane
 from deploy.local.stack import Stack
 from deploy.local.tools import PROMTOOL_TOOLS
-from tests.docs.unit.test_alerts import DASHBOARDS, EXPRESSIONS, MONITORING, RULES, metrics_in, targets
+from tests.docs.monitoring import DASHBOARDS, EXPRESSIONS, MONITORING, RULES, metrics_in, targets
 from tests.node.cluster.test_on_api_server import TWO, Agent, World, running
 from tests.support.control_plane import kubectl
 from tests.support.waiting import eventually

@@ -34,6 +34,12 @@ def test_the_readme_is_short_and_leads_to_the_index() -> None:
     assert "](docs/README.md)" in readme
 
 
+def test_the_page_on_enforcement_is_found_from_where_people_begin() -> None:
+    assert "(docs/enforcement.md)" in (ROOT / "README.md").read_text()
+    for page in ("bypass", "governed-pods", "settings"):
+        assert "(enforcement.md" in (DOCS / f"{page}.md").read_text()
+
+
 def test_a_decision_has_one_number_in_file_and_heading() -> None:
     pages = sorted((DOCS / "decisions").glob("[0-9]*.md"))
     headings = [re.match(r"# (\d+)\. ", page.read_text()) for page in pages]

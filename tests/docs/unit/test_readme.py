@@ -1,5 +1,6 @@
-"""The README is code: examples parse, its refusal is the real one; pages list every route and field."""
+"""The README and what other pages show are code: examples are read, and the refusal is the real one."""
 
+import json
 import re
 from pathlib import Path
 
@@ -7,7 +8,9 @@ import pytest
 import yaml
 
 from tests.worlds import pod
+from timekeeper.core.budgets.policy import ineffective_fields
 from timekeeper.core.budgets.reader import read
+from timekeeper.core.kube.holders import decode_holders
 from timekeeper.core.request.request import canonical, parse
 from timekeeper.core.values import Ask
 from timekeeper.core.violation import message
@@ -18,8 +21,8 @@ README = (ROOT / "README.md").read_text()
 REQUESTS = (DOCS / "requests.md").read_text()
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+def blocks(language: str, page: str = "README.md") -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
 
 
 def test_the_pod_before_is_a_good_request_and_the_pod_after_carries_its_canonical_form() -> None:
@@ -40,13 +43,41 @@ def test_the_refusal_that_is_shown_is_the_one_that_is_given() -> None:
     assert " ".join(message(violations).split()) in " ".join(README.split())
 
 
-def test_the_budgets_that_are_shown_are_read_without_an_error() -> None:
-    (shown,) = (yaml.safe_load(block) for block in blocks("yaml") if "bursar-budgets" in block)
+@pytest.mark.parametrize(
+    ("page", "keys"),
+    [
+        ("README.md", {"team-a", "_defaults"}),
+        ("docs/budgets.md", {"team-a", "team-b", "_group.research", "_group.everyone-else", "_defaults"}),
+        ("docs/rules.md", {"team-a"}),
+    ],
+)
+def test_the_budgets_that_are_shown_are_read_and_acted_on(page: str, keys: set[str]) -> None:
+    (block,) = (block for block in blocks("yaml", page) if "bursar-budgets" in block)
 
-    reading = read({"bursar-budgets": shown["data"]})
+    reading = read({"bursar-budgets": yaml.safe_load(block)["data"]})
 
-    assert reading.errors == ()
-    assert set(reading.budgets) == {"team-a", "_defaults"}
+    assert (reading.errors, reading.warnings, set(reading.budgets)) == ((), (), keys)
+    assert {key: ineffective_fields(budget) for key, budget in reading.budgets.items()} == dict.fromkeys(
+        keys, ()
+    )
+
+
+def test_the_rules_that_are_shown_have_the_modes_that_are_shown() -> None:
+    (block,) = blocks("yaml", "docs/rules.md")
+
+    settings = read({"bursar-budgets": yaml.safe_load(block)["data"]}).settings
+
+    assert settings is not None
+    assert settings.rules == (("host-path", "warn"), ("env-from", "off"))
+
+
+def test_the_annotation_of_holders_that_is_shown_is_one_and_its_fields_are_explained() -> None:
+    page = (DOCS / "node-agent.md").read_text()
+    (example,) = re.findall(r'^\{"version".*$', page, re.MULTILINE)
+    rows = page.partition("| field | meaning |")[2].partition("\n\n")[0]
+
+    assert list(json.loads(example)) == ["version", *re.findall(r"^\| `(\w+)` \|", rows, re.MULTILINE)]
+    assert decode_holders(example).known
 
 
 @pytest.mark.parametrize("row", re.findall(r"^\| (`[a-z.]+/[a-z-]+: .*?) \|", REQUESTS, re.MULTILINE))
@@ -55,49 +86,3 @@ def test_each_row_of_the_table_of_limits_is_a_good_request(row: str) -> None:
         limits = dict(re.findall(r'`([a-z.]+/[a-z-]+): "(\d+)"`', way))
 
         assert parse(pod({"name": "c", "resources": {"limits": limits}})).request is not None, way
-
-
-def routes(role: str) -> set[str]:
-    """The routes that a role's code registers, as its decorators name them."""
-    code = "\n".join(file.read_text() for file in sorted((ROOT / role).rglob("*.py")))
-    return {
-        f"{verb.upper()} {path}"
-        for verb, path in re.findall(r"@app\.(get|post|put|delete)\(\s*\"([^\"]+)\"", code)
-    }
-
-
-@pytest.mark.parametrize("role", ["webhook", "scheduler_ext"])
-def test_every_route_is_documented(role: str) -> None:
-    documented = (ROOT / "docs" / "api.md").read_text()
-    known = routes(role)
-
-    assert known, "no route was found in the code"
-    assert [route for route in sorted(known) if f"`{route}" not in documented] == []
-
-
-def test_every_setting_of_the_config_map_is_documented() -> None:
-    documented = (ROOT / "docs" / "budget-settings.md").read_text()
-    source = (ROOT / "timekeeper" / "core" / "budgets" / "reader.py").read_text()
-    fields = set(re.findall(r'^    "([a-zA-Z]+)": \(', source, re.MULTILINE)) | {
-        "rules",
-        "exempt",
-        "weights",
-        "priorityClasses",
-    }
-
-    assert len(fields) > 20
-    assert [field for field in sorted(fields) if f"`{field}`" not in documented] == []
-
-
-def test_every_metric_that_is_named_exists() -> None:
-    code = "\n".join(
-        file.read_text()
-        for role in ("webhook", "timekeeper", "scheduler_ext")
-        for file in (ROOT / role).rglob("*.py")
-    )
-    named = set(re.findall(r"`(bursar_[a-z_]+)", (ROOT / "docs" / "api.md").read_text()))
-
-    assert named
-    assert [name for name in sorted(named) if f'"{name.removesuffix("_total")}"' not in code] == []
-    labels = re.findall(r'`bursar_[a-z_]+\{[a-z]+="([^"]+)"', (ROOT / "docs" / "api.md").read_text())
-    assert [label for label in labels if f'"{label}"' not in code] == []

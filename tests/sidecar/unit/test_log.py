@@ -8,7 +8,6 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from sidecar import log
-from tests.sidecar.worlds import ROOT
 from timekeeper.runtime import log as runtime
 
 
@@ -56,29 +55,9 @@ def test_a_line_is_what_the_runtime_of_the_other_processes_writes(
     assert written.startswith("{") is (log_format == "json")
 
 
-def test_every_level_is_that_of_an_event_that_there_is() -> None:
-    code = "".join(path.read_text() for path in (ROOT / "sidecar").rglob("*.py"))
-
-    for event in log._ERRORS | log._WARNINGS:
-        assert f'"{event}"' in code, event
-
-
 @given(st.text())
 def test_a_line_is_one_line_of_ascii(text: str) -> None:
     line = log.line("e", reason=text)
 
     assert line.isascii()
     assert line.splitlines() == [line]
-
-
-def test_every_line_of_the_log_stands_in_the_docs() -> None:
-    code = "".join(path.read_text() for path in (ROOT / "sidecar").glob("*.py"))
-    said = set(re.findall(r'(?:log|_log_once)\(\s*"([a-z-]+)"', code))
-    said |= set(re.findall(r'event: EventName = "([a-z-]+)" if .* else "([a-z-]+)"', code)[0])
-    page = (ROOT / "docs" / "governed-pods.md").read_text()
-    table = re.split(r"^#+ ", page.partition("### Log events")[2], flags=re.MULTILINE)[0]
-    rows = [
-        line.split("|")[1] for line in table.splitlines() if line.startswith("| `") and "event=" not in line
-    ]
-
-    assert said == {name for row in rows for name in re.findall(r"`([a-z-]+)`", row)}

@@ -1,12 +1,8 @@
 """The accounts' figures for Prometheus, against those of the balance in JSON."""
 
-import re
-from pathlib import Path
-
 import pytest
 
 from tests.timekeeper.worlds import HOUR, T0, Town, budgets, gpu_pod, node
-from timekeeper.api.resources.account_metrics import FAMILIES
 
 ONE_DATABASE = "the figures are those of /v1/balances, which other tests compare on both"
 
@@ -46,9 +42,3 @@ def test_who_may_not_read_every_balance_gets_no_figure_of_any(spending: Town) ->
     assert spending.get("/v1/metrics", bearer="nobody").status_code == 401
     assert "team-a" not in spending.get("/metrics").text != ""
     assert 'namespace="team-b"' not in spending.get("/v1/metrics?namespace=team-a").text
-
-
-def test_the_page_on_metrics_names_each_of_these_figures_and_no_other() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
-
-    assert set(re.findall(r"`bursar_account_(\w+)`", page)) == set(FAMILIES)
