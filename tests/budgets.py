@@ -23,7 +23,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "timekeeper/core": ("timekeeper/core/",),
     "timekeeper/runtime, serving, process, settings, metrics": (
         *("timekeeper/runtime/", "timekeeper/serving/", "timekeeper/process/", "timekeeper/settings.py"),
-        *("timekeeper/metrics.py", "timekeeper/__init__.py", "timekeeper/__main__.py"),
+        *("timekeeper/metrics.py", "timekeeper/log.py", "timekeeper/__init__.py", "timekeeper/__main__.py"),
     ),
     "webhook": ("webhook/",),
     "scheduler_ext": ("scheduler_ext/",),

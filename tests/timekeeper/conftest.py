@@ -31,7 +31,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     database that isn't chosen is for a soak."""
     if not isinstance(item, pytest.Function) or not _is_given_a_database(item):
         return
-    kind = item.callspec.params["database_url"]
+    kind = str(item.callspec.params["database_url"])
     if hasattr(item.module, "BOTH_DATABASES"):
         if kind == POSTGRESQL:
             item.add_marker("untraced")

@@ -208,8 +208,8 @@ def _protected(
 def _in_order(rows: list[DecisionRow]) -> list[DecisionRow]:
     """By the times of the decisions, because three roles decide and each posts once a second: the record of a
     placement may arrive before the record of the pod's creation. What admission decided about a pod comes
-    first for that pod: the settler reads the API server's clock, which has whole seconds, and the webhook reads
-    its own."""
+    first for that pod, for its webhook stamps by a clock of its own, and the settler by the API server's,
+    which has whole seconds."""
     earliest_ms: dict[str, int] = {}
     for row in rows:
         uid = row.run.decision.uid
