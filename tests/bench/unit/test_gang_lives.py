@@ -2,6 +2,8 @@
 
 from collections import Counter
 
+import pytest
+
 from scheduler_ext.scoring.typical_pods import typical_pods_of
 from tests.bench.experiment import WHOLE_MILLI, NodeRow, PodRow
 from tests.bench.gang_lives import GangWeek, Job, Simulation
@@ -21,6 +23,7 @@ def week(policy: str) -> GangWeek:
     return Simulation(NODES, typical_pods_of(Counter([typical_of(ONE)])), policy).run(jobs)
 
 
+@pytest.mark.soak
 def test_a_gang_that_plain_backfill_never_starts_is_started_by_a_drain() -> None:
     plain, served = week("plain backfill"), week("Bursar")
 
