@@ -27,6 +27,7 @@ from scheduler_ext.verbs.fit_cache import FilterResult, fit_key
 from scheduler_ext.waiting.order import first_that_fits, waiting_pod
 from tests.scheduler_ext.reserving import stamp
 from tests.scheduler_ext.worlds import node, on, percent, read, rebuilt
+from tests.support.profile import examples
 from tests.worlds import card
 from timekeeper.core.standings import Cap, Caps
 
@@ -91,7 +92,7 @@ def begun(snapshot: Snapshot, found: Chosen) -> Snapshot:
 busy = st.one_of(st.none(), st.just(0), st.integers(1, 20).map(lambda minutes: NOW + minutes * MINUTE))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.lists(st.lists(busy, min_size=1, max_size=4), min_size=1, max_size=4), st.integers(1, 8))
 def test_the_expected_start_is_when_first_in_first_out_would_start_it(
     cards: list[list[int | None]], size: int
@@ -266,7 +267,7 @@ def full(snapshot: Snapshot) -> Snapshot:
     return pod_updated(snapshot, read(held("b", "a", 1)))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(2, 6), st.booleans())
 def test_no_pod_that_keeps_its_declared_time_delays_the_expected_start(
     chance: random.Random, size: int, ends_early: bool

@@ -12,6 +12,7 @@ from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.standing import UNHEARD, NamespaceStanding, NamespaceStandings
 from scheduler_ext.scoring.policy import BINPACK
 from tests.scheduler_ext.worlds import node, percent, rebuilt
+from tests.support.profile import examples
 from tests.worlds import card
 from timekeeper.core.request.cards import amounts_by_card
 from timekeeper.core.standings import Cap, Caps
@@ -91,7 +92,7 @@ _CARDS = st.lists(st.integers(1, 4), min_size=1, max_size=4)
 _SHARES = st.lists(st.sampled_from([10, 30, 50, 100]), min_size=1, max_size=8)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     st.lists(st.integers(1, 4), min_size=1, max_size=4),
     st.lists(st.sampled_from([10, 30, 50, 100]), min_size=1, max_size=8),
@@ -115,7 +116,7 @@ def test_no_card_is_given_out_twice_and_alike_members_are_placed_where_that_is_p
         assert not possible(cards, shares)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.lists(st.integers(1, 8), min_size=1, max_size=6), st.integers(1, 16))
 def test_whole_cards_for_alike_members_take_the_fewest_nodes(cards: list[int], count: int) -> None:
     found = made({f"n{at}": each for at, each in enumerate(cards)}, [100] * count)

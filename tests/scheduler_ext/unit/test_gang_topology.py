@@ -15,6 +15,7 @@ from scheduler_ext.model.standing import UNHEARD, NamespaceStanding, NamespaceSt
 from scheduler_ext.scoring.policy import BINPACK
 from tests.scheduler_ext.planning import plan_of_all
 from tests.scheduler_ext.worlds import asking, node, percent, read, rebuilt
+from tests.support.profile import examples
 from tests.worlds import card, container
 from timekeeper.core.standings import Cap, Caps
 
@@ -191,7 +192,7 @@ def test_cards_that_a_pod_uses_alone_are_counted() -> None:
 _RACKS = st.lists(st.lists(st.integers(1, 8), min_size=1, max_size=4), min_size=1, max_size=5)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(_RACKS, st.integers(1, 20))
 def test_alike_members_are_in_one_rack_if_any_takes_them_and_on_its_fewest_nodes(
     racks: list[list[int]], count: int
@@ -210,7 +211,7 @@ def test_alike_members_are_in_one_rack_if_any_takes_them_and_on_its_fewest_nodes
         assert len({each.node for each in found.members}) == min(needed) == found.least
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(_RACKS, st.lists(st.integers(1, 8), max_size=2), st.integers(1, 40))
 def test_alike_members_are_in_as_few_racks_as_possible(
     racks: list[list[int]], elsewhere: list[int], count: int
@@ -227,7 +228,7 @@ def test_alike_members_are_in_as_few_racks_as_possible(
     assert len(found.members) == min(count, sum(sums) + sum(elsewhere))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(st.lists(st.integers(1, 2), min_size=1, max_size=2), min_size=1, max_size=4),
     st.lists(st.sampled_from([30, 50, 100, 200]), min_size=1, max_size=6),
