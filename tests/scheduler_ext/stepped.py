@@ -21,6 +21,7 @@ from timekeeper.runtime.log import Level
 Json = dict[str, Any]
 
 STALE_MS = 60_000
+MOST_TRIES = 100
 
 
 class Turns(threading.Event):
@@ -55,7 +56,7 @@ class Stepped(Running):
         extender.cache.await_published_gpus()
         extender.slices.unserved()
         self._followed = {
-            kind.path: extender._watches.follow(kind, lambda _ms: None)
+            kind.path: extender._watches.follow(kind, self._tries_again)
             for kind in extender._watches.kinds().values()
         }
         super().__init__(api, extender, client_of(extender.app, verb_routes(extender.calls, 4)), lines)
@@ -72,6 +73,7 @@ class Stepped(Running):
 
     def catches_up(self) -> None:
         """Its watches show what there is to show."""
+        self._tries = 0
         for path, followed in self._followed.items():
             self._direct.idle.discard(path)
             while path not in self._direct.idle:
@@ -92,6 +94,10 @@ class Stepped(Running):
         events = self.extender.events
         while not events._queue.empty():
             events._send(events._queue.get(), Turns(0))
+
+    def _tries_again(self, _ms: int) -> None:
+        self._tries += 1
+        assert self._tries < MOST_TRIES, "a watch is begun again and again"
 
     def _waits(self, seconds: float) -> None:
         self.now_ms += round(1000 * seconds)

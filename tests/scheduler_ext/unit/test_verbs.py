@@ -17,8 +17,6 @@ from timekeeper.runtime.api_server import Api
 
 Start = Callable[..., Stepped]
 
-VERBS = ["filter", "prioritize", "bind"]
-
 
 @pytest.fixture
 def world(running: Stepped) -> Stepped:
@@ -237,32 +235,35 @@ def test_filter_agrees_with_bind_on_which_nodes_fit(world: Stepped) -> None:
 # malformed bodies
 
 
-@pytest.mark.parametrize("verb", VERBS)
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"{",
-        b"[]",
-        b"null",
-        b"1",
-        b'"x"',
-        b"{}",
-        b"\xff",
-        b"[" * 100_000,
-        b'{"Pod": 1}',
-        b'{"Pod": {"metadata": 1}}',
-        b'{"Pod": {"metadata": {}}, "NodeNames": "a"}',
-        b'{"Pod": {"metadata": {}}, "NodeNames": [1]}',
-        b'{"Pod": {"metadata": {}}, "Nodes": 1}',
-        b'{"Pod": {"metadata": {}}, "Nodes": {"items": 1}}',
-        b'{"Pod": {"metadata": {}}, "Nodes": {"items": [1]}}',
-        b'{"Pod": {"metadata": {}}, "Nodes": {"items": [{"metadata": {"name": 1}}]}}',
-        b'{"PodName": "p", "PodNamespace": "n", "PodUID": "u"}',
-        b'{"PodName": "p/../q", "PodNamespace": "n", "PodUID": "u", "Node": "a"}',
-        b'{"PodName": 1, "PodNamespace": "n", "PodUID": "u", "Node": "a"}',
-    ],
-)
+BODIES = [
+    b"",
+    b"{",
+    b"[]",
+    b"null",
+    b"1",
+    b'"x"',
+    b"{}",
+    b"\xff",
+    b"[" * 100_000,
+    b'{"Pod": 1}',
+    b'{"Pod": {"metadata": 1}}',
+    b'{"Pod": {"metadata": {}}, "NodeNames": "a"}',
+    b'{"Pod": {"metadata": {}}, "NodeNames": [1]}',
+    b'{"Pod": {"metadata": {}}, "Nodes": 1}',
+    b'{"Pod": {"metadata": {}}, "Nodes": {"items": 1}}',
+    b'{"Pod": {"metadata": {}}, "Nodes": {"items": [1]}}',
+    b'{"Pod": {"metadata": {}}, "Nodes": {"items": [{"metadata": {"name": 1}}]}}',
+]
+ORDERS = [
+    b"{}",
+    b'{"PodName": "p", "PodNamespace": "n", "PodUID": "u"}',
+    b'{"PodName": "p/../q", "PodNamespace": "n", "PodUID": "u", "Node": "a"}',
+    b'{"PodName": 1, "PodNamespace": "n", "PodUID": "u", "Node": "a"}',
+]
+MALFORMED = [("prioritize", b""), ("dryrun", b"{"), *(("filter", body) for body in BODIES)]
+
+
+@pytest.mark.parametrize(("verb", "body"), [*MALFORMED, *(("bind", order) for order in ORDERS)])
 def test_a_malformed_body_is_400_with_a_reason(running: Stepped, verb: str, body: bytes) -> None:
     answer = running.client.post(f"/{verb}", data=body)
 
