@@ -9,6 +9,7 @@ import json
 import select
 import ssl
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,10 @@ class ApiError(Exception):
         self.status = status
 
 
+def _ignored(warning: str) -> None:
+    """As scripts do."""
+
+
 _Key = tuple[str, Path]
 _kept: dict[_Key, http.client.HTTPSConnection] = {}  # by the API server's address and CA
 
@@ -35,6 +40,7 @@ class AdminApi:
     ca_file: Path
     token: str = field(repr=False)
     user: str = ""  # acts as this one, where it is named
+    on_warning: Callable[[str], None] = _ignored  # hears what kubectl prints behind `Warning: `
 
     def call(
         self,
@@ -82,6 +88,8 @@ class AdminApi:
             connection.request(*request)
             response = connection.getresponse()
             text = response.read().decode()
+            for header in response.headers.get_all("Warning", ()):  # of RFC 7234: 299 - "text"
+                self.on_warning(json.loads(header.partition(" - ")[2]))
         except BaseException:
             connection.close()
             raise

@@ -1,7 +1,7 @@
 """The client of the API server: which calls share a connection, and what becomes of one that has ended."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -38,7 +38,8 @@ def server(tls: Tls) -> Iterator[tuple[AdminApi, Asked]]:
 
         def do_GET(self) -> None:
             self.mine.append(f"{self.command} {self.path}")
-            self.answer(200, {})
+            warnings = ('299 - "spelt \\"b\\""', '299 - "and another"') if self.path == "/warned" else ()
+            self.answer(200, {}, [("Warning", warning) for warning in warnings])
             self.close_connection = self.path == "/last"
 
         def do_POST(self) -> None:
@@ -73,3 +74,15 @@ def test_what_is_written_after_the_server_has_ended_the_connection_goes_over_a_n
     api.call("POST", "/made", {})
 
     assert asked.connections == [["POST /last"], ["POST /made"]]
+
+
+def test_the_warnings_of_an_answer_are_handed_to_who_wants_them(server: tuple[AdminApi, Asked]) -> None:
+    api, asked = server
+    heard: list[str] = []
+
+    for path in ("/warned", "/plain"):
+        replace(api, on_warning=heard.append).call("GET", path)
+    api.call("GET", "/warned")
+
+    assert heard == ['spelt "b"', "and another"]
+    assert asked.connections == [["GET /warned", "GET /plain", "GET /warned"]]
