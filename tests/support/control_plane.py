@@ -1,10 +1,11 @@
 """What tests of several roles do to a real control plane, as its admin."""
 
+import json
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
@@ -40,12 +41,50 @@ def kubectl(cp: ControlPlane, *arguments: str, input: str | None = None) -> str:
     return done.stdout
 
 
+class Answer(NamedTuple):
+    """What the API server says to a call: what it refuses it with, empty where it is done, and what kubectl
+    would print as warnings."""
+
+    refusal: str
+    warnings: list[str]
+
+
+def answer(
+    cp: ControlPlane, method: str, path: str, body: object = None, user: str = "", kind: str = ""
+) -> Answer:
+    """Of a call with this user's rights where one is named, by a connection that is kept: kubectl takes ten
+    times the processor time. A PATCH without a content type is a JSON patch where it is a list, a strategic
+    one where it is of containers, so that it changes the named one, and merges otherwise."""
+    if method == "PATCH" and not kind:
+        is_strategic = "containers" in json.dumps(body).lower()
+        kind = f"application/{'strategic-merge' if is_strategic else 'merge'}-patch+json"
+        kind = "application/json-patch+json" if isinstance(body, list) else kind
+    warnings: list[str] = []
+    try:
+        api = replace(cp.api, user=user, on_warning=warnings.append)
+        api.call(method, path, body, kind or "application/json")
+    except ApiError as error:
+        return Answer(str(error), warnings)
+    return Answer("", warnings)
+
+
 def apply(cp: ControlPlane, *objects: Json, namespace: str = "default") -> None:
     """What `kubectl apply --server-side --force-conflicts` does, for a tenth of its processor time. Raises
     ApiError."""
     for each in objects:
-        path = f"{collection(each, namespace)}/{each['metadata']['name']}?fieldManager=kubectl&force=true"
-        cp.api.call("PATCH", path, each, APPLY)
+        cp.api.call("PATCH", _applied_at(each, namespace), each, APPLY)
+
+
+def applied(
+    cp: ControlPlane, raw: Json, namespace: str = "default", user: str = "", dry: bool = False
+) -> Answer:
+    """What the API server says to the same, of one object."""
+    path = _applied_at(raw, namespace) + ("&dryRun=All" if dry else "")
+    return answer(cp, "PATCH", path, raw, user, APPLY)
+
+
+def _applied_at(raw: Json, namespace: str) -> str:
+    return f"{collection(raw, namespace)}/{raw['metadata']['name']}?fieldManager=kubectl&force=true"
 
 
 def apply_files(cp: ControlPlane, files: Iterable[Path]) -> None:
@@ -60,14 +99,8 @@ def _objects(file: Path) -> tuple[Json, ...]:
 
 
 def refused(cp: ControlPlane, method: str, path: str, body: Json, user: str = "") -> str:
-    """What a call, with this user's rights where one is named, is refused with; empty where it is done. A
-    PATCH merges."""
-    kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
-    try:
-        replace(cp.api, user=user).call(method, path.removesuffix("/"), body, kind)
-    except ApiError as error:
-        return str(error)
-    return ""
+    """What a call is refused with; empty where it is done."""
+    return answer(cp, method, path.removesuffix("/"), body, user).refusal
 
 
 def collection(raw: Json, namespace: str = "default") -> str:
@@ -87,3 +120,12 @@ def create_namespace(cp: ControlPlane, name: str, **labels: str) -> str:
     path = f"/api/v1/namespaces/{name}"
     eventually(lambda: cp.api.answers(f"{path}/serviceaccounts/default"), f"the account of {name}")
     return f"{path}/pods"
+
+
+def bind_role(cp: ControlPlane, role: str, *users: str) -> None:
+    """Gives users the rights of a ClusterRole in the whole cluster."""
+    group = "rbac.authorization.k8s.io"
+    subjects = [{"apiGroup": group, "kind": "User", "name": user} for user in users]
+    ref = {"apiGroup": group, "kind": "ClusterRole", "name": role}
+    body = {"metadata": {"generateName": f"{role}-"}, "roleRef": ref, "subjects": subjects}
+    cp.api.call("POST", f"/apis/{group}/v1/clusterrolebindings", body)

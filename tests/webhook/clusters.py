@@ -1,7 +1,6 @@
 """A real API server with the webhook of this checkout registered as the manifests have it."""
 
 import base64
-import json
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -10,7 +9,7 @@ import yaml
 
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
-from tests.support.control_plane import apply, apply_files, collection, kubectl
+from tests.support.control_plane import Answer, answer, applied, apply, apply_files, collection, kubectl
 from tests.support.simulated_timekeeper import SimulatedTimekeeper, entry, standings
 from tests.support.tls import Tls
 from tests.support.waiting import eventually
@@ -63,6 +62,14 @@ class Admin:
         done = self.cp.kubectl(*arguments, input=input)
         return done.returncode, str(done.stderr)
 
+    def answer(self, method: str, path: str, body: object = None, user: str = "") -> Answer:
+        """What the API server says to a call, which need not succeed."""
+        return answer(self.cp, method, path, body, user)
+
+    def patch(self, path: str, patch: Json | list[Json]) -> None:
+        """Changes an object; that must succeed."""
+        assert self.answer("PATCH", path, patch).refusal == ""
+
     def get(self, path: str) -> Any:
         """An object."""
         return self.cp.api.call("GET", path)
@@ -77,9 +84,9 @@ class Cluster(Admin):
             cp.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
         apply_files(cp, [MANIFESTS / "priority-classes.yaml"])
 
-    def apply(self, *objects: Json) -> tuple[int, str]:
-        """Applies objects to namespace team-a: exit code and stderr."""
-        return self.said("apply", "-n", "team-a", "-f", "-", input="\n---\n".join(map(json.dumps, objects)))
+    def applied(self, raw: Json, namespace: str = "team-a") -> Answer:
+        """What the API server says where an object is applied."""
+        return applied(self.cp, raw, namespace)
 
     def denies(self, *objects: Json) -> bool:
         """True where the creation of one of these is denied. Nothing is created, so it may be asked again
@@ -136,7 +143,8 @@ class Registered(Cluster):
     def unregister(self) -> None:
         """Takes the configurations away, as in a cluster before Bursar."""
         for kind in ("mutating", "validating"):
-            self.kubectl("delete", f"{kind}webhookconfiguration", CONFIGURATION)
+            at = f"/apis/admissionregistration.k8s.io/v1/{kind}webhookconfigurations/{CONFIGURATION}"
+            self.cp.api.call("DELETE", at)
 
     def reviews(self, webhook: str) -> int:
         """How many reviews one of the webhooks has answered."""

@@ -1,12 +1,10 @@
 """A real API server with the policies of this checkout."""
 
-import json
 import subprocess
 from typing import Any
 
-from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
-from tests.support.control_plane import apply_files
+from tests.support.control_plane import answer, apply_files
 from tests.support.waiting import eventually
 from tests.webhook.cases import a_pod
 from tests.webhook.servers import ROOT
@@ -14,8 +12,6 @@ from tests.webhook.worlds import plain
 from tests.worlds import Json, container
 
 MANIFESTS = ROOT / "deploy" / "manifests"
-MERGE = "application/merge-patch+json"
-STRATEGIC = "application/strategic-merge-patch+json"
 
 
 class Policies:
@@ -44,22 +40,11 @@ class Policies:
 
     def refusal(self, pod: Json, namespace: str = "team-a") -> str:
         """What a creation that stores nothing is refused with; empty where it is not."""
-        try:
-            self.cp.api.call("POST", f"/api/v1/namespaces/{namespace}/pods?dryRun=All", pod)
-        except ApiError as error:
-            return str(error)
-        return ""
+        return self.said("POST", f"/api/v1/namespaces/{namespace}/pods?dryRun=All", pod)
 
     def said(self, method: str, path: str, body: object = None) -> str:
-        """What a call is refused with; empty where it is not. A PATCH replaces lists, but of containers it
-        changes the named one."""
-        patch = STRATEGIC if "containers" in json.dumps(body).lower() else MERGE
-        kind = patch if method == "PATCH" else "application/json"
-        try:
-            self.cp.api.call(method, path, body, kind)
-        except ApiError as error:
-            return str(error)
-        return ""
+        """What a call is refused with; empty where it is not."""
+        return answer(self.cp, method, path, body).refusal
 
     def get(self, path: str) -> Any:
         """An object."""

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from deploy.local.cluster import ControlPlane
-from tests.support.control_plane import apply
+from tests.support.control_plane import apply, bind_role, create_namespace
 from tests.support.waiting import eventually
 from tests.webhook.cases import SUSPECT
-from tests.webhook.cluster.test_templates import TRAINING
+from tests.webhook.cluster.test_registered import define_trainings
 from tests.webhook.clusters import Cluster as Clustered
 from tests.webhook.process.test_audit import audit
 from tests.webhook.unit.test_templates import BAD, GOOD, template, workload
@@ -38,8 +38,7 @@ def audited(*flags: str) -> "subprocess.CompletedProcess[str]":
 def world(control_plane: ControlPlane) -> Clustered:
     """A cluster that ran GPU pods long before Bursar, which is not registered in it yet."""
     made = Clustered(control_plane)
-    made.kubectl("apply", "-f", "-", input=json.dumps(TRAINING))
-    made.kubectl("wait", "--for=condition=Established", "crd/trainings.example.org", "--timeout=30s")
+    define_trainings(made.cp)
     broken = template(container(gpu_percent="150"), nodeName="n1", automountServiceAccountToken=False)
     deployment = workload("Deployment", broken, name="wrong")
     deployment["spec"]["replicas"] = 3
@@ -60,10 +59,8 @@ def world(control_plane: ControlPlane) -> Clustered:
             ("slow", half(), {"terminationGracePeriodSeconds": 7200}),
         )
     ]
-    assert made.apply(deployment, finished, training, workload("CronJob", GOOD, name="fine"), *pods) == (
-        0,
-        "",
-    )
+    written = (deployment, finished, training, workload("CronJob", GOOD, name="fine"), *pods)
+    apply(made.cp, *written, namespace="team-a")
     system = {"metadata": {"name": "device-plugin"}, "spec": template(half(), nodeName="n1")["spec"]}
     control_plane.api.call("POST", "/api/v1/namespaces/kube-system/pods", system)
     eventually(lambda: len(pods_of(made)) == 7, "the deployment's pods")
@@ -88,10 +85,9 @@ def reader(world: Clustered) -> Path:
     ]
     role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "rules": rules}
     apply(world.cp, role | {"metadata": {"name": "auditor"}})
-    world.said("create", "serviceaccount", "-n", "default", "auditor")
-    world.said(
-        "create", "clusterrolebinding", "auditor", "--clusterrole=auditor", "--serviceaccount=default:auditor"
-    )
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "auditor"}}
+    apply(world.cp, account)
+    bind_role(world.cp, "auditor", "system:serviceaccount:default:auditor")
     token = world.kubectl("create", "token", "-n", "default", "auditor").strip()
     return world.cp.kubeconfig(token, "auditor")
 
@@ -186,7 +182,7 @@ def test_the_rules_modes_of_the_budgets_are_gone_by(world: Clustered) -> None:
 def test_what_may_not_be_read_is_reported_and_the_rest_is_found(world: Clustered, tmp_path: Path) -> None:
     path = reader(world)
     blind = {"rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]}
-    world.kubectl("patch", "clusterrole", "auditor", "--type", "merge", "-p", json.dumps(blind))
+    world.patch("/apis/rbac.authorization.k8s.io/v1/clusterroles/auditor", blind)
 
     def told() -> "subprocess.CompletedProcess[str]":
         return audited("--kubeconfig", str(path), "-o", "json")
@@ -202,15 +198,16 @@ def test_what_may_not_be_read_is_reported_and_the_rest_is_found(world: Clustered
 
 
 def test_an_exempt_namespace_is_not_looked_into(world: Clustered) -> None:
-    world.kubectl("create", "namespace", "node-tools")
+    create_namespace(world.cp, "node-tools")
     taken = {"metadata": {"name": "agent"}, "spec": template(half(), nodeName="n1")["spec"]}
     world.cp.api.call("POST", "/api/v1/namespaces/node-tools/pods", taken)
     admin = ("--kubeconfig", str(world.cp.admin_kubeconfig), "--namespace", "node-tools", "-o", "json")
 
     before = audited(*admin)
-    world.kubectl("label", "namespace", "node-tools", "bursar.dev/exempt=true")
+    labels: Json = {"bursar.dev/exempt": "true"}
+    world.patch("/api/v1/namespaces/node-tools", {"metadata": {"labels": labels}})
     after = audited(*admin)
-    world.kubectl("label", "namespace", "node-tools", "bursar.dev/exempt-")
+    world.patch("/api/v1/namespaces/node-tools", {"metadata": {"labels": dict.fromkeys(labels)}})
     by_name = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["node-tools"]}
     webhook = {
         "name": "govern.bursar.dev",
@@ -248,7 +245,7 @@ def test_a_real_list_is_read_page_by_page(world: Clustered) -> None:
 
 
 def test_a_pod_behind_whose_limit_a_device_class_of_gpus_stands_is_found(world: Clustered) -> None:
-    world.kubectl("create", "namespace", "team-c")
+    create_namespace(world.cp, "team-c")
     for name, driver in (("card", "gpu.nvidia.com"), ("nic", "nic.example.com")):
         selector = {"cel": {"expression": f'device.driver == "{driver}"'}}
         spec = {"selectors": [selector], "extendedResourceName": f"acme.com/{name}"}
@@ -260,8 +257,8 @@ def test_a_pod_behind_whose_limit_a_device_class_of_gpus_stands_is_found(world: 
         world.cp.api.call(
             "POST", "/api/v1/namespaces/team-c/pods", {"metadata": {"name": name}, "spec": spec}
         )
-    settings = ("create", "configmap", "-n", "bursar-system", "bursar-device-classes")
-    world.kubectl(*settings, "--from-literal=noGPUDrivers=nic.example.com")
+    settings = {"metadata": {"name": "bursar-device-classes"}, "data": {"noGPUDrivers": "nic.example.com"}}
+    world.post("/api/v1/namespaces/bursar-system/configmaps", settings)
 
     done = audited("--kubeconfig", str(world.cp.admin_kubeconfig), "--namespace", "team-c", "-o", "json")
 
@@ -272,7 +269,7 @@ def test_a_pod_behind_whose_limit_a_device_class_of_gpus_stands_is_found(world: 
 
 
 def test_running_pods_that_a_policy_warns_of_are_listed_and_their_nearest_are_not(world: Clustered) -> None:
-    world.kubectl("create", "namespace", "team-d")
+    create_namespace(world.cp, "team-d")
     for number, case in enumerate(SUSPECT.values()):
         for name, pod in ((f"bad-{number}", case.bad), (f"good-{number}", case.good)):
             spec = pod["spec"] | {"nodeName": "n1", "automountServiceAccountToken": False}

@@ -16,9 +16,16 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
-from tests.support.control_plane import apply, apply_files, create_namespace, refused
+from tests.support.control_plane import (
+    Answer,
+    apply,
+    apply_files,
+    bind_role,
+    collection,
+    create_namespace,
+    refused,
+)
 from tests.support.profile import examples
 from tests.support.waiting import eventually
 from tests.webhook.cases import SUSPECT, WAYS, a_pod, mounting, told
@@ -31,7 +38,10 @@ from timekeeper.core.admission.rules.device_annotations import DEVICE_WORDS
 
 PAGE = ROOT / "docs" / "bypass.md"
 VOID_FOR_EVERYONE = ROOT / "deploy" / "samples" / "void-for-everyone.yaml"
+CONFIG_MAPS = "/api/v1/namespaces/bursar-system/configmaps"
+PODS = "/api/v1/namespaces/team-a/pods"
 EXTENDER = "system:serviceaccount:bursar-system:bursar-scheduler"
+PASSES = Answer("", [])
 RIGHTS = (
     ("", "pods,bindings,pods/binding,namespaces", "get,create,update,patch"),
     ("", "pods/status,pods/ephemeralcontainers,pods/resize", "get,update,patch"),
@@ -61,28 +71,38 @@ def world(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory)
 def judged_classes(world: Registered) -> None:
     """The parameters of the policies on device classes, as the certificate process would write them."""
     data = {"noGPUClasses": "rdma.example.com", "refusedResources": "acme.com/card"}
-    patch = ("patch", "configmap", "bursar-device-classes", "-n", "bursar-system", "--type=merge", "-p")
-    world.kubectl(*patch, json.dumps({"data": data}))
+    world.patch(f"{CONFIG_MAPS}/bursar-device-classes", {"data": data})
 
 
 def allow(world: Registered, user: str, *rights: tuple[str, str, str]) -> None:
-    """Gives a user rights on groups, resources and verbs, in the whole cluster."""
+    """Gives a user rights on groups, resources and verbs, in the whole cluster; the API server knows them."""
     rules = [
         {"apiGroups": [group], "resources": resources.split(","), "verbs": verbs.split(",")}
         for group, resources, verbs in rights
     ]
     role: Json = {"kind": "ClusterRole", "apiVersion": "rbac.authorization.k8s.io/v1", "rules": rules}
     apply(world.cp, role | {"metadata": {"name": user}})
-    world.kubectl("create", "clusterrolebinding", user, f"--clusterrole={user}", f"--user={user}")
+    bind_role(world.cp, user, user)
+    for group, resources, verbs in rights:
+        asked = {"group": group, "resource": resources.split(",")[0], "verb": verbs.split(",")[-1]}
+        eventually(lambda asked=asked: may(world, user, asked), "the right")  # type: ignore[misc]
+
+
+def may(world: Registered, user: str, asked: Json) -> bool:
+    """Whether the API server lets a user do something in every namespace."""
+    review = {"spec": {"user": user, "resourceAttributes": asked}}
+    allowed = world.post("/apis/authorization.k8s.io/v1/subjectaccessreviews", review)["status"]["allowed"]
+    return bool(allowed)
 
 
 def refusal(world: Registered, pod: Json, namespace: str = "team-a") -> str:
     """What the creation of a pod is refused with, where nothing is stored; empty where it is not."""
-    try:
-        world.cp.api.call("POST", f"/api/v1/namespaces/{namespace}/pods?dryRun=All", pod)
-    except ApiError as error:
-        return str(error)
-    return ""
+    return tried(world, pod, namespace).refusal
+
+
+def tried(world: Registered, pod: Json, namespace: str = "team-a", user: str = "") -> Answer:
+    """What is said to the creation of a pod, where nothing is stored."""
+    return world.answer("POST", f"/api/v1/namespaces/{namespace}/pods?dryRun=All", pod, user)
 
 
 def make(world: Registered, pod: Json, name: str, namespace: str = "team-a") -> None:
@@ -193,9 +213,7 @@ def test_a_mirror_of_a_static_pod_is_shown_for_the_pod_runs_anyway(world: Regist
     code, said = world.said(*create, *kubelet, input=json.dumps(pod))
     assert (code, said) == (0, "")
     del pod["metadata"]["ownerReferences"]
-    code, said = world.said(*create, "--as=tess", input=json.dumps(pod))
-    assert code != 0
-    assert "[host-pid]" in said
+    assert "[host-pid]" in tried(world, pod, user="tess").refusal
 
 
 def test_a_path_with_a_line_break_is_refused_with_the_plain_sentence(world: Registered) -> None:
@@ -229,15 +247,14 @@ def test_of_many_ways_the_first_are_reported(world: Registered) -> None:
 def test_privileged_alone_is_reported_and_not_refused(world: Registered) -> None:
     pod = a_pod(plain("main", securityContext={"privileged": True}))
 
-    code, said = world.said("create", "--dry-run=server", "-n", "team-a", "-f", "-", input=json.dumps(pod))
+    refusal, (said,) = tried(world, pod)
 
-    assert code == 0
-    assert said.startswith("Warning: Validation failed for ValidatingAdmissionPolicy 'bursar-privileged'")
+    assert refusal == ""
+    assert said.startswith("Validation failed for ValidatingAdmissionPolicy 'bursar-privileged'")
     assert (
         "spec.containers[main].securityContext.privileged: a privileged container can open every GPU" in said
     )
-    code, said = world.said("create", "--dry-run=server", "-n", "ops", "-f", "-", input=json.dumps(pod))
-    assert (code, said) == (0, "")
+    assert tried(world, pod, "ops") == PASSES
 
 
 @pytest.mark.parametrize(
@@ -260,11 +277,10 @@ def test_a_capability_that_opens_devices_is_reported_and_others_are_not(
 
 
 def warned(world: Registered, pod: Json) -> str:
-    """The warning of kubectl about the creation of a pod, where nothing is stored."""
-    create = ("create", "--dry-run=server", "-n", "team-a", "-f", "-")
-    code, said = world.said(*create, input=json.dumps(pod))
-    assert code == 0, said
-    return said
+    """The warnings about the creation of a pod, where nothing is stored."""
+    said = tried(world, pod)
+    assert said.refusal == ""
+    return "\n".join(said.warnings)
 
 
 @pytest.fixture
@@ -320,9 +336,9 @@ def debug_refused(world: Registered) -> bool:
     """Whether an ephemeral container with the variable is refused, and one with both variables is not."""
     make(world, a_pod(plain("main")), "old-image")
     both = [{"name": "CUDA_VERSION", "value": "12"}, {"name": VISIBLE, "value": "void"}]
-    code, said = debug(world, "old-image", "old", env=both[:1])
-    assert debug(world, "old-image", "both", env=both) == (0, "")
-    return code != 0 and told(said) == {("cuda-version", "spec.ephemeralContainers[old].env")}
+    said = debug(world, "old-image", "old", env=both[:1]).refusal
+    assert debug(world, "old-image", "both", env=both) == PASSES
+    return told(said) == {("cuda-version", "spec.ephemeralContainers[old].env")}
 
 
 NODE_NAMES = "sys SYS fs cgroup var lib kubelet pods Pods dev vfio 12 sysfs /"
@@ -437,7 +453,7 @@ def test_every_other_container_of_a_gpu_pod_sees_no_card_whatever_its_config_map
 def void_for_everyone(world: Registered) -> Iterator[None]:
     """The sample for nodes whose default runtime is NVIDIA's, in force; and a pod from before."""
     make(world, a_pod(plain()), "older")
-    assert debug(world, "older", "earlier") == (0, "")
+    assert debug(world, "older", "earlier") == PASSES
     apply_files(world.cp, [VOID_FOR_EVERYONE])
     probe = a_pod(plain("probe"))
 
@@ -448,7 +464,8 @@ def void_for_everyone(world: Registered) -> Iterator[None]:
 
     eventually(acts, "the sample to act")
     yield
-    world.kubectl("delete", "-f", str(VOID_FOR_EVERYONE))
+    for policy in yaml.safe_load_all(VOID_FOR_EVERYONE.read_text()):
+        world.cp.api.call("DELETE", f"{collection(policy)}/{policy['metadata']['name']}")
 
 
 def test_with_the_sample_for_it_no_image_shows_itself_cards_either(
@@ -459,7 +476,7 @@ def test_with_the_sample_for_it_no_image_shows_itself_cards_either(
     pod = a_pod(plain("bare"), plain("more", env=variables), plain("own", env=own), init=[plain("first")])
     make(world, pod, "everyone")
     for name in ("everyone", "older"):
-        assert debug(world, name, "later") == (0, "")
+        assert debug(world, name, "later") == PASSES
     make(world, a_pod(half(), plain()), "asks")
     make(world, a_pod(plain("bare")), "exempt", "ops")
     crowd = a_pod(*(plain(f"c{number}", env=variables) for number in range(500)))
@@ -484,14 +501,11 @@ def test_with_the_sample_for_it_no_image_shows_itself_cards_either(
 # ephemeral containers
 
 
-def debug(
-    world: Registered, pod: str, name: str, namespace: str = "team-a", **fields: Any
-) -> tuple[int, str]:
+def debug(world: Registered, pod: str, name: str, namespace: str = "team-a", **fields: Any) -> Answer:
     """Adds an ephemeral container, as `kubectl debug` does."""
     container = {"name": name, "image": "registry.example/cuda:1"} | fields
-    patch = json.dumps({"spec": {"ephemeralContainers": [container]}})
-    where = ("patch", "pod", pod, "-n", namespace, "--subresource", "ephemeralcontainers")
-    return world.said(*where, "--type", "strategic", "-p", patch)
+    path = f"/api/v1/namespaces/{namespace}/pods/{pod}/ephemeralcontainers"
+    return world.answer("PATCH", path, {"spec": {"ephemeralContainers": [container]}})
 
 
 def test_an_ephemeral_container_of_a_gpu_pod_sees_no_card_though_its_image_requests_all(
@@ -499,8 +513,8 @@ def test_an_ephemeral_container_of_a_gpu_pod_sees_no_card_though_its_image_reque
 ) -> None:
     make(world, a_pod(half()), "debugged")
 
-    assert debug(world, "debugged", "bare") == (0, "")
-    assert debug(world, "debugged", "more", env=[{"name": "A", "value": "b"}]) == (0, "")
+    assert debug(world, "debugged", "bare") == PASSES
+    assert debug(world, "debugged", "more", env=[{"name": "A", "value": "b"}]) == PASSES
 
     added = stored(world, "debugged")["spec"]["ephemeralContainers"]
     assert {each["name"]: env(each) for each in added} == {
@@ -521,21 +535,18 @@ def test_an_ephemeral_container_of_a_gpu_pod_is_neither_privileged_nor_shown_car
             "spec.ephemeralContainers[0].securityContext.privileged: ",
         ),
     ):
-        code, said = debug(world, "debugged-hard", name, **fields)
-        assert code != 0
-        assert path in said
+        assert path in debug(world, "debugged-hard", name, **fields).refusal
 
-    assert debug(world, "debugged-hard", "c", securityContext={"privileged": False}) == (0, "")
+    assert debug(world, "debugged-hard", "c", securityContext={"privileged": False}) == PASSES
 
 
 def test_an_ephemeral_container_opens_no_device_that_an_ordinary_pod_has_mounted(world: Registered) -> None:
     make(world, mounting("/dev/fuse"), "fuse")
 
-    code, said = debug(world, "fuse", "root", securityContext={"privileged": True})
+    said = debug(world, "fuse", "root", securityContext={"privileged": True})
 
-    assert code != 0
-    assert told(said) == {("privileged", "spec.ephemeralContainers[root].securityContext.privileged")}
-    assert debug(world, "fuse", "user") == (0, "")
+    assert told(said.refusal) == {("privileged", "spec.ephemeralContainers[root].securityContext.privileged")}
+    assert debug(world, "fuse", "user") == PASSES
 
 
 PRIVILEGED_CARDS = ".securityContext.privileged: a privileged container can open every card of its node"
@@ -592,16 +603,15 @@ def test_kubectl_debug_copies_no_gpu_pod_to_the_node_where_it_runs(world: Regist
 def test_what_was_there_before_forbids_no_debugging(world: Registered) -> None:
     create_namespace(world.cp, "was-exempt", **{"bursar.dev/exempt": "true"})
     make(world, mounting("/dev/fuse", privileged=True) | {"metadata": {}}, "old", "was-exempt")
-    assert debug(world, "old", "root", "was-exempt", securityContext={"privileged": True}) == (0, "")
-    world.kubectl("label", "namespace", "was-exempt", "bursar.dev/exempt-")
+    assert debug(world, "old", "root", "was-exempt", securityContext={"privileged": True}) == PASSES
+    world.patch("/api/v1/namespaces/was-exempt", labels({"bursar.dev/exempt": None}))
 
     def refused_now() -> bool:
-        code, _ = debug(world, "old", "again", "was-exempt", securityContext={"privileged": True})
-        return code != 0
+        return debug(world, "old", "again", "was-exempt", securityContext={"privileged": True}) != PASSES
 
     eventually(refused_now, "the namespace to be governed")
-    assert debug(world, "old", "plain", "was-exempt") == (0, "")
-    world.kubectl("annotate", "pod", "old", "-n", "was-exempt", "note=x")
+    assert debug(world, "old", "plain", "was-exempt") == PASSES
+    world.patch("/api/v1/namespaces/was-exempt/pods/old", annotations({"note": "x"}))
 
 
 # what is there stays as it is
@@ -611,18 +621,16 @@ def test_a_request_cannot_be_taken_away_or_changed(world: Registered) -> None:
     limits = {"cpu": "1", "bursar.dev/gpu-percent": "50"}
     make(world, a_pod({"name": "main", "image": "x", "resources": {"limits": limits}}), "keeps")
 
-    def patched(resources: Json, *flags: str) -> tuple[int, str]:
+    def patched(resources: Json, subresource: str = "") -> str:
         patch = {"spec": {"containers": [{"name": "main", "resources": resources}]}}
-        where = ("patch", "pod", "keeps", "-n", "team-a", "--type", "strategic")
-        return world.said(*where, *flags, "-p", json.dumps(patch))
+        return refused(world.cp, "PATCH", f"{PODS}/keeps/{subresource}", patch)
 
     for amount in (None, "10", "100"):
         changed = {key: {"bursar.dev/gpu-percent": amount} for key in ("limits", "requests")}
-        for flags in ((), ("--subresource", "resize")):
-            code, said = patched(changed, *flags)
-            assert code != 0, (amount, flags)
-            assert "Forbidden" in said
-    assert patched({"limits": {"cpu": "2"}}, "--subresource", "resize") == (0, "")
+        for subresource in ("", "resize"):
+            said = patched(changed, subresource)
+            assert "Forbidden" in said, (amount, subresource)
+    assert patched({"limits": {"cpu": "2"}}, "resize") == ""
     kept = stored(world, "keeps")["spec"]["containers"][0]["resources"]["limits"]
     assert kept == {"cpu": "2", "bursar.dev/gpu-percent": "50"}
 
@@ -668,28 +676,19 @@ def test_marks_stay_as_they_are_by_whichever_way_they_are_written(
 
 def test_a_pod_behind_a_gate_of_its_own_names_no_devices_meanwhile(world: Registered) -> None:
     make(world, a_pod(plain(), schedulingGates=[{"name": "example.com/mine"}]), "gated")
-    annotate = ("annotate", "pod", "gated", "-n", "team-a", "--as=tess")
-    opens = (
-        "patch",
-        "pod",
-        "gated",
-        "-n",
-        "team-a",
-        "--type=merge",
-        "-p",
-        '{"spec": {"schedulingGates": null}}',
-    )
 
-    code, said = world.said(*annotate, "cdi.k8s.io/mine=nvidia.com/gpu=all")
+    def annotated(**added: str) -> str:
+        return refused(world.cp, "PATCH", f"{PODS}/gated", annotations(added), "tess")
 
-    assert code != 0
+    said = annotated(**{"cdi.k8s.io/mine": "nvidia.com/gpu=all"})
+
     assert (
         "metadata.annotations[cdi.k8s.io/mine]: this was set when the pod was created and bound, "
         "and must not change" in said
     )
-    assert world.said(*annotate, "nvidia.com/container.main.gpus.devices=all")[0] != 0
-    assert world.said(*annotate, "example.com/mine=x", "nvidia.com/containers=x") == (0, "")
-    assert world.said(*opens) == (0, "")
+    assert annotated(**{"nvidia.com/container.main.gpus.devices": "all"})
+    assert annotated(**{"example.com/mine": "x", "nvidia.com/containers": "x"}) == ""
+    world.patch(f"{PODS}/gated", {"spec": {"schedulingGates": None}})
 
 
 def test_no_annotation_shows_a_container_more_cards_than_its_request_pays(world: Registered) -> None:
@@ -704,14 +703,14 @@ def test_no_annotation_shows_a_container_more_cards_than_its_request_pays(world:
 
 def test_the_webhook_refuses_devices_without_a_request_while_the_policy_only_warns(world: Registered) -> None:
     bad = a_pod(plain("main"), annotations={"nvidia.com/container.main.gpus.devices": "all"})
-    patch = ("patch", "validatingadmissionpolicybinding", "bursar-ways-around", "--type=merge", "-p")
-    world.kubectl(*patch, '{"spec": {"validationActions": ["Warn", "Audit"]}}')
+    binding = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings/bursar-ways-around"
+    world.patch(binding, {"spec": {"validationActions": ["Warn", "Audit"]}})
     try:
         eventually(lambda: "check.bursar.dev" in refusal(world, bad), "the policy to warn")
         assert "metadata.annotations[nvidia.com/container.main.gpus.devices]" in refusal(world, bad)
         assert refusal(world, a_pod(plain("main"), annotations={"nvidia.com/containers": "all"})) == ""
     finally:
-        world.kubectl(*patch, '{"spec": {"validationActions": ["Deny"]}}')
+        world.patch(binding, {"spec": {"validationActions": ["Deny"]}})
         eventually(lambda: "ValidatingAdmissionPolicy" in refusal(world, bad), "the policy to refuse")
 
 
@@ -734,8 +733,7 @@ def bound(world: Registered, whole: Json, user: str, legacy: bool = False) -> st
     """Sends a Binding as a user, by its pod or the old way: what it is refused with, or nothing."""
     pod = whole["metadata"]["name"]
     path = "/api/v1/namespaces/team-a/" + ("bindings" if legacy else f"pods/{pod}/binding")
-    code, said = world.said("create", f"--raw={path}", "-f", "-", f"--as={user}", input=json.dumps(whole))
-    return said if code else ""
+    return refused(world.cp, "POST", path, whole, user)
 
 
 @pytest.mark.parametrize("legacy", [False, True], ids=["pods/binding", "bindings"])
@@ -775,24 +773,35 @@ def test_cards_come_with_the_extenders_binding_and_no_one_elses(world: Registere
 # exemption
 
 
+def labels(changed: dict[str, str | None]) -> Json:
+    """A patch of an object's labels; None takes one away."""
+    return {"metadata": {"labels": changed}}
+
+
+def annotations(changed: dict[str, str]) -> Json:
+    """A patch of an object's annotations."""
+    return {"metadata": {"annotations": changed}}
+
+
+def labelled(world: Registered, namespace: str, user: str, **changed: str | None) -> str:
+    """What a change of a namespace's labels of ours, or of another's, ``app``, is refused with."""
+    keys = {key if key == "app" else f"bursar.dev/{key}": value for key, value in changed.items()}
+    return refused(world.cp, "PATCH", f"/api/v1/namespaces/{namespace}", labels(keys), user)
+
+
 def test_only_who_has_the_right_takes_a_namespace_out(world: Registered) -> None:
-    world.kubectl("create", "namespace", "mine")
-    label = ("label", "namespace", "mine", "--overwrite")
+    world.post("/api/v1/namespaces", {"metadata": {"name": "mine"}})
+    exempt = {"metadata": {"name": "mine-too", "labels": {"bursar.dev/exempt": "true"}}}
 
-    code, said = world.said(*label, "bursar.dev/exempt=true", "--as=tess")
+    said = labelled(world, "mine", "tess", exempt="true")
 
-    assert code != 0
     assert "metadata.labels[bursar.dev/exempt]: this label exempts the namespace from GPU budgets" in said
-    exempt = json.dumps(
-        {"apiVersion": "v1", "kind": "Namespace"}
-        | {"metadata": {"name": "mine-too", "labels": {"bursar.dev/exempt": "true"}}}
-    )
-    assert world.said("create", "-f", "-", "--as=tess", input=exempt)[0] != 0
-    assert world.said(*label, "app=x", "bursar.dev/exempt=false", "--as=tess")[0] == 0
-    world.kubectl(*label, "bursar.dev/exempt=true")
-    assert world.said(*label, "app=y", "--as=tess")[0] == 0
+    assert "[exemption]" in refused(world.cp, "POST", "/api/v1/namespaces", exempt, "tess")
+    assert labelled(world, "mine", "tess", app="x", exempt="false") == ""
+    assert labelled(world, "mine", "", exempt="true") == ""
+    assert labelled(world, "mine", "tess", app="y") == ""
     allow(world, "olga", ("bursar.dev", "exemptions", "create"), ("", "namespaces", "get,create,patch"))
-    assert world.said("create", "-f", "-", "--as=olga", input=exempt) == (0, "")
+    assert refused(world.cp, "POST", "/api/v1/namespaces", exempt, "olga") == ""
 
 
 def test_an_exempt_namespace_meets_neither_webhook_nor_policy(world: Registered) -> None:
@@ -808,27 +817,24 @@ def test_an_exempt_namespace_meets_neither_webhook_nor_policy(world: Registered)
         refusal(world, a_pod(half() | {"resources": {"limits": {"bursar.dev/gpu-percent": "150"}}}), "ops")
         == ""
     )
-    world.kubectl("annotate", "pod", "-n", "ops", "own-affair", "ALIYUN_COM_GPU_MEM_IDX=1")
+    world.patch("/api/v1/namespaces/ops/pods/own-affair", annotations({"ALIYUN_COM_GPU_MEM_IDX": "1"}))
 
 
 # modes
 
 
 def test_only_who_has_the_right_changes_the_mode_of_a_namespace(world: Registered) -> None:
-    world.kubectl("create", "namespace", "ours")
-    label = ("label", "namespace", "ours", "--overwrite")
+    world.post("/api/v1/namespaces", {"metadata": {"name": "ours"}})
 
-    code, said = world.said(*label, "bursar.dev/mode=meter", "--as=tess")
-    assert code != 0
+    said = labelled(world, "ours", "tess", mode="meter")
     assert "metadata.labels[bursar.dev/mode]: this label decides whether GPU budgets are enforced" in said
-    code, said = world.said(*label, "bursar.dev/mode=off")
-    assert code != 0
+    said = labelled(world, "ours", "", mode="off")
     assert 'this is no mode, got "off"; allowed: enforce, observe, meter, or no such label' in said
-    world.kubectl(*label, "bursar.dev/mode=meter")
-    assert world.said(*label, "app=y", "--as=tess")[0] == 0
-    assert world.said(*label, "bursar.dev/mode-", "--as=tess")[0] != 0
+    assert labelled(world, "ours", "", mode="meter") == ""
+    assert labelled(world, "ours", "tess", app="y") == ""
+    assert "[mode]" in labelled(world, "ours", "tess", mode=None)
     allow(world, "moira", ("bursar.dev", "modes", "create"), ("", "namespaces", "get,create,patch"))
-    assert world.said(*label, "bursar.dev/mode-", "--as=moira")[0] == 0
+    assert labelled(world, "ours", "moira", mode=None) == ""
 
 
 def test_policies_refuse_warn_or_say_nothing_by_the_mode_and_guard_our_fields_in_each(
@@ -836,32 +842,23 @@ def test_policies_refuse_warn_or_say_nothing_by_the_mode_and_guard_our_fields_in
 ) -> None:
     modes = {"watched": "observe", "free": "meter"}
     for name in modes:
-        world.kubectl("create", "namespace", name)
+        create_namespace(world.cp, name)
     for name in ("bursar-modes", "bursar-modes-observed"):
-        data = json.dumps({"data": modes})
-        world.kubectl("patch", "configmap", name, "-n", "bursar-system", "--type=merge", "-p", data)
+        world.patch(f"{CONFIG_MAPS}/{name}", {"data": modes})
     bad = WAYS["the whole node"].bad
 
-    def said(namespace: str) -> str:
-        raw = json.dumps(bad | {"metadata": {"name": "bad", "namespace": namespace}})
-        return world.said("create", "--dry-run=server", "-f", "-", input=raw)[1]
-
-    eventually(lambda: " denied request: " not in said("free") + said("watched"), "the modes to be followed")
-    assert " denied request: " in said("team-a")
-    assert "Warning: Validation failed for ValidatingAdmissionPolicy 'bursar-ways-around'" in said("watched")
-    assert "ValidatingAdmissionPolicy" not in said("free")
+    eventually(
+        lambda: not any(refusal(world, bad, namespace) for namespace in modes), "the modes to be followed"
+    )
+    assert " denied request: " in refusal(world, bad)
+    (warning,) = tried(world, bad, "watched").warnings
+    assert warning.startswith("Validation failed for ValidatingAdmissionPolicy 'bursar-ways-around'")
+    assert tried(world, bad, "free") == PASSES
     for namespace in modes:
-        world.kubectl(
-            "create",
-            "-f",
-            "-",
-            input=json.dumps(
-                a_pod({"name": "c", "image": "x"}) | {"metadata": {"name": "own", "namespace": namespace}}
-            ),
-        )
-        code, refused = world.said("annotate", "pod", "-n", namespace, "own", "bursar.dev/standing=IN_BUDGET")
-        assert code != 0, refused
-        assert "ValidatingAdmissionPolicy 'bursar-written-once'" in refused
+        make(world, a_pod({"name": "c", "image": "x"}), "own", namespace)
+        path = f"/api/v1/namespaces/{namespace}/pods/own"
+        said = refused(world.cp, "PATCH", path, annotations({"bursar.dev/standing": "IN_BUDGET"}))
+        assert "ValidatingAdmissionPolicy 'bursar-written-once'" in said
 
 
 # the page

@@ -5,7 +5,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,12 +17,13 @@ import yaml
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.limits import LONGEST_S
-from tests.support.control_plane import apply, apply_files
+from tests.support.control_plane import Answer, apply, apply_files, bind_role
 from tests.support.simulated_timekeeper import SimulatedTimekeeper, entry, standings
 from tests.support.tls import Tls
 from tests.support.waiting import eventually
 from tests.webhook.clusters import Admin
 from tests.webhook.injector import Injector, of_every_pod
+from tests.webhook.replicas import certify
 from tests.webhook.servers import ROOT, Webhook, environment
 from tests.webhook.worlds import env, half, plain, sidecar_of
 from tests.worlds import Json, container
@@ -36,6 +37,11 @@ from webhook.settings.certificates import CONFIGURATION
 MANIFESTS = ROOT / "deploy" / "manifests"
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1"
 KINDS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
+NAMES = ("--extra-name", "127.0.0.1", "--extra-name", "localhost")
+TIMEKEEPER = "system:serviceaccount:bursar-system:bursar-timekeeper"
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+PODS = "/api/v1/namespaces/team-a/pods"
+SECRETS = "/api/v1/namespaces/bursar-system/secrets"
 ALL = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
 
 
@@ -50,11 +56,18 @@ class World(Admin):
             self.post("/api/v1/namespaces", {"metadata": {"name": namespace}})
         apply_files(cp, [MANIFESTS / f"{name}.yaml" for name in ("priority-classes", "admission-policies")])
 
-    def refused(self, *arguments: str, input: str | None = None) -> str:
-        """What kubectl says on stderr; it must fail."""
-        done = self.cp.kubectl(*arguments, input=input)
-        assert done.returncode != 0, done.stdout
-        return str(done.stderr)
+    def create(self, namespace: str, pod: Json) -> None:
+        """Creates a pod."""
+        self.post(f"/api/v1/namespaces/{namespace}/pods", pod)
+
+    def changed(self, name: str, patch: Json | list[Json], how: str = "") -> str:
+        """What a change of a pod of team-a, or of its subresource ``how``, is refused with; empty where it is
+        done."""
+        return self.answer("PATCH", f"{PODS}/{name}{how}", patch).refusal
+
+    def annotated(self, name: str, annotations: Mapping[str, str | None]) -> str:
+        """What a change of its annotations is refused with."""
+        return self.changed(name, {"metadata": {"annotations": annotations}})
 
     def certificates(self, *flags: str) -> "subprocess.Popen[bytes]":
         """The certificate process, as admin."""
@@ -63,10 +76,7 @@ class World(Admin):
             *(
                 "--write",
                 str(self.tls_folder),
-                "--extra-name",
-                "127.0.0.1",
-                "--extra-name",
-                "localhost",
+                *NAMES,
                 *flags,
             ),
         ]
@@ -76,6 +86,10 @@ class World(Admin):
     def certify(self) -> int:
         """One look of the certificate process: its exit code."""
         return self.certificates("--once").wait(timeout=60)
+
+    def looks(self) -> bool:
+        """The same without a process of its own: whether all is as it should be."""
+        return certify(self.cp, self.folder, *NAMES)
 
     def configure(self, url: str) -> None:
         """Registers both webhooks by URL."""
@@ -129,15 +143,14 @@ def webhook(world: World, timekeeper: SimulatedTimekeeper) -> Iterator[Webhook]:
         yield running
 
 
-def manifest(name: str, *containers: Json, **spec: Any) -> str:
+def manifest(name: str, *containers: Json, **spec: Any) -> Json:
     """A pod as a user writes it."""
     metadata: Json = {"name": name}
     for key in ("annotations", "labels"):
         if key in spec:
             metadata[key] = spec.pop(key)
-    return json.dumps(
-        {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": containers, **spec}}
-    )
+    whole = {"containers": containers, **spec}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": whole}
 
 
 def stored(world: World, name: str, namespace: str = "team-a") -> Json:
@@ -154,11 +167,11 @@ def reviews(webhook: Webhook) -> int:
 def test_a_malformed_pod_is_refused_with_the_sentence_in_kubectls_output(
     world: World, webhook: Webhook
 ) -> None:
-    said = world.refused(
-        *("create", "-n", "team-a", "-f", "-"),
-        input=manifest("typo", container(gpu_percent="150"), nodeName="n1"),
-    )
+    pod = manifest("typo", container(gpu_percent="150"), nodeName="n1")
 
+    code, said = world.said("create", "-n", "team-a", "-f", "-", input=json.dumps(pod))
+
+    assert code != 0
     assert said.startswith('Error from server (Forbidden): error when creating "STDIN": ')
     assert 'admission webhook "govern.bursar.dev" denied the request: 2 problems:' in said
     assert (
@@ -171,10 +184,7 @@ def test_a_malformed_pod_is_refused_with_the_sentence_in_kubectls_output(
 
 
 def test_a_good_pod_is_stored_governed(world: World, webhook: Webhook) -> None:
-    world.kubectl(
-        *("create", "-n", "team-a", "-f", "-"),
-        input=manifest("good", half(), plain("web", env=ALL), initContainers=[plain("setup")]),
-    )
+    world.create("team-a", manifest("good", half(), plain("web", env=ALL), initContainers=[plain("setup")]))
 
     pod = stored(world, "good")
     spec, metadata = pod["spec"], pod["metadata"]
@@ -199,13 +209,10 @@ def test_a_good_pod_is_stored_governed(world: World, webhook: Webhook) -> None:
 def test_a_pod_of_a_namespace_without_budget_is_demoted_with_a_warning(
     world: World, webhook: Webhook
 ) -> None:
-    done = world.cp.kubectl("create", "-n", "team-b", "-f", "-", input=manifest("poor", half()))
+    said = world.answer("POST", "/api/v1/namespaces/team-b/pods", manifest("poor", half()))
 
-    assert done.returncode == 0
-    assert done.stderr == (
-        "Warning: Namespace team-b has used its GPU budget. "
-        "This pod gets priority class gpu-lower-priority.\n"
-    )
+    warning = "Namespace team-b has used its GPU budget. This pod gets priority class gpu-lower-priority."
+    assert said == Answer("", [warning])
     spec = stored(world, "poor", "team-b")["spec"]
     assert (spec["priorityClassName"], spec["priority"], spec["preemptionPolicy"]) == (
         "gpu-lower-priority",
@@ -220,11 +227,9 @@ def test_a_class_of_the_users_own_is_kept_or_replaced_by_its_value(world: World,
         world.post("/apis/scheduling.k8s.io/v1/priorityclasses", kind | {"value": value})
 
     for name in ("urgent", "batch"):
-        text = manifest(f"own-{name}", half(), priorityClassName=name)
+        pod = manifest(f"own-{name}", half(), priorityClassName=name)
         eventually(
-            lambda text=text: (
-                world.cp.kubectl("apply", "-n", "team-a", "-f", "-", input=text).returncode == 0
-            ),  # type: ignore[misc]
+            lambda pod=pod: world.answer("POST", PODS, pod).refusal == "",  # type: ignore[misc]
             "the class to be seen by admission",
         )
 
@@ -235,7 +240,7 @@ def test_a_class_of_the_users_own_is_kept_or_replaced_by_its_value(world: World,
 
 
 def test_a_job_of_governed_pods_gets_them(world: World, webhook: Webhook) -> None:
-    template = json.loads(manifest("x", half(), restartPolicy="Never"))
+    template = manifest("x", half(), restartPolicy="Never")
     job: Json = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"}}
     job["spec"] = {"template": {"metadata": {}, "spec": template["spec"]}}
     world.post("/apis/batch/v1/namespaces/team-a/jobs", job)
@@ -249,7 +254,8 @@ def test_a_job_of_governed_pods_gets_them(world: World, webhook: Webhook) -> Non
 
 
 def test_a_namespace_of_restricted_pod_security_takes_governed_pods(world: World, webhook: Webhook) -> None:
-    world.kubectl("label", "namespace", "strict", "pod-security.kubernetes.io/enforce=restricted")
+    level = {"pod-security.kubernetes.io/enforce": "restricted"}
+    world.patch("/api/v1/namespaces/strict", {"metadata": {"labels": level}})
     strict = {
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},
@@ -257,7 +263,7 @@ def test_a_namespace_of_restricted_pod_security_takes_governed_pods(world: World
         "seccompProfile": {"type": "RuntimeDefault"},
     }
 
-    world.kubectl("create", "-n", "strict", "-f", "-", input=manifest("p", half(securityContext=strict)))
+    world.create("strict", manifest("p", half(securityContext=strict)))
 
     assert sidecar_of(stored(world, "p", "strict"))["name"] == "bursar-sidecar"
 
@@ -266,20 +272,19 @@ def test_a_guaranteed_pod_stays_guaranteed(world: World, webhook: Webhook) -> No
     limits = {"cpu": "1", "memory": "1Gi", "bursar.dev/gpu-percent": "50"}
     one = {"name": "main", "image": "x", "resources": {"limits": limits}}
 
-    world.kubectl("create", "-n", "team-a", "-f", "-", input=manifest("guaranteed", one))
+    world.create("team-a", manifest("guaranteed", one))
 
     assert stored(world, "guaranteed")["status"]["qosClass"] == "Guaranteed"
 
 
 def test_pods_that_are_none_of_our_business_do_not_come_to_us(world: World, webhook: Webhook) -> None:
     before = reviews(webhook)
-    world.kubectl(
-        *("create", "-n", "team-a", "-f", "-"),
-        input=manifest("cpu", plain(), annotations={"note": "bursar.dev/x"}, labels={"app": "x"}),
+    world.create(
+        "team-a", manifest("cpu", plain(), annotations={"note": "bursar.dev/x"}, labels={"app": "x"})
     )
-    world.kubectl("create", "-n", "bursar-system", "-f", "-", input=manifest("own", half()))
-    world.kubectl("annotate", "pod", "-n", "team-a", "cpu", "note=y", "--overwrite")
-    world.kubectl("delete", "pod", "-n", "team-a", "cpu")
+    world.create("bursar-system", manifest("own", half()))
+    assert world.annotated("cpu", {"note": "y"}) == ""
+    world.cp.api.call("DELETE", f"{PODS}/cpu")
 
     assert "labels" not in stored(world, "own", "bursar-system")["metadata"]
     assert reviews(webhook) == before
@@ -304,7 +309,7 @@ GPU_PODS = {
 def test_every_way_to_a_card_comes_to_us(world: World, webhook: Webhook, case: str) -> None:
     before = reviews(webhook)
 
-    world.cp.kubectl("create", "-n", "team-a", "-f", "-", input=GPU_PODS[case])
+    world.answer("POST", PODS, GPU_PODS[case])
 
     assert reviews(webhook) > before
 
@@ -317,20 +322,17 @@ def test_a_pod_in_which_every_container_sees_no_card_does_not_come_to_us(
     void = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
     before = reviews(webhook)
 
-    world.cp.kubectl("create", "-n", "team-a", "-f", "-", input=manifest("v1", plain(env=[void])))
+    world.create("team-a", manifest("v1", plain(env=[void])))
     assert (stored(world, "v1")["metadata"]["name"], reviews(webhook)) == ("v1", before)
 
-    world.cp.kubectl("create", "-n", "team-a", "-f", "-", input=manifest("v2", plain(env=[void, *ALL])))
+    world.answer("POST", PODS, manifest("v2", plain(env=[void, *ALL])))
     assert reviews(webhook) > before
 
 
 def test_a_dry_run_stores_nothing_and_is_answered_the_same(world: World, webhook: Webhook) -> None:
-    shown = world.kubectl(
-        *("create", "-n", "team-a", "--dry-run=server", "-o", "json", "-f", "-"),
-        input=manifest("dry", half()),
-    )
+    shown = world.post(f"{PODS}?dryRun=All", manifest("dry", half()))
 
-    assert json.loads(shown)["metadata"]["labels"] == {"bursar.dev/governed": "true"}
+    assert shown["metadata"]["labels"] == {"bursar.dev/governed": "true"}
     with pytest.raises(ApiError):
         stored(world, "dry")
     assert "dry_run=true" in webhook.log()
@@ -338,22 +340,19 @@ def test_a_dry_run_stores_nothing_and_is_answered_the_same(world: World, webhook
 
 def test_an_ephemeral_container_that_shows_itself_cards_is_refused(world: World, webhook: Webhook) -> None:
     for name, one in (("debugged", half()), ("debugged-cpu", plain())):
-        world.kubectl("create", "-n", "team-a", "-f", "-", input=manifest(name, one))
+        world.create("team-a", manifest(name, one))
 
-        said = world.refused(*ephemeral(name, ALL))
+        said = world.changed(name, debugging(ALL), "/ephemeralcontainers")
 
         assert 'admission webhook "check.bursar.dev" denied the request' in said
         assert "spec.ephemeralContainers[0].env[NVIDIA_VISIBLE_DEVICES]" in said
-        world.kubectl(*ephemeral(name, [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]))
+        void = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
+        assert world.changed(name, debugging(void), "/ephemeralcontainers") == ""
 
 
-def ephemeral(pod: str, variables: list[Json]) -> tuple[str, ...]:
-    """kubectl's arguments to add an ephemeral container."""
-    patch = {"spec": {"ephemeralContainers": [{"name": "debug", "image": "x", "env": variables}]}}
-    return (
-        *("patch", "pod", pod, "-n", "team-a", "--subresource", "ephemeralcontainers"),
-        *("--type", "strategic", "-p", json.dumps(patch)),
-    )
+def debugging(variables: list[Json]) -> Json:
+    """A patch that adds an ephemeral container."""
+    return {"spec": {"ephemeralContainers": [{"name": "debug", "image": "x", "env": variables}]}}
 
 
 # what another webhook does to a governed pod
@@ -371,12 +370,12 @@ def test_a_proxy_that_another_webhook_injects_sees_no_card_in_either_order_of_ca
 
     def created() -> bool:
         pod = next(pods)
-        world.kubectl("create", "-n", "team-a", "-f", "-", input=manifest(pod, half()))
+        world.create("team-a", manifest(pod, half()))
         found.append(stored(world, pod))
         return bool(injector.calls)
 
     eventually(created, "the other webhook to be called")
-    world.kubectl("delete", "mutatingwebhookconfiguration", name)
+    world.cp.api.call("DELETE", f"{CONFIGURATIONS}/{KINDS[0]}/{name}")
     injector.end()
 
     proxy, main = found[-1]["spec"]["containers"]
@@ -395,14 +394,7 @@ def test_a_proxy_that_another_webhook_injects_sees_no_card_in_either_order_of_ca
 @pytest.fixture(scope="module")
 def standing_pod(world: World, webhook: Webhook) -> str:
     """A governed pod that nobody has bound, with a user's own annotation and finalizer."""
-    world.kubectl(
-        "create",
-        "-n",
-        "team-a",
-        "-f",
-        "-",
-        input=manifest("steady", half(), annotations={"bursar.dev/policy": "spread"}),
-    )
+    world.create("team-a", manifest("steady", half(), annotations={"bursar.dev/policy": "spread"}))
     return "steady"
 
 
@@ -427,16 +419,12 @@ FORBIDDEN: dict[str, Json] = {
 }
 
 
-@pytest.mark.parametrize("subresource", [(), ("--subresource", "status")], ids=["pods", "pods/status"])
+@pytest.mark.parametrize("subresource", ["", "/status"], ids=["pods", "pods/status"])
 @pytest.mark.parametrize("path", FORBIDDEN)
 def test_what_bursar_has_written_cannot_be_patched(
-    world: World, standing_pod: str, path: str, subresource: tuple[str, ...]
+    world: World, standing_pod: str, path: str, subresource: str
 ) -> None:
-    patch = json.dumps({"metadata": FORBIDDEN[path]})
-
-    said = world.refused(
-        "patch", "pod", standing_pod, "-n", "team-a", *subresource, "--type=merge", "-p", patch
-    )
+    said = world.changed(standing_pod, {"metadata": FORBIDDEN[path]}, subresource)
 
     assert "ValidatingAdmissionPolicy 'bursar-written-once'" in said
     assert path in said
@@ -449,30 +437,27 @@ def test_all_that_was_changed_is_named(world: World, standing_pod: str) -> None:
         "visible-devices.bursar.dev/web": "GPU-1",
     }
 
-    said = world.refused(
-        *("patch", "pod", standing_pod, "-n", "team-a", "--type=merge"),
-        *("-p", json.dumps({"metadata": {"annotations": changes}})),
-    )
+    said = world.annotated(standing_pod, changes)
 
     for name in changes:
         assert name in said
 
 
-ALLOWED: dict[str, tuple[tuple[str, ...], Json]] = {
-    "another's annotation": ((), {"metadata": {"annotations": {"note": "x"}}}),
-    "another's label": ((), {"metadata": {"labels": {"app": "x"}}}),
+ALLOWED: dict[str, tuple[str, Json]] = {
+    "another's annotation": ("", {"metadata": {"annotations": {"note": "x"}}}),
+    "another's label": ("", {"metadata": {"labels": {"app": "x"}}}),
     "a domain that only ends like ours": (
-        (),
+        "",
         {"metadata": {"annotations": {"local.bursar.dev/run-for": "5s"}}},
     ),
-    "a finalizer": ((), {"metadata": {"finalizers": ["example.com/wait"]}}),
-    "no finalizer": ((), {"metadata": {"finalizers": None}}),
+    "a finalizer": ("", {"metadata": {"finalizers": ["example.com/wait"]}}),
+    "no finalizer": ("", {"metadata": {"finalizers": None}}),
     "a kubelet's status": (
-        ("--subresource", "status"),
+        "/status",
         {"status": {"phase": "Pending", "conditions": [{"type": "Ready", "status": "False"}]}},
     ),
     "a wake-up": (
-        ("--subresource", "status"),
+        "/status",
         {"status": {"conditions": [{"type": "bursar.dev/CardFreed", "status": "True"}]}},
     ),
 }
@@ -482,9 +467,7 @@ ALLOWED: dict[str, tuple[tuple[str, ...], Json]] = {
 def test_everything_else_may_be_changed(world: World, standing_pod: str, case: str) -> None:
     subresource, patch = ALLOWED[case]
 
-    world.kubectl(
-        *("patch", "pod", standing_pod, "-n", "team-a", *subresource, "--type=merge", "-p", json.dumps(patch))
-    )
+    assert world.changed(standing_pod, patch, subresource) == ""
 
 
 # A bound pod's annotations, and the update of its node plugin: gpu-manager's, which writes the cards that it
@@ -509,29 +492,25 @@ def test_a_node_plugin_turns_its_annotation_once_and_no_one_turns_it_back(
 ) -> None:
     name = flag.lower().replace("/", "-").replace("_", "-")
     bound, turned = PLUGINS[flag]
-    world.kubectl("create", "-n", "team-a", "-f", "-", input=manifest(name, plain()))
+    world.create("team-a", manifest(name, plain()))
     binding = {
         "metadata": {"name": name, "annotations": {flag: "false", **bound}},
         "target": {"kind": "Node", "name": "nowhere"},
     }
-    world.post(f"/api/v1/namespaces/team-a/pods/{name}/binding", binding)
-
-    def patch(annotations: dict[str, str | None]) -> tuple[str, ...]:
-        metadata = json.dumps({"metadata": {"annotations": annotations}})
-        return ("patch", "pod", name, "-n", "team-a", "--type=merge", "-p", metadata)
+    world.post(f"{PODS}/{name}/binding", binding)
 
     forged: list[dict[str, str | None]] = [{flag: None}, {flag: "other"}]
     forged += [{other: "1"} for other in bound]
     beside: dict[str, str | None] = {flag: "true", "ALIYUN_COM_GPU_MEM_IDX": "1"}
     for change in (*forged, beside):
-        assert "bursar-written-once" in world.refused(*patch(change))
+        assert "bursar-written-once" in world.annotated(name, change)
 
-    world.kubectl(*patch({flag: "true", **turned}))
+    assert world.annotated(name, {flag: "true", **turned}) == ""
 
     assert stored(world, name)["metadata"]["annotations"].items() >= {flag: "true", **turned}.items()
     back: dict[str, str | None] = {flag: "false"}
     for change in (*forged, back):
-        assert "bursar-written-once" in world.refused(*patch(change))
+        assert "bursar-written-once" in world.annotated(name, change)
 
 
 def test_while_devices_are_handed_out_a_containers_can_be_erased_but_not_repeated(
@@ -539,9 +518,8 @@ def test_while_devices_are_handed_out_a_containers_can_be_erased_but_not_repeate
 ) -> None:
     phase, devices = "hami.io/bind-phase", "hami.io/vgpu-devices-to-allocate"
     first, second = "GPU-a,NVIDIA,3000,0:", "GPU-b,NVIDIA,9000,0:"
-    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "handing-out"}}
-    world.kubectl("create", "-f", "-", input=json.dumps(node))
-    world.kubectl("create", "-n", "team-a", "-f", "-", input=manifest("handed-out", plain()))
+    world.post("/api/v1/nodes", {"metadata": {"name": "handing-out"}})
+    world.create("team-a", manifest("handed-out", plain()))
     given = {phase: "allocating", devices: f"{first};{first};{second};"}
     world.post(
         "/api/v1/namespaces/team-a/pods/handed-out/binding",
@@ -551,43 +529,30 @@ def test_while_devices_are_handed_out_a_containers_can_be_erased_but_not_repeate
         },
     )
 
-    def patch(text: str) -> tuple[str, ...]:
-        metadata = json.dumps({"metadata": {"annotations": {devices: text}}})
-        return ("patch", "pod", "handed-out", "-n", "team-a", "--type=merge", "-p", metadata)
+    def written(text: str) -> str:
+        return world.annotated("handed-out", {devices: text})
 
     for forged in (f"{second};{second};{second};", f"{first};{first};{first};", "GPU-c,NVIDIA,1,0:;"):
-        assert "bursar-written-once" in world.refused(*patch(forged))
+        assert "bursar-written-once" in written(forged)
     for erased in (f";{first};{second};", f"{second};", ""):
-        world.kubectl(*patch(erased))
-    assert "bursar-written-once" in world.refused(*patch(f"{first};"))
-    world.kubectl("delete", "pod", "handed-out", "-n", "team-a", "--force", "--grace-period=0")
-    world.kubectl("delete", "node", "handing-out")
+        assert written(erased) == ""
+    assert "bursar-written-once" in written(f"{first};")
+    world.cp.api.call("DELETE", f"{PODS}/handed-out?gracePeriodSeconds=0")
+    world.cp.api.call("DELETE", "/api/v1/nodes/handing-out")
 
 
 def test_a_pod_that_is_not_governed_cannot_be_made_to_look_so(world: World, webhook: Webhook) -> None:
-    world.kubectl("create", "-n", "team-a", "-f", "-", input=manifest("outsider", plain()))
+    world.create("team-a", manifest("outsider", plain()))
 
     for change in (
         {"labels": {"bursar.dev/governed": "true"}},
         {"annotations": {"bursar.dev/devices": "{}"}},
     ):
-        said = world.refused(
-            *(
-                "patch",
-                "pod",
-                "outsider",
-                "-n",
-                "team-a",
-                "--type=merge",
-                "-p",
-                json.dumps({"metadata": change}),
-            )
-        )
-        assert "bursar-written-once" in said
+        assert "bursar-written-once" in world.changed("outsider", {"metadata": change})
 
 
 def test_a_binding_writes_the_cards_and_no_one_after_it(world: World, webhook: Webhook) -> None:
-    world.kubectl("create", "-n", "team-a", "-f", "-", input=manifest("bound", half()))
+    world.create("team-a", manifest("bound", half()))
     binding = {
         "metadata": {"name": "bound", "annotations": {"visible-devices.bursar.dev/main": "GPU-0"}},
         "target": {"kind": "Node", "name": "nowhere"},
@@ -596,47 +561,36 @@ def test_a_binding_writes_the_cards_and_no_one_after_it(world: World, webhook: W
     world.post("/api/v1/namespaces/team-a/pods/bound/binding", binding)
 
     assert stored(world, "bound")["metadata"]["annotations"]["visible-devices.bursar.dev/main"] == "GPU-0"
-    said = world.refused(
-        "annotate", "pod", "bound", "-n", "team-a", "visible-devices.bursar.dev/main=all", "--overwrite"
-    )
-    assert "bursar-written-once" in said
-    world.kubectl("delete", "pod", "bound", "-n", "team-a", "--force", "--grace-period=0")
+    assert "bursar-written-once" in world.annotated("bound", {"visible-devices.bursar.dev/main": "all"})
+    world.cp.api.call("DELETE", f"{PODS}/bound?gracePeriodSeconds=0")
 
 
 def test_a_gate_of_ours_is_opened_by_the_timekeeper_alone(world: World, webhook: Webhook) -> None:
     """No gate of ours passes admission from a user, so the pod is made where the webhook does not look."""
     gates = [{"name": "bursar.dev/hold"}, {"name": "example.com/wait"}]
-    world.kubectl(
-        "create", "-n", "bursar-system", "-f", "-", input=manifest("gated", plain(), schedulingGates=gates)
-    )
-    world.kubectl("create", "serviceaccount", "bursar-timekeeper", "-n", "bursar-system")
-    rule = ("create", "clusterrole", "opens-gates", "--verb=get,patch", "--resource=pods")
-    world.kubectl(*rule)
-    world.kubectl(
-        *("create", "clusterrolebinding", "opens-gates", "--clusterrole=opens-gates"),
-        "--serviceaccount=bursar-system:bursar-timekeeper",
-    )
+    world.create("bursar-system", manifest("gated", plain(), schedulingGates=gates))
+    rule = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "patch"]}
+    world.post(f"{RBAC}/clusterroles", {"metadata": {"name": "opens-gates"}, "rules": [rule]})
+    bind_role(world.cp, "opens-gates", TIMEKEEPER)
 
-    def opening(left: list[Json]) -> tuple[str, ...]:
-        patch = json.dumps([{"op": "replace", "path": "/spec/schedulingGates", "value": left}])
-        return ("patch", "pod", "gated", "-n", "bursar-system", "--type=json", "-p", patch)
+    def opened(left: list[Json], user: str = "") -> str:
+        path = "/api/v1/namespaces/bursar-system/pods/gated"
+        patch = [{"op": "replace", "path": "/spec/schedulingGates", "value": left}]
+        return world.answer("PATCH", path, patch, user).refusal
 
-    said = world.refused(*opening([]))
+    said = opened([])
     assert "spec.schedulingGates[bursar.dev/hold]: only Bursar's timekeeper removes this gate" in said
-    world.kubectl(*opening([gates[0]]))
-    as_timekeeper = "--as=system:serviceaccount:bursar-system:bursar-timekeeper"
-    eventually(
-        lambda: world.cp.kubectl(*opening([]), as_timekeeper).returncode == 0, "the timekeeper to be let"
-    )
+    assert opened([gates[0]]) == ""
+    eventually(lambda: opened([], TIMEKEEPER) == "", "the timekeeper to be let")
     assert "schedulingGates" not in stored(world, "gated", "bursar-system")["spec"]
 
 
 def test_what_was_wrong_before_and_is_unchanged_keeps_no_one_from_an_update(
     world: World, webhook: Webhook
 ) -> None:
-    world.kubectl(
-        *("create", "-n", "bursar-system", "-f", "-"),
-        input=manifest(
+    world.create(
+        "bursar-system",
+        manifest(
             "old",
             plain(),
             annotations={"bursar.dev/request": "nonsense"},
@@ -644,9 +598,10 @@ def test_what_was_wrong_before_and_is_unchanged_keeps_no_one_from_an_update(
         ),
     )
 
-    world.kubectl("annotate", "pod", "old", "-n", "bursar-system", "note=x")
-    world.kubectl("label", "pod", "old", "-n", "bursar-system", "app=x")
-    world.kubectl("delete", "pod", "old", "-n", "bursar-system")
+    path = "/api/v1/namespaces/bursar-system/pods/old"
+    world.patch(path, {"metadata": {"annotations": {"note": "x"}}})
+    world.patch(path, {"metadata": {"labels": {"app": "x"}}})
+    world.cp.api.call("DELETE", path)
 
 
 # certificates
@@ -654,8 +609,7 @@ def test_what_was_wrong_before_and_is_unchanged_keeps_no_one_from_an_update(
 
 def test_the_certificate_process_made_the_secrets_and_wrote_the_ca(world: World) -> None:
     secrets = {
-        each["metadata"]["name"]: sorted(each["data"])
-        for each in world.cp.api.call("GET", "/api/v1/namespaces/bursar-system/secrets")["items"]
+        each["metadata"]["name"]: sorted(each["data"]) for each in world.cp.api.call("GET", SECRETS)["items"]
     }
 
     assert secrets == {
@@ -667,13 +621,13 @@ def test_the_certificate_process_made_the_secrets_and_wrote_the_ca(world: World)
     assert all(world.ca_bundles())
 
 
-def test_a_second_look_changes_nothing(world: World) -> None:
-    before, said = (world.tls_folder / "webhook" / "tls.crt").read_bytes(), world.certificates_log.read_text()
+def test_a_second_look_changes_nothing(world: World, capfd: pytest.CaptureFixture[str]) -> None:
+    before = (world.tls_folder / "webhook" / "tls.crt").read_bytes()
 
-    assert world.certify() == 0
+    assert world.looks()
 
     assert (world.tls_folder / "webhook" / "tls.crt").read_bytes() == before
-    assert world.certificates_log.read_text() == said
+    assert capfd.readouterr().err == ""
 
 
 def test_a_ca_bundle_that_someone_took_away_is_put_back_and_calls_work_again(
@@ -683,18 +637,11 @@ def test_a_ca_bundle_that_someone_took_away_is_put_back_and_calls_work_again(
     process = world.certificates("--every", "1")
     try:
         for kind in KINDS:
-            world.kubectl("patch", kind, CONFIGURATION, "--type=json", "-p", json.dumps(patch))
+            world.patch(f"{CONFIGURATIONS}/{kind}/{CONFIGURATION}", patch)
 
         eventually(lambda: all(world.ca_bundles()), "the CA to be written again")
-        done = []
-
-        def created() -> bool:
-            done.append(
-                world.cp.kubectl("create", "-n", "team-a", "-f", "-", input=manifest("again", half()))
-            )
-            return bool(done[-1].returncode == 0)
-
-        eventually(created, "a pod to be created again")
+        pod = manifest("again", half())
+        eventually(lambda: world.answer("POST", PODS, pod).refusal == "", "a pod to be created again")
     finally:
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=10) == 0
@@ -703,20 +650,20 @@ def test_a_ca_bundle_that_someone_took_away_is_put_back_and_calls_work_again(
 
 def test_a_secret_that_someone_deleted_is_made_again_by_the_same_ca(world: World) -> None:
     ca = world.ca_bundles()
-    world.kubectl("delete", "secret", "bursar-webhook-tls", "-n", "bursar-system")
+    world.cp.api.call("DELETE", f"{SECRETS}/bursar-webhook-tls")
 
-    assert world.certify() == 0
+    assert world.looks()
 
     assert world.ca_bundles() == ca
-    world.kubectl("get", "secret", "bursar-webhook-tls", "-n", "bursar-system")
+    assert world.cp.api.answers(f"{SECRETS}/bursar-webhook-tls")
 
 
 def test_two_certificate_processes_that_begin_together_agree_on_one_ca(world: World) -> None:
-    world.kubectl("delete", "secret", "--all", "-n", "bursar-system")
+    world.cp.api.call("DELETE", SECRETS)
     both = [world.certificates("--once") for _ in range(2)]
 
     assert [each.wait(timeout=LONGEST_S) for each in both] == [0, 0]
-    found = world.cp.api.call("GET", "/api/v1/namespaces/bursar-system/secrets")["items"]
+    found = world.cp.api.call("GET", SECRETS)["items"]
     assert len({each["data"]["ca.crt"] for each in found}) == 1
     assert set(world.ca_bundles()) == {found[0]["data"]["ca.crt"]}
 
@@ -729,14 +676,14 @@ def test_a_write_that_someone_else_was_faster_with_is_not_done(world: World) -> 
     assert not cluster.store("bursar-ca", pair, "")
     assert cluster.store("bursar-ca", replace(pair, bundle=pair.bundle + pair.bundle), version)
     assert not cluster.store("bursar-ca", pair, version)
-    world.kubectl("delete", "secret", "bursar-ca", "-n", "bursar-system")
+    world.cp.api.call("DELETE", f"{SECRETS}/bursar-ca")
     assert not cluster.store("bursar-ca", pair, version)
     assert cluster.store("bursar-ca", pair, "")
 
 
 def test_the_ca_that_was_written_first_signs_the_leaves(world: World) -> None:
     cluster = CertificateStore(connect(world.cp.admin_kubeconfig), "bursar-system")
-    world.kubectl("delete", "secret", "--all", "-n", "bursar-system")
+    world.cp.api.call("DELETE", SECRETS)
     theirs = new_ca(b"", datetime.now(UTC))
     looks: list[bool] = []
 
@@ -750,12 +697,12 @@ def test_the_ca_that_was_written_first_signs_the_leaves(world: World) -> None:
     assert looks == [True, False]
     assert ca.certificate == theirs.certificate
     assert {each.bundle for each in stored.values()} == {theirs.bundle}
-    assert world.certify() == 0
+    assert world.looks()
 
 
 def test_a_missing_configuration_is_reported_and_the_rest_is_done(world: World) -> None:
     document = world.cp.api.call("GET", f"{CONFIGURATIONS}/{KINDS[0]}/{CONFIGURATION}")
-    world.kubectl("delete", KINDS[0], CONFIGURATION)
+    world.cp.api.call("DELETE", f"{CONFIGURATIONS}/{KINDS[0]}/{CONFIGURATION}")
     try:
         assert world.certify() == 1
         last = world.certificates_log.read_text().splitlines()[-1]
@@ -765,7 +712,7 @@ def test_a_missing_configuration_is_reported_and_the_rest_is_done(world: World) 
         again = copy.deepcopy(document)
         again["metadata"] = {"name": CONFIGURATION}
         world.post(f"{CONFIGURATIONS}/{KINDS[0]}", again)
-        assert world.certify() == 0
+        assert world.looks()
 
 
 def test_no_way_to_an_api_server_is_one_sentence(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """GPUs by DeviceClasses, on a real API server with the policies and the certificate process, which has the
 rights of the manifests: a class counts by the driver that it requires."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 from deploy.local.cluster import ControlPlane
 from deploy.local.commands import Options
 from deploy.local.tools import KUBERNETES
-from tests.support.control_plane import apply_files
+from tests.support.control_plane import apply_files, collection
 from tests.support.waiting import eventually
 from tests.support.worker_control_plane import Lender
 from tests.webhook.cases import a_pod, told
@@ -63,18 +62,17 @@ class World(Cluster):
 
     def set(self, **data: str) -> None:
         """Writes settings, as an administrator does."""
-        patch = ("patch", "configmap", "bursar-device-classes", "-n", "bursar-system", "--type=merge", "-p")
-        self.kubectl(*patch, json.dumps({"data": data}))
+        self.patch(PARAMETERS, {"data": data})
 
-    def claims(self, whole: Json) -> str:
-        """What kubectl says about the creation of a claim, where nothing is stored."""
-        create = ("create", "-n", "team-a", "--dry-run=server", "-f", "-")
-        return self.said(*create, input=json.dumps(whole))[1]
+    def says(self, whole: Json) -> str:
+        """What is said to the creation of an object, where nothing is stored: why not, or the warnings."""
+        refusal, warnings = self.answer("POST", f"{collection(whole, 'team-a')}?dryRun=All", whole)
+        return refusal + "".join(warnings)
 
     def pods(self, resource: str) -> str:
-        """What kubectl says about the creation of a pod with this limit, where nothing is stored."""
+        """The same of a pod with this limit."""
         limited = {"name": "main", "image": "x", "resources": {"limits": {resource: "1"}}}
-        return self.claims(a_pod(limited))
+        return self.says(a_pod(limited))
 
 
 def claim(*classes: str, kind: str = "ResourceClaim") -> Json:
@@ -124,7 +122,7 @@ def test_a_limit_passes_unless_a_class_that_may_be_of_gpus_serves_it_and_the_web
 def test_claims_of_any_class_are_created_for_their_pods_are_judged(world: World) -> None:
     for kind in ("ResourceClaim", "ResourceClaimTemplate"):
         for name in ("h100", "unknown", "nowhere", "gpu-nic"):
-            assert world.claims(claim(name, kind=kind)) == "", (kind, name)
+            assert world.says(claim(name, kind=kind)) == "", (kind, name)
 
 
 def test_classes_and_settings_are_followed_and_a_class_without_judgement_is_reported(world: World) -> None:
@@ -154,7 +152,7 @@ def test_without_parameters_every_pod_passes_and_the_process_writes_them_again(w
 
     eventually(lambda: world.pods("acme.com/card") == "", "the policy to have none")
 
-    assert world.claims(a_pod(plain("main"))) == ""
+    assert world.says(a_pod(plain("main"))) == ""
     with world.process:
         eventually(lambda: world.cp.api.answers(PARAMETERS), "the parameters to be written again")
         eventually(lambda: told(world.pods("acme.com/card")), "the policy to know them")

@@ -1,6 +1,5 @@
 """What works while nobody serves the webhook."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,7 @@ import yaml
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
-from tests.support.control_plane import apply, apply_files, kubectl
+from tests.support.control_plane import apply, apply_files, kubectl, refused
 from tests.support.waiting import eventually
 from tests.webhook.replicas import MANIFESTS, NAMESPACE, PODS, Replica, certify, gpu_pod, prepared, service
 from tests.webhook.worlds import half, plain
@@ -75,7 +74,7 @@ def refusal(cp: ControlPlane, pod: Json, path: str = PODS) -> str:
 
 def gone(cp: ControlPlane, name: str) -> bool:
     """Whether there is no such pod in team-a."""
-    return name not in kubectl(cp, "get", "pods", "-n", "team-a", "-o", "name")
+    return not cp.api.answers(f"{PODS}/{name}")
 
 
 def test_while_it_is_down_a_gpu_pod_is_refused_by_the_api_servers_own_message(down: ControlPlane) -> None:
@@ -97,7 +96,9 @@ def test_while_it_is_down_pods_that_are_none_of_its_business_are_created(
     spec = {"containers": [container], "automountServiceAccountToken": False}
     body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
-    assert "free-" in kubectl(down, "create", "-f", "-", "-o", "name", input=json.dumps(body))
+    made = down.api.call("POST", f"/api/v1/namespaces/{namespace}/pods", body)
+
+    assert made["metadata"]["name"].startswith("free-")
 
 
 def test_while_it_is_down_its_own_replicas_are_created(down: ControlPlane) -> None:
@@ -108,12 +109,12 @@ def test_while_it_is_down_its_own_replicas_are_created(down: ControlPlane) -> No
         apply(down, deployment)
 
     for name in ("webhook", "certificates"):
-        chosen = ("get", "pods", "-n", NAMESPACE, "-l", f"app.kubernetes.io/component={name}", "-o", "name")
+        chosen = f"/api/v1/namespaces/{NAMESPACE}/pods?labelSelector=app.kubernetes.io%2Fcomponent%3D{name}"
         eventually(
-            lambda chosen=chosen: len(kubectl(down, *chosen).split()) == 2,  # type: ignore[misc]
+            lambda chosen=chosen: len(down.api.call("GET", chosen)["items"]) == 2,  # type: ignore[misc]
             f"two pods of {name}",
         )
-        kubectl(down, "delete", "deployment", f"bursar-{name}", "-n", NAMESPACE)
+        down.api.call("DELETE", f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/bursar-{name}")
 
 
 def test_while_it_is_down_jobs_finish_and_their_pods_finalizers_go(down: ControlPlane) -> None:
@@ -133,11 +134,12 @@ def test_while_it_is_down_a_gpu_job_waits_with_an_event_that_says_why(down: Cont
         lambda: "failed calling webhook" in kubectl(down, "describe", "job/later", "-n", "team-a"),
         "the Job's event",
     )
-    kubectl(down, "delete", "job/later", "-n", "team-a")
+    down.api.call("DELETE", f"{JOBS}/later?propagationPolicy=Background")
 
 
 def test_while_it_is_down_gpu_pods_are_labelled_and_bound_and_run(down: ControlPlane) -> None:
-    kubectl(down, "label", "pod", "waiting", "-n", "team-a", "app=x")
+    labels = {"metadata": {"labels": {"app": "x"}}}
+    assert refused(down, "PATCH", f"{PODS}/waiting", labels) == ""
     binding = {"metadata": {"name": "waiting"}, "target": {"kind": "Node", "name": "n1"}}
     down.api.call("POST", f"{PODS}/waiting/binding", binding)
 
@@ -146,26 +148,23 @@ def test_while_it_is_down_gpu_pods_are_labelled_and_bound_and_run(down: ControlP
 
 def test_while_it_is_down_the_cpu_of_a_gpu_pod_is_resized(down: ControlPlane) -> None:
     resources = {"name": "main", "resources": {"limits": {"cpu": "2"}, "requests": {"cpu": "2"}}}
-    patch = json.dumps({"spec": {"containers": [resources]}})
 
-    kubectl(down, "patch", "pod", "resized", "-n", "team-a", "--subresource=resize", "-p", patch)
+    assert refused(down, "PATCH", f"{PODS}/resized/resize", {"spec": {"containers": [resources]}}) == ""
 
     (main,) = down.api.call("GET", f"{PODS}/resized")["spec"]["containers"]
     assert main["resources"]["limits"]["cpu"] == "2"
 
 
 def test_while_it_is_down_gpu_pods_are_deleted_and_their_finalizers_are_removed(down: ControlPlane) -> None:
-    kubectl(down, "delete", "pod", "held", "-n", "team-a", "--wait=false")
+    down.api.call("DELETE", f"{PODS}/held")
     assert not gone(down, "held")
 
-    no_more = json.dumps({"metadata": {"finalizers": None}})
-    kubectl(down, "patch", "pod", "held", "-n", "team-a", "--type=merge", "-p", no_more)
+    assert refused(down, "PATCH", f"{PODS}/held", {"metadata": {"finalizers": None}}) == ""
 
     eventually(lambda: gone(down, "held"), "the pod to be gone")
 
 
 def test_while_it_is_down_a_namespace_of_gpu_pods_can_be_deleted(down: ControlPlane) -> None:
-    no_more = json.dumps({"metadata": {"finalizers": None}})
-    kubectl(down, "patch", "pod", "waiting", "-n", "team-a", "--type=merge", "-p", no_more)
+    assert refused(down, "PATCH", f"{PODS}/waiting", {"metadata": {"finalizers": None}}) == ""
 
     kubectl(down, "delete", "namespace", "team-a", "--timeout=60s")
