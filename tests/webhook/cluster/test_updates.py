@@ -1,30 +1,48 @@
-"""What a tenant who may change, evict and delete pods cannot do to a GPU pod, on a real API server with the
-policies alone: each attack, and the nearest harmless request."""
+"""A real API server with the policies alone: what a tenant who may change, evict and delete pods cannot do
+to a GPU pod, who removes Bursar's scheduling gate, and who writes a budget entry with `protect`. Each attack,
+and the nearest harmless request."""
 
 import json
 import string
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from deploy.local.cluster import ControlPlane
+from tests.deploy.reading import NAMESPACE, the
+from tests.support.control_plane import applied, apply, bind_role, refused
 from tests.support.waiting import eventually
 from tests.webhook.cases import a_pod
 from tests.webhook.policies import Policies
+from tests.webhook.unit.test_configmaps import config_map
 from tests.webhook.worlds import plain
 from tests.worlds import Json
+from timekeeper.accounts.held.order import HeldPod
 from timekeeper.core.admission.rules.size import MAX_BYTES
 from timekeeper.core.budgets.policy import BudgetSettings
+from timekeeper.runtime.api_server import Answered, Reply
 from timekeeper.runtime.connect import connect
 from timekeeper.settler.grace_policies import GracePolicies
+from timekeeper.settler.releaser import patch_with, removal
 from webhook.admission.cel import MAX_ENTRIES
 
 PODS = "/api/v1/namespaces/team-a/pods"
 LONGEST_S = BudgetSettings().max_grace_period_ms // 1000
-EXTENDER = "--as=system:serviceaccount:bursar-system:bursar-scheduler"
+EXTENDER = "system:serviceaccount:bursar-system:bursar-scheduler"
 TOO_LONG = f'and this one is too long, got "{LONGEST_S + 1}"; allowed: at most {LONGEST_S} seconds'
 MAX_OF_ETCD = 1536 * 1024
+
+# of held pods
+OURS = {"name": "bursar.dev/budget"}
+THEIRS = {"name": "example.com/quota"}
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+
+# of budget entries
+PROTECTS = "gpuHours: 1\nprotect: {labels: {tier: serving}, cards: 4}"
+FORBIDDEN = "data[team-a]: this entry has or had the field protect; writing it requires the right to create"
+LABELLED = {"bursar.dev/budgets": "true"}
 
 
 @pytest.fixture(scope="module")
@@ -33,9 +51,7 @@ def policies(control_plane: ControlPlane) -> Policies:
     made = Policies(control_plane)
     control_plane.api.call("POST", "/api/v1/nodes", {"metadata": {"name": "n1"}})
     make(made, "probe")
-    made.kubectl(
-        "create", "clusterrolebinding", "extender", "--clusterrole=cluster-admin", f"--user={EXTENDER[5:]}"
-    )
+    bind_role(control_plane, "cluster-admin", EXTENDER)
     image = {"spec": {"containers": [{"name": "bursar-sidecar", "image": "other"}]}}
     make(made, "probe-sidecar", containers=[plain("bursar-sidecar")])
     eventually(
@@ -185,30 +201,33 @@ GROWTH: dict[str, Callable[[list[str]], Json]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def long_pods(policies: Policies) -> dict[str, Json]:
+    """Two pods with room for a little more, one of which is governed, by their names."""
+    long, gates = plain(args=["x" * 900_000]), [{"name": "team.example/wait"}]
+    return {
+        name: make(policies, name, governed, bound=False, containers=[long], schedulingGates=gates)
+        for name, governed in (("large", True), ("large-free", False))
+    }
+
+
 @pytest.mark.parametrize("field", GROWTH)
 def test_an_update_that_makes_a_gpu_pod_too_large_is_refused_and_a_small_one_is_not(
-    policies: Policies, field: str
+    policies: Policies, long_pods: dict[str, Json], field: str
 ) -> None:
-    name = f"large-{field.replace(' ', '-').lower()}"
-    long, gates = plain(args=["x" * 900_000]), [{"name": "team.example/wait"}]
-    pod = make(policies, name, bound=False, containers=[long], schedulingGates=gates)
-    ungoverned = make(
-        policies, f"{name}-free", governed=False, bound=False, containers=[long], schedulingGates=gates
-    )
-
-    def patch(names: list[str], pod: Json) -> Json:
-        made = GROWTH[field](names)
+    def grown(name: str, names: list[str]) -> str:
+        patch = GROWTH[field](names)
         if field == "tolerations":
-            made["spec"]["tolerations"] = pod["spec"]["tolerations"] + made["spec"]["tolerations"]
-        return made
+            patch["spec"]["tolerations"] = (
+                long_pods[name]["spec"]["tolerations"] + patch["spec"]["tolerations"]
+            )
+        return patched(policies, name, patch, more="&dryRun=All")
 
-    said = patched(policies, name, patch(MANY, pod), more="&dryRun=All")
-    assert said.startswith(f'403: pods "{name}" is forbidden: '), said[:300]
+    said = grown("large", MANY)
+    assert said.startswith('403: pods "large" is forbidden: '), said[:300]
     assert said.endswith("[pod-size]")
-    assert patched(policies, name, patch(MANY[:1], pod), more="&dryRun=All") == ""
-    assert (
-        patched(policies, ungoverned["metadata"]["name"], patch(MANY, ungoverned), more="&dryRun=All") == ""
-    )
+    assert grown("large", MANY[:1]) == ""
+    assert grown("large-free", MANY) == ""
 
 
 def test_labels_added_until_they_are_refused_leave_room_for_all_that_others_write(policies: Policies) -> None:
@@ -234,7 +253,7 @@ def test_labels_added_until_they_are_refused_leave_room_for_all_that_others_writ
         "target": {"kind": "Node", "name": "n1"},
     }
     path = f"{PODS}/stuffed/binding"
-    policies.kubectl("create", "--raw", path, "-f", "-", EXTENDER, input=json.dumps(binding))
+    assert refused(policies.cp, "POST", path, binding, EXTENDER) == ""
     status = {"status": {"phase": "Running", "message": "m" * 200_000}}
     assert policies.said("PATCH", f"{PODS}/stuffed/status", status) == ""
     assert patched(policies, "stuffed", {"metadata": {"finalizers": None}}, "another") == ""
@@ -284,9 +303,9 @@ def test_no_update_changes_the_image_of_the_sidecar(policies: Policies) -> None:
 def test_a_pod_with_too_much_to_search_is_refused_and_the_largest_allowed_is_not(policies: Policies) -> None:
     many = {f"k{n}": "" for n in range(MAX_ENTRIES + 1)}
     most = dict(list(many.items())[:MAX_ENTRIES])
-    for count, refused in ((MAX_ENTRIES, False), (MAX_ENTRIES + 1, True), (30_000, True)):
+    for count, is_refused in ((MAX_ENTRIES, False), (MAX_ENTRIES + 1, True), (30_000, True)):
         said = policies.refusal(a_pod(plain(), annotations={f"k{n}": "" for n in range(count)}))
-        assert ("[pod-parts]" in said) == refused == bool(said), (count, said[:300])
+        assert ("[pod-parts]" in said) == is_refused == bool(said), (count, said[:300])
     # the API server has added the token's mount
     variables = [{"name": f"V{n}", "value": ""} for n in range(20_000)]
     assert "[pod-parts]" in policies.refusal(a_pod(plain(env=variables)))
@@ -329,3 +348,224 @@ def test_from_a_pod_with_too_much_to_search_something_can_be_removed(policies: P
     assert policies.said("PATCH", f"{pods}/old", {"metadata": {"finalizers": None}}) == ""
     assert policies.said("PATCH", f"{pods}/old/status", {"status": {"phase": "Running"}}) == ""
     policies.cp.api.call("DELETE", f"{pods}/old")
+
+
+# who removes the gate
+
+
+@pytest.fixture(scope="module")
+def patch(policies: Policies) -> Callable[[str, Any], Reply]:
+    """Patches with the token of the timekeeper's account, which has its rights."""
+    accounts = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"
+    policies.cp.api.call("POST", accounts, the("ServiceAccount", "bursar-timekeeper"))
+    for resource in ("ClusterRole", "ClusterRoleBinding"):
+        path = f"{RBAC}/{resource.lower()}s"
+        policies.cp.api.call("POST", path, the(resource, "bursar-timekeeper"))
+    made = policies.kubectl("create", "token", "bursar-timekeeper", "-n", NAMESPACE, "--duration=1h")
+    sent = patch_with(connect(policies.cp.kubeconfig(made.stdout.strip(), "timekeeper")))
+    probe = make_held(policies, "probe-held")
+    label = {"metadata": {"labels": {"a": "b"}}}
+    eventually(lambda: "changes nothing else" in message(sent(path_of(probe), label)), "the policy")
+    return sent
+
+
+def make_held(policies: Policies, name: str, *gates: Json, claims: str = "") -> Json:
+    """A held pod as the webhook makes it. ``claims``: what is recorded of its claims."""
+    metadata = {
+        "name": name,
+        "labels": {"bursar.dev/governed": "true"},
+        "annotations": {"bursar.dev/held": "budget"} | ({"bursar.dev/claims": claims} if claims else {}),
+    }
+    spec = {
+        "containers": [plain()],
+        "initContainers": [plain("first")],
+        "schedulingGates": list(gates or (THEIRS, OURS)),
+    }
+    pod: Json = policies.cp.api.call("POST", PODS, {"metadata": metadata, "spec": spec})
+    return pod
+
+
+def path_of(pod: Json) -> str:
+    return f"{PODS}/{pod['metadata']['name']}"
+
+
+def message(reply: Reply) -> str:
+    """Status and message of an answer."""
+    return f"{reply.status} {reply.message}" if isinstance(reply, Answered) else reply.message
+
+
+def of(pod: Json, uid: str = "") -> HeldPod:
+    """The pod as the releaser knows it."""
+    metadata = pod["metadata"]
+    return HeldPod(
+        uid=uid or metadata["uid"],
+        namespace="team-a",
+        name=metadata["name"],
+        priority=0,
+        created_ms=0,
+        rate_milli=1_000,
+        needs_budget=True,
+    )
+
+
+def test_the_timekeeper_removes_its_gate_from_this_pod_alone_and_no_user_adds_it_again(
+    policies: Policies, patch: Callable[[str, Any], Reply]
+) -> None:
+    pod = make_held(policies, "held")
+
+    other = message(patch(path_of(pod), removal(of(pod, "another"))))
+    before = policies.get(path_of(pod))
+    done = patch(path_of(pod), removal(of(pod)))
+    again = patch(path_of(pod), removal(of(pod)))
+    after = policies.get(path_of(pod))
+    back = policies.said("PATCH", path_of(pod), {"spec": {"schedulingGates": [OURS, THEIRS]}})
+
+    assert other.startswith("422 ")
+    assert before["spec"] == pod["spec"]
+    assert [each.status for each in (done, again) if isinstance(each, Answered)] == [200, 200]
+    assert after["spec"] == pod["spec"] | {"schedulingGates": [THEIRS]}
+    assert back.startswith("422")
+
+
+def test_no_user_lifts_the_gate(policies: Policies, patch: Callable[[str, Any], Reply]) -> None:
+    pod = make_held(policies, "kept")
+
+    refused = policies.said("PATCH", path_of(pod), {"spec": {"schedulingGates": [THEIRS]}})
+    theirs = policies.said("PATCH", path_of(pod), {"spec": {"schedulingGates": [OURS]}})
+
+    assert "only Bursar's timekeeper removes this gate" in refused
+    assert theirs == ""
+
+
+RELEASES: dict[str, Json] = {
+    "a label": {"metadata": {"labels": {"app": "x"}}},
+    "an annotation": {"metadata": {"annotations": {"note": "x"}}},
+    "a finalizer": {"metadata": {"finalizers": ["example.com/x"]}},
+    "an image": {"spec": {"containers": [{"name": "web", "image": "other"}]}},
+    "an image of an init container": {"spec": {"initContainers": [{"name": "first", "image": "other"}]}},
+    "an owner": {
+        "metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"}]}
+    },
+    "the deadline": {"spec": {"activeDeadlineSeconds": 5}},
+    "a toleration": {"spec": {"tolerations": [{"key": "x", "operator": "Exists"}]}},
+    "the nodes": {"spec": {"nodeSelector": {"a": "b"}}},
+    "the required nodes": {
+        "spec": {
+            "affinity": {
+                "nodeAffinity": {
+                    "requiredDuringSchedulingIgnoredDuringExecution": {
+                        "nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "Exists"}]}]
+                    }
+                }
+            }
+        }
+    },
+    "another's gate": {
+        "spec": {"schedulingGates": [{"$patch": "delete", "name": each["name"]} for each in (OURS, THEIRS)]}
+    },
+}
+
+
+@pytest.mark.parametrize("case", RELEASES)
+def test_the_timekeeper_changes_nothing_else_of_a_pod(
+    policies: Policies, patch: Callable[[str, Any], Reply], case: str
+) -> None:
+    pod = make_held(policies, f"pod-{list(RELEASES).index(case)}")
+    release = removal(of(pod))
+    change = RELEASES[case]
+    both = {
+        "metadata": release["metadata"] | change.get("metadata", {}),
+        "spec": release["spec"] | change.get("spec", {}),
+    }
+
+    assert "changes nothing else of a pod" in message(patch(path_of(pod), both))
+    assert policies.get(path_of(pod))["spec"] == pod["spec"]
+
+
+def test_the_timekeeper_records_what_claims_were_judged_for_with_the_release_and_once(
+    policies: Policies, patch: Callable[[str, Any], Reply]
+) -> None:
+    unknown = make_held(policies, "unknown", claims="unknown")
+    known = make_held(policies, "known", claims="1")
+    late = replace(of(unknown), late_devices=2)
+    record = removal(late)
+    beside = {"metadata": {"annotations": record["metadata"]["annotations"] | {"a": "b"}}}
+    text = {"metadata": {"annotations": {"bursar.dev/claims": "many"}}}
+
+    said = [message(patch(path_of(unknown), each)) for each in (beside, text)]
+    assert all("changes nothing else of a pod" in each for each in said)
+    by_user = policies.said("PATCH", path_of(unknown), {"metadata": record["metadata"]})
+    assert "must not change on an existing pod" in by_user
+    assert message(patch(path_of(unknown), record)).startswith("200 ")
+    after = policies.get(path_of(unknown))
+    assert after["spec"]["schedulingGates"] == [THEIRS]
+    assert after["metadata"]["annotations"] == {"bursar.dev/held": "budget", "bursar.dev/claims": "2"}
+    for pod in (unknown, known):  # a number stays
+        again = removal(replace(of(pod), late_devices=7))
+        assert message(patch(path_of(pod), again)).startswith("403 ")
+
+
+# who writes an entry with `protect`
+
+
+@pytest.fixture(scope="module")
+def writers(policies: Policies) -> ControlPlane:
+    """Tess may write ConfigMaps, and olga also create protections."""
+    cp = policies.cp
+    allow(cp, "tess")
+    allow(cp, "olga", {"apiGroups": ["bursar.dev"], "resources": ["protections"], "verbs": ["create"]})
+    probe = config_map({"team-a": PROTECTS}, "bursar-settings")
+    eventually(lambda: FORBIDDEN in write(cp, probe, dry=True), "the policy")
+    eventually(lambda: write(cp, probe, "olga", dry=True) == "", "the right")
+    return cp
+
+
+def allow(cp: ControlPlane, user: str, *more: Json) -> None:
+    rules = [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["*"]}, *more]
+    role = {"kind": "ClusterRole", "apiVersion": "rbac.authorization.k8s.io/v1", "rules": rules}
+    apply(cp, role | {"metadata": {"name": user}})
+    bind_role(cp, user, user)
+
+
+def write(cp: ControlPlane, written: Json, user: str = "tess", dry: bool = False) -> str:
+    """What the write is refused with; empty where it is not."""
+    return applied(cp, written, user=user, dry=dry).refusal
+
+
+def test_only_who_has_the_right_sets_changes_or_removes_it(writers: ControlPlane) -> None:
+    both = {"team-a": PROTECTS, "team-b": "gpuHours: 2"}
+
+    assert FORBIDDEN in write(writers, config_map(both))
+    assert write(writers, config_map(both), "olga") == ""
+    assert FORBIDDEN in write(writers, config_map(both | {"team-a": PROTECTS.replace("4", "5")}))
+    assert FORBIDDEN in write(writers, config_map(both | {"team-a": "gpuHours: 1"}))
+    assert write(writers, config_map(both | {"team-b": "gpuHours: 3"})) == ""
+    assert write(writers, config_map(both | {"team-a": PROTECTS.replace("4", "5")}), "olga") == ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'gpuHours: 1\n"protect": {owners: [Job], cards: 1}',
+        'gpuHours: 1\n"\\x70rotect": {owners: [Job], cards: 1}',
+        "{gpuHours: 1, protect: {owners: [Job], cards: 1}}",
+        "gpuHours: 1\n? protect\n: {owners: [Job], cards: 1}",
+    ],
+)
+def test_no_way_to_write_the_field_in_yaml_passes(writers: ControlPlane, text: str) -> None:
+    assert FORBIDDEN in write(writers, config_map({"team-a": text}, "more", labels=LABELLED), dry=True)
+
+
+def test_a_config_map_that_becomes_one_of_budgets_has_only_new_entries(writers: ControlPlane) -> None:
+    plain = config_map({"team-a": PROTECTS}, "becoming")
+
+    assert write(writers, plain) == ""
+    assert FORBIDDEN in write(writers, config_map({"team-a": PROTECTS}, "becoming", labels=LABELLED))
+    assert write(writers, config_map({"team-a": "gpuHours: 1"}, "becoming", labels=LABELLED)) == ""
+
+
+def test_config_maps_of_other_namespaces_are_nobodys_matter(writers: ControlPlane) -> None:
+    elsewhere = config_map({"team-a": PROTECTS}, labels=LABELLED)
+    elsewhere["metadata"]["namespace"] = "team-a"
+
+    assert write(writers, elsewhere) == ""
