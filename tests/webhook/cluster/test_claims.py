@@ -12,7 +12,7 @@ import pytest
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
-from tests.support.control_plane import apply_files, refused
+from tests.support.control_plane import apply, apply_files, refused
 from tests.support.simulated_timekeeper import entry, standings
 from tests.support.waiting import eventually
 from tests.timekeeper.processes import Process as Timekeeper
@@ -26,7 +26,16 @@ GROUP = "/apis/resource.k8s.io/v1"
 PROTECTION = "resource.kubernetes.io/delete-protection"
 GATE = {"name": "bursar.dev/budget"}
 EXPLICIT = "deviceclass.resource.kubernetes.io/"
+CONFIG_MAPS = "/api/v1/namespaces/bursar-system/configmaps"
 TENANT = "tess"
+RBAC = "rbac.authorization.k8s.io"
+EDITOR = {
+    "apiVersion": f"{RBAC}/v1",
+    "kind": "RoleBinding",
+    "metadata": {"name": "edit"},
+    "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": "edit"},
+    "subjects": [{"apiGroup": RBAC, "kind": "User", "name": TENANT}],
+}
 # class -> driver, each with eight devices on the node
 CLASSES = {"h100": "gpu.nvidia.com", "nic": "nic.example.com", "odd": "odd.example.com"}
 # namespaces, each with its budget entry
@@ -140,20 +149,14 @@ def world(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory)
         _, kubeconfig = (account(made, each) for each in ("bursar-webhook", "bursar-timekeeper"))
         for namespace in ENTRIES:
             made.post("/api/v1/namespaces", named(namespace))
-            made.kubectl(
-                "create", "rolebinding", "edit", "-n", namespace, "--clusterrole=edit", f"--user={TENANT}"
-            )
+            apply(control_plane, EDITOR, namespace=namespace)
         made.post("/api/v1/nodes", kwok_node("n1"))
         for name, driver in CLASSES.items():
             made.post(f"{GROUP}/deviceclasses", device_class(name, driver))
             made.post(f"{GROUP}/resourceslices", a_slice("n1", driver))
-        config_maps = "/api/v1/namespaces/bursar-system/configmaps"
         settings = {"_settings": "settleAfter: 2s", **ENTRIES}
-        made.post(config_maps, named("bursar-budgets") | {"data": settings})
-        made.kubectl(
-            *("patch", "configmap", "bursar-device-classes", "-n", "bursar-system", "--type=merge"),
-            *("-p", json.dumps({"data": {"noGPUDrivers": "nic.example.com"}})),
-        )
+        made.post(CONFIG_MAPS, named("bursar-budgets") | {"data": settings})
+        made.patch(f"{CONFIG_MAPS}/bursar-device-classes", {"data": {"noGPUDrivers": "nic.example.com"}})
         stack.enter_context(made)
         timekeeper = stack.enter_context(prepared(folder("timekeeper"), kubeconfig))
         timekeeper.start_ready()
@@ -215,12 +218,8 @@ def test_a_spent_budget_holds_refuses_or_demotes_a_pod_with_a_claim(world: World
     assert world.get("lower", "demoted")["spec"]["priorityClassName"] == "gpu-lower-priority"
     assert not world.is_bound("hold", "waits")
 
-    budgets = "/api/v1/namespaces/bursar-system/configmaps/bursar-budgets"
-    world.cluster.kubectl(
-        *("patch", "configmap", "bursar-budgets", "-n", "bursar-system", "--type=merge", "-p"),
-        json.dumps({"data": {"hold": "gpuHours: 10\nperiod: month\nonExhausted: hold"}}),
-    )
-    assert world.api.call("GET", budgets)
+    ten = "gpuHours: 10\nperiod: month\nonExhausted: hold"
+    world.cluster.patch(f"{CONFIG_MAPS}/bursar-budgets", {"data": {"hold": ten}})
     eventually(lambda: world.is_bound("hold", "waits"), "the pod to be released")
 
 
@@ -358,18 +357,19 @@ def test_a_claim_that_became_another_gets_no_gpu_of_a_spent_budget_and_its_pod_l
 
     eventually(lambda: "[budget-spent]" in said(), "kube-scheduler to say what kept the pod")
     assert not world.is_bound("deny", "swapped")
-    patch = ("patch", "configmap", "bursar-budgets", "-n", "bursar-system", "--type=merge", "-p")
-    world.cluster.kubectl(*patch, json.dumps({"data": {"deny": ENTRIES["open"]}}))
+    world.cluster.patch(f"{CONFIG_MAPS}/bursar-budgets", {"data": {"deny": ENTRIES["open"]}})
 
     def end() -> str:
         events = world.api.call("GET", "/apis/events.k8s.io/v1/namespaces/deny/events")["items"]
         return next((each["note"] for each in events if each["reason"] == "ClaimEviction"), "")
 
     eventually(lambda: "its claims hold 1 GPUs, and were judged for 0" in end(), "the pod to be evicted")
-    path = "/api/v1/namespaces/deny/pods/swapped"
 
     def leaves() -> bool:
-        return not world.api.answers(path) or "deletionTimestamp" in world.get("deny", "swapped")["metadata"]
+        try:
+            return "deletionTimestamp" in world.get("deny", "swapped")["metadata"]
+        except ApiError as error:
+            return error.status == 404
 
     eventually(leaves, "the pod to leave")
 
