@@ -194,15 +194,20 @@ def is_governed(pod: Json, way: str = "native") -> None:
 # other mutating webhooks
 
 
-@pytest.mark.parametrize("way", ["native", "off"])
-@pytest.mark.parametrize(
-    ("called", "again"),
-    [
-        *(("a-other", "IfNeeded"), ("z-other", "IfNeeded"), ("both", "IfNeeded")),
-        *(("a-other", "Never"), ("z-other", "Never")),
-    ],
+# who is called when, and whether again where the pod was changed
+ORDERS = (
+    *(("a-other", "IfNeeded"), ("z-other", "IfNeeded"), ("both", "IfNeeded")),
+    *(("a-other", "Never"), ("z-other", "Never")),
 )
-@pytest.mark.parametrize("change", CHANGES)
+# each change in each order, and each of these with a sidecar or without one
+PAIRS = [
+    (change, *order, ("native", "off")[(number + place) % 2])
+    for number, change in enumerate(CHANGES)
+    for place, order in enumerate(ORDERS)
+]
+
+
+@pytest.mark.parametrize(("change", "called", "again", "way"), PAIRS)
 def test_whatever_another_webhook_adds_before_or_after_us_the_pod_is_governed_once(
     world: World, change: str, called: str, again: str, way: str
 ) -> None:
