@@ -206,9 +206,10 @@ class ControlPlane:
         """Kill one process, to test how the others cope."""
         self._processes.stop(name)
 
-    def restart_process(self, name: str) -> None:
-        """Start it again with the same command line and data, without waiting for it."""
-        self._processes.restart(name)
+    def restart_process(self, name: str, *more: str) -> None:
+        """Start it again with the same command line and data, and with these flags until its next start,
+        without waiting for it."""
+        self._processes.restart(name, *more)
 
     def check(self) -> None:
         """Raise LocalError, with the end of its log, if a process has ended that was not stopped."""

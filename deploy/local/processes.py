@@ -46,14 +46,15 @@ class Processes:
         self._commands[name] = [str(binary), *arguments]
         self.restart(name)
 
-    def restart(self, name: str) -> None:
-        """Start a process again with the same command. If it runs, it is killed first."""
+    def restart(self, name: str, *more: str) -> None:
+        """Start a process again with the same command, and these words after it. If it runs, it is killed
+        first."""
         if name in self.running:
             self.stop(name)
         with self._log(name).open("ab") as log:
             self._log_starts[name] = log.tell()
             self.running[name] = self._launcher.start(
-                self._commands[name], log, apart(self._folder), self._folder
+                [*self._commands[name], *more], log, apart(self._folder), self._folder
             )
 
     def stop(self, name: str) -> None:

@@ -1,4 +1,5 @@
-"""One control plane for the tests of a worker: each file finds it as it was when new.
+"""One control plane for the tests of a worker: each file finds it as it was when new. It has what any of them
+needs: a log of what our accounts call, and logins that a file can configure.
 
 It is emptied in etcd: what was not there at first is deleted, whatever finalizers it has, and what was
 changed or deleted is written again. The API server and the controllers see that as they see any change.
@@ -12,6 +13,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
@@ -22,7 +24,9 @@ from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.commands import Options
 from deploy.local.errors import LocalError
+from deploy.local.ports import free_port
 from deploy.local.stack import Stack, Tuning
+from deploy.local.tools import KUBERNETES
 from tests.support.waiting import eventually
 
 # No test needs them on a lent control plane, where each follows objects and looks now and then.
@@ -39,11 +43,22 @@ _UNNEEDED = (
     "storageversion-garbage-collector-controller",
     "ttl-controller",
 )
-# The API server looks up the endpoints of webhooks' Services itself, as kube-proxy would for it.
-_OPTIONS = Options(
-    api_flags=("--enable-aggregator-routing=true",),
-    controller_flags=("--controllers=" + ",".join(f"-{name}" for name in _UNNEEDED),),
-)
+# Limits that a DeviceClass serves, which these series do not have unasked.
+_GATED = ((1, 34), (1, 35))
+_GATE = "--feature-gates=DRAExtendedResource=true"
+_AUDITED = {"userGroups": ["system:serviceaccounts:bursar-system"]}
+_REVIEWS = {"group": "authorization.k8s.io", "resources": ["subjectaccessreviews"]}
+_AUDIT = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [
+        {"level": "RequestResponse", **_AUDITED, "resources": [_REVIEWS]},
+        {"level": "Metadata", **_AUDITED},
+        {"level": "None"},
+    ],
+}
+_LOGINS = {"apiVersion": "apiserver.config.k8s.io/v1beta1", "kind": "AuthenticationConfiguration"}
 _ALL = b"/registry/"
 # Controllers and the API server write these in the first seconds, or again and again.
 _OF_THE_SYSTEM = (
@@ -77,10 +92,11 @@ _PARAMETERS = ("ConfigMap", "Pod")  # kinds that our policies take parameters fr
 _ROLES = {"timekeeper", "extender", "webhook"}
 _OUR_NAMESPACES = ("bursar-system", "bursar-node")
 # Sidecars beat five times a second; pods of Volcano stay with it.
-_SHARED = Tuning(
-    heartbeat_interval="200ms",
-    flags=(("webhook", ("--other-schedulers=volcano",)), ("timekeeper", ("--gang-deadline=12s",))),
-)
+_HEARTBEAT = "200ms"
+_OF_WEBHOOK = ("--other-schedulers=volcano",)
+_OF_TIMEKEEPER = ("--gang-deadline=12s",)
+# They keep what they know; kwok and schedulers may be started again.
+_LASTING = ("etcd", "kube-apiserver", "kube-controller-manager")
 _numbers = itertools.count()
 
 
@@ -103,6 +119,9 @@ class Lender:
         self._stack: Stack | None = None
         self._bare = self._with_stack = _State({}, {}, set())
         self._is_lent = False
+        self._folder = Path(tempfile.mkdtemp(prefix="lender-"))
+        self.audit_log = self._folder / "audit.log"  # what Bursar's accounts have called
+        (self._folder / "audit.json").write_text(json.dumps(_AUDIT))
 
     @contextmanager
     def lent(self) -> Iterator[ControlPlane]:
@@ -114,12 +133,16 @@ class Lender:
                 yield plane
 
     @contextmanager
-    def stack(self) -> Iterator[Stack]:
+    def stack(self, *, new_ledger: bool = False) -> Iterator[Stack]:
         """The control plane with every role as a process, ready, and both schedulers. The ledger keeps what
-        earlier borrowers did: no two of them may use the same name of a namespace. It is as costly as three
-        control planes, so files that borrow it come one after another (tests/conftest.py)."""
+        earlier borrowers did: who uses the same name of a namespace as another, and looks at what is charged,
+        asks for a new one. It is as costly as three control planes, so files that borrow it come one after
+        another (tests/conftest.py)."""
         with self._borrowed():
+            is_used = self._stack is not None
             stack = self._stack or self._start_stack()
+            if new_ledger and is_used:
+                _forget_ledger(stack)
             with self._emptied_after(self._with_stack):
                 yield stack
 
@@ -142,6 +165,7 @@ class Lender:
             self.end()
             raise
         with self._new_one_if_it_fails():
+            self.accept_logins()
             if stack:
                 stack.check()
                 if stack.processes.keys() != _ROLES:
@@ -150,7 +174,8 @@ class Lender:
             else:
                 plane.stop_scheduler()
                 plane.check()
-            if plane.processes != before.parts:
+            now = plane.processes
+            if now.keys() != before.parts.keys() or any(now[part] != before.parts[part] for part in _LASTING):
                 raise LocalError("parts of it were stopped or started again")
             _empty(plane, before.stored)
             _forget_files(plane, before)
@@ -171,16 +196,43 @@ class Lender:
         self._plane = self._stack = None
 
     def _start(self) -> ControlPlane:
-        self._plane = self._started.enter_context(ControlPlane(_OPTIONS))
+        self.accept_logins()
+        self._plane = self._started.enter_context(ControlPlane(self._options()))
         for kind in _PARAMETERS:
             _keep_following(self._plane, kind)
         self._bare = _state(self._plane)
         return self._plane
 
+    def _options(self) -> Options:
+        """The API server looks up the endpoints of webhooks' Services itself, as kube-proxy would for it."""
+        of_api = (
+            "--enable-aggregator-routing=true",
+            f"--audit-policy-file={self._folder}/audit.json",
+            f"--audit-log-path={self.audit_log}",
+            f"--authentication-config={self._folder}/logins.json",
+            *([_GATE] if KUBERNETES.series in _GATED else ()),
+        )
+        disabled = "--controllers=" + ",".join(f"-{name}" for name in _UNNEEDED)
+        return Options(api_flags=of_api, controller_flags=(disabled,))
+
+    def accept_logins(self, *issuers: Any) -> None:
+        """Have the API server accept ID tokens of these issuers (the JWTAuthenticators of an
+        AuthenticationConfiguration) and of no others; it follows the file."""
+        text = json.dumps({**_LOGINS, "jwt": issuers})
+        file = self._folder / "logins.json"
+        if not file.exists() or file.read_text() != text:
+            whole = file.with_suffix(".new")
+            whole.write_text(text)
+            whole.rename(file)
+
     def _start_stack(self) -> Stack:
         plane = self._plane or self._start()
         try:
-            self._stack = Stack(plane, _SHARED).__enter__()
+            # the timekeeper's for the API server, on all addresses: no endpoint may be on loopback
+            self.aggregated_port = free_port()
+            of_timekeeper = (*_OF_TIMEKEEPER, f"--aggregated-listen=0.0.0.0:{self.aggregated_port}")
+            flags = (("webhook", _OF_WEBHOOK), ("timekeeper", of_timekeeper))
+            self._stack = Stack(plane, Tuning(heartbeat_interval=_HEARTBEAT, flags=flags)).__enter__()
         except BaseException:
             self.end()
             raise
@@ -201,6 +253,15 @@ class Lender:
             stack.cp.stop_scheduler()
             _empty(stack.cp, self._bare.stored)
             _forget_files(stack.cp, self._bare)
+
+
+def _forget_ledger(stack: Stack) -> None:
+    """The timekeeper starts with an empty database."""
+    stack.stop("timekeeper")
+    for file in stack.folder.glob("bursar.db*"):
+        file.unlink()
+    stack.start("timekeeper")
+    stack.wait("the timekeeper to be ready", lambda: stack.is_ready(stack.timekeeper_url), "timekeeper")
 
 
 def _state(plane: ControlPlane) -> _State:

@@ -16,14 +16,16 @@ import pytest
 import yaml
 
 from deploy.local.cluster import ControlPlane
-from deploy.local.commands import FRONT_PROXY, Options, webhook_service
+from deploy.local.commands import FRONT_PROXY
 from deploy.local.identity import LocalAuthority, new_authority
-from deploy.local.ports import free_port
-from deploy.local.stack import Stack, Tuning
+from deploy.local.stack import Stack
 from tests.deploy.reading import NAMESPACE, SAMPLES
 from tests.docs.shell import run
 from tests.support.control_plane import kubectl
 from tests.support.oidc_issuer import CLIENT, Issuer, new_key
+from tests.support.worker_control_plane import Lender
+from tests.webhook.replicas import own_address
+from tests.worlds import Json
 from timekeeper.core.names import API_SERVICE
 
 LOGIN = "client.authentication.k8s.io/v1"
@@ -44,11 +46,21 @@ class World:
     issuer: Issuer
 
     def install(self) -> None:
-        """The sample, with an address of this machine in place of the Service."""
+        """The sample, and a Service whose endpoint is this machine's address."""
         documents = list(yaml.safe_load_all((SAMPLES / "api-service.yaml").read_text()))
         documents[0]["spec"]["service"]["port"] = self.port
-        service = webhook_service(NAMESPACE, "bursar-timekeeper")
-        text = yaml.safe_dump_all([service, *documents])
+        name, port = "bursar-timekeeper", {"name": "https", "port": self.port}
+        metadata = {"name": name, "namespace": NAMESPACE}
+        service = {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": {"ports": [port]}}
+        endpoints = {
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "metadata": metadata | {"labels": {"kubernetes.io/service-name": name}},
+            "addressType": "IPv4",
+            "endpoints": [{"addresses": [own_address()], "conditions": {"ready": True}}],
+            "ports": [port],
+        }
+        text = yaml.safe_dump_all([service, endpoints, *documents])
         kubectl(self.stack.cp, "apply", "--server-side", "-f", "-", input=text)
         self.stack.certify()
         self.stack.wait("the APIService", lambda: self.available() == "True")
@@ -57,32 +69,28 @@ class World:
         return kubectl(self.stack.cp, "get", "apiservice", API_SERVICE, CONDITION)
 
 
-def login(issuer: Issuer) -> tuple[str, ...]:
-    """The flags with which the API server accepts the issuer's tokens."""
-    return (
-        f"--oidc-issuer-url={issuer.url}",
-        f"--oidc-ca-file={issuer.ca_file}",
-        f"--oidc-client-id={CLIENT}",
-        "--oidc-username-prefix=oidc:",
-        "--oidc-groups-claim=groups",
-        "--oidc-groups-prefix=oidc:",
-    )
+def login(issuer: Issuer) -> Json:
+    """How the API server accepts the issuer's tokens."""
+    ca = Path(issuer.ca_file).read_text()
+    return {
+        "issuer": {"url": issuer.url, "audiences": [CLIENT], "certificateAuthority": ca},
+        "claimMappings": {
+            "username": {"claim": "sub", "prefix": "oidc:"},
+            "groups": {"claim": "groups", "prefix": "oidc:"},
+        },
+    }
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    port = free_port()
-    flags = (("timekeeper", ("--aggregated-listen", f"127.0.0.1:{port}")),)
-    with (
-        Issuer(tmp_path_factory.mktemp("issuer")) as issuer,
-        ControlPlane(Options(api_flags=login(issuer))) as cp,
-        Stack(cp, Tuning(flags=flags)) as stack,
-    ):
+def world(lender: Lender, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with Issuer(tmp_path_factory.mktemp("issuer")) as issuer, lender.stack() as stack:
+        cp = stack.cp
+        lender.accept_logins(login(issuer))
         for name in ("team-a", "team-b"):
             cp.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
         cp.api.call("POST", "/api/v1/namespaces/bursar-system/configmaps", BUDGETS)
         kubectl(cp, "create", "rolebinding", "alice", "-n", "team-a", "--clusterrole=view", "--user=alice")
-        made = World(stack, port, issuer)
+        made = World(stack, lender.aggregated_port, issuer)
         made.install()
         yield made
 

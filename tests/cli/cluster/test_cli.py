@@ -37,7 +37,7 @@ BUDGETS = {
 @pytest.fixture(scope="module")
 def stack(lender: Lender) -> Iterator[Stack]:
     """Bursar with budgets and the documented accounts of an administrator and of readers of team-a."""
-    with lender.stack() as running:
+    with lender.stack(new_ledger=True) as running:
         cp = running.cp
         for name in ("team-a", "team-b"):
             cp.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})

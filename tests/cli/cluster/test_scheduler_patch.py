@@ -48,11 +48,15 @@ def test_the_sample_of_the_unit_tests_is_what_kubeadm_writes(written: str) -> No
 @pytest.fixture
 def stack(lender: Lender) -> Iterator[Stack]:
     """Bursar without any kube-scheduler."""
-    with lender.lent() as cp, Stack(cp) as running:
+    with lender.stack() as running:
+        cp = running.cp
+        schedulers = [name for name in cp.processes if name.endswith("-scheduler")]
         cp.stop_scheduler()
         cp.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": "team-a"}})
         cp.api.call("POST", "/api/v1/nodes", kwok_node("gpu-1", cards=1, memory_mib=81_920))
         yield running
+        for name in schedulers:
+            cp.restart_process(name)
 
 
 def test_the_patched_kube_scheduler_binds_gpu_pods_with_cards_and_other_pods_as_before(

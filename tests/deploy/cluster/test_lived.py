@@ -13,8 +13,6 @@ from dataclasses import dataclass
 import pytest
 import yaml
 
-from deploy.local.cluster import ControlPlane
-from deploy.local.commands import Options
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.scheduler import GPU_PROFILE
 from deploy.local.stack import Stack
@@ -22,12 +20,12 @@ from tests.deploy.reading import AGENTS, NAMESPACE, SAMPLES, Json, container, of
 from tests.deploy.rights import Call, Right, granted, logged
 from tests.support.control_plane import create_namespace, kubectl
 from tests.support.waiting import at_once
+from tests.support.worker_control_plane import Lender
 from timekeeper.core.budgets import reader as budgets
 from timekeeper.core.names import API_SERVICE
 from timekeeper.settler.mode_parameters import CONFIG_MAPS
 from timekeeper.settler.spent_parameters import CONFIG_MAP as SPENT
 
-AUDITED = f"system:serviceaccounts:{NAMESPACE}"
 # by account: rights that this life does not use; the first are used in tests/scheduler_ext/test_preempting
 ELSEWHERE = {
     "bursar-scheduler": (
@@ -60,20 +58,6 @@ ELSEWHERE = {
         Right("patch", "apiservices", "apiregistration.k8s.io", name=API_SERVICE),
     ),
 }
-POLICY = {
-    "apiVersion": "audit.k8s.io/v1",
-    "kind": "Policy",
-    "omitStages": ["RequestReceived"],
-    "rules": [
-        {
-            "level": "RequestResponse",
-            "userGroups": [AUDITED],
-            "resources": [{"group": "authorization.k8s.io", "resources": ["subjectaccessreviews"]}],
-        },
-        {"level": "Metadata", "userGroups": [AUDITED]},
-        {"level": "None"},
-    ],
-}
 SERVERS = {
     "bursar-webhook/webhook": "webhook_url",
     "bursar-timekeeper/timekeeper": "timekeeper_url",
@@ -93,13 +77,12 @@ class Lived:
 
 
 @pytest.fixture(scope="module")
-def lived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lived]:
-    folder = tmp_path_factory.mktemp("audit")
-    (folder / "policy.yaml").write_text(yaml.safe_dump(POLICY))
-    log = folder / "audit.log"
-    flags = (f"--audit-policy-file={folder}/policy.yaml", f"--audit-log-path={log}")
-    with ControlPlane(Options(api_flags=flags)) as cp, Stack(cp) as stack:
+def lived(lender: Lender, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lived]:
+    log = tmp_path_factory.mktemp("audit") / "audit.log"
+    before = lender.audit_log.stat().st_size if lender.audit_log.exists() else 0
+    with lender.lent() as cp, Stack(cp) as stack:
         sample = live(stack)
+        log.write_bytes(lender.audit_log.read_bytes()[before:])
         entries = [json.loads(line) for line in log.read_text().splitlines()]
         reviews = [
             entry for entry in entries if entry.get("objectRef", {}).get("resource") == "subjectaccessreviews"

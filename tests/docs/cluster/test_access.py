@@ -14,6 +14,7 @@ from deploy.local.cluster import ControlPlane
 from deploy.local.stack import Stack
 from tests.deploy.reading import ROOT
 from tests.docs.shell import console, run
+from tests.support.worker_control_plane import Lender
 from timekeeper.api.ledger.login_sessions import LoginSessions
 from timekeeper.runtime.auth.gate import gate_of
 from timekeeper.runtime.connect import connect
@@ -36,10 +37,10 @@ kubectl auth can-i create pods/bursar-timekeeper-0 --subresource=portforward -n 
 
 
 @pytest.fixture(scope="module")
-def stack(control_plane: ControlPlane) -> Iterator[Stack]:
-    with Stack(control_plane) as running:
+def stack(lender: Lender) -> Iterator[Stack]:
+    with lender.stack() as running:
         for name in ("team-a", "team-b"):
-            control_plane.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+            running.cp.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
         yield running
 
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
-from deploy.local.stack import Stack, Tuning
+from deploy.local.stack import Stack
 from tests.deploy.reading import ROOT
 from tests.docs.coming_from import WORLDS, foreign, manifest
 from tests.support.control_plane import create_namespace, kubectl
 from tests.support.waiting import eventually
+from tests.support.worker_control_plane import Lender
 
 Json = dict[str, Any]
 
@@ -39,12 +39,17 @@ QUICK = ("hami", "kubegpu")  # annotations that one plugin reads, and labels tha
 
 
 @pytest.fixture(scope="module")
-def stack(control_plane: ControlPlane) -> Iterator[Stack]:
+def stack(lender: Lender) -> Iterator[Stack]:
     """Every role as a process; the extender may lock nodes for their plugins."""
-    locks = ("extender", ("--lock-nodes=hami,volcano",))
-    with Stack(control_plane, Tuning(flags=(locks,))) as running:
-        kubectl(control_plane, "apply", "-f", str(ROOT / "deploy" / "samples" / "node-locks.yaml"))
+    with lender.stack() as running:
+        kubectl(running.cp, "apply", "-f", str(ROOT / "deploy" / "samples" / "node-locks.yaml"))
+        running.stop("extender")
+        running.start("extender", "--lock-nodes=hami,volcano")
+        running.wait("the extender", lambda: running.is_ready(running.extender_url), "extender")
         yield running
+        running.stop("extender")
+        running.start("extender")
+        running.wait("the extender", lambda: running.is_ready(running.extender_url), "extender")
 
 
 def test_every_page_with_a_node_has_a_rate_here() -> None:

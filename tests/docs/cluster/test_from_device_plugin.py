@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import device_class, kwok_node
 from deploy.local.stack import Stack
 from deploy.local.up import exports
@@ -17,6 +16,7 @@ from tests.deploy.reading import ROOT
 from tests.docs.shell import console, run
 from tests.kubelet import recorded
 from tests.support.control_plane import create_namespace
+from tests.support.worker_control_plane import Lender
 
 pytestmark = [pytest.mark.cluster, pytest.mark.kubernetes("1.34")]
 
@@ -40,11 +40,11 @@ def published(driver: str) -> Json:
 
 
 @pytest.fixture(scope="module")
-def stack(control_plane: ControlPlane) -> Iterator[Stack]:
-    with Stack(control_plane) as running:
-        create_namespace(control_plane, "team-a")
+def stack(lender: Lender) -> Iterator[Stack]:
+    with lender.stack(new_ledger=True) as running:
+        create_namespace(running.cp, "team-a")
         found = published(DRIVER)
-        call = control_plane.api.call
+        call = running.cp.api.call
         call("POST", "/api/v1/nodes", kwok_node(found["spec"]["nodeName"]))
         call("POST", f"{RESOURCES}/deviceclasses", device_class(DRIVER))
         call("POST", f"{RESOURCES}/resourceslices", found)

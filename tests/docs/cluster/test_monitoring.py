@@ -26,6 +26,7 @@ from tests.docs.monitoring import DASHBOARDS, EXPRESSIONS, MONITORING, RULES, me
 from tests.node.cluster.test_on_api_server import TWO, Agent, World, running
 from tests.support.control_plane import kubectl
 from tests.support.waiting import eventually
+from tests.support.worker_control_plane import Lender
 from tests.webhook.replicas import own_address
 
 pytestmark = pytest.mark.cluster
@@ -81,14 +82,14 @@ class Scrape:
 
 
 @pytest.fixture(scope="module")
-def scrape(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scrape]:
+def scrape(lender: Lender, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scrape]:
     """Webhook, timekeeper, extender and a node agent on a real API server, with a pod on a card of the
     agent's node. The account that reads has the rights of the sample alone."""
     folder = tmp_path_factory.mktemp("agent")
     proc = folder / "proc"
     (proc / str(PID)).mkdir(parents=True)
-    cp = control_plane
-    with Stack(cp) as stack:
+    with lender.stack(new_ledger=True) as stack:
+        cp = stack.cp
         for name in ("team-a", "monitoring"):
             cp.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
         cp.api.call("POST", "/api/v1/namespaces/bursar-system/configmaps", BUDGETS)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.cluster import ControlPlane
 from deploy.local.demo.layout import lay_out
 from deploy.local.sidecars import Sidecars
 from deploy.local.stack import Stack
 from deploy.local.up import exports
 from tests.deploy.reading import ROOT
 from tests.docs.shell import console, run
+from tests.support.worker_control_plane import Lender
 
 pytestmark = pytest.mark.cluster
 
@@ -23,8 +23,8 @@ NODES, BUDGET, POD, WRONG, EXPLAIN, BILL, USED, SECOND, CLEAN = console(
 
 
 @pytest.fixture(scope="module")
-def stack(control_plane: ControlPlane) -> Iterator[Stack]:
-    with Stack(control_plane) as running, Sidecars(running):
+def stack(lender: Lender) -> Iterator[Stack]:
+    with lender.stack(new_ledger=True) as running, Sidecars(running):
         lay_out(running)
         yield running
 
@@ -52,8 +52,9 @@ def test_the_lesson_shows_what_it_says(stack: Stack, variables: str, tmp_path: P
     (card,) = json.loads(devices)["containers"]["train"]
     assert card["share_milli"] == 500
     assert "more than one card, but not a multiple of 100" in typed(f"({WRONG.strip()}) 2>&1")
-    first = EXPLAIN.splitlines()[0]
+    first, _, cards = EXPLAIN.splitlines()
     stack.wait("the decision", lambda: "Placed on node big" in typed(first))
+    stack.wait("the node's cards", lambda: "big" in typed(cards))
     assert {line.split()[0] for line in typed(EXPLAIN).splitlines() if line} >= {"NAMESPACE", "NODE", "big"}
     typed(BILL)
     assert (tmp_path / "bill.csv").read_text().startswith("from,to,namespace,owner,")

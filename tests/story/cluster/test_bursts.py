@@ -20,14 +20,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.stack import Stack
 from tests.story.cluster.test_held_pods import gated, pods, running, template
 from tests.story.cluster.test_metering import set_budgets
 from tests.support.control_plane import create_namespace, kubectl
 from tests.support.waiting import eventually
-from tests.webhook.replicas import BY_ENDPOINTS, MANIFESTS, Replica, service
+from tests.webhook.replicas import MANIFESTS, Replica, service
 
 Json = dict[str, Any]
 BURST = 500
@@ -38,15 +37,9 @@ MAX_OF_A_WORKER = PAID + 1  # it stops once it has itself admitted what remained
 
 
 @pytest.fixture(scope="module")
-def stack() -> Iterator[Stack]:
-    """Its API server asks the endpoints of the webhook's Service, each new connection at random."""
-    with ControlPlane(BY_ENDPOINTS) as cp, Stack(cp) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def replicas(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Replica]]:
-    """Two webhooks behind the Service in place of the stack's own; and 80 cards."""
+    """Two webhooks behind the Service in place of the stack's own; and 80 cards. The API server asks the
+    Service's endpoints, each new connection at random."""
     folder: Path = tmp_path_factory.mktemp("replicas")
     cp = stack.cp
     for index in range(10):
@@ -65,6 +58,8 @@ def replicas(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     tls = stack.tls / "webhook"
     with Replica(cp, folder, "one", tls, *flags) as one, Replica(cp, folder, "two", tls, *flags) as two:
         yield [one, two]
+    stack.start("webhook")
+    stack.wait("the stack's own webhook", lambda: stack.is_ready(stack.webhook_url), "webhook")
 
 
 @dataclass

@@ -20,11 +20,11 @@ import pytest
 
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
-from deploy.local.commands import Options
 from deploy.local.kwok_nodes import card_uuid, kwok_node
 from tests.local.worlds import NAMESPACES, NODES, get, namespace
 from tests.support import profile
 from tests.support.waiting import eventually
+from tests.support.worker_control_plane import Lender
 from tests.timekeeper.oracle import Terms, kubelet_says, moment, rate
 from tests.timekeeper.processes import Process, children, prepared
 
@@ -213,9 +213,10 @@ def _pod(name: str, percent: int, uuid: str, chance: random.Random) -> tuple[Jso
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[ControlPlane]:
+def cluster(lender: Lender) -> Iterator[ControlPlane]:
     """Two nodes of kwok's with short Leases."""
-    with ControlPlane(Options(node_lease_s=4)) as running:
+    with lender.lent() as running:
+        running.restart_process("kwok", "--node-lease-duration-seconds=4")
         for name in NAMES:
             running.api.call("POST", NODES, kwok_node(name, cards=CARDS, memory_mib=MEMORY_MIB))
         running.api.call("POST", NAMESPACES, {"metadata": {"name": "bursar-system"}})
@@ -226,6 +227,7 @@ def cluster() -> Iterator[ControlPlane]:
         }
         running.api.call("POST", f"{NAMESPACES}/bursar-system/configmaps", config)
         yield running
+        running.restart_process("kwok")
 
 
 def test_killed_and_paused_at_random_the_ledger_says_what_the_objects_prove(

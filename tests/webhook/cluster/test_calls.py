@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from deploy.local.api import ApiError
-from deploy.local.cluster import ControlPlane
 from deploy.local.stack import Stack
 from tests.support.tls import Tls
 from tests.support.waiting import eventually
+from tests.support.worker_control_plane import Lender
 from tests.webhook.injector import Injector, of_every_pod
 from tests.webhook.worlds import env
 from tests.worlds import Json
@@ -110,10 +110,12 @@ def pod(**spec: Any) -> Json:
 
 
 @pytest.fixture(scope="module")
-def world(control_plane: ControlPlane) -> Iterator[World]:
+def world(lender: Lender) -> Iterator[World]:
     """One for all tests here."""
-    with Stack(control_plane) as stack:
+    with lender.stack() as stack:
         yield World(stack)
+        stack.start("timekeeper")
+        stack.wait("the timekeeper", lambda: stack.is_ready(stack.timekeeper_url), "timekeeper")
 
 
 ORDINARY: dict[str, tuple[str, Json, tuple[str, int, str]]] = {

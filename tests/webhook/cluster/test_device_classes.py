@@ -7,11 +7,8 @@ from pathlib import Path
 import pytest
 
 from deploy.local.cluster import ControlPlane
-from deploy.local.commands import Options
-from deploy.local.tools import KUBERNETES
 from tests.support.control_plane import apply_files, collection
 from tests.support.waiting import eventually
-from tests.support.worker_control_plane import Lender
 from tests.webhook.cases import a_pod, told
 from tests.webhook.clusters import MANIFESTS, Cluster
 from tests.webhook.replicas import Certificates
@@ -83,15 +80,6 @@ def claim(*classes: str, kind: str = "ResourceClaim") -> Json:
     spec: Json = {"devices": {"requests": requests}}
     whole: Json = {"apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": {"generateName": "c-"}}
     return whole | {"spec": {"spec": spec} if kind == "ResourceClaimTemplate" else spec}
-
-
-@pytest.fixture(scope="module")
-def control_plane(lender: Lender) -> Iterator[ControlPlane]:
-    """With extended resources of DeviceClasses, which 1.34 and 1.35 have behind a feature gate."""
-    is_gated = KUBERNETES.series < (1, 36)
-    own = ControlPlane(Options(api_flags=("--feature-gates=DRAExtendedResource=true",)))
-    with own if is_gated else lender.lent() as cp:
-        yield cp
 
 
 @pytest.fixture(scope="module")
