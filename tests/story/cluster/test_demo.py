@@ -102,6 +102,7 @@ def interrupted(process: subprocess.Popen[str], folder: Path, number: signal.Sig
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.soak  # what outlives no killed parent: tests/local/cluster/test_local_cluster.py
 def test_a_killed_demo_leaves_no_process(tmp_path: Path) -> None:
     process = start(tmp_path)
     read_to_step_one(process)
