@@ -28,6 +28,23 @@ Scene = Generator[Awaited, Any, None]
 Part = Generator[Awaited, Any, Any]  # of a scene, by `yield from`
 
 
+class Meeting:
+    """A condition that nothing but all scenes make true: once each that is under way waits for it, what it
+    was made with is done."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        self._act = act
+        self._is_over = False
+
+    def __call__(self) -> bool:
+        return self._is_over
+
+    def hold(self) -> None:
+        """Now."""
+        self._act()
+        self._is_over = True
+
+
 class Lived:
     """A scene under way. ``failure``: what it ended with; None where it ended well."""
 
@@ -39,11 +56,15 @@ class Lived:
         self.failure: Exception | None = None
         self._go_on(lambda: next(scene))
 
+    @property
+    def condition(self) -> Callable[[], object]:
+        """What it waits for."""
+        return self._awaited[1]
+
     def look(self) -> None:
         """Goes on where there is what it waits for."""
-        _, condition = self._awaited
         try:
-            seen = condition()
+            seen = self.condition()
             if not seen and time.monotonic() - self._since > LONGEST_S:
                 raise AssertionError(f"not within {LONGEST_S:.0f} s; last seen: {seen!r}")
         except Exception as error:
@@ -73,14 +94,22 @@ def live(scenes: Collection[Lived], check: Callable[[], None]) -> None:
     begun = time.monotonic()
     while going := [scene for scene in scenes if not scene.has_ended]:
         looked = time.monotonic()
-        for scene in going:
-            try:
-                check()
-            except Exception as error:
+        try:
+            check()
+            _hold_meeting(going)
+        except Exception as error:
+            for scene in going:
                 scene.fail(error)
-            else:
+        else:
+            for scene in going:
                 scene.look()
         time.sleep(pause_s(begun, time.monotonic() - looked))
+
+
+def _hold_meeting(going: Collection[Lived]) -> None:
+    first, *others = {scene.condition for scene in going}
+    if isinstance(first, Meeting) and not others:
+        first.hold()
 
 
 def scene(script: Callable[..., Scene]) -> Callable[..., None]:

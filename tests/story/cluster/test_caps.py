@@ -8,7 +8,7 @@ from typing import Any
 from deploy.local.api import ApiError
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.stack import Stack
-from tests.story.cluster.test_held_pods import gated, pods, running, template
+from tests.story.cluster.test_held_pods import pods, running, template
 from tests.story.cluster.test_metering import set_budgets
 from tests.support.control_plane import create_namespace
 from tests.support.waiting import at_once
@@ -88,30 +88,3 @@ def test_a_deployment_runs_up_to_its_cap_across_a_kill_and_on_when_the_cap_is_ra
     set_budgets(stack, capped="gpuHours: unlimited\nmaxGPUs: 2.5\n")
 
     stack.wait("all to run", lambda: len(running(pods(stack, path))) == 5)
-
-
-def test_pods_of_another_scheduler_are_released_within_the_cap_across_a_kill(stack: Stack) -> None:
-    path = create_namespace(stack.cp, "theirs")
-    set_budgets(stack, theirs="gpuHours: unlimited\nmaxGPUs: 2\n")
-    container = {"name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
-
-    def pod(name: str) -> Json:
-        return {"metadata": {"name": name}, "spec": {"schedulerName": "volcano", "containers": [container]}}
-
-    def is_gated() -> bool:
-        made = stack.cp.api.call("POST", f"{path}?dryRun=All", pod("dry"))
-        return bool(gated([made]))
-
-    stack.wait("both workers to know the cap", lambda: all(at_once(is_gated)))
-    for name in ("p0", "p1", "p2"):
-        stack.cp.api.call("POST", path, pod(name))
-
-    stack.wait("two releases", lambda: len(gated(pods(stack, path))) == 1)
-    kill(stack, "timekeeper")
-    stack.cp.api.call("POST", path, pod("p3"))
-    assert {len(gated(pods(stack, path))) for _ in range(40)} <= {1, 2}
-    free = next(each["metadata"]["name"] for each in pods(stack, path) if not gated([each]))
-    stack.cp.api.call("DELETE", f"{path}/{free}")
-
-    stack.wait("the next release", lambda: len(gated(pods(stack, path))) == 1)
-    assert {len(gated(pods(stack, path))) for _ in range(40)} == {1}

@@ -14,7 +14,7 @@ from tests.support.waiting import eventually
 Json = dict[str, Any]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def soon(stack: Stack) -> Iterator[Stack]:
     """Gangs get a drain after five seconds; it lasts three minutes."""
     restart(stack, "--gang-drain-after=5s", "--gang-drain-for=3m")
@@ -82,7 +82,7 @@ def test_a_gang_of_two_whole_nodes_starts_although_single_pods_keep_coming(soon:
 def test_a_pod_that_ends_in_time_passes_and_a_kill_leaves_no_card_empty(soon: Stack, reader: str) -> None:
     place = Place(soon, "passed", 2)
     single(place, "slow", 600, declared_s=120)
-    place.wait_bound("slow")
+    soon.wait(*place.are_bound("slow"))
     soon.wait("it to run", lambda: place.running() == ["slow"])
     place.create("a", "b", size=2)
     soon.wait("a drain", lambda: "2 cards on 1 node are kept for it until about" in reasons(place, reader))

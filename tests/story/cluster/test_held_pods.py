@@ -1,9 +1,11 @@
 """`onExhausted: hold` from end to end: a real API server, kube-scheduler and controllers, kwok nodes, and a
-timekeeper that is killed while it releases."""
+timekeeper that is killed while it releases. What a tenant holds without a charge, or goes on reserving, keeps
+nothing from others: pods that wait for volumes, and pods that are deleted while they wait."""
 
 import os
 import signal
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,12 +13,17 @@ import pytest
 from deploy.local.api import ApiError
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.stack import Stack
-from tests.story.cluster.test_metering import set_budgets
+from tests.story.cluster.test_metering import gpu_pod, set_budget, set_budgets
 from tests.support.control_plane import create_namespace
+from tests.support.scenes import Scene, scene
 from tests.support.waiting import at_once
 
 Json = dict[str, Any]
 GATE = [{"name": "bursar.dev/budget"}]
+MERGE = "application/merge-patch+json"
+CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
+TOO_LONG_S = 1_000_000
+LOOKAHEAD_MS = 600_000
 
 
 def template(percent: int = 10, **fields: Any) -> Json:
@@ -41,22 +48,29 @@ def running(found: list[Json]) -> list[Json]:
     return [each for each in found if each["status"].get("phase") == "Running"]
 
 
-def test_a_deployment_waits_for_its_budget_and_then_runs(stack: Stack) -> None:
+def add_node(stack: Stack, name: str) -> None:
+    """With four cards, for pods that select it by this name."""
+    node = kwok_node(f"{name}-0", cards=4, memory_mib=16_000, model="T4", labels={"of": name})
+    stack.cp.api.call("POST", "/api/v1/nodes", node)
+
+
+@scene
+def test_a_deployment_waits_for_its_budget_and_then_runs(stack: Stack) -> Scene:
     """While it waits, quota counts its pods, its deadline of progress passes, an autoscaler changes nothing,
     and nobody lifts the gate."""
     path = create_namespace(stack.cp, "waits")
-    stack.cp.api.call("POST", "/api/v1/nodes", kwok_node("n1", cards=4, memory_mib=16_000, model="T4"))
+    add_node(stack, "waits")
     quota = {"metadata": {"name": "q"}, "spec": {"hard": {"requests.bursar.dev/gpu-percent": "30"}}}
     stack.cp.api.call("POST", path.replace("/pods", "/resourcequotas"), quota)
-    set_budgets(stack, waits="gpuHours: 0\nonExhausted: hold\n")
+    set_budget(stack, "waits", "gpuHours: 0\nonExhausted: hold\n")
     dry = f"{path}?dryRun=All"
 
     def is_held() -> bool:
         metadata = {"name": "dry"}
-        made = stack.cp.api.call("POST", dry, template() | {"metadata": metadata})
+        made = stack.cp.api.call("POST", dry, template(nodeSelector={"of": "waits"}) | {"metadata": metadata})
         return bool(made["spec"].get("schedulingGates") == GATE)
 
-    stack.wait("both workers to hold", lambda: all(at_once(is_held)))
+    yield "both workers to hold", lambda: all(at_once(is_held))
     deployment = {
         "metadata": {"name": "d"},
         "spec": {
@@ -64,7 +78,7 @@ def test_a_deployment_waits_for_its_budget_and_then_runs(stack: Stack) -> None:
             "progressDeadlineSeconds": 3,
             "minReadySeconds": 0,
             "selector": {"matchLabels": {"app": "a"}},
-            "template": template(),
+            "template": template(nodeSelector={"of": "waits"}),
         },
     }
     deployments = "/apis/apps/v1/namespaces/waits/deployments"
@@ -84,12 +98,12 @@ def test_a_deployment_waits_for_its_budget_and_then_runs(stack: Stack) -> None:
     stack.cp.api.call("POST", scalers, scaler)
 
     # the controllers of a busy machine take their time
-    stack.wait("three held pods", lambda: len(gated(pods(stack, path))) == 3)
+    yield "three held pods", lambda: len(gated(pods(stack, path))) == 3
     held = pods(stack, path)
     assert {each["spec"]["priorityClassName"] for each in held} == {"gpu-default-priority"}
     assert {each["status"]["conditions"][0]["reason"] for each in held} == {"SchedulingGated"}
     used = f"{path.replace('/pods', '/resourcequotas')}/q"
-    stack.wait(
+    yield (
         "the quota to count them",
         lambda: stack.cp.api.call("GET", used)["status"]["used"]["requests.bursar.dev/gpu-percent"] == "30",
     )
@@ -102,25 +116,138 @@ def test_a_deployment_waits_for_its_budget_and_then_runs(stack: Stack) -> None:
         found = stack.cp.api.call("GET", f"{deployments}/d")["status"].get("conditions", [])
         return next((each["reason"] for each in found if each["type"] == "Progressing"), "")
 
-    stack.wait("the deadline to pass", lambda: progress() == "ProgressDeadlineExceeded")
+    yield "the deadline to pass", lambda: progress() == "ProgressDeadlineExceeded"
 
     def scaling() -> str:
         found = stack.cp.api.call("GET", f"{scalers}/d")["status"].get("conditions") or []
         return next((each["status"] for each in found if each["type"] == "ScalingActive"), "")
 
-    stack.wait("the autoscaler to look", lambda: scaling() == "False")
+    yield "the autoscaler to look", lambda: scaling() == "False"
     assert len(gated(pods(stack, path))) == 3
 
-    set_budgets(stack, waits="gpuHours: 9\nonExhausted: hold\n")
-    stack.wait("all to run", lambda: len(running(pods(stack, path))) == 3)
-    stack.wait("the Deployment to be complete", lambda: progress() == "NewReplicaSetAvailable")
+    set_budget(stack, "waits", "gpuHours: 9\nonExhausted: hold\n")
+    yield "all to run", lambda: len(running(pods(stack, path))) == 3
+    yield "the Deployment to be complete", lambda: progress() == "NewReplicaSetAvailable"
 
     def reasons() -> Counter[str]:
         found = stack.cp.api.call("GET", "/apis/events.k8s.io/v1/namespaces/waits/events")["items"]
         return Counter(each["reason"] for each in found)
 
-    stack.wait("the Events", lambda: reasons()["Released"] == 3)
+    yield "the Events", lambda: reasons()["Released"] == 3
     assert reasons()["HeldByBudget"] == 3
+
+
+def all_cards(stack: Stack) -> int:
+    """What all cards of the cluster cost for the lookahead."""
+    nodes = stack.cp.api.call("GET", "/api/v1/nodes")["items"]
+    return sum(
+        10 * LOOKAHEAD_MS * int(node["status"]["capacity"]["bursar.dev/gpu-percent"]) for node in nodes
+    )
+
+
+def on_node(name: str, pod: Json) -> Json:
+    """The pod, on the node of this name alone."""
+    pod["spec"]["nodeSelector"] = {"of": name}
+    return pod
+
+
+def reading(stack: Stack, path: str) -> Callable[[str], Json]:
+    """A function that reads a pod by name."""
+
+    def read(name: str) -> Json:
+        found: Json = stack.cp.api.call("GET", f"{path}/{name}")
+        return found
+
+    return read
+
+
+@scene
+def test_a_pod_whose_volume_nothing_provisions_keeps_no_cards_from_others(stack: Stack) -> Scene:
+    api = stack.cp.api
+    api.call(
+        "POST",
+        CLASSES,
+        {
+            "metadata": {"name": "never"},
+            "provisioner": "disk.example.com",
+            "volumeBindingMode": "WaitForFirstConsumer",
+        },
+    )
+    add_node(stack, "greedy")
+    greedy, calm = create_namespace(stack.cp, "greedy"), create_namespace(stack.cp, "thrifty")
+    claim = {"storageClassName": "never", "accessModes": ["ReadWriteOnce"]}
+    claims = greedy.removesuffix("pods") + "persistentvolumeclaims"
+    body = {"metadata": {"name": "disk"}, "spec": claim | {"resources": {"requests": {"storage": "1Gi"}}}}
+    api.call("POST", claims, body)
+    pod = on_node("greedy", gpu_pod("waits", 400, "2s"))
+    pod["spec"]["volumes"] = [{"name": "disk", "persistentVolumeClaim": {"claimName": "disk"}}]
+    api.call("POST", greedy, pod)
+
+    def selected() -> bool:
+        annotations = api.call("GET", f"{claims}/disk")["metadata"].get("annotations", {})
+        return "volume.kubernetes.io/selected-node" in annotations
+
+    yield "kube-scheduler to wait for the volume", selected
+
+    api.call("POST", calm, on_node("greedy", gpu_pod("paid", 400, "2s")))
+
+    read = reading(stack, calm)
+    yield "the other pod to end", lambda: read("paid")["status"]["phase"] == "Succeeded"
+    assert "nodeName" not in reading(stack, greedy)("waits")["spec"]
+    its = api.call("GET", f"{claims}/disk")["metadata"]
+    volume = {
+        "capacity": {"storage": "1Gi"},
+        "hostPath": {"path": "/data"},
+        "claimRef": {key: its[key] for key in ("namespace", "name", "uid")},
+        **claim,
+    }
+    api.call("POST", "/api/v1/persistentvolumes", {"metadata": {"name": "disk"}, "spec": volume})
+    waits = reading(stack, greedy)
+    yield "the pod with a volume", lambda: waits("waits")["status"]["phase"] == "Succeeded"
+
+
+@scene
+def test_a_pod_that_is_deleted_while_it_waits_reserves_nothing_more(stack: Stack, reader: str) -> Scene:
+    """A deletion of a pod without a node is immediate whatever its grace period, and passes the policy. A
+    finalizer keeps the object, and no more."""
+    add_node(stack, "leaving")
+    for name in ("leaving", "staying"):
+        set_budget(stack, name, "gpuHours: 100\n")
+    paths = {name: create_namespace(stack.cp, name) for name in ("leaving", "staying")}
+
+    def reserved(namespace: str) -> int:
+        amount: int = stack.get(f"/v1/budgets/{namespace}", reader)["reserved"]
+        return amount
+
+    for name, path in paths.items():
+        pod = on_node("leaving", gpu_pod("huge", 6_400, "1s"))
+        pod["metadata"]["finalizers"] = ["example.com/keep"]
+        stack.cp.api.call("POST", path, pod)
+        yield f"{name} to reserve", lambda name=name: reserved(name) == all_cards(stack)  # type: ignore[misc]
+    huge = f"{paths['leaving']}/huge"
+
+    left = stack.cp.api.call("DELETE", huge, {"gracePeriodSeconds": TOO_LONG_S})
+
+    assert left["metadata"]["deletionGracePeriodSeconds"] == 0
+    yield "its reservation to go", lambda: reserved("leaving") == 0
+    assert reserved("staying") == all_cards(stack)
+    target = {"apiVersion": "v1", "kind": "Binding", "target": {"kind": "Node", "name": "leaving-0"}}
+    with pytest.raises(ApiError, match="is being deleted, cannot be assigned to a host"):
+        stack.cp.api.call("POST", f"{huge}/binding", target | {"metadata": {"name": "huge"}})
+    with pytest.raises(ApiError, match="grace-period"):
+        stack.cp.api.call("DELETE", huge, {"gracePeriodSeconds": TOO_LONG_S})
+
+    def waiting(namespace: str) -> list[str]:
+        return [pod["name"] for pod in stack.get(f"/v1/waiting?namespace={namespace}", reader)["pods"]]
+
+    yield (
+        "the one that stays to be the only one that waits",
+        lambda: (waiting("leaving"), waiting("staying")) == ([], ["huge"]),
+    )
+    for path in paths.values():
+        stack.cp.api.call("PATCH", f"{path}/huge", {"metadata": {"finalizers": None}}, MERGE)
+    stack.cp.api.call("DELETE", f"{paths['staying']}/huge")
+    yield "the pod to go", lambda: not stack.exists(huge)
 
 
 def test_a_timekeeper_that_is_killed_while_it_releases_releases_no_more_than_can_be_paid(

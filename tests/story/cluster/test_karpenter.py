@@ -176,7 +176,7 @@ def test_a_pod_gets_a_node_and_a_pod_that_only_fits_by_sums_gets_none(stack: Sta
             if each["reason"] == "Nominated" and each["involvedObject"]["name"] == "third"
         ]
 
-    stack.wait("Karpenter to say that the pod fits", nominated)  # type: ignore[arg-type]
+    stack.wait("Karpenter to say that the pod fits", nominated)
     assert name in nominated()[0]
     assert [each["metadata"]["name"] for each in nodes(stack)] == [name]
     assert not runs("third")

@@ -2,6 +2,7 @@
 timekeeper that is killed in the middle of its transactions."""
 
 import datetime
+import json
 import os
 import signal
 import sqlite3
@@ -16,14 +17,13 @@ from deploy.local.api import ApiError
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.sidecars import Sidecars
 from deploy.local.stack import Stack
-from tests.support.control_plane import apply, create_namespace
-from tests.support.waiting import eventually
-from tests.timekeeper.cluster.test_metering import Lived, Recorder
-from tests.timekeeper.oracle import kubelet_says, moment
+from tests.support.control_plane import apply, create_namespace, kubectl
+from tests.support.scenes import Scene, scene
 
 Json = dict[str, Any]
 
 CONFIG_MAPS = "/api/v1/namespaces/bursar-system/configmaps"
+MERGE = "application/merge-patch+json"
 
 
 def gpu_pod(name: str, percent: int, run_for: str) -> Json:
@@ -51,7 +51,7 @@ def set_budgets(stack: Stack, **entries: str) -> None:
 
 def set_budget(stack: Stack, namespace: str, entry: str) -> None:
     """The namespace's entry, in a ConfigMap of its own."""
-    name = f"budget-{namespace}"
+    name = f"budget-{namespace.lstrip('_')}"  # of a group: `_group.lab`
     metadata = {"name": name, "labels": {"bursar.dev/budgets": "true"}}
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {namespace: entry}}
     apply(stack.cp, body, namespace="bursar-system")
@@ -76,7 +76,8 @@ def held_ms(pod: Json) -> int:
     return int((end - start).total_seconds() * 1000)
 
 
-def test_a_caller_sees_what_its_rbac_allows_and_nothing_else(stack: Stack, reader: str) -> None:
+@scene
+def test_a_caller_sees_what_its_rbac_allows_and_nothing_else(stack: Stack, reader: str) -> Scene:
     stack.cp.kubectl("create", "serviceaccount", "nobody", "-n", "default")
     nobody = stack.token("default", "nobody", audience="bursar")
     foreign = stack.token("default", "nobody", audience="somebody-else")
@@ -97,11 +98,12 @@ def test_a_caller_sees_what_its_rbac_allows_and_nothing_else(stack: Stack, reade
     stack.cp.api.call("POST", f"{rbac}/rolebindings", binding)
     seen = stack.token("default", "nobody", audience="bursar")
 
-    stack.wait("the new right", lambda: status_of(lambda: stack.get("/v1/budgets/default", seen)) == 200)
+    yield "the new right", lambda: status_of(lambda: stack.get("/v1/budgets/default", seen)) == 200
     assert status_of(lambda: stack.get("/v1/budgets/kube-system", seen)) == 403
 
 
-def test_an_edited_budget_turns_the_next_pods_class(stack: Stack, sidecars: Sidecars) -> None:
+@scene
+def test_an_edited_budget_turns_the_next_pods_class(stack: Stack, sidecars: Sidecars) -> Scene:
     pods = create_namespace(stack.cp, "edited")
 
     def klass() -> str:
@@ -109,11 +111,12 @@ def test_an_edited_budget_turns_the_next_pods_class(stack: Stack, sidecars: Side
         return str(pod["spec"]["priorityClassName"])
 
     for hours, wanted in (("0", "gpu-lower-priority"), ("5", "gpu-default-priority")):
-        set_budgets(stack, edited=f"gpuHours: {hours}\nonExhausted: deprioritize\n")
-        stack.wait(wanted, lambda wanted=wanted: [klass() for _ in range(6)] == 6 * [wanted])  # type: ignore[misc]
+        set_budget(stack, "edited", f"gpuHours: {hours}\nonExhausted: deprioritize\n")
+        yield wanted, lambda wanted=wanted: [klass() for _ in range(6)] == 6 * [wanted]  # type: ignore[misc]
 
 
-def test_what_a_namespace_strands_is_added_up_from_the_extenders_posts(stack: Stack, reader: str) -> None:
+@scene
+def test_what_a_namespace_strands_is_added_up_from_the_extenders_posts(stack: Stack, reader: str) -> Scene:
     """A pod without a GPU holds 63.5 of 64 CPUs beside two free cards: 1,985 thousandths of a card."""
     stack.cp.api.call("POST", "/api/v1/nodes", kwok_node("crowded", cards=2, labels={"of": "crowd"}))
     pods = create_namespace(stack.cp, "crowd")
@@ -132,14 +135,47 @@ def test_what_a_namespace_strands_is_added_up_from_the_extenders_posts(stack: St
         return sum(each["stranded"] for each in rows)
 
     create("web", cpu="63500m")
-    stack.wait("the map", lambda: now() == {"crowd": 1_985}, "extender")
+    yield "the map", lambda: now() == {"crowd": 1_985}
     create("waits", **{"bursar.dev/gpu-count": "3"})  # another post
-    stack.wait("what was stranded", lambda: stranded() > 0, "timekeeper")
+    yield "what was stranded", lambda: stranded() > 0
     assert stranded() % 1_985 == 0  # so many ms, whatever they are
     stack.cp.api.call("DELETE", f"{pods}/web", {"gracePeriodSeconds": 0})
     stack.cp.api.call("DELETE", f"{pods}/waits", {"gracePeriodSeconds": 0})
-    stack.wait("the map without it", lambda: now() == {}, "extender")
+    yield "the map without it", lambda: now() == {}
     stack.cp.api.call("DELETE", "/api/v1/nodes/crowded")
+
+
+@scene
+def test_a_copy_of_a_pod_is_charged_beside_it(stack: Stack, sidecars: Sidecars, reader: str) -> Scene:
+    node = kwok_node("copied-0", cards=1, memory_mib=16_000, model="T4", labels={"of": "copied"})
+    stack.cp.api.call("POST", "/api/v1/nodes", node)
+    set_budget(stack, "copied", "gpuHours: 100\n")
+    path = create_namespace(stack.cp, "copied")
+    pod = gpu_pod("first", 50, "1h")
+    pod["spec"]["nodeSelector"] = {"of": "copied"}
+    stack.cp.api.call("POST", path, pod)
+
+    def read(name: str) -> Json:
+        return dict(stack.cp.api.call("GET", f"{path}/{name}"))
+
+    yield "the pod to run", lambda: read("first")["status"]["phase"] == "Running"
+
+    command = ("debug", "first", "-n", "copied", "--copy-to=second", "--image=example/tools:1", "-c", "shell")
+    kubectl(stack.cp, *command, "--", "sleep", "1")
+
+    for name in ("first", "second"):
+        ends = {"metadata": {"annotations": {"local.bursar.dev/run-for": "1s"}}}
+        stack.cp.api.call("PATCH", f"{path}/{name}", ends, MERGE)
+        yield f"{name} to end", lambda name=name: read(name)["status"]["phase"] == "Succeeded"  # type: ignore[misc]
+
+    def posted() -> dict[str, int]:
+        rows = stack.get("/v1/usage?namespace=copied&group=pod", reader)["rows"]
+        return {each["pod"]: each["posted"] for each in rows if not each["pending"]}
+
+    yield "both to be posted", lambda: posted().keys() == {"first", "second"}
+    assert posted() == {name: 500 * held_ms(read(name)) for name in ("first", "second")}
+    cards = [json.loads(read(name)["metadata"]["annotations"]["bursar.dev/devices"]) for name in posted()]
+    assert [each["containers"].keys() for each in cards] == [{"main"}, {"main"}]
 
 
 def test_a_mistaken_entry_is_reported_and_the_last_good_one_holds(stack: Stack, reader: str) -> None:
@@ -223,69 +259,3 @@ def test_killed_in_its_transactions_the_timekeeper_loses_and_doubles_nothing(
     assert charged == truth
     assert inside >= kills // 2, f"only {inside} of {kills} kills fell inside a transaction"
     assert stack.get(f"/v1/budgets/{namespace}", reader)["posted"] == sum(truth.values())
-
-
-def test_what_ends_while_the_timekeeper_is_away_is_charged_as_the_objects_proved(
-    stack: Stack, sidecars: Sidecars, reader: str
-) -> None:
-    """The extender saw them end. One pod of each kind: it ended by itself and was removed, was deleted by
-    force, came and went meanwhile; or its object is still there, which was always exact."""
-    stack.cp.api.call("POST", "/api/v1/nodes", kwok_node("unwatched", cards=4, memory_mib=16_000, model="T4"))
-    pods = create_namespace(stack.cp, "unwatched")
-
-    def create(name: str, run_for: str) -> None:
-        body = gpu_pod(name, 50, run_for)
-        body["spec"]["terminationGracePeriodSeconds"] = 3
-        stack.cp.api.call("POST", pods, body)
-
-    def sessions() -> set[str]:
-        found = stack.get("/v1/sessions?namespace=unwatched", reader)["sessions"]
-        return {each["pod"] for each in found}
-
-    with Recorder(stack.cp, pods) as seen:
-
-        def lived(name: str) -> Lived:
-            (found,) = [each for each in seen.pods.values() if each.raw["metadata"]["name"] == name]
-            return found
-
-        def has_ended(name: str) -> bool:
-            return any(name == each.raw["metadata"]["name"] for each in seen.there()) and bool(
-                kubelet_says(lived(name).raw)[1]
-            )
-
-        for name, run_for in (("ends", "9s"), ("forced", "1h"), ("stays", "9s")):
-            create(name, run_for)
-        stack.wait("their sessions", lambda: sessions() == {"ends", "forced", "stays"}, "timekeeper")
-        stack.stop("timekeeper", signal.SIGKILL)
-        create("comes-and-goes", "1s")
-        eventually(lambda: all(map(has_ended, ("ends", "stays", "comes-and-goes"))))
-        for name in ("ends", "comes-and-goes", "forced"):
-            stack.cp.api.call("DELETE", f"{pods}/{name}", {"gracePeriodSeconds": 0})
-            eventually(lambda name=name: lived(name).gone)  # type: ignore[misc]
-        stack.start("timekeeper")
-        stack.wait("the timekeeper", lambda: stack.is_ready(stack.timekeeper_url), "timekeeper")
-
-        def surplus() -> dict[str, int]:
-            """By pod, the milliseconds that are charged beyond what the objects said."""
-            rows = stack.get("/v1/usage?namespace=unwatched&group=pod", reader)["rows"]
-            return {row["pod"]: row["amount"] // 500 - proved_ms(lived(row["pod"])) for row in rows}
-
-        exact = dict.fromkeys(("ends", "stays", "comes-and-goes"), 0)
-        stack.wait(
-            "what was proved",
-            # the API server dates a removal to the second; a heartbeat may prove that it was later in it
-            lambda: (found := surplus()).items() >= exact.items() and 0 <= found.get("forced", -1) < 1000,
-            "timekeeper",
-        )
-
-
-def proved_ms(pod: Lived) -> int:
-    """The hold of a pod by all that its object ever said; of one deleted by force, with its grace period."""
-    ended = kubelet_says(pod.raw)[1]
-    if ended:
-        return held_ms(pod.raw)
-    (bound,) = [each for each in pod.raw["status"]["conditions"] if each["type"] == "PodScheduled"]
-    removed, since = moment(pod.raw["metadata"]["deletionTimestamp"]), moment(bound["lastTransitionTime"])
-    assert removed
-    assert since
-    return removed - since + 1000 * int(pod.raw["spec"]["terminationGracePeriodSeconds"])

@@ -8,15 +8,15 @@ import yaml
 from deploy.local.cluster import ControlPlane
 from deploy.local.stack import MANIFESTS, Stack, Tuning
 from tests.postgresql import fresh_postgresql, server
+from tests.story.cluster.test_away import (
+    test_every_answer_to_a_pods_creator_can_be_looked_up_later,  # deny
+)
 from tests.story.cluster.test_exhausted_deprioritizes import (
     test_a_spent_budget_lowers_new_pods_until_a_refill_and_no_running_one_leaves_for_its_standing,
 )
 from tests.story.cluster.test_exhausted_evicts import (
     shop,
     test_an_exhausted_budget_ends_its_pods_and_a_raised_one_brings_them_back,
-)
-from tests.story.cluster.test_explained import (
-    test_every_answer_to_a_pods_creator_can_be_looked_up_later,  # deny
 )
 from tests.story.cluster.test_held_pods import (
     test_a_deployment_waits_for_its_budget_and_then_runs,
