@@ -325,14 +325,14 @@ WRITTEN = {
 def test_a_page_lists_what_the_code_has_and_nothing_else(inventory: Inventory) -> None:
     listed, exist = inventory.find(inventory.text), set(inventory.names)
 
-    assert (sorted(exist - listed), sorted(listed - exist)) == ([], []), f"{inventory}: (missing, left over)"
+    assert listed == exist, f"{inventory}: lacks {exist - listed}, and has beside {listed - exist}"
 
 
 @pytest.mark.parametrize("inventory", EXPLAINED, ids=str)
 def test_a_page_explains_each_name(inventory: Inventory) -> None:
-    text = inventory.text
+    missing = [name for name in sorted(inventory.names) if f"`{name}`" not in inventory.text]
 
-    assert [name for name in sorted(inventory.names) if f"`{name}`" not in text] == [], str(inventory)
+    assert not missing, f"{inventory}: lacks {missing}"
 
 
 @pytest.mark.parametrize(("page", "sentence"), PROMISES)
@@ -345,14 +345,17 @@ def test_each_declared_name_is_written(folder: str) -> None:
     code = "\n".join(file.read_text() for file in sorted((ROOT / folder).rglob("*.py")))
     without_declarations = re.sub(r"(Literal\[|frozenset\()[^\])]*", "", code)
 
-    assert [name for name in sorted(WRITTEN[folder]) if f'"{name}"' not in without_declarations] == [], folder
+    left_over = [name for name in sorted(WRITTEN[folder]) if f'"{name}"' not in without_declarations]
+
+    assert not left_over, f"nothing in {folder} writes {left_over}"
 
 
 def test_every_metric_that_a_page_an_alert_or_a_dashboard_names_exists() -> None:
     texts = {page.name: page.read_text() for page in sorted(DOCS.glob("*.md"))} | EXPRESSIONS
     named = {(place, name) for place, text in texts.items() for name in metrics_in(text)}
 
-    assert sorted((place, name) for place, name in named if name not in METRICS) == []
+    unknown = sorted((place, name) for place, name in named if name not in METRICS)
+    assert not unknown, f"no metrics of ours: {unknown}"
 
 
 def test_every_alert_and_panel_reads_a_metric_of_ours_and_every_alert_says_what_it_means() -> None:
