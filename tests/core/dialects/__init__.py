@@ -1,0 +1,1 @@
+"""The contracts of all dialects."""
