@@ -78,6 +78,15 @@ class Fits:
 
 
 @dataclass(frozen=True)
+class Takes:
+    """``[pod, number, node]``: how many such pods the node has room for."""
+
+    pod: Json
+    number: int
+    node: Json
+
+
+@dataclass(frozen=True)
 class Writes:
     """``[pod, placement, annotations]``: what a Binding to the node ``n`` writes for the node plugin. A slice
     is ``[UUID, index, milli, MiB, further fields]``."""
@@ -127,6 +136,7 @@ class Contract:
     nodes: list[Describes]
     unreadable: list[Json]  # nodes that are closed, because their description cannot be read
     fits: list[Fits]
+    takes: list[Takes]
     writes: list[Writes]
     finds: list[Finds]
 
@@ -172,6 +182,7 @@ def _contract(raw: Json) -> Contract:
         nodes=[words.describes(*row) for row in raw.get("nodes", ())],
         unreadable=[words.node(row) for row in raw.get("unreadable", ())],
         fits=[words.fits(node, *row) for row in raw.get("fits", ())],
+        takes=[words.takes(node, *row) for row in raw.get("takes", ())],
         writes=[words.writes(*row) for row in raw.get("writes", ())],
         finds=[words.finds(*row) for row in raw.get("finds", ())],
     )
@@ -239,6 +250,9 @@ class _Words:
 
     def fits(self, node: Json, written: Json, cards: Any, names: Json | None = None) -> Fits:
         return Fits(self.pod(written), cards, node, tuple((names or {}).items()))
+
+    def takes(self, node: Json, written: Json, number: int, own: Json | None = None) -> Takes:
+        return Takes(self.pod(written), number, self.node(own) if own else node)
 
     def writes(self, written: Json, placement: Json, annotations: Json) -> Writes:
         slices = {name: tuple(map(self._slice, rows)) for name, rows in placement.items()}

@@ -161,6 +161,8 @@ def _by_node_side(annotation: str, prefix: str, count: str) -> Plugin:
         )
 
     def asks(rng: random.Random) -> Json:
+        if prefix == "resource/group" and rng.random() < 0.2:
+            return with_idle(rng, {count: "1"})  # of NVIDIA's plugin
         names = "ab"[: rng.randint(1, 2)]
         asked: Json = {"runningcontainer": {name: {"requests": rng.choice(requests)} for name in names}}
         asked |= rng.choice([{}, {"requests": {"gpu/gpu-generate-topology": rng.randint(0, 1)}}])

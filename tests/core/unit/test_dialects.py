@@ -27,6 +27,7 @@ from tests.core.dialects.contract import (
     Json,
     Means,
     Refused,
+    Takes,
     Writes,
     contracts,
 )
@@ -211,6 +212,21 @@ def test_a_pod_gets_the_cards_that_it_may_have(contract: Contract, row: Fits) ->
     assert (placed.sentence if isinstance(placed, Refusal) else uuids(placed)) == row.cards
 
 
+@rows(lambda contract: contract.takes)
+def test_a_node_takes_as_many_pods_as_its_plugin_can_serve(contract: Contract, row: Takes) -> None:
+    node = info_of(row.node)
+    for number in range(row.number):
+        raw = {**row.pod, "metadata": row.pod["metadata"] | {"uid": f"uid-{number}"}}
+        placement = fit(request_of(raw), node)
+        assert isinstance(placement, Placement), f"{contract.name}, pod {number}"
+        node = with_allocation(node, allocation_of(read(raw), placement, "bound"))
+
+    refusal = fit(request_of(row.pod), node)
+
+    assert isinstance(refusal, Refusal)
+    assert refusal.kind == "room"
+
+
 @rows(lambda contract: contract.writes)
 def test_a_bound_pod_has_what_the_plugin_reads(contract: Contract, row: Writes) -> None:
     pod = read(row.pod)
@@ -268,7 +284,8 @@ def test_what_bindings_write_reads_back_as_the_cards_that_were_given_and_none_is
             name: [plugin.of_slice(part, limits[name], cards[part.uuid]) for part in slices]
             for name, slices in placement.containers
         }
-        assert request_of(bare) == pod.request
+        # a pod of NVIDIA's plugin is KubeDevice's by what is written on its nodes
+        assert replace(request_of(bare), dialect=pod.request.dialect) == pod.request
         assert foreign_placement(pod.request, named_cards(bare, pod.request), cards.values()) == placement
         init = {ask.container for ask in pod.request.asks if ask.init}
         given += [part for name, slices in placement.containers if name not in init for part in slices]

@@ -4,8 +4,6 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from scheduler_ext.binding.manifest import written_for
 from scheduler_ext.fit.fit import fit
@@ -13,11 +11,9 @@ from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.node import read_node
 from scheduler_ext.model.pod import read_pod
 from scheduler_ext.snapshot.node_info import NodeInfo, node_info_of
-from tests.webhook.worlds import governed
 from tests.worlds import of_resources, pod
-from timekeeper.core.request.foreign import NamedCards, foreign_placement, named_cards
 from timekeeper.core.request.request import parse
-from timekeeper.core.values import Ask, Card, CardSet, ContainerAsk, GPURequest, Placement, Slice
+from timekeeper.core.values import Ask, CardSet, ContainerAsk, GPURequest
 
 Json = dict[str, Any]
 
@@ -92,21 +88,6 @@ def bound(raw: Json, on: NodeInfo) -> Json:
     return written_for(read, read.request, found, "n", 7, there.cards, there.family).annotations
 
 
-def shown(text: str) -> dict[str, list[str]]:
-    """Container -> UUIDs that the node side takes from an annotation: what follows `gpu/` in the values of
-    `allocatefrom` that end in `/cards`."""
-    whole = json.loads(text)
-    containers = {**whole.get("initcontainer", {}), **whole.get("runningcontainer", {})}
-    return {
-        name: sorted(
-            value.split("/gpu/")[1].removesuffix("/cards")
-            for value in each["allocatefrom"].values()
-            if value.endswith("/cards")
-        )
-        for name, each in containers.items()
-    }
-
-
 @pytest.mark.parametrize(
     ("told", "devices", "topology", "sets"),
     [
@@ -163,17 +144,6 @@ def test_its_annotation_requests_whole_cards(
 
     assert request.asks == (ContainerAsk("main", False, Ask(devices, 1000, 0, sets=sets)),)
     assert (request.topology, request.by_set) == (topology, bool(sets))
-
-
-def test_a_limit_beside_the_annotation_counts_where_it_is_more() -> None:
-    raw = kube(info(main={COUNT: 2}), "main", "other")
-    raw["spec"]["containers"][0] = of_resources({COUNT: "3"})
-    raw["spec"]["containers"][1] = of_resources({COUNT: "1"}, "other")
-
-    assert [(each.container, each.ask.devices) for each in request_of(raw).asks] == [
-        ("main", 3),
-        ("other", 1),
-    ]
 
 
 @pytest.mark.parametrize(
@@ -250,16 +220,6 @@ def test_each_container_has_groups_of_its_own() -> None:
     assert len({at for of_one in numbers.values() for at in of_one}) == 8
     assert len({at // 2 for at in numbers["a"]}) == len({at // 4 for at in numbers["b"]}) == 1
     assert len({at // 4 for at in numbers["c"]}) == 1
-
-
-def test_a_node_has_the_cards_that_it_advertises_with_their_groups() -> None:
-    described = node(PAIRS_IN_FOURS).node_object
-
-    assert described is not None
-    assert (described.family, described.fault) == ("kubedevice", "")
-    assert list(described.cards) == [
-        Card(f"GPU-{at}", at, "GPU", 16384, numa=at // 4, links=(f"GPU-{at ^ 1}",)) for at in range(8)
-    ]
 
 
 def test_s13_counts_alone_get_distinct_cards_and_an_init_container_one_of_the_pods_own() -> None:
@@ -392,118 +352,6 @@ def test_s16b_groups_have_the_numbers_that_the_node_side_gives_them(
         f"{GROUP}/gpugrp1/{upper}/gpugrp0/{lower}/gpu/GPU-{at}/cards"
         for at, (upper, lower) in enumerate(groups)
     }
-
-
-def test_the_binding_writes_what_the_node_side_reads() -> None:
-    raw = kube(info(main=cards_in("gpugrp0/A/", "a", "b", memory=8 * GIB)))
-
-    written = bound(raw, node(PAIRS_IN_FOURS))
-
-    place = f"{GROUP}/gpugrp1/0/gpugrp0/0/gpu"
-    names = [f"{place}/{at}/{what}" for at in (0, 1) for what in ("cards", "memory")]
-    amounts = dict(zip(names, (1, 8 * GIB, 1, 8 * GIB), strict=True))
-    chosen = [f"{place}/GPU-{at}/{what}" for at in (0, 1) for what in ("cards", "memory")]
-    assert written[DEVICE_INFO] == json.dumps(
-        {
-            "nodename": "n",
-            "requests": {GENERATE: 0},
-            "runningcontainer": {
-                "main": {
-                    "requests": {COUNT: 2, **amounts},
-                    "devrequests": amounts,
-                    "allocatefrom": dict(zip(names, chosen, strict=True)),
-                }
-            },
-        },
-        separators=(",", ":"),
-    )
-    assert written["visible-devices.bursar.dev/main"] == "GPU-0,GPU-1"
-
-
-def test_a_plain_pod_of_nvidia_is_written_in_its_form_on_its_nodes() -> None:
-    raw = pod(of_resources({COUNT: "2"}))
-
-    written = bound(raw, node(PAIRS_IN_FOURS))
-
-    assert shown(written[DEVICE_INFO]) == {"main": ["GPU-0", "GPU-1"]}
-
-
-REQUESTS = st.sampled_from(
-    [
-        {COUNT: 1},
-        {COUNT: 2},
-        cards_in("gpugrp0/x/", "a", "b"),
-        cards_in("gpugrp1/x/", "a", "b", "c"),
-        cards_in("", "a", memory=9 * GIB),
-        cards_in("gpugrp1/x/gpugrp0/y/", "a", "b", memory=9 * GIB),
-        cards_in("gpugrp1/x/gpugrp0/y/", "a", "b") | cards_in("gpugrp1/x/gpugrp0/z/", "c", "d"),
-        cards_in("gpugrp0/B/", "a", "b") | cards_in("gpugrp0/A/", "c", memory=GIB) | {COUNT: 4},
-        cards_in("gpugrp1/x/", "a", "b", memory=GIB) | cards_in("gpugrp1/x/gpugrp0/z/", "c", "d"),
-        cards_in("", "a", memory=2 * GIB) | cards_in("", "b", memory=GIB) | cards_in("gpugrp1/y/", "c", "d"),
-    ]
-)
-
-
-@given(REQUESTS, st.booleans(), st.sampled_from([None, 0, 1]))
-def test_what_is_written_reads_back_as_the_same_cards_and_the_same_request(
-    requests: Json, twice: bool, generate: int | None
-) -> None:
-    names = ("a", "b") if twice else ("a",)
-    raw = kube(info(generate=generate, **dict.fromkeys(names, requests)), *names)
-    there = node(PAIRS_IN_FOURS)
-
-    written = bound(raw, there)
-    after = {**raw, "metadata": {**raw["metadata"], "annotations": written}}
-
-    devices = json.loads(written["bursar.dev/devices"])["containers"]
-    assert shown(written[DEVICE_INFO]) == {
-        name: sorted(each["uuid"] for each in slices) for name, slices in devices.items()
-    }
-    assert request_of(after) == request_of(raw)
-
-
-def test_a_pod_that_its_own_scheduler_bound_has_the_cards_that_its_annotation_names() -> None:
-    there = node(PAIRS_IN_FOURS).node_object
-    assert there is not None
-    card = f"{GROUP}/gpugrp1/1/gpugrp0/3/gpu/GPU-7/cards"
-    main = {"requests": {COUNT: 1}, "devrequests": {card: 1}, "allocatefrom": {"x": card}}
-    told = {
-        "podname": "p",
-        "nodename": "n",
-        "runningcontainer": {"main": main, "other": {"requests": {COUNT: 0}}},
-    }
-
-    def cards_of(told: object) -> object:
-        raw = kube(told, "main", "other")
-        return foreign_placement(request_of(kube(info(main={COUNT: 1}))), named(raw), there.cards)
-
-    def named(raw: Json) -> NamedCards:
-        return named_cards(raw, request_of(kube(info(main={COUNT: 1}))))
-
-    assert cards_of(told) == Placement((("main", (Slice("GPU-7", 7, 1000, 16384),)),))
-    for wrong in ("{", {"runningcontainer": 7}, {"runningcontainer": {"main": {"allocatefrom": [1]}}}, {}):
-        assert cards_of(wrong) is None
-
-
-def test_the_older_form_has_other_names() -> None:
-    name = "pod.alpha/DeviceInformation"
-    told = {"runningcontainer": {"main": {"requests": {"alpha.kubernetes.io/nvidia-gpu": 2}}}}
-    amounts = {f"alpha/grpresource/gpugrp1/0/gpugrp0/0/gpu/GPU-{at}/cards": 1 for at in range(2)}
-    annotations = {"node.alpha/DeviceInformation": json.dumps({"allocatable": amounts})}
-    there = node_info_of("n", read_node({"metadata": {"name": "n", "annotations": annotations}}), {})
-
-    written = bound(kube(told, annotation=name), there)
-
-    assert shown(written[name]) == {"main": ["GPU-0", "GPU-1"]}
-    assert "KubeDevice/DeviceInfo" not in written
-
-
-def test_a_governed_pod_has_the_resource_for_which_kube_scheduler_calls_the_extender() -> None:
-    after = governed(kube(info(b={COUNT: 1}), "a", "b"))
-
-    a, b, *_ = after["spec"]["containers"]
-    assert b["resources"]["limits"] == {"bursar.dev/gpu-placement": "1"}
-    assert not a.get("resources", {}).get("limits")
 
 
 def test_an_init_container_that_shares_the_card_of_another_one_has_its_least_memory_too() -> None:

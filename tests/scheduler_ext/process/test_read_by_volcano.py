@@ -2,10 +2,8 @@
 cards.
 
 Of the systems whose annotations Bursar writes, Volcano (v1.10.0) alone had a module with source at a module
-proxy when this was written. What is written for the others is read back by rules taken from their sources:
-HAMi in `tests/core/unit/test_hami.py`, KubeGPU and KubeDevice in `test_kubegpu.py`, Intel's plugin in
-`tests/scheduler_ext/unit/test_gas.py`, and gpushare, gpu-manager, nano-gpu and elastic-gpu in
-`tests/core/unit/test_foreign.py`.
+proxy when this was written. What is written for the others is read back by rules taken from their sources, in
+`tests/core/dialects/plugins.py`.
 
 It belongs to `make soak`, because the program takes minutes to build, once.
 """

@@ -54,11 +54,6 @@ def test_a_foreign_pod_takes_its_card_and_leaves_the_node_open() -> None:
     assert chosen(asks(40, "p"), node) == {"main": [1]}
 
 
-@pytest.mark.parametrize("index", ["2", "-1", "0,1", ""])
-def test_a_foreign_pod_whose_card_is_not_known_closes_the_node(index: str) -> None:
-    assert rebuilt([NODE], [foreign(60, index)]).node("n").closed == "unplaced"
-
-
 def test_an_annotation_that_breaks_later_leaves_a_bound_pod_its_cards() -> None:
     raw = ours(60, "card1")
     raw["metadata"]["annotations"]["bursar.dev/gpu-topology"] = "nonsense"

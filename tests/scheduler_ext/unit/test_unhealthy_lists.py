@@ -1,4 +1,4 @@
-"""gpushare's and Volcano's lists of unhealthy cards."""
+"""gpushare's lists of unhealthy cards."""
 
 import pytest
 
@@ -85,16 +85,3 @@ def test_of_a_node_whose_list_cannot_be_read_no_card_is_given_out_and_that_is_lo
 )
 def test_a_list_is_read(raw: Json, found: UnhealthyList | None) -> None:
     assert read_list(raw) == found
-
-
-@pytest.mark.parametrize(("listed", "usable"), [("", [0, 1]), ("1", [0]), ("0, 1", []), ("x", None)])
-def test_volcanos_list_is_an_annotation_of_the_node(listed: str, usable: list[int] | None) -> None:
-    register = "".join(f"GPU-{index},10,16000,NVIDIA-T4,true,hami-core:" for index in (0, 1))
-    annotations = {"volcano.sh/node-vgpu-register": register, "volcano.sh/gpu-unhealthy-ids": listed}
-    capacity = {"volcano.sh/vgpu-number": "20"}
-    found = read_node(
-        {"metadata": {"name": "n", "annotations": annotations}, "status": {"capacity": capacity}}
-    )
-
-    assert found.fault == ("inventory" if usable is None else "")
-    assert [card.index for card in found.cards if card.usable] == (usable or [])
