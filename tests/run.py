@@ -1,11 +1,10 @@
 """``make quick``, ``make test``, ``make coverage``, ``make check``, ``make test-versions`` and ``make soak``:
 what must pass.
 
-Several workers (pytest-xdist) run the tests, two more than there are cores, for many tests wait. `make test`
-runs all tiers in one session, so that tests that compute use the processors while others wait for a control
-plane (tests/support/lanes.py). The build of the control plane, and of a real node where this machine can have
-one, takes minutes if nothing is cached: then it runs beside lint, types and the tests that need none, and the
-others come after it.
+Several workers (pytest-xdist) run the tests, three more than there are cores, for many tests wait. In one
+session tests that compute use the processors while others wait for a control plane (tests/support/lanes.py).
+The build of the control plane, and of a real node where this machine can have one, takes minutes if nothing is
+cached: then it runs beside lint, types and the tests that need none, and the others come after it.
 """
 
 import argparse
@@ -130,7 +129,7 @@ def import_tests() -> subprocess.Popen[bytes]:
 
 def pytest(marks: str) -> list[str]:
     """The command for the tests that these marks choose, over several workers; it ends with the slowest."""
-    workers = f"--numprocesses={(os.cpu_count() or 1) + 2}"
+    workers = f"--numprocesses={(os.cpu_count() or 1) + 3}"
     order = ["--no-loadscope-reorder", "--durations=15", "--durations-min=1", "--cache-clear"]
     return ["-m", "pytest", "-q", "-m", marks, workers, *order]
 

@@ -14,13 +14,20 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
-NODE, STACK, PLANE, COMPUTE = "node", "stack", "plane", "compute"
-LANES = (STACK, PLANE, NODE, COMPUTE)  # the longest first
+STORIES, STACK, PLANE, NODE, COMPUTE = "stories", "stack", "plane", "node", "compute"
+LANES = (STORIES, STACK, PLANE, NODE, COMPUTE)  # the longest first
 
 # A machine has room for one node, and beside a program with a kubelet's name no node starts.
 _REAL_NODE = ("tests/kubelet/", "tests/local/process/test_local_node.py")
-_SHARED_STACK = ("tests/story/cluster/", "tests/cli/cluster/test_cli.py", "tests/cli/cluster/test_nodes.py")
-_NO_SHARED_STACK = ("tests/story/cluster/test_bursts.py", "tests/story/cluster/test_demo.py")
+# All of Bursar is there twice: stories wait most of the time, and one worker would be the last by minutes.
+_STORIES = "tests/story/cluster/"
+_SHARED_STACK = (
+    "tests/cli/cluster/",
+    *(f"tests/docs/cluster/test_{page}.py" for page in ("access", "coming_from", "from_device_plugin")),
+    *(f"tests/docs/cluster/test_{page}.py" for page in ("monitoring", "tutorial")),
+    "tests/webhook/cluster/test_calls.py",
+)
+_OWN_STACK = "tests/story/cluster/test_demo.py"
 _ONE_RELEASE = "tests/packaging/process/"  # one worker makes it
 
 _LEAST_NICENESS = 5  # of what computes: what waits for a cluster goes first
@@ -35,8 +42,10 @@ def lane_of(file: str) -> str:
     """The lane of a file of tests."""
     if file.startswith(_REAL_NODE):
         return NODE
-    if file.startswith(_SHARED_STACK) and not file.startswith(_NO_SHARED_STACK):
+    if file.startswith(_SHARED_STACK):
         return STACK
+    if file.startswith(_STORIES) and file != _OWN_STACK:
+        return STORIES
     return PLANE if "/cluster/" in file else COMPUTE
 
 

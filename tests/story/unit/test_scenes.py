@@ -22,7 +22,8 @@ def test_one_that_fails_or_cannot_look_ends_alone() -> None:
         raise AssertionError
 
     def blind() -> Scene:
-        yield "what is not there", lambda: {}["there"]
+        nothing: dict[str, bool] = {}
+        yield "what is not there", lambda: nothing["there"]
 
     assert lived(wrong(), blind(), good()) == ["AssertionError", "KeyError", ""]
     assert seen == ["seen"]
