@@ -3,8 +3,8 @@ what must pass.
 
 Several workers (pytest-xdist) run the tests, three more than there are cores, for many tests wait. In one
 session tests that compute use the processors while others wait for a control plane (tests/support/lanes.py).
-The build of the control plane, and of a real node where this machine can have one, takes minutes if nothing is
-cached: then it runs beside lint, types and the tests that need none, and the others come after it.
+The build of the control plane, and of a real node where this machine can have one, takes minutes where
+nothing is cached: then it runs beside lint, types and the tests that need none. The others come after it.
 """
 
 import argparse
