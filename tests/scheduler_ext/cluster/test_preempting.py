@@ -520,7 +520,7 @@ def test_who_takes_the_cpu_stays_where_a_pod_without_gpus_would_still_take_too_m
     teams.tidy(n=2)
 
 
-@scene
+@alone
 def test_the_cpu_of_an_evicted_pod_is_kept_from_a_pod_of_equal_priority_that_came_first(
     cluster: Cluster,
 ) -> Scene:
