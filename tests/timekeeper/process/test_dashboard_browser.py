@@ -51,7 +51,9 @@ def browser() -> Iterator[Browser]:
         yield launched
 
 
-@pytest.mark.parametrize(("scheme", "size"), [("light", LARGE), ("dark", SMALL)])
+@pytest.mark.parametrize(
+    ("scheme", "size"), [pytest.param("light", LARGE, marks=pytest.mark.soak), ("dark", SMALL)]
+)
 def test_every_page_is_sound_in_both_colours_and_sizes(
     browser: Browser, url: str, scheme: str, size: dict[str, int]
 ) -> None:
@@ -226,8 +228,12 @@ def _sizes(folder: Path) -> dict[str, tuple[int, int]]:
     return {each.name: struct.unpack(">II", each.read_bytes()[16:24]) for each in folder.glob("*.png")}
 
 
+def test_each_picture_of_the_docs_has_the_size_that_it_is_taken_with() -> None:
+    assert _sizes(IMAGES) == {name: (picture.width, picture.height) for name, picture in PICTURES.items()}
+
+
+@pytest.mark.soak
 def test_each_picture_of_the_docs_can_be_taken_anew(browser: Browser, tmp_path: Path) -> None:
     take(tmp_path, browser)
 
     assert _sizes(IMAGES) == _sizes(tmp_path)
-    assert _sizes(tmp_path) == {name: (each.width, each.height) for name, each in PICTURES.items()}

@@ -41,11 +41,10 @@ from tests.webhook.servers import runs
 from timekeeper.runtime.clock import now_ms
 from timekeeper.store.engine.engine import open_store
 
-KILLS = examples(5, soak=14)
+KILLS = examples(2, soak=14)  # test_crash cuts each statement off
 
 
-@pytest.fixture
-def api() -> FakeApiServer:
+def api_server() -> FakeApiServer:
     made = FakeApiServer()
     made.tokens[ADMIN] = user_status("admin")
     made.allowed |= {("admin", "get", right, "") for right in ("standings", "budgets", "usage")}
@@ -55,53 +54,68 @@ def api() -> FakeApiServer:
     return made
 
 
+@pytest.fixture(scope="module")
+def shared_api() -> FakeApiServer:
+    return api_server()
+
+
+@pytest.fixture(scope="module")
+def shared(shared_api: FakeApiServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    """Ready, for tests after which it still is."""
+    folder = tmp_path_factory.mktemp("shared")
+    with serving(shared_api) as url, prepared(folder, kubeconfig(folder, url), traced=True) as process:
+        process.start_ready()
+        yield process
+        process.end()
+
+
+@pytest.fixture
+def api() -> FakeApiServer:
+    return api_server()
+
+
 @pytest.fixture
 def timekeeper(api: FakeApiServer, tmp_path: Path) -> Iterator[Process]:
     with serving(api) as url, prepared(tmp_path, kubeconfig(tmp_path, url), traced=True) as process:
         yield process
 
 
-def test_it_serves_over_tls_1_2_or_newer_with_the_newest_certificate(
-    timekeeper: Process, tmp_path: Path
-) -> None:
-    timekeeper.start_ready()
-    with contextlib.closing(timekeeper.connection()) as connection:
+def test_it_serves_over_tls_1_2_or_newer_with_the_newest_certificate(shared: Process) -> None:
+    with contextlib.closing(shared.connection()) as connection:
         connection.connect()
         assert isinstance(connection.sock, ssl.SSLSocket)
         assert connection.sock.version() in ("TLSv1.2", "TLSv1.3")
-    assert timekeeper.call("GET", "/v1/standings", ADMIN)[0] == 200
+    assert shared.call("GET", "/v1/standings", ADMIN)[0] == 200
 
     other = new_authority("another")
     certificate, key = other.leaf(["127.0.0.1"])
-    (tmp_path / "tls.key").write_bytes(key)
-    assert timekeeper.call("GET", "/livez")[0] == 200  # half replaced: the last good pair serves on
-    (tmp_path / "tls.crt").write_bytes(certificate)
-    assert timekeeper.call("GET", "/livez")[0] == 0
-    (tmp_path / "ca.crt").write_bytes(other.pem)
+    (shared.folder / "tls.key").write_bytes(key)
+    assert shared.call("GET", "/livez")[0] == 200  # half replaced: the last good pair serves on
+    (shared.folder / "tls.crt").write_bytes(certificate)
+    assert shared.call("GET", "/livez")[0] == 0
+    (shared.folder / "ca.crt").write_bytes(other.pem)
 
-    assert timekeeper.call("GET", "/livez")[0] == 200
-    assert timekeeper.end() == 0
+    assert shared.call("GET", "/livez")[0] == 200
 
 
 def test_a_settler_that_dies_is_started_again_and_readyz_says_so_meanwhile(
-    timekeeper: Process, api: FakeApiServer
+    shared: Process, shared_api: FakeApiServer
 ) -> None:
-    timekeeper.start_ready()
-    assert timekeeper.running is not None
-    (settler,) = children(timekeeper.running.pid)["settle"]
+    assert shared.running is not None
+    (settler,) = children(shared.running.pid)["settle"]
 
     os.kill(settler, signal.SIGKILL)
-    timekeeper.wait(
+    shared.wait(
         "another settler",
-        lambda: children(timekeeper.running.pid).get("settle", [settler]) != [settler],  # type: ignore[union-attr]
+        lambda: children(shared.running.pid).get("settle", [settler]) != [settler],  # type: ignore[union-attr]
     )
-    api.put("configmaps", budgets(team_b="gpuHours: 0\nperiod: year\nonExhausted: deprioritize"))
-    timekeeper.wait(
+    shared_api.put("configmaps", budgets(team_b="gpuHours: 0\nperiod: year\nonExhausted: deprioritize"))
+    shared.wait(
         "it to decide",
-        lambda: "team-b" in timekeeper.call("GET", "/v1/standings", ADMIN)[1].get("namespaces", {}),
+        lambda: "team-b" in shared.call("GET", "/v1/standings", ADMIN)[1].get("namespaces", {}),
     )
 
-    assert "event=settler-ended code=-9 again_in_s=0.1" in timekeeper.log()
+    assert "event=settler-ended code=-9 again_in_s=0.1" in shared.log()
 
 
 def test_without_its_supervisor_nothing_runs_on_and_the_port_is_free_at_once(timekeeper: Process) -> None:
@@ -158,34 +172,18 @@ def test_a_machine_whose_clock_is_an_hour_back_charges_by_the_api_servers(
     assert "bursar_clock_offset_seconds -3" in timekeeper.call("GET", "/metrics")[1]
 
 
-def test_a_start_right_after_a_kill_listens_and_removes_the_folder_that_the_killed_one_left(
-    timekeeper: Process,
-) -> None:
-    timekeeper.start_ready()
-    (left,) = timekeeper.folder.glob("bursar-timekeeper-*")
-
-    timekeeper.kill()
-    timekeeper.start_ready()
-
-    (own,) = timekeeper.folder.glob("bursar-timekeeper-*")
-    assert own != left
-    assert timekeeper.end() == 0
-    assert [*timekeeper.folder.glob("bursar-timekeeper-*")] == []
-
-
 def test_six_unread_reports_of_one_tenant_refuse_no_report_of_another(
-    timekeeper: Process, api: FakeApiServer
+    shared: Process, shared_api: FakeApiServer
 ) -> None:
     """Its connections take the answers' heads and read no further, so its reports last."""
     reader = {name: token(f"system:serviceaccount:{name}:reader") for name in ("mal", "victim")}
     for name, text in reader.items():
-        api.tokens[text] = user_status(f"system:serviceaccount:{name}:reader")
-        api.allowed.add((f"system:serviceaccount:{name}:reader", "get", "usage", name))
-    timekeeper.start_ready()
+        shared_api.tokens[text] = user_status(f"system:serviceaccount:{name}:reader")
+        shared_api.allowed.add((f"system:serviceaccount:{name}:reader", "get", "usage", name))
     begin = now_ms() // HOUR * HOUR - 395 * DAY
     hours = tuple((at, at + HOUR, 1) for at in range(begin, begin + 395 * DAY, HOUR))
     with (
-        contextlib.closing(open_store(f"sqlite:///{timekeeper.database}")) as store,
+        contextlib.closing(open_store(f"sqlite:///{shared.database}")) as store,
         store.writing() as ledger,
     ):
         write(ledger, (Run("m", "mal", posted=hours), Run("v", "victim", posted=hours[-2:])))
@@ -193,7 +191,7 @@ def test_six_unread_reports_of_one_tenant_refuse_no_report_of_another(
     heads, over = Counter[int](), Event()
 
     def load() -> None:
-        connection = timekeeper.connection()
+        connection = shared.connection()
         connection.timeout = 60
         connection.request(
             "GET", f"{ask}mal&format=focus", headers={"Authorization": f"Bearer {reader['mal']}"}
@@ -205,11 +203,9 @@ def test_six_unread_reports_of_one_tenant_refuse_no_report_of_another(
     threads = [Thread(target=load) for _ in range(6)]
     for each in threads:
         each.start()
-    timekeeper.wait("the load", lambda: bool(heads[200] and heads[503]))
+    shared.wait("the load", lambda: bool(heads[200] and heads[503]))
 
-    answers = [
-        timekeeper.call("GET", f"{ask}victim{page}", reader["victim"]) for page in ("", "&limit=9") * 3
-    ]
+    answers = [shared.call("GET", f"{ask}victim{page}", reader["victim"]) for page in ("", "&limit=9") * 3]
 
     assert [(status, len(answer.get("rows", ()))) for status, answer in answers] == [(200, 2)] * 6
     assert heads == {200: 1, 503: 1}  # one is read, and all but one wait for it
@@ -230,14 +226,13 @@ def test_without_workers_it_ends_so_that_it_is_started_anew(timekeeper: Process)
     assert "event=workers-ended code=-9" in timekeeper.log()
 
 
-def test_a_port_that_is_taken_is_a_sentence_and_exit_code_2(timekeeper: Process) -> None:
-    timekeeper.start_ready()
-    second = Process(timekeeper.folder, timekeeper.kubeconfig, timekeeper.launcher, port=timekeeper.port)
+def test_a_port_that_is_taken_is_a_sentence_and_exit_code_2(shared: Process) -> None:
+    second = Process(shared.folder, shared.kubeconfig, shared.launcher, port=shared.port)
     second.start()
     assert second.running is not None
 
     assert second.running.wait(20) == 2
-    assert f"cannot listen on 127.0.0.1:{timekeeper.port}: Address already in use" in timekeeper.log()
+    assert f"cannot listen on 127.0.0.1:{shared.port}: Address already in use" in shared.log()
 
 
 def test_a_database_that_cannot_be_opened_is_a_sentence_and_exit_code_2(timekeeper: Process) -> None:
@@ -370,7 +365,7 @@ def test_killed_many_times_under_load_nothing_is_lost_or_charged_twice(
     charged = {row["pod"]: row["amount"] for row in rows}
     assert charged == {name: 100 * (end - start) for name, (start, end) in load.true.items()}
     print(f"{inside} of {KILLS} kills fell inside a transaction")
-    assert inside >= KILLS // 3, f"only {inside} of {KILLS} kills fell inside a transaction"
+    assert inside >= max(1, KILLS // 3), f"only {inside} of {KILLS} kills fell inside a transaction"
     assert timekeeper.end() == 0
     assert_whole(timekeeper.database)
 
@@ -386,7 +381,7 @@ def assert_whole(database: Path) -> None:
     assert wrong == []
 
 
-def test_what_a_killed_timekeeper_acknowledged_is_there_after_it(
+def test_a_start_right_after_a_kill_has_what_was_acknowledged_and_removes_the_folder_that_was_left(
     timekeeper: Process, api: FakeApiServer
 ) -> None:
     start = now_ms() - 60 * SECOND
@@ -399,10 +394,14 @@ def test_what_a_killed_timekeeper_acknowledged_is_there_after_it(
         "the session", lambda: timekeeper.call("POST", "/v1/heartbeats", token("p"), body)[0] == 200
     )
     before = now_ms()
+    (left,) = timekeeper.folder.glob("bursar-timekeeper-*")
     timekeeper.kill()
 
     timekeeper.start_ready()
 
+    (own,) = timekeeper.folder.glob("bursar-timekeeper-*")
+    assert own != left
     _, report = timekeeper.call("GET", f"/v1/usage?from={start}&to={before + HOUR}", ADMIN)
     assert report["total"]["amount"] >= 1000 * 59 * SECOND
     assert timekeeper.end() == 0
+    assert [*timekeeper.folder.glob("bursar-timekeeper-*")] == []
