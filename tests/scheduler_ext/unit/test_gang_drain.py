@@ -92,7 +92,7 @@ def begun(snapshot: Snapshot, found: Chosen) -> Snapshot:
 busy = st.one_of(st.none(), st.just(0), st.integers(1, 20).map(lambda minutes: NOW + minutes * MINUTE))
 
 
-@settings(max_examples=examples(50), deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(st.lists(busy, min_size=1, max_size=4), min_size=1, max_size=4), st.integers(1, 8))
 def test_the_expected_start_is_when_first_in_first_out_would_start_it(
     cards: list[list[int | None]], size: int
