@@ -9,7 +9,7 @@ PYTEST := $(BIN)/pytest
 
 .DEFAULT_GOAL := help
 BASE ?= HEAD
-.PHONY: help demo up quick test coverage test-versions check bench bench-compare soak docs dist images images-lock clean
+.PHONY: help demo up quick test coverage test-versions check bench bench-compare soak mutants docs dist images images-lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -55,6 +55,9 @@ soak: $(VENV)/.ready ## the next slice, 20 minutes, of the larger profiles of th
 soak-day: $(VENV)/.ready ## a busy cluster's day in two hours; DAY="--minutes 6 --pods 1500 --nodes 60" is a small one
 	@$(RUN) -m tests.day $(DAY)
 
+mutants: $(VENV)/.ready ## the next slice, 20 minutes, of the table of mutants; BASE=<ref>: of functions that differ from it
+	@$(RUN) -m tests.mutants $(if $(filter-out file,$(origin BASE)),--base "$(BASE)")
+
 docs: $(VENV)/.ready ## build the documentation as a site in build/site
 	@$(RUN) -m deploy.site build/site
 
@@ -68,4 +71,4 @@ dist: $(VENV)/.ready ## the files of a release of the last commit, in dist; DOWN
 	@$(RUN) -m deploy.release --downloads "$(DOWNLOADS)"
 
 clean: ## remove what the other targets made in the checkout
-	@rm -rf $(VENV) .bench .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.* build dist *.egg-info
+	@rm -rf $(VENV) .bench .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.* .mutants build dist *.egg-info

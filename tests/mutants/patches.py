@@ -1,0 +1,87 @@
+"""Mutants written by hand: of policies, rights, manifests and SQL, in a copy of the checkout."""
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.mutants.passes import FOLDER, family
+from tests.mutants.table import Row, Table
+
+_LONGEST_S = 900
+
+
+class Patch(NamedTuple):
+    """A text of the files of a pattern, what then stands in its place, and the files of tests that run."""
+
+    name: str
+    files: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+def all_patches() -> dict[str, Patch]:
+    """Each under its name in the table."""
+    from tests.mutants.patches_data import PATCHES
+
+    return {f"{patch.files}:{patch.name}": patch for patch in PATCHES}
+
+
+def digests() -> dict[str, str]:
+    """What changes with a patch."""
+    return {
+        name: hashlib.sha256(repr(patch).encode()).hexdigest()[:6] for name, patch in all_patches().items()
+    }
+
+
+def run(root: Path, names: Sequence[str], until: float) -> Table:
+    """The rows of as many of these as there is time for."""
+    rows, of_name, all_digests = {}, all_patches(), digests()
+    for name in names:
+        if time.monotonic() < until:
+            rows[name] = Row(all_digests[name], killers(root, of_name[name]))
+    return rows
+
+
+def killers(root: Path, patch: Patch) -> tuple[str, ...]:
+    """The first tests that fail with it, each of another file. Raises LookupError without its text."""
+    copy = root / FOLDER / "copy"
+    shutil.rmtree(copy, ignore_errors=True)
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, text=True, check=True)
+    for file in listed.stdout.split("\0")[:-1]:
+        (copy / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(root / file, copy / file, follow_symlinks=False)
+    try:
+        _apply(copy, patch)
+        command = [sys.executable, "-m", "pytest", "-q", "-rfE", "--tb=no", "--maxfail=40", "-m", "not soak"]
+        done = subprocess.run(
+            [*command, *patch.tests],
+            cwd=copy,
+            env=os.environ | {"PYTHONPATH": str(copy)},
+            capture_output=True,
+            text=True,
+            timeout=_LONGEST_S,
+        )
+    finally:
+        shutil.rmtree(copy, ignore_errors=True)
+    if done.returncode not in (0, 1):
+        raise RuntimeError(f"{patch.name}: {done.stdout}{done.stderr}")
+    failed = re.findall(r"^(?:FAILED|ERROR) (\S+::\w+)", done.stdout, re.MULTILINE)
+    by_file = {test.partition("::")[0]: family(test) for test in reversed(failed)}
+    return tuple(by_file[file] for file in sorted(by_file, key=patch.tests.index))[:3]
+
+
+def _apply(root: Path, patch: Patch) -> None:
+    texts = {file: file.read_text() for file in root.glob(patch.files)}
+    holding = {file: text for file, text in texts.items() if patch.old in text}
+    if not holding:
+        raise LookupError(f"{patch.name}: {patch.files} has no {patch.old!r}")
+    for file, text in holding.items():
+        file.write_text(text.replace(patch.old, patch.new))

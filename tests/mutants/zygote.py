@@ -1,0 +1,246 @@
+"""A plugin of pytest that has all tests imported, and forks a child for each mutant: it runs some of them."""
+
+import ast
+import contextlib
+import gc
+import importlib
+import os
+import resource
+import select
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+import types
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import coverage
+import pytest
+
+from tests.mutants.operators import CONSTANTS, Mutant, code_of, mutated
+from tests.mutants.passes import FOLDER, SHARED, Passes, file_of
+
+ENOUGH = 3  # killers of a mutant, each of another file
+_HANGS_S, _TIMES = 10.0, 10  # a test hangs after so long and so many times what it took
+_RECORDING_S = 40.0  # of one file of tests
+_MEMORY = 8 << 30
+_ERRORS = f"{FOLDER}/errors"
+
+
+Work = Callable[["Zygote", int], None]
+
+
+class Zygote:
+    """Collects the tests. Then it does each work in some forked workers, which it gives their numbers."""
+
+    def __init__(self, root: Path, product: Sequence[str], works: Sequence[Work], workers: int) -> None:
+        self.root, self.product = root, product
+        self.passes = Passes(root)
+        self.items: dict[str, pytest.Item] = {}
+        self._works, self._workers = works, workers
+        self._live: defaultdict[tuple[str, str, int], list[types.FunctionType]] = defaultdict(list)
+        self._sound: dict[str, bool] = {}
+        self._traced: coverage.Coverage | None = None
+        self._failed = False
+
+    def pytest_configure(self) -> None:
+        """To shrink an example takes long, and tells nothing more here."""
+        import hypothesis  # not before pytest, which would warn of it
+
+        phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
+        hypothesis.settings.register_profile("mutants", hypothesis.settings.default, phases=phases)
+        hypothesis.settings.load_profile("mutants")
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Knows the functions of the product before they are hidden from the collector."""
+        for file in self.product:
+            importlib.import_module(file.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
+        for live in gc.get_objects():
+            if isinstance(live, types.FunctionType) and live.__code__.co_filename.startswith(f"{self.root}/"):
+                code = live.__code__
+                file = str(Path(code.co_filename).relative_to(self.root))
+                self._live[file, code.co_qualname, code.co_firstlineno].append(live)
+        self.items = {item.nodeid: item for item in session.items}
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """In place of the tests: the workers."""
+        session.config.pluginmanager.unregister(name="terminalreporter")
+        for work in self._works:
+            self.passes = Passes(self.root)
+            for pid in [_forked(partial(work, self, worker)) for worker in range(self._workers)]:
+                os.waitpid(pid, 0)
+        return True
+
+    def record(self, file: str) -> None:
+        """Keep which lines each test of a file passes, and what it takes."""
+        names = [name for name in self.items if file_of(name) == file]
+        pid = _forked(lambda: self._trace(file, names))
+        _end_after(pid, 3 * _RECORDING_S)
+
+    def killers(self, mutant: Mutant | None, tests: Sequence[str], enough: int = ENOUGH) -> list[str]:
+        """The first of these tests that fail, each of another file. One that hangs fails."""
+        killers: list[str] = []
+        left = [name for name in tests if name in self.items]
+        while left and len(killers) < enough:
+            begun = failed = ""
+            for name, outcome in self._lived(mutant, left, enough - len(killers)):
+                begun, failed = name, name if outcome != "passed" else ""
+                if outcome == "failed" and self._is_sound(mutant, name):
+                    killers.append(name)
+            if not failed:
+                break
+            if failed not in killers and self._is_sound(mutant, failed):
+                killers.append(failed)
+            files = set(map(file_of, killers))
+            left = [name for name in left[left.index(begun) + 1 :] if file_of(name) not in files]
+        return killers
+
+    def _is_sound(self, mutant: Mutant | None, name: str) -> bool:
+        """Whether the test passes alone without a mutant."""
+        if mutant is not None and name not in self._sound:
+            self._sound[name] = not self.killers(None, [name])
+        return self._sound.get(name, True)
+
+    def _lived(self, mutant: Mutant | None, tests: list[str], enough: int) -> Iterator[tuple[str, str]]:
+        """Test and outcome: begun (then it hangs or has ended its process), passed or failed."""
+        reader, writer = os.pipe()
+        pid = _forked(lambda: self._live_through(mutant, tests, enough, writer))
+        os.close(writer)
+        told, at, outcome = b"", -1, "begun"
+        while True:
+            taken_s = self.passes.seconds(tests[max(at, 0)])
+            ready, _, _ = select.select([reader], [], [], _HANGS_S + _TIMES * taken_s)
+            chunk = os.read(reader, 4096) if ready else b""
+            if not chunk:
+                break
+            *lines, told = (told + chunk).split(b"\n")
+            for line in lines:
+                number, outcome = line.decode().split()
+                at = int(number)
+                if outcome != "begun":
+                    yield tests[at], outcome
+        os.close(reader)
+        _end_after(pid, 0)
+        if outcome == "begun" and at >= 0:
+            yield tests[at], outcome
+
+    def _live_through(self, mutant: Mutant | None, tests: list[str], enough: int, writer: int) -> None:
+        if mutant is not None:
+            self._become(mutant)
+        files: set[str] = set()
+        for at, name in enumerate(tests):
+            if file_of(name) not in files and len(files) < enough:
+                os.write(writer, b"%d begun\n" % at)
+                passed = self._passes(name, *tests[at + 1 : at + 2])
+                os.write(writer, b"%d %s\n" % (at, b"passed" if passed else b"failed"))
+                files |= set() if passed else {file_of(name)}
+
+    def _become(self, mutant: Mutant) -> None:
+        """Put the mutant into this process: in the function itself, whoever has imported it."""
+        path = self.root / mutant.file
+        tree = mutated(mutant, path.read_text())
+        if mutant.function == CONSTANTS:
+            self._set_constant(mutant, tree.body)
+            return
+        code = code_of(tree, str(path), mutant.function, mutant.first)
+        for live in self._live[mutant.file, mutant.function, mutant.first]:
+            with contextlib.suppress(ValueError):  # the only super() is gone
+                live.__code__ = code
+
+    def _set_constant(self, mutant: Mutant, body: Sequence[Any]) -> None:
+        """In its own module and in each that has imported it."""
+        name = mutant.name.split(":")[2].partition(" ")[0]
+        module = sys.modules[mutant.file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")]
+        assigned = next(node for node in body if getattr(node, "lineno", 0) == mutant.first)
+        expression = compile(ast.Expression(assigned.value), mutant.file, "eval")
+        former, new = vars(module)[name], eval(expression, vars(module))  # noqa: S307
+        for other in list(sys.modules.values()):
+            if vars(other).get(name, ...) is former:
+                vars(other)[name] = new
+
+    def _passes(self, name: str, following: str = "") -> bool:
+        item, nextitem = self.items[name], self.items.get(following)
+        state: Any = item.session._setupstate
+        state.teardown_exact(item)  # of fixtures that waited for a test which did not follow
+        self._failed = False
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=nextitem)
+        return not self._failed
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """The outcome of a test in a child."""
+        self._failed |= report.failed
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: Any, request: Any) -> Iterator[None]:
+        """What several tests share is passed by all of its file."""
+        if self._traced is None or fixturedef.scope == "function":
+            return (yield)
+        self._traced.switch_context(SHARED)
+        try:
+            return (yield)
+        finally:
+            self._traced.switch_context(request._pyfuncitem.nodeid)
+
+    def _trace(self, file: str, names: list[str]) -> None:
+        began, taken = time.monotonic(), {}
+        packages = sorted({path.partition("/")[0] for path in self.product})
+        options = {
+            "data_file": None,
+            "config_file": False,
+            "source": [str(self.root / name) for name in packages],
+        }
+        self._traced = traced = coverage.Coverage(**options, messages=False)  # type: ignore[arg-type]
+        traced._warn_no_data = traced._warn_unimported_source = False
+        traced.start()
+        for name, following in zip(names, [*names[1:], ""], strict=True):
+            if time.monotonic() - began < _RECORDING_S:
+                traced.switch_context(name)
+                before = time.monotonic()
+                if self._passes(name, following):
+                    taken[name] = round(time.monotonic() - before, 4)
+        traced.stop()
+        data = traced.get_data()
+        lines = {
+            str(Path(path).relative_to(self.root)): data.contexts_by_lineno(path)
+            for path in data.measured_files()
+        }
+        self.passes.write(file, taken, lines)
+
+
+def _forked(work: Callable[[], object]) -> int:
+    """Start a child that does this, in a group and a temporary folder of its own."""
+    pid = os.fork()
+    if pid:
+        return pid
+    folder = Path(tempfile.mkdtemp(prefix="mutant-"))
+    try:
+        os.setpgid(0, 0)
+        resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY, _MEMORY))
+        os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+        work()
+    except BaseException:
+        with Path(_ERRORS).open("a") as file:
+            traceback.print_exc(file=file)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os._exit(0)
+
+
+def _end_after(pid: int, seconds: float) -> None:
+    """Wait so long for a child, then end it and all that it has started."""
+    until = time.monotonic() + seconds
+    while os.waitpid(pid, os.WNOHANG) == (0, 0):
+        if time.monotonic() >= until:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            return
+        time.sleep(0.002)
