@@ -14,13 +14,13 @@ from typing import NamedTuple
 from tests.mutants.passes import FOLDER, family
 from tests.mutants.table import Row, Table
 
+DATA = Path(__file__).parent / "patches.txt"
 _LONGEST_S = 900
 
 
 class Patch(NamedTuple):
     """A text of the files of a pattern, what then stands in its place, and the files of tests that run."""
 
-    name: str
     files: str
     old: str
     new: str
@@ -28,10 +28,18 @@ class Patch(NamedTuple):
 
 
 def all_patches() -> dict[str, Patch]:
-    """Each under its name in the table."""
-    from tests.mutants.patches_data import PATCHES
-
-    return {f"{patch.files}:{patch.name}": patch for patch in PATCHES}
+    """Those of the data file, by their names in the table."""
+    read: dict[str, Patch] = {}
+    files, tests = "", ()
+    for line in DATA.read_text().splitlines():
+        if line.startswith("= "):
+            files, _, listed = line[2:].partition(" | ")
+            tests = tuple(listed.split())
+        elif line and not line.startswith("#"):
+            name, _, change = line.partition(": ")
+            old, _, new = (text.replace("\\n", "\n") for text in change.partition(" =>"))
+            read[f"{files}:{name}"] = Patch(files, old, new.removeprefix(" "), tests)
+    return read
 
 
 def digests() -> dict[str, str]:
@@ -72,7 +80,7 @@ def killers(root: Path, patch: Patch) -> tuple[str, ...]:
     finally:
         shutil.rmtree(copy, ignore_errors=True)
     if done.returncode not in (0, 1):
-        raise RuntimeError(f"{patch.name}: {done.stdout}{done.stderr}")
+        raise RuntimeError(f"{patch}: {done.stdout}{done.stderr}")
     failed = re.findall(r"^(?:FAILED|ERROR) (\S+::\w+)", done.stdout, re.MULTILINE)
     by_file = {test.partition("::")[0]: family(test) for test in reversed(failed)}
     return tuple(by_file[file] for file in sorted(by_file, key=patch.tests.index))[:3]
@@ -82,6 +90,6 @@ def _apply(root: Path, patch: Patch) -> None:
     texts = {file: file.read_text() for file in root.glob(patch.files)}
     holding = {file: text for file, text in texts.items() if patch.old in text}
     if not holding:
-        raise LookupError(f"{patch.name}: {patch.files} has no {patch.old!r}")
+        raise LookupError(f"{patch.files} has no {patch.old!r}")
     for file, text in holding.items():
-        file.write_text(text.replace(patch.old, patch.new))
+        file.write_text(text.replace(patch.old, patch.new, 1))

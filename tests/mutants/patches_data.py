@@ -1,5 +1,0 @@
-"""The mutants written by hand."""
-
-from tests.mutants.patches import Patch
-
-PATCHES: tuple[Patch, ...] = ()
