@@ -105,7 +105,7 @@ class Slice:
             "-p",
             "no:cacheprovider",
             "-m",
-            "not soak and not untraced",
+            "not soak",
         ]
         zygote = Zygote(ROOT, tuple(self._source), [self._record, self._try], self._options.workers)
         if pytest.main([*options, *folders], plugins=[zygote]):

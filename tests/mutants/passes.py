@@ -32,6 +32,11 @@ def family(test: str) -> str:
     return test.partition("[")[0]
 
 
+def cases_of(test: str) -> str:
+    """The parameters of a test, as its id has them."""
+    return test.partition("[")[2]
+
+
 @cache
 def parsed(path: Path) -> tuple[Function, ...]:
     """The functions of a file."""

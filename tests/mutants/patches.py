@@ -30,7 +30,8 @@ class Patch(NamedTuple):
 def all_patches() -> dict[str, Patch]:
     """Those of the data file, by their names in the table."""
     read: dict[str, Patch] = {}
-    files, tests = "", ()
+    files = ""
+    tests: tuple[str, ...] = ()
     for line in DATA.read_text().splitlines():
         if line.startswith("= "):
             files, _, listed = line[2:].partition(" | ")
