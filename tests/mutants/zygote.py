@@ -17,6 +17,7 @@ import types
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -94,59 +95,45 @@ class Zygote:
         """The first of these tests that fail, each of another file. One that hangs fails."""
         killers: list[str] = []
         left = [name for name in tests if name in self.items]
-        while left and len(killers) < enough:
-            begun = failed = ""
-            for name, outcome in self._lived(mutant, left, enough - len(killers)):
-                begun, failed = name, name if outcome != "passed" else ""
-                if outcome == "failed" and self._is_sound(mutant, name):
-                    killers.append(name)
-            if not failed:
-                break
-            if failed not in killers and self._is_sound(mutant, failed):
+        while left and len(killers) < enough and (failed := self._first_to_fail(mutant, left)):
+            left = left[left.index(failed) + 1 :]
+            if mutant is None or self._is_sound(failed):
                 killers.append(failed)
-            files = set(map(file_of, killers))
-            left = [name for name in left[left.index(begun) + 1 :] if file_of(name) not in files]
+                left = [name for name in left if file_of(name) != file_of(failed)]
         return killers
 
-    def _is_sound(self, mutant: Mutant | None, name: str) -> bool:
+    def _is_sound(self, name: str) -> bool:
         """Whether the test passes alone without a mutant."""
-        if mutant is not None and name not in self._sound:
+        if name not in self._sound:
             self._sound[name] = not self.killers(None, [name])
-        return self._sound.get(name, True)
+        return self._sound[name]
 
-    def _lived(self, mutant: Mutant | None, tests: list[str], enough: int) -> Iterator[tuple[str, str]]:
-        """Test and outcome: begun (then it hangs or has ended its process), passed or failed."""
+    def _first_to_fail(self, mutant: Mutant | None, tests: list[str]) -> str | None:
+        """The first of these tests that fails, hangs or ends its process."""
         reader, writer = os.pipe()
-        pid = _forked(lambda: self._live_through(mutant, tests, enough, writer))
+        pid = _forked(partial(self._live_through, mutant, tests, writer))
         os.close(writer)
-        told, at, outcome = b"", -1, "begun"
-        while True:
-            taken_s = self.passes.seconds(tests[max(at, 0)])
-            ready, _, _ = select.select([reader], [], [], _HANGS_S + _TIMES * taken_s)
-            chunk = os.read(reader, 4096) if ready else b""
-            if not chunk:
+        passed = 0
+        while passed < len(tests):
+            ready, _, _ = select.select(
+                [reader], [], [], _HANGS_S + _TIMES * self.passes.seconds(tests[passed])
+            )
+            told = os.read(reader, 4096) if ready else b""
+            if not told:
                 break
-            *lines, told = (told + chunk).split(b"\n")
-            for line in lines:
-                number, outcome = line.decode().split()
-                at = int(number)
-                if outcome != "begun":
-                    yield tests[at], outcome
+            passed += len(told)
         os.close(reader)
         _end_after(pid, 0)
-        if outcome == "begun" and at >= 0:
-            yield tests[at], outcome
+        return tests[passed] if passed < len(tests) else None
 
-    def _live_through(self, mutant: Mutant | None, tests: list[str], enough: int, writer: int) -> None:
+    def _live_through(self, mutant: Mutant | None, tests: list[str], writer: int) -> None:
+        """Write a byte for each test that passes, up to the first that does not."""
         if mutant is not None:
             self._become(mutant)
-        files: set[str] = set()
-        for at, name in enumerate(tests):
-            if file_of(name) not in files and len(files) < enough:
-                os.write(writer, b"%d begun\n" % at)
-                passed = self._passes(name, *tests[at + 1 : at + 2])
-                os.write(writer, b"%d %s\n" % (at, b"passed" if passed else b"failed"))
-                files |= set() if passed else {file_of(name)}
+        for name, following in pairwise([*tests, ""]):
+            if not self._passes(name, following):
+                return
+            os.write(writer, b".")
 
     def _become(self, mutant: Mutant) -> None:
         """Put the mutant into this process: in the function itself, whoever has imported it."""
@@ -173,8 +160,6 @@ class Zygote:
 
     def _passes(self, name: str, following: str = "") -> bool:
         item, nextitem = self.items[name], self.items.get(following)
-        state: Any = item.session._setupstate
-        state.teardown_exact(item)  # of fixtures that waited for a test which did not follow
         self._failed = False
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=nextitem)
         return not self._failed
@@ -206,7 +191,7 @@ class Zygote:
         self._traced = traced = coverage.Coverage(**options, messages=False)  # type: ignore[arg-type]
         traced._warn_no_data = traced._warn_unimported_source = False
         traced.start()
-        for name, following in zip(names, [*names[1:], ""], strict=True):
+        for name, following in pairwise([*names, ""]):
             if time.process_time() - began < _RECORDING_S:
                 traced.switch_context(name)
                 before = time.process_time()

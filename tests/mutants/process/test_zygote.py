@@ -49,8 +49,14 @@ from product import sizes
 def down():
     return sizes.countdown(3)
 
+seen = []
+
 def test_is_first(down):
-    pass
+    seen.append(down)
+
+def test_follows():
+    sizes.is_small(1)
+    assert seen
 
 def test_ends_at_nothing(down):
     assert down == 0
@@ -129,5 +135,6 @@ def test_a_test_that_hangs_is_ended_and_has_noticed(rows: dict[str, list[str]]) 
     assert rows["countdown:drop:1"] in (["test_is_first"], ["test_ends_at_nothing"])
 
 
-def test_a_test_that_fails_without_a_mutant_notices_none(rows: dict[str, list[str]]) -> None:
-    assert "test_fails_always" not in {killer for killers in rows.values() for killer in killers}
+@pytest.mark.parametrize("name", ["test_fails_always", "test_follows"])
+def test_a_test_that_fails_without_a_mutant_notices_none(rows: dict[str, list[str]], name: str) -> None:
+    assert name not in {killer for killers in rows.values() for killer in killers}

@@ -36,6 +36,7 @@ def changes(body: str, signature: str = "(a, b)") -> dict[str, str]:
         ("a.append(b)", {"drop:1": "pass"}),
         ("a[b] = b", {"drop:1": "pass"}),
         ("raise AssertionError", {}),
+        ("def g(c=1): return c", {}),
     ],
 )
 def test_an_expression_is_changed_in_each_way(line: str, expected: dict[str, str]) -> None:
