@@ -47,7 +47,7 @@ class Zygote:
         self._works, self._workers = works, workers
         self._live: defaultdict[tuple[str, str, int], list[types.FunctionType]] = defaultdict(list)
         self._sound: dict[str, bool] = {}
-        self._traced: coverage.Coverage | None = None
+        self._tracer: Tracer | None = None
         self._failed = False
 
     def pytest_configure(self) -> None:
@@ -171,39 +171,47 @@ class Zygote:
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any, request: Any) -> Iterator[None]:
         """What several tests share is passed by all of its file."""
-        if self._traced is None or fixturedef.scope == "function":
+        if self._tracer is None or fixturedef.scope == "function":
             return (yield)
-        self._traced.switch_context(SHARED)
+        self._tracer.keep(request._pyfuncitem.nodeid)
         try:
             return (yield)
         finally:
-            self._traced.switch_context(request._pyfuncitem.nodeid)
+            self._tracer.keep(SHARED)
 
     def _trace(self, file: str, names: list[str]) -> None:
         taken: dict[str, float] = {}
         began = time.process_time()  # what it waits for other processes depends on the machine's load
-        packages = sorted({path.partition("/")[0] for path in self.product})
-        options = {
-            "data_file": None,
-            "config_file": False,
-            "source": [str(self.root / name) for name in packages],
-        }
-        self._traced = traced = coverage.Coverage(**options, messages=False)  # type: ignore[arg-type]
-        traced._warn_no_data = traced._warn_unimported_source = False
-        traced.start()
+        self._tracer = tracer = Tracer(self.root, sorted({path.partition("/")[0] for path in self.product}))
         for name, following in pairwise([*names, ""]):
             if time.process_time() - began < _RECORDING_S:
-                traced.switch_context(name)
                 before = time.process_time()
                 if self._passes(name, following):
                     taken[name] = round(time.process_time() - before, 4)
-        traced.stop()
-        data = traced.get_data()
-        lines = {
-            str(Path(path).relative_to(self.root)): data.contexts_by_lineno(path)
-            for path in data.measured_files()
-        }
-        self.passes.write(file, taken, lines)
+                tracer.keep(name)
+        self._tracer = None
+        self.passes.write(file, taken, tracer.passed)
+
+
+class Tracer:
+    """Coverage's tracer, without its database: to write a context there takes longer than most tests."""
+
+    def __init__(self, root: Path, packages: Sequence[str]) -> None:
+        self.passed: defaultdict[str, defaultdict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
+        self._root = root
+        source = [str(root / package) for package in packages]
+        traced = coverage.Coverage(data_file=None, config_file=False, source=source)
+        traced.start()
+        collector: Any = traced._collector
+        self._lines: dict[str, set[int]] = collector.data
+
+    def keep(self, name: str) -> None:
+        """What was passed since the last time is this test's."""
+        for path, lines in list(self._lines.items()):
+            passed = self.passed[str(Path(path).relative_to(self._root))] if lines else {}
+            for line in lines.copy():
+                passed[line].append(name)
+            lines.clear()
 
 
 def _forked(work: Callable[[], object]) -> int:
