@@ -14,13 +14,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from tests.mutants import patches
 from tests.mutants.operators import Mutant, mutants, shown
-from tests.mutants.passes import FOLDER, LONGEST_S, Passes, family, file_of, parsed
+from tests.mutants.passes import FOLDER, LONGEST_S, Passes, family, file_of
 from tests.mutants.table import TABLE, Row, Table, idle, in_doubt, needed, read, summary, write
 from tests.mutants.zygote import ENOUGH, Zygote
 
@@ -89,7 +90,7 @@ def of_changed(source: Source, base: str) -> list[Mutant]:
 
 
 class Slice:
-    """Runs mutants until its time is over; each row stays whatever happens next."""
+    """Runs mutants until its time is over."""
 
     def __init__(self, source: Source, choose: Choose, options: argparse.Namespace) -> None:
         self._source, self._choose, self._options = source, choose, options
@@ -126,8 +127,7 @@ class Slice:
                 row = judged(zygote, mutant, lambda test: not leaves(test, leaving))
                 if leaving and not judged(zygote, mutant, lambda test: leaves(test, leaving), 1).killers:
                     continue  # it loses nothing
-                with RESULTS.open("a") as file:
-                    file.write(json.dumps([mutant.name, row.digest, row.killers, row.unpassed]) + "\n")
+                keep(mutant.name, row)
 
     def _left(self, zygote: Zygote) -> list[str]:
         return [
@@ -151,6 +151,12 @@ def judged(zygote: Zygote, mutant: Mutant, runs: Callable[[str], bool], enough: 
     return Row(mutant.digest, tuple(sorted(map(family, killers))), not passing)
 
 
+def keep(name: str, row: Row) -> None:
+    """Write a row at once; it stays whatever happens next."""
+    with RESULTS.open("a") as file:
+        file.write(json.dumps([name, row.digest, row.killers, row.unpassed]) + "\n")
+
+
 def results() -> Table:
     """The rows that this slice has written, and an interrupted one before it."""
     lines = map(json.loads, RESULTS.read_text().splitlines() if RESULTS.exists() else [])
@@ -166,7 +172,7 @@ def all_mutants(source: Source, within: str = "") -> list[Mutant]:
 
 def next_slice(options: argparse.Namespace, source: Source) -> int:
     """The next of the table's mutants: new ones, those of changed functions, those whose killers are gone."""
-    table, there = read(ROOT / TABLE) | results(), families()
+    table = read(ROOT / TABLE) | results()
     sampled = {mutant.name: mutant for mutant in filter(is_sampled, all_mutants(source))}
     digests = {name: mutant.digest for name, mutant in sampled.items()} | patches.digests()
     gone = sorted(table.keys() - digests.keys())
@@ -174,14 +180,16 @@ def next_slice(options: argparse.Namespace, source: Source) -> int:
 
     def is_left(name: str) -> bool:
         row = table.get(name)
-        return row is None or row.digest != digests[name] or not there.issuperset(row.killers)
+        return row is None or row.digest != digests[name] or not all(map(is_there, row.killers))
 
     left = sorted(filter(is_left, sampled), key=lambda name: sampled[name].rank)
-    begun = time.monotonic()
+    until = time.monotonic() + options.seconds
     if left:
         table |= Slice(source, lambda _: [sampled[name] for name in left], options).run()
-    until = begun + options.seconds
-    table |= patches.run(ROOT, list(filter(is_left, patches.digests())), until)
+    for name in filter(is_left, patches.all_patches()):
+        if time.monotonic() < until:
+            keep(name, Row(digests[name], patches.killers(ROOT, name)))
+    table |= results()
     write(ROOT / TABLE, table)
     RESULTS.unlink(missing_ok=True)
     waiting = sum(map(is_left, digests))
@@ -235,14 +243,12 @@ def drawn(wanted: Iterable[Mutant], options: argparse.Namespace) -> list[Mutant]
     return random.Random(options.seed).sample(fresh, min(options.fresh, len(fresh)))
 
 
-def families() -> set[str]:
-    """The names of all tests that are there."""
-    return {
-        f"{file}::{function.name}"
-        for file in _git("ls-files", "--cached", "--others", "--exclude-standard", "tests/*test_*.py").split()
-        if (ROOT / file).is_file()
-        for function in parsed(ROOT / file)
-    }
+@cache
+def is_there(test: str) -> bool:
+    """Whether a test of the table is still there."""
+    file, _, name = test.partition("::")
+    words = (ROOT / file).read_text().replace("(", " ").split() if (ROOT / file).is_file() else []
+    return name.partition("::")[0] in words
 
 
 def _git(*words: str) -> str:

@@ -18,7 +18,7 @@ FOLDER = ".mutants"
 SHARED = "*"  # all tests of the file: what a fixture of theirs passes
 _TIERS = ("unit", "ledger", "process")
 _DEAR_S = 3.0  # of a test with processes or sockets: it is not used
-LONGEST_S = 20.0  # of all tests of a mutant; twice that again while none has noticed it
+LONGEST_S = 8.0  # of all tests of a mutant; twice that again while none has noticed it
 _FIRST = 4  # tests of each file that go before others of the same file
 
 

@@ -6,13 +6,10 @@ import re
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from tests.mutants.passes import FOLDER, family
-from tests.mutants.table import Row, Table
 
 DATA = Path(__file__).parent / "patches.txt"
 _LONGEST_S = 900
@@ -28,7 +25,7 @@ class Patch(NamedTuple):
 
 
 def all_patches() -> dict[str, Patch]:
-    """Those of the data file, by their names in the table."""
+    """Those of the data file, by their names in the table; first those that need no control plane."""
     read: dict[str, Patch] = {}
     files = ""
     tests: tuple[str, ...] = ()
@@ -40,7 +37,7 @@ def all_patches() -> dict[str, Patch]:
             name, _, change = line.partition(": ")
             old, _, new = (text.replace("\\n", "\n") for text in change.partition(" =>"))
             read[f"{files}:{name}"] = Patch(files, old, new.removeprefix(" "), tests)
-    return read
+    return dict(sorted(read.items(), key=lambda row: any("/cluster/" in test for test in row[1].tests)))
 
 
 def digests() -> dict[str, str]:
@@ -50,17 +47,9 @@ def digests() -> dict[str, str]:
     }
 
 
-def run(root: Path, names: Sequence[str], until: float) -> Table:
-    """The rows of as many of these as there is time for."""
-    rows, of_name, all_digests = {}, all_patches(), digests()
-    for name in names:
-        if time.monotonic() < until:
-            rows[name] = Row(all_digests[name], killers(root, of_name[name]))
-    return rows
-
-
-def killers(root: Path, patch: Patch) -> tuple[str, ...]:
+def killers(root: Path, name: str) -> tuple[str, ...]:
     """The first tests that fail with it, each of another file. Raises LookupError without its text."""
+    patch = all_patches()[name]
     copy = root / FOLDER / "copy"
     shutil.rmtree(copy, ignore_errors=True)
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, text=True, check=True)
