@@ -1,5 +1,7 @@
 """The generated blocks of the pages are what the code has."""
 
+from difflib import unified_diff
+
 import pytest
 
 from tests.reference.blocks import begin, table, written
@@ -8,7 +10,12 @@ from tests.reference.pages import DOCS, PAGES, generated
 
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_is_what_the_code_has(page: str) -> None:
-    assert (DOCS / page).read_text() == generated(page), "write it anew: python -m tests.reference"
+    stands, made = (DOCS / page).read_text(), generated(page)
+    differing = "\n".join(
+        unified_diff(stands.splitlines(), made.splitlines(), page, "the code", "", "", 0, "")
+    )
+
+    assert stands == made, f"write it anew: python -m tests.reference\n{differing}"
 
 
 def test_what_stands_around_a_block_stays() -> None:
