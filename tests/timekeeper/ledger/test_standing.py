@@ -20,6 +20,8 @@ from tests.timekeeper.worlds import (
 from tests.worlds import container
 from timekeeper.core.budgets.policy import GPU_HOUR
 
+BOTH_DATABASES = "open sums are read by another statement on each database"
+
 ENTRY = "gpuHours: 1\nperiod: month\nonExhausted: deprioritize"
 
 
