@@ -349,6 +349,14 @@ def test_later_prices_have_the_days_on_which_they_begin() -> None:
     assert read_entry("team-a", f"gpuHours: 1\n{text}") == Budget(GPU_HOUR, price="2.50", later_prices=later)
 
 
+def test_a_later_price_begins_in_one_of_the_years_1970_to_9997() -> None:
+    later = ((date(1970, 1, 1), "3"), (date(9997, 12, 31), "4"))
+
+    read = read_entry("_settings", "price: 2 then 3 from 1970-01-01 then 4 from 9997-12-31")
+
+    assert read == BudgetSettings(price="2", later_prices=later)
+
+
 @pytest.mark.parametrize(
     ("price", "allowed"),
     [
@@ -400,7 +408,7 @@ def test_a_group_is_in_no_group() -> None:
     error = read_entry("_group.lab", "gpuHours: 1\ngroup: other")
 
     assert isinstance(error, EntryError)
-    assert (error.line, error.field) == (2, "group")
+    assert (error.line, error.field, error.problem) == (2, "group", "a group cannot be in a group")
     assert read_entry("_group.lab", "gpuHours: 1\ngroup: other", lenient=True) == Budget(
         GPU_HOUR, group="other"
     )
