@@ -29,7 +29,7 @@ from tests.mutants.passes import FOLDER, SHARED, Passes, cases_of, file_of
 
 ENOUGH = 3  # killers of a mutant, each of another file
 _HANGS_S, _TIMES = 15.0, 10  # a test hangs after so long and so many times what it took
-_RECORDING_S = 40.0  # of one file of tests
+_RECORDING_S = 10.0  # of a processor, for one file of tests; what comes later is not used
 _MEMORY = 8 << 30
 _ERRORS = f"{FOLDER}/errors"
 
