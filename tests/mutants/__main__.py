@@ -92,8 +92,8 @@ def of_changed(source: Source, base: str) -> list[Mutant]:
 class Slice:
     """Runs mutants until its time is over."""
 
-    def __init__(self, source: Source, choose: Choose, options: argparse.Namespace) -> None:
-        self._source, self._choose, self._options = source, choose, options
+    def __init__(self, source: Source, choose: Choose, options: argparse.Namespace, rows: Path) -> None:
+        self._source, self._choose, self._options, self._rows = source, choose, options, rows
         self._until = time.monotonic() + options.seconds
 
     def run(self) -> Table:
@@ -111,7 +111,7 @@ class Slice:
         zygote = Zygote(ROOT, tuple(self._source), [self._record, self._try], self._options.workers)
         if pytest.main([*options, *folders], plugins=[zygote]):
             sys.exit("the tests could not be collected")
-        return results()
+        return results(self._rows)
 
     def _record(self, zygote: Zygote, worker: int) -> None:
         for file in self._left(zygote)[worker :: self._options.workers]:
@@ -127,7 +127,7 @@ class Slice:
                 row = judged(zygote, mutant, lambda test: not leaves(test, leaving))
                 if leaving and not judged(zygote, mutant, lambda test: leaves(test, leaving), 1).killers:
                     continue  # it loses nothing
-                keep(mutant.name, row)
+                keep(self._rows, mutant.name, row)
 
     def _left(self, zygote: Zygote) -> list[str]:
         return [
@@ -151,15 +151,15 @@ def judged(zygote: Zygote, mutant: Mutant, runs: Callable[[str], bool], enough: 
     return Row(mutant.digest, tuple(sorted(map(family, killers))), not passing)
 
 
-def keep(name: str, row: Row) -> None:
+def keep(rows: Path, name: str, row: Row) -> None:
     """Write a row at once; it stays whatever happens next."""
-    with RESULTS.open("a") as file:
+    with rows.open("a") as file:
         file.write(json.dumps([name, row.digest, row.killers, row.unpassed]) + "\n")
 
 
-def results() -> Table:
-    """The rows that this slice has written, and an interrupted one before it."""
-    lines = map(json.loads, RESULTS.read_text().splitlines() if RESULTS.exists() else [])
+def results(rows: Path) -> Table:
+    """The rows that were written there, also by an interrupted slice."""
+    lines = map(json.loads, rows.read_text().splitlines() if rows.exists() else [])
     return {name: Row(digest, tuple(killers), unpassed) for name, digest, killers, unpassed in lines}
 
 
@@ -172,7 +172,7 @@ def all_mutants(source: Source, within: str = "") -> list[Mutant]:
 
 def next_slice(options: argparse.Namespace, source: Source) -> int:
     """The next of the table's mutants: new ones, those of changed functions, those whose killers are gone."""
-    table = read(ROOT / TABLE) | results()
+    table = read(ROOT / TABLE) | results(RESULTS)
     sampled = {mutant.name: mutant for mutant in filter(is_sampled, all_mutants(source))}
     digests = {name: mutant.digest for name, mutant in sampled.items()} | patches.digests()
     gone = sorted(table.keys() - digests.keys())
@@ -185,11 +185,11 @@ def next_slice(options: argparse.Namespace, source: Source) -> int:
     left = sorted(filter(is_left, sampled), key=lambda name: sampled[name].rank)
     until = time.monotonic() + options.seconds
     if left:
-        table |= Slice(source, lambda _: [sampled[name] for name in left], options).run()
+        table |= Slice(source, lambda _: [sampled[name] for name in left], options, RESULTS).run()
     for name in filter(is_left, patches.all_patches()):
         if time.monotonic() < until:
-            keep(name, Row(digests[name], patches.killers(ROOT, name)))
-    table |= results()
+            keep(RESULTS, name, Row(digests[name], patches.killers(ROOT, name)))
+    table |= results(RESULTS)
     write(ROOT / TABLE, table)
     RESULTS.unlink(missing_ok=True)
     waiting = sum(map(is_left, digests))
@@ -203,8 +203,9 @@ def judge(options: argparse.Namespace, source: Source, choose: Choose) -> int:
     did not know of one."""
     known = read(ROOT / TABLE)
     chosen = {mutant.name: mutant for mutant in all_mutants(source)}
-    rows = Slice(source, choose, options).run()
-    RESULTS.unlink(missing_ok=True)
+    seen = ROOT / FOLDER / f"judged-{os.getpid()}.jsonl"
+    rows = Slice(source, choose, options, seen).run()
+    seen.unlink(missing_ok=True)
     least = needed if options.license else (lambda _: 1)
     poor = {name: row for name, row in rows.items() if len(row.killers) < least(name)}
     for name, row in poor.items():
