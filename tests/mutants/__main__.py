@@ -68,7 +68,7 @@ def is_sampled(mutant: Mutant) -> bool:
 
 def weighted(mutant: Mutant) -> float:
     """A mutant's rank, which is lower for operators that find more."""
-    return mutant.rank / SHARE.get(mutant.name.split(":")[2], 1)
+    return mutant.rank / SHARE.get(mutant.operator, 1)
 
 
 def of_changed(source: Source, base: str) -> list[Mutant]:

@@ -52,11 +52,24 @@ class Mutant:
     """One change; ``line`` counts from the beginning of the function."""
 
     name: str
-    file: str
-    function: str
     digest: str
     first: int
     line: int
+
+    @property
+    def file(self) -> str:
+        """Where it is."""
+        return self.name.split(":")[0]
+
+    @property
+    def function(self) -> str:
+        """The function or CONSTANTS."""
+        return self.name.split(":")[1]
+
+    @property
+    def operator(self) -> str:
+        """What is changed there, of a constant its name too."""
+        return self.name.split(":")[2]
 
     @property
     def rank(self) -> float:
@@ -119,7 +132,7 @@ def _numbered(file: str, tree: ast.Module) -> Iterator[tuple[Mutant, Callable[[]
             key = f"{file}:{function.name}:{operator}"
             seen[key] += 1
             name, first = f"{key}:{seen[key]}", function.first
-            yield Mutant(name, file, function.name, digest, first, line - first), change
+            yield Mutant(name, digest, first, line - first), change
 
 
 def _sites(function: Function) -> Iterator[Site]:

@@ -149,7 +149,7 @@ class Zygote:
 
     def _set_constant(self, mutant: Mutant, body: Sequence[Any]) -> None:
         """In its own module and in each that has imported it."""
-        name = mutant.name.split(":")[2].partition(" ")[0]
+        name = mutant.operator.partition(" ")[0]
         module = sys.modules[mutant.file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")]
         assigned = next(node for node in body if getattr(node, "lineno", 0) == mutant.first)
         expression = compile(ast.Expression(assigned.value), mutant.file, "eval")
