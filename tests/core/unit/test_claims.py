@@ -178,6 +178,12 @@ def test_a_partition_is_the_largest_part_of_its_counters() -> None:
     assert rate(allocated("whole"), of=(body,)) == 1000
 
 
+def test_a_counter_of_which_the_whole_has_none_counts_for_nothing() -> None:
+    body = partitioned(memory=("80Gi", "10Gi"), compute=("0", "0"))
+
+    assert rate(allocated("part"), of=(body,)) == 125
+
+
 def test_counters_may_be_in_another_slice_of_the_pool_than_the_devices() -> None:
     body = partitioned(memory=("80Gi", "10Gi"))
     counters = body["spec"].pop("sharedCounters")

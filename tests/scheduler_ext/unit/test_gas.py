@@ -25,7 +25,7 @@ from scheduler_ext.snapshot.node_info import NodeInfo
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.verbs.fit_cache import FitCache, fit_key
 from tests.scheduler_ext.preemption_worlds import chosen, names_of
-from tests.scheduler_ext.worlds import asking, bound, read, rebuilt, request_of
+from tests.scheduler_ext.worlds import asking, bound, node, read, rebuilt, request_of
 from tests.support.profile import examples
 from tests.worlds import of_resources
 from timekeeper.core.dialects import gas, gas_nodes
@@ -401,6 +401,17 @@ def test_a_pod_is_marked_while_its_card_or_tile_is_to_be_left(labels: Json) -> N
     also = {**labels, "telemetry.aware.scheduling.policy-b/gas-deschedule-pods-card0": "1"}
     assert marks(dict([*also.items()][-1:]), marked=True) == []
     assert marks({}, marked=True) == [False]
+
+
+def test_no_pod_of_another_node_is_marked_or_loses_its_mark() -> None:
+    raw = asking(of_resources({"bursar.dev/gpu-percent": "50"}))
+    raw["metadata"]["labels"] |= dict([MARK.split("=")])
+    ours = placed(rebuilt([node()], []), raw)
+    assert ours is not None
+    snapshot = rebuilt([node()], [ours])
+
+    assert snapshot.node("n").allocations
+    assert list(wrongly_marked(snapshot.node("n"), snapshot.pods)) == []
 
 
 def test_no_pod_is_placed_where_pods_must_leave() -> None:
