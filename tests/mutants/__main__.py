@@ -1,9 +1,10 @@
 """``python -m tests.mutants``: the next slice, of at most 20 minutes, of the mutants of the table.
 
 ``--base REF``: mutants of the functions that differ from this commit; exit code 1 where one survives that is
-no survivor of the table. ``--fresh N --in PATH``: N mutants of these files that chance draws. ``--alone``:
-the tests of the table that notice nothing alone. ``--license TEST...``: whether these tests, or files of
-tests, may go; exit code 1 where a mutant would be noticed too few times.
+no survivor of the table, and ``--accept`` adds it there, for a change that no test can notice.
+``--fresh N --in PATH``: N mutants of these files that chance draws. ``--alone``: the tests of the table that
+notice nothing alone. ``--license TEST...``: whether these tests, or files of tests, may go; exit code 1 where
+a mutant would be noticed too few times.
 """
 
 import argparse
@@ -95,6 +96,7 @@ class Slice:
     def __init__(self, source: Source, choose: Choose, options: argparse.Namespace, rows: Path) -> None:
         self._source, self._choose, self._options, self._rows = source, choose, options, rows
         self._until = time.monotonic() + options.seconds
+        self.is_recorded = False  # which lines each test passes; known after a run
 
     def run(self) -> Table:
         """What is new. First what the tests pass is recorded, where they have changed."""
@@ -111,6 +113,10 @@ class Slice:
         zygote = Zygote(ROOT, tuple(self._source), [self._record, self._try], self._options.workers)
         if pytest.main([*options, *folders], plugins=[zygote]):
             sys.exit("the tests could not be collected")
+        left = self._left(zygote)
+        self.is_recorded = not left
+        if left:
+            print(f"no mutant was tried: of {len(left)} files of tests it is not known which lines they pass")
         return results(self._rows)
 
     def _record(self, zygote: Zygote, worker: int) -> None:
@@ -175,6 +181,7 @@ def next_slice(options: argparse.Namespace, source: Source) -> int:
     table = read(ROOT / TABLE) | results(RESULTS)
     sampled = {mutant.name: mutant for mutant in filter(is_sampled, all_mutants(source))}
     digests = {name: mutant.digest for name, mutant in sampled.items()} | patches.digests()
+    digests |= accepted(table, source)
     gone = sorted(table.keys() - digests.keys())
     table = {name: row for name, row in table.items() if name in digests}
 
@@ -198,14 +205,26 @@ def next_slice(options: argparse.Namespace, source: Source) -> int:
     return 0
 
 
+def accepted(table: Table, source: Source) -> dict[str, str]:
+    """The digests of the survivors that the table has although chance did not draw them."""
+    survivors = {name for name, row in table.items() if not row.killers}
+    files = {name.partition(":")[0] for name in survivors} & source.keys()
+    present = [mutant for file in sorted(files) for mutant in mutants(file, source[file])]
+    return {mutant.name: mutant.digest for mutant in present if mutant.name in survivors}
+
+
 def judge(options: argparse.Namespace, source: Source, choose: Choose) -> int:
     """Run these mutants, and tell of those that are noticed too few times. The exit code: 1 where the table
     did not know of one."""
     known = read(ROOT / TABLE)
     chosen = {mutant.name: mutant for mutant in all_mutants(source)}
     seen = ROOT / FOLDER / f"judged-{os.getpid()}.jsonl"
-    rows = Slice(source, choose, options, seen).run()
+    tried = Slice(source, choose, options, seen)
+    rows = tried.run()
     seen.unlink(missing_ok=True)
+    if not tried.is_recorded:
+        print("call it once more: it goes on with them")
+        return 1
     least = needed if options.license else (lambda _: 1)
     poor = {name: row for name, row in rows.items() if len(row.killers) < least(name)}
     for name, row in poor.items():
@@ -216,6 +235,9 @@ def judge(options: argparse.Namespace, source: Source, choose: Choose) -> int:
             sep="\n    ",
         )
     print(summary(rows))
+    if options.accept:
+        write(ROOT / TABLE, known | poor)
+        return 0
     return int(any(options.license or name not in known or known[name].killers for name in poor))
 
 
@@ -260,6 +282,7 @@ def main() -> int:
     """The exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("--base", default="")
+    parser.add_argument("--accept", action="store_true")
     parser.add_argument("--alone", action="store_true")
     parser.add_argument("--license", nargs="+", default=[], metavar="TEST")
     parser.add_argument("--fresh", type=int, default=0)
@@ -283,6 +306,9 @@ def main() -> int:
         )
     if options.base:
         changed = of_changed(source, options.base)
+        if not changed:
+            print(f"no function of the product differs from {options.base}")
+            return 0
         return judge(options, source, lambda _: changed)
     return next_slice(options, source)
 

@@ -171,6 +171,12 @@ def test_a_mistake_is_one_sentence_that_names_the_field(contract: Contract, row:
         assert violation.problem not in [left.problem for left in corrected.violations]
 
 
+def test_an_amount_without_a_number_of_cards_is_named() -> None:
+    (violation,) = parse(pod(of_resources({"volcano.sh/vgpu-memory": "5"}))).violations
+
+    assert violation.problem == "volcano.sh/vgpu-memory requires volcano.sh/vgpu-number"
+
+
 @rows(lambda contract: contract.nothing)
 def test_a_pod_of_no_request_is_left_alone(contract: Contract, row: Json) -> None:
     assert parse(row) == ParsedRequest(None, ()), contract.name
