@@ -19,7 +19,6 @@ BENCHMARKS = {
     "drained": ["drained"],
     "dialects": ["dialects"],
     "placement": ["placement"],
-    "lifetimes": ["lifetimes"],
     "throughput-500": ["throughput", "--nodes", "500", "--pods", "2000"],
     "throughput-2000": ["throughput", "--nodes", "2000", "--pods", "2000"],
     "gang-starts": ["gang_starts"],

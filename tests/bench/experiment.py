@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Any, NamedTuple, TextIO
 
 WHOLE_MILLI = 1000
@@ -73,12 +72,11 @@ class PodRow(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Experiment:
     """``nodes`` in the order that decides ties; ``listed``: the pod list, which shows what is typical;
-    ``arrivals``: whom it sends, in order. ``seed``: for whoever places at random."""
+    ``arrivals``: whom it sends, in order."""
 
     nodes: tuple[NodeRow, ...]
     listed: tuple[PodRow, ...]
     arrivals: tuple[PodRow, ...]
-    seed: int
 
     @property
     def gpu_milli(self) -> int:
@@ -114,19 +112,6 @@ def run(experiment: Experiment, place: Callable[[PodRow], object]) -> Outcome:
     return Outcome({str(at): _value_at(at, bins, capacity) for at in POINTS}, dict(failed))
 
 
-def mean_of(outcomes: Sequence[Outcome]) -> Outcome:
-    """Several outcomes of the same arrivals as one."""
-    if len(outcomes) == 1:
-        return outcomes[0]
-    allocation: dict[str, float | None] = {}
-    for point in outcomes[0].allocation:
-        values = [each.allocation[point] for each in outcomes]
-        reached = [value for value in values if value is not None]
-        allocation[point] = round(fmean(reached), 3) if reached else None
-    failed = {kind: fmean(each.failed[kind] for each in outcomes) for kind in CLASSES}
-    return Outcome(allocation, failed)
-
-
 def _value_at(point: int, bins: Mapping[int, Sequence[int]], capacity: int) -> float | None:
     """A pod so large that a point is leapt over leaves there what was before it."""
     reached = max((at for at in bins if at <= point), default=None)
@@ -138,16 +123,14 @@ def _value_at(point: int, bins: Mapping[int, Sequence[int]], capacity: int) -> f
 
 def read_experiment(nodes: Path, pods: Path, replay: Path) -> Experiment:
     """The experiment of these files: two csv lists with the columns of the trace, and a JSON object with
-    ``node_order``, ``pod_rows`` (places in the pod list, from 0) and, where wanted, ``seed``. Names that end
-    in .xz are read through xz. Raises InputError."""
+    ``node_order`` and ``pod_rows`` (places in the pod list, from 0). Names that end in .xz are read through
+    xz. Raises InputError."""
     there = {node.name: node for node in read_nodes(nodes)}
     listed = read_pods(pods)
     found = _json(replay)
-    order, rows, seed = found.get("node_order"), found.get("pod_rows"), found.get("seed", 0)
-    if not isinstance(order, list) or not isinstance(rows, list) or type(seed) is not int:
-        raise InputError(
-            f"{replay}: must be an object with the lists node_order and pod_rows; seed, if any, whole"
-        )
+    order, rows = found.get("node_order"), found.get("pod_rows")
+    if not isinstance(order, list) or not isinstance(rows, list):
+        raise InputError(f"{replay}: must be an object with the lists node_order and pod_rows")
     for at, name in enumerate(order):
         if not isinstance(name, str) or name not in there:
             raise InputError(
@@ -164,7 +147,7 @@ def read_experiment(nodes: Path, pods: Path, replay: Path) -> Experiment:
             raise InputError(
                 f"{replay}: pod_rows[{at}]: {row!r} is no row of {pods} (0 to {len(listed) - 1})"
             )
-    return Experiment(tuple(there[name] for name in order), listed, tuple(listed[row] for row in rows), seed)
+    return Experiment(tuple(there[name] for name in order), listed, tuple(listed[row] for row in rows))
 
 
 def read_nodes(path: Path) -> tuple[NodeRow, ...]:

@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,11 +23,9 @@ from tests.bench.experiment import (
     Experiment,
     InputError,
     Outcome,
-    mean_of,
     read_experiment,
     run,
 )
-from tests.bench.generator import GENERATED, generate
 from tests.bench.references import REFERENCES
 from tests.bench.served import ACTS_AS, POLICIES, Served
 
@@ -40,7 +37,6 @@ SEEDS = (42, 43, 44, 45, 46)
 EVERY = (*POLICIES, *REFERENCES)
 OFF_PUBLISHED = 0.4  # of the mean over ten seeds, of which five are replayed
 OFF_GOLDEN = 0.2  # of the mean over the same seeds
-DRAWS = {"Random": 4}  # one alone may miss its own mean by 0.3
 
 
 class Replay(NamedTuple):
@@ -56,18 +52,12 @@ Results = Mapping[Replay, Outcome]
 
 def replayed(experiment: Experiment, name: str) -> Outcome:
     """The experiment under the policy or reference of this name."""
-    if name in REFERENCES:
-        draws = [replace(experiment, seed=experiment.seed + 1000 * at) for at in range(DRAWS.get(name, 1))]
-        return mean_of([run(each, REFERENCES[name](each).place) for each in draws])
-    return run(experiment, Served(experiment, name).place)
+    placing = REFERENCES[name](experiment) if name in REFERENCES else Served(experiment, name)
+    return run(experiment, placing.place)
 
 
 def trace(pods: str, seed: int) -> Experiment:
-    """An experiment of the trace, or one with a generated list, as in ``held-out: cpu 1.75``."""
-    kind, _, family = pods.partition(": ")
-    if kind in GENERATED:
-        published = trace(LISTS[0], SEEDS[0])
-        return generate(tuple(sorted(published.nodes)), published.listed, GENERATED[kind][0][family], seed)
+    """An experiment of the trace."""
     return read_experiment(
         DATA / "openb_node_list_gpu_node.csv.xz",
         DATA / f"openb_pod_list_{pods}.csv.xz",
@@ -133,9 +123,10 @@ Expected = tuple[str, str, int, float, float]  # reference, list, point, figure,
 
 
 def _published() -> Iterable[Expected]:
+    """Of every algorithm of the paper."""
     with (DATA / "published.csv").open(newline="") as file:
         for row in csv.DictReader(file):
-            for name in REFERENCES.keys() & row.keys():
+            for name in row.keys() - {"list", "at"}:
                 yield name, row["list"], int(row["at"]), float(row[name]), OFF_PUBLISHED
 
 
@@ -150,16 +141,23 @@ def _golden(seeds: set[int]) -> Iterable[Expected]:
 
 
 def table(results: Results) -> str:
-    """The means over the seeds, for people."""
-    lines = []
+    """The means over the seeds, for people, and what was published of other algorithms."""
+    lines, published, names = [], list(_published()), dict.fromkeys(one.name for one in results)
     for pods in dict.fromkeys(one.pods for one in results):
         titles = [f"{at} %" for at in POINTS] + list(CLASSES)
         lines.append(f"{pods:24}" + "".join(f"{title:>9}" for title in titles))
-        for name in dict.fromkeys(one.name for one in results):
+        for name in names:
             values = [mean_allocation(results, name, pods, at) for at in POINTS]
             cells = ["-" if value is None else f"{value:.2f}" for value in values]
             cells += [f"{count:.1f}" for count in mean_failed(results, name, pods).values()]
             lines.append(f"  {name:22}" + "".join(f"{cell:>9}" for cell in cells))
+        others = {name for name, *_ in published} - set(names)
+        for name in sorted(others):
+            figures = {
+                at: f"{figure:.2f}" for who, of, at, figure, _ in published if (who, of) == (name, pods)
+            }
+            cells = [figures.get(at, "-") for at in POINTS]
+            lines.append(f"  {name:22}" + "".join(f"{cell:>9}" for cell in cells) + "  as published")
         lines.append("")
     lines.append(
         "GPU allocation in per cent when so many per cent had arrived; pods without a place, by class"
@@ -196,15 +194,11 @@ def told(outcome: Outcome) -> Json:
 def whole_trace(given: argparse.Namespace) -> int:
     """Everything, or what was chosen of it; 1 where a reference is off."""
     names = given.policy or EVERY
-    lists, seeds = given.lists, given.seeds or SEEDS
-    if given.generated:
-        families, every = GENERATED[given.generated]
-        lists, seeds = [f"{given.generated}: {family}" for family in families], given.seeds or every
-    wanted = [Replay(name, pods, seed) for pods in lists for name in names for seed in seeds]
+    wanted = [Replay(name, pods, seed) for pods in given.lists for name in names for seed in given.seeds]
     results = replay_all(wanted, given.jobs)
     print(table(results))
     _write(given.json, as_json(results))
-    wrong = off(results) if set(seeds) == set(SEEDS) else []
+    wrong = off(results) if set(given.seeds) == set(SEEDS) else []
     for sentence in wrong:
         print(f"reference off: {sentence}", file=sys.stderr)
     return 1 if wrong else 0
@@ -247,12 +241,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the figures")
     parser.add_argument("--lists", nargs="+", choices=LISTS, default=LISTS, help="of the trace")
-    parser.add_argument("--generated", choices=GENERATED, help="lists that are generated from the trace")
-    parser.add_argument("--seeds", nargs="+", type=int, help="default: all of the trace, or of the generated")
+    parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS, help="of the trace")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at a time")
     given = parser.parse_args(arguments)
     files = [given.nodes, given.pods, given.replay]
-    if given.seeds and not given.generated and not set(given.seeds) <= set(SEEDS):
+    if not set(given.seeds) <= set(SEEDS):
         parser.error(f"--seeds: of the trace there are {', '.join(map(str, SEEDS))}")
     if any(files) and not all(files):
         parser.error("--nodes, --pods and --replay go together")

@@ -1,29 +1,25 @@
-"""The published algorithms that Bursar is measured against, by the rules of the experiment and nothing else.
+"""What Bursar is measured against, by the rules of the experiment and nothing else.
 
-Random, BestFit, DotProd, GpuPacking, GpuClustering and FGD as Weng et al. (USENIX ATC'23) compare them, with
-the constants of their simulator (`openb/README.md`). Nothing of Bursar is imported: these are oracles.
+FGD is the best of the algorithms that Weng et al. (USENIX ATC'23) compare, with the constants of their
+simulator (`openb/README.md`, which has the published figures of the others). Nothing of Bursar is imported:
+these are oracles.
 
 DeviceClaims is what kube-scheduler 1.36 does with pods that ask by device claims. Its default plugins know
 CPU and memory alone (NodeResourcesFit with LeastAllocated, NodeResourcesBalancedAllocation). Its allocator
-takes the first devices that fit, a share the first card with enough left. DeviceClaimsTightest takes the card
-that a share fills best; DeviceClaimsPacked has the strategy MostAllocated. They score every node, where
+takes the first devices that fit, a share the first card with enough left. It scores every node, where
 kube-scheduler takes a sample of a large cluster.
 """
 
 import math
-import random
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import accumulate
 from typing import NamedTuple
 
 from tests.bench.experiment import WHOLE_MILLI, Experiment, PodRow
 
 COVERED = 0.95
-LARGEST_CPU = 128_000  # of a node, in thousandths of a core
-LARGEST_GPU = 8_000  # of a node, in thousandths of a GPU
 USUAL_CPU, USUAL_MIB = 100, 200  # what kube-scheduler scores by where a pod requests none
 
 Cards = tuple[int, ...]  # places of the cards that the pod gets
@@ -31,13 +27,12 @@ Seat = tuple[int, Cards]  # the place of a node in the experiment's order, and i
 
 
 class State(NamedTuple):
-    """What is left of a node, by card in thousandths; and the classes of the GPU pods that it hosts."""
+    """What is left of a node, by card in thousandths."""
 
     cpu_milli: int
     memory_mib: int
     cards: tuple[int, ...]
     model: str
-    hosts: frozenset[str] = frozenset()
     allocatable: tuple[int, int] = (0, 0)  # CPU and memory of the empty node
 
     @property
@@ -64,68 +59,12 @@ def tightest(pod: PodRow, state: State) -> Cards:
 def after(pod: PodRow, state: State, cards: Cards) -> State:
     """The node with the pod on these cards."""
     left = tuple(x - pod.gpu_milli if at in cards else x for at, x in enumerate(state.cards))
-    hosts = state.hosts | {class_of(pod)} if pod.num_gpu else state.hosts
     return state._replace(
-        cpu_milli=state.cpu_milli - pod.cpu_milli,
-        memory_mib=state.memory_mib - pod.memory_mib,
-        cards=left,
-        hosts=hosts,
-    )
-
-
-def class_of(pod: PodRow) -> str:
-    """What GpuClustering keeps together: shares, and pods of equally many whole GPUs."""
-    return "share" if not pod.whole else f"{pod.num_gpu} GPU"
-
-
-def before(pod: PodRow, state: State, cards: Cards) -> State:
-    """The node without the pod that was on these cards."""
-    left = tuple(x + pod.gpu_milli if at in cards else x for at, x in enumerate(state.cards))
-    return state._replace(
-        cpu_milli=state.cpu_milli + pod.cpu_milli, memory_mib=state.memory_mib + pod.memory_mib, cards=left
+        cpu_milli=state.cpu_milli - pod.cpu_milli, memory_mib=state.memory_mib - pod.memory_mib, cards=left
     )
 
 
 Judge = Callable[[PodRow, State], tuple[int, Cards]]  # a node that fits -> its score, and the cards
-
-
-def best_fit(pod: PodRow, state: State) -> tuple[int, Cards]:
-    """The least left of both resources, each as a part of the largest node's."""
-    cpu = (state.cpu_milli - pod.cpu_milli) / 2 / LARGEST_CPU
-    gpu = (state.idle_milli - pod.asked_milli) / 2 / LARGEST_GPU
-    return int(100 * (1 - cpu - gpu)), tightest(pod, state)
-
-
-def dot_product(pod: PodRow, state: State) -> tuple[int, Cards]:
-    """What is left least resembles what is asked."""
-    cpu = state.cpu_milli / LARGEST_CPU * pod.cpu_milli / LARGEST_CPU
-    gpu = state.idle_milli / LARGEST_GPU * pod.asked_milli / LARGEST_GPU
-    return int(100 * (1 - (cpu + gpu) / 2)), tightest(pod, state)
-
-
-def packing(pod: PodRow, state: State) -> tuple[int, Cards]:
-    """Used cards first, then free cards of used nodes, then free nodes."""
-    cards = tightest(pod, state)
-    if not pod.num_gpu:
-        return 0, cards
-    if all(left == WHOLE_MILLI for left in state.cards):
-        return max(33 - len(state.cards), len(state.cards)), cards
-    free = sum(state.cards[at] == WHOLE_MILLI for at in cards)
-    if free:
-        return max(50 - free, 33), cards
-    return max(100 - sum(state.cards[at] * 100 // WHOLE_MILLI for at in cards) // 10, 50), cards
-
-
-def clustering(pod: PodRow, state: State) -> tuple[int, Cards]:
-    """Pods of one class beside each other."""
-    if not pod.num_gpu:
-        return 0, ()
-    base = 25 * (LARGEST_GPU - state.idle_milli) // LARGEST_GPU
-    if class_of(pod) in state.hosts:
-        base += 75 if len(state.hosts) == 1 else 50
-    elif not state.hosts:
-        base += 25
-    return base, tightest(pod, state)
 
 
 def first(pod: PodRow, state: State) -> Cards:
@@ -133,21 +72,18 @@ def first(pod: PodRow, state: State) -> Cards:
     return tuple(at for at, left in enumerate(state.cards) if left >= pod.gpu_milli)[: pod.num_gpu]
 
 
-def of_kube_scheduler(
-    pod: PodRow, state: State, packs: bool = False, choose: Callable[[PodRow, State], Cards] = first
-) -> tuple[int, Cards]:
-    """``packs``: by MostAllocated, else by LeastAllocated. Each part is of 100, in whole numbers."""
+def of_kube_scheduler(pod: PodRow, state: State) -> tuple[int, Cards]:
+    """Each part is of 100, in whole numbers."""
     left = (state.cpu_milli, state.memory_mib)
     asked = (pod.cpu_milli or USUAL_CPU, pod.memory_mib or USUAL_MIB)
     whole = state.allocatable
     parts = []
     for total, idle, wants in zip(whole, left, asked, strict=True):
-        used = min(total - idle + wants, total)
-        parts.append((used if packs else total - used) * 100 // total)
+        parts.append(max(idle - wants, 0) * 100 // total)
     taken = (pod.cpu_milli, pod.memory_mib)
     balance = _balance(whole, [idle - wants for idle, wants in zip(left, taken, strict=True)])
     balance = 50 + int((50 + balance - _balance(whole, left)) / 2)
-    return sum(parts) // 2 + (balance if any(taken) else 0), choose(pod, state)
+    return sum(parts) // 2 + (balance if any(taken) else 0), first(pod, state)
 
 
 def _balance(whole: Sequence[int], left: Sequence[int]) -> int:
@@ -240,8 +176,8 @@ class Reference:
     """Places each pod where ``judge`` finds it best, ties by the order of the nodes. One placement changes
     one node, so only that one is judged anew when a pod of a known shape comes."""
 
-    def __init__(self, experiment: Experiment, judge: Judge, spread: bool = False) -> None:
-        self._judge, self._spread = judge, spread
+    def __init__(self, experiment: Experiment, judge: Judge) -> None:
+        self._judge = judge
         self._nodes = [
             State(
                 node.cpu_milli,
@@ -258,29 +194,14 @@ class Reference:
     def place(self, pod: PodRow) -> Seat | None:
         """Where it found a place, None where it found none."""
         board = self._followed(pod)
-        scores = _min_max(board.scores) if self._spread else board.scores
-        most = max(scores)
+        most = max(board.scores)
         if most < 0:
             return None
-        at = scores.index(most)
+        at = board.scores.index(most)
         cards = board.cards[at]
-        self.take(at, pod, cards)
-        return at, cards
-
-    def leave(self, pod: PodRow, seat: Seat) -> None:
-        """The pod has ended. What its class was is not forgotten: GpuClustering alone asks for that."""
-        at, cards = seat
-        self._nodes[at] = before(pod, self._nodes[at], cards)
-        self._changes.append(at)
-
-    def take(self, at: int, pod: PodRow, cards: Cards) -> None:
-        """The pod is on these cards of the node from now on."""
         self._nodes[at] = after(pod, self._nodes[at], cards)
         self._changes.append(at)
-
-    def feasible(self, pod: PodRow) -> list[int]:
-        """The places of the nodes that it fits on."""
-        return [at for at, score in enumerate(self._followed(pod).scores) if score >= 0]
+        return at, cards
 
     def state(self, at: int) -> State:
         """The node at this place in the order, as it is now."""
@@ -301,52 +222,7 @@ class Reference:
         return board
 
 
-def _min_max(scores: list[int]) -> list[int]:
-    """The scores of the nodes that fit spread over 0 to 100, in whole numbers."""
-    there = [score for score in scores if score >= 0]
-    least, span = min(there, default=0), max(there, default=0) - min(there, default=0)
-    if span <= 100:
-        return scores  # whole numbers with more room between them: nothing becomes equal, no order changes
-    return [(score - least) * 100 // span if score >= 0 else -1 for score in scores]
-
-
-class Random:
-    """Any node that fits, and any card of it."""
-
-    def __init__(self, experiment: Experiment) -> None:
-        self._nodes = Reference(experiment, lambda pod, state: (0, ()))
-        self._random = random.Random(experiment.seed)
-
-    def place(self, pod: PodRow) -> Seat | None:
-        """Where it found a place, None where it found none."""
-        feasible = self._nodes.feasible(pod)
-        if not feasible:
-            return None
-        at = self._random.choice(feasible)
-        state = self._nodes.state(at)
-        if pod.whole:
-            cards = tightest(pod, state)
-        else:
-            fitting = [(card,) for card, left in enumerate(state.cards) if left >= pod.gpu_milli]
-            cards = self._random.choice(fitting) if pod.num_gpu else ()
-        self._nodes.take(at, pod, cards)
-        return at, cards
-
-    def leave(self, pod: PodRow, seat: Seat) -> None:
-        """The pod has ended."""
-        self._nodes.leave(pod, seat)
-
-
-REFERENCES: dict[str, Callable[[Experiment], Random | Reference]] = {
-    "Random": Random,
-    "DotProd": lambda experiment: Reference(experiment, dot_product),
-    "GpuClustering": lambda experiment: Reference(experiment, clustering),
-    "GpuPacking": lambda experiment: Reference(experiment, packing),
-    "BestFit": lambda experiment: Reference(experiment, best_fit, spread=True),
+REFERENCES: dict[str, Callable[[Experiment], Reference]] = {
     "FGD": lambda experiment: Reference(experiment, Gradient(experiment)),
     "DeviceClaims": lambda experiment: Reference(experiment, of_kube_scheduler),
-    "DeviceClaimsTightest": lambda experiment: Reference(
-        experiment, partial(of_kube_scheduler, choose=tightest)
-    ),
-    "DeviceClaimsPacked": lambda experiment: Reference(experiment, partial(of_kube_scheduler, packs=True)),
 }

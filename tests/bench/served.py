@@ -5,7 +5,6 @@ one is not ranked. Nodes are named by their place in the experiment's order, for
 """
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import replace
 
 from scheduler_ext.fit.fit import fit
@@ -16,17 +15,10 @@ from scheduler_ext.scoring.fragmentation import FRAGMENTATION, fragmentation
 from scheduler_ext.scoring.fragmentation_model import FragmentationModel
 from scheduler_ext.scoring.policy import BUILT, Policy
 from scheduler_ext.scoring.rank import ranked
-from scheduler_ext.scoring.selection import CHANGED_MILLI
-from scheduler_ext.scoring.typical_pods import (
-    FEWEST_PODS,
-    TypicalPod,
-    TypicalPods,
-    differ_milli,
-    typical_pods_of,
-)
+from scheduler_ext.scoring.typical_pods import TypicalPod, typical_pods_of
 from scheduler_ext.snapshot.allocation import allocation_of
 from scheduler_ext.snapshot.immutable_map import Map
-from scheduler_ext.snapshot.node_info import NodeInfo, node_info_of, with_allocation, without_pod
+from scheduler_ext.snapshot.node_info import NodeInfo, node_info_of, with_allocation
 from scheduler_ext.verbs.fit_cache import FitCache, FitKey, fit_key
 from tests.bench.experiment import WHOLE_MILLI, Experiment, NodeRow, PodRow
 from tests.bench.references import Cards, Seat
@@ -64,24 +56,16 @@ def pod_of(row: PodRow, request: GPURequest) -> Pod:
     return replace(bare, request=request, amounts=())
 
 
-def typical_of(row: PodRow) -> TypicalPod:
-    """The pod's shape."""
-    return TypicalPod(row.cpu_milli, row.num_gpu, row.gpu_milli, models=row.models)
-
-
-def mix_of_list(experiment: Experiment) -> TypicalPods:
-    """The typical pods of the pod list."""
-    return typical_pods_of(Counter(map(typical_of, experiment.listed)))
-
-
 class Served:
     """The cluster under one of Bursar's policies."""
 
     def __init__(self, experiment: Experiment, word: str) -> None:
-        self._word, self._fragmentation_model = (
-            ACTS_AS.get(word, word),
-            FragmentationModel(mix_of_list(experiment)),
+        shapes = (
+            TypicalPod(row.cpu_milli, row.num_gpu, row.gpu_milli, models=row.models)
+            for row in experiment.listed
         )
+        self._word = ACTS_AS.get(word, word)
+        self._fragmentation_model = FragmentationModel(typical_pods_of(Counter(shapes)))
         self._names = [f"n{at:06}" for at in range(len(experiment.nodes))]
         node_object = map(facts_of, self._names, experiment.nodes)
         self._nodes: Map[NodeInfo] = Map(
@@ -92,7 +76,6 @@ class Served:
         self._memory_mib = [row.memory_mib for row in experiment.nodes]
         self._fit_cache = FitCache()
         self._asked: dict[PodRow, tuple[Pod | None, FitKey]] = {}
-        self._uids: dict[tuple[PodRow, Seat], list[str]] = {}
         self._arrived = 0
 
     def place(self, row: PodRow) -> Seat | None:
@@ -107,42 +90,6 @@ class Served:
             return None
         name = fits[0] if len(fits) == 1 else self._best(asked, fits)
         return self._at[name], self._take(name, row, pod, asked.policy)
-
-    def leave(self, row: PodRow, seat: Seat) -> None:
-        """The pod on this seat has ended."""
-        at, _ = seat
-        name = self._names[at]
-        node = self._nodes.get(name)
-        if node is None:
-            raise AssertionError("a pod left a node that does not exist")
-        self._cpu_milli[at] += row.cpu_milli
-        self._memory_mib[at] += row.memory_mib
-        if not row.num_gpu:
-            self._nodes = self._nodes.set(name, with_cpu(node, -row.cpu_milli))
-            return
-        uid = self._uids[row, seat].pop()
-        self._nodes = self._nodes.set(name, without_pod(node, uid))
-
-    def learn(self, running: Mapping[PodRow, int]) -> None:
-        """Adopts the typical pods of those that run, as the extender does each minute."""
-        counts = Counter[TypicalPod]()
-        for row, count in running.items():
-            if row.num_gpu:  # rows that differ in memory alone are one shape
-                counts[typical_of(row)] += count
-        if counts.total() < FEWEST_PODS:
-            return
-        mix = typical_pods_of(counts)
-        beside = min(mix.pods, sum(count for row, count in running.items() if not row.num_gpu))
-        if beside:
-            mix = TypicalPods((*mix.counts, (TypicalPod(0), beside)))
-        if differ_milli(mix, self._fragmentation_model.typical_pods) >= CHANGED_MILLI:
-            self._fragmentation_model = FragmentationModel(mix)
-            self._asked.clear()
-
-    @property
-    def typical_pods(self) -> TypicalPods:
-        """Those learned last."""
-        return self._fragmentation_model.typical_pods
 
     def _offered(self, row: PodRow) -> list[str]:
         """The nodes on which kube-scheduler itself finds enough."""
@@ -191,6 +138,4 @@ class Served:
             raise AssertionError("the pod does not fit where prioritize sent it")
         allocation = allocation_of(replace(pod, uid=f"uid-{self._arrived}"), placement, "bound")
         self._nodes = self._nodes.set(name, with_allocation(node, allocation))
-        cards = tuple(each.index for _, slices in placement.containers for each in slices)
-        self._uids.setdefault((row, (self._at[name], cards)), []).append(allocation.uid)
-        return cards
+        return tuple(card.index for _, slices in placement.containers for card in slices)
