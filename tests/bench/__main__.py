@@ -12,32 +12,19 @@ OUT = HERE.parent.parent / ".bench"
 
 # name of the JSON -> the module and its arguments
 BENCHMARKS = {
-    "admission-tls": ["admission_tls"],
     "admission": ["admission"],
     "extender-500": ["extender", "--nodes", "500", "--cards", "8", "--pods", "1000"],
     "extender-5000": ["extender", "--nodes", "5000", "--cards", "8", "--pods", "40000"],
-    "drained": ["drained"],
-    "dialects": ["dialects"],
     "placement": ["placement"],
     "throughput-500": ["throughput", "--nodes", "500", "--pods", "2000"],
     "throughput-2000": ["throughput", "--nodes", "2000", "--pods", "2000"],
-    "gang-starts": ["gang_starts"],
-    "waiting-gangs": ["waiting_gangs"],
-    "waiting": ["waiting"],
-    "releases": ["releases"],
-    "recording": ["recording"],
-    "enforcement": ["enforcement"],
-    "reclaim": ["reclaim"],
+    "binding": ["binding"],
     "heartbeats": ["heartbeats"],
-    "standings": ["standings"],
     "reports": ["reports"],
     "dashboard": ["dashboard"],
     "ledger": ["ledger"],
-    "metered": ["metered"],
-    "growth": ["growth"],
     "sidecar": ["sidecar"],
     "agent": ["agent"],
-    "nri": ["nri"],
     "cost": ["cost"],
 }
 

@@ -6,11 +6,9 @@ it runs a real ``python -m scheduler_ext``. K pods of eight shapes then come one
 filtered over all nodes, prioritized over those that fit, and bound to the best, over one kept-alive
 connection; so every call comes upon a cluster that has changed since the last one. Times in milliseconds as
 the caller sees them; ``cpu`` is what the extender's process spends on a call when nothing changes;
-``cold_start_s`` from the start of the process to its first 200 on /readyz. ``in_process``: the same calls
-straight into the WSGI app.
+``cold_start_s`` from the start of the process to its first 200 on /readyz.
 """
 
-import gc
 import http.client
 import json
 import multiprocessing
@@ -37,7 +35,6 @@ import jsonpatch
 from tests.bench.command import arguments, write
 from tests.support.http_server import JsonHandler
 from tests.support.kubeconfig import kubeconfig
-from timekeeper.runtime.http.service import PostCall
 
 Json = dict[str, Any]
 
@@ -427,50 +424,15 @@ def over_http(api_port: int, port: int, pid: int, names: list[str], calls: int) 
     return rows
 
 
-def in_process(nodes: int, cards: int, pods: int, names: list[str], calls: int, folder: Path) -> Json:
-    """filter and prioritize straight into the WSGI app, with a pod booked between any two."""
-    from scheduler_ext import settings
-    from scheduler_ext.assembly.extender import Extender
-    from scheduler_ext.model.node import read_node
-    from scheduler_ext.model.pod import read_any
-    from timekeeper.runtime.connect import connect
-
-    running = Extender(settings.read([], {}), connect(folder / "kubeconfig"), lambda event, **fields: None)
-    running.cache.pods_listed(map(read_any, bound_pods(nodes, cards, pods, random.Random(1))))
-    running.cache.nodes_listed(read_node(node(name, cards)) for name in names)
-    gc.collect()
-    gc.freeze()  # as the extender does when its books are complete
-    more = iter(list(bound_pods(nodes, cards, calls + WARM_UP, random.Random(2))))
-    times: dict[str, list[float]] = {"filter": [], "prioritize": []}
-    for number in range(-WARM_UP, calls):
-        changed = next(more)
-        changed["metadata"]["uid"] = f"uid-more-{number}"
-        running.cache.pod_updated(read_any(changed))
-        body = body_of({"Pod": pod("p", SIZES[number % len(SIZES)]), "NodeNames": names})
-        for verb, each in times.items():
-            took = called(running.calls[f"/{verb}"], body)
-            if number >= 0:
-                each.append(took)
-    return {verb: figures(each) for verb, each in times.items()}
-
-
-def called(call: PostCall, body: bytes) -> float:
-    """The milliseconds of one call."""
-    began = time.perf_counter()
-    call(body)
-    return 1000 * (time.perf_counter() - began)
-
-
 def table(found: Json) -> str:
     """The figures for people."""
     lines = [
         f"{found['nodes']} nodes x {found['cards']} cards, {found['pods']} bound pods; milliseconds",
         f"{'':24}{'p50':>8}{'p95':>8}{'p99':>8}{'cpu':>8}",
     ]
-    rows = {verb: found[verb] for verb in ("filter", "prioritize", "bind")}
-    rows |= {f"{verb}, in process": row for verb, row in found["in_process"].items()}
-    for name, row in rows.items():
-        lines.append(f"{name:24}" + "".join(f"{row.get(key, ''):>8}" for key in ("p50", "p95", "p99", "cpu")))
+    for verb in ("filter", "prioritize", "bind"):
+        row = found[verb]
+        lines.append(f"{verb:24}" + "".join(f"{row.get(key, ''):>8}" for key in ("p50", "p95", "p99", "cpu")))
     lines.append(f"cold start {found['cold_start_s']} s, resident memory {found['rss_mib']} MiB")
     return "\n".join(lines)
 
@@ -492,7 +454,6 @@ def main() -> int:
         ):
             found |= over_http(api_port, port, pid, names, given.calls)
             found |= {"cold_start_s": round(seconds, 2), "rss_mib": rss_mib(pid)}
-        found["in_process"] = in_process(given.nodes, given.cards, given.pods, names, given.calls, folder)
     print(table(found))
     write(given.json, found)
     return 0

@@ -31,7 +31,6 @@ from typing import Any
 from deploy.local.identity import new_authority
 from deploy.local.ports import free_port
 from tests.bench.command import arguments, write
-from tests.bench.dialects import node_of
 from tests.bench.extender import ROOT, WARM_UP, Objects, body_of, cpu_ms, figures, pod, stand_in
 from tests.support.kubeconfig import kubeconfig
 
@@ -49,6 +48,17 @@ def request(millicores: int, cards: int = 1) -> dict[str, str]:
 
 
 SIZES = (request(500), request(200), request(1_000), request(800), request(300), request(400, 2))
+
+
+def node_of(name: str) -> Json:
+    """A node as Intel's plugins leave it."""
+    amounts = {"gpu.intel.com/i915": str(10 * CARDS), "gpu.intel.com/millicores": str(1_000 * CARDS)}
+    capacity = {"cpu": "64", **amounts}
+    labels = {"gpu.intel.com/gpu-numbers": ".".join(map(str, range(CARDS)))}
+    return {
+        "metadata": {"name": name, "resourceVersion": "1", "annotations": {}, "labels": labels},
+        "status": {"capacity": capacity, "allocatable": capacity},
+    }
 
 
 def bound(name: str, node: str, card: int, millicores: int) -> Json:
@@ -80,7 +90,7 @@ def bound_pods(nodes: int, count: int) -> Iterator[Json]:
 def objects(nodes: int, pods: int) -> Objects:
     """What an API server holds, with one node more, which is full."""
     names = [f"node-{at}" for at in range(nodes)] + [FULL]
-    return Objects((node_of("gas", name) for name in names), bound_pods(nodes, pods))
+    return Objects(map(node_of, names), bound_pods(nodes, pods))
 
 
 @dataclass

@@ -84,7 +84,7 @@ class Bench:
     def _timed(self, version: str, pods: int, extender: int) -> Json:
         first, last = pods // 10, pods - pods // 10
         times, spent = {}, {}
-        for count, _ in enumerate(self.bound(version), start=1):
+        for count, _ in enumerate(bindings_seen(self._api, version), start=1):
             if count in (first, last):
                 times[count], spent[count] = time.monotonic(), self._spent_s(extender)
             if count == pods:
@@ -95,10 +95,6 @@ class Bench:
             "per_s": between / (times[last] - times[first]),
             "cpu_ms": {name: round(ms, 2) for name, ms in cpu.items()},
         }
-
-    def bound(self, version: str, path: str = PODS) -> Iterator[str]:
-        """See `bindings_seen`."""
-        return bindings_seen(self._api, version, path)
 
     def _spent_s(self, extender: int) -> Mapping[str, float]:
         pids = {name: process.pid for name, process in self.cp.processes.items()}
@@ -201,12 +197,12 @@ def cpu_s(pid: int) -> float:
     return ticks / os.sysconf("SC_CLK_TCK") + sum(cpu_s(int(child)) for child in children)
 
 
-def bindings_seen(api: Api, version: str, path: str = PODS, within_s: float = WITHIN_S) -> Iterator[str]:
+def bindings_seen(api: Api, version: str) -> Iterator[str]:
     """The UID of each pod when it is bound, from this version on."""
     seen: set[str] = set()
-    last = time.monotonic() + within_s
+    last = time.monotonic() + WITHIN_S
     while time.monotonic() < last:  # the API server may close a watch at any time
-        for event in api.watch(path, version):
+        for event in api.watch(PODS, version):
             if event["type"] == OPENED:
                 continue
             pod = event["object"]
@@ -214,7 +210,7 @@ def bindings_seen(api: Api, version: str, path: str = PODS, within_s: float = WI
             if pod.get("spec", {}).get("nodeName") and pod["metadata"]["uid"] not in seen:
                 seen.add(pod["metadata"]["uid"])
                 yield pod["metadata"]["uid"]
-    raise SystemExit(f"only {len(seen)} pods were bound within {within_s:.0f} s")
+    raise SystemExit(f"only {len(seen)} pods were bound within {WITHIN_S:.0f} s")
 
 
 def until(true: Callable[[], object]) -> None:
