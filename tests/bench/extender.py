@@ -226,7 +226,9 @@ def serve(objects: Objects, listener: socket.socket) -> None:
             url = urlsplit(self.path)
             query = parse_qs(url.query)
             kind = url.path.rpartition("/")[2]
-            if "sendInitialEvents" in query:
+            if kind not in objects.pages and kind not in objects.waiting:
+                self.answer(404, {"kind": "Status", "code": 404})
+            elif "sendInitialEvents" in query:
                 self._initial_events(kind)
             elif "watch" in query:
                 self._watch(kind)
