@@ -1,8 +1,6 @@
 """Nodes, pods and DaemonSets of NVIDIA's GPU Operator and of Bursar, as `kubectl bursar node` reads them."""
 
-from typing import Any
-
-Json = dict[str, Any]
+from tests.worlds import Json
 
 OPERATORS = "nvidia.com/gpu.deploy.device-plugin"
 

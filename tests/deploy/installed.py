@@ -20,8 +20,7 @@ from deploy.local.ports import free_port
 from tests.deploy.reading import NAMESPACE, ROOT, loaded
 from tests.support.control_plane import apply
 from tests.support.waiting import eventually
-
-Json = dict[str, Any]
+from tests.worlds import Json
 
 # where a pod's service account is; the processes replace the folder before they import anything else
 _KUBELETS = "/var/run/secrets/kubernetes.io/serviceaccount"

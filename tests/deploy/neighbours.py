@@ -5,7 +5,7 @@ the fields by which they reach their nodes. Facts of the projects' manifests: `a
 
 from typing import Any
 
-Json = dict[str, Any]
+from tests.worlds import Json
 
 ALL = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}
 

@@ -9,8 +9,7 @@ from deploy.local.kwok_nodes import kwok_node
 from tests.deploy.reading import AGENTS, NAMESPACE
 from tests.support.control_plane import create_namespace
 from tests.support.waiting import eventually
-
-Json = dict[str, Any]
+from tests.worlds import Json
 
 GPU = "nvidia.com/gpu"
 PRODUCT, COUNT, MEMORY = f"{GPU}.product", f"{GPU}.count", f"{GPU}.memory"

@@ -6,13 +6,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import yaml
 
-from tests.worlds import card, inventory
-
-Json = dict[str, Any]
+from tests.worlds import Json, card, inventory
 
 PAGES = Path(__file__).parents[2] / "docs" / "coming-from"
 INVENTORY = {

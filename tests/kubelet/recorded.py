@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-Json = dict[str, Any]
+from tests.worlds import Json
 
 _FOLDER = Path(__file__).with_name("recorded")
 # What each pod's claim costs, in thousandths of a whole device: of its 80Gi and 100 units of compute the

@@ -1,13 +1,11 @@
 """The routes of the timekeeper, from its OpenAPI document."""
 
 from collections.abc import Iterator
-from typing import Any
 
 from tests.reference.blocks import table
+from tests.worlds import Json
 from timekeeper.api.create_app import ROUTES
 from timekeeper.api.http.openapi import document
-
-Json = dict[str, Any]
 
 
 def routes() -> str:

@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from werkzeug.test import Client
@@ -20,11 +19,10 @@ from tests.scheduler_ext.store import Store
 from tests.support.kubeconfig import kubeconfig
 from tests.support.routed import client_of
 from tests.support.waiting import eventually
+from tests.worlds import Json
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.log import Level
-
-Json = dict[str, Any]
 
 
 @dataclass

@@ -21,11 +21,10 @@ from scheduler_ext.scoring.policy import BINPACK
 from scheduler_ext.snapshot.snapshot import Snapshot
 from tests.scheduler_ext import readback
 from tests.scheduler_ext.apiserver import Store
+from tests.worlds import Json
 from timekeeper.core.kube.reflector import ExpiredError, UnreachableError
 from timekeeper.runtime.api_server import Answered, Lost, Reply, Unsent
 from timekeeper.runtime.informer import inform
-
-Json = dict[str, Any]
 
 HOME = "bursar-system"
 GRACE_MS = 600_000

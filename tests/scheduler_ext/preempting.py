@@ -19,9 +19,8 @@ from tests.scheduler_ext.direct_api import DirectApi
 from tests.scheduler_ext.reserving import NOW_MS, stamp
 from tests.scheduler_ext.store import Store
 from tests.scheduler_ext.worlds import percent
+from tests.worlds import Json
 from timekeeper.runtime.event_recorder import EventType
-
-Json = dict[str, Any]
 
 DEBTOR = NamespaceStanding("OVER_BUDGET", "reclaim")
 IN_BUDGET = NamespaceStanding("IN_BUDGET", "reclaim")

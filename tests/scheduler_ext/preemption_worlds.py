@@ -9,9 +9,7 @@ from scheduler_ext.preemption.cooldown import NOTHING_DONE, Cooldown
 from scheduler_ext.preemption.victims import Choice, PreemptionContext, choose
 from scheduler_ext.snapshot.snapshot import Snapshot
 from tests.scheduler_ext.worlds import node, rebuilt
-from tests.worlds import card
-
-Json = dict[str, Any]
+from tests.worlds import Json, card
 
 NOW_MS = 1_800_000_000_000
 IN = NamespaceStanding("IN_BUDGET", "reclaim")

@@ -6,9 +6,9 @@ while it is bound and has not ended.
 
 import json
 from collections.abc import Iterable
-from typing import Any
 
-Json = dict[str, Any]
+from tests.worlds import Json
+
 Taken = dict[str, tuple[int, int]]  # thousandths and MiB, by UUID
 
 ENDED = ("Succeeded", "Failed")

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -26,8 +25,7 @@ from tests.scheduler_ext import readback
 from tests.scheduler_ext.processes import ROOT
 from tests.support.tracing import environment
 from tests.support.waiting import eventually
-
-Json = dict[str, Any]
+from tests.worlds import Json
 
 HOME = "bursar-system"
 PROFILE = "bursar-scheduler"

@@ -5,8 +5,7 @@ import json
 from typing import Any
 
 from tests.scheduler_ext.worlds import on
-
-Json = dict[str, Any]
+from tests.worlds import Json
 
 NOW_MS = 1_795_000_000_000  # a whole second of 2026
 

@@ -1,7 +1,6 @@
 """An extender in front of `DirectApi`, moved step by step: nothing waits, and no thread runs."""
 
 import threading
-from typing import Any
 
 import orjson
 
@@ -15,10 +14,9 @@ from tests.scheduler_ext.conftest import Running, event_line
 from tests.scheduler_ext.direct_api import DirectApi
 from tests.scheduler_ext.store import Store
 from tests.support.routed import client_of
+from tests.worlds import Json
 from timekeeper.runtime.clock import now_ms
 from timekeeper.runtime.log import Level
-
-Json = dict[str, Any]
 
 STALE_MS = 60_000
 MOST_TRIES = 100

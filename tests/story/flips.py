@@ -5,7 +5,6 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from deploy.local.api import ApiError
 from deploy.local.kwok_nodes import kwok_node, nvidia_capacity, our_capacity
@@ -15,8 +14,7 @@ from tests.support.control_plane import create_namespace
 from tests.support.waiting import at_once, eventually
 from tests.timekeeper.cluster.test_metering import Lived, Recorder
 from tests.timekeeper.oracle import bound_at, kubelet_says, moment
-
-Json = dict[str, Any]
+from tests.worlds import Json
 
 MIB = 81_920  # of a card
 SETTINGS = "lookahead: 0s\nsettleAfter: 5s\nevictGrace: 1s\npdbGrace: 1s\nevictRate: 60\n"

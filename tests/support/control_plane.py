@@ -5,15 +5,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from tests.deploy.reading import loaded
 from tests.support.waiting import eventually
+from tests.worlds import Json
 from timekeeper.runtime.api_server import APPLY
-
-Json = dict[str, Any]
 
 # Kinds without a namespace.
 _OF_THE_CLUSTER = {

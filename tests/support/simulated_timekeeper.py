@@ -7,8 +7,7 @@ import orjson
 
 from tests.support.http_server import JsonHandler, Served
 from tests.support.tls import Tls
-
-Json = dict[str, Any]
+from tests.worlds import Json
 
 
 class SimulatedTimekeeper(Served):

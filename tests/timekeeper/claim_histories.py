@@ -13,9 +13,8 @@ from tests.timekeeper.claims import allocated, device_claim, device_slice
 from tests.timekeeper.clocks import iso
 from tests.timekeeper.oracle_claims import Charge, Claims
 from tests.timekeeper.worlds import HOUR, MINUTE, READ, SECOND, Town, budgets, gpu_pod
+from tests.worlds import Json
 from timekeeper.settler.cluster.cluster_state import ItemChanged, WatchUpdate
-
-Json = dict[str, Any]
 
 CLAIMS, SLICES, PODS = "resourceclaims", "resourceslices", "pods"
 EXAMPLE, ODD, NIC = "gpu.example.com", "odd.example.com", "nic.example.com"

@@ -3,8 +3,8 @@
 from typing import Any
 
 from tests.timekeeper.clocks import iso
+from tests.worlds import Json
 
-Json = dict[str, Any]
 DRIVER = "gpu.example.com"
 EXTENDED = {"resource.kubernetes.io/extended-resource-claim": "true"}
 

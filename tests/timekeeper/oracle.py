@@ -8,9 +8,8 @@ import json
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import ceil
-from typing import Any
 
-Json = dict[str, Any]
+from tests.worlds import Json
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ from math import ceil
 from typing import Any
 
 from tests.timekeeper.oracle import kubelet_says, last_times, moment
-
-Json = dict[str, Any]
+from tests.worlds import Json
 
 STEP = 10_000  # until when claims are known advances in steps
 PATIENCE = 5_000  # for a slice that describes the device

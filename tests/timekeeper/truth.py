@@ -3,11 +3,9 @@
 import json
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any
 
 from tests.timekeeper.clocks import at_ms, iso
-
-Json = dict[str, Any]
+from tests.worlds import Json
 
 NEVER = "1970-01-01T00:00:00Z"  # the kubelet's startedAt of a container that it could not start
 

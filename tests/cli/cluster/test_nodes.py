@@ -24,10 +24,9 @@ from tests.node.cluster.test_on_api_server import Agent, World, running
 from tests.support.control_plane import create_namespace
 from tests.support.waiting import at_once
 from tests.support.worker_control_plane import Lender
+from tests.worlds import Json
 
 pytestmark = pytest.mark.traced
-
-Json = dict[str, Any]
 
 MERGE = "application/merge-patch+json"
 NODE = "gpu-1"

@@ -7,12 +7,11 @@ from typing import Any
 from click.testing import CliRunner
 
 from tests.cli.node_worlds import OPERATORS, daemon_set, plugin
+from tests.worlds import Json
 from timekeeper.cli.doctor.node_checks import LABEL
 from timekeeper.cli.main import cli
 from timekeeper.cli.nodes.facts import ObservedNode
 from timekeeper.cli.nodes.steps import Plan, outcome, to_fractions, to_whole
-
-Json = dict[str, Any]
 
 CARDS = [
     {

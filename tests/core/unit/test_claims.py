@@ -1,7 +1,6 @@
 """What a claim holds, what drivers publish of it, which of it are GPUs, and what it costs."""
 
 import random
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -9,12 +8,11 @@ from hypothesis import strategies as st
 
 from tests.timekeeper.claims import DRIVER, allocated, device_claim, device_slice
 from tests.timekeeper.worlds import T0
+from tests.worlds import Json
 from timekeeper.core.claims.allocation import AllocatedDevice, DeviceAllocation, DeviceClaim, read_claim
 from timekeeper.core.claims.devices import DevicePools, read_slice
 from timekeeper.core.claims.drivers import DeviceComparison, DriverRule, read_comparison, rules_of
 from timekeeper.core.claims.rates import ClaimCharge, charge_of
-
-Json = dict[str, Any]
 
 NVIDIA = "gpu.nvidia.com"
 WEIGHTS = (("A100", 1000), ("H100", 2000))

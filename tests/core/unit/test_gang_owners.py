@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
+from tests.worlds import Json
 from timekeeper.core.gang_owners import GangOfOwner, contradictions, gang_of_owner, pod_sets
-
-Json = dict[str, Any]
 
 
 def template(labels: Json | None = None, **annotations: str) -> Json:

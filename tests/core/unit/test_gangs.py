@@ -1,14 +1,13 @@
 """Which pods start together: by our annotations, and by the marks of others."""
 
 import json
-from typing import Any
 
 import pytest
 
+from tests.worlds import Json
 from timekeeper.core.gangs import Gang, gang_of, gang_violations, group_of, held_gang
 from timekeeper.core.late_members import late_members
 
-Json = dict[str, Any]
 SIZE = "bursar.dev/gang-size"
 AT = "metadata.annotations"
 MINIMUM = "bursar.dev/gang-minimum"

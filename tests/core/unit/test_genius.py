@@ -1,17 +1,13 @@
 """Genius: what governing puts on its pods, and their order; its rows are in `tests/core/dialects`."""
 
-from typing import Any
-
 from scheduler_ext.model.pod import read_pod
 from scheduler_ext.model.standing import UNHEARD
 from scheduler_ext.waiting.order import queue_key
 from tests.webhook.worlds import POLICY, governed, violations_of
-from tests.worlds import of_resources, pod
+from tests.worlds import Json, of_resources, pod
 from timekeeper.core.admission.mutation.govern import govern
 from timekeeper.core.request.request import parse
 from timekeeper.core.values import GPURequest
-
-Json = dict[str, Any]
 
 
 def genius(*containers: Json, **labels: str) -> Json:

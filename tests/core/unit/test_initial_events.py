@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.profile import examples
+from tests.worlds import Json
 from timekeeper.core.kube.initial_events import KnownVersions, NotStreamedError
 from timekeeper.core.kube.reflector import ExpiredError, UnreachableError
-
-Json = dict[str, Any]
 
 
 def line(kind: str, item: Json) -> bytes:

@@ -1,7 +1,6 @@
 """KubeGPU and KubeDevice: what their annotation requests, which cards nodes have, and what is written."""
 
 import json
-from typing import Any
 
 import pytest
 
@@ -11,11 +10,9 @@ from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.node import read_node
 from scheduler_ext.model.pod import read_pod
 from scheduler_ext.snapshot.node_info import NodeInfo, node_info_of
-from tests.worlds import of_resources, pod
+from tests.worlds import Json, of_resources, pod
 from timekeeper.core.request.request import parse
 from timekeeper.core.values import Ask, CardSet, ContainerAsk, GPURequest
-
-Json = dict[str, Any]
 
 DEVICE_INFO = "KubeDevice/DeviceInfo"
 GIB = 2**30

@@ -6,13 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.worlds import Json
 from timekeeper.core.kube.node_constraints import (
     has_unread_constraints,
     read_node_constraints,
     read_node_labels,
 )
-
-Json = dict[str, Any]
 
 LABELS = {"pool": "gpu", "size": "8"}
 

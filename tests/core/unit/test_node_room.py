@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
+from tests.worlds import Json
 from timekeeper.core.kube.node_room import why_not_on
-
-Json = dict[str, Any]
 
 
 def node(*taints: Json, **allocatable: str) -> Json:

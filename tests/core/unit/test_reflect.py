@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
+from tests.worlds import Json
 from timekeeper.core.kube.reflector import (
     OPENED,
     ExpiredError,
@@ -16,8 +17,6 @@ from timekeeper.core.kube.reflector import (
     WatchProgress,
     reflect,
 )
-
-Json = dict[str, Any]
 
 
 def thing(name: str, version: str) -> Json:

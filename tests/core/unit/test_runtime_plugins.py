@@ -1,19 +1,16 @@
 """What the Binding writes for plugins of the node's container runtime, and how it finds them."""
 
 import json
-from typing import Any
 
 import pytest
 
 from scheduler_ext.model.node import read_node
 from tests.scheduler_ext.worlds import node
-from tests.worlds import card
+from tests.worlds import Json, card
 from timekeeper.core.dialects import hami, native, tencent
 from timekeeper.core.request.inventory import runtime_plugins
 from timekeeper.core.request.runtime_plugins import KAIS, read_by
 from timekeeper.core.values import Card, Placement, Slice
-
-Json = dict[str, Any]
 
 CARDS = (Card("GPU-0", 0, "A100", 16_000), Card("GPU-1", 1, "A100", 16_000), Card("GPU-2", 2, "A30", 8_000))
 READY = "gpu-fractioning.nvidia.com/Ready"

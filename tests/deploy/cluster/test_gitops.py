@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -13,9 +12,8 @@ from tests.deploy.reading import NAMESPACE
 from tests.support.control_plane import collection, kubectl
 from tests.support.waiting import eventually
 from tests.support.worker_control_plane import Lender
+from tests.worlds import Json
 from timekeeper.settler.mode_parameters import CONFIG_MAPS
-
-Json = dict[str, Any]
 
 WAYS = (("--server-side", "--field-manager=argocd-controller", "--force-conflicts"), ())
 

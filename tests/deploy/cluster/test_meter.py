@@ -8,7 +8,6 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 
@@ -19,8 +18,8 @@ from tests.deploy.untouched import TEAMS, differing, manifest, objects, pods, po
 from tests.support.control_plane import create_namespace, kubectl
 from tests.support.waiting import eventually
 from tests.support.worker_control_plane import Lender
+from tests.worlds import Json
 
-Json = dict[str, Any]
 Rule = tuple[str, str, str, str]  # namespace, "": everywhere; group; resource and name, or path; verb
 
 PART_S = 15 * 60  # a soak has two of them: half an hour of each mode

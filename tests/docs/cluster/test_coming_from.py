@@ -8,7 +8,6 @@ The charge is that of the running timekeeper. Pods of HAMi and Volcano that wait
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 
@@ -19,8 +18,7 @@ from tests.docs.coming_from import WORLDS, foreign, manifest
 from tests.support.control_plane import create_namespace, kubectl
 from tests.support.waiting import eventually
 from tests.support.worker_control_plane import Lender
-
-Json = dict[str, Any]
+from tests.worlds import Json
 
 # page -> what the ledger charges, in thousandths of a GPU
 RATES = {

@@ -5,7 +5,6 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,10 +16,10 @@ from tests.docs.shell import console, run
 from tests.kubelet import recorded
 from tests.support.control_plane import create_namespace
 from tests.support.worker_control_plane import Lender
+from tests.worlds import Json
 
 pytestmark = [pytest.mark.cluster, pytest.mark.kubernetes("1.34")]
 
-Json = dict[str, Any]
 DRIVER = "gpu.example.com"
 RESOURCES = "/apis/resource.k8s.io/v1"
 (COMMANDS,) = console((ROOT / "docs" / "from-device-plugin.md").read_text())

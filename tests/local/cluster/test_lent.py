@@ -1,7 +1,5 @@
 """The control plane that a worker's tests share is like a new one for each of its files."""
 
-from typing import Any
-
 import pytest
 
 from deploy.local.api import ApiError
@@ -10,8 +8,7 @@ from deploy.local.kwok_nodes import kwok_node
 from tests.support.control_plane import create_namespace
 from tests.support.waiting import eventually
 from tests.support.worker_control_plane import Lender
-
-Json = dict[str, Any]
+from tests.worlds import Json
 
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"

@@ -4,13 +4,11 @@ import hashlib
 import json
 import tarfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from deploy.local.images import Image, archive, layer
-
-Json = dict[str, Any]
+from tests.worlds import Json
 
 
 @pytest.fixture

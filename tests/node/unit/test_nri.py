@@ -19,10 +19,9 @@ from sidecar.node.settings import read
 from sidecar.node.state.api_objects import read_pod
 from sidecar.node.values import NO_VENDOR, NriState
 from tests.node.worlds import card, node
+from tests.worlds import Json
 from timekeeper.core import names
 from timekeeper.core.request import runtime_plugins
-
-Json = dict[str, Any]
 
 A, B, MIG = "GPU-a", "GPU-b", "MIG-c"
 CTL = DeviceNode("/dev/nvidiactl", 195, 255)

@@ -7,7 +7,6 @@ import sys
 import urllib.error
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,12 +24,12 @@ from tests.story.cluster.test_idle_pods import agents_pod
 from tests.story.cluster.test_metering import gpu_pod, held_ms, set_budgets
 from tests.story.conftest import reader, sidecars
 from tests.support.control_plane import create_namespace
+from tests.worlds import Json
 
 __all__ = ["reader", "sidecars"]
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1800)]
 
-Json = dict[str, Any]
 PARTS = ("timekeeper", "webhook", "extender", "sidecar")
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.worlds import Json
 from timekeeper.runtime.api_server import Answered, Unsent
 from timekeeper.runtime.event_recorder import (
     MAX_PER_OBJECT,
@@ -15,8 +16,6 @@ from timekeeper.runtime.event_recorder import (
     EventRecorder,
 )
 from timekeeper.runtime.log import Level
-
-Json = dict[str, Any]
 
 NOW_MS = 1_795_188_600_123
 

@@ -2,15 +2,13 @@
 Bindings are refused, and how."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from tests.scheduler_ext.store import Store
-
-Json = dict[str, Any]
+from tests.worlds import Json
 
 PODS = "/api/v1/namespaces/default/pods"
 KEPT = ["example.com/kept"]  # a deletion only marks the pod

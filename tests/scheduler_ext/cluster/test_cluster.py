@@ -5,7 +5,6 @@ import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,13 +16,12 @@ from scheduler_ext.assembly.extender import REPORTER
 from tests.scheduler_ext.clusters import World, decided, extender, placed, plane, world
 from tests.scheduler_ext.processes import Process
 from tests.support.waiting import eventually, seconds_until
+from tests.worlds import Json
 from timekeeper.runtime.clock import now_ms
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.event_recorder import EventRecorder
 
 __all__ = ["extender", "plane", "world"]
-
-Json = dict[str, Any]
 
 
 def used(pods: list[Json]) -> dict[str, tuple[int, int]]:

@@ -22,8 +22,6 @@ from tests.support.waiting import eventually
 
 __all__ = ["extender", "plane", "world"]
 
-Json = dict[str, Any]
-
 STRATEGIC = "application/strategic-merge-patch+json"
 MERGE = "application/merge-patch+json"
 HALF = {"bursar.dev/gpu-percent": "50"}

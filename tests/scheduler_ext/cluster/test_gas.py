@@ -2,16 +2,13 @@
 node feature discovery describe them. The pods are those of its examples."""
 
 import re
-from typing import Any
 
 from scheduler_ext.controllers.deschedule_labels import LABEL
 from tests.scheduler_ext.clusters import PODS, PROFILE, World, extender, placed, plane, rate_of, world
 from tests.support.waiting import eventually
-from tests.worlds import of_resources
+from tests.worlds import Json, of_resources
 
 __all__ = ["extender", "plane", "world"]
-
-Json = dict[str, Any]
 
 INTEL = "gpu.intel.com/"
 TAS = "telemetry.aware.scheduling.health-metric-policy/"

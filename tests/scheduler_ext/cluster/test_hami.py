@@ -5,7 +5,6 @@ import datetime
 import json
 import re
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -16,12 +15,11 @@ from tests.scheduler_ext.clusters import PODS, World, scheduling
 from tests.scheduler_ext.processes import ROOT, Process
 from tests.support.control_plane import apply_files
 from tests.support.waiting import eventually
+from tests.worlds import Json
 from timekeeper.accounts.pods import LedgerPod, read_pod
 from timekeeper.accounts.session import open_session
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.request.inventory import read_cards
-
-Json = dict[str, Any]
 
 LOCK, PHASE = "hami.io/mutex.lock", "hami.io/bind-phase"
 TO_ALLOCATE, ALLOCATED = "hami.io/vgpu-devices-to-allocate", "hami.io/vgpu-devices-allocated"

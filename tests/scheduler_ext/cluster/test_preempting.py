@@ -19,10 +19,9 @@ from tests.support.control_plane import create_namespace, kubectl
 from tests.support.scenes import Awaited, Lived, Part, Scene, alone, lived_by, scene
 from tests.support.simulated_timekeeper import SimulatedTimekeeper, entry, standings
 from tests.support.tls import Tls
+from tests.worlds import Json
 
 __all__ = ["plane"]
-
-Json = dict[str, Any]
 
 PDB_GRACE_S = 4
 CLASSES = {"high": (1000, "PreemptLowerPriority"), "first": (2000, "Never"), "over": (-5, "Never")}

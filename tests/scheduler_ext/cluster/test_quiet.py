@@ -4,7 +4,6 @@ and at once."""
 import time
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Any
 
 import pytest
 
@@ -16,10 +15,9 @@ from tests.support.control_plane import create_namespace
 from tests.support.simulated_timekeeper import SimulatedTimekeeper, entry, standings
 from tests.support.tls import Tls
 from tests.support.waiting import eventually
+from tests.worlds import Json
 
 __all__ = ["extender", "plane", "world"]
-
-Json = dict[str, Any]
 
 DEBTORS = "/api/v1/namespaces/debtor/pods"
 SIXTY = {"bursar.dev/gpu-percent": "60"}

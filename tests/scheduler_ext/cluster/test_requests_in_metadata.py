@@ -2,13 +2,12 @@
 runs here, so each pod has what the webhook adds."""
 
 import json
-from typing import Any
 
 from deploy.local.kwok_nodes import kwok_node
 from tests.scheduler_ext.clusters import PODS, World, decided, extender, plane, world
 from tests.support.waiting import eventually
 from tests.webhook.worlds import governed
-from tests.worlds import of_resources, pod
+from tests.worlds import Json, of_resources, pod
 from timekeeper.accounts.pods import LedgerPod, read_pod
 from timekeeper.accounts.session import open_session
 from timekeeper.core.budgets.policy import BudgetSettings
@@ -16,8 +15,6 @@ from timekeeper.core.request.inventory import read_cards
 from timekeeper.runtime.clock import now_ms
 
 __all__ = ["extender", "plane", "world"]
-
-Json = dict[str, Any]
 
 DEVICE_INFO = "KubeDevice/DeviceInfo"
 GIB = 2**30

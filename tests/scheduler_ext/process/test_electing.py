@@ -5,7 +5,6 @@ import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,7 +23,6 @@ from tests.support.waiting import eventually
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.lease_election import LeaseName
 
-Json = dict[str, Any]
 Start = Callable[..., Running]
 
 PLACE = LeaseName("bursar-system", "bursar-extender")

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.clients.end_reports import MAX_WAITING, EndReports
@@ -11,11 +10,9 @@ from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.worlds import node, on, percent, read
 from tests.support.post_client import PostClient
 from tests.support.waiting import eventually
-from tests.worlds import status, terminated
+from tests.worlds import Json, status, terminated
 from timekeeper.api.resources.ends import read_ends
 from timekeeper.core.ledger.hold import pod_hold
-
-Json = dict[str, Any]
 
 STARTED, ENDED = "2026-11-20T10:00:00Z", "2026-11-20T10:03:00Z"
 NOW = 10**13

@@ -9,16 +9,14 @@ import json
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 
 from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.worlds import asking, node
 from tests.support.waiting import eventually
-from tests.worlds import card, of_resources
+from tests.worlds import Json, card, of_resources
 
-Json = dict[str, Any]
 Start = Callable[..., Running]
 
 OVERTAKEN_S = 1.0  # how long the first Binding waits for one that overtakes it

@@ -13,7 +13,6 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -27,12 +26,10 @@ from scheduler_ext.snapshot.allocation import allocation_of
 from scheduler_ext.snapshot.node_info import node_info_of, with_allocation
 from tests.support.go_programs import program
 from tests.support.profile import examples
-from tests.worlds import of_resources, pod
+from tests.worlds import Json, of_resources, pod
 from timekeeper.core.values import Placement, Slice
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1800)]
-
-Json = dict[str, Any]
 
 GO = Path(__file__).parents[1] / "go"
 MANY = settings(

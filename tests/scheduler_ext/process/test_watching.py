@@ -4,18 +4,16 @@ on where they were, and nothing is asked in a tight loop."""
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from scheduler_ext.cache.informers import PODS
 from tests.support.http_server import JsonHandler, Served
 from tests.support.kubeconfig import kubeconfig
+from tests.worlds import Json
 from timekeeper.core.kube.reflector import WatchFailed, WatchOpened
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.informer import InformerEvent, NothingChanged, ValueChanged, ValuesListed, inform
-
-Json = dict[str, Any]
 
 
 def thing(name: str, version: int) -> Json:

@@ -3,15 +3,12 @@
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.scheduler_ext.stepped import Stepped
 from tests.scheduler_ext.worlds import GIB, asking, node, on, percent
-from tests.worlds import card, container, limits_of
-
-Json = dict[str, Any]
+from tests.worlds import Json, card, container, limits_of
 
 TWO_OF_OURS = {"bursar.dev/gpu-percent": "200", "bursar.dev/gpu-memory": "32768"}
 

@@ -17,9 +17,7 @@ from tests.scheduler_ext import machine, readback
 from tests.scheduler_ext.machine import BUSY, FAULTS, FINE, HOME, LOST_UNDONE, Cluster, Replica
 from tests.scheduler_ext.worlds import asking, mib, node, percent
 from tests.support.profile import examples
-from tests.worlds import card, container
-
-Json = dict[str, Any]
+from tests.worlds import Json, card, container
 
 MEMORY = {f"{name}-GPU-{at}": 16_000 for name in "ab" for at in range(2)}
 SHAPES = (

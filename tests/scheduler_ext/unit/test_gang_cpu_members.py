@@ -12,9 +12,8 @@ from scheduler_ext.scoring.policy import BINPACK
 from scheduler_ext.snapshot.snapshot import non_gpu_pod_deleted, non_gpu_pod_updated, non_gpu_pods_listed
 from tests.scheduler_ext.planning import plan_of_all
 from tests.scheduler_ext.worlds import asking, node, rebuilt
-from tests.worlds import card, container
+from tests.worlds import Json, card, container
 
-Json = dict[str, Any]
 GIB = 1024**3
 OF_JOB = {"training.kubeflow.org/job-name": "train"}
 

@@ -4,7 +4,6 @@ pod that passes delays it as long as it keeps the time that it declares."""
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -28,10 +27,8 @@ from scheduler_ext.waiting.order import first_that_fits, waiting_pod
 from tests.scheduler_ext.reserving import stamp
 from tests.scheduler_ext.worlds import node, on, percent, read, rebuilt
 from tests.support.profile import examples
-from tests.worlds import card
+from tests.worlds import Json, card
 from timekeeper.core.standings import Cap, Caps
-
-Json = dict[str, Any]
 
 NOW = 1_795_000_000_000
 MINUTE = 60_000

@@ -17,11 +17,9 @@ from tests.scheduler_ext.reserving import stamp
 from tests.scheduler_ext.stepped import Stepped
 from tests.scheduler_ext.unit.test_gangs import member
 from tests.scheduler_ext.worlds import node, on, percent, read
-from tests.worlds import card
+from tests.worlds import Json, card
 from timekeeper.runtime.clock import now_ms
 from timekeeper.runtime.http.problem_details import Problem
-
-Json = dict[str, Any]
 
 MINUTE = 60_000
 UNTIL = 15 * MINUTE

@@ -1,7 +1,6 @@
 """Cards that kube-scheduler has freed for another pod: a gang of less priority does not get them."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -13,11 +12,9 @@ from scheduler_ext.scoring.policy import BINPACK
 from scheduler_ext.snapshot.snapshot import Snapshot, assume, pod_deleted, pod_updated
 from tests.scheduler_ext.unit.test_gang_plan import member
 from tests.scheduler_ext.worlds import node, on, percent, read, rebuilt
-from tests.worlds import card
+from tests.worlds import Json, card
 from timekeeper.core.ledger.reservation import Reservation
 from timekeeper.core.values import Placement
-
-Json = dict[str, Any]
 
 
 def nominated(name: str = "urgent", where: str = "n", priority: int = 0) -> Json:

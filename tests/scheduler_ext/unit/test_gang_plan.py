@@ -13,11 +13,9 @@ from scheduler_ext.model.standing import UNHEARD, NamespaceStanding, NamespaceSt
 from scheduler_ext.scoring.policy import BINPACK
 from tests.scheduler_ext.worlds import node, percent, rebuilt
 from tests.support.profile import examples
-from tests.worlds import card
+from tests.worlds import Json, card
 from timekeeper.core.request.cards import amounts_by_card
 from timekeeper.core.standings import Cap, Caps
-
-Json = dict[str, Any]
 
 
 def member(name: str, share: int = 100, **fields: Any) -> Json:

@@ -16,10 +16,9 @@ from scheduler_ext.scoring.policy import BINPACK
 from tests.scheduler_ext.planning import plan_of_all
 from tests.scheduler_ext.worlds import asking, node, percent, read, rebuilt
 from tests.support.profile import examples
-from tests.worlds import card, container
+from tests.worlds import Json, card, container
 from timekeeper.core.standings import Cap, Caps
 
-Json = dict[str, Any]
 RACK, ZONE = "topology.kubernetes.io/rack", "topology.kubernetes.io/zone"
 REQUIRED, PREFERRED = "bursar.dev/gang-topology", "bursar.dev/gang-topology-preferred"
 

@@ -19,12 +19,11 @@ from scheduler_ext.verbs.last_decisions import LastDecisions
 from tests.scheduler_ext.reserving import held
 from tests.scheduler_ext.stepped import Stepped
 from tests.scheduler_ext.worlds import asking, node, on, percent, read
-from tests.worlds import card, container
+from tests.worlds import Json, card, container
 from timekeeper.core.ledger.reservation import Reservation
 from timekeeper.runtime.clock import now_ms
 from timekeeper.runtime.http.problem_details import Problem
 
-Json = dict[str, Any]
 UNTIL = 60_000
 
 

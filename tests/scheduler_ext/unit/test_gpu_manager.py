@@ -4,7 +4,6 @@ chooses, under every policy."""
 
 import json
 import random
-from typing import Any
 
 import pytest
 
@@ -16,10 +15,8 @@ from scheduler_ext.scoring.policy import BUILT, Policy
 from scheduler_ext.scoring.typical_pods import BUILT_IN
 from scheduler_ext.snapshot.node_info import NodeInfo
 from tests.scheduler_ext.worlds import asking, bound, node, rebuilt, request_of
-from tests.worlds import card, limits_of
+from tests.worlds import Json, card, limits_of
 from timekeeper.core.request.cards import encode_placement
-
-Json = dict[str, Any]
 
 UNIT_MIB, CARD_MIB = 256, 16_384
 POLICIES = (*BUILT.values(), fragmentation(FragmentationModel(BUILT_IN), 1000))

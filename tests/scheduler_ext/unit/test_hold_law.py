@@ -21,12 +21,10 @@ from scheduler_ext.snapshot.snapshot import (
 from tests.scheduler_ext import hold_oracle
 from tests.scheduler_ext.worlds import asking, holders, node, on, read, rebuilt
 from tests.support.profile import examples
-from tests.worlds import container
+from tests.worlds import Json, container
 
 pytestmark = pytest.mark.untraced
 
-
-Json = dict[str, Any]
 
 CONTAINERS = ("first", "gpu", "idle", "bursar-sidecar", "debug")
 KINDS = {

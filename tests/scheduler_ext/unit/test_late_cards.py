@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -19,10 +18,9 @@ from scheduler_ext.snapshot.late_changes import (
 )
 from scheduler_ext.snapshot.snapshot import Snapshot, assume, forget, pod_deleted, pod_updated
 from tests.scheduler_ext.worlds import asking, node, on, percent, read, rebuilt
-from tests.worlds import card, container
+from tests.worlds import Json, card, container
 from timekeeper.core.values import Placement
 
-Json = dict[str, Any]
 JOBSET = {"jobset.sigs.k8s.io/jobset-name": "train"}
 SINCE, UNTIL = 60_000, 360_000
 

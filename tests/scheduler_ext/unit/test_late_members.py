@@ -1,7 +1,6 @@
 """Cards for members that a gang's controller creates later: planned with the others, kept, and taken."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -11,10 +10,9 @@ from tests.scheduler_ext.stepped import Stepped
 from tests.scheduler_ext.unit.test_gangs import Extender
 from tests.scheduler_ext.unit.test_late_cards import Kept, first, with_gpu, without_gpu, worker
 from tests.scheduler_ext.worlds import node, on, percent, read
-from tests.worlds import card
+from tests.worlds import Json, card
 from timekeeper.runtime.clock import now_ms
 
-Json = dict[str, Any]
 LATE = 360_000
 
 

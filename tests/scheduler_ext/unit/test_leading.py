@@ -23,9 +23,7 @@ from scheduler_ext.verbs.verbs import SearchShares, Verbs
 from tests.scheduler_ext import machine, readback
 from tests.scheduler_ext.machine import FINE, HOME, LATE, LOST_UNDONE, Cluster, Replica
 from tests.scheduler_ext.worlds import node, on, percent, read
-from tests.worlds import card
-
-Json = dict[str, Any]
+from tests.worlds import Json, card
 
 
 class Pair:

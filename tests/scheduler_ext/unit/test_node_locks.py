@@ -12,9 +12,8 @@ from scheduler_ext.binding.values import BindingArgs
 from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.model.node import read_node
 from tests.support.waiting import eventually
+from tests.worlds import Json
 from timekeeper.runtime.api_server import Answered, Lost, Reply
-
-Json = dict[str, Any]
 
 LOCK = "hami.io/mutex.lock"
 NOW = datetime.datetime(2030, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)

@@ -1,13 +1,10 @@
 """Of a gang all pods are asked to leave, or none: the preemptor before an API server."""
 
-from typing import Any
-
 from tests.scheduler_ext.preempting import budget_over, in_namespace, stage, unscheduled
 from tests.scheduler_ext.preempting_worlds import OWES, begins, reservation
 from tests.scheduler_ext.worlds import node, on, percent
-from tests.worlds import card
+from tests.worlds import Json, card
 
-Json = dict[str, Any]
 GANG = {"bursar.dev/held": "budget", "bursar.dev/gang": "g", "bursar.dev/gang-size": "2"}
 
 

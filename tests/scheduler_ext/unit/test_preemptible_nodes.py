@@ -1,14 +1,12 @@
 """Where the preemptor looks for victims: on nodes with a pod of lower rank, and on no other."""
 
 from random import Random
-from typing import Any
 
 from scheduler_ext.model.standing import NamespaceStanding
 from scheduler_ext.preemption.plan import PreemptibleNodes
 from tests.scheduler_ext.preemption_worlds import DEMOTED, IN, OVER, UNLIMITED, of, standing
 from tests.scheduler_ext.worlds import node, on, percent, read, rebuilt
-
-Json = dict[str, Any]
+from tests.worlds import Json
 
 NODES = [f"n{at}" for at in range(4)]
 NAMESPACES = ("team-a", "team-b", "team-c")

@@ -30,7 +30,7 @@ from scheduler_ext.snapshot.snapshot import (
 from scheduler_ext.waiting.order import next_to_wake, waiting_pod
 from tests.scheduler_ext.reserving import NOW_MS, held
 from tests.scheduler_ext.worlds import node, on, percent, read, rebuilt, request_of
-from tests.worlds import card
+from tests.worlds import Json, card
 from timekeeper.core.ledger.reservation import (
     MAX_MS,
     SKEW_MS,
@@ -40,8 +40,6 @@ from timekeeper.core.ledger.reservation import (
     withdrawn,
 )
 from timekeeper.core.values import Placement, Slice
-
-Json = dict[str, Any]
 
 
 def free(snapshot: Snapshot, where: str = "n") -> list[int]:

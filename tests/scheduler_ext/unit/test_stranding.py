@@ -12,9 +12,7 @@ from scheduler_ext.model.pod import read_non_gpu_pod
 from scheduler_ext.scoring.stranding import shares, stranded_by
 from scheduler_ext.snapshot.snapshot import non_gpu_pod_deleted, non_gpu_pod_updated
 from tests.scheduler_ext.worlds import node, on, percent, rebuilt
-from tests.worlds import card
-
-Json = dict[str, Any]
+from tests.worlds import Json, card
 
 
 def of(cards: int, cpu: str, memory: str = "1024Mi", **fields: Any) -> Json:

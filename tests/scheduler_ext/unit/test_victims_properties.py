@@ -19,9 +19,7 @@ from scheduler_ext.snapshot.node_info import without_pods
 from tests.scheduler_ext.preemption_worlds import IN, OVER, UNLIMITED, budget, of, pdbs, standing
 from tests.scheduler_ext.preemption_worlds import at as moment_of
 from tests.scheduler_ext.worlds import asking, bound, node, read, rebuilt
-from tests.worlds import card, container, pod
-
-Json = dict[str, Any]
+from tests.worlds import Json, card, container, pod
 
 CARD = (1000, 16_000)  # thousandths and MiB of each card
 SINCE_S = 3_600

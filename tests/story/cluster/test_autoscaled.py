@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
-from typing import Any
 
 import pytest
 
@@ -22,10 +21,10 @@ from tests.story.cluster.test_held_pods import GATE, gated, running, template
 from tests.story.cluster.test_metering import set_budgets
 from tests.support.control_plane import create_namespace
 from tests.support.waiting import at_once
+from tests.worlds import Json
 
 pytestmark = pytest.mark.soak
 
-Json = dict[str, Any]
 GROUP = "metrics.k8s.io"
 TARGET_MILLICORES = 10
 

@@ -2,7 +2,6 @@
 pods: refused, placed, waiting and deleted; pods of another scheduler under a cap; and what ends meanwhile."""
 
 import re
-from typing import Any
 
 from deploy.local.api import ApiError
 from deploy.local.kwok_nodes import kwok_node
@@ -16,8 +15,7 @@ from tests.support.scenes import Scene, scene
 from tests.support.waiting import at_once
 from tests.timekeeper.cluster.test_metering import Lived, Recorder
 from tests.timekeeper.oracle import kubelet_says, moment
-
-Json = dict[str, Any]
+from tests.worlds import Json
 
 
 def whole_card(namespace: str) -> Json:

@@ -15,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -27,8 +26,8 @@ from tests.story.cluster.test_metering import set_budgets
 from tests.support.control_plane import create_namespace, kubectl
 from tests.support.waiting import eventually
 from tests.webhook.replicas import MANIFESTS, Replica, service
+from tests.worlds import Json
 
-Json = dict[str, Any]
 BURST = 500
 WORKERS = 2  # of each replica
 PAID = 20  # pods: each reserves a sixtieth of a GPU-hour

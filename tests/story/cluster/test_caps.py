@@ -12,8 +12,7 @@ from tests.story.cluster.test_held_pods import pods, running, template
 from tests.story.cluster.test_metering import set_budgets
 from tests.support.control_plane import create_namespace
 from tests.support.waiting import at_once
-
-Json = dict[str, Any]
+from tests.worlds import Json
 
 
 def one(name: str, **fields: Any) -> Json:

@@ -13,8 +13,8 @@ from tests.story.cluster.test_held_pods import GATE, gated, pods
 from tests.story.cluster.test_metering import gpu_pod, set_budgets
 from tests.support.control_plane import create_namespace
 from tests.support.waiting import at_once
+from tests.worlds import Json
 
-Json = dict[str, Any]
 BUDGET = "gpuHours: 0.1\nreserve: declared\nrequireDuration: true\n"
 WHOLE = 100 * 630_000  # a tenth of a card for ten minutes and half a minute of grace
 MOST = int(0.1 * 3_600_000_000) // WHOLE  # five pods

@@ -1,14 +1,11 @@
 """`onExhausted: deprioritize` from end to end: a real API server and kube-scheduler, and kwok nodes."""
 
-from typing import Any
-
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.stack import Stack
 from tests.story.cluster.test_held_pods import template
 from tests.story.cluster.test_metering import set_budgets
 from tests.support.control_plane import create_namespace
-
-Json = dict[str, Any]
+from tests.worlds import Json
 
 IN_BUDGET, OVER_BUDGET = "gpu-default-priority", "gpu-lower-priority"
 

@@ -13,10 +13,9 @@ from deploy.local.kwok_nodes import kwok_node
 from deploy.local.stack import Stack
 from tests.story.cluster.test_metering import set_budgets
 from tests.support.control_plane import create_namespace
+from tests.worlds import Json
 from timekeeper.runtime.api_server import STRATEGIC_MERGE, Answered
 from timekeeper.runtime.connect import connect
-
-Json = dict[str, Any]
 
 PODS = "/api/v1/namespaces/shop/pods"
 SETTINGS = "lookahead: 0s\nevictGrace: 8s\npdbGrace: 8s\nevictRate: 60\n"

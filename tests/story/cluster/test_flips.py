@@ -3,7 +3,6 @@ of a mode's treatment or nothing of it, and is charged for exactly what it held.
 
 import random
 from collections import Counter
-from typing import Any
 
 import pytest
 
@@ -23,8 +22,6 @@ from tests.story.flips import (
 from tests.support import profile
 from tests.support.waiting import eventually
 from tests.timekeeper.cluster.test_metering import Lived, Recorder
-
-Json = dict[str, Any]
 
 
 @pytest.mark.parametrize(

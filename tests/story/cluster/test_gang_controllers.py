@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -23,8 +22,7 @@ from tests.support.control_plane import kubectl
 from tests.support.go_programs import CRDS, WEBHOOKS
 from tests.support.scenes import Awaited, Scene, scene
 from tests.support.waiting import at_once
-
-Json = dict[str, Any]
+from tests.worlds import Json
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -3,15 +3,13 @@ Bursar. A gang of whole nodes starts although single pods keep coming, and they 
 
 import signal
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from deploy.local.stack import Stack
 from tests.story.cluster.test_gangs import Place
 from tests.support.waiting import eventually
-
-Json = dict[str, Any]
+from tests.worlds import Json
 
 
 @pytest.fixture(scope="module")

@@ -20,9 +20,9 @@ from tests.support.control_plane import create_namespace
 from tests.support.scenes import Awaited, Scene, scene
 from tests.support.waiting import at_once
 from tests.timekeeper.oracle import moment
+from tests.worlds import Json
 from timekeeper.runtime.clock import now_ms
 
-Json = dict[str, Any]
 GATE = [{"name": "bursar.dev/budget"}]
 
 

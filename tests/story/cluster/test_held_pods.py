@@ -17,8 +17,8 @@ from tests.story.cluster.test_metering import gpu_pod, set_budget, set_budgets
 from tests.support.control_plane import create_namespace
 from tests.support.scenes import Scene, scene
 from tests.support.waiting import at_once
+from tests.worlds import Json
 
-Json = dict[str, Any]
 GATE = [{"name": "bursar.dev/budget"}]
 MERGE = "application/merge-patch+json"
 CLASSES = "/apis/storage.k8s.io/v1/storageclasses"

@@ -3,7 +3,6 @@ driver, and a real timekeeper, API server and scheduler."""
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,10 +13,10 @@ from tests.node.cluster.test_on_api_server import Agent, World, running
 from tests.story.cluster.test_held_pods import template
 from tests.story.cluster.test_metering import set_budgets
 from tests.support.control_plane import create_namespace
+from tests.worlds import Json
 
 pytestmark = pytest.mark.soak
 
-Json = dict[str, Any]
 BUSY, RESTING = 90, 0
 
 

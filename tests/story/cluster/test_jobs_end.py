@@ -2,7 +2,6 @@
 are real, kwok plays the kubelet."""
 
 import datetime
-from typing import Any
 
 import pytest
 
@@ -10,8 +9,7 @@ from deploy.local.kwok_nodes import kwok_node
 from deploy.local.sidecars import Sidecars
 from deploy.local.stack import Stack
 from tests.support.control_plane import create_namespace
-
-Json = dict[str, Any]
+from tests.worlds import Json
 
 CONFIG_MAPS = "/api/v1/namespaces/bursar-system/configmaps"
 JOBS = "/apis/batch/v1/namespaces/ending/jobs"

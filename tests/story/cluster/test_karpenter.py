@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -23,11 +22,11 @@ from deploy.local.tools import KARPENTER, KARPENTER_TOOLS
 from tests.story.cluster.test_held_pods import template
 from tests.story.cluster.test_metering import set_budgets
 from tests.support.control_plane import create_namespace, kubectl
+from tests.worlds import Json
 
 # Karpenter's build takes minutes.
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1200)]
 
-Json = dict[str, Any]
 MERGE = "application/merge-patch+json"
 PAGE = Path(__file__).parents[3] / "docs/karpenter.md"
 CRDS = (

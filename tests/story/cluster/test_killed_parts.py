@@ -3,7 +3,6 @@ bound, while they are evicted because the budget is spent, and while their repla
 
 import signal
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -14,10 +13,10 @@ from tests.story.cluster.test_held_pods import gated, pods, running, template
 from tests.story.cluster.test_metering import set_budgets
 from tests.support.control_plane import create_namespace
 from tests.support.waiting import eventually
+from tests.worlds import Json
 
 pytestmark = pytest.mark.soak
 
-Json = dict[str, Any]
 SIZE = 40
 SETTINGS = "lookahead: 0s\nevictGrace: 1s\npdbGrace: 1s\nevictRate: 600\n"
 SCHEDULER, API_SERVER = "gpu-scheduler", "kube-apiserver"

@@ -8,7 +8,6 @@ import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,10 +16,9 @@ from deploy.local.sidecars import Sidecars
 from deploy.local.stack import Stack
 from tests.story.cluster.test_metering import held_ms
 from tests.support.control_plane import create_namespace
+from tests.worlds import Json
 
 pytestmark = pytest.mark.soak
-
-Json = dict[str, Any]
 
 MANY, PERCENT, MEASURED = 200, 10, 10_000
 TAKEN = 'bursar_heartbeats_total{outcome="new"}'

@@ -7,8 +7,7 @@ from deploy.local.kwok_nodes import kwok_node
 from deploy.local.stack import Stack
 from tests.support.control_plane import create_namespace
 from tests.support.waiting import eventually
-
-Json = dict[str, Any]
+from tests.worlds import Json
 
 MEMORY, COUNT, INDEX = "aliyun.com/gpu-mem", "aliyun.com/gpu-count", "ALIYUN_COM_GPU_MEM_IDX"
 NODE = {MEMORY: "30", COUNT: "2"}  # two cards of 15 units

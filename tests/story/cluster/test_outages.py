@@ -17,7 +17,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -40,10 +39,9 @@ from tests.support.waiting import eventually, pause_s
 from tests.timekeeper.cluster.test_metering import Lived, bound_ms
 from tests.timekeeper.oracle import Terms, kubelet_says, moment, rate
 from tests.timekeeper.processes import children
+from tests.worlds import Json
 
 pytestmark = [pytest.mark.timeout(1_140), pytest.mark.soak]
-
-Json = dict[str, Any]
 
 API_SERVER, SCHEDULER = "kube-apiserver", "gpu-scheduler"
 PARTS = ("timekeeper", "settler", "leader", "extenders", "webhook", "sidecars", SCHEDULER, API_SERVER)

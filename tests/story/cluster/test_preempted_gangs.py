@@ -4,14 +4,13 @@ or gone."""
 
 import signal
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from deploy.local.stack import Stack
 from tests.story.cluster.test_gangs import Place, cards_of, member, standing_still
+from tests.worlds import Json
 
-Json = dict[str, Any]
 CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 
 

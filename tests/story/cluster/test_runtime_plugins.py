@@ -2,15 +2,13 @@
 
 import json
 from collections.abc import Callable
-from typing import Any
 
 from deploy.local.api import ApiError
 from deploy.local.kwok_nodes import card_uuid, kwok_node
 from deploy.local.stack import Stack
 from tests.support.control_plane import create_namespace
 from tests.timekeeper.cluster.test_metering import Recorder
-
-Json = dict[str, Any]
+from tests.worlds import Json
 
 KAIS, NVIDIAS = "gpu-fractioning", "nvidia-ctk-installer"  # the names under which they register
 REQUIRED = "required-plugins.noderesource.dev"

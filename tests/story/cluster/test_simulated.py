@@ -16,8 +16,7 @@ from deploy.local.stack import Stack
 from tests.story.cluster.test_held_pods import template
 from tests.story.cluster.test_metering import set_budgets
 from tests.support.control_plane import create_namespace
-
-Json = dict[str, Any]
+from tests.worlds import Json
 
 
 def one(name: str, percent: int = 100) -> Json:

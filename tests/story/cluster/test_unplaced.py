@@ -1,8 +1,6 @@
 """A namespace with `placement: off`, with nodes of its own: the cluster's kube-scheduler places its pods, as
 NVIDIA's device plugin counts cards; budget, cap and eviction hold all the same."""
 
-from typing import Any
-
 from deploy.local.api import ApiError
 from deploy.local.kwok_nodes import kwok_node, nvidia_capacity
 from deploy.local.stack import Stack
@@ -10,8 +8,7 @@ from tests.story.cluster.test_held_pods import gated, pods, running
 from tests.story.cluster.test_metering import held_ms, set_budgets
 from tests.support.control_plane import create_namespace
 from tests.support.waiting import at_once
-
-Json = dict[str, Any]
+from tests.worlds import Json
 
 LABELS = {
     **{"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB", "nvidia.com/gpu.count": "4"},

@@ -26,7 +26,7 @@ from scheduler_ext.snapshot.late_changes import places_for
 from scheduler_ext.snapshot.node_info import NodeInfo, without_pod
 from scheduler_ext.snapshot.reservations import as_found_by
 from tests.scheduler_ext.worlds import node, percent
-from tests.worlds import card
+from tests.worlds import Json, card
 from timekeeper.accounts.held.gangs import AskForCards, let_go
 from timekeeper.accounts.held.limits import HeldView
 from timekeeper.accounts.held.order import HeldPod
@@ -41,7 +41,6 @@ from timekeeper.settler.releaser import QUIET_MS, Releaser
 from timekeeper.settler.state.gangs import GangTable
 from timekeeper.store.fencing import Epoch
 
-Json = dict[str, Any]
 NAMESPACE = "default"
 DEADLINE_MS, LATE_MS, SOON_MS = 60_000, 30_000, 20_000
 START_MS = 1_800_000_000_000

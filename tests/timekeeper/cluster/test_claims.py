@@ -23,9 +23,8 @@ from tests.support.worker_control_plane import Lender
 from tests.timekeeper.claims import DRIVER, device_slice
 from tests.timekeeper.oracle import moment
 from tests.timekeeper.processes import Process, children, prepared
+from tests.worlds import Json
 from timekeeper.__main__ import main
-
-Json = dict[str, Any]
 
 pytestmark = pytest.mark.kubernetes("1.34")
 

@@ -13,7 +13,6 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -27,8 +26,7 @@ from tests.support.waiting import eventually
 from tests.support.worker_control_plane import Lender
 from tests.timekeeper.oracle import Terms, kubelet_says, moment, rate
 from tests.timekeeper.processes import Process, children, prepared
-
-Json = dict[str, Any]
+from tests.worlds import Json
 
 ROUNDS = 24
 CARDS = 8

@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from werkzeug.test import Client
@@ -12,10 +11,9 @@ from werkzeug.test import Client
 from tests.timekeeper.books import Run, days
 from tests.timekeeper.dashboards import URL, Dashboards, log_in
 from tests.timekeeper.worlds import DAY, HOUR, MINUTE, T0
+from tests.worlds import Json
 from timekeeper.api.resources.cluster_map import read_cluster
 from timekeeper.store.cluster_map import record
-
-Json = dict[str, Any]
 
 NONE = "\u2013"  # the dash of an empty cell
 BEGIN = T0 - 2 * DAY

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.worlds import Json
 from timekeeper.api.resources.bindings import read_bindings
 from timekeeper.api.resources.cluster_map import read_cluster
 from timekeeper.api.resources.decisions import read_decisions
@@ -17,8 +18,6 @@ from timekeeper.api.resources.heartbeats import read_heartbeats
 from timekeeper.api.resources.node_usage import read_node_usage
 from timekeeper.api.resources.simulated.bodies import read_simulation
 from timekeeper.runtime.http.problem_details import Problem
-
-Json = dict[str, Any]
 
 NOW = 10**12
 USE = {"uuid": "GPU-0", "utilisation": 37, "memory_mib": 8_000}

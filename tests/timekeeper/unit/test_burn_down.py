@@ -1,9 +1,8 @@
 """The burn-down: the line ends at what is left, and each pace meets zero when the forecast says so."""
 
-from typing import Any
-
 import pytest
 
+from tests.worlds import Json
 from timekeeper.dashboard.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, burn_down
 from timekeeper.dashboard.pages.accounts import picture_of
 from timekeeper.dashboard.pages.budgets import by_period
@@ -11,7 +10,6 @@ from timekeeper.dashboard.pages.budgets import by_period
 DAY = 86_400_000
 HOUR = 3_600_000_000  # a GPU-hour
 BEGIN = 100 * DAY
-Json = dict[str, Any]
 
 
 def budget(granted: int | None, used: int, to: int | None = BEGIN + 10 * DAY) -> Json:

@@ -22,7 +22,7 @@ from scheduler_ext.model.pod import read_pod
 from scheduler_ext.snapshot.node_info import NodeInfo, node_info_of
 from tests.support.profile import examples
 from tests.webhook.worlds import POLICY, governed, review_of
-from tests.worlds import card, inventory, of_resources, pod
+from tests.worlds import Json, card, inventory, of_resources, pod
 from timekeeper.core.admission.policy import Standing
 from timekeeper.core.dialects import DIALECTS, Dialect
 from timekeeper.core.request.cards import mismatch
@@ -32,8 +32,6 @@ from webhook.wire.pod_review import PodReview, read
 
 pytestmark = pytest.mark.untraced
 
-
-Json = dict[str, Any]
 
 MIG = "nvidia.com/mig-1g.5gb"
 RESOURCES = [
