@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import jsonpatch
+import orjson
 
 from tests.worlds import Json, container, pod
 from timekeeper.core.admission.mutation import govern
@@ -16,13 +17,18 @@ from timekeeper.core.admission.policy import (
     PriorityClass,
     Sidecar,
     SidecarImages,
+    Standing,
     without_placement,
 )
 from timekeeper.core.admission.rules.pod_rules import pod_violations
 from timekeeper.core.request.request import parse_new
 from timekeeper.core.violation import Violation
 from timekeeper.core.wire import HeldFor, StandingWord
-from webhook.wire.pod_review import API_VERSION
+from webhook.admission.pods import mutate
+from webhook.wire.object_review import ObjectReview
+from webhook.wire.object_review import read as read_object_review
+from webhook.wire.pod_review import API_VERSION, AdmissionAnswer, PodReview
+from webhook.wire.pod_review import read as read_pod_review
 
 SIDECAR = Sidecar("example/sidecar:1", "https://timekeeper.example", "-----BEGIN CERTIFICATE-----\n...")
 IN_BUDGET = PriorityClass("gpu-default-priority", 0)
@@ -46,6 +52,7 @@ OURS = (
     *("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"),
 )
 
+PAID = Standing("IN_BUDGET")
 OBSERVING = replace(POLICY, mode="observe")
 WITHOUT_SIDECAR = replace(POLICY, sidecar=None)
 UNPLACED = without_placement(replace(POLICY, places=False))
@@ -168,6 +175,30 @@ def review_of(raw: Json | None, **request: Any) -> Json:
         }
         | request,
     }
+
+
+def review(raw: Json | None, **request: Any) -> PodReview:
+    """The review of a pod's creation, read as it comes in; keywords replace fields of the request."""
+    return read_pod_review(orjson.dumps(review_of(raw, **request)))
+
+
+def object_review(written: Json | None, old: Json | None = None, **request: Any) -> ObjectReview:
+    """The review of an object's creation, or with an old one of its update, read as it comes in."""
+    of = written or old or {}
+    group, _, version = str(of["apiVersion"]).rpartition("/")
+    fields = {
+        "kind": {"group": group, "version": version, "kind": of["kind"]},
+        "operation": "UPDATE" if old else "CREATE",
+        "oldObject": old,
+    }
+    return read_object_review(orjson.dumps(review_of(written, **(fields | request))))
+
+
+def mutated(
+    raw: Json, standing: Standing = PAID, policy: AdmissionPolicy = POLICY, **request: Any
+) -> AdmissionAnswer:
+    """The answer of /mutate to a pod of a namespace with this standing."""
+    return mutate(review(raw, **request), lambda _: standing, policy)
 
 
 def patch_of(response: Json) -> list[Any]:

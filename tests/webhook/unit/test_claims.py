@@ -4,7 +4,6 @@ is not known yet."""
 from dataclasses import replace
 from typing import Any
 
-import orjson
 import pytest
 
 from tests.webhook.worlds import (
@@ -14,7 +13,7 @@ from tests.webhook.worlds import (
     half,
     patched,
     plain,
-    review_of,
+    review,
     with_annotations,
 )
 from tests.worlds import Json
@@ -25,7 +24,7 @@ from timekeeper.core.request.request import parse
 from timekeeper.core.standings import Cap, Caps
 from webhook.admission.pods import mutate, validate
 from webhook.admission.reinvocation import first_governed_request
-from webhook.wire.pod_review import AdmissionAnswer, PodReview, read
+from webhook.wire.pod_review import AdmissionAnswer
 
 GATE = {"name": "bursar.dev/budget"}
 IN, OVER = Standing("IN_BUDGET"), Standing("OVER_BUDGET")
@@ -61,11 +60,6 @@ CLAIMS = replace(POLICY, claims=KNOWN)
 def claiming(name: str, **spec: Any) -> Json:
     """A pod with a claim of this template."""
     return admitted(plain("main"), resourceClaims=[{"name": "c", "resourceClaimTemplateName": name}], **spec)
-
-
-def review(raw: Json) -> PodReview:
-    """A creation, read as it comes in."""
-    return read(orjson.dumps(review_of(raw)))
 
 
 def mutated(raw: Json, standing: Standing = IN, policy: AdmissionPolicy = CLAIMS) -> AdmissionAnswer:

@@ -9,7 +9,16 @@ import pytest
 
 from tests.support.simulated_timekeeper import entry, standings
 from tests.webhook.unit.test_templates import template, workload
-from tests.webhook.worlds import POLICY, admitted, half, patched, review_of, with_annotations
+from tests.webhook.worlds import (
+    POLICY,
+    admitted,
+    half,
+    mutated,
+    object_review,
+    patched,
+    review,
+    with_annotations,
+)
 from tests.worlds import Json
 from timekeeper.core.admission.policy import Standing
 from timekeeper.core.admission.rules.pod_rules import duration_violations
@@ -17,22 +26,13 @@ from timekeeper.core.admission.table import effective_policy
 from timekeeper.core.budgets.mistakes import EntryError
 from timekeeper.core.budgets.policy import Budget, ineffective_fields
 from timekeeper.core.budgets.reader import read_entry
-from webhook.admission.pods import mutate, validate
+from webhook.admission.pods import validate
 from webhook.admission.workloads import judge, with_jobs_duration
 from webhook.standings import decode
-from webhook.wire import pod_review
-from webhook.wire.object_review import ObjectReview, read
 from webhook.wire.pod_review import AdmissionAnswer
 
 REQUIRING = replace(POLICY, requires_duration=True)
 HOUR = {"activeDeadlineSeconds": 3_600}
-
-
-def review(raw: Json, operation: str = "CREATE") -> ObjectReview:
-    """The creation of a workload."""
-    group, _, version = raw["apiVersion"].rpartition("/")
-    kind = {"group": group, "version": version, "kind": raw["kind"]}
-    return read(orjson.dumps(review_of(raw, operation=operation, kind=kind)))
 
 
 def with_own(raw: Json, seconds: object = 7_200) -> Json:
@@ -45,7 +45,7 @@ def with_own(raw: Json, seconds: object = 7_200) -> Json:
 
 def copied(raw: Json, policy: Any = REQUIRING) -> AdmissionAnswer:
     """The answer of /jobs."""
-    return with_jobs_duration(review(raw), policy)
+    return with_jobs_duration(object_review(raw), policy)
 
 
 def test_the_table_of_standings_says_where_a_pod_must_declare_its_duration() -> None:
@@ -62,17 +62,17 @@ def test_the_table_of_standings_says_where_a_pod_must_declare_its_duration() -> 
 
 @pytest.mark.parametrize("kind", ["Deployment", "StatefulSet", "DaemonSet", "Job", "CronJob"])
 def test_a_template_without_a_duration_is_refused_where_it_is_written(kind: str) -> None:
-    answer = judge(review(workload(kind, template(half()))), REQUIRING)
+    answer = judge(object_review(workload(kind, template(half()))), REQUIRING)
 
     at = "spec.jobTemplate.spec.template" if kind == "CronJob" else "spec.template"
     assert f"{at}.spec.activeDeadlineSeconds: the budget of the namespace asks" in answer.refusal
-    assert not judge(review(workload(kind, template(half(), **HOUR))), REQUIRING).refusal
-    assert not judge(review(workload(kind, template(half()))), POLICY).refusal
+    assert not judge(object_review(workload(kind, template(half(), **HOUR))), REQUIRING).refusal
+    assert not judge(object_review(workload(kind, template(half()))), POLICY).refusal
 
 
 @pytest.mark.parametrize("kind", ["Job", "CronJob"])
 def test_the_deadline_of_a_job_counts_for_its_template(kind: str) -> None:
-    assert not judge(review(with_own(workload(kind, template(half())))), REQUIRING).refusal
+    assert not judge(object_review(with_own(workload(kind, template(half())))), REQUIRING).refusal
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_the_deadline_of_a_new_job_is_copied_into_its_template(policy: Any) -> N
         "activeDeadlineSeconds": 7_200
     }
     assert not copied(after, policy).operations
-    assert not judge(review(after), policy).refusal
+    assert not judge(object_review(after), policy).refusal
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ IN_BUDGET = Standing("IN_BUDGET", hold="budget")
 
 def created(raw: Json, policy: Any = RESERVING, standing: Standing = IN_BUDGET) -> Json:
     """The pod after /mutate."""
-    answer = mutate(pod_review.read(orjson.dumps(review_of(raw))), lambda _: standing, policy)
+    answer = mutated(raw, standing, policy)
     assert not answer.refusal
     return patched(raw, list(answer.operations))
 
@@ -154,12 +154,11 @@ def test_no_other_pod_gets_the_note_and_a_forged_one_is_removed(
 
 def test_a_deadline_that_another_webhook_changed_is_refused_by_validate() -> None:
     after = created(admitted(half(), **HOUR))
-    review_it = pod_review.read(orjson.dumps(review_of(after)))
-    assert not validate(review_it, RESERVING).refusal
+    assert not validate(review(after), RESERVING).refusal
 
     after["spec"]["activeDeadlineSeconds"] = 60
 
-    answer = validate(pod_review.read(orjson.dumps(review_of(after))), RESERVING)
+    answer = validate(review(after), RESERVING)
     assert "metadata/annotations/bursar.dev~1declared" in answer.refusal
 
 

@@ -11,7 +11,7 @@ import yaml
 
 from tests.support.simulated_timekeeper import entry, standings
 from tests.webhook.policies import MANIFESTS
-from tests.webhook.worlds import POLICY, UNPLACED, half, plain, review_of
+from tests.webhook.worlds import POLICY, UNPLACED, half, object_review, plain
 from tests.worlds import Json, container
 from timekeeper.core.admission.policy import AdmissionPolicy
 from timekeeper.core.admission.table import effective_policy
@@ -22,7 +22,6 @@ from timekeeper.core.request.request import parse
 from webhook.admission.gangs import of_owner
 from webhook.admission.workloads import judge
 from webhook.standings import decode
-from webhook.wire.object_review import ObjectReview, read
 from webhook.wire.pod_review import AdmissionAnswer
 
 AUTO = replace(POLICY, finds_gangs=True)
@@ -48,14 +47,8 @@ def workers(*, cpu_only_master: bool) -> Json:
     return {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "t"}, "spec": spec}
 
 
-def review(raw: Json, operation: str = "CREATE") -> ObjectReview:
-    group, _, version = raw["apiVersion"].rpartition("/")
-    kind = {"group": group, "version": version, "kind": raw["kind"]}
-    return read(orjson.dumps(review_of(raw, operation=operation, kind=kind)))
-
-
 def answered(raw: Json, policy: AdmissionPolicy = AUTO) -> AdmissionAnswer:
-    return of_owner(review(raw), policy)
+    return of_owner(object_review(raw), policy)
 
 
 def after(raw: Json, policy: AdmissionPolicy = AUTO) -> Any:
@@ -74,7 +67,7 @@ def test_a_parallel_jobs_template_gets_its_number_of_pods_once(own: Json) -> Non
 
     assert sizes(written) == {**own, SIZE: "4"}
     assert answered(written).operations == ()
-    assert not judge(review(written), AUTO).refusal  # its pods are named by their Job later
+    assert not judge(object_review(written), AUTO).refusal  # its pods are named by their Job later
 
 
 def test_pods_without_cards_are_not_counted() -> None:
@@ -248,7 +241,7 @@ def test_a_size_that_the_user_says_stays() -> None:
 
 
 def test_only_a_new_owner_is_changed() -> None:
-    assert of_owner(review(job(template()), "UPDATE"), AUTO).operations == ()
+    assert of_owner(object_review(job(template()), operation="UPDATE"), AUTO).operations == ()
 
 
 @pytest.mark.parametrize("policy", [POLICY, AUTO], ids=["annotated", "auto"])

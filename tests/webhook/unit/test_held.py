@@ -9,28 +9,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.simulated_timekeeper import entry, standings
-from tests.webhook.worlds import OBSERVING, POLICY, admitted, governed, half, operations, patched, review_of
+from tests.webhook.worlds import (
+    OBSERVING,
+    POLICY,
+    admitted,
+    governed,
+    half,
+    mutated,
+    operations,
+    patched,
+    review,
+)
 from tests.worlds import Json
 from timekeeper.core.admission.policy import Standing
 from timekeeper.core.budgets.policy import HOLDS
-from webhook.admission.pods import mutate, validate
+from webhook.admission.pods import validate
 from webhook.admission.reinvocation import first_governed_request
 from webhook.standings import decode
-from webhook.wire.pod_review import AdmissionAnswer, PodReview, read
 
 OURS = {"name": "bursar.dev/budget"}
 THEIRS = {"name": "kueue.x-k8s.io/admission"}
 OVER = Standing("OVER_BUDGET", on_exhausted="hold", hold="budget")
-
-
-def review(raw: Json) -> PodReview:
-    """A creation, read as it comes in."""
-    return read(orjson.dumps(review_of(raw)))
-
-
-def mutated(raw: Json, standing: Standing, policy: Any = POLICY) -> AdmissionAnswer:
-    """The answer of /mutate."""
-    return mutate(review(raw), lambda _: standing, policy)
 
 
 def gates(raw: Json) -> list[Json]:

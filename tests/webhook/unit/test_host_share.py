@@ -10,9 +10,8 @@ import pytest
 
 from tests.support.simulated_timekeeper import entry, standings
 from tests.webhook.rule_examples import ROOMY
-from tests.webhook.unit.test_durations import review
 from tests.webhook.unit.test_templates import template, workload
-from tests.webhook.worlds import POLICY, admitted, governed, review_of, violations_of
+from tests.webhook.worlds import POLICY, admitted, governed, object_review, review, violations_of
 from tests.worlds import Json, container
 from timekeeper.core.admission.policy import AdmissionPolicy, Standing
 from timekeeper.core.admission.table import effective_policy
@@ -26,7 +25,6 @@ from webhook.dryrun.flags import CommonFlags
 from webhook.dryrun.judge.assumed_cluster import AssumedCluster
 from webhook.dryrun.run import judge_all
 from webhook.standings import decode
-from webhook.wire import pod_review
 
 GIB = 1024**3
 
@@ -110,7 +108,7 @@ def test_cluster_and_namespace_set_mode_and_factor() -> None:
 
 def test_while_no_node_with_cards_is_known_a_pod_is_admitted_with_a_warning() -> None:
     blind = replace(ROOMY, room=None)
-    asked = pod_review.read(orjson.dumps(review_of(asking("62", gpu_percent="1"))))
+    asked = review(asking("62", gpu_percent="1"))
 
     answer = mutate(asked, lambda _: Standing("IN_BUDGET"), blind)
 
@@ -121,7 +119,7 @@ def test_while_no_node_with_cards_is_known_a_pod_is_admitted_with_a_warning() ->
 def test_a_workload_whose_pods_would_be_refused_is_refused() -> None:
     def refusal(cpu: str) -> str:
         made = template(container(requests={"cpu": cpu}, gpu_percent="1"))
-        return judge(review(workload("Deployment", made)), ROOMY).refusal
+        return judge(object_review(workload("Deployment", made)), ROOMY).refusal
 
     assert "spec.template.spec.containers[0].resources.requests.cpu" in refusal("62")
     assert refusal("500m") == ""

@@ -4,7 +4,6 @@ import copy
 from dataclasses import replace
 from typing import Any
 
-import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,34 +15,23 @@ from tests.webhook.worlds import (
     admitted,
     governed,
     half,
+    mutated,
     patched,
     plain,
-    review_of,
+    review,
     violations_of,
     with_class,
 )
 from tests.worlds import Json, container
-from timekeeper.core.admission.policy import AdmissionPolicy, Standing
+from timekeeper.core.admission.policy import Standing
 from timekeeper.core.admission.rules.modes import effective_mode, split_by_mode
 from timekeeper.core.budgets.rule_ids import FIXED, SETTABLE
 from timekeeper.core.standings import Cap, Caps
-from webhook.admission.pods import NOTHING_TO_DO, mutate, validate
-from webhook.wire.pod_review import AdmissionAnswer, PodReview, read
+from webhook.admission.pods import NOTHING_TO_DO, validate
+from webhook.wire.pod_review import AdmissionAnswer
 
 IN_BUDGET = Standing("IN_BUDGET")
 RUNNER = "system:serviceaccount:ci:runner"
-
-
-def review(raw: Json, **request: Any) -> PodReview:
-    """A review, read as it comes in."""
-    return read(orjson.dumps(review_of(raw, **request)))
-
-
-def mutated(
-    raw: Json, policy: AdmissionPolicy = POLICY, standing: Standing = IN_BUDGET, **request: Any
-) -> AdmissionAnswer:
-    """The answer of /mutate."""
-    return mutate(review(raw, **request), lambda _: standing, policy)
 
 
 def by(user: str, *groups: str) -> dict[str, Any]:
@@ -57,7 +45,7 @@ ROOTED = admitted(half(securityContext={"privileged": True}), hostPID=True)
 
 
 def test_a_rule_that_warns_lets_the_pod_be_governed_and_says_why() -> None:
-    answer = mutated(ROOTED, replace(POLICY, rules={"privileged": "warn", "host-pid": "off"}))
+    answer = mutated(ROOTED, policy=replace(POLICY, rules={"privileged": "warn", "host-pid": "off"}))
 
     assert (answer.verdict, answer.refusal) == ("governed", "")
     assert answer.rules == (("privileged", "warn"),)
@@ -68,7 +56,7 @@ def test_a_rule_that_warns_lets_the_pod_be_governed_and_says_why() -> None:
 
 
 def test_what_refuses_is_reported_as_a_refusal_and_what_warns_as_a_warning() -> None:
-    answer = mutated(ROOTED, replace(POLICY, rules={"privileged": "warn"}))
+    answer = mutated(ROOTED, policy=replace(POLICY, rules={"privileged": "warn"}))
 
     assert (answer.verdict, answer.operations) == ("refused", ())
     assert answer.refusal.startswith("spec.hostPID: ")
@@ -88,7 +76,7 @@ def test_a_refused_pod_gets_no_warning_of_a_replacement_that_did_not_happen() ->
 def test_a_foreign_scheduler_and_a_high_class_can_be_refused() -> None:
     strict = replace(POLICY, rules={"foreign-scheduler": "enforce", "priority-class": "enforce"})
 
-    answer = mutated(with_class(admitted(half(), schedulerName="volcano"), "urgent", 7), strict)
+    answer = mutated(with_class(admitted(half(), schedulerName="volcano"), "urgent", 7), policy=strict)
 
     assert answer.rules == (("foreign-scheduler", "enforce"), ("priority-class", "enforce"))
 
@@ -97,7 +85,7 @@ def test_a_foreign_scheduler_and_a_high_class_can_be_refused() -> None:
 def test_what_governing_replaces_it_replaces_in_silence_where_the_rule_is_off(rule: str) -> None:
     raw = PODS[rule]
 
-    answer = mutated(raw, replace(POLICY, rules={rule: "off"}))
+    answer = mutated(raw, policy=replace(POLICY, rules={rule: "off"}))
 
     assert (answer.verdict, answer.warnings, answer.rules) == ("governed", (), ())
     assert patched(raw, list(answer.operations))["spec"] == governed_spec(raw)
@@ -161,10 +149,10 @@ EXEMPTING = replace(POLICY, exempt=frozenset((RUNNER, "gpu-admins")))
     "who", [by(RUNNER), by("someone", "developers", "gpu-admins")], ids=["user", "group"]
 )
 def test_an_exempt_user_is_warned_and_the_pod_governed_like_any_other(who: dict[str, Any]) -> None:
-    answer = mutated(admitted(half(), hostPID=True), EXEMPTING, **who)
+    answer = mutated(admitted(half(), hostPID=True), policy=EXEMPTING, **who)
 
     assert (answer.verdict, answer.rules) == ("governed", (("host-pid", "exempt"),))
-    assert answer.operations == mutated(admitted(half()), EXEMPTING).operations
+    assert answer.operations == mutated(admitted(half()), policy=EXEMPTING).operations
     assert answer.warnings == (
         "spec.hostPID: it exposes the processes of other tenants of a card; admitted "
         "(you are exempt from this rule)",
@@ -173,12 +161,12 @@ def test_an_exempt_user_is_warned_and_the_pod_governed_like_any_other(who: dict[
 
 def test_others_are_not_exempt() -> None:
     for who in (by("someone", "developers"), by("system:serviceaccount:ci:other"), {"userInfo": None}):
-        assert mutated(admitted(half(), hostPID=True), EXEMPTING, **who).verdict == "refused"
+        assert mutated(admitted(half(), hostPID=True), policy=EXEMPTING, **who).verdict == "refused"
 
 
 @pytest.mark.parametrize("rule", sorted(set(PODS) & set(FIXED)))
 def test_no_user_is_exempt_from_what_keeps_the_accounts_right(rule: str) -> None:
-    answer = mutated(PODS[rule], EXEMPTING, **by(RUNNER))
+    answer = mutated(PODS[rule], policy=EXEMPTING, **by(RUNNER))
 
     assert (answer.verdict, answer.rules) == ("refused", ((rule, "enforce"),))
 
@@ -205,7 +193,7 @@ def test_an_exempt_user_may_also_attach_a_debugger_that_sees_cards() -> None:
 def test_while_observing_nothing_is_refused_and_no_pod_is_changed(rule: str) -> None:
     raw = PODS[rule]
 
-    answer = mutated(raw, OBSERVING)
+    answer = mutated(raw, policy=OBSERVING)
 
     assert (answer.refusal, answer.operations) == ("", ())
     assert answer.rules
@@ -217,12 +205,12 @@ def test_while_observing_nothing_is_refused_and_no_pod_is_changed(rule: str) -> 
 def test_where_pods_are_metered_alone_nothing_is_said_of_them(rule: str) -> None:
     metering = replace(POLICY, mode="meter")
 
-    assert mutated(PODS[rule], metering) == NOTHING_TO_DO
+    assert mutated(PODS[rule], policy=metering) == NOTHING_TO_DO
     assert validate(review(PODS[rule]), metering) == NOTHING_TO_DO
 
 
 def test_while_observing_an_unreadable_request_gets_a_warning_that_its_charge_is_assumed() -> None:
-    answer = mutated(admitted(container(gpu_percent="150"), schedulerName="volcano"), OBSERVING)
+    answer = mutated(admitted(container(gpu_percent="150"), schedulerName="volcano"), policy=OBSERVING)
 
     assert answer.warnings[0] == (
         "The GPU request of this pod cannot be read; what it holds is charged as far as it is known."
@@ -236,7 +224,7 @@ def test_while_observing_an_unreadable_request_gets_a_warning_that_its_charge_is
 def test_while_observing_a_users_class_stays_with_a_warning_of_what_enforcing_would_do() -> None:
     raw = with_class(admitted(half(), schedulerName="bursar-scheduler"), "urgent", 7)
 
-    answer = mutated(raw, OBSERVING)
+    answer = mutated(raw, policy=OBSERVING)
 
     assert patched(raw, list(answer.operations))["spec"]["priorityClassName"] == "urgent"
     assert answer.warnings == (
@@ -257,10 +245,10 @@ def test_no_pod_reads_both_that_it_would_be_refused_and_what_it_would_get(
     spent = Standing("OVER_BUDGET", 1_000, 800, on_exhausted=on_exhausted)
     raw = PODS[rule] if rule else admitted(half())
 
-    told = mutated(raw, OBSERVING, spent).warnings
+    told = mutated(raw, spent, OBSERVING).warnings
 
     verdicts = {word for word in (REFUSED, ADMITTED) if any(word in each for each in told)}
-    is_refused = on_exhausted == "deny" or "observe" in dict(mutated(raw, OBSERVING).rules).values()
+    is_refused = on_exhausted == "deny" or "observe" in dict(mutated(raw, policy=OBSERVING).rules).values()
     assert verdicts == {REFUSED if is_refused else ADMITTED}, told
 
 
@@ -270,7 +258,7 @@ DENYING = Standing("OVER_BUDGET", 1_000, 800, on_exhausted="deny", until_ms=1_79
 
 
 def test_a_budget_that_is_used_up_and_denies_refuses_until_its_next_period() -> None:
-    answer = mutated(admitted(half()), standing=DENYING)
+    answer = mutated(admitted(half()), DENYING)
 
     assert (answer.verdict, answer.rules, answer.operations) == (
         "refused",
@@ -290,13 +278,13 @@ def test_a_budget_that_is_used_up_and_denies_refuses_until_its_next_period() -> 
 def test_the_refusal_of_a_budget_that_denies_has_what_is_left_and_what_was_asked(
     remaining: int, figures: str
 ) -> None:
-    answer = mutated(admitted(half()), standing=replace(DENYING, remaining=remaining))
+    answer = mutated(admitted(half()), replace(DENYING, remaining=remaining))
 
     assert f"(onExhausted: deny). {figures}; this pod asks for 0.5 card" in answer.refusal
 
 
 def test_a_budget_without_a_next_period_refuses_until_it_is_raised() -> None:
-    answer = mutated(admitted(half()), standing=replace(DENYING, until_ms=None))
+    answer = mutated(admitted(half()), replace(DENYING, until_ms=None))
 
     assert answer.refusal == (
         "Namespace team-a has used its GPU budget (onExhausted: deny). New GPU pods are refused until the "
@@ -305,22 +293,22 @@ def test_a_budget_without_a_next_period_refuses_until_it_is_raised() -> None:
 
 
 def test_a_burst_cannot_run_past_a_budget_that_denies() -> None:
-    answer = mutated(admitted(half()), standing=replace(DENYING, by_estimate=True))
+    answer = mutated(admitted(half()), replace(DENYING, by_estimate=True))
 
     assert "pods admitted in the last few seconds will use the remaining GPU budget" in answer.refusal
 
 
 @pytest.mark.parametrize("word", ["IN_BUDGET", "UNLIMITED", "UNKNOWN"])
 def test_a_budget_denies_only_what_is_over_it(word: Any) -> None:
-    assert mutated(admitted(half()), standing=replace(DENYING, status=word)).refusal == ""
+    assert mutated(admitted(half()), replace(DENYING, status=word)).refusal == ""
 
 
 def test_a_budget_that_denies_leaves_pods_without_a_gpu_alone() -> None:
-    assert mutated(admitted(plain()), standing=DENYING) == AdmissionAnswer("passed")
+    assert mutated(admitted(plain()), DENYING) == AdmissionAnswer("passed")
 
 
 def test_in_observe_mode_a_budget_denies_no_pod_and_says_so() -> None:
-    answer = mutated(admitted(half()), OBSERVING, DENYING)
+    answer = mutated(admitted(half()), DENYING, OBSERVING)
 
     assert (answer.verdict, answer.rules) == ("observed", (("budget-exhausted", "observe"),))
     assert any(
@@ -330,7 +318,7 @@ def test_in_observe_mode_a_budget_denies_no_pod_and_says_so() -> None:
 
 
 def test_not_even_an_exempt_user_runs_past_a_budget_that_denies() -> None:
-    assert mutated(admitted(half()), EXEMPTING, DENYING, **by(RUNNER)).verdict == "refused"
+    assert mutated(admitted(half()), DENYING, EXEMPTING, **by(RUNNER)).verdict == "refused"
 
 
 # ephemeral containers
@@ -400,7 +388,7 @@ TWO_AND_A_HALF = Caps(Cap(2_500, 1_500), "lab", Cap(2_000))
 def test_a_pod_that_fits_below_no_cap_is_refused_and_any_other_is_not(
     limits: Json, refused: list[tuple[str, str, str, str]]
 ) -> None:
-    answer = mutated(admitted(container(**limits)), replace(POLICY, caps=TWO_AND_A_HALF))
+    answer = mutated(admitted(container(**limits)), policy=replace(POLICY, caps=TWO_AND_A_HALF))
 
     assert answer.refusal.count("spec.containers: the budget of") == len(refused)
     for whose, field, needs, most in refused:
@@ -410,13 +398,13 @@ def test_a_pod_that_fits_below_no_cap_is_refused_and_any_other_is_not(
 
 
 def test_in_observe_mode_a_cap_refuses_no_pod_and_says_so() -> None:
-    answer = mutated(admitted(container(gpu_count="3")), replace(OBSERVING, caps=Caps(Cap(2_500))))
+    answer = mutated(admitted(container(gpu_count="3")), policy=replace(OBSERVING, caps=Caps(Cap(2_500))))
 
     assert (answer.verdict, answer.rules) == ("observed", (("above-cap", "observe"),))
 
 
 def test_a_cap_of_nothing_says_that_no_new_pod_is_taken() -> None:
-    answer = mutated(admitted(container(gpu_count="1")), replace(POLICY, caps=Caps(Cap(0))))
+    answer = mutated(admitted(container(gpu_count="1")), policy=replace(POLICY, caps=Caps(Cap(0))))
 
     assert answer.refusal == (
         "The budget of the namespace takes no new GPU pods (maxGPUs: 0): running ones go on. Ask your budget"

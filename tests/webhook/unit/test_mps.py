@@ -4,7 +4,6 @@ import copy
 from dataclasses import replace
 from typing import Any
 
-import orjson
 import pytest
 
 from tests.webhook.worlds import (
@@ -15,7 +14,7 @@ from tests.webhook.worlds import (
     half,
     operations,
     plain,
-    review_of,
+    review,
     sidecar_of,
     violations_of,
 )
@@ -23,7 +22,6 @@ from tests.worlds import Json, limits_of
 from timekeeper.core.admission.policy import AdmissionPolicy, Standing
 from webhook.admission.pods import mutate, validate
 from webhook.audit.findings import of_pod
-from webhook.wire.pod_review import PodReview, read
 
 PIPES = "/run/nvidia-mps"
 ON = replace(POLICY, mps_pipes=PIPES)
@@ -56,11 +54,6 @@ def named(raw: Json) -> dict[str, Json]:
     return {
         each["name"]: each for each in [*raw["spec"].get("initContainers", []), *raw["spec"]["containers"]]
     }
-
-
-def review(raw: Json) -> PodReview:
-    """The review of its creation, read as it comes in."""
-    return read(orjson.dumps(review_of(raw)))
 
 
 def broken(raw: Json, policy: AdmissionPolicy = ON) -> list[str]:

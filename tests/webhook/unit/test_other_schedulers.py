@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 
 from deploy.local.scheduler import MANAGED_RESOURCES
@@ -15,10 +14,11 @@ from tests.webhook.worlds import (
     admitted,
     env,
     governed,
+    mutated,
     operations,
     patched,
     plain,
-    review_of,
+    review,
     sidecar_of,
     violations_of,
     with_annotations,
@@ -29,9 +29,8 @@ from timekeeper.core.dialects import DIALECTS
 from timekeeper.core.standings import Cap, Caps
 from webhook.__main__ import main
 from webhook.admission import cel
-from webhook.admission.pods import mutate, validate
+from webhook.admission.pods import validate
 from webhook.settings.serve import read
-from webhook.wire.pod_review import read as read_review
 
 ROOT = Path(__file__).parents[3]
 ALL = frozenset(("kai-scheduler", "koord-scheduler", "vgpu-scheduler", "volcano"))
@@ -216,14 +215,14 @@ CAPPED = replace(OTHERS, caps=Caps(Cap(4_000)))
 def test_where_there_is_a_cap_the_timekeeper_releases_pods_of_other_schedulers(
     raw: Json, standing: Standing, policy: AdmissionPolicy, held: str
 ) -> None:
-    answer = mutate(read_review(orjson.dumps(review_of(raw))), lambda _: standing, policy)
+    answer = mutated(raw, standing, policy)
 
     after = patched(raw, list(answer.operations))
 
     assert answer.audit.get("held", "") == held
     gates = [{"name": "bursar.dev/budget"}] if held else []
     assert after["spec"].get("schedulingGates", []) == gates
-    assert validate(read_review(orjson.dumps(review_of(after))), policy).verdict == "valid"
+    assert validate(review(after), policy).verdict == "valid"
 
 
 @pytest.mark.parametrize(
@@ -251,7 +250,7 @@ TPU = admitted(limits_of("main", google_com__tpu="4"), plain("logger"))
 
 def validated(raw: Json, policy: AdmissionPolicy) -> str:
     """What the second webhook refuses the pod with; empty where it does not."""
-    return validate(read_review(orjson.dumps(review_of(raw))), policy).refusal
+    return validate(review(raw), policy).refusal
 
 
 @pytest.mark.parametrize("scheduler", ["default-scheduler", "volcano", "bursar-scheduler", "gke.io/other"])
@@ -282,20 +281,16 @@ def test_a_metered_pod_that_admission_did_not_govern_is_refused() -> None:
 
 def test_a_forged_label_admits_no_accelerator() -> None:
     forged = TPU | {"metadata": TPU["metadata"] | {"labels": {"bursar.dev/governed": "true"}}}
-    review = read_review(orjson.dumps(review_of(forged)))
 
-    refused = mutate(review, lambda _: Standing("IN_BUDGET"), OTHERS).refusal
-
-    assert "no dialect reads google.com/tpu" in refused
+    assert "no dialect reads google.com/tpu" in mutated(forged, policy=OTHERS).refusal
 
 
 def test_metered_devices_count_toward_caps_and_get_a_gate_where_there_is_one() -> None:
-    review = read_review(orjson.dumps(review_of(TPU)))
     within = replace(METERING, caps=Caps(Cap(total_milli=4000)))
     beyond = replace(METERING, caps=Caps(Cap(total_milli=3999)))
 
-    held = mutate(review, lambda _: Standing("IN_BUDGET"), within)
-    refused = mutate(review, lambda _: Standing("IN_BUDGET"), beyond)
+    held = mutated(TPU, policy=within)
+    refused = mutated(TPU, policy=beyond)
 
     assert held.audit == {"standing": "IN_BUDGET", "held": "turn"}
     assert "the budget of the namespace allows no pod so much" in refused.refusal

@@ -7,13 +7,13 @@ import pytest
 
 from tests.runtime.lines import into
 from tests.support.simulated_timekeeper import entry, standings
-from tests.webhook.worlds import POLICY, admitted, half, patched, review_of
+from tests.webhook.worlds import POLICY, admitted, half, patched, review, review_of
 from tests.worlds import Json
 from timekeeper.core.standings import UndecodableStandingsError
 from webhook.server.reviewer import Reviewer
 from webhook.server.simulation import simulation_call
 from webhook.standings import decode
-from webhook.wire.pod_review import AdmissionAnswer, read
+from webhook.wire.pod_review import AdmissionAnswer
 
 SERVING = {"tier": "serving"}
 
@@ -36,7 +36,7 @@ class World:
         self.reviewer = Reviewer(POLICY, lambda: table, lambda: "ca", lambda: self.now_ms, 30_000)
 
     def create(self, raw: Json) -> AdmissionAnswer:
-        return self.reviewer.mutate(read(orjson.dumps(review_of(raw))))
+        return self.reviewer.mutate(review(raw))
 
 
 def serving(labels: Json = SERVING, **metadata: Any) -> Json:

@@ -18,7 +18,7 @@ from tests.webhook.worlds import (
     governed,
     half,
     plain,
-    review_of,
+    review,
 )
 from tests.worlds import Json, container
 from timekeeper.core.admission.policy import AdmissionPolicy, PriorityClass, Sidecar, Standing
@@ -29,7 +29,6 @@ from timekeeper.core.standings import NO_CAPS, Cap, Caps, UndecodableStandingsEr
 from webhook.admission import pods
 from webhook.server.reviewer import NotReadyError, Reviewer
 from webhook.standings import AdmissionBurst, decode
-from webhook.wire.pod_review import PodReview, read
 
 STALE_AFTER_MS = 30_000
 GENERATED = 1_750_000_000_000
@@ -316,11 +315,6 @@ class World:
         return next(
             str(each["value"]) for each in answer.operations if each["path"] == "/spec/priorityClassName"
         )
-
-
-def review(raw: Json, **request: Any) -> PodReview:
-    """A review of the pod's creation."""
-    return read(orjson.dumps(review_of(raw, **request)))
 
 
 NUMBERS = ("/spec/priority", "/spec/preemptionPolicy")

@@ -5,20 +5,19 @@ import re
 from dataclasses import replace
 from typing import Any
 
-import orjson
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.webhook.clusters import MANIFESTS
-from tests.webhook.worlds import GOVERNED_NAMESPACES, OBSERVING, POLICY, half
+from tests.webhook.worlds import GOVERNED_NAMESPACES, OBSERVING, POLICY, half, object_review
 from tests.worlds import Json, container
 from timekeeper.core.admission.pods import MalformedError
 from timekeeper.core.admission.policy import AdmissionPolicy
 from webhook.admission import workloads
 from webhook.admission.workloads import BUILT_IN, BadPathError, TemplatePath, judge, read_path
-from webhook.wire.object_review import ObjectReview, read
+from webhook.wire.object_review import ObjectReview
 from webhook.wire.pod_review import AdmissionAnswer
 
 PYTORCH = read_path("kubeflow.org/PyTorchJob=spec.pytorchReplicaSpecs.*.template")
@@ -66,21 +65,6 @@ BAD = template(container(gpu_percent="150"))
 GOOD = template(half())
 
 
-def asked(written: Json, old: Json | None = None, **request: Any) -> ObjectReview:
-    """The review of a workload's creation, or with an old one of its update."""
-    group, _, _ = str(written["apiVersion"]).rpartition("/")
-    body = {
-        "uid": "uid-1",
-        "operation": "UPDATE" if old else "CREATE",
-        "kind": {"group": group, "version": "v1", "kind": written["kind"]},
-        "namespace": "team-a",
-        "object": written,
-        "oldObject": old,
-    } | request
-    whole = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": body}
-    return read(orjson.dumps(whole))
-
-
 def sentence(path: str) -> str:
     """The refusal of a share of 150 %."""
     return (
@@ -92,17 +76,17 @@ def sentence(path: str) -> str:
 
 @pytest.mark.parametrize("kind", RESOURCES)
 def test_a_template_that_can_never_start_is_refused_with_the_path_inside_the_workload(kind: str) -> None:
-    answer = judge(asked(workload(kind, BAD)), POLICY)
+    answer = judge(object_review(workload(kind, BAD)), POLICY)
 
     assert answer == AdmissionAnswer(
         "refused", refusal=sentence(at(kind)), rules=(("share-range", "enforce"),)
     )
-    assert judge(asked(workload(kind, GOOD)), POLICY) == AdmissionAnswer("valid")
+    assert judge(object_review(workload(kind, GOOD)), POLICY) == AdmissionAnswer("valid")
 
 
 def test_all_that_is_wrong_is_reported_at_once() -> None:
     answer = judge(
-        asked(workload("Deployment", template(container(gpu_percent="150"), nodeName="n"))), POLICY
+        object_review(workload("Deployment", template(container(gpu_percent="150"), nodeName="n"))), POLICY
     )
 
     assert answer.refusal.startswith("2 problems:\n  1. spec.template.spec.containers[0]")
@@ -116,7 +100,7 @@ def test_an_old_template_that_is_unchanged_is_never_judged(kind: str) -> None:
     new["spec"]["replicas"] = new["spec"]["suspend"] = 3
     new["metadata"]["labels"] = {"a": "b"}
 
-    assert judge(asked(new, old), POLICY) == AdmissionAnswer("passed")
+    assert judge(object_review(new, old), POLICY) == AdmissionAnswer("passed")
 
 
 def test_a_template_that_is_changed_is_judged_whole() -> None:
@@ -124,8 +108,8 @@ def test_a_template_that_is_changed_is_judged_whole() -> None:
     new = copy.deepcopy(old)
     new["spec"]["template"]["spec"]["containers"][0]["image"] = "registry.example/app:2"
 
-    assert judge(asked(new, old), POLICY).verdict == "refused"
-    assert judge(asked(workload("Deployment", GOOD), old), POLICY) == AdmissionAnswer("valid")
+    assert judge(object_review(new, old), POLICY).verdict == "refused"
+    assert judge(object_review(workload("Deployment", GOOD), old), POLICY) == AdmissionAnswer("valid")
 
 
 @pytest.mark.parametrize(
@@ -140,11 +124,11 @@ def test_a_template_that_is_changed_is_judged_whole() -> None:
     ids=["deletion", "connect", "status", "scale", "finalizers"],
 )
 def test_neither_deletion_nor_finalizers_nor_status_are_judged(request_: Json) -> None:
-    assert judge(asked(workload("Job", BAD), **request_), POLICY) == AdmissionAnswer("passed")
+    assert judge(object_review(workload("Job", BAD), **request_), POLICY) == AdmissionAnswer("passed")
 
 
 def test_while_observing_a_bad_template_is_only_warned_of() -> None:
-    answer = judge(asked(workload("Job", BAD)), OBSERVING)
+    answer = judge(object_review(workload("Job", BAD)), OBSERVING)
 
     assert (answer.verdict, answer.refusal, answer.rules) == ("observed", "", (("share-range", "observe"),))
     assert answer.warnings[0].startswith(
@@ -156,14 +140,14 @@ def test_while_observing_a_bad_template_is_only_warned_of() -> None:
 def test_where_pods_are_metered_alone_nothing_is_said_of_a_template(kind: str) -> None:
     bad = workload(kind, template(container(gpu_percent="150")))
 
-    assert judge(asked(bad), replace(POLICY, mode="meter")) == workloads.NOT_JUDGED
+    assert judge(object_review(bad), replace(POLICY, mode="meter")) == workloads.NOT_JUDGED
 
 
 def test_a_rules_mode_holds_for_templates_too() -> None:
     slow = workload("Job", template(half(), terminationGracePeriodSeconds=7200))
 
     enforced, warned, off = (
-        judge(asked(slow), replace(POLICY, rules={"grace-period": mode}))
+        judge(object_review(slow), replace(POLICY, rules={"grace-period": mode}))
         for mode in ("enforce", "warn", "off")
     )
 
@@ -187,7 +171,7 @@ def test_exempt_is_who_makes_the_pods_not_who_writes_the_workload(exempt: str, k
     slow = workload(kind, template(half(), terminationGracePeriodSeconds=7200))
     policy = replace(POLICY, exempt=frozenset((exempt,)))
 
-    assert judge(asked(slow, userInfo={"username": "someone"}), policy).verdict == word
+    assert judge(object_review(slow, userInfo={"username": "someone"}), policy).verdict == word
 
 
 def test_kinds_of_ones_own_are_judged_where_their_templates_stand() -> None:
@@ -199,13 +183,13 @@ def test_kinds_of_ones_own_are_judged_where_their_templates_stand() -> None:
         "spec": {"pytorchReplicaSpecs": replicas},
     }
 
-    answer = judge(asked(written), POLICY, (PYTORCH,))
+    answer = judge(object_review(written), POLICY, (PYTORCH,))
 
     assert answer.refusal == sentence("spec.pytorchReplicaSpecs.Worker.template")
-    assert judge(asked(written), POLICY) == AdmissionAnswer("passed")
+    assert judge(object_review(written), POLICY) == AdmissionAnswer("passed")
     moved = copy.deepcopy(written)
     moved["spec"]["pytorchReplicaSpecs"] = {"Worker-2": replicas["Worker"], "Master": {"template": GOOD}}
-    assert judge(asked(moved, written), POLICY, (PYTORCH,)) == AdmissionAnswer("passed")
+    assert judge(object_review(moved, written), POLICY, (PYTORCH,)) == AdmissionAnswer("passed")
 
 
 def test_a_list_of_templates_is_followed_with_its_indexes() -> None:
@@ -217,7 +201,7 @@ def test_a_list_of_templates_is_followed_with_its_indexes() -> None:
         "spec": {"tasks": [{"template": GOOD}, {"template": BAD}, {"template": None}, 7]},
     }
 
-    assert judge(asked(written), POLICY, (path,)).refusal == sentence("spec.tasks[1].template")
+    assert judge(object_review(written), POLICY, (path,)).refusal == sentence("spec.tasks[1].template")
 
 
 def test_amounts_of_a_custom_kind_are_read_as_the_api_server_will_spell_them() -> None:
@@ -231,7 +215,7 @@ def test_amounts_of_a_custom_kind_are_read_as_the_api_server_will_spell_them() -
         "spec": {"pytorchReplicaSpecs": {"Worker": {"template": spelt}}},
     }
 
-    assert judge(asked(written), POLICY, (PYTORCH,)) == AdmissionAnswer("valid")
+    assert judge(object_review(written), POLICY, (PYTORCH,)) == AdmissionAnswer("valid")
 
 
 def test_an_unreadable_pod_template_is_reported_and_admitted() -> None:
@@ -242,7 +226,7 @@ def test_an_unreadable_pod_template_is_reported_and_admitted() -> None:
         "spec": {"pytorchReplicaSpecs": {"Worker": {"template": template("no container")}}},  # type: ignore[arg-type]
     }
 
-    answer = judge(asked(written), POLICY, (PYTORCH,))
+    answer = judge(object_review(written), POLICY, (PYTORCH,))
 
     assert (answer.verdict, answer.refusal) == ("valid", "")
     assert answer.warnings == (
@@ -268,9 +252,9 @@ def test_templates_past_the_last_that_is_looked_at_are_reported() -> None:
         return {"apiVersion": "x.example/v1", "kind": "Many", "metadata": {}, "spec": spec}
 
     told = ("Only the first 256 pod templates of this object are reviewed.",)
-    assert judge(asked(many(most)), POLICY, (path,)).warnings == ()
-    assert judge(asked(many(most + 1)), POLICY, (path,)).warnings == told
-    assert judge(asked(many(most + 1, BAD), many(most + 1)), POLICY, (path,)).warnings == told
+    assert judge(object_review(many(most)), POLICY, (path,)).warnings == ()
+    assert judge(object_review(many(most + 1)), POLICY, (path,)).warnings == told
+    assert judge(object_review(many(most + 1, BAD), many(most + 1)), POLICY, (path,)).warnings == told
 
 
 @pytest.mark.parametrize(
@@ -329,7 +313,7 @@ def test_no_template_whatever_it_holds_makes_the_webhook_fail(
     new: Any, old: Any, policy: AdmissionPolicy
 ) -> None:
     paths = (read_path("x.example/Thing=spec.*"), read_path("x.example/Thing=*.template"))
-    review = asked(
+    review = object_review(
         {"apiVersion": "x.example/v1", "kind": "Thing"},
         operation="UPDATE",
         object={"spec": new, "x": new},

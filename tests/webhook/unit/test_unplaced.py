@@ -21,10 +21,11 @@ from tests.webhook.worlds import (
     env,
     governed,
     half,
+    mutated,
     operations,
     patched,
     plain,
-    review_of,
+    review,
     violations_of,
     with_annotations,
 )
@@ -34,10 +35,9 @@ from timekeeper.core.admission.table import effective_policy
 from timekeeper.core.request.request import parse
 from timekeeper.core.standings import Cap, Caps
 from webhook.__main__ import main
-from webhook.admission.pods import mutate, validate
+from webhook.admission.pods import validate
 from webhook.settings.serve import read
 from webhook.standings import decode
-from webhook.wire.pod_review import read as read_review
 
 WHOLE = limits_of("main", nvidia_com__gpu="2")
 EVERYTHING = replace(
@@ -52,7 +52,7 @@ def refused(raw: Json, policy: AdmissionPolicy = UNPLACED) -> list[tuple[str, st
 
 def reviewed(raw: Json, standing: Standing, policy: AdmissionPolicy) -> Any:
     """The answer of /mutate."""
-    return mutate(read_review(orjson.dumps(review_of(raw))), lambda _: standing, policy)
+    return mutated(raw, standing, policy)
 
 
 def test_a_pod_of_whole_cards_gets_class_gate_and_record_and_nothing_else() -> None:
@@ -76,7 +76,7 @@ def test_governing_is_a_fixed_point_that_validation_agrees_with(raw: Json, word:
     after = governed(raw, word, UNPLACED)
 
     assert operations(after, word, UNPLACED) == []
-    assert validate(read_review(orjson.dumps(review_of(after))), UNPLACED).refusal == ""
+    assert validate(review(after), UNPLACED).refusal == ""
     assert after["spec"]["schedulerName"] == raw["spec"]["schedulerName"]
     assert parse(after).request == parse(raw).request
     request = parse(raw).request
@@ -105,7 +105,7 @@ def test_what_other_webhooks_change_between_the_calls_is_put_right_or_refused(
         pod = patched(pod, CHANGES[name](pod))
     needed = operations(pod, word, UNPLACED)
 
-    verdict = validate(read_review(orjson.dumps(review_of(pod))), UNPLACED)
+    verdict = validate(review(pod), UNPLACED)
 
     assert bool(verdict.refusal) == bool(needed)
     assert operations(governed(pod, word, UNPLACED), word, UNPLACED) == []
@@ -188,7 +188,7 @@ def test_what_a_plugin_or_another_systems_scheduler_serves_is_admitted_and_keeps
 
     assert after["spec"]["schedulerName"] == raw["spec"]["schedulerName"]
     assert after["spec"]["containers"] == raw["spec"]["containers"]
-    assert validate(read_review(orjson.dumps(review_of(after))), UNPLACED).refusal == ""
+    assert validate(review(after), UNPLACED).refusal == ""
 
 
 def test_accelerators_of_other_vendors_are_admitted_where_they_are_metered() -> None:
@@ -230,8 +230,8 @@ def test_a_pod_that_was_governed_before_a_flip_is_not_admitted_with_half_of_each
 ) -> None:
     after = governed(admitted(WHOLE), policy=first)
 
-    assert validate(read_review(orjson.dumps(review_of(after))), first).refusal == ""
-    assert validate(read_review(orjson.dumps(review_of(after))), second).refusal != ""
+    assert validate(review(after), first).refusal == ""
+    assert validate(review(after), second).refusal != ""
 
 
 def table(**entries: Any) -> Any:

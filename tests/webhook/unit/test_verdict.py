@@ -16,34 +16,23 @@ from tests.webhook.worlds import (
     admitted,
     governed,
     half,
+    mutated,
     patch_of,
     patched,
     plain,
-    review_of,
+    review,
     with_annotations,
     with_class,
 )
 from tests.worlds import Json, container, limits_of
-from timekeeper.core.admission.policy import AdmissionPolicy, PriorityClass, Sidecar, Standing
+from timekeeper.core.admission.policy import PriorityClass, Sidecar, Standing
 from webhook.admission.pods import mutate, validate
 from webhook.admission.reinvocation import first_governed_request
 from webhook.admission.warnings import within_limits
-from webhook.wire.pod_review import AdmissionAnswer, PodReview, encode, read
+from webhook.wire.pod_review import AdmissionAnswer, encode
 
 IN_BUDGET = Standing("IN_BUDGET")
 ALL = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
-
-
-def review(raw: Json | None, **request: Any) -> PodReview:
-    """A review, read as it comes in."""
-    return read(orjson.dumps(review_of(raw, **request)))
-
-
-def mutated(
-    raw: Json, standing: Standing = IN_BUDGET, policy: AdmissionPolicy = POLICY, **request: Any
-) -> AdmissionAnswer:
-    """The answer of /mutate."""
-    return mutate(review(raw, **request), lambda _: standing, policy)
 
 
 def no_standing(_namespace: str) -> Standing:

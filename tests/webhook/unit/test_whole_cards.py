@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from tests.support.simulated_timekeeper import entry, standings
-from tests.webhook.worlds import POLICY, patched, review_of
+from tests.webhook.worlds import POLICY, patched, review
 from tests.worlds import Json
 from timekeeper.core.admission.policy import AdmissionPolicy, Standing
 from timekeeper.core.admission.table import effective_policy
@@ -15,7 +15,7 @@ from timekeeper.core.request.request import parse
 from webhook.admission.pods import mutate, validate
 from webhook.admission.warnings import WHOLE_CARDS
 from webhook.standings import decode
-from webhook.wire.pod_review import AdmissionAnswer, PodReview, read
+from webhook.wire.pod_review import AdmissionAnswer
 
 TAKING = replace(POLICY, takes_whole_cards=True)
 
@@ -34,10 +34,6 @@ def pair(**spec: Any) -> Json:
     for each in (*raw["spec"]["initContainers"], raw["spec"]["containers"][1]):
         each["resources"]["requests"] = dict(each["resources"]["limits"])
     return raw
-
-
-def review(raw: Json) -> PodReview:
-    return read(orjson.dumps(review_of(raw)))
 
 
 def mutated(raw: Json, policy: AdmissionPolicy = TAKING, standing: str = "IN_BUDGET") -> AdmissionAnswer:
