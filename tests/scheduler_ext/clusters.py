@@ -1,5 +1,4 @@
-"""A real kube-scheduler and API server with our extender beside them, with the rights that it has in a
-cluster: one for each module's tests."""
+"""What tests do to a real kube-scheduler and API server with our extender beside them, and see of them."""
 
 import http.client
 import json
@@ -17,8 +16,8 @@ import pytest
 from deploy.local.api import AdminApi
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
-from tests.scheduler_ext.processes import ROOT, Process
-from tests.support.control_plane import apply, apply_files, kubectl
+from tests.scheduler_ext.processes import Process
+from tests.support.control_plane import kubectl
 from tests.support.waiting import eventually
 from timekeeper.accounts.pods import LedgerPod, read_pod
 from timekeeper.accounts.session import open_session
@@ -31,31 +30,6 @@ Json = dict[str, Any]
 SCHEDULER = "gpu-scheduler"
 PROFILE = "bursar-scheduler"
 PODS = "/api/v1/namespaces/default/pods"
-
-
-@pytest.fixture(scope="module")
-def plane(control_plane: ControlPlane) -> ControlPlane:
-    """The control plane with our roles, and an account for the extender."""
-    manifests = ROOT / "deploy" / "manifests"
-    apply_files(control_plane, [manifests / "00-namespace.yaml", manifests / "rbac.yaml"])
-    account = {"name": "extender", "namespace": "bursar-system"}
-    rbac = "rbac.authorization.k8s.io"
-    role = {"apiGroup": rbac, "kind": "ClusterRole", "name": "bursar-extender"}
-    subjects = [{"kind": "ServiceAccount"} | account]
-    binding = {"metadata": {"name": "x"}, "roleRef": role, "subjects": subjects}
-    apply(
-        control_plane,
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account},
-        {"apiVersion": f"{rbac}/v1", "kind": "ClusterRoleBinding"} | binding,
-    )
-    return control_plane
-
-
-@pytest.fixture(scope="module")
-def extender(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
-    """The extender, and a kube-scheduler that asks it."""
-    with scheduling(plane, tmp_path_factory.mktemp("extender")) as process:
-        yield process
 
 
 @contextmanager
@@ -72,12 +46,16 @@ def scheduling(
     process.kill()
 
 
-@pytest.fixture
-def world(plane: ControlPlane, extender: Process) -> Iterator["World"]:
-    """An empty cluster before and after."""
-    world = World(plane, extender)
-    yield world
-    world.clear()
+def extender_with(*flags: str, account: str = "extender") -> object:
+    """A module's fixture: the extender with these flags and the rights of this account, and a kube-scheduler
+    that asks it."""
+
+    @pytest.fixture(scope="module")
+    def extender(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+        with scheduling(plane, tmp_path_factory.mktemp("extender"), *flags, account=account) as process:
+            yield process
+
+    return extender
 
 
 class World:

@@ -6,23 +6,14 @@ from collections.abc import Iterator
 import pytest
 
 from deploy.local.cluster import ControlPlane
-from tests.scheduler_ext.clusters import PODS, PROFILE, SCHEDULER, World, plane, world
+from tests.scheduler_ext.clusters import PODS, World, scheduling
 from tests.scheduler_ext.history import watched
 from tests.scheduler_ext.processes import Process
 from tests.support.simulated_timekeeper import SimulatedTimekeeper, entry, standings
-from tests.support.tls import Tls
 from tests.support.waiting import eventually
-
-__all__ = ["extender", "plane", "world"]
 
 HALF = {"bursar.dev/gpu-percent": "50"}
 FULL = "above the cap of namespace default (maxGPUs: {})"
-
-
-@pytest.fixture(scope="module")
-def timekeeper(tls: Tls) -> Iterator[SimulatedTimekeeper]:
-    with SimulatedTimekeeper(tls) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
@@ -30,13 +21,8 @@ def extender(
     plane: ControlPlane, timekeeper: SimulatedTimekeeper, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Process]:
     """The extender, which asks that timekeeper, and a kube-scheduler that asks it."""
-    folder = tmp_path_factory.mktemp("extender")
-    process = Process(folder, f"--kubeconfig={plane.admin_kubeconfig}", *timekeeper.flags)
-    process.start()
-    plane.start_scheduler(SCHEDULER, profiles=(PROFILE,), extender_url=process.url)
-    process.ready()
-    yield process
-    process.kill()
+    with scheduling(plane, tmp_path_factory.mktemp("extender"), *timekeeper.flags) as process:
+        yield process
 
 
 def cap(timekeeper: SimulatedTimekeeper, milli: int) -> None:

@@ -13,15 +13,13 @@ from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import tencent_capacity
 from deploy.local.tools import KUBERNETES
 from scheduler_ext.assembly.extender import REPORTER
-from tests.scheduler_ext.clusters import World, decided, extender, placed, plane, world
+from tests.scheduler_ext.clusters import World, decided, placed
 from tests.scheduler_ext.processes import Process
 from tests.support.waiting import eventually, seconds_until
 from tests.worlds import Json
 from timekeeper.runtime.clock import now_ms
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.event_recorder import EventRecorder
-
-__all__ = ["extender", "plane", "world"]
 
 
 def used(pods: list[Json]) -> dict[str, tuple[int, int]]:

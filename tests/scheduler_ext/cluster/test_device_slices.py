@@ -3,11 +3,9 @@ none of its cards."""
 
 import pytest
 
-from tests.scheduler_ext.clusters import World, extender, placed, plane, world
+from tests.scheduler_ext.clusters import World, placed
 from tests.support.waiting import eventually
 from tests.timekeeper.claims import device_slice
-
-__all__ = ["extender", "plane", "world"]
 
 pytestmark = pytest.mark.kubernetes("1.34")
 

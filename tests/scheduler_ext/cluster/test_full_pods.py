@@ -15,12 +15,10 @@ import pytest
 from deploy.local.api import AdminApi, ApiError
 from deploy.local.cluster import ControlPlane
 from scheduler_ext.clients.pod_patches import touch_patch
-from tests.scheduler_ext.clusters import PODS, World, extender, placed, plane, world
+from tests.scheduler_ext.clusters import PODS, World, placed
 from tests.scheduler_ext.processes import ROOT
 from tests.support.control_plane import kubectl
 from tests.support.waiting import eventually
-
-__all__ = ["extender", "plane", "world"]
 
 STRATEGIC = "application/strategic-merge-patch+json"
 MERGE = "application/merge-patch+json"

@@ -4,11 +4,9 @@ node feature discovery describe them. The pods are those of its examples."""
 import re
 
 from scheduler_ext.controllers.deschedule_labels import LABEL
-from tests.scheduler_ext.clusters import PODS, PROFILE, World, extender, placed, plane, rate_of, world
+from tests.scheduler_ext.clusters import PODS, PROFILE, World, placed, rate_of
 from tests.support.waiting import eventually
 from tests.worlds import Json, of_resources
-
-__all__ = ["extender", "plane", "world"]
 
 INTEL = "gpu.intel.com/"
 TAS = "telemetry.aware.scheduling.health-metric-policy/"

@@ -11,7 +11,7 @@ import pytest
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
-from tests.scheduler_ext.clusters import PODS, World, scheduling
+from tests.scheduler_ext.clusters import PODS, World, extender_with
 from tests.scheduler_ext.processes import ROOT, Process
 from tests.support.control_plane import apply_files
 from tests.support.waiting import eventually
@@ -35,14 +35,9 @@ def plane(control_plane: ControlPlane) -> ControlPlane:
     return control_plane
 
 
-@pytest.fixture(scope="module")
-def extender(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
-    """The extender with the account of the manifests, and a kube-scheduler that asks it."""
-    folder = tmp_path_factory.mktemp("extender")
-    with scheduling(
-        plane, folder, "--lock-nodes=hami,volcano,volcano-memory,volcano-number", account="bursar-scheduler"
-    ) as process:
-        yield process
+extender = extender_with(
+    "--lock-nodes=hami,volcano,volcano-memory,volcano-number", account="bursar-scheduler"
+)
 
 
 @pytest.fixture

@@ -2,33 +2,17 @@
 when the kubelet cannot run the pod any more."""
 
 import time
-from collections.abc import Iterator
 from datetime import datetime
 
 import pytest
 
-from deploy.local.cluster import ControlPlane
-from tests.scheduler_ext.clusters import World, placed, plane, scheduling
-from tests.scheduler_ext.processes import Process
-
-__all__ = ["plane"]
+from tests.scheduler_ext.clusters import World, extender_with, placed
 
 MAX_S = 12
 WHOLE = {"bursar.dev/gpu-percent": "100"}
 
 
-@pytest.fixture(scope="module")
-def extender(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
-    """The extender with a short longest grace period, and a kube-scheduler that asks it."""
-    with scheduling(plane, tmp_path_factory.mktemp("extender"), f"--max-grace-period={MAX_S}s") as process:
-        yield process
-
-
-@pytest.fixture
-def world(plane: ControlPlane, extender: Process) -> Iterator[World]:
-    world = World(plane, extender)
-    yield world
-    world.clear()
+extender = extender_with(f"--max-grace-period={MAX_S}s")  # its longest is short
 
 
 def test_a_second_deletion_with_no_grace_does_not_free_what_still_runs(

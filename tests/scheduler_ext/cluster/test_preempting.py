@@ -3,7 +3,6 @@ the preemptor, with the rights that it has in a cluster, and no more than that."
 
 import itertools
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,26 +11,16 @@ from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import card_uuid, kwok_node
 from deploy.local.kwok_stages import FAKE_NODE
-from tests.scheduler_ext.clusters import PROFILE, SCHEDULER, World, plane
+from tests.scheduler_ext.clusters import PROFILE, World, scheduling
 from tests.scheduler_ext.processes import ROOT, Process
 from tests.scheduler_ext.readback import holds, taken
 from tests.support.control_plane import create_namespace, kubectl
 from tests.support.scenes import Awaited, Lived, Part, Scene, alone, lived_by, scene
 from tests.support.simulated_timekeeper import SimulatedTimekeeper, entry, standings
-from tests.support.tls import Tls
 from tests.worlds import Json
-
-__all__ = ["plane"]
 
 PDB_GRACE_S = 4
 CLASSES = {"high": (1000, "PreemptLowerPriority"), "first": (2000, "Never"), "over": (-5, "Never")}
-
-
-@pytest.fixture(scope="module")
-def timekeeper(tls: Tls) -> Iterator[SimulatedTimekeeper]:
-    """One that says what it is told to."""
-    with SimulatedTimekeeper(tls) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
@@ -44,22 +33,9 @@ def extender(
         plane.api.call("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", body)
     policy = (ROOT / "deploy" / "manifests" / "admission-holds.yaml").read_text()
     kubectl(plane, "apply", "-f", "-", input=policy.replace("system:bursar-scheduler", "system:extender"))
-    process = _process(plane, timekeeper, tmp_path_factory.mktemp("extender"))
-    process.start()
-    plane.start_scheduler(SCHEDULER, profiles=(PROFILE,), extender_url=process.url)
-    process.ready()
-    yield process
-    process.kill()
-
-
-def _process(plane: ControlPlane, timekeeper: SimulatedTimekeeper, folder: Path) -> Process:
-    token = plane.kubectl("create", "token", "extender", "-n", "bursar-system", "--duration=1h").stdout
-    return Process(
-        folder,
-        f"--kubeconfig={plane.kubeconfig(token.strip(), 'extender')}",
-        *timekeeper.flags,
-        f"--pdb-grace={PDB_GRACE_S}s",
-    )
+    folder, grace = tmp_path_factory.mktemp("extender"), f"--pdb-grace={PDB_GRACE_S}s"
+    with scheduling(plane, folder, *timekeeper.flags, grace) as process:
+        yield process
 
 
 @pytest.fixture(scope="module")

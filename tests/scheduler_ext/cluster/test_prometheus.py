@@ -20,8 +20,8 @@ from deploy.local.ports import free_port
 from deploy.local.tools import PROMETHEUS_TOOLS
 from scheduler_ext.scoring.card_points import BUSY
 from scheduler_ext.scoring.load_series import query
-from tests.scheduler_ext.clusters import World, scheduling
-from tests.scheduler_ext.processes import ROOT, Process
+from tests.scheduler_ext.clusters import World, extender_with
+from tests.scheduler_ext.processes import ROOT
 from tests.support.control_plane import apply_files, kubectl
 from tests.support.http_server import JsonHandler, Served
 from tests.support.waiting import eventually
@@ -139,22 +139,7 @@ def plane(control_plane: ControlPlane, prometheus: Prometheus) -> ControlPlane:
     return control_plane
 
 
-@pytest.fixture(scope="module")
-def extender(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
-    """The extender with the account of the manifests, and a kube-scheduler that asks it."""
-    folder = tmp_path_factory.mktemp("extender")
-    with scheduling(
-        plane, folder, "--prometheus-namespace=monitoring", "--policy=load", account=ACCOUNT
-    ) as process:
-        yield process
-
-
-@pytest.fixture
-def world(plane: ControlPlane, extender: Process) -> Iterator[World]:
-    """An empty cluster before and after."""
-    made = World(plane, extender)
-    yield made
-    made.clear()
+extender = extender_with("--prometheus-namespace=monitoring", "--policy=load", account=ACCOUNT)
 
 
 def metric(world: World, name: str) -> float:

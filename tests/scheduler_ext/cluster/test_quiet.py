@@ -9,7 +9,7 @@ import pytest
 
 from deploy.local.cluster import ControlPlane
 from deploy.local.scheduler import MAX_BACKOFF_S
-from tests.scheduler_ext.clusters import PROFILE, SCHEDULER, World, placed, plane, world
+from tests.scheduler_ext.clusters import PROFILE, World, placed, scheduling
 from tests.scheduler_ext.processes import Process
 from tests.support.control_plane import create_namespace
 from tests.support.simulated_timekeeper import SimulatedTimekeeper, entry, standings
@@ -17,29 +17,24 @@ from tests.support.tls import Tls
 from tests.support.waiting import eventually
 from tests.worlds import Json
 
-__all__ = ["extender", "plane", "world"]
-
 DEBTORS = "/api/v1/namespaces/debtor/pods"
 SIXTY = {"bursar.dev/gpu-percent": "60"}
 
 
 @pytest.fixture(scope="module")
-def extender(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+def extender(plane: ControlPlane, tls: Tls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     """An extender that a timekeeper tells of a namespace over budget, and a kube-scheduler that asks it."""
-    folder = tmp_path_factory.mktemp("extender")
     document = standings(default=entry("IN_BUDGET"), debtor=entry("OVER_BUDGET"))
-    timekeeper = SimulatedTimekeeper(Tls(folder / "tls"), document)
-    process = Process(folder, f"--kubeconfig={plane.admin_kubeconfig}", *timekeeper.flags)
-    process.start()
-    plane.start_scheduler(SCHEDULER, profiles=(PROFILE,), extender_url=process.url)
-    process.ready()
     create_namespace(plane, "debtor")
     for name, value in (("high", 1000), ("low", -5)):
         body = {"metadata": {"name": name}, "value": value, "preemptionPolicy": "Never"}
         plane.api.call("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", body)
-    yield process
-    process.kill()
-    timekeeper.end()
+    folder = tmp_path_factory.mktemp("extender")
+    with (
+        SimulatedTimekeeper(tls, document) as timekeeper,
+        scheduling(plane, folder, *timekeeper.flags) as process,
+    ):
+        yield process
 
 
 @pytest.fixture(autouse=True)

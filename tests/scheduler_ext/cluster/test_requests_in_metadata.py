@@ -4,7 +4,7 @@ runs here, so each pod has what the webhook adds."""
 import json
 
 from deploy.local.kwok_nodes import kwok_node
-from tests.scheduler_ext.clusters import PODS, World, decided, extender, plane, world
+from tests.scheduler_ext.clusters import PODS, World, decided
 from tests.support.waiting import eventually
 from tests.webhook.worlds import governed
 from tests.worlds import Json, of_resources, pod
@@ -13,8 +13,6 @@ from timekeeper.accounts.session import open_session
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.request.inventory import read_cards
 from timekeeper.runtime.clock import now_ms
-
-__all__ = ["extender", "plane", "world"]
 
 DEVICE_INFO = "KubeDevice/DeviceInfo"
 GIB = 2**30

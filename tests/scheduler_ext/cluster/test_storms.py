@@ -12,22 +12,10 @@ import pytest
 
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
-from tests.scheduler_ext.clusters import (
-    PODS,
-    PROFILE,
-    SCHEDULER,
-    Callers,
-    Json,
-    World,
-    extender,
-    plane,
-    world,
-)
+from tests.scheduler_ext.clusters import PODS, PROFILE, SCHEDULER, Callers, Json, World
 from tests.scheduler_ext.history import History, complaints, watched
 from tests.scheduler_ext.processes import Process
 from tests.support.waiting import eventually, seconds_until
-
-__all__ = ["extender", "plane", "world"]
 
 CARD_MIB = 16_000
 PERCENT, MEMORY = "bursar.dev/gpu-percent", "bursar.dev/gpu-memory"

@@ -1,14 +1,12 @@
 """gpushare's lists of unhealthy cards on a real API server, read by the extender's account with the right of
 the sample alone."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
-from tests.scheduler_ext.clusters import World, scheduling
-from tests.scheduler_ext.processes import ROOT, Process
+from tests.scheduler_ext.clusters import World, extender_with
+from tests.scheduler_ext.processes import ROOT
 from tests.support.control_plane import apply_files
 from tests.support.waiting import eventually
 
@@ -24,20 +22,7 @@ def plane(control_plane: ControlPlane) -> ControlPlane:
     return control_plane
 
 
-@pytest.fixture(scope="module")
-def extender(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
-    """The extender with the account of the manifests, and a kube-scheduler that asks it."""
-    folder = tmp_path_factory.mktemp("extender")
-    with scheduling(plane, folder, "--unhealthy-lists=kube-system", account=ACCOUNT) as process:
-        yield process
-
-
-@pytest.fixture
-def world(plane: ControlPlane, extender: Process) -> Iterator[World]:
-    """An empty cluster before and after."""
-    made = World(plane, extender)
-    yield made
-    made.clear()
+extender = extender_with("--unhealthy-lists=kube-system", account=ACCOUNT)
 
 
 def test_a_listed_card_gets_no_pod_and_gets_one_when_its_list_is_deleted(world: World) -> None:
