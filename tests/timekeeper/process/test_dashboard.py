@@ -2,7 +2,6 @@
 
 import html
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -44,17 +43,9 @@ BUDGETS = ("team-a", "team-b", "team-c", "vision")
 
 
 @pytest.fixture
-def dashboards(tmp_path: Path) -> Iterator[Dashboards]:
-    made = Dashboards(tmp_path)
-    made.fill()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def visitor(dashboards: Dashboards) -> Client:
-    """Somebody without a session."""
-    return dashboards.client()
+def dashboards(dashboards: Dashboards) -> Dashboards:
+    dashboards.fill()
+    return dashboards
 
 
 def test_a_login_gives_a_cookie_that_scripts_and_other_sites_cannot_use(visitor: Client) -> None:

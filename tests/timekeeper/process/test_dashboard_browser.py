@@ -9,7 +9,6 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.support.browser import LARGE, SMALL, chromium, visiting
-from tests.support.tls import Tls
 from tests.timekeeper.dashboards import ADMIN, READER, Dashboards
 from tests.timekeeper.pictures import IMAGES, PICTURES, take
 
@@ -29,20 +28,6 @@ PAGES = {
     "/pods/team-a/train-9": "Pod/train-9",
     "/namespaces/NOT%20VALID": "This address is not right",
 }
-
-
-@pytest.fixture(scope="module")
-def dashboards(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboards]:
-    made = Dashboards(tmp_path_factory.mktemp("dashboards"))
-    made.fill()
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="module")
-def url(dashboards: Dashboards, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with dashboards.served(Tls(tmp_path_factory.mktemp("tls")).server()) as address:
-        yield address
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +114,7 @@ def test_the_keyboard_reaches_everything_in_the_order_of_the_page(browser: Brows
 
 
 def test_a_page_shows_what_changes_and_keeps_focus_and_open_parts(
-    browser: Browser, dashboards: Dashboards, url: str
+    browser: Browser, full: Dashboards, url: str
 ) -> None:
     visitor = visiting(browser, url)
     page = visitor.page
@@ -143,7 +128,7 @@ def test_a_page_shows_what_changes_and_keeps_focus_and_open_parts(
 
     def give(key: str) -> None:
         grant = {"subject": "team-a", "gpuHours": "3", "reason": f"given {key}"}
-        assert dashboards.books.post("/v1/grants", grant, **{"Idempotency-Key": key}).status_code == 200
+        assert full.books.post("/v1/grants", grant, **{"Idempotency-Key": key}).status_code == 200
 
     give("first")
     page.clock.run_for(5_000)
@@ -163,8 +148,8 @@ def test_a_page_shows_what_changes_and_keeps_focus_and_open_parts(
     page.get_by_role("button", name="Live updates are off").click()
     expect(page.get_by_role("cell", name="given second", exact=True)).to_be_visible()
 
-    dashboards.books.reviews.tokens.pop(READER)
-    dashboards.books.clock.turn(61_000)
+    full.books.reviews.tokens.pop(READER)
+    full.books.clock.turn(61_000)
     page.clock.run_for(5_000)
     expect(page.get_by_text("Your session has ended")).to_be_visible()
     page.context.close()

@@ -3,8 +3,6 @@
 import html
 import json
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from sqlalchemy import update
@@ -19,18 +17,16 @@ DEVICE = {"driver": "gpu.example.com", "pool": "gpu-1", "device": "gpu-0", "clas
 
 
 @pytest.fixture
-def dashboards(tmp_path: Path) -> Iterator[Dashboards]:
+def dashboards(dashboards: Dashboards) -> Dashboards:
     """A cluster in which a pod of team-a uses a claim, too."""
-    made = Dashboards(tmp_path)
-    made.fill()
+    dashboards.fill()
     run = Run(UID, name="c", node="gpu-1", started_ms=T0 - HOUR, heard_ms=T0, settled=False)
-    made.books.write(run, Run("old:claim:1", name="d", node="gpu-1", posted=days(T0 - HOUR, T0)))
+    dashboards.books.write(run, Run("old:claim:1", name="d", node="gpu-1", posted=days(T0 - HOUR, T0)))
     of_claims = SESSIONS.c.uid.in_((UID, "old:claim:1"))
     values = {"kind": "claim", "devices": json.dumps([DEVICE]), "users": "u/train-9"}
-    with made.books.store.writing() as connection:
+    with dashboards.books.store.writing() as connection:
         connection.execute(update(SESSIONS).where(of_claims).values(**values))
-    yield made
-    made.close()
+    return dashboards
 
 
 def text(dashboards: Dashboards, path: str) -> str:

@@ -4,7 +4,6 @@ of."""
 import csv
 import io
 import re
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -24,22 +23,20 @@ def run(uid: str, namespace: str, start: int, length: int, **more: str) -> Run:
 
 
 @pytest.fixture
-def dashboards(tmp_path: Path) -> Iterator[Dashboards]:
-    made = Dashboards(tmp_path)
-    made.books.entries(
+def dashboards(dashboards: Dashboards) -> Dashboards:
+    dashboards.books.entries(
         ("team-a", "gpuHours: 400\nperiod: month\nprice: 2.5\ngroup: lab", 0),
         ("team-b", "gpuHours: 100\nperiod: month\nprice: 4\ngroup: lab", 0),
         ("team-c", "gpuHours: 100\nperiod: month\nprice: 2", 0),
     )
-    made.books.write(
+    dashboards.books.write(
         run("old", "team-a", OCTOBER + 4 * DAY, 10),
         run("gone", "team-c", OCTOBER, 3),
         run("early", "team-a", NOVEMBER + 2 * DAY, 8, models="H100", owner="Job/train"),
         run("late", "team-a", NOVEMBER + 15 * DAY, 14, owner="Job/train"),
         run("b", "team-b", NOVEMBER, 30),
     )
-    yield made
-    made.close()
+    return dashboards
 
 
 @pytest.fixture

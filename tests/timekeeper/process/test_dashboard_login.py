@@ -15,21 +15,7 @@ from tests.timekeeper.oidc_provider import LIFE_S, OTHER_CLIENT
 from tests.timekeeper.worlds import HOUR, MINUTE
 from timekeeper.dashboard.login import pending
 
-RESEARCH = {"preferred_username": "ada", "groups": ["research"]}
 PAGE = "/namespaces/team-a"
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OidcProvider]:
-    made = OidcProvider(tmp_path_factory.mktemp("provider"))
-    yield made
-    made.stop()
-
-
-@pytest.fixture
-def provider(running: OidcProvider) -> OidcProvider:
-    running.user(**RESEARCH)
-    return running
 
 
 @pytest.fixture
@@ -38,11 +24,6 @@ def dashboards(tmp_path: Path, provider: OidcProvider) -> Iterator[Dashboards]:
     made.books.entries(("team-a", "gpuHours: 400", 0))
     yield made
     made.close()
-
-
-@pytest.fixture
-def visitor(dashboards: Dashboards) -> Client:
-    return dashboards.client()
 
 
 def session(answer: TestResponse) -> str:

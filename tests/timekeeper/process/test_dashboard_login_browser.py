@@ -19,16 +19,11 @@ BUTTON = "Log in with your organization's account"
 
 
 @pytest.fixture(scope="module")
-def provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OidcProvider]:
-    made = OidcProvider(tmp_path_factory.mktemp("provider"))
-    yield made
-    made.stop()
-
-
-@pytest.fixture(scope="module")
-def dashboards(tmp_path_factory: pytest.TempPathFactory, provider: OidcProvider) -> Iterator[Dashboards]:
+def dashboards(
+    tmp_path_factory: pytest.TempPathFactory, running_provider: OidcProvider
+) -> Iterator[Dashboards]:
     """Whoever is in the group research may read everything."""
-    made = dashboard(tmp_path_factory.mktemp("dashboards"), provider)
+    made = dashboard(tmp_path_factory.mktemp("dashboards"), running_provider)
     made.books.entries(("team-a", "gpuHours: 400", 0))
     made.books.reviews.readers = frozenset({"oidc:research"})
     yield made

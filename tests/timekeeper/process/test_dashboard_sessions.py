@@ -2,25 +2,11 @@
 
 import html
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from werkzeug.test import Client
 
 from tests.timekeeper.dashboards import ADMIN, READER, URL, Dashboards, form, log_in, status
-
-
-@pytest.fixture
-def dashboards(tmp_path: Path) -> Iterator[Dashboards]:
-    made = Dashboards(tmp_path)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def visitor(dashboards: Dashboards) -> Client:
-    return dashboards.client()
 
 
 def test_after_its_session_has_ended_a_visitor_logs_in_again(dashboards: Dashboards, visitor: Client) -> None:

@@ -9,7 +9,6 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.support.browser import SMALL, Visitor, chromium, visiting
-from tests.support.tls import Tls
 from tests.timekeeper.dashboards import ADMIN, NO_TIME, URL, Dashboards, log_in
 
 ZONE = "America/New_York"
@@ -34,20 +33,6 @@ PAGES = (
 UTC_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}[0-9:]*(?:Z| UTC)")
 SHOWN = """Array.from(document.querySelectorAll("time"), (each) =>
   [each.dateTime, each.classList.contains("exact"), each.textContent, each.title])"""
-
-
-@pytest.fixture(scope="module")
-def dashboards(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboards]:
-    made = Dashboards(tmp_path_factory.mktemp("dashboards"))
-    made.fill()
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="module")
-def url(dashboards: Dashboards, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with dashboards.served(Tls(tmp_path_factory.mktemp("tls")).server()) as address:
-        yield address
 
 
 @pytest.fixture(scope="module")
@@ -160,8 +145,8 @@ def test_a_visitor_without_a_pointer_shows_the_exact_times_of_this_and_the_next_
     assert any("ago" in text for _, _, text, _ in shown(visitor))
 
 
-def test_without_scripts_a_page_shows_the_exact_time_in_utc(dashboards: Dashboards) -> None:
-    client = dashboards.client()
+def test_without_scripts_a_page_shows_the_exact_time_in_utc(full: Dashboards) -> None:
+    client = full.client()
     log_in(client)
     for path in PAGES:
         page = client.get(path, base_url=URL).text

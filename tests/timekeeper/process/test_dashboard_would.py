@@ -1,8 +1,5 @@
 """The dashboard's page of what enforcement would have done."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from werkzeug.test import Client
 
@@ -19,11 +16,9 @@ def judged(uid: str, verdict: VerdictWord, rule: str = "", sentence: str = "") -
 
 
 @pytest.fixture
-def dashboards(tmp_path: Path) -> Iterator[Dashboards]:
-    made = Dashboards(tmp_path)
-    made.books.entries(("team-a", "gpuHours: 1\nmode: meter", 0), ("team-b", "gpuHours: 1", 0))
-    yield made
-    made.close()
+def dashboards(dashboards: Dashboards) -> Dashboards:
+    dashboards.books.entries(("team-a", "gpuHours: 1\nmode: meter", 0), ("team-b", "gpuHours: 1", 0))
+    return dashboards
 
 
 def visit(dashboards: Dashboards, *rows: WouldRow, path: str = "/would") -> str:

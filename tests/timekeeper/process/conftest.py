@@ -1,0 +1,54 @@
+"""The dashboard over a ledger of its own, its visitors, and where they log in."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from werkzeug.test import Client
+
+from tests.support.tls import Tls
+from tests.timekeeper.dashboards import Dashboards
+from tests.timekeeper.oidc_logins import OidcProvider
+
+
+@pytest.fixture
+def dashboards(tmp_path: Path) -> Iterator[Dashboards]:
+    """Nothing has happened yet."""
+    with closing(Dashboards(tmp_path)) as made:
+        yield made
+
+
+@pytest.fixture
+def visitor(dashboards: Dashboards) -> Client:
+    """Somebody without a session."""
+    return dashboards.client()
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboards]:
+    """The whole cluster, for tests that only look at it."""
+    with closing(Dashboards(tmp_path_factory.mktemp("dashboards"))) as made:
+        made.fill()
+        yield made
+
+
+@pytest.fixture(scope="module")
+def url(full: Dashboards, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Where the whole cluster is shown."""
+    with full.served(Tls(tmp_path_factory.mktemp("tls")).server()) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def running_provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OidcProvider]:
+    made = OidcProvider(tmp_path_factory.mktemp("provider"))
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def provider(running_provider: OidcProvider) -> OidcProvider:
+    """Ada of the group research logs in there."""
+    running_provider.user(preferred_username="ada", groups=["research"])
+    return running_provider
