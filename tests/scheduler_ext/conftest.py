@@ -101,6 +101,9 @@ class Running:
         eventually(lambda: self.extender.cache.snapshot.node(node_object.name).node_object == node_object)
 
 
+Start = Callable[..., Running]
+
+
 def event_line(event: str, fields: dict[str, object]) -> str:
     """A line of its log."""
     return " ".join([event, *(f"{key}={value}" for key, value in fields.items())])
@@ -113,7 +116,7 @@ def api() -> Iterator[ApiServer]:
 
 
 @pytest.fixture
-def start(api: ApiServer, tmp_path: Path) -> Iterator[Callable[..., Running]]:
+def start(api: ApiServer, tmp_path: Path) -> Iterator[Start]:
     """Starts an extender; ``wait=False`` does not wait for its books."""
     config = kubeconfig(tmp_path, api.url)
     started: list[Extender] = []
@@ -146,6 +149,6 @@ def start(api: ApiServer, tmp_path: Path) -> Iterator[Callable[..., Running]]:
 
 
 @pytest.fixture
-def running(start: Callable[..., Running]) -> Running:
+def running(start: Start) -> Running:
     """An extender whose books are complete, and empty."""
     return start()

@@ -1,6 +1,7 @@
 """An extender in front of `DirectApi`, moved step by step: nothing waits, and no thread runs."""
 
 import threading
+from collections.abc import Callable
 
 import orjson
 
@@ -118,3 +119,10 @@ class Stepped(Running):
     def _hears(self, uid: str, version: int) -> None:
         self.catches_up()
         assert self._knows(uid, version)
+
+    def woken(self) -> list[str]:
+        """The UIDs of the pods that it woke, in order."""
+        return [sent["metadata"]["uid"] for sent in self.api.made("patch")]
+
+
+Start = Callable[..., Stepped]

@@ -66,6 +66,16 @@ def mib(memory: int, name: str = "p", **fields: Any) -> Json:
     return asking(container(gpu_memory=str(memory)), name=name, **fields)
 
 
+def in_namespace(namespace: str, raw: Json) -> Json:
+    """The pod as one of this namespace."""
+    return {**raw, "metadata": {**raw["metadata"], "namespace": namespace}}
+
+
+def waiting(name: str, share: int = 60, namespace: str = "team-a", **fields: Any) -> Json:
+    """A pod that waits for this share of a card, and for our scheduler."""
+    return in_namespace(namespace, percent(share, name, schedulerName="bursar-scheduler", **fields))
+
+
 def bound(raw: Json, where: str, devices: str | None, phase: str = "Running", **status: Any) -> Json:
     """The pod as it is after its Binding; ``devices`` is the annotation, None for a pod bound by others."""
     metadata = {**raw["metadata"], "resourceVersion": "2"}

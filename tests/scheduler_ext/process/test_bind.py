@@ -2,11 +2,10 @@
 
 import json
 import threading
-from collections.abc import Callable
 
 import pytest
 
-from tests.scheduler_ext.conftest import Running
+from tests.scheduler_ext.conftest import Running, Start
 from tests.scheduler_ext.scenarios import CASES, IDS, Scenario
 from tests.scheduler_ext.store import Fault
 from tests.scheduler_ext.unit.test_scenarios import decides_as_expected
@@ -14,7 +13,6 @@ from tests.scheduler_ext.worlds import mib, node, percent
 from tests.support.waiting import eventually
 from tests.worlds import card
 
-Start = Callable[..., Running]
 SOME = slice(None, None, 12)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from string import ascii_lowercase
 
 from scheduler_ext.clients.binding_reports import MAX_WAITING, BindingReports
-from tests.scheduler_ext.conftest import Running
+from tests.scheduler_ext.conftest import Start
 from tests.scheduler_ext.worlds import node, on, percent, read, request_of
 from tests.support.post_client import PostClient
 from tests.support.waiting import eventually
@@ -121,9 +121,7 @@ def test_the_memory_is_bounded_and_the_oldest_is_dropped() -> None:
     assert spool.results["dropped"] == 3
 
 
-def test_a_bind_that_succeeds_is_reported_as_the_timekeeper_reads_it(
-    start: Callable[..., Running], tmp_path: Path
-) -> None:
+def test_a_bind_that_succeeds_is_reported_as_the_timekeeper_reads_it(start: Start, tmp_path: Path) -> None:
     (tmp_path / "ca.crt").write_text("none")
     (tmp_path / "token").write_text("token")
     world = start(

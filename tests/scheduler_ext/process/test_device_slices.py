@@ -1,16 +1,13 @@
 """A running extender beside drivers that publish GPUs for device claims."""
 
-from collections.abc import Callable
-
 from tests.scheduler_ext.apiserver import ApiServer, Fault
-from tests.scheduler_ext.conftest import Running
+from tests.scheduler_ext.conftest import Start
 from tests.scheduler_ext.unit.test_published_gpus import BY_CLAIMS, gpu
 from tests.scheduler_ext.worlds import node, percent
 from tests.support.simulated_timekeeper import SimulatedTimekeeper, standings
 from tests.support.tls import Tls
 from tests.support.waiting import eventually
 
-Start = Callable[..., Running]
 ODD = "odd.example.com"
 SENTENCE = BY_CLAIMS.format("gpu.nvidia.com")
 

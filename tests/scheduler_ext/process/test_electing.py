@@ -10,7 +10,7 @@ import pytest
 
 from scheduler_ext.leadership.election import OwnLease, SchedulersLease
 from tests.scheduler_ext.apiserver import ApiServer, Fault
-from tests.scheduler_ext.conftest import Running
+from tests.scheduler_ext.conftest import Start
 from tests.scheduler_ext.machine import mute
 from tests.scheduler_ext.preempting import unscheduled
 from tests.scheduler_ext.processes import Process
@@ -22,8 +22,6 @@ from tests.support.tls import Tls
 from tests.support.waiting import eventually
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.lease_election import LeaseName
-
-Start = Callable[..., Running]
 
 PLACE = LeaseName("bursar-system", "bursar-extender")
 

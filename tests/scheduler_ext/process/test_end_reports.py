@@ -6,7 +6,7 @@ from pathlib import Path
 
 from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.clients.end_reports import MAX_WAITING, EndReports
-from tests.scheduler_ext.conftest import Running
+from tests.scheduler_ext.conftest import Start
 from tests.scheduler_ext.worlds import node, on, percent, read
 from tests.support.post_client import PostClient
 from tests.support.waiting import eventually
@@ -103,7 +103,7 @@ def test_an_end_is_reported_with_what_only_earlier_versions_of_the_object_said()
     assert read_ends(client.posts[0], NOW)[0].hold.grace_ms == 400_000
 
 
-def test_a_removal_is_reported_by_a_running_extender(start: Callable[..., Running], tmp_path: Path) -> None:
+def test_a_removal_is_reported_by_a_running_extender(start: Start, tmp_path: Path) -> None:
     (tmp_path / "ca.crt").write_text("none")
     (tmp_path / "token").write_text("token")
     world = start(

@@ -12,12 +12,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.scheduler_ext.conftest import Running
+from tests.scheduler_ext.conftest import Running, Start
 from tests.scheduler_ext.worlds import asking, node
 from tests.support.waiting import eventually
 from tests.worlds import Json, card, of_resources
-
-Start = Callable[..., Running]
 
 OVERTAKEN_S = 1.0  # how long the first Binding waits for one that overtakes it
 

@@ -2,7 +2,7 @@
 long."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from scheduler_ext.clients.card_load_poller import (
 from scheduler_ext.clients.timekeeper import client
 from scheduler_ext.scoring.card_points import BUSY, USED_MEMORY, Scale
 from scheduler_ext.settings import Timekeeper as Asked
-from tests.scheduler_ext.conftest import Running
+from tests.scheduler_ext.conftest import Start
 from tests.scheduler_ext.worlds import Json, node, percent
 from tests.support.exposition import sample
 from tests.support.simulated_timekeeper import SimulatedTimekeeper
@@ -199,7 +199,7 @@ def test_what_is_no_use_of_cards_is_refused(body: bytes) -> None:
 
 
 def test_the_running_extender_places_by_what_is_measured(
-    start: Callable[..., Running], timekeeper: SimulatedTimekeeper
+    start: Start, timekeeper: SimulatedTimekeeper
 ) -> None:
     timekeeper.document = usage(a={"a-GPU-0": 5}, b={"b-GPU-0": 90})
     before, world = time.time(), start(*timekeeper.flags)

@@ -14,7 +14,7 @@ from scheduler_ext.clients.timekeeper import Poller
 from scheduler_ext.model.standing import UNHEARD, UNKNOWN, NamespaceStanding
 from scheduler_ext.model.standing_table import decode, standings_at
 from scheduler_ext.settings import Timekeeper as Asked
-from tests.scheduler_ext.conftest import Running
+from tests.scheduler_ext.conftest import Running, Start
 from tests.scheduler_ext.worlds import Json
 from tests.support.exposition import sample
 from tests.support.http_server import JsonHandler, Served
@@ -264,7 +264,7 @@ def test_what_is_no_table_is_refused(spoil: Callable[[Json], bytes]) -> None:
 
 
 def test_the_running_extender_polls_each_second_and_counts(
-    start: Callable[..., Running], timekeeper: SimulatedTimekeeper
+    start: Start, timekeeper: SimulatedTimekeeper
 ) -> None:
     before, world = time.time(), start(*timekeeper.flags)
 

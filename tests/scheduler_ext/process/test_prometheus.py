@@ -1,6 +1,6 @@
 """Prometheus as the extender asks it: found among the Services or at a URL, within bounds, and away."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from urllib.parse import parse_qs, urlsplit
@@ -10,7 +10,7 @@ import urllib3
 
 from scheduler_ext.clients.card_load_poller import STALE_MS, Measuring, Prometheus, read_samples
 from scheduler_ext.scoring.card_points import Scale
-from tests.scheduler_ext.conftest import Running
+from tests.scheduler_ext.conftest import Start
 from tests.scheduler_ext.worlds import Json, node, percent
 from tests.support.http_server import JsonHandler, Served
 from tests.support.tls import Tls
@@ -213,7 +213,7 @@ def test_while_it_is_away_the_last_figures_age_until_there_are_none_and_that_is_
 
 
 def test_the_running_extender_places_by_prometheus_and_without_it_as_by_default(
-    start: Callable[..., Running], server: Simulated
+    start: Start, server: Simulated
 ) -> None:
     quiet = percent(10, annotations={"bursar.dev/policy": "load"})
     world = start("--prometheus-url", server.url, "--load-weights", "busy=2")

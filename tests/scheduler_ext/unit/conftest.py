@@ -1,11 +1,11 @@
 """An extender in front of a store of objects, without threads: what is asked is answered, and what its
 threads do is done, in the test's own thread."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
-from tests.scheduler_ext.stepped import Stepped
+from tests.scheduler_ext.stepped import Start, Stepped
 from tests.scheduler_ext.store import Store
 
 
@@ -15,7 +15,7 @@ def api() -> Store:
 
 
 @pytest.fixture
-def start(api: Store) -> Iterator[Callable[..., Stepped]]:
+def start(api: Store) -> Iterator[Start]:
     """Starts an extender; ``wait=False`` does not wait for its books."""
     started: list[Stepped] = []
 
@@ -29,6 +29,6 @@ def start(api: Store) -> Iterator[Callable[..., Stepped]]:
 
 
 @pytest.fixture
-def running(start: Callable[..., Stepped]) -> Stepped:
+def running(start: Start) -> Stepped:
     """An extender whose books are complete, and empty."""
     return start()

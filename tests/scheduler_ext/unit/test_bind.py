@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,13 +9,11 @@ import pytest
 from scheduler_ext.binding.manifest import Written, binding, written_for
 from scheduler_ext.clients.pod_patches import wake_patch
 from scheduler_ext.fit.fit import fit
-from tests.scheduler_ext.stepped import Stepped
+from tests.scheduler_ext.stepped import Start, Stepped
 from tests.scheduler_ext.store import Fault, Store
 from tests.scheduler_ext.worlds import Json, asking, node, on, percent, read
 from tests.worlds import card, container, limits_of
 from timekeeper.core.values import Placement, Slice
-
-Start = Callable[..., Stepped]
 
 
 @pytest.fixture

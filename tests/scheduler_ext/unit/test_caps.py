@@ -24,7 +24,7 @@ from scheduler_ext.snapshot.snapshot import (
     pod_updated,
 )
 from scheduler_ext.waiting.denied_pods import MAX_WOKEN, TRIED_WITHIN_S, DeniedPods
-from tests.scheduler_ext.worlds import Json, mib, node, on, percent, read, rebuilt
+from tests.scheduler_ext.worlds import in_namespace, mib, node, on, percent, read, rebuilt
 from tests.support.profile import examples
 from tests.worlds import card
 from timekeeper.core.standings import Cap, Caps
@@ -32,10 +32,6 @@ from timekeeper.core.values import Placement
 
 NAMES = ("team-a", "team-b", "team-c")
 FOUR = [card(at) for at in range(4)]
-
-
-def of(namespace: str, raw: Json) -> Json:
-    return {**raw, "metadata": {**raw["metadata"], "namespace": namespace}}
 
 
 def standings(**caps: Caps) -> NamespaceStandings:
@@ -71,7 +67,9 @@ def test_the_sums_are_what_the_pods_hold_after_any_events(seed: int) -> None:
     for at in range(30):
         name = f"p{rng.randrange(6)}"
         share = rng.choice((10, 30, 50))
-        raw = of(NAMES[int(name[1]) % 3], rng.choice((percent(share, name), mib(share * 100, name))))
+        raw = in_namespace(
+            NAMES[int(name[1]) % 3], rng.choice((percent(share, name), mib(share * 100, name)))
+        )
         where = rng.choice(("a", "b"))
         waiting, bound = read(raw), read(on(raw, where, f"{where}-GPU-0"))
         match rng.randrange(8):
@@ -129,7 +127,10 @@ def test_binds_in_any_order_never_exceed_a_cap_and_end_only_where_nothing_more_i
 
 
 def test_the_caps_of_namespace_and_group_and_of_a_pod_are_refused_by_their_names() -> None:
-    raws = [of("team-b", on(percent(50, "other"), "a", "a-GPU-0")), on(percent(50, "own"), "a", "a-GPU-1")]
+    raws = [
+        in_namespace("team-b", on(percent(50, "other"), "a", "a-GPU-0")),
+        on(percent(50, "own"), "a", "a-GPU-1"),
+    ]
     snapshot = rebuilt([node("a", *FOUR)], raws)
     wanted = read(percent(60, "p"))
 

@@ -2,7 +2,6 @@
 
 import random
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -11,11 +10,9 @@ import pytest
 from scheduler_ext.verbs.verbs import INCOMPLETE
 from tests.scheduler_ext.stepped import Stepped
 from tests.scheduler_ext.store import Fault
-from tests.scheduler_ext.worlds import Json, mib, node, on, percent
+from tests.scheduler_ext.worlds import Json, mib, node, on, percent, waiting
 from tests.support.simulated_timekeeper import entry, standings
 from tests.worlds import card
-
-Start = Callable[..., Stepped]
 
 FULL = "above the cap of namespace team-a (maxGPUs: 1)"
 NODES = 4
@@ -45,9 +42,6 @@ class World:
             "pods", {**self.running.api.pod(name, namespace), "status": {"phase": "Succeeded"}}
         )
 
-    def woken(self) -> list[str]:
-        return [each["metadata"]["uid"] for each in self.running.api.made("patch")]
-
     def held(self) -> Counter[str]:
         """What the API server's pods hold, by namespace: whole annotations, read without our code's sums."""
         total: Counter[str] = Counter()
@@ -66,30 +60,25 @@ def world(running: Stepped) -> World:
     return World(running)
 
 
-def waits(name: str, share: int = 60, namespace: str = "team-a", **fields: object) -> Json:
-    raw = percent(share, name, schedulerName="bursar-scheduler", **fields)
-    return {**raw, "metadata": {**raw["metadata"], "namespace": namespace}}
-
-
 def test_filter_and_bind_refuse_a_pod_above_the_cap_and_bind_others(world: World) -> None:
     world.say(caps={"total": 1_000, "pod": None})
-    assert world.filter(waits("first"))["NodeNames"] == ["n0"]
+    assert world.filter(waiting("first"))["NodeNames"] == ["n0"]
     assert world.bind("first") == ""
 
-    answer = world.filter(waits("second"))
+    answer = world.filter(waiting("second"))
 
     assert (answer["NodeNames"], answer["FailedNodes"]) == ([], {})
     assert answer["FailedAndUnresolvableNodes"] == {"n0": FULL}
     assert world.bind("second", "n1") == FULL
-    body = {"Pod": waits("second"), "NodeNames": ["n0"]}
+    body = {"Pod": waiting("second"), "NodeNames": ["n0"]}
     assert world.running.client.post("/dryrun", json=body).get_json()["NodeNames"] == []
     assert world.running.posted()["waiting"]["second"]["reason"] == FULL
     assert (
         'bursar_extender_nodes_refused_total{reason="cap"} 1.0' in world.running.client.get("/metrics").text
     )
-    assert world.filter(waits("small", 40))["NodeNames"] == ["n0"]
+    assert world.filter(waiting("small", 40))["NodeNames"] == ["n0"]
     assert world.bind("small") == ""
-    assert world.filter(waits("other", namespace="team-b"))["NodeNames"] == ["n0"]
+    assert world.filter(waiting("other", namespace="team-b"))["NodeNames"] == ["n0"]
     assert world.bind("other", namespace="team-b") == ""
 
 
@@ -98,96 +87,96 @@ def test_pods_that_another_scheduler_placed_count_and_are_not_refused(world: Wor
     theirs = on(percent(50, "theirs", schedulerName="other"), "n0", "n0-GPU-0")
     world.running.put_pod(theirs)
 
-    assert world.filter(waits("mine"))["NodeNames"] == []
+    assert world.filter(waiting("mine"))["NodeNames"] == []
 
 
 def test_a_release_wakes_as_many_as_fit_in_turn_and_a_raised_cap_the_rest(world: World) -> None:
     world.say(caps={"total": 1_000, "pod": None})
-    world.running.put_pod(on(waits("holder", 100), "n0", "n0-GPU-0"))
+    world.running.put_pod(on(waiting("holder", 100), "n0", "n0-GPU-0"))
     for at in range(4):
-        world.filter(waits(f"p{at}", 50, priority=at))
+        world.filter(waiting(f"p{at}", 50, priority=at))
 
     world.end("holder")
 
     world.running.passes(0.5)
-    assert len(world.woken()) == 2
-    assert world.woken() == ["uid-p3", "uid-p2"]
+    assert len(world.running.woken()) == 2
+    assert world.running.woken() == ["uid-p3", "uid-p2"]
     for name in ("p3", "p2"):
         assert world.filter(world.running.api.pod(name))["NodeNames"] == ["n0"]
         assert world.bind(name) == ""
-    assert world.woken() == ["uid-p3", "uid-p2"]
+    assert world.running.woken() == ["uid-p3", "uid-p2"]
 
     world.say(caps={"total": 1_500, "pod": None})
 
     world.running.passes(0.5)
-    assert len(world.woken()) == 3
-    assert world.woken()[2] == "uid-p1"
+    assert len(world.running.woken()) == 3
+    assert world.running.woken()[2] == "uid-p1"
     assert world.running.api.made("patch")[2]["status"]["conditions"][0]["reason"] == "BelowCap"
 
 
 def test_a_raised_cap_wakes_a_pod_though_no_card_was_freed(world: World) -> None:
     world.say(caps={"total": 500, "pod": None})
-    assert world.filter(waits("p"))["NodeNames"] == []
+    assert world.filter(waiting("p"))["NodeNames"] == []
 
     world.say(caps={"total": 600, "pod": None})
 
     world.running.passes(0.5)
-    assert world.woken() == ["uid-p"]
+    assert world.running.woken() == ["uid-p"]
 
 
 def test_what_claims_hold_counts_and_a_release_of_a_claim_wakes_a_pod(world: World) -> None:
     world.say(caps={"total": 1_000, "pod": None}, heldByClaims=500)
-    assert world.filter(waits("p"))["FailedAndUnresolvableNodes"] == {"n0": FULL}
+    assert world.filter(waiting("p"))["FailedAndUnresolvableNodes"] == {"n0": FULL}
     assert world.bind("p") == FULL
     old = {"validUntil": 1_750_000_000_000}  # its standing is UNKNOWN, and what counts toward the cap stays
     world.say(caps={"total": 1_000, "pod": None}, heldByClaims=500, **old)
-    assert world.filter(waits("p"))["FailedAndUnresolvableNodes"] == {"n0": FULL}
+    assert world.filter(waiting("p"))["FailedAndUnresolvableNodes"] == {"n0": FULL}
 
     world.say(caps={"total": 1_000, "pod": None}, heldByClaims=400)
 
     world.running.passes(0.5)
-    assert world.woken() == ["uid-p"]
+    assert world.running.woken() == ["uid-p"]
     assert world.bind("p") == ""
 
 
 def test_a_groups_cap_counts_the_pods_of_all_its_namespaces(world: World) -> None:
     world.say(group="lab", groupCaps={"total": 1_000, "pod": 700})
-    assert world.filter(waits("a"))["NodeNames"] == ["n0"]
+    assert world.filter(waiting("a"))["NodeNames"] == ["n0"]
     assert world.bind("a") == ""
 
-    assert world.filter(waits("b", namespace="team-b"))["FailedAndUnresolvableNodes"] == {
+    assert world.filter(waiting("b", namespace="team-b"))["FailedAndUnresolvableNodes"] == {
         "n0": "above the cap of group lab (maxGPUs: 1)"
     }
     assert world.bind("b", "n1", "team-b") == "above the cap of group lab (maxGPUs: 1)"
-    assert world.filter(waits("large", 80))["FailedAndUnresolvableNodes"] == {
+    assert world.filter(waiting("large", 80))["FailedAndUnresolvableNodes"] == {
         "n0": "above the cap of group lab (maxGPUsPerPod: 0.7)"
     }
 
     world.end("a")
 
     world.running.passes(0.5)
-    assert "uid-b" in world.woken()
+    assert "uid-b" in world.running.woken()
 
 
 def test_a_cap_is_kept_while_the_timekeeper_is_silent_and_in_observe_mode_only_logged(world: World) -> None:
     world.say(caps={"total": 0, "pod": None}, validUntil=1_750_000_000_000)  # its standing is UNKNOWN
     assert world.running.extender.standings().of("team-a").status == "UNKNOWN"
-    assert world.filter(waits("p"))["NodeNames"] == []
+    assert world.filter(waiting("p"))["NodeNames"] == []
 
     world.say(caps={"total": 0, "pod": None}, mode="observe")
 
-    assert world.filter(waits("p"))["NodeNames"] == ["n0"]
+    assert world.filter(waiting("p"))["NodeNames"] == ["n0"]
     assert world.bind("p") == ""
     assert [line for line in world.running.lines if line.startswith("would-refuse pod=team-a/p ")]
 
 
 def test_cards_that_a_bind_did_not_get_count_no_more(world: World) -> None:
     world.say(caps={"total": 1_000, "pod": None})
-    world.filter(waits("refused"))
+    world.filter(waiting("refused"))
     world.running.api.faults.append(Fault("bind", status=403))
     assert world.bind("refused") != ""
 
-    assert world.filter(waits("next"))["NodeNames"] == ["n0"]
+    assert world.filter(waiting("next"))["NodeNames"] == ["n0"]
     assert world.bind("next") == ""
 
 
@@ -206,12 +195,12 @@ def test_memory_alone_is_compared_with_the_card_that_it_gets(world: World) -> No
 
 def test_a_pod_above_its_cap_preempts_none(world: World) -> None:
     world.say(caps={"total": 500, "pod": None})
-    world.running.put_pod(on(waits("victim", 100, "team-c"), "n0", "n0-GPU-0"))
-    waiting = world.running.put_pod(waits("above", 60, priority=100))
+    world.running.put_pod(on(waiting("victim", 100, "team-c"), "n0", "n0-GPU-0"))
+    above = world.running.put_pod(waiting("above", 60, priority=100))
     victims = {"n0": {"Pods": [{"UID": "uid-victim"}], "NumPDBViolations": 0}}
 
     def preempted() -> Json:
-        body = {"Pod": waiting, "NodeNameToMetaVictims": victims}
+        body = {"Pod": above, "NodeNameToMetaVictims": victims}
         answer = world.running.client.post("/preempt", json=body).get_json()
         found: Json = answer["NodeNameToMetaVictims"]
         return found
@@ -220,7 +209,7 @@ def test_a_pod_above_its_cap_preempts_none(world: World) -> None:
     world.say(caps={"total": 600, "pod": None})
     assert set(preempted()) == {"n0"}
     world.running.passes(0.5)
-    assert "uid-above" in world.woken()
+    assert "uid-above" in world.running.woken()
 
 
 def test_many_binds_at_once_on_many_nodes_never_exceed_the_caps_and_fill_them(world: World) -> None:
@@ -232,7 +221,7 @@ def test_many_binds_at_once_on_many_nodes_never_exceed_the_caps_and_fill_them(wo
     world.running.says(standings(team_a=entry(**both), team_b=entry(**both)))
     pods = [(f"p{at}", 50 if at < 4 else 25, rng.choice(("team-a", "team-b"))) for at in range(40)]
     for name, share, namespace in pods:
-        world.running.put_pod(waits(name, share, namespace))
+        world.running.put_pod(waiting(name, share, namespace))
 
     def bind(pod: tuple[str, int, str]) -> str:
         return world.bind(pod[0], f"n{rng.randrange(NODES)}", pod[2])
@@ -254,7 +243,7 @@ def test_no_pod_is_placed_before_a_poll_of_the_standings_was_attempted(world: Wo
     world.say(caps={"total": 0, "pod": None})
     verbs = world.running.extender._verbs
     verbs._was_polled = lambda: False
-    raw = world.running.put_pod(waits("early"))
+    raw = world.running.put_pod(waiting("early"))
 
     assert world.running.filter(raw, "n0")["Error"] == INCOMPLETE
     assert world.bind("early") == INCOMPLETE

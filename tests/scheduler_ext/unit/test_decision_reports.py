@@ -13,7 +13,7 @@ from scheduler_ext.scoring.policy import BUILT
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.verbs.last_decisions import LastDecisions
 from scheduler_ext.waiting.order import waiting_pod
-from tests.scheduler_ext.worlds import Json, mib, node, on, percent, read, rebuilt, request_of
+from tests.scheduler_ext.worlds import Json, in_namespace, mib, node, on, percent, read, rebuilt, request_of
 from tests.worlds import card
 from timekeeper.accounts.decisions.sentences import sentence
 from timekeeper.core.decisions import Decision
@@ -178,13 +178,12 @@ def test_a_pod_above_a_cap_has_a_record_of_its_own_kind_with_the_caps_figures() 
     )
 
 
-def of(namespace: str, raw: Json) -> Json:
-    return {**raw, "metadata": {**raw["metadata"], "namespace": namespace}}
-
-
 @pytest.mark.parametrize(("namespace", "budget"), [("team-c", ""), ("team-d", "_group.lab")])
 def test_a_pod_above_a_cap_has_the_budget_whose_cap_it_is(namespace: str, budget: str) -> None:
-    pods = [of(namespace, on(percent(60, "there"), "n", "GPU-0")), of(namespace, percent(50, "p"))]
+    pods = [
+        in_namespace(namespace, on(percent(60, "there"), "n", "GPU-0")),
+        in_namespace(namespace, percent(50, "p")),
+    ]
     world = World(rebuilt([node("n", card(0), card(1))], pods), "p")
 
     (found,) = world.refuse("uid-p", n=refusal.capped("group", "lab", "maxGPUs", 1_000))
@@ -196,11 +195,11 @@ def test_a_pod_above_a_cap_has_the_budget_whose_cap_it_is(namespace: str, budget
 def test_a_spent_grant_and_a_reclaim_have_the_budget_whose_account_decides(
     namespace: str, budget: str
 ) -> None:
-    world = World(rebuilt([node()], [of(namespace, percent(50, "p"))]), "p")
+    world = World(rebuilt([node()], [in_namespace(namespace, percent(50, "p"))]), "p")
 
     (waits,) = world.refuse("uid-p", n=refusal.SPENT)
     (no_room,) = world.refuse("uid-p", n=refusal.NO_CARDS)
-    victim, pod = read(of(namespace, percent(50, "p"))), read(percent(100, "pod"))
+    victim, pod = read(in_namespace(namespace, percent(50, "p"))), read(percent(100, "pod"))
     world.found.clear()
     world.reports.evicted(victim, pod, "reclaim", "evicted", "n")
     world.reports.evicted(victim, pod, "priority", "evicted", "n")

@@ -1,16 +1,13 @@
 """What a running extender posts for the live map: cards, who sits where, what waits, and why; its metrics."""
 
 import time
-from collections.abc import Callable
 
 import pytest
 
 from tests.scheduler_ext.reserving import held
-from tests.scheduler_ext.stepped import Stepped
+from tests.scheduler_ext.stepped import Start, Stepped
 from tests.scheduler_ext.worlds import bound, node, on, percent
 from tests.worlds import card
-
-Start = Callable[..., Stepped]
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable
 
 import pytest
 
@@ -14,18 +13,16 @@ from scheduler_ext.waiting import rounds
 from scheduler_ext.waiting.order import MAX_NODES, WaitingPod, next_to_wake, waiting_pod
 from scheduler_ext.waiting.rounds import HOLD_BACK_S
 from tests.scheduler_ext.reserving import NOW_MS, held
-from tests.scheduler_ext.stepped import Stepped
+from tests.scheduler_ext.stepped import Start, Stepped
 from tests.scheduler_ext.store import Fault
-from tests.scheduler_ext.worlds import Json, asking, node, on, percent, read, rebuilt
+from tests.scheduler_ext.worlds import Json, asking, in_namespace, node, on, percent, read, rebuilt, waiting
 from tests.support.simulated_timekeeper import entry, standings
 from tests.worlds import card
-
-Start = Callable[..., Stepped]
 
 
 def waits(name: str, share: int = 60, priority: int = 0, created: str = "", **fields: object) -> Json:
     """A waiting pod of our scheduler."""
-    raw = percent(share, name, schedulerName="bursar-scheduler", priority=priority, **fields)
+    raw = waiting(name, share, priority=priority, **fields)
     if created:
         raw["metadata"]["creationTimestamp"] = created
     return raw
@@ -52,19 +49,9 @@ def fresh(_: WaitingPod) -> Steps:
     return Steps()
 
 
-def of(namespace: str, raw: Json) -> Json:
-    """The pod in that namespace."""
-    return {**raw, "metadata": {**raw["metadata"], "namespace": namespace}}
-
-
 def frees(world: Stepped) -> None:
     """The holder ends, and the watch shows it."""
     world.put_pod({**world.api.pod("holder"), "status": {"phase": "Succeeded"}})
-
-
-def woken(world: Stepped) -> list[str]:
-    """The UIDs of the pods that were woken, in order."""
-    return [sent["metadata"]["uid"] for sent in world.api.made("patch")]
 
 
 def refuse(world: Stepped, raw: Json, *names: str) -> None:
@@ -80,7 +67,7 @@ def test_a_freed_card_wakes_the_one_that_should_go_next_and_no_other(full: Stepp
     frees(full)
 
     full.passes(0.1)
-    assert woken(full) == ["uid-high"]
+    assert full.woken() == ["uid-high"]
     (sent,) = full.api.made("patch")
     (condition,) = sent["status"]["conditions"]
     assert (condition["type"], condition["status"], condition["reason"]) == (
@@ -107,12 +94,12 @@ def test_when_it_is_bound_the_next_that_still_fits_is_woken(full: Stepped) -> No
         refuse(full, waits(name, share, priority), "a")
     frees(full)
     full.passes(0.1)
-    assert woken(full) == ["uid-first"]
+    assert full.woken() == ["uid-first"]
 
     assert full.bind(full.api.pod("first"), "a") == ""
 
     full.passes(0.1)
-    assert woken(full) == ["uid-first", "uid-third"]
+    assert full.woken() == ["uid-first", "uid-third"]
 
 
 def test_one_that_is_refused_again_makes_way_for_the_next(full: Stepped) -> None:
@@ -120,12 +107,12 @@ def test_one_that_is_refused_again_makes_way_for_the_next(full: Stepped) -> None
     refuse(full, waits("second", priority=1), "a")
     frees(full)
     full.passes(0.1)
-    assert woken(full) == ["uid-first"]
+    assert full.woken() == ["uid-first"]
 
     full.filter(full.api.pod("first"), "elsewhere")  # kube-scheduler finds that something else keeps it off
 
     full.passes(0.1)
-    assert woken(full) == ["uid-first", "uid-second"]
+    assert full.woken() == ["uid-first", "uid-second"]
 
 
 def test_one_that_is_not_tried_in_time_makes_way_and_is_not_woken_again(full: Stepped) -> None:
@@ -135,9 +122,9 @@ def test_one_that_is_not_tried_in_time_makes_way_and_is_not_woken_again(full: St
     frees(full)
 
     full.passes(rounds.TRIED_WITHIN_S)
-    assert woken(full) == ["uid-first"]
+    assert full.woken() == ["uid-first"]
     full.passes(10)
-    assert woken(full) == ["uid-first", "uid-second"]
+    assert full.woken() == ["uid-first", "uid-second"]
 
 
 def test_no_pod_is_woken_for_a_node_that_was_not_offered_or_has_no_room(full: Stepped) -> None:
@@ -151,7 +138,7 @@ def test_no_pod_is_woken_for_a_node_that_was_not_offered_or_has_no_room(full: St
 
     full.passes(10)
     assert full.free("a") == [700]
-    assert woken(full) == []
+    assert full.woken() == []
 
 
 @pytest.mark.parametrize("how", ["other scheduler", "gated", "deleting", "bound"])
@@ -172,7 +159,7 @@ def test_who_does_not_wait_is_not_woken(full: Stepped, how: str) -> None:
     frees(full)
 
     full.passes(0.1)
-    assert woken(full) == ["uid-last"]
+    assert full.woken() == ["uid-last"]
 
 
 def test_what_freed_between_the_snapshot_of_a_refusal_and_now_is_looked_at_again(full: Stepped) -> None:
@@ -180,12 +167,12 @@ def test_what_freed_between_the_snapshot_of_a_refusal_and_now_is_looked_at_again
     before = full.extender.cache.snapshot
     frees(full)
     full.passes(10)
-    assert woken(full) == []
+    assert full.woken() == []
 
     full.extender.requeuer.refused(waiting_pod(read(full.api.pod("p")), BINPACK, ["a"]), before)
 
     full.passes(0.1)
-    assert woken(full) == ["uid-p"]
+    assert full.woken() == ["uid-p"]
 
 
 def test_cards_that_free_without_any_event_wake_too(running: Stepped) -> None:
@@ -198,7 +185,7 @@ def test_cards_that_free_without_any_event_wake_too(running: Stepped) -> None:
     running.api.delete("pods", "holder", "team-a")
 
     running.passes(3)
-    assert woken(running) == ["uid-p"]
+    assert running.woken() == ["uid-p"]
 
 
 def test_after_a_restart_waiting_pods_are_woken_though_their_refusal_was_not_seen(start: Start) -> None:
@@ -211,9 +198,9 @@ def test_after_a_restart_waiting_pods_are_woken_though_their_refusal_was_not_see
 
     frees(second)
 
-    assert woken(second) == ["uid-p"]  # a new leader has touched it
+    assert second.woken() == ["uid-p"]  # a new leader has touched it
     second.passes(0.1)
-    assert woken(second) == ["uid-p", "uid-p"]
+    assert second.woken() == ["uid-p", "uid-p"]
 
 
 def test_a_failed_wake_does_no_harm(full: Stepped) -> None:
@@ -224,7 +211,7 @@ def test_a_failed_wake_does_no_harm(full: Stepped) -> None:
     frees(full)
 
     full.passes(3)
-    assert woken(full) == ["uid-first", "uid-second"]
+    assert full.woken() == ["uid-first", "uid-second"]
 
 
 def test_turns_go_by_priority_and_then_by_age() -> None:
@@ -259,8 +246,8 @@ def order(waiting_pods: list[WaitingPod], known: NamespaceStandings = UNHEARD) -
 
 def test_who_is_over_budget_now_goes_behind_whatever_his_priority_is() -> None:
     raws = [
-        of("debtor", waits("debtor", priority=1000)),
-        of("payer", waits("payer")),
+        in_namespace("debtor", waits("debtor", priority=1000)),
+        in_namespace("payer", waits("payer")),
         waits("unknown", priority=1),
     ]
     waiting_pods = [waiting_pod(read(raw), BINPACK, ["n"]) for raw in raws]
@@ -274,7 +261,10 @@ def test_who_is_over_budget_now_goes_behind_whatever_his_priority_is() -> None:
 
 def test_the_one_that_cards_are_held_for_goes_first_of_all_for_its_node_alone() -> None:
     over = NamespaceStandings({"team-a": NamespaceStanding("OVER_BUDGET")})
-    raws = [of("payer", waits("other", priority=9)), held(waits("held"), "n", "GPU-0", until_ms=NOW_MS + 1)]
+    raws = [
+        in_namespace("payer", waits("other", priority=9)),
+        held(waits("held"), "n", "GPU-0", until_ms=NOW_MS + 1),
+    ]
     waiting_pods = [waiting_pod(read(raw), BINPACK, ["n", "elsewhere"]) for raw in raws]
     elsewhere = rebuilt([node("elsewhere")], []).node("elsewhere")
 
@@ -292,7 +282,10 @@ def reasons(answer: Json) -> dict[str, str]:
 def test_a_freed_card_goes_to_the_namespace_in_budget_though_kube_scheduler_tries_the_other_first(
     told: Stepped,
 ) -> None:
-    debtor, payer = of("debtor", waits("debtor", priority=1000)), of("payer", waits("payer"))
+    debtor, payer = (
+        in_namespace("debtor", waits("debtor", priority=1000)),
+        in_namespace("payer", waits("payer")),
+    )
     for each in (debtor, payer):
         refuse(told, each, "a")
     before = reasons(told.filter(told.api.pod("debtor", "debtor"), "a"))
@@ -304,7 +297,7 @@ def test_a_freed_card_goes_to_the_namespace_in_budget_though_kube_scheduler_trie
     assert reasons(answer) == before  # other words would wake it again
     assert told.filter(told.api.pod("payer", "payer"), "a")["NodeNames"] == ["a"]
     told.passes(0.1)
-    assert woken(told) == ["uid-payer"]
+    assert told.woken() == ["uid-payer"]
 
 
 def test_a_card_is_kept_for_one_that_was_offered_it_until_it_is_bound(full: Stepped) -> None:
@@ -312,17 +305,20 @@ def test_a_card_is_kept_for_one_that_was_offered_it_until_it_is_bound(full: Step
     refuse(full, waits("second", priority=1), "a")
     frees(full)
     full.passes(0.1)
-    assert woken(full) == ["uid-first"]
+    assert full.woken() == ["uid-first"]
     assert full.filter(full.api.pod("first"), "a")["NodeNames"] == ["a"]
 
     assert full.filter(full.api.pod("second"), "a")["NodeNames"] == []
 
-    assert woken(full) == ["uid-first"]
+    assert full.woken() == ["uid-first"]
     assert full.bind(full.api.pod("first"), "a") == ""
 
 
 def test_one_that_a_card_was_kept_from_is_woken_when_the_other_left_room(told: Stepped) -> None:
-    debtor, payer = of("debtor", waits("debtor", priority=9)), of("payer", waits("payer", 40))
+    debtor, payer = (
+        in_namespace("debtor", waits("debtor", priority=9)),
+        in_namespace("payer", waits("payer", 40)),
+    )
     for each in (debtor, payer):
         refuse(told, each, "a")
     frees(told)
@@ -331,7 +327,7 @@ def test_one_that_a_card_was_kept_from_is_woken_when_the_other_left_room(told: S
     assert told.bind(told.api.pod("payer", "payer"), "a") == ""
 
     told.passes(3)
-    assert "uid-debtor" in woken(told)
+    assert "uid-debtor" in told.woken()
     assert told.filter(told.api.pod("debtor", "debtor"), "a")["NodeNames"] == ["a"]
 
 
@@ -340,7 +336,7 @@ def test_nothing_is_kept_from_one_whose_turn_comes_first(full: Stepped) -> None:
     refuse(full, waits("waiting"), "a")
     frees(full)
     full.passes(0.1)
-    assert woken(full) == ["uid-waiting"]
+    assert full.woken() == ["uid-waiting"]
 
     urgent, later = full.put_pod(waits("urgent", priority=5)), full.put_pod(waits("later", priority=-5))
 
@@ -357,7 +353,7 @@ def test_a_pod_that_kube_scheduler_refused_by_itself_waits_too(full: Stepped) ->
     frees(full)
 
     full.passes(0.1)
-    assert woken(full) == ["uid-p"]
+    assert full.woken() == ["uid-p"]
 
 
 def test_a_pod_is_not_woken_for_a_node_that_its_selector_bars(full: Stepped) -> None:
@@ -369,19 +365,19 @@ def test_a_pod_is_not_woken_for_a_node_that_its_selector_bars(full: Stepped) -> 
     frees(full)
 
     full.passes(0.1)
-    assert woken(full) == ["uid-p"]
+    assert full.woken() == ["uid-p"]
 
 
 def test_who_was_kept_off_for_one_that_does_not_come_is_the_next(told: Stepped) -> None:
-    payers = [of("payer", waits(name)) for name in ("payer-1", "payer-2")]
-    for each in (of("debtor", waits("debtor", priority=9)), *payers):
+    payers = [in_namespace("payer", waits(name)) for name in ("payer-1", "payer-2")]
+    for each in (in_namespace("debtor", waits("debtor", priority=9)), *payers):
         refuse(told, each, "a")
     frees(told)
     assert told.filter(told.api.pod("debtor", "debtor"), "a")["NodeNames"] == []
 
     told.passes(3)
 
-    assert woken(told) == ["uid-payer-1", "uid-debtor"]
+    assert told.woken() == ["uid-payer-1", "uid-debtor"]
     assert told.filter(told.api.pod("debtor", "debtor"), "a")["NodeNames"] == ["a"]
 
 
@@ -390,11 +386,11 @@ def test_a_pod_that_never_comes_holds_none_back_for_long(running: Stepped) -> No
     of the node again and again."""
     running.put_node(node("a"))
     for number in range(100):
-        running.put_pod(of("greedy", on(percent(1, f"small-{number}"), "a", "a-GPU-0")))
-    never = of("greedy", waits("never", 1))
+        running.put_pod(in_namespace("greedy", on(percent(1, f"small-{number}"), "a", "a-GPU-0")))
+    never = in_namespace("greedy", waits("never", 1))
     tried = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
     running.put_pod({**never, "status": {"phase": "Pending", "conditions": [tried]}})
-    other = running.put_pod(of("modest", waits("other", 1, priority=-1)))
+    other = running.put_pod(in_namespace("modest", waits("other", 1, priority=-1)))
     answers: list[list[str]] = []
 
     for number in range(20):
@@ -413,7 +409,7 @@ def long_to_refuse(number: int) -> Json:
     chance, shares = random.Random(number), [0]
     while not 1560 <= sum(shares) <= 1590:
         shares = [chance.choice((26, 28, 32, 34, 36, 38, 44, 46, 48)) for _ in range(48)]
-    return of("greedy", several(f"greedy-{number}", shares))
+    return in_namespace("greedy", several(f"greedy-{number}", shares))
 
 
 def cost_of_one(world: Stepped, spent: Counter[int]) -> int:
@@ -473,12 +469,12 @@ def test_pods_that_are_long_to_refuse_use_up_no_other_namespaces_search(
     crowded: Stepped, spent: Counter[int]
 ) -> None:
     """``searched`` does not fit in its containers' own order: a search finds its cards."""
-    refuse(crowded, of("modest", several("searched", 16 * [40] + 16 * [60])), "a")
+    refuse(crowded, in_namespace("modest", several("searched", 16 * [40] + 16 * [60])), "a")
 
     before = spent.total()
     frees(crowded)
     crowded.passes(0.1)
 
     took = spent.total() - before
-    assert woken(crowded) == ["uid-searched"]
+    assert crowded.woken() == ["uid-searched"]
     assert took < 5 * cost_of_one(crowded, spent)

@@ -1,9 +1,7 @@
 """Reservations through the extender's verbs."""
 
-from collections.abc import Callable
-
 from tests.scheduler_ext.reserving import held
-from tests.scheduler_ext.stepped import Stepped
+from tests.scheduler_ext.stepped import Start, Stepped
 from tests.scheduler_ext.worlds import node, on, percent
 from tests.worlds import card
 from timekeeper.runtime.clock import now_ms
@@ -41,7 +39,7 @@ def test_what_is_held_is_seen_as_that_and_not_as_taken(running: Stepped) -> None
     assert "bursar_extender_evictions_refused_total 0.0" in exposed
 
 
-def test_a_reservation_survives_a_restart_and_ends_by_the_clock(start: Callable[..., Stepped]) -> None:
+def test_a_reservation_survives_a_restart_and_ends_by_the_clock(start: Start) -> None:
     first = start()
     first.put_node(node("n"))
     first.put_pod(held(percent(60), "n", "GPU-0", since_ms=now_ms(), until_ms=now_ms() + 2_500))

@@ -1,21 +1,19 @@
 """filter, prioritize and what else is asked over HTTP, with the API server's watch behind it."""
 
 import json
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 
 import pytest
 from werkzeug.test import Client
 
 from scheduler_ext import settings
 from scheduler_ext.assembly.extender import Extender
-from tests.scheduler_ext.stepped import Stepped
+from tests.scheduler_ext.stepped import Start, Stepped
 from tests.scheduler_ext.store import Fault, Store
 from tests.scheduler_ext.worlds import asking, bound, node, on, percent
 from tests.support.waiting import eventually
 from tests.worlds import card, container
 from timekeeper.runtime.api_server import Api
-
-Start = Callable[..., Stepped]
 
 
 @pytest.fixture

@@ -12,14 +12,12 @@ from scheduler_ext.model.standing import UNHEARD, NamespaceStanding, NamespaceSt
 from scheduler_ext.scoring.policy import BINPACK
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.waiting.order import WaitingPod, WaitingQueue, queue_key
-from tests.scheduler_ext.worlds import Json, node, percent, read, rebuilt
+from tests.scheduler_ext.worlds import Json, node, percent, read, rebuilt, waiting
 
 
 def waits(name: str, priority: int = 0, namespace: str = "team-a", share: int = 60) -> WaitingPod:
     """Somebody who waits, offered any node."""
-    raw = percent(share, name, priority=priority, schedulerName="bursar-scheduler")
-    raw["metadata"]["namespace"] = namespace
-    return WaitingPod(read(raw), BINPACK, None)
+    return WaitingPod(read(waiting(name, share, namespace, priority=priority)), BINPACK, None)
 
 
 def world(waiting: list[WaitingPod], names: list[str], raws: list[Json]) -> tuple[Requeuer, Snapshot]:
