@@ -3,6 +3,7 @@
 import random
 import threading
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ from tests.support.simulated_timekeeper import entry, standings
 from tests.worlds import card
 
 
-def waits(name: str, share: int = 60, priority: int = 0, created: str = "", **fields: object) -> Json:
+def waits(name: str, share: int = 60, priority: int = 0, created: str = "", **fields: Any) -> Json:
     """A waiting pod of our scheduler."""
     raw = waiting(name, share, priority=priority, **fields)
     if created:

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.webhook.unit.test_modes import mutated
-from tests.webhook.worlds import admitted, half
+from tests.webhook.worlds import admitted, half, mutated
 from tests.worlds import container
 from timekeeper.core.admission.policy import Standing
 from webhook.server.owner_events import MAX_PER_NAMESPACE, OwnerEvents
