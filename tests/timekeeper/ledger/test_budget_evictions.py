@@ -72,6 +72,14 @@ class Spending:
             gone += self.look()
         return gone
 
+    def later(self, *spans_ms: int) -> list[str]:
+        """As `turn`, but the evictor looks once after each span, however long."""
+        gone: list[str] = []
+        for span_ms in spans_ms:
+            self.town.advance(span_ms)
+            gone += self.look()
+        return gone
+
     def look(self) -> list[str]:
         """One step of the evictor, and what follows from it; the pods that it asked to leave."""
         patched, evicted, deleted = (len(each) for each in self._calls())
@@ -137,13 +145,13 @@ def test_pods_of_an_exhausted_namespace_get_a_notice_and_leave_in_order_after_th
         team_a=ONE_HOUR,
         team_b="gpuHours: 100\nonExhausted: evict",
     )
-    assert spending.turn(18 * MINUTE) == []
+    assert spending.later(18 * MINUTE) == []
     assert spending.notice("old") is None
     spent_ms = (
         T0 + 19 * MINUTE
     )  # three cards for 19 minutes, and one for two and one for one more: a GPU-hour
 
-    assert spending.turn(5 * MINUTE + 50 * SECOND) == []
+    assert spending.later(MINUTE, 4 * MINUTE + 50 * SECOND) == []
     assert {spending.notice(name) for name in ("old", "young", "low")} == {spent_ms + 5 * MINUTE}
     notices = [each for each in spending.api.events if each["reason"] == reasons.NOTICE]
     assert {each["regarding"]["name"] for each in notices} == {"old", "young", "low"}
@@ -163,13 +171,13 @@ def test_a_reservation_alone_evicts_no_pod(spending: Spending) -> None:
     replacement would be admitted, and be evicted in its turn."""
     settings = "lookahead: 30m\nevictGrace: 1m\nevictRate: 6"
     spending.begin(pod("p"), _settings=settings, team_a=ONE_HOUR)
-    assert spending.turn(30 * MINUTE - 10 * SECOND) == []
+    assert spending.later(30 * MINUTE - 10 * SECOND) == []
     assert spending.town.standing() == "IN_BUDGET"
 
     assert spending.turn(20 * SECOND) == []
     assert spending.town.standing() == "OVER_BUDGET"
     assert spending.notice("p") == T0 + 31 * MINUTE
-    assert spending.turn(29 * MINUTE + 40 * SECOND) == []
+    assert spending.later(10 * MINUTE, 19 * MINUTE + 40 * SECOND) == []
     assert spending.turn(20 * SECOND) == ["p"]
 
 
@@ -180,11 +188,11 @@ def test_a_budget_again_ends_it_at_once_and_a_later_exhaustion_gives_a_new_grace
     hours = ONE_HOUR + "\nperiod: hour" if remedy == "period" else ONE_HOUR
     pods = [pod("p", 0, bound_ms=T0, age_ms=0), pod("q", 1)]
     spending.begin(*pods, team_a=hours, _settings=SETTINGS.replace("10m", "1h"))
-    spending.turn(35 * MINUTE - 10 * SECOND)
+    spending.later(30 * MINUTE, 5 * MINUTE - 10 * SECOND)
     assert spending.notice("p") == T0 + 35 * MINUTE
     if remedy == "period":
         spending.api.refusals |= {"p": (429, PDB_429), "q": (429, PDB_429)}
-        assert spending.turn(25 * MINUTE + 10 * SECOND) == []
+        assert spending.later(10 * SECOND, 10 * MINUTE, 15 * MINUTE) == []
         return _check_the_new_period(spending)
     if remedy == "grant":
         body = {"subject": "team-a", "gpuHours": "1", "reason": "more"}
@@ -199,10 +207,10 @@ def test_a_budget_again_ends_it_at_once_and_a_later_exhaustion_gives_a_new_grace
         spending.town.hear("configmaps", budgets(_settings=SETTINGS, team_a=text))
     spending.town.tick()
 
-    assert spending.turn(10 * MINUTE) == []
+    assert spending.later(10 * SECOND, 10 * MINUTE - 10 * SECOND) == []
     assert spending.notice("p") is None
     if remedy in ("grant", "raised"):
-        assert spending.turn(15 * MINUTE + 10 * SECOND) == []
+        assert spending.later(15 * MINUTE + 10 * SECOND) == []
         assert (
             spending.notice("p") == T0 + 65 * MINUTE
         )  # the second GPU-hour is spent an hour after the first pod began
@@ -219,7 +227,7 @@ def _check_the_new_period(spending: Spending) -> None:
 
 def test_a_settler_that_takes_over_neither_skips_nor_repeats_the_grace(spending: Spending) -> None:
     spending.begin(pod("p"), team_a=ONE_HOUR)
-    spending.turn(HOUR + 4 * MINUTE)
+    spending.later(HOUR, 4 * MINUTE)
     after_ms = spending.notice("p")
     patches = len(spending.api.patches)
 
@@ -235,7 +243,7 @@ def test_a_disruption_budget_is_respected_for_its_grace_and_then_the_pod_is_dele
     """Also if the settler restarts meanwhile: the pod says until when it is protected."""
     spending.begin(pod("p"), pod("q", 1, age_ms=SECOND), team_a=ONE_HOUR)
     spending.api.refusals["p"] = (429, PDB_429)
-    spending.turn(34 * MINUTE + 50 * SECOND)
+    spending.later(30 * MINUTE, 4 * MINUTE + 50 * SECOND)
 
     assert spending.turn(20 * SECOND) == ["q"]  # a protected pod takes nobody's turn
     ends_ms = spending.notice("p", DELETE_AFTER)
@@ -245,7 +253,7 @@ def test_a_disruption_budget_is_respected_for_its_grace_and_then_the_pod_is_dele
         reasons.SPENT_PROTECTED,
         reasons.SPENT,
     ]
-    spending.turn(5 * MINUTE)
+    spending.later(5 * MINUTE)
     spending.restart()
     gone_ms = _until_gone(spending, "p")
     assert ends_ms <= gone_ms <= ends_ms + 30 * SECOND
@@ -302,7 +310,7 @@ def _until_gone(spending: Spending, name: str) -> int:
 def test_a_pod_that_is_spared_after_a_refused_eviction_is_no_disruption_target(spending: Spending) -> None:
     spending.begin(pod("p"), team_a=ONE_HOUR)
     spending.api.refusals["p"] = (429, PDB_429)
-    spending.turn(HOUR + 6 * MINUTE)
+    spending.later(HOUR, 6 * MINUTE)
     assert spending.notice("p", DELETE_AFTER) is not None
 
     spending.town.change("configmaps", budgets(_settings=SETTINGS, team_a="gpuHours: 9\nonExhausted: evict"))
@@ -325,7 +333,9 @@ def test_an_exhausted_group_evicts_over_all_its_namespaces_in_one_order(spending
         _group__lab=ONE_HOUR + "\nevictGrace: 1m\nevictRate: 2",
         **{"_group.lab": ONE_HOUR + "\nevictGrace: 1m\nevictRate: 2"},
     )
-    left = [(spending.town.clock(), each) for _ in range(300) for each in spending.turn(10 * SECOND)]
+    assert spending.later(20 * MINUTE) == []
+    left = [(spending.town.clock(), name) for _ in range(12) for name in spending.turn(10 * SECOND)]
+    assert spending.later(10 * MINUTE, 20 * MINUTE) == []
 
     assert [name for _, name in left] == ["b", "a"]  # team-c is only observed
     assert left[1][0] - left[0][0] == 30 * SECOND
@@ -348,7 +358,7 @@ def test_a_notice_that_was_given_while_the_account_was_in_another_period_does_no
 
 def test_only_the_newest_settler_evicts(spending: Spending) -> None:
     spending.begin(pod("p"), team_a=ONE_HOUR)
-    spending.turn(HOUR + 4 * MINUTE)
+    spending.later(HOUR, 4 * MINUTE)
     elder = spending.evictor
     spending.town.restart()
     spending.town.advance(2 * MINUTE)
@@ -370,7 +380,7 @@ def _step_as_if_fresh(elder: BudgetRound, spending: Spending) -> None:
 
 def test_stale_accounts_evict_no_pod(spending: Spending) -> None:
     spending.begin(pod("p"), team_a=ONE_HOUR)
-    spending.turn(HOUR + 4 * MINUTE)
+    spending.later(HOUR, 4 * MINUTE)
     spending.town.clock.turn(2 * MINUTE)  # without a tick: the database cannot be written
 
     spending.evictor.step()
@@ -383,7 +393,7 @@ def test_a_namespace_that_is_observed_is_only_reported(
 ) -> None:
     spending.begin(pod("p"), pod("q", 1), team_a=ONE_HOUR + "\nmode: observe")
 
-    assert spending.turn(40 * MINUTE) == []
+    assert spending.later(30 * MINUTE, 10 * MINUTE) == []
     assert spending.api.patches == []
     assert "event=would-evict namespace=team-a pods=2" in capfd.readouterr().err
 
@@ -392,12 +402,12 @@ def test_a_pod_that_was_created_without_enforcement_stays_and_a_newer_one_leaves
     spending: Spending,
 ) -> None:
     spending.begin(pod("p"), team_a=ONE_HOUR + "\nmode: meter")
-    assert spending.turn(30 * MINUTE) == []
+    assert spending.later(30 * MINUTE) == []
     spending.town.change("configmaps", budgets(_settings=SETTINGS, team_a=ONE_HOUR))
-    assert spending.turn(5 * MINUTE) == []
+    assert spending.later(5 * MINUTE) == []
     spending.town.hear("pods", pod("q", 1, age_ms=-35 * MINUTE))
 
-    assert spending.turn(40 * MINUTE) == ["q"]
+    assert spending.later(20 * MINUTE, 10 * MINUTE, 10 * MINUTE) == ["q"]
     assert spending.notice("p") is None
 
 
@@ -405,7 +415,7 @@ def test_an_ended_period_evicts_no_pod_before_the_settler_has_decided_again(
     spending: Spending,
 ) -> None:
     spending.begin(pod("p"), team_a="gpuHours: 0.9\nonExhausted: evict\nperiod: hour\nevictGrace: 5m55s")
-    assert spending.turn(59 * MINUTE + 50 * SECOND) == []
+    assert spending.later(54 * MINUTE, 5 * MINUTE + 50 * SECOND) == []
     assert spending.notice("p") == T0 + HOUR - 5 * SECOND
     spending.town.advance(9 * SECOND)
     assert spending.town.standing() == "OVER_BUDGET"
@@ -420,7 +430,7 @@ def test_a_notice_that_could_not_be_withdrawn_does_not_count_in_the_next_exhaust
     spending: Spending,
 ) -> None:
     spending.begin(pod("p"), team_a=ONE_HOUR)
-    spending.turn(HOUR)
+    spending.later(HOUR)
     assert spending.notice("p") == T0 + HOUR + 5 * MINUTE
     spending.api.patch_answer = 500
     spending.town.change("configmaps", budgets(_settings=SETTINGS, team_a="gpuHours: 9\nonExhausted: evict"))
@@ -439,7 +449,7 @@ def test_where_looking_takes_long_only_namespaces_whose_standing_changed_are_loo
     spending: Spending,
 ) -> None:
     spending.begin(pod("a"), pod("b", 1, namespace="team-b"), team_a=ONE_HOUR, team_b="gpuHours: 9")
-    spending.turn(HOUR)
+    spending.later(HOUR)
     pods = spending.evictor._context.view.pods
 
     def slow() -> tuple[LedgerPod, ...]:

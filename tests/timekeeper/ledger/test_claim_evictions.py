@@ -65,6 +65,15 @@ class ClaimSpending(Spending):
             gone += self.look()
         return sorted(gone)
 
+    def later(self, *spans_ms: int) -> list[str]:
+        gone: list[str] = []
+        for span_ms in spans_ms:
+            self.town.clock.turn(span_ms)
+            self.town.quiet(CLAIMS)
+            self.town.advance()
+            gone += self.look()
+        return sorted(gone)
+
     def join(self, claim_name: str, *users: str, **more: Any) -> None:
         """The claim is reserved for these pods now."""
         self.town.change(CLAIMS, claim(claim_name, *users, **more))
@@ -81,12 +90,13 @@ def test_a_pod_with_a_claim_alone_gets_its_notice_and_leaves_when_the_claim_has_
     spending: ClaimSpending,
 ) -> None:
     spending.start(claim("c", "p"), user("p"), team_a=ONE_HOUR)
-    assert spending.turn(HOUR - 10 * SECOND) == []
+    assert spending.later(HOUR - 10 * SECOND) == []
     assert spending.notice("p") is None
 
     assert spending.turn(20 * SECOND) == []
     assert spending.notice("p") == T0 + HOUR + 5 * MINUTE
-    assert spending.turn(5 * MINUTE) == ["p"]
+    assert spending.later(4 * MINUTE + 40 * SECOND) == []
+    assert spending.turn(20 * SECOND) == ["p"]
 
     conditions = [body["status"]["conditions"][0] for _, body in spending.api.patches if "status" in body]
     assert [each["reason"] for each in conditions] == ["BursarBudgetExhausted"]
@@ -106,7 +116,7 @@ def test_pods_that_share_a_claim_leave_at_once_in_the_turn_of_the_last_of_them(
         user("t", priority=10),
         team_a=ONE_HOUR,
     )
-    spending.turn(25 * MINUTE - 10 * SECOND)
+    spending.later(20 * MINUTE, 5 * MINUTE - 10 * SECOND)
 
     left = [spending.turn(10 * SECOND) for _ in range(7)]
 
@@ -118,12 +128,12 @@ def test_where_a_disruption_budget_keeps_one_of_the_sharers_none_leaves_until_it
 ) -> None:
     spending.start(claim("c", "p", "q"), user("p"), user("q"), team_a=ONE_HOUR)
     spending.api.refusals["q"] = (429, PDB_429)
-    spending.turn(HOUR)
+    spending.later(HOUR, 5 * MINUTE)
 
-    assert spending.turn(14 * MINUTE) == []
+    assert spending.later(5 * MINUTE, 5 * MINUTE - 10 * SECOND) == []
     assert spending.api.evictions == []
     assert (spending.notice("p", DELETE_AFTER), spending.notice("q", DELETE_AFTER) is None) == (None, False)
-    assert spending.turn(2 * MINUTE) == ["p", "q"]
+    assert spending.turn(10 * SECOND) == ["p", "q"]
     assert {each["preconditions"]["uid"] for each in spending.api.deletions} == {"uid-p", "uid-q"}
 
 
@@ -137,9 +147,9 @@ def test_where_a_disruption_budget_allows_fewer_evictions_than_there_are_sharers
         metadata = {"uid": f"uid-{name}", "labels": {"app": "web"}}
         spending.api.named[name] = {"metadata": metadata}
     spending.api.budgets = [{"spec": {"selector": web}, "status": {"disruptionsAllowed": 1}}]
-    spending.turn(HOUR + 5 * MINUTE)
+    spending.later(HOUR, 5 * MINUTE)
 
-    assert spending.turn(5 * MINUTE) == []
+    assert spending.later(5 * MINUTE) == []
     assert spending.api.evictions == []
     spending.api.budgets[0]["status"] = {"disruptionsAllowed": 2}
     assert spending.turn(20 * SECOND) == ["p", "q"]
@@ -148,9 +158,9 @@ def test_where_a_disruption_budget_allows_fewer_evictions_than_there_are_sharers
 def test_what_refuses_one_of_the_sharers_for_another_reason_keeps_all(spending: ClaimSpending) -> None:
     spending.start(claim("c", "p", "q"), user("p"), user("q"), team_a=ONE_HOUR)
     spending.api.refusals["q"] = (403, {"message": "a webhook refuses"})
-    spending.turn(HOUR + 5 * MINUTE)
+    spending.later(HOUR, 5 * MINUTE)
 
-    assert spending.turn(20 * MINUTE) == []
+    assert spending.later(5 * MINUTE, 15 * MINUTE) == []
     assert (spending.api.evictions, spending.api.deletions) == ([], [])
 
 
@@ -163,10 +173,10 @@ def test_a_protected_pod_keeps_those_that_share_its_claim_and_no_others(spending
         *(user("p", labels={"keep": "me"}), user("o"), user("q"), user("r")),
         team_a=protecting,
     )
-    spending.turn(30 * MINUTE)
+    spending.later(30 * MINUTE)
 
     assert spending.notice("p") is spending.notice("o") is None
-    assert spending.turn(10 * MINUTE) == ["q", "r"]
+    assert spending.later(5 * MINUTE, 5 * MINUTE) == ["q", "r"]
 
 
 def test_a_claim_that_is_not_within_the_floor_protects_nobody(spending: ClaimSpending) -> None:
@@ -174,7 +184,7 @@ def test_a_claim_that_is_not_within_the_floor_protects_nobody(spending: ClaimSpe
     two = claim("c", "p", "q", devices=("gpu-0", "gpu-1"))
     spending.start(two, user("p", labels={"keep": "me"}), user("q"), team_a=protecting)
 
-    assert spending.turn(36 * MINUTE) == ["p", "q"]
+    assert spending.later(30 * MINUTE, 5 * MINUTE) == ["p", "q"]
 
 
 def test_a_claim_of_several_protected_pods_takes_its_part_of_the_floor_once(spending: ClaimSpending) -> None:
@@ -183,7 +193,7 @@ def test_a_claim_of_several_protected_pods_takes_its_part_of_the_floor_once(spen
     shared = claim("c", "p", "q", "r")
     spending.start(shared, *(user(name, labels=mine) for name in ("p", "q", "r")), team_a=protecting)
 
-    assert spending.turn(HOUR + 10 * MINUTE) == []
+    assert spending.later(HOUR, 5 * MINUTE, 5 * MINUTE) == []
     assert spending.town.settler.ledger.protected["team-a"].uids == {"uid-p", "uid-q", "uid-r"}
 
 
@@ -198,13 +208,13 @@ def test_a_floor_of_hours_protects_no_pod_whose_claims_would_not_be_taken_from_i
         claim("c", "p"), counted, user("p", labels=mine), user("r", labels=mine), team_a=protecting
     )
 
-    assert spending.turn(40 * MINUTE) == ["p"]
+    assert spending.later(30 * MINUTE, 5 * MINUTE, 5 * MINUTE) == ["p"]
     assert spending.notice("r") is None
 
 
 def test_a_pod_that_comes_to_share_a_claim_puts_nothing_off(spending: ClaimSpending) -> None:
     spending.start(claim("c", "p"), user("p"), team_a=ONE_HOUR)
-    spending.turn(HOUR + 4 * MINUTE)
+    spending.later(HOUR, 4 * MINUTE)
     spending.town.hear("pods", user("q"))
     spending.join("c", "p", "q")
     spending.turn(10 * SECOND)
@@ -215,7 +225,7 @@ def test_a_pod_that_comes_to_share_a_claim_puts_nothing_off(spending: ClaimSpend
 
 def test_a_pod_that_is_about_to_get_its_node_is_waited_for(spending: ClaimSpending) -> None:
     spending.start(claim("c", "o", "p"), user("o"), user("p"), team_a=ONE_HOUR)
-    spending.turn(HOUR + 4 * MINUTE)
+    spending.later(HOUR, 4 * MINUTE)
     spending.town.hear("pods", user("q", node=""))
     spending.join("c", "o", "p", "q")
 
@@ -229,7 +239,7 @@ def test_a_claim_of_others_than_pods_ends_with_no_pod_and_evicts_none(spending: 
     shared["status"]["reservedFor"].append({"apiGroup": "scheduling.k8s.io", "resource": "podgroups"})
     spending.start(shared, user("p"), team_a=ONE_HOUR)
 
-    assert spending.turn(HOUR + 10 * MINUTE) == []
+    assert spending.later(HOUR, 5 * MINUTE, 5 * MINUTE) == []
     assert spending.notice("p") is None
 
 
@@ -237,13 +247,13 @@ def test_pods_that_only_look_at_devices_stay(spending: ClaimSpending) -> None:
     watching = device_claim("w", allocated("gpu-1", adminAccess=True), at_ms=T0, pods=("uid-w",))
     spending.start(claim("c", "p"), watching, user("p"), user("w"), team_a=ONE_HOUR)
 
-    assert spending.turn(HOUR + 10 * MINUTE) == ["p"]
+    assert spending.later(HOUR, 5 * MINUTE, 5 * MINUTE) == ["p"]
     assert spending.notice("w") is None
 
 
 def test_a_settler_that_takes_over_knows_who_shares(spending: ClaimSpending) -> None:
     spending.start(claim("c", "p", "q"), user("p"), user("q"), team_a=ONE_HOUR)
-    spending.turn(HOUR + 4 * MINUTE)
+    spending.later(HOUR, 4 * MINUTE)
     spending.restart()
 
     assert spending.turn(MINUTE + 20 * SECOND) == ["p", "q"]
@@ -254,13 +264,13 @@ def test_pods_that_were_created_without_enforcement_keep_those_that_share_with_t
 ) -> None:
     old = user("p", labels={"bursar.dev/governed": ""})
     spending.start(claim("c", "p", "q"), old, team_a=ONE_HOUR + "\nmode: meter")
-    spending.turn(30 * MINUTE)
+    spending.later(30 * MINUTE)
     spending.town.change("configmaps", budgets(_settings=SETTINGS, team_a=ONE_HOUR))
-    spending.turn(5 * MINUTE)
+    spending.later(5 * MINUTE)
     spending.town.hear("pods", user("q", age_ms=-35 * MINUTE))
     spending.join("d", "q", devices=("gpu-1",))
 
-    assert spending.turn(30 * MINUTE) == ["q"], "for its own claim"
+    assert spending.later(20 * MINUTE, 5 * MINUTE, 5 * MINUTE) == ["q"], "for its own claim"
     assert spending.notice("p") is None
 
 

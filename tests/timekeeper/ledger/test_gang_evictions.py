@@ -66,7 +66,7 @@ def test_a_gang_leaves_at_once_in_the_turn_of_the_last_of_its_pods(spending: Gan
         *(pod("s", 3, priority=1), pod("t", 4, priority=10)),
         team_a=ONE_HOUR,
     )
-    spending.turn(17 * MINUTE - 10 * SECOND)
+    spending.later(12 * MINUTE, 5 * MINUTE - 10 * SECOND)
 
     left = [spending.turn(10 * SECOND) for _ in range(7)]
 
@@ -84,14 +84,14 @@ def test_where_a_disruption_budget_keeps_one_of_a_gang_none_leaves_until_its_gra
 ) -> None:
     spending.start(member("a", 0), member("b", 1), member("c", 2), team_a=ONE_HOUR)
     spending.api.refusals["b"] = (429, PDB_429)
-    spending.turn(20 * MINUTE)
+    spending.later(20 * MINUTE, 5 * MINUTE)
 
-    assert spending.turn(14 * MINUTE) == []
+    assert spending.later(5 * MINUTE, 5 * MINUTE - 10 * SECOND) == []
     assert spending.api.evictions == []
     assert [spending.notice(name, DELETE_AFTER) is None for name in "abc"] == [True, False, True]
     (said,) = [each["note"] for each in spending.api.events if each["reason"] == reasons.SPENT_PROTECTED]
     assert "this pod and keeps gang g whole; they are deleted after" in said
-    assert spending.turn(2 * MINUTE) == ["a", "b", "c"]
+    assert spending.turn(10 * SECOND) == ["a", "b", "c"]
     assert {each["preconditions"]["uid"] for each in spending.api.deletions} == {"uid-a", "uid-b", "uid-c"}
 
 
@@ -100,7 +100,7 @@ def test_an_elastic_gang_loses_single_pods_down_to_its_minimum_and_then_leaves_w
 ) -> None:
     pods = [member(name, card, 4, 2, priority=card) for card, name in enumerate("abcd")]
     spending.start(*pods, team_a=ONE_HOUR)
-    spending.turn(20 * MINUTE - 10 * SECOND)
+    spending.later(15 * MINUTE, 5 * MINUTE - 10 * SECOND)
 
     assert [spending.turn(10 * SECOND) for _ in range(4)] == [["a"], ["b"], ["c", "d"], []]
 
@@ -112,7 +112,7 @@ def test_an_elastic_gang_does_not_lose_a_pod_below_its_minimum_while_the_watch_i
     spending.start(
         *(member(name, card, 3, 2, priority=card) for card, name in enumerate("abc")), team_a=ONE_HOUR
     )
-    spending.turn(25 * MINUTE - 10 * SECOND)
+    spending.later(20 * MINUTE, 5 * MINUTE - 10 * SECOND)
     spending.town.advance(10 * SECOND)
 
     for _ in range(5):
@@ -132,7 +132,7 @@ def test_a_protected_pod_keeps_those_without_which_its_gang_does_not_go_on(
         first, member("b", 1, 3, minimum), member("c", 2, 3, minimum, priority=1), team_a=protecting
     )
 
-    assert spending.turn(2 * HOUR) == leaving
+    assert spending.later(20 * MINUTE, 5 * MINUTE, *[30 * MINUTE] * 3) == leaving
 
 
 def test_who_shares_a_claim_with_one_of_a_gang_leaves_with_the_gang(spending: GangSpending) -> None:
@@ -145,7 +145,7 @@ def test_who_shares_a_claim_with_one_of_a_gang_leaves_with_the_gang(spending: Ga
         team_a=ONE_HOUR,
     )
 
-    assert spending.turn(26 * MINUTE - 10 * SECOND) == ["p", "q", "r", "s"]
+    assert spending.later(20 * MINUTE, 5 * MINUTE, 10 * SECOND) == ["p", "q", "r", "s"]
     assert spending.asked()[:1] == ["s"]
 
 
@@ -154,7 +154,7 @@ def test_a_member_that_waits_keeps_no_gang(spending: GangSpending) -> None:
     waits = held_member("c", created_ms=T0)
     spending.start(member("a", 0), member("b", 1), waits, team_a=ONE_HOUR)
 
-    assert spending.turn(36 * MINUTE) == ["a", "b"]
+    assert spending.later(30 * MINUTE, 5 * MINUTE) == ["a", "b"]
 
 
 OVERTIME = "gpuHours: 100\nreserve: declared\nrequireDuration: true\novertime: evict"
