@@ -1,7 +1,5 @@
 """PodDisruptionBudgets in a preemption: priority never breaks one, and a debtor's holds for its grace."""
 
-import pytest
-
 from tests.scheduler_ext.preempting import budget_over, stage
 from tests.scheduler_ext.preempting_worlds import FRAGMENTED, OWED, OWES, SHARED, begins, reservation
 from tests.scheduler_ext.store import Fault
@@ -57,26 +55,24 @@ def test_a_debtors_budget_is_honoured_for_its_grace_and_then_the_pod_is_deleted(
     assert world.preemptor.counts.protected >= 59
 
 
-@pytest.mark.parametrize("status", [400, 403, 422])
-def test_a_debtor_whose_condition_is_refused_for_good_is_deleted_all_the_same(status: int) -> None:
+def test_a_debtor_whose_condition_is_refused_for_good_is_deleted_all_the_same() -> None:
     world = stage(*OWED, standings=OWES, pdbs=budget_over("team-b"), protected={"a", "b"})
     begins(world, "p")
     world.step(after_s=10, times=59)
-    world.api.faults.append(Fault("patch", status=status))
+    world.api.faults.append(Fault("patch", status=422))
 
     world.step(after_s=10, times=2)
 
     assert world.api.made("delete") == ["a"]
     assert "conditions" not in world.api.pod("a", "team-b").get("status", {})
-    assert [line for line in world.lines if line.startswith("condition-refused") and f"{status} " in line]
+    assert [line for line in world.lines if line.startswith("condition-refused") and "422 " in line]
 
 
-@pytest.mark.parametrize("status", [401, 409, 429, 500])
-def test_a_debtor_whose_condition_cannot_be_written_for_now_gets_it_before_it_is_deleted(status: int) -> None:
+def test_a_debtor_whose_condition_cannot_be_written_for_now_gets_it_before_it_is_deleted() -> None:
     world = stage(*OWED, standings=OWES, pdbs=budget_over("team-b"), protected={"a", "b"})
     begins(world, "p")
     world.step(after_s=10, times=59)
-    world.api.faults.append(Fault("patch", status=status))
+    world.api.faults.append(Fault("patch", status=409))
 
     world.step(after_s=10, times=3)
 

@@ -9,8 +9,7 @@ import pytest
 
 from tests.timekeeper.claims import allocated, device_claim, device_slice
 from tests.timekeeper.fake_api_server import FakeApiServer, serving
-from tests.timekeeper.ledger.test_budget_evictions import DELETE_AFTER, ONE_HOUR, SETTINGS, Spending, pod
-from tests.timekeeper.ledger.test_evicting import PDB_429
+from tests.timekeeper.ledger.test_budget_evictions import ONE_HOUR, SETTINGS, Spending, pod
 from tests.timekeeper.worlds import HOUR, MINUTE, SECOND, T0, Json, Town, budgets, node
 from timekeeper.settler.evictions import reasons
 from timekeeper.settler.evictions.rounds import OvertimeRound
@@ -57,13 +56,7 @@ class ClaimSpending(Spending):
 
     def turn(self, ms: int) -> list[str]:
         """As before; the claims are heard, too."""
-        gone: list[str] = []
-        for _ in range(ms // (10 * SECOND)):
-            self.town.clock.turn(10 * SECOND)
-            self.town.quiet(CLAIMS)
-            self.town.advance()
-            gone += self.look()
-        return sorted(gone)
+        return self.later(*[10 * SECOND] * (ms // (10 * SECOND)))
 
     def later(self, *spans_ms: int) -> list[str]:
         gone: list[str] = []
@@ -123,20 +116,6 @@ def test_pods_that_share_a_claim_leave_at_once_in_the_turn_of_the_last_of_them(
     assert left == [["s"], ["p", "q", "r"], [], [], ["t"], [], []]
 
 
-def test_where_a_disruption_budget_keeps_one_of_the_sharers_none_leaves_until_its_grace_is_over(
-    spending: ClaimSpending,
-) -> None:
-    spending.start(claim("c", "p", "q"), user("p"), user("q"), team_a=ONE_HOUR)
-    spending.api.refusals["q"] = (429, PDB_429)
-    spending.later(HOUR, 5 * MINUTE)
-
-    assert spending.later(5 * MINUTE, 5 * MINUTE - 10 * SECOND) == []
-    assert spending.api.evictions == []
-    assert (spending.notice("p", DELETE_AFTER), spending.notice("q", DELETE_AFTER) is None) == (None, False)
-    assert spending.turn(10 * SECOND) == ["p", "q"]
-    assert {each["preconditions"]["uid"] for each in spending.api.deletions} == {"uid-p", "uid-q"}
-
-
 def test_where_a_disruption_budget_allows_fewer_evictions_than_there_are_sharers_none_leaves(
     spending: ClaimSpending,
 ) -> None:
@@ -153,15 +132,6 @@ def test_where_a_disruption_budget_allows_fewer_evictions_than_there_are_sharers
     assert spending.api.evictions == []
     spending.api.budgets[0]["status"] = {"disruptionsAllowed": 2}
     assert spending.turn(20 * SECOND) == ["p", "q"]
-
-
-def test_what_refuses_one_of_the_sharers_for_another_reason_keeps_all(spending: ClaimSpending) -> None:
-    spending.start(claim("c", "p", "q"), user("p"), user("q"), team_a=ONE_HOUR)
-    spending.api.refusals["q"] = (403, {"message": "a webhook refuses"})
-    spending.later(HOUR, 5 * MINUTE)
-
-    assert spending.later(5 * MINUTE, 15 * MINUTE) == []
-    assert (spending.api.evictions, spending.api.deletions) == ([], [])
 
 
 def test_a_protected_pod_keeps_those_that_share_its_claim_and_no_others(spending: ClaimSpending) -> None:
@@ -282,13 +252,13 @@ def late(name: str, seconds: int = 600) -> Json:
 def test_pods_that_share_a_claim_leave_when_the_declared_time_of_all_is_over(spending: ClaimSpending) -> None:
     budget = "gpuHours: 100\nreserve: declared\nrequireDuration: true\novertime: evict"
     spending.start(claim("c", "p", "q"), late("p"), late("q", seconds=900), team_a=budget)
-    evictor = OvertimeRound(spending.evictor._context)
+    evictor = OvertimeRound(spending.context())
 
     def turn(ms: int) -> list[str]:
         spending.town.quiet(CLAIMS)
         spending.town.advance(ms)
         evictor.step()
-        return [each["metadata"]["name"] for each in spending.api.evictions]
+        return spending.asked()
 
     assert turn(10 * MINUTE) == []
     assert {each["regarding"]["name"] for each in spending.api.events} == {"p"}

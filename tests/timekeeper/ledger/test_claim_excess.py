@@ -10,9 +10,8 @@ import pytest
 from tests.timekeeper.claims import allocated, device_claim
 from tests.timekeeper.clocks import iso
 from tests.timekeeper.fake_api_server import FakeApiServer, serving
-from tests.timekeeper.ledger.test_claim_evictions import CLAIMS, user
-from tests.timekeeper.ledger.test_evicting import PDB_429
-from tests.timekeeper.ledger.test_gang_evictions import GangSpending
+from tests.timekeeper.leaving import PDB_429
+from tests.timekeeper.ledger.test_claim_evictions import CLAIMS, ClaimSpending, user
 from tests.timekeeper.ledger.test_held_claims import device_class
 from tests.timekeeper.ledger.test_held_claims import settings as class_settings
 from tests.timekeeper.worlds import HOUR, MINUTE, SECOND, T0, Json, Town, budgets, node
@@ -51,7 +50,7 @@ def judged(name: str, record: str | None = "1", **fields: Any) -> Json:
     return raw
 
 
-class Excesses(GangSpending):
+class Excesses(ClaimSpending):
     """Claims and pods, and who evicts those with too much."""
 
     def begins(self, *objects: Json, settings: Json | None = None, **entries: str) -> None:

@@ -13,8 +13,8 @@ from tests.support.kubeconfig import kubeconfig
 from tests.timekeeper.claims import DRIVER, allocated, device_claim, device_slice
 from tests.timekeeper.clocks import iso
 from tests.timekeeper.fake_api_server import FakeApiServer, serving
+from tests.timekeeper.leaving import PDB_429
 from tests.timekeeper.ledger.test_budget_evictions import pod
-from tests.timekeeper.ledger.test_evicting import PDB_429
 from tests.timekeeper.worlds import HOUR, MINUTE, SECOND, T0, Json, Town, budgets, node
 from timekeeper.core.decisions import OTHER_POD, RECLAIMED, WAITING
 from timekeeper.runtime.connect import connect

@@ -8,6 +8,7 @@ import pytest
 
 from tests.timekeeper.claims import allocated, device_claim, device_slice
 from tests.timekeeper.fake_api_server import FakeApiServer, serving
+from tests.timekeeper.leaving import PDB_429
 from tests.timekeeper.ledger.test_claim_reclaim import (
     CLAIMS,
     PODS,
@@ -22,7 +23,6 @@ from tests.timekeeper.ledger.test_claim_reclaim import (
     leaves,
     user,
 )
-from tests.timekeeper.ledger.test_evicting import PDB_429
 from tests.timekeeper.worlds import MINUTE, SECOND, T0, Json, Town
 
 ONE_DATABASE = "decisions and calls of the API server; the reads that they need run on both in other modules"

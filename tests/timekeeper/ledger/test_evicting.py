@@ -11,32 +11,25 @@ from kubernetes import client
 from kubernetes.config import ConfigException
 from prometheus_client import REGISTRY
 
-from tests.support.events import UnqueuedRecorder
-from tests.support.kubeconfig import kubeconfig
 from tests.timekeeper.fake_api_server import FakeApiServer, serving
+from tests.timekeeper.leaving import PDB_429, Leaving
 from tests.timekeeper.worlds import (
     HOUR,
     MINUTE,
     SECOND,
     Json,
     Town,
-    agent_status,
     budgets,
     gpu_pod,
     node,
-    token,
 )
 from timekeeper.accounts.card_use.evictions import RESULTS
 from timekeeper.core.kube.eviction import EvictionResult
 from timekeeper.runtime.api_server import Api
-from timekeeper.runtime.connect import connect
 from timekeeper.runtime.kubeconfig import of_configuration
-from timekeeper.runtime.log import log
-from timekeeper.settler.evictions.calls import EvictorContext, view_of
 from timekeeper.settler.evictions.evictor import keep_evicting
 from timekeeper.settler.evictions.reasons import OVERUSE_PROTECTED, OVERUSED
 from timekeeper.settler.evictions.rounds import OVERUSE_S, SOON_S, OveruseRound, pause_after_s
-from timekeeper.settler.process import REPORTER
 from timekeeper.store import fencing as terms
 from timekeeper.store.engine.engine import UnavailableError
 
@@ -44,34 +37,19 @@ ONE_DATABASE = "decisions and calls of the API server; the reads that they need 
 
 STEP = 15 * SECOND
 EVICT = {"_settings": "overuse: evict\noveruseGrace: 1m"}
-PDB_429 = {
-    "kind": "Status",
-    "message": "Cannot evict pod as it would violate the pod's disruption budget.",
-    "reason": "TooManyRequests",
-    "details": {"causes": [{"reason": "DisruptionBudget", "message": "needs 1 healthy pods and has 1"}]},
-}
 
 
-class Overused:
+class Overused(Leaving):
     """Pods of 8,000 MiB on cards of two nodes, whose agents report; and who evicts."""
 
     def __init__(self, town: Town, api: FakeApiServer, url: str, folder: Path) -> None:
-        self.town, self.api, self.url = town, api, url
-        self._server = connect(kubeconfig(folder, url))
-        self._sequence = 0
+        super().__init__(town, api, url, folder)
         self.ahead_ms = 0
-        for name in ("n1", "n2"):
-            town.reviews.tokens[token(f"agent-{name}")] = agent_status(name)
         self.evictor = self.new_evictor()
 
     def new_evictor(self, server: Api | None = None) -> OveruseRound:
         """Of a process that has just begun to settle."""
-        settler = self.town.settler
-        town = self.town
-        served = server or self._server
-        events = UnqueuedRecorder(served, REPORTER, settler.epoch.holder, town.clock, log)
-        shared = town.store, settler.epoch, served, events, view_of(settler), town.clock, self.steady
-        return OveruseRound(EvictorContext(*shared, record=town.recorded.append))
+        return OveruseRound(self.context(self.steady, server))
 
     def steady(self) -> int:
         """The clock that nobody sets: ``ahead_ms`` is what the other was set forward."""
@@ -84,16 +62,13 @@ class Overused:
         self.town.begin(("nodes", node(cards=4)), ("nodes", node("n2")), *pods, *given)
         self.town.clock.turn(MINUTE)
 
-    def report(self, by: str = "n1", **memory_mib: int | None) -> None:
+    def use(self, by: str = "n1", **memory_mib: int | None) -> None:
         """The agent's next report: what each pod uses of its card now."""
-        self._sequence += 1
         pods = [
             {"uid": f"uid-{name}", "cards": [{"uuid": self.card(name), "utilisation": 0, "memory_mib": mib}]}
             for name, mib in memory_mib.items()
         ]
-        use = {"age_ms": 0, "pods": pods, "cards": []}
-        body = {"version": 1, "boot": "run", "sequence": self._sequence, "uses": [use]}
-        assert self.town.post("/v1/nodeusage", body, token(f"agent-{by}")).status_code == 200
+        self.report(pods, by=by)
 
     def card(self, name: str) -> str:
         """The card that the pod was given."""
@@ -103,10 +78,10 @@ class Overused:
         """Report the same for a while, and let the evictor look after each report; whom it asked to leave."""
         before = len(self.api.evictions)
         for _ in range(for_ms // STEP):
-            self.report(by, **memory_mib)
+            self.use(by, **memory_mib)
             self.evictor.step()
             self.town.clock.turn(STEP)
-        self.report(by, **memory_mib)
+        self.use(by, **memory_mib)
         self.evictor.step()
         return self.api.evictions[before:]
 
@@ -162,7 +137,7 @@ def test_a_pod_over_its_share_for_its_grace_is_evicted_once_with_the_reason(
         "Evicted by Bursar: the pod has used more GPU memory than its share since 2026-11-20T10:01:00Z, now"
         " 9000 MiB of GPU-0 (share 8000 MiB); overuseGrace is 60s"
     )
-    (decision,) = (each for each in overused.town.recorded if each.kind == "evicted")
+    (decision,) = (each for each in overused.decisions if each.kind == "evicted")
     assert (decision.reason, decision.name, decision.uid) == (OVERUSED, "p", "uid-p")
     assert decision.owner == "Job/train"
     assert (decision.figures["message"], decision.figures["graceMs"]) == (event["note"], 60_000)
@@ -275,7 +250,7 @@ def test_only_the_newest_settler_evicts(overused: Overused) -> None:
     overused.town.restart()
     overused.town.tick()
     overused.town.clock.turn(STEP)
-    overused.report(p=9_000)
+    overused.use(p=9_000)
 
     with pytest.raises(terms.EpochOverError, match="epoch 1 of settler is over"):
         elder.step()
@@ -360,7 +335,7 @@ def test_a_pod_that_a_disruption_budget_keeps_takes_no_turn(overused: Overused) 
     overused.api.refusals["p"] = (429, PDB_429)
     overused.over(45 * SECOND, p=9_000, q=9_000)
     overused.town.clock.turn(STEP)
-    overused.report(p=9_000, q=9_000)
+    overused.use(p=9_000, q=9_000)
     before = len(overused.api.evictions)
 
     assert [overused.evictor.step() for _ in range(3)] == ["protected", "evicted", None]

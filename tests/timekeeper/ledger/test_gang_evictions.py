@@ -10,15 +10,13 @@ import pytest
 
 from tests.timekeeper.clocks import iso
 from tests.timekeeper.fake_api_server import FakeApiServer, serving
+from tests.timekeeper.leaving import PDB_429
 from tests.timekeeper.ledger.test_budget_evictions import DELETE_AFTER, ONE_HOUR, pod
 from tests.timekeeper.ledger.test_claim_evictions import ClaimSpending, claim, user
-from tests.timekeeper.ledger.test_evicting import PDB_429
 from tests.timekeeper.ledger.test_gangs import member as held_member
 from tests.timekeeper.ledger.test_gangs import reserved
-from tests.timekeeper.worlds import HOUR, MINUTE, SECOND, T0, Json, Town, agent_status, token
-from timekeeper.core.decisions import Decision
+from tests.timekeeper.worlds import HOUR, MINUTE, SECOND, T0, Json, Town
 from timekeeper.settler.evictions import reasons
-from timekeeper.settler.evictions.calls import EvictorContext
 from timekeeper.settler.evictions.rounds import GangRound, IdleRound, OvertimeRound
 
 ONE_DATABASE = "decisions and calls of the API server; the reads that they need run on both in other modules"
@@ -36,30 +34,14 @@ def member(
     return make(name, **({"card": card} if make is pod else {}), **fields)
 
 
-class GangSpending(ClaimSpending):
-    """``decisions``: what was recorded by the rounds that `context` is given to."""
-
-    def context(self) -> EvictorContext:
-        """Of the evictor that `start` made, for other rounds."""
-        self.decisions: list[Decision] = []
-        town, events = self.town, self.evictor._context.events
-        view = self.evictor._context.view
-        shared = (town.store, town.settler.epoch, self._server, events, view, town.clock, town.clock)
-        return EvictorContext(*shared, self.decisions.append)
-
-    def asked(self) -> list[str]:
-        """The pods that were asked to leave."""
-        return [each["metadata"]["name"] for each in self.api.evictions]
-
-
 @pytest.fixture
-def spending(town: Town, tmp_path: Path) -> Iterator[GangSpending]:
+def spending(town: Town, tmp_path: Path) -> Iterator[ClaimSpending]:
     api = FakeApiServer()
     with serving(api) as url:
-        yield GangSpending(town, api, url, tmp_path)
+        yield ClaimSpending(town, api, url, tmp_path)
 
 
-def test_a_gang_leaves_at_once_in_the_turn_of_the_last_of_its_pods(spending: GangSpending) -> None:
+def test_a_gang_leaves_at_once_in_the_turn_of_the_last_of_its_pods(spending: ClaimSpending) -> None:
     """A pod with less priority than one of them goes before; each takes the time of one eviction."""
     spending.start(
         *(member("a", 0, priority=9), member("b", 1, priority=-9), member("c", 2)),
@@ -80,7 +62,7 @@ def test_a_gang_leaves_at_once_in_the_turn_of_the_last_of_its_pods(spending: Gan
 
 
 def test_where_a_disruption_budget_keeps_one_of_a_gang_none_leaves_until_its_grace_is_over(
-    spending: GangSpending,
+    spending: ClaimSpending,
 ) -> None:
     spending.start(member("a", 0), member("b", 1), member("c", 2), team_a=ONE_HOUR)
     spending.api.refusals["b"] = (429, PDB_429)
@@ -96,7 +78,7 @@ def test_where_a_disruption_budget_keeps_one_of_a_gang_none_leaves_until_its_gra
 
 
 def test_an_elastic_gang_loses_single_pods_down_to_its_minimum_and_then_leaves_whole(
-    spending: GangSpending,
+    spending: ClaimSpending,
 ) -> None:
     pods = [member(name, card, 4, 2, priority=card) for card, name in enumerate("abcd")]
     spending.start(*pods, team_a=ONE_HOUR)
@@ -106,7 +88,7 @@ def test_an_elastic_gang_loses_single_pods_down_to_its_minimum_and_then_leaves_w
 
 
 def test_an_elastic_gang_does_not_lose_a_pod_below_its_minimum_while_the_watch_is_late(
-    spending: GangSpending,
+    spending: ClaimSpending,
 ) -> None:
     """``a`` was asked to leave, and is shown as before."""
     spending.start(
@@ -124,7 +106,7 @@ def test_an_elastic_gang_does_not_lose_a_pod_below_its_minimum_while_the_watch_i
 
 @pytest.mark.parametrize(("minimum", "leaving"), [(3, []), (2, ["b"])])
 def test_a_protected_pod_keeps_those_without_which_its_gang_does_not_go_on(
-    spending: GangSpending, minimum: int, leaving: list[str]
+    spending: ClaimSpending, minimum: int, leaving: list[str]
 ) -> None:
     protecting = ONE_HOUR + "\nprotect: {labels: {keep: me}, cards: 1}"
     first = member("a", 0, 3, minimum, labels={"keep": "me"})
@@ -135,7 +117,7 @@ def test_a_protected_pod_keeps_those_without_which_its_gang_does_not_go_on(
     assert spending.later(20 * MINUTE, 5 * MINUTE, *[30 * MINUTE] * 3) == leaving
 
 
-def test_who_shares_a_claim_with_one_of_a_gang_leaves_with_the_gang(spending: GangSpending) -> None:
+def test_who_shares_a_claim_with_one_of_a_gang_leaves_with_the_gang(spending: ClaimSpending) -> None:
     """``r`` is of no gang; ``s`` has a claim of its own."""
     spending.start(
         claim("c", "p", "r"),
@@ -149,7 +131,7 @@ def test_who_shares_a_claim_with_one_of_a_gang_leaves_with_the_gang(spending: Ga
     assert spending.asked()[:1] == ["s"]
 
 
-def test_a_member_that_waits_keeps_no_gang(spending: GangSpending) -> None:
+def test_a_member_that_waits_keeps_no_gang(spending: ClaimSpending) -> None:
     """A replacement that is behind the gate holds nothing."""
     waits = held_member("c", created_ms=T0)
     spending.start(member("a", 0), member("b", 1), waits, team_a=ONE_HOUR)
@@ -160,7 +142,7 @@ def test_a_member_that_waits_keeps_no_gang(spending: GangSpending) -> None:
 OVERTIME = "gpuHours: 100\nreserve: declared\nrequireDuration: true\novertime: evict"
 
 
-def test_a_gang_past_its_declared_time_leaves_once_the_last_of_its_pods_is(spending: GangSpending) -> None:
+def test_a_gang_past_its_declared_time_leaves_once_the_last_of_its_pods_is(spending: ClaimSpending) -> None:
     """A minute later than the others; also of an elastic one."""
     times = {"a": 600, "b": 660}
     pods = [
@@ -180,7 +162,7 @@ def test_a_gang_past_its_declared_time_leaves_once_the_last_of_its_pods_is(spend
 
 
 def test_a_disruption_budget_for_one_keeps_a_whole_gang_past_its_declared_time(
-    spending: GangSpending,
+    spending: ClaimSpending,
 ) -> None:
     pods = [
         member(name, card, 2, annotations={"bursar.dev/declared": "600"}) for card, name in enumerate("ab")
@@ -198,10 +180,8 @@ def test_a_disruption_budget_for_one_keeps_a_whole_gang_past_its_declared_time(
 class IdleGang:
     """Two members, whose node's agent reports the use of each."""
 
-    def __init__(self, spending: GangSpending) -> None:
-        self.spending, self._sequence = spending, 0
-        self.agent = token("agent-n1")
-        spending.town.reviews.tokens[self.agent] = agent_status("n1")
+    def __init__(self, spending: ClaimSpending) -> None:
+        self.spending = spending
         settings = "idle: evict\nidleAfter: 10m\nidleGrace: 5m\nidleBelow: 0.05"
         pods = [member(name, card, 2, 1) for card, name in enumerate("ab")]
         spending.start(*pods, team_a="gpuHours: 100", _settings=settings)
@@ -209,30 +189,27 @@ class IdleGang:
 
     def turn(self, minutes: int, **utilisation: int) -> list[str]:
         """Minutes with this use of each pod's card; the pods that were asked to leave."""
-        town, api = self.spending.town, self.spending.api
+        spending, town = self.spending, self.spending.town
         for _ in range(minutes):
             town.clock.turn(MINUTE)
-            self._sequence += 1
-            uses = [
-                {
-                    "uid": f"uid-{name}",
-                    "cards": [{"uuid": f"GPU-{card}", "utilisation": use, "memory_mib": 9}],
-                }
-                for card, (name, use) in enumerate(utilisation.items())
-            ]
-            use = {"age_ms": 0, "pods": uses, "cards": []}
-            body = {"version": 1, "boot": "run", "sequence": self._sequence, "uses": [use]}
-            assert town.post("/v1/nodeusage", body, self.agent).status_code == 200
+            spending.report(
+                [
+                    {
+                        "uid": f"uid-{name}",
+                        "cards": [{"uuid": f"GPU-{card}", "utilisation": use, "memory_mib": 9}],
+                    }
+                    for card, (name, use) in enumerate(utilisation.items())
+                ]
+            )
             town.tick()
-            patched = len(api.patches)
+            patched = len(spending.api.patches)
             self.evictor.step()
-            for path, patch in api.patches[patched:]:
-                self.spending._apply(path.split("/")[-2], patch)
+            spending.apply(spending.api.patches[patched:])
             town.tick()
-        return self.spending.asked()
+        return spending.asked()
 
 
-def test_an_idle_gang_leaves_whole_and_one_busy_pod_keeps_it(spending: GangSpending) -> None:
+def test_an_idle_gang_leaves_whole_and_one_busy_pod_keeps_it(spending: ClaimSpending) -> None:
     """It is idle since the last of its pods is; it leaves whole, whatever its minimum."""
     gang = IdleGang(spending)
     assert gang.turn(20, a=0, b=50) == []
@@ -260,7 +237,7 @@ def preempted(raw: Json, reason: str = "PreemptionByScheduler") -> Json:
 class Preempted:
     """A gang, of which pods are preempted."""
 
-    def __init__(self, spending: GangSpending, minimum: int, entry: str = "gpuHours: 100") -> None:
+    def __init__(self, spending: ClaimSpending, minimum: int, entry: str = "gpuHours: 100") -> None:
         self.spending = spending
         self.pods = {
             name: member(name, card, 3, minimum, labels={"name": name}) for card, name in enumerate("abc")
@@ -281,7 +258,7 @@ class Preempted:
 
 
 @pytest.mark.parametrize("reason", ["PreemptionByScheduler", "BursarReclaim"])
-def test_what_is_left_of_a_preempted_gang_leaves_once(spending: GangSpending, reason: str) -> None:
+def test_what_is_left_of_a_preempted_gang_leaves_once(spending: ClaimSpending, reason: str) -> None:
     gang = Preempted(spending, 3)
     assert gang.step() == []
 
@@ -299,7 +276,7 @@ def test_what_is_left_of_a_preempted_gang_leaves_once(spending: GangSpending, re
 
 
 def test_a_pod_that_is_gone_before_it_was_seen_to_be_preempted_breaks_its_gang(
-    spending: GangSpending,
+    spending: ClaimSpending,
 ) -> None:
     gang = Preempted(spending, 3)
     spending.town.hear("pods", preempted(gang.pods["b"]), deleted=True)
@@ -310,7 +287,7 @@ def test_a_pod_that_is_gone_before_it_was_seen_to_be_preempted_breaks_its_gang(
 @pytest.mark.parametrize(("minimum", "leaving"), [(3, ["b", "c"]), (2, [])])
 @pytest.mark.parametrize("at_once", [False, True])
 def test_what_is_left_of_a_preempted_gang_with_claims_leaves_too(
-    spending: GangSpending, minimum: int, leaving: list[str], at_once: bool
+    spending: ClaimSpending, minimum: int, leaving: list[str], at_once: bool
 ) -> None:
     """Two of its pods have devices of claims, of which one is preempted; the third has a card, and a claim
     beside it."""
@@ -332,7 +309,7 @@ def test_what_is_left_of_a_preempted_gang_with_claims_leaves_too(
     assert sorted(spending.asked()) == leaving
 
 
-def test_a_pod_with_claims_that_is_gone_with_the_preempted_one_is_not_left(spending: GangSpending) -> None:
+def test_a_pod_with_claims_that_is_gone_with_the_preempted_one_is_not_left(spending: ClaimSpending) -> None:
     pods = [member(name, size=3, minimum=2, make=user) for name in "ab"]
     claims = claim("c", "a"), claim("d", "b", devices=("gpu-1",))
     spending.start(*claims, *pods, member("c", 2, 3, 2), team_a="gpuHours: 100")
@@ -346,7 +323,7 @@ def test_a_pod_with_claims_that_is_gone_with_the_preempted_one_is_not_left(spend
     assert spending.asked() == ["c"]
 
 
-def test_a_preempted_gang_goes_on_with_its_minimum(spending: GangSpending) -> None:
+def test_a_preempted_gang_goes_on_with_its_minimum(spending: ClaimSpending) -> None:
     """Also when another pod is deleted by its user later."""
     gang = Preempted(spending, 2)
     assert gang.lose("b") == []
@@ -360,25 +337,25 @@ def test_a_preempted_gang_goes_on_with_its_minimum(spending: GangSpending) -> No
 
 
 @pytest.mark.parametrize("reason", ["EvictionByEvictionAPI", "TerminationByKubelet"])
-def test_a_gang_goes_on_after_a_loss_that_is_no_preemption(spending: GangSpending, reason: str) -> None:
+def test_a_gang_goes_on_after_a_loss_that_is_no_preemption(spending: ClaimSpending, reason: str) -> None:
     assert Preempted(spending, 3).lose("b", reason=reason) == []
 
 
-def test_a_disruption_budget_for_one_keeps_all_that_is_left(spending: GangSpending) -> None:
+def test_a_disruption_budget_for_one_keeps_all_that_is_left(spending: ClaimSpending) -> None:
     gang = Preempted(spending, 3)
     spending.api.refusals["c"] = (429, PDB_429)
 
     assert gang.lose("b") == []
 
 
-def test_a_protected_pod_keeps_all_that_is_left(spending: GangSpending) -> None:
+def test_a_protected_pod_keeps_all_that_is_left(spending: ClaimSpending) -> None:
     gang = Preempted(spending, 3, "gpuHours: 100\nprotect: {labels: {name: c}, cards: 1}")
 
     assert gang.lose("b") == []
 
 
 def test_a_gang_that_is_preempted_while_it_starts_has_the_deadline_of_its_start(
-    spending: GangSpending,
+    spending: ClaimSpending,
 ) -> None:
     """Its third pod has cards reserved; then it has not. It is evicted once."""
     until_ms = T0 + MINUTE
@@ -398,7 +375,7 @@ def test_a_gang_that_is_preempted_while_it_starts_has_the_deadline_of_its_start(
     assert spending.asked() == ["a"]
 
 
-def test_a_gang_that_lost_all_of_its_pods_starts_whole_again_or_is_let_go(spending: GangSpending) -> None:
+def test_a_gang_that_lost_all_of_its_pods_starts_whole_again_or_is_let_go(spending: ClaimSpending) -> None:
     """Those that a controller made in their place; one of them has a node when the time is up."""
     first, second = member("a", 0, 2), member("b", 1, 2)
     spending.start(first, second, team_a="gpuHours: 100")

@@ -1,155 +1,306 @@
-"""Idle pods: reports of agents, budgets and pods in a real database and settler, an API server whose answers
-are told, and a clock turned by hand."""
+"""Idle pods with cards, and with claims: reports of an agent, claims and their pods in a real settler, an API
+server whose answers are told, and a clock turned by hand."""
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import select
 
-from tests.support.events import UnqueuedRecorder
-from tests.support.kubeconfig import kubeconfig
+from tests.timekeeper.claims import DRIVER, allocated, device_claim, device_slice
+from tests.timekeeper.clocks import iso
 from tests.timekeeper.fake_api_server import FakeApiServer, serving
-from tests.timekeeper.ledger.test_evicting import PDB_429
+from tests.timekeeper.leaving import PDB_429, Leaving
+from tests.timekeeper.ledger.test_budget_evictions import pod
 from tests.timekeeper.worlds import (
     MINUTE,
     T0,
     Json,
     Town,
-    agent_status,
     budgets,
     gpu_pod,
     node,
-    token,
 )
-from timekeeper.core.decisions import Decision
-from timekeeper.runtime.connect import connect
-from timekeeper.runtime.log import log
-from timekeeper.settler.evictions.calls import EvictorContext, view_of
+from timekeeper.accounts.claims.claim_sessions import decode_devices
 from timekeeper.settler.evictions.rounds import IdleRound
-from timekeeper.settler.process import REPORTER
+from timekeeper.store.engine.schema import NODE_USES
 
-ONE_DATABASE = (
-    "decisions and calls of the API server; the columns that they need are written on both elsewhere"
-)
+ONE_DATABASE = "decisions and calls of the API server; the reads that they need run on both in other modules"
 
+CLAIMS = "resourceclaims"
 UNTIL, RECLAIMABLE = "bursar.dev/idle-until", "bursar.dev/reclaimable"
-SETTINGS = "idleAfter: 10m\nidleGrace: 5m\nidleBelow: 0.05"
-BUDGET = "gpuHours: 100"
+TERMS = "idleAfter: 10m\nidleGrace: 5m\nidleBelow: 0.05"
+DUE = 16  # minutes, in which a pod that is idle from the first report on is warned and leaves
 
 
-class Resting:
-    """A pod with a whole card, whose node's agent reports its use each minute; and who follows it."""
+def entries(idle: str, mode: str = "enforce") -> Json:
+    return budgets(_settings=f"idle: {idle}\n{TERMS}", team_a=f"gpuHours: 100\nmode: {mode}")
+
+
+class Devices(Leaving):
+    """A node with devices of a driver, of which an agent reports the use each minute."""
 
     def __init__(self, town: Town, api: FakeApiServer, url: str, folder: Path) -> None:
-        self.town, self.api = town, api
-        self._server = connect(kubeconfig(folder, url))
-        town.reviews.tokens[token("agent-n1")] = agent_status("n1")
-        self.decisions: list[Decision] = []
-        self._sequence = 0
+        super().__init__(town, api, url, folder)
+        self.use: dict[str, int | None] = {}  # of a card, where that is not 0; None: unknown
+        self.unseen: set[str] = set()  # cards that the agent does not report
 
-    def begin(self, **entries: str) -> None:
-        entries = {"_settings": f"idle: reclaim\n{SETTINGS}", "team_a": BUDGET} | entries
-        pod = gpu_pod("p", started_ms=T0)
-        self.town.begin(("nodes", node()), ("configmaps", budgets(**entries)), ("pods", pod))
-        self.new_evictor()
+    def start(
+        self, *objects: Json, idle: str = "evict", mode: str = "enforce", without: tuple[str, ...] = ()
+    ) -> None:
+        """``without``: devices whose driver publishes no UUID."""
+        published = device_slice(*(f"gpu-{place}" for place in range(4)))
+        for each in published["spec"]["devices"]:
+            named = {} if each["name"] in without else {"uuid": {"string": f"GPU-{each['name']}"}}
+            each["attributes"] = each["attributes"] | named
+        self.town.begin(
+            ("nodes", node(cards=8)),
+            ("configmaps", entries(idle, mode)),
+            ("resourceslices", published),
+            *((CLAIMS if "devices" in each["spec"] else "pods", each) for each in objects),
+        )
+        self.evictor = IdleRound(self.context())
 
-    def new_evictor(self) -> None:
-        """Of a process that has just begun to settle."""
-        town, settler = self.town, self.town.settler
-        events = UnqueuedRecorder(self._server, REPORTER, settler.epoch.holder, town.clock, log)
-        shared = (town.store, settler.epoch, self._server, events, view_of(settler), town.clock)
-        self.evictor = IdleRound(EvictorContext(*shared, town.clock, self.decisions.append))
+    def restart(self) -> None:
+        """The settler is killed, and another one takes over."""
+        self.town.restart()
+        self.town.quiet(CLAIMS)
+        self.town.tick()
+        self.evictor = IdleRound(self.context())
 
-    def turn(self, minutes: int, utilisation: int | None = 0, reports: bool = True) -> list[str]:
-        """Minutes with this use; the pods that were evicted meanwhile."""
+    def turn(self, minutes: int) -> list[str]:
+        """The pods that were asked to leave meanwhile."""
         before = len(self.api.evictions)
         for _ in range(minutes):
             self.town.clock.turn(MINUTE)
-            if reports:
-                self._report(utilisation)
+            self._report()
+            self.town.quiet(CLAIMS)
+            self.town.node_heard()
             self.town.tick()
             patched = len(self.api.patches)
             self.evictor.step()
-            for _, body in self.api.patches[patched:]:
-                self._apply(body)
-        return [each["metadata"]["name"] for each in self.api.evictions[before:]]
+            self.apply(self.api.patches[patched:])
+            self.town.tick()
+        return sorted({name for name in self.asked()[before:] if name not in self.api.refusals})
 
-    def noted(self) -> dict[str, str]:
-        """What the pod's annotations say of its idleness."""
-        (pod,) = self.town.objects["pods"].values()
-        annotations = pod["metadata"]["annotations"]
-        return {key: annotations[key] for key in (UNTIL, RECLAIMABLE) if key in annotations}
+    def noted(self) -> dict[str, set[str]]:
+        """The pods with an annotation of their idleness."""
+        pods = self.town.objects["pods"].values()
+        found = {each["metadata"]["name"]: each["metadata"]["annotations"].keys() for each in pods}
+        return {name: own & {UNTIL, RECLAIMABLE} for name, own in found.items() if own & {UNTIL, RECLAIMABLE}}
 
-    def restart(self) -> None:
-        self.town.restart()
-        self.town.tick()
-        self.new_evictor()
+    def listed(self) -> list[tuple[str, int]]:
+        """Name, and minutes since T0, of the pods of ``/v1/idle``."""
+        found = self.town.get("/v1/idle").get_json()["pods"]
+        return [(each["pod"], (each["since"] - T0) // MINUTE) for each in found]
 
-    def events(self) -> list[str]:
-        return [each["reason"] for each in self.api.events]
+    def _report(self) -> None:
+        seen = [f"GPU-gpu-{place}" for place in range(4) if f"GPU-gpu-{place}" not in self.unseen]
+        whole = [{"uuid": uuid, "utilisation": self.use.get(uuid, 0), "memory_mib": 9} for uuid in seen]
+        own = [{"uuid": "GPU-0", "utilisation": self.use.get("GPU-0", 0), "memory_mib": 9}]
+        placed = [each for each in self.town.objects["pods"].values() if _is_placed(each)]
+        self.report([{"uid": each["metadata"]["uid"], "cards": own} for each in placed], [*whole, *own])
 
-    def _report(self, utilisation: int | None) -> None:
-        self._sequence += 1
-        card = {"uuid": "GPU-0", "utilisation": utilisation, "memory_mib": 100}
-        use = {"age_ms": 0, "pods": [{"uid": "uid-p", "cards": [card]}], "cards": []}
-        body = {"version": 1, "boot": "run", "sequence": self._sequence, "uses": [use]}
-        assert self.town.post("/v1/nodeusage", body, token("agent-n1")).status_code == 200
 
-    def _apply(self, body: Json) -> None:
-        (pod,) = self.town.objects["pods"].values()
-        merged = pod["metadata"]["annotations"] | body["metadata"].get("annotations", {})
-        pod["metadata"]["annotations"] = {key: text for key, text in merged.items() if text is not None}
-        self.town.hear("pods", pod)
-        self.town.tick()
+def _is_placed(pod: Json) -> bool:
+    return "bursar.dev/devices" in pod["metadata"]["annotations"]
+
+
+def user(name: str, *claims: str, governed: bool = True, at_ms: int = T0) -> Json:
+    """A pod with these claims, that was bound then."""
+    made = pod(name)
+    made["metadata"]["annotations"] = {"bursar.dev/claims": "1", "bursar.dev/standing": "IN_BUDGET"}
+    made["metadata"]["labels"] = {"bursar.dev/governed": "true"} if governed else {}
+    made["spec"]["resourceClaims"] = [{"name": each, "resourceClaimName": each} for each in claims]
+    made["spec"]["containers"][0]["resources"] = {}
+    bound = {"type": "PodScheduled", "status": "True", "lastTransitionTime": iso(at_ms)}
+    made["status"]["conditions"] = [bound]
+    return made
+
+
+def claim(name: str, *users: str, devices: tuple[str, ...] = ("gpu-0",), **more: Any) -> Json:
+    results = [allocated(each, **more) for each in devices]
+    return device_claim(name, *results, at_ms=T0, pods=tuple(f"uid-{each}" for each in users))
 
 
 @pytest.fixture
-def resting(town: Town, tmp_path: Path) -> Iterator[Resting]:
+def world(town: Town, tmp_path: Path) -> Iterator[Devices]:
     api = FakeApiServer()
     with serving(api) as url:
-        yield Resting(town, api, url, tmp_path)
+        yield Devices(town, api, url, tmp_path)
 
 
 def test_a_pod_that_does_not_use_its_card_is_warned_and_then_reclaimable_until_it_does(
-    resting: Resting,
+    world: Devices,
 ) -> None:
     """Also across a restart of the settler; the decisions say since when it is idle."""
-    resting.begin()
-    resting.turn(10)
-    assert resting.noted() == {}
-    resting.turn(1)
-    assert resting.noted() == {UNTIL: "2026-11-20T10:16:00Z"}
+    world.start(gpu_pod("p", started_ms=T0), idle="reclaim")
+    assert (world.turn(10), world.noted()) == ([], {})
+    assert (world.turn(1), world.noted()) == ([], {"p": {UNTIL}})
 
-    resting.restart()
-    resting.turn(4)
-    assert resting.noted() == {UNTIL: "2026-11-20T10:16:00Z"}
-    resting.turn(1)
-    assert resting.noted() == {UNTIL: "2026-11-20T10:16:00Z", RECLAIMABLE: "idle"}
-    assert resting.turn(10) == []
-    assert resting.events() == ["IdleWarning", "IdleReclaimable"]
-    assert [(each.kind, each.figures["sinceMs"]) for each in resting.decisions] == [
-        ("warned", T0 + MINUTE),
-        ("reclaimable", T0 + MINUTE),
+    world.restart()
+    assert (world.turn(4), world.noted()) == ([], {"p": {UNTIL}})
+    assert (world.turn(1), world.noted()) == ([], {"p": {UNTIL, RECLAIMABLE}})
+    marks = world.pod("p")["metadata"]["annotations"]
+    assert (marks[UNTIL], marks[RECLAIMABLE]) == ("2026-11-20T10:16:00Z", "idle")
+    assert world.turn(10) == []
+    told = [(decision.kind, decision.reason, decision.figures["sinceMs"]) for decision in world.decisions]
+    assert told == [
+        ("warned", "IdleWarning", T0 + MINUTE),
+        ("reclaimable", "IdleReclaimable", T0 + MINUTE),
     ]
+    assert [event["reason"] for event in world.api.events] == ["IdleWarning", "IdleReclaimable"]
 
-    resting.turn(1, utilisation=5)
-    assert resting.noted() == {}
+    world.use["GPU-0"] = 5
+    assert (world.turn(1), world.noted()) == ([], {})
 
 
-def test_with_evict_it_is_evicted_after_its_grace_and_a_disruption_budget_keeps_it(resting: Resting) -> None:
-    resting.begin(_settings=f"idle: evict\n{SETTINGS}")
-    resting.api.refusals["p"] = (429, PDB_429)
+def test_with_evict_a_disruption_budget_keeps_it_without_end(world: Devices) -> None:
+    world.start(gpu_pod("p", started_ms=T0))
+    world.api.refusals["p"] = (429, PDB_429)
+    world.turn(3 * DUE)
+    assert {*world.asked()} == {"p"}
+    assert world.api.deletions == []
 
-    assert resting.turn(15) == []
-    assert resting.turn(30) != []
-    assert resting.api.deletions == []
-    resting.api.refusals.clear()
-    before = len(resting.api.patches)
-    assert resting.turn(10) == ["p"]
-    (condition,) = resting.api.patches[before][1]["status"]["conditions"]
-    assert (condition["type"], condition["status"], condition["reason"]) == (
-        "DisruptionTarget",
-        "True",
-        "BursarIdle",
+    world.api.refusals.clear()
+    assert world.turn(10) == ["p"]
+    assert [event["reason"] for event in world.api.events] == ["IdleWarning", "IdleEviction"]
+
+
+def test_a_pod_whose_device_is_not_used_is_warned_and_leaves(world: Devices) -> None:
+    """Another's, which is used, stays."""
+    world.use["GPU-gpu-1"] = 5
+    world.start(claim("c", "p"), claim("d", "q", devices=("gpu-1",)), user("p", "c"), user("q", "d"))
+
+    assert (world.turn(11), world.noted()) == ([], {"p": {UNTIL}})
+    assert world.listed() == [("uid-p", 1)]
+    assert world.turn(DUE - 11) == ["p"]
+    conditions = [body["status"]["conditions"][0] for _, body in world.api.patches if "status" in body]
+    assert [(each["type"], each["status"], each["reason"]) for each in conditions] == [
+        ("DisruptionTarget", "True", "BursarIdle")
+    ]
+    assert {each["reason"] for each in world.api.events} == {"IdleWarning", "IdleEviction"}
+
+
+def test_a_settler_that_takes_over_goes_on_with_what_the_device_was_used_before(world: Devices) -> None:
+    world.start(claim("c", "p"), user("p", "c"))
+    assert world.turn(11) == []
+    world.restart()
+
+    assert world.turn(DUE - 11) == ["p"]
+
+
+def test_one_use_of_the_device_ends_it(world: Devices) -> None:
+    world.start(claim("c", "p"), user("p", "c"))
+    world.turn(11)
+    world.use["GPU-gpu-0"] = 5
+    world.turn(1)
+
+    assert (world.noted(), world.listed()) == ({}, [])
+
+
+def test_all_sharers_of_a_claim_leave_or_none_and_one_is_busy_by_a_claim_of_its_own(world: Devices) -> None:
+    world.use["GPU-gpu-1"] = 50
+    world.start(
+        claim("c", "p", "q"), claim("d", "q", devices=("gpu-1",)), user("p", "c"), user("q", "c", "d")
     )
-    assert resting.events() == ["IdleWarning", "IdleEviction"]
+    assert (world.turn(3 * DUE), world.noted()) == ([], {})
+
+    world.use["GPU-gpu-1"] = 0
+    assert world.turn(10) == []
+    assert world.turn(DUE - 10) == ["p", "q"]
+
+
+def created(made: Json, at_ms: int) -> Json:
+    made["metadata"]["creationTimestamp"] = iso(at_ms)
+    return made
+
+
+def test_a_sharer_that_was_created_without_enforcement_keeps_the_others_by_that_claim(
+    world: Devices,
+) -> None:
+    """``p`` also has a claim of its own, which ends: it leaves for that. ``r`` has none."""
+    old = user("q", "c", governed=False)
+    at_ms = T0 + 10 * MINUTE
+    shared, own = claim("c", "p", "q", "r"), claim("d", "p", devices=("gpu-1",))
+    world.start(shared, own, old, mode="meter")
+    world.turn(5)
+    world.town.change("configmaps", entries("evict"))
+    world.turn(5)
+    for each in (user("p", "c", "d", at_ms=at_ms), user("r", "c", at_ms=at_ms)):
+        world.town.hear("pods", created(each, at_ms))
+
+    assert world.turn(11) == []
+    assert world.noted() == {"p": {UNTIL}}
+    assert world.turn(DUE - 11) == ["p"]
+
+
+def test_a_sharer_that_came_late_has_its_own_time_and_the_others_wait_for_it(world: Devices) -> None:
+    world.start(claim("c", "p"), user("p", "c"))
+    assert world.turn(11) == []
+    world.town.hear("pods", user("q", "c", at_ms=T0 + 11 * MINUTE))
+    world.town.change(CLAIMS, claim("c", "p", "q"))
+
+    assert (world.turn(9), world.noted()) == ([], {"p": {UNTIL}})
+    assert (world.turn(5), world.noted()) == ([], {"p": {UNTIL}, "q": {UNTIL}})
+    assert world.turn(4) == ["p", "q"]
+
+
+def test_where_a_disruption_budget_keeps_one_of_the_sharers_none_leaves(world: Devices) -> None:
+    world.start(claim("c", "p", "q"), user("p", "c"), user("q", "c"))
+    world.api.refusals["q"] = (429, PDB_429)
+
+    assert world.turn(2 * DUE) == []
+    assert world.api.evictions == []
+
+
+@pytest.mark.parametrize("unknown", ["no uuid", "no figure", "no card"])
+def test_a_device_that_nothing_measures_keeps_the_pods_of_its_claim(world: Devices, unknown: str) -> None:
+    """The other device of the claim is idle."""
+    if unknown == "no figure":
+        world.use["GPU-gpu-1"] = None
+    if unknown == "no card":
+        world.unseen.add("GPU-gpu-1")
+    both = claim("c", "p", devices=("gpu-0", "gpu-1"))
+    world.start(both, user("p", "c"), without=("gpu-1",) if unknown == "no uuid" else ())
+
+    assert (world.turn(3 * DUE), world.noted(), world.listed()) == ([], {}, [])
+
+
+def test_a_pod_with_a_card_of_its_own_is_idle_by_that_too(world: Devices) -> None:
+    both = gpu_pod("p", started_ms=T0)
+    both["spec"]["resourceClaims"] = [{"name": "c", "resourceClaimName": "c"}]
+    world.use["GPU-0"] = 50
+    world.start(claim("c", "p"), both)
+    assert (world.turn(2 * DUE), world.noted()) == ([], {})
+
+    world.use["GPU-0"] = 0
+    assert world.turn(DUE) == ["p"]
+
+
+def test_the_card_of_a_pod_with_a_placement_is_no_device_of_a_claim(world: Devices) -> None:
+    """The agent's figures of it are that pod's, whatever a driver publishes."""
+    world.start(claim("c", "p"), user("p", "c"), gpu_pod("q", started_ms=T0))
+    world.turn(1)
+
+    with world.town.store.reading() as connection:
+        (row,) = connection.execute(select(NODE_USES.c.idle)).all()
+    assert "card/GPU-gpu-0" in row.idle
+    assert "card/GPU-0" not in row.idle
+
+
+def test_access_for_administrators_is_no_use_and_its_pod_stays(world: Devices) -> None:
+    world.start(claim("c", "p", adminAccess=True), user("p", "c"))
+
+    assert (world.turn(2 * DUE), world.noted()) == ([], {})
+
+
+def test_with_reclaim_the_pod_is_marked_and_its_session_names_the_device(world: Devices) -> None:
+    world.start(claim("c", "p"), user("p", "c"), idle="reclaim")
+
+    assert (world.turn(2 * DUE), world.noted()) == ([], {"p": {UNTIL, RECLAIMABLE}})
+    (session,) = world.town.settler.ledger.sessions.values()
+    assert [(each.driver, each.uuid) for each in decode_devices(session.devices)] == [
+        (DRIVER, "GPU-gpu-0"),
+    ]

@@ -40,7 +40,7 @@ def test_a_protected_pod_gets_no_notice_and_the_others_leave(spending: Spending)
         team_a=ONE_HOUR + PROTECT,
     )
 
-    assert set(spending.turn(2 * HOUR)) == {"young", "batch"}
+    assert set(spending.later(10 * MINUTE, *[5 * MINUTE] * 10, HOUR)) == {"young", "batch"}
     noticed = {each["regarding"]["name"] for each in spending.api.events if each["reason"] == reasons.NOTICE}
     assert noticed == {"young", "batch"}
     assert spending.notice("old") is None
@@ -53,21 +53,21 @@ def test_a_pod_that_gets_room_loses_its_notice_and_says_why(spending: Spending) 
         _settings="lookahead: 0s\nevictGrace: 1h",
         team_a=ONE_HOUR + PROTECT,
     )
-    spending.turn(40 * MINUTE)
+    spending.later(40 * MINUTE)
     assert spending.notice("young") is not None
 
     spending.town.hear("pods", spending.pod("old"), deleted=True)
     spending.town.tick()
-    spending.turn(20 * SECOND)
+    spending.later(20 * SECOND)
 
     assert spending.notice("young") is None
-    assert spending.turn(3 * HOUR) == []
+    assert spending.later(HOUR, HOUR, HOUR) == []
 
 
 def test_a_protection_that_ends_gives_a_whole_grace(spending: Spending) -> None:
     entry = ONE_HOUR + "\nprotect: {labels: {tier: serving}, hours: 2}"
     spending.begin(pod("web", 0, labels=SERVING), team_a=entry)
-    assert spending.turn(2 * HOUR - MINUTE) == []
+    assert spending.later(HOUR, HOUR - MINUTE) == []
     assert spending.notice("web") is None
 
     spending.turn(2 * MINUTE)
@@ -75,7 +75,7 @@ def test_a_protection_that_ends_gives_a_whole_grace(spending: Spending) -> None:
     notice = spending.notice("web")
     assert notice is not None
     assert T0 + 2 * HOUR + 5 * MINUTE <= notice <= T0 + 2 * HOUR + 7 * MINUTE
-    assert spending.turn(10 * MINUTE) == ["web"]
+    assert spending.later(5 * MINUTE, 5 * MINUTE) == ["web"]
 
 
 def test_a_pod_about_which_the_ledger_has_not_decided_yet_gets_no_notice(spending: Spending) -> None:
@@ -92,7 +92,7 @@ def test_a_pod_about_which_the_ledger_has_not_decided_yet_gets_no_notice(spendin
 
 def test_a_protection_that_is_taken_from_the_entry_ends_at_once(spending: Spending) -> None:
     spending.begin(pod("web", 0, labels=SERVING), team_a=ONE_HOUR + PROTECT)
-    spending.turn(2 * HOUR)
+    spending.later(HOUR, HOUR)
     assert spending.notice("web") is None
 
     spending.town.change("configmaps", budgets(_settings="lookahead: 0s\nevictGrace: 5m", team_a=ONE_HOUR))

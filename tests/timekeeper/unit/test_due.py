@@ -14,6 +14,7 @@ from timekeeper.accounts.card_use.idleness import DueStep, IdlePeriod, IdlePod, 
 from timekeeper.accounts.card_use.overuse import FRESH_MS
 from timekeeper.accounts.held import declared
 from timekeeper.accounts.pods import LedgerPod, read_pod
+from timekeeper.core.kube.eviction import is_refused_for_good
 from timekeeper.runtime.api_server import Answered, Unsent
 from timekeeper.settler.evictions.calls import result_of
 
@@ -197,6 +198,13 @@ ANOTHER_409 = {
 )
 def test_what_the_answer_to_an_eviction_means(reply: Answered | Unsent, result: str) -> None:
     assert result_of(reply)[0] == result
+
+
+def test_which_refusals_are_for_good() -> None:
+    """Not where the caller is not known, the object is missing, or the API server is busy or broken."""
+    statuses = (200, 400, 401, 403, 404, 408, 409, 410, 413, 422, 429, 500, 503)
+
+    assert [status for status in statuses if is_refused_for_good(status)] == [400, 403, 410, 413, 422]
 
 
 def budgets(texts: dict[str, str]) -> History:
