@@ -1,11 +1,33 @@
 """What counts as having run: proof before estimates, in both directions, and nothing twice."""
 
 import json
+from typing import Any
 
 import pytest
 
 from tests import worlds
 from tests.timekeeper.clocks import iso
+from tests.timekeeper.timelines import (
+    Step,
+    at,
+    beat,
+    budget,
+    change,
+    charged,
+    hear,
+    heard,
+    list_all,
+    live,
+    node_heard,
+    pending,
+    posted,
+    quiet,
+    restart,
+    resume,
+    settled,
+    silent,
+    tick,
+)
 from tests.timekeeper.worlds import (
     DAY,
     GPU,
@@ -26,6 +48,7 @@ from timekeeper.settler.cluster.cluster_state import StreamAlive, WatchUpdate
 ONE_DATABASE = "decisions about values; test_postings, test_heartbeats and the machine store the same on both"
 
 START = T0 + 2 * SECOND
+POD = gpu_pod(started_ms=START)
 
 
 @pytest.fixture
@@ -41,69 +64,486 @@ def running(town: Town) -> Town:
     return town
 
 
-POD = gpu_pod(started_ms=START)
+# pods, by what their objects say
 
 
-def test_a_repeated_heartbeat_charges_nothing_more(running: Town) -> None:
-    running.clock.turn(10 * SECOND)
-    running.beat(POD, 1)
-    owed = running.budget()["pending"]
-
-    running.clock.turn(50 * SECOND)
-    answer = running.beat(POD, 1)
-
-    assert answer.status_code == 200
-    assert running.budget()["pending"] == owed == GPU * 10 * SECOND
+def ended(until_ms: int, name: str = "p", since_ms: int = 0, **fields: Any) -> Json:
+    """One that ran from a moment after the start to another."""
+    return gpu_pod(name, started_ms=START + since_ms, ended_ms=START + until_ms, **fields)
 
 
-def test_a_heartbeat_overtaken_by_a_later_one_charges_nothing_more(running: Town) -> None:
-    running.clock.turn(10 * SECOND)
-    running.beat(POD, 2)
-    running.clock.turn(5 * SECOND)
-
-    assert running.beat(POD, 1).status_code == 200
-    assert running.budget()["pending"] == GPU * 10 * SECOND
+def theirs(name: str, **fields: Any) -> Json:
+    """One of team-b, on the other card."""
+    return gpu_pod(name, namespace="team-b", card=1, **fields)
 
 
-def test_spooled_heartbeats_are_dated_by_their_age(running: Town) -> None:
-    running.clock.turn(HOUR)
-
-    running.beat(POD, 1, 50 * MINUTE, 40 * MINUTE)
-
-    assert running.budget()["pending"] == GPU * 20 * MINUTE
+def leaving(by_ms: int, grace_s: int) -> Json:
+    stamped = {"deletionTimestamp": iso(START + by_ms), "deletionGracePeriodSeconds": grace_s}
+    return {**POD, "metadata": POD["metadata"] | stamped}
 
 
-def test_a_repeat_from_an_earlier_run_of_the_sidecar_charges_nothing_more(running: Town) -> None:
-    running.clock.turn(10 * SECOND)
-    running.beat(POD, 7, boot="first")
-    running.clock.turn(10 * SECOND)
-    running.beat(POD, 1, boot="second")
-    running.clock.turn(10 * SECOND)
-
-    running.beat(POD, 7, boot="first")
-
-    assert running.budget()["pending"] == GPU * 20 * SECOND
+def containers(raw: Json, *statuses: Json, phase: str = "") -> Json:
+    """The pod with these statuses of its container, and with this phase."""
+    said = {"containerStatuses": [{"name": "main", **status} for status in statuses]}
+    return {**raw, "status": raw["status"] | said | ({"phase": phase} if phase else {})}
 
 
-def test_a_heartbeat_older_than_the_session_charges_nothing_before_its_start(running: Town) -> None:
-    running.clock.turn(SECOND)
-
-    running.beat(POD, 1, DAY)
-
-    assert running.budget()["pending"] == 0
+def again(started_ms: int, last: Json) -> Json:
+    """One whose container runs for the second time, as its status tells it."""
+    raw = gpu_pod(started_ms=START + started_ms)
+    return containers(raw, {"state": ran(started_ms), "lastState": last})
 
 
-def test_a_server_clock_turned_back_charges_nothing_negative_and_closes_nothing(running: Town) -> None:
-    running.clock.turn(10 * MINUTE)
-    running.beat(POD, 1)
+def ran(since_ms: int, until_ms: int | None = None) -> Json:
+    since = iso(START + since_ms)
+    return worlds.running(since) if until_ms is None else terminated(since, iso(START + until_ms))
 
-    running.clock.turn(-HOUR)
-    running.beat(POD, 2)
-    running.tick()
 
-    assert running.budget()["pending"] == 0
-    running.advance(HOUR + MINUTE, heard=False)
-    assert running.budget()["pending"] == GPU * 10 * MINUTE
+UNKNOWN_END: Json = {"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown"}}
+WAITING: Json = {"waiting": {"reason": "PodInitializing"}}
+BROKEN = {"terminated": {"startedAt": "1970-01-01T00:00:00Z", "finishedAt": iso(START)}}
+NEVER_RAN = {"state": {"waiting": {}}, "lastState": BROKEN}
+CRASHING = {
+    "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+    "lastState": ran(50 * SECOND, 51 * SECOND),
+}
+LOST = {"state": UNKNOWN_END, "lastState": ran(0, SECOND)}
+
+
+def without_time(**status: str) -> Json:
+    """The pod failed, and nothing says when."""
+    return {**POD, "status": {"phase": "Failed"} | status}
+
+
+def evicted() -> Json:
+    raw = leaving(30 * SECOND, 30)
+    del raw["metadata"]["deletionGracePeriodSeconds"]
+    eviction = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
+    return {**raw, "status": raw["status"] | {"conditions": [*raw["status"]["conditions"], eviction]}}
+
+
+def both(idle: Json, phase: str) -> Json:
+    """A pod whose GPU container ends after five seconds, and an idle one later."""
+    raw = theirs("both", bound_ms=START)
+    raw["spec"]["containers"].append(worlds.container("idle"))
+    raw["status"] |= worlds.status(phase, main=ran(0, 5 * SECOND), idle=idle)
+    return raw
+
+
+def unplaced() -> Json:
+    """A pod that another scheduler bound."""
+    raw = ended(MINUTE, "bare", namespace="team-b", node="n2")
+    del raw["metadata"]["annotations"]["bursar.dev/devices"]
+    raw["spec"]["schedulerName"] = "default-scheduler"
+    return raw
+
+
+def forged() -> Json:
+    """A pod with the placement of a smaller one."""
+    raw = ended(MINUTE, "forged", namespace="team-b", percent=80, card=1)
+    raw["metadata"]["annotations"] = gpu_pod("small", percent=1, card=1)["metadata"]["annotations"]
+    return raw
+
+
+def second() -> Json:
+    """Another pod with the first one's name."""
+    raw = ended(HOUR + MINUTE, since_ms=HOUR, bound_ms=START + HOUR)
+    raw["metadata"]["uid"] = "uid-second"
+    return raw
+
+
+def killed(phase: str, code: int) -> Json:
+    state = ran(0, MINUTE)
+    state["terminated"]["exitCode"] = code
+    return containers(ended(MINUTE), {"state": state}, phase=phase)
+
+
+def stuck(state: Json, phase: str = "") -> Json:
+    return containers(theirs("stuck", bound_ms=T0), {"state": state}, phase=phase)
+
+
+def crew(main: list[Json], init: list[Json] | None = None, phase: str = "Running") -> Json:
+    """A pod of team-b on card 1 with an init container, a native sidecar and two others, each of which asks
+    for a quarter of it; states of the two others and of the two first, if they have any."""
+    quarter = {"uuid": "GPU-1", "index": 1, "share_milli": 250, "memory_mib": 4_000}
+    names = ("setup", "cache", "main", "helper")
+    given = {"version": 1, "containers": {name: [quarter] for name in names}}
+    first, sidecar, *others = (worlds.container(name, gpu_percent="25") for name in names)
+    raw = theirs("crew", annotations={"bursar.dev/devices": json.dumps(given)})
+    raw["spec"] |= {"initContainers": [first, sidecar | {"restartPolicy": "Always"}], "containers": others}
+    raw["status"] |= worlds.status(phase, main=main[0], helper=main[1])
+    of_init = dict(zip(names, init or (), strict=False))
+    raw["status"]["initContainerStatuses"] = worlds.status(phase, **of_init)["containerStatuses"]
+    return raw
+
+
+def expired(ms: int) -> Step:
+    """Then, much later than anything may still count."""
+    return silent(ms + 2 * HOUR)
+
+
+TIMELINES: dict[str, list[Step]] = {
+    # heartbeats
+    "a repeated heartbeat charges nothing more": [
+        at(10 * SECOND, beat(1), pending(10 * SECOND)),
+        at(MINUTE, beat(1), pending(10 * SECOND)),
+    ],
+    "a heartbeat overtaken by a later one charges nothing more": [
+        at(10 * SECOND, beat(2)),
+        at(15 * SECOND, beat(1), pending(10 * SECOND)),
+    ],
+    "spooled heartbeats are dated by their age": [
+        at(HOUR, beat(1, 50 * MINUTE, 40 * MINUTE), pending(20 * MINUTE))
+    ],
+    "a repeat from an earlier run of the sidecar charges nothing more": [
+        at(10 * SECOND, beat(7, boot="first")),
+        at(20 * SECOND, beat(1, boot="second")),
+        at(30 * SECOND, beat(7, boot="first"), pending(20 * SECOND)),
+    ],
+    "a heartbeat older than the session charges nothing before its start": [
+        at(SECOND, beat(1, DAY), pending(0))
+    ],
+    "a server clock turned back charges nothing negative and closes nothing": [
+        at(10 * MINUTE, beat(1)),
+        at(-50 * MINUTE, beat(2), tick, pending(0)),
+        silent(11 * MINUTE),
+        pending(10 * MINUTE),
+    ],
+    # a sidecar's clock may be years off: what it sends is how long ago
+    "ages count and no clock of the pods": [
+        at(HOUR, beat(1, 30 * MINUTE)),
+        at(HOUR + MINUTE, beat(2, 40 * MINUTE), pending(30 * MINUTE)),
+    ],
+    # the watch and the node's Lease
+    "a node that reports is evidence for its pods up to its lease": [
+        at(MINUTE, hear("leases", lease(T0 + 40 * SECOND)), quiet, tick, pending(38 * SECOND))
+    ],
+    "a lease from a fast clock counts only up to the last report of the pods": [
+        at(MINUTE, quiet),
+        at(2 * MINUTE, change("leases", lease(T0 + DAY)), pending(MINUTE)),
+    ],
+    "silence costs nothing and the gap is charged when the node comes back": [
+        heard(MINUTE),
+        silent(2 * HOUR + MINUTE),
+        budget(posted=MINUTE, pending=0),
+        heard(2 * HOUR + MINUTE),
+        budget(posted=MINUTE, pending=2 * HOUR),
+    ],
+    "a silent session is posted after settle after and stays open": [
+        heard(MINUTE),
+        silent(HOUR + MINUTE),
+        settled(MINUTE),
+        change("pods", ended(30 * MINUTE)),
+        posted((0, MINUTE), (MINUTE, 30 * MINUTE)),
+    ],
+    # proof
+    "proof takes back what was posted too much": [
+        heard(MINUTE),
+        silent(HOUR + MINUTE),
+        change("pods", ended(20 * SECOND)),
+        posted((0, MINUTE), (20 * SECOND, MINUTE, -GPU, "correction")),
+        charged(20 * SECOND),
+        budget(posted=20 * SECOND),
+    ],
+    "proof replaces a heartbeat that says more": [
+        at(HOUR, beat(1), change("pods", ended(MINUTE)), beat(2), charged(MINUTE))
+    ],
+    # through a crash and its back-off the cards are held: the earliest start ever told counts
+    "a restart leaves no gap": [
+        at(20 * MINUTE, hear("pods", again(10 * MINUTE, ran(5 * MINUTE, 6 * MINUTE)))),
+        heard(20 * MINUTE),
+        pending(20 * MINUTE),
+    ],
+    "a start error of 1970 is no start and the binding counts": [
+        hear("pods", containers(gpu_pod("broken", bound_ms=START), NEVER_RAN, phase="Pending")),
+        heard(MINUTE),
+        charged(2 * MINUTE),  # the other pod's as well
+    ],
+    "a pod that never starts is charged from its binding": [
+        hear("pods", theirs("stuck", bound_ms=T0)),
+        heard(9 * MINUTE),
+        charged(9 * MINUTE + 2 * SECOND, "team-b"),
+    ],
+    "a pod that ended without having run held its cards until its end was reported": [
+        hear("pods", theirs("rejected", phase="Failed")),
+        heard(HOUR),
+        posted((-2 * SECOND, 0), uid="uid-rejected"),
+    ],
+    # the container had crashed and was started again; its last end is unknown, an earlier one proves nothing
+    "an end without a time refunds nothing that was watched, pending": [
+        heard(HOUR),
+        change("pods", containers(POD, LOST, phase="Failed")),
+        silent(3 * HOUR),
+        charged(HOUR),
+        change("pods", ended(MINUTE)),
+        charged(MINUTE),
+    ],
+    "an end without a time refunds nothing that was watched, posted": [
+        heard(HOUR),
+        silent(2 * HOUR),
+        change("pods", containers(POD, LOST, phase="Failed")),
+        silent(4 * HOUR),
+        charged(2 * HOUR),
+        change("pods", ended(MINUTE)),
+        charged(MINUTE),
+    ],
+    "a pod is charged until its last container ends though it uses no card": [
+        hear("pods", both(ran(0), "Running")),
+        heard(30 * SECOND),
+        charged(30 * SECOND, "team-b"),
+        change("pods", both(ran(0, 30 * SECOND), "Succeeded")),
+        posted((0, 30 * SECOND), uid="uid-both"),
+    ],
+    # deletions
+    "a finalizer takes nothing from what was witnessed after the deadline": [
+        at(MINUTE, hear("pods", leaving(MINUTE, 0))),
+        heard(80 * SECOND),
+        change("pods", leaving(MINUTE, 0), deleted=True),
+        expired(80 * SECOND),
+        settled(110 * SECOND),
+    ],
+    "a second deletion does not shorten the grace of the first": [
+        change("pods", leaving(300 * SECOND, 300)),
+        change("pods", leaving(0, 0)),
+        heard(0),
+        change("pods", leaving(0, 0), deleted=True),
+        expired(0),
+        settled(300 * SECOND),
+    ],
+    "a second deletion does not shorten the grace of the first, after a restart": [
+        change("pods", leaving(300 * SECOND, 300)),
+        restart,
+        change("pods", leaving(0, 0)),
+        heard(0),
+        change("pods", leaving(0, 0), deleted=True),
+        expired(0),
+        settled(300 * SECOND),
+    ],
+    "a pod that never ran pays for holding": [
+        change("pods", theirs("held", bound_ms=START)),
+        heard(MINUTE),
+        change("pods", theirs("held", bound_ms=START, phase="Failed")),
+        heard(HOUR + MINUTE),
+        posted((0, MINUTE), uid="uid-held"),
+    ],
+    "a session keeps the terms it was opened under": [
+        hear("configmaps", budgets(_settings="weights: {A100: 7}")),
+        heard(MINUTE),
+        charged(MINUTE),
+    ],
+    "a pod that vanishes goes on for its grace period": [
+        at(MINUTE, node_heard, change("pods", POD, deleted=True)),
+        silent(70 * SECOND),
+        charged(70 * SECOND),
+        expired(70 * SECOND),
+        settled(90 * SECOND),
+    ],
+    "no grace period is longer than the settings allow": [
+        change("pods", theirs("patient", started_ms=START, grace_s=86_400)),
+        at(MINUTE, node_heard),
+        change("pods", theirs("patient", started_ms=START, grace_s=86_400), deleted=True),
+        expired(MINUTE),
+        charged(11 * MINUTE, "team-b"),
+    ],
+    "a pod deleted with terminal statuses is charged by them": [
+        at(HOUR, node_heard, change("pods", ended(MINUTE), deleted=True), settled(MINUTE))
+    ],
+    # its cards were held meanwhile; while the node is silent, the charge stops at the last evidence
+    "a pod that vanishes from a silent node is charged through its grace": [
+        heard(MINUTE),
+        silent(21 * MINUTE),
+        charged(MINUTE),
+        change("pods", POD, deleted=True),
+        expired(21 * MINUTE),
+        settled(21 * MINUTE + 30 * SECOND),
+    ],
+    "a pod that vanished while we were away has the longest grace after its last evidence": [
+        heard(MINUTE),
+        hear("pods", POD, deleted=True, unheard=True),
+        at(3 * HOUR, hear("leases", lease(START + 3 * HOUR), unheard=True), resume),
+        expired(3 * HOUR),
+        settled(11 * MINUTE),
+    ],
+    # a watch that expired is listed anew: what went in between went unseen
+    "a pod missing from a new list has the longest grace after its last evidence": [
+        heard(MINUTE),
+        at(6 * MINUTE, hear("pods", POD, deleted=True, unheard=True), list_all, tick),
+        expired(6 * MINUTE),
+        charged(11 * MINUTE),
+    ],
+    # what was missed, and what is told again
+    "a pod that ended while we were away is charged by its statuses": [
+        hear("pods", ended(7 * MINUTE), unheard=True),
+        at(HOUR, resume, settled(7 * MINUTE)),
+    ],
+    "a pod whose whole life we missed is charged by its statuses": [
+        hear("pods", ended(7 * MINUTE, "whole", namespace="team-b", card=1), unheard=True),
+        at(HOUR, resume, charged(7 * MINUTE, "team-b")),
+    ],
+    "a settled pod that is listed again is charged nothing more": [
+        change("pods", ended(MINUTE)),
+        at(HOUR, resume, resume, resume, settled(MINUTE)),
+    ],
+    "the gap of a restart is charged from the same start": [
+        at(HOUR, hear("leases", lease(START + HOUR), unheard=True), resume, pending(HOUR))
+    ],
+    "a name that is used again is another session": [
+        hear("pods", ended(MINUTE), deleted=True),
+        at(2 * HOUR, change("pods", second()), settled(MINUTE)),
+        posted((HOUR, HOUR + MINUTE), uid="uid-second"),
+    ],
+    # placements
+    # another scheduler bound it: whole cards at the weight of the node's model
+    "without a placement a pod is charged by its request": [
+        hear("nodes", node("n2", model="H100")),
+        change("configmaps", budgets(_settings="weights: {H100: 2.5}")),
+        change("pods", unplaced()),
+        posted((0, MINUTE, 2_500, "settled"), uid="uid-bare"),
+    ],
+    # it is not believed; the session waits a little for the inventory, then is charged by its request
+    "a forged placement changes no charge": [
+        change("pods", forged()),
+        posted(uid="uid-forged"),
+        silent(6 * SECOND),
+        posted((0, MINUTE, 800, "settled"), uid="uid-forged"),
+    ],
+    "a pod that arrives before its node waits for the nodes cards": [
+        hear("configmaps", budgets(_settings="weights: {H100: 2}")),
+        change("pods", ended(MINUTE, "early", namespace="team-b", node="n9", percent=50)),
+        change("nodes", node("n9", model="H100")),
+        posted((0, MINUTE, 1_000, "settled"), uid="uid-early"),
+    ],
+    "what a user annotates later hides no pod": [
+        change("pods", ended(MINUTE, annotations={"bursar.dev/policy": "nonsense"})),
+        settled(MINUTE),
+    ],
+    # what a kubelet's statuses say
+    # the init container ends before the others begin: three quarters are held at most
+    "cards that only an init container uses are charged": [
+        hear("pods", crew(2 * [WAITING], [ran(0), WAITING], "Pending")),
+        heard(MINUTE),
+        charged(MINUTE + 2 * SECOND, "team-b", 750),
+    ],
+    "a native sidecar with a gpu ends the session last": [
+        change(
+            "pods",
+            crew(
+                [ran(MINUTE, 2 * MINUTE), ran(MINUTE, 3 * MINUTE)],
+                [ran(0, MINUTE), ran(MINUTE, 4 * MINUTE)],
+                "Succeeded",
+            ),
+        ),
+        posted((-2 * SECOND, 4 * MINUTE, 750, "settled"), uid="uid-crew"),
+    ],
+    # also where the phase is terminal already, as a node's lifecycle controller sets it from afar
+    "while one of several gpu containers runs the cards are held": [
+        hear("pods", crew([ran(0, SECOND), ran(0)])),
+        heard(MINUTE),
+        hear("pods", crew([ran(0, SECOND), ran(0)], phase="Failed")),
+        heard(2 * MINUTE),
+        charged(2 * MINUTE + 2 * SECOND, "team-b", 750),
+        posted(uid="uid-crew"),
+    ],
+    "back off between crashes is charged for the cards are held": [
+        hear("pods", containers(POD, CRASHING)),
+        heard(5 * MINUTE),
+        pending(5 * MINUTE),
+    ],
+    # after two restarts of a container its status no longer tells the first
+    "a start that no watch repeats to a restarted settler stays known": [
+        at(10 * MINUTE),
+        hear("pods", again(9 * MINUTE, ran(8 * MINUTE, 8 * MINUTE + SECOND)), unheard=True),
+        restart,
+        heard(10 * MINUTE),
+        pending(10 * MINUTE),
+    ],
+    "an evicted pod pays until its containers have ended": [
+        hear("pods", evicted()),
+        heard(20 * SECOND),
+        pending(20 * SECOND),
+        change("pods", ended(25 * SECOND, phase="Failed")),
+        settled(25 * SECOND),
+    ],
+    # the kubelet has refused the pod, whose containers were still ending; later its object is deleted
+    "a heartbeat after an end without a time counts also after a restart": [
+        heard(MINUTE),
+        change("pods", without_time(reason="NodeAffinity")),
+        at(80 * SECOND, beat(1)),
+        heard(3 * HOUR),
+        settled(80 * SECOND),
+        restart,
+        change("pods", without_time(reason="NodeAffinity") | {"metadata": leaving(3 * HOUR, 30)["metadata"]}),
+        change("pods", without_time(reason="NodeAffinity"), deleted=True),
+        heard(5 * HOUR),
+        settled(80 * SECOND),
+    ],
+    # nodes
+    # the pod object stays and holds its cards; its containers start again
+    "a rebooted nodes pods are charged through the reboot": [
+        heard(MINUTE),
+        hear("leases", lease(START + MINUTE), deleted=True),
+        silent(11 * MINUTE),
+        charged(MINUTE),
+        hear("pods", again(9 * MINUTE, UNKNOWN_END)),
+        heard(11 * MINUTE),
+        charged(11 * MINUTE),
+    ],
+    "a removed nodes pods are charged through their grace": [
+        heard(MINUTE),
+        at(11 * MINUTE, hear("leases", lease(START), deleted=True), hear("nodes", node(), deleted=True)),
+        change("pods", POD, deleted=True),
+        expired(11 * MINUTE),
+        settled(11 * MINUTE + 30 * SECOND),
+    ],
+    "a node that is not ready and comes back without the pod is charged for the silence": [
+        at(MINUTE, beat(1), tick),
+        at(31 * MINUTE, hear("pods", POD, deleted=True)),
+        heard(31 * MINUTE),
+        heard(3 * HOUR),
+        settled(31 * MINUTE + 30 * SECOND),
+    ],
+    # clocks
+    "a start from a fast clock is charged once it has come": [
+        hear("pods", theirs("early", started_ms=START + MINUTE)),
+        heard(30 * SECOND),
+        charged(0, "team-b"),
+        heard(70 * SECOND),
+        charged(10 * SECOND, "team-b"),
+    ],
+    "an end before its start costs nothing": [change("pods", ended(-MINUTE)), charged(0)],
+}
+# no timestamp of the kubelet's tells of it: the binding does, and deleting the pod refunds nothing
+TIMELINES |= {
+    f"who holds cards without ever starting pays to the end, {case}": [
+        hear("pods", stuck({"waiting": {"reason": reason}})),
+        heard(10 * HOUR),
+        hear("pods", stuck(UNKNOWN_END, "Failed")),
+        change("pods", stuck(UNKNOWN_END, "Failed"), deleted=True),
+        expired(10 * HOUR),
+        posted((-2 * SECOND, 10 * HOUR), uid="uid-stuck"),
+    ]
+    for case, reason in (("bogus image", "ErrImagePull"), ("endless init", "PodInitializing"))
+}
+TIMELINES |= {
+    f"an end without a time is charged to the last evidence, {reason}": [
+        heard(MINUTE),
+        at(80 * SECOND, beat(1), change("pods", without_time(reason=reason, message=message))),
+        heard(3 * HOUR),
+        settled(80 * SECOND),
+    ]
+    for reason, message in (("Evicted", "The node was low on resource: memory."), ("NodeLost", ""))
+}
+TIMELINES |= {
+    f"completed failed and killed pods are charged by the kubelets timestamps, {phase} {code}": [
+        at(HOUR, node_heard, change("pods", killed(phase, code)), settled(MINUTE))
+    ]
+    for phase, code in (("Succeeded", 0), ("Failed", 1), ("Failed", 137))
+}
+
+
+@pytest.mark.parametrize("timeline", TIMELINES.values(), ids=TIMELINES)
+def test_a_pod_is_charged_by_what_is_told_of_it(running: Town, timeline: list[Step]) -> None:
+    live(running, timeline)
 
 
 def test_a_heartbeat_of_a_pod_without_a_session_is_kept_by_its_sidecar(running: Town) -> None:
@@ -127,384 +567,6 @@ def test_many_runs_of_a_sidecar_leave_a_bounded_number_of_rows(running: Town) ->
     with running.store.reading() as connection:
         assert len(connection.execute(select(HEARTBEATS)).all()) == beats.MAX_BOOTS
     assert running.budget()["pending"] == GPU * 30 * SECOND
-
-
-def test_a_node_that_reports_is_evidence_for_its_pods_up_to_its_lease(running: Town) -> None:
-    running.clock.turn(MINUTE)
-    running.hear("leases", lease(T0 + 40 * SECOND))
-    running.quiet()
-    running.tick()
-
-    assert running.budget()["pending"] == GPU * 38 * SECOND
-
-
-def test_a_lease_from_a_fast_clock_counts_only_up_to_the_last_report_of_the_pods(running: Town) -> None:
-    running.clock.turn(MINUTE)
-    running.quiet()
-    running.clock.turn(MINUTE)
-    running.change("leases", lease(T0 + DAY))
-
-    assert running.budget()["pending"] == GPU * MINUTE
-
-
-def test_silence_costs_nothing_and_the_gap_is_charged_when_the_node_comes_back(running: Town) -> None:
-    running.advance(MINUTE)
-    running.advance(2 * HOUR, heard=False)
-    assert running.budget()["pending"] + running.budget()["posted"] == GPU * MINUTE
-
-    running.advance()
-
-    assert running.budget()["pending"] + running.budget()["posted"] == GPU * (2 * HOUR + MINUTE)
-
-
-def test_a_silent_session_is_posted_after_settle_after_and_stays_open(running: Town) -> None:
-    running.advance(MINUTE)
-    running.advance(HOUR, heard=False)
-    assert running.postings() == [(START, START + MINUTE, GPU, "settled")]
-
-    end = START + 30 * MINUTE
-    running.change("pods", gpu_pod(started_ms=START, ended_ms=end))
-
-    assert running.postings() == [
-        (START, START + MINUTE, GPU, "settled"),
-        (START + MINUTE, end, GPU, "settled"),
-    ]
-
-
-def test_proof_takes_back_what_was_posted_too_much(running: Town) -> None:
-    running.advance(MINUTE)
-    running.advance(HOUR, heard=False)
-
-    end = START + 20 * SECOND
-    running.change("pods", gpu_pod(started_ms=START, ended_ms=end))
-
-    assert running.postings()[-1] == (end, START + MINUTE, -GPU, "correction")
-    assert running.charged() == running.budget()["posted"] == GPU * 20 * SECOND
-
-
-def test_proof_replaces_a_heartbeat_that_says_more(running: Town) -> None:
-    running.clock.turn(HOUR)
-    running.beat(POD, 1)
-
-    running.change("pods", gpu_pod(started_ms=START, ended_ms=START + MINUTE))
-    running.beat(POD, 2)
-
-    assert running.charged() == GPU * MINUTE
-
-
-def test_a_restart_leaves_no_gap(running: Town) -> None:
-    """Through a crash and its back-off the cards are held: the earliest start ever told counts."""
-    again = gpu_pod(started_ms=START + 10 * MINUTE)
-    again["status"]["containerStatuses"][0]["lastState"] = terminated(
-        iso(START + 5 * MINUTE), iso(START + 6 * MINUTE)
-    )
-    running.clock.turn(20 * MINUTE)
-    running.hear("pods", again)
-    running.advance()
-
-    assert running.budget()["pending"] == GPU * 20 * MINUTE
-
-
-def test_a_start_error_of_1970_is_no_start_and_the_binding_counts(running: Town) -> None:
-    broken = gpu_pod("broken", bound_ms=running.clock())
-    broken["status"]["phase"] = "Pending"
-    state = {"terminated": {"startedAt": "1970-01-01T00:00:00Z", "finishedAt": iso(running.clock())}}
-    broken["status"]["containerStatuses"] = [{"name": "main", "state": {"waiting": {}}, "lastState": state}]
-    running.hear("pods", broken)
-    running.advance(MINUTE)
-
-    assert running.charged() == 2 * GPU * MINUTE  # the other pod's as well
-
-
-def test_a_pod_that_never_starts_is_charged_from_its_binding(running: Town) -> None:
-    running.hear("pods", gpu_pod("stuck", namespace="team-b", card=1, bound_ms=T0))
-    running.clock.turn(9 * MINUTE)
-    running.node_heard()
-    running.tick()
-
-    assert running.charged("team-b") == GPU * (9 * MINUTE + 2 * SECOND)
-
-
-def test_a_pod_that_ended_without_having_run_held_its_cards_until_its_end_was_reported(running: Town) -> None:
-    running.hear("pods", gpu_pod("rejected", namespace="team-b", card=1, phase="Failed"))
-    running.advance(HOUR)
-
-    assert running.postings("uid-rejected") == [(T0, T0 + 2 * SECOND, GPU, "settled")]
-
-
-UNKNOWN_END: Json = {"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown"}}
-
-
-@pytest.mark.parametrize("is_settled", [False, True], ids=["pending", "posted"])
-def test_an_end_without_a_time_refunds_nothing_that_was_watched(running: Town, is_settled: bool) -> None:
-    """The container had crashed and was started again; its last end is unknown, and an earlier one proves
-    nothing."""
-    running.clock.turn(HOUR)
-    running.node_heard()
-    running.tick()
-    if is_settled:
-        running.clock.turn(HOUR)
-        running.tick()
-    lost = gpu_pod(started_ms=START, phase="Failed")
-    ended = terminated(iso(START), iso(START + SECOND))
-    lost["status"]["containerStatuses"] = [{"name": "main", "state": UNKNOWN_END, "lastState": ended}]
-    running.hear("pods", lost)
-    running.tick()
-    running.clock.turn(2 * HOUR)
-    running.tick()
-
-    assert running.charged() == GPU * (2 * HOUR if is_settled else HOUR)
-    known = gpu_pod(started_ms=START, ended_ms=START + MINUTE)
-    running.hear("pods", known)
-    running.tick()
-    settled_twice = running.charged()
-    assert settled_twice == GPU * MINUTE
-
-
-def test_a_pod_is_charged_until_its_last_container_ends_though_it_uses_no_card(running: Town) -> None:
-    """The GPU container ends after five seconds, an idle one after thirty."""
-    body = gpu_pod("both", namespace="team-b", card=1, bound_ms=START)
-    body["spec"]["containers"].append(worlds.container("idle"))
-    main = ran(START, START + 5 * SECOND)
-    body["status"] |= worlds.status("Running", main=main, idle=ran(START))
-    running.hear("pods", body)
-    running.clock.turn(30 * SECOND)
-    running.node_heard()
-    running.tick()
-    assert running.charged("team-b") == GPU * 30 * SECOND
-    body["status"] |= worlds.status("Succeeded", main=main, idle=ran(START, START + 30 * SECOND))
-    running.hear("pods", body)
-    running.tick()
-
-    assert running.postings("uid-both") == [(START, START + 30 * SECOND, GPU, "settled")]
-
-
-def test_a_finalizer_takes_nothing_from_what_was_witnessed_after_the_deadline(running: Town) -> None:
-    running.clock.turn(MINUTE)
-    leaving = gpu_pod(started_ms=START)
-    leaving["metadata"] |= {"deletionTimestamp": iso(running.clock()), "deletionGracePeriodSeconds": 0}
-    running.hear("pods", leaving)
-    running.clock.turn(20 * SECOND)
-    running.node_heard()
-    running.tick()
-    running.hear("pods", leaving, deleted=True)
-    running.tick()
-    running.clock.turn(2 * HOUR)
-    running.tick()
-
-    assert running.postings() == [(START, START + 110 * SECOND, GPU, "settled")]
-
-
-@pytest.mark.parametrize("is_restarted", [False, True])
-def test_a_second_deletion_does_not_shorten_the_grace_of_the_first(running: Town, is_restarted: bool) -> None:
-    for seconds in (300, 0):
-        leaving = gpu_pod(started_ms=START)
-        leaving["metadata"]["deletionGracePeriodSeconds"] = seconds
-        leaving["metadata"]["deletionTimestamp"] = iso(running.clock() + seconds * SECOND)
-        running.hear("pods", leaving)
-        running.tick()
-        if is_restarted and seconds:
-            running.restart()
-    running.node_heard()
-    running.tick()
-    running.hear("pods", leaving, deleted=True)
-    running.tick()
-    running.clock.turn(2 * HOUR)
-    running.tick()
-
-    assert running.postings() == [(START, START + 300 * SECOND, GPU, "settled")]
-
-
-def test_a_pod_that_never_ran_pays_for_holding(running: Town) -> None:
-    bound = running.clock()
-    held = gpu_pod("held", namespace="team-b", card=1, bound_ms=bound)
-    running.change("pods", held)
-    running.advance(MINUTE)
-    running.change("pods", gpu_pod("held", namespace="team-b", card=1, bound_ms=bound, phase="Failed"))
-    running.advance(HOUR)
-
-    assert running.postings("uid-held") == [(bound, bound + MINUTE, GPU, "settled")]
-
-
-def test_a_session_keeps_the_terms_it_was_opened_under(running: Town) -> None:
-    running.hear("configmaps", budgets(_settings="weights: {A100: 7}"))
-    running.advance(MINUTE)
-
-    assert running.charged() == GPU * MINUTE
-
-
-def test_a_pod_that_vanishes_goes_on_for_its_grace_period(running: Town) -> None:
-    running.clock.turn(MINUTE)
-    running.node_heard()
-    running.change("pods", POD, deleted=True)
-    running.advance(10 * SECOND, heard=False)
-    assert running.charged() == GPU * 70 * SECOND
-
-    running.advance(2 * HOUR, heard=False)
-
-    assert running.postings() == [(START, START + 90 * SECOND, GPU, "settled")]
-
-
-def test_no_grace_period_is_longer_than_the_settings_allow(running: Town) -> None:
-    patient = gpu_pod("patient", namespace="team-b", card=1, started_ms=START, grace_s=86_400)
-    running.change("pods", patient)
-    running.clock.turn(MINUTE)
-    running.node_heard()
-    running.change("pods", patient, deleted=True)
-    running.advance(2 * HOUR, heard=False)
-
-    assert running.charged("team-b") == GPU * 11 * MINUTE
-
-
-def test_a_pod_deleted_with_terminal_statuses_is_charged_by_them(running: Town) -> None:
-    running.clock.turn(HOUR)
-    running.node_heard()
-    running.change("pods", gpu_pod(started_ms=START, ended_ms=START + MINUTE), deleted=True)
-
-    assert running.postings() == [(START, START + MINUTE, GPU, "settled")]
-
-
-def test_a_pod_that_vanishes_from_a_silent_node_is_charged_through_its_grace(running: Town) -> None:
-    """Its cards were held meanwhile. While the node is silent, the charge stops at the last evidence."""
-    running.clock.turn(MINUTE)
-    running.node_heard()
-    running.tick()
-    running.clock.turn(20 * MINUTE)
-    running.tick()
-    assert running.charged() == GPU * MINUTE
-    running.hear("pods", POD, deleted=True)
-    running.tick()
-    running.clock.turn(2 * HOUR)
-    running.tick()
-
-    assert running.postings() == [(START, START + 21 * MINUTE + 30 * SECOND, GPU, "settled")]
-
-
-def test_a_pod_that_vanished_while_we_were_away_has_the_longest_grace_after_its_last_evidence(
-    running: Town,
-) -> None:
-    running.clock.turn(MINUTE)
-    running.node_heard()
-    running.tick()
-    running.hear("pods", POD, deleted=True, unheard=True)
-    running.clock.turn(3 * HOUR)
-    running.hear("leases", lease(running.clock()), unheard=True)
-
-    running.resume()
-    running.advance(2 * HOUR, heard=False)
-
-    assert running.postings() == [(START, START + 11 * MINUTE, GPU, "settled")]
-
-
-def test_a_pod_missing_from_a_new_list_has_the_longest_grace_after_its_last_evidence(running: Town) -> None:
-    """A watch that expired is listed anew: what went in between went unseen."""
-    running.advance(MINUTE)
-    running.clock.turn(5 * MINUTE)
-    running.hear("pods", POD, deleted=True, unheard=True)
-    running.list_all()
-    running.tick()
-    running.advance(2 * HOUR, heard=False)
-
-    assert running.charged() == GPU * 11 * MINUTE
-
-
-def test_a_pod_that_ended_while_we_were_away_is_charged_by_its_statuses(running: Town) -> None:
-    end = START + 7 * MINUTE
-    running.hear("pods", gpu_pod(started_ms=START, ended_ms=end), unheard=True)
-    running.clock.turn(HOUR)
-
-    running.resume()
-
-    assert running.postings() == [(START, end, GPU, "settled")]
-
-
-def test_a_pod_whose_whole_life_we_missed_is_charged_by_its_statuses(running: Town) -> None:
-    end = START + 7 * MINUTE
-    whole = gpu_pod("whole", namespace="team-b", card=1, started_ms=START, ended_ms=end)
-    running.hear("pods", whole, unheard=True)
-    running.clock.turn(HOUR)
-
-    running.resume()
-
-    assert running.charged("team-b") == GPU * 7 * MINUTE
-
-
-def test_a_settled_pod_that_is_listed_again_is_charged_nothing_more(running: Town) -> None:
-    running.change("pods", gpu_pod(started_ms=START, ended_ms=START + MINUTE))
-    running.clock.turn(HOUR)
-
-    for _ in range(3):
-        running.resume()
-
-    assert running.postings() == [(START, START + MINUTE, GPU, "settled")]
-
-
-def test_the_gap_of_a_restart_is_charged_from_the_same_start(running: Town) -> None:
-    running.clock.turn(HOUR)
-    running.hear("leases", lease(running.clock()), unheard=True)
-
-    running.resume()
-
-    assert running.budget()["pending"] == GPU * HOUR
-
-
-def test_a_name_that_is_used_again_is_another_session(running: Town) -> None:
-    running.hear("pods", gpu_pod(started_ms=START, ended_ms=START + MINUTE), deleted=True)
-    second = gpu_pod(started_ms=START + HOUR, ended_ms=START + HOUR + MINUTE, bound_ms=START + HOUR)
-    second["metadata"]["uid"] = "uid-second"
-    running.clock.turn(2 * HOUR)
-    running.change("pods", second)
-
-    assert running.postings() == [(START, START + MINUTE, GPU, "settled")]
-    assert running.postings("uid-second") == [(START + HOUR, START + HOUR + MINUTE, GPU, "settled")]
-
-
-def test_without_a_placement_a_pod_is_charged_by_its_request(running: Town) -> None:
-    """Another scheduler bound it: whole cards at the weight of the node's model."""
-    running.hear("nodes", node("n2", model="H100"))
-    running.change("configmaps", budgets(_settings="weights: {H100: 2.5}"))
-    bare = gpu_pod("bare", namespace="team-b", node="n2", started_ms=START, ended_ms=START + MINUTE)
-    del bare["metadata"]["annotations"]["bursar.dev/devices"]
-    bare["spec"]["schedulerName"] = "default-scheduler"
-    running.change("pods", bare)
-
-    assert running.postings("uid-bare") == [(START, START + MINUTE, 2500, "settled")]
-
-
-def test_a_forged_placement_changes_no_charge(running: Town) -> None:
-    """A placement that is not the request's is not believed; the session waits a little for the inventory,
-    then is charged by its request."""
-    forged = gpu_pod(
-        "forged", namespace="team-b", percent=80, card=1, started_ms=START, ended_ms=START + MINUTE
-    )
-    small = gpu_pod("small", percent=1, card=1)
-    forged["metadata"]["annotations"] = small["metadata"]["annotations"]
-    running.change("pods", forged)
-    assert running.postings("uid-forged") == []
-
-    running.advance(6 * SECOND, heard=False)
-
-    assert running.postings("uid-forged") == [(START, START + MINUTE, 800, "settled")]
-
-
-def test_a_pod_that_arrives_before_its_node_waits_for_the_nodes_cards(running: Town) -> None:
-    running.hear("configmaps", budgets(_settings="weights: {H100: 2}"))
-    early = gpu_pod(
-        "early", namespace="team-b", node="n9", percent=50, started_ms=START, ended_ms=START + MINUTE
-    )
-    running.change("pods", early)
-    running.change("nodes", node("n9", model="H100"))
-
-    assert running.postings("uid-early") == [(START, START + MINUTE, 1000, "settled")]
-
-
-def test_what_a_user_annotates_later_hides_no_pod(running: Town) -> None:
-    end = START + MINUTE
-    running.change(
-        "pods", gpu_pod(started_ms=START, ended_ms=end, annotations={"bursar.dev/policy": "nonsense"})
-    )
-
-    assert running.postings() == [(START, end, GPU, "settled")]
 
 
 def test_a_pod_that_cannot_be_charged_is_reported(running: Town, capfd: pytest.CaptureFixture[str]) -> None:
@@ -550,263 +612,6 @@ def test_a_watch_that_is_only_quiet_moves_the_watermark_of_pods_alone(town: Town
     assert cluster.pods_current_ms == T0
 
 
-# What a kubelet's statuses say.
-
-
-def crew(statuses: Json, init_statuses: Json | None = None, phase: str = "Running") -> Json:
-    """A pod of team-b on card 1 with an init container, a native sidecar and two others, each of which asks
-    for a quarter of it; statuses by container."""
-    quarter = {"uuid": "GPU-1", "index": 1, "share_milli": 250, "memory_mib": 4_000}
-    names = ("setup", "cache", "main", "helper")
-    given = {"version": 1, "containers": {name: [quarter] for name in names}}
-    setup, cache, main, helper = (worlds.container(name, gpu_percent="25") for name in names)
-    body = gpu_pod("crew", namespace="team-b", card=1)
-    body["metadata"]["annotations"]["bursar.dev/devices"] = json.dumps(given)
-    body["spec"] |= {
-        "initContainers": [setup, cache | {"restartPolicy": "Always"}],
-        "containers": [main, helper],
-    }
-    body["status"] |= worlds.status(phase, **statuses)
-    body["status"]["initContainerStatuses"] = worlds.status(phase, **(init_statuses or {}))[
-        "containerStatuses"
-    ]
-    return body
-
-
-WAITING: Json = {"waiting": {"reason": "PodInitializing"}}
-
-
-def ran(from_ms: int, to_ms: int | None = None) -> Json:
-    return worlds.running(iso(from_ms)) if to_ms is None else terminated(iso(from_ms), iso(to_ms))
-
-
-def test_cards_that_only_an_init_container_uses_are_charged(running: Town) -> None:
-    running.hear(
-        "pods", crew({"main": WAITING, "helper": WAITING}, {"setup": ran(START), "cache": WAITING}, "Pending")
-    )
-    running.advance(MINUTE)
-
-    # the init container ends before the others begin: three quarters are held at most
-    assert running.charged("team-b") == 750 * (MINUTE + 2 * SECOND)
-
-
-def test_a_native_sidecar_with_a_gpu_ends_the_session_last(running: Town) -> None:
-    minute = [START + n * MINUTE for n in range(5)]
-    main, helper = ran(minute[1], minute[2]), ran(minute[1], minute[3])
-    running.change(
-        "pods",
-        crew(
-            {"main": main, "helper": helper},
-            {"setup": ran(minute[0], minute[1]), "cache": ran(minute[1], minute[4])},
-            "Succeeded",
-        ),
-    )
-
-    assert running.postings("uid-crew") == [(T0, minute[4], 750, "settled")]
-
-
-def test_while_one_of_several_gpu_containers_runs_the_cards_are_held(running: Town) -> None:
-    """Also where the phase is terminal already, as a node's lifecycle controller sets it from afar."""
-    for phase in ("Running", "Failed"):
-        main, helper = ran(START, START + SECOND), ran(START)
-        running.hear("pods", crew({"main": main, "helper": helper}, phase=phase))
-        running.advance(MINUTE)
-
-    assert running.charged("team-b") == 750 * (2 * MINUTE + 2 * SECOND)
-    assert running.postings("uid-crew") == []
-
-
-def test_back_off_between_crashes_is_charged_for_the_cards_are_held(running: Town) -> None:
-    crashing = gpu_pod(started_ms=START)
-    crashing["status"]["containerStatuses"] = [
-        {
-            "name": "main",
-            "state": {"waiting": {"reason": "CrashLoopBackOff"}},
-            "lastState": terminated(iso(START + 50 * SECOND), iso(START + 51 * SECOND)),
-        }
-    ]
-    running.hear("pods", crashing)
-    running.advance(5 * MINUTE)
-
-    assert running.budget()["pending"] == GPU * 5 * MINUTE
-
-
-def test_a_start_that_no_watch_repeats_to_a_restarted_settler_stays_known(running: Town) -> None:
-    """After two restarts of a container its status no longer tells the first."""
-    running.clock.turn(10 * MINUTE)
-    later = gpu_pod(started_ms=START + 9 * MINUTE)
-    later["status"]["containerStatuses"][0]["lastState"] = terminated(
-        iso(START + 8 * MINUTE), iso(START + 8 * MINUTE + SECOND)
-    )
-    running.hear("pods", later, unheard=True)
-    running.restart()
-    running.advance()
-
-    assert running.budget()["pending"] == GPU * 10 * MINUTE
-
-
-@pytest.mark.parametrize("reason", ["ErrImagePull", "PodInitializing"], ids=["bogus image", "endless init"])
-def test_who_holds_cards_without_ever_starting_pays_to_the_end(running: Town, reason: str) -> None:
-    """No timestamp of the kubelet's tells of it: the binding does, and deleting the pod refunds nothing."""
-    stuck = gpu_pod("stuck", namespace="team-b", card=1, bound_ms=T0)
-    stuck["status"]["containerStatuses"] = [{"name": "main", "state": {"waiting": {"reason": reason}}}]
-    running.hear("pods", stuck)
-    running.advance(10 * HOUR)
-    never = {"terminated": {"reason": "ContainerStatusUnknown", "exitCode": 137}}
-    stuck["status"] |= {"phase": "Failed", "containerStatuses": [{"name": "main", "state": never}]}
-    running.hear("pods", stuck)
-    running.change("pods", stuck, deleted=True)
-    running.advance(2 * HOUR, heard=False)
-
-    due = T0, T0 + 10 * HOUR + 2 * SECOND
-    assert running.postings("uid-stuck") == [(*due, GPU, "settled")]
-
-
-@pytest.mark.parametrize(
-    "status",
-    [
-        {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."},
-        {"phase": "Failed", "reason": "NodeLost"},
-    ],
-)
-def test_an_end_without_a_time_is_charged_to_the_last_evidence(running: Town, status: Json) -> None:
-    running.advance(MINUTE)
-    running.clock.turn(20 * SECOND)
-    running.beat(POD, 1)
-    running.change("pods", {**POD, "status": status})
-    running.advance(2 * HOUR)
-
-    assert running.postings() == [(START, START + 80 * SECOND, GPU, "settled")]
-
-
-def test_a_heartbeat_after_an_end_without_a_time_counts_also_after_a_restart(running: Town) -> None:
-    """The kubelet has refused the pod, whose containers were still ending; later its object is deleted."""
-    running.advance(MINUTE)
-    failed = {**POD, "status": {"phase": "Failed", "reason": "NodeAffinity"}}
-    running.change("pods", failed)
-    running.clock.turn(20 * SECOND)
-    running.beat(POD, 1)
-    running.advance(2 * HOUR)
-    settled = running.postings()
-    assert settled == [(START, START + 80 * SECOND, GPU, "settled")]
-
-    running.restart()
-    deletion = {"deletionTimestamp": iso(running.clock()), "deletionGracePeriodSeconds": 30}
-    running.change("pods", {**failed, "metadata": {**failed["metadata"], **deletion}})
-    running.change("pods", failed, deleted=True)
-    running.advance(2 * HOUR)
-
-    assert running.postings() == settled
-
-
-@pytest.mark.parametrize(("phase", "code"), [("Succeeded", 0), ("Failed", 1), ("Failed", 137)])
-def test_completed_failed_and_killed_pods_are_charged_by_the_kubelets_timestamps(
-    running: Town, phase: str, code: int
-) -> None:
-    ended = gpu_pod(started_ms=START, ended_ms=START + MINUTE, phase=phase)
-    ended["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] = code
-    running.clock.turn(HOUR)
-    running.node_heard()
-    running.change("pods", ended)
-
-    assert running.postings() == [(START, START + MINUTE, GPU, "settled")]
-
-
-def test_an_evicted_pod_pays_until_its_containers_have_ended(running: Town) -> None:
-    """An eviction only asks for the end, as a deletion does: until then the cards are held."""
-    leaving = gpu_pod(started_ms=START)
-    leaving["metadata"]["deletionTimestamp"] = iso(START + 30 * SECOND)
-    leaving["status"]["conditions"].append(
-        {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
-    )
-    running.hear("pods", leaving)
-    running.advance(20 * SECOND)
-    assert running.budget()["pending"] == GPU * 20 * SECOND
-
-    running.change("pods", gpu_pod(started_ms=START, ended_ms=START + 25 * SECOND, phase="Failed"))
-
-    assert running.postings() == [(START, START + 25 * SECOND, GPU, "settled")]
-
-
-# Nodes.
-
-
-def test_a_rebooted_nodes_pods_are_charged_through_the_reboot(running: Town) -> None:
-    """The pod object stays and holds its cards; its containers start again."""
-    running.advance(MINUTE)
-    running.hear("leases", lease(START + MINUTE), deleted=True)
-    running.advance(10 * MINUTE, heard=False)
-    assert running.charged() == GPU * MINUTE
-
-    again = gpu_pod(started_ms=START + 9 * MINUTE)
-    again["status"]["containerStatuses"][0]["lastState"] = {
-        "terminated": {"reason": "ContainerStatusUnknown", "exitCode": 137}
-    }
-    running.hear("pods", again)
-    running.advance()
-
-    assert running.charged() == GPU * 11 * MINUTE
-
-
-def test_a_removed_nodes_pods_are_charged_through_their_grace(running: Town) -> None:
-    running.clock.turn(MINUTE)
-    running.node_heard()
-    running.tick()
-    running.clock.turn(10 * MINUTE)
-    running.hear("leases", lease(START), deleted=True)
-    running.hear("nodes", node(), deleted=True)
-    running.change("pods", POD, deleted=True)
-    running.advance(2 * HOUR, heard=False)
-
-    assert running.postings() == [(START, START + 11 * MINUTE + 30 * SECOND, GPU, "settled")]
-
-
-def test_a_node_that_is_not_ready_and_comes_back_without_the_pod_is_charged_for_the_silence(
-    running: Town,
-) -> None:
-    running.clock.turn(MINUTE)
-    running.beat(POD, 1)
-    running.tick()
-    running.clock.turn(30 * MINUTE)
-    running.hear("pods", POD, deleted=True)
-    running.hear("leases", lease(running.clock()))
-    running.quiet()
-    running.tick()
-    running.advance(2 * HOUR)
-
-    assert running.postings() == [(START, START + 31 * MINUTE + 30 * SECOND, GPU, "settled")]
-
-
-# Clocks.
-
-
-def test_a_start_from_a_fast_clock_is_charged_once_it_has_come(running: Town) -> None:
-    early = gpu_pod("early", namespace="team-b", card=1, started_ms=running.clock() + MINUTE)
-    running.hear("pods", early)
-    running.advance(30 * SECOND)
-    assert running.charged("team-b") == 0
-
-    running.advance(40 * SECOND)
-
-    assert running.charged("team-b") == GPU * 10 * SECOND
-
-
-def test_an_end_before_its_start_costs_nothing(running: Town) -> None:
-    running.change("pods", gpu_pod(started_ms=START, ended_ms=START - MINUTE))
-
-    assert running.charged() == 0
-
-
-def test_ages_count_and_no_clock_of_the_pods(running: Town) -> None:
-    """A sidecar's clock may be years off: what it sends is how long ago."""
-    running.clock.turn(HOUR)
-    running.beat(POD, 1, 30 * MINUTE)
-    running.clock.turn(MINUTE)
-    running.beat(POD, 2, 40 * MINUTE)
-
-    assert running.budget()["pending"] == GPU * 30 * MINUTE
-
-
 def test_heartbeats_of_a_pod_that_is_gone_change_nothing_and_say_so(running: Town) -> None:
     ended = gpu_pod(started_ms=START, ended_ms=START + MINUTE)
     running.hear("pods", ended, deleted=True)
@@ -843,7 +648,7 @@ def test_a_rate_is_fixed_at_bind_by_what_is_charged_and_the_models_weight(
 
     running.hear("configmaps", budgets(_settings="weights: {H100: 1}\nchargeBy: dominant"))
     running.hear("nodes", node("n2", model="T4"))
-    ended = {**body, "status": worlds.status("Succeeded", main=ran(START, START + MINUTE))}
+    ended = {**body, "status": worlds.status("Succeeded", main=ran(0, MINUTE))}
     running.change("pods", ended)
 
     assert running.postings("uid-uneven") == [(START, START + MINUTE, rate, "settled")]
