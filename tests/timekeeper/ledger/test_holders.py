@@ -41,15 +41,17 @@ def told(
     return raw
 
 
-def begun(town: Town, first: Json) -> Town:
-    """A whole card, running since two seconds after its binding, deleted by force a minute later."""
-    town.begin(
-        ("nodes", first),
-        ("leases", lease(T0)),
-        ("configmaps", budgets(team_a="gpuHours: 100\nperiod: month")),
-    )
+def began(town: Town, first: Json) -> None:
+    """A whole card, running since two seconds after its binding."""
+    entry = "gpuHours: 100\nperiod: month"
+    town.begin(("nodes", first), ("leases", lease(T0)), ("configmaps", budgets(team_a=entry)))
     town.clock.turn(2 * SECOND)
     town.change("pods", POD)
+
+
+def begun(town: Town, first: Json) -> Town:
+    """As `began`, and the pod is deleted by force a minute later."""
+    began(town, first)
     town.clock.turn(MINUTE)
     town.node_heard()
     town.change("pods", POD, deleted=True)
@@ -86,6 +88,8 @@ THERE, GONE = told("uid-p"), told()
         (THERE, [told(text="{"), node()], 300),
         (THERE, [node(), GONE], 300),
         (THERE, [told(kubelets="b2"), told(kubelets="b2")], 300),
+        (GONE, [told(boot="b2", known=False), told(boot="b2")], 20),
+        (GONE, [told("uid-p", boot="b2"), told("uid-p", boot="b2")], 300),
     ],
     ids=[
         "listed no longer",
@@ -100,6 +104,8 @@ THERE, GONE = told("uid-p"), told()
         "words that cannot be read",
         "nobody told, so nothing follows",
         "words of an earlier boot",
+        "after a reboot a pod that was never listed is charged until the agent has looked",
+        "a pod that is there after a reboot is charged on",
     ],
 )
 def test_a_pod_deleted_by_force_is_charged_until_its_node_lists_it_no_longer(
@@ -110,19 +116,11 @@ def test_a_pod_deleted_by_force_is_charged_until_its_node_lists_it_no_longer(
     assert charged_after(town, *later) == seconds
 
 
-def test_after_a_reboot_a_pod_that_was_never_listed_is_charged_until_the_agent_has_looked(town: Town) -> None:
-    begun(town, GONE)
-
-    assert charged_after(town, told(boot="b2", known=False), told(boot="b2")) == 20
-
-
 def test_a_pod_that_went_as_its_node_booted_anew_is_charged_until_the_agent_had_looked(
     town: Town,
 ) -> None:
     """All of it is heard before the next tick, as while the database is away."""
-    town.begin(("nodes", GONE), ("leases", lease(T0)), ("configmaps", budgets(team_a="gpuHours: 100")))
-    town.clock.turn(2 * SECOND)
-    town.change("pods", POD)
+    began(town, GONE)
     town.clock.turn(MINUTE)
     town.node_heard()
     town.hear("pods", POD, deleted=True)
@@ -131,12 +129,6 @@ def test_a_pod_that_went_as_its_node_booted_anew_is_charged_until_the_agent_had_
         town.hear("nodes", each)
 
     assert charged_after(town) == 20
-
-
-def test_a_pod_that_is_there_after_a_reboot_is_charged_on(town: Town) -> None:
-    begun(town, GONE)
-
-    assert charged_after(town, told("uid-p", boot="b2"), told("uid-p", boot="b2")) == 300
 
 
 def test_what_stays_beyond_its_grace_period_is_charged_until_its_node_lists_it_no_longer(town: Town) -> None:
@@ -155,9 +147,7 @@ def test_a_settler_that_was_killed_goes_on_from_what_is_listed_now(town: Town) -
 
 
 def test_what_a_node_said_before_its_pod_went_shortens_nothing(town: Town) -> None:
-    town.begin(("nodes", THERE), ("leases", lease(T0)), ("configmaps", budgets(team_a="gpuHours: 100")))
-    town.clock.turn(2 * SECOND)
-    town.change("pods", POD)
+    began(town, THERE)
     town.hear("nodes", GONE)  # its container crashed, and comes up again
     town.clock.turn(MINUTE)
     town.node_heard()
@@ -167,9 +157,7 @@ def test_what_a_node_said_before_its_pod_went_shortens_nothing(town: Town) -> No
 
 
 def test_a_pod_with_an_object_is_charged_whatever_its_node_lists(town: Town) -> None:
-    town.begin(("nodes", THERE), ("leases", lease(T0)), ("configmaps", budgets(team_a="gpuHours: 100")))
-    town.clock.turn(2 * SECOND)
-    town.change("pods", POD)
+    began(town, THERE)
     town.clock.turn(MINUTE)
     town.hear("nodes", GONE)
     town.advance()
