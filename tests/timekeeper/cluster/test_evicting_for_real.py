@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
-from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
 from tests.deploy.reading import NAMESPACE, the
@@ -237,20 +236,6 @@ def test_a_pod_of_the_same_name_that_came_meanwhile_stays(users: Users) -> None:
     assert attempts("gone") == before + 1
     assert "deletionTimestamp" not in users.pod("twin")["metadata"]
     assert users.events(old) == []
-
-
-def test_a_pod_that_is_gone_is_reported_as_gone(users: Users) -> None:
-    uid = users.run("quick")["metadata"]["uid"]
-    users.cluster.api.call("DELETE", f"{PODS}/quick?gracePeriodSeconds=0")
-    eventually(lambda: users.is_gone(uid))
-    before = attempts("gone")
-
-    users.overuse(uid)
-    assert users.evictor.step()
-
-    assert attempts("gone") == before + 1
-    with pytest.raises(ApiError, match="404"):
-        users.pod("quick")
 
 
 def test_a_gang_whose_budget_is_spent_leaves_in_one_round_and_a_disruption_budget_for_one_keeps_all(

@@ -18,6 +18,7 @@ from tests.timekeeper.worlds import HOUR, MINUTE, SECOND, T0, Json, Town, budget
 from timekeeper.settler.evictions import reasons
 from timekeeper.settler.evictions.claim_excess import ExcessRound
 from timekeeper.settler.evictions.rounds import WRITTEN_MS
+from timekeeper.store import fencing
 
 ONE_DATABASE = "decisions and calls of the API server; the reads that they need run on both in other modules"
 
@@ -323,6 +324,15 @@ def test_a_settler_that_takes_over_finds_it_too_and_a_waiting_pod_leaves_before_
     excess.takes_over()
 
     assert excess.asked_now() == ["p"]
+
+
+def test_only_the_newest_settler_evicts(excess: Excesses) -> None:
+    excess.begins(holding("c", "p", devices=2), judged("p"))
+    excess.town.resume()
+
+    with pytest.raises(fencing.EpochOverError):
+        excess.round.step()
+    assert excess.asked() == []
 
 
 def test_a_claim_that_serves_the_cards_of_a_pod_with_other_claims_was_judged_as_cards(
