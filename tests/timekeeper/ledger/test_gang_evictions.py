@@ -18,6 +18,7 @@ from tests.timekeeper.ledger.test_gangs import reserved
 from tests.timekeeper.worlds import HOUR, MINUTE, SECOND, T0, Json, Town
 from timekeeper.settler.evictions import reasons
 from timekeeper.settler.evictions.rounds import GangRound, IdleRound, OvertimeRound
+from timekeeper.store import fencing
 
 ONE_DATABASE = "decisions and calls of the API server; the reads that they need run on both in other modules"
 
@@ -273,6 +274,17 @@ def test_what_is_left_of_a_preempted_gang_leaves_once(spending: ClaimSpending, r
         spending.town.hear("pods", gang.pods[name], deleted=True)
     spending.town.advance(MINUTE)
     assert gang.step() == ["a", "c"]
+
+
+def test_only_the_newest_settler_evicts_what_is_left(spending: ClaimSpending) -> None:
+    gang = Preempted(spending, 3)
+    spending.town.hear("pods", preempted(gang.pods["b"]))
+    spending.town.tick()
+    spending.town.resume()
+
+    with pytest.raises(fencing.EpochOverError):
+        gang.evictor.step()
+    assert spending.asked() == []
 
 
 def test_a_pod_that_is_gone_before_it_was_seen_to_be_preempted_breaks_its_gang(

@@ -24,6 +24,7 @@ from tests.timekeeper.worlds import (
 )
 from timekeeper.accounts.claims.claim_sessions import decode_devices
 from timekeeper.settler.evictions.rounds import IdleRound
+from timekeeper.store import fencing
 from timekeeper.store.engine.schema import NODE_USES
 
 ONE_DATABASE = "decisions and calls of the API server; the reads that they need run on both in other modules"
@@ -166,6 +167,17 @@ def test_with_evict_a_disruption_budget_keeps_it_without_end(world: Devices) -> 
     world.api.refusals.clear()
     assert world.turn(10) == ["p"]
     assert [event["reason"] for event in world.api.events] == ["IdleWarning", "IdleEviction"]
+
+
+def test_only_the_newest_settler_evicts(world: Devices) -> None:
+    world.start(gpu_pod("p", started_ms=T0))
+    world.turn(DUE - 1)
+    world.town.resume()
+    world.town.clock.turn(MINUTE)
+
+    with pytest.raises(fencing.EpochOverError):
+        world.evictor.step()
+    assert world.asked() == []
 
 
 def test_a_pod_whose_device_is_not_used_is_warned_and_leaves(world: Devices) -> None:

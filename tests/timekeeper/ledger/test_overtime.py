@@ -10,6 +10,7 @@ from tests.timekeeper.fake_api_server import FakeApiServer, serving
 from tests.timekeeper.leaving import PDB_429, Leaving
 from tests.timekeeper.worlds import MINUTE, SECOND, T0, Json, Town, budgets, gpu_pod, node
 from timekeeper.settler.evictions.rounds import OvertimeRound
+from timekeeper.store import fencing
 
 ONE_DATABASE = "decisions and calls of the API server; no SQL of their own"
 
@@ -82,6 +83,16 @@ def test_its_disruption_budget_is_respected_for_a_while_and_then_the_pod_is_dele
 
     assert late.told() == [WARNED, ENDED]
     assert late.api.deletions[0]["preconditions"] == {"uid": "uid-p"}
+
+
+def test_only_the_newest_settler_evicts(late: Late) -> None:
+    late.begin(BUDGET)
+    late.town.resume()
+    late.town.advance(11 * MINUTE)
+
+    with pytest.raises(fencing.EpochOverError):
+        late.evictor.step()
+    assert late.asked() == []
 
 
 @pytest.mark.parametrize(
