@@ -1,66 +1,32 @@
 """How the API server is asked to let pods go, whatever the reason: its answers in, calls and results out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal, cast
 
 import pytest
-import urllib3
 
 from tests.support.events import UnqueuedRecorder
+from tests.timekeeper.played_api import EVENT, Answers, Played
 from tests.timekeeper.worlds import T0, Json, gpu_pod
 from timekeeper import metrics
 from timekeeper.accounts.pods import LedgerPod, read_pod
 from timekeeper.core.decisions import EVICTED, Decision
 from timekeeper.log import log
-from timekeeper.runtime.api_server import Answered, Api, Reply, Unsent
+from timekeeper.runtime.api_server import Answered, Unsent
 from timekeeper.settler.evictions.calls import EvictorContext, SettlerView
 from timekeeper.settler.evictions.evictor import evict, evict_together
 from timekeeper.settler.evictions.reasons import Reason, Said
 
-Answers = Mapping[str, Reply]  # by call, as `Played.calls` has them, or by its first word
 Deletes = Literal["never", "protected", "always"]
 
 PROTECTED = Answered(429, {"details": {"causes": [{"reason": "DisruptionBudget"}]}})
 ANOTHERS = Answered(409, {"message": "Precondition failed: UID in precondition: a, UID in object meta: b"})
 AWAY = Unsent("no connection")
-EVENT = "post-event"
 
 
 def status(number: int) -> Answered:
     return Answered(number, {"message": "as it is told to"})
-
-
-class Played(Api):
-    """Answers as it is told to, else that it accepts. ``calls``: what was asked about which pod."""
-
-    def __init__(self, answers: Answers, budgets: Sequence[Json] = ()) -> None:
-        super().__init__("", urllib3.PoolManager(), dict)
-        self._answers, self._budgets = answers, budgets
-        self.calls: list[str] = []
-        self.bodies: dict[str, Mapping[str, Any]] = {}
-
-    def call(self, method: str, path: str, body: Mapping[str, Any] | None = None, **_options: Any) -> Reply:
-        if method == "GET":
-            return self._answers.get("read", Answered(200, {"items": self._items(path)}))
-        sent = body or {}
-        if path.endswith("/events"):
-            self.calls.append(EVENT)
-            return Answered(201, sent)
-        verb = {"PATCH": "condition", "DELETE": "delete"}.get(method, "evict")
-        if sent.get("deleteOptions", {}).get("dryRun"):
-            verb = "try"
-        asked = f"{verb} {path.split('/')[6]}"
-        self.calls.append(asked)
-        self.bodies[asked] = sent
-        return self._answers.get(asked, self._answers.get(verb, Answered(201, {})))
-
-    def _items(self, path: str) -> Sequence[Json]:
-        """The budgets, or the pod that is named, which they select."""
-        if path.endswith("/poddisruptionbudgets"):
-            return self._budgets
-        name = path.rpartition("%3D")[2]
-        return [{"metadata": {"uid": f"uid-{name}", "labels": {"app": "web"}}}]
 
 
 class Evictor:
