@@ -7,9 +7,17 @@ from typing import Any, Self
 
 import yaml
 
-from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
-from tests.support.control_plane import Answer, answer, applied, apply, apply_files, collection, kubectl
+from tests.support.control_plane import (
+    Answer,
+    answer,
+    applied,
+    apply,
+    apply_files,
+    collection,
+    kubectl,
+    refused,
+)
 from tests.support.simulated_timekeeper import SimulatedTimekeeper, entry, standings
 from tests.support.tls import Tls
 from tests.support.waiting import eventually
@@ -94,11 +102,7 @@ class Cluster(Admin):
         return any(self._denies({"apiVersion": "v1", "kind": "Pod"} | each) for each in objects)
 
     def _denies(self, one: Json) -> bool:
-        try:
-            self.cp.api.call("POST", f"{collection(one, 'team-a')}?dryRun=All", one)
-        except ApiError as error:
-            return " denied " in str(error)
-        return False
+        return " denied " in refused(self.cp, "POST", f"{collection(one, 'team-a')}?dryRun=All", one)
 
 
 class Registered(Cluster):

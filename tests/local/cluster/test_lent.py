@@ -2,10 +2,9 @@
 
 import pytest
 
-from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
-from tests.support.control_plane import create_namespace
+from tests.support.control_plane import create_namespace, refused
 from tests.support.waiting import eventually
 from tests.support.worker_control_plane import Lender
 from tests.worlds import Json
@@ -34,11 +33,7 @@ def named(cp: ControlPlane, path: str) -> set[str]:
 
 def refusal(cp: ControlPlane) -> str:
     """What the creation of a ConfigMap is refused with; empty where it is not."""
-    try:
-        cp.api.call("POST", f"{CONFIG_MAPS}?dryRun=All", {"metadata": {"name": "x"}})
-    except ApiError as error:
-        return str(error)
-    return ""
+    return refused(cp, "POST", f"{CONFIG_MAPS}?dryRun=All", {"metadata": {"name": "x"}})
 
 
 def policy(cp: ControlPlane) -> None:

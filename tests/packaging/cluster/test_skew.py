@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.sidecars import Sidecars
@@ -23,7 +22,7 @@ from tests.packaging.former import former_release
 from tests.story.cluster.test_idle_pods import agents_pod
 from tests.story.cluster.test_metering import gpu_pod, held_ms, set_budgets
 from tests.story.conftest import reader, sidecars
-from tests.support.control_plane import create_namespace
+from tests.support.control_plane import create_namespace, refused
 from tests.worlds import Json
 
 __all__ = ["reader", "sidecars"]
@@ -73,11 +72,8 @@ def run_former(stack: Stack, parts: set[str], former: Environment) -> None:
 
 def is_refused(stack: Stack, name: str, query: str = "") -> bool:
     """Whether a pod of the namespace without a budget left is refused for it."""
-    try:
-        stack.cp.api.call("POST", f"/api/v1/namespaces/spent/pods{query}", gpu_pod(name, 50, "1s"))
-    except ApiError as error:
-        return "has used its GPU budget" in str(error)
-    return False
+    path = f"/api/v1/namespaces/spent/pods{query}"
+    return "has used its GPU budget" in refused(stack.cp, "POST", path, gpu_pod(name, 50, "1s"))
 
 
 def has_row(stack: Stack, query: str, uid: str) -> bool:

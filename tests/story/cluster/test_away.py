@@ -3,14 +3,13 @@ pods: refused, placed, waiting and deleted; pods of another scheduler under a ca
 
 import re
 
-from deploy.local.api import ApiError
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.sidecars import Sidecars
 from deploy.local.stack import Stack
 from tests.story.cluster.test_held_pods import gated, pods, template
 from tests.story.cluster.test_metering import gpu_pod, held_ms, set_budget
 from tests.story.conftest import Absence
-from tests.support.control_plane import create_namespace
+from tests.support.control_plane import create_namespace, refused
 from tests.support.scenes import Scene, scene
 from tests.support.waiting import at_once
 from tests.timekeeper.cluster.test_metering import Lived, Recorder
@@ -25,11 +24,8 @@ def whole_card(namespace: str) -> Json:
 
 def is_refused(stack: Stack, path: str, name: str) -> bool:
     """Whether the creation of a pod that asks for a whole card is refused because of the budget."""
-    try:
-        stack.cp.api.call("POST", path, whole_card("asked") | {"metadata": {"name": name}})
-    except ApiError as error:
-        return "has used its GPU budget" in str(error)
-    return False
+    pod = whole_card("asked") | {"metadata": {"name": name}}
+    return "has used its GPU budget" in refused(stack.cp, "POST", path, pod)
 
 
 @scene

@@ -5,12 +5,11 @@ import re
 import signal
 from typing import Any
 
-from deploy.local.api import ApiError
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.stack import Stack
 from tests.story.cluster.test_held_pods import pods, running, template
 from tests.story.cluster.test_metering import set_budgets
-from tests.support.control_plane import create_namespace
+from tests.support.control_plane import create_namespace, refused
 from tests.support.waiting import at_once
 from tests.worlds import Json
 
@@ -45,11 +44,8 @@ def test_a_deployment_runs_up_to_its_cap_across_a_kill_and_on_when_the_cap_is_ra
     set_budgets(stack, capped="gpuHours: unlimited\nmaxGPUs: 1.5\n")
 
     def is_refused() -> bool:
-        try:
-            stack.cp.api.call("POST", f"{path}?dryRun=All", one("large", percent=200))
-        except ApiError as error:
-            return "the budget of the namespace allows no pod so much at one time (maxGPUs)" in str(error)
-        return False
+        said = refused(stack.cp, "POST", f"{path}?dryRun=All", one("large", percent=200))
+        return "the budget of the namespace allows no pod so much at one time (maxGPUs)" in said
 
     stack.wait("both workers to know the cap", lambda: all(at_once(is_refused)))
     wait_for_standings(stack)

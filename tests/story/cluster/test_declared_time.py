@@ -6,12 +6,11 @@ import signal
 import urllib.error
 from typing import Any
 
-from deploy.local.api import ApiError
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.stack import Stack
 from tests.story.cluster.test_held_pods import GATE, gated, pods
 from tests.story.cluster.test_metering import gpu_pod, set_budgets
-from tests.support.control_plane import create_namespace
+from tests.support.control_plane import create_namespace, refused
 from tests.support.waiting import at_once
 from tests.worlds import Json
 
@@ -51,11 +50,7 @@ def test_a_job_runs_as_many_pods_as_its_budget_can_pay_whole_across_a_kill(stack
     set_budgets(stack, planned=BUDGET)
 
     def refusal() -> str:
-        try:
-            stack.cp.api.call("POST", f"{jobs}?dryRun=All", job("undeclared"))
-        except ApiError as error:
-            return str(error)
-        return ""
+        return refused(stack.cp, "POST", f"{jobs}?dryRun=All", job("undeclared"))
 
     stack.wait("both workers to refuse", lambda: all(at_once(refusal)))
     assert "spec.template.spec.activeDeadlineSeconds: the budget of the namespace asks" in refusal()

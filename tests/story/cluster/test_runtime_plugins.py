@@ -1,12 +1,10 @@
 """Plugins of the container runtime learn a pod's cards and limits from its Binding, and from no one else."""
 
 import json
-from collections.abc import Callable
 
-from deploy.local.api import ApiError
 from deploy.local.kwok_nodes import card_uuid, kwok_node
 from deploy.local.stack import Stack
-from tests.support.control_plane import create_namespace
+from tests.support.control_plane import create_namespace, refused
 from tests.timekeeper.cluster.test_metering import Recorder
 from tests.worlds import Json
 
@@ -56,15 +54,6 @@ def of_plugins(pod: Json) -> Json:
         for name, value in annotations.items()
         if name.startswith(("nvidia.com/", "nvidia.cdi.k8s.io/", REQUIRED))
     }
-
-
-def refusal(call: Callable[..., object], *arguments: object) -> str:
-    """What the API server refuses it with; "": nothing."""
-    try:
-        call(*arguments)
-    except ApiError as error:
-        return str(error)
-    return ""
 
 
 def test_the_binding_names_cards_and_limits_to_the_nodes_plugin_at_once_and_for_good(stack: Stack) -> None:
@@ -118,15 +107,15 @@ def test_the_binding_names_cards_and_limits_to_the_nodes_plugin_at_once_and_for_
         for name in of_plugins(bound[node]):
             for value in ("900Gi", None):
                 patch = {"metadata": {"annotations": {name: value}}}
-                said = refusal(call, "PATCH", f"{pods}/on-{node}", patch, MERGE)
+                said = refused(stack.cp, "PATCH", f"{pods}/on-{node}", patch)
                 assert f"metadata.annotations[{name}]" in said
     more = {"metadata": {"annotations": {"nvidia.com/container.a.gpu-compute.mode": "sm-sharing"}}}
-    assert "must not change" in refusal(call, "PATCH", f"{pods}/on-kais", more, MERGE)
-    assert refusal(call, "PATCH", f"{pods}/on-kais", {"metadata": {"labels": {"own": "x"}}}, MERGE) == ""
+    assert "must not change" in refused(stack.cp, "PATCH", f"{pods}/on-kais", more)
+    assert refused(stack.cp, "PATCH", f"{pods}/on-kais", {"metadata": {"labels": {"own": "x"}}}) == ""
 
 
 def test_no_user_writes_them_at_a_pods_creation(stack: Stack) -> None:
-    pods, call = create_namespace(stack.cp, "plugs"), stack.cp.api.call
+    pods = create_namespace(stack.cp, "plugs")
 
     for name in (
         "nvidia.com/container.a.gpus.devices",
@@ -137,6 +126,5 @@ def test_no_user_writes_them_at_a_pods_creation(stack: Stack) -> None:
     ):
         pod = asking("kais", {"a": {"gpu-percent": "1"}})
         pod["metadata"]["annotations"] = {name: "all"}
-        assert f"metadata.annotations[{name}]: the container runtime, or a plugin of it" in refusal(
-            call, "POST", pods, pod
-        )
+        said = refused(stack.cp, "POST", pods, pod)
+        assert f"metadata.annotations[{name}]: the container runtime, or a plugin of it" in said

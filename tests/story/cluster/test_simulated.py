@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from deploy.local.api import ApiError
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.stack import Stack
 from tests.story.cluster.test_held_pods import template
 from tests.story.cluster.test_metering import set_budgets
-from tests.support.control_plane import create_namespace
+from tests.support.control_plane import create_namespace, refused
 from tests.worlds import Json
 
 
@@ -168,11 +167,7 @@ def test_a_pod_that_takes_a_nodes_cpu_costs_the_cards_that_it_keeps_others_from(
     free = create_namespace(stack.cp, "free")
 
     def refusal(path: str, each: Json) -> str:
-        try:
-            stack.cp.api.call("POST", f"{path}?dryRun=All", each)
-        except ApiError as error:
-            return str(error)
-        return ""
+        return refused(stack.cp, "POST", f"{path}?dryRun=All", each)
 
     stack.wait("the rule", lambda: "at most 640m together" in refusal(pods, hog("next", "62", "two")))
     assert refusal(pods, hog("next", "500m", "two")) == ""

@@ -1,12 +1,11 @@
 """A namespace with `placement: off`, with nodes of its own: the cluster's kube-scheduler places its pods, as
 NVIDIA's device plugin counts cards; budget, cap and eviction hold all the same."""
 
-from deploy.local.api import ApiError
 from deploy.local.kwok_nodes import kwok_node, nvidia_capacity
 from deploy.local.stack import Stack
 from tests.story.cluster.test_held_pods import gated, pods, running
 from tests.story.cluster.test_metering import held_ms, set_budgets
-from tests.support.control_plane import create_namespace
+from tests.support.control_plane import create_namespace, refused
 from tests.support.waiting import at_once
 from tests.worlds import Json
 
@@ -38,11 +37,9 @@ def test_pods_on_the_clusters_own_scheduler_are_gated_charged_and_evicted(stack:
     set_budgets(stack, _settings=SETTINGS, plain=f"gpuHours: 100\n{ENTRY}")
 
     def refuses_a_share() -> bool:
-        try:
-            call("POST", f"{path}?dryRun=All", pod("share", {"bursar.dev/gpu-percent": "50"}))
-        except ApiError as error:
-            return "or an administrator sets placement: on" in str(error)
-        return False
+        share = pod("share", {"bursar.dev/gpu-percent": "50"})
+        said = refused(stack.cp, "POST", f"{path}?dryRun=All", share)
+        return "or an administrator sets placement: on" in said
 
     stack.wait("both workers to refuse a share", lambda: all(at_once(refuses_a_share)))
 

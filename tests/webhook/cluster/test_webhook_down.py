@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
 from tests.support.control_plane import apply, apply_files, kubectl, refused
@@ -65,11 +64,7 @@ def pods_of(cp: ControlPlane, name: str) -> list[Json]:
 
 def refusal(cp: ControlPlane, pod: Json, path: str = PODS) -> str:
     """What the API server says to a pod on a dry run; empty where it takes it."""
-    try:
-        cp.api.call("POST", f"{path}?dryRun=All", pod)
-    except ApiError as error:
-        return str(error)
-    return ""
+    return refused(cp, "POST", f"{path}?dryRun=All", pod)
 
 
 def gone(cp: ControlPlane, name: str) -> bool:
