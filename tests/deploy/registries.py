@@ -24,15 +24,11 @@ from deploy.local.build import binaries
 from deploy.local.launcher import Launcher
 from deploy.local.ports import free_port
 from deploy.local.tools import REGISTRY_TOOL
+from tests.support.oidc_issuer import base64url
 from tests.support.waiting import eventually
 
 SERVICE = "bursar-test"
 ACCOUNT = "pusher:secret"
-
-
-def b64(raw: bytes) -> str:
-    """Base64 as tokens have it."""
-    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
 @contextmanager
@@ -76,7 +72,7 @@ class Tokens:
         self.asked: list[str] = []
         self._key = ec.generate_private_key(ec.SECP256R1())
         point = self._key.public_key().public_numbers()
-        x, y = (b64(each.to_bytes(32, "big")) for each in (point.x, point.y))
+        x, y = (base64url(each.to_bytes(32, "big")) for each in (point.x, point.y))
         self.public = {
             "kty": "EC",
             "crv": "P-256",
@@ -104,9 +100,9 @@ class Tokens:
         times = {"iat": now, "nbf": now - 10, "exp": now + 300}
         claims = {"iss": "test", "sub": "pusher", "aud": SERVICE, "jti": "1", "access": access, **times}
         header = {"typ": "JWT", "alg": "ES256", "kid": "one"}
-        text = ".".join(b64(json.dumps(each).encode()) for each in (header, claims))
+        text = ".".join(base64url(json.dumps(each).encode()) for each in (header, claims))
         r, s = decode_dss_signature(self._key.sign(text.encode(), ec.ECDSA(hashes.SHA256())))
-        return f"{text}.{b64(r.to_bytes(32, 'big') + s.to_bytes(32, 'big'))}"
+        return f"{text}.{base64url(r.to_bytes(32, 'big') + s.to_bytes(32, 'big'))}"
 
 
 @dataclass

@@ -19,6 +19,7 @@ from typing import Any
 from deploy.local.identity import LocalAuthority
 from deploy.local.limits import LONGEST_S
 from sidecar.run import boot_ms
+from tests.nvml import fake_nvml
 from tests.support.http_server import JsonHandler
 
 ROOT = Path(__file__).parent.parent.parent
@@ -273,3 +274,21 @@ def spooled(folder: Path) -> list[int]:
         return []
     read = json.loads(path.read_text())
     return [at for at, _ in (read["post"] or {"beats": []})["beats"] + read["waiting"]]
+
+
+def read_by_nvml(
+    folder: Path, script: str, arguments: object, description: str = ""
+) -> tuple[list[Any], str]:
+    """The lines of JSON that a script writes in a process whose NVML is as described, and what it logs; its
+    one argument is JSON too."""
+    run = subprocess.run(
+        [sys.executable, "-c", script, json.dumps(arguments)],
+        cwd=ROOT,
+        env={**os.environ, **fake_nvml(folder, description)},
+        capture_output=True,
+        text=True,
+        timeout=WITHIN_S,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    return [json.loads(line) for line in run.stdout.splitlines()], run.stderr

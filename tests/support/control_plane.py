@@ -128,3 +128,13 @@ def bind_role(cp: ControlPlane, role: str, *users: str) -> None:
     ref = {"apiGroup": group, "kind": "ClusterRole", "name": role}
     body = {"metadata": {"generateName": f"{role}-"}, "roleRef": ref, "subjects": subjects}
     cp.api.call("POST", f"/apis/{group}/v1/clusterrolebindings", body)
+
+
+def offer_volume(cp: ControlPlane, folder: Path) -> None:
+    """A volume in this folder, that the ledger's claim finds."""
+    spec = {
+        "capacity": {"storage": "10Gi"},
+        "accessModes": ["ReadWriteOncePod"],
+        "hostPath": {"path": str(folder)},
+    }
+    cp.api.call("POST", "/api/v1/persistentvolumes", {"metadata": {"name": "ledger"}, "spec": spec})

@@ -57,7 +57,7 @@ class Issuer(Served):
         }
         signed = f"{_encoded({'alg': 'RS256', 'kid': _KEY})}.{_encoded(payload)}"
         signature = (key or self._key).sign(signed.encode(), padding.PKCS1v15(), hashes.SHA256())
-        return f"{signed}.{_base64url(signature)}"
+        return f"{signed}.{base64url(signature)}"
 
 
 def new_key() -> rsa.RSAPrivateKey:
@@ -67,13 +67,14 @@ def new_key() -> rsa.RSAPrivateKey:
 
 def _public(key: rsa.RSAPrivateKey) -> dict[str, str]:
     numbers = key.public_key().public_numbers()
-    n, e = (_base64url(each.to_bytes((each.bit_length() + 7) // 8)) for each in (numbers.n, numbers.e))
+    n, e = (base64url(each.to_bytes((each.bit_length() + 7) // 8)) for each in (numbers.n, numbers.e))
     return {"kty": "RSA", "use": "sig", "alg": "RS256", "kid": _KEY, "n": n, "e": e}
 
 
 def _encoded(content: object) -> str:
-    return _base64url(json.dumps(content).encode())
+    return base64url(json.dumps(content).encode())
 
 
-def _base64url(data: bytes) -> str:
+def base64url(data: bytes) -> str:
+    """Base64 as tokens have it, without padding."""
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()

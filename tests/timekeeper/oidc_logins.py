@@ -1,6 +1,5 @@
 """A provider of OpenID Connect beside the dashboard, and a browser that goes from one to the other."""
 
-import base64
 import hashlib
 import hmac
 import json
@@ -16,6 +15,7 @@ import urllib3
 from joserfc.jwk import RSAKey
 from werkzeug.test import Client, TestResponse
 
+from tests.support.oidc_issuer import base64url
 from tests.support.waiting import eventually
 from tests.timekeeper.dashboards import URL, Dashboards
 from tests.timekeeper.oidc_provider import CLIENT, SECRET
@@ -143,8 +143,3 @@ def begin(provider: OidcProvider, client: Client, onward: str = "/namespaces/tea
     assert status == 302, (status, asked.headers["Location"])
     query = parse_qs(urlsplit(asked.headers["Location"]).query)
     return LoggingIn(client, back.removeprefix(URL), {name: values[0] for name, values in query.items()})
-
-
-def base64url(data: bytes) -> str:
-    """Without padding."""
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()

@@ -3,11 +3,10 @@
 from scheduler_ext.model.pod import read_pod
 from scheduler_ext.model.standing import UNHEARD
 from scheduler_ext.waiting.order import queue_key
+from tests.scheduler_ext.worlds import request_of
 from tests.webhook.worlds import POLICY, governed, violations_of
 from tests.worlds import Json, of_resources, pod
 from timekeeper.core.admission.mutation.govern import govern
-from timekeeper.core.request.request import parse
-from timekeeper.core.values import GPURequest
 
 
 def genius(*containers: Json, **labels: str) -> Json:
@@ -15,12 +14,6 @@ def genius(*containers: Json, **labels: str) -> Json:
     raw = pod(*(containers or (of_resources({}),)))
     names = {f"genius/{name.replace('_', '-')}": text for name, text in labels.items()}
     return {**raw, "metadata": {**raw["metadata"], "labels": names}}
-
-
-def request_of(raw: Json) -> GPURequest:
-    parsed = parse(raw)
-    assert parsed.request is not None, parsed.violations
-    return parsed.request
 
 
 def test_a_governed_pod_has_the_resource_for_which_kube_scheduler_calls_the_extender_once() -> None:

@@ -10,9 +10,10 @@ from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.node import read_node
 from scheduler_ext.model.pod import read_pod
 from scheduler_ext.snapshot.node_info import NodeInfo, node_info_of
+from tests.scheduler_ext.worlds import request_of
 from tests.worlds import Json, of_resources, pod
 from timekeeper.core.request.request import parse
-from timekeeper.core.values import Ask, CardSet, ContainerAsk, GPURequest
+from timekeeper.core.values import Ask, CardSet, ContainerAsk
 
 DEVICE_INFO = "KubeDevice/DeviceInfo"
 GIB = 2**30
@@ -40,12 +41,6 @@ def cards_in(group: str, *cards: str, memory: int = 0) -> Json:
     """Requests of these cards in a group, with a least memory in bytes."""
     found = {f"{GROUP}/{group}gpu/{card}/cards": 1 for card in cards}
     return found | ({f"{GROUP}/{group}gpu/{card}/memory": memory for card in cards} if memory else {})
-
-
-def request_of(raw: Json) -> GPURequest:
-    parsed = parse(raw)
-    assert parsed.request is not None, parsed.violations
-    return parsed.request
 
 
 PAIRS_IN_FOURS = tuple((at // 4, at // 2) for at in range(8))

@@ -4,7 +4,6 @@ a new administrator reads them. Nothing is typed that no page has.
 There is no kubelet: kwok runs the pods, and processes of this machine do the work of Bursar's own.
 """
 
-import json
 import shutil
 import sys
 import time
@@ -22,7 +21,7 @@ from deploy.local.up import exports
 from tests.deploy.reading import ROOT
 from tests.docs.cluster.test_uninstall import everything
 from tests.docs.shell import console, run
-from tests.support.control_plane import kubectl
+from tests.support.control_plane import kubectl, offer_volume
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.soak]
@@ -44,17 +43,7 @@ def block(name: str, *words: str) -> str:
 def empty_cluster(cp: ControlPlane, folder: Path) -> None:
     """A node with a GPU that nothing of ours has described, and a volume that the ledger's claim finds."""
     cp.api.call("POST", "/api/v1/nodes", kwok_node("big"))
-    volume = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolume",
-        "metadata": {"name": "ledger"},
-        "spec": {
-            "capacity": {"storage": "10Gi"},
-            "accessModes": ["ReadWriteOncePod"],
-            "hostPath": {"path": str(folder)},
-        },
-    }
-    kubectl(cp, "create", "-f", "-", input=json.dumps(volume))
+    offer_volume(cp, folder)
     cp.start_scheduler()
 
 

@@ -19,7 +19,7 @@ from tests.deploy.reading import ROOT
 from tests.kubelet import chart
 from tests.kubelet.worlds import NODE, advertise, gpu_pod, runs_for
 from tests.kubelet.worlds import container as running
-from tests.support.control_plane import create_namespace, kubectl
+from tests.support.control_plane import create_namespace, kubectl, offer_volume
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.soak
@@ -47,28 +47,12 @@ def cluster(machine: NodeHost, tmp_path_factory: pytest.TempPathFactory) -> Iter
         chart.service_address(machine, cp.url),
     ):
         cp.start_scheduler()
+        (folder / "ledger").mkdir()
+        (folder / "ledger").chmod(0o777)  # its writer is the user of the images
         offer_volume(cp, folder / "ledger")
         advertise(cp)
         (folder / "few.yaml").write_text(json.dumps(VALUES))
         yield cp, (f"--values={images}", f"--values={folder}/few.yaml")
-
-
-def offer_volume(cp: ControlPlane, folder: Path) -> None:
-    """A volume that the user of the images may write to."""
-    folder.mkdir()
-    folder.chmod(0o777)
-    volume = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolume",
-        "metadata": {"name": "ledger"},
-        "spec": {
-            "capacity": {"storage": "10Gi"},
-            "accessModes": ["ReadWriteOncePod"],
-            "persistentVolumeReclaimPolicy": "Retain",
-            "hostPath": {"path": str(folder)},
-        },
-    }
-    kubectl(cp, "create", "-f", "-", input=json.dumps(volume))
 
 
 def helm(cp: ControlPlane, folder: Path, *arguments: str) -> None:

@@ -1,7 +1,6 @@
 """The node's cards, by NVIDIA's own binding and a library that does as a file says."""
 
 import inspect
-import json
 import os
 import re
 import subprocess
@@ -12,9 +11,8 @@ from typing import Any
 import pynvml
 import pytest
 
-from tests.nvml import fake_nvml
 from tests.nvml.build import SOURCE
-from tests.sidecar.worlds import ROOT, WITHIN_S
+from tests.sidecar.worlds import ROOT, read_by_nvml
 
 TWO = "card GPU-a 37 1200 81920\ncard GPU-b 0 0 40960\n"
 MIG = "mig GPU-b MIG-1 1g.5gb 4864\nmig GPU-b MIG-2 2g.10gb 9856\n"
@@ -43,17 +41,7 @@ for moment, description, word in steps:
 
 def read(tmp_path: Path, *steps: tuple[int, str, str], reopen_ms: int = 100) -> list[Any]:
     """What one process reads in each step."""
-    run = subprocess.run(
-        [sys.executable, "-c", READER, json.dumps([reopen_ms, steps])],
-        cwd=ROOT,
-        env={**os.environ, **fake_nvml(tmp_path, "")},
-        capture_output=True,
-        text=True,
-        timeout=WITHIN_S,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    return [json.loads(line) for line in run.stdout.splitlines()]
+    return read_by_nvml(tmp_path, READER, [reopen_ms, steps])[0]
 
 
 def look(tmp_path: Path, description: str) -> Any:

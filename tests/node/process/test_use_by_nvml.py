@@ -1,14 +1,9 @@
 """What pods use, by NVIDIA's own binding and a library that does as a file says."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-from tests.nvml import fake_nvml
-from tests.sidecar.worlds import ROOT, WITHIN_S
+from tests.sidecar.worlds import read_by_nvml
 
 # The pods' use by one look; seats and pods come as arguments.
 LOOK = """
@@ -33,17 +28,8 @@ print(json.dumps(used))
 
 def used(tmp_path: Path, description: str, seats: dict[str, str | None], **pods: list[str]) -> Any:
     """By pod and card: percent and MiB."""
-    run = subprocess.run(
-        [sys.executable, "-c", LOOK, json.dumps([seats, pods])],
-        cwd=ROOT,
-        env={**os.environ, **fake_nvml(tmp_path, description)},
-        capture_output=True,
-        text=True,
-        timeout=WITHIN_S,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    return json.loads(run.stdout)
+    ((found,), _) = read_by_nvml(tmp_path, LOOK, [seats, pods], description)
+    return found
 
 
 def test_two_pods_on_a_card_are_distinguished_and_a_third_is_idle(tmp_path: Path) -> None:

@@ -1,10 +1,6 @@
 """The figures, by NVIDIA's binding and a library that does as a file says; and everything that can go
 wrong."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +8,7 @@ import pytest
 
 from deploy.local.identity import LocalAuthority
 from tests.nvml import describe, fake_nvml
-from tests.sidecar.worlds import ROOT, SOON_S, WITHIN_S, Timekeeper, beating, events, variables
+from tests.sidecar.worlds import SOON_S, Timekeeper, beating, events, read_by_nvml, variables
 from tests.support.waiting import eventually
 
 TWO = "card GPU-a 37 1200 81920\ncard GPU-b 0 0 81920\n"
@@ -41,20 +37,8 @@ def figures(
     exclusive: bool = False,
 ) -> tuple[list[Any], str]:
     """What a process reads at the moment of each step, the cards being as the step describes; and its log."""
-    environ = {**os.environ, **fake_nvml(tmp_path, "")}
-    run = subprocess.run(
-        [sys.executable, "-c", READER, json.dumps([uuids, retry_ms, exclusive, steps])],
-        cwd=ROOT,
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=WITHIN_S,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    return [json.loads(line) for line in run.stdout.splitlines()], "".join(
-        f"{each}\n" for each in events(run.stderr)
-    )
+    read, log = read_by_nvml(tmp_path, READER, [uuids, retry_ms, exclusive, steps])
+    return read, "".join(f"{event}\n" for event in events(log))
 
 
 def fail(call: str, error: str, uuid: str = "") -> str:

@@ -1,4 +1,4 @@
-"""The dashboard over a ledger of its own, its visitors, and where they log in."""
+"""The dashboard over a ledger of its own, its visitors, and where they log in; and a timekeeper to start."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 from werkzeug.test import Client
 
+from tests.support.kubeconfig import kubeconfig
 from tests.support.tls import Tls
 from tests.timekeeper.dashboards import Dashboards
 from tests.timekeeper.oidc_logins import OidcProvider
+from tests.timekeeper.processes import Process, prepared
 
 
 @pytest.fixture
@@ -52,3 +54,10 @@ def provider(running_provider: OidcProvider) -> OidcProvider:
     """Ada of the group research logs in there."""
     running_provider.user(preferred_username="ada", groups=["research"])
     return running_provider
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[Process]:
+    """A timekeeper that nothing has started yet, whose API server answers nobody."""
+    with prepared(tmp_path, kubeconfig(tmp_path, "http://127.0.0.1:1"), traced=True) as made:
+        yield made

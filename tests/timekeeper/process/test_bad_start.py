@@ -3,7 +3,7 @@
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -11,8 +11,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from deploy.local.identity import new_authority
-from tests.support.kubeconfig import kubeconfig
-from tests.timekeeper.processes import Process, prepared
+from tests.timekeeper.processes import Process
 from timekeeper.process.supervisor import prepare
 from timekeeper.settings import UnusableError, read
 
@@ -20,12 +19,6 @@ NO_CERTIFICATE = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n
 A_LEDGER = "it must be a ledger's file or a new one, in an existing folder"
 A_URL = "it must be a file, such as sqlite:////var/lib/bursar/bursar.db, or PostgreSQL"
 A_KUBECONFIG = "it must be a YAML file with clusters, users, contexts and current-context"
-
-
-@pytest.fixture
-def process(tmp_path: Path) -> Iterator[Process]:
-    with prepared(tmp_path, kubeconfig(tmp_path, "http://127.0.0.1:1"), traced=True) as made:
-        yield made
 
 
 def refusal(process: Process, *more: str) -> str:

@@ -1,14 +1,13 @@
 """Which databases can be used, and what is said of those that cannot: a sentence, without the password."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from sqlalchemy import make_url
 
 from tests.postgresql import EMPTY, PASSWORD, fresh_postgresql, server
-from tests.support.kubeconfig import kubeconfig
-from tests.timekeeper.processes import Process, prepared
+from tests.timekeeper.processes import Process
 from timekeeper.process.supervisor import prepare
 from timekeeper.settings import UnusableError, read
 from timekeeper.store.engine.engine import UnavailableError, open_store
@@ -102,12 +101,6 @@ def test_where_a_store_is_can_be_shown_without_secrets() -> None:
     store = open_store("postgresql://me:secret@db.example:5433/ledger?password=secret&sslmode=require")
 
     assert store.shown == "postgresql://db.example:5433/ledger"
-
-
-@pytest.fixture
-def process(tmp_path: Path) -> Iterator[Process]:
-    with prepared(tmp_path, kubeconfig(tmp_path, "http://127.0.0.1:1"), traced=True) as made:
-        yield made
 
 
 def unreachable(_: str) -> str:
