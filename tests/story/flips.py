@@ -10,7 +10,7 @@ from deploy.local.api import ApiError
 from deploy.local.kwok_nodes import kwok_node, nvidia_capacity, our_capacity
 from deploy.local.stack import Stack
 from tests.story.cluster.test_metering import set_budgets
-from tests.support.control_plane import create_namespace
+from tests.support.control_plane import MERGE, create_namespace
 from tests.support.waiting import at_once, eventually
 from tests.timekeeper.cluster.test_metering import Lived, Recorder
 from tests.timekeeper.oracle import bound_at, kubelet_says, moment
@@ -18,7 +18,6 @@ from tests.worlds import Json
 
 MIB = 81_920  # of a card
 SETTINGS = "lookahead: 0s\nsettleAfter: 5s\nevictGrace: 1s\npdbGrace: 1s\nevictRate: 60\n"
-MERGE = "application/merge-patch+json"
 WHOLE, HALF = {"nvidia.com/gpu": "1"}, {"bursar.dev/gpu-percent": "50"}
 SPENT = ("hold", "evict", "deprioritize", "reclaim")
 # all that enforcement gives a pod that is bound

@@ -14,6 +14,8 @@ from tests.support.waiting import eventually
 from tests.worlds import Json
 from timekeeper.runtime.api_server import APPLY
 
+MERGE = "application/merge-patch+json"  # what a PATCH may be
+
 # Kinds without a namespace.
 _OF_THE_CLUSTER = {
     "ClusterRole",

@@ -21,14 +21,13 @@ from tests.deploy.reading import AGENTS, MANIFESTS, ROOT
 from tests.docs.cluster.test_access import kubeconfig_of
 from tests.docs.shell import console
 from tests.node.cluster.test_on_api_server import Agent, World, running
-from tests.support.control_plane import create_namespace
+from tests.support.control_plane import MERGE, create_namespace
 from tests.support.waiting import at_once
 from tests.support.worker_control_plane import Lender
 from tests.worlds import Json
 
 pytestmark = pytest.mark.traced
 
-MERGE = "application/merge-patch+json"
 NODE = "gpu-1"
 PATH = f"/api/v1/nodes/{NODE}"
 # docs/nodes.md, without `kubectl bursar`

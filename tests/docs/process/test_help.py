@@ -3,13 +3,12 @@
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
+from tests.packaging.checkout import ROOT
 from timekeeper.core import __version__
 
-ROOT = Path(__file__).parents[3]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 

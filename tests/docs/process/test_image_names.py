@@ -5,7 +5,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-ROOT = Path(__file__).parents[3]
+from tests.packaging.checkout import ROOT
 
 
 def test_the_command_that_sets_the_registry_leaves_no_image_that_cannot_be_pulled(tmp_path: Path) -> None:

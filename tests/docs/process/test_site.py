@@ -10,8 +10,8 @@ import pytest
 
 from deploy.site.build import build
 from deploy.site.lists import for_python_markdown
+from tests.packaging.checkout import ROOT
 
-ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
 
 

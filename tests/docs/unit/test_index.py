@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
+from tests.packaging.checkout import ROOT
+
 DOCS = ROOT / "docs"
 INDEX = (DOCS / "README.md").read_text()
 PAGES_OF_USERS = sorted((*DOCS.glob("*.md"), *DOCS.glob("coming-from/*.md"), *DOCS.glob("platforms/*.md")))

@@ -6,7 +6,6 @@ The blocks that `python -m tests.reference` writes need no row here. A failure s
 import re
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -28,6 +27,7 @@ from sidecar.node.state import card_events, health, overuse
 from sidecar.node.state import mps as mps_use
 from tests.docs.agent_metrics import of_holders, of_the_agent, of_use
 from tests.docs.monitoring import DASHBOARDS, EXPRESSIONS, RULES, metrics_in
+from tests.packaging.checkout import ROOT
 from tests.reference import metrics as reference
 from tests.runtime.lines import into
 from tests.webhook.process_metrics import of_this_process
@@ -58,7 +58,6 @@ from webhook.server.app import create_calls
 from webhook.server.wiring import metrics_route
 from webhook.settings import serve
 
-ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
 UNUSED: Any = None  # nothing is called
 

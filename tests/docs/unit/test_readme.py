@@ -2,11 +2,11 @@
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 import yaml
 
+from tests.packaging.checkout import ROOT
 from tests.worlds import pod
 from timekeeper.core.budgets.policy import ineffective_fields
 from timekeeper.core.budgets.reader import read
@@ -15,7 +15,6 @@ from timekeeper.core.request.request import canonical, parse
 from timekeeper.core.values import Ask
 from timekeeper.core.violation import message
 
-ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
 README = (ROOT / "README.md").read_text()
 REQUESTS = (DOCS / "requests.md").read_text()

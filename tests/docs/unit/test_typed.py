@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.docs.shell import commands
+from tests.packaging.checkout import ROOT
 
-ROOT = Path(__file__).parents[3]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 

@@ -1,14 +1,13 @@
 """The page on versions has those that the tests really build and run."""
 
 import re
-from pathlib import Path
 
 import sidecar
 from deploy.local import tools
+from tests.packaging.checkout import ROOT
 from timekeeper.cli.doctor.cluster_checks import LEAST_MINOR, NEWER_FEATURES
 from timekeeper.core import __version__
 
-ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "versions.md").read_text()
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
+from tests.packaging.checkout import ROOT
+
 ROOMS = ("deploy", "migrations", "scheduler_ext", "sidecar", "timekeeper", "webhook")
 PAGES = [
     ROOT / "README.md",

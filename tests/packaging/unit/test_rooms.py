@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
+from tests.packaging.checkout import ROOT
+
 ROLES = ("webhook", "timekeeper", "scheduler_ext", "sidecar")
 MAX_MODULES = 20  # a package with more is two rooms; the REST API has a module a resource
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from deploy.local.identity import new_authority
+from tests.packaging.checkout import ROOT
 from tests.support.kubeconfig import kubeconfig
 from timekeeper.runtime.api_server import Unsent
 from timekeeper.runtime.connect import connect, of_service_account
 from timekeeper.runtime.flags import UnusableError
 
-ROOT = Path(__file__).parents[3]
 WHERE = {"KUBERNETES_SERVICE_HOST": "::1", "KUBERNETES_SERVICE_PORT": "1"}
 
 

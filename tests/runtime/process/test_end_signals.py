@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 
 from deploy.local.limits import LONGEST_S
+from tests.packaging.checkout import ROOT
 from tests.runtime.ended_roles import ROLES
 from timekeeper.runtime.end_signals import END_SIGNALS, event_of_end_signals
-
-ROOT = Path(__file__).parents[3]
 
 # What the handlers of the product call, or the handlers themselves where those stand elsewhere. None of these
 # takes a lock. Python runs a handler between two instructions of the main thread, which may hold any lock:

@@ -3,9 +3,8 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).parents[3]
+from tests.packaging.checkout import ROOT
 
 FAILS = """
 from threading import Thread

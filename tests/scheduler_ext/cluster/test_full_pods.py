@@ -17,11 +17,10 @@ from deploy.local.cluster import ControlPlane
 from scheduler_ext.clients.pod_patches import touch_patch
 from tests.scheduler_ext.clusters import PODS, World, placed
 from tests.scheduler_ext.processes import ROOT
-from tests.support.control_plane import kubectl
+from tests.support.control_plane import MERGE, kubectl
 from tests.support.waiting import eventually
 
 STRATEGIC = "application/strategic-merge-patch+json"
-MERGE = "application/merge-patch+json"
 HALF = {"bursar.dev/gpu-percent": "50"}
 SAID = "0/1 nodes are available: 1 no card has 50 percent free. preemption: 0/1 nodes are available"
 CONDITION = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": SAID}

@@ -13,7 +13,7 @@ from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
 from tests.scheduler_ext.clusters import PODS, World, extender_with
 from tests.scheduler_ext.processes import ROOT, Process
-from tests.support.control_plane import apply_files
+from tests.support.control_plane import MERGE, apply_files
 from tests.support.waiting import eventually
 from tests.worlds import Json
 from timekeeper.accounts.pods import LedgerPod, read_pod
@@ -23,7 +23,6 @@ from timekeeper.core.request.inventory import read_cards
 
 LOCK, PHASE = "hami.io/mutex.lock", "hami.io/bind-phase"
 TO_ALLOCATE, ALLOCATED = "hami.io/vgpu-devices-to-allocate", "hami.io/vgpu-devices-allocated"
-MERGE = "application/merge-patch+json"
 
 
 @pytest.fixture(scope="module")

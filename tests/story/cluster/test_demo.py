@@ -11,11 +11,11 @@ import pytest
 
 from deploy.local.demo.layout import HAS_CLAIMS
 from deploy.local.demo.steps import STEPS
+from tests.packaging.checkout import ROOT
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.traced
 
-ROOT = Path(__file__).parents[3]
 COMMAND = [sys.executable, "-m", "deploy.local", "demo"]
 
 

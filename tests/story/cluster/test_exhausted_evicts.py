@@ -12,14 +12,13 @@ from deploy.local.api import ApiError
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.stack import Stack
 from tests.story.cluster.test_metering import set_budgets
-from tests.support.control_plane import create_namespace
+from tests.support.control_plane import MERGE, create_namespace
 from tests.worlds import Json
 from timekeeper.runtime.api_server import STRATEGIC_MERGE, Answered
 from timekeeper.runtime.connect import connect
 
 PODS = "/api/v1/namespaces/shop/pods"
 SETTINGS = "lookahead: 0s\nevictGrace: 8s\npdbGrace: 8s\nevictRate: 60\n"
-MERGE = "application/merge-patch+json"
 GATE = {"name": "bursar.dev/budget"}
 KEEP = "test.example/keep"  # a finalizer: the object of an evicted pod can be read
 

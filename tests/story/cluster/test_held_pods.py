@@ -14,13 +14,12 @@ from deploy.local.api import ApiError
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.stack import Stack
 from tests.story.cluster.test_metering import gpu_pod, set_budget, set_budgets
-from tests.support.control_plane import create_namespace
+from tests.support.control_plane import MERGE, create_namespace
 from tests.support.scenes import Scene, scene
 from tests.support.waiting import at_once
 from tests.worlds import Json
 
 GATE = [{"name": "bursar.dev/budget"}]
-MERGE = "application/merge-patch+json"
 CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
 TOO_LONG_S = 1_000_000
 LOOKAHEAD_MS = 600_000

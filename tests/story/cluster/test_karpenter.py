@@ -21,13 +21,12 @@ from deploy.local.stack import Stack
 from deploy.local.tools import KARPENTER, KARPENTER_TOOLS
 from tests.story.cluster.test_held_pods import template
 from tests.story.cluster.test_metering import set_budgets
-from tests.support.control_plane import create_namespace, kubectl
+from tests.support.control_plane import MERGE, create_namespace, kubectl
 from tests.worlds import Json
 
 # Karpenter's build takes minutes.
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1200)]
 
-MERGE = "application/merge-patch+json"
 PAGE = Path(__file__).parents[3] / "docs/karpenter.md"
 CRDS = (
     "pkg/apis/crds/karpenter.sh_nodeclaims.yaml",

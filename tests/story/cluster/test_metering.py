@@ -17,13 +17,12 @@ from deploy.local.api import ApiError
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.sidecars import Sidecars
 from deploy.local.stack import Stack
-from tests.support.control_plane import apply, create_namespace, kubectl
+from tests.support.control_plane import MERGE, apply, create_namespace, kubectl
 from tests.support.scenes import Scene, scene
 
 Json = dict[str, Any]
 
 CONFIG_MAPS = "/api/v1/namespaces/bursar-system/configmaps"
-MERGE = "application/merge-patch+json"
 
 
 def gpu_pod(name: str, percent: int, run_for: str) -> Json:

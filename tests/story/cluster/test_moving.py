@@ -5,7 +5,7 @@ from typing import Any
 
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.stack import Stack
-from tests.support.control_plane import create_namespace
+from tests.support.control_plane import MERGE, create_namespace
 from tests.support.waiting import eventually
 from tests.worlds import Json
 
@@ -13,7 +13,6 @@ MEMORY, COUNT, INDEX = "aliyun.com/gpu-mem", "aliyun.com/gpu-count", "ALIYUN_COM
 NODE = {MEMORY: "30", COUNT: "2"}  # two cards of 15 units
 EXEMPT = {"metadata": {"labels": {"bursar.dev/exempt": "true"}}}
 MOVED = {"metadata": {"labels": {"bursar.dev/exempt": None}}}
-MERGE = "application/merge-patch+json"
 
 
 def shared(name: str, units: int, **spec: Any) -> Json:

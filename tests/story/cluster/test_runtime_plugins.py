@@ -11,7 +11,6 @@ from tests.worlds import Json
 KAIS, NVIDIAS = "gpu-fractioning", "nvidia-ctk-installer"  # the names under which they register
 REQUIRED = "required-plugins.noderesource.dev"
 READY = "gpu-fractioning.nvidia.com/Ready"
-MERGE = "application/merge-patch+json"
 NODES = "/api/v1/nodes"
 
 

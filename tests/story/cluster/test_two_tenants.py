@@ -17,14 +17,13 @@ from deploy.local.kwok_nodes import kwok_node
 from deploy.local.sidecars import Sidecars
 from deploy.local.stack import Stack
 from tests.story.cluster.test_metering import Json, gpu_pod, held_ms, set_budgets
-from tests.support.control_plane import create_namespace, kubectl
+from tests.support.control_plane import MERGE, create_namespace, kubectl
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.soak
 
 SHARE = 50  # per cent of a card, of each of the neighbour's pods
 LEAST = 3  # of each attack, while the neighbour's pods run
-MERGE = "application/merge-patch+json"
 PILE = 3
 LONG_S = 600  # the longest grace period that is allowed
 

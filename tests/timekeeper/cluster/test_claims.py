@@ -17,7 +17,7 @@ import pytest
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node, nvidia_capacity
 from tests.local.worlds import NAMESPACES, NODES, get
-from tests.support.control_plane import create_namespace
+from tests.support.control_plane import MERGE, create_namespace
 from tests.support.waiting import eventually
 from tests.support.worker_control_plane import Lender
 from tests.timekeeper.claims import DRIVER, device_slice
@@ -29,7 +29,6 @@ from timekeeper.__main__ import main
 pytestmark = pytest.mark.kubernetes("1.34")
 
 RESOURCES = "/apis/resource.k8s.io/v1"
-MERGE = "application/merge-patch+json"
 ODD = "odd.example.com"  # a driver without a rule
 SETTINGS = "weights: {H100: 2}\nlookahead: 0s"
 GATE = "bursar.dev/budget"

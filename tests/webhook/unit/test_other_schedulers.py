@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from deploy.local.scheduler import MANAGED_RESOURCES
+from tests.packaging.checkout import ROOT
 from tests.webhook.worlds import (
     POLICY,
     admitted,
@@ -32,7 +33,6 @@ from webhook.admission import cel
 from webhook.admission.pods import validate
 from webhook.settings.serve import read
 
-ROOT = Path(__file__).parents[3]
 ALL = frozenset(("kai-scheduler", "koord-scheduler", "vgpu-scheduler", "volcano"))
 OTHERS = replace(POLICY, other_schedulers=ALL)
 
