@@ -258,7 +258,8 @@ def measured(pods: int, namespaces: int, postings: int, database: str) -> Json:
         row: Json = {}
         for phase in ("life", "start"):
             numbers = ["--pods", str(pods), "--namespaces", str(namespaces), "--postings", str(postings)]
-            command = [sys.executable, __file__, "--phase", phase, "--database", url, *numbers]
+            module = [sys.executable, "-m", "tests.bench.ledger"]
+            command = [*module, "--phase", phase, "--database", url, *numbers]
             lines = Path(folder) / "log"
             with lines.open("w") as log:
                 done = subprocess.run(command, stdout=subprocess.PIPE, stderr=log)
