@@ -33,14 +33,14 @@ def at(ms: int, *steps: Step) -> Step:
     return turned
 
 
-def heard(ms: int) -> Step:
-    """At this moment the node and the watch are heard, and a tick follows."""
-    return at(ms, node_heard, tick)
+def heard(ms: int, *steps: Step) -> Step:
+    """At this moment the node and the watch are heard, a tick follows, and then this."""
+    return at(ms, node_heard, tick, *steps)
 
 
-def silent(ms: int) -> Step:
-    """At this moment is a tick; nothing has been heard since the last step."""
-    return at(ms, tick)
+def silent(ms: int, *steps: Step) -> Step:
+    """At this moment is a tick, and then this; nothing has been heard since the last step."""
+    return at(ms, tick, *steps)
 
 
 def beat(sequence: int, *ages_ms: int, boot: str = "run-1") -> Step:

@@ -177,9 +177,9 @@ def crew(main: list[Json], init: list[Json] | None = None, phase: str = "Running
     return raw
 
 
-def expired(ms: int) -> Step:
+def expired(ms: int, *steps: Step) -> Step:
     """Then, much later than anything may still count."""
-    return silent(ms + 2 * HOUR)
+    return silent(ms + 2 * HOUR, *steps)
 
 
 TIMELINES: dict[str, list[Step]] = {
@@ -206,8 +206,7 @@ TIMELINES: dict[str, list[Step]] = {
     "a server clock turned back charges nothing negative and closes nothing": [
         at(10 * MINUTE, beat(1)),
         at(-50 * MINUTE, beat(2), tick, pending(0)),
-        silent(11 * MINUTE),
-        pending(10 * MINUTE),
+        silent(11 * MINUTE, pending(10 * MINUTE)),
     ],
     # a sidecar's clock may be years off: what it sends is how long ago
     "ages count and no clock of the pods": [
@@ -224,15 +223,12 @@ TIMELINES: dict[str, list[Step]] = {
     ],
     "silence costs nothing and the gap is charged when the node comes back": [
         heard(MINUTE),
-        silent(2 * HOUR + MINUTE),
-        budget(posted=MINUTE, pending=0),
-        heard(2 * HOUR + MINUTE),
-        budget(posted=MINUTE, pending=2 * HOUR),
+        silent(2 * HOUR + MINUTE, budget(posted=MINUTE, pending=0)),
+        heard(2 * HOUR + MINUTE, budget(posted=MINUTE, pending=2 * HOUR)),
     ],
     "a silent session is posted after settle after and stays open": [
         heard(MINUTE),
-        silent(HOUR + MINUTE),
-        settled(MINUTE),
+        silent(HOUR + MINUTE, settled(MINUTE)),
         change("pods", ended(30 * MINUTE)),
         posted((0, MINUTE), (MINUTE, 30 * MINUTE)),
     ],
@@ -251,8 +247,7 @@ TIMELINES: dict[str, list[Step]] = {
     # through a crash and its back-off the cards are held: the earliest start ever told counts
     "a restart leaves no gap": [
         at(20 * MINUTE, hear("pods", again(10 * MINUTE, ran(5 * MINUTE, 6 * MINUTE)))),
-        heard(20 * MINUTE),
-        pending(20 * MINUTE),
+        heard(20 * MINUTE, pending(20 * MINUTE)),
     ],
     "a start error of 1970 is no start and the binding counts": [
         hear("pods", containers(gpu_pod("broken", bound_ms=START), NEVER_RAN, phase="Pending")),
@@ -261,20 +256,17 @@ TIMELINES: dict[str, list[Step]] = {
     ],
     "a pod that never starts is charged from its binding": [
         hear("pods", theirs("stuck", bound_ms=T0)),
-        heard(9 * MINUTE),
-        charged(9 * MINUTE + 2 * SECOND, "team-b"),
+        heard(9 * MINUTE, charged(9 * MINUTE + 2 * SECOND, "team-b")),
     ],
     "a pod that ended without having run held its cards until its end was reported": [
         hear("pods", theirs("rejected", phase="Failed")),
-        heard(HOUR),
-        posted((-2 * SECOND, 0), uid="uid-rejected"),
+        heard(HOUR, posted((-2 * SECOND, 0), uid="uid-rejected")),
     ],
     # the container had crashed and was started again; its last end is unknown, an earlier one proves nothing
     "an end without a time refunds nothing that was watched, pending": [
         heard(HOUR),
         change("pods", containers(POD, LOST, phase="Failed")),
-        silent(3 * HOUR),
-        charged(HOUR),
+        silent(3 * HOUR, charged(HOUR)),
         change("pods", ended(MINUTE)),
         charged(MINUTE),
     ],
@@ -282,15 +274,13 @@ TIMELINES: dict[str, list[Step]] = {
         heard(HOUR),
         silent(2 * HOUR),
         change("pods", containers(POD, LOST, phase="Failed")),
-        silent(4 * HOUR),
-        charged(2 * HOUR),
+        silent(4 * HOUR, charged(2 * HOUR)),
         change("pods", ended(MINUTE)),
         charged(MINUTE),
     ],
     "a pod is charged until its last container ends though it uses no card": [
         hear("pods", both(ran(0), "Running")),
-        heard(30 * SECOND),
-        charged(30 * SECOND, "team-b"),
+        heard(30 * SECOND, charged(30 * SECOND, "team-b")),
         change("pods", both(ran(0, 30 * SECOND), "Succeeded")),
         posted((0, 30 * SECOND), uid="uid-both"),
     ],
@@ -299,16 +289,14 @@ TIMELINES: dict[str, list[Step]] = {
         at(MINUTE, hear("pods", leaving(MINUTE, 0))),
         heard(80 * SECOND),
         change("pods", leaving(MINUTE, 0), deleted=True),
-        expired(80 * SECOND),
-        settled(110 * SECOND),
+        expired(80 * SECOND, settled(110 * SECOND)),
     ],
     "a second deletion does not shorten the grace of the first": [
         change("pods", leaving(300 * SECOND, 300)),
         change("pods", leaving(0, 0)),
         heard(0),
         change("pods", leaving(0, 0), deleted=True),
-        expired(0),
-        settled(300 * SECOND),
+        expired(0, settled(300 * SECOND)),
     ],
     "a second deletion does not shorten the grace of the first, after a restart": [
         change("pods", leaving(300 * SECOND, 300)),
@@ -316,34 +304,28 @@ TIMELINES: dict[str, list[Step]] = {
         change("pods", leaving(0, 0)),
         heard(0),
         change("pods", leaving(0, 0), deleted=True),
-        expired(0),
-        settled(300 * SECOND),
+        expired(0, settled(300 * SECOND)),
     ],
     "a pod that never ran pays for holding": [
         change("pods", theirs("held", bound_ms=START)),
         heard(MINUTE),
         change("pods", theirs("held", bound_ms=START, phase="Failed")),
-        heard(HOUR + MINUTE),
-        posted((0, MINUTE), uid="uid-held"),
+        heard(HOUR + MINUTE, posted((0, MINUTE), uid="uid-held")),
     ],
     "a session keeps the terms it was opened under": [
         hear("configmaps", budgets(_settings="weights: {A100: 7}")),
-        heard(MINUTE),
-        charged(MINUTE),
+        heard(MINUTE, charged(MINUTE)),
     ],
     "a pod that vanishes goes on for its grace period": [
         at(MINUTE, node_heard, change("pods", POD, deleted=True)),
-        silent(70 * SECOND),
-        charged(70 * SECOND),
-        expired(70 * SECOND),
-        settled(90 * SECOND),
+        silent(70 * SECOND, charged(70 * SECOND)),
+        expired(70 * SECOND, settled(90 * SECOND)),
     ],
     "no grace period is longer than the settings allow": [
         change("pods", theirs("patient", started_ms=START, grace_s=86_400)),
         at(MINUTE, node_heard),
         change("pods", theirs("patient", started_ms=START, grace_s=86_400), deleted=True),
-        expired(MINUTE),
-        charged(11 * MINUTE, "team-b"),
+        expired(MINUTE, charged(11 * MINUTE, "team-b")),
     ],
     "a pod deleted with terminal statuses is charged by them": [
         at(HOUR, node_heard, change("pods", ended(MINUTE), deleted=True), settled(MINUTE))
@@ -351,25 +333,21 @@ TIMELINES: dict[str, list[Step]] = {
     # its cards were held meanwhile; while the node is silent, the charge stops at the last evidence
     "a pod that vanishes from a silent node is charged through its grace": [
         heard(MINUTE),
-        silent(21 * MINUTE),
-        charged(MINUTE),
+        silent(21 * MINUTE, charged(MINUTE)),
         change("pods", POD, deleted=True),
-        expired(21 * MINUTE),
-        settled(21 * MINUTE + 30 * SECOND),
+        expired(21 * MINUTE, settled(21 * MINUTE + 30 * SECOND)),
     ],
     "a pod that vanished while we were away has the longest grace after its last evidence": [
         heard(MINUTE),
         hear("pods", POD, deleted=True, unheard=True),
         at(3 * HOUR, hear("leases", lease(START + 3 * HOUR), unheard=True), resume),
-        expired(3 * HOUR),
-        settled(11 * MINUTE),
+        expired(3 * HOUR, settled(11 * MINUTE)),
     ],
     # a watch that expired is listed anew: what went in between went unseen
     "a pod missing from a new list has the longest grace after its last evidence": [
         heard(MINUTE),
         at(6 * MINUTE, hear("pods", POD, deleted=True, unheard=True), list_all, tick),
-        expired(6 * MINUTE),
-        charged(11 * MINUTE),
+        expired(6 * MINUTE, charged(11 * MINUTE)),
     ],
     # what was missed, and what is told again
     "a pod that ended while we were away is charged by its statuses": [
@@ -404,8 +382,7 @@ TIMELINES: dict[str, list[Step]] = {
     "a forged placement changes no charge": [
         change("pods", forged()),
         posted(uid="uid-forged"),
-        silent(6 * SECOND),
-        posted((0, MINUTE, 800, "settled"), uid="uid-forged"),
+        silent(6 * SECOND, posted((0, MINUTE, 800, "settled"), uid="uid-forged")),
     ],
     "a pod that arrives before its node waits for the nodes cards": [
         hear("configmaps", budgets(_settings="weights: {H100: 2}")),
@@ -421,8 +398,7 @@ TIMELINES: dict[str, list[Step]] = {
     # the init container ends before the others begin: three quarters are held at most
     "cards that only an init container uses are charged": [
         hear("pods", crew(2 * [WAITING], [ran(0), WAITING], "Pending")),
-        heard(MINUTE),
-        charged(MINUTE + 2 * SECOND, "team-b", 750),
+        heard(MINUTE, charged(MINUTE + 2 * SECOND, "team-b", 750)),
     ],
     "a native sidecar with a gpu ends the session last": [
         change(
@@ -440,27 +416,22 @@ TIMELINES: dict[str, list[Step]] = {
         hear("pods", crew([ran(0, SECOND), ran(0)])),
         heard(MINUTE),
         hear("pods", crew([ran(0, SECOND), ran(0)], phase="Failed")),
-        heard(2 * MINUTE),
-        charged(2 * MINUTE + 2 * SECOND, "team-b", 750),
-        posted(uid="uid-crew"),
+        heard(2 * MINUTE, charged(2 * MINUTE + 2 * SECOND, "team-b", 750), posted(uid="uid-crew")),
     ],
     "back off between crashes is charged for the cards are held": [
         hear("pods", containers(POD, CRASHING)),
-        heard(5 * MINUTE),
-        pending(5 * MINUTE),
+        heard(5 * MINUTE, pending(5 * MINUTE)),
     ],
     # after two restarts of a container its status no longer tells the first
     "a start that no watch repeats to a restarted settler stays known": [
         at(10 * MINUTE),
         hear("pods", again(9 * MINUTE, ran(8 * MINUTE, 8 * MINUTE + SECOND)), unheard=True),
         restart,
-        heard(10 * MINUTE),
-        pending(10 * MINUTE),
+        heard(10 * MINUTE, pending(10 * MINUTE)),
     ],
     "an evicted pod pays until its containers have ended": [
         hear("pods", evicted()),
-        heard(20 * SECOND),
-        pending(20 * SECOND),
+        heard(20 * SECOND, pending(20 * SECOND)),
         change("pods", ended(25 * SECOND, phase="Failed")),
         settled(25 * SECOND),
     ],
@@ -469,46 +440,38 @@ TIMELINES: dict[str, list[Step]] = {
         heard(MINUTE),
         change("pods", without_time(reason="NodeAffinity")),
         at(80 * SECOND, beat(1)),
-        heard(3 * HOUR),
-        settled(80 * SECOND),
+        heard(3 * HOUR, settled(80 * SECOND)),
         restart,
         change("pods", without_time(reason="NodeAffinity") | {"metadata": leaving(3 * HOUR, 30)["metadata"]}),
         change("pods", without_time(reason="NodeAffinity"), deleted=True),
-        heard(5 * HOUR),
-        settled(80 * SECOND),
+        heard(5 * HOUR, settled(80 * SECOND)),
     ],
     # nodes
     # the pod object stays and holds its cards; its containers start again
     "a rebooted nodes pods are charged through the reboot": [
         heard(MINUTE),
         hear("leases", lease(START + MINUTE), deleted=True),
-        silent(11 * MINUTE),
-        charged(MINUTE),
+        silent(11 * MINUTE, charged(MINUTE)),
         hear("pods", again(9 * MINUTE, UNKNOWN_END)),
-        heard(11 * MINUTE),
-        charged(11 * MINUTE),
+        heard(11 * MINUTE, charged(11 * MINUTE)),
     ],
     "a removed nodes pods are charged through their grace": [
         heard(MINUTE),
         at(11 * MINUTE, hear("leases", lease(START), deleted=True), hear("nodes", node(), deleted=True)),
         change("pods", POD, deleted=True),
-        expired(11 * MINUTE),
-        settled(11 * MINUTE + 30 * SECOND),
+        expired(11 * MINUTE, settled(11 * MINUTE + 30 * SECOND)),
     ],
     "a node that is not ready and comes back without the pod is charged for the silence": [
         at(MINUTE, beat(1), tick),
         at(31 * MINUTE, hear("pods", POD, deleted=True)),
         heard(31 * MINUTE),
-        heard(3 * HOUR),
-        settled(31 * MINUTE + 30 * SECOND),
+        heard(3 * HOUR, settled(31 * MINUTE + 30 * SECOND)),
     ],
     # clocks
     "a start from a fast clock is charged once it has come": [
         hear("pods", theirs("early", started_ms=START + MINUTE)),
-        heard(30 * SECOND),
-        charged(0, "team-b"),
-        heard(70 * SECOND),
-        charged(10 * SECOND, "team-b"),
+        heard(30 * SECOND, charged(0, "team-b")),
+        heard(70 * SECOND, charged(10 * SECOND, "team-b")),
     ],
     "an end before its start costs nothing": [change("pods", ended(-MINUTE)), charged(0)],
 }
@@ -519,8 +482,7 @@ TIMELINES |= {
         heard(10 * HOUR),
         hear("pods", stuck(UNKNOWN_END, "Failed")),
         change("pods", stuck(UNKNOWN_END, "Failed"), deleted=True),
-        expired(10 * HOUR),
-        posted((-2 * SECOND, 10 * HOUR), uid="uid-stuck"),
+        expired(10 * HOUR, posted((-2 * SECOND, 10 * HOUR), uid="uid-stuck")),
     ]
     for case, reason in (("bogus image", "ErrImagePull"), ("endless init", "PodInitializing"))
 }
@@ -528,8 +490,7 @@ TIMELINES |= {
     f"an end without a time is charged to the last evidence, {reason}": [
         heard(MINUTE),
         at(80 * SECOND, beat(1), change("pods", without_time(reason=reason, message=message))),
-        heard(3 * HOUR),
-        settled(80 * SECOND),
+        heard(3 * HOUR, settled(80 * SECOND)),
     ]
     for reason, message in (("Evicted", "The node was low on resource: memory."), ("NodeLost", ""))
 }

@@ -26,32 +26,27 @@ TIMELINES: dict[str, list[Step]] = {
     "a removal that is reported twice counts from the first time": [
         change("pods", POD, deleted=True),
         at(70 * SECOND, hear("pods", POD, deleted=True)),
-        silent(130 * SECOND),
-        charged(MINUTE + 30 * SECOND),
+        silent(130 * SECOND, charged(MINUTE + 30 * SECOND)),
     ],
     "a removal that is reported again by a clock turned back counts from the first time": [
         hear("pods", POD, deleted=True),
         at(MINUTE - HOUR, change("pods", POD, deleted=True)),
-        silent(MINUTE + HOUR),
-        charged(MINUTE + 30 * SECOND),
+        silent(MINUTE + HOUR, charged(MINUTE + 30 * SECOND)),
     ],
     # a deletion with a longer grace period than the pod's own may have been missed
     "a pod that a list does not contain is charged for the longest grace period": [
         hear("pods", POD, deleted=True, unheard=True),
         at(MINUTE + SECOND, list_all),
-        silent(2 * HOUR),
-        charged(MINUTE + LONGEST_GRACE),
+        silent(2 * HOUR, charged(MINUTE + LONGEST_GRACE)),
     ],
     "an older lease takes nothing back": [change("leases", lease(T0 + SECOND)), charged(MINUTE)],
     # a list from an API server that was behind had it not; by then all of it was settled
     "a pod that was given up and is listed again goes on": [
         hear("pods", POD, deleted=True, unheard=True),
         list_all,
-        silent(2 * HOUR),
-        settled(MINUTE + LONGEST_GRACE),
+        silent(2 * HOUR, settled(MINUTE + LONGEST_GRACE)),
         hear("pods", POD),
-        heard(2 * HOUR),
-        charged(2 * HOUR),
+        heard(2 * HOUR, charged(2 * HOUR)),
     ],
     "a node that lives on is no evidence for a pod that ended": [
         hear("pods", gpu_pod("other", namespace="team-b", card=1, started_ms=T0)),
