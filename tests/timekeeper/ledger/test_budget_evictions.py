@@ -267,7 +267,7 @@ def test_a_protected_pod_whose_condition_cannot_be_written_for_now_gets_it_befor
     spending.later(HOUR, 6 * MINUTE)
     spending.api.patch_answer = 500
 
-    spending.later(10 * MINUTE, 5 * MINUTE)
+    spending.later(10 * MINUTE, 5 * MINUTE, 20 * SECOND)  # after a refusal there is a pause of 30 s
     assert spending.api.deletions == []
     results = [line.partition("result=")[2].split()[0] for line in _lines(capfd)]
     assert results == ["protected", "refused", "refused"]
