@@ -334,8 +334,6 @@ def kill_in_a_transaction(timekeeper: Process, until: float) -> bool:
     return False
 
 
-# CPython's wrap_socket leaves a socket open whose peer resets it before the handshake, as a kill does
-@pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")
 def test_killed_many_times_under_load_nothing_is_lost_or_charged_twice(
     timekeeper: Process, api: FakeApiServer
 ) -> None:
