@@ -80,9 +80,13 @@ def kubernetes(environ: Mapping[str, str] = os.environ) -> GoModule:
 
 
 KUBERNETES = kubernetes()
-ETCD = GoModule("etcd", "go.etcd.io/etcd/server/v3", ETCD_VERSION)
+ETCD = GoModule("etcd", "go.etcd.io/etcd/server/v3", ETCD_VERSION, like=KUBERNETES)
 KWOK = GoModule(
-    "kwok", "sigs.k8s.io/kwok", KWOK_VERSION, (f"sigs.k8s.io/kwok/pkg/consts.Version=v{KWOK_VERSION}",)
+    "kwok",
+    "sigs.k8s.io/kwok",
+    KWOK_VERSION,
+    (f"sigs.k8s.io/kwok/pkg/consts.Version=v{KWOK_VERSION}",),
+    like=KUBERNETES,
 )
 
 _CONTAINERD_MODULE = "github.com/containerd/containerd/v2"
@@ -155,6 +159,7 @@ HELM = GoModule(
     "helm.sh/helm/v4",
     HELM_VERSION,
     (f"helm.sh/helm/v4/internal/version.version=v{HELM_VERSION}",),
+    like=KUBERNETES,
 )
 HELM_TOOL = Tool("helm", HELM, "helm.sh/helm/v4/cmd/helm", ("version", "--template", "helm {{.Version}}"))
 
