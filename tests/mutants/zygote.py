@@ -208,9 +208,10 @@ class Tracer:
     def keep(self, name: str) -> None:
         """What was passed since the last time is this test's."""
         for path, lines in list(self._lines.items()):
-            passed = self.passed[str(Path(path).relative_to(self._root))] if lines else {}
-            for line in lines.copy():
-                passed[line].append(name)
+            if lines and path.endswith(".py"):  # not a page's template
+                passed = self.passed[str(Path(path).relative_to(self._root))]
+                for line in lines.copy():
+                    passed[line].append(name)
             lines.clear()
 
 
