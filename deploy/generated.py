@@ -31,9 +31,8 @@ _WHOLE: Mapping[str, Callable[[], str]] = {
     "others": cel.others_fields,
     "forRuntime": cel.for_runtime,
     "otherRequest": cel.has_request_of_others,
-    "zeros": cel.zeros,
     "prefixes": cel.prefixes,
-    "counts": cel.counts,
+    "most": cel.most,
     "spoken": cel.spoken,
 }
 _EXPRESSION = re.compile(
@@ -73,6 +72,7 @@ _PARTS: tuple[tuple[str, str, Callable[[], str]], ...] = (
     ),
     (r"&& !\(", r"object\.spec\.\?schedulerName[^\n]*(?=\)\))", cel.is_of_kais_webhook),
     (r"\|\| k\.matches\(r'", r"\^\([^']*", lambda: accelerators.RESOURCE),
+    (r"&& !", r"\[\[\[[^\n]*?\]\]\](?=\.exists\(d, )", cel.zero_counts),
     (r"!variables\.few \? \[\] : ", r"\[\[.*\]\]", cel.plugin_annotations),
     (r"variables\.before \? \[\] : ", r"\[\[.*\]\]", cel.erased_annotations),
 )

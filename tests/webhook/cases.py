@@ -129,14 +129,58 @@ RANGES: dict[str, tuple[Json, Broken]] = {
         a_pod(container(requests={"bursar.dev/gpu-percent": "50"}, gpu_percent="50")),
         NOTHING,
     ),
-    "nothing of a card": (a_pod(container(gpu_percent="0")), _one("amount", PERCENT)),
-    "nothing of anything": (
-        a_pod(container(gpu_percent="0", gpu_memory="0", gpu_count="0")),
-        _one("amount", PERCENT, MEMORY, COUNT),
-    ),
+    "nothing of a card": (a_pod(container(gpu_percent="0")), NOTHING),
+    "nothing of anything": (a_pod(container(gpu_percent="0", gpu_memory="0", gpu_count="0")), NOTHING),
     "nothing, and too much beside it": (
         a_pod(container(gpu_percent="150", gpu_memory="0")),
-        _one("amount", MEMORY),
+        _one("share-range", PERCENT),
+    ),
+    "less than nothing": (a_pod(container(gpu_percent="-1")), _one("amount", PERCENT)),
+    "amounts beside a number of cards of zero": (
+        a_pod(
+            hami(gpu="0", gpumem="10Gi"),
+            volcano("b", number="0", cores="300"),
+            container("c", gpu_count="0", gpu_percent="150"),
+        ),
+        NOTHING,
+    ),
+    "zeros of others beside a share": (
+        a_pod(
+            of_resources(
+                {
+                    "nvidia.com/gpu": "0",
+                    "nvidia.com/x": "0",
+                    "volcano.sh/gpu-x": "0",
+                    "bursar.dev/gpu-percent": "50",
+                }
+            )
+        ),
+        NOTHING,
+    ),
+    "bytes where units count, gpushare": (
+        a_pod(of_resources({"aliyun.com/gpu-mem": "10G"})),
+        _one("memory-range", f"{LIMITS}[aliyun.com/gpu-mem]"),
+    ),
+    "bytes where units count, Volcano's former sharing": (
+        a_pod(of_resources({"volcano.sh/gpu-memory": "10Gi"})),
+        _one("memory-range", f"{LIMITS}[volcano.sh/gpu-memory]"),
+    ),
+    "bytes where units count, tencent": (
+        a_pod(tencent(core="50", memory="4097")),
+        _one("memory-range", VMEMORY),
+    ),
+    "the most of two cards, tencent": (a_pod(tencent(core="200", memory="8192")), NOTHING),
+    "a card and a half with too much memory, tencent": (
+        a_pod(tencent(core="150", memory="4097")),
+        _one("share-range", CORE) | _one("memory-range", VMEMORY),
+    ),
+    "bytes where units count, elastic": (
+        a_pod(of_resources({"elasticgpu.io/gpu-core": "0", "elasticgpu.io/gpu-memory": "10G"})),
+        _one("memory-range", f"{LIMITS}[elasticgpu.io/gpu-memory]"),
+    ),
+    "more replicas than a card has": (
+        a_pod(of_resources({"nvidia.com/gpu.shared": "10G"})),
+        _one("amount", f"{LIMITS}[nvidia.com/gpu.shared]"),
     ),
     "more cards than any node has": (a_pod(container(gpu_count="65")), _one("amount", COUNT)),
     "a little more than a card": (a_pod(container(gpu_percent="101")), _one("share-range", PERCENT)),
@@ -197,8 +241,13 @@ RANGES: dict[str, tuple[Json, Broken]] = {
         _one("share-without-memory", VMEMORY),
     ),
     "memory without a share, tencent": (a_pod(tencent(memory="32")), _one("share-without-memory", CORE)),
-    "nothing, tencent": (a_pod(tencent(core="0", memory="0")), _one("amount", CORE, VMEMORY)),
-    "no card, nvidia": (a_pod(nvidia("0")), _one("amount", GPU)),
+    "nothing, tencent": (a_pod(tencent(core="0", memory="0")), NOTHING),
+    "memory beside a share of zero, tencent": (a_pod(tencent(core="0", memory="32")), NOTHING),
+    "a share beside memory of zero, tencent": (
+        a_pod(tencent(core="50", memory="0")),
+        _one("share-without-memory", VMEMORY),
+    ),
+    "no card, nvidia": (a_pod(nvidia("0"), init=[nvidia("0", "first")]), NOTHING),
     "65 cards, nvidia": (a_pod(nvidia("65")), _one("whole-cards-only", GPU)),
     "amounts of hami": (
         a_pod(hami(gpu="2", gpumem="3000", gpucores="0", priority="0"), nvidia("1", "whole")),
@@ -209,7 +258,9 @@ RANGES: dict[str, tuple[Json, Broken]] = {
         a_pod(of_resources({"volcano.sh/gpu-number": "65"})),
         _one("amount", f"{LIMITS}[volcano.sh/gpu-number]"),
     ),
-    "a priority of hami alone": (a_pod(hami(priority="0")), _one("vgpu-number", GPU)),
+    "a priority of hami alone": (a_pod(hami(priority="1")), _one("vgpu-number", GPU)),
+    "a priority of zero alone": (a_pod(hami(priority="0")), NOTHING),
+    "65 cards and a priority of zero": (a_pod(hami(gpu="65", priority="0")), _one("vgpu-range", GPU)),
     "memory of volcano without a number": (
         a_pod(volcano(memory="30")),
         _one("vgpu-number", f"{LIMITS}[volcano.sh/vgpu-number]"),
@@ -222,10 +273,7 @@ RANGES: dict[str, tuple[Json, Broken]] = {
             *(f"{LIMITS}[nvidia.com/{name}]" for name in ("gpumem-percentage", "gpucores", "priority")),
         ),
     ),
-    "no amounts of hami": (
-        a_pod(hami(gpu="0", gpumem="0", gpucores="0")),
-        _one("amount", GPU, f"{LIMITS}[nvidia.com/gpumem]"),
-    ),
+    "no amounts of hami": (a_pod(hami(gpu="0", gpumem="0", gpucores="0")), NOTHING),
     "hami beside bursar": (
         a_pod(hami(gpu="1", gpumem="5"), container("other", gpu_percent="50")),
         _one("several-dialects", "spec.containers"),

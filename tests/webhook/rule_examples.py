@@ -118,6 +118,9 @@ PODS: dict[str, Json] = {
     ),
     "pod-size": admitted(half(args=["x" * 1_200_000])),
     "legacy-sidecar": admitted(half(), plain("gpu-sidecar")),
+    "without-effect": with_annotations(
+        admitted(limits_of("main", nvidia_com__gpu="1")), {"nvidia.com/gpumem": "4000"}
+    ),
 }
 
 EPHEMERAL = admitted(half(), ephemeralContainers=[{"name": "debug", "image": "cuda", "env": SEES_ALL}])

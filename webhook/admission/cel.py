@@ -109,9 +109,25 @@ def prefixes() -> str:
     return _list(f"'{prefix}'" for prefix in PREFIXES)
 
 
-def counts() -> str:
-    """The resources that count whole cards, for the policy `bursar-ranges`."""
-    return _list(f"'{name}'" for each in DIALECTS for name in each.counted)
+def most() -> str:
+    """The largest amounts of resources that count units, with the rule and its words, for the policy
+    `bursar-ranges`."""
+    return _lines(
+        f"{{'name': dyn('{most.resource}'), 'most': dyn({most.amount}), 'unit': dyn('{most.unit}'), "
+        f"'rule': dyn('{most.rule}'), 'problem': dyn('{most.problem}')}}"
+        for each in DIALECTS
+        for most in each.most
+    )
+
+
+def zero_counts() -> str:
+    """For each dialect whose number of cards may be zero, which makes what stands beside it ask for nothing:
+    the resources that count them, and what the names of its resources begin with."""
+    return _list(
+        _list((_quoted(each.counts), _quoted((each.prefix,) if each.prefix else each.resources)))
+        for each in DIALECTS
+        if each.counts and (each.resources or each.prefix)
+    )
 
 
 def percents() -> str:
@@ -119,7 +135,8 @@ def percents() -> str:
     found = (each.percent for each in DIALECTS if each.percent is not None)
     return _lines(
         f"{{'core': dyn('{each.core}'), 'memory': dyn('{each.memory}'), "
-        f"'together': dyn({str(each.together).lower()}), 'most': dyn({each.most_cards})}}"
+        f"'together': dyn({str(each.together).lower()}), 'most': dyn({each.most_cards}), "
+        f"'mostMemory': dyn({each.most_memory.amount}), 'unit': dyn('{each.most_memory.unit}')}}"
         for each in found
     )
 
@@ -131,7 +148,7 @@ def served() -> str:
 
 def vgpus() -> str:
     """The dialects of a number of cards and amounts of each, and those whose plugin serves one container, for
-    the policy `bursar-ranges`: the resource of the number, and the greatest amount of each resource."""
+    the policy `bursar-ranges`: the resource of the number, resources of which zero is an amount, and the greatest amount of each."""
     return _lines(_vgpu(each) for each in DIALECTS if each.vgpu is not None or each.one_container)
 
 
@@ -140,16 +157,12 @@ def _vgpu(dialect: Dialect) -> str:
     number = vgpu.number if vgpu else dialect.resources[0]
     most = ", ".join(f"'{name}': {most}" for name, (_, most) in vgpu.bounds.items()) if vgpu else ""
     instead = _list(f"'{name}'" for name in (vgpu.instead if vgpu else ()))
+    zeros = _quoted(vgpu.zeros if vgpu else ())
     one = str(dialect.one_container).lower()
     return (
         f"{{'name': dyn('{dialect.name}'), 'number': dyn('{number}'), 'instead': dyn({instead}), "
-        f"'one': dyn({one}), 'most': dyn({{{most}}})}}"
+        f"'one': dyn({one}), 'zeros': dyn({zeros}), 'most': dyn({{{most}}})}}"
     )
-
-
-def zeros() -> str:
-    """The resources of which zero is an amount, for the policy `bursar-ranges`."""
-    return _list(f"'{name}'" for each in DIALECTS if each.vgpu is not None for name in each.vgpu.zeros)
 
 
 def others_fields() -> str:

@@ -13,6 +13,7 @@ from typing import Any
 from timekeeper.core.admission.json_patch import add
 from timekeeper.core.admission.pods import MalformedError, checked_pod
 from timekeeper.core.admission.policy import AdmissionPolicy
+from timekeeper.core.admission.rules import without_effect
 from timekeeper.core.admission.rules.modes import rule_modes, split_by_mode
 from timekeeper.core.admission.rules.pod_rules import pod_violations, unrequested_devices
 from timekeeper.core.gangs import NAMELESS
@@ -115,9 +116,9 @@ def _judged(review: ObjectReview, policy: AdmissionPolicy, more: Sequence[Templa
     before = [template for _, template in found(review.old, paths)]
     changed = [(at, template) for at, template in found(review.object, paths) if template not in before]
     unread = [BEYOND] if any(islice(_every(review.object, paths), MAX_TEMPLATES, None)) else []
-    if not changed and not unread:
+    violations = _misplaced(review, paths)
+    if not (changed or unread or violations):
         return NOT_JUDGED
-    violations: list[Violation] = []
     for at, template in changed:
         try:
             violations += template_violations(template, at, policy, review.namespace)
@@ -130,6 +131,13 @@ def _judged(review: ObjectReview, policy: AdmissionPolicy, more: Sequence[Templa
     warnings = within_limits((*violation_warnings(warned, policy, exempt), *unread))
     word = "observed" if warned and policy.mode == "observe" else "valid"
     return AdmissionAnswer(word, warnings=warnings, rules=rule_modes(warned, policy, exempt))
+
+
+def _misplaced(review: ObjectReview, paths: Sequence[TemplatePath]) -> list[Violation]:
+    """What was written into the workload's own metadata and belongs into its templates'."""
+    before = set(without_effect.of_workload(review.old, review.kind, found(review.old, paths)))
+    now = without_effect.of_workload(review.object, review.kind, found(review.object, paths))
+    return [violation for violation in now if violation not in before]
 
 
 def makers_are_exempt(group: str, kind: str, policy: AdmissionPolicy) -> bool:
@@ -217,11 +225,13 @@ def gpu_templates() -> str:
 
 
 def changed_templates() -> str:
-    """CEL: false for an update that does not change the template, so that scaling an old workload does not
-    wait for the webhook. If unsure it is true; `judge` compares again."""
+    """CEL: false for an update that changes neither the template nor adds an annotation of ours, so that
+    scaling an old workload does not wait for the webhook. If unsure it is true; `judge` compares again."""
     return """\
 request.operation != 'UPDATE'
 || !has(object.spec) || !has(oldObject.spec)
+|| object.metadata.?annotations.orValue({}).exists(k,
+  k.startsWith('bursar.dev/') && !(k in oldObject.metadata.?annotations.orValue({})))
 || (
   has(object.spec.jobTemplate) && has(oldObject.spec.jobTemplate)
   ? object.spec.jobTemplate != oldObject.spec.jobTemplate

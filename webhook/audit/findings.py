@@ -11,6 +11,7 @@ from timekeeper.core.admission.marks import VISIBLE_DEVICES
 from timekeeper.core.admission.mutation import sidecar
 from timekeeper.core.admission.pods import CONTAINER_LISTS, MalformedError, sequence_of
 from timekeeper.core.admission.policy import AdmissionPolicy
+from timekeeper.core.admission.rules import without_effect
 from timekeeper.core.admission.rules.bypass import bypass_violations, suspect_violations
 from timekeeper.core.admission.rules.forged import OURS, is_owned
 from timekeeper.core.admission.rules.isolation import ephemeral_violations
@@ -145,8 +146,9 @@ def of_workload(
     """The findings on the pod templates of a stored workload that has no owner and has not ended."""
     if _owner(workload) or _has_ended(workload):
         return ()
-    violations: list[Violation] = []
-    for at, template in workloads.found(workload, paths):
+    templates = workloads.found(workload, paths)
+    violations = list(without_effect.of_workload(workload, kind, templates))
+    for at, template in templates:
         try:
             violations += workloads.template_violations(template, at, policy)
         except MalformedError:

@@ -31,7 +31,7 @@ Gap = Literal[
 ]
 
 NOW_NS = 1_700_000_000_900_000_007  # of a Binding; NOW_NS and NOW_S stand for it in what is written
-MISCOUNTED = ("0", "-1", "0.5", "NaN", "9" * 30, "x")
+MISCOUNTED = ("-1", "0.5", "NaN", "9" * 30, "x")
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,8 @@ class Contract:
     roomy_node: Json  # for several pods
     means: list[Means]
     refused: list[Refused]
-    nothing: list[Json]  # pods that look like ones of the dialect and request nothing
+    nothing: list[Json]  # pods that look like ones of the dialect and request nothing, by zeros among others
+    cardless: list[Json]  # the same, of which admission warns: amounts stand beside a number of cards of zero
     nodes: list[Describes]
     unreadable: list[Json]  # nodes that are closed, because their description cannot be read
     fits: list[Fits]
@@ -179,6 +180,7 @@ def _contract(raw: Json) -> Contract:
             *(row for counted in raw.get("miscounted", ()) for row in words.miscounted(*counted)),
         ],
         nothing=[words.pod(row) for row in raw.get("nothing", ())],
+        cardless=[words.pod(row) for row in raw.get("cardless", ())],
         nodes=[words.describes(*row) for row in raw.get("nodes", ())],
         unreadable=[words.node(row) for row in raw.get("unreadable", ())],
         fits=[words.fits(node, *row) for row in raw.get("fits", ())],
@@ -239,10 +241,9 @@ class _Words:
             at = f"spec.containers[0].resources.limits[{self._full(at)}]"
         return Refused(raw, rule, at, says)
 
-    def miscounted(self, resource: str, beside: Json | None = None, *zero: str) -> list[Refused]:
-        """A row for each text that is no amount. ``zero``: ``zero`` where that is one."""
-        texts = MISCOUNTED[1:] if zero else MISCOUNTED
-        return [self.refused({**(beside or {}), resource: text}, "amount", resource) for text in texts]
+    def miscounted(self, resource: str, beside: Json | None = None) -> list[Refused]:
+        """A row for each text that is no amount."""
+        return [self.refused({**(beside or {}), resource: text}, "amount", resource) for text in MISCOUNTED]
 
     def describes(self, written: Json, cards: Any, family: str = "", fault: str = "") -> Describes:
         rows = _alike(*cards["alike"]) if isinstance(cards, dict) else cards

@@ -15,6 +15,7 @@ from scheduler_ext.binding.manifest import written_for
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.node import ModelNames, read_node
+from scheduler_ext.model.pod import read_pod
 from scheduler_ext.scoring.policy import BUILT
 from scheduler_ext.snapshot.allocation import allocation_of
 from scheduler_ext.snapshot.node_info import NodeInfo, node_info_of, with_allocation
@@ -33,7 +34,7 @@ from tests.core.dialects.contract import (
 )
 from tests.core.dialects.plugins import PLUGINS
 from tests.scheduler_ext.worlds import bound, read, rebuilt, request_of
-from tests.webhook.worlds import POLICY, env, governed, violations_of
+from tests.webhook.worlds import POLICY, env, governed, mutated, violations_of
 from tests.worlds import of_resources, pod
 from timekeeper.accounts.pods import decode_request, encode_request
 from timekeeper.api.resources.bindings import read_bindings
@@ -43,6 +44,7 @@ from timekeeper.core.request.cards import UndecodableError, amounts_by_card, rat
 from timekeeper.core.request.estimates import estimated_rate
 from timekeeper.core.request.foreign import foreign_placement, named_cards
 from timekeeper.core.request.inventory import charged_cards, read_cards
+from timekeeper.core.request.metered import metered_request
 from timekeeper.core.request.request import ParsedRequest, parse
 from timekeeper.core.values import Card, Placement, Slice
 from timekeeper.core.wire import binding_asks
@@ -63,6 +65,11 @@ def rows(of: Callable[[Contract], Iterable[Row]]) -> pytest.MarkDecorator:
             for number, row in enumerate(of(contract))
         ],
     )
+
+
+def _of_no_request(contract: Contract) -> list[tuple[Json, bool]]:
+    """Pods without a request, and whether admission warns of amounts without a card."""
+    return [*((row, False) for row in contract.nothing), *((row, True) for row in contract.cardless)]
 
 
 def info_of(raw: Json, model_names: ModelNames = ()) -> NodeInfo:
@@ -177,9 +184,17 @@ def test_an_amount_without_a_number_of_cards_is_named() -> None:
     assert violation.problem == "volcano.sh/vgpu-memory requires volcano.sh/vgpu-number"
 
 
-@rows(lambda contract: contract.nothing)
-def test_a_pod_of_no_request_is_left_alone(contract: Contract, row: Json) -> None:
-    assert parse(row) == ParsedRequest(None, ()), contract.name
+@rows(lambda contract: _of_no_request(contract))
+def test_a_pod_of_no_request_is_left_alone_by_every_role(contract: Contract, row: tuple[Json, bool]) -> None:
+    raw, is_cardless = row
+    bound = {**raw, "spec": {**raw["spec"], "nodeName": "n"}}
+
+    assert parse(raw) == ParsedRequest(None, ()), contract.name
+    assert read_pod(bound) is None
+    assert metered_request(bound, parse(bound)) is None
+    told = mutated(raw, policy=OTHERS)
+    assert (told.refusal, told.operations) == ("", ())
+    assert [rule for rule, _ in told.rules] == ["without-effect"] * is_cardless
 
 
 @rows(lambda contract: contract.nodes)

@@ -26,7 +26,7 @@ def test_all_violations_are_in_one_message() -> None:
     subject = pod(
         container("a", gpu_percent="150"),
         container("b", gpu_memory="8"),
-        init=[container("c", gpu_percent="0")],
+        init=[container("c", gpu_percent="-5")],
         annotations={"bursar.dev/policy": "tetris", "bursar.dev/gpu-models": " , "},
     )
 

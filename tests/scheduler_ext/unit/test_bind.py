@@ -12,7 +12,7 @@ from scheduler_ext.fit.fit import fit
 from tests.scheduler_ext.stepped import Start, Stepped
 from tests.scheduler_ext.store import Fault, Store
 from tests.scheduler_ext.worlds import Json, asking, node, on, percent, read
-from tests.worlds import card, container, limits_of
+from tests.worlds import card, container, limits_of, of_resources
 from timekeeper.core.values import Placement, Slice
 
 
@@ -101,8 +101,15 @@ def test_an_ungoverned_pod_is_placed_and_counted_all_the_same(world: Stepped) ->
     assert world.free("a") == [500, 1000]
 
 
-def test_a_pod_without_a_gpu_is_bound_plainly(world: Stepped) -> None:
-    raw = world.api.put("pods", asking(container()))
+ZEROS = of_resources({"nvidia.com/gpu": "0", "nvidia.com/gpumem": "0", "bursar.dev/gpu-percent": "0"})
+
+
+@pytest.mark.parametrize("of", [container(), ZEROS], ids=["none", "zeros"])
+def test_a_pod_without_a_gpu_is_bound_plainly(world: Stepped, of: Json) -> None:
+    """kube-scheduler calls an extender for pods that name its resources, whatever the amounts."""
+    raw = world.api.put("pods", asking(of))
+    answer = world.filter(raw, "a", "b")
+    assert answer["NodeNames"] == ["a", "b"]
 
     assert world.bind(raw, "a") == ""
 

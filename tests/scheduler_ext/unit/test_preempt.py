@@ -11,7 +11,7 @@ from scheduler_ext.preemption.cooldown import MAX_IN_VAIN, NOTHING_DONE
 from tests.scheduler_ext.preemption_worlds import IN, OVER, budget, of, standing
 from tests.scheduler_ext.stepped import Stepped
 from tests.scheduler_ext.worlds import Json, asking, node, on, percent, read
-from tests.worlds import card, container
+from tests.worlds import card, container, of_resources
 
 WAITING: dict[str, Any] = {"priority": 1000}
 NOBODY: Json = {"Pods": [], "NumPDBViolations": 0}
@@ -73,6 +73,12 @@ def test_those_that_kube_scheduler_chose_are_never_dropped(world: Stepped) -> No
 
 def test_a_victim_that_requests_no_gpu_is_kube_schedulers_to_choose(world: Stepped) -> None:
     assert ask(world, percent(70, "waiting", **WAITING), n=meta("cpu-only")) == {"n": ["cpu-only", "c"]}
+
+
+def test_for_a_pod_of_zeros_alone_kube_schedulers_choice_stays(world: Stepped) -> None:
+    zeros = asking(of_resources({"nvidia.com/gpu": "0"}), name="waiting", **WAITING)
+
+    assert whole(world, zeros, n=meta("a"), m=meta("cpu-only")) == {"n": meta("a"), "m": meta("cpu-only")}
 
 
 def test_an_empty_list_is_filled_where_the_cards_need_it_and_else_the_node_is_left_out(

@@ -346,7 +346,7 @@ def test_a_mode_that_is_none_leaves_the_default() -> None:
 def test_everything_wrong_is_reported_at_once() -> None:
     raw = annotated(
         admitted(
-            container("a", gpu_percent="0"),
+            container("a", gpu_percent="-5"),
             limits_of("b", nvidia_com__gpu="0.5"),
             nodeName="n1",
             terminationGracePeriodSeconds=9_999,

@@ -15,6 +15,7 @@ from timekeeper.core.names import AGENTS_NAMESPACE, DEVICES, DOMAIN, INVENTORY, 
 from timekeeper.core.object_names import TERMINAL
 from timekeeper.core.request.cards import UndecodableError, decode_inventory
 from timekeeper.core.request.inventory import dialects_of, node_facts
+from timekeeper.core.request.zeros import asked_limits
 from timekeeper.core.values import Card
 
 # NVIDIA's GPU Operator sets it to true on its nodes, and leaves any other value as it is
@@ -244,13 +245,13 @@ def _is_agent(pod: Json) -> bool:
 
 
 def _has_plugins(pod: Json) -> bool:
-    """Whether a container has a resource of NVIDIA's plugin."""
-    limits = (mapping(mapping(each.get("resources")).get("limits")) for each in _containers(pod))
+    """Whether a container asks for a resource of NVIDIA's plugin."""
+    limits = map(asked_limits, _containers(pod))
     return any(name.startswith((PLUGINS, _MIG)) for each in limits for name in each)
 
 
 def _is_placed(pod: Json) -> bool:
-    limits = (mapping(mapping(each.get("resources")).get("limits")) for each in _containers(pod))
+    limits = map(asked_limits, _containers(pod))
     return DEVICES in annotations_of(pod) or any(
         name.startswith(f"{DOMAIN}/") for each in limits for name in each
     )

@@ -27,6 +27,7 @@ SETTABLE = (
     "privileged",
     "sees-cards-without-asking",
     "visible-devices",
+    "without-effect",
 )
 
 # These are always enforced: without them a pod could not be placed or charged, or a user could forge what

@@ -10,6 +10,7 @@ from timekeeper.core.violation import Violation, shown
 
 MAX_CARDS = 64  # of a container, and of a node that describes none; limits the extender's search
 MAX_COUNTED = 256  # devices of a node of which only their number is known; replicas of a card are some
+MAX_DEVICES = 1024  # of a container: more than any node has, also of parts of devices
 MAX_MEMORY_MIB = 1024 * 1024  # 1 TiB on one card: a higher value is a mistake, usually bytes
 
 
@@ -24,6 +25,17 @@ class ContainerLimits:
     def at(self, resource: str) -> str:
         """The path of this resource's limit."""
         return f"{self.path}[{resource}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Most:
+    """The largest amount of a resource that counts units. ``unit``: what they are, in the plural."""
+
+    resource: str
+    amount: int
+    unit: str
+    rule: str = "memory-range"
+    problem: str = "more than any card has"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +95,6 @@ def amount(
     value = integral(given)
     if value is None:
         problem = "not a whole number"
-    elif value == 0:
-        problem = "zero is not a valid amount"
     elif value < 0:
         problem = "an amount cannot be negative"
     elif value < least:
@@ -94,3 +104,14 @@ def amount(
     return Violation(
         "amount", limits.at(resource), shown(given), problem, allowed, f'{resource}: "{example}"'
     )
+
+
+def units(limits: ContainerLimits, most: Most, example: str, cards: int = 1) -> int | Violation | None:
+    """As `amount`, of a resource of which each card has so much at most. ``cards``: how many it is on."""
+    allowed = f"a whole number of {most.unit}, from 1 to {cards * most.amount}"
+    found = amount(limits, most.resource, 1, allowed, example)
+    if not isinstance(found, int) or found <= cards * most.amount:
+        return found
+    got = shown(limits.amounts[most.resource])
+    at, text = limits.at(most.resource), f'{most.resource}: "{example}"'
+    return Violation(most.rule, at, got, most.problem, allowed, text)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from timekeeper.core.dialects.amounts import ContainerLimits, NodeFacts, PodFacts
+from timekeeper.core.dialects.amounts import ContainerLimits, Most, NodeFacts, PodFacts
 from timekeeper.core.dialects.percent import PercentResources
 from timekeeper.core.dialects.vgpu import VgpuResources
 from timekeeper.core.values import Ask, Card, ContainerAsk, GPURequest, Placement
@@ -106,7 +106,9 @@ class Dialect:
     # the one of which it erases what it has handed out, and others
     plugin_erases: tuple[str, ...] = ()
     vgpu: VgpuResources | None = None  # where the resources are a number and amounts: what policies need
-    counted: tuple[str, ...] = ()  # resources that count whole cards, MAX_CARDS at most, for policies
+    # resources that count a container's cards: if all of them that it has are zero, it has no card
+    counts: tuple[str, ...] = ()
+    most: tuple[Most, ...] = ()  # the largest amounts of other resources, for policies
     # resources, or what their names begin with, with - at its end: whole devices, which kube-scheduler and
     # the node plugin give out alone
     by_plugin: tuple[str, ...] = ()
@@ -143,6 +145,11 @@ class Dialect:
     config_maps: str = ""
     # the cards of a node, for charges alone: nothing is placed on them
     charged_cards: Callable[[NodeFacts], tuple[Card, ...]] = no_cards
+
+    def has(self, resource: str) -> bool:
+        """Whether the resource is one of its own, or counts its cards."""
+        named = resource in self.resources or resource in self.counts
+        return named or (bool(self.prefix) and resource.startswith(self.prefix))
 
     @property
     def needs_placement(self) -> bool:

@@ -12,13 +12,13 @@ from dataclasses import replace
 from typing import Any
 
 from timekeeper.core import names
-from timekeeper.core.dialects.amounts import MAX_CARDS, ContainerLimits, PodFacts, amount
+from timekeeper.core.dialects.amounts import MAX_CARDS, ContainerLimits, Most, PodFacts, amount, units
 from timekeeper.core.dialects.dialect import Dialect, Found, PlacedRequest, TilesOf, nothing_at_admission
 from timekeeper.core.dialects.gas_nodes import I915 as I915
 from timekeeper.core.dialects.gas_nodes import PREFIX, cards, counted_cards
 from timekeeper.core.dialects.gas_nodes import XE as XE
 from timekeeper.core.name_lists import listed, names_in, too_long
-from timekeeper.core.values import TILES, Ask, ContainerAsk, GPURequest, Slice
+from timekeeper.core.values import MAX_TILES, TILES, Ask, ContainerAsk, GPURequest, Slice
 from timekeeper.core.violation import Violation, first_of, shown
 
 MONITORING = "_monitoring"  # ends the names of resources that show a container all cards
@@ -32,7 +32,14 @@ _CARD = re.compile(r"card(0|[1-9][0-9]{0,4})", re.ASCII)
 _GT = re.compile("gt([0-9]{1,5})", re.ASCII)
 _MAX_RESOURCES = 64
 _MAX_LISTED = 20
-_CARDS_ALLOWED = f"1 to {MAX_CARDS} cards"
+_MOST_CARDS = tuple(
+    Most(name, MAX_CARDS, "cards", "amount", "more cards than any node has") for name in (I915, XE)
+)
+# of each card; other resources may count bytes
+_MOST = (
+    Most(f"{PREFIX}millicores", 1000, "thousandths of a card", "amount"),
+    Most(TILES, MAX_TILES, "tiles", "amount"),
+)
 
 
 def _read(limits: ContainerLimits) -> Ask | tuple[Violation, ...]:
@@ -42,24 +49,19 @@ def _read(limits: ContainerLimits) -> Ask | tuple[Violation, ...]:
     plugins = [name for name in (I915, XE) if name in limits.amounts]
     if len(plugins) != 1 or len(given) > _MAX_RESOURCES:
         return (_unclear(limits, given, plugins),)
-    read = {name: amount(limits, name, 1, _allowed(name), "1") for name in given}
+    devices = next(units(limits, each, "1") for each in _MOST_CARDS if each.resource in plugins)
+    if not isinstance(devices, int):
+        return (devices,) if devices else ()
+    read = {name: amount(limits, name, 1, "a whole number of at least 1", "1") for name in given}
+    read |= {each.resource: units(limits, each, "1", devices) for each in _MOST}
     broken = tuple(each for each in read.values() if isinstance(each, Violation))
     amounts = {name: each for name, each in read.items() if isinstance(each, int)}
     if broken:
         return broken
-    devices = amounts[plugins[0]]
-    if devices > MAX_CARDS:
-        return (
-            _violation(limits, plugins[0], "amount", "more cards than any node has", _CARDS_ALLOWED, "1"),
-        )
     uneven = [name for name, each in amounts.items() if each % devices]
     if uneven:
         return tuple(_uneven(limits, name, amounts[name], devices) for name in uneven)
     return Ask(devices, 0, 0, tuple(sorted((name, each // devices) for name, each in amounts.items())))
-
-
-def _allowed(name: str) -> str:
-    return _CARDS_ALLOWED if name in (I915, XE) else "a whole number of at least 1"
 
 
 def _unclear(limits: ContainerLimits, given: Sequence[str], plugins: Sequence[str]) -> Violation:
@@ -224,7 +226,8 @@ DIALECT = Dialect(
     name="gas",
     resources=(I915, XE),
     prefix=PREFIX,
-    counted=(I915, XE),
+    counts=(I915, XE),
+    most=_MOST_CARDS,
     by_plugin=(I915, XE),
     examples={I915: "1", XE: "1"},
     read=_read,

@@ -22,6 +22,7 @@ from timekeeper.core.dialects.dialect import (
     nothing_at_binding,
     nothing_to_read,
 )
+from timekeeper.core.quantity import integral
 from timekeeper.core.values import WHOLE_MILLI, Ask, ContainerAsk, GPURequest
 from timekeeper.core.violation import Violation, shown
 
@@ -38,6 +39,9 @@ _LONGEST = 63  # characters, as the API server allows in a label
 
 def _read(pod: PodFacts) -> tuple[ContainerAsk, ...] | tuple[Violation, ...]:
     amounts = {label: _amount(pod, label) for label in _MOST}
+    given = [label for label in (*MODELS, *_MOST) if label in pod.labels and label != PRIORITY]
+    if integral(pod.labels.get(NUMBER)) == 0 or all(amounts.get(label, 1) is None for label in given):
+        return ()
     broken = tuple(each for each in amounts.values() if isinstance(each, Violation))
     broken += tuple(_model_violation(pod, label) for label in MODELS if not _is_model(pod, label))
     ordinary = [each for each in pod.containers if each.path.startswith("spec.containers[")]
@@ -66,12 +70,11 @@ def _constrain(request: GPURequest, pod: PodFacts) -> GPURequest:
 
 
 def _amount(pod: PodFacts, label: str) -> int | Violation | None:
-    least = 0 if label == PRIORITY else 1
-    allowed = f"a whole number from {least} to {_MOST[label]}"
-    if label == PRIORITY and pod.labels.get(label) in ("0", 0):
-        return 0
+    allowed = f"a whole number from 1 to {_MOST[label]}{' MiB' if label in (EACH, TOTAL) else ''}"
+    if integral(pod.labels.get(label)) == 0:
+        return None  # zero asks for nothing, and is the priority of those without one
     labels = ContainerLimits("metadata.labels", "", pod.labels)
-    found = amount(labels, label, least, allowed, _EXAMPLE[label])
+    found = amount(labels, label, 1, allowed, _EXAMPLE[label])
     if not isinstance(found, int) or found <= _MOST[label]:
         return found
     got, example = shown(pod.labels[label]), f'{label}: "{_EXAMPLE[label]}"'
@@ -111,4 +114,5 @@ DIALECT = Dialect(
     replaces=("genius-scheduler",),
     at_admission=nothing_at_admission,
     at_binding=nothing_at_binding,
+    counts=(NUMBER,),
 )

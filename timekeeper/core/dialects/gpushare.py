@@ -12,11 +12,13 @@ from dataclasses import replace
 
 from timekeeper.core.dialects.amounts import (
     MAX_CARDS,
+    MAX_MEMORY_MIB,
     ContainerLimits,
+    Most,
     NodeFacts,
     PodFacts,
-    amount,
     indexes,
+    units,
 )
 from timekeeper.core.dialects.dialect import Dialect, Found, PlacedRequest, nothing_at_admission
 from timekeeper.core.dialects.percent import MODEL_LABEL
@@ -27,11 +29,11 @@ MEMORY = "aliyun.com/gpu-mem"
 COUNT = "aliyun.com/gpu-count"  # of a node's cards
 STEM = "ALIYUN_COM_GPU_MEM_"
 
-_ALLOWED = "a whole number of the plugin's units (GiB or MiB), at least 1"
+_MOST = Most(MEMORY, MAX_MEMORY_MIB, "GiB or MiB, as your plugin counts")
 
 
 def _read(limits: ContainerLimits) -> Ask | tuple[Violation, ...]:
-    found = amount(limits, MEMORY, 1, _ALLOWED, "3")
+    found = units(limits, _MOST, "3")
     return Ask(1, 0, found) if isinstance(found, int) else (found,) if found else ()
 
 
@@ -78,6 +80,7 @@ DIALECT = Dialect(
     resources=(MEMORY,),
     node_resources=(COUNT,),
     memory_units=MEMORY,
+    most=(_MOST,),
     examples={MEMORY: "3"},
     read=_read,
     at_admission=nothing_at_admission,

@@ -126,5 +126,6 @@ DIALECT = Dialect(
     reads=nvidia.ANNOTATIONS.names,
     constrain=nvidia.ANNOTATIONS.constrain,
     vgpu=RESOURCES,
+    counts=(RESOURCES.number,),
     variables={RESOURCES.priority: "CUDA_TASK_PRIORITY"},
 )

@@ -115,4 +115,5 @@ DIALECT = Dialect(
     at_admission=nothing_at_admission,
     at_binding=nothing_at_binding,
     ignored_by_scheduler=(GPU_COUNT,),
+    counts=(GPU_COUNT,),
 )

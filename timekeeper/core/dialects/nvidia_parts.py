@@ -9,7 +9,15 @@ k8s-device-plugin, gpu-feature-discovery, NVIDIA's MIG profiles (`docs/dialects.
 
 import re
 
-from timekeeper.core.dialects.amounts import MAX_CARDS, ContainerLimits, NodeFacts, amount
+from timekeeper.core.dialects.amounts import (
+    MAX_CARDS,
+    MAX_DEVICES,
+    ContainerLimits,
+    Most,
+    NodeFacts,
+    amount,
+    units,
+)
 from timekeeper.core.dialects.dialect import Dialect, nothing_at_admission, nothing_at_binding
 from timekeeper.core.dialects.percent import COUNT_LABEL, MODEL_LABEL, UNKNOWN_MEMORY_MIB
 from timekeeper.core.values import Ask, Card
@@ -18,6 +26,7 @@ from timekeeper.core.violation import Violation, shown
 SHARED = "nvidia.com/gpu.shared"
 MIG = "nvidia.com/mig-"
 
+_MOST_SHARED = Most(SHARED, MAX_DEVICES, "replicas of one card", "amount", "more replicas than a card has")
 _PROFILE = re.compile(r"nvidia\.com/mig-([1-7])g\.([1-9][0-9]{0,2})gb((?:\.[a-z-]{1,16}){0,3})", re.ASCII)
 _SLICES = 7  # of a card
 # profiles of cards with four slices, which no other card has
@@ -25,7 +34,7 @@ _OF_FOUR = frozenset({(1, 6), (2, 12), (4, 24), (2, 48), (4, 96)})
 
 
 def _read_shared(limits: ContainerLimits) -> Ask | tuple[Violation, ...]:
-    found = amount(limits, SHARED, 1, "a whole number of replicas of one card, at least 1", "1")
+    found = units(limits, _MOST_SHARED, "1")
     return Ask(1, 0, 0, ((SHARED, found),)) if isinstance(found, int) else (found,) if found else ()
 
 
@@ -97,6 +106,7 @@ DIALECTS = (
         name="nvidia-shared",
         resources=(SHARED,),
         by_plugin=(SHARED,),
+        most=(_MOST_SHARED,),
         examples={SHARED: "1"},
         read=_read_shared,
         cards=_shared_cards,

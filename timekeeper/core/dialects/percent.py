@@ -4,10 +4,18 @@ A request below 100 is a share of one card; multiples of 100 are whole cards, wh
 memory. A node advertises the sums over its cards, which must be alike.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from timekeeper.core.dialects.amounts import MAX_CARDS, ContainerLimits, NodeFacts, amount
+from timekeeper.core.dialects.amounts import (
+    MAX_CARDS,
+    MAX_MEMORY_MIB,
+    ContainerLimits,
+    Most,
+    NodeFacts,
+    amount,
+    units,
+)
 from timekeeper.core.values import WHOLE_MILLI, Ask, Card
 from timekeeper.core.violation import Violation, shown
 
@@ -43,7 +51,8 @@ class PercentResources:
         core = amount(limits, self.core, 1, self._core_allowed, self.examples[self.core])
         memory = None
         if self.memory:
-            memory = amount(limits, self.memory, 1, self._memory_allowed, self.examples[self.memory])
+            allowed = f"a whole number of {self.most_memory.unit}, at least 1"
+            memory = amount(limits, self.memory, 1, allowed, self.examples[self.memory])
         if isinstance(core, Violation) or isinstance(memory, Violation):
             return tuple(each for each in (core, memory) if isinstance(each, Violation))
         return self._ask(limits, core, memory)
@@ -61,28 +70,38 @@ class PercentResources:
     def _ask(
         self, limits: ContainerLimits, core: int | None, memory: int | None
     ) -> Ask | tuple[Violation, ...]:
-        if core is None:
-            if self.together:
-                return (self._missing(limits, self.core, f"{self.memory} requires {self.core}"),)
-            return Ask(1, 0, self.unit_mib * (memory or 0))
-        if (core > 100 and core % 100) or core > 100 * self.most_cards:
-            problem = "neither a share of a card nor whole cards"
-            return (self._violation(limits, problem),)
-        if core >= 100:
-            return Ask(core // 100, WHOLE_MILLI, 0)  # whole cards include all of their memory
-        if memory is None and self.together:
-            return (self._missing(limits, self.memory, f"a share in {self.core} requires {self.memory}"),)
-        return Ask(1, 10 * core, self.unit_mib * (memory or 0))
+        broken = tuple(self._broken(limits, core, memory))
+        if broken:
+            return broken
+        if core is None or core < 100:
+            return Ask(1, 10 * (core or 0), self.unit_mib * (memory or 0))
+        return Ask(core // 100, WHOLE_MILLI, 0)  # whole cards include all of their memory
+
+    def _broken(self, limits: ContainerLimits, core: int | None, memory: int | None) -> Iterator[Violation]:
+        if core is None and self.together:
+            yield self._missing(limits, self.core, f"{self.memory} requires {self.core}")
+        if core is not None and ((core > 100 and core % 100) or core > 100 * self.most_cards):
+            yield self._violation(limits, "neither a share of a card nor whole cards")
+        if core is not None and core < 100 and memory is None and self.together:
+            yield self._missing(limits, self.memory, f"a share in {self.core} requires {self.memory}")
+        if memory is not None:
+            cards = max(1, (core or 0) // 100)
+            found = units(limits, self.most_memory, self.examples[self.memory], cards)
+            if isinstance(found, Violation):
+                yield found
 
     @property
     def _core_allowed(self) -> str:
-        whole = "100 for a whole card" if self.most_cards == 1 else "a multiple of 100 for whole cards"
+        whole = "100 for a whole card"
+        if self.most_cards > 1:
+            whole = f"a multiple of 100 up to {100 * self.most_cards} for whole cards"
         return f"1 to 99 for a share of one card, or {whole}"
 
     @property
-    def _memory_allowed(self) -> str:
-        unit = "units of 256 MiB" if self.unit_mib > 1 else "MiB"
-        return f"a whole number of {unit}, at least 1"
+    def most_memory(self) -> Most:
+        """The most memory of a card."""
+        unit = f"units of {self.unit_mib} MiB" if self.unit_mib > 1 else "MiB"
+        return Most(self.memory, MAX_MEMORY_MIB // self.unit_mib, unit)
 
     def _violation(self, limits: ContainerLimits, problem: str) -> Violation:
         example = f'{self.core}: "{100 * min(2, self.most_cards)}"'

@@ -52,6 +52,7 @@ DIALECT = Dialect(
     examples=RESOURCES.examples,
     read=RESOURCES.read,
     percent=RESOURCES,
+    counts=(CORE,),
     at_admission=_at_admission,
     at_binding=_at_binding,
     found=_found,

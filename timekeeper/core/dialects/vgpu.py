@@ -92,7 +92,8 @@ class VgpuResources:
 
     def _amount(self, limits: ContainerLimits, name: str) -> int | Violation | None:
         least, most = self.bounds[name]
-        allowed = f"a whole number from {least} to {most}"
+        unit = " MiB" if name == self.memory else ""
+        allowed = f"a whole number from {least} to {most}{unit}"
         if name in self.zeros and name in limits.amounts and integral(limits.amounts[name]) == 0:
             return 0
         found = amount(limits, name, least, allowed, self.examples[name])

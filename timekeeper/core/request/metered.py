@@ -11,9 +11,8 @@ from functools import lru_cache
 from timekeeper.core import names
 from timekeeper.core.accelerators import accelerator_of
 from timekeeper.core.dialects import GPU_RESOURCE_PATTERN
-from timekeeper.core.dialects.amounts import MAX_CARDS, MAX_MEMORY_MIB, Container
+from timekeeper.core.dialects.amounts import MAX_CARDS, MAX_DEVICES, MAX_MEMORY_MIB, Container
 from timekeeper.core.dialects.others.claims import NAME as CLAIMS
-from timekeeper.core.dialects.others.device import MAX_DEVICES
 from timekeeper.core.dialects.others.kai import DEVICES as KAI_DEVICES
 from timekeeper.core.dialects.others.kai import DIALECT as KAI
 from timekeeper.core.json_values import Json, mapping, sequence

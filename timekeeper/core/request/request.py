@@ -35,6 +35,7 @@ from timekeeper.core.request.devices import (
     metered,
     refused,
 )
+from timekeeper.core.request.zeros import without_zeros
 from timekeeper.core.values import Ask, ContainerAsk, GPURequest
 from timekeeper.core.violation import Violation, first_of, shown
 
@@ -54,16 +55,23 @@ NO_REQUEST = ParsedRequest(None, ())
 
 
 def containers(pod: Json) -> tuple[Container, ...]:
-    """Init containers first, then the others, in the pod's order. Entries that are not objects are
-    skipped."""
+    """Init containers first, then the others, in the pod's order, without amounts that ask for nothing.
+    Entries that are not objects are skipped."""
     spec = mapping(pod.get("spec"))
     found = []
     for field in _CONTAINERS:
         for index, raw in enumerate(sequence(spec.get(field))):
             if type(raw) is dict or isinstance(raw, Mapping):
                 init = field == "initContainers" and raw.get("restartPolicy") != "Always"
-                found.append(Container(f"spec.{field}[{index}]", str(raw.get("name", "")), init, raw))
+                asking = _asking(raw)
+                found.append(Container(f"spec.{field}[{index}]", str(raw.get("name", "")), init, asking))
     return tuple(found)
+
+
+def _asking(raw: Json) -> Json:
+    given = mapping(raw.get("resources"))
+    resources = without_zeros(given)
+    return raw if resources is given else {**raw, "resources": resources}
 
 
 def request_part(pod: Json) -> Json:
@@ -316,8 +324,8 @@ _NO_GPU: _Read = ((), None, ())
 
 
 def _marked(facts: PodFacts) -> Mapping[str, str]:
-    """The dialects that the pod names by an annotation or a label, each with that field: nearly always
-    none. Those of another scheduler count only where the pod is left to that scheduler."""
+    """The dialects in which the pod's annotations or labels ask for something, each with that field: nearly
+    always none. Those of another scheduler count only where the pod is left to that scheduler."""
     if BY_ANNOTATION.keys().isdisjoint(facts.annotations) and BY_LABEL.keys().isdisjoint(facts.labels):
         return {}
     annotations = {
@@ -330,6 +338,7 @@ def _marked(facts: PodFacts) -> Mapping[str, str]:
         name: field
         for name, field in {**annotations, **labels}.items()
         if not BY_NAME[name].placed_by_others or facts.scheduler in BY_NAME[name].schedulers
+        if _marked_asks([name], facts) != ((), [])
     }
 
 

@@ -19,13 +19,16 @@ from timekeeper.core.admission.policy import (
     scheduler_of,
     without_placement,
 )
-from timekeeper.core.dialects import BY_NAME
+from timekeeper.core.dialects import BY_NAME, DIALECTS
 from timekeeper.core.dialects.others import claims as of_claims
 from timekeeper.core.json_values import Json, mapping
+from timekeeper.core.quantity import integral
 from timekeeper.core.request.devices import DIALECT as DEVICE
+from timekeeper.core.request.zeros import asked_limits
 from timekeeper.core.values import GPURequest
 from timekeeper.core.wire import HeldFor, StandingWord
 
+_PERCENTAGES = frozenset(each.vgpu.percentage for each in DIALECTS if each.vgpu is not None)
 PLACEMENT = {names.GPU_PLACEMENT: "1"}
 
 
@@ -151,8 +154,7 @@ def placed_by(spec: Json, dialect: str, policy: AdmissionPolicy) -> str:
 def _may_get_claims(spec: Json, resources: frozenset[str]) -> bool:
     """Whether a container has a limit of one of these, for which its scheduler may allocate devices."""
     every = (each for field in ("initContainers", "containers") for each in sequence_of(spec.get(field)))
-    limits = (mapping(mapping(each.get("resources")).get("limits")) for each in every)
-    return any(not resources.isdisjoint(each) for each in limits)
+    return any(not resources.isdisjoint(asked_limits(each)) for each in every)
 
 
 def _placement(spec: Json, request: GPURequest, policy: AdmissionPolicy) -> list[Operation]:
@@ -189,12 +191,28 @@ def _number(container: Json, path: str, request: GPURequest) -> list[Operation]:
     """One card for a container that requests memory or compute without a number of cards, where its dialect
     means that. Without the number the kubelet would not call the node plugin."""
     vgpu = BY_NAME[request.dialect].vgpu
-    if vgpu is None or not vgpu.one_by_default:
+    if vgpu is None or not vgpu.one_by_default or not _is_asking(container, request):
         return []
     limits = mapping(mapping(container.get("resources")).get("limits"))
     if vgpu.number in limits or not any(name in limits for name in vgpu.instead):
         return []
     return _resource(container, path, {vgpu.number: "1"})
+
+
+def _is_asking(container: Json, request: GPURequest) -> bool:
+    return any(each.container == container["name"] for each in request.asks)
+
+
+def _no_percentage(container: Json, path: str) -> list[Operation]:
+    """Without a percentage of memory of zero, which means none is given: the other system's plugin would
+    give the container no memory."""
+    resources = mapping(container.get("resources"))
+    return [
+        remove(f"{path}/resources/{member}/{escaped(name)}")
+        for member in ("limits", "requests")
+        for name, amount in mapping(resources.get(member)).items()
+        if name in _PERCENTAGES and integral(amount) == 0
+    ]
 
 
 def _resource(container: Json, path: str, amounts: Mapping[str, str]) -> list[Operation]:
@@ -218,9 +236,12 @@ def _containers(spec: Json, request: GPURequest, policy: AdmissionPolicy) -> lis
 
 
 def _container(container: Json, path: str, request: GPURequest, policy: AdmissionPolicy) -> list[Operation]:
+    changed = _no_percentage(container, path)
     if not policy.places:
-        return visible_devices.without_users_own(container, variables_of(container), path, request)
+        named = variables_of(container)
+        return [*changed, *visible_devices.without_users_own(container, named, path, request)]
     return [
+        *changed,
         *_number(container, path, request),
         *_variables(container, path, request, policy.mps_pipes),
     ]

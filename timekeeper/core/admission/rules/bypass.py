@@ -14,6 +14,7 @@ from timekeeper.core.admission.rules.isolation import isolation_violations, node
 from timekeeper.core.dialects import GPU_RESOURCE_PATTERN
 from timekeeper.core.dialects.others import claims
 from timekeeper.core.json_values import Json, mapping
+from timekeeper.core.quantity import integral
 from timekeeper.core.request.device_classes import NO_CLASSES, ClassParameters
 from timekeeper.core.request.devices import DIALECT as DEVICE
 from timekeeper.core.request.request import ParsedRequest, containers
@@ -97,7 +98,9 @@ def _runtime_class(spec: Json) -> Iterator[Violation]:
 
 
 def _overhead(spec: Json) -> Iterator[Violation]:
-    for name in mapping(spec.get("overhead")):
+    for name, amount in mapping(spec.get("overhead")).items():
+        if integral(amount) == 0:
+            continue
         if GPU_RESOURCE_PATTERN.match(name) or accelerator_of(name) is not None:
             yield Violation(
                 "overhead",

@@ -34,7 +34,7 @@ REQUEST = (
     Rule(
         "amount",
         "an amount that is not a positive whole number (`0.5`, `500m`, `NaN`, an exponent beyond 64 bits, "
-        "digits that are not ASCII), and more than 64 cards",
+        "digits that are not ASCII), and more than 64 cards or 1024 replicas. Zero asks for nothing",
         "it would be charged wrongly. Every exact spelling of a whole number passes: `8000`, `8k`, `8e3`, "
         "`4Ki`",
     ),
@@ -53,7 +53,11 @@ REQUEST = (
         "less than 64 MiB on a card",
         "a CUDA context alone needs more; usually GiB were meant",
     ),
-    Rule("memory-range", "more than 1 TiB on a card", "no card has so much; usually bytes were meant"),
+    Rule(
+        "memory-range",
+        "more than 1 TiB on a card, or 1,048,576 of the units in which a plugin counts memory",
+        "no card has so much; usually bytes were meant",
+    ),
     Rule(
         "memory-with-whole-cards",
         "`bursar.dev/gpu-memory` together with whole cards",
@@ -387,6 +391,14 @@ PLACING = (
         "it reports to a Service that no longer exists, and in a Job it never ends",
         "warn",
         "admitted: remove it, Bursar injects its own sidecar",
+    ),
+    Rule(
+        "without-effect",
+        "an amount or a setting that nothing reads where it stands: a resource in an annotation, a label or "
+        "`spec.resources`, an annotation of pods on a Job, amounts beside a number of cards of zero",
+        "the pod runs without what its user wrote. The warning names the right place",
+        "warn",
+        "admitted without it",
     ),
 )
 

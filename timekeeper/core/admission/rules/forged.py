@@ -10,7 +10,7 @@ from timekeeper.core.admission import marks
 from timekeeper.core.admission.mutation import sidecar
 from timekeeper.core.admission.pods import CONTAINER_LISTS, annotations_of, labels_of, sequence_of
 from timekeeper.core.admission.policy import AdmissionPolicy
-from timekeeper.core.dialects import BY_NAME, DIALECTS
+from timekeeper.core.dialects import BY_NAME, DIALECTS, native
 from timekeeper.core.dialects.others import claims as of_claims
 from timekeeper.core.json_values import Json
 from timekeeper.core.standings import WORDS
@@ -136,6 +136,8 @@ def _annotation(name: str, value: str) -> Violation:
     path = f"metadata.annotations[{name}]"
     if name in _WRITTEN or not name.startswith(f"{names.DOMAIN}/"):
         return _only_bursar_writes("forged-annotation", path, value)
+    if name in native.DIALECT.resources:
+        return _elsewhere("unknown-annotation", path, value, "a resource", "resources.limits of a container")
     (nearest,) = difflib.get_close_matches(name, names.WRITABLE_ANNOTATIONS, 1, cutoff=0.0)
     return Violation(
         "unknown-annotation",
@@ -147,8 +149,17 @@ def _annotation(name: str, value: str) -> Violation:
     )
 
 
+def _elsewhere(rule: str, path: str, value: str, what: str, where: str) -> Violation:
+    name = path.partition("[")[2].removesuffix("]")
+    return Violation(rule, path, shown(value), f"this is {what}", where, f"{name}: {shown(value)} there")
+
+
 def _only_bursar_writes(rule: str, path: str, value: str) -> Violation:
     theirs = path.partition("[")[2].removesuffix("]")
+    if theirs in native.DIALECT.resources:
+        return _elsewhere(rule, path, value, "a resource", "resources.limits of a container")
+    if rule == "forged-label" and theirs in names.WRITABLE_ANNOTATIONS:
+        return _elsewhere(rule, path, value, "an annotation", "metadata.annotations")
     by_others = theirs in (*PLACED, *PLACED_LABELS) or theirs.startswith(_LABEL_STEMS)
     problem = (
         "only the system that places the pod writes this"

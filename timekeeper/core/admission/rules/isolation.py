@@ -25,6 +25,8 @@ from timekeeper.core.admission.rules.device_annotations import requests_devices
 from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE_PATTERN, gas
 from timekeeper.core.dialects.others import kai
 from timekeeper.core.json_values import Json, mapping, sequence
+from timekeeper.core.quantity import integral
+from timekeeper.core.request.zeros import asked_limits, without_zeros
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, shown
 
@@ -149,8 +151,8 @@ def ephemeral_violations(pod: Json, old: Json) -> Iterator[Violation]:
 
 
 def asks(container: Json) -> bool:
-    """Whether the container names a GPU resource, in any dialect, valid or not."""
-    resources = mapping(container.get("resources"))
+    """Whether the container asks for a GPU resource, in any dialect, valid or not."""
+    resources = without_zeros(mapping(container.get("resources")))
     named = (*mapping(resources.get("limits")), *mapping(resources.get("requests")))
     return any(map(GPU_RESOURCE_PATTERN.match, named))
 
@@ -163,7 +165,9 @@ def _containers(pod: Json) -> Iterator[tuple[str, Json]]:
 
 def _monitoring(path: str, container: Json) -> Iterator[Violation]:
     """Resources by which Intel's GPU plugin shows a container every card of its node."""
-    for name in mapping(mapping(container.get("resources")).get("limits")):
+    for name, amount in mapping(mapping(container.get("resources")).get("limits")).items():
+        if integral(amount) == 0:
+            continue
         if name.startswith(gas.DIALECT.prefix) and name.endswith(gas.MONITORING):
             yield Violation(
                 "sees-cards-without-asking",
@@ -244,7 +248,7 @@ def _steering(path: str, container: Json, request: GPURequest | None) -> Iterato
 def _is_shown_by_plugin(container: Json) -> bool:
     """Whether the node's plugin sets NVIDIA_VISIBLE_DEVICES, and governing adds no variable that takes
     precedence over envFrom."""
-    limits = mapping(mapping(container.get("resources")).get("limits"))
+    limits = asked_limits(container)
     return any(each in limits for each in _SHOWN_BY_PLUGIN)
 
 

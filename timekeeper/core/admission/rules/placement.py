@@ -24,9 +24,10 @@ from timekeeper.core.dialects import (
     replaced_schedulers,
     tencent,
 )
-from timekeeper.core.json_values import Json, mapping
+from timekeeper.core.json_values import Json
 from timekeeper.core.name_lists import excess, listed
 from timekeeper.core.request.request import containers
+from timekeeper.core.request.zeros import asked_limits
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, shown
 
@@ -194,7 +195,7 @@ _LISTED_ONLY = {name: "nano-gpu's agent" for each in nano.DIALECTS for name in e
 
 def _init_containers(spec: Json) -> Iterator[Violation]:
     for index, container in enumerate(sequence_of(spec.get("initContainers"))):
-        limits = mapping(mapping(container.get("resources")).get("limits"))
+        limits = asked_limits(container)
         unlisted = {} if container.get("restartPolicy") == "Always" else _LISTED_ONLY
         for resource in limits:
             system = _ORDINARY_ONLY.get(resource) or _ORDINARY_ONLY.get(f"{resource.partition('/')[0]}/")

@@ -14,6 +14,7 @@ from timekeeper.core.admission.rules.isolation import (
     visible_without_request,
 )
 from timekeeper.core.admission.rules.placement import placement_violations
+from timekeeper.core.admission.rules.without_effect import without_effect
 from timekeeper.core.gangs import gang_violations
 from timekeeper.core.json_values import Json
 from timekeeper.core.request.held import cards_text, least_milli
@@ -70,7 +71,7 @@ def pod_violations(pod: Json, parsed: ParsedRequest, policy: AdmissionPolicy) ->
     """
     found = (*parsed.violations, *forgery_violations(pod, parsed.request))
     if parsed.request is None and not parsed.violations:
-        return (*found, *visible_without_request(pod))
+        return (*found, *visible_without_request(pod), *without_effect(pod))
     return (
         *found,
         *placement_violations(pod, parsed.request, policy),
@@ -80,6 +81,7 @@ def pod_violations(pod: Json, parsed: ParsedRequest, policy: AdmissionPolicy) ->
         *host_share_violations(pod, parsed.request, policy),
         *reserved_name_violations(pod, policy),
         *isolation_violations(pod, parsed.request),
+        *without_effect(pod),
     )
 
 

@@ -149,7 +149,8 @@ class DeviceInfoNames:
 def read_wanted(names: DeviceInfoNames, requests: object, path: str, limit: int) -> Wanted:
     """What a container requests in the annotation and, of cards, by its limit. Raises DeviceInfoError."""
     at = path.removeprefix(names.path)
-    amounts: dict[str, Any] = dict(names.objects(requests, path))
+    given = names.objects(requests, path)
+    amounts = {name: amount for name, amount in given.items() if type(amount) is not int or amount}
     amounts.pop(GENERATE, None)
     count = amounts.pop(names.count, 0)
     for name, amount in (*amounts.items(), (names.count, count)):

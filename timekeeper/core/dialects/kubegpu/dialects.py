@@ -77,6 +77,7 @@ def _pod(names: DeviceInfoNames, pod: PodFacts) -> _WantedPod:
     info = names.decode(pod.annotations.get(names.pod))
     generates = [names.generates(info.get("requests"), f"{names.path}.requests")]
     wanted: dict[str, Wanted] = {}
+    zeros = False  # an amount is given; if no card is requested, all of them are zero
     for field, init in (("initcontainer", True), ("runningcontainer", False)):
         given = names.objects(info.get(field), f"{names.path}.{field}")
         containers = {each.name: each for each in pod.containers if names.is_init(each) is init}
@@ -89,11 +90,12 @@ def _pod(names: DeviceInfoNames, pod: PodFacts) -> _WantedPod:
             requests = names.objects(given.get(name), f"{names.path}.{field}[{name}]").get("requests")
             generates.append(names.generates(requests, path))
             limit = integral(container.limits.get(names.count)) or 0
+            zeros = zeros or not names.objects(requests, path).keys() <= {GENERATE}
             each = read_wanted(names, requests, path, limit)
             if each.cards:
                 wanted[name] = each
     total = sum(each.cards for each in wanted.values())
-    if not 1 <= total <= MAX_CARDS:
+    if total > MAX_CARDS or not (total or zeros):
         problem = "more cards than any node has" if total else "it requests no GPU"
         raise names.error("", str(total), problem, f"1 to {MAX_CARDS} cards")
     return _WantedPod(wanted, next((each for each in generates if each is not None), 1))

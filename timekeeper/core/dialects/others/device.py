@@ -5,7 +5,7 @@ It is in no table of ways of writing a request, because only the setting makes s
 (`timekeeper.core.request.devices`).
 """
 
-from timekeeper.core.dialects.amounts import ContainerLimits, amount
+from timekeeper.core.dialects.amounts import MAX_DEVICES, ContainerLimits, amount
 from timekeeper.core.dialects.dialect import (
     Dialect,
     nothing_at_admission,
@@ -15,7 +15,6 @@ from timekeeper.core.dialects.dialect import (
 from timekeeper.core.values import WHOLE_MILLI, Ask
 from timekeeper.core.violation import Violation, shown
 
-MAX_DEVICES = 1024  # of a container: more than any node has, also of parts of devices
 _ALLOWED = f"a whole number from 1 to {MAX_DEVICES}"
 
 

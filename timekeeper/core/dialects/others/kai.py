@@ -5,6 +5,7 @@ Whole cards are `nvidia.com/gpu`, in the dialect `nvidia`. Source: KAI-Scheduler
 """
 
 import re
+from dataclasses import replace
 from fractions import Fraction
 
 from timekeeper.core.dialects.amounts import MAX_CARDS, MAX_MEMORY_MIB, Container, PodFacts
@@ -24,6 +25,8 @@ MEMORY = "gpu-memory"  # MiB of each card
 DEVICES = "gpu-fraction-num-devices"
 CONTAINER = "gpu-fraction-container-name"
 
+_AMOUNTS = frozenset((FRACTION, MEMORY, DEVICES))
+
 FOR_RUNTIME = "nvidia.com/container."  # a container's name follows, and what its binder or webhook says of it
 REQUEST = ".gpu-memory.request"
 
@@ -32,6 +35,11 @@ _EXAMPLE = f'{FRACTION}: "0.5"'
 
 
 def _read(pod: PodFacts) -> tuple[ContainerAsk, ...] | tuple[Violation, ...]:
+    zeros = {name for name in _AMOUNTS if integral(pod.annotations.get(name)) == 0}
+    asked = {name: text for name, text in pod.annotations.items() if name not in zeros}
+    if DEVICES in zeros or _AMOUNTS.isdisjoint(asked):
+        return ()
+    pod = replace(pod, annotations=asked)
     amounts = _share(pod), _whole(pod, MEMORY, MAX_MEMORY_MIB, "2000"), _whole(pod, DEVICES, MAX_CARDS, "2")
     container = _container(pod)
     broken = tuple(each for each in (*amounts, container, _contradiction(pod)) if isinstance(each, Violation))
@@ -62,7 +70,7 @@ def _whole(pod: PodFacts, name: str, most: int, example: str) -> int | Violation
     if is_number and 1 <= int(given) <= most:
         return int(given)
     problem = "too large" if is_number and int(given) else "not a positive whole number"
-    allowed = f"a whole number from 1 to {most}"
+    allowed = f"a whole number from 1 to {most}{' MiB' if name == MEMORY else ''}"
     return _wrong("amount", name, given, problem, allowed, f'{name}: "{example}"')
 
 
@@ -124,4 +132,5 @@ DIALECT = Dialect(
     for_runtime=(FOR_RUNTIME,),
     settled_annotations=(CONTAINER, "runai/shared-gpu-configmap"),
     config_maps=r"[a-z0-9.-]*-shared-gpu-i?[0-9]+",
+    counts=(DEVICES,),
 )

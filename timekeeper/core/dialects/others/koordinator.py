@@ -124,4 +124,5 @@ DIALECT = Dialect(
     placement_annotations=("scheduling.koordinator.sh/device-allocated",),
     accounts=("system:serviceaccount:koordinator-system:koord-scheduler",),
     charged_cards=_cards,
+    counts=(SHARED,),
 )

@@ -51,6 +51,7 @@ DIALECT = Dialect(
     plugin_shows=True,
     plugin_limits=True,
     vgpu=RESOURCES,
+    counts=(RESOURCES.number,),
     schedulers=("vgpu-scheduler",),
     placed_by_others=True,
     placement_annotations=(

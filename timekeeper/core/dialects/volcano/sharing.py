@@ -12,11 +12,13 @@ from functools import partial
 
 from timekeeper.core.dialects.amounts import (
     MAX_CARDS,
+    MAX_MEMORY_MIB,
     ContainerLimits,
+    Most,
     NodeFacts,
     PodFacts,
-    amount,
     indexes,
+    units,
 )
 from timekeeper.core.dialects.dialect import Dialect, Found, PlacedRequest, nothing_at_admission
 from timekeeper.core.dialects.percent import MODEL_LABEL, UNKNOWN_MEMORY_MIB, label_mib
@@ -28,18 +30,19 @@ MEMORY, NUMBER = "volcano.sh/gpu-memory", "volcano.sh/gpu-number"
 INDEX, TIME, ASSIGNED = "volcano.sh/gpu-index", "volcano.sh/predicate-time", "volcano.sh/gpu-assigned"
 
 
+_MOST_MEMORY = Most(
+    MEMORY, MAX_MEMORY_MIB, "units of the plugin (MiB unless its flag gpu-memory-factor is set)"
+)
+_MOST_CARDS = Most(NUMBER, MAX_CARDS, "cards", "amount", "more cards than any node has")
+
+
 def _read_memory(limits: ContainerLimits) -> Ask | tuple[Violation, ...]:
-    allowed = "a whole number of the plugin's units (MiB unless gpu-memory-factor is set), at least 1"
-    found = amount(limits, MEMORY, 1, allowed, "1024")
+    found = units(limits, _MOST_MEMORY, "1024")
     return Ask(1, 0, found) if isinstance(found, int) else (found,) if found else ()
 
 
 def _read_number(limits: ContainerLimits) -> Ask | tuple[Violation, ...]:
-    allowed = f"1 to {MAX_CARDS} whole cards"
-    found = amount(limits, NUMBER, 1, allowed, "1")
-    if isinstance(found, int) and found > MAX_CARDS:
-        problem = "more cards than any node has"
-        return (Violation("amount", limits.at(NUMBER), str(found), problem, allowed, f'{NUMBER}: "1"'),)
+    found = units(limits, _MOST_CARDS, "1")
     return Ask(found, WHOLE_MILLI, 0) if isinstance(found, int) else (found,) if found else ()
 
 
@@ -77,19 +80,19 @@ def _found(pod: PodFacts, request: GPURequest) -> Found:
 
 def _dialect(
     name: str,
-    resource: str,
+    most: Most,
     example: str,
     read: Callable[[ContainerLimits], Ask | tuple[Violation, ...]],
     node_resources: tuple[str, ...] = (),
     memory_units: str = "",
-    counted: tuple[str, ...] = (),
 ) -> Dialect:
+    resource = most.resource
     return Dialect(
         name=name,
         resources=(resource,),
         node_resources=node_resources,
         memory_units=memory_units,
-        counted=counted,
+        most=(most,),
         examples={resource: example},
         read=read,
         at_admission=nothing_at_admission,
@@ -107,6 +110,6 @@ def _dialect(
 
 
 DIALECTS = (
-    _dialect("volcano-memory", MEMORY, "1024", _read_memory, (NUMBER,), MEMORY),
-    _dialect("volcano-number", NUMBER, "1", _read_number, counted=(NUMBER,)),
+    _dialect("volcano-memory", _MOST_MEMORY, "1024", _read_memory, (NUMBER,), MEMORY),
+    _dialect("volcano-number", _MOST_CARDS, "1", _read_number),
 )

@@ -133,5 +133,6 @@ DIALECT = Dialect(
     reads=ANNOTATIONS.names,
     constrain=_constrain,
     vgpu=RESOURCES,
+    counts=(RESOURCES.number,),
     one_container=True,
 )
