@@ -353,13 +353,19 @@ def _apart(**term: object) -> Json:
     return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
 
 
-def _limited(resource: str) -> Json:
-    return a_pod({"name": "main", "image": "x", "resources": {"limits": {resource: "1"}}})
-
-
 VOID = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
 HOST_PATH = "spec.volumes[v].hostPath.path"
 PRIVILEGED = "spec.containers[main].securityContext.privileged"
+
+
+def _cardless(path: str, amounts: Json) -> Json:
+    """A pod with a hostPath volume whose container names GPU resources and asks for none."""
+    pod = mounting(path)
+    pod["spec"]["containers"][0]["resources"] = {"limits": amounts}
+    return pod
+
+
+ZEROS = {"nvidia.com/gpu": "0", "bursar.dev/gpu-percent": "0"}
 
 
 def _path(bad: str, good: str) -> Way:
@@ -393,6 +399,9 @@ WAYS: dict[str, Way] = {
     "static pods": _path("/etc/kubernetes/manifests", "/etc/hosts"),
     "a folder that holds them": _path("/var", "/var/log"),
     "a path that is written crookedly": _path("dev//./nvidia0/", "dev//./shm/"),
+    "device files beside limits of zero": Way(
+        _cardless("/dev/nvidia0", ZEROS), _cardless("/dev/shm", ZEROS), "host-path", HOST_PATH
+    ),
     "privileged with a device": Way(
         mounting("/dev/fuse", privileged=True), mounting("/dev/fuse"), "privileged", PRIVILEGED
     ),
@@ -507,8 +516,8 @@ WAYS: dict[str, Way] = {
         "spec.containers[main].volumeMounts",
     ),
     "a device class behind an extended resource": Way(
-        _limited("acme.com/card"),
-        _limited("acme.com/nic"),
+        a_pod(limits_of("main", acme_com__card="1")),
+        a_pod(limits_of("main", acme_com__nic="1", acme_com__card="0")),
         "device-claim",
         "spec.containers[main].resources.limits",
     ),

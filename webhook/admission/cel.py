@@ -148,7 +148,8 @@ def served() -> str:
 
 def vgpus() -> str:
     """The dialects of a number of cards and amounts of each, and those whose plugin serves one container, for
-    the policy `bursar-ranges`: the resource of the number, resources of which zero is an amount, and the greatest amount of each."""
+    the policy `bursar-ranges`: the resource of the number, those of which zero is an amount, and the greatest
+    amount of each."""
     return _lines(_vgpu(each) for each in DIALECTS if each.vgpu is not None or each.one_container)
 
 

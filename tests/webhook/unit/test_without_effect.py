@@ -21,6 +21,7 @@ from timekeeper.core.admission.rules.bypass import bypass_violations
 from timekeeper.core.request.claims import EXPLICIT, KnownClaims
 from timekeeper.core.request.device_classes import ClassParameters, DeviceClass
 from timekeeper.core.request.devices import device_containers
+from timekeeper.core.request.metered import metered_request
 from timekeeper.core.request.request import NO_REQUEST, containers, parse, parse_new
 from webhook.admission.workloads import judge
 
@@ -253,7 +254,7 @@ def test_zeros_of_classes_accelerators_and_overhead_ask_for_nothing() -> None:
     parameters = ClassParameters(refused=(served,))
 
     for setting in ("refuse", "meter", "pass"):
-        assert parse_new(raw, setting, known, "team-a") == NO_REQUEST  # type: ignore[arg-type]
+        assert parse_new(raw, setting, known, "team-a") == NO_REQUEST
     assert device_containers(containers(raw)) == ()
     assert bypass_violations(raw, parse(raw), parameters) == ()
 
@@ -262,3 +263,24 @@ def test_a_pod_of_zeros_alone_is_kept_from_the_ways_around_a_request() -> None:
     raw = pod(zeros("nvidia.com/gpu"), volumes=[{"name": "v", "hostPath": {"path": "/dev/nvidia0"}}])
 
     assert [each.rule for each in bypass_violations(raw, parse(raw))] == ["host-path"]
+
+
+@pytest.mark.parametrize(
+    ("amounts", "cards"),
+    [
+        ({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "10Gi"}, 1),
+        ({"nvidia.com/gpu": "2", "nvidia.com/gpucores": "300"}, 2),
+        ({"nvidia.com/gpu.shared": "10G"}, 1),
+        ({"nvidia.com/gpu": "0", "nvidia.com/A100": "3"}, 3),
+    ],
+)
+def test_of_what_cannot_be_read_amounts_on_a_card_are_no_devices_of_a_metered_pod(
+    amounts: Json, cards: int
+) -> None:
+    raw = pod(of_resources(amounts), nodeName="n")
+
+    metered = metered_request(raw, parse(raw))
+
+    assert metered is not None
+    assert [each.ask.devices for each in metered.request.asks] == [cards]
+    assert metered.doubt

@@ -146,10 +146,10 @@ class Dialect:
     # the cards of a node, for charges alone: nothing is placed on them
     charged_cards: Callable[[NodeFacts], tuple[Card, ...]] = no_cards
 
-    def has(self, resource: str) -> bool:
-        """Whether the resource is one of its own, or counts its cards."""
-        named = resource in self.resources or resource in self.counts
-        return named or (bool(self.prefix) and resource.startswith(self.prefix))
+    def has(self, name: str) -> bool:
+        """Whether the resource, annotation or label is one of its own, or counts its cards."""
+        named = (*self.resources, *self.counts, *self.annotations, *self.labels)
+        return name in named or (bool(self.prefix) and name.startswith(self.prefix))
 
     @property
     def needs_placement(self) -> bool:

@@ -10,8 +10,9 @@ from functools import lru_cache
 
 from timekeeper.core import names
 from timekeeper.core.accelerators import accelerator_of
-from timekeeper.core.dialects import GPU_RESOURCE_PATTERN
+from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE_PATTERN
 from timekeeper.core.dialects.amounts import MAX_CARDS, MAX_DEVICES, MAX_MEMORY_MIB, Container
+from timekeeper.core.dialects.nvidia_parts import SHARED
 from timekeeper.core.dialects.others.claims import NAME as CLAIMS
 from timekeeper.core.dialects.others.kai import DEVICES as KAI_DEVICES
 from timekeeper.core.dialects.others.kai import DIALECT as KAI
@@ -29,6 +30,7 @@ FRACTIONING = (FRACTIOND, "kai.scheduler/container.")
 _MEMORY = (".gpu-memory.request", ".gpu-memory.limit")
 _CARDS = ".gpus.devices"  # UUIDs or indexes, by commas
 _MIB = 1 << 20
+_ON_A_CARD = frozenset((SHARED, *(name for each in DIALECTS if each.vgpu for name in each.vgpu.amounts)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,10 +177,12 @@ def _one_card(container: Container, cards: int = 1) -> ContainerAsk:
 
 
 def _counted(container: Container) -> int:
-    """NVIDIA's device plugin counts devices, by whatever name it was configured with."""
+    """NVIDIA's device plugin counts devices, by whatever name it was configured with; amounts on a card, and
+    its replicas, are no devices."""
     resources = mapping(container.raw.get("resources"))
     amounts = {**mapping(resources.get("requests")), **mapping(resources.get("limits"))}
-    counts = (integral(amounts[name]) or 0 for name in amounts if name.startswith("nvidia.com/"))
+    named = (name for name in amounts if name.startswith("nvidia.com/") and name not in _ON_A_CARD)
+    counts = (integral(amounts[name]) or 0 for name in named)
     return max(1, min(MAX_CARDS, max(counts, default=1)))
 
 

@@ -1,7 +1,7 @@
 """An amount of zero asks for nothing: charts, LimitRanges and Ray's head groups say "none" so.
 
 `containers` in `request` removes zeros before anything is read, so every role and every dialect reads a pod
-without them. The policies of the API server have the same rule (`webhook.admission.cel.asks`).
+without them. The policies of the API server have the same rule (`webhook.admission.cel.zero_counts`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -30,10 +30,9 @@ def asked_limits(container: Json) -> Json:
     return mapping(without_zeros(mapping(container.get("resources"))).get("limits"))
 
 
-def cardless(resources: Json) -> Iterator[tuple[str, str]]:
-    """For each dialect of which the container asks for no card, but for amounts on its cards: the resource
-    whose number is zero, and the first amount."""
-    given = {**mapping(resources.get("requests")), **mapping(resources.get("limits"))}
+def cardless(given: Json) -> Iterator[tuple[str, str]]:
+    """For each dialect of which a container's limits, or a pod's annotations or labels, ask for no card, but
+    for amounts on its cards: the name whose number is zero, and the first amount."""
     zeros = frozenset(name for name in given if integral(given[name]) == 0)
     for dialect in DIALECTS if zeros else ():
         beside = [name for name in given if dialect.has(name) and name not in zeros]
@@ -43,7 +42,7 @@ def cardless(resources: Json) -> Iterator[tuple[str, str]]:
 
 @lru_cache(maxsize=1024)
 def _gone(names: frozenset[str], zeros: frozenset[str]) -> frozenset[str]:
-    gone, amounts = set(zeros), set()
+    gone, amounts = set(zeros), set[str]()
     for dialect in DIALECTS:
         own = frozenset(filter(dialect.has, names))
         if _zero_count(dialect, names, zeros):

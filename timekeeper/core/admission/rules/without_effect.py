@@ -2,14 +2,12 @@
 zero: the pod would run without what its user wrote.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
-from typing import Literal
 
 from timekeeper.core import names
 from timekeeper.core.accelerators import accelerator_of
 from timekeeper.core.dialects import BY_ANNOTATION, BY_LABEL, DIALECTS, PREFIXES
-from timekeeper.core.dialects.others import kai
 from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.quantity import integral
 from timekeeper.core.request.zeros import cardless
@@ -17,59 +15,54 @@ from timekeeper.core.violation import Violation, shown
 
 RULE = "without-effect"
 _RESOURCES = frozenset(name for each in DIALECTS for name in (*each.resources, *each.shared))
-_OURS = frozenset(names.WRITABLE_ANNOTATIONS)
 # what users write in annotations and labels, beside requests
-_ANNOTATIONS = _OURS.union(
-    BY_ANNOTATION, (kai.CONTAINER,), *(each.reads or () for each in DIALECTS if not each.labels)
+_ANNOTATIONS = frozenset(names.WRITABLE_ANNOTATIONS).union(
+    BY_ANNOTATION, *(each.reads or () for each in DIALECTS if not each.labels)
 )
 _LABELS = frozenset(BY_LABEL).union(*(each.reads or () for each in DIALECTS if each.labels))
-_COUNTED_IN_METADATA = tuple(
-    each for each in DIALECTS if each.counts and not each.resources and not each.prefix
-)
 _NEAR = 0.75  # of `difflib`, without the domain
-
-Field = Literal["annotations", "labels"]
-_FIELDS: tuple[Field, ...] = ("annotations", "labels")
+_IN_LIMITS = "resources.limits of a container"
 
 
 def without_effect(pod: Json) -> Iterator[Violation]:
     """Those of a pod. What nobody may write in its metadata is `forged`'s."""
-    spec, metadata = mapping(pod.get("spec")), mapping(pod.get("metadata"))
+    spec = mapping(pod.get("spec"))
     for part in ("initContainers", "containers"):
         for index, container in enumerate(map(mapping, sequence(spec.get(part)))):
-            for count, beside in cardless(mapping(container.get("resources"))):
-                yield _cardless(f"spec.{part}[{index}].resources.limits[{count}]", count, beside)
+            limits = mapping(mapping(container.get("resources")).get("limits"))
+            yield from _cardless(f"spec.{part}[{index}].resources.limits", limits)
     for name, amount in mapping(mapping(spec.get("resources")).get("limits")).items():
         if _is_resource(name, amount):
             yield _misplaced(f"spec.resources.limits[{name}]", amount, _IN_LIMITS)
-    for field in _FIELDS:
-        for name, value in mapping(metadata.get(field)).items():
+    for field, written in _metadata(pod):
+        yield from _cardless(f"metadata.{field}", written)
+        for name, value in written.items():
             right = "" if name.startswith(f"{names.DOMAIN}/") else _right_place(name, value, field)
             if right:
                 yield _misplaced(f"metadata.{field}[{name}]", value, right)
-    yield from _cardless_metadata(metadata)
 
 
-def of_workload(workload: Json, kind: str, templates: Iterable[tuple[str, Json]]) -> Iterator[Violation]:
+def of_workload(workload: Json, kind: str, templates: Sequence[tuple[str, Json]]) -> Iterator[Violation]:
     """Those of a workload's own metadata, which its pods do not get. ``templates``: each with its path."""
-    every = tuple(templates)
+    if not templates:
+        return
     of_cron_job = mapping(mapping(workload.get("spec")).get("jobTemplate"))
-    owners = (("", workload), ("spec.jobTemplate.", of_cron_job))
-    for at, owner in owners if every else ():
-        for field in _FIELDS:
-            for name, value in mapping(mapping(owner.get("metadata")).get(field)).items():
-                right = _right_place(name, value, field) or _of_pods(name, field, every[0][0])
-                in_pods = any(name in mapping(mapping(each.get("metadata")).get(field)) for _, each in every)
-                if right and not in_pods:
-                    yield _misplaced(
-                        f"{at}metadata.{field}[{name}]", value, right, f"no pod of a {kind} gets it"
-                    )
+    why = f"no pod of a {kind} gets it"
+    for at, owner in (("", workload), ("spec.jobTemplate.", of_cron_job)):
+        for field, written in _metadata(owner):
+            in_pods = {name for _, template in templates for name in dict(_metadata(template))[field]}
+            for name in (name for name in written if name not in in_pods):
+                right = _right_place(name, written[name], field) or _of_pods(name, field, templates[0][0])
+                if right:
+                    yield _misplaced(f"{at}metadata.{field}[{name}]", written[name], right, why)
 
 
-_IN_LIMITS = "resources.limits of a container"
+def _metadata(owner: Json) -> tuple[tuple[str, Json], ...]:
+    metadata = mapping(owner.get("metadata"))
+    return tuple((field, mapping(metadata.get(field))) for field in ("annotations", "labels"))
 
 
-def _right_place(name: str, value: object, field: Field) -> str:
+def _right_place(name: str, value: object, field: str) -> str:
     """Where this annotation or label of a pod belongs; "" where it is right, or not known."""
     if field == "annotations" and name in _LABELS:
         return "metadata.labels"
@@ -88,35 +81,24 @@ def _is_resource(name: str, amount: object) -> bool:
     return integral(amount) is not None and accelerator_of(name) is not None
 
 
-def _of_pods(name: str, field: Field, at: str) -> str:
+def _of_pods(name: str, field: str, at: str) -> str:
     """Where this annotation or label of a workload belongs; "" where none of that name is of pods."""
-    known = _ANNOTATIONS if field == "annotations" else _LABELS
-    domain, slash, rest = name.partition("/")
-    if name in known:
+    if name in (_ANNOTATIONS if field == "annotations" else _LABELS):
         return f"{at}.metadata.{field}"
-    if field == "annotations" and slash and domain == names.DOMAIN:
-        words = [each.partition("/")[2] for each in _OURS]
-        near = get_close_matches(rest, words, 1, _NEAR)
-        return f"{at}.metadata.{field}, as {domain}/{near[0]}" if near else ""
-    return ""
+    own = name.removeprefix(f"{names.DOMAIN}/")
+    is_ours = field == "annotations" and own != name
+    words = [annotation.partition("/")[2] for annotation in names.WRITABLE_ANNOTATIONS]
+    near = get_close_matches(own, words, 1, _NEAR) if is_ours else []
+    return f"{at}.metadata.{field}, as {names.DOMAIN}/{near[0]}" if near else ""
 
 
-def _cardless_metadata(metadata: Json) -> Iterator[Violation]:
-    """Of dialects that count cards in an annotation or a label."""
-    for dialect in _COUNTED_IN_METADATA:
-        field = "annotations" if dialect.annotations else "labels"
-        given = mapping(metadata.get(field))
-        asked = [
-            name for name in (*dialect.annotations, *dialect.labels) if integral(given.get(name, 0)) != 0
-        ]
-        for count in dialect.counts:
-            if asked and count in given and count not in asked:
-                yield _cardless(f"metadata.{field}[{count}]", count, asked[0])
-
-
-def _cardless(path: str, count: str, beside: str) -> Violation:
-    problem = f"no card is requested, so {beside} beside it has no effect"
-    return Violation(RULE, path, shown("0"), problem, "the number of cards, or neither", f'{count}: "1"')
+def _cardless(path: str, given: Json) -> Iterator[Violation]:
+    for count, beside in cardless(given):
+        problem, allowed = (
+            f"no card is requested, so {beside} beside it has no effect",
+            "the number, or neither",
+        )
+        yield Violation(RULE, f"{path}[{count}]", shown("0"), problem, allowed, f'{count}: "1"')
 
 
 def _misplaced(path: str, value: object, right: str, why: str = "nothing reads it here") -> Violation:
