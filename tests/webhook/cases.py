@@ -135,7 +135,6 @@ RANGES: dict[str, tuple[Json, Broken]] = {
         a_pod(container(gpu_percent="150", gpu_memory="0")),
         _one("share-range", PERCENT),
     ),
-    "less than nothing": (a_pod(container(gpu_percent="-1")), _one("amount", PERCENT)),
     "amounts beside a number of cards of zero": (
         a_pod(
             hami(gpu="0", gpumem="10Gi"),

@@ -25,7 +25,7 @@ _IN_LIMITS = "resources.limits of a container"
 
 
 def without_effect(pod: Json) -> Iterator[Violation]:
-    """Those of a pod. What nobody may write in its metadata is `forged`'s."""
+    """Those of a pod. What users must not write in its metadata is for `forged`."""
     spec = mapping(pod.get("spec"))
     for part in ("initContainers", "containers"):
         for index, container in enumerate(map(mapping, sequence(spec.get(part)))):
