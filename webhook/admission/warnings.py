@@ -78,13 +78,18 @@ def _repairs(policy: AdmissionPolicy) -> bool:
 
 def _of_violation(violation: Violation, mode: EffectiveMode, repairs: bool) -> str:
     if mode == "observe":
-        return f"Observe mode: this would be refused: {violation.sentence()}"
+        return observed(violation)
     got = f", got {violation.got}" if violation.got else ""
     instead = CATALOGUE[violation.rule].instead
     if not repairs and instead.startswith("replaced"):
         instead = f"would be {instead}"
     exempt = " (you are exempt from this rule)" if mode == "exempt" else ""
     return f"{violation.path}: {violation.problem}{got}; {instead}{exempt}"
+
+
+def observed(violation: Violation) -> str:
+    """The warning about what `mode: observe` does not refuse."""
+    return f"Observe mode: this would be refused: {violation.sentence()}"
 
 
 def _printable(sentence: str) -> str:

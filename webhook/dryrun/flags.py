@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from timekeeper.core.admission.policy import Mode, PriorityClass
+from timekeeper.core.budgets.policy import MODES
 from timekeeper.core.wire import StandingWord
 from timekeeper.runtime.flags import Parser, argument, group, path_or_none
 from webhook.admission.workloads import TemplatePath
@@ -44,7 +45,7 @@ class CommonFlags:
         "(default: no budgets, and default settings)",
     )
     mode: Mode | None = argument(
-        "--mode", choices=("enforce", "observe"), help="overrides the mode of --budgets (default enforce)"
+        "--mode", choices=MODES, help="overrides the mode of --budgets (default enforce)"
     )
     other_schedulers: frozenset[str] = argument(
         "--other-schedulers",
@@ -168,8 +169,9 @@ def review_flags() -> Parser[ReviewSettings]:
         prog=program("review"),
         description="Reviews manifests as admission would, without a cluster: pods, workloads with pod "
         "templates, budget ConfigMaps, and lists of these; it skips other objects, but takes the values of "
-        "PriorityClasses, and for the rule host-share the CPU, memory and cards of Nodes. Exit code: 0 "
-        "everything is admitted, 1 something is refused, 2 something cannot be read.",
+        "PriorityClasses, device claims and their classes, the labels of Namespaces, and for the rule "
+        "host-share the CPU, memory and cards of Nodes. Exit code: 0 everything is admitted, 1 something is "
+        "refused, 2 something cannot be read.",
     )
 
 

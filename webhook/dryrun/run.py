@@ -13,12 +13,12 @@ from timekeeper.core.request.host import CardHost, allocatable, card_host
 from timekeeper.core.request.inventory import charged_cards
 from timekeeper.core.values import UndecodableError
 from timekeeper.core.violation import Violation
-from webhook.admission import budgets
+from webhook.admission import budgets, workloads
 from webhook.dryrun import inputs
 from webhook.dryrun.flags import ReviewSettings, program
 from webhook.dryrun.inputs import STDIN, CannotReviewError, ManifestFile
 from webhook.dryrun.judge import manifests, objects, reports
-from webhook.dryrun.judge.assumed_cluster import AssumedCluster
+from webhook.dryrun.judge.assumed_cluster import VENDORS_CLASSES, AssumedCluster
 from webhook.dryrun.judge.manifests import ManifestDocument
 from webhook.dryrun.judge.objects import AdmissionOutcome
 from webhook.dryrun.judge.reports import LocatedOutcome
@@ -40,12 +40,13 @@ def run(settings: ReviewSettings, stdin: BinaryIO) -> int:
     if not any(text.documents or text.trouble for text in texts):
         raise CannotReviewError("nothing to review: no object in the input")
     judged = tuple(judge_all(texts, world))
+    troubles = [text.trouble for text in texts if text.trouble]
+    troubles += _without_a_template(texts, world)
     sys.stdout.write(reports.shown(judged, settings.output))
     sys.stdout.flush()
-    for text in texts:
-        if text.trouble:
-            print(reports.printable(f"{program('review')}: {text.trouble}"), file=sys.stderr)
-    return reports.exit_code(judged, all_read=not any(text.trouble for text in texts))
+    for trouble in troubles:
+        print(reports.printable(f"{program('review')}: {trouble}"), file=sys.stderr)
+    return reports.exit_code(judged, all_read=not troubles)
 
 
 def judge_all(texts: Sequence[ManifestFile], world: AssumedCluster) -> Iterator[LocatedOutcome]:
@@ -56,8 +57,10 @@ def judge_all(texts: Sequence[ManifestFile], world: AssumedCluster) -> Iterator[
         for number, (file, document) in enumerate(numbered, 1)
         for at, value in objects.objects(document.value)
     ]
+    maps = [value for *_, value in every if isinstance(value, dict)]
+    namespaces = [value for value in maps if value.get("kind") == "Namespace"]
     world = replace(
-        world,
+        world.with_objects(maps, namespaces, VENDORS_CLASSES),
         classes={**_classes(value for *_, value in every), **world.classes},
         room=_room(value for *_, value in every),
     )
@@ -67,6 +70,16 @@ def judge_all(texts: Sequence[ManifestFile], world: AssumedCluster) -> Iterator[
         lines = tuple(_line(document, at, each) for each in outcome.violations)
         line = manifests.line_of(document, at) if at else document.line
         yield LocatedOutcome(file, number, line, outcome, lines)
+
+
+def _without_a_template(texts: Sequence[ManifestFile], world: AssumedCluster) -> Iterator[str]:
+    """A sentence for each ``--template-path`` that leads to no pod template, for it reviews nothing."""
+    documents = (document for text in texts for document in text.documents)
+    values = [value for document in documents for _, value in objects.objects(document.value)]
+    for path in world.template_paths:
+        of_kind = [value for value in values if objects.kind_of(value) == (path.group, path.kind)]
+        if not any(workloads.found(value, (path,)) for value in of_kind):
+            yield workloads.leads_nowhere(path, len(of_kind))
 
 
 def _outcome(

@@ -13,6 +13,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.webhook.cases import SUSPECT
 from tests.webhook.rule_examples import PODS
 from tests.webhook.servers import ROOT
 from tests.webhook.unit.test_configmaps import BAD as BAD_BUDGET
@@ -20,7 +21,7 @@ from tests.webhook.unit.test_configmaps import GOOD as GOOD_BUDGET
 from tests.webhook.unit.test_configmaps import config_map
 from tests.webhook.unit.test_templates import BAD, GOOD, RESOURCES, workload
 from tests.webhook.worlds import POLICY, admitted, half, operations, plain
-from tests.worlds import Json
+from tests.worlds import Json, limits_of
 from timekeeper.core.admission.json_patch import patched
 from webhook.__main__ import main
 from webhook.dryrun.judge import objects
@@ -93,6 +94,7 @@ def test_the_json_report_is_as_documented(review: Review) -> None:
             }
         ],
         "warnings": [],
+        "pods": [],
         "patched": None,
     }
     assert (good["document"], good["verdict"], good["violations"], good["warnings"]) == (
@@ -327,6 +329,191 @@ def test_a_mode_on_the_command_line_is_over_that_of_the_budgets(review: Review) 
         each.startswith("Observe mode: this would be refused: spec.containers[0].resources")
         for each in observed["warnings"]
     )
+
+
+HOST_PID = admitted(plain(), hostPID=True)
+EIGHT = workload("Deployment", {"spec": {"containers": [limits_of("main", nvidia_com__gpu="8")]}})
+ONE = admitted(limits_of("main", nvidia_com__gpu="1"), hostPID=True)
+NONE = workload("Deployment", {"spec": {"containers": [plain()]}})
+AROUND = workload("DaemonSet", {"spec": {"containers": [plain()], "hostPID": True}})
+
+
+@pytest.mark.parametrize(
+    ("raw", "mode", "code", "said"),
+    [
+        (HOST_PID, "enforce", 1, ("refused", [])),
+        (HOST_PID, "observe", 0, ("admitted", ["Observe mode: this would be refused: spec.hostPID"])),
+        (HOST_PID, "meter", 0, ("admitted", [])),
+        (AROUND, "enforce", 0, ("admitted", ["spec.template: its pods would be refused: spec.hostPID"])),
+        (AROUND, "observe", 0, ("admitted", ["spec.template: Observe mode: this would be refused: spec.h"])),
+        (AROUND, "meter", 0, ("admitted", [])),
+        (ONE, "observe", 0, ("admitted", ["Observe mode: this would be refused"])),
+        (ONE, "meter", 0, ("admitted", [])),
+        (SUSPECT["the memory of devices"].bad, "enforce", 0, ("admitted", ["spec.volumes"])),
+        (SUSPECT["the memory of devices"].bad, "observe", 0, ("admitted", ["spec.volumes"])),
+        (SUSPECT["the memory of devices"].bad, "meter", 0, ("admitted", [])),
+        (PODS["share-range"], "meter", 0, ("admitted", [])),
+    ],
+)  # fmt: skip
+def test_what_the_policies_find_refuses_warns_or_is_silent_by_the_namespaces_mode(
+    review: Review, raw: Json, mode: str, code: int, said: tuple[str, list[str]]
+) -> None:
+    label = {"bursar.dev/mode": mode}
+    labelled = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team-a", "labels": label}}]
+    by_entry = review.file(config_map({"team-a": f"gpuHours: 1\nmode: {mode}\n"}), "budgets.yaml")
+    verdict, warnings = said
+
+    for flags, beside in ((("--mode", mode), []), (("--budgets", by_entry), []), ((), labelled)):
+        flags = ("--namespace", "team-a", *flags)
+        *_, found = review.json([*beside, raw], *flags)
+        assert (found["verdict"], len(found["warnings"])) == (verdict, len(warnings)), found
+        assert all(map(str.startswith, found["warnings"], warnings))
+        assert review(*flags, review.file([*beside, raw]))[0] == code
+
+
+@pytest.mark.parametrize(
+    ("raw", "mode", "line"),
+    [
+        (EIGHT, "enforce", '  spec.template: governed: request {"main":{"devices":8,"memory_mib":0,"sha'),
+        (EIGHT, "observe", '  spec.template: observed: request {"main":{"devices":8,"memory_mib":0,"sha'),
+        (EIGHT, "meter", '  spec.template: metered: request {"main":{"devices":8,"memory_mib":0,"share_'),
+        (NONE, "enforce", "  spec.template: not governed"),
+        (NONE, "meter", "  spec.template: not governed"),
+        (workload("CronJob", GOOD), "enforce", "  spec.jobTemplate.spec.template: governed: request {"),
+        (admitted(plain()), "enforce", "  not governed"),
+        (admitted(limits_of("main", nvidia_com__gpu="1")), "observe", '  observed: request {"main":{"dev'),
+        (admitted(half()), "meter", '  metered: request {"main":{"devices":1,"memory_mib":0,"share_mil'),
+    ],
+)
+def test_each_template_is_shown_with_its_request_or_as_not_governed(
+    review: Review, raw: Json, mode: str, line: str
+) -> None:
+    _, out, _ = review("--mode", mode, review.file(raw))
+    (found,) = review.json(raw, "--mode", mode)
+
+    assert out.splitlines()[1].startswith(line)
+    (shown,) = found["pods"]
+    assert (shown["effect"] == "not-governed") == (shown["request"] is None)
+    assert line.strip().startswith(f"{shown['path']}: " if shown["path"] else shown["effect"][:3])
+
+
+def test_a_template_whose_pods_would_be_refused_is_shown_without_a_request(review: Review) -> None:
+    refused, admitted_ones = review.json([workload("Job", BAD), AROUND])
+
+    assert (refused["pods"], admitted_ones["pods"]) == ([], [])
+
+
+def devices(kind: str, count: object, device_class: str = "gpu.nvidia.com") -> Json:
+    """A claim, or a template of claims, on devices of a class."""
+    exactly = {"deviceClassName": device_class, "count": count}
+    spec: Json = {"devices": {"requests": [{"name": "gpus", "exactly": exactly}]}}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": kind,
+        "metadata": {"name": "gpus"},
+        "spec": spec if kind == "ResourceClaim" else {"spec": spec},
+    }
+
+
+def device_class(driver: str, name: str = "fast") -> Json:
+    """A DeviceClass of the driver."""
+    selectors = [{"cel": {"expression": f"device.driver == '{driver}'"}}]
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceClass",
+        "metadata": {"name": name},
+        "spec": {"selectors": selectors, "extendedResourceName": "example.com/fast"},
+    }
+
+
+BY_TEMPLATE = {"resourceClaims": [{"name": "g", "resourceClaimTemplateName": "gpus"}]}
+BY_NAME = {"resourceClaims": [{"name": "g", "resourceClaimName": "gpus"}]}
+TEMPLATES = "ResourceClaimTemplate"
+
+
+@pytest.mark.parametrize(
+    ("claims", "beside", "verdict", "asked"),
+    [
+        (BY_TEMPLATE, [devices(TEMPLATES, 2)], "admitted", 2),
+        (BY_NAME, [devices("ResourceClaim", 3)], "admitted", 3),
+        (BY_TEMPLATE, [devices(TEMPLATES, 1, "mig.nvidia.com")], "admitted", 1),
+        (BY_TEMPLATE, [devices(TEMPLATES, 2, "fast"), device_class("gpu.amd.com")], "admitted", 2),
+        (BY_TEMPLATE, [devices(TEMPLATES, 1, "fast"), device_class("net.example.com")], "refused", None),
+        (BY_TEMPLATE, [devices(TEMPLATES, 33)], "refused", None),
+        (BY_TEMPLATE, [devices(TEMPLATES, 1, "compute-domain-daemon.nvidia.com")], "admitted", "none"),
+        (
+            BY_TEMPLATE,
+            [
+                devices(TEMPLATES, 1, "fast"),
+                device_class("net.example.com"),
+                config_map({"noGPUDrivers": "net.example.com"}, "bursar-device-classes"),
+            ],
+            "admitted",
+            "none",
+        ),
+        (BY_TEMPLATE, [devices(TEMPLATES, 1, "fast")], "admitted", "unknown"),
+        (BY_NAME, [devices(TEMPLATES, 2)], "admitted", "unknown"),
+        (BY_TEMPLATE, [{**devices(TEMPLATES, 2), "metadata": {"name": "gpus", "namespace": "else"}}],
+         "admitted", "unknown"),
+    ],
+)  # fmt: skip
+def test_claims_are_read_from_what_stands_beside_them(
+    review: Review, claims: Json, beside: list[Json], verdict: str, asked: object
+) -> None:
+    pod = admitted(plain(), **claims)
+    in_template = workload("Job", {"spec": {"containers": [plain()], **claims}})
+    of_the_pod, of_the_job, *_ = review.json([pod, in_template, *beside], "--namespace", "team-a")
+
+    assert (of_the_pod["verdict"], of_the_job["verdict"]) == (verdict, verdict)
+    for found in (of_the_pod, of_the_job) if verdict == "admitted" else ():
+        (shown,) = found["pods"]
+        known = (shown["request"] or {}).get("spec.resourceClaims", {}).get("devices")
+        assert (known or ("none" if shown["request"] is None else "unknown")) == asked
+        assert any("is not known yet" in each for each in found["warnings"]) == (asked == "unknown")
+
+
+def test_a_limit_that_a_device_class_of_the_file_serves_is_refused(review: Review) -> None:
+    pod = admitted(limits_of("main", example_com__fast="1"))
+
+    served, _ = review.json([pod, device_class("gpu.amd.com")])
+    (alone,) = review.json(pod)
+
+    assert [each["rule"] for each in served["violations"]] == ["device-claim"]
+    assert alone["verdict"] == "admitted"
+
+
+def test_a_namespace_that_is_exempt_by_a_label_of_the_file_is_not_reviewed(review: Review) -> None:
+    labels = {"bursar.dev/exempt": "true"}
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team-a", "labels": labels}}
+
+    _, found = review.json([namespace, HOST_PID])
+
+    assert found["verdict"] == "not-reviewed"
+
+
+@pytest.mark.parametrize(
+    ("path", "code", "said"),
+    [
+        ("spec.pytorchReplicaSpecs.*.template", 0, ""),
+        ("spec.pytorchReplicaSpecs.Master.template", 2, "in any of 1 objects of this kind"),
+        ("spec.pytorchReplicaSpecs.Worker", 2, "in any of 1 objects of this kind"),
+    ],
+)
+def test_a_path_that_leads_to_no_template_is_an_error(
+    review: Review, path: str, code: int, said: str
+) -> None:
+    spec = {"pytorchReplicaSpecs": {"Worker": {"template": GOOD}}}
+    written = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "p"}, "spec": spec}
+    flag = f"kubeflow.org/PyTorchJob={path}"
+
+    ended, out, err = review("--template-path", flag, review.file(written))
+    both = review(
+        "--template-path", flag, "--template-path", "kubeflow.org/MPIJob=spec.a", review.file(written)
+    )
+
+    assert (ended, said in err, bool(err)) == (code, True, bool(code))
+    assert ("PyTorchJob p: not reviewed" in out) == bool(code)
+    assert (both[0], "kubeflow.org/MPIJob=spec.a: " in both[2]) == (2, True)
 
 
 @pytest.mark.parametrize(

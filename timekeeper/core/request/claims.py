@@ -15,11 +15,15 @@ from timekeeper.core.dialects.amounts import Container
 from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.quantity import integral, thousandths
 from timekeeper.core.request.device_classes import (
+    CONFIG_MAP,
     DEFAULTS,
     NO_DRIVERS,
     ClassSettings,
     DeviceClass,
+    gpu_resources,
     kind_of,
+    read_class,
+    read_settings,
     why_unknown,
 )
 from timekeeper.core.violation import Violation, shown
@@ -202,6 +206,27 @@ class KnownClaims:
 
 
 NO_OBJECTS = KnownClaims()
+
+
+def known_by(
+    objects: Iterable[Json], namespace: str, drivers: Mapping[str, bool], supposed: Iterable[DeviceClass] = ()
+) -> KnownClaims:
+    """What claims, templates, DeviceClasses and the ConfigMap of their settings say. ``namespace``: of those
+    that name none; ``drivers``: those of `_settings`; ``supposed``: further classes."""
+    of_kind: dict[str, list[Json]] = {}
+    for raw in objects:
+        of_kind.setdefault(str(raw.get("kind")), []).append(raw)
+    classes = {known.name: known for known in (*supposed, *map(read_class, of_kind.get("DeviceClass", ())))}
+    maps = (raw for raw in of_kind.get("ConfigMap", ()) if namespaced(raw)[1] == CONFIG_MAP)
+    settings = next((read_settings(mapping(raw.get("data"))) for raw in maps), DEFAULTS)
+    resources = gpu_resources(classes.values(), settings, drivers)
+    known = KnownClaims(classes, settings=settings, resources=resources, drivers=lambda: drivers)
+    of_namespace: dict[str, list[Json]] = {}
+    for raw in (*of_kind.get(CLAIM, ()), *of_kind.get(TEMPLATE, ())):
+        of_namespace.setdefault(namespaced(raw)[0] or namespace, []).append(raw)
+    for name, claims in of_namespace.items():
+        known = known.beside(claims, name)
+    return known
 
 
 def _joined(parts: Iterable[PodClaims]) -> PodClaims:

@@ -1,8 +1,9 @@
 """The cluster that a dry run assumes: policy and standing of each namespace."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from timekeeper.core import names
 from timekeeper.core.admission.policy import AdmissionPolicy, Mode, PriorityClass, Standing
 from timekeeper.core.admission.table import (
     StandingsEntry,
@@ -10,15 +11,40 @@ from timekeeper.core.admission.table import (
     StandingsTable,
     effective_policy,
 )
-from timekeeper.core.budgets.policy import UNLIMITED, Budget, BudgetSettings, places, takes_whole_cards
+from timekeeper.core.budgets.policy import (
+    MODES,
+    UNLIMITED,
+    Budget,
+    BudgetSettings,
+    places,
+    takes_whole_cards,
+)
 from timekeeper.core.budgets.reader import ParsedBudgets
+from timekeeper.core.json_values import Json, mapping
+from timekeeper.core.request.claims import known_by
+from timekeeper.core.request.device_classes import ClassParameters, DeviceClass, parameters
 from timekeeper.core.request.host import CardHost
 from timekeeper.core.wire import StandingWord
+from webhook.admission import cel
 from webhook.admission.workloads import TemplatePath
 
 # the API server creates these
 _SYSTEM_CLASSES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 
+# those that the drivers' own charts make
+VENDORS_CLASSES = tuple(
+    DeviceClass(name, driver)
+    for driver, classes in (
+        ("gpu.nvidia.com", ("gpu.nvidia.com", "mig.nvidia.com", "vfio.gpu.nvidia.com")),
+        (
+            "compute-domain.nvidia.com",
+            ("compute-domain-daemon.nvidia.com", "compute-domain-default-channel.nvidia.com"),
+        ),
+        ("gpu.amd.com", ("gpu.amd.com",)),
+        ("gpu.intel.com", ("gpu.intel.com",)),
+    )
+    for name in classes
+)
 NO_BUDGETS = ParsedBudgets({}, None, ())
 FILLED_IN = "(the CA bundle, filled in at admission)"
 
@@ -37,6 +63,30 @@ class AssumedCluster:
     budgets: ParsedBudgets = NO_BUDGETS
     room: CardHost | None = None  # CPU and memory for each card, of the nodes that are known
     mode_labels: Mapping[str, Mode] = field(default_factory=dict)  # by namespace
+    exempt: frozenset[str] = frozenset()  # namespaces whose label excludes them from admission
+
+    def with_objects(
+        self, objects: Iterable[Json], namespaces: Iterable[Json], supposed: Iterable[DeviceClass] = ()
+    ) -> "AssumedCluster":
+        """The same with these claims, templates, DeviceClasses and their settings, and the labels of these
+        namespaces. ``supposed``: further classes."""
+        rules = (self.budgets.settings or BudgetSettings()).drivers
+        drivers = {rule.driver: rule.has_gpus for rule in rules}
+        claims = known_by(objects, self.namespace, drivers, supposed)
+        labels = {name: mapping(metadata.get("labels")) for name, metadata in _named(namespaces)}
+        words = {name: of_namespace.get(names.MODE_LABEL) for name, of_namespace in labels.items()}
+        return replace(
+            self,
+            flags=replace(self.flags, claims=claims),
+            mode_labels={name: _mode(str(word)) for name, word in words.items() if word in MODES},
+            exempt=frozenset(name for name, given in labels.items() if given.get(cel.EXEMPT) == "true"),
+        )
+
+    @property
+    def device_classes(self) -> ClassParameters:
+        """What the API server's policies know of the DeviceClasses."""
+        known = self.flags.claims
+        return parameters(known.classes.values(), known.settings)
 
     def policy_for(self, namespace: str) -> AdmissionPolicy:
         """The policy of the namespace's pods."""
@@ -82,6 +132,12 @@ def table_of(reading: ParsedBudgets) -> StandingsTable:
         read_ms=0,
         confirmed_ms=0,
     )
+
+
+def _named(objects: Iterable[Json]) -> Iterable[tuple[str, Json]]:
+    for raw in objects:
+        metadata = mapping(raw.get("metadata"))
+        yield str(metadata.get("name", "")), metadata
 
 
 def _settings(settings: BudgetSettings) -> StandingsSettings:

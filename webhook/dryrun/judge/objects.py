@@ -9,14 +9,16 @@ import orjson
 from timekeeper.core import names
 from timekeeper.core.admission.json_patch import patched
 from timekeeper.core.admission.pods import MalformedError
-from timekeeper.core.admission.policy import AdmissionPolicy, Standing
+from timekeeper.core.admission.policy import AdmissionPolicy, Mode, Standing
 from timekeeper.core.admission.rules.bypass import bypass_violations, suspect_violations
 from timekeeper.core.admission.rules.exhausted import budget_violations
 from timekeeper.core.admission.rules.modes import split_by_mode
 from timekeeper.core.admission.rules.pod_rules import pod_violations
 from timekeeper.core.json_values import Json, mapping
+from timekeeper.core.request.request import ParsedRequest, canonical
 from timekeeper.core.violation import Violation, message, shown
 from webhook.admission import budgets, pods, workloads
+from webhook.admission.warnings import observed
 from webhook.dryrun.judge.assumed_cluster import AssumedCluster
 from webhook.wire import defaulting, pod_review
 from webhook.wire.pod_review import AdmissionAnswer, PodReview
@@ -24,9 +26,21 @@ from webhook.wire.pod_review import AdmissionAnswer, PodReview
 _ALL_CHARACTERS = 1 << 40  # unlike a serving worker this process has time
 
 Word = Literal["admitted", "refused", "not-reviewed", "unreadable"]
+Effect = Literal["governed", "observed", "metered", "not-governed"]
+_EFFECTS: dict[Mode, Effect] = {"enforce": "governed", "observe": "observed", "meter": "metered"}
 
 
 @dataclass(frozen=True, slots=True)
+class PodOutcome:
+    """What becomes of an admitted pod, or of the pods of a template at ``path``. ``request``: as the
+    annotation has it; "": none."""
+
+    path: str
+    effect: Effect
+    request: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionOutcome:
     """The result for one object. Where admission changes it, ``before`` is the object with the API server's
     defaults and ``after`` the object that would be stored."""
@@ -38,6 +52,7 @@ class AdmissionOutcome:
     warnings: tuple[str, ...] = ()
     before: Json | None = None
     after: Json | None = None
+    pods: tuple[PodOutcome, ...] = ()
 
 
 def objects(value: Any, at: str = "") -> Iterator[tuple[str, Any]]:
@@ -59,10 +74,16 @@ def name_of(value: Any) -> str:
     return f"{prefix}*" if isinstance(prefix, str) and prefix else ""
 
 
+def kind_of(value: Any) -> tuple[str, str]:
+    """The object's API group and kind; "" where it has none."""
+    version, kind = mapping(value).get("apiVersion"), mapping(value).get("kind")
+    group = version.rpartition("/")[0] if isinstance(version, str) else ""
+    return group, kind if isinstance(kind, str) else ""
+
+
 def unread(value: Any, sentence: str) -> AdmissionOutcome:
     """The outcome for a value that is not an object."""
-    kind = mapping(value).get("kind")
-    return _unreadable(kind if isinstance(kind, str) else "", name_of(value), sentence)
+    return _unreadable(kind_of(value)[1], name_of(value), sentence)
 
 
 def refused_too(outcome: AdmissionOutcome, more: Iterable[Violation]) -> AdmissionOutcome:
@@ -83,26 +104,27 @@ class _Subject:
 
     def outcome(self, word: Word, *warnings: str) -> AdmissionOutcome:
         """An outcome without violations."""
-        return AdmissionOutcome(self.kind, self.name, word, (), warnings)
+        return AdmissionOutcome(kind=self.kind, name=self.name, verdict=word, warnings=warnings)
 
     def refused(self, violations: Iterable[Violation], warnings: Iterable[str]) -> AdmissionOutcome:
         """An outcome that is refused where there is a violation, else admitted."""
         found = tuple(violations)
-        return AdmissionOutcome(
-            self.kind, self.name, "refused" if found else "admitted", found, tuple(warnings)
+        return replace(
+            self.outcome("refused" if found else "admitted", *warnings),
+            violations=found,
         )
 
 
 def judged(value: Any, world: AssumedCluster) -> AdmissionOutcome:
     """The outcome for any JSON value. Never raises."""
-    kind, version = mapping(value).get("kind"), mapping(value).get("apiVersion")
-    if not isinstance(kind, str) or not isinstance(version, str) or not kind or not version:
+    group, kind = kind_of(value)
+    if not kind or not isinstance(value.get("apiVersion"), str) or not value["apiVersion"]:
         return unread(value, "apiVersion or kind is missing, so this is not a Kubernetes object")
     if not isinstance(value.get("metadata"), dict | None):
         return unread(value, "metadata: must be an object")
     given = mapping(value.get("metadata")).get("namespace")
     namespace = given if isinstance(given, str) and given else world.namespace
-    subject = _Subject(value, version.rpartition("/")[0], kind, namespace, name_of(value))
+    subject = _Subject(value, group, kind, namespace, name_of(value))
     try:
         return _of_kind(subject, world)
     except MalformedError as error:
@@ -116,7 +138,7 @@ def _of_kind(subject: _Subject, world: AssumedCluster) -> AdmissionOutcome:
     paths = workloads.of_kind(group, kind, (*workloads.BUILT_IN, *world.template_paths))
     if not paths and (group, kind) != ("", "Pod"):
         return subject.outcome("not-reviewed")
-    if subject.namespace in names.SYSTEM_NAMESPACES:
+    if subject.namespace in names.SYSTEM_NAMESPACES or subject.namespace in world.exempt:
         return subject.outcome("not-reviewed", f"Admission excludes namespace {subject.namespace}.")
     return _workload(subject, paths, world) if paths else _pod(subject, world)
 
@@ -127,19 +149,41 @@ def _pod(subject: _Subject, world: AssumedCluster) -> AdmissionOutcome:
     asked = _review(raw, namespace)
     answer = pods.mutate(asked, world.standing_of, policy)
     parsed = policy.parsed(asked.pod, asked.namespace)
-    warnings = (*answer.warnings, *told, *_warned(suspect_violations(asked.pod, parsed)))
-    past = bypass_violations(asked.pod, parsed)
+    past, suspected = _by_policies(asked.pod, parsed, policy, world)
+    warnings = () if policy.mode == "meter" else (*answer.warnings, *told, *suspected)
     if answer.refusal:
         found = _violations(asked, answer, policy, world.standing_of(namespace))
         return subject.refused((*found, *past), warnings)
-    if past or not answer.operations:
+    if past:
         return subject.refused(past, warnings)
+    outcome = replace(subject.outcome("admitted", *warnings), pods=(_pod_outcome("", parsed, policy),))
+    if not answer.operations:
+        return outcome
     after = patched(raw, answer.operations)
     checked = pods.validate(_review(_resolved(after, namespace, world)[0], namespace), policy)
     if checked.refusal:
         return subject.refused((_of_text(checked),), warnings)
-    before = _without_numbers(raw, subject.value)
-    return replace(subject.outcome("admitted", *warnings), before=before, after=after)
+    return replace(outcome, before=_without_numbers(raw, subject.value), after=after)
+
+
+def _pod_outcome(path: str, parsed: ParsedRequest, policy: AdmissionPolicy) -> PodOutcome:
+    if parsed.request is None:
+        return PodOutcome(path, "not-governed")
+    return PodOutcome(path, _EFFECTS[policy.mode], canonical(parsed.request))
+
+
+def _by_policies(
+    pod: Json, parsed: ParsedRequest, policy: AdmissionPolicy, world: AssumedCluster
+) -> tuple[tuple[Violation, ...], tuple[str, ...]]:
+    """What the policies inside the API server refuse, and what they warn of: in observe mode they refuse
+    nothing, and in meter they say nothing."""
+    if policy.mode == "meter":
+        return (), ()
+    past = bypass_violations(pod, parsed, world.device_classes)
+    suspected = tuple(_warned(suspect_violations(pod, parsed)))
+    if policy.mode == "observe":
+        return (), (*(f"{observed(violation)} ({violation.rule})" for violation in past), *suspected)
+    return past, suspected
 
 
 def _workload(
@@ -147,36 +191,47 @@ def _workload(
 ) -> AdmissionOutcome:
     refusing: list[Violation] = []
     warnings: list[str] = []
-    for at, template in workloads.found(subject.value, paths):
+    outcomes: list[PodOutcome] = []
+    templates = workloads.found(subject.value, paths)
+    if not templates:
+        places = " or ".join(".".join(path.steps) for path in paths)
+        return subject.outcome("not-reviewed", f"There is no pod template at {places}.")
+    for at, template in templates:
         try:
-            found, told = _template(subject, at, template, world)
+            found, told, outcome = _template(subject, at, template, world)
         except MalformedError as error:
             if paths[0] in workloads.BUILT_IN:
                 raise
-            found, told = (), (f"This pod template is not reviewed: {error}",)
+            found, told, outcome = (), (f"This pod template is not reviewed: {error}",), ()
         refusing += found
         warnings += told
-    return subject.refused(refusing, dict.fromkeys(warnings))
+        outcomes += outcome
+    judged = subject.refused(refusing, dict.fromkeys(warnings))
+    return judged if refusing else replace(judged, pods=tuple(outcomes))
 
 
 def _template(
     subject: _Subject, at: str, template: Json, world: AssumedCluster
-) -> tuple[tuple[Violation, ...], tuple[str, ...]]:
-    """The violations of a workload because of one template, and the warnings about its pods."""
+) -> tuple[tuple[Violation, ...], tuple[str, ...], tuple[PodOutcome, ...]]:
+    """The violations of a workload because of one template, the warnings about its pods, and, unless they
+    would be refused, what becomes of them."""
     namespace, policy = subject.namespace, world.policy_for(subject.namespace)
-    if policy.mode == "meter":
-        return (), ()
     exempt = workloads.makers_are_exempt(subject.group, subject.kind, policy)
-    found, _ = split_by_mode(workloads.template_violations(template, at, policy), policy, exempt)
     raw, told = _resolved(workloads.as_pod(template), namespace, world)
-    answer = pods.mutate(_review(raw, namespace), world.standing_of, policy)
-    parsed = policy.parsed(raw, namespace)
-    past = bypass_violations(raw, parsed)
-    told = (*told, *_warned(suspect_violations(raw, parsed)))
+    asked = _review(raw, namespace)
+    parsed = policy.parsed(asked.pod, namespace)
+    outcome = (_pod_outcome(at, parsed, policy),)
+    if policy.mode == "meter":
+        return (), (), outcome
+    broken = workloads.template_violations(template, at, policy, namespace)
+    found, _ = split_by_mode(broken, policy, exempt)
+    answer = pods.mutate(asked, world.standing_of, policy)
+    past, suspected = _by_policies(asked.pod, parsed, policy, world)
+    suspected = tuple(f"{at}: {sentence}" for sentence in suspected)
     refusal = answer.refusal or (message(past) if past else "")
     if refusal and not found:
         told = (f"{at}: its pods would be refused: {refusal}", *told)
-    return found, (*answer.warnings, *told)
+    return found, (*answer.warnings, *told, *suspected), () if refusal else outcome
 
 
 def _warned(violations: Iterable[Violation]) -> Iterator[str]:
@@ -268,9 +323,7 @@ def _of_text(answer: AdmissionAnswer) -> Violation:
 def _unreadable(kind: str, name: str, sentence: str) -> AdmissionOutcome:
     path, colon, problem = sentence.rpartition(": ")
     allowed = "what the Kubernetes API accepts"
-    return AdmissionOutcome(
-        kind,
-        name,
-        "unreadable",
-        (Violation("unreadable", path if colon else "", "", problem, allowed, "apiVersion: v1, kind: Pod"),),
+    unreadable = Violation(
+        "unreadable", path if colon else "", "", problem, allowed, "apiVersion: v1, kind: Pod"
     )
+    return AdmissionOutcome(kind=kind, name=name, verdict="unreadable", violations=(unreadable,))

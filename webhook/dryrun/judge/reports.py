@@ -11,7 +11,7 @@ import yaml
 from timekeeper.core import names
 from timekeeper.core.json_values import Json, annotations_of, mapping
 from timekeeper.core.violation import Violation
-from webhook.dryrun.judge.objects import AdmissionOutcome
+from webhook.dryrun.judge.objects import AdmissionOutcome, PodOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,16 @@ def _as_json(judged: LocatedOutcome) -> dict[str, Any]:
             for each in outcome.violations
         ],
         "warnings": list(outcome.warnings),
+        "pods": [_pod_as_json(pod) for pod in outcome.pods],
         "patched": outcome.after,
+    }
+
+
+def _pod_as_json(pod: PodOutcome) -> dict[str, Any]:
+    return {
+        "path": pod.path,
+        "effect": pod.effect,
+        "request": json.loads(pod.request) if pod.request else None,
     }
 
 
@@ -116,6 +125,11 @@ def _lines(judged: LocatedOutcome) -> Iterator[str]:
         yield printable(f"  warning: {warning}")
     if outcome.after is not None:
         yield printable(f"  governed: {_governed(outcome.after)}")
+        return
+    for pod in outcome.pods:
+        at = f"{pod.path}: " if pod.path else ""
+        request = f": request {pod.request}" if pod.request else ""
+        yield printable(f"  {at}{pod.effect.replace('-', ' ')}{request}")
 
 
 def _sentence(violation: Violation) -> str:
