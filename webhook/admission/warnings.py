@@ -7,7 +7,14 @@ from collections.abc import Iterable, Iterator
 
 from timekeeper.core import names
 from timekeeper.core.admission.mutation import govern
-from timekeeper.core.admission.policy import AdmissionPolicy, PriorityClass, Standing, is_above_budget_class
+from timekeeper.core.admission.mutation.sidecar import find_sidecar, requests_of
+from timekeeper.core.admission.policy import (
+    AdmissionPolicy,
+    PriorityClass,
+    Standing,
+    is_above_budget_class,
+    without_placement,
+)
 from timekeeper.core.admission.rules.catalogue import CATALOGUE
 from timekeeper.core.admission.rules.host_share import NOT_JUDGED, is_unjudged
 from timekeeper.core.admission.rules.modes import EffectiveMode, effective_mode
@@ -159,6 +166,12 @@ def _of_changes(pod: Json, request: GPURequest, word: StandingWord, policy: Admi
         return
     yield from _of_claims(spec, request, policy)
     yield from _without_effect(pod, request)
+    placing = without_placement(policy, request.dialect)
+    if placing.sidecar and not find_sidecar(pod) and requests_of(placing.sidecar, pod) is None:
+        yield (
+            "The pod gets no sidecar, and its time is that of the kubelet: spec.resources is used up by its"
+            f" containers. Add {placing.sidecar.cpu} cpu and {placing.sidecar.memory} memory to its requests."
+        )
     own = spec.get("priorityClassName")
     has_rule = is_above_budget_class(spec, policy)  # then the rule priority-class warns
     if own and own != ours.name and not has_rule and not govern.keeps_own_class(spec, word, policy):

@@ -96,7 +96,8 @@ def of_kind(group: str, kind: str, paths: Sequence[TemplatePath]) -> tuple[Templ
 
 
 def leads_nowhere(path: TemplatePath, objects: int) -> str:
-    """What is wrong with a `--template-path` that finds no template in any of this number of objects of its kind."""
+    """What is wrong with a `--template-path` that finds no template. ``objects``: how many there are of its
+    kind."""
     return (
         f"--template-path {path.group}/{path.kind}={'.'.join(path.steps)}: there is no pod template, a field"
         f" with spec.containers, in any of {objects} objects of this kind; write the path of one"

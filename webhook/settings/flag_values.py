@@ -70,18 +70,20 @@ def priority_class(text: str) -> PriorityClass:
     return PriorityClass(name, int(value))
 
 
-def sidecar_resources(text: str) -> tuple[str, str]:
-    """The value of ``--sidecar-resources``: cpu and memory as quantities."""
+def sidecar_resources(text: str) -> dict[str, str]:
+    """The value of ``--sidecar-resources``: quantities by resource."""
     given = dict(each.strip().split("=", 1) for each in text.split(",") if "=" in each)
-    cpu, memory = given.get("cpu", ""), given.get("memory", "")
-    milli = re.fullmatch(r"([1-9][0-9]{0,5})(m?)", cpu, re.ASCII)
+    amounts = {"ephemeral-storage": "64Mi", **given}
+    milli = re.fullmatch(r"([1-9][0-9]{0,5})(m?)", given.get("cpu", ""), re.ASCII)
     enough = milli is not None and int(milli[1]) * (1 if milli[2] else 1000) >= LEAST_CPU_MILLI
-    if len(given) != 2 or not enough or (integral(memory) or 0) < LEAST_MEMORY:
+    bytes_ = min(integral(given.get("memory", "")) or 0, integral(amounts["ephemeral-storage"]) or 0)
+    if amounts.keys() != {"cpu", "memory", "ephemeral-storage"} or not enough or bytes_ < LEAST_MEMORY:
         raise wrong(
             text,
-            f"cpu=AMOUNT,memory=AMOUNT, from {LEAST_CPU_MILLI}m and 32Mi on, such as cpu=100m,memory=128Mi",
+            f"cpu=AMOUNT,memory=AMOUNT,ephemeral-storage=AMOUNT, from {LEAST_CPU_MILLI}m and 32Mi on, such as"
+            " cpu=100m,memory=128Mi",
         )
-    return cpu, memory
+    return amounts
 
 
 def template_paths(text: str) -> tuple[TemplatePath, ...]:

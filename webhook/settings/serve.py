@@ -97,11 +97,12 @@ class WebhookSettings:
         "",
         "the timekeeper's address for sidecars; empty: the same as --timekeeper-url",
     )
-    sidecar_resources: tuple[str, str] = flag(
+    sidecar_resources: dict[str, str] = flag(
         sidecar_resources,
-        "cpu=30m,memory=64Mi",
-        "requests and limits of each sidecar, in pods that request cpu or memory; at least "
-        "cpu=10m,memory=32Mi; raise them where a LimitRange requires more of every container",
+        "cpu=30m,memory=64Mi,ephemeral-storage=64Mi",
+        "requests and limits of each sidecar, in pods that request cpu or memory, and in those that limit "
+        "ephemeral-storage; at least cpu=10m,memory=32Mi,ephemeral-storage=32Mi; raise them where a "
+        "LimitRange requires more of every container",
     )
     other_schedulers: frozenset[str] = flag(
         other_schedulers,
@@ -173,13 +174,14 @@ class WebhookSettings:
     @property
     def policy(self) -> AdmissionPolicy:
         """The policy until the first table of standings, without a CA."""
-        cpu, memory = self.sidecar_resources
+        amounts = self.sidecar_resources
         sidecar = Sidecar(
             image=self.sidecar_image,
             timekeeper_url=self.sidecar_timekeeper_url or self.timekeeper_url,
             ca="",
-            cpu=cpu,
-            memory=memory,
+            cpu=amounts["cpu"],
+            memory=amounts["memory"],
+            ephemeral_storage=amounts["ephemeral-storage"],
             log_format=self.log_format,
         )
         return AdmissionPolicy(

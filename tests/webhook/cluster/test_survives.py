@@ -535,6 +535,38 @@ def test_a_namespace_with_a_limit_range_starts_governed_pods(world: World, case:
         is_governed(world.create(namespace, manifest(name, one)), way)
 
 
+STRICT: Json = {
+    "type": "Container",
+    "default": {"cpu": "500m", "memory": "256Mi", "ephemeral-storage": "5Gi"},
+    "maxLimitRequestRatio": {"ephemeral-storage": "1"},
+}
+AS_A_WHOLE: dict[str, tuple[Json | None, bool]] = {
+    "no resources of the pod": (None, True),
+    "room for the sidecar": ({"cpu": "600m", "memory": "512Mi"}, True),
+    "used up by the defaults": ({"cpu": "500m", "memory": "512Mi"}, False),
+}
+
+
+@pytest.mark.parametrize("way", ["native", "off"])
+@pytest.mark.parametrize("case", AS_A_WHOLE)
+def test_a_pod_that_starts_without_us_starts_where_a_namespace_fills_in_defaults(
+    world: World, case: str, way: str
+) -> None:
+    whole, has_room = AS_A_WHOLE[case]
+    namespace = limited(world, f"filled-in-{len(case)}", way, STRICT)
+    quota = {"metadata": {"name": "disk"}, "spec": {"hard": {"limits.ephemeral-storage": "5500Mi"}}}
+    world.post(f"/api/v1/namespaces/{namespace}/resourcequotas", quota)
+    path = f"/api/v1/namespaces/{namespace}/resourcequotas/disk"
+    eventually(lambda: "used" in world.cp.api.call("GET", path).get("status", {}), "the quota to be reckoned")
+    fields = {} if whole is None else {"resources": {"requests": whole, "limits": whole}}
+
+    pod = world.create(namespace, manifest("p", half(), **fields))
+
+    is_governed(pod, way if has_room else "off")
+    used = world.cp.api.call("GET", path)["status"]["used"]["limits.ephemeral-storage"]
+    assert used == ("5184Mi" if way == "native" and has_room else "5Gi")
+
+
 def limited(world: World, name: str, way: str, limit: Json) -> str:
     """A namespace in which this limit is in force."""
     namespace = world.namespace(name, way)

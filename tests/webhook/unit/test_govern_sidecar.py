@@ -1,6 +1,7 @@
 """The sidecar that admission adds, and one that is there already."""
 
 import copy
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -8,13 +9,16 @@ import pytest
 
 from tests.webhook.governing import ALL, visible
 from tests.webhook.worlds import (
+    OBSERVING,
     POLICY,
     SIDECAR,
+    UNPLACED,
     WITHOUT_SIDECAR,
     admitted,
     env,
     governed,
     half,
+    mutated,
     operations,
     plain,
     sidecar_of,
@@ -58,6 +62,78 @@ def test_the_sidecar_leaves_the_pods_quality_of_service_as_it_was(case: str) -> 
     raw, expected = RESOURCES[case]
 
     assert sidecar_of(governed(raw))["resources"] == expected
+
+
+def asking(requests: Json | None = None, name: str = "main", **limits: str) -> Json:
+    """A container with half a card, these limits and these requests."""
+    resources: Json = {"limits": {"bursar.dev/gpu-percent": "50"} | limits}
+    return plain(name, resources=resources | ({"requests": requests} if requests else {}))
+
+
+def bounded(*containers: Json, cpu: str = "1", init: tuple[Json, ...] = (), **more: str) -> Json:
+    """A pod with these resources of its own."""
+    amounts = {"cpu": cpu} | more
+    whole = {"requests": amounts, "limits": amounts}
+    return admitted(*containers, resources=whole, **({"initContainers": list(init)} if init else {}))
+
+
+DISK = "ephemeral-storage"
+CPU, BOTH = {"cpu": "30m"}, {"cpu": "30m", "memory": "64Mi"}
+FILLED = {DISK: "5Gi"}  # as a LimitRange fills its default in
+NATIVE = {"restartPolicy": "Always"}
+
+
+@pytest.mark.parametrize(
+    ("raw", "named"),
+    [
+        # what a LimitRange limits by default is named, not what it only requests, which may be its minimum
+        (admitted(asking(FILLED, **FILLED)), {DISK: "64Mi"}),
+        (admitted(asking({DISK: "1Gi"})), {}),
+        (admitted(asking(cpu="1", **FILLED)), BOTH | {DISK: "64Mi"}),
+        (admitted(half(), plain("web", resources={"limits": FILLED})), {DISK: "64Mi"}),
+        (admitted(half(), init=[plain("setup", resources={"limits": FILLED})]), {DISK: "64Mi"}),
+        (bounded(asking(**FILLED)), {DISK: "64Mi"}),
+        # beside the pod's own resources only what a container names
+        (bounded(asking()), {}),
+        (bounded(asking(cpu="500m")), CPU),
+        (bounded(asking({"cpu": "970m"})), CPU),
+        (bounded(asking({"cpu": "500m"}), memory="1Gi"), CPU),
+        (bounded(asking({"cpu": "500m", "memory": "1Gi"})), BOTH),
+        (bounded(asking({"cpu": "500m", "memory": "960Mi"}), memory="1Gi"), BOTH),
+        (bounded(asking({"cpu": "500m"}), asking({"cpu": "470m"}, "web")), CPU),
+        (bounded(asking({"cpu": "100m"}), init=(plain("i", resources={"limits": {"cpu": "970m"}}),)), CPU),
+        # used up, and a container names nothing of it, so nothing is filled in
+        (bounded(asking({"cpu": "1"}), plain()), {}),
+        (bounded(asking({"cpu": "1", "memory": "1Gi"}), plain()), {"memory": "64Mi"}),
+        # used up
+        (bounded(asking({"cpu": "971m"})), None),
+        (bounded(asking({"cpu": "500m"}), asking({"cpu": "500m"}, "web")), None),
+        (bounded(asking({"cpu": "100m", "memory": "961Mi"}), memory="1Gi"), None),
+        (bounded(asking({"cpu": "100m"}), init=(plain("i", resources={"limits": {"cpu": "971m"}}),)), None),
+        (bounded(asking({"cpu": "500m"}), init=(asking({"cpu": "500m"}, "native") | NATIVE,)), None),
+        (bounded(asking({"cpu": "10m"}), cpu="29m"), None),
+        (admitted(asking({"cpu": "1"}), resources={"limits": {"cpu": "20m"}}), None),
+    ],
+)  # fmt: skip
+def test_the_sidecar_names_what_the_namespace_would_fill_in_as_far_as_the_pod_has_room(
+    raw: Json, named: Json | None
+) -> None:
+    after = governed(raw)
+    warned = any("The pod gets no sidecar" in warning for warning in mutated(raw).warnings)
+
+    if named is None:
+        assert "bursar-token" not in json.dumps(after["spec"])
+    else:
+        assert sidecar_of(after)["resources"] == ({"limits": named, "requests": named} if named else {})
+    assert warned == (named is None)
+    assert operations(after) == []
+
+
+def test_a_pod_without_room_is_not_warned_where_no_pod_gets_a_sidecar() -> None:
+    raw = bounded(asking({"cpu": "1"}))
+
+    for policy in (WITHOUT_SIDECAR, UNPLACED, OBSERVING):
+        assert not [each for each in mutated(raw, policy=policy).warnings if "sidecar" in each]
 
 
 def test_the_sidecar_requests_what_the_settings_say() -> None:

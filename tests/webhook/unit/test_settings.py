@@ -70,18 +70,18 @@ def test_a_mirror_that_others_could_begin_like_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("given", "cpu", "memory"),
+    ("given", "cpu", "memory", "disk"),
     [
-        ("cpu=100m,memory=128Mi", "100m", "128Mi"),
-        ("memory=33554432, cpu=1", "1", "33554432"),
-        ("cpu=10m,memory=0.5Gi", "10m", "0.5Gi"),
+        ("cpu=100m,memory=128Mi", "100m", "128Mi", "64Mi"),
+        ("memory=33554432, cpu=1", "1", "33554432", "64Mi"),
+        ("cpu=10m,memory=0.5Gi,ephemeral-storage=1Gi", "10m", "0.5Gi", "1Gi"),
     ],
 )
-def test_what_the_sidecar_requests_can_be_set(given: str, cpu: str, memory: str) -> None:
+def test_what_the_sidecar_requests_can_be_set(given: str, cpu: str, memory: str, disk: str) -> None:
     sidecar = read(["--sidecar-resources", given], {}).policy.sidecar
 
     assert sidecar is not None
-    assert (sidecar.cpu, sidecar.memory) == (cpu, memory)
+    assert (sidecar.cpu, sidecar.memory, sidecar.ephemeral_storage) == (cpu, memory, disk)
 
 
 @pytest.mark.parametrize(
@@ -89,6 +89,7 @@ def test_what_the_sidecar_requests_can_be_set(given: str, cpu: str, memory: str)
     [
         *("", "cpu=100m", "memory=64Mi", "cpu=100m;memory=64Mi", "cpu=9m,memory=64Mi", "cpu=0,memory=64Mi"),
         *("cpu=100m,memory=31Mi", "cpu=100m,memory=lots", "cpu=-1,memory=64Mi", "cpu=20m,memory=64Mi,gpu=1"),
+        *("cpu=20m,memory=64Mi,ephemeral-storage=31Mi", "cpu=20m,ephemeral-storage=64Mi"),
         *("cpu=\u0662\u0660m,memory=64Mi", "cpu=20m,memory=64000m", "cpu=NaN,memory=64Mi"),
     ],
 )
@@ -101,7 +102,7 @@ def test_amounts_that_no_sidecar_could_run_with_are_reported_with_an_example(
     assert ended.value.code == 2
     assert capsys.readouterr().err == (
         f"bursar-webhook: argument --sidecar-resources: {json.dumps(given, ensure_ascii=False)}"
-        " is not cpu=AMOUNT,memory=AMOUNT, from 10m"
+        " is not cpu=AMOUNT,memory=AMOUNT,ephemeral-storage=AMOUNT, from 10m"
         " and 32Mi on, such as cpu=100m,memory=128Mi\n"
     )
 

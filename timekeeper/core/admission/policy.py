@@ -57,6 +57,7 @@ class Sidecar:
     ca: str  # PEM text of the CAs that it trusts
     cpu: str = "30m"  # quantity: request and limit
     memory: str = "64Mi"  # quantity: request and limit
+    ephemeral_storage: str = "64Mi"  # quantity: request and limit; its log fills at most 50Mi of the node
     log_format: str = "logfmt"  # of its lines on stderr; the webhook's own
 
 

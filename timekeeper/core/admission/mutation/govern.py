@@ -271,7 +271,8 @@ def _sidecar(pod: Json, request: GPURequest, policy: AdmissionPolicy) -> list[Op
         return []
     present = sidecar.find_sidecar(pod)
     if present is None:
-        return [*_volumes(pod["spec"]), _inserted(pod, sidecar.container(policy.sidecar, request, pod))]
+        ours = sidecar.container(policy.sidecar, request, pod)
+        return [] if ours is None else [*_volumes(pod["spec"]), _inserted(pod, ours)]
     path, container = present
     return [*_volumes(pod["spec"]), *sidecar.refreshed(container, path, policy.sidecar, request)]
 

@@ -3,8 +3,10 @@ always.
 
 A pod keeps its quality of service. Where it requests cpu or memory, so does the sidecar, and its requests
 equal its limits: a Guaranteed pod stays Guaranteed, a quota finds every amount that it requires, and a
-LimitRange finds the ratio 1. A LimitRange's minimum must not exceed these amounts (`--sidecar-resources`):
-the webhook reads nothing from the API server, so it cannot know the minimum.
+LimitRange finds the ratio 1. A LimitRange fills its defaults into each container that does not name them, so
+the pod's containers show what the sidecar has to name (`requests_of`). A LimitRange's minimum must not exceed
+these amounts (`--sidecar-resources`): the webhook reads nothing from the API server, so it cannot know the
+minimum.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,6 +24,8 @@ from timekeeper.core.admission.mutation.visible_devices import (
 from timekeeper.core.admission.pods import sequence_of
 from timekeeper.core.admission.policy import Sidecar
 from timekeeper.core.json_values import Json, mapping
+from timekeeper.core.quantity import thousandths
+from timekeeper.core.request.host import CPU, MEMORY, requested_milli
 from timekeeper.core.values import GPURequest
 
 TOKEN_VOLUME = "bursar-token"  # noqa: S105 a volume's name
@@ -72,6 +76,7 @@ SECURITY_CONTEXT: Json = {
     "seccompProfile": {"type": "RuntimeDefault"},
 }
 
+_STORAGE = "ephemeral-storage"
 LOG_FORMAT = "BURSAR_LOG_FORMAT"
 OWNS: Variable = {"name": "BURSAR_CARDS", "value": "exclusive"}
 
@@ -91,15 +96,17 @@ def was_injected(pod: Json) -> bool:
     )
 
 
-def container(sidecar: Sidecar, request: GPURequest, pod: Json) -> Json:
-    """The sidecar for this pod. Pods share the few variants of it, so it must not be changed."""
+def container(sidecar: Sidecar, request: GPURequest, pod: Json) -> Json | None:
+    """The sidecar for this pod, None where the pod has no room for it. Pods share the few variants of it, so
+    it must not be changed."""
     sees = wanted(names.SIDECAR, request) not in (None, VOID)
-    return _container(sidecar, sees, owns(request), _asks_for_itself(pod))
+    amounts = requests_of(sidecar, pod)
+    return None if amounts is None else _container(sidecar, sees, owns(request), amounts)
 
 
 @lru_cache(maxsize=64)
-def _container(sidecar: Sidecar, sees: bool, has_whole: bool, asks: bool) -> Json:
-    amounts = {"cpu": sidecar.cpu, "memory": sidecar.memory}
+def _container(sidecar: Sidecar, sees: bool, has_whole: bool, named: tuple[tuple[str, str], ...]) -> Json:
+    amounts = dict(named)
     visible = from_annotation(names.SIDECAR) if sees else VOID
     return {
         "name": names.SIDECAR,
@@ -110,7 +117,7 @@ def _container(sidecar: Sidecar, sees: bool, has_whole: bool, asks: bool) -> Jso
         "env": list(_variables(sidecar, visible, MOUNTS, has_whole)),
         "volumeMounts": list(MOUNTS),
         "securityContext": SECURITY_CONTEXT,
-        "resources": {"limits": amounts, "requests": amounts} if asks else {},
+        "resources": {"limits": amounts, "requests": amounts} if amounts else {},
     }
 
 
@@ -141,18 +148,42 @@ def _variables(
     )
 
 
-def _asks_for_itself(pod: Json) -> bool:
-    """Whether the sidecar requests cpu and memory: not where the pod's containers request none, or the pod
-    requests them at pod level."""
+def requests_of(sidecar: Sidecar, pod: Json) -> tuple[tuple[str, str], ...] | None:
+    """The resources that the sidecar names, with its amounts; None: ``spec.resources``, which bounds the sum
+    of all containers, has no room for one that it must name, because a LimitRange's default may be filled in
+    otherwise."""
     spec = pod["spec"]
     others = (*sequence_of(spec.get("initContainers")), *sequence_of(spec.get("containers")))
-    return not mapping(spec.get("resources")) and any(map(_asks_for_some, others))
+    ours = {CPU: sidecar.cpu, MEMORY: sidecar.memory}
+    asked = {resource: [resource in _named(container) for container in others] for resource in ours}
+    if mapping(spec.get("resources")):
+        full = [resource for resource, amount in ours.items() if not _has_room(spec, resource, amount)]
+        if any(all(asked[resource]) for resource in full):
+            return None
+        ours = {key: amount for key, amount in ours.items() if any(asked[key]) and key not in full}
+    elif not any(map(any, asked.values())):
+        ours = {}
+    # a limit alone: a LimitRange's minimum is filled in as a request, and may be above our amount
+    if any(_STORAGE in mapping(mapping(container.get("resources")).get("limits")) for container in others):
+        ours[_STORAGE] = sidecar.ephemeral_storage
+    return tuple(ours.items())
 
 
-def _asks_for_some(container: Json) -> bool:
-    of = mapping(container.get("resources"))
-    amounts = (*mapping(of.get("limits")), *mapping(of.get("requests")))
-    return "cpu" in amounts or "memory" in amounts
+def _named(container: Json) -> frozenset[str]:
+    """The resources that the container requests or limits."""
+    amounts = mapping(container.get("resources"))
+    return frozenset((*mapping(amounts.get("limits")), *mapping(amounts.get("requests"))))
+
+
+def _has_room(spec: Json, resource: str, amount: str) -> bool:
+    """Whether the pod's own request and limit of the resource hold this much beside its containers."""
+    whole, more = mapping(spec["resources"]), thousandths(amount) or 0
+    of_containers = {field: spec.get(field) for field in ("initContainers", "containers")}
+    together = requested_milli({"spec": of_containers}, resource) + more
+    for needed, bounds in ((together, mapping(whole.get("requests"))), (more, mapping(whole.get("limits")))):
+        if resource in bounds and needed > (thousandths(bounds[resource]) or 0):
+            return False
+    return True
 
 
 def is_ours(raw: Json) -> bool:
