@@ -5,7 +5,7 @@ An unchanged template is never judged, so old workloads can be scaled, updated i
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -212,7 +212,12 @@ def template_violations(
     parsed = policy.parsed(pod, namespace)
     found = (*pod_violations(pod, parsed, policy), *unrequested_devices(pod, parsed))
     # a pod gets the label or the controller that names its gang when it is created
-    return tuple(replace(each, path=f"{at}.{each.path}") for each in found if each.problem != NAMELESS)
+    return inside((violation for violation in found if violation.problem != NAMELESS), at)
+
+
+def inside(violations: Iterable[Violation], at: str) -> tuple[Violation, ...]:
+    """The violations of a template's pods with paths from the workload's root."""
+    return tuple(replace(violation, path=f"{at}.{violation.path}") for violation in violations)
 
 
 def as_pod(template: Json) -> dict[str, Any]:

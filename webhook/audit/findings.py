@@ -1,7 +1,7 @@
 """Judges stored objects by today's rules: objects in, findings out. Accelerators that no dialect reads are
 findings: which pods hold them, which nodes advertise them, and what `unknownAccelerators` does with them."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -25,12 +25,13 @@ from timekeeper.core.request import runtime_plugins
 from timekeeper.core.request.cards import decode_placement
 from timekeeper.core.request.device_classes import NO_CLASSES, ClassParameters
 from timekeeper.core.request.devices import DIALECT, described, device_containers
-from timekeeper.core.request.request import canonical, containers, parse, parse_new
+from timekeeper.core.request.request import canonical, containers, parse
 from timekeeper.core.values import UndecodableError
 from timekeeper.core.violation import Violation, shown
 from webhook.admission import workloads
 from webhook.admission.workloads import TemplatePath
 
+_MIRROR = "kubernetes.io/config.mirror"
 RULE = "unknown-accelerators"  # of findings alone: no rule of admission
 
 _OF_PODS: Mapping[UnknownAccelerators, tuple[str, str]] = {
@@ -113,12 +114,13 @@ def of_pod(
     if mapping(pod.get("status")).get("phase") in TERMINAL:
         return ()
     written = as_written(pod)
-    parsed = parse_new(written, policy.unknown_accelerators)
-    violations = (*pod_violations(written, parsed, policy), *ephemeral_violations(pod, {}))
-    past = bypass_violations(written, parsed, classes)
-    owner, node = _owner(pod), str(mapping(pod.get("spec")).get("nodeName") or "")
     metadata = mapping(pod.get("metadata"))
     place = str(metadata.get("namespace", "")), "Pod", str(metadata.get("name", ""))
+    parsed = policy.parsed(written, place[0])
+    violations = (*pod_violations(written, parsed, policy), *ephemeral_violations(pod, {}))
+    # the policies pass the mirrors that a kubelet makes of its static pods
+    past = () if _MIRROR in annotations_of(pod) else bypass_violations(written, parsed, classes)
+    owner, node = _owner(pod), str(mapping(pod.get("spec")).get("nodeName") or "")
     found = [
         AdmissionFinding(*place, word, broken, owner, node) for word, broken in sorted_out(violations, policy)
     ]
@@ -141,25 +143,43 @@ def of_node(node: Json, policy: AdmissionPolicy) -> tuple[AdmissionFinding, ...]
 
 
 def of_workload(
-    workload: Json, kind: str, paths: Sequence[TemplatePath], policy: AdmissionPolicy
+    workload: Json,
+    kind: str,
+    paths: Sequence[TemplatePath],
+    policy: AdmissionPolicy,
+    classes: ClassParameters = NO_CLASSES,
+    judged: Collection[tuple[str, str]] = (),
 ) -> tuple[AdmissionFinding, ...]:
-    """The findings on the pod templates of a stored workload that has no owner and has not ended."""
-    if _owner(workload) or _has_ended(workload):
+    """The findings on the pod templates of a stored workload that has not ended: whether webhook or policies
+    would refuse its next pods, also where it has none now. ``judged``: groups and kinds whose objects have
+    findings of their own; one of these that created the workload has them."""
+    if _creator(workload) in judged or _has_ended(workload):
         return ()
+    metadata = mapping(workload.get("metadata"))
+    namespace = str(metadata.get("namespace", ""))
     templates = workloads.found(workload, paths)
     violations = list(without_effect.of_workload(workload, kind, templates))
+    past: list[Violation] = []
+    suspect: list[Violation] = []
     for at, template in templates:
         try:
-            violations += workloads.template_violations(template, at, policy)
+            violations += workloads.template_violations(template, at, policy, namespace)
         except MalformedError:
             continue  # of a custom kind and not a pod template; admission admits it too
-    metadata = mapping(workload.get("metadata"))
-    place = str(metadata.get("namespace", "")), kind, str(metadata.get("name", ""))
+        pod = workloads.as_pod(template)
+        pod["metadata"] = {**mapping(pod["metadata"]), "namespace": namespace}
+        parsed = policy.parsed(pod, namespace)
+        past += workloads.inside(bypass_violations(pod, parsed, classes), at)
+        suspect += workloads.inside(suspect_violations(pod, parsed), at)
+    place = namespace, kind, str(metadata.get("name", ""))
     group = str(workload.get("apiVersion", "")).rpartition("/")[0]
     exempt = workloads.makers_are_exempt(group, kind, policy)
-    return tuple(
-        AdmissionFinding(*place, word, broken) for word, broken in sorted_out(violations, policy, exempt)
-    )
+    found = sorted_out(violations, policy, exempt)
+    if past := [violation for violation in past if violation not in violations]:
+        found.append(("would-be-refused", tuple(past)))
+    if suspect:
+        found.append(("would-be-warned", tuple(suspect)))
+    return tuple(AdmissionFinding(*place, word, broken) for word, broken in found)
 
 
 def sorted_out(
@@ -273,10 +293,19 @@ def _is_ours(name: str) -> bool:
 
 
 def _owner(whole: Json) -> str:
-    for each in sequence_of(mapping(whole.get("metadata")).get("ownerReferences")):
-        if each.get("controller"):
-            return f"{each.get('kind', '')}/{each.get('name', '')}"
-    return ""
+    controller = _controller(whole)
+    return f"{controller.get('kind', '')}/{controller.get('name', '')}" if controller else ""
+
+
+def _creator(whole: Json) -> tuple[str, str]:
+    """The API group and kind of the controller that created the object."""
+    controller = _controller(whole)
+    return str(controller.get("apiVersion", "")).rpartition("/")[0], str(controller.get("kind", ""))
+
+
+def _controller(whole: Json) -> Json:
+    owners = sequence_of(mapping(whole.get("metadata")).get("ownerReferences"))
+    return next((owner for owner in owners if owner.get("controller")), {})
 
 
 def _has_ended(workload: Json) -> bool:

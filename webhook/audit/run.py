@@ -3,29 +3,22 @@
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, BinaryIO
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import BinaryIO
 
 from timekeeper.core import names
-from timekeeper.core.admission.policy import Mode
 from timekeeper.core.admission.rules.host_share import RULE as HOST_SHARE
-from timekeeper.core.budgets.policy import MODES, BudgetSettings
+from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.request.cards import UndecodableError
-from timekeeper.core.request.device_classes import (
-    CONFIG_MAP,
-    NO_CLASSES,
-    ClassParameters,
-    parameters,
-    read_class,
-    read_settings,
-)
+from timekeeper.core.request.claims import CLAIM, TEMPLATE
+from timekeeper.core.request.device_classes import CONFIG_MAP, ClassParameters
 from timekeeper.core.request.host import allocatable, card_host
 from timekeeper.core.request.inventory import charged_cards
 from timekeeper.core.values import Card
 from timekeeper.runtime.flags import UnusableError
-from webhook.admission import cel, workloads
+from webhook.admission import workloads
 from webhook.admission.workloads import TemplatePath
 from webhook.audit import findings, use
 from webhook.audit.cluster import (
@@ -84,7 +77,8 @@ def _reader(settings: AuditSettings) -> ClusterReader:
 def _print_use(settings: AuditSettings, world: AssumedCluster) -> int:
     try:
         cluster = _reader(settings)
-        nodes, left_out = _nodes(cluster, _ALIKE), _left_out(cluster, _labelled(cluster))
+        nodes, world = _nodes(cluster, _ALIKE), world.with_objects((), _namespaces(cluster))
+        left_out = _left_out(cluster, world)
         pods = (
             each
             for each in cluster.objects(_path("/api/v1", settings.namespace, "pods"))
@@ -141,6 +135,7 @@ class _Scope:
     namespace: str
     left_out: frozenset[str]
     classes: ClassParameters  # the cluster's device classes
+    judged: frozenset[tuple[str, str]]  # API groups and kinds
 
 
 def _all(
@@ -150,15 +145,18 @@ def _all(
     ClusterUnreachableError."""
     found: list[AdmissionFinding] = []
     troubles: list[str] = []
-    labelled = _labelled(cluster)
-    scope = _Scope(namespace, _left_out(cluster, labelled), _classes(cluster))
-    world = replace(world, mode_labels=labelled.modes)
+    namespaces = _namespaces(cluster)
+    left_out = _left_out(cluster, world.with_objects((), namespaces))
+    world = world.with_objects(_of_claims(cluster, namespace), namespaces)
+    paths = (*workloads.BUILT_IN, *world.template_paths)
+    judged = frozenset((path.group, path.kind) for path in paths)
+    scope = _Scope(namespace, left_out, world.device_classes, judged)
     if _judges_hosts(world):
         nodes = _nodes(cluster, "the rule host-share is not judged")
         world = replace(world, room=card_host((each.cards, each.allocatable) for each in nodes.values()))
     for kind, paths in _kinds(world):
         try:
-            found += _of_kind(cluster, scope, kind, paths, world)
+            found += _of_kind(cluster, scope, kind, paths, world, troubles)
         except NoSuchKindError:
             troubles += [f"the cluster has no kind {kind}"] if kind not in _RESOURCES else []
         except ListRefusedError as error:
@@ -179,17 +177,9 @@ def _of_nodes(cluster: ClusterReader, world: AssumedCluster) -> list[AdmissionFi
         return []
 
 
-@dataclass(frozen=True, slots=True)
-class _Labelled:
-    """What the labels of namespaces say: which admission excludes, and the mode of which."""
-
-    exempt: tuple[str, ...] = ()
-    modes: Mapping[str, Mode] = field(default_factory=dict)
-
-
-def _left_out(cluster: ClusterReader, labelled: _Labelled) -> frozenset[str]:
+def _left_out(cluster: ClusterReader, world: AssumedCluster) -> frozenset[str]:
     """The namespaces that admission excludes, by name and by label. Raises ClusterUnreachableError."""
-    return frozenset((*names.SYSTEM_NAMESPACES, *_named(cluster), *labelled.exempt))
+    return frozenset((*names.SYSTEM_NAMESPACES, *_named(cluster), *world.exempt))
 
 
 def _named(cluster: ClusterReader) -> Iterator[str]:
@@ -206,35 +196,33 @@ def _named(cluster: ClusterReader) -> Iterator[str]:
                 yield from term["values"]
 
 
-def _labelled(cluster: ClusterReader) -> _Labelled:
+def _namespaces(cluster: ClusterReader) -> list[Json]:
     """Prints an error where namespaces must not be read. Raises ClusterUnreachableError."""
     try:
-        found = [each["metadata"] for each in cluster.objects("/api/v1/namespaces")]
+        return list(cluster.objects("/api/v1/namespaces"))
     except ListRefusedError as error:
         _say(f"namespaces that are exempt by label are included: {error}")
-        return _Labelled()
-    labels = {each["name"]: mapping(each.get("labels")) for each in found}
-    words: dict[str, Any] = {name: each.get(names.MODE_LABEL) for name, each in labels.items()}
-    return _Labelled(
-        tuple(name for name, each in labels.items() if each.get(cel.EXEMPT) == "true"),
-        {name: word for name, word in words.items() if word in MODES},
-    )
+        return []
 
 
-def _classes(cluster: ClusterReader) -> ClassParameters:
-    """The device classes, by the settings that are in the cluster; prints an error where they must not be
-    read. Raises ClusterUnreachableError."""
-    path = f"/api/v1/namespaces/{names.NAMESPACE}/configmaps"
-    try:
-        classes = list(cluster.objects("/apis/resource.k8s.io/v1/deviceclasses"))
-        found = cluster.objects(path, field=f"metadata.name={CONFIG_MAP}")
-        settings = [mapping(each.get("data")) for each in found]
-    except NoSuchKindError:  # the cluster has no DeviceClasses
-        return NO_CLASSES
-    except ListRefusedError as error:
-        _say(f"limits that device classes serve are not judged: {error}")
-        return NO_CLASSES
-    return parameters(map(read_class, classes), read_settings(settings[0] if settings else {}))
+def _of_claims(cluster: ClusterReader, namespace: str) -> Iterator[Json]:
+    """The device classes, their settings, claims and templates of claims; prints an error where some must not
+    be read, and ends. Raises ClusterUnreachableError."""
+    root, without = "/apis/resource.k8s.io/v1", "limits that device classes serve"
+    for kind, path, field in (
+        ("DeviceClass", f"{root}/deviceclasses", ""),
+        ("ConfigMap", f"/api/v1/namespaces/{names.NAMESPACE}/configmaps", f"metadata.name={CONFIG_MAP}"),
+        (TEMPLATE, _path(root, namespace, "resourceclaimtemplates"), ""),
+        (CLAIM, _path(root, namespace, "resourceclaims"), ""),
+    ):
+        try:
+            yield from ({**raw, "kind": kind} for raw in cluster.objects(path, field=field))
+        except NoSuchKindError:
+            return  # the cluster has no DeviceClasses
+        except ListRefusedError as error:
+            _say(f"{without} are not judged: {error}")
+            return
+        without = "device claims" if kind != "DeviceClass" else without
 
 
 def _say(sentence: str) -> None:
@@ -250,8 +238,15 @@ def _kinds(world: AssumedCluster) -> Iterator[tuple[str, tuple[TemplatePath, ...
 
 
 def _of_kind(
-    cluster: ClusterReader, scope: _Scope, kind: str, paths: tuple[TemplatePath, ...], world: AssumedCluster
+    cluster: ClusterReader,
+    scope: _Scope,
+    kind: str,
+    paths: tuple[TemplatePath, ...],
+    world: AssumedCluster,
+    troubles: list[str],
 ) -> list[AdmissionFinding]:
+    """The findings on all objects of a kind; to ``troubles`` it adds a ``--template-path`` that leads to no
+    template of the objects that there are."""
     if not paths:
         root, resource = "/api/v1", "pods"
     elif paths[0] in workloads.BUILT_IN:
@@ -259,16 +254,20 @@ def _of_kind(
     else:
         root, resource = cluster.resource(paths[0].group, kind)
     found: list[AdmissionFinding] = []
+    count, unmatched = 0, [path for path in paths if path in world.template_paths]
     for each in cluster.objects(_path(root, scope.namespace, resource)):
+        count += 1
+        unmatched = [path for path in unmatched if not workloads.found(each, (path,))]
         where = each["metadata"].get("namespace", "")
         if where in scope.left_out:
             continue
         policy = world.policy_for(where)
         found += (
-            findings.of_workload(each, kind, paths, policy)
+            findings.of_workload(each, kind, paths, policy, scope.classes, scope.judged)
             if paths
             else findings.of_pod(each, policy, scope.classes)
         )
+    troubles += [workloads.leads_nowhere(path, count) for path in unmatched if count]
     return found
 
 

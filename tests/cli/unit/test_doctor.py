@@ -1195,3 +1195,66 @@ def test_policies_that_cannot_know_the_modes_of_namespaces_are_an_error(
     assert "-l app.kubernetes.io/component=timekeeper --tail=-1 | grep modes-" in found.command
     assert ("admission-modes.yaml" in found.command) == ("does not exist" in said)
     assert about(replace(with_parameters(*objects), policies=listed()), found.subject) == []
+
+
+def maker(kind: str, name: str, namespace: str = "net", **spec: Any) -> dict[str, Any]:
+    """A workload whose pods have these fields."""
+    template = {"spec": {"containers": [{"name": "main"}], **spec}}
+    body: dict[str, Any] = {"template": template}
+    if kind == "CronJob":
+        body = {"jobTemplate": {"spec": body}}
+    return {"kind": kind, "metadata": {"name": name, "namespace": namespace}, "spec": body}
+
+
+PROC = {"volumes": [{"name": "proc", "hostPath": {"path": "/proc"}}]}
+OF_GPUS = {"containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]}
+EXCLUDES = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["net"]}
+BY_VALUE = {"matchConstraints": {"namespaceSelector": {"matchExpressions": [EXCLUDES]}}}
+
+
+@pytest.mark.parametrize(
+    ("makers", "fields", "said"),
+    [
+        (
+            [maker("DaemonSet", "cni", **PROC), maker("CronJob", "scan", hostPID=True)],
+            {"modes": {"": "observe"}},
+            [
+                "those of CronJob scan, DaemonSet cni in net would be refused in mode enforce, also after a"
+                " restart (host-path, host-pid)"
+            ],
+        ),
+        (
+            [maker("DaemonSet", "cni", **PROC)],
+            {},
+            ["those of DaemonSet cni in net are refused, also after a restart (host-path)"],
+        ),
+        ([maker("Deployment", "fine"), maker("Deployment", "gpus", hostPID=True, **OF_GPUS)], {}, []),
+        ([maker("DaemonSet", "cni", "kube-system", **PROC)], {}, []),
+        ([maker("DaemonSet", "cni", **PROC)], {"exempt": named("net")}, []),
+        (
+            [maker("DaemonSet", "cni", **PROC)],
+            {"policies": listed({"metadata": {"name": "bursar-ways-around"}, "spec": BY_VALUE})},
+            [],
+        ),
+        ([{"kind": "DaemonSet", "metadata": {"name": "odd", "namespace": "net"}}], {}, []),
+    ],
+)
+def test_workloads_whose_next_pods_the_policies_keep_away_are_named(
+    makers: list[dict[str, Any]], fields: dict[str, Any], said: list[str]
+) -> None:
+    found = results(replace(SOUND, makers=listed(*makers), **fields))
+
+    those = [each for each in found if each.subject == "new pods"]
+    assert [each.sentence for each in those] == said
+    assert all("kubectl label namespace net bursar.dev/exempt=true" in each.command for each in those)
+    assert {each.level for each in those} <= {"warning"}
+
+
+def test_a_ledger_alone_names_what_would_be_refused_and_finds_no_fault_in_it() -> None:
+    many = [maker("DaemonSet", "cni", f"net-{number}", **PROC) for number in range(7)]
+    metering = replace(alone(), makers=listed(*many), modes={"": "meter"})
+
+    found = [(each.level, each.sentence) for each in results(metering) if each.subject == "new pods"]
+
+    assert [level for level, _ in found] == ["ok"] * 6
+    assert found[-1][1] == "the same holds in 2 more namespaces"

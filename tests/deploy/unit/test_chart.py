@@ -1,12 +1,14 @@
 """The chart against its schema, its page and the code, without helm."""
 
 import re
+from pathlib import Path
 
 import yaml
 
 from deploy import rendered
 from tests.deploy.reading import of_kind
 from timekeeper.core import __version__
+from timekeeper.core.admission.rules import denylist
 
 WHOLE = {"policies", "spread", "dashboard.ingress", "dashboard.gateway"}  # templates pass these on whole
 WRITE = "write it anew: python -m deploy.generated"
@@ -55,3 +57,17 @@ def test_the_chart_has_the_version_of_the_code() -> None:
     chart = yaml.safe_load((rendered.CHART / "Chart.yaml").read_text())
 
     assert (chart["version"], chart["appVersion"]) == (__version__, __version__)
+
+
+def test_the_notes_name_a_daemon_set_by_the_host_paths_that_the_policies_refuse() -> None:
+    text = (rendered.CHART / "templates" / "_refused.tpl").read_text()
+    below, above = (re.compile(each.replace("\\\\", "\\")) for each in re.findall(r'"(\^/[^"]*)"', text))
+    listed = [*denylist.HOST_PATHS, *denylist.HOST_PLACES, *(f"{each}0" for each in denylist.HOST_STEMS)]
+    paths = {str(path) for each in listed for path in (Path(each), *Path(each).parents)}
+    paths |= {f"/var{path}" for path in paths if path.startswith("/run")}
+    paths |= {path + end for path in paths for end in ("/more", "x", "-other")}
+    paths = {str(Path(path)).replace("//", "/") for path in paths}
+
+    told = {path for path in paths if below.search(path) or above.search(path)}
+
+    assert told == {path for path in paths if denylist.reaches_cards(path)}

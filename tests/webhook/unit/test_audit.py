@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
-from tests.webhook.cases import SUSPECT, WAYS
+from tests.webhook.cases import SUSPECT, WAYS, Way
 from tests.webhook.rule_examples import PODS
 from tests.webhook.unit.test_templates import BAD, workload
 from tests.webhook.worlds import OBSERVING, POLICY, admitted, governed, half, plain
 from tests.worlds import Json, limits_of
 from timekeeper.core.admission.policy import AdmissionPolicy
 from timekeeper.core.admission.rules.catalogue import CATALOGUE
-from timekeeper.core.request.device_classes import ClassParameters
+from timekeeper.core.request.claims import known_by
+from timekeeper.core.request.device_classes import ClassParameters, DeviceClass
 from webhook.admission.workloads import BUILT_IN, of_kind
 from webhook.audit.findings import as_written, is_governed, of_node, of_pod, of_workload
 
@@ -242,18 +243,73 @@ def stored_workload(kind: str, **fields: Any) -> Json:
 def of_stored(raw: Json, policy: AdmissionPolicy = POLICY) -> list[tuple[str, list[str]]]:
     """The findings on a workload, each with its paths."""
     paths = of_kind(raw["apiVersion"].rpartition("/")[0], raw["kind"], BUILT_IN)
-    found = of_workload(raw, raw["kind"], paths, policy)
+    judged = {(each.group, each.kind) for each in BUILT_IN}
+    found = of_workload(raw, raw["kind"], paths, policy, CLASSES, judged)
     return [(each.finding, [one.path for one in each.violations]) for each in found]
 
 
 def test_the_template_of_a_workload_is_found_unless_another_made_it_or_it_has_ended() -> None:
-    owner = {"ownerReferences": [{"controller": True, "kind": "CronJob", "name": "nightly"}]}
+    by_cron_job = {"controller": True, "apiVersion": "batch/v1", "kind": "CronJob", "name": "nightly"}
+    by_operator = {"controller": True, "apiVersion": "example.com/v1", "kind": "Stack", "name": "net"}
     complete = {"status": {"conditions": [{"type": "Complete", "status": "True"}]}}
     path = "spec.template.spec.containers[0].resources.limits[bursar.dev/gpu-percent]"
 
     assert of_stored(stored_workload("Job")) == [("would-be-refused", [path])]
-    assert of_stored(stored_workload("Job", metadata=owner)) == []
+    assert of_stored(stored_workload("Job", metadata={"ownerReferences": [by_cron_job]})) == []
+    by_other = stored_workload("Job", metadata={"ownerReferences": [by_operator]})
+    assert of_stored(by_other) == [("would-be-refused", [path])], "no object of that kind is judged"
     assert of_stored(stored_workload("Job", **complete)) == []
+
+
+METERED = replace(POLICY, mode="meter")
+
+
+@pytest.mark.parametrize(
+    ("kind", "policy"), [("DaemonSet", POLICY), ("CronJob", METERED), ("Deployment", OBSERVING)]
+)
+@pytest.mark.parametrize(
+    ("way", "word"),
+    [(way, "would-be-refused") for way in WAYS.values()]
+    + [(way, "would-be-warned") for way in SUSPECT.values()],
+    ids=[*WAYS, *SUSPECT],
+)
+def test_what_the_policies_would_do_to_the_next_pods_of_a_workload_is_found_in_every_mode(
+    way: Way, word: str, kind: str, policy: AdmissionPolicy
+) -> None:
+    at = "spec.jobTemplate.spec.template" if kind == "CronJob" else "spec.template"
+
+    def stored(pod: Json) -> Json:
+        made = workload(kind, {"metadata": pod["metadata"], "spec": pod["spec"]})
+        made["metadata"]["namespace"] = "team-a"
+        return made
+
+    ((finding, (path, *_)),) = of_stored(stored(way.bad), policy)
+
+    assert finding == word
+    assert path.startswith(f"{at}.")
+    assert of_stored(stored(way.good), policy) == []
+
+
+def test_the_mirror_of_a_static_pod_is_found_by_no_policy() -> None:
+    mirror = running(admitted(plain(), hostPID=True, annotations={"kubernetes.io/config.mirror": "0"}))
+
+    assert words(mirror) == []
+
+
+def test_a_claim_that_is_too_large_is_found_in_a_pod_and_in_a_template() -> None:
+    classes = [DeviceClass("gpu.nvidia.com", "gpu.nvidia.com")]
+    exactly = {"deviceClassName": "gpu.nvidia.com", "allocationMode": "All"}
+    spec = {"devices": {"requests": [{"name": "all", "exactly": exactly}]}}
+    metadata = {"name": "all", "namespace": "team-a"}
+    template = {"kind": "ResourceClaimTemplate", "metadata": metadata, "spec": {"spec": spec}}
+    policy = replace(POLICY, claims=known_by([template], "", {}, classes))
+    asking = {"resourceClaims": [{"name": "g", "resourceClaimTemplateName": "all"}]}
+    job = workload("Job", {"spec": {"containers": [plain()], **asking}})
+    job["metadata"]["namespace"] = "team-a"
+
+    assert ("would-be-refused", ["claim-size"]) in words(admitted(plain(), **asking), policy)
+    assert of_stored(job, policy) == [("would-be-refused", ["spec.template.spec.resourceClaims[0].resource"
+                                                            "ClaimTemplateName"])]  # fmt: skip
 
 
 # against an API server that behaves badly

@@ -35,6 +35,7 @@ from timekeeper.cli.doctor.facts import (
 )
 from timekeeper.cli.doctor.mode_checks import modes, parameters
 from timekeeper.cli.doctor.node_checks import AGENT, clocks, nodes, runtimes
+from timekeeper.cli.doctor.refusal_checks import refusals
 from timekeeper.cli.doctor.taint_checks import needs_scheduler, placement, taints
 from timekeeper.cli.output import Column, Sheet
 from timekeeper.core.certificate_end import ends
@@ -334,6 +335,7 @@ CHECKS: tuple[Check, ...] = (
     budgets,
     broken_entries,
     modes,
+    refusals,
     placement,
     cards,
     taints,
@@ -356,6 +358,7 @@ CHECKS_ALONE: tuple[Check, ...] = (
     budgets,
     broken_entries,
     modes,
+    refusals,
     described_cards,
     doubts,
     idle,

@@ -72,6 +72,8 @@ class Facts:
     broken: Any = ()  # a sentence for each budget entry with a mistake
     accounts: Any = ()  # of namespaces, as ``/v1/budgets`` has them
     device_classes: Any = None
+    makers: Any = None  # workloads of all namespaces that create pods, but for the Jobs of CronJobs
+    exempt: Any = None  # the namespaces that a label excludes from admission
     device_resources: Any = ""  # the names of what ``resource.k8s.io`` serves
 
 
@@ -116,6 +118,8 @@ def _facts(options: Options, say: Say) -> Facts:
         doubts=ledger.doubts,
         idle=ledger.idle,
         labelled=read("namespaces", "-l", MODE_LABEL),
+        makers=read(f"{workloads},cronjobs.batch", "--all-namespaces"),
+        exempt=read("namespaces", "-l", "bursar.dev/exempt=true"),
         modes=ledger.modes,
         readiness=_or_reason(lambda: _readiness(options)),
         now_s=time.time(),
