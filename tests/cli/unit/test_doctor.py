@@ -1206,8 +1206,8 @@ def maker(kind: str, name: str, namespace: str = "net", **spec: Any) -> dict[str
     return {"kind": kind, "metadata": {"name": name, "namespace": namespace}, "spec": body}
 
 
-PROC = {"volumes": [{"name": "proc", "hostPath": {"path": "/proc"}}]}
-OF_GPUS = {"containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]}
+PROC: dict[str, Any] = {"volumes": [{"name": "proc", "hostPath": {"path": "/proc"}}]}
+OF_GPUS: dict[str, Any] = {"containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]}
 EXCLUDES = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["net"]}
 BY_VALUE = {"matchConstraints": {"namespaceSelector": {"matchExpressions": [EXCLUDES]}}}
 

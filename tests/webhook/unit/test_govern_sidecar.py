@@ -64,7 +64,7 @@ def test_the_sidecar_leaves_the_pods_quality_of_service_as_it_was(case: str) -> 
     assert sidecar_of(governed(raw))["resources"] == expected
 
 
-def asking(requests: Json | None = None, name: str = "main", **limits: str) -> Json:
+def asking(requests: Json | None = None, name: str = "main", **limits: Any) -> Json:
     """A container with half a card, these limits and these requests."""
     resources: Json = {"limits": {"bursar.dev/gpu-percent": "50"} | limits}
     return plain(name, resources=resources | ({"requests": requests} if requests else {}))
@@ -79,7 +79,7 @@ def bounded(*containers: Json, cpu: str = "1", init: tuple[Json, ...] = (), **mo
 
 DISK = "ephemeral-storage"
 CPU, BOTH = {"cpu": "30m"}, {"cpu": "30m", "memory": "64Mi"}
-FILLED = {DISK: "5Gi"}  # as a LimitRange fills its default in
+FILLED: dict[str, Any] = {DISK: "5Gi"}  # as a LimitRange fills its default in
 NATIVE = {"restartPolicy": "Always"}
 
 
