@@ -9,6 +9,7 @@ from timekeeper.core.object_names import OBJECT_NAMES
 
 _NOTES = {
     names.GPU_PERCENT: "requests.md",
+    names.IDLE: "node-agent.md#idle-pods",
     names.BUDGETS_LABEL: "budget-settings.md",
     names.CORDONED_CARDS: "extender.md#closed-nodes",
     names.NODE_CHANGE: "nodes.md",

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 
-from timekeeper.accounts.card_use.idleness import IdleTerms
+from timekeeper.accounts.card_use.idleness import IDLE_ACTIONS, IdleAction, IdleTerms
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.budgets.mistakes import EntryError
 from timekeeper.core.budgets.modes import ModeSource
@@ -204,13 +204,12 @@ class History:
         settings = self.settings(at_ms)
         entries = self._entries(namespace, at_ms)
         action = next((each.idle for each in entries if each.idle), settings.idle)
-        if self.is_metered(namespace, at_ms) or action not in ("reclaim", "evict"):
+        known: IdleAction | None = next((word for word in IDLE_ACTIONS if word == action), None)
+        if self.is_metered(namespace, at_ms) or known is None:
             return None
-        if action == "reclaim" and not self.places(namespace, at_ms):
+        if known == "reclaim" and not self.places(namespace, at_ms):
             return None
-        return IdleTerms(
-            "evict" if action == "evict" else "reclaim", settings.idle_after_ms, settings.idle_grace_ms
-        )
+        return IdleTerms(known, settings.idle_after_ms, settings.idle_grace_ms)
 
     def ends_overtime(self, namespace: str, at_ms: int) -> bool:
         """Whether pods of the namespace are ended past their declared time. ``overtime`` comes from the

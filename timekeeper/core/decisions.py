@@ -90,9 +90,9 @@ KINDS: Mapping[str, DecisionKind] = {
     EVICTED: DecisionKind(
         "timekeeper",
         "evicted or deleted: `BudgetEviction` (its budget is spent), `GPUMemoryEviction` (it used more memory"
-        " than its share), `IdleEviction`, `OvertimeEviction`, `GangEviction` (too few of its gang had a"
-        " node in time, or were left after a preemption), `ClaimEviction` (its claims hold more GPUs than it"
-        " was judged for)",
+        " than its share), `IdleEviction`, `IdleScaledToZero` (by scaling its owner), `OvertimeEviction`,"
+        " `GangEviction` (too few of its gang had a node in time, or were left after a preemption),"
+        " `ClaimEviction` (its claims hold more GPUs than it was judged for)",
     ),
     DELETED: DecisionKind(
         "timekeeper",

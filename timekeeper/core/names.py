@@ -47,7 +47,9 @@ GANG_TOPOLOGY_PREFERRED = "bursar.dev/gang-topology-preferred"
 GANG_TOPOLOGIES = (GANG_TOPOLOGY, GANG_TOPOLOGY_PREFERRED)
 GANG_LATE = "bursar.dev/gang-late"  # more pods of it, which are created only after these run
 GANG_ANNOTATIONS = (GANG, GANG_SIZE, GANG_MINIMUM, *GANG_TOPOLOGIES, GANG_LATE)
-WRITABLE_ANNOTATIONS = (*USER_ANNOTATIONS, *GANG_ANNOTATIONS)
+# "scale" on the owner of pods: with `idle: scale` it may be scaled to zero; controllers copy it to their pods
+IDLE = "bursar.dev/idle"
+WRITABLE_ANNOTATIONS = (*USER_ANNOTATIONS, *GANG_ANNOTATIONS, IDLE)
 
 # label of a namespace: its mode, where its budget entry names none. A policy restricts who may set it
 MODE_LABEL = "bursar.dev/mode"

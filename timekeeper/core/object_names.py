@@ -49,6 +49,9 @@ OBJECT_NAMES: Mapping[str, ObjectName] = {
         "annotation", "user", "a label of nodes: they go to nodes with as few values of it as possible"
     ),
     names.GANG_LATE: ObjectName("annotation", "user", "more pods of it, which are created once these run"),
+    names.IDLE: ObjectName(
+        "annotation of a pod's owner", "user", "`scale`: while its pods are idle it may be scaled to zero"
+    ),
     names.BUDGETS_LABEL: ObjectName("label of a ConfigMap", "administrator", "it has budget entries"),
     names.CORDONED_CARDS: ObjectName(
         "annotation of a node", "administrator", "UUIDs of cards that must not be given out"

@@ -316,3 +316,184 @@ def test_with_reclaim_the_pod_is_marked_and_its_session_names_the_device(world: 
     assert [(each.driver, each.uuid) for each in decode_devices(session.devices)] == [
         (DRIVER, "GPU-gpu-0"),
     ]
+
+
+# whose pods these are
+
+NOTEBOOK, APPS = "kubeflow.org/v1", "apps/v1"
+CONSENT = {"bursar.dev/idle": "scale"}
+IN_TEAM_A = "namespaces/team-a"
+SCALERS = f"/apis/autoscaling/v2/{IN_TEAM_A}/horizontalpodautoscalers"
+
+
+def reference(version: str, kind: str, name: str) -> list[Json]:
+    made = {"apiVersion": version, "kind": kind, "name": name, "uid": f"uid-{kind}", "controller": True}
+    return [made]
+
+
+def path_of(version: str, kind: str, name: str) -> str:
+    return f"/apis/{version}/{IN_TEAM_A}/{kind.lower()}s/{name}"
+
+
+Chain = list[tuple[str, str, str]]  # of controllers from the pod on: apiVersion, kind and name
+OF_NOTEBOOK: Chain = [(APPS, "StatefulSet", "nb"), (NOTEBOOK, "Notebook", "nb")]
+OF_DEPLOYMENT: Chain = [(APPS, "ReplicaSet", "web-5f"), (APPS, "Deployment", "web")]
+OF_STATEFUL_SET: Chain = [(APPS, "StatefulSet", "db")]
+OF_JOB: Chain = [("batch/v1", "Job", "train")]
+OF_SERVICE: Chain = [*OF_DEPLOYMENT, ("serving.knative.dev/v1", "Revision", "llm")]
+
+
+class Owned:
+    """Objects above pods, which the API server answers with. ``top``: metadata of the last of them."""
+
+    def __init__(self, chain: Chain, top: Json | None = None, scalers: list[Json] | int = 200) -> None:
+        self.chain, self.scalers, self.unreadable = chain, scalers, set[str]()
+        self.objects: dict[str, Json] = {}
+        for place, (version, kind, name) in enumerate(chain):
+            above = reference(*chain[place + 1]) if place + 1 < len(chain) else []
+            metadata = {"name": name, "uid": f"uid-{kind}", "resourceVersion": "7", "ownerReferences": above}
+            metadata |= (top or {}) if not above else {}
+            self.objects[path_of(version, kind, name)] = {"metadata": metadata, "spec": {"replicas": 3}}
+
+    def answer(self, method: str, path: str, _body: Json) -> tuple[int, Json] | None:
+        if path.startswith(SCALERS):
+            status = 200 if isinstance(self.scalers, list) else self.scalers
+            return status, {"items": self.scalers if isinstance(self.scalers, list) else [], "message": "no"}
+        return (200, self.objects[path]) if path in self.objects and path not in self.unreadable else None
+
+    def pods(self, world: Devices, *cards: int) -> list[Json]:
+        """A pod on each of these cards."""
+        made = [gpu_pod(f"p{card}", started_ms=T0, card=card) for card in cards]
+        for each in made:
+            each["metadata"]["ownerReferences"] = reference(*self.chain[0])
+            each["metadata"].setdefault("labels", {})["pod-template-hash"] = "5f"
+            world.api.named[each["metadata"]["name"]] = each
+        world.api.others = self.answer
+        return made
+
+
+def said(world: Devices) -> list[tuple[str, str]]:
+    """The Events on pods: reason, and text."""
+    return [(event["reason"], event["note"]) for event in world.api.events]
+
+
+@pytest.mark.parametrize(
+    ("chain", "path", "body", "again"),
+    [
+        (
+            OF_NOTEBOOK,
+            path_of(NOTEBOOK, "Notebook", "nb"),
+            {"annotations": {"kubeflow-resource-stopped": "2026-11-20T10:16:00Z"}},
+            "kubectl annotate notebook nb -n team-a kubeflow-resource-stopped-",
+        ),
+        (
+            OF_DEPLOYMENT,
+            f"{path_of(APPS, 'Deployment', 'web')}/scale",
+            {"replicas": 0},
+            "kubectl scale deployment web -n team-a --replicas=3",
+        ),
+        (
+            OF_STATEFUL_SET,
+            f"{path_of(APPS, 'StatefulSet', 'db')}/scale",
+            {"replicas": 0},
+            "kubectl scale statefulset db -n team-a --replicas=3",
+        ),
+    ],
+    ids=["Notebook", "Deployment", "StatefulSet"],
+)
+def test_with_scale_the_topmost_owner_of_an_idle_pod_is_scaled_to_zero_with_its_users_consent(
+    world: Devices, chain: Chain, path: str, body: Json, again: str
+) -> None:
+    owned = Owned(chain, {"annotations": CONSENT}, scalers=[])
+    world.start(*owned.pods(world, 0), idle="scale")
+
+    assert world.turn(DUE + 2) == []
+
+    sent = [each for each in world.api.patches if "/pods/" not in each[0]]
+    named = f"{chain[-1][1]} {chain[-1][2]}"
+    assert [each for each, _ in sent] == [path]
+    assert sent[0][1]["metadata"]["resourceVersion"] == "7"
+    assert body.items() <= (sent[0][1]["metadata"] | sent[0][1].get("spec", {})).items()
+    (warned, first), (done, second) = said(world)
+    assert (warned, done) == ("IdleWarning", "IdleScaledToZero")
+    assert first.endswith(f"{named} is scaled to zero.")
+    assert second.endswith(f"Bursar scaled {named} to zero. To start it again: {again}")
+    assert [(each.kind, each.reason) for each in world.decisions][-1] == ("evicted", "IdleScaledToZero")
+
+
+ARGO = {"argocd.argoproj.io/tracking-id": "web:apps/Deployment:team-a/web"}
+FLUX = {"kustomize.toolkit.fluxcd.io/name": "team-a"}
+HPA = {"spec": {"scaleTargetRef": {"kind": "Deployment", "name": "web"}}}
+
+
+NO_SCALE = "Bursar cannot read it, or cannot scale its kind"
+
+
+@pytest.mark.parametrize(
+    ("owned", "cards", "why"),
+    [
+        (Owned(OF_DEPLOYMENT, {}, []), (0,), "it has no annotation bursar.dev/idle: scale"),
+        (Owned(OF_DEPLOYMENT, {"annotations": CONSENT | ARGO}, []), (0,), "a repository keeps it as it is"),
+        (
+            Owned(OF_DEPLOYMENT, {"annotations": CONSENT, "labels": FLUX}, []),
+            (0,),
+            "a repository keeps it as it is",
+        ),
+        (Owned(OF_DEPLOYMENT, {"annotations": CONSENT}, [HPA]), (0,), "an autoscaler keeps it"),
+        (
+            Owned(OF_DEPLOYMENT, {"annotations": CONSENT}, 403),
+            (0,),
+            "it is not known whether an autoscaler keeps it: no",
+        ),
+        (Owned(OF_DEPLOYMENT, {"annotations": CONSENT}, []), (0, 1), "other pods of it use their cards"),
+        (Owned(OF_SERVICE, {"annotations": CONSENT}, []), (0,), NO_SCALE),
+        (Owned(OF_JOB, {"annotations": CONSENT}, []), (0,), NO_SCALE),
+    ],
+)  # fmt: skip
+def test_an_owner_that_another_keeps_or_that_did_not_consent_is_not_scaled_and_its_pod_is_evicted(
+    world: Devices, owned: Owned, cards: tuple[int, ...], why: str
+) -> None:
+    world.start(*owned.pods(world, *cards), idle="scale")
+
+    assert world.turn(DUE + 2) == ["p0"]
+
+    assert [each for each in world.api.patches if "/pods/" not in each[0]] == []
+    reasons, texts = zip(*said(world), strict=True)
+    assert reasons == ("IdleWarning", "IdleEviction")
+    assert f"creates it again; it is not scaled to zero: {why}. To free its cards: " in texts[-1]
+
+
+def test_an_owner_that_changes_meanwhile_is_not_scaled(world: Devices) -> None:
+    owned = Owned(OF_STATEFUL_SET, {"annotations": CONSENT}, scalers=[])
+    world.start(*owned.pods(world, 0), idle="scale")
+    world.turn(DUE - 1)
+    world.api.patch_answer = 409
+
+    assert world.turn(2) == ["p0"]
+    assert said(world)[-1][0] == "IdleEviction"
+
+
+@pytest.mark.parametrize(
+    ("chain", "unreadable", "named", "helps"),
+    [
+        (OF_NOTEBOOK, "", "Notebook nb", "kubectl annotate notebook nb -n team-a kubeflow-resource-stopped="),
+        (OF_NOTEBOOK, "Notebook", "Notebook nb", "kubectl annotate notebook nb -n team-a kubeflow-"),
+        (OF_NOTEBOOK, "StatefulSet", "StatefulSet nb", "kubectl scale statefulset nb -n team-a --replicas=0"),
+        (OF_DEPLOYMENT, "", "Deployment web", "kubectl scale deployment web -n team-a --replicas=0"),
+        (OF_DEPLOYMENT, "ReplicaSet", "Deployment web", "kubectl scale deployment web -n team-a"),
+        (OF_SERVICE, "", "Revision llm", "stop Revision llm"),
+        (OF_JOB, "", "Job train", "kubectl delete job train -n team-a"),
+    ],
+)  # fmt: skip
+def test_the_warning_names_the_topmost_owner_and_what_frees_its_cards(
+    world: Devices, chain: Chain, unreadable: str, named: str, helps: str
+) -> None:
+    owned = Owned(chain)
+    owned.unreadable = {path_of(*each) for each in chain if each[1] == unreadable}
+    world.start(*owned.pods(world, 0), idle="evict")
+
+    world.turn(DUE - 1)
+
+    ((reason, note),) = said(world)
+    assert reason == "IdleWarning"
+    assert f" {named} creates it again. To free its cards: {helps}" in note

@@ -18,11 +18,12 @@ from timekeeper.accounts.card_use.overuse import FRESH_MS
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.ledger.metering import FOREVER_MS
 
-IdleAction = Literal["reclaim", "evict"]
+IdleAction = Literal["reclaim", "evict", "scale"]
+IDLE_ACTIONS: tuple[IdleAction, ...] = ("reclaim", "evict", "scale")
 
-# what to do about an idle pod: "warn" it, let other pods "reclaim" its cards, "evict" it, or "spare" it:
-# withdraw what was written, because it is not idle any more
-IdleStep = Literal["", "warn", "reclaim", "evict", "spare"]
+# what to do about an idle pod: "warn" it, let other pods "reclaim" its cards, "evict" it, "scale" its owner
+# to zero, or "spare" it: withdraw what was written, because it is not idle any more
+IdleStep = Literal["", "warn", "reclaim", "evict", "scale", "spare"]
 
 
 @dataclass(frozen=True, slots=True)

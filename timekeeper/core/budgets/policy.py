@@ -19,7 +19,7 @@ NOTIFY_FORMATS = ("bursar", "alertmanager", "slack", "teams", "mattermost")
 # in the last two nothing is done to pods, and nothing that their own metadata says of Bursar counts
 MODES = ("enforce", "observe", "meter")
 OVERUSE = ("observe", "evict")
-IDLE = ("off", "reclaim", "evict")
+IDLE = ("off", "reclaim", "evict", "scale")
 RESERVE = ("lookahead", "declared")
 OVERTIME = ("warn", "evict")
 GANGS = ("annotated", "auto")

@@ -27,6 +27,7 @@ from timekeeper.core.decisions import (
 )
 from timekeeper.core.object_names import timestamp
 from timekeeper.log import LogEvent
+from timekeeper.settler.evictions.owners import Owner
 from timekeeper.settler.pod_notices import hours_text
 
 OVERUSED, OVERUSE_PROTECTED = "GPUMemoryEviction", "GPUMemoryEvictionRefused"
@@ -42,6 +43,7 @@ IDLE_REASONS = {
     "warn": ("IdleWarning", WARNED),
     "reclaim": ("IdleReclaimable", RECLAIMABLE),
     "evict": ("IdleEviction", EVICTED),
+    "scale": ("IdleScaledToZero", EVICTED),
 }
 
 
@@ -192,19 +194,19 @@ def _of_budget(
 # Cards that are not used
 
 
-def idle(action: DueStep) -> Reason:
-    """Why an idle pod is evicted."""
+def idle(action: DueStep, owner: Owner | None, obstacle: str) -> Reason:
+    """Why an idle pod is evicted. ``obstacle``: why its owner is not scaled to zero."""
     return Reason(
         "idle-eviction",
         metrics.IDLE_EVICTIONS,
         {"node": action.pod.node},
-        idle_step(action),
+        idle_step(replace(action, step="evict"), owner, obstacle),
         ("BursarIdle", "The pod did not use its cards."),
     )
 
 
-def idle_step(action: DueStep) -> Said:
-    """What is said once an idle pod is warned, evicted, or its cards may be taken."""
+def idle_step(action: DueStep, owner: Owner | None = None, obstacle: str = "") -> Said:
+    """What is said once an idle pod is warned, evicted, its owner scaled, or its cards may be taken."""
     reason, kind = IDLE_REASONS[action.step]
     figures: dict[str, Figure] = {
         "node": action.pod.node,
@@ -212,18 +214,26 @@ def idle_step(action: DueStep) -> Said:
         "afterMs": action.terms.after_ms,
         "graceMs": action.terms.grace_ms,
     }
-    return Said(kind, reason, _idle_text(action), figures)
+    return Said(kind, reason, _idle_text(action, owner, obstacle), figures)
 
 
-def _idle_text(action: DueStep) -> str:
+def _idle_text(action: DueStep, owner: Owner | None, obstacle: str) -> str:
     unused = f"The pod has not used its cards since {timestamp(action.period.since_ms)}."
     if action.step == "reclaim":
         return f"{unused} Waiting pods of namespaces in budget may take them from now on."
+    named = f"{owner.kind} {owner.name}" if owner else ""
+    if owner and action.step == "scale":
+        again = owner.help(is_stopped=True)
+        return f"{unused} Bursar scaled {named} to zero. To start it again: {again}"
+    why = f"; it is not scaled to zero: {obstacle}" if obstacle else ""
+    anew = f" {named} creates it again{why}. To free its cards: {owner.help()}" if owner else ""
     if action.step == "evict":
-        return f"Evicted by Bursar: {unused}"
-    is_evicted = action.terms.action == "evict"
-    then = "it is evicted" if is_evicted else "waiting pods of namespaces in budget may take them"
-    return f"{unused} If it does not until {timestamp(action.until_ms)}, {then}."
+        return f"Evicted by Bursar: {unused}{anew}"
+    then = "waiting pods of namespaces in budget may take them"
+    if action.terms.action != "reclaim":
+        is_scaled = owner and action.terms.action == "scale" and not obstacle
+        then, anew = (f"{named} is scaled to zero", "") if is_scaled else ("it is evicted", anew)
+    return f"{unused} If it does not until {timestamp(action.until_ms)}, {then}.{anew}"
 
 
 # A gang that has not started whole

@@ -20,10 +20,11 @@ from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core import names
 from timekeeper.core.kube.eviction import EvictionResult
 from timekeeper.log import log
-from timekeeper.runtime.api_server import Answered
-from timekeeper.settler.evictions import calls, reasons
+from timekeeper.runtime.api_server import Answered, Reply
+from timekeeper.settler.evictions import calls, owners, reasons
 from timekeeper.settler.evictions.calls import EvictorContext
 from timekeeper.settler.evictions.evictor import evict, evict_together, tell, warn
+from timekeeper.settler.evictions.owners import Owner
 from timekeeper.settler.evictions.reasons import Reason
 from timekeeper.store import fencing, node_usage
 from timekeeper.store.engine.engine import Connection
@@ -117,12 +118,40 @@ class IdleRound:
         steps = idleness.due(pods, leaving, lambda name: history.idle_terms(name, in_force_ms), now_ms)
         evicted: dict[str, DueStep] = {}
         for action in steps:
-            if isinstance(action, DueStep) and action.step == "evict":
+            if isinstance(action, DueStep) and action.step in ("evict", "scale"):
                 evicted[action.pod.uid] = action
             else:
                 self._note(action)
-        whys = {uid: (each.pod, reasons.idle(each)) for uid, each in evicted.items()}
+        whys = {
+            uid: (action.pod, reasons.idle(action, *owned))
+            for uid, action in evicted.items()
+            if (owned := self._scaled(action, evicted)) is not None
+        }
         self._history = _evict_wholes(self._context, whys, units, self._history)
+
+    def _scaled(self, action: DueStep, due: Mapping[str, DueStep]) -> tuple[Owner | None, str] | None:
+        """None: the pod's topmost owner is scaled to zero. Else the owner, where it was looked for, and why
+        not: so also while another of its pods uses its cards."""
+        pod, at_ms = action.pod, self._context.steady()
+        if self._was_just_written(pod.uid):
+            return None  # one of the pods whose owner has just been scaled
+        stays = self._history.is_limited(at_ms) or self._history.is_paused(pod.uid, at_ms)
+        owner = None if stays or action.step != "scale" else owners.topmost(self._context.api, pod)
+        if owner is None:
+            return None, ""
+        pods = [mate for mate in self._context.view.pods() if mate.is_staying and _same_owner(mate, pod)]
+        if any(mate.uid not in due for mate in pods):
+            return owner, "other pods of it use their cards"
+        if why := owners.obstacle(self._context.api, owner):
+            return owner, why
+        reply = owners.scale_to_zero(self._context.api, owner, self._context.clock())
+        metrics.IDLE_EVICTIONS.labels("scaled" if _is_accepted(reply) else "refused").inc()
+        if not _is_accepted(reply):
+            return owner, reply.message
+        self._history = self._history.after(pod.uid, pod.node, "evicted", at_ms)
+        self._written_ms |= dict.fromkeys((mate.uid for mate in pods), at_ms)
+        tell(self._context, pod, reasons.idle_step(action, owner))
+        return None
 
     def _whole(self, uid: str, idle: Mapping[str, IdlePod], units: LeavingUnits) -> Pods | None:
         """The pods that end a hold if they leave together with this one, and are all idle; None if there are
@@ -132,12 +161,16 @@ class IdleRound:
         return next((some for some in sets if all(it.uid in idle for it in some if it.is_staying)), None)
 
     def _note(self, action: DueStep | Spared) -> None:
-        if self._annotate(action.pod, _noted(action)) and isinstance(action, DueStep):
-            tell(self._context, action.pod, reasons.idle_step(action))
+        if not self._annotate(action.pod, _noted(action)) or not isinstance(action, DueStep):
+            return
+        api, is_warned = self._context.api, action.terms.action != "reclaim"
+        owner = owners.topmost(api, action.pod) if is_warned else None
+        why = owners.obstacle(api, owner) if owner and action.terms.action == "scale" else ""
+        tell(self._context, action.pod, reasons.idle_step(action, owner, why))
 
     def _annotate(self, pod: LedgerPod, annotations: dict[str, str | None]) -> bool:
         reply = calls.annotate(self._context.api, pod, annotations)
-        if isinstance(reply, Answered) and reply.status < 300:
+        if _is_accepted(reply):
             self._written_ms[pod.uid] = self._context.steady()
             return True
         log("notice-not-written", level="warning", namespace=pod.namespace, pod=pod.name, error=reply.message)
@@ -228,6 +261,14 @@ class GangRound:
             return
         self._evicted_ms |= dict.fromkeys(it.uids, self._context.steady())
         evict_together(self._context, [(each, reasons.broken(each, it)) for each in found])
+
+
+def _is_accepted(reply: Reply) -> bool:
+    return isinstance(reply, Answered) and reply.status < 300
+
+
+def _same_owner(pod: LedgerPod, other: LedgerPod) -> bool:
+    return (pod.namespace, pod.owner) == (other.namespace, other.owner)
 
 
 def _noted(action: DueStep | Spared) -> dict[str, str | None]:
