@@ -234,6 +234,43 @@ def test_every_container_takes_volumes_and_variables_beside_its_own(
     assert len(found) == 2 * len(ADDED)
 
 
+AKS = [
+    {"key": "control-plane", "operator": "DoesNotExist"},
+    {"key": "kubernetes.azure.com/managedby", "operator": "NotIn", "values": ["aks"]},
+]
+
+
+def test_the_webhook_configurations_get_what_a_platform_wants_of_them(helm: Path, tmp_path: Path) -> None:
+    page = (rendered.ROOT / "docs" / "platforms" / "aks.md").read_text()
+    (flag,) = re.findall(r"--set-string '(webhook\S+)'", page)
+    wanted = {"configuration": {"labels": {"team": "platform"}, "matchExpressions": AKS}}
+    (tmp_path / "aks.yaml").write_text(yaml.safe_dump({"webhook": wanted}))
+    more = (f"--values={tmp_path}/aks.yaml", f"--set-string={flag}")
+    before, after = (
+        loaded(rendered.rendered(helm, *flags)["webhook-configurations.yaml"]) for flags in ((), more)
+    )
+
+    for plain, changed in zip(before, after, strict=True):
+        assert changed["metadata"]["annotations"] == {"admissions.enforcer/disabled": "true"}
+        assert changed["metadata"]["labels"] == {**plain["metadata"]["labels"], "team": "platform"}
+        for own, webhook in zip(plain["webhooks"], changed["webhooks"], strict=True):
+            terms = own["namespaceSelector"]["matchExpressions"]
+            assert webhook["namespaceSelector"]["matchExpressions"] == [*terms, *AKS]
+
+
+def test_the_rights_to_scale_the_owners_of_idle_pods_are_optional(helm: Path) -> None:
+    without, with_them = (
+        {resource for each in loaded(rendered.rendered(helm, f"--set=idleScaling={on}")["rbac.yaml"])
+         for rule in each.get("rules", []) for resource in rule["resources"]}
+        for on in ("false", "true")
+    )  # fmt: skip
+
+    assert with_them - without == {
+        *("deployments", "replicasets", "statefulsets", "horizontalpodautoscalers", "notebooks"),
+        *("deployments/scale", "replicasets/scale", "statefulsets/scale"),
+    }
+
+
 def _workloads(texts: dict[str, str]) -> list[Values]:
     objects = [each for text in texts.values() for each in loaded(text)]
     return [each for each in objects if "template" in each.get("spec", {})]
@@ -338,6 +375,7 @@ OTHER: Values = {
     "serviceAnnotations": {"other": "annotation"},
     "annotations": {"other": "annotation"},
     "parentRefs": [{"name": "other"}],
+    "matchExpressions": [{"key": "other", "operator": "Exists"}],
     **EXTRA,
     "tolerations": [{"key": "other", "operator": "Exists"}],
     "nodeSelector": {"other": "label"},
