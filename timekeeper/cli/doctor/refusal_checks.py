@@ -2,7 +2,6 @@
 restart."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from timekeeper.cli.doctor.facts import CheckResult, Facts, Level, NotReadable, items, named, some_of, unknown
 from timekeeper.core import names
@@ -29,7 +28,9 @@ def refusals(facts: Facts) -> Iterator[CheckResult]:
         if rules and namespace not in left_out:
             name = f"{workload['kind']} {workload['metadata']['name']}"
             broken.setdefault(namespace, {})[name] = rules
-    found = [_result(name, broken[name], _mode_of(name, facts)) for name in sorted(broken)]
+    modes: Mapping[str, str] = {} if isinstance(facts.modes, NotReadable) else mapping(facts.modes)
+    usual = modes.get("", "meter" if facts.governs_nothing else "")
+    found = [_result(name, broken[name], modes.get(name, usual)) for name in sorted(broken)]
     yield from found[:_MOST]
     if left := found[_MOST:]:
         sentence = f"the same holds in {len(left)} more namespaces"
@@ -60,11 +61,6 @@ def _rules(workload: Json, namespace: str) -> Iterator[str]:
         return  # the API server takes no such template
     for violation in bypass_violations(pod, parse_new(pod, "pass")):
         yield violation.rule
-
-
-def _mode_of(namespace: str, facts: Facts) -> str:
-    known: Mapping[str, Any] = {} if isinstance(facts.modes, NotReadable) else mapping(facts.modes)
-    return str(known.get(namespace, known.get("", "meter" if facts.governs_nothing else "")))
 
 
 def _result(namespace: str, broken: Mapping[str, set[str]], mode: str) -> CheckResult:

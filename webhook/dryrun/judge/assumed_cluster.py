@@ -21,7 +21,7 @@ from timekeeper.core.budgets.policy import (
 )
 from timekeeper.core.budgets.reader import ParsedBudgets
 from timekeeper.core.json_values import Json, mapping
-from timekeeper.core.request.claims import known_by
+from timekeeper.core.request.claims import known_by, namespaced
 from timekeeper.core.request.device_classes import ClassParameters, DeviceClass, parameters
 from timekeeper.core.request.host import CardHost
 from timekeeper.core.wire import StandingWord
@@ -32,18 +32,12 @@ from webhook.admission.workloads import TemplatePath
 _SYSTEM_CLASSES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 
 # those that the drivers' own charts make
-VENDORS_CLASSES = tuple(
-    DeviceClass(name, driver)
-    for driver, classes in (
-        ("gpu.nvidia.com", ("gpu.nvidia.com", "mig.nvidia.com", "vfio.gpu.nvidia.com")),
-        (
-            "compute-domain.nvidia.com",
-            ("compute-domain-daemon.nvidia.com", "compute-domain-default-channel.nvidia.com"),
-        ),
-        ("gpu.amd.com", ("gpu.amd.com",)),
-        ("gpu.intel.com", ("gpu.intel.com",)),
-    )
-    for name in classes
+_OF_NVIDIA = ("gpu.nvidia.com", "mig.nvidia.com", "vfio.gpu.nvidia.com")
+_CHANNELS = ("compute-domain-daemon.nvidia.com", "compute-domain-default-channel.nvidia.com")
+VENDORS_CLASSES = (
+    *(DeviceClass(name, "gpu.nvidia.com") for name in _OF_NVIDIA),
+    *(DeviceClass(name, "compute-domain.nvidia.com") for name in _CHANNELS),
+    *(DeviceClass(name, name) for name in ("gpu.amd.com", "gpu.intel.com")),
 )
 NO_BUDGETS = ParsedBudgets({}, None, ())
 FILLED_IN = "(the CA bundle, filled in at admission)"
@@ -73,8 +67,10 @@ class AssumedCluster:
         rules = (self.budgets.settings or BudgetSettings()).drivers
         drivers = {rule.driver: rule.has_gpus for rule in rules}
         claims = known_by(objects, self.namespace, drivers, supposed)
-        labels = {name: mapping(metadata.get("labels")) for name, metadata in _named(namespaces)}
-        words = {name: of_namespace.get(names.MODE_LABEL) for name, of_namespace in labels.items()}
+        labels = {
+            namespaced(raw)[1]: mapping(mapping(raw.get("metadata")).get("labels")) for raw in namespaces
+        }
+        words = {name: given.get(names.MODE_LABEL) for name, given in labels.items()}
         return replace(
             self,
             flags=replace(self.flags, claims=claims),
@@ -132,12 +128,6 @@ def table_of(reading: ParsedBudgets) -> StandingsTable:
         read_ms=0,
         confirmed_ms=0,
     )
-
-
-def _named(objects: Iterable[Json]) -> Iterable[tuple[str, Json]]:
-    for raw in objects:
-        metadata = mapping(raw.get("metadata"))
-        yield str(metadata.get("name", "")), metadata
 
 
 def _settings(settings: BudgetSettings) -> StandingsSettings:
