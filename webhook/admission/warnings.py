@@ -169,8 +169,8 @@ def _of_changes(pod: Json, request: GPURequest, word: StandingWord, policy: Admi
     placing = without_placement(policy, request.dialect)
     if placing.sidecar and not find_sidecar(pod) and requests_of(placing.sidecar, pod) is None:
         yield (
-            "The pod gets no sidecar, and its time is that of the kubelet: spec.resources is used up by its"
-            f" containers. Add {placing.sidecar.cpu} cpu and {placing.sidecar.memory} memory to its requests."
+            "spec.resources is used up by the containers, so the pod gets no sidecar, and the kubelet's"
+            f" timestamps charge it; add {placing.sidecar.cpu} cpu and {placing.sidecar.memory} memory there."
         )
     own = spec.get("priorityClassName")
     has_rule = is_above_budget_class(spec, policy)  # then the rule priority-class warns

@@ -119,7 +119,7 @@ def test_the_sidecar_names_what_the_namespace_would_fill_in_as_far_as_the_pod_ha
     raw: Json, named: Json | None
 ) -> None:
     after = governed(raw)
-    warned = any("The pod gets no sidecar" in warning for warning in mutated(raw).warnings)
+    warned = any("the pod gets no sidecar" in warning for warning in mutated(raw).warnings)
 
     if named is None:
         assert "bursar-token" not in json.dumps(after["spec"])

@@ -426,6 +426,12 @@ def device_class(driver: str, name: str = "fast") -> Json:
     }
 
 
+OF_BETA = {
+    "apiVersion": "resource.k8s.io/v1beta1",
+    "kind": "ResourceClaim",
+    "metadata": {"name": "gpus"},
+    "spec": {"devices": {"requests": [{"name": "g", "deviceClassName": "gpu.nvidia.com", "count": 4}]}},
+}
 BY_TEMPLATE = {"resourceClaims": [{"name": "g", "resourceClaimTemplateName": "gpus"}]}
 BY_NAME = {"resourceClaims": [{"name": "g", "resourceClaimName": "gpus"}]}
 TEMPLATES = "ResourceClaimTemplate"
@@ -453,6 +459,7 @@ TEMPLATES = "ResourceClaimTemplate"
         ),
         (BY_TEMPLATE, [devices(TEMPLATES, 1, "fast")], "admitted", "unknown"),
         (BY_NAME, [devices(TEMPLATES, 2)], "admitted", "unknown"),
+        (BY_NAME, [OF_BETA], "admitted", 4),
         (BY_TEMPLATE, [{**devices(TEMPLATES, 2), "metadata": {"name": "gpus", "namespace": "else"}}],
          "admitted", "unknown"),
     ],

@@ -60,7 +60,8 @@ def read_requests(spec: Json) -> Requests:
     found = []
     for raw in map(mapping, sequence(mapping(spec.get("devices")).get("requests"))):
         several = sequence(raw.get("firstAvailable"))
-        found.append(tuple(map(_alternative, several or [raw.get("exactly")])))
+        # before v1 the fields of `exactly` were those of the request
+        found.append(tuple(map(_alternative, several or [raw.get("exactly") or raw])))
     every = [each for request in found for each in request]
     names = {each.device_class for each in every}
     is_long = len(every) > MAX_ALTERNATIVES or sum(map(len, names)) > MAX_NAMES
