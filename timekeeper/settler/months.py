@@ -49,15 +49,15 @@ class MonthCloser:
             return
         for month, span in ended(first_ms, self._now_ms() - _AFTER_MS, history):
             if month not in there:
-                self._close(month, span, history)
+                self._close(month, span)
 
-    def _close(self, month: str, span: Interval, history: History) -> None:
+    def _close(self, month: str, span: Interval) -> None:
         now_ms = self._now_ms()
         with self._store.reading() as connection:
             if months.waits_for(connection, span, now_ms):
                 return
             number = months.newest_posting(connection)
-            hashes = months.hash_of(connection, history, span, now_ms)
+            hashes = months.hash_of(connection, span, now_ms)
         with self._fenced.writing() as connection:
             if months.posted_since(connection, span, number):
                 return  # the next step counts it

@@ -5,10 +5,11 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Select, and_, func, insert, literal, or_, select, union_all
 
-from timekeeper.accounts.budget_history import History
+from timekeeper.accounts.budget_history import history_of
 from timekeeper.accounts.usage import price_intervals
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.core.ledger.months import ChargeCorrection, ClosedMonth, MonthHash, digest, line
+from timekeeper.store import ledger
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.engine.schema import (
     CHARGE_CORRECTIONS,
@@ -24,9 +25,10 @@ from timekeeper.store.sessions import due, greatest, least
 _AT_ONCE = 1_000  # rows in memory
 
 
-def hash_of(connection: Connection, history: History, span: Interval, now_ms: int) -> MonthHash:
-    """The hashes of what the month holds now."""
-    sums = _Sums()
+def hash_of(connection: Connection, span: Interval, now_ms: int) -> MonthHash:
+    """The hashes of what the month holds now. Prices are those of the rows, whatever a process has read of
+    them before."""
+    sums, history = _Sums(), history_of(ledger.entries(connection))
     charges = digest(sums.lines(connection, span, now_ms))
     prices = digest(
         line(each.namespace, each.from_ms, each.to_ms, each.group, each.price, each.currency)

@@ -147,17 +147,18 @@ def test_no_posting_and_no_beat_without_a_session(store: Store) -> None:
             insert(store, table)
 
 
-@pytest.mark.parametrize("table", ["postings", "grants", "folded"])
+@pytest.mark.parametrize("table", ["entries", "postings", "grants", "folded"])
 def test_what_is_written_once_cannot_be_changed(store: Store, table: str) -> None:
     insert(store, "sessions")
     insert(store, table)
+    changed = {"text": "gpuHours: 90"} if table == "entries" else {"created_ms": 2}
 
     with pytest.raises(ConflictError, match="written once"), store.writing() as connection:
-        connection.execute(METADATA.tables[table].update().values(created_ms=2))
+        connection.execute(METADATA.tables[table].update().values(**changed))
 
 
-@pytest.mark.parametrize("table", ["postings", "grants", "folded"])
-def test_what_was_charged_or_granted_cannot_be_deleted(store: Store, table: str) -> None:
+@pytest.mark.parametrize("table", ["entries", "postings", "grants", "folded"])
+def test_what_was_charged_granted_or_in_force_cannot_be_deleted(store: Store, table: str) -> None:
     insert(store, "sessions")
     insert(store, table)
 

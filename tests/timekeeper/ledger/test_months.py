@@ -13,7 +13,7 @@ from tests.timekeeper.books import Books, Json, Run, days, posting_row
 from tests.timekeeper.worlds import DAY, GPU, HOUR, T0
 from timekeeper.settler.months import MonthCloser
 from timekeeper.store.engine.engine import ConflictError
-from timekeeper.store.engine.schema import CLOSED_MONTHS, POSTINGS, SESSIONS
+from timekeeper.store.engine.schema import CLOSED_MONTHS, ENTRIES, POSTINGS, SESSIONS
 
 BOTH_DATABASES = "what months come to is SQL"
 NOVEMBER = T0 - 19 * DAY - 10 * HOUR
@@ -103,6 +103,21 @@ def test_later_proof_shows_as_a_change_with_what_explains_it(books: Books) -> No
 
     assert found["differs"] == ["charges"]
     assert (found["late"]["postings"], found["late"]["amount"]) == (1, -GPU * HOUR // 2)
+
+
+def test_a_price_that_was_changed_behind_the_ledgers_back_shows_without_a_restart(books: Books) -> None:
+    books.write(ENDED)
+    step(books)
+    assert october(books)["differs"] == []
+    of_table = "" if books.store.engine.dialect.name == "sqlite" else " ON entries"
+    with books.store.writing() as connection:
+        connection.exec_driver_sql(f"DROP TRIGGER entries_are_written_once{of_table}")
+        connection.execute(update(ENTRIES).values(text=ENTRY[1].replace("price: 2", "price: 3")))
+
+    found = october(books)
+
+    assert found["differs"] == ["prices"]
+    assert found["now"]["prices"] == hashed(["team-a", OCTOBER, NOVEMBER, "", "3", "USD"])
 
 
 def test_what_was_kept_of_a_closed_month_cannot_be_changed(books: Books) -> None:

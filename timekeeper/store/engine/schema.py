@@ -1,7 +1,7 @@
 """The tables. Integers only: milliseconds since 1970, milli-GPU, and their product. CHECK constraints forbid
 what must never be stored.
 
-Migrations create the tables; a test compares both. Triggers stand in `migrations/versions/v0028_baseline.py`:
+Migrations create the tables; a test compares both. Triggers stand in `migrations/versions` alone: entries,
 postings, grants, rolled-up rows, closed months and corrections of charges are written once, and each posting
 is added to its day.
 """
