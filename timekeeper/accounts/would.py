@@ -5,9 +5,11 @@ decided by `accounts.exhaustion.evictions` as if nothing were observed; what it 
 remembered here instead. After a restart the time of grace begins anew.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
+from operator import attrgetter
+from typing import Literal, NamedTuple, get_args
 
 from timekeeper.accounts.exhaustion.evictions import (
     BudgetEviction,
@@ -19,7 +21,7 @@ from timekeeper.accounts.exhaustion.terms import EvictionTerms
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core import names
 from timekeeper.core.admission.marks import declared_time
-from timekeeper.core.admission.mutation.govern import class_status, keeps_own_class, placed_by
+from timekeeper.core.admission.mutation.govern import class_status, keeps_own_class
 from timekeeper.core.admission.pods import MalformedError, checked_pod
 from timekeeper.core.admission.policy import AdmissionPolicy, PriorityClass, SidecarImages, Standing
 from timekeeper.core.admission.protection import protected
@@ -34,10 +36,14 @@ from timekeeper.core.admission.table import (
     read_settings,
     standing,
 )
+from timekeeper.core.budgets.policy import group_key
 from timekeeper.core.json_values import Json
 from timekeeper.core.protected import Published
+from timekeeper.core.request.held import cards_text, least_milli
 from timekeeper.core.request.request import parse_new
+from timekeeper.core.standings import Caps
 from timekeeper.core.texts import only_printable
+from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation
 
 VerdictWord = Literal["admitted", "demoted", "held", "refused", "unjudged", "evicted"]
@@ -75,12 +81,14 @@ TOO_MANY = Verdict("unjudged", sentence="Too many pods were created at once to j
 
 @dataclass(frozen=True, slots=True)
 class AdmissionTerms:
-    """A namespace's policy as if it were enforced, and its standing."""
+    """A namespace's policy as if it were enforced, and its standing. ``taken``: what earlier pods hold of its
+    caps, as `cards_taken` has it."""
 
     policy: AdmissionPolicy
     standing: Standing
     protect: Published | None = None
     lookahead_ms: int | None = None
+    taken: Mapping[str, int] = field(default_factory=dict)
 
     def standing_of(self, pod: Json) -> Standing:
         """The pod's. What is left of the floor is without the pods that are protected now, of which it may
@@ -91,7 +99,39 @@ class AdmissionTerms:
         return protected(self.standing, published, pod, taken, self.lookahead_ms)
 
 
-def terms_of(document: Json, namespace: str, now_ms: int) -> AdmissionTerms:
+def cap_subjects(namespace: str, caps: Caps) -> Iterator[tuple[str, int]]:
+    """The namespace and its group as keys of budgets, as far as they have `maxGPUs`, with that."""
+    for subject, cap in ((namespace, caps.own), (group_key(caps.group), caps.of_group)):
+        if cap.total_milli is not None:
+            yield subject, cap.total_milli
+
+
+class CardHolder(NamedTuple):
+    """A pod of a namespace with a cap, and what it holds or would hold."""
+
+    namespace: str
+    created_ms: int
+    milli: int
+
+
+def cards_taken(
+    pods: Iterable[CardHolder], claims: Mapping[str, int], caps_of: Callable[[str], Caps]
+) -> Mapping[str, int]:
+    """What would be held of each cap, in milli-GPU, by the key of its budget. The oldest pod goes first; one
+    for which a cap has no room waits, and smaller ones go. ``claims``: namespace -> what its claims hold."""
+    taken: dict[str, int] = defaultdict(int)
+    for namespace, milli in claims.items():
+        for subject, _ in cap_subjects(namespace, caps_of(namespace)):
+            taken[subject] += milli
+    for namespace, _, milli in sorted(pods, key=attrgetter("created_ms")):
+        limits = tuple(cap_subjects(namespace, caps_of(namespace)))
+        if all(taken[subject] + milli <= most for subject, most in limits):
+            for subject, _ in limits:
+                taken[subject] += milli
+    return taken
+
+
+def terms_of(document: Json, namespace: str, now_ms: int, taken: Mapping[str, int]) -> AdmissionTerms:
     """The terms of the namespace's pods by the standings document, which is that of this moment. Raises
     `standings.UndecodableStandingsError`."""
     settings, default = read_settings(document["settings"]), read_entry(document["default"])
@@ -106,7 +146,7 @@ def terms_of(document: Json, namespace: str, now_ms: int) -> AdmissionTerms:
         over_budget=_existing(policy.over_budget, OVER_BUDGET),
     )
     now = standing(table, namespace, 0, now_ms, 0)
-    return AdmissionTerms(enforced, now, table.entry_of(namespace).protect, settings.lookahead_ms)
+    return AdmissionTerms(enforced, now, table.entry_of(namespace).protect, settings.lookahead_ms, taken)
 
 
 def _existing(known: PriorityClass, shipped: PriorityClass) -> PriorityClass:
@@ -135,18 +175,33 @@ def verdict(raw: Json, namespace: str, terms: AdmissionTerms, is_bound: bool = F
     now = terms.standing_of(pod)
     if exhausted := budget_violations(namespace, now, parsed.request):
         return _refused(exhausted)
-    by_other = placed_by(pod["spec"], parsed.request.dialect, policy) != policy.scheduler_name
-    hold = policy.hold_of(now, by_other)
+    hold = policy.hold_of(now)
     if hold:
         for_time = hold == "budget" and policy.reserves_declared and declared_time(pod)
         waits = "budget can pay its declared time" if for_time else f"{hold} lets it through"
         return Verdict("held", sentence=f"It would wait behind a gate until the namespace's {waits}.")
+    if waits := _waits_for_cards(namespace, parsed.request, terms):
+        return Verdict("held", sentence=waits)
     word = class_status(now.status, hold)
     lower = policy.class_of(word)
     if lower != policy.over_budget or keeps_own_class(pod["spec"], word, policy):
         return ADMITTED
     why = "has used its GPU budget" if word == "OVER_BUDGET" else "has no known standing"
     return Verdict("demoted", sentence=f"The namespace {why}: the pod would get priority class {lower.name}.")
+
+
+def _waits_for_cards(namespace: str, request: GPURequest, terms: AdmissionTerms) -> str:
+    """What the pod would wait for where earlier pods leave it too little of a cap; "" where there is room."""
+    caps = terms.policy.caps
+    for subject, most in cap_subjects(namespace, caps):
+        held = terms.taken.get(subject, 0)
+        if held + least_milli(request) > most:
+            whose = f"namespace {namespace}" if subject == namespace else f"group {caps.group}"
+            return (
+                f"It would wait until cards are released: the budget of {whose} allows {cards_text(most)} at"
+                f" one time (maxGPUs), and earlier pods hold {cards_text(held)}."
+            )
+    return ""
 
 
 def _is_of_placing(violation: Violation) -> bool:

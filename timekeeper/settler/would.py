@@ -2,7 +2,7 @@
 been evicted. Runs in a thread of the settler, which waits for nothing here; no pod is touched."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from threading import Event
 
 import orjson
@@ -10,8 +10,21 @@ import orjson
 from timekeeper import metrics
 from timekeeper.accounts.exhaustion.evictions import BudgetEvictionMemory
 from timekeeper.accounts.exhaustion.terms import EvictingNamespaces
-from timekeeper.accounts.would import TOO_MANY, LeavingMemory, Verdict, leaving, terms_of, verdict
+from timekeeper.accounts.held.order import pod_milli
+from timekeeper.accounts.would import (
+    TOO_MANY,
+    CardHolder,
+    LeavingMemory,
+    Verdict,
+    cards_taken,
+    leaving,
+    terms_of,
+    verdict,
+)
 from timekeeper.core.json_values import Json
+from timekeeper.core.request.held import least_milli
+from timekeeper.core.request.request import parse_new
+from timekeeper.core.standings import Caps, caps
 from timekeeper.log import log, log_exception
 from timekeeper.runtime.clock import monotonic_ms
 from timekeeper.settler.evictions.calls import view_of
@@ -25,6 +38,7 @@ from timekeeper.store.would import WouldRow
 TOGETHER = 50  # pods in one step: about 20 ms of work
 IDLE_S, AGAIN_S = 0.5, 5.0
 _NOTED_MS = 60_000
+_SHOWN_MS = 10_000  # by then the cluster shows a pod that was judged
 _SENTENCE = "The namespace's GPU budget is spent (onExhausted: evict): the pod would have been evicted."
 
 
@@ -47,6 +61,8 @@ class WouldJudge:
         self._document: tuple[str, Json] = ("", {})
         self._evicting = EvictingNamespaces()
         self._leaving = LeavingMemory(BudgetEvictionMemory(steady()))
+        # UID -> pod of a capped namespace, and when it was judged by the monotonic clock
+        self._recent: dict[str, tuple[CardHolder, int]] = {}
         self._noted_ms = 0
 
     def keep(self, stop: Event) -> None:
@@ -79,7 +95,9 @@ class WouldJudge:
         if self._document[0] != document.revision:
             self._document = document.revision, orjson.loads(document.body)
         evicted, remembered = self._evicted(now_ms)
-        rows = [*self._judged(now_ms), *evicted]
+        since_ms = self._steady() - _SHOWN_MS
+        recent = {uid: judged for uid, judged in self._recent.items() if judged[1] > since_ms}
+        rows = [*self._judged(now_ms, recent), *evicted]
         is_old = bool(self._taken) or not 0 <= now_ms - self._noted_ms < _NOTED_MS
         is_due = is_old and not self._pods.are_waiting()
         if rows or is_due:
@@ -88,26 +106,68 @@ class WouldJudge:
                 if is_due:
                     would.note(connection, current_ms)
             self._noted_ms = now_ms if is_due else self._noted_ms
-        self._leaving = remembered
+        self._leaving, self._recent = remembered, recent
         for row in rows:
             metrics.WOULD.labels(row.verdict).inc()
         had_any, self._taken = bool(self._taken), []
         return had_any
 
-    def _judged(self, now_ms: int) -> Iterable[WouldRow]:
+    def _judged(self, now_ms: int, recent: dict[str, tuple[CardHolder, int]]) -> Iterable[WouldRow]:
+        """The rows of the pods that were taken. Those with a cap to keep are added to ``recent``."""
         is_metered = self._settler.cluster.metered.meters
         for pod in self._taken:
-            found = self._verdict(pod, now_ms) if is_metered(pod.namespace) else None
+            if not is_metered(pod.namespace):
+                continue
+            found = self._verdict(pod, now_ms, self._cards_taken(pod, recent), recent)
             if found is not None:
                 about = pod.uid, found.word, pod.namespace, pod.name, found.rule, found.sentence
                 yield WouldRow(*about, pod.created_ms, now_ms)
 
-    def _verdict(self, pod: NewPod, now_ms: int) -> Verdict | None:
+    def _cards_taken(self, pod: NewPod, recent: Mapping[str, tuple[CardHolder, int]]) -> Mapping[str, int]:
+        """What earlier pods would hold of the caps that this one has to keep. Of pods that were created in
+        the same second, those are earlier that were judged before."""
+        document, cluster = self._document[1], self._settler.cluster
+
+        def caps_of(namespace: str) -> Caps:
+            return caps(document["namespaces"].get(namespace, document["default"]))
+
+        own = caps_of(pod.namespace)
+        if own.own.total_milli is None and own.of_group.total_milli is None:
+            return {}
+        # a copy is one step for other threads
+        names = {name for name in list(cluster.namespaces) if own.group and caps_of(name).group == own.group}
+        names.add(pod.namespace)
+        uids = (uid for name in names for uid in cluster.namespaces.get(name, set()).copy())
+        shown = [
+            there
+            for uid in uids
+            if uid not in recent and (there := cluster.pods.get(uid)) is not None
+            if there.created_ms < pod.created_ms and there.ended_ms is None
+        ]
+        with self._store.reading() as connection:
+            away = would.not_there(connection, {there.uid for there in shown}, ("refused", "evicted"))
+        older = [judged for judged, _ in recent.values() if judged.namespace in names]
+        for there in shown:
+            if there.uid not in away:
+                is_placed = pod_milli(there, cluster.cards(there.node)) if there.node else 0
+                milli = is_placed or least_milli(there.request)
+                older.append(CardHolder(there.namespace, there.created_ms, milli))
+        claims = {name: self._settler.ledger.claims_milli.get(name, 0) for name in names}
+        return cards_taken(older, claims, caps_of)
+
+    def _verdict(
+        self, pod: NewPod, now_ms: int, taken: Mapping[str, int], recent: dict[str, tuple[CardHolder, int]]
+    ) -> Verdict | None:
         if not pod.body:
             return TOO_MANY
         try:
-            terms = terms_of(self._document[1], pod.namespace, now_ms)
-            return verdict(orjson.loads(pod.body), pod.namespace, terms, pod.is_bound)
+            raw, terms = orjson.loads(pod.body), terms_of(self._document[1], pod.namespace, now_ms, taken)
+            found = verdict(raw, pod.namespace, terms, pod.is_bound)
+            if found is not None and terms.policy.caps.is_set:
+                request = parse_new(raw, terms.policy.unknown_accelerators).request
+                milli = 0 if request is None or found.word == "refused" else least_milli(request)
+                recent[pod.uid] = CardHolder(pod.namespace, pod.created_ms, milli), self._steady()
+            return found
         except Exception as error:  # a fault of ours costs one pod its verdict, not all pods theirs
             log_exception("pod-not-judged", error, namespace=pod.namespace, pod=pod.name)
             return Verdict("unjudged", sentence="The pod could not be judged; the timekeeper's log says why.")

@@ -67,9 +67,11 @@ def record(connection: Connection, rows: Sequence[WouldRow]) -> None:
     insert_all(connection, WOULD, [asdict(each) for each in new.values()])
 
 
-def not_there(connection: Connection, uids: set[str]) -> set[str]:
-    """Those of these pods that would not hold cards: they were refused, held or evicted."""
-    away = ("refused", "held", "evicted")
+AWAY: tuple[VerdictWord, ...] = ("refused", "held", "evicted")
+
+
+def not_there(connection: Connection, uids: set[str], away: tuple[VerdictWord, ...] = AWAY) -> set[str]:
+    """Those of these pods that would not hold cards, by their verdicts."""
     return {row.uid for row in _of(connection, uids) if row.verdict in away}
 
 

@@ -262,6 +262,61 @@ def test_a_pod_that_would_have_been_refused_is_not_evicted(judged: Judged) -> No
     ]
 
 
+CAPPED = {
+    "team-d": "gpuHours: unlimited\nmaxGPUs: 2\ngroup: g",
+    "team-f": "gpuHours: unlimited\ngroup: g",
+    "_group.g": "gpuHours: unlimited\nmaxGPUs: 3",
+}
+
+
+def words(judged: Judged, *namespaces: str) -> list[str]:
+    """The verdicts of these namespaces, each with its number of pods."""
+    return [
+        f"{pods} {verdict}"
+        for namespace in namespaces
+        for _, verdict, _, pods, _ in judged.rows(f"?namespace={namespace}")
+    ]
+
+
+def test_pods_above_a_cap_with_earlier_ones_would_wait_until_those_have_ended(judged: Judged) -> None:
+    judged.town.change("configmaps", budgets(**BATCH | CAPPED))
+    raw = [judged.create(f"p{number}", "team-d") for number in range(4)]
+    judged.judged()
+    assert words(judged, "team-d") == ["2 admitted", "2 held"]
+
+    judged.create("other", "team-f")
+    judged.create("beyond", "team-f")
+    judged.judged()
+    assert words(judged, "team-f") == ["1 admitted", "1 held"]
+
+    judged.town.advance(MINUTE)
+    for each in raw[:2]:
+        judged.town.hear("pods", each, deleted=True)
+    judged.town.advance(SECOND)
+    judged.create("later", "team-d")  # those that waited would run now
+    judged.judged()
+    assert words(judged, "team-d") == ["2 admitted", "3 held"]
+
+    judged.town.hear("pods", raw[2], deleted=True)
+    judged.town.advance(MINUTE)
+    judged.create("last", "team-d")
+    judged.judged()
+    assert words(judged, "team-d") == ["2 admitted", "4 held"]
+
+
+def test_a_pod_that_would_have_been_refused_takes_nothing_of_a_cap(judged: Judged) -> None:
+    judged.town.change("configmaps", budgets(**BATCH | CAPPED))
+    for number in range(2):
+        judged.create(f"refused-{number}", "team-d", nodeName="n1")
+        judged.create(f"first-{number}", "team-d")
+        judged.judged()
+        judged.town.advance(MINUTE)
+    judged.create("third", "team-d")
+    judged.judged()
+
+    assert words(judged, "team-d") == ["2 admitted", "1 held", "2 refused"]
+
+
 SERVING = {"tier": "serving"}
 PROTECT = "\nprotect: {labels: {tier: serving}, cards: 1}"
 

@@ -18,8 +18,18 @@ from tests.worlds import Json, limits_of
 from timekeeper.accounts.exhaustion.evictions import BudgetEvictionMemory
 from timekeeper.accounts.exhaustion.terms import EvictionTerms
 from timekeeper.accounts.pods import LedgerPod, read_pod
-from timekeeper.accounts.would import ADMITTED, AdmissionTerms, LeavingMemory, Verdict, leaving, verdict
+from timekeeper.accounts.would import (
+    ADMITTED,
+    AdmissionTerms,
+    CardHolder,
+    LeavingMemory,
+    Verdict,
+    cards_taken,
+    leaving,
+    verdict,
+)
 from timekeeper.core.admission.policy import Standing
+from timekeeper.core.standings import Cap, Caps
 
 IN_BUDGET, OVER = Standing("IN_BUDGET"), Standing("OVER_BUDGET", 1_000, 800)
 DENIES, HOLDS = replace(OVER, on_exhausted="deny"), replace(OVER, on_exhausted="hold")
@@ -75,6 +85,74 @@ def test_a_rule_that_only_warns_refuses_nothing() -> None:
     lenient = replace(WITHOUT_SIDECAR, rules={"grace-period": "warn"})
 
     assert verdict(LONG, "team-a", AdmissionTerms(lenient, IN_BUDGET)) == ADMITTED
+
+
+FOUR = Cap(total_milli=4_000)
+CAPS = {
+    "team-a": Caps(own=FOUR),
+    "team-g": Caps(group="g", of_group=FOUR),
+    "team-h": Caps(own=Cap(total_milli=1_000), group="g", of_group=FOUR),
+    "team-z": Caps(own=Cap(total_milli=0)),
+}
+
+
+@pytest.mark.parametrize(
+    ("namespace", "earlier", "claims", "expected"),
+    [
+        ("team-a", [("team-a", 3_000)], {}, ""),
+        ("team-a", [("team-a", 3_500)], {}, ("namespace team-a", "3.5")),
+        ("team-a", [], {"team-a": 4_000}, ("namespace team-a", "4")),
+        ("team-a", [], {"team-a": 9_000}, ("namespace team-a", "9")),
+        # one of eight cards would never start, and one of four waits while a smaller one goes
+        ("team-a", [("team-a", 8_000)], {}, ""),
+        ("team-a", [("team-a", 1_000), ("team-a", 4_000), ("team-a", 2_000)], {}, ""),
+        ("team-g", [("team-g", 2_000), ("team-h", 1_000)], {}, ""),
+        ("team-g", [("team-g", 3_000), ("team-h", 1_000)], {}, ("group g", "4")),
+        # the second of team-h waits for its own cap
+        ("team-g", [("team-g", 2_000), ("team-h", 1_000), ("team-h", 1_000)], {}, ""),
+        ("team-h", [("team-g", 4_000)], {}, ("group g", "4")),
+    ],
+)
+def test_a_pod_above_a_cap_with_earlier_ones_would_wait(
+    namespace: str, earlier: list[tuple[str, int]], claims: dict[str, int], expected: tuple[str, str] | str
+) -> None:
+    holders = [CardHolder(name, at, milli) for at, (name, milli) in enumerate(earlier)]
+    taken = cards_taken(reversed(holders), claims, CAPS.__getitem__)
+    terms = AdmissionTerms(replace(WITHOUT_SIDECAR, caps=CAPS[namespace]), IN_BUDGET, taken=taken)
+
+    found = verdict(CARDS, namespace, terms)
+
+    assert found == (
+        ADMITTED
+        if not expected
+        else Verdict(
+            "held",
+            sentence=f"It would wait until cards are released: the budget of {expected[0]} allows 4 at"
+            f" one time (maxGPUs), and earlier pods hold {expected[1]}.",
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("raw", "caps", "now", "word"),
+    [
+        (admitted(limits_of("main", nvidia_com__gpu="5")), CAPS["team-a"], IN_BUDGET, "refused"),
+        (CARDS, CAPS["team-z"], IN_BUDGET, "refused"),
+        (CARDS, Caps(own=Cap(pod_milli=999)), IN_BUDGET, "refused"),
+        (CARDS, CAPS["team-a"], OVER, "held"),
+        (CARDS, CAPS["team-a"], DENIES, "refused"),
+    ],
+)  # fmt: skip
+def test_a_pod_that_is_above_a_cap_alone_would_be_refused(
+    raw: Json, caps: Caps, now: Standing, word: str
+) -> None:
+    full = dict.fromkeys(("team-a", "team-z"), 4_000)
+    terms = AdmissionTerms(replace(WITHOUT_SIDECAR, caps=caps), now, taken=full)
+
+    found = verdict(raw, "team-a", terms)
+
+    assert found is not None
+    assert found.word == word
 
 
 def test_a_way_to_cards_without_a_request_would_be_refused() -> None:

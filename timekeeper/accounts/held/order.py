@@ -245,13 +245,14 @@ def cards_held(
         if pod.namespace not in total or pod.ended_ms is not None:
             continue
         if pod.node:
-            total[pod.namespace] += _held_milli(pod, cards(pod.node))
+            total[pod.namespace] += pod_milli(pod, cards(pod.node))
         elif pod.has_other_scheduler(scheduler) and not pod.is_gated:
             total[pod.namespace] += most_milli(pod.request)
     return total
 
 
-def _held_milli(pod: LedgerPod, cards: tuple[Card, ...]) -> int:
+def pod_milli(pod: LedgerPod, cards: tuple[Card, ...]) -> int:
+    """What a pod on a node with these cards holds of them."""
     try:
         uses = amounts_by_card(pod.request, decode_placement(pod.devices)) if pod.devices else {}
     except UndecodableError:
