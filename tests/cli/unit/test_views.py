@@ -437,8 +437,8 @@ def test_a_simulation_shows_pods_and_says_what_they_cost() -> None:
             simulated_pod("two", outcome="waits", reasons=[{"reason": "no room", "nodes": 3}], held="budget"),
         ],
         "cost": {"gpuHoursPerDay": "48", "price": "96", "currency": "EUR"},
-        "before": {"namespace": "team-a", "now": {"goneAt": None}},
-        "after": {"namespace": "_group.lab", "now": {"goneAt": MIDNIGHT}},
+        "before": {"namespace": "team-a", "to": None, "now": {"goneAt": None}},
+        "after": {"namespace": "_group.lab", "to": None, "now": {"goneAt": MIDNIGHT}},
         "note": "",
     }
 
@@ -455,6 +455,10 @@ def test_a_simulation_shows_pods_and_says_what_they_cost() -> None:
         "The budget of team-a is never gone as things are,"
         " and that of _group.lab is gone at 2026-11-21 00:00Z with these pods.",
     ]
+    answer["after"] = {"namespace": "team-a", "to": MIDNIGHT, "now": {"goneAt": None}}
+    assert list(simulation.sentences(answer))[1].endswith(
+        " and that of team-a lasts until its period ends at 2026-11-21 00:00Z with these pods."
+    )
 
 
 def manifests(folder: Path, *documents: object) -> str:

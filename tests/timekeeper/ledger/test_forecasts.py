@@ -39,6 +39,36 @@ def test_a_pod_that_is_supposed_uses_the_budget_until_its_end_at_most(
     assert forecast(1_000, rate, (), 1_000, additions).now == expected
 
 
+@pytest.mark.parametrize(
+    ("ends_ms", "additions", "gone_ms"),
+    [(1_101, (), 1_100), (1_100, (), None), (1_100, (Addition(1),), 1_091), (1_091, (Addition(1),), None)],
+)
+def test_a_budget_that_is_renewed_before_it_is_gone_lasts(
+    ends_ms: int, additions: tuple[Addition, ...], gone_ms: int | None
+) -> None:
+    found = forecast(1_000, 10, (0,), 1_000, additions, ends_ms)
+
+    assert found.now.gone_ms == found.fastest.gone_ms == gone_ms
+
+
+def test_an_account_of_each_kind_is_forecast_within_its_period_alone(town: Town) -> None:
+    periods = {"team-d": "day", "team-w": "week", "team-m": "month", "team-o": "once"}
+    entries = {name: f"gpuHours: 300\nperiod: {period}" for name, period in periods.items()}
+    town.begin(("nodes", node(cards=4)), ("configmaps", budgets(**entries)))
+    for card, name in enumerate(periods):
+        town.hear("pods", gpu_pod(name, namespace=name, started_ms=T0, card=card))
+    town.advance(HOUR)
+
+    found = forecasts(town)
+
+    assert {name: found[name]["now"]["goneAt"] is not None for name in periods} == {
+        "team-d": False,
+        "team-w": False,
+        "team-m": False,
+        "team-o": True,
+    }
+
+
 def forecasts(town: Town, query: str = "") -> dict[str, Json]:
     found: list[Json] = town.get(f"/v1/forecast?{query}").get_json()["forecasts"]
     return {each["namespace"]: each for each in found}

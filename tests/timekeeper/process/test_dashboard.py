@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy import delete, insert, select, update
 from werkzeug.test import Client, TestResponse
 
-from tests.timekeeper.books import Run
+from tests.timekeeper.books import Run, days
 from tests.timekeeper.dashboards import ADMIN, HOSTILE, READER, URL, Dashboards, form, log_in, status, waits
-from tests.timekeeper.worlds import HOUR, T0, token, user_status
+from tests.timekeeper.worlds import DAY, GPU, HOUR, T0, token, user_status
 from timekeeper.core.budgets.modes import EFFECTS
 from timekeeper.core.texts import NOT_PLACED
 from timekeeper.dashboard.app import with_dashboard
@@ -173,6 +173,39 @@ def test_a_groups_budget_that_lasts_beyond_the_namespaces_period_is_not_gone_fir
     )
     page = visitor.get("/namespaces/team-a", base_url=URL).text
     assert ("The budget of its group is gone first, " in page) is is_said
+
+
+def test_the_page_of_a_group_has_what_each_member_used_in_the_groups_period(
+    dashboards: Dashboards, visitor: Client
+) -> None:
+    """Whatever the periods of the members' own budgets, and also of one that has left the group."""
+    month_ms = T0 - 19 * DAY - 10 * HOUR
+    before = days(month_ms - 50 * HOUR, month_ms)
+    dashboards.books.write(
+        Run("old-b", "team-b", started_ms=before[0][0], posted=before),
+        Run("left", "team-e", started_ms=month_ms, posted=days(month_ms, month_ms + 7 * HOUR)),
+    )
+    dashboards.books.entries(
+        ("team-a", "gpuHours: 400\nperiod: week\ngroup: lab", 1),
+        ("team-b", "gpuHours: unlimited\ngroup: lab", 1),
+        ("team-d", "gpuHours: 9\nperiod: once\ngroup: lab", 1),
+        ("team-e", "gpuHours: 9\ngroup: lab", 1),
+        ("team-e", "gpuHours: 9", T0),
+    )
+    log_in(visitor)
+    group = dashboards.books.get("/v1/budgets/_group.lab").get_json()
+
+    page = visitor.get("/groups/lab", base_url=URL).text
+
+    table = page.split('aria-label="Members"')[1].split("</table>")[0]
+    rows = [row.split("<td")[1:] for row in table.split("<tbody>")[1].split("<tr>")[1:]]
+    names = re.findall(r'<a href="/namespaces/([^"]+)"', table)
+    used = dict(zip(names, (row[2].split(">")[1].split("<")[0] for row in rows), strict=True))
+    assert set(used) == {"team-a", "team-b", "team-d", "team-e"}
+    assert (used["team-d"], used["team-e"]) == ("0.00", "7.00")
+    assert round(sum(map(float, used.values())), 2) == round(
+        (group["posted"] + group["pending"]) / GPU / HOUR, 2
+    )
 
 
 @pytest.mark.parametrize(("namespace", "caption"), [("team-a", "2 pods"), ("team-c", "1 pod")])

@@ -120,9 +120,10 @@ def test_days_without_a_charge_leave_the_line_level() -> None:
 
 
 def test_budgets_of_other_periods_are_not_added_up() -> None:
-    def of(end_ms: int, granted: int | None) -> Json:
-        return {"period": {"to": end_ms}, "granted": granted, "posted": 1, "pending": 2}
+    def of(end_ms: int, granted: int | None, begin_ms: int = 0) -> Json:
+        period = {"from": begin_ms, "to": end_ms}
+        return {"period": period, "granted": granted, "posted": 1, "pending": 2}
 
-    found = by_period([of(7, 10), of(9, 20), of(7, 30), of(9, None)])
+    found = by_period([of(7, 10), of(9, 20), of(7, 30), of(9, None), of(7, 5, 6)])
 
-    assert found == [(7, 6, 40, 2), (9, 3, 20, 1)]
+    assert found == [(7, 6, 40, 2), (9, 3, 20, 1), (7, 3, 5, 1)]

@@ -11,7 +11,8 @@ DAY_MS = 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """A use in thousandths of a weighted GPU, and when it uses up the remaining amount; None: never."""
+    """A use in thousandths of a weighted GPU, and when it uses up the remaining amount; None: not before the
+    account's period ends, with which its budget is renewed."""
 
     milli: int
     gone_ms: int | None
@@ -42,17 +43,21 @@ def forecast(
     days: Sequence[int],
     now_ms: int,
     additions: Sequence[Addition] = (),
+    ends_ms: int = FOREVER_MS,
 ) -> Forecast:
     """``remaining``: of the account, None: unlimited. ``days``: what each of the last days was charged, all
-    amounts in milli-GPU x milliseconds. ``additions`` come on top of each pace."""
+    amounts in milli-GPU x milliseconds. ``additions`` come on top of each pace; ``ends_ms``: of the account's
+    period."""
     paces = [rate_milli, *(amount // DAY_MS for amount in days)]
     now, fastest, slowest = (
-        _pace(remaining, milli, now_ms, additions) for milli in (rate_milli, max(paces), min(paces))
+        _pace(remaining, milli, now_ms, additions, ends_ms) for milli in (rate_milli, max(paces), min(paces))
     )
     return Forecast(now, fastest, slowest)
 
 
-def _pace(remaining: int | None, milli: int, now_ms: int, additions: Sequence[Addition]) -> Pace:
+def _pace(
+    remaining: int | None, milli: int, now_ms: int, additions: Sequence[Addition], ends_ms: int
+) -> Pace:
     """The pace with all additions, and when what remains is gone as one after the other ends."""
     pace = milli + sum(each.milli for each in additions)
     if remaining is None:
@@ -66,4 +71,4 @@ def _pace(remaining: int | None, milli: int, now_ms: int, additions: Sequence[Ad
     if left and rate <= 0:
         return Pace(pace, None)
     gone_ms = now_ms + at_ms - (-left // rate if left else 0)
-    return Pace(pace, gone_ms if gone_ms < FOREVER_MS else None)
+    return Pace(pace, gone_ms if gone_ms < ends_ms else None)

@@ -95,7 +95,8 @@ def _range(prometheus: PrometheusQueries, query: str, part: Interval) -> list[Se
 
 
 class PaceAnswer(TypedDict):
-    """`rateMilli`: in thousandths of a weighted GPU; `goneAt`: when it uses up the budget, null: never."""
+    """`rateMilli`: in thousandths of a weighted GPU; `goneAt`: when it uses up the budget, null: not in this
+    period."""
 
     rateMilli: int
     goneAt: int | None
@@ -277,12 +278,12 @@ class Paces:
         statement, name = account.statement, account.namespace
         charged = self._days.get(name, {})
         days = [*charged.values(), *([0] * (DAYS - len(charged)))]
-        found = forecast(statement.balance.remaining, self._rates[name], days, self._now_ms, additions)
-        ends_ms = statement.account.span.end_ms
+        ends_ms, remaining = statement.account.span.end_ms, statement.balance.remaining
+        found = forecast(remaining, self._rates[name], days, self._now_ms, additions, ends_ms)
         return {
             "namespace": name,
             "standing": account.standing,
-            "remaining": statement.balance.remaining,
+            "remaining": remaining,
             "to": None if ends_ms >= FOREVER_MS else ends_ms,
             "now": _shown(found.now),
             "fastest": _shown(found.fastest),

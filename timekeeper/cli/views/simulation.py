@@ -85,5 +85,11 @@ def sentences(answer: Any) -> Iterator[str]:
 
 
 def _gone(forecast: Any) -> str:
-    at_ms = forecast["now"]["goneAt"]
-    return f"{forecast['namespace']} " + ("is never gone" if at_ms is None else f"is gone at {moment(at_ms)}")
+    at_ms, ends_ms, name = forecast["now"]["goneAt"], forecast["to"], forecast["namespace"]
+    if at_ms is not None:
+        return f"{name} is gone at {moment(at_ms)}"
+    return (
+        f"{name} is never gone"
+        if ends_ms is None
+        else f"{name} lasts until its period ends at {moment(ends_ms)}"
+    )

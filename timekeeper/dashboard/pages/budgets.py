@@ -93,24 +93,25 @@ def groups(visit: Visit) -> PageContent:
 
 
 def group(visit: Visit, group: str, form: PassingOnForm | None = None) -> PageContent:
-    """One group: its account over time, what each member used of it, and what it has passed on. ``form``: as
-    the visitor has sent it."""
+    """One group: its account over time, what each member used of it in its period, and what it has passed on.
+    ``form``: as the visitor has sent it."""
     key = f"_group.{group}"
     budget = visit.api.get(f"/v1/budgets/{segment(key)}")
     listed = part(lambda: visit.api.get("/v1/budgets", group=group))
-    members = sorted((listed.answer or {}).get("budgets", ()), key=lambda each: -used_of(each))
     grants = part(lambda: visit.api.get(f"/v1/groups/{segment(group)}/grants"))
-    used = part(lambda: _used(visit, key, budget)) if listed.refused else None
+    used = part(lambda: _used(visit, key, budget))
     names = (grants.answer or {}).get("members", ())
-    charged = (used.answer or {}).get("rows", ()) if used else ()
+    accounts = {member["namespace"]: member for member in (listed.answer or {}).get("budgets", ())}
+    amounts = {row["namespace"]: row["amount"] for row in (used.answer or {}).get("rows", ())}
+    members = [(name, amounts.get(name, 0), accounts.get(name)) for name in {**accounts, **amounts}]
     values = {
         **account_values(visit, key, budget),
         "group": group,
         "listed": listed,
-        "members": members,
-        "charged": charged,
+        "used": used,
+        "members": sorted(members, key=lambda member: (-member[1], member[0])),
         "names": names,
-        "total": sum(map(used_of, members)) or sum(each["amount"] for each in charged),
+        "total": sum(amounts.values()),
         "grants": grants,
         "form": with_stranger(form, group, names) if form and names else form or empty_form(),
         "is_done": visit.text("passed-on") == "1",
@@ -168,15 +169,16 @@ def totals(budgets: Iterable[Json]) -> BudgetTotals:
 
 
 def by_period(budgets: Iterable[Json]) -> list[tuple[int | None, int, int, int]]:
-    """What is used and granted of budgets whose period ends at the same time, and how many they are: others
-    do not add up. At most `_PERIODS`, those of most budgets first."""
-    found: dict[int | None, tuple[int, int, int]] = {}
-    for each in budgets:
-        if each["granted"] is not None:
-            used, granted, count = found.get(each["period"]["to"], (0, 0, 0))
-            found[each["period"]["to"]] = used + used_of(each), granted + each["granted"], count + 1
-    ranked = sorted(found.items(), key=lambda each: -each[1][2])
-    return [(end_ms, *sums) for end_ms, sums in ranked[:_PERIODS]]
+    """When the period ends, what is used and granted of budgets with the same period, and how many they are:
+    others do not add up. At most `_PERIODS`, those of most budgets first."""
+    found: dict[tuple[int, int | None], tuple[int, int, int]] = {}
+    for budget in budgets:
+        if budget["granted"] is not None:
+            period = budget["period"]["from"], budget["period"]["to"]
+            used, granted, count = found.get(period, (0, 0, 0))
+            found[period] = used + used_of(budget), granted + budget["granted"], count + 1
+    ranked = sorted(found.items(), key=lambda sums: -sums[1][2])
+    return [(end_ms, *sums) for (_, end_ms), sums in ranked[:_PERIODS]]
 
 
 def _members(budgets: Iterable[Json]) -> dict[str, list[Any]]:
