@@ -1,4 +1,4 @@
-"""``kubectl bursar top``: the pods that hold cards now."""
+"""``kubectl bursar top``: the pods that hold cards now, and below those that await their settlement."""
 
 import sys
 import time
@@ -16,6 +16,8 @@ from timekeeper.cli.output import Sheet
 from timekeeper.cli.views import usage
 
 _LATELY_MS = 600_000  # the time whose use is shown
+_STATES = ("held", "ended")
+_ENDED = "These hold no cards any more, and await their settlement: later proof may change their charge."
 
 
 @click.command(cls=ClusterCommand, short_help="Pods that hold cards now")
@@ -36,12 +38,16 @@ _LATELY_MS = 600_000  # the time whose use is shown
 )
 @FORM
 def top(options: Options, all_namespaces: bool, every: float, once: bool, form: str) -> None:
-    """The pods that hold cards now, how busy the cards were lately, and what the pods have cost."""
+    """The pods that hold cards now, how busy the cards were lately, and what the pods have cost. A table is
+    followed by the pods that hold none any more, and whose charge may still change."""
     namespace = options.scope(all_namespaces)
     if once or form != "table" or not sys.stdout.isatty() or output.console().is_dumb_terminal:
         with connected(options, namespace or "") as client:
-            sheet = _open_sessions(client, namespace)
+            sheet, ended = (_sessions(client, namespace, state) for state in _STATES)
         output.show(sheet, form)
+        if form == "table" and ended.rows:
+            click.echo(f"\n{_ENDED}")
+            output.show(ended, form)
         return
     with suppress(KeyboardInterrupt), connected(options, namespace or "", is_quiet=True) as client:
         _refresh(client, namespace, every)
@@ -51,9 +57,10 @@ def _refresh(client: Client, namespace: str | None, every_s: float) -> None:
     """Shows the pods on the whole terminal until Ctrl-C."""
     with Live(console=output.console(), screen=True, auto_refresh=False) as screen:
         while True:
-            sheet = _open_sessions(client, namespace)
+            sheet, ended = (_sessions(client, namespace, state) for state in _STATES)
             title = f"{held(sheet)} in {namespace or 'all namespaces'}; Ctrl-C ends"
-            screen.update(Group(title, "", output.table(sheet)), refresh=True)
+            below = ("", _ENDED, output.table(ended)) if ended.rows else ()
+            screen.update(Group(title, "", output.table(sheet), *below), refresh=True)
             time.sleep(every_s)
 
 
@@ -66,9 +73,9 @@ def held(sheet: Sheet) -> str:
     return f"{said}, {more}" if claims else said
 
 
-def _open_sessions(client: Client, namespace: str | None) -> Sheet:
+def _sessions(client: Client, namespace: str | None, state: str) -> Sheet:
     now_ms = time.time_ns() // 1_000_000
-    listed = list(client.pages("/v1/sessions", "sessions", namespace=namespace, state="open"))
+    listed = list(client.pages("/v1/sessions", "sessions", namespace=namespace, state=state))
     lately = client.get(
         "/v1/usage", namespace=namespace, group="pod", use="true", from_=str(now_ms - _LATELY_MS)
     )

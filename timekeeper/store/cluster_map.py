@@ -11,7 +11,7 @@ from sqlalchemy import bindparam, delete, func, select
 from timekeeper.core.cluster_map import MapNode, MapWaiting
 from timekeeper.core.values import WHOLE_MILLI
 from timekeeper.store.engine.engine import Connection
-from timekeeper.store.engine.schema import MAP_NODES, MAP_WAITING, SESSIONS
+from timekeeper.store.engine.schema import MAP_NODES, MAP_WAITING
 from timekeeper.store.stranded import LastPost, count, last_post, note
 
 TURN = "cluster_map"  # of two posts at once the second waits
@@ -102,13 +102,6 @@ def stranded(connection: Connection, node: str = "") -> Counter[str]:
     for text in connection.scalars(rows.where(its.name == node) if node else rows):
         found.update(orjson.loads(text))
     return found
-
-
-def nodes_of(connection: Connection, namespace: str) -> set[str]:
-    """The nodes where pods of the namespace hold cards."""
-    its = SESSIONS.c
-    held = select(its.node).where(its.namespace == namespace, its.settled_ms.is_(None)).distinct()
-    return set(connection.scalars(held))
 
 
 @dataclass(frozen=True, slots=True)

@@ -244,13 +244,25 @@ def _max(element: _Greatest, compiler: SQLCompiler, **more: Any) -> str:
     return f"max({compiler.process(element.clause_expr.element, **more)})"
 
 
+_HEARD_MS = 15_000  # a kubelet renews its Lease every ten seconds, and its agent's list counts until then
+
+
+def _holds(now_ms: int) -> Expression:
+    """Whether the pod holds its cards now: nothing says that it ended, and if its object was removed, its
+    grace is not over, or its node's agent lists it."""
+    its = SESSIONS.c
+    is_there = or_(its.vanished_ms.is_(None), its.vanished_ms + its.grace_ms > now_ms - _HEARD_MS)
+    return and_(_IS_OPEN, its.ended_ms.is_(None), is_there)
+
+
 _COLUMNS = tuple(SESSIONS.c[each.name] for each in fields(Session))
 
 
 @dataclass(frozen=True, slots=True)
 class SessionFilter:
-    """A filter of sessions; an empty field matches any. ``state``: open, settled or all. ``span``: sessions
-    that held cards at some time within it. ``after``: the UID after which the page begins."""
+    """A filter of sessions; an empty field matches any. ``state``: open or settled; of the open ones held, or
+    ended; or all. ``span``: sessions that held cards at some time within it. ``after``: the UID after which
+    the page begins."""
 
     namespace: str = ""
     node: str = ""
@@ -282,15 +294,22 @@ def page(connection: Connection, which: SessionFilter, now_ms: int, limit: int) 
         found = found.where(SESSIONS.c.namespace == which.namespace)
     if which.node:
         found = found.where(SESSIONS.c.node == which.node)
-    if which.state != "all":
-        is_open = SESSIONS.c.settled_ms.is_(None)
-        found = found.where(is_open if which.state == "open" else ~is_open)
+    holds = _holds(now_ms)
+    states = {"open": _IS_OPEN, "settled": ~_IS_OPEN, "held": holds, "ended": and_(_IS_OPEN, ~holds)}
+    if which.state in states:
+        found = found.where(states[which.state])
     if which.span is not None:
         known = func.coalesce(SESSIONS.c.ended_ms, SESSIONS.c.vanished_ms + SESSIONS.c.grace_ms)
         ended = case((SESSIONS.c.ended_ms == 0, _last_evidence()), else_=known)
         is_after = or_(ended.is_(None), ended > which.span.start_ms)
         found = found.where(SESSIONS.c.bound_ms < which.span.end_ms, is_after)
     return _charged_of(connection, found, now_ms)
+
+
+def nodes_of(connection: Connection, namespace: str, now_ms: int) -> set[str]:
+    """The nodes where pods of the namespace hold cards."""
+    held = select(SESSIONS.c.node).where(SESSIONS.c.namespace == namespace, _holds(now_ms)).distinct()
+    return set(connection.scalars(held))
 
 
 def of_pods(

@@ -254,3 +254,17 @@ def test_a_bill_that_is_not_in_focus_is_another_server_s(environment: dict[str, 
 
     assert (done.exit_code, done.stdout) == (1, "")
     assert "did not answer with Bursar's CSV" in done.stderr
+
+
+def test_top_lists_what_awaits_its_settlement_below_what_holds_cards(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    shown = typed(environment, tmp_path, "top", "-A", "--once").split("\n")
+
+    assert [line.split()[:2] for line in shown if line.startswith(("NAMESPACE", "team-a", "These"))] == [
+        ["NAMESPACE", "POD"],
+        ["team-a", "p"],
+        ["These", "hold"],
+        ["NAMESPACE", "POD"],
+        ["team-a", "p"],
+    ]

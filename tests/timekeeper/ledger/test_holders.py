@@ -23,6 +23,7 @@ from tests.timekeeper.worlds import (
     lease,
     node,
 )
+from timekeeper.store import sessions
 
 START = T0 + 2 * SECOND
 GRACE = 5 * MINUTE
@@ -216,3 +217,51 @@ def test_a_pod_is_charged_for_as_long_as_the_extender_keeps_its_cards_within_its
     later += rng.choices(SECOND_BOOT + NO_WORD, k=rng.randint(0, 4))
 
     assert charged_after(begun(town, first), *later) == freed_after(first, later)
+
+
+def state(town: Town) -> str:
+    """In which of the three lists the pod is; it is in one alone."""
+    lists = ("held", "ended", "settled")
+    (found,) = (name for name in lists if town.get(f"/v1/sessions?state={name}").get_json()["sessions"])
+    is_open = bool(town.get("/v1/sessions?state=open").get_json()["sessions"])
+    assert is_open is (found != "settled")
+    return found
+
+
+@pytest.mark.parametrize("first", [told(), node()], ids=["not listed", "no agent"])
+def test_a_removed_pod_holds_cards_until_its_grace_is_over_and_then_awaits_its_settlement(
+    town: Town, first: Json
+) -> None:
+    begun(town, first)
+    states = []
+    for ms in (GRACE - SECOND, 16 * SECOND, 30 * MINUTE, HOUR):
+        town.advance(ms)
+        with town.store.reading() as connection:
+            states.append((state(town), sessions.nodes_of(connection, "team-a", town.clock())))
+
+    assert states == [("held", {"n1"}), ("ended", set()), ("ended", set()), ("settled", set())]
+
+
+def test_a_removed_pod_holds_cards_as_long_as_its_node_lists_it(town: Town) -> None:
+    begun(town, THERE)
+    states = []
+    for _ in range(60):
+        town.advance(10 * SECOND)
+        states.append(state(town))
+    town.change("nodes", GONE)
+    town.advance(16 * SECOND)
+
+    assert (set(states), state(town)) == ({"held"}, "ended")
+
+
+def test_the_pods_of_a_deleted_node_hold_none_once_they_are_removed_and_their_grace_is_over(
+    town: Town,
+) -> None:
+    began(town, node())
+    town.change("nodes", node(), deleted=True)
+    town.advance(MINUTE, heard=False)
+    assert state(town) == "held"  # its object is there: it may run on
+    town.change("pods", POD, deleted=True)
+    town.advance(GRACE + 16 * SECOND, heard=False)
+
+    assert state(town) == "ended"

@@ -215,6 +215,22 @@ def test_the_pods_that_hold_cards_are_counted(visitor: Client, namespace: str, c
     assert f"<caption>{caption}</caption>" in visitor.get(f"/namespaces/{namespace}", base_url=URL).text
 
 
+def test_a_removed_pod_that_is_not_settled_stands_below_those_that_hold_cards(
+    dashboards: Dashboards, visitor: Client
+) -> None:
+    with dashboards.books.store.writing() as connection:
+        removed = update(SESSIONS).where(SESSIONS.c.uid == "train-7")
+        connection.execute(removed.values(vanished_ms=T0 - HOUR, grace_ms=30_000))
+    log_in(visitor)
+
+    page = visitor.get("/namespaces/team-a", base_url=URL).text
+
+    held = page.split('aria-label="Pods that hold cards"')[1].split("</table>")[0]
+    ended = page.split('aria-label="Awaiting settlement"')[1].split("</table>")[0]
+    assert ["train-7" in table for table in (held, ended)] == [False, True]
+    assert "1 pod without cards that awaits settlement" in ended
+
+
 def test_a_lead_who_may_read_no_namespace_of_its_own_is_asked_for_a_group(
     dashboards: Dashboards, visitor: Client
 ) -> None:

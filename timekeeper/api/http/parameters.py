@@ -238,7 +238,12 @@ NODE = Parameter("node", "only this node", like(object_names.NAME, "not a valid 
 NODE_IN_PATH = Parameter(
     "node", "the name of a node", like(object_names.NAME, "not a valid node name"), *_IN_PATH
 )
-STATE = choice("state", "`open`: not settled yet; `settled`: fully posted", ("all", "open", "settled"))
+STATE = choice(
+    "state",
+    "`held`: the pod holds its cards now; `ended`: it does not, and awaits its settlement; `open`: both;"
+    " `settled`: fully posted",
+    ("all", "open", "held", "ended", "settled"),
+)
 GROUP = Parameter(
     "group",
     f"what to group by: {', '.join(GROUPS)} or {LABEL}NAME, several with commas (default: namespace)",

@@ -16,7 +16,7 @@ from timekeeper.core.cluster_map import MapCard, MapPost, MapWaitingPod
 from timekeeper.core.values import WHOLE_MILLI
 from timekeeper.core.wire import Version
 from timekeeper.runtime.http.problem_details import Problem, bad
-from timekeeper.store import cluster_map
+from timekeeper.store import cluster_map, sessions
 from timekeeper.store.cluster_map import NodeSums
 
 BODY = Body(MapPost)
@@ -178,7 +178,7 @@ def _nodes_answer(services: Services, call: Call) -> Response:
         posted_ms = cluster_map.posted_ms(connection)
         found = cluster_map.sums(connection)
         if namespace:
-            mine = cluster_map.nodes_of(connection, namespace)
+            mine = sessions.nodes_of(connection, namespace, services.ledger.moment(connection)[0])
             found = [each for each in found if each.name in mine]
         found = [each for each in found if node in ("", each.name)]
         ordered = sorted(found, key=_place)

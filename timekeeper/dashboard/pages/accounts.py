@@ -90,7 +90,8 @@ def namespace(visit: Visit, namespace: str) -> PageContent:
     budget = ask(f"/v1/budgets/{segment(namespace)}")
     begin_ms = max(0, budget["period"]["from"])
     parts = {
-        "sessions": part(lambda: ask("/v1/sessions", namespace=namespace, state="open", limit=_SESSIONS)),
+        "sessions": part(lambda: ask("/v1/sessions", namespace=namespace, state="held", limit=_SESSIONS)),
+        "ended": part(lambda: ask("/v1/sessions", namespace=namespace, state="ended", limit=_SESSIONS)),
         "decisions": part(lambda: ask("/v1/decisions", namespace=namespace, limit=_DECISIONS)),
         "grants": part(lambda: ask("/v1/grants", subject=namespace, limit=1_000)),
         "owners": part(
@@ -106,8 +107,8 @@ def namespace(visit: Visit, namespace: str) -> PageContent:
             )
         ),
     }
-    listed = parts["sessions"].answer["sessions"] if parts["sessions"].answer else []
-    is_unknown = texts.is_unknown(budget) and not listed
+    listed, ended = ((parts[name].answer or {}).get("sessions", ()) for name in ("sessions", "ended"))
+    is_unknown = texts.is_unknown(budget) and not listed and not ended
     values = {
         "namespace": namespace,
         "is_unknown": is_unknown,
