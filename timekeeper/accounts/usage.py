@@ -1,6 +1,6 @@
 """Usage reports: what charges are grouped by, over which intervals, and an amount in hours and money."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, Decimal, localcontext
 
@@ -57,12 +57,14 @@ class PriceInterval:
 
 @dataclass(frozen=True, slots=True)
 class PricedCorrection:
-    """A correction of a bill, with the namespace's group and price at the time of the wrong charge."""
+    """A correction of a bill, with the namespace's group and price at the time of the wrong charge. ``of``:
+    whose charge was wrong, by a report's columns and ``labels``."""
 
     correction: ChargeCorrection
     group: str
     price: str
     currency: str
+    of: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -231,7 +231,7 @@ def _correct(services: Services, new: NewCorrection, actor: str, key: str) -> Ch
         namespace, pod, at_ms = new["namespace"], new.get("pod", ""), min(now_ms, span.end_ms - 1)
         number = caller_key(0, actor, key)
         asked = ChargeCorrection(namespace, pod, at_ms, amount, new["reason"], actor, number, now_ms)
-        written = months.corrected(connection, number)
+        written = months.correction(connection, number)
         if written is None:
             _check_charged(connection, history, span, asked)
             written = months.correct(connection, asked)

@@ -68,7 +68,10 @@ def corrected_cells(asked: ReportQuery, priced: PricedCorrection) -> dict[str, A
     its = priced.correction
     month = month_name(period_at("month", asked.zone, its.at_ms))
     span = asked.step_at(its.created_ms) if asked.step else asked.span
+    labels = orjson.loads(priced.of.get("labels", "{}"))
     known = {
+        **priced.of,
+        **{f"{LABEL}{name}": value for name, value in labels.items()},
         **{"namespace": its.namespace, "pod": its.pod, "group": priced.group},
         **{"price": priced.price, "currency": priced.currency},
         **{"posted": its.amount, "pending": 0, "amount": its.amount, "gpuHours": gpu_hours(its.amount)},
@@ -186,7 +189,6 @@ PLACE = 5  # enough to identify a row within its time: the rest follows from the
 
 _PROVIDER = "Bursar"
 _UNIT = "GPU-Hours"  # for a card of weight 1
-_UNKNOWN = "gpu/unknown"
 
 NAMES = (
     "BilledCost",
@@ -255,39 +257,33 @@ def row(asked: ReportQuery, line: ReportLine) -> Cells:
     is_claim = CLAIM in keys["uid"]
     values = {
         **_ALWAYS,
-        **_money(line, keys["price"], keys["currency"], _sku(keys)),
+        **_money(line, keys),
+        **_resource(keys),
         "BillingPeriodStart": iso(billed.start_ms),
         "BillingPeriodEnd": iso(billed.end_ms),
         "ChargePeriodStart": iso(line.span.start_ms),
         "ChargePeriodEnd": iso(line.span.end_ms),
         "ChargeDescription": f"GPU time of {'claim' if is_claim else 'pod'} {keys['pod']}",
-        "ResourceId": keys["uid"],
-        "ResourceName": keys["pod"],
-        "ResourceType": "ResourceClaim" if is_claim else "Pod",
-        "SubAccountId": keys["namespace"],
-        "SubAccountName": keys["namespace"],
-        "Tags": Raw(keys["labels"]),
-        "x_Group": keys["group"] or None,
-        "x_Owner": keys["owner"] or None,
-        "x_Node": keys["node"],
-        "x_GpuModels": keys["models"] or None,
-        "x_DeviceClasses": keys["classes"] or None,
-        "x_Drivers": keys["drivers"] or None,
-        "x_Devices": keys["devices"] or None,
         **_amounts(line),
     }
     return {name: values.get(name) for name in NAMES}
 
 
 def corrected_row(asked: ReportQuery, priced: PricedCorrection) -> Cells:
-    """A correction with `COLUMNS`: billed when it was made, for the day of the wrong charge."""
+    """A correction with `COLUMNS`: billed when it was made, for the day of the wrong charge, of the
+    pod, or of the namespace where it names none."""
     its = priced.correction
     billed = period_at("month", asked.zone, its.created_ms)
     of = period_at("day", asked.zone, its.at_ms)
     line = ReportLine(of, (), UsageSums(posted=its.amount))
+    name = its.pod or its.namespace
+    keys = {**dict.fromkeys(COLUMNS, ""), "uid": name, "pod": name, "labels": "{}", **priced.of}
+    keys |= {"namespace": its.namespace, "group": priced.group}
+    keys |= {"price": priced.price, "currency": priced.currency}
     values = {
         **_ALWAYS,
-        **_money(line, priced.price, priced.currency, _UNKNOWN),
+        **_money(line, keys),
+        **_resource(keys),
         "ChargeClass": "Correction",
         "ChargeFrequency": "One-Time",
         "BillingPeriodStart": iso(billed.start_ms),
@@ -295,16 +291,31 @@ def corrected_row(asked: ReportQuery, priced: PricedCorrection) -> Cells:
         "ChargePeriodStart": iso(of.start_ms),
         "ChargePeriodEnd": iso(of.end_ms),
         "ChargeDescription": f"Correction by {its.actor}: {its.reason}",
-        "ResourceId": its.pod or its.namespace,
-        "ResourceName": its.pod or its.namespace,
-        "SubAccountId": its.namespace,
-        "SubAccountName": its.namespace,
-        "Tags": Raw("{}"),
-        "x_Group": priced.group or None,
         "x_Amount": its.amount,
         "x_PendingAmount": 0,
     }
+    if not its.pod:
+        values["ResourceType"] = "Namespace"
     return {name: values.get(name) for name in NAMES}
+
+
+def _resource(keys: Mapping[str, str]) -> Cells:
+    """What was charged, by the values of `COLUMNS`."""
+    return {
+        "ResourceId": keys["uid"],
+        "ResourceName": keys["pod"],
+        "ResourceType": "ResourceClaim" if CLAIM in keys["uid"] else "Pod",
+        "SubAccountId": keys["namespace"],
+        "SubAccountName": keys["namespace"],
+        "Tags": Raw(keys["labels"]),
+        "x_Group": keys["group"] or None,
+        "x_Owner": keys["owner"] or None,
+        "x_Node": keys["node"] or None,
+        "x_GpuModels": keys["models"] or None,
+        "x_DeviceClasses": keys["classes"] or None,
+        "x_Drivers": keys["drivers"] or None,
+        "x_Devices": keys["devices"] or None,
+    }
 
 
 _ALWAYS = {
@@ -316,7 +327,6 @@ _ALWAYS = {
     "InvoiceIssuerName": _PROVIDER,
     "ProviderName": _PROVIDER,
     "PublisherName": _PROVIDER,
-    "ResourceType": "Pod",
     "ServiceCategory": "Compute",
     "ServiceName": "GPU time",
     "ServiceSubcategory": "Containers",
@@ -329,10 +339,11 @@ def _sku(keys: Mapping[str, str]) -> str:
     return f"{keys['drivers'] or 'gpu'}/{keys['models'] or 'unknown'}"
 
 
-def _money(line: ReportLine, price: str, currency: str, sku: str) -> Cells:
-    """Without a price every cost is 0, and unit prices are null."""
-    hours, costs = Raw(gpu_hours(line.sums.amount)), Raw(cost(line.sums.amount, price or "0"))
-    spent = {
+def _money(line: ReportLine, keys: Mapping[str, str]) -> Cells:
+    """Without a price the unit price is 0, and so is every cost: of usage FOCUS leaves none empty."""
+    price, currency, sku = keys["price"] or "0", keys["currency"], _sku(keys)
+    hours, costs = Raw(gpu_hours(line.sums.amount)), Raw(cost(line.sums.amount, price))
+    return {
         "BilledCost": costs,
         "EffectiveCost": costs,
         "ListCost": costs,
@@ -345,16 +356,11 @@ def _money(line: ReportLine, price: str, currency: str, sku: str) -> Cells:
         "SkuId": sku,
         "SkuPriceId": sku,
         "SkuMeter": "GPU time",
-    }
-    if not price:
-        return spent
-    priced = {
         "ListUnitPrice": Raw(price),
         "ContractedUnitPrice": Raw(price),
         "PricingCategory": "Standard",
         "PricingCurrency": currency,
     }
-    return spent | priced
 
 
 def _amounts(line: ReportLine) -> Cells:

@@ -1,12 +1,13 @@
 """What a month held: its hashes, those that were kept when it was closed, and corrections of its bill."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import orjson
 from sqlalchemy import BigInteger, Select, and_, func, insert, literal, or_, select, union_all
 
 from timekeeper.accounts.budget_history import history_of
-from timekeeper.accounts.usage import price_intervals
+from timekeeper.accounts.usage import CLAIMED, price_intervals
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.core.ledger.months import ChargeCorrection, ClosedMonth, MonthHash, digest, line
 from timekeeper.store import ledger
@@ -19,7 +20,7 @@ from timekeeper.store.engine.schema import (
     POSTINGS,
     SESSIONS,
 )
-from timekeeper.store.reports.columns import ordered
+from timekeeper.store.reports.columns import claimed, ordered
 from timekeeper.store.sessions import due, greatest, least
 
 _AT_ONCE = 1_000  # rows in memory
@@ -173,7 +174,7 @@ def _closed(row: Any) -> ClosedMonth:
     return ClosedMonth(row.month, row.from_ms, row.to_ms, row.closed_ms, hashes)
 
 
-def corrected(connection: Connection, key: str) -> ChargeCorrection | None:
+def correction(connection: Connection, key: str) -> ChargeCorrection | None:
     """The correction that this idempotency key already has."""
     there = _corrections(connection, CHARGE_CORRECTIONS.c.idempotency_key == key)
     return there[0] if there else None
@@ -198,6 +199,32 @@ def corrections(
     if of is not None:
         conditions += [its.at_ms >= of.start_ms, its.at_ms < of.end_ms]
     return _corrections(connection, *conditions)
+
+
+def corrected(connection: Connection, made: ChargeCorrection) -> Mapping[str, str]:
+    """The pod or claim that the correction names, by a report's columns and ``labels``: of several with one
+    name the last before the charge was wrong. Of a namespace the labels that its last pods have in common."""
+    if not made.pod:
+        its = SESSIONS.c
+        theirs = select(its.labels).where(its.namespace == made.namespace, its.bound_ms <= made.at_ms)
+        newest = connection.scalars(theirs.order_by(its.bound_ms.desc()).limit(_AT_ONCE))
+        labels = [orjson.loads(text).items() for text in set(newest)]
+        common = dict(labels[0]) if labels else {}
+        same = {
+            name: value for name, value in common.items() if all((name, value) in each for each in labels)
+        }
+        return {"labels": orjson.dumps(same).decode()}
+    for table, began_ms in ((SESSIONS, SESSIONS.c.bound_ms), (FOLDED, FOLDED.c.from_ms)):
+        its, dialect = table.c, connection.dialect.name
+        uid = its.uid if table is SESSIONS else its.session_uid
+        columns = (uid.label("uid"), its.name.label("pod"), its.owner, its.node, its.models, its.labels)
+        of_claim = (claimed(dialect, its, name).label(name) for name in CLAIMED)
+        named = (its.namespace == made.namespace, its.name == made.pod, began_ms <= made.at_ms)
+        found = select(*columns, *of_claim).where(*named).order_by(began_ms.desc()).limit(1)
+        row = connection.execute(found).mappings().first()
+        if row is not None:
+            return {name: str(value) for name, value in row.items()}
+    return {}
 
 
 def _corrections(connection: Connection, *conditions: Any) -> list[ChargeCorrection]:

@@ -5,6 +5,7 @@ import hashlib
 import io
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import insert, update
@@ -162,6 +163,80 @@ def test_a_wrong_charge_is_corrected_by_an_entry_that_the_bill_shows_beside_it(b
     (charge,) = csv.DictReader(io.StringIO(books.get("/v1/usage?format=csv&month=2026-10").text))
     assert (charge["gpuHours"], "correction" in charge) == ("1", False)
     assert books.get("/v1/usage").get_json()["corrections"] == [made]
+
+
+LABELS = (("cost-center", "42"), ("team", "vision"))
+OWNED = replace(ENDED, owner="Job/train", labels=LABELS)
+
+
+def test_a_correction_of_a_pod_stands_with_its_uid_labels_and_place(books: Books) -> None:
+    """Of several pods with one name the last one before the wrong charge."""
+    books.write(
+        OWNED,
+        replace(OWNED, uid="early", name="b", started_ms=NOVEMBER - 20 * HOUR, posted=(), labels=()),
+        replace(OWNED, uid="late", name="b", started_ms=NOVEMBER + HOUR, posted=(), labels=()),
+    )
+    correct(books)
+    books.clock.turn(HOUR)
+
+    (row,) = books.get("/v1/usage?format=focus").get_json()["rows"]
+    fields = (
+        "ResourceId",
+        "ResourceName",
+        "ResourceType",
+        "Tags",
+        "SkuId",
+        "x_Owner",
+        "x_Node",
+        "x_GpuModels",
+    )
+    assert tuple(row[field] for field in fields) == (
+        *("b", "b", "Pod", dict(LABELS), "gpu/A100", "Job/train", "n1", "A100"),
+    )
+    for group, expected in {
+        "label:cost-center": ["42"],
+        "owner,node": ["Job/train", "n1"],
+        "pod": ["b", "b", "Job/train"],
+    }.items():
+        (line,) = csv.DictReader(io.StringIO(books.get(f"/v1/usage?format=csv&group={group}").text))
+        names = {"pod": ("uid", "pod", "owner")}.get(group, group.split(","))
+        assert [line[name] for name in names] == expected
+
+
+def test_a_correction_of_a_folded_pod_stands_with_its_labels_too(books: Books) -> None:
+    books.roll_up(replace(OWNED, uid="old", name="b"))
+    correct(books)
+    books.clock.turn(HOUR)
+
+    (row,) = books.get("/v1/usage?format=focus").get_json()["rows"]
+    assert (row["ResourceId"], row["Tags"], row["x_Owner"]) == ("old", dict(LABELS), "Job/train")
+
+
+def test_a_correction_of_a_claim_is_no_pods(books: Books) -> None:
+    books.write(replace(OWNED, uid="c:claim:1"))
+    with books.store.writing() as connection:
+        connection.execute(update(SESSIONS).values(kind="claim", name="gpus"))
+    correct(books, pod="gpus")
+    books.clock.turn(HOUR)
+
+    (row,) = books.get("/v1/usage?format=focus").get_json()["rows"]
+    assert (row["ResourceId"], row["ResourceName"], row["ResourceType"]) == (
+        *("c:claim:1", "gpus"),
+        "ResourceClaim",
+    )
+
+
+def test_a_correction_of_a_namespace_has_the_labels_that_its_pods_have_in_common(books: Books) -> None:
+    books.write(OWNED, replace(OWNED, uid="x", labels=(("cost-center", "42"), ("team", "audio"))))
+    correct(books, pod=None)
+    books.clock.turn(HOUR)
+
+    (row,) = books.get("/v1/usage?format=focus").get_json()["rows"]
+    assert (row["ResourceId"], row["ResourceName"], row["ResourceType"], row["Tags"], row["x_Node"]) == (
+        *("team-a", "team-a", "Namespace", {"cost-center": "42"}, None),
+    )
+    (line,) = csv.DictReader(io.StringIO(books.get("/v1/usage?format=csv&group=label:cost-center").text))
+    assert line["label:cost-center"] == "42"
 
 
 def test_a_balance_and_a_month_to_come_are_not_corrected(books: Books) -> None:

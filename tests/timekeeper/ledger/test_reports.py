@@ -490,6 +490,11 @@ FOCUS_MANDATORY = {
     *("ChargePeriodStart", "ContractedCost", "EffectiveCost", "InvoiceIssuerName", "ListCost"),
     *("PricingQuantity", "PricingUnit", "ProviderName", "PublisherName", "ServiceCategory", "ServiceName"),
 }
+# FOCUS 1.2 allows no null there in a row of usage, whatever it costs
+FOCUS_OF_USAGE = FOCUS_MANDATORY - {"ChargeClass"} | {
+    *("ConsumedQuantity", "ConsumedUnit", "ContractedUnitPrice", "ListUnitPrice", "PricingCategory"),
+    *("PricingCurrency", "ServiceSubcategory", "SkuId", "SkuPriceId"),
+}
 
 
 def test_focus_rows_have_the_price_of_their_time_and_exact_costs(books: Books) -> None:
@@ -519,7 +524,9 @@ def test_focus_rows_have_the_price_of_their_time_and_exact_costs(books: Books) -
     assert paid[0]["Tags"] == {"team": "=x"}
     assert (paid[0]["ChargePeriodStart"], paid[0]["ChargePeriodEnd"]) == (iso(T0), iso(T0 + 2 * HOUR))
     assert paid[0]["BillingPeriodStart"] == "2026-10-31T23:00:00Z"
-    assert (free["BilledCost"], free["PricingCategory"], free["x_Amount"]) == (0, None, GPU)
+    assert (free["BilledCost"], free["PricingCategory"], free["x_Amount"]) == (0, "Standard", GPU)
+    assert (free["ListUnitPrice"], free["ContractedUnitPrice"], free["PricingCurrency"]) == (0, 0, "EUR")
+    assert [name for name in FOCUS_OF_USAGE if free[name] is None] == []
 
 
 def test_a_plain_sheet_has_costs_hours_and_times_that_a_spreadsheet_reads(books: Books) -> None:

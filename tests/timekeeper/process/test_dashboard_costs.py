@@ -215,3 +215,21 @@ def test_without_a_price_the_page_shows_hours_and_says_where_a_price_is_set(tmp_
     assert "No price is set" in text
     assert "Nothing was charged in this month" in nothing
     assert 'href="/costs?month=2026-07"' in nothing
+
+
+def test_the_reason_of_a_correction_stands_after_the_figures_and_wraps(
+    dashboards: Dashboards, visitor: Client
+) -> None:
+    reason = "the node was faulty; " * 9
+    body = {"namespace": "team-a", "gpuHours": "-1", "pod": "late", "reason": reason.strip()}
+    assert dashboards.books.post("/v1/corrections", body, **{"Idempotency-Key": "k"}).status_code == 200
+    dashboards.books.clock.turn(HOUR)
+
+    for query in ("", "?group=pod", "?label=cost-center"):
+        head, *rows = table(visitor, query)
+        assert head[-1] == "Correction"
+        (row,) = (row for row in rows if row[-1])
+        assert row[-1] == f"{reason.strip()} (admin; of 2026-11)"
+        assert "-1.00" in row
+        page = visitor.get(f"/costs{query}", base_url=URL).text
+        assert f'<td class="sentence">{reason.strip()}' in page

@@ -267,13 +267,12 @@ class LedgerReader:
             if not made:
                 return []
             history = self.history(connection)
-        priced = (
-            PricedCorrection(
-                each, history.group(each.namespace, each.at_ms), *history.price(each.namespace, each.at_ms)
-            )
-            for each in made
-        )
-        return [each for each in priced if asked.group in ("", each.group)]
+            whose = [months.corrected(connection, correction) for correction in made]
+        found = []
+        for correction, of in zip(made, whose, strict=True):
+            at = correction.namespace, correction.at_ms
+            found.append(PricedCorrection(correction, history.group(*at), *history.price(*at), of))
+        return [priced for priced in found if asked.group in ("", priced.group)]
 
     def _readings(self, connection: Connection, names: Collection[str]) -> list[AccountReading]:
         now_ms, history = self.moment(connection)

@@ -19,6 +19,7 @@ _MONTHS = 13  # to choose from, the newest first
 _DAY_MS = 86_400_000
 _WEEK_MS = 7 * _DAY_MS
 _FARTHEST_MS = 14 * 3_600_000  # no time zone is further from UTC
+_CORRECTION = "correction"
 _ALONE = ("pod", "day")  # what is not compared with other months
 _NO_CELLS = frozenset(("from", "to", "price", "currency", "posted", "pending", "amount", "gpuHours", "cost"))
 
@@ -155,7 +156,10 @@ def costs(visit: Visit) -> PageContent:
         "is_priced": bool(total.bill.costs or (total.before and total.before.costs)),
         "is_cut": this.rows == MOST,
         "span": (this.from_ms, this.to_ms) if this.rows and group != "day" else None,
-        "columns": [name for name in (rows[0].bill.cells if rows else ()) if name != "uid"],
+        "columns": [
+            name for name in (rows[0].bill.cells if rows else ()) if name not in ("uid", _CORRECTION)
+        ],
+        "has_corrections": any(row.bill.cells.get(_CORRECTION) for row in rows),
         "group": group,
         "label": visit.text("label"),
         "groups": GROUPS,
