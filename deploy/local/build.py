@@ -28,7 +28,8 @@ MEANWHILE = (
 # The compiler writes no debug tables, which the linker leaves out anyway: a seventh of the time less.
 NO_TABLES = "-gcflags=all=-dwarf=false"
 
-# Minutes for a first build on 2 cores, a hint for the user.
+# Minutes that 2 cores compile, as a hint for the user. With Go itself, the downloads and a busy machine it
+# takes up to twice as long and four minutes more.
 _ABOUT_MINUTES = {
     "kubernetes": 5,
     "etcd": 1,
@@ -122,7 +123,7 @@ def _build_missing(missing: list[Tool], cache: Path, environ: Mapping[str, str],
     minutes = sum(_ABOUT_MINUTES[source.name] for source in groups)
     say(
         f"building {', '.join(tool.name for tool in missing)} from Go modules; "
-        f"needed once, about {minutes} min on 2 cores"
+        f"needed once, {minutes + 1} to {2 * minutes + 4} min on 2 cores"
     )
     say(MEANWHILE)
     go = _toolchain(workshop, environ, say)

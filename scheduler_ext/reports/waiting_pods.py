@@ -76,8 +76,8 @@ class WaitingPods:
 
 def waiting_reason(pod: Pod, decision: LastDecision | None, obstacle: str) -> str:
     """Why it waits, what decides first: its mistake, what keeps it off every node, the error of its last
-    bind, what kube-scheduler says where it refused nodes itself, else the reason that concerns most nodes; ""
-    if nothing is known."""
+    bind, what kube-scheduler says where it refused nodes itself, else the first reason; "" if nothing is
+    known."""
     if pod.malformed or obstacle:
         return pod.malformed or obstacle
     if decision is None:

@@ -18,10 +18,13 @@ class CountedRefusal:
     nodes: int
 
 
+_NEVER = ("no-cards", "unknown-node")
+
+
 @dataclass(frozen=True, slots=True)
 class LastDecision:
     """The last answer for a pod. ``offered``: the number of nodes in kube-scheduler's last call, after its
-    own checks. ``reasons``: that of most nodes first. ``bind_error``: the error of the last bind."""
+    own checks. ``reasons``: as `summed` orders them. ``bind_error``: the error of the last bind."""
 
     offered: int
     reasons: tuple[CountedRefusal, ...]
@@ -85,7 +88,7 @@ def _said(reasons: tuple[CountedRefusal, ...]) -> set[Refusal]:
 
 
 def summed(whys: Iterable[Mapping[str, Refusal]]) -> tuple[CountedRefusal, ...]:
-    """The reasons, that of most nodes first.
+    """The reasons, that of most nodes first; last those of nodes that nothing could make fit.
 
     Thousands of nodes share a few objects, so these are counted by identity: the hash of a refusal is that of
     its sentence.
@@ -96,4 +99,5 @@ def summed(whys: Iterable[Mapping[str, Refusal]]) -> tuple[CountedRefusal, ...]:
         refusals = dict(zip(identities, nodes.values(), strict=True))
         for identity, number in Counter(identities).items():
             counts[refusals[identity]] += number
-    return tuple(CountedRefusal(refusal, number) for refusal, number in counts.most_common())
+    ranked = sorted(counts.most_common(), key=lambda count: count[0].kind in _NEVER)
+    return tuple(CountedRefusal(refusal, number) for refusal, number in ranked)

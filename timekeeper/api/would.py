@@ -46,8 +46,9 @@ class WouldAnswerRow(_WouldFrom):
 
 
 class WouldAnswer(_WouldFrom):
-    """The newest week first. `enforced`: namespaces that were left out, for their budgets are enforced;
-    `notes`: sentences on what is not known; `began`: the first moment that the ledger charged, null: none."""
+    """The newest week first. `enforced`: namespaces that were left out, for they are not
+    metered now: they are enforced, or deleted; `notes`: sentences on what is not known; `began`: the first
+    moment that the ledger charged, null: none."""
 
     version: Version
     to: int

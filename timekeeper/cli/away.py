@@ -1,7 +1,7 @@
 """What to say where the timekeeper does not answer: since when, what goes on without it, and what to do."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -39,14 +39,22 @@ def _since(kubectl: Kubectl, namespace: str) -> Iterator[str]:
 def _of_pod(pod: Any) -> str:
     status = mapping(pod.get("status"))
     name = mapping(pod.get("metadata")).get("name")
-    conditions = map(mapping, sequence(status.get("conditions")))
+    conditions = tuple(map(mapping, sequence(status.get("conditions"))))
     ready: Any = next((each for each in conditions if each.get("type") == "Ready"), {})
     if ready.get("status") == "True":
         return f"Pod {name} is ready, so the way to it is cut, or it has stopped just now."
     changed = str(ready.get("lastTransitionTime") or "")
     if not changed:
-        return f"Pod {name} is {status.get('phase', 'Pending')}."
+        return f"Pod {name} is {status.get('phase', 'Pending')}{_unscheduled(conditions)}."
     at_ms = int(datetime.fromisoformat(changed).timestamp() * 1000)
     lasts = age(time.time_ns() // 1_000_000 - at_ms)
     why = f": {ready['message']}" if ready.get("message") else ""
     return f"Pod {name} is not ready since {moment(at_ms)}, for {lasts}{why}."
+
+
+def _unscheduled(conditions: Sequence[Any]) -> str:
+    """Why it has no node; of a volume that waits also what to do."""
+    said = (condition.get("message") for condition in conditions if condition.get("type") == "PodScheduled")
+    why = str(next(said, None) or "").rstrip(".")
+    volume = "; see kubectl get storageclass: without a default one timekeeper.storage.className names it"
+    return f": {why}{volume if 'PersistentVolumeClaim' in why else ''}" if why else ""

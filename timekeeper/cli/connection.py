@@ -178,9 +178,21 @@ def _ca(options: Options) -> str:
     try:
         return _published_ca(options, _CA_NAMESPACE)
     except CommandError as error:
-        if "notfound" not in error.message.lower().replace(" ", ""):
+        if not _is_missing(error):
             raise
+    try:
         return _published_ca(options, options.system_namespace)  # of a timekeeper that runs alone
+    except CommandError as error:
+        if not _is_missing(error):
+            raise
+        places = f"{_CA_NAMESPACE} or {options.system_namespace}"
+        raise AwayError(
+            f"it has published no CA yet (ConfigMap {_CA} in {places}), as after its start"
+        ) from error
+
+
+def _is_missing(error: CommandError) -> bool:
+    return "notfound" in error.message.lower().replace(" ", "")
 
 
 def _published_ca(options: Options, namespace: str) -> str:

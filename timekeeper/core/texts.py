@@ -13,6 +13,15 @@ NOT_PLACED = (
 )
 
 
+def not_bound(mode: str, namespace: str) -> str:
+    """What is said of a pod of a metered namespace that holds nothing."""
+    return (
+        f"in mode {mode} a pod is known from its Binding on, and why it waits is not:"
+        f" kubectl describe pod -n {namespace} has its scheduler's reason; where there is no such pod, the"
+        " name or the namespace is wrong"
+    )
+
+
 LEDGER_ALONE = (
     "a ledger alone has no scheduler and no webhook: it knows neither which cards are free, nor why a pod "
     "waits, nor what would happen to one"

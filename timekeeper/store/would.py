@@ -75,6 +75,16 @@ def not_there(connection: Connection, uids: set[str], away: tuple[VerdictWord, .
     return {row.uid for row in _of(connection, uids) if row.verdict in away}
 
 
+def of_pod(connection: Connection, namespace: str, pod: str) -> tuple[int, VerdictWord] | None:
+    """When the newest pod of this name was created, and what would have been done with it; None: it was not
+    judged."""
+    its = WOULD.c
+    judged = ("admitted", "demoted", "held", "refused")
+    found = select(its.at_ms, its.verdict).where(its.namespace == namespace, its.pod == pod)
+    row = connection.execute(found.where(its.verdict.in_(judged)).order_by(its.id.desc()).limit(1)).first()
+    return None if row is None else (row.at_ms, row.verdict)
+
+
 def _of(connection: Connection, uids: set[str]) -> Iterable[Any]:
     names = sorted(uids)
     for at in range(0, len(names), _EACH_QUERY):

@@ -129,6 +129,14 @@ UNREADY = {
 }
 READY = {"metadata": {"name": "a"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}
 UNBORN = {"metadata": {"name": "a"}, "status": {"phase": "Pending"}}
+UNBOUND = "0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims"
+UNPLACED = {
+    "metadata": {"name": "a"},
+    "status": {
+        "phase": "Pending",
+        "conditions": [{"type": "PodScheduled", "status": "False", "message": f"{UNBOUND}."}],
+    },
+}
 
 
 @pytest.mark.parametrize(
@@ -137,9 +145,10 @@ UNBORN = {"metadata": {"name": "a"}, "status": {"phase": "Pending"}}
         ((UNREADY,), "Pod bursar-timekeeper-0 is not ready since 2026-11-26 01:40Z, for "),
         ((READY,), "Pod a is ready, so the way to it is cut"),
         ((UNBORN,), "Pod a is Pending."),
+        ((UNPLACED,), f"Pod a is Pending: {UNBOUND}; see kubectl get storageclass: without a default one "),
         ((), "Kubernetes does not say since when."),
     ],
-    ids=["unready", "ready", "pending", "not known"],
+    ids=["unready", "ready", "pending", "without a volume", "not known"],
 )
 def test_a_timekeeper_that_is_away_is_said_to_be_since_when_and_what_goes_on_without_it(
     pods: tuple[Any, ...], since: str
@@ -157,3 +166,19 @@ def test_a_timekeeper_that_is_away_is_said_to_be_since_when_and_what_goes_on_wit
     assert rest[-1].startswith(
         "Do: kubectl describe pods -n bursar-system -l app.kubernetes.io/component=timekeeper"
     )
+
+
+def test_a_timekeeper_that_never_started_is_away_and_no_right_is_missing() -> None:
+    """Without a volume it has published no CA."""
+    known = {("create", "token"): "t"}
+    there = Options(PlayedKubectl(known, pods=(UNPLACED,)))  # type: ignore[arg-type]
+
+    with pytest.raises(AwayError) as refused, connection.connected(there, "team-a", is_quiet=True):
+        pass
+
+    first, second, *_ = refused.value.message.splitlines()
+    assert first == (
+        "the timekeeper does not answer: it has published no CA yet (ConfigMap bursar-ca in bursar-node or"
+        " bursar-system), as after its start."
+    )
+    assert UNBOUND in second

@@ -770,6 +770,26 @@ def test_each_budget_entry_with_a_mistake_is_an_error(where: Facts) -> None:
     assert found == [("error", "ConfigMap bursar-budgets: team-a, line 1")]
 
 
+@pytest.mark.parametrize(
+    ("changes", "subject", "command"),
+    [
+        (
+            {"broken": ["a mistake: ConfigMap team-budgets: team-a, line 1, gpuHours: it is no number"]},
+            "budget entries",
+            "kubectl edit configmap team-budgets -n bursar-system",
+        ),
+        ({"doubts": NotReadable("Error (Forbidden): it is forbidden")}, "charges", "use an account that may"),
+        ({"doubts": NotReadable("no account\nMake one")}, "charges", "Make one"),
+        ({"doubts": NotReadable("away", is_away=True)}, "charges", "mend the timekeeper first"),
+        ({"doubts": NotReadable("no route")}, "charges", "mend that first"),
+    ],
+)
+def test_a_command_names_what_it_is_about(changes: dict[str, Any], subject: str, command: str) -> None:
+    (found,) = [each for each in results(replace(SOUND, **changes)) if each.subject == subject]
+
+    assert found.command.startswith(command)
+
+
 def test_an_account_that_was_never_made_is_made_by_the_sample() -> None:
     reason = 'kubectl create: failed to create token: serviceaccounts "bursar-admin" not found\nA token'
     (found,) = [

@@ -25,6 +25,7 @@ from timekeeper.core import texts
 from timekeeper.core.cluster_map import STALE_MS
 from timekeeper.core.findings import estimate_sentences
 from timekeeper.core.ledger.metering import Interval
+from timekeeper.core.texts import NOT_PLACED
 
 HOUR = 3_600_000_000
 MIDNIGHT = 1_795_219_200_000  # 2026-11-21T00:00:00Z, a second count by `date -d`
@@ -372,7 +373,7 @@ def test_the_life_of_a_pod_is_shown_oldest_first_with_what_it_waits_for_last() -
     of_job = decisions.life({**answer, "subject": "Job/train"})
     assert [column.title for column in of_job.columns] == ["WHEN", "POD", "WHAT"]
     assert of_job.rows[2]["pod"] == "a"
-    unknown = decisions.life({**answer, "steps": [], "charges": []})
+    unknown = decisions.life({**answer, "steps": [], "charges": [], "waitsFor": [NOT_PLACED]})
     assert unknown.rows[0]["what"] == (
         "Nothing is recorded about Pod/a in team-a: see whether name and namespace are right."
     )
@@ -663,7 +664,8 @@ def test_what_would_have_happened_counts_the_weeks_new_pods_and_says_what_is_not
         ("not judged", "", "1 of 340"),
     ]
     assert list(decisions.would_notes(answer)) == [
-        "Enforced, so nothing is shown: team-b (kubectl bursar decisions).",
+        "Not metered now, so nothing is shown: team-b. Enforced ones have decisions (kubectl bursar"
+        " decisions); deleted ones have none.",
         "Exempt users are not known.",
         "There are more rows: --from and --to, or a namespace, choose some.",
     ]

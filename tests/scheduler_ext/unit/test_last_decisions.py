@@ -141,6 +141,17 @@ def test_the_reasons_are_counted_that_of_most_nodes_first() -> None:
     }
 
 
+def test_what_decides_stands_before_the_many_nodes_without_cards() -> None:
+    decisions = LastDecisions()
+    without = {f"cpu{at}": refusal.NO_CARDS for at in range(90)}
+
+    decisions.refused("u", 95, (without, {f"gpu{at}": FULL for at in range(5)}))
+
+    decision = decisions.of("u")
+    assert decision is not None
+    assert decision.reasons == (CountedRefusal(FULL, 5), CountedRefusal(refusal.NO_CARDS, 90))
+
+
 def test_nodes_are_counted_by_what_refuses_them_in_any_order_and_number() -> None:
     """Also where equal reasons are several objects."""
     rng = random.Random(1)

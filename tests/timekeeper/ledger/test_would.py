@@ -262,6 +262,24 @@ def test_a_pod_that_would_have_been_refused_is_not_evicted(judged: Judged) -> No
     ]
 
 
+@ON_SQLITE
+def test_a_pending_pod_of_a_metered_namespace_is_explained_by_its_creation_and_its_mode(
+    judged: Judged,
+) -> None:
+    judged.create("held")
+    judged.judged()
+    known, unknown = (judged.town.get(f"/v1/explain/team-a/{name}").get_json() for name in ("held", "x"))
+
+    created, unbound = known["waitsFor"]
+    assert created == f"created at {iso(judged.town.clock())}; enforcement would have held it"
+    assert unbound.startswith(
+        "in mode meter a pod is known from its Binding on, and why it waits is not: kubectl"
+    )
+    assert unknown["waitsFor"] == [unbound]
+    assert judged.town.get("/v1/explain/team-e/x").get_json()["waitsFor"] == []  # it is enforced
+    assert judged.town.get("/v1/explain/team-a/old-a").get_json()["waitsFor"] == []  # it is charged
+
+
 CAPPED = {
     "team-d": "gpuHours: unlimited\nmaxGPUs: 2\ngroup: g",
     "team-f": "gpuHours: unlimited\ngroup: g",

@@ -215,6 +215,16 @@ def test_the_pods_that_hold_cards_are_counted(visitor: Client, namespace: str, c
     assert f"<caption>{caption}</caption>" in visitor.get(f"/namespaces/{namespace}", base_url=URL).text
 
 
+def test_a_page_says_one_thing_of_pods_over_budget(dashboards: Dashboards, visitor: Client) -> None:
+    dashboards.books.entries(("team-c", "gpuHours: 120\nperiod: month\nonExhausted: deny", 1))
+    log_in(visitor)
+
+    page = visitor.get("/namespaces/team-c", base_url=URL).text
+
+    assert ("new pods are refused" in page, "demoted" in page) == (True, False)
+    assert f"{EFFECTS['enforce']}." in page.replace("&#39;", "'")
+
+
 def test_a_removed_pod_that_is_not_settled_stands_below_those_that_hold_cards(
     dashboards: Dashboards, visitor: Client
 ) -> None:

@@ -51,4 +51,5 @@ def test_without_such_pods_the_page_says_what_was_judged(dashboards: Dashboards)
 
 
 def test_an_enforced_namespace_is_named_as_such(dashboards: Dashboards) -> None:
-    assert "team-b: enforced, so nothing is shown here" in visit(dashboards, path="/would?namespace=team-b")
+    page = visit(dashboards, path="/would?namespace=team-b")
+    assert "team-b: not metered now, so nothing is shown here" in page

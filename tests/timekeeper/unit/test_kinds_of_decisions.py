@@ -2,7 +2,8 @@
 
 import pytest
 
-from timekeeper.core.decisions import EVICTED, KINDS, RELEASED, WARNED
+from timekeeper.accounts.decisions.sentences import sentence
+from timekeeper.core.decisions import EVICTED, KINDS, RELEASED, WAITING, WARNED, Decision, Figure
 from timekeeper.settler import releaser
 from timekeeper.settler.evictions import reasons
 
@@ -21,3 +22,43 @@ from timekeeper.settler.evictions import reasons
 )
 def test_each_reason_for_which_the_timekeeper_acts_on_a_pod_is_explained(kind: str, reason: str) -> None:
     assert f"`{reason}`" in KINDS[kind].reasons
+
+
+NEEDS: dict[str, Figure] = {"cardsNeeded": 2, "podsAhead": 1}
+ON_NODES: dict[str, Figure] = {
+    "reasons": "5 nodes: not enough free GPUs (2 needed); 90 nodes: no GPU cards here"
+}
+SCHEDULER: dict[str, Figure] = {"scheduler": "0/95 nodes are available: 95 Insufficient cpu."}
+BESIDE: dict[str, Figure] = {"freeCardsNode": "n", "lacksBesideCards": "CPU"}
+SAID_BY_SCHEDULER = "kube-scheduler finds no node for it: 0/95 nodes are available: 95 Insufficient cpu"
+MORE = "needs 2 cards on one node; no card may be given out; 1 waiting pod is ahead"
+
+
+@pytest.mark.parametrize(
+    ("reason", "figures", "said"),
+    [
+        ("NoRoom", {**NEEDS, **ON_NODES}, f"No node takes it: {ON_NODES['reasons']}; {MORE}."),
+        (
+            "NoRoom",
+            {**NEEDS, **ON_NODES, "obstacle": "no node has so many cards"},
+            f"No node has so many cards; no node takes it: {ON_NODES['reasons']}.",
+        ),
+        ("Unschedulable", {**NEEDS, **SCHEDULER}, f"{SAID_BY_SCHEDULER}; {MORE}."),
+        (
+            "Unschedulable",
+            {**NEEDS, **SCHEDULER, **BESIDE},
+            f"Node n has the cards, and lacks CPU; {SAID_BY_SCHEDULER}; {MORE}.",
+        ),
+        (
+            "Unschedulable",
+            {**SCHEDULER, **BESIDE, "obstacle": "no node matches its selector"},
+            f"No node matches its selector; {SAID_BY_SCHEDULER}.",
+        ),
+    ],
+)
+def test_a_pod_that_waits_is_told_first_what_decides(
+    reason: str, figures: dict[str, Figure], said: str
+) -> None:
+    decision = Decision(at_ms=0, kind=WAITING, reason=reason, namespace="a", figures=figures)
+
+    assert sentence(decision) == said

@@ -46,10 +46,18 @@ def waits_for(figures: Figures) -> list[str]:
     return [*said, *_waits_for(figures)]
 
 
+def _decides(figures: Figures) -> str:
+    """What alone keeps it off every node; "": nothing does."""
+    if "obstacle" not in figures and "lacksBesideCards" in figures:
+        return f"node {figures['freeCardsNode']} has the cards, and lacks {figures['lacksBesideCards']}"
+    return str(figures.get("obstacle", ""))
+
+
 def _waits_for(figures: Figures) -> list[str]:
+    decides = _decides(figures)
     if "obstacle" in figures:  # while it stands nothing else matters
-        return [str(figures["obstacle"])]
-    found = []
+        return [decides]
+    found = [decides] if decides else []
     if "capMilli" in figures:
         needs, cap, held = (_number(figures[name]) for name in _CAP_FIGURES)
         found.append(f"needs at least {needs} of a cap of {cap} cards, of which others hold {held}")
@@ -61,10 +69,6 @@ def _waits_for(figures: Figures) -> list[str]:
             else "no card may be given out"
         )
         found.append(f"needs {_needed(figures)}; {hole}")
-    if "lacksBesideCards" in figures:
-        found.append(
-            f"node {figures['freeCardsNode']} has the cards, and lacks {figures['lacksBesideCards']}"
-        )
     if figures.get("podsAhead"):
         ahead = figures["podsAhead"]
         found.append("1 waiting pod is ahead" if ahead == 1 else f"{ahead} waiting pods are ahead")
@@ -138,10 +142,13 @@ def _waiting(reason: str, figures: Figures) -> str:
         return f"Room is made for it on node {figures.get('node')}: {_other(figures)} is evicted."
     if reason == "BindFailed":
         return f"It could not be bound: {figures.get('bindError')}."
-    more = "".join(f"; {each}" for each in _waits_for(figures))
+    why = f"no node takes it: {figures.get('reasons')}"
     if reason == "Unschedulable":
-        return f"kube-scheduler finds no node for it: {str(figures.get('scheduler')).rstrip('.')}{more}."
-    return f"No node takes it: {figures.get('reasons')}{more}."
+        why = f"kube-scheduler finds no node for it: {str(figures.get('scheduler')).rstrip('.')}"
+    parts = _waits_for(figures)
+    parts.insert(1 if _decides(figures) else 0, why)
+    said = "; ".join(parts)
+    return f"{said if parts[0].startswith('kube-') else said[:1].upper() + said[1:]}."
 
 
 def _undone(_reason: str, figures: Figures) -> str:

@@ -45,9 +45,9 @@ from timekeeper.core.ledger.metering import FOREVER_MS
 from timekeeper.core.object_names import timestamp
 from timekeeper.core.protected import Published
 from timekeeper.core.request.claims import CLAIM
-from timekeeper.core.texts import NOT_PLACED, received
+from timekeeper.core.texts import NOT_PLACED, not_bound, received
 from timekeeper.core.wire import Version
-from timekeeper.store import held_pods, sessions
+from timekeeper.store import held_pods, sessions, would
 from timekeeper.store.decisions import DecisionFilter, DecisionRow, jobs_of, page
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.sessions import ChargedSession
@@ -156,6 +156,7 @@ def _explained(services: Services, which: DecisionFilter, subject: str) -> Respo
         charged = _sessions(connection, which, subject, now_ms)
         waits = _waiting(rows, charged)
         held = held_pods.held(connection, which.namespace) if waits else []
+        created = would.of_pod(connection, which.namespace, name) if kind == "Pod" and not charged else None
         statement, granted = stated_now(connection, history, (which.namespace,), now_ms)[which.namespace]
         published = ledger.served(connection).protected.get(which.namespace)
         protected = read_protected(connection, history, which.namespace, published, now_ms)
@@ -168,12 +169,7 @@ def _explained(services: Services, which: DecisionFilter, subject: str) -> Respo
         "charges": [_charge(each) for each in charged],
         "waitsFor": [
             *_waits_for(waits, held, statement, history, now_ms),
-            *([_NO_ALLOCATION.format(name)] if kind == CLAIM and not charged else []),
-            *(
-                [NOT_PLACED]
-                if kind != CLAIM and not charged and not history.places(which.namespace, now_ms)
-                else []
-            ),
+            *([] if charged else _unknown(history, which.namespace, now_ms, subject, created)),
         ],
         "budget": budget_sentence(which.namespace, statement),
         "received": _received(which.namespace, statement, granted.received),
@@ -185,6 +181,24 @@ def _explained(services: Services, which: DecisionFilter, subject: str) -> Respo
         "protected": list(_protected(which.namespace, protected, published, rows, charged)),
     }
     return answer(body)
+
+
+def _unknown(
+    history: History, namespace: str, now_ms: int, subject: str, created: tuple[int, str] | None
+) -> Iterator[str]:
+    """Why no charge of the subject is known. ``created``: when the pod was, and what enforcement would have
+    done with it."""
+    kind, _, name = subject.partition("/")
+    if kind == CLAIM:
+        yield _NO_ALLOCATION.format(name)
+        return
+    if history.is_metered(namespace, now_ms):
+        if created is not None:
+            at_ms, verdict = created
+            yield f"created at {timestamp(at_ms)}; enforcement would have {verdict} it"
+        yield not_bound(history.mode(namespace, now_ms), namespace)
+    if not history.places(namespace, now_ms):
+        yield NOT_PLACED
 
 
 def _protected(

@@ -272,9 +272,11 @@ def timekeeper(facts: Facts) -> Iterator[CheckResult]:
 
 def broken_entries(facts: Facts) -> Iterator[CheckResult]:
     """No budget entry has a mistake."""
-    command = f"kubectl edit configmap NAME -n {facts.system_namespace} (docs/budget-settings.md)"
-    for each in () if isinstance(facts.broken, NotReadable) else facts.broken:
-        yield CheckResult("error", "budget entries", each, command)
+    for sentence in () if isinstance(facts.broken, NotReadable) else facts.broken:
+        named = re.search(r"\bConfigMap ([a-z0-9.-]+): ", sentence)
+        edit = f"kubectl edit configmap {named[1]}" if named else "kubectl get configmaps"
+        command = f"{edit} -n {facts.system_namespace} (docs/budget-settings.md)"
+        yield CheckResult("error", "budget entries", sentence, command)
 
 
 def budgets(facts: Facts) -> Iterator[CheckResult]:

@@ -235,8 +235,13 @@ _BY_HELM = "meta.helm.sh/release-"
 
 
 def unknown(subject: str, why: NotReadable) -> CheckResult:
-    """The result of a check that could not read its objects."""
-    return CheckResult("unknown", subject, why.reason.splitlines()[0], "use an account that may read it")
+    """The result of a check that could not read its objects. The reason's further lines say what to do."""
+    first, *others = why.reason.splitlines()
+    if "forbidden" in first.lower():
+        command = "use an account that may read it"
+    else:
+        command = "mend the timekeeper first" if why.is_away else " ".join(others) or "mend that first"
+    return CheckResult("unknown", subject, first, command)
 
 
 def items(listed: Any) -> list[Any]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from timekeeper.cli.output import Column, Sheet, listing, within
 from timekeeper.core.decisions import KINDS
-from timekeeper.core.texts import age, gpus, moment
+from timekeeper.core.texts import NOT_PLACED, age, gpus, moment
 
 _LIFE = (Column("when", "WHEN"), Column("pod", "POD"), Column("what", "WHAT"))
 _DECISIONS = (
@@ -52,8 +52,8 @@ def _lines(answer: Any) -> Iterator[dict[str, str]]:
     for charge in answer["charges"]:
         subject = f"claim/{charge['claim']}" if charge.get("claim") else charge["pod"]
         yield {"when": moment(charge["bound"]), "pod": subject, "what": charge["sentence"]}
-    is_claim = answer["subject"].startswith("ResourceClaim/")  # its answer says that no allocation is known
-    if not (answer["steps"] or answer["charges"] or is_claim):
+    is_known = answer["steps"] or answer["charges"] or {*answer["waitsFor"]} - {NOT_PLACED}
+    if not is_known:
         sentence = (
             "Nothing is recorded about {subject} in {namespace}: see whether name and namespace are right."
         )
@@ -121,7 +121,10 @@ def would(answer: Any, namespace: str | None) -> Sheet:
 def would_notes(answer: Any) -> Iterator[str]:
     """What is left out of the answer, and what is not known."""
     if answer["enforced"]:
-        yield f"Enforced, so nothing is shown: {', '.join(answer['enforced'])} (kubectl bursar decisions)."
+        yield (
+            f"Not metered now, so nothing is shown: {', '.join(answer['enforced'])}. Enforced ones have"
+            " decisions (kubectl bursar decisions); deleted ones have none."
+        )
     yield from answer["notes"]
     if answer["next"]:
         yield "There are more rows: --from and --to, or a namespace, choose some."

@@ -8,7 +8,7 @@ from timekeeper.core.names import MODE_LABEL
 ModeSource = Literal["entry", "label", "defaults", "cluster", "ledger"]
 
 EFFECTS = {
-    "enforce": "pods that break a rule are refused, and new pods over budget are demoted",
+    "enforce": "pods that break a rule are refused, and over budget the entry's onExhausted decides",
     "observe": "pods are charged, users are warned, and no pod is refused, demoted or changed",
     "meter": "pods are charged, and nothing else is done to them",
 }
