@@ -99,8 +99,8 @@ def _at_binding(placed: PlacedRequest) -> dict[str, str]:
     }
 
 
-def _found(pod: PodFacts, _request: GPURequest) -> Found:
-    return devices_found(pod.annotations.get(ALLOCATED), [each.name for each in pod.containers])
+def _found(pod: PodFacts, request: GPURequest) -> Found:
+    return devices_found(pod.annotations.get(ALLOCATED), request)
 
 
 DIALECT = Dialect(

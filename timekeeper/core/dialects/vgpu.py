@@ -179,16 +179,16 @@ def devices_text(placement: Placement, containers: Sequence[str]) -> tuple[str, 
     return tuple("".join(map(_device, placed.get(name, ()))) for name in containers)
 
 
-def devices_found(text: object, containers: Sequence[str]) -> dict[str, tuple[int | str, ...]]:
-    """The UUIDs of each container's cards in such texts, with ``;`` after or between the containers; empty if
-    there are not as many. HAMi also writes an empty UUID for a container without a card."""
+def devices_found(text: object, request: GPURequest) -> dict[str, tuple[int | str, ...]]:
+    """The UUIDs of each container's cards in such texts. Of a container without cards some schedulers write
+    an empty entry, some one with an empty UUID, and some none: HAMi before 2.9 of no init container, 2.10 not
+    of all. So the entries with cards are, in their order, of the containers that request cards; empty if
+    there are not as many."""
     entries = text.split(";") if isinstance(text, str) else []
-    if len(entries) == len(containers) + 1 and not entries[-1]:
-        entries.pop()
-    if len(entries) != len(containers):
-        return {}
-    uuids = [[device.partition(",")[0] for device in entry.split(":")] for entry in entries]
-    return {name: tuple(filter(None, each)) for name, each in zip(containers, uuids, strict=True)}
+    uuids = ((device.partition(",")[0] for device in entry.split(":")) for entry in entries)
+    given = [cards for entry in uuids if (cards := tuple(filter(None, entry)))]
+    asking = [ask.container for ask in request.asks]
+    return dict(zip(asking, given, strict=True)) if len(given) == len(asking) else {}
 
 
 def _device(part: Slice) -> str:

@@ -103,8 +103,8 @@ def _at_binding(placed: PlacedRequest) -> dict[str, str]:
     }
 
 
-def _found(pod: PodFacts, _request: GPURequest) -> Found:
-    return devices_found(pod.annotations.get(ALLOCATED), pod.ordinary)
+def _found(pod: PodFacts, request: GPURequest) -> Found:
+    return devices_found(pod.annotations.get(ALLOCATED), request)
 
 
 DIALECT = Dialect(
