@@ -2,8 +2,8 @@
 
 HAMi's plugin looks up the pod that the lock names, and removes the lock when it has handed out the pod's
 devices or failed. Without a lock it takes any pod of the node that still starts. So a node's pods are bound
-one after the other. The form of the lock, and that it expires after five minutes, are HAMi's
-(`docs/dialects.md`).
+one after the other. A lock stands while its pod waits there for devices, however old it is: the kubelet names
+no pod to the plugin, so with the next pod's lock the plugin would hand out the next pod's devices to it.
 """
 
 import datetime
@@ -18,11 +18,10 @@ from scheduler_ext.clients.pod_patches import pod_path
 from scheduler_ext.model.node import Node
 from timekeeper.core.dialects import BY_NAME, Dialect
 from timekeeper.core.json_values import Json, annotations_of, mapping
-from timekeeper.core.object_names import TERMINAL
+from timekeeper.core.kube.node_lock import NodeLock, read_lock, waits_for_devices
 from timekeeper.runtime.api_server import MERGE, Answered, Reply
 
-EXPIRES_S = 300
-NOT_BOUND_YET_S = 10  # HAMi's scheduler locks a node this long at most before it binds
+NOT_BOUND_YET_MS = 10_000  # HAMi's scheduler locks a node this long at most before it binds
 RESERVED_S = 0.5  # of a bind's time, for the Binding itself
 MAX_TRIES = 20
 PAUSE_S = 0.05
@@ -56,6 +55,7 @@ class NodeLocks:
         dialect = _locking(node)
         if dialect is None or node is None:
             return ""
+        held = NodeLock(self._now_ms())
         for _ in range(MAX_TRIES):
             read = self._call("GET", _path(node.name), None, until)
             if not isinstance(read, Answered) or read.status != 200:
@@ -63,15 +63,18 @@ class NodeLocks:
             present = annotations_of(read.body).get(dialect.node_lock)
             if present is not None and str(present).endswith(_owner(args)):
                 return ""
-            if present is None or self._is_over(str(present), dialect, args.node, until):
+            lock = read_lock(present)
+            if lock is None or self._is_over(lock, dialect, args.node, until):
                 reply = self._write(dialect, read.body, self._text(args), until)
                 if isinstance(reply, Answered) and reply.status == 200:
                     return ""
                 if not isinstance(reply, Answered) or reply.status != 409:
                     return f"node {node.name} cannot be locked: {reply.message}"
-            elif not self._changes(node.name, str(present), until - RESERVED_S):
-                break
-        return f"node {node.name} is locked while its plugin hands out the devices of another pod"
+            else:
+                held = lock
+                if not self._changes(node.name, str(present), until - RESERVED_S):
+                    break
+        return self._why(node.name, held)
 
     def release(self, node: Node | None, args: BindingArgs, until: float) -> None:
         """Remove the pod's lock, if there is one. Where that fails the lock is over all the same, because the
@@ -120,31 +123,33 @@ class NodeLocks:
             with self._counting:
                 self._waiting -= 1
 
-    def _is_over(self, text: str, dialect: Dialect, node: str, until: float) -> bool:
-        """True if the lock has expired, or if its pod waits for no device on this node any more."""
-        moment, *pod = text.split(",")
-        age_s = abs(self._age_s(moment))
-        if age_s > EXPIRES_S or len(pod) not in (0, 2):
-            return True
-        if not pod or self._is_assumed(node, "/".join(pod)):
+    def _is_over(self, lock: NodeLock, dialect: Dialect, node: str, until: float) -> bool:
+        """Whether the lock's pod waits for no device on this node any more. Without a pod it expires."""
+        if lock.holder is None:
+            return lock.is_old(self._now_ms())
+        if self._is_assumed(node, "/".join(lock.holder)):
             return False
-        reply = self._call("GET", pod_path(*pod), None, until)
+        reply = self._call("GET", pod_path(*lock.holder), None, until)
         if not isinstance(reply, Answered) or reply.status not in (200, 404):
             return False
         if reply.status == 200 and not mapping(reply.body.get("spec")).get("nodeName"):
-            return age_s > NOT_BOUND_YET_S
-        return reply.status == 404 or _has_its_devices(reply.body, dialect, node)
+            return abs(self._now_ms() - lock.written_ms) > NOT_BOUND_YET_MS
+        return reply.status == 404 or not waits_for_devices(reply.body, node, dialect.node_lock)
+
+    def _why(self, node: str, lock: NodeLock) -> str:
+        if lock.holder is None or not lock.is_old(self._now_ms()):
+            return f"node {node} is locked while its plugin hands out the devices of another pod"
+        return (
+            f"node {node} has been locked for more than five minutes by pod {'/'.join(lock.holder)}, which"
+            " waits for devices: see the log of the node's GPU plugin, or delete this pod"
+        )
 
     def _is_assumed(self, node: str, pod: str) -> bool:
         allocations = self._cache.snapshot.node(node).allocations.values()
         return any(each.full_name == pod and each.state == "assumed" for each in allocations)
 
-    def _age_s(self, moment: str) -> float:
-        try:
-            then = datetime.datetime.fromisoformat(moment)
-            return (self._now() - then).total_seconds()
-        except (ValueError, TypeError):
-            return EXPIRES_S + 1  # not a lock of HAMi's
+    def _now_ms(self) -> int:
+        return int(self._now().timestamp() * 1000)
 
 
 def _locking(node: Node | None) -> Dialect | None:
@@ -158,12 +163,3 @@ def _owner(args: BindingArgs) -> str:
 
 def _path(node: str) -> str:
     return f"/api/v1/nodes/{node}"
-
-
-def _has_its_devices(pod: Json, dialect: Dialect, node: str) -> bool:
-    """True also for a pod that will get none: it has ended, or is not bound to this node."""
-    if mapping(pod.get("spec")).get("nodeName") != node:
-        return True
-    if mapping(pod.get("status")).get("phase") in TERMINAL:
-        return True
-    return annotations_of(pod).get(dialect.plugin_erases[0]) != "allocating"

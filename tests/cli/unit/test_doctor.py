@@ -94,6 +94,31 @@ def by_nri(enforced: bool = True, **fields: Any) -> dict[str, Any]:
     return made
 
 
+def locked(name: str, minutes: int = 6) -> dict[str, Any]:
+    """A node of HAMi's that has been locked for so long."""
+    made = node(name, inventory=False, capacity={"cpu": "8"})
+    written = (NOW - timedelta(minutes=minutes)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    made["metadata"]["annotations"]["hami.io/mutex.lock"] = f"{written},team-a,first"
+    return made
+
+
+def waiting_at(node: str, phase: str = "Pending") -> dict[str, Any]:
+    """The pod that `locked` nodes name."""
+    annotations = {"hami.io/bind-phase": "allocating"}
+    metadata = {"namespace": "team-a", "name": "first", "annotations": annotations}
+    return {"metadata": metadata, "spec": {"nodeName": node}, "status": {"phase": phase}}
+
+
+@pytest.mark.parametrize(
+    ("minutes", "pods"),
+    [(4, [waiting_at("n")]), (6, []), (6, [waiting_at("n", "Running")]), (6, [waiting_at("elsewhere")])],
+)
+def test_a_lock_that_is_young_or_over_is_no_finding(minutes: int, pods: list[dict[str, Any]]) -> None:
+    facts = replace(SOUND, nodes=listed(node("g"), locked("n", minutes)), lock_holders=pods)
+
+    assert [each.sentence for each in results(facts) if "locked" in each.sentence] == []
+
+
 def second_scheduler(version: str = "1.36.3") -> dict[str, Any]:
     """The Deployment with kube-scheduler and extender."""
     containers = [{"name": "kube-scheduler", "image": f"registry.k8s.io/kube-scheduler:v{version}"}]
@@ -624,6 +649,14 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "an agent that reads nothing": (
         {"nodes": listed(node("bare", inventory=False, labels=LABELLED)), "runtime_classes": listed()},
         *("warning", "nodes", "no inventory on bare: its agent has not read the cards"),
+    ),
+    "a lock whose pod waits for its devices": (
+        {"nodes": listed(node("g"), locked("old")), "lock_holders": [waiting_at("old")]},
+        *(
+            "warning",
+            "nodes",
+            "old is locked for team-a/first, which has waited for its devices for more than",
+        ),
     ),
     "accelerators that are refused": (
         {"nodes": listed(node("g"), node("amd", inventory=False, capacity={"amd.com/cpx_nps4": "8"}))},

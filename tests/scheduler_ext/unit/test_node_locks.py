@@ -18,14 +18,27 @@ from timekeeper.runtime.api_server import Answered, Lost, Reply
 LOCK = "hami.io/mutex.lock"
 NOW = datetime.datetime(2030, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
 MINE = "2030-01-02T03:04:05Z,default,mine"
+ENDED = ("Succeeded", "Failed", "Running")
+YOUNG = "node n is locked while its plugin hands out the devices of another pod"
+OLD = (
+    "node n has been locked for more than five minutes by pod default/other, which waits for devices: see the"
+    " log of the node's GPU plugin, or delete this pod"
+)
+# by lock, what the node offers, and how its plugin describes the cards
+OFFERS = {LOCK: "nvidia.com/gpu", "hamivgpu": "volcano.sh/vgpu-number", "gpu": "volcano.sh/gpu-number"}
+DESCRIBES = {
+    LOCK: {"hami.io/node-nvidia-register": "GPU-a,10,16000,100,T4,0,true:"},
+    "hamivgpu": {"volcano.sh/node-vgpu-register": "GPU-a,10,16000,T4,true,:"},
+}
 ARGS = BindingArgs("default", "mine", "uid-mine", "n")
 
 
 class Cluster:
     """One node and some pods, as an API server keeps them, and the extender's cache of the node."""
 
-    def __init__(self, lock: str | None = None, **pods: Json) -> None:
+    def __init__(self, lock: str | None = None, named: str = LOCK, **pods: Json) -> None:
         self.lock, self.pods, self.version, self.conflicts = lock, pods, 7, 0
+        self.named = named
         self.down = False
         self.calls: list[str] = []
         self.cache = ClusterCache(lambda: 0, lambda *_: None, 0)
@@ -34,9 +47,9 @@ class Cluster:
 
     def node(self) -> Json:
         """The Node object."""
-        annotations = {"hami.io/node-nvidia-register": "GPU-a,10,16000,100,T4,0,true:"}
-        annotations |= {} if self.lock is None else {LOCK: self.lock}
-        amounts = {"nvidia.com/gpu": "10"}
+        annotations = dict(DESCRIBES.get(self.named, {}))
+        annotations |= {} if self.lock is None else {self.named: self.lock}
+        amounts = {OFFERS[self.named]: "10"}
         return {
             "metadata": {"name": "n", "resourceVersion": str(self.version), "annotations": annotations},
             "status": {"capacity": amounts, "allocatable": amounts},
@@ -67,7 +80,7 @@ class Cluster:
             self.conflicts -= 1
             self.version += 1
             return Answered(409, {"message": "changed"})
-        self.lock = body["metadata"]["annotations"][LOCK]
+        self.lock = body["metadata"]["annotations"][self.named]
         self.version += 1
         return Answered(200, self.node())
 
@@ -76,10 +89,12 @@ class Cluster:
         return self.locks.take(read_node(self.node()), ARGS, time.monotonic() + within_s)
 
 
-def pod(node: str = "n", phase: str = "Pending", bind_phase: str = "allocating") -> Json:
-    """A pod that HAMi's plugin may look at."""
+def pod(
+    node: str = "n", phase: str = "Pending", bind_phase: str = "allocating", named: str = "hami.io/bind-phase"
+) -> Json:
+    """A pod that the plugin may look at."""
     return {
-        "metadata": {"annotations": {"hami.io/bind-phase": bind_phase}},
+        "metadata": {"annotations": {named: bind_phase}},
         "spec": {"nodeName": node},
         "status": {"phase": phase},
     }
@@ -89,14 +104,17 @@ def pod(node: str = "n", phase: str = "Pending", bind_phase: str = "allocating")
     ("lock", "other"),
     [
         (None, pod()),
-        ("2030-01-02T02:59:04Z,default,other", pod()),  # five minutes old
-        ("2030-01-02T02:59:04Z", pod()),
+        ("2030-01-02T02:59:04Z", pod()),  # five minutes old
+        ("2099-01-02T02:59:04Z", pod()),
         ("nonsense", pod()),
+        ("2030-01-02T03:04:04Z,default", pod()),
+        ("2030-01-02T03:04:04,default,other", pod()),
         ("2030-01-02T03:04:04Z,default,gone", pod()),
+        ("2020-01-02T03:04:04Z,default,gone", pod()),
         ("2030-01-02T03:03:54Z,default,other", pod(node="")),  # eleven seconds old
-        ("2099-01-02T03:04:04Z,default,other", pod()),
         ("2030-01-02T03:04:04Z,default,other", pod(node="elsewhere")),
-        ("2030-01-02T03:04:04Z,default,other", pod(phase="Failed")),
+        *(("2030-01-02T03:04:04Z,default,other", pod(phase=phase)) for phase in ENDED),
+        ("2020-01-02T03:04:04Z,default,other", pod(phase="Running")),
         ("2030-01-02T03:04:04Z,default,other", pod(bind_phase="success")),
         ("2030-01-02T03:04:04+00:00,default,other", pod(bind_phase="failed")),
     ],
@@ -110,12 +128,45 @@ def test_an_unused_lock_is_taken_even_if_the_node_changes_meanwhile(lock: str | 
 
 
 @pytest.mark.parametrize(
-    "lock", ["2030-01-02T03:04:04Z,default,other", "2030-01-02T02:59:06Z", "2030-01-02T03:04:04+00:00"]
+    ("named", "waiting", "served"),
+    [
+        (
+            "hamivgpu",
+            pod(named="volcano.sh/bind-phase"),
+            pod(named="volcano.sh/bind-phase", bind_phase="success"),
+        ),
+        (
+            "gpu",
+            pod(named="volcano.sh/gpu-assigned", bind_phase="false"),
+            pod(named="volcano.sh/gpu-assigned"),
+        ),
+    ],
 )
-def test_a_lock_that_is_needed_is_waited_for_and_not_taken(lock: str) -> None:
+def test_the_locks_of_volcanos_plugins_stand_while_their_pods_wait_for_devices(
+    named: str, waiting: Json, served: Json
+) -> None:
+    lock = "2020-01-02T03:04:04Z,default,other"
+
+    assert "by pod default/other" in Cluster(lock, named, other=waiting).take()
+    assert Cluster(lock, named, other=served).take() == ""
+
+
+@pytest.mark.parametrize(
+    ("lock", "why"),
+    [
+        ("2030-01-02T03:04:04Z,default,other", YOUNG),
+        ("2030-01-02T02:59:06Z", YOUNG),
+        ("2030-01-02T03:04:04+00:00", YOUNG),
+        # its pod still waits: the next pod's lock would give it the next pod's devices
+        ("2030-01-02T02:59:04Z,default,other", OLD),
+        ("2029-12-02T02:59:04Z,default,other", OLD),
+        ("2099-01-02T03:04:04Z,default,other", OLD),
+    ],
+)
+def test_a_lock_that_is_needed_is_waited_for_and_not_taken(lock: str, why: str) -> None:
     cluster = Cluster(lock, other=pod())
 
-    assert "locked while its plugin hands out the devices of another pod" in cluster.take()
+    assert cluster.take() == why
     assert cluster.lock == lock
     unbound = Cluster("2030-01-02T03:04:04Z,default,other", other=pod(node=""))  # HAMi
     assert "locked" in unbound.take()

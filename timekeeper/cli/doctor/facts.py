@@ -15,6 +15,7 @@ from timekeeper.cli.output import AwayError, CommandError, Say, progress
 from timekeeper.core.accelerators import accelerators_in
 from timekeeper.core.findings import broken_sentences
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
+from timekeeper.core.kube.node_lock import NodeLock, locks_of
 from timekeeper.core.names import INVENTORY, MODE_LABEL
 
 NODE_NAMESPACE = "bursar-node"
@@ -75,6 +76,7 @@ class Facts:
     makers: Any = None  # workloads of all namespaces that create pods, but for the Jobs of CronJobs
     exempt: Any = None  # the namespaces that a label excludes from admission
     device_resources: Any = ""  # the names of what ``resource.k8s.io`` serves
+    lock_holders: Any = ()  # the pods that old locks on nodes name, `MAX_NODES` at most
 
 
 def read_facts(options: Options) -> Facts:
@@ -111,6 +113,7 @@ def _facts(options: Options, say: Say) -> Facts:
             lambda: _pods_on(_names(nodes, lambda node: INVENTORY in annotations_of(node)), get, say)
         ),
         device_pods=_or_reason(lambda: _pods_on(_names(nodes, _has_accelerators), get, say)),
+        lock_holders=_or_reason(lambda: _lock_holders(nodes, get)),
         runtime_classes=read("runtimeclasses"),
         leases=read("leases", "-n", "kube-node-lease", "--show-managed-fields"),
         static_schedulers=read("pods", "-n", "kube-system", "-l", "component=kube-scheduler"),
@@ -152,6 +155,20 @@ def _pods_on(names: list[str], get: Callable[..., Any], say: Say) -> Any:
         there = get("pods", "--all-namespaces", f"--field-selector=spec.nodeName={name}")
         found += sequence(mapping(there).get("items"))
     return {"items": found}
+
+
+def _lock_holders(nodes: Any, get: Callable[..., Any]) -> list[Any]:
+    """Raises CommandError."""
+    listed = () if isinstance(nodes, NotReadable) else items(nodes)
+    holders = {lock.holder for node in listed for lock in old_locks_of(node, time.time()).values()}
+    named = sorted(holder for holder in holders if holder is not None)
+    found = (get("pod", name, "-n", namespace) for namespace, name in named[:MAX_NODES])
+    return [pod for pod in found if pod is not None]
+
+
+def old_locks_of(node: Json, now_s: float) -> dict[str, NodeLock]:
+    """By annotation, the locks on the node that a plugin should have removed long ago."""
+    return {name: lock for name, lock in locks_of(node).items() if lock.is_old(int(now_s * 1000))}
 
 
 def _readiness(options: Options) -> Readiness:

@@ -11,12 +11,14 @@ from timekeeper.cli.doctor.facts import (
     NotReadable,
     items,
     named,
+    old_locks_of,
     some_of,
     unknown,
     upgrading,
 )
 from timekeeper.core.accelerators import accelerator_of
 from timekeeper.core.json_values import annotations_of, mapping
+from timekeeper.core.kube.node_lock import waits_for_devices
 from timekeeper.core.ledger.hold import clock_ahead_ms
 from timekeeper.core.names import GPU_PERCENT, NODE_CHANGE
 from timekeeper.core.quantity import thousandths
@@ -65,6 +67,30 @@ def nodes(facts: Facts) -> Iterator[CheckResult]:
         if reason := _closed(each):
             command = f"kubectl describe node {name} (docs/node-agent.md)"
             yield CheckResult("warning", "nodes", f"{name} is closed: {reason}", command)
+
+
+def locks(facts: Facts) -> Iterator[CheckResult]:
+    """No pod waits long for the devices of a node that is locked for it."""
+    if isinstance(facts.nodes, NotReadable):
+        return  # said by the check of the nodes
+    if isinstance(facts.lock_holders, NotReadable):
+        yield unknown("nodes", facts.lock_holders)
+        return
+    pods = {(pod["metadata"]["namespace"], pod["metadata"]["name"]): pod for pod in facts.lock_holders}
+    for node in items(facts.nodes):
+        name = node["metadata"]["name"]
+        for annotation, lock in old_locks_of(node, facts.now_s).items():
+            pod = pods.get(lock.holder) if lock.holder is not None else None
+            if pod is not None and waits_for_devices(pod, name, annotation):
+                namespace, holder = pod["metadata"]["namespace"], pod["metadata"]["name"]
+                sentence = (
+                    f"{name} is locked for {namespace}/{holder}, which has waited for its devices for more"
+                    " than five minutes, so no other pod of its plugin is bound there"
+                )
+                command = (
+                    f"kubectl describe pod {holder} -n {namespace}, and read the log of the plugin there"
+                )
+                yield CheckResult("warning", "nodes", sentence, f"{command} (docs/coming-from/hami.md)")
 
 
 def _plugins(nodes: Mapping[str, Any]) -> Iterator[CheckResult]:
