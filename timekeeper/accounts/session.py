@@ -204,10 +204,11 @@ def witness(session: Session, pod: LedgerPod, now_ms: int) -> Session:
 
 
 def _ended_ms(session: Session, pod: LedgerPod, now_ms: int) -> int | None:
+    """What was proved before stays, whatever the status says now (`hold.later`)."""
     if pod.ended_ms is None:
         return session.ended_ms
     if pod.ended_ms <= now_ms + _AHEAD_MS:
-        return pod.ended_ms
+        return max(pod.ended_ms, session.ended_ms or 0)
     return now_ms if session.ended_ms is None else session.ended_ms
 
 

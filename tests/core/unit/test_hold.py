@@ -77,3 +77,21 @@ def test_the_grace_period_is_bounded(seconds: int | None, grace_ms: int) -> None
     fields: dict[str, Any] = {} if seconds is None else {"terminationGracePeriodSeconds": seconds}
 
     assert hold.grace_ms(pod(container(), **fields), 600_000) == grace_ms
+
+
+@pytest.mark.parametrize(
+    ("phase", "main", "ended_ms"),
+    [
+        ("Failed", {}, T0_MS + 5000),
+        ("Failed", {"waiting": {}}, T0_MS + 5000),
+        ("Failed", terminated(T0, T0), T0_MS + 5000),
+        ("Failed", terminated(T0, T9), T0_MS + 9000),
+        ("Running", terminated(T0, T9), None),
+    ],
+)
+def test_an_end_that_was_proved_stays_and_a_later_proof_counts(
+    phase: str, main: dict[str, Any], ended_ms: int | None
+) -> None:
+    proved = hold.pod_hold(world(status("Succeeded", a=terminated(T0, T5)))[0])
+
+    assert hold.later(proved, hold.pod_hold(world(status(phase, a=main))[0])).ended_ms == ended_ms

@@ -446,6 +446,20 @@ TIMELINES: dict[str, list[Step]] = {
         change("pods", without_time(reason="NodeAffinity"), deleted=True),
         heard(5 * HOUR, settled(80 * SECOND)),
     ],
+    # a kubelet that restarts refuses pods that have completed, and forgets their statuses
+    "a proof that was never posted is not taken back": [
+        heard(HOUR),
+        hear("pods", ended(MINUTE)),
+        hear("pods", without_time(reason="UnexpectedAdmissionError")),
+        heard(3 * HOUR, settled(MINUTE)),
+    ],
+    "an end without a time that is proved later, and then taken back": [
+        heard(HOUR),
+        change("pods", without_time(reason="UnexpectedAdmissionError")),
+        change("pods", ended(MINUTE)),
+        change("pods", without_time(reason="UnexpectedAdmissionError")),
+        heard(3 * HOUR, charged(MINUTE)),
+    ],
     # nodes
     # the pod object stays and holds its cards; its containers start again
     "a rebooted nodes pods are charged through the reboot": [
@@ -499,6 +513,29 @@ TIMELINES |= {
         at(HOUR, node_heard, change("pods", killed(phase, code)), settled(MINUTE))
     ]
     for phase, code in (("Succeeded", 0), ("Failed", 1), ("Failed", 137))
+}
+
+
+TIMELINES |= {
+    f"what was proved stays, {case}, {'after a restart' if again else 'watched'}": [
+        heard(HOUR),
+        change("pods", ended(MINUTE)),
+        settled(MINUTE),
+        heard(2 * HOUR),
+        *([hear("pods", taken_back, unheard=True), restart] if again else []),
+        change("pods", taken_back),
+        heard(5 * HOUR, settled(MINUTE), posted((0, MINUTE))),
+        change("pods", taken_back, deleted=True),
+        expired(5 * HOUR, settled(MINUTE), posted((0, MINUTE))),
+    ]
+    for case, taken_back in (
+        ("no statuses", without_time(reason="UnexpectedAdmissionError")),
+        ("it waits", containers(POD, {"state": WAITING}, phase="Failed")),
+        ("an end without a time", containers(POD, {"state": UNKNOWN_END}, phase="Failed")),
+        ("an earlier end", containers(POD, {"state": ran(0, SECOND)}, phase="Failed")),
+        ("it waits again", {**POD, "status": POD["status"] | {"phase": "Pending", "containerStatuses": []}}),
+    )
+    for again in (False, True)
 }
 
 

@@ -99,12 +99,15 @@ def pod_hold(pod: Json) -> PodHold:
 
 def later(before: PodHold | None, now: PodHold) -> PodHold:
     """The newer version of an object's hold, with what only earlier versions said: the first binding, the
-    largest grace period, the first report of the end, the latest time."""
+    largest grace period, the first report of the end, the latest time. What was proved stays: a kubelet that
+    restarts may refuse a pod that has completed, and write statuses without its end."""
     if before is None:
         return now
+    proofs = [at_ms for at_ms in (before.ended_ms, now.ended_ms) if at_ms is not None]
     return replace(
         now,
         bound_ms=_least(before.bound_ms, now.bound_ms),
+        ended_ms=max(proofs, default=None) if now.over else None,
         reported_ms=_least(before.reported_ms, now.reported_ms),
         witnessed_ms=max(before.witnessed_ms, now.witnessed_ms),
         grace_ms=max(before.grace_ms, now.grace_ms),
