@@ -90,6 +90,7 @@ class Pod:
     group: str = ""  # of a pod without such a gang: the key that a gang of its name has, which it may follow
     by_claim: bool = False  # bound, and kube-scheduler made a claim for its extended resources
     declared_ms: int = 0  # how long it declares to run, with its grace period; 0: it does not
+    boot: str = ""  # of a pod that lingers: of its node when it began to; "": not known
 
     @property
     def full_name(self) -> str:

@@ -45,6 +45,7 @@ class NodeInfo:
     model: str = ""  # the model of all its cards, "" where they differ
     published: tuple[PublishedGPU, ...] = ()  # what drivers publish of it for device claims
     claim_drivers: tuple[str, ...] = ()  # those of them that give out its cards, or may
+    boot: str = ""  # the last known boot ID, also while the node has no object
 
     @property
     def cards(self) -> tuple[Card, ...]:
@@ -70,9 +71,10 @@ def node_info_of(
     allocations: Mapping[str, Allocation],
     non_gpu: NonGPUUse = NO_USE,
     published: tuple[PublishedGPU, ...] = (),
+    boot: str = "",
 ) -> NodeInfo:
     """The node that follows from its object, its allocations, what pods without one take, and the GPUs that
-    drivers publish of it."""
+    drivers publish of it. ``boot``: the last known one before."""
     if node_object is None:
         return NodeInfo(
             name=name,
@@ -86,6 +88,7 @@ def node_info_of(
             cpu_left=0,
             shape=shape_of(()),
             published=published,
+            boot=boot,
         )
     uses, drivers = uses_of(allocations), claim_drivers(published, node_object)
     closed = _closed(node_object, allocations, drivers)
@@ -111,6 +114,7 @@ def node_info_of(
         model=next(iter(models)) if len(models) == 1 else "",
         published=published,
         claim_drivers=drivers,
+        boot=node_object.boot or boot,
     )
 
 
@@ -130,18 +134,18 @@ def with_node_object(node: NodeInfo, node_object: Node | None) -> NodeInfo:
     if node.node_object == node_object:
         return node
     allocations = {uid: judged(allocation, node_object) for uid, allocation in node.allocations.items()}
-    return node_info_of(node.name, node_object, allocations, node.non_gpu, node.published)
+    return node_info_of(node.name, node_object, allocations, node.non_gpu, node.published, node.boot)
 
 
 def with_published(node: NodeInfo, published: tuple[PublishedGPU, ...]) -> NodeInfo:
     """The node of which drivers publish these GPUs."""
     if node.published == published:
         return node
-    return node_info_of(node.name, node.node_object, node.allocations, node.non_gpu, published)
+    return node_info_of(node.name, node.node_object, node.allocations, node.non_gpu, published, node.boot)
 
 
 def _with(node: NodeInfo, allocations: Mapping[str, Allocation]) -> NodeInfo:
-    return node_info_of(node.name, node.node_object, allocations, node.non_gpu, node.published)
+    return node_info_of(node.name, node.node_object, allocations, node.non_gpu, node.published, node.boot)
 
 
 def with_allocation(node: NodeInfo, allocation: Allocation) -> NodeInfo:

@@ -90,7 +90,8 @@ EMPTY = Snapshot()
 
 def joined(known: Pod, pod: Pod) -> Pod:
     """The newer version, with what only earlier ones said of its hold."""
-    return replace(pod, hold=hold.later(known.hold, pod.hold))
+    boot = known.boot if pod.hold.lingers else ""
+    return replace(pod, hold=hold.later(known.hold, pod.hold), boot=boot)
 
 
 def pod_updated(snapshot: Snapshot, pod: Pod, now_ms: int = 0) -> Snapshot:
@@ -99,17 +100,24 @@ def pod_updated(snapshot: Snapshot, pod: Pod, now_ms: int = 0) -> Snapshot:
     known = snapshot.pods.get(pod.uid)
     if known is not None:
         pod = joined(known, pod)
-        if known == pod:
-            return snapshot
+    if pod.hold.lingers and not pod.boot:
+        pod = replace(pod, boot=snapshot.node(pod.node).boot)
+    if known == pod:
+        return snapshot
     snapshot = replace(snapshot, pods=snapshot.pods.set(pod.uid, pod))
     allocation = snapshot.allocation(pod.uid)
     if not pod.node:
         if allocation is not None and is_unknown_orphan(allocation):
             snapshot = release(snapshot, pod.uid)
         return _reserved(snapshot, pod, now_ms)
-    if not pod.holding:
+    if not pod.holding or _is_left_behind(snapshot, pod):
         return release(snapshot, pod.uid)
     return allocated(snapshot, pod.node, allocation_of(pod, pod.placement, "bound"))
+
+
+def _is_left_behind(snapshot: Snapshot, pod: Pod) -> bool:
+    node_object = snapshot.node(pod.node).node_object
+    return node_object is not None and hold.is_left_behind(pod.hold, pod.uid, pod.boot, node_object.sight)
 
 
 def pod_deleted(snapshot: Snapshot, pod: Pod, now_ms: int, was_watched: bool = True) -> Snapshot:
@@ -135,7 +143,7 @@ def pods_listed(snapshot: Snapshot, pods: Iterable[Pod], now_ms: int) -> Snapsho
     unknown = (
         pod for uid, pod in there.items() if uid not in snapshot.pods and uid not in snapshot.allocated_on
     )
-    new = {pod.uid: pod for pod in unknown if pod.holding}
+    new = {pod.uid: pod for pod in unknown if pod.holding and not pod.hold.lingers}
     snapshot = _all_bound(snapshot, new)
     for pod in [pod for uid, pod in there.items() if uid not in new]:
         snapshot = pod_updated(snapshot, pod, now_ms)
@@ -189,7 +197,12 @@ def non_gpu_pods_listed(snapshot: Snapshot, others: Iterable[NonGPUPod]) -> Snap
 def node_updated(snapshot: Snapshot, node_object: Node, now_ms: int = 0) -> Snapshot:
     """The node object's present state."""
     name = node_object.name
-    return _by_agent(_with_node(snapshot, with_node_object(snapshot.node(name), node_object)), name, now_ms)
+    snapshot = _with_node(snapshot, with_node_object(snapshot.node(name), node_object))
+    lingering = (pod for uid in snapshot.node(name).allocations if (pod := snapshot.pods.get(uid)))
+    for pod in [pod for pod in lingering if pod.hold.lingers]:
+        is_left = _is_left_behind(snapshot, pod)
+        snapshot = release(snapshot, pod.uid) if is_left else pod_updated(snapshot, pod)
+    return _by_agent(snapshot, name, now_ms)
 
 
 def node_deleted(snapshot: Snapshot, name: str, now_ms: int = 0) -> Snapshot:

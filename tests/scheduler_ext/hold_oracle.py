@@ -22,10 +22,25 @@ class Story:
     gone_s: int | None = None  # when the removal was seen
     in_gap: bool = False  # found missing in a list
     looks: list[str] = field(default_factory=list)  # since the removal: listed, absent, looking, none, dark
+    boot: int = 1  # of the node, as its Node object says
+    ended_in: int = 0  # the boot in which its phase became terminal while it ran; 0: it is not so
+    is_listed_now: bool = False  # by the last report, while the object is there
+    was_left: bool = False  # its object was removed when it held nothing any more
+
+    def changes(self) -> None:
+        """The pod's object has changed."""
+        runs_on = self.phase in ("Succeeded", "Failed") and any(self.running.values())
+        self.ended_in = (self.ended_in or self.boot) if runs_on else 0
+
+    def is_left_behind(self) -> bool:
+        """Its phase is terminal, and the machine that ran it has booted since."""
+        return self.was_left or (0 < self.ended_in < self.boot and not self.is_listed_now)
 
     def is_held(self, now_s: int) -> bool:
         """Whether the cards may not be given away now."""
         if self.phase in ("Succeeded", "Failed") and not any(self.running.values()):
+            return False
+        if self.is_left_behind():
             return False
         if self.gone_s is None:
             return True

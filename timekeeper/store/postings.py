@@ -51,6 +51,7 @@ _CHANGING = (
     "was_unseen",
     "consumers",
     "users",
+    "boot",
 )
 
 

@@ -109,6 +109,14 @@ def waiting_at(node: str, phase: str = "Pending") -> dict[str, Any]:
     return {"metadata": metadata, "spec": {"nodeName": node}, "status": {"phase": phase}}
 
 
+def lost(deleted: datetime) -> dict[str, Any]:
+    """A pod that failed with its node, and that a finalizer keeps."""
+    pod = waiting_at("g", "Failed")
+    pod["metadata"]["deletionTimestamp"] = deleted.isoformat()
+    pod["status"]["containerStatuses"] = [{"name": "main", "state": {"running": {}}}]
+    return pod
+
+
 @pytest.mark.parametrize(
     ("minutes", "pods"),
     [(4, [waiting_at("n")]), (6, []), (6, [waiting_at("n", "Running")]), (6, [waiting_at("elsewhere")])],
@@ -657,6 +665,10 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
             "nodes",
             "old is locked for team-a/first, which has waited for its devices for more than",
         ),
+    ),
+    "a failed pod that runs by its status": (
+        {"pods_there": listed(lost(NOW - timedelta(minutes=2)), lost(NOW - timedelta(seconds=20)))},
+        *("warning", "nodes", "team-a/first has failed, but its status says that it runs on g: it holds its"),
     ),
     "accelerators that are refused": (
         {"nodes": listed(node("g"), node("amd", inventory=False, capacity={"amd.com/cpx_nps4": "8"}))},

@@ -41,6 +41,7 @@ events = st.one_of(
     st.tuples(st.just("delete"), st.sampled_from([0, 1, 60, 36_000])),
     st.tuples(st.just("look"), st.sampled_from(LOOKS)),
     st.tuples(st.just("removed"), st.sampled_from(["watched", "gap"])),
+    st.tuples(st.just("boot"), st.booleans()),
 )
 
 
@@ -59,31 +60,42 @@ class World:
 
     def node(self) -> Json:
         """The Node object, with what its agent reports now."""
+        boot = f"b{self.story.boot}"
         text = {
-            "listed": holders({"uid-p": []}),
-            "absent": holders(),
-            "looking": holders(known=False),
+            "listed": holders({"uid-p": []}, boot=boot),
+            "absent": holders(boot=boot),
+            "looking": holders(known=False, boot=boot),
             "dark": "{",
-            "silent": holders({"uid-p": []}),
+            "silent": holders({"uid-p": []}, boot=boot),
         }.get(self.report)
         raw = node("n", annotations={} if text is None else {"bursar.dev/holders": text})
         status = "Unknown" if self.report == "silent" else "True"
-        raw["status"]["conditions"] = [{"type": "Ready", "status": status}]
+        raw["status"] |= {"conditions": [{"type": "Ready", "status": status}], "nodeInfo": {"bootID": boot}}
         return raw
 
     def applies(self, kind: str, what: Any) -> None:
         if kind == "time":
             self.now_s += what
+        elif kind == "boot":
+            self.boots(was_away=what)
         elif kind == "look":
-            self.report = what
+            self.report, self.story.is_listed_now = what, what == "listed"
             self.snapshot = node_updated(self.snapshot, read_node(self.node()), 1000 * self.now_s)
             self.seen()
         elif self.story.gone_s is None:
             self.pod_changes(kind, what)
         self.snapshot = expire(self.snapshot, 1000 * self.now_s)
 
+    def boots(self, was_away: bool) -> None:
+        """The machine boots while the pod has an object; its Node may have been gone meanwhile."""
+        if self.story.gone_s is None:
+            self.story.boot += 1
+            self.snapshot = node_deleted(self.snapshot, "n") if was_away else self.snapshot
+            self.snapshot = node_updated(self.snapshot, read_node(self.node()), 1000 * self.now_s)
+
     def pod_changes(self, kind: str, what: Any) -> None:
         if kind == "removed":
+            self.story.was_left = self.story.is_left_behind()
             self.story.gone_s, self.story.in_gap = self.now_s, what == "gap"
             now_ms = 1000 * self.now_s
             gone = pods_listed(self.snapshot, [], now_ms) if what == "gap" else None
@@ -99,6 +111,7 @@ class World:
             }
         else:
             self.story.running[what] = kind == "runs"
+        self.story.changes()
         self.pod["status"] = {"phase": self.story.phase} | self.statuses()
         self.snapshot = pod_updated(self.snapshot, read(self.pod), 1000 * self.now_s)
         return None

@@ -238,6 +238,85 @@ def test_an_assumed_pod_that_is_orphaned_is_listed_or_not_as_any_other() -> None
     assert free(tell(snapshot, NOT_THERE)) == [1000]
 
 
+# a pod whose machine is gone, and whose object stays
+
+
+def lost(main: Json | None = None, **containers: Json) -> Json:
+    """Pod p as PodGC leaves it where a finalizer keeps it: failed, and still running by its status."""
+    deleted = {"deletionTimestamp": "2026-11-20T10:00:00Z", "finalizers": ["example.com/keep"]}
+    statuses = {"main": main or {"running": {}}, **containers}
+    listed = [{"name": name, "state": state} for name, state in statuses.items()]
+    status = {"phase": "Failed", "reason": "NodeLost", "containerStatuses": listed}
+    return {**P, "metadata": P["metadata"] | deleted, "status": status}
+
+
+def seen(*steps: Json | str) -> Snapshot:
+    """Pod p runs in boot b1; then these are seen: versions of the pod, versions of the node, ``gone`` for its
+    deletion, and ``list`` for lists of what is there, by a new process."""
+    pod_now, node_now = P, told(boot="b1")
+    snapshot = rebuilt([node_now], [pod_now])
+    for step in steps:
+        if step == "gone":
+            node_now, snapshot = {}, node_deleted(snapshot, "n")
+        elif isinstance(step, str):
+            snapshot = rebuilt([node_now] if node_now else [], [pod_now])
+        elif "spec" in step:
+            pod_now, snapshot = step, pod_updated(snapshot, read(step))
+        else:
+            node_now, snapshot = step, node_updated(snapshot, read_node(step))
+    return snapshot
+
+
+NEW, SAME, NO_BOOT = (told(boot=boot) for boot in ("b2", "b1", ""))
+OTHER_CARDS = told(None, card(5), boot="b1")
+ANEW = lost(main={"running": {"startedAt": "2026-11-20T10:00:00Z"}})
+ITS_SIDECAR = lost({"terminated": {}}, sidecar={"running": {}})
+
+
+@pytest.mark.parametrize(
+    ("steps", "is_held"),
+    [
+        (["gone", lost(), NEW], False),
+        (["gone", lost(), SAME, NEW], False),
+        (["gone", ITS_SIDECAR, NEW], False),
+        ([lost(), NEW], False),  # a taint said that the machine is off, and the Node stayed
+        (["gone", lost(), NO_BOOT, NEW, told(boot="b3")], False),
+        (["gone", lost(), NEW, ANEW], False),  # later versions of the object change nothing
+        (["gone", lost(), told(None, card(5), boot="b2")], False),
+        (["gone", lost(), told(holders(boot="b2"), boot="b2")], False),
+        (["gone", lost(), told(holders({"uid-p": []}, boot="b2"), boot="b2")], True),  # it is there
+        (
+            [
+                lost(),
+                told(holders({"uid-p": []}, boot="b2"), boot="b2"),
+                told(holders(boot="b2"), boot="b2"),
+            ],
+            False,
+        ),
+        (["gone", lost(), NO_BOOT], True),
+        (["gone", lost(), SAME], True),  # the machine went on, and only its Node was deleted
+        (["gone", lost(), OTHER_CARDS], True),
+        ([NEW], True),  # a pod that runs survives a reboot
+        ([NEW, P, lost(), NEW], True),
+        ([NEW, lost(), told(boot="b3")], False),
+        (["gone", lost()], True),
+        (["gone", lost(), "list", NEW], True),  # a new process does not know in which boot it ran
+        ([lost(), "list", NEW, told(boot="b3")], False),
+        ([lost(), P, NEW, lost(), NEW], True),  # the phase was taken back
+    ],
+)
+def test_a_failed_pod_that_runs_by_its_status_holds_its_cards_until_its_node_boots_anew(
+    steps: list[Json | str], is_held: bool
+) -> None:
+    snapshot = seen(*steps)
+
+    assert (snapshot.allocation("uid-p") is not None) == is_held
+    if not is_held:
+        assert snapshot.node("n").closed == ""
+        assert snapshot.held.get("team-a") is None
+        assert pod_deleted(snapshot, read(lost()), 0).allocation("uid-p") is None
+
+
 # closed nodes
 
 

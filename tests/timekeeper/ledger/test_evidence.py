@@ -122,6 +122,33 @@ def evicted() -> Json:
     return {**raw, "status": raw["status"] | {"conditions": [*raw["status"]["conditions"], eviction]}}
 
 
+def booted(boot: str, **fields: Any) -> Json:
+    """The node in this boot; "": it does not say."""
+    return {**node(**fields), "status": {"nodeInfo": {"bootID": boot} if boot else {}}}
+
+
+def left_behind() -> Json:
+    """The pod as PodGC leaves it where a finalizer keeps it: nothing says that its container has ended."""
+    return {**leaving(6 * MINUTE, 0), "status": POD["status"] | {"phase": "Failed", "reason": "NodeLost"}}
+
+
+def replaced(*steps: Step, first: str = "b1") -> list[Step]:
+    """The machine is heard for a minute in this boot, and dies. Six minutes later its Node is gone, and its
+    pod has failed; then this."""
+    return [
+        change("nodes", booted(first)),
+        heard(MINUTE),
+        at(6 * MINUTE, hear("nodes", booted(first), deleted=True), change("pods", left_behind())),
+        *steps,
+    ]
+
+
+def back(boot: str, *steps: Step, **fields: Any) -> Step:
+    """Six hours after the beginning a node of this name is heard in this boot, and then this."""
+    renewed = hear("leases", lease(START + 6 * HOUR))
+    return at(6 * HOUR, renewed, tick, hear("nodes", booted(boot, **fields)), node_heard, tick, *steps)
+
+
 def both(idle: Json, phase: str) -> Json:
     """A pod whose GPU container ends after five seconds, and an idle one later."""
     raw = theirs("both", bound_ms=START)
@@ -488,6 +515,56 @@ TIMELINES: dict[str, list[Step]] = {
         heard(70 * SECOND, charged(10 * SECOND, "team-b")),
     ],
     "an end before its start costs nothing": [change("pods", ended(-MINUTE)), charged(0)],
+}
+LEFT = MINUTE + 30 * SECOND  # with its grace
+# a pod that has failed from afar, and cannot go; its node's name comes back
+TIMELINES |= {
+    f"a pod that cannot go, {case}": timeline
+    for case, timeline in {
+        "on another machine": replaced(back("b2", charged(LEFT))),
+        "and the next settler": replaced(restart, back("b2", charged(LEFT)), restart, tick, charged(LEFT)),
+        "on another machine with other cards": replaced(back("b2", charged(LEFT), cards=1, model="T4")),
+        "until its finalizer is gone": replaced(
+            back("b2"), change("pods", left_behind(), deleted=True), expired(7 * HOUR, charged(LEFT))
+        ),
+        "until its end is proved": replaced(
+            back("b2"), change("pods", ended(MINUTE)), at(7 * HOUR, tick, charged(MINUTE))
+        ),
+        "while its object changes": replaced(
+            back("b2"),
+            change("pods", {**left_behind(), "spec": POD["spec"] | {"priority": 7}}),
+            charged(LEFT),
+        ),
+        "and nothing was heard of it before": [
+            change("nodes", booted("b1")),
+            heard(MINUTE),
+            hear("nodes", booted("b2"), unheard=True),
+            hear("pods", left_behind(), unheard=True),
+            at(6 * HOUR, hear("leases", lease(START + 6 * HOUR), unheard=True), resume, tick, charged(LEFT)),
+        ],
+        "on the same machine": replaced(back("b1", charged(6 * HOUR))),
+        "on the same machine with other cards": replaced(back("b1", charged(6 * HOUR), cards=1, model="T4")),
+        "on a machine that names no boot": replaced(back("", charged(6 * HOUR))),
+        "and in which boot it ran is not known": replaced(back("b2", charged(6 * HOUR)), first=""),
+        "and its heartbeats went on": [
+            *replaced(at(7 * MINUTE, beat(1), tick)),
+            back("b2", charged(7 * MINUTE + 30 * SECOND)),
+        ],
+        "and had survived the reboot": [
+            change("nodes", booted("b1")),
+            heard(MINUTE),
+            change("nodes", booted("b2")),
+            heard(2 * MINUTE),
+            change("pods", left_behind()),
+            restart,
+            back("b2", charged(6 * HOUR)),
+        ],
+        "and had survived the reboot of its machine, which was replaced then": [
+            change("nodes", booted("b0")),
+            restart,
+            *replaced(back("b2", charged(LEFT))),
+        ],
+    }.items()
 }
 # no timestamp of the kubelet's tells of it: the binding does, and deleting the pod refunds nothing
 TIMELINES |= {

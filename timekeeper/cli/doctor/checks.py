@@ -34,7 +34,7 @@ from timekeeper.cli.doctor.facts import (
     unknown,
 )
 from timekeeper.cli.doctor.mode_checks import modes, parameters
-from timekeeper.cli.doctor.node_checks import AGENT, clocks, locks, nodes, runtimes
+from timekeeper.cli.doctor.node_checks import AGENT, clocks, lingering, locks, nodes, runtimes
 from timekeeper.cli.doctor.refusal_checks import refusals
 from timekeeper.cli.doctor.taint_checks import needs_scheduler, placement, taints
 from timekeeper.cli.output import Column, Sheet
@@ -341,6 +341,7 @@ CHECKS: tuple[Check, ...] = (
     placement,
     cards,
     locks,
+    lingering,
     taints,
     runtimes,
     accelerators,
@@ -363,6 +364,7 @@ CHECKS_ALONE: tuple[Check, ...] = (
     modes,
     refusals,
     described_cards,
+    lingering,
     doubts,
     idle,
     clocks,

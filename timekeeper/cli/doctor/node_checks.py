@@ -19,7 +19,7 @@ from timekeeper.cli.doctor.facts import (
 from timekeeper.core.accelerators import accelerator_of
 from timekeeper.core.json_values import annotations_of, mapping
 from timekeeper.core.kube.node_lock import waits_for_devices
-from timekeeper.core.ledger.hold import clock_ahead_ms
+from timekeeper.core.ledger.hold import clock_ahead_ms, pod_hold
 from timekeeper.core.names import GPU_PERCENT, NODE_CHANGE
 from timekeeper.core.quantity import thousandths
 from timekeeper.core.request.inventory import counted_cards, dialects_of, node_facts
@@ -91,6 +91,25 @@ def locks(facts: Facts) -> Iterator[CheckResult]:
                     f"kubectl describe pod {holder} -n {namespace}, and read the log of the plugin there"
                 )
                 yield CheckResult("warning", "nodes", sentence, f"{command} (docs/coming-from/hami.md)")
+
+
+def lingering(facts: Facts) -> Iterator[CheckResult]:
+    """No pod has failed while its status says that it runs: it holds its cards until its end is known."""
+    if isinstance(facts.pods_there, NotReadable):
+        return  # said by the check of pods without GPUs
+    for pod in items(facts.pods_there):
+        said, metadata = pod_hold(pod), pod["metadata"]
+        if not said.lingers or (said.deletion_ms or 0) + said.grace_ms > 1000 * facts.now_s:
+            continue
+        name, namespace, node = metadata["name"], metadata["namespace"], pod["spec"]["nodeName"]
+        sentence = (
+            f"{namespace}/{name} has failed, but its status says that it runs on {node}: it holds its cards"
+            f" until its kubelet says otherwise, its object is gone, or {node} is seen to boot anew"
+        )
+        command = (
+            f"kubectl edit pod {name} -n {namespace}, and remove its finalizers once nothing of it runs there"
+        )
+        yield CheckResult("warning", "nodes", sentence, f"{command} (docs/ledger.md#a-node-that-died)")
 
 
 def _plugins(nodes: Mapping[str, Any]) -> Iterator[CheckResult]:

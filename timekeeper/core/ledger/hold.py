@@ -5,6 +5,10 @@ given away: until its phase is terminal and none of its containers runs. If its 
 the pod *vanished*: it holds its cards while a fresh report of its node's agent lists it, else until its grace
 is over, because the kubelet may run it for that long.
 
+A pod *lingers* while its phase is terminal and its status says that a container runs: a controller has ended
+it from afar (PodGC), and its kubelet, which may run it, has not confirmed that. It holds its cards until its
+node has another boot (`is_left_behind`).
+
 `pod_hold` reads what one object says, `later` joins it with what earlier versions of the object said,
 `vanished` and `followed` continue after the removal, and `ends_ms` dates the end. `clock_ahead_ms`
 tells how far the clock of a node is ahead, whose kubelet's timestamps prove charges.
@@ -36,6 +40,7 @@ class PodHold:
 
     bound_ms: int | None  # when the Binding was made; None: the object does not contain it
     over: bool = False  # the phase is terminal and no container runs: the cards may be given away
+    lingers: bool = False  # the phase is terminal, but a container runs as far as its status says
     ended_ms: int | None = None  # proof of the end: the latest finish of all containers; None: no proof
     # without proof: when the terminal phase was first reported, None where the object does not say it
     reported_ms: int | None = None
@@ -84,11 +89,13 @@ def pod_hold(pod: Json) -> PodHold:
     without it (``ContainerStatusUnknown``) may have run longer than the others.
     """
     metadata, status = mapping(pod.get("metadata")), mapping(pod.get("status"))
-    over = status.get("phase") in TERMINAL and not any(map(_is_running, _all_statuses(status)))
+    is_terminal = status.get("phase") in TERMINAL
+    over = is_terminal and not any(map(_is_running, _all_statuses(status)))
     reported_ms = _phase_written_ms(metadata) if over else None
     return PodHold(
         bound_ms=_bound_ms(status),
         over=over,
+        lingers=is_terminal and not over,
         ended_ms=_corrected_ms(_proved_end_ms(status), reported_ms, status) if over else None,
         reported_ms=reported_ms,
         witnessed_ms=max(_times(status), default=0),
@@ -112,6 +119,15 @@ def later(before: PodHold | None, now: PodHold) -> PodHold:
         witnessed_ms=max(before.witnessed_ms, now.witnessed_ms),
         grace_ms=max(before.grace_ms, now.grace_ms),
     )
+
+
+def is_left_behind(hold: PodHold, uid: str, boot: str, sight: NodeSight) -> bool:
+    """Whether nothing of a pod that lingers can run any more, because its node has booted anew: a kubelet
+    starts no pod whose phase is terminal. ``boot``: that of the node when the pod began to linger, for a pod
+    that runs survives a reboot; "": not known. Other cards, or a new Node object, prove nothing: the machine
+    may have gone on."""
+    is_listed = sight.report is not None and uid in sight.report.pods
+    return hold.lingers and bool(boot and sight.boot) and boot != sight.boot and not is_listed
 
 
 def ends_ms(hold: PodHold, last_evidence_ms: int) -> int:

@@ -116,6 +116,14 @@ class ClusterComparison:
             )
             return
         session = rows.session
+        if (
+            session.ended_ms is not None
+            and pod.hold.ended_ms is None
+            and (pod.hold.lingers or session.ended_ms)
+        ):
+            sentence = "its status lacks the end that was known before, or by its node's boot"
+            self.listed.append(NotCompared("pod", pod.uid, pod.name, sentence))
+            return
         known = (session.bound_ms, session.started_ms, session.watermark_ms, rows.beat_ms)
         last_ms = max(each or 0 for each in known)
         charged = _charged(rows, session, heard.get(session.witness), self._at_ms)

@@ -194,6 +194,7 @@ class ClusterState:
     # UID of an ended pod -> its node's watermark when the end was observed
     end_watermarks: dict[str, int | None] = field(default_factory=dict)
     vanished: VanishedPods = field(default_factory=VanishedPods)  # what became of pods without an object
+    changed_sights: set[str] = field(default_factory=set)  # nodes of which something else is known
     pods_relisted: bool = False  # the pods were listed anew: sessions without a pod lost theirs unobserved
     metered: MeteredNamespaces = ALL_GOVERNED
     unjudged: UnjudgedPods = field(default_factory=UnjudgedPods)  # pods whose claims are not known yet
@@ -352,6 +353,7 @@ class ClusterState:
         self.unreadable.clear()
         self.unreadable_omitted = 0
         self.unjudged.changed.clear()
+        self.changed_sights.clear()
         self.pods_relisted = False
 
     def _replace(self, source: str, items: tuple[Item, ...], at_ms: int) -> None:
@@ -462,8 +464,10 @@ class ClusterState:
                 else:
                     self.claims.pools.put(item)
             case KnownNode(name):
-                given = self.given(name)
+                given, before = self.given(name), self.vanished.sights.get(name)
                 self.vanished.see(name, None if deleted else item.sight, at_ms)
+                if self.vanished.sights[name] != before:
+                    self.changed_sights.add(name)
                 self._set("nodes", name, None if deleted else item)
                 self._see_given(name, given, at_ms)
             case NodeLease(name):

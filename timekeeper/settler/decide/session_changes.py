@@ -24,6 +24,7 @@ from timekeeper.core.ledger.metering import Evidence
 from timekeeper.core.request.host import DOMINANT_HOST
 from timekeeper.settler.cluster.cluster_state import ClusterState, DeletedPod
 from timekeeper.settler.cluster.device_claims import ClaimSight
+from timekeeper.settler.cluster.vanished_pods import NOTHING_SEEN
 from timekeeper.settler.state.ledger_state import LedgerState
 
 # A pod can arrive before its node, because the watches are independent. Its rate waits this long for the
@@ -68,6 +69,7 @@ def changed_sessions(
     tick = _Tick(cluster, ledger, settings, now_ms, SessionChanges(), since_ms, only_metered_since)
     for uid, since_ms in cluster.changed_pods.items():
         tick.apply_pod(cluster.pods[uid], since_ms)
+    tick.apply_sights()
     for deleted in cluster.deleted_pods.values():
         tick.apply_deletion(deleted)
     if cluster.pods_relisted:
@@ -165,6 +167,14 @@ class _Tick:
             return True
         by_host = self.settings.charge_by == DOMINANT_HOST and pod.fixed_host is None
         return by_host and pod.node not in self.cluster.nodes
+
+    def apply_sights(self) -> None:
+        """Pods on nodes of which something else is known now, such as another boot."""
+        for node in self.cluster.changed_sights:
+            for uid in sorted(self.ledger.open_totals.by_node.get(node, ())):
+                pod, session = self.cluster.pods.get(uid), self.ledger.session(uid)
+                if pod is not None and session is not None and uid not in self.cluster.changed_pods:
+                    self._apply_status(session, pod)
 
     def apply_deletion(self, deleted: DeletedPod) -> None:
         """A deleted pod object: ends by its last status if that is terminal, else as a vanished pod."""
@@ -306,10 +316,29 @@ class _Tick:
             if not updated.ended_ms:
                 mark_ms = min(hold.ends_ms(pod.hold, mark_ms or 0), max(self.now_ms, mark_ms or 0))
             updated = replace(updated, watermark_ms=mark_ms)
+        elif not updated.is_over:
+            updated = self._in_boot(updated, pod)
         if updated != session:
             # a settled session is settled again, by a correction
             updated = self.changes.sessions[pod.uid] = replace(updated, settled_ms=None)
         return updated
+
+    def _in_boot(self, session: Session, pod: LedgerPod) -> Session:
+        """The open session with the boot of its node. While its pod lingers that stays, and with it what was
+        known until then. Once the node has another boot the hold is over: it ended with that evidence and the
+        pod's grace."""
+        sight = self.cluster.vanished.sights.get(pod.node, NOTHING_SEEN)
+        if not pod.hold.lingers:
+            return replace(session, boot=sight.boot or session.boot, watermark_ms=None)
+        known = self._known(session)
+        if session.watermark_ms is None:
+            boot, mark_ms = session.boot or sight.boot or None, last_evidence_ms(known)
+            session = replace(session, boot=boot, watermark_ms=mark_ms)
+        if not hold.is_left_behind(pod.hold, pod.uid, session.boot or "", sight):
+            return session
+        last_ms = last_evidence_ms(replace(known, watermark_ms=session.watermark_ms))
+        ends_ms = last_ms + min(pod.hold.grace_ms, self.settings.max_grace_period_ms)
+        return replace(session, ended_ms=0, watermark_ms=min(ends_ms, max(self.now_ms, last_ms)))
 
 
 def _latest(one: int | None, other: int | None) -> int | None:

@@ -132,6 +132,7 @@ SESSIONS = Table(
     Column("kind", Text, nullable=False),
     Column("consumers", Text, nullable=False),
     Column("users", Text, nullable=False),
+    Column("boot", Text),  # of its node; NULL: not known
     CheckConstraint("uid <> '' AND namespace <> '' AND node <> ''", name="is_named"),
     CheckConstraint("rate_milli >= 0", name="rate_is_not_negative"),
     CheckConstraint("bound_ms >= 0 AND grace_ms >= 0", name="times_are_not_negative"),
