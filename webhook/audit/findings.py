@@ -17,7 +17,7 @@ from timekeeper.core.admission.rules.forged import OURS, is_owned
 from timekeeper.core.admission.rules.isolation import ephemeral_violations
 from timekeeper.core.admission.rules.modes import effective_mode
 from timekeeper.core.admission.rules.pod_rules import pod_violations
-from timekeeper.core.dialects import BY_ANNOTATION, BY_LABEL, DIALECTS, GPU_RESOURCE_PATTERN, native
+from timekeeper.core.dialects import DIALECTS, native
 from timekeeper.core.json_values import Json, annotations_of, mapping
 from timekeeper.core.object_names import TERMINAL
 from timekeeper.core.quantity import integral
@@ -198,19 +198,10 @@ def sorted_out(
 
 
 def asks_for_gpus(pod: Json) -> bool:
-    """Whether a container requests a GPU in any dialect, supported or not, or an accelerator of none, or an
-    annotation or label does."""
-    labels = mapping(mapping(pod.get("metadata")).get("labels"))
-    if not (BY_ANNOTATION.keys().isdisjoint(annotations_of(pod)) and BY_LABEL.keys().isdisjoint(labels)):
-        return True
-    if device_containers(containers(pod)):
-        return True
-    return any(
-        GPU_RESOURCE_PATTERN.match(str(name))
-        for container in containers(pod)
-        for amounts in ("limits", "requests")
-        for name in mapping(mapping(container.raw.get("resources")).get(amounts))
-    )
+    """Whether the pod requests a GPU in any dialect, supported or not, or an accelerator of none."""
+    parsed = parse(pod)
+    is_of_none = parsed.request is None and not parsed.violations
+    return not is_of_none or bool(device_containers(containers(pod)))
 
 
 def is_governed(pod: Json) -> bool:

@@ -45,6 +45,11 @@ def labelled(raw: Json, labels: Json) -> Json:
             IN_LIMITS,
         ),
         (
+            pod(CARD, annotations={"nvidia.com/gpu-memory": "4000"}),
+            "metadata.annotations[nvidia.com/gpu-memory]",
+            IN_LIMITS,
+        ),
+        (
             pod(CARD, annotations={"nvidia.com/gpucores": "30%"}),
             "metadata.annotations[nvidia.com/gpucores]",
             IN_LIMITS,
@@ -103,7 +108,7 @@ def test_what_nothing_reads_is_named_with_its_right_place(raw: Json, path: str, 
     "raw",
     [
         pod(CARD, annotations={"nvidia.com/gpumem": "0"}),
-        labelled(pod(CARD), {"nvidia.com/gpu": "true"}),
+        labelled(pod(CARD), {"nvidia.com/gpu": "true", "nvidia.com/gpu.product": "A100"}),
         pod(CARD, annotations={"huawei.com/Ascend910": "Ascend910-0"}),
         pod(CARD, annotations={"nvidia.com/use-gputype": "A100", "example.com/gpu": "1"}),
     ],

@@ -7,7 +7,8 @@ from difflib import get_close_matches
 
 from timekeeper.core import names
 from timekeeper.core.accelerators import accelerator_of
-from timekeeper.core.dialects import BY_ANNOTATION, BY_LABEL, DIALECTS, PREFIXES
+from timekeeper.core.admission.rules.forged import is_owned
+from timekeeper.core.dialects import BY_ANNOTATION, BY_LABEL, DIALECTS, GPU_RESOURCE_PATTERN, PREFIXES
 from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.quantity import integral
 from timekeeper.core.request.zeros import cardless
@@ -72,13 +73,14 @@ def _right_place(name: str, value: object, field: str) -> str:
 
 
 def _is_resource(name: str, amount: object) -> bool:
-    """Whether this asks for GPUs. A label may say ``true`` of a resource, and plugins of accelerators that no
-    dialect reads write devices into an annotation of its name."""
-    if integral(amount) == 0 or amount in ("true", "false"):
+    """Whether this asks for GPUs, in a name that may be misspelt. A label may say ``true`` of a resource, and
+    plugins write devices and cards into annotations."""
+    if integral(amount) == 0 or amount in ("true", "false") or is_owned(name):
         return False
     if name in _RESOURCES or name.startswith(PREFIXES):
         return True
-    return integral(amount) is not None and accelerator_of(name) is not None
+    is_of_gpus = GPU_RESOURCE_PATTERN.match(name) or accelerator_of(name)
+    return integral(amount) is not None and bool(is_of_gpus)
 
 
 def _of_pods(name: str, field: str, at: str) -> str:
