@@ -118,6 +118,12 @@ class History:
             return value
         return BudgetSettings(mode="meter") if self.only_meter else BudgetSettings()
 
+    def cluster_names(self) -> tuple[tuple[int, str], ...]:
+        """When the cluster got which name ("": none), in order."""
+        dated = self._dated.get(SETTINGS)
+        times = dated.from_ms if dated else ()
+        return tuple((at_ms, self.settings(at_ms).cluster_name) for at_ms in times)
+
     def budget(self, subject: str, at_ms: int) -> BudgetInForce:
         """A namespace's own entry, else ``_defaults``, else no limit. For a group: its own, else no limit.
 

@@ -118,6 +118,16 @@ class ReportQuery:
     beside: tuple[Interval, ...] = ()  # further time ranges, whose lines follow; not with a step or ``after``
     order: str = ""  # one of `ORDERS`: by amount, or the largest first; "": by the columns
     with_stranded: bool = False  # only with `STRANDED_BY`
+    clusters: tuple[tuple[int, str], ...] = ()  # `History.cluster_names`
+
+    def cluster_of(self, month: Interval) -> str:
+        """The cluster's name in a month: that of its end, so a later one changes nothing of it; "": none."""
+        return next((name for at_ms, name in reversed(self.clusters) if at_ms < month.end_ms), "")
+
+    @property
+    def has_names(self) -> bool:
+        """Whether the cluster ever had a name."""
+        return any(name for _, name in self.clusters)
 
     @property
     def cost(self) -> int:

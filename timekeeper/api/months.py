@@ -72,14 +72,15 @@ class LatePostings(TypedDict):
 
 
 class MonthAnswer(_Times):
-    """A month and its hashes now. `state`: it has not begun; the ledger began after it; it runs; it waits for
-    `waitsFor` sessions that are not settled, and whose last evidence is of the month; it has ended, and will
-    be closed; or it is closed. `closed`: as it was then; `differs`: which of charges, grants and prices are
-    not as they were, empty: unchanged; `late`: what later proof changed; `corrections`: of its charges,
-    billed when they were made."""
+    """A month and its hashes now. `clusterName`: at its end, null: none; `state`: it has not begun; the
+    ledger began after it; it runs; it waits for `waitsFor` sessions that are not settled, and whose last
+    evidence is of the month; it has ended, and will be closed; or it is closed. `closed`: as it was then;
+    `differs`: which of charges, grants and prices are not as they were, empty: unchanged; `late`: what later
+    proof changed; `corrections`: of its charges, billed when they were made."""
 
     version: Version
     month: str
+    clusterName: str | None
     to: int
     state: Literal["future", "before", "runs", "waits", "ended", "closed"]
     waitsFor: int
@@ -193,6 +194,7 @@ def _month(services: Services, first: date) -> dict[str, Any]:
     return {
         "version": 1,
         "month": name,
+        "clusterName": history.settings(span.end_ms - 1).cluster_name or None,
         "from": span.start_ms,
         "to": span.end_ms,
         "state": "closed" if closed else _state(span, now_ms, first_ms, waits),

@@ -20,7 +20,7 @@ from timekeeper.accounts.usage import (
     cost,
     gpu_hours,
 )
-from timekeeper.core.ledger.metering import period_at
+from timekeeper.core.ledger.metering import Interval, period_at
 from timekeeper.core.ledger.months import month_name
 from timekeeper.core.object_names import timestamp
 
@@ -45,6 +45,7 @@ def columns(asked: ReportQuery, with_corrections: bool = False) -> tuple[str, ..
         *((*_USE, *_USE_HOURS) if asked.with_use else ()),
         *((*_STRANDED, "strandedGpuHours") if asked.with_stranded else ()),
         *(("correction",) if with_corrections else ()),
+        *(("clusterName",) if asked.has_names else ()),
     )
 
 
@@ -54,7 +55,7 @@ def csv_cells(asked: ReportQuery, line: ReportLine) -> dict[str, Any]:
     row = cells(asked, line)
     row |= {"from": iso(line.span.start_ms), "to": iso(line.span.end_ms)}
     row["cost"] = Raw(cost(line.sums.amount, row["price"])) if row["price"] else ""
-    row["correction"] = ""
+    row |= {"correction": "", "clusterName": _cluster_at(asked, line.span.end_ms - 1)}
     if asked.with_use:
         row |= {hours: gpu_hours(row[name]) for name, hours in zip(_USE, _USE_HOURS, strict=False)}
     if asked.with_stranded:
@@ -78,11 +79,17 @@ def corrected_cells(asked: ReportQuery, priced: PricedCorrection) -> dict[str, A
         **{"from": iso(span.start_ms), "to": iso(span.end_ms)},
         "cost": Raw(cost(its.amount, priced.price)) if priced.price else "",
         "correction": f"{its.reason} ({its.actor}; of {month})",
+        "clusterName": _cluster_at(asked, its.created_ms),
     }
     return {name: known.get(name, "") for name in columns(asked, True)}
 
 
 @lru_cache(1_024)  # a report's rows share few distinct times
+def _cluster_at(asked: ReportQuery, at_ms: int) -> str:
+    return asked.cluster_of(period_at("month", asked.zone, at_ms))
+
+
+@lru_cache(1_024)
 def iso(at_ms: int) -> str:
     """A time in UTC, in whole seconds where it is one."""
     return timestamp(at_ms, "milliseconds" if at_ms % 1000 else "seconds")
@@ -247,6 +254,7 @@ NAMES = (
     "x_DeviceClasses",
     "x_Drivers",
     "x_Devices",
+    "x_ClusterName",
 )
 
 
@@ -259,8 +267,7 @@ def row(asked: ReportQuery, line: ReportLine) -> Cells:
         **_ALWAYS,
         **_money(line, keys),
         **_resource(keys),
-        "BillingPeriodStart": iso(billed.start_ms),
-        "BillingPeriodEnd": iso(billed.end_ms),
+        **_billing(asked, billed),
         "ChargePeriodStart": iso(line.span.start_ms),
         "ChargePeriodEnd": iso(line.span.end_ms),
         "ChargeDescription": f"GPU time of {'claim' if is_claim else 'pod'} {keys['pod']}",
@@ -286,8 +293,7 @@ def corrected_row(asked: ReportQuery, priced: PricedCorrection) -> Cells:
         **_resource(keys),
         "ChargeClass": "Correction",
         "ChargeFrequency": "One-Time",
-        "BillingPeriodStart": iso(billed.start_ms),
-        "BillingPeriodEnd": iso(billed.end_ms),
+        **_billing(asked, billed),
         "ChargePeriodStart": iso(of.start_ms),
         "ChargePeriodEnd": iso(of.end_ms),
         "ChargeDescription": f"Correction by {its.actor}: {its.reason}",
@@ -297,6 +303,14 @@ def corrected_row(asked: ReportQuery, priced: PricedCorrection) -> Cells:
     if not its.pod:
         values["ResourceType"] = "Namespace"
     return {name: values.get(name) for name in NAMES}
+
+
+def _billing(asked: ReportQuery, month: Interval) -> Cells:
+    return {
+        "BillingPeriodStart": iso(month.start_ms),
+        "BillingPeriodEnd": iso(month.end_ms),
+        "x_ClusterName": asked.cluster_of(month) or None,
+    }
 
 
 def _resource(keys: Mapping[str, str]) -> Cells:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import orjson
 
@@ -128,7 +129,8 @@ class Notifier:
             number = row.number
             if len(due) == to.max_together:
                 break
-        if due and not self._sent(to, due, at_ms, place):
+        body = payload(to.form, due, at_ms, history.settings(at_ms).cluster_name)
+        if due and not self._sent(to, body, len(due), place):
             return
         place.number = number
         now_s = self._seconds()
@@ -137,17 +139,17 @@ class Notifier:
                 notified.move(connection, to.key, number)
             place.stored, place.stored_s = number, now_s
 
-    def _sent(self, to: Destination, due: list[Notification], now_ms: int, place: _Place) -> bool:
+    def _sent(self, to: Destination, body: dict[str, Any], count: int, place: _Place) -> bool:
         try:
             key = self._key_file.read_bytes().strip()
             if not key:
                 raise ValueError(f"{self._key_file} is empty")
-            status = self._send(to.url, orjson.dumps(payload(to.form, due, now_ms)), key)
+            status = self._send(to.url, orjson.dumps(body), key)
             error = "" if 200 <= status < 300 else f"the server answered {status}"
         except FAILURES as failure:
             error = f"{type(failure).__name__}: {failure}"
         if not error:
-            metrics.NOTIFICATIONS.labels("sent").inc(len(due))
+            metrics.NOTIFICATIONS.labels("sent").inc(count)
             if place.pause_s:
                 log("notifications-sent", host=_host(to.url))
             place.pause_s = 0.0

@@ -41,6 +41,7 @@ EXAMPLES: Mapping[str, str] = {
     "maxWaiting": "maxWaiting: 20",
     "price": "price: 2.50",
     "currency": "currency: EUR",
+    "clusterName": "clusterName: prod-eu",
     "rules": "rules: {grace-period: warn}",
     "exempt": "exempt: ['system:serviceaccount:team-a:builder']",
     "timeZone": "timeZone: Europe/Berlin",

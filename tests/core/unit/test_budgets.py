@@ -325,6 +325,20 @@ def test_a_price_and_its_currency_may_stand_in_the_settings() -> None:
     assert read_entry("_settings", "") == BudgetSettings(price="", currency="USD")
 
 
+@pytest.mark.parametrize("name", ["prod-eu", "Prod_1", "arn:aws:eks:eu-west-1:1:cluster/prod", "x" * 128])
+def test_a_cluster_may_have_the_name_that_its_cloud_gives_it(name: str) -> None:
+    assert read_entry("_settings", f"clusterName: {name}") == BudgetSettings(cluster_name=name)
+
+
+@pytest.mark.parametrize("name", ["''", "-x", "a b", "'=1+1'", "x" * 129, "'a\"b'"])
+def test_a_clusters_name_is_one_word(name: str) -> None:
+    error = read_entry("_settings", f"clusterName: {name}")
+
+    assert isinstance(error, EntryError)
+    assert error.field == "clusterName"
+    assert "such as prod-eu" in error.sentence()
+
+
 @pytest.mark.parametrize("currency", ["eur", "EURO", "E1R", "€", "''", "[EUR]"])
 def test_a_currency_has_three_capital_letters(currency: str) -> None:
     error = read_entry("_settings", f"currency: {currency}")

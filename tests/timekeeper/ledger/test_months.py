@@ -239,6 +239,47 @@ def test_a_correction_of_a_namespace_has_the_labels_that_its_pods_have_in_common
     assert line["label:cost-center"] == "42"
 
 
+def test_a_report_names_the_cluster_and_a_closed_month_keeps_its_name(books: Books) -> None:
+    """A month has the name of its end, so that the running one has today's from its beginning on."""
+    books.entries(
+        ("_settings", "clusterName: old", OCTOBER + DAY),
+        ("_settings", "clusterName: prod-eu", NOVEMBER + 3 * DAY),
+    )
+    books.write(ENDED, Run("n", started_ms=NOVEMBER, posted=days(NOVEMBER, NOVEMBER + HOUR)))
+    step(books)
+    before = october(books)
+    correct(books, pod="b")
+    books.clock.turn(HOUR)
+    books.entries(("_settings", "clusterName: renamed", books.clock() - 1))
+
+    assert (before["clusterName"], october(books)["clusterName"], october(books)["differs"]) == (
+        "old",
+        "old",
+        [],
+    )
+    of_october, of_november = "month=2026-10", f"from={NOVEMBER}"
+    for query, names in {of_october: ["old"], of_november: ["renamed", "renamed"]}.items():
+        answer = books.get(f"/v1/usage?{query}&format=focus").get_json()
+        assert ([row["x_ClusterName"] for row in answer["rows"]], answer["clusterName"]) == (names, names[0])
+        assert {row["BillingAccountId"] for row in answer["rows"]} == {"bursar"}
+        sheet = list(csv.DictReader(io.StringIO(books.get(f"/v1/usage?{query}&format=csv").text)))
+        assert [row["clusterName"] for row in sheet] == names
+        assert books.get(f"/v1/usage?{query}").get_json()["clusterName"] == names[0]
+    whole = books.get(f"/v1/usage?from={OCTOBER}&by=month&format=csv").text
+    assert [row["clusterName"] for row in csv.DictReader(io.StringIO(whole))] == ["old", *2 * ["renamed"]]
+    metrics = books.get("/v1/metrics").text
+    assert 'bursar_account_posted_gpu_seconds{cluster="renamed",namespace="team-a"}' in metrics
+
+
+def test_without_a_name_nothing_names_the_cluster(books: Books) -> None:
+    books.write(ENDED)
+
+    (row,) = books.get("/v1/usage?month=2026-10&format=focus").get_json()["rows"]
+    assert (row["x_ClusterName"], october(books)["clusterName"]) == (None, None)
+    assert "clusterName" not in books.get("/v1/usage?month=2026-10&format=csv").text
+    assert "cluster=" not in books.get("/v1/metrics").text
+
+
 def test_a_balance_and_a_month_to_come_are_not_corrected(books: Books) -> None:
     books.write(ENDED)
     before = books.get("/v1/budgets/team-a").get_json()["posted"]

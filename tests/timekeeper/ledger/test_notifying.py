@@ -151,6 +151,27 @@ def test_alertmanagers_payload_resolves_what_it_fired(home: World) -> None:
     assert fired["fingerprint"] == resolved["fingerprint"]
 
 
+@pytest.mark.parametrize("form", ["bursar", "alertmanager", "slack"])
+def test_a_post_names_the_cluster_where_it_has_a_name(home: World, form: str) -> None:
+    home.entries["data"]["_settings"] = "clusterName: prod-eu"
+    home.change(f"gpuHours: 1\nperiod: once\nnotify: {TEAM}\nnotifyFormat: {form}")
+    home.notifier.step()
+    report(home.town, posted(kind="standing", reason="OverBudget", owner="", generate_name=""))
+    home.posts.clear()
+
+    home.notifier.step()
+
+    ((_, body),) = home.posts
+    if form == "bursar":
+        assert body["clusterName"] == "prod-eu"
+    elif form == "alertmanager":
+        (alert,) = body["alerts"]
+        assert alert["labels"]["cluster"] == "prod-eu"
+        assert alert["fingerprint"].startswith("prod-eu/BursarOverBudget/")
+    else:
+        assert body["text"].startswith("prod-eu: ")
+
+
 def test_a_budget_that_will_be_gone_before_its_period_ends_is_reported_once_in_the_period(
     home: World,
 ) -> None:

@@ -81,11 +81,14 @@ def all_destinations(history: History, at_ms: int) -> frozenset[Destination]:
     return frozenset(each for key in keys for each in destinations(history, key, at_ms))
 
 
-def payload(form: str, sent: Sequence[Notification], sent_ms: int) -> dict[str, Any]:
-    """The body of a post. Names of pods of other namespaces are left out."""
+def payload(form: str, sent: Sequence[Notification], sent_ms: int, cluster: str) -> dict[str, Any]:
+    """The body of a post. Names of pods of other namespaces are left out. ``cluster``: its name; "": none."""
     if form in FORMS:
-        return message(form, [_line(each.decision) for each in sent])
-    return _alerts(sent) if form == ALERTMANAGER else _ours(sent, sent_ms)
+        of_it = f"{cluster}: " if cluster else ""
+        return message(form, [of_it + _line(each.decision) for each in sent])
+    if form == ALERTMANAGER:
+        return _alerts(sent, cluster)
+    return {**_ours(sent, sent_ms), **({"clusterName": cluster} if cluster else {})}
 
 
 def _line(decision: Decision) -> str:
@@ -115,9 +118,9 @@ def _ours(sent: Iterable[Notification], sent_ms: int) -> dict[str, Any]:
     }
 
 
-def _alerts(sent: Iterable[Notification]) -> dict[str, Any]:
+def _alerts(sent: Iterable[Notification], cluster: str) -> dict[str, Any]:
     """Alertmanager's payload for webhook receivers, version 4."""
-    alerts = [_alert(each) for each in sent]
+    alerts = [_alert(each, cluster) for each in sent]
     firing = any(each["status"] == "firing" for each in alerts)
     return {
         "version": "4",
@@ -133,12 +136,14 @@ def _alerts(sent: Iterable[Notification]) -> dict[str, Any]:
     }
 
 
-def _alert(sent: Notification) -> dict[str, Any]:
+def _alert(sent: Notification, cluster: str) -> dict[str, Any]:
     decision = sent.decision
     name, ends = _ALERTS.get(decision.reason, ("BursarEviction", False))
     labels = {"alertname": name, "namespace": decision.namespace, "severity": "warning"}
     if decision.name:
         labels |= {"pod": decision.name, "reason": decision.reason}
+    if cluster:
+        labels["cluster"] = cluster
     at = timestamp(decision.at_ms)
     return {
         "status": "resolved" if ends else "firing",
@@ -147,7 +152,7 @@ def _alert(sent: Notification) -> dict[str, Any]:
         "startsAt": at,
         "endsAt": at if ends else "0001-01-01T00:00:00Z",
         "generatorURL": "",
-        "fingerprint": f"{name}/{decision.namespace}/{decision.uid}",
+        "fingerprint": f"{cluster and cluster + '/'}{name}/{decision.namespace}/{decision.uid}",
     }
 
 

@@ -429,11 +429,12 @@ class CorrectionAnswer(TypedDict):
 
 
 class Usage(_From):
-    """A report. `total` is the sum of this answer's rows; `corrections`: made in its time, with its last
-    rows."""
+    """A report. `clusterName`: of the month of its end, null: none; `total`: the sum of this answer's rows;
+    `corrections`: made in its time, with its last rows."""
 
     version: Version
     to: int
+    clusterName: str | None
     rows: list[UsageRow]
     total: TotalAnswer
     corrections: list[CorrectionAnswer]
@@ -441,10 +442,11 @@ class Usage(_From):
 
 
 class FocusUsage(_From):
-    """A report in FOCUS 1.2 rows."""
+    """A report in FOCUS 1.2 rows. `clusterName`: of the month of its end, null: none."""
 
     version: Version
     to: int
+    clusterName: str | None
     rows: list[dict[str, Any]]
     next: Next
 

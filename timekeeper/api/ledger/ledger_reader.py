@@ -245,6 +245,11 @@ class LedgerReader:
             now_ms, history = self.moment(connection)
         return history.settings(now_ms).time_zone, now_ms
 
+    def cluster_names(self) -> tuple[tuple[int, str], ...]:
+        """See `History`."""
+        with self.store.reading() as connection:
+            return self.history(connection).cluster_names()
+
     def lines(self, asked: ReportQuery, limit: int | None) -> Generator[ReportLine]:
         """A report's lines, streamed, all of one moment of the database, which stays open until the last line
         or until the generator is closed.

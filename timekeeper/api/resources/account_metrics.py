@@ -69,27 +69,28 @@ def register(app: Flask, services: Services) -> None:
             accounts = [services.ledger.account_now(namespace)]
         else:
             accounts, _ = services.ledger.account_page()
-        return Response(exposition(accounts), content_type=CONTENT_TYPE_LATEST)
+        names = services.ledger.cluster_names()
+        return Response(exposition(accounts, names[-1][1] if names else ""), content_type=CONTENT_TYPE_LATEST)
 
     serve(app, services, ACCOUNT_METRICS, figures)
 
 
-def exposition(accounts: Iterable[AccountReading]) -> bytes:
-    """The accounts' figures in Prometheus' text format."""
+def exposition(accounts: Iterable[AccountReading], cluster: str) -> bytes:
+    """The accounts' figures in Prometheus' text format. ``cluster``: its name; "": none."""
     registry = CollectorRegistry()
-    registry.register(_Accounts(tuple(accounts)))
+    registry.register(_Accounts(tuple(accounts), {"cluster": cluster} if cluster else {}))
     return generate_latest(registry)
 
 
 class _Accounts(Collector):
-    def __init__(self, accounts: tuple[AccountReading, ...]) -> None:
-        self._accounts = accounts
+    def __init__(self, accounts: tuple[AccountReading, ...], labels: dict[str, str]) -> None:
+        self._accounts, self._labels = accounts, labels
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         for name, (about, value_of) in FAMILIES.items():
-            family = GaugeMetricFamily(f"bursar_account_{name}", about, labels=["namespace"])
+            family = GaugeMetricFamily(f"bursar_account_{name}", about, labels=["namespace", *self._labels])
             for account in self._accounts:
                 value = value_of(account.statement)
                 if value is not None:
-                    family.add_metric([account.namespace], value)
+                    family.add_metric([account.namespace, *self._labels.values()], value)
             yield family

@@ -193,7 +193,7 @@ def _question(services: Services, call: Call) -> ReportQuery:
         beside=beside,
         order=order,
     )
-    asked = replace(asked, with_stranded=with_stranded)
+    asked = replace(asked, with_stranded=with_stranded, clusters=services.ledger.cluster_names())
     if is_focus:
         asked = replace(asked, step=step or "day", with_use=True)
     if asked.has_too_many_steps:
@@ -281,7 +281,9 @@ def _sheet(
     corrections: Sequence[PricedCorrection],
 ) -> Iterator[bytes]:
     """The answer's body, in pieces; corrections stand after the charges."""
+    last = period_at("month", asked.zone, asked.span.end_ms - 1)
     head = {"version": 1, "from": asked.span.start_ms, "to": asked.span.end_ms}
+    head |= {"clusterName": asked.cluster_of(last) or None}
     if form == "csv":
         charges = (report_formats.csv_cells(asked, each) for each in lines)
         corrected = (report_formats.corrected_cells(asked, each) for each in corrections)

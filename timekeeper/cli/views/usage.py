@@ -88,7 +88,8 @@ def report(text: str) -> Sheet:
     names = list(reader.fieldnames or ())
     keys = names[names.index("to") + 1 : names.index("price")]
     figures = tuple(each for each in _BILL if any(row[each.key] for row in rows))
-    figures += (Column("correction", "CORRECTION"),) if "correction" in names else ()
+    for name, title in (("correction", "CORRECTION"), ("clusterName", "CLUSTER")):
+        figures += (Column(name, title),) if name in names else ()
     columns = (*_BILL_TIME, *(Column(key, key.upper(), blank="<none>") for key in keys), *figures)
     total = _total(bill, [each for each in _SUMS if each in names])
     answer = {"items": bill, "total": total}

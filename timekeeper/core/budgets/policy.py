@@ -121,6 +121,7 @@ class BudgetSettings:
     price: str = ""
     later_prices: tuple[tuple[date, str], ...] = ()
     currency: str = "USD"
+    cluster_name: str = ""  # in reports and posts, beside those of other clusters
 
 
 UNLIMITED = Budget(amount=None, on_exhausted="deprioritize")

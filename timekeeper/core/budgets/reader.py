@@ -247,6 +247,7 @@ _SETTING_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
     "unknownAccelerators": ("unknown_accelerators", scalars.one_of(UNKNOWN_ACCELERATORS)),
     "price": (_PRICES, scalars.prices),
     "currency": ("currency", scalars.currency),
+    "clusterName": ("cluster_name", scalars.cluster),
 }
 
 

@@ -147,6 +147,13 @@ def currency(text: str) -> str:
     return text
 
 
+def cluster(text: str) -> str:
+    """A cluster's name; clouds write a path or an ARN."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}", text, re.ASCII):
+        raise BadValueError("a cluster's name of at most 128 letters, digits and . _ : / -, such as prod-eu")
+    return text
+
+
 def name(text: str) -> str:
     """A name by Kubernetes' rules (RFC 1123 label)."""
     if not NAME.fullmatch(text):

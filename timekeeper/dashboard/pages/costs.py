@@ -21,7 +21,8 @@ _WEEK_MS = 7 * _DAY_MS
 _FARTHEST_MS = 14 * 3_600_000  # no time zone is further from UTC
 _CORRECTION = "correction"
 _ALONE = ("pod", "day")  # what is not compared with other months
-_NO_CELLS = frozenset(("from", "to", "price", "currency", "posted", "pending", "amount", "gpuHours", "cost"))
+_FIGURES = ("price", "currency", "posted", "pending", "amount", "gpuHours", "cost")
+_NO_CELLS = frozenset(("from", "to", "clusterName", *_FIGURES))
 
 
 @dataclass(slots=True)
