@@ -10,6 +10,7 @@ from scheduler_ext.cache.device_slices import DeviceSlices
 from scheduler_ext.controllers.requeuer import Requeuer
 from scheduler_ext.log import Log, log_exception
 from scheduler_ext.reports.closed_nodes import Closures
+from scheduler_ext.reports.demoted_nodes import DemotedNodes
 from scheduler_ext.scoring.selection import Policies
 from scheduler_ext.waiting.order import WaitingPod
 
@@ -56,13 +57,14 @@ class Upkeep:
     requeuer: Requeuer
     binder: Binder
     closures: Closures
+    demoted: DemotedNodes
     slices: DeviceSlices
     log: Log
     complete: Callable[[], object]
 
     def tick(self, stop: threading.Event) -> None:
         """Expire vanished pods and reservations, judge published GPUs by changed rules, and report closed
-        nodes, once the cache is complete."""
+        and demoted nodes, once the cache is complete."""
         while not stop.is_set() and not self.cache.complete:
             stop.wait(TICK_S / 10)
         self._ready()
@@ -70,6 +72,7 @@ class Upkeep:
             self.cache.expire()
             self.slices.judge_again()
             self.closures.look(self.cache.snapshot.nodes)
+            self.demoted.look(self.cache.snapshot.rejections)
 
     def settle(self, stop: threading.Event) -> None:
         """Check assumed pods whose binding is uncertain."""

@@ -14,10 +14,19 @@ LogEvent = (
     | Literal["ends-failed", "ends-sent", "end-refused", "ends-dropped", "closed", "opened", "leads"]
     | Literal["follows", "fences", "too-large", "unmarked", "untouched", "standings-updated"]
     | Literal["standings-failed", "usage-updated", "usage-failed", "unhealthy-list", "listed", "unheard"]
-    | Literal["not-streamed", "complete", "learned", "deschedule-label", "policy", "serving", "died"]
+    | Literal[
+        "demoted", "not-streamed", "complete", "learned", "deschedule-label", "policy", "serving", "died"
+    ]
 )
 EventReason = Literal[
-    "BindTakenBack", "CardsHeld", "CardsLetGo", "Preempted", "Reclaimed", "CardsClosed", "CardsOpen"
+    "BindTakenBack",
+    "CardsHeld",
+    "CardsLetGo",
+    "Preempted",
+    "Reclaimed",
+    "CardsClosed",
+    "CardsOpen",
+    "NodeDemoted",
 ]
 Log = runtime.EventLog[LogEvent]
 log: Log = runtime.log

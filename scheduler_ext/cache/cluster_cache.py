@@ -239,7 +239,7 @@ class ClusterCache:
         """Vanished pods release their cards when their time is over; reservations, a drain and what is kept
         for members that do not exist end."""
         now = self._snapshot
-        if now.unsure or len(now.ended) or now.drain is not None or len(now.late):
+        if now.unsure or len(now.ended) or now.drain is not None or len(now.late) or len(now.rejections):
             self._change(
                 lambda s: late_changes.expire_late(transitions.expire(s, self._now_ms()), self._now_ms())
             )

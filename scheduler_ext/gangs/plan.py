@@ -311,7 +311,7 @@ class _Attempt:
             return self._leave(pods, "the namespace has spent its GPU budget")
         rooms = plan.rooms.of(shape, self._snapshot, self.nodes, names)
         while pods and rooms:
-            name = self._next(rooms, len(pods))
+            name = self._next(rooms, len(pods), self._snapshot.comes_last(first.namespace))
             taken = 0
             for pod in pods[: rooms.pop(name)]:
                 capped = plan.caps.refusal(pod, self._snapshot)
@@ -328,8 +328,10 @@ class _Attempt:
             pods = pods[taken:]
         return self._leave(pods, NO_ROOM)
 
-    def _next(self, rooms: Mapping[str, int], count: int) -> str:
-        """The fullest node that takes this many pods, else the one that takes the most."""
+    def _next(self, rooms: Mapping[str, int], count: int, last: Collection[str]) -> str:
+        """The fullest node that takes this many pods, else the one that takes the most. Those of ``last``
+        come once there is no other."""
+        rooms = {name: takes for name, takes in rooms.items() if name not in last} or rooms
         used = {*self.nodes, *self._plan.beside}
         enough = [each for each in rooms if rooms[each] >= count]
         if enough:

@@ -12,7 +12,8 @@ from scheduler_ext.model.cpu import requested_milli
 from scheduler_ext.model.labels import Packed, labels_of
 from scheduler_ext.model.other_resources import Others, requested_others
 from timekeeper.core import names
-from timekeeper.core.dialects import BY_NAME, Container
+from timekeeper.core.accelerators import accelerator_of
+from timekeeper.core.dialects import BY_NAME, GPU_RESOURCE_PATTERN, Container
 from timekeeper.core.gangs import Gang, group_of, held_gang
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.kube.node_constraints import (
@@ -34,6 +35,7 @@ from timekeeper.core.values import GPURequest, Placement
 MAX_GRACE_MS = 600_000
 MAX_DECLARED_S = 2**31 - 1  # of activeDeadlineSeconds
 MAX_MESSAGE = 1_000  # characters kept of kube-scheduler's message
+MAX_REJECTED = 300  # of the kubelet's
 _LONGEST_PART = 2_048  # bytes of a pod whose request is kept
 _PREEMPTED = "DisruptionTarget", "PreemptionByScheduler"  # the condition of a victim of kube-scheduler
 
@@ -90,7 +92,8 @@ class Pod:
     group: str = ""  # of a pod without such a gang: the key that a gang of its name has, which it may follow
     by_claim: bool = False  # bound, and kube-scheduler made a claim for its extended resources
     declared_ms: int = 0  # how long it declares to run, with its grace period; 0: it does not
-    boot: str = ""  # of a pod that lingers: of its node when it began to; "": not known
+    rejected: str = ""  # its kubelet refused it for reasons of devices: in its words; "": it did not
+    boot: str = ""  # of its node when its end became `hold.unconfirmed`; "": not known
 
     @property
     def full_name(self) -> str:
@@ -229,6 +232,7 @@ def read_pod(raw: Json, most_grace_ms: int = MAX_GRACE_MS) -> Pod | None:
         group=intern(group_of(raw)) if gang is None else "",
         by_claim=bool(node and mapping(status.get("extendedResourceClaimStatus")).get("resourceClaimName")),
         declared_ms=_declared_ms(spec, most_grace_ms),
+        rejected=_rejected(status) if node else "",
     )
 
 
@@ -294,6 +298,17 @@ def _schedulers_refusal(status: Json) -> str | None:
     """kube-scheduler's message where it has tried the pod without success, else None."""
     found = _condition(status, "PodScheduled", "Unschedulable")
     return None if found is None else intern(_text(found, "message")[:MAX_MESSAGE])
+
+
+def _rejected(status: Json) -> str:
+    """In the kubelet's words. Other reasons, such as TopologyAffinityError, may be a tenant's own on any
+    node. Source: pkg/kubelet/lifecycle, `AdmissionFailureHandler` and ``predicateAdmitHandler``."""
+    reason = _text(status, "reason")
+    resource = reason.removeprefix("OutOf")
+    is_gpu = resource != reason and (GPU_RESOURCE_PATTERN.match(resource) or accelerator_of(resource))
+    if status.get("phase") != "Failed" or not (is_gpu or reason == "UnexpectedAdmissionError"):
+        return ""
+    return intern(f"{reason}: {_text(status, 'message')}"[:MAX_REJECTED])
 
 
 def _has_condition(status: Json) -> bool:

@@ -138,6 +138,7 @@ class ScrapedMetrics(Collector):
         allocations = [snapshot.allocation(uid) for uid in snapshot.unsure]
         unsure = Tally[str](allocation.state for allocation in allocations if allocation is not None)
         yield from _of_nodes(total)
+        yield _of_demotions(snapshot)
         yield from _of_cards(total)
         yield from self._of_pods(unsure, snapshot)
         yield from self._of_what_happened()
@@ -261,6 +262,19 @@ def _of_nodes(total: Total) -> Iterator[Metric]:
         "reason",
         {**dict.fromkeys(CLOSED, 0), **total.closed},
     )
+
+
+def _of_demotions(snapshot: Snapshot) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(
+        "bursar_extender_node_demoted_until_timestamp_seconds",
+        "until when other nodes come first, because the node's kubelet refused pods for reasons of devices, "
+        "Unix time; `namespace`: for its pods alone, empty: for all",
+        labels=["node", "namespace", "reason"],
+    )
+    for name, known in snapshot.rejections.items():
+        for namespace, demotion in known.demotions.items():
+            family.add_metric([name, namespace, demotion.why.partition(":")[0]], demotion.until_ms / 1000)
+    return family
 
 
 def _of_cards(total: Total) -> Iterator[Metric]:

@@ -1,6 +1,6 @@
 """From a policy's scores to what kube-scheduler accepts: integers from 0 to 10."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from zlib import crc32
 
 import numpy as np
@@ -20,6 +20,15 @@ def places(names: Sequence[str]) -> Ints:
     found = np.empty(len(names), np.int64)
     found[sorted(range(len(names)), key=names.__getitem__)] = np.arange(len(names))
     return found
+
+
+def behind_others(scores: ArrayLike, names: Sequence[str], last: Collection[str]) -> Ints:
+    """The scores as if the pod did not fit on the nodes that come ``last``, unless it fits on no other."""
+    each: Ints = np.asarray(scores, np.int64)
+    if not last:
+        return each
+    is_last = np.fromiter((name in last for name in names), bool, len(names))
+    return np.where(is_last, NO_FIT, each) if (each[~is_last] != NO_FIT).any() else each
 
 
 def ranked(policy: Policy, uid: str, scores: ArrayLike, by_name: Ints) -> Ints:

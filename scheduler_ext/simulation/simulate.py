@@ -23,7 +23,7 @@ from scheduler_ext.preemption.cooldown import Cooldown
 from scheduler_ext.preemption.plan import PreemptionLimits, foreseen, is_in_tree_short, kind_of
 from scheduler_ext.preemption.victims import PreemptionContext
 from scheduler_ext.scoring.policy import Policy
-from scheduler_ext.scoring.rank import MOST, ranked
+from scheduler_ext.scoring.rank import MOST, behind_others, ranked
 from scheduler_ext.scoring.selection import Policies, for_fits
 from scheduler_ext.snapshot.allocation import Allocation
 from scheduler_ext.snapshot.drains import beside_drain
@@ -149,6 +149,7 @@ class _Simulation:
     def _best(self, pod: Pod, request: GPURequest, policy: Policy, fits: list[str]) -> str:
         key = fit_key(request, policy, pod.amounts)
         scores, by_name = self._fit_cache.scored(key, self.snapshot.nodes, fits)
+        scores = behind_others(scores, fits, self.snapshot.comes_last(pod.namespace))
         best: int = ranked(policy, pod.uid, scores, by_name).tolist().index(MOST)
         return fits[best]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from scheduler_ext.model.node import Node
 from scheduler_ext.model.pod import MAX_GRACE_MS, CPUMember, NonGPUPod, Pod
 from scheduler_ext.model.published_gpus import PublishedGPU
-from scheduler_ext.snapshot import orphans
+from scheduler_ext.snapshot import orphans, rejections
 from scheduler_ext.snapshot.allocation import (
     Allocation,
     allocation_of,
@@ -35,6 +35,7 @@ from scheduler_ext.snapshot.node_info import (
     without_pod,
     without_pods,
 )
+from scheduler_ext.snapshot.rejections import NOTHING_REJECTED, NodeRejections
 from scheduler_ext.snapshot.reservations import reserved
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import PodHold
@@ -65,6 +66,8 @@ class Snapshot:
     # pods that ended and are deleted, with their node and until when to remember that: the agent may list
     # them a little longer, or forever if it is gone
     ended: Map[tuple[str, int]] = field(default_factory=Map, compare=False)
+    # by name, nodes whose kubelets refuse pods for reasons of devices
+    rejections: Map[NodeRejections] = field(default_factory=Map, compare=False)
     # the pods have been listed, so a pod that an agent lists and that has no object was deleted
     whole: bool = field(default=False, compare=False)
     most_grace_ms: int = field(default=MAX_GRACE_MS, compare=False)  # the cluster's longest grace period
@@ -78,6 +81,12 @@ class Snapshot:
         name = self.allocated_on.get(uid)
         return self.node(name).allocations.get(uid) if name is not None else None
 
+    def comes_last(self, namespace: str) -> frozenset[str]:
+        """The nodes before which others come for pods of this namespace."""
+        if not len(self.rejections):
+            return frozenset()
+        return frozenset(name for name, known in self.rejections.items() if known.comes_last(namespace))
+
     def cards(self) -> Iterator[tuple[str, Card]]:
         """Each card, with its node's name."""
         for name, node in self.nodes.items():
@@ -90,7 +99,7 @@ EMPTY = Snapshot()
 
 def joined(known: Pod, pod: Pod) -> Pod:
     """The newer version, with what only earlier ones said of its hold."""
-    boot = known.boot if pod.hold.lingers else ""
+    boot = known.boot if pod.hold.unconfirmed else ""
     return replace(pod, hold=hold.later(known.hold, pod.hold), boot=boot)
 
 
@@ -100,11 +109,14 @@ def pod_updated(snapshot: Snapshot, pod: Pod, now_ms: int = 0) -> Snapshot:
     known = snapshot.pods.get(pod.uid)
     if known is not None:
         pod = joined(known, pod)
-    if pod.hold.lingers and not pod.boot:
+    if pod.hold.unconfirmed and not pod.boot:
         pod = replace(pod, boot=snapshot.node(pod.node).boot)
     if known == pod:
         return snapshot
     snapshot = replace(snapshot, pods=snapshot.pods.set(pod.uid, pod))
+    if pod.rejected or pod.node in snapshot.rejections:
+        before = snapshot.rejections.get(pod.node) or NOTHING_REJECTED
+        snapshot = _with_rejections(snapshot, pod.node, rejections.with_pod(before, pod, now_ms))
     allocation = snapshot.allocation(pod.uid)
     if not pod.node:
         if allocation is not None and is_unknown_orphan(allocation):
@@ -113,6 +125,14 @@ def pod_updated(snapshot: Snapshot, pod: Pod, now_ms: int = 0) -> Snapshot:
     if not pod.holding or _is_left_behind(snapshot, pod):
         return release(snapshot, pod.uid)
     return allocated(snapshot, pod.node, allocation_of(pod, pod.placement, "bound"))
+
+
+def _with_rejections(snapshot: Snapshot, name: str, now: NodeRejections) -> Snapshot:
+    if now == (snapshot.rejections.get(name) or NOTHING_REJECTED):
+        return snapshot
+    if now == NOTHING_REJECTED:
+        return replace(snapshot, rejections=snapshot.rejections.without(name))
+    return replace(snapshot, rejections=snapshot.rejections.set(name, now))
 
 
 def _is_left_behind(snapshot: Snapshot, pod: Pod) -> bool:
@@ -124,7 +144,7 @@ def pod_deleted(snapshot: Snapshot, pod: Pod, now_ms: int, was_watched: bool = T
     """The pod's object is gone, and was last as given. A pod that held cards keeps them for its grace period,
     while the kubelet may still run it, or as long as the node agent reports it (`orphans`). ``was_watched``:
     False if a list does not contain it; deletions with longer grace periods may have been missed."""
-    snapshot = pod_updated(snapshot, pod)
+    snapshot = pod_updated(snapshot, pod, now_ms)
     last = snapshot.pods.get(pod.uid) or pod
     snapshot = replace(snapshot, pods=snapshot.pods.without(pod.uid))
     if pod.holding:
@@ -143,7 +163,7 @@ def pods_listed(snapshot: Snapshot, pods: Iterable[Pod], now_ms: int) -> Snapsho
     unknown = (
         pod for uid, pod in there.items() if uid not in snapshot.pods and uid not in snapshot.allocated_on
     )
-    new = {pod.uid: pod for pod in unknown if pod.holding and not pod.hold.lingers}
+    new = {pod.uid: pod for pod in unknown if pod.holding and not pod.hold.unconfirmed}
     snapshot = _all_bound(snapshot, new)
     for pod in [pod for uid, pod in there.items() if uid not in new]:
         snapshot = pod_updated(snapshot, pod, now_ms)
@@ -198,8 +218,8 @@ def node_updated(snapshot: Snapshot, node_object: Node, now_ms: int = 0) -> Snap
     """The node object's present state."""
     name = node_object.name
     snapshot = _with_node(snapshot, with_node_object(snapshot.node(name), node_object))
-    lingering = (pod for uid in snapshot.node(name).allocations if (pod := snapshot.pods.get(uid)))
-    for pod in [pod for pod in lingering if pod.hold.lingers]:
+    there = (pod for uid in snapshot.node(name).allocations if (pod := snapshot.pods.get(uid)))
+    for pod in [pod for pod in there if pod.hold.unconfirmed]:
         is_left = _is_left_behind(snapshot, pod)
         snapshot = release(snapshot, pod.uid) if is_left else pod_updated(snapshot, pod)
     return _by_agent(snapshot, name, now_ms)
@@ -286,8 +306,8 @@ def undrain(snapshot: Snapshot) -> Snapshot:
 
 
 def expire(snapshot: Snapshot, now_ms: int) -> Snapshot:
-    """Ends what the clock ends: orphaned pods (`orphans.lasts`), reservations, a drain, and the memory of
-    pods that ended long ago."""
+    """Ends what the clock ends: orphaned pods (`orphans.lasts`), reservations, a drain, demotions of nodes,
+    and the memory of pods that ended long ago."""
     if snapshot.drain is not None and snapshot.drain.lasts_ms <= now_ms:
         snapshot = undrain(snapshot)
     for uid in snapshot.unsure:
@@ -300,6 +320,8 @@ def expire(snapshot: Snapshot, now_ms: int) -> Snapshot:
         snapshot = release(snapshot, uid)
         if is_unknown_orphan(allocation):
             snapshot = replace(snapshot, ended=snapshot.ended.set(uid, (name, now_ms)))
+    for name, known in snapshot.rejections.items():
+        snapshot = _with_rejections(snapshot, name, rejections.at(known, now_ms))
     for uid, (name, until_ms) in snapshot.ended.items():
         if until_ms <= now_ms and uid not in orphans.listed(snapshot.node(name)):
             snapshot = replace(snapshot, ended=snapshot.ended.without(uid))

@@ -25,7 +25,7 @@ from scheduler_ext.model.pod import Pod, read_pod
 from scheduler_ext.model.standing import NamespaceStandings
 from scheduler_ext.preemption.victims import PreemptionContext
 from scheduler_ext.scoring.policy import Policy
-from scheduler_ext.scoring.rank import MOST, foremost, ranked
+from scheduler_ext.scoring.rank import MOST, behind_others, foremost, ranked
 from scheduler_ext.scoring.selection import Policies, for_fits
 from scheduler_ext.snapshot.reservations import as_found_by
 from scheduler_ext.snapshot.snapshot import Snapshot
@@ -211,6 +211,7 @@ class Verbs:
         with self._search_shares.steps_of(pod.namespace) as steps:
             nodes = self._expected_binds.over(snapshot, pod.uid)
             scores, by_name = self._fit_cache.scored(key, nodes, fits, steps)
+        scores = behind_others(scores, fits, snapshot.comes_last(pod.namespace))
         best = foremost(policy, pod.uid, scores, by_name, fits, self._most_offered)
         return result.offering(best)
 
@@ -257,6 +258,8 @@ class Verbs:
         with self._search_shares.steps_of(pod.namespace if pod is not None else "") as steps:
             nodes = self._expected_binds.over(snapshot, uid)
             scores, by_name = self._fit_cache.scored(key, nodes, args.names, steps)
+        if pod is not None:
+            scores = behind_others(scores, args.names, snapshot.comes_last(pod.namespace))
         ranks = ranked(key.policy, uid, scores, by_name)
         if pod is not None and uid in snapshot.pods and (best := np.flatnonzero(ranks == MOST)).size:
             self._expected_binds.note(pod, key.policy, args.names[best[0]])

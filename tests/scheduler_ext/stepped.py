@@ -85,6 +85,7 @@ class Stepped(Running):
             self.catches_up()
             self.extender.cache.expire()
             self.extender._upkeep.closures.look(self.extender.cache.snapshot.nodes)
+            self.extender._upkeep.demoted.look(self.extender.cache.snapshot.rejections)
             self.extender.requeuer.step()
         self.posts_events()
 

@@ -52,8 +52,8 @@ class Session:
     vanished_ms: int | None = None  # the pod object was deleted without terminal statuses
     # how long a vanished pod holds its cards; before that the longest grace period of a requested deletion
     grace_ms: int = 0
-    # the last witness when the pod ended, vanished, or began to linger: its node's watermark, or the first
-    # report of the end without proof; until it is over the node's row counts
+    # the last witness when the pod ended or vanished, or its phase became terminal: its node's watermark, or
+    # the first report of the end without proof; until it is over the node's row counts
     watermark_ms: int | None = None
     settled_ms: int | None = None  # when all of it was posted
     # only our sidecar keeps the pod running; not evidence, because the pod holds its cards
@@ -72,7 +72,7 @@ class Session:
     consumers: str = ""
     # the pods that it was ever reserved for, each as UID/name, with blanks between them
     users: str = ""
-    # of its node, when its pod was last seen and did not linger (`core.ledger.hold`); None: not known
+    # of its node, when its pod's phase was last seen and was not terminal; None: not known
     boot: str | None = None
 
     @property

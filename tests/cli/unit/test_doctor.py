@@ -109,6 +109,12 @@ def waiting_at(node: str, phase: str = "Pending") -> dict[str, Any]:
     return {"metadata": metadata, "spec": {"nodeName": node}, "status": {"phase": phase}}
 
 
+def rejecting(until: str) -> dict[str, Any]:
+    """The extender's Event on a node."""
+    said = f"Until {until} other nodes come first for GPU pods: the kubelet refused several (Unexpected...)"
+    return {"involvedObject": {"kind": "Node", "name": "g"}, "message": said}
+
+
 def lost(deleted: datetime) -> dict[str, Any]:
     """A pod that failed with its node, and that a finalizer keeps."""
     pod = waiting_at("g", "Failed")
@@ -664,6 +670,14 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
             "warning",
             "nodes",
             "old is locked for team-a/first, which has waited for its devices for more than",
+        ),
+    ),
+    "a node whose kubelet refuses pods": (
+        {"demoted": listed(rejecting("2026-11-21T00:02:00Z"), rejecting("2026-11-20T23:59:00Z"))},
+        *(
+            "warning",
+            "nodes",
+            "g: Until 2026-11-21T00:02:00Z other nodes come first for GPU pods: the kubelet",
         ),
     ),
     "a failed pod that runs by its status": (

@@ -34,7 +34,15 @@ from timekeeper.cli.doctor.facts import (
     unknown,
 )
 from timekeeper.cli.doctor.mode_checks import modes, parameters
-from timekeeper.cli.doctor.node_checks import AGENT, clocks, lingering, locks, nodes, runtimes
+from timekeeper.cli.doctor.node_checks import (
+    AGENT,
+    clocks,
+    demoted,
+    locks,
+    nodes,
+    runtimes,
+    unconfirmed_ends,
+)
 from timekeeper.cli.doctor.refusal_checks import refusals
 from timekeeper.cli.doctor.taint_checks import needs_scheduler, placement, taints
 from timekeeper.cli.output import Column, Sheet
@@ -341,7 +349,8 @@ CHECKS: tuple[Check, ...] = (
     placement,
     cards,
     locks,
-    lingering,
+    unconfirmed_ends,
+    demoted,
     taints,
     runtimes,
     accelerators,
@@ -364,7 +373,7 @@ CHECKS_ALONE: tuple[Check, ...] = (
     modes,
     refusals,
     described_cards,
-    lingering,
+    unconfirmed_ends,
     doubts,
     idle,
     clocks,

@@ -76,6 +76,7 @@ class Facts:
     makers: Any = None  # workloads of all namespaces that create pods, but for the Jobs of CronJobs
     exempt: Any = None  # the namespaces that a label excludes from admission
     device_resources: Any = ""  # the names of what ``resource.k8s.io`` serves
+    demoted: Any = None  # the extender's Events on nodes whose kubelets refuse pods
     lock_holders: Any = ()  # the pods that old locks on nodes name, `MAX_NODES` at most
 
 
@@ -113,6 +114,7 @@ def _facts(options: Options, say: Say) -> Facts:
             lambda: _pods_on(_names(nodes, lambda node: INVENTORY in annotations_of(node)), get, say)
         ),
         device_pods=_or_reason(lambda: _pods_on(_names(nodes, _has_accelerators), get, say)),
+        demoted=read("events", "-n", "default", "--field-selector=reason=NodeDemoted"),
         lock_holders=_or_reason(lambda: _lock_holders(nodes, get)),
         runtime_classes=read("runtimeclasses"),
         leases=read("leases", "-n", "kube-node-lease", "--show-managed-fields"),

@@ -21,6 +21,7 @@ from timekeeper.core.json_values import annotations_of, mapping
 from timekeeper.core.kube.node_lock import waits_for_devices
 from timekeeper.core.ledger.hold import clock_ahead_ms, pod_hold
 from timekeeper.core.names import GPU_PERCENT, NODE_CHANGE
+from timekeeper.core.object_names import millis
 from timekeeper.core.quantity import thousandths
 from timekeeper.core.request.inventory import counted_cards, dialects_of, node_facts
 from timekeeper.core.request.runtime_plugins import OURS
@@ -93,13 +94,13 @@ def locks(facts: Facts) -> Iterator[CheckResult]:
                 yield CheckResult("warning", "nodes", sentence, f"{command} (docs/coming-from/hami.md)")
 
 
-def lingering(facts: Facts) -> Iterator[CheckResult]:
+def unconfirmed_ends(facts: Facts) -> Iterator[CheckResult]:
     """No pod has failed while its status says that it runs: it holds its cards until its end is known."""
     if isinstance(facts.pods_there, NotReadable):
         return  # said by the check of pods without GPUs
     for pod in items(facts.pods_there):
         said, metadata = pod_hold(pod), pod["metadata"]
-        if not said.lingers or (said.deletion_ms or 0) + said.grace_ms > 1000 * facts.now_s:
+        if not said.unconfirmed or (said.deletion_ms or 0) + said.grace_ms > 1000 * facts.now_s:
             continue
         name, namespace, node = metadata["name"], metadata["namespace"], pod["spec"]["nodeName"]
         sentence = (
@@ -110,6 +111,20 @@ def lingering(facts: Facts) -> Iterator[CheckResult]:
             f"kubectl edit pod {name} -n {namespace}, and remove its finalizers once nothing of it runs there"
         )
         yield CheckResult("warning", "nodes", sentence, f"{command} (docs/ledger.md#a-node-that-died)")
+
+
+def demoted(facts: Facts) -> Iterator[CheckResult]:
+    """No kubelet refuses pods for reasons of devices, so that other nodes come first."""
+    if isinstance(facts.demoted, NotReadable):
+        yield unknown("nodes", facts.demoted)
+        return
+    said = {
+        (event["involvedObject"]["name"], str(event.get("message", ""))) for event in items(facts.demoted)
+    }
+    for name, sentence in sorted(said):
+        if (millis(f"{sentence} ".split(" ")[1]) or 0) > 1000 * facts.now_s:
+            command = f"kubectl get pods -A --field-selector=spec.nodeName={name},status.phase=Failed"
+            yield CheckResult("warning", "nodes", f"{name}: {sentence}", f"{command} (docs/placement.md)")
 
 
 def _plugins(nodes: Mapping[str, Any]) -> Iterator[CheckResult]:

@@ -5,9 +5,9 @@ given away: until its phase is terminal and none of its containers runs. If its 
 the pod *vanished*: it holds its cards while a fresh report of its node's agent lists it, else until its grace
 is over, because the kubelet may run it for that long.
 
-A pod *lingers* while its phase is terminal and its status says that a container runs: a controller has ended
-it from afar (PodGC), and its kubelet, which may run it, has not confirmed that. It holds its cards until its
-node has another boot (`is_left_behind`).
+A pod's end is *unconfirmed* while its phase is terminal and its status says that a container runs: a
+controller has ended it from afar (PodGC), and its kubelet may run it. It holds its cards until its node has
+another boot (`is_left_behind`).
 
 `pod_hold` reads what one object says, `later` joins it with what earlier versions of the object said,
 `vanished` and `followed` continue after the removal, and `ends_ms` dates the end. `clock_ahead_ms`
@@ -40,7 +40,7 @@ class PodHold:
 
     bound_ms: int | None  # when the Binding was made; None: the object does not contain it
     over: bool = False  # the phase is terminal and no container runs: the cards may be given away
-    lingers: bool = False  # the phase is terminal, but a container runs as far as its status says
+    unconfirmed: bool = False  # the phase is terminal, but a container runs as far as its status says
     ended_ms: int | None = None  # proof of the end: the latest finish of all containers; None: no proof
     # without proof: when the terminal phase was first reported, None where the object does not say it
     reported_ms: int | None = None
@@ -95,7 +95,7 @@ def pod_hold(pod: Json) -> PodHold:
     return PodHold(
         bound_ms=_bound_ms(status),
         over=over,
-        lingers=is_terminal and not over,
+        unconfirmed=is_terminal and not over,
         ended_ms=_corrected_ms(_proved_end_ms(status), reported_ms, status) if over else None,
         reported_ms=reported_ms,
         witnessed_ms=max(_times(status), default=0),
@@ -122,12 +122,12 @@ def later(before: PodHold | None, now: PodHold) -> PodHold:
 
 
 def is_left_behind(hold: PodHold, uid: str, boot: str, sight: NodeSight) -> bool:
-    """Whether nothing of a pod that lingers can run any more, because its node has booted anew: a kubelet
-    starts no pod whose phase is terminal. ``boot``: that of the node when the pod began to linger, for a pod
-    that runs survives a reboot; "": not known. Other cards, or a new Node object, prove nothing: the machine
-    may have gone on."""
+    """Whether nothing of a pod whose end is unconfirmed can run any more, because its node has booted anew: a
+    kubelet starts no pod whose phase is terminal. ``boot``: that of the node when the phase became terminal,
+    for a pod that runs survives a reboot; "": not known. Other cards, or a new Node object, prove nothing:
+    the machine may have gone on."""
     is_listed = sight.report is not None and uid in sight.report.pods
-    return hold.lingers and bool(boot and sight.boot) and boot != sight.boot and not is_listed
+    return hold.unconfirmed and bool(boot and sight.boot) and boot != sight.boot and not is_listed
 
 
 def ends_ms(hold: PodHold, last_evidence_ms: int) -> int:

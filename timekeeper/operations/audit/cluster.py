@@ -119,7 +119,7 @@ class ClusterComparison:
         if (
             session.ended_ms is not None
             and pod.hold.ended_ms is None
-            and (pod.hold.lingers or session.ended_ms)
+            and (pod.hold.unconfirmed or session.ended_ms)
         ):
             sentence = "its status lacks the end that was known before, or by its node's boot"
             self.listed.append(NotCompared("pod", pod.uid, pod.name, sentence))

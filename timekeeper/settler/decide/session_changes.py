@@ -324,11 +324,11 @@ class _Tick:
         return updated
 
     def _in_boot(self, session: Session, pod: LedgerPod) -> Session:
-        """The open session with the boot of its node. While its pod lingers that stays, and with it what was
-        known until then. Once the node has another boot the hold is over: it ended with that evidence and the
-        pod's grace."""
+        """The open session with the boot of its node. While its pod's end is unconfirmed that stays, and what
+        was known until then. Once the node has another boot the hold is over: it ended with that evidence and
+        the pod's grace."""
         sight = self.cluster.vanished.sights.get(pod.node, NOTHING_SEEN)
-        if not pod.hold.lingers:
+        if not pod.hold.unconfirmed:
             return replace(session, boot=sight.boot or session.boot, watermark_ms=None)
         known = self._known(session)
         if session.watermark_ms is None:
