@@ -8,7 +8,7 @@ from scheduler_ext.gangs.plan import plan
 from scheduler_ext.gangs.rooms import PlanInput
 from scheduler_ext.model.standing import UNHEARD
 from scheduler_ext.scoring.policy import BINPACK
-from scheduler_ext.snapshot.snapshot import Snapshot, expire, pod_deleted, pod_updated
+from scheduler_ext.snapshot.snapshot import Snapshot, expire, pod_deleted, pod_updated, pods_listed
 from tests.scheduler_ext.stepped import Start, Stepped
 from tests.scheduler_ext.worlds import bound, in_namespace, node, on, percent, read, rebuilt
 from tests.worlds import Json, terminated
@@ -115,11 +115,21 @@ def test_a_node_comes_last_after_a_few_rejections_for_a_time_that_grows(
     assert len(after(*pods, until_s=100 * HOUR).rejections) == 0
 
 
-def test_what_was_refused_before_the_start_counts_if_it_is_young() -> None:
+@pytest.mark.parametrize(
+    ("pods", "is_last"),
+    [
+        (THREE, True),
+        (times(-1800, -1799, -1798), False),
+        ([*times(-1800, -1799, -1798), *times(2, first=3)], False),
+    ],
+)
+def test_what_was_refused_before_the_start_counts_if_it_is_young(pods: list[Json], is_last: bool) -> None:
     now_ms = 1000 * (T0_S + 3)
+    first = rebuilt([node("a")], pods[:3], now_ms)
 
-    for pods, is_last in ((THREE, True), (times(-HOUR, 1 - HOUR, 2 - HOUR), False)):
-        assert ("a" in expire(rebuilt([node("a")], pods, now_ms), now_ms).comes_last("team-a")) == is_last
+    known = pods_listed(expire(first, now_ms), [read(raw) for raw in pods], now_ms)
+
+    assert ("a" in known.comes_last("team-a")) == is_last
 
 
 @pytest.fixture
