@@ -207,7 +207,5 @@ PLUGINS: dict[str, Plugin] = {
         of_slice=lambda part, _limits, _card: (part.uuid, list(part.tiles)),
     ),
     "kubedevice": _by_node_side("KubeDevice/DeviceInfo", "resource/group", "nvidia.com/gpu"),
-    "kubegpu": _by_node_side(
-        "pod.alpha/DeviceInformation", "alpha/grpresource", "alpha.kubernetes.io/nvidia-gpu"
-    ),
+    "kubegpu": _by_node_side("pod.alpha/DeviceInformation", "alpha/grpresource", "alpha.gpu/numgpu"),
 }

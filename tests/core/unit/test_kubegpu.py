@@ -148,7 +148,6 @@ def test_its_annotation_requests_whole_cards(
         ('{"runningcontainer":{"main":{"requests":{"nvidia.com/gpu":NaN}}}}', ""),
         ("[" * 100_000, ""),
         ({}, ""),
-        (info(main={GENERATE: 0}), ""),
         (info(main={COUNT: 65}), ".runningcontainer[main].requests"),
         (info(main={COUNT: -1}), f".runningcontainer[main].requests[{COUNT}]"),
         (info(main={COUNT: 1.5}), f".runningcontainer[main].requests[{COUNT}]"),

@@ -61,7 +61,7 @@ LEFT_TO_OTHERS = replace(
 # annotation of the two versions of KubeDevice -> what names of cards begin with, and what counts cards
 VERSIONS = {
     "KubeDevice/DeviceInfo": ("resource/group", "nvidia.com/gpu"),
-    "pod.alpha/DeviceInformation": ("alpha/grpresource", "alpha.kubernetes.io/nvidia-gpu"),
+    "pod.alpha/DeviceInformation": ("alpha/grpresource", "alpha.gpu/numgpu"),
 }
 GROUPS = ("", "gpugrp0/A/", "gpugrp1/A/")
 DEVICE_AMOUNTS: list[Any] = [0, 1, 2, 65, -1, 2**34, 10**30, 0.5, float("nan"), None, "1", []]

@@ -18,7 +18,6 @@ from timekeeper.core.quantity import LARGEST
 from timekeeper.core.values import Card, CardSet
 from timekeeper.core.violation import Violation, shown
 
-GENERATE = "gpu/gpu-generate-topology"  # 1, or absent: the best groups that there are; 0: none
 MIB = 1024 * 1024
 
 _T = TypeVar("_T", bound=Hashable)
@@ -53,15 +52,28 @@ class Wanted:
     sets: tuple[CardSet, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceInfoNames:
-    """The names of one version: annotations of pod and node, what names of cards begin with, and the resource
-    that counts cards."""
+    """The names of one version.
+
+    ``pod`` and ``node``: their annotations. ``prefix``: what names of cards begin with. ``counts``: resources
+    that count cards. ``generates``: requests of groups, 1 for the best that there are, 0 for none;
+    ``absent``: which of these it is without one; ``of_pod``: they stand among the pod's own requests alone.
+    Of several names the first is written; the others were written by former versions.
+    """
 
     pod: str
     node: str
     prefix: str
-    count: str
+    counts: tuple[str, ...]
+    generates: tuple[str, ...]
+    absent: int
+    of_pod: bool
+
+    @property
+    def count(self) -> str:
+        """The resource that is written."""
+        return self.counts[0]
 
     @property
     def path(self) -> str:
@@ -86,13 +98,13 @@ class DeviceInfoNames:
             raise self.error(path.removeprefix(self.path), value, "not a JSON object", "a JSON object")
         return value
 
-    def generates(self, requests: object, path: str) -> int | None:
+    def generate(self, requests: object, path: str) -> int | None:
         """0 or 1, None where it is absent. Raises DeviceInfoError."""
-        given = self.objects(requests, path).get(GENERATE)
+        amounts = self.objects(requests, path)
+        name = next((name for name in self.generates if amounts.get(name) is not None), "")
+        given = amounts.get(name)
         if given is not None and (type(given) is not int or given not in (0, 1)):
-            raise self.error(
-                f"{path.removeprefix(self.path)}[{GENERATE}]", given, "neither 0 nor 1", "0 or 1"
-            )
+            raise self.error(f"{path.removeprefix(self.path)}[{name}]", given, "neither 0 nor 1", "0 or 1")
         return given
 
     def is_init(self, container: Container) -> bool:
@@ -151,11 +163,15 @@ def read_wanted(names: DeviceInfoNames, requests: object, path: str, limit: int)
     at = path.removeprefix(names.path)
     given = names.objects(requests, path)
     amounts = {name: amount for name, amount in given.items() if type(amount) is not int or amount}
-    amounts.pop(GENERATE, None)
-    count = amounts.pop(names.count, 0)
-    for name, amount in (*amounts.items(), (names.count, count)):
+    for name in names.generates:
+        if name in amounts and names.of_pod:
+            problem, allowed = "it is no request of a container", f"{names.path}.requests[{name}]"
+            raise names.error(f"{at}[{name}]", amounts[name], problem, allowed)
+        amounts.pop(name, None)
+    for name, amount in amounts.items():
         if type(amount) is not int or not 0 <= amount <= LARGEST:
             raise names.error(f"{at}[{name}]", amount, "not a whole number", "a whole number from 0 on")
+    count = max(amounts.pop(name, 0) for name in names.counts)
     places: dict[CardPlace, int] = {}
     for name, amount in amounts.items():
         card, memory = names.place(name, "cards"), names.place(name, "memory")

@@ -21,7 +21,6 @@ from timekeeper.core.dialects.dialect import (
     nothing_to_read,
 )
 from timekeeper.core.dialects.kubegpu.device_info import (
-    GENERATE,
     MIB,
     DeviceInfoError,
     DeviceInfoNames,
@@ -38,7 +37,7 @@ from timekeeper.core.violation import Violation
 
 @dataclass(frozen=True, slots=True)
 class _WantedPod:
-    """What the annotation and the limits of a pod request."""
+    """What the annotation and the limits of a pod request: nothing where each count is zero."""
 
     wanted: Mapping[str, Wanted]  # by container; those with cards
     generate: int  # 0: cards may be anywhere; 1: as close to each other as possible
@@ -75,7 +74,7 @@ def _constrain(
 def _pod(names: DeviceInfoNames, pod: PodFacts) -> _WantedPod:
     """Raises DeviceInfoError."""
     info = names.decode(pod.annotations.get(names.pod))
-    generates = [names.generates(info.get("requests"), f"{names.path}.requests")]
+    generates = [names.generate(info.get("requests"), f"{names.path}.requests")]
     wanted: dict[str, Wanted] = {}
     zeros = False  # an amount is given; if no card is requested, all of them are zero
     for field, init in (("initcontainer", True), ("runningcontainer", False)):
@@ -88,17 +87,17 @@ def _pod(names: DeviceInfoNames, pod: PodFacts) -> _WantedPod:
         for name, container in containers.items():
             path = f"{names.path}.{field}[{name}].requests"
             requests = names.objects(given.get(name), f"{names.path}.{field}[{name}]").get("requests")
-            generates.append(names.generates(requests, path))
+            generates.append(None if names.of_pod else names.generate(requests, path))
             limit = integral(container.limits.get(names.count)) or 0
-            zeros = zeros or not names.objects(requests, path).keys() <= {GENERATE}
             each = read_wanted(names, requests, path, limit)
+            zeros = zeros or not names.objects(requests, path).keys() <= set(names.generates)
             if each.cards:
                 wanted[name] = each
     total = sum(each.cards for each in wanted.values())
     if total > MAX_CARDS or not (total or zeros):
         problem = "more cards than any node has" if total else "it requests no GPU"
         raise names.error("", str(total), problem, f"1 to {MAX_CARDS} cards")
-    return _WantedPod(wanted, next((each for each in generates if each is not None), 1))
+    return _WantedPod(wanted, next((each for each in generates if each is not None), names.absent))
 
 
 def _cards(names: DeviceInfoNames, node: NodeFacts) -> tuple[Card, ...]:
@@ -154,7 +153,7 @@ def _at_binding(names: DeviceInfoNames, placed: PlacedRequest) -> dict[str, str]
         parts["initcontainer" if container in init else "runningcontainer"][container] = written
     info = {
         "nodename": placed.node,
-        "requests": {GENERATE: int(placed.request.topology == CLOSEST)},
+        "requests": {names.generates[0]: int(placed.request.topology == CLOSEST)},
         **{field: part for field, part in parts.items() if part},
     }
     return {names.pod: json.dumps(info, separators=(",", ":"))}
@@ -185,17 +184,28 @@ def _dialect(
 DIALECTS = (
     _dialect(
         "kubedevice",
-        DeviceInfoNames("KubeDevice/DeviceInfo", "KubeDevice/DeviceInfo", "resource/group", "nvidia.com/gpu"),
+        DeviceInfoNames(
+            pod="KubeDevice/DeviceInfo",
+            node="KubeDevice/DeviceInfo",
+            prefix="resource/group",
+            counts=("nvidia.com/gpu",),
+            generates=("gpu/gpu-generate-topology",),
+            absent=1,
+            of_pod=False,
+        ),
         shared=("nvidia.com/gpu",),
         serves=("nvidia",),
     ),
     _dialect(
         "kubegpu",
         DeviceInfoNames(
-            "pod.alpha/DeviceInformation",
-            "node.alpha/DeviceInformation",
-            "alpha/grpresource",
-            "alpha.kubernetes.io/nvidia-gpu",
+            pod="pod.alpha/DeviceInformation",
+            node="node.alpha/DeviceInformation",
+            prefix="alpha/grpresource",
+            counts=("alpha.gpu/numgpu", "alpha.kubernetes.io/nvidia-gpu"),
+            generates=("alpha.gpu/gpu-generate-topology", "gpu/gpu-generate-topology"),
+            absent=0,
+            of_pod=True,
         ),
     ),
 )
