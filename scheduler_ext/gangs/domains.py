@@ -7,7 +7,7 @@ from itertools import accumulate
 
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.snapshot.node_info import NodeInfo
-from timekeeper.core.values import WHOLE_MILLI
+from timekeeper.core.moments import cards_at_once
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +91,7 @@ def whole_cards(pod: Pod) -> int:
     request = pod.request
     if request is None or request.same_gpu or request.by_set:
         return 0
-    asks = (each.ask for each in request.asks if not each.init)
-    return sum(ask.devices for ask in asks if ask.share_milli == WHOLE_MILLI and not ask.device)
+    return cards_at_once(each for each in request.asks if each.ask.whole and not each.ask.device)
 
 
 def called(label: str, value: str = "") -> str:

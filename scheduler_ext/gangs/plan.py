@@ -19,6 +19,7 @@ from scheduler_ext.model.pod import CPUMember, Pod
 from scheduler_ext.snapshot.node_info import NodeInfo
 from scheduler_ext.snapshot.snapshot import Snapshot, assume, undrain, unreserve
 from timekeeper.core.gangs import Gang
+from timekeeper.core.moments import cards_at_once
 from timekeeper.core.request.held import least_milli
 from timekeeper.core.values import Placement
 from timekeeper.core.violation import first_of
@@ -106,7 +107,7 @@ def place_text(found: GangPlan) -> str:
 def missing_cards(found: GangPlan) -> int:
     """How many cards the pods without a place ask for."""
     requests = (each.request for each in found.left if each.request is not None)
-    return sum(each.ask.devices for request in requests for each in request.asks if not each.init)
+    return sum(cards_at_once(request.asks) for request in requests)
 
 
 class _Plan:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from sys import intern
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import orjson
 
@@ -25,6 +25,7 @@ from timekeeper.core.kube.node_constraints import (
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import PodHold
 from timekeeper.core.ledger.reservation import Reservation, read_reservation
+from timekeeper.core.moments import peak
 from timekeeper.core.object_names import TERMINAL, owner_of
 from timekeeper.core.quantity import integral
 from timekeeper.core.request.cards import UndecodableError, decode_placement
@@ -355,19 +356,10 @@ def _amounts(listed: Sequence[Container], request: GPURequest) -> Amounts:
     dialect = BY_NAME[request.dialect]
     resources = (*dialect.resources, *dialect.shared)
     counted = [name for name in resources if name not in dialect.ignored_by_scheduler]
-    return tuple((name, total) for name in counted if (total := _peak(listed, name)))
-
-
-def _peak(listed: Sequence[Container], resource: str) -> int:
-    together = peak = 0
-    for each in listed:
-        limits: Any = mapping(mapping(each.raw.get("resources")).get("limits"))
-        amount = integral(limits.get(resource)) or 0
-        if each.init:
-            peak = max(peak, together + amount)
-        else:
-            together += amount
-    return max(peak, together)
+    amounts = {
+        name: [(each.init, integral(each.limits.get(name)) or 0) for each in listed] for name in counted
+    }
+    return tuple((name, total) for name, parts in amounts.items() if (total := peak(parts)))
 
 
 def _text(part: Json, key: str) -> str:

@@ -38,6 +38,7 @@ from timekeeper.core.decisions import (
     Figure,
     Record,
 )
+from timekeeper.core.moments import cards_at_once
 from timekeeper.core.values import GPURequest, Placement
 
 MAX_LOOKS = 2_000  # at nodes, for all pods of one call
@@ -307,7 +308,7 @@ def _needs(request: GPURequest | None) -> dict[str, Figure]:
         return {}
     most = max((each.ask for each in request.asks), key=lambda ask: (ask.memory_mib, ask.share_milli))
     return {
-        "cardsNeeded": sum(each.ask.devices for each in request.asks),
+        "cardsNeeded": cards_at_once(request.asks),
         "shareNeededMilli": most.share_milli,
         "memoryNeededMib": most.memory_mib,
     }

@@ -13,6 +13,7 @@ from scheduler_ext.snapshot.node_info import NodeInfo, node_info_of
 from scheduler_ext.snapshot.snapshot import Snapshot
 from timekeeper.core.dialects import OF_NVIDIA, serves
 from timekeeper.core.kube.node_constraints import NodeConstraints
+from timekeeper.core.moments import cards_at_once
 from timekeeper.core.texts import no_fractions
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import first_of
@@ -119,7 +120,7 @@ def _never(request: GPURequest, refused: Sequence[tuple[Node, Refusal]]) -> str:
     if serves(OURS, request.dialect) and all(there.family in OF_NVIDIA for there, _ in refused):
         return no_fractions(len(refused))
     if all(refusal.shortage for _, refusal in refused):
-        cards = sum(each.ask.devices for each in request.asks)
+        cards = cards_at_once(request.asks)
         most = max(len(node.cards) for node, _ in refused)
         if cards > most and all(each.ask.whole for each in request.asks):
             return f"it asks for {cards} cards on one node; a node that it may use has at most {most}"

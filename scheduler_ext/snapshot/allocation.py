@@ -9,6 +9,7 @@ from scheduler_ext.model.other_resources import Others
 from scheduler_ext.model.pod import Amounts, Pod
 from timekeeper.core.dialects import BY_NAME
 from timekeeper.core.ledger.hold import Vanished
+from timekeeper.core.moments import cards_at_once
 from timekeeper.core.request.cards import CardAmount, NamedAmount, amounts_by_card, mismatch
 from timekeeper.core.request.devices import DIALECT as DEVICE
 from timekeeper.core.request.foreign import NamedCards, foreign_placement
@@ -174,11 +175,11 @@ def _taking(allocation: Allocation, node_object: Node | None) -> _Taking:
         return _without_placement(allocation, node_object)
     request = allocation.request
     if request is not None and request.dialect == node_object.family and node_object.plugin_chooses:
-        return _by_agent(allocation, node_object, _cards_asked(request))  # whatever the placement says
+        return _by_agent(allocation, node_object, cards_at_once(request.asks))  # whatever the placement says
     if request is None or mismatch(request, allocation.placement, node_object.cards):
         return _NOTHING if allocation.is_kept else _Taking(fault="placement")
     if node_object.plugin_chooses:
-        return _by_agent(allocation, node_object, _cards_asked(request))
+        return _by_agent(allocation, node_object, cards_at_once(request.asks))
     return _Taking(tuple(amounts_by_card(request, allocation.placement).items()))
 
 
@@ -210,12 +211,6 @@ def _by_agent(allocation: Allocation, node_object: Node, count: int) -> _Taking:
     return _Taking(unnamed=count) if count else _Taking(fault="lingering")
 
 
-def _cards_asked(request: GPURequest) -> int:
-    """The most cards that the pod has at one time."""
-    together = sum(each.ask.devices for each in request.asks if not each.init)
-    return max(together, max((each.ask.devices for each in request.asks if each.init), default=0))
-
-
 def _without_placement(allocation: Allocation, node_object: Node) -> _Taking:
     """A pod that another scheduler bound, or Bursar's where the cards are only counted. Where the device
     plugin picks the cards, it holds as many as it requests."""
@@ -229,7 +224,7 @@ def _without_placement(allocation: Allocation, node_object: Node) -> _Taking:
         if placement is not None:
             return _Taking(tuple(amounts_by_card(request, placement).items()))
     if request is not None and request.dialect == node_object.family and node_object.plugin_chooses:
-        return _by_agent(allocation, node_object, _cards_asked(request))
+        return _by_agent(allocation, node_object, cards_at_once(request.asks))
     if node_object.is_counted and (request is None or BY_NAME[request.dialect].placed_by_others):
         return _NOTHING  # kube-scheduler counts what the plugin gives it, or the pod that it shares with
     return _Taking(fault="unplaced")

@@ -84,6 +84,11 @@ class Api:
         """Closes the idle connections."""
         self._pool.clear()
 
+    def version(self) -> Json:
+        """What it says of its version; empty where it does not answer."""
+        reply = self.call("GET", "/version", timeout_s=ANSWER_S)
+        return reply.body if isinstance(reply, Answered) and reply.status == 200 else {}
+
     def serves(self, path: str) -> bool:
         """Whether it has this path. Raises UnreachableError or ExpiredError."""
         reply = self.call("GET", path, timeout_s=ANSWER_S)

@@ -11,6 +11,7 @@ from threading import Event, Lock, Thread
 from timekeeper import metrics
 from timekeeper.core.decisions import Decision, DecisionRun
 from timekeeper.core.names import DOMAIN
+from timekeeper.core.request.claims import reuses_devices
 from timekeeper.log import log
 from timekeeper.runtime.api_server import ANSWER_S, APPLY, Answered, Api
 from timekeeper.runtime.connect import connect
@@ -209,6 +210,7 @@ def _settle(settings: TimekeeperSettings, store: Store, api: Api, me: str, stop:
     with fencing.writing(store, settler.epoch) as connection:
         since_ms = would.begin(connection, now_ms(), settings.only_meter)
         last = last_standings(connection, settler.ledger.history.current_keys())
+    settler.cluster.unjudged.reuses = reuses_devices(api.version())
     settler.ledger.budget_states.update({name: state_after(reason) for name, reason in last.items()})
     metrics.LEADS.set(1)
     metrics.TERM.set(settler.epoch.number)

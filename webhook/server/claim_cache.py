@@ -18,6 +18,7 @@ from timekeeper.core.request.claims import (
     namespaced,
     read_requests,
     read_template,
+    reuses_devices,
 )
 from timekeeper.core.request.device_classes import (
     CONFIG_MAP,
@@ -71,6 +72,7 @@ class ClaimCache:
 
         await_served(api.call, GROUP, self._wait_ms, absent=absent, again_ms=_LOOK_MS)
         self.known.is_served = True
+        self.known.reuses = reuses_devices(api.version())
         one = f"/api/v1/namespaces/{NAMESPACE}/configmaps?fieldSelector=metadata.name%3D{CONFIG_MAP}"
         self._follow("class-settings", one, _settings, self._settings, self._set)
         self._follow("deviceclasses", f"{GROUP}/deviceclasses", _class, self._classes, self._set)

@@ -93,7 +93,7 @@ def test_claims_and_limits_add_up_and_init_containers_count_where_they_are_more(
     raw["spec"]["initContainers"] = [sidecar]
     assert asked(raw, known(request())) == PodClaims(5)
     raw["spec"]["initContainers"] = [sidecar, first]
-    assert asked(raw, known(request())) == PodClaims(11)
+    assert asked(raw, known(request())) == PodClaims(12)
 
 
 def test_what_is_not_there_is_named_and_makes_the_number_unknown() -> None:

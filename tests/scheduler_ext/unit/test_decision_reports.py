@@ -13,8 +13,19 @@ from scheduler_ext.scoring.policy import BUILT
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.verbs.last_decisions import LastDecisions
 from scheduler_ext.waiting.order import waiting_pod
-from tests.scheduler_ext.worlds import Json, in_namespace, mib, node, on, percent, read, rebuilt, request_of
-from tests.worlds import card
+from tests.scheduler_ext.worlds import (
+    Json,
+    asking,
+    in_namespace,
+    mib,
+    node,
+    on,
+    percent,
+    read,
+    rebuilt,
+    request_of,
+)
+from tests.worlds import card, container
 from timekeeper.accounts.decisions.sentences import sentence
 from timekeeper.core.decisions import Decision
 from timekeeper.core.standings import Cap, Caps
@@ -48,6 +59,15 @@ class World:
         self.last.refused(uid, len(nodes), (nodes,))
         self.reports.step()
         return self.found
+
+
+def test_cards_that_an_init_container_leaves_to_others_are_needed_once() -> None:
+    raw = asking(container(gpu_count="2"), init=[container("first", gpu_count="2")])
+    snapshot = rebuilt([node("n")], [raw])
+
+    (found,) = World(snapshot, "p").refuse("uid-p", n=refusal.not_enough_free(request_of(raw)))
+
+    assert found.figures["cardsNeeded"] == 2
 
 
 def test_why_a_pod_waits_is_recorded_once_until_its_reasons_change() -> None:

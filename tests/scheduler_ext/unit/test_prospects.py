@@ -84,6 +84,11 @@ def test_the_free_card_that_is_named_is_on_a_node_that_the_pod_may_use() -> None
             "it asks for 16 cards on one node; a node that it may use has at most 2",
         ),
         (
+            [node("n", card(0), card(1))],
+            asking(container(gpu_count="3"), init=[container("first", gpu_count="2")]),
+            "it asks for 3 cards on one node; a node that it may use has at most 2",
+        ),
+        (
             [node("n", card(0, memory_mib=8_000))],
             asking(container(gpu_memory="9000")),
             "no node that it may use takes it, even when empty: n: no card has 9000 MiB free",

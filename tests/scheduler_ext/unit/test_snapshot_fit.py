@@ -165,14 +165,30 @@ def test_whole_cards_are_given_where_the_plugin_picks_them_counting_unnamed_ones
     assert why(snapshot, whole(3)) == "not enough free GPUs (3 needed)"
 
 
-def test_init_containers_of_an_unplaced_pod_reuse_its_cards() -> None:
-    others = asking(
-        limits_of("main", nvidia_com__gpu="1"), init=[limits_of("first", nvidia_com__gpu="2")], name="other"
-    )
+def started(**cards: int) -> list[Json]:
+    """Init containers of whole cards; those whose names begin with ``side`` are native sidecars."""
+    of_cards = [limits_of(name, nvidia_com__gpu=str(count)) for name, count in cards.items()]
+    return [
+        each | ({"restartPolicy": "Always"} if each["name"].startswith("side") else {}) for each in of_cards
+    ]
+
+
+@pytest.mark.parametrize(
+    ("init", "unnamed"),
+    [
+        (started(first=2), 2),
+        (started(first=1, side=1, last=2), 3),
+        (started(first=3, side=1), 3),
+        (started(side=1), 2),
+    ],
+)
+def test_init_containers_of_an_unplaced_pod_reuse_its_cards(init: list[Json], unnamed: int) -> None:
+    others = asking(limits_of("main", nvidia_com__gpu="1"), init=init, name="other")
     cards = [card(at) for at in range(4)]
     snapshot = rebuilt([node("n", *cards, capacity={"nvidia.com/gpu": "4"})], [bound(others, "n", None)])
 
-    assert snapshot.node("n").unnamed == 2
+    assert snapshot.node("n").unnamed == unnamed
+    assert snapshot.held.get("team-a") == 1_000 * unnamed
 
 
 def test_a_choice_of_cards_cannot_be_kept_where_the_plugin_picks_them() -> None:

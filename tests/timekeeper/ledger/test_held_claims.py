@@ -128,6 +128,23 @@ def recorded(holding: Holding) -> str:
     return str(raw["metadata"]["annotations"]["bursar.dev/claims"])
 
 
+@pytest.mark.parametrize(("reuses", "number"), [(True, "4"), (False, "5")])
+def test_devices_of_an_init_container_count_as_this_kube_scheduler_allocates_them(
+    holding: Holding, reuses: bool, number: str
+) -> None:
+    raw = claiming(claims="unknown")
+    limits = {"deviceclass.resource.kubernetes.io/gpu": "2"}
+    raw["spec"]["initContainers"] = [worlds.of_resources(limits, "first")]
+    raw["spec"]["containers"][0]["resources"]["limits"] = dict.fromkeys(limits, "1")
+    town = begin(holding, raw, entry=HOLD.format(hours=1))
+    town.settler.cluster.unjudged.reuses = reuses
+
+    town.change("resourceclaimtemplates", template())
+
+    assert holding.step() == ["p"]
+    assert recorded(holding) == number
+
+
 def test_an_unknown_pod_of_a_spent_budget_waits_on_if_it_asks_for_gpus(holding: Holding) -> None:
     town = begin(holding, claiming(claims="unknown", how="turn"), entry="gpuHours: 0\nonExhausted: deny")
 

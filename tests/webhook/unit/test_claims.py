@@ -1,11 +1,13 @@
 """Pods with device claims at admission: they meet the rules of pods with limits, and nothing waits for what
 is not known yet."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from tests.support.waiting import eventually
 from tests.webhook.worlds import (
     OBSERVING,
     POLICY,
@@ -22,8 +24,11 @@ from timekeeper.core.request.claims import EXPLICIT, KnownClaims, read_requests
 from timekeeper.core.request.device_classes import ClassSettings, DeviceClass
 from timekeeper.core.request.request import parse
 from timekeeper.core.standings import Cap, Caps
+from timekeeper.runtime.api_server import Answered, Api, Reply
 from webhook.admission.pods import mutate, validate
 from webhook.admission.reinvocation import first_governed_request
+from webhook.log import log
+from webhook.server.claim_cache import ClaimCache
 from webhook.wire.pod_review import AdmissionAnswer
 
 GATE = {"name": "bursar.dev/budget"}
@@ -241,3 +246,24 @@ def test_a_user_who_writes_all_of_that_but_the_gate_is_refused() -> None:
     spec = {key: each for key, each in held["spec"].items() if key != "schedulingGates"}
 
     assert "only Bursar and node plugins write this" in mutated({**held, "spec": spec}).refusal
+
+
+class OldServer(Api):
+    """An API server of Kubernetes 1.34 that has no objects."""
+
+    def __init__(self) -> None:
+        """Without a connection."""
+
+    def call(self, _method: str, path: str, *_: Any, **__: Any) -> Reply:
+        return Answered(200, {"major": "1", "minor": "34"} if path == "/version" else {"items": []})
+
+    def watch(self, *_: Any, **__: Any) -> Iterator[Json]:
+        yield from ()
+
+
+def test_a_worker_knows_how_this_kube_scheduler_counts_devices_of_init_containers() -> None:
+    cache = ClaimCache(OldServer(), log)
+    cache.start()
+
+    eventually(lambda: not cache.known.reuses)
+    cache.end()

@@ -34,6 +34,13 @@ def asking(cpu: str, memory: str = "1Gi", **gpu: str) -> Json:
     return admitted(container(requests={"cpu": cpu, "memory": memory}, **gpu))
 
 
+def beside_init(cpu: str) -> Json:
+    """A pod of one card, with a sidecar of one before an init container of two."""
+    sidecar = container("side", gpu_count="1") | {"restartPolicy": "Always"}
+    main = container(requests={"cpu": cpu, "memory": "1Gi"}, gpu_count="1")
+    return admitted(main, init=[sidecar, container("last", gpu_count="2")])
+
+
 def broken(raw: Json, policy: AdmissionPolicy = ROOMY) -> list[str]:
     return [each.path for each in violations_of(raw, policy) if each.rule == "host-share"]
 
@@ -50,6 +57,8 @@ def broken(raw: Json, policy: AdmissionPolicy = ROOMY) -> list[str]:
         (asking("32", gpu_memory="8000"), []),  # half of the smallest card
         (asking("33", gpu_memory="8000"), ["cpu"]),
         (asking("65", gpu_memory="64000"), ["cpu"]),  # more than the smallest card: one card
+        (beside_init("192"), []),  # three cards at one time
+        (beside_init("193"), ["cpu"]),
     ],
 )
 def test_a_pod_may_request_twice_the_part_that_goes_with_its_cards(raw: Json, fields: list[str]) -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from timekeeper.core.admission.policy import Standing
 from timekeeper.core.json_values import Json, mapping
+from timekeeper.core.moments import most_at_once
 from timekeeper.core.object_names import own_labels, owner_of
 from timekeeper.core.protected import Published
 from timekeeper.core.request.request import parse
@@ -24,14 +25,7 @@ def cost(request: GPURequest, lookahead_ms: int | None) -> int:
 
 def share_milli(request: GPURequest) -> int:
     """The most compute that the pod requests at one time, in thousandths of a card."""
-    together = alone = 0
-    for each in request.asks:
-        share_milli = each.ask.devices * each.ask.share_milli
-        if each.init:
-            alone = max(alone, share_milli)
-        else:
-            together += share_milli
-    return max(together, alone)
+    return most_at_once(request.asks, lambda each: each.ask.devices * each.ask.share_milli)
 
 
 def takes_of(published: Published, request: GPURequest, lookahead_ms: int | None) -> int:

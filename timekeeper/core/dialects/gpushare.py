@@ -22,6 +22,7 @@ from timekeeper.core.dialects.amounts import (
 )
 from timekeeper.core.dialects.dialect import Dialect, Found, PlacedRequest, nothing_at_admission
 from timekeeper.core.dialects.percent import MODEL_LABEL
+from timekeeper.core.moments import most_at_once
 from timekeeper.core.values import Ask, Card, GPURequest
 from timekeeper.core.violation import Violation
 
@@ -63,10 +64,9 @@ def _at_binding(placed: PlacedRequest) -> dict[str, str]:
 
 
 def _most_units(placed: PlacedRequest) -> int:
-    """What the pod has at one time: an init container ends before the others start."""
-    init = {each.container for each in placed.request.asks if each.init}
+    """The most that the pod has at one time."""
     units = {name: sum(each.memory_mib for each in these) for name, these in placed.placement.containers}
-    return max(sum(units.values()) - sum(units[name] for name in init), *(units[name] for name in init), 0)
+    return most_at_once(placed.request.asks, lambda each: units[each.container])
 
 
 def _found(pod: PodFacts, request: GPURequest) -> Found:

@@ -13,6 +13,7 @@ from sys import intern
 
 from timekeeper.core.dialects.amounts import Container
 from timekeeper.core.json_values import Json, mapping, sequence
+from timekeeper.core.moments import sum_of_peaks
 from timekeeper.core.quantity import integral, thousandths
 from timekeeper.core.request.device_classes import (
     CONFIG_MAP,
@@ -119,7 +120,7 @@ NamespacedName = tuple[str, str]
 class KnownClaims:
     """The objects of the API server by which claims are read; another thread may replace the members.
     ``resources``: those for which kube-scheduler may allocate GPUs; ``is_served``: the API server has
-    ``resource.k8s.io/v1``."""
+    ``resource.k8s.io/v1``; ``reuses``: as `reuses_devices` has it."""
 
     classes: Mapping[str, DeviceClass] = field(default_factory=dict)
     claims: Mapping[NamespacedName, Requests] = field(default_factory=dict)
@@ -127,6 +128,7 @@ class KnownClaims:
     settings: ClassSettings = DEFAULTS
     resources: frozenset[str] = frozenset()
     is_served: bool = True
+    reuses: bool = True
     drivers: Callable[[], Mapping[str, bool]] = lambda: NO_DRIVERS  # those of `_settings`, as they are now
 
     def beside(self, objects: Iterable[Json], namespace: str) -> "KnownClaims":
@@ -144,18 +146,19 @@ class KnownClaims:
         """What the pod asks for; None: it has no claims and no limits of classes. ``found``: its containers;
         ``namespace``: where it is, or will be."""
         named = sequence(mapping(pod.get("spec")).get("resourceClaims"))
-        limits = [(each, list(_explicit(each))) for each in found]
-        if not named and not any(classes for _, classes in limits):
+        limits = [(container, *limit) for container in found for limit in _explicit(container)]
+        if not named and not limits:
             return None  # nearly always
         if not self.is_served:
             return PodClaims(violations=(_not_served(named),))
         if len(named) > MAX_CLAIMS:
             return PodClaims(violations=(_many_claims(len(named)),))
         of_claims = _joined(self._of_claim(raw, index, namespace) for index, raw in enumerate(named))
-        together = _joined(self._of_limits(each, them) for each, them in limits if not each.init)
-        alone = [self._of_limits(each, them) for each, them in limits if each.init]
-        most = max((together.devices, *(each.devices for each in alone)))
-        every = _joined((of_claims, together, *alone))
+        of_limits = [(name, each, self._of_limit(each, name, amount)) for each, name, amount in limits]
+        most = sum_of_peaks(
+            (name, each.init and self.reuses, asked.devices) for name, each, asked in of_limits
+        )
+        every = _joined((of_claims, *(asked for *_, asked in of_limits)))
         return PodClaims(of_claims.devices + most, every.missing, every.violations)
 
     def _of_claim(self, raw: object, index: int, namespace: str) -> PodClaims:
@@ -172,12 +175,9 @@ class KnownClaims:
                 return _joined(self._of_request(each, f"{path}.{member}") for each in requests)
         return PodClaims(missing=(f"{path}: neither a claim nor a template",))
 
-    def _of_limits(self, container: Container, classes: Sequence[tuple[str, object]]) -> PodClaims:
-        path = f"{container.path}.resources.limits"
-        return _joined(
-            self._of_request((Alternative(name, integral(amount) or 0),), f"{path}[{EXPLICIT}{name}]")
-            for name, amount in classes
-        )
+    def _of_limit(self, container: Container, name: str, amount: object) -> PodClaims:
+        path = f"{container.path}.resources.limits[{EXPLICIT}{name}]"
+        return self._of_request((Alternative(name, integral(amount) or 0),), path)
 
     def _of_request(self, alternatives: Iterable[Alternative], path: str) -> PodClaims:
         """The dearest of the alternatives: of several, any may be allocated."""
@@ -207,6 +207,17 @@ class KnownClaims:
 
 
 NO_OBJECTS = KnownClaims()
+_REUSES = (1, 35)
+
+
+def reuses_devices(version: Json) -> bool:
+    """Whether kube-scheduler lets later containers have the devices that it allocates for the limits of an
+    init container; before Kubernetes 1.35 it requests them for each container. ``version``: what the API
+    server says at ``/version``; False where it does not say it, for a pod that was judged for fewer devices
+    than its claim holds is evicted."""
+    major, minor = (str(version.get(part, "")).rstrip("+") for part in ("major", "minor"))
+    is_known = major.isdecimal() and minor.isdecimal()
+    return is_known and (int(major), int(minor)) >= _REUSES
 
 
 def known_by(

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Sequence
 from timekeeper.core import names
 from timekeeper.core.dialects.amounts import MAX_MEMORY_MIB
 from timekeeper.core.json_values import Json
+from timekeeper.core.moments import at_once
 from timekeeper.core.name_lists import excess, names_in, too_long
 from timekeeper.core.quantity import integral
 from timekeeper.core.values import WHOLE_MILLI, Ask, ContainerAsk
@@ -124,13 +125,11 @@ def _same_gpu(rule: str, got: object, problem: str, asking: Collection[str]) -> 
 
 def _conflict(group: Sequence[ContainerAsk]) -> str:
     """Why no card can hold these containers, "" if one can. Containers that run at the same time count
-    together: the ordinary ones and the sidecars, and each init container with the sidecars before it."""
+    together."""
     if any(each.ask.devices > 1 for each in group):
         return "one of them requests more than one card"
-    moments = [[each.ask for each in group if not each.init]]
-    for at, each in enumerate(group):
-        if each.init:
-            moments.append([each.ask, *(before.ask for before in group[:at] if not before.init)])
+    nothing: list[Ask] = []
+    moments = at_once(((each.init, [each.ask]) for each in group), nothing)
     return "their requests together exceed one card" if any(map(_too_much, moments)) else ""
 
 

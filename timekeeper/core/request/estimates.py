@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
+from timekeeper.core.moments import most_at_once
 from timekeeper.core.request.cards import (
-    NO_AMOUNT,
     CardAmount,
     UnitCosts,
     Weights,
@@ -38,8 +38,7 @@ def estimated_rate(
         share = 0 if each.ask.memory_mib else max(each.ask.share_milli, each.ask.memory_milli)
         return each.ask.devices * max(rates, default=share or WHOLE_MILLI)
 
-    together = sum(estimate(each) for each in request.asks if not each.init)
-    return max((together, *(estimate(each) for each in request.asks if each.init)))
+    return most_at_once(request.asks, estimate)
 
 
 def without_constraints(request: GPURequest) -> GPURequest:
@@ -60,14 +59,10 @@ def requested_amount(request: GPURequest, cards: Iterable[Card]) -> CardAmount:
     requests memory alone, its share of compute is the largest share of memory that this is on any of these
     cards that the request allows."""
     choices = tuple(card for card in cards if allowed(request, card))
-    init = [_requested(each, choices) for each in request.asks if each.init]
-    together = [_requested(each, choices) for each in request.asks if not each.init]
-    most = (*init, sum(together, start=NO_AMOUNT))
-    return CardAmount(max(use.share_milli for use in most), max(use.memory_mib for use in most))
 
+    def share_milli(each: ContainerAsk) -> int:
+        parts = (share_of(need(each.ask, card), card) for card in choices if has_named(each.ask, card))
+        return each.ask.devices * (each.ask.share_milli or max(parts, default=0))
 
-def _requested(each: ContainerAsk, choices: tuple[Card, ...]) -> CardAmount:
-    ask = each.ask
-    parts = (share_of(need(ask, card), card) for card in choices if has_named(ask, card))
-    share_milli = ask.share_milli or max(parts, default=0)
-    return CardAmount(share_milli * ask.devices, ask.memory_mib * ask.devices)
+    memory_mib = most_at_once(request.asks, lambda each: each.ask.devices * each.ask.memory_mib)
+    return CardAmount(most_at_once(request.asks, share_milli), memory_mib)

@@ -3,9 +3,10 @@ compute and of memory (of named resources, the largest part). Caps count it."""
 
 from collections.abc import Iterable, Mapping
 
-from timekeeper.core.request.cards import CardAmount, has_named, need, rate
+from timekeeper.core.moments import at_once, most_at_once
+from timekeeper.core.request.cards import NO_AMOUNT, CardAmount, has_named, need, rate
 from timekeeper.core.request.estimates import estimated_rate
-from timekeeper.core.values import WHOLE_MILLI, Card, ContainerAsk, GPURequest
+from timekeeper.core.values import WHOLE_MILLI, Ask, Card, ContainerAsk, GPURequest
 
 _CHARGE_BY = "dominant"
 
@@ -23,11 +24,17 @@ def held_milli(
 
 
 def least_milli(request: GPURequest, cards: Iterable[Card] = ()) -> int:
-    """A lower bound of what the pod will hold on some of these cards; without cards, on any. Where the
-    request names an amount of memory, that is a smaller part of a larger card."""
+    """A lower bound of what the pod will hold on some of these cards; without cards, on any. Parts of a card
+    add up in each respect, so the larger sum is a bound wherever the containers run. An amount of memory is a
+    smaller part of a larger card."""
     there = tuple(cards)
-    together = [each for each in request.asks if not each.init]
-    return max(_least(each, there) for each in (together, *([each] for each in request.asks if each.init)))
+    largest_mib = max((card.memory_mib for card in there), default=0)
+    shares = most_at_once(request.asks, lambda each: each.ask.devices * each.ask.share_milli)
+    named = (each.ask.devices * _least_named(each, there) for each in request.asks if each.ask.resources)
+    # a moment's parts of memory, and then its amounts
+    memory = at_once(((each.init, _memory(each.ask)) for each in request.asks), NO_AMOUNT)
+    parts = (use.share_milli + _least_part(use.memory_mib, largest_mib) for use in memory)
+    return max(shares, *named, *parts)
 
 
 def most_milli(request: GPURequest) -> int:
@@ -46,21 +53,15 @@ def cards_text(milli: int) -> str:
     return f"{whole}.{part:03}".rstrip("0").rstrip(".")
 
 
-def _least(asks: list[ContainerAsk], cards: tuple[Card, ...]) -> int:
-    """Of containers that run together: parts of a card add up in each respect, so the larger sum is a bound
-    wherever they run."""
-    largest_mib = max((card.memory_mib for card in cards), default=0)
-    shares = memory = mib = named = 0
-    for each in asks:
-        ask = each.ask
-        shares += ask.devices * ask.share_milli
-        memory += 0 if ask.memory_mib else ask.devices * (ask.memory_milli or ask.share_milli)
-        mib += ask.devices * ask.memory_mib
-        if ask.resources:
-            named = max(named, ask.devices * _least_named(each, cards))
-    if mib:
-        memory += -(-1000 * mib // largest_mib) if largest_mib else 1
-    return max(shares, memory, named)
+def _memory(ask: Ask) -> CardAmount:
+    """The memory that it requests as parts of cards, or as an amount."""
+    part_milli = 0 if ask.memory_mib else ask.memory_milli or ask.share_milli
+    return CardAmount(ask.devices * part_milli, ask.devices * ask.memory_mib)
+
+
+def _least_part(memory_mib: int, largest_mib: int) -> int:
+    """Of the largest card, in thousandths; of any card, where none is known."""
+    return -(-1000 * memory_mib // largest_mib) if largest_mib else min(1, memory_mib)
 
 
 def _least_named(each: ContainerAsk, cards: tuple[Card, ...]) -> int:

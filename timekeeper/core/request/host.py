@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from timekeeper.core.json_values import Json, mapping, sequence
+from timekeeper.core.moments import peak
 from timekeeper.core.quantity import thousandths
 from timekeeper.core.request.cards import Weights, allowed, weight_of
 from timekeeper.core.values import MAX_AMOUNT, Card, GPURequest, UndecodableError
@@ -77,17 +78,11 @@ def requested_milli(pod: Json, resource: str) -> int:
     whole = mapping(mapping(spec.get("resources")).get("requests"))
     if resource in whole:
         return _milli(whole, resource) + overhead
-    together = peak = 0
-    for runs_on, milli in _containers(spec, status, resource):
-        if runs_on:
-            together += milli
-        else:
-            peak = max(peak, together + milli)
-    return max(together, peak) + overhead
+    return peak(_containers(spec, status, resource)) + overhead
 
 
 def _containers(spec: Json, status: Json, resource: str) -> Iterator[tuple[bool, int]]:
-    """(keeps running beside the others, request) of each container, in the order of their start."""
+    """(ends before the others start, request) of each container, in the order of their start."""
     had = _had(status, resource)
     infeasible = bool(had) and is_resize_infeasible(status)
     for field in ("initContainers", "containers"):
@@ -98,7 +93,7 @@ def _containers(spec: Json, status: Json, resource: str) -> Iterator[tuple[bool,
             held = had.get(str(raw.get("name", ""))) if had and runs_on else None
             if held is not None:
                 asked = held if infeasible else max(asked, held)
-            yield runs_on, asked
+            yield not runs_on, asked
 
 
 def container_milli(container: Json, resource: str) -> int:

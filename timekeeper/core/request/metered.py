@@ -67,6 +67,8 @@ def metered_request(pod: Json, parsed: ParsedRequest) -> MeteredRequest | None:
     asks += _devices(found) if devices else ()
     if not asks:
         return None
+    places = {each.name: place for place, each in enumerate(found)}
+    asks.sort(key=lambda each: places[each.container])
     dialect = own.request.dialect if own.request is not None else DEVICE
     return MeteredRequest(_shared(GPURequest(dialect=dialect, asks=tuple(asks))), doubt)
 

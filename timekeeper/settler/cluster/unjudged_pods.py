@@ -48,6 +48,7 @@ class UnjudgedPods:
     )  # of `_settings`: whether their devices are GPUs
     due: set[str] = field(default_factory=set)  # namespaces of which something has come
     all_due: bool = False  # a class or the settings have
+    reuses: bool = True  # as `KnownClaims` has it
 
     @property
     def settings(self) -> ClassSettings:
@@ -101,7 +102,12 @@ class UnjudgedPods:
     def asked(self, each: UnjudgedPod) -> PodClaims:
         """What the pod asks for, as far as it is known."""
         known = KnownClaims(
-            self.classes, self.claims, self.templates, self.settings, drivers=lambda: self.drivers
+            self.classes,
+            self.claims,
+            self.templates,
+            self.settings,
+            reuses=self.reuses,
+            drivers=lambda: self.drivers,
         )
         return known.asked_by(each.part, each.pod.namespace, containers(each.part)) or PodClaims()
 
