@@ -47,7 +47,8 @@ def claim_sentences(answer: Json) -> Iterator[str]:
         named = [f"{each['namespace']}/{each['claim']}" for each in found["named"][:_MOST]]
         named += [f"and {number - len(named)} more"] if number > len(named) else []
         claims = "1 claim holds devices and is" if number == 1 else f"{number} claims hold devices and are"
-        yield f"{claims} reserved for no pod: charged until deleted, or used again: {', '.join(named)}"
+        left = f"charged until deleted, or used again: {', '.join(named)}"
+        yield f"{claims} reserved for no pod that is left: {left}"
     for each in found.get("unknownDrivers", ()):
         claims = "1 claim" if each["claims"] == 1 else f"{each['claims']} claims"
         yield f"devices of {each['driver']} are not charged ({claims}): no rule says which of them are GPUs"

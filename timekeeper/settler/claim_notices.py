@@ -12,11 +12,14 @@ from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.claims.claim_sessions import claim_uid
 from timekeeper.accounts.session import Session
 from timekeeper.core.budgets.policy import BudgetSettings
+from timekeeper.core.claims.allocation import DeviceClaim
+from timekeeper.core.violation import first_of
 from timekeeper.settler.cluster.cluster_state import ClusterState
 from timekeeper.settler.pod_notices import MAX_PODS, BudgetReason, BudgetState, texts_on_pods
 
 ClaimReason = BudgetReason | Literal["ClaimRateAssumed", "ClaimUnused"]
 _Named = tuple[str, str]  # name and UID
+_MOST_NAMED = 3  # missing pods in a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,20 +89,27 @@ def budget_notices(
 
 @dataclass(slots=True)
 class OrphanNotices:
-    """Each claim that holds devices and is reserved for no pod is named once."""
+    """Each claim that holds devices and that no pod uses is named once."""
 
     _said: set[str] = field(default_factory=set)  # UIDs
 
-    def notices(self, cluster: ClusterState, now_ms: int) -> Iterator[ClaimNotice]:
-        """On those that are new."""
-        orphans = {each.uid: each for each in cluster.claims.orphans(now_ms)}
-        for uid in orphans.keys() - self._said:
-            claim = orphans[uid]
+    def notices(self, orphans: Iterable[DeviceClaim]) -> Iterator[ClaimNotice]:
+        """On those that are new. ``orphans``: all of them."""
+        now = {each.uid: each for each in orphans}
+        for uid in now.keys() - self._said:
+            claim = now[uid]
             message = (
-                f"Claim {claim.name} holds devices, and is reserved for no pod. Namespace"
+                f"Claim {claim.name} holds devices, and is reserved for {_no_pod(claim)}. Namespace"
                 f" {claim.namespace} pays for them until the claim is deleted, or a pod has used it."
             )
             yield ClaimNotice(
                 "ResourceClaim", claim.namespace, claim.name, uid, "ClaimUnused", message, "Warning"
             )
-        self._said = set(orphans)
+        self._said = set(now)
+
+
+def _no_pod(claim: DeviceClaim) -> str:
+    if not claim.users:
+        return "no pod"
+    each = [f"{name} (UID {uid})" for uid, _, name in (user.partition("/") for user in claim.users)]
+    return f"pods that do not exist or have ended: {first_of(each, _MOST_NAMED)}"

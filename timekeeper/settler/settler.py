@@ -400,7 +400,7 @@ class Settler:
         report(self.cluster, self.ledger, decision, read, self._notices, history, now_ms)
         for notice in self._missing_namespaces.notices(self.cluster):
             self._notices.budget(notice)
-        for orphan in self._orphans.notices(self.cluster, now_ms):
+        for orphan in self._orphans.notices(self.cluster.orphans(self.ledger.running_claims, now_ms)):
             self._notices.claim(orphan)
 
 

@@ -72,7 +72,7 @@ def test_a_pod_group_is_a_consumer_that_is_no_pod() -> None:
 
     found = read_claim(raw)
 
-    assert (found.consumers, found.other_consumers, found.is_orphan) == ((), 1, False)
+    assert (found.consumers, found.other_consumers) == ((), 1)
 
 
 JUNK = st.recursive(

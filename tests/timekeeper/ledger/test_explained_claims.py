@@ -4,6 +4,7 @@ import pytest
 
 from tests.timekeeper.claims import DRIVER, allocated, device_claim, device_slice
 from tests.timekeeper.ledger.test_claim_reclaim import heir
+from tests.timekeeper.ledger.test_claims import pod as pod_of
 from tests.timekeeper.ledger.test_held_claims import begin, claiming, device_class, template
 from tests.timekeeper.ledger.test_holding import HOLD, Holding
 from tests.timekeeper.worlds import HOUR, MINUTE, T0, Json, Town, budgets, gpu_pod, node
@@ -24,6 +25,9 @@ def shared(town: Town) -> Town:
     town.change(claim, device_claim("c", allocated(), at_ms=BEGAN, pods=("p",)))
     town.change(claim, device_claim("c", allocated(), at_ms=BEGAN, pods=("p", "q")))
     town.change(claim, device_claim("c", allocated(), at_ms=BEGAN, pods=("q",)))
+    user = pod_of("q")
+    user["metadata"]["uid"] = "q"
+    town.hear("pods", user)
     return town
 
 

@@ -11,9 +11,10 @@ from timekeeper.core.values import WHOLE_MILLI
 _MOST_NAMED = 8  # devices, and pods, in a sentence
 
 
-def claim_sentence(session: Session, hours: str) -> str:
-    """What the claim holds and costs, why, who pays, since when, and for which pods. ``hours``: charged."""
-    return " ".join((_charged(session, hours), _rate(session), *_shared(session)))
+def claim_sentence(session: Session, hours: str, is_orphan: bool = False) -> str:
+    """What the claim holds and costs, why, who pays, since when, and for which pods. ``hours``: charged;
+    ``is_orphan``: no pod that it is reserved for is left."""
+    return " ".join((_charged(session, hours), _rate(session), *_shared(session, is_orphan)))
 
 
 def searched(classes: Iterable[DeviceClass], pools_of: Callable[[str], Mapping[str, int]]) -> str:
@@ -63,7 +64,7 @@ def _rate(session: Session) -> str:
     return f"Its rate is {session.rate_milli / WHOLE_MILLI:g}: {counted}{more} {unit}{models}{weighed}."
 
 
-def _shared(session: Session) -> Iterator[str]:
+def _shared(session: Session, is_orphan: bool) -> Iterator[str]:
     if session.doubt:
         yield f"The rate is not certain: {session.doubt}."
     users = list(names_of_users(session))
@@ -72,6 +73,11 @@ def _shared(session: Session) -> Iterator[str]:
         yield f"It was reserved for {_named(users, 'pods')}.{' ' if paid else ''}{paid}"
     if not session.is_over and not session.consumers:
         yield "It is reserved for no pod now, and charged until it is deleted, or a pod has used it."
+    elif not session.is_over and is_orphan:
+        yield (
+            "The pods that it is reserved for do not exist or have ended; it is charged until it is deleted,"
+            " or a pod has used it."
+        )
 
 
 def _named(texts: list[str], what: str) -> str:

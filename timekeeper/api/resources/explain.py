@@ -8,6 +8,8 @@ from flask import Flask, Response
 
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import History, is_group
+from timekeeper.accounts.changes import NEVER
+from timekeeper.accounts.claims.claim_findings import read_findings
 from timekeeper.accounts.claims.sentences import claim_sentence
 from timekeeper.accounts.decisions.sentences import waits_for
 from timekeeper.accounts.held.gangs import gangs_as_one
@@ -50,6 +52,7 @@ from timekeeper.core.wire import Version
 from timekeeper.store import held_pods, sessions, would
 from timekeeper.store.decisions import DecisionFilter, DecisionRow, jobs_of, page
 from timekeeper.store.engine.engine import Connection
+from timekeeper.store.ledger import pulse
 from timekeeper.store.sessions import ChargedSession
 
 _MOST = 500
@@ -160,13 +163,14 @@ def _explained(services: Services, which: DecisionFilter, subject: str) -> Respo
         statement, granted = stated_now(connection, history, (which.namespace,), now_ms)[which.namespace]
         published = ledger.served(connection).protected.get(which.namespace)
         protected = read_protected(connection, history, which.namespace, published, now_ms)
+        orphans = _orphans(connection, which.namespace)
     visible = visible_to(services, which.namespace)
     body = {
         "version": 1,
         "namespace": which.namespace,
         "subject": subject,
         "steps": [shown(each, history, visible) for each in rows],
-        "charges": [_charge(each) for each in charged],
+        "charges": [_charge(each, each.session.name in orphans) for each in charged],
         "waitsFor": [
             *_waits_for(waits, held, statement, history, now_ms),
             *([] if charged else _unknown(history, which.namespace, now_ms, subject, created)),
@@ -253,7 +257,13 @@ def _sessions(
     return sorted((*own, *used), key=lambda each: each.session.bound_ms)[-_MOST:]
 
 
-def _charge(charged: ChargedSession) -> dict[str, Any]:
+def _orphans(connection: Connection, namespace: str) -> set[str]:
+    """The names of the namespace's claims that no pod uses, as far as the settler names them."""
+    found = read_findings((pulse(connection) or NEVER).device_claims)
+    return {name for its, name in found["orphans"]["named"] if its == namespace} if found else set()
+
+
+def _charge(charged: ChargedSession, is_orphan: bool) -> dict[str, Any]:
     session, amount = charged.session, charged.posted + charged.pending
     hours = f"{float(gpu_hours(amount)):.4g}"
     ended = f" to {timestamp(session.ended_ms)}" if session.ended_ms else ""
@@ -268,7 +278,7 @@ def _charge(charged: ChargedSession) -> dict[str, Any]:
         "rateMilli": session.rate_milli,
         "amount": amount,
         "gpuHours": gpu_hours(amount),
-        "sentence": claim_sentence(session, hours)
+        "sentence": claim_sentence(session, hours, is_orphan)
         if session.is_claim
         else f"Charged {hours} GPU-hours: held cards of node {session.node}"
         f" from {timestamp(session.bound_ms)}{ended}, at the rate {rate:g}.{doubt}",

@@ -77,8 +77,8 @@ class UnknownDriverAnswer(TypedDict):
 
 
 class ClaimFindingsAnswer(TypedDict):
-    """`orphans`: how many claims hold devices and are reserved for no pod, which are charged; `named`: the
-    first of them; `adminAccess`: how many have admin access to GPUs, which is free."""
+    """`orphans`: how many claims hold devices and are reserved for no pod that is left, which are charged;
+    `named`: the first of them; `adminAccess`: how many have admin access to GPUs, which is free."""
 
     orphans: int
     named: list[NamedClaimAnswer]

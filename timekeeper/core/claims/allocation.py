@@ -55,20 +55,13 @@ class DeviceClaim:
     users: tuple[str, ...] = ()
     requests: Requests = field(default=(), compare=False)
 
-    @property
-    def is_orphan(self) -> bool:
-        """Whether it holds devices and is reserved for no pod: Kubernetes frees them only once the claim is
-        deleted, or another pod has used it."""
-        return self.allocation is not None and not self.consumers and not self.other_consumers
-
 
 def read_claim(raw: Json) -> DeviceClaim:
     """The claim. Never raises on JSON from an API server."""
     metadata, status = mapping(raw.get("metadata")), mapping(raw.get("status"))
     reserved = [mapping(each) for each in sequence(status.get("reservedFor"))]
-    users = tuple(
-        f"{each.get('uid', '')}/{each.get('name', '')}" for each in reserved if each.get("resource") == "pods"
-    )
+    of_pods = (each for each in reserved if each.get("resource") == "pods" and not each.get("apiGroup"))
+    users = tuple(f"{each.get('uid', '')}/{each.get('name', '')}" for each in of_pods)
     pods = tuple(each.partition("/")[0] for each in users)
     classes = _classes(mapping(raw.get("spec")))
     allocation = status.get("allocation")

@@ -1,6 +1,6 @@
 """The cluster as the settler observes it. One thread applies the watch updates; nothing else changes it."""
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Container, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -277,6 +277,13 @@ class ClusterState:
         if self._claiming is None:
             self._claiming = claiming_pods(filter(self.metered.meters, self.claiming.values()))
         return self._claiming
+
+    def orphans(self, charged: Container[str], now_ms: int) -> list[DeviceClaim]:
+        """The claims, of those of the ``charged`` UIDs, that no pod uses. While pods cannot be watched, none
+        that a claim is reserved for counts as missing."""
+        is_watched = "pods" not in self.failing
+        found = self.claims.orphans(now_ms)
+        return [each for each in found if each.uid in charged and (is_watched or not each.consumers)]
 
     def given(self, node: str) -> Mapping[str, tuple[str, ...]]:
         """By pod UID the cards that the node's plugin gave, by its agent's fresh report; none where the

@@ -15,7 +15,7 @@ from timekeeper.core.claims.devices import DevicePools
 from timekeeper.core.claims.drivers import DriverRule
 
 SOURCES = ("resourceclaims", "resourceslices")
-ORPHAN_MS = 60_000  # between two pods a claim may be reserved for none
+ORPHAN_MS = 30_000  # Kubernetes frees a claim within seconds after its last pod
 _STEP_MS = 10_000  # as kubelets renew their Leases
 MAX_SIGHTS = 100_000  # of claims, that are not written yet; beyond it, the last of each claim counts
 
@@ -69,9 +69,11 @@ class DeviceClaims:
     rules: tuple[DriverRule, ...] = ()  # an administrator's, by which ``unknown`` was found
     unknown: dict[str, tuple[str, ...]] = field(default_factory=dict)  # UID -> its drivers without a rule
     admin: set[str] = field(default_factory=set)  # UIDs of claims with admin access to GPUs
-    _orphans: dict[str, int] = field(default_factory=dict)  # UID -> since when it is reserved for no pod
+    # UID of a pod -> UIDs of the allocated claims that are reserved for it
+    _reserved: dict[str, set[str]] = field(default_factory=dict)
+    _orphans: dict[str, int] = field(default_factory=dict)  # UID -> since when no pod uses it
     _version: int = 0  # of what is found
-    _found: tuple[tuple[int, int], ClaimFindings] | None = None
+    _found: tuple[object, ClaimFindings] | None = None
     _count: int = 0  # of sights
 
     @property
@@ -127,13 +129,23 @@ class DeviceClaims:
         is_held = claim.allocation is not None and not sight.is_gone
         if (claim == before and is_held) or (before is None and claim.allocation is None):
             return
+        for user in set(before.consumers) if before is not None else ():
+            self._reserved[user].discard(claim.uid)
+            if not self._reserved[user]:
+                del self._reserved[user]
         if is_held:
+            for user in claim.consumers:
+                self._reserved.setdefault(user, set()).add(claim.uid)
             self.allocated[claim.uid] = claim
             self._names[claim.namespace, claim.name] = claim.uid
         elif before is not None:
             del self.allocated[claim.uid]
             self._names.pop((claim.namespace, claim.name), None)
-        self._note_orphan(claim, is_held, sight.at_ms)
+        if not is_held:
+            self.unknown.pop(claim.uid, None)
+            self.admin.discard(claim.uid)
+        self._note_orphan(claim.uid, sight.at_ms)
+        self._version += 1
         mine = self.sights.setdefault(claim.uid, [])
         if mine and self._count >= MAX_SIGHTS:
             mine[-1] = sight
@@ -161,37 +173,39 @@ class DeviceClaims:
         self.unknown.clear()
         self._version += 1
 
-    def findings(self, now_ms: int) -> ClaimFindings:
-        """What people must know of the claims."""
-        key = self._version, now_ms // ORPHAN_MS
+    def findings(self, orphans: Iterable[DeviceClaim]) -> ClaimFindings:
+        """What people must know of the claims. ``orphans``: those that are charged for no pod."""
+        named = [(each.namespace, each.name) for each in orphans]
+        key = self._version, named
         if self._found is None or self._found[0] != key:
-            named = ((each.namespace, each.name) for each in self.orphans(now_ms))
             drivers = Counter(driver for each in self.unknown.values() for driver in each)
             self._found = key, claim_findings(named, drivers, len(self.admin))
         return self._found[1]
 
     def orphans(self, now_ms: int) -> Iterator[DeviceClaim]:
-        """The claims that are reserved for no pod, for a while by now."""
+        """The claims that no pod has used for a while: they are reserved for none, or for pods alone that do
+        not exist, by their UIDs, or have ended."""
         for uid, since_ms in self._orphans.items():
             if now_ms - since_ms >= ORPHAN_MS:
                 yield self.allocated[uid]
 
-    def _note_orphan(self, claim: DeviceClaim, is_held: bool, at_ms: int) -> None:
-        if is_held and claim.is_orphan:
-            self._orphans.setdefault(claim.uid, at_ms)
+    def _note_orphan(self, uid: str, at_ms: int) -> None:
+        claim = self.allocated.get(uid)
+        if claim is None or claim.other_consumers or any(map(self._is_there, claim.consumers)):
+            self._orphans.pop(uid, None)
         else:
-            self._orphans.pop(claim.uid, None)
-        if not is_held:
-            self.unknown.pop(claim.uid, None)
-            self.admin.discard(claim.uid)
-        self._version += 1
+            self._orphans.setdefault(uid, at_ms)
+
+    def _is_there(self, uid: str) -> bool:
+        pod = self.pods.get(uid)
+        return pod is not None and pod.gone_ms is None and not pod.pod.hold.over
 
     def see_pod(self, pod: ClaimPod, deleted: bool, at_ms: int) -> None:
         """A pod that uses claims, as it is now, or its last state if it was deleted."""
         before = self.pods.get(pod.uid)
         if pod.waits is not None and (before is None or before.waits is None):
             self.short.add(pod.uid)
-        self.pods[pod.uid] = replace(pod, gone_ms=at_ms) if deleted else pod
+        self._put_pod(replace(pod, gone_ms=at_ms) if deleted else pod, at_ms)
         if pod.pod.gang_key is not None:
             self.gangs.setdefault(pod.pod.gang_key, set()).add(pod.uid)
 
@@ -199,7 +213,12 @@ class DeviceClaims:
         """The UIDs of those that exist."""
         for uid, pod in self.pods.items():
             if uid not in there and pod.gone_ms is None:
-                self.pods[uid] = replace(pod, gone_ms=at_ms)
+                self._put_pod(replace(pod, gone_ms=at_ms), at_ms)
+
+    def _put_pod(self, pod: ClaimPod, at_ms: int) -> None:
+        self.pods[pod.uid] = pod
+        for claim in self._reserved.get(pod.uid, ()):
+            self._note_orphan(claim, at_ms)
 
     def mark_written(self, deferred: dict[str, list[ClaimSight]]) -> None:
         """All of it is written to the ledger, but the ``deferred`` sights."""

@@ -114,7 +114,7 @@ def decide(cluster: ClusterState, ledger: LedgerState, tick: TickInputs) -> Tick
         undeclared=declared.removed,
     )
     if abs(now_ms - ledger.pulse.decided_ms) >= PULSE_MS or changes != Changes():
-        changes = replace(changes, pulse=_pulse(cluster, now_ms))
+        changes = replace(changes, pulse=_pulse(cluster, ledger, now_ms))
     return TickDecision(changes, session_changes, cache, protected)
 
 
@@ -127,9 +127,9 @@ def _gone(cluster: ClusterState, ledger: LedgerState, now_ms: int) -> dict[str, 
     return {**back, **dict.fromkeys(absent - ledger.gone.keys(), now_ms)}
 
 
-def _pulse(cluster: ClusterState, now_ms: int) -> Pulse:
-    claims = cluster.claims
-    found = claims.findings(now_ms).text() if claims.is_followed else ""
+def _pulse(cluster: ClusterState, ledger: LedgerState, now_ms: int) -> Pulse:
+    claims, orphans = cluster.claims, cluster.orphans(ledger.running_claims, now_ms)
+    found = claims.findings(orphans).text() if claims.is_followed else ""
     uncharged = cluster.uncharged_claims().text
     return Pulse(now_ms, now_ms, "", uncharged, watches_text(cluster.failing), found)
 
