@@ -48,6 +48,7 @@ _CHANGING = (
     "watermark_ms",
     "settled_ms",
     "others_ended",
+    "reserves_until_ms",
     "was_unseen",
     "consumers",
     "users",

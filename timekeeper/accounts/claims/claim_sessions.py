@@ -6,10 +6,12 @@ pods share it.
 """
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from sys import intern
 
 from timekeeper.accounts.claims.consumers import ClaimPod
+from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.session import CLAIM, MAX_DOUBT, Session
 from timekeeper.core.claims.allocation import AllocatedDevice, DeviceAllocation, DeviceClaim
 from timekeeper.core.claims.rates import ClaimCharge, DeviceCharge
@@ -120,6 +122,16 @@ def used_by(session: Session, claim: DeviceClaim) -> Session:
     before = session.users.split()
     users = [*before, *(each for each in claim.users if each not in before)][:_MOST_USERS]
     return replace(session, consumers=" ".join(claim.consumers), users=" ".join(users))
+
+
+def reserving(session: Session, pods: Iterable[LedgerPod]) -> Session:
+    """The session with the time that these pods declare, which use the claim: from the binding of each until
+    its declared time and grace period are over. A pod without a node reserves by itself, and the claim
+    nothing for it."""
+    bound = [(pod, pod.hold.bound_ms or session.bound_ms) for pod in pods if pod.length_ms]
+    ends_ms = [bound_ms + pod.length_ms if pod.node else 0 for pod, bound_ms in bound]
+    until_ms = max(ends_ms, default=None)
+    return session if until_ms == session.reserves_until_ms else replace(session, reserves_until_ms=until_ms)
 
 
 def end_claim_session(session: Session, end_ms: int) -> Session:

@@ -71,6 +71,8 @@ class DeviceClaims:
     admin: set[str] = field(default_factory=set)  # UIDs of claims with admin access to GPUs
     # UID of a pod -> UIDs of the allocated claims that are reserved for it
     _reserved: dict[str, set[str]] = field(default_factory=dict)
+    # UIDs of allocated claims of whose pods one has changed since the last written tick
+    changed: set[str] = field(default_factory=set)
     _orphans: dict[str, int] = field(default_factory=dict)  # UID -> since when no pod uses it
     _version: int = 0  # of what is found
     _found: tuple[object, ClaimFindings] | None = None
@@ -219,6 +221,7 @@ class DeviceClaims:
         self.pods[pod.uid] = pod
         for claim in self._reserved.get(pod.uid, ()):
             self._note_orphan(claim, at_ms)
+            self.changed.add(claim)
 
     def mark_written(self, deferred: dict[str, list[ClaimSight]]) -> None:
         """All of it is written to the ledger, but the ``deferred`` sights."""
@@ -226,6 +229,7 @@ class DeviceClaims:
         self._count = sum(map(len, deferred.values()))
         self.relisted = None
         self.short.clear()
+        self.changed.clear()
         for uid in [uid for uid, pod in self.pods.items() if pod.gone_ms is not None]:
             self._forget_pod(self.pods.pop(uid).pod)
 

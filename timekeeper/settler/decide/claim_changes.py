@@ -9,6 +9,7 @@ from timekeeper.accounts.claims.claim_sessions import (
     end_claim_session,
     is_of,
     open_claim_session,
+    reserving,
     session_uids,
     used_by,
 )
@@ -32,6 +33,8 @@ def follow_claims(
     tick = _ClaimTick(cluster, cluster.claims, ledger, settings, rules_of(settings.drivers), now_ms, changes)
     for uid, sights in cluster.claims.sights.items():
         tick.apply(uid, sights)
+    for uid in cluster.claims.changed:
+        tick.reserve(tick.running(uid))
     if cluster.claims.relisted is not None:
         tick.miss_absent(cluster.claims.relisted)
     tick.follow_lost()
@@ -49,7 +52,7 @@ class _ClaimTick:
 
     def apply(self, uid: str, sights: list[ClaimSight]) -> None:
         """All that was seen of one claim, in order."""
-        session = self._running(uid)
+        session = self.running(uid)
         for place, sight in enumerate(sights):
             claim = sight.claim
             allocation = None if sight.is_gone else claim.allocation
@@ -72,8 +75,19 @@ class _ClaimTick:
                 session = self._open(sight, allocation, charge)
             elif session.consumers != " ".join(claim.consumers):
                 session = self._put(used_by(session, claim))
+        self.reserve(session)
 
-    def _running(self, uid: str) -> Session | None:
+    def reserve(self, session: Session | None) -> None:
+        """The session reserves what the pods that use the claim declare, as that of a pod does."""
+        if session is None or session.is_over or self.cluster.metered.meters(session.namespace):
+            return
+        users = (self.claims.pods.get(each) for each in session.consumers.split())
+        after = reserving(session, (each.pod for each in users if each is not None))
+        if after is not session:
+            self._put(after)
+
+    def running(self, uid: str) -> Session | None:
+        """The session of the claim's present allocation, as it is by now; None without one."""
         known = self.ledger.running_claims.get(uid)
         return None if known is None else self.changes.sessions.get(known) or self.ledger.session(known)
 
