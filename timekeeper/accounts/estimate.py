@@ -16,16 +16,21 @@ from functools import lru_cache
 
 from timekeeper.accounts.budget_history import History, is_group
 from timekeeper.accounts.card_use.prometheus_answers import Series
-from timekeeper.accounts.metered import CardParts, metered_charge
+from timekeeper.accounts.metered import metered_charge, parts_of_node
 from timekeeper.accounts.pods import LedgerPod, metered_view, read_pod
 from timekeeper.core.accelerators import DOMAINS, accelerator_of
 from timekeeper.core.budgets.policy import BudgetSettings, group_key
-from timekeeper.core.dialects.nvidia_parts import MIG, SHARED
-from timekeeper.core.dialects.percent import COUNT_LABEL, MEMORY_LABEL, MODEL_LABEL
+from timekeeper.core.dialects.nvidia_parts import MIG, REPLICAS_LABEL, SHARED
+from timekeeper.core.dialects.percent import (
+    COUNT_LABEL,
+    MEMORY_LABEL,
+    MODEL_LABEL,
+    SLICES_LABEL,
+    STRATEGY_LABEL,
+)
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.core.request.cards import UndecodableError
 from timekeeper.core.request.inventory import charged_cards
-from timekeeper.core.request.node_parts import REPLICAS_LABEL, SLICES_LABEL, STRATEGY_LABEL, card_parts
 
 STEP_MS = 1_800_000
 SPAN_MS = 30 * 86_400_000
@@ -240,7 +245,7 @@ def _rate(resource: str, labels: tuple[str, ...], settings: BudgetSettings) -> t
         cards = charged_cards(node)
     except UndecodableError:
         cards = ()
-    charge = metered_charge(view, cards, CardParts(card_parts(node)), settings)
+    charge = metered_charge(view, cards, parts_of_node(node, cards), settings)
     is_known = MODEL_LABEL in given or any(each.ask.device for each in view.request.asks)
     return charge.rate_milli, charge.models if is_known else ""
 

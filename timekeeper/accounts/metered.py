@@ -1,28 +1,42 @@
 """What a pod is charged to which Bursar gave no cards: by its request, on the cards of its node as they are
 known."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.dialects.nvidia import DIALECT as NVIDIA
-from timekeeper.core.request.cards import CardAmount, allowed, has_named
+from timekeeper.core.dialects.percent import UNKNOWN_MEMORY_MIB
+from timekeeper.core.json_values import Json
+from timekeeper.core.mig import card_model
+from timekeeper.core.request.cards import CardAmount, allowed, has_named, instance_doubt, is_model
 from timekeeper.core.request.estimates import estimated_rate, requested_amount, without_constraints
-from timekeeper.core.request.node_parts import card_model
-from timekeeper.core.values import WHOLE_MILLI, Card, ContainerAsk, GPURequest
+from timekeeper.core.request.node_parts import card_parts, contradiction, device_parts, part_doubts
+from timekeeper.core.values import WHOLE_MILLI, Ask, Card, ContainerAsk, GPURequest
+
+_AMD_GPU = "amd.com/gpu"
 
 
 @dataclass(frozen=True, slots=True)
 class CardParts:
-    """What a node says of the devices that its NVIDIA plugin counts. ``part_milli``: which part of a card one
-    of them is, in thousandths; ``doubt``: why its cards may be others than those known; "": no reason."""
+    """What a node says of the devices that plugins count. ``part_milli``: which part of a card one of
+    NVIDIA's is, in thousandths; ``devices``: by resource, how many of it a device of another vendor has;
+    ``doubt``: why its cards may be others than those known; ``doubts``: by resource, what of its part is an
+    assumption."""
 
     part_milli: int = WHOLE_MILLI
     doubt: str = ""
+    devices: Mapping[str, int] = field(default_factory=dict)
+    doubts: Mapping[str, str] = field(default_factory=dict)
 
 
 WHOLE_CARDS = CardParts()
+
+
+def parts_of_node(raw: Json, cards: Sequence[Card]) -> CardParts:
+    """What the Node object says. ``cards``: as they are described."""
+    return CardParts(card_parts(raw), contradiction(raw, cards), device_parts(raw), part_doubts(raw))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,28 +54,65 @@ def metered_charge(
     pod: LedgerPod, described: Sequence[Card], parts: CardParts, settings: BudgetSettings
 ) -> MeteredCharge:
     """The charge of a pod that `is_charged_by_spec`, on a node whose cards are described so."""
-    cards = [replace(each, model=card_model(each.model)) for each in described]
-    request = _in_parts(without_constraints(pod.request), parts.part_milli)
+    cards = list(described)
+    request = _in_parts(without_constraints(pod.request), parts, settings)
     rate = estimated_rate(request, cards, settings.weights, settings.charge_by, settings.unit_costs)
     kinds = [_kinds(request, each, cards) for each in request.asks if not each.ask.device]
     unsure = next(filter(None, (_unsure(each) for each in kinds)), "")
     doubt = pod.doubt or unsure or (parts.doubt if kinds else "")
     devices = {each.ask.device for each in request.asks if each.ask.device}
     models = devices | ({model for each in kinds for model, *_ in each} if not unsure else set())
-    return MeteredCharge(rate, ",".join(sorted(models)), requested_amount(request, cards), doubt)
+    doubt = doubt or unknown_memory(request, cards) or assumed_part(request, models, parts, settings)
+    text = ",".join(sorted(map(card_model, models)))
+    return MeteredCharge(rate, text, requested_amount(request, cards), doubt)
 
 
-def _in_parts(request: GPURequest, part_milli: int) -> GPURequest:
-    """What NVIDIA's plugin counts, as the parts of cards that they are."""
-    if part_milli == WHOLE_MILLI or request.dialect != NVIDIA.name:
+def assumed_part(
+    request: GPURequest, models: Iterable[str], parts: CardParts, settings: BudgetSettings
+) -> str:
+    """What of the request's parts of cards of these models is an assumption that no setting replaces; "":
+    nothing."""
+    costs = dict(settings.unit_costs)
+    named = {name for each in request.asks for name, _ in each.ask.resources if name not in costs}
+    named |= {_resource(each.ask, settings) for each in request.asks if not _is_stated(each.ask, settings)}
+    doubts = (parts.doubts.get(name, "") for name in sorted(named))
+    return next(filter(None, (*doubts, *(instance_doubt(each, settings.weights) for each in models))), "")
+
+
+def unknown_memory(request: GPURequest, cards: Iterable[Card]) -> str:
+    """Why an amount of memory is no known part of these cards; "": it is, or the request names none."""
+    if not any(each.ask.memory_mib for each in request.asks):
+        return ""
+    is_known = all(card.resources or card.memory_mib != UNKNOWN_MEMORY_MIB for card in cards)
+    sentence = "nothing says how much memory its node's cards have: each counts with 1000 MiB"
+    return "" if is_known else sentence
+
+
+def _in_parts(request: GPURequest, parts: CardParts, settings: BudgetSettings) -> GPURequest:
+    """What plugins count, as the parts of cards and devices that they are."""
+    is_nvidias = request.dialect == NVIDIA.name and parts.part_milli != WHOLE_MILLI
+    if not (is_nvidias or parts.devices):
         return request
-    return replace(request, asks=tuple(_part(each, part_milli) for each in request.asks))
+
+    def part(each: ContainerAsk) -> ContainerAsk:
+        milli = parts.part_milli if is_nvidias else WHOLE_MILLI
+        if each.ask.device:
+            number = parts.devices.get(_resource(each.ask, settings), 1)
+            milli = WHOLE_MILLI if _is_stated(each.ask, settings) else -(-WHOLE_MILLI // number)
+        return replace(each, ask=replace(each.ask, share_milli=milli)) if each.ask.whole else each
+
+    return replace(request, asks=tuple(map(part, request.asks)))
 
 
-def _part(each: ContainerAsk, part_milli: int) -> ContainerAsk:
-    if each.ask.device or not each.ask.whole:
-        return each
-    return replace(each, ask=replace(each.ask, share_milli=part_milli))
+def _resource(ask: Ask, settings: BudgetSettings) -> str:
+    """The resource of the devices, which `_settings` may name otherwise."""
+    return next((resource for resource, model in settings.devices if model == ask.device), ask.device)
+
+
+def _is_stated(ask: Ask, settings: BudgetSettings) -> bool:
+    """Whether a weight says what such a part of a device costs."""
+    is_named = _resource(ask, settings) != _AMD_GPU
+    return is_named and any(is_model(name, ask.device) for name, _ in settings.weights)
 
 
 _Kind = tuple[str, int, tuple[tuple[str, int], ...]]

@@ -5,10 +5,11 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from sys import intern
 
-from timekeeper.accounts.metered import WHOLE_CARDS, CardParts, metered_charge
+from timekeeper.accounts.metered import WHOLE_CARDS, CardParts, assumed_part, metered_charge
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.decisions import recordable
+from timekeeper.core.dialects.nvidia import DIALECT as NVIDIA
 from timekeeper.core.ledger.hold import Vanished
 from timekeeper.core.ledger.metering import Evidence
 from timekeeper.core.request import cards as card_amounts
@@ -21,7 +22,7 @@ from timekeeper.core.request.host import (
     host_rate,
     models_of,
 )
-from timekeeper.core.values import Card, Placement, Slice
+from timekeeper.core.values import WHOLE_MILLI, Card, Placement, Slice
 
 HOLD = ":hold:"  # in the UID of a session for reserved cards, after the pod's
 CLAIM = ":claim:"  # in the UID of a session of a claim's allocation, after the claim's
@@ -143,9 +144,13 @@ def open_session(
         models, devices = _requested_models(pod), ""
         requested = requested_amount(any_cards, on_node)
         doubt = "" if _needs_no_placement(pod) else placement
+        rate = _in_part(pod, rate, parts)
     else:
         uses = card_amounts.amounts_by_card(pod.request, placement)
         rate = card_amounts.rate(uses, on_node, settings.weights, settings.charge_by, settings.unit_costs)
+        rate = _in_part(pod, rate, parts)
+        of_uses = {card.model for card in on_node if card.uuid in uses}
+        doubt = assumed_part(pod.request, of_uses, parts, settings)
         models, devices = _models(uses, on_node), card_amounts.encode_placement(placement)
         requested = card_amounts.shares(uses, on_node)
     if settings.charge_by == DOMINANT_HOST:
@@ -171,6 +176,11 @@ def open_session(
     if pod.length_ms:
         return replace(session, reserves_until_ms=session.bound_ms + pod.length_ms)
     return session
+
+
+def _in_part(pod: LedgerPod, rate: int, parts: CardParts) -> int:
+    """The rate of what NVIDIA's plugin counts as cards: they may be parts of those that a placement names."""
+    return -(-rate * parts.part_milli // WHOLE_MILLI) if pod.request.dialect == NVIDIA.name else rate
 
 
 def _bound_ms(pod: LedgerPod, now_ms: int, since_ms: int) -> int:

@@ -8,7 +8,7 @@ is none of them.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -207,6 +207,27 @@ def accelerator_of(resource: str) -> Accelerator | None:
     domain, _, name = resource.partition("/")
     found = _BY_DOMAIN.get(domain)
     return found[1] if found is not None and found[0].fullmatch(name) else None
+
+
+_MODE_LABEL, _PRODUCT_LABEL = "amd.com/compute-memory-partition", "amd.com/gpu.product-name"
+_MODES = {"dpx": 2, "tpx": 3, "qpx": 4, "cpx": 8}  # of an AMD GPU: into how many parts each divides it
+# names of what a vendor's plugin calls a part of a device
+_PARTS = re.compile(r"core|share|mim-|mig-|-[0-9]{1,2}c|/v[a-z]|vgpu|sgpu|/1-[24]-", re.ASCII)
+
+
+def parts_of(resource: str, labels: Mapping[str, str]) -> tuple[int, str]:
+    """Into how many of these a node with these labels divides a device, and what of that is an assumption.
+    Source: ROCm/k8s-device-plugin, resource naming strategies and node labeller."""
+    vendor, _, name = resource.partition("/")
+    if vendor != "amd.com":
+        is_part = accelerator_of(resource) is not None and _PARTS.search(resource) is not None
+        return 1, "counts as a whole device" if is_part else ""
+    mode = (labels.get(_MODE_LABEL, "") if name == "gpu" else name).partition("_")[0]
+    product = labels.get(_PRODUCT_LABEL, "")
+    if mode == "cpx" and "MI300A" in product:
+        return 6, ""
+    number = _MODES.get(mode, 1)
+    return number, f"counts as 1/{number} of a device" if mode == "cpx" and not product else ""
 
 
 def accelerators_in(resources: Iterable[str]) -> tuple[str, ...]:

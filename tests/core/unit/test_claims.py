@@ -13,6 +13,7 @@ from timekeeper.core.claims.allocation import AllocatedDevice, DeviceAllocation,
 from timekeeper.core.claims.devices import DevicePools, read_slice
 from timekeeper.core.claims.drivers import DeviceComparison, DriverRule, read_comparison, rules_of
 from timekeeper.core.claims.rates import ClaimCharge, charge_of
+from timekeeper.core.request.cards import Weights
 
 NVIDIA = "gpu.nvidia.com"
 WEIGHTS = (("A100", 1000), ("H100", 2000))
@@ -25,11 +26,13 @@ def pools(*slices: Json) -> DevicePools:
     return found
 
 
-def charge(*devices: Json, of: tuple[Json, ...] = (), rules: tuple[DriverRule, ...] = ()) -> ClaimCharge:
+def charge(
+    *devices: Json, of: tuple[Json, ...] = (), rules: tuple[DriverRule, ...] = (), weights: Weights = WEIGHTS
+) -> ClaimCharge:
     """The charge of these allocated devices, by these slices."""
     allocation = read_claim(device_claim("c", *devices)).allocation
     assert allocation is not None
-    return charge_of(allocation, pools(*of).find, rules_of(rules), WEIGHTS)
+    return charge_of(allocation, pools(*of).find, rules_of(rules), weights)
 
 
 def rate(*devices: Json, of: tuple[Json, ...] = (), rules: tuple[DriverRule, ...] = ()) -> int:
@@ -207,7 +210,9 @@ def nvidia(kind: str, name: str = "gpu-0", **attributes: str) -> Json:
     return device_slice(name, driver=NVIDIA, attributes=texts)
 
 
-def test_a_mig_instance_counts_by_multiprocessors_and_memory_and_not_by_memory_slices() -> None:
+def test_an_instance_without_a_profile_counts_by_multiprocessors_and_memory_and_not_by_memory_slices() -> (
+    None
+):
     body = device_slice("mig", driver=NVIDIA, attributes={"type": {"string": "mig"}})
     whole = {"multiprocessors": "98", "memory": "80Gi", "memory-slice-0": "1"}
     taken = {"multiprocessors": "14", "memory": "10Gi", "memory-slice-0": "1"}
@@ -220,22 +225,90 @@ def test_a_mig_instance_counts_by_multiprocessors_and_memory_and_not_by_memory_s
     assert rate(allocated("mig", driver=NVIDIA), of=(body,)) == 143
 
 
-def test_a_mig_instance_without_counters_counts_by_its_parent_or_its_profile() -> None:
-    parent, instance = (
-        nvidia("gpu", uuid="GPU-1"),
-        nvidia("mig", "mig", parentUUID="GPU-1", profile="1g.10gb"),
-    )
-    instance["metadata"]["name"] = "mig"
-    instance["spec"]["devices"][0]["capacity"] = {"memory": {"value": "20Gi"}}
+def divided(count: int, kind: str, profile: str, parent: str = "resource.kubernetes.io/pciBusID") -> Json:
+    """Partitions of one device beside a whole device, as their driver publishes them."""
+    whole = {
+        "type": "amdgpu",
+        "productName": "MI300X",
+        "partitionProfile": "spx_nps1",
+        parent: "0000:0b:00.0",
+    }
+    part = {"type": kind, "productName": "MI300X", "partitionProfile": profile, parent: "0000:0a:00.0"}
+    body = device_slice(*(f"part-{at}" for at in range(count)), driver=AMD, attributes=texts(part))
+    body["spec"]["devices"] += device_slice("whole", driver=AMD, attributes=texts(whole))["spec"]["devices"]
+    return body
 
-    assert rate(allocated("mig", driver=NVIDIA), of=(parent, instance)) == 250
-    assert rate(allocated("mig", driver=NVIDIA), of=(instance,)) == 143
-    instance["spec"]["devices"][0]["attributes"].pop("profile")
-    found = charge(allocated("mig", driver=NVIDIA), of=(instance,))
-    assert (found.rate_milli, found.doubt) == (
-        1000,
-        "nothing says which part of a device it is: it counts as a whole one",
-    )
+
+def texts(attributes: Json) -> Json:
+    return {name: {"string": text} for name, text in attributes.items()}
+
+
+AMD = "gpu.amd.com"
+PARTITION = "amdgpu-partition"
+UNSAID = "nothing says which part of a device it is: it counts as a whole one"
+
+
+@pytest.mark.parametrize(("body", "milli", "doubt"), [
+    (divided(8, PARTITION, "cpx_nps4"), 125, ""),
+    (divided(6, PARTITION, "cpx_nps1"), 167, ""),
+    (divided(2, PARTITION, "dpx_nps2", "pciAddr"), 500, ""),
+    (divided(1, PARTITION, "cpx_nps4"), 1000, UNSAID),
+    (divided(8, "amdgpu", "spx_nps1"), 1000, ""),
+])  # fmt: skip
+def test_a_partition_is_an_equal_part_of_what_is_published_of_its_device(
+    body: Json, milli: int, doubt: str
+) -> None:
+    found = charge(allocated("part-0", driver=AMD), of=(body,))
+
+    assert (found.rate_milli, found.doubt) == (milli, doubt)
+    assert rate(allocated("whole", driver=AMD), of=(body,)) == 1000
+
+
+def test_a_share_of_what_partitions_a_device_on_demand_is_its_part() -> None:
+    """AMD's automatic partitioning: a device for each mode, of which one at a time may be used, by shares."""
+    body = device_slice("gpu-0-cpx-nps4", driver=AMD, allowMultipleAllocations=True)
+    device = body["spec"]["devices"][0]
+    device["capacity"] = {"partitions": {"value": "8"}}
+    mutex = {"counters": {"partition-mode": {"value": "1"}}}
+    body["spec"]["sharedCounters"] = [{"name": "mutex", **mutex}]
+    device["consumesCounters"] = [{"counterSet": "mutex", **mutex}]
+
+    taken = allocated("gpu-0-cpx-nps4", driver=AMD, shareID="s", consumedCapacity={"partitions": "1"})
+
+    assert rate(taken, of=(body,)) == 125
+
+
+@pytest.mark.parametrize(("product", "profile", "parent_memory", "milli", "doubt"), [
+    ("NVIDIA A100-SXM4-80GB", "1g.10gb", "80Gi", 143, ""),
+    ("NVIDIA A100-SXM4-80GB", "1g.20gb", "", 143, ""),
+    ("", "1g.24gb", "184Gi", 143, ""),
+    ("", "1g.24gb", "47Gi", 500, ""),
+    ("", "1g.24gb", "", 143, "counts as 1/7"),
+    ("NVIDIA X900", "2g.48gb", "", 500, "X900 counts as 2/4"),
+    ("NVIDIA A100-SXM4-80GB", "", "", 1000, UNSAID),
+    ("NVIDIA A100-SXM4-80GB", "", "160Gi", 500, ""),
+])  # fmt: skip
+def test_a_mig_instance_counts_by_its_slices_else_by_its_parent(
+    product: str, profile: str, parent_memory: str, milli: int, doubt: str
+) -> None:
+    parent = nvidia("gpu", uuid="GPU-1")
+    parent["spec"]["devices"][0]["capacity"] = {"memory": {"value": parent_memory or "1Gi"}}
+    instance = nvidia("mig", "mig", parentUUID="GPU-1", profile=profile, productName=product)
+    instance["metadata"]["name"] = "mig"
+
+    found = charge(allocated("mig", driver=NVIDIA), of=(parent, instance) if parent_memory else (instance,))
+
+    assert found.rate_milli == milli
+    assert doubt in found.doubt
+    assert bool(found.doubt) == bool(doubt)
+
+
+def test_a_weight_with_the_profile_states_what_an_instance_of_a_claim_costs() -> None:
+    instance = nvidia("mig", "mig", parentUUID="GPU-1", profile="1g.24gb", productName="NVIDIA X900")
+
+    found = charge(allocated("mig", driver=NVIDIA), of=(instance,), weights=(("X900 MIG 1g.24gb", 250),))
+
+    assert (found.rate_milli, found.doubt) == (250, "")
 
 
 def test_the_model_of_a_mig_instance_is_that_of_its_card() -> None:

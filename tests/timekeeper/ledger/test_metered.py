@@ -1,6 +1,7 @@
 """Pods of namespaces that are not enforced: charged from their Binding to their end by their spec alone,
 whatever scheduler bound them and whatever their metadata says of Bursar."""
 
+import json
 from typing import Any
 
 import pytest
@@ -55,7 +56,38 @@ MIXED["metadata"]["annotations"]["bursar.dev/inventory"] = MIXED["metadata"]["an
 ].replace("A100", "H100", 1)
 CONTRADICTED = labelled("contradicted", {GPU: "2"}, **A100 | {"gpu_count": "8"})
 CONTRADICTED["metadata"]["annotations"] = node("n", 2)["metadata"]["annotations"]
+RTX = {"gpu_product": "NVIDIA-RTX-PRO-6000-Blackwell-Server-Edition", "gpu_count": "2", "gpu_memory": "97887"}
+BESIDE = labelled(
+    "beside", {GPU: "1", f"{GPU}.shared": "4", "nvidia.com/mig-1g.24gb": "4"}, **RTX | {"gpu_replicas": "4"}
+)
+LEFT_OVER = labelled("left-over", {GPU: "2", f"{GPU}.shared": "8"}, **A100)
+LEFT_OVER["status"]["allocatable"] = {GPU: "2", f"{GPU}.shared": "0"}
+OF_AGENT = node("of-agent", 2)
+OF_AGENT["status"] = {"capacity": {GPU: "1", f"{GPU}.shared": "4"}}
+PLACES = {"instances": "NVIDIA A30 MIG 1g.6gb", "divided": "A100"}
+INSTANCES, DIVIDED = (node(name, 4) for name in PLACES)
+INSTANCES["metadata"]["annotations"]["bursar.dev/inventory"] = INSTANCES["metadata"]["annotations"][
+    "bursar.dev/inventory"
+].replace("A100", PLACES["instances"])
+DIVIDED["metadata"]["labels"] = {"nvidia.com/gpu.replicas": "4"}
+for at in (INSTANCES, DIVIDED):
+    at["status"] = {"capacity": {GPU: "16"}}
+GKE: Json = {"metadata": {"name": "gke"}, "status": {"capacity": {GPU: "4"}}}
+GKE["metadata"]["labels"] = {
+    "cloud.google.com/gke-accelerator": "nvidia-tesla-t4",
+    "cloud.google.com/gke-gpu-sharing-strategy": "time-sharing",
+    "cloud.google.com/gke-max-shared-clients-per-gpu": "4",
+}
+CPX: Json = {"metadata": {"name": "cpx"}, "status": {"capacity": {"amd.com/gpu": "64", "amd.com/dpx_nps2": "2"}}}
+CPX["metadata"]["labels"] = {
+    "amd.com/compute-memory-partition": "cpx_nps4",
+    "amd.com/gpu.product-name": "AMD_Instinct_MI300X_OAM",
+}
+UNSAID = labelled(
+    "unsaid", {"nvidia.com/mig-1g.24gb": "4", "amd.com/cpx_nps4": "8", "hygon.com/dcu-share-16c-8g": "4"}
+)
 NODES = [WHOLE, SHARED, RENAMED, SINGLE, MIXED_MIG, PLAIN, AMD, HAMI, MIXED, CONTRADICTED]
+NODES += [BESIDE, LEFT_OVER, OF_AGENT, INSTANCES, DIVIDED, GKE, CPX, UNSAID]
 
 
 def holding(
@@ -120,14 +152,68 @@ BOUND = {"gpu-fraction": "0.5", f"{FRACTION}request": "20Gi", CARDS: "GPU-1"}  #
         (holding({}, scheduler="kai-scheduler", **(BOUND | {"gpu-fraction.limit": "0.9"})), 1_250, MODEL),
         (holding({"nvidia.com/gpu-of-ours": "2"}), 5_000, "NVIDIA-A100-SXM4-40GB"),
         (holding({"koordinator.sh/gpu-core": "50"}), 2_500, "NVIDIA-A100-SXM4-40GB"),
+        # whole cards beside replicas and instances, and what is left over of them
+        (holding({GPU: "1"}, "beside"), 4_000, RTX["gpu_product"]),
+        (holding({f"{GPU}.shared": "1"}, "beside"), 1_000, RTX["gpu_product"]),
+        (holding({"nvidia.com/mig-1g.24gb": "1"}, "beside"), 1_000, RTX["gpu_product"]),
+        (holding({GPU: "1"}, "left-over"), 2_500, MODEL),
+        (holding({GPU: "1"}, "of-agent"), 2_500, "A100"),
+        # parts that the inventory of the agent, or other labels, say
+        (holding({GPU: "1"}, "instances"), 250, "NVIDIA A30"),
+        (holding({GPU: "1"}, "divided"), 625, "A100"),
+        (holding({GPU: "1"}, "gke"), 250, "nvidia-tesla-t4"),
+        (holding({"amd.com/gpu": "1"}, "cpx"), 125, "amd.com/gpu"),
+        (holding({"amd.com/dpx_nps2": "1"}, "cpx"), 500, "amd.com/dpx_nps2"),
+        (holding({"amd.com/cpx_nps4": "8"}, "unsaid"), 1_000, "amd.com/cpx_nps4"),
     ],
 )
 def test_a_metered_pod_is_charged_by_what_its_own_system_says(
     town: Town, pod: Json, rate: int, models: str
 ) -> None:
-    more = "weights: {A100: 2.5, H100: 3, ACME NPU: 2}\ndevices: {acme.example/npu: ACME NPU 2}"
+    more = (
+        "weights: {A100: 2.5, H100: 3, RTX PRO 6000: 4, ACME NPU: 2}\ndevices: {acme.example/npu: ACME NPU 2}"
+    )
 
     assert opened(town, pod, more=more) == {"p": (rate, models)}
+
+
+@pytest.mark.parametrize(
+    ("setting", "limits", "rate"),
+    [
+        ("weights: {cpx_nps4: 0.2}", {"amd.com/cpx_nps4": "1"}, 200),
+        ("weights: {dcu-share-16c-8g: 0.3}", {"hygon.com/dcu-share-16c-8g": "1"}, 300),
+        ("unitCosts: {nvidia.com/mig-1g.24gb: 0.25}", {"nvidia.com/mig-1g.24gb": "1"}, 250),
+    ],
+)
+def test_a_setting_states_what_a_part_costs_that_nothing_else_does(
+    town: Town, setting: str, limits: Json, rate: int
+) -> None:
+    assert [each for each, _ in opened(town, holding(limits, "unsaid"), more=setting).values()] == [rate]
+    assert [each.doubt for each in town.settler.ledger.sessions.values()] == [None]
+
+
+def test_what_a_plugin_counts_costs_the_same_by_a_placement_and_by_the_spec(town: Town) -> None:
+    """A placement names a card of the agent's inventory, of which the plugin gives out a part."""
+    part = {"uuid": "", "index": 0, "share_milli": 1000, "memory_mib": 16_000}
+    pods = []
+    for name in PLACES:
+        uuid = json.loads(
+            dict(zip(PLACES, (INSTANCES, DIVIDED), strict=True))[name]["metadata"]["annotations"][
+                "bursar.dev/inventory"
+            ]
+        )["cards"][0]["uuid"]
+        devices = json.dumps({"version": 1, "containers": {"main": [part | {"uuid": uuid}]}})
+        placed = holding({GPU: "1"}, name, f"placed-{name}", **{"bursar.dev/devices": devices})
+        pods += [placed, holding({GPU: "1"}, name, f"spec-{name}")]
+
+    found = opened(town, *pods, mode="enforce")
+
+    assert {name: rate for name, (rate, _) in found.items()} == {
+        "placed-instances": 250,
+        "spec-instances": 250,
+        "placed-divided": 250,
+        "spec-divided": 250,
+    }
 
 
 def test_a_pod_is_charged_whatever_its_scheduler_is_called(town: Town) -> None:
@@ -153,6 +239,17 @@ def test_a_pod_is_charged_whatever_its_scheduler_is_called(town: Town) -> None:
         (holding({GPU: "1"}, "mixed"), "cards of several models: A100, H100"),
         (holding({GPU: "1"}, "contradicted"), "its inventory has 2 x A100, its labels say 8 x"),
         (holding({"nvidia.com/gpu-of-ours": "2"}), "unsupported GPU resource nvidia.com/gpu-of-ours"),
+        (holding({GPU: "1"}, "beside"), ""),
+        (holding({GPU: "1"}, "left-over"), ""),
+        (holding({GPU: "1"}, "gke"), ""),
+        (holding({"amd.com/gpu": "1"}, "cpx"), ""),
+        (
+            holding({"nvidia.com/mig-1g.24gb": "1"}, "unsaid"),
+            "1g.24gb of a card of no known product counts as 1/7",
+        ),
+        (holding({"amd.com/cpx_nps4": "1"}, "unsaid"), "amd.com/cpx_nps4 counts as 1/8 of a device"),
+        (holding({"hygon.com/dcu-share-16c-8g": "1"}, "unsaid"), "counts as a whole device"),
+        (holding({}, "gke", scheduler="kai-scheduler", **{"gpu-memory": "2000"}), "how much memory"),
     ],
 )
 def test_what_is_not_certain_has_its_doubt(

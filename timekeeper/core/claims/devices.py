@@ -55,6 +55,7 @@ class FoundDevice:
     device: PublishedDevice
     counters: tuple[tuple[str, Amounts], ...] = ()
     parent: PublishedDevice | None = None  # the device of which it is a part, if that is published
+    siblings: int = 1  # parts of the same device that its driver publishes, itself included
 
 
 @dataclass(slots=True)
@@ -88,7 +89,7 @@ class DevicePools:
             return None
         taken = {name for name, _ in found.consumed}
         sets = tuple(each for one in current for each in one.counters if each[0] in taken)
-        return FoundDevice(found, sets, _parent(found, current))
+        return FoundDevice(found, sets, _parent(found, current), _siblings(found, current))
 
     def of_driver(self, driver: str) -> dict[str, int]:
         """The driver's pools, each with the number of its devices."""
@@ -116,6 +117,15 @@ def _parent(found: PublishedDevice, pool: Iterable[DeviceSlice]) -> PublishedDev
         return None
     others = (each for one in pool for each in one.devices.values())
     return next((each for each in others if each.attribute("uuid") == uuid and each is not found), None)
+
+
+_PARENT = ("parentUUID", "parentPciAddr", "resource.kubernetes.io/pciBusID", "pciAddr")
+
+
+def _siblings(found: PublishedDevice, pool: Iterable[DeviceSlice]) -> int:
+    name = next((name for name in _PARENT if found.attribute(name)), "")
+    others = (each for one in pool for each in one.devices.values()) if name else (found,)
+    return sum(all(each.attribute(key) == found.attribute(key) for key in (name, "type")) for each in others)
 
 
 def read_slice(raw: Json) -> DeviceSlice:

@@ -1,11 +1,11 @@
 """What a claim's devices cost, fixed when their allocation is first seen.
 
-A whole device costs 1000 milli-GPU times the weight of its model. A part of one costs the largest of its
-parts of the counters that it shares with the others; a share the largest of the parts that it consumes of its
-device's capacities, and never less than the rule's least share. Each device's rate is rounded up.
+A whole device costs 1000 milli-GPU times the weight of its model. A MIG instance costs its slices of compute
+over those of its card; another part the largest of its parts of the counters that it shares with the others,
+or an equal part of what its driver publishes of one device; a share the largest of the parts that it consumes
+of its device's capacities, and never less than the rule's least share. Each device's rate is rounded up.
 """
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -13,12 +13,11 @@ from fractions import Fraction
 from timekeeper.core.claims.allocation import AllocatedDevice, DeviceAllocation
 from timekeeper.core.claims.devices import Amounts, FoundDevice, PublishedDevice
 from timekeeper.core.claims.drivers import DriverRule
-from timekeeper.core.dialects.nvidia_parts import whole_slices
-from timekeeper.core.request.cards import Weights, weight_of
-from timekeeper.core.request.node_parts import card_model
+from timekeeper.core.mig import CardSlices, Profile, card_model, profile_of, slices_of
+from timekeeper.core.request.cards import Weights, stated_weight, weight_of
 from timekeeper.core.values import WHOLE_MILLI
 
-_PROFILE = re.compile(r"([1-7])g\.([1-9][0-9]{0,2})gb.*", re.ASCII)  # of NVIDIA's MIG
+MIG = "mig"  # the type of NVIDIA's instances
 _MIB = 1024 * 1024
 _WHOLE = Fraction(1)
 
@@ -87,7 +86,11 @@ def _charge(
     part, doubt = _part(found, rule)
     share = _share(allocated, found.device, rule)
     milli = max(1, _ceil(WHOLE_MILLI * part * share))
-    rate = _ceil(Fraction(milli * weight_of(model, weights), 1000))
+    stated = stated_weight(f"{model} MIG {found.device.attribute('profile')}", weights)
+    if stated is None:
+        rate = _ceil(Fraction(milli * weight_of(model, weights), 1000))
+    else:
+        rate, doubt = _ceil(stated * share), ""
     uuid = str(found.device.attribute("uuid") or "")
     memory_mib = _memory_mib(allocated, found.device)
     return DeviceCharge(allocated, model, milli, memory_mib, rate, doubt, uuid=uuid)
@@ -95,25 +98,37 @@ def _charge(
 
 def _part(found: FoundDevice, rule: DriverRule) -> tuple[Fraction, str]:
     """Which part of a whole device it is, and what of that is an assumption."""
+    device = found.device
+    profile = profile_of(str(device.attribute("profile") or ""))
+    if profile is not None and device.attribute("type") == MIG:
+        card = _card_of(found, profile, rule)
+        return Fraction(profile.slices, card.slices), card.doubt
     totals = dict(found.counters)
     parts = [
         part
-        for name, consumed in found.device.consumed
+        for name, consumed in device.consumed
         for part in _parts(consumed, totals.get(name, ()), rule.counters)
     ]
     if parts:
         return min(_WHOLE, max(parts)), ""
-    if found.device.attribute("parentUUID") is None:
+    mode = str(device.attribute("partitionProfile") or "spx")
+    if device.attribute("parentUUID") is None and mode.startswith("spx"):
         return _WHOLE, ""
     if found.parent is not None:
-        of_parent = tuple(_parts(found.device.capacity, found.parent.capacity, rule.counters))
+        of_parent = tuple(_parts(device.capacity, found.parent.capacity, rule.counters))
         if of_parent:
             return min(_WHOLE, max(of_parent)), ""
-    profile = _PROFILE.fullmatch(str(found.device.attribute("profile") or ""))
-    if profile is None:
-        return _WHOLE, "nothing says which part of a device it is: it counts as a whole one"
-    slices = int(profile[1])
-    return Fraction(slices, whole_slices(slices, int(profile[2]))), ""
+    if found.siblings > 1:
+        return Fraction(1, found.siblings), ""
+    return _WHOLE, "nothing says which part of a device it is: it counts as a whole one"
+
+
+def _card_of(found: FoundDevice, profile: Profile, rule: DriverRule) -> CardSlices:
+    """The card of a MIG instance: by its product, else by its memory."""
+    product = card_model(str(found.device.attribute(rule.model) or ""))
+    whole = [dict(counters).get("memory", 0) for _, counters in found.counters]
+    whole += [dict(found.parent.capacity).get("memory", 0)] if found.parent else []
+    return slices_of(product, profile, card_mib=max(whole, default=0) // (1000 * _MIB))
 
 
 def _share(allocated: AllocatedDevice, device: PublishedDevice, rule: DriverRule) -> Fraction:

@@ -3,7 +3,7 @@ cards."""
 
 from timekeeper.core.dialects.amounts import MAX_CARDS, MAX_COUNTED, ContainerLimits, NodeFacts, amount
 from timekeeper.core.dialects.dialect import Dialect, nothing_at_admission, nothing_at_binding
-from timekeeper.core.dialects.percent import MODEL_LABEL, UNKNOWN_MEMORY_MIB, label_mib
+from timekeeper.core.dialects.percent import UNKNOWN_MEMORY_MIB, label_mib, labelled_model
 from timekeeper.core.dialects.vgpu import VgpuAnnotations
 from timekeeper.core.names import GPU_PERCENT
 from timekeeper.core.quantity import integral
@@ -38,7 +38,7 @@ def _read(limits: ContainerLimits) -> Ask | tuple[Violation, ...]:
 
 def _counted_cards(node: NodeFacts) -> tuple[Card, ...]:
     count = min(node.capacity.get(GPU, 0), MAX_COUNTED)
-    model, memory = node.labels.get(MODEL_LABEL, "GPU"), label_mib(node.labels) or UNKNOWN_MEMORY_MIB
+    model, memory = labelled_model(node.labels), label_mib(node.labels) or UNKNOWN_MEMORY_MIB
     return tuple(Card(f"card{index}", index, model, memory) for index in range(count))
 
 

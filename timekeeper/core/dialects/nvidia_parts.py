@@ -4,10 +4,10 @@ share its time, and ``nvidia.com/mig-1g.5gb`` and others, MIG instances of the s
 The device plugin chooses replicas and instances, whichever card they are of. The cards here stand for what a
 node has: as many replicas as its plugin divides each card into, and as many slices of compute as a card has
 for each profile. So a replica costs its part of a card, and an instance of n slices costs n of them. Sources:
-k8s-device-plugin, gpu-feature-discovery, NVIDIA's MIG profiles (`docs/dialects.md`).
+k8s-device-plugin, gpu-feature-discovery (`docs/dialects.md`); `timekeeper.core.mig`.
 """
 
-import re
+from collections.abc import Mapping
 
 from timekeeper.core.dialects.amounts import (
     MAX_CARDS,
@@ -19,18 +19,23 @@ from timekeeper.core.dialects.amounts import (
     units,
 )
 from timekeeper.core.dialects.dialect import Dialect, nothing_at_admission, nothing_at_binding
-from timekeeper.core.dialects.percent import COUNT_LABEL, MODEL_LABEL, UNKNOWN_MEMORY_MIB
+from timekeeper.core.dialects.percent import (
+    COUNT_LABEL,
+    UNKNOWN_MEMORY_MIB,
+    label_mib,
+    label_number,
+    labelled_model,
+)
+from timekeeper.core.mig import CardSlices, Profile, card_model, profile_of, slices_of
 from timekeeper.core.values import Ask, Card
 from timekeeper.core.violation import Violation, shown
 
 SHARED = "nvidia.com/gpu.shared"
 MIG = "nvidia.com/mig-"
+REPLICAS = ".replicas"  # of GPU feature discovery, after a resource's name
+REPLICAS_LABEL = f"nvidia.com/gpu{REPLICAS}"
 
 _MOST_SHARED = Most(SHARED, MAX_DEVICES, "replicas of one card", "amount", "more replicas than a card has")
-_PROFILE = re.compile(r"nvidia\.com/mig-([1-7])g\.([1-9][0-9]{0,2})gb((?:\.[a-z-]{1,16}){0,3})", re.ASCII)
-_SLICES = 7  # of a card
-# profiles of cards with four slices, which no other card has
-_OF_FOUR = frozenset({(1, 6), (2, 12), (4, 24), (2, 48), (4, 96)})
 
 
 def _read_shared(limits: ContainerLimits) -> Ask | tuple[Violation, ...]:
@@ -39,32 +44,35 @@ def _read_shared(limits: ContainerLimits) -> Ask | tuple[Violation, ...]:
 
 
 def _shared_cards(node: NodeFacts) -> tuple[Card, ...]:
-    label = node.labels.get(COUNT_LABEL, "")
-    count = int(label) if label.isascii() and label.isdigit() and 0 < len(label) < 4 else 1
-    count = max(1, min(count, MAX_CARDS))
-    replicas = node.capacity.get(SHARED, 0) // count
-    return tuple(_card(node, index, SHARED, replicas) for index in range(count if replicas else 0))
+    there = node.capacity.get(SHARED, 0)
+    count = max(1, min(label_number(node.labels, COUNT_LABEL), MAX_CARDS))
+    replicas = label_number(node.labels, REPLICAS_LABEL)
+    if 1 < replicas <= there:  # the plugin may divide some of the cards only
+        count = min(MAX_CARDS, -(-there // replicas))
+    else:
+        replicas = there // count
+    model = labelled_model(node.labels)
+    return tuple(_card(model, index, SHARED, replicas) for index in range(count if replicas else 0))
 
 
 def _read_mig(limits: ContainerLimits) -> Ask | tuple[Violation, ...]:
     found: dict[str, int] = {}
     broken: list[Violation] = []
     for name in (name for name in limits.amounts if name.startswith(MIG)):
-        profile = _PROFILE.fullmatch(name)
+        profile = instance_profile(name)
         if profile is None:
             example = f"{MIG}1g.5gb"
             problem = "no MIG profile has this name"
             broken.append(_violation(limits, name, problem, f"such as {example}", example))
             continue
-        slices = int(profile[1])
-        allowed = f"1 to {_SLICES // slices} instances of one card"
+        allowed = f"1 to {profile.most} instances of one card" if profile.most > 1 else "1: a card has one"
         count = amount(limits, name, 1, allowed, "1")
-        if isinstance(count, int) and count > _SLICES // slices:
+        if isinstance(count, int) and count > profile.most:
             count = _violation(limits, name, "more instances than a card has", allowed)
         if isinstance(count, Violation):
             broken.append(count)
         elif count is not None:
-            found[name] = count * slices
+            found[name] = count * profile.slices
     if len(found) > 1 and not broken:
         first, *_, last = sorted(found)
         problem = f"{first} and {last} in one container"
@@ -73,24 +81,42 @@ def _read_mig(limits: ContainerLimits) -> Ask | tuple[Violation, ...]:
 
 
 def _mig_cards(node: NodeFacts) -> tuple[Card, ...]:
-    profiles = {name: found for name in sorted(node.capacity) if (found := _PROFILE.fullmatch(name))}
-    four = any((int(each[1]), int(each[2])) in _OF_FOUR for each in profiles.values())
-    whole = 4 if four else _SLICES
-    counts = [
-        name
-        for name, each in profiles.items()
-        for _ in range(min(MAX_CARDS, -(-node.capacity[name] // max(1, whole // int(each[1])))))
-    ]
-    return tuple(_card(node, index, name, whole) for index, name in enumerate(counts[:MAX_CARDS]))
+    profiles, model = _profiles(node), card_model(labelled_model(node.labels))
+    cards: list[tuple[str, int]] = []
+    for name, profile in profiles.items():
+        # where the plugin divides instances, too: so many replicas of each
+        replicas = max(1, label_number(node.labels, f"{name.removesuffix('.shared')}{REPLICAS}"))
+        whole = _slices(node, name, profiles).slices * replicas
+        count = min(MAX_CARDS, -(-node.capacity[name] // (profile.most * replicas)))
+        cards += [(name, whole)] * count
+    return tuple(_card(model, index, *each) for index, each in enumerate(cards[:MAX_CARDS]))
 
 
-def whole_slices(slices: int, memory_gb: int) -> int:
-    """How many slices the card has of which a MIG profile takes these."""
-    return 4 if (slices, memory_gb) in _OF_FOUR else _SLICES
+def instance_profile(resource: str) -> Profile | None:
+    """The profile of which the resource counts instances; None: it counts something else."""
+    return profile_of(resource.removeprefix(MIG)) if resource.startswith(MIG) else None
 
 
-def _card(node: NodeFacts, index: int, resource: str, amount: int) -> Card:
-    model = node.labels.get(MODEL_LABEL, "GPU")
+def mig_doubts(node: NodeFacts) -> Mapping[str, str]:
+    """Of each resource of instances whose part of a card is an assumption: which."""
+    profiles = _profiles(node)
+    doubts = {name: _slices(node, name, profiles).doubt for name in profiles}
+    return {name: doubt for name, doubt in doubts.items() if doubt}
+
+
+def _profiles(node: NodeFacts) -> dict[str, Profile]:
+    found = ((name, instance_profile(name)) for name in sorted(node.capacity))
+    return {name: profile for name, profile in found if profile}
+
+
+def _slices(node: NodeFacts, name: str, profiles: Mapping[str, Profile]) -> CardSlices:
+    cards = label_number(node.labels, COUNT_LABEL)
+    count = -(-label_number(node.labels, f"{name}.count") // cards) if cards else 0
+    model, memory = card_model(labelled_model(node.labels)), label_mib(node.labels)
+    return slices_of(model, profiles[name], profiles.values(), memory, count)
+
+
+def _card(model: str, index: int, resource: str, amount: int) -> Card:
     return Card(f"card{index}", index, model, UNKNOWN_MEMORY_MIB, resources=((resource, amount),))
 
 

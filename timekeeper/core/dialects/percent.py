@@ -16,6 +16,7 @@ from timekeeper.core.dialects.amounts import (
     amount,
     units,
 )
+from timekeeper.core.mig import card_model, instance_of, profile_of
 from timekeeper.core.values import WHOLE_MILLI, Ask, Card
 from timekeeper.core.violation import Violation, shown
 
@@ -23,6 +24,11 @@ UNKNOWN_MEMORY_MIB = 1000  # of a card whose node does not say: a MiB is then a 
 # of GPU feature discovery; autoscalers copy them to templates
 MODEL_LABEL, MEMORY_LABEL = "nvidia.com/gpu.product", "nvidia.com/gpu.memory"
 COUNT_LABEL = "nvidia.com/gpu.count"
+STRATEGY_LABEL, SLICES_LABEL = "nvidia.com/mig.strategy", "nvidia.com/gpu.slices.gi"
+# of clouds: GKE's, and Karpenter's on AWS
+CLIENTS_LABEL = "cloud.google.com/gke-max-shared-clients-per-gpu"
+PARTITION_LABEL = "cloud.google.com/gke-gpu-partition-size"
+_MODEL_LABELS = (MODEL_LABEL, "cloud.google.com/gke-accelerator", "karpenter.k8s.aws/instance-gpu-name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,5 +122,25 @@ class PercentResources:
 
 def label_mib(labels: Mapping[str, str]) -> int:
     """The memory of each card by GPU feature discovery, 0 where it does not say."""
-    text = labels.get(MEMORY_LABEL, "")
+    return label_number(labels, MEMORY_LABEL)
+
+
+def label_number(labels: Mapping[str, str], name: str) -> int:
+    """The number in the label; 0 without one."""
+    text = labels.get(name, "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+
+
+def labelled_model(labels: Mapping[str, str]) -> str:
+    """The model of each ``nvidia.com/gpu`` of a node by its labels; GPU: they do not say. Of MIG instances it
+    ends with their profile, as NVML's name of one does."""
+    product = next((labels[name] for name in _MODEL_LABELS if labels.get(name)), "GPU")
+    strategy, size = labels.get(STRATEGY_LABEL, ""), labels.get(PARTITION_LABEL, "")
+    if strategy not in ("", "single"):
+        return card_model(product)
+    if instance_of(product):
+        return product
+    slices, mib = label_number(labels, SLICES_LABEL), label_mib(labels)
+    if not profile_of(size) and strategy and slices and mib:
+        size = f"{slices}g.{-(-mib // 1024)}gb"
+    return f"{product}-MIG-{size}" if profile_of(size) else product

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+from timekeeper.core.mig import instance_of
 from timekeeper.core.request.card_amounts import NO_AMOUNT as NO_AMOUNT
 from timekeeper.core.request.card_amounts import CardAmount as CardAmount
 from timekeeper.core.request.card_amounts import NamedAmount as NamedAmount
@@ -239,9 +240,31 @@ def memory_milli(memory_mib: int, card: Card) -> int:
 
 
 def weight_of(model: str, weights: Weights) -> int:
-    """The model's weight in thousandths: of the matching names the longest; 1000 if none matches."""
+    """The model's weight in thousandths: of the matching names the longest; 1000 if none matches. Of a MIG
+    instance it is that of its card times its slices over the card's, rounded up, unless the name has the
+    profile."""
+    instance, stated = instance_of(model), stated_weight(model, weights)
+    if stated is not None:
+        return stated
     matching = [(len(name), weight) for name, weight in weights if is_model(name, model)]
-    return max(matching)[1] if matching else 1000
+    weight = max(matching)[1] if matching else 1000
+    return weight if instance is None else _ceil(weight * instance[0].slices, instance[1].slices)
+
+
+def stated_weight(model: str, weights: Weights) -> int | None:
+    """The weight of a MIG instance whose name has the profile, so that it says what the instance costs."""
+    instance = instance_of(model)
+    if instance is None:
+        return None
+    matching = [(len(name), name, weight) for name, weight in weights if is_model(name, model)]
+    _, name, weight = max(matching, default=(0, "", 0))
+    return weight if is_model(f"{instance[0].name}gb", name) else None
+
+
+def instance_doubt(model: str, weights: Weights) -> str:
+    """What of the weight of a model is an assumption; "": nothing."""
+    instance = instance_of(model)
+    return "" if instance is None or stated_weight(model, weights) is not None else instance[1].doubt
 
 
 def _part(use: CardAmount, card: Card, charge_by: str, unit_costs: UnitCosts) -> int:

@@ -27,12 +27,13 @@ def estimated_rate(
 ) -> int:
     """The highest rate that the request can have on any of these cards that it allows; without such cards,
     its share at weight 1, and whole cards where it names an amount of memory. Devices that no dialect reads
-    count whole, with the weight of their resource's name, whatever cards there are."""
+    count by their share, with the weight of their resource's name, whatever cards there are."""
     choices = tuple(card for card in cards if allowed(request, card))
 
     def estimate(each: ContainerAsk) -> int:
         if each.ask.device:
-            return each.ask.devices * weight_of(each.ask.device, weights)
+            milli = weight_of(each.ask.device, weights) * each.ask.share_milli
+            return each.ask.devices * -(-milli // WHOLE_MILLI)
         uses = ((card, need(each.ask, card)) for card in choices if has_named(each.ask, card))
         rates = (rate({card.uuid: use}, [card], weights, charge_by, unit_costs) for card, use in uses)
         share = 0 if each.ask.memory_mib else max(each.ask.share_milli, each.ask.memory_milli)

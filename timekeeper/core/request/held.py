@@ -1,10 +1,21 @@
 """What a pod holds of cards, in milli-GPU: its rate at weight 1, for each card the larger of its share of
-compute and of memory (of named resources, the largest part). Caps count it."""
+compute and of memory (of named resources, the largest part). A MIG instance is one. Caps count it."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
+from timekeeper.core.dialects.nvidia_parts import instance_profile
+from timekeeper.core.mig import card_model, instance_of
 from timekeeper.core.moments import at_once, most_at_once
-from timekeeper.core.request.cards import NO_AMOUNT, CardAmount, has_named, need, rate
+from timekeeper.core.request.cards import (
+    COSTS_PER_GPU,
+    NO_AMOUNT,
+    CardAmount,
+    UnitCosts,
+    has_named,
+    need,
+    rate,
+)
 from timekeeper.core.request.estimates import estimated_rate
 from timekeeper.core.values import WHOLE_MILLI, Ask, Card, ContainerAsk, GPURequest
 
@@ -17,10 +28,14 @@ def held_milli(
     """What a placed pod holds of its node's cards. ``uses``: what it takes of each, by UUID; ``unnamed``:
     whole cards that only the device plugin could name. Where neither is known, the most that the request can
     take of these cards; 0 where the request is not known either."""
-    there = tuple(cards)
+    there = tuple(_undivided(card) for card in cards)
+    costs = _instance_costs({name for use in uses.values() for name, _ in use.resources})
     if uses or unnamed:
-        return rate(uses, there, (), _CHARGE_BY) + WHOLE_MILLI * unnamed
-    return 0 if request is None else estimated_rate(request, there, (), _CHARGE_BY)
+        return rate(uses, there, (), _CHARGE_BY, costs) + WHOLE_MILLI * unnamed
+    if request is None:
+        return 0
+    costs = _instance_costs({name for each in request.asks for name, _ in each.ask.resources})
+    return estimated_rate(request, there, (), _CHARGE_BY, costs)
 
 
 def least_milli(request: GPURequest, cards: Iterable[Card] = ()) -> int:
@@ -39,7 +54,7 @@ def least_milli(request: GPURequest, cards: Iterable[Card] = ()) -> int:
 
 def most_milli(request: GPURequest) -> int:
     """An upper bound of what the pod will hold, on any cards: all of each."""
-    return sum(each.ask.devices for each in request.asks) * WHOLE_MILLI
+    return sum(each.ask.devices * max(1, _instances(each)) for each in request.asks) * WHOLE_MILLI
 
 
 def depends_on_card(request: GPURequest) -> bool:
@@ -65,9 +80,28 @@ def _least_part(memory_mib: int, largest_mib: int) -> int:
 
 
 def _least_named(each: ContainerAsk, cards: tuple[Card, ...]) -> int:
+    if instances := _instances(each):
+        return WHOLE_MILLI * instances
     parts = (
         rate({card.uuid: need(each.ask, card)}, [card], (), _CHARGE_BY)
         for card in cards
         if has_named(each.ask, card)
     )
     return min(parts, default=1)
+
+
+def _undivided(card: Card) -> Card:
+    """A MIG instance in the inventory counts as a card."""
+    return replace(card, model=card_model(card.model)) if instance_of(card.model) else card
+
+
+def _instance_costs(names: Iterable[str]) -> UnitCosts:
+    """By which each MIG instance of a plugin counts as a card."""
+    profiles = ((name, instance_profile(name)) for name in names)
+    return tuple((name, COSTS_PER_GPU // profile.slices) for name, profile in profiles if profile)
+
+
+def _instances(each: ContainerAsk) -> int:
+    """The MIG instances of a plugin that the container requests."""
+    profiles = ((instance_profile(name), amount) for name, amount in each.ask.resources)
+    return sum(amount // profile.slices for profile, amount in profiles if profile)

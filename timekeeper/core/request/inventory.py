@@ -9,8 +9,17 @@ from timekeeper.core import names
 from timekeeper.core.accelerators import accelerator_of
 from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE_PATTERN, Dialect
 from timekeeper.core.dialects.amounts import MAX_CARDS, NodeFacts
-from timekeeper.core.dialects.percent import COUNT_LABEL, MEMORY_LABEL, MODEL_LABEL
+from timekeeper.core.dialects.percent import (
+    CLIENTS_LABEL,
+    COUNT_LABEL,
+    MODEL_LABEL,
+    UNKNOWN_MEMORY_MIB,
+    label_mib,
+    label_number,
+    labelled_model,
+)
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
+from timekeeper.core.mig import instance_of
 from timekeeper.core.quantity import integral
 from timekeeper.core.request.cards import UndecodableError, decode_inventory, nri_plugins
 from timekeeper.core.request.runtime_plugins import KAIS
@@ -24,14 +33,30 @@ _FRACTIONED = "gpu-fractioning.nvidia.com/Ready"
 def read_cards(raw: Json) -> tuple[Card, ...] | None:
     """The cards of a Node object; None if nothing describes any. Raises UndecodableError."""
     facts = node_facts(raw)
-    described = [each for each in dialects_of(facts) if each.node_annotation or each.own_cards]
+    dialects = dialects_of(facts)
+    if any(each.own_cards for each in dialects):
+        return _cards_in_parts(raw, facts, dialects) or None
+    described = [each for each in dialects if each.node_annotation]
     inventory = annotations_of(raw).get(names.INVENTORY)
     if inventory is not None and not described:
         return _in_units(decode_inventory(str(inventory)), facts)
     try:
-        return next(filter(None, (each.cards(facts) for each in described or dialects_of(facts))), None)
+        return next(filter(None, (each.cards(facts) for each in described or dialects)), None)
     except ValueError as error:
         raise UndecodableError(f"the node plugin's description: {error}") from error
+
+
+def _cards_in_parts(raw: Json, facts: NodeFacts, dialects: Collection[Dialect]) -> tuple[Card, ...]:
+    """The cards of which a plugin gives out replicas or instances, and those beside them that it gives out
+    whole. Raises UndecodableError."""
+    own, *more = (each.cards(facts) for each in dialects if each.own_cards)
+    whole = [card for each in dialects for card in each.counted_cards(facts)]
+    inventory, known = annotations_of(raw).get(names.INVENTORY), tuple[Card, ...]()
+    if whole and inventory is not None:
+        known = tuple(each for each in decode_inventory(str(inventory)) if not instance_of(each.model))
+        whole = []
+    others = enumerate(card for group in (*more, whole) for card in group)
+    return (*own, *(replace(card, uuid=f"other{at}") for at, card in others), *known)
 
 
 def counted_cards(raw: Json) -> tuple[Card, ...] | None:
@@ -62,7 +87,7 @@ def plugin_chooses(raw: Json) -> bool:
 
 def charged_cards(raw: Json) -> tuple[Card, ...]:
     """The cards of a Node object by which pods are charged: those of `read_cards`, else as another
-    scheduler's plugin or the labels of GPU feature discovery describe them. Raises UndecodableError."""
+    scheduler's plugin or labels describe them. Raises UndecodableError."""
     cards = read_cards(raw)
     if cards is not None:
         return cards
@@ -85,9 +110,15 @@ def _in_units(cards: tuple[Card, ...], node: NodeFacts) -> tuple[Card, ...]:
 
 
 def _labelled_cards(node: NodeFacts) -> tuple[Card, ...]:
-    count, memory = (integral(node.labels.get(label)) or 0 for label in (COUNT_LABEL, MEMORY_LABEL))
-    model = node.labels.get(MODEL_LABEL, "GPU")
-    known = 0 < count <= MAX_CARDS and memory > 0
+    """The cards that labels describe: those of GPU feature discovery, else of clouds, which do not say how
+    many there are, or how much memory they have."""
+    model, memory = labelled_model(node.labels), label_mib(node.labels)
+    if MODEL_LABEL in node.labels:
+        count = label_number(node.labels, COUNT_LABEL) if memory else 0
+    else:
+        offered = 0 if model == "GPU" else max(node.capacity.values(), default=0)
+        count, memory = -(-offered // max(1, label_number(node.labels, CLIENTS_LABEL))), UNKNOWN_MEMORY_MIB
+    known = 0 < count <= MAX_CARDS
     return tuple(Card(f"card{index}", index, model, memory) for index in range(count if known else 0))
 
 
@@ -134,8 +165,13 @@ def _is_of_gpus(resource: str) -> bool:
 
 
 def node_facts(raw: Json) -> NodeFacts:
-    """What a Node object says of its cards."""
-    capacity = gpu_amounts(mapping(mapping(raw.get("status")).get("capacity")))
+    """What a Node object says of its cards. A resource of which nothing is allocatable, beside another of
+    which something is, is left over: for five minutes the kubelet keeps the capacity of a plugin that is
+    gone."""
+    status = mapping(raw.get("status"))
+    capacity, allocatable = gpu_amounts(mapping(status.get("capacity"))), mapping(status.get("allocatable"))
+    if gpu_amounts(allocatable):
+        capacity = {name: amount for name, amount in capacity.items() if integral(allocatable.get(name)) != 0}
     labels = mapping(mapping(raw.get("metadata")).get("labels"))
     return NodeFacts(capacity, _texts(labels), _texts(annotations_of(raw)))
 

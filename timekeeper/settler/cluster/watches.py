@@ -7,7 +7,7 @@ from queue import Queue
 from threading import Event, Thread
 
 from timekeeper.accounts.claims.consumers import read_claim_pod, without_served
-from timekeeper.accounts.metered import CardParts
+from timekeeper.accounts.metered import parts_of_node
 from timekeeper.accounts.pods import read_charged_pod, read_pod
 from timekeeper.core import names
 from timekeeper.core.claims.allocation import read_claim
@@ -23,7 +23,6 @@ from timekeeper.core.request.claims import namespaced, read_template
 from timekeeper.core.request.device_classes import CONFIG_MAP, read_class, read_settings
 from timekeeper.core.request.host import NO_HOST, allocatable
 from timekeeper.core.request.inventory import charged_cards, plugin_chooses
-from timekeeper.core.request.node_parts import card_parts, contradiction
 from timekeeper.core.values import Card
 from timekeeper.runtime import informer
 from timekeeper.runtime.api_server import Api, Reply
@@ -187,9 +186,8 @@ def read_node(raw: Json) -> KnownNode:
         cards = charged_cards(raw)
     except UndecodableError as error:
         fault = str(error)
-    parts = CardParts(card_parts(raw), contradiction(raw, cards))
     host = allocatable(raw) if cards else NO_HOST
-    return KnownNode(name, cards, fault, host, parts, plugin_chooses(raw), sight)
+    return KnownNode(name, cards, fault, host, parts_of_node(raw, cards), plugin_chooses(raw), sight)
 
 
 def read_lease(raw: Json) -> NodeLease:
