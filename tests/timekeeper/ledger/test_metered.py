@@ -78,7 +78,7 @@ GKE["metadata"]["labels"] = {
     "cloud.google.com/gke-gpu-sharing-strategy": "time-sharing",
     "cloud.google.com/gke-max-shared-clients-per-gpu": "4",
 }
-CPX: Json = {"metadata": {"name": "cpx"}, "status": {"capacity": {"amd.com/gpu": "64", "amd.com/dpx_nps2": "2"}}}
+CPX = labelled("cpx", {"amd.com/gpu": "64", "amd.com/dpx_nps2": "2"})
 CPX["metadata"]["labels"] = {
     "amd.com/compute-memory-partition": "cpx_nps4",
     "amd.com/gpu.product-name": "AMD_Instinct_MI300X_OAM",
