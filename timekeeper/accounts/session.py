@@ -25,6 +25,7 @@ from timekeeper.core.request.host import (
 from timekeeper.core.values import WHOLE_MILLI, Card, Placement, Slice
 
 HOLD = ":hold:"  # in the UID of a session for reserved cards, after the pod's
+BEFORE = ":before:"  # in the UID of an earlier session of a pod, which ended when its rate changed
 CLAIM = ":claim:"  # in the UID of a session of a claim's allocation, after the claim's
 # in place of a node: until when the claims of the cluster are known
 CLAIMS = "resource.k8s.io/claims"

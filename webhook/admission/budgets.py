@@ -72,6 +72,7 @@ EXAMPLES: Mapping[str, str] = {
     "idleAfter": "idleAfter: 1h",
     "idleGrace": "idleGrace: 15m",
     "unknownStanding": "unknownStanding: inBudget",
+    "reservationNamespaces": "reservationNamespaces: [kai-resource-reservation]",
     "unknownAccelerators": "unknownAccelerators: meter",
     "weights": "weights: {H100: 2.5, A100: 1.0}",
     "unitCosts": "unitCosts: {gpu.intel.com/tiles: 0.5}",

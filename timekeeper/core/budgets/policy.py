@@ -117,6 +117,8 @@ class BudgetSettings:
     unknown_accelerators: UnknownAccelerators = "refuse"
     # (resource, model) of devices that no dialect reads; of metered pods
     devices: tuple[tuple[str, str], ...] = ()
+    # where the reservation pods of KAI are, which no tenant may write
+    reservation_namespaces: tuple[str, ...] = ("kai-resource-reservation",)
     drivers: tuple[DriverRule, ...] = ()  # of devices that claims hold; of others, those that are built in
     price: str = ""
     later_prices: tuple[tuple[date, str], ...] = ()

@@ -251,6 +251,7 @@ _SETTING_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
 }
 
 
+RESERVATION = "reservationNamespaces"
 _REMOVED = ("chargeFrom", "startGrace")
 
 _FIGURE_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
@@ -289,7 +290,10 @@ def _split(node: yaml.Node, mistakes: Mistakes) -> tuple[tuple[str, int], ...]:
 
 def _settings(fields: dict[str, yaml.Node], lenient: bool, mistakes: Mistakes) -> BudgetSettings | None:
     values = _read_fields(
-        fields, _SETTING_FIELDS, (*_FIGURE_FIELDS, "priorityClasses", "rules", "exempt", DRIVERS), mistakes
+        fields,
+        _SETTING_FIELDS,
+        (*_FIGURE_FIELDS, "priorityClasses", "rules", "exempt", RESERVATION, DRIVERS),
+        mistakes,
     )
     values |= _admission(fields, lenient, mistakes)
     for field, (attribute, reader) in _FIGURE_FIELDS.items():
@@ -299,6 +303,10 @@ def _settings(fields: dict[str, yaml.Node], lenient: bool, mistakes: Mistakes) -
                 (name, mistakes.tried(value_of, node, f"{field}.{name}", reader))
                 for name, node in pairs.items()
             )
+    if RESERVATION in fields:
+        values["reservation_namespaces"] = mistakes.tried(
+            values_of, fields[RESERVATION], RESERVATION, scalars.name, mistakes
+        )
     if DRIVERS in fields:
         values["drivers"] = read_drivers(fields[DRIVERS], mistakes)
     if "priorityClasses" in fields:

@@ -22,6 +22,7 @@ from timekeeper.settler.cluster.cluster_state import ClusterState
 from timekeeper.settler.decide import settlement
 from timekeeper.settler.decide.claim_changes import follow_claims
 from timekeeper.settler.decide.protected_pods import TickPostings, protected_pods
+from timekeeper.settler.decide.reservation_pods import follow_reservation_pods
 from timekeeper.settler.decide.reserved_changes import DeclaredChanges, changed_reservations, follow_reserved
 from timekeeper.settler.decide.session_changes import SessionChanges, advanced_watermarks, changed_sessions
 from timekeeper.settler.decide.settlement import Settlement
@@ -82,6 +83,7 @@ def decide(cluster: ClusterState, ledger: LedgerState, tick: TickInputs) -> Tick
     )
     follow_reserved(cluster, ledger, settings, now_ms, session_changes)
     follow_claims(cluster, ledger, settings, now_ms, session_changes)
+    follow_reservation_pods(cluster, ledger, settings, now_ms, session_changes)
     for session in session_changes.sessions.values():
         ledger.open_totals.index_node(session)
     watermarks = advanced_watermarks(cluster, ledger, now_ms)
