@@ -10,11 +10,14 @@ from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.fit.search import lay_out
 from scheduler_ext.fit.tiles import asks_tiles, free_links, lay_out_linked, with_tiles
 from scheduler_ext.fit.topology import farthest, is_known, nearness, rungs_of
+from scheduler_ext.model.node import Node
 from scheduler_ext.scoring.policy import BINPACK, NodeContext, Policy, Score, as_its_plugin_chooses
 from scheduler_ext.snapshot.free import Free, FreeShape, shape_of
 from scheduler_ext.snapshot.node_info import NodeInfo
-from timekeeper.core.dialects import DIALECTS, serves
-from timekeeper.core.request.cards import allowed, need
+from timekeeper.core.dialects import DIALECTS, OF_NVIDIA, serves
+from timekeeper.core.dialects.nvidia import DIALECT as NVIDIA
+from timekeeper.core.dialects.nvidia_parts import is_in_parts
+from timekeeper.core.request.cards import allowed, has_named, need
 from timekeeper.core.values import CLOSEST, Ask, Card, GPURequest, Placement, Slice
 
 PREFERRED: Score = 2**59  # of a node on whose preferred card the pod has room: above any policy's score
@@ -127,9 +130,19 @@ def _barred(request: GPURequest, node: NodeInfo) -> Refusal | None:
         return refusal.by_claims(node.claim_drivers)
     if node.closed:
         return refusal.closed(node.closed)
-    if not serves(node.node_object.family, request.dialect) and node.node_object.has_gpus:
+    if not _is_served(request, node.node_object) and node.node_object.has_gpus:
         return refusal.another_family(request, node.node_object)
     return None if node.node_object.cards else refusal.NO_CARDS
+
+
+def _is_served(request: GPURequest, node_object: Node) -> bool:
+    """Whether the node's plugin serves the request: NVIDIA's also parts of cards beside whole ones."""
+    if serves(node_object.family, request.dialect):
+        return True
+    is_nvidias = node_object.family == NVIDIA.name and request.dialect in OF_NVIDIA
+    return is_nvidias and any(
+        has_named(each.ask, card) for each in request.asks for card in node_object.cards
+    )
 
 
 def _usable(request: GPURequest, node: NodeInfo) -> list[tuple[Free, Card]] | Refusal:
@@ -179,8 +192,9 @@ def _context(
 def _without_unnamed(usable: list[tuple[Free, Card]], count: int) -> list[tuple[Free, Card]]:
     """Without as many untouched cards as pods hold unnamed. Which ones does not matter, for the device plugin
     picks the cards."""
-    untouched = [each for each in usable if each[0].untouched]
-    return [each for each in usable if not each[0].untouched] + untouched[: max(0, len(untouched) - count)]
+    whole = [each for each in usable if each[0].untouched and not is_in_parts(each[1])]
+    others = [each for each in usable if not each[0].untouched or is_in_parts(each[1])]
+    return others + whole[: max(0, len(whole) - count)]
 
 
 def _all_near(request: GPURequest, usable: list[tuple[Free, Card]]) -> bool:

@@ -7,7 +7,8 @@ from scheduler_ext.model.cpu import cpu_milli
 from scheduler_ext.model.other_resources import Others, others
 from scheduler_ext.model.pod import Pod
 from timekeeper.core import names
-from timekeeper.core.dialects import BY_NAME, DIALECTS, PREFIXES, NodeFacts
+from timekeeper.core.dialects import BY_NAME, DIALECTS, OF_NVIDIA, PREFIXES, NodeFacts
+from timekeeper.core.dialects.nvidia import DIALECT as NVIDIA
 from timekeeper.core.json_values import Json, annotations_of, mapping
 from timekeeper.core.kube.holders import (
     UNREADABLE_HOLDERS,
@@ -192,10 +193,13 @@ def _with_names(cards: tuple[Card, ...], model_names: ModelNames) -> tuple[Card,
 
 
 def _family(facts: NodeFacts) -> tuple[str, str]:
-    """The family of the advertised resources, and the fault in it."""
+    """The family of the advertised resources, and the fault in it. NVIDIA's plugin may give out whole cards,
+    replicas and instances of one node."""
     families = {dialect.name for dialect in dialects_of(facts)}
     if any(resource not in _SPOKEN and not resource.startswith(PREFIXES) for resource in facts.capacity):
         families.add(UNSPOKEN_PLUGIN)
+    if families.issubset(OF_NVIDIA) and len(families) > 1:
+        return NVIDIA.name, ""
     if len(families) > 1:
         return min(families), "two-families"
     family = next(iter(families), OURS)

@@ -1,20 +1,21 @@
 """The cards of a node that one pod holds, and what they take of the node's inventory."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from scheduler_ext.model.node import Node
 from scheduler_ext.model.other_resources import Others
 from scheduler_ext.model.pod import Amounts, Pod
-from timekeeper.core.dialects import BY_NAME
+from timekeeper.core.dialects import BY_NAME, OF_NVIDIA
+from timekeeper.core.dialects.nvidia_parts import is_in_parts
 from timekeeper.core.ledger.hold import Vanished
 from timekeeper.core.moments import cards_at_once
 from timekeeper.core.request.cards import CardAmount, NamedAmount, amounts_by_card, mismatch
 from timekeeper.core.request.devices import DIALECT as DEVICE
 from timekeeper.core.request.foreign import NamedCards, foreign_placement
 from timekeeper.core.request.held import held_milli
-from timekeeper.core.values import WHOLE_MILLI, Card, GPURequest, Placement
+from timekeeper.core.values import WHOLE_MILLI, Card, GPURequest, Placement, Slice
 
 AllocationState = Literal["bound", "assumed", "orphaned", "reserved", "drained", "late"]
 
@@ -42,6 +43,8 @@ class Allocation:
     uses: tuple[tuple[str, CardAmount], ...] = ()  # what it takes of each card, by UUID
     fault: str = ""  # why this pod closes the node: a key of `node.CLOSED`, or ""
     unnamed: int = 0  # whole cards that it holds and that only the node's device plugin could name
+    # likewise replicas and instances, in the units of named resources; ``uses`` has them on any cards
+    spread: Amounts = ()
     named: NamedCards = ()  # without a placement: the cards that another scheduler's annotations name
     gone: Vanished | None = None  # orphaned: its hold since its object was removed
     held_milli: int = 0  # what it counts toward caps
@@ -144,6 +147,7 @@ class _Taking(NamedTuple):
     uses: tuple[tuple[str, CardAmount], ...] = ()
     fault: str = ""
     unnamed: int = 0
+    spread: Amounts = ()
 
 
 _NOTHING = _Taking()
@@ -159,7 +163,8 @@ def judged(allocation: Allocation, node_object: Node | None) -> Allocation:
     else:
         cards = node_object.cards if node_object is not None else ()
         held = held_milli(allocation.request, dict(taking.uses), taking.unnamed, cards)
-    return replace(allocation, uses=taking.uses, fault=taking.fault, unnamed=taking.unnamed, held_milli=held)
+    taken = replace(allocation, uses=taking.uses, fault=taking.fault, unnamed=taking.unnamed)
+    return replace(taken, spread=taking.spread, held_milli=held)
 
 
 def _taking(allocation: Allocation, node_object: Node | None) -> _Taking:
@@ -177,8 +182,10 @@ def _taking(allocation: Allocation, node_object: Node | None) -> _Taking:
     if request is not None and request.dialect == node_object.family and node_object.plugin_chooses:
         return _by_agent(allocation, node_object, cards_at_once(request.asks))  # whatever the placement says
     if request is None or mismatch(request, allocation.placement, node_object.cards):
-        return _NOTHING if allocation.is_kept else _Taking(fault="placement")
-    if node_object.plugin_chooses:
+        if allocation.is_kept:
+            return _NOTHING
+        return _of_nvidia(request, node_object) or _Taking(fault="placement")
+    if node_object.plugin_chooses and not BY_NAME[request.dialect].own_cards:
         return _by_agent(allocation, node_object, cards_at_once(request.asks))
     return _Taking(tuple(amounts_by_card(request, allocation.placement).items()))
 
@@ -225,6 +232,47 @@ def _without_placement(allocation: Allocation, node_object: Node) -> _Taking:
             return _Taking(tuple(amounts_by_card(request, placement).items()))
     if request is not None and request.dialect == node_object.family and node_object.plugin_chooses:
         return _by_agent(allocation, node_object, cards_at_once(request.asks))
+    if spread := _of_nvidia(request, node_object):
+        return spread
     if node_object.is_counted and (request is None or BY_NAME[request.dialect].placed_by_others):
         return _NOTHING  # kube-scheduler counts what the plugin gives it, or the pod that it shares with
     return _Taking(fault="unplaced")
+
+
+def _of_nvidia(request: GPURequest | None, node_object: Node) -> _Taking | None:
+    """What a pod holds of a node where NVIDIA's plugin gives out replicas or instances, or did when the pod
+    was bound: kube-scheduler counts them, and the plugin chooses. None: of another pod, or node."""
+    if request is None or not {request.dialect, node_object.family}.issubset(OF_NVIDIA):
+        return None
+    if not BY_NAME[request.dialect].own_cards:
+        return _NOTHING if any(map(is_in_parts, node_object.cards)) else None
+    slices = ((each.container, (Slice("", 0, 0, 0, each.ask.resources),)) for each in request.asks)
+    return _Taking(spread=amounts_by_card(request, Placement(tuple(slices)))[""].resources)
+
+
+def spread_over(cards: Iterable[Card], allocations: Mapping[str, Allocation]) -> Mapping[str, Allocation]:
+    """The allocations, those without a known card on cards with room for them: if possible each on one. Which
+    one does not matter, for the plugin chooses."""
+    if not any(allocation.spread for allocation in allocations.values()):
+        return allocations
+    known = {uid: each if not each.spread else replace(each, uses=()) for uid, each in allocations.items()}
+    used = uses_of(known)
+    left = {
+        (name, card.uuid): most - dict(used[card.uuid].resources if card.uuid in used else ()).get(name, 0)
+        for card in cards
+        for name, most in card.resources
+    }
+    for uid, allocation in sorted(known.items()):
+        uses: dict[str, CardAmount] = {}
+        for name, amount in allocation.spread:
+            there = sorted((room < amount, room, uuid) for (of, uuid), room in left.items() if of == name)
+            for _, room, uuid in there:
+                taken = max(0, min(amount, room))
+                left[name, uuid] -= taken
+                amount -= taken
+                if taken:
+                    more = NamedAmount(0, 0, ((name, taken),))
+                    uses[uuid] = uses[uuid] + more if uuid in uses else more
+        if uses:
+            known[uid] = replace(allocation, uses=tuple(uses.items()))
+    return known

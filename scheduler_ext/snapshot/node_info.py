@@ -8,8 +8,9 @@ from scheduler_ext.model.node import Node
 from scheduler_ext.model.other_resources import Others, memory_bytes
 from scheduler_ext.model.pod import Amounts, NonGPUPod
 from scheduler_ext.model.published_gpus import PublishedGPU, claim_drivers
-from scheduler_ext.snapshot.allocation import Allocation, judged, uses_of
+from scheduler_ext.snapshot.allocation import Allocation, judged, spread_over, uses_of
 from scheduler_ext.snapshot.free import Free, FreeShape, free_of, has_more, shape_of
+from timekeeper.core.dialects.nvidia_parts import is_in_parts
 from timekeeper.core.request.cards import NO_AMOUNT
 from timekeeper.core.request.host import NO_HOST, HostAmount
 from timekeeper.core.values import WHOLE_MILLI, Card
@@ -90,6 +91,7 @@ def node_info_of(
             published=published,
             boot=boot,
         )
+    allocations = spread_over(node_object.cards, allocations)
     uses, drivers = uses_of(allocations), claim_drivers(published, node_object)
     closed = _closed(node_object, allocations, drivers)
     free_by_card = tuple(
@@ -238,13 +240,12 @@ def is_short(node: NodeInfo, amounts: Amounts) -> bool:
 
 
 def _has_more(new: NodeInfo, old: NodeInfo) -> bool:
+    cards = zip(new.cards, new.free_by_card, old.free_by_card, strict=True)
+    known = ((card, mine, was) for card, mine, was in cards if mine is not None and was is not None)
     if new.node_object is not None and new.node_object.plugin_chooses:
-        return whole_left(new) > whole_left(old)
-    return new.unnamed < old.unnamed or any(
-        has_more(mine, was)
-        for mine, was in zip(new.free_by_card, old.free_by_card, strict=True)
-        if mine is not None and was is not None
-    )
+        has_more_parts = any(is_in_parts(card) and has_more(mine, was) for card, mine, was in known)
+        return has_more_parts or whole_left(new) > whole_left(old)
+    return new.unnamed < old.unnamed or any(has_more(mine, was) for _, mine, was in known)
 
 
 def _overcommitted(node_object: Node, allocations: Mapping[str, Allocation]) -> str:
@@ -262,7 +263,9 @@ def _overcommitted(node_object: Node, allocations: Mapping[str, Allocation]) -> 
 
 def whole_left(node: NodeInfo) -> int:
     """Untouched cards, less those of pods of which only the number of cards is known."""
-    return sum(free.untouched for free in node.free_by_card if free is not None) - node.unnamed
+    cards = zip(node.cards, node.free_by_card, strict=True)
+    whole = (free for card, free in cards if free is not None and not is_in_parts(card))
+    return sum(free.untouched for free in whole) - node.unnamed
 
 
 def _left(node_object: Node, allocations: Mapping[str, Allocation]) -> tuple[tuple[str, int], ...]:

@@ -97,6 +97,11 @@ def instance_profile(resource: str) -> Profile | None:
     return profile_of(resource.removeprefix(MIG)) if resource.startswith(MIG) else None
 
 
+def is_in_parts(card: Card) -> bool:
+    """Whether the card stands for replicas or instances."""
+    return any(name == SHARED or name.startswith(MIG) for name, _ in card.resources)
+
+
 def mig_doubts(node: NodeFacts) -> Mapping[str, str]:
     """Of each resource of instances whose part of a card is an assumption: which."""
     profiles = _profiles(node)
