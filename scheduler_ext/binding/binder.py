@@ -167,7 +167,8 @@ class Binder:
         pod = self._with_host(read.pod, there)
         lost = set() if assumed is None else {EARLIER}
         with self._in_order(read.pod.request, args.node):
-            if there is not None and there.is_counted:
+            is_named = BY_NAME[read.pod.request.dialect].own_cards
+            if there is not None and there.is_counted and not is_named:
                 placement = CHOSEN_BY_PLUGIN
             written = _written(read.pod, read.pod.request, placement, args.node, there)
             if pod is not read.pod:

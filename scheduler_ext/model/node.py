@@ -71,7 +71,7 @@ class Node:
     silent: bool = False  # its kubelet has not renewed its Lease for long (`holders.is_silent`)
     lock: str = ""  # the lock on it, for the node plugins that need one; "" without
     runtime_plugins: tuple[str, ...] = ()  # plugins of its container runtime that containers with cards need
-    # no inventory names its cards: they are only counted, and its plugin chooses among them
+    # no inventory names its whole cards: they are only counted, and its plugin chooses among them
     is_counted: bool = False
     boot: str = ""  # boot ID, "" where neither the kubelet nor the agent reports one
 
@@ -120,7 +120,9 @@ def read_node(raw: Json, lockable: Collection[str] = tuple(BY_NAME), model_names
     present = _present(raw)
     try:
         described = read_cards(raw)
-        is_counted = described is None
+        # beside its replicas and instances NVIDIA's plugin has whole cards that nothing else names
+        has_names = family != NVIDIA.name or names.INVENTORY in annotations_of(raw)
+        is_counted = described is None or not has_names
         described = described or counted_cards(raw)
         fault = fault or _lock_fault(family, lockable)
         if not is_counted:

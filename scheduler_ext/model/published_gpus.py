@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 from scheduler_ext.model.node import Node
 from timekeeper.core.claims.devices import DeviceSlice, PublishedDevice
-from timekeeper.core.claims.drivers import DriverRule
+from timekeeper.core.claims.drivers import VENDORS, DriverRule
 from timekeeper.core.dialects import gas
 
 _OF_NVML = re.compile(r"(GPU|MIG)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
-_VENDORS = {"gpu.nvidia.com": "NVIDIA", "gpu.amd.com": "AMD", "gpu.intel.com": "Intel"}  # by driver
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -59,7 +58,7 @@ def _may_be(gpu: PublishedGPU, uuid: str, family: str) -> bool:
         return True
     form = _OF_NVML.fullmatch(uuid)
     vendor = "NVIDIA" if form else "Intel" if family == gas.DIALECT.name else ""
-    if vendor and _VENDORS.get(gpu.driver, vendor) != vendor:
+    if vendor and VENDORS.get(gpu.driver, vendor) != vendor:
         return False
     if form is None:
         return True

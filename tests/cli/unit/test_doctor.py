@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests import worlds
+from tests.timekeeper.claims import device_slice
 from timekeeper.cli.doctor.checks import WORKLOADS, results
 from timekeeper.cli.doctor.cluster_checks import OF_OUR_OWN_FIELDS, POLICIES
 from timekeeper.cli.doctor.facts import Facts, NotReadable, Readiness
@@ -167,6 +168,16 @@ def lease(node: str, renewed: str, noted: str) -> dict[str, Any]:
     return {"metadata": {"name": node, "managedFields": managed}, "spec": {"renewTime": renewed}}
 
 
+def offering(
+    name: str, capacity: dict[str, str], allocatable: dict[str, str] | None = None
+) -> dict[str, Any]:
+    """A node with an inventory, as a kubelet writes its status."""
+    made = node(name, capacity=capacity)
+    made["status"]["allocatable"] = capacity if allocatable is None else allocatable
+    return made
+
+
+GPUS, OF_GPU = "gpu.nvidia.com", {"type": {"string": "gpu"}}
 LABELLED = {"bursar.node-restriction.kubernetes.io/gpu-node": "true"}
 NVIDIA = {"metadata": {"name": "nvidia"}, "handler": "nvidia"}
 
@@ -660,6 +671,21 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
         {"nodes": listed(node("g", capacity={"nvidia.com/gpu": "0"}))},
         *("warning", "fractions", "g keeps nvidia.com/gpu with 0 of a plugin that is gone"),
     ),
+    "a plugin that is gone, by its capacity alone": (
+        {"nodes": listed(offering("g", {**PERCENT, "nvidia.com/gpu": "0"}, PERCENT))},
+        *("warning", "fractions", "g keeps nvidia.com/gpu with 0 of a plugin that is gone"),
+    ),
+    "two givers of one card": (
+        {
+            "nodes": listed(offering("g", PERCENT)),
+            "device_slices": listed(device_slice("gpu-0", node="g", driver=GPUS, attributes=OF_GPU)),
+        },
+        *(
+            "error",
+            "givers of cards",
+            "g gives out its cards twice: bursar.dev/gpu-percent by a device plugin",
+        ),
+    ),
     "an agent that reads nothing": (
         {"nodes": listed(node("bare", inventory=False, labels=LABELLED)), "runtime_classes": listed()},
         *("warning", "nodes", "no inventory on bare: its agent has not read the cards"),
@@ -701,6 +727,61 @@ def test_each_fault_is_named_with_what_mends_it(case: str) -> None:
     assert [(each.level, each.subject) for each in bad] == [(level, subject)]
     assert sentence in bad[0].sentence
     assert bad[0].command
+
+
+WHOLE = {"nvidia.com/gpu": "8"}
+TAINT = [{"key": "k", "effect": "NoSchedule"}]
+
+
+@pytest.mark.parametrize(
+    ("allocatable", "slice_", "drivers"),
+    [
+        (WHOLE, {"driver": GPUS, "attributes": OF_GPU}, ["nvidia.com/gpu", GPUS]),
+        ({"nvidia.com/mig-1g.5gb": "7"}, {"driver": GPUS, "attributes": OF_GPU}, ["mig-1g.5gb", GPUS]),
+        ({"amd.com/gpu": "8"}, {"driver": "gpu.amd.com"}, ["amd.com/gpu", "gpu.amd.com"]),
+        (WHOLE, {"driver": "compute-domain.nvidia.com"}, []),
+        (WHOLE, {"driver": GPUS, "attributes": {"type": {"string": "imex"}}}, []),
+        (WHOLE, {"driver": "gpu.intel.com"}, []),
+        (WHOLE, {"driver": "nic.example.com"}, []),
+        (WHOLE, {"driver": GPUS, "attributes": OF_GPU, "taints": TAINT}, []),
+        (WHOLE, {"driver": GPUS, "attributes": OF_GPU, "node": "another"}, []),
+        ({"nvidia.com/gpu": "0"}, {"driver": GPUS, "attributes": OF_GPU}, []),
+        ({"cpu": "8"}, {"driver": GPUS, "attributes": OF_GPU}, []),
+    ],
+)
+def test_a_node_whose_cards_two_give_out_is_named(
+    allocatable: dict[str, str], slice_: dict[str, Any], drivers: list[str]
+) -> None:
+    nodes = listed(offering("w", WHOLE, allocatable))
+    slices = listed(device_slice("gpu-0", **{"node": "w"} | slice_))
+
+    found = [
+        each.sentence
+        for each in results(replace(SOUND, nodes=nodes, device_slices=slices))
+        if each.subject == "givers of cards"
+    ]
+
+    assert len(found) == bool(drivers)
+    assert all(name in sentence for sentence in found for name in ("w", *drivers))
+
+
+def test_slices_that_may_not_be_read_are_said_where_they_are_served() -> None:
+    def said(**changes: Any) -> list[str]:
+        found = results(replace(SOUND, device_slices=NotReadable("forbidden"), **changes))
+        return [each.level for each in found if each.subject == "givers of cards"]
+
+    assert said() == ["unknown"]
+    assert said(version=json.dumps({"minor": "33"})) == []
+
+
+@pytest.mark.parametrize("parts", ["nvidia.com/gpu.shared", "nvidia.com/mig-1g.5gb"])
+def test_a_node_of_renamed_replicas_or_instances_keeps_no_name_of_a_plugin_that_is_gone(parts: str) -> None:
+    healthy = offering("g", {"nvidia.com/gpu": "0", parts: "4"})
+    unhealthy = offering("u", {"nvidia.com/gpu": "8", **PERCENT}, {"nvidia.com/gpu": "0", **PERCENT})
+
+    found = results(replace(SOUND, nodes=listed(healthy, unhealthy)))
+
+    assert [each.sentence for each in found if each.subject == "fractions"] == []
 
 
 def tpu_pod(name: str, labels: dict[str, str], phase: str = "Running") -> dict[str, Any]:

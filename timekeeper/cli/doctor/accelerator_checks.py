@@ -33,7 +33,7 @@ def accelerators(facts: Facts) -> Iterator[CheckResult]:
             there.setdefault(resource, []).append(str(node["metadata"]["name"]))
     if there and isinstance(facts.device_pods, NotReadable):
         yield unknown(_SUBJECT, facts.device_pods)
-    parsed = _parsed(facts)
+    parsed = parsed_entries(facts)
     for resource, nodes in sorted(there.items()):
         yield _result(facts, resource, nodes, parsed)
 
@@ -45,7 +45,7 @@ def advertised(node: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Settled:
+class Settled:
     """What the valid entries say; invalid ones are the timekeeper's to report."""
 
     settings: BudgetSettings
@@ -56,15 +56,16 @@ class _Settled:
         return (self.modes.get(namespace) or self.settings.mode) != "enforce"
 
 
-def _parsed(facts: Facts) -> _Settled:
+def parsed_entries(facts: Facts) -> Settled:
+    """The entries of all ConfigMaps."""
     data = {str(each["metadata"]["name"]): mapping(each.get("data")) for each in items(facts.budgets)}
     texts = {name: {key: str(text) for key, text in each.items()} for name, each in data.items()}
     found = reader.read(texts)
     modes = {name: budget.mode for name, budget in found.budgets.items() if budget.mode}
-    return _Settled(found.settings or BudgetSettings(), modes)
+    return Settled(found.settings or BudgetSettings(), modes)
 
 
-def _result(facts: Facts, resource: str, nodes: list[str], parsed: _Settled) -> CheckResult:
+def _result(facts: Facts, resource: str, nodes: list[str], parsed: Settled) -> CheckResult:
     setting, mode = parsed.settings.unknown_accelerators, parsed.settings.mode
     word, effect = f"unknownAccelerators: {setting}", _EFFECT[setting]
     if mode != "enforce":
@@ -81,7 +82,7 @@ def _result(facts: Facts, resource: str, nodes: list[str], parsed: _Settled) -> 
     return CheckResult(level, _SUBJECT, sentence, _what_to_do(facts, is_charged, free))
 
 
-def _holders(facts: Facts, resource: str, parsed: _Settled) -> tuple[list[str], list[str]]:
+def _holders(facts: Facts, resource: str, parsed: Settled) -> tuple[list[str], list[str]]:
     """The pods that hold some, as ``namespace/name``: those that are charged, and the others."""
     charged: list[str] = []
     free: list[str] = []

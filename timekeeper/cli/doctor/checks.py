@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from timekeeper.cli.connection import Options
 from timekeeper.cli.doctor.accelerator_checks import accelerators
-from timekeeper.cli.doctor.claim_checks import reclaimed_devices
+from timekeeper.cli.doctor.claim_checks import givers, reclaimed_devices
 from timekeeper.cli.doctor.cluster_checks import (
     ALONE,
     DEPLOYMENT,
@@ -351,6 +351,7 @@ CHECKS: tuple[Check, ...] = (
     locks,
     unconfirmed_ends,
     demoted,
+    givers,
     taints,
     runtimes,
     accelerators,
@@ -374,6 +375,7 @@ CHECKS_ALONE: tuple[Check, ...] = (
     refusals,
     described_cards,
     unconfirmed_ends,
+    givers,
     doubts,
     idle,
     clocks,

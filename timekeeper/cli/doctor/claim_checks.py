@@ -1,8 +1,10 @@
-"""Whether a device that pods give up for a waiting claim is kept for it."""
+"""Whether device claims and a device plugin give out the same cards, and whether a device that pods give up
+for a waiting claim is kept for it."""
 
 from collections.abc import Iterator
 from typing import Any
 
+from timekeeper.cli.doctor.accelerator_checks import parsed_entries
 from timekeeper.cli.doctor.facts import (
     CheckResult,
     Facts,
@@ -12,9 +14,14 @@ from timekeeper.cli.doctor.facts import (
     some_of,
     unknown,
 )
+from timekeeper.core.claims.devices import DevicePools, read_slice
+from timekeeper.core.claims.drivers import VENDORS, rules_of
+from timekeeper.core.json_values import mapping
+from timekeeper.core.request.inventory import gpu_amounts, vendor_of
 
 _SUBJECT = "reclaim of devices"
 _PAGE = "read docs/claims.md#reclaim"
+_GIVERS, _MOVE = "givers of cards", "docs/from-device-plugin.md"
 _RULES = "devicetaintrules.resource.k8s.io"
 _LEAST_MINOR = 34  # older ones serve no claims that are followed
 
@@ -39,6 +46,46 @@ def reclaimed_devices(facts: Facts) -> Iterator[CheckResult]:
         " API server serves no DeviceTaintRules, so another claim may get the device first"
     )
     yield CheckResult("warning", _SUBJECT, sentence, _PAGE)
+
+
+def givers(facts: Facts) -> Iterator[CheckResult]:
+    """No node's cards are given out both by a device plugin and by device claims: neither knows of the
+    other's pods."""
+    if any(isinstance(each, NotReadable) for each in (facts.nodes, facts.budgets, facts.version)):
+        return  # said by other checks
+    if isinstance(facts.device_slices, NotReadable):
+        if minor_of(facts) >= _LEAST_MINOR:
+            yield unknown(_GIVERS, facts.device_slices)
+        return
+    drivers = _drivers_by_node(facts)
+    for node in items(facts.nodes):
+        name = str(node["metadata"]["name"])
+        offered = gpu_amounts(mapping(mapping(node.get("status")).get("allocatable")))
+        both = [
+            (resource, driver)
+            for resource in sorted(offered)
+            for driver in sorted(drivers.get(name, ()))
+            if VENDORS.get(driver, vendor_of(resource)) == vendor_of(resource)
+        ]
+        if both:
+            resources, given = (" and ".join(dict.fromkeys(words)) for words in zip(*both, strict=True))
+            sentence = (
+                f"{name} gives out its cards twice: {resources} by a device plugin, and devices of {given} by"
+                " claims, so pods of both may get one card"
+            )
+            yield CheckResult("error", _GIVERS, sentence, f"stop one of both on {name} ({_MOVE})")
+
+
+def _drivers_by_node(facts: Facts) -> dict[str, set[str]]:
+    """The drivers that publish GPUs of each node which claims can get."""
+    pools, rules = DevicePools(), rules_of(parsed_entries(facts).settings.drivers)
+    for raw in items(facts.device_slices):
+        pools.put(read_slice(raw))
+    found: dict[str, set[str]] = {}
+    for (driver, *_), device in pools.every().items():
+        if driver in rules and rules[driver].is_gpu(device) and not device.is_tainted:
+            found.setdefault(device.node, set()).add(driver)
+    return found
 
 
 def _fields(facts: Facts) -> Iterator[str]:

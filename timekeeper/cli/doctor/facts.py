@@ -75,6 +75,7 @@ class Facts:
     device_classes: Any = None
     makers: Any = None  # workloads of all namespaces that create pods, but for the Jobs of CronJobs
     exempt: Any = None  # the namespaces that a label excludes from admission
+    device_slices: Any = None
     device_resources: Any = ""  # the names of what ``resource.k8s.io`` serves
     demoted: Any = None  # the extender's Events on nodes whose kubelets refuse pods
     lock_holders: Any = ()  # the pods that old locks on nodes name, `MAX_NODES` at most
@@ -133,6 +134,7 @@ def _facts(options: Options, say: Say) -> Facts:
         broken=ledger.broken,
         accounts=ledger.accounts,
         device_classes=read("deviceclasses"),
+        device_slices=read("resourceslices"),
         device_resources=_or_reason(
             lambda: options.kubectl.run("api-resources", "--api-group=resource.k8s.io", "-o", "name")
         ),

@@ -17,7 +17,8 @@ from timekeeper.cli.doctor.facts import (
     upgrading,
 )
 from timekeeper.core.accelerators import accelerator_of
-from timekeeper.core.json_values import annotations_of, mapping
+from timekeeper.core.dialects.nvidia_parts import MIG, SHARED
+from timekeeper.core.json_values import Json, annotations_of, mapping
 from timekeeper.core.kube.node_lock import waits_for_devices
 from timekeeper.core.ledger.hold import clock_ahead_ms, pod_hold
 from timekeeper.core.names import GPU_PERCENT, NODE_CHANGE
@@ -30,6 +31,7 @@ INVENTORY, HOLDERS = "bursar.dev/inventory", "bursar.dev/holders"
 LABEL = "bursar.node-restriction.kubernetes.io/gpu-node"
 AGENT = "bursar-node"
 PLUGINS = "nvidia.com/gpu"
+_OF_PARTS = (SHARED, MIG)
 _GIVE = "kubectl bursar node fractions"
 _GPU_WORDS = ("gpu", "vcuda", "mig-")
 
@@ -129,7 +131,7 @@ def demoted(facts: Facts) -> Iterator[CheckResult]:
 
 def _plugins(nodes: Mapping[str, Any]) -> Iterator[CheckResult]:
     """Which nodes give out fractions, where some have NVIDIA's plugin; and nodes that are between both."""
-    left = {name: mapping(mapping(each.get("status")).get("capacity")) for name, each in nodes.items()}
+    left = {name: _offered(each) for name, each in nodes.items()}
     whole = sorted(name for name in nodes if is_above_zero(left[name].get(PLUGINS)))
     ours = [name for name in nodes if is_above_zero(left[name].get(GPU_PERCENT))]
     if whole and ours:
@@ -143,11 +145,26 @@ def _plugins(nodes: Mapping[str, Any]) -> Iterator[CheckResult]:
             sentence = f"{name} is cordoned on its way to {change}"
             command = f"kubectl bursar node {change} {name} goes on (docs/nodes.md)"
             yield CheckResult("warning", "fractions", sentence, command)
-        elif PLUGINS in left[name] and name not in whole and INVENTORY in annotations_of(each):
+        elif is_left_over(each) and INVENTORY in annotations_of(each):
             sentence = (
                 f"{name} keeps {PLUGINS} with 0 of a plugin that is gone, so its agent offers no fractions"
             )
             yield CheckResult("warning", "fractions", sentence, f"{_GIVE} {name} (docs/nodes.md)")
+
+
+def _offered(node: Mapping[str, Any]) -> Json:
+    """What it gives out of each resource. The kubelet keeps the capacity for a while after a plugin has
+    gone."""
+    status = mapping(node.get("status"))
+    return mapping(status.get("allocatable")) or mapping(status.get("capacity"))
+
+
+def is_left_over(node: Mapping[str, Any]) -> bool:
+    """Whether it keeps the name of NVIDIA's plugin with nothing of it, and gives out no parts by that plugin:
+    renamed replicas and instances leave 0 whole cards."""
+    capacity, offered = mapping(mapping(node.get("status")).get("capacity")), _offered(node)
+    has_parts = any(is_above_zero(offered[name]) for name in offered if name.startswith(_OF_PARTS))
+    return PLUGINS in capacity and not is_above_zero(capacity[PLUGINS]) and not has_parts
 
 
 def _by_nri(facts: Facts, nodes: Mapping[str, Any], selector: Mapping[str, str]) -> Iterator[CheckResult]:

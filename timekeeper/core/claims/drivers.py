@@ -106,6 +106,7 @@ _NVIDIA = DriverRule(
     counters=("multiprocessors", "memory"),
     capacity=("memory", "shares"),
 )
+VENDORS = {"gpu.nvidia.com": "NVIDIA", "gpu.amd.com": "AMD", "gpu.intel.com": "Intel"}  # by driver
 _BUILT_IN = (
     *(DriverRule(each) for each in (*GPU_DRIVERS, *OTHER_GPU_DRIVERS)),
     *(DriverRule(each, has_gpus=False) for each in NO_GPU_DRIVERS),

@@ -160,6 +160,14 @@ def gpu_amounts(amounts: Json) -> dict[str, int]:
     return {name: amount for name, amount in found.items() if amount > 0}
 
 
+def vendor_of(resource: str) -> str:
+    """Whose cards the resource counts."""
+    row = accelerator_of(resource)
+    if row is not None:
+        return row.vendor
+    return "Intel" if resource.startswith("gpu.intel.com/") else "NVIDIA"
+
+
 def _is_of_gpus(resource: str) -> bool:
     return GPU_RESOURCE_PATTERN.match(resource) is not None or accelerator_of(resource) is not None
 
