@@ -84,7 +84,7 @@ def _mig_cards(node: NodeFacts) -> tuple[Card, ...]:
     profiles, model = _profiles(node), card_model(labelled_model(node.labels))
     cards: list[tuple[str, int]] = []
     for name, profile in profiles.items():
-        # where the plugin divides instances, too: so many replicas of each
+        # the plugin may divide instances, too: by the number of replicas of each
         replicas = max(1, label_number(node.labels, f"{name.removesuffix('.shared')}{REPLICAS}"))
         whole = _slices(node, name, profiles).slices * replicas
         count = min(MAX_CARDS, -(-node.capacity[name] // (profile.most * replicas)))

@@ -1,7 +1,7 @@
 """KAI's reservation pods. Each holds a whole card of the device plugin for pods with fractions of it, and is
 charged what these leave of the card.
 
-KAI's label alone makes no reservation pod, for whoever may edit a pod may write it: its namespace must be one
+KAI's label alone makes no reservation pod, for who may edit a pod may write it: its namespace must be one
 that `_settings` names. Whenever the fractions change, the session begins anew, and the time before becomes a
 session of its own. Source: KAI-Scheduler, `pkg/binder/binding/resourcereservation`.
 """
