@@ -141,7 +141,7 @@ def _is_served(request: GPURequest, node_object: Node) -> bool:
         return True
     is_nvidias = node_object.family == NVIDIA.name and request.dialect in OF_NVIDIA
     return is_nvidias and any(
-        has_named(each.ask, card) for each in request.asks for card in node_object.cards
+        has_named(container.ask, card) for container in request.asks for card in node_object.cards
     )
 
 
@@ -192,8 +192,8 @@ def _context(
 def _without_unnamed(usable: list[tuple[Free, Card]], count: int) -> list[tuple[Free, Card]]:
     """Without as many untouched cards as pods hold unnamed. Which ones does not matter, for the device plugin
     picks the cards."""
-    whole = [each for each in usable if each[0].untouched and not is_in_parts(each[1])]
-    others = [each for each in usable if not each[0].untouched or is_in_parts(each[1])]
+    whole = [(free, card) for free, card in usable if free.untouched and not is_in_parts(card)]
+    others = [(free, card) for free, card in usable if not free.untouched or is_in_parts(card)]
     return others + whole[: max(0, len(whole) - count)]
 
 

@@ -246,7 +246,7 @@ def _of_nvidia(request: GPURequest | None, node_object: Node) -> _Taking | None:
         return None
     if not BY_NAME[request.dialect].own_cards:
         return _NOTHING if any(map(is_in_parts, node_object.cards)) else None
-    slices = ((each.container, (Slice("", 0, 0, 0, each.ask.resources),)) for each in request.asks)
+    slices = ((asking.container, (Slice("", 0, 0, 0, asking.ask.resources),)) for asking in request.asks)
     return _Taking(spread=amounts_by_card(request, Placement(tuple(slices)))[""].resources)
 
 
@@ -255,7 +255,10 @@ def spread_over(cards: Iterable[Card], allocations: Mapping[str, Allocation]) ->
     one does not matter, for the plugin chooses."""
     if not any(allocation.spread for allocation in allocations.values()):
         return allocations
-    known = {uid: each if not each.spread else replace(each, uses=()) for uid, each in allocations.items()}
+    known = {
+        uid: replace(allocation, uses=()) if allocation.spread else allocation
+        for uid, allocation in allocations.items()
+    }
     used = uses_of(known)
     left = {
         (name, card.uuid): most - dict(used[card.uuid].resources if card.uuid in used else ()).get(name, 0)

@@ -73,15 +73,16 @@ def assumed_part(
     """What of the request's parts of cards of these models is an assumption that no setting replaces; "":
     nothing."""
     costs = dict(settings.unit_costs)
-    named = {name for each in request.asks for name, _ in each.ask.resources if name not in costs}
-    named |= {_resource(each.ask, settings) for each in request.asks if not _is_stated(each.ask, settings)}
+    asks = [container.ask for container in request.asks]
+    named = {name for ask in asks for name, _ in ask.resources if name not in costs}
+    named |= {_resource(ask, settings) for ask in asks if not _is_stated(ask, settings)}
     doubts = (parts.doubts.get(name, "") for name in sorted(named))
-    return next(filter(None, (*doubts, *(instance_doubt(each, settings.weights) for each in models))), "")
+    return next(filter(None, (*doubts, *(instance_doubt(model, settings.weights) for model in models))), "")
 
 
 def unknown_memory(request: GPURequest, cards: Iterable[Card]) -> str:
     """Why an amount of memory is no known part of these cards; "": it is, or the request names none."""
-    if not any(each.ask.memory_mib for each in request.asks):
+    if not any(container.ask.memory_mib for container in request.asks):
         return ""
     is_known = all(card.resources or card.memory_mib != UNKNOWN_MEMORY_MIB for card in cards)
     sentence = "nothing says how much memory its node's cards have: each counts with 1000 MiB"
@@ -94,12 +95,12 @@ def _in_parts(request: GPURequest, parts: CardParts, settings: BudgetSettings) -
     if not (is_nvidias or parts.devices):
         return request
 
-    def part(each: ContainerAsk) -> ContainerAsk:
-        milli = parts.part_milli if is_nvidias else WHOLE_MILLI
-        if each.ask.device:
-            number = parts.devices.get(_resource(each.ask, settings), 1)
-            milli = WHOLE_MILLI if _is_stated(each.ask, settings) else -(-WHOLE_MILLI // number)
-        return replace(each, ask=replace(each.ask, share_milli=milli)) if each.ask.whole else each
+    def part(container: ContainerAsk) -> ContainerAsk:
+        ask, milli = container.ask, parts.part_milli if is_nvidias else WHOLE_MILLI
+        if ask.device:
+            number = parts.devices.get(_resource(ask, settings), 1)
+            milli = WHOLE_MILLI if _is_stated(ask, settings) else -(-WHOLE_MILLI // number)
+        return replace(container, ask=replace(ask, share_milli=milli)) if ask.whole else container
 
     return replace(request, asks=tuple(map(part, request.asks)))
 

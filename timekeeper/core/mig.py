@@ -104,7 +104,7 @@ def slices_of(
         if re.search(rf"(^| )({pattern})( |$)", text):
             return CardSlices(slices)
     cards = [card for card in _CARDS if profile.name in card[2] and count <= _most(profile, *card[:2])]
-    with_beside = [card for card in cards if {each.name for each in beside} <= card[2]]
+    with_beside = [card for card in cards if {other.name for other in beside} <= card[2]]
     cards = with_beside or cards
     of_size = [card for card in cards if abs(1024 * card[1] - card_mib) * 10 < card_mib]
     found = {slices for slices, *_ in of_size or cards} or _by_memory(profile, card_mib)

@@ -1,4 +1,4 @@
-"""What MIG instances cost: on every card, whoever gives them out, a layout costs one card at most, and one
+"""What MIG instances cost: on every card, by each giver, a layout costs one card at most, and one
 that uses all slices of compute costs one."""
 
 from collections import Counter

@@ -6,6 +6,9 @@ import pytest
 
 from tests.timekeeper.ledger.test_metered import GPU, WHOLE, holding
 from tests.timekeeper.worlds import HOUR, MINUTE, SECOND, T0, Town, budgets, gpu_pod
+from timekeeper.operations.audit.audit import audit
+from timekeeper.operations.audit.finding import Finding
+from timekeeper.store.engine.upgrade import snapshot
 
 ONE_DATABASE = (
     "what a tick decides of sessions; the histories of test_machine.py write them on both databases"
@@ -77,6 +80,10 @@ def lived(town: Town, lives: Lives, setting: str = "", groups: tuple[str, ...] =
 def test_it_is_charged_what_the_fractions_leave(town: Town, lives: Lives, hours: float) -> None:
     assert lived(town, lives) == round(hours * 1_000 * HOUR)
 
+    findings: list[Finding] = []
+    with snapshot(town.store) as connection:
+        audit(connection, town.clock(), findings.append)
+    assert findings == []
     taken = sum((end - begin) * round(1_000 * float(part)) * MINUTE for begin, end, part in lives)
     assert town.charged() == 2 * taken
 

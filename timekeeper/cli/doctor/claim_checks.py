@@ -51,7 +51,7 @@ def reclaimed_devices(facts: Facts) -> Iterator[CheckResult]:
 def givers(facts: Facts) -> Iterator[CheckResult]:
     """No node's cards are given out both by a device plugin and by device claims: neither knows of the
     other's pods."""
-    if any(isinstance(each, NotReadable) for each in (facts.nodes, facts.budgets, facts.version)):
+    if any(isinstance(fact, NotReadable) for fact in (facts.nodes, facts.budgets, facts.version)):
         return  # said by other checks
     if isinstance(facts.device_slices, NotReadable):
         if minor_of(facts) >= _LEAST_MINOR:
@@ -81,11 +81,11 @@ def _drivers_by_node(facts: Facts) -> dict[str, set[str]]:
     pools, rules = DevicePools(), rules_of(parsed_entries(facts).settings.drivers)
     for raw in items(facts.device_slices):
         pools.put(read_slice(raw))
-    found: dict[str, set[str]] = {}
+    drivers: dict[str, set[str]] = {}
     for (driver, *_), device in pools.every().items():
         if driver in rules and rules[driver].is_gpu(device) and not device.is_tainted:
-            found.setdefault(device.node, set()).add(driver)
-    return found
+            drivers.setdefault(device.node, set()).add(driver)
+    return drivers
 
 
 def _fields(facts: Facts) -> Iterator[str]:

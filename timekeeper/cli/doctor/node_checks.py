@@ -131,7 +131,7 @@ def demoted(facts: Facts) -> Iterator[CheckResult]:
 
 def _plugins(nodes: Mapping[str, Any]) -> Iterator[CheckResult]:
     """Which nodes give out fractions, where some have NVIDIA's plugin; and nodes that are between both."""
-    left = {name: _offered(each) for name, each in nodes.items()}
+    left = {name: _offered(node) for name, node in nodes.items()}
     whole = sorted(name for name in nodes if is_above_zero(left[name].get(PLUGINS)))
     ours = [name for name in nodes if is_above_zero(left[name].get(GPU_PERCENT))]
     if whole and ours:

@@ -124,8 +124,10 @@ _PARENT = ("parentUUID", "parentPciAddr", "resource.kubernetes.io/pciBusID", "pc
 
 def _siblings(found: PublishedDevice, pool: Iterable[DeviceSlice]) -> int:
     name = next((name for name in _PARENT if found.attribute(name)), "")
-    others = (each for one in pool for each in one.devices.values()) if name else (found,)
-    return sum(all(each.attribute(key) == found.attribute(key) for key in (name, "type")) for each in others)
+    devices = (device for part in pool for device in part.devices.values()) if name else (found,)
+    return sum(
+        all(other.attribute(key) == found.attribute(key) for key in (name, "type")) for other in devices
+    )
 
 
 def read_slice(raw: Json) -> DeviceSlice:

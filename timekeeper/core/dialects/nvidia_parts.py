@@ -89,7 +89,7 @@ def _mig_cards(node: NodeFacts) -> tuple[Card, ...]:
         whole = _slices(node, name, profiles).slices * replicas
         count = min(MAX_CARDS, -(-node.capacity[name] // (profile.most * replicas)))
         cards += [(name, whole)] * count
-    return tuple(_card(model, index, *each) for index, each in enumerate(cards[:MAX_CARDS]))
+    return tuple(_card(model, index, *card) for index, card in enumerate(cards[:MAX_CARDS]))
 
 
 def instance_profile(resource: str) -> Profile | None:
@@ -110,8 +110,8 @@ def mig_doubts(node: NodeFacts) -> Mapping[str, str]:
 
 
 def _profiles(node: NodeFacts) -> dict[str, Profile]:
-    found = ((name, instance_profile(name)) for name in sorted(node.capacity))
-    return {name: profile for name, profile in found if profile}
+    profiles = ((name, instance_profile(name)) for name in sorted(node.capacity))
+    return {name: profile for name, profile in profiles if profile}
 
 
 def _slices(node: NodeFacts, name: str, profiles: Mapping[str, Profile]) -> CardSlices:

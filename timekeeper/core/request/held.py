@@ -34,7 +34,7 @@ def held_milli(
         return rate(uses, there, (), _CHARGE_BY, costs) + WHOLE_MILLI * unnamed
     if request is None:
         return 0
-    costs = _instance_costs({name for each in request.asks for name, _ in each.ask.resources})
+    costs = _instance_costs({name for container in request.asks for name, _ in container.ask.resources})
     return estimated_rate(request, there, (), _CHARGE_BY, costs)
 
 

@@ -34,7 +34,7 @@ def read_cards(raw: Json) -> tuple[Card, ...] | None:
     """The cards of a Node object; None if nothing describes any. Raises UndecodableError."""
     facts = node_facts(raw)
     dialects = dialects_of(facts)
-    if any(each.own_cards for each in dialects):
+    if any(dialect.own_cards for dialect in dialects):
         return _cards_in_parts(raw, facts, dialects) or None
     described = [each for each in dialects if each.node_annotation]
     inventory = annotations_of(raw).get(names.INVENTORY)
@@ -49,11 +49,11 @@ def read_cards(raw: Json) -> tuple[Card, ...] | None:
 def _cards_in_parts(raw: Json, facts: NodeFacts, dialects: Collection[Dialect]) -> tuple[Card, ...]:
     """The cards of which a plugin gives out replicas or instances, and those beside them that it gives out
     whole. Raises UndecodableError."""
-    own, *more = (each.cards(facts) for each in dialects if each.own_cards)
-    whole = [card for each in dialects for card in each.counted_cards(facts)]
+    own, *more = (dialect.cards(facts) for dialect in dialects if dialect.own_cards)
+    whole = [card for dialect in dialects for card in dialect.counted_cards(facts)]
     inventory, known = annotations_of(raw).get(names.INVENTORY), tuple[Card, ...]()
     if whole and inventory is not None:
-        known = tuple(each for each in decode_inventory(str(inventory)) if not instance_of(each.model))
+        known = tuple(card for card in decode_inventory(str(inventory)) if not instance_of(card.model))
         whole = []
     others = enumerate(card for group in (*more, whole) for card in group)
     return (*own, *(replace(card, uuid=f"other{at}") for at, card in others), *known)
