@@ -158,10 +158,10 @@ def test_the_kubelet_gives_two_seconds_at_least_also_after_hooks_and_to_sidecars
 
 
 def test_a_later_version_forgets_neither_grace_nor_binding_nor_the_first_report() -> None:
-    long = PodHold(5, True, None, 20, 9, 36_000_000, 40)
+    long = PodHold(5, True, False, None, 20, 9, 36_000_000, 40)
 
-    assert hold.later(long, PodHold(7, True, None, 30, 3, 0, 15)) == PodHold(
-        5, True, None, 20, 9, 36_000_000, 15
+    assert hold.later(long, PodHold(7, True, False, None, 30, 3, 0, 15)) == PodHold(
+        5, True, False, None, 20, 9, 36_000_000, 15
     )
     assert hold.later(None, long) == long
 

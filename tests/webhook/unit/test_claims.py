@@ -254,7 +254,7 @@ class OldServer(Api):
     def __init__(self) -> None:
         """Without a connection."""
 
-    def call(self, _method: str, path: str, *_: Any, **__: Any) -> Reply:
+    def call(self, method: str, path: str, *_: Any, **__: Any) -> Reply:
         return Answered(200, {"major": "1", "minor": "34"} if path == "/version" else {"items": []})
 
     def watch(self, *_: Any, **__: Any) -> Iterator[Json]:

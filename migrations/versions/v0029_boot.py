@@ -3,7 +3,7 @@
 from alembic import op
 from sqlalchemy import Column, Text
 
-revision = "0034"
+revision = "0029"
 down_revision = "0028"
 branch_labels = None
 depends_on = None

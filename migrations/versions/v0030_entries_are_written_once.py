@@ -5,8 +5,8 @@ The release before this one only adds entries, so it goes on.
 
 from alembic import op
 
-revision = "0036"
-down_revision = "0028"
+revision = "0030"
+down_revision = "0029"
 branch_labels = None
 depends_on = None
 
