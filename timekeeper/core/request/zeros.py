@@ -17,11 +17,10 @@ def without_zeros(resources: Json) -> Json:
     """A container's resources without what asks for nothing: amounts of zero, and what stands beside a number
     of cards that is zero. Of a dialect that the container asks something of, zeros that are amounts stay."""
     limits, requests = mapping(resources.get("limits")), mapping(resources.get("requests"))
-    given = {**requests, **limits}
-    zeros = frozenset(name for name, amount in given.items() if "/" in name and integral(amount) == 0)
-    if not zeros:
+    if not (_zeros(limits) or (requests and _zeros(requests))):
         return resources  # nearly always
-    gone = _gone(frozenset(given), zeros)
+    given = {**requests, **limits}
+    gone = _gone(frozenset(given), frozenset(name for name in _zeros(given) if "/" in name))
     return {**resources, "limits": _rest(limits, gone), "requests": _rest(requests, gone)}
 
 
@@ -33,11 +32,20 @@ def asked_limits(container: Json) -> Json:
 def cardless(given: Json) -> Iterator[tuple[str, str]]:
     """For each dialect of which a container's limits, or a pod's annotations or labels, ask for no card, but
     for amounts on its cards: the name whose number is zero, and the first amount."""
-    zeros = frozenset(name for name in given if integral(given[name]) == 0)
+    zeros = frozenset(_zeros(given))
     for dialect in DIALECTS if zeros else ():
         beside = [name for name in given if dialect.has(name) and name not in zeros]
         if beside and (count := _zero_count(dialect, frozenset(given), zeros)):
             yield count, beside[0]
+
+
+def _zeros(given: Json) -> list[str]:
+    """Nearly always none: few texts begin as zero does in any spelling."""
+    return [
+        name
+        for name, amount in given.items()
+        if (type(amount) is not str or amount[:1] in "0.+-") and integral(amount) == 0
+    ]
 
 
 @lru_cache(maxsize=1024)

@@ -207,6 +207,8 @@ def _no_percentage(container: Json, path: str) -> list[Operation]:
     """Without a percentage of memory of zero, which means none is given: the other system's plugin would
     give the container no memory."""
     resources = mapping(container.get("resources"))
+    if _PERCENTAGES.isdisjoint(mapping(resources.get("limits"))):
+        return []  # nearly always
     return [
         remove(f"{path}/resources/{member}/{escaped(name)}")
         for member in ("limits", "requests")

@@ -4,6 +4,7 @@ zero: the pod would run without what its user wrote.
 
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
+from functools import lru_cache
 
 from timekeeper.core import names
 from timekeeper.core.accelerators import accelerator_of
@@ -21,6 +22,8 @@ _ANNOTATIONS = frozenset(names.WRITABLE_ANNOTATIONS).union(
     BY_ANNOTATION, *(each.reads or () for each in DIALECTS if not each.labels)
 )
 _LABELS = frozenset(BY_LABEL).union(*(each.reads or () for each in DIALECTS if each.labels))
+_IN_METADATA = frozenset((*BY_ANNOTATION, *BY_LABEL))
+_OURS = f"{names.DOMAIN}/"
 _NEAR = 0.75  # of `difflib`, without the domain
 _IN_LIMITS = "resources.limits of a container"
 
@@ -29,18 +32,19 @@ def without_effect(pod: Json) -> Iterator[Violation]:
     """Those of a pod. What users must not write in its metadata is for `forged`."""
     spec = mapping(pod.get("spec"))
     for part in ("initContainers", "containers"):
-        for index, container in enumerate(map(mapping, sequence(spec.get(part)))):
-            limits = mapping(mapping(container.get("resources")).get("limits"))
-            yield from _cardless(f"spec.{part}[{index}].resources.limits", limits)
-    for name, amount in mapping(mapping(spec.get("resources")).get("limits")).items():
-        if _is_resource(name, amount):
-            yield _misplaced(f"spec.resources.limits[{name}]", amount, _IN_LIMITS)
+        for index, container in enumerate(sequence(spec.get(part))):
+            if limits := mapping(container.get("resources")).get("limits"):
+                yield from _cardless(f"spec.{part}[{index}].resources.limits", limits)
+    if "resources" in spec:
+        for name, amount in mapping(mapping(spec["resources"]).get("limits")).items():
+            if _right_place(name, amount, "limits"):
+                yield _misplaced(f"spec.resources.limits[{name}]", amount, _IN_LIMITS)
     for field, written in _metadata(pod):
-        yield from _cardless(f"metadata.{field}", written)
-        for name, value in written.items():
-            right = "" if name.startswith(f"{names.DOMAIN}/") else _right_place(name, value, field)
-            if right:
-                yield _misplaced(f"metadata.{field}[{name}]", value, right)
+        if not _IN_METADATA.isdisjoint(written):
+            yield from _cardless(f"metadata.{field}", written)
+        for name in written:
+            if not name.startswith(_OURS) and (right := _right_place(name, written[name], field)):
+                yield _misplaced(f"metadata.{field}[{name}]", written[name], right)
 
 
 def of_workload(workload: Json, kind: str, templates: Sequence[tuple[str, Json]]) -> Iterator[Violation]:
@@ -64,34 +68,37 @@ def _metadata(owner: Json) -> tuple[tuple[str, Json], ...]:
 
 
 def _right_place(name: str, value: object, field: str) -> str:
-    """Where this annotation or label of a pod belongs; "" where it is right, or not known."""
+    """Where this annotation or label of a pod belongs; "" where it is right, or not known. Zeros ask for
+    nothing, and a label may say ``true`` of a resource."""
+    place = _place_of(name, field)
+    if place != _IN_LIMITS:
+        return place
+    amount = integral(value)
+    is_odd = amount is None and name not in _RESOURCES and not name.startswith(PREFIXES)
+    return "" if amount == 0 or value in ("true", "false") or is_odd else place
+
+
+@lru_cache(maxsize=1024)
+def _place_of(name: str, field: str) -> str:
+    """The same of the name alone, which may be misspelt. Plugins write devices and cards into annotations of
+    their own."""
     if field == "annotations" and name in _LABELS:
         return "metadata.labels"
     if field == "labels" and name in _ANNOTATIONS:
         return "metadata.annotations"
-    return _IN_LIMITS if _is_resource(name, value) else ""
-
-
-def _is_resource(name: str, amount: object) -> bool:
-    """Whether this asks for GPUs, in a name that may be misspelt. A label may say ``true`` of a resource, and
-    plugins write devices and cards into annotations."""
-    if integral(amount) == 0 or amount in ("true", "false") or is_owned(name):
-        return False
-    if name in _RESOURCES or name.startswith(PREFIXES):
-        return True
-    is_of_gpus = GPU_RESOURCE_PATTERN.match(name) or accelerator_of(name)
-    return integral(amount) is not None and bool(is_of_gpus)
+    is_of_gpus = name in _RESOURCES or GPU_RESOURCE_PATTERN.match(name) or accelerator_of(name)
+    return _IN_LIMITS if is_of_gpus and not is_owned(name) else ""
 
 
 def _of_pods(name: str, field: str, at: str) -> str:
     """Where this annotation or label of a workload belongs; "" where none of that name is of pods."""
     if name in (_ANNOTATIONS if field == "annotations" else _LABELS):
         return f"{at}.metadata.{field}"
-    own = name.removeprefix(f"{names.DOMAIN}/")
+    own = name.removeprefix(_OURS)
     is_ours = field == "annotations" and own != name
     words = [annotation.partition("/")[2] for annotation in names.WRITABLE_ANNOTATIONS]
     near = get_close_matches(own, words, 1, _NEAR) if is_ours else []
-    return f"{at}.metadata.{field}, as {names.DOMAIN}/{near[0]}" if near else ""
+    return f"{at}.metadata.{field}, as {_OURS}{near[0]}" if near else ""
 
 
 def _cardless(path: str, given: Json) -> Iterator[Violation]:
