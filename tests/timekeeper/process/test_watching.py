@@ -321,12 +321,12 @@ def test_reading_a_pod_never_raises(raw: Json) -> None:
 
 def test_a_malformed_request_is_reported_with_its_first_violation() -> None:
     bad = gpu_pod()
-    bad["spec"]["containers"][0]["resources"]["limits"] = {"bursar.dev/gpu-percent": "0"}
+    bad["spec"]["containers"][0]["resources"]["limits"] = {"bursar.dev/gpu-percent": "-1"}
 
     read = read_pod(bad)
 
     assert isinstance(read, UnreadablePod)
-    assert "zero is not a valid amount" in read.problem
+    assert "an amount cannot be negative" in read.problem
 
 
 class Serving:

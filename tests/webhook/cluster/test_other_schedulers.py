@@ -465,7 +465,7 @@ def test_accelerators_that_no_dialect_reads_are_refused_metered_or_passed(world:
     assert made["spec"]["priorityClassName"] == "gpu-default-priority"
     assert made["spec"]["containers"][0]["resources"]["limits"] == limits
     for wrong, path in (
-        ({"amd.com/cpx_nps4": "0"}, "limits[amd.com/cpx_nps4]: zero is not a valid amount"),
+        ({"amd.com/cpx_nps4": "0.5"}, "limits[amd.com/cpx_nps4]: not a whole number"),
         ({"amd.com/cpx_nps4": "1e9"}, "limits[amd.com/cpx_nps4]: more than any node has"),
         ({"amd.com/cpx_nps4": "1", "amd.com/spx_nps1": "1"}, "limits[amd.com/spx_nps1]: the container"),
         ({"google.com/tpu": "1", "nvidia.com/gpu": "1"}, "limits[google.com/tpu]: the pod requests cards"),

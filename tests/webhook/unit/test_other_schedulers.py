@@ -232,7 +232,7 @@ def test_where_there_is_a_cap_the_timekeeper_releases_pods_of_other_schedulers(
         ({"nvidia.com/vgpu-cores": "NaN"}, {}, "vgpu-scheduler"),
         ({}, {"gpu-fraction": "500m"}, "kai-scheduler"),
         ({"volcano.sh/vgpu-number": "-1"}, {}, "volcano"),
-        ({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "0"}, {}, "hami-scheduler"),
+        ({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "-1"}, {}, "hami-scheduler"),
     ],
 )
 def test_a_mistake_in_a_pod_with_its_systems_scheduler_is_one_sentence(

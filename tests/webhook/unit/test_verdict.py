@@ -55,7 +55,7 @@ def test_a_good_pod_is_governed_and_then_valid() -> None:
 
 
 def test_a_malformed_pod_is_refused_by_both_with_every_violation() -> None:
-    raw = admitted(container("a", gpu_percent="0"), container("b", gpu_percent="-1"))
+    raw = admitted(container("a", gpu_percent="-2"), container("b", gpu_percent="-1"))
 
     answer = mutate(review(raw), no_standing, POLICY)
 
@@ -66,7 +66,7 @@ def test_a_malformed_pod_is_refused_by_both_with_every_violation() -> None:
 
 
 def test_more_violations_than_anyone_mends_at_once_are_counted() -> None:
-    raw = admitted(*(container(f"c{number}", gpu_percent="0") for number in range(60)))
+    raw = admitted(*(container(f"c{number}", gpu_percent="-1") for number in range(60)))
 
     refusal = mutate(review(raw), no_standing, POLICY).refusal
 
