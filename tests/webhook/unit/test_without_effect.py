@@ -123,6 +123,7 @@ def test_what_others_write_beside_a_request_is_left_alone(raw: Json) -> None:
         ({"annotations": {"bursar.dev/gpu-percent": "50"}}, "resources.limits of a container"),
         ({"labels": {"bursar.dev/gpu-percent": "50"}}, "resources.limits of a container"),
         ({"labels": {"bursar.dev/policy": "spread"}}, "metadata.annotations"),
+        ({"annotations": {"elasticgpu.io/gpu-memory": "8192"}}, "resources.limits of a container"),
         ({"annotations": {"bursar.dev/polcy": "spread"}}, "bursar.dev/policy"),
     ],
 )

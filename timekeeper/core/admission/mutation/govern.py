@@ -191,16 +191,14 @@ def _number(container: Json, path: str, request: GPURequest) -> list[Operation]:
     """One card for a container that requests memory or compute without a number of cards, where its dialect
     means that. Without the number the kubelet would not call the node plugin."""
     vgpu = BY_NAME[request.dialect].vgpu
-    if vgpu is None or not vgpu.one_by_default or not _is_asking(container, request):
+    if vgpu is None or not vgpu.one_by_default:
+        return []
+    if container["name"] not in [each.container for each in request.asks]:
         return []
     limits = mapping(mapping(container.get("resources")).get("limits"))
     if vgpu.number in limits or not any(name in limits for name in vgpu.instead):
         return []
     return _resource(container, path, {vgpu.number: "1"})
-
-
-def _is_asking(container: Json, request: GPURequest) -> bool:
-    return any(each.container == container["name"] for each in request.asks)
 
 
 def _no_percentage(container: Json, path: str) -> list[Operation]:
@@ -240,8 +238,7 @@ def _containers(spec: Json, request: GPURequest, policy: AdmissionPolicy) -> lis
 def _container(container: Json, path: str, request: GPURequest, policy: AdmissionPolicy) -> list[Operation]:
     changed = _no_percentage(container, path)
     if not policy.places:
-        named = variables_of(container)
-        return [*changed, *visible_devices.without_users_own(container, named, path, request)]
+        return changed + visible_devices.without_users_own(container, variables_of(container), path, request)
     return [
         *changed,
         *_number(container, path, request),

@@ -10,7 +10,7 @@ from timekeeper.core.admission import marks
 from timekeeper.core.admission.mutation import sidecar
 from timekeeper.core.admission.pods import CONTAINER_LISTS, annotations_of, labels_of, sequence_of
 from timekeeper.core.admission.policy import AdmissionPolicy
-from timekeeper.core.dialects import BY_NAME, DIALECTS, native
+from timekeeper.core.dialects import BY_NAME, DIALECTS
 from timekeeper.core.dialects.others import claims as of_claims
 from timekeeper.core.json_values import Json
 from timekeeper.core.standings import WORDS
@@ -41,6 +41,9 @@ def _stems(words: Iterable[str]) -> tuple[str, ...]:
 # the annotations and labels in which users write requests, for pods that Bursar places
 MARKS = _stems(name for dialect in DIALECTS if not dialect.placed_by_others for name in dialect.annotations)
 LABEL_MARKS = _stems(name for dialect in DIALECTS for name in dialect.labels)
+
+RESOURCES = frozenset(name for dialect in DIALECTS for name in dialect.resources)
+IN_LIMITS = "resources.limits of a container"
 
 # what the schedulers of other systems write on the pods that they place
 PLACED = tuple(name for dialect in DIALECTS for name in dialect.placement_annotations)
@@ -134,10 +137,8 @@ def without_sidecar_if_name_taken(
 
 def _annotation(name: str, value: str) -> Violation:
     path = f"metadata.annotations[{name}]"
-    if name in _WRITTEN or not name.startswith(f"{names.DOMAIN}/"):
+    if name in _WRITTEN or name in RESOURCES or not name.startswith(f"{names.DOMAIN}/"):
         return _only_bursar_writes("forged-annotation", path, value)
-    if name in native.DIALECT.resources:
-        return _elsewhere("unknown-annotation", path, value, "a resource", "resources.limits of a container")
     (nearest,) = difflib.get_close_matches(name, names.WRITABLE_ANNOTATIONS, 1, cutoff=0.0)
     return Violation(
         "unknown-annotation",
@@ -149,17 +150,12 @@ def _annotation(name: str, value: str) -> Violation:
     )
 
 
-def _elsewhere(rule: str, path: str, value: str, what: str, where: str) -> Violation:
-    name = path.partition("[")[2].removesuffix("]")
-    return Violation(rule, path, shown(value), f"this is {what}", where, f"{name}: {shown(value)} there")
-
-
 def _only_bursar_writes(rule: str, path: str, value: str) -> Violation:
     theirs = path.partition("[")[2].removesuffix("]")
-    if theirs in native.DIALECT.resources:
-        return _elsewhere(rule, path, value, "a resource", "resources.limits of a container")
-    if rule == "forged-label" and theirs in names.WRITABLE_ANNOTATIONS:
-        return _elsewhere(rule, path, value, "an annotation", "metadata.annotations")
+    is_label = rule == "forged-label" and theirs in names.WRITABLE_ANNOTATIONS
+    if is_label or theirs in RESOURCES:
+        place = "metadata.annotations" if is_label else IN_LIMITS
+        return Violation(rule, path, shown(value), "nothing reads it here", place, f"{theirs} there")
     by_others = theirs in (*PLACED, *PLACED_LABELS) or theirs.startswith(_LABEL_STEMS)
     problem = (
         "only the system that places the pod writes this"

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from timekeeper.core import names
 from timekeeper.core.accelerators import accelerator_of
-from timekeeper.core.admission.rules.forged import is_owned
+from timekeeper.core.admission.rules.forged import IN_LIMITS, RESOURCES, is_owned
 from timekeeper.core.dialects import BY_ANNOTATION, BY_LABEL, DIALECTS, GPU_RESOURCE_PATTERN, PREFIXES
 from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.quantity import integral
@@ -16,7 +16,6 @@ from timekeeper.core.request.zeros import cardless
 from timekeeper.core.violation import Violation, shown
 
 RULE = "without-effect"
-_RESOURCES = frozenset(name for each in DIALECTS for name in (*each.resources, *each.shared))
 # what users write in annotations and labels, beside requests
 _ANNOTATIONS = frozenset(names.WRITABLE_ANNOTATIONS).union(
     BY_ANNOTATION, *(each.reads or () for each in DIALECTS if not each.labels)
@@ -25,7 +24,6 @@ _LABELS = frozenset(BY_LABEL).union(*(each.reads or () for each in DIALECTS if e
 _IN_METADATA = frozenset((*BY_ANNOTATION, *BY_LABEL))
 _OURS = f"{names.DOMAIN}/"
 _NEAR = 0.75  # of `difflib`, without the domain
-_IN_LIMITS = "resources.limits of a container"
 
 
 def without_effect(pod: Json) -> Iterator[Violation]:
@@ -38,7 +36,7 @@ def without_effect(pod: Json) -> Iterator[Violation]:
     if "resources" in spec:
         for name, amount in mapping(mapping(spec["resources"]).get("limits")).items():
             if _right_place(name, amount, "limits"):
-                yield _misplaced(f"spec.resources.limits[{name}]", amount, _IN_LIMITS)
+                yield _misplaced(f"spec.resources.limits[{name}]", amount, IN_LIMITS)
     for field, written in _metadata(pod):
         if not _IN_METADATA.isdisjoint(written):
             yield from _cardless(f"metadata.{field}", written)
@@ -56,10 +54,10 @@ def of_workload(workload: Json, kind: str, templates: Sequence[tuple[str, Json]]
     for at, owner in (("", workload), ("spec.jobTemplate.", of_cron_job)):
         for field, written in _metadata(owner):
             in_pods = {name for _, template in templates for name in dict(_metadata(template))[field]}
-            for name in (name for name in written if name not in in_pods):
-                right = _right_place(name, written[name], field) or _of_pods(name, field, templates[0][0])
-                if right:
-                    yield _misplaced(f"{at}metadata.{field}[{name}]", written[name], right, why)
+            for name, value in written.items():
+                right = _right_place(name, value, field) or _of_pods(name, field, templates[0][0])
+                if right and name not in in_pods:
+                    yield _misplaced(f"{at}metadata.{field}[{name}]", value, right, why)
 
 
 def _metadata(owner: Json) -> tuple[tuple[str, Json], ...]:
@@ -71,10 +69,10 @@ def _right_place(name: str, value: object, field: str) -> str:
     """Where this annotation or label of a pod belongs; "" where it is right, or not known. Zeros ask for
     nothing, and a label may say ``true`` of a resource."""
     place = _place_of(name, field)
-    if place != _IN_LIMITS:
+    if place != IN_LIMITS:
         return place
     amount = integral(value)
-    is_odd = amount is None and name not in _RESOURCES and not name.startswith(PREFIXES)
+    is_odd = amount is None and name not in RESOURCES and not name.startswith(PREFIXES)
     return "" if amount == 0 or value in ("true", "false") or is_odd else place
 
 
@@ -86,28 +84,25 @@ def _place_of(name: str, field: str) -> str:
         return "metadata.labels"
     if field == "labels" and name in _ANNOTATIONS:
         return "metadata.annotations"
-    is_of_gpus = name in _RESOURCES or GPU_RESOURCE_PATTERN.match(name) or accelerator_of(name)
-    return _IN_LIMITS if is_of_gpus and not is_owned(name) else ""
+    is_of_gpus = name in RESOURCES or GPU_RESOURCE_PATTERN.match(name) or accelerator_of(name)
+    return IN_LIMITS if is_of_gpus and not is_owned(name) else ""
 
 
 def _of_pods(name: str, field: str, at: str) -> str:
     """Where this annotation or label of a workload belongs; "" where none of that name is of pods."""
     if name in (_ANNOTATIONS if field == "annotations" else _LABELS):
         return f"{at}.metadata.{field}"
-    own = name.removeprefix(_OURS)
-    is_ours = field == "annotations" and own != name
-    words = [annotation.partition("/")[2] for annotation in names.WRITABLE_ANNOTATIONS]
-    near = get_close_matches(own, words, 1, _NEAR) if is_ours else []
+    if field == "labels" or not name.startswith(_OURS):
+        return ""
+    words = [annotation.removeprefix(_OURS) for annotation in names.WRITABLE_ANNOTATIONS]
+    near = get_close_matches(name.removeprefix(_OURS), words, 1, _NEAR)
     return f"{at}.metadata.{field}, as {_OURS}{near[0]}" if near else ""
 
 
 def _cardless(path: str, given: Json) -> Iterator[Violation]:
     for count, beside in cardless(given):
-        problem, allowed = (
-            f"no card is requested, so {beside} beside it has no effect",
-            "the number, or neither",
-        )
-        yield Violation(RULE, f"{path}[{count}]", shown("0"), problem, allowed, f'{count}: "1"')
+        why = f"no card is requested, so {beside} beside it has no effect"
+        yield Violation(RULE, f"{path}[{count}]", shown("0"), why, "the number, or neither", f'{count}: "1"')
 
 
 def _misplaced(path: str, value: object, right: str, why: str = "nothing reads it here") -> Violation:
