@@ -398,6 +398,17 @@ WAYS: dict[str, Way] = {
     "static pods": _path("/etc/kubernetes/manifests", "/etc/hosts"),
     "a folder that holds them": _path("/var", "/var/log"),
     "a path that is written crookedly": _path("dev//./nvidia0/", "dev//./shm/"),
+    "a runtime class beside KAI's zero": Way(
+        a_pod(
+            plain("main"),
+            schedulerName="kai-scheduler",
+            runtimeClassName="nvidia",
+            annotations={"gpu-fraction": "0.0"},
+        ),
+        a_pod(plain("main"), schedulerName="kai-scheduler", annotations={"gpu-fraction": "0.0"}),
+        "runtime-class",
+        "spec.runtimeClassName",
+    ),
     "device files beside limits of zero": Way(
         _cardless("/dev/nvidia0", ZEROS), _cardless("/dev/shm", ZEROS), "host-path", HOST_PATH
     ),

@@ -29,6 +29,7 @@ EXEMPT = f"{names.DOMAIN}/exempt"  # on a namespace; a policy restricts who may 
 # requests of all containers together. Beyond these the API server would search for seconds.
 MAX_ENTRIES = 1000
 MAX_MEMBERS = 20_000
+_ANNOTATION = "object.metadata.?annotations[?'{}']"
 
 
 def small() -> str:
@@ -227,17 +228,22 @@ def _system(
 
 
 def has_request_of_others() -> str:
-    """True for a pod whose request is in annotations that another system's scheduler reads."""
+    """True for a pod whose request is in annotations that another system's scheduler reads. Of a quantity
+    above zero some digit is; a number of cards that is absent is one."""
     found = [each for each in DIALECTS if each.placed_by_others and each.annotations]
     return "\n|| ".join(
         f"(object.spec.?schedulerName.orValue('') in {_quoted(each.schedulers)}\n"
-        f"  && ({_has_one(each.annotations)}))"
+        f"  && ({_has_one(each.annotations)}){''.join(map(_counts_some, each.counts))})"
         for each in found
     )
 
 
 def _has_one(annotations: Iterable[str]) -> str:
-    return " || ".join(f"'{name}' in object.metadata.?annotations.orValue({{}})" for name in annotations)
+    return " || ".join(f"{_ANNOTATION.format(name)}.orValue('').matches('[1-9]')" for name in annotations)
+
+
+def _counts_some(annotation: str) -> str:
+    return f" && {_ANNOTATION.format(annotation)}.orValue('1').matches('[1-9]')"
 
 
 def locks() -> str:

@@ -45,11 +45,6 @@ def labelled(raw: Json, labels: Json) -> Json:
             IN_LIMITS,
         ),
         (
-            pod(CARD, annotations={"nvidia.com/gpu-memory": "4000"}),
-            "metadata.annotations[nvidia.com/gpu-memory]",
-            IN_LIMITS,
-        ),
-        (
             pod(CARD, annotations={"nvidia.com/gpucores": "30%"}),
             "metadata.annotations[nvidia.com/gpucores]",
             IN_LIMITS,
@@ -159,6 +154,7 @@ WRITTEN: dict[str, tuple[str, Json, str]] = {
         "spec.template.metadata.annotations",
     ),
     "of KAI": ("Job", {"annotations": {"gpu-fraction": "0.5"}}, "spec.template.metadata.annotations"),
+    "a label": ("Job", {"labels": {"bursar.dev/policy": "spread"}}, "spec.template.metadata.annotations"),
     "of Genius": ("Job", {"labels": {"genius/gpu-number": "1"}}, "spec.template.metadata.labels"),
     "an amount": ("Job", {"annotations": {"nvidia.com/gpumem": "4000"}}, "resources.limits of a container"),
     "of a CronJob": (

@@ -9,7 +9,7 @@ from functools import lru_cache
 from timekeeper.core import names
 from timekeeper.core.accelerators import accelerator_of
 from timekeeper.core.admission.rules.forged import IN_LIMITS, RESOURCES, is_owned
-from timekeeper.core.dialects import BY_ANNOTATION, BY_LABEL, DIALECTS, GPU_RESOURCE_PATTERN, PREFIXES
+from timekeeper.core.dialects import BY_ANNOTATION, BY_LABEL, DIALECTS, PREFIXES
 from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.quantity import integral
 from timekeeper.core.request.zeros import cardless
@@ -55,7 +55,9 @@ def of_workload(workload: Json, kind: str, templates: Sequence[tuple[str, Json]]
         for field, written in _metadata(owner):
             in_pods = {name for _, template in templates for name in dict(_metadata(template))[field]}
             for name, value in written.items():
-                right = _right_place(name, value, field) or _of_pods(name, field, templates[0][0])
+                right = _right_place(name, value, field) or _of_pods(name, field)
+                if right.startswith("metadata."):
+                    right = f"{templates[0][0]}.{right}"
                 if right and name not in in_pods:
                     yield _misplaced(f"{at}metadata.{field}[{name}]", value, right, why)
 
@@ -67,36 +69,35 @@ def _metadata(owner: Json) -> tuple[tuple[str, Json], ...]:
 
 def _right_place(name: str, value: object, field: str) -> str:
     """Where this annotation or label of a pod belongs; "" where it is right, or not known. Zeros ask for
-    nothing, and a label may say ``true`` of a resource."""
-    place = _place_of(name, field)
+    nothing, a label may say ``true`` of a resource, and plugins of accelerators that no dialect reads write
+    devices into an annotation of its name."""
+    place, amount = _place_of(name, field), integral(value)
     if place != IN_LIMITS:
         return place
-    amount = integral(value)
-    is_odd = amount is None and name not in RESOURCES and not name.startswith(PREFIXES)
-    return "" if amount == 0 or value in ("true", "false") or is_odd else place
+    writes_devices = amount is None and accelerator_of(name) is not None
+    return "" if amount == 0 or value in ("true", "false") or writes_devices else place
 
 
 @lru_cache(maxsize=1024)
 def _place_of(name: str, field: str) -> str:
-    """The same of the name alone, which may be misspelt. Plugins write devices and cards into annotations of
-    their own."""
+    """The same of the name alone."""
     if field == "annotations" and name in _LABELS:
         return "metadata.labels"
     if field == "labels" and name in _ANNOTATIONS:
         return "metadata.annotations"
-    is_of_gpus = name in RESOURCES or GPU_RESOURCE_PATTERN.match(name) or accelerator_of(name)
+    is_of_gpus = name in RESOURCES or name.startswith(PREFIXES) or accelerator_of(name)
     return IN_LIMITS if is_of_gpus and not is_owned(name) else ""
 
 
-def _of_pods(name: str, field: str, at: str) -> str:
+def _of_pods(name: str, field: str) -> str:
     """Where this annotation or label of a workload belongs; "" where none of that name is of pods."""
     if name in (_ANNOTATIONS if field == "annotations" else _LABELS):
-        return f"{at}.metadata.{field}"
+        return f"metadata.{field}"
     if field == "labels" or not name.startswith(_OURS):
         return ""
     words = [annotation.removeprefix(_OURS) for annotation in names.WRITABLE_ANNOTATIONS]
     near = get_close_matches(name.removeprefix(_OURS), words, 1, _NEAR)
-    return f"{at}.metadata.{field}, as {_OURS}{near[0]}" if near else ""
+    return f"metadata.{field}, as {_OURS}{near[0]}" if near else ""
 
 
 def _cardless(path: str, given: Json) -> Iterator[Violation]:
