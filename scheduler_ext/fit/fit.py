@@ -9,7 +9,7 @@ from scheduler_ext.fit.problem import Layout
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.fit.search import lay_out
 from scheduler_ext.fit.tiles import asks_tiles, free_links, lay_out_linked, with_tiles
-from scheduler_ext.fit.topology import farthest, is_known, nearness, rungs_of
+from scheduler_ext.fit.topology import farthest, is_known, keeping_groups, nearness, rungs_of
 from scheduler_ext.model.node import Node
 from scheduler_ext.scoring.policy import BINPACK, NodeContext, Policy, Score, as_its_plugin_chooses
 from scheduler_ext.snapshot.free import Free, FreeShape, shape_of
@@ -37,6 +37,7 @@ def fit(
     usable = _usable(request, node)
     if isinstance(usable, Refusal):
         return usable
+    usable = _keeping_groups(request, usable, node)
     shape = _shape(request, usable, node)
     if isinstance(shape, Refusal):
         return shape
@@ -164,6 +165,21 @@ def _usable(request: GPURequest, node: NodeInfo) -> list[tuple[Free, Card]] | Re
             return refusal.NOT_BY_CHOICE
         usable = _without_unnamed(usable, node.unnamed)
     return sorted(usable, key=lambda each: (each[0], each[1].index))
+
+
+def _keeping_groups(
+    request: GPURequest, usable: list[tuple[Free, Card]], node: NodeInfo
+) -> list[tuple[Free, Card]]:
+    """Of cards with equal free amounts first those whose group is broken already. Their order stays where
+    the node's plugin repeats the choice, and where Xe links decide."""
+    is_grouped = any(card.links or card.paths or card.numa is not None for card in node.cards)
+    if request.dialect in _REPEATED or request.xe_linked or not is_grouped:
+        return usable
+    both = enumerate(node.free_by_card)
+    untouched = sum(1 << at for at, free in both if free is not None and free.untouched)
+    keys = keeping_groups(node.cards, untouched)
+    places = {card.uuid: at for at, card in enumerate(node.cards)}
+    return sorted(usable, key=lambda each: (each[0], keys[places[each[1].uuid]]))
 
 
 def _given_out(node: NodeInfo) -> list[tuple[Free, Card]]:

@@ -7,6 +7,7 @@ node. Either must hold for every two cards of a container, so a container with o
 """
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from scheduler_ext.snapshot.free import Near, Rungs
 from timekeeper.core.values import (
@@ -66,6 +67,30 @@ def rungs_of(topology: str, cards: Sequence[Card]) -> Rungs:
             found.append((FARTHEST - most, near if near != everything else ()))
         last = near
     return tuple(found) or ((0, alone),)
+
+
+def keeping_groups(cards: tuple[Card, ...], untouched: int) -> list[tuple[int, ...]]:
+    """For each card a sort key by which equal cards are given out, so that groups stay whole. By links, the
+    closest first, and then by NUMA nodes: first those of a group of which a card is taken; of linked cards
+    those with the fewest left. Cards of one group follow each other. ``untouched``: the bits of the cards
+    that may be given out and that no pod uses."""
+    links, numa = _groups(cards)
+
+    def key(at: int) -> tuple[int, ...]:
+        left = ((near[at] & ~untouched == 0, (near[at] & untouched).bit_count()) for near in links)
+        firsts = (near[at] & -near[at] for near in (numa, *reversed(links)))
+        is_whole = numa[at] & ~untouched == 0
+        return (*(part for pair in left for part in pair), is_whole, *firsts, cards[at].index)
+
+    return [key(at) for at in range(len(cards))]
+
+
+@lru_cache(maxsize=4096)
+def _groups(cards: tuple[Card, ...]) -> tuple[tuple[Near, ...], Near]:
+    """Which cards are near each other, for each step of their links, and by NUMA nodes."""
+    links = tuple(near for _, near in rungs_of("pair", cards) if near)
+    one_node = ((1 << len(cards)) - 1,) * len(cards)
+    return links, nearness("numa", cards) if is_known("numa", cards) else one_node
 
 
 def _within(most: int, distances: Sequence[Sequence[int]]) -> Near:
