@@ -45,6 +45,14 @@ def ranked(policy: Policy, uid: str, scores: ArrayLike, by_name: Ints) -> Ints:
     return found
 
 
+def level(ranks: Ints, scores: ArrayLike) -> Ints:
+    """The same best node, and all others that fit one rank behind it. A preference of the pod's own is worth
+    two ranks in kube-scheduler's sum, so it decides before the policy."""
+    fits = np.asarray(scores, np.int64) != NO_FIT
+    found: Ints = np.where(fits, np.maximum(ranks, MOST - 1), 0)
+    return found
+
+
 def ranks(scores: ArrayLike, by_name: Ints) -> Ints:
     """10 for the best node alone (among equals the first by name), less for the others the further behind
     they are; equal scores get equal ranks.

@@ -22,10 +22,11 @@ from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.cpu import requested_milli
 from scheduler_ext.model.pod import Pod, read_pod
+from scheduler_ext.model.preferences import has_preferences
 from scheduler_ext.model.standing import NamespaceStandings
 from scheduler_ext.preemption.victims import PreemptionContext
 from scheduler_ext.scoring.policy import Policy
-from scheduler_ext.scoring.rank import MOST, behind_others, foremost, ranked
+from scheduler_ext.scoring.rank import MOST, behind_others, foremost, level, ranked
 from scheduler_ext.scoring.selection import Policies, for_fits
 from scheduler_ext.snapshot.reservations import as_found_by
 from scheduler_ext.snapshot.snapshot import Snapshot
@@ -164,8 +165,9 @@ class Verbs:
             self._requeuer.refused(waiting_pod(pod, policy, args.names), snapshot)
             for why in set(too_small.values()):
                 self._requeuer.denied(waiting_pod(pod, policy, args.names), why)
-        # 8. Only the best nodes are returned, if the operator limits their number.
-        return self._truncated(result, pod, policy, snapshot)
+        # 8. Only the best nodes are returned, if the operator limits their number; all to a pod that prefers
+        # some of them, for kube-scheduler knows which.
+        return result if has_preferences(args.pod) else self._truncated(result, pod, policy, snapshot)
 
     def _of_late(self, pod: Pod, offered: Sequence[str]) -> FilterResult | None:
         """A pod that follows the members of its gang gets cards that are kept for it; None: none are."""
@@ -239,6 +241,7 @@ class Verbs:
     def prioritize(self, args: ExtenderArgs) -> NDArray[np.int64]:
         """A rank for each node, 10 for the best; 0 for a node that the pod does not fit on.
 
+        For a pod with preferences of its own all others that fit get 9, and none is expected to be chosen.
         A pod without a GPU request, if kube-scheduler sends such pods, is kept from the CPU that free GPUs
         need; a policy that ignores CPU ranks all nodes 0 for it.
         """
@@ -261,6 +264,8 @@ class Verbs:
         if pod is not None:
             scores = behind_others(scores, args.names, snapshot.comes_last(pod.namespace))
         ranks = ranked(key.policy, uid, scores, by_name)
+        if has_preferences(args.pod):
+            return level(ranks, scores)
         if pod is not None and uid in snapshot.pods and (best := np.flatnonzero(ranks == MOST)).size:
             self._expected_binds.note(pod, key.policy, args.names[best[0]])
         return ranks

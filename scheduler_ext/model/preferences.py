@@ -1,0 +1,19 @@
+"""Whether a pod says itself which nodes it prefers, so that kube-scheduler's plugins score nodes by that."""
+
+from timekeeper.core.json_values import Json, mapping, sequence
+
+_AFFINITIES = ("nodeAffinity", "podAffinity", "podAntiAffinity")
+
+
+def has_preferences(pod: Json) -> bool:
+    """True if it has preferred affinity of any kind, or a soft constraint on its spreading."""
+    spec = mapping(pod.get("spec"))
+    affinity = mapping(spec.get("affinity"))
+    terms = (mapping(affinity.get(name)).get(_PREFERRED) for name in _AFFINITIES)
+    spreads = map(mapping, sequence(spec.get("topologySpreadConstraints")))
+    return any(map(sequence, terms)) or any(
+        each.get("whenUnsatisfiable") == "ScheduleAnyway" for each in spreads
+    )
+
+
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
