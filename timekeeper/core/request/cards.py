@@ -243,12 +243,13 @@ def weight_of(model: str, weights: Weights) -> int:
     """The model's weight in thousandths: of the matching names the longest; 1000 if none matches. Of a MIG
     instance it is that of its card times its slices over the card's, rounded up, unless the name has the
     profile."""
-    instance, stated = instance_of(model), stated_weight(model, weights)
-    if stated is not None:
-        return stated
     matching = [(len(name), weight) for name, weight in weights if is_model(name, model)]
     weight = max(matching)[1] if matching else 1000
-    return weight if instance is None else _ceil(weight * instance[0].slices, instance[1].slices)
+    instance = instance_of(model)
+    if instance is None or stated_weight(model, weights) is not None:
+        return weight
+    profile, card = instance
+    return _ceil(weight * profile.slices, card.slices)
 
 
 def stated_weight(model: str, weights: Weights) -> int | None:
