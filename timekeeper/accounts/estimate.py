@@ -40,7 +40,7 @@ MAX_DEVICES = 10**6  # of one kind of one namespace; more is no amount
 _CARD = "nvidia.com/gpu"
 _LABELS = (MODEL_LABEL, MEMORY_LABEL, REPLICAS_LABEL, STRATEGY_LABEL, SLICES_LABEL)
 _EMPTY = '""'
-_INSTANCE = re.compile(r"nvidia_com_mig_([1-7]g)_([0-9]+gb)((?:_[a-z]+)*)", re.ASCII)
+_INSTANCE = re.compile(r"nvidia_com_mig_((?:[1-7]c_)?[1-7]g_[0-9]+gb(?:_[a-z]+)*)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +256,7 @@ def _real_name(resource: str, settings: BudgetSettings) -> str:
         if resource == _sanitised(name):
             return name
     if instance := _INSTANCE.fullmatch(resource):
-        return f"{MIG}{instance[1]}.{instance[2]}{instance[3].replace('_', '.')}"
+        return MIG + instance[1].replace("_", ".")
     for domain in DOMAINS:
         prefix = f"{_sanitised(domain)}_"
         rest = resource.removeprefix(prefix) if resource.startswith(prefix) else ""

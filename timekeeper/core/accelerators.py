@@ -209,7 +209,7 @@ def accelerator_of(resource: str) -> Accelerator | None:
     return found[1] if found is not None and found[0].fullmatch(name) else None
 
 
-_MODE_LABEL, _PRODUCT_LABEL = "amd.com/compute-memory-partition", "amd.com/gpu.product-name"
+_MODE_LABEL, PRODUCT_LABEL = "amd.com/compute-memory-partition", "amd.com/gpu.product-name"
 _MODES = {"dpx": 2, "tpx": 3, "qpx": 4, "cpx": 8}  # of an AMD GPU: into how many parts each divides it
 # names of what a vendor's plugin calls a part of a device
 _PARTS = re.compile(r"core|share|mim-|mig-|-[0-9]{1,2}c|/v[a-z]|vgpu|sgpu|/1-[24]-", re.ASCII)
@@ -223,7 +223,7 @@ def parts_of(resource: str, labels: Mapping[str, str]) -> tuple[int, str]:
         is_part = accelerator_of(resource) is not None and _PARTS.search(resource) is not None
         return 1, "counts as a whole device" if is_part else ""
     mode = (labels.get(_MODE_LABEL, "") if name == "gpu" else name).partition("_")[0]
-    product = labels.get(_PRODUCT_LABEL, "")
+    product = labels.get(PRODUCT_LABEL, "")
     if mode == "cpx" and "MI300A" in product:
         return 6, ""
     number = _MODES.get(mode, 1)

@@ -225,7 +225,13 @@ def test_an_instance_without_a_profile_counts_by_multiprocessors_and_memory_and_
     assert rate(allocated("mig", driver=NVIDIA), of=(body,)) == 143
 
 
-def divided(count: int, kind: str, profile: str, parent: str = "resource.kubernetes.io/pciBusID") -> Json:
+def divided(
+    count: int,
+    kind: str,
+    profile: str,
+    parent: str = "resource.kubernetes.io/pciBusID",
+    product: str = "MI300X",
+) -> Json:
     """Partitions of one device beside a whole device, as their driver publishes them."""
     whole = {
         "type": "amdgpu",
@@ -233,7 +239,7 @@ def divided(count: int, kind: str, profile: str, parent: str = "resource.kuberne
         "partitionProfile": "spx_nps1",
         parent: "0000:0b:00.0",
     }
-    part = {"type": kind, "productName": "MI300X", "partitionProfile": profile, parent: "0000:0a:00.0"}
+    part = {"type": kind, "productName": product, "partitionProfile": profile, parent: "0000:0a:00.0"}
     body = device_slice(*(f"part-{at}" for at in range(count)), driver=AMD, attributes=texts(part))
     body["spec"]["devices"] += device_slice("whole", driver=AMD, attributes=texts(whole))["spec"]["devices"]
     return body
@@ -252,7 +258,10 @@ UNSAID = "nothing says which part of a device it is: it counts as a whole one"
     (divided(8, PARTITION, "cpx_nps4"), 125, ""),
     (divided(6, PARTITION, "cpx_nps1"), 167, ""),
     (divided(2, PARTITION, "dpx_nps2", "pciAddr"), 500, ""),
-    (divided(1, PARTITION, "cpx_nps4"), 1000, UNSAID),
+    (divided(1, PARTITION, "cpx_nps4"), 125, ""),
+    (divided(1, PARTITION, "cpx_nps4", product="MI300A"), 167, ""),
+    (divided(1, PARTITION, "cpx_nps4", product=""), 125, "a partition cpx_nps4 counts as 1/8 of a device"),
+    (divided(1, PARTITION, "odd_nps4"), 1000, UNSAID),
     (divided(8, "amdgpu", "spx_nps1"), 1000, ""),
 ])  # fmt: skip
 def test_a_partition_is_an_equal_part_of_what_is_published_of_its_device(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from timekeeper.core.accelerators import PRODUCT_LABEL, parts_of
 from timekeeper.core.claims.allocation import AllocatedDevice, DeviceAllocation
 from timekeeper.core.claims.devices import Amounts, FoundDevice, PublishedDevice
 from timekeeper.core.claims.drivers import DriverRule
@@ -120,6 +121,9 @@ def _part(found: FoundDevice, rule: DriverRule) -> tuple[Fraction, str]:
             return min(_WHOLE, max(of_parent)), ""
     if found.siblings > 1:
         return Fraction(1, found.siblings), ""
+    number, doubt = parts_of(f"amd.com/{mode}", {PRODUCT_LABEL: str(device.attribute(rule.model) or "")})
+    if number > 1:
+        return Fraction(1, number), f"a partition {mode} {doubt}" if doubt else ""
     return _WHOLE, "nothing says which part of a device it is: it counts as a whole one"
 
 
