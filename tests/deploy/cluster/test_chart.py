@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from deploy.local.cluster import ControlPlane
 from deploy.local.errors import LocalError
 from tests.deploy.chart_values import ADDED, EXTRA, ON, Values, merged
 from tests.deploy.reading import MANIFESTS, ROOT, documents, loaded
+from tests.support.control_plane import apply
 from timekeeper.runtime.oidc_settings import OidcSettings
 from timekeeper.settings import read as timekeeper_settings
 
@@ -532,3 +534,48 @@ def test_a_text_that_yaml_takes_for_something_else_stays_a_text(
 
     for base in ({}, nested("database.secretName", "")):
         assert objects(word, base) == objects("word", base)
+
+
+def daemon_set(namespace: str, **spec: Any) -> list[Values]:
+    """A namespace with a DaemonSet whose pods have these fields."""
+    labels = {"app": "net"}
+    pod = {"containers": [{"name": "net", "image": "x"}], **spec}
+    template = {"metadata": {"labels": labels}, "spec": pod}
+    return [
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}},
+        {
+            "apiVersion": "apps/v1",
+            "kind": "DaemonSet",
+            "metadata": {"name": "net", "namespace": namespace},
+            "spec": {"selector": {"matchLabels": labels}, "template": template},
+        },
+    ]
+
+
+def test_the_notes_name_what_would_be_refused_at_its_next_creation(
+    helm: Path, control_plane: ControlPlane
+) -> None:
+    def host(path: str) -> Values:
+        return {"volumes": [{"name": "host", "hostPath": {"path": path}}]}
+
+    objects = [
+        *daemon_set("calico-system", **host("//proc")),
+        *daemon_set("node-exporter", hostPID=True),
+        *daemon_set("harmless", **host("/opt/cni")),
+        *daemon_set("exempt", **host("/")),
+        *daemon_set("by-value", **host("/")),
+        *daemon_set("kube-system", **host("/"))[1:],
+    ]
+    objects[6]["metadata"]["labels"] = {"bursar.dev/exempt": "true"}
+    apply(control_plane, *objects)
+    words = (helm, "install", "bursar", rendered.CHART, "-n", "kube-system", "--dry-run=server")
+    flags = ("--set=images.prefix=x", "--set=mode=observe", "--set=exemptNamespaces={by-value}")
+    done = subprocess.run(
+        [*map(str, words), *flags, f"--kubeconfig={control_plane.admin_kubeconfig}"],
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.returncode == 0, done.stderr
+    named = re.findall(r"^  (\S+/\S+) \((.*)\)$", done.stdout.split("NOTES:")[1], re.MULTILINE)
+    assert named == [("calico-system/net", "hostPath /proc"), ("node-exporter/net", "hostPID")]

@@ -553,7 +553,7 @@ def test_a_pod_that_starts_without_us_starts_where_a_namespace_fills_in_defaults
     world: World, case: str, way: str
 ) -> None:
     whole, has_room = AS_A_WHOLE[case]
-    namespace = limited(world, f"filled-in-{len(case)}", way, STRICT)
+    namespace = limited(world, f"filled-in-{list(AS_A_WHOLE).index(case)}", way, STRICT)
     quota = {"metadata": {"name": "disk"}, "spec": {"hard": {"limits.ephemeral-storage": "5500Mi"}}}
     world.post(f"/api/v1/namespaces/{namespace}/resourcequotas", quota)
     path = f"/api/v1/namespaces/{namespace}/resourcequotas/disk"
