@@ -1368,6 +1368,9 @@ def maker(kind: str, name: str, namespace: str = "net", **spec: Any) -> dict[str
 
 PROC: dict[str, Any] = {"volumes": [{"name": "proc", "hostPath": {"path": "/proc"}}]}
 OF_GPUS: dict[str, Any] = {"containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]}
+OF_HALVES: dict[str, Any] = {
+    "containers": [{"name": "main", "resources": {"limits": {"bursar.dev/gpu-percent": "150"}}}]
+}
 EXCLUDES = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["net"]}
 BY_VALUE = {"matchConstraints": {"namespaceSelector": {"matchExpressions": [EXCLUDES]}}}
 
@@ -1388,7 +1391,15 @@ BY_VALUE = {"matchConstraints": {"namespaceSelector": {"matchExpressions": [EXCL
             {},
             ["those of DaemonSet cni in net are refused, also after a restart (host-path)"],
         ),
-        ([maker("Deployment", "fine"), maker("Deployment", "gpus", hostPID=True, **OF_GPUS)], {}, []),
+        ([maker("Deployment", "fine"), maker("Deployment", "gpus", **OF_GPUS)], {}, []),
+        (
+            [maker("Deployment", "gpus", hostPID=True, **OF_GPUS), maker("CronJob", "bad", **OF_HALVES)],
+            {"modes": {"": "observe"}},
+            [
+                "those of CronJob bad, Deployment gpus in net would be refused in mode enforce, also after a"
+                " restart (host-pid, share-range)"
+            ],
+        ),
         ([maker("DaemonSet", "cni", "kube-system", **PROC)], {}, []),
         ([maker("DaemonSet", "cni", **PROC)], {"exempt": named("net")}, []),
         (

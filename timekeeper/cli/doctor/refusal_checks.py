@@ -1,5 +1,4 @@
-"""Which workloads the policies would keep from new pods: software of the nodes would not come back after a
-restart."""
+"""Which workloads would get no new pods: software of the nodes would not come back after a restart."""
 
 from collections.abc import Iterator, Mapping
 
@@ -7,6 +6,8 @@ from timekeeper.cli.doctor.facts import CheckResult, Facts, Level, NotReadable, 
 from timekeeper.core import names
 from timekeeper.core.admission.pods import MalformedError, checked_pod
 from timekeeper.core.admission.rules.bypass import bypass_violations
+from timekeeper.core.admission.rules.catalogue import CATALOGUE
+from timekeeper.core.admission.rules.isolation import isolation_violations
 from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.request.request import parse_new
 
@@ -15,8 +16,8 @@ _MOST = 5  # namespaces, each with a result
 
 
 def refusals(facts: Facts) -> Iterator[CheckResult]:
-    """By namespace the workloads whose next pods the policies refuse, or would refuse in mode `enforce`, also
-    of workloads that have no pod now."""
+    """By namespace the workloads, also without a pod now, whose next pods are refused, or would be in mode
+    `enforce`: by the policies, and by the rules on requests and isolation in their default modes."""
     if isinstance(facts.makers, NotReadable):
         yield unknown(_SUBJECT, facts.makers)
         return
@@ -51,7 +52,7 @@ def _left_out(facts: Facts) -> Iterator[str]:
 
 
 def _rules(workload: Json, namespace: str) -> Iterator[str]:
-    """What the pods of its template break."""
+    """What the pods of its template break, of what refuses."""
     spec = mapping(workload.get("spec"))
     template = mapping(mapping(mapping(spec.get("jobTemplate")).get("spec") or spec).get("template"))
     metadata = {**mapping(template.get("metadata")), "namespace": namespace}
@@ -59,8 +60,12 @@ def _rules(workload: Json, namespace: str) -> Iterator[str]:
         pod = checked_pod({"metadata": metadata, "spec": template.get("spec")}, "")
     except MalformedError:
         return  # the API server takes no such template
-    for violation in bypass_violations(pod, parse_new(pod, "pass")):
-        yield violation.rule
+    parsed = parse_new(pod, "pass")
+    of_request = isolation_violations(pod, parsed.request) if parsed.request is not None else ()
+    for violation in (*bypass_violations(pod, parsed), *parsed.violations, *of_request):
+        known = CATALOGUE.get(violation.rule)
+        if known is None or known.default == "enforce":
+            yield violation.rule
 
 
 def _result(namespace: str, broken: Mapping[str, set[str]], mode: str) -> CheckResult:

@@ -109,10 +109,7 @@ class _Subject:
     def refused(self, violations: Iterable[Violation], warnings: Iterable[str]) -> AdmissionOutcome:
         """An outcome that is refused where there is a violation, else admitted."""
         found = tuple(violations)
-        return replace(
-            self.outcome("refused" if found else "admitted", *warnings),
-            violations=found,
-        )
+        return replace(self.outcome("refused" if found else "admitted", *warnings), violations=found)
 
 
 def judged(value: Any, world: AssumedCluster) -> AdmissionOutcome:
