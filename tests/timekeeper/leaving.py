@@ -56,7 +56,7 @@ class Leaving:
 
     def apply(self, patches: Sequence[tuple[str, Json]]) -> None:
         """The pods get what the patches say of their annotations, and the settler hears of it."""
-        for path, body in (each for each in patches if "/pods/" in each[0]):
+        for path, body in (patch for patch in patches if "/pods/" in patch[0]):
             pod = self.pod(path.split("/")[-2])
             assert body["metadata"]["uid"] == pod["metadata"]["uid"]
             merged = pod["metadata"]["annotations"] | body["metadata"].get("annotations", {})

@@ -1415,17 +1415,18 @@ def test_workloads_whose_next_pods_the_policies_keep_away_are_named(
 ) -> None:
     found = results(replace(SOUND, makers=listed(*makers), **fields))
 
-    those = [each for each in found if each.subject == "new pods"]
-    assert [each.sentence for each in those] == said
-    assert all("kubectl label namespace net bursar.dev/exempt=true" in each.command for each in those)
-    assert {each.level for each in those} <= {"warning"}
+    those = [result for result in found if result.subject == "new pods"]
+    assert [result.sentence for result in those] == said
+    assert all("kubectl label namespace net bursar.dev/exempt=true" in result.command for result in those)
+    assert {result.level for result in those} <= {"warning"}
 
 
 def test_a_ledger_alone_names_what_would_be_refused_and_finds_no_fault_in_it() -> None:
     many = [maker("DaemonSet", "cni", f"net-{number}", **PROC) for number in range(7)]
     metering = replace(alone(), makers=listed(*many), modes={"": "meter"})
 
-    found = [(each.level, each.sentence) for each in results(metering) if each.subject == "new pods"]
+    those = [result for result in results(metering) if result.subject == "new pods"]
+    found = [(result.level, result.sentence) for result in those]
 
     assert [level for level, _ in found] == ["ok"] * 6
     assert found[-1][1] == "the same holds in 2 more namespaces"

@@ -262,8 +262,8 @@ def test_the_webhook_configurations_get_what_a_platform_wants_of_them(helm: Path
 
 def test_the_rights_to_scale_the_owners_of_idle_pods_are_optional(helm: Path) -> None:
     without, with_them = (
-        {resource for each in loaded(rendered.rendered(helm, f"--set=idleScaling={on}")["rbac.yaml"])
-         for rule in each.get("rules", []) for resource in rule.get("resources", [])}
+        {resource for role in loaded(rendered.rendered(helm, f"--set=idleScaling={on}")["rbac.yaml"])
+         for rule in role.get("rules", []) for resource in rule.get("resources", [])}
         for on in ("false", "true")
     )  # fmt: skip
 

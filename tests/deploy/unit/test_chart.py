@@ -61,9 +61,9 @@ def test_the_chart_has_the_version_of_the_code() -> None:
 
 def test_the_notes_name_a_daemon_set_by_the_host_paths_that_the_policies_refuse() -> None:
     text = (rendered.CHART / "templates" / "_refused.tpl").read_text()
-    below, above = (re.compile(each.replace("\\\\", "\\")) for each in re.findall(r'"(\^/[^"]*)"', text))
-    listed = [*denylist.HOST_PATHS, *denylist.HOST_PLACES, *(f"{each}0" for each in denylist.HOST_STEMS)]
-    paths = {str(path) for each in listed for path in (Path(each), *Path(each).parents)}
+    below, above = (re.compile(form.replace("\\\\", "\\")) for form in re.findall(r'"(\^/[^"]*)"', text))
+    listed = [*denylist.HOST_PATHS, *denylist.HOST_PLACES, *(f"{stem}0" for stem in denylist.HOST_STEMS)]
+    paths = {str(path) for place in listed for path in (Path(place), *Path(place).parents)}
     paths |= {f"/var{path}" for path in paths if path.startswith("/run")}
     paths |= {path + end for path in paths for end in ("/more", "x", "-other")}
     paths = {str(Path(path)).replace("//", "/") for path in paths}

@@ -25,7 +25,7 @@ def timekeeper(control_plane: ControlPlane) -> Api:
         create_namespace(control_plane, name)
     roles = loaded(rendered.rendered(rendered.helm(), "--set=idleScaling=true")["rbac.yaml"])
     kinds = ("ClusterRole", "ClusterRoleBinding")
-    apply(control_plane, *(each for each in roles if each["kind"] in kinds))
+    apply(control_plane, *(role for role in roles if role["kind"] in kinds))
     apply(control_plane, the("ServiceAccount", "bursar-timekeeper"), namespace=NAMESPACE)
     labels = {"app": "web"}
     template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "web", "image": "x"}]}}

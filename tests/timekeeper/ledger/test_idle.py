@@ -364,10 +364,10 @@ class Owned:
     def pods(self, world: Devices, *cards: int) -> list[Json]:
         """A pod on each of these cards."""
         made = [gpu_pod(f"p{card}", started_ms=T0, card=card) for card in cards]
-        for each in made:
-            each["metadata"]["ownerReferences"] = reference(*self.chain[0])
-            each["metadata"].setdefault("labels", {})["pod-template-hash"] = "5f"
-            world.api.named[each["metadata"]["name"]] = each
+        for owned in made:
+            owned["metadata"]["ownerReferences"] = reference(*self.chain[0])
+            owned["metadata"].setdefault("labels", {})["pod-template-hash"] = "5f"
+            world.api.named[owned["metadata"]["name"]] = owned
         world.api.others = self.answer
         return made
 
@@ -409,16 +409,19 @@ def test_with_scale_the_topmost_owner_of_an_idle_pod_is_scaled_to_zero_with_its_
 
     assert world.turn(DUE + 2) == []
 
-    sent = [each for each in world.api.patches if "/pods/" not in each[0]]
+    sent = [patch for patch in world.api.patches if "/pods/" not in patch[0]]
     named = f"{chain[-1][1]} {chain[-1][2]}"
-    assert [each for each, _ in sent] == [path]
+    assert [to for to, _ in sent] == [path]
     assert sent[0][1]["metadata"]["resourceVersion"] == "7"
     assert body.items() <= (sent[0][1]["metadata"] | sent[0][1].get("spec", {})).items()
     (warned, first), (done, second) = said(world)
     assert (warned, done) == ("IdleWarning", "IdleScaledToZero")
     assert first.endswith(f"{named} is scaled to zero.")
     assert second.endswith(f"Bursar scaled {named} to zero. To start it again: {again}")
-    assert [(each.kind, each.reason) for each in world.decisions][-1] == ("evicted", "IdleScaledToZero")
+    assert [(decision.kind, decision.reason) for decision in world.decisions][-1] == (
+        "evicted",
+        "IdleScaledToZero",
+    )
 
 
 ARGO = {"argocd.argoproj.io/tracking-id": "web:apps/Deployment:team-a/web"}
@@ -457,7 +460,7 @@ def test_an_owner_that_another_keeps_or_that_did_not_consent_is_not_scaled_and_i
 
     assert world.turn(DUE + 2) == ["p0"]
 
-    assert [each for each in world.api.patches if "/pods/" not in each[0]] == []
+    assert [patch for patch in world.api.patches if "/pods/" not in patch[0]] == []
     reasons, texts = zip(*said(world), strict=True)
     assert reasons == ("IdleWarning", "IdleEviction")
     assert f"creates it again; it is not scaled to zero: {why}. To free its cards: " in texts[-1]
@@ -489,7 +492,7 @@ def test_the_warning_names_the_topmost_owner_and_what_frees_its_cards(
     world: Devices, chain: Chain, unreadable: str, named: str, helps: str
 ) -> None:
     owned = Owned(chain)
-    owned.unreadable = {path_of(*each) for each in chain if each[1] == unreadable}
+    owned.unreadable = {path_of(*owner) for owner in chain if owner[1] == unreadable}
     world.start(*owned.pods(world, 0), idle="evict")
 
     world.turn(DUE - 1)

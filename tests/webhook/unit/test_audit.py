@@ -243,7 +243,7 @@ def stored_workload(kind: str, **fields: Any) -> Json:
 def of_stored(raw: Json, policy: AdmissionPolicy = POLICY) -> list[tuple[str, list[str]]]:
     """The findings on a workload, each with its paths."""
     paths = of_kind(raw["apiVersion"].rpartition("/")[0], raw["kind"], BUILT_IN)
-    judged = {(each.group, each.kind) for each in BUILT_IN}
+    judged = {(path.group, path.kind) for path in BUILT_IN}
     found = of_workload(raw, raw["kind"], paths, policy, CLASSES, judged)
     return [(each.finding, [one.path for one in each.violations]) for each in found]
 

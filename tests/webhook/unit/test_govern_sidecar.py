@@ -133,7 +133,7 @@ def test_a_pod_without_room_is_not_warned_where_no_pod_gets_a_sidecar() -> None:
     raw = bounded(asking({"cpu": "1"}))
 
     for policy in (WITHOUT_SIDECAR, UNPLACED, OBSERVING):
-        assert not [each for each in mutated(raw, policy=policy).warnings if "sidecar" in each]
+        assert not [said for said in mutated(raw, policy=policy).warnings if "sidecar" in said]
 
 
 def test_the_sidecar_requests_what_the_settings_say() -> None:

@@ -472,11 +472,11 @@ def test_claims_are_read_from_what_stands_beside_them(
     of_the_pod, of_the_job, *_ = review.json([pod, in_template, *beside], "--namespace", "team-a")
 
     assert (of_the_pod["verdict"], of_the_job["verdict"]) == (verdict, verdict)
-    for found in (of_the_pod, of_the_job) if verdict == "admitted" else ():
-        (shown,) = found["pods"]
+    for outcome in (of_the_pod, of_the_job) if verdict == "admitted" else ():
+        (shown,) = outcome["pods"]
         known = (shown["request"] or {}).get("spec.resourceClaims", {}).get("devices")
         assert (known or ("none" if shown["request"] is None else "unknown")) == asked
-        assert any("is not known yet" in each for each in found["warnings"]) == (asked == "unknown")
+        assert any("is not known yet" in warning for warning in outcome["warnings"]) == (asked == "unknown")
 
 
 def test_a_limit_that_a_device_class_of_the_file_serves_is_refused(review: Review) -> None:
@@ -485,7 +485,7 @@ def test_a_limit_that_a_device_class_of_the_file_serves_is_refused(review: Revie
     served, _ = review.json([pod, device_class("gpu.amd.com")])
     (alone,) = review.json(pod)
 
-    assert [each["rule"] for each in served["violations"]] == ["device-claim"]
+    assert [violation["rule"] for violation in served["violations"]] == ["device-claim"]
     assert alone["verdict"] == "admitted"
 
 
