@@ -282,8 +282,8 @@ def _sheet(
 ) -> Iterator[bytes]:
     """The answer's body, in pieces; corrections stand after the charges."""
     last = period_at("month", asked.zone, asked.span.end_ms - 1)
-    head: dict[str, Any] = {"version": 1, "from": asked.span.start_ms, "to": asked.span.end_ms}
-    head |= {"clusterName": asked.cluster_of(last) or None}
+    head: dict[str, int | str | None] = {"version": 1, "from": asked.span.start_ms, "to": asked.span.end_ms}
+    head["clusterName"] = asked.cluster_of(last) or None
     if form == "csv":
         charges = (report_formats.csv_cells(asked, each) for each in lines)
         corrected = (report_formats.corrected_cells(asked, each) for each in corrections)
