@@ -125,11 +125,6 @@ class ReportQuery:
         return next((name for at_ms, name in reversed(self.clusters) if at_ms < month.end_ms), "")
 
     @property
-    def has_names(self) -> bool:
-        """Whether the cluster ever had a name."""
-        return any(name for _, name in self.clusters)
-
-    @property
     def cost(self) -> int:
         """How much work the report is, for comparison with others: its steps, and how fine its rows are."""
         steps = self.span.length_ms // _SHORTEST_MS[self.step] + 1 if self.step else 1

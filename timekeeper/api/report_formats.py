@@ -45,7 +45,7 @@ def columns(asked: ReportQuery, with_corrections: bool = False) -> tuple[str, ..
         *((*_USE, *_USE_HOURS) if asked.with_use else ()),
         *((*_STRANDED, "strandedGpuHours") if asked.with_stranded else ()),
         *(("correction",) if with_corrections else ()),
-        *(("clusterName",) if asked.has_names else ()),
+        *(("clusterName",) if any(name for _, name in asked.clusters) else ()),
     )
 
 
