@@ -30,7 +30,8 @@ def upgrade() -> None:
             f"CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
             f" RAISE EXCEPTION '{sentence}' USING ERRCODE = 'integrity_constraint_violation'; END $$"
         )
-        op.execute(f"CREATE TRIGGER {name} BEFORE {act} ON entries FOR EACH ROW EXECUTE FUNCTION {name}()")
+        every = f"{act} OR TRUNCATE" if act == "DELETE" else act
+        op.execute(f"CREATE TRIGGER {name} BEFORE {every} ON entries EXECUTE FUNCTION {name}()")
 
 
 def downgrade() -> None:

@@ -166,6 +166,12 @@ def test_what_was_charged_granted_or_in_force_cannot_be_deleted(store: Store, ta
         connection.execute(METADATA.tables[table].delete())
 
 
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_entries_are_not_truncated(store: Store) -> None:
+    with pytest.raises(ConflictError, match="never deleted"), store.writing() as connection:
+        connection.exec_driver_sql("TRUNCATE entries")
+
+
 def test_only_the_postings_of_a_folded_session_go_and_its_days_stay(store: Store) -> None:
     insert(store, "sessions", folded_ms=9, ended_ms=3, settled_ms=4)
     insert(store, "postings")
