@@ -37,9 +37,10 @@ _DAY_MS = 86_400_000
 _QUIET_MS = 60_000  # a kubelet renews its Lease each 10 s, and what it proves is written within 5 s
 _EVIDENCE = {"pods", "leases"}  # the watches without which nothing is heard of any node
 
-End = Literal["runs", "silent", "reported", "unreported", "removed", "reservation"]
+End = Literal["runs", "leaving", "silent", "reported", "unreported", "removed", "reservation"]
 _WHY: dict[End, str] = {
     "runs": "it holds its cards",
+    "leaving": "its object was removed, and it holds its cards until its grace period is over",
     "silent": "nothing is heard of it since: the charge stops here until its node is back or its object is"
     " removed; then the time between is charged",
     "reported": "its containers ended, by the kubelet",
@@ -179,7 +180,8 @@ def _end(charged: ChargedSession, quiet_ms: int) -> End:
     if session.is_reserved and session.is_over:
         return "reservation"
     if session.vanished_ms is not None:
-        return "removed"
+        is_leaving = session.vanished_ms + session.grace_ms > charged.until_ms
+        return "leaving" if is_leaving else "removed"
     if session.ended_ms is not None:
         return "reported" if session.ended_ms else "unreported"
     return "silent" if charged.until_ms < quiet_ms else "runs"
@@ -198,7 +200,7 @@ def _row(charged: ChargedSession, end: End, history: History) -> dict[str, Any]:
         "cards": cards_of(session.devices),
         "heldMilli": session.requested_milli,
         "from": iso(session.bound_ms),
-        "to": None if end == "runs" else iso(until_ms),
+        "to": None if end in ("runs", "leaving") else iso(until_ms),
         "end": end,
         "why": _WHY[end],
         "state": "open" if session.settled_ms is None else "settled",

@@ -93,6 +93,15 @@ def test_while_the_node_is_there_its_pods_run_and_others_are_not_shown(town: Tow
     assert (found["from"], found["to"]) == (at(DIED - 24 * HOUR), at(DIED))
 
 
+def test_a_removed_pod_holds_its_cards_until_its_grace_is_over(town: Town) -> None:
+    town.hear("pods", PODS[0], deleted=True)
+    passes(town, 10 * SECOND)
+    assert ("long", None, "leaving") in [row[:3] for row in until(charges(town))]
+
+    passes(town, MINUTE)
+    assert ("long", at(DIED + 30 * SECOND), "removed") in [row[:3] for row in until(charges(town))]
+
+
 def test_a_silent_node_charges_until_it_was_heard(town: Town) -> None:
     passes(town, 50 * SECOND)
     assert charges(town)["state"] == "there"  # a kubelet may be late
