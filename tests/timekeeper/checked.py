@@ -104,7 +104,8 @@ class Checked(Life):
         for uid, namespace, since, until, rate, amount in postings:
             assert amount == rate * (until - since)
             assert since // DAY == (until - 1) // DAY
-            by_pod[uid] = by_pod.get(uid, 0) + amount
+            pod = uid.partition(":host:")[0]
+            by_pod[pod] = by_pod.get(pod, 0) + amount
             key = namespace, since - since % DAY
             by_day[key] = by_day.get(key, 0) + amount
         now = self.town.clock()

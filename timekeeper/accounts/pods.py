@@ -19,7 +19,7 @@ from timekeeper.core.ledger.hold import PodHold
 from timekeeper.core.ledger.reservation import Reservation, read_reservation, withdrawn_ms
 from timekeeper.core.object_names import controller_of, own_labels, owner_of
 from timekeeper.core.request.cards import decode_amounts
-from timekeeper.core.request.host import NO_HOST, HostAmount, HostShare, decode_host, encode_host, requested
+from timekeeper.core.request.host import NO_HOST, HostAmount, HostShare, charged, decode_host, encode_host
 from timekeeper.core.request.metered import MeteredRequest, metered_request, of_devices
 from timekeeper.core.request.request import claims_part, parse_stored
 from timekeeper.core.values import Ask, ContainerAsk, GPURequest, UndecodableError
@@ -61,7 +61,7 @@ class LedgerPod:
     is_reclaimable: bool = False
     is_governed: bool = False  # it has the label that admission gives where it enforces
     declared_ms: int = 0  # how long it means to run, if it reserves that; 0: it reserves the lookahead
-    host: HostAmount = NO_HOST  # what it requests of its node's CPU and memory
+    host: HostAmount = NO_HOST  # what it is charged for of its node's CPU and memory
     fixed_host: HostShare | None = None  # the same beside what its node had, as its Binding says
     # what it holds where it is metered, if that is not ``request``
     metered: MeteredRequest | None = None
@@ -300,7 +300,7 @@ def _read(raw: Json, where: tuple[str, str, str], request: GPURequest) -> Ledger
         is_reclaimable=names.RECLAIMABLE in annotations,
         is_governed=mapping(metadata.get("labels")).get(names.GOVERNED) == "true",
         declared_ms=_declared_ms(annotations.get(names.DECLARED)) if held == "budget" else 0,
-        host=requested(raw),
+        host=charged(raw),
         fixed_host=_fixed_host(annotations.get(names.HOST)),
         gang=gang,
         group=intern(group_of(raw)) if gang is None else "",

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from timekeeper.accounts.pods import LedgerPod
-from timekeeper.accounts.session import HOLD, Session, open_session
+from timekeeper.accounts.session import HOLD, Session, charged_host, host_share, open_session
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.ledger.reservation import MAX_MS, Reservation
 from timekeeper.core.request.cards import encode_placement
@@ -25,8 +25,8 @@ def reserved_uid(pod: LedgerPod) -> str:
 
 
 def pod_uid(session_uid: str) -> str:
-    """The UID of the pod that the session is for."""
-    return session_uid.partition(HOLD)[0]
+    """The UID of the pod that a session is for, also one for reserved cards, or for CPU and memory."""
+    return session_uid.partition(":")[0]
 
 
 def open_reserved(
@@ -43,9 +43,12 @@ def open_reserved(
     if span is None or pod.reserved is None or span[1] < now_ms - _LATE_MS:
         return None
     placed = replace(pod, node=pod.reserved.node, devices=encode_placement(pod.reserved.placement))
+    cards = tuple(cards)
+    session = open_session(placed, cards, settings, now_ms)
     return replace(
-        open_session(placed, cards, settings, now_ms, allocatable),
+        session,
         uid=reserved_uid(pod),
+        rate_milli=max(session.rate_milli, charged_host(host_share(pod, cards, allocatable), settings)),
         admitted_in_budget=False,  # the waiting pod reserves already
         bound_ms=span[0],
         vanished_ms=span[1],

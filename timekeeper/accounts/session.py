@@ -14,17 +14,11 @@ from timekeeper.core.ledger.hold import Vanished
 from timekeeper.core.ledger.metering import Evidence
 from timekeeper.core.request import cards as card_amounts
 from timekeeper.core.request.estimates import estimated_rate, requested_amount, without_constraints
-from timekeeper.core.request.host import (
-    DOMINANT_HOST,
-    NO_HOST,
-    HostAmount,
-    HostShare,
-    host_rate,
-    models_of,
-)
+from timekeeper.core.request.host import DOMINANT_HOST, HostAmount, HostShare, host_rate, models_of
 from timekeeper.core.values import WHOLE_MILLI, Card, Placement, Slice
 
 HOLD = ":hold:"  # in the UID of a session for reserved cards, after the pod's
+HOST = ":host:"  # in the UID of a session for CPU and memory, after the pod's
 BEFORE = ":before:"  # in the UID of an earlier session of a pod, which ended when its rate changed
 CLAIM = ":claim:"  # in the UID of a session of a claim's allocation, after the claim's
 # in place of a node: until when the claims of the cluster are known
@@ -69,13 +63,17 @@ class Session:
     was_unseen: bool = False
     # why its rate is not certain; None: it is
     doubt: str | None = None
-    kind: str = "pod"  # or claim: then ``name`` is the claim's
+    # or claim: then ``name`` is the claim's; or host: what CPU and memory cost beyond the pod's cards
+    kind: str = "pod"
     # UIDs of the pods that a claim is reserved for, with blanks between them
     consumers: str = ""
     # the pods that it was ever reserved for, each as UID/name, with blanks between them
     users: str = ""
     # of its node, when its pod's phase was last seen and was not terminal; None: not known
     boot: str | None = None
+    # the CPU and memory that the pod is charged for now; None: the rate does not follow them
+    host_cpu_milli: int | None = None
+    host_memory_bytes: int | None = None
 
     @property
     def is_claim(self) -> bool:
@@ -92,6 +90,11 @@ class Session:
         """True if it is for cards that were reserved for a waiting pod. Its ``vanished_ms`` is the
         reservation's end."""
         return HOLD in self.uid
+
+    @property
+    def is_of_host(self) -> bool:
+        """True if it is for a pod's CPU and memory: `accounts.host_sessions`."""
+        return self.kind == "host"
 
     @property
     def is_over(self) -> bool:
@@ -121,17 +124,14 @@ def open_session(
     cards: Iterable[Card],
     settings: BudgetSettings,
     now_ms: int,
-    allocatable: HostAmount = NO_HOST,
     parts: CardParts = WHOLE_CARDS,
     since_ms: int = 0,
 ) -> Session:
-    """The session of a bound pod on a node with these cards, and this CPU and memory; its rate is fixed by
-    the settings now.
+    """The session of a bound pod on a node with these cards; its rate is fixed by the settings now.
 
-    Charged by its placement if that is one the request could have been given, else by the request. With
-    ``chargeBy: dominant-host`` by its part of the node's CPU and memory if that is more: as its Binding fixed
-    it, else as it is now. A pod to which Bursar gave no cards is charged by its request alone, and a metered
-    one from ``since_ms`` on at the earliest; ``parts``: what its node's plugin counts.
+    Charged by its placement if that is one the request could have been given, else by the request. A pod to
+    which Bursar gave no cards is charged by its request alone, and a metered one from ``since_ms`` on at the
+    earliest; ``parts``: what its node's plugin counts.
     """
     on_node, doubt = tuple(cards), ""
     placement = _placement(pod, on_node)
@@ -154,9 +154,6 @@ def open_session(
         doubt = assumed_part(pod.request, of_uses, parts, settings)
         models, devices = _models(uses, on_node), card_amounts.encode_placement(placement)
         requested = card_amounts.shares(uses, on_node)
-    if settings.charge_by == DOMINANT_HOST:
-        share = pod.fixed_host or HostShare(pod.host, allocatable, models_of(on_node))
-        rate = max(rate, host_rate(share, settings.weights))
     session = Session(
         uid=pod.uid,
         namespace=pod.namespace,
@@ -182,6 +179,16 @@ def open_session(
 def _in_part(pod: LedgerPod, rate: int, parts: CardParts) -> int:
     """The rate of what NVIDIA's plugin counts as cards: they may be parts of those that a placement names."""
     return -(-rate * parts.part_milli // WHOLE_MILLI) if pod.request.dialect == NVIDIA.name else rate
+
+
+def host_share(pod: LedgerPod, cards: Iterable[Card], allocatable: HostAmount) -> HostShare:
+    """The pod's CPU and memory beside all of its node's, as its Binding fixed them, else as they are now."""
+    return pod.fixed_host or HostShare(pod.host, allocatable, models_of(cards))
+
+
+def charged_host(share: HostShare, settings: BudgetSettings) -> int:
+    """The rate of CPU and memory, of which a session of cards costs a part already."""
+    return host_rate(share, settings.weights) if settings.charge_by == DOMINANT_HOST else 0
 
 
 def _bound_ms(pod: LedgerPod, now_ms: int, since_ms: int) -> int:

@@ -88,7 +88,8 @@ class EpochThreads:
     def _start_governing(self, settings: TimekeeperSettings, stop: Event) -> tuple[Thread, ...]:
         """What changes pods, or needs objects that an installed webhook has beside it."""
         start_thread("budget-objects", self._budget_objects().keep, stop)
-        modes = ModeParameters(self.api, settings.namespace, self._history, self.now_ms, time.monotonic)
+        room = partial(getattr, self.settler.cluster, "room")
+        modes = ModeParameters(self.api, settings.namespace, self._history, room, self.now_ms, time.monotonic)
         start_thread("modes", modes.keep, stop)
         spent = SpentParameters(
             apply_with(self.api, settings.namespace),

@@ -1,5 +1,5 @@
-"""Writes in which mode each namespace is into the parameters of the API server's policies on pods
-(``deploy/manifests/admission-modes.yaml``).
+"""Writes in which mode each namespace is, and how much CPU and memory goes with a card, into the parameters
+of the API server's policies on pods (``deploy/manifests/admission-modes.yaml``).
 
 Nothing reads the objects back: they are applied whenever a mode changes, and now and then, so that a changed
 or deleted one is put right.
@@ -9,12 +9,17 @@ from collections.abc import Callable, Mapping
 from threading import Event
 
 from timekeeper.accounts.budget_history import History
+from timekeeper.core.admission.rules.catalogue import CATALOGUE
+from timekeeper.core.admission.rules.host_share import RULE
+from timekeeper.core.budgets.policy import Budget
+from timekeeper.core.request.host import CardHost
 from timekeeper.log import log
 from timekeeper.runtime.api_server import ANSWER_S, APPLY, Answered, Api
 
 # of the policies on pods that refuse, of those that warn, and of the policies on device claims
 CONFIG_MAPS = ("bursar-modes", "bursar-modes-observed", "bursar-device-classes")
 DEFAULT = "_default"
+HOST = "_host"
 _JUDGED = {"bursar-modes-observed": {"_judged": "observe"}}  # else its policies warn where others refuse
 
 _MANAGER = "bursar-timekeeper-modes"
@@ -29,21 +34,41 @@ def modes(history: History, at_ms: int) -> Mapping[str, str]:
     return {DEFAULT: default} | {name: mode for name, mode in found.items() if mode != default}
 
 
+def host_shares(history: History, at_ms: int, room: CardHost | None) -> Mapping[str, str]:
+    """By what the policy ``bursar-resizes`` judges: of the cluster, and of each namespace with settings of
+    its own. Empty while no node with cards is known."""
+    if room is None:
+        return {}
+    settings = history.settings(at_ms)
+
+    def told(budget: Budget) -> str:
+        mode = dict(settings.rules) | dict(budget.rules)
+        times_milli = budget.host_share_milli or settings.host_share_milli
+        exempt = sorted({*settings.exempt, *budget.exempt})
+        amounts = (times_milli, room.cpu_milli, room.memory_bytes, max(1, room.least_card_mib))
+        return " ".join((mode.get(RULE, CATALOGUE[RULE].default), *map(str, amounts), *exempt))
+
+    default = told(history.budget("", at_ms).budget)
+    found = {name: told(history.budget(name, at_ms).budget) for name in sorted(history.namespaces())}
+    return {HOST: default} | {f"{name}.host": text for name, text in found.items() if text != default}
+
+
 class ModeParameters:
-    """Used by one thread. ``history``: the budgets in force, None before the first decision; ``clock``: Unix
-    milliseconds; ``seconds``: a monotonic clock."""
+    """Used by one thread. ``history``: the budgets in force, None before the first decision; ``room``: CPU
+    and memory for each card; ``clock``: Unix milliseconds; ``seconds``: a monotonic clock."""
 
     def __init__(
         self,
         api: Api,
         namespace: str,
         history: Callable[[], History | None],
+        room: Callable[[], CardHost | None],
         clock: Callable[[], int],
         seconds: Callable[[], float],
     ) -> None:
         self._api, self._namespace, self._history = api, namespace, history
-        self._clock = clock
-        self._of: History | None = None
+        self._room, self._clock = room, clock
+        self._of: tuple[History, CardHost | None] | None = None
         self._modes: Mapping[str, str] = {}
         self._writer = ParameterWriter(self._apply, seconds, _tell)
 
@@ -54,11 +79,13 @@ class ModeParameters:
 
     def step(self) -> None:
         """Apply the parameters if a mode has changed, or if it is time again."""
-        history = self._history()
+        history, room = self._history(), self._room()
         if history is None:
             return
-        if history is not self._of:
-            self._of, self._modes = history, modes(history, max(self._clock(), history.newest_ms()))
+        if self._of is None or history is not self._of[0] or room != self._of[1]:
+            at_ms = max(self._clock(), history.newest_ms())
+            self._of = history, room
+            self._modes = {**modes(history, at_ms), **host_shares(history, at_ms, room)}
         self._writer.write(self._modes)
 
     def _apply(self, wanted: Mapping[str, str]) -> str:

@@ -377,7 +377,8 @@ class Settler:
         yield from (uid for uid, each in cluster.deleted_pods.items() if not each.seen)
         if cluster.pods_relisted:
             for uid, session in self.ledger.sessions.items():
-                if not session.is_over and not session.is_claim and uid not in cluster.pods:
+                is_a_pods = not (session.is_claim or session.is_of_host)
+                if is_a_pods and not session.is_over and uid not in cluster.pods:
                     yield uid
 
     def _read_beats(self, connection: Connection, now_ms: int) -> None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Column, Select, func, select, union_all
 
 from timekeeper.accounts.budget_history import BudgetEntry
-from timekeeper.accounts.session import CLAIMS
+from timekeeper.accounts.session import CLAIMS, HOST
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.engine.schema import (
     DAY_MS,
@@ -148,9 +148,16 @@ def pod_rows(connection: Connection) -> Iterator[PodRows]:
             StoredSession._make(rows[0][0]) if rows[0] else None,
             tuple(map(StoredPosting._make, rows[1])),
             tuple(map(StoredRollup._make, rows[2])),
-            max((row.beat_ms for row in rows[3]), default=None),
+            _beat_ms(connection, uid) if HOST in uid else max((row.beat_ms for row in rows[3]), default=None),
             sum(row.beat_ms > row.received_ms for row in rows[3]),
         )
+
+
+def _beat_ms(connection: Connection, uid: str) -> int | None:
+    """The latest heartbeat of the pod whose CPU and memory the session is for."""
+    its = HEARTBEATS.c.session_uid == uid.partition(HOST)[0]
+    beats = connection.scalars(select(HEARTBEATS.c.beat_ms).where(its))
+    return max(beats, default=None)
 
 
 def _columns(table: Any, kind: Any) -> Iterator[Column[Any]]:

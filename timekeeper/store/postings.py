@@ -53,6 +53,8 @@ _CHANGING = (
     "consumers",
     "users",
     "boot",
+    "host_cpu_milli",
+    "host_memory_bytes",
 )
 
 

@@ -33,7 +33,7 @@ from sqlalchemy.sql.functions import GenericFunction
 from sqlalchemy.types import TypeEngine
 
 from timekeeper.accounts.balance import Rates
-from timekeeper.accounts.session import CLAIMS, Session
+from timekeeper.accounts.session import CLAIMS, HOST, Session
 from timekeeper.accounts.statements import Part
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.store.engine.engine import Connection
@@ -90,7 +90,7 @@ class OpenSums:
 
 def known(now_ms: Expression) -> KnownSessions:
     """Sessions with their evidence. A test compares the charge with ``witnessed`` for arbitrary evidence."""
-    of_it = HEARTBEATS.c.session_uid == SESSIONS.c.uid
+    of_it = HEARTBEATS.c.session_uid == without_host(SESSIONS.c.uid)
     beat_ms = select(func.max(HEARTBEATS.c.beat_ms)).where(of_it).scalar_subquery()
     witness = case((SESSIONS.c.kind == "claim", literal(CLAIMS)), else_=SESSIONS.c.node)
     source = SESSIONS.outerjoin(NODES, NODES.c.name == witness)
@@ -219,6 +219,27 @@ def least(one: Expression, other: Expression) -> Expression:
 def greatest(one: Expression, other: Expression) -> Expression:
     """The larger of two values, of which none is NULL."""
     return _Greatest(one, other)
+
+
+def without_host(uid: Expression) -> Expression:
+    """The UID of a session; of one for a pod's CPU and memory, that of the pod's own: its heartbeats are of
+    both, and reports show them as one pod."""
+    return _WithoutHost(uid)
+
+
+class _WithoutHost(GenericFunction[str]):
+    name, type, inherit_cache = "without_host", Text(), True
+
+
+@compiles(_WithoutHost)
+def _before_host(element: _WithoutHost, compiler: SQLCompiler, **more: Any) -> str:
+    return f"split_part({compiler.process(element.clause_expr.element, **more)}, '{HOST}', 1)"
+
+
+@compiles(_WithoutHost, "sqlite")
+def _before_host_in_sqlite(element: _WithoutHost, compiler: SQLCompiler, **more: Any) -> str:
+    uid = compiler.process(element.clause_expr.element, **more)
+    return f"substr({uid}, 1, instr({uid} || '{HOST}', '{HOST}') - 1)"
 
 
 class _Least(GenericFunction[int]):
@@ -390,7 +411,7 @@ def _last_evidence() -> ColumnElement[int]:
     """The end of a session that ended at an unknown time: its last evidence, as in
     `core.ledger.metering.witnessed`."""
     its = SESSIONS.c
-    beats = select(func.max(HEARTBEATS.c.beat_ms)).where(HEARTBEATS.c.session_uid == its.uid)
+    beats = select(func.max(HEARTBEATS.c.beat_ms)).where(HEARTBEATS.c.session_uid == without_host(its.uid))
     last: ColumnElement[int] = its.bound_ms
     for each in (its.started_ms, its.watermark_ms, beats.scalar_subquery()):
         last = greatest(last, func.coalesce(each, 0))

@@ -70,8 +70,11 @@ def test_a_pod_that_was_never_seen_costs_what_its_binding_said_of_its_nodes_cpu(
 
     ticks(home, 0)
 
-    (session,) = home.get("/v1/sessions").get_json()["sessions"]
-    assert session["rateMilli"] == 1_938
+    sessions = home.get("/v1/sessions").get_json()["sessions"]
+    assert [(session["kind"], session["rateMilli"]) for session in sessions] == [
+        ("pod", 1_000),
+        ("host", 938),
+    ]
 
 
 def test_a_pod_that_the_watch_shows_is_charged_by_what_it_shows(home: Town) -> None:

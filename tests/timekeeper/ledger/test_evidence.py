@@ -1,6 +1,7 @@
 """What counts as having run: proof before estimates, in both directions, and nothing twice."""
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -746,7 +747,7 @@ def roomy(cpu: str) -> Json:
 
 
 def test_a_pod_that_takes_the_nodes_cpu_costs_the_cards_that_it_keeps_others_from(running: Town) -> None:
-    """Its rate is fixed: neither the node nor the pod's own request changes it later, nor another settler."""
+    """Neither the node nor another settler changes that later, nor what a pod that has ended requests."""
     running.change("nodes", roomy("64"))
     running.change("configmaps", BY_HOST)
     running.change("pods", hog("hog", started_ms=START))
@@ -763,7 +764,8 @@ def test_a_pod_that_takes_the_nodes_cpu_costs_the_cards_that_it_keeps_others_fro
         gpu_pod("small", namespace="team-b", percent=1, card=1, started_ms=START, ended_ms=START + MINUTE),
     )
 
-    assert running.postings("uid-hog") == [(START, START + MINUTE, 1_938, "settled")]
+    assert running.postings("uid-hog") == [(START, START + MINUTE, 10, "settled")]
+    assert running.postings(f"uid-hog:host:{START}") == [(START, START + MINUTE, 1_928, "settled")]
     assert running.postings("uid-small") == [(START, START + MINUTE, 10, "settled")]
 
 
@@ -779,7 +781,75 @@ def test_a_binding_fixes_what_the_node_had_while_no_settler_ran(running: Town) -
     running.change("pods", hog("foreign", card=1, started_ms=START))
 
     rows = running.get("/v1/sessions?namespace=team-b").get_json()["sessions"]
-    assert {row["pod"]: row["rateMilli"] for row in rows} == {"fixed": 1_938, "foreign": 194}
+    rates = [(row["pod"], row["kind"], row["rateMilli"]) for row in rows]
+    assert rates == [
+        ("fixed", "pod", 10),
+        ("fixed", "host", 1_928),
+        ("foreign", "pod", 10),
+        ("foreign", "host", 184),
+    ]
+
+
+Resize = tuple[str, str, str, str]  # of a pod: CPU in spec, allocated and actual, and why it waits
+
+
+@pytest.mark.parametrize(
+    ("resizes", "rates"),
+    [
+        ([("1", "1", "1", "")], [32]),
+        ([("60", "1", "1", "")], [1_875]),
+        ([("60", "60", "1", "")], [1_875]),
+        ([("60", "1", "1", "Deferred"), ("60", "60", "60", "")], [32, 1_875]),
+        ([("60", "1", "1", "Infeasible"), ("1", "1", "1", "")], [32, 32]),
+        ([("60", "60", "60", ""), ("30", "30", "60", ""), ("30", "30", "30", "")], [1_875, 1_875, 938]),
+        ([("30", "30", "30", ""), ("60", "60", "60", ""), ("40", "40", "40", "")], [938, 1_875, 1_250]),
+        ([("60", "60", "60", ""), ("100m", "100m", "100m", "")], [1_875, 10]),
+        ([("64", "64", "64", ""), ("1", "1", "1", ""), ("64", "64", "64", "")], [2_000, 32, 2_000]),
+    ],
+)
+@pytest.mark.parametrize("level", ["container", "pod"])
+def test_a_resized_pod_costs_what_it_has_from_then_on(
+    running: Town, resizes: list[Resize], rates: list[int], level: str
+) -> None:
+    """The larger of what it requests, was allocated and has; while the kubelet does not allocate it, what it
+    was allocated. Nothing is charged or paid back for the time before."""
+    running.change("nodes", roomy("64"))
+    running.change("configmaps", BY_HOST)
+    running.change("pods", with_cpu(level, "1", "1", "1", ""))
+    charged = []
+    for resize in resizes:
+        running.advance(MINUTE)
+        charged.append(running.charged("team-b"))
+        running.restart()
+        running.change("pods", with_cpu(level, *resize))
+    running.advance(MINUTE)
+
+    running.change("pods", with_cpu(level, *resizes[-1], ended_ms=running.clock()))
+
+    charged.append(running.charged("team-b"))
+    assert charged[0] == 32 * MINUTE
+    assert [(after - before) // MINUTE for before, after in pairwise(charged)] == rates
+
+
+def with_cpu(
+    level: str, cpu: str, allocated: str, actual: str, reason: str, ended_ms: int | None = None
+) -> Json:
+    """A pod of one per cent of a card whose container, or which itself, is resized."""
+    body = gpu_pod("resized", namespace="team-b", percent=1, started_ms=START, ended_ms=ended_ms)
+    resources, status = {"requests": {"cpu": cpu, "memory": "1Gi"}}, body["status"]
+    actually = {
+        "allocatedResources": {"cpu": allocated, "memory": "1Gi"},
+        "resources": {"requests": {"cpu": actual, "memory": "1Gi"}},
+    }
+    if level == "pod":
+        body["spec"]["resources"] = resources
+        status.update(actually)
+    else:
+        body["spec"]["containers"][0]["resources"] |= resources
+        status["containerStatuses"][0].update(actually)
+    if reason:
+        status["conditions"].append({"type": "PodResizePending", "status": "True", "reason": reason})
+    return body
 
 
 def test_a_pod_that_waits_reserves_what_its_cpu_will_cost(running: Town) -> None:

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from tests import worlds
 from tests.timekeeper import oracle, truth
+from timekeeper.accounts.host_sessions import resized
 from timekeeper.accounts.pods import LedgerPod, read_pod
 from timekeeper.accounts.posting import amount_within, still_to_post
-from timekeeper.accounts.session import open_session
+from timekeeper.accounts.session import charged_host, host_share, open_session
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.ledger.metering import Evidence, Interval, period_at, witnessed
 from timekeeper.core.request.cards import decode_inventory
@@ -119,9 +120,11 @@ def test_with_dominant_host_a_rate_is_the_larger_of_the_cards_part_and_the_hosts
     terms = oracle.Terms("dominant-host", weights=(("H100", Fraction(weight_milli, 1000)),))
     assert isinstance(pod, LedgerPod)
 
-    opened = open_session(pod, node.cards, settings, 0, node.allocatable)
+    own = open_session(pod, node.cards, settings, 0)
+    of_host = charged_host(host_share(pod, node.cards, node.allocatable), settings)
+    sessions = [own, *resized(own, (), of_host, 0, 0)]
 
-    assert opened.rate_milli == oracle.rate(raw, truth.cards(3), terms, size)
+    assert sum(session.rate_milli for session in sessions) == oracle.rate(raw, truth.cards(3), terms, size)
 
 
 @given(packings(), st.sampled_from(MODES))

@@ -5,8 +5,9 @@ from typing import Any
 
 from tests.timekeeper.worlds import T0
 from timekeeper.accounts.budget_history import BudgetEntry, History, history_of
+from timekeeper.core.request.host import CardHost
 from timekeeper.runtime.api_server import Answered
-from timekeeper.settler.mode_parameters import CONFIG_MAPS, ModeParameters, modes
+from timekeeper.settler.mode_parameters import CONFIG_MAPS, ModeParameters, host_shares, modes
 
 
 def history(*entries: tuple[str, str | None]) -> History:
@@ -43,8 +44,16 @@ def test_parameters_are_written_when_a_mode_changes_and_again_in_time() -> None:
     label = "_mode.team-c"
     labelled, changed = history(ONE, (label, "observe")), history(ONE, (label, "meter"))
     objects, now_s = Objects(), [0.0]
+    room: list[CardHost | None] = [None]
     of = [None, history(), history(ONE), labelled, changed, history(ONE, (label, None)), history(ONE)]
-    parameters = ModeParameters(objects, "bursar-system", lambda: of[0], lambda: T0, lambda: now_s[0])  # type: ignore[arg-type]
+    parameters = ModeParameters(
+        objects,  # type: ignore[arg-type]
+        "bursar-system",
+        lambda: of[0],
+        lambda: room[0],
+        lambda: T0,
+        lambda: now_s[0],
+    )
 
     def written(at_s: float) -> Mapping[str, str] | None:
         now_s[0], objects.applied = at_s, []
@@ -73,3 +82,24 @@ def test_parameters_are_written_when_a_mode_changes_and_again_in_time() -> None:
     assert written(40) is None
     objects.away = False
     assert written(56) == {"_default": "enforce", "team-a": "observe"}
+    room[0] = CardHost(32_000, 1 << 38, 16_000)
+    told = {"_host": f"off 2000 32000 {1 << 38} 16000"}
+    assert written(57) == {"_default": "enforce", "team-a": "observe", **told}
+
+
+def test_how_much_goes_with_a_card_is_told_of_the_cluster_and_of_namespaces_that_say_otherwise() -> None:
+    room, rest = CardHost(32_000, 1 << 38, 0), f"32000 {1 << 38} 1"
+    of = history(
+        ("_settings", "rules: {host-share: warn}\nhostShare: 3\nexempt: [vpa]"),
+        ("team-a", "gpuHours: 1\nrules: {host-share: enforce}\nexempt: [admin, vpa]"),
+        ("team-b", "gpuHours: 1\nhostShare: 1.5"),
+        ("team-c", "gpuHours: 1"),
+    )
+
+    assert host_shares(of, T0, None) == {}
+    assert host_shares(history(), T0, room) == {"_host": f"off 2000 {rest}"}
+    assert host_shares(of, T0, room) == {
+        "_host": f"warn 3000 {rest} vpa",
+        "team-a.host": f"enforce 3000 {rest} admin vpa",
+        "team-b.host": f"warn 1500 {rest} vpa",
+    }

@@ -196,6 +196,7 @@ BY_MODE = {
     *("bursar-ranges", "bursar-sizes", "bursar-ways-around"),
     *("bursar-claim-finalizers", "bursar-claim-tolerations"),
 }
+BY_RULE = {"bursar-resizes"}  # the same, by the mode of its rule too
 OF_CLASSES = {"bursar-device-class-limits"}
 # also in the namespaces of the system; in exempt ones schedulers of other systems write the same annotations
 BUT_EXEMPT = {
@@ -235,7 +236,7 @@ def test_every_policy_is_bound_and_refuses_but_the_one_that_only_warns() -> None
     governed = [{"key": GOVERNED, "operator": "Exists"}]
     params = {"selector": {"matchExpressions": governed}, "parameterNotFoundAction": "Allow"}
     assert bindings.get("bursar-eviction-grace", {}).pop("paramRef", None) == params
-    for name in BY_MODE:
+    for name in BY_MODE | BY_RULE:
         for binding, parameters in ((name, "bursar-modes"), (f"{name}-observed", "bursar-modes-observed")):
             assert bindings[binding].pop("paramRef") == {
                 "name": parameters,
@@ -250,7 +251,8 @@ def test_every_policy_is_bound_and_refuses_but_the_one_that_only_warns() -> None
         for name in POLICIES
     }
     warning = {
-        f"{name}-observed": {"policyName": name, "validationActions": ["Warn", "Audit"]} for name in BY_MODE
+        f"{name}-observed": {"policyName": name, "validationActions": ["Warn", "Audit"]}
+        for name in BY_MODE | BY_RULE
     }
     assert bindings == refusing | warning
     assert {each["failurePolicy"] for each in POLICIES.values()} == {"Fail"}

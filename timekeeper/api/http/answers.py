@@ -299,13 +299,13 @@ class ClaimedDeviceAnswer(TypedDict):
 class SessionAnswer(TypedDict):
     """One pod's hold of its cards, or with the `kind` claim one allocation of a device claim: then `pod` is
     the claim's name, `devices` are its GPUs, and `consumers` the UIDs of the pods that it is reserved
-    for. `admittedInBudget`: false if its namespace was over budget when it was
-    created, and did not hold it; in mode `enforce` such a pod has the class of pods over budget; null for
-    cards that are reserved for a pod, and for a pod that is metered alone. `requestedMilli`,
-    `requestedMib`: its unweighted share of them; `rateMilli`: the rate it is charged at; `cards`: their
-    UUIDs, empty if its placement is not trusted. `ended`: null while it runs, if the pod vanished, and if
-    no timestamp says when it ended: then it is charged until its last evidence. `doubt`: why its rate is
-    not certain, null: it is."""
+    for; with the kind `host` what the pod's CPU and memory cost beyond its cards. `admittedInBudget`: false
+    if its namespace was over budget when it was created, and did not hold it; in mode `enforce` such a pod
+    has the class of pods over budget; null for cards that are reserved for a pod, and for a pod that is
+    metered alone. `requestedMilli`, `requestedMib`: its unweighted share of them; `rateMilli`: the rate it is
+    charged at; `cards`: their UUIDs, empty if its placement is not trusted. `ended`: null while it runs, if
+    the pod vanished, and if no timestamp says when it ended: then it is charged until its last evidence.
+    `doubt`: why its rate is not certain, null: it is."""
 
     uid: str
     namespace: str
@@ -315,7 +315,7 @@ class SessionAnswer(TypedDict):
     models: str
     labels: dict[str, str]
     cards: list[str]
-    kind: Literal["pod", "claim"]
+    kind: Literal["pod", "claim", "host"]
     devices: list[ClaimedDeviceAnswer]
     consumers: list[str]
     state: Literal["open", "settled"]

@@ -268,6 +268,7 @@ def _charge(charged: ChargedSession, is_orphan: bool) -> dict[str, Any]:
     hours = f"{float(gpu_hours(amount)):.4g}"
     ended = f" to {timestamp(session.ended_ms)}" if session.ended_ms else ""
     rate = session.rate_milli / 1000
+    held = "CPU and memory beyond its cards" if session.is_of_host else "held cards"
     doubt = f" The rate is not certain: {session.doubt}." if session.doubt else ""
     return {
         "uid": session.uid,
@@ -280,7 +281,7 @@ def _charge(charged: ChargedSession, is_orphan: bool) -> dict[str, Any]:
         "gpuHours": gpu_hours(amount),
         "sentence": claim_sentence(session, hours, is_orphan)
         if session.is_claim
-        else f"Charged {hours} GPU-hours: held cards of node {session.node}"
+        else f"Charged {hours} GPU-hours: {held} of node {session.node}"
         f" from {timestamp(session.bound_ms)}{ended}, at the rate {rate:g}.{doubt}",
     }
 

@@ -194,6 +194,7 @@ POLICIES = (  # deploy/manifests, compared by a test
     "bursar-protections",
     "bursar-ranges",
     "bursar-releases",
+    "bursar-resizes",
     "bursar-sidecar",
     "bursar-sizes",
     "bursar-ways-around",

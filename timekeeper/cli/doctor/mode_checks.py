@@ -82,7 +82,8 @@ def _fault(facts: Facts, name: str) -> str:
     if found is None:
         return f"the ConfigMap {name} {_LOST}, {nothing}; {writes}"
     data = mapping(found.get("data"))
-    said = {key: text for key, text in data.items() if key not in ("_initial", "_judged")}
+    others = ("_initial", "_judged", "_host")
+    said = {key: text for key, text in data.items() if key not in others and "." not in key}
     wrong = sorted(key for key, text in said.items() if text not in MODES)
     if wrong:
         return f"{some_of(wrong)} of the ConfigMap {name} is no mode, {nothing} there; {writes}"

@@ -7,7 +7,7 @@ weighted resources on a node (slurm.conf, TRESBillingWeights).
 
 import json
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -44,10 +44,24 @@ class HostShare:
     models: Models
 
 
+_INFEASIBLE = ("Infeasible",)
+_PENDING = ("Infeasible", "Deferred")
+
+
 def requested(pod: Json) -> HostAmount:
     """The pod's request as kube-scheduler counts it (`requested_milli`)."""
-    memory_milli = requested_milli(pod, MEMORY)
-    return _amount(requested_milli(pod, CPU), -(-memory_milli // 1000))
+    return _requested(pod, _INFEASIBLE)
+
+
+def charged(pod: Json) -> HostAmount:
+    """What the pod is charged for: as `requested`, but a resize that is deferred counts once the kubelet has
+    allocated it."""
+    return _requested(pod, _PENDING)
+
+
+def _requested(pod: Json, unmet: Collection[str]) -> HostAmount:
+    memory_milli = requested_milli(pod, MEMORY, unmet)
+    return _amount(requested_milli(pod, CPU, unmet), -(-memory_milli // 1000))
 
 
 def allocatable(node: Json) -> HostAmount:
@@ -62,37 +76,38 @@ def _amount(cpu_milli: int, memory_bytes: int) -> HostAmount:
     return HostAmount(min(cpu_milli, MAX_AMOUNT), min(memory_bytes, MAX_AMOUNT))
 
 
-def requested_milli(pod: Json, resource: str) -> int:
+def requested_milli(pod: Json, resource: str, unmet: Collection[str] = _INFEASIBLE) -> int:
     """The pod's request of a resource in thousandths: the greater of all containers and sidecars together,
     and of each init container with the sidecars started before it; or the pod-level request. The overhead of
     the runtime class is added.
 
-    While a container is resized, the greatest of requested, allocated and actual resources counts; if the
-    resize is infeasible, the greater of allocated and actual. An absent request is the limit, as the API
-    server writes it into pods.
+    While a container or the pod is resized, the greatest of requested, allocated and actual resources counts;
+    if the resize waits for one of the reasons ``unmet``, the greater of allocated and actual. An absent
+    request is the limit, as the API server writes it into pods.
 
     Source: k8s.io/component-helpers/resource, ``PodRequests`` with the options of ``NodeResourcesFit``.
     """
     spec, status = mapping(pod.get("spec")), mapping(pod.get("status"))
     overhead = _milli(mapping(spec.get("overhead")), resource)
     whole = mapping(mapping(spec.get("resources")).get("requests"))
+    is_unmet = _waits_for(status) in unmet
     if resource in whole:
-        return _milli(whole, resource) + overhead
-    return peak(_containers(spec, status, resource)) + overhead
+        had = max(0, (_had_of(status, resource) or 0) - overhead)  # the kubelet adds the overhead here
+        return (had if had and is_unmet else max(_milli(whole, resource), had)) + overhead
+    return peak(_containers(spec, status, resource, is_unmet)) + overhead
 
 
-def _containers(spec: Json, status: Json, resource: str) -> Iterator[tuple[bool, int]]:
+def _containers(spec: Json, status: Json, resource: str, is_unmet: bool) -> Iterator[tuple[bool, int]]:
     """(ends before the others start, request) of each container, in the order of their start."""
     had = _had(status, resource)
-    infeasible = bool(had) and is_resize_infeasible(status)
     for field in ("initContainers", "containers"):
         for each in sequence(spec.get(field)):
             raw = mapping(each)
             runs_on = field == "containers" or raw.get("restartPolicy") == "Always"
             asked = container_milli(raw, resource)
-            held = had.get(str(raw.get("name", ""))) if had and runs_on else None
-            if held is not None:
-                asked = held if infeasible else max(asked, held)
+            has = had.get(str(raw.get("name", ""))) if had and runs_on else None
+            if has is not None:
+                asked = has if is_unmet else max(asked, has)
             yield not runs_on, asked
 
 
@@ -109,19 +124,25 @@ def _had(status: Json, resource: str) -> dict[str, int]:
     for field in ("initContainerStatuses", "containerStatuses"):
         for each in sequence(status.get(field)):
             raw = mapping(each)
-            if raw.get("resources") is not None:
-                has = _milli(mapping(mapping(raw.get("resources")).get("requests")), resource)
-                allocated = _milli(mapping(raw.get("allocatedResources")), resource)
-                found[str(raw.get("name", ""))] = max(has, allocated)
+            amount = _had_of(raw, resource)
+            if amount is not None:
+                found[str(raw.get("name", ""))] = amount
     return found
 
 
-def is_resize_infeasible(status: Json) -> bool:
-    """True if the kubelet has refused the resize of the pod for good."""
-    pending = (mapping(each) for each in sequence(status.get("conditions")))
-    return any(
-        each.get("type") == "PodResizePending" and each.get("reason") == "Infeasible" for each in pending
-    )
+def _had_of(status: Json, resource: str) -> int | None:
+    """The greater of actual and allocated amount in a status of container or pod; None: it has none."""
+    if status.get("resources") is None:
+        return None
+    has = _milli(mapping(mapping(status.get("resources")).get("requests")), resource)
+    return max(has, _milli(mapping(status.get("allocatedResources")), resource))
+
+
+def _waits_for(status: Json) -> object:
+    """Why the kubelet has not allocated a resize of the pod; None: there is none."""
+    conditions = map(mapping, sequence(status.get("conditions")))
+    pending = (each.get("reason") for each in conditions if each.get("type") == "PodResizePending")
+    return next(pending, None)
 
 
 def _milli(amounts: Json, resource: str) -> int:

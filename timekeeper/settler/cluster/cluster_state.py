@@ -262,6 +262,11 @@ class ClusterState:
         if self._card_host[0] != self.inventory_version:
             known = card_host((each.cards, each.allocatable) for each in self.nodes.values())
             self._card_host = self.inventory_version, known
+        return self.room
+
+    @property
+    def room(self) -> CardHost | None:
+        """The same as `card_host` last said it, for other threads."""
         return self._card_host[1]
 
     def parts(self, node: str) -> CardParts:

@@ -21,6 +21,7 @@ from timekeeper.settler.budget_entries import EntryChanges
 from timekeeper.settler.cluster.cluster_state import ClusterState
 from timekeeper.settler.decide import settlement
 from timekeeper.settler.decide.claim_changes import follow_claims
+from timekeeper.settler.decide.host_changes import follow_host
 from timekeeper.settler.decide.protected_pods import TickPostings, protected_pods
 from timekeeper.settler.decide.reservation_pods import follow_reservation_pods
 from timekeeper.settler.decide.reserved_changes import DeclaredChanges, changed_reservations, follow_reserved
@@ -81,6 +82,7 @@ def decide(cluster: ClusterState, ledger: LedgerState, tick: TickInputs) -> Tick
     session_changes = changed_sessions(
         cluster, ledger, settings, now_ms, tick.unseen, tick.ends, tick.since_ms, only_metered_since
     )
+    follow_host(cluster, ledger, settings, now_ms, session_changes)
     follow_reserved(cluster, ledger, settings, now_ms, session_changes)
     follow_claims(cluster, ledger, settings, now_ms, session_changes)
     follow_reservation_pods(cluster, ledger, settings, now_ms, session_changes)

@@ -41,15 +41,18 @@ class SessionChanges:
 
     sessions: dict[str, Session] = field(default_factory=dict)  # UID -> new or changed session
     opened: set[str] = field(default_factory=set)  # UIDs of the new ones
+    bound: dict[str, LedgerPod] = field(default_factory=dict)  # UID -> pod whose session is new
     deferred: dict[str, int] = field(default_factory=dict)  # UID -> since when it waits for its inventory
     # UID of a claim -> what was seen of it, which waits for a slice with its devices
     deferred_claims: dict[str, list[ClaimSight]] = field(default_factory=dict)
     served: set[str] = field(default_factory=set)  # UIDs of pods whose extended resources a claim serves
 
-    def open(self, session: Session) -> Session:
-        """Add a new session, and return it."""
+    def open(self, session: Session, pod: LedgerPod | None = None) -> Session:
+        """Add a new session, and return it. ``pod``: which it is of, where it is of the pod's cards."""
         self.sessions[session.uid] = session
         self.opened.add(session.uid)
+        if pod is not None:
+            self.bound[pod.uid] = pod
         return session
 
 
@@ -121,7 +124,7 @@ class _Tick:
             if self._may_come(pod, opened) and self.now_ms - since_ms < PATIENCE_MS:
                 self.changes.deferred[pod.uid] = since_ms
                 return
-            session = self.changes.open(opened)
+            session = self.changes.open(opened, pod)
         self._apply_status(self._on_given_cards(session, pod), pod)
 
     def _on_given_cards(self, session: Session, pod: LedgerPod) -> Session:
@@ -155,10 +158,9 @@ class _Tick:
         return self.cluster.without_served(pod.uid)
 
     def _opened(self, pod: LedgerPod) -> Session:
-        cards, allocatable = self.cluster.cards(pod.node), self.cluster.allocatable(pod.node)
-        parts = self.cluster.parts(pod.node)
+        cards, parts = self.cluster.cards(pod.node), self.cluster.parts(pod.node)
         since_ms = self.only_metered_since(pod.namespace) if pod.is_only_metered else self.since_ms
-        return open_session(pod, cards, self.settings, self.now_ms, allocatable, parts, since_ms)
+        return open_session(pod, cards, self.settings, self.now_ms, parts, since_ms)
 
     def _may_come(self, pod: LedgerPod, opened: Session) -> bool:
         """Whether the pod's rate would differ if its node arrived, or arrived with other cards."""
@@ -183,7 +185,7 @@ class _Tick:
             rest = self._without_served(pod) if self._is_served(pod, deleted.at_ms) else pod
             if pod.uid in self.ledger.folded or rest is None:
                 return
-            pod, session = rest, self.changes.open(self._opened(rest))
+            pod, session = rest, self.changes.open(self._opened(rest), rest)
         if session.vanished_ms is not None and pod.ended_ms is None:
             return  # reported again: the first report counts
         session = self._apply_status(session, pod)
@@ -214,7 +216,7 @@ class _Tick:
         if pods.is_complete:
             return
         for uid, each in self.ledger.sessions.items():
-            if each.is_reserved or each.vanished_ms is None:
+            if each.is_reserved or each.is_of_host or each.vanished_ms is None:
                 continue
             if uid not in pods.holds and uid not in changed:
                 gone = Vanished(each.vanished_ms, each.grace_ms)
@@ -239,7 +241,7 @@ class _Tick:
     def end_sessions_without_pod(self) -> None:
         """End running sessions whose pods a complete list does not contain."""
         for uid, session in self.ledger.sessions.items():
-            if session.is_claim or session.is_over:
+            if session.is_claim or session.is_of_host or session.is_over:
                 continue
             if uid in self.cluster.pods or uid in self.cluster.deleted_pods:
                 continue
@@ -254,7 +256,7 @@ class _Tick:
             return
         if end is not None and end.hold.bound_ms is not None:
             pod = replace(pod, hold=end.hold)
-        session = self.changes.open(self._opened(pod))
+        session = self.changes.open(self._opened(pod), pod)
         known = evidence(session, None, self.ledger.beats.get(uid))
         self._vanish(session, pod.hold, known, self.now_ms, was_watched=False)
 

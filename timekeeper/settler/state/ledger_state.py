@@ -129,6 +129,8 @@ class LedgerState:
     listed: set[str] = field(default_factory=set)
     # UID of a waiting pod -> UIDs of the unsettled sessions for its reserved cards
     reserved: dict[str, set[str]] = field(default_factory=dict)
+    # UID of a pod -> UIDs of the unsettled sessions for its CPU and memory
+    of_host: dict[str, set[str]] = field(default_factory=dict)
     # UID of a claim -> UID of its session whose end is not known
     running_claims: dict[str, str] = field(default_factory=dict)
     # namespace -> what its claims hold of GPUs, in milli-GPU, unweighted
@@ -155,7 +157,8 @@ class LedgerState:
 
     def unsettled(self, session: Session, watermark_ms: int | None) -> UnsettledSession:
         """The session with all its evidence and postings; ``watermark_ms`` is its node's."""
-        known = evidence(session, watermark_ms, self.beats.get(session.uid), session.uid in self.listed)
+        uid = pod_uid(session.uid) if session.is_of_host else session.uid
+        known = evidence(session, watermark_ms, self.beats.get(uid), uid in self.listed)
         return UnsettledSession(session, known, self.posted.get(session.uid, ()))
 
     def add_sessions(self, found: reading.Sessions) -> None:
@@ -228,7 +231,10 @@ class LedgerState:
             elif self.running_claims.get(uid) == session.uid:
                 del self.running_claims[uid]
             return
-        self._index_reserved(session)
+        if session.is_reserved:
+            _index_open(self.reserved, session)
+        elif session.is_of_host:
+            _index_open(self.of_host, session)
 
     def claims_with(self, sessions: Mapping[str, Session]) -> Mapping[str, int]:
         """`claims_milli` once these sessions are written; the same object if none of them is of a claim."""
@@ -259,16 +265,15 @@ class LedgerState:
             else:
                 self.claim_users.pop(uid, None)
 
-    def _index_reserved(self, session: Session) -> None:
-        if not session.is_reserved:
-            return
-        uid = pod_uid(session.uid)
-        if session.settled_ms is None:
-            self.reserved.setdefault(uid, set()).add(session.uid)
-            return
-        self.reserved.get(uid, set()).discard(session.uid)
-        if not self.reserved.get(uid):
-            self.reserved.pop(uid, None)
+
+def _index_open(index: dict[str, set[str]], session: Session) -> None:
+    uid = pod_uid(session.uid)
+    if session.settled_ms is None:
+        index.setdefault(uid, set()).add(session.uid)
+        return
+    index.get(uid, set()).discard(session.uid)
+    if not index.get(uid):
+        index.pop(uid, None)
 
 
 def count_claims(totals: dict[str, int], changed: Iterable[tuple[Session | None, Session]]) -> None:

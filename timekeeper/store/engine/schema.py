@@ -133,6 +133,8 @@ SESSIONS = Table(
     Column("consumers", Text, nullable=False),
     Column("users", Text, nullable=False),
     Column("boot", Text),  # of its node; NULL: not known
+    Column("host_cpu_milli", BigInteger),
+    Column("host_memory_bytes", BigInteger),
     CheckConstraint("uid <> '' AND namespace <> '' AND node <> ''", name="is_named"),
     CheckConstraint("rate_milli >= 0", name="rate_is_not_negative"),
     CheckConstraint("bound_ms >= 0 AND grace_ms >= 0", name="times_are_not_negative"),

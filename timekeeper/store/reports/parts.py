@@ -42,7 +42,7 @@ from timekeeper.store.reports.columns import (
     without_index,
 )
 from timekeeper.store.reports.shape import Shape, Span, Stretch, needs_sessions, sums_in
-from timekeeper.store.sessions import due, greatest, least
+from timekeeper.store.sessions import due, greatest, least, without_host
 
 _ATTRIBUTES = {"pod": "name", "owner": "owner", "node": "node", "models": "models"}
 # what `CLAIMED` are read from
@@ -290,7 +290,7 @@ class Parts:
         if name in CLAIMED:
             return claimed(self.dialect, rows.c, name)
         if name == "uid":
-            return rows.c.uid if "uid" in rows.c else rows.c.session_uid
+            return without_host(rows.c.uid if "uid" in rows.c else rows.c.session_uid)
         return rows.c[_ATTRIBUTES.get(name, name)]
 
     def _clip_of(self, table: Table, stretch: Stretch) -> _Clip:
