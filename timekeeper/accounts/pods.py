@@ -152,9 +152,16 @@ class UnjudgedPod:
     pod: LedgerPod
     part: Json = field(compare=False)
 
+    @property
+    def has_cards(self) -> bool:
+        """Whether it requests cards of a plugin too: then its claims must be of no GPUs."""
+        return self.pod.request.dialect != of_claims.NAME
+
     def judged(self, devices: int) -> LedgerPod:
-        """The pod with this number of GPUs."""
-        return replace(self.pod, request=of_claims.request_of(devices), late_devices=devices)
+        """The pod with this number of GPUs by claims."""
+        own = replace(self.pod.request, are_claims_known=True)
+        request = own if self.has_cards else of_claims.request_of(devices)
+        return replace(self.pod, request=request, late_devices=devices)
 
 
 def read_pod(raw: Json) -> LedgerPod | UnreadablePod | UnjudgedPod | None:
@@ -173,7 +180,8 @@ def read_pod(raw: Json) -> LedgerPod | UnreadablePod | UnjudgedPod | None:
     if parsed.request.dialect == of_claims.NAME:
         return _of_claims(raw, pod, metered)
     differs = metered is None or metered.doubt or metered.request != pod.request
-    return replace(pod, metered=metered or NOTHING_METERED) if differs else pod
+    pod = replace(pod, metered=metered or NOTHING_METERED) if differs else pod
+    return pod if pod.node or of_claims.is_known(pod.request) else UnjudgedPod(pod, claims_part(raw))
 
 
 def read_user(raw: Json) -> LedgerPod:

@@ -85,6 +85,8 @@ class GPURequest:
     order: int = 0  # of pods that wait with equal standing and priority, the higher goes first
     xe_linked: bool = False  # the cards of a container come in pairs whose tiles an Xe link joins
     lone_card: bool = False  # its node plugin starts it only where the node has one card
+    # False: beside these cards of a plugin the pod has claims of which it is not known yet what they ask for
+    are_claims_known: bool = True
 
     @property
     def by_set(self) -> bool:

@@ -63,7 +63,7 @@ def mutate(
         return answer(good, violations, policy, exempt)
     standing = standing_of(review.namespace)
     governing = without_sidecar_if_name_taken(violations, policy)
-    if is_known(parsed.request):  # else it may turn out to ask for no GPU
+    if parsed.request.asks:  # else it may turn out to ask for no GPU
         violations = (*violations, *budget_violations(review.namespace, standing, parsed.request))
     is_refused = would_refuse(violations, policy, exempt)
     return answer(

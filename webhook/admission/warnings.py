@@ -187,10 +187,10 @@ def _without_cards(spec: Json, request: GPURequest, policy: AdmissionPolicy) -> 
 
 
 def _of_claims(spec: Json, request: GPURequest, policy: AdmissionPolicy) -> Iterator[str]:
-    if request.dialect != claims.NAME:
-        return
     if not claims.is_known(request):
         yield "A claim, template or device class of this pod is not known yet: it is held until it is."
+    if request.dialect != claims.NAME:
+        return
     given, wanted = spec.get("schedulerName") or "", govern.placed_by(spec, request.dialect, policy)
     if given not in ("", wanted):
         yield f"schedulerName {shown(given)} is replaced: {wanted} alone allocates devices to claims."

@@ -285,3 +285,46 @@ def test_events_that_were_read_while_the_pod_waited_open_no_session(holding: Hol
 
     assert town.settler.cluster.pods == {}
     assert town.get("/v1/sessions").get_json()["sessions"] == []
+
+
+def beside(name: str = "p", claims: str = "unknown", node: str = "", **fields: Any) -> Json:
+    """A pod with four whole cards of NVIDIA's plugin beside a claim of template ``it``."""
+    raw = claiming(name, claims=claims, how="turn", node=node, **fields)
+    raw["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "4"}}
+    raw["metadata"]["annotations"]["bursar.dev/standing"] = "IN_BUDGET"
+    return raw
+
+
+def test_cards_of_a_plugin_wait_until_their_claims_are_known_and_are_charged_by_their_spec(
+    holding: Holding,
+) -> None:
+    town = begin(holding, beside(), entry=HOLD.format(hours=100))
+    assert (holding.step(), balance(town)["reserved"]) == ([], 0)
+
+    town.change("resourceclaimtemplates", template("nic"))
+
+    assert holding.step() == ["p"]
+    assert recorded(holding) == "0"
+    town.change("pods", beside(claims="0", node="n1"))
+    (session,) = town.get("/v1/sessions").get_json()["sessions"]
+    assert (session["kind"], session["rateMilli"]) == ("pod", 4_000)
+
+
+def test_cards_beside_claims_that_turn_out_to_be_of_gpus_are_never_released(holding: Holding) -> None:
+    town = begin(holding, beside(), entry=HOLD.format(hours=100))
+    town.change("resourceclaimtemplates", template())
+
+    assert holding.step() == []
+    (notice,) = [notice for notice in town.pod_notices if notice.reason == "WaitsForClaims"][-1:]
+    assert "they ask for 2 GPUs, and its containers for cards of a device plugin" in notice.message
+    town.change("resourceclaimtemplates", template("nic"))
+    assert holding.step() == ["p"], "its template is another one now"
+
+
+def test_what_was_known_once_of_claims_beside_cards_stays_so(holding: Holding) -> None:
+    town = begin(holding, beside(), entry=HOLD.format(hours=100))
+    town.change("resourceclaimtemplates", template("nic"))
+    town.change("resourceclaimtemplates", template(), deleted=True)
+    town.change("pods", beside(priority=7))
+
+    assert holding.step() == ["p"]

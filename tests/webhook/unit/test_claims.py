@@ -267,3 +267,77 @@ def test_a_worker_knows_how_this_kube_scheduler_counts_devices_of_init_container
 
     eventually(lambda: not cache.known.reuses)
     cache.end()
+
+
+def limited(name: str, **limits: str) -> Json:
+    """A pod with a claim of this template, and these limits."""
+    given = {resource.replace("__", "/").replace("_", "."): amount for resource, amount in limits.items()}
+    raw = admitted(plain("main", resources={"limits": given}))
+    raw["spec"]["resourceClaims"] = claiming(name)["spec"]["resourceClaims"]
+    return raw
+
+
+METERING = replace(CLAIMS, unknown_accelerators="meter")
+CARDS = {"nvidia_com__gpu": "4"}
+DEVICES = {"habana_ai__gaudi": "4"}
+
+
+@pytest.mark.parametrize("scheduler", ["default-scheduler", "bursar-scheduler"])
+@pytest.mark.parametrize(
+    ("limits", "cards"), [(CARDS, ("nvidia", "")), (DEVICES, ("device", "habana.ai/gaudi"))]
+)
+@pytest.mark.parametrize(("name", "record", "held"), [("wire", "0", ""), ("later", "unknown", "turn")])
+def test_whole_cards_of_a_plugin_beside_a_claim_keep_the_scheduler_for_claims_from_their_creation(
+    scheduler: str, limits: dict[str, str], cards: tuple[str, str], name: str, record: str, held: str
+) -> None:
+    """As with IMEX channels and network devices, whose templates a controller makes a moment later."""
+    raw = limited(name, **limits)
+    raw["spec"]["schedulerName"] = scheduler
+    made = after(raw, policy=METERING)
+
+    assert annotations(made) == {"claims": record, **({"held": held} if held else {})}
+    assert made["spec"].get("schedulingGates", []) == ([GATE] if held else [])
+    request = parse(made).request
+    assert request is not None
+    assert (request.dialect, request.asks[0].ask.device, request.asks[0].ask.devices) == (*cards, 4)
+    assert request.are_claims_known == (not held)
+    if limits == CARDS:
+        assert made["spec"]["schedulerName"] == "default-scheduler"
+
+
+@pytest.mark.parametrize("name", ["later", "two"])
+@pytest.mark.parametrize(
+    "limits",
+    [{"bursar_dev__gpu-percent": "50"}, {"nvidia_com__gpu_shared": "1"}, {"tencent_com__vcuda-core": "100"}],
+)
+def test_shares_beside_a_claim_that_is_or_may_be_of_gpus_are_refused(
+    name: str, limits: dict[str, str]
+) -> None:
+    assert "no scheduler places both" in mutated(limited(name, **limits)).refusal
+
+
+def test_cards_beside_claims_of_gpus_are_refused_and_of_what_is_not_known_are_judged_at_once() -> None:
+    capped = replace(CLAIMS, caps=Caps(own=Cap(pod_milli=2_000)))
+
+    assert "no scheduler places both" in mutated(limited("two", **CARDS)).refusal
+    assert "maxGPUsPerPod" in mutated(limited("later", **CARDS), policy=capped).refusal
+    assert mutated(limited("later", **CARDS), DENIED).refusal
+    answer = mutated(limited("later", **CARDS))
+    assert "it is held until it is" in answer.warnings[-1]
+    assert first_governed_request(review(limited("later", **CARDS)), answer) is None
+
+
+def test_in_observe_and_where_bursar_places_nothing_they_keep_their_scheduler() -> None:
+    raw = limited("later", **CARDS)
+    raw["spec"]["schedulerName"] = "volcano"
+    off = replace(CLAIMS, places=False)
+
+    assert mutated(raw, policy=replace(OBSERVING, claims=KNOWN)).operations == ()
+    assert after(raw, policy=off)["spec"]["schedulerName"] == "volcano"
+
+
+def test_a_user_who_writes_that_nothing_is_known_of_its_claims_is_refused() -> None:
+    forged = with_annotations(limited("wire", **CARDS), {"bursar.dev/claims": "unknown"})
+    forged["metadata"]["labels"] = {"bursar.dev/governed": "true"}
+
+    assert "bursar.dev/claims" in mutated(forged).refusal

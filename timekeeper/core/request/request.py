@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import lru_cache
 from typing import NamedTuple
@@ -153,7 +153,16 @@ def _parse(pod: Json, found: tuple[Container, ...]) -> ParsedRequest:
             request = answer
         else:
             violations += answer
-    return ParsedRequest(None, tuple(violations)) if violations else ParsedRequest(request, ())
+    if violations:
+        return ParsedRequest(None, tuple(violations))
+    return ParsedRequest(_beside_recorded(request, metadata, annotations), ())
+
+
+def _beside_recorded(request: GPURequest, metadata: Json, annotations: Json) -> GPURequest:
+    """The request of a plugin's cards, beside claims that admission did not know."""
+    is_unknown = annotations.get(names.CLAIMS) == of_claims.UNKNOWN and _are_plugins(request)
+    is_held = is_unknown and is_governed(mapping(metadata.get("labels")))
+    return replace(request, are_claims_known=False) if is_held else request
 
 
 def parse_new(
@@ -175,9 +184,16 @@ def _with_claims(by_limits: ParsedRequest, asked: PodClaims, pod: Json) -> Parse
     if not asked.devices and not asked.missing:
         return by_limits
     if by_limits.request is not None:
+        if not asked.devices and not asked.violations and _are_plugins(by_limits.request):
+            return ParsedRequest(replace(by_limits.request, are_claims_known=False), ())
         return ParsedRequest(None, (*asked.violations, _beside_claims(by_limits.request, asked, pod)))
     devices = None if asked.missing else asked.devices
     return ParsedRequest(of_claims.request_of(devices), asked.violations)
+
+
+def _are_plugins(request: GPURequest) -> bool:
+    """Whether it is of whole cards or devices that their node's plugin gives out, whoever binds the pod."""
+    return BY_NAME[request.dialect].plugin_chooses or request.dialect == DEVICE
 
 
 def _beside_claims(request: GPURequest, asked: PodClaims, pod: Json) -> Violation:
@@ -199,6 +215,8 @@ def _parse_limits(pod: Json, unknown: UnknownAccelerators, found: tuple[Containe
     parsed = _parse(pod, found)
     if parsed.request is not None and parsed.request.dialect == of_claims.NAME:
         parsed = _devices(found)  # what is recorded counts only once the pod is admitted
+    elif parsed.request is not None and not parsed.request.are_claims_known:
+        parsed = ParsedRequest(replace(parsed.request, are_claims_known=True), ())
     asking = () if unknown == "pass" else device_containers(found)
     if not asking:
         return parsed
@@ -222,6 +240,8 @@ def _recorded(found: Sequence[Container], annotations: Json) -> ParsedRequest:
     request = of_claims.recorded(annotations)
     if request is None or (request == of_claims.request_of(0) and device_containers(found)):
         return _devices(found)  # claims of no GPUs are beside its devices
+    if request == of_claims.request_of(None) and (devices := _devices(found).request) is not None:
+        return ParsedRequest(replace(devices, are_claims_known=False), ())
     return ParsedRequest(request, ())
 
 

@@ -11,6 +11,10 @@ from timekeeper.core.request.device_classes import DEFAULTS, GPU_DRIVERS, ClassS
 from timekeeper.core.request.request import containers
 
 CLASSES, TEMPLATES = "deviceclasses", "resourceclaimtemplates"
+_BOTH = (
+    "they ask for {} GPUs, and its containers for cards of a device plugin. No scheduler places both, so it "
+    "is never released; delete it, and create a pod for each"
+)
 MOST_SETTINGS = 64  # of classes, one after another: of the time before these nothing is known
 
 
@@ -112,17 +116,19 @@ class UnjudgedPods:
         return known.asked_by(each.part, each.pod.namespace, containers(each.part)) or PodClaims()
 
     def reasons(self, each: UnjudgedPod) -> tuple[str, ...]:
-        """Why the pod is not judged: what is not there, or not decided."""
+        """Why the pod is not judged: what is not there, or not decided; or why it is never released."""
         asked = self.asked(each)
         undecided = (one.sentence() for one in asked.violations if one.rule == "device-claim")
-        return (*(f"{name} is not there" for name in asked.missing), *undecided)
+        both = (_BOTH.format(asked.devices),) if each.has_cards and asked.devices else ()
+        return (*both, *(f"{name} is not there" for name in asked.missing), *undecided)
 
     def judged(self, each: UnjudgedPod, before: LedgerPod | None) -> LedgerPod | None:
         """The pod, once it is known what it asks for. What was known once stays so: a claim's spec does not
         change, and a template may be gone by now."""
-        if before is not None and before.request.asks:
-            return each.judged(before.request.asks[0].ask.devices)
+        if before is not None and before.late_devices is not None:
+            return each.judged(before.late_devices)
         asked = self.asked(each)
-        if asked.missing or any(violation.rule == "device-claim" for violation in asked.violations):
+        is_undecided = any(violation.rule == "device-claim" for violation in asked.violations)
+        if asked.missing or is_undecided or (each.has_cards and asked.devices):
             return None
         return each.judged(asked.devices)

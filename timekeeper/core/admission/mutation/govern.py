@@ -48,7 +48,7 @@ def govern(
     are the annotation of a held pod and its gate.
     """
     policy = without_placement(policy, request.dialect)
-    written = {**of_claims.record_of_none(pod), **marks.annotations(request, word, hold, declared)}
+    written = {**of_claims.record_of_none(pod, request), **marks.annotations(request, word, hold, declared)}
     return [
         *merged(pod["metadata"], "/metadata", "labels", marks.LABELS),
         *merged(pod["metadata"], "/metadata", "annotations", written),
@@ -148,6 +148,8 @@ def placed_by(spec: Json, dialect: str, policy: AdmissionPolicy) -> str:
         return given
     if policy.places and policy.claims.resources and _may_get_claims(spec, policy.claims.resources):
         return policy.claim_scheduler
+    if policy.places and BY_NAME[dialect].plugin_chooses and of_claims.has_claims(spec):
+        return policy.claim_scheduler  # which alone allocates devices; the plugin chooses the cards
     return scheduler_of(dialect, given, policy)
 
 

@@ -91,7 +91,7 @@ def forgery_violations(pod: Json, request: GPURequest | None) -> Iterator[Violat
             genuine = value.isdecimal()  # governing overwrites or removes it
         elif name == names.CLAIMS:
             # governing overwrites it, or writes the same
-            genuine = name in caps or of_claims.record_of_none(pod).get(name) == value
+            genuine = name in caps or of_claims.record_of_none(pod, request).get(name) == value
         elif name in caps:
             genuine = value.isascii() and value.isdecimal()  # users may write it; governing overwrites it
         else:

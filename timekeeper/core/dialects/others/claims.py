@@ -39,13 +39,20 @@ def recorded_devices(annotations: Json) -> int | None:
 
 def is_known(request: GPURequest) -> bool:
     """Whether it is known what the pod asks for; by claims it may not be."""
-    return request.dialect != NAME or bool(request.asks)
+    return request.are_claims_known and (request.dialect != NAME or bool(request.asks))
 
 
-def record_of_none(pod: Json) -> dict[str, str]:
+def has_claims(spec: Json) -> bool:
+    """Whether the pod names claims or templates."""
+    return bool(sequence(spec.get("resourceClaims")))
+
+
+def record_of_none(pod: Json, request: GPURequest | None = None) -> dict[str, str]:
     """The annotation of a pod whose claims are of no GPUs, so that they do not become others unseen; none
-    where the pod has no claims."""
-    return {names.CLAIMS: "0"} if sequence(mapping(pod.get("spec")).get("resourceClaims")) else {}
+    where the pod has no claims. ``request``: of its cards beside claims."""
+    if not has_claims(mapping(pod.get("spec"))):
+        return {}
+    return {names.CLAIMS: "0" if request is None or request.are_claims_known else UNKNOWN}
 
 
 def record(request: GPURequest) -> dict[str, str]:

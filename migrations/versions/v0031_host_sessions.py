@@ -6,8 +6,8 @@ NULL: the session is charged as it was opened. Earlier releases keep such rows.
 from alembic import op
 from sqlalchemy import BigInteger, Column
 
-revision = "0032"
-down_revision = "0028"
+revision = "0031"
+down_revision = "0030"
 branch_labels = None
 depends_on = None
 
