@@ -1,6 +1,8 @@
 """Of equal cards those are given out whose group is broken already, so that groups stay whole for pods that
 need several cards."""
 
+from typing import Any
+
 import pytest
 
 from tests.scheduler_ext.worlds import Json, asking, node, percent, place, rebuilt
@@ -43,7 +45,7 @@ def taken(cards: Cards, pods: list[Json], policy: str = "binpack") -> list[list[
     return [[part.index for _, parts in each.containers for part in parts] for each in placements]
 
 
-def whole(count: int = 1, **fields: str) -> Json:
+def whole(count: int = 1, **fields: Any) -> Json:
     return asking(container(gpu_count=str(count)), **fields)
 
 

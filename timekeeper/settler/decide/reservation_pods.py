@@ -78,7 +78,7 @@ def _whole_rate(cluster: ClusterState, settings: BudgetSettings, session: Sessio
     if pod is None:
         return weight_of(session.models, settings.weights)
     cards, parts = cluster.cards(node), cluster.parts(node)
-    return open_session(pod, cards, settings, now_ms, cluster.allocatable(node), parts).rate_milli
+    return open_session(pod, cards, settings, now_ms, parts).rate_milli
 
 
 def _rests(begin_ms: int, end_ms: int, parts: Iterable[_Part]) -> list[tuple[int, int]]:
