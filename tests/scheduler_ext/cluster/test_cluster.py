@@ -61,6 +61,20 @@ def test_two_half_card_pods_share_one_card_and_the_third_gets_the_other(world: W
     assert world.cards_of("a") == world.cards_of("b") != world.cards_of("c")
 
 
+def test_a_pod_of_zeros_is_bound_and_closes_no_node(world: World) -> None:
+    """kube-scheduler leaves the Binding of a pod that names the extender's resources to it, also of zeros."""
+    world.node("n", cards=1)
+    world.pod("a", HALF)
+    placed(world, "a")
+    world.pod("zeros", {"bursar.dev/gpu-percent": "0", "nvidia.com/gpu": "0"})
+
+    eventually(lambda: world.get("zeros")["spec"].get("nodeName") == "n")
+
+    assert "annotations" not in world.get("zeros")["metadata"]
+    world.pod("b", HALF)
+    placed(world, "b")
+
+
 def stranded(world: World) -> list[str]:
     """What the namespace default strands, by the extender's metrics."""
     metric = "bursar_extender_namespace_stranded_gpus{"
