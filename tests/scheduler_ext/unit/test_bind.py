@@ -84,6 +84,23 @@ def test_where_the_plugin_picks_the_cards_none_is_shown_to_a_container(running: 
     assert (running.free("v"), there.unnamed) == ([1000, 1000], 1)
 
 
+@pytest.mark.parametrize(
+    ("resource", "written"), [("nvidia.com/gpu", set()), ("nvidia.com/gpu.shared", {"bursar.dev/devices"})]
+)
+def test_beside_replicas_whole_cards_without_an_inventory_are_bound_without_a_card(
+    running: Stepped, resource: str, written: set[str]
+) -> None:
+    """kube-scheduler counts both; the place of a replica is what its charge is reckoned by."""
+    there = node("v", capacity={"nvidia.com/gpu": "2", "nvidia.com/gpu.shared": "4"})
+    there["metadata"]["annotations"] = {}
+    running.put_node(there)
+    raw = running.put_pod(asking(of_resources({resource: "1"})))
+
+    assert running.bind(raw, "v") == ""
+
+    assert running.api.pod("p")["metadata"].get("annotations", {}).keys() == written
+
+
 def ungoverned(raw: Json) -> Json:
     """The pod as it is where no webhook has seen it."""
     return {
