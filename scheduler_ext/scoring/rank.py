@@ -24,11 +24,11 @@ def places(names: Sequence[str]) -> Ints:
 
 def behind_others(scores: ArrayLike, names: Sequence[str], last: Collection[str]) -> Ints:
     """The scores as if the pod did not fit on the nodes that come ``last``, unless it fits on no other."""
-    each: Ints = np.asarray(scores, np.int64)
+    of_all: Ints = np.asarray(scores, np.int64)
     if not last:
-        return each
+        return of_all
     is_last = np.fromiter((name in last for name in names), bool, len(names))
-    return np.where(is_last, NO_FIT, each) if (each[~is_last] != NO_FIT).any() else each
+    return np.where(is_last, NO_FIT, of_all) if (of_all[~is_last] != NO_FIT).any() else of_all
 
 
 def ranked(policy: Policy, uid: str, scores: ArrayLike, by_name: Ints) -> Ints:

@@ -61,12 +61,12 @@ def with_pod(known: NodeRejections, pod: Pod, now_ms: int) -> NodeRejections:
     if pod.rejected and not pod.hold.witnessed_ms and now_ms - at_ms < WINDOW_MS:
         return _rejected(known, Rejection(pod.uid, pod.namespace, at_ms), pod.rejected)
     has_started = pod.started_ms and not pod.terminal
-    if not has_started or at_ms <= max((each.at_ms for each in known.recent), default=0):
+    if not has_started or at_ms <= max((rejection.at_ms for rejection in known.recent), default=0):
         return known
     demotions = {
         scope: demotion for scope, demotion in known.demotions.items() if scope not in (ALL, pod.namespace)
     }
-    recent = tuple(each for each in known.recent if each.namespace != pod.namespace)
+    recent = tuple(rejection for rejection in known.recent if rejection.namespace != pod.namespace)
     return NodeRejections(recent, demotions)
 
 
@@ -74,7 +74,9 @@ def _rejected(known: NodeRejections, new: Rejection, why: str) -> NodeRejections
     if any(rejection.uid == new.uid for rejection in known.recent):
         return known
     newest_ms = max(rejection.at_ms for rejection in (*known.recent, new))
-    recent = [each for each in (*known.recent, new) if newest_ms - each.at_ms < WINDOW_MS][-MAX_RECENT:]
+    recent = [rejection for rejection in (*known.recent, new) if newest_ms - rejection.at_ms < WINDOW_MS][
+        -MAX_RECENT:
+    ]
     scope = new.namespace if len({rejection.namespace for rejection in recent}) == 1 else ALL
     before = known.demotions.get(scope)
     known = replace(known, recent=tuple(recent))

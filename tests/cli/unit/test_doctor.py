@@ -131,7 +131,7 @@ def lost(deleted: datetime) -> dict[str, Any]:
 def test_a_lock_that_is_young_or_over_is_no_finding(minutes: int, pods: list[dict[str, Any]]) -> None:
     facts = replace(SOUND, nodes=listed(node("g"), locked("n", minutes)), lock_holders=pods)
 
-    assert [each.sentence for each in results(facts) if "locked" in each.sentence] == []
+    assert [result.sentence for result in results(facts) if "locked" in result.sentence] == []
 
 
 def second_scheduler(version: str = "1.36.3") -> dict[str, Any]:

@@ -22,7 +22,7 @@ from tests.timekeeper.rows import insert
 from tests.timekeeper.worlds import DAY, T0, Town
 from timekeeper.__main__ import main
 from timekeeper.store.engine.engine import Store, UnavailableError, open_store
-from timekeeper.store.engine.former import DROPPED, FORMER
+from timekeeper.store.engine.former import ADDED, DROPPED, FORMER
 from timekeeper.store.engine.schema import METADATA
 from timekeeper.store.engine.upgrade import MIGRATIONS, lock, snapshot, upgrade
 from timekeeper.store.transfer.exporter import TABLES, export
@@ -149,7 +149,11 @@ def test_an_export_of_the_former_schema_is_imported_row_by_row(database_url: str
     with snapshot(town.store) as connection:
         written = rows_of(list(export(connection)))
     assert written == {
-        table: [{name: row[name] for name in row if name not in DROPPED.get(table, ())} for row in rows]
+        table: [
+            {name: row[name] for name in row if name not in DROPPED.get(table, ())}
+            | dict.fromkeys(ADDED.get(table, ()))
+            for row in rows
+        ]
         for table, rows in recorded.items()
     }
     assert all({*DROPPED[table]} <= row.keys() for table in DROPPED for row in recorded[table])

@@ -11,6 +11,7 @@ from timekeeper.store.engine.sqlite import file_of
 FORMER = "0027"  # its last revision; an export of it can be imported
 # By table: the columns that it had beside those of today. Nothing read them.
 DROPPED = {"sessions": ("charge_from", "start_grace_ms")}
+ADDED = {"sessions": ("boot",)}  # by table: the columns that it lacked, which are NULL
 
 _REVISION = "SELECT version_num FROM alembic_version"
 

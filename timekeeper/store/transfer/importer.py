@@ -2,7 +2,7 @@
 
 import hashlib
 import hmac
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import groupby, islice
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from sqlalchemy import (
 
 from timekeeper.settings import UnusableError
 from timekeeper.store.engine.engine import Connection, insert_all
-from timekeeper.store.engine.former import DROPPED, FORMER
+from timekeeper.store.engine.former import ADDED, DROPPED, FORMER
 from timekeeper.store.engine.schema import (
     BINDINGS,
     DAYS,
@@ -111,19 +111,19 @@ def _check_empty(connection: Connection) -> None:
 def _rows(lines: Iterable[bytes]) -> Iterator[_Row]:
     """The rows of a complete file, as written."""
     digest, number, done, last = hashlib.sha256(), 0, False, 0
-    dropped: Mapping[str, tuple[str, ...]] = {}
+    is_former = False
     for number, line in enumerate(lines, start=1):
         document = _document(number, line)
         if done:
             raise ImportRefusedError(number, "the trailer was the line before; nothing may follow it")
         if number == 1:
             _check_header(document)
-            dropped = DROPPED if document["revision"] == FORMER else {}
+            is_former = document["revision"] == FORMER
         elif "sha256" in document:
             _check_trailer(number, document, digest.hexdigest())
             done = True
         else:
-            row = _row(number, document, dropped)
+            row = _row(number, document, is_former)
             if TABLES.index(row.table) < last:
                 raise ImportRefusedError(number, f"rows of {row.table.name} must come earlier in the file")
             last = TABLES.index(row.table)
@@ -168,12 +168,13 @@ def _check_trailer(number: int, document: dict[str, Any], digest: str) -> None:
         )
 
 
-def _row(number: int, document: dict[str, Any], dropped: Mapping[str, tuple[str, ...]]) -> _Row:
+def _row(number: int, document: dict[str, Any], is_former: bool) -> _Row:
     table = next((table for table in TABLES if table.name == document.get("table")), None)
     values = document.get("row")
     if table is None or not isinstance(values, dict):
         raise ImportRefusedError(number, "it is not a row: it must have a table of the ledger, and a row")
-    gone = dropped.get(table.name, ())
+    gone, new = (names.get(table.name, ()) if is_former else () for names in (DROPPED, ADDED))
+    values = {**dict.fromkeys(new), **values}
     for name in sorted(values.keys() ^ {*table.c.keys(), *gone}):
         problem = "there is no such column" if name in values else "it is missing"
         raise ImportRefusedError(number, f"{table.name}.{name}: {problem}")
