@@ -10,7 +10,6 @@ from scheduler_ext.cache.device_slices import DeviceSlices
 from scheduler_ext.controllers.requeuer import Requeuer
 from scheduler_ext.log import Log, log_exception
 from scheduler_ext.reports.closed_nodes import Closures
-from scheduler_ext.reports.demoted_nodes import DemotedNodes
 from scheduler_ext.scoring.selection import Policies
 from scheduler_ext.waiting.order import WaitingPod
 
@@ -57,7 +56,6 @@ class Upkeep:
     requeuer: Requeuer
     binder: Binder
     closures: Closures
-    demoted: DemotedNodes
     slices: DeviceSlices
     log: Log
     complete: Callable[[], object]
@@ -71,8 +69,7 @@ class Upkeep:
         while not stop.wait(TICK_S):
             self.cache.expire()
             self.slices.judge_again()
-            self.closures.look(self.cache.snapshot.nodes)
-            self.demoted.look(self.cache.snapshot.rejections)
+            self.closures.look(self.cache.snapshot)
 
     def settle(self, stop: threading.Event) -> None:
         """Check assumed pods whose binding is uncertain."""

@@ -39,7 +39,6 @@ from scheduler_ext.preemption.victims import PreemptionContext
 from scheduler_ext.reports.closed_nodes import Closures
 from scheduler_ext.reports.cluster_posts import MapSources
 from scheduler_ext.reports.decision_reports import WaitingState
-from scheduler_ext.reports.demoted_nodes import DemotedNodes
 from scheduler_ext.reports.metrics import ExtenderMetrics, Sources
 from scheduler_ext.reports.totals import Totals
 from scheduler_ext.reports.waiting_pods import WaitingPods
@@ -319,7 +318,6 @@ class Extender:
             self.requeuer,
             self.binder,
             closures,
-            DemotedNodes(self.events, self._say),
             self.slices,
             self._say,
             self._complete,

@@ -1,4 +1,5 @@
-"""Reports when a node closes for sharing and when it opens again, in the log and as an Event on the node."""
+"""Reports when a node closes for sharing and when it opens again, and when other nodes come before it, in the
+log and as an Event on the node."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -7,6 +8,9 @@ from scheduler_ext.log import EventReason, Log
 from scheduler_ext.model.node import CLOSED
 from scheduler_ext.snapshot.immutable_map import Map
 from scheduler_ext.snapshot.node_info import NodeInfo
+from scheduler_ext.snapshot.rejections import NOTHING_REJECTED, Demotion, NodeRejections
+from scheduler_ext.snapshot.snapshot import EMPTY, Snapshot
+from timekeeper.core.object_names import timestamp
 from timekeeper.runtime.event_recorder import EventRecorder
 
 
@@ -66,21 +70,41 @@ def culprits(node: NodeInfo) -> tuple[str, ...]:
     )
 
 
+def demotions(new: Map[NodeRejections], old: Map[NodeRejections]) -> Iterator[tuple[str, str, Demotion]]:
+    """Those that began between two versions of the map: node, namespace or `rejections.ALL`, demotion."""
+    for name in new.changed_since(old):
+        before = (old.get(name) or NOTHING_REJECTED).demotions
+        for namespace, demotion in (new.get(name) or NOTHING_REJECTED).demotions.items():
+            if not demotion.is_over and before.get(namespace) != demotion:
+                yield name, namespace, demotion
+
+
+def demoted_sentence(namespace: str, demotion: Demotion) -> str:
+    """For people; its second word is a time, which the doctor reads."""
+    whose = f"GPU pods of namespace {namespace}" if namespace else "GPU pods"
+    until = timestamp(demotion.until_ms)
+    return f"Until {until} other nodes come first for {whose}: the kubelet refused several ({demotion.why})"
+
+
 class Closures:
     """Call `look` repeatedly, from one thread."""
 
     def __init__(self, events: EventRecorder[EventReason], log: Log) -> None:
         self._events, self._log = events, log
-        self._seen: Map[NodeInfo] = Map()
+        self._seen = EMPTY
 
-    def look(self, nodes: Map[NodeInfo]) -> None:
+    def look(self, snapshot: Snapshot) -> None:
         """Report what has changed since the last call."""
-        seen, self._seen = self._seen, nodes
-        for each in closures(nodes, seen) if nodes is not seen else ():
-            said = each.sentence()
-            if each.word:
-                self._log("closed", level="warning", node=each.node, why=said)
-                self._events.post_on_node(each.node, "CardsClosed", said, "Warning")
+        seen, self._seen = self._seen, snapshot
+        for closure in closures(snapshot.nodes, seen.nodes):
+            said = closure.sentence()
+            if closure.word:
+                self._log("closed", level="warning", node=closure.node, why=said)
+                self._events.post_on_node(closure.node, "CardsClosed", said, "Warning")
             else:
-                self._log("opened", node=each.node)
-                self._events.post_on_node(each.node, "CardsOpen", said)
+                self._log("opened", node=closure.node)
+                self._events.post_on_node(closure.node, "CardsOpen", said)
+        for name, namespace, demotion in demotions(snapshot.rejections, seen.rejections):
+            said = demoted_sentence(namespace, demotion)
+            self._log("demoted", level="warning", node=name, namespace=namespace, why=said)
+            self._events.post_on_node(name, "NodeDemoted", said, "Warning")

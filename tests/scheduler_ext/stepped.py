@@ -84,8 +84,7 @@ class Stepped(Running):
             self.now_ms += round(1000 * min(seconds, step_s))
             self.catches_up()
             self.extender.cache.expire()
-            self.extender._upkeep.closures.look(self.extender.cache.snapshot.nodes)
-            self.extender._upkeep.demoted.look(self.extender.cache.snapshot.rejections)
+            self.extender._upkeep.closures.look(self.extender.cache.snapshot)
             self.extender.requeuer.step()
         self.posts_events()
 
