@@ -38,7 +38,9 @@ def _shared(command: Callable[..., None]) -> Callable[..., None]:
             "--other-schedulers", metavar="NAMES", help="as the webhook's flag, separated by commas"
         ),
         click.option(
-            "--mode", type=click.Choice(("enforce", "observe")), help="overrides the mode of --budgets"
+            "--mode",
+            type=click.Choice(("enforce", "observe", "meter")),
+            help="overrides the mode of --budgets",
         ),
         click.option(
             "--budgets",

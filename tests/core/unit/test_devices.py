@@ -114,7 +114,6 @@ def test_what_the_setting_says_of_a_new_pod() -> None:
 @pytest.mark.parametrize(
     ("made", "rule", "field"),
     [
-        (of("c", {"google.com/tpu": "0"}), "amount", "limits[google.com/tpu]"),
         (of("c", {"google.com/tpu": "1.5"}), "amount", "limits[google.com/tpu]"),
         (of("c", {"google.com/tpu": ["4"]}), "amount", "limits[google.com/tpu]"),
         (of("c", {"google.com/tpu": "1025"}), "amount", "limits[google.com/tpu]"),
