@@ -756,9 +756,9 @@ def test_a_node_whose_cards_two_give_out_is_named(
     slices = listed(device_slice("gpu-0", **{"node": "w"} | slice_))
 
     found = [
-        each.sentence
-        for each in results(replace(SOUND, nodes=nodes, device_slices=slices))
-        if each.subject == "givers of cards"
+        result.sentence
+        for result in results(replace(SOUND, nodes=nodes, device_slices=slices))
+        if result.subject == "givers of cards"
     ]
 
     assert len(found) == bool(drivers)
@@ -768,7 +768,7 @@ def test_a_node_whose_cards_two_give_out_is_named(
 def test_slices_that_may_not_be_read_are_said_where_they_are_served() -> None:
     def said(**changes: Any) -> list[str]:
         found = results(replace(SOUND, device_slices=NotReadable("forbidden"), **changes))
-        return [each.level for each in found if each.subject == "givers of cards"]
+        return [result.level for result in found if result.subject == "givers of cards"]
 
     assert said() == ["unknown"]
     assert said(version=json.dumps({"minor": "33"})) == []
@@ -781,7 +781,7 @@ def test_a_node_of_renamed_replicas_or_instances_keeps_no_name_of_a_plugin_that_
 
     found = results(replace(SOUND, nodes=listed(healthy, unhealthy)))
 
-    assert [each.sentence for each in found if each.subject == "fractions"] == []
+    assert [result.sentence for result in found if result.subject == "fractions"] == []
 
 
 def tpu_pod(name: str, labels: dict[str, str], phase: str = "Running") -> dict[str, Any]:

@@ -63,7 +63,7 @@ def rate_on(raw: Json, resource: str) -> int:
 
 
 def by_mixed_strategy(product: str, name: str, layout: Counter[str]) -> int:
-    names = {f"nvidia.com/mig-{each.replace('+', '.')}": str(number) for each, number in layout.items()}
+    names = {f"nvidia.com/mig-{profile.replace('+', '.')}": str(number) for profile, number in layout.items()}
     raw = node(names, **{f"{GPU}.product": product.replace(" ", "-")})
     return rate_on(raw, f"nvidia.com/mig-{name.replace('+', '.')}")
 
@@ -142,8 +142,8 @@ def test_where_nothing_says_the_size_a_doubt_names_the_assumption(
 def test_a_weight_with_the_profile_states_what_an_instance_costs() -> None:
     instance, weights = "NVIDIA X900 MIG 1g.24gb", (("X900", 2000), ("X900 MIG 1g.24gb", 500))
 
-    assert [weight_of(instance, each) for each in (weights[:1], weights)] == [286, 500]
-    assert [bool(instance_doubt(instance, each)) for each in (weights[:1], weights)] == [True, False]
+    assert [weight_of(instance, known) for known in (weights[:1], weights)] == [286, 500]
+    assert [bool(instance_doubt(instance, known)) for known in (weights[:1], weights)] == [True, False]
 
 
 GKE = "cloud.google.com/gke-"

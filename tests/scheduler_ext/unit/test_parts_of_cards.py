@@ -102,6 +102,6 @@ def test_whole_cards_of_the_inventory_are_given_out_beside_instances() -> None:
     found = rebuilt([raw], []).node("n")
 
     assert found.closed == ""
-    assert [each.uuid for each in found.cards if not each.resources] == [card(0)["uuid"]]
+    assert [whole.uuid for whole in found.cards if not whole.resources] == [card(0)["uuid"]]
     assert isinstance(fit(request_of(pod(GPU)), found), Placement)
     assert isinstance(fit(request_of(pod(MIG)), found), Placement)

@@ -188,8 +188,10 @@ def test_a_metered_pod_is_charged_by_what_its_own_system_says(
 def test_a_setting_states_what_a_part_costs_that_nothing_else_does(
     town: Town, setting: str, limits: Json, rate: int
 ) -> None:
-    assert [each for each, _ in opened(town, holding(limits, "unsaid"), more=setting).values()] == [rate]
-    assert [each.doubt for each in town.settler.ledger.sessions.values()] == [None]
+    assert [charged for charged, _ in opened(town, holding(limits, "unsaid"), more=setting).values()] == [
+        rate
+    ]
+    assert [session.doubt for session in town.settler.ledger.sessions.values()] == [None]
 
 
 def test_what_a_plugin_counts_costs_the_same_by_a_placement_and_by_the_spec(town: Town) -> None:

@@ -45,8 +45,8 @@ def lived(town: Town, lives: Lives, setting: str = "", groups: tuple[str, ...] =
     town.hear("configmaps", budgets(_settings=f"mode: meter\nweights: {{A100: 2}}\n{setting}"))
     town.hear("nodes", WHOLE)
     reserving = [{"group": group} | of for group in groups]
-    for each in reserving:
-        town.hear("pods", reservation(**each))  # type: ignore[arg-type]
+    for named in reserving:
+        town.hear("pods", reservation(**named))  # type: ignore[arg-type]
     for minute in range(0, 241, 5):
         for number, (begin, end, part) in enumerate(lives):
             more = {"gpu-fraction-num-devices": str(len(groups))} if len(groups) > 1 else {}
@@ -55,8 +55,8 @@ def lived(town: Town, lives: Lives, setting: str = "", groups: tuple[str, ...] =
                 town.hear("pods", at(pod, begin_ms, None, groups))
             if minute == end:
                 town.hear("pods", at(pod, begin_ms, T0 + end * MINUTE, groups))
-        for each in reserving if minute == 240 else ():
-            town.hear("pods", reservation(END, **each))
+        for named in reserving if minute == 240 else ():
+            town.hear("pods", reservation(END, **named))
         town.node_heard("whole")
         town.tick()
         if minute == 100:
