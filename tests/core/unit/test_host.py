@@ -1,5 +1,7 @@
 """What a pod's CPU and memory cost, and what of them goes with a part of a card."""
 
+from typing import Any
+
 import pytest
 
 from timekeeper.core.request.host import (
@@ -8,6 +10,7 @@ from timekeeper.core.request.host import (
     HostShare,
     allocatable,
     card_host,
+    charged,
     decode_host,
     encode_host,
     host_rate,
@@ -115,3 +118,40 @@ def test_the_room_for_each_card_is_that_of_the_roomiest_nodes() -> None:
 
     assert card_host(nodes) == CardHost(32_000, 1024 * GIB, 80_000)
     assert card_host(nodes[2:]) is None
+
+
+@pytest.mark.parametrize(
+    ("level", "cpu", "overhead", "reason", "scheduled", "paid"),
+    [
+        ("container", ("60", "1", "1"), "0", "", 60_000, 60_000),
+        ("container", ("60", "1", "1"), "0", "Deferred", 60_000, 1_000),
+        ("container", ("60", "1", "1"), "0", "Infeasible", 1_000, 1_000),
+        ("container", ("1", "1", "60"), "0", "", 60_000, 60_000),
+        ("pod", ("60", "1", "1"), "0", "", 60_000, 60_000),
+        ("pod", ("60", "1", "1"), "0", "Deferred", 60_000, 1_000),
+        ("pod", ("60", "1", "1"), "0", "Infeasible", 1_000, 1_000),
+        ("pod", ("1", "2", "60"), "0", "", 60_000, 60_000),
+        ("pod", ("1", "3", "3"), "2", "", 3_000, 3_000),
+        ("pod", ("60", "", ""), "2", "Deferred", 62_000, 62_000),
+    ],
+)
+def test_a_deferred_resize_counts_for_the_scheduler_and_is_not_paid(
+    level: str, cpu: tuple[str, str, str], overhead: str, reason: str, scheduled: int, paid: int
+) -> None:
+    """CPU that is requested, allocated and actual. The kubelet adds a pod's overhead to what it reports of
+    the pod; where it reports nothing, the request counts."""
+    asked, has = {"requests": {"cpu": cpu[0]}}, {"resources": {"requests": {"cpu": cpu[2]}}}
+    status = {**has, "allocatedResources": {"cpu": cpu[1]}} if cpu[1] else {}
+    condition = [{"type": "PodResizePending", "reason": reason}] if reason else []
+    main = {"name": "main"} if level == "pod" else {"name": "main", "resources": asked}
+    pod: dict[str, Any] = {
+        "spec": {"containers": [main], "overhead": {"cpu": overhead}},
+        "status": {"conditions": condition},
+    }
+    if level == "pod":
+        pod["spec"]["resources"] = asked
+        pod["status"] |= status
+    else:
+        pod["status"]["containerStatuses"] = [{"name": "main", **status}]
+
+    assert (requested(pod).cpu_milli, charged(pod).cpu_milli) == (scheduled, paid)

@@ -788,6 +788,9 @@ def test_a_binding_fixes_what_the_node_had_while_no_settler_ran(running: Town) -
         ("foreign", "pod", 10),
         ("foreign", "host", 184),
     ]
+    told = running.get("/v1/explain/team-b/fixed").get_json()["charges"]
+    assert [" of node n1" in charge["sentence"] for charge in told] == [True, True]
+    assert ["CPU and memory beyond its cards" in charge["sentence"] for charge in told] == [False, True]
 
 
 Resize = tuple[str, str, str, str]  # of a pod: CPU in spec, allocated and actual, and why it waits

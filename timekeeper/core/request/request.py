@@ -192,7 +192,7 @@ def _with_claims(by_limits: ParsedRequest, asked: PodClaims, pod: Json) -> Parse
 
 
 def _are_plugins(request: GPURequest) -> bool:
-    """Whether it is of whole cards or devices that their node's plugin gives out, whoever binds the pod."""
+    """Whether it is of whole cards or devices, which their node's plugin gives out by itself."""
     return BY_NAME[request.dialect].plugin_chooses or request.dialect == DEVICE
 
 
