@@ -214,6 +214,7 @@ def bindings(*lenient: str) -> dict[str, Any]:
 def parameters(default: str = "enforce", **modes: str) -> list[dict[str, Any]]:
     """What the policies read, as the timekeeper writes it."""
     data = {"_initial": "enforce", "_default": default}
+    data |= {"_host": "off 2000 32000 274877906944 16000", "team-a.host": "warn 1 1 1 1"}
     data |= {name.replace("_", "-"): mode for name, mode in modes.items()}
     observed = data | {"_judged": "observe"}
     both = {"bursar-modes": data, "bursar-modes-observed": observed}

@@ -44,7 +44,10 @@ from tests.timekeeper.worlds import (
     node,
 )
 from tests.worlds import terminated
+from timekeeper.operations.audit.audit import audit
+from timekeeper.operations.audit.finding import Finding
 from timekeeper.settler.cluster.cluster_state import StreamAlive, WatchUpdate
+from timekeeper.store.engine.upgrade import snapshot
 
 ONE_DATABASE = "decisions about values; test_postings, test_heartbeats and the machine store the same on both"
 
@@ -832,6 +835,32 @@ def test_a_resized_pod_costs_what_it_has_from_then_on(
     charged.append(running.charged("team-b"))
     assert charged[0] == 32 * MINUTE
     assert [(after - before) // MINUTE for before, after in pairwise(charged)] == rates
+    findings: list[Finding] = []
+    with snapshot(running.store) as connection:
+        audit(connection, running.clock(), findings.append)
+    assert findings == []
+
+
+@pytest.mark.parametrize("former", ["another setting", "a release that recorded no CPU"])
+def test_a_pod_whose_sessions_did_not_follow_its_cpu_is_charged_for_what_it_adds(
+    running: Town, former: str
+) -> None:
+    running.change("nodes", roomy("64"))
+    running.change("pods", with_cpu("container", "1", "1", "1", ""))
+    running.change("configmaps", BY_HOST)
+    if former != "another setting":
+        with running.store.writing() as connection:
+            connection.exec_driver_sql("UPDATE sessions SET host_cpu_milli = NULL, host_memory_bytes = NULL")
+        running.restart()
+        running.tick()
+    charged = []
+    for cpu in ("1", "60", "1", "100m"):
+        running.change("pods", with_cpu("container", cpu, cpu, cpu, ""))
+        charged.append(running.charged("team-b"))
+        running.advance(MINUTE)
+    charged.append(running.charged("team-b"))
+
+    assert [(after - before) // MINUTE for before, after in pairwise(charged)] == [10, 1_875, 32, 10]
 
 
 def with_cpu(

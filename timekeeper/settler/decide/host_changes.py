@@ -42,14 +42,13 @@ class _HostTick:
 
     def open(self, own: Session, pod: LedgerPod) -> None:
         """Of a pod that is charged from its binding on."""
-        if self.settings.charge_by == DOMINANT_HOST:
-            share = host_share(pod, self.cluster.cards(pod.node), self.cluster.allocatable(pod.node))
-            self.changes.sessions[own.uid] = own = recording(own, share.requested)
-            self._put(resized(own, (), charged_host(share, self.settings), own.bound_ms, self.now_ms))
+        share = host_share(pod, self.cluster.cards(pod.node), self.cluster.allocatable(pod.node))
+        self.changes.sessions[own.uid] = own = recording(own, share.requested)
+        self._put(resized(own, (), charged_host(share, self.settings), own.bound_ms, self.now_ms))
 
     def resize(self, pod: LedgerPod) -> None:
         """Of a pod whose CPU or memory has changed, by the settings now. A pod whose session does not say
-        what it requested, because another release or setting opened it, is charged as it was until then."""
+        what it requested, because another release opened it, is charged as it was until then."""
         own = self._session(pod.uid)
         if own is None or own.is_over or pod.ended_ms is not None:
             return
