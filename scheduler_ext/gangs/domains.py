@@ -7,7 +7,7 @@ from itertools import accumulate
 
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.snapshot.node_info import NodeInfo
-from timekeeper.core.moments import cards_at_once
+from timekeeper.core.dialects.moments import cards_at_once
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ from scheduler_ext.gangs.rooms import PlanInput, Rooms, placed_on, shape_of
 from scheduler_ext.model.pod import CPUMember, Pod
 from scheduler_ext.snapshot.node_info import NodeInfo
 from scheduler_ext.snapshot.snapshot import Snapshot, assume, undrain, unreserve
+from timekeeper.core.dialects.moments import cards_at_once
 from timekeeper.core.gangs import Gang
-from timekeeper.core.moments import cards_at_once
 from timekeeper.core.request.held import least_milli
 from timekeeper.core.values import Placement
 from timekeeper.core.violation import first_of

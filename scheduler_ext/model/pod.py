@@ -14,6 +14,7 @@ from scheduler_ext.model.other_resources import Others, requested_others
 from timekeeper.core import names
 from timekeeper.core.accelerators import accelerator_of
 from timekeeper.core.dialects import BY_NAME, GPU_RESOURCE_PATTERN, Container
+from timekeeper.core.dialects.moments import peak
 from timekeeper.core.gangs import Gang, group_of, held_gang
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.kube.node_constraints import (
@@ -25,7 +26,6 @@ from timekeeper.core.kube.node_constraints import (
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import PodHold
 from timekeeper.core.ledger.reservation import Reservation, read_reservation
-from timekeeper.core.moments import peak
 from timekeeper.core.object_names import TERMINAL, owner_of
 from timekeeper.core.quantity import integral
 from timekeeper.core.request.cards import UndecodableError, decode_placement

@@ -38,7 +38,7 @@ from timekeeper.core.decisions import (
     Figure,
     Record,
 )
-from timekeeper.core.moments import cards_at_once
+from timekeeper.core.dialects.moments import cards_at_once
 from timekeeper.core.values import GPURequest, Placement
 
 MAX_LOOKS = 2_000  # at nodes, for all pods of one call

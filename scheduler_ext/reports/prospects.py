@@ -12,8 +12,8 @@ from scheduler_ext.model.pod import Pod
 from scheduler_ext.snapshot.node_info import NodeInfo, node_info_of
 from scheduler_ext.snapshot.snapshot import Snapshot
 from timekeeper.core.dialects import OF_NVIDIA, serves
+from timekeeper.core.dialects.moments import cards_at_once
 from timekeeper.core.kube.node_constraints import NodeConstraints
-from timekeeper.core.moments import cards_at_once
 from timekeeper.core.texts import no_fractions
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import first_of

@@ -8,9 +8,9 @@ from scheduler_ext.model.node import Node
 from scheduler_ext.model.other_resources import Others
 from scheduler_ext.model.pod import Amounts, Pod
 from timekeeper.core.dialects import BY_NAME, OF_NVIDIA
+from timekeeper.core.dialects.moments import cards_at_once
 from timekeeper.core.dialects.nvidia_parts import is_in_parts
 from timekeeper.core.ledger.hold import Vanished
-from timekeeper.core.moments import cards_at_once
 from timekeeper.core.request.cards import CardAmount, NamedAmount, amounts_by_card, mismatch
 from timekeeper.core.request.devices import DIALECT as DEVICE
 from timekeeper.core.request.foreign import NamedCards, foreign_placement

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.budgets.policy import BudgetSettings
+from timekeeper.core.dialects.mig import card_model
 from timekeeper.core.dialects.nvidia import DIALECT as NVIDIA
 from timekeeper.core.dialects.percent import UNKNOWN_MEMORY_MIB
 from timekeeper.core.json_values import Json
-from timekeeper.core.mig import card_model
 from timekeeper.core.request.cards import CardAmount, allowed, has_named, instance_doubt, is_model
 from timekeeper.core.request.estimates import estimated_rate, requested_amount, without_constraints
 from timekeeper.core.request.node_parts import card_parts, contradiction, device_parts, part_doubts

@@ -10,8 +10,7 @@ from sqlalchemy import Table, bindparam, delete, func, insert, or_, select, text
 from timekeeper.accounts.budget_history import BudgetEntry
 from timekeeper.accounts.changes import Changes
 from timekeeper.accounts.grants import Grant
-from timekeeper.accounts.posting import Posting
-from timekeeper.accounts.rate_timeline import RateInterval, runs, steps
+from timekeeper.accounts.posting import Posting, RateInterval, runs, steps
 from timekeeper.accounts.session import CLAIMS, Session
 from timekeeper.store import held_pods
 from timekeeper.store.engine.engine import Connection, insert_all

@@ -9,7 +9,7 @@ from tests.core.unit.test_claims import NVIDIA, charge
 from tests.timekeeper.claims import allocated, device_slice
 from tests.worlds import Json
 from timekeeper.accounts.metered import parts_of_node
-from timekeeper.core.mig import profile_of, slices_of
+from timekeeper.core.dialects.mig import profile_of, slices_of
 from timekeeper.core.request.cards import instance_doubt, weight_of
 from timekeeper.core.request.estimates import estimated_rate
 from timekeeper.core.request.inventory import charged_cards

@@ -10,7 +10,7 @@ from tests.worlds import Json, of_resources, pod
 from timekeeper.core.admission.protection import share_milli
 from timekeeper.core.dialects import BY_NAME
 from timekeeper.core.dialects.dialect import PlacedRequest
-from timekeeper.core.moments import cards_at_once, peak
+from timekeeper.core.dialects.moments import cards_at_once, peak
 from timekeeper.core.request.cards import amounts_by_card
 from timekeeper.core.request.claims import EXPLICIT, KnownClaims, reuses_devices
 from timekeeper.core.request.device_classes import DeviceClass

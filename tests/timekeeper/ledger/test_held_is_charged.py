@@ -78,9 +78,13 @@ def device_pod(rng: random.Random, number: int) -> tuple[Json, int, int, int, bo
     raw["status"] = worlds.status("Succeeded", **ends)
     bound = {"type": "PodScheduled", "status": "True", "lastTransitionTime": iso(bound_ms)}
     raw["status"]["conditions"] = [bound]
-    held = max(1000 * sum(n for _, n in each) for each in (asked, first))
-    rate = max(sum(n * DEVICES[name] for name, n in each) for each in (asked, first))
-    return raw, held, rate, ended_ms - bound_ms, governed
+    # kubelet and kube-scheduler keep what an init container had for later containers of its resource alone
+    most = {
+        resource: max(sum(n for name, n in requests if name == resource) for requests in (asked, first))
+        for resource in DEVICES
+    }
+    rate = sum(n * DEVICES[resource] for resource, n in most.items())
+    return raw, 1000 * sum(most.values()), rate, ended_ms - bound_ms, governed
 
 
 def test_each_metered_device_is_charged_whole_from_the_binding_to_the_end(town: Town) -> None:

@@ -4,8 +4,8 @@ the table and by what was admitted since."""
 from dataclasses import replace
 
 from timekeeper.core.admission.policy import Standing
+from timekeeper.core.dialects.moments import most_at_once
 from timekeeper.core.json_values import Json, mapping
-from timekeeper.core.moments import most_at_once
 from timekeeper.core.object_names import own_labels, owner_of
 from timekeeper.core.protected import Published
 from timekeeper.core.request.request import parse

@@ -14,7 +14,7 @@ from timekeeper.core.accelerators import PRODUCT_LABEL, parts_of
 from timekeeper.core.claims.allocation import AllocatedDevice, DeviceAllocation
 from timekeeper.core.claims.devices import Amounts, FoundDevice, PublishedDevice
 from timekeeper.core.claims.drivers import DriverRule
-from timekeeper.core.mig import CardSlices, Profile, card_model, profile_of, slices_of
+from timekeeper.core.dialects.mig import CardSlices, Profile, card_model, profile_of, slices_of
 from timekeeper.core.request.cards import Weights, stated_weight, weight_of
 from timekeeper.core.values import WHOLE_MILLI
 

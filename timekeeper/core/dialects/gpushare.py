@@ -21,8 +21,8 @@ from timekeeper.core.dialects.amounts import (
     units,
 )
 from timekeeper.core.dialects.dialect import Dialect, Found, PlacedRequest, nothing_at_admission
+from timekeeper.core.dialects.moments import most_at_once
 from timekeeper.core.dialects.percent import MODEL_LABEL
-from timekeeper.core.moments import most_at_once
 from timekeeper.core.values import Ask, Card, GPURequest
 from timekeeper.core.violation import Violation
 

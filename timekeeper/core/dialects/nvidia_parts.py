@@ -4,7 +4,7 @@ share its time, and ``nvidia.com/mig-1g.5gb`` and others, MIG instances of the s
 The device plugin chooses replicas and instances, whichever card they are of. The cards here stand for what a
 node has: as many replicas as its plugin divides each card into, and as many slices of compute as a card has
 for each profile. So a replica costs its part of a card, and an instance of n slices costs n of them. Sources:
-k8s-device-plugin, gpu-feature-discovery (`docs/dialects.md`); `timekeeper.core.mig`.
+k8s-device-plugin, gpu-feature-discovery (`docs/dialects.md`); `timekeeper.core.dialects.mig`.
 """
 
 from collections.abc import Mapping
@@ -19,6 +19,7 @@ from timekeeper.core.dialects.amounts import (
     units,
 )
 from timekeeper.core.dialects.dialect import Dialect, nothing_at_admission, nothing_at_binding
+from timekeeper.core.dialects.mig import CardSlices, Profile, card_model, profile_of, slices_of
 from timekeeper.core.dialects.percent import (
     COUNT_LABEL,
     UNKNOWN_MEMORY_MIB,
@@ -26,7 +27,6 @@ from timekeeper.core.dialects.percent import (
     label_number,
     labelled_model,
 )
-from timekeeper.core.mig import CardSlices, Profile, card_model, profile_of, slices_of
 from timekeeper.core.values import Ask, Card
 from timekeeper.core.violation import Violation, shown
 

@@ -16,7 +16,7 @@ from timekeeper.core.dialects.amounts import (
     amount,
     units,
 )
-from timekeeper.core.mig import card_model, instance_of, profile_of
+from timekeeper.core.dialects.mig import card_model, instance_of, profile_of
 from timekeeper.core.values import WHOLE_MILLI, Ask, Card
 from timekeeper.core.violation import Violation, shown
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from timekeeper.core.mig import instance_of
+from timekeeper.core.dialects.mig import instance_of
 from timekeeper.core.request.card_amounts import NO_AMOUNT as NO_AMOUNT
 from timekeeper.core.request.card_amounts import CardAmount as CardAmount
 from timekeeper.core.request.card_amounts import NamedAmount as NamedAmount

@@ -12,8 +12,8 @@ from functools import lru_cache
 from sys import intern
 
 from timekeeper.core.dialects.amounts import Container
+from timekeeper.core.dialects.moments import sum_of_peaks
 from timekeeper.core.json_values import Json, mapping, sequence
-from timekeeper.core.moments import sum_of_peaks
 from timekeeper.core.quantity import integral, thousandths
 from timekeeper.core.request.device_classes import (
     CONFIG_MAP,

@@ -4,8 +4,8 @@ from collections.abc import Collection, Iterable, Sequence
 
 from timekeeper.core import names
 from timekeeper.core.dialects.amounts import MAX_MEMORY_MIB
+from timekeeper.core.dialects.moments import at_once
 from timekeeper.core.json_values import Json
-from timekeeper.core.moments import at_once
 from timekeeper.core.name_lists import excess, names_in, too_long
 from timekeeper.core.quantity import integral
 from timekeeper.core.values import WHOLE_MILLI, Ask, ContainerAsk

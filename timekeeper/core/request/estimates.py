@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from timekeeper.core.moments import most_at_once
+from timekeeper.core.dialects.moments import most_at_once
 from timekeeper.core.request.cards import (
     CardAmount,
     UnitCosts,

@@ -4,9 +4,9 @@ compute and of memory (of named resources, the largest part). A MIG instance is 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from timekeeper.core.dialects.mig import card_model, instance_of
+from timekeeper.core.dialects.moments import at_once, most_at_once
 from timekeeper.core.dialects.nvidia_parts import instance_profile
-from timekeeper.core.mig import card_model, instance_of
-from timekeeper.core.moments import at_once, most_at_once
 from timekeeper.core.request.cards import (
     COSTS_PER_GPU,
     NO_AMOUNT,

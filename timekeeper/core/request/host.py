@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from timekeeper.core.dialects.moments import peak
 from timekeeper.core.json_values import Json, mapping, sequence
-from timekeeper.core.moments import peak
 from timekeeper.core.quantity import thousandths
 from timekeeper.core.request.cards import Weights, allowed, weight_of
 from timekeeper.core.values import MAX_AMOUNT, Card, GPURequest, UndecodableError

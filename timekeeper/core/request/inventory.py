@@ -9,6 +9,7 @@ from timekeeper.core import names
 from timekeeper.core.accelerators import accelerator_of
 from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE_PATTERN, Dialect
 from timekeeper.core.dialects.amounts import MAX_CARDS, NodeFacts
+from timekeeper.core.dialects.mig import instance_of
 from timekeeper.core.dialects.percent import (
     CLIENTS_LABEL,
     COUNT_LABEL,
@@ -19,7 +20,6 @@ from timekeeper.core.dialects.percent import (
     labelled_model,
 )
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
-from timekeeper.core.mig import instance_of
 from timekeeper.core.quantity import integral
 from timekeeper.core.request.cards import UndecodableError, decode_inventory, nri_plugins
 from timekeeper.core.request.runtime_plugins import KAIS

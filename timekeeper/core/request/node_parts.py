@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from timekeeper.core import names
 from timekeeper.core.accelerators import accelerators_in, parts_of
+from timekeeper.core.dialects.mig import card_model, instance_of
 from timekeeper.core.dialects.nvidia_parts import REPLICAS_LABEL, SHARED, mig_doubts
 from timekeeper.core.dialects.percent import CLIENTS_LABEL, COUNT_LABEL, label_number, labelled_model
 from timekeeper.core.json_values import Json, annotations_of
-from timekeeper.core.mig import card_model, instance_of
 from timekeeper.core.quantity import integral
 from timekeeper.core.request.cards import is_model
 from timekeeper.core.request.inventory import node_facts

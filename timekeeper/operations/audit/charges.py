@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from timekeeper.accounts.rate_timeline import Charge, RateInterval, runs, steps
+from timekeeper.accounts.posting import Charge, RateInterval, runs, steps
 from timekeeper.operations.audit.evidence import bounds, owed
 from timekeeper.operations.audit.finding import SLACK_MS, Finding, Tell, hours, moment, time_of
 from timekeeper.operations.audit.spans import Spans

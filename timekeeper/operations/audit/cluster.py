@@ -12,7 +12,7 @@ from typing import Any
 
 from timekeeper.accounts.budget_history import History
 from timekeeper.accounts.pods import UnjudgedPod, UnreadablePod, read_pod
-from timekeeper.accounts.rate_timeline import runs, steps
+from timekeeper.accounts.posting import runs, steps
 from timekeeper.core import names
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.ledger.hold import PodHold, ends_ms, pod_hold

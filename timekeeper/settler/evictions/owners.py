@@ -31,7 +31,7 @@ _MOST = 5  # owners of owners
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class TopmostOwner:
     """``path``: of its object in the API server; "": it was not read."""
 
     namespace: str
@@ -52,12 +52,12 @@ class Owner:
         return f"kubectl delete {named}" if self.kind == "Job" else f"stop {self.kind} {self.name}"
 
 
-def topmost(api: Api, pod: LedgerPod) -> Owner | None:
+def topmost(api: Api, pod: LedgerPod) -> TopmostOwner | None:
     """The last of the controllers from the pod on, as far as they can be read; None: it has none."""
     kind, _, name = pod.owner.partition("/")
     if not name:
         return None
-    owner, there = Owner(pod.namespace, kind, name), f"namespaces/{pod.namespace}"
+    owner, there = TopmostOwner(pod.namespace, kind, name), f"namespaces/{pod.namespace}"
     found = items(api, f"/api/v1/{there}/pods?{urlencode({'fieldSelector': f'metadata.name={pod.name}'})}")
     pods = {mapping(raw.get("metadata")).get("uid"): raw for raw in found if not isinstance(raw, str)}
     raw = pods.get(pod.uid, {})
@@ -67,7 +67,7 @@ def topmost(api: Api, pod: LedgerPod) -> Owner | None:
             break
         version, kind, name, uid = reference
         if depth:
-            owner = Owner(pod.namespace, kind, name)
+            owner = TopmostOwner(pod.namespace, kind, name)
         resource = _RESOURCES.get((version.rpartition("/")[0], kind))
         path = f"/apis/{version}/{there}/{resource}/{name}"
         reply = api.call("GET", path, timeout_s=ANSWER_S) if resource else None
@@ -76,11 +76,11 @@ def topmost(api: Api, pod: LedgerPod) -> Owner | None:
         raw = reply.body
         if mapping(raw.get("metadata")).get("uid") != uid:
             break
-        owner = Owner(pod.namespace, kind, name, path, raw)
+        owner = TopmostOwner(pod.namespace, kind, name, path, raw)
     return owner
 
 
-def obstacle(api: Api, owner: Owner) -> str:
+def obstacle(api: Api, owner: TopmostOwner) -> str:
     """Why it is not scaled to zero; "": nothing is against it."""
     if not owner.path:
         return "Bursar cannot read it, or cannot scale its kind"
@@ -98,7 +98,7 @@ def obstacle(api: Api, owner: Owner) -> str:
     return ""
 
 
-def scale_to_zero(api: Api, owner: Owner, now_ms: int) -> Reply:
+def scale_to_zero(api: Api, owner: TopmostOwner, now_ms: int) -> Reply:
     """Scale it, unless it has changed since it was read; a Notebook is stopped by its annotation."""
     metadata = {"resourceVersion": mapping(owner.raw.get("metadata")).get("resourceVersion")}
     path, body = f"{owner.path}/scale", {"metadata": metadata, "spec": {"replicas": 0}}

@@ -27,7 +27,7 @@ from timekeeper.core.decisions import (
 )
 from timekeeper.core.object_names import timestamp
 from timekeeper.log import LogEvent
-from timekeeper.settler.evictions.owners import Owner
+from timekeeper.settler.evictions.owners import TopmostOwner
 from timekeeper.settler.pod_notices import hours_text
 
 OVERUSED, OVERUSE_PROTECTED = "GPUMemoryEviction", "GPUMemoryEvictionRefused"
@@ -194,7 +194,7 @@ def _of_budget(
 # Cards that are not used
 
 
-def idle(action: DueStep, owner: Owner | None, obstacle: str) -> Reason:
+def idle(action: DueStep, owner: TopmostOwner | None, obstacle: str) -> Reason:
     """Why an idle pod is evicted. ``obstacle``: why its owner is not scaled to zero."""
     return Reason(
         "idle-eviction",
@@ -205,7 +205,7 @@ def idle(action: DueStep, owner: Owner | None, obstacle: str) -> Reason:
     )
 
 
-def idle_step(action: DueStep, owner: Owner | None = None, obstacle: str = "") -> Said:
+def idle_step(action: DueStep, owner: TopmostOwner | None = None, obstacle: str = "") -> Said:
     """What is said once an idle pod is warned, evicted, its owner scaled, or its cards may be taken."""
     reason, kind = IDLE_REASONS[action.step]
     figures: dict[str, Figure] = {
@@ -217,7 +217,7 @@ def idle_step(action: DueStep, owner: Owner | None = None, obstacle: str = "") -
     return Said(kind, reason, _idle_text(action, owner, obstacle), figures)
 
 
-def _idle_text(action: DueStep, owner: Owner | None, obstacle: str) -> str:
+def _idle_text(action: DueStep, owner: TopmostOwner | None, obstacle: str) -> str:
     unused = f"The pod has not used its cards since {timestamp(action.period.since_ms)}."
     if action.step == "reclaim":
         return f"{unused} Waiting pods of namespaces in budget may take them from now on."

@@ -24,7 +24,7 @@ from timekeeper.runtime.api_server import Answered, Reply
 from timekeeper.settler.evictions import calls, owners, reasons
 from timekeeper.settler.evictions.calls import EvictorContext
 from timekeeper.settler.evictions.evictor import evict, evict_together, tell, warn
-from timekeeper.settler.evictions.owners import Owner
+from timekeeper.settler.evictions.owners import TopmostOwner
 from timekeeper.settler.evictions.reasons import Reason
 from timekeeper.store import fencing, node_usage
 from timekeeper.store.engine.engine import Connection
@@ -129,7 +129,7 @@ class IdleRound:
         }
         self._history = _evict_wholes(self._context, whys, units, self._history)
 
-    def _scaled(self, action: DueStep, due: Mapping[str, DueStep]) -> tuple[Owner | None, str] | None:
+    def _scaled(self, action: DueStep, due: Mapping[str, DueStep]) -> tuple[TopmostOwner | None, str] | None:
         """None: the pod's topmost owner is scaled to zero. Else the owner, where it was looked for, and why
         not: so also while another of its pods uses its cards."""
         pod, at_ms = action.pod, self._context.steady()
