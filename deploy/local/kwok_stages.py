@@ -19,6 +19,9 @@ EXIT_CODE = "local.bursar.dev/exit-code"
 # kwok manages nodes with this annotation; a real kubelet's nodes can exist beside them.
 FAKE_NODE = "local.bursar.dev/node=fake"
 SIDECAR = "bursar-sidecar"
+# annotations of HAMi and Volcano, with what their plugins change when they hand out a pod's devices
+UNSERVED = {f"{domain}/bind-phase": "allocating" for domain in ("hami.io", "volcano.sh")}
+UNSERVED["volcano.sh/gpu-assigned"] = "false"
 
 _ONE_TO_255 = "[1-9]|[1-9][0-9]|1[0-9][0-9]|2[0-4][0-9]|25[0-5]"
 
@@ -168,6 +171,8 @@ def stages() -> list[dict[str, Any]]:
 def _pod_stages() -> list[dict[str, Any]]:
     alive = _when(".metadata.deletionTimestamp", "DoesNotExist")
     dying = _when(".metadata.deletionTimestamp", "Exists")
+    # A kubelet starts no container before the node's plugin has handed out its devices.
+    served = [_when(f'.metadata.annotations["{name}"]', "NotIn", word) for name, word in UNSERVED.items()]
     running = _when(".status.phase", "In", "Running")
     pending = _when(".status.phase", "In", "Pending")
     ended = _when(".status.phase", "In", "Succeeded", "Failed")
@@ -179,7 +184,7 @@ def _pod_stages() -> list[dict[str, Any]]:
     again = [*by_itself, _when(_IS_RESTARTED, "In", "true")]
     then = {"durationFrom": {"expressionFrom": _TIME_OF_END}}
     return [
-        _stage("pod-start", "Pod", [alive, not_begun], _status(_START)),
+        _stage("pod-start", "Pod", [alive, not_begun, *served], _status(_START)),
         _stage("pod-end", "Pod", for_good, _status(_CODE_SAID + _END), then),
         _stage("pod-restart", "Pod", again, _status(_CODE_SAID + _RESTART), then),
         # A deleted pod ends first, whether it runs or never started; then it is removed.
