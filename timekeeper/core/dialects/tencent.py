@@ -56,6 +56,7 @@ DIALECT = Dialect(
     at_admission=_at_admission,
     at_binding=_at_binding,
     found=_found,
+    charged_cards=RESOURCES.cards,
     owned=("tencent.com/predicate-", ASSIGNED, CORE_LIMIT),
     plugin_writes=(ASSIGNED, STEM),
     plugin_limits=True,

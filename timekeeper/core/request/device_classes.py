@@ -177,7 +177,7 @@ def parameters(classes: Iterable[DeviceClass], settings: ClassSettings) -> Class
 
 def is_reviewed(resource: str) -> bool:
     """Whether the webhook governs pods by the name of this resource alone."""
-    return any(resource in dialect.resources for dialect in DIALECTS)
+    return any(dialect.has(resource) for dialect in DIALECTS)
 
 
 def entries(data: Mapping[str, object], key: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -1,0 +1,180 @@
+"""What people write (`tests/cases`, a file a system): admission, extender and meter read each pod alike, as
+its writer meant it, or admission refuses it by the rule and field that stand beside it.
+
+A case is a manifest and its pods: of each ``at``, the path of its template, nothing for the manifest itself;
+``asks``, what each container asks of each of its cards, a number for whole ones; ``claims``, its GPUs by
+claims, or ``unknown``; ``rate``, the thousandths of a card that the meter charges on the file's node; or
+``refused``, rule -> field. ``beside``: objects that exist before; ``settings``: of the cluster.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scheduler_ext.model.pod import read_pod as read_by_extender
+from tests.webhook.worlds import POLICY, mutated, object_review, patched, review
+from tests.worlds import Json
+from timekeeper.accounts.metered import metered_charge, parts_of_node
+from timekeeper.accounts.pods import LedgerPod, UnjudgedPod, UnreadablePod, metered_view, read_pod
+from timekeeper.core.admission.policy import AdmissionPolicy
+from timekeeper.core.admission.rules.bypass import bypass_violations
+from timekeeper.core.budgets.policy import BudgetSettings
+from timekeeper.core.dialects import DIALECTS
+from timekeeper.core.dialects.others.claims import request_of
+from timekeeper.core.request.claims import known_by
+from timekeeper.core.request.device_classes import ClassParameters, parameters
+from timekeeper.core.request.inventory import charged_cards
+from timekeeper.core.values import Ask, ContainerAsk, GPURequest
+from webhook.admission import workloads
+from webhook.admission.pods import validate
+from webhook.dryrun.judge.assumed_cluster import VENDORS_CLASSES
+from webhook.dryrun.judge.manifests import read
+from webhook.wire import defaulting
+
+FOLDER = Path(__file__).parents[2] / "cases"
+NAMESPACE = "team-a"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One pod of a manifest, as the API server gives it to admission."""
+
+    manifest: Json
+    at: str
+    pod: Json
+    meant: Json  # what the file says of it
+    policy: AdmissionPolicy
+    classes: ClassParameters  # what the API server's policies know of DeviceClasses
+    node: Json
+
+
+def cases() -> Iterator[Any]:
+    """All pods of all files."""
+    for path in sorted(FOLDER.glob("*.yaml")):
+        (document,), problem = read(path.read_text())
+        assert problem is None, f"{path.name}: {problem}"
+        assert document.problem is None, f"{path.name}: {document.problem}"
+        for case in document.value["cases"]:
+            policy = _policy(
+                {**document.value.get("settings", {}), **case.get("settings", {})}, case.get("beside", [])
+            )
+            classes = parameters(policy.claims.classes.values(), policy.claims.settings)
+            for meant in case["pods"]:
+                at = meant.get("at", "")
+                pod = _pod(case["manifest"], at)
+                node = _node(meant.get("node", document.value.get("node", {})))
+                found = Case(
+                    manifest=case["manifest"],
+                    at=at,
+                    pod=pod,
+                    meant=meant,
+                    policy=policy,
+                    classes=classes,
+                    node=node,
+                )
+                yield pytest.param(found, id=f"{path.stem}: {case['case']}" + (f" ({at})" if at else ""))
+
+
+def _policy(settings: Json, beside: list[Json]) -> AdmissionPolicy:
+    schedulers = frozenset(name for dialect in DIALECTS for name in dialect.schedulers)
+    return replace(
+        POLICY,
+        unknown_accelerators=settings.get("unknownAccelerators", "refuse"),
+        other_schedulers=schedulers if settings.get("otherSchedulers") else frozenset(),
+        claims=known_by(beside, NAMESPACE, {}, VENDORS_CLASSES),
+    )
+
+
+def _pod(manifest: Json, at: str) -> Json:
+    found: Any = manifest
+    for name, index in re.findall(r"([^.\[\]]+)|\[(\d+)\]", at):
+        found = found[name] if name else found[int(index)]
+    pod = defaulting.pod(found) if not at else workloads.as_pod(found)
+    pod["metadata"] = {**pod["metadata"], "name": "p", "namespace": NAMESPACE, "uid": "uid-p"}
+    pod["spec"].setdefault("priority", 0)
+    return {"apiVersion": "v1", "kind": "Pod", **pod}
+
+
+def _node(written: Json) -> Json:
+    amounts = {name: str(amount) for name, amount in written.items() if "/" in name}
+    metadata = {
+        "name": "n",
+        "labels": written.get("labels", {}),
+        "annotations": written.get("annotations", {}),
+    }
+    return {"metadata": metadata, "status": {"capacity": amounts, "allocatable": amounts}}
+
+
+def _asked(case: Case) -> dict[str, Ask]:
+    def ask(written: Any) -> Ask:
+        if isinstance(written, int):
+            return Ask(written, 1000, 0)
+        resources = tuple(sorted(written.get("resources", {}).items()))
+        return Ask(
+            written.get("cards", 1),
+            written.get("milli", 0),
+            written.get("mib", 0),
+            resources,
+            memory_milli=written.get("memory_milli", 0),
+            device=written.get("device", ""),
+        )
+
+    return {name: ask(written) for name, written in case.meant.get("asks", {}).items()}
+
+
+def _by_container(request: GPURequest | None) -> dict[str, Ask]:
+    asks: tuple[ContainerAsk, ...] = request.asks if request else ()
+    return {
+        asking.container: replace(asking.ask, resources=tuple(sorted(asking.ask.resources)))
+        for asking in asks
+    }
+
+
+def _metered(case: Case) -> int:
+    """What the pod is charged where Bursar does not govern it, in thousandths of a card."""
+    pod = read_pod({**case.pod, "spec": {**case.pod["spec"], "nodeName": "n"}})
+    bound = pod.pod if isinstance(pod, UnreadablePod) else pod
+    view = metered_view(bound, {}) if isinstance(bound, LedgerPod) else None
+    if view is None:
+        return 0
+    cards = charged_cards(case.node)
+    return metered_charge(view, cards, parts_of_node(case.node, cards), BudgetSettings()).rate_milli
+
+
+@pytest.mark.parametrize("case", list(cases()))
+def test_admission_extender_and_meter_read_a_pod_as_its_writer_meant_it(case: Case) -> None:
+    answer = mutated(case.pod, policy=case.policy, namespace=NAMESPACE)
+    refused = case.meant.get("refused", {})
+    if "rate" in case.meant or not refused:
+        assert _metered(case) == case.meant.get("rate", 0)
+    assert {rule for rule, _ in answer.rules if answer.refusal} == set(refused), answer.refusal
+    assert all(path in answer.refusal for path in refused.values()), answer.refusal
+    if case.at and workloads.of_kind(*_kind(case.manifest), workloads.BUILT_IN):
+        told = workloads.judge(object_review(case.manifest), case.policy)
+        assert bool(told.refusal) == bool(refused), told.refusal
+        assert all(f"{case.at}.{path}" in told.refusal for path in refused.values()), told.refusal
+    if refused:
+        return
+
+    stored = patched(case.pod, list(answer.operations))
+    checked = validate(review(stored, namespace=NAMESPACE), case.policy)
+    assert not checked.refusal, checked.refusal
+    past = bypass_violations(case.pod, case.policy.parsed(case.pod, NAMESPACE), case.classes)
+    assert not past, past
+    extender, ledger = read_by_extender(stored), read_pod(stored)
+    read = [answer.request, extender.request if extender else None]
+    read += [ledger.pod.request if isinstance(ledger, UnjudgedPod) else getattr(ledger, "request", None)]
+    if "claims" in case.meant:
+        number = case.meant["claims"]
+        assert read == [request_of(None if number == "unknown" else number)] * 3
+    else:
+        assert list(map(_by_container, read)) == [_asked(case)] * 3
+
+
+def _kind(manifest: Json) -> tuple[str, str]:
+    group = manifest["apiVersion"].rpartition("/")[0]
+    return group, manifest["kind"]
