@@ -133,7 +133,9 @@ def _barred(request: GPURequest, node: NodeInfo) -> Refusal | None:
         return refusal.closed(node.closed)
     if not _is_served(request, node.node_object) and node.node_object.has_gpus:
         return refusal.another_family(request, node.node_object)
-    return None if node.node_object.cards else refusal.NO_CARDS
+    if node.node_object.cards:
+        return None
+    return refusal.NOT_DESCRIBED if node.node_object.has_gpus else refusal.NO_CARDS
 
 
 def _is_served(request: GPURequest, node_object: Node) -> bool:

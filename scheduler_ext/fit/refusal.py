@@ -58,6 +58,10 @@ LONGEST_MALFORMED = 400  # characters; the webhook's refusal has the whole sente
 MAX_LISTED = 5  # names or amounts in one sentence, which is repeated for every node
 
 NO_CARDS = Refusal("no GPU cards here", "no-cards")
+NOT_DESCRIBED = Refusal(
+    "no inventory describes the GPUs here yet: Bursar's node agent writes it, or the plugin of their system",
+    "no-cards",
+)
 UNKNOWN_NODE = Refusal("node is not known to the extender yet", "unknown-node")
 NO_HEALTHY_CARD = Refusal("no healthy GPU card here", "unhealthy")
 CORDONED = Refusal("every healthy GPU card here is cordoned", "cordoned")

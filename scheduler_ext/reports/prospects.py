@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from scheduler_ext.fit.fit import fit, shape_for
-from scheduler_ext.fit.refusal import MAX_LISTED, NO_CARDS, Refusal
+from scheduler_ext.fit.refusal import MAX_LISTED, NO_CARDS, NOT_DESCRIBED, Refusal
 from scheduler_ext.model.node import OURS, Node
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.snapshot.node_info import NodeInfo, node_info_of
@@ -86,7 +86,7 @@ class ProspectSearch:
     def _ever(self, request: GPURequest, node: NodeInfo, there: Node) -> Refusal | None:
         """Why the node cannot take it, whatever leaves."""
         shape = shape_for(request, node)
-        if shape == NO_CARDS:
+        if shape in (NO_CARDS, NOT_DESCRIBED):
             return None  # an inventory may be published at any time, and other schedulers need none
         closed = isinstance(shape, Refusal) and shape.kind == "closed"
         if closed and there.fault == "holders-unknown":

@@ -24,7 +24,7 @@ from timekeeper.core.dialects.others import claims
 from timekeeper.core.json_values import Json, annotations_of, mapping
 from timekeeper.core.request.request import containers
 from timekeeper.core.values import GPURequest
-from timekeeper.core.violation import Violation, shown
+from timekeeper.core.violation import Violation, first_of, shown
 from timekeeper.core.wire import HeldFor, StandingWord
 from webhook.wire.pod_review import PodReview
 
@@ -51,7 +51,7 @@ def governing_warnings(
     return within_limits(
         (
             *of_standing,
-            *_of_changes(review.pod, request, word, policy),
+            *_of_changes(review, request, word, policy),
         )
     )
 
@@ -153,8 +153,10 @@ def _is_nearly_used(standing: Standing) -> bool:
     return used is not None and warn_at is not None and used >= warn_at
 
 
-def _of_changes(pod: Json, request: GPURequest, word: StandingWord, policy: AdmissionPolicy) -> Iterator[str]:
-    spec, ours = pod["spec"], policy.class_of(word)
+def _of_changes(
+    review: PodReview, request: GPURequest, word: StandingWord, policy: AdmissionPolicy
+) -> Iterator[str]:
+    pod, spec, ours = review.pod, review.pod["spec"], policy.class_of(word)
     if ours.absent and policy.mode == "enforce":
         yield f"Priority class {shown(ours.name)} does not exist in the cluster; it is not set."
     if request.topology and all(each.ask.devices == 1 for each in request.asks):
@@ -164,7 +166,7 @@ def _of_changes(pod: Json, request: GPURequest, word: StandingWord, policy: Admi
     yield from _without_cards(spec, request, policy)
     if policy.mode != "enforce":
         return
-    yield from _of_claims(spec, request, policy)
+    yield from _of_claims(review, request, policy)
     yield from _without_effect(pod, request)
     placing = without_placement(policy, request.dialect)
     if placing.sidecar and not find_sidecar(pod) and requests_of(placing.sidecar, pod) is None:
@@ -186,9 +188,13 @@ def _without_cards(spec: Json, request: GPURequest, policy: AdmissionPolicy) -> 
         yield "Observe mode: the pod is not changed, so its containers see no cards of bursar.dev/ resources."
 
 
-def _of_claims(spec: Json, request: GPURequest, policy: AdmissionPolicy) -> Iterator[str]:
+def _of_claims(review: PodReview, request: GPURequest, policy: AdmissionPolicy) -> Iterator[str]:
     if not claims.is_known(request):
-        yield "A claim, template or device class of this pod is not known yet: it is held until it is."
+        asked = policy.claims.asked_by(review.pod, review.namespace, containers(review.pod))
+        missing = first_of(asked.missing, 3) if asked else ""
+        missing = missing or "A claim, template or device class"  # known by now, and not at the first call
+        yield f"{missing} of this pod is not known yet: it is held until it is."
+    spec = review.pod["spec"]
     if request.dialect != claims.NAME:
         return
     given, wanted = spec.get("schedulerName") or "", govern.placed_by(spec, request.dialect, policy)

@@ -41,6 +41,7 @@ REASONS = (
     refusal.no_such_sets(Ask(3, 1000, 0, sets=(CardSet(3, 8),)), [Card("GPU-0", 0, "T4", 16)]),
     refusal.no_such_sets(Ask(1, 1000, 0, sets=(CardSet(1, 40_000),)), [Card("GPU-0", 0, "T4", 16)]),
     refusal.NO_CARDS,
+    refusal.NOT_DESCRIBED,
     refusal.NO_HEALTHY_CARD,
     refusal.CORDONED,
     refusal.NOT_BY_CHOICE,

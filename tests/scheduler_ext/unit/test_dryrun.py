@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from scheduler_ext.fit.refusal import NOT_DESCRIBED
 from tests.scheduler_ext.stepped import Stepped
 from tests.scheduler_ext.worlds import GIB, asking, node, on, percent
 from tests.worlds import Json, card, container, limits_of
@@ -98,7 +99,7 @@ def test_a_template_of_unknown_memory_takes_shares_and_no_memory(running: Steppe
     ("capacity", "annotations", "reason"),
     [
         ({}, {}, "no GPU cards here"),
-        ({"bursar.dev/gpu-percent": "99"}, {}, "no GPU cards here"),
+        ({"bursar.dev/gpu-percent": "99"}, {}, NOT_DESCRIBED.sentence),
         ({"bursar.dev/gpu-percent": "-100"}, {}, "no GPU cards here"),
         ({"bursar.dev/gpu-percent": {}}, {}, "no GPU cards here"),
         (

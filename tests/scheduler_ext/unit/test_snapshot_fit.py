@@ -3,7 +3,7 @@
 import pytest
 
 from scheduler_ext.fit.fit import fit
-from scheduler_ext.fit.refusal import Refusal
+from scheduler_ext.fit.refusal import NOT_DESCRIBED, Refusal
 from tests.scheduler_ext.snapshots import Json, why
 from tests.scheduler_ext.worlds import (
     asking,
@@ -17,7 +17,7 @@ from tests.scheduler_ext.worlds import (
     rebuilt,
     request_of,
 )
-from tests.worlds import card, container, limits_of
+from tests.worlds import card, container, limits_of, of_resources
 from timekeeper.core.values import Placement
 
 NVIDIA = {"nvidia.com/gpu": "2"}
@@ -85,6 +85,9 @@ def test_a_node_without_an_inventory_says_how_the_cards_that_it_advertises_are_r
     )
     assert why(rebuilt([koordinators], []), whole()) == "cards here are requested as koordinator.sh/gpu"
     assert why(rebuilt([bare({"cpu": "8"})], []), whole()) == "no GPU cards here"
+    for resource, amount in (("volcano.sh/vgpu-number", "1"), ("tencent.com/vcuda-core", "100")):
+        asked = asking(of_resources({resource: amount}))
+        assert why(rebuilt([bare({resource: "200"})], []), asked) == NOT_DESCRIBED.sentence
     assert why(rebuilt([], []), percent(50), "elsewhere") == "node is not known to the extender yet"
 
 

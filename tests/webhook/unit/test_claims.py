@@ -128,7 +128,7 @@ def test_what_is_not_known_is_held_whatever_the_standing_and_costs_nothing_here(
     assert made["spec"]["schedulingGates"] == [GATE]
     assert annotations(made) == {"claims": "unknown", "held": "budget" if standing == HELD else "turn"}
     assert answer.warnings[-1] == (
-        "A claim, template or device class of this pod is not known yet: it is held until it is."
+        "ResourceClaimTemplate later of this pod is not known yet: it is held until it is."
     )
     assert first_governed_request(review(claiming("later")), answer) is None
 
