@@ -192,8 +192,8 @@ def _of_claims(review: PodReview, request: GPURequest, policy: AdmissionPolicy) 
     if not claims.is_known(request):
         asked = policy.claims.asked_by(review.pod, review.namespace, containers(review.pod))
         missing = first_of(asked.missing, 3) if asked else ""
-        missing = missing or "A claim, template or device class"  # known by now, and not at the first call
-        yield f"{missing} of this pod is not known yet: it is held until it is."
+        missing = missing or "a claim, template or device class"  # known by now, and not at the first call
+        yield f"This pod is held until it is known what it asks for: {missing}."
     spec = review.pod["spec"]
     if request.dialect != claims.NAME:
         return

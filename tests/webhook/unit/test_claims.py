@@ -128,7 +128,7 @@ def test_what_is_not_known_is_held_whatever_the_standing_and_costs_nothing_here(
     assert made["spec"]["schedulingGates"] == [GATE]
     assert annotations(made) == {"claims": "unknown", "held": "budget" if standing == HELD else "turn"}
     assert answer.warnings[-1] == (
-        "ResourceClaimTemplate later of this pod is not known yet: it is held until it is."
+        "This pod is held until it is known what it asks for: ResourceClaimTemplate later."
     )
     assert first_governed_request(review(claiming("later")), answer) is None
 
@@ -323,7 +323,7 @@ def test_cards_beside_claims_of_gpus_are_refused_and_of_what_is_not_known_are_ju
     assert "maxGPUsPerPod" in mutated(limited("later", **CARDS), policy=capped).refusal
     assert mutated(limited("later", **CARDS), DENIED).refusal
     answer = mutated(limited("later", **CARDS))
-    assert "it is held until it is" in answer.warnings[-1]
+    assert "This pod is held until it is known" in answer.warnings[-1]
     assert first_governed_request(review(limited("later", **CARDS)), answer) is None
 
 

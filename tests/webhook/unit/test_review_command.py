@@ -476,7 +476,9 @@ def test_claims_are_read_from_what_stands_beside_them(
         (shown,) = outcome["pods"]
         known = (shown["request"] or {}).get("spec.resourceClaims", {}).get("devices")
         assert (known or ("none" if shown["request"] is None else "unknown")) == asked
-        assert any("is not known yet" in warning for warning in outcome["warnings"]) == (asked == "unknown")
+        assert any("held until it is known" in warning for warning in outcome["warnings"]) == (
+            asked == "unknown"
+        )
 
 
 def test_a_limit_that_a_device_class_of_the_file_serves_is_refused(review: Review) -> None:
@@ -567,10 +569,33 @@ def test_templates_of_kinds_of_ones_own_are_found_by_their_path(review: Review) 
         written, "--template-path", "kubeflow.org/PyTorchJob=spec.pytorchReplicaSpecs.*.template"
     )
 
+    at = "kubeflow.org/PyTorchJob=spec.pytorchReplicaSpecs.Worker.template"
+    assert passed["warnings"] == [f"Its pods request GPUs; --template-path '{at}' reviews this template."]
     assert passed["verdict"] == "not-reviewed"
     assert [each["path"] for each in found["violations"]] == [
         "spec.pytorchReplicaSpecs.Worker.template.spec.containers[0].resources.limits[bursar.dev/gpu-percent]"
     ]
+
+
+@pytest.mark.parametrize(
+    ("spec", "path"),
+    [
+        ({"workerGroupSpecs": [{"template": GOOD}, {"template": GOOD}]}, "spec.workerGroupSpecs.*.template"),
+        ({"a": {"template": GOOD}, "b": {"template": AROUND["spec"]["template"]}}, "spec.a.template"),
+        ({"template": {"spec": {"containers": [plain()]}}}, ""),
+        ({"a.b": {"template": GOOD}}, "spec.*.template"),
+        ({"a b": {"template": GOOD}}, ""),  # no path has such a step
+        ({"template": {"spec": {"containers": "none"}}}, ""),
+    ],
+)
+def test_templates_of_other_kinds_that_request_gpus_are_named(review: Review, spec: Json, path: str) -> None:
+    written = {"apiVersion": "ray.example/v1", "kind": "Cluster", "metadata": {"name": "c"}, "spec": spec}
+
+    (outcome,) = review.json(written)
+
+    flag = f"--template-path 'ray.example/Cluster={path}'"
+    expected = [f"Its pods request GPUs; {flag} reviews this template."] if path else []
+    assert (outcome["verdict"], outcome["warnings"]) == ("not-reviewed", expected)
 
 
 def test_the_differences_are_what_admission_adds_and_nothing_else(review: Review) -> None:

@@ -8,7 +8,7 @@ import orjson
 
 from timekeeper.core import names
 from timekeeper.core.admission.json_patch import patched
-from timekeeper.core.admission.pods import MalformedError
+from timekeeper.core.admission.pods import MalformedError, checked_pod
 from timekeeper.core.admission.policy import AdmissionPolicy, Mode, Standing
 from timekeeper.core.admission.rules.bypass import bypass_violations, suspect_violations
 from timekeeper.core.admission.rules.exhausted import budget_violations
@@ -134,10 +134,38 @@ def _of_kind(subject: _Subject, world: AssumedCluster) -> AdmissionOutcome:
         return _budgets(subject)
     paths = workloads.of_kind(group, kind, (*workloads.BUILT_IN, *world.template_paths))
     if not paths and (group, kind) != ("", "Pod"):
-        return subject.outcome("not-reviewed")
+        return subject.outcome("not-reviewed", *dict.fromkeys(_unread_templates(subject, world)))
     if subject.namespace in names.SYSTEM_NAMESPACES or subject.namespace in world.exempt:
         return subject.outcome("not-reviewed", f"Admission excludes namespace {subject.namespace}.")
     return _workload(subject, paths, world) if paths else _pod(subject, world)
+
+
+def _unread_templates(subject: _Subject, world: AssumedCluster) -> Iterator[str]:
+    """For an object of another kind, the flag that has its templates of pods with GPUs reviewed."""
+    policy = world.policy_for(subject.namespace)
+    for steps, template in _templates(subject.value, ()):
+        text = f"{subject.group}/{subject.kind}={'.'.join(steps)}"
+        try:
+            workloads.read_path(text)
+            pod = checked_pod(workloads.as_pod(template), ".".join(steps))
+        except (workloads.BadPathError, MalformedError):
+            continue
+        parsed = policy.parsed(pod, subject.namespace)
+        if parsed.request is not None or parsed.violations:
+            yield f"Its pods request GPUs; --template-path '{text}' reviews this template."
+
+
+def _templates(value: Any, steps: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Json]]:
+    """The pod templates in an object, each by the steps of a path to it."""
+    if isinstance(value, list):
+        for member in value:
+            yield from _templates(member, (*steps, "*"))
+    elif isinstance(value, dict):
+        if steps and mapping(value.get("spec")).get("containers"):
+            yield steps, value
+            return
+        for name, member in value.items():
+            yield from _templates(member, (*steps, "*" if "." in name else name))
 
 
 def _pod(subject: _Subject, world: AssumedCluster) -> AdmissionOutcome:

@@ -128,7 +128,7 @@ def _lines(judged: LocatedOutcome) -> Iterator[str]:
         return
     for pod in outcome.pods:
         at = f"{pod.path}: " if pod.path else ""
-        request = f": request {pod.request}" if pod.request else ""
+        request = f": request {_request(pod.request)}" if pod.request else ""
         yield printable(f"  {at}{pod.effect.replace('-', ' ')}{request}")
 
 
@@ -143,8 +143,13 @@ def _governed(pod: Json) -> str:
     own_class = mapping(pod.get("spec")).get("priorityClassName", "of its own")
     return (
         f"{annotations.get(names.STANDING, '')}, priority class {own_class}, request "
-        f"{annotations.get(names.REQUEST, '')}"
+        f"{_request(str(annotations.get(names.REQUEST, '')))}"
     )
+
+
+def _request(text: str) -> str:
+    """``text``: of the annotation; empty while it is not known what the pod's claims ask for."""
+    return "not known yet" if text == "{}" else text
 
 
 def printable(line: str) -> str:
