@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from click.testing import CliRunner
 
 from tests.cli.node_worlds import OPERATORS, daemon_set, plugin
@@ -293,6 +294,28 @@ def test_a_plugin_that_is_being_deleted_is_awaited_and_serves_nothing() -> None:
     assert (by_hand.other_plugins, next_of(to_fractions(by_hand))) == ((), "the plugin's pod is gone")
     awaited = next_of(to_whole(replace(FRACTIONS, node=back, pods=(AGENT, dying))))
     assert awaited == "the plugin's pod is ready, and the kubelet counts its devices"
+
+
+@pytest.mark.parametrize(
+    ("capacity", "annotations", "is_refused"),
+    [
+        ({"nvidia.com/gpu": "8"}, {}, True),
+        ({"nvidia.com/gpu": "0", "nvidia.com/mig-1g.5gb": "7"}, {}, True),
+        ({"nvidia.com/gpu.shared": "32"}, {}, True),
+        ({"nvidia.com/gpu": "0"}, {}, False),
+        ({}, {}, False),
+        ({"nvidia.com/gpu": "8"}, MARK, False),  # it goes
+    ],
+)
+def test_a_plugin_without_a_pod_is_a_service_that_this_command_cannot_end(
+    capacity: Json, annotations: Json, is_refused: bool
+) -> None:
+    facts = ObservedNode(node(capacity, {}, annotations), (), (AGENTS,))
+
+    problems = to_fractions(facts).problems
+
+    assert len(problems) == is_refused
+    assert all(problem.startswith("no pod of a DaemonSet gives out nvidia.com/") for problem in problems)
 
 
 def test_the_control_daemon_of_mps_alone_brings_no_plugin_back() -> None:

@@ -159,6 +159,13 @@ def _problems_of_fractions(facts: ObservedNode) -> tuple[str, ...]:
             f" keep its DaemonSet off the node, such as by a required node affinity to {LABEL} with"
             " DoesNotExist, and label the node; then run this again"
         )
+    offered = {name: text for name, text in facts.of_plugin("allocatable").items() if is_above_zero(text)}
+    if offered and not (facts.plugin_pods or facts.change):
+        problems.append(
+            f"no pod of a DaemonSet gives out {_named(offered)}, which the node offers: its image has the"
+            " device plugin as a service (Bottlerocket, EKS Auto Mode), and nothing here can end that; take a"
+            " node whose image has none, or, if the plugin's pod has just gone, run this again in a minute"
+        )
     return tuple(problems)
 
 
