@@ -187,6 +187,15 @@ def test_an_instance_has_a_share_of_its_own_size_and_no_overuse_within_it(tmp_pa
     assert "bursar_pod_gpu_memory_over_bytes" not in world.tasks.page()
 
 
+def test_pods_on_replicas_of_one_card_have_each_their_own_use_and_are_warned_together(tmp_path: Path) -> None:
+    world = World(tmp_path, pod("one", "GPU-a"), pod("two", "GPU-c")).starts(
+        {"one": ["GPU-b"], "two": ["GPU-b"]}, "nvidia.com/gpu.shared"
+    )
+
+    assert world.looks(("one", "GPU-b")) == {"one": [("GPU-b", 95)], "two": [("GPU-b", 0)]}
+    assert [name for name, _ in world.breaks("GPU-b")] == ["one", "two"]
+
+
 def test_a_missing_card_stays_while_a_pod_may_have_it(tmp_path: Path) -> None:
     """After MIG was divided anew: instances that nobody has leave the inventory."""
 

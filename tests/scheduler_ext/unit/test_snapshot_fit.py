@@ -85,9 +85,48 @@ def test_a_node_without_an_inventory_says_how_the_cards_that_it_advertises_are_r
     )
     assert why(rebuilt([koordinators], []), whole()) == "cards here are requested as koordinator.sh/gpu"
     assert why(rebuilt([bare({"cpu": "8"})], []), whole()) == "no GPU cards here"
-    for resource, amount in (("volcano.sh/vgpu-number", "1"), ("tencent.com/vcuda-core", "100")):
-        asked = asking(of_resources({resource: amount}))
-        assert why(rebuilt([bare({resource: "200"})], []), asked) == NOT_DESCRIBED.sentence
+
+
+LABELLED = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB", "nvidia.com/gpu.count": "6"}
+
+
+@pytest.mark.parametrize(
+    ("capacity", "labels", "limits", "refusal"),
+    [
+        ({"nvidia.com/gpu": "32"}, {"nvidia.com/gpu.replicas": "4"}, {"nvidia.com/gpu": "1"}, ""),
+        ({"nvidia.com/gpu": "4", "nvidia.com/mig-1g.5gb": "14"}, LABELLED, {"nvidia.com/gpu": "4"}, ""),
+        (
+            {"nvidia.com/gpu": "4", "nvidia.com/mig-1g.5gb": "14"},
+            LABELLED,
+            {"nvidia.com/mig-1g.5gb": "1"},
+            "",
+        ),
+        ({"nvidia.com/gpu": "2", "amd.com/gpu": "0"}, {}, {"nvidia.com/gpu": "1"}, ""),
+        (
+            {"gpu.intel.com/i915": "2", "gpu.intel.com/i915_monitoring": "1"},
+            {},
+            {"gpu.intel.com/i915": "1"},
+            "",
+        ),
+        ({"nano-gpu/gpu-percent": "200"}, {}, {"nano-gpu/gpu-percent": "50"}, ""),
+        ({"elasticgpu.io/gpu-core": "200"}, {}, {"elasticgpu.io/gpu-core": "100"}, ""),
+        ({"aliyun.com/gpu-mem": "30", "aliyun.com/gpu-count": "2"}, {}, {"aliyun.com/gpu-mem": "3"}, ""),
+        ({"volcano.sh/gpu-number": "2"}, {}, {"volcano.sh/gpu-number": "1"}, ""),
+        # their plugin comes later
+        ({}, {}, {"nvidia.com/gpu": "1"}, "no GPU cards here"),
+        ({"nvidia.com/gpu": "0"}, {}, {"nvidia.com/gpu": "1"}, "no GPU cards here"),
+        # nothing but an inventory describes them
+        ({"volcano.sh/vgpu-number": "20"}, {}, {"volcano.sh/vgpu-number": "1"}, NOT_DESCRIBED.sentence),
+        ({"tencent.com/vcuda-core": "200"}, {}, {"tencent.com/vcuda-core": "100"}, NOT_DESCRIBED.sentence),
+    ],
+)
+def test_a_plugins_node_without_an_inventory_takes_its_pods_or_says_what_it_lacks(
+    capacity: Json, labels: Json, limits: Json, refusal: str
+) -> None:
+    there, asked = [bare({"cpu": "64", **capacity}, **labels)], asking(of_resources(limits))
+
+    assert fits(there, [], asked) == (not refusal)
+    assert not refusal or why(rebuilt(there, []), asked) == refusal
     assert why(rebuilt([], []), percent(50), "elsewhere") == "node is not known to the extender yet"
 
 
