@@ -4,7 +4,8 @@ its writer meant it, or admission refuses it by the rule and field that stand be
 A case is a manifest and its pods: of each ``at``, the path of its template, nothing for the manifest itself;
 ``asks``, what each container asks of each of its cards, a number for whole ones; ``claims``, its GPUs by
 claims, or ``unknown``; ``rate``, the thousandths of a card that the meter charges on the file's node; or
-``refused``, rule -> field. ``beside``: objects that exist before; ``settings``: of the cluster.
+``refused``, rule -> field. ``beside``: objects that exist before; ``settings``: of the cluster. In
+`lives.yaml` a case is the statuses of a pod, and for how many seconds both roles hold its card.
 """
 
 import re
@@ -17,7 +18,8 @@ import pytest
 
 from scheduler_ext.model.pod import read_pod as read_by_extender
 from tests.webhook.worlds import POLICY, mutated, object_review, patched, review
-from tests.worlds import Json
+from tests.worlds import Json, of_resources
+from tests.worlds import pod as without_status
 from timekeeper.accounts.metered import metered_charge, parts_of_node
 from timekeeper.accounts.pods import LedgerPod, UnjudgedPod, UnreadablePod, metered_view, read_pod
 from timekeeper.core.admission.policy import AdmissionPolicy
@@ -25,6 +27,7 @@ from timekeeper.core.admission.rules.bypass import bypass_violations
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.dialects import DIALECTS
 from timekeeper.core.dialects.others.claims import request_of
+from timekeeper.core.ledger.hold import PodHold, later
 from timekeeper.core.request.claims import known_by
 from timekeeper.core.request.device_classes import ClassParameters, parameters
 from timekeeper.core.request.inventory import charged_cards
@@ -33,6 +36,7 @@ from webhook.admission import workloads
 from webhook.admission.pods import validate
 from webhook.dryrun.judge.assumed_cluster import VENDORS_CLASSES
 from webhook.dryrun.judge.manifests import read
+from webhook.dryrun.judge.objects import kind_of
 from webhook.wire import defaulting
 
 FOLDER = Path(__file__).parents[2] / "cases"
@@ -63,7 +67,7 @@ def cases() -> Iterator[Any]:
                 {**document.value.get("settings", {}), **case.get("settings", {})}, case.get("beside", [])
             )
             classes = parameters(policy.claims.classes.values(), policy.claims.settings)
-            for meant in case["pods"]:
+            for meant in case.get("pods", []):
                 at = meant.get("at", "")
                 pod = _pod(case["manifest"], at)
                 node = _node(meant.get("node", document.value.get("node", {})))
@@ -153,7 +157,7 @@ def test_admission_extender_and_meter_read_a_pod_as_its_writer_meant_it(case: Ca
         assert _metered(case) == case.meant.get("rate", 0)
     assert {rule for rule, _ in answer.rules if answer.refusal} == set(refused), answer.refusal
     assert all(path in answer.refusal for path in refused.values()), answer.refusal
-    if case.at and workloads.of_kind(*_kind(case.manifest), workloads.BUILT_IN):
+    if case.at and workloads.of_kind(*kind_of(case.manifest), workloads.BUILT_IN):
         told = workloads.judge(object_review(case.manifest), case.policy)
         assert bool(told.refusal) == bool(refused), told.refusal
         assert all(f"{case.at}.{path}" in told.refusal for path in refused.values()), told.refusal
@@ -175,6 +179,21 @@ def test_admission_extender_and_meter_read_a_pod_as_its_writer_meant_it(case: Ca
         assert list(map(_by_container, read)) == [_asked(case)] * 3
 
 
-def _kind(manifest: Json) -> tuple[str, str]:
-    group = manifest["apiVersion"].rpartition("/")[0]
-    return group, manifest["kind"]
+def _lives() -> list[Any]:
+    (document,), _ = read((FOLDER / "lives.yaml").read_text())
+    return [pytest.param(case, id=case["case"]) for case in document.value["cases"]]
+
+
+@pytest.mark.parametrize("case", _lives())
+def test_extender_and_ledger_hold_a_card_as_long_as_the_statuses_prove(case: Json) -> None:
+    pod = without_status(of_resources({"nvidia.com/gpu": "1"}), nodeName="n")
+    for read_as in (read_by_extender, read_pod):
+        held: PodHold | None = None
+        for status in case["statuses"]:
+            version: Any = read_as({**pod, "status": status})
+            held = later(held, version.hold)
+        assert held is not None
+        proved: object = (
+            "unproved" if held.ended_ms is None else (held.ended_ms - (held.bound_ms or 0)) / 1000
+        )
+        assert (proved if held.over else "still") == case["holds"]

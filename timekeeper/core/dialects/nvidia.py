@@ -6,7 +6,7 @@ from timekeeper.core.dialects.dialect import Dialect, nothing_at_admission, noth
 from timekeeper.core.dialects.percent import UNKNOWN_MEMORY_MIB, label_mib, labelled_model
 from timekeeper.core.dialects.vgpu import VgpuAnnotations
 from timekeeper.core.names import GPU_PERCENT
-from timekeeper.core.quantity import integral
+from timekeeper.core.quantity import integral, thousandths
 from timekeeper.core.values import WHOLE_MILLI, Ask, Card
 from timekeeper.core.violation import Violation, shown
 
@@ -27,7 +27,8 @@ _ALLOWED = f"1 to {MAX_CARDS} whole cards; for a part of a card use {GPU_PERCENT
 def _read(limits: ContainerLimits) -> Ask | tuple[Violation, ...]:
     given = limits.amounts[GPU]
     if integral(given) is None:
-        return (_violation(limits, f"{GPU} counts whole cards", f'{GPU_PERCENT}: "50"'),)
+        example = f'{GPU}: "1"' if thousandths(given) is None else f'{GPU_PERCENT}: "50"'
+        return (_violation(limits, f"{GPU} counts whole cards", example),)
     count = amount(limits, GPU, 1, _ALLOWED, "1")
     if not isinstance(count, int):
         return (count,) if count else ()
