@@ -4,8 +4,9 @@ its writer meant it, or admission refuses it by the rule and field that stand be
 A case is a manifest and its pods: of each ``at``, the path of its template, nothing for the manifest itself;
 ``asks``, what each container asks of each of its cards, a number for whole ones; ``claims``, its GPUs by
 claims, or ``unknown``; ``rate``, the thousandths of a card that the meter charges on the file's node; or
-``refused``, rule -> field. ``beside``: objects that exist before; ``settings``: of the cluster. In
-`lives.yaml` a case is the statuses of a pod, and for how many seconds both roles hold its card.
+``refused``, rule -> field; ``warns``: parts of warnings. ``beside``: objects that exist before;
+``settings``: of the cluster. In `lives.yaml` a case is the statuses of a pod, and for how many seconds both
+roles hold its card.
 """
 
 import re
@@ -113,21 +114,11 @@ def _node(written: Json) -> Json:
     return {"metadata": metadata, "status": {"capacity": amounts, "allocatable": amounts}}
 
 
-def _asked(case: Case) -> dict[str, Ask]:
-    def ask(written: Any) -> Ask:
-        if isinstance(written, int):
-            return Ask(written, 1000, 0)
-        resources = tuple(sorted(written.get("resources", {}).items()))
-        return Ask(
-            written.get("cards", 1),
-            written.get("milli", 0),
-            written.get("mib", 0),
-            resources,
-            memory_milli=written.get("memory_milli", 0),
-            device=written.get("device", ""),
-        )
-
-    return {name: ask(written) for name, written in case.meant.get("asks", {}).items()}
+def _ask(written: Any) -> Ask:
+    given: Json = {"cards": written, "milli": 1000} if isinstance(written, int) else written
+    named = {"memory_milli": given.get("memory_milli", 0), "device": given.get("device", "")}
+    resources = tuple(sorted(given.get("resources", {}).items()))
+    return Ask(given.get("cards", 1), given.get("milli", 0), given.get("mib", 0), resources, **named)
 
 
 def _by_container(request: GPURequest | None) -> dict[str, Ask]:
@@ -157,10 +148,13 @@ def test_admission_extender_and_meter_read_a_pod_as_its_writer_meant_it(case: Ca
         assert _metered(case) == case.meant.get("rate", 0)
     assert {rule for rule, _ in answer.rules if answer.refusal} == set(refused), answer.refusal
     assert all(path in answer.refusal for path in refused.values()), answer.refusal
+    warned = answer.warnings
     if case.at and workloads.of_kind(*kind_of(case.manifest), workloads.BUILT_IN):
         told = workloads.judge(object_review(case.manifest), case.policy)
         assert bool(told.refusal) == bool(refused), told.refusal
         assert all(f"{case.at}.{path}" in told.refusal for path in refused.values()), told.refusal
+        warned = (*warned, *told.warnings)
+    assert all(part in " ".join(warned) for part in case.meant.get("warns", ())), warned
     if refused:
         return
 
@@ -176,7 +170,8 @@ def test_admission_extender_and_meter_read_a_pod_as_its_writer_meant_it(case: Ca
         number = case.meant["claims"]
         assert read == [request_of(None if number == "unknown" else number)] * 3
     else:
-        assert list(map(_by_container, read)) == [_asked(case)] * 3
+        asked = {name: _ask(written) for name, written in case.meant.get("asks", {}).items()}
+        assert list(map(_by_container, read)) == [asked] * 3
 
 
 def _lives() -> list[Any]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from timekeeper.core.dialects import DIALECTS
+from timekeeper.core.dialects import DIALECTS, PREFIXES
 from timekeeper.core.json_values import Json, mapping, sequence
 
 CONFIG_MAP = "bursar-device-classes"  # in our namespace
@@ -177,7 +177,7 @@ def parameters(classes: Iterable[DeviceClass], settings: ClassSettings) -> Class
 
 def is_reviewed(resource: str) -> bool:
     """Whether the webhook governs pods by the name of this resource alone."""
-    return any(dialect.has(resource) for dialect in DIALECTS)
+    return resource.startswith(PREFIXES) or any(resource in dialect.resources for dialect in DIALECTS)
 
 
 def entries(data: Mapping[str, object], key: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

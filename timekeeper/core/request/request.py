@@ -15,7 +15,6 @@ from timekeeper.core.dialects import (
     BY_NAME,
     DIALECTS,
     GPU_RESOURCE_PATTERN,
-    PREFIXES,
     Container,
     ContainerLimits,
     Dialect,
@@ -27,6 +26,7 @@ from timekeeper.core.name_lists import listed
 from timekeeper.core.quantity import integral, same_amount
 from timekeeper.core.request.claims import KnownClaims, PodClaims
 from timekeeper.core.request.constraints import constraint_violations
+from timekeeper.core.request.device_classes import is_reviewed
 from timekeeper.core.request.devices import DIALECT as DEVICE
 from timekeeper.core.request.devices import (
     beside_another,
@@ -435,12 +435,8 @@ def _unsupported(place: _Place, amounts: Json) -> list[Violation]:
             example='bursar.dev/gpu-percent: "50"',
         )
         for name, meant in ((each, _meant(each)) for each in amounts)
-        if GPU_RESOURCE_PATTERN.match(name) and not _is_spoken(name)
+        if GPU_RESOURCE_PATTERN.match(name) and not is_reviewed(name)
     ]
-
-
-def _is_spoken(name: str) -> bool:
-    return name.startswith(PREFIXES) or any(name in dialect.resources for dialect in DIALECTS)
 
 
 @lru_cache(maxsize=256)
