@@ -18,10 +18,17 @@ from webhook.admission import cel, workloads
 
 FOLDERS = (rendered.CHART / "templates", Path(__file__).parent / "samples")
 
+
+def _with_named(expression: str) -> str:
+    """A match condition that also has the accelerators that the chart's values name."""
+    of_table = f"k.matches(r'{accelerators.RESOURCE}'))"
+    return expression.replace(of_table, of_table + '{{ include "bursar.devices" . }}')
+
+
 # expressions that are generated whole, by the names of their conditions and variables
 _WHOLE: Mapping[str, Callable[[], str]] = {
-    "gpu-pods": cel.gpu_pods,
-    "gpu-templates": workloads.gpu_templates,
+    "gpu-pods": lambda: _with_named(cel.gpu_pods()),
+    "gpu-templates": lambda: _with_named(workloads.gpu_templates()),
     "changed-templates": workloads.changed_templates,
     "dialects": cel.dialects,
     "percents": cel.percents,

@@ -176,6 +176,13 @@ CLAIMING_PODS = Gauge(
     "pods of metered namespaces that hold devices by resource claims alone, where claims are not followed",
     multiprocess_mode="mostrecent",
 )
+UNCLASSIFIED = Gauge(
+    "bursar_unclassified_resource_nodes",
+    "nodes with some of a resource of which neither a table nor `devices` in `_settings` says whether it is "
+    "an accelerator's",
+    ["resource"],
+    multiprocess_mode="mostrecent",
+)
 LOST_ENDS = Counter(
     "bursar_lost_ends", "ends of pods that were lost because the database was away for too long"
 )

@@ -7,6 +7,7 @@ from scheduler_ext.model.cpu import cpu_milli
 from scheduler_ext.model.other_resources import Others, others
 from scheduler_ext.model.pod import Pod
 from timekeeper.core import names
+from timekeeper.core.accelerators import accelerator_of
 from timekeeper.core.dialects import BY_NAME, DIALECTS, OF_NVIDIA, PREFIXES, NodeFacts
 from timekeeper.core.dialects.nvidia import DIALECT as NVIDIA
 from timekeeper.core.json_values import Json, annotations_of, mapping
@@ -51,6 +52,7 @@ CLOSED = {
     "unplaced": "a GPU pod was bound to it without a placement",
 }
 
+_NVIDIA = "nvidia.com/"
 _SPOKEN = {name for dialect in DIALECTS for name in (*dialect.resources, *dialect.node_resources)}
 
 
@@ -198,7 +200,10 @@ def _family(facts: NodeFacts) -> tuple[str, str]:
     """The family of the advertised resources, and the fault in it. NVIDIA's plugin may give out whole cards,
     replicas and instances of one node."""
     families = {dialect.name for dialect in dialects_of(facts)}
-    if any(resource not in _SPOKEN and not resource.startswith(PREFIXES) for resource in facts.capacity):
+    unspoken = [name for name in facts.capacity if name not in _SPOKEN and not name.startswith(PREFIXES)]
+    if not families.isdisjoint(OF_NVIDIA):  # its plugin gives out each card under one name
+        unspoken = [name for name in unspoken if not (name.startswith(_NVIDIA) and accelerator_of(name))]
+    if unspoken:
         families.add(UNSPOKEN_PLUGIN)
     if families.issubset(OF_NVIDIA) and len(families) > 1:
         return NVIDIA.name, ""

@@ -114,7 +114,7 @@ def operations(
     raw: Json, word: StandingWord = "IN_BUDGET", policy: AdmissionPolicy = POLICY, hold: HeldFor = ""
 ) -> list[Any]:
     """What govern writes for a pod that asks for a GPU."""
-    parsed = parse_new(raw, policy.unknown_accelerators)
+    parsed = parse_new(raw, policy.unknown_accelerators, named=policy.accelerators)
     assert parsed.request is not None, parsed.violations
     request = parsed.request
     return govern.govern(raw, request, word, policy, hold)

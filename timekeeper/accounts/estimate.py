@@ -111,7 +111,7 @@ def span_before(first_ms: int) -> Interval:
 
 def queries(settings: BudgetSettings) -> EstimateQueries:
     """What to ask. Several kube-state-metrics say the same twice, so everything is first made one."""
-    names = [_sanitised(name) for name in (_CARD, SHARED, *(name for name, _ in settings.devices))]
+    names = [_sanitised(name) for name in (_CARD, SHARED, *settings.device_models)]
     domains = "|".join(map(_sanitised, DOMAINS))
     wanted = "|".join((*dict.fromkeys(names), f"{_sanitised(MIG)}.+", f"({domains})_.+"))
     amounts = f'{{__name__=~"kube_pod_container_resource_(limits|requests)",resource=~"{wanted}"}}'
@@ -233,7 +233,7 @@ def _rate(resource: str, labels: tuple[str, ...], settings: BudgetSettings) -> t
     limits = {"resources": {"limits": {name: "1"}}, "name": "main"}
     read = read_pod({"metadata": {}, "spec": {"nodeName": "node", "containers": [limits]}})
     pod = read if isinstance(read, LedgerPod) or read is None else read.pod
-    view = None if pod is None else metered_view(pod, dict(settings.devices))
+    view = None if pod is None else metered_view(pod, settings.device_models)
     if view is None:
         return None
     given = {label: text for label, text in zip(_LABELS, labels, strict=True) if text}
@@ -252,7 +252,7 @@ def _rate(resource: str, labels: tuple[str, ...], settings: BudgetSettings) -> t
 
 def _real_name(resource: str, settings: BudgetSettings) -> str:
     """The name of which kube-state-metrics wrote this; "": of no device that is charged."""
-    for name in (_CARD, SHARED, *(name for name, _ in settings.devices)):
+    for name in (_CARD, SHARED, *settings.device_models):
         if resource == _sanitised(name):
             return name
     if instance := _INSTANCE.fullmatch(resource):

@@ -12,6 +12,7 @@ from timekeeper.core.dialects.percent import UNKNOWN_MEMORY_MIB
 from timekeeper.core.json_values import Json
 from timekeeper.core.request.cards import CardAmount, allowed, has_named, instance_doubt, is_model
 from timekeeper.core.request.estimates import estimated_rate, requested_amount, without_constraints
+from timekeeper.core.request.metered import of_devices
 from timekeeper.core.request.node_parts import card_parts, contradiction, device_parts, part_doubts
 from timekeeper.core.values import WHOLE_MILLI, Ask, Card, ContainerAsk, GPURequest
 
@@ -55,7 +56,9 @@ def metered_charge(
 ) -> MeteredCharge:
     """The charge of a pod that `is_charged_by_spec`, on a node whose cards are described so."""
     cards = list(described)
-    request = _in_parts(without_constraints(pod.request), parts, settings)
+    named = {ask.ask.device: ask.ask.device for ask in pod.request.asks} | settings.device_models
+    request = of_devices(without_constraints(pod.request), named) or pod.request
+    request = _in_parts(request, parts, settings)
     rate = estimated_rate(request, cards, settings.weights, settings.charge_by, settings.unit_costs)
     kinds = [_kinds(request, each, cards) for each in request.asks if not each.ask.device]
     unsure = next(filter(None, (_unsure(each) for each in kinds)), "")

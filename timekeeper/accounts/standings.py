@@ -205,6 +205,8 @@ def _settings(
         "policy": "fragmentation",
         "unknownAccelerators": settings.unknown_accelerators,
     }
+    if settings.devices:
+        shown["devices"] = {name: name in settings.device_models for name, _ in settings.devices}
     if settings.drivers:
         shown["drivers"] = {each.driver: each.has_gpus for each in settings.drivers}
     if some := {each.driver: [one.text for one in each.where] for each in settings.drivers if each.where}:

@@ -163,7 +163,7 @@ def verdict(raw: Json, namespace: str, terms: AdmissionTerms, is_bound: bool = F
         pod = checked_pod(raw, "pod")
     except MalformedError as error:
         return Verdict("unjudged", sentence=_cut(str(error)))
-    parsed = parse_new(pod, policy.unknown_accelerators)
+    parsed = parse_new(pod, policy.unknown_accelerators, named=policy.accelerators)
     found, _ = split_by_mode(pod_violations(pod, parsed, policy), policy)
     refusing = [
         each for each in (*found, *bypass_violations(pod, parsed)) if not (is_bound and _is_of_placing(each))

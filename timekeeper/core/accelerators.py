@@ -1,14 +1,13 @@
 """The resources under which device plugins give out accelerators that no dialect reads: one table, from the
-vendors' documents.
+vendors' documents, and from the names that sites give to the cards of NVIDIA's plugin.
 
 The webhooks' match condition, the rule that refuses such a pod, the reader of metered ones, the findings of
-``audit`` and ``doctor``, and a table of the documentation follow from it. The names are exact: whatever else
-a vendor advertises under its domain, such as network devices, or amounts of memory and cores beside a device,
-is none of them.
+``audit`` and ``doctor``, and a table of the documentation follow from it. Whatever else a vendor advertises
+under its domain, such as network devices, or amounts of memory and cores beside a device, is none of them.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -30,13 +29,27 @@ class Accelerator:
     source: str
 
 
+# The products of NVIDIA, as `resources.gpus` of its device plugin names them at many sites: a series, the
+# product, and what tells its kinds apart. BlueField (`bf3`), ConnectX (`cx7`) and virtual functions are none.
+_SERIES = r"((nvidia|tesla|quadro|geforce|titan|rtx|gtx)[-_.]?){0,3}"
+_PRODUCTS = (
+    r"(a(2|10g?|16|30x?|40|100x?|800)|b[1-3]00|gb[1-3]00|gb10|gh200|h(20|[128]00)|k([124]0|80)"
+    r"|l(2|4|20|40[gs]?)|m(4|6|10|40|60)|p(4|6|40|100)|t(4g?|[46]00|1000|2000)|v100s?|orin|thor|xavier"
+    r"|(pro[-_.]?)?a?[2-8][05]00|[1-5]0[5-9]0|16[3-6]0|(?:titan[-_.]?)(xp?|v|rtx))"
+)
+_KINDS = (
+    r"([-_.]?([0-9]{1,3}g(i?b)?|sxm[0-9]?|pcie|nvl|hbm[0-9]e?|ti|super|ada|blackwell|laptop|max-?q|sff|[bdesx]"
+    r"|gpu|full|whole|shared|vgpu)){0,5}"
+)
+_RENAMED = f"{_SERIES}{_PRODUCTS}{_KINDS}"
+
 ACCELERATORS = (
     Accelerator(
         "AMD",
         "amd.com",
-        r"gpu|(spx|dpx|tpx|qpx|cpx)_nps[1248]",
+        r"gpu|(spx|dpx|tpx|qpx|cpx)_nps[1248]|(?i:(instinct[-_.]?)?mi[0-9]{2,3}[acpx]?)",
         "a GPU, or a partition of one",
-        "ROCm/k8s-device-plugin, `resource_naming_strategy`; ROCm/gpu-operator, `tests/e2e`",
+        "ROCm/k8s-device-plugin, `resource_naming_strategy`; ROCm/gpu-operator, `tests/e2e`; sites' names",
     ),
     Accelerator(
         "Amazon",
@@ -45,6 +58,8 @@ ACCELERATORS = (
         "a Neuron device, or a core of one",
         "AWS Neuron documentation, Kubernetes: Neuron device plugin",
     ),
+    Accelerator("Amazon", "k8s.amazonaws.com", r"vgpu", "a share of a GPU", "aws-virtual-gpu-device-plugin"),
+    Accelerator("Baidu", "baidu.com", r"([0-9a-z]+_)*cgpu", "a GPU, or a share of one", "Baidu, CCE: cGPU"),
     Accelerator(
         "Biren",
         "birentech.com",
@@ -132,6 +147,7 @@ ACCELERATORS = (
         "a Gaudi, Goya or Greco accelerator",
         "Intel Gaudi documentation, Kubernetes: Device Plugin",
     ),
+    Accelerator("Intel", "npu.intel.com", r"accel", "an NPU", "intel-device-plugins, `npu_plugin`"),
     Accelerator(
         "Kunlunxin",
         "kunlunxin.com",
@@ -152,6 +168,14 @@ ACCELERATORS = (
         r"v?gpu",
         "a GPU, or a share of one",
         "Moore Threads, KUAE Cloud Native Toolkits; Project-HAMi/HAMi, `pkg/device/mthreads`",
+    ),
+    Accelerator(
+        "NVIDIA",
+        "nvidia.com",
+        # KubeVirt's plugins: `pgpu`, `GA102GL_A10`, `NVIDIA_A10-24Q`
+        rf"pgpu|(GRID|NVIDIA)_.+|[A-Z]{{1,2}}[0-9]{{2,3}}[A-Z]*(_.+)?|(?i:{_RENAMED})",
+        "a GPU, or a share of one",
+        "NVIDIA/k8s-device-plugin, `resources.gpus`, sites' names; NVIDIA/kubevirt-gpu-device-plugin",
     ),
     Accelerator(
         "Qualcomm",
@@ -197,8 +221,24 @@ def _whole(each: Accelerator) -> str:
     return f"{re.escape(each.domain)}/({each.names})"
 
 
+# what an amount of memory or cores is called, beside a device or alone
+_AMOUNT = re.compile(r"(mem|memory|cores?|percent|percentage|ratio)$", re.IGNORECASE)
+
+
+def is_extended(resource: str) -> bool:
+    """Whether it has a domain that is not Kubernetes' own, as what device plugins advertise has."""
+    domain, slash, _ = resource.partition("/")
+    return bool(slash) and not domain.endswith("kubernetes.io")
+
+
+def is_amount(resource: str) -> bool:
+    """Whether it counts memory or cores, by its name: never a device, unless the table says so."""
+    return _AMOUNT.search(resource) is not None and accelerator_of(resource) is None
+
+
 # of a whole resource name, in CEL and in Python
 RESOURCE = f"^({'|'.join(map(_whole, ACCELERATORS))})$"
+BESIDE_CARDS = frozenset({"npu.intel.com"})  # whose devices are no card, nor a part of one, of their node
 _BY_DOMAIN = {each.domain: (re.compile(each.names), each) for each in ACCELERATORS}
 
 
@@ -212,7 +252,7 @@ def accelerator_of(resource: str) -> Accelerator | None:
 _MODE_LABEL, PRODUCT_LABEL = "amd.com/compute-memory-partition", "amd.com/gpu.product-name"
 _MODES = {"dpx": 2, "tpx": 3, "qpx": 4, "cpx": 8}  # of an AMD GPU: into how many parts each divides it
 # names of what a vendor's plugin calls a part of a device
-_PARTS = re.compile(r"core|share|mim-|mig-|-[0-9]{1,2}c|/v[a-z]|vgpu|sgpu|/1-[24]-", re.ASCII)
+_PARTS = re.compile(r"core|share|mim-|mig-|-[0-9]{1,2}c|-[0-9]{1,2}[ABCQ]$|/v[a-z]|[csv]gpu|/1-[24]-")
 
 
 def parts_of(resource: str, labels: Mapping[str, str]) -> tuple[int, str]:
@@ -230,6 +270,7 @@ def parts_of(resource: str, labels: Mapping[str, str]) -> tuple[int, str]:
     return number, f"counts as 1/{number} of a device" if mode == "cpx" and not product else ""
 
 
-def accelerators_in(resources: Iterable[str]) -> tuple[str, ...]:
-    """Those of the resources that are accelerators, in their order."""
-    return tuple(name for name in resources if accelerator_of(name) is not None)
+def accelerators_in(resources: Iterable[str], named: Collection[str] = ()) -> tuple[str, ...]:
+    """Those of the resources that are accelerators, in their order: of the table, and those that the settings
+    name."""
+    return tuple(name for name in resources if accelerator_of(name) is not None or name in named)

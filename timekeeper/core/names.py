@@ -69,6 +69,9 @@ DECLARED = "bursar.dev/declared"
 # one of them, a template or a class was not known when the pod was created, until the timekeeper releases it
 CLAIMS = "bursar.dev/claims"
 
+# the resources of the pod that `devices` in `_settings` makes accelerators, by commas
+ACCELERATORS = "bursar.dev/accelerators"
+
 # scheduling gate of pods that wait for their budget or their turn; only the timekeeper removes it
 BUDGET_GATE = "bursar.dev/budget"
 

@@ -77,6 +77,9 @@ OBJECT_NAMES: Mapping[str, ObjectName] = {
         "how many GPUs its device claims may be allocated at most; `unknown`: not known at its creation. The"
         " timekeeper writes the number when it releases such a pod",
     ),
+    names.ACCELERATORS: ObjectName(
+        "annotation", "webhook", "its resources that `devices` in `_settings` makes accelerators"
+    ),
     names.GPU_PLACEMENT: ObjectName(
         "resource",
         "webhook",

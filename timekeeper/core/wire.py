@@ -194,6 +194,8 @@ class StandingSettings(TypedDict):
     policy: str
     # what becomes of pods that request accelerators which no dialect reads: `core.accelerators`
     unknownAccelerators: UnknownAccelerators
+    # resource -> whether it is an accelerator's, of those that `devices` names; absent: it names none
+    devices: NotRequired[dict[str, bool]]
     # driver -> whether its devices are GPUs, of those that an administrator has named; absent: none
     drivers: NotRequired[dict[str, bool]]
     # driver -> comparisons of `claims.drivers` that its GPUs meet, of those that have some; absent: none has

@@ -106,6 +106,7 @@ def report(
     for driver in {*known, *ledger.claimed_by_driver}:  # all, as an earlier settler may have set others
         metrics.CLAIMED_GPUS.labels(driver).set(ledger.claimed_by_driver.get(driver, 0) / WHOLE_MILLI)
     metrics.CLAIMING_PODS.set(cluster.uncharged_claims().pods)
+    _unclassified(cluster, settings)
     for mode in MODES:
         metrics.MODE.labels(mode).set(mode == settings.mode)
 
@@ -156,6 +157,15 @@ def _not_charged(cluster: ClusterState) -> None:
             reason="the database was unreachable for too long",
         )
         cluster.deletions_dropped = 0
+
+
+def _unclassified(cluster: ClusterState, settings: BudgetSettings) -> None:
+    """The resources of nodes that nothing classifies; 0 for one that is gone, or is classified by now."""
+    named = dict(settings.devices)
+    there = {name: nodes for name, nodes in cluster.unclassified().items() if name not in named}
+    for resource in {*there, *cluster.counted_resources}:
+        metrics.UNCLASSIFIED.labels(resource).set(there.get(resource, 0))
+    cluster.counted_resources = frozenset(there)
 
 
 def _clocks(cluster: ClusterState) -> None:

@@ -164,7 +164,8 @@ class WouldJudge:
             raw, terms = orjson.loads(pod.body), terms_of(self._document[1], pod.namespace, now_ms, taken)
             found = verdict(raw, pod.namespace, terms, pod.is_bound)
             if found is not None and terms.policy.caps.is_set:
-                request = parse_new(raw, terms.policy.unknown_accelerators).request
+                policy = terms.policy
+                request = parse_new(raw, policy.unknown_accelerators, named=policy.accelerators).request
                 milli = 0 if request is None or found.word == "refused" else least_milli(request)
                 recent[pod.uid] = CardHolder(pod.namespace, pod.created_ms, milli), self._steady()
             return found

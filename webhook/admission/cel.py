@@ -136,7 +136,8 @@ def percents() -> str:
     found = (each.percent for each in DIALECTS if each.percent is not None)
     return _lines(
         f"{{'core': dyn('{each.core}'), 'memory': dyn('{each.memory}'), "
-        f"'together': dyn({str(each.together).lower()}), 'most': dyn({each.most_cards}), "
+        f"'together': dyn({str(each.together).lower()}), 'step': dyn({each.step}), "
+        f"'most': dyn({each.most_cards}), "
         f"'mostMemory': dyn({each.most_memory.amount}), 'unit': dyn('{each.most_memory.unit}')}}"
         for each in found
     )

@@ -1,5 +1,6 @@
 """Judges stored objects by today's rules: objects in, findings out. Accelerators that no dialect reads are
-findings: which pods hold them, which nodes advertise them, and what `unknownAccelerators` does with them."""
+findings: which pods hold them, which nodes advertise them, and what `unknownAccelerators` does with them; and
+so are resources of which nothing says whether they are accelerators."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,13 +19,14 @@ from timekeeper.core.admission.rules.isolation import ephemeral_violations
 from timekeeper.core.admission.rules.modes import effective_mode
 from timekeeper.core.admission.rules.pod_rules import pod_violations
 from timekeeper.core.dialects import DIALECTS, native
+from timekeeper.core.dialects.others.device import recorded
 from timekeeper.core.json_values import Json, annotations_of, mapping
 from timekeeper.core.object_names import TERMINAL
-from timekeeper.core.quantity import integral
 from timekeeper.core.request import runtime_plugins
 from timekeeper.core.request.cards import decode_placement
 from timekeeper.core.request.device_classes import NO_CLASSES, ClassParameters
-from timekeeper.core.request.devices import DIALECT, described, device_containers
+from timekeeper.core.request.devices import DIALECT, described, device_containers, unclassified
+from timekeeper.core.request.inventory import advertised
 from timekeeper.core.request.request import canonical, containers, parse
 from timekeeper.core.values import UndecodableError
 from timekeeper.core.violation import Violation, shown
@@ -33,6 +35,7 @@ from webhook.admission.workloads import TemplatePath
 
 _MIRROR = "kubernetes.io/config.mirror"
 RULE = "unknown-accelerators"  # of findings alone: no rule of admission
+UNCLASSIFIED = "unclassified-resource"  # the same
 
 _OF_PODS: Mapping[UnknownAccelerators, tuple[str, str]] = {
     "refuse": (
@@ -58,15 +61,16 @@ _OF_NODES: Mapping[UnknownAccelerators, tuple[str, str]] = {
     ),
 }
 
-Word = Literal["would-be-refused", "would-be-warned", "ungoverned", "accelerators"]
+Word = Literal["would-be-refused", "would-be-warned", "ungoverned", "accelerators", "unclassified"]
 
 
-def held_accelerators(pod: Json, setting: UnknownAccelerators) -> Iterator[Violation]:
+def held_accelerators(pod: Json, policy: AdmissionPolicy) -> Iterator[Violation]:
     """One for each resource by which a container of the pod requests such accelerators."""
-    asking = device_containers(containers(pod))
+    named = {*policy.accelerators, *recorded(annotations_of(pod))}
+    asking = device_containers(containers(pod), named)
     if not asking:
         return
-    request = parse(pod).request
+    request, setting = parse(pod).request, policy.unknown_accelerators
     metered = request is not None and request.dialect == DIALECT
     problem, instead = _METERED if metered else _OF_PODS[setting]
     for each in asking:
@@ -75,13 +79,16 @@ def held_accelerators(pod: Json, setting: UnknownAccelerators) -> Iterator[Viola
             yield _found(path, each.container.limits.get(name), name, problem, instead, setting)
 
 
-def advertised_accelerators(node: Json, setting: UnknownAccelerators) -> Iterator[Violation]:
+def advertised_accelerators(node: Json, policy: AdmissionPolicy) -> Iterator[Violation]:
     """One for each such resource of which the node has any."""
-    capacity = mapping(mapping(node.get("status")).get("capacity"))
-    for name in accelerators_in(capacity):
-        if integral(capacity[name]) != 0:
-            problem, instead = _OF_NODES[setting]
-            yield _found(f"status.capacity[{name}]", capacity[name], name, problem, instead, setting)
+    capacity, setting = _capacity(node), policy.unknown_accelerators
+    for name in accelerators_in(advertised(node), policy.accelerators):
+        problem, instead = _OF_NODES[setting]
+        yield _found(f"status.capacity[{name}]", capacity[name], name, problem, instead, setting)
+
+
+def _capacity(node: Json) -> Json:
+    return mapping(mapping(node.get("status")).get("capacity"))
 
 
 def _found(
@@ -89,6 +96,15 @@ def _found(
 ) -> Violation:
     sentence = f"no dialect reads {described(name)}; {problem}"
     return Violation(RULE, path, shown(amount or ""), sentence, instead, f"unknownAccelerators: {setting}")
+
+
+def _unclassified(path: str, amounts: Json, policy: AdmissionPolicy) -> Iterator[Violation]:
+    """One for each of the resources of which nothing says whether it is an accelerator's."""
+    for name in unclassified(amounts, policy.devices):
+        problem = f"nothing says whether {name} is an accelerator; its pods pass, and are not charged"
+        allowed = "its model in devices of _settings if it is one, else none"
+        example = f"devices: {{{name}: none}}"
+        yield Violation(UNCLASSIFIED, f"{path}[{name}]", shown(amounts[name]), problem, allowed, example)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,16 +146,32 @@ def of_pod(
         found.append(AdmissionFinding(*place, "would-be-warned", suspect, owner, node))
     if node and asks_for_gpus(pod) and not is_governed(pod):
         found.append(AdmissionFinding(*place, "ungoverned", (), owner, node))
-    if node and (held := tuple(held_accelerators(pod, policy.unknown_accelerators))):
+    if node and (held := tuple(held_accelerators(pod, policy))):
         found.append(AdmissionFinding(*place, "accelerators", held, owner, node))
+    if node and (unknown := tuple(_of_containers(pod, policy, classes))):
+        found.append(AdmissionFinding(*place, "unclassified", unknown, owner, node))
     return tuple(found)
 
 
+def _of_containers(pod: Json, policy: AdmissionPolicy, classes: ClassParameters) -> Iterator[Violation]:
+    for container in containers(pod):
+        amounts = {name: text for name, text in container.limits.items() if name not in classes.refused}
+        yield from _unclassified(f"{container.path}.resources.limits", amounts, policy)
+
+
 def of_node(node: Json, policy: AdmissionPolicy) -> tuple[AdmissionFinding, ...]:
-    """The finding on a node that advertises accelerators that no dialect reads; of any other none."""
-    name = str(mapping(node.get("metadata")).get("name", ""))
-    there = tuple(advertised_accelerators(node, policy.unknown_accelerators))
-    return (AdmissionFinding("", "Node", name, "accelerators", there),) if there else ()
+    """The findings on a node that advertises accelerators that no dialect reads, or resources of which
+    nothing says whether they are accelerators; on any other none."""
+    name, capacity = str(mapping(node.get("metadata")).get("name", "")), _capacity(node)
+    found: dict[Word, tuple[Violation, ...]] = {
+        "accelerators": tuple(advertised_accelerators(node, policy)),
+        "unclassified": tuple(
+            _unclassified(
+                "status.capacity", {resource: capacity[resource] for resource in advertised(node)}, policy
+            )
+        ),
+    }
+    return tuple(AdmissionFinding("", "Node", name, word, there) for word, there in found.items() if there)
 
 
 def of_workload(
@@ -201,7 +233,7 @@ def asks_for_gpus(pod: Json) -> bool:
     """Whether the pod requests a GPU in any dialect, supported or not, or an accelerator of none."""
     parsed = parse(pod)
     is_of_none = parsed.request is None and not parsed.violations
-    return not is_of_none or bool(device_containers(containers(pod)))
+    return not is_of_none or bool(device_containers(containers(pod), recorded(annotations_of(pod))))
 
 
 def is_governed(pod: Json) -> bool:

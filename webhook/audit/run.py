@@ -301,6 +301,7 @@ _SAID = {
     "would-be-warned": "would cause a warning",
     "ungoverned": "uses GPUs but is not metered",
     "accelerators": "has accelerators that no dialect reads",
+    "unclassified": "has resources that may be accelerators",
 }
 
 

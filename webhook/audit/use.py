@@ -89,7 +89,7 @@ def _rates(
             continue
         namespace = str(mapping(pod.get("metadata")).get("namespace", ""))
         request = (
-            parse_new(as_written(pod), settings.unknown_accelerators).request
+            parse_new(as_written(pod), settings.unknown_accelerators, named=settings.device_models).request
             or parse(pod).request  # metered, whatever the settings say now
         )
         if request is not None:

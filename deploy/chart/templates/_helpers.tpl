@@ -85,6 +85,15 @@ topologySpreadConstraints:
 {{- if and .Values.scheduler.enabled (eq (include "bursar.placement" .) "on") }}true{{ end }}
 {{- end }}
 
+{{/* A test of the name k of a resource for those that values make accelerators. */}}
+{{- define "bursar.devices" -}}
+{{- $names := .Values.accelerators }}
+{{- range $name, $model := dig "devices" dict .Values.settings }}
+{{- if ne (toString $model) "none" }}{{ $names = append $names $name }}{{ end }}
+{{- end }}
+{{- with $names }} || k in ['{{ join "', '" . }}']{{ end }}
+{{- end }}
+
 {{/* The namespaces that admission leaves out by name, separated by commas. */}}
 {{- define "bursar.exempt" -}}
 kube-system, gpu-operator, bursar-system, bursar-node

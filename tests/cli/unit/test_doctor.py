@@ -225,6 +225,13 @@ WRITTEN = parameters(team_a="observe")
 ROLES = [workload("bursar-webhook"), *OTHERS, second_scheduler()]
 GOOD = bundle(NOW + timedelta(days=300))
 CLASSES = [("gpu-default-priority", 1000), ("gpu-lower-priority", 10)]
+NPUS = {
+    "metadata": {"name": "bursar-budgets"},
+    "data": {
+        "_settings": "timeZone: Asia/Tokyo\nunknownAccelerators: meter\ndevices: {example.com/npu: Example}",
+        "team-a": "gpuHours: 1",
+    },
+}
 SOUND = Facts(
     system_namespace="bursar-system",
     version=json.dumps({"major": "1", "minor": "36+"}),
@@ -715,6 +722,18 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
         {"nodes": listed(node("g"), node("amd", inventory=False, capacity={"amd.com/cpx_nps4": "8"}))},
         *("warning", "accelerators", "no dialect reads amd.com/cpx_nps4 (AMD: a GPU, or a partition of one)"),
     ),
+    "resources that nothing classifies": (
+        {"nodes": listed(node("g", capacity={**PERCENT, "rdma/hca": "8", "example.com/npu": "0"}))},
+        *("warning", "accelerators", "nothing says whether rdma/hca, on g, is an accelerator"),
+    ),
+    "an accelerator that the webhooks do not see": (
+        {
+            "nodes": listed(node("g"), node("n", inventory=False, capacity={"example.com/npu": "2"})),
+            "budgets": listed(NPUS, configuration(), *WRITTEN),
+            "device_pods": listed(),
+        },
+        *("warning", "accelerators", "the webhooks do not see pods that request example.com/npu"),
+    ),
     "no right to see": ({"policies": NotReadable("forbidden")}, "unknown", "policies", "forbidden"),
 }
 
@@ -844,6 +863,23 @@ def test_pods_of_namespaces_that_are_metered_are_charged(
 
     assert (found.level, said in found.sentence) == (level, True), found.sentence
     assert "not charged" not in found.sentence
+
+
+def test_what_the_settings_and_the_webhooks_name_is_no_finding() -> None:
+    conditions = [{"expression": "k in ['example.com/npu']"}]
+    ours = webhooks("zz-bursar", GOOD)
+    ours["webhooks"][0]["matchConditions"] = conditions
+    none = replace_text(NPUS, "{example.com/npu: Example}", "{example.com/npu: Example, rdma/hca: none}")
+    nodes = listed(node("g"), node("n", inventory=False, capacity={"example.com/npu": "2", "rdma/hca": "1"}))
+    facts = replace(SOUND, nodes=nodes, budgets=listed(none), mutating=listed(ours), device_pods=listed())
+
+    (found,) = (result for result in results(facts) if result.subject == "accelerators")
+
+    assert (found.level, "no dialect reads example.com/npu, on n" in found.sentence) == ("ok", True)
+
+
+def replace_text(found: dict[str, Any], before: str, after: str) -> dict[str, Any]:
+    return json.loads(json.dumps(found).replace(before, after))  # type: ignore[no-any-return]
 
 
 def test_beside_a_ledger_on_somebodys_machine_nothing_is_missed_in_the_cluster() -> None:

@@ -6,7 +6,16 @@ import pytest
 
 from tests.worlds import Json, container, of_resources, pod
 from timekeeper.core.accelerators import ACCELERATORS, RESOURCE, UnknownAccelerators, accelerator_of
-from timekeeper.core.request.request import canonical, parse, parse_new, parse_stored, request_part
+from timekeeper.core.dialects.others.device import record
+from timekeeper.core.request.devices import unclassified
+from timekeeper.core.request.request import (
+    NO_REQUEST,
+    canonical,
+    parse,
+    parse_new,
+    parse_stored,
+    request_part,
+)
 from timekeeper.core.values import Ask, ContainerAsk, GPURequest
 
 # by the vendors' documents
@@ -30,7 +39,16 @@ KNOWN = re.findall(
     kunlunxin.com/xpu kunlunxin.com/vxpu metax-tech.com/gpu metax-tech.com/sgpu mthreads.com/gpu
     mthreads.com/vgpu qualcomm.com/qaic rebellions.ai/ATOM rebellions.ai/REBEL rebellions.ai/npu
     alibabacloud.com/ppu tenstorrent.com/n150 tenstorrent.com/n300 tenstorrent.com/blackhole
-    vastaitech.com/va
+    vastaitech.com/va npu.intel.com/accel k8s.amazonaws.com/vgpu baidu.com/cgpu
+    baidu.com/h800_80g_cgpu amd.com/mi300x amd.com/MI250 amd.com/mi210
+    nvidia.com/pgpu nvidia.com/GA102GL_A10 nvidia.com/GH100_H100_PCIE nvidia.com/GH100
+    nvidia.com/TU102_TITAN_RTX nvidia.com/GRID_T4-16Q nvidia.com/NVIDIA_A10-24Q nvidia.com/H100_94GB
+    nvidia.com/a100 nvidia.com/A100 nvidia.com/a100-80gb nvidia.com/a100_sxm4_40gb nvidia.com/v100.shared
+    nvidia.com/h100 nvidia.com/H200 nvidia.com/b200 nvidia.com/gb200 nvidia.com/gh200 nvidia.com/l40s
+    nvidia.com/l4 nvidia.com/t4 nvidia.com/tesla-t4 nvidia.com/Tesla_P40 nvidia.com/a10g nvidia.com/a2
+    nvidia.com/rtxa6000 nvidia.com/rtx8000 nvidia.com/rtx-4090 nvidia.com/rtx-pro-6000 nvidia.com/3090
+    nvidia.com/1080ti nvidia.com/geforce-rtx-3090-ti nvidia.com/titan-xp nvidia.com/quadro-rtx-6000
+    nvidia.com/rtx-4000-sff-ada nvidia.com/orin
     """,
 )
 # companions, network devices, names of dialects, and names that only begin or end alike
@@ -44,7 +62,13 @@ OTHERS = re.findall(
     huawei.com/Ascend910B4-1-memory huawei.com/Ascend910B3-core huawei.com/roce hygon.com/dcumem
     hygon.com/dcucores iluvatar.ai/BI-V150.vMem kunlunxin.com/vxpu-memory metax-tech.com/vcore
     metax-tech.com/vmemory mthreads.com/sgpu-memory mthreads.com/sgpu-core nvidia.com/gpu
-    nvidia.com/hostdev gpu.intel.com/i915 intel.com/sriov qat.intel.com/generic
+    nvidia.com/hostdev nvidia.com/bf3 nvidia.com/bf3-p0-vfs nvidia.com/cx7_sriov nvidia.com/p0_sriov
+    nvidia.com/rdma_shared_device_a nvidia.com/mlnxnics nvidia.com/ibs0f0 nvidia.com/resibp24s0
+    nvidia.com/a100-memory nvidia.com/a100-nic nvidia.com/gpu.shared nvidia.com/mig-1g.5gb nvidia.com/gpumem
+    nvidia.com/vgpu-number npu.intel.com/accels baidu.com/cgpu_core baidu.com/a10_cgpu_memory
+    amd.com/mi300x_nic tke.cloud.tencent.com/qgpu-core tke.cloud.tencent.com/eni-ip
+    devices.kubevirt.io/kvm smarter-devices/fuse rdma/hca vpc.amazonaws.com/efa intel.com/sriov_netdevice
+    gpu.intel.com/i915 intel.com/sriov qat.intel.com/generic
     bursar.dev/gpu-percent cpu memory ephemeral-storage hugepages-2Mi
     """,
 )
@@ -114,6 +138,7 @@ def test_what_the_setting_says_of_a_new_pod() -> None:
 @pytest.mark.parametrize(
     ("made", "rule", "field"),
     [
+        (of("c", {"google.com/tpu": "-1"}), "amount", "limits[google.com/tpu]"),
         (of("c", {"google.com/tpu": "1.5"}), "amount", "limits[google.com/tpu]"),
         (of("c", {"google.com/tpu": ["4"]}), "amount", "limits[google.com/tpu]"),
         (of("c", {"google.com/tpu": "1025"}), "amount", "limits[google.com/tpu]"),
@@ -150,3 +175,51 @@ def test_companions_of_a_device_are_no_devices() -> None:
     assert request is not None
     assert [(each.ask.devices, each.ask.device) for each in request.asks] == [(1, "huawei.com/Ascend910")]
     assert parse_new(pod(of("main", {"hygon.com/dcumem": "9"})), "refuse").violations == ()
+
+
+NPU, NIC = "example.com/npu", "example.com/nic"
+
+
+@pytest.mark.parametrize("unknown", ["refuse", "meter", "pass"])
+def test_what_the_settings_name_counts_as_what_the_table_has(unknown: UnknownAccelerators) -> None:
+    raw = pod(of("main", {NPU: "2", NIC: "1", f"{NPU}-memory": "9"}))
+
+    parsed = parse_new(raw, unknown, named=(NPU, f"{NPU}-memory"))
+
+    assert parse_new(raw, unknown) == parse(raw) == parse_new(raw, "pass")
+    assert [violation.path for violation in parsed.violations] == (
+        [f"spec.containers[0].resources.limits[{NPU}]"] if unknown == "refuse" else []
+    )
+    asks = (ContainerAsk("main", False, Ask(2, 1000, 0, device=NPU)),)
+    assert parsed.request == (GPURequest(dialect="device", asks=asks) if unknown == "meter" else None)
+    assert parse_new(pod(of("main", {NPU: "0"})), unknown, named=(NPU,)) == NO_REQUEST
+
+
+def test_a_governed_pod_has_the_devices_that_admission_recorded() -> None:
+    raw = labelled(of("main", {NPU: "2", NIC: "1"}))
+    raw["metadata"]["annotations"] = {"bursar.dev/accelerators": NPU}
+    request = parse(raw).request
+
+    assert request is not None
+    assert [(ask.ask.devices, ask.ask.device) for ask in request.asks] == [(2, NPU)]
+    assert parse(request_part(raw)).request == parse_stored(raw).request == request
+    assert record(request) == {"bursar.dev/accelerators": NPU}
+    assert parse(labelled(of("main", {NPU: "2"}))).request is None
+    of_table = parse(labelled(of("main", TWO))).request
+    assert of_table is not None
+    assert record(of_table) == {}
+
+
+def test_what_no_table_and_no_setting_has_is_unclassified() -> None:
+    named = {NPU: True, NIC: False}
+    known = (
+        "cpu",
+        "hugepages-2Mi",
+        "attachable-volumes-csi-x",
+        "pod.kubernetes.io/x",
+        "bursar.dev/gpu-percent",
+    )
+
+    assert unclassified((*KNOWN, *known, "hygon.com/dcumem", "nvidia.com/gpu", NPU, NIC), named) == ()
+    assert unclassified((NPU, "rdma/hca", "new.example/cores"), ()) == (NPU, "rdma/hca", "new.example/cores")
+    assert [name for name in OTHERS if accelerator_of(name)] == []

@@ -3,7 +3,7 @@
 import pytest
 
 from timekeeper.core.budgets.mistakes import EntryError
-from timekeeper.core.budgets.policy import Budget, ineffective_fields
+from timekeeper.core.budgets.policy import Budget, BudgetSettings, ineffective_fields
 from timekeeper.core.budgets.reader import read_entry
 
 LIMIT = "gpuHours: 9\n"
@@ -68,3 +68,19 @@ def test_the_clusters_placement_decides_where_the_entry_names_none() -> None:
         "onExhausted: reclaim acts as deprioritize: where placement is off, Bursar takes no cards for other "
         "pods",
     )
+
+
+@pytest.mark.parametrize(
+    ("devices", "named"),
+    [
+        ("example.com/npu: NPU, rdma/hca: none, google.com/tpu: TPU v5, new.example/memory: none", []),
+        ("nvidia.com/gpu: A100, cpu: Xeon, hugepages-2Mi: none", ["nvidia.com/gpu", "cpu", "hugepages-2Mi"]),
+        ("new.example/memory: GB, google.com/tpu: none", ["new.example/memory", "google.com/tpu"]),
+        ("nvidia.com/gpu: none, nvidia.com/a100: none", ["nvidia.com/gpu", "nvidia.com/a100"]),
+    ],
+)
+def test_a_resource_in_devices_without_effect_is_named(devices: str, named: list[str]) -> None:
+    settings = read_entry("_settings", f"devices: {{{devices}}}")
+    assert isinstance(settings, BudgetSettings)
+
+    assert [sentence.split(" ")[1] for sentence in ineffective_fields(settings)] == named

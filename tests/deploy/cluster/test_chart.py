@@ -369,6 +369,7 @@ OTHER: Values = {
     "guardedPaths": ["/dev/other"],
     "apiServers": ["192.0.2.1/32"],
     "timekeeperClients": ["192.0.2.1/32"],
+    "accelerators": ["example.com/npu"],
     "otherSchedulers": ["kai-scheduler"],
     "size": "7Gi",
     "interval": "7s",
@@ -474,6 +475,21 @@ def test_without_placement_nothing_of_the_scheduler_is_installed_and_the_setting
 
 def _named(each: Values) -> tuple[str, str]:
     return each["kind"], each["metadata"]["name"]
+
+
+def test_the_webhooks_see_the_accelerators_that_values_name(helm: Path, tmp_path: Path) -> None:
+    devices = {"example.com/npu": "NPU", "rdma/hca": "none"}
+    values = tmp_path / "devices.yaml"
+    values.write_text(yaml.safe_dump({"accelerators": ["acme.com/card"], "settings": {"devices": devices}}))
+
+    text = rendered.rendered(helm, f"--values={values}")["webhook-configurations.yaml"]
+
+    webhooks = [webhook for configuration in loaded(text) for webhook in configuration["webhooks"]]
+    conditions = [term["expression"] for webhook in webhooks for term in webhook.get("matchConditions", ())]
+    of_pods = [expression for expression in conditions if "bursar\\.dev" in expression]
+    named = " || k in ['acme.com/card', 'example.com/npu']"
+    assert [expression.count(named) for expression in of_pods] == [2] * 4
+    assert "rdma/hca" not in text
 
 
 @pytest.mark.soak

@@ -12,6 +12,7 @@ from sidecar.node.state.node_patch import DesiredNode, change
 from sidecar.node.values import NodeCard, NodeState
 from tests.node.worlds import MEMORY_MIB, card, node
 from timekeeper.core import names
+from timekeeper.core.accelerators import ACCELERATORS
 from timekeeper.core.dialects import GPU_RESOURCE
 from timekeeper.core.request.cards import decode_inventory
 
@@ -148,7 +149,8 @@ def test_of_a_node_without_cards_nothing_is_written_of_them() -> None:
 
 def test_the_resources_of_others_are_those_that_the_core_knows() -> None:
     known = GPU_RESOURCE.replace(r"^(bursar\.dev/|", "^(").removesuffix(")")
-    assert rf"{known}|amd\.com/gpu)" == node_patch.OF_OTHERS.pattern
+    (nvidias,) = (row.names for row in ACCELERATORS if row.vendor == "NVIDIA")
+    assert rf"{known}|amd\.com/gpu|nvidia\.com/({nvidias})$)" == node_patch.OF_OTHERS.pattern
     assert (node_patch.INVENTORY, node_patch.HOLDERS) == (names.INVENTORY, names.HOLDERS)
     assert node_patch.OURS == (names.GPU_PERCENT, names.GPU_MEMORY)
 

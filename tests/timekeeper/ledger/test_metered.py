@@ -8,6 +8,7 @@ import pytest
 
 from tests.timekeeper.ledger.test_ends import report
 from tests.timekeeper.worlds import HOUR, MINUTE, SECOND, T0, Town, budgets, gpu_pod, node
+from timekeeper.metrics import UNCLASSIFIED
 
 ONE_DATABASE = "what is read of pods and nodes; the histories of test_machine.py meter on both databases"
 
@@ -83,8 +84,10 @@ CPX["metadata"]["labels"] = {
     "amd.com/compute-memory-partition": "cpx_nps4",
     "amd.com/gpu.product-name": "AMD_Instinct_MI300X_OAM",
 }
+VGPU = "nvidia.com/NVIDIA_A10-24Q"
 UNSAID = labelled(
-    "unsaid", {"nvidia.com/mig-1g.24gb": "4", "amd.com/cpx_nps4": "8", "hygon.com/dcu-share-16c-8g": "4"}
+    "unsaid",
+    {"nvidia.com/mig-1g.24gb": "4", "amd.com/cpx_nps4": "8", "hygon.com/dcu-share-16c-8g": "4", VGPU: "2"},
 )
 NODES = [WHOLE, SHARED, RENAMED, SINGLE, MIXED_MIG, PLAIN, AMD, HAMI, MIXED, CONTRADICTED]
 NODES += [BESIDE, LEFT_OVER, OF_AGENT, INSTANCES, DIVIDED, GKE, CPX, UNSAID]
@@ -119,6 +122,7 @@ def opened(town: Town, *pods: Json, mode: str = "meter", more: str = "lookahead:
 
 
 MODEL = "NVIDIA-A100-SXM4-40GB"
+TKE = "tke.cloud.tencent.com/qgpu-"
 FRACTION, CARDS = "nvidia.com/container.main.gpu-memory.", "nvidia.com/container.main.gpus.devices"
 BOUND = {"gpu-fraction": "0.5", f"{FRACTION}request": "20Gi", CARDS: "GPU-1"}  # by KAI in mode NvFractions
 
@@ -138,6 +142,10 @@ BOUND = {"gpu-fraction": "0.5", f"{FRACTION}request": "20Gi", CARDS: "GPU-1"}  #
         (holding({"amd.com/gpu": "4"}, "amd"), 4_000, "amd.com/gpu"),
         (holding({"acme.example/npu": "3", "rdma/hca": "1"}, "amd"), 6_000, "ACME NPU 2"),
         (holding({GPU: "1", "rdma/hca": "1"}), 2_500, "NVIDIA-A100-SXM4-40GB"),
+        (holding({"nvidia.com/a100": "2", "acme.example/npu-memory": "9"}, "amd"), 5_000, "nvidia.com/a100"),
+        (holding({"nvidia.com/GA102GL_A10": "1"}, "plain"), 1_000, "nvidia.com/GA102GL_A10"),
+        (holding({"npu.intel.com/accel": "1", "acme.example/nic": "4"}), 1_000, "npu.intel.com/accel"),
+        (holding({f"{TKE}core": "30", f"{TKE}memory": "8"}), 750, "NVIDIA-A100-SXM4-40GB"),
         (holding({GPU: "1", "nvidia.com/gpumem": "8192"}, "hami"), 250, "NVIDIA-Tesla V100"),
         (holding({}, scheduler="kai-scheduler", **{"gpu-fraction": "0.5"}), 1_250, "NVIDIA-A100-SXM4-40GB"),
         (
@@ -170,9 +178,8 @@ BOUND = {"gpu-fraction": "0.5", f"{FRACTION}request": "20Gi", CARDS: "GPU-1"}  #
 def test_a_metered_pod_is_charged_by_what_its_own_system_says(
     town: Town, pod: Json, rate: int, models: str
 ) -> None:
-    more = (
-        "weights: {A100: 2.5, H100: 3, RTX PRO 6000: 4, ACME NPU: 2}\ndevices: {acme.example/npu: ACME NPU 2}"
-    )
+    named = "acme.example/npu: ACME NPU 2, acme.example/npu-memory: GB, acme.example/nic: none"
+    more = f"weights: {{A100: 2.5, H100: 3, RTX PRO 6000: 4, ACME NPU: 2}}\ndevices: {{{named}}}"
 
     assert opened(town, pod, more=more) == {"p": (rate, models)}
 
@@ -218,6 +225,38 @@ def test_what_a_plugin_counts_costs_the_same_by_a_placement_and_by_the_spec(town
     }
 
 
+def test_a_governed_pod_is_charged_for_the_accelerators_that_the_settings_named_at_its_creation(
+    town: Town,
+) -> None:
+    limits = {"acme.example/npu": "3", "acme.example/nic": "1"}
+    governed = holding(limits, "amd", **{"bursar.dev/standing": "IN_BUDGET"})
+    governed["metadata"]["annotations"]["bursar.dev/accelerators"] = "acme.example/npu"
+    governed["metadata"]["labels"] = {"bursar.dev/governed": "true"}
+    more = "weights: {ACME NPU: 2}\ndevices: {acme.example/npu: ACME NPU 2, acme.example/nic: NIC}"
+
+    found = opened(town, governed, holding(limits, "amd", "before"), mode="enforce", more=more)
+
+    assert found == {"p": (6_000, "ACME NPU 2")}
+
+
+def test_a_metric_says_on_how_many_nodes_a_resource_is_that_nothing_classifies(town: Town) -> None:
+    def says() -> dict[str, float]:
+        town.clock.turn(SECOND)
+        town.tick()
+        samples = next(iter(UNCLASSIFIED.collect())).samples
+        return {sample.labels["resource"]: sample.value for sample in samples if sample.value}
+
+    UNCLASSIFIED.clear()  # of other tests' nodes
+    for name, nics in (("a", "8"), ("b", "8"), ("c", "0")):
+        capacity = {"cpu": "8", GPU: "1", "amd.com/gpu": "1", "rdma/hca": nics, "acme.example/npu": "1"}
+        town.hear("nodes", {"metadata": {"name": name}, "status": {"capacity": capacity}})
+    town.list_all()
+
+    assert says() == {"rdma/hca": 2, "acme.example/npu": 3}
+    settings(town, "devices: {acme.example/npu: NPU, rdma/hca: none}")
+    assert says() == {}
+
+
 def test_a_pod_is_charged_whatever_its_scheduler_is_called(town: Town) -> None:
     """A fraction counts where a binder of KAI has labelled the pod; annotations alone hold nothing."""
     fraction = {"gpu-fraction": "0.5"}
@@ -251,6 +290,7 @@ def test_a_pod_is_charged_whatever_its_scheduler_is_called(town: Town) -> None:
         ),
         (holding({"amd.com/cpx_nps4": "1"}, "unsaid"), "amd.com/cpx_nps4 counts as 1/8 of a device"),
         (holding({"hygon.com/dcu-share-16c-8g": "1"}, "unsaid"), "counts as a whole device"),
+        (holding({VGPU: "1"}, "unsaid"), f"{VGPU} counts as a whole device"),
         (holding({}, "gke", scheduler="kai-scheduler", **{"gpu-memory": "2000"}), "how much memory"),
     ],
 )

@@ -300,7 +300,7 @@ def test_the_document_carries_the_settings_and_the_classes_values(home: Town) ->
     home.hear("priorityclasses", gold)
     settings = (
         "priorityClasses: {inBudget: gold, overBudget: lead}\nmode: observe\nsidecar: off\n"
-        "unknownAccelerators: meter\n"
+        "unknownAccelerators: meter\ndevices: {example.com/npu: NPU, example.com/nic: none}\n"
         "rules: {privileged: warn}\nexempt: [admins]"
     )
     home.clock.turn(SECOND)
@@ -322,6 +322,7 @@ def test_the_document_carries_the_settings_and_the_classes_values(home: Town) ->
         "lookaheadMs": 600_000,
         "policy": "fragmentation",
         "unknownAccelerators": "meter",
+        "devices": {"example.com/npu": True, "example.com/nic": False},
     }
 
 

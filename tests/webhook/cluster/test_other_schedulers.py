@@ -35,12 +35,20 @@ DEVICES = (
     *("amd.com/cpx_nps4", "amd.com/spx_nps1", "amd.com/gpu", "metax-tech.com/gpu", "mthreads.com/vgpu"),
     *("hygon.com/dcunum", "huawei.com/Ascend910", "huawei.com/Ascend310P-2c", "cambricon.com/mlu370"),
     *("google.com/tpu", "habana.ai/gaudi", "aws.amazon.com/neuron", "aws.amazon.com/neuroncore"),
+    *(
+        "nvidia.com/a100",
+        "nvidia.com/RTX-4090",
+        "nvidia.com/H100_94GB",
+        "npu.intel.com/accel",
+        "amd.com/MI300X",
+    ),
 )
 # what vendors advertise beside them, or others under similar names
 NEIGHBOURS = (
     *("nvidia.com/hostdev", "amd.com/nic", "intel.com/sriov", "qat.intel.com/generic"),
     *("hygon.com/dcumem", "huawei.com/Ascend910-memory", "huawei.com/roce", "vpc.amazonaws.com/efa"),
     *("google.com/tpus", "habana.ai/gaudinet", "example.com/gpu"),
+    *("nvidia.com/bf3", "nvidia.com/a100-nic", "nvidia.com/a100-memory", "devices.kubevirt.io/kvm"),
 )
 GATE = {"name": "kueue.x-k8s.io/admission"}
 

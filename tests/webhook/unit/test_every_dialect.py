@@ -112,7 +112,7 @@ def random_pod(rng: random.Random) -> Json:
     containers = [random_container(rng, name, others if at else dialect) for at, name in enumerate(names)]
     init = [random_container(rng, "first", dialect)] if rng.random() < 1 / 8 else None
     raw = pod(*containers, init=init)
-    default = () if dialect.placed_by_others else ("default-scheduler",)
+    default = () if dialect.placed_by_others and dialect.schedulers else ("default-scheduler",)
     raw["spec"]["schedulerName"] = rng.choice((*default, *default, *dialect.schedulers))
     raw["metadata"] |= {"annotations": random_annotations(rng, dialect), "labels": {}}
     if dialect.labels or rng.random() < 0.05:

@@ -271,6 +271,39 @@ def test_a_metered_pod_is_governed_and_keeps_its_scheduler_and_its_runtime(sched
         assert validated(after, policy) == ""
 
 
+def test_accelerators_that_the_settings_name_are_recorded_and_stay_what_they_were() -> None:
+    naming = replace(METERING, devices={"example.com/npu": True, "example.com/nic": False})
+    raw = of({"example.com/npu": "2", "example.com/nic": "1"}, "default-scheduler")
+
+    after = governed(raw, policy=naming)
+
+    assert after["metadata"]["annotations"]["bursar.dev/accelerators"] == "example.com/npu"
+    assert operations(after, "IN_BUDGET", naming) == []
+    assert validated(after, naming) == validated(after, METERING) == ""
+    assert mutated(raw, policy=METERING).operations == ()
+    assert (
+        "no dialect reads example.com/npu"
+        in mutated(raw, policy=replace(naming, unknown_accelerators="refuse")).refusal
+    )
+    forged = with_annotations(raw, {"bursar.dev/accelerators": "example.com/nic"})
+    (violation,) = violations_of(forged, naming)
+    assert violation.rule == "forged-annotation"
+
+
+def test_a_pod_of_tkes_keeps_its_scheduler_without_the_flag() -> None:
+    raw = of(
+        {"tke.cloud.tencent.com/qgpu-core": "30", "tke.cloud.tencent.com/qgpu-memory": "8"},
+        "default-scheduler",
+    )
+
+    after = governed(raw)
+
+    assert violations_of(raw, POLICY) == ()
+    assert after["spec"]["schedulerName"] == "default-scheduler"
+    assert sidecar_of(after)
+    assert "bursar.dev/gpu-placement" not in json.dumps(after)
+
+
 def test_a_metered_pod_that_admission_did_not_govern_is_refused() -> None:
     passing = replace(METERING, unknown_accelerators="pass")
 

@@ -126,6 +126,7 @@ def test_the_tables_terms_go_before_this_processs_flags() -> None:
         "unknownStanding": "overBudget",
         "maxGracePeriodMs": 90_500,
         "unknownAccelerators": "pass",
+        "devices": {"example.com/npu": True, "example.com/nic": False},
     }
 
     policy = effective_policy(replace(POLICY, known=False), table(settings=told))
@@ -140,6 +141,7 @@ def test_the_tables_terms_go_before_this_processs_flags() -> None:
         unknown_standing="overBudget",
         max_grace_s=90,
         unknown_accelerators="pass",
+        devices={"example.com/npu": True, "example.com/nic": False},
         sidecar=None,
     )
     assert effective_policy(POLICY, None) == POLICY

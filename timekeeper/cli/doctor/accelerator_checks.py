@@ -1,17 +1,25 @@
 """Accelerators that no dialect reads: which nodes advertise them, which pods hold them, what `_settings` does
-with their pods, and what to do."""
+with their pods, and what to do; and resources of which nothing says whether they are accelerators."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from timekeeper.cli.doctor.facts import CheckResult, Facts, Level, NotReadable, items, some_of, unknown
-from timekeeper.core.accelerators import UnknownAccelerators, accelerators_in
-from timekeeper.core.budgets import reader
+from timekeeper.cli.doctor.facts import (
+    CheckResult,
+    Facts,
+    Level,
+    NotReadable,
+    items,
+    read_entries,
+    some_of,
+    unknown,
+)
+from timekeeper.core.accelerators import UnknownAccelerators, accelerator_of, accelerators_in
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.json_values import mapping
 from timekeeper.core.object_names import TERMINAL
-from timekeeper.core.request.devices import described, device_containers, is_governed
+from timekeeper.core.request.devices import described, device_containers, is_governed, unclassified
+from timekeeper.core.request.inventory import advertised
 from timekeeper.core.request.request import containers
 
 _SUBJECT = "accelerators"
@@ -24,24 +32,45 @@ _EFFECT: Mapping[UnknownAccelerators, str] = {
 
 
 def accelerators(facts: Facts) -> Iterator[CheckResult]:
-    """One result for each resource that nodes advertise and no dialect reads."""
+    """One result for each resource that nodes advertise and no dialect reads, or that nothing classifies."""
     if isinstance(facts.nodes, NotReadable) or isinstance(facts.budgets, NotReadable):
         return  # said by the checks of nodes and budgets
+    parsed = parsed_entries(facts)
+    models, devices = parsed.settings.device_models, dict(parsed.settings.devices)
     there: dict[str, list[str]] = {}
+    unknown_there: dict[str, list[str]] = {}
     for node in items(facts.nodes):
-        for resource in advertised(node):
-            there.setdefault(resource, []).append(str(node["metadata"]["name"]))
+        resources, name = advertised(node), str(node["metadata"]["name"])
+        for resource in accelerators_in(resources, models):
+            there.setdefault(resource, []).append(name)
+        for resource in unclassified(resources, devices):
+            unknown_there.setdefault(resource, []).append(name)
     if there and isinstance(facts.device_pods, NotReadable):
         yield unknown(_SUBJECT, facts.device_pods)
-    parsed = parsed_entries(facts)
     for resource, nodes in sorted(there.items()):
         yield _result(facts, resource, nodes, parsed)
+    yield from _unseen(facts, there.keys() & models)
+    for resource, nodes in sorted(unknown_there.items()):
+        sentence = (
+            f"nothing says whether {resource}, on {some_of(nodes)}, is an accelerator: pods that request it"
+            " are admitted and not charged"
+        )
+        edit = f"{_edit(facts)}: _settings, devices: {{{resource}: MODEL}} if it is one, else none ({_PAGE})"
+        yield CheckResult("warning", _SUBJECT, sentence, edit)
 
 
-def advertised(node: Mapping[str, Any]) -> tuple[str, ...]:
-    """The accelerators that no dialect reads of which the node has any."""
-    capacity = mapping(mapping(node.get("status")).get("capacity"))
-    return tuple(name for name in accelerators_in(capacity) if str(capacity[name]) not in ("", "0"))
+def _unseen(facts: Facts, named: Collection[str]) -> Iterator[CheckResult]:
+    """The accelerators that only the settings name and the webhooks' match conditions leave out."""
+    webhooks = () if isinstance(facts.mutating, NotReadable) else items(facts.mutating)
+    ours = [configuration for configuration in webhooks if configuration["metadata"]["name"] == "zz-bursar"]
+    for resource in sorted(named) if ours else ():
+        if f"'{resource}'" not in str(ours) and accelerator_of(resource) is None:
+            sentence = (
+                f"the webhooks do not see pods that request {resource}: where the mode is enforce they are"
+                " admitted and not charged"
+            )
+            command = f"helm upgrade with {resource} in the chart's value accelerators ({_PAGE})"
+            yield CheckResult("warning", _SUBJECT, sentence, command)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +87,7 @@ class Settled:
 
 def parsed_entries(facts: Facts) -> Settled:
     """The entries of all ConfigMaps."""
-    data = {str(each["metadata"]["name"]): mapping(each.get("data")) for each in items(facts.budgets)}
-    texts = {name: {key: str(text) for key, text in each.items()} for name, each in data.items()}
-    found = reader.read(texts)
+    found = read_entries(facts.budgets)
     modes = {name: budget.mode for name, budget in found.budgets.items() if budget.mode}
     return Settled(found.settings or BudgetSettings(), modes)
 
@@ -89,7 +116,7 @@ def _holders(facts: Facts, resource: str, parsed: Settled) -> tuple[list[str], l
     for pod in () if isinstance(facts.device_pods, NotReadable) else items(facts.device_pods):
         if mapping(pod.get("status")).get("phase") in TERMINAL:
             continue
-        if any(resource in each.resources for each in device_containers(containers(pod))):
+        if any(resource in asking.resources for asking in device_containers(containers(pod), (resource,))):
             metadata = mapping(pod.get("metadata"))
             namespace = str(metadata.get("namespace", ""))
             is_charged = parsed.meters(namespace) or is_governed(mapping(metadata.get("labels")))
@@ -100,5 +127,8 @@ def _holders(facts: Facts, resource: str, parsed: Settled) -> tuple[list[str], l
 def _what_to_do(facts: Facts, is_charged: bool, free: list[str]) -> str:
     if is_charged:
         return f"create these pods again, which charges them ({_PAGE})" if free else ""
-    edit = f"kubectl edit configmap bursar-settings -n {facts.system_namespace}"
-    return f"{edit}: _settings, unknownAccelerators: meter charges new pods ({_PAGE})"
+    return f"{_edit(facts)}: _settings, unknownAccelerators: meter charges new pods ({_PAGE})"
+
+
+def _edit(facts: Facts) -> str:
+    return f"kubectl edit configmap bursar-settings -n {facts.system_namespace}"

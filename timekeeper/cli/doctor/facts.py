@@ -13,10 +13,12 @@ from timekeeper.cli.client import Client
 from timekeeper.cli.connection import Options, connected
 from timekeeper.cli.output import AwayError, CommandError, Say, progress
 from timekeeper.core.accelerators import accelerators_in
+from timekeeper.core.budgets import reader
 from timekeeper.core.findings import broken_sentences
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.kube.node_lock import NodeLock, locks_of
 from timekeeper.core.names import INVENTORY, MODE_LABEL
+from timekeeper.core.request.inventory import advertised
 
 NODE_NAMESPACE = "bursar-node"
 MAX_NODES = 20  # whose pods are read
@@ -96,7 +98,7 @@ def _facts(options: Options, say: Say) -> Facts:
         say(f"kubectl reads {arguments[0]}")
         return _or_reason(lambda: get(*arguments))
 
-    nodes = read("nodes")
+    nodes, budgets = read("nodes"), read("configmaps", "-n", system)
     ledger = _of_the_ledger(options, say)
     return Facts(
         system_namespace=system,
@@ -109,12 +111,12 @@ def _facts(options: Options, say: Say) -> Facts:
         policies=read("validatingadmissionpolicies", *ours),
         policy_bindings=read("validatingadmissionpolicybindings", *ours),
         priority_classes=read("priorityclasses"),
-        budgets=read("configmaps", "-n", system),
+        budgets=budgets,
         nodes=nodes,
         pods_there=_or_reason(
             lambda: _pods_on(_names(nodes, lambda node: INVENTORY in annotations_of(node)), get, say)
         ),
-        device_pods=_or_reason(lambda: _pods_on(_names(nodes, _has_accelerators), get, say)),
+        device_pods=_or_reason(lambda: _pods_on(_with_accelerators(nodes, budgets), get, say)),
         demoted=read("events", "-n", "default", "--field-selector=reason=NodeDemoted"),
         lock_holders=_or_reason(lambda: _lock_holders(nodes, get)),
         runtime_classes=read("runtimeclasses"),
@@ -146,8 +148,17 @@ def _names(nodes: Any, chosen: Callable[[Json], bool]) -> list[str]:
     return sorted(str(each["metadata"]["name"]) for each in listed if chosen(each))
 
 
-def _has_accelerators(node: Json) -> bool:
-    return any(accelerators_in(mapping(mapping(node.get("status")).get("capacity"))))
+def _with_accelerators(nodes: Any, budgets: Any) -> list[str]:
+    read = None if isinstance(budgets, NotReadable) else read_entries(budgets).settings
+    named = read.device_models if read else ()
+    return _names(nodes, lambda node: bool(accelerators_in(advertised(node), named)))
+
+
+def read_entries(budgets: Any) -> reader.ParsedBudgets:
+    """The valid entries of a list of ConfigMaps; invalid ones are the timekeeper's to report."""
+    data = {str(config["metadata"]["name"]): mapping(config.get("data")) for config in items(budgets)}
+    texts = {name: {key: str(text) for key, text in entries.items()} for name, entries in data.items()}
+    return reader.read(texts)
 
 
 def _pods_on(names: list[str], get: Callable[..., Any], say: Say) -> Any:

@@ -102,6 +102,8 @@ class AdmissionPolicy:
     requires_duration: bool = False
     # what becomes of pods that request accelerators which no dialect reads
     unknown_accelerators: UnknownAccelerators = "refuse"
+    # resource -> whether `devices` in `_settings` makes it an accelerator, or none
+    devices: Mapping[str, bool] = field(default_factory=dict)
     room: CardHost | None = None  # CPU and memory for each card; None: no node with cards is known
     host_share_milli: int = 2_000  # how many times its part of these a pod may request
     mps_pipes: str = ""  # folder of the MPS daemon's pipes in containers; empty: MPS is off
@@ -112,7 +114,12 @@ class AdmissionPolicy:
 
     def parsed(self, pod: Json, namespace: str) -> ParsedRequest:
         """The request of a pod that is about to be admitted to the namespace."""
-        return parse_new(pod, self.unknown_accelerators, self.claims, namespace)
+        return parse_new(pod, self.unknown_accelerators, self.claims, namespace, self.accelerators)
+
+    @property
+    def accelerators(self) -> tuple[str, ...]:
+        """The resources that `_settings` make accelerators."""
+        return tuple(name for name, is_device in self.devices.items() if is_device)
 
     def class_of(self, word: StandingWord) -> PriorityClass:
         """The class of pods with this standing; in observe mode it is always the one in budget."""

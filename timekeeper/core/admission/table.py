@@ -60,6 +60,8 @@ class StandingsSettings:
     host_share_milli: int = 2_000
     # driver -> whether its devices are GPUs, of those that an administrator has named
     drivers: Mapping[str, bool] = field(default_factory=dict)
+    # resource -> whether it is an accelerator's, of those that an administrator has named
+    devices: Mapping[str, bool] = field(default_factory=dict)
 
 
 StandingsTable = standings.StandingsTable[StandingsSettings, StandingsEntry]
@@ -122,6 +124,7 @@ def effective_policy(
         unknown_standing=settings.unknown_standing,
         max_grace_s=settings.max_grace_s,
         unknown_accelerators=settings.unknown_accelerators,
+        devices=settings.devices,
         sidecar=_sidecar(flags.sidecar, settings),
         caps=own.caps,
         reserves_declared=own.reserves_declared,
@@ -161,6 +164,7 @@ def read_settings(raw: Json) -> StandingsSettings:
         room=standings.card_host(raw),
         host_share_milli=standings.whole_number(mapping(raw.get("host")).get("timesMilli", 2_000)),
         drivers={name: each is True for name, each in mapping(raw.get("drivers")).items()},
+        devices={name: word is True for name, word in mapping(raw.get("devices")).items()},
     )
 
 

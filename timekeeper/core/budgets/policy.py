@@ -1,12 +1,14 @@
 """What the budget ConfigMaps say, as immutable values. Amounts in milli-GPU x milliseconds, parts in
 thousandths."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
 
-from timekeeper.core.accelerators import UnknownAccelerators
+from timekeeper.core.accelerators import UnknownAccelerators, accelerator_of, is_extended
 from timekeeper.core.budgets.protection import Protection
 from timekeeper.core.claims.drivers import DriverRule
+from timekeeper.core.dialects import GPU_RESOURCE_PATTERN, may_be_device
 
 GPU_HOUR = 3_600_000_000  # milli-GPU x milliseconds in one GPU-hour
 
@@ -115,7 +117,7 @@ class BudgetSettings:
     unknown_standing: str = "inBudget"
     # what becomes of pods that request accelerators which no dialect reads
     unknown_accelerators: UnknownAccelerators = "refuse"
-    # (resource, model) of devices that no dialect reads; of metered pods
+    # (resource, model) of devices that no dialect reads and no table has; `NO_DEVICE`: it is none's
     devices: tuple[tuple[str, str], ...] = ()
     # where the reservation pods of KAI are, which no tenant may write
     reservation_namespaces: tuple[str, ...] = ("kai-resource-reservation",)
@@ -125,7 +127,13 @@ class BudgetSettings:
     currency: str = "USD"
     cluster_name: str = ""  # in reports and posts, beside those of other clusters
 
+    @property
+    def device_models(self) -> dict[str, str]:
+        """The model of each resource that `devices` makes an accelerator."""
+        return {name: model for name, model in self.devices if model != NO_DEVICE and may_be_device(name)}
 
+
+NO_DEVICE = "none"  # in `devices`: the resource is no accelerator's
 UNLIMITED = Budget(amount=None, on_exhausted="deprioritize")
 
 
@@ -148,7 +156,15 @@ def ineffective_fields(entry: Budget | BudgetSettings, placement: str = "on") ->
     """A sentence for each field of the entry that has no effect, or not the requested one. Nothing is ignored
     silently. ``placement``: the cluster's, as far as it is known."""
     unplaced = _unplaced_fields(entry) if (entry.placement or placement) == "off" else ()
-    return (*(_dormant_fields(entry) if isinstance(entry, Budget) else ()), *unplaced)
+    own = _dormant_fields(entry) if isinstance(entry, Budget) else tuple(_idle_devices(entry))
+    return (*own, *unplaced)
+
+
+def _idle_devices(settings: BudgetSettings) -> Iterator[str]:
+    for name, model in settings.devices:
+        is_card = bool(accelerator_of(name) or GPU_RESOURCE_PATTERN.match(name))
+        if is_card if model == NO_DEVICE and is_extended(name) else not may_be_device(name):
+            yield f"devices: {name} has no effect: it is known already, or counts memory or cores"
 
 
 _TAKES_NO_CARDS = "where placement is off, Bursar takes no cards for other pods"

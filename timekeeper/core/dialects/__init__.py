@@ -8,6 +8,7 @@ sends to the extender, and the annotations that users may not write. Installed p
 import re
 from functools import cache
 
+from timekeeper.core.accelerators import is_amount, is_extended
 from timekeeper.core.dialects import (
     gas,
     genius,
@@ -23,7 +24,7 @@ from timekeeper.core.dialects import (
 )
 from timekeeper.core.dialects.amounts import Container, ContainerLimits, NodeFacts, PodFacts
 from timekeeper.core.dialects.dialect import Dialect
-from timekeeper.core.dialects.others import claims, device, kai, koordinator, vgpu_manager
+from timekeeper.core.dialects.others import claims, device, kai, koordinator, tke, vgpu_manager
 from timekeeper.core.dialects.shipped import shipped
 
 BUILT_IN: tuple[Dialect, ...] = (
@@ -41,6 +42,7 @@ BUILT_IN: tuple[Dialect, ...] = (
     kai.DIALECT,
     koordinator.DIALECT,
     vgpu_manager.DIALECT,
+    tke.DIALECT,
 )
 # of NVIDIA's device plugin, whose cards it picks itself
 OF_NVIDIA = tuple(each.name for each in (nvidia.DIALECT, *nvidia_parts.DIALECTS))
@@ -57,13 +59,13 @@ PREFIXES = tuple(dialect.prefix for dialect in DIALECTS if dialect.prefix)
 BY_NAME = {dialect.name: dialect for dialect in (*DIALECTS, device.DIALECT, claims.DIALECT)}
 
 # Every known GPU resource name, of supported and unsupported systems. A name of no dialect is refused: a pod
-# that uses it would bypass every budget. `sidecar.node.state.node_patch` has a copy. Devices of vendors that
-# no dialect reads are in `timekeeper.core.accelerators`: `_settings` says what becomes of their pods.
-# KubeVirt's plugins name whole cards and vGPUs after the device: `pgpu`, `GA102GL_A10`, `NVIDIA_A10-24Q`.
+# that uses it would bypass every budget. `sidecar.node.state.node_patch` has a copy. Devices that no dialect
+# reads are in `timekeeper.core.accelerators`: `_settings` says what becomes of their pods.
 GPU_RESOURCE = (
     r"^(bursar\.dev/"
-    r"|nvidia\.com/(gpu|mig-|vgpu|pgpu|priority$|GRID_|NVIDIA_|[A-Z]{1,2}[0-9]{2,3}[A-Z]*(_|$))|tencent\.com/vcuda-|elasticgpu\.(io|com)/|nano-gpu(\.io)?/|gpu\.intel\.com/"
-    r"|aliyun\.com/gpu-|volcano\.sh/(vgpu-|gpu-)|koordinator\.sh/gpu)"
+    r"|nvidia\.com/(gpu|mig-|vgpu|priority$)|(tencent\.com/vcuda|tke\.cloud\.tencent\.com/qgpu)-"
+    r"|elasticgpu\.(io|com)/|nano-gpu(\.io)?/|gpu\.intel\.com/|aliyun\.com/gpu-"
+    r"|volcano\.sh/(vgpu-|gpu-)|koordinator\.sh/gpu)"
 )
 _named = (name for each in DIALECTS for name in (*each.resources, *each.node_resources))
 _others = [f"{re.escape(name)}$" for name in _named if not re.match(GPU_RESOURCE, name)]
@@ -71,6 +73,12 @@ _others += [re.escape(prefix) for prefix in PREFIXES if not re.match(GPU_RESOURC
 if _others:  # of other packages
     GPU_RESOURCE = f"{GPU_RESOURCE[:-1]}|{'|'.join(_others)})"
 GPU_RESOURCE_PATTERN = re.compile(GPU_RESOURCE)
+
+
+def may_be_device(resource: str) -> bool:
+    """Whether it may be a device of no dialect: an extended resource, and no amount of memory or cores. What
+    a dialect reads, also one of another package, is a card."""
+    return is_extended(resource) and not (GPU_RESOURCE_PATTERN.match(resource) or is_amount(resource))
 
 
 def serves(family: str, dialect: str) -> bool:
@@ -101,6 +109,7 @@ __all__ = [
     "Dialect",
     "NodeFacts",
     "PodFacts",
+    "may_be_device",
     "replaced_schedulers",
     "serves",
 ]

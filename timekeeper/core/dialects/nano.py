@@ -51,26 +51,26 @@ def _dialect(
 DIALECTS = (
     _dialect(
         "nano-v0.1",
-        PercentResources("nano-gpu.io/gpu-core", "nano-gpu.io/gpu-memory", most_cards=1),
+        PercentResources(core="nano-gpu.io/gpu-core", memory="nano-gpu.io/gpu-memory", most_cards=1),
         "nano-gpu.io/gpu-",
         "nano-gpu.io/gpu",
     ),
     _dialect(
         "nano-v0.3",
-        PercentResources("nano-gpu/gpu-percent", most_cards=1),
+        PercentResources(core="nano-gpu/gpu-percent", most_cards=1),
         "nano-gpu/container-",
         "nano-gpu/assume",
         names_all=True,
     ),
     _dialect(
         "qgpu",
-        PercentResources("nano-gpu/qgpu-core", "nano-gpu/qgpu-memory"),
+        PercentResources(core="nano-gpu/qgpu-core", memory="nano-gpu/qgpu-memory"),
         "nano-gpu/container-",
         "nano-gpu/assume",
     ),
     _dialect(
         "elastic",
-        PercentResources("elasticgpu.io/gpu-core", "elasticgpu.io/gpu-memory"),
+        PercentResources(core="elasticgpu.io/gpu-core", memory="elasticgpu.io/gpu-memory"),
         "elasticgpu.io/container-",
         "elasticgpu.io/assumed",
     ),

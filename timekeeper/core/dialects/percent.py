@@ -31,16 +31,18 @@ PARTITION_LABEL = "cloud.google.com/gke-gpu-partition-size"
 _MODEL_LABELS = (MODEL_LABEL, "cloud.google.com/gke-accelerator", "karpenter.k8s.aws/instance-gpu-name")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PercentResources:
     """The names of one system. ``memory`` is empty where it has no such resource; then a share of compute is
-    also one of memory. ``together``: a share needs both resources. ``most_cards``: of one container."""
+    also one of memory. ``together``: a share needs both resources. ``most_cards``: of one container.
+    ``step``: a share is a multiple of it."""
 
     core: str
     memory: str = ""
     unit_mib: int = 1
     together: bool = False
     most_cards: int = MAX_CARDS
+    step: int = 1
 
     @property
     def resources(self) -> tuple[str, ...]:
@@ -86,7 +88,8 @@ class PercentResources:
     def _broken(self, limits: ContainerLimits, core: int | None, memory: int | None) -> Iterator[Violation]:
         if core is None and self.together:
             yield self._missing(limits, self.core, f"{self.memory} requires {self.core}")
-        if core is not None and ((core > 100 and core % 100) or core > 100 * self.most_cards):
+        step = 100 if core is not None and core > 100 else self.step
+        if core is not None and (core % step or core > 100 * self.most_cards):
             yield self._violation(limits, "neither a share of a card nor whole cards")
         if core is not None and core < 100 and memory is None and self.together:
             yield self._missing(limits, self.memory, f"a share in {self.core} requires {self.memory}")
@@ -98,15 +101,16 @@ class PercentResources:
 
     @property
     def _core_allowed(self) -> str:
+        share = "1 to 99" if self.step == 1 else f"a multiple of {self.step} below 100"
         whole = "100 for a whole card"
         if self.most_cards > 1:
             whole = f"a multiple of 100 up to {100 * self.most_cards} for whole cards"
-        return f"1 to 99 for a share of one card, or {whole}"
+        return f"{share} for a share of one card, or {whole}"
 
     @property
     def most_memory(self) -> Most:
         """The most memory of a card."""
-        unit = f"units of {self.unit_mib} MiB" if self.unit_mib > 1 else "MiB"
+        unit = {1: "MiB", 1024: "GiB"}.get(self.unit_mib, f"units of {self.unit_mib} MiB")
         return Most(self.memory, MAX_MEMORY_MIB // self.unit_mib, unit)
 
     def _violation(self, limits: ContainerLimits, problem: str) -> Violation:

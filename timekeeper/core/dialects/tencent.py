@@ -18,7 +18,7 @@ ASSIGNED = "tencent.com/gpu-assigned"
 STEM = "tencent.com/predicate-gpu-idx-"
 UNIT_MIB = 256
 
-RESOURCES = PercentResources(CORE, MEMORY, UNIT_MIB, together=True)
+RESOURCES = PercentResources(core=CORE, memory=MEMORY, unit_mib=UNIT_MIB, together=True)
 
 
 def _at_admission(request: GPURequest) -> dict[str, str]:

@@ -6,13 +6,13 @@ ledger and extender count its devices. So a pod stays what it was when it was ad
 says later.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
 from timekeeper.core import names
-from timekeeper.core.accelerators import accelerator_of, accelerators_in
-from timekeeper.core.dialects import GPU_RESOURCE_PATTERN
+from timekeeper.core.accelerators import DOMAINS, accelerator_of, accelerators_in, is_amount, is_extended
+from timekeeper.core.dialects import GPU_RESOURCE_PATTERN, may_be_device
 from timekeeper.core.dialects.amounts import Container, ContainerLimits
 from timekeeper.core.dialects.others import device
 from timekeeper.core.dialects.others.device import read_devices
@@ -33,26 +33,40 @@ class DeviceContainer:
     resources: tuple[str, ...]
 
 
-def device_containers(found: Iterable[Container]) -> tuple[DeviceContainer, ...]:
-    """Those of the containers that request accelerators of no dialect; nearly always none."""
-    pairs = ((each, _devices_of(each)) for each in found)
-    return tuple(DeviceContainer(each, resources) for each, resources in pairs if resources)
+def device_containers(found: Iterable[Container], named: Collection[str] = ()) -> tuple[DeviceContainer, ...]:
+    """Those of the containers that request accelerators of no dialect; nearly always none. ``named``: further
+    resources that count as accelerators, by the settings."""
+    asking = ((container, candidates(mapping(container.raw.get("resources")))) for container in found)
+    pairs = ((container, accelerators_in(resources, named)) for container, resources in asking)
+    return tuple(DeviceContainer(container, resources) for container, resources in pairs if resources)
 
 
-def _devices_of(container: Container) -> tuple[str, ...]:
-    given = mapping(container.raw.get("resources"))
-    named = {**mapping(given.get("limits")), **mapping(given.get("requests"))}
-    if not named:
+def candidates(resources: Json) -> tuple[str, ...]:
+    """The resources of a container that may be devices: extended ones that no dialect reads, nor amounts."""
+    asked = (*mapping(resources.get("limits")), *mapping(resources.get("requests")))
+    if not asked:
         return ()
-    cached = sum(map(len, named)) <= _SHORT
-    return (_known if cached else _known.__wrapped__)(tuple(named))
+    return (_candidates if sum(map(len, asked)) <= _SHORT else _candidates.__wrapped__)(asked)
 
 
 @lru_cache(maxsize=1024)
-def _known(resources: tuple[str, ...]) -> tuple[str, ...]:
-    """Cached: nearly all containers have the same few resources. What a dialect reads, also one of another
-    package, is a card."""
-    return tuple(name for name in accelerators_in(resources) if not GPU_RESOURCE_PATTERN.match(name))
+def _candidates(resources: tuple[str, ...]) -> tuple[str, ...]:
+    """Cached: nearly all containers have the same few resources."""
+    return tuple(filter(may_be_device, dict.fromkeys(resources)))
+
+
+def unclassified(resources: Iterable[str], named: Collection[str] = ()) -> tuple[str, ...]:
+    """Those of the resources of which nothing says whether they are accelerators: no dialect, no table, no
+    setting (``named``). Amounts beside a known vendor's devices are not asked about."""
+    return tuple(
+        name
+        for name in resources
+        if is_extended(name)
+        and name not in named
+        and not GPU_RESOURCE_PATTERN.match(name)
+        and accelerator_of(name) is None
+        and not (is_amount(name) and name.partition("/")[0] in DOMAINS)
+    )
 
 
 def is_governed(labels: Json) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from timekeeper.core import names
-from timekeeper.core.accelerators import accelerator_of
+from timekeeper.core.accelerators import BESIDE_CARDS, accelerator_of
 from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE_PATTERN, Dialect
 from timekeeper.core.dialects.amounts import MAX_CARDS, NodeFacts
 from timekeeper.core.dialects.mig import instance_of
@@ -169,7 +169,15 @@ def vendor_of(resource: str) -> str:
 
 
 def _is_of_gpus(resource: str) -> bool:
-    return GPU_RESOURCE_PATTERN.match(resource) is not None or accelerator_of(resource) is not None
+    row = accelerator_of(resource)
+    is_device = row is not None and row.domain not in BESIDE_CARDS
+    return GPU_RESOURCE_PATTERN.match(resource) is not None or is_device
+
+
+def advertised(raw: Json) -> tuple[str, ...]:
+    """The resources of which a Node object has any."""
+    capacity = mapping(mapping(raw.get("status")).get("capacity"))
+    return tuple(name for name, amount in capacity.items() if amount and integral(amount) != 0)
 
 
 def node_facts(raw: Json) -> NodeFacts:

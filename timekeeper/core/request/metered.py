@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from timekeeper.core import names
 from timekeeper.core.accelerators import accelerator_of
-from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE_PATTERN
+from timekeeper.core.dialects import DIALECTS
 from timekeeper.core.dialects.amounts import MAX_CARDS, MAX_DEVICES, MAX_MEMORY_MIB, Container
 from timekeeper.core.dialects.nvidia_parts import SHARED
 from timekeeper.core.dialects.others.claims import NAME as CLAIMS
@@ -19,6 +19,7 @@ from timekeeper.core.dialects.others.kai import DIALECT as KAI
 from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.quantity import integral
 from timekeeper.core.request.devices import DIALECT as DEVICE
+from timekeeper.core.request.devices import candidates
 from timekeeper.core.request.request import ParsedRequest, containers, one_container, parse
 from timekeeper.core.request.runtime_plugins import FRACTIOND
 from timekeeper.core.values import WHOLE_MILLI, Ask, ContainerAsk, GPURequest
@@ -127,37 +128,16 @@ def _has_devices(spec: Json) -> bool:
     for field in _FIELDS:
         for each in sequence(spec.get(field)):
             resources = each.get("resources") if type(each) is dict else None
-            if resources and _candidates(resources):
+            if resources and candidates(mapping(resources)):
                 return True
     return False
-
-
-def _candidates(resources: object) -> tuple[str, ...]:
-    """The resources of a container that may be devices: extended ones that no dialect reads."""
-    given = mapping(resources)
-    named = (*mapping(given.get("limits")), *mapping(given.get("requests")))
-    return _known(named) if sum(map(len, named)) <= _SHORT else _known.__wrapped__(named)
-
-
-_SHORT = 512  # longer lists are not cached, to limit the cache's memory
-
-
-@lru_cache(maxsize=1024)
-def _known(resources: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for name in resources if _may_be_device(name)))
-
-
-def _may_be_device(name: str) -> bool:
-    domain, slash, _ = name.partition("/")
-    is_known = domain.endswith("kubernetes.io") or GPU_RESOURCE_PATTERN.match(name)
-    return bool(slash) and not is_known
 
 
 def _devices(found: Sequence[Container]) -> Iterator[ContainerAsk]:
     for container in found:
         resources = mapping(container.raw.get("resources"))
         amounts = {**mapping(resources.get("requests")), **mapping(resources.get("limits"))}
-        for name in _candidates(resources):
+        for name in candidates(resources):
             count = integral(amounts.get(name)) or 0
             if 0 < count <= MAX_DEVICES:
                 yield ContainerAsk(container.name, container.init, Ask(count, WHOLE_MILLI, 0, device=name))

@@ -21,6 +21,7 @@ from timekeeper.core.dialects import (
     PodFacts,
 )
 from timekeeper.core.dialects.others import claims as of_claims
+from timekeeper.core.dialects.others.device import recorded
 from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.name_lists import listed
 from timekeeper.core.quantity import integral, same_amount
@@ -166,12 +167,17 @@ def _beside_recorded(request: GPURequest, metadata: Json, annotations: Json) -> 
 
 
 def parse_new(
-    pod: Json, unknown: UnknownAccelerators, known: KnownClaims | None = None, namespace: str = ""
+    pod: Json,
+    unknown: UnknownAccelerators,
+    known: KnownClaims | None = None,
+    namespace: str = "",
+    named: Collection[str] = (),
 ) -> ParsedRequest:
     """As `parse`, of a pod that is about to be admitted to ``namespace``. ``unknown``: what `_settings` says
-    of accelerators that no dialect reads; ``known``: by what its claims are read, None: they are not."""
+    of accelerators that no dialect reads; ``known``: by what its claims are read, None: they are not;
+    ``named``: the accelerators that `_settings` name."""
     found = containers(pod)
-    by_limits = _parse_limits(pod, unknown, found)
+    by_limits = _parse_limits(pod, unknown, found, named)
     asked = None if known is None else known.asked_by(pod, namespace, found)
     return by_limits if asked is None else _with_claims(by_limits, asked, pod)
 
@@ -211,13 +217,15 @@ def _beside_claims(request: GPURequest, asked: PodClaims, pod: Json) -> Violatio
     )
 
 
-def _parse_limits(pod: Json, unknown: UnknownAccelerators, found: tuple[Container, ...]) -> ParsedRequest:
+def _parse_limits(
+    pod: Json, unknown: UnknownAccelerators, found: tuple[Container, ...], named: Collection[str]
+) -> ParsedRequest:
     parsed = _parse(pod, found)
     if parsed.request is not None and parsed.request.dialect == of_claims.NAME:
-        parsed = _devices(found)  # what is recorded counts only once the pod is admitted
+        parsed = _devices(found, named)  # what is recorded counts only once the pod is admitted
     elif parsed.request is not None and not parsed.request.are_claims_known:
         parsed = ParsedRequest(replace(parsed.request, are_claims_known=True), ())
-    asking = () if unknown == "pass" else device_containers(found)
+    asking = () if unknown == "pass" else device_containers(found, named)
     if not asking:
         return parsed
     of_cards = parsed if parsed.request is None or parsed.request.dialect != DEVICE else NO_REQUEST
@@ -225,7 +233,7 @@ def _parse_limits(pod: Json, unknown: UnknownAccelerators, found: tuple[Containe
         return ParsedRequest(None, (*of_cards.violations, *refused(asking)))
     if of_cards.request is not None:
         return ParsedRequest(None, (beside_another(asking, of_cards.request.dialect),))
-    return of_cards if of_cards.violations else _devices(found)
+    return of_cards if of_cards.violations else _devices(found, named)
 
 
 def one_container(
@@ -237,17 +245,17 @@ def one_container(
 
 def _recorded(found: Sequence[Container], annotations: Json) -> ParsedRequest:
     """What admission has governed a pod for that requests no cards in a dialect."""
-    request = of_claims.recorded(annotations)
-    if request is None or (request == of_claims.request_of(0) and device_containers(found)):
-        return _devices(found)  # claims of no GPUs are beside its devices
-    if request == of_claims.request_of(None) and (devices := _devices(found).request) is not None:
+    request, named = of_claims.recorded(annotations), recorded(annotations)
+    if request is None or (request == of_claims.request_of(0) and device_containers(found, named)):
+        return _devices(found, named)  # claims of no GPUs are beside its devices
+    if request == of_claims.request_of(None) and (devices := _devices(found, named).request) is not None:
         return ParsedRequest(replace(devices, are_claims_known=False), ())
     return ParsedRequest(request, ())
 
 
-def _devices(found: Sequence[Container]) -> ParsedRequest:
+def _devices(found: Sequence[Container], named: Collection[str]) -> ParsedRequest:
     """The request of a pod whose devices are metered; no request where it has none."""
-    asking = device_containers(found)
+    asking = device_containers(found, named)
     if not asking:
         return NO_REQUEST
     answer = metered(asking)
@@ -296,7 +304,10 @@ _OF_CONTAINERS = ("name", "restartPolicy", "resources")  # what is read of a con
 _CONSTRAINTS = frozenset(names.USER_ANNOTATIONS)
 # the annotations and labels that can say something of a request
 _REQUEST_NAMES = _CONSTRAINTS.union(
-    BY_ANNOTATION, BY_LABEL, *(dialect.reads or () for dialect in DIALECTS), (names.CLAIMS,)
+    BY_ANNOTATION,
+    BY_LABEL,
+    *(dialect.reads or () for dialect in DIALECTS),
+    (names.CLAIMS, names.ACCELERATORS),
 )
 _SUPPORTED = tuple(name for dialect in DIALECTS for name in dialect.resources)
 _NEAR = 0.85  # of `difflib`; less near, a guess is more often wrong than right

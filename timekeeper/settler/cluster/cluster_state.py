@@ -1,7 +1,9 @@
 """The cluster as the settler observes it. One thread applies the watch updates; nothing else changes it."""
 
+from collections import Counter
 from collections.abc import Container, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 from timekeeper.accounts.claims.claim_findings import NO_PODS, ClaimingPods, claiming_pods
@@ -47,6 +49,7 @@ class KnownNode:
     allocatable: HostAmount = NO_HOST  # CPU and memory; of a node without cards nothing is known
     parts: CardParts = WHOLE_CARDS  # what its NVIDIA plugin counts, where pods are metered
     plugin_chooses: bool = False  # its device plugin picks the cards
+    unclassified: tuple[str, ...] = ()  # its resources of which no table says whether they are accelerators'
     # its boot, and the pods on it by its agent's fresh report; arrives apart from the cards
     sight: NodeSight = field(default=NodeSight(), compare=False)
 
@@ -227,6 +230,9 @@ class ClusterState:
     existing_version: int = 0  # of the existing namespaces and their labels
     # the inventory's version, and how much CPU and memory there is for each card in it
     _card_host: tuple[int, CardHost | None] = (-1, None)
+    # the inventory's version, and on how many nodes each unclassified resource is
+    _unclassified: tuple[int, Mapping[str, int]] = field(default_factory=lambda: (-1, {}))
+    counted_resources: frozenset[str] = frozenset()  # those that the metrics have
 
     def missing_sources(self) -> tuple[str, ...]:
         """Sources that have not been listed completely yet. Before that nothing may be decided."""
@@ -268,6 +274,13 @@ class ClusterState:
     def room(self) -> CardHost | None:
         """The same as `card_host` last said it, for other threads."""
         return self._card_host[1]
+
+    def unclassified(self) -> Mapping[str, int]:
+        """On how many nodes each resource is of which no table says whether it is an accelerator's."""
+        if self._unclassified[0] != self.inventory_version:
+            names = chain.from_iterable(node.unclassified for node in self.nodes.values())
+            self._unclassified = self.inventory_version, Counter(names)
+        return self._unclassified[1]
 
     def parts(self, node: str) -> CardParts:
         """What the node's NVIDIA plugin counts; whole cards for a node that is not known."""

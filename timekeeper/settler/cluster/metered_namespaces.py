@@ -31,4 +31,4 @@ ALL_GOVERNED = MeteredNamespaces()
 def metered_namespaces(history: History, at_ms: int) -> MeteredNamespaces:
     """By the entries in force at that time."""
     named = {name: history.is_metered(name, at_ms) for name in history.namespaces()}
-    return MeteredNamespaces(history.is_metered("", at_ms), named, dict(history.settings(at_ms).devices))
+    return MeteredNamespaces(history.is_metered("", at_ms), named, history.settings(at_ms).device_models)

@@ -21,8 +21,9 @@ from timekeeper.core.object_names import millis
 from timekeeper.core.request.cards import UndecodableError
 from timekeeper.core.request.claims import namespaced, read_template
 from timekeeper.core.request.device_classes import CONFIG_MAP, read_class, read_settings
+from timekeeper.core.request.devices import unclassified
 from timekeeper.core.request.host import NO_HOST, allocatable
-from timekeeper.core.request.inventory import charged_cards, plugin_chooses
+from timekeeper.core.request.inventory import advertised, charged_cards, plugin_chooses
 from timekeeper.core.values import Card
 from timekeeper.runtime import informer
 from timekeeper.runtime.api_server import Api, Reply
@@ -187,7 +188,8 @@ def read_node(raw: Json) -> KnownNode:
     except UndecodableError as error:
         fault = str(error)
     host = allocatable(raw) if cards else NO_HOST
-    return KnownNode(name, cards, fault, host, parts_of_node(raw, cards), plugin_chooses(raw), sight)
+    others = unclassified(advertised(raw))
+    return KnownNode(name, cards, fault, host, parts_of_node(raw, cards), plugin_chooses(raw), others, sight)
 
 
 def read_lease(raw: Json) -> NodeLease:

@@ -141,6 +141,7 @@ def _settings(settings: BudgetSettings) -> StandingsSettings:
         max_grace_s=settings.max_grace_period_ms // 1000,
         lookahead_ms=settings.lookahead_ms,
         unknown_accelerators=settings.unknown_accelerators,
+        devices={name: name in settings.device_models for name, _ in settings.devices},
         rules=dict(settings.rules),
         exempt=frozenset(settings.exempt),
         host_share_milli=settings.host_share_milli,

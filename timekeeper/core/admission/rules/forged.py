@@ -60,6 +60,7 @@ _WRITTEN = (
     names.HELD,
     names.DECLARED,
     names.CLAIMS,
+    names.ACCELERATORS,
     names.DEVICES,
     names.HOST,
     names.INVENTORY,
@@ -92,7 +93,7 @@ def forgery_violations(pod: Json, request: GPURequest | None) -> Iterator[Violat
         elif name == names.CLAIMS:
             # governing overwrites it, or writes the same
             genuine = name in caps or of_claims.record_of_none(pod, request).get(name) == value
-        elif name in caps:
+        elif name in caps and name != names.ACCELERATORS:
             genuine = value.isascii() and value.isdecimal()  # users may write it; governing overwrites it
         else:
             genuine = expected.get(name) == value

@@ -5,14 +5,12 @@ It is in no table of ways of writing a request, because only the setting makes s
 (`timekeeper.core.request.devices`).
 """
 
+from timekeeper.core import names
+from timekeeper.core.accelerators import accelerator_of
 from timekeeper.core.dialects.amounts import MAX_DEVICES, ContainerLimits, amount
-from timekeeper.core.dialects.dialect import (
-    Dialect,
-    nothing_at_admission,
-    nothing_at_binding,
-    nothing_to_read,
-)
-from timekeeper.core.values import WHOLE_MILLI, Ask
+from timekeeper.core.dialects.dialect import Dialect, nothing_at_binding, nothing_to_read
+from timekeeper.core.json_values import Json
+from timekeeper.core.values import WHOLE_MILLI, Ask, GPURequest
 from timekeeper.core.violation import Violation, shown
 
 _ALLOWED = f"a whole number from 1 to {MAX_DEVICES}"
@@ -29,12 +27,25 @@ def read_devices(limits: ContainerLimits, resource: str) -> Ask | Violation:
     return Violation("amount", limits.at(resource), got, "more than any node has", _ALLOWED, example)
 
 
+def record(request: GPURequest) -> dict[str, str]:
+    """The annotation of a pod with devices that only the settings name, so that it stays what it was when it
+    was admitted."""
+    devices = {ask.ask.device for ask in request.asks}
+    named = sorted(device for device in devices if accelerator_of(device) is None)
+    return {names.ACCELERATORS: ",".join(named)} if named else {}
+
+
+def recorded(annotations: Json) -> tuple[str, ...]:
+    """The resources that admission recorded."""
+    return tuple(str(annotations.get(names.ACCELERATORS, "")).split(","))
+
+
 DIALECT = Dialect(
     name="device",
     resources=(),
     examples={},
     read=nothing_to_read,
-    at_admission=nothing_at_admission,
+    at_admission=record,
     at_binding=nothing_at_binding,
     plugin_shows=True,
     plugin_limits=True,
