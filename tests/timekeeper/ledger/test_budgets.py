@@ -300,7 +300,9 @@ def test_entries_that_a_later_release_cannot_read_are_reported_at_its_start(
 ) -> None:
     town.begin(("configmaps", budgets(team_a=MONTH)))
     with town.store.writing() as connection:
-        connection.exec_driver_sql("UPDATE entries SET text = 'gpuHours: lots'")
+        connection.exec_driver_sql(
+            "INSERT INTO entries (key, text, from_ms) SELECT key, 'gpuHours: lots', from_ms + 1 FROM entries"
+        )
 
     town.restart()
 
