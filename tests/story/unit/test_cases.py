@@ -143,35 +143,37 @@ def _metered(case: Case) -> int:
 @pytest.mark.parametrize("case", list(cases()))
 def test_admission_extender_and_meter_read_a_pod_as_its_writer_meant_it(case: Case) -> None:
     answer = mutated(case.pod, policy=case.policy, namespace=NAMESPACE)
-    refused = case.meant.get("refused", {})
-    if "rate" in case.meant or not refused:
+    refusals = case.meant.get("refused", {})
+    if "rate" in case.meant or not refusals:
         assert _metered(case) == case.meant.get("rate", 0)
-    assert {rule for rule, _ in answer.rules if answer.refusal} == set(refused), answer.refusal
-    assert all(path in answer.refusal for path in refused.values()), answer.refusal
-    warned = answer.warnings
+    assert {rule for rule, _ in answer.rules if answer.refusal} == set(refusals), answer.refusal
+    assert all(path in answer.refusal for path in refusals.values()), answer.refusal
+    warnings = answer.warnings
     if case.at and workloads.of_kind(*kind_of(case.manifest), workloads.BUILT_IN):
-        told = workloads.judge(object_review(case.manifest), case.policy)
-        assert bool(told.refusal) == bool(refused), told.refusal
-        assert all(f"{case.at}.{path}" in told.refusal for path in refused.values()), told.refusal
-        warned = (*warned, *told.warnings)
-    assert all(part in " ".join(warned) for part in case.meant.get("warns", ())), warned
-    if refused:
+        of_workload = workloads.judge(object_review(case.manifest), case.policy)
+        assert bool(of_workload.refusal) == bool(refusals), of_workload.refusal
+        assert all(f"{case.at}.{path}" in of_workload.refusal for path in refusals.values()), (
+            of_workload.refusal
+        )
+        warnings = (*warnings, *of_workload.warnings)
+    assert all(part in " ".join(warnings) for part in case.meant.get("warns", ())), warnings
+    if refusals:
         return
 
     stored = patched(case.pod, list(answer.operations))
-    checked = validate(review(stored, namespace=NAMESPACE), case.policy)
-    assert not checked.refusal, checked.refusal
-    past = bypass_violations(case.pod, case.policy.parsed(case.pod, NAMESPACE), case.classes)
-    assert not past, past
+    validation = validate(review(stored, namespace=NAMESPACE), case.policy)
+    assert not validation.refusal, validation.refusal
+    by_policies = bypass_violations(case.pod, case.policy.parsed(case.pod, NAMESPACE), case.classes)
+    assert not by_policies, by_policies
     extender, ledger = read_by_extender(stored), read_pod(stored)
-    read = [answer.request, extender.request if extender else None]
-    read += [ledger.pod.request if isinstance(ledger, UnjudgedPod) else getattr(ledger, "request", None)]
+    requests = [answer.request, extender.request if extender else None]
+    requests += [ledger.pod.request if isinstance(ledger, UnjudgedPod) else getattr(ledger, "request", None)]
     if "claims" in case.meant:
         number = case.meant["claims"]
-        assert read == [request_of(None if number == "unknown" else number)] * 3
+        assert requests == [request_of(None if number == "unknown" else number)] * 3
     else:
-        asked = {name: _ask(written) for name, written in case.meant.get("asks", {}).items()}
-        assert list(map(_by_container, read)) == [asked] * 3
+        amounts = {name: _ask(written) for name, written in case.meant.get("asks", {}).items()}
+        assert list(map(_by_container, requests)) == [amounts] * 3
 
 
 def _lives() -> list[Any]:
@@ -183,12 +185,12 @@ def _lives() -> list[Any]:
 def test_extender_and_ledger_hold_a_card_as_long_as_the_statuses_prove(case: Json) -> None:
     pod = without_status(of_resources({"nvidia.com/gpu": "1"}), nodeName="n")
     for read_as in (read_by_extender, read_pod):
-        held: PodHold | None = None
+        hold: PodHold | None = None
         for status in case["statuses"]:
             version: Any = read_as({**pod, "status": status})
-            held = later(held, version.hold)
-        assert held is not None
-        proved: object = (
-            "unproved" if held.ended_ms is None else (held.ended_ms - (held.bound_ms or 0)) / 1000
+            hold = later(hold, version.hold)
+        assert hold is not None
+        seconds: object = (
+            "unproved" if hold.ended_ms is None else (hold.ended_ms - (hold.bound_ms or 0)) / 1000
         )
-        assert (proved if held.over else "still") == case["holds"]
+        assert (seconds if hold.over else "still") == case["holds"]
