@@ -51,6 +51,7 @@ ACCELERATORS = (
         "a GPU, or a partition of one",
         "ROCm/k8s-device-plugin, `resource_naming_strategy`; ROCm/gpu-operator, `tests/e2e`; sites' names",
     ),
+    Accelerator("Alibaba Cloud", "aliyun.com", r"gpu", "a GPU", "ACK: topology-aware GPU scheduling"),
     Accelerator(
         "Amazon",
         "aws.amazon.com",
@@ -161,6 +162,13 @@ ACCELERATORS = (
         r"s?gpu",
         "a GPU, or a share of one",
         "MetaX's gpu-device plugin; Project-HAMi/HAMi, `pkg/device/metax`",
+    ),
+    Accelerator(
+        "Microsoft",
+        "directx.microsoft.com",
+        r"compute|display",
+        "a GPU of a Windows node",
+        "tensorworks/directx-device-plugins, `README.md`",
     ),
     Accelerator(
         "Moore Threads",
