@@ -16,6 +16,7 @@ Broken = frozenset[tuple[str, str]]
 LIMITS = "spec.containers[main].resources.limits"
 PERCENT, MEMORY = f"{LIMITS}[bursar.dev/gpu-percent]", f"{LIMITS}[bursar.dev/gpu-memory]"
 COUNT = f"{LIMITS}[bursar.dev/gpu-count]"
+QGPU = "tke.cloud.tencent.com/qgpu"
 CORE, VMEMORY = f"{LIMITS}[tencent.com/vcuda-core]", f"{LIMITS}[tencent.com/vcuda-memory]"
 GPU = f"{LIMITS}[nvidia.com/gpu]"
 
@@ -172,6 +173,15 @@ RANGES: dict[str, tuple[Json, Broken]] = {
     "a card and a half with too much memory, tencent": (
         a_pod(tencent(core="150", memory="4097")),
         _one("share-range", CORE) | _one("memory-range", VMEMORY),
+    ),
+    "a share between TKE's steps, and more GiB than its cards have": (
+        a_pod(
+            of_resources({f"{QGPU}-core": "33", f"{QGPU}-memory": "8"}, "a"),
+            of_resources({f"{QGPU}-core": "200", f"{QGPU}-memory": "2049"}, "b"),
+            of_resources({f"{QGPU}-core": "0", f"{QGPU}-memory": "4"}, "c"),
+        ),
+        _one("share-range", f"spec.containers[a].resources.limits[{QGPU}-core]")
+        | _one("memory-range", f"spec.containers[b].resources.limits[{QGPU}-memory]"),
     ),
     "bytes where units count, elastic": (
         a_pod(of_resources({"elasticgpu.io/gpu-core": "0", "elasticgpu.io/gpu-memory": "10G"})),

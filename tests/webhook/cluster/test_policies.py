@@ -101,6 +101,7 @@ NAMES = st.sampled_from(
         *("nano-gpu.io/gpu-core", "nano-gpu.io/gpu-memory", "nano-gpu/gpu-percent", "nano-gpu/qgpu-core"),
         *("nvidia.com/vgpu-number", "nvidia.com/vgpu-memory", "nvidia.com/vgpu-cores"),
         *("nano-gpu/qgpu-memory", "elasticgpu.io/gpu-core", "elasticgpu.io/gpu-memory"),
+        *("tke.cloud.tencent.com/qgpu-core", "tke.cloud.tencent.com/qgpu-memory"),
     ]
 )
 LIMITS = st.dictionaries(NAMES, AMOUNTS, max_size=3)
