@@ -397,6 +397,18 @@ def test_each_template_is_shown_with_its_request_or_as_not_governed(
     assert line.strip().startswith(f"{shown['path']}: " if shown["path"] else shown["effect"][:3])
 
 
+@pytest.mark.parametrize(("mode", "says"), [("enforce", True), ("observe", True), ("meter", False)])
+def test_a_setting_on_a_workload_is_named_with_its_place_in_the_template(
+    review: Review, mode: str, says: bool
+) -> None:
+    job = workload("Job", GOOD)
+    job["metadata"] |= {"annotations": {"bursar.dev/policy": "spread"}}
+    (found,) = review.json(job, "--mode", mode)
+
+    place = "it belongs in spec.template.metadata.annotations"
+    assert any(place in warning for warning in found["warnings"]) == says
+
+
 def test_a_template_whose_pods_would_be_refused_is_shown_without_a_request(review: Review) -> None:
     refused, admitted_ones = review.json([workload("Job", BAD), AROUND])
 

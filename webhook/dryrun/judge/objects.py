@@ -10,6 +10,7 @@ from timekeeper.core import names
 from timekeeper.core.admission.json_patch import patched
 from timekeeper.core.admission.pods import MalformedError, checked_pod
 from timekeeper.core.admission.policy import AdmissionPolicy, Mode, Standing
+from timekeeper.core.admission.rules import without_effect
 from timekeeper.core.admission.rules.bypass import bypass_violations, suspect_violations
 from timekeeper.core.admission.rules.exhausted import budget_violations
 from timekeeper.core.admission.rules.modes import split_by_mode
@@ -18,7 +19,7 @@ from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.request.request import ParsedRequest, canonical
 from timekeeper.core.violation import Violation, message, shown
 from webhook.admission import budgets, pods, workloads
-from webhook.admission.warnings import observed
+from webhook.admission.warnings import observed, violation_warnings
 from webhook.dryrun.judge.assumed_cluster import AssumedCluster
 from webhook.wire import defaulting, pod_review
 from webhook.wire.pod_review import AdmissionAnswer, PodReview
@@ -231,6 +232,13 @@ def _workload(
         refusing += found
         warnings += told
         outcomes += outcome
+    policy = world.policy_for(subject.namespace)
+    exempt = workloads.makers_are_exempt(subject.group, subject.kind, policy)
+    misplaced = without_effect.of_workload(subject.value, subject.kind, templates)
+    found, warned = split_by_mode(list(misplaced), policy, exempt)
+    if policy.mode != "meter":
+        refusing += found
+        warnings += violation_warnings(warned, policy, exempt)
     judged = subject.refused(refusing, dict.fromkeys(warnings))
     return judged if refusing else replace(judged, pods=tuple(outcomes))
 
