@@ -163,8 +163,14 @@ def judged(allocation: Allocation, node_object: Node | None) -> Allocation:
     else:
         cards = node_object.cards if node_object is not None else ()
         held = held_milli(allocation.request, dict(taking.uses), taking.unnamed, cards)
-    taken = replace(allocation, uses=taking.uses, fault=taking.fault, unnamed=taking.unnamed)
-    return replace(taken, spread=taking.spread, held_milli=held)
+    return replace(
+        allocation,
+        uses=taking.uses,
+        fault=taking.fault,
+        unnamed=taking.unnamed,
+        spread=taking.spread,
+        held_milli=held,
+    )
 
 
 def _taking(allocation: Allocation, node_object: Node | None) -> _Taking:

@@ -168,17 +168,22 @@ def _of_changes(
         return
     yield from _of_claims(review, request, policy)
     yield from _without_effect(pod, request)
-    placing = without_placement(policy, request.dialect)
-    if placing.sidecar and not find_sidecar(pod) and requests_of(placing.sidecar, pod) is None:
-        yield (
-            "spec.resources is used up by the containers, so the pod gets no sidecar, and the kubelet's"
-            f" timestamps charge it; add {placing.sidecar.cpu} cpu and {placing.sidecar.memory} memory there."
-        )
+    if spec.get("resources"):
+        yield from _without_room(pod, without_placement(policy, request.dialect))
     own = spec.get("priorityClassName")
     has_rule = is_above_budget_class(spec, policy)  # then the rule priority-class warns
     if own and own != ours.name and not has_rule and not govern.keeps_own_class(spec, word, policy):
         most = f"{ours.name}, the highest that the namespace's budget allows"
         yield f"Priority class {shown(own)} is replaced by {most}."
+
+
+def _without_room(pod: Json, policy: AdmissionPolicy) -> Iterator[str]:
+    ours = policy.sidecar
+    if ours and not find_sidecar(pod) and requests_of(ours, pod) is None:
+        yield (
+            "spec.resources is used up by the containers, so the pod gets no sidecar, and the kubelet's"
+            f" timestamps charge it; add {ours.cpu} cpu and {ours.memory} memory there."
+        )
 
 
 def _without_cards(spec: Json, request: GPURequest, policy: AdmissionPolicy) -> Iterator[str]:

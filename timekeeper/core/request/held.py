@@ -28,12 +28,13 @@ def held_milli(
     """What a placed pod holds of its node's cards. ``uses``: what it takes of each, by UUID; ``unnamed``:
     whole cards that only the device plugin could name. Where neither is known, the most that the request can
     take of these cards; 0 where the request is not known either."""
-    there = tuple(_undivided(card) for card in cards)
-    costs = _instance_costs({name for use in uses.values() for name, _ in use.resources})
     if uses or unnamed:
-        return rate(uses, there, (), _CHARGE_BY, costs) + WHOLE_MILLI * unnamed
+        costs = _instance_costs({name for use in uses.values() for name, _ in use.resources})
+        used = [_undivided(card) for card in cards if card.uuid in uses]
+        return rate(uses, used, (), _CHARGE_BY, costs) + WHOLE_MILLI * unnamed
     if request is None:
         return 0
+    there = tuple(map(_undivided, cards))
     costs = _instance_costs({name for container in request.asks for name, _ in container.ask.resources})
     return estimated_rate(request, there, (), _CHARGE_BY, costs)
 

@@ -156,14 +156,15 @@ def _parse(pod: Json, found: tuple[Container, ...]) -> ParsedRequest:
             violations += answer
     if violations:
         return ParsedRequest(None, tuple(violations))
-    return ParsedRequest(_beside_recorded(request, metadata, annotations), ())
+    if names.CLAIMS in annotations and is_governed(mapping(metadata.get("labels"))):
+        request = _beside_recorded(request, annotations)
+    return ParsedRequest(request, ())
 
 
-def _beside_recorded(request: GPURequest, metadata: Json, annotations: Json) -> GPURequest:
+def _beside_recorded(request: GPURequest, annotations: Json) -> GPURequest:
     """The request of a plugin's cards, beside claims that admission did not know."""
-    is_unknown = annotations.get(names.CLAIMS) == of_claims.UNKNOWN and _are_plugins(request)
-    is_held = is_unknown and is_governed(mapping(metadata.get("labels")))
-    return replace(request, are_claims_known=False) if is_held else request
+    is_unknown = annotations[names.CLAIMS] == of_claims.UNKNOWN and _are_plugins(request)
+    return replace(request, are_claims_known=False) if is_unknown else request
 
 
 def parse_new(

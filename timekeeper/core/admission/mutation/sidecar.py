@@ -154,25 +154,21 @@ def requests_of(sidecar: Sidecar, pod: Json) -> tuple[tuple[str, str], ...] | No
     otherwise."""
     spec = pod["spec"]
     others = (*sequence_of(spec.get("initContainers")), *sequence_of(spec.get("containers")))
+    amounts = [mapping(container.get("resources")) for container in others]
+    named = [{*mapping(given.get("limits")), *mapping(given.get("requests"))} for given in amounts]
+    by_any = set[str]().union(*named)
     ours = {CPU: sidecar.cpu, MEMORY: sidecar.memory}
-    asked = {resource: [resource in _named(container) for container in others] for resource in ours}
     if mapping(spec.get("resources")):
-        full = [resource for resource, amount in ours.items() if not _has_room(spec, resource, amount)]
-        if any(all(asked[resource]) for resource in full):
+        full = {resource for resource, amount in ours.items() if not _has_room(spec, resource, amount)}
+        if any(all(resource in by_one for by_one in named) for resource in full):
             return None
-        ours = {key: amount for key, amount in ours.items() if any(asked[key]) and key not in full}
-    elif not any(map(any, asked.values())):
+        ours = {key: amount for key, amount in ours.items() if key in by_any and key not in full}
+    elif by_any.isdisjoint(ours):
         ours = {}
     # a limit alone: a LimitRange's minimum is filled in as a request, and may be above our amount
-    if any(_STORAGE in mapping(mapping(container.get("resources")).get("limits")) for container in others):
+    if _STORAGE in by_any and any(_STORAGE in mapping(given.get("limits")) for given in amounts):
         ours[_STORAGE] = sidecar.ephemeral_storage
     return tuple(ours.items())
-
-
-def _named(container: Json) -> frozenset[str]:
-    """The resources that the container requests or limits."""
-    amounts = mapping(container.get("resources"))
-    return frozenset((*mapping(amounts.get("limits")), *mapping(amounts.get("requests"))))
 
 
 def _has_room(spec: Json, resource: str, amount: str) -> bool:

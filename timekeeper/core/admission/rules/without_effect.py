@@ -41,7 +41,9 @@ def without_effect(pod: Json) -> Iterator[Violation]:
         if not _IN_METADATA.isdisjoint(written):
             yield from _cardless(f"metadata.{field}", written)
         for name in written:
-            if not name.startswith(_OURS) and (right := _right_place(name, written[name], field)):
+            if not _place_of(name, field) or name.startswith(_OURS):
+                continue  # nearly always
+            if right := _right_place(name, written[name], field):
                 yield _misplaced(f"metadata.{field}[{name}]", written[name], right)
 
 
@@ -64,16 +66,18 @@ def of_workload(workload: Json, kind: str, templates: Sequence[tuple[str, Json]]
 
 def _metadata(owner: Json) -> tuple[tuple[str, Json], ...]:
     metadata = mapping(owner.get("metadata"))
-    return tuple((field, mapping(metadata.get(field))) for field in ("annotations", "labels"))
+    annotations, labels = mapping(metadata.get("annotations")), mapping(metadata.get("labels"))
+    return ("annotations", annotations), ("labels", labels)
 
 
 def _right_place(name: str, value: object, field: str) -> str:
     """Where this annotation or label of a pod belongs; "" where it is right, or not known. Zeros ask for
     nothing, a label may say ``true`` of a resource, and plugins of accelerators that no dialect reads write
     devices into an annotation of its name."""
-    place, amount = _place_of(name, field), integral(value)
+    place = _place_of(name, field)
     if place != IN_LIMITS:
         return place
+    amount = integral(value)
     writes_devices = amount is None and accelerator_of(name) is not None
     return "" if amount == 0 or value in ("true", "false") or writes_devices else place
 
