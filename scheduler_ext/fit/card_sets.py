@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
-from scheduler_ext.snapshot.free import Free, FreeShape, Near
+from scheduler_ext.model.topology import Near
+from scheduler_ext.snapshot.free import Free, FreeShape
 from timekeeper.core.values import Ask, CardSet
 
 MAX_STEPS = 10_000

@@ -1,7 +1,8 @@
 """Whether a request fits on a node, and on which cards. Filter, prioritize and bind all ask here."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from operator import itemgetter
 
 from scheduler_ext.fit import refusal
 from scheduler_ext.fit.card_sets import Steps, TooManyStepsError, best_way
@@ -9,8 +10,8 @@ from scheduler_ext.fit.problem import Layout
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.fit.search import lay_out
 from scheduler_ext.fit.tiles import asks_tiles, free_links, lay_out_linked, with_tiles
-from scheduler_ext.fit.topology import farthest, is_known, keeping_groups, nearness, rungs_of
 from scheduler_ext.model.node import Node
+from scheduler_ext.model.topology import farthest, is_known, keeping_groups, nearness, rungs_of
 from scheduler_ext.scoring.policy import BINPACK, NodeContext, Policy, Score, as_its_plugin_chooses
 from scheduler_ext.snapshot.free import Free, FreeShape, shape_of
 from scheduler_ext.snapshot.node_info import NodeInfo
@@ -22,6 +23,7 @@ from timekeeper.core.values import CLOSEST, Ask, Card, GPURequest, Placement, Sl
 
 PREFERRED: Score = 2**59  # of a node on whose preferred card the pod has room: above any policy's score
 CLOSER: Score = 2**60  # for each step of closeness, of which there are five, above that
+_FREE = itemgetter(0)
 _REPEATED = frozenset(dialect.name for dialect in DIALECTS if dialect.plugin_repeats)
 
 
@@ -34,10 +36,9 @@ def fit(
     of its own kind. Never overfills a card, never puts a whole-card request beside another pod, never uses an
     unhealthy or cordoned card.
     """
-    usable = _usable(request, node)
+    usable = _usable(request, node, _keeping_groups(request, node))
     if isinstance(usable, Refusal):
         return usable
-    usable = _keeping_groups(request, usable, node)
     shape = _shape(request, usable, node)
     if isinstance(shape, Refusal):
         return shape
@@ -148,13 +149,16 @@ def _is_served(request: GPURequest, node_object: Node) -> bool:
     )
 
 
-def _usable(request: GPURequest, node: NodeInfo) -> list[tuple[Free, Card]] | Refusal:
+def _usable(
+    request: GPURequest, node: NodeInfo, order: Sequence[int] = ()
+) -> list[tuple[Free, Card]] | Refusal:
     """The cards that may be given out and that the request's constraints allow, with what is free on each.
-    Sorted by that, since the search treats nodes with equal free amounts alike."""
+    Sorted by that, since the search treats nodes with equal free amounts alike, and then in this order of
+    places, or by index."""
     barred = _barred(request, node)
     if barred:
         return barred
-    given_out = _given_out(node)
+    given_out = _given_out(node, order)
     if not given_out:
         return refusal.no_usable_card(node.cards)
     if request.lone_card and len(node.cards) > 1:
@@ -166,28 +170,24 @@ def _usable(request: GPURequest, node: NodeInfo) -> list[tuple[Free, Card]] | Re
         if len(usable) < len(given_out) or request.same_gpu or not _all_near(request, usable):
             return refusal.NOT_BY_CHOICE
         usable = _without_unnamed(usable, node.unnamed)
-    return sorted(usable, key=lambda each: (each[0], each[1].index))
+    return sorted(usable, key=_FREE if order else lambda each: (each[0], each[1].index))
 
 
-def _keeping_groups(
-    request: GPURequest, usable: list[tuple[Free, Card]], node: NodeInfo
-) -> list[tuple[Free, Card]]:
-    """Of cards with equal free amounts first those whose group is broken already. Their order stays where
-    the node's plugin repeats the choice, and where Xe links decide."""
-    is_grouped = any(card.links or card.paths or card.numa is not None for card in node.cards)
-    if request.dialect in _REPEATED or request.xe_linked or not is_grouped:
-        return usable
+def _keeping_groups(request: GPURequest, node: NodeInfo) -> Sequence[int]:
+    """The order of cards with equal free amounts: first those whose group is broken already. None where the
+    node's plugin repeats the choice, and where Xe links decide."""
+    groups = node.node_object.groups if node.node_object is not None else None
+    if groups is None or request.dialect in _REPEATED or request.xe_linked:
+        return ()
     both = enumerate(node.free_by_card)
-    untouched = sum(1 << at for at, free in both if free is not None and free.untouched)
-    keys = keeping_groups(node.cards, untouched)
-    places = {card.uuid: at for at, card in enumerate(node.cards)}
-    return sorted(usable, key=lambda each: (each[0], keys[places[each[1].uuid]]))
+    return keeping_groups(groups, sum(1 << at for at, free in both if free is not None and free.untouched))
 
 
-def _given_out(node: NodeInfo) -> list[tuple[Free, Card]]:
-    """The cards that may be given out, with what is free on each."""
-    both = zip(node.free_by_card, node.cards, strict=True)
-    return [(free, card) for free, card in both if free is not None]
+def _given_out(node: NodeInfo, order: Sequence[int] = ()) -> list[tuple[Free, Card]]:
+    """The cards that may be given out, with what is free on each, in this order of places."""
+    both = list(zip(node.free_by_card, node.cards, strict=True))
+    in_order = [both[at] for at in order] if order else both
+    return [(free, card) for free, card in in_order if free is not None]
 
 
 def _context(

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from scheduler_ext.fit.topology import farthest
 from scheduler_ext.model.node import CLOSED, Node
+from scheduler_ext.model.topology import farthest
 from timekeeper.core.dialects import BY_NAME
 from timekeeper.core.request.held import cards_text
 from timekeeper.core.values import Ask, Card, GPURequest

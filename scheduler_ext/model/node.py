@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from scheduler_ext.model.cpu import cpu_milli
 from scheduler_ext.model.other_resources import Others, others
 from scheduler_ext.model.pod import Pod
+from scheduler_ext.model.topology import Groups, groups_of
 from timekeeper.core import names
 from timekeeper.core.accelerators import accelerator_of
 from timekeeper.core.dialects import BY_NAME, DIALECTS, OF_NVIDIA, PREFIXES, NodeFacts
@@ -75,6 +76,7 @@ class Node:
     runtime_plugins: tuple[str, ...] = ()  # plugins of its container runtime that containers with cards need
     # no inventory names its whole cards: they are only counted, and its plugin chooses among them
     is_counted: bool = False
+    groups: Groups | None = None  # which of the cards are near each other; None: nothing is known of it
     boot: str = ""  # boot ID, "" where neither the kubelet nor the agent reports one
 
     @property
@@ -149,6 +151,7 @@ def read_node(raw: Json, lockable: Collection[str] = tuple(BY_NAME), model_names
         lock=_lock(family, raw),
         runtime_plugins=runtime_plugins(raw) if cards else (),
         is_counted=is_counted and bool(cards),
+        groups=groups_of(cards),
         boot=kubelets_boot(raw) or (present.boot if present else ""),
     )
 

@@ -8,11 +8,12 @@ _AFFINITIES = ("nodeAffinity", "podAffinity", "podAntiAffinity")
 def has_preferences(pod: Json) -> bool:
     """True if it has preferred affinity of any kind, or a soft constraint on its spreading."""
     spec = mapping(pod.get("spec"))
-    affinity = mapping(spec.get("affinity"))
+    affinity, spreads = mapping(spec.get("affinity")), sequence(spec.get("topologySpreadConstraints"))
+    if not affinity and not spreads:
+        return False  # nearly always
     terms = (mapping(affinity.get(name)).get(_PREFERRED) for name in _AFFINITIES)
-    spreads = map(mapping, sequence(spec.get("topologySpreadConstraints")))
     return any(map(sequence, terms)) or any(
-        each.get("whenUnsatisfiable") == "ScheduleAnyway" for each in spreads
+        each.get("whenUnsatisfiable") == "ScheduleAnyway" for each in map(mapping, spreads)
     )
 
 

@@ -6,13 +6,12 @@ from operator import itemgetter
 from typing import NamedTuple, Self
 from weakref import WeakValueDictionary
 
+from scheduler_ext.model.topology import Near, Rungs
 from timekeeper.core.request.cards import CardAmount, need
 from timekeeper.core.values import TILES, WHOLE_MILLI, Amounts, Ask, Card
 
 Left = tuple[tuple[str, int, int], ...]  # name of each named resource, what is left of it, and the whole
 TileLinks = tuple[tuple[int, int, int, int], ...]  # position of a card and its tile, likewise of the other
-Near = tuple[int, ...]  # for each card the bits of the cards near it, itself included
-Rungs = tuple[tuple[int, Near], ...]  # closeness, and which cards are so near
 
 
 class _Free(NamedTuple):

@@ -8,8 +8,8 @@ node. Either must hold for every two cards of a container, so a container with o
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
-from scheduler_ext.snapshot.free import Near, Rungs
 from timekeeper.core.values import (
     BRIDGE,
     CLOSEST,
@@ -21,6 +21,18 @@ from timekeeper.core.values import (
     Card,
     GPURequest,
 )
+
+Near = tuple[int, ...]  # for each card the bits of the cards near it, itself included
+Rungs = tuple[tuple[int, Near], ...]  # closeness, and which cards are so near
+
+
+class Groups(NamedTuple):
+    """Which cards of a node are near each other, for each step of their links, and by NUMA nodes."""
+
+    links: tuple[Near, ...]
+    numa: Near
+    indexes: tuple[int, ...]
+
 
 _STEPS = {
     "pair": (NVLINK, SWITCH, SWITCHES),
@@ -69,28 +81,52 @@ def rungs_of(topology: str, cards: Sequence[Card]) -> Rungs:
     return tuple(found) or ((0, alone),)
 
 
-def keeping_groups(cards: tuple[Card, ...], untouched: int) -> list[tuple[int, ...]]:
-    """For each card a sort key by which equal cards are given out, so that groups stay whole. By links, the
-    closest first, and then by NUMA nodes: first those of a group of which a card is taken; of linked cards
-    those with the fewest left. Cards of one group follow each other. ``untouched``: the bits of the cards
-    that may be given out and that no pod uses."""
-    links, numa = _groups(cards)
+def groups_of(cards: Sequence[Card]) -> Groups | None:
+    """None where nothing is known of them."""
+    if not any(card.links or card.paths or card.numa is not None for card in cards):
+        return None
+    places = {card.uuid: place for place, card in enumerate(cards)}
+    return _groups(
+        tuple(
+            (
+                card.index,
+                card.numa,
+                card.paths,
+                tuple(places[uuid] for uuid in card.links or () if uuid in places),
+            )
+            for card in cards
+        )
+    )
+
+
+@lru_cache(maxsize=256)  # machines of one make are alike
+def _groups(known: tuple[tuple[int, int | None, str, tuple[int, ...]], ...]) -> Groups:
+    """By what is known of each card: index, NUMA node, paths, and the places of linked cards."""
+    cards = [
+        Card(str(place), index, "", 0, numa=numa, links=tuple(map(str, links)), paths=paths)
+        for place, (index, numa, paths, links) in enumerate(known)
+    ]
+    links = tuple(near for _, near in rungs_of("pair", cards) if near)
+    one_node = ((1 << len(cards)) - 1,) * len(cards)
+    numa = nearness("numa", cards) if is_known("numa", cards) else one_node
+    return Groups(links, numa, tuple(card.index for card in cards))
+
+
+@lru_cache(maxsize=4096)
+def keeping_groups(groups: Groups, untouched: int) -> tuple[int, ...]:
+    """The places of the cards in the order in which equal ones are given out, so that groups stay whole. By
+    links, the closest first, and then by NUMA nodes: first those of a group of which a card is taken; of
+    linked cards those with the fewest left. Cards of one group follow each other. ``untouched``: the bits of
+    the cards that may be given out and that no pod uses."""
+    links, numa, indexes = groups
 
     def key(at: int) -> tuple[int, ...]:
         left = ((near[at] & ~untouched == 0, (near[at] & untouched).bit_count()) for near in links)
         firsts = (near[at] & -near[at] for near in (numa, *reversed(links)))
         is_whole = numa[at] & ~untouched == 0
-        return (*(part for pair in left for part in pair), is_whole, *firsts, cards[at].index)
+        return (*(part for pair in left for part in pair), is_whole, *firsts, indexes[at])
 
-    return [key(at) for at in range(len(cards))]
-
-
-@lru_cache(maxsize=4096)
-def _groups(cards: tuple[Card, ...]) -> tuple[tuple[Near, ...], Near]:
-    """Which cards are near each other, for each step of their links, and by NUMA nodes."""
-    links = tuple(near for _, near in rungs_of("pair", cards) if near)
-    one_node = ((1 << len(cards)) - 1,) * len(cards)
-    return links, nearness("numa", cards) if is_known("numa", cards) else one_node
+    return tuple(sorted(range(len(indexes)), key=key))
 
 
 def _within(most: int, distances: Sequence[Sequence[int]]) -> Near:
