@@ -185,9 +185,10 @@ def _keeping_groups(request: GPURequest, node: NodeInfo) -> Sequence[int]:
 
 def _given_out(node: NodeInfo, order: Sequence[int] = ()) -> list[tuple[Free, Card]]:
     """The cards that may be given out, with what is free on each, in this order of places."""
-    both = list(zip(node.free_by_card, node.cards, strict=True))
-    in_order = [both[at] for at in order] if order else both
-    return [(free, card) for free, card in in_order if free is not None]
+    frees, cards = node.free_by_card, node.cards
+    if order:
+        return [(free, cards[at]) for at in order if (free := frees[at]) is not None]
+    return [(free, card) for free, card in zip(frees, cards, strict=True) if free is not None]
 
 
 def _context(

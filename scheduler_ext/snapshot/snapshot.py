@@ -441,11 +441,9 @@ def _with_node(snapshot: Snapshot, node: NodeInfo) -> Snapshot:
     if old is node:
         return snapshot
     held = _held(snapshot.held, node.allocations, old.allocations if old is not None else {})
-    if held is not snapshot.held:
-        snapshot = replace(snapshot, held=held)
     if node.node_object is None and not (node.allocations or node.published) and node.non_gpu == NO_USE:
-        return replace(snapshot, nodes=snapshot.nodes.without(node.name))
-    return replace(snapshot, nodes=snapshot.nodes.set(node.name, node))
+        return replace(snapshot, held=held, nodes=snapshot.nodes.without(node.name))
+    return replace(snapshot, held=held, nodes=snapshot.nodes.set(node.name, node))
 
 
 def _held(held: Map[int], new: Mapping[str, Allocation], old: Mapping[str, Allocation]) -> Map[int]:
