@@ -884,5 +884,5 @@ def test_every_policy_and_rule_of_the_policies_is_on_the_page_and_no_other() -> 
     assert rules == {case.rule for case in (*WAYS.values(), *SUSPECT.values())} | {
         *("forged-annotation", "forged-label", "exemption", "mode"),
         *("grace-period", "pod-parts", "pod-size", "sidecar-name"),
-        *("claim-finalizer", "claim-toleration", "budget-spent"),
+        *("claim-finalizer", "claim-toleration", "budget-spent", "host-share"),
     }

@@ -481,11 +481,11 @@ def test_accelerators_that_no_dialect_reads_are_refused_metered_or_passed(world:
         assert f"spec.containers[0].resources.{path}" in refusal(world, asking("d", wrong))
     assert "metered" not in world.sessions(), "charged before its Binding"
     assert world.bound("metered", "amd", CLUSTERS) == ""
-    eventually(lambda: world.sessions().get("metered", (0, 0, None))[0] == 2000, "its session")
+    eventually(lambda: world.sessions().get("metered", (0, 0, None))[0] == 250, "its session")  # two eighths
     admits(world, "pass", governed=False)  # it stays what it was
     world.end("metered")
     eventually(lambda: world.sessions()["metered"][2] is not None, "the settlement")
-    assert world.sessions()["metered"][1] == 2000 * proved_ms(world.get("metered"))
+    assert world.sessions()["metered"][1] == 250 * proved_ms(world.get("metered"))
     assert "passed" not in world.sessions()
     assert "amd" not in world.closed()
 

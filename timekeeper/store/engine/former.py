@@ -11,7 +11,8 @@ from timekeeper.store.engine.sqlite import file_of
 FORMER = "0027"  # its last revision; an export of it can be imported
 # By table: the columns that it had beside those of today. Nothing read them.
 DROPPED = {"sessions": ("charge_from", "start_grace_ms")}
-ADDED = {"sessions": ("boot",)}  # by table: the columns that it lacked, which are NULL
+# By table: the columns that it lacked, which are NULL.
+ADDED = {"sessions": ("boot", "host_cpu_milli", "host_memory_bytes")}
 
 _REVISION = "SELECT version_num FROM alembic_version"
 
