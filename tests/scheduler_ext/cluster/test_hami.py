@@ -1,6 +1,7 @@
 """Pods of HAMi on nodes as its plugin describes them: a real kube-scheduler and API server with the policies,
 and the extender with its own account's rights and the lock of nodes."""
 
+import contextlib
 import datetime
 import json
 import re
@@ -87,16 +88,24 @@ class HamiWorld(World):
         found: Json = self.get(name)["metadata"]["annotations"]
         return found
 
+    def release(self, node: str, held: str, name: str = LOCK) -> None:
+        """Remove this lock; the next pod may have the node's lock already."""
+        place = f"/metadata/annotations/{name.replace('/', '~1')}"
+        own = [{"op": "test", "path": place, "value": held}, {"op": "remove", "path": place}]
+        with contextlib.suppress(ApiError):
+            self.plane.api.call("PATCH", f"/api/v1/nodes/{node}", own, "application/json-patch+json")
+
     def plugin_serves(self, node: str) -> str:
         """What HAMi's plugin does when the kubelet asks for the devices of each container of the pod that the
         lock names; the pod's name."""
-        _, _, name = self.lock(node).split(",")
+        lock = self.lock(node)
+        _, _, name = lock.split(",")
         left = self.annotations(name)[TO_ALLOCATE].split(";")
         for at in [at for at, devices in enumerate(left) if devices]:
             left[at] = ""
             self.annotate(f"{PODS}/{name}", {TO_ALLOCATE: ";".join(left)})
         self.annotate(f"{PODS}/{name}", {PHASE: "success"})
-        self.annotate(f"/api/v1/nodes/{node}", {LOCK: None})
+        self.release(node, lock)
         return name
 
 
@@ -212,18 +221,13 @@ def volcanos_plugin_serves(world: HamiWorld, node: str) -> str:
 
     eventually(waiting)
     (name,) = waiting()
-    assert world.lock(node, "hamivgpu").endswith(f",default,{name}")
+    held = world.lock(node, "hamivgpu")
+    assert held.endswith(f",default,{name}")
     world.annotate(f"{PODS}/{name}", {"volcano.sh/devices-to-allocate": ""})
     done = {"volcano.sh/bind-phase": "success", "volcano.sh/vgpu-time": str(2**64 - 1)}
     world.annotate(f"{PODS}/{name}", done)
-    release(world, node, "hamivgpu", name)
+    world.release(node, held, "hamivgpu")
     return name
-
-
-def release(world: HamiWorld, node: str, lock: str, name: str) -> None:
-    """The lock of the pod that is served now: the next one may have got it already."""
-    if world.lock(node, lock).endswith(f",default,{name}"):
-        world.annotate(f"/api/v1/nodes/{node}", {lock: None})
 
 
 def test_pods_of_volcanos_former_sharing_are_placed_and_charged(hami: HamiWorld) -> None:
@@ -244,9 +248,10 @@ def test_pods_of_volcanos_former_sharing_are_placed_and_charged(hami: HamiWorld)
             name, node = each["metadata"]["name"], each["spec"]["nodeName"]
             written = each["metadata"]["annotations"]
             if written["volcano.sh/gpu-assigned"] == "false":
-                assert hami.lock(node, "gpu").endswith(f",default,{name}")
+                held = hami.lock(node, "gpu")
+                assert held.endswith(f",default,{name}")
                 hami.annotate(f"{PODS}/{name}", {"volcano.sh/gpu-assigned": "true"})
-                release(hami, node, "gpu", name)
+                hami.release(node, held, "gpu")
             served[name] = node, written["volcano.sh/gpu-index"]
         return len(served) == 3
 
