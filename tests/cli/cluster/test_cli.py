@@ -51,6 +51,8 @@ def stack(lender: Lender) -> Iterator[Stack]:
             cp.api.call("POST", "/api/v1/namespaces/team-a/pods", pod)
             running.wait("the pod", lambda: running.exists("/api/v1/namespaces/team-a/pods/half-a-card"))
         running.wait("the binding", lambda: "nodeName" in cp.api.call("GET", BOUND)["spec"])
+        reader = running.reader_token()
+        running.wait("the map", lambda: "half-a-card" in str(running.get("/v1/cluster", reader)["nodes"]))
         running.wait("the CA", lambda: running.exists("/api/v1/namespaces/bursar-node/configmaps/bursar-ca"))
         yield running
 
