@@ -30,14 +30,14 @@ def follow_reservation_pods(
     """Add to ``changes`` what the reservation pods are charged. Call it after sessions have opened and
     ended."""
     namespaces = set(settings.reservation_namespaces)
-    if namespaces.isdisjoint(
-        ledger.namespaces | {session.namespace for session in changes.sessions.values()}
-    ):
+    new = (session.namespace for session in changes.sessions.values())
+    if namespaces.isdisjoint(ledger.namespaces) and namespaces.isdisjoint(new):
         return
     sessions = [
         session
         for session in {**ledger.sessions, **changes.sessions}.values()
-        if _GROUP in session.labels and BEFORE not in session.uid and session.settled_ms is None
+        if session.kind == "pod" and _GROUP in session.labels and BEFORE not in session.uid
+        if session.settled_ms is None
     ]
     fractions: dict[tuple[str, str], list[_Part]] = {}
     changed: set[tuple[str, str]] = set()
@@ -45,9 +45,10 @@ def follow_reservation_pods(
         groups = _groups_of(session)
         changed |= {(session.node, group) for group in groups if session.uid in changes.sessions}
         share_milli = session.requested_milli // max(1, len(groups))
-        is_fraction = session.namespace not in namespaces and share_milli < WHOLE_MILLI
-        for group in groups if is_fraction else ():
-            part = (session.bound_ms, _end_ms(cluster, ledger, session, now_ms), share_milli)
+        if session.namespace in namespaces or share_milli >= WHOLE_MILLI:
+            continue
+        part = (session.bound_ms, _end_ms(cluster, ledger, session, now_ms), share_milli)
+        for group in groups:
             fractions.setdefault((session.node, group), []).append(part)
     for session in sessions:
         if session.namespace in namespaces:
