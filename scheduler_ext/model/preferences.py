@@ -2,6 +2,7 @@
 
 from timekeeper.core.json_values import Json, mapping, sequence
 
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _AFFINITIES = ("nodeAffinity", "podAffinity", "podAntiAffinity")
 
 
@@ -15,6 +16,3 @@ def has_preferences(pod: Json) -> bool:
     return any(map(sequence, terms)) or any(
         each.get("whenUnsatisfiable") == "ScheduleAnyway" for each in map(mapping, spreads)
     )
-
-
-_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"

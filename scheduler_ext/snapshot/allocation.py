@@ -11,7 +11,7 @@ from timekeeper.core.dialects import BY_NAME, OF_NVIDIA
 from timekeeper.core.dialects.moments import cards_at_once
 from timekeeper.core.dialects.nvidia_parts import is_in_parts
 from timekeeper.core.ledger.hold import Vanished
-from timekeeper.core.request.cards import CardAmount, NamedAmount, amounts_by_card, mismatch
+from timekeeper.core.request.cards import NO_AMOUNT, CardAmount, NamedAmount, amounts_by_card, mismatch
 from timekeeper.core.request.devices import DIALECT as DEVICE
 from timekeeper.core.request.foreign import NamedCards, foreign_placement
 from timekeeper.core.request.held import held_milli
@@ -267,7 +267,7 @@ def spread_over(cards: Iterable[Card], allocations: Mapping[str, Allocation]) ->
     }
     used = uses_of(known)
     left = {
-        (name, card.uuid): most - dict(used[card.uuid].resources if card.uuid in used else ()).get(name, 0)
+        (name, card.uuid): most - dict(used.get(card.uuid, NO_AMOUNT).resources).get(name, 0)
         for card in cards
         for name, most in card.resources
     }
@@ -280,8 +280,7 @@ def spread_over(cards: Iterable[Card], allocations: Mapping[str, Allocation]) ->
                 left[name, uuid] -= taken
                 amount -= taken
                 if taken:
-                    more = NamedAmount(0, 0, ((name, taken),))
-                    uses[uuid] = uses[uuid] + more if uuid in uses else more
+                    uses[uuid] = uses.get(uuid, NO_AMOUNT) + NamedAmount(0, 0, ((name, taken),))
         if uses:
             known[uid] = replace(allocation, uses=tuple(uses.items()))
     return known

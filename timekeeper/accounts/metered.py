@@ -12,6 +12,7 @@ from timekeeper.core.dialects.percent import UNKNOWN_MEMORY_MIB
 from timekeeper.core.json_values import Json
 from timekeeper.core.request.cards import CardAmount, allowed, has_named, instance_doubt, is_model
 from timekeeper.core.request.estimates import estimated_rate, requested_amount, without_constraints
+from timekeeper.core.request.inventory import node_facts
 from timekeeper.core.request.metered import of_devices
 from timekeeper.core.request.node_parts import card_parts, contradiction, device_parts, part_doubts
 from timekeeper.core.values import WHOLE_MILLI, Ask, Card, ContainerAsk, GPURequest
@@ -37,7 +38,8 @@ WHOLE_CARDS = CardParts()
 
 def parts_of_node(raw: Json, cards: Sequence[Card]) -> CardParts:
     """What the Node object says. ``cards``: as they are described."""
-    return CardParts(card_parts(raw), contradiction(raw, cards), device_parts(raw), part_doubts(raw))
+    facts = node_facts(raw)
+    return CardParts(card_parts(facts), contradiction(facts, cards), device_parts(facts), part_doubts(facts))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 import click
@@ -43,11 +44,12 @@ def top(options: Options, all_namespaces: bool, every: float, once: bool, form: 
     namespace = options.scope(all_namespaces)
     if once or form != "table" or not sys.stdout.isatty() or output.console().is_dumb_terminal:
         with connected(options, namespace or "") as client:
-            sheet, ended = (_sessions(client, namespace, state) for state in _STATES)
+            sheet, *others = _sheets(client, namespace, _STATES if form == "table" else _STATES[:1])
         output.show(sheet, form)
-        if form == "table" and ended.rows:
-            click.echo(f"\n{_ENDED}")
-            output.show(ended, form)
+        for ended in others:
+            if ended.rows:
+                click.echo(f"\n{_ENDED}")
+                output.show(ended, form)
         return
     with suppress(KeyboardInterrupt), connected(options, namespace or "", is_quiet=True) as client:
         _refresh(client, namespace, every)
@@ -57,7 +59,7 @@ def _refresh(client: Client, namespace: str | None, every_s: float) -> None:
     """Shows the pods on the whole terminal until Ctrl-C."""
     with Live(console=output.console(), screen=True, auto_refresh=False) as screen:
         while True:
-            sheet, ended = (_sessions(client, namespace, state) for state in _STATES)
+            sheet, ended = _sheets(client, namespace, _STATES)
             title = f"{held(sheet)} in {namespace or 'all namespaces'}; Ctrl-C ends"
             below = ("", _ENDED, output.table(ended)) if ended.rows else ()
             screen.update(Group(title, "", output.table(sheet), *below), refresh=True)
@@ -73,11 +75,14 @@ def held(sheet: Sheet) -> str:
     return f"{said}, {more}" if claims else said
 
 
-def _sessions(client: Client, namespace: str | None, state: str) -> Sheet:
+def _sheets(client: Client, namespace: str | None, states: Sequence[str]) -> Iterator[Sheet]:
+    """The sessions in each of these states."""
     now_ms = time.time_ns() // 1_000_000
-    listed = list(client.pages("/v1/sessions", "sessions", namespace=namespace, state=state))
     lately = client.get(
         "/v1/usage", namespace=namespace, group="pod", use="true", from_=str(now_ms - _LATELY_MS)
     )
-    listed.sort(key=lambda each: (-each["rateMilli"], each["namespace"], each["pod"]))
-    return usage.sessions(listed, listed, now_ms, usage.busy_by_pod(lately))
+    busy = usage.busy_by_pod(lately)
+    for state in states:
+        listed = list(client.pages("/v1/sessions", "sessions", namespace=namespace, state=state))
+        listed.sort(key=lambda each: (-each["rateMilli"], each["namespace"], each["pod"]))
+        yield usage.sessions(listed, listed, now_ms, busy)

@@ -25,6 +25,7 @@ class ObjectName:
 # Kubernetes' own words
 TERMINAL = ("Succeeded", "Failed")  # phases
 KEEPS_OFF = ("NoSchedule", "NoExecute")  # effects of taints
+MIRROR = "kubernetes.io/config.mirror"  # annotation of a static pod, which runs whether admitted or not
 
 _BY_CONTAINER = "annotation, a container's name follows"
 

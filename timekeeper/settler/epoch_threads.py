@@ -88,8 +88,10 @@ class EpochThreads:
     def _start_governing(self, settings: TimekeeperSettings, stop: Event) -> tuple[Thread, ...]:
         """What changes pods, or needs objects that an installed webhook has beside it."""
         start_thread("budget-objects", self._budget_objects().keep, stop)
-        room = partial(getattr, self.settler.cluster, "room")
-        modes = ModeParameters(self.api, settings.namespace, self._history, room, self.now_ms, time.monotonic)
+        cluster, namespace = self.settler.cluster, settings.namespace
+        modes = ModeParameters(
+            self.api, namespace, self._history, lambda: cluster.room, self.now_ms, time.monotonic
+        )
         start_thread("modes", modes.keep, stop)
         spent = SpentParameters(
             apply_with(self.api, settings.namespace),

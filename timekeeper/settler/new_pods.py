@@ -11,11 +11,11 @@ import orjson
 from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.ledger.hold import millis
 from timekeeper.core.names import SYSTEM_NAMESPACES
+from timekeeper.core.object_names import MIRROR
 
 MAX_BYTES = 16 << 20  # a pod whose object has no room is counted as not judged
 MAX_WAITING = 50_000
 _REMEMBERED = 50_000
-_MIRROR = "kubernetes.io/config.mirror"  # of a static pod, which runs whether it is admitted or not
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class NewPods:
             return
         self._remember(uid, created_ms)
         namespace = str(metadata.get("namespace", ""))
-        is_mirror = _MIRROR in mapping(metadata.get("annotations"))
+        is_mirror = MIRROR in mapping(metadata.get("annotations"))
         if is_mirror or namespace in SYSTEM_NAMESPACES or not self._is_metered(namespace):
             return
         body, is_bound = _body(raw), _is_bound(raw)

@@ -129,8 +129,8 @@ class Notifier:
             number = row.number
             if len(due) == to.max_together:
                 break
-        body = payload(to.form, due, at_ms, history.settings(at_ms).cluster_name)
-        if due and not self._sent(to, body, len(due), place):
+        name = history.settings(at_ms).cluster_name
+        if due and not self._sent(to, payload(to.form, due, at_ms, name), len(due), place):
             return
         place.number = number
         now_s = self._seconds()

@@ -118,7 +118,7 @@ class WouldJudge:
         for pod in self._taken:
             if not is_metered(pod.namespace):
                 continue
-            found = self._verdict(pod, now_ms, self._cards_taken(pod, recent), recent)
+            found = self._verdict(pod, now_ms, recent)
             if found is not None:
                 about = pod.uid, found.word, pod.namespace, pod.name, found.rule, found.sentence
                 yield WouldRow(*about, pod.created_ms, now_ms)
@@ -155,11 +155,10 @@ class WouldJudge:
         claims = {name: self._settler.ledger.claims_milli.get(name, 0) for name in names}
         return cards_taken(older, claims, caps_of)
 
-    def _verdict(
-        self, pod: NewPod, now_ms: int, taken: Mapping[str, int], recent: dict[str, tuple[CardHolder, int]]
-    ) -> Verdict | None:
+    def _verdict(self, pod: NewPod, now_ms: int, recent: dict[str, tuple[CardHolder, int]]) -> Verdict | None:
         if not pod.body:
             return TOO_MANY
+        taken = self._cards_taken(pod, recent)
         try:
             raw, terms = orjson.loads(pod.body), terms_of(self._document[1], pod.namespace, now_ms, taken)
             found = verdict(raw, pod.namespace, terms, pod.is_bound)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Column, Select, func, select, union_all
 
 from timekeeper.accounts.budget_history import BudgetEntry
+from timekeeper.accounts.reserved import pod_uid
 from timekeeper.accounts.session import CLAIMS, HOST
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.engine.schema import (
@@ -155,9 +156,9 @@ def pod_rows(connection: Connection) -> Iterator[PodRows]:
 
 def _beat_ms(connection: Connection, uid: str) -> int | None:
     """The latest heartbeat of the pod whose CPU and memory the session is for."""
-    its = HEARTBEATS.c.session_uid == uid.partition(HOST)[0]
-    beats = connection.scalars(select(HEARTBEATS.c.beat_ms).where(its))
-    return max(beats, default=None)
+    its = HEARTBEATS.c.session_uid == pod_uid(uid)
+    beat_ms: int | None = connection.scalar(select(func.max(HEARTBEATS.c.beat_ms)).where(its))
+    return beat_ms
 
 
 def _columns(table: Any, kind: Any) -> Iterator[Column[Any]]:

@@ -122,10 +122,11 @@ def _judged(review: ObjectReview, policy: AdmissionPolicy, more: Sequence[Templa
     if policy.mode == "meter":
         return NOT_JUDGED
     paths = of_kind(review.group, review.kind, (*BUILT_IN, *more))
-    before = [template for _, template in found(review.old, paths)]
-    changed = [(at, template) for at, template in found(review.object, paths) if template not in before]
+    old, new = found(review.old, paths), found(review.object, paths)
+    before = [template for _, template in old]
+    changed = [(at, template) for at, template in new if template not in before]
     unread = [BEYOND] if any(islice(_every(review.object, paths), MAX_TEMPLATES, None)) else []
-    violations = _misplaced(review, paths)
+    violations = _misplaced(review, old, new)
     if not (changed or unread or violations):
         return NOT_JUDGED
     for at, template in changed:
@@ -142,10 +143,13 @@ def _judged(review: ObjectReview, policy: AdmissionPolicy, more: Sequence[Templa
     return AdmissionAnswer(word, warnings=warnings, rules=rule_modes(warned, policy, exempt))
 
 
-def _misplaced(review: ObjectReview, paths: Sequence[TemplatePath]) -> list[Violation]:
-    """What was written into the workload's own metadata and belongs into its templates'."""
-    before = set(without_effect.of_workload(review.old, review.kind, found(review.old, paths)))
-    now = without_effect.of_workload(review.object, review.kind, found(review.object, paths))
+def _misplaced(
+    review: ObjectReview, old: Sequence[tuple[str, Json]], new: Sequence[tuple[str, Json]]
+) -> list[Violation]:
+    """What was written into the workload's own metadata and belongs into its templates'. ``old`` and ``new``:
+    the templates, each with its path."""
+    before = set(without_effect.of_workload(review.old, review.kind, old))
+    now = without_effect.of_workload(review.object, review.kind, new)
     return [violation for violation in now if violation not in before]
 
 

@@ -21,7 +21,7 @@ from timekeeper.core.admission.rules.pod_rules import pod_violations
 from timekeeper.core.dialects import DIALECTS, native
 from timekeeper.core.dialects.others.device import recorded
 from timekeeper.core.json_values import Json, annotations_of, mapping
-from timekeeper.core.object_names import TERMINAL
+from timekeeper.core.object_names import MIRROR, TERMINAL, controller_reference
 from timekeeper.core.request import runtime_plugins
 from timekeeper.core.request.cards import decode_placement
 from timekeeper.core.request.device_classes import NO_CLASSES, ClassParameters
@@ -32,8 +32,8 @@ from timekeeper.core.values import UndecodableError
 from timekeeper.core.violation import Violation, shown
 from webhook.admission import workloads
 from webhook.admission.workloads import TemplatePath
+from webhook.dryrun.judge.objects import kind_of
 
-_MIRROR = "kubernetes.io/config.mirror"
 RULE = "unknown-accelerators"  # of findings alone: no rule of admission
 UNCLASSIFIED = "unclassified-resource"  # the same
 
@@ -79,16 +79,12 @@ def held_accelerators(pod: Json, policy: AdmissionPolicy) -> Iterator[Violation]
             yield _found(path, each.container.limits.get(name), name, problem, instead, setting)
 
 
-def advertised_accelerators(node: Json, policy: AdmissionPolicy) -> Iterator[Violation]:
-    """One for each such resource of which the node has any."""
-    capacity, setting = _capacity(node), policy.unknown_accelerators
-    for name in accelerators_in(advertised(node), policy.accelerators):
+def advertised_accelerators(there: Json, policy: AdmissionPolicy) -> Iterator[Violation]:
+    """One for each such resource of those that a node has."""
+    setting = policy.unknown_accelerators
+    for name in accelerators_in(there, policy.accelerators):
         problem, instead = _OF_NODES[setting]
-        yield _found(f"status.capacity[{name}]", capacity[name], name, problem, instead, setting)
-
-
-def _capacity(node: Json) -> Json:
-    return mapping(mapping(node.get("status")).get("capacity"))
+        yield _found(f"status.capacity[{name}]", there[name], name, problem, instead, setting)
 
 
 def _found(
@@ -135,7 +131,7 @@ def of_pod(
     parsed = policy.parsed(written, place[0])
     violations = (*pod_violations(written, parsed, policy), *ephemeral_violations(pod, {}))
     # the policies pass the mirrors that a kubelet makes of its static pods
-    past = () if _MIRROR in annotations_of(pod) else bypass_violations(written, parsed, classes)
+    past = () if MIRROR in annotations_of(pod) else bypass_violations(written, parsed, classes)
     owner, node = _owner(pod), str(mapping(pod.get("spec")).get("nodeName") or "")
     found = [
         AdmissionFinding(*place, word, broken, owner, node) for word, broken in sorted_out(violations, policy)
@@ -162,16 +158,14 @@ def _of_containers(pod: Json, policy: AdmissionPolicy, classes: ClassParameters)
 def of_node(node: Json, policy: AdmissionPolicy) -> tuple[AdmissionFinding, ...]:
     """The findings on a node that advertises accelerators that no dialect reads, or resources of which
     nothing says whether they are accelerators; on any other none."""
-    name, capacity = str(mapping(node.get("metadata")).get("name", "")), _capacity(node)
+    name = str(mapping(node.get("metadata")).get("name", ""))
+    capacity = mapping(mapping(node.get("status")).get("capacity"))
+    there = {resource: capacity[resource] for resource in advertised(node)}
     found: dict[Word, tuple[Violation, ...]] = {
-        "accelerators": tuple(advertised_accelerators(node, policy)),
-        "unclassified": tuple(
-            _unclassified(
-                "status.capacity", {resource: capacity[resource] for resource in advertised(node)}, policy
-            )
-        ),
+        "accelerators": tuple(advertised_accelerators(there, policy)),
+        "unclassified": tuple(_unclassified("status.capacity", there, policy)),
     }
-    return tuple(AdmissionFinding("", "Node", name, word, there) for word, there in found.items() if there)
+    return tuple(AdmissionFinding("", "Node", name, word, broken) for word, broken in found.items() if broken)
 
 
 def of_workload(
@@ -185,7 +179,7 @@ def of_workload(
     """The findings on the pod templates of a stored workload that has not ended: whether webhook or policies
     would refuse its next pods, also where it has none now. ``judged``: groups and kinds whose objects have
     findings of their own; one of these that created the workload has them."""
-    if _creator(workload) in judged or _has_ended(workload):
+    if kind_of(_controller(workload)) in judged or _has_ended(workload):
         return ()
     metadata = mapping(workload.get("metadata"))
     namespace = str(metadata.get("namespace", ""))
@@ -320,15 +314,8 @@ def _owner(whole: Json) -> str:
     return f"{controller.get('kind', '')}/{controller.get('name', '')}" if controller else ""
 
 
-def _creator(whole: Json) -> tuple[str, str]:
-    """The API group and kind of the controller that created the object."""
-    controller = _controller(whole)
-    return str(controller.get("apiVersion", "")).rpartition("/")[0], str(controller.get("kind", ""))
-
-
 def _controller(whole: Json) -> Json:
-    owners = sequence_of(mapping(whole.get("metadata")).get("ownerReferences"))
-    return next((owner for owner in owners if owner.get("controller")), {})
+    return controller_reference(mapping(whole.get("metadata"))) or {}
 
 
 def _has_ended(workload: Json) -> bool:

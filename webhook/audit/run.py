@@ -77,7 +77,7 @@ def _reader(settings: AuditSettings) -> ClusterReader:
 def _print_use(settings: AuditSettings, world: AssumedCluster) -> int:
     try:
         cluster = _reader(settings)
-        nodes, world = _nodes(cluster, _ALIKE), world.with_objects((), _namespaces(cluster))
+        nodes, world = _nodes(cluster, _ALIKE), world.with_namespaces(_namespaces(cluster))
         left_out = _left_out(cluster, world)
         pods = (
             each
@@ -145,9 +145,9 @@ def _all(
     ClusterUnreachableError."""
     found: list[AdmissionFinding] = []
     troubles: list[str] = []
-    namespaces = _namespaces(cluster)
-    left_out = _left_out(cluster, world.with_objects((), namespaces))
-    world = world.with_objects(_of_claims(cluster, namespace), namespaces)
+    world = world.with_namespaces(_namespaces(cluster))
+    left_out = _left_out(cluster, world)
+    world = world.with_claims(_of_claims(cluster, namespace))
     paths = (*workloads.BUILT_IN, *world.template_paths)
     judged = frozenset((path.group, path.kind) for path in paths)
     scope = _Scope(namespace, left_out, world.device_classes, judged)

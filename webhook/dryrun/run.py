@@ -60,7 +60,7 @@ def judge_all(texts: Sequence[ManifestFile], world: AssumedCluster) -> Iterator[
     maps = [value for *_, value in every if isinstance(value, dict)]
     namespaces = [value for value in maps if value.get("kind") == "Namespace"]
     world = replace(
-        world.with_objects(maps, namespaces, VENDORS_CLASSES),
+        world.with_namespaces(namespaces).with_claims(maps, VENDORS_CLASSES),
         classes={**_classes(value for *_, value in every), **world.classes},
         room=_room(value for *_, value in every),
     )

@@ -12,7 +12,7 @@ from timekeeper.accounts.metered import parts_of_node
 from timekeeper.core.dialects.mig import profile_of, slices_of
 from timekeeper.core.request.cards import instance_doubt, weight_of
 from timekeeper.core.request.estimates import estimated_rate
-from timekeeper.core.request.inventory import charged_cards
+from timekeeper.core.request.inventory import charged_cards, node_facts
 from timekeeper.core.request.node_parts import card_parts, part_doubts
 from timekeeper.core.request.request import parse
 
@@ -59,7 +59,7 @@ def rate_on(raw: Json, resource: str) -> int:
     request = parse({"metadata": {}, "spec": {"containers": [limits]}}).request
     assert request is not None
     rate = estimated_rate(request, charged_cards(raw), (), "dominant")
-    return -(-rate * card_parts(raw) // 1000) if resource == GPU else rate
+    return -(-rate * card_parts(node_facts(raw)) // 1000) if resource == GPU else rate
 
 
 def by_mixed_strategy(product: str, name: str, layout: Counter[str]) -> int:
@@ -133,7 +133,7 @@ SIZE = "nothing says how many slices the card has"
 def test_where_nothing_says_the_size_a_doubt_names_the_assumption(
     labels: dict[str, str], capacity: Json, doubt: str
 ) -> None:
-    found = part_doubts(node(capacity, **labels))
+    found = part_doubts(node_facts(node(capacity, **labels)))
 
     assert doubt in found.get(next(iter(capacity)), "")
     assert bool(found) == bool(doubt)

@@ -271,13 +271,14 @@ class LedgerReader:
             made = months.corrections(connection, asked.namespace or "", made=asked.span)
             if not made:
                 return []
-            history = self.history(connection)
-            whose = [months.corrected(connection, correction) for correction in made]
-        found = []
-        for correction, of in zip(made, whose, strict=True):
-            at = correction.namespace, correction.at_ms
-            found.append(PricedCorrection(correction, history.group(*at), *history.price(*at), of))
-        return [priced for priced in found if asked.group in ("", priced.group)]
+            history, found = self.history(connection), []
+            for correction in made:
+                at = correction.namespace, correction.at_ms
+                group = history.group(*at)
+                if asked.group in ("", group):
+                    whose = months.corrected(connection, correction)
+                    found.append(PricedCorrection(correction, group, *history.price(*at), whose))
+        return found
 
     def _readings(self, connection: Connection, names: Collection[str]) -> list[AccountReading]:
         now_ms, history = self.moment(connection)

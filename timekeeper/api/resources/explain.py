@@ -163,7 +163,8 @@ def _explained(services: Services, which: DecisionFilter, subject: str) -> Respo
         statement, granted = stated_now(connection, history, (which.namespace,), now_ms)[which.namespace]
         published = ledger.served(connection).protected.get(which.namespace)
         protected = read_protected(connection, history, which.namespace, published, now_ms)
-        orphans = _orphans(connection, which.namespace)
+        has_claims = any(each.session.is_claim for each in charged)
+        orphans = _orphans(connection, which.namespace) if has_claims else set()
     visible = visible_to(services, which.namespace)
     body = {
         "version": 1,

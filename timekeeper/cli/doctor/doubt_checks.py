@@ -77,7 +77,8 @@ def _fault(node: Json) -> str:
         cards = charged_cards(node)
     except UndecodableError as error:
         return f"its description cannot be read ({error})"
-    is_of_devices = all(map(accelerator_of, node_facts(node).capacity))
+    facts = node_facts(node)
+    is_of_devices = all(map(accelerator_of, facts.capacity))
     if not cards and not is_of_devices:
         return "nothing describes its cards"
-    return contradiction(node, cards)
+    return contradiction(facts, cards)

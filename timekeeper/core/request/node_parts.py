@@ -6,35 +6,31 @@ from collections.abc import Sequence
 
 from timekeeper.core import names
 from timekeeper.core.accelerators import accelerators_in, parts_of
+from timekeeper.core.dialects.amounts import NodeFacts
 from timekeeper.core.dialects.mig import card_model, instance_of
 from timekeeper.core.dialects.nvidia_parts import REPLICAS_LABEL, SHARED, mig_doubts
 from timekeeper.core.dialects.percent import CLIENTS_LABEL, COUNT_LABEL, label_number, labelled_model
-from timekeeper.core.json_values import Json, annotations_of
 from timekeeper.core.quantity import integral
 from timekeeper.core.request.cards import is_model
-from timekeeper.core.request.inventory import node_facts
 from timekeeper.core.values import WHOLE_MILLI, Card
 
 
-def card_parts(node: Json) -> int:
+def card_parts(facts: NodeFacts) -> int:
     """Which part of its card, or of its MIG instance, one `nvidia.com/gpu` of the node is, in thousandths,
     rounded up; 1000 where no label says that it is a part."""
-    facts = node_facts(node)
     # where the plugin names replicas otherwise, the label is theirs
     replicas = 1 if SHARED in facts.capacity else label_number(facts.labels, REPLICAS_LABEL)
     return max(1, -(-WHOLE_MILLI // max(1, replicas, label_number(facts.labels, CLIENTS_LABEL))))
 
 
-def device_parts(node: Json) -> dict[str, int]:
+def device_parts(facts: NodeFacts) -> dict[str, int]:
     """Of the node's accelerators that are parts of devices: how many each device has of the resource."""
-    facts = node_facts(node)
     found = {name: parts_of(name, facts.labels)[0] for name in accelerators_in(facts.capacity)}
     return {name: number for name, number in found.items() if number > 1}
 
 
-def part_doubts(node: Json) -> dict[str, str]:
+def part_doubts(facts: NodeFacts) -> dict[str, str]:
     """By resource, what of its part of a card or of a device is an assumption."""
-    facts = node_facts(node)
     doubts = {name: parts_of(name, facts.labels)[1] for name in accelerators_in(facts.capacity)}
     sentences = {
         name: f"{name} {doubt}: nothing says which part of one it is; a weight of it sets another"
@@ -44,11 +40,10 @@ def part_doubts(node: Json) -> dict[str, str]:
     return {**mig_doubts(facts), **sentences}
 
 
-def contradiction(node: Json, cards: Sequence[Card]) -> str:
+def contradiction(facts: NodeFacts, cards: Sequence[Card]) -> str:
     """Why the labels and the inventory of Bursar's agent cannot both be right; "": they can."""
-    labels = node_facts(node).labels
-    count, model = integral(labels.get(COUNT_LABEL)), labelled_model(labels)
-    is_ours = names.INVENTORY in annotations_of(node)
+    count, model = integral(facts.labels.get(COUNT_LABEL)), labelled_model(facts.labels)
+    is_ours = names.INVENTORY in facts.annotations
     if not (is_ours and cards and count) or model == "GPU" or instance_of(model):
         return ""
     if any(card.resources or instance_of(card.model) for card in cards):

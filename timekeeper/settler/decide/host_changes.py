@@ -1,7 +1,7 @@
 """Which sessions of CPU and memory open as pods are bound and resized, and when they end."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from timekeeper.accounts.host_sessions import ended_with, host_uid, recorded_host, recording, resized
 from timekeeper.accounts.pods import LedgerPod
@@ -28,7 +28,7 @@ def follow_host(
         tick.open(changes.sessions[uid], pod)
     for uid in cluster.changed_pods:
         tick.resize(cluster.pods[uid])
-    for uid in changes.sessions.keys() & {*ledger.of_host, *changes.bound}:
+    for uid in [uid for uid in changes.sessions if uid in ledger.of_host or uid in changes.bound]:
         tick.end_with(changes.sessions[uid])
 
 
@@ -39,6 +39,7 @@ class _HostTick:
     settings: BudgetSettings
     now_ms: int
     changes: SessionChanges
+    opened: dict[str, set[str]] = field(default_factory=dict)  # UID of a pod -> of its new ones
 
     def open(self, own: Session, pod: LedgerPod) -> None:
         """Of a pod that is charged from its binding on."""
@@ -74,9 +75,8 @@ class _HostTick:
 
     def _others(self, own: Session) -> list[Session]:
         """The pod's sessions of CPU and memory, the oldest first."""
-        new = (uid for uid, session in self.changes.sessions.items() if session.is_of_host)
-        mine = {*self.ledger.of_host.get(own.uid, ()), *(uid for uid in new if pod_uid(uid) == own.uid)}
-        found = (self._session(uid) for uid in mine)
+        mine = {*self.ledger.of_host.get(own.uid, ()), *self.opened.get(own.uid, ())}
+        found = map(self._session, mine)
         return sorted((session for session in found if session), key=lambda session: session.bound_ms)
 
     def _from_ms(self, own: Session) -> int:
@@ -93,5 +93,6 @@ class _HostTick:
         for session in sessions:
             if self._session(session.uid) is None:
                 self.changes.open(session)
+                self.opened.setdefault(pod_uid(session.uid), set()).add(session.uid)
             elif session != self._session(session.uid):
                 self.changes.sessions[session.uid] = replace(session, settled_ms=None)

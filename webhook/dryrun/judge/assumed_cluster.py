@@ -59,21 +59,22 @@ class AssumedCluster:
     mode_labels: Mapping[str, Mode] = field(default_factory=dict)  # by namespace
     exempt: frozenset[str] = frozenset()  # namespaces whose label excludes them from admission
 
-    def with_objects(
-        self, objects: Iterable[Json], namespaces: Iterable[Json], supposed: Iterable[DeviceClass] = ()
-    ) -> "AssumedCluster":
-        """The same with these claims, templates, DeviceClasses and their settings, and the labels of these
-        namespaces. ``supposed``: further classes."""
+    def with_claims(self, objects: Iterable[Json], supposed: Iterable[DeviceClass] = ()) -> "AssumedCluster":
+        """The same with these claims, templates, DeviceClasses and their settings. ``supposed``: further
+        classes."""
         rules = (self.budgets.settings or BudgetSettings()).drivers
         drivers = {rule.driver: rule.has_gpus for rule in rules}
         claims = known_by(objects, self.namespace, drivers, supposed)
+        return replace(self, flags=replace(self.flags, claims=claims))
+
+    def with_namespaces(self, namespaces: Iterable[Json]) -> "AssumedCluster":
+        """The same with the labels of these namespaces."""
         labels = {
             namespaced(raw)[1]: mapping(mapping(raw.get("metadata")).get("labels")) for raw in namespaces
         }
         words = {name: given.get(names.MODE_LABEL) for name, given in labels.items()}
         return replace(
             self,
-            flags=replace(self.flags, claims=claims),
             mode_labels={name: _mode(str(word)) for name, word in words.items() if word in MODES},
             exempt=frozenset(name for name, given in labels.items() if given.get(cel.EXEMPT) == "true"),
         )

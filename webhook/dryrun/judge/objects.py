@@ -234,9 +234,9 @@ def _workload(
         outcomes += outcome
     policy = world.policy_for(subject.namespace)
     exempt = workloads.makers_are_exempt(subject.group, subject.kind, policy)
-    misplaced = without_effect.of_workload(subject.value, subject.kind, templates)
-    found, warned = split_by_mode(list(misplaced), policy, exempt)
     if policy.mode != "meter":
+        misplaced = without_effect.of_workload(subject.value, subject.kind, templates)
+        found, warned = split_by_mode(misplaced, policy, exempt)
         refusing += found
         warnings += violation_warnings(warned, policy, exempt)
     judged = subject.refused(refusing, dict.fromkeys(warnings))
