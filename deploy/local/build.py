@@ -198,7 +198,7 @@ class _GoBuild:
             return other._replaces() | required(Path(other.downloaded()["GoMod"]).read_text())
         if not self.source.staged:
             return {}
-        # Kubernetes v1.36.3 publishes its staging modules as v0.36.3.
+        # Kubernetes v1.37.2 publishes its staging modules as v0.37.2.
         sibling = "v0." + self.source.version.partition(".")[2]
         return dict.fromkeys(staged_siblings(Path(self.downloaded()["GoMod"]).read_text()), sibling)
 

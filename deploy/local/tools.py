@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-KUBERNETES_VERSION = "1.36.3"
+KUBERNETES_VERSION = "1.37.2"
 # The older ones that `make test-versions` runs the cluster tests with, each named by BURSAR_KUBERNETES.
-OLDER_KUBERNETES = {"1.33": "1.33.13", "1.34": "1.34.4", "1.35": "1.35.4"}
-ETCD_VERSION = "3.6.8"
+OLDER_KUBERNETES = {"1.34": "1.34.4", "1.35": "1.35.4", "1.36": "1.36.3"}
+ETCD_VERSION = "3.7.0"  # of Kubernetes' go.mod
 KWOK_VERSION = "0.8.0"
 CONTAINERD_VERSION = "2.4.2"
 RUNC_VERSION = "1.5.2"
@@ -80,7 +80,8 @@ def kubernetes(environ: Mapping[str, str] = os.environ) -> GoModule:
 
 
 KUBERNETES = kubernetes()
-ETCD = GoModule("etcd", "go.etcd.io/etcd/server/v3", ETCD_VERSION, like=KUBERNETES)
+# For each Kubernetes this one etcd, with the modules of the tested one.
+ETCD = GoModule("etcd", "go.etcd.io/etcd/server/v3", ETCD_VERSION, like=kubernetes({}))
 KWOK = GoModule(
     "kwok",
     "sigs.k8s.io/kwok",
@@ -202,10 +203,10 @@ _REGISTRY_MODULE = "github.com/distribution/distribution/v3"
 REGISTRY = GoModule("registry", _REGISTRY_MODULE, REGISTRY_VERSION)
 REGISTRY_TOOL = Tool("registry", REGISTRY, f"{_REGISTRY_MODULE}/cmd/registry", None)
 
-# "Kubernetes v1.36.3", "Client Version: v1.36.3", "etcd Version: 3.6.8", "kwok version v0.8.0 go1.26.8",
+# "Kubernetes v1.37.2", "Client Version: v1.37.2", "etcd Version: 3.7.0", "kwok version v0.8.0 go1.26.8",
 # "containerd github.com/containerd/containerd/v2 v2.4.2 <revision>", "ctr <the same>", "  Version:  v2.4.2"
 # of the shim, "runc version 1.5.2", "CNI bridge plugin v1.9.1", "prometheus, version 0.311.3 (branch: ...",
-# "promtool, version ...", "prometheus-operator, version ...", "helm v4.3.1", "  gitVersion: v1.36.3" of
+# "promtool, version ...", "prometheus-operator, version ...", "helm v4.3.1", "  gitVersion: v1.37.2" of
 # kubeadm.
 _VERSION = re.compile(
     r"^(?:Kubernetes|Client Version:|etcd Version:|kwok version|containerd \S+|ctr \S+|  Version: "

@@ -21,7 +21,7 @@ Try, in another terminal:
   kubectl apply -f {samples}/half-a-card.yaml
   kubectl get pod half-a-card -n team-a -o yaml          # the fields that Bursar has added
   kubectl describe pod half-a-card -n team-a
-  kubectl apply -f {samples}/claimed-device.yaml         # a device by a claim: Kubernetes 1.34 or newer
+  kubectl apply -f {samples}/claimed-device.yaml         # a device by a claim
   kubectl get resourceclaims -n team-a
   kubectl edit configmap bursar-budgets -n bursar-system  # _settings are in bursar-settings
   kubectl bursar budget --all-namespaces

@@ -36,10 +36,8 @@ _UNNEEDED = (
     "certificatesigningrequest-signing-controller",
     "ephemeral-volume-controller",
     "legacy-serviceaccount-token-cleaner-controller",
-    "node-route-controller",
     "persistentvolume-attach-detach-controller",
     "persistentvolume-expander-controller",
-    "service-lb-controller",
     "storageversion-garbage-collector-controller",
     "ttl-controller",
 )

@@ -6,7 +6,6 @@ from deploy.local.cluster import ControlPlane
 from deploy.local.demo.run import StepError
 from deploy.local.kwok_nodes import EXAMPLE_DRIVER, device_class, device_pool, kwok_node
 from deploy.local.stack import Stack
-from deploy.local.tools import KUBERNETES
 
 SMALL_BUDGET_HOURS = "0.00111111"  # 4 GPU-seconds, less four milli-GPU-milliseconds
 SMALL_BUDGET = 3_999_996
@@ -17,7 +16,6 @@ BUDGETS = {
     "team-b": f"gpuHours: {SMALL_BUDGET_HOURS}\nperiod: once\nonExhausted: reclaim\nwarnAt: 0.5\n",
     "team-c": f"gpuHours: {SMALL_BUDGET_HOURS}\nperiod: once\nonExhausted: hold\n",
 }
-HAS_CLAIMS = KUBERNETES.series >= (1, 34)  # resource.k8s.io/v1 is served
 
 
 def lay_out(stack: Stack) -> None:
@@ -29,13 +27,12 @@ def lay_out(stack: Stack) -> None:
     ]
     for node in nodes:
         stack.cp.api.call("POST", "/api/v1/nodes", node)
-    if HAS_CLAIMS:
-        stack.cp.api.call("POST", "/api/v1/nodes", kwok_node("devices", labels={"pool": "devices"}))
-        for plural, body in (
-            ("deviceclasses", device_class(EXAMPLE_DRIVER)),
-            ("resourceslices", device_pool("devices", devices=4)),
-        ):
-            stack.cp.api.call("POST", f"/apis/resource.k8s.io/v1/{plural}", body)
+    stack.cp.api.call("POST", "/api/v1/nodes", kwok_node("devices", labels={"pool": "devices"}))
+    for plural, body in (
+        ("deviceclasses", device_class(EXAMPLE_DRIVER)),
+        ("resourceslices", device_pool("devices", devices=4)),
+    ):
+        stack.cp.api.call("POST", f"/apis/resource.k8s.io/v1/{plural}", body)
     for namespace in BUDGETS:
         stack.cp.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
     for name, data in (("bursar-settings", SETTINGS), ("bursar-budgets", BUDGETS)):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import datetime
 from decimal import Decimal
 
-from deploy.local.demo.layout import BUDGETS, HAS_CLAIMS, SMALL_BUDGET
+from deploy.local.demo.layout import BUDGETS, SMALL_BUDGET
 from deploy.local.demo.run import (
     DemoRun,
     Json,
@@ -185,9 +185,6 @@ def _holds_a_card(run: DemoRun) -> bool:
 def a_claim_is_charged_and_the_next_waits(run: DemoRun) -> None:
     """Step 8."""
     run.title("A claim on a device (DRA) is charged while it is allocated; the next one waits for its budget")
-    if not HAS_CLAIMS:
-        run.note("Not shown: this Kubernetes does not serve resource.k8s.io/v1, which 1.34 does.")
-        return
     run.note("team-c has 4 GPU-seconds too. Its pods get claims from a template, on a device each.")
     template = claim_template("one-gpu", "team-c", EXAMPLE_DRIVER)
     run.stack.cp.kubectl("apply", "-f", "-", input=json.dumps(template))

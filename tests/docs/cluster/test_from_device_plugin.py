@@ -18,7 +18,7 @@ from tests.support.control_plane import create_namespace
 from tests.support.worker_control_plane import Lender
 from tests.worlds import Json
 
-pytestmark = [pytest.mark.cluster, pytest.mark.kubernetes("1.34")]
+pytestmark = pytest.mark.cluster
 
 DRIVER = "gpu.example.com"
 RESOURCES = "/apis/resource.k8s.io/v1"

@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from deploy.local.demo.layout import HAS_CLAIMS
 from tests.deploy.reading import ROOT
 from tests.local.worlds import processes_with
 from tests.support.tracing import environment
@@ -83,10 +82,9 @@ def test_nothing_stays_after_a_ctrl_c_that_is_repeated_until_the_end(
         subprocess.run([*kubectl, "-n", "bursar-system", "delete", "secret", "bursar-ca"], check=True)
         eventually(lambda: subprocess.run(ca).returncode == 0, "the next CA")
         eventually(lambda: re.search("^certificates .*event=trusted", out.read_text(), re.M), out.read_text)
-        if HAS_CLAIMS:
-            sample = str(ROOT / "deploy" / "samples" / "claimed-device.yaml")
-            subprocess.run([*kubectl, "apply", "-f", sample], check=True)
-            eventually(lambda: has_a_device(kubectl), errors.read_text)
+        sample = str(ROOT / "deploy" / "samples" / "claimed-device.yaml")
+        subprocess.run([*kubectl, "apply", "-f", sample], check=True)
+        eventually(lambda: has_a_device(kubectl), errors.read_text)
         eventually(lambda: len(list(home.glob("*/bursar/sidecars/*/log"))) >= running, errors.read_text)
         assert len(processes_with(str(home))) > running
 

@@ -49,7 +49,7 @@ if arguments[:2] == ["mod", "download"]:
     (here / "go.mod.of.kubernetes").write_text(
         "require example.com/net v0.49.0\nreplace (\n\tk8s.io/api => ./staging/src/k8s.io/api\n)\n"
     )
-    print("go: downloading k8s.io/kubernetes v1.36.3")
+    print("go: downloading k8s.io/kubernetes v1.37.2")
     print(json.dumps({{"GoMod": str(here / "go.mod.of.kubernetes")}}))
 elif arguments[0] == "list":
     print("fmt", "example.com/a", sep="\n")
@@ -62,11 +62,11 @@ elif arguments[0] == "build":
         (here / "hanging").touch()
         while (here / "hang").exists():
             time.sleep(0.05)
-    others = {{"etcd": "etcd Version: 3.6.8", "kwok": "kwok version v0.8.0", "runc": "runc version 1.5.2"}}
+    others = {{"etcd": "etcd Version: 3.7.0", "kwok": "kwok version v0.8.0", "runc": "runc version 1.5.2"}}
     others |= {{name: f"CNI {{name}} plugin v1.9.1" for name in ("bridge", "host-local", "loopback")}}
     others |= {{name: f"{{name}} module v2.4.2" for name in ("containerd", "ctr")}}
     others["containerd-shim-runc-v2"] = "  Version:  v2.4.2"
-    kubernetes = "Kubernetes v1.36.3\nClient Version: v1.36.3"
+    kubernetes = "Kubernetes v1.37.2\nClient Version: v1.37.2"
     for file in files:
         says = others.get(file.name, kubernetes)
         if (here / "says").exists():
@@ -148,8 +148,8 @@ def test_a_real_nodes_tools_are_built_where_that_is_requested_the_kubelet_beside
     kubernetes = next(call for packages, call in calls.items() if "k8s.io/kubernetes/cmd/kubectl" in packages)
     assert {"k8s.io/kubernetes/cmd/kubelet", NO_TABLES} <= set(kubernetes["arguments"])
     stamps = kubernetes["arguments"][kubernetes["arguments"].index("-ldflags") + 1]
-    assert "-X k8s.io/component-base/version.gitVersion=v1.36.3" in stamps
-    assert "-X k8s.io/client-go/pkg/version.gitVersion=v1.36.3" in stamps
+    assert "-X k8s.io/component-base/version.gitVersion=v1.37.2" in stamps
+    assert "-X k8s.io/client-go/pkg/version.gitVersion=v1.37.2" in stamps
     runc = calls[("github.com/opencontainers/runc",)]
     assert runc["CGO_ENABLED"] == "1"
     assert runc["arguments"][runc["arguments"].index("-tags") + 1] == "seccomp"
@@ -157,7 +157,7 @@ def test_a_real_nodes_tools_are_built_where_that_is_requested_the_kubelet_beside
     driver = calls[("sigs.k8s.io/dra-example-driver/cmd/dra-example-kubeletplugin",)]
     replaces = [line for line in driver["mod"].splitlines() if line.startswith("replace")]
     assert replaces == [  # as Kubernetes is built, so that nothing of it is compiled twice
-        "replace k8s.io/api => k8s.io/api v0.36.3",
+        "replace k8s.io/api => k8s.io/api v0.37.2",
         "replace example.com/net => example.com/net v0.49.0",
     ]
 
@@ -168,8 +168,8 @@ def test_progress_shows_what_is_built_and_how_many_are_to_come(world: World) -> 
     assert world.said[0].startswith("building etcd, kube-apiserver, ")
     assert world.said[1] == MEANWHILE
     assert [line.partition(":")[0] for line in world.said[2:]] == [
-        "[1/3] etcd v3.6.8",
-        "[2/3] kubernetes v1.36.3",
+        "[1/3] etcd v3.7.0",
+        "[2/3] kubernetes v1.37.2",
         "[3/3] kwok v0.8.0",
     ]
 
@@ -208,7 +208,7 @@ replace (
 )
 """
     assert staged_siblings(text) == ["k8s.io/api", "k8s.io/apimachinery"]
-    assert "replace k8s.io/api => k8s.io/api v0.36.3\n" in go_mod(KUBERNETES, {"k8s.io/api": "v0.36.3"})
+    assert "replace k8s.io/api => k8s.io/api v0.37.2\n" in go_mod(KUBERNETES, {"k8s.io/api": "v0.37.2"})
     assert "replace" not in go_mod(ETCD, {})
 
 
@@ -234,12 +234,12 @@ replace example.com/three => example.com/three v1.1.1
     [
         (
             'go: example.com/x: Get "https://proxy": dial tcp: lookup proxy on 127.0.0.53:53: no such host',
-            r"^\[1/3\] etcd v3\.6\.8: the network does not answer: go: example\.com/x: .*no such host$",
+            r"^\[1/3\] etcd v3\.7\.0: the network does not answer: go: example\.com/x: .*no such host$",
         ),
-        ("write /x/y: no space left on device", r"^\[1/3\] etcd v3\.6\.8: the disk is full$"),
+        ("write /x/y: no space left on device", r"^\[1/3\] etcd v3\.7\.0: the disk is full$"),
         (
             "x.go:1: syntax error",
-            r"(?s)^\[1/3\] etcd v3\.6\.8: go build failed:\n.*x\.go:1: syntax error$",
+            r"(?s)^\[1/3\] etcd v3\.7\.0: go build failed:\n.*x\.go:1: syntax error$",
         ),
     ],
 )

@@ -33,12 +33,12 @@ def test_kubebuilders_assets_come_before_the_path_and_the_path_before_the_cache(
         "KUBEBUILDER_ASSETS": str(tmp_path / "assets"),
         "PATH": f"{tmp_path / 'one'}{os.pathsep}{tmp_path / 'two'}",
     }
-    in_cache = executable(cached_path(APISERVER, tmp_path / "cache"), "Kubernetes v1.36.3")
-    in_second = executable(tmp_path / "two" / "kube-apiserver", "Kubernetes v1.36.1")
+    in_cache = executable(cached_path(APISERVER, tmp_path / "cache"), "Kubernetes v1.37.3")
+    in_second = executable(tmp_path / "two" / "kube-apiserver", "Kubernetes v1.37.1")
     found = [find(APISERVER, environ, tmp_path / "cache")]
-    in_first = executable(tmp_path / "one" / "kube-apiserver", "Kubernetes v1.36.2")
+    in_first = executable(tmp_path / "one" / "kube-apiserver", "Kubernetes v1.37.2")
     found.append(find(APISERVER, environ, tmp_path / "cache"))
-    in_assets = executable(tmp_path / "assets" / "kube-apiserver", "Kubernetes v1.36.0")
+    in_assets = executable(tmp_path / "assets" / "kube-apiserver", "Kubernetes v1.37.0")
     found.append(find(APISERVER, environ, tmp_path / "cache"))
 
     assert found == [in_second, in_first, in_assets]
@@ -47,15 +47,15 @@ def test_kubebuilders_assets_come_before_the_path_and_the_path_before_the_cache(
 
 def test_a_binary_of_another_version_is_passed_over(tmp_path: Path) -> None:
     environ = {"KUBEBUILDER_ASSETS": str(tmp_path / "assets"), "PATH": str(tmp_path / "path")}
-    executable(tmp_path / "assets" / "kube-apiserver", "Kubernetes v1.35.3")
-    wanted = executable(tmp_path / "path" / "kube-apiserver", "Kubernetes v1.36.3")
+    executable(tmp_path / "assets" / "kube-apiserver", "Kubernetes v1.36.3")
+    wanted = executable(tmp_path / "path" / "kube-apiserver", "Kubernetes v1.37.3")
 
     assert find(APISERVER, environ, tmp_path / "cache") == wanted
 
 
 def test_what_cannot_be_run_is_passed_over(tmp_path: Path) -> None:
-    fails = executable(tmp_path / "fails" / "kube-apiserver", "Kubernetes v1.36.3", code=1)
-    not_executable = executable(tmp_path / "plain" / "kube-apiserver", "Kubernetes v1.36.3")
+    fails = executable(tmp_path / "fails" / "kube-apiserver", "Kubernetes v1.37.3", code=1)
+    not_executable = executable(tmp_path / "plain" / "kube-apiserver", "Kubernetes v1.37.3")
     not_executable.chmod(0o644)
     no_program = tmp_path / "garbage" / "kube-apiserver"
     no_program.parent.mkdir()

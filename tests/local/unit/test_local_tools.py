@@ -59,8 +59,8 @@ def test_the_versions_we_build_are_of_the_series_we_take() -> None:
     tools = (*TOOLS, *NODE_TOOLS, *PROMETHEUS_TOOLS, *OPERATOR_TOOLS, *KARPENTER_TOOLS, HELM_TOOL)
 
     assert {tool.source.name: tool.source.series for tool in tools} == {
-        "kubernetes": (1, 36),
-        "etcd": (3, 6),
+        "kubernetes": (1, 37),
+        "etcd": (3, 7),
         "kwok": (0, 8),
         "containerd": (2, 4),
         "runc": (1, 5),
@@ -74,12 +74,12 @@ def test_the_versions_we_build_are_of_the_series_we_take() -> None:
 
 
 def test_a_variable_names_an_older_kubernetes_whose_binaries_report_its_version() -> None:
-    assert kubernetes({}).series == kubernetes({"BURSAR_KUBERNETES": "1.36"}).series == (1, 36)
+    assert kubernetes({}).series == kubernetes({"BURSAR_KUBERNETES": "1.37"}).series == (1, 37)
     for series, version in OLDER_KUBERNETES.items():
         older = kubernetes({"BURSAR_KUBERNETES": series})
         assert (older.version, f"{older.series[0]}.{older.series[1]}") == (version, series)
         assert f"k8s.io/component-base/version.gitVersion=v{version}" in older.stamps
-    with pytest.raises(ValueError, match=r"BURSAR_KUBERNETES: no tests run on 1\.20, only on 1\.33"):
+    with pytest.raises(ValueError, match=r"BURSAR_KUBERNETES: no tests run on 1\.20, only on 1\.34"):
         kubernetes({"BURSAR_KUBERNETES": "1.20"})
 
 
@@ -94,7 +94,7 @@ def test_the_cache_is_where_the_xdg_rules_say() -> None:
 def test_the_cache_keeps_each_version_in_a_folder_of_its_own() -> None:
     cache = Path("/cache")
 
-    assert cached_path(APISERVER, cache) == Path("/cache/bin/kubernetes-v1.36.3/kube-apiserver")
+    assert cached_path(APISERVER, cache) == Path("/cache/bin/kubernetes-v1.37.2/kube-apiserver")
     assert (
         cached_path(Tool("etcd", ETCD, ""), cache).parent
         != cached_path(Tool("x", KUBERNETES, ""), cache).parent

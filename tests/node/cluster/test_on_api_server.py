@@ -166,7 +166,6 @@ def test_an_agent_may_write_nothing_else_of_its_own_node(world: World, patch: di
     )
 
 
-@pytest.mark.kubernetes("1.34")
 def test_an_agent_lists_what_drivers_publish_of_its_own_node(world: World) -> None:
     slices = "/apis/resource.k8s.io/v1/resourceslices"
     for node in ("own", "other"):

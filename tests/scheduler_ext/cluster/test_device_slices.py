@@ -1,13 +1,9 @@
 """A node whose GPUs a driver publishes, on a real API server with a real kube-scheduler: pods with limits get
 none of its cards."""
 
-import pytest
-
 from tests.scheduler_ext.clusters import World, placed
 from tests.support.waiting import eventually
 from tests.timekeeper.claims import device_slice
-
-pytestmark = pytest.mark.kubernetes("1.34")
 
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.demo.layout import HAS_CLAIMS
 from deploy.local.demo.steps import STEPS
 from tests.packaging.checkout import ROOT
 from tests.support.waiting import eventually
@@ -53,7 +52,7 @@ def test_the_main_job_holds_step_by_step_and_leaves_nothing_behind(tmp_path: Pat
         "posted + pending = ",
         "gpu-lower-priority, priority -5",
         "the pod of team-b was preempted",
-        "waits behind Bursar's gate" if HAS_CLAIMS else "does not serve resource.k8s.io/v1",
+        "waits behind Bursar's gate",
         "equals the ledger to the unit",
     ):
         assert claim in output, claim

@@ -26,8 +26,6 @@ from tests.timekeeper.processes import Process, children, prepared
 from tests.worlds import Json
 from timekeeper.__main__ import main
 
-pytestmark = pytest.mark.kubernetes("1.34")
-
 RESOURCES = "/apis/resource.k8s.io/v1"
 ODD = "odd.example.com"  # a driver without a rule
 SETTINGS = "weights: {H100: 2}\nlookahead: 0s"

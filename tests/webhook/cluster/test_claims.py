@@ -20,8 +20,6 @@ from tests.timekeeper.processes import prepared
 from tests.webhook.clusters import MANIFESTS, Registered
 from tests.worlds import Json
 
-pytestmark = pytest.mark.kubernetes("1.34")
-
 GROUP = "/apis/resource.k8s.io/v1"
 PROTECTION = "resource.kubernetes.io/delete-protection"
 GATE = {"name": "bursar.dev/budget"}

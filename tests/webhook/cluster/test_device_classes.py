@@ -15,8 +15,6 @@ from tests.webhook.replicas import Certificates
 from tests.webhook.worlds import plain
 from tests.worlds import Json
 
-pytestmark = pytest.mark.kubernetes("1.34")
-
 CLASSES = "/apis/resource.k8s.io/v1/deviceclasses"
 PARAMETERS = "/api/v1/namespaces/bursar-system/configmaps/bursar-device-classes"
 EXPLICIT = "deviceclass.resource.kubernetes.io/"
