@@ -42,6 +42,7 @@ OF_VERSIONS = (
     "tests/webhook/cluster/test_policies.py",
     "tests/webhook/cluster/test_cluster.py",
     "tests/webhook/cluster/test_claims.py",
+    "tests/webhook/cluster/test_claim_reclaim.py",
     "tests/webhook/cluster/test_device_classes.py",
     "tests/scheduler_ext/cluster/test_cluster.py",
     "tests/timekeeper/cluster/test_claims.py",

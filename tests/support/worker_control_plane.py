@@ -41,9 +41,14 @@ _UNNEEDED = (
     "storageversion-garbage-collector-controller",
     "ttl-controller",
 )
-# Limits that a DeviceClass serves, which these series do not have unasked.
-_GATED = ((1, 34), (1, 35))
-_GATE = "--feature-gates=DRAExtendedResource=true"
+# Limits that a DeviceClass serves, and DeviceTaintRules, which these series do not have unasked.
+_LIMITS, _RULES = (f"--feature-gates={gate}=true" for gate in ("DRAExtendedResource", "DRADeviceTaintRules"))
+_OF_API = {
+    (1, 34): (_LIMITS,),
+    (1, 35): (_LIMITS,),
+    (1, 36): (_RULES, "--runtime-config=resource.k8s.io/v1beta2=true"),
+}
+_OF_SCHEDULERS = {(1, 36): (_RULES,)}
 _AUDITED = {"userGroups": ["system:serviceaccounts:bursar-system"]}
 _REVIEWS = {"group": "authorization.k8s.io", "resources": ["subjectaccessreviews"]}
 _AUDIT = {
@@ -208,10 +213,11 @@ class Lender:
             f"--audit-policy-file={self._folder}/audit.json",
             f"--audit-log-path={self.audit_log}",
             f"--authentication-config={self._folder}/logins.json",
-            *([_GATE] if KUBERNETES.series in _GATED else ()),
+            *_OF_API.get(KUBERNETES.series, ()),
         )
         disabled = "--controllers=" + ",".join(f"-{name}" for name in _UNNEEDED)
-        return Options(api_flags=of_api, controller_flags=(disabled,))
+        of_schedulers = _OF_SCHEDULERS.get(KUBERNETES.series, ())
+        return Options(api_flags=of_api, controller_flags=(disabled,), scheduler_flags=of_schedulers)
 
     def accept_logins(self, *issuers: Any) -> None:
         """Have the API server accept ID tokens of these issuers (the JWTAuthenticators of an

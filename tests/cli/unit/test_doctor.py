@@ -134,7 +134,7 @@ def test_a_lock_that_is_young_or_over_is_no_finding(minutes: int, pods: list[dic
     assert [result.sentence for result in results(facts) if "locked" in result.sentence] == []
 
 
-def second_scheduler(version: str = "1.36.3") -> dict[str, Any]:
+def second_scheduler(version: str = "1.37.2") -> dict[str, Any]:
     """The Deployment with kube-scheduler and extender."""
     containers = [{"name": "kube-scheduler", "image": f"registry.k8s.io/kube-scheduler:v{version}"}]
     made = workload("bursar-scheduler")
@@ -156,10 +156,12 @@ def without(resource: str) -> dict[str, Any]:
     return configuration(extenders=[{**entry, "managedResources": kept}])
 
 
-def static_pod(node: str, patched: bool) -> dict[str, Any]:
+def static_pod(node: str, patched: bool, *flags: str, release: str = "1.37.2") -> dict[str, Any]:
     """A kube-scheduler of kubeadm."""
     volumes = [{"name": "kubeconfig"}, *([{"name": "bursar-scheduler"}] if patched else [])]
-    return {"kind": "Pod", "metadata": {"name": node}, "spec": {"nodeName": node, "volumes": volumes}}
+    container = {"image": f"registry.k8s.io/kube-scheduler:v{release}", "command": ["kube-scheduler", *flags]}
+    spec = {"nodeName": node, "volumes": volumes, "containers": [container]}
+    return {"kind": "Pod", "metadata": {"name": node}, "spec": spec}
 
 
 def lease(node: str, renewed: str, noted: str) -> dict[str, Any]:
@@ -232,9 +234,11 @@ NPUS = {
         "team-a": "gpuHours: 1",
     },
 }
+CLAIMS = "resourceclaims   resource.k8s.io/v1   true   ResourceClaim\n"  # a row of `kubectl api-resources`
+RULES = "devicetaintrules   resource.k8s.io/v1   false   DeviceTaintRule\n"
 SOUND = Facts(
     system_namespace="bursar-system",
-    version=json.dumps({"major": "1", "minor": "36+"}),
+    version=json.dumps({"major": "1", "minor": "37+"}),
     namespace={"metadata": {"name": "bursar-system"}},
     workloads=[listed(*ROLES), listed(agent())],
     api_services=listed(api_service("v1.apps"), api_service("v1.timekeeper.bursar.dev")),
@@ -262,6 +266,7 @@ SOUND = Facts(
     modes={"": "enforce", "team-a": "observe", "team-b": "enforce"},
     readiness=Readiness(200, "ok", 0.2),
     now_s=NOW.timestamp(),
+    device_resources=CLAIMS + RULES,
 )
 
 
@@ -407,7 +412,6 @@ def test_an_account_that_may_not_read_doubts_is_told_so() -> None:
     ]
 
 
-RESOURCES = "deviceclasses.resource.k8s.io\nresourceclaims.resource.k8s.io\n"
 GPU_CLASS = listed({"metadata": {"name": "gpu"}})
 
 
@@ -419,7 +423,7 @@ def account(namespace: str = "team-b", **changes: Any) -> dict[str, Any]:
 
 def reclaiming(**changes: Any) -> list[tuple[str, str]]:
     """What is said where a budget reclaims, in a cluster with a class of devices."""
-    there = {"accounts": [account()], "device_classes": GPU_CLASS, "device_resources": RESOURCES}
+    there = {"accounts": [account()], "device_classes": GPU_CLASS, "device_resources": CLAIMS}
     found = results(replace(SOUND, **(there | changes)))
     return [(each.level, each.sentence) for each in found if each.subject == "reclaim of devices"]
 
@@ -432,13 +436,62 @@ def test_budgets_that_reclaim_devices_which_no_taint_keeps_are_named() -> None:
     kept = "a taint keeps a reclaimed device for the claim that waits"
 
     assert reclaiming() == [("warning", sentence)]
-    assert reclaiming(device_resources=f"{RESOURCES}devicetaintrules.resource.k8s.io\n") == [("ok", kept)]
+    assert reclaiming(device_resources=CLAIMS + RULES) == [("ok", kept)]
     assert reclaiming(device_classes=NotReadable("forbidden")) == [("unknown", "forbidden")]
     quiet = ({"onExhausted": "evict"}, {"granted": None}, {"mode": "observe"}, {"placement": "off"})
     for each in quiet:
         assert reclaiming(accounts=[account(**each)]) == []
     assert reclaiming(device_classes=listed()) == []
     assert reclaiming(version=json.dumps({"major": "1", "minor": "33"})) == []
+
+
+@pytest.mark.parametrize(
+    ("release", "flags", "is_blind"),
+    [
+        ("1.37.2", (), False),
+        ("1.37.2", ("--v=2", "--feature-gates=DRAAdminAccess=true,DRADeviceTaintRules=false"), True),
+        ("1.37.2", ("--feature-gates", "DRADeviceTaintRules=False"), True),
+        ("1.36.3", (), True),
+        ("1.36.3", ("--feature-gates=AllBeta=true",), False),
+        ("1.36.3", ("--feature-gates=AllBeta=true", "--feature-gates=DRADeviceTaintRules=false"), True),
+        ("1.36.3", ("--feature-gates=DRADeviceTaintRules=true",), False),
+    ],
+)
+def test_a_kube_scheduler_that_heeds_no_taint_rules_is_named(
+    release: str, flags: tuple[str, ...], is_blind: bool
+) -> None:
+    pods = listed(static_pod("cp-1", False), static_pod("cp-2", False, *flags, release=release))
+    found = reclaiming(device_resources=CLAIMS + RULES, static_schedulers=pods)
+
+    sentence = (
+        "pods of team-b leave for the claims of others (onExhausted: reclaim), and kube-scheduler on cp-2"
+        " heeds no DeviceTaintRules (feature gate DRADeviceTaintRules), so another claim may get the device first"
+    )
+    assert [sentence for _, sentence in found if "cp-" in sentence] == ([sentence] if is_blind else [])
+    assert [level for level, _ in found] == ["warning" if is_blind else "ok"]
+
+
+@pytest.mark.parametrize(
+    ("served", "sentence"),
+    [
+        ("", "the API server serves no resource.k8s.io (--runtime-config, the feature gate DynamicResource"),
+        (
+            CLAIMS.replace("v1", "v1beta2"),
+            "the API server serves v1beta2 of resource.k8s.io, and not v1: pods",
+        ),
+        (CLAIMS, None),
+        (NotReadable("forbidden"), None),
+    ],
+)
+def test_a_cluster_that_does_not_serve_claims_as_they_are_followed_is_named(
+    served: Any, sentence: str | None
+) -> None:
+    def said(**changes: Any) -> list[str]:
+        found = results(replace(SOUND, device_resources=served, **changes))
+        return [result.sentence for result in found if result.subject == "device claims"]
+
+    assert [found[: len(sentence or "")] for found in said()] == ([] if sentence is None else [sentence])
+    assert said(version=json.dumps({"minor": "33"})) == []
 
 
 def test_budgets_that_reclaim_devices_of_idle_pods_are_named() -> None:
@@ -479,7 +532,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
             "version": '{"minor": "29"}',
             "workloads": [listed(*ROLES[:-1], second_scheduler("1.29.1")), listed(agent())],
         },
-        *("error", "API server", "1.29 is older than 1.30"),
+        *("error", "API server", "1.29 is older than 1.30, which the manifests need: no policy guards"),
     ),
     "not installed": ({"namespace": None}, "error", "namespace", "does not exist"),
     "a role is missing": (
@@ -604,8 +657,8 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
         *("error", "kube-scheduler's configuration", "managedResources lacks nvidia.com/gpu"),
     ),
     "a newer kube-scheduler": (
-        {"workloads": [listed(*ROLES[:-1], second_scheduler("1.37.0")), listed(agent())]},
-        *("error", "versions", "1.37 does not fit the API server 1.36"),
+        {"workloads": [listed(*ROLES[:-1], second_scheduler("1.38.0")), listed(agent())]},
+        *("error", "versions", "1.38 does not fit the API server 1.37"),
     ),
     "two for one profile": (
         {"static_schedulers": listed(static_pod("cp-1", patched=True))},

@@ -1,5 +1,6 @@
 """Reclaim for device claims by a real API server, kube-scheduler, webhook and timekeeper with the rights and
-policies of the manifests, where DeviceTaintRules are served: the heir gets the device, and nobody else."""
+policies of the manifests, where DeviceTaintRules are served, by Kubernetes 1.37 unasked: the heir gets the device,
+and nobody else."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -8,8 +9,8 @@ from typing import Any
 import pytest
 
 from deploy.local.cluster import ControlPlane
-from deploy.local.commands import Options
 from deploy.local.kwok_nodes import kwok_node
+from deploy.local.tools import KUBERNETES
 from tests.support.control_plane import apply_files, refused
 from tests.support.simulated_timekeeper import entry, standings
 from tests.support.waiting import eventually
@@ -28,10 +29,10 @@ from tests.webhook.cluster.test_claims import (
 from tests.webhook.clusters import MANIFESTS, Registered
 from tests.worlds import Json
 
-pytestmark = [pytest.mark.kubernetes("1.36")]
+pytestmark = pytest.mark.kubernetes("1.36")
 
-GATE = "--feature-gates=DRADeviceTaintRules=true"
-RULES = "/apis/resource.k8s.io/v1beta2/devicetaintrules"
+VERSION = "v1" if KUBERNETES.series >= (1, 37) else "v1beta2"
+RULES = f"/apis/resource.k8s.io/{VERSION}/devicetaintrules"
 TIMEKEEPER = "system:serviceaccount:bursar-system:bursar-timekeeper"
 TOKEN = "0" * 32
 # two seconds of one GPU
@@ -90,14 +91,11 @@ def rule(name: str, key: str = "heir.bursar.dev/rich", labelled: bool = True, **
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    folder = tmp_path_factory.mktemp
-    served = "--runtime-config=resource.k8s.io/v1beta2=true"
-    options = Options(api_flags=(GATE, served), controller_flags=(GATE,), scheduler_flags=(GATE,))
+def world(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    cp, folder = control_plane, tmp_path_factory.mktemp
     rich, poor, broke = (entry("IN_BUDGET") for _ in ENTRIES)
     document = standings(rich=rich, poor=poor, broke=broke)
     with ExitStack() as stack:
-        cp = stack.enter_context(ControlPlane(options))
         flag = f"--kubeconfig={cp.folder / 'bursar-webhook.kubeconfig'}"
         made = Registered(cp, folder("webhook"), flag, document=document)
         apply_files(cp, [MANIFESTS / "00-namespace.yaml", MANIFESTS / "rbac.yaml"])

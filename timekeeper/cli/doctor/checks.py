@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from timekeeper.cli.connection import Options
 from timekeeper.cli.doctor.accelerator_checks import accelerators
-from timekeeper.cli.doctor.claim_checks import givers, reclaimed_devices
+from timekeeper.cli.doctor.claim_checks import givers, reclaimed_devices, served_claims
 from timekeeper.cli.doctor.cluster_checks import (
     ALONE,
     DEPLOYMENT,
@@ -355,6 +355,7 @@ CHECKS: tuple[Check, ...] = (
     taints,
     runtimes,
     accelerators,
+    served_claims,
     doubts,
     idle,
     reclaimed_devices,

@@ -1,11 +1,13 @@
-"""Whether device claims and a device plugin give out the same cards, and whether a device that pods give up
-for a waiting claim is kept for it."""
+"""Whether device claims are served, whether they and a device plugin give out the same cards, and whether a
+device that pods give up for a waiting claim is kept for it."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
 from timekeeper.cli.doctor.accelerator_checks import parsed_entries
 from timekeeper.cli.doctor.facts import (
+    RELEASE,
     CheckResult,
     Facts,
     NotReadable,
@@ -16,34 +18,57 @@ from timekeeper.cli.doctor.facts import (
 )
 from timekeeper.core.claims.devices import DevicePools, read_slice
 from timekeeper.core.claims.drivers import VENDORS, rules_of
-from timekeeper.core.json_values import mapping
+from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.request.inventory import gpu_amounts, vendor_of
 
 _SUBJECT = "reclaim of devices"
 _PAGE = "read docs/claims.md#reclaim"
 _GIVERS, _MOVE = "givers of cards", "docs/from-device-plugin.md"
-_RULES = "devicetaintrules.resource.k8s.io"
 _LEAST_MINOR = 34  # older ones serve no claims that are followed
+_RULES, _GATE = "DeviceTaintRules", "DRADeviceTaintRules"
+_RULES_MINOR = 37  # from which on the gate is on unasked
+_FLAG = re.compile(r"--feature-gates[= ](\S+)")
+
+
+def served_claims(facts: Facts) -> Iterator[CheckResult]:
+    """The API server serves device claims in the version that is followed."""
+    version = None if isinstance(facts.device_resources, NotReadable) else _served(facts, "resourceclaims")
+    if version is None or version == "v1" or minor_of(facts) < _LEAST_MINOR:
+        return  # said by other checks
+    if version:
+        lacks = f"serves {version} of resource.k8s.io, and not v1"
+        follows = "pods with device claims are refused, and what other namespaces' claims hold is not charged"
+    else:
+        lacks = "serves no resource.k8s.io (--runtime-config, the feature gate DynamicResourceAllocation)"
+        follows = "no claim can be made, and pods with device claims are refused"
+    command = "add --runtime-config=resource.k8s.io/v1=true to kube-apiserver, or use no claims"
+    yield CheckResult("warning", "device claims", f"the API server {lacks}: {follows}", command)
 
 
 def reclaimed_devices(facts: Facts) -> Iterator[CheckResult]:
-    """Where budgets reclaim and there are classes of devices, the API server serves DeviceTaintRules."""
+    """Where budgets reclaim and there are classes of devices, the API server serves DeviceTaintRules, and
+    kube-scheduler heeds them."""
     if isinstance(facts.readiness, NotReadable) or minor_of(facts) < _LEAST_MINOR:
         return  # said by other checks, or no claim is followed
-    for each in (facts.accounts, facts.device_classes, facts.device_resources):
+    for each in (facts.accounts, facts.device_classes, facts.device_resources, facts.static_schedulers):
         if isinstance(each, NotReadable):
             yield unknown(_SUBJECT, each)
             return
     reclaiming = [str(each["namespace"]) for each in facts.accounts if _reclaims(each)]
     if not reclaiming or not items(facts.device_classes):
         return
-    if _RULES in str(facts.device_resources).split():
+    blind = [str(pod["spec"].get("nodeName", "")) for pod in items(facts.static_schedulers) if _is_blind(pod)]
+    if not _served(facts, _RULES.lower()):
+        lacks = f"the API server serves no {_RULES}"
+    elif blind:
+        lacks = f"kube-scheduler on {some_of(blind)} heeds no {_RULES} (feature gate {_GATE})"
+    else:
         yield CheckResult("ok", _SUBJECT, "a taint keeps a reclaimed device for the claim that waits")
         return
     fields = " and ".join(_fields(facts))
     sentence = (
-        f"pods of {some_of(reclaiming)} leave for the claims of others ({fields}), and the"
-        " API server serves no DeviceTaintRules, so another claim may get the device first"
+        f"pods of {some_of(reclaiming)} leave for the claims of others ({fields}), and {lacks}, so another"
+        " claim may get the device first"
     )
     yield CheckResult("warning", _SUBJECT, sentence, _PAGE)
 
@@ -74,6 +99,24 @@ def givers(facts: Facts) -> Iterator[CheckResult]:
                 " claims, so pods of both may get one card"
             )
             yield CheckResult("error", _GIVERS, sentence, f"stop one of both on {name} ({_MOVE})")
+
+
+def _served(facts: Facts, resource: str) -> str:
+    """The version in which the API server serves a resource of device claims, the newest; "": in none."""
+    rows = (line.split() for line in str(facts.device_resources).splitlines())
+    versions = {row[0]: word.partition("/")[2] for row in rows for word in row if "/" in word}
+    return versions.get(resource, "")
+
+
+def _is_blind(pod: Json) -> bool:
+    """Whether this kube-scheduler has the feature gate of DeviceTaintRules off."""
+    (container, *_) = sequence(mapping(pod.get("spec")).get("containers")) or [{}]
+    flags = " ".join(map(str, (*sequence(container.get("command")), *sequence(container.get("args")))))
+    gates = dict(pair.partition("=")[::2] for flag in _FLAG.findall(flags) for pair in flag.split(","))
+    release = RELEASE.search(str(container.get("image", "")))
+    is_old = release is not None and int(release[1]) < _RULES_MINOR
+    unasked = gates.get("AllBeta", "false") if is_old else "true"
+    return gates.get(_GATE, unasked).lower() not in ("true", "t", "1")
 
 
 def _drivers_by_node(facts: Facts) -> dict[str, set[str]]:

@@ -1,6 +1,5 @@
 """Whether one kube-scheduler, and only one, calls the extender for every GPU pod."""
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import yaml
 
 from timekeeper.cli.doctor.facts import (
+    RELEASE,
     CheckResult,
     Facts,
     Level,
@@ -28,7 +28,6 @@ from timekeeper.core.names import API_SERVICE
 DEPLOYMENT, ALONE = "bursar-scheduler", "bursar-extender"
 _SCHEDULER = "kube-scheduler"
 _SCHEDULER_PAGE = "docs/kube-scheduler.md"
-_TAG = re.compile(r":v?1\.(\d+)\.\d+")
 
 
 def schedulers(facts: Facts) -> Iterator[CheckResult]:
@@ -111,7 +110,7 @@ def _skew(facts: Facts, deployment: Any) -> Iterator[CheckResult]:
     (kubernetes.io/releases/version-skew-policy)."""
     containers = sequence(mapping(deployment["spec"]["template"]["spec"]).get("containers"))
     images = [str(each.get("image", "")) for each in containers if each.get("name") == "kube-scheduler"]
-    found = _TAG.search(images[0]) if images else None
+    found = RELEASE.search(images[0]) if images else None
     server = minor_of(facts)
     if found and server and not server - 1 <= int(found[1]) <= server:
         sentence = f"kube-scheduler 1.{found[1]} does not fit the API server 1.{server}"
@@ -160,7 +159,8 @@ def version(facts: Facts) -> Iterator[CheckResult]:
         return
     minor = minor_of(facts)
     if minor < LEAST_MINOR:
-        sentence = f"Kubernetes 1.{minor} is older than 1.{LEAST_MINOR}, which the manifests need"
+        older = f"Kubernetes 1.{minor} is older than 1.{LEAST_MINOR}, which the manifests need"
+        sentence = f"{older}: no policy guards what Bursar writes, and no token names its node"
         yield CheckResult("error", _VERSIONS, sentence, _VERSIONS_PAGE)
         return
     yield CheckResult("ok", _VERSIONS, f"Kubernetes 1.{minor}")

@@ -1,6 +1,7 @@
 """Reads what the checks judge. What cannot be read is a `NotReadable`, and the checks say so."""
 
 import json
+import re
 import shlex
 import time
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from timekeeper.core.request.inventory import advertised
 
 NODE_NAMESPACE = "bursar-node"
 MAX_NODES = 20  # whose pods are read
+RELEASE = re.compile(r":v?1\.(\d+)\.\d+")  # in the name of an image of Kubernetes; its minor version
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ class Facts:
     makers: Any = None  # workloads of all namespaces that create pods, but for the Jobs of CronJobs
     exempt: Any = None  # the namespaces that a label excludes from admission
     device_slices: Any = None
-    device_resources: Any = ""  # the names of what ``resource.k8s.io`` serves
+    device_resources: Any = ""  # what ``resource.k8s.io`` serves, a row each: kubectl's table
     demoted: Any = None  # the extender's Events on nodes whose kubelets refuse pods
     lock_holders: Any = ()  # the pods that old locks on nodes name, `MAX_NODES` at most
 
@@ -138,7 +140,7 @@ def _facts(options: Options, say: Say) -> Facts:
         device_classes=read("deviceclasses"),
         device_slices=read("resourceslices"),
         device_resources=_or_reason(
-            lambda: options.kubectl.run("api-resources", "--api-group=resource.k8s.io", "-o", "name")
+            lambda: options.kubectl.run("api-resources", "--api-group=resource.k8s.io", "--no-headers")
         ),
     )
 
