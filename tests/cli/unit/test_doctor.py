@@ -465,7 +465,8 @@ def test_a_kube_scheduler_that_heeds_no_taint_rules_is_named(
 
     sentence = (
         "pods of team-b leave for the claims of others (onExhausted: reclaim), and kube-scheduler on cp-2"
-        " heeds no DeviceTaintRules (feature gate DRADeviceTaintRules), so another claim may get the device first"
+        " heeds no DeviceTaintRules (feature gate DRADeviceTaintRules), so another claim may get the device"
+        " first"
     )
     assert [sentence for _, sentence in found if "cp-" in sentence] == ([sentence] if is_blind else [])
     assert [level for level, _ in found] == ["warning" if is_blind else "ok"]

@@ -69,6 +69,8 @@ def test_requests_count_as_kube_scheduler_counts_them() -> None:
     assert requested({"spec": spec}) == HostAmount(6_250, 3 * GIB)
     whole = {**spec, "resources": {"requests": {"cpu": "1"}}}
     assert requested({"spec": whole}) == HostAmount(1_250, 3 * GIB)
+    for limited, cpu_milli in (({**spec}, 6_250), ({"overhead": spec["overhead"]}, 4_250)):
+        assert requested({"spec": {**limited, "resources": {"limits": {"cpu": "4"}}}}).cpu_milli == cpu_milli
     assert requested({}) == HostAmount()
 
 

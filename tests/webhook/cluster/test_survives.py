@@ -540,10 +540,12 @@ STRICT: Json = {
     "default": {"cpu": "500m", "memory": "256Mi", "ephemeral-storage": "5Gi"},
     "maxLimitRequestRatio": {"ephemeral-storage": "1"},
 }
-AS_A_WHOLE: dict[str, tuple[Json | None, bool]] = {
-    "no resources of the pod": (None, True),
-    "room for the sidecar": ({"cpu": "600m", "memory": "512Mi"}, True),
-    "used up by the defaults": ({"cpu": "500m", "memory": "512Mi"}, False),
+ROOMY, FULL = {"cpu": "600m", "memory": "512Mi"}, {"cpu": "500m", "memory": "512Mi"}
+AS_A_WHOLE: dict[str, tuple[Json, bool]] = {
+    "no resources of the pod": ({}, True),
+    "room for the sidecar": ({"requests": ROOMY, "limits": ROOMY}, True),
+    "used up by the defaults": ({"requests": FULL, "limits": FULL}, False),
+    "a limit of the pod alone, used up by the defaults": ({"limits": FULL}, False),
 }
 
 
@@ -558,9 +560,8 @@ def test_a_pod_that_starts_without_us_starts_where_a_namespace_fills_in_defaults
     world.post(f"/api/v1/namespaces/{namespace}/resourcequotas", quota)
     path = f"/api/v1/namespaces/{namespace}/resourcequotas/disk"
     eventually(lambda: "used" in world.cp.api.call("GET", path).get("status", {}), "the quota to be reckoned")
-    fields = {} if whole is None else {"resources": {"requests": whole, "limits": whole}}
 
-    pod = world.create(namespace, manifest("p", half(), **fields))
+    pod = world.create(namespace, manifest("p", half(), **({"resources": whole} if whole else {})))
 
     is_governed(pod, way if has_room else "off")
     used = world.cp.api.call("GET", path)["status"]["used"]["limits.ephemeral-storage"]

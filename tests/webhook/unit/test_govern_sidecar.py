@@ -113,6 +113,9 @@ NATIVE = {"restartPolicy": "Always"}
         (bounded(asking({"cpu": "500m"}), init=(asking({"cpu": "500m"}, "native") | NATIVE,)), None),
         (bounded(asking({"cpu": "10m"}), cpu="29m"), None),
         (admitted(asking({"cpu": "1"}), resources={"limits": {"cpu": "20m"}}), None),
+        # from Kubernetes 1.37 on the pod's own requests are filled in after admission
+        (admitted(asking({"cpu": "500m"}), resources={"limits": {"cpu": "529m"}}), None),
+        (admitted(asking({"cpu": "500m"}), resources={"limits": {"cpu": "530m"}}), CPU),
     ],
 )  # fmt: skip
 def test_the_sidecar_names_what_the_namespace_would_fill_in_as_far_as_the_pod_has_room(

@@ -89,12 +89,12 @@ def requested_milli(pod: Json, resource: str, unmet: Collection[str] = _INFEASIB
     """
     spec, status = mapping(pod.get("spec")), mapping(pod.get("status"))
     overhead = _milli(mapping(spec.get("overhead")), resource)
-    whole = mapping(mapping(spec.get("resources")).get("requests"))
+    whole, most = (mapping(mapping(spec.get("resources")).get(part)) for part in ("requests", "limits"))
     is_unmet = _waits_for(status) in unmet
     if resource in whole:
         had = max(0, (_had_of(status, resource) or 0) - overhead)  # the kubelet adds the overhead here
         return (had if had and is_unmet else max(_milli(whole, resource), had)) + overhead
-    return peak(_containers(spec, status, resource, is_unmet)) + overhead
+    return (peak(_containers(spec, status, resource, is_unmet)) or _milli(most, resource)) + overhead
 
 
 def _containers(spec: Json, status: Json, resource: str, is_unmet: bool) -> Iterator[tuple[bool, int]]:

@@ -176,7 +176,9 @@ def _has_room(spec: Json, resource: str, amount: str) -> bool:
     whole, more = mapping(spec["resources"]), thousandths(amount) or 0
     of_containers = {field: spec.get(field) for field in ("initContainers", "containers")}
     together = requested_milli({"spec": of_containers}, resource) + more
-    for needed, bounds in ((together, mapping(whole.get("requests"))), (more, mapping(whole.get("limits")))):
+    limits = mapping(whole.get("limits"))
+    # the pod's own request, where it is absent, is filled in later, and may not exceed the limit
+    for needed, bounds in ((together, {**limits, **mapping(whole.get("requests"))}), (more, limits)):
         if resource in bounds and needed > (thousandths(bounds[resource]) or 0):
             return False
     return True
