@@ -108,9 +108,10 @@ CNI = GoModule(
     (f"{_CNI_MODULE}/pkg/utils/buildversion.BuildVersion=v{CNI_VERSION}",),
 )
 
-# Its devices are made up: containers get environment variables. It prints no version.
+# Its devices are made up: containers get environment variables. It prints no version, and does not compile
+# with the modules of Kubernetes 1.37.
 _DRA_DRIVER_MODULE = "sigs.k8s.io/dra-example-driver"
-DRA_DRIVER = GoModule("dra-example-driver", _DRA_DRIVER_MODULE, DRA_DRIVER_VERSION, like=KUBERNETES)
+DRA_DRIVER = GoModule("dra-example-driver", _DRA_DRIVER_MODULE, DRA_DRIVER_VERSION)
 
 TOOLS = (
     Tool("etcd", ETCD, "go.etcd.io/etcd/server/v3"),

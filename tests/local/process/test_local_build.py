@@ -154,8 +154,8 @@ def test_a_real_nodes_tools_are_built_where_that_is_requested_the_kubelet_beside
     assert runc["CGO_ENABLED"] == "1"
     assert runc["arguments"][runc["arguments"].index("-tags") + 1] == "seccomp"
     assert {call["CGO_ENABLED"] for call in calls.values() if call is not runc} == {"0"}
-    driver = calls[("sigs.k8s.io/dra-example-driver/cmd/dra-example-kubeletplugin",)]
-    replaces = [line for line in driver["mod"].splitlines() if line.startswith("replace")]
+    kwok = calls[("sigs.k8s.io/kwok/cmd/kwok",)]
+    replaces = [line for line in kwok["mod"].splitlines() if line.startswith("replace")]
     assert replaces == [  # as Kubernetes is built, so that nothing of it is compiled twice
         "replace k8s.io/api => k8s.io/api v0.37.2",
         "replace example.com/net => example.com/net v0.49.0",
