@@ -75,6 +75,14 @@ def test_a_victim_that_requests_no_gpu_is_kube_schedulers_to_choose(world: Stepp
     assert ask(world, percent(70, "waiting", **WAITING), n=meta("cpu-only")) == {"n": ["cpu-only", "c"]}
 
 
+def test_for_a_resize_of_a_bound_pod_no_victim_is_added(world: Stepped) -> None:
+    """Of Kubernetes 1.37 with InPlacePodVerticalScalingSchedulerPreemption."""
+    grows = on(percent(20, "grows", **WAITING), "n", "GPU-1")
+    world.put_pod(grows)
+
+    assert ask(world, grows, n=meta("cpu-only")) == {"n": ["cpu-only"]}
+
+
 def test_for_a_pod_of_zeros_alone_kube_schedulers_choice_stays(world: Stepped) -> None:
     zeros = asking(of_resources({"nvidia.com/gpu": "0"}), name="waiting", **WAITING)
 
