@@ -1,4 +1,4 @@
-"""`kubectl bursar scheduler`: a manifest as kubeadm 1.36.3 wrote it is patched and restored."""
+"""`kubectl bursar scheduler`: a manifest as kubeadm 1.37.2 wrote it is patched and restored."""
 
 from pathlib import Path
 from typing import Any
@@ -119,11 +119,11 @@ def test_changes_made_after_the_patch_are_lost_only_by_force(host: Path) -> None
 
 def test_a_manifest_that_an_upgrade_wrote_again_is_patched_again(host: Path) -> None:
     typed(host, "patch", URL)
-    upgraded = KUBEADM.replace("v1.36.3", "v1.37.0")
+    upgraded = KUBEADM.replace("v1.37.2", "v1.38.0")
     (host / "manifests" / "kube-scheduler.yaml").write_text(upgraded)
 
     assert typed(host, "patch", URL).exit_code == 0
-    assert "kube-scheduler:v1.37.0" in manifest(host)
+    assert "kube-scheduler:v1.38.0" in manifest(host)
     typed(host, "undo")
     assert manifest(host) == upgraded
 
