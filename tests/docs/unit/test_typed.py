@@ -104,6 +104,7 @@ TYPED = {
     "docs/platforms/gpu-operator.md": {"bursar.dev/exempt=true": "docs/cluster/test_commands.py"},
     "docs/requests.md": {"cordoned-cards": "docs/cluster/test_commands.py"},
     "docs/review.md": {"review train.yaml": "docs/cluster/test_tutorial.py"},
+    "docs/static-policy.md": {"mkdir policies": "webhook/cluster/test_static_policy.py"},
     "docs/troubleshooting.md": {
         "kubectl describe pod": "docs/cluster/test_tutorial.py",
         "kubectl annotate node": "docs/cluster/test_commands.py",
