@@ -1039,11 +1039,12 @@ def test_an_account_that_was_never_made_is_made_by_the_sample() -> None:
         (
             33,
             ["1.34: the policies on device claims", "1.35: a Binding puts no labels"],
-            ["1.36: deploy/samples"],
+            ["1.36: deploy/samples", "1.37: API servers read no"],
         ),
-        (34, ["1.35: a Binding puts no labels"], ["1.36: deploy/samples"]),
-        (35, [], ["1.36: deploy/samples"]),
-        (36, [], []),
+        (34, ["1.35: a Binding puts no labels"], ["1.36: deploy/samples", "1.37: API servers read no"]),
+        (35, [], ["1.36: deploy/samples", "1.37: API servers read no"]),
+        (36, [], ["1.37: API servers read no"]),
+        (37, [], []),
     ],
 )
 def test_what_an_older_kubernetes_lacks_is_named(minor: int, warned: list[str], noted: list[str]) -> None:

@@ -149,6 +149,7 @@ NEWER_FEATURES = (
         " placed pod",
     ),
     NewerFeature(36, "ok", "deploy/samples/void-for-everyone.yaml cannot be applied"),
+    NewerFeature(37, "ok", "API servers read no deploy/samples/static-policy.yaml"),
 )
 
 
