@@ -194,7 +194,7 @@ EVERYWHERE = {
 BY_MODE = {
     *("bursar-anti-affinity", "bursar-node-access", "bursar-overhead", "bursar-privileged"),
     *("bursar-ranges", "bursar-sizes", "bursar-ways-around"),
-    *("bursar-claim-finalizers", "bursar-claim-tolerations"),
+    *("bursar-claim-finalizers", "bursar-claim-tolerations", "bursar-group-claims"),
 }
 BY_RULE = {"bursar-resizes"}  # the same, by the mode of its rule too
 OF_CLASSES = {"bursar-device-class-limits"}

@@ -182,6 +182,7 @@ POLICIES = (  # deploy/manifests, compared by a test
     "bursar-exemptions",
     "bursar-gpubudgets",
     "bursar-grace",
+    "bursar-group-claims",
     "bursar-growth",
     "bursar-holds",
     "bursar-kept-devices",
