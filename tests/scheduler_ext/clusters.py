@@ -16,8 +16,8 @@ import pytest
 from deploy.local.api import AdminApi
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
-from tests.scheduler_ext.processes import Process
-from tests.support.control_plane import kubectl
+from tests.scheduler_ext.processes import ROOT, Process
+from tests.support.control_plane import apply, apply_files, kubectl
 from tests.support.waiting import eventually
 from timekeeper.accounts.pods import LedgerPod, read_pod
 from timekeeper.accounts.session import open_session
@@ -30,6 +30,23 @@ Json = dict[str, Any]
 SCHEDULER = "gpu-scheduler"
 PROFILE = "bursar-scheduler"
 PODS = "/api/v1/namespaces/default/pods"
+
+
+def with_roles(plane: ControlPlane) -> ControlPlane:
+    """The same with our roles, and an account for the extender."""
+    manifests = ROOT / "deploy" / "manifests"
+    apply_files(plane, [manifests / "00-namespace.yaml", manifests / "rbac.yaml"])
+    account = {"name": "extender", "namespace": "bursar-system"}
+    rbac = "rbac.authorization.k8s.io"
+    role = {"apiGroup": rbac, "kind": "ClusterRole", "name": "bursar-extender"}
+    subjects = [{"kind": "ServiceAccount"} | account]
+    binding = {"metadata": {"name": "x"}, "roleRef": role, "subjects": subjects}
+    apply(
+        plane,
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account},
+        {"apiVersion": f"{rbac}/v1", "kind": "ClusterRoleBinding"} | binding,
+    )
+    return plane
 
 
 @contextmanager

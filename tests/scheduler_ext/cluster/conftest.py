@@ -6,9 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from deploy.local.cluster import ControlPlane
-from tests.scheduler_ext.clusters import World, extender_with
-from tests.scheduler_ext.processes import ROOT, Process
-from tests.support.control_plane import apply, apply_files
+from tests.scheduler_ext.clusters import World, extender_with, with_roles
+from tests.scheduler_ext.processes import Process
 from tests.support.simulated_timekeeper import SimulatedTimekeeper
 from tests.support.tls import Tls
 
@@ -16,19 +15,7 @@ from tests.support.tls import Tls
 @pytest.fixture(scope="module")
 def plane(control_plane: ControlPlane) -> ControlPlane:
     """The control plane with our roles, and an account for the extender."""
-    manifests = ROOT / "deploy" / "manifests"
-    apply_files(control_plane, [manifests / "00-namespace.yaml", manifests / "rbac.yaml"])
-    account = {"name": "extender", "namespace": "bursar-system"}
-    rbac = "rbac.authorization.k8s.io"
-    role = {"apiGroup": rbac, "kind": "ClusterRole", "name": "bursar-extender"}
-    subjects = [{"kind": "ServiceAccount"} | account]
-    binding = {"metadata": {"name": "x"}, "roleRef": role, "subjects": subjects}
-    apply(
-        control_plane,
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account},
-        {"apiVersion": f"{rbac}/v1", "kind": "ClusterRoleBinding"} | binding,
-    )
-    return control_plane
+    return with_roles(control_plane)
 
 
 @pytest.fixture(scope="module")
