@@ -48,7 +48,7 @@ def sixties(world: World, *names: str, **spec: object) -> None:
 def calls(world: World) -> list[str]:
     """Of the verbs so far: verb, result and pod."""
     said = re.findall(r"event=(\w+) result=(\S+) pod=default/(\S+)", world.extender.said())
-    return [" ".join(each) for each in said]
+    return [" ".join(call) for call in said]
 
 
 def test_a_group_is_filtered_whole_and_bind_gives_no_card_twice(world: World) -> None:
@@ -62,7 +62,7 @@ def test_a_group_is_filtered_whole_and_bind_gives_no_card_twice(world: World) ->
     decided(world, "a", "b", "c")
     eventually(lambda: any("no card" in world.refusals(name) for name in "abc"))
 
-    verbs = [each.split()[0] for each in calls(world)[before:]]
+    verbs = [call.split()[0] for call in calls(world)[before:]]
     assert verbs[:4] == ["filter", "filter", "filter", "bind"]
     bound = [pod["metadata"]["name"] for pod in world.bound()]
     assert len(bound) == len({card for name in bound for card in world.cards_of(name)}) == 2
@@ -83,7 +83,7 @@ def test_no_pod_is_evicted_for_a_group_whose_cards_are_taken(world: World) -> No
     eventually(lambda: "filter none dear" in calls(world)[before:], "the group's preemption")
     eventually(lambda: world.refusals("dear") != "", "its refusal")
 
-    assert not any(each.startswith("preempt") for each in calls(world)[before:])
+    assert not any(call.startswith("preempt") for call in calls(world)[before:])
     assert "deletionTimestamp" not in world.get("taken")["metadata"]
 
 
@@ -98,14 +98,14 @@ def test_each_of_many_equal_pods_is_filtered(world: World) -> None:
 
     decided(world, *names)
 
-    filtered = {each.split()[2] for each in calls(world)[before:] if each.startswith("filter")}
+    filtered = {call.split()[2] for call in calls(world)[before:] if call.startswith("filter")}
     assert filtered == set(names)
     assert len(world.bound()) == 4
 
 
 def test_a_pod_group_has_no_claims_where_a_tenant_is_governed(plane: ControlPlane) -> None:
     apply_files(
-        plane, [ROOT / "deploy" / "manifests" / f"admission-{each}.yaml" for each in ("modes", "claims")]
+        plane, [ROOT / "deploy" / "manifests" / f"admission-{file}.yaml" for file in ("modes", "claims")]
     )
     bind_role(plane, "edit", TENANT)
     at = f"{GROUPS}?dryRun=All"
