@@ -267,6 +267,7 @@ SOUND = Facts(
     readiness=Readiness(200, "ok", 0.2),
     now_s=NOW.timestamp(),
     device_resources=CLAIMS + RULES,
+    scheduler_role={"rules": [{"resources": ["pods"]}, {"resources": ["devicetaintrules"]}]},
 )
 
 
@@ -473,6 +474,35 @@ def test_a_kube_scheduler_that_heeds_no_taint_rules_is_named(
 
 
 @pytest.mark.parametrize(
+    ("changes", "lacks"),
+    [
+        ({"device_resources": CLAIMS}, "the API server serves no DeviceTaintRules"),
+        (
+            {"scheduler_role": {"rules": [{"resources": ["pods"]}]}},
+            "the API server has the feature gate DRADeviceTaintRules off",
+        ),
+    ],
+)
+def test_a_gate_of_taint_rules_that_is_half_on_stops_kube_scheduler(
+    changes: dict[str, Any], lacks: str
+) -> None:
+    found = [result for result in results(replace(SOUND, **changes)) if result.level != "ok"]
+    old = results(replace(SOUND, **changes, version=json.dumps({"minor": "36"})))
+
+    assert [(result.level, result.subject, result.sentence) for result in found] == [
+        (
+            "error",
+            "device claims",
+            f"{lacks}: a kube-scheduler of 1.37 with the feature gate DRADeviceTaintRules on, as unasked,"
+            " schedules no pod",
+        )
+    ]
+    assert "device claims" not in {result.subject for result in old}
+    ((level, sentence),) = reclaiming(**{"device_resources": CLAIMS + RULES} | changes)
+    assert (level, lacks in sentence) == ("warning", True)
+
+
+@pytest.mark.parametrize(
     ("served", "sentence"),
     [
         ("", "the API server serves no resource.k8s.io (--runtime-config, the feature gate DynamicResource"),
@@ -480,7 +510,7 @@ def test_a_kube_scheduler_that_heeds_no_taint_rules_is_named(
             CLAIMS.replace("v1", "v1beta2"),
             "the API server serves v1beta2 of resource.k8s.io, and not v1: pods",
         ),
-        (CLAIMS, None),
+        (CLAIMS + RULES, None),
         (NotReadable("forbidden"), None),
     ],
 )

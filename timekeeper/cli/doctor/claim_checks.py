@@ -31,10 +31,19 @@ _FLAG = re.compile(r"--feature-gates[= ](\S+)")
 
 
 def served_claims(facts: Facts) -> Iterator[CheckResult]:
-    """The API server serves device claims in the version that is followed."""
-    version = None if isinstance(facts.device_resources, NotReadable) else _served(facts, "resourceclaims")
-    if version is None or version == "v1" or minor_of(facts) < _LEAST_MINOR:
+    """The API server serves device claims in the version that is followed, and what kube-scheduler waits for
+    before it schedules any pod."""
+    if isinstance(facts.device_resources, NotReadable) or minor_of(facts) < _LEAST_MINOR:
         return  # said by other checks
+    version, lacks = _served(facts, "resourceclaims"), _lacks_rules(facts)
+    if version == "v1":
+        if lacks and minor_of(facts) >= _RULES_MINOR:
+            follows = (
+                f"a kube-scheduler of 1.37 with the feature gate {_GATE} on, as unasked, schedules no pod"
+            )
+            command = f"turn {_GATE} on, or off, in kube-apiserver and each kube-scheduler alike"
+            yield CheckResult("error", "device claims", f"{lacks}: {follows}", command)
+        return
     if version:
         lacks = f"serves {version} of resource.k8s.io, and not v1"
         follows = "pods with device claims are refused, and what other namespaces' claims hold is not charged"
@@ -58,11 +67,10 @@ def reclaimed_devices(facts: Facts) -> Iterator[CheckResult]:
     if not reclaiming or not items(facts.device_classes):
         return
     blind = [str(pod["spec"].get("nodeName", "")) for pod in items(facts.static_schedulers) if _is_blind(pod)]
-    if not _served(facts, _RULES.lower()):
-        lacks = f"the API server serves no {_RULES}"
-    elif blind:
+    lacks = _lacks_rules(facts)
+    if not lacks and blind:
         lacks = f"kube-scheduler on {some_of(blind)} heeds no {_RULES} (feature gate {_GATE})"
-    else:
+    if not lacks:
         yield CheckResult("ok", _SUBJECT, "a taint keeps a reclaimed device for the claim that waits")
         return
     fields = " and ".join(_fields(facts))
@@ -106,6 +114,16 @@ def _served(facts: Facts, resource: str) -> str:
     rows = (line.split() for line in str(facts.device_resources).splitlines())
     versions = {row[0]: word.partition("/")[2] for row in rows for word in row if "/" in word}
     return versions.get(resource, "")
+
+
+def _lacks_rules(facts: Facts) -> str:
+    """What the API server lacks of DeviceTaintRules; "": nothing. With the feature gate off that of 1.37
+    serves them, and does not let kube-scheduler read them."""
+    if not _served(facts, _RULES.lower()):
+        return f"the API server serves no {_RULES}"
+    rights = sequence(mapping(facts.scheduler_role).get("rules"))
+    may_read = not rights or any(_RULES.lower() in sequence(right.get("resources")) for right in rights)
+    return "" if may_read else f"the API server has the feature gate {_GATE} off"
 
 
 def _is_blind(pod: Json) -> bool:

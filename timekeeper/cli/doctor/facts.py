@@ -81,6 +81,7 @@ class Facts:
     exempt: Any = None  # the namespaces that a label excludes from admission
     device_slices: Any = None
     device_resources: Any = ""  # what ``resource.k8s.io`` serves, a row each: kubectl's table
+    scheduler_role: Any = None  # the ClusterRole of kube-schedulers
     demoted: Any = None  # the extender's Events on nodes whose kubelets refuse pods
     lock_holders: Any = ()  # the pods that old locks on nodes name, `MAX_NODES` at most
 
@@ -123,6 +124,7 @@ def _facts(options: Options, say: Say) -> Facts:
         lock_holders=_or_reason(lambda: _lock_holders(nodes, get)),
         runtime_classes=read("runtimeclasses"),
         leases=read("leases", "-n", "kube-node-lease", "--show-managed-fields"),
+        scheduler_role=read("clusterrole", "system:kube-scheduler"),
         static_schedulers=read("pods", "-n", "kube-system", "-l", "component=kube-scheduler"),
         time_zone=ledger.time_zone,
         doubts=ledger.doubts,
