@@ -130,7 +130,8 @@ def _is_blind(pod: Json) -> bool:
     """Whether this kube-scheduler has the feature gate of DeviceTaintRules off."""
     (container, *_) = sequence(mapping(pod.get("spec")).get("containers")) or [{}]
     flags = " ".join(map(str, (*sequence(container.get("command")), *sequence(container.get("args")))))
-    gates = dict(pair.partition("=")[::2] for flag in _FLAG.findall(flags) for pair in flag.split(","))
+    pairs = (pair.partition("=") for flag in _FLAG.findall(flags) for pair in flag.split(","))
+    gates = {name: value for name, _, value in pairs}
     release = RELEASE.search(str(container.get("image", "")))
     is_old = release is not None and int(release[1]) < _RULES_MINOR
     unasked = gates.get("AllBeta", "false") if is_old else "true"
