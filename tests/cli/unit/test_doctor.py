@@ -521,7 +521,7 @@ def test_a_cluster_that_does_not_serve_claims_as_they_are_followed_is_named(
         found = results(replace(SOUND, device_resources=served, **changes))
         return [result.sentence for result in found if result.subject == "device claims"]
 
-    assert [found[: len(sentence or "")] for found in said()] == ([] if sentence is None else [sentence])
+    assert [text[: len(sentence or "")] for text in said()] == ([] if sentence is None else [sentence])
     assert said(version=json.dumps({"minor": "33"})) == []
 
 
