@@ -1,6 +1,6 @@
 """Reclaim for device claims by a real API server, kube-scheduler, webhook and timekeeper with the rights and
-policies of the manifests, where DeviceTaintRules are served, by Kubernetes 1.37 unasked: the heir gets the device,
-and nobody else."""
+policies of the manifests, where DeviceTaintRules are served, by Kubernetes 1.37 unasked: the heir gets the
+device, and nobody else."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
