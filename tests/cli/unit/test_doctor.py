@@ -267,7 +267,7 @@ SOUND = Facts(
     readiness=Readiness(200, "ok", 0.2),
     now_s=NOW.timestamp(),
     device_resources=CLAIMS + RULES,
-    scheduler_role={"rules": [{"resources": ["pods"]}, {"resources": ["devicetaintrules"]}]},
+    scheduler_role={"rules": [{"resources": ["resourceclaims"]}, {"resources": ["devicetaintrules"]}]},
 )
 
 
@@ -478,7 +478,7 @@ def test_a_kube_scheduler_that_heeds_no_taint_rules_is_named(
     [
         ({"device_resources": CLAIMS}, "the API server serves no DeviceTaintRules"),
         (
-            {"scheduler_role": {"rules": [{"resources": ["pods"]}]}},
+            {"scheduler_role": {"rules": [{"resources": ["resourceclaims"]}]}},
             "the API server has the feature gate DRADeviceTaintRules off",
         ),
     ],
@@ -502,10 +502,20 @@ def test_a_gate_of_taint_rules_that_is_half_on_stops_kube_scheduler(
     assert (level, lacks in sentence) == ("warning", True)
 
 
+def test_an_api_server_that_drops_the_claims_of_pods_is_named() -> None:
+    role = {"rules": [{"resources": ["pods"]}]}
+    found = results(replace(SOUND, version=json.dumps({"minor": "34"}), scheduler_role=role))
+
+    assert [result.sentence for result in found if result.subject == "device claims"] == [
+        "the API server has the feature gate DynamicResourceAllocation off, so it drops the claims of pods,"
+        " which start without devices"
+    ]
+
+
 @pytest.mark.parametrize(
     ("served", "sentence"),
     [
-        ("", "the API server serves no resource.k8s.io (--runtime-config, the feature gate DynamicResource"),
+        ("", "the API server serves no resource.k8s.io (--runtime-config): no claim can be made"),
         (
             CLAIMS.replace("v1", "v1beta2"),
             "the API server serves v1beta2 of resource.k8s.io, and not v1: pods",

@@ -23,6 +23,7 @@ from timekeeper.core.request.inventory import gpu_amounts, vendor_of
 
 _SUBJECT = "reclaim of devices"
 _PAGE = "read docs/claims.md#reclaim"
+_PAGE_OF_CLAIMS = "read docs/claims.md"
 _GIVERS, _MOVE = "givers of cards", "docs/from-device-plugin.md"
 _LEAST_MINOR = 34  # older ones serve no claims that are followed
 _RULES, _GATE = "DeviceTaintRules", "DRADeviceTaintRules"
@@ -37,7 +38,13 @@ def served_claims(facts: Facts) -> Iterator[CheckResult]:
         return  # said by other checks
     version, lacks = _served(facts, "resourceclaims"), _lacks_rules(facts)
     if version == "v1":
-        if lacks and minor_of(facts) >= _RULES_MINOR:
+        if not _may_read(facts, "resourceclaims"):
+            sentence = (
+                "the API server has the feature gate DynamicResourceAllocation off, so it drops the claims of"
+                " pods, which start without devices"
+            )
+            yield CheckResult("warning", "device claims", sentence, _PAGE_OF_CLAIMS)
+        elif lacks and minor_of(facts) >= _RULES_MINOR:
             follows = (
                 f"a kube-scheduler of 1.37 with the feature gate {_GATE} on, as unasked, schedules no pod"
             )
@@ -48,7 +55,7 @@ def served_claims(facts: Facts) -> Iterator[CheckResult]:
         lacks = f"serves {version} of resource.k8s.io, and not v1"
         follows = "pods with device claims are refused, and what other namespaces' claims hold is not charged"
     else:
-        lacks = "serves no resource.k8s.io (--runtime-config, the feature gate DynamicResourceAllocation)"
+        lacks = "serves no resource.k8s.io (--runtime-config)"
         follows = "no claim can be made, and pods with device claims are refused"
     command = "add --runtime-config=resource.k8s.io/v1=true to kube-apiserver, or use no claims"
     yield CheckResult("warning", "device claims", f"the API server {lacks}: {follows}", command)
@@ -121,9 +128,14 @@ def _lacks_rules(facts: Facts) -> str:
     serves them, and does not let kube-scheduler read them."""
     if not _served(facts, _RULES.lower()):
         return f"the API server serves no {_RULES}"
+    return "" if _may_read(facts, _RULES.lower()) else f"the API server has the feature gate {_GATE} off"
+
+
+def _may_read(facts: Facts, resource: str) -> bool:
+    """Whether the API server lets kube-scheduler read a resource, which it does not with the feature gate
+    off; True where that is not known."""
     rights = sequence(mapping(facts.scheduler_role).get("rules"))
-    may_read = not rights or any(_RULES.lower() in sequence(right.get("resources")) for right in rights)
-    return "" if may_read else f"the API server has the feature gate {_GATE} off"
+    return not rights or any(resource in sequence(right.get("resources")) for right in rights)
 
 
 def _is_blind(pod: Json) -> bool:
