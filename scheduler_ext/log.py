@@ -8,6 +8,7 @@ from timekeeper.runtime import log as runtime
 LogEvent = (
     runtime.LogEvent
     | Literal["filter", "bind", "preempt", "malformed", "woken", "settled", "unsettled", "gang", "drain"]
+    | Literal["gang-ends"]
     | Literal["drain-ends", "hold", "let-go", "condition-refused", "preempted", "stays", "preemption"]
     | Literal["simulated", "simulation-ended", "would-preempt", "would-refuse", "cluster-failed"]
     | Literal["cluster-sent", "cluster-refused", "bindings-failed", "bindings-sent", "binding-refused"]
@@ -20,6 +21,8 @@ LogEvent = (
 )
 EventReason = Literal[
     "BindTakenBack",
+    "GangWaits",
+    "GangEviction",
     "CardsHeld",
     "CardsLetGo",
     "Preempted",

@@ -215,6 +215,44 @@ class Timekeeper:
 
 
 @dataclass(frozen=True, slots=True)
+class GangSettings:
+    """How gangs start."""
+
+    deadline_ms: int = flag(
+        duration_ms("5s", "30m", "60s"),
+        "60s",
+        "how long a gang may take to start: by then as many of its pods as it needs have a node, or none"
+        " keeps one",
+        name="--gang-deadline",
+    )
+    ready_for_ms: int = flag(
+        duration_ms("0s", "24h", "30m"),
+        "0s",
+        "how long after its start a pod of a gang may stay Pending, as without its image, before the gang"
+        " leaves; 0s: for ever",
+        name="--gang-ready-for",
+    )
+    drain_after_ms: int = flag(
+        duration_ms("0s", "7d", "2m"),
+        "2m",
+        "how long a gang waits before cards that become free are kept for it",
+        name="--gang-drain-after",
+    )
+    drain_for_ms: int = flag(
+        duration_ms("0s", "24h", "15m"),
+        "15m",
+        "how long at most in a gang's first drain; its next is twice as long, up to 4 times; 0s: never",
+        name="--gang-drain-for",
+    )
+    autoscale: str = choice(
+        ("off", "on"),
+        "off",
+        "whether a gang that lacks cards is shown to an autoscaler, one at a time: where a pool may be empty",
+        name="--gang-autoscale",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Preempting:
     """Limits of preemption."""
 
@@ -294,6 +332,7 @@ class ExtenderSettings:
     election: ElectionSettings = group(ElectionSettings)
     timekeeper: Timekeeper = group(Timekeeper)
     preempting: Preempting = group(Preempting)
+    gangs: GangSettings = group(GangSettings)
 
     model_names: ModelNames = flag(
         optional(model_names, ()),

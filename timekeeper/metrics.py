@@ -50,37 +50,9 @@ WOULD = Counter(
 HELD = Gauge(
     "bursar_held_pods", "pods that wait behind the gate `bursar.dev/budget`", multiprocess_mode="mostrecent"
 )
-WAITING_GANGS = Gauge(
-    "bursar_waiting_gangs", "gangs of which a pod has no node", multiprocess_mode="mostrecent"
-)
-GANG_RESERVATIONS = Counter(
-    "bursar_gang_reservations",
-    "attempts to have cards reserved for a whole gang: `reserved`, `none` (they do not fit, or the extender "
-    "is away)",
-    ["result"],
-)
-GANG_STARTS = Histogram(
-    "bursar_gang_start_seconds",
-    "from the creation of a waiting gang's first pod until enough of its pods have a node, by its number of "
-    "pods: `1-8`, `9-64`, `65-512`, `513-1024`",
-    ["pods"],
-    buckets=(1, 5, 15, 60, 300, 900, 3_600, 14_400, 86_400),
-)
-GANG_FAILURES = Counter(
-    "bursar_gang_failed_starts",
-    "gangs of which too few pods had a node by the deadline, so that all wait again: `some-bound` (those are "
-    "evicted), `none-bound`",
-    ["reason"],
-)
-GANG_DRAINS = Counter(
-    "bursar_gang_drains",
-    "drains by their end: `fit` (the gang has its cards), `over` (no time is left), `none` (no cards that "
-    "become free would be enough, or its budget cannot pay any more), `gone` (the gang)",
-    ["end"],
-)
 GANG_EVICTIONS = Counter(
     "bursar_gang_evictions",
-    "attempts to evict pods of gangs with too few pods on nodes in time, or after a preemption",
+    "attempts to evict the pods that a preemption has left of a gang",
     ["result"],
 )
 CLAIM_EXCESS_EVICTIONS = Counter(

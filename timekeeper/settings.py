@@ -160,28 +160,6 @@ class TimekeeperSettings:
         "URL of the extender's read-only port, for simulations, such as"
         " https://bursar-scheduler.bursar-system.svc; empty: they have no placement",
     )
-    gang_deadline_ms: int = flag(
-        duration_ms("5s", "30m", "60s"),
-        "60s",
-        "how long cards are reserved for a gang that starts: by then all of its pods have a node, or none"
-        " keeps one",
-    )
-    gang_late_for_ms: int = flag(
-        duration_ms("0s", "30m", "5m"),
-        "5m",
-        "how long after that cards are kept for members of the gang that are created only after others run;"
-        " 0s: none are kept",
-    )
-    gang_drain_after_ms: int = flag(
-        duration_ms("0s", "7d", "2m"),
-        "2m",
-        "how long a gang lacks cards before others that become free are kept for it",
-    )
-    gang_drain_for_ms: int = flag(
-        duration_ms("0s", "24h", "15m"),
-        "15m",
-        "how long at most in a gang's first drain; its next is twice as long, up to 4 times; 0s: never",
-    )
     token_file: Path = flag(
         Path, "/var/run/bursar/token/token", "token for the extender's read-only port, read before each call"
     )

@@ -5,6 +5,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 
 from flask import Flask
@@ -18,15 +19,16 @@ from scheduler_ext.binding.outcome import FOLLOWER
 from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.cache.device_slices import DeviceSlices
 from scheduler_ext.cache.pdb_cache import PDBCache
+from scheduler_ext.clients.gang_calls import GangCalls
 from scheduler_ext.controllers.deschedule_labels import DescheduleLabels
-from scheduler_ext.controllers.evictions import hold_cards, withdraw
 from scheduler_ext.controllers.preemptor import Preemptor, PreemptorWiring, limits_of
 from scheduler_ext.controllers.requeuer import Requeuer
 from scheduler_ext.fit.caps import CapChecks
+from scheduler_ext.gangs.drain_turns import DrainTurns
 from scheduler_ext.gangs.drains import GangDrains
 from scheduler_ext.gangs.nominated import NominatedPods
-from scheduler_ext.gangs.reserve import GangReservations, Written
 from scheduler_ext.gangs.rooms import PlanInput
+from scheduler_ext.gangs.starts import GangStarts, StartSettings, StartWiring
 from scheduler_ext.leadership.election import election_of
 from scheduler_ext.leadership.fencing import marker, toucher
 from scheduler_ext.leadership.takeover import Leadership
@@ -34,12 +36,11 @@ from scheduler_ext.log import EventReason, Log, log
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.standing import NamespaceStandings
 from scheduler_ext.preemption.cooldown import Cooldown
-from scheduler_ext.preemption.started_gangs import StartedGangs
 from scheduler_ext.preemption.victims import PreemptionContext
 from scheduler_ext.reports.closed_nodes import Closures
 from scheduler_ext.reports.cluster_posts import MapSources
 from scheduler_ext.reports.decision_reports import WaitingState
-from scheduler_ext.reports.metrics import ExtenderMetrics, Sources
+from scheduler_ext.reports.metrics import ExtenderMetrics, GangFigures, Sources
 from scheduler_ext.reports.totals import Totals
 from scheduler_ext.reports.waiting_pods import WaitingPods
 from scheduler_ext.scoring.selection import Policies
@@ -49,18 +50,20 @@ from scheduler_ext.settings import ExtenderSettings
 from scheduler_ext.simulation.bodies import Asked
 from scheduler_ext.simulation.child import Simulator
 from scheduler_ext.simulation.simulate import SimulationInput
+from scheduler_ext.snapshot.gang_table import Gangs
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.verbs.last_decisions import LastDecisions
 from scheduler_ext.verbs.verbs import INCOMPLETE, Verbs
+from scheduler_ext.waiting.order import ANYWHERE, queue_key
 from timekeeper.core import names
-from timekeeper.core.ledger.reservation import Reservation
-from timekeeper.runtime.api_server import Answered, Api
+from timekeeper.core.values import Placement
+from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.clock import monotonic_ms, now_ms
 from timekeeper.runtime.event_recorder import EventRecorder
 from timekeeper.runtime.http.service import PostCall
 
-GANG_CALLS = 8  # to the API server, at one time, while cards are reserved for a gang
 PLAN_S = 1.0  # the longest time of one plan for a gang
+MAX_AHEAD = 64  # waiting pods that come before a gang, for which a plan leaves cards
 DRAIN_S = 4.0  # the same of the choice of what is drained for one, by many plans
 REPORTER = f"{names.DOMAIN}/extender"
 
@@ -96,7 +99,7 @@ class Extender:
         )
         self.slices = DeviceSlices(self.cache, lambda: self.standings().drivers)
         self.events = EventRecorder[EventReason](api, REPORTER, socket.gethostname(), now_ms, say)
-        self._started_gangs = StartedGangs()
+        self._gangs = Gangs()
         self._nominated = NominatedPods()
         self.cooldown: Callable[[], Cooldown] = lambda: self.preemptor.cooldown
         self._decisions = LastDecisions(lambda uid: self.reporting.decisions.waits(uid))
@@ -132,12 +135,13 @@ class Extender:
             self._settings.most_offered,
             self.caps,
             self.polling.knows_standings,
+            tried=lambda uid: self.gangs.tried(uid),
         )
 
     @cached_property
     def read_sources(self) -> ReadSources:
         """What the read routes answer with."""
-        return ReadSources(self._metrics, self.incomplete, self._unready, self.simulator, self.gangs)
+        return ReadSources(self._metrics, self.incomplete, self._unready, self.simulator)
 
     def _unready(self) -> str:
         return (
@@ -147,7 +151,9 @@ class Extender:
     @cached_property
     def waiting_pods(self) -> WaitingPods:
         """The unbound pods of the live map."""
-        return WaitingPods(self._snapshot, self._decisions, self.standings, self.gangs.lack, now_ms)
+        return WaitingPods(
+            self._snapshot, self._decisions, self.standings, lambda pod: self.gangs.lack(pod), now_ms
+        )
 
     @cached_property
     def _metrics(self) -> ExtenderMetrics:
@@ -163,9 +169,19 @@ class Extender:
                 ends=self.reporting.ends_reported,
                 decisions=self.reporting.decisions_reported,
                 preempted=lambda: self.preemptor.counts,
+                gangs=self._gang_figures,
                 leading=lambda: (self.leadership.leads(), self.leadership.takeovers),
                 fencing=lambda: (self.leadership.stuck, self.leadership.excluded),
             )
+        )
+
+    def _gang_figures(self) -> GangFigures:
+        starts = self.gangs
+        counts = {"plans": starts.plans, "failed_starts": starts.failures}
+        return GangFigures(
+            starts.waiting,
+            starts.kept_milli,
+            {**counts, "drains": starts.drains, "evictions": starts.evictions},
         )
 
     @cached_property
@@ -202,8 +218,9 @@ class Extender:
             taken_back=self.reporting.taken_back,
             standings=self.standings,
             caps=self.caps,
-            bound=self.reporting.bound,
+            bound=self._bound,
             now_s=self._now_s,
+            mark_of=lambda pod: self.gangs.mark_of(pod),
         )
 
     @cached_property
@@ -224,7 +241,7 @@ class Extender:
             breathe=time.sleep,
             evicted=self.reporting.decisions.evicted,
             is_capped=self._is_capped,
-            gangs=self._started_gangs,
+            gangs=self._gangs,
         )
         return Preemptor(self._api, wiring, limits_of(self._settings))
 
@@ -234,20 +251,47 @@ class Extender:
         timeout_ms = self._settings.read_port.simulation_timeout_ms
         return Simulator(self._books, timeout_ms, self._say, self._metrics.simulated)
 
+    def _bound(self, pod: Pod, node: str, placement: Placement) -> None:
+        self.gangs.bound(pod)
+        self.reporting.bound(pod, node, placement)
+
     @cached_property
-    def gangs(self) -> GangReservations:
-        """Reserves cards for gangs."""
-        return GangReservations(
+    def gangs(self) -> GangStarts:
+        """Starts gangs."""
+        wanted = self._settings.gangs
+        drains = GangDrains(
             self.cache,
-            self._plan_input,
-            self._hold,
-            self._withdraw,
-            self.leadership.leads,
-            now_ms,
+            lambda each: self._plan_input(each, DRAIN_S),
+            DrainTurns(wanted.drain_after_ms, wanted.drain_for_ms),
             self._say,
-            at_once=GANG_CALLS,
-            drains=GangDrains(self.cache, lambda each: self._plan_input(each, DRAIN_S), now_ms, self._say),
         )
+        return GangStarts(
+            StartWiring(
+                cache=self.cache,
+                gangs=self._gangs,
+                given=lambda snapshot, pod: replace(self._plan_input(snapshot), ahead=self._ahead(pod)),
+                policies=self.policies,
+                order=lambda pod: queue_key(pod, ANYWHERE, self.standings()),
+                calls=GangCalls(self._api, now_ms),
+                drains=drains,
+                leads=self.leadership.leads,
+                tell=self.reporting.tell_gang,
+                steady_ms=monotonic_ms,
+                now_ms=now_ms,
+                log=self._say,
+                started=lambda size, seconds: self._metrics.gang_started(size, seconds),
+                settings=StartSettings(
+                    deadline_ms=wanted.deadline_ms,
+                    ready_for_ms=wanted.ready_for_ms,
+                    autoscales=wanted.autoscale == "on",
+                ),
+            )
+        )
+
+    def _ahead(self, pod: Pod) -> tuple[Pod, ...]:
+        """The first waiting pods that come before this one and start by themselves."""
+        first = self.requeuer.first(MAX_AHEAD, queue_key(pod, ANYWHERE, self.standings()))
+        return tuple(each for each in first if each.gang is None)
 
     def _plan_input(self, snapshot: Snapshot, seconds: float = PLAN_S) -> PlanInput:
         until_s = time.monotonic() + seconds
@@ -255,15 +299,6 @@ class Extender:
         return PlanInput(
             snapshot, self.standings(), self.policies, lambda: time.monotonic() > until_s, nominated
         )
-
-    def _hold(self, pod: Pod, reservation: Reservation) -> Written:
-        reply = hold_cards(self._api, pod, reservation)
-        if not isinstance(reply, Answered) or reply.status >= 500:
-            return "unclear"
-        return "written" if reply.status < 300 else "refused"
-
-    def _withdraw(self, pod: Pod) -> None:
-        withdraw(self._api, pod, "NotWhole", "cards could not be reserved for all of its gang", now_ms())
 
     def _books(self, asked: Asked) -> SimulationInput:
         standings = asked.standings(self.standings())
@@ -365,7 +400,7 @@ class Extender:
             pdbs,
             cooldown,
             is_capped=self._is_capped,
-            gangs=self._started_gangs,
+            gangs=self._gangs,
         )
 
     def _is_capped(self, pod: Pod, node: str) -> bool:
@@ -406,6 +441,7 @@ class Extender:
             "settler": self._upkeep.settle,
             "learner": self._upkeep.learn,
             "deschedule": self._deschedule_labels.run,
+            "gangs": self.gangs.run,
         }
         self.cache.await_published_gpus()
         _ = self.app, self.simulator, self.gangs  # every part exists before the first thread runs

@@ -1,7 +1,7 @@
 """What the extender reports: Events on pods, and to the timekeeper bound and removed pods, decisions and
 the live map."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from scheduler_ext.background import Work
 from scheduler_ext.clients import binding_reports, end_reports
@@ -15,12 +15,15 @@ from scheduler_ext.reports.cluster_posts import ClusterPosts, MapSources
 from scheduler_ext.reports.decision_reports import DecisionReports, WaitingState
 from scheduler_ext.settings import Timekeeper
 from scheduler_ext.snapshot.allocation import Allocation
+from scheduler_ext.snapshot.gang_table import GangState
 from timekeeper.core.decisions import record_nothing
 from timekeeper.core.values import Placement
 from timekeeper.runtime.clock import monotonic_ms
 from timekeeper.runtime.event_recorder import EventRecorder, EventType
 from timekeeper.runtime.recording import decision_posts
 from timekeeper.runtime.recording.decision_posts import DecisionPosts
+
+MAX_TOLD = 16  # members of a gang that get an Event
 
 
 class Reporting:
@@ -64,6 +67,16 @@ class Reporting:
     def tell(self, pod: Pod, reason: EventReason, text: str, event_type: EventType = "Normal", /) -> None:
         """Post an Event on the pod."""
         self.events.post(pod.namespace, pod.name, pod.uid, reason, text, event_type)
+
+    def tell_gang(self, it: GangState, pods: Sequence[Pod], reason: EventReason, text: str) -> None:
+        """Post an Event on some of these pods and on their controllers, and record it."""
+        event_type: EventType = "Warning" if reason == "GangEviction" else "Normal"
+        for regarding in dict.fromkeys(pod.reference for pod in pods if pod.reference):
+            kind = dict(zip(("apiVersion", "kind", "name", "uid"), regarding, strict=True))
+            self.events.post_on({**kind, "namespace": it.namespace}, reason, text)
+        for pod in pods[:MAX_TOLD]:
+            self.tell(pod, reason, text, event_type)
+            self.decisions.gang(pod, it, reason, text)
 
     def bound(self, pod: Pod, node: str, placement: Placement) -> None:
         """The pod was bound."""

@@ -27,6 +27,7 @@ from scheduler_ext.binding.manifest import (
     binding,
     binding_path,
     with_host,
+    with_mark,
     written_for,
 )
 from scheduler_ext.binding.node_locks import NodeLocks
@@ -63,8 +64,6 @@ from scheduler_ext.model.standing import UNHEARD, NamespaceStandings, as_if_enfo
 from scheduler_ext.scoring.policy import Policy
 from scheduler_ext.snapshot.allocation import Allocation
 from scheduler_ext.snapshot.drains import beside_drain
-from scheduler_ext.snapshot.late_changes import places_for
-from scheduler_ext.snapshot.node_info import without_pod
 from scheduler_ext.snapshot.reservations import as_found_by
 from scheduler_ext.snapshot.snapshot import Snapshot
 from timekeeper.core.dialects import BY_NAME
@@ -82,7 +81,7 @@ class Binder:
     """``policy`` returns a pod's policy. ``turn`` says if this replica may bind. ``ended`` is called with
     the UID after each bind. ``taken_back`` is called with an assumed allocation that never became a
     binding, its node and the pod's controller; ``bound`` with a pod, its node and its cards once its Binding
-    is known to be made."""
+    is known to be made. ``mark_of``: the mark of a started gang that its Binding writes, ""."""
 
     def __init__(
         self,
@@ -100,7 +99,9 @@ class Binder:
         caps: CapChecks | None = None,
         bound: Callable[[Pod, str, Placement], None] = lambda _pod, _node, _placement: None,
         now_s: Callable[[], float] = time.monotonic,
+        mark_of: Callable[[Pod], str] = lambda _pod: "",
     ) -> None:
+        self._mark_of = mark_of
         self._calls, self._now_s = PodCalls(api, most_grace_ms, now_s), now_s
         self._cache, self._policy, self._log = cache, policy, log
         self._timeout_s, self._ended = timeout_s, ended
@@ -149,10 +150,10 @@ class Binder:
         if read.pod.request is None:
             return NotBound(NotBoundReason.MALFORMED, refusal.malformed(read.pod.malformed).sentence)
         # 4. Its namespace must not have spent a budget that denies.
-        if assumed is None and self._is_denied(read.pod):
+        if assumed is None and read.pod.gang is None and self._is_denied(read.pod):
             return SPENT
-        # A member of a gang goes where cards are reserved for it, once they are for all.
-        if assumed is None and read.pod.gang is not None and self._allocation(args.uid)[1] != args.node:
+        # A member of a gang goes where cards are kept for it: its plan was made by the standing and the caps.
+        if assumed is None and read.pod.gang is not None and not self._is_planned(args):
             return GANG
         # 5. The cards: those assumed before, or a new fit on the node as it is now.
         placement = self._placement(args, read.pod, read.pod.request, assumed, until)
@@ -173,6 +174,8 @@ class Binder:
             written = _written(read.pod, read.pod.request, placement, args.node, there)
             if pod is not read.pod:
                 written = with_host(written, pod.host)
+            if mark := self._mark_of(read.pod) if read.pod.gang is not None else "":
+                written = with_mark(written, mark)
             outcome = self._send(Sending(args, written, term, until), read.version, lost)
         if isinstance(outcome, Bound):
             self._bound(pod, args.node, placement)
@@ -225,8 +228,8 @@ class Binder:
         if allocation is not None and allocation.state == "assumed" and node != args.node:
             self._settle(args.uid, until - self._now_s())
             allocation, node = self._allocation(args.uid)
-        if allocation is None or allocation.state == "reserved":
-            return None  # cards reserved for a waiting pod are no binding
+        if allocation is None or allocation.state in ("reserved", "planned"):
+            return None  # cards kept for a waiting pod are no binding
         if allocation.state == "bound":
             return bound_to(node, args.node)
         if allocation.state == "assumed" and node == args.node:
@@ -236,6 +239,10 @@ class Binder:
     def _allocation(self, uid: str) -> tuple[Allocation | None, str]:
         snapshot = self._cache.snapshot
         return snapshot.allocation(uid), snapshot.allocated_on.get(uid) or ""
+
+    def _is_planned(self, args: BindingArgs) -> bool:
+        allocation, node = self._allocation(args.uid)
+        return allocation is not None and allocation.state == "planned" and node == args.node
 
     def _superseded(self, args: BindingArgs, until: float) -> Outcome:
         """The outcome for a pod that was bound, or deleted, after it was read as waiting."""
@@ -252,15 +259,15 @@ class Binder:
         with self._nodes.hold(name):
             while True:
                 snapshot = self._cache.snapshot
-                node, place = snapshot.node(name), places_for(snapshot, pod).get(name)
+                node = snapshot.node(name)
                 found = as_found_by(pod.uid, beside_drain(pod, node, now_ms()))
-                found = found if place is None else without_pod(found, place.pod.uid)
                 placement = fit(request, found, self._policy(pod))
                 if self._cache.is_superseded(pod.uid):
                     return None
                 if isinstance(placement, Refusal):
                     return placement
-                taken = self._cache.assume(pod, node, placement, self._caps.exceeded, place)
+                refuses = _never if pod.gang is not None else self._caps.exceeded
+                taken = self._cache.assume(pod, node, placement, refuses)
                 if isinstance(taken, Refusal):
                     return taken
                 if taken:
@@ -381,6 +388,10 @@ class Binder:
             self._cache.forget(read.uid)
             self._taken_back(allocation, node, read.pod.controller if read.pod is not None else "")
         self._log("settled", pod=allocation.full_name, uid=read.uid, node=read.node or "none")
+
+
+def _never(_pod: Pod, _snapshot: Snapshot) -> Refusal | None:
+    return None
 
 
 def _written(pod: Pod, request: GPURequest, placement: Placement, name: str, there: Node | None) -> Written:

@@ -91,6 +91,11 @@ def with_host(written: Written, host: str) -> Written:
     return Written({**written.annotations, names.HOST: host}, written.labels)
 
 
+def with_mark(written: Written, started: str) -> Written:
+    """The same, and the annotation by which a gang has started."""
+    return Written({**written.annotations, names.GANG_STARTED: started}, written.labels)
+
+
 def _node_label(dialect: Dialect, node: str) -> dict[str, str]:
     """Nothing where the node's name is too long for the value of a label."""
     return {dialect.node_label: node} if dialect.node_label and len(node) < 64 else {}

@@ -13,13 +13,10 @@ from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.node import Node
 from scheduler_ext.model.pod import MAX_GRACE_MS, NonGPUPod, Pod
 from scheduler_ext.model.published_gpus import PublishedGPU
-from scheduler_ext.snapshot import late_changes
 from scheduler_ext.snapshot import snapshot as transitions
 from scheduler_ext.snapshot.drains import Drain
-from scheduler_ext.snapshot.late_cards import LateCards, LatePlace
 from scheduler_ext.snapshot.node_info import NodeInfo, is_roomier
 from scheduler_ext.snapshot.snapshot import EMPTY, Snapshot
-from timekeeper.core.ledger.reservation import Reservation
 from timekeeper.core.values import Placement
 
 SETTLE_AFTER_MS = 10_000  # after this time a binding that the watch has not shown is checked
@@ -134,10 +131,8 @@ class ClusterCache:
         node: NodeInfo,
         placement: Placement,
         refuses: Callable[[Pod, Snapshot], Refusal | None] = lambda _pod, _snapshot: None,
-        place: LatePlace | None = None,
     ) -> bool | Refusal:
-        """Take the cards of a placement found on this version of the node, and the ``place`` there that was
-        kept for the pod. False if the node has changed
+        """Take the cards of a placement found on this version of the node. False if the node has changed
         since (find a placement again), and if `is_superseded`. ``refuses`` sees the pod with these cards, and
         what every bind before took, on whichever node: what it refuses is not taken."""
         with self._lock:
@@ -145,60 +140,38 @@ class ClusterCache:
                 return False
             ask_at_ms = self._now_ms() + SETTLE_AFTER_MS
             taken = transitions.assume(self._snapshot, pod, node.name, placement, ask_at_ms)
-            taken = taken if place is None else late_changes.take_place(taken, pod, place)
             refusal = refuses(pod, taken)
             if refusal is None:
                 self._snapshot = taken
             return refusal or True
 
-    def reserve(
-        self, reserved: Sequence[tuple[Pod, Reservation]], seen: Snapshot, late: LateCards | None = None
-    ) -> bool:
-        """Hold these cards for these waiting pods, and keep those of ``late`` for their gang, all of them or,
-        if a pod or one of the nodes has changed since the snapshot that they were chosen in, none. The watch
-        will show each pod's reservation."""
-        nodes = {reservation.node for _, reservation in reserved}
-        nodes |= {each.node for each in late.places} if late is not None else set()
+    def keep_planned(self, members: Sequence[tuple[Pod, str, Placement]], seen: Snapshot) -> bool:
+        """Keep these cards of these nodes for these waiting members of a gang, for all or, if a pod or one of
+        the nodes has changed since the snapshot that they were chosen in, for none."""
         with self._lock:
             now = self._snapshot
-            if any(now.node(each) != seen.node(each) for each in nodes):
+            if any(now.node(name) is not seen.node(name) for _, name, _ in members):
                 return False
-            if any(not now.pods.get(pod.uid) is seen.pods.get(pod.uid) is pod for pod, _ in reserved):
+            if any(now.pods.get(pod.uid) is not pod for pod, _, _ in members):
                 return False
-            if late is not None:
-                now = late_changes.keep_late(now, late)
-            for pod, reservation in reserved:
-                now = transitions.pod_updated(now, replace(pod, reserved=reservation), self._now_ms())
+            for pod, name, placement in members:
+                now = transitions.keep_planned(now, pod, name, placement)
             self._snapshot = now
             return True
 
-    def take_back(self, pods: Iterable[Pod], late: LateCards | None = None) -> None:
-        """What `reserve` held for these pods was not written: they are again as they were, unless the watch
-        has shown a later version. Nothing is kept for their gang."""
+    def end_planned(self, uids: Iterable[str]) -> None:
+        """Nothing is kept for these members any more."""
 
-        def earlier(snapshot: Snapshot) -> Snapshot:
-            if late is not None:
-                snapshot = late_changes.end_late(snapshot, late.namespace, late.key)
-            for pod in pods:
-                known = snapshot.pods.get(pod.uid)
-                if known is not None and known.version == pod.version:
-                    snapshot = transitions.pod_updated(snapshot, pod, self._now_ms())
+        def ended(snapshot: Snapshot) -> Snapshot:
+            for uid in uids:
+                snapshot = transitions.end_planned(snapshot, uid)
             return snapshot
 
-        self._change(earlier)
+        self._change(ended)
 
     def drain(self, wanted: Drain) -> None:
         """Keep the cards of this drain empty, and no others, until it ends."""
         self._change(lambda s: transitions.drain(s, wanted))
-
-    def renew_drain(self, lasts_ms: int) -> None:
-        """The drain, if there is one, ends at this time unless it is renewed again."""
-
-        def renewed(snapshot: Snapshot) -> Snapshot:
-            now = snapshot.drain
-            return snapshot if now is None else replace(snapshot, drain=replace(now, lasts_ms=lasts_ms))
-
-        self._change(renewed)
 
     def undrain(self) -> None:
         """No cards are kept empty any more."""
@@ -220,8 +193,8 @@ class ClusterCache:
         )
 
     def forget(self, uid: str) -> None:
-        """The pod was certainly not bound. A place that was kept for it is kept again."""
-        self._change(lambda s: late_changes.give_back_place(transitions.forget(s, uid, self._now_ms()), uid))
+        """The pod was certainly not bound."""
+        self._change(lambda s: transitions.forget(s, uid, self._now_ms()))
 
     def mark_uncertain(self, uid: str) -> None:
         """It is unknown whether the pod was bound: check now."""
@@ -236,13 +209,10 @@ class ClusterCache:
         self._change(lambda s: transitions.orphan(s, uid, self._now_ms()))
 
     def expire(self) -> None:
-        """Vanished pods release their cards when their time is over; reservations, a drain and what is kept
-        for members that do not exist end."""
+        """Vanished pods release their cards when their time is over; reservations and a drain end."""
         now = self._snapshot
-        if now.unsure or len(now.ended) or now.drain is not None or len(now.late) or len(now.rejections):
-            self._change(
-                lambda s: late_changes.expire_late(transitions.expire(s, self._now_ms()), self._now_ms())
-            )
+        if now.unsure or len(now.ended) or now.drain is not None or len(now.rejections):
+            self._change(lambda s: transitions.expire(s, self._now_ms()))
 
     def wait_for(self, true: Callable[[Snapshot], bool], timeout_s: float) -> bool:
         """Wait at most this long until the condition holds for the snapshot; returns whether it does."""

@@ -47,10 +47,10 @@ from scheduler_ext.preemption.plan import (
 )
 from scheduler_ext.preemption.precedence import outranks
 from scheduler_ext.preemption.preemption_queue import AGAIN_AFTER, PreemptionQueue
-from scheduler_ext.preemption.started_gangs import StartedGangs
 from scheduler_ext.preemption.victims import Choice, PreemptionContext
 from scheduler_ext.scoring.policy import Policy
 from scheduler_ext.settings import ExtenderSettings
+from scheduler_ext.snapshot.gang_table import Gangs
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.waiting.order import WaitingPod
 from timekeeper.core.ledger.reservation import Reservation
@@ -98,7 +98,7 @@ class PreemptorWiring:
     breathe: Callable[[float], object]
     evicted: Evicted = lambda _victim, _pod, _kind, _how, _node: None
     is_capped: Callable[[Pod, str], bool] = lambda _pod, _node: False
-    gangs: StartedGangs = field(default_factory=StartedGangs)
+    gangs: Gangs = field(default_factory=Gangs)
 
 
 def limits_of(settings: ExtenderSettings) -> PreemptionLimits:
@@ -246,12 +246,12 @@ class Preemptor:
         pdbs, is_honoured = context.pdbs, self._left_ms(reservation, context) > 0
 
         def is_kept(each: Pod) -> bool:
-            if each.started_with is not None and is_honoured:
+            if each.gang is not None and is_honoured:
                 return True
             return bool(pdbs.over(each)) and not may_be_forced(pod, each, context.standings, self._limits)
 
         asking = [each for each in victims if is_kept(each)]
-        of_gangs = [each for each in asking if each.started_with is not None]
+        of_gangs = [each for each in asking if each.gang is not None]
         if pdbs.violations(of_gangs):
             return of_gangs[0]
         return next((each for each in asking if evict(self._api, each, dry_run=True)[0] != "going"), None)
@@ -285,7 +285,7 @@ class Preemptor:
         if left != "going":
             self._put_off(preemption, victim, said)
             return False
-        if victim.started_with is not None and how == "evicted":
+        if victim.gang is not None and how == "evicted":
             mark_reclaimed(self._api, victim, left_text(victim, pod, "reclaim"), context.now_ms)
         preemption.record_eviction(victim, self._wiring.seconds())
         self.cooldown = self.cooldown.after(victim, pod, context.now_ms)

@@ -32,6 +32,7 @@ from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.waiting.denied_pods import WOKEN, DeniedPods
 from scheduler_ext.waiting.order import (
     ANYWHERE,
+    QueueKey,
     WaitingPod,
     WaitingQueue,
     first_that_fits,
@@ -161,6 +162,12 @@ class Requeuer:
         with self._lock:
             everyone = self._waiting_queue.all()
         return self._refreshed(everyone)
+
+    def first(self, most: int, before: QueueKey) -> list[Pod]:
+        """The first waiting pods, in turn, that come before this place."""
+        with self._lock:
+            some = self._waiting_queue.some(self._standings(), most, before=before)
+        return [each.pod for each in self._refreshed(some)]
 
     def run(self, stop: threading.Event) -> None:
         """Requeue pods until ``stop``."""
@@ -341,4 +348,4 @@ def _waits(snapshot: Snapshot, uid: str) -> bool:
     pod, allocation = snapshot.pods.get(uid), snapshot.allocation(uid)
     if pod is None or (allocation is not None and allocation.state != "reserved"):
         return False
-    return not (pod.node or pod.gated or pod.deleting or pod.terminal)
+    return pod.waits and not pod.gated

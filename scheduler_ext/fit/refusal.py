@@ -72,8 +72,8 @@ SEVERAL_CARDS = Refusal(
 NO_XE_LINKS = Refusal("no Xe links between the cards here", "constraint")
 _NEAR = {"pair": "linked with each other", "numa": "on one NUMA node"}
 
-GANG_WAITS = Refusal("no cards are reserved for all of the pod's gang yet", "gang")
-GANG_ELSEWHERE = Refusal("the pod's gang has cards reserved for it on another node", "gang")
+GANG_WAITS = Refusal("no cards are kept for all of the pod's gang yet", "gang")
+GANG_ELSEWHERE = Refusal("the pod's gang has cards kept for it on another node", "gang")
 SPENT = Refusal("the namespace has spent its GPU budget", "budget")
 GIVEN_UP = Refusal("no layout of its containers was found in time", "search")
 NOT_TRIED = Refusal("no layout of its containers was searched for yet", "search")

@@ -1,78 +1,96 @@
-"""The one drain of the cluster: begun and renewed by the calls for its gang, and over without them.
+"""The one drain of the cluster: cards that are kept empty for a gang that lacks them. It is in this process's
+memory alone, so a killed extender keeps no card."""
 
-It is in this process's memory alone. So a killed extender keeps no card, and a killed timekeeper none for
-longer than `LASTS_MS`.
-"""
-
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Set
 
 from scheduler_ext.cache.cluster_cache import ClusterCache
-from scheduler_ext.gangs.asked import GangAsked
 from scheduler_ext.gangs.drain_choice import choose
+from scheduler_ext.gangs.drain_turns import DrainTurns
 from scheduler_ext.gangs.rooms import PlanInput
 from scheduler_ext.log import Log
-from scheduler_ext.model.pod import Pod
 from scheduler_ext.snapshot.drains import Drain
+from scheduler_ext.snapshot.gang_table import GangKey, GangState
 from scheduler_ext.snapshot.snapshot import Snapshot
-
-LASTS_MS = 30_000  # the timekeeper asks again about every five seconds
 
 
 class GangDrains:
-    """``given``: what a plan reads of this snapshot."""
+    """``given``: what a plan reads of this snapshot. Used by the thread that starts gangs."""
 
     def __init__(
         self,
         cache: ClusterCache,
         given: Callable[[Snapshot], PlanInput],
-        now_ms: Callable[[], int],
+        turns: DrainTurns,
         log: Log,
     ) -> None:
-        self._cache, self._given, self._now_ms, self._log = cache, given, now_ms, log
+        self._cache, self._given, self.turns, self._log = cache, given, turns, log
+        self._grows_for: GangKey = ""  # the gang for which an autoscaler makes nodes
 
-    def keep(
-        self, pods: Sequence[Pod], asked: GangAsked, beside: Collection[str], late: Sequence[Pod] = ()
-    ) -> str:
-        """Keep cards for these members and those that follow (``late``), which do not fit now, if the call
-        wants it; ends their drain if it does not. Returns what is kept, for people; "": nothing."""
-        now_ms = self._now_ms()
-        if asked.drain_ms <= now_ms:
-            self.end(pods[0])
-            return ""
+    def follow(self, gangs: Mapping[GangKey, GangState], lacking: Set[GangKey], now_ms: int) -> None:
+        """Begin or end a drain. ``lacking``: as in `DrainTurns.follow`."""
+        if self._grows_for:
+            return
+        before = self.turns.key
+        self.turns.follow(gangs, lacking, now_ms)
+        if before and before != self.turns.key:
+            self._undrain(before)
+        if self.turns.key and not self._is_good():
+            self._begin(gangs[self.turns.key], now_ms)
+
+    def fits(self, key: GangKey, now_ms: int) -> None:
+        """The gang has its cards."""
+        if key == self.turns.key:
+            self.turns.end("fit", now_ms)
+            self._undrain(key)
+
+    def grow(self, it: GangState | None, nodes: Collection[str], until_ms: int) -> None:
+        """Keep all cards of these nodes, which came for this gang, until then; None: of none."""
+        if it is None and not self._grows_for:
+            return
+        if self.turns.key:
+            self.turns.end("none", 0)
+        if it is None:
+            self._undrain(self._grows_for)
+            self._grows_for = ""
+            return
+        self._grows_for, snapshot = it.key, self._cache.snapshot
+        cards = tuple(
+            (name, tuple(card.uuid for card in snapshot.node(name).cards)) for name in sorted(nodes)
+        )
+        drain = Drain(it.namespace, it.gang.key, it.gang.name, 0, until_ms, cards)
+        if cards and drain != snapshot.drain:
+            self._cache.drain(drain)
+
+    def text(self, key: GangKey) -> str:
+        """What is kept for the gang, for people; "": nothing."""
         drain = self._cache.snapshot.drain
-        if drain is not None and drain.epoch > asked.epoch:
-            return ""  # a late call
-        lasts_ms = min(now_ms + LASTS_MS, asked.drain_ms)
-        if drain is not None and drain.is_of(pods[0]) and self._is_good(drain, asked.drain_ms):
-            self._cache.renew_drain(lasts_ms)
-            return self._text(drain)
-        return self._begin((*pods[: asked.needed], *late), asked, beside, lasts_ms)
-
-    def end(self, pod: Pod) -> None:
-        """No cards are kept for the pod's gang any more."""
-        drain = self._cache.snapshot.drain
-        if drain is not None and drain.is_of(pod):
-            self._cache.undrain()
-            self._log("drain-ends", gang=f"{drain.namespace}/{drain.key}")
-
-    def _begin(self, pods: Sequence[Pod], asked: GangAsked, beside: Collection[str], lasts_ms: int) -> str:
-        gang, now_ms = pods[0].gang, self._now_ms()
-        found = choose(pods, self._given(self._cache.snapshot), asked.drain_ms, now_ms, beside)
-        if found is None or gang is None:
-            self.end(pods[0])
+        if drain is None or f"{drain.namespace}/{drain.key}" != key:
             return ""
-        where = pods[0].namespace, gang.key, gang.name
-        drain = Drain(*where, found.starts_ms, asked.drain_ms, lasts_ms, found.cards, asked.epoch)
-        self._cache.drain(drain)
-        self._log("drain", gang=f"{drain.namespace}/{drain.key}", nodes=len(drain.cards), kept=drain.text)
-        return self._text(drain)
-
-    def _is_good(self, drain: Drain, until_ms: int) -> bool:
-        """Whether it is the drain that is wanted, and its nodes can still be used."""
-        nodes = (self._cache.snapshot.node(name) for name, _ in drain.cards)
-        usable = all(node.node_object is not None and not node.closed for node in nodes)
-        return drain.until_ms == until_ms and usable
-
-    def _text(self, drain: Drain) -> str:
         cards, nodes = sum(len(each) for _, each in drain.cards), len(drain.cards)
         return f"{cards} cards on {nodes} {'node' if nodes == 1 else 'nodes'} are kept for it {drain.text}"
+
+    def _begin(self, it: GangState, now_ms: int) -> None:
+        pods = it.paid[: max(1, it.needed - len(it.bound))]
+        found = choose(pods, self._given(self._cache.snapshot), self.turns.until_ms, now_ms, it.nodes)
+        if found is None:
+            self.turns.end("none", now_ms)
+            self._undrain(it.key)
+            return
+        where = it.namespace, it.gang.key, it.gang.name
+        drain = Drain(*where, found.starts_ms, self.turns.until_ms, found.cards)
+        self._cache.drain(drain)
+        self._log("drain", gang=it.key, nodes=len(drain.cards), kept=drain.text)
+
+    def _undrain(self, key: GangKey) -> None:
+        if self._cache.snapshot.drain is not None:
+            self._cache.undrain()
+            self._log("drain-ends", gang=key)
+
+    def _is_good(self) -> bool:
+        """Whether it is the drain that is wanted, and its nodes can still be used."""
+        drain = self._cache.snapshot.drain
+        if drain is None or f"{drain.namespace}/{drain.key}" != self.turns.key:
+            return False
+        nodes = (self._cache.snapshot.node(name) for name, _ in drain.cards)
+        usable = all(node.node_object is not None and not node.closed for node in nodes)
+        return usable and drain.until_ms == self.turns.until_ms

@@ -8,16 +8,19 @@ What a domain takes of each shape alone is known before anything is placed: so m
 Of those that could be better than the best so far at most `TRIES` are.
 """
 
+from bisect import insort
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from scheduler_ext.fit.caps import CapChecks
+from scheduler_ext.gangs.apart import Apart
 from scheduler_ext.gangs.cpu_members import cpu_members_of, without_room
 from scheduler_ext.gangs.domains import Domain, called, domains_of, label_value
 from scheduler_ext.gangs.rooms import PlanInput, Rooms, placed_on, shape_of
-from scheduler_ext.model.pod import CPUMember, Pod
+from scheduler_ext.model.pod import Pod
+from scheduler_ext.snapshot.host_room import offered
 from scheduler_ext.snapshot.node_info import NodeInfo
-from scheduler_ext.snapshot.snapshot import Snapshot, assume, undrain, unreserve
+from scheduler_ext.snapshot.snapshot import Snapshot, assume, end_planned, undrain
 from timekeeper.core.dialects.moments import cards_at_once
 from timekeeper.core.gangs import Gang
 from timekeeper.core.request.held import least_milli
@@ -26,6 +29,7 @@ from timekeeper.core.violation import first_of
 
 TRIES = 8  # domains in which a whole gang is placed, to find the best
 MAX_NAMED = 3  # members without GPUs, in a sentence
+MAX_AHEAD = 8  # kinds of waiting pods that come first, for which a place is sought
 INNER_TRIES = 2  # the same, of the preferred topology within each domain of the required one
 
 
@@ -62,6 +66,7 @@ class GangPlan:
 
 
 NO_ROOM = "no node has room for more of them"
+NOT_APART = "no node has room for more of them that must be apart from each other"
 LATE = "the time for a plan was over"
 
 
@@ -69,12 +74,10 @@ def plan(
     pods: Sequence[Pod],
     given: PlanInput,
     beside: Collection[str] = (),
-    without_gpus: Sequence[CPUMember] = (),
 ) -> GangPlan:
-    """A place for as many of the pods as fit together. Cards that are reserved or drained for them count as
-    free. ``beside``: the nodes of other members, which run; ``without_gpus``: members without GPUs that do
-    not exist yet."""
-    return _Plan(pods, given, beside, without_gpus).made()
+    """A place for as many of the pods as fit together. Cards that are kept or drained for them count as free.
+    ``beside``: the nodes of other members, which run, each as often as it has one."""
+    return _Plan(pods, given, beside).made()
 
 
 def lack_text(found: GangPlan) -> str:
@@ -113,28 +116,23 @@ def missing_cards(found: GangPlan) -> int:
 class _Plan:
     """``_shapes``: the pods by what they need, the largest first."""
 
-    def __init__(
-        self,
-        pods: Sequence[Pod],
-        given: PlanInput,
-        beside: Collection[str],
-        without_gpus: Sequence[CPUMember],
-    ) -> None:
-        self.given, self.beside, self.without_gpus = given, beside, without_gpus
+    def __init__(self, pods: Sequence[Pod], given: PlanInput, beside: Collection[str]) -> None:
+        self.given, self.beside = given, frozenset(beside)
         self.caps = CapChecks(lambda: given.standings)
         snapshot = given.snapshot
         if snapshot.drain is not None and pods and snapshot.drain.is_of(pods[0]):
             snapshot = undrain(snapshot)
         for pod in pods:
-            snapshot = unreserve(snapshot, pod.uid)
-        snapshot = self.base = _with_nominated(snapshot, pods, given)
+            snapshot = end_planned(snapshot, pod.uid)
+        snapshot = self.base = _with_ahead(_with_nominated(snapshot, pods, given), given)
+        self.apart = Apart(snapshot, beside)
         groups: dict[object, list[Pod]] = {}
         for pod in pods:
             groups.setdefault(shape_of(pod), []).append(pod)
         self.shapes = sorted(groups.values(), key=_largest_first)
         self.rooms = Rooms(shapes=self.shapes, given=given, base=snapshot, caps=self.caps)
         gang = pods[0].gang if pods else None
-        self.gang = gang or Gang("", "", len(pods), len(pods))
+        self.gang = gang or Gang("/", len(pods), len(pods))
         self.untried = 0
 
     def made(self) -> GangPlan:
@@ -173,7 +171,7 @@ class _Plan:
 
     def _cpu_lack(self, found: "_Attempt") -> tuple[str, ...]:
         """Names of members without GPUs that no node has room for beside these."""
-        beside = [*cpu_members_of(self.shapes[0][0], self.base), *self.without_gpus]
+        beside = cpu_members_of(self.shapes[0][0], self.base)
         if not beside or not found.members:
             return ()
         return without_room(beside, map(self.rooms.without_promised, found.nodes_now()))
@@ -261,11 +259,28 @@ def _with_nominated(snapshot: Snapshot, pods: Sequence[Pod], given: PlanInput) -
     return snapshot
 
 
+def _with_ahead(snapshot: Snapshot, given: PlanInput) -> Snapshot:
+    """With the pods that come first, where they fit: they are about to get these cards."""
+    hopeless: set[object] = set()
+    for pod in given.ahead:
+        shape = shape_of(pod)
+        if shape in hopeless or len(hopeless) >= MAX_AHEAD or given.is_late():
+            continue
+        for node in offered(pod, snapshot):
+            placement = None if node.closed else placed_on(pod, node, given.policies(pod))
+            if placement is not None:
+                snapshot = assume(snapshot, pod, node.name, placement)
+                break
+        else:
+            hopeless.add(shape)
+    return snapshot
+
+
 class _Attempt:
     """One way to place the members, in several steps. ``waiting``: those without a place, by shape."""
 
     def __init__(self, of: _Plan) -> None:
-        self._plan, self._snapshot = of, of.base
+        self._plan, self._snapshot, self._apart = of, of.base, of.apart.copy()
         self.waiting = [list(each) for each in of.shapes]
         self.members: list[PlannedMember] = []
         self.nodes: set[str] = set()
@@ -311,21 +326,39 @@ class _Attempt:
         if plan.given.standings.of_pod(first).refuses:
             return self._leave(pods, "the namespace has spent its GPU budget")
         rooms = plan.rooms.of(shape, self._snapshot, self.nodes, names)
+        last = self._snapshot.comes_last(first.namespace)
+        order = sorted(self._place_of(name, last) for name in rooms) if first.apart else []
         while pods and rooms:
-            name = self._next(rooms, len(pods), self._snapshot.comes_last(first.namespace))
+            if first.apart:
+                # one by one, as each changes where the next may be
+                found = next((it for it in order if self._apart.may_take(first, it[-1])), None)
+                if found is None:
+                    return self._leave(pods, NOT_APART)
+                name, most = found[-1], 1
+                order.remove(found)
+            else:
+                name = self._next(rooms, len(pods), last)
+                most = rooms[name]
             taken = 0
-            for pod in pods[: rooms.pop(name)]:
+            rooms[name] -= most
+            if not rooms[name]:
+                del rooms[name]
+            for pod in pods[:most]:
                 capped = plan.caps.refusal(pod, self._snapshot)
                 if capped is not None:
                     return self._leave(pods[taken:], capped.sentence)
                 placement = placed_on(pod, self._snapshot.node(name), plan.given.policies(pod))
                 if placement is None:
+                    rooms.pop(name, None)
                     break
                 self._snapshot = assume(self._snapshot, pod, name, placement)
                 self.members.append(PlannedMember(pod, name, placement))
+                self._apart.add(name)
                 taken += 1
             if taken:
                 self.nodes.add(name)
+            if first.apart and name in rooms:
+                insort(order, self._place_of(name, last))
             pods = pods[taken:]
         return self._leave(pods, NO_ROOM)
 
@@ -338,6 +371,10 @@ class _Attempt:
         if enough:
             return min(enough, key=lambda each: (each not in used, self._free(each), each))
         return max(rooms, key=lambda each: (rooms[each], each in used, each))
+
+    def _place_of(self, name: str, last: Collection[str]) -> tuple[bool, bool, int, str]:
+        """Where the node is in the order in which nodes take one pod each."""
+        return name in last, name not in self.nodes and name not in self._plan.beside, self._free(name), name
 
     def _free(self, name: str) -> int:
         return self._plan.rooms.free(self._snapshot.node(name))

@@ -17,7 +17,7 @@ from scheduler_ext.scoring.policy import Policy
 from scheduler_ext.snapshot.allocation import allocation_of
 from scheduler_ext.snapshot.free import FreeShape
 from scheduler_ext.snapshot.host_room import host_lack, offered
-from scheduler_ext.snapshot.node_info import NodeInfo, is_short, with_allocation
+from scheduler_ext.snapshot.node_info import NodeInfo, lacks, with_allocation
 from scheduler_ext.snapshot.snapshot import Snapshot
 from timekeeper.core.values import Placement
 
@@ -25,13 +25,16 @@ from timekeeper.core.values import Placement
 @dataclass(frozen=True, slots=True)
 class PlanInput:
     """Everything that a plan reads, of one moment. ``is_late``: whether its time is over; ``nominated``: the
-    pods for which kube-scheduler has made room."""
+    pods for which kube-scheduler has made room; ``ahead``: waiting pods that come first, in order;
+    ``avoided``: nodes on which members of the gang came to nothing."""
 
     snapshot: Snapshot
     standings: NamespaceStandings
     policies: Callable[[Pod], Policy]
     is_late: Callable[[], bool] = lambda: False
     nominated: tuple[Pod, ...] = ()
+    ahead: tuple[Pod, ...] = ()
+    avoided: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,12 +52,10 @@ class Rooms:
     _cards: dict[str, int] = field(default_factory=dict)
     _free: dict[FreeShape, int] = field(default_factory=dict)
     _offered: dict[object, list[NodeInfo]] = field(default_factory=dict)
-    _late: dict[str, Pod] = field(init=False)  # pods that do not exist yet, by the UID of their cards
 
     def __post_init__(self) -> None:
         requests = (pods[0].request for pods in self.shapes)
         self._is_picky = [each is None or is_picky(each) for each in requests]
-        self._late = {each.pod.uid: each.pod for _, it in self.base.late.items() for each in it.free}
 
     def of(
         self,
@@ -129,15 +130,18 @@ class Rooms:
             self._offered[key] = [
                 self.without_promised(node)
                 for node in offered(pod, self.base)
-                if node.node_object is not None and node.node_object.cards and not node.closed
+                if node.node_object is not None
+                and node.node_object.cards
+                and not node.closed
+                and node.name not in self.given.avoided
             ]
         return self._offered[key]
 
     def without_promised(self, node: NodeInfo) -> NodeInfo:
         """The node, where reservations of pods that still wait count as kube-scheduler will count them."""
-        promised = [each for each in node.allocations.values() if each.state in ("reserved", "late")]
+        promised = [each for each in node.allocations.values() if each.state in ("reserved", "planned")]
         for each in promised:
-            pod = self.base.pods.get(each.uid) or self._late.get(each.uid)
+            pod = self.base.pods.get(each.uid)
             if pod is not None:
                 full = replace(each, amounts=pod.amounts, cpu_milli=pod.cpu_milli, others=pod.others)
                 node = with_allocation(node, full)
@@ -162,7 +166,7 @@ def room_on(pod: Pod, node: NodeInfo, policy: Policy, most: int) -> int:
 
 def placed_on(pod: Pod, node: NodeInfo, policy: Policy) -> Placement | None:
     """The pod's cards on the node; None where the node, or kube-scheduler's sums of it, have no room."""
-    if pod.request is None or is_short(node, pod.amounts) or host_lack(pod, node):
+    if pod.request is None or lacks(node, pod.amounts) or host_lack(pod, node):
         return None
     found = fit(pod.request, node, policy)
     return None if isinstance(found, Refusal) else found
@@ -170,7 +174,7 @@ def placed_on(pod: Pod, node: NodeInfo, policy: Policy) -> Placement | None:
 
 def shape_of(pod: Pod) -> object:
     """Equal for pods that each node takes alike."""
-    return pod.request, pod.amounts, pod.cpu_milli, pod.others, pod.node_constraints
+    return pod.request, pod.amounts, pod.cpu_milli, pod.others, pod.node_constraints, pod.apart
 
 
 def _likeness(pod: Pod, node: NodeInfo) -> object | None:

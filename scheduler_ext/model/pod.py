@@ -15,18 +15,19 @@ from timekeeper.core import names
 from timekeeper.core.accelerators import accelerator_of
 from timekeeper.core.dialects import BY_NAME, GPU_RESOURCE_PATTERN, Container
 from timekeeper.core.dialects.moments import peak
-from timekeeper.core.gangs import Gang, group_of, held_gang
+from timekeeper.core.gangs import Gang, group_of, has_started, held_gang
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.kube.node_constraints import (
     NO_CONSTRAINTS,
     NodeConstraints,
+    apart_of,
     has_unread_constraints,
     read_node_constraints,
 )
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import PodHold
 from timekeeper.core.ledger.reservation import Reservation, read_reservation
-from timekeeper.core.object_names import TERMINAL, owner_of
+from timekeeper.core.object_names import TERMINAL, controller_of, owner_of
 from timekeeper.core.quantity import integral
 from timekeeper.core.request.cards import UndecodableError, decode_placement
 from timekeeper.core.request.foreign import NamedCards, named_cards
@@ -61,7 +62,7 @@ class Pod:
     undecodable: str  # why the placement annotation cannot be read, or empty
     hold: PodHold  # what its object says of its cards; its grace is at most the cluster's largest
     terminal: bool  # its phase is Succeeded or Failed
-    gated: bool
+    gates: tuple[str, ...]  # names of its scheduling gates
     deleting: bool
     governed: bool
     containers: tuple[str, ...]  # names of the ordinary containers
@@ -73,6 +74,7 @@ class Pod:
     preempts: bool = True  # False: its priority class forbids preemption for it
     owner: str = ""  # UID of its controller, or empty
     controller: str = ""  # the same as ``Kind/name``; a Deployment in place of its ReplicaSet
+    reference: tuple[str, ...] = ()  # of a member of a gang: its apiVersion, kind, name and UID
     labels: Packed = ""
     unschedulable: bool = False  # kube-scheduler has tried it without success
     unschedulable_because: str = ""  # kube-scheduler's message, cut
@@ -88,9 +90,13 @@ class Pod:
     spec_grace_ms: int = 30_000  # the grace period that an eviction gives it
     preempted: bool = False  # kube-scheduler makes it leave for a pod of higher priority
     host: str = ""  # text of the annotation bursar.dev/host; "" without
-    gang: Gang | None = None  # the pods that it starts together with, while it waits
-    started_with: Gang | None = None  # the same once it is bound
-    group: str = ""  # of a pod without such a gang: the key that a gang of its name has, which it may follow
+    gang: Gang | None = None  # the pods that it starts together with
+    is_marked: bool = False  # of a member with a node: it says that its gang has started
+    marked_ms: int = 0  # when it started, of a member that says so
+    is_pending: bool = False  # of a member with a node: its containers have not run yet
+    has_ended_well: bool = False  # of a member: its phase is Succeeded
+    # of a waiting member: by which labels of nodes the members must be apart: `node_constraints.apart_of`
+    apart: tuple[tuple[str, int], ...] = ()
     by_claim: bool = False  # bound, and kube-scheduler made a claim for its extended resources
     declared_ms: int = 0  # how long it declares to run, with its grace period; 0: it does not
     rejected: str = ""  # its kubelet refused it for reasons of devices: in its words; "": it did not
@@ -100,6 +106,16 @@ class Pod:
     def full_name(self) -> str:
         """Namespace and name, for people."""
         return f"{self.namespace}/{self.name}"
+
+    @property
+    def gated(self) -> bool:
+        """Whether kube-scheduler does not try it yet."""
+        return bool(self.gates)
+
+    @property
+    def waits(self) -> bool:
+        """Whether it has no node yet and may get one."""
+        return not (self.node or self.deleting or self.terminal)
 
     @property
     def holding(self) -> bool:
@@ -202,7 +218,7 @@ def read_pod(raw: Json, most_grace_ms: int = MAX_GRACE_MS) -> Pod | None:
         undecodable=undecodable,
         hold=_hold(raw, most_grace_ms),
         terminal=status.get("phase") in TERMINAL,
-        gated=bool(sequence(spec.get("schedulingGates"))),
+        gates=tuple([intern(_text(mapping(each), "name")) for each in sequence(spec.get("schedulingGates"))]),
         deleting="deletionTimestamp" in metadata,
         governed=mapping(metadata.get("labels")).get(names.GOVERNED) == "true",
         containers=template.containers,
@@ -214,6 +230,7 @@ def read_pod(raw: Json, most_grace_ms: int = MAX_GRACE_MS) -> Pod | None:
         preempts=spec.get("preemptionPolicy") != "Never",
         owner=_owner(metadata),
         controller=intern(owner_of(metadata)),
+        reference=controller_of(metadata) if gang is not None else (),
         labels=labels_of(raw),
         unschedulable=refusal is not None,
         unschedulable_because=refusal or "",
@@ -228,9 +245,12 @@ def read_pod(raw: Json, most_grace_ms: int = MAX_GRACE_MS) -> Pod | None:
         spec_grace_ms=hold.grace_ms({"spec": spec}, most_grace_ms),
         preempted=node != "" and _condition(status, *_PREEMPTED) is not None,
         host=str(annotations_of(raw).get(names.HOST, "")),
-        gang=None if node else gang,
-        started_with=gang if node else None,
-        group=intern(group_of(raw)) if gang is None else "",
+        gang=gang,
+        is_marked=gang is not None and node != "" and has_started(raw),
+        marked_ms=hold.millis(annotations_of(raw).get(names.GANG_STARTED)) or 0,
+        is_pending=gang is not None and node != "" and status.get("phase") == "Pending",
+        has_ended_well=gang is not None and status.get("phase") == "Succeeded",
+        apart=apart_of(raw) if gang is not None and not node else (),
         by_claim=bool(node and mapping(status.get("extendedResourceClaimStatus")).get("resourceClaimName")),
         declared_ms=_declared_ms(spec, most_grace_ms),
         rejected=_rejected(status) if node else "",
@@ -324,12 +344,10 @@ def _condition(status: Json, kind: str, reason: str) -> Json | None:
 
 
 def _reserved(raw: Json, status: Json) -> Reservation | None:
-    """Only a pod that can still be bound has one, and a member of a gang before its gate is removed."""
-    if status.get("phase") in TERMINAL:
+    """Only a pod that can still be bound has one."""
+    if status.get("phase") in TERMINAL or sequence(mapping(raw.get("spec")).get("schedulingGates")):
         return None
-    found = read_reservation(raw)
-    is_gated = found is not None and bool(mapping(raw.get("spec")).get("schedulingGates"))
-    return found if found is None or found.kind == "gang" or not is_gated else None
+    return read_reservation(raw)
 
 
 def _placement(raw: Json) -> tuple[Placement | None, str]:

@@ -61,7 +61,7 @@ class PreemptionQueue:
                     self._nominated.add(uid)
                 if pod.unschedulable:
                     self._shapes[uid] = self._number(_shape(pod))
-                if pod.reserved is not None and pod.reserved.kind != "gang":
+                if pod.reserved is not None:
                     self._held.add(uid)
                 continue
             for times in (self._since, self._look_at, self._report_at):

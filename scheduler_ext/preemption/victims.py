@@ -25,16 +25,16 @@ from scheduler_ext.model.standing import NamespaceStandings
 from scheduler_ext.preemption.cooldown import NOTHING_DONE, Cooldown
 from scheduler_ext.preemption.lower_bound import LowerBound
 from scheduler_ext.preemption.precedence import Rank, may_preempt, outranks, rank_of
-from scheduler_ext.preemption.started_gangs import (
+from scheduler_ext.preemption.victim_search import Candidate, Victims, fewest
+from scheduler_ext.scoring.policy import BINPACK, Policy
+from scheduler_ext.snapshot.allocation import Allocation
+from scheduler_ext.snapshot.gang_table import (
     GangKey,
-    StartedGangs,
+    Gangs,
     gang_key,
     not_without,
     spare_members,
 )
-from scheduler_ext.preemption.victim_search import Candidate, Victims, fewest
-from scheduler_ext.scoring.policy import BINPACK, Policy
-from scheduler_ext.snapshot.allocation import Allocation
 from scheduler_ext.snapshot.host_room import HostAmounts, host_amounts, host_lack
 from scheduler_ext.snapshot.immutable_map import Map
 from scheduler_ext.snapshot.node_info import NodeInfo, without_pods
@@ -58,7 +58,7 @@ class PreemptionContext:
     # True if a cap refuses the pod its cards now, on the named node ("": on every node)
     is_capped: Callable[[Pod, str], bool] = lambda _pod, _node: False
     late_ms: int = LATE_MS  # how long beyond its deletionTimestamp a terminating pod is still expected to go
-    gangs: StartedGangs = field(default_factory=StartedGangs)
+    gangs: Gangs = field(default_factory=Gangs)
 
     def gangs_of(self, pods: Iterable[Pod]) -> dict[GangKey, list[Pod]]:
         """The gangs of these pods, each with its members that stay."""
@@ -257,7 +257,7 @@ def _with_gangs(
     """The victims with those that leave with them, without others that may stay because these leave."""
     rest = context.leave_with([*given, *(each.pod for each in victims)])
     going = {pod.uid: pod for pod in (*(each.pod for each in victims), *rest)}
-    alone = [each for each in victims if each.pod.started_with is None] if rest else []
+    alone = [each for each in victims if each.pod.gang is None] if rest else []
     for each in sorted(alone, key=lambda each: each.rank, reverse=True):
         if look(going.keys() - {each.pod.uid}) is not None:
             del going[each.pod.uid]

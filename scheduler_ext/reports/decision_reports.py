@@ -19,6 +19,7 @@ from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.standing import NamespaceStandings
 from scheduler_ext.reports.prospects import Prospects, ProspectSearch
 from scheduler_ext.snapshot.allocation import Allocation
+from scheduler_ext.snapshot.gang_table import GangState
 from scheduler_ext.snapshot.host_room import CPU, host_lack
 from scheduler_ext.snapshot.node_info import NodeInfo, without_pod
 from scheduler_ext.snapshot.snapshot import Snapshot
@@ -27,6 +28,9 @@ from scheduler_ext.waiting.order import ANYWHERE, WaitingPod, queue_key
 from timekeeper.core.decisions import (
     BIND_UNDONE,
     CAPPED,
+    EVICTED,
+    GANG,
+    MESSAGE,
     OTHER_NAMESPACE,
     OTHER_POD,
     PLACED,
@@ -166,6 +170,17 @@ class DecisionReports:
         group = standings.of(victim.namespace).deciding_group if word == RECLAIMED else ""
         self._record(replace(decision, budget=group))
         self._record(_about(pod, at_ms, WAITING, "RoomIsMade", figures | _other(victim)))
+
+    def gang(self, pod: Pod, it: GangState, reason: str, text: str) -> None:
+        """What the pod's gang waits for, or why it leaves."""
+        figures: dict[str, Figure] = {
+            MESSAGE: text,
+            "size": it.gang.size,
+            "exist": len(it.waiting) + len(it.bound),
+            "bound": len(it.bound),
+        }
+        kind = GANG if reason == "GangWaits" else EVICTED
+        self._record(_about(pod, self._now_ms(), kind, reason, figures))
 
     def waits(self, uid: str) -> None:
         """The reasons why this pod waits may have changed."""

@@ -4,6 +4,7 @@ from collections import Counter as Tally
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -11,13 +12,42 @@ from prometheus_client.registry import Collector
 
 from scheduler_ext.model.node import CLOSED
 from scheduler_ext.preemption.active import PreemptionCounts
-from scheduler_ext.reports.totals import Total, Totals, drained_milli, late_milli
+from scheduler_ext.reports.totals import Total, Totals, drained_milli
 from scheduler_ext.scoring.stranding import largest
 from scheduler_ext.snapshot.snapshot import Snapshot
+from timekeeper.core.gangs import MAX_SIZE
 from timekeeper.core.standings import WORDS
 from timekeeper.runtime.recording.decision_posts import RESULTS_MEAN
 
 _BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0)
+
+
+_SIZES = ((8, "1-8"), (64, "9-64"), (512, "65-512"), (MAX_SIZE, "513-1024"))
+_GANG_COUNTS = {
+    "plans": ("plans for gangs that wait: `fits`; `none`: too few members fit", "result"),
+    "failed_starts": (
+        "starts by whose deadline too few members had a node: `some-bound` (those are evicted), `none-bound`;"
+        " `not-ready`: gangs that left because a pod stayed Pending",
+        "reason",
+    ),
+    "drains": (
+        "drains by their end: `fit` (the gang has its cards), `over` (no time is left), `none` (no cards "
+        "that become free would be enough), `gone` (the gang)",
+        "end",
+    ),
+    "evictions": (
+        "evictions of pods of gangs that did not start in time: `done`, `refused`, `unclear`",
+        "result",
+    ),
+}
+
+
+class GangFigures(NamedTuple):
+    """``kept_milli``: what plans keep, in thousandths of a card; ``counts``: by name and result."""
+
+    waiting: int
+    kept_milli: int
+    counts: Mapping[str, Mapping[str, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +55,7 @@ class Sources:
     """The sources of a scrape. ``waiting``: pods refused everywhere, by standing. ``silent_s``: seconds since
     the last sign of the API server, by watched kind. ``refused``: refused nodes by kind of reason.
     ``events``: Events by outcome. ``bindings``, ``ends`` and ``decisions``: reports to the timekeeper by
-    outcome.
+    outcome. ``gangs``: those that wait, and what became of them.
     ``preempted``: the preemptor's counts. ``leading``: whether this replica leads, and how often it has
     started to. ``fencing``: pods whose failing touches keep it from leading, and pods that it does not bind
     because they are too large for the store."""
@@ -40,6 +70,7 @@ class Sources:
     ends: Callable[[], Mapping[str, int]]
     decisions: Callable[[], Mapping[str, int]]
     preempted: Callable[[], PreemptionCounts]
+    gangs: Callable[[], GangFigures]
     leading: Callable[[], tuple[bool, int]]
     fencing: Callable[[], tuple[int, int]]
 
@@ -76,6 +107,14 @@ class ExtenderMetrics:
         )
         for result in ("done", "busy", "ended"):
             self._simulations.labels(result)
+        self._gang_starts = Histogram(
+            "bursar_extender_gang_start_seconds",
+            "from the creation of a waiting gang's first pod until enough of its pods have a node, by its "
+            "number of pods: `1-8`, `9-64`, `65-512`, `513-1024`",
+            ["pods"],
+            buckets=(1, 5, 15, 60, 300, 900, 3_600, 14_400, 86_400),
+            registry=self._registry,
+        )
         self._polls = Counter(
             "bursar_extender_standings_polls",
             "polls of the timekeeper: `heard`, `failed`",
@@ -110,6 +149,12 @@ class ExtenderMetrics:
         self._usage_polls.labels(outcome).inc()
         if outcome == "heard":
             self._usage_heard.set_to_current_time()
+
+    def gang_started(self, size: int, seconds: int) -> None:
+        """A gang has started, so long after its first pod was created. A label that another scheduler reads
+        may say any size."""
+        pods = next((name for most, name in _SIZES if size <= most), _SIZES[-1][1])
+        self._gang_starts.labels(pods).observe(seconds)
 
     def simulated(self, result: str) -> None:
         """One simulation."""
@@ -153,11 +198,6 @@ class ScrapedMetrics(Collector):
             "bursar_extender_drained_gpus",
             "empty compute that a drain keeps for a gang, in cards",
             drained_milli(snapshot) / 1000,
-        )
-        yield GaugeMetricFamily(
-            "bursar_extender_late_gpus",
-            "compute that is kept for members of gangs that do not exist yet, in cards",
-            late_milli(snapshot) / 1000,
         )
         yield _gauge(
             "bursar_extender_pods_unsure",
@@ -213,6 +253,7 @@ class ScrapedMetrics(Collector):
             self._sources.decisions(),
         )
         yield from _of_preemptions(self._sources.preempted())
+        yield from _of_gangs(self._sources.gangs())
         yield from self._of_leadership()
 
     def _of_leadership(self) -> Iterator[Metric]:
@@ -232,6 +273,17 @@ class ScrapedMetrics(Collector):
             "waiting pods that the leader does not bind because etcd takes no change of them",
             excluded,
         )
+
+
+def _of_gangs(now: GangFigures) -> Iterator[Metric]:
+    yield GaugeMetricFamily("bursar_extender_gangs_waiting", "gangs of which a pod has no node", now.waiting)
+    yield GaugeMetricFamily(
+        "bursar_extender_planned_gpus",
+        "compute that is kept for members of gangs that start, in cards",
+        now.kept_milli / 1000,
+    )
+    for name, (text, label) in _GANG_COUNTS.items():
+        yield _counter(f"bursar_extender_gang_{name}", text, label, now.counts[name])
 
 
 def _of_preemptions(done: PreemptionCounts) -> Iterator[Metric]:

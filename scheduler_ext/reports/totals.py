@@ -64,13 +64,6 @@ def drained_milli(snapshot: Snapshot) -> int:
     return sum(_free_milli(without_drain(node)) - _free_milli(node) for node in nodes)
 
 
-def late_milli(snapshot: Snapshot) -> int:
-    """Compute that is kept for members of gangs that do not exist yet, in thousandths of a card."""
-    places = (each for _, it in snapshot.late.items() for each in it.free)
-    kept = (snapshot.allocation(each.pod.uid) for each in places)
-    return sum(each.held_milli for each in kept if each is not None)
-
-
 def _free_milli(node: NodeInfo) -> int:
     return sum(free.share_milli for free in node.free_by_card if free is not None)
 

@@ -1,6 +1,5 @@
 """The read-only port: metrics and simulations, over TLS, for callers with a token and the right to read
-(docs/decisions/0044). One call writes: the timekeeper's account alone may have cards reserved for a gang. It
-has a loop and bounds of its own (`timekeeper.runtime.http.server`)."""
+(docs/decisions/0044). It has a loop and bounds of its own (`timekeeper.runtime.http.server`)."""
 
 import ssl
 from collections.abc import Callable
@@ -21,7 +20,7 @@ MAX_BODY_BYTES = 4 * 1024 * 1024
 _THREADS = 4
 _LIMITS = HttpLimits(MAX_BODY_BYTES, connections=64, unanswered_bytes=4 * MAX_BODY_BYTES)
 
-# The answer to a body. Raises BusyError, ChildError (simulations alone), or a Problem for a bad body.
+# The answer to a body. Raises BusyError, ChildError, or a Problem for a bad body.
 Simulate = Callable[[bytes], bytes]
 
 
@@ -34,7 +33,6 @@ class ReadSources:
     incomplete: Callable[[], str]
     unready: Callable[[], str]
     simulate: Simulate
-    reserve: Simulate
 
 
 def create_app(sources: ReadSources) -> Flask:
@@ -87,14 +85,6 @@ def read_app(gate: Gate, sources: ReadSources) -> Flask:
         if why:
             return unavailable(why).response()
         return _simulated(sources.simulate, request.get_data(cache=False))
-
-    @app.post("/v1/gangs/reserve")
-    def reservation() -> Response:
-        gate.allow(request.headers.get("Authorization"), "create", "gangs")
-        why = sources.incomplete()
-        if why:
-            return unavailable(why).response()
-        return Response(sources.reserve(request.get_data(cache=False)), mimetype="application/json")
 
     answer_with_problems(app)
 

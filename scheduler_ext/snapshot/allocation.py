@@ -17,7 +17,7 @@ from timekeeper.core.request.foreign import NamedCards, foreign_placement
 from timekeeper.core.request.held import held_milli
 from timekeeper.core.values import WHOLE_MILLI, Card, GPURequest, Placement, Slice
 
-AllocationState = Literal["bound", "assumed", "orphaned", "reserved", "drained", "late"]
+AllocationState = Literal["bound", "assumed", "orphaned", "reserved", "drained", "planned"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +34,8 @@ class Allocation:
     grace_ms: int
     # bound: the Binding is seen. assumed: it is not seen yet. orphaned: the pod's object is gone, its
     # containers may still run. reserved: the pod still waits, and these cards are held for it.
-    # drained: a gang waits, and these cards are kept empty for it. late: a member of a gang that runs does
-    # not exist yet, and these cards are kept for it
+    # drained: a gang waits, and these cards are kept empty for it. planned: its gang starts, and these cards
+    # are kept for this member
     state: AllocationState
     # assumed: when to ask the API server about the pod. orphaned: until when it
     # holds its cards, unless its node lists it or is silent. reserved: when the reservation ends
@@ -49,7 +49,7 @@ class Allocation:
     gone: Vanished | None = None  # orphaned: its hold since its object was removed
     held_milli: int = 0  # what it counts toward caps
     since_ms: int = 0  # reserved: when the reservation began; drained: when the gang may start, 0: not known
-    epoch: int = 0  # reserved for a member of a gang: that of the gang's reservations
+    is_of_plan: bool = False  # assumed: if the pod is not bound, the cards are kept for it as before
     others: Others = ()  # what kube-scheduler now counts of memory and other resources
     by_claim: bool = False  # kube-scheduler made a claim for the pod's extended resources
     kept: tuple[str, ...] = ()  # drained: the UUIDs of the cards
@@ -62,7 +62,7 @@ class Allocation:
     @property
     def is_kept(self) -> bool:
         """True if no pod is there: the cards are only kept for one, or for a gang."""
-        return self.state in ("reserved", "drained", "late")
+        return self.state in ("reserved", "drained", "planned")
 
 
 def allocation_of(pod: Pod, placement: Placement | None, state: AllocationState) -> Allocation:

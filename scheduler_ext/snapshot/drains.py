@@ -19,17 +19,15 @@ LATE_MS = 10_000  # a pod that passes ends so long before the expected start, fo
 @dataclass(frozen=True, slots=True)
 class Drain:
     """The drain of one gang. ``starts_ms``: when the gang fits if pods end as they declare, 0: not known;
-    ``until_ms``: when it ends at the latest; ``lasts_ms``: when it ends unless it is renewed before;
-    ``cards``: nodes, with the UUIDs of the cards that are kept there; ``epoch``: of the decision."""
+    ``until_ms``: when it ends at the latest; ``cards``: nodes, with the UUIDs of the cards that are kept
+    there."""
 
     namespace: str
     key: str
     name: str
     starts_ms: int
     until_ms: int
-    lasts_ms: int
     cards: tuple[tuple[str, tuple[str, ...]], ...]
-    epoch: int = 0
 
     def is_of(self, pod: Pod) -> bool:
         """Whether its cards are kept for the pod's gang."""

@@ -228,6 +228,14 @@ def is_roomier(new: NodeInfo, old: NodeInfo | None) -> bool:
     return _has_more(new, old) or _has_more(unreserved(new), unreserved(old))
 
 
+def lacks(node: NodeInfo, amounts: Amounts) -> bool:
+    """Whether kube-scheduler's own sums are short, be it for good."""
+    left = dict(node.left)
+    return node.node_object is not None and any(
+        amount > left.get(resource, 0) for resource, amount in amounts
+    )
+
+
 def is_short(node: NodeInfo, amounts: Amounts) -> bool:
     """True if kube-scheduler's own sums are short as well, but not for good. kube-scheduler would not have
     offered such a node, and its own preemption can help there. For any other shortage it would find no

@@ -15,7 +15,6 @@ def reserved(pod: Pod, reservation: Reservation) -> Allocation:
         allocation,
         until_ms=reservation.until_ms,
         since_ms=reservation.since_ms,
-        epoch=reservation.epoch,
         undecodable=False,
         amounts=(),
         cpu_milli=0,
@@ -55,6 +54,5 @@ def later_reservations(uid: str, node: NodeInfo) -> frozenset[str]:
         for each in node.allocations.values()
         if each.state == "reserved"
         and (each.since_ms, each.uid) > began
-        and not (own.epoch and each.epoch == own.epoch)  # of its gang: no card is meant for both
         and (own.unnamed or each.unnamed or any(uuid in cards for uuid, _ in each.uses))
     )

@@ -22,7 +22,6 @@ from scheduler_ext.snapshot.allocation import (
 )
 from scheduler_ext.snapshot.drains import DRAINED, Drain, drained
 from scheduler_ext.snapshot.immutable_map import Map
-from scheduler_ext.snapshot.late_cards import LateCards
 from scheduler_ext.snapshot.node_info import (
     NO_USE,
     NodeInfo,
@@ -58,9 +57,6 @@ class Snapshot:
     held: Map[int] = field(default_factory=Map)
     unsure: frozenset[str] = frozenset()  # UIDs of the pods whose allocation is not `bound`
     drain: Drain | None = None  # cards that are kept empty for a gang
-    # cards that are kept for members of gangs that do not exist yet, by namespace and key of the gang
-    late: Map[LateCards] = field(default_factory=Map)
-    late_rests: Map[int] = field(default_factory=Map)  # namespace -> until when none are kept for its gangs
     # the pods without a GPU request that wait for a node and have the mark of a group, by UID
     cpu_members: Map[CPUMember] = field(default_factory=Map)
     # pods that ended and are deleted, with their node and until when to remember that: the agent may list
@@ -159,7 +155,8 @@ def pods_listed(snapshot: Snapshot, pods: Iterable[Pod], now_ms: int) -> Snapsho
         if gone.node:
             snapshot = pod_deleted(snapshot, gone, now_ms, was_watched=False)
         else:
-            snapshot = replace(unreserve(snapshot, gone.uid), pods=snapshot.pods.without(gone.uid))
+            snapshot = end_planned(unreserve(snapshot, gone.uid), gone.uid)
+            snapshot = replace(snapshot, pods=snapshot.pods.without(gone.uid))
     unknown = (
         pod for uid, pod in there.items() if uid not in snapshot.pods and uid not in snapshot.allocated_on
     )
@@ -252,7 +249,31 @@ def gpus_published(snapshot: Snapshot, by_node: Mapping[str, tuple[PublishedGPU,
 def assume(snapshot: Snapshot, pod: Pod, node: str, placement: Placement, ask_at_ms: int = 0) -> Snapshot:
     """The pod is about to be bound there: its cards are taken from now on. ``ask_at_ms``: when to ask the API
     server about it."""
-    return allocated(snapshot, node, replace(allocation_of(pod, placement, "assumed"), until_ms=ask_at_ms))
+    known = snapshot.allocation(pod.uid)
+    is_of_plan = known is not None and known.state == "planned"
+    taken = replace(allocation_of(pod, placement, "assumed"), until_ms=ask_at_ms, is_of_plan=is_of_plan)
+    return allocated(snapshot, node, taken)
+
+
+def keep_planned(snapshot: Snapshot, pod: Pod, node: str, placement: Placement) -> Snapshot:
+    """These cards are kept for this waiting member of a gang. kube-scheduler counts nothing of it."""
+    return allocated(snapshot, node, _planned(allocation_of(pod, placement, "planned")))
+
+
+def end_planned(snapshot: Snapshot, uid: str) -> Snapshot:
+    """No cards are kept for the member any more, also if a Binding of it that is under way does not come
+    about."""
+    allocation = snapshot.allocation(uid)
+    if allocation is not None and allocation.is_of_plan:
+        name = snapshot.allocated_on.get(uid) or ""
+        return allocated(snapshot, name, replace(allocation, is_of_plan=False))
+    return release(snapshot, uid) if allocation is not None and allocation.state == "planned" else snapshot
+
+
+def _planned(allocation: Allocation) -> Allocation:
+    return replace(
+        allocation, state="planned", is_of_plan=False, undecodable=False, amounts=(), cpu_milli=0, others=()
+    )
 
 
 def ask_after(snapshot: Snapshot, uid: str, at_ms: int) -> Snapshot:
@@ -265,10 +286,12 @@ def ask_after(snapshot: Snapshot, uid: str, at_ms: int) -> Snapshot:
 
 def forget(snapshot: Snapshot, uid: str, now_ms: int = 0) -> Snapshot:
     """The pod was definitely not bound: its assumed allocation is freed, and the reservation that counts at
-    ``now_ms`` is in force again. Any other allocation stays."""
+    ``now_ms`` is in force again, or its gang's plan. Any other allocation stays."""
     allocation, pod = snapshot.allocation(uid), snapshot.pods.get(uid)
     if allocation is None or allocation.state != "assumed":
         return snapshot
+    if allocation.is_of_plan and pod is not None and pod.waits:
+        return allocated(snapshot, snapshot.allocated_on.get(uid) or "", _planned(allocation))
     snapshot = release(snapshot, uid)
     return snapshot if pod is None or pod.node else _reserved(snapshot, pod, now_ms)
 
@@ -308,7 +331,7 @@ def undrain(snapshot: Snapshot) -> Snapshot:
 def expire(snapshot: Snapshot, now_ms: int) -> Snapshot:
     """Ends what the clock ends: orphaned pods (`orphans.lasts`), reservations, a drain, demotions of nodes,
     and the memory of pods that ended long ago."""
-    if snapshot.drain is not None and snapshot.drain.lasts_ms <= now_ms:
+    if snapshot.drain is not None and snapshot.drain.until_ms <= now_ms:
         snapshot = undrain(snapshot)
     for uid in snapshot.unsure:
         allocation = snapshot.allocation(uid)
@@ -353,7 +376,7 @@ def _orphaned(snapshot: Snapshot, uid: str, says: PodHold, now_ms: int, was_watc
     allocation = snapshot.allocation(uid)
     if allocation is None or allocation.state == "orphaned":
         return snapshot
-    if allocation.state == "reserved":
+    if allocation.is_kept:
         return release(snapshot, uid)
     name = snapshot.allocated_on.get(uid) or ""
     gone = hold.vanished(says, now_ms, now_ms, snapshot.most_grace_ms, was_watched)
@@ -394,7 +417,7 @@ def _ended(snapshot: Snapshot, pod: Pod, now_ms: int) -> Snapshot:
 def _reserved(snapshot: Snapshot, pod: Pod, now_ms: int) -> Snapshot:
     allocation = snapshot.allocation(pod.uid)
     if allocation is not None and allocation.state != "reserved":
-        return snapshot
+        return snapshot if pod.waits else end_planned(snapshot, pod.uid)
     if pod.reserved is None or not pod.reserved.lasts(now_ms):
         return unreserve(snapshot, pod.uid)
     return allocated(snapshot, pod.reserved.node, reserved(pod, pod.reserved))
@@ -404,7 +427,7 @@ def allocated(snapshot: Snapshot, name: str, allocation: Allocation) -> Snapshot
     """The pod's allocation is now this one, on the named node."""
     if snapshot.allocated_on.get(allocation.uid) not in (None, name):
         snapshot = release(snapshot, allocation.uid)
-    sure = allocation.state in ("bound", "drained", "late")
+    sure = allocation.state in ("bound", "drained", "planned")
     unsure = snapshot.unsure - {allocation.uid} if sure else snapshot.unsure | {allocation.uid}
     snapshot = replace(snapshot, allocated_on=snapshot.allocated_on.set(allocation.uid, name), unsure=unsure)
     return _with_node(snapshot, with_allocation(snapshot.node(name), allocation))

@@ -34,7 +34,6 @@ from scheduler_ext.verbs.drained import DrainedFits, beside_drained
 from scheduler_ext.verbs.dry_run import DryRun, dry_run
 from scheduler_ext.verbs.expected_binds import ExpectedBinds
 from scheduler_ext.verbs.fit_cache import CALL_STEPS, FilterResult, FitCache, FitKey, fit_key
-from scheduler_ext.verbs.late import on_kept_cards
 from scheduler_ext.verbs.preempt_verb import NodeVictims, with_cards
 from scheduler_ext.verbs.protocol import ExtenderArgs, PreemptionArgs
 from scheduler_ext.waiting.order import waiting_pod
@@ -89,6 +88,7 @@ class Verbs:
     ``answered``: called with the pod and the time when preempt names victims.
     ``most_offered``: maximum number of best-fitting nodes returned by filter; 0 = all.
     ``search_shares``: how long each namespace may search.
+    ``tried``: called with the UID of a member of a gang that filter was asked about.
     ``was_polled``: whether a poll of the standings was attempted; before it no cap would be known."""
 
     def __init__(
@@ -105,6 +105,7 @@ class Verbs:
         caps: CapChecks | None = None,
         was_polled: Callable[[], bool] = lambda: True,
         search_shares: SearchShares | None = None,
+        tried: Callable[[str], object] = lambda _uid: None,
     ) -> None:
         self._cache, self._policies, self._requeuer, self._binder = cache, policies, requeuer, binder
         self._context, self._patience, self._most_offered = context, patience, most_offered
@@ -112,6 +113,7 @@ class Verbs:
         self._caps, self._was_polled = caps or CapChecks(standings), was_polled
         self._fit_cache, self._search_shares = FitCache(), search_shares or SearchShares()
         self._expected_binds, self._drained_fits = ExpectedBinds(), DrainedFits()
+        self._tried = tried
         self._last_key: tuple[Pod, Policy, FitKey] | None = None
 
     @property
@@ -132,15 +134,13 @@ class Verbs:
             return FilterResult(args.names, {}, {})
         if pod.request is None:
             return _malformed(pod, args.names)
-        late = self._of_late(pod, args.names) if pod.group else None
-        if late is not None:
-            return late
         denied = self._denied(pod, self._cache.snapshot)
         if denied is not None:
             self._requeuer.denied(waiting_pod(pod, self._policies(pod), args.names), denied)
             return _all_refused(args.names, denied)
         self._patience()
         if pod.gang is not None:
+            self._tried(pod.uid)
             return self._of_gang(pod, pod.request, args.names)
         # 2. Which nodes fit.
         snapshot, policy = self._cache.snapshot, self._policies(pod)
@@ -169,19 +169,9 @@ class Verbs:
         # some of them, for kube-scheduler knows which.
         return result if has_preferences(args.pod) else self._truncated(result, pod, policy, snapshot)
 
-    def _of_late(self, pod: Pod, offered: Sequence[str]) -> FilterResult | None:
-        """A pod that follows the members of its gang gets cards that are kept for it; None: none are."""
-        snapshot = self._cache.snapshot
-        if not len(snapshot.late) or self._standings().of_pod(pod).refuses:
-            return None
-        found = on_kept_cards(pod, offered, self._policies(pod), snapshot, self._caps)
-        if found is not None:
-            self._patience()
-        return found
-
     def _of_gang(self, pod: Pod, request: GPURequest, offered: Sequence[str]) -> FilterResult:
-        """A member of a gang gets the node where cards are reserved for it, and none before they are for all
-        that start with it."""
+        """A member of a gang gets the node where cards are kept for it, and none before they are for all that
+        start with it."""
         node = self._cache.snapshot.allocated_on.get(pod.uid)
         refused: dict[str, Refusal] = dict.fromkeys(
             offered, refusal.GANG_WAITS if node is None else refusal.GANG_ELSEWHERE
@@ -312,9 +302,10 @@ class Verbs:
 
     def _denied(self, pod: Pod, snapshot: Snapshot) -> Refusal | None:
         """Why the pod may have no node, if its namespace has spent a budget that says ``deny``, ``evict``
-        or ``hold``, or for a cap. A pod that is assumed may be bound already: its bind decides."""
+        or ``hold``, or for a cap. A pod that is assumed may be bound already: its bind decides. A member of a
+        plan was asked when it was made."""
         allocation = snapshot.allocation(pod.uid)
-        if allocation is not None and allocation.state == "assumed":
+        if allocation is not None and allocation.state in ("assumed", "planned"):
             return None
         if self._standings().of_pod(pod).refuses:
             return refusal.SPENT

@@ -1,5 +1,6 @@
 """The metrics of webhook, extender and timekeeper with kind, labels and their HELP."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -66,6 +67,7 @@ def of_extender() -> str:
         ends=dict,
         decisions=dict,
         preempted=PreemptionCounts,
+        gangs=lambda: extender.GangFigures(0, 0, defaultdict(dict)),
         leading=lambda: (True, 0),
         fencing=lambda: (0, 0),
     )

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from tests.reference.blocks import table
 from timekeeper.core import names
 from timekeeper.core.decisions import KINDS
-from timekeeper.core.object_names import OBJECT_NAMES
+from timekeeper.core.object_names import GATE_NAMES, OBJECT_NAMES
 
 _NOTES = {
     names.GPU_PERCENT: "requests.md",
@@ -53,13 +53,15 @@ def kinds_of_decisions() -> str:
 
 def _names(writers: Collection[str]) -> str:
     texts = {each for each in vars(names).values() if isinstance(each, str) and f"{names.DOMAIN}/" in each}
-    if texts != OBJECT_NAMES.keys():
-        raise ValueError(f"a name without a meaning, or the reverse: {texts ^ OBJECT_NAMES.keys()}")
-    found = {name: each for name, each in OBJECT_NAMES.items() if each.by in writers}
+    known = OBJECT_NAMES.keys() | GATE_NAMES.keys()
+    if texts != known:
+        raise ValueError(f"a name without a meaning, or the reverse: {texts ^ known}")
+    of_all = (*OBJECT_NAMES.items(), *GATE_NAMES.items())
+    found = [(name, each) for name, each in of_all if each.by in writers]
     with_writer = len(writers) > 1
     rows = (
         (f"`{name}`", each.kind, *([each.by] if with_writer else []), _linked(name, each.meaning))
-        for name, each in found.items()
+        for name, each in found
     )
     return table(("name", "kind", *(["written by"] if with_writer else []), "meaning"), rows)
 

@@ -117,7 +117,7 @@ class Store(StoredObjects):
             return 201, {"kind": "Status", "status": "Success"}
 
     def patch(self, namespace: str, name: str, body: Json) -> tuple[int, Json]:
-        """A strategic merge PATCH of a pod's status with conditions, and of its labels."""
+        """A strategic merge PATCH of a pod's status with conditions, its labels, annotations and gates."""
         with self.changed:
             raw = self.objects["pods"].get(f"{namespace}/{name}")
             if raw is None:
@@ -133,6 +133,11 @@ class Store(StoredObjects):
             labels = {**raw["metadata"].get("labels", {}), **body.get("metadata", {}).get("labels", {})}
             if labels:
                 raw["metadata"]["labels"] = {key: text for key, text in labels.items() if text is not None}
+            if written := body.get("metadata", {}).get("annotations"):
+                raw["metadata"]["annotations"] = {**raw["metadata"].get("annotations", {}), **written}
+            if gone := [each["name"] for each in body.get("spec", {}).get("schedulingGates", ())]:
+                gates = raw["spec"].get("schedulingGates", ())
+                raw["spec"]["schedulingGates"] = [each for each in gates if each["name"] not in gone]
             if "nominatedNodeName" in sent:
                 raw["status"]["nominatedNodeName"] = sent["nominatedNodeName"]
             if "message" in sent:

@@ -159,7 +159,7 @@ class SimPod:
             placement=self.placement,
             hold=self._hold(),
             terminal=self.ended_ms is not None,
-            gated=self.gated,
+            gates=(names.BUDGET_GATE,) if self.gated else (),
             deleting=self.is_leaving,
             leaves_ms=self.deletion_ms or 0,
             reserved=self.reserved if not self.node and not self.is_leaving else None,

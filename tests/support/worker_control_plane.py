@@ -97,7 +97,7 @@ _OUR_NAMESPACES = ("bursar-system", "bursar-node")
 # Sidecars beat five times a second; pods of Volcano stay with it.
 _HEARTBEAT = "200ms"
 _OF_WEBHOOK = ("--other-schedulers=volcano",)
-_OF_TIMEKEEPER = ("--gang-deadline=12s",)
+_OF_EXTENDER = ("--gang-deadline=12s",)
 # They keep what they know; kwok and schedulers may be started again.
 _LASTING = ("etcd", "kube-apiserver", "kube-controller-manager")
 _numbers = itertools.count()
@@ -234,8 +234,8 @@ class Lender:
         try:
             # the timekeeper's for the API server, on all addresses: no endpoint may be on loopback
             self.aggregated_port = free_port()
-            of_timekeeper = (*_OF_TIMEKEEPER, f"--aggregated-listen=0.0.0.0:{self.aggregated_port}")
-            flags = (("webhook", _OF_WEBHOOK), ("timekeeper", of_timekeeper))
+            of_timekeeper = (f"--aggregated-listen=0.0.0.0:{self.aggregated_port}",)
+            flags = (("webhook", _OF_WEBHOOK), ("timekeeper", of_timekeeper), ("extender", _OF_EXTENDER))
             self._stack = Stack(plane, Tuning(heartbeat_interval=_HEARTBEAT, flags=flags)).__enter__()
         except BaseException:
             self.end()

@@ -11,13 +11,13 @@ from timekeeper.core import names
 from timekeeper.core.dialects import BY_NAME
 from timekeeper.core.dialects.dialect import no_cards
 from timekeeper.core.dialects.others import claims as of_claims
-from timekeeper.core.gangs import Gang, group_of, held_gang
+from timekeeper.core.gangs import Gang, has_started, held_gang
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.kube.eviction import makes_room
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import PodHold
 from timekeeper.core.ledger.reservation import Reservation, read_reservation, withdrawn_ms
-from timekeeper.core.object_names import controller_of, own_labels, owner_of
+from timekeeper.core.object_names import own_labels, owner_of
 from timekeeper.core.request.cards import decode_amounts
 from timekeeper.core.request.host import NO_HOST, HostAmount, HostShare, charged, decode_host, encode_host
 from timekeeper.core.request.metered import MeteredRequest, metered_request, of_devices
@@ -69,8 +69,8 @@ class LedgerPod:
     is_only_metered: bool = False  # and where its namespace is enforced it is not charged
     doubt: str = ""  # what of its request is an assumption, and why; of a metered pod
     gang: Gang | None = None  # the pods that it starts together with
-    group: str = ""  # of a pod without a gang: the key that a gang of its name has, which it may follow
-    controller: tuple[str, ...] = ()  # of a pod with a gang: apiVersion, kind, name and UID
+    is_marked: bool = False  # of a pod with a gang: with a node it says that the gang has started
+    has_ended_well: bool = False  # of a pod with a gang: its phase is Succeeded
     has_other_gate: bool = False  # a gate that is not ours is in ``spec.schedulingGates``
     makes_room: bool = False  # of a pod with a gang: it is being deleted for another pod, as by preemption
     # the number of GPUs of its claims that its release is to record; None: admission has recorded it
@@ -80,11 +80,6 @@ class LedgerPod:
     def gang_key(self) -> GangKey | None:
         """What tells its gang from all others; None without one."""
         return None if self.gang is None else (self.namespace, self.gang.key)
-
-    @property
-    def group_key(self) -> GangKey | None:
-        """The same of a gang that it starts with or may follow."""
-        return self.gang_key or ((self.namespace, self.group) if self.group else None)
 
     def has_other_scheduler(self, ours: str) -> bool:
         """Whether another scheduler than ``ours`` places it; ours places no pod with claims of GPUs."""
@@ -311,10 +306,10 @@ def _read(raw: Json, where: tuple[str, str, str], request: GPURequest) -> Ledger
         host=charged(raw),
         fixed_host=_fixed_host(annotations.get(names.HOST)),
         gang=gang,
-        group=intern(group_of(raw)) if gang is None else "",
+        is_marked=gang is not None and has_started(raw),
+        has_ended_well=gang is not None and mapping(raw.get("status")).get("phase") == "Succeeded",
         has_other_gate=_has_other_gate(spec),
         makes_room=gang is not None and makes_room(raw),
-        controller=controller_of(metadata) if gang is not None else (),
     )
 
 
@@ -345,7 +340,7 @@ def _is_gated(spec: Json) -> bool:
 
 def _has_other_gate(spec: Json) -> bool:
     gates = sequence(spec.get("schedulingGates"))
-    return any(mapping(each).get("name") != names.BUDGET_GATE for each in gates)
+    return any(mapping(each).get("name") not in names.GATES for each in gates)
 
 
 def _is_untried(raw: Json, spec: Json) -> bool:

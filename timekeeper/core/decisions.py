@@ -77,7 +77,7 @@ KINDS: Mapping[str, DecisionKind] = {
     ),
     RELEASED: DecisionKind("timekeeper", "`Released`: its scheduling gate was removed"),
     GANG: DecisionKind(
-        "timekeeper",
+        "extender",
         "`GangWaits`: what all pods of its gang wait for, whenever that changes",
     ),
     WARNED: DecisionKind(
@@ -88,7 +88,7 @@ KINDS: Mapping[str, DecisionKind] = {
     ),
     RECLAIMABLE: DecisionKind("timekeeper", "`IdleReclaimable`: other pods may take its cards from now on"),
     EVICTED: DecisionKind(
-        "timekeeper",
+        "timekeeper, extender",
         "evicted or deleted: `BudgetEviction` (its budget is spent), `GPUMemoryEviction` (it used more memory"
         " than its share), `IdleEviction`, `IdleScaledToZero` (by scaling its owner), `OvertimeEviction`,"
         " `GangEviction` (too few of its gang had a node in time, or were left after a preemption),"

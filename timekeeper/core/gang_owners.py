@@ -2,7 +2,7 @@
 
 Sources: the API types of Kubernetes 1.36 (batch/v1), sigs.k8s.io/jobset v0.11.0, sigs.k8s.io/lws v0.8.0,
 github.com/kubeflow/training-operator v1.8.1, github.com/kubeflow/mpi-operator v0.6.0 and
-github.com/ray-project/kuberay/ray-operator v1.5.0. A TrainJob is started as a JobSet, so it has no row. Of a
+github.com/ray-project/kuberay/ray-operator v1.7.0. A TrainJob is started as a JobSet, so it has no row. Of a
 RayJob its own controller makes a RayCluster, whose templates say by then what was written into the RayJob.
 """
 
@@ -16,6 +16,7 @@ from timekeeper.core.gangs import (
     MAX_SIZE,
     RULE,
     foreign_mark,
+    least_said,
     marker_of,
     size_said,
     topologies_said,
@@ -149,29 +150,21 @@ def _of_ray_job(owner: Json) -> Iterator[PodSet]:
 
 
 def _of_ray(cluster: Json, at: Path) -> Iterator[PodSet]:
-    """Of a cluster that is not scaled automatically. ``at``: where its spec is."""
+    """Of a cluster that is not scaled automatically, as it is once it is resumed. ``at``: where its spec is.
+    KubeRay obeys a group's bounds whatever its ``replicas`` are, and makes no pod of a suspended group."""
     scales = cluster.get("enableInTreeAutoscaling") is True
     yield from _set(mapping(cluster.get("headGroupSpec")), (*at, "headGroupSpec", "template"), 1)
     for index, each in enumerate(sequence(cluster.get("workerGroupSpecs"))):
         group = mapping(each)
-        count = _count(group.get("replicas"), 0) * _count(group.get("numOfHosts"))
+        least, most = _count(group.get("minReplicas"), 0), _count(group.get("maxReplicas"), MAX_SIZE + 1)
+        count = min(max(_count(group.get("replicas"), 0), least), most) * _count(group.get("numOfHosts"))
+        count = 0 if group.get("suspend") is True else count
         yield from _set(group, (*at, "workerGroupSpecs", index, "template"), count, is_refilled=scales)
 
 
 # of a RayJob that has no submitterPodTemplate
-_SUBMITTER: Json = {
-    "spec": {
-        "containers": [
-            {
-                "name": "ray-job-submitter",
-                "resources": {
-                    "requests": {"cpu": "500m", "memory": "200Mi"},
-                    "limits": {"cpu": "1", "memory": "1Gi"},
-                },
-            }
-        ]
-    }
-}
+_SUBMITS: Json = {"requests": {"cpu": "500m", "memory": "200Mi"}, "limits": {"cpu": "1", "memory": "1Gi"}}
+_SUBMITTER: Json = {"spec": {"containers": [{"name": "ray-job-submitter", "resources": _SUBMITS}]}}
 _KUBEFLOW = ("PyTorch", "TF", "XGBoost", "Paddle", "JAX", "MPI")
 OWNERS = (
     Owner("batch", ("Job",), _of_job),
@@ -210,11 +203,11 @@ def contradictions(kind: str, sets: Sequence[PodSet], owner: Json) -> Iterator[V
     """What the templates' own annotations and the owner's fields say differently. ``sets``: as there."""
     total, foreign = sum(each.count for each in sets), foreign_mark(owner)
     templates = _by_template(sets)
-    yield from _topologies_apart(templates)
+    yield from _apart(templates)
     for each in templates:
         said = size_said(each.template)
-        if said is None:
-            continue
+        if said is None or each.is_late:
+            continue  # pods that follow say the size of those before them
         path = f"{each.at}.metadata.annotations[{names.GANG_SIZE}]"
         if foreign:
             problem = f"{foreign} of this {kind} leaves the start of its pods to another system"
@@ -234,33 +227,51 @@ def _by_template(sets: Sequence[PodSet]) -> list[PodSet]:
     found: dict[Path, PodSet] = {}
     for each in sets:
         first = found.setdefault(each.path, each)
-        if first is not each and names.GANG_LATE not in annotations_of(each.template):
+        if first is not each and not each.is_late:
             found[each.path] = replace(first, count=first.count + each.count)
     return list(found.values())
 
 
-def _topologies_apart(sets: Sequence[PodSet]) -> Iterator[Violation]:
-    """Templates of one gang that say different topologies, or say one for pods that are in no gang."""
+def _apart(sets: Sequence[PodSet]) -> Iterator[Violation]:
+    """Templates of one gang that say different sizes or topologies, or a topology for pods in no gang."""
     first: dict[object, PodSet] = {}
     for each in sets:
         said = topologies_said(each.template)
         has_size = size_said(each.template) is not None
         if each.is_late and not has_size and said:
             problem = "pods of this template are created only after others run, and start one by one"
-            yield _topology(each, next(iter(said)), said, problem, "no annotation")
+            yield _said(each, next(iter(said)), problem, "no annotation")
             continue
         gang = annotations_of(each.template).get(names.GANG), has_size, each.is_late
         other = first.setdefault(gang, each)
-        theirs = topologies_said(other.template)
-        for name in names.GANG_TOPOLOGIES:
-            if said.get(name) != theirs.get(name):
+        ours, theirs = (
+            {**annotations_of(pods.template), names.GANG_MINIMUM: str(least_said(pods.template))}
+            for pods in (each, other)
+        )
+        of_one_size = size_said(each.template) == size_said(other.template)
+        for name in (names.GANG_MINIMUM if of_one_size else names.GANG_SIZE, *names.GANG_TOPOLOGIES):
+            if ours.get(name) != theirs.get(name):
                 problem = f"{other.at} says {theirs.get(name) or 'none'}, and their pods start together"
-                yield _topology(each, name, said, problem, "one for all templates of a gang")
+                yield _said(each, name, problem, "one for all templates of a gang")
 
 
-def _topology(pods: PodSet, name: str, said: Json, problem: str, allowed: str) -> Violation:
-    got = shown(str(said[name])) if name in said else ""
-    return Violation(RULE, f"{pods.at}.metadata.annotations[{name}]", got, problem, allowed, EXAMPLE_LABEL)
+def waits_for_itself(stateful_set: Json) -> Iterator[Violation]:
+    """Of a StatefulSet: its template says a gang, whose pods its controller creates one after another."""
+    spec = mapping(stateful_set.get("spec"))
+    template = mapping(spec.get("template"))
+    policy = spec.get("podManagementPolicy") or "OrderedReady"
+    can_be_whole = marker_of(template) and _count(spec.get("replicas")) <= 1  # others have the other pods
+    if policy == "OrderedReady" and least_said(template) > 1 and not can_be_whole:
+        problem = "each pod is created once the one before it is ready, so the gang would wait for itself"
+        example = "podManagementPolicy: Parallel"
+        yield Violation(RULE, "spec.podManagementPolicy", shown(policy), problem, "Parallel", example)
+
+
+def _said(pods: PodSet, name: str, problem: str, allowed: str) -> Violation:
+    said = annotations_of(pods.template).get(name)
+    path, got = f"{pods.at}.metadata.annotations[{name}]", shown(str(said)) if said is not None else ""
+    example = EXAMPLE_LABEL if name in names.GANG_TOPOLOGIES else "8"
+    return Violation(RULE, path, got, problem, allowed, example)
 
 
 def _is_marked(template: Json) -> bool:

@@ -12,7 +12,6 @@ from typing import Any
 
 from timekeeper.core import names
 from timekeeper.core.json_values import Json, annotations_of, mapping
-from timekeeper.core.late_members import MAX_LATE, MAX_SETS, MAX_TEXT, LateMembers, late_members
 from timekeeper.core.object_names import controller_reference
 from timekeeper.core.violation import Violation, shown
 
@@ -24,35 +23,33 @@ EXAMPLE_LABEL = "topology.kubernetes.io/rack"
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """``kind``: of the marker. It starts once ``minimum`` of its ``size`` pods exist and fit. ``topology``: a
-    label of nodes, of which the nodes of all its pods have one value; ``preferred``: one of which they have
-    as few values as possible; "": any nodes. ``late``: pods that follow once these run."""
+    """``key``: what tells it from other gangs of its namespace: kind of the marker, name, and its owner's UID
+    where the owner alone has pods of it. It starts once ``minimum`` of its ``size`` pods exist and fit.
+    ``topology``: a label of nodes, of which the nodes of all its pods have one value; ``preferred``: one of
+    which they have as few values as possible; "": any nodes."""
 
-    kind: str
-    name: str
+    key: str
     size: int
     minimum: int
     topology: str = ""
     preferred: str = ""
-    late: tuple[LateMembers, ...] = ()
 
     @property
-    def key(self) -> str:
-        """What tells it from other gangs of its namespace."""
-        return f"{self.kind}/{self.name}"
+    def name(self) -> str:
+        """Its name, for people."""
+        return self.key.split("/")[1]
 
-    @property
-    def late_count(self) -> int:
-        """How many pods follow once these run."""
-        return sum(each.count for each in self.late)
+    def needed(self, ended_well: int) -> int:
+        """With how many members it starts once ``ended_well`` of it have."""
+        return max(0, self.minimum - ended_well)
 
 
 @dataclass(frozen=True, slots=True)
 class Marker:
     """Where the pods of one kind of gang have its name: an annotation, a label, a field of the spec, or their
     controller of the kind ``owner``. ``part``: a label that tells gangs of one name apart. ``minimum``: a
-    label with the number of pods that start together, of a kind that says it on its pods; ``index``: one that
-    is 0 on the pod that comes first, of a kind that may have one template for it and those that follow."""
+    label with the number of pods that start together, of a kind that says it on its pods. ``of``: labels that
+    tell the owner from one of the same name; ``is_owned``: the pods' controller does, for it is the owner."""
 
     kind: str
     annotation: str = ""
@@ -61,7 +58,8 @@ class Marker:
     part: str = ""
     minimum: str = ""
     owner: str = ""
-    index: str = ""
+    of: tuple[str, ...] = ()
+    is_owned: bool = False
 
     def name_in(self, pod: Json) -> str:
         """The gang's name; "" without this marker."""
@@ -81,7 +79,7 @@ class Marker:
 OURS = Marker("bursar", annotation=names.GANG)
 # The first that a pod has counts. Sources: sigs.k8s.io/scheduler-plugins v0.32.7 (coscheduling, and its form
 # before PodGroup was an object), KEP-4671, sigs.k8s.io/lws v0.8.0, sigs.k8s.io/jobset v0.11.0 (TrainJob makes
-# JobSets), Kubeflow's training-operator v1.8.1 and mpi-operator v0.6.0, KubeRay v1.5.0. Their numbers of pods
+# JobSets), Kubeflow's training-operator v1.8.1 and mpi-operator v0.6.0, KubeRay v1.7.0. Their numbers of pods
 # are in `gang_owners`.
 MARKERS = (
     OURS,
@@ -96,13 +94,16 @@ MARKERS = (
         "leaderworkerset",
         label="leaderworkerset.sigs.k8s.io/name",
         part="leaderworkerset.sigs.k8s.io/group-index",
-        index="leaderworkerset.sigs.k8s.io/worker-index",
     ),
-    Marker("jobset", label="jobset.sigs.k8s.io/jobset-name"),
-    Marker("kubeflow", label="training.kubeflow.org/job-name"),
-    Marker("ray", label="ray.io/cluster"),
-    Marker("job", owner="Job"),  # of a Job that is none of these
-    Marker("statefulset", owner="StatefulSet"),
+    Marker(
+        "jobset",
+        label="jobset.sigs.k8s.io/jobset-name",
+        of=("jobset.sigs.k8s.io/jobset-uid", "jobset.sigs.k8s.io/restart-attempt"),
+    ),
+    Marker("kubeflow", label="training.kubeflow.org/job-name", is_owned=True),
+    Marker("ray", label="ray.io/cluster", is_owned=True),
+    Marker("job", owner="Job", is_owned=True),  # of a Job that is none of these
+    Marker("statefulset", owner="StatefulSet", is_owned=True),
 )
 NAMELESS = "the pod names no gang"
 # Kueue, Volcano, KAI: annotations and labels of the pods that these start together
@@ -132,38 +133,58 @@ def gang_of(pod: Json) -> Gang | None:
     if foreign_mark(pod) or any(gang_violations(pod)):
         return None
     marker, name = _marked(pod)
-    if marker is None or _follows(pod, marker):
-        return None
-    says = _labels(pod).get(marker.minimum) if marker.minimum else None
-    size = _number(annotations.get(names.GANG_SIZE)) or _number(says)
+    return _sized(pod, _key(pod, marker, name)) if marker is not None else None
+
+
+def _sized(pod: Json, key: str) -> Gang | None:
+    """None: the pod says no size."""
+    annotations, says = annotations_of(pod), _size_by_label(pod)
+    size = _number(annotations.get(names.GANG_SIZE)) or says
     if not size:
         return None
-    minimum = _number(annotations.get(names.GANG_MINIMUM)) or _number(says) or size
+    minimum = _number(annotations.get(names.GANG_MINIMUM)) or says or size
     required, preferred = (str(annotations.get(each, "")) for each in names.GANG_TOPOLOGIES)
-    late = late_members(str(annotations.get(names.GANG_LATE, "")))
-    return Gang(marker.kind, name, size, min(minimum, size), required, preferred, late)
+    return Gang(key, size, min(minimum, size), required, preferred)
 
 
-def _follows(pod: Json, marker: Marker) -> bool:
-    """Whether the pod is one of those that its template tells of, and not the one that comes first."""
-    is_told = bool(marker.index) and names.GANG_LATE in annotations_of(pod)
-    return is_told and _labels(pod).get(marker.index) != "0"
+def _size_by_label(pod: Json) -> int | None:
+    marker, _ = _marked(pod)
+    return _number(_labels(pod).get(marker.minimum)) if marker is not None and marker.minimum else None
 
 
 def group_of(pod: Json) -> str:
-    """The key that gangs of this pod's name have, whatever its size, for a pod that does not start with them:
-    it has no GPUs, or it follows them; "" without a name. Pods of one Job or StatefulSet are all alike, so
-    its name alone makes none."""
+    """The key that the gang of this pod's name has, whatever its size, for a pod without GPUs; "" without a
+    name. Pods of one Job or StatefulSet are all alike, so its name alone makes none."""
     is_named = names.GANG in annotations_of(pod) or "schedulingGroup" in mapping(pod.get("spec"))
     if not is_named and _labels(pod).keys().isdisjoint(_NAMES_OF_GANGS):
         return ""  # nearly always
     marker, name = _marked(pod)
-    return f"{marker.kind}/{name}" if marker is not None and not marker.owner else ""
+    return _key(pod, marker, name) if marker is not None and not marker.owner else ""
+
+
+def _key(pod: Json, marker: Marker, name: str) -> str:
+    told = [str(_labels(pod).get(each, "")) for each in marker.of]
+    if marker.is_owned:
+        controller = controller_reference(mapping(pod.get("metadata")))
+        told.append("" if controller is None else str(controller.get("uid", "")))
+    return "/".join([marker.kind, name, *filter(None, told)])
 
 
 def held_gang(pod: Json) -> Gang | None:
-    """The gang of a pod that admission created with Bursar's gate: its members alone start together."""
-    return gang_of(pod) if annotations_of(pod).get(names.HELD) in ("budget", "turn") else None
+    """The gang of a pod that admission created as a member: these alone start together. Of one that was
+    created by a release before the gang's gate the key is read anew."""
+    annotations = annotations_of(pod)
+    key = annotations.get(names.GANG_KEY)
+    if key is None:
+        return gang_of(pod) if annotations.get(names.HELD) in ("budget", "turn") else None
+    return _sized(pod, str(key)) if str(key).count("/") else None
+
+
+def has_started(pod: Json) -> bool:
+    """Whether a member with a node says that its gang has started: by its mark; each does that was created by
+    a release before the gang's gate."""
+    annotations = annotations_of(pod)
+    return names.GANG_STARTED in annotations or names.GANG_KEY not in annotations
 
 
 def gang_violations(pod: Json) -> Iterator[Violation]:
@@ -185,9 +206,8 @@ def gang_violations(pod: Json) -> Iterator[Violation]:
         return
     if own is not None and names.GANG_SIZE not in annotations:
         yield _violation(names.GANG_SIZE, "", "a gang needs its number of pods", f"1 to {MAX_SIZE}")
-    yield from _bad_sizes(annotations)
+    yield from size_violations(annotations)
     yield from _bad_topologies(pod)
-    yield from _bad_late(annotations)
     name = next((each for each in _SIZES if each in annotations), "")
     if name and _marked(pod)[0] is None:
         known = sorted(
@@ -197,7 +217,8 @@ def gang_violations(pod: Json) -> Iterator[Violation]:
         yield _violation(name, annotations[name], NAMELESS, allowed, f"{names.GANG}: train-7")
 
 
-def _bad_sizes(annotations: Json) -> Iterator[Violation]:
+def size_violations(annotations: Json) -> Iterator[Violation]:
+    """What is wrong with the numbers of pods that annotations say."""
     good = {}
     for name in _SIZES:
         text = annotations.get(name)
@@ -225,23 +246,6 @@ def _bad_topologies(pod: Json) -> Iterator[Violation]:
         yield _violation(found[0], "", problem, f"it beside {names.GANG_SIZE}", f'{names.GANG_SIZE}: "8"')
 
 
-def _bad_late(annotations: Json) -> Iterator[Violation]:
-    text = annotations.get(names.GANG_LATE)
-    example = '[{"count": 2, "template": {"spec": {"containers": [...]}}}]'
-    if text is not None and not late_members(str(text)):
-        problem = "this tells of no pods that are created after those of the gang"
-        allowed = (
-            f"a JSON list of at most {MAX_SETS} templates and counts, of at most {MAX_LATE} pods and"
-            f" {MAX_TEXT} characters"
-        )
-        yield _violation(names.GANG_LATE, str(text), problem, allowed, example)
-    elif text is not None and names.GANG_SIZE not in annotations:
-        problem = "a pod that starts by itself is followed by no others"
-        yield _violation(
-            names.GANG_LATE, "", problem, f"it beside {names.GANG_SIZE}", f'{names.GANG_SIZE}: "8"'
-        )
-
-
 def _violation(name: str, got: str, problem: str, allowed: str, example: str = "8") -> Violation:
     return Violation(RULE, _path("annotations", name), shown(got) if got else "", problem, allowed, example)
 
@@ -265,6 +269,12 @@ def size_said(template: Json) -> int | None:
     """The number of pods that the annotation of a template says; None without a good one."""
     number = _number(annotations_of(template).get(names.GANG_SIZE))
     return number if number and number <= MAX_SIZE else None
+
+
+def least_said(template: Json) -> int:
+    """With how many pods a gang of the template's pods starts at least; 0 if the template says no size."""
+    size = size_said(template) or 0
+    return min(size, _number(annotations_of(template).get(names.GANG_MINIMUM)) or size)
 
 
 def topologies_said(template: Json) -> dict[str, str]:

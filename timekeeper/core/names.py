@@ -45,11 +45,13 @@ GANG_MINIMUM = "bursar.dev/gang-minimum"
 GANG_TOPOLOGY = "bursar.dev/gang-topology"
 GANG_TOPOLOGY_PREFERRED = "bursar.dev/gang-topology-preferred"
 GANG_TOPOLOGIES = (GANG_TOPOLOGY, GANG_TOPOLOGY_PREFERRED)
-GANG_LATE = "bursar.dev/gang-late"  # more pods of it, which are created only after these run
-GANG_ANNOTATIONS = (GANG, GANG_SIZE, GANG_MINIMUM, *GANG_TOPOLOGIES, GANG_LATE)
+GANG_ANNOTATIONS = (GANG, GANG_SIZE, GANG_MINIMUM, *GANG_TOPOLOGIES)
+# on the owner of pods: the webhook counted them, and its templates' sizes are those that it wrote
+COUNTED = "bursar.dev/counted"
 # "scale" on the owner of pods: with `idle: scale` it may be scaled to zero; controllers copy it to their pods
 IDLE = "bursar.dev/idle"
-WRITABLE_ANNOTATIONS = (*USER_ANNOTATIONS, *GANG_ANNOTATIONS, IDLE)
+GANG_LATE = "bursar.dev/gang-late"  # of the release before, in templates: it means nothing any more
+WRITABLE_ANNOTATIONS = (*USER_ANNOTATIONS, *GANG_ANNOTATIONS, GANG_LATE, IDLE)
 
 # label of a namespace: its mode, where its budget entry names none. A policy restricts who may set it
 MODE_LABEL = "bursar.dev/mode"
@@ -74,6 +76,14 @@ ACCELERATORS = "bursar.dev/accelerators"
 
 # scheduling gate of pods that wait for their budget or their turn; only the timekeeper removes it
 BUDGET_GATE = "bursar.dev/budget"
+
+# scheduling gate of pods that start together, until all of them have cards; only the extender removes it
+GANG_GATE = "bursar.dev/gang"
+GATES = (BUDGET_GATE, GANG_GATE)
+# what tells the gang of such a pod from others of its namespace
+GANG_KEY = "bursar.dev/gang-key"
+# what the Binding writes, or the extender: when enough pods of the gang had a node
+GANG_STARTED = "bursar.dev/gang-started"
 
 # what the timekeeper writes on running pods of a namespace that must give up its cards: RFC 3339, in seconds
 EVICT_AFTER = "bursar.dev/evict-after"  # it is not evicted before

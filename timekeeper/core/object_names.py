@@ -49,7 +49,9 @@ OBJECT_NAMES: Mapping[str, ObjectName] = {
     names.GANG_TOPOLOGY_PREFERRED: ObjectName(
         "annotation", "user", "a label of nodes: they go to nodes with as few values of it as possible"
     ),
-    names.GANG_LATE: ObjectName("annotation", "user", "more pods of it, which are created once these run"),
+    names.GANG_LATE: ObjectName(
+        "annotation", "user", "nothing any more; releases before wrote it into templates"
+    ),
     names.IDLE: ObjectName(
         "annotation of a pod's owner", "user", "`scale`: while its pods are idle it may be scaled to zero"
     ),
@@ -62,6 +64,9 @@ OBJECT_NAMES: Mapping[str, ObjectName] = {
     ),
     names.MODE_LABEL: ObjectName(
         "label of a namespace", "administrator", "its mode, unless its budget entry names one"
+    ),
+    names.COUNTED: ObjectName(
+        "annotation of a pod's owner", "webhook", "it wrote the sizes in the templates, and keeps them right"
     ),
     names.GOVERNED: ObjectName("label", "webhook", "Bursar governs the pod"),
     names.REQUEST: ObjectName("annotation", "webhook", "its request in canonical form"),
@@ -86,8 +91,9 @@ OBJECT_NAMES: Mapping[str, ObjectName] = {
         "webhook",
         "makes kube-scheduler call the extender for a request in annotations or labels",
     ),
-    names.BUDGET_GATE: ObjectName(
-        "scheduling gate", "webhook", "it waits for its budget or its turn; the timekeeper removes it"
+    names.GANG_KEY: ObjectName("annotation", "webhook", "what tells its gang from others of the namespace"),
+    names.GANG_STARTED: ObjectName(
+        "annotation", "Binding", "when enough pods of its gang had a node; one of them has it at least"
     ),
     names.DEVICES: ObjectName("annotation", "Binding", "the cards of each container"),
     names.HOST: ObjectName(
@@ -126,6 +132,15 @@ OBJECT_NAMES: Mapping[str, ObjectName] = {
     ),
     names.INVENTORY: ObjectName("annotation", "node agent", "the cards and their health"),
     names.HOLDERS: ObjectName("annotation", "node agent", "which pods use them, and why the node is closed"),
+}
+# apart from these, for an annotation may have the same name
+GATE_NAMES: Mapping[str, ObjectName] = {
+    names.BUDGET_GATE: ObjectName(
+        "scheduling gate", "webhook", "it waits for its budget or its turn; the timekeeper removes it"
+    ),
+    names.GANG_GATE: ObjectName(
+        "scheduling gate", "webhook", "its gang waits for cards; the extender removes it"
+    ),
 }
 
 

@@ -9,12 +9,9 @@ from threading import Event, Thread
 
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import History
-from timekeeper.accounts.held.drains import DrainTurns
 from timekeeper.core.decisions import Record
 from timekeeper.runtime.api_server import Api
-from timekeeper.runtime.clock import monotonic_ms
 from timekeeper.runtime.event_recorder import EventRecorder
-from timekeeper.runtime.peers import Peer
 from timekeeper.runtime.prometheus import SMALL_BYTES, PrometheusClient
 from timekeeper.runtime.prometheus_settings import PrometheusSettings
 from timekeeper.settings import TimekeeperSettings
@@ -25,7 +22,6 @@ from timekeeper.settler.evictions.claim_excess import ExcessRound
 from timekeeper.settler.evictions.claim_reclaim import ReclaimRound
 from timekeeper.settler.evictions.evictor import Step, keep_evicting
 from timekeeper.settler.evictions.rounds import GangRound, IdleRound, OvertimeRound, OveruseRound
-from timekeeper.settler.gang_starts import GangStarts, reserve_with
 from timekeeper.settler.grace_policies import GracePolicies
 from timekeeper.settler.mode_parameters import ModeParameters
 from timekeeper.settler.months import MonthCloser
@@ -62,7 +58,6 @@ class EpochThreads:
     record: Record
     now_ms: Callable[[], int]
     new_pods: NewPods
-    extender: Peer  # which has cards reserved for gangs
 
     def start(self, settings: TimekeeperSettings, stop: Event) -> tuple[Thread, ...]:
         """Start all that the settings ask for; returns those that must not read the database once it is
@@ -103,7 +98,7 @@ class EpochThreads:
         )
         start_thread("spent", spent.keep, stop)
         start_thread("grace-policies", GracePolicies(self.api, self._longest_grace_ms).keep, stop)
-        releaser = self._releaser(settings)
+        releaser = self._releaser()
         return (
             start_thread("evict", partial(keep_evicting, self._eviction_steps()), stop),
             start_thread("release", partial(keep_releasing, releaser.step), stop),
@@ -122,7 +117,7 @@ class EpochThreads:
         kinds = OveruseRound, BudgetRound, IdleRound, OvertimeRound, GangRound, ExcessRound, ReclaimRound
         return tuple(kind(context).run for kind in kinds)
 
-    def _releaser(self, settings: TimekeeperSettings) -> Releaser:
+    def _releaser(self) -> Releaser:
         settler = self.settler
         return Releaser(
             self.store,
@@ -133,16 +128,6 @@ class EpochThreads:
             record=self.record,
             reserved=settler.reserve,
             at_once=CALLS_AT_ONCE,
-            gangs=GangStarts(
-                reserve_with(self.extender),
-                self.events.post,
-                monotonic_ms,
-                self.record,
-                deadline_ms=settings.gang_deadline_ms,
-                report_on=self.events.post_on,
-                drains=DrainTurns(settings.gang_drain_after_ms, settings.gang_drain_for_ms),
-                late_ms=settings.gang_late_for_ms,
-            ),
         )
 
     def _forget(self, retain_ms: int, stop: Event) -> None:

@@ -17,9 +17,7 @@ from timekeeper.runtime.api_server import ANSWER_S, APPLY, Answered, Api
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.end_signals import event_of_end_signals
 from timekeeper.runtime.event_recorder import EventRecorder
-from timekeeper.runtime.file_watch import newest_text
 from timekeeper.runtime.lease_election import CALL_S, LeaseElection, LeaseName
-from timekeeper.runtime.peers import peers
 from timekeeper.runtime.recording.decision_posts import DecisionBuffer
 from timekeeper.settings import TimekeeperSettings
 from timekeeper.settler.budget_entries import BudgetNotice
@@ -172,7 +170,6 @@ def settle(settings: TimekeeperSettings, me: str) -> int:
     finally:
         metrics.LEADS.set(0)
         metrics.HELD.set(0)
-        metrics.WAITING_GANGS.set(0)
         _reset_figures()
         store.close()
 
@@ -220,9 +217,7 @@ def _settle(settings: TimekeeperSettings, store: Store, api: Api, me: str, stop:
         start_watching(source, api, updates, now_ms, stop, _failed)
     if settings.only_meter and not settings.is_local:
         start_thread("ca", partial(publish, api, settings.namespace, Path(settings.ca)), stop)
-    ca = newest_text(Path(settings.ca))
-    extender = peers(settings.webhook_url, settings.extender_url, settings.token_file, ca).extender
-    threads = EpochThreads(store, api, settler, events, recorder.record, now_ms, new_pods, extender)
+    threads = EpochThreads(store, api, settler, events, recorder.record, now_ms, new_pods)
     readers = (recording, *threads.start(settings, stop))
     log("settler-started", sessions=len(settler.ledger.sessions), term=settler.epoch.number, holder=me)
     try:

@@ -24,7 +24,6 @@ from timekeeper.core.decisions import RELEASED as RELEASED_KIND
 from timekeeper.log import log, log_exception
 from timekeeper.runtime.api_server import ANSWER_S, STRATEGIC_MERGE, Answered, Api, Reply
 from timekeeper.runtime.clock import monotonic_ms
-from timekeeper.settler.gang_starts import GangStarts
 from timekeeper.settler.pod_notices import hours_text
 from timekeeper.store import fencing, held_pods
 from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError
@@ -54,8 +53,7 @@ class Releaser:
     """Used by one thread for as long as the epoch lasts. ``patch``: sends a strategic merge patch to a path;
     ``report``: posts an Event on a pod, by namespace, name, UID, reason and note; ``view``: the settler's
     last tick; ``steady``: a monotonic clock in milliseconds; ``reserved``: called with the reservations of
-    declared time that are written; ``at_once``: how many calls of ``patch`` may be under way; ``gangs``: what
-    starts pods that start together; None: they wait."""
+    declared time that are written; ``at_once``: how many calls of ``patch`` may be under way."""
 
     def __init__(
         self,
@@ -68,9 +66,7 @@ class Releaser:
         record: Record = record_nothing,
         reserved: Callable[[Sequence[DeclaredReservation]], None] = lambda _: None,
         at_once: int = 1,
-        gangs: GangStarts | None = None,
     ) -> None:
-        self._gangs = gangs
         self._reserved, self._at_once = reserved, at_once
         self._map = map if at_once == 1 else ThreadPoolExecutor(at_once, "release-call").map
         self._store, self._epoch, self._patch, self._report = store, epoch, patch, report
@@ -80,7 +76,6 @@ class Releaser:
         self._paused: dict[str, int] = {}  # UID -> until when it is not tried again
         self._served: dict[str, int] = {}  # namespace -> number of its last turn
         self._number = 0
-        self._unreached: set[str] = set()  # namespaces of which not all pods were looked at in this step
         self._credit = MAX_CREDIT
         self._queues: tuple[Mapping[str, HeldPod], dict[str, list[HeldPod]]] = ({}, {})
         for result in RESULTS:
@@ -98,15 +93,15 @@ class Releaser:
         self._forget(view, at_ms)
         if at_ms - self._began_ms < QUIET_MS:
             return 0
-        opened = self._open_gangs(view)
         chosen = self._chosen(view) if view.pods else []
-        if self._gangs is not None and view.gangs:
-            paid = [each.uid for each in chosen if each.uid in view.gangs]
-            due = self._queues[0].keys() & view.gangs.keys()
-            reached = {each for each in due if view.gangs[each].namespace not in self._unreached}
-            self._gangs.look(reached, paid, view)
-            chosen = [each for each in chosen if each.uid not in view.gangs]
-        return opened + self._release_singly(chosen, view, at_ms)
+        together = [uid for it in view.gangs.values() for uid in it.paid_out]
+        started = [view.gangs[each.uid] for each in chosen if each.uid in view.gangs]
+        former = [it for it in started if it.is_former]
+        together += [uid for it in started if it not in former[1:] for uid in it.gated]
+        passed = self._sent.keys() | self._paused.keys()
+        opened = self._open([uid for uid in together if uid not in passed], view)
+        singly = [each for each in chosen if each.uid not in view.gangs]
+        return opened + self._release_singly(singly, view, at_ms)
 
     def _release_singly(self, chosen: Sequence[HeldPod], view: HeldView, at_ms: int) -> int:
         if self._pauses(view, chosen) or not chosen:
@@ -121,18 +116,10 @@ class Releaser:
                 break  # an answer takes long: decide anew
         return sent
 
-    def _open_gangs(self, view: HeldView) -> int:
-        if self._gangs is None:
-            return 0
-        opened = self._open(self._gangs.opening(view), view)
-        for namespace in self._gangs.had_turns():
-            self._serve(namespace)
-        self._gangs.ask_for_released(view)
-        return opened
-
-    def _open(self, members: Sequence[HeldPod], view: HeldView) -> int:
+    def _open(self, uids: Sequence[str], view: HeldView) -> int:
         """Remove the gates of these members of gangs, all in this step: no limit of single pods splits them.
         Returns to how many a call was sent."""
+        members = [view.pods[uid] for uid in uids if uid in view.pods]
         if not members:
             return 0
         self._reserve(members, view)
@@ -160,24 +147,36 @@ class Releaser:
         again = [view.pods[uid] for uid in sorted(held)][:MAX_AT_ONCE]
         sent = [view.pods[uid] for uid in self._sent if uid not in view.reserved]
         passed = self._paused.keys() | view.reserved
-        if self._gangs is not None and view.gangs:
-            sent += self._gangs.decided(view)
         limits, most = ReleaseLimits(view), MAX_AT_ONCE - len(again)
         if view.protected:
             queues = queues_of(single[uid] for uid in view.protected if uid in single)
             spared = next_released(queues, sent, limits.of_protected, self._served, most, passed)
             again, sent, most = again + spared, sent + spared, most - len(spared)
-        self._unreached = set()
-        chosen = next_released(self._queues[1], sent, limits.of, self._served, most, passed, self._unreached)
-        return again + chosen
+        return again + next_released(self._queues[1], sent, limits.of, self._served, most, passed)
 
     def _queued(self, view: HeldView) -> Mapping[str, HeldPod]:
-        """The held pods by UID: a gang that may start is one pod, and the members of others are none."""
+        """The held pods by UID: a gang that may be paid is one pod, and the members of others that have not
+        started are none. While a gang without a gate for cards, which a release before it has created, waits
+        for cards, no other such gang is paid: kube-scheduler tries their pods again and again."""
         if not view.gangs:
             return view.pods
-        members = {each.uid for it in view.gangs.values() for each in it.members}
-        found = {uid: pod for uid, pod in view.pods.items() if uid not in members}
-        return found | (self._gangs.ready(view) if self._gangs is not None else {})
+        found = dict(view.pods)
+        tries_former = any(
+            each.is_former and (not each.is_gated or each.uid in self._sent)
+            for it in view.gangs.values()
+            for each in it.members
+        )
+        for it in view.gangs.values():
+            payment, gated = it.payment, it.gated
+            if payment == "singly":
+                continue
+            for uid in gated:
+                found.pop(uid, None)
+            is_begun = bool(it.paid_out) or not self._sent.keys().isdisjoint(gated)
+            is_next = payment == "together" and not is_begun and not (it.is_former and tries_former)
+            if is_next and it.held is not None:
+                found[it.key] = it.held
+        return found
 
     def _reserve(self, chosen: Sequence[HeldPod], view: HeldView) -> None:
         """Write what these pods reserve of their declared time, in one transaction; without such pods the

@@ -26,7 +26,7 @@ from timekeeper.settler.decide.claim_changes import wanted_uids
 from timekeeper.settler.decide.decide import PULSE_MS, TickDecision, TickInputs, decide, listed_namespaces
 from timekeeper.settler.pod_notices import PodNotice
 from timekeeper.settler.self_check import SelfCheck
-from timekeeper.settler.state.gangs import GangTable, observe_start
+from timekeeper.settler.state.gangs import GangTable
 from timekeeper.settler.state.ledger_state import (
     DatabaseTotals,
     FutureHeadroom,
@@ -99,7 +99,7 @@ class Settler:
         self.cluster = ClusterState()
         if only_meter:
             self.cluster.listed_sources.add("priorityclasses")  # they are not watched
-        self._gangs = GangTable(observe_start)
+        self._gangs = GangTable()
         self.held = HeldView()  # of the last written tick; replaced as a whole, for other threads
         self.has_decided = False  # until then, the ledger reflects what the previous settler had observed
         with store.writing() as connection:
@@ -233,7 +233,7 @@ class Settler:
         )
         self.has_decided = True
         waits, statements = self.ledger.unbound_pods, decision.statement_cache.statements
-        self._gangs.update(self.cluster, waits.held, now_ms, history.settings(now_ms).scheduler_name)
+        self._gangs.update(self.cluster, waits.held, history.settings(now_ms).scheduler_name)
         cards = self._cards_held(history, now_ms)
         later = self._later.of(self.ledger, statements, self.cluster.namespaces, now_ms)
         reserved = frozenset(self.ledger.declared.rows.keys() & waits.held.keys())

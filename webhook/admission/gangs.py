@@ -1,63 +1,149 @@
 """Pods that start together: they are created with the gate of held pods, and their owner's templates get the
-number of pods that its own fields say."""
+number of pods that its own fields say, when it is created and at each update."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from timekeeper.core import names
-from timekeeper.core.admission.json_patch import Operation, add, escaped, merged
+from timekeeper.core.admission.json_patch import add, escaped, merged
 from timekeeper.core.admission.mutation.govern import placed_by
 from timekeeper.core.admission.mutation.whole_cards import in_bursars_words
 from timekeeper.core.admission.pods import MalformedError, checked_pod
 from timekeeper.core.admission.policy import AdmissionPolicy
+from timekeeper.core.admission.rules.pod_rules import gang_cap_violations
 from timekeeper.core.dialects.others.claims import NAME as CLAIMS
-from timekeeper.core.gang_owners import GangOfOwner, PodSet, contradictions, gang_of_owner, pod_sets
-from timekeeper.core.gangs import gang_of, size_said
-from timekeeper.core.json_values import Json, mapping, sequence
-from timekeeper.core.wire import HeldFor
-from webhook.admission.answers import refusal
-from webhook.admission.late_members import late_text
-from webhook.admission.workloads import NOT_JUDGED, as_pod
+from timekeeper.core.gang_owners import GangOfOwner, Path, PodSet, contradictions, gang_of_owner, pod_sets
+from timekeeper.core.gangs import least_said, size_violations
+from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
+from timekeeper.core.request.held import least_milli
+from timekeeper.core.violation import Violation
+from webhook.admission.answers import answer
+from webhook.admission.workloads import NOT_JUDGED, as_pod, inside
 from webhook.wire.object_review import ObjectReview
 from webhook.wire.pod_review import AdmissionAnswer
 
-DISRUPTIONS = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
-MAX_RULES = 20  # of a podFailurePolicy
+IGNORES_DISRUPTIONS = {
+    "rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
+}
+_WRITTEN = (names.GANG_SIZE, names.GANG_MINIMUM, names.GANG_LATE)
+_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+
+Texts = Mapping[Path, Mapping[str, str]]  # the annotations of each template
 
 
-def hold_of_gang(pod: Json, policy: AdmissionPolicy, by_other: bool) -> HeldFor:
-    """How a pod is held that waits for no budget and no turn of its own: as a member of a gang until all of
-    it fits, whatever the standing is; else not. ``by_other``: another scheduler than Bursar's places it,
-    and starts its gang."""
-    is_ours = policy.mode == "enforce" and not by_other
-    return "turn" if is_ours and gang_of(pod) is not None else ""
+@dataclass(frozen=True, slots=True)
+class _Count:
+    """Of an owner, without what the webhook wrote into it: all sets of its pods, those that Bursar places,
+    their gang, and what its templates are to say. ``gang``: None, and no ``values``, where it has none."""
+
+    found: Sequence[PodSet]
+    sets: Sequence[PodSet]
+    gang: GangOfOwner | None
+    values: Json
 
 
 def of_owner(review: ObjectReview, policy: AdmissionPolicy) -> AdmissionAnswer:
-    """Refuses a new owner whose templates' annotations contradict its own fields. In a namespace with
-    ``gangs: auto`` writes the number of its pods into the templates of those that start together, and which
-    pods follow. A gang's Job does not count the pods that are evicted. Raises MalformedError for a template
-    that is not one, or is nested too deeply."""
-    if review.operation != "CREATE" or review.subresource or policy.mode != "enforce":
+    """Refuses a new owner whose templates' annotations contradict its own fields, or whose gang is above a
+    cap. In a namespace with ``gangs: auto`` writes the number of its pods into the templates of those that
+    start together, and which pods follow; and again at each update of such an owner. A gang's Job does not
+    count the pods that are evicted. Raises MalformedError for a template that is not one, or is nested too
+    deeply."""
+    is_new = review.operation == "CREATE"
+    is_counted = names.COUNTED in annotations_of(review.old)
+    if not (is_new or is_counted) or review.subresource or review.is_going or policy.mode != "enforce":
         return NOT_JUDGED
     try:
-        found = pod_sets(review.group, review.kind, review.object)
-        sets = [each for each in found if _is_placed_here(each, policy, review.namespace)]
+        return _new(review, policy) if is_new else _counted(review, policy)
     except RecursionError as error:
         raise MalformedError("request.object: nested too deeply") from error
-    violations = list(contradictions(review.kind, sets, review.object))
-    if violations:
-        return refusal(violations, policy)
-    gang = gang_of_owner(sets, review.object) if policy.finds_gangs else None
-    without_cards = [
-        each for each in found if each not in sets and _requests_nothing(each, policy, review.namespace)
-    ]
-    late = "" if gang is None else _late(gang, without_cards, policy, review.namespace)
-    if gang is not None and gang.size == 1 and not late:
-        gang = None  # the text is too long; without it the others might have this size too
-    operations = [] if gang is None else list(_operations(gang, late))
-    if review.kind == "Job" and (gang is not None or any(size_said(each.template) for each in sets)):
-        operations += _without_disruptions(review.object["spec"])
-    return AdmissionAnswer("governed", operations=tuple(operations)) if operations else NOT_JUDGED
+
+
+def _new(review: ObjectReview, policy: AdmissionPolicy) -> AdmissionAnswer:
+    count = _count(review, review.object, {}, policy)
+    gang = count.gang if policy.finds_gangs else None
+    texts = _texts(count, gang, count.values)
+    starting = [pods for pods in count.sets if names.GANG_SIZE in texts[pods.path] and not pods.is_late]
+    is_jobs = review.kind == "Job" and bool(starting) and _may_ignore_disruptions(review.object)
+    violations = _violations(review, count, texts) or _above_caps(starting, texts, policy, review.namespace)
+    return answer(_written(review, texts, gang is not None, is_jobs), violations, policy, exempt=False)
+
+
+def _counted(review: ObjectReview, policy: AdmissionPolicy) -> AdmissionAnswer:
+    """What the templates said stays while the owner's fields give the same numbers, so that its user's
+    manifest may be applied again; and where other numbers would be refused, or would restart pods."""
+    former = [annotations_of(pods.template) for pods in pod_sets(review.group, review.kind, review.old)]
+    said = next((text for text in former if names.GANG_SIZE in text), {})
+    before = _count(review, review.old, {name: said[name] for name in _WRITTEN if name in said}, policy)
+    ours = {name: said[name] for name in before.values if name in said}  # the rest is its user's
+    after = _count(review, review.object, ours, policy)
+    gang, values = after.gang, ours if after.values == before.values else after.values
+    if _is_fixed(review, before, after):
+        gang, values = before.gang, ours
+    texts = _texts(after, gang, values)
+    is_jobs = mapping(review.old.get("spec")).get("podFailurePolicy") == IGNORES_DISRUPTIONS
+    good = _written(review, texts, True, is_jobs)
+    return answer(good, _violations(review, after, texts), policy, exempt=False)
+
+
+def _count(review: ObjectReview, owner: Json, ours: Json, policy: AdmissionPolicy) -> _Count:
+    """``owner``: the object of the review, or the former one. ``ours``: what the webhook wrote into it."""
+    raw = pod_sets(review.group, review.kind, owner)
+    found = [replace(pods, template=_without(pods.template, ours)) for pods in raw]
+    sets = [pods for pods in found if _is_placed_here(pods, policy, review.namespace)]
+    gang = gang_of_owner(sets, owner)
+    if gang is None:
+        return _Count(found, sets, None, {})
+    values = {names.GANG_SIZE: str(gang.size)}
+    if gang.minimum < gang.size:
+        values[names.GANG_MINIMUM] = str(gang.minimum)
+    return _Count(found, sets, gang, values)
+
+
+def _without(template: Json, ours: Json) -> Json:
+    if not ours:
+        return template
+    left = {name: text for name, text in annotations_of(template).items() if ours.get(name) != text}
+    return {**template, "metadata": {**mapping(template.get("metadata")), "annotations": left}}
+
+
+def _texts(count: _Count, gang: GangOfOwner | None, values: Json) -> Texts:
+    """The annotations of all templates, with these values in the gang's, also in those of the pods that
+    follow: they are members of the gang that runs. What its user wrote stays."""
+    paths = {pods.path for pods in (*gang.sets, *gang.late)} if gang is not None else ()
+    texts = ((pods.path, annotations_of(pods.template)) for pods in count.found)
+    return {path: {**(values if path in paths else {}), **text} for path, text in texts}
+
+
+def _is_fixed(review: ObjectReview, before: _Count, after: _Count) -> bool:
+    """Whether a changed number must not change the templates: they are fixed in a Job that is not suspended,
+    and in a JobSet that neither is nor becomes so; KubeRay restarts a cluster of the strategy Recreate."""
+    old, new = (mapping(version.get("spec")) for version in (review.old, review.object))
+    if review.kind == "Job":
+        return old.get("suspend") is not True or "startTime" in mapping(review.old.get("status"))
+    if review.kind == "JobSet":
+        return not (old.get("suspend") or new.get("suspend"))
+    recreates = mapping(new.get("upgradeStrategy")).get("type") == "Recreate"
+    return recreates and [p.template for p in before.found] == [p.template for p in after.found]
+
+
+def _violations(review: ObjectReview, count: _Count, texts: Texts) -> list[Violation]:
+    violations = list(contradictions(review.kind, count.sets, review.object))
+    for path, at in {pods.path: pods.at for pods in count.sets}.items():
+        violations += inside(size_violations(texts[path]), at)
+    return violations
+
+
+def _above_caps(
+    starting: Sequence[PodSet], texts: Texts, policy: AdmissionPolicy, namespace: str
+) -> list[Violation]:
+    """Of a gang without a name of its own, for pods of other owners may have the name, too."""
+    starting = [pods for pods in starting if names.GANG not in texts[pods.path]]
+    if not starting or not policy.caps.is_set:
+        return []
+    requests = ((pods.count, policy.parsed(as_pod(pods.template), namespace).request) for pods in starting)
+    costs = sorted(least_milli(it) for count, it in requests for _ in range(count) if it is not None)
+    needed = least_said({"metadata": {"annotations": texts[starting[0].path]}})
+    return list(gang_cap_violations(starting[0].at, sum(costs[:needed]), policy.caps))
 
 
 def _is_placed_here(pods: PodSet, policy: AdmissionPolicy, namespace: str) -> bool:
@@ -71,47 +157,38 @@ def _is_placed_here(pods: PodSet, policy: AdmissionPolicy, namespace: str) -> bo
     return placed_by(pod["spec"], request.dialect, policy) == policy.scheduler_name
 
 
-def _without_disruptions(job: Json) -> Iterator[Operation]:
-    """A pod of a gang that is not whole in time is evicted through no fault of its own: its Job's
-    ``backoffLimit`` does not count it. Kubernetes has such a rule for pods that are never restarted, and
-    takes it only where another pod follows once the first has ended."""
-    rules = sequence(mapping(job.get("podFailurePolicy")).get("rules"))
-    if mapping(job["template"]["spec"]).get("restartPolicy") != "Never" or any(
-        map(_is_of_disruptions, rules)
-    ):
-        return
-    if len(rules) >= MAX_RULES:
-        return
-    if rules:
-        yield add("/spec/podFailurePolicy/rules/0", DISRUPTIONS)
-    else:
-        yield add("/spec/podFailurePolicy", {"rules": [DISRUPTIONS]})
-        yield add("/spec/podReplacementPolicy", "Failed")
+def _may_ignore_disruptions(job: Json) -> bool:
+    """Whether a pod's eviction, which is no fault of its own, need not count toward ``backoffLimit``.
+    Kubernetes has such a rule for pods that are never restarted, and takes it only where another pod follows
+    once the first has ended. What its user applied stays; else it is not distinguished from the default."""
+    spec = job["spec"]
+    managed = map(mapping, sequence(mapping(job.get("metadata")).get("managedFields")))
+    applied = [entry for entry in managed if entry.get("operation") == "Apply"]
+    says = "podReplacementPolicy" in f"{annotations_of(job).get(_LAST_APPLIED)}{applied}"
+    if says and spec.get("podReplacementPolicy") == "TerminatingOrFailed":
+        return False
+    is_never_restarted = mapping(spec["template"]["spec"]).get("restartPolicy") == "Never"
+    return is_never_restarted and spec.get("podFailurePolicy") is None
 
 
-def _is_of_disruptions(rule: object) -> bool:
-    conditions = sequence(mapping(rule).get("onPodConditions"))
-    return any(mapping(each).get("type") == "DisruptionTarget" for each in conditions)
-
-
-def _requests_nothing(pods: PodSet, policy: AdmissionPolicy, namespace: str) -> bool:
-    parsed = policy.parsed(checked_pod(as_pod(pods.template), pods.at), namespace)
-    return parsed.request is None and not parsed.violations
-
-
-def _late(gang: GangOfOwner, without_cards: Sequence[PodSet], policy: AdmissionPolicy, namespace: str) -> str:
-    """The annotation about the pods that follow while the gang runs; "" without any."""
-    beside = (each for each in without_cards if each.follows)
-    return late_text((*gang.late, *beside), policy, namespace)
-
-
-def _operations(gang: GangOfOwner, late: str) -> Iterator[Operation]:
-    values = {names.GANG_SIZE: str(gang.size)} | ({names.GANG_LATE: late} if late else {})
-    if gang.minimum < gang.size:
-        values[names.GANG_MINIMUM] = str(gang.minimum)
-    for each in gang.sets:
-        at = "".join(f"/{escaped(str(step))}" for step in each.path)
-        if isinstance(each.template.get("metadata"), dict):
-            yield from merged(mapping(each.template["metadata"]), f"{at}/metadata", "annotations", values)
+def _written(review: ObjectReview, texts: Texts, is_ours: bool, ignores: bool) -> AdmissionAnswer:
+    """``is_ours``: the webhook has counted the pods; ``ignores``: the Job's failure policy is ours."""
+    owner, operations = review.object, []
+    for path, template in {s.path: s.template for s in pod_sets(review.group, review.kind, owner)}.items():
+        at = "".join(f"/{escaped(str(step))}" for step in path)
+        if annotations_of(template) == texts[path]:
+            continue
+        if isinstance(template.get("metadata"), dict):
+            operations.append(add(f"{at}/metadata/annotations", texts[path]))
         else:
-            yield add(f"{at}/metadata", {"annotations": values})
+            operations.append(add(f"{at}/metadata", {"annotations": texts[path]}))
+    spec = mapping(owner.get("spec"))
+    if ignores and spec.get("podFailurePolicy") is None:
+        operations.append(add("/spec/podFailurePolicy", IGNORES_DISRUPTIONS))
+    if ignores and spec.get("podReplacementPolicy") != "Failed":
+        operations.append(add("/spec/podReplacementPolicy", "Failed"))
+    if is_ours:
+        operations += merged(
+            mapping(owner.get("metadata")), "/metadata", "annotations", {names.COUNTED: "true"}
+        )
+    return AdmissionAnswer("governed", operations=tuple(operations)) if operations else NOT_JUDGED

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from timekeeper.core.admission.json_patch import Operation, merged, patched
 from timekeeper.core.admission.marks import declared_time
-from timekeeper.core.admission.mutation.govern import govern, placed_by
+from timekeeper.core.admission.mutation.govern import gang_key_of, govern, placed_by
 from timekeeper.core.admission.mutation.visible_devices import hide_cards
 from timekeeper.core.admission.mutation.whole_cards import in_bursars_words
 from timekeeper.core.admission.policy import AdmissionPolicy, Standing
@@ -20,7 +20,6 @@ from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation
 from timekeeper.core.wire import HeldFor
 from webhook.admission.answers import answer, is_exempt
-from webhook.admission.gangs import hold_of_gang
 from webhook.admission.reinvocation import (
     not_governed,
     parsed_again,
@@ -115,7 +114,8 @@ def _governed(
     """``is_refused``: with enforcement on it would be, so its class is not spoken of."""
     by_claims = request.dialect == CLAIMS
     by_other = by_claims or placed_by(review.pod["spec"], request.dialect, policy) != policy.scheduler_name
-    hold = policy.hold_of(standing, by_other, is_known(request)) or hold_of_gang(review.pod, policy, by_other)
+    is_held_gang = policy.mode == "enforce" and bool(gang_key_of(review.pod, request, policy))
+    hold = policy.hold_of(standing, by_other, is_known(request)) or ("turn" if is_held_gang else "")
     declared = declared_time(review.pod) if policy.reserves_declared and hold == "budget" else ""
     governing = policy.mode == "enforce"
     operations = govern(review.pod, request, standing.status, policy, hold, declared) if governing else []

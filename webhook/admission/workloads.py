@@ -16,6 +16,7 @@ from timekeeper.core.admission.policy import AdmissionPolicy
 from timekeeper.core.admission.rules import without_effect
 from timekeeper.core.admission.rules.modes import rule_modes, split_by_mode
 from timekeeper.core.admission.rules.pod_rules import pod_violations, unrequested_devices
+from timekeeper.core.gang_owners import waits_for_itself
 from timekeeper.core.gangs import NAMELESS
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.violation import Violation
@@ -132,6 +133,8 @@ def _judged(review: ObjectReview, policy: AdmissionPolicy, more: Sequence[Templa
     for at, template in changed:
         try:
             violations += template_violations(template, at, policy, review.namespace)
+            if review.kind == "StatefulSet" and policy.parsed(as_pod(template), review.namespace).request:
+                violations += waits_for_itself(review.object)
         except MalformedError as error:
             unread.append(f"This pod template is not reviewed: {error}")
     exempt = makers_are_exempt(review.group, review.kind, policy)

@@ -149,6 +149,26 @@ def test_a_ray_clusters_are_its_head_and_workers_unless_it_is_scaled() -> None:
     assert size("ray.io", "RayCluster", spec | {"enableInTreeAutoscaling": True}) is None
 
 
+@pytest.mark.parametrize(
+    ("group", "workers"),
+    [
+        ({"replicas": 2, "minReplicas": 0, "maxReplicas": 4}, 2),
+        ({"replicas": 1, "minReplicas": 3, "maxReplicas": 4}, 3),
+        ({"replicas": 9, "minReplicas": 0, "maxReplicas": 4, "numOfHosts": 2}, 8),
+        ({"minReplicas": 2}, 2),
+        ({"replicas": 2, "suspend": True}, 0),
+        ({"replicas": 2, "suspend": False}, 2),
+    ],
+)
+def test_a_ray_groups_bounds_count_whatever_its_replicas_are(group: Json, workers: int) -> None:
+    groups = [group | {"template": template()}, {"replicas": 1, "template": template()}]
+    spec = {"headGroupSpec": {"template": template()}, "workerGroupSpecs": groups}
+
+    for owner in (spec, spec | {"suspend": True}):
+        assert (size("ray.io", "RayCluster", owner) or (0,))[0] == workers + 2
+        assert (size("ray.io", "RayJob", {"rayClusterSpec": owner}) or (0,))[0] == workers + 2
+
+
 def ray_job(**fields: Any) -> Json:
     workers = {"replicas": 2, "template": template()}
     cluster = {"headGroupSpec": {"template": template()}, "workerGroupSpecs": [workers]}
@@ -245,21 +265,45 @@ def test_templates_of_one_gang_that_say_different_topologies_are_refused(size: J
     assert refused(of_leader(other | RACK, {"gang": "a", "gang_size": "4"}), *kind) == []
 
 
+@pytest.mark.parametrize(
+    ("leader", "worker", "name", "texts"),
+    [
+        ({"gang_size": "4"}, {"gang_size": "3"}, "size", ("3", "4")),
+        ({"gang_size": "4", "gang_minimum": "2"}, {"gang_size": "4"}, "minimum", ("", "2")),
+    ],
+)
+def test_templates_of_one_gang_that_say_different_numbers_are_refused_with_both(
+    leader: Json, worker: Json, name: str, texts: tuple[str, str]
+) -> None:
+    (found,) = refused(of_leader(leader, worker), "LeaderWorkerSet", "leaderworkerset.x-k8s.io")
+
+    at = f"spec.leaderWorkerTemplate.workerTemplate.metadata.annotations[bursar.dev/gang-{name}]"
+    says = f"spec.leaderWorkerTemplate.leaderTemplate says {texts[1]}, and their pods start together"
+    assert found.startswith(f"{at}: {says}" + (f', got "{texts[0]}"' if texts[0] else ""))
+
+
+def test_templates_that_say_the_same_in_other_words_are_not() -> None:
+    kind = "LeaderWorkerSet", "leaderworkerset.x-k8s.io"
+
+    assert refused(of_leader({"gang_size": "4", "gang_minimum": "4"}, {"gang_size": "4"}), *kind) == []
+    other = {"gang": "other", "gang_size": "3"}
+    assert refused(of_leader({"gang": "a", "gang_size": "4"}, other), *kind) == []
+    assert refused(of_leader({}, {"gang_size": "3"}), *kind) == []  # its leader starts by itself
+
+
 def of_one_template(**said: str) -> Json:
     """A leader and three workers, which come once it is ready."""
     group = {"size": 4, "workerTemplate": template(None, **said)}
     return {"metadata": {}, "spec": {"leaderWorkerTemplate": group, "startupPolicy": "LeaderReady"}}
 
 
-def test_a_template_that_tells_of_those_that_come_later_says_how_many_come_first() -> None:
+def test_of_one_template_for_a_leader_and_those_that_follow_the_leader_alone_starts_whole() -> None:
     kind = "LeaderWorkerSet", "leaderworkerset.x-k8s.io"
 
-    assert refused(of_one_template(gang_size="1", gang_late="[]"), *kind) == []
-    assert refused(of_one_template(gang_size="1", gang_late="[]", **RACK), *kind) == []
-    assert refused(of_one_template(**RACK), *kind) == []
-    for size in ("1", "3"):
-        (found,) = refused(of_one_template(gang_size=size), *kind)
-        assert "this LeaderWorkerSet creates 4 pods of the template" in found
+    for said in ({"gang_size": "1"}, {"gang_size": "1", **RACK}, RACK, {"gang_size": "4"}):
+        assert refused(of_one_template(**said), *kind) == []
+    (found,) = refused(of_one_template(gang_size="5"), *kind)
+    assert "this LeaderWorkerSet creates 4 pods" in found
 
 
 def test_a_topology_of_pods_that_start_one_by_one_later_is_refused() -> None:

@@ -1,12 +1,9 @@
 """Which pods start together: by our annotations, and by the marks of others."""
 
-import json
-
 import pytest
 
 from tests.worlds import Json
-from timekeeper.core.gangs import Gang, gang_of, gang_violations, group_of, held_gang
-from timekeeper.core.late_members import late_members
+from timekeeper.core.gangs import Gang, gang_of, gang_violations, group_of, has_started, held_gang
 
 SIZE = "bursar.dev/gang-size"
 AT = "metadata.annotations"
@@ -23,26 +20,26 @@ def pod(labels: Json | None = None, spec: Json | None = None, **annotations: str
 
 
 def test_our_annotations_make_a_gang() -> None:
-    assert gang_of(pod(gang="train", size="4")) == Gang("bursar", "train", 4, 4)
-    assert gang_of(pod(gang="train", size="4", minimum="2")) == Gang("bursar", "train", 4, 2)
+    assert gang_of(pod(gang="train", size="4")) == Gang("bursar/train", 4, 4)
+    assert gang_of(pod(gang="train", size="4", minimum="2")) == Gang("bursar/train", 4, 2)
     near = {"bursar.dev/gang-topology": "a.b/zone", PREFERRED: "rack"}
     assert gang_of(pod(None, None, gang="train", size="4", **near)) == Gang(
-        "bursar", "train", 4, 4, "a.b/zone", "rack"
+        "bursar/train", 4, 4, "a.b/zone", "rack"
     )
 
 
 @pytest.mark.parametrize(
     ("labels", "spec", "expected"),
     [
-        ({"scheduling.x-k8s.io/pod-group": "a"}, {}, Gang("coscheduling", "a", 3, 3)),
-        ({}, {"schedulingGroup": {"podGroupName": "a"}}, Gang("podgroup", "a", 3, 3)),
-        ({"jobset.sigs.k8s.io/jobset-name": "a"}, {}, Gang("jobset", "a", 3, 3)),
-        ({"training.kubeflow.org/job-name": "a"}, {}, Gang("kubeflow", "a", 3, 3)),
-        ({"ray.io/cluster": "a"}, {}, Gang("ray", "a", 3, 3)),
+        ({"scheduling.x-k8s.io/pod-group": "a"}, {}, Gang("coscheduling/a", 3, 3)),
+        ({}, {"schedulingGroup": {"podGroupName": "a"}}, Gang("podgroup/a", 3, 3)),
+        ({"jobset.sigs.k8s.io/jobset-name": "a"}, {}, Gang("jobset/a", 3, 3)),
+        ({"training.kubeflow.org/job-name": "a"}, {}, Gang("kubeflow/a", 3, 3)),
+        ({"ray.io/cluster": "a"}, {}, Gang("ray/a", 3, 3)),
         (
             {"leaderworkerset.sigs.k8s.io/name": "a", "leaderworkerset.sigs.k8s.io/group-index": "1"},
             {},
-            Gang("leaderworkerset", "a-1", 3, 3),
+            Gang("leaderworkerset/a-1", 3, 3),
         ),
     ],
 )
@@ -53,37 +50,35 @@ def test_a_size_makes_a_gang_of_the_pods_of_another_groups_name(
     assert gang_of(pod(labels, spec)) is None  # most such pods start one by one
 
 
-@pytest.mark.parametrize(("index", "starts"), [("0", True), ("1", False), (None, False)])
-def test_of_a_leader_and_workers_of_one_template_those_follow_that_it_tells_of(
-    index: str | None, starts: bool
-) -> None:
-    """The leader is created with its label; a worker gets one from a webhook, which may come later."""
-    prefix = "leaderworkerset.sigs.k8s.io"
-    labels = {f"{prefix}/name": "a", f"{prefix}/group-index": "2"}
-    labels |= {f"{prefix}/worker-index": index} if index is not None else {}
-    template = {"spec": {"containers": [{"name": "c"}]}}
-    late = {"bursar.dev/gang-late": json.dumps([{"count": 3, "template": template}])}
-
-    found = gang_of(pod(labels, None, size="1", **late))
-
-    assert (found is not None) == starts
-    assert group_of(pod(labels, None, size="1", **late)) == "leaderworkerset/a-2"
-    assert gang_of(pod(labels, size="4")) == Gang("leaderworkerset", "a-2", 4, 4)
+LWS, JOBSET = "leaderworkerset.sigs.k8s.io", "jobset.sigs.k8s.io"
 
 
-@pytest.mark.parametrize("kind", ["Job", "StatefulSet"])
-def test_a_size_makes_a_gang_of_the_pods_of_a_controller(kind: str) -> None:
-    by = {"kind": kind, "name": "train", "controller": True}
-    pods = [pod({"ray.io/cluster": "a"}, size="3"), pod(size="3"), pod(size="3"), pod(size="3")]
-    for each, reference in zip(pods, (by, by, by | {"controller": False}, by | {"kind": "Pod"}), strict=True):
-        each["metadata"]["ownerReferences"] = [reference]
-
-    assert [gang_of(each) for each in pods] == [
-        Gang("ray", "a", 3, 3),
-        Gang(kind.lower(), "train", 3, 3),
-        None,
-        None,
+@pytest.mark.parametrize(
+    ("labels", "kind", "key"),
+    [
+        ({}, "Job", "job/train/u-1"),
+        ({}, "StatefulSet", "statefulset/train/u-1"),
+        ({}, "Pod", None),
+        ({"ray.io/cluster": "a"}, "RayCluster", "ray/a/u-1"),
+        ({"training.kubeflow.org/job-name": "a"}, "PyTorchJob", "kubeflow/a/u-1"),
+        (  # its Jobs are controllers of its pods
+            {f"{JOBSET}/jobset-name": "a", f"{JOBSET}/jobset-uid": "u-9", f"{JOBSET}/restart-attempt": "2"},
+            "Job",
+            "jobset/a/u-9/2",
+        ),
+        ({f"{LWS}/name": "a", f"{LWS}/group-index": "1"}, "StatefulSet", "leaderworkerset/a-1"),
+        ({"scheduling.x-k8s.io/pod-group": "a"}, "Job", "coscheduling/a"),  # several owners may name it
+    ],
+)
+def test_a_gang_of_one_owner_is_known_by_its_uid_too(labels: Json, kind: str, key: str | None) -> None:
+    """An owner of the same name that is made again, and a restart of a JobSet, have a gang of their own."""
+    raw = pod(labels, size="3")
+    raw["metadata"]["ownerReferences"] = [
+        {"kind": kind, "name": "train", "uid": "u-1", "controller": True},
+        {"kind": "Job", "name": "other", "uid": "u-2", "controller": False},
     ]
+
+    assert gang_of(raw) == (Gang(key, 3, 3) if key else None)
 
 
 def test_coschedulings_older_labels_say_how_many_start_together() -> None:
@@ -92,8 +87,8 @@ def test_coschedulings_older_labels_say_how_many_start_together() -> None:
         "pod-group.scheduling.sigs.k8s.io/min-available": "3",
     }
 
-    assert gang_of(pod(labels)) == Gang("coscheduling", "a", 3, 3)
-    assert gang_of(pod(labels, size="5")) == Gang("coscheduling", "a", 5, 3)
+    assert gang_of(pod(labels)) == Gang("coscheduling/a", 3, 3)
+    assert gang_of(pod(labels, size="5")) == Gang("coscheduling/a", 5, 3)
 
 
 @pytest.mark.parametrize(
@@ -157,12 +152,29 @@ def test_a_contradiction_is_refused_with_its_field(annotations: Json, said: str)
     assert gang_of(pod(None, None, **annotations)) is None
 
 
-@pytest.mark.parametrize("held", ["budget", "turn"])
-def test_only_pods_that_were_created_with_the_gate_start_together(held: str) -> None:
-    assert held_gang(pod(gang="a", size="2")) is None
-    assert held_gang(pod(None, None, gang="a", size="2", **{"bursar.dev/held": held})) == Gang(
-        "bursar", "a", 2, 2
-    )
+@pytest.mark.parametrize(
+    ("annotations", "key", "started"),
+    [
+        ({}, None, True),
+        ({"bursar.dev/held": "budget"}, "bursar/a", True),  # a release before the gang's gate made it
+        ({"bursar.dev/held": "turn"}, "bursar/a", True),
+        ({"bursar.dev/held": "turn", "bursar.dev/gang-key": "bursar/a"}, "bursar/a", False),
+        ({"bursar.dev/gang-key": "job/b/u"}, "job/b/u", False),  # the key decides, whatever labels say since
+        ({"bursar.dev/gang-key": "job/b/u", "bursar.dev/gang-started": "T"}, "job/b/u", True),
+        ({"bursar.dev/gang-key": "none"}, None, False),
+    ],
+)
+def test_a_pod_starts_together_with_those_of_the_key_that_admission_wrote(
+    annotations: Json, key: str | None, started: bool
+) -> None:
+    raw = pod({"ray.io/cluster": "a"}, None, gang="a", size="2", **annotations)
+
+    assert (held_gang(raw), has_started(raw)) == (Gang(key, 2, 2) if key else None, started)
+
+
+@pytest.mark.parametrize(("ended", "needed"), [(0, 3), (2, 1), (3, 0), (4, 0)])
+def test_a_gang_needs_no_more_those_that_ended_well(ended: int, needed: int) -> None:
+    assert Gang("job/a/u", 4, 3).needed(ended) == needed
 
 
 def test_a_pod_without_gpus_is_of_the_group_that_its_mark_names() -> None:
@@ -177,51 +189,3 @@ def test_a_pod_without_gpus_is_of_the_group_that_its_mark_names() -> None:
 def test_a_pod_without_any_mark_is_of_no_gang() -> None:
     assert gang_of({}) is None
     assert list(gang_violations({"metadata": {"annotations": {"bursar.dev/policy": "binpack"}}})) == []
-
-
-LATE = "bursar.dev/gang-late"
-TOLD = '[{"count": 2, "template": {"spec": {"containers": [{"name": "main"}]}}}]'
-
-
-def test_what_follows_a_gang_is_read_of_its_pods() -> None:
-    raw = pod(None, None, gang="train", size="1", **{LATE: TOLD})
-
-    (late,) = (gang_of(raw) or Gang("", "", 0, 0)).late
-    assert (late.count, late.pod) == (2, {"spec": {"containers": [{"name": "main"}]}})
-    assert list(gang_violations(raw)) == []
-
-
-def test_so_many_templates_and_levels_are_read() -> None:
-    many = f"[{', '.join([TOLD[1:-1]] * 32)}]"
-    deep = TOLD.replace('"main"', "[" * 28 + "]" * 28)
-
-    assert [len(late_members(each)) for each in (many, deep)] == [32, 1]
-
-
-@pytest.mark.parametrize(
-    ("told", "problem"),
-    [
-        ("", "no pods that are created after"),
-        ("{}", "no pods that are created after"),
-        ("[" * 9_000, "no pods that are created after"),
-        (TOLD.replace("2", "0"), "no pods that are created after"),
-        (TOLD.replace("2", "true"), "no pods that are created after"),
-        (TOLD.replace("2", "1025"), "no pods that are created after"),
-        (TOLD.replace('[{"name": "main"}]', "[]"), "no pods that are created after"),
-        (TOLD + " " * 32_768, "no pods that are created after"),
-        (f"[{', '.join([TOLD[1:-1]] * 33)}]", "no pods that are created after"),
-        (TOLD.replace('"main"', "[" * 29 + "]" * 29), "no pods that are created after"),
-    ],
-)
-def test_what_tells_of_no_pods_is_refused(told: str, problem: str) -> None:
-    raw = pod(None, None, gang="train", size="1", **{LATE: told})
-
-    (found,) = gang_violations(raw)
-    assert (found.path, gang_of(raw)) == (f"{AT}[{LATE}]", None)
-    assert problem in found.sentence()
-
-
-def test_what_follows_a_pod_that_starts_by_itself_is_refused() -> None:
-    (found,) = gang_violations(pod({"jobset.sigs.k8s.io/jobset-name": "a"}, None, **{LATE: TOLD}))
-
-    assert "a pod that starts by itself is followed by no others" in found.sentence()

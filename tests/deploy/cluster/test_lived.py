@@ -36,6 +36,8 @@ ELSEWHERE = {
         Right("list", "nodes"),
         Right("list", "resourceslices", "resource.k8s.io"),
         Right("list", "poddisruptionbudgets", "policy"),
+        # gates and marks of gangs: tests/webhook/cluster/test_updates, tests/story/cluster/test_gangs
+        Right("patch", "pods"),
     ),
     "bursar-timekeeper": (
         Right("create", "gpubudgets", "bursar.dev"),  # an apply that creates is logged as a patch
@@ -46,8 +48,6 @@ ELSEWHERE = {
         Right("list", "poddisruptionbudgets", "policy"),
         # the taint of a reclaimed device: tests/webhook/cluster/test_claim_reclaim
         *(Right(verb, "devicetaintrules", "resource.k8s.io") for verb in ("list", "create", "delete")),
-        # asked for by the extender, where cards are taken for a gang: tests/story/cluster/test_gangs
-        Right("create", "gangs", "bursar.dev"),
         # an apply that creates is logged as a patch
         *(Right("create", "configmaps", "", NAMESPACE, name) for name in (*CONFIG_MAPS, SPENT)),
     ),

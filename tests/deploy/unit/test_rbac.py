@@ -114,7 +114,6 @@ NEEDED: dict[str, Reasons] = {
         "to ask the extender where simulated pods would be placed": {
             Right("create", "simulations", "bursar.dev")
         },
-        "to have it reserve cards for all pods of a gang": {Right("create", "gangs", "bursar.dev")},
         "to tell them why, and what is wrong with a budget": {Right("create", "events", "events.k8s.io")},
         "values of the classes it names": followed("priorityclasses", "scheduling.k8s.io"),
         "which devices claims hold": followed("resourceclaims", "resource.k8s.io"),
@@ -131,6 +130,9 @@ NEEDED: dict[str, Reasons] = {
         "cards": followed("nodes"),
         "which nodes' GPUs drivers give out by claims": followed("resourceslices", "resource.k8s.io"),
         "to find out what became of a Binding": {Right("get", "pods")},
+        "to open the gate of gangs that have cards, as the policy bursar-releases allows": {
+            Right("patch", "pods")
+        },
         "to bind": {Right("create", "pods/binding")},
         "to wake a waiting pod, and to hold cards for it": {Right("patch", "pods/status")},
         "to have others leave for it": {Right("create", "pods/eviction")},
@@ -246,7 +248,6 @@ def test_the_roles_cover_every_right_that_timekeeper_and_extender_check() -> Non
     ours = {
         right for each in ("bursar-webhook", "bursar-scheduler", "bursar-node") for right in granted(each)
     }
-    ours |= {right for right in granted("bursar-timekeeper") if right.resource == "gangs"}
     given = {right for right in ours if right.group == DOMAIN}
     people = {right for rights in PEOPLE.values() for right in rights}
     stored = {right for right in people if right.resource == "gpubudgets"}  # objects of the API server itself

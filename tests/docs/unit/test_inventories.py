@@ -181,7 +181,7 @@ LISTED = (
     Inventory(
         "annotations.md",
         "<!-- users:",
-        [*names.USER_ANNOTATIONS, *names.GANG_ANNOTATIONS],
+        [*names.USER_ANNOTATIONS, *names.GANG_ANNOTATIONS, names.GANG_LATE],
         matching(r"^\| `(\S+)` \| annotation \|"),
         "<!-- end",
     ),

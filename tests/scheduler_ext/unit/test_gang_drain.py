@@ -82,7 +82,7 @@ def begun(snapshot: Snapshot, found: Chosen) -> Snapshot:
     """The snapshot with these cards kept."""
     first = members(snapshot)[0]
     assert first.gang is not None
-    wanted = Drain("team-a", first.gang.key, "g", found.starts_ms, UNTIL, UNTIL, found.cards)
+    wanted = Drain("team-a", first.gang.key, "g", found.starts_ms, UNTIL, found.cards)
     return drain(snapshot, wanted)
 
 

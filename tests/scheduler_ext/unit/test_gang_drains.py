@@ -1,171 +1,117 @@
-"""A drain through the extender's call and verbs: cards kept empty for one gang, for a bounded time."""
-
-import json
-from typing import Any
+"""A drain as the starts of gangs begin and end it, and the verbs obey it: cards kept empty for one gang, for
+a bounded time."""
 
 import pytest
 
-from scheduler_ext.cache.cluster_cache import ClusterCache
-from scheduler_ext.gangs.drains import LASTS_MS
-from scheduler_ext.gangs.reserve import GangReservations
-from scheduler_ext.gangs.rooms import PlanInput
-from scheduler_ext.model.node import read_node
-from scheduler_ext.model.pod import read_any
-from scheduler_ext.model.standing import UNHEARD
-from scheduler_ext.scoring.policy import BINPACK
+from tests.scheduler_ext.gang_worlds import START_MS, GangWorld, members
 from tests.scheduler_ext.reserving import stamp
-from tests.scheduler_ext.stepped import Stepped
-from tests.scheduler_ext.unit.test_gangs import member
-from tests.scheduler_ext.worlds import node, on, percent, read
+from tests.scheduler_ext.stepped import Start, Stepped
+from tests.scheduler_ext.worlds import node, on, percent
 from tests.worlds import Json, card
 from timekeeper.runtime.clock import now_ms
-from timekeeper.runtime.http.problem_details import Problem
 
-MINUTE = 60_000
-UNTIL = 15 * MINUTE
-
-
-class Draining:
-    """A cache with a clock that is turned by hand, and the call. A node has two cards, one of them in use."""
-
-    def __init__(self, *raws: Json) -> None:
-        self.at_ms = 1_000
-        self.cache = ClusterCache(lambda: self.at_ms, lambda _: None)
-        self.cache.nodes_listed([read_node(node("n", card(0), card(1)))])
-        raws = raws or (member("a"), member("b"), on(percent(100, "x"), "n", "GPU-0"))
-        self.cache.pods_listed([read_any(raw) for raw in raws])
-        self.reserve = GangReservations(
-            self.cache,
-            lambda snapshot: PlanInput(snapshot, UNHEARD, lambda _: BINPACK),
-            lambda _pod, _reservation: "written",
-            lambda _pod: None,
-            lambda: True,
-            lambda: self.at_ms,
-            lambda *_, **__: None,
-        )
-
-    def ask(self, *names: str, epoch: int = 7, **fields: Any) -> Json:
-        """The answer for these pods."""
-        uids = [f"uid-{each}" for each in names]
-        body = {"version": 1, "pods": uids, "needed": len(uids), "epoch": epoch, "until": self.at_ms + MINUTE}
-        found: Json = json.loads(self.reserve(json.dumps(body | fields).encode()))
-        return {"drain": "", **found}
-
-    def free(self) -> list[int]:
-        """What is free of each card for pods outside of the gang."""
-        return [each.share_milli for each in self.cache.snapshot.node("n").free_by_card if each]
+MINUTE = 60
+DRAINS = 2 * MINUTE * 1000, 15 * MINUTE * 1000  # after, for
 
 
-def test_cards_are_kept_only_where_the_call_wants_it() -> None:
-    extender = Draining()
-
-    assert extender.ask("a", "b")["drain"] == ""
-    assert extender.free() == [0, 1000]
-    kept = extender.ask("a", "b", drain=UNTIL)["drain"]
-    assert kept == "2 cards on 1 node are kept for it at most until 1970-01-01T00:15:00Z"
-    assert extender.free() == [0, 0]
-    assert kept in extender.reserve.lack(read(member("a")))
-
-    assert extender.ask("a", "b")["drain"] == ""  # its time is over
-    assert extender.free() == [0, 1000]
+def draining(*raws: Json) -> GangWorld:
+    """A gang of two on a node of two cards, of which one is in use; it has waited for a minute."""
+    raws = raws or (*members("ab"), on(percent(100, "x"), "n", "GPU-0"))
+    return GangWorld({"n": 2}, raws, DRAINS)
 
 
-def test_without_another_call_it_ends_by_itself() -> None:
-    """As when the timekeeper is killed."""
-    extender = Draining()
-    extender.ask("a", "b", drain=UNTIL)
-    extender.at_ms += LASTS_MS - 1
-    extender.cache.expire()
-    assert extender.free() == [0, 0]
-    extender.ask("a", "b", drain=UNTIL)  # which renews it
-    extender.at_ms += LASTS_MS - 1
-    extender.cache.expire()
-    assert extender.free() == [0, 0]
-
-    extender.at_ms += 1
-    extender.cache.expire()
-
-    assert extender.free() == [0, 1000]
+def free(world: GangWorld) -> list[int]:
+    """What is free of each card for pods outside of the gang."""
+    return [each.share_milli for each in world.cache.snapshot.node("n").free_by_card if each]
 
 
-def test_no_call_keeps_cards_beyond_the_end_that_it_names() -> None:
-    extender = Draining()
-    extender.ask("a", "b", drain=6_000)
+def test_a_gang_that_has_waited_for_cards_has_them_kept_for_a_time() -> None:
+    world = draining()
+    world.steps(59)
+    assert free(world) == [0, 1000]
 
-    extender.at_ms = 6_000
-    extender.cache.expire()
+    world.steps(2)
+    assert free(world) == [0, 0]
+    assert "; 2 cards on 1 node are kept for it at most until 2027-01-15T08:16:" in world.says("a")
+    world.steps(15 * MINUTE, 10)
+    assert free(world) == [0, 1000]
+    world.steps(14 * MINUTE, 10)
+    assert free(world) == [0, 1000]
+    world.steps(2 * MINUTE, 10)
+    assert free(world) == [0, 0]
+    assert world.starts.drains == {"fit": 0, "over": 1, "none": 0, "gone": 0}
 
-    assert extender.free() == [0, 1000]
+
+def test_once_the_gang_fits_it_starts_and_the_drain_is_over() -> None:
+    world = draining()
+    world.steps(61)
+    world.end("x")
+    assert free(world) == [0, 0]  # the freed card is kept, too
+
+    assert set(world.step().planned) == {"a", "b"}
+    assert (world.cache.snapshot.drain, world.starts.drains["fit"]) == (None, 1)
 
 
-def test_once_the_gang_fits_its_cards_are_reserved_and_the_drain_is_over() -> None:
-    extender = Draining()
-    extender.ask("a", "b", drain=UNTIL)
-    ended = on(percent(100, "x"), "n", "GPU-0")
-    ended["status"]["phase"] = "Succeeded"
-    extender.cache.pod_updated(read_any(ended))
-    assert extender.free() == [0, 0]  # the freed card is kept, too
+def test_a_drain_ends_with_its_gang_and_with_its_extender() -> None:
+    world = draining()
+    world.steps(61)
+    world.begin()
+    assert free(world) == [0, 1000]
 
-    assert extender.ask("a", "b", drain=UNTIL)["reserved"] == 2
-    assert extender.cache.snapshot.drain is None
-    assert extender.free() == [0, 0]
+    world.steps(1)
+    assert free(world) == [0, 0]
+    world.delete("a", "b")
+    world.steps(1)
+    assert (free(world), world.starts.drains["gone"]) == ([0, 1000], 1)
 
 
 def test_one_gang_at_a_time_has_a_drain_and_no_other_gets_its_cards() -> None:
-    small = member("s", size=1)
-    small["metadata"]["annotations"]["bursar.dev/gang"] = "small"
-    extender = Draining(member("a"), member("b"), small, on(percent(100, "x"), "n", "GPU-0"))
-    extender.ask("a", "b", drain=UNTIL)
+    world = draining()
+    world.steps(61)
+    world.put(*members("s", gang="small", created_s=-3600))
+    world.steps(10)
 
-    assert extender.ask("s")["missing"] == 1
-    drain = extender.cache.snapshot.drain
+    assert world.planned == {}
+    drain = world.cache.snapshot.drain
     assert drain is not None
     assert drain.name == "g"
-    assert extender.ask("s", epoch=6, drain=UNTIL)["drain"] == ""  # a late call
-    assert extender.cache.snapshot.drain is drain
 
 
 def test_a_drain_whose_node_is_gone_is_chosen_anew() -> None:
-    extender = Draining()
-    extender.ask("a", "b", drain=UNTIL)
-    extender.cache.node_updated(read_node(node("m", card(0), card(1))))
-    extender.cache.pod_updated(read_any(on(percent(100, "y"), "m", "m-GPU-0")))
-    extender.cache.node_deleted("n")
+    world = draining()
+    world.steps(61)
+    world.put_node("m", 2)
+    world.put(on(percent(100, "y"), "m", "m-GPU-0"))
+    world.cache.node_deleted("n")
+    world.step()
 
-    assert extender.ask("a", "b", drain=UNTIL)["drain"].startswith("2 cards on 1 node")
-    drain = extender.cache.snapshot.drain
+    drain = world.cache.snapshot.drain
     assert drain is not None
     assert [name for name, _ in drain.cards] == ["m"]
 
 
 def test_for_a_gang_that_no_card_helps_nothing_is_kept() -> None:
-    extender = Draining(*(member(each, size=3) for each in "abc"), on(percent(100, "x"), "n", "GPU-0"))
+    world = draining(*members("abc"), on(percent(100, "x"), "n", "GPU-0"))
+    world.steps(61)
 
-    assert extender.ask("a", "b", "c", drain=UNTIL)["drain"] == ""
-    assert extender.free() == [0, 1000]
-
-
-def test_a_bad_end_is_named_by_its_field() -> None:
-    with pytest.raises(Problem) as raised:
-        Draining().ask("a", "b", drain="soon")
-
-    assert (raised.value.status, raised.value.where) == (400, "drain")
+    assert free(world) == [0, 1000]
+    assert world.starts.drains["none"] == 1
 
 
 @pytest.fixture
-def drained(running: Stepped) -> Stepped:
+def drained(start: Start) -> Stepped:
     """A real extender that drains a node of two cards, of which one is in use for five more minutes."""
+    running = start("--gang-drain-after=0s")
     running.put_node(node("n", card(0), card(1)))
     ends = percent(100, "x", activeDeadlineSeconds=300, terminationGracePeriodSeconds=0)
     there = on(ends, "n", "GPU-0")
     there["status"]["startTime"] = stamp(now_ms() // 1000 * 1000)
     running.put_pod(there)
-    for name in "ab":
-        running.put_pod(member(name))
-    uids = ["uid-a", "uid-b"]
-    body = {"version": 1, "pods": uids, "needed": 2, "epoch": 7, "until": now_ms() + MINUTE}
-    answer = json.loads(running.extender.gangs(json.dumps(body | {"drain": now_ms() + UNTIL}).encode()))
-    assert answer["drain"].startswith("2 cards on 1 node are kept for it until about ")
+    for raw in members("ab", created_s=(now_ms() - START_MS) // 1000 - 60):
+        running.put_pod(raw)
+    running.extender.gangs.step()
+    (reason, _) = (pod["reason"] for pod in running.extender.waiting_pods()["pods"])
+    assert "2 cards on 1 node are kept for it until about " in reason
     return running
 
 
@@ -178,7 +124,7 @@ def single(name: str, seconds: int = 0, namespace: str = "team-a") -> Json:
 
 
 def test_a_single_pod_is_refused_and_told_why(drained: Stepped) -> None:
-    asked = drained.put_pod(single("s", namespace=member("a")["metadata"]["namespace"]))
+    asked = drained.put_pod(single("s"))
     elsewhere = drained.put_pod(single("other", namespace="elsewhere"))
 
     answer = drained.filter(asked, "n")

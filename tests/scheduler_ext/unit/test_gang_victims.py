@@ -7,9 +7,9 @@ import pytest
 
 from scheduler_ext.preemption.cooldown import NOTHING_DONE
 from scheduler_ext.preemption.plan import PreemptionLimits, plan
-from scheduler_ext.preemption.started_gangs import StartedGangs, gang_key
 from scheduler_ext.preemption.victims import Choice, best
 from scheduler_ext.scoring.policy import BINPACK
+from scheduler_ext.snapshot.gang_table import Gangs, gang_key
 from scheduler_ext.snapshot.immutable_map import Map
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.verbs.preempt_verb import NodeVictims, with_cards
@@ -201,7 +201,7 @@ def test_the_members_are_the_same_whatever_snapshots_were_looked_at_before(seed:
     """Pods that come, change, leave and go, and looks at older snapshots between them."""
     rng = random.Random(seed)
     versions: list[Map[Any]] = [Map()]
-    gangs = StartedGangs()
+    gangs = Gangs()
     for _ in range(60):
         name = f"p{rng.randrange(8)}"
         raw = member(name, "n", 0, rng.choice("gh"))

@@ -176,7 +176,7 @@ def test_no_pod_leaves_for_a_gang() -> None:
 def kept_for(namespace: str, name: str) -> Snapshot:
     """A node of two free cards, which are kept for a gang for another five minutes."""
     minute = 60_000
-    times = NOW_MS + 5 * minute, NOW_MS + 15 * minute, NOW_MS + minute // 2
+    times = NOW_MS + 5 * minute, NOW_MS + 15 * minute
     cards = (("a", ("a-GPU-0", "a-GPU-1")),)
     return drain(
         rebuilt([node("a", card(0), card(1))], []), Drain(namespace, f"bursar/{name}", name, *times, cards)

@@ -1,11 +1,15 @@
 """Gangs of the real JobSet and LeaderWorkerSet controllers, built from their Go modules, on the real control
-plane: by `gangs: auto` alone their pods start together. Their webhooks default the objects, and label the
-pods, as where they are installed."""
+plane: by `gangs: auto` alone their pods start together, and their manifests may be applied again and again.
+Their webhooks default the objects, and label the pods, as where they are installed. Kinds of Kubeflow and Ray
+have no controllers here."""
 
 import base64
+import json
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,7 +22,7 @@ from deploy.local.stack import Stack
 from deploy.local.tools import JOBSET, JOBSET_TOOLS, LWS, LWS_TOOLS, GoModule, Tool
 from tests.story.cluster.test_gangs import Place
 from tests.story.cluster.test_metering import set_budget
-from tests.support.control_plane import kubectl
+from tests.support.control_plane import apply, kubectl
 from tests.support.go_programs import CRDS, WEBHOOKS
 from tests.support.scenes import Awaited, Scene, scene
 from tests.support.waiting import at_once
@@ -162,7 +166,7 @@ def test_each_group_of_a_leader_worker_set_starts_together(stack: Stack) -> Scen
 
 
 @scene
-def test_a_leader_waits_until_its_workers_which_come_later_have_cards_too(stack: Stack) -> Scene:
+def test_workers_that_come_once_their_leader_runs_join_it_one_by_one(stack: Stack) -> Scene:
     set_budget(stack, "led", "gpuHours: 100\ngangs: auto\n")
     place = Place(stack, "led", 2)
     path = "/apis/leaderworkerset.x-k8s.io/v1/namespaces/led/leaderworkersets"
@@ -172,11 +176,136 @@ def test_a_leader_waits_until_its_workers_which_come_later_have_cards_too(stack:
     yield is_known(stack, path, owner)
     stack.cp.api.call("POST", path, owner)
 
-    yield place.says("train-0", "1 of 1 members exist, and 2 come later; 2 of 3 members fit; 1 cards missing")
-    yield place.stays()
-    assert place.names() == ["train-0"]
+    yield place.number_bound(2)
+    yield place.says("train-0", "runs: 2 of 3 members have a node; 0 of 1 members fit; 1 cards missing")
     place.node("led-more", 1)
     yield place.are_bound("train-0", "train-0-1", "train-0-2")
+
+
+@scene
+def test_a_resized_leader_worker_set_gets_groups_of_the_new_size(stack: Stack) -> Scene:
+    set_budget(stack, "resized", "gpuHours: 100\ngangs: auto\n")
+    place = Place(stack, "resized", 4, 4)
+    path = "/apis/leaderworkerset.x-k8s.io/v1/namespaces/resized/leaderworkersets"
+    group = {"size": 3, "workerTemplate": template(place)}
+    owner = owner_of(path, "LeaderWorkerSet", {"replicas": 1, "leaderWorkerTemplate": group})
+    yield is_known(stack, path, owner)
+    stack.cp.api.call("POST", path, owner)
+    yield place.number_bound(3)
+
+    resized = {"spec": {"leaderWorkerTemplate": {"size": 4}}}
+    stack.cp.api.call("PATCH", f"{path}/train", resized, "application/merge-patch+json")
+
+    yield "a group of four to run", lambda: says_size(place, "4") == place.bound() and len(place.bound()) == 4
+
+
+def says_size(place: Place, size: str) -> list[str]:
+    """Names of the pods with this annotation."""
+    found = (each["metadata"] for each in place.pods())
+    return sorted(each["name"] for each in found if each["annotations"]["bursar.dev/gang-size"] == size)
+
+
+@scene
+def test_a_jobs_pods_may_be_more_while_it_is_suspended_and_also_later(stack: Stack) -> Scene:
+    set_budget(stack, "grown", "gpuHours: 100\ngangs: auto\n")
+    place = Place(stack, "grown", 4)
+    path = "/apis/batch/v1/namespaces/grown/jobs"
+    spec = {"parallelism": 3, "suspend": True, "template": never_restarted(place)}
+    owner = owner_of(path, "Job", spec)
+    yield is_known(stack, path, owner)
+    stack.cp.api.call("POST", path, owner)
+
+    def changed(**spec: object) -> str:
+        job = stack.cp.api.call("PATCH", f"{path}/train", {"spec": spec}, "application/merge-patch+json")
+        return str(job["spec"]["template"]["metadata"]["annotations"]["bursar.dev/gang-size"])
+
+    assert changed(parallelism=4) == "4"
+    assert changed(suspend=False) == "4"
+    yield place.number_bound(4)
+    assert changed(parallelism=5) == "4"  # the API server takes no other template now
+    yield "its fifth pod", lambda: len(says_size(place, "4")) == 5
+
+
+def definition(group: str, kind: str) -> Json:
+    """Of a kind whose controller is not here: any fields, lists without keys as those of KubeRay."""
+    plural = f"{kind.lower()}s"
+    free = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    schema = {"type": "object", "properties": {"spec": free}}
+    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    names = {"kind": kind, "plural": plural, "singular": kind.lower(), "listKind": f"{kind}List"}
+    spec = {"group": group, "scope": "Namespaced", "names": names, "versions": [version]}
+    api = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}
+    return {**api, "metadata": {"name": f"{plural}.{group}"}, "spec": spec}
+
+
+def manifests(place: Place) -> dict[str, Json]:
+    """One of each kind, of three pods, and two Jobs whose users say what the webhook would, by path."""
+    of = template(place)
+    job = {"parallelism": 3, "completions": 3, "template": never_restarted(place)}
+    fails = {"rules": [{"action": "FailJob", "onExitCodes": {"operator": "In", "values": [3]}}]}
+    # JobSet's own webhook writes these at creation alone: without the mode a second apply is refused anyway
+    indexed = {"name": "a", "template": {"metadata": {}, "spec": {**job, "completionMode": "Indexed"}}}
+    replicas = {"Master": {"replicas": 1, "template": of}, "Worker": {"replicas": 2, "template": of}}
+    workers = {"groupName": "w", "replicas": 1, "minReplicas": 2, "maxReplicas": 4, "template": of}
+    specs: list[tuple[str, str, Json]] = [
+        ("batch/v1", "Job", job),
+        ("batch/v1", "Job", {**job, "podFailurePolicy": fails}),
+        ("batch/v1", "Job", {**job, "podReplacementPolicy": "TerminatingOrFailed"}),
+        ("jobset.x-k8s.io/v1alpha2", "JobSet", {"replicatedJobs": [indexed]}),
+        (
+            "leaderworkerset.x-k8s.io/v1",
+            "LeaderWorkerSet",
+            {"leaderWorkerTemplate": {"size": 3, "workerTemplate": of}},
+        ),
+        ("kubeflow.org/v1", "PyTorchJob", {"pytorchReplicaSpecs": replicas}),
+        ("ray.io/v1", "RayCluster", {"headGroupSpec": {"template": of}, "workerGroupSpecs": [workers]}),
+    ]
+    owners: dict[str, Json] = {}
+    for at, (version, kind, spec) in enumerate(specs):
+        path = f"/apis/{version}/namespaces/{place.name}/{kind.lower()}s"
+        owner = owner_of(path, kind, spec) | {"metadata": {"name": f"train-{at}", "namespace": place.name}}
+        owners[f"{path}/train-{at}"] = owner
+    return owners
+
+
+def never_restarted(place: Place) -> Json:
+    """The template for a Job."""
+    of = template(place)
+    return {**of, "spec": {**of["spec"], "restartPolicy": "Never"}}
+
+
+@pytest.mark.parametrize("how", ["client", "server"])
+@scene
+def test_a_manifest_that_is_applied_again_changes_nothing(stack: Stack, how: str) -> Scene:
+    set_budget(stack, how, "gpuHours: 100\ngangs: auto\n")
+    place = Place(stack, how)
+    for made in (definition("kubeflow.org", "PyTorchJob"), definition("ray.io", "RayCluster")):
+        apply(stack.cp, made)
+        name = made["metadata"]["name"]
+        yield f"{name} to be served", partial(is_served, stack, name)
+    owners = manifests(place)
+    text = yaml.safe_dump_all(owners.values())
+    path, *_ = owners
+    yield is_known(stack, path.rpartition("/")[0], owners[path])
+
+    versions = []
+    for _ in range(2):
+        kubectl(stack.cp, "apply", f"--server-side={how == 'server'}".lower(), "-f", "-", input=text)
+        versions.append([seen(stack, path) for path in owners])
+
+    first, second = versions
+    for owner in first:
+        sizes = re.findall('gang-size": "([0-9]+)"', json.dumps(owner["spec"]))
+        assert sizes in (["3"], ["3"] * 2), owner
+        assert owner["metadata"]["annotations"]["bursar.dev/counted"] == "true"
+    assert second == first
+
+
+def seen(stack: Stack, path: str) -> Json:
+    """What is stored, but for what controllers write."""
+    found = stack.cp.api.call("GET", path)
+    metadata = {name: found["metadata"].get(name) for name in ("annotations", "generation")}
+    return {"metadata": metadata, "spec": found["spec"]}
 
 
 def owner_of(path: str, kind: str, spec: Json) -> Json:

@@ -19,11 +19,9 @@ from tests.story.cluster.test_metering import set_budget
 from tests.support.control_plane import create_namespace
 from tests.support.scenes import Awaited, Scene, scene
 from tests.support.waiting import at_once
-from tests.timekeeper.oracle import moment
 from tests.worlds import Json
-from timekeeper.runtime.clock import now_ms
 
-GATE = [{"name": "bursar.dev/budget"}]
+CARDS = {"name": "bursar.dev/gang"}
 
 
 def member(name: str, gang: str, size: int, percent: int = 100, where: str = "", **annotations: str) -> Json:
@@ -78,10 +76,9 @@ class Place:
         return sorted(each["metadata"]["name"] for each in self.pods())
 
     def gated(self) -> list[str]:
-        """Names of the pods behind the gate."""
-        return sorted(
-            each["metadata"]["name"] for each in self.pods() if each["spec"].get("schedulingGates") == GATE
-        )
+        """Names of the pods behind the gate for cards."""
+        gates = ((each["metadata"]["name"], each["spec"].get("schedulingGates", ())) for each in self.pods())
+        return sorted(name for name, there in gates if CARDS in there)
 
     def told(self, name: str) -> list[str]:
         """The Events about a gang on the pod."""
@@ -114,17 +111,9 @@ class Place:
         return "cards to be looked for once more", has_stayed
 
     def _looks_in_vain(self) -> int:
-        """How often the timekeeper has asked for cards for a gang of the namespace, and got none."""
-        lines = self.stack.log("timekeeper").splitlines()
-        return sum(f" gang={self.name}/" in line and " reserved=0" in line for line in lines)
-
-
-def reservation(pod: Json) -> Json:
-    """What the pod's object says of the cards that are reserved for it; empty where none are."""
-    for condition in pod.get("status", {}).get("conditions", []):
-        if condition["type"] == "bursar.dev/CardsHeld" and condition["status"] == "True":
-            return dict(json.loads(condition["message"]))
-    return {}
+        """How often a plan for a gang of the namespace has found too few cards."""
+        lines = self.stack.log("extender").splitlines()
+        return sum(f" gang={self.name}/" in line and " pods=0" in line for line in lines)
 
 
 def cards_of(pod: Json) -> list[str]:
@@ -156,7 +145,10 @@ def test_three_pods_wait_on_two_cards_and_start_together_on_three(stack: Stack, 
     explained = stack.get("/v1/explain/short/a", reader)
     assert any("2 of 3 members fit" in each["sentence"] for each in explained["steps"])
 
-    lack = "gang train starts whole: 2 of 3 members fit; 1 cards missing; no node has room for more of them"
+    lack = (
+        "Gang train starts whole: 3 of 3 members exist; 2 of 3 members fit; 1 cards missing;"
+        " no node has room for more of them."
+    )
 
     def is_on_the_map() -> bool:
         waiting = stack.get("/v1/waiting?namespace=short", reader)["pods"]
@@ -182,9 +174,6 @@ def test_two_gangs_that_cross_start_one_after_the_other(stack: Stack) -> Scene:
 
     (first,) = yield "a gang to start", whole
     bound = place.bound()
-    deadline = max(moment(reservation(pod)["until"]) or 0 for pod in place.pods() if reservation(pod))
-    while now_ms() < deadline:
-        yield place.stays(*bound)
     yield place.stays(*bound)
     for at in range(3):
         stack.cp.api.call("DELETE", f"{place.path}/{first}-{at}", {"gracePeriodSeconds": 0})
@@ -198,28 +187,50 @@ def test_a_budget_that_pays_for_two_of_three_starts_none(stack: Stack) -> Scene:
     set_budget(stack, "poor", "gpuHours: 0.4\nonExhausted: hold\n")
     place = Place(stack, "poor", 4)
     place.create("a", "b", "c", size=3)
-    yield place.says("a", "3 of 3 members exist; the budget cannot pay all of them now")
+    yield place.says("a", "3 of 3 members exist; 3 wait for their budget or their turn")
     assert place.bound() == []
 
     set_budget(stack, "poor", "gpuHours: 0.6\nonExhausted: hold\n")
     yield place.are_bound("a", "b", "c")
     place.create("d", "e", size=2, gang="small")  # there is a card, and a tenth of an hour
-    yield place.says("d", "2 of 2 members exist; the budget cannot pay all of them now")
+    yield place.says("d", "2 of 2 members exist; 2 wait for their budget or their turn")
     assert place.gated() == ["d", "e"]
+
+
+def spread(pod: Json) -> None:
+    """It runs beside no other one like it, unless there are two places: of these no plan knows."""
+    pod["metadata"]["labels"] = {"app": "apart"}
+    rule = {"maxSkew": 1, "minDomains": 2, "topologyKey": "of", "whenUnsatisfiable": "DoNotSchedule"}
+    pod["spec"]["topologySpreadConstraints"] = [{**rule, "labelSelector": {"matchLabels": {"app": "apart"}}}]
+
+
+def be_apart(pod: Json) -> None:
+    """It runs in no place where another one like it runs."""
+    pod["metadata"]["labels"] = {"app": "apart"}
+    rule = {"labelSelector": {"matchLabels": {"app": "apart"}}, "topologyKey": "of"}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": [rule]}
+    pod["spec"]["affinity"] = {"podAntiAffinity": required}
+
+
+@scene
+def test_pods_that_must_be_apart_wait_where_there_is_one_place(stack: Stack) -> Scene:
+    place = Place(stack, "single", 2)
+    for name in ("a", "b"):
+        pod = member(name, "apart", 2, where="single")
+        be_apart(pod)
+        stack.cp.api.call("POST", place.path, pod)
+
+    yield place.says("a", "no node has room for more of them that must be apart from each other")
+    yield place.stays()
 
 
 @scene
 def test_a_gang_of_which_a_pod_finds_no_node_in_time_is_let_go_whole(stack: Stack) -> Scene:
-    """The pods may not run in one place, which only kube-scheduler reads: it binds one of them alone."""
+    """The pods may not run in one place, as only kube-scheduler finds: it binds one of them alone."""
     place = Place(stack, "late", 1, 1)
-    selector = {"matchLabels": {"app": "apart"}}
-    apart = {
-        "requiredDuringSchedulingIgnoredDuringExecution": [{"labelSelector": selector, "topologyKey": "of"}]
-    }
     for name in ("a", "b"):
         pod = member(name, "apart", 2, where="late")
-        pod["metadata"]["labels"] = {"app": "apart"}
-        pod["spec"]["affinity"] = {"podAntiAffinity": apart}
+        spread(pod)
         stack.cp.api.call("POST", place.path, pod)
 
     (lucky,) = yield "one to be bound", place.bound
@@ -253,12 +264,12 @@ KILLS = (
 def test_a_part_that_is_killed_between_decision_and_release_leaves_no_half_gang(
     stack: Stack, kills: int, seed: int
 ) -> None:
-    """Timekeeper and extender in turn, within a second after cards are reserved, for a Job that no pod may
-    fail. No card has two pods."""
+    """Timekeeper and extender in turn, within a second after the first gate is gone, for a Job that no pod
+    may fail. No card has two pods."""
     place, chance = Place(stack, f"killed-{seed}", 2, 2), random.Random(seed)
     for number in range(kills):
         job = job_of(place, f"train-{number}", annotated=4, parallelism=4, completions=4, backoffLimit=0)
-        stack.wait("cards to be reserved", lambda: any(map(reservation, place.pods())) or place.bound() != [])
+        stack.wait("gates to go", lambda: len(place.names()) == 4 and len(place.gated()) < 4)
         time.sleep(chance.random())
         part, url = (("timekeeper", stack.timekeeper_url), ("extender", stack.extender_url))[number % 2]
         stack.stop(part, signal.SIGKILL)
@@ -349,67 +360,22 @@ def test_a_launcher_without_room_for_its_cpu_keeps_its_gang_waiting(stack: Stack
     yield place.are_bound("a", "b")
 
 
-class Follows(Place):
-    """Three cards for a JobSet's driver and two workers, and single pods that wait for any of them."""
-
-    def __init__(self, stack: Stack, name: str) -> None:
-        super().__init__(stack, name, 3)
-        self._spec = member("unused", "g", 1, where=name)["spec"]
-
-    def start_driver(self) -> Awaited:
-        """Its workers are to come later. Until it is bound."""
-        late = json.dumps([{"count": 2, "template": {"spec": self._spec}}])
-        annotations = {"bursar.dev/gang-size": "1", "bursar.dev/gang-late": late}
-        self._create("driver", {"labels": self._labels(), "annotations": annotations})
-        return "the driver to be bound", lambda: "driver" in self.bound()
-
-    def start_worker(self, name: str) -> None:
-        """Of the driver."""
-        self._create(name, {"labels": self._labels()})
-
-    def start_single(self, name: str) -> Awaited:
-        """Of no gang. Until it is refused."""
-        self._create(name, {})
-        return f"{name} to be refused", lambda: self._is_refused(name)
-
-    def delete(self, name: str) -> None:
-        """At once."""
-        self.stack.cp.api.call("DELETE", f"{self.path}/{name}?gracePeriodSeconds=0")
-
-    def _labels(self) -> dict[str, str]:
-        return {"jobset.sigs.k8s.io/jobset-name": "train"}
-
-    def _create(self, name: str, metadata: Json) -> None:
-        annotations = {"local.bursar.dev/run-for": "600s"} | metadata.get("annotations", {})
-        metadata = metadata | {"name": name, "annotations": annotations}
-        self.stack.cp.api.call("POST", self.path, {"metadata": metadata, "spec": self._spec})
-
-    def _is_refused(self, name: str) -> bool:
-        conditions = self.stack.cp.api.call("GET", f"{self.path}/{name}")["status"].get("conditions", [])
-        return ("PodScheduled", "False") in [(each["type"], each["status"]) for each in conditions]
-
-
 @scene
-def test_cards_are_kept_for_members_that_are_created_after_the_first_ones_run(stack: Stack) -> Scene:
-    place = Follows(stack, "follows")
+def test_pods_that_come_later_join_the_gang_that_runs(stack: Stack) -> Scene:
+    """A JobSet's driver is alone at first; a worker that comes before it runs waits for it."""
+    place = Place(stack, "follows", 3)
 
-    yield place.start_driver()
-    yield place.start_single("single")
-    place.start_worker("worker-0")
-    place.start_worker("worker-1")
+    def create(name: str, **labels: str) -> None:
+        pod = member(name, "", 1, where="follows")
+        del pod["metadata"]["annotations"]["bursar.dev/gang"]
+        pod["metadata"]["labels"] = {"jobset.sigs.k8s.io/jobset-name": "train"}
+        stack.cp.api.call("POST", place.path, pod)
+
+    create("driver")
+    yield place.are_bound("driver")
+    create("worker-0")
+    create("worker-1")
     yield place.are_bound("driver", "worker-0", "worker-1")
-
-
-@scene
-def test_no_cards_are_kept_for_members_of_a_gang_that_has_ended(stack: Stack) -> Scene:
-    place = Follows(stack, "stopped")
-
-    yield place.start_driver()
-    yield place.start_single("single-a")
-    yield place.start_single("single-b")
-    assert place.bound() == ["driver"]
-    place.delete("driver")
-    yield place.are_bound("single-a", "single-b")
 
 
 @scene
@@ -447,14 +413,11 @@ def test_a_size_that_a_jobs_parallelism_contradicts_is_refused(stack: Stack) -> 
 
 @scene
 def test_letting_go_does_not_spend_a_jobs_backoff_limit(stack: Stack) -> Scene:
-    """Its two pods may not run in one place, which only kube-scheduler reads: it binds one of them alone."""
+    """Its two pods may not run in one place, as only kube-scheduler finds: it binds one of them alone."""
     place = Place(stack, "spared", 1, 1)
     template = member("unused", "apart", 2, where="spared")
     del template["metadata"]["name"]
-    template["metadata"]["labels"] = {"app": "apart"}
-    rule = {"labelSelector": {"matchLabels": {"app": "apart"}}, "topologyKey": "of"}
-    apart = {"requiredDuringSchedulingIgnoredDuringExecution": [rule]}
-    template["spec"]["affinity"] = {"podAntiAffinity": apart}
+    spread(template)
     spec = {"parallelism": 2, "completions": 2, "backoffLimit": 0, "template": template}
     jobs = "/apis/batch/v1/namespaces/spared/jobs"
     stack.cp.api.call("POST", jobs, {"metadata": {"name": "apart"}, "spec": spec})

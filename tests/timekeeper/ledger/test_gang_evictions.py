@@ -14,7 +14,6 @@ from tests.timekeeper.leaving import PDB_429
 from tests.timekeeper.ledger.test_budget_evictions import DELETE_AFTER, ONE_HOUR, pod
 from tests.timekeeper.ledger.test_claim_evictions import ClaimSpending, claim, user
 from tests.timekeeper.ledger.test_gangs import member as held_member
-from tests.timekeeper.ledger.test_gangs import reserved
 from tests.timekeeper.worlds import HOUR, MINUTE, SECOND, T0, Json, Town
 from timekeeper.settler.evictions import reasons
 from timekeeper.settler.evictions.rounds import GangRound, IdleRound, OvertimeRound
@@ -366,44 +365,39 @@ def test_a_protected_pod_keeps_all_that_is_left(spending: ClaimSpending) -> None
     assert gang.lose("b") == []
 
 
-def test_a_gang_that_is_preempted_while_it_starts_has_the_deadline_of_its_start(
-    spending: ClaimSpending,
+@pytest.mark.parametrize(("mark", "leaving"), [("bursar.dev/gang-started", ["a"]), ("note", [])])
+def test_a_gang_that_is_preempted_while_it_starts_is_the_extenders(
+    spending: ClaimSpending, mark: str, leaving: list[str]
 ) -> None:
-    """Its third pod has cards reserved; then it has not. It is evicted once."""
-    until_ms = T0 + MINUTE
-    first, second = member("a", 0), member("b", 1)
-    third = reserved(held_member("c", created_ms=T0), 1, until_ms, T0)
-    third["spec"]["schedulingGates"] = []
-    spending.start(first, second, third, team_a="gpuHours: 100")
+    """The third pod waits; what was bound is let go once, by the deadline of the start."""
+    marks = {"bursar.dev/gang-key": "bursar/g", mark: "2026-11-28T00:00:00Z"}
+    first, second = (member(name, card, annotations=marks) for card, name in enumerate("ab"))
+    spending.start(first, second, held_member("c", created_ms=T0), team_a="gpuHours: 100")
     evictor = GangRound(spending.context())
 
     spending.town.hear("pods", preempted(second))
-    spending.town.tick()
-    evictor.step()
-    assert spending.asked() == []
     spending.town.advance(2 * MINUTE)
     evictor.step()
 
-    assert spending.asked() == ["a"]
+    assert spending.asked() == leaving
 
 
-def test_a_gang_that_lost_all_of_its_pods_starts_whole_again_or_is_let_go(spending: ClaimSpending) -> None:
-    """Those that a controller made in their place; one of them has a node when the time is up."""
-    first, second = member("a", 0, 2), member("b", 1, 2)
-    spending.start(first, second, team_a="gpuHours: 100")
-    third, fourth = (held_member(name, 2, created_ms=T0) for name in "cd")
-    spending.town.tick()
-    for raw, is_deleted in ((third, False), (fourth, False), (first, True), (second, True)):
-        spending.town.hear("pods", raw, deleted=is_deleted)
-    spending.town.tick()
+@pytest.mark.parametrize(("minimum", "leaving"), [(3, ["b"]), (2, [])])
+def test_one_of_a_preempted_gang_that_has_ended_well_is_not_missed(
+    spending: ClaimSpending, minimum: int, leaving: list[str]
+) -> None:
+    """Its Job makes no other in its place: of three that are needed two are since, of two one."""
+    job = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u", "controller": True}
+    pods = [member(name, card, 3, minimum) for card, name in enumerate("ab")]
+    pods.append(member("c", 2, 3, minimum, ended_ms=T0, phase="Succeeded"))
+    for raw in pods:
+        raw["metadata"]["ownerReferences"] = [job]
+    spending.start(*pods, team_a="gpuHours: 100")
     evictor = GangRound(spending.context())
+    spending.town.tick()
 
-    until_ms = spending.town.clock() + MINUTE
-    for raw, node_name in ((third, "n1"), (fourth, "")):
-        starts = reserved(raw, 1, until_ms, spending.town.clock())
-        starts["spec"] |= {"schedulingGates": []} | ({"nodeName": node_name} if node_name else {})
-        spending.town.hear("pods", starts)
-    spending.town.advance(MINUTE + 6 * SECOND)
+    spending.town.hear("pods", preempted(pods[0]))
+    spending.town.tick()
     evictor.step()
 
-    assert spending.asked() == ["c"]
+    assert spending.asked() == leaving

@@ -15,7 +15,6 @@ from tests.timekeeper.ledger.test_evicting import Waits
 from tests.timekeeper.worlds import GPU, HOUR, MINUTE, SECOND, T0, Json, Town, budgets, gpu_pod, node
 from timekeeper.core.decisions import Decision
 from timekeeper.runtime.api_server import Answered, Lost, Reply, Unsent
-from timekeeper.settler.gang_starts import GangStarts
 from timekeeper.settler.releaser import (
     AWAY_MS,
     AWAY_S,
@@ -73,7 +72,7 @@ class Holding:
         self.decisions: list[Decision] = []
         self.releaser = self.new_releaser()
 
-    def new_releaser(self, at_once: int = 1, gangs: GangStarts | None = None) -> Releaser:
+    def new_releaser(self, at_once: int = 1) -> Releaser:
         """Of the town's settler, after its quiet time."""
         settler = self.town.settler
         made = Releaser(
@@ -86,7 +85,6 @@ class Holding:
             self.decisions.append,
             reserved=settler.reserve,
             at_once=at_once,
-            gangs=gangs,
         )
         self.town.clock.turn(QUIET_MS)
         return made

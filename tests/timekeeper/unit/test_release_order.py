@@ -61,20 +61,6 @@ def test_priority_goes_before_age_and_namespaces_take_turns() -> None:
     assert released(held, {}, most=2, served={"a": 7}) == ["urgent", "b1"]
 
 
-def test_the_namespaces_are_known_of_which_not_all_pods_were_looked_at() -> None:
-    """Of b none can be paid, of c all are chosen."""
-    held = pods(*((f"a{at}", "a", 0, 1, 1) for at in range(3)), ("b1", "b", 1, 1, 1), ("c1", "c", 0, 0, 1))
-    none = Limit("b", 0, span_ms=1)
-
-    def limits(pod: HeldPod) -> tuple[Limit, ...]:
-        return (none,) if pod.namespace == "b" else ()
-
-    for most, expected in ((2, {"a"}), (9, set())):
-        unreached: set[str] = set()
-        next_released(queues_of(held.values()), (), limits, {}, most, unreached=unreached)
-        assert unreached == expected
-
-
 def test_no_more_is_released_than_fits_and_a_large_pod_is_not_overtaken() -> None:
     held = pods(("a1", "a", 0, 1, 4), ("big", "a", 0, 2, 7), ("small", "a", 0, 3, 1), ("b1", "b", 0, 4, 1))
 

@@ -567,7 +567,7 @@ def test_a_binding_writes_the_cards_and_no_one_after_it(world: World, webhook: W
 
 def test_a_gate_of_ours_is_opened_by_the_timekeeper_alone(world: World, webhook: Webhook) -> None:
     """No gate of ours passes admission from a user, so the pod is made where the webhook does not look."""
-    gates = [{"name": "bursar.dev/hold"}, {"name": "example.com/wait"}]
+    gates = [{"name": "bursar.dev/budget"}, {"name": "example.com/wait"}]
     world.create("bursar-system", manifest("gated", plain(), schedulingGates=gates))
     rule = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "patch"]}
     world.post(f"{RBAC}/clusterroles", {"metadata": {"name": "opens-gates"}, "rules": [rule]})
@@ -579,10 +579,34 @@ def test_a_gate_of_ours_is_opened_by_the_timekeeper_alone(world: World, webhook:
         return world.answer("PATCH", path, patch, user).refusal
 
     said = opened([])
-    assert "spec.schedulingGates[bursar.dev/hold]: only Bursar's timekeeper removes this gate" in said
+    assert "spec.schedulingGates[bursar.dev/budget]: only Bursar removes this gate" in said
     assert opened([gates[0]]) == ""
     eventually(lambda: opened([], TIMEKEEPER) == "", "the timekeeper to be let")
     assert "schedulingGates" not in stored(world, "gated", "bursar-system")["spec"]
+
+
+GANG = {"bursar.dev/gang": "g", "bursar.dev/gang-size": "2"}
+FORGED: dict[str, dict[str, Any]] = {
+    "the mark of a start": {"annotations": GANG | {"bursar.dev/gang-started": "2026-11-28T00:00:00Z"}},
+    "another gang's key": {"annotations": GANG | {"bursar.dev/gang-key": "bursar/other"}},
+    "the gate": {"annotations": GANG, "schedulingGates": [{"name": "bursar.dev/gang"}]},
+}
+
+
+@pytest.mark.parametrize("case", FORGED)
+def test_what_a_user_forges_of_a_gang_is_refused_in_pods_and_in_templates(
+    world: World, webhook: Webhook, case: str
+) -> None:
+    pod = manifest("forged", half(), **FORGED[case])
+    template = {"metadata": pod["metadata"], "spec": {**pod["spec"], "restartPolicy": "Never"}}
+    job = {"metadata": {"name": "forged"}, "spec": {"template": template}}
+
+    said = world.answer("POST", PODS, pod).refusal
+    of_job = world.answer("POST", "/apis/batch/v1/namespaces/team-a/jobs", job).refusal
+
+    assert "only Bursar and node plugins write this" in said
+    assert "only Bursar and node plugins write this" in of_job
+    assert "spec.template." in of_job
 
 
 def test_what_was_wrong_before_and_is_unchanged_keeps_no_one_from_an_update(

@@ -1,6 +1,6 @@
 """A real API server with the policies alone: what a tenant who may change, evict and delete pods cannot do
-to a GPU pod, who removes Bursar's scheduling gate, and who writes a budget entry with `protect`. Each attack,
-and the nearest harmless request."""
+to a GPU pod, who removes Bursar's scheduling gates, and who writes a budget entry with `protect`. Each
+attack, and the nearest harmless request."""
 
 import json
 import string
@@ -11,18 +11,21 @@ from typing import Any
 import pytest
 
 from deploy.local.cluster import ControlPlane
+from scheduler_ext.clients.gang_calls import GangCalls
+from scheduler_ext.model.pod import read_pod
+from scheduler_ext.snapshot.gang_table import gang_key
 from tests.deploy.reading import NAMESPACE, the
 from tests.support.control_plane import applied, apply, bind_role, refused
 from tests.support.waiting import eventually
 from tests.webhook.cases import a_pod
 from tests.webhook.policies import Policies
 from tests.webhook.unit.test_configmaps import config_map
-from tests.webhook.worlds import plain
+from tests.webhook.worlds import half, plain
 from tests.worlds import Json
 from timekeeper.accounts.held.order import HeldPod
 from timekeeper.core.admission.rules.size import MAX_BYTES
 from timekeeper.core.budgets.policy import BudgetSettings
-from timekeeper.runtime.api_server import Answered, Reply
+from timekeeper.runtime.api_server import Answered, Api, Reply
 from timekeeper.runtime.connect import connect
 from timekeeper.settler.grace_policies import GracePolicies
 from timekeeper.settler.releaser import patch_with, removal
@@ -35,7 +38,7 @@ TOO_LONG = f'and this one is too long, got "{LONGEST_S + 1}"; allowed: at most {
 MAX_OF_ETCD = 1536 * 1024
 
 # of held pods
-OURS = {"name": "bursar.dev/budget"}
+OURS, GANGS = {"name": "bursar.dev/budget"}, {"name": "bursar.dev/gang"}
 THEIRS = {"name": "example.com/quota"}
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 
@@ -51,7 +54,7 @@ def policies(control_plane: ControlPlane) -> Policies:
     made = Policies(control_plane)
     control_plane.api.call("POST", "/api/v1/nodes", {"metadata": {"name": "n1"}})
     make(made, "probe")
-    bind_role(control_plane, "cluster-admin", EXTENDER)
+    apply(control_plane, the("ClusterRole", "bursar-extender"), the("ClusterRoleBinding", "bursar-extender"))
     image = {"spec": {"containers": [{"name": "bursar-sidecar", "image": "other"}]}}
     make(made, "probe-sidecar", containers=[plain("bursar-sidecar")])
     eventually(
@@ -350,39 +353,66 @@ def test_from_a_pod_with_too_much_to_search_something_can_be_removed(policies: P
     policies.cp.api.call("DELETE", f"{pods}/old")
 
 
-# who removes the gate
+# who removes the gates
+
+Patch = Callable[[str, Any], Reply]
+TIMEKEEPER, SCHEDULER = "bursar-timekeeper", "bursar-scheduler"
+BY = {TIMEKEEPER: OURS, SCHEDULER: GANGS}
+MARK = "bursar.dev/gang-started"
+STARTED = {"metadata": {"annotations": {MARK: "2026-11-28T00:00:00Z"}}}
 
 
 @pytest.fixture(scope="module")
-def patch(policies: Policies) -> Callable[[str, Any], Reply]:
-    """Patches with the token of the timekeeper's account, which has its rights."""
+def apis(policies: Policies) -> dict[str, Api]:
+    """Connections with the tokens of the two accounts, which have their rights."""
     accounts = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"
-    policies.cp.api.call("POST", accounts, the("ServiceAccount", "bursar-timekeeper"))
-    for resource in ("ClusterRole", "ClusterRoleBinding"):
-        path = f"{RBAC}/{resource.lower()}s"
-        policies.cp.api.call("POST", path, the(resource, "bursar-timekeeper"))
-    made = policies.kubectl("create", "token", "bursar-timekeeper", "-n", NAMESPACE, "--duration=1h")
-    sent = patch_with(connect(policies.cp.kubeconfig(made.stdout.strip(), "timekeeper")))
+    apply(policies.cp, *(the(each, TIMEKEEPER) for each in ("ClusterRole", "ClusterRoleBinding")))
+    made = {}
+    for account in BY:
+        policies.cp.api.call("POST", accounts, the("ServiceAccount", account))
+        token = policies.kubectl("create", "token", account, "-n", NAMESPACE, "--duration=1h").stdout.strip()
+        made[account] = connect(policies.cp.kubeconfig(token, account))
     probe = make_held(policies, "probe-held")
     label = {"metadata": {"labels": {"a": "b"}}}
-    eventually(lambda: "changes nothing else" in message(sent(path_of(probe), label)), "the policy")
-    return sent
+
+    def refused_by(account: str) -> bool:
+        return NOTHING_ELSE in message(patch_with(made[account])(path_of(probe), label))
+
+    eventually(lambda: all(map(refused_by, BY)), "the policies")
+    return made
 
 
-def make_held(policies: Policies, name: str, *gates: Json, claims: str = "") -> Json:
-    """A held pod as the webhook makes it. ``claims``: what is recorded of its claims."""
-    metadata = {
-        "name": name,
-        "labels": {"bursar.dev/governed": "true"},
-        "annotations": {"bursar.dev/held": "budget"} | ({"bursar.dev/claims": claims} if claims else {}),
-    }
+@pytest.fixture(scope="module")
+def patch(apis: dict[str, Api]) -> Patch:
+    """Patches with the timekeeper's token."""
+    return patch_with(apis[TIMEKEEPER])
+
+
+NOTHING_ELSE = "and nothing else"
+
+
+def make_held(
+    policies: Policies, name: str, *gates: Json, claims: str = "", namespace: str = "team-a", **more: str
+) -> Json:
+    """A held pod as the webhook makes it. ``claims``: what is recorded of its claims; ``more``: annotations
+    of a member of a gang."""
+    annotations = {"bursar.dev/held": "budget"} | ({"bursar.dev/claims": claims} if claims else {})
+    annotations |= {f"bursar.dev/gang-{key}": value for key, value in more.items()}
+    metadata = {"name": name, "labels": {"bursar.dev/governed": "true"}, "annotations": annotations}
     spec = {
-        "containers": [plain()],
+        "containers": [half("web")],
         "initContainers": [plain("first")],
         "schedulingGates": list(gates or (THEIRS, OURS)),
     }
-    pod: Json = policies.cp.api.call("POST", PODS, {"metadata": metadata, "spec": spec})
+    path = PODS.replace("team-a", namespace)
+    pod: Json = policies.cp.api.call("POST", path, {"metadata": metadata, "spec": spec})
     return pod
+
+
+def make_member(policies: Policies, name: str, namespace: str = "team-a") -> Json:
+    """A member of a gang behind both gates, and another's."""
+    gates, gang = (THEIRS, OURS, GANGS), {"size": "2", "key": "bursar/g"}
+    return make_held(policies, name, *gates, namespace=namespace, **gang)
 
 
 def path_of(pod: Json) -> str:
@@ -409,7 +439,7 @@ def of(pod: Json, uid: str = "") -> HeldPod:
 
 
 def test_the_timekeeper_removes_its_gate_from_this_pod_alone_and_no_user_adds_it_again(
-    policies: Policies, patch: Callable[[str, Any], Reply]
+    policies: Policies, patch: Patch
 ) -> None:
     pod = make_held(policies, "held")
 
@@ -427,13 +457,87 @@ def test_the_timekeeper_removes_its_gate_from_this_pod_alone_and_no_user_adds_it
     assert back.startswith("422")
 
 
-def test_no_user_lifts_the_gate(policies: Policies, patch: Callable[[str, Any], Reply]) -> None:
-    pod = make_held(policies, "kept")
+def gates_of(policies: Policies, pod: Json) -> list[Json]:
+    found: list[Json] = policies.get(path_of(pod))["spec"].get("schedulingGates", [])
+    return found
 
-    refused = policies.said("PATCH", path_of(pod), {"spec": {"schedulingGates": [THEIRS]}})
-    theirs = policies.said("PATCH", path_of(pod), {"spec": {"schedulingGates": [OURS]}})
 
-    assert "only Bursar's timekeeper removes this gate" in refused
+def without(pod: Json, *gates: Json) -> Json:
+    """The patch that removes these gates."""
+    gone = [{"$patch": "delete", "name": gate["name"]} for gate in gates]
+    return {"metadata": {"uid": pod["metadata"]["uid"]}, "spec": {"schedulingGates": gone}}
+
+
+def test_each_of_two_accounts_removes_its_own_gate_alone(policies: Policies, apis: dict[str, Api]) -> None:
+    pod = make_member(policies, "gated")
+    timekeeper, extender = (patch_with(apis[each]) for each in BY)
+
+    for sent, gates in ((timekeeper, (GANGS,)), (extender, (OURS,)), (timekeeper, (OURS, GANGS))):
+        assert message(sent(path_of(pod), without(pod, *gates))).startswith("403 "), gates
+    assert gates_of(policies, pod) == [THEIRS, OURS, GANGS]
+    calls = GangCalls(apis[SCHEDULER], lambda: 0, at_once=1)
+    assert calls.open_gates(filter(None, [read_pod(pod)])) == ["done"]
+    assert gates_of(policies, pod) == [THEIRS, OURS]
+    assert message(timekeeper(path_of(pod), removal(of(pod)))).startswith("200 ")
+    assert gates_of(policies, pod) == [THEIRS]
+
+
+def test_the_extender_alone_says_once_that_a_gang_has_started(
+    policies: Policies, apis: dict[str, Api]
+) -> None:
+    pod = make_held(policies, "marked", THEIRS, size="2", key="bursar/g")
+    timekeeper, extender = (patch_with(apis[each]) for each in BY)
+    path = path_of(pod)
+    mark = STARTED["metadata"]["annotations"]
+    key = "bursar.dev/gang-key"
+    forged: list[Json] = [{MARK: "soon"}, mark | {key: "bursar/h"}, mark | {"a": "b"}, {key: None}]
+
+    for each in forged:
+        assert message(extender(path, {"metadata": {"annotations": each}})).startswith("403 "), each
+    assert message(timekeeper(path, STARTED)).startswith("403 ")
+    assert "must not change on an existing pod" in policies.said("PATCH", path, STARTED)
+    calls = GangCalls(apis[SCHEDULER], lambda: 0, at_once=1)
+    assert [calls.mark(each) for each in filter(None, [read_pod(pod)])] == ["done"]
+    assert message(extender(path, {"metadata": {"annotations": {"a": "b"}}})).startswith("403 ")
+    for there in ("", "/status"):
+        for value in (None, "2026-11-28T00:00:00Z"):
+            again = {"metadata": {"annotations": {MARK: value}}}
+            assert message(extender(path + there, again)).startswith("403 "), (there, value)
+            assert "must not change" in policies.said("PATCH", path + there, again)
+    assert policies.get(path)["metadata"]["annotations"][MARK] == "1970-01-01T00:00:00Z"
+
+
+@pytest.mark.parametrize("key", ["bursar.dev/gang-key", "bursar.dev/gang-size", "bursar.dev/gang"])
+def test_no_user_makes_a_pod_a_member_of_another_gang(policies: Policies, key: str) -> None:
+    pod = make_member(policies, f"moved-{key.rpartition('-')[2].replace('/', '-')}")
+
+    for value in ("3", None):
+        moved = {"metadata": {"annotations": {key: value}}}
+        is_changed = value is not None or key != "bursar.dev/gang"
+        assert ("must not change" in policies.said("PATCH", path_of(pod), moved)) == is_changed
+
+
+def test_an_exempt_namespaces_users_set_and_lift_gates_of_their_own_pods_alone(policies: Policies) -> None:
+    """Keys are read with their namespace, so what is forged there is of no other gang."""
+    policies.namespace("exempt-gangs", exempt="true")
+    pod = make_member(policies, "forged", "exempt-gangs")
+    path = path_of(pod).replace("team-a", "exempt-gangs")
+
+    assert policies.said("PATCH", path, STARTED) == ""
+    assert policies.said("PATCH", path, {"spec": {"schedulingGates": []}}) == ""
+    mine, theirs = read_pod(policies.get(path)), read_pod(make_member(policies, "honest"))
+    assert [gang_key(each) for each in (mine, theirs) if each] == ["exempt-gangs/bursar/g", "team-a/bursar/g"]
+
+
+@pytest.mark.parametrize("gate", BY.values(), ids=["budget", "gang"])
+def test_no_user_lifts_a_gate(policies: Policies, gate: Json) -> None:
+    pod = make_member(policies, f"kept-{gate['name'].rpartition('/')[2]}")
+    left = [each for each in (THEIRS, OURS, GANGS) if each != gate]
+
+    refused = policies.said("PATCH", path_of(pod), {"spec": {"schedulingGates": left}})
+    theirs = policies.said("PATCH", path_of(pod), {"spec": {"schedulingGates": [OURS, GANGS]}})
+
+    assert f"spec.schedulingGates[{gate['name']}]: only Bursar removes this gate" in refused
     assert theirs == ""
 
 
@@ -460,30 +564,29 @@ RELEASES: dict[str, Json] = {
             }
         }
     },
-    "another's gate": {
-        "spec": {"schedulingGates": [{"$patch": "delete", "name": each["name"]} for each in (OURS, THEIRS)]}
-    },
+    "another's gate": {"spec": {"schedulingGates": [{"$patch": "delete", "name": THEIRS["name"]}]}},
 }
 
 
+@pytest.mark.parametrize("account", BY)
 @pytest.mark.parametrize("case", RELEASES)
-def test_the_timekeeper_changes_nothing_else_of_a_pod(
-    policies: Policies, patch: Callable[[str, Any], Reply], case: str
+def test_who_removes_a_gate_changes_nothing_else_of_a_pod(
+    policies: Policies, apis: dict[str, Api], case: str, account: str
 ) -> None:
-    pod = make_held(policies, f"pod-{list(RELEASES).index(case)}")
-    release = removal(of(pod))
-    change = RELEASES[case]
+    pod = make_member(policies, f"{account}-{list(RELEASES).index(case)}")
+    release, change = without(pod, BY[account]), RELEASES[case]
+    gates = release["spec"]["schedulingGates"] + change.get("spec", {}).get("schedulingGates", [])
     both = {
         "metadata": release["metadata"] | change.get("metadata", {}),
-        "spec": release["spec"] | change.get("spec", {}),
+        "spec": change.get("spec", {}) | {"schedulingGates": gates},
     }
 
-    assert "changes nothing else of a pod" in message(patch(path_of(pod), both))
+    assert NOTHING_ELSE in message(patch_with(apis[account])(path_of(pod), both))
     assert policies.get(path_of(pod))["spec"] == pod["spec"]
 
 
 def test_the_timekeeper_records_what_claims_were_judged_for_with_the_release_and_once(
-    policies: Policies, patch: Callable[[str, Any], Reply]
+    policies: Policies, patch: Patch
 ) -> None:
     unknown = make_held(policies, "unknown", claims="unknown")
     known = make_held(policies, "known", claims="1")
@@ -493,7 +596,7 @@ def test_the_timekeeper_records_what_claims_were_judged_for_with_the_release_and
     text = {"metadata": {"annotations": {"bursar.dev/claims": "many"}}}
 
     said = [message(patch(path_of(unknown), each)) for each in (beside, text)]
-    assert all("changes nothing else of a pod" in each for each in said)
+    assert all(NOTHING_ELSE in each for each in said)
     by_user = policies.said("PATCH", path_of(unknown), {"metadata": record["metadata"]})
     assert "must not change on an existing pod" in by_user
     assert message(patch(path_of(unknown), record)).startswith("200 ")

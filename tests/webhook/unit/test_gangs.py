@@ -1,6 +1,7 @@
 """What admission writes into owners of pods that start together, and what it refuses in them."""
 
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -12,20 +13,22 @@ import yaml
 from tests.support.simulated_timekeeper import entry, standings
 from tests.webhook.policies import MANIFESTS
 from tests.webhook.worlds import POLICY, UNPLACED, half, object_review, plain
-from tests.worlds import Json, container
+from tests.worlds import Json
 from timekeeper.core.admission.policy import AdmissionPolicy
 from timekeeper.core.admission.table import effective_policy
 from timekeeper.core.budgets.policy import Budget, ineffective_fields
 from timekeeper.core.budgets.reader import read_entry
 from timekeeper.core.gang_owners import OWNERS
-from timekeeper.core.request.request import parse
+from timekeeper.core.standings import Cap, Caps
 from webhook.admission.gangs import of_owner
 from webhook.admission.workloads import judge
 from webhook.standings import decode
 from webhook.wire.pod_review import AdmissionAnswer
 
 AUTO = replace(POLICY, finds_gangs=True)
-SIZE = "bursar.dev/gang-size"
+SIZE, MINIMUM = "bursar.dev/gang-size", "bursar.dev/gang-minimum"
+COUNTED = "bursar.dev/counted"
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 def template(*containers: Json, **annotations: str) -> Json:
@@ -87,14 +90,10 @@ def test_an_elastic_jobs_template_gets_its_minimum_too() -> None:
     raw["spec"]["elasticPolicy"] = {"minReplicas": 1, "maxReplicas": 3}
 
     (first, *_) = after(raw)["spec"]["pytorchReplicaSpecs"].values()
-    assert first["template"]["metadata"]["annotations"] == {SIZE: "4", "bursar.dev/gang-minimum": "2"}
+    assert first["template"]["metadata"]["annotations"] == {SIZE: "4", MINIMUM: "2"}
 
 
-def told(raw: Json, policy: AdmissionPolicy = AUTO) -> Any:
-    """What a JobSet's first template tells of the pods that follow."""
-    (first, *_) = after(raw, policy)["spec"]["replicatedJobs"]
-    metadata = first["template"]["spec"]["template"].get("metadata", {"annotations": {}})
-    return metadata["annotations"].get("bursar.dev/gang-late")
+DRIVER_ENDS = {"name": "driver", "status": "Complete"}
 
 
 def jobset(*late: Json, **fields: Any) -> Json:
@@ -109,44 +108,11 @@ def jobset(*late: Json, **fields: Any) -> Json:
     return {"apiVersion": version, "kind": "JobSet", "metadata": {"name": "t"}, "spec": spec}
 
 
-def test_the_first_template_tells_of_those_that_follow_as_admission_leaves_them() -> None:
-    workers, launcher = template(), template(plain())
-    workers["spec"]["nodeSelector"] = {"pool": "a"}
-    workers["spec"]["volumes"] = [{"name": "v", "emptyDir": {}}]
-
-    first, second = json.loads(told(jobset(workers, launcher)))
-
-    assert (first["count"], second["count"]) == (3, 3)
-    spec = first["template"]["spec"]
-    assert spec["nodeSelector"] == {"pool": "a"}
-    assert "volumes" not in spec
-    request = parse(first["template"]).request
-    assert request == parse({"spec": template()["spec"]}).request is not None
-    assert "bursar-sidecar" in [each["name"] for key in spec for each in spec[key] if "ontainers" in key]
-    assert parse(second["template"]).request is None
-    assert told(jobset(*[template(*[half(name=f"c{at}") for at in range(99)])] * 3)) is None  # too long
-
-
 def ray_job(**fields: Json) -> Json:
     groups = [{"replicas": 2, "template": template()}]
     cluster = {"headGroupSpec": {"template": template(plain())}, "workerGroupSpecs": groups}
     spec = {"rayClusterSpec": cluster, **fields}
     return {"apiVersion": "ray.io/v1", "kind": "RayJob", "metadata": {"name": "t"}, "spec": spec}
-
-
-def test_a_ray_jobs_workers_tell_of_its_submitter_and_its_cluster_says_no_more() -> None:
-    own = template(plain(resources={"requests": {"cpu": "3"}}))
-    for fields, cpu in (({}, "500m"), ({"submitterPodTemplate": own}, "3")):
-        cluster = after(ray_job(**fields))["spec"]["rayClusterSpec"]
-
-        (group,) = cluster["workerGroupSpecs"]
-        annotations = group["template"]["metadata"]["annotations"]
-        (submitter,) = json.loads(annotations["bursar.dev/gang-late"])
-        assert (annotations[SIZE], submitter["count"]) == ("2", 1)
-        assert submitter["template"]["spec"]["containers"][0]["resources"]["requests"]["cpu"] == cpu
-        assert "metadata" not in cluster["headGroupSpec"]["template"]
-        made = {"apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": {"name": "t"}, "spec": cluster}
-        assert answered(made) == AdmissionAnswer("passed")
 
 
 def leader_ready(*containers: Json, size: int = 4) -> Json:
@@ -157,35 +123,27 @@ def leader_ready(*containers: Json, size: int = 4) -> Json:
     return {**kind, "metadata": metadata, "spec": spec}
 
 
-def test_a_template_of_leader_and_workers_tells_of_those_that_come_later_once() -> None:
-    written = after(leader_ready())
+FOLLOWED = {
+    "of one template": (leader_ready(), 1),
+    "of one template, too many for a gang": (leader_ready(size=1026), 1),
+    "workers and a launcher": (jobset(template(), template(plain())), 2),
+    "a submitter, of no gang's name": (ray_job(submitterPodTemplate=template()), 1),
+    "one pod, and others after its end": (jobset(template(), dependsOn=[DRIVER_ENDS]), 0),
+}
 
-    annotations = written["spec"]["leaderWorkerTemplate"]["workerTemplate"]["metadata"]["annotations"]
-    (workers,) = json.loads(annotations["bursar.dev/gang-late"])
-    assert (annotations[SIZE], workers["count"]) == ("1", 3)
+
+@pytest.mark.parametrize("case", FOLLOWED)
+def test_those_that_follow_say_the_number_of_those_before_them(case: str) -> None:
+    """So they are members of a gang that runs, and single pods of it. Other templates stay as they are."""
+    raw, templates = FOLLOWED[case]
+    written = after(raw)
+
+    first = 2 if raw["kind"] == "RayJob" else 1
+    assert said(written) == [first] * templates
     assert answered(written) == AdmissionAnswer("passed")
-
-
-def test_of_one_template_that_cannot_tell_of_those_that_come_later_no_size_is_said() -> None:
-    """The workers would have it too, and wait as members of a gang that runs."""
-    assert answered(leader_ready(size=1026)) == AdmissionAnswer("passed")
-    assert answered(leader_ready(*[half(name=f"c{at}") for at in range(400)])) == AdmissionAnswer("passed")
-
-
-def test_cards_of_a_submitter_are_not_kept() -> None:
-    cluster = after(ray_job(submitterPodTemplate=template()))["spec"]["rayClusterSpec"]
-
-    assert cluster["workerGroupSpecs"][0]["template"]["metadata"]["annotations"] == {SIZE: "2"}
-
-
-def test_whole_cards_are_told_of_in_bursars_words() -> None:
-    policy = replace(AUTO, takes_whole_cards=True)
-    gpu = container() | {"resources": {"limits": {"nvidia.com/gpu": "1"}}}
-
-    (first,) = json.loads(told(jobset(template(gpu)), policy))
-
-    assert "bursar.dev/gpu-percent" in str(first)
-    assert "nvidia.com" not in str(first)
+    if raw["kind"] == "RayJob":
+        made = {**ray_cluster(), "spec": written["spec"]["rayClusterSpec"]}
+        assert answered(made) == AdmissionAnswer("passed")
 
 
 def failure_policy(raw: Json, policy: AdmissionPolicy = AUTO) -> Any:
@@ -198,25 +156,36 @@ FAILS = {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [3]}}
 
 def test_a_gangs_job_does_not_count_evicted_pods() -> None:
     annotated = job(template(**{SIZE: "4"}))
-    other = job(template())
-    other["spec"]["podFailurePolicy"] = {"rules": [FAILS]}
     own = job(template())
-    own["spec"]["podFailurePolicy"] = {"rules": [FAILS, IGNORED | {"action": "Count"}]}
+    own["spec"]["podFailurePolicy"] = {"rules": [FAILS]}
     restarted = job(template())
     restarted["spec"]["template"]["spec"]["restartPolicy"] = "OnFailure"
 
     assert failure_policy(job(template())) == {"rules": [IGNORED]}
-    defaulted = job(template())
-    defaulted["spec"]["podReplacementPolicy"] = "TerminatingOrFailed"
-    assert after(defaulted)["spec"]["podReplacementPolicy"] == "Failed"
     assert failure_policy(annotated, POLICY) == {"rules": [IGNORED]}
-    assert failure_policy(other) == {"rules": [IGNORED, FAILS]}
-    assert failure_policy(own) == own["spec"]["podFailurePolicy"]
+    assert {**after(own)["spec"], "template": 0} == {**own["spec"], "template": 0}
     assert failure_policy(restarted) is None  # Kubernetes has none for it
     assert failure_policy(job(template()), POLICY) is None
-    full = job(template())
-    full["spec"]["podFailurePolicy"] = {"rules": [FAILS] * 20}
-    assert failure_policy(full) == full["spec"]["podFailurePolicy"]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "written"),
+    [
+        ({}, "Failed"),  # it is the API server's default, as far as one can see
+        ({"managedFields": [{"operation": "Update", "fieldsV1": {"f:podReplacementPolicy": {}}}]}, "Failed"),
+        ({"managedFields": [{"operation": "Apply", "fieldsV1": {"f:podReplacementPolicy": {}}}]}, None),
+        ({"annotations": {LAST_APPLIED: '{"spec":{"podReplacementPolicy":"TerminatingOrFailed"}}'}}, None),
+    ],
+)
+def test_how_pods_are_replaced_stays_as_its_user_applied_it(metadata: Json, written: str | None) -> None:
+    raw = job(template())
+    raw["metadata"] |= metadata
+    raw["spec"]["podReplacementPolicy"] = "TerminatingOrFailed"
+
+    spec = after(raw)["spec"]
+
+    assert spec["podReplacementPolicy"] == (written or "TerminatingOrFailed")
+    assert ("podFailurePolicy" in spec) == bool(written)
 
 
 @pytest.mark.parametrize(
@@ -240,8 +209,195 @@ def test_a_size_that_the_user_says_stays() -> None:
     assert sizes(after(job(template(**own)))) == own
 
 
-def test_only_a_new_owner_is_changed() -> None:
-    assert of_owner(object_review(job(template()), operation="UPDATE"), AUTO).operations == ()
+def ray_cluster(replicas: int = 2, **fields: Any) -> Json:
+    groups = [{"replicas": replicas, "template": template()}]
+    spec = {"headGroupSpec": {"template": template(plain())}, "workerGroupSpecs": groups, **fields}
+    return {"apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": {"name": "t"}, "spec": spec}
+
+
+def elastic(replicas: int = 3) -> Json:
+    raw = workers(cpu_only_master=False)
+    raw["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] = replicas
+    raw["spec"]["elasticPolicy"] = {"minReplicas": 1, "maxReplicas": 9}
+    return raw
+
+
+def group_of(size: int, **annotations: str) -> Json:
+    raw = leader_ready(size=size)
+    raw["spec"] = {"leaderWorkerTemplate": {"size": size, "workerTemplate": template(**annotations)}}
+    return raw
+
+
+def updated(stored: Json, new: Json, policy: AdmissionPolicy = AUTO) -> Any:
+    """The new version of the owner after the patch."""
+    operations = of_owner(object_review(new, stored), policy).operations
+    return jsonpatch.apply_patch(new, json.loads(json.dumps(operations)))
+
+
+def applied(stored: Any, new: Any) -> Any:
+    """As `kubectl apply` makes it of a custom resource: a JSON merge patch, by which lists are replaced."""
+    if not (isinstance(stored, dict) and isinstance(new, dict)):
+        return new
+    return {name: applied(stored.get(name), new.get(name, stored.get(name))) for name in {**stored, **new}}
+
+
+def said(owner: Json) -> list[int]:
+    """The numbers in an owner's templates, in the order of its fields."""
+    return [int(text) for text in re.findall(r'gang-(?:size|minimum)": "([0-9]+)"', json.dumps(owner))]
+
+
+OWNED = {
+    "Job": job(template(a="b")),
+    "JobSet": jobset(template(), template(plain())),
+    "LeaderWorkerSet": leader_ready(),
+    "PyTorchJob": elastic(),
+    "RayCluster": ray_cluster(),
+    "RayJob": ray_job(),
+}
+
+
+@pytest.mark.parametrize("kind", OWNED)
+@pytest.mark.parametrize("policy", [AUTO, POLICY], ids=["auto", "not any more"])
+def test_an_update_from_the_users_manifest_changes_nothing(kind: str, policy: AdmissionPolicy) -> None:
+    stored = after(OWNED[kind])
+
+    assert stored["metadata"]["annotations"] == {COUNTED: "true"}
+    assert updated(stored, OWNED[kind], policy) == stored  # replaced, without all that the webhook wrote
+    assert updated(stored, applied(stored, OWNED[kind]), policy) == stored
+    assert of_owner(object_review(stored, stored), policy) == AdmissionAnswer("passed")
+
+
+def test_an_update_writes_only_where_the_webhook_has_counted() -> None:
+    idle, own = ray_cluster(replicas=0), job(template(**{SIZE: "4"}))
+
+    for old, new in ((idle, ray_cluster()), (own, job(template(**{SIZE: "4"}), 6))):
+        assert after(old)["metadata"] == old["metadata"]
+        assert updated(after(old), new) == new
+    assert of_owner(object_review(None, after(own), operation="DELETE"), AUTO) == AdmissionAnswer("passed")
+    status = object_review(own, after(OWNED["Job"]), subResource="status")
+    assert of_owner(status, AUTO) == AdmissionAnswer("passed")
+
+
+@pytest.mark.parametrize(
+    ("raw", "changed", "before", "since"),
+    [
+        (group_of(4), group_of(5), [4], [5]),
+        (group_of(4), group_of(1), [4], []),
+        (group_of(4, a="b"), group_of(5, a="b"), [4], [5]),
+        (elastic(3), elastic(5), [4, 2, 4, 2], [6, 2, 6, 2]),
+        (elastic(3), elastic(1), [4, 2, 4, 2], [2, 2]),
+        (ray_cluster(2), ray_cluster(4), [2], [4]),
+        (ray_cluster(2), ray_cluster(4, enableInTreeAutoscaling=True), [2], []),
+        (ray_cluster(2), ray_cluster(2, suspend=True), [2], [2]),
+    ],
+)
+def test_an_owner_whose_pods_change_in_number_gets_the_new_one(
+    raw: Json, changed: Json, before: list[int], since: list[int]
+) -> None:
+    stored = after(raw)
+
+    assert said(stored) == before
+    assert said(updated(stored, changed)) == since
+    assert said(updated(stored, applied(stored, changed))) == since  # its templates still say the former ones
+
+
+def test_a_number_that_nothing_in_the_update_changes_stays() -> None:
+    """As after `kubectl scale`, of which the webhook is not asked."""
+    stored = applied(after(elastic(3)), {"spec": {"pytorchReplicaSpecs": {"Worker": {"replicas": 5}}}})
+
+    assert said(updated(stored, applied(stored, {"spec": {"runPolicy": {"suspend": True}}}))) == [4, 2, 4, 2]
+    assert said(updated(stored, elastic(6))) == [7, 2, 7, 2]
+
+
+def test_a_job_gets_a_new_number_while_the_api_server_takes_another_template() -> None:
+    stored = after(job(template()))
+    suspended = {**stored, "spec": {**stored["spec"], "suspend": True}}
+    started = {**suspended, "status": {"startTime": "2026-11-01T00:00:00Z"}}
+
+    for old, numbers in ((stored, [4]), (suspended, [6]), (started, [4])):
+        grown = applied(old, job(template(), 6))
+        assert said(updated(old, grown)) == numbers
+        assert said(updated(old, {**grown, "spec": {**grown["spec"], "template": template()}})) == numbers
+    assert said(updated(stored, applied(stored, job(template(), 1)))) == [4]
+
+
+def test_a_jobset_keeps_its_numbers_where_it_takes_no_others() -> None:
+    """As one that Kueue's label is added to while it runs: then it would have no gang."""
+    labelled = jobset(template(), template())
+    labelled["metadata"] = {"name": "t", "labels": {"kueue.x-k8s.io/queue-name": "q"}}
+    stored = after(jobset(template(), template()))
+    suspended = applied(labelled, {"spec": {"suspend": True}})
+
+    assert said(updated(stored, labelled)) == said(stored) == [1, 1, 1]
+    assert said(updated(stored, suspended)) == []
+
+
+def test_a_number_alone_restarts_no_ray_cluster() -> None:
+    """KubeRay's strategy Recreate compares templates, and leaves out replicas."""
+    recreates = {"upgradeStrategy": {"type": "Recreate"}}
+    stored = after(ray_cluster(2, **recreates))
+    other = ray_cluster(4, **recreates)
+    other["spec"]["workerGroupSpecs"][0]["template"]["spec"]["hostname"] = "b"
+
+    assert said(updated(stored, ray_cluster(4, **recreates))) == [2]
+    assert said(updated(stored, other)) == [4]
+
+
+def test_a_minimum_and_a_size_of_its_user_stay() -> None:
+    raw = group_of(8, **{MINIMUM: "6"})
+    stored = after(raw)
+
+    assert said(stored) == [8, 6]
+    assert updated(stored, raw) == stored
+    assert said(updated(stored, group_of(9, **{MINIMUM: "6"}))) == [9, 6]
+    own = group_of(9, **{SIZE: "10", "bursar.dev/gang": "a"})
+    assert updated(stored, own)["spec"] == own["spec"]
+
+
+@pytest.mark.parametrize("policy", [POLICY, AUTO], ids=["annotated", "auto"])
+@pytest.mark.parametrize("text", ["0", "4.0", "-4", "1025", "many"])
+def test_a_size_that_is_no_number_of_pods_is_refused_and_not_replaced(
+    text: str, policy: AdmissionPolicy
+) -> None:
+    assert answered(group_of(4, **{SIZE: text}), policy).refusal == (
+        "spec.leaderWorkerTemplate.workerTemplate.metadata.annotations[bursar.dev/gang-size]: this is no"
+        f' number of pods, got "{text}"; allowed: 1 to 1024; for example 8'
+    )
+
+
+def test_a_minimum_above_the_number_that_the_webhook_counts_is_refused_with_both() -> None:
+    raw = group_of(4, **{MINIMUM: "6"})
+    sentence = (
+        "spec.leaderWorkerTemplate.workerTemplate.metadata.annotations[bursar.dev/gang-minimum]: more pods"
+        ' are to start at least than the gang has (bursar.dev/gang-size: 4), got "6"; allowed: 1 to 4; for'
+        " example 4"
+    )
+
+    assert answered(raw).refusal == sentence
+    stored = after(group_of(8, **{MINIMUM: "6"}))
+    assert of_owner(object_review(raw, stored), AUTO).refusal == sentence
+
+
+def capped(milli: int) -> AdmissionPolicy:
+    return replace(AUTO, caps=Caps(own=Cap(total_milli=milli)))
+
+
+def test_a_gang_above_the_cap_of_its_namespace_is_refused_at_once() -> None:
+    answer = answered(job(template()), capped(1_500))
+
+    assert answer.refusal == (
+        "spec.template: its pods start together, and the budget of the namespace allows less at one time"
+        ' (maxGPUs), got "2 GPUs"; allowed: at most 1.5; for example fewer pods, or smaller shares'
+    )
+    assert not answered(job(template()), capped(2_000)).refusal
+    assert not answered(
+        job(template()), replace(capped(1_500), finds_gangs=False)
+    ).refusal  # they come singly
+    assert not answered(elastic(), capped(1_000)).refusal  # two of its pods start
+    assert answered(elastic(), capped(999)).refusal
+    of_many = {"bursar.dev/gang": "a", SIZE: "4"}
+    assert not answered(job(template(**of_many)), capped(1_500)).refusal  # others may have the name
+    assert not of_owner(object_review(job(template(), 3), after(job(template()))), capped(500)).refusal
 
 
 @pytest.mark.parametrize("policy", [POLICY, AUTO], ids=["annotated", "auto"])
@@ -282,5 +438,6 @@ def test_the_manifest_names_all_kinds_of_the_table() -> None:
 
     registered = {(rule["apiGroups"][0], each) for rule in found["rules"] for each in rule["resources"]}
     assert registered == {(each.group, f"{kind.lower()}s") for each in OWNERS for kind in each.kinds}
-    assert {operation for rule in found["rules"] for operation in rule["operations"]} == {"CREATE"}
+    assert {operation for rule in found["rules"] for operation in rule["operations"]} == {"CREATE", "UPDATE"}
+    assert not any("/" in each for rule in found["rules"] for each in rule["resources"])  # no subresource
     assert (found["failurePolicy"], found["clientConfig"]["service"]["path"]) == ("Ignore", "/gangs")

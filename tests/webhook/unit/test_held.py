@@ -27,7 +27,7 @@ from webhook.admission.pods import validate
 from webhook.admission.reinvocation import first_governed_request
 from webhook.standings import decode
 
-OURS = {"name": "bursar.dev/budget"}
+OURS, GANGS = {"name": "bursar.dev/budget"}, {"name": "bursar.dev/gang"}
 THEIRS = {"name": "kueue.x-k8s.io/admission"}
 OVER = Standing("OVER_BUDGET", on_exhausted="hold", hold="budget")
 
@@ -186,14 +186,53 @@ def of_gang(**annotations: str) -> Json:
 
 
 @pytest.mark.parametrize("word", ["IN_BUDGET", "OVER_BUDGET", "UNKNOWN"])
-def test_each_pod_of_a_gang_waits_behind_the_gate_whatever_its_standing_is(word: Any) -> None:
+def test_each_pod_of_a_gang_waits_behind_both_gates_whatever_its_standing_is(word: Any) -> None:
     answer = mutated(of_gang(), Standing(word))
     after = patched(of_gang(), list(answer.operations))
 
-    assert gates(after) == [OURS]
-    assert held(after) == "turn"
+    assert gates(after) == [OURS, GANGS]
+    assert (held(after), after["metadata"]["annotations"]["bursar.dev/gang-key"]) == ("turn", "bursar/g")
     assert validate(review(after), POLICY).refusal == ""
     assert mutated(after, Standing(word)).operations == ()
+
+
+GANG = {"bursar.dev/gang": "g", "bursar.dev/gang-size": "2"}
+FORGED = {
+    "a mark": GANG | {"bursar.dev/gang-started": "2026-11-01T00:00:00Z"},
+    "the key of another gang": GANG | {"bursar.dev/gang-key": "bursar/h"},
+    "a key without a gang": {"bursar.dev/gang-key": "bursar/g"},
+}
+
+
+@pytest.mark.parametrize("case", FORGED)
+def test_a_users_mark_or_key_is_refused(case: str) -> None:
+    raw = admitted(half())
+    raw["metadata"]["annotations"] = dict(FORGED[case])
+
+    assert mutated(raw, Standing("IN_BUDGET")).rules == (("forged-annotation", "enforce"),)
+
+
+def test_a_users_gate_of_gangs_is_refused_and_a_copied_one_goes_with_its_key() -> None:
+    alone = mutated(admitted(half(), schedulingGates=[dict(GANGS)]), Standing("IN_BUDGET"))
+    copied = governed(of_gang(), "OVER_BUDGET", POLICY, "turn")
+    del copied["metadata"]["annotations"]["bursar.dev/gang-size"]
+    del copied["metadata"]["annotations"]["bursar.dev/gang"]
+
+    assert alone.rules == (("forged-gate", "enforce"),)
+    assert mutated(copied, Standing("IN_BUDGET")).rules == (("forged-annotation", "enforce"),)
+
+
+@pytest.mark.parametrize(
+    "gone",
+    ["/spec/schedulingGates/1", "/metadata/annotations/bursar.dev~1gang-key", "/spec/schedulingGates/0"],
+)
+def test_another_webhook_cannot_lift_one_of_a_gangs_gates(gone: str) -> None:
+    raw = governed(of_gang(), "IN_BUDGET", POLICY, "turn")
+
+    raw = patched(raw, [{"op": "remove", "path": gone}])
+
+    refused = {rule for rule, mode in validate(review(raw), POLICY).rules if mode == "enforce"}
+    assert refused & {"not-governed", "forged-gate"}
 
 
 def test_a_pod_of_a_gang_that_cannot_be_paid_waits_for_its_budget() -> None:

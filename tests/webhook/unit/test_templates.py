@@ -370,3 +370,33 @@ def test_the_manifest_is_what_the_code_generates() -> None:
 
 
 # on a real API server
+
+
+def in_gang(replicas: int = 4, policy: str = "", of: Json | None = None, **said: str) -> Json:
+    """A StatefulSet whose template says these of its gang."""
+    whole = workload("StatefulSet", template(of or half()))
+    named = {f"bursar.dev/{name.replace('_', '-')}": text for name, text in said.items()}
+    whole["spec"]["template"]["metadata"]["annotations"] = named
+    whole["spec"] |= {"replicas": replicas} | ({"podManagementPolicy": policy} if policy else {})
+    return whole
+
+
+def test_a_stateful_set_that_would_wait_for_its_own_next_pod_is_refused() -> None:
+    sentence = (
+        "spec.podManagementPolicy: each pod is created once the one before it is ready, so the gang would"
+        ' wait for itself, got "OrderedReady"; allowed: Parallel; for example podManagementPolicy: Parallel'
+    )
+    before = workload("StatefulSet", template(half()))
+
+    for refused in (in_gang(gang_size="4"), in_gang(1, "OrderedReady", gang_size="2")):
+        assert judge(object_review(refused), POLICY).refusal == sentence
+        assert judge(object_review(refused, before), POLICY).refusal == sentence
+        assert not judge(object_review(refused, refused), POLICY).refusal
+    for good in (
+        in_gang(4, "Parallel", gang_size="4"),
+        in_gang(gang_size="4", gang_minimum="1"),  # its first pod starts alone
+        in_gang(1, gang="a", gang_size="4"),  # others have the other three
+        in_gang(of=container(), gang_size="4"),  # no pod of it is held
+        before,
+    ):
+        assert not judge(object_review(good), POLICY).refusal

@@ -12,7 +12,7 @@ room for it in the present period. Otherwise one pod of one namespace could hold
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import compress
 from operator import is_not
@@ -45,9 +45,6 @@ class HeldPod:
     gang: str = ""  # what tells its gang from others of the namespace; "": it starts by itself
     # the number of GPUs of its claims, if admission did not know it; its release records it
     late_devices: int | None = field(default=None, compare=False)
-    # what the members of its gang request that come later, how many these are, and the highest rate that one
-    # of them can have; no row of the database has it
-    late: tuple[tuple[GPURequest, int, int], ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +133,6 @@ def next_released(
     served: Mapping[str, int],
     most: int,
     passed: Set[str] = frozenset(),
-    unreached: set[str] | None = None,
 ) -> list[HeldPod]:
     """The pods to release now, at most ``most``, in order. Its time grows with the number of namespaces, and
     not with that of pods.
@@ -144,8 +140,7 @@ def next_released(
     ``queues``: the pods of each namespace, in order. ``sent``: those whose release was sent: they take
     their room, and are not released again. ``served``: namespace -> number of its last release, greater is
     later; of pods of one priority those go first whose namespace was served longest ago. ``passed``: UIDs of
-    pods to leave out. ``unreached``: gets the namespaces of which not all were looked at, because enough were
-    chosen before.
+    pods to leave out.
     """
     rooms: dict[str, int] = {}
     left_out = set(passed)
@@ -170,8 +165,6 @@ def next_released(
             chosen.append(pod)
         if all(each.is_cap for each in short):  # other pods of the namespace may have no such limit
             heads.push_next(pod.namespace)
-    if unreached is not None:
-        unreached.update(heads.namespaces)
     return chosen
 
 
@@ -195,11 +188,6 @@ class _Heads:
 
     def __len__(self) -> int:
         return len(self._heap)
-
-    @property
-    def namespaces(self) -> Iterator[str]:
-        """Those that have a first pod."""
-        return (pod.namespace for *_, pod in self._heap)
 
     def push_next(self, namespace: str) -> None:
         """The next pod of the namespace, if there is one, is its first."""

@@ -92,7 +92,7 @@ def _shown(row: HeldRow) -> dict[str, Any]:
         "uid": pod.uid,
         "namespace": pod.namespace,
         "pod": pod.name,
-        "gang": pod.gang.partition("/")[2],
+        "gang": pod.gang.split("/")[1] if pod.gang else "",
         "pods": row.pods,
         "waitsFor": "budget" if pod.needs_budget else "turn",
         "priority": pod.priority,

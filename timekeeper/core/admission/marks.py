@@ -17,14 +17,15 @@ _FEW, _SHORT = 4, 256  # containers, and characters of their names: bounds the c
 
 
 def annotations(
-    request: GPURequest, word: StandingWord, hold: HeldFor = "", declared: str = ""
+    request: GPURequest, word: StandingWord, hold: HeldFor = "", declared: str = "", gang_key: str = ""
 ) -> dict[str, str]:
     """The annotations of a governed pod before it is bound."""
     few = len(request.asks) <= _FEW and sum([len(each.container) for each in request.asks]) <= _SHORT
     of_asks = _of_asks if few else _of_asks.__wrapped__
     held = {names.HELD: hold} if hold else {}
     its_time = {names.DECLARED: declared} if declared else {}
-    return {**of_asks(request.dialect, request.asks), names.STANDING: word, **held, **its_time}
+    its_gang = {names.GANG_KEY: gang_key} if gang_key else {}
+    return {**of_asks(request.dialect, request.asks), names.STANDING: word, **held, **its_time, **its_gang}
 
 
 @lru_cache(maxsize=1024)

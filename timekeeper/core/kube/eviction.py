@@ -27,14 +27,20 @@ EVICTION_RESULTS: tuple[EvictionResult, ...] = get_args(EvictionResult)
 
 
 def eviction(
-    namespace: str, name: str, uid: str, dry_run: bool = False, grace_s: int | None = None
+    namespace: str,
+    name: str,
+    uid: str,
+    dry_run: bool = False,
+    grace_s: int | None = None,
+    version: str = "",
 ) -> dict[str, Any]:
-    """The body that evicts the pod with this UID only. ``grace_s``: None: with its own grace period."""
+    """The body that evicts the pod with this UID only. ``grace_s``: None: with its own grace period;
+    ``version``: only in this version, "": in any."""
     return {
         "apiVersion": "policy/v1",
         "kind": "Eviction",
         "metadata": {"namespace": namespace, "name": name},
-        "deleteOptions": _options(uid, grace_s) | ({"dryRun": ["All"]} if dry_run else {}),
+        "deleteOptions": _options(uid, grace_s, version) | ({"dryRun": ["All"]} if dry_run else {}),
     }
 
 
@@ -43,8 +49,9 @@ def deletion(uid: str, grace_s: int | None = None) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "DeleteOptions", **_options(uid, grace_s)}
 
 
-def _options(uid: str, grace_s: int | None) -> dict[str, Any]:
-    return {"preconditions": {"uid": uid}} | ({} if grace_s is None else {"gracePeriodSeconds": grace_s})
+def _options(uid: str, grace_s: int | None, version: str = "") -> dict[str, Any]:
+    only = {"uid": uid} | ({"resourceVersion": version} if version else {})
+    return {"preconditions": only} | ({} if grace_s is None else {"gracePeriodSeconds": grace_s})
 
 
 def disruption(is_target: bool, reason: str, message: str, now_ms: int) -> dict[str, Any]:

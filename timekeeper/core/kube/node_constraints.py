@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from sys import intern
 
 from timekeeper.core.json_values import Json, mapping, sequence
+from timekeeper.core.kube.selectors import read_selector
 from timekeeper.core.object_names import KEEPS_OFF
 
 Labels = tuple[tuple[str, str], ...]
 
 UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
+HOSTNAME = "kubernetes.io/hostname"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 # the sources of a volume that every node can mount, and the volume's name
 _HARMLESS = frozenset(
@@ -120,6 +122,33 @@ def read_node_constraints(raw: Json) -> NodeConstraints:
     if isinstance(required, Mapping):
         terms = tuple(_term(mapping(each)) for each in sequence(required.get("nodeSelectorTerms")))
     return NodeConstraints(_labels(spec.get("nodeSelector")), terms, tolerations)
+
+
+def apart_of(raw: Json) -> tuple[tuple[str, int], ...]:
+    """By which labels of nodes pods like this one must be apart from each other: with each label how many
+    more of them the nodes with one value may have than those with another (DoNotSchedule), 0: at most one for
+    each value (required anti-affinity, host ports)."""
+    spec, metadata = mapping(raw.get("spec")), mapping(raw.get("metadata"))
+    labels = {str(key): str(value) for key, value in mapping(metadata.get("labels")).items()}
+
+    def is_of_itself(term: Json) -> bool:
+        there = term.get("namespaces") or term.get("namespaceSelector") is not None
+        selector = read_selector(term.get("labelSelector"))
+        return not there and selector is not None and selector.matches(labels)
+
+    anti = mapping(mapping(spec.get("affinity")).get("podAntiAffinity")).get(_REQUIRED)
+    terms = filter(is_of_itself, map(mapping, sequence(anti)))
+    spread = filter(is_of_itself, map(mapping, sequence(spec.get("topologySpreadConstraints"))))
+    found = {str(each.get("topologyKey", "")): 0 for each in terms}
+    containers = (mapping(each) for each in sequence(spec.get("containers")))
+    ports = (mapping(port) for each in containers for port in sequence(each.get("ports")))
+    if any(port.get("hostPort") for port in ports):
+        found[HOSTNAME] = 0
+    for each in spread:
+        if each.get("whenUnsatisfiable", "DoNotSchedule") == "DoNotSchedule":
+            skew = each.get("maxSkew")
+            found.setdefault(str(each.get("topologyKey", "")), skew if type(skew) is int and skew > 0 else 1)
+    return tuple(sorted(found.items()))
 
 
 def has_unread_constraints(raw: Json) -> bool:

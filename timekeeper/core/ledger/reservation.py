@@ -20,11 +20,10 @@ from timekeeper.core.values import Placement
 
 MAX_MS = 3_600_000  # the longest reservation that counts
 SKEW_MS = 60_000  # how far our clock may lag behind that of the replica that wrote it
-ReservationKind = Literal["fragmentation", "reclaim", "gang"]
+ReservationKind = Literal["fragmentation", "reclaim"]
 _REASONS: dict[ReservationKind, str] = {
     "fragmentation": "Fragmentation",
     "reclaim": "Reclaim",
-    "gang": "Gang",
 }
 _KINDS = {reason: kind for kind, reason in _REASONS.items()}
 
@@ -38,11 +37,9 @@ class Reservation:
     placement: Placement
     since_ms: int
     until_ms: int
-    # reclaim: a victim is chosen by its namespace's standing, not by priority; gang: no pod is evicted, and
-    # all members have one of the same epoch
+    # reclaim: a victim is chosen by its namespace's standing, not by priority
     kind: ReservationKind = "fragmentation"
     free_ms: int | None = None  # since when no other pod has held these cards; None: not yet
-    epoch: int = 0  # of a gang: the number of the decision that reserved for all of its members
 
     def lasts(self, now_ms: int) -> bool:
         """True while it counts."""
@@ -69,8 +66,6 @@ def condition_of(reservation: Reservation) -> dict[str, Any]:
     said |= {"node": reservation.node, "until": timestamp(reservation.until_ms, "milliseconds")}
     if reservation.free_ms is not None:
         said["free"] = timestamp(reservation.free_ms, "milliseconds")
-    if reservation.kind == "gang":
-        said["epoch"] = reservation.epoch
     return {
         "type": names.HELD_CONDITION,
         "status": "True",
@@ -108,7 +103,7 @@ def _read(condition: Mapping[str, Any]) -> Reservation | None:
     node, until_ms = said.get("node"), hold.millis(said.get("until"))
     if not isinstance(node, str) or not node or since_ms is None or until_ms is None:
         return None
+    if condition.get("reason") == "Gang":  # by a release before the gang's gate: it holds nothing any more
+        return None
     kind = _KINDS.get(str(condition.get("reason")), "fragmentation")
-    epoch = said.get("epoch")
-    number = epoch if type(epoch) is int and kind == "gang" else 0
-    return Reservation(node, placement, since_ms, until_ms, kind, hold.millis(said.get("free")), number)
+    return Reservation(node, placement, since_ms, until_ms, kind, hold.millis(said.get("free")))

@@ -217,8 +217,7 @@ class ClusterState:
     most_deleted: int = MAX_DELETED
     # UIDs of pods that changed while unbound, or became or ceased to be so
     unbound_changes: set[str] = field(default_factory=set)
-    # UIDs of the pods that start together, and of those that may follow, by namespace and key of their gang;
-    # and gangs that changed
+    # UIDs of the pods that start together, by namespace and key of their gang; and gangs that changed
     gangs: dict[tuple[str, str], set[str]] = field(default_factory=dict)
     gang_changes: set[tuple[str, str]] = field(default_factory=set)
     preempted_gangs: set[tuple[str, str]] = field(default_factory=set)  # of which a member was preempted
@@ -666,8 +665,8 @@ class ClusterState:
             return
         self.pods[pod.uid] = pod
         self.changed_pods.setdefault(pod.uid, at_ms)
-        if pod.group_key is not None:
-            self._join(pod.group_key, pod.uid)
+        if pod.gang_key is not None:
+            self._join(pod.gang_key, pod.uid)
         if before is None:
             self._list_pod(pod)
         self._set_unbound(pod.uid, pod.can_be_bound)
@@ -700,8 +699,8 @@ class ClusterState:
         self.namespaces.setdefault(pod.namespace, set()).add(pod.uid)
 
     def _unlist_pod(self, pod: LedgerPod) -> None:
-        if pod.group_key is not None:
-            self._leave(pod.group_key, pod.uid)
+        if pod.gang_key is not None:
+            self._leave(pod.gang_key, pod.uid)
         rest = self.namespaces[pod.namespace]
         rest.remove(pod.uid)
         if not rest:

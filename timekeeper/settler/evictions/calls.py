@@ -12,7 +12,7 @@ from timekeeper.accounts.claims.consumers import ClaimPod
 from timekeeper.accounts.claims.excess import ClaimExcess, ClassKnowledge, excesses
 from timekeeper.accounts.exhaustion.evictions import EvictionNotice, Pods
 from timekeeper.accounts.exhaustion.units import LeavingUnits
-from timekeeper.accounts.held.gangs import BrokenGang, WaitingGang
+from timekeeper.accounts.held.gangs import BrokenGang
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.reclaim.choice import HeldClaim, devices_of, key_of
 from timekeeper.core import names, object_names
@@ -145,8 +145,6 @@ class SettlerView:
     statements: Callable[[], tuple[Mapping[str, Statement], int] | None]
     # whether the budget protects the pod; True also of one about which the ledger has not decided yet
     is_protected: Callable[[LedgerPod], bool] = lambda _: False
-    # gangs of which a member has no node
-    gangs: Callable[[], Iterable[WaitingGang]] = lambda: ()
     # gangs of which a member was preempted, and that have too few left
     broken: Callable[[], Iterable[BrokenGang]] = lambda: ()
     # the pods that end a hold if they leave together, this pod among them: itself for its cards, and for each
@@ -217,9 +215,6 @@ def view_of(settler: Settler) -> SettlerView:
         found = (it for uid in sorted(uids) if (it := there(uid)) is not None)
         return tuple(each for each in found if each.gang_key == key and each.is_charged)
 
-    def gangs() -> Iterable[WaitingGang]:
-        return settler.held.gangs.values()
-
     def broken() -> Iterable[BrokenGang]:
         return settler.held.broken
 
@@ -270,7 +265,6 @@ def view_of(settler: Settler) -> SettlerView:
         pods=pods,
         statements=statements,
         is_protected=is_protected,
-        gangs=gangs,
         broken=broken,
         together=together,
         mates=mates,

@@ -13,7 +13,7 @@ from timekeeper.accounts.card_use.idleness import DueStep
 from timekeeper.accounts.claims.excess import EXCESS_GRACE_MS, ClaimExcess
 from timekeeper.accounts.exhaustion.terms import EvictionTerms
 from timekeeper.accounts.held.declared import Overtime
-from timekeeper.accounts.held.gangs import BrokenGang, WaitingGang
+from timekeeper.accounts.held.gangs import BrokenGang
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.decisions import (
     EVICTED,
@@ -236,23 +236,7 @@ def _idle_text(action: DueStep, owner: TopmostOwner | None, obstacle: str) -> st
     return f"{unused} If it does not until {timestamp(action.until_ms)}, {then}.{anew}"
 
 
-# A gang that has not started whole
-
-
-def gang(pod: LedgerPod, it: WaitingGang) -> Reason:
-    """Why a member is evicted whose gang has not enough pods on nodes in time."""
-    text = (
-        f"Evicted by Bursar: {it.bound} of the {it.gang.minimum} pods with which gang {it.gang.name} starts"
-        " had a node in time. The gang starts whole, or none of its pods holds cards."
-    )
-    figures: dict[str, Figure] = {"node": pod.node, "bound": it.bound, "minimum": it.gang.minimum}
-    return Reason(
-        "gang-eviction",
-        metrics.GANG_EVICTIONS,
-        {"node": pod.node, "gang": it.key},
-        Said(EVICTED, GANG_NOT_WHOLE, text, figures),
-        ("BursarGang", "Not all pods of its gang had a node in time."),
-    )
+# A gang below its minimum
 
 
 def broken(pod: LedgerPod, it: BrokenGang) -> Reason:

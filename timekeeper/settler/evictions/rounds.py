@@ -14,7 +14,7 @@ from timekeeper.accounts.card_use.evictions import RESULTS, EvictionHistory, can
 from timekeeper.accounts.card_use.idleness import DueStep, IdlePod, Spared
 from timekeeper.accounts.exhaustion.evictions import Pods
 from timekeeper.accounts.exhaustion.units import LeavingUnits
-from timekeeper.accounts.held import declared, gangs
+from timekeeper.accounts.held import declared
 from timekeeper.accounts.held.gangs import BrokenGang
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core import names
@@ -217,9 +217,7 @@ class OvertimeRound:
 
 
 class GangRound:
-    """Evicts the members with a node of gangs of which too few have one by their deadline: all of them, each
-    once. And those that are left of gangs that were preempted. Used by one thread for as long as the epoch
-    lasts."""
+    """Evicts what is left of gangs that were preempted. Used by one thread for as long as the epoch lasts."""
 
     def __init__(self, context: EvictorContext) -> None:
         self._context = context
@@ -234,19 +232,13 @@ class GangRound:
 
     def step(self) -> None:
         """Evict what is due. Raises as `OveruseRound.step`."""
-        now_ms, at_ms, view = self._context.clock(), self._context.steady(), self._context.view
+        at_ms = self._context.steady()
         self._evicted_ms = {uid: each for uid, each in self._evicted_ms.items() if at_ms - each < WRITTEN_MS}
-        due = [(it, uid) for it in view.gangs() for uid in gangs.let_go(it, now_ms)]
-        left = list(view.broken())
-        if not due and not left:
+        left = list(self._context.view.broken())
+        if not left:
             return
         with self._context.store.reading() as connection:
             fencing.confirm(connection, self._context.epoch)
-        for it, uid in due:
-            pod = view.pod(uid)
-            if pod is not None and uid not in self._evicted_ms:
-                self._evicted_ms[uid] = at_ms
-                evict(self._context, pod, reasons.gang(pod, it))
         for each in left:
             self._end(each)
 

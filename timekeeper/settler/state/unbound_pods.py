@@ -2,14 +2,13 @@
 by namespace as pods come and go."""
 
 import heapq
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from timekeeper.accounts.held.order import HeldPod
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.session import admitted_in_budget
 from timekeeper.core.budgets.policy import BudgetSettings
-from timekeeper.core.gangs import Gang
 from timekeeper.core.request.cards import weight_of
 from timekeeper.core.request.estimates import estimated_rate
 from timekeeper.core.request.host import (
@@ -19,9 +18,7 @@ from timekeeper.core.request.host import (
     NodeKind,
     most_host_rate,
     node_kinds,
-    requested,
 )
-from timekeeper.core.request.request import parse
 from timekeeper.core.values import Card, GPURequest
 from timekeeper.settler.cluster.cluster_state import ClusterState
 
@@ -39,8 +36,10 @@ class UnboundPods:
     """A pod counts for one lookahead after its creation. A namespace's pods together count for at most all
     cards of the cluster: pods that fit on no node must not demote other pods of their namespace forever.
 
-    A pod behind our gate counts nowhere. One that was released because it can be paid counts until it is
-    bound, whatever the number of cards: the gate is gone from its object, which is the only record of that.
+    A pod behind the budget's gate counts nowhere. One that was released because it can be paid counts until
+    it is bound, whatever the number of cards: the gate is gone from its object, which is the only record of
+    that. A member of a gang, which may wait for cards for days, counts for one lookahead after its release
+    was seen.
     """
 
     rates: dict[str, int] = field(default_factory=dict)  # namespace -> the rate its waiting pods will have
@@ -54,6 +53,7 @@ class UnboundPods:
     _settings: BudgetSettings = field(default_factory=BudgetSettings)
     _inventory: int = -1  # the version of the inventory that the estimates are based on
     _at_ms: int = 0
+    _paid_ms: dict[str, int] = field(default_factory=dict)  # UID of a gang's member -> when it was seen paid
     _cards: tuple[Card, ...] = ()  # all cards of the cluster
     _kinds: tuple[Card, ...] = ()  # one card of each model and memory size
     _node_kinds: tuple[NodeKind, ...] = ()  # with `dominant-host` alone
@@ -118,17 +118,22 @@ class UnboundPods:
         namespace, rate, was_released = self._waiting.pop(uid, ("", 0, False))
         self._add(namespace, -rate, was_released)
         self.declaring.discard(uid)
+        if pod is None:
+            self._paid_ms.pop(uid, None)
         if pod is not None and pod.length_ms and not pod.is_gated:
             self.declaring.add(uid)
             return
         if pod is None or pod.is_gated or not admitted_in_budget(pod.standing, self._settings):
             return
-        until_ms, is_released = pod.created_ms + self._settings.lookahead_ms, _was_payable(pod)
-        rate = self.most_rate(pod) if is_released or now_ms < until_ms else 0
+        is_released, since_ms = _was_payable(pod), pod.created_ms
+        if pod.gang is not None:
+            since_ms = self._paid_ms.setdefault(uid, now_ms)
+        until_ms, is_endless = since_ms + self._settings.lookahead_ms, is_released and pod.gang is None
+        rate = self.most_rate(pod) if is_endless or now_ms < until_ms else 0
         if rate:
             self._waiting[uid] = (pod.namespace, rate, is_released)
             self._add(pod.namespace, rate, is_released)
-            if not is_released:
+            if not is_endless:
                 self._plan_expiry(until_ms, uid)
 
     def _see(self, uid: str, pod: LedgerPod | None) -> None:
@@ -162,15 +167,7 @@ class UnboundPods:
             owner=pod.owner,
             gang=gang.key if gang is not None else "",
             late_devices=pod.late_devices,
-            late=tuple(self._late(gang)) if gang is not None else (),
         )
-
-    def _late(self, gang: Gang) -> Iterator[tuple[GPURequest, int, int]]:
-        """Its members that come later, as `HeldPod.late`."""
-        for each in gang.late:
-            request = parse(each.pod).request
-            if request is not None:
-                yield request, each.count, self._most_rate(request, requested(each.pod))
 
     def most_milli(self, request: GPURequest) -> int:
         """The most that the request can hold of cards, unweighted."""

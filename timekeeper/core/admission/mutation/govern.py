@@ -21,6 +21,7 @@ from timekeeper.core.admission.policy import (
 )
 from timekeeper.core.dialects import BY_NAME, DIALECTS
 from timekeeper.core.dialects.others import claims as of_claims
+from timekeeper.core.gangs import gang_of
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.quantity import integral
 from timekeeper.core.request.devices import DIALECT as DEVICE
@@ -42,17 +43,22 @@ def govern(
 ) -> list[Operation]:
     """The operations that govern the pod; empty where it is governed already.
 
-    ``request`` is what the core parsed from this pod, and the pod breaks no rule. ``hold``: how it is held;
-    ``declared``: how long it means to run, in seconds, if it reserves that.
+    ``request`` is what the core parsed from this pod, and the pod breaks no rule. ``hold``: how it is held,
+    each member of a gang also by the gang's gate; ``declared``: how long it means to run, in seconds, if it
+    reserves that.
     Annotations are overwritten, never trusted: standing and priority class are always set together, and so
     are the annotation of a held pod and its gate.
     """
+    gang_key = gang_key_of(pod, request, policy) if hold else ""
     policy = without_placement(policy, request.dialect)
-    written = {**of_claims.record_of_none(pod, request), **marks.annotations(request, word, hold, declared)}
+    written = {
+        **of_claims.record_of_none(pod, request),
+        **marks.annotations(request, word, hold, declared, gang_key),
+    }
     return [
         *merged(pod["metadata"], "/metadata", "labels", marks.LABELS),
         *merged(pod["metadata"], "/metadata", "annotations", written),
-        *_gate(pod, hold),
+        *_gates(pod, hold, gang_key),
         *_undeclared(pod, declared),
         *_priority(pod["spec"], class_status(word, hold), policy),
         *_scheduler(pod["spec"], request, policy),
@@ -69,22 +75,33 @@ def class_status(word: StandingWord, hold: HeldFor) -> StandingWord:
     return "IN_BUDGET" if hold == "budget" else word
 
 
-def _gate(pod: Json, hold: HeldFor) -> list[Operation]:
-    """Sets our scheduling gate for a held pod; removes it, and the annotation, from any other."""
-    gates = sequence_of(pod["spec"].get("schedulingGates"))
-    if not (hold or gates or names.HELD in annotations_of(pod)):
+def gang_key_of(pod: Json, request: GPURequest, policy: AdmissionPolicy) -> str:
+    """The key of the gang whose start is ours; "" where there is none, or another scheduler starts it."""
+    gang = gang_of(pod)
+    is_ours = gang is not None and request.dialect != of_claims.NAME
+    is_ours = is_ours and placed_by(pod["spec"], request.dialect, policy) == policy.scheduler_name
+    return gang.key if gang is not None and is_ours else ""
+
+
+def _gates(pod: Json, hold: HeldFor, gang_key: str) -> list[Operation]:
+    """Sets our scheduling gates for a held pod; removes them, and their annotations, from any other."""
+    gates, annotations = sequence_of(pod["spec"].get("schedulingGates")), annotations_of(pod)
+    if not (hold or gates or names.HELD in annotations or names.GANG_KEY in annotations):
         return []  # nearly always
-    places = [index for index, gate in enumerate(gates) if gate["name"] == names.BUDGET_GATE]
-    if not hold:
-        forged = [names.HELD] if names.HELD in annotations_of(pod) else []
-        return [
-            *(remove(f"/metadata/annotations/{escaped(name)}") for name in forged),
-            *(remove(f"/spec/schedulingGates/{index}") for index in reversed(places)),
-        ]
-    if places:
-        return []
-    ours = {"name": names.BUDGET_GATE}
-    return [add("/spec/schedulingGates/-", ours) if gates else add("/spec/schedulingGates", [ours])]
+    wanted = {names.BUDGET_GATE: hold, names.GANG_GATE: gang_key}
+    there = [gate["name"] for gate in gates]
+    unwanted = [index for index, name in enumerate(there) if name in wanted and not wanted[name]]
+    forged = [
+        name
+        for name, value in ((names.HELD, hold), (names.GANG_KEY, gang_key))
+        if name in annotations and not value
+    ]
+    operations = [remove(f"/metadata/annotations/{escaped(name)}") for name in forged]
+    operations += [remove(f"/spec/schedulingGates/{index}") for index in reversed(unwanted)]
+    missing = [{"name": name} for name, value in wanted.items() if value and name not in there]
+    if missing and not gates:
+        return [*operations, add("/spec/schedulingGates", missing)]
+    return [*operations, *(add("/spec/schedulingGates/-", gate) for gate in missing)]
 
 
 def _undeclared(pod: Json, declared: str) -> list[Operation]:

@@ -163,10 +163,10 @@ REQUEST = (
         "gang",
         "a `bursar.dev/gang` without `bursar.dev/gang-size`, a size that is no number of pods, a minimum "
         "above it, a size of a pod that names no gang, a `bursar.dev/gang-topology` or "
-        "`bursar.dev/gang-topology-preferred` that is no key of a label or has no size beside it, a "
-        "`bursar.dev/gang-late` that tells of no pods or has no size beside it, all these beside marks of "
-        "Kueue, Volcano or KAI, and an owner whose fields contradict the size in its template, or "
-        "whose templates contradict each other ([gangs](gangs.md#sizes-of-owners))",
+        "`bursar.dev/gang-topology-preferred` that is no key of a label or has no size beside it, all these "
+        "beside marks of Kueue, Volcano or KAI, an owner whose fields contradict the size in its template, "
+        "or whose templates contradict each other, and a StatefulSet that would wait for itself "
+        "([gangs](gangs.md#sizes-of-owners))",
         "the pod would start alone, or never",
     ),
     Rule("unknown-topology", "a value other than `pair`, `numa`, `node`", "it would be ignored silently"),
@@ -348,8 +348,8 @@ PLACING = (
     ),
     Rule(
         "above-cap",
-        "a pod that needs more than the budget's `maxGPUsPerPod`, or alone more than its `maxGPUs`, or "
-        "those of its group's budget",
+        "a pod that needs more than the budget's `maxGPUsPerPod`, or alone or with its gang more than its "
+        "`maxGPUs`, or those of its group's budget",
         "the pod would wait for ever. The budget sets it, not `rules`",
     ),
     Rule(

@@ -12,6 +12,7 @@ from timekeeper.core.admission.pods import CONTAINER_LISTS, annotations_of, labe
 from timekeeper.core.admission.policy import AdmissionPolicy
 from timekeeper.core.dialects import BY_NAME, DIALECTS
 from timekeeper.core.dialects.others import claims as of_claims
+from timekeeper.core.gangs import gang_of
 from timekeeper.core.json_values import Json
 from timekeeper.core.standings import WORDS
 from timekeeper.core.values import GPURequest
@@ -58,6 +59,8 @@ _WRITTEN = (
     names.REQUEST,
     names.STANDING,
     names.HELD,
+    names.GANG_KEY,
+    names.GANG_STARTED,
     names.DECLARED,
     names.CLAIMS,
     names.ACCELERATORS,
@@ -88,6 +91,9 @@ def forgery_violations(pod: Json, request: GPURequest | None) -> Iterator[Violat
             genuine = value in WORDS  # governing overwrites it
         elif request is not None and name == names.HELD:
             genuine = value in ("budget", "turn")  # governing overwrites it, and the gate
+        elif request is not None and name == names.GANG_KEY:
+            gang = gang_of(pod)
+            genuine = gang is not None and gang.key == value  # governing writes the same, or removes it
         elif request is not None and name == names.DECLARED:
             genuine = value.isdecimal()  # governing overwrites or removes it
         elif name == names.CLAIMS:
@@ -105,7 +111,7 @@ def forgery_violations(pod: Json, request: GPURequest | None) -> Iterator[Violat
             yield _only_bursar_writes("forged-label", f"metadata.labels[{name}]", value)
     for index, gate in enumerate(sequence_of(pod["spec"].get("schedulingGates"))):
         is_held = request is not None and bool(marks.recorded_hold(pod))
-        if gate["name"].startswith(OURS) and not (is_held and gate["name"] == names.BUDGET_GATE):
+        if gate["name"].startswith(OURS) and not (is_held and gate["name"] in names.GATES):
             yield _only_bursar_writes("forged-gate", f"spec.schedulingGates[{index}]", gate["name"])
 
 

@@ -50,6 +50,21 @@ def cap_violations(request: GPURequest | None, caps: Caps) -> Iterator[Violation
                 )
 
 
+def gang_cap_violations(path: str, least: int, caps: Caps) -> Iterator[Violation]:
+    """One for each cap below what the pods of a gang, with the template at ``path``, need together at least,
+    in milli-GPU. A cap of zero refuses each pod."""
+    for whose, cap in (("the namespace", caps.own), (f"group {caps.group}", caps.of_group)):
+        if cap.total_milli and least > cap.total_milli:
+            yield Violation(
+                "above-cap",
+                path,
+                shown(f"{cards_text(least)} GPUs"),
+                f"its pods start together, and the budget of {whose} allows less at one time (maxGPUs)",
+                f"at most {cards_text(cap.total_milli)}",
+                "fewer pods, or smaller shares",
+            )
+
+
 def duration_violations(pod: Json, policy: AdmissionPolicy) -> Iterator[Violation]:
     """The violation of a pod without ``activeDeadlineSeconds``, with ``requireDuration`` in the budget."""
     if policy.requires_duration and pod["spec"].get("activeDeadlineSeconds") is None:

@@ -10,10 +10,9 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Literal
 
-from timekeeper.accounts.held.gangs import WaitingGang
+from scheduler_ext.snapshot.gang_table import GangKey, GangState
 
 MAX_DOUBLED = 2  # the longest drain is 4 times the first
-SILENT_MS = 30_000  # the extender ends a drain that is not asked for again by then
 
 End = Literal["fit", "over", "none", "gone"]
 ENDS: tuple[End, ...] = ("fit", "over", "none", "gone")
@@ -23,36 +22,30 @@ ENDS: tuple[End, ...] = ("fit", "over", "none", "gone")
 class DrainTurns:
     """``after_ms``: how long a gang waits before; ``first_ms``: how long its first drain lasts at most, 0:
     there are none. ``key``: of the gang that has the drain, "": none; ``until_ms``: when it ends at the
-    latest."""
+    latest; ``ended``: how many ended in each way."""
 
     after_ms: int
     first_ms: int
-    key: str = ""
+    key: GangKey = ""
     until_ms: int = 0
+    ended: dict[End, int] = field(default_factory=lambda: dict.fromkeys(ENDS, 0))
     _began_ms: int = 0
-    _asked_ms: int = 0
     _rests_ms: int = 0  # no drain begins before
     # key -> how many drains were in vain, and until when there is none although others may have one
-    _in_vain: dict[str, tuple[int, int]] = field(default_factory=dict)
+    _in_vain: dict[GangKey, tuple[int, int]] = field(default_factory=dict)
 
-    def follow(self, gangs: Mapping[str, WaitingGang], lacking: Set[str], now_ms: int) -> End | None:
-        """End the drain that is over, or begin one. ``lacking``: keys of the gangs for which cards were
-        missing when they were looked for last. Returns how a drain ended."""
+    def follow(self, gangs: Mapping[GangKey, GangState], lacking: Set[GangKey], now_ms: int) -> None:
+        """End the drain that is over, or begin one. ``lacking``: the gangs for which cards were missing when
+        they were planned last."""
         self._in_vain = {key: each for key, each in self._in_vain.items() if key in gangs}
         if self.key and self.key not in gangs:
-            return self.end("gone", now_ms)
-        if self.key and now_ms >= min(self.until_ms, self._asked_ms + SILENT_MS):
-            return self.end("over" if now_ms >= self.until_ms else "none", now_ms)
-        if not self.key and self.first_ms and now_ms >= self._rests_ms:
+            self.end("gone", now_ms)
+        elif self.key and now_ms >= self.until_ms:
+            self.end("over", now_ms)
+        elif not self.key and self.first_ms and now_ms >= self._rests_ms:
             self._begin(gangs, lacking, now_ms)
-        return None
 
-    def asked(self, now_ms: int) -> int:
-        """The extender is asked to keep the cards; returns until when."""
-        self._asked_ms = now_ms
-        return self.until_ms
-
-    def end(self, how: End, now_ms: int) -> End:
+    def end(self, how: End, now_ms: int) -> None:
         """The drain is over: its gang has its cards (``fit``), or is gone, or its time is (``over``), or
         nothing can be kept for it (``none``)."""
         if how in ("over", "none"):
@@ -61,24 +54,23 @@ class DrainTurns:
             self._in_vain[self.key] = count + 1, rests_ms
         self._rests_ms = now_ms + (now_ms - self._began_ms)
         self.key, self.until_ms = "", 0
-        return how
+        self.ended[how] += 1
 
-    def _begin(self, gangs: Mapping[str, WaitingGang], lacking: Set[str], now_ms: int) -> None:
+    def _begin(self, gangs: Mapping[GangKey, GangState], lacking: Set[GangKey], now_ms: int) -> None:
         waiting = [gangs[key] for key in lacking if key in gangs and self._may_have(gangs[key], now_ms)]
         if waiting:
             first = min(waiting, key=self._order)
             count, _ = self._in_vain.get(first.key, (0, 0))
-            self.key, self._began_ms, self._asked_ms = first.key, now_ms, now_ms
+            self.key, self._began_ms = first.key, now_ms
             self.until_ms = now_ms + self._length_ms(count)
 
-    def _may_have(self, it: WaitingGang, now_ms: int) -> bool:
+    def _may_have(self, it: GangState, now_ms: int) -> bool:
         _, rests_ms = self._in_vain.get(it.key, (0, 0))
-        return now_ms >= max(it.members[0].created_ms + self.after_ms, rests_ms)
+        return now_ms >= max(it.first.asked_ms + self.after_ms, rests_ms)
 
-    def _order(self, it: WaitingGang) -> tuple[int, int, int, str]:
+    def _order(self, it: GangState) -> tuple[int, int, int, str]:
         count, _ = self._in_vain.get(it.key, (0, 0))
-        priority = it.held.priority if it.held is not None else 0
-        return count, -priority, it.members[0].created_ms, it.key
+        return count, -min(pod.priority for pod in it.waiting), it.first.asked_ms, it.key
 
     def _length_ms(self, in_vain: int) -> int:
         return self.first_ms << min(MAX_DOUBLED, in_vain)

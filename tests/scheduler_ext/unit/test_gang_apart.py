@@ -1,0 +1,250 @@
+"""Members that must be apart from each other: a plan is one that kube-scheduler can bind, by an oracle of its
+rules that only counts, and the largest there is."""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from scheduler_ext.gangs.plan import NOT_APART, GangPlan, plan
+from scheduler_ext.gangs.rooms import PlanInput
+from scheduler_ext.model.standing import UNHEARD
+from scheduler_ext.scoring.policy import BINPACK
+from tests.scheduler_ext.gang_worlds import GangWorld, member
+from tests.scheduler_ext.worlds import node, percent, read, rebuilt
+from tests.support.profile import examples
+from tests.worlds import Json, card
+
+ZONE, HOST = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
+MINE = {"labelSelector": {"matchLabels": {"app": "train"}}}
+
+
+def anti(label: str, **term: Any) -> Json:
+    """Required anti-affinity to pods of the same label."""
+    required = [{"topologyKey": label, **(term or MINE)}]
+    return {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}}
+
+
+def spread(label: str, skew: int = 1, when: str = "DoNotSchedule", **fields: Any) -> Json:
+    """A spread over the values of the label."""
+    constraint = {"topologyKey": label, "maxSkew": skew, "whenUnsatisfiable": when, **MINE, **fields}
+    return {"topologySpreadConstraints": [constraint]}
+
+
+def labelled(raw: Json) -> Json:
+    raw["metadata"]["labels"] = {**raw["metadata"]["labels"], "app": "train"}
+    return raw
+
+
+def with_port(raw: Json) -> Json:
+    raw["spec"]["containers"][0]["ports"] = [{"containerPort": 1, "hostPort": 1}]
+    return raw
+
+
+@dataclass(frozen=True)
+class Node:
+    """``zone``: "" without the label; without cards it is no node for the gang, and a domain all the same."""
+
+    name: str
+    cards: int
+    zone: str = ""
+
+    def value(self, label: str) -> str:
+        return self.name if label == HOST else self.zone
+
+    def raw(self) -> Json:
+        raw = node(self.name, *map(card, range(self.cards or 1)))
+        raw["metadata"]["labels"] = {HOST: self.name, **({ZONE: self.zone} if self.zone else {})}
+        if not self.cards:
+            raw["metadata"]["annotations"], raw["status"] = {}, {"allocatable": {"cpu": "8"}}
+        return raw
+
+
+def planned(
+    nodes: Sequence[Node], size: int, *wanted: Json, port: bool = False, beside: str = ""
+) -> GangPlan:
+    """The plan for a gang of alike members with these fields in their specs. ``beside``: nodes of members
+    that run, by their letters."""
+    fields = {key: value for each in wanted for key, value in each.items()}
+    raws = [labelled(member(f"p{at}", size, gates=(), **fields)) for at in range(size)]
+    raws = [with_port(raw) for raw in raws] if port else raws
+    snapshot = rebuilt([each.raw() for each in nodes], raws)
+    pods = [pod for _, pod in snapshot.pods.items()]
+    return plan(pods, PlanInput(snapshot, UNHEARD, lambda _: BINPACK), [*beside])
+
+
+def counts(found: GangPlan) -> dict[str, int]:
+    return dict(sorted(Counter(each.node for each in found.members).items()))
+
+
+TWO_ZONES = [Node("a", 4, "y"), Node("b", 4, "z")]
+WITH_CPU = [*TWO_ZONES, Node("c", 0, "x")]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "wanted", "most"),
+    [
+        ([Node("a", 4), Node("b", 1)], anti(HOST), {"a": 1, "b": 1}),
+        ([Node("a", 4, "y"), Node("b", 1, "y"), Node("c", 1)], anti(ZONE), {"b": 1, "c": 1}),
+        (TWO_ZONES, spread(ZONE), {"a": 3, "b": 3}),
+        ([*TWO_ZONES, Node("c", 1, "x")], spread(ZONE), {"a": 2, "b": 2, "c": 1}),
+        ([*TWO_ZONES, Node("c", 1, "x")], spread(ZONE, 2), {"a": 3, "b": 2, "c": 1}),
+        (WITH_CPU, spread(ZONE), {"a": 1, "b": 1}),
+        (WITH_CPU, spread(ZONE, 2), {"a": 2, "b": 2}),
+        ([*TWO_ZONES, Node("c", 4)], spread(ZONE), {"a": 3, "b": 3}),
+        ([Node("a", 4), Node("b", 1)], spread(HOST), {"a": 2, "b": 1}),
+        (TWO_ZONES, spread(ZONE, when="ScheduleAnyway"), {"a": 4, "b": 2}),
+    ],
+)
+def test_of_six_members_as_many_are_planned_as_may_be_together(
+    nodes: list[Node], wanted: Json, most: dict[str, int]
+) -> None:
+    """A node without cards counts as a value of its label, as kube-scheduler counts it, and one without the
+    label takes none of a spread."""
+    found = planned(nodes, 6, wanted)
+
+    assert sorted(counts(found).values()) == sorted(most.values())
+    assert counts(found).keys() == most.keys()
+    assert found.why == ("" if len(found.members) == 6 else NOT_APART)
+
+
+def test_two_pods_with_a_host_port_are_on_two_nodes() -> None:
+    assert counts(planned([Node("a", 4), Node("b", 4)], 2, port=True)) == {"a": 1, "b": 1}
+
+
+def test_members_that_run_count_too() -> None:
+    assert counts(planned([Node("a", 4), Node("b", 4)], 2, anti(HOST), beside="a")) == {"b": 1}
+    assert counts(planned(TWO_ZONES, 3, spread(ZONE), beside="aa")) == {"b": 3}
+
+
+def test_nodes_that_the_pods_may_not_use_are_no_domains() -> None:
+    """Without a taint: kube-scheduler counts nodes whatever their taints."""
+    only: Json = {"nodeSelector": {"pool": "gpu"}}
+    raws = [each.raw() for each in WITH_CPU]
+    for raw in raws[:2]:
+        raw["metadata"]["labels"]["pool"] = "gpu"
+    for spec, most in ((only, 6), ({}, 2)):
+        pods = [labelled(member(f"p{at}", 6, gates=(), **spread(ZONE), **spec)) for at in range(6)]
+        snapshot = rebuilt(raws, pods)
+        all_of_it = [pod for _, pod in snapshot.pods.items()]
+        assert len(plan(all_of_it, PlanInput(snapshot, UNHEARD, lambda _: BINPACK)).members) == most
+    raws[2]["spec"] = {"taints": [{"key": "k", "value": "", "effect": "NoSchedule"}]}
+    snapshot = rebuilt(raws, pods)
+    all_of_it = [pod for _, pod in snapshot.pods.items()]
+    assert len(plan(all_of_it, PlanInput(snapshot, UNHEARD, lambda _: BINPACK)).members) == 2
+
+
+def test_members_without_such_a_rule_are_placed_as_any_others() -> None:
+    """As those of another template of a PyTorchJob."""
+    raws = [labelled(member(name, 4, gates=(), **anti(HOST))) for name in "pq"]
+    raws += [member(name, 4, gates=()) for name in "rs"]
+    snapshot = rebuilt([Node("a", 2).raw(), Node("b", 2).raw()], raws)
+    pods = [pod for _, pod in snapshot.pods.items()]
+    found = plan(pods, PlanInput(snapshot, UNHEARD, lambda _: BINPACK))
+
+    assert counts(found) == {"a": 2, "b": 2}
+    assert {each.node for each in found.members if each.pod.apart} == {"a", "b"}
+
+
+def test_a_gang_that_must_be_apart_does_not_start_on_one_node() -> None:
+    raws = [labelled(member(name, **anti(HOST))) for name in "pq"]
+    world = GangWorld({"a": 2}, raws).step()
+    assert (world.planned, world.open) == ({}, "")
+    assert f"1 of 2 members fit; 1 cards missing; {NOT_APART}" in world.says("p")
+
+    world.put_node("b", 1)
+    assert sorted(world.step(5).planned.values()) == ["a", "b"]
+
+
+APP = {"key": "app", "operator": "Exists"}
+OTHERS: Json = {"labelSelector": {"matchLabels": {"app": "database"}}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "apart"),
+    [
+        ({}, ()),
+        (anti(HOST), ((HOST, 0),)),
+        (anti(HOST, **OTHERS), ()),
+        (anti(HOST, **MINE, namespaces=["other"]), ()),
+        (anti(HOST, **MINE, namespaceSelector={}), ()),
+        (
+            anti(HOST, labelSelector={"matchExpressions": [{"key": "app", "operator": "Exists"}]}),
+            ((HOST, 0),),
+        ),
+        (spread(ZONE, 3), ((ZONE, 3),)),
+        (spread(ZONE, **OTHERS), ()),
+        (spread(ZONE, when="ScheduleAnyway"), ()),
+        (anti(ZONE) | spread(ZONE), ((ZONE, 0),)),
+        (anti(HOST) | spread(ZONE), ((HOST, 0), (ZONE, 1))),
+        ({"affinity": {"podAntiAffinity": {}}, "topologySpreadConstraints": [{"maxSkew": "x"}]}, ()),
+    ],
+)
+def test_what_is_read_of_a_pod_is_what_keeps_it_from_its_like(
+    fields: Json, apart: tuple[tuple[str, int], ...]
+) -> None:
+    assert read(labelled(member("p", **fields))).apart == apart
+    assert read(labelled(percent(100, "single", **fields))).apart == ()
+
+
+# the oracle: what kube-scheduler accepts, one member after the other
+
+Rule = tuple[str, str, int]  # "anti" or "spread", the label, and the skew
+
+
+def may_take(
+    taker: Node, taken: Mapping[str, int], nodes: Sequence[Node], rule: tuple[str, str, int]
+) -> bool:
+    """Whether the node may have one more, if each node has so many."""
+    kind, label, skew = rule
+    by_value = Counter({each.value(label): 0 for each in nodes})
+    for each in nodes:
+        by_value[each.value(label)] += taken[each.name]
+    value = taker.value(label)
+    if kind == "anti":
+        return not value or by_value[value] == 0
+    fewest = min(count for found, count in by_value.items() if found) if any(by_value) else 0
+    return bool(value) and by_value[value] + 1 - fewest <= skew
+
+
+def most(nodes: Sequence[Node], size: int, rule: Rule) -> int:
+    """How many are taken, one after the other: what one takes never keeps another from what it could have,
+    so their order is of no matter."""
+    taken: Counter[str] = Counter()
+    while taken.total() < size:
+        able = [
+            each for each in nodes if taken[each.name] < each.cards and may_take(each, taken, nodes, rule)
+        ]
+        if not able:
+            break
+        taken[able[0].name] += 1
+    return taken.total()
+
+
+FIELDS: dict[str, Callable[[str, int], Json]] = {"anti": lambda label, _skew: anti(label), "spread": spread}
+
+
+@pytest.mark.parametrize("seed", range(examples(60)))
+def test_each_plan_can_be_bound_member_by_member_and_none_is_larger(seed: int) -> None:
+    chance = random.Random(seed)
+    zones = ["x", "y", "z", ""][: chance.randint(2, 4)]
+    count = chance.randint(1, 7)
+    nodes = [Node(f"n{at}", chance.choice([0, 1, 1, 2, 4]), chance.choice(zones)) for at in range(count)]
+    size = chance.randint(1, 8)
+    rules = [
+        (chance.choice(["anti", "spread"]), label, chance.randint(1, 2))
+        for label in chance.choice([[HOST], [ZONE], [HOST, ZONE]])
+    ]
+    found = planned(nodes, size, *(FIELDS[kind](label, skew) for kind, label, skew in rules))
+
+    by_name, taken = {each.name: each for each in nodes}, Counter[str]()
+    for each in found.members:
+        there = by_name[each.node]
+        assert all(may_take(there, taken, nodes, rule) for rule in rules), (seed, taken, there)
+        taken[there.name] += 1
+        assert taken[there.name] <= there.cards
+    if len(rules) == 1:
+        assert len(found.members) == most(nodes, size, rules[0]), (seed, nodes, rules)
