@@ -142,7 +142,7 @@ def test_members_without_such_a_rule_are_placed_as_any_others() -> None:
     raws = [labelled(member(name, 4, gates=(), **anti(HOST))) for name in "pq"]
     raws += [member(name, 4, gates=()) for name in "rs"]
     snapshot = rebuilt([Node("a", 2).raw(), Node("b", 2).raw()], raws)
-    pods = [pod for _, pod in snapshot.pods.items()]
+    pods = sorted((pod for _, pod in snapshot.pods.items()), key=lambda pod: pod.name)
     found = plan(pods, PlanInput(snapshot, UNHEARD, lambda _: BINPACK))
 
     assert counts(found) == {"a": 2, "b": 2}
