@@ -115,6 +115,7 @@ class GangStarts:
         self._avoided: dict[GangKey, dict[str, int]] = {}  # nodes, and until when
         self._told: dict[GangKey, str] = {}
         self._logged_ms: dict[GangKey, int] = {}  # when a plan in vain is logged again
+        self._marks_ms: dict[str, int] = {}  # UID -> until when its mark is not written again
         self._left: dict[GangKey, tuple[str, int]] = {}  # why its members were evicted, and when last
         self._turn: tuple[GangKey, int, frozenset[str]] = "", 0, frozenset()  # key, end, nodes before it
         self._had_turn: set[GangKey] = set()  # in this round
@@ -223,7 +224,7 @@ class GangStarts:
         self._tried = {uid for uid in self._tried if (pod := there.get(uid)) is not None and pod.waits}
         self._failed = {key: each for key, each in self._failed.items() if at_ms < each[1] + FORGOTTEN_MS}
         for it in list(self._open.values()):
-            self._heal(it)
+            self._heal(it, at_ms)
 
     def _forget(self, key: GangKey) -> None:
         """No member lives."""
@@ -243,13 +244,15 @@ class GangStarts:
             self._w.started(it.gang.size, seconds)
         self._failed.pop(it.key, None)
 
-    def _heal(self, it: GangState) -> None:
+    def _heal(self, it: GangState, at_ms: int) -> None:
         """A gang that has started keeps enough living marks, and one that has all it needs has started."""
-        has_started = it.marks or it.key in self._ran or len(it.bound) >= it.needed
-        if not has_started or it.marks >= min(MIN_MARKS, len(it.bound)):
+        if not (it.marks or it.key in self._ran or len(it.bound) >= it.needed):
             return
-        unmarked = [pod for pod in it.bound if not pod.is_marked]
-        for pod in unmarked[: MIN_MARKS - it.marks]:
+        self._marks_ms = {uid: until_ms for uid, until_ms in self._marks_ms.items() if at_ms < until_ms}
+        unmarked = [pod for pod in it.bound if not (pod.is_marked or pod.uid in self._marks_ms)]
+        marked = len(it.bound) - len(unmarked)  # or the watch will show it
+        for pod in unmarked[: max(0, MIN_MARKS - marked)]:
+            self._marks_ms[pod.uid] = at_ms + AGAIN_MS
             self._w.calls.mark(pod)
 
     def _is_starting(self, it: GangState) -> bool:

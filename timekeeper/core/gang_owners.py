@@ -202,6 +202,7 @@ def gang_of_owner(sets: Sequence[PodSet], owner: Json) -> GangOfOwner | None:
 def contradictions(kind: str, sets: Sequence[PodSet], owner: Json) -> Iterator[Violation]:
     """What the templates' own annotations and the owner's fields say differently. ``sets``: as there."""
     total, foreign = sum(each.count for each in sets), foreign_mark(owner)
+    first = sum(each.count for each in sets if not each.is_late) or total
     templates = _by_template(sets)
     yield from _apart(templates)
     for each in templates:
@@ -217,9 +218,10 @@ def contradictions(kind: str, sets: Sequence[PodSet], owner: Json) -> Iterator[V
             yield Violation(
                 RULE, path, shown(str(said)), problem, f"{each.count} or more", str(max(total, each.count))
             )
-        elif said > total and not marker_of(each.template):  # else other owners may have more of its pods
-            problem = f"this {kind} creates {total} pods with GPUs, so the gang would wait for ever"
-            yield Violation(RULE, path, shown(str(said)), problem, f"{each.count} to {total}", str(total))
+        elif said > first and not marker_of(each.template):  # else other owners may have more of its pods
+            others = " before its others" if first < total else ""
+            problem = f"this {kind} creates {first} pods with GPUs{others}, so the gang would wait for ever"
+            yield Violation(RULE, path, shown(str(said)), problem, f"{each.count} to {first}", str(first))
 
 
 def _by_template(sets: Sequence[PodSet]) -> list[PodSet]:

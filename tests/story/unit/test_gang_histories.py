@@ -79,6 +79,7 @@ class World:
         self.partial_ms: dict[str, int] = {}  # gang -> since when it has some nodes, and too few
         self.ran: set[str] = set()  # gangs that have had all that they need
         self.wrong: list[str] = []
+        self.unheard_ms: list[int] = []  # when the events were that the extender has not heard yet
         self.nodes = [node(name, *(card(at) for at in range(count))) for name, count in nodes.items()]
         self.seen: dict[str, list[tuple[Json, bool]]] = {"timekeeper": [], "extender": []}
         self.start_timekeeper()
@@ -95,6 +96,7 @@ class World:
             self.pods[raw["metadata"]["uid"]] = raw
         for queue in self.seen.values():
             queue.append((copy.deepcopy(raw), deleted))
+        self.unheard_ms.append(self.now_ms)
         self.look(gang_of(raw))
 
     def look(self, gang: str) -> None:
@@ -205,6 +207,7 @@ class World:
     def start_extender(self) -> None:
         self.cache, self.gang_table = ClusterCache(lambda: self.now_ms, lambda _: None), Gangs()
         self.seen["extender"].clear()
+        self.unheard_ms.clear()
         self.cache.nodes_listed(map(read_node, self.nodes))
         self.cache.pods_listed([read_any(raw) for raw in self.pods.values()])
         api: Any = self
@@ -275,6 +278,8 @@ class World:
         bound["metadata"]["annotations"]["bursar.dev/devices"] = encode_placement(placement)
         if mark:
             bound["metadata"]["annotations"][STARTED] = mark
+            if self.unheard_ms and self.now_ms > self.unheard_ms[0] + LOOK_MS:
+                self.ran.add(gang_of(raw))  # it was whole by what the extender knew so long ago
         self.write(bound)
         if self.chance.random() < self.failing:
             return self.start_extender()
@@ -287,6 +292,8 @@ class World:
         if not self.seen[who]:
             return
         raw, deleted = self.seen[who].pop(0)
+        if who == "extender":
+            del self.unheard_ms[0]
         if who == "timekeeper":
             pod = read_pod(raw)
             assert isinstance(pod, LedgerPod)
