@@ -85,12 +85,12 @@ class Lives:
     sessions: dict[str, Json]  # by the claim's name
 
     def of(self, name: str) -> list[Seen]:
-        """What the watch told of the pod's claim."""
-        spec, status = self.pods[name]["spec"], self.pods[name]["status"]
-        extended = status.get("extendedResourceClaimStatus")
-        linked = [*spec.get("resourceClaims", []), *status.get("resourceClaimStatuses", []), extended or {}]
-        (claim,) = (each["resourceClaimName"] for each in linked if "resourceClaimName" in each)
-        return [each for each in self.seen if each.claim["metadata"]["name"] == claim]
+        """What the watch told of the claim that was reserved for the pod. Of a pod that has ended the claim
+        controller of Kubernetes 1.37 may make another one, which its status names then."""
+        uid = self.pods[name]["metadata"]["uid"]
+        allocated = (seen.claim for seen in self.seen if seen.allocation)
+        (claim,) = {claim["metadata"]["name"] for claim in allocated if uid in users_of(claim)}
+        return [seen for seen in self.seen if seen.claim["metadata"]["name"] == claim]
 
     def session(self, name: str) -> Json:
         """The session of the pod's claim."""
@@ -102,6 +102,11 @@ class Lives:
         results: list[Json] = found[0]["devices"]["results"]
         assert all(each == found[0] for each in found), "an allocation changes in no field"
         return results
+
+
+def users_of(claim: Json) -> list[str]:
+    """UIDs of the pods that the claim is reserved for."""
+    return [user["uid"] for user in claim["status"].get("reservedFor", [])]
 
 
 @pytest.fixture(scope="module")

@@ -108,7 +108,7 @@ def test_a_deployment_waits_for_its_budget_and_then_runs(stack: Stack) -> Scene:
     )
     one = f"{path}/{held[0]['metadata']['name']}"
     lifted: Json = {"spec": {"schedulingGates": []}}
-    with pytest.raises(ApiError, match="only Bursar's timekeeper removes this gate"):
+    with pytest.raises(ApiError, match="only Bursar removes this gate"):
         stack.cp.api.call("PATCH", one, lifted, "application/merge-patch+json")
 
     def progress() -> str:
