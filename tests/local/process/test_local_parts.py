@@ -122,7 +122,7 @@ def test_what_a_process_said_before_its_restart_does_not_count(tmp_path: Path) -
 # Holds a folder and a process in it, and ends by a signal. While it ends it waits for one byte of its
 # standard input, so that further signals come in the middle of the end.
 ENDING = """
-import signal, sys
+import signal, sys, time
 from deploy.local.ending import ended_by_signals, undisturbed
 from deploy.local.folder import OwnedFolder
 from deploy.local.launcher import Launcher
@@ -141,7 +141,8 @@ with ended_by_signals(), OwnedFolder() as folder, Launcher() as launcher, SlowEn
     print(process.pid, flush=True)
     if sys.argv[1] == "fails":
         raise SystemExit("it failed")
-    signal.pause()
+    while True:
+        time.sleep(0.05)  # a signal just before signal.pause() would be heard by nobody
 """
 
 
