@@ -43,16 +43,16 @@ class GangDrains:
             self.turns.end("fit", now_ms)
             self._undrain(key)
 
-    def grow(self, it: GangState | None, nodes: Collection[str], until_ms: int) -> None:
-        """Keep all cards of these nodes, which came for this gang, until then; None: of none."""
-        if it is None and not self._grows_for:
-            return
-        if self.turns.key:
-            self.turns.end("none", 0)
-        if it is None:
+    def end_growth(self) -> None:
+        """No node comes for a gang any more."""
+        if self._grows_for:
             self._undrain(self._grows_for)
             self._grows_for = ""
-            return
+
+    def grow(self, it: GangState, nodes: Collection[str], now_ms: int, until_ms: int) -> None:
+        """Keep all cards of these nodes, which came for this gang, until then. Another gang's drain ends."""
+        if self.turns.key:
+            self.turns.end("none", now_ms)
         self._grows_for, snapshot = it.key, self._cache.snapshot
         cards = tuple(
             (name, tuple(card.uuid for card in snapshot.node(name).cards)) for name in sorted(nodes)

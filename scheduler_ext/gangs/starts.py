@@ -21,7 +21,7 @@ from scheduler_ext.gangs.rooms import PlanInput, placed_on
 from scheduler_ext.log import EventReason, Log
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.scoring.policy import Policy
-from scheduler_ext.snapshot.gang_table import GangKey, Gangs, GangState
+from scheduler_ext.snapshot.gang_table import GangKey, Gangs, GangState, gang_key
 from scheduler_ext.snapshot.immutable_map import Map
 from scheduler_ext.snapshot.node_info import NodeInfo
 from scheduler_ext.snapshot.reservations import as_found_by
@@ -109,9 +109,8 @@ class GangStarts:
         self._next_plan_ms = 0
         self._lacks: dict[GangKey, str] = {}  # what it lacked last
         self._short_ms: dict[GangKey, int] = {}  # since when it lacks cards
-        self._failed: dict[
-            GangKey, tuple[int, int]
-        ] = {}  # starts that came to nothing, and the last one's end
+        # how many starts came to nothing, and when the last one ended
+        self._failed: dict[GangKey, tuple[int, int]] = {}
         self._avoided: dict[GangKey, dict[str, int]] = {}  # nodes, and until when
         self._told: dict[GangKey, str] = {}
         self._logged_ms: dict[GangKey, int] = {}  # when a plan in vain is logged again
@@ -142,18 +141,17 @@ class GangStarts:
     def mark_of(self, pod: Pod) -> str:
         """The mark that the pod's Binding writes: it is the last one that its gang needs, or a later one; ""
         if others are needed."""
-        pods = self._w.cache.snapshot.pods
-        key = "" if pod.gang is None else f"{pod.namespace}/{pod.gang.key}"
-        it = self._w.gangs.state(pods, key) if key else None
+        key = gang_key(pod)
+        it = None if key is None else self._w.gangs.state(self._w.cache.snapshot.pods, key)
         if it is None:
             return ""
-        there = {each.uid for each in it.bound} | {each.uid for each in it.waiting if each.uid in self._bound}
-        is_enough = len(there | {pod.uid}) >= it.needed
-        return timestamp(self._w.now_ms()) if is_enough or it.marks or key in self._ran else ""
+        made = {mate.uid for mate in it.waiting if mate.uid in self._bound}
+        is_enough = len({mate.uid for mate in it.bound} | made | {pod.uid}) >= it.needed
+        return timestamp(self._w.now_ms()) if is_enough or self._has_begun(it) else ""
 
     def lack(self, pod: Pod) -> str:
         """Why the pod's gang waits; "" if that is not known."""
-        return self._told.get("" if pod.gang is None else f"{pod.namespace}/{pod.gang.key}", "")
+        return self._told.get(gang_key(pod) or "", "")
 
     @property
     def waiting(self) -> int:
@@ -223,6 +221,7 @@ class GangStarts:
         self._bound = {uid for uid in self._bound if (pod := there.get(uid)) is not None and not pod.node}
         self._tried = {uid for uid in self._tried if (pod := there.get(uid)) is not None and pod.waits}
         self._failed = {key: each for key, each in self._failed.items() if at_ms < each[1] + FORGOTTEN_MS}
+        self._marks_ms = {uid: until_ms for uid, until_ms in self._marks_ms.items() if at_ms < until_ms}
         for it in list(self._open.values()):
             self._heal(it, at_ms)
 
@@ -233,10 +232,10 @@ class GangStarts:
             self._w.cache.end_planned(start.places)
         for known in (self._open, self._since_ms, self._lacks, self._short_ms, self._avoided, self._told):
             known.pop(key, None)
-        self._left.pop(key, None)
-        self._logged_ms.pop(key, None)
-        self._ran.discard(key)
-        self._looked.discard(key)
+        for noted in (self._left, self._logged_ms):
+            noted.pop(key, None)
+        for keys in (self._ran, self._looked, self._had_turn):
+            keys.discard(key)
 
     def _has_started(self, it: GangState) -> None:
         seconds = max(0, self._w.now_ms() - it.first.asked_ms) // 1000
@@ -246,9 +245,8 @@ class GangStarts:
 
     def _heal(self, it: GangState, at_ms: int) -> None:
         """A gang that has started keeps enough living marks, and one that has all it needs has started."""
-        if not (it.marks or it.key in self._ran or len(it.bound) >= it.needed):
+        if not (self._has_begun(it) or len(it.bound) >= it.needed):
             return
-        self._marks_ms = {uid: until_ms for uid, until_ms in self._marks_ms.items() if at_ms < until_ms}
         unmarked = [pod for pod in it.bound if not (pod.is_marked or pod.uid in self._marks_ms)]
         marked = len(it.bound) - len(unmarked)  # or the watch will show it
         for pod in unmarked[: max(0, MIN_MARKS - marked)]:
@@ -265,7 +263,7 @@ class GangStarts:
     # a start
 
     def _go_on(self, key: GangKey, snapshot: Snapshot, at_ms: int) -> None:
-        start, it = self._starts[key], self._w.gangs.state(snapshot.pods, key)
+        start, it = self._starts[key], self._open.get(key) or self._w.gangs.state(snapshot.pods, key)
         if it is None:
             return self._forget(key)
         waiting = {pod.uid: pod for pod in it.waiting}
@@ -407,12 +405,11 @@ class GangStarts:
         joins = self._has_begun(it)
         if not made.suffices(1 if joins else max(1, it.needed)):
             self.plans["none"] += 1
+            self._lacks[it.key] = why = lack_text(made)
             if at_ms >= self._logged_ms.get(it.key, at_ms):
                 self._logged_ms[it.key] = at_ms + AGAIN_MS
-                self._w.log("gang", gang=it.key, pods=0, why=lack_text(made))
-            cards = missing_cards(made)
-            self._lacks[it.key] = lack_text(made)
-            if cards and not joins:
+                self._w.log("gang", gang=it.key, pods=0, why=why)
+            if missing_cards(made) and not joins:
                 self._short_ms.setdefault(it.key, at_ms)
             else:
                 self._short_ms.pop(it.key, None)
@@ -460,7 +457,7 @@ class GangStarts:
         it = self._open.get(key)
         if it is None or at_ms >= until_ms or key in self._starts or self._has_begun(it):
             self._turn = key, until_ms, before = "", 0, frozenset()
-            self._w.drains.grow(None, (), 0)
+            self._w.drains.end_growth()
             lacking = [each for each, since_ms in self._short_ms.items() if at_ms >= since_ms + LACKS_MS]
             lacking = [each for each in lacking if each in self._open and self._due(self._open[each], at_ms)]
             if not lacking:
@@ -473,7 +470,8 @@ class GangStarts:
             self._turn = key, at_ms + TURN_MS, before
             self._w.calls.open_gates([pod for pod in it.paid if pod.gated])
         new = [node.name for node in snapshot.nodes.values() if node.name not in before and node.cards]
-        self._w.drains.grow(it, new, self._w.now_ms() + max(0, self._turn[1] - at_ms))
+        now_ms = self._w.now_ms()
+        self._w.drains.grow(it, new, now_ms, now_ms + max(0, self._turn[1] - at_ms))
         if new:
             self._looked.discard(key)
 
@@ -504,9 +502,8 @@ class GangStarts:
     def _parts(self, it: GangState) -> Iterator[str]:
         start, living = self._starts.get(it.key), len(it.waiting) + len(it.bound)
         has_begun = self._has_begun(it)
-        size = max(
-            it.gang.size, living
-        )  # those of one that has grown keep the size that they were created with
+        # members of a gang that has grown keep the size that they were created with
+        size = max(it.gang.size, living)
         least = f", of which {it.needed} start at least" if it.needed < it.gang.size else ""
         yield (
             f"runs: {len(it.bound)} of {size} members have a node"

@@ -1,5 +1,5 @@
 """All gangs, kept beside the pods of snapshots, and what the pods of one say. A pod that is being deleted or
-has ended does not live. Started has a gang of which a living member with a node bears the mark.
+has ended does not live. A gang has started if a living member with a node bears the mark.
 """
 
 from collections.abc import Collection, Iterable
@@ -21,8 +21,8 @@ def gang_key(pod: Pod) -> GangKey | None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangState:
     """What the pods of a gang say. ``waiting``: the living members without a node, oldest first; ``bound``:
-    those with one; ``leaving``: how many are being deleted; ``ended_well``: how many have and will not come
-    again; ``conflict``: what they contradict each other in, "": nothing."""
+    those with one, likewise; ``leaving``: how many are being deleted; ``ended_well``: how many have and will
+    not come again; ``conflict``: what they contradict each other in, "": nothing."""
 
     key: GangKey
     gang: Gang
@@ -60,7 +60,7 @@ class GangState:
     @property
     def first(self) -> Pod:
         """The oldest living member."""
-        return min((*self.waiting, *self.bound), key=lambda pod: (pod.asked_ms, pod.uid))
+        return min((*self.waiting[:1], *self.bound[:1]), key=lambda pod: (pod.asked_ms, pod.uid))
 
 
 class Gangs:

@@ -240,11 +240,10 @@ def is_short(node: NodeInfo, amounts: Amounts) -> bool:
     """True if kube-scheduler's own sums are short as well, but not for good. kube-scheduler would not have
     offered such a node, and its own preemption can help there. For any other shortage it would find no
     victim and retry at once, endlessly."""
-    if node.node_object is None:
+    if node.node_object is None or not lacks(node, amounts):
         return False
-    allocatable, left = dict(node.node_object.allocatable), dict(node.left)
-    over = [resource for resource, amount in amounts if amount > left.get(resource, 0)]
-    return bool(over) and all(amount <= allocatable.get(resource, 0) for resource, amount in amounts)
+    allocatable = dict(node.node_object.allocatable)
+    return all(amount <= allocatable.get(resource, 0) for resource, amount in amounts)
 
 
 def _has_more(new: NodeInfo, old: NodeInfo) -> bool:

@@ -148,6 +148,8 @@ def _sized(pod: Json, key: str) -> Gang | None:
 
 
 def _size_by_label(pod: Json) -> int | None:
+    if _labels(pod).keys().isdisjoint(_SIZE_LABELS):
+        return None  # nearly always
     marker, _ = _marked(pod)
     return _number(_labels(pod).get(marker.minimum)) if marker is not None and marker.minimum else None
 

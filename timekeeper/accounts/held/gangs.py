@@ -56,7 +56,7 @@ class WaitingGang:
     @property
     def gated(self) -> tuple[str, ...]:
         """The UIDs of the members that are not paid."""
-        return tuple(each.uid for each in self.members if each.is_gated)
+        return tuple(member.uid for member in self.members if member.is_gated)
 
     @property
     def paid(self) -> int:
@@ -66,15 +66,15 @@ class WaitingGang:
     @property
     def is_former(self) -> bool:
         """Whether a member is."""
-        return any(each.is_former for each in self.members)
+        return any(member.is_former for member in self.members)
 
     @property
     def payment(self) -> Payment:
         """How those that are not paid are paid."""
         needed = self.gang.needed(self.ended_well)
-        if self.paid >= needed or any(each.is_bound and each.is_marked for each in self.members):
+        if self.paid >= needed or any(member.is_bound and member.is_marked for member in self.members):
             return "singly"
-        is_kept = any(each.is_kept for each in self.members)
+        is_kept = any(member.is_kept for member in self.members)
         return "together" if self.is_one and not is_kept and len(self.members) >= needed else "wait"
 
     @property
@@ -96,25 +96,25 @@ class BrokenGang:
 
 def broken(namespace: str, pods: Iterable[LedgerPod]) -> BrokenGang | None:
     """The gang of which one of these pods was preempted; None: it goes on, has ended, or has not started."""
-    found = [(each, each.gang) for each in pods if each.gang is not None]
-    running = tuple(each for each, _ in found if each.is_charged)
-    if not running or not any(each.is_marked and each.node for each, _ in found):
+    found = [(pod, pod.gang) for pod in pods if pod.gang is not None]
+    running = tuple(pod for pod, _ in found if pod.is_charged)
+    if not running or not any(pod.is_marked and pod.node for pod, _ in found):
         return None
     gang = _largest(gang for _, gang in found)
-    needed = gang.needed(ended_well(each for each, _ in found))
-    uids = tuple(each.uid for each in running)
+    needed = gang.needed(ended_well(pod for pod, _ in found))
+    uids = tuple(pod.uid for pod in running)
     return BrokenGang(namespace, gang, uids) if len(running) < needed else None
 
 
 def gang_of_pods(namespace: str, pods: Iterable[LedgerPod], held: Iterable[HeldPod]) -> WaitingGang | None:
     """The gang of these pods; None: each of them has a node, or leaves. ``held``: those behind the
     budget's gate."""
-    there = [(each, each.gang) for each in pods if each.gang is not None]
-    found = (member_of(each) for each, _ in there)
-    members = sorted((each for each in found if each), key=lambda each: (each.created_ms, each.uid))
-    if all(each.is_bound for each in members):
+    there = [(pod, pod.gang) for pod in pods if pod.gang is not None]
+    found = (member_of(pod) for pod, _ in there)
+    members = sorted(filter(None, found), key=lambda member: (member.created_ms, member.uid))
+    if all(member.is_bound for member in members):
         return None
-    living = {each.uid for each in members}
+    living = {member.uid for member in members}
     gangs = {gang for pod, gang in there if pod.uid in living}
     return WaitingGang(
         namespace,
@@ -128,7 +128,7 @@ def gang_of_pods(namespace: str, pods: Iterable[LedgerPod], held: Iterable[HeldP
 
 def ended_well(pods: Iterable[LedgerPod]) -> int:
     """How many of these members have, and will not come again: a pod without a controller may."""
-    return sum(each.has_ended_well and each.owner != "" for each in pods)
+    return sum(pod.has_ended_well and pod.owner != "" for pod in pods)
 
 
 def member_of(pod: LedgerPod) -> GangMember | None:
@@ -149,23 +149,23 @@ def gangs_as_one(pods: Iterable[HeldPod]) -> list[tuple[HeldPod, int]]:
     """The held pods, those of a gang as one, with the UID and the name of the oldest; each with its number of
     pods."""
     found: dict[tuple[str, str], list[HeldPod]] = {}
-    for each in pods:
-        found.setdefault((each.namespace, each.gang or f"pod {each.uid}"), []).append(each)
-    return [(_as_one(each) if each[0].gang else each[0], len(each)) for each in found.values()]
+    for pod in pods:
+        found.setdefault((pod.namespace, pod.gang or f"pod {pod.uid}"), []).append(pod)
+    return [(_as_one(group) if group[0].gang else group[0], len(group)) for group in found.values()]
 
 
 def _as_one(pods: Iterable[HeldPod]) -> HeldPod:
-    held = sorted(pods, key=lambda each: (each.created_ms, each.uid))
+    held = sorted(pods, key=lambda pod: (pod.created_ms, pod.uid))
     return replace(
         held[0],
-        priority=min(each.priority for each in held),
-        rate_milli=sum(each.rate_milli for each in held),
-        needs_budget=any(each.needs_budget for each in held),
-        length_ms=max(each.length_ms for each in held),
-        cards_milli=sum(each.cards_milli for each in held),
+        priority=min(pod.priority for pod in held),
+        rate_milli=sum(pod.rate_milli for pod in held),
+        needs_budget=any(pod.needs_budget for pod in held),
+        length_ms=max(pod.length_ms for pod in held),
+        cards_milli=sum(pod.cards_milli for pod in held),
         is_gang=True,
     )
 
 
 def _largest(gangs: Iterable[Gang]) -> Gang:
-    return max(gangs, key=lambda each: (each.size, each.minimum, each.topology, each.preferred))
+    return max(gangs, key=lambda gang: (gang.size, gang.minimum, gang.topology, gang.preferred))
