@@ -3,8 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
+from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.gangs.drain_turns import DrainTurns
+from scheduler_ext.gangs.drains import GangDrains
 from scheduler_ext.snapshot.gang_table import GangState
 from tests.scheduler_ext.worlds import percent, read
 from timekeeper.core.gangs import Gang
@@ -109,3 +112,15 @@ def test_a_drain_ends_with_its_gang() -> None:
 
     turns.turns.follow({}, set(), turns.now_ms)
     assert (turns.turns.key, turns.turns.ended["gone"]) == ("", 1)
+
+
+def test_a_drain_that_an_autoscalers_turn_ends_rests_from_that_moment() -> None:
+    turns = Turns(waiting(("g", 0)))
+    turns.until(AFTER + STEP)
+    never: Any = None  # a plan
+    drains = GangDrains(ClusterCache(lambda: turns.now_ms, lambda _: None), never, turns.turns, never)
+
+    drains.grow(turns.gangs["team-a/bursar/g"], (), turns.now_ms, turns.now_ms + FIRST)
+
+    ended_ms = turns.now_ms
+    assert turns.until(ended_ms + 2 * FIRST) == [("g", ended_ms + FIRST, 0)]
