@@ -21,6 +21,7 @@ ADVICE = "Who needs more says in the commit which lines leave, and takes them fr
 # The folders and files of each room. A file belongs to the room with the longest of those that contain it.
 ROOMS: dict[str, tuple[str, ...]] = {
     "timekeeper/core": ("timekeeper/core/",),
+    "edge": ("timekeeper/edge/",),
     "timekeeper/runtime, serving, process, settings, metrics": (
         *("timekeeper/runtime/", "timekeeper/serving/", "timekeeper/process/", "timekeeper/settings.py"),
         *("timekeeper/metrics.py", "timekeeper/log.py", "timekeeper/__init__.py", "timekeeper/__main__.py"),

@@ -19,12 +19,12 @@ DEBIAN = (
 @dataclass(frozen=True, slots=True)
 class Role:
     """An image. ``extras`` of setup.cfg name its Python packages; ``code`` is what it has of our wheel, where
-    "" is all."""
+    nothing is all."""
 
     entrypoint: tuple[str, ...]
     ports: tuple[int, ...]
     extras: tuple[str, ...]
-    code: str
+    code: tuple[str, ...]
     title: str
 
     def requirements(self) -> list[Requirement]:
@@ -37,12 +37,16 @@ class Role:
 
 
 ROLES = {
-    "webhook": Role(("bursar-webhook",), (8443,), ("webhook",), "", "Bursar's admission webhook"),
-    "timekeeper": Role(("bursar-timekeeper",), (8444,), ("timekeeper",), "", "Bursar's timekeeper"),
+    "webhook": Role(("bursar-webhook",), (8443,), ("webhook",), (), "Bursar's admission webhook"),
+    "timekeeper": Role(("bursar-timekeeper",), (8444,), ("timekeeper",), (), "Bursar's timekeeper"),
     "extender": Role(
-        ("bursar-extender",), (8445, 8447), ("scheduler",), "", "the extender of Bursar's scheduler"
+        ("bursar-extender",), (8445, 8447), ("scheduler",), (), "the extender of Bursar's scheduler"
     ),
     "sidecar": Role(
-        ("python", "-m", "sidecar"), (), ("node", "sidecar"), "sidecar/", "Bursar's sidecar and node agent"
+        ("python", "-m", "sidecar"),
+        (),
+        ("node", "sidecar"),
+        ("sidecar/", "timekeeper/__init__.py", "timekeeper/edge/"),
+        "Bursar's sidecar and node agent",
     ),
 }

@@ -94,11 +94,12 @@ def packages(wheels: Iterable[Path], python: str) -> Tree:
     return tree
 
 
-def code(wheel: Path, python: str, part: str) -> Tree:
-    """Our wheel, with its console scripts; of ``part`` alone without them."""
+def code(wheel: Path, python: str, parts: tuple[str, ...]) -> Tree:
+    """Our wheel, with its console scripts; of ``parts`` alone without them."""
     tree = packages([wheel], python)
-    if part:
-        return {name: each for name, each in tree.items() if name.startswith(f"{_place(python)}/{part}")}
+    if parts:
+        places = tuple(f"{_place(python)}/{part}" for part in parts)
+        return {name: entry for name, entry in tree.items() if name.startswith(places)}
     (listed,) = (each for name, each in tree.items() if name.endswith(".dist-info/entry_points.txt"))
     declared = ConfigParser()
     declared.read_string((listed.data or b"").decode())

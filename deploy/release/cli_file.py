@@ -16,7 +16,11 @@ from deploy.release import dependencies
 from deploy.release.archives import Commit
 
 # Python's parts that the commands import. `audit` needs the extra kubeconfig, which is compiled in part.
-_OURS = ("timekeeper/__init__.py", "timekeeper/core/", "timekeeper/cli/", "timekeeper/runtime/", "webhook/")
+_OURS = (
+    "timekeeper/__init__.py",
+    *(f"timekeeper/{room}/" for room in ("cli", "core", "edge", "runtime")),
+    "webhook/",
+)
 _COMPILED = "orjson"
 _NAME = "kubectl-bursar.pyz"
 _MAIN = '''

@@ -3,10 +3,10 @@
 ``python -m tests.bench.sidecar [--beats N] [--interval MS] [--json FILE]``. A real sidecar beats N times over
 verified TLS, faster than it would, against a timekeeper that is played (in this process): without a card,
 with a card but no driver, and with the C stand-in for NVML loaded. It runs as in its image, where Python
-finds nothing but the binding and the package. ``rss_mib`` and ``pss_mib`` at the end; ``cpu_ms``: of a beat,
-between the tenth and the last; ``core``: that, in percent of a core, at the default interval of ten seconds;
-``first_s``: from the start of the process to its first beat. ``[{way, beats, rss_mib, pss_mib, cpu_ms, core,
-first_s}]``.
+finds nothing but the binding and its parts of our code. ``rss_mib`` and ``pss_mib`` at the end; ``cpu_ms``:
+of a beat, between the tenth and the last; ``core``: that, in percent of a core, at the default interval of
+ten seconds; ``first_s``: from the start of the process to its first beat. ``[{way, beats, rss_mib, pss_mib,
+cpu_ms, core, first_s}]``.
 """
 
 import compileall
@@ -23,10 +23,12 @@ from typing import Any
 
 import pynvml
 
+from deploy.images.roles import ROLES
 from deploy.local.identity import new_authority
 from tests.bench.command import arguments, write
 from tests.nvml.build import fake_nvml
-from tests.sidecar.worlds import ROOT, Arrival, Timekeeper, fine, variables
+from tests.packaging.checkout import copy
+from tests.sidecar.worlds import Arrival, Timekeeper, fine, variables
 
 Json = dict[str, Any]
 
@@ -85,7 +87,7 @@ def beating(folder: Path, environ: dict[str, str]) -> Iterator[int]:
     library = folder / "library"
     library.mkdir()
     shutil.copy(pynvml.__file__, library)
-    shutil.copytree(ROOT / "sidecar", library / "sidecar")
+    copy(library, ROLES["sidecar"].code)
     compileall.compile_dir(library, quiet=1)
     bare = {"PYTHONPATH": str(library), "PATH": os.environ["PATH"]}
     with (folder / "log").open("wb") as log:

@@ -1,5 +1,5 @@
 """The images that the pods of these tests run, made without a registry: the root file system is this
-machine's own Python with its libraries, NVML's binding, the package ``sidecar`` as an image has it, and a
+machine's own Python with its libraries, NVML's binding, what a sidecar's image has of our code, and a
 fake NVML library."""
 
 import compileall
@@ -18,8 +18,8 @@ from deploy.images import oci
 from deploy.images.roles import ROLES, USER
 from deploy.local.images import Image, archive, layer
 from deploy.local.real_node import PAUSE
-from tests.deploy.reading import ROOT
 from tests.nvml.build import DESCRIPTION, SOURCE, compile_library
+from tests.packaging.checkout import copy
 from timekeeper.core import __version__
 
 SIDECAR = f"docker.io/bursar/sidecar:{__version__}"
@@ -86,9 +86,9 @@ def linked(programs: Sequence[Path]) -> Iterator[Path]:
 
 
 def _sidecar(folder: Path) -> dict[str, Path]:
-    """The package and what it needs, compiled as in an image."""
+    """Its parts of our code and what they need, compiled as in an image."""
     place = folder / "bursar"
-    shutil.copytree(ROOT / "sidecar", place / "sidecar", ignore=shutil.ignore_patterns("__pycache__"))
+    copy(place, ROLES["sidecar"].code)
     (binding,) = (file for file in distribution("nvidia-ml-py").files or () if file.name == "pynvml.py")
     shutil.copy(str(binding.locate()), place)
     for name in ("protobuf", "PyYAML"):

@@ -16,9 +16,10 @@ def files() -> list[Path]:
     return sorted(path for path in paths if (ROOT / path).exists())
 
 
-def copy(folder: Path) -> Path:
-    """The project's files in another folder, so that a build leaves nothing in the checkout."""
-    for path in files():
+def copy(folder: Path, parts: tuple[str, ...] = ("",)) -> Path:
+    """The project's files, or those that begin with one of ``parts``, in another folder: so a build leaves
+    nothing in the checkout."""
+    for path in (path for path in files() if str(path).startswith(parts)):
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / path, folder / path, follow_symlinks=False)
     return folder

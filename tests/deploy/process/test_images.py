@@ -13,8 +13,9 @@ import pytest
 from deploy.images import oci, tree
 from deploy.images.debian import contents
 from deploy.images.lock import ImagesError
+from deploy.images.roles import ROLES
 from deploy.images.tree import Entry
-from tests.deploy.reading import ROOT
+from tests.packaging.checkout import copy
 
 CAS = "usr/share/ca-certificates/mozilla"
 needs_dpkg = pytest.mark.skipif(not shutil.which("dpkg-deb"), reason="this machine has no dpkg-deb")
@@ -86,6 +87,8 @@ def test_wheels_lie_where_debians_python_looks_and_ours_has_its_commands(tmp_pat
     wheel = tmp_path / "gpu_bursar-1-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("sidecar/run.py", "x = 1\n")
+        archive.writestr("timekeeper/edge/log.py", "y = 1\n")
+        archive.writestr("timekeeper/process/log.py", "z = 1\n")
         archive.writestr("other.libs/o.so.1", "o")
         archive.writestr("other/tests/big.py", "")
         archive.writestr("gpu_bursar-1.data/scripts/tool", "")
@@ -95,13 +98,18 @@ def test_wheels_lie_where_debians_python_looks_and_ours_has_its_commands(tmp_pat
         )
 
     place = "usr/local/lib/python3.11/dist-packages"
-    whole = tree.code(wheel, "3.11", "")
+    whole = tree.code(wheel, "3.11", ())
     command = "#!/usr/bin/python3.11\nimport sys\nfrom sidecar.run import main\nsys.exit(main())\n"
 
-    assert tree.code(wheel, "3.11", "sidecar/") == {f"{place}/sidecar/run.py": Entry(b"x = 1\n")}
+    assert tree.code(wheel, "3.11", ("sidecar/", "timekeeper/edge/")) == {
+        f"{place}/sidecar/run.py": Entry(b"x = 1\n"),
+        f"{place}/timekeeper/edge/log.py": Entry(b"y = 1\n"),
+    }
     assert whole["usr/local/bin/run"] == Entry(command.encode(), mode=0o755)
     assert whole.keys() == {
         f"{place}/sidecar/run.py",
+        f"{place}/timekeeper/edge/log.py",
+        f"{place}/timekeeper/process/log.py",
         f"{place}/other.libs/o.so.1",
         f"{place}/pure.py",
         f"{place}/gpu_bursar-1.dist-info/entry_points.txt",
@@ -110,10 +118,10 @@ def test_wheels_lie_where_debians_python_looks_and_ours_has_its_commands(tmp_pat
 
 
 def test_the_sidecar_starts_from_what_its_image_holds(tmp_path: Path) -> None:
-    """Python, NVML's binding and the package: an interpreter without our environment sees nothing else. The
-    agent starts from the same."""
+    """Python, NVML's binding and its parts of our code: an interpreter without our environment sees nothing
+    else. The agent starts from the same."""
     folder = tmp_path / "opt"
-    shutil.copytree(ROOT / "sidecar", folder / "sidecar", ignore=shutil.ignore_patterns("__pycache__"))
+    copy(folder, ROLES["sidecar"].code)
     (binding,) = (file for file in distribution("nvidia-ml-py").files or () if file.name == "pynvml.py")
     shutil.copy(str(binding.locate()), folder)
 
