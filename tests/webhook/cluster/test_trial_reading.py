@@ -19,7 +19,8 @@ WORDS = [
     "1e", "1.e3", "+0x1F", "1.", ".e3", "NULL", "Null", "nUll", "1_", "0_7", "0o_7", "0.0", "-0.0", "1e-7",
     "123456789.125", "1e+3", "0b1_1", "-08", "+017", "=", "1,000", "12:30:45", ".1_0", "0X1f", "0B1", "0O7",
     "-0x10", "-.5e3", "1e999", "0777", "off", "OFF", "No", "9223372036854775807", "-9223372036854775808",
-    "99999999999999999999",
+    "99999999999999999999", "190:20:30", "-1:30", "2026-01-01 10:00:00", "1e1_0", "0x7fffffffffffffff",
+    "0x10000000000000000", "1" * 100, "-1e400", "5Gi", "0.0.0.0/0",
 ]
 # fmt: on
 OTHER_VALUES = [
@@ -80,10 +81,25 @@ def kubectls(control_plane: ControlPlane, spec: str) -> Any:
     [
         "1: a\n  true: b\n  2.5: c\n  no: d\n  0x10: e",
         "<<: {a: 1, b: 2}\n  b: 3",
+        "b: 3\n  <<: {a: 1, b: 2}",
+        "<<: {a: 1, b: 2}\n  <<: {b: 3}",
         "x: &x {a: 1, b: 2}\n  y: &y {a: 5, c: 3}\n  z: {<<: [*x, *y], b: 7}\n  w: *x",
         "x: &x 5\n  y: [*x, *x]",
+        "x: &x 5\n  y: &x 6\n  z: *x",
+        "a: 1\r\n  b: |\r\n    x\r\n    y\r\n  c: yes\r",
+        "a:\t1\t# x\n  b: [1,\t'x\ty']",
     ],
-    ids=["keys", "merge", "several merges", "aliases"],
+    ids=[
+        "keys",
+        "merge",
+        "merge behind",
+        "two merges",
+        "several merges",
+        "aliases",
+        "anchors",
+        "carriage returns",
+        "tabs",
+    ],
 )
 def test_keys_merges_and_aliases_are_what_kubectl_makes_of_them(
     control_plane: ControlPlane, spec: str

@@ -245,16 +245,17 @@ class _Stream:
 
     def _mapping(self, path: Path) -> dict[str, Any]:
         values: dict[str, Any] = {}
-        merged: list[Any] = []
+        own: set[str] = set()
         while not isinstance(event := next(self._events), yaml.MappingEndEvent):
             key_line = _line(event)
             if not isinstance(event, yaml.ScalarEvent):
                 raise _UnreadableError(key_line, "a key must be a single value")
             key, is_merge = _as_key(self._scalar(event)), event.value == "<<" and event.implicit[0]
-            if key in values and not is_merge:
+            if key in own and not is_merge:
                 self._wrong(key_line, f"the key {_shown(key)} is duplicate")
             value, line = self._value(next(self._events), (*path, key))
             if not is_merge:
+                own.add(key)
                 values[key] = value
                 self._lines[(*path, key)] = line if isinstance(value, str) else key_line
                 continue
@@ -262,9 +263,8 @@ class _Stream:
             if not all(isinstance(mapping, dict) for mapping in mappings):
                 self._wrong(key_line, "<< requires mappings")
                 continue
-            merged += mappings
-        for mapping in merged:  # the first merged one takes precedence, and the mapping's own keys over all
-            values |= {key: value for key, value in mapping.items() if key not in values}
+            for mapping in reversed(mappings):  # what stands later wins, but of a list the first mapping
+                values |= mapping
         return values
 
     def _scalar(self, event: Any) -> Any:
