@@ -15,7 +15,7 @@ if sys.version_info < (3, 11):  # noqa: UP036  (this check is for users of older
 
 from sidecar import log, settings
 from sidecar.event_loop import End, EventLoop
-from sidecar.value import TYPE_CHECKING
+from timekeeper.edge.value import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,7 +10,7 @@ from __future__ import annotations
 import _thread
 
 from sidecar.log import log
-from sidecar.value import TYPE_CHECKING
+from timekeeper.edge.value import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable

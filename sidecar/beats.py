@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 
-from sidecar.value import value
+from timekeeper.edge.value import value
 
 DEFAULT_INTERVAL_MS = 5_000
 LEAST_INTERVAL_MS = 100

@@ -7,7 +7,7 @@ import select
 import signal
 from collections import deque
 
-from sidecar.value import TYPE_CHECKING, value
+from timekeeper.edge.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
     from types import FrameType

@@ -14,7 +14,7 @@ import ssl
 import time
 
 from sidecar import beats, http1, spool, trust
-from sidecar.value import TYPE_CHECKING, value
+from timekeeper.edge.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
     from collections.abc import Callable

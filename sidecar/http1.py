@@ -6,7 +6,7 @@ may take.
 
 from __future__ import annotations
 
-from sidecar.value import TYPE_CHECKING, value
+from timekeeper.edge.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
     from typing import BinaryIO

@@ -10,7 +10,7 @@ import os
 import sys
 import time
 
-from sidecar.value import TYPE_CHECKING
+from timekeeper.edge.value import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sidecar.log_events import EventName

@@ -13,7 +13,7 @@ for the pod's.
 from __future__ import annotations
 
 from sidecar.log import log
-from sidecar.value import TYPE_CHECKING
+from timekeeper.edge.value import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from sidecar import beats, spool
 from sidecar.heartbeat_client import NOT_KNOWN, Delivered, NotDelivered
-from sidecar.value import TYPE_CHECKING, value
+from timekeeper.edge.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
     from collections.abc import Callable

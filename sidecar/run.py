@@ -12,7 +12,7 @@ from sidecar.heartbeat_client import Delivered, HeartbeatClient, NotDelivered
 from sidecar.log import log
 from sidecar.nvml import PodCardReader
 from sidecar.reporter import Reporter, ReporterPorts
-from sidecar.value import TYPE_CHECKING, value
+from timekeeper.edge.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
     from sidecar.settings import SidecarSettings

@@ -8,7 +8,7 @@ import re
 from sidecar import __version__, trust
 from sidecar.log import FORMAT, FORMATS
 from sidecar.spool import MAX_CARDS
-from sidecar.value import TYPE_CHECKING, value
+from timekeeper.edge.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 
-from sidecar.value import TYPE_CHECKING, value
+from timekeeper.edge.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
     from timekeeper.core.wire import BeatDevice, Heartbeats

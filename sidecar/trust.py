@@ -8,7 +8,7 @@ process. If the configured bundle (a mounted file) changes, it overrides the rep
 
 from __future__ import annotations
 
-from sidecar.value import value
+from timekeeper.edge.value import value
 
 PEM = "-----BEGIN CERTIFICATE-----"
 

@@ -16,7 +16,7 @@ from sidecar import log
 from sidecar.event_loop import EventLoop
 from sidecar.node import run, settings
 from sidecar.node.devices import UnusableDevicesError
-from sidecar.value import TYPE_CHECKING
+from timekeeper.edge.value import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

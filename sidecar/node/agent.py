@@ -9,7 +9,7 @@ from sidecar.node.state import card_events, health, holders, mps, node_patch
 from sidecar.node.state.api_objects import read_node
 from sidecar.node.state.node_patch import DesiredNode
 from sidecar.node.values import NO_VENDOR, CardFailed, DeviceReading, Vendor
-from sidecar.value import TYPE_CHECKING, value
+from timekeeper.edge.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -14,7 +14,7 @@ from functools import partial
 from sidecar.log import log
 from sidecar.node.nvml.cards import NvmlReader, binding
 from sidecar.node.values import NO_VENDOR, DeviceReading, Vendor
-from sidecar.value import TYPE_CHECKING
+from timekeeper.edge.value import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

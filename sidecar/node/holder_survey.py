@@ -14,7 +14,7 @@ from sidecar.node.state import device_slices, holders, plugin_devices, strangers
 from sidecar.node.state.exporter import metric
 from sidecar.node.state.holders import Observation
 from sidecar.node.state.overuse import AgentEvent
-from sidecar.value import TYPE_CHECKING, value
+from timekeeper.edge.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -11,7 +11,7 @@ import time
 
 from sidecar.log import log
 from sidecar.node.state.exporter import metric
-from sidecar.value import TYPE_CHECKING, value
+from timekeeper.edge.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,7 @@ from sidecar.node.nri import plugin
 from sidecar.node.nri.cdi import Specifications
 from sidecar.node.nri.host import node_devices
 from sidecar.node.state.node_patch import is_served_by_another, read_nri
-from sidecar.value import TYPE_CHECKING
+from timekeeper.edge.value import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,7 +12,7 @@ from sidecar import settings as of_pods
 from sidecar.log import FORMATS
 from sidecar.node.nvml.cards import OF_PROGRAMS
 from sidecar.node.state.node_patch import STARTUP_TAINT
-from sidecar.value import TYPE_CHECKING, assigned, value
+from timekeeper.edge.value import TYPE_CHECKING, assigned, value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

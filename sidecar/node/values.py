@@ -3,7 +3,7 @@ and pods as the API server and the kernel report them."""
 
 from __future__ import annotations
 
-from sidecar.value import TYPE_CHECKING, value
+from timekeeper.edge.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
     from typing import Any

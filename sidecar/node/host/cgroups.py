@@ -13,7 +13,7 @@ import os
 import re
 
 from sidecar.node.values import ProcessOwner
-from sidecar.value import TYPE_CHECKING
+from timekeeper.edge.value import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -9,7 +9,7 @@ import ssl
 from urllib.parse import urlsplit
 
 from sidecar.node.kube import trimmed_json
-from sidecar.value import TYPE_CHECKING, value
+from timekeeper.edge.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,7 @@ import time
 
 from sidecar.log import log
 from sidecar.node.kube.api import ApiUnreachable
-from sidecar.value import TYPE_CHECKING
+from timekeeper.edge.value import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,7 +7,7 @@ import time
 from urllib.parse import quote
 
 from sidecar.node.kube.api import ApiUnreachable
-from sidecar.value import TYPE_CHECKING
+from timekeeper.edge.value import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable

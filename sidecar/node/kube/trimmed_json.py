@@ -11,7 +11,7 @@ import json
 
 from sidecar.node.state.api_objects import DESCRIPTIONS, DEVICES
 from sidecar.node.state.node_patch import HOLDERS, INVENTORY
-from sidecar.value import TYPE_CHECKING
+from timekeeper.edge.value import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from typing import Any

@@ -10,7 +10,7 @@ import socket
 import time
 
 from sidecar.node.kubelet import hpack
-from sidecar.value import TYPE_CHECKING
+from timekeeper.edge.value import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,7 +6,7 @@ only the entries that an answer can use are here.
 
 from __future__ import annotations
 
-from sidecar.value import TYPE_CHECKING
+from timekeeper.edge.value import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -8,7 +8,7 @@ from __future__ import annotations
 from sidecar.node.kubelet import grpc
 from sidecar.node.state.device_slices import ClaimedDevice, ClaimingPod
 from sidecar.node.state.plugin_devices import PluginDevices
-from sidecar.value import TYPE_CHECKING
+from timekeeper.edge.value import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,7 @@ import struct
 from google.protobuf.message import DecodeError
 
 from sidecar.node.nri.messages import message, parsed
-from sidecar.value import TYPE_CHECKING
+from timekeeper.edge.value import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable

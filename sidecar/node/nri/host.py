@@ -6,7 +6,7 @@ import os
 import stat
 
 from sidecar.node.nri.placement import DeviceNode, NodeDevices
-from sidecar.value import TYPE_CHECKING
+from timekeeper.edge.value import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

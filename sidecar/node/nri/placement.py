@@ -6,7 +6,7 @@ image or sandbox say does not count.
 
 from __future__ import annotations
 
-from sidecar.value import TYPE_CHECKING, value
+from timekeeper.edge.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -19,7 +19,7 @@ from sidecar.node.nri.placement import NodeDevices, Refused
 from sidecar.node.state.api_objects import DEVICES, read_pod
 from sidecar.node.state.exporter import metric
 from sidecar.node.values import NriState
-from sidecar.value import TYPE_CHECKING
+from timekeeper.edge.value import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

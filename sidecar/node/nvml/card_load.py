@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sidecar.node.values import CardLoad, GPUProcess
 from sidecar.nvml import MIB
-from sidecar.value import TYPE_CHECKING, value
+from timekeeper.edge.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
     from collections.abc import Callable

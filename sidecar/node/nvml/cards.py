@@ -18,7 +18,7 @@ from sidecar.node.nvml import card_load
 from sidecar.node.nvml.driver_events import CardHandle, DriverEvents
 from sidecar.node.values import CardSilent, DeviceReading, NodeCard, Vendor
 from sidecar.nvml import LIBRARY, MIB
-from sidecar.value import TYPE_CHECKING
+from timekeeper.edge.value import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 
 from sidecar.node.values import CardFailed
-from sidecar.value import TYPE_CHECKING, value
+from timekeeper.edge.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,7 +8,7 @@ from urllib.parse import quote
 from sidecar.node.state.node_patch import HOLDERS, INVENTORY, STARTUP_TAINT
 from sidecar.node.state.overuse import shares
 from sidecar.node.values import NodeState, PodState
-from sidecar.value import TYPE_CHECKING, value
+from timekeeper.edge.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -7,7 +7,7 @@ one Event of each kind in `QUIET_MS`, which reports the difference from the last
 from __future__ import annotations
 
 from sidecar.node.state.overuse import AgentEvent
-from sidecar.value import TYPE_CHECKING, value
+from timekeeper.edge.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

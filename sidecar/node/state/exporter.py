@@ -3,7 +3,7 @@ which dashboards use, and each pod's part under ours. Pure."""
 
 from __future__ import annotations
 
-from sidecar.value import TYPE_CHECKING
+from timekeeper.edge.value import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

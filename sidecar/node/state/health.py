@@ -8,7 +8,7 @@ index, for two cards with one index make an inventory invalid.
 from __future__ import annotations
 
 from sidecar.node.values import CardFailed, CardSilent, DeviceReading, NodeCard
-from sidecar.value import TYPE_CHECKING, value
+from timekeeper.edge.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -7,7 +7,7 @@ unmarked `LASTS_MS` after the last of them, for NVIDIA's daemon most likely stil
 
 from __future__ import annotations
 
-from sidecar.value import TYPE_CHECKING, value
+from timekeeper.edge.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

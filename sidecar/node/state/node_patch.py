@@ -11,7 +11,7 @@ import json
 import re
 
 from sidecar.node.values import NodeCard, NodeState, NriState
-from sidecar.value import TYPE_CHECKING, value
+from timekeeper.edge.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

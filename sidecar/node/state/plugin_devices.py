@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sidecar.value import value
+from timekeeper.edge.value import value
 
 # NVIDIA's plugin names a card by its UUID, and appends ::<n> for its replicas (time slicing, MPS); other
 # plugins that divide cards append -<n> or -_-<n>.

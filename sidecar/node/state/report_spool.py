@@ -13,7 +13,7 @@ import json
 from sidecar.node.state.reports import MAX_WAITING, UsageInterval, UsagePost, fold
 from sidecar.node.state.use import PodLoad, UsageReading
 from sidecar.node.values import CardLoad
-from sidecar.value import TYPE_CHECKING
+from timekeeper.edge.value import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable

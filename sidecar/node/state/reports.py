@@ -11,7 +11,7 @@ from __future__ import annotations
 from sidecar import beats
 from sidecar.heartbeat_client import Delivered, NotDelivered
 from sidecar.node.state import use
-from sidecar.value import TYPE_CHECKING, value
+from timekeeper.edge.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
     from collections.abc import Callable

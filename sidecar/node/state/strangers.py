@@ -11,7 +11,7 @@ requeues every waiting pod.
 
 from __future__ import annotations
 
-from sidecar.value import TYPE_CHECKING, value
+from timekeeper.edge.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -7,7 +7,7 @@ pod without a process of its own there gets no figure.
 from __future__ import annotations
 
 from sidecar.node.values import CardLoad
-from sidecar.value import TYPE_CHECKING, value
+from timekeeper.edge.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

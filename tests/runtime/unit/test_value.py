@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sidecar.value import value
+from timekeeper.edge.value import value
 
 
 @value
