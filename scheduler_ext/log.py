@@ -3,10 +3,11 @@ nodes, which docs/extender.md explains."""
 
 from typing import Literal
 
-from timekeeper.runtime import log as runtime
+from timekeeper.edge import log as edge
+from timekeeper.edge import log_events as edge_events
 
 LogEvent = (
-    runtime.LogEvent
+    edge_events.LogEvent
     | Literal["filter", "bind", "preempt", "malformed", "woken", "settled", "unsettled", "gang", "drain"]
     | Literal["gang-ends"]
     | Literal["drain-ends", "hold", "let-go", "condition-refused", "preempted", "stays", "preemption"]
@@ -31,6 +32,6 @@ EventReason = Literal[
     "CardsOpen",
     "NodeDemoted",
 ]
-Log = runtime.EventLog[LogEvent]
-log: Log = runtime.log
-log_exception: runtime.ErrorLog[LogEvent] = runtime.log_exception
+Log = edge_events.EventLog[LogEvent]
+log: Log = edge.log
+log_exception: edge_events.ErrorLog[LogEvent] = edge.log_exception

@@ -13,8 +13,9 @@ import sys
 if sys.version_info < (3, 11):  # noqa: UP036  (this check is for users of older versions)
     sys.exit("bursar-sidecar: Python 3.11 or newer is needed, and this is " + sys.version.split()[0])
 
-from sidecar import log, settings
+from sidecar import settings
 from sidecar.event_loop import End, EventLoop
+from timekeeper.edge import log
 from timekeeper.edge.value import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _without_settings(sentence: str, by_hand: bool, loop: EventLoop) -> int:
     """In a pod an exit would only lead to restarts: write the error and wait for the pod's end."""
     rest = "" if by_hand else " No heartbeat is sent from this pod."
-    log.write(sentence + rest)
+    log.write_line(sentence + rest)
     while not (by_hand or isinstance(loop.wait(None), End)):
         continue
     return 2 if by_hand else 0

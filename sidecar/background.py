@@ -31,7 +31,7 @@ def run_in_background(
             done = work()
         except Exception as error:
             # Without the text: it might quote a header with the token.
-            log("fault", where="background", kind=type(error).__name__)
+            log("fault", level="error", where="background", kind=type(error).__name__)
             done = otherwise
         loop.put(done)
 

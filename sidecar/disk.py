@@ -32,7 +32,7 @@ class SpoolFolder:
                 return spool.empty(boot)
             return spool.decode(text, self._node_boot, boot, now_ms)
         except (OSError, ValueError) as error:
-            log("spool-unreadable", reason=error)
+            log("spool-unreadable", level="warning", reason=error)
             return spool.empty(boot)
 
     def save(self, beats: spool.Spool) -> None:
@@ -48,7 +48,7 @@ class SpoolFolder:
             read = json.loads(text)
             return str(read["configured"]), str(read["followed"])
         except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-            log("followed-ca-unreadable", reason=error)
+            log("followed-ca-unreadable", level="warning", reason=error)
             return None
 
     def follow(self, configured: str, followed: str) -> None:
@@ -75,7 +75,7 @@ class SpoolFolder:
             self._works = True
         except OSError as error:
             if self._works:
-                log("spool-not-written", reason=error.strerror, folder=self._folder)
+                log("spool-not-written", level="warning", reason=error.strerror, folder=self._folder)
             self._works = False
         return self._works
 

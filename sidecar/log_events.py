@@ -3,6 +3,8 @@ The sidecar imports this for type checkers alone."""
 
 from typing import Literal
 
+from timekeeper.edge.log_events import EventLog
+
 OfSidecar = (
     Literal["started", "no-cards", "standing", "not-known-yet", "timekeeper-away", "timekeeper-back"]
     | Literal["spool-full", "spool-not-written", "spool-unreadable", "followed-ca-unreadable", "ca-followed"]
@@ -16,3 +18,4 @@ OfNode = (
     | Literal["timekeeper-back", "use-kept", "use-lost", "use-unreadable", "fault"]
 )
 EventName = OfSidecar | OfHolders | OfNode
+Log = EventLog[EventName]

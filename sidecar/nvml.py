@@ -145,7 +145,7 @@ class PodCardReader:
     def _log_once(self, event: EventName, what: str, **pairs: object) -> None:
         if what not in self._logged:
             self._logged.add(what)
-            log(event, **pairs)
+            log(event, level="warning", **pairs)
 
 
 def _binding() -> Any:

@@ -13,15 +13,9 @@ from timekeeper.edge.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Protocol
 
-    from sidecar.log_events import EventName
+    from sidecar.log_events import Log
     from timekeeper.core.wire import BeatDevice
-
-    class LogEvent(Protocol):
-        """Writes a log line."""
-
-        def __call__(self, event: EventName, **pairs: object) -> None: ...
 
 
 # How long a beat waits for its figures. NVML can hang for good if a card fell off the bus.
@@ -42,7 +36,7 @@ class ReporterPorts:
     read_cards: Callable[[], None] | None  # None: the pod names no cards
     save: Callable[[spool.Spool], None]  # to the disk
     fraction: Callable[[], float]  # a random number from 0 to 1
-    log: LogEvent
+    log: Log
 
 
 class Reporter:
@@ -129,7 +123,9 @@ class Reporter:
             self._beat(now_ms, ())
             if self._reading and not self._hanging:
                 self._hanging = True
-                self._ports.log("nvml-hangs", reason="heartbeats contain no figures until it answers")
+                self._ports.log(
+                    "nvml-hangs", level="warning", reason="heartbeats contain no figures until it answers"
+                )
             return
         self._gather_until = now_ms + GATHER_MS
         self._reading = True
@@ -142,7 +138,9 @@ class Reporter:
         if len(self._spool.waiting) <= before and not self._folding:
             self._folding = True
             self._ports.log(
-                "spool-full", reason="beats are merged with their neighbours: figures are coarser"
+                "spool-full",
+                level="warning",
+                reason="beats are merged with their neighbours: figures are coarser",
             )
 
     def _send(self, now_ms: int) -> None:
@@ -186,5 +184,8 @@ class Reporter:
         self._retry_at = now_ms + wait_ms
         if reason not in self._reasons and len(self._reasons) < MAX_REASONS:
             self._reasons.add(reason)
-            event: EventName = "not-known-yet" if reason == NOT_KNOWN.reason else "timekeeper-away"
-            self._ports.log(event, reason=reason, spooled=len(self._spool.beats()))
+            waiting = len(self._spool.beats())
+            if reason == NOT_KNOWN.reason:
+                self._ports.log("not-known-yet", reason=reason, spooled=waiting)
+            else:
+                self._ports.log("timekeeper-away", level="warning", reason=reason, spooled=waiting)

@@ -60,7 +60,9 @@ def until_the_end(settings: SidecarSettings, loop: EventLoop) -> bool:
     reporter = Reporter(ports, spooled, boot_ms())
     run_loop(reporter, loop)
     if beats := reporter.unacknowledged():
-        log("unacknowledged", beats=beats, reason="the timekeeper may not have received them")
+        log(
+            "unacknowledged", level="warning", beats=beats, reason="the timekeeper may not have received them"
+        )
     if reporter.waits_for_a_thread():
         return True
     client.close()
@@ -83,7 +85,7 @@ def run_loop(reporter: Reporter, loop: EventLoop, after_a_fault_ms: int = AFTER_
             fault = f"{type(error).__name__}: {error}"
             if fault not in faults:
                 faults.add(fault)
-                log("fault", where="loop", reason=fault)
+                log("fault", level="error", where="loop", reason=fault)
 
 
 def boot_ms() -> int:

@@ -6,8 +6,8 @@ from __future__ import annotations
 import re
 
 from sidecar import __version__, trust
-from sidecar.log import FORMAT, FORMATS
 from sidecar.spool import MAX_CARDS
+from timekeeper.edge.log import FORMATS
 from timekeeper.edge.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ VARIABLES = (
 SHARING = "BURSAR_CARDS"
 EXCLUSIVE = "exclusive"
 CARDS = "NVIDIA_VISIBLE_DEVICES"
+LOG_FORMAT = "BURSAR_LOG_FORMAT"
 # The kubelet sets this in every container.
 IN_A_POD = "KUBERNETES_SERVICE_HOST"
 
@@ -76,7 +77,7 @@ def read(arguments: Sequence[str], environ: Mapping[str, str]) -> SidecarSetting
         given["BURSAR_SPOOL"],
         cards(environ.get(CARDS, "")),
         environ.get(SHARING, "").strip() == EXCLUSIVE,
-        log_format(environ.get(FORMAT, "").strip() or FORMATS[0], FORMAT),
+        log_format(environ.get(LOG_FORMAT, "").strip() or FORMATS[0], LOG_FORMAT),
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 if sys.version_info < (3, 11):  # noqa: UP036  (it is the people with older ones that this is for)
     sys.exit("bursar-timekeeper: Python 3.11 or newer is needed, and this is " + sys.version.split()[0])
 
-from timekeeper.runtime.log import configure
+from timekeeper.edge.log import configure, report_uncaught
 from timekeeper.settings import AUDITING, TimekeeperSettings, exit_code, read
 
 
@@ -18,6 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = read(given, os.environ)
     role = "settler" if settings.command == "settle" else "timekeeper"
     configure(role, settings.log_format, settings.logs_problems)
+    report_uncaught()
     return exit_code(lambda: _run(settings))
 
 

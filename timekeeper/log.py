@@ -2,10 +2,11 @@
 
 from typing import Literal
 
-from timekeeper.runtime import log as runtime
+from timekeeper.edge import log as edge
+from timekeeper.edge import log_events as edge_events
 
 LogEvent = (
-    runtime.LogEvent
+    edge_events.LogEvent
     | Literal["serving", "workers-ended", "settler-ended", "child-killed", "settler-started"]
     | Literal["settler-follows", "settler-ends", "clock-differs", "node-clock-differs"]
     | Literal["notifications-failed", "notifications-sent", "notifications-wait", "decisions-not-deleted"]
@@ -25,6 +26,6 @@ LogEvent = (
     | Literal["database-recovered", "logged-in", "logged-out", "login-failed", "front-proxy-unknown"]
     | Literal["database-damaged", "database-newer", "ledger-unreadable"]
 )
-Log = runtime.EventLog[LogEvent]
-log: Log = runtime.log
-log_exception: runtime.ErrorLog[LogEvent] = runtime.log_exception
+Log = edge_events.EventLog[LogEvent]
+log: Log = edge.log
+log_exception: edge_events.ErrorLog[LogEvent] = edge.log_exception

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 if sys.version_info < (3, 11):  # noqa: UP036  (this is for older versions)
     sys.exit("bursar-webhook: Python 3.11 or newer is needed, and this is " + sys.version.split()[0])
 
+from timekeeper.edge.log import configure, report_uncaught
 from timekeeper.runtime.flags import lacking
-from timekeeper.runtime.log import configure
 from webhook.settings.certificates import read_certificates
 from webhook.settings.serve import read
 
@@ -31,6 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _serve(arguments: Sequence[str]) -> int:
     wanted = read(arguments, os.environ)
     configure("webhook", wanted.log_format)
+    report_uncaught()
     try:
         from timekeeper.runtime.http.server import CannotListenError
         from webhook.server.gunicorn_app import serve
@@ -47,6 +48,7 @@ def _serve(arguments: Sequence[str]) -> int:
 def _certificates(arguments: Sequence[str]) -> int:
     wanted = read_certificates(arguments, os.environ)
     configure("certificates", wanted.log_format)
+    report_uncaught()
     from timekeeper.runtime.flags import UnusableError
 
     try:

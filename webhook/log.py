@@ -2,12 +2,13 @@
 
 from typing import Literal
 
-from timekeeper.runtime import log as runtime
+from timekeeper.edge import log as edge
+from timekeeper.edge import log_events as edge_events
 
 LogEvent = (
-    runtime.LogEvent
+    edge_events.LogEvent
     | Literal["review", "simulated", "malformed", "unverified-caller", "not-ready", "serving"]
     | Literal["standings-updated", "standings-failed", "watch-failed", "no-events"]
 )
-Log = runtime.EventLog[LogEvent]
-log: Log = runtime.log
+Log = edge_events.EventLog[LogEvent]
+log: Log = edge.log

@@ -12,10 +12,10 @@ import sys
 if sys.version_info < (3, 11):  # noqa: UP036  (this check is for users of older versions)
     sys.exit("bursar-node: Python 3.11 or newer is needed, and this is " + sys.version.split()[0])
 
-from sidecar import log
 from sidecar.event_loop import EventLoop
 from sidecar.node import run, settings
 from sidecar.node.devices import UnusableDevicesError
+from timekeeper.edge import log
 from timekeeper.edge.value import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -29,10 +29,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         run.until_the_end(read, EventLoop())
     except UnusableDevicesError as error:
-        log.write(f"bursar-node: {error}")
+        log.write_line(f"bursar-node: {error}")
         return 2
     except OSError as error:
-        log.write(f"bursar-node: --listen {read.listen[0]}:{read.listen[1]}: {error.strerror or error}")
+        log.write_line(f"bursar-node: --listen {read.listen[0]}:{read.listen[1]}: {error.strerror or error}")
         return 1
     # A thread may be stuck in NVML or on the network, and the interpreter's own exit would wait for it.
     os._exit(0)

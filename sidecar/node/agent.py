@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
+    from sidecar.log_events import Log
     from sidecar.node.kube.api import ApiAnswer
     from sidecar.node.state.card_events import NotifiedFaults
     from sidecar.node.state.health import CardHistory
     from sidecar.node.state.mps import MpsCards
     from sidecar.node.state.overuse import AgentEvent
     from sidecar.node.values import NodeCard, NodeState, NriState, PodState
-    from sidecar.reporter import LogEvent
 
 HUNG_MS = 10_000  # the reader hangs if a reading takes this much longer than the interval
 GAP_MS = 1_000  # between two writes, also if another client reverts each
@@ -34,7 +34,7 @@ class AgentPorts:
 
     write: Callable[[dict[str, Any]], ApiAnswer]  # a merge patch of the node's status; raises ApiUnreachable
     post: Callable[[AgentEvent], None]  # queues an Event
-    log: LogEvent
+    log: Log
 
 
 class Agent:
@@ -163,7 +163,9 @@ class Agent:
     def _replace(self, after: CardHistory, now_ms: int) -> None:
         before, self._history = self._history or health.initial(()), after
         for card in health.new_faults(before, after):
-            self._ports.log("card-unhealthy", uuid=card.uuid, index=card.index, reason=card.fault)
+            self._ports.log(
+                "card-unhealthy", level="warning", uuid=card.uuid, index=card.index, reason=card.fault
+            )
         for card in health.recovered(before, after):
             self._ports.log("card-healthy-again", uuid=card.uuid, index=card.index)
         self._notify_pods(now_ms)
@@ -212,14 +214,14 @@ class Agent:
         self._paused_until = now_ms + self._pause_ms
         if reason != self._refusal:
             self._refusal = reason
-            self._ports.log("not-written", reason=reason)
+            self._ports.log("not-written", level="warning", reason=reason)
 
     def _log_error(self, error: str) -> None:
         if error == self._logged_error:
             return
         self._logged_error = error
         if error:
-            self._ports.log("reader-silent", reason=error)
+            self._ports.log("reader-silent", level="warning", reason=error)
         else:
             self._ports.log("reader-back")
 

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import TypeVar
 
+    from sidecar.log_events import Log
     from sidecar.node.kube.api import ApiAnswer
     from sidecar.node.state.device_slices import ClaimedDevice
     from sidecar.node.state.holders import HoldersRecord
     from sidecar.node.state.plugin_devices import PluginDevices
     from sidecar.node.values import DeviceReading, NodeState, PodState, ProcessOwner, Vendor
-    from sidecar.reporter import LogEvent
 
     Listed = TypeVar("Listed")
 
@@ -56,7 +56,7 @@ class HolderSurvey:
         self,
         paths: SurveyPaths,
         boot: str,
-        log: LogEvent,
+        log: Log,
         post: Callable[[AgentEvent], None],
         slices: Callable[[], ApiAnswer] | None = None,
     ) -> None:
@@ -186,7 +186,7 @@ class HolderSurvey:
         else:
             self._works("runtime-configs")
         if self._open and self._open != before:
-            self._log("runtime-open", reason=self._open)
+            self._log("runtime-open", level="warning", reason=self._open)
             self._post(AgentEvent("", "", "", "Warning", OPEN_RUNTIME, self._open))
 
     def _detect(
@@ -219,7 +219,7 @@ class HolderSurvey:
         before, self._uses = self._uses, strangers.after(self._uses, seen, now_ms)
         for each in strangers.new(before, self._uses):
             note = strangers.describe(each)
-            self._log("stranger", uuid=each.uuid, pod_uid=each.pod_uid, reason=note)
+            self._log("stranger", level="warning", uuid=each.uuid, pod_uid=each.pod_uid, reason=note)
             self._post(AgentEvent(each.pod_uid, each.namespace, each.name, "Warning", STRANGER, note))
 
     def _without_claimed(
@@ -265,7 +265,7 @@ class HolderSurvey:
     def _fails(self, what: str, reason: str) -> None:
         if self._failing.get(what) != reason:
             self._failing[what] = reason
-            self._log("not-seen", what=what, reason=reason)
+            self._log("not-seen", level="warning", what=what, reason=reason)
 
     def _works(self, what: str) -> None:
         if self._failing.pop(what, ""):

@@ -164,7 +164,7 @@ class _BoundedServer(http.server.ThreadingHTTPServer):
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Log one line: most likely the client closed the connection before the answer."""
-        log("scrape-failed", error=type(sys.exception()).__name__)
+        log("scrape-failed", level="warning", error=type(sys.exception()).__name__)
 
 
 class _OverIPv6(_BoundedServer):

@@ -137,7 +137,7 @@ def _run_loop(
             wait_ms = AFTER_A_FAULT_MS
             if str(error) not in faults:
                 faults.add(str(error))
-                log("fault", where="loop", reason=f"{type(error).__name__}: {error}")
+                log("fault", level="error", where="loop", reason=f"{type(error).__name__}: {error}")
 
 
 def _handle(event: object, agent: Agent, tasks: UsageTasks, nri: NriTasks | None) -> None:
@@ -217,7 +217,7 @@ def _left(disk: SpoolFolder, boot: str) -> tuple[reports.UsagePost | None, tuple
         text = disk.read(report_spool.FILE)
         return (None, ()) if text is None else report_spool.decode(text, boot, boot_ms())
     except (OSError, ValueError) as error:
-        log("use-unreadable", reason=error)
+        log("use-unreadable", level="warning", reason=error)
         return None, ()
 
 
@@ -253,7 +253,7 @@ class _LogOnChange:
     def __call__(self, reason: str) -> None:
         if reason != self._last:
             self._last = reason
-            log("not-followed", what=self._what, reason=reason)
+            log("not-followed", level="warning", what=self._what, reason=reason)
 
 
 def _start(name: str, work: Any) -> None:

@@ -9,9 +9,9 @@ import argparse
 
 from sidecar import __version__
 from sidecar import settings as of_pods
-from sidecar.log import FORMATS
 from sidecar.node.nvml.cards import OF_PROGRAMS
 from sidecar.node.state.node_patch import STARTUP_TAINT
+from timekeeper.edge.log import FORMATS
 from timekeeper.edge.value import TYPE_CHECKING, assigned, value
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from sidecar.log import log
-from sidecar.log_events import EventName
 from sidecar.node.holder_survey import HolderSurvey, SurveyPaths
 from sidecar.node.host import cgroups
 from sidecar.node.state import exporter, overuse, use
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sidecar.heartbeat_client import Delivered, NotDelivered
+    from sidecar.log_events import EventName
     from sidecar.node.agent import Agent
     from sidecar.node.kube.api import ApiAnswer
     from sidecar.node.kube.events import EventPoster
@@ -181,7 +181,7 @@ class UsageTasks:
     def _log_once(self, event: EventName, reason: str) -> None:
         if reason not in self._logged:
             self._logged.add(reason)
-            log(event, reason=reason)
+            log(event, level="warning", reason=reason)
 
 
 def _survey_paths(settings: AgentSettings, vendor: Vendor) -> SurveyPaths:

@@ -1,6 +1,7 @@
 """Log lines that a test collects."""
 
-from timekeeper.runtime.log import Level, Log, line
+from timekeeper.edge.log import line
+from timekeeper.edge.log_events import Level, Log
 
 
 def into(lines: list[str]) -> Log:

@@ -20,9 +20,9 @@ from tests.support.kubeconfig import kubeconfig
 from tests.support.routed import client_of
 from tests.support.waiting import eventually
 from tests.worlds import Json
+from timekeeper.edge.log_events import Level
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.connect import connect
-from timekeeper.runtime.log import Level
 
 
 @dataclass

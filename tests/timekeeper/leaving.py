@@ -8,9 +8,9 @@ from tests.support.kubeconfig import kubeconfig
 from tests.timekeeper.fake_api_server import FakeApiServer
 from tests.timekeeper.worlds import Json, Town, agent_status, token
 from timekeeper.core.decisions import Decision
+from timekeeper.edge.log import log
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.connect import connect
-from timekeeper.runtime.log import log
 from timekeeper.settler.evictions.calls import EvictorContext, view_of
 from timekeeper.settler.process import REPORTER
 

@@ -21,11 +21,11 @@ from multiprocessing.context import ForkProcess
 from pathlib import Path
 from threading import Event
 
+from timekeeper.edge.log import configure
 from timekeeper.log import log
 from timekeeper.runtime import metrics_folder, parent_death
 from timekeeper.runtime.end_signals import END_SIGNALS, event_of_end_signals
 from timekeeper.runtime.http.server import CannotListenError, listening_socket
-from timekeeper.runtime.log import configure
 from timekeeper.settings import TimekeeperSettings, UnusableError, exit_code
 
 _LOOK_INTERVAL_S = 0.1

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 from timekeeper.core.object_names import timestamp
+from timekeeper.edge.log_events import EventLog, LogEvent
 from timekeeper.runtime.api_server import Answered, Api, Reply
-from timekeeper.runtime.log import EventLog, LogEvent
 
 EventType = Literal["Normal", "Warning"]
 R = TypeVar("R", bound=str, contravariant=True)  # the reasons that a process gives

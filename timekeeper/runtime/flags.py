@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
 from timekeeper.core import __version__
-from timekeeper.runtime.log import FORMATS
+from timekeeper.edge.log import FORMATS
 
 S = TypeVar("S")
 T = TypeVar("T")

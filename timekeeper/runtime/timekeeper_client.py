@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
 
-from timekeeper.runtime.log import EventLog
+from timekeeper.edge.log_events import EventLog
 from timekeeper.runtime.tls import client_context
 
 T = TypeVar("T")

@@ -6,8 +6,8 @@ from typing import Any
 
 from timekeeper.core.json_values import mapping, sequence
 from timekeeper.core.request.device_classes import CONFIG_MAP, mistakes, parameters, read_class, read_settings
+from timekeeper.edge.log_events import Log
 from timekeeper.runtime.api_server import APPLY, Answered, Api
-from timekeeper.runtime.log import Log
 
 CLASSES = "/apis/resource.k8s.io/v1/deviceclasses"
 _TIMEOUT_S = 10.0

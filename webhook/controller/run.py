@@ -11,10 +11,10 @@ from pathlib import Path
 
 from timekeeper.core.kube.lease import holder_name
 from timekeeper.core.names import API_SERVICE
+from timekeeper.edge.log import log
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.end_signals import event_of_end_signals
 from timekeeper.runtime.lease_election import LeaseElection, LeaseName
-from timekeeper.runtime.log import log
 from webhook.controller import plan
 from webhook.controller.cluster import (
     AGENTS_CA,

@@ -42,7 +42,7 @@ class EventPoster:
             self._queue.put_nowait((notice, time.time_ns()))
         except queue.Full:
             self.results["dropped"] += 1
-            log("event-dropped", about=notice.name, reason=notice.reason, note=notice.note)
+            log("event-dropped", level="warning", about=notice.name, reason=notice.reason, note=notice.note)
 
     def run(self) -> None:
         """Send the queued Events, forever."""
@@ -69,7 +69,14 @@ class EventPoster:
                 break
             self._pause(PAUSE_S)
         self.results["failed"] += 1
-        log("event-failed", about=notice.name, reason=notice.reason, note=notice.note, error=why)
+        log(
+            "event-failed",
+            level="warning",
+            about=notice.name,
+            reason=notice.reason,
+            note=notice.note,
+            error=why,
+        )
 
 
 def event(notice: AgentEvent, node: str, at_ns: int) -> dict[str, Any]:

@@ -177,7 +177,7 @@ class Plugin:
             raise Failed(str(error)) from None
         except Exception as error:
             # A defect of ours must refuse: without an answer the runtime makes the container without cards.
-            log("fault", where="nri", reason=f"{type(error).__name__}: {error}")
+            log("fault", level="error", where="nri", reason=f"{type(error).__name__}: {error}")
             raise Failed(f"Bursar's node agent failed: {type(error).__name__}") from None
         finally:
             self.slowest_s = max(self.slowest_s, self._clock() - began)

@@ -16,9 +16,9 @@ from timekeeper.edge.value import TYPE_CHECKING, value
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from sidecar.log_events import Log
     from sidecar.node.state.use import UsageReading
     from sidecar.node.values import CardLoad
-    from sidecar.reporter import LogEvent
     from timekeeper.core.wire import CardUse, NodeUsage
 
 PATH = "/v1/nodeusage"
@@ -58,7 +58,7 @@ class UsagePorts:
     # replaces the saved post in flight and the waiting intervals on the disk; False if that failed
     save: Callable[[UsagePost | None, tuple[UsageInterval, ...]], bool]
     fraction: Callable[[], float]  # a random number from 0 to 1
-    log: LogEvent
+    log: Log
 
 
 class UsageReports:
@@ -214,14 +214,14 @@ class UsageReports:
         self._retry_at = now_ms + beats.backoff_ms(self._failures, self._ports.fraction())
         if reason not in self._reasons and len(self._reasons) < MAX_REASONS:
             self._reasons.add(reason)
-            self._ports.log("timekeeper-away", reason=reason, waiting=self.waiting)
+            self._ports.log("timekeeper-away", level="warning", reason=reason, waiting=self.waiting)
 
     def _drop(self, looks: int, reason: str) -> None:
         is_new = reason not in self._dropped_for and len(self._dropped_for) < MAX_REASONS
         self.dropped += looks
         if is_new or self._end_at is not None:
             self._dropped_for.add(reason)
-            self._ports.log("use-lost", intervals=looks, reason=reason)
+            self._ports.log("use-lost", level="warning", intervals=looks, reason=reason)
 
 
 def fold(uses: tuple[UsageInterval, ...], most: int) -> tuple[UsageInterval, ...]:

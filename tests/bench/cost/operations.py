@@ -94,7 +94,7 @@ def _webhook() -> tuple[Callable[[str, bytes], Any], Any]:
     from tests.webhook.worlds import POLICY
     from timekeeper.core.request.claims import KnownClaims, read_requests
     from timekeeper.core.request.device_classes import DeviceClass
-    from timekeeper.runtime.log import line
+    from timekeeper.edge.log import line
     from webhook.server.app import create_calls
     from webhook.server.reviewer import Reviewer
     from webhook.standings import decode
@@ -235,8 +235,8 @@ class ExtenderWorld:
         from scheduler_ext.model.node import read_node
         from scheduler_ext.model.pod import read_any
         from tests.bench.extender import bound_pods, node
+        from timekeeper.edge.log import line
         from timekeeper.runtime.api_server import Api
-        from timekeeper.runtime.log import line
 
         def log(event: str, *, level: str = "info", **fields: object) -> None:
             line(level, event, fields)

@@ -18,7 +18,6 @@ from scheduler_ext.serving.read_port import create_app as extender_app
 from scheduler_ext.serving.read_port import read_app
 from scheduler_ext.serving.routes import verb_calls
 from scheduler_ext.settings import flags_of
-from sidecar import log as sidecar_log
 from sidecar import log_events
 from sidecar.node import agent, holder_survey
 from sidecar.node import settings as agent_settings
@@ -47,8 +46,8 @@ from timekeeper.core.budgets.mistakes import EntryError
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.budgets.reader import read_entry
 from timekeeper.core.cluster_map import WAITING_STATES, MapCard, MapNode, MapPod, MapWaitingPod
+from timekeeper.edge import log_events as edge_events
 from timekeeper.runtime import event_recorder
-from timekeeper.runtime import log as runtime_log
 from timekeeper.settler import budget_entries, claim_notices, pod_notices
 from timekeeper.settler.evictions import reasons
 from webhook import log as webhook_log
@@ -144,7 +143,7 @@ def fields(key: str, text: str) -> list[str]:
     return error.allowed.split(", ")
 
 
-SHARED = words(runtime_log.LogEvent)
+SHARED = words(edge_events.LogEvent)
 WEBHOOK = routes(
     webhook_app(UNUSED), posts=[*create_calls(UNUSED, of_this_process(), into([])), simulation.PATH]
 )
@@ -315,7 +314,7 @@ IN_VARIABLES = {"filter", "bind", "preempt", "policy", "server"}
 # What a role writes, and where; a declared name that nothing writes is left over.
 WRITTEN = {
     "scheduler_ext": words(extender_log.LogEvent) - SHARED | words(extender_log.EventReason),
-    "sidecar": words(log_events.EventName) | sidecar_log._ERRORS | sidecar_log._WARNINGS,
+    "sidecar": words(log_events.EventName),
     "sidecar/node": words(log_events.OfNode) | words(log_events.OfHolders),
     "timekeeper": words(timekeeper_log.LogEvent) - SHARED,
     "timekeeper/runtime": SHARED,

@@ -212,7 +212,10 @@ def test_processes_whose_names_cannot_be_read_are_not_judged(world: World) -> No
 
     assert world.look()["closed"] == ""
     assert world.said == [
-        ("not-seen", {"what": "processes", "reason": f"{world.folder}/proc: Is a directory"})
+        (
+            "not-seen",
+            {"level": "warning", "what": "processes", "reason": f"{world.folder}/proc: Is a directory"},
+        )
     ]
 
 

@@ -8,8 +8,9 @@ from tests.packaging.checkout import ROOT
 
 FAILS = """
 from threading import Thread
-from timekeeper.runtime.log import configure
+from timekeeper.edge.log import configure, report_uncaught
 configure("webhook", "json")
+report_uncaught()
 def fail():
     raise ValueError("two\\nlines")
 thread = Thread(target=fail, name="poller")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.worlds import Json
+from timekeeper.edge.log_events import Level
 from timekeeper.runtime.api_server import Answered, Unsent
 from timekeeper.runtime.event_recorder import (
     MAX_PER_OBJECT,
@@ -15,7 +16,6 @@ from timekeeper.runtime.event_recorder import (
     SPAN_MS,
     EventRecorder,
 )
-from timekeeper.runtime.log import Level
 
 NOW_MS = 1_795_188_600_123
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from timekeeper.edge.log import configure, line, log
 from timekeeper.runtime.http.server import LineFormatter
-from timekeeper.runtime.log import configure, line, log
 
 HEAD = re.compile(
     r"time=\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z level=(\w+) role=(\w+) event=(\S+)(.*)", re.DOTALL
@@ -84,6 +84,17 @@ def test_what_a_library_logs_is_one_line_with_its_traceback() -> None:
 
 
 def test_a_stderr_that_is_gone_takes_nothing_else_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("timekeeper.runtime.log._STDERR", 1_000_000)
+    monkeypatch.setattr("timekeeper.edge.log._STDERR", 1_000_000)
 
     log("x")
+
+
+def test_a_stderr_that_was_closed_at_the_start_is_not_written_to(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its number may belong to another file."""
+    monkeypatch.setattr("sys.stderr", None)
+
+    log("x")
+
+    assert capfd.readouterr().err == ""

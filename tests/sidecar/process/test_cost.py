@@ -13,6 +13,7 @@ DEAR = {
     "argparse",
     "ctypes",
     "dataclasses",
+    "datetime",
     "email",
     "encodings.idna",
     "http.client",
@@ -22,7 +23,9 @@ DEAR = {
     "queue",
     "random",
     "threading",
-    "timekeeper",
+    "timekeeper.core",
+    "timekeeper.runtime",
+    "traceback",
     "typing",
     "urllib.parse",
 }

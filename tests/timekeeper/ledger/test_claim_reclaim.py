@@ -17,8 +17,8 @@ from tests.timekeeper.leaving import PDB_429
 from tests.timekeeper.ledger.test_budget_evictions import pod
 from tests.timekeeper.worlds import HOUR, MINUTE, SECOND, T0, Json, Town, budgets, node
 from timekeeper.core.decisions import OTHER_POD, RECLAIMED, WAITING
+from timekeeper.edge.log import log
 from timekeeper.runtime.connect import connect
-from timekeeper.runtime.log import log
 from timekeeper.settler.evictions.calls import EvictorContext, view_of
 from timekeeper.settler.evictions.claim_reclaim import ReclaimRound
 from timekeeper.settler.process import REPORTER

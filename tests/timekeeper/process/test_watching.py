@@ -16,10 +16,10 @@ from tests.timekeeper.fake_api_server import FakeApiServer, serving
 from tests.timekeeper.worlds import T0, Json, budgets, gpu_pod, lease, node
 from timekeeper.accounts.pods import LedgerPod, UnreadablePod, read_pod
 from timekeeper.core.kube.reflector import ExpiredError, UnreachableError
+from timekeeper.edge.log import log
 from timekeeper.runtime.api_server import Answered, Api, Reply, Unsent, accepted
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.event_recorder import RETRY_FOR_MS, EventRecorder
-from timekeeper.runtime.log import log
 from timekeeper.settler.budget_entries import BudgetNotice
 from timekeeper.settler.cluster.cluster_state import (
     BudgetConfigMap,

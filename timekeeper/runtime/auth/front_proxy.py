@@ -17,6 +17,7 @@ import orjson
 from flask import request
 
 from timekeeper.core.json_values import mapping
+from timekeeper.edge.log import log
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.auth.gate import Caller, Count, Gate, reviews
 from timekeeper.runtime.auth.tokens import Expected
@@ -24,7 +25,6 @@ from timekeeper.runtime.clock import monotonic_ms
 from timekeeper.runtime.file_watch import FileWatch
 from timekeeper.runtime.http.problem_details import Problem
 from timekeeper.runtime.http.wsgi_gateway import REQUEST
-from timekeeper.runtime.log import log
 from timekeeper.runtime.tls import server_context
 
 Lines = Iterable[tuple[str, str]]

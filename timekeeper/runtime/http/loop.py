@@ -17,12 +17,12 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any
 
+from timekeeper.edge.log import log, log_exception
 from timekeeper.runtime.http.acceptor import LEFT_TO_OTHERS_S, Acceptor, ConnectionBalance
 from timekeeper.runtime.http.connection import WOULD_BLOCK, HttpConnection
 from timekeeper.runtime.http.framing import RejectedRequestError
 from timekeeper.runtime.http.queues import HandlerPools, ReplyQueue
 from timekeeper.runtime.http.service import Handler, HttpAnswer, HttpRequest, HttpService
-from timekeeper.runtime.log import log, log_exception
 
 RECEIVES_A_TURN = 64  # of one connection; then the others have their turn
 LINGER_S = 3.0  # on a graceful stop, for requests that are being sent or answered

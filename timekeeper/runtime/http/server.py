@@ -14,10 +14,10 @@ from gunicorn import glogging
 from gunicorn.app.base import BaseApplication
 from gunicorn.workers.base import Worker
 
+from timekeeper.edge.log import line, log_exception
 from timekeeper.runtime.http.acceptor import ConnectionBalance
 from timekeeper.runtime.http.loop import LINGER_S, HttpLoop
 from timekeeper.runtime.http.service import HttpService
-from timekeeper.runtime.log import line, log_exception
 
 
 class HttpWorker(Worker):  # type: ignore[misc]

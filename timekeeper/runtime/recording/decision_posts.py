@@ -14,7 +14,7 @@ import orjson
 
 from timekeeper.core.decisions import Decision, DecisionRun, decision_entry
 from timekeeper.core.wire import Decisions
-from timekeeper.runtime.log import EventLog, LogEvent
+from timekeeper.edge.log_events import EventLog, LogEvent
 from timekeeper.runtime.timekeeper_client import FAILURES, PostRefusedError, TimekeeperClient
 
 MAX_WAITING = 10_000
