@@ -120,11 +120,13 @@ class _Plan:
         self.given, self.beside = given, frozenset(beside)
         self.caps = CapChecks(lambda: given.standings)
         snapshot = given.snapshot
-        if snapshot.drain is not None and pods and snapshot.drain.is_of(pods[0]):
-            snapshot = undrain(snapshot)
         for pod in pods:
             snapshot = end_planned(snapshot, pod.uid)
-        snapshot = self.base = _with_ahead(_with_nominated(snapshot, pods, given), given)
+        snapshot = _with_ahead(_with_nominated(snapshot, pods, given), given)
+        # only now, for filter keeps these cards from all others
+        if snapshot.drain is not None and pods and snapshot.drain.is_of(pods[0]):
+            snapshot = undrain(snapshot)
+        self.base = snapshot
         self.apart = Apart(snapshot, beside)
         groups: dict[object, list[Pod]] = {}
         for pod in pods:

@@ -52,6 +52,16 @@ def test_once_the_gang_fits_it_starts_and_the_drain_is_over() -> None:
     assert (world.cache.snapshot.drain, world.starts.drains["fit"]) == (None, 1)
 
 
+def test_an_older_pod_that_the_drain_refuses_leaves_the_gang_the_kept_cards() -> None:
+    world = draining()
+    world.put(percent(100, "s"))
+    world.steps(61)
+    world.ahead = ["s"]
+    world.end("x")
+
+    assert set(world.step().planned) == {"a", "b"}
+
+
 def test_a_drain_ends_with_its_gang_and_with_its_extender() -> None:
     world = draining()
     world.steps(61)
