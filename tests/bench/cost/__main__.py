@@ -1,10 +1,10 @@
-"""What a review, a filter, a bind, a heartbeat and a tick cost, in counts; and the ratio to another commit.
+"""What operations cost, in counts; and the ratio to another commit.
 
 ``python -m tests.bench.cost [--json FILE]`` prints what this tree's operations take. ``--write`` writes it to
 ``counts.json``, which a test compares. ``--base REF`` (``make bench-compare BASE=REF``) runs the same
 operations with the product of that commit, by turns, and prints the ratios. The exit code is 1 where a count
-is more than a tenth worse, or an operation cannot be run here. CPU is named where it is worse, too, but does
-not decide: on a machine in use it differs from run to run.
+is more than a tenth worse, or an operation cannot be run in either tree. CPU is named where it is worse, too,
+but does not decide: on a machine in use it differs from run to run.
 """
 
 import argparse

@@ -11,14 +11,13 @@ Figures = Mapping[str, Mapping[str, float | str]]
 
 class Row(NamedTuple):
     """One figure of an operation in both trees, None where the other tree has none; or why there is no
-    figure, and with ``is_broken`` that it is this tree's fault."""
+    figure."""
 
     operation: str
     figure: str = ""
     here: float = 0
     base: float | None = None
     fault: str = ""
-    is_broken: bool = False
 
     @property
     def ratio(self) -> float | None:
@@ -27,8 +26,8 @@ class Row(NamedTuple):
 
     @property
     def is_worse(self) -> bool:
-        """More than a tenth above the other, or not to be had here any more."""
-        return self.is_broken or (self.base is not None and self.here > WORSE * self.base)
+        """More than a tenth above the other, or not to be had in either tree."""
+        return bool(self.fault) or (self.base is not None and self.here > WORSE * self.base)
 
 
 def rows(here: Figures, base: Figures) -> Iterator[Row]:
@@ -36,7 +35,7 @@ def rows(here: Figures, base: Figures) -> Iterator[Row]:
     for operation, found in here.items():
         other = base.get(operation, {"fault": "not counted there"})
         if "fault" in found:
-            yield Row(operation, fault=f"cannot be run here: {found['fault']}", is_broken=True)
+            yield Row(operation, fault=f"cannot be run here: {found['fault']}")
         elif "fault" in other:
             yield Row(operation, fault=f"cannot be run there: {other['fault']}")
         else:

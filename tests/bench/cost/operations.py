@@ -1,5 +1,6 @@
-"""What is counted: a review, a filter, a bind, a heartbeat and a settler's tick, through the functions that
-the roles' workers call, without sockets, threads or processes.
+"""What is counted: a review, a filter, a bind, a heartbeat, a settler's tick, and how standings, budgets and
+usage are written and read, through the functions that the roles' workers call, without sockets, threads or
+processes.
 
 Each operation is imported and built when it is called for, so that one that a tree does not have takes no
 other with it. Worlds are seeded: the same calls do the same work. Each call comes upon something that has
@@ -7,6 +8,7 @@ changed since the last one, as in life: another pod, a card taken, a beat sent.
 """
 
 import gc
+import importlib
 import itertools
 import json
 import random
@@ -27,6 +29,7 @@ CARDS, A_NODE = 8, 2  # cards of a node, and bound pods
 WAITING = 1_000  # pods to bind
 ROUND = 8  # calls, each with another shape of pod
 LIVE_PODS, NAMESPACES = 200, 20
+TABLE = 200  # namespaces with an entry of the standings
 BEAT_MS, TICK_MS = 5_000, 250
 
 
@@ -332,6 +335,86 @@ def beat(folder: Path) -> Prepare:
     return prepare
 
 
+def beat_body(_: Path) -> Prepare:
+    """The body of a heartbeat with a card's figures, from bytes to values."""
+    from timekeeper.api.resources.heartbeats import read_heartbeats
+
+    figures = [{"uuid": "GPU-0", "utilisation": 37, "memory_mib": 8_000, "scope": "exclusive"}]
+    sequence = 0
+
+    def prepare() -> Callable[[], object]:
+        nonlocal sequence
+        sequence += 1
+        beats = [{"age_ms": sequence % 1_000, "devices": figures}]
+        body = orjson.dumps({"version": 1, "boot": "b", "sequence": sequence, "beats": beats})
+        return lambda: read_heartbeats(body)
+
+    return prepare
+
+
+def standings_read(module: str) -> Callable[[Path], Prepare]:
+    """A role's reading of the table of standings of 200 namespaces."""
+
+    def build(_: Path) -> Prepare:
+        from tests.support.simulated_timekeeper import entry, standings
+
+        decode = importlib.import_module(module).decode
+        revision = 0
+
+        def prepare() -> Callable[[], object]:
+            nonlocal revision
+            revision += 1
+            words = ("IN_BUDGET", "OVER_BUDGET", "UNLIMITED")
+            entries = {f"team_{at}": entry(words[(at + revision) % 3]) for at in range(TABLE)}
+            body = orjson.dumps(standings(revision=str(revision), **entries))
+
+            def call() -> None:
+                if len(decode(body, str(revision), 0).namespaces) != TABLE:
+                    raise SystemExit("an entry of the standings is missing")
+
+            return call
+
+        return prepare
+
+    return build
+
+
+def answer_of(path: str) -> Callable[[Path], Prepare]:
+    """GET of this path by an administrator, after the nodes were heard and the settler has ticked: from the
+    WSGI environment to the bytes of the answer."""
+
+    def build(folder: Path) -> Prepare:
+        from werkzeug.test import create_environ, run_wsgi_app
+
+        from tests.timekeeper.worlds import ADMIN, CA, Reviews, user_status
+        from timekeeper.api.create_app import app_of, create_services
+        from timekeeper.runtime.auth.gate import Gate
+        from timekeeper.runtime.auth.tokens import Expected
+
+        ledger = _Ledger(folder)
+        gate = Gate(Reviews({ADMIN: user_status("admin")}).post, Expected("bursar", "test"), ledger.clock)
+        app = app_of(create_services(ledger.store, gate, ledger.clock, lambda: CA, BEAT_MS))
+
+        def prepare() -> Callable[[], object]:
+            ledger.now += TICK_MS
+            for update in ledger.leases():
+                ledger.settler.apply(update)
+            ledger.settler.tick()
+            environ = create_environ(path, headers={"Authorization": f"Bearer {ADMIN}"})
+
+            def call() -> None:
+                parts, status, _ = run_wsgi_app(app.wsgi_app, environ)
+                body = b"".join(parts)
+                if status != "200 OK":
+                    raise SystemExit(f"{path} answered {status} {body!r}")
+
+            return call
+
+        return prepare
+
+    return build
+
+
 def tick(folder: Path) -> Prepare:
     """The settler's tick after a pod has ended and each node was heard: 200 pods of 20 namespaces."""
     ledger = _Ledger(folder)
@@ -414,13 +497,19 @@ OPERATIONS: dict[str, Callable[[Path], Prepare]] = {
     "bind": bind,
     "gang plan": gang_plan,
     "beat": beat,
+    "beat's body": beat_body,
+    "standings, webhook": standings_read("webhook.standings"),
+    "standings, extender": standings_read("scheduler_ext.model.standing_table"),
+    "GET standings": answer_of("/v1/standings"),
+    "GET budgets": answer_of("/v1/budgets"),
+    "GET usage": answer_of("/v1/usage?group=namespace,pod"),
     "tick": tick,
 }
 
 
 def built(name: str, folder: Path) -> Prepare:
     """The operation, warm: what is made once is made, and counts for no call. Raises what the tree lacks."""
-    place = folder / name.replace(" ", "-").replace(",", "")
+    place = folder / "".join(filter(str.isalnum, name))
     place.mkdir()
     prepare = OPERATIONS[name](place)
     for _ in range(3 * ROUND):
