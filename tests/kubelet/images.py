@@ -91,7 +91,7 @@ def _sidecar(folder: Path) -> dict[str, Path]:
     copy(place, ROLES["sidecar"].code)
     (binding,) = (file for file in distribution("nvidia-ml-py").files or () if file.name == "pynvml.py")
     shutil.copy(str(binding.locate()), place)
-    for name in ("protobuf", "PyYAML"):
+    for name in ("hpack", "protobuf", "PyYAML"):
         for file in distribution(name).files or ():
             if file.suffix in (".py", ".so"):
                 (place / file).parent.mkdir(parents=True, exist_ok=True)

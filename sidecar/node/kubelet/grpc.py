@@ -1,7 +1,7 @@
 """A unary gRPC call over a Unix socket: the part of HTTP/2 (RFC 9113) and of gRPC's protocol that it takes.
 
-grpcio would double the agent's memory (docs/decisions/0020), and h2 exceeds its bound (0027). A connection
-carries one call, which is bounded in time and size.
+hpack reads and writes the headers. grpcio would double the agent's memory (docs/decisions/0020), and
+h2 takes more than it gives (0109). A connection carries one call, which is bounded in time and size.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import socket
 import time
 
-from sidecar.node.kubelet import hpack
 from timekeeper.edge.value import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from hpack import Decoder
 
 MAX_MESSAGE = 4 << 20  # bytes; gRPC's own default
 
@@ -24,14 +25,14 @@ _DATA, _HEADERS, _RESET, _SETTINGS, _PUSH, _PING, _AWAY, _CONTINUATION = 0, 1, 3
 # flags; in SETTINGS and PING the first marks an acknowledgement
 _END_STREAM = _ACK = 0x1
 _END_HEADERS, _PADDED, _PRIORITY = 0x4, 0x8, 0x20
-# our settings: no table of headers, no pushes, a window for the whole answer
-_TABLE_SIZE, _ENABLE_PUSH, _WINDOW_SIZE = 1, 2, 4
+# our settings: no pushes, a window for the whole answer
+_ENABLE_PUSH, _WINDOW_SIZE = 2, 4
 _DEFAULT_WINDOW = 65_535
 _WINDOW_UPDATE = 8
 _MAX_FRAME = 16_384  # the default, which a peer may send without another setting
 _MAX_HEADERS = 16_384
 _PREFIX = 5  # bytes before a message: whether it is compressed, its length
-_MAX_MESSAGE_TEXT = 200  # characters of the server's grpc-message
+_MAX_TEXT = 200  # characters of the server's grpc-message, or of what hpack says
 
 
 class CallFailed(Exception):
@@ -80,27 +81,10 @@ def exchange(
 ) -> bytes:
     """The call over a new connection. ``read`` returns exactly that number of bytes, ``send`` sends all.
     Raises `CallFailed`, and what these two raise."""
-    send(_PREFACE + _opening() + _request(method, message))
-    answer = _GrpcAnswer(send)
-    while not answer.ended:
-        head = read(9)
-        length = int.from_bytes(head[:3])
-        if length > _MAX_FRAME:
-            raise CallFailed("the server does not speak HTTP/2, or ignores our settings")
-        answer.take(head[3], head[4], int.from_bytes(head[5:]) & 0x7FFFFFFF, read(length))
-    return answer.message()
+    # memory that an agent need not spend on a node without a device plugin and claims
+    from hpack import Decoder, Encoder, HPACKError
 
-
-def _opening() -> bytes:
-    room = MAX_MESSAGE + _PREFIX
-    settings = ((_TABLE_SIZE, 0), (_ENABLE_PUSH, 0), (_WINDOW_SIZE, room))
-    body = b"".join(number.to_bytes(2) + what.to_bytes(4) for number, what in settings)
-    more = (room - _DEFAULT_WINDOW).to_bytes(4)
-    return _frame(_SETTINGS, 0, 0, body) + _frame(_WINDOW_UPDATE, 0, 0, more)
-
-
-def _request(method: str, message: bytes) -> bytes:
-    headers = hpack.encoded(
+    headers = Encoder().encode(
         (
             (":method", "POST"),
             (":scheme", "http"),
@@ -111,7 +95,28 @@ def _request(method: str, message: bytes) -> bytes:
         )
     )
     body = b"\0" + len(message).to_bytes(4) + message
-    return _frame(_HEADERS, _END_HEADERS, _STREAM, headers) + _frame(_DATA, _END_STREAM, _STREAM, body)
+    request = _frame(_HEADERS, _END_HEADERS, _STREAM, headers) + _frame(_DATA, _END_STREAM, _STREAM, body)
+    send(_PREFACE + _opening() + request)
+    answer = _GrpcAnswer(send, Decoder(_MAX_HEADERS))
+    while not answer.ended:
+        head = read(9)
+        length = int.from_bytes(head[:3])
+        if length > _MAX_FRAME:
+            raise CallFailed("the server does not speak HTTP/2, or ignores our settings")
+        try:
+            answer.take(head[3], head[4], int.from_bytes(head[5:]) & 0x7FFFFFFF, read(length))
+        except HPACKError as error:
+            text = str(error)[:_MAX_TEXT]
+            raise CallFailed(f"the answer's headers cannot be read: {text}") from error
+    return answer.message()
+
+
+def _opening() -> bytes:
+    room = MAX_MESSAGE + _PREFIX
+    settings = ((_ENABLE_PUSH, 0), (_WINDOW_SIZE, room))
+    body = b"".join(number.to_bytes(2) + what.to_bytes(4) for number, what in settings)
+    more = (room - _DEFAULT_WINDOW).to_bytes(4)
+    return _frame(_SETTINGS, 0, 0, body) + _frame(_WINDOW_UPDATE, 0, 0, more)
 
 
 def _frame(kind: int, flags: int, stream: int, body: bytes) -> bytes:
@@ -119,10 +124,11 @@ def _frame(kind: int, flags: int, stream: int, body: bytes) -> bytes:
 
 
 class _GrpcAnswer:
-    """The part of the answer that has arrived."""
+    """The part of the answer that has arrived. `take` raises `CallFailed`, and HPACKError for malformed
+    headers."""
 
-    def __init__(self, send: Callable[[bytes], object]) -> None:
-        self._send = send
+    def __init__(self, send: Callable[[bytes], object], decoder: Decoder) -> None:
+        self._send, self._decoder = send, decoder
         self._headers: dict[str, str] = {}
         self._block = bytearray()
         self._body = bytearray()
@@ -147,7 +153,7 @@ class _GrpcAnswer:
         if self._headers.get(":status") != "200" or status is None:
             raise CallFailed(f"no gRPC service answers there, but HTTP {self._headers.get(':status', '?')}")
         if status != "0":
-            text = self._headers.get("grpc-message", "")[:_MAX_MESSAGE_TEXT]
+            text = self._headers.get("grpc-message", "")[:_MAX_TEXT]
             raise CallFailed(text or f"gRPC status {status}", int(status) if status.isdecimal() else None)
         body = bytes(self._body)
         if len(body) < _PREFIX or body[0] or int.from_bytes(body[1:_PREFIX]) != len(body) - _PREFIX:
@@ -179,10 +185,8 @@ class _GrpcAnswer:
             raise CallFailed("the answer's headers are too long")
         if not flags & _END_HEADERS:
             return
-        try:
-            self._headers.update(hpack.decoded(bytes(self._block)))
-        except hpack.MalformedHeaders as error:
-            raise CallFailed(f"the answer's headers cannot be read: {error}") from error
+        for name, text in self._decoder.decode(bytes(self._block), raw=True):
+            self._headers[name.decode("latin-1")] = text.decode("latin-1")
         self._block.clear()
         self.ended = self._last
 
