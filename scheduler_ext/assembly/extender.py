@@ -272,7 +272,7 @@ class Extender:
                 given=lambda snapshot, pod: replace(self._plan_input(snapshot), ahead=self._ahead(pod)),
                 policies=self.policies,
                 order=lambda pod: queue_key(pod, ANYWHERE, self.standings()),
-                calls=GangCalls(self._api, now_ms),
+                calls=GangCalls(self._api, now_ms, deadline_ms=wanted.deadline_ms),
                 drains=drains,
                 leads=self.leadership.leads,
                 tell=self.reporting.tell_gang,

@@ -79,7 +79,7 @@ def _full_name(end: _End) -> str:
 
 def _wire(end: _End, now_ms: int) -> EndEntry:
     held = end.hold
-    return {
+    entry: EndEntry = {
         "uid": end.uid,
         "namespace": end.namespace,
         "pod": end.name,
@@ -94,3 +94,6 @@ def _wire(end: _End, now_ms: int) -> EndEntry:
         "removed_age_ms": max(0, now_ms - end.removed_ms),
         "left_age_ms": None if end.left_ms is None else max(0, now_ms - end.left_ms),
     }
+    if held.forgiven_ms is not None:
+        entry["forgiven_ms"] = held.forgiven_ms
+    return entry

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from scheduler_ext.clients.pod_patches import pod_path, wake_patch
 from scheduler_ext.model.pod import Pod
 from timekeeper.core import names
+from timekeeper.core.json_values import mapping
 from timekeeper.core.kube.eviction import disruption, eviction
 from timekeeper.core.object_names import timestamp
 from timekeeper.runtime.api_server import STRATEGIC_MERGE, Answered, Api, Reply
@@ -21,10 +22,12 @@ Done = Literal["done", "refused", "unclear"]
 
 
 class GangCalls:
-    """``at_once``: how many may be under way."""
+    """``at_once``: how many may be under way; ``deadline_ms``: of a start."""
 
-    def __init__(self, api: Api, now_ms: Callable[[], int], at_once: int = AT_ONCE) -> None:
-        self._api, self._now_ms = api, now_ms
+    def __init__(
+        self, api: Api, now_ms: Callable[[], int], at_once: int = AT_ONCE, deadline_ms: int = 60_000
+    ) -> None:
+        self._api, self._now_ms, self._deadline_ms = api, now_ms, deadline_ms
         self._map = map if at_once == 1 else ThreadPoolExecutor(at_once, "gang-call").map
 
     def open_gates(self, pods: Iterable[Pod]) -> list[Done]:
@@ -32,8 +35,10 @@ class GangCalls:
         return list(self._map(self._open, pods))
 
     def evict(self, pods: Sequence[Pod], why: str) -> list[Done]:
-        """Evict these pods, in the versions that the decision was based on."""
-        return list(self._map(lambda pod: self._evict(pod, why), pods))
+        """Evict these pods of one gang, in the versions that the decision was based on. If none bears the
+        mark, their start came to nothing, and is not charged."""
+        is_in_vain = not any(pod.is_marked for pod in pods)
+        return list(self._map(lambda pod: self._evict(pod, why, is_in_vain), pods))
 
     def mark(self, pod: Pod) -> Done:
         """Note on a member with a node that its gang has started."""
@@ -47,8 +52,22 @@ class GangCalls:
         patch = wake_patch(pod.uid, "GangStarts", "cards are kept for all of its gang", self._now_ms())
         return self._patch(pod, patch, "/status")
 
-    def _evict(self, pod: Pod, why: str) -> Done:
-        body = eviction(pod.namespace, pod.name, pod.uid, version=pod.version)
+    def _forgive(self, pod: Pod) -> str:
+        """Note on the pod until when it is not charged. Before its eviction: if the extender is killed between
+        the two, the timekeeper knows. Returns the pod's version."""
+        now_ms = self._now_ms()
+        until_ms = min(now_ms, (pod.hold.bound_ms or now_ms) + self._deadline_ms)
+        only = {"uid": pod.uid, "resourceVersion": pod.version}
+        body = {"metadata": {**only, "annotations": {names.GANG_FORGIVEN: timestamp(until_ms)}}}
+        path = pod_path(pod.namespace, pod.name)
+        reply = self._api.call("PATCH", path, body, content_type=STRATEGIC_MERGE, timeout_s=CALL_S)
+        written = mapping(reply.body.get("metadata")) if isinstance(reply, Answered) else {}
+        return str(written.get("resourceVersion") or pod.version)
+
+    def _evict(self, pod: Pod, why: str, is_in_vain: bool) -> Done:
+        is_noted = not is_in_vain or pod.hold.forgiven_ms is not None
+        version = pod.version if is_noted else self._forgive(pod)
+        body = eviction(pod.namespace, pod.name, pod.uid, version=version)
         path = pod_path(pod.namespace, pod.name)
         done = _done(self._api.call("POST", f"{path}/eviction", body, timeout_s=CALL_S))
         if done == "done":  # the eviction has written another reason

@@ -190,7 +190,7 @@ class GangWorld:
             self.put({**raw, "spec": {**raw["spec"], "schedulingGates": gates}})
         elif written := body["metadata"].get("annotations"):
             self.change(name, annotations={**raw["metadata"]["annotations"], **written})
-        return Answered(200, {})
+        return Answered(200, self.pods[name])
 
     # time, and kube-scheduler
 

@@ -58,7 +58,7 @@ class Checked(Life):
             known = self.written.pods.get(pod.uid)
             if known is None or known.terms is None:
                 continue
-            start = pod.bound
+            start = pod.bound + known.free
             end = self.now if pod.gone is None else max(pod.gone + 600_000, known.last or 0)
             if pod.end is not None:  # without proof, through the first report of it
                 end = pod.end if known.end else self.now

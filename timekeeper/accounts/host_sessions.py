@@ -52,9 +52,12 @@ def resized(
 
 
 def ended_with(own: Session, other: Session) -> Session:
-    """The session of CPU and memory with the end of the session of the pod's cards."""
+    """The session of CPU and memory with the end of that of the pod's cards, and forgiven as that is."""
+    bound_ms = max(own.bound_ms, other.bound_ms)
     return replace(
         other,
+        bound_ms=bound_ms,
+        forgiven_ms=(other.forgiven_ms or 0) + bound_ms - other.bound_ms or None,
         ended_ms=own.ended_ms,
         vanished_ms=own.vanished_ms,
         grace_ms=own.grace_ms,

@@ -84,6 +84,9 @@ GATES = (BUDGET_GATE, GANG_GATE)
 GANG_KEY = "bursar.dev/gang-key"
 # what the Binding writes, or the extender: when enough pods of the gang had a node
 GANG_STARTED = "bursar.dev/gang-started"
+# what the extender writes before it evicts a member of a gang whose start came to nothing: until when the
+# member is not charged
+GANG_FORGIVEN = "bursar.dev/gang-forgiven"
 
 # what the timekeeper writes on running pods of a namespace that must give up its cards: RFC 3339, in seconds
 EVICT_AFTER = "bursar.dev/evict-after"  # it is not evicted before

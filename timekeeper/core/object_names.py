@@ -95,6 +95,9 @@ OBJECT_NAMES: Mapping[str, ObjectName] = {
     names.GANG_STARTED: ObjectName(
         "annotation", "Binding", "when enough pods of its gang had a node; one of them has it at least"
     ),
+    names.GANG_FORGIVEN: ObjectName(
+        "annotation", "extender", "its gang's start came to nothing: until when the pod is not charged"
+    ),
     names.DEVICES: ObjectName("annotation", "Binding", "the cards of each container"),
     names.HOST: ObjectName(
         "annotation", "Binding", "what it requests of its node's CPU and memory, and what the node had then"

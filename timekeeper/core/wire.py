@@ -360,6 +360,7 @@ class EndEntry(TypedDict):
     removed_age_ms: Age  # since the removal was seen, when this is sent
     # since its node's agent ceased to list it, where that ended its hold; null: not known (yet)
     left_age_ms: Annotated[int | None, whole(OLDEST_MS)]
+    forgiven_ms: NotRequired[Moment]  # absent: the start of its gang has not come to nothing
 
 
 class Ends(TypedDict):

@@ -54,6 +54,7 @@ _CHANGING = (
     "boot",
     "host_cpu_milli",
     "host_memory_bytes",
+    "forgiven_ms",
 )
 
 

@@ -155,12 +155,15 @@ class World:
             return Answered(201, {})
         if only and only != raw["metadata"]["uid"]:
             return Answered(409, {"message": "another pod"})
+        version = raw["metadata"]["resourceVersion"]
+        if body["metadata"].get("resourceVersion", version) != version:
+            return Answered(409, {"message": "it has changed"})
         gone = [each["name"] for each in body.get("spec", {}).get("schedulingGates", ())]
         gates = [each for each in changed["spec"].get("schedulingGates", ()) if each["name"] not in gone]
         changed["spec"]["schedulingGates"] = gates
         changed["metadata"]["annotations"] |= body["metadata"].get("annotations", {})
         self.write(changed)
-        return Lost("no answer") if self.chance.random() < self.failing else Answered(200, {})
+        return Lost("no answer") if self.chance.random() < self.failing else Answered(200, changed)
 
     def evict(self, raw: Json) -> None:
         """For a start that came to nothing: kubelet and grace period take no time here."""

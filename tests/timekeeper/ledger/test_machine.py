@@ -15,6 +15,7 @@ from tests.support import profile
 from tests.support.profile import IS_SOAK, examples
 from tests.timekeeper.lives import BUDGETS, LABELS, NODES, SETTINGS, TEAMS
 from tests.timekeeper.machine import BEGINNINGS, Machine
+from tests.timekeeper.worlds import T0
 from timekeeper.store.engine.engine import open_store
 from timekeeper.store.engine.upgrade import upgrade
 
@@ -141,3 +142,53 @@ def test_a_pod_is_charged_by_the_mode_of_its_namespace_at_its_binding(fresh: Url
             machine.teardown()
         both += any({(team, True), (team, False)} <= kinds for team in TEAMS)
     assert both > histories // 2
+
+
+def starts_in_vain(machine: Machine, rng: random.Random) -> tuple[int, int]:
+    """Pods whose gangs do not start are noted, evicted and end, while the settler and its watches fail; how
+    many were forgiven, and how many only charged."""
+    machine.begins(T0, BUDGETS[3], SETTINGS[0])
+    for _ in range(14):
+        team, sizes = rng.choice(TEAMS), (rng.randint(0, 70_000), rng.randint(0, 2**39))
+        ago, grace = rng.choice((0, 30_000, 1_200_000)), rng.choice((0, 30, 300))
+        machine.binds(rng.randrange(6), 30, team, rng.choice(NODES), grace, True, ago, *sizes, True)
+        machine.time_passes(rng.choice((1_000, 20_000, 59_000, 700_000)), True)
+        pods, faults = [rng.randrange(99) for _ in range(2)], rng.random()
+        for pod in pods:
+            machine.its_gang_does_not_start(pod, rng.choice((0, 0, 30_000)))
+            if rng.random() < 0.1:
+                machine.time_passes(rng.choice((250, 700_000)), True)
+            machine.is_evicted(pod) if rng.random() < 0.8 else None
+        if faults < 0.2:
+            machine.the_settler_is_killed()
+        elif faults < 0.3:
+            machine.something_breaks_in_a_tick(rng.randint(1, 60), killed=True)
+        elif faults < 0.5:
+            machine.watches_are_cut()
+        for pod in pods:
+            rng.choice((machine.goes, lambda which: machine.ends(which, 0)))(
+                pod
+            ) if machine.living() else None
+        if not machine.connected:
+            rng.choice((machine.relist, machine.watches_go_on))()
+        machine.tick()
+        machine.look()
+        machine.time_passes(rng.choice((1_000, 70_000, 3_600_000)), True)
+        machine.look()
+    known = machine.written.pods.values()
+    return sum(pod.free > 0 for pod in known), sum(pod.free == 0 and pod.vain is not None for pod in known)
+
+
+def test_a_start_in_vain_is_not_charged_once_an_hour_in_each_namespace(fresh: Url) -> None:
+    seed, found = profile.seed(), [0, 0]
+    for number in range(seed, seed + examples(5, soak=400)):
+        machine = type("Machine", (Machine,), {"url": staticmethod(fresh)})()
+        try:
+            counts = starts_in_vain(machine, random.Random(number))
+            machine.failed = False
+        except AssertionError as error:
+            raise AssertionError(f"BURSAR_SEED={number}") from error
+        finally:
+            machine.teardown()
+        found = [total + count for total, count in zip(found, counts, strict=True)]
+    assert all(count > 5 for count in found), found

@@ -588,6 +588,9 @@ def test_a_gate_of_ours_is_opened_by_the_timekeeper_alone(world: World, webhook:
 GANG = {"bursar.dev/gang": "g", "bursar.dev/gang-size": "2"}
 FORGED: dict[str, dict[str, Any]] = {
     "the mark of a start": {"annotations": GANG | {"bursar.dev/gang-started": "2026-11-28T00:00:00Z"}},
+    "a note that it is not charged": {
+        "annotations": GANG | {"bursar.dev/gang-forgiven": "2026-11-28T00:00:00Z"}
+    },
     "another gang's key": {"annotations": GANG | {"bursar.dev/gang-key": "bursar/other"}},
     "the gate": {"annotations": GANG, "schedulingGates": [{"name": "bursar.dev/gang"}]},
 }

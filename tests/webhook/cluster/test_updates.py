@@ -359,7 +359,7 @@ Patch = Callable[[str, Any], Reply]
 TIMEKEEPER, SCHEDULER = "bursar-timekeeper", "bursar-scheduler"
 BY = {TIMEKEEPER: OURS, SCHEDULER: GANGS}
 MARK = "bursar.dev/gang-started"
-STARTED = {"metadata": {"annotations": {MARK: "2026-11-28T00:00:00Z"}}}
+FORGIVEN = "bursar.dev/gang-forgiven"
 
 
 @pytest.fixture(scope="module")
@@ -482,29 +482,31 @@ def test_each_of_two_accounts_removes_its_own_gate_alone(policies: Policies, api
     assert gates_of(policies, pod) == [THEIRS]
 
 
-def test_the_extender_alone_says_once_that_a_gang_has_started(
-    policies: Policies, apis: dict[str, Api]
+@pytest.mark.parametrize("mark", ["bursar.dev/gang-started", "bursar.dev/gang-forgiven"])
+def test_the_extender_alone_says_once_what_became_of_a_start(
+    policies: Policies, apis: dict[str, Api], mark: str
 ) -> None:
-    pod = make_held(policies, "marked", THEIRS, size="2", key="bursar/g")
+    pod = make_held(policies, f"marked-{mark[-3:]}", THEIRS, size="2", key="bursar/g")
     timekeeper, extender = (patch_with(apis[each]) for each in BY)
-    path = path_of(pod)
-    mark = STARTED["metadata"]["annotations"]
-    key = "bursar.dev/gang-key"
-    forged: list[Json] = [{MARK: "soon"}, mark | {key: "bursar/h"}, mark | {"a": "b"}, {key: None}]
+    path, at = path_of(pod), "2026-11-28T00:00:00Z"
+    key, other = "bursar.dev/gang-key", {MARK, FORGIVEN} - {mark}
+    says = {mark: at}
+    forged: list[Json] = [{mark: "soon"}, says | {key: "bursar/h"}, says | {"a": "b"}, {key: None}]
+    forged += [says | dict.fromkeys(other, at)]
 
     for each in forged:
         assert message(extender(path, {"metadata": {"annotations": each}})).startswith("403 "), each
-    assert message(timekeeper(path, STARTED)).startswith("403 ")
-    assert "must not change on an existing pod" in policies.said("PATCH", path, STARTED)
-    calls = GangCalls(apis[SCHEDULER], lambda: 0, at_once=1)
-    assert [calls.mark(each) for each in filter(None, [read_pod(pod)])] == ["done"]
+    noted = {"metadata": {"annotations": says}}
+    assert message(timekeeper(path, noted)).startswith("403 ")
+    assert "must not change on an existing pod" in policies.said("PATCH", path, noted)
+    assert message(extender(path, noted)).startswith("200 ")
     assert message(extender(path, {"metadata": {"annotations": {"a": "b"}}})).startswith("403 ")
     for there in ("", "/status"):
-        for value in (None, "2026-11-28T00:00:00Z"):
-            again = {"metadata": {"annotations": {MARK: value}}}
+        for value in (None, "1970-01-01T00:00:00Z"):
+            again = {"metadata": {"annotations": {mark: value}}}
             assert message(extender(path + there, again)).startswith("403 "), (there, value)
             assert "must not change" in policies.said("PATCH", path + there, again)
-    assert policies.get(path)["metadata"]["annotations"][MARK] == "1970-01-01T00:00:00Z"
+    assert policies.get(path)["metadata"]["annotations"][mark] == at
 
 
 @pytest.mark.parametrize("key", ["bursar.dev/gang-key", "bursar.dev/gang-size", "bursar.dev/gang"])
@@ -523,7 +525,7 @@ def test_an_exempt_namespaces_users_set_and_lift_gates_of_their_own_pods_alone(p
     pod = make_member(policies, "forged", "exempt-gangs")
     path = path_of(pod).replace("team-a", "exempt-gangs")
 
-    assert policies.said("PATCH", path, STARTED) == ""
+    assert policies.said("PATCH", path, {"metadata": {"annotations": {MARK: "2026-11-28T00:00:00Z"}}}) == ""
     assert policies.said("PATCH", path, {"spec": {"schedulingGates": []}}) == ""
     mine, theirs = read_pod(policies.get(path)), read_pod(make_member(policies, "honest"))
     assert [gang_key(each) for each in (mine, theirs) if each] == ["exempt-gangs/bursar/g", "team-a/bursar/g"]

@@ -199,6 +199,7 @@ def test_each_pod_of_a_gang_waits_behind_both_gates_whatever_its_standing_is(wor
 GANG = {"bursar.dev/gang": "g", "bursar.dev/gang-size": "2"}
 FORGED = {
     "a mark": GANG | {"bursar.dev/gang-started": "2026-11-01T00:00:00Z"},
+    "a note that it is not charged": GANG | {"bursar.dev/gang-forgiven": "2026-11-01T00:00:00Z"},
     "the key of another gang": GANG | {"bursar.dev/gang-key": "bursar/h"},
     "a key without a gang": {"bursar.dev/gang-key": "bursar/g"},
 }

@@ -305,7 +305,8 @@ class SessionAnswer(TypedDict):
     metered alone. `requestedMilli`, `requestedMib`: its unweighted share of them; `rateMilli`: the rate it is
     charged at; `cards`: their UUIDs, empty if its placement is not trusted. `ended`: null while it runs, if
     the pod vanished, and if no timestamp says when it ended: then it is charged until its last evidence.
-    `doubt`: why its rate is not certain, null: it is."""
+    `forgivenMs`: for how long from `bound` on it is not charged, because the start of its gang came to
+    nothing. `doubt`: why its rate is not certain, null: it is."""
 
     uid: str
     namespace: str
@@ -325,6 +326,7 @@ class SessionAnswer(TypedDict):
     requestedMilli: int
     requestedMib: int
     bound: int
+    forgivenMs: int
     opened: int
     started: int | None
     ended: int | None

@@ -40,6 +40,7 @@ def _end(entry: EndEntry, where: str, received_ms: int) -> ReportedEnd:
             witnessed_ms=entry["witnessed_ms"],
             grace_ms=entry["grace_ms"],
             deletion_ms=entry["deletion_ms"],
+            forgiven_ms=entry.get("forgiven_ms"),
         ),
         received_ms - entry["removed_age_ms"],
         None if left_age_ms is None else received_ms - left_age_ms,

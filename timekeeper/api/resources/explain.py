@@ -271,12 +271,17 @@ def _charge(charged: ChargedSession, is_orphan: bool) -> dict[str, Any]:
     rate = session.rate_milli / 1000
     held = "CPU and memory beyond its cards" if session.is_of_host else "held cards"
     doubt = f" The rate is not certain: {session.doubt}." if session.doubt else ""
+    if session.forgiven_ms:
+        doubt += (
+            f" The {session.forgiven_ms / 1000:g} s before that are not charged: its gang's start came to"
+            " nothing."
+        )
     return {
         "uid": session.uid,
         "pod": "" if session.is_claim else session.name,
         "claim": session.name if session.is_claim else "",
         "node": session.node,
-        "bound": session.bound_ms,
+        "bound": session.bound_ms - (session.forgiven_ms or 0),
         "rateMilli": session.rate_milli,
         "amount": amount,
         "gpuHours": gpu_hours(amount),

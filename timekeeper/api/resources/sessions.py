@@ -198,7 +198,8 @@ def _shown(charged: ChargedSession, history: History) -> dict[str, Any]:
         "doubt": session.doubt,
         "requestedMilli": session.requested_milli,
         "requestedMib": session.requested_mib,
-        "bound": session.bound_ms,
+        "bound": session.bound_ms - (session.forgiven_ms or 0),
+        "forgivenMs": session.forgiven_ms or 0,
         "opened": session.opened_ms,
         "started": session.started_ms,
         "ended": session.ended_ms or None,  # 0: it ended at an unknown time

@@ -20,13 +20,14 @@ from typing import Any
 
 from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.kube.holders import NodeHolders
-from timekeeper.core.names import SIDECAR
+from timekeeper.core.names import GANG_FORGIVEN, SIDECAR
 from timekeeper.core.object_names import TERMINAL
 from timekeeper.core.object_names import millis as millis
 from timekeeper.core.values import GPURequest
 
 _DEFAULT_GRACE_S = 30
 _LEAST_GRACE_MS = 2_000  # of the kubelet, for each container
+_FORGIVEN_FOR_MS = 600_000  # an eviction follows so soon after the note that a start came to nothing
 _TOLERATED_MS = 2_000  # of a node's clock; timestamps are whole seconds
 _STATUSES = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
 
@@ -49,6 +50,8 @@ class PodHold:
     # deletions that were requested
     grace_ms: int = 1000 * _DEFAULT_GRACE_S
     deletion_ms: int | None = None  # deletionTimestamp: the deadline of a requested deletion
+    # until when it is not charged if it is evicted, because the start of its gang came to nothing
+    forgiven_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +104,18 @@ def pod_hold(pod: Json) -> PodHold:
         witnessed_ms=max(_times(status), default=0),
         grace_ms=_runs_on_ms(pod),
         deletion_ms=millis(metadata.get("deletionTimestamp")),
+        forgiven_ms=_forgiven_ms(metadata),
     )
+
+
+def _forgiven_ms(metadata: Json) -> int | None:
+    """None too for a pod whose deletion was requested so late that it was not for its start."""
+    until_ms = millis(mapping(metadata.get("annotations")).get(GANG_FORGIVEN))
+    leaves_ms = millis(metadata.get("deletionTimestamp"))
+    if until_ms is None or leaves_ms is None:
+        return until_ms
+    asked_ms = leaves_ms - 1000 * (_seconds(metadata.get("deletionGracePeriodSeconds")) or 0)
+    return until_ms if asked_ms <= until_ms + _FORGIVEN_FOR_MS else None
 
 
 def later(before: PodHold | None, now: PodHold) -> PodHold:

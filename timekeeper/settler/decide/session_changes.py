@@ -1,9 +1,10 @@
 """Which sessions open, and what the cluster has proved about the open ones."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from timekeeper.accounts.ends import ReportedEnd, pod_of
+from timekeeper.accounts.forgiveness import forgiven
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.session import (
     CLAIMS,
@@ -84,6 +85,7 @@ def changed_sessions(
     for end in reported.values():
         tick.apply_end(end)
     tick.follow_vanished()
+    tick.forgive(reported)
     return tick.changes
 
 
@@ -237,6 +239,23 @@ class _Tick:
             if gone.until_ms != session.vanished_ms + session.grace_ms:
                 changed[uid] = replace(session, grace_ms=gone.until_ms - session.vanished_ms)
         self.ledger.listed = {uid for uid, gone in pods.holds.items() if gone.is_listed}
+
+    def forgive(self, reported: Mapping[str, ReportedEnd]) -> None:
+        """What is not charged of pods that were evicted because the start of their gang came to nothing."""
+        holds = {uid: self.cluster.pods[uid].hold for uid in self.cluster.changed_pods}
+        holds |= {uid: deleted.pod.hold for uid, deleted in self.cluster.deleted_pods.items()}
+        holds |= {uid: end.hold for uid, end in reported.items()}
+        noted = [(last.forgiven_ms, uid) for uid, last in holds.items() if last.forgiven_ms is not None]
+        new: dict[str, set[int]] = {}  # namespace -> until when
+        for _, uid in sorted(noted):
+            session = self.changes.sessions.get(uid) or self.ledger.session(uid)
+            if session is None:
+                continue
+            mine = new.setdefault(session.namespace, set())
+            less = forgiven(session, holds[uid], mine | self.ledger.forgiven.get(session.namespace, set()))
+            if less is not session:
+                self.changes.sessions[uid] = less
+                mine.add(less.bound_ms)
 
     def end_sessions_without_pod(self) -> None:
         """End running sessions whose pods a complete list does not contain."""

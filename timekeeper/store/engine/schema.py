@@ -135,6 +135,7 @@ SESSIONS = Table(
     Column("boot", Text),  # of its node; NULL: not known
     Column("host_cpu_milli", BigInteger),
     Column("host_memory_bytes", BigInteger),
+    Column("forgiven_ms", BigInteger),  # how much of its hold lies before bound_ms; NULL: nothing
     CheckConstraint("uid <> '' AND namespace <> '' AND node <> ''", name="is_named"),
     CheckConstraint("rate_milli >= 0", name="rate_is_not_negative"),
     CheckConstraint("bound_ms >= 0 AND grace_ms >= 0", name="times_are_not_negative"),
@@ -151,6 +152,12 @@ SESSIONS = Table(
         "uid",
         sqlite_where=text("settled_ms IS NULL"),
         postgresql_where=text("settled_ms IS NULL"),
+    ),
+    Index(
+        "ix_sessions_forgiven",
+        "bound_ms",
+        sqlite_where=text("forgiven_ms IS NOT NULL"),
+        postgresql_where=text("forgiven_ms IS NOT NULL"),
     ),
     comment="one pod's hold of its cards, by pod UID: what is fixed at opening, then the evidence",
 )
@@ -325,6 +332,7 @@ ENDS = Table(
     Column("removed_ms", BigInteger, nullable=False),
     Column("left_ms", BigInteger),
     Column("received_ms", BigInteger, nullable=False),
+    Column("forgiven_ms", BigInteger),  # until when
     CheckConstraint("uid <> '' AND node <> ''", name="is_named"),
     CheckConstraint("removed_ms <= received_ms AND grace_ms >= 0", name="is_past"),
     Index(None, "received_ms"),

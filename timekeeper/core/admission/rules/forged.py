@@ -61,6 +61,7 @@ _WRITTEN = (
     names.HELD,
     names.GANG_KEY,
     names.GANG_STARTED,
+    names.GANG_FORGIVEN,
     names.DECLARED,
     names.CLAIMS,
     names.ACCELERATORS,
