@@ -10,6 +10,7 @@ from joserfc import jws, jwt
 from joserfc.errors import ClaimError, ExpiredTokenError, JoseError
 from joserfc.jwk import ECKey, Key, KeySet, OKPKey, RSAKey
 from joserfc.jws import JWSRegistry
+from joserfc.util import base64_to_int
 
 from timekeeper.runtime.oidc_settings import OidcSettings
 
@@ -20,11 +21,11 @@ ALGORITHMS = (
     *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
     *("ES256", "ES384", "ES512", "Ed25519", "EdDSA"),
 )
+_KINDS: Mapping[str, type[RSAKey | ECKey | OKPKey]] = {"RSA": RSAKey, "EC": ECKey, "OKP": OKPKey}
 _REGISTRY = JWSRegistry(algorithms=ALGORITHMS, strict_check_header=False)  # other fields are ignored
 _WHY = {
     "iss": "it is from another issuer",
     "aud": "it is for another client",
-    "nonce": "it belongs to another login",
     "exp": "it says not until when it is valid",
     "nbf": "it is not valid yet",
     "iat": "it is from the future",
@@ -49,15 +50,17 @@ class UnknownKeyError(LoginRefusedError):
 
 
 def read_keys(document: Mapping[str, Any]) -> KeySet:
-    """The keys that sign, of a JWKS document. Raises ValueError without any."""
+    """The keys that sign, of a JWKS document; RSA from 2048 bits on (RFC 7518). Raises ValueError without
+    any."""
     keys: list[Key] = []
-    for each in document.get("keys") or ():
+    entries = document.get("keys")
+    for entry in entries if isinstance(entries, list) else ():
         try:
-            key = KeySet.registry_cls.import_key(each)
+            is_short = entry["kty"] == "RSA" and base64_to_int(entry["n"]).bit_length() < 2048
+            if entry.get("use") in (None, "sig") and not is_short:
+                keys.append(_KINDS[entry["kty"]].import_key(entry))
         except (JoseError, ValueError, TypeError, KeyError, AttributeError):
             continue  # of a kind that is not known
-        if isinstance(key, RSAKey | ECKey | OKPKey) and each.get("use") in (None, "sig"):
-            keys.append(key)
     if not keys:
         raise ValueError("its key set has no key that signs")
     return KeySet(keys)
@@ -76,7 +79,6 @@ def verified_claims(
         aud={"essential": True, "value": client_id},
         exp={"essential": True},
         iat={"essential": True},
-        nonce={"essential": True, "value": nonce},
     )
     try:
         registry.validate(claims)
@@ -85,6 +87,8 @@ def verified_claims(
     except ClaimError as error:
         why = _WHY.get(error.claim, f"its claim {error.claim} is missing or wrong")
         raise LoginRefusedError(f"the ID token is not valid: {why}") from error
+    if claims.get("nonce") != nonce:
+        raise LoginRefusedError("the ID token is not valid: it belongs to another login")
     audiences = claims["aud"] if isinstance(claims["aud"], list) else [claims["aud"]]
     if claims.get("azp", client_id if len(audiences) == 1 else None) != client_id:
         raise LoginRefusedError(f"the ID token is not valid: {_WHY['aud']}")
@@ -100,7 +104,7 @@ def _signed(token: str, keys: KeySet) -> dict[str, Any]:
         for key in _candidates(keys, header.get("kid")):
             with suppress(JoseError):
                 return jwt.decode(token, key, registry=_REGISTRY).claims
-    except (JoseError, ValueError) as error:
+    except (JoseError, ValueError, RecursionError) as error:
         raise LoginRefusedError("the ID token is not valid: it cannot be read") from error
     raise LoginRefusedError(_NOT_SIGNED)
 
@@ -135,7 +139,8 @@ def person_of(claims: Mapping[str, Any], settings: OidcSettings) -> Person:
 
 def _groups(claims: Mapping[str, Any], claim: str) -> list[str]:
     """Each group once. One text is one group; without the claim there is none."""
-    if claim in (claims.get("_claim_names") or {}):
+    elsewhere = claims.get("_claim_names")
+    if isinstance(elsewhere, dict) and claim in elsewhere:
         raise LoginRefusedError(
             f"the ID token has not the claim {claim} itself, because the user is in too many groups"
         )

@@ -100,8 +100,8 @@ class Provider:
         }
         headers = {}
         client, secret = self._settings.client_id, self._secret()
-        methods = self._described().get("token_endpoint_auth_methods_supported") or ["client_secret_basic"]
-        if secret and "client_secret_basic" in methods:
+        methods = self._described().get("token_endpoint_auth_methods_supported")
+        if secret and not (isinstance(methods, list) and methods and "client_secret_basic" not in methods):
             pair = f"{quote(client, safe='')}:{quote(secret, safe='')}"
             headers["Authorization"] = f"Basic {b64encode(pair.encode()).decode()}"
         else:
