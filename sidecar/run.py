@@ -53,7 +53,7 @@ def until_the_end(settings: SidecarSettings, loop: EventLoop) -> bool:
         fraction=fraction,
         log=log,
     )
-    log("started", timekeeper=settings.authority, cards=len(settings.cards))
+    log("started", timekeeper=settings.server.authority, cards=len(settings.cards))
     if not settings.cards:
         log("no-cards", reason="NVIDIA_VISIBLE_DEVICES names no card: heartbeats carry no figures")
     spooled = disk.load(os.urandom(8).hex(), boot_ms())

@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import re
 
-from sidecar import __version__, trust
+from sidecar import __version__
 from sidecar.spool import MAX_CARDS
+from timekeeper.edge.http_client import PEM, server_of
 from timekeeper.edge.log import FORMATS
 from timekeeper.edge.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from timekeeper.edge.http_client import Server
 
 # name, meaning; the flag is the name without BURSAR_, in small letters with dashes
 VARIABLES = (
@@ -31,9 +34,7 @@ LOG_FORMAT = "BURSAR_LOG_FORMAT"
 # The kubelet sets this in every container.
 IN_A_POD = "KUBERNETES_SERVICE_HOST"
 
-_URL = re.compile(
-    r"https://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?((?:/[A-Za-z0-9._~%-]+)*)/*"
-)
+_URL = re.compile(r"https://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?(/[A-Za-z0-9._~%-]+)*/*")
 _CARD = re.compile(r"(GPU|MIG)-[A-Za-z0-9/_-]{1,90}")
 
 
@@ -45,10 +46,7 @@ class SettingError(ValueError):
 class SidecarSettings:
     """See `VARIABLES`."""
 
-    authority: str  # host and port as in the URL
-    host: str
-    port: int
-    prefix: str  # the URL's path without a trailing slash
+    server: Server  # the timekeeper
     token_file: str
     ca: str  # PEM text, or a path
     spool: str
@@ -66,12 +64,8 @@ def read(arguments: Sequence[str], environ: Mapping[str, str]) -> SidecarSetting
     if missing:
         flags = ", ".join(map(_flag, missing))
         raise SettingError(f"not set: {', '.join(missing)} (as flags: {flags}).")
-    authority, host, port, prefix = _url(given["BURSAR_TIMEKEEPER_URL"].strip())
     return SidecarSettings(
-        authority,
-        host,
-        port,
-        prefix,
+        _server(given["BURSAR_TIMEKEEPER_URL"].strip()),
         given["BURSAR_TOKEN_FILE"],
         _ca(given["BURSAR_CA"]),
         given["BURSAR_SPOOL"],
@@ -125,18 +119,18 @@ def _flags(arguments: Sequence[str]) -> dict[str, str]:
     return {name: text for name, text in chosen.items() if text is not None}
 
 
-def _url(text: str) -> tuple[str, str, int, str]:
-    match = _URL.fullmatch(text)
-    port = int(match[2] or 443) if match else 0
-    if not match or not 1 <= port <= 65535:
+def _server(text: str) -> Server:
+    try:
+        if not _URL.fullmatch(text):
+            raise ValueError
+        return server_of(text)
+    except ValueError:
         raise SettingError(
             f"BURSAR_TIMEKEEPER_URL is {text!r}, but must be an https URL such as https://timekeeper.example:8444."
-        )
-    authority = match[1] if match[2] is None else f"{match[1]}:{port}"
-    return authority, match[1].strip("[]"), port, match[3]
+        ) from None
 
 
 def _ca(text: str) -> str:
-    if trust.PEM not in text and "\n" in text.strip():
-        raise SettingError(f"BURSAR_CA has several lines, but none of them is {trust.PEM}.")
+    if PEM not in text and "\n" in text.strip():
+        raise SettingError(f"BURSAR_CA has several lines, but none of them is {PEM}.")
     return text

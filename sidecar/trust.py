@@ -8,9 +8,8 @@ process. If the configured bundle (a mounted file) changes, it overrides the rep
 
 from __future__ import annotations
 
+from timekeeper.edge.http_client import PEM
 from timekeeper.edge.value import value
-
-PEM = "-----BEGIN CERTIFICATE-----"
 
 
 @value

@@ -11,8 +11,14 @@ from webhook.controller.plan import CertificatePair, Leaf
 class Tls:
     """A CA, and a folder with a leaf of it for loopback and other names: tls.crt, tls.key, ca.crt."""
 
-    def __init__(self, folder: Path, ca: CertificatePair | None = None, names: tuple[str, ...] = ()) -> None:
-        self.folder, self._names = folder, ("localhost", "127.0.0.1", *names)
+    def __init__(
+        self,
+        folder: Path,
+        ca: CertificatePair | None = None,
+        names: tuple[str, ...] = (),
+        loopback: tuple[str, ...] = ("localhost", "127.0.0.1"),
+    ) -> None:
+        self.folder, self._names = folder, (*loopback, *names)
         self.ca = ca or new_ca(b"", datetime.now(UTC))
         self.renew()
 

@@ -152,7 +152,7 @@ def test_the_agent_finds_the_timekeeper_and_what_the_manifest_mounts_for_it() ->
     token = volumes["token"]["projected"]["sources"][0]["serviceAccountToken"]
 
     assert read.timekeeper is not None
-    assert read.timekeeper.authority == f"{service['name']}.{service['namespace']}.svc"
+    assert read.timekeeper.server.authority == f"{service['name']}.{service['namespace']}.svc"
     assert (token["audience"], read.timekeeper.token_file) == (
         names.AUDIENCE,
         f"{mounts['token']}/{token['path']}",

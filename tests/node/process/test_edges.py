@@ -43,14 +43,6 @@ def unreached(api: NodeApi) -> str:
     return str(raised.value)
 
 
-def test_an_api_server_without_a_listener_is_unreached(files: Path) -> None:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        url = f"https://127.0.0.1:{held.getsockname()[1]}"
-
-        assert unreached(NodeApi(url, str(files / "ca"), str(files / "token"))) == "Connection refused"
-
-
 @pytest.mark.parametrize("missing", ["ca", "token"])
 def test_files_that_are_missing_are_named_or_reported(files: Path, missing: str) -> None:
     (files / missing).unlink()
@@ -60,10 +52,10 @@ def test_files_that_are_missing_are_named_or_reported(files: Path, missing: str)
 
 
 def test_a_failures_sentence_never_holds_the_token(files: Path) -> None:
-    (files / "token").write_text("first\nsecret\n")  # http.client quotes a header that it refuses
+    (files / "token").write_text("first\nsecret\n")
     said = unreached(NodeApi("https://127.0.0.1:1", str(files / "ca"), str(files / "token")))
 
-    assert said == "ValueError"
+    assert said == f"the token file {files / 'token'} holds no token"
 
 
 class Server:

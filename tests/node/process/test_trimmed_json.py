@@ -1,7 +1,5 @@
 """How much memory the API server's answers take, however much tenants write into their objects."""
 
-import http.client
-import http.server
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,17 +33,6 @@ def test_only_one_of_a_page_is_read_in_full_at_a_time(large: list[dict[str, Any]
     assert peak_of(large) < 1.2 * peak_of(large[:1])
 
 
-class Plain(NodeApi):
-    """Without TLS."""
-
-    def __init__(self, port: int, token: Path) -> None:
-        super().__init__("https://127.0.0.1", "", str(token))
-        self.port = port
-
-    def _connection(self, timeout_s: float) -> http.client.HTTPConnection:
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
-
-
 @pytest.fixture
 def api(tmp_path: Path, large: list[dict[str, Any]]) -> Iterator[NodeApi]:
     """A server that lists the large pods, and tells of each where it is watched."""
@@ -61,7 +48,7 @@ def api(tmp_path: Path, large: list[dict[str, Any]]) -> Iterator[NodeApi]:
 
     (tmp_path / "token").write_text("t")
     with Served(Handler) as server:
-        yield Plain(server.port, tmp_path / "token")
+        yield NodeApi(server.url, "", str(tmp_path / "token"))
 
 
 def test_pods_full_of_annotations_take_no_room_in_the_agent(api: NodeApi) -> None:

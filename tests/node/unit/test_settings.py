@@ -36,7 +36,7 @@ def test_with_a_timekeeper_use_is_reported_to_it() -> None:
     read = settings.read([*NODE, "--timekeeper-url=https://timekeeper.example:8444", "--ca=/ca"], {})
 
     assert read.timekeeper is not None
-    assert (read.timekeeper.authority, read.timekeeper.ca) == ("timekeeper.example:8444", "/ca")
+    assert (read.timekeeper.server.authority, read.timekeeper.ca) == ("timekeeper.example:8444", "/ca")
 
 
 def test_xids_to_ignore_come_on_top_of_those_of_programs() -> None:

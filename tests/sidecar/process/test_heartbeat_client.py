@@ -1,7 +1,5 @@
 """The way to the timekeeper: one verified connection, and a sentence for each way it can fail."""
 
-import socket
-import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -13,7 +11,7 @@ from sidecar import settings, spool
 from sidecar.beats import HeartbeatReply
 from sidecar.heartbeat_client import Delivered, HeartbeatClient, NotDelivered
 from sidecar.run import boot_ms
-from tests.sidecar.worlds import ENDLESS, HANG_UP, INTERVAL_MS, Timekeeper, fine, for_ever, variables
+from tests.sidecar.worlds import INTERVAL_MS, Timekeeper, fine, variables
 
 POST = spool.SpooledPost("run", 3, (spool.SpooledBeat(boot_ms(), ()),))
 FINE = Delivered(HeartbeatReply(INTERVAL_MS, True, None))
@@ -55,20 +53,6 @@ def test_one_connection_carries_all_posts(route: Route, timekeeper: Timekeeper) 
     assert {each.key for each in timekeeper.arrivals} == {("run", 3)}
 
 
-def test_a_timekeeper_that_closes_after_each_answer_is_as_good(route: Route, timekeeper: Timekeeper) -> None:
-    for number in range(1, 4):
-        assert route.deliver() == FINE
-        timekeeper.hang_up()
-        assert timekeeper.connections == number
-
-
-def test_a_new_connection_that_breaks_is_left_to_the_back_off(route: Route, timekeeper: Timekeeper) -> None:
-    timekeeper.answer = lambda _: HANG_UP
-
-    assert reason(route.deliver()) == "the connection was closed without an answer"
-    assert len(timekeeper.arrivals) == 1
-
-
 @pytest.mark.parametrize(
     ("status", "body", "why"),
     [
@@ -77,7 +61,6 @@ def test_a_new_connection_that_breaks_is_left_to_the_back_off(route: Route, time
         (404, ["pod"], 'it answered 404 ["pod"]'),
         (503, {"field": "pod"}, 'it answered 503 {"field": "pod"}'),
         (200, ["not", "an", "answer"], "it answered 200, but the body is no heartbeat reply"),
-        (302, {}, "it answered 302 {}"),
     ],
 )
 def test_any_answer_but_a_heartbeats_is_a_failure_with_its_words(
@@ -179,35 +162,8 @@ def test_a_token_that_no_header_could_carry_is_not_sent(
     assert timekeeper.arrivals == []
 
 
-def test_a_closed_port_is_named(tmp_path: Path, authority: LocalAuthority) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-
-    assert reason(Route(tmp_path, f"https://127.0.0.1:{port}", authority).deliver()) == "Connection refused"
-
-
 def test_an_unknown_host_name_is_named_in_the_error(tmp_path: Path, authority: LocalAuthority) -> None:
     assert "known" in reason(Route(tmp_path, "https://timekeeper.invalid", authority).deliver())
-
-
-def test_a_server_that_is_silent_is_given_up(tmp_path: Path, authority: LocalAuthority) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        url = f"https://127.0.0.1:{listening.getsockname()[1]}"
-
-        assert reason(Route(tmp_path, url, authority, 0.2).deliver()) == "no answer within 0.2 s"
-
-
-@pytest.mark.parametrize(
-    ("piece", "pause_s"),
-    ENDLESS.values(),
-    ids=ENDLESS,
-)
-def test_a_server_that_answers_for_ever_is_given_up(
-    tmp_path: Path, timekeeper: Timekeeper, authority: LocalAuthority, piece: bytes, pause_s: float
-) -> None:
-    timekeeper.answer = lambda _: for_ever(piece, pause_s)
-
-    assert reason(Route(tmp_path, timekeeper.url, authority, 0.5).deliver()) == "no answer within 0.5 s"
 
 
 def test_a_fault_of_the_senders_own_is_a_failure_without_its_words(
@@ -219,24 +175,6 @@ def test_a_fault_of_the_senders_own_is_a_failure_without_its_words(
     read = settings.read([], variables(tmp_path, timekeeper.url, authority))
     with closing(HeartbeatClient(read, quoting, None, lambda *_: None)) as client:
         assert reason(client.deliver(POST)) == "internal error: KeyError"
-
-
-def test_a_server_without_tls_is_no_timekeeper(tmp_path: Path, authority: LocalAuthority) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-
-        def answer() -> None:
-            connection, _ = listening.accept()
-            with connection:
-                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
-                connection.recv(1)
-
-        thread = threading.Thread(target=answer)
-        thread.start()
-        url = f"https://127.0.0.1:{listening.getsockname()[1]}"
-        why = reason(Route(tmp_path, url, authority).deliver())
-        thread.join()
-
-    assert "SSL" in why
 
 
 def test_the_age_of_a_beat_is_taken_after_the_connection_stands(

@@ -4,7 +4,7 @@ import pytest
 
 from sidecar import settings
 from sidecar.settings import SettingError, SidecarSettings
-from sidecar.trust import PEM
+from timekeeper.edge.http_client import PEM, Server
 
 SET = {
     "BURSAR_TIMEKEEPER_URL": "https://bursar-timekeeper.bursar-system.svc",
@@ -16,10 +16,9 @@ SET = {
 
 def test_the_variables_of_a_pod_are_all_it_needs() -> None:
     assert settings.read([], {**SET, "NVIDIA_VISIBLE_DEVICES": "GPU-1,GPU-2"}) == SidecarSettings(
-        authority="bursar-timekeeper.bursar-system.svc",
-        host="bursar-timekeeper.bursar-system.svc",
-        port=443,
-        prefix="",
+        server=Server(
+            "bursar-timekeeper.bursar-system.svc", 443, "bursar-timekeeper.bursar-system.svc", "", True
+        ),
         token_file="/var/run/bursar/token/token",
         ca=f"{PEM}\nMII\n",
         spool="/var/run/bursar/spool",
@@ -47,9 +46,9 @@ def test_only_one_word_says_that_no_other_pod_is_on_the_cards(told: str, exclusi
     ],
 )
 def test_a_url_is_taken_apart(url: str, parts: tuple[str, str, int, str]) -> None:
-    read = settings.read([], {**SET, "BURSAR_TIMEKEEPER_URL": url})
+    read = settings.read([], {**SET, "BURSAR_TIMEKEEPER_URL": url}).server
 
-    assert (read.authority, read.host, read.port, read.prefix) == parts
+    assert (read.authority, read.host, read.port, read.prefix, read.is_tls) == (*parts, True)
 
 
 @pytest.mark.parametrize(

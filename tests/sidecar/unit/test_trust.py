@@ -1,7 +1,8 @@
 """Whom the sidecar trusts while authorities change."""
 
 from sidecar import trust
-from sidecar.trust import PEM, Trust
+from sidecar.trust import Trust
+from timekeeper.edge.http_client import PEM
 
 OLD, BOTH, NEW = f"{PEM} old", f"{PEM} old and new", f"{PEM} new"
 
