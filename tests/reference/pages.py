@@ -22,6 +22,7 @@ PAGES: Mapping[str, Blocks] = {
     "api.md": {
         "routes": rest.routes,
         "parameters": rest.parameters,
+        "tables": rest.tables,
         "statuses": rest.statuses,
     },
     "cli-reference.md": {"commands": commands},

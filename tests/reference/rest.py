@@ -26,6 +26,20 @@ def parameters() -> str:
     return table(("parameter", "meaning", "of"), rows)
 
 
+def tables() -> str:
+    """The columns of each route's Table, those of wide ones alone in italics."""
+    return table(("route", "columns of its Table"), _tables())
+
+
+def _tables() -> Iterator[tuple[str, str]]:
+    for route in ROUTES:
+        sheets = {"": route.sheet, **{f" with `table={name}`": each for name, each in route.sheets.items()}}
+        for more, sheet in sheets.items():
+            if sheet is not None:
+                names = (f"*{each.title}*" if each.priority else each.title for each in sheet.columns)
+                yield f"`{route.method} {route.path}`{more}", ", ".join(filter(None, names))
+
+
 def statuses() -> str:
     """Each status of a problem, with its cause."""
     causes = {

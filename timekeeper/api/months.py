@@ -19,6 +19,7 @@ from timekeeper.api.http.parameters import (
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, admit, read_body, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.resources.grants import ONE_AMOUNT, Amount, Hours, Namespace, Reason, granted
+from timekeeper.api.sheets import usage as sheets
 from timekeeper.core.forms import like
 from timekeeper.core.ledger.metering import Interval, period_at
 from timekeeper.core.ledger.months import ChargeCorrection, ClosedMonth, MonthHash, month_name
@@ -120,6 +121,7 @@ MONTHS = ApiRoute(
     about="the closed months, with their hashes",
     right=_READ,
     answers={JSON: MonthsAnswer},
+    sheet=sheets.MONTHS,
 )
 MONTH = ApiRoute(
     method="GET",
@@ -128,6 +130,7 @@ MONTH = ApiRoute(
     right=_READ,
     answers={JSON: MonthAnswer},
     parameters=(MONTH_IN_PATH,),
+    sheet=sheets.MONTH,
 )
 LIST = ApiRoute(
     method="GET",
@@ -136,6 +139,7 @@ LIST = ApiRoute(
     right=_READ,
     answers={JSON: CorrectionsAnswer},
     parameters=(NAMESPACE,),
+    sheet=sheets.CORRECTIONS,
 )
 CREATE = Right("create", "grants")
 CORRECT = ApiRoute(
@@ -148,6 +152,7 @@ CORRECT = ApiRoute(
     body=BODY,
     refuses=(409, 413, 422),
     needs="`create grants` for the namespace",
+    sheet=sheets.CORRECTIONS,
 )
 ROUTES = (MONTHS, MONTH, LIST, CORRECT)
 

@@ -24,6 +24,7 @@ from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.report_formats import iso
 from timekeeper.api.resources.sessions import cards_of
+from timekeeper.api.sheets import sessions as sheets
 from timekeeper.core.ledger.metering import FOREVER_MS, Interval
 from timekeeper.core.wire import Version
 from timekeeper.runtime.http.problem_details import Problem, bad
@@ -101,6 +102,7 @@ CHARGES = ApiRoute(
     right=Right("get", "sessions"),
     answers={JSON: NodeAnswer},
     parameters=(NODE_IN_PATH, NAMESPACE, FROM, TO, LIMIT, AFTER),
+    sheet=sheets.NODE_CHARGES,
     refuses=(404,),
 )
 ROUTES = (CHARGES,)

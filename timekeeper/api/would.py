@@ -11,6 +11,7 @@ from timekeeper.api.http.parameters import AFTER, FROM, LIMIT, NAMESPACE, TO, ch
 from timekeeper.api.http.routes import CSV, JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.report_formats import as_csv, iso
+from timekeeper.api.sheets import decisions as sheets
 from timekeeper.core.wire import Version
 from timekeeper.runtime.http.problem_details import bad
 from timekeeper.store import would
@@ -67,6 +68,7 @@ WOULD = ApiRoute(
     right=Right("get", "usage"),
     answers={JSON: WouldAnswer, CSV: str},
     parameters=(NAMESPACE, FROM, TO, choice("format", "of the rows", ("json", "csv")), LIMIT, AFTER),
+    sheet=sheets.WOULD,
 )
 ROUTES = (WOULD,)
 

@@ -13,7 +13,18 @@ from urllib.parse import urlencode
 import urllib3
 from urllib3.connection import HTTPConnection
 
-from timekeeper.cli.output import AwayError, CommandError, RefusedError, Say, silent
+from timekeeper.cli.output import (
+    OBJECTS,
+    AwayError,
+    CommandError,
+    RefusedError,
+    Say,
+    Sheet,
+    joined,
+    listing,
+    sheet_of,
+    silent,
+)
 
 _CONNECT_S, _READ_S = 10.0, 120.0
 _HINTS = {
@@ -23,6 +34,7 @@ _HINTS = {
     503: "the server or its database is busy or away, or does not lead; try again",
 }
 _SCHEMES = ("https://", "http://")
+_TABLE = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
 _OBJECT = re.compile(r"^\w*Connection(Pool)?\(.*?\): ")
 # columns of every bill, and of every one in FOCUS
 BILL = frozenset(
@@ -78,6 +90,33 @@ class Client:
         """The JSON of an answer. ``from_`` stands for the parameter ``from``. Raises CommandError."""
         return self._json(self._call("GET", _asked(path, query)))
 
+    def sheet(self, form: str, path: str, *lists: str, **query: str | None) -> Sheet:
+        """What a command prints in this form: the server's Table, or for JSON and YAML the answer, with these
+        lists of it as its items. Raises CommandError."""
+        if form not in OBJECTS:
+            return joined(self._tables(path, query))
+        answer = self.get(path, **query)
+        return Sheet(answer=listing(answer, *lists) if lists else answer)
+
+    def list(self, form: str, path: str, list_of: str, **query: str | None) -> Sheet:
+        """The same of a route in pages, of which JSON and YAML have the members alone."""
+        if form not in OBJECTS:
+            return joined(self._tables(path, query))
+        return Sheet(answer=list(self.pages(path, list_of, **query)))
+
+    def _tables(self, path: str, query: Mapping[str, str | None]) -> Iterator[Sheet]:
+        """All pages of the Table."""
+        after: str | None = None
+        read = 0
+        while after != "":
+            page = self._json(
+                self._call("GET", _asked(path, {**query, "after": after}), headers=_TABLE), True
+            )
+            read += len(page["rows"])
+            self.say(f"{read} rows read")
+            yield sheet_of(page)
+            after = page["metadata"]["continue"]
+
     def csv(self, path: str, columns: Collection[str], **query: str | None) -> str:
         """The bill in CSV. Raises CommandError, also where one of these columns is missing."""
         answer = self._call("GET", _asked(path, query))
@@ -102,16 +141,21 @@ class Client:
             if after is None:
                 return
 
-    def post(self, path: str, body: object, headers: Mapping[str, str]) -> Any:
-        """The JSON of an answer to this body. Raises CommandError."""
-        return self._json(self._call("POST", path, json.dumps(body), headers))
+    def post(self, form: str, path: str, body: object, *lists: str, **headers: str) -> Sheet:
+        """What a command prints of the answer to this body, as `sheet`. Raises CommandError."""
+        is_table = form not in OBJECTS
+        sent = {"Content-Type": "application/json", **headers, **(_TABLE if is_table else {})}
+        answer = self._json(self._call("POST", path, json.dumps(body), sent), is_table)
+        if is_table:
+            return sheet_of(answer)
+        return Sheet(answer=listing(answer, *lists) if lists else answer)
 
-    def post_once(self, path: str, body: object, key: str, twice: str) -> Any:
+    def post_once(self, form: str, path: str, body: object, lists: str, key: str, twice: str) -> Sheet:
         """The same with an Idempotency-Key; "": a new one. ``twice``: what another try without it could do.
         Raises CommandError, which names the key where the server may have acted."""
         key = key or str(uuid.uuid4())
         try:
-            return self.post(path, body, {"Idempotency-Key": key, "Content-Type": "application/json"})
+            return self.post(form, path, body, lists, **{"Idempotency-Key": key})
         except RefusedError:
             raise  # nothing was written
         except CommandError as error:
@@ -133,15 +177,20 @@ class Client:
         answer = self._request(method, path, body, headers)
         return answer.status, answer.headers, answer.data
 
-    def _json(self, answer: urllib3.BaseHTTPResponse) -> Any:
-        """Every JSON of ours is an object with a version. Reading a field that is not there raises
-        CommandError."""
+    def _json(self, answer: urllib3.BaseHTTPResponse, is_table: bool = False) -> Any:
+        """Every JSON of ours is an object with a version, or a Table. Reading a field that is not there
+        raises CommandError."""
         try:
             value = json.loads(_text(answer), object_hook=self._object)
         except ValueError as error:
             raise self._is_another("JSON") from error
-        if not isinstance(value, dict) or "version" not in value:
+        if not isinstance(value, dict) or ("version" not in value and value.get("kind") != "Table"):
             raise self._is_another("JSON")
+        if is_table and "version" in value:
+            raise CommandError(
+                f"{self.url} answered without a table: it is a timekeeper older than this command. -o json"
+                " prints its answer"
+            )
         return value
 
     def _object(self, members: dict[str, Any]) -> "AnswerObject":

@@ -2,15 +2,14 @@
 
 import os
 import sys
-import time
 from collections.abc import Sequence
 from urllib.parse import quote
 
 import click
 from click.core import ParameterSource
 
-from timekeeper.cli import output, words
-from timekeeper.cli.client import BILL, FOCUS, Client
+from timekeeper.cli import bill, output, words
+from timekeeper.cli.client import BILL, FOCUS
 from timekeeper.cli.connection import Options, connected
 from timekeeper.cli.dashboard import dashboard
 from timekeeper.cli.flags import (
@@ -24,18 +23,17 @@ from timekeeper.cli.flags import (
 )
 from timekeeper.cli.months import correct
 from timekeeper.cli.nodes.command import node
-from timekeeper.cli.output import CommandError
+from timekeeper.cli.output import CommandError, Sheet
 from timekeeper.cli.save.command import save
 from timekeeper.cli.scheduler.commands import scheduler
 from timekeeper.cli.simulation import simulate
 from timekeeper.cli.top import top
-from timekeeper.cli.views import budgets, cards, decisions, usage
 from timekeeper.cli.webhook_commands import audit, check
 from timekeeper.cli.would import would
 from timekeeper.core import __version__
 from timekeeper.core.budgets.policy import GROUP
-from timekeeper.core.findings import estimate_sentences
-from timekeeper.core.texts import NOT_PLACED
+from timekeeper.core.decisions import KINDS
+from timekeeper.core.texts import is_unknown
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -56,26 +54,20 @@ def budget(options: Options, names: tuple[str, ...], all_namespaces: bool, form:
         if names:
             raise click.UsageError("--all-namespaces and a name exclude each other")
         with connected(options, "") as client:
-            answer = output.listing(client.get("/v1/budgets"), "groups", "budgets")
-            found, absent = answer["items"], []
-            sheet = budgets.budgets(found, answer)
-    else:
-        wanted = names or (options.one_namespace(),)
-        with connected(
-            options, wanted[0] if len(set(wanted)) == 1 and not _is_group(wanted[0]) else ""
-        ) as client:
-            found = [client.get(f"/v1/budgets/{quote(name, safe='')}") for name in wanted]
-            absent = budgets.unknown(found)
-            found = [each for each in found if each["namespace"] not in absent]
-            sheet = budgets.budgets(found, found[0] if len(wanted) == 1 and found else found)
-    if found or not absent:
+            sheet = client.sheet(form, "/v1/budgets", "groups", "budgets")
         output.show(sheet, form)
-    for sentence in (
-        (*budgets.modes(found), *budgets.caps(found), *budgets.protections(found), *budgets.received(found))
-        if form == "table"
-        else ()
-    ):
-        click.echo(sentence)
+        return
+    wanted = names or (options.one_namespace(),)
+    home = wanted[0] if len(set(wanted)) == 1 and not _is_group(wanted[0]) else ""
+    with connected(options, home) as client:
+        found = {name: client.sheet(form, f"/v1/budgets/{quote(name, safe='')}") for name in wanted}
+    is_object = form in output.OBJECTS
+    absent = [
+        name for name, each in found.items() if (is_unknown(each.answer) if is_object else not each.rows)
+    ]
+    sheets = [each for name, each in found.items() if name not in absent]
+    if sheets:
+        output.show(sheets[0] if len(wanted) == 1 else output.joined(sheets), form)
     if absent:
         have = "has no budget and uses" if len(absent) == 1 else "have no budget and use"
         raise CommandError(f"{', '.join(absent)} {have} nothing. -A lists the names with one.")
@@ -107,8 +99,10 @@ def used(
     """What was charged in a time, by namespace, owner, pod, node, model or label."""
     namespace = options.scope(all_namespaces)
     with connected(options, namespace or "") as client:
-        answer = client.get(
+        sheet = client.sheet(
+            form,
             "/v1/usage",
+            "rows",
             namespace=namespace,
             from_=begin,
             to=end,
@@ -118,7 +112,7 @@ def used(
             use="true" if use else None,
             stranded="true" if stranded else None,
         )
-    output.show(usage.usage(answer), form)
+    output.show(sheet, form)
 
 
 @cli.command(cls=ClusterCommand, short_help="The month's bill")
@@ -141,7 +135,7 @@ def report(options: Options, all_namespaces: bool, month: str | None, group: str
     if form in ("csv", output.FOCUS):
         print(text, end="")
     else:
-        output.show(usage.report(text), form)
+        output.show(bill.bill(text), form)
 
 
 @cli.command(cls=ClusterCommand, short_help="The 30 days before the ledger, estimated")
@@ -154,10 +148,10 @@ def estimate(options: Options, all_namespaces: bool, of_budgets: bool, form: str
     today's weights and prices. It is never posted."""
     namespace = options.scope(all_namespaces)
     with connected(options, namespace or "") as client:
-        answer = client.get("/v1/estimate", namespace=namespace)
-    output.show(usage.estimated_budgets(answer) if of_budgets else usage.estimated(answer), form)
-    for each in estimate_sentences(answer):
-        click.echo(each, err=True)
+        which = "budgets" if of_budgets else "rows"
+        table = which if of_budgets and form not in output.OBJECTS else None
+        sheet = client.sheet(form, "/v1/estimate", which, namespace=namespace, table=table)
+    output.show(sheet, form)
 
 
 @cli.command(cls=ClusterCommand, unless=("subject", "group"), short_help="Grants of a namespace or group")
@@ -177,15 +171,13 @@ def grants(options: Options, subject: str | None, all_namespaces: bool, group: s
         raise click.UsageError("a name, --all-namespaces and --group exclude each other")
     if group:
         with connected(options, "") as client:
-            answer = client.get(f"/v1/groups/{quote(group)}/grants")
-        output.show(budgets.group_grants(answer), form)
-        for sentence in budgets.split(answer) if form == "table" else ():
-            click.echo(sentence)
+            sheet = client.sheet(form, f"/v1/groups/{quote(group)}/grants")
+        output.show(sheet, form)
         return
     wanted = subject or options.scope(all_namespaces)
     with connected(options, "" if wanted is None or _is_group(wanted) else wanted) as client:
-        listed = list(client.pages("/v1/grants", "grants", subject=wanted))
-    output.show(budgets.grants(listed, listed), form)
+        sheet = client.list(form, "/v1/grants", "grants", subject=wanted)
+    output.show(sheet, form)
 
 
 @cli.command(cls=AmountCommand, without=("namespace",), short_help="Grant, move or take back GPU-hours")
@@ -234,8 +226,8 @@ def grant(
     if giver:
         body["from"] = giver
     with connected(options, "") as client:
-        answer = client.post_once(path, body, key, "granting twice")
-    output.show(budgets.grants(answer["grants"], output.listing(answer, "grants")), form)
+        sheet = client.post_once(form, path, body, "grants", key, "granting twice")
+    output.show(sheet, form)
 
 
 @cli.command(cls=ClusterCommand, short_help="Why a pod waits, was refused or charged")
@@ -248,8 +240,8 @@ def explain(options: Options, target: str, uid: str | None, form: str) -> None:
     claim/NAME for a device claim. Its other name is why."""
     namespace = options.one_namespace()
     with connected(options, namespace) as client:
-        answer = client.get(f"/v1/explain/{quote(namespace)}/{quote(target)}", uid=uid)
-    output.show(decisions.life(answer), form)
+        sheet = client.sheet(form, f"/v1/explain/{quote(namespace)}/{quote(target)}", uid=uid)
+    output.show(sheet, form)
 
 
 cli.add_command(explain, "why")
@@ -291,10 +283,10 @@ def decided(
     """What was decided about pods and budgets, the newest first."""
     namespace = options.scope(all_namespaces)
     with connected(options, namespace or "") as client:
-        answer = client.get(
-            "/v1/decisions", namespace=namespace, kind=kind, pod=pod, from_=begin, to=end, limit=str(most)
-        )
-    output.show(decisions.decisions(answer["decisions"], output.listing(answer, "decisions"), kind), form)
+        asked = {"namespace": namespace, "kind": kind, "pod": pod, "from_": begin, "to": end}
+        sheet = client.sheet(form, "/v1/decisions", "decisions", **asked, limit=str(most))
+    known = f"; {kind} is none of the kinds {', '.join(KINDS)}" if kind and kind not in KINDS else ""
+    output.show(sheet, form, known)
 
 
 @cli.command(cls=ClusterCommand, short_help="Pods behind Bursar's scheduling gate")
@@ -305,8 +297,8 @@ def held(options: Options, all_namespaces: bool, form: str) -> None:
     """The pods that wait behind Bursar's scheduling gate, in the order of their release."""
     namespace = options.scope(all_namespaces)
     with connected(options, namespace or "") as client:
-        listed = list(client.pages("/v1/held", "held", namespace=namespace))
-    output.show(decisions.held(listed, listed, _now_ms(), namespace), form)
+        sheet = client.list(form, "/v1/held", "held", namespace=namespace)
+    output.show(sheet, form, output.within(namespace))
 
 
 @cli.command(
@@ -321,11 +313,13 @@ def map_(options: Options, node: str | None, stranded: bool, form: str) -> None:
     posted them last; or with --stranded by namespace the free cards that no pod can use, because its pods
     hold the CPU or memory beside them."""
     with connected(options, "") as client:
-        first = client.get("/v1/cluster", node=node, limit="1")
-        nodes = [] if stranded else list(client.pages("/v1/cluster", "nodes", node=node))
-    sheet = cards.stranded(first["stranded"]) if stranded else cards.cards(nodes, nodes)
+        if not stranded:
+            sheet = client.list(form, "/v1/cluster", "nodes", node=node)
+        elif form in output.OBJECTS:
+            sheet = Sheet(answer=client.get("/v1/cluster", node=node, limit="1")["stranded"])
+        else:
+            sheet = client.sheet(form, "/v1/cluster", node=node, table="stranded")
     output.show(sheet, form)
-    _warn(cards.post_warning(first["posted"], _now_ms()))
 
 
 @cli.command(cls=ClusterCommand, short_help="GPU pods that are not bound, and why")
@@ -337,34 +331,9 @@ def waiting(options: Options, pod: str | None, all_namespaces: bool, form: str) 
     """The GPU pods that are not bound, and why, as the extender posted them last."""
     namespace = options.scope(all_namespaces)
     with connected(options, namespace or "") as client:
-        answer = client.get("/v1/waiting", namespace=namespace)
-        is_placed = bool(answer["pods"]) or _is_placed(client, namespace or options.system_namespace)
-    pods = [waiting for waiting in answer["pods"] if pod in (None, waiting["name"])]
-    output.show(cards.waiting(pods, pods, _now_ms(), namespace, pod), form)
-    if is_placed:
-        _warn(cards.post_warning(answer["posted"], _now_ms()))
-        _warn(cards.unlisted_warning(answer))
-    else:
-        _warn(f"{NOT_PLACED}.")
-
-
-def _is_placed(client: Client, namespace: str) -> bool:
-    """Whether Bursar places the pods of the namespace, or of one without an entry; True where the timekeeper
-    does not say so."""
-    try:
-        return bool(client.get(f"/v1/budgets/{quote(namespace, safe='')}").get("placement") != "off")
-    except CommandError:
-        return True
-
-
-def _warn(sentence: str) -> None:
-    """Say it beside the output; "": nothing."""
-    if sentence:
-        click.echo(sentence, err=True)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+        sheet = client.sheet(form, "/v1/waiting", "pods", namespace=namespace, pod=pod)
+    why = f": {pod} is bound, or there is no such pod" if pod else ""
+    output.show(sheet, form, f"{output.within(namespace)}{why}")
 
 
 @cli.command(cls=ClusterCommand, without=("namespace",), short_help="What is wrong, and what mends it")

@@ -7,7 +7,6 @@ import click
 from timekeeper.cli import output, words
 from timekeeper.cli.connection import Options, connected
 from timekeeper.cli.flags import FORM, MINUS, AmountCommand, ClusterCommand
-from timekeeper.cli.views import usage
 
 
 @click.command(cls=ClusterCommand, without=("namespace",), short_help="A closed month")
@@ -18,11 +17,9 @@ def month(options: Options, month: str, form: str) -> None:
     """Whether a closed month is as it was when it was closed, by the hashes of its charges, grants and
     prices; exit code 1 if it is not."""
     with connected(options, "") as client:
-        answer = client.get(f"/v1/months/{quote(month, safe='')}")
-    output.show(usage.month(answer), form)
-    for sentence in usage.month_sentences(answer) if form == "table" else ():
-        click.echo(sentence)
-    if answer["differs"]:
+        sheet = client.sheet(form, f"/v1/months/{quote(month, safe='')}")
+    output.show(sheet, form)
+    if any(row["closed"] == "changed" for row in sheet.rows) or (sheet.answer or {}).get("differs"):
         raise SystemExit(1)
 
 
@@ -52,5 +49,5 @@ def correct(
     body = {"namespace": namespace_, "gpuHours": gpu_hours.replace(MINUS, "-"), "reason": reason}
     body |= {name: value for name, value in (("month", month), ("pod", pod)) if value}
     with connected(options, "") as client:
-        answer = client.post_once("/v1/corrections", body, key, "an entry twice")
-    output.show(usage.corrections(answer), form)
+        sheet = client.post_once(form, "/v1/corrections", body, "corrections", key, "an entry twice")
+    output.show(sheet, form)

@@ -1,11 +1,12 @@
-"""Prints a sheet in the form that the user asked for. Colours only on a terminal."""
+"""Prints a sheet in the form that the user asked for: the server's Table, or a command's own. Colours only
+on a terminal."""
 
 import csv
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -26,21 +27,55 @@ class Column:
     key: str
     title: str
     is_number: bool = False  # aligned to the right
-    blank: str = ""  # what the table shows for an empty cell
+    blank: str = "<none>"  # what the table shows without a cell
+    is_wide: bool = False  # only wide tables have it
 
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """Rows by the columns' keys. ``styles``: text of a cell -> its style on a terminal. ``answer``: what JSON
-    and YAML print instead of rows: an object of the API, a `listing`, or a list, which becomes the ``items``
-    of an object. ``totals``: rows below the others, in the table alone."""
+    """Rows by the columns' keys. ``answer``: what JSON and YAML print instead of rows: an object of the API,
+    a `listing`, or a list, which becomes the ``items`` of an object. ``totals``: rows below the others, in
+    the table alone. ``notes``: sentences below the table; ``warnings``: beside it, also of CSV."""
 
-    columns: tuple[Column, ...]
-    rows: tuple[Mapping[str, str], ...]
+    columns: tuple[Column, ...] = ()
+    rows: tuple[Mapping[str, str | None], ...] = ()
     answer: Any = None
-    styles: Mapping[str, str] = field(default_factory=dict)
     empty: str = "nothing found"
     totals: tuple[Mapping[str, str], ...] = ()
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def sheet_of(table: Any) -> Sheet:
+    """A Table of the server as a sheet."""
+    columns = tuple(map(_column, table["columnDefinitions"]))
+    rows = tuple(
+        {
+            column.key: None if cell is None else str(cell)
+            for column, cell in zip(columns, row["cells"], strict=True)
+        }
+        for row in table["rows"]
+    )
+    notes, warnings = tuple(table["notes"]), tuple(table["warnings"])
+    return Sheet(columns, rows, empty=table["empty"], notes=notes, warnings=warnings)
+
+
+def joined(sheets: Iterable[Sheet]) -> Sheet:
+    """Pages of one table, or tables of one kind, as one sheet; of answers a list."""
+    every = tuple(sheets)
+    return Sheet(
+        tuple(dict.fromkeys(column for each in every for column in each.columns)),
+        tuple(row for each in every for row in each.rows),
+        [each.answer for each in every if each.answer is not None] or None,
+        every[-1].empty,
+        notes=tuple(dict.fromkeys(sentence for each in every for sentence in each.notes)),
+        warnings=tuple(dict.fromkeys(sentence for each in every for sentence in each.warnings)),
+    )
+
+
+def _column(defined: Mapping[str, Any]) -> Column:
+    is_number = defined["type"] == "integer" or defined["format"] in _NUMBERS
+    return Column(defined["key"], defined["name"].upper(), is_number, is_wide=defined["priority"] > 0)
 
 
 def listing(answer: Mapping[str, Any], *lists: str) -> dict[str, Any]:
@@ -55,8 +90,16 @@ def within(namespace: str | None) -> str:
     return f" in namespace {namespace} (-A looks at all)" if namespace else ""
 
 
-FORMS = ("table", "json", "yaml", "csv")
+FORMS = ("table", "wide", "json", "yaml", "csv")
+OBJECTS = ("json", "yaml")
 FOCUS = "focus"
+_NUMBERS = ("gpu-hours", "gpus", "decimal", "duration", "percent")
+# text of a cell -> its style on a terminal
+_STYLES = {
+    **dict.fromkeys(("IN_BUDGET", "fits", "ok", "unchanged"), "green"),
+    **dict.fromkeys(("UNKNOWN", "cordoned", "unknown", "waits", "warning"), "yellow"),
+    **dict.fromkeys(("OVER_BUDGET", "changed", "error", "over budget", "refused", "unhealthy"), "bold red"),
+}
 _UNLIMITED_WIDTH = 100_000  # a table is never cut: a terminal wraps its lines
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet takes such a text for a formula
 
@@ -74,17 +117,21 @@ def console(width: int | None = None) -> Console:
     return Console(file=sys.stdout, width=width, highlight=False, soft_wrap=True)
 
 
-def show(sheet: Sheet, form: str) -> None:
-    """Print it."""
+def show(sheet: Sheet, form: str, more: str = "") -> None:
+    """Print it. ``more``: how the sentence goes on that is said where there are no rows."""
     if form == "csv":
         _print_csv(sheet)
-    elif form in ("json", "yaml"):
+    elif form in OBJECTS:
         answer = [dict(each) for each in sheet.rows] if sheet.answer is None else sheet.answer
         _print_answer({"items": answer} if isinstance(answer, list) else answer, form)
     elif sheet.rows:
-        _print_table(sheet)
+        _print_table(sheet, form == "wide")
     else:
-        print(f"{sheet.empty[:1].upper()}{sheet.empty[1:]}.", file=sys.stderr)
+        print(f"{sheet.empty[:1].upper()}{sheet.empty[1:]}{more}.", file=sys.stderr)
+    for sentence in () if form in (*OBJECTS, "csv") else sheet.notes:
+        print(sentence)
+    for sentence in () if form in OBJECTS else sheet.warnings:
+        print(sentence, file=sys.stderr)
 
 
 def _print_answer(answer: Any, form: str) -> None:
@@ -95,34 +142,37 @@ def _print_answer(answer: Any, form: str) -> None:
         print(json.dumps(answer, indent=2, ensure_ascii=False))
 
 
-def _print_table(sheet: Sheet) -> None:
+def _print_table(sheet: Sheet, is_wide: bool) -> None:
     """Without blanks at the ends of lines, which a terminal would wrap too."""
     made = console(_UNLIMITED_WIDTH)
     with made:  # it writes all at once
-        for line in made.render_lines(table(sheet), pad=False):
+        for line in made.render_lines(table(sheet, is_wide), pad=False):
             shown = Text.assemble(*((each.text, each.style or "") for each in line))
             shown.rstrip()
             made.print(shown)
 
 
-def table(sheet: Sheet) -> Table:
+def table(sheet: Sheet, is_wide: bool = False) -> Table:
     """The sheet as kubectl prints tables: no lines, headings in capitals."""
     made = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
-    for column in sheet.columns:
+    columns = [column for column in sheet.columns if is_wide or not column.is_wide]
+    for column in columns:
         made.add_column(column.title, justify="right" if column.is_number else "left", no_wrap=True)
     for row in sheet.rows:
-        cells = (row.get(column.key) or column.blank for column in sheet.columns)
-        made.add_row(*(Text(only_printable(cell), style=sheet.styles.get(cell, "")) for cell in cells))
+        found = ((column, row.get(column.key)) for column in columns)
+        cells = (column.blank if cell is None else cell for column, cell in found)
+        made.add_row(*(Text(only_printable(cell), style=_STYLES.get(cell, "")) for cell in cells))
     for row in sheet.totals:
-        made.add_row(*(Text(row.get(column.key, ""), style="bold") for column in sheet.columns))
+        made.add_row(*(Text(row.get(column.key, ""), style="bold") for column in columns))
     return made
 
 
 def _print_csv(sheet: Sheet) -> None:
     written = csv.writer(sys.stdout, lineterminator="\n")
-    written.writerow(column.key for column in sheet.columns)
+    columns = [column for column in sheet.columns if not column.is_wide]
+    written.writerow(column.key for column in columns)
     for row in sheet.rows:
-        written.writerow(_cell(row.get(column.key, ""), column.is_number) for column in sheet.columns)
+        written.writerow(_cell(row.get(column.key) or "", column.is_number) for column in columns)
 
 
 def _cell(text: str, is_number: bool) -> str:

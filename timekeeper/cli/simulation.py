@@ -13,7 +13,6 @@ from timekeeper.cli import output, words
 from timekeeper.cli.connection import Options, connected
 from timekeeper.cli.flags import FORM, ClusterCommand
 from timekeeper.cli.output import CommandError, unreadable
-from timekeeper.cli.views import simulation
 from timekeeper.core.json_values import mapping
 
 
@@ -37,11 +36,8 @@ def simulate(options: Options, file: str, form: str) -> None:
     namespace = namespace_of(manifest, options)
     body = {"version": 1, "namespace": namespace, "manifest": manifest, "claims": claims}
     with connected(options, namespace) as client:
-        answer = client.post("/v1/simulate", body, {"Content-Type": "application/json"})
-    output.show(simulation.pods(answer), form)
-    if form == "table":
-        for sentence in simulation.sentences(answer):
-            print(sentence)
+        sheet = client.post(form, "/v1/simulate", body)
+    output.show(sheet, form)
 
 
 def manifest_of(file: str) -> tuple[Any, list[Any]]:

@@ -2,8 +2,10 @@
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
+from decimal import Decimal
 
 import click
 from rich.console import Group
@@ -13,11 +15,11 @@ from timekeeper.cli import output
 from timekeeper.cli.client import Client
 from timekeeper.cli.connection import Options, connected
 from timekeeper.cli.flags import EVERYWHERE, FORM, ClusterCommand
-from timekeeper.cli.output import Sheet
-from timekeeper.cli.views import usage
+from timekeeper.cli.output import Column, Sheet
 
 _LATELY_MS = 600_000  # the time whose use is shown
-_STATES = ("held", "ended")
+_TABLES = ("table", "wide")
+_BUSY = Column("used", "BUSY", is_number=True)
 _ENDED = "These hold no cards any more, and await their settlement: later proof may change their charge."
 
 
@@ -42,9 +44,9 @@ def top(options: Options, all_namespaces: bool, every: float, once: bool, form: 
     """The pods that hold cards now, how busy the cards were lately, and what the pods have cost. A table is
     followed by the pods that hold none any more, and whose charge may still change."""
     namespace = options.scope(all_namespaces)
-    if once or form != "table" or not sys.stdout.isatty() or output.console().is_dumb_terminal:
+    if once or form not in _TABLES or not sys.stdout.isatty() or output.console().is_dumb_terminal:
         with connected(options, namespace or "") as client:
-            sheet, *others = _sheets(client, namespace, _STATES if form == "table" else _STATES[:1])
+            sheet, *others = _sheets(client, form, namespace)
         output.show(sheet, form)
         for ended in others:
             if ended.rows:
@@ -52,37 +54,48 @@ def top(options: Options, all_namespaces: bool, every: float, once: bool, form: 
                 output.show(ended, form)
         return
     with suppress(KeyboardInterrupt), connected(options, namespace or "", is_quiet=True) as client:
-        _refresh(client, namespace, every)
+        _refresh(client, namespace, every, form == "wide")
 
 
-def _refresh(client: Client, namespace: str | None, every_s: float) -> None:
+def _refresh(client: Client, namespace: str | None, every_s: float, is_wide: bool) -> None:
     """Shows the pods on the whole terminal until Ctrl-C."""
     with Live(console=output.console(), screen=True, auto_refresh=False) as screen:
         while True:
-            sheet, ended = _sheets(client, namespace, _STATES)
+            sheet, ended = _sheets(client, "table", namespace)
             title = f"{held(sheet)} in {namespace or 'all namespaces'}; Ctrl-C ends"
-            below = ("", _ENDED, output.table(ended)) if ended.rows else ()
-            screen.update(Group(title, "", output.table(sheet), *below), refresh=True)
+            below = ("", _ENDED, output.table(ended, is_wide)) if ended.rows else ()
+            screen.update(Group(title, "", output.table(sheet, is_wide), *below), refresh=True)
             time.sleep(every_s)
 
 
 def held(sheet: Sheet) -> str:
     """How many pods hold cards, and how many claims hold devices."""
-    claims = sum(1 for row in sheet.rows if row["devices"])
+    claims = sum(1 for row in sheet.rows if row.get("devices"))
     pods = len(sheet.rows) - claims
     said = "1 pod holds cards" if pods == 1 else f"{pods} pods hold cards"
     more = "1 claim holds devices" if claims == 1 else f"{claims} claims hold devices"
     return f"{said}, {more}" if claims else said
 
 
-def _sheets(client: Client, namespace: str | None, states: Sequence[str]) -> Iterator[Sheet]:
-    """The sessions in each of these states."""
-    now_ms = time.time_ns() // 1_000_000
-    lately = client.get(
-        "/v1/usage", namespace=namespace, group="pod", use="true", from_=str(now_ms - _LATELY_MS)
-    )
-    busy = usage.busy_by_pod(lately)
-    for state in states:
-        listed = list(client.pages("/v1/sessions", "sessions", namespace=namespace, state=state))
-        listed.sort(key=lambda each: (-each["rateMilli"], each["namespace"], each["pod"]))
-        yield usage.sessions(listed, listed, now_ms, busy)
+def _sheets(client: Client, form: str, namespace: str | None) -> Iterator[Sheet]:
+    """The sessions that hold cards; beside a table those that have ended too."""
+    if form in output.OBJECTS:
+        sheet = client.list(form, "/v1/sessions", "sessions", namespace=namespace, state="held")
+        sheet.answer.sort(key=lambda each: (-each["rateMilli"], each["namespace"], each["pod"]))
+        yield sheet
+        return
+    lately = str(time.time_ns() // 1_000_000 - _LATELY_MS)
+    used = client.sheet(form, "/v1/usage", namespace=namespace, group="pod", use="true", from_=lately)
+    busy = {row.get("uid"): row.get("busy") for row in used.rows}
+    for state in ("held", "ended") if form in _TABLES else ("held",):
+        yield _with_busy(
+            client.list(form, "/v1/sessions", "sessions", namespace=namespace, state=state), busy
+        )
+
+
+def _with_busy(sheet: Sheet, busy: Mapping[str | None, str | None]) -> Sheet:
+    """The sessions, those with the highest rate first, and by UID how busy their cards were."""
+    rows = [{**row, _BUSY.key: busy.get(row.get("uid")) or ""} for row in sheet.rows]
+    rows.sort(key=lambda row: (-Decimal(row["gpus"] or 0), row["namespace"] or "", row["pod"] or ""))
+    at = [each.key for each in sheet.columns].index("gpus") + 1
+    return replace(sheet, columns=(*sheet.columns[:at], _BUSY, *sheet.columns[at:]), rows=tuple(rows))

@@ -5,7 +5,6 @@ import click
 from timekeeper.cli import output, words
 from timekeeper.cli.connection import Options, connected
 from timekeeper.cli.flags import EVERYWHERE, FORM, ClusterCommand
-from timekeeper.cli.views import decisions
 
 _MOST = 10_000  # rows of one answer
 
@@ -26,7 +25,7 @@ def would(
         raise click.UsageError("--all-namespaces and a name exclude each other")
     namespace = name or options.scope(all_namespaces)
     with connected(options, namespace or "") as client:
-        answer = client.get("/v1/would", namespace=namespace, from_=begin, to=end, limit=str(_MOST))
-    output.show(decisions.would(answer, namespace), form)
-    for each in decisions.would_notes(answer):
-        click.echo(each, err=True)
+        sheet = client.sheet(
+            form, "/v1/would", "rows", namespace=namespace, from_=begin, to=end, limit=str(_MOST)
+        )
+    output.show(sheet, form, output.within(namespace))

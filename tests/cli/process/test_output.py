@@ -19,6 +19,8 @@ from tests.deploy.reading import ROOT
 from tests.reference.commands import NAME, leaves
 from tests.support.http_server import JsonHandler, Served
 from tests.support.kubeconfig import kubeconfig
+from timekeeper.api.sheets.sessions import SESSIONS
+from timekeeper.api.sheets.usage import USAGE
 from timekeeper.cli.main import cli
 
 POD = str(ROOT / "deploy" / "samples" / "half-a-card.yaml")
@@ -58,7 +60,8 @@ SESSION = {
         "state": "open",
         "cards": [{}],
     },
-    **{"rateMilli": 500, "ended": None, "vanished": None, "bound": 0, "amount": 1},
+    **{"rateMilli": 500, "ended": None, "vanished": None, "bound": 0, "amount": 1, "owner": ""},
+    **{"kind": "pod", "devices": [], "admittedInBudget": True},
 }
 WAITING = {
     **{"namespace": "team-a", "name": "p", "priority": 0, "standing": "", "state": "refused"},
@@ -122,6 +125,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "/v1/usage": {"from": 0, "to": 1, "rows": [{"namespace": "team-a", "uid": "u", **AMOUNTS}], "total": {}},
     "/v1/would": {"rows": [WOULD], "enforced": [], "notes": []},
 }
+TABLES = {"/v1/sessions": SESSIONS, "/v1/usage": USAGE}
 BILL = (
     "from,to,namespace,owner,price,currency,posted,pending,amount,gpuHours,cost,requested,measured,used\n"
     "2026-11-01T00:00:00Z,2026-11-02T00:00:00Z,team-a,Job/x,2,EUR,0,0,3600000000,1,2,3600000000,0,0\n"
@@ -149,7 +153,9 @@ class Servers(JsonHandler):
                 self.end_headers()
                 self.wfile.write(text.encode())
                 return
-        if path in ANSWERS:
+        if path in TABLES and "as=Table" in self.headers.get("Accept", ""):
+            self.answer(200, TABLES[path].table(ANSWERS[path], 60_000))
+        elif path in ANSWERS:
             self.answer(200, {"version": 1, "next": None, **ANSWERS[path]})
         else:
             self.answer(200, {"metadata": {}, "items": []})
@@ -254,6 +260,34 @@ def test_a_bill_that_is_not_in_focus_is_another_server_s(environment: dict[str, 
 
     assert (done.exit_code, done.stdout) == (1, "")
     assert "did not answer with Bursar's CSV" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("form", "columns"),
+    [
+        ("table", ["namespace", "pod", "node", "models"]),
+        ("wide", ["namespace", "pod", "uid", "owner", "node", "models"]),
+        ("csv", ["namespace", "pod", "node", "models"]),
+    ],
+)
+def test_a_wide_table_has_more_columns_of_the_server(
+    form: str, columns: list[str], environment: dict[str, str], tmp_path: Path
+) -> None:
+    head = typed(environment, tmp_path, "top", "-A", "--once", "-o", form).split("\n")[0]
+
+    found = head.split(",") if form == "csv" else head.lower().replace("model", "models").split()
+    assert found[: len(columns)] == columns
+
+
+@pytest.mark.parametrize("words", [["held", "-A"], ["grant", "team-a", "1", "--reason", "x", "--key", "k"]])
+def test_a_server_that_knows_no_tables_is_named_as_an_older_one(
+    words: list[str], environment: dict[str, str]
+) -> None:
+    done = CliRunner().invoke(cli, words, env=environment)
+
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "answered without a table: it is a timekeeper older than this command" in done.stderr
+    assert ("--key k" in done.stderr) == (words[0] == "grant")
 
 
 def test_top_lists_what_awaits_its_settlement_below_what_holds_cards(

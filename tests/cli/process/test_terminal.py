@@ -19,6 +19,8 @@ import yaml
 from tests.deploy.reading import ROOT
 from tests.support.http_server import JsonHandler, Served
 from tests.support.tls import Tls
+from timekeeper.api.sheets.budgets import BUDGET as BUDGET_SHEET
+from timekeeper.api.sheets.sessions import SESSIONS
 from timekeeper.cli.main import main
 
 COMMAND = (sys.executable, "-m", "timekeeper.cli.main")
@@ -27,22 +29,23 @@ LISTED: dict[str, object] = {"version": 1, "items": []}
 BUDGET: dict[str, object] = {
     **{"version": 1, "namespace": "team-c", "standing": "OVER_BUDGET", "onExhausted": "deny", "group": None},
     **{"granted": 1, "posted": 2, "pending": 0, "reserved": 0, "remaining": -1},
-    **{"period": {"to": None}, "exhaustedAt": None},
+    **{"period": {"to": None}, "exhaustedAt": None, "mode": "enforce", "modeFrom": "cluster", "entry": None},
+    **{"placement": "on", "protect": None, "received": None},
+    **{"maxGPUsMilli": None, "maxGPUsPerPodMilli": None},
 }
 NOTHING: dict[str, object] = {"version": 1, "sessions": [], "rows": [], "next": None}
 PORTAL = b"<html>Log in to the network</html>"
-ANSWERS: dict[str, object] = {
+ANSWERS: dict[str, dict[str, object]] = {
     "/v1/budgets": BUDGETS,
     "/v1/budgets/team-c": BUDGET,
     "/v1/budgets/tema-c": BUDGET | {"namespace": "tema-c", "granted": None, "posted": 0},
     "/v1/budgets/spender": BUDGET | {"namespace": "spender", "granted": None},
-    "/v1/budgets/portal": PORTAL,
     "/v1/budgets/others": {"items": []},
-    "/v1/budgets/list": ["version"],
     "/v1/budgets/..%2Fgrants%3Fx": BUDGET,
     "/v1/budgets/versioned": {"version": "1.30"},
-    "/v1/budgets/nested": BUDGET | {"period": {"start": 1}},
+    "/v1/budgets/bare": {"kind": "Table"},
 }
+OTHERS: dict[str, object] = {"/v1/budgets/portal": PORTAL, "/v1/budgets/list": ["version"]}
 
 
 class Api(JsonHandler):
@@ -68,7 +71,11 @@ class Api(JsonHandler):
         elif self.path.startswith("/v1/grants"):
             self.answer(200, {"version": 1, "grants": {"total": 1}})
         elif self.path.startswith(("/v1/sessions", "/v1/usage")):
-            self.answer(200, NOTHING)
+            self.answer(200, SESSIONS.table(NOTHING, 0))
+        elif self.path in OTHERS:
+            self.answer(200, OTHERS[self.path])
+        elif ANSWERS.get(self.path, {}).get("namespace") and "as=Table" in self.headers.get("Accept", ""):
+            self.answer(200, BUDGET_SHEET.table(ANSWERS[self.path], 0))
         elif self.path in ANSWERS:
             self.answer(200, ANSWERS[self.path])
         else:
@@ -192,10 +199,11 @@ GRANT = ("1", "--reason", "x", "--key", "first")
         (
             ("budget", "-n", "versioned"),
             1,
-            "JSON, which has a field granted: it is another server, or one",
+            "answered without a table: it is a timekeeper older than this command",
         ),
-        (("budget", "-n", "nested"), 1, "JSON, which has a field to: it is another server"),
-        (("grants", "-n", "a"), 1, "did not answer with Bursar's JSON"),
+        (("budget", "-n", "versioned", "-o", "json"), 1, "JSON, which has a field granted: it is another"),
+        (("budget", "-n", "bare"), 1, "JSON, which has a field rows: it is another server"),
+        (("grants", "-n", "a", "-o", "json"), 1, "did not answer with Bursar's JSON"),
         (("report", "-n", "foreign"), 1, "did not answer with Bursar's CSV"),
         (("report", "-n", "a"), 1, "did not answer with Bursar's CSV: it is another server, or a login"),
         (("report", "-n", "a", "-o", "csv"), 1, "did not answer with Bursar's CSV"),
@@ -206,7 +214,7 @@ GRANT = ("1", "--reason", "x", "--key", "first")
         (("budget", "-n", "a", "--token-file", "none"), 1, "--token-file: none cannot be read"),
         (("budget", "-n", "a", "--server", "bursar:8444"), 1, "bursar:8444 is no address of a server"),
         (("budget", "-A", "team-a"), 2, "--all-namespaces and a name exclude each other"),
-        (("budget", "-o", "xml"), 2, "'xml' is not one of 'table', 'json', 'yaml', 'csv'"),
+        (("budget", "-o", "xml"), 2, "'xml' is not one of 'table', 'wide', 'json', 'yaml', 'csv'"),
         (("budgets",), 2, "No such command 'budgets'"),
         (("map", "-n", "team-a"), 2, "No such option '-n'"),
         (("doctor", "--namespace", "team-a"), 2, "No such option '--namespace'"),

@@ -128,6 +128,7 @@ def test_a_reader_of_one_namespace_sees_its_nodes_without_the_names_of_others(to
     waiting = town.get("/v1/waiting?namespace=team-a", READER)
     assert waiting.get_json() == {
         "version": 1,
+        "placement": "on",
         "posted": T0,
         "total": None,
         "pods": [waits("w") | {"created": T0 - MINUTE}],

@@ -21,7 +21,7 @@ from tests.timekeeper.worlds import (
     token,
     user_status,
 )
-from timekeeper.cli.nodes.command import sentence, sheet
+from timekeeper.api.sheets.sessions import NODE_CHARGES
 from timekeeper.settler.cluster.cluster_state import StreamFailed, WatchUpdate
 
 PODS = (
@@ -114,7 +114,7 @@ def test_a_silent_node_charges_until_it_was_heard(town: Town) -> None:
         ("long", at(DIED), "silent", GPU * HOUR),
         ("short", at(DIED), "silent", GPU * HOUR // 2),
     ]
-    assert sentence(found) == (
+    assert NODE_CHARGES.table(found, 0)["notes"][0] == (
         "Node n1 is silent: it was last heard with a pod on it at 2026-11-20T11:00:00Z; the API server still"
         " has it."
     )
@@ -140,11 +140,13 @@ def test_a_node_that_left_says_when_and_until_when_each_pod_was_charged(town: To
         ("long", at(T0 + held), "removed", GPU * held),
         ("short", at(T0 + held), "removed", GPU * held // 2),
     ]
-    assert sentence(found) == (
+    assert NODE_CHARGES.table(found, 0)["notes"][0] == (
         "Node n1 has left: it was last heard with a pod on it at 2026-11-20T11:00:00Z, and the API server has"
         " no such Node since 2026-11-20T11:10:00Z."
     )
-    first = sheet(found, None).rows[0]
+    table = NODE_CHARGES.table(found, 0)
+    keys = [each["key"] for each in table["columnDefinitions"]]
+    first = dict(zip(keys, table["rows"][0]["cells"], strict=True))
     assert (first["from"], first["to"], first["held"]) == (
         "2026-11-20T10:00:00Z",
         "2026-11-20T11:12:30Z",

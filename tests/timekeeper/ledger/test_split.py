@@ -7,7 +7,7 @@ import pytest
 
 from tests.timekeeper.databases import ON_BOTH
 from tests.timekeeper.worlds import DAY, HOUR, SECOND, T0, Json, Town, budgets, gpu_pod, node
-from timekeeper.cli.views.budgets import received, split
+from timekeeper.api.sheets.budgets import BUDGETS, GROUP_GRANTS
 from timekeeper.operations.audit.audit import audit
 from timekeeper.operations.audit.finding import Finding
 
@@ -144,7 +144,7 @@ def test_who_has_another_period_or_no_limit_or_is_in_no_group_gets_no_part(town:
         "its own budget has no limit",
         "it is not in the group",
     ]
-    assert list(split(of_group(town))) == [
+    assert GROUP_GRANTS.table(of_group(town), 0)["notes"] == [
         "The split of _group.lab gives a nothing of its 30.00 GPU-hours: its period is week, and the group's"
         " is month.",
         "The split of _group.lab gives b nothing of its 20.00 GPU-hours: its own budget has no limit.",
@@ -180,9 +180,9 @@ def test_how_a_part_adds_to_the_own_budget_is_said_by_budget_grants_and_explain(
         " passed on beside them; the split of its group passes 30.00 on at the start of each period; what it"
         " uses counts in its group's budget too"
     )
-    assert list(received([raw, town.budget("c")])) == [f"{said}."]
+    assert BUDGETS.table({"budgets": [raw, town.budget("c")], "groups": []}, 0)["notes"] == [f"{said}."]
     assert town.get("/v1/explain/a/p").get_json()["received"] == said
-    assert list(split(of_group(town))) == [
+    assert GROUP_GRANTS.table(of_group(town), 0)["notes"] == [
         "Anew in each period, by the split of _group.lab, in GPU-hours: a 30.00, b 20.50. A part adds to the"
         " namespace's own gpuHours, and its use counts in both budgets."
     ]

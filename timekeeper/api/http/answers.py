@@ -453,6 +453,40 @@ class FocusUsage(_From):
     next: Next
 
 
+class TableColumn(TypedDict):
+    """A column. `name`: its heading; `format`: what the cells are, as text, such as `gpu-hours`,
+    `date-time`, `duration`, `percent` or `namespace`; `priority`: above 0 only wide tables show it; `key`:
+    its name in CSV."""
+
+    name: str
+    type: Literal["string", "integer"]
+    format: str
+    description: str
+    priority: int
+    key: str
+
+
+class TableRow(TypedDict):
+    """`cells`: for people, null: there is none."""
+
+    cells: list[str | int | None]
+
+
+class TableAnswer(TypedDict):
+    """A Table of `meta.k8s.io/v1`, as kubectl asks for one. `metadata.continue`: the `after` of the next
+    page, empty where this is the last; `empty`: what is said where there are no rows; `notes`: sentences
+    below the table; `warnings`: about it. `key`, `empty`, `notes` and `warnings` are Bursar's own."""
+
+    kind: Literal["Table"]
+    apiVersion: Literal["meta.k8s.io/v1"]
+    metadata: dict[str, str]
+    columnDefinitions: list[TableColumn]
+    rows: list[TableRow]
+    empty: str
+    notes: list[str]
+    warnings: list[str]
+
+
 def correction_answer(each: ChargeCorrection) -> dict[str, Any]:
     """A `CorrectionAnswer`."""
     return {

@@ -16,8 +16,8 @@ from typing import (
     is_typeddict,
 )
 
-from timekeeper.api.http.answers import ProblemDetails
-from timekeeper.api.http.routes import JSON, ApiRoute, Parameter
+from timekeeper.api.http.answers import ProblemDetails, TableAnswer
+from timekeeper.api.http.routes import JSON, TABLE, ApiRoute, Parameter
 from timekeeper.core import __version__
 from timekeeper.core.forms import Form
 from timekeeper.runtime.http.problem_details import CONTENT_TYPE as PROBLEM
@@ -32,13 +32,14 @@ _PLAIN: dict[Any, Json] = {
     type(None): {"type": "null"},
     Any: {},
 }
-_ALWAYS = (500, 503)
+_ALWAYS = (400, 406, 500, 503)
 _WITH_TOKEN = (401, 403)
 _WHY = {
     400: "a parameter, a header or the body is invalid; `field` names it",
     401: "no token, or a rejected one",
     403: "the caller lacks the permission",
     404: "the object does not exist",
+    406: "the answer has none of the types in `Accept`",
     409: "the current state of the ledger does not allow it",
     413: "the body is too large",
     422: "the idempotency key was used for another grant",
@@ -152,11 +153,12 @@ def _parameter(given: Parameter) -> Json:
 
 
 def _responses(route: ApiRoute, schemas: Json) -> Json:
-    content = {kind: {"schema": schema_of(answer, schemas)} for kind, answer in route.answers.items()}
+    answers = {**route.answers, **({TABLE: TableAnswer} if route.sheet else {})}
+    content = {kind: {"schema": schema_of(answer, schemas)} for kind, answer in answers.items()}
     good: Mapping[str, Json] = {"200": {"description": "the answer", "content": content}}
     if route.has_tag:
         good = {**good, "304": {"description": "the answer still has the ETag in `If-None-Match`"}}
-    statuses = {400, *route.refuses, *(_WITH_TOKEN if route.needs_token else ()), *_ALWAYS}
+    statuses = {*route.refuses, *(_WITH_TOKEN if route.needs_token else ()), *_ALWAYS}
     return {**good, **{str(status): _problem(status, schemas) for status in sorted(statuses)}}
 
 

@@ -2,21 +2,26 @@
 makes the OpenAPI document."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
+import orjson
 from flask import Flask, Response, request
+from werkzeug.http import parse_options_header
 
 from timekeeper.accounts.budget_history import is_group
 from timekeeper.api.http.bodies import Body
 from timekeeper.api.http.services import Services
+from timekeeper.api.sheets.sheet import Sheet
 from timekeeper.core.forms import Form
 from timekeeper.runtime.auth.gate import Caller
 from timekeeper.runtime.http.problem_details import Problem, bad
 
 JSON = "application/json"
 CSV = "text/csv"
+TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
+TABLE_ROWS = 10_000  # of one answer without a limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +56,8 @@ class Parameter:
 class ApiRoute:
     """One route. ``right`` None: it needs none, or its handler checks rights itself. ``answers``: content
     type -> type of a successful answer. ``refuses``: its problem statuses beside those that all routes have.
-    ``needs``: the rights that its handler checks, in words."""
+    ``needs``: the rights that its handler checks, in words; ``sheet``: of its Table, None: it has none;
+    ``sheets``: others, by the parameter `table`."""
 
     method: str
     path: str
@@ -63,6 +69,8 @@ class ApiRoute:
     refuses: tuple[int, ...] = ()
     needs_token: bool = True
     needs: str = ""
+    sheet: Sheet | None = None
+    sheets: Mapping[str, Sheet] = field(default_factory=dict)
 
     @property
     def has_tag(self) -> bool:
@@ -91,18 +99,53 @@ Handler = Callable[[Call], Response]
 
 
 def serve(app: Flask, services: Services, route: ApiRoute, handler: Handler) -> None:
-    """Add the route. It checks authentication (401), then parameters (400), then authorization (403)."""
+    """Add the route. It checks authentication (401), then parameters (400) and the accepted content types
+    (406), then authorization (403)."""
 
     def view(**in_path: str) -> Response:
         authorization = request.headers.get("Authorization")
         caller = services.gate.caller(authorization)
         given = read(route, in_path)
+        sheet = route.sheets.get(given.get("table", ""), route.sheet) if _is_table(route) else None
+        if sheet and given.get("format", "json") != "json":
+            raise bad("format", "it must be json where a Table is asked for")
         subject = given.get("namespace") or given.get("subject") or ""
         if route.right is not None:
             admit(services, route.right, subject)
-        return handler(Call(given, caller.tenant))
+        if sheet is None:
+            return handler(Call(given, caller.tenant))
+        if any(each.name == "limit" for each in route.parameters):
+            given = {"limit": TABLE_ROWS, **given}
+        table = sheet.table(orjson.loads(handler(Call(given, caller.tenant)).get_data()), services.clock())
+        return Response(orjson.dumps(table), content_type=TABLE, headers={"Cache-Control": "no-store"})
 
     app.add_url_rule(route.rule, f"{route.method} {route.path}", view, methods=[route.method])
+
+
+def _is_table(route: ApiRoute) -> bool:
+    """Whether the request prefers a Table to the plain answer. Raises a Problem where it accepts neither."""
+    ranges = sorted(request.accept_mimetypes, key=lambda each: -each[1])
+    for text, quality in ranges:
+        named, options = parse_options_header(text)
+        if "as" in options:
+            form = options["as"].lower(), options.get("v"), options.get("g")
+            if route.sheet and quality and named == JSON and form == ("table", "v1", "meta.k8s.io"):
+                return True
+        elif quality and any(_fits(named, kind) for kind in route.answers):
+            return False
+    if not ranges:
+        return False
+    allowed = (*route.answers, *((TABLE,) if route.sheet else ()))
+    raise Problem(
+        HTTPStatus.NOT_ACCEPTABLE,
+        f"this route has none of these types; it has {', '.join(allowed)}",
+        "Accept",
+    )
+
+
+def _fits(accepted: str, kind: str) -> bool:
+    named = kind.partition(";")[0]
+    return accepted in ("*/*", f"{named.partition('/')[0]}/*", named)
 
 
 def admit(services: Services, right: Right, subject: str) -> Caller:

@@ -22,6 +22,7 @@ from timekeeper.api.http.services import Services
 from timekeeper.api.ledger import protected_answers
 from timekeeper.api.ledger.ledger_reader import AccountReading
 from timekeeper.api.ledger.recent_value import RecentValue, oldest_ms
+from timekeeper.api.sheets import budgets as sheets
 from timekeeper.core.budgets.policy import ineffective_fields
 from timekeeper.core.ledger.metering import FOREVER_MS
 
@@ -36,6 +37,7 @@ BUDGETS = ApiRoute(
     right=_RIGHT,
     answers={JSON: BudgetsAnswer},
     parameters=(MEMBERS_OF, LIMIT, AFTER),
+    sheet=sheets.BUDGETS,
 )
 BUDGET = ApiRoute(
     method="GET",
@@ -44,6 +46,7 @@ BUDGET = ApiRoute(
     right=_RIGHT,
     answers={JSON: OneBudget},
     parameters=(NAMESPACE_IN_PATH,),
+    sheet=sheets.BUDGET,
 )
 BALANCES = ApiRoute(
     method="GET",

@@ -9,9 +9,10 @@ from flask import Flask, Response, request
 
 from timekeeper.api.http.answers import Next, answer
 from timekeeper.api.http.bodies import Body
-from timekeeper.api.http.parameters import AFTER, LIMIT, NAMESPACE, NODE, cursor, shaped
+from timekeeper.api.http.parameters import AFTER, LIMIT, NAMESPACE, NODE, POD, choice, cursor, shaped
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, read_body, serve
 from timekeeper.api.http.services import Services
+from timekeeper.api.sheets import cluster as sheets
 from timekeeper.core.cluster_map import MapCard, MapPost, MapWaitingPod
 from timekeeper.core.values import WHOLE_MILLI
 from timekeeper.core.wire import Version
@@ -96,12 +97,14 @@ class WaitingOnMap(MapWaitingPod):
 
 class WaitingAnswer(TypedDict):
     """`posted`: when, null: not yet; `total`: how many wait in the requested namespace or in all, null:
-    unknown; `pods`: those of them that the extender posted, the ones that wait longest first."""
+    unknown; `pods`: those of them that the extender posted, the ones that wait longest first;
+    `placement`: `off` where pods of the namespace, or of one without an entry, keep their scheduler."""
 
     version: Version
     posted: int | None
     total: int | None
     pods: list[WaitingOnMap]
+    placement: str
 
 
 POST = ApiRoute(
@@ -120,7 +123,9 @@ CLUSTER = ApiRoute(
     about="nodes, their cards and the pods on them, the fullest nodes first; of one namespace its nodes",
     right=_RIGHT,
     answers={JSON: ClusterMapAnswer},
-    parameters=(NAMESPACE, NODE, LIMIT, AFTER),
+    parameters=(NAMESPACE, NODE, LIMIT, AFTER, choice("table", "which Table", ("nodes", "stranded"))),
+    sheet=sheets.MAP,
+    sheets={"stranded": sheets.STRANDED},
 )
 WAITING = ApiRoute(
     method="GET",
@@ -129,7 +134,8 @@ WAITING = ApiRoute(
     " namespaces",
     right=_RIGHT,
     answers={JSON: WaitingAnswer},
-    parameters=(NAMESPACE,),
+    parameters=(NAMESPACE, POD),
+    sheet=sheets.WAITING,
 )
 ROUTES = (POST, CLUSTER, WAITING)
 
@@ -156,15 +162,21 @@ def register(app: Flask, services: Services) -> None:
         namespace = call.get("namespace", "")
         with services.ledger.store.reading() as connection:
             found = cluster_map.waiting(connection)
+            now_ms, history = services.ledger.moment(connection)
+        own = history.budget(namespace, now_ms).budget.placement if namespace else ""
+        body = {"version": 1, "placement": own or history.settings(now_ms).placement}
         if found is None:
-            return answer({"version": 1, "posted": None, "total": None, "pods": []})
+            return answer(body | {"posted": None, "total": None, "pods": []})
         pods = [
             {**each, "created": found.received_ms - each["age_ms"]}
             for each in found.pods
             if namespace in ("", each["namespace"])
         ]
         total = found.total_of(namespace) if namespace else found.total
-        return answer({"version": 1, "posted": found.received_ms, "total": total, "pods": pods})
+        if name := call.get("pod"):
+            is_whole, pods = total == len(pods), [each for each in pods if each["name"] == name]
+            total = len(pods) if is_whole else None
+        return answer(body | {"posted": found.received_ms, "total": total, "pods": pods})
 
     serve(app, services, CLUSTER, cluster)
     serve(app, services, WAITING, waiting)

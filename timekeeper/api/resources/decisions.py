@@ -28,6 +28,7 @@ from timekeeper.api.http.parameters import (
 )
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, may, read_body, serve
 from timekeeper.api.http.services import Services
+from timekeeper.api.sheets import decisions as sheets
 from timekeeper.core.decisions import OTHER_NAMESPACE, Decision, DecisionRun
 from timekeeper.core.wire import DecisionEntry, Decisions, Version
 from timekeeper.runtime.http.problem_details import bad
@@ -130,6 +131,7 @@ LIST = ApiRoute(
     right=READ,
     answers={JSON: DecisionsAnswer},
     parameters=(SUBJECT_AS_NAMESPACE, POD, OWNER, UID, KIND, REASON, FROM, TO, LIMIT, AFTER),
+    sheet=sheets.DECISIONS,
 )
 ROUTES = (LIST, REPORT)
 

@@ -30,6 +30,7 @@ from timekeeper.api.ledger.ledger_reader import stated_now
 from timekeeper.api.ledger.protected_answers import protected_sentence
 from timekeeper.api.ledger.protected_reading import ProtectedReading, read_protected
 from timekeeper.api.resources.decisions import READ, DecisionAnswer, shown, visible_to
+from timekeeper.api.sheets.decisions import LIFE
 from timekeeper.core.budgets.modes import mode_sentence
 from timekeeper.core.budgets.policy import group_key
 from timekeeper.core.decisions import (
@@ -112,6 +113,7 @@ POD_ROUTE = ApiRoute(
     right=READ,
     answers={JSON: ExplanationAnswer},
     parameters=(NAMESPACE_ONLY_IN_PATH, POD_IN_PATH, UID),
+    sheet=LIFE,
 )
 OWNER_ROUTE = ApiRoute(
     method="GET",
@@ -121,6 +123,7 @@ OWNER_ROUTE = ApiRoute(
     right=READ,
     answers={JSON: ExplanationAnswer},
     parameters=(NAMESPACE_ONLY_IN_PATH, KIND_IN_PATH, NAME_IN_PATH),
+    sheet=LIFE,
 )
 ROUTES = (POD_ROUTE, OWNER_ROUTE)
 

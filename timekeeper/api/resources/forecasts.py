@@ -25,6 +25,7 @@ from timekeeper.api.http.routes import CSV, JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.ledger_reader import AccountReading
 from timekeeper.api.ledger.protected_answers import ProtectedPaceAnswer, pace
+from timekeeper.api.sheets import usage as sheets
 from timekeeper.core.ledger.metering import FOREVER_MS, Interval, period_at
 from timekeeper.core.wire import Version
 from timekeeper.runtime.http.problem_details import Problem
@@ -188,7 +189,13 @@ ESTIMATE = ApiRoute(
     about="the 30 days before the ledger, estimated from kube-state-metrics in Prometheus; never posted",
     right=Right("get", "usage"),
     answers={JSON: EstimateAnswer, CSV: str},
-    parameters=(SUBJECT_AS_NAMESPACE, choice("format", "of the rows", ("json", "csv"))),
+    parameters=(
+        SUBJECT_AS_NAMESPACE,
+        choice("format", "of the rows", ("json", "csv")),
+        choice("table", "which Table", ("rows", "budgets")),
+    ),
+    sheet=sheets.ESTIMATE,
+    sheets={"budgets": sheets.ESTIMATED_BUDGETS},
 )
 _NO_PROMETHEUS = "an estimate needs the timekeeper's flag --prometheus-url or --prometheus-namespace"
 _COLUMNS = (

@@ -27,6 +27,7 @@ from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, admit, read_
 from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.granting import grant_once, group_budget
 from timekeeper.api.ledger.ledger_reader import LedgerReader
+from timekeeper.api.sheets import budgets as sheets
 from timekeeper.core.budgets.policy import GPU_HOUR
 from timekeeper.core.forms import CLOSED, Form, like, printable
 from timekeeper.core.ledger.metering import FOREVER_MS
@@ -136,6 +137,7 @@ GRANTS = ApiRoute(
     right=Right("get", "grants"),
     answers={JSON: GrantsAnswer},
     parameters=(SUBJECT_GIVEN, LIMIT, AFTER),
+    sheet=sheets.GRANTS,
 )
 CREATE = Right("create", "grants")
 GIVE = ApiRoute(
@@ -148,6 +150,7 @@ GIVE = ApiRoute(
     body=BODY,
     refuses=(409, 413, 422),
     needs="`create grants` for the subject, or with `from` for the group that both are in,",
+    sheet=sheets.GRANTS,
 )
 ROUTES = (GRANTS, GIVE)
 

@@ -23,6 +23,7 @@ from timekeeper.api.resources.grants import (
     granted,
     written_answer,
 )
+from timekeeper.api.sheets import budgets as sheets
 from timekeeper.core.ledger.metering import FOREVER_MS
 from timekeeper.runtime.auth.gate import Caller
 from timekeeper.runtime.http.problem_details import Problem
@@ -59,6 +60,7 @@ GROUP_GRANTS = ApiRoute(
     answers={JSON: GroupGrantsAnswer},
     parameters=(GROUP_IN_PATH,),
     needs="`get grants` of `_group.NAME`",
+    sheet=sheets.GROUP_GRANTS,
 )
 PASS_ON = ApiRoute(
     method="POST",
@@ -70,6 +72,7 @@ PASS_ON = ApiRoute(
     body=BODY,
     refuses=(409, 413, 422),
     needs="`create groups/grants` of the group",
+    sheet=sheets.GRANTS,
 )
 ROUTES = (GROUP_GRANTS, PASS_ON)
 

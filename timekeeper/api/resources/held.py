@@ -13,6 +13,7 @@ from timekeeper.api.http.answers import HeldAnswer, answer
 from timekeeper.api.http.parameters import AFTER, LIMIT, NAMESPACE, cursor, shaped
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
+from timekeeper.api.sheets import sessions as sheets
 from timekeeper.store import held_pods
 from timekeeper.store.ledger import waiting as rates_of_waiting
 
@@ -26,6 +27,7 @@ HELD = ApiRoute(
     right=Right("get", "sessions"),
     answers={JSON: HeldAnswer},
     parameters=(NAMESPACE, LIMIT, AFTER),
+    sheet=sheets.HELD,
 )
 ROUTES = (HELD,)
 

@@ -27,6 +27,7 @@ from timekeeper.api.http.parameters import (
 )
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
+from timekeeper.api.sheets import sessions as sheets
 from timekeeper.core.ledger.metering import FOREVER_MS, Interval
 from timekeeper.core.request.cards import UndecodableError, decode_placement
 from timekeeper.core.wire import Version
@@ -108,6 +109,7 @@ SESSIONS = ApiRoute(
     right=Right("get", "sessions"),
     answers={JSON: SessionsAnswer},
     parameters=(NAMESPACE, NODE, STATE, FROM, TO, LIMIT, AFTER),
+    sheet=sheets.SESSIONS,
 )
 DOUBTS = ApiRoute(
     method="GET",

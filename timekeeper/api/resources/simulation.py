@@ -20,6 +20,7 @@ from timekeeper.api.resources.forecasts import ForecastAnswer, Paces
 from timekeeper.api.resources.simulated.answers import cost_answer, pod_answer, visibility
 from timekeeper.api.resources.simulated.bodies import BODY, SimulationRequest, read_simulation
 from timekeeper.api.resources.simulated.pods import ReviewedPod, reviewed_pods
+from timekeeper.api.sheets.simulation import SIMULATED
 from timekeeper.core import names
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.json_values import annotations_of, mapping
@@ -115,6 +116,7 @@ SIMULATE = ApiRoute(
     body=BODY,
     refuses=(413, 429, 501),
     needs="`create simulations` in the namespace",
+    sheet=SIMULATED,
 )
 ROUTES = (SIMULATE,)
 

@@ -48,6 +48,7 @@ from timekeeper.api.http.routes import CSV, JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.recent_value import RecentValues, oldest_ms
 from timekeeper.api.ledger.report_seats import ReportKey
+from timekeeper.api.sheets import usage as sheets
 from timekeeper.core.ledger.metering import Interval, period_at
 from timekeeper.runtime.http.problem_details import bad
 from timekeeper.store.engine.engine import UnavailableError
@@ -74,6 +75,7 @@ USAGE = ApiRoute(
         LIMIT,
         AFTER,
     ),
+    sheet=sheets.USAGE,
 )
 ROUTES = (USAGE,)
 

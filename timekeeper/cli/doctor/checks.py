@@ -415,7 +415,6 @@ _COLUMNS = (
     Column("sentence", "FINDING"),
     Column("command", "WHAT TO DO"),
 )
-_STYLES = {"ok": "green", "warning": "yellow", "error": "bold red", "unknown": "yellow"}
 
 
 def examine(options: Options) -> tuple[Sheet, bool]:
@@ -425,4 +424,4 @@ def examine(options: Options) -> tuple[Sheet, bool]:
         {"level": each.level, "subject": each.subject, "sentence": each.sentence, "command": each.command}
         for each in found
     )
-    return Sheet(_COLUMNS, rows, styles=_STYLES), any(each.level == "error" for each in found)
+    return Sheet(_COLUMNS, rows), any(each.level == "error" for each in found)

@@ -5,7 +5,6 @@ import shlex
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 from urllib.parse import quote
 
 import click
@@ -25,22 +24,10 @@ from timekeeper.cli.nodes.steps import (
     to_whole,
     try_it,
 )
-from timekeeper.cli.output import Column, CommandError, Say, Sheet, progress
+from timekeeper.cli.output import CommandError, Say, progress
 from timekeeper.core.budgets.scalars import duration_ms
-from timekeeper.core.texts import gpus, hours
 
 _MAX_ROWS = "10000"
-_COLUMNS = (
-    Column("namespace", "NAMESPACE"),
-    Column("group", "GROUP", blank="<none>"),
-    Column("pod", "POD"),
-    Column("held", "CARDS", True),
-    Column("from", "FROM"),
-    Column("to", "CHARGED UNTIL", blank="runs"),
-    Column("gpuHours", "GPU-HOURS", True),
-    Column("why", "WHY"),
-)
-
 _LOOK_S = 1.0
 _SHOWN_PODS = 20
 
@@ -61,47 +48,9 @@ def charges(
     left."""
     namespace = options.scope(all_namespaces)
     with connected(options, namespace or "") as client:
-        answer = client.get(
-            f"/v1/nodes/{quote(name, safe='')}", namespace=namespace, from_=begin, to=end, limit=_MAX_ROWS
-        )
-    if form == "table":
-        click.echo(sentence(answer))
-    output.show(sheet(answer, namespace), form)
-    if form == "table" and answer["next"]:
-        click.echo("There are more: --from, --to and a namespace choose.")
-
-
-def sentence(answer: Any) -> str:
-    """Whether the node is there, and until when it was heard."""
-    node, heard, left = answer["node"], _time(answer["heard"]), _time(answer["left"])
-    last = f"last heard with a pod on it at {heard}" if heard else "never heard with a pod on it"
-    match answer["state"]:
-        case "left":
-            return f"Node {node} has left: it was {last}, and the API server has no such Node since {left}."
-        case "silent":
-            return f"Node {node} is silent: it was {last}; the API server still has it."
-        case _:
-            return f"Node {node} is there; it was {last}."
-
-
-def sheet(answer: Any, namespace: str | None) -> Sheet:
-    """A row for each charge, those that run first, and their sum."""
-    rows = [
-        {
-            **{key: raw[key] for key in ("namespace", "group", "pod", "why")},
-            "held": gpus(raw["heldMilli"]),
-            "from": _time(raw["from"]),
-            "to": _time(raw["to"]),
-            "gpuHours": hours(raw["amount"]),
-        }
-        for raw in answer["charges"]
-    ]
-    return Sheet(_COLUMNS, tuple(rows), answer, empty=f"no pod held cards there{output.within(namespace)}")
-
-
-def _time(text: str | None) -> str:
-    """The API's time in whole seconds; "" for None."""
-    return f"{text[:19]}Z" if text else ""
+        path = f"/v1/nodes/{quote(name, safe='')}"
+        sheet = client.sheet(form, path, namespace=namespace, from_=begin, to=end, limit=_MAX_ROWS)
+    output.show(sheet, form, output.within(namespace))
 
 
 class NodeCommand(ClusterCommand):

@@ -1,53 +1,26 @@
-"""Simulated pods as a sheet, and the cost and the budget in sentences."""
+"""Pods that are supposed, and in sentences what they cost."""
 
 from collections.abc import Iterator
-from typing import Any
 
-from timekeeper.cli.output import Column, Sheet
-from timekeeper.core.texts import gpus, moment
+from timekeeper.api.sheets.sheet import GPUS, NODE, POD, SENTENCE, TEXT, Json, Sheet
+from timekeeper.core.texts import moment
 
-_PODS = (
-    Column("pod", "POD"),
-    Column("outcome", "OUTCOME"),
-    Column("priorityClass", "CLASS"),
-    Column("node", "NODE"),
-    Column("cards", "CARDS"),
-    Column("gpus", "GPUS", True),
-    Column("victims", "WOULD LEAVE"),
-    Column("why", "WHY"),
-)
 _HELD = {"budget": "it is held until its budget pays for it", "turn": "it is held until its turn"}
-_STYLES = {"refused": "bold red", "waits": "yellow", "fits": "green"}
 
 
-def pods(answer: Any) -> Sheet:
-    """A row for each pod."""
-    return Sheet(_PODS, tuple(_row(each) for each in answer["pods"]), answer, _STYLES)
+def _outcome(raw: Json) -> str:
+    return f"held, then {raw['outcome']}" if raw["held"] else str(raw["outcome"])
 
 
-def _row(raw: Any) -> dict[str, str]:
-    return {
-        "pod": raw["name"],
-        "outcome": f"held, then {raw['outcome']}" if raw["held"] else raw["outcome"],
-        "priorityClass": raw["priorityClass"],
-        "node": raw["node"],
-        "cards": ",".join(str(each["index"]) for each in raw["cards"]),
-        "gpus": gpus(raw["cost"]["rateMilli"]),
-        "victims": ", ".join(map(_victim, raw["victims"])),
-        "why": _why(raw),
-    }
-
-
-def _why(raw: Any) -> str:
+def _why(raw: Json) -> str:
     """What decides about the pod, first."""
     if raw["refusal"]:
         return str(raw["refusal"])
-    spared = "the budget is spent and protects it" if raw.get("protected") else ""
-    parts = [*filter(None, (_HELD.get(raw["held"], ""), spared)), *_placed(raw)]
-    return "; ".join(parts)
+    spared = "the budget is spent and protects it" if raw["protected"] else ""
+    return "; ".join((*filter(None, (_HELD.get(raw["held"], ""), spared)), *_placed(raw)))
 
 
-def _placed(raw: Any) -> Iterator[str]:
+def _placed(raw: Json) -> Iterator[str]:
     count = len(raw["victims"])
     match raw["outcome"]:
         case "not-governed":
@@ -62,16 +35,16 @@ def _placed(raw: Any) -> Iterator[str]:
             yield from map(_reason, raw["reasons"])
 
 
-def _reason(raw: Any) -> str:
+def _reason(raw: Json) -> str:
     nodes = "1 node" if raw["nodes"] == 1 else f"{raw['nodes']} nodes"
     return f"{nodes}: {raw['reason']}" if raw["nodes"] else str(raw["reason"])
 
 
-def _victim(raw: Any) -> str:
+def _victim(raw: Json) -> str:
     return f"{raw['namespace']}/{raw['name']}" if raw["name"] else "a pod of another namespace"
 
 
-def sentences(answer: Any) -> Iterator[str]:
+def _sentences(answer: Json, _now_ms: int) -> Iterator[str]:
     """Cost, and when the budget is gone without and with the pods."""
     cost = answer["cost"]
     price = f", {cost['price']} {cost['currency']}".rstrip() if cost["price"] else ""
@@ -84,7 +57,7 @@ def sentences(answer: Any) -> Iterator[str]:
         yield f"{answer['note'][:1].upper()}{answer['note'][1:]}."
 
 
-def _gone(forecast: Any) -> str:
+def _gone(forecast: Json) -> str:
     at_ms, ends_ms, name = forecast["now"]["goneAt"], forecast["to"], forecast["namespace"]
     if at_ms is not None:
         return f"{name} is gone at {moment(at_ms)}"
@@ -93,3 +66,26 @@ def _gone(forecast: Any) -> str:
         if ends_ms is None
         else f"{name} lasts until its period ends at {moment(ends_ms)}"
     )
+
+
+SIMULATED = Sheet(
+    columns=(
+        POD("pod", "Pod", "of the manifest", "name"),
+        TEXT("outcome", "Outcome", "what would happen to it", _outcome),
+        TEXT("priorityClass", "Class", "its priority class"),
+        NODE("node", "Node", "where it would run"),
+        TEXT(
+            "cards",
+            "Cards",
+            "their numbers there",
+            lambda raw: ",".join(str(each["index"]) for each in raw["cards"]),
+        ),
+        GPUS(
+            "gpus", "GPUs", "the rate of its charge, in weighted GPUs", lambda raw: raw["cost"]["rateMilli"]
+        ),
+        TEXT("victims", "Would leave", "for it", lambda raw: ", ".join(map(_victim, raw["victims"]))),
+        SENTENCE("why", "Why", "what decides about it", _why),
+    ),
+    rows=lambda answer: answer["pods"],
+    notes=_sentences,
+)

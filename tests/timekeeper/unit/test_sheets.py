@@ -1,0 +1,460 @@
+"""Answers of the REST API as Tables."""
+
+from typing import Any
+
+import pytest
+
+from timekeeper.api.create_app import ROUTES
+from timekeeper.api.sheets import budgets, cluster, decisions, sessions, simulation, usage
+from timekeeper.api.sheets.sheet import Sheet
+from timekeeper.core.cluster_map import STALE_MS
+from timekeeper.core.texts import NOT_PLACED
+
+HOUR = 3_600_000_000
+MIDNIGHT = 1_795_219_200_000  # 2026-11-21T00:00:00Z, a second count by `date -d`
+Json = dict[str, Any]
+
+
+def cells(sheet: Sheet, answer: Json, now_ms: int = MIDNIGHT) -> list[Json]:
+    """The rows of the Table by the columns' keys."""
+    table = sheet.table(answer, now_ms)
+    keys = [each["key"] for each in table["columnDefinitions"]]
+    return [dict(zip(keys, row["cells"], strict=True)) for row in table["rows"]]
+
+
+def titles(sheet: Sheet, answer: Json) -> list[str]:
+    """The headings of the Table."""
+    return [each["name"] for each in sheet.table(answer, MIDNIGHT)["columnDefinitions"]]
+
+
+def budget(**changed: Any) -> Json:
+    """A budget as ``GET /v1/budgets/team-a`` gives it."""
+    return {
+        **{"namespace": "team-a", "standing": "IN_BUDGET", "onExhausted": "reclaim", "entry": None},
+        **{"mode": "enforce", "modeFrom": "cluster", "placement": "on", "period": {"to": MIDNIGHT}},
+        **{"granted": 10 * HOUR, "posted": 2 * HOUR, "pending": HOUR // 2, "reserved": HOUR // 100},
+        **{"remaining": 749 * HOUR // 100, "exhaustedAt": None, "group": None, "protect": None},
+        **{"received": None, "maxGPUsMilli": None, "maxGPUsPerPodMilli": None},
+        **changed,
+    }
+
+
+def listed(*found: Json) -> Json:
+    """An answer of ``GET /v1/budgets``."""
+    return {"budgets": [*found], "groups": []}
+
+
+@pytest.mark.parametrize("route", [each for each in ROUTES if each.sheet], ids=lambda route: route.path)
+def test_every_column_has_a_name_of_its_own_and_says_what_it_means(route: Any) -> None:
+    for sheet in (route.sheet, *route.sheets.values()):
+        keys = [each.key for each in sheet.columns]
+
+        assert len(set(keys)) == len(keys)
+        assert [each.key for each in sheet.columns if not each.about or each.about.endswith(".")] == []
+        assert [each.key for each in sheet.columns if each.title[:1] != each.title[:1].upper()] == []
+
+
+def test_a_table_is_one_of_kubernetes_with_the_next_page_and_its_sentences() -> None:
+    answer = {"grants": [], "next": "x"}
+    grant = {"subject": "a", "gpuHours": "-1", "kind": "manual", "actor": "x", "reason": "y", "created": 0}
+
+    table = budgets.GRANTS.table(answer | {"grants": [grant]}, MIDNIGHT)
+
+    assert (table["kind"], table["apiVersion"]) == ("Table", "meta.k8s.io/v1")
+    assert table["metadata"] == {"continue": "x"}
+    assert table["columnDefinitions"][0] == {
+        **{"name": "Created", "type": "string", "format": "date-time", "key": "created", "priority": 0},
+        "description": "when it was granted",
+    }
+    assert table["rows"] == [{"cells": ["1970-01-01 00:00Z", "a", "-1", "manual", "x", "y"]}]
+    assert (table["empty"], table["notes"], table["warnings"]) == ("there are no grants", [], [])
+
+
+def test_a_budget_is_a_row_in_gpu_hours() -> None:
+    (row,) = cells(budgets.BUDGET, budget())
+
+    assert (row["granted"], row["used"], row["reserved"], row["remaining"], row["percent"]) == (
+        *("10.00", "2.50", "0.01", "7.49", "25%"),
+    )
+    assert (row["periodEnd"], row["exhaustedAt"], row["group"]) == ("2026-11-21 00:00Z", "", "")
+
+
+def test_a_namespace_over_budget_and_one_without_a_limit_say_so() -> None:
+    over = budget(standing="OVER_BUDGET", exhaustedAt=MIDNIGHT, group={"name": "_group.x"})
+    unlimited = budget(standing="UNLIMITED", granted=None, remaining=None, period={"to": None})
+
+    rows = cells(budgets.BUDGETS, listed(over, unlimited))
+
+    assert [row["exhaustedAt"] for row in rows] == ["exhausted", ""]
+    assert [row["granted"] for row in rows] == ["10.00", "unlimited"]
+    assert [(row["group"], row["onExhausted"], row["percent"]) for row in rows] == [
+        *(("_group.x", "reclaim", "25%"), ("", "", ""))
+    ]
+
+
+def test_only_a_namespace_without_budget_group_and_use_may_be_misspelled() -> None:
+    nothing: Json = {"granted": None, "posted": 0, "pending": 0}
+    answers = [
+        budget(namespace="typo", **nothing),
+        budget(namespace="unused", posted=0, pending=0),
+        budget(namespace="member", group={"name": "_group.x"}, **nothing),
+        budget(namespace="capped", entry="capped", **nothing),
+        *(budget(namespace=spent, **nothing | {spent: 1}) for spent in ("posted", "pending")),
+    ]
+
+    tables = {each["namespace"]: budgets.BUDGET.table(each, MIDNIGHT) for each in answers}
+
+    assert [name for name, table in tables.items() if not table["rows"]] == ["typo"]
+
+
+def test_a_budget_has_its_mode_and_what_reclaim_comes_to_without_placement() -> None:
+    found = [
+        budget(mode="observe", modeFrom="label", placement="off"),
+        budget(namespace="_group.lab", mode=None, modeFrom=None),
+    ]
+
+    rows = cells(budgets.BUDGETS, listed(*found))
+
+    assert [each["mode"] for each in rows] == ["observe (label)", ""]
+    assert [each["onExhausted"] for each in rows] == ["reclaim, as deprioritize: placement is off", "reclaim"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({}, []),
+        ({"maxGPUsMilli": 0}, ["team-a takes no new GPU pods, for maxGPUs is 0; running ones go on."]),
+        ({"maxGPUsMilli": 4_500}, ["team-a may hold at most 4.5 GPUs at a time."]),
+        (
+            {"maxGPUsMilli": 4_000, "maxGPUsPerPodMilli": 1_000},
+            ["team-a may hold at most 4 GPUs at a time, and at most 1 a pod."],
+        ),
+        (
+            {"protect": {"cardsMilli": 1_500, "amount": None, "used": 3 * HOUR, "rateMilli": 500}},
+            [
+                "team-a protects pods up to 1.5 cards at one time: those that it selects have used 3.00"
+                " GPU-hours in this period; their rate is 0.5."
+            ],
+        ),
+        (
+            {"mode": "observe"},
+            [
+                "In mode observe pods are charged, users are warned, and no pod is refused, demoted or"
+                " changed."
+            ],
+        ),
+        (
+            {"received": {"amount": HOUR, "eachPeriod": 0}},
+            [
+                "team-a has 10.00 GPU-hours of this period: 9.00 by its own budget and grants, and 1.00 that"
+                " its group passed on beside them; what it uses counts in its group's budget too."
+            ],
+        ),
+    ],
+)
+def test_what_else_holds_for_a_budget_is_a_sentence_below(changed: Json, said: list[str]) -> None:
+    assert budgets.BUDGETS.table(listed(budget(**changed)), MIDNIGHT)["notes"] == said
+
+
+def charge(**fields: Any) -> Json:
+    """An answer of ``GET /v1/usage`` with one row."""
+    return {"rows": [{"namespace": "a", "posted": HOUR, "pending": 0, "amount": HOUR, **fields}]}
+
+
+def test_usage_shows_what_it_was_grouped_by_and_how_busy_the_cards_were() -> None:
+    measured = {"requested": 2 * HOUR, "measured": HOUR, "used": HOUR // 4, "usedBy": "node"}
+    answer = charge(pod="p", uid="u", **measured)
+
+    assert titles(usage.USAGE, answer) == ["Namespace", "Pod", "UID", "GPU-hours", "Requested", "Busy"]
+    assert [*cells(usage.USAGE, answer)[0].values()] == ["a", "p", "u", "1.00", "2.00", "25%"]
+    assert [*cells(usage.USAGE, charge(stranded=HOUR, strandedKnown=60_000))[0].values()] == [
+        *("a", "1.00", "1.00", "1m0s")
+    ]
+    assert titles(usage.USAGE, {"rows": []}) == ["GPU-hours"]
+
+
+def test_use_by_label_has_a_row_for_pods_without_it() -> None:
+    answer = {"rows": [*charge(labels={"a/team": ""})["rows"], *charge(labels={"a/team": "vision"})["rows"]]}
+
+    assert titles(usage.USAGE, answer) == ["Namespace", "label:a/team", "GPU-hours"]
+    assert [row["label:a/team"] for row in cells(usage.USAGE, answer)] == [None, "vision"]
+
+
+def session(**changed: Any) -> Json:
+    """A session as the API gives it."""
+    raw = {"uid": "u", "namespace": "a", "pod": "p", "owner": "", "node": "n", "models": "T4"}
+    held = {"cards": ["x", "y"], "devices": [], "kind": "pod", "rateMilli": 1250, "amount": HOUR}
+    times = {"ended": None, "vanished": None, "bound": MIDNIGHT, "state": "open", "admittedInBudget": None}
+    return {**raw, **held, **times, **changed}
+
+
+def test_a_session_says_what_it_holds_since_when_and_what_it_cost() -> None:
+    (row,) = cells(sessions.SESSIONS, {"sessions": [session()]}, MIDNIGHT + 3 * 3_600_000 + 60_000)
+
+    assert (row["cards"], row["gpus"], row["age"], row["gpuHours"]) == ("2", "1.25", "3h1m", "1.00")
+
+
+@pytest.mark.parametrize(("admitted", "shown"), [(True, "in budget"), (False, "over budget"), (None, "")])
+def test_a_session_says_whether_its_pod_was_admitted_in_budget(admitted: bool | None, shown: str) -> None:
+    (row,) = cells(sessions.SESSIONS, {"sessions": [session(admittedInBudget=admitted)]})
+
+    assert row["admitted"] == shown
+
+
+def test_a_claim_stands_beside_pods_with_its_devices() -> None:
+    devices = [{"pool": "n", "device": f"gpu-{n}", "share": "s" * n, "admin": n > 1} for n in range(3)]
+    claim = session(uid="c:claim:1", pod="c", cards=[], kind="claim", devices=devices)
+    alone, both = {"sessions": [session()]}, {"sessions": [session(), claim]}
+
+    assert [(row["pod"], row["cards"], row["devices"]) for row in cells(sessions.SESSIONS, both)] == [
+        ("p", "2", ""),
+        ("claim/c", "3", "n/gpu-0,n/gpu-1:share,n/gpu-2:admin"),
+    ]
+    assert titles(sessions.SESSIONS, both) == [*titles(sessions.SESSIONS, alone), "Devices"]
+
+
+CARD = {"uuid": "GPU-1", "index": 0, "model": "T4", "memory_mib": 16_000, "healthy": True, "cordoned": False}
+
+
+def test_a_card_is_a_row_with_bars_and_the_pods_on_it() -> None:
+    pods = [{"namespace": "a", "name": f"p{at}", "held": "bound" if at else "assumed"} for at in range(6)]
+    used = CARD | {"used_share_milli": 501, "used_memory_mib": 4000, "pods": pods, "more_pods": 3}
+    nodes = [
+        {"name": "n", "closed": "", "cards": [used | {"healthy": False}], "unnamed": 2},
+        {"name": "shut", "closed": "two plugins", "cards": []},
+        {"name": "bare", "closed": "", "cards": [], "undescribed": "2 of nvidia.com/gpu"},
+    ]
+
+    first, unnamed, shut, bare = cells(cluster.MAP, {"nodes": nodes, "posted": MIDNIGHT})
+
+    assert (first["compute"], first["memory"], first["memoryMiB"]) == (
+        *("██████····  50%", "███·······  25%", "4000/16000"),
+    )
+    assert first["pods"] == "a/p0 (assumed), a/p1, a/p2, a/p3 and 5 more"
+    assert first["state"] == "unhealthy"
+    assert (shut["card"], shut["compute"], shut["state"]) == ("", "", "closed: two plugins")
+    assert "2 of nvidia.com/gpu" in bare["state"]
+    assert unnamed["state"].startswith("2 ")
+
+
+@pytest.mark.parametrize(
+    ("used", "text"), [(0, "··········   0%"), (1, "█·········   0%"), (1200, "██████████ 120%")]
+)
+def test_bars(used: int, text: str) -> None:
+    assert cluster.bar(used, 1000) == text
+
+
+def waiting(*pods: Json, **fields: Any) -> Json:
+    """An answer of ``GET /v1/waiting``."""
+    return {"pods": [*pods], "posted": MIDNIGHT, "total": len(pods), "placement": "on", **fields}
+
+
+def test_a_waiting_pod_says_since_when_and_why_it_waits() -> None:
+    raw: Json = {"namespace": "a", "name": "p", "priority": 5, "standing": "IN_BUDGET", "created": MIDNIGHT}
+    raw |= {"reason": "no card has 50 percent free"}
+    states = ("refused", "not-asked", "gated", "reserved", "assumed", "of-a-later-release")
+    answer = waiting(*(raw | {"state": state} for state in states))
+
+    rows = cells(cluster.WAITING, answer, MIDNIGHT + 90_000)
+
+    assert (rows[0]["age"], rows[0]["priority"]) == ("1m30s", 5)
+    assert [row["state"] for row in rows] == [
+        *("no cards fit", "no node fits", "held by a gate", "cards reserved", "being bound"),
+        "of-a-later-release",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("answer", "warning"),
+    [
+        (waiting(), []),
+        (
+            waiting(total=4),
+            ["0 of 4 waiting pods are listed: kubectl bursar explain POD says why another one waits."],
+        ),
+        (
+            waiting(total=None),
+            ["Not all waiting pods are listed: kubectl bursar explain POD says why another one waits."],
+        ),
+        (
+            waiting(posted=None, total=None),
+            ["Nothing is known: no extender has posted nodes or waiting pods; its flag is --timekeeper-url."],
+        ),
+        (waiting(posted=MIDNIGHT - STALE_MS), []),
+        (waiting(posted=MIDNIGHT - 90_000), ["This is old: the extender posted last 1m30s ago."]),
+        (waiting(posted=None, total=None, placement="off"), [f"{NOT_PLACED}."]),
+    ],
+)
+def test_it_is_said_what_is_not_known_of_waiting_pods(answer: Json, warning: list[str]) -> None:
+    assert cluster.WAITING.table(answer, MIDNIGHT)["warnings"] == warning
+
+
+def test_the_life_of_a_pod_is_shown_oldest_first_with_what_it_waits_for_last() -> None:
+    step = {
+        "last": MIDNIGHT,
+        "first": MIDNIGHT - 3_600_000,
+        "count": 3,
+        "pod": "a",
+        "sentence": "Refused: a.",
+    }
+    once = {**step, "count": 1, "sentence": "Placed."}
+    held = {"bound": MIDNIGHT, "pod": "a", "claim": "", "sentence": "Charged 1."}
+    answer = {"steps": [step, once], "charges": [held], "waitsFor": ["A grant."], "budget": "Spent."}
+    answer |= {"namespace": "team-a", "subject": "Pod/a", "received": "", "mode": "", "protected": []}
+
+    assert titles(decisions.LIFE, answer) == ["When", "What"]
+    assert titles(decisions.LIFE, answer | {"subject": "Job/train"}) == ["When", "Pod", "What"]
+    assert [tuple(row.values()) for row in cells(decisions.LIFE, answer)] == [
+        ("2026-11-21 00:00Z", "Refused: a. (3 times since 2026-11-20 23:00Z)"),
+        ("2026-11-21 00:00Z", "Placed."),
+        ("2026-11-21 00:00Z", "Charged 1."),
+        ("now", "A grant."),
+        ("now", "Spent."),
+    ]
+    unknown = answer | {"steps": [], "charges": [], "waitsFor": [NOT_PLACED], "mode": "In mode meter"}
+    assert [row["what"] for row in cells(decisions.LIFE, unknown)] == [
+        "Nothing is recorded about Pod/a in team-a: see whether name and namespace are right.",
+        *(NOT_PLACED, "Spent.", "In mode meter"),
+    ]
+    spent = cells(decisions.LIFE, answer | {"waitsFor": ["Spent."]})
+    assert [row["what"] for row in spent][-2:] == ["Charged 1.", "Spent."]
+
+
+def test_a_held_pod_says_its_place_and_when_it_is_released_at_the_earliest() -> None:
+    raw = {"namespace": "a", "pod": "p", "waitsFor": "budget", "ahead": 2, "priority": 0, "rateMilli": 500}
+    raw |= {"created": MIDNIGHT - 60_000, "gang": "", "pods": 3, "earliest": MIDNIGHT}
+
+    soon, never = cells(sessions.HELD, {"held": [raw, {**raw, "gang": "g", "earliest": None}]})
+
+    assert (soon["pod"], soon["ahead"], soon["gpus"], soon["age"]) == ("p", 2, "0.5", "1m0s")
+    assert soon["earliest"] == "2026-11-21 00:00Z"
+    assert (never["pod"], never["earliest"]) == ("gang g (3 pods)", "not by this budget")
+
+
+def simulated_pod(name: str, **fields: Any) -> Json:
+    """A pod of a simulation's answer."""
+    pod = {"name": name, "outcome": "fits", "refusal": "", "held": "", "protected": False, "nodesThatFit": 1}
+    place = {"node": "gpu-1", "cards": [{"index": 0}, {"index": 2}], "victims": [], "reasons": []}
+    rest = {"priorityClass": "x", "hasUnreadConstraints": False, "cost": {"rateMilli": 2000}}
+    return {**pod, **place, **rest, **fields}
+
+
+def test_a_simulation_shows_pods_and_says_what_they_cost() -> None:
+    victims = [{"namespace": "team-b", "name": "low"}, {"namespace": None, "name": None}]
+    answer = {
+        "pods": [
+            simulated_pod("one", outcome="preempts", kind="reclaim", victims=victims),
+            simulated_pod("two", outcome="waits", reasons=[{"reason": "no room", "nodes": 3}], held="budget"),
+        ],
+        "cost": {"gpuHoursPerDay": "48", "price": "96", "currency": "EUR"},
+        "before": {"namespace": "team-a", "to": None, "now": {"goneAt": None}},
+        "after": {"namespace": "_group.lab", "to": None, "now": {"goneAt": MIDNIGHT}},
+        "note": "",
+    }
+
+    one, two = cells(simulation.SIMULATED, answer)
+
+    assert (one["cards"], one["victims"]) == ("0,2", "team-b/low, a pod of another namespace")
+    assert one["why"] == "2 pods leave for it, by reclaim"
+    assert (two["outcome"], two["why"]) == (
+        *("held, then waits", "it is held until its budget pays for it; 3 nodes: no room"),
+    )
+    assert simulation.SIMULATED.table(answer, MIDNIGHT)["notes"] == [
+        "Cost of a day: 48 GPU-hours, 96 EUR.",
+        "The budget of team-a is never gone as things are,"
+        " and that of _group.lab is gone at 2026-11-21 00:00Z with these pods.",
+    ]
+    answer["after"] = {"namespace": "team-a", "to": MIDNIGHT, "now": {"goneAt": None}}
+    assert simulation.SIMULATED.table(answer, MIDNIGHT)["notes"][1].endswith(
+        " and that of team-a lasts until its period ends at 2026-11-21 00:00Z with these pods."
+    )
+
+
+def test_each_row_of_an_estimate_says_so() -> None:
+    row = {
+        "namespace": "team-a",
+        "models": "",
+        "amount": 2 * HOUR,
+        "price": "1.5",
+        "currency": "EUR",
+        "cost": "3",
+    }
+    spent = {"subject": "team-a", "period": "month", "granted": HOUR, "amount": 2 * HOUR, "left": -HOUR}
+    times = {"from": MIDNIGHT - 86_400_000, "to": MIDNIGHT, "stepMs": 1_800_000, "knownMs": 43_200_000}
+    answer = {"rows": [row], "budgets": [spent | {"spentAt": MIDNIGHT}], "findings": ["none"], **times}
+
+    (shown,), (left,) = cells(usage.ESTIMATE, answer), cells(usage.ESTIMATED_BUDGETS, answer)
+
+    assert [*shown.values()] == ["estimated", "team-a", None, "2.00", "1.5", "3.00", "EUR"]
+    assert (left["estimated"], left["left"], left["spentAt"]) == ("estimated", "-1.00", "2026-11-21 00:00Z")
+    assert usage.ESTIMATE.table(answer, MIDNIGHT)["warnings"] == [
+        "Estimated, not charged: from 2026-11-20 00:00Z to 2026-11-21 00:00Z, where the ledger begins;"
+        " each sample stands for 30 minutes",
+        "There are samples for 50% of this time; the rest is unknown, not zero",
+        "none",
+    ]
+
+
+def test_what_would_have_happened_counts_the_weeks_new_pods_and_says_what_is_not_known() -> None:
+    row = {"week": "2026-W47", "from": 0, "namespace": "team-a", "rule": "", "pod": "p", "sentence": "why"}
+    row |= {"late": 0, "of": 340}
+    rows = [
+        row | {"verdict": "refused", "pods": 12, "rule": "host-pid"},
+        row | {"verdict": "evicted", "pods": 2},
+        row | {"verdict": "unjudged", "pods": 1},
+    ]
+    answer = {"rows": rows, "enforced": ["team-b"], "notes": ["Exempt users are not known."]}
+
+    assert [(each["verdict"], each["rule"], each["shown"]) for each in cells(decisions.WOULD, answer)] == [
+        *(("refused", "host-pid", "12 of 340"), ("evicted", None, "2"), ("not judged", None, "1 of 340"))
+    ]
+    assert decisions.WOULD.table(answer, MIDNIGHT)["warnings"] == [
+        "Not metered now, so nothing is shown: team-b. Enforced ones have decisions (kubectl bursar"
+        " decisions); deleted ones have none.",
+        "Exempt users are not known.",
+    ]
+
+
+NOW = {"charges": "a", "grantsMade": "b", "prices": "c", "sha256": "d"}
+CLOSED_MS = 1_793_494_800_000  # 2026-11-01 01:00 UTC
+
+
+def month(state: str, **others: Any) -> Json:
+    """The API's answer about October."""
+    times = {"from": 1_790_812_800_000, "to": 1_793_491_200_000}
+    now = NOW | {"amount": 2 * HOUR, "sessions": 3, "grants": 2}
+    return {"month": "2026-10", "state": state, **times, "closed": None, "differs": [], "now": now, **others}
+
+
+def closed(*changed: str) -> Json:
+    """The same, once it is closed, and what changed since."""
+    hashes = {name: "other" if name in changed else each for name, each in NOW.items()}
+    late = {"postings": len(changed), "amount": HOUR * len(changed)}
+    return month("closed", closed={"closed": CLOSED_MS, "hashes": hashes}, differs=list(changed), late=late)
+
+
+@pytest.mark.parametrize(
+    ("answer", "says", "words"),
+    [
+        (month("future"), "It begins at 2026-10-01", {"not closed"}),
+        (month("before"), "The ledger began after it, so it is never closed.", {"not closed"}),
+        (month("runs"), "It runs until 2026-11-01", {"not closed"}),
+        (month("waits", waitsFor=1), "It waits for 1 session that is not settled", {"not closed"}),
+        (month("waits", waitsFor=2), "It waits for 2 sessions that are not settled", {"not closed"}),
+        (month("ended"), "It has ended; the settler closes it an hour after its end", {"not closed"}),
+        (closed(), "It is unchanged since it was closed at 2026-11-01", {"unchanged"}),
+        (closed("charges"), "not as they were: charges.", {"changed", "unchanged"}),
+    ],
+)
+def test_a_month_is_told_in_sentences_below_its_hashes(answer: Json, says: str, words: set[str]) -> None:
+    first, second, *_ = usage.MONTH.table(answer, MIDNIGHT)["notes"]
+
+    assert first == "2026-10 has 2.00 GPU-hours of 3 sessions, and 2 grants."
+    assert says in second
+    assert {row["closed"] for row in cells(usage.MONTH, answer)} == words
+
+
+def test_later_proof_is_told_with_its_amount() -> None:
+    told = usage.MONTH.table(closed("charges"), MIDNIGHT)["notes"]
+
+    assert told[-1] == "Later proof made 1 correction, together 1.00 GPU-hours."

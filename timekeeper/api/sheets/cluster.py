@@ -1,0 +1,153 @@
+"""Nodes, cards, and the pods that wait for them."""
+
+from collections.abc import Iterator
+
+from timekeeper.api.sheets.sheet import (
+    AGE,
+    DECIMAL,
+    INTEGER,
+    NAMESPACE,
+    NODE,
+    POD,
+    SENTENCE,
+    STANDING,
+    TEXT,
+    TIME,
+    Json,
+    Kind,
+    Sheet,
+)
+from timekeeper.core.cluster_map import STALE_MS, WAITING_STATES, undescribed_sentence, unnamed_sentence
+from timekeeper.core.texts import NOT_PLACED, age
+
+_CELLS = 10
+_FULL, _FREE = "█", "·"
+_SHOWN_PODS = 4
+
+
+def bar(used: int, whole: int) -> str:
+    """A bar of ten cells, each full if any of it is used, and per cent."""
+    if whole <= 0:
+        return ""
+    full = min(_CELLS, -(-_CELLS * used // whole))
+    return f"{_FULL * full}{_FREE * (_CELLS - full)} {100 * used // whole:3d}%"
+
+
+_BAR = Kind("bar", lambda parts, _: bar(*parts))
+
+
+def _cards(answer: Json) -> Iterator[Json]:
+    """A row for each card, for each node without an inventory, and for what is held of a node without a
+    card's name."""
+    for node in answer["nodes"]:
+        closed = f"closed: {node['closed']}" if node["closed"] else ""
+        unnamed = unnamed_sentence(node.get("unnamed", 0), len(node["cards"]))
+        for card in node["cards"]:
+            yield {**card, "node": node["name"], "closed": closed}
+        if not node["cards"]:
+            yield {"node": node["name"], "state": closed or undescribed_sentence(node.get("undescribed", ""))}
+        elif unnamed:
+            yield {"node": node["name"], "state": unnamed}
+
+
+def _state(raw: Json) -> str:
+    if "state" in raw:
+        return str(raw["state"])
+    faults = (
+        ("unhealthy", not raw["healthy"]),
+        ("cordoned", raw["cordoned"]),
+        (raw["closed"], raw["closed"]),
+    )
+    return ", ".join(word for word, is_so in faults if is_so)
+
+
+def _pods(raw: Json) -> str:
+    pods = raw.get("pods", ())
+    held = ((f"{pod['namespace']}/{pod['name']}", pod["held"]) for pod in pods)
+    names = [name if state == "bound" else f"{name} ({state})" for name, state in held]
+    more = max(0, len(names) - _SHOWN_PODS) + raw.get("more_pods", 0)
+    return ", ".join(names[:_SHOWN_PODS]) + (f" and {more} more" if more > 0 else "")
+
+
+def _memory(raw: Json) -> tuple[int, int]:
+    return raw.get("used_memory_mib", 0), raw.get("memory_mib", 0)
+
+
+def _post_warnings(answer: Json, now_ms: int) -> Iterator[str]:
+    """That the extender has posted nothing, or nothing lately."""
+    if answer["posted"] is None:
+        yield "Nothing is known: no extender has posted nodes or waiting pods; its flag is --timekeeper-url."
+    elif now_ms - answer["posted"] > STALE_MS:
+        yield f"This is old: the extender posted last {age(now_ms - answer['posted'])} ago."
+
+
+def _waiting_warnings(answer: Json, now_ms: int) -> Iterator[str]:
+    """The same; and that more pods wait, or may wait, than are listed."""
+    listed, total = len(answer["pods"]), answer["total"]
+    if not listed and answer["placement"] == "off":
+        yield f"{NOT_PLACED}."
+        return
+    yield from _post_warnings(answer, now_ms)
+    if answer["posted"] is not None and total != listed:
+        some = "Not all" if total is None else f"{listed} of {total}"
+        yield f"{some} waiting pods are listed: kubectl bursar explain POD says why another one waits."
+
+
+MAP = Sheet(
+    columns=(
+        NODE("node", "Node", "the node"),
+        DECIMAL("card", "Card", "its number on the node", lambda raw: str(raw.get("index", ""))),
+        TEXT("uuid", "UUID", "of the card", lambda raw: raw.get("uuid", ""), 1),
+        TEXT("model", "Model", "of the card", lambda raw: raw.get("model", "")),
+        _BAR(
+            "compute",
+            "Compute",
+            "how much of its compute is given out",
+            lambda raw: (raw.get("used_share_milli", 0), 1000 if "index" in raw else 0),
+        ),
+        _BAR("memory", "Memory", "how much of its memory is given out", _memory),
+        DECIMAL(
+            "memoryMiB",
+            "MiB",
+            "the same in MiB, of how many",
+            lambda raw: "/".join(map(str, _memory(raw))) if "index" in raw else "",
+        ),
+        TEXT("state", "State", "why it is not usable", _state),
+        TEXT("pods", "Pods", "that hold a part of it", _pods),
+    ),
+    rows=_cards,
+    empty="no node has cards",
+    warnings=_post_warnings,
+)
+STRANDED = Sheet(
+    columns=(
+        NAMESPACE("namespace", "Namespace", "whose pods hold CPU or memory beside free cards"),
+        DECIMAL(
+            "cards",
+            "Cards stranded",
+            "that no pod can use because of it",
+            lambda raw: f"{raw['milli'] / 1000:.3f}",
+        ),
+    ),
+    rows=lambda answer: answer["stranded"],
+    empty="no card is stranded",
+    warnings=_post_warnings,
+    has_pages=False,
+)
+WAITING = Sheet(
+    columns=(
+        NAMESPACE("namespace", "Namespace", "of the pod"),
+        POD("pod", "Pod", "that is not bound", "name"),
+        INTEGER("priority", "Priority", "of the pod"),
+        STANDING("standing", "Standing", "of its namespace, as the extender saw it"),
+        TEXT(
+            "state", "State", "what it waits for", lambda raw: WAITING_STATES.get(raw["state"], raw["state"])
+        ),
+        AGE("age", "Age", "since its creation", lambda raw: (raw["created"], None)),
+        TIME("created", "Waits since", "when it was created", priority=1),
+        SENTENCE("reason", "Reason", "the reason that concerns most nodes"),
+    ),
+    rows=lambda answer: answer["pods"],
+    empty="no GPU pod is listed",
+    warnings=_waiting_warnings,
+)

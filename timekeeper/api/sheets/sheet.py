@@ -1,0 +1,122 @@
+"""Columns and sheets as values, and a sheet as a Table of Kubernetes."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from timekeeper.core import texts
+
+Json = Mapping[str, Any]
+
+
+Value = str | Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What the values of columns are. ``format``: in a Table, and by which the dashboard chooses a cell's
+    form; ``text(value, now_ms)``: for people; ``is_number``: aligned to the right."""
+
+    format: str
+    text: Callable[[Any, int], str] = lambda value, _: str(value)
+    is_number: bool = False
+
+    def __call__(self, key: str, title: str, about: str, value: Value = "", priority: int = 0) -> "Column":
+        """A column of this kind."""
+        return Column(key=key, title=title, kind=self, about=about, value=value or key, priority=priority)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """``key``: its name in CSV; ``title``: its heading, which kubectl writes in capitals; ``about``: what it
+    means; ``value``: the row's field, or a function of the row; ``priority``: above 0 only wide tables have
+    it."""
+
+    key: str
+    title: str
+    kind: Kind
+    about: str
+    value: Value
+    priority: int
+
+    def of(self, row: Json) -> Any:
+        """Its value in a row of the answer; text is for people already."""
+        return row[self.value] if isinstance(self.value, str) else self.value(row)
+
+    def cell(self, row: Json, now_ms: int) -> str | int | None:
+        """The same for people; None: there is none."""
+        value = self.of(row)
+        if value is None and self.kind is not AMOUNT:
+            return None
+        is_shown = self.kind is INTEGER or isinstance(value, str)
+        return value if is_shown else self.kind.text(value, now_ms)
+
+
+TEXT = Kind("")
+NAMESPACE = Kind("namespace")
+POD = Kind("pod")
+OWNER = Kind("owner")
+NODE = Kind("node")
+STANDING = Kind("standing")
+SENTENCE = Kind("sentence")
+DECIMAL = Kind("decimal", is_number=True)
+INTEGER = Kind("int64", is_number=True)
+AMOUNT = Kind("gpu-hours", lambda amount, _: texts.hours(amount), True)  # milli-GPU x ms; None: unlimited
+GPUS = Kind("gpus", lambda milli, _: texts.gpus(milli), True)  # thousandths
+TIME = Kind("date-time", lambda at_ms, _: texts.moment(at_ms))  # milliseconds since 1970
+LENGTH = Kind("duration", lambda length_ms, _: texts.age(length_ms), True)
+AGE = Kind(
+    "duration", lambda span, now_ms: texts.age((span[1] or now_ms) - span[0]), True
+)  # from, to or None
+PERCENT = Kind("percent", lambda parts, _: texts.percent(*parts), True)  # part and whole
+
+
+def _none(_answer: Any, _now_ms: int) -> Iterable[str]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sheet:
+    """``rows(answer)``: of a plain answer; ``empty``: said where it has none; ``notes``: sentences below the
+    table; ``warnings``: about it; ``chosen(answer)``: the columns, where they depend on the answer;
+    ``has_pages``: each page of the answer has rows of its own."""
+
+    columns: tuple[Column, ...]
+    rows: Callable[[Any], Iterable[Json]]
+    empty: str = "nothing found"
+    notes: Callable[[Any, int], Iterable[str]] = _none
+    warnings: Callable[[Any, int], Iterable[str]] = _none
+    chosen: Callable[[Any], Iterable[Column]] | None = None
+    has_pages: bool = True
+
+    def pick(self, *keys: str) -> tuple[Column, ...]:
+        """These columns, in this order."""
+        known = {each.key: each for each in self.columns}
+        return tuple(known[key] for key in keys)
+
+    def table(self, answer: Json, now_ms: int) -> dict[str, Any]:
+        """The answer as a Table. ``key``, ``empty``, ``notes`` and ``warnings`` are ours: clients of
+        Kubernetes pass over them."""
+        columns = self.columns if self.chosen is None else tuple(self.chosen(answer))
+        lines = ([column.cell(row, now_ms) for column in columns] for row in self.rows(answer))
+        return {
+            "kind": "Table",
+            "apiVersion": "meta.k8s.io/v1",
+            "metadata": {"continue": (self.has_pages and answer.get("next")) or ""},
+            "columnDefinitions": list(map(_definition, columns)),
+            "rows": [{"cells": line} for line in lines],
+            "empty": self.empty,
+            "notes": list(self.notes(answer, now_ms)),
+            "warnings": list(self.warnings(answer, now_ms)),
+        }
+
+
+def _definition(column: Column) -> dict[str, Any]:
+    return {
+        "name": column.title,
+        "type": "integer" if column.kind is INTEGER else "string",
+        "format": column.kind.format,
+        "description": column.about,
+        "priority": column.priority,
+        "key": column.key,
+    }

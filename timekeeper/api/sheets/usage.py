@@ -1,0 +1,206 @@
+"""Charges, estimates, and the months of a bill."""
+
+from collections.abc import Iterator
+from decimal import Decimal
+
+from timekeeper.api.sheets.sheet import (
+    AMOUNT,
+    DECIMAL,
+    LENGTH,
+    NAMESPACE,
+    NODE,
+    OWNER,
+    PERCENT,
+    POD,
+    SENTENCE,
+    TEXT,
+    TIME,
+    Column,
+    Json,
+    Kind,
+    Sheet,
+)
+from timekeeper.core.findings import estimate_sentences
+from timekeeper.core.texts import hours, moment, short
+
+
+def _group(key: str, title: str, kind: Kind, about: str) -> Column:
+    """A column that charges are grouped by; pods without a value have a row too."""
+    return kind(key, title, about, lambda raw: raw[key] or None)
+
+
+def _label(name: str) -> Column:
+    title = f"label:{name}"
+    return TEXT(title, title, f"the pods' label {name}", lambda raw: raw["labels"][name] or None)
+
+
+_FROM = TIME("from", "From", "the beginning of the row's time")
+_TO = TIME("to", "To", "its end")
+_NAMESPACE = NAMESPACE("namespace", "Namespace", "whose account pays")
+_GPU_HOURS = AMOUNT("gpuHours", "GPU-hours", "charged, posted and pending", "amount")
+_GROUPS = (
+    _FROM,
+    _TO,
+    _group("namespace", "Namespace", NAMESPACE, "whose account pays"),
+    _group("group", "Group", TEXT, "of the namespace"),
+    _group("pod", "Pod", POD, "that held cards, or the name of a claim"),
+    _group("uid", "UID", TEXT, "of the pod, or of the claim's allocation"),
+    _group("owner", "Owner", OWNER, "the pods' controller"),
+    _group("node", "Node", NODE, "where the cards are"),
+    _group("models", "Models", TEXT, "of the cards"),
+    _group("claim", "Claim", TEXT, "the device claim"),
+    _group("classes", "Classes", TEXT, "of the claim's devices"),
+    _group("drivers", "Drivers", TEXT, "of the claim's devices"),
+    _group("devices", "Devices", TEXT, "of the claim"),
+)
+_FIGURES = (
+    _GPU_HOURS,
+    AMOUNT("requestedGpuHours", "Requested", "what the pods held, unweighted", "requested"),
+    PERCENT(
+        "busy", "Busy", "how much of the measured time was used", lambda raw: (raw["used"], raw["measured"])
+    ),
+    AMOUNT(
+        "strandedGpuHours",
+        "Stranded",
+        "free cards that no pod could use because of the namespace's pods",
+        "stranded",
+    ),
+    LENGTH("known", "Known for", "for how long that is known", "strandedKnown"),
+)
+_NEEDS = {
+    "requestedGpuHours": "requested",
+    "busy": "requested",
+    "strandedGpuHours": "stranded",
+    "known": "stranded",
+}
+
+
+def _shown(answer: Json) -> Iterator[Column]:
+    """What the rows were grouped by, and the figures that were asked for."""
+    row: Json = next(iter(answer["rows"]), {})
+    yield from (each for each in _GROUPS if each.key in row)
+    yield from map(_label, row.get("labels", ()))
+    yield from (each for each in _FIGURES if each is _GPU_HOURS or _NEEDS[each.key] in row)
+
+
+USAGE = Sheet(
+    columns=(*_GROUPS, *_FIGURES),
+    rows=lambda answer: answer["rows"],
+    empty="nothing was charged in this time",
+    chosen=_shown,
+)
+_ESTIMATED = TEXT("estimated", "", "never posted", lambda _: "estimated")
+
+
+def _money(cost: str | None) -> str:
+    """A cost with two decimals, or two digits of a small one; "" without a price."""
+    return short(Decimal(cost)) if cost else ""
+
+
+def _findings(answer: Json, _now_ms: int) -> Iterator[str]:
+    return estimate_sentences(answer)
+
+
+ESTIMATE = Sheet(
+    columns=(
+        _ESTIMATED,
+        _NAMESPACE,
+        TEXT("models", "Model", "of the cards", lambda raw: raw["models"] or None),
+        _GPU_HOURS,
+        DECIMAL("price", "Price", "of a weighted GPU-hour, as it is now"),
+        DECIMAL("cost", "Cost", "at that price", lambda raw: _money(raw["cost"])),
+        TEXT("currency", "Currency", "of the price", lambda raw: raw["currency"] if raw["price"] else ""),
+    ),
+    rows=lambda answer: answer["rows"],
+    empty="no pod is known to have held devices in this time",
+    warnings=_findings,
+)
+ESTIMATED_BUDGETS = Sheet(
+    columns=(
+        _ESTIMATED,
+        NAMESPACE("subject", "Namespace", "the namespace, or _group.NAME"),
+        TEXT("period", "Period", "of the budget"),
+        AMOUNT("granted", "Granted", "for this time, in GPU-hours"),
+        AMOUNT("amount", "Used", "in this time, in GPU-hours"),
+        AMOUNT("left", "Left", "of it, in GPU-hours"),
+        TIME("spentAt", "Spent at", "when it would have been spent", lambda raw: raw["spentAt"] or ""),
+    ),
+    rows=lambda answer: answer["budgets"],
+    empty="no budget has a limit",
+    warnings=_findings,
+)
+_PARTS = {"charges": "charges", "grantsMade": "grants", "prices": "prices", "sha256": "all"}
+
+
+def _hashes(answer: Json) -> Iterator[Json]:
+    """A row for each hash of a month."""
+    closed = answer["closed"]
+    for name, part in _PARTS.items():
+        same = closed is not None and closed["hashes"][name] == answer["now"][name]
+        word = "not closed" if closed is None else "unchanged" if same else "changed"
+        yield {"part": part, "now": answer["now"][name], "closed": word}
+
+
+def _month_sentences(answer: Json, _now_ms: int) -> Iterator[str]:
+    """In which state the month is, and what changed since it was closed."""
+    now = answer["now"]
+    used = f"{hours(now['amount'])} GPU-hours of {now['sessions']} sessions"
+    yield f"{answer['month']} has {used}, and {now['grants']} grants."
+    match answer["state"]:
+        case "future":
+            yield f"It begins at {moment(answer['from'])}."
+        case "before":
+            yield "The ledger began after it, so it is never closed."
+        case "runs":
+            yield f"It runs until {moment(answer['to'])}."
+        case "waits":
+            few = answer["waitsFor"] == 1
+            its = "1 session that is" if few else f"{answer['waitsFor']} sessions that are"
+            yield f"It waits for {its} not settled, with the last evidence in the month."
+        case "ended":
+            yield "It has ended; the settler closes it an hour after its end at the earliest."
+    if answer["closed"] is None:
+        return
+    since = moment(answer["closed"]["closed"])
+    if not answer["differs"]:
+        yield f"It is unchanged since it was closed at {since}."
+        return
+    late = answer["late"]
+    yield f"It was closed at {since}; not as they were: {', '.join(answer['differs'])}."
+    if late["postings"]:
+        made = "1 correction" if late["postings"] == 1 else f"{late['postings']} corrections"
+        yield f"Later proof made {made}, together {hours(late['amount'])} GPU-hours."
+
+
+MONTH = Sheet(
+    columns=(
+        TEXT("part", "Of", "what of the month the hash is of"),
+        TEXT("now", "SHA-256 now", "of what the ledger has now"),
+        TEXT("closed", "Since its close", "whether it is as it was then"),
+    ),
+    rows=_hashes,
+    notes=_month_sentences,
+)
+CORRECTIONS = Sheet(
+    columns=(
+        TIME("created", "Created", "when it was made, in whose month it is billed"),
+        NAMESPACE("namespace", "Namespace", "whose charge was wrong"),
+        POD("pod", "Pod", "empty for none in particular"),
+        DECIMAL("gpuHours", "GPU-hours", "exactly; negative where a charge is taken back"),
+        TEXT("at", "Of", "the month of the wrong charge", lambda raw: moment(raw["at"])[:7]),
+        TEXT("actor", "By", "who made it"),
+        SENTENCE("reason", "Reason", "as the person wrote it"),
+    ),
+    rows=lambda answer: answer["corrections"],
+    empty="there are no corrections",
+)
+MONTHS = Sheet(
+    columns=(
+        TEXT("month", "Month", "in the time zone of the budgets"),
+        TIME("closed", "Closed", "when it was closed"),
+        AMOUNT("gpuHours", "GPU-hours", "charged in it", lambda raw: raw["hashes"]["amount"]),
+        TEXT("sha256", "SHA-256", "of all that was charged and granted", lambda raw: raw["hashes"]["sha256"]),
+    ),
+    rows=lambda answer: answer["months"],
+    empty="no month is closed yet",
+)

@@ -1,0 +1,88 @@
+"""The bill as a sheet."""
+
+import csv
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+from timekeeper.cli.output import Column, Sheet
+from timekeeper.core.texts import hours, percent, short
+
+_GPU_HOURS = Column("gpuHours", "GPU-HOURS", True)
+_USE = (Column("requestedGpuHours", "REQUESTED", True), Column("busy", "BUSY", True))
+_CHARGE = ("posted", "pending", "amount", "gpuHours")
+_USE_HOURS = ("requestedGpuHours", "measuredGpuHours", "usedGpuHours")
+_SUMS = (*_CHARGE, "requested", "measured", "used", *_USE_HOURS)
+_NO_CHARGE = "nothing was charged in this time"
+_BILL_TIME = (Column("from", "FROM"), Column("to", "TO"))
+_BILL = (
+    _GPU_HOURS,
+    Column("price", "PRICE", True),
+    Column("cost", "COST", True),
+    Column("currency", "CURRENCY"),
+    *_USE,
+)
+
+
+def bill(text: str) -> Sheet:
+    """The sheet of the API's CSV with the total below; a column without any value is left out."""
+    reader = csv.DictReader(io.StringIO(text))
+    lines = list(reader)
+    names = list(reader.fieldnames or ())
+    keys = names[names.index("to") + 1 : names.index("price")]
+    rows = tuple({**_billed(raw), **{key: raw[key] or None for key in keys}} for raw in lines)
+    figures = tuple(each for each in _BILL if any(row[each.key] for row in rows))
+    for name, title in (("correction", "CORRECTION"), ("clusterName", "CLUSTER")):
+        figures += (Column(name, title),) if name in names else ()
+    columns = (*_BILL_TIME, *(Column(key, key.upper()) for key in keys), *figures)
+    total = _total(lines, [each for each in _SUMS if each in names])
+    answer = {"items": lines, "total": total}
+    return Sheet(columns, rows, answer, empty=_NO_CHARGE, totals=tuple(_totals(total)) if rows else ())
+
+
+def _total(bill: Sequence[Mapping[str, str]], figures: Iterable[str]) -> dict[str, Any]:
+    """The sums of a bill's figures, under their names and as text, as in its rows; ``costs``: by currency, of
+    the rows with a price."""
+    sums = {name: _sum(raw[name] for raw in bill) for name in figures}
+    currencies = sorted({raw["currency"] for raw in bill if raw["cost"]})
+    costs = [
+        {"cost": _sum(raw["cost"] for raw in bill if raw["currency"] == currency), "currency": currency}
+        for currency in currencies
+    ]
+    return {**sums, "costs": costs}
+
+
+def _sum(figures: Iterable[str]) -> str:
+    """The sum of decimal numbers, of which an empty one is 0."""
+    return f"{sum((Decimal(each or 0) for each in figures), Decimal(0)).normalize():f}"
+
+
+def _totals(total: Mapping[str, Any]) -> Iterator[dict[str, str]]:
+    """The total as rows of the table: the first has the hours, and each has the cost in one currency."""
+    sums = {
+        "from": "TOTAL",
+        "gpuHours": hours(int(total["amount"])),
+        "requestedGpuHours": hours(int(total["requested"])),
+        "busy": percent(int(total["used"]), int(total["measured"])),
+    }
+    costs = [{"cost": _money(each["cost"]), "currency": each["currency"]} for each in total["costs"]]
+    yield {**sums, **(costs[0] if costs else {})}
+    yield from costs[1:]
+
+
+def _billed(raw: Mapping[str, str]) -> dict[str, str]:
+    return {
+        **raw,
+        **{key: f"{raw[key][:10]} {raw[key][11:16]}Z" for key in ("from", "to")},
+        "cost": _money(raw["cost"]),
+        "currency": raw["currency"] if raw["price"] else "",
+        "gpuHours": hours(int(raw["amount"])),
+        "requestedGpuHours": hours(int(raw["requested"] or 0)),
+        "busy": percent(int(raw["used"] or 0), int(raw["measured"] or 0)),
+    }
+
+
+def _money(cost: str) -> str:
+    """A cost with two decimals, or two digits of a small one; "" without a price."""
+    return short(Decimal(cost)) if cost else ""
