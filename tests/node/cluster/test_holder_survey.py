@@ -63,7 +63,7 @@ def test_a_device_that_is_no_card_of_the_inventory_is_reported(tmp_path: Path, k
     world.look()
 
     assert [pairs for _, pairs in world.said] == [
-        {"what": "devices", "reason": "not in the inventory: team-a/web has GPU-9"},
+        {"level": "warning", "what": "devices", "reason": "not in the inventory: team-a/web has GPU-9"},
         {"what": "devices"},
     ]
 
