@@ -12,8 +12,6 @@ from timekeeper.edge.value import value
 DEFAULT_INTERVAL_MS = 5_000
 LEAST_INTERVAL_MS = 100
 MAX_INTERVAL_MS = 300_000
-FIRST_BACKOFF_MS = 1_000
-MAX_BACKOFF_MS = 60_000
 
 
 @value
@@ -28,13 +26,6 @@ class HeartbeatReply:
 def jittered_ms(interval_ms: int, fraction: float) -> int:
     """The interval plus or minus a tenth, so that pods that start together drift apart."""
     return interval_ms * 9 // 10 + int(interval_ms * fraction / 5)
-
-
-def backoff_ms(failures: int, fraction: float) -> int:
-    """The pause after this number of failures in a row: it doubles from 1 s to 60 s, its upper half
-    random."""
-    most = min(MAX_BACKOFF_MS, FIRST_BACKOFF_MS << min(failures - 1, 16))
-    return most // 2 + int(most * fraction / 2)
 
 
 def read_reply(body: bytes) -> HeartbeatReply | None:

@@ -1,15 +1,19 @@
-"""The spool folder: two small files that outlive the process, but not the pod. Each is replaced as a
-whole."""
+"""The spool folder: small files that outlive the process, but not the pod. Each is replaced as a whole."""
 
 from __future__ import annotations
 
 import json
 import os
 
-from sidecar import spool
 from sidecar.log import log
+from timekeeper.edge.value import TYPE_CHECKING
 
-SPOOL = "spool.json"
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sidecar.log_events import EventName
+    from timekeeper.edge.outbox import Left, R
+
 FOLLOWED = "followed-ca.json"
 MAX_BYTES = 8 << 20
 
@@ -17,27 +21,19 @@ MAX_BYTES = 8 << 20
 class SpoolFolder:
     """The folder. If it is full, read-only or missing, the beats stay in memory, and one log line says so."""
 
-    def __init__(self, folder: str, node_boot: str) -> None:
-        """``node_boot``: the ID of the node's boot; the spool's moments count from it."""
+    def __init__(self, folder: str) -> None:
         self._folder = folder
-        self._node_boot = node_boot
         self._works = True
 
-    def load(self, boot: str, now_ms: int) -> spool.Spool:
-        """The spool of an earlier process. If it cannot be used: an empty one, and a log line with the
-        reason."""
+    def load(self, name: str, decode: Callable[[str], Left[R]], unreadable: EventName) -> Left[R]:
+        """The records that an earlier process left in a file; none, and this event in the log with the
+        reason, if they cannot be used."""
         try:
-            text = self.read(SPOOL)
-            if text is None:
-                return spool.empty(boot)
-            return spool.decode(text, self._node_boot, boot, now_ms)
+            text = self.read(name)
+            return (None, ()) if text is None else decode(text)
         except (OSError, ValueError) as error:
-            log("spool-unreadable", level="warning", reason=error)
-            return spool.empty(boot)
-
-    def save(self, beats: spool.Spool) -> None:
-        """Write the spool."""
-        self.replace(SPOOL, spool.encode(beats, self._node_boot))
+            log(unreadable, level="warning", reason=error)
+            return None, ()
 
     def followed(self) -> tuple[str, str] | None:
         """The configured CA bundle and the one that replaced it, as saved by `follow`."""

@@ -13,6 +13,7 @@ import ssl
 from sidecar import beats, spool, trust
 from timekeeper.edge import http_client
 from timekeeper.edge.http_client import HttpClient, NotConnected
+from timekeeper.edge.outbox import REFUSED, NotDelivered
 from timekeeper.edge.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
@@ -36,14 +37,7 @@ class Delivered:
     reply: beats.HeartbeatReply
 
 
-@value
-class NotDelivered:
-    """The post is not acknowledged. ``reason`` is a sentence without any token."""
-
-    reason: str
-
-
-NOT_KNOWN = NotDelivered("the timekeeper does not know this pod yet")
+NOT_KNOWN = NotDelivered("the timekeeper does not know this pod yet", False)
 
 
 class HeartbeatClient:
@@ -87,10 +81,10 @@ class HeartbeatClient:
             )
             return self._judge(response)
         except http_client.FAILURES as error:
-            return NotDelivered(http_client.sentence(error, self._timeout_s))
+            return NotDelivered(http_client.sentence(error, self._timeout_s), False)
         except Exception as error:
             # A defect of ours: the caller logs it once and goes on. Its text might quote the token.
-            return NotDelivered(f"internal error: {type(error).__name__}")
+            return NotDelivered(f"internal error: {type(error).__name__}", False)
 
     def close(self) -> None:
         """Close the connection. The next post opens another."""
@@ -101,10 +95,11 @@ class HeartbeatClient:
             return NOT_KNOWN
         if response.status != 200:
             text = response.body[:MAX_REASON].decode("utf-8", "replace").strip()
-            return NotDelivered(f"it answered {response.status} {text}".rstrip())
+            is_final = response.status in REFUSED
+            return NotDelivered(f"it answered {response.status} {text}".rstrip(), is_final)
         reply = beats.read_reply(response.body)
         if reply is None:
-            return NotDelivered("it answered 200, but the body is no heartbeat reply")
+            return NotDelivered("it answered 200, but the body is no heartbeat reply", False)
         self._follow(reply.ca)
         return Delivered(reply)
 

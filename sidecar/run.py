@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import time
 
+from sidecar import spool
 from sidecar.background import run_in_background
 from sidecar.disk import SpoolFolder, node_boot
 from sidecar.event_loop import End, EventLoop
-from sidecar.heartbeat_client import Delivered, HeartbeatClient, NotDelivered
+from sidecar.heartbeat_client import Delivered, HeartbeatClient
 from sidecar.log import log
 from sidecar.nvml import PodCardReader
 from sidecar.reporter import Reporter, ReporterPorts
+from timekeeper.edge.outbox import NotDelivered
+from timekeeper.edge.saved_outbox import OutboxPorts
 from timekeeper.edge.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
@@ -35,29 +38,31 @@ class CardsRead:
     devices: tuple[BeatDevice, ...]
 
 
-UNTRIED = PostDone(NotDelivered("no thread could be started, or an internal error"))
+UNTRIED = PostDone(NotDelivered("no thread could be started, or an internal error", False))
 UNREAD = CardsRead(())
 
 
 def until_the_end(settings: SidecarSettings, loop: EventLoop) -> bool:
     """Send heartbeats until SIGTERM and the last post has ended. True if a thread is still blocked."""
-    disk = SpoolFolder(settings.spool, node_boot())
+    disk, boot = SpoolFolder(settings.spool), node_boot()
     client = HeartbeatClient(settings, boot_ms, disk.followed(), disk.follow)
     reader = PodCardReader(settings.cards, boot_ms, exclusive=settings.exclusive)
     ports = ReporterPorts(
-        post=lambda post: run_in_background(loop, lambda: PostDone(client.deliver(post)), UNTRIED),
+        outbox=OutboxPorts(
+            post=lambda post: run_in_background(loop, lambda: PostDone(client.deliver(post)), UNTRIED),
+            save=lambda post, waiting: disk.replace(spool.FILE, spool.encode(post, waiting, boot)),
+        ),
         read_cards=(lambda: run_in_background(loop, lambda: CardsRead(reader.read()), UNREAD))
         if settings.cards
         else None,
-        save=disk.save,
         fraction=fraction,
         log=log,
     )
     log("started", timekeeper=settings.server.authority, cards=len(settings.cards))
     if not settings.cards:
         log("no-cards", reason="NVIDIA_VISIBLE_DEVICES names no card: heartbeats carry no figures")
-    spooled = disk.load(os.urandom(8).hex(), boot_ms())
-    reporter = Reporter(ports, spooled, boot_ms())
+    left = disk.load(spool.FILE, lambda text: spool.decode(text, boot, boot_ms()), "spool-unreadable")
+    reporter = Reporter(ports, os.urandom(8).hex(), boot_ms(), left)
     run_loop(reporter, loop)
     if beats := reporter.unacknowledged():
         log(

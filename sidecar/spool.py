@@ -1,24 +1,20 @@
-"""The beats that the timekeeper has not acknowledged. Pure: no clock, no disk.
-
-Moments are milliseconds of the node's boot clock, which a restart of the process does not change; they become
-ages when a post is sent. At most one post is in flight. Its ``boot``, ``sequence`` and beats stay the same
-until it is acknowledged, also across a restart in the same container, so the timekeeper recognises a repeat
-of a post whose reply was lost: no beat is lost, and none is counted twice.
-
-The spool is bounded. If it is full, the beat whose removal leaves the smallest gap is removed, but never the
-first or the last: the beats still cover the same time, with a coarser grain.
-"""
+"""The beats that the timekeeper has not acknowledged: what one is, its bounds, and its forms in a post and on
+the disk. Pure. `timekeeper.edge.saved_outbox` says what becomes of them."""
 
 from __future__ import annotations
 
-import json
-import re
-
+from timekeeper.edge import saved_outbox
+from timekeeper.edge.outbox import OutboxLimits
+from timekeeper.edge.saved_outbox import rows, whole
 from timekeeper.edge.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
-    from timekeeper.core.wire import BeatDevice, Heartbeats
+    from collections.abc import Callable, Sequence
 
+    from timekeeper.core.wire import BeatDevice, Heartbeats
+    from timekeeper.edge.outbox import Left, Post
+
+FILE = "spool.json"
 MAX_IN_A_POST = 64
 MAX_WAITING = 448
 MAX_BEATS = MAX_IN_A_POST + MAX_WAITING
@@ -31,9 +27,6 @@ MAX_AGE_MS = 30 * 86_400_000  # the timekeeper accepts no greater age; beats of 
 MAX_CARDS = 64
 MAX_UUID = 128
 MAX_FIGURE = 2**31
-MAX_SEQUENCE = 2**53
-
-_BOOT = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
 
 
 @value
@@ -44,64 +37,14 @@ class SpooledBeat:
     devices: tuple[BeatDevice, ...]  # NVML's figures of its cards at that moment, if any
 
 
-@value
-class SpooledPost:
-    """Beats that are sent, and repeated, together."""
-
-    boot: str  # the run of the sidecar that sent them first
-    sequence: int  # the number of this post within that run
-    beats: tuple[SpooledBeat, ...]
+def limits(fraction: Callable[[], float]) -> OutboxLimits[SpooledBeat]:
+    """Of the outbox. A beat is never given up, for its time is charged."""
+    return OutboxLimits(
+        _batch, _spare, lambda failures: saved_outbox.pause_ms(failures, fraction()), gives_up=False
+    )
 
 
-@value
-class Spool:
-    """All beats that are not acknowledged."""
-
-    boot: str  # the ID of this run of the sidecar
-    sequence: int  # of the run's next post
-    post: SpooledPost | None  # sent, not acknowledged
-    waiting: tuple[SpooledBeat, ...]  # not sent
-
-    def beats(self) -> tuple[SpooledBeat, ...]:
-        """Every beat that is not acknowledged, in order of time."""
-        return (self.post.beats if self.post else ()) + self.waiting
-
-
-def empty(boot: str) -> Spool:
-    """The spool of a new run."""
-    return Spool(boot, 1, None, ())
-
-
-def add(spool: Spool, beat: SpooledBeat) -> Spool:
-    """The spool with one more beat, folded if it was full."""
-    return Spool(spool.boot, spool.sequence, spool.post, _folded((*spool.waiting, beat)))
-
-
-def fold(beats: tuple[SpooledBeat, ...], most: int) -> tuple[SpooledBeat, ...]:
-    """At most ``most`` (two or more) of the beats, always the first and the last, with gaps as even as
-    possible."""
-    while len(beats) > most:
-        gaps = ((beats[i + 1].at_ms - beats[i - 1].at_ms, i) for i in range(1, len(beats) - 1))
-        _, least = min(gaps)
-        beats = beats[:least] + beats[least + 1 :]
-    return beats
-
-
-def sending(spool: Spool) -> Spool:
-    """The spool with a post in flight: the unacknowledged one again, else a new one with the oldest beats."""
-    if spool.post or not spool.waiting:
-        return spool
-    most = min(MAX_IN_A_POST, MAX_FIGURES_IN_A_POST // _most_figures(spool.waiting))
-    post = SpooledPost(spool.boot, spool.sequence, spool.waiting[:most])
-    return Spool(spool.boot, spool.sequence + 1, post, spool.waiting[most:])
-
-
-def delivered(spool: Spool) -> Spool:
-    """The spool after the timekeeper acknowledged the post in flight."""
-    return Spool(spool.boot, spool.sequence, None, spool.waiting)
-
-
-def document(post: SpooledPost, now_ms: int) -> Heartbeats:
+def document(post: Post[SpooledBeat], now_ms: int) -> Heartbeats:
     """The body of ``POST /v1/heartbeats``, with ages at ``now_ms``."""
     return {
         "version": 1,
@@ -109,84 +52,43 @@ def document(post: SpooledPost, now_ms: int) -> Heartbeats:
         "sequence": post.sequence,
         "beats": [
             {"age_ms": min(MAX_AGE_MS, max(0, now_ms - beat.at_ms)), "devices": list(beat.devices)}
-            for beat in post.beats
+            for beat in post.records
         ],
     }
 
 
-def encode(spool: Spool, node_boot: str) -> str:
-    """The spool as text for the disk. ``node_boot``: the ID of the boot that its moments count from."""
-    post = spool.post
-    return json.dumps(
-        {
-            "version": 1,
-            "node_boot": node_boot,
-            "post": post and {"boot": post.boot, "sequence": post.sequence, "beats": _written(post.beats)},
-            "waiting": _written(spool.waiting),
-        },
-        separators=(",", ":"),
+def encode(post: Post[SpooledBeat] | None, waiting: Sequence[SpooledBeat], node_boot: str) -> str:
+    """The text for the disk. ``node_boot``: the ID of the boot that the moments count from."""
+    return saved_outbox.encode(post, waiting, node_boot, "beats", lambda beat: (beat.at_ms, beat.devices))
+
+
+def decode(text: str, node_boot: str, now_ms: int) -> Left[SpooledBeat]:
+    """What an earlier process of this container saved. Raises ValueError, with the reason, for any other
+    text."""
+    post, waiting = saved_outbox.decode(
+        text, node_boot, "beats", lambda _: lambda read: _beat(read, now_ms), MAX_BEATS
     )
+    if post and len(post.records) > _batch(post.records):
+        raise ValueError("its post is too large")
+    return post, waiting
 
 
-def decode(text: str, node_boot: str, boot: str, now_ms: int) -> Spool:
-    """The spool that an earlier process of this container wrote, for the run ``boot``.
-
-    Its unacknowledged post keeps its run and sequence; the other beats belong to the new run. Raises
-    ValueError, with the reason, for any other text, and for a spool of another boot of the node: its beats
-    have no age.
-    """
-    try:
-        read = json.loads(text)
-        version, written_in = read["version"], read["node_boot"]
-        post, waiting = read["post"], _beats(read["waiting"], now_ms)
-        sent = post and _post(post, now_ms)
-    except (ValueError, TypeError, KeyError, RecursionError):
-        raise ValueError("it is not a spool") from None
-    if version != 1 or written_in != node_boot:
-        raise ValueError("it is from another boot of the node or another version")
-    return Spool(boot, 1, sent or None, _folded(waiting))
+def _batch(beats: Sequence[SpooledBeat]) -> int:
+    return min(MAX_IN_A_POST, MAX_FIGURES_IN_A_POST // _most_figures(beats))
 
 
-def _folded(beats: tuple[SpooledBeat, ...]) -> tuple[SpooledBeat, ...]:
-    return fold(beats, min(MAX_WAITING, MAX_FIGURES_WAITING // _most_figures(beats)))
+def _spare(beats: Sequence[SpooledBeat]) -> int | None:
+    has_room = len(beats) <= min(MAX_WAITING, MAX_FIGURES_WAITING // _most_figures(beats))
+    return None if has_room else saved_outbox.smallest_gap(beats)
 
 
-def _most_figures(beats: tuple[SpooledBeat, ...]) -> int:
+def _most_figures(beats: Sequence[SpooledBeat]) -> int:
     return max((len(beat.devices) for beat in beats), default=0) or 1
 
 
-def _written(beats: tuple[SpooledBeat, ...]) -> list[tuple[int, tuple[BeatDevice, ...]]]:
-    return [(beat.at_ms, beat.devices) for beat in beats]
-
-
-def _post(read: dict[str, object], now_ms: int) -> SpooledPost:
-    beats = _beats(read["beats"], now_ms)
-    if not 1 <= len(beats) <= MAX_IN_A_POST or not _BOOT.fullmatch(str(read["boot"])):
-        raise ValueError
-    if len(beats) * _most_figures(beats) > MAX_FIGURES_IN_A_POST:
-        raise ValueError
-    return SpooledPost(str(read["boot"]), _whole(read["sequence"], MAX_SEQUENCE), beats)
-
-
-def _beats(read: object, now_ms: int) -> tuple[SpooledBeat, ...]:
-    return tuple(_beat(each, now_ms) for each in _rows(read, MAX_BEATS))
-
-
 def _beat(read: object, now_ms: int) -> SpooledBeat:
-    at, devices = _rows(read, 2)
-    return SpooledBeat(_whole(at, now_ms), tuple(map(_device, _rows(devices, MAX_CARDS))))
-
-
-def _whole(read: object, most: int) -> int:
-    if not isinstance(read, int) or isinstance(read, bool) or not 0 <= read <= most:
-        raise ValueError
-    return read
-
-
-def _rows(read: object, most: int) -> list[object]:
-    if not isinstance(read, list) or len(read) > most:
-        raise ValueError
-    return read
+    at, devices = rows(read, 2)
+    return SpooledBeat(whole(at, now_ms), tuple(map(_device, rows(devices, MAX_CARDS))))
 
 
 def _device(read: object) -> BeatDevice:
@@ -204,4 +106,4 @@ def _device(read: object) -> BeatDevice:
 
 
 def _figure(read: object) -> int | None:
-    return None if read is None else _whole(read, MAX_FIGURE)
+    return None if read is None else whole(read, MAX_FIGURE)

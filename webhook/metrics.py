@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, values
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from timekeeper.runtime.recording.decision_posts import RESULTS, RESULTS_MEAN
+from timekeeper.edge.memory_outbox import RESULTS
+from timekeeper.runtime.recording.decision_posts import RESULTS_MEAN
 from webhook.wire.pod_review import AdmissionAnswer
 
 M = TypeVar("M", Counter, Histogram)

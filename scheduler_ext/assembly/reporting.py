@@ -111,4 +111,4 @@ class Reporting:
 
     def decisions_reported(self) -> Mapping[str, int]:
         """Reports of decisions, by result; empty without a timekeeper."""
-        return {} if self._posts is None else self._posts.results()
+        return {} if self._posts is None else self._posts.results

@@ -8,17 +8,18 @@ from dataclasses import dataclass
 
 import orjson
 
-from scheduler_ext.clients.report_spool import ReportSpool, SpoolEvents
-from scheduler_ext.log import Log
+from scheduler_ext.log import Log, LogEvent
 from scheduler_ext.model.pod import Pod
 from timekeeper.core.request.cards import encode_placement
 from timekeeper.core.values import Placement
 from timekeeper.core.wire import BindingEntry, Bindings, binding_asks
+from timekeeper.edge.memory_outbox import MemoryOutbox, OutboxEvents
 from timekeeper.runtime.timekeeper_client import TimekeeperClient
 
 PATH = "/v1/bindings"
 MAX_WAITING = 10_000
-_EVENTS = SpoolEvents("bindings-failed", "bindings-sent", "binding-refused")
+TOGETHER = 100  # reports in one post
+_EVENTS = OutboxEvents[LogEvent]("bindings-failed", "bindings-sent", "binding-refused", "bindings-dropped")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +30,21 @@ class _Bound:
     at_ms: int
 
 
-class BindingReports(ReportSpool[_Bound]):
+class BindingReports(MemoryOutbox[_Bound]):
     """``bound`` may be called from any thread, and never waits; `run` sends, in one thread. ``now_ms``: a
     monotonic clock."""
 
     def __init__(self, client: TimekeeperClient, now_ms: Callable[[], int], log: Log) -> None:
         self._now_ms = now_ms
-        super().__init__(client, _EVENTS, self._encoded, lambda each: each.pod.full_name, MAX_WAITING, log)
+        super().__init__(
+            lambda first: client.deliver(self._encoded(first)),
+            _EVENTS,
+            log,
+            most=MAX_WAITING,
+            together=TOGETHER,
+            about=lambda bound: {"pod": bound.pod.full_name},
+            close=client.close,
+        )
 
     def bound(self, pod: Pod, node: str, placement: Placement) -> None:
         """The pod was bound. If too many wait already, the oldest is dropped."""

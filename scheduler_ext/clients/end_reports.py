@@ -13,17 +13,18 @@ from dataclasses import dataclass, replace
 
 import orjson
 
-from scheduler_ext.clients.report_spool import ReportSpool, SpoolEvents
-from scheduler_ext.log import Log
+from scheduler_ext.clients.binding_reports import TOGETHER
+from scheduler_ext.log import Log, LogEvent
 from scheduler_ext.model.pod import Pod
 from timekeeper.core.ledger.hold import PodHold
 from timekeeper.core.wire import EndEntry, Ends
+from timekeeper.edge.memory_outbox import MemoryOutbox, OutboxEvents
 from timekeeper.runtime.timekeeper_client import TimekeeperClient
 
 PATH = "/v1/ends"
 MAX_WAITING = 50_000  # an hour of 14 ends a second
 MAX_VANISHED = 10_000
-_EVENTS = SpoolEvents("ends-failed", "ends-sent", "end-refused", "ends-dropped")
+_EVENTS = OutboxEvents[LogEvent]("ends-failed", "ends-sent", "end-refused", "ends-dropped")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class _End:
     left_ms: int | None = None
 
 
-class EndReports(ReportSpool[_End]):
+class EndReports(MemoryOutbox[_End]):
     """`removed` and `left` may be called from any thread, and never wait; `run` sends, in one thread.
     ``now_ms``: a monotonic clock."""
 
@@ -47,7 +48,15 @@ class EndReports(ReportSpool[_End]):
         self._now_ms = now_ms
         self._follow_lock = threading.Lock()
         self._vanished: OrderedDict[str, _End] = OrderedDict()  # pods that may still hold their cards
-        super().__init__(client, _EVENTS, self._encoded, _full_name, MAX_WAITING, log)
+        super().__init__(
+            lambda first: client.deliver(self._encoded(first)),
+            _EVENTS,
+            log,
+            most=MAX_WAITING,
+            together=TOGETHER,
+            about=lambda end: {"pod": f"{end.namespace}/{end.name}"},
+            close=client.close,
+        )
 
     def removed(self, pod: Pod) -> None:
         """The object of this bound pod is gone; its hold is that of all versions of it."""
@@ -71,10 +80,6 @@ class EndReports(ReportSpool[_End]):
         now_ms = self._now_ms()
         body: Ends = {"version": 1, "ends": [_wire(each, now_ms) for each in first]}
         return orjson.dumps(body)
-
-
-def _full_name(end: _End) -> str:
-    return f"{end.namespace}/{end.name}"
 
 
 def _wire(end: _End, now_ms: int) -> EndEntry:

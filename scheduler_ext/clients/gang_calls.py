@@ -53,8 +53,8 @@ class GangCalls:
         return self._patch(pod, patch, "/status")
 
     def _forgive(self, pod: Pod) -> str:
-        """Note on the pod until when it is not charged. Before its eviction: if the extender is killed between
-        the two, the timekeeper knows. Returns the pod's version."""
+        """Note on the pod until when it is not charged. Before its eviction: if the extender is killed
+        between the two, the timekeeper knows. Returns the pod's version."""
         now_ms = self._now_ms()
         until_ms = min(now_ms, (pod.hold.bound_ms or now_ms) + self._deadline_ms)
         only = {"uid": pod.uid, "resourceVersion": pod.version}

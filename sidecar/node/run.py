@@ -28,16 +28,19 @@ from sidecar.node.state import api_objects, device_slices, report_spool, reports
 from sidecar.node.usage_tasks import UsageTasks
 from sidecar.node.values import CardFailed, DeviceReading, NodeState
 from sidecar.run import UNTRIED, PostDone, boot_ms, fraction
+from timekeeper.edge.saved_outbox import OutboxPorts
 from timekeeper.edge.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from sidecar.node.devices import DeviceReader
     from sidecar.node.nri_tasks import NriTasks
     from sidecar.node.settings import AgentSettings
     from sidecar.node.state.api_objects import NodePods
+    from sidecar.node.state.reports import UsageInterval
+    from timekeeper.edge.outbox import Post
 
 BREATH_MS = 200  # pause after a driver event, so that many events do not cause as many readings
 AFTER_A_FAULT_MS = 5_000
@@ -193,7 +196,11 @@ def _usage_reports(settings: AgentSettings, loop: EventLoop) -> reports.UsageRep
     if timekeeper is None:
         return None
     boot = node_boot()
-    disk = SpoolFolder(timekeeper.spool, boot)
+    disk = SpoolFolder(timekeeper.spool)
+
+    def save(post: Post[UsageInterval] | None, waiting: Sequence[UsageInterval]) -> bool:
+        return disk.replace(report_spool.FILE, report_spool.encode(post, waiting, boot))
+
     client = HeartbeatClient(
         timekeeper,
         boot_ms,
@@ -203,22 +210,17 @@ def _usage_reports(settings: AgentSettings, loop: EventLoop) -> reports.UsageRep
         document=reports.document,
     )
     ports = reports.UsagePorts(
-        post=lambda post: run_in_background(loop, lambda: PostDone(client.deliver(post)), UNTRIED),
-        save=lambda post, waiting: disk.replace(report_spool.FILE, report_spool.encode(post, waiting, boot)),
+        outbox=OutboxPorts(
+            post=lambda post: run_in_background(loop, lambda: PostDone(client.deliver(post)), UNTRIED),
+            save=save,
+        ),
         fraction=fraction,
         log=log,
     )
-    return reports.UsageReports(ports, os.urandom(8).hex(), boot_ms(), _left(disk, boot))
-
-
-def _left(disk: SpoolFolder, boot: str) -> tuple[reports.UsagePost | None, tuple[reports.UsageInterval, ...]]:
-    """The post and the intervals that an earlier process of this container saved."""
-    try:
-        text = disk.read(report_spool.FILE)
-        return (None, ()) if text is None else report_spool.decode(text, boot, boot_ms())
-    except (OSError, ValueError) as error:
-        log("use-unreadable", level="warning", reason=error)
-        return None, ()
+    left = disk.load(
+        report_spool.FILE, lambda text: report_spool.decode(text, boot, boot_ms()), "use-unreadable"
+    )
+    return reports.UsageReports(ports, os.urandom(8).hex(), boot_ms(), left)
 
 
 def _follow_node(server: api.NodeApi, name: str, loop: EventLoop) -> None:

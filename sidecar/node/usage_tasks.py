@@ -15,7 +15,7 @@ from timekeeper.edge.value import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sidecar.heartbeat_client import Delivered, NotDelivered
+    from sidecar.heartbeat_client import Delivered
     from sidecar.log_events import EventName
     from sidecar.node.agent import Agent
     from sidecar.node.kube.api import ApiAnswer
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from sidecar.node.state.overuse import OveruseEpisode
     from sidecar.node.state.reports import UsageReports
     from sidecar.node.values import GPUProcess, NodeState, PodState, ProcessOwner, Vendor
+    from timekeeper.edge.outbox import NotDelivered
 
 LATE_MS = 2_000  # holders are surveyed without NVML if a reading is this much later than the interval
 SILENCE = DeviceReading((), (), (), (), (), (), (), "it does not answer")

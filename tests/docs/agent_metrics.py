@@ -14,6 +14,7 @@ from sidecar.node.state.reports import UsagePorts, UsageReports
 from sidecar.node.state.use import ContainerLoad, PodLoad, UsageReading
 from sidecar.node.values import CardLoad, GPUProcess, PodState, ProcessOwner
 from tests.node.worlds import card, look, node
+from timekeeper.edge.saved_outbox import OutboxPorts
 
 Metrics = dict[str, tuple[str, list[str]]]  # name -> its kind and its labels
 
@@ -44,7 +45,7 @@ def of_use() -> Metrics:
     load = CardLoad("G", 1, 9)
     pod = PodState("u", "team", "p", ("G",), False, ())
     seen = UsageReading((PodLoad("u", (load,)),), (load,))
-    ports = UsagePorts(lambda _: None, lambda *_: True, lambda: 0.5, lambda *_, **__: None)
+    ports = UsagePorts(OutboxPorts(lambda _: None, lambda *_: True), lambda: 0.5, lambda *_, **__: None)
     return _read(
         of_cards((card("G", mig="1g.5gb"),), seen, "n")
         + of_pods((pod,), seen, {"u": {"G": 8}}, {"u": OveruseEpisode(0, None, (CardOveruse("G", 9, 8),))})

@@ -6,8 +6,8 @@ Level = Literal["info", "warning", "error"]
 
 LogEvent = (  # of edge and runtime; each role adds its own
     Literal["loaded", "not-loaded", "lease-unreachable", "event-not-posted", "event-dropped"]
-    | Literal["decisions-failed", "decisions-sent", "decision-refused", "malformed-request", "internal-error"]
-    | Literal["uncaught", "server"]
+    | Literal["decisions-failed", "decisions-sent", "decisions-dropped", "decision-refused"]
+    | Literal["malformed-request", "internal-error", "uncaught", "server"]
 )
 E = TypeVar("E", bound=str, contravariant=True)
 

@@ -29,7 +29,8 @@ def value(cls: type[T]) -> type[T]:
     declared = {name: each for name, each in vars(cls).items() if name in fields}
     left_out = ("__dict__", "__weakref__", *declared)
     body = {name: each for name, each in vars(cls).items() if name not in left_out} | {"declared": declared}
-    made: type[T] = type(cls.__name__, (_Value,), {**body, "__slots__": fields})
+    bases = tuple(base for base in cls.__bases__ if base is not object)
+    made: type[T] = type(cls.__name__, (_Value, *bases), {**body, "__slots__": fields})
     return made
 
 

@@ -13,6 +13,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from timekeeper.edge.log_events import EventLog
+from timekeeper.edge.outbox import REFUSED, NotDelivered
 from timekeeper.runtime.tls import client_context
 
 T = TypeVar("T")
@@ -22,7 +23,6 @@ POLL_EVERY_S = 1.0
 TIMEOUT_S = 2.0  # also for an answer as a whole
 MAX_BYTES = 64 * 1024 * 1024
 _GZIP = 16 + zlib.MAX_WBITS
-_REFUSED = (http.client.BAD_REQUEST, http.client.REQUEST_ENTITY_TOO_LARGE, http.client.UNPROCESSABLE_ENTITY)
 _BROKEN = (http.client.HTTPException, zlib.error)
 
 
@@ -82,13 +82,23 @@ class TimekeeperClient:
         would be refused again; the connection is then closed."""
         try:
             status, _, _ = self._again("POST", {"Content-Type": "application/json"}, body)
-            if status in _REFUSED:
+            if status in REFUSED:
                 raise PostRefusedError(f"the timekeeper answered {status}")
             if status != http.client.OK:
                 raise TimekeeperError(f"the timekeeper answered {status}")
         except FAILURES:
             self.close()
             raise
+
+    def deliver(self, body: bytes) -> NotDelivered | None:
+        """Posts the body, as `post`; None: it is acknowledged."""
+        try:
+            self.post(body)
+        except PostRefusedError as error:
+            return NotDelivered(str(error), True)
+        except FAILURES as error:
+            return NotDelivered(f"{type(error).__name__}: {error}", False)
+        return None
 
     def close(self) -> None:
         """Closes the connection; the next request opens another."""

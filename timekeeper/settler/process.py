@@ -2,23 +2,25 @@
 for its callers, in a ConfigMap of its own namespace."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from queue import Queue
-from threading import Event, Lock, Thread
+from threading import Event, Thread
 
 from timekeeper import metrics
-from timekeeper.core.decisions import Decision, DecisionRun
+from timekeeper.core.decisions import DecisionRun
 from timekeeper.core.names import DOMAIN
 from timekeeper.core.request.claims import reuses_devices
-from timekeeper.log import log
+from timekeeper.edge.memory_outbox import OutboxEvents
+from timekeeper.edge.outbox import NotDelivered
+from timekeeper.log import LogEvent, log
 from timekeeper.runtime.api_server import ANSWER_S, APPLY, Answered, Api
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.end_signals import event_of_end_signals
 from timekeeper.runtime.event_recorder import EventRecorder
 from timekeeper.runtime.lease_election import CALL_S, LeaseElection, LeaseName
-from timekeeper.runtime.recording.decision_posts import DecisionBuffer
+from timekeeper.runtime.recording.decision_posts import DecisionOutbox
 from timekeeper.settings import TimekeeperSettings
 from timekeeper.settler.budget_entries import BudgetNotice
 from timekeeper.settler.claim_notices import ClaimNotice
@@ -95,46 +97,30 @@ class SettlerElection(LeaseElection):
 
 INTERVAL_S = 0.5
 _TOGETHER = 500
+_EVENTS = OutboxEvents[LogEvent](
+    "decisions-not-written", "decisions-written", "decision-refused", "decisions-dropped"
+)
 
 
-class DecisionRecorder:
-    """`record` may be called from any thread and never waits; `run` writes, in one thread. What was
-    decided in an epoch that is over is written too."""
+def decision_recorder(store: Store) -> DecisionOutbox:
+    """Writes the settler's own decisions, twice a second. What was decided in an epoch that is over is
+    written too."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._buffer = DecisionBuffer()
-        self._taken: list[DecisionRun] = []
-        self._writing = Lock()
-        self._is_failing = False
+    def write(runs: Sequence[DecisionRun]) -> NotDelivered | None:
+        try:
+            with store.writing() as connection:
+                decisions.record(connection, SOURCE, runs)
+        except (UnavailableError, ConflictError) as error:
+            return NotDelivered(str(error), False)
+        return None
 
-    def record(self, decision: Decision) -> None:
-        """See `timekeeper.core.decisions.Record`."""
-        self._buffer.add(decision)
+    def count(result: str, number: int) -> None:
+        if result == "sent":
+            metrics.DECISIONS.labels(SOURCE).inc(number)
+        elif result == "dropped":
+            metrics.DECISIONS_DROPPED.inc(number)
 
-    def run(self, stop: Event) -> None:
-        """Write what waits, twice a second, until ``stop``; then once more."""
-        while not stop.wait(INTERVAL_S):
-            self.write()
-        self.write()
-
-    def write(self) -> bool:
-        """Write all that waits, before returning. False if the database is away: then it waits on."""
-        with self._writing:
-            metrics.DECISIONS_DROPPED.inc(self._buffer.take_dropped())
-            while self._taken or len(self._buffer):
-                self._taken = self._taken or self._buffer.take(_TOGETHER)
-                try:
-                    with self._store.writing() as connection:
-                        decisions.record(connection, SOURCE, self._taken)
-                except (UnavailableError, ConflictError) as error:
-                    if not self._is_failing:
-                        log("decisions-not-written", level="warning", error=error)
-                    self._is_failing = True
-                    return False
-                metrics.DECISIONS.labels(SOURCE).inc(sum(each.count for each in self._taken))
-                self._taken, self._is_failing = [], False
-            return True
+    return DecisionOutbox(write, _EVENTS, log, together=_TOGETHER, count=count, every_s=INTERVAL_S)
 
 
 # Updates waiting to be applied. A full queue blocks the watches, and the API server buffers.
@@ -188,7 +174,7 @@ def _settle(settings: TimekeeperSettings, store: Store, api: Api, me: str, stop:
     now_ms = _clock_of(api)
     events = EventRecorder[str](api, REPORTER, me, now_ms, log, _MAX_EVENTS_PER_OBJECT)
     start_thread("events", events.run, stop)
-    recorder = DecisionRecorder(store)
+    recorder = decision_recorder(store)
     recording = start_thread("decisions", recorder.run, stop)
     try:
         settler = Settler(

@@ -6,18 +6,15 @@ from pathlib import Path
 from deploy.local.identity import LocalAuthority, new_authority
 from sidecar import settings
 from sidecar.beats import HeartbeatReply
-from sidecar.heartbeat_client import Delivered, HeartbeatClient, NotDelivered
+from sidecar.heartbeat_client import Delivered, HeartbeatClient
 from sidecar.node.state import reports
-from sidecar.node.state.reports import (
-    UsageInterval,
-    UsagePost,
-    document,
-)
+from sidecar.node.state.reports import UsageInterval, document
 from sidecar.run import boot_ms
 from tests.node.unit.test_reports import FINE, World, seen
 from tests.sidecar.worlds import SILENCE, Timekeeper, variables
 from tests.timekeeper.rows import hours
 from tests.timekeeper.worlds import T0, Town, agent_status, gpu_pod, node, token
+from timekeeper.edge.outbox import NotDelivered, Post
 
 
 def client(
@@ -31,7 +28,7 @@ def test_the_courier_carries_reports_over_verified_tls(
     tmp_path: Path, timekeeper: Timekeeper, authority: LocalAuthority
 ) -> None:
     timekeeper.answer = lambda _: (200, {"version": 1, "interval_ms": 20_000})
-    post = UsagePost("run", 7, (UsageInterval(boot_ms() - 1_000, seen()),))
+    post = Post("run", 7, (UsageInterval(boot_ms() - 1_000, seen()),))
 
     with closing(client(tmp_path, timekeeper, authority)) as way:
         assert way.deliver(post) == Delivered(HeartbeatReply(20_000, None, None))
@@ -46,7 +43,7 @@ def test_the_courier_carries_reports_over_verified_tls(
 
 def test_a_timekeeper_of_another_authority_gets_no_report(tmp_path: Path, timekeeper: Timekeeper) -> None:
     with closing(client(tmp_path, timekeeper, new_authority("another"))) as way:
-        outcome = way.deliver(UsagePost("run", 1, (UsageInterval(0, seen()),)))
+        outcome = way.deliver(Post("run", 1, (UsageInterval(0, seen()),)))
 
     assert isinstance(outcome, NotDelivered)
     assert "certificate is not accepted" in outcome.reason
@@ -59,8 +56,8 @@ def test_a_timekeeper_that_never_answers_costs_the_timeout(
     timekeeper.answer = lambda _: SILENCE
 
     with closing(client(tmp_path, timekeeper, authority, 0.2)) as way:
-        assert way.deliver(UsagePost("run", 1, (UsageInterval(0, seen()),))) == NotDelivered(
-            "no answer within 0.2 s"
+        assert way.deliver(Post("run", 1, (UsageInterval(0, seen()),))) == NotDelivered(
+            "no answer within 0.2 s", False
         )
 
 

@@ -7,6 +7,7 @@ from sidecar.node.state.overuse import CardOveruse, OveruseEpisode
 from sidecar.node.state.reports import UsagePorts, UsageReports
 from sidecar.node.state.use import ContainerLoad, PodLoad, UsageReading
 from sidecar.node.values import CardLoad, NodeCard, PodState
+from timekeeper.edge.saved_outbox import OutboxPorts
 
 WHOLE = NodeCard("GPU-0", 0, 'NVIDIA "A100"\\n', 40_960, True, "", 0, (), None, ())
 PART = NodeCard("MIG-1", 100, "NVIDIA A100", 4_864, True, "", 0, (), "1g.5gb", ())
@@ -98,7 +99,9 @@ def _say_nothing(event: str, **pairs: object) -> None:
 
 
 def test_the_state_of_the_reports_is_a_metric() -> None:
-    world = UsageReports(UsagePorts(lambda _: None, lambda *_: True, lambda: 0.5, _say_nothing), "run", 0)
+    world = UsageReports(
+        UsagePorts(OutboxPorts(lambda _: None, lambda *_: True), lambda: 0.5, _say_nothing), "run", 0
+    )
     world.add(SEEN)
     world.tick(20_000)
 

@@ -2,30 +2,28 @@
 
 import itertools
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sidecar.beats import HeartbeatReply
-from sidecar.heartbeat_client import Delivered, NotDelivered
+from sidecar.heartbeat_client import Delivered
 from sidecar.node.state import report_spool
 from sidecar.node.state.reports import (
     DEFAULT_INTERVAL_MS,
-    ENDING_MS,
     MAX_IN_A_POST,
     MAX_WAITING,
     UsageInterval,
     UsagePorts,
-    UsagePost,
     UsageReports,
     document,
     figures_in,
-    fold,
 )
 from sidecar.node.state.use import PodLoad, UsageReading
 from sidecar.node.values import CardLoad
+from timekeeper.edge.outbox import ENDING_MS, NotDelivered, Post
+from timekeeper.edge.saved_outbox import OutboxPorts
 
 STEP = 5_000
 
@@ -42,19 +40,19 @@ class World:
 
     def __init__(self) -> None:
         self.now_ms = 1_000_000
-        self.posts: list[UsagePost] = []
+        self.posts: list[Post[UsageInterval]] = []
         self.said: list[str] = []
-        self.disk: tuple[UsagePost | None, tuple[UsageInterval, ...]] = (None, ())
+        self.disk: tuple[Post[UsageInterval] | None, tuple[UsageInterval, ...]] = (None, ())
         self.disk_is_well = True
-        self._ports = UsagePorts(self.posts.append, self._keep, lambda: 0.5, self._say)
+        self._ports = UsagePorts(OutboxPorts(self.posts.append, self._keep), lambda: 0.5, self._say)
         self.reports = UsageReports(self._ports, "run", self.now_ms)
 
     def _say(self, event: str, **pairs: object) -> None:
         self.said.append(event)
 
-    def _keep(self, post: UsagePost | None, waiting: tuple[UsageInterval, ...]) -> bool:
+    def _keep(self, post: Post[UsageInterval] | None, waiting: Sequence[UsageInterval]) -> bool:
         if self.disk_is_well:
-            self.disk = post, waiting
+            self.disk = post, tuple(waiting)
         return self.disk_is_well
 
     def die(self) -> None:
@@ -79,11 +77,11 @@ class World:
 
     def kept(self) -> list[int]:
         """The moments of the uses that were acknowledged, given that all posts were, in order."""
-        first: dict[tuple[str, int], UsagePost] = {}
+        first: dict[tuple[str, int], Post[UsageInterval]] = {}
         for post in self.posts:
             key = post.boot, post.sequence
             assert first.setdefault(key, post) == post, "a repeat must be the same post"
-        return [each.at_ms for post in first.values() for each in post.uses]
+        return [each.at_ms for post in first.values() for each in post.records]
 
 
 @pytest.fixture
@@ -92,7 +90,7 @@ def world() -> World:
 
 
 FINE = Delivered(HeartbeatReply(15_000, None, None))
-AWAY = NotDelivered("no answer within 10 s")
+AWAY = NotDelivered("no answer within 10 s", False)
 
 
 def test_an_intervals_looks_go_out_as_one_mean(world: World) -> None:
@@ -101,7 +99,7 @@ def test_an_intervals_looks_go_out_as_one_mean(world: World) -> None:
 
     (post,) = world.posts
     assert (post.boot, post.sequence) == ("run", 1)
-    assert post.uses == (UsageInterval(world.now_ms, seen(30)),)
+    assert post.records == (UsageInterval(world.now_ms, seen(30)),)
 
 
 def test_intervals_of_an_outage_all_arrive_once_it_is_over(world: World) -> None:
@@ -124,7 +122,7 @@ def test_a_post_without_an_answer_is_sent_again_as_it_was(world: World) -> None:
 
     assert len(world.posts) >= 2
     assert {post.sequence for post in world.posts} == {1}
-    assert len({post.uses for post in world.posts}) == 1
+    assert len({post.records for post in world.posts}) == 1
 
 
 def test_it_backs_off_while_the_timekeeper_is_away(world: World) -> None:
@@ -155,7 +153,7 @@ def test_no_post_is_larger_than_the_timekeeper_takes(world: World) -> None:
 
     assert world.reports.waiting == 0
     for post in world.posts:
-        assert sum(map(figures_in, post.uses)) <= MAX_IN_A_POST
+        assert sum(map(figures_in, post.records)) <= MAX_IN_A_POST
         assert len(json.dumps(document(post, world.now_ms))) < 256 * 1024
 
 
@@ -169,23 +167,12 @@ def test_what_cannot_be_kept_is_counted_and_reported_once(world: World) -> None:
     assert world.said.count("use-lost") == 1
 
 
-@given(st.lists(st.integers(0, 10**6), max_size=40, unique=True).map(sorted), st.integers(8, 100))
-def test_folding_keeps_the_first_and_the_last_and_keeps_to_the_bound(moments: list[int], most: int) -> None:
-    uses = tuple(UsageInterval(at_ms, seen()) for at_ms in moments)
-
-    kept = fold(uses, most)
-
-    assert sum(map(figures_in, kept)) <= most
-    assert set(kept) <= set(uses)
-    assert not uses or (kept[0], kept[-1]) == (uses[0], uses[-1])
-
-
 @pytest.mark.parametrize("status", [400, 413])
 def test_what_will_never_be_taken_is_given_up_and_does_not_hold_up_the_rest(
     world: World, status: int
 ) -> None:
     world.turn(15_000, look=seen())
-    world.reports.on_posted(NotDelivered(f'it answered {status} {{"detail": "no"}}'), world.now_ms)
+    world.reports.on_posted(NotDelivered(f'it answered {status} {{"detail": "no"}}', True), world.now_ms)
     world.turn(30_000, look=seen(), answer=FINE)
 
     assert world.posts[-1].sequence > 1
@@ -195,7 +182,7 @@ def test_what_will_never_be_taken_is_given_up_and_does_not_hold_up_the_rest(
 def test_each_reason_for_a_loss_is_reported_once(world: World) -> None:
     for status in (400, 400, 413, 400):
         world.turn(15_000, look=seen())
-        world.reports.on_posted(NotDelivered(f"it answered {status}"), world.now_ms)
+        world.reports.on_posted(NotDelivered(f"it answered {status}", True), world.now_ms)
 
     assert (world.reports.dropped, world.said) == (4, ["use-lost", "use-lost"])
 
@@ -208,7 +195,7 @@ def test_at_the_end_the_last_looks_are_sent_and_the_process_waits_for_the_answer
     world.reports.end(world.now_ms)
     world.reports.tick(world.now_ms)
 
-    assert [each.at_ms for each in world.posts[0].uses] == [world.now_ms]
+    assert [each.at_ms for each in world.posts[0].records] == [world.now_ms]
     assert not world.reports.ended(world.now_ms + ENDING_MS - 1)
     assert world.reports.ended(world.now_ms + ENDING_MS)
     world.reports.on_posted(FINE, world.now_ms + 10)
@@ -246,6 +233,7 @@ def test_what_was_acknowledged_is_kept_no_longer(world: World) -> None:
     sent = world.disk
 
     world.reports.on_posted(FINE, world.now_ms)
+    world.reports.tick(world.now_ms)
 
     assert (sent, world.disk) == ((world.posts[0], ()), (None, ()))
 
@@ -261,7 +249,7 @@ def test_what_the_end_keeps_is_reported(world: World) -> None:
     assert (world.said[-1], world.reports.dropped) == ("use-kept", 0)
     post, waiting = world.disk
     assert post is not None
-    assert len(post.uses) + len(waiting) == world.reports.waiting == 4
+    assert len(post.records) + len(waiting) == world.reports.waiting == 4
 
 
 def test_what_the_end_loses_is_reported(world: World) -> None:

@@ -18,6 +18,7 @@ from tests.runtime.hostile_servers import ANSWERS, FAILS, GOOD, KEPT, SLOW, Host
 from tests.support.tls import Tls
 from timekeeper.cli.client import Client
 from timekeeper.cli.output import CommandError
+from timekeeper.edge.outbox import Post
 from timekeeper.runtime.api_server import Answered
 from timekeeper.runtime.connect import of_service_account
 from timekeeper.runtime.prometheus import PrometheusClient, PrometheusError
@@ -63,7 +64,7 @@ def heartbeat(folder: Path, url: str, ca: str, within_s: float = LONG_S) -> Call
         "BURSAR_SPOOL": str(folder / "spool"),
     }
     client = HeartbeatClient(settings.read([], variables), boot_ms, None, lambda *_: None, within_s)
-    post = spool.SpooledPost("run", 3, (spool.SpooledBeat(boot_ms(), ()),))
+    post = Post("run", 3, (spool.SpooledBeat(boot_ms(), ()),))
 
     def call() -> Outcome:
         done = client.deliver(post)

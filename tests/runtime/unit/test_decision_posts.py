@@ -1,10 +1,13 @@
-"""Decisions wait in a bounded buffer, and are posted in batches."""
+"""Decisions wait in an outbox, and are posted in batches."""
 
 import json
+from collections.abc import Sequence
 
 from tests.support.post_client import PostClient
 from timekeeper.core.decisions import Decision, DecisionRun
-from timekeeper.runtime.recording.decision_posts import TOGETHER, DecisionBuffer, DecisionPosts
+from timekeeper.edge.memory_outbox import OutboxEvents
+from timekeeper.edge.outbox import NotDelivered
+from timekeeper.runtime.recording.decision_posts import TOGETHER, DecisionOutbox, DecisionPosts
 
 
 def refused(name: str = "", at_ms: int = 0, **figures: int | str) -> Decision:
@@ -19,8 +22,22 @@ def refused(name: str = "", at_ms: int = 0, **figures: int | str) -> Decision:
     )
 
 
+def written(most: int = 9) -> tuple[DecisionOutbox, list[DecisionRun]]:
+    """An outbox of decisions that is not sent before it is asked to, and what it has sent."""
+    runs: list[DecisionRun] = []
+    events = OutboxEvents[str]("failed", "sent", "refused", "dropped")
+
+    def write(taken: Sequence[DecisionRun]) -> NotDelivered | None:
+        runs.extend(taken)
+        return None
+
+    return DecisionOutbox(
+        write, events, lambda *_, **__: None, together=2, count=lambda *_: None, most=most
+    ), runs
+
+
 def test_equal_decisions_in_succession_about_one_subject_wait_as_one() -> None:
-    buffer = DecisionBuffer()
+    outbox, runs = written()
     first, other = refused(at_ms=1), refused("p", at_ms=3)
 
     for each in (
@@ -31,22 +48,40 @@ def test_equal_decisions_in_succession_about_one_subject_wait_as_one() -> None:
         refused(at_ms=5, left=0),
         refused(at_ms=6),
     ):
-        buffer.add(each)
+        outbox.record(each)
+    outbox.send()
+    outbox.record(refused(at_ms=7))
+    outbox.send()
+    outbox.record(refused(at_ms=8))  # what was taken grows no more
+    outbox.send()
 
-    assert buffer.take(2) == [DecisionRun(first, 3, 4), DecisionRun(other, 1, 3)]
-    buffer.add(refused(at_ms=7))
-    assert [(run.decision.at_ms, run.count) for run in buffer.take(9)] == [(5, 1), (6, 2)]
-    buffer.add(refused(at_ms=8))  # what was taken grows no more
-    assert [(run.decision.at_ms, run.count) for run in buffer.take(9)] == [(8, 1)]
+    assert runs[:2] == [DecisionRun(first, 3, 4), DecisionRun(other, 1, 3)]
+    assert [(run.decision.at_ms, run.count) for run in runs[2:]] == [(5, 1), (6, 2), (8, 1)]
 
 
 def test_of_too_many_the_oldest_are_dropped_and_counted() -> None:
-    buffer = DecisionBuffer(most=2)
-    for name in ("p", "p", "q", "r"):
-        buffer.add(refused(name))
+    outbox, runs = written(most=2)
+    for name in ("p", "p", "q", "r", "p"):
+        outbox.record(refused(name))
+    outbox.send()
 
-    assert [run.decision.name for run in buffer.take(9)] == ["q", "r"]
-    assert (buffer.take_dropped(), buffer.take_dropped()) == (2, 0)
+    assert [(run.decision.name, run.count) for run in runs] == [("r", 1), ("p", 1)]
+    assert outbox.results == {"sent": 2, "dropped": 3, "refused": 0, "failed": 0}
+
+
+def test_a_decision_that_repeats_one_in_flight_begins_a_run_of_its_own() -> None:
+    client = PostClient()
+    posts = DecisionPosts(client, "webhook", lambda: 0, lambda event, **_: None)
+    posts.record(refused())
+    client.away = True
+    posts.send()
+    posts.record(refused())
+    client.away = False
+    while posts.send():
+        pass
+
+    counts = [entry["count"] for body in client.posts for entry in json.loads(body)["decisions"]]
+    assert counts == [1, 1]
 
 
 def test_what_was_decided_while_the_timekeeper_was_away_is_posted_with_its_age() -> None:
@@ -67,7 +102,7 @@ def test_what_was_decided_while_the_timekeeper_was_away_is_posted_with_its_age()
     assert (bodies[0]["source"], bodies[0]["decisions"][1]["figures"]) == ("webhook", {"left": 1})
     assert {(each["first_age_ms"], each["count"]) for each in bodies[0]["decisions"]} == {(60_000, 1)}
     assert lines == ["decisions-failed", "decisions-sent"]
-    assert posts.results() == {"sent": TOGETHER + 1, "failed": 2, "dropped": 0, "refused": 0}
+    assert posts.results == {"sent": TOGETHER + 1, "failed": 2, "dropped": 0, "refused": 0}
 
 
 def test_a_decision_that_the_timekeeper_refuses_holds_no_other_back() -> None:
@@ -80,7 +115,7 @@ def test_a_decision_that_the_timekeeper_refuses_holds_no_other_back() -> None:
     while posts.send():
         pass
 
-    assert posts.results() == {"sent": 8, "failed": 0, "dropped": 0, "refused": 1}
+    assert posts.results == {"sent": 8, "failed": 0, "dropped": 0, "refused": 1}
 
 
 def test_no_text_of_a_pod_makes_a_decision_that_the_timekeeper_refuses() -> None:

@@ -133,7 +133,8 @@ def test_a_bind_that_succeeds_is_reported_as_the_timekeeper_reads_it(start: Star
     waiting = world.put_pod(percent(50, "p"))
     spool, client = world.extender.reporting.binding_reports, PostClient()
     assert spool is not None
-    spool._poster._client, client.away = client, True
+    client.away = True
+    spool._post = lambda first: client.deliver(spool._encoded(first))
 
     assert world.bind(waiting, "n") == ""
     world.hears(world.api.pod("p"))  # before that, a second bind settles the first and reports it once more

@@ -114,7 +114,8 @@ def test_a_removal_is_reported_by_a_running_extender(start: Start, tmp_path: Pat
     world.put_node(node("n"))
     spool, client = world.extender.reporting.end_reports, PostClient()
     assert spool is not None
-    spool._poster._client, client.away = client, True
+    client.away = True
+    spool._post = lambda first: client.deliver(spool._encoded(first))
     stored = world.put_pod(ended())
     world.hears(stored)
 

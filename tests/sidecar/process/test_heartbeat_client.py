@@ -9,11 +9,12 @@ import pytest
 from deploy.local.identity import LocalAuthority, new_authority
 from sidecar import settings, spool
 from sidecar.beats import HeartbeatReply
-from sidecar.heartbeat_client import Delivered, HeartbeatClient, NotDelivered
+from sidecar.heartbeat_client import Delivered, HeartbeatClient
 from sidecar.run import boot_ms
 from tests.sidecar.worlds import INTERVAL_MS, Timekeeper, fine, variables
+from timekeeper.edge.outbox import NotDelivered, Post
 
-POST = spool.SpooledPost("run", 3, (spool.SpooledBeat(boot_ms(), ()),))
+POST = Post("run", 3, (spool.SpooledBeat(boot_ms(), ()),))
 FINE = Delivered(HeartbeatReply(INTERVAL_MS, True, None))
 
 

@@ -28,6 +28,7 @@ from tests.sidecar.worlds import (
     variables,
 )
 from tests.support.waiting import eventually
+from timekeeper.edge.outbox import Post
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 BODY = b'{"version": 1, "interval_ms": 200, "in_budget": true}'
@@ -288,9 +289,10 @@ def test_the_limit_of_memory_holds_with_the_fullest_spool_and_the_longest_answer
     figure = {"uuid": "MIG-" + "x" * 36, "utilisation": None, "memory_mib": 80_000, "scope": "shared"}
     most = spool.MAX_FIGURES_WAITING // spool.MAX_CARDS
     beats = tuple(spool.SpooledBeat(at, (figure,) * spool.MAX_CARDS) for at in range(most))  # type: ignore[arg-type]
-    held = spool.sending(spool.Spool("run", 1, None, beats))
     (tmp_path / "spool").mkdir()
-    (tmp_path / "spool" / "spool.json").write_text(spool.encode(held, node_boot()))
+    (tmp_path / "spool" / "spool.json").write_text(
+        spool.encode(Post("run", 1, beats[:16]), beats[16:], node_boot())
+    )
     padding = {f"k{number}": [number] * 40 for number in range(1_000)}  # nearly a quarter of a MiB
     timekeeper.answer = lambda arrival: fine(arrival, **padding)
     with beating(tmp_path, variables(tmp_path, timekeeper.url, authority)) as sidecar:

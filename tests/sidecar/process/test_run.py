@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from deploy.local.identity import LocalAuthority
-from sidecar import __main__, beats, run, settings, spool
+from sidecar import __main__, beats, run, settings
 from sidecar.background import run_in_background
 from sidecar.event_loop import End, EventLoop
 from sidecar.heartbeat_client import Delivered
@@ -18,7 +18,10 @@ from sidecar.log import log
 from sidecar.nvml import PodCardReader
 from sidecar.reporter import Reporter, ReporterPorts
 from sidecar.run import PostDone
+from sidecar.spool import SpooledBeat
 from tests.sidecar.worlds import Arrival, Timekeeper, events, fine, variables
+from timekeeper.edge.outbox import Post
+from timekeeper.edge.saved_outbox import OutboxPorts
 
 
 @pytest.fixture
@@ -100,18 +103,20 @@ def test_a_fault_in_the_loop_is_logged_once_and_survived(
     loop: EventLoop, capfd: pytest.CaptureFixture[str]
 ) -> None:
     faults = [OSError("odd"), ValueError("odd"), ValueError("odd")]
-    posts: list[spool.SpooledPost] = []
+    posts: list[Post[SpooledBeat]] = []
 
-    def save(_: spool.Spool) -> None:
+    def save(*_: object) -> bool:
         if faults:
             raise faults.pop()
+        return True
 
-    def post(each: spool.SpooledPost) -> None:
+    def post(each: Post[SpooledBeat]) -> None:
         posts.append(each)
         loop.put(PostDone(Delivered(beats.HeartbeatReply(None, None, None))))
         loop.put(End(signal.SIGTERM))
 
-    reporter = Reporter(ReporterPorts(post, None, save, lambda: 0.5, log), spool.empty("r"), run.boot_ms())
+    ports = ReporterPorts(OutboxPorts(post, save), None, lambda: 0.5, log)
+    reporter = Reporter(ports, "r", run.boot_ms())
     run.run_loop(reporter, loop, after_a_fault_ms=1)
 
     assert len(posts) == 2

@@ -1,4 +1,4 @@
-"""When the sidecar beats and tries again, and what it reads out of an answer."""
+"""When the sidecar beats, and what it reads out of an answer."""
 
 import json
 
@@ -19,27 +19,6 @@ def test_the_next_beat_comes_within_a_tenth_of_the_interval(interval_ms: int, fr
 
 def test_chance_spreads_the_beats_over_a_fifth_of_the_interval() -> None:
     assert [beats.jittered_ms(10_000, fraction) for fraction in (0, 0.5, 1)] == [9_000, 10_000, 11_000]
-
-
-@given(st.integers(1, 10**6), fractions)
-def test_the_back_off_is_never_longer_than_a_minute_nor_shorter_than_half_a_second(
-    failures: int, fraction: float
-) -> None:
-    assert 500 <= beats.backoff_ms(failures, fraction) <= 60_000
-
-
-def test_the_back_off_doubles_and_its_upper_half_is_by_chance() -> None:
-    assert [beats.backoff_ms(failures, 1) for failures in range(1, 9)] == [
-        1_000,
-        2_000,
-        4_000,
-        8_000,
-        16_000,
-        32_000,
-        60_000,
-        60_000,
-    ]
-    assert [beats.backoff_ms(failures, 0) for failures in (1, 8)] == [500, 30_000]
 
 
 @pytest.mark.parametrize(

@@ -4,31 +4,40 @@ from pathlib import Path
 
 import pytest
 
-from sidecar import spool
-from sidecar.disk import FOLLOWED, SPOOL, SpoolFolder, node_boot
-from sidecar.spool import SpooledBeat
+from sidecar.disk import FOLLOWED, SpoolFolder, node_boot
 from tests.sidecar.worlds import events
 
-HELD = spool.add(spool.empty("r"), SpooledBeat(5, ()))
+FILE = "spool.json"
+
+
+def load(disk: SpoolFolder) -> object:
+    """What the file holds, which is of whole numbers."""
+    return disk.load(FILE, lambda text: (None, [int(text)]), "spool-unreadable")
 
 
 def test_a_folder_is_made_and_its_files_are_the_owners_alone(tmp_path: Path) -> None:
-    disk = SpoolFolder(str(tmp_path / "a" / "b"), "boot")
-    disk.save(HELD)
+    disk = SpoolFolder(str(tmp_path / "a" / "b"))
+    disk.replace(FILE, "5")
     disk.follow("configured", "followed")
 
-    assert disk.load("s", 10).waiting == HELD.waiting
+    assert load(disk) == (None, [5])
     assert disk.followed() == ("configured", "followed")
     assert {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "a" / "b").iterdir()} == {
-        SPOOL: 0o600,
+        FILE: 0o600,
         FOLLOWED: 0o600,
     }
 
 
-def test_an_empty_folder_is_a_beginning(tmp_path: Path) -> None:
-    disk = SpoolFolder(str(tmp_path), "boot")
+def test_the_bundle_that_an_earlier_sidecar_followed_is_known() -> None:
+    disk = SpoolFolder(str(Path(__file__).parent.parent / "recorded"))
 
-    assert disk.load("s", 10) == spool.empty("s")
+    assert disk.followed() == ("CONFIGURED", "FOLLOWED")
+
+
+def test_an_empty_folder_is_a_beginning(tmp_path: Path) -> None:
+    disk = SpoolFolder(str(tmp_path))
+
+    assert load(disk) == (None, ())
     assert disk.followed() is None
 
 
@@ -36,11 +45,11 @@ def test_an_empty_folder_is_a_beginning(tmp_path: Path) -> None:
 def test_files_of_nonsense_are_reported_and_passed_over(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], text: str
 ) -> None:
-    (tmp_path / SPOOL).write_text(text)
+    (tmp_path / FILE).write_text(text)
     (tmp_path / FOLLOWED).write_text(text)
-    disk = SpoolFolder(str(tmp_path), "boot")
+    disk = SpoolFolder(str(tmp_path))
 
-    assert (disk.load("s", 10), disk.followed()) == (spool.empty("s"), None)
+    assert (load(disk), disk.followed()) == ((None, ()), None)
     assert [line.split()[0] for line in events(capfd.readouterr().err)] == [
         "event=spool-unreadable",
         "event=followed-ca-unreadable",
@@ -52,14 +61,14 @@ def test_a_folder_that_takes_nothing_is_reported_once_until_it_is_well_again(
 ) -> None:
     folder = tmp_path / "spool"
     folder.write_text("in the way")
-    disk = SpoolFolder(str(folder), "boot")
-    disk.save(HELD)
-    disk.save(HELD)
+    disk = SpoolFolder(str(folder))
+    disk.replace(FILE, "5")
+    disk.replace(FILE, "5")
     folder.unlink()
-    disk.save(HELD)
-    disk.save(HELD)
+    disk.replace(FILE, "5")
+    disk.replace(FILE, "5")
 
-    assert disk.load("s", 10).waiting == HELD.waiting
+    assert load(disk) == (None, [5])
     assert capfd.readouterr().err.count("event=spool-not-written") == 1
 
 

@@ -2,6 +2,7 @@
 end."""
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -10,18 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar import beats, spool
-from sidecar.heartbeat_client import NOT_KNOWN, Delivered, NotDelivered
-from sidecar.reporter import (
-    ENDING_MS,
-    GATHER_MS,
-    MAX_REASONS,
-    Reporter,
-    ReporterPorts,
-)
+from sidecar.heartbeat_client import NOT_KNOWN, Delivered
+from sidecar.reporter import GATHER_MS, Reporter, ReporterPorts
+from sidecar.spool import SpooledBeat
 from timekeeper.core.wire import BeatDevice
+from timekeeper.edge.outbox import ENDING_MS, MAX_REASONS, NotDelivered, Post
+from timekeeper.edge.saved_outbox import OutboxPorts
 
 FINE = Delivered(beats.HeartbeatReply(1_000, True, None))
-AWAY = NotDelivered("Connection refused")
+AWAY = NotDelivered("Connection refused", False)
 FIGURES: tuple[BeatDevice, ...] = ({"uuid": "GPU-1", "utilisation": 37, "memory_mib": 1, "scope": "shared"},)
 
 
@@ -33,9 +31,9 @@ class World:
     now_ms: int = 1_000_000
     runs: int = 0
     disk: str = ""
-    under_way: spool.SpooledPost | None = None
+    under_way: Post[SpooledBeat] | None = None
     gauging: bool = False
-    posts: list[spool.SpooledPost] = field(default_factory=list)
+    posts: list[Post[SpooledBeat]] = field(default_factory=list)
     made: set[int] = field(default_factory=set)
     lines: list[str] = field(default_factory=list)
     chance: random.Random = field(default_factory=lambda: random.Random(7))
@@ -48,12 +46,15 @@ class World:
         """A process begins, with the disk as an earlier one left it."""
         self.runs += 1
         boot = f"run-{self.runs}"
-        held = spool.decode(self.disk, "n", boot, self.now_ms) if self.disk else spool.empty(boot)
+        left = spool.decode(self.disk, "n", self.now_ms) if self.disk else (None, ())
         self.under_way, self.gauging = None, False
         ports = ReporterPorts(
-            self._post, self._gauge if self.cards else None, self._keep, self.chance.random, self._say
+            OutboxPorts(self._post, self._keep),
+            self._gauge if self.cards else None,
+            self.chance.random,
+            self._say,
         )
-        self.reporter = Reporter(ports, held, self.now_ms)
+        self.reporter = Reporter(ports, boot, self.now_ms, left)
         self.reporter.tick(self.now_ms)
 
     def run(self, for_ms: int) -> None:
@@ -85,7 +86,7 @@ class World:
         self.reporter.end(self.now_ms)
         self.reporter.tick(self.now_ms)
 
-    def _post(self, post: spool.SpooledPost) -> None:
+    def _post(self, post: Post[SpooledBeat]) -> None:
         assert self.under_way is None
         self.under_way = post
         self.posts.append(post)
@@ -94,9 +95,10 @@ class World:
         assert not self.gauging
         self.gauging = True
 
-    def _keep(self, held: spool.Spool) -> None:
-        self.disk = spool.encode(held, "n")
-        self.made.update(beat.at_ms for beat in held.beats())
+    def _keep(self, post: Post[SpooledBeat] | None, waiting: Sequence[SpooledBeat]) -> bool:
+        self.disk = spool.encode(post, waiting, "n")
+        self.made.update(beat.at_ms for beat in (*(post.records if post else ()), *waiting))
+        return True
 
     def _say(self, event: str, **_: object) -> None:
         self.lines.append(event)
@@ -119,7 +121,7 @@ def test_every_beat_is_counted_once_and_in_order_through_outages_lost_answers_an
     story: list[tuple[str, int]],
 ) -> None:
     world = World()
-    received: dict[tuple[str, int], spool.SpooledPost] = {}
+    received: dict[tuple[str, int], Post[SpooledBeat]] = {}
     for event, then_ms in [*story, *[("delivered", 120_000)] * 3]:
         if event == "killed":
             world.now_ms += 1  # two processes never beat in the same millisecond
@@ -136,7 +138,7 @@ def test_every_beat_is_counted_once_and_in_order_through_outages_lost_answers_an
         received.setdefault((world.under_way.boot, world.under_way.sequence), world.under_way)
         world.answer(FINE)
 
-    counted = [beat.at_ms for post in received.values() for beat in post.beats]
+    counted = [beat.at_ms for post in received.values() for beat in post.records]
     assert counted == sorted(world.made)
 
 
@@ -153,11 +155,18 @@ def test_beats_go_on_while_the_timekeeper_is_away_and_a_day_of_them_fits_in_the_
     world.run(60_000)
     while world.under_way:
         world.answer(FINE)
-    replayed = [beat.at_ms for post in world.posts[posts:] for beat in post.beats]
+    replayed = [beat.at_ms for post in world.posts[posts:] for beat in post.records]
     assert len(replayed) <= spool.MAX_BEATS
     assert replayed == sorted(set(replayed))
     assert replayed[-1] - replayed[0] >= 86_400_000
     assert world.lines == ["standing", "timekeeper-away", "spool-full", "timekeeper-back"]
+
+
+def test_a_beat_that_is_refused_is_kept_and_sent_again(world: World) -> None:
+    world.answer(NotDelivered("it answered 400", True))
+    world.run(60_000)
+
+    assert world.posts[1] == world.posts[0]
 
 
 def test_pods_that_start_together_drift_apart() -> None:
@@ -207,7 +216,7 @@ def test_the_last_beat_goes_at_once_however_far_the_next_one_was(world: World) -
     world.run(20_000)
     world.end()
 
-    assert world.posts[-1].beats == (spool.SpooledBeat(world.now_ms, ()),)
+    assert world.posts[-1].records == (SpooledBeat(world.now_ms, ()),)
     world.answer(FINE)
     assert world.reporter.ended(world.now_ms)
 
@@ -224,7 +233,7 @@ def test_a_spool_is_replayed_at_once_when_the_timekeeper_is_back(world: World) -
         world.answer(FINE)
 
     assert world.now_ms == began
-    assert len({beat.at_ms for post in world.posts for beat in post.beats}) == len(world.made)
+    assert len({beat.at_ms for post in world.posts for beat in post.records}) == len(world.made)
 
 
 def test_figures_go_with_the_beat_that_waited_for_them() -> None:
@@ -233,7 +242,7 @@ def test_figures_go_with_the_beat_that_waited_for_them() -> None:
     world.run(GATHER_MS - 1)
     world.on_cards_read(FIGURES)
 
-    assert [beat.devices for beat in world.posts[0].beats] == [FIGURES]
+    assert [beat.devices for beat in world.posts[0].records] == [FIGURES]
 
 
 def test_no_beat_waits_for_an_nvml_that_hangs_and_that_is_reported_once() -> None:
@@ -245,7 +254,7 @@ def test_no_beat_waits_for_an_nvml_that_hangs_and_that_is_reported_once() -> Non
         world.answer(FINE)
     world.on_cards_read(FIGURES)
 
-    assert {beat.devices for post in world.posts for beat in post.beats} == {()}
+    assert {beat.devices for post in world.posts for beat in post.records} == {()}
     assert len(world.posts) == 4
     assert world.lines.count("nvml-hangs") == 1
 
@@ -256,7 +265,7 @@ def test_the_end_sends_a_last_beat_without_waiting_for_a_back_off(world: World) 
 
     assert [post.sequence for post in world.posts] == [1, 1]
     world.answer(FINE)
-    assert world.posts[-1].beats == (spool.SpooledBeat(world.now_ms, ()),)
+    assert world.posts[-1].records == (SpooledBeat(world.now_ms, ()),)
     assert not world.reporter.ended(world.now_ms)
     world.answer(FINE)
     assert world.reporter.ended(world.now_ms)
@@ -284,7 +293,7 @@ def test_the_end_waits_for_no_answer_that_does_not_come() -> None:
 
 def test_an_outage_of_ever_new_reasons_does_not_fill_the_log(world: World) -> None:
     for number in range(100):
-        world.answer(NotDelivered(f"request {number} failed"))
+        world.answer(NotDelivered(f"request {number} failed", False))
         world.run(60_000)
 
     assert [each for each in world.lines if each != "spool-full"] == ["timekeeper-away"] * MAX_REASONS
@@ -300,11 +309,11 @@ def test_a_timekeeper_that_does_not_know_the_pod_yet_is_not_away(world: World) -
 
 def test_each_reason_is_reported_once_in_an_outage(world: World) -> None:
     for reason in ("a", "b", "a", "b"):
-        world.answer(NotDelivered(reason))
+        world.answer(NotDelivered(reason, False))
         world.run(60_000)
     world.answer(FINE)
     world.run(5_500)
-    world.answer(NotDelivered("a"))
+    world.answer(NotDelivered("a", False))
 
     assert world.lines.count("timekeeper-away") == 3
     assert world.lines.count("timekeeper-back") == 1

@@ -1,23 +1,26 @@
-"""The spool: bounded, and yet no interval that the beats covered is ever given up."""
+"""The spool: what is read from the disk and sent is what the timekeeper takes."""
 
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sidecar import spool
-from sidecar.spool import Spool, SpooledBeat, SpooledPost
+from sidecar.spool import SpooledBeat
 from tests.support.profile import examples
 from timekeeper.api.http.routes import LARGEST_BODY
 from timekeeper.api.resources.heartbeats import read_heartbeats
 from timekeeper.core.wire import BeatDevice
+from timekeeper.edge.outbox import Outbox, Post
 
+RECORDED = Path(__file__).parent.parent / "recorded" / "spool.json"  # before the outbox was shared
 FIGURE: BeatDevice = {"uuid": "GPU-1", "utilisation": 37, "memory_mib": None, "scope": "shared"}
 
-moments = st.lists(st.integers(0, 10**9), max_size=100).map(sorted)
 figures = st.builds(
     lambda uuid, utilisation, memory_mib: BeatDevice(
         uuid=uuid, utilisation=utilisation, memory_mib=memory_mib, scope="shared"
@@ -29,56 +32,26 @@ figures = st.builds(
 beats = st.lists(
     st.builds(SpooledBeat, st.integers(0, 10**9), st.lists(figures, max_size=2).map(tuple)), max_size=20
 ).map(tuple)
-posts = st.builds(
-    SpooledPost,
-    st.text("abz019._:-", min_size=1, max_size=16),
-    st.integers(0, 10**6),
-    beats.filter(len),
-)
-spools = st.builds(Spool, st.just("now"), st.just(1), st.none() | posts, beats)
+posts = st.builds(Post, st.just("run"), st.integers(0, 10**6), beats.filter(len))
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
 )
 
 
-def beaten(at: list[int]) -> Spool:
-    """A spool of a run "r" that took beats at these moments and sent none."""
-    taken = spool.empty("r")
-    for each in at:
-        taken = spool.add(taken, SpooledBeat(each, ()))
-    return taken
-
-
-@given(moments, st.integers(2, 12))
-def test_folding_is_bounded_and_loses_neither_end_nor_order_of_what_the_beats_cover(
-    at: list[int], most: int
-) -> None:
-    held = [beat.at_ms for beat in spool.fold(tuple(SpooledBeat(each, ()) for each in at), most)]
-
-    assert len(held) == min(len(at), most)
-    assert held == sorted(held)
-    assert set(held) <= set(at)
-    assert (held[:1], held[-1:]) == (at[:1], at[-1:])
-    assert len(at) > most or held == at
-
-
-@given(st.lists(st.integers(0, 10**6), min_size=3, max_size=30, unique=True).map(sorted))
-def test_folding_one_beat_leaves_the_smallest_gap_that_it_could(at: list[int]) -> None:
-    held = [beat.at_ms for beat in spool.fold(tuple(SpooledBeat(each, ()) for each in at), len(at) - 1)]
-
-    (dropped,) = set(at) - set(held)
-    place = at.index(dropped)
-    assert at[place + 1] - at[place - 1] == min(
-        later - earlier for earlier, _, later in zip(at, at[1:], at[2:], strict=False)
-    )
+def outbox(post: Post[SpooledBeat] | None = None, waiting: Sequence[SpooledBeat] = ()) -> Outbox[SpooledBeat]:
+    """The outbox of a run "r"."""
+    return Outbox(spool.limits(lambda: 0.5), lambda *_: None, "r", (post, waiting))
 
 
 @settings(max_examples=examples(20, soak=1_000))
 @given(st.integers(449, 3_000), st.integers(100, 60_000))
 def test_a_long_outage_is_covered_in_even_steps(count: int, interval_ms: int) -> None:
     at = [number * interval_ms for number in range(count)]
-    held = [beat.at_ms for beat in beaten(at).beats()]
+    sent = outbox()
+    for each in at:
+        sent.add(SpooledBeat(each, ()))
+    held = [beat.at_ms for beat in sent.unacknowledged()]
 
     assert len(held) == spool.MAX_WAITING
     assert (held[0], held[-1]) == (at[0], at[-1])
@@ -86,32 +59,45 @@ def test_a_long_outage_is_covered_in_even_steps(count: int, interval_ms: int) ->
     assert max(later - earlier for earlier, later in pairwise(held)) <= 4 * even_ms
 
 
-@given(moments.filter(len), st.integers(0, 20))
-def test_a_post_under_way_keeps_its_beats_and_number_whatever_comes_after_it(
-    at: list[int], later: int
-) -> None:
-    sent = spool.sending(beaten(at))
-    waited = sent
-    for number in range(later):
-        waited = spool.add(waited, SpooledBeat(10**9 + number, ()))
+def test_the_spool_of_an_earlier_sidecar_is_read_and_its_post_is_repeated() -> None:
+    text = RECORDED.read_text()
+    sent = outbox(*spool.decode(text, "11111111-2222-3333-4444-555555555555", 1_020_000))
 
-    assert spool.sending(waited) == waited
-    assert waited.post == sent.post
-    assert len(waited.beats()) <= spool.MAX_BEATS
+    first = sent.next(0)
+    assert first is not None
+    body = spool.document(first, 1_020_000)
+    sent.on_posted(None, 0)
 
-
-def test_posts_carry_the_oldest_beats_first_and_count_up() -> None:
-    first = spool.sending(beaten(list(range(100))))
-    second = spool.sending(spool.delivered(first))
-    third = spool.sending(spool.delivered(second))
-
-    assert first.post == SpooledPost("r", 1, tuple(SpooledBeat(at, ()) for at in range(64)))
-    assert second.post == SpooledPost("r", 2, tuple(SpooledBeat(at, ()) for at in range(64, 100)))
-    assert third.post is None
+    assert body == {
+        "version": 1,
+        "boot": "run-of-before",
+        "sequence": 2,
+        "beats": [
+            {
+                "age_ms": 14_980,
+                "devices": [
+                    {
+                        "uuid": "GPU-8f3c2a51-0000-4000-8000-000000000001",
+                        "utilisation": 37,
+                        "memory_mib": 2048,
+                        "scope": "shared",
+                    },
+                    {
+                        "uuid": "GPU-8f3c2a51-0000-4000-8000-000000000002",
+                        "utilisation": None,
+                        "memory_mib": None,
+                        "scope": "exclusive",
+                    },
+                ],
+            }
+        ],
+    }
+    assert [(beat.at_ms, len(beat.devices)) for beat in sent.waiting] == [(1_010_030, 0), (1_015_040, 1)]
+    assert spool.encode(first, sent.waiting, "11111111-2222-3333-4444-555555555555") == text
 
 
 def test_a_beat_is_as_old_as_the_clock_says_when_it_is_sent() -> None:
-    post = SpooledPost("r", 7, (SpooledBeat(1_000, (FIGURE,)), SpooledBeat(4_500, ())))
+    post = Post("r", 7, (SpooledBeat(1_000, (FIGURE,)), SpooledBeat(4_500, ())))
 
     assert spool.document(post, 5_000) == {
         "version": 1,
@@ -121,31 +107,16 @@ def test_a_beat_is_as_old_as_the_clock_says_when_it_is_sent() -> None:
     }
 
 
-@given(spools)
-def test_another_process_goes_on_with_what_the_disk_holds(held: Spool) -> None:
-    assert spool.decode(spool.encode(held, "boot-1"), "boot-1", "now", 10**9) == held
-
-
-def test_another_process_repeats_the_unanswered_post_and_counts_its_own_from_one() -> None:
-    left = spool.add(spool.sending(beaten([1, 2])), SpooledBeat(3, ()))
-
-    taken = spool.sending(spool.decode(spool.encode(left, "boot-1"), "boot-1", "s", 10))
-    own = spool.sending(spool.delivered(taken))
-
-    assert taken.post == SpooledPost("r", 1, (SpooledBeat(1, ()), SpooledBeat(2, ())))
-    assert own.post == SpooledPost("s", 1, (SpooledBeat(3, ()),))
-
-
-def test_beats_from_before_the_node_booted_have_no_age() -> None:
-    left = spool.encode(beaten([1]), "boot-1")
-
-    with pytest.raises(ValueError, match="another boot"):
-        spool.decode(left, "boot-2", "s", 10)
+@given(st.none() | posts, beats)
+def test_another_process_goes_on_with_what_the_disk_holds(
+    post: Post[SpooledBeat] | None, waiting: tuple[SpooledBeat, ...]
+) -> None:
+    assert spool.decode(spool.encode(post, waiting, "boot"), "boot", 10**9) == (post, waiting)
 
 
 def test_a_beat_that_is_still_to_come_is_none_of_ours() -> None:
-    with pytest.raises(ValueError, match="not a spool"):
-        spool.decode(spool.encode(beaten([11]), "boot-1"), "boot-1", "s", 10)
+    with pytest.raises(ValueError, match="no records"):
+        spool.decode(spool.encode(None, [SpooledBeat(11, ())], "boot"), "boot", 10)
 
 
 @given(
@@ -158,7 +129,7 @@ def test_a_spool_of_nonsense_is_a_value_error_and_nothing_else(read: object) -> 
     text = json.dumps(read)
 
     with suppress(ValueError):
-        spool.decode(text, "b", "s", 10)
+        spool.decode(text, "b", 10)
 
 
 odd: st.SearchStrategy[object] = st.sampled_from(
@@ -185,11 +156,11 @@ def test_a_spool_that_is_read_holds_no_post_that_the_timekeeper_would_refuse_for
         {"version": 1, "node_boot": "b", "post": {**post, "beats": changed}, "waiting": changed}
     )
     with suppress(ValueError):
-        held = spool.decode(text, "b", "s", 10)
-        while (held := spool.sending(held)).post:
-            sent = json.dumps(spool.document(held.post, 10)).encode()
-            assert len(read_heartbeats(sent).ages_ms) == len(held.post.beats)
-            held = spool.delivered(held)
+        sent = outbox(*spool.decode(text, "b", 10))
+        while post_ := sent.next(0):
+            body = json.dumps(spool.document(post_, 10)).encode()
+            assert len(read_heartbeats(body).ages_ms) == len(post_.records)
+            sent.on_posted(None, 0)
 
 
 @pytest.mark.parametrize("cards", [1, 8, 56, spool.MAX_CARDS])
@@ -197,24 +168,27 @@ def test_however_many_cards_a_pod_has_no_post_is_too_large_and_the_spool_fits_in
     cards: int,
 ) -> None:
     figure = {"uuid": "MIG-" + "x" * 90, "utilisation": 100, "memory_mib": 1_000_000, "scope": "exclusive"}
-    held = spool.empty("x" * 16)
+    sent = outbox()
     for number in range(2 * spool.MAX_BEATS):
-        held = spool.sending(spool.add(held, SpooledBeat(10**12 + number, (figure,) * cards)))  # type: ignore[arg-type]
-    first, last = held.beats()[0], held.beats()[-1]
+        sent.add(SpooledBeat(10**12 + number, (figure,) * cards))  # type: ignore[arg-type]
+        sent.next(0)
+    first, *_, last = sent.unacknowledged()
+    text = spool.encode(sent.post, sent.waiting, "b" * 36)
 
-    assert 2 * len(spool.encode(held, "b" * 36)) < 4 << 20
+    assert 2 * len(text) < 4 << 20
     assert (first.at_ms, last.at_ms) == (10**12, 10**12 + 2 * spool.MAX_BEATS - 1)
-    assert spool.decode(spool.encode(held, "b"), "b", held.boot, 10**13).waiting == held.waiting
-    while held.post:
-        body = json.dumps(spool.document(held.post, 10**13)).encode()
+    assert outbox(*spool.decode(text, "b" * 36, 10**13)).unacknowledged() == sent.unacknowledged()
+    while sent.post:
+        body = json.dumps(spool.document(sent.post, 10**13)).encode()
         assert len(body) <= LARGEST_BODY
         read_heartbeats(body)
-        held = spool.sending(spool.delivered(held))
+        sent.on_posted(None, 0)
+        sent.next(0)
 
 
 def test_no_age_is_sent_that_the_timekeeper_would_not_take() -> None:
     """After an outage of months the beats are still delivered, as old as may be."""
-    post = SpooledPost(
+    post = Post(
         "r",
         1,
         (SpooledBeat(0, ()), SpooledBeat(spool.MAX_AGE_MS, ()), SpooledBeat(3 * spool.MAX_AGE_MS, ())),
