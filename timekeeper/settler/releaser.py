@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from timekeeper import metrics
 from timekeeper.accounts.held.declared import DeclaredReservation
+from timekeeper.accounts.held.gangs import WaitingGang
 from timekeeper.accounts.held.limits import HeldView, ReleaseLimits, whole_seconds
 from timekeeper.accounts.held.order import HeldPod, next_released, queues_after, queues_of
 from timekeeper.core import names
@@ -76,7 +77,7 @@ class Releaser:
         self._paused: dict[str, int] = {}  # UID -> until when it is not tried again
         self._served: dict[str, int] = {}  # namespace -> number of its last turn
         self._number = 0
-        self._credit = MAX_CREDIT
+        self._credit, self._formers = MAX_CREDIT, 0
         self._queues: tuple[Mapping[str, HeldPod], dict[str, list[HeldPod]]] = ({}, {})
         for result in RESULTS:
             metrics.RELEASES.labels(result)
@@ -96,8 +97,7 @@ class Releaser:
         chosen = self._chosen(view) if view.pods else []
         together = [uid for it in view.gangs.values() for uid in it.paid_out]
         started = [view.gangs[each.uid] for each in chosen if each.uid in view.gangs]
-        former = [it for it in started if it.is_former]
-        together += [uid for it in started if it not in former[1:] for uid in it.gated]
+        together += [uid for it in started for uid in it.gated]
         passed = self._sent.keys() | self._paused.keys()
         opened = self._open([uid for uid in together if uid not in passed], view)
         singly = [each for each in chosen if each.uid not in view.gangs]
@@ -156,27 +156,33 @@ class Releaser:
 
     def _queued(self, view: HeldView) -> Mapping[str, HeldPod]:
         """The held pods by UID: a gang that may be paid is one pod, and the members of others that have not
-        started are none. While a gang without a gate for cards, which a release before it has created, waits
-        for cards, no other such gang is paid: kube-scheduler tries their pods again and again."""
+        started are none."""
         if not view.gangs:
             return view.pods
-        found = dict(view.pods)
-        tries_former = any(
-            each.is_former and (not each.is_gated or each.uid in self._sent)
-            for it in view.gangs.values()
-            for each in it.members
-        )
+        found, former = dict(view.pods), self._former(view)
         for it in view.gangs.values():
-            payment, gated = it.payment, it.gated
-            if payment == "singly":
+            if it.payment == "singly":
                 continue
-            for uid in gated:
+            for uid in it.gated:
                 found.pop(uid, None)
-            is_begun = bool(it.paid_out) or not self._sent.keys().isdisjoint(gated)
-            is_next = payment == "together" and not is_begun and not (it.is_former and tries_former)
+            is_begun = bool(it.paid_out) or not self._sent.keys().isdisjoint(it.gated)
+            is_next = it.payment == "together" and not is_begun and (not it.is_former or it is former)
             if is_next and it.held is not None:
                 found[it.key] = it.held
         return found
+
+    def _former(self, view: HeldView) -> WaitingGang | None:
+        """The gang without a gate for cards, which a release before it has created, that may be paid in this
+        step: another one in each, and none while such a gang waits for cards, for kube-scheduler tries its
+        pods again and again."""
+        former = [it for it in view.gangs.values() if it.is_former]
+        waits = (member for it in former for member in it.members if member.is_former)
+        if any(not member.is_gated or member.uid in self._sent for member in waits):
+            return None
+        payable = [it for it in former if it.payment == "together"]
+        payable.sort(key=lambda it: (it.members[0].created_ms, it.key))
+        self._formers += 1
+        return payable[(self._formers - 1) % len(payable)] if payable else None
 
     def _reserve(self, chosen: Sequence[HeldPod], view: HeldView) -> None:
         """Write what these pods reserve of their declared time, in one transaction; without such pods the

@@ -183,6 +183,8 @@ class Settler:
                 history = history_of((*before, *read.entries), only_meter=self.only_meter)
             self._follow_modes(history, now_ms)
             self._load_sessions(connection)
+            if not self.has_decided:
+                self._load_payments(connection)
             unseen = self._read_bindings(connection, now_ms)
             ended = self._read_ends(connection, unseen, now_ms)
             self._read_beats(connection, now_ms)
@@ -328,6 +330,13 @@ class Settler:
                 log("pod-ignored", level="warning", uid=uid, reason="its session has already been rolled up")
             self.ledger.add_sessions(found)
         self._load_claims(connection)
+
+    def _load_payments(self, connection: Connection) -> None:
+        """When members of gangs that wait for cards were paid, by the settlers before this one."""
+        waiting = filter(None, map(self.cluster.pods.get, self.cluster.unbound))
+        paid = [pod for pod in waiting if pod.gang is not None and not pod.is_gated]
+        found = decisions.released(connection, {(pod.namespace, pod.name): pod.uid for pod in paid})
+        self.ledger.unbound_pods.paid_ms |= found
 
     def _load_claims(self, connection: Connection) -> None:
         """Which sessions of claims are in the database, where a claim or a pod that one serves changed."""

@@ -9,7 +9,14 @@ from typing import Any
 
 from sqlalchemy import Select, Table, bindparam, delete, func, select, tuple_, update
 
-from timekeeper.core.decisions import PREEMPTED_BY_SCHEDULER, STANDING, Decision, DecisionRun, bounded
+from timekeeper.core.decisions import (
+    PREEMPTED_BY_SCHEDULER,
+    RELEASED,
+    STANDING,
+    Decision,
+    DecisionRun,
+    bounded,
+)
 from timekeeper.store.engine import postgresql
 from timekeeper.store.engine.engine import Connection, insert_all
 from timekeeper.store.engine.schema import DECISIONS, SESSIONS
@@ -72,6 +79,22 @@ def record(connection: Connection, source: str, runs: Sequence[DecisionRun]) -> 
             ],
         )
     insert_all(connection, DECISIONS, new)
+
+
+def released(connection: Connection, pods: Mapping[tuple[str, str], str]) -> dict[str, int]:
+    """When the gates of these pods were removed, by UID. ``pods``: namespace and name -> UID."""
+    its, found = DECISIONS.c, dict[str, int]()
+    by_namespace: dict[str, list[str]] = {}
+    for namespace, name in sorted(pods):
+        by_namespace.setdefault(namespace, []).append(name)
+    for namespace, names in by_namespace.items():
+        for at in range(0, len(names), _EACH_QUERY):
+            some = names[at : at + _EACH_QUERY]
+            of_it = its.namespace == namespace, its.subject.in_(some), its.kind == RELEASED
+            for row in connection.execute(select(its.subject, its.uid, its.first_ms).where(*of_it)):
+                if pods[namespace, row.subject] == row.uid:
+                    found[row.uid] = row.first_ms
+    return found
 
 
 def forget(connection: Connection, before_ms: int, most: int) -> int:

@@ -8,6 +8,7 @@ as far as it needs. Of a gang that has started each further pod is paid by itsel
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 from timekeeper.accounts.held.order import HeldPod
@@ -36,7 +37,7 @@ class GangMember:
 Payment = Literal["wait", "together", "singly"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class WaitingGang:
     """A gang of which a member has no node. ``members``: oldest first; ``held``: those that are not paid, as
     one pod, None: all are; ``ended_well``: how many others have; ``is_one``: all say the same sizes."""
@@ -53,7 +54,7 @@ class WaitingGang:
         """What tells it from every other gang."""
         return f"{self.namespace}/{self.gang.key}"
 
-    @property
+    @cached_property
     def gated(self) -> tuple[str, ...]:
         """The UIDs of the members that are not paid."""
         return tuple(member.uid for member in self.members if member.is_gated)
@@ -63,12 +64,12 @@ class WaitingGang:
         """How many members are paid."""
         return len(self.members) - len(self.gated)
 
-    @property
+    @cached_property
     def is_former(self) -> bool:
         """Whether a member is."""
         return any(member.is_former for member in self.members)
 
-    @property
+    @cached_property
     def payment(self) -> Payment:
         """How those that are not paid are paid."""
         needed = self.gang.needed(self.ended_well)
@@ -77,7 +78,7 @@ class WaitingGang:
         is_kept = any(member.is_kept for member in self.members)
         return "together" if self.is_one and not is_kept and len(self.members) >= needed else "wait"
 
-    @property
+    @cached_property
     def paid_out(self) -> tuple[str, ...]:
         """The members whose gates are still there although the gang was paid: as many as it needs."""
         is_begun = self.payment == "together" and self.paid > 0

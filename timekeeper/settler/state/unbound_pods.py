@@ -38,8 +38,8 @@ class UnboundPods:
 
     A pod behind the budget's gate counts nowhere. One that was released because it can be paid counts until
     it is bound, whatever the number of cards: the gate is gone from its object, which is the only record of
-    that. A member of a gang, which may wait for cards for days, counts for one lookahead after its release
-    was seen.
+    that. A member of a gang, which may wait for cards for days, counts for one lookahead after its release,
+    or where no record of that is left, after it was seen.
     """
 
     rates: dict[str, int] = field(default_factory=dict)  # namespace -> the rate its waiting pods will have
@@ -49,11 +49,11 @@ class UnboundPods:
     declaring: set[str] = field(default_factory=set)
     seen: dict[str, int] = field(default_factory=dict)  # namespace -> number of pods without node and gate
     untried: set[str] = field(default_factory=set)  # UIDs of those that our scheduler has not tried to place
+    paid_ms: dict[str, int] = field(default_factory=dict)  # UID of a gang's member -> when it was paid
     # the settings that the estimates are based on
     _settings: BudgetSettings = field(default_factory=BudgetSettings)
     _inventory: int = -1  # the version of the inventory that the estimates are based on
     _at_ms: int = 0
-    _paid_ms: dict[str, int] = field(default_factory=dict)  # UID of a gang's member -> when it was seen paid
     _cards: tuple[Card, ...] = ()  # all cards of the cluster
     _kinds: tuple[Card, ...] = ()  # one card of each model and memory size
     _node_kinds: tuple[NodeKind, ...] = ()  # with `dominant-host` alone
@@ -119,7 +119,7 @@ class UnboundPods:
         self._add(namespace, -rate, was_released)
         self.declaring.discard(uid)
         if pod is None:
-            self._paid_ms.pop(uid, None)
+            self.paid_ms.pop(uid, None)
         if pod is not None and pod.length_ms and not pod.is_gated:
             self.declaring.add(uid)
             return
@@ -127,7 +127,7 @@ class UnboundPods:
             return
         is_released, since_ms = _was_payable(pod), pod.created_ms
         if pod.gang is not None:
-            since_ms = self._paid_ms.setdefault(uid, now_ms)
+            since_ms = self.paid_ms.setdefault(uid, now_ms)
         until_ms, is_endless = since_ms + self._settings.lookahead_ms, is_released and pod.gang is None
         rate = self.most_rate(pod) if is_endless or now_ms < until_ms else 0
         if rate:
