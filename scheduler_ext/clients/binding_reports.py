@@ -14,7 +14,7 @@ from timekeeper.core.request.cards import encode_placement
 from timekeeper.core.values import Placement
 from timekeeper.core.wire import BindingEntry, Bindings, binding_asks
 from timekeeper.edge.memory_outbox import MemoryOutbox, OutboxEvents
-from timekeeper.runtime.timekeeper_client import TimekeeperClient
+from timekeeper.edge.timekeeper_client import TimekeeperClient
 
 PATH = "/v1/bindings"
 MAX_WAITING = 10_000

@@ -14,10 +14,10 @@ from scheduler_ext.scoring.card_points import BUSY, USED_MEMORY, Samples, Scale,
 from scheduler_ext.scoring.load import LoadByCard
 from scheduler_ext.settings import ExtenderSettings
 from timekeeper.core.values import Card
+from timekeeper.edge.timekeeper_client import Polled, TimekeeperAnswer, TimekeeperPoller
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.prometheus import PrometheusClient
 from timekeeper.runtime.prometheus_settings import PrometheusSettings
-from timekeeper.runtime.timekeeper_client import Polled, TimekeeperAnswer, TimekeeperPoller
 
 PATH = "/v1/nodeusage"
 # Each new measurement makes the extender score every node again for pods with this policy, so the interval

@@ -19,7 +19,7 @@ from scheduler_ext.model.pod import Pod
 from timekeeper.core.ledger.hold import PodHold
 from timekeeper.core.wire import EndEntry, Ends
 from timekeeper.edge.memory_outbox import MemoryOutbox, OutboxEvents
-from timekeeper.runtime.timekeeper_client import TimekeeperClient
+from timekeeper.edge.timekeeper_client import TimekeeperClient
 
 PATH = "/v1/ends"
 MAX_WAITING = 50_000  # an hour of 14 ends a second

@@ -10,7 +10,7 @@ from scheduler_ext.log import Log, LogEvent
 from scheduler_ext.model.standing import UNHEARD, NamespaceStandings
 from scheduler_ext.model.standing_table import Table, decode, standings_at
 from scheduler_ext.settings import Timekeeper
-from timekeeper.runtime.timekeeper_client import TimekeeperAnswer, TimekeeperClient, TimekeeperPoller
+from timekeeper.edge.timekeeper_client import TimekeeperAnswer, TimekeeperClient, TimekeeperPoller
 
 PATH = "/v1/standings"
 

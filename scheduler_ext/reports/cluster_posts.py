@@ -31,7 +31,7 @@ from timekeeper.core.cluster_map import (
 )
 from timekeeper.core.request.cards import NO_AMOUNT, CardAmount, share_of
 from timekeeper.core.values import Card
-from timekeeper.runtime.timekeeper_client import FAILURES, PostRefusedError, TimekeeperClient
+from timekeeper.edge.timekeeper_client import FAILURES, PostRefusedError, TimekeeperClient
 
 PATH = "/v1/cluster"
 INTERVAL_S = 2.0

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from timekeeper.runtime.timekeeper_client import PostRefusedError, TimekeeperClient, TimekeeperError
+from timekeeper.edge.timekeeper_client import PostRefusedError, TimekeeperClient, TimekeeperError
 
 
 class PostClient(TimekeeperClient):

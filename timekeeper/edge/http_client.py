@@ -236,7 +236,7 @@ class _Source(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         left_s = self.silence_s or self.until_s - time.monotonic()
         if left_s <= 0:
-            raise TimeoutError
+            raise TimeoutError("the answer has not arrived in time")
         self._socket.settimeout(left_s)
         return self._socket.recv_into(buffer)
 
@@ -301,7 +301,9 @@ def sentence(error: Exception, within_s: float) -> str:
         return f"no answer within {within_s:g} s"
     if isinstance(error, UnicodeError):
         return "not ASCII"
-    return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    return str(error) or type(error).__name__
 
 
 def _cause(error: Exception) -> str:

@@ -1,24 +1,24 @@
 """Asks Prometheus' HTTP API: at a URL, or at the Service found in a namespace. Each answer is bounded in
 size, and as a whole in time."""
 
-import time
-from collections.abc import Callable, Iterable, Mapping
+import socket
+from collections.abc import Mapping
 from urllib.parse import urlencode
 
 import orjson
-import urllib3
-from urllib3.exceptions import HTTPError
 
 from timekeeper.core.json_values import Json, mapping, sequence
+from timekeeper.edge import http_client
+from timekeeper.edge.http1 import MAX_BODY
+from timekeeper.edge.http_client import HttpClient, Server, server_of
 from timekeeper.runtime.api_server import LIST_S, Answered, Api
 from timekeeper.runtime.prometheus_settings import PrometheusSettings
-from timekeeper.runtime.timekeeper_client import MAX_BYTES
+from timekeeper.runtime.tls import system_context
 
 FOUND_BY = "app.kubernetes.io/name=prometheus"
 SMALL_BYTES = 16 * 1024 * 1024  # of an answer that is read beside other work of its process
 TIMEOUT_S = 10.0  # also for an answer as a whole
 _WEB_PORTS = ("web", "http-web", "http")  # of the operator, of its chart, of Prometheus' own chart
-_READ_BYTES = 65_536
 
 
 class PrometheusError(ValueError):
@@ -27,58 +27,46 @@ class PrometheusError(ValueError):
 
 class PrometheusClient:
     """Token file and CA bundle are read before each call, for both may be renewed. ``most_bytes``: of an
-    answer; 0: the most that any caller takes. For one thread."""
+    answer. For one thread."""
 
-    def __init__(self, settings: PrometheusSettings, api: Api, most_bytes: int = 0) -> None:
+    def __init__(self, settings: PrometheusSettings, api: Api, most_bytes: int = MAX_BODY) -> None:
         self._settings, self._api, self._most_bytes = settings, api, most_bytes
-        self._pool: urllib3.PoolManager | None = None
-        self._url = ""
+        self._client: HttpClient | None = None
 
     def ask(self, path: str, **parameters: str) -> bytes:
         """The answer to a GET. Raises PrometheusError."""
+        if self._client is None:
+            url = self._settings.url or found(self._api, self._settings.namespace)
+            self._client = HttpClient(server_of(url), self._connect)
+        asked = f"{path}?{urlencode(parameters)}"
         try:
-            return self._answer(f"{path}?{urlencode(parameters)}")
-        except (HTTPError, OSError, UnicodeError) as error:
-            raise PrometheusError(f"Prometheus does not answer: {error}") from error
+            answer = self._client.call(
+                "GET", asked, self._headers(), within_s=TIMEOUT_S, repeat=True, most=self._most_bytes
+            )
+        except http_client.FAILURES as error:
+            raise PrometheusError(
+                f"Prometheus does not answer: {http_client.sentence(error, TIMEOUT_S)}"
+            ) from error
+        if answer.status != 200:
+            raise PrometheusError(f"Prometheus answers {answer.status}: {_said(answer.body)}")
+        return answer.body
 
     def close(self) -> None:
         """Closes the connection; the next call finds the Service again, and opens another."""
-        if self._pool is not None:
-            self._pool.clear()
-        self._pool, self._url = None, ""
+        if self._client is not None:
+            self._client.close()
+        self._client = None
 
-    def _answer(self, path: str) -> bytes:
-        self._url = self._url or self._settings.url or found(self._api, self._settings.namespace)
-        if self._pool is None:
-            ca = self._settings.ca
-            self._pool = urllib3.PoolManager(num_pools=1, ca_certs=None if ca is None else str(ca))
-        until_s = time.monotonic() + TIMEOUT_S
-        response = self._pool.request(
-            "GET",
-            self._url + path,
-            headers=self._headers(),
-            timeout=TIMEOUT_S,
-            retries=False,
-            preload_content=False,
-        )
-        try:
-            parts = response.stream(_READ_BYTES, decode_content=True)
-            body = within(parts, until_s, most_bytes=self._most_bytes or MAX_BYTES)
-        except BaseException:
-            response.close()
-            raise
-        response.release_conn()
-        if response.status != 200:
-            raise PrometheusError(f"Prometheus answers {response.status}: {_said(body)}")
-        return body
+    def _connect(self, server: Server, within_s: float) -> socket.socket:
+        if not server.is_tls:
+            return http_client.tcp(server, within_s)
+        ca = self._settings.ca
+        trusted = system_context() if ca is None else http_client.trusting(http_client.read_bundle(str(ca)))
+        return http_client.tls(trusted, server, within_s)
 
     def _headers(self) -> Mapping[str, str]:
-        headers = {"Accept-Encoding": "gzip"}
-        if self._settings.token_file is not None:
-            headers["Authorization"] = (
-                f"Bearer {self._settings.token_file.read_text(encoding='ascii').strip()}"
-            )
-        return headers
+        token = self._settings.token_file and http_client.read_token(str(self._settings.token_file))
+        return {"Accept-Encoding": "gzip", **({"Authorization": f"Bearer {token}"} if token else {})}
 
 
 def found(api: Api, namespace: str) -> str:
@@ -111,23 +99,6 @@ def service_url(service: Json) -> str:
     address = spec.get("externalName") or spec.get("clusterIP")
     host = f"{name}.{namespace}.svc" if address in (None, "", "None") else str(address)
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
-
-
-def within(
-    parts: Iterable[bytes],
-    until_s: float,
-    now_s: Callable[[], float] = time.monotonic,
-    most_bytes: int = MAX_BYTES,
-) -> bytes:
-    """The parts together. Raises PrometheusError if they are too large, or not there by ``until_s``."""
-    body = bytearray()
-    for part in parts:
-        body += part
-        if len(body) > most_bytes:
-            raise PrometheusError(f"Prometheus' answer is larger than {most_bytes} bytes")
-        if now_s() > until_s:
-            raise PrometheusError(f"Prometheus' answer has not arrived within {TIMEOUT_S:.0f} s")
-    return bytes(body)
 
 
 def _name(service: Json) -> str:

@@ -14,6 +14,7 @@ from threading import Event, Thread
 from timekeeper.core.admission.table import StandingsTable
 from timekeeper.core.decisions import Record
 from timekeeper.core.names import AUDIENCE
+from timekeeper.edge.timekeeper_client import TimekeeperAnswer, TimekeeperClient, TimekeeperPoller
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.auth.gate import METRICS, gate_of
 from timekeeper.runtime.clock import monotonic_ms
@@ -24,7 +25,6 @@ from timekeeper.runtime.http.problem_details import Problem, unavailable
 from timekeeper.runtime.http.service import HttpAnswer, HttpLimits, HttpRequest, HttpService, Route
 from timekeeper.runtime.recording.decision_posts import PATH as DECISIONS
 from timekeeper.runtime.recording.decision_posts import DecisionPosts
-from timekeeper.runtime.timekeeper_client import TimekeeperAnswer, TimekeeperClient, TimekeeperPoller
 from timekeeper.runtime.tls import ca_text
 from webhook.log import Log, LogEvent, log
 from webhook.metrics import FiguresGoneError, WebhookMetrics

@@ -19,11 +19,11 @@ from tests.support.tls import Tls
 from timekeeper.cli.client import Client
 from timekeeper.cli.output import CommandError
 from timekeeper.edge.outbox import Post
+from timekeeper.edge.timekeeper_client import FAILURES, TimekeeperClient
 from timekeeper.runtime.api_server import Answered
 from timekeeper.runtime.connect import of_service_account
 from timekeeper.runtime.prometheus import PrometheusClient, PrometheusError
 from timekeeper.runtime.prometheus_settings import PrometheusSettings
-from timekeeper.runtime.timekeeper_client import FAILURES, TimekeeperClient
 
 TOKEN = "secret-token-of-this-test"
 LONG_S, SHORT_S = 20.0, 0.5  # how long a client waits that can be told to
@@ -111,11 +111,25 @@ def api_of(method: str) -> Callable[..., Calls]:
 
 def timekeeper_get(folder: Path, url: str, ca: str, within_s: float = LONG_S) -> Calls:
     """The polls of webhook and extender."""
-    client = TimekeeperClient(url, "/v1/standings", folder / "token", lambda: ca)
+    client = TimekeeperClient(url, "/v1/standings", folder / "token", lambda: ca, within_s)
 
     def call() -> Outcome:
         try:
             client.get("")
+        except FAILURES as error:
+            return Outcome(_status(str(error)) if "answered" in str(error) else FAILS, str(error))
+        return Outcome("200")
+
+    return Calls(call, client.close)
+
+
+def timekeeper_post(folder: Path, url: str, ca: str, within_s: float = LONG_S) -> Calls:
+    """The posts of webhook and extender."""
+    client = TimekeeperClient(url, "/v1/decisions", folder / "token", lambda: ca, within_s)
+
+    def call() -> Outcome:
+        try:
+            client.post(b"{}")
         except FAILURES as error:
             return Outcome(_status(str(error)) if "answered" in str(error) else FAILS, str(error))
         return Outcome("200")
@@ -161,21 +175,19 @@ CLIENTS: Mapping[str, Callable[..., Calls]] = {
     "API server, GET": api_of("GET"),
     "API server, POST": api_of("POST"),
     "timekeeper, GET": timekeeper_get,
+    "timekeeper, POST": timekeeper_post,
     "Prometheus": prometheus,
     "command": command,
 }
 LENGTHS = frozenset(("a length in words", "a negative length", "a length with a sign", "too large a length"))
 FAULTS: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(
-        ("API server, GET", "API server, POST", "Prometheus", "command"),
+        ("API server, GET", "API server, POST", "command"),
         LENGTHS
         | {"1xx first", "a chunk of negative length", "closed once the request was read", "closed twice"}
         | {"a status line cut", "a head cut", "packed and cut"}
         | (SLOW.keys() - {"silence"}),
     ),
-    "timekeeper, GET": LENGTHS
-    | {"1xx first", "no length, to the end", "HTTP/1.0", "two lengths", "a body cut", "packed and cut"}
-    | {"closed in the middle of the answer"},
 }
 
 

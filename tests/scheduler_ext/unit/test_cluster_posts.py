@@ -26,7 +26,7 @@ from tests.support.clock import Clock
 from tests.worlds import card, limits_of
 from timekeeper.api.resources.cluster_map import read_cluster
 from timekeeper.core.cluster_map import MAX_WAITING, STALE_MS
-from timekeeper.runtime.timekeeper_client import PostRefusedError, TimekeeperError
+from timekeeper.edge.timekeeper_client import PostRefusedError, TimekeeperError
 
 NOW_MS = 1_793_577_600_000  # 2026-11-02T00:00:00Z
 

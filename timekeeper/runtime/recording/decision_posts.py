@@ -10,7 +10,7 @@ from timekeeper.core.wire import Decisions
 from timekeeper.edge.log_events import EventLog, LogEvent
 from timekeeper.edge.memory_outbox import MemoryOutbox, OutboxEvents
 from timekeeper.edge.outbox import NotDelivered, Result
-from timekeeper.runtime.timekeeper_client import TimekeeperClient
+from timekeeper.edge.timekeeper_client import TimekeeperClient
 
 E = TypeVar("E", bound=str)
 
