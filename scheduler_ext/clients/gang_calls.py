@@ -8,7 +8,7 @@ from typing import Any, Literal
 from scheduler_ext.clients.pod_patches import pod_path, wake_patch
 from scheduler_ext.model.pod import Pod
 from timekeeper.core import names
-from timekeeper.core.json_values import mapping
+from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.kube.eviction import disruption, eviction
 from timekeeper.core.object_names import timestamp
 from timekeeper.runtime.api_server import STRATEGIC_MERGE, Answered, Api, Reply
@@ -42,8 +42,22 @@ class GangCalls:
 
     def mark(self, pod: Pod) -> Done:
         """Note on a member with a node that its gang has started."""
-        written = {"annotations": {names.GANG_STARTED: timestamp(self._now_ms())}}
-        return self._patch(pod, {"metadata": {"uid": pod.uid, **written}})
+        return self._note(pod, names.GANG_STARTED, timestamp(self._now_ms()))
+
+    def note_needs(self, pod: Pod, needed: int) -> Done:
+        """Note on a member with how many its gang starts."""
+        return self._note(pod, names.GANG_NEEDS, str(needed))
+
+    def jobs(self, namespace: str, named: Iterable[str]) -> list[Json | None]:
+        """The Jobs of these names; None for one that is not there, or cannot be read now."""
+        return list(self._map(lambda name: self._job(namespace, name), named))
+
+    def _job(self, namespace: str, name: str) -> Json | None:
+        reply = self._api.call("GET", f"/apis/batch/v1/namespaces/{namespace}/jobs/{name}", timeout_s=CALL_S)
+        return reply.body if isinstance(reply, Answered) and reply.status == 200 else None
+
+    def _note(self, pod: Pod, annotation: str, text: str) -> Done:
+        return self._patch(pod, {"metadata": {"uid": pod.uid, "annotations": {annotation: text}}})
 
     def _open(self, pod: Pod) -> Done:
         if pod.gated:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.clients.gang_calls import GangCalls
 from scheduler_ext.gangs.drains import GangDrains
+from scheduler_ext.gangs.owners import GangOwners
 from scheduler_ext.gangs.plan import GangPlan, PlannedMember, lack_text, missing_cards, place_text, plan
 from scheduler_ext.gangs.rooms import PlanInput, placed_on
 from scheduler_ext.log import EventReason, Log
@@ -98,6 +99,7 @@ class GangStarts:
 
     def __init__(self, wiring: StartWiring) -> None:
         self._w, self._settings = wiring, wiring.settings
+        self._owners = GangOwners(wiring.calls)
         self._pods: Map[Pod] = Map()  # as the last step saw them
         self._open: dict[GangKey, GangState] = {}  # gangs that wait, start, or lack a mark
         self._ran: set[GangKey] = set()  # those that have started, while a member lives
@@ -142,7 +144,7 @@ class GangStarts:
         """The mark that the pod's Binding writes: it is the last one that its gang needs, or a later one; ""
         if others are needed."""
         key = gang_key(pod)
-        it = None if key is None else self._w.gangs.state(self._w.cache.snapshot.pods, key)
+        it = None if key is None else self._state(self._w.cache.snapshot.pods, key)
         if it is None:
             return ""
         made = {mate.uid for mate in it.waiting if mate.uid in self._bound}
@@ -177,6 +179,7 @@ class GangStarts:
         if not self._w.leads():
             self._w.cache.end_planned([uid for start in self._starts.values() for uid in start.places])
             self._starts, self._pods, self._open, self._ran = {}, Map(), {}, set()
+            self._owners = GangOwners(self._w.calls)
             return
         snapshot, at_ms = self._w.cache.snapshot, self._w.steady_ms()
         self._follow(snapshot, at_ms)
@@ -197,7 +200,7 @@ class GangStarts:
         changed = self._w.gangs.changed(self._pods, snapshot.pods)
         self._pods = snapshot.pods
         for key in changed:
-            it = self._w.gangs.state(snapshot.pods, key)
+            it = self._state(snapshot.pods, key)
             if it is None:
                 self._forget(key)
                 continue
@@ -224,6 +227,11 @@ class GangStarts:
         self._marks_ms = {uid: until_ms for uid, until_ms in self._marks_ms.items() if at_ms < until_ms}
         for it in list(self._open.values()):
             self._heal(it, at_ms)
+        self._owners.follow(self._open, at_ms)
+
+    def _state(self, pods: Map[Pod], key: GangKey) -> GangState | None:
+        it = self._w.gangs.state(pods, key)
+        return None if it is None else self._owners.known(it)
 
     def _forget(self, key: GangKey) -> None:
         """No member lives."""
@@ -234,6 +242,7 @@ class GangStarts:
             known.pop(key, None)
         for noted in (self._left, self._logged_ms):
             noted.pop(key, None)
+        self._owners.forget(key)
         for keys in (self._ran, self._looked, self._had_turn):
             keys.discard(key)
 
@@ -263,7 +272,7 @@ class GangStarts:
     # a start
 
     def _go_on(self, key: GangKey, snapshot: Snapshot, at_ms: int) -> None:
-        start, it = self._starts[key], self._open.get(key) or self._w.gangs.state(snapshot.pods, key)
+        start, it = self._starts[key], self._open.get(key) or self._state(snapshot.pods, key)
         if it is None:
             return self._forget(key)
         waiting = {pod.uid: pod for pod in it.waiting}
@@ -321,6 +330,10 @@ class GangStarts:
     def _end(self, it: GangState, start: Start, at_ms: int) -> None:
         """Its deadline is over. A gang that has not started holds no card: what is not evicted now, because
         it has changed or is protected, is so later."""
+        if any(pod.uid in self._bound for pod in it.waiting):
+            return  # the watch will show it with its node
+        if it.lacks_members:
+            it = self._owners.read(it, at_ms)
         has_failed = not (start.joins or self._has_begun(it) or len(it.bound) >= it.needed)
         if not start.is_over:
             self._w.cache.end_planned(start.places)

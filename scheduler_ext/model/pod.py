@@ -15,7 +15,7 @@ from timekeeper.core import names
 from timekeeper.core.accelerators import accelerator_of
 from timekeeper.core.dialects import BY_NAME, GPU_RESOURCE_PATTERN, Container
 from timekeeper.core.dialects.moments import peak
-from timekeeper.core.gangs import Gang, group_of, has_started, held_gang
+from timekeeper.core.gangs import Gang, group_of, has_started, held_gang, needs_said
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.kube.node_constraints import (
     NO_CONSTRAINTS,
@@ -95,6 +95,7 @@ class Pod:
     marked_ms: int = 0  # when it started, of a member that says so
     is_pending: bool = False  # of a member with a node: its containers have not run yet
     has_ended_well: bool = False  # of a member: its phase is Succeeded
+    needs_said: int | None = None  # of a member: `gangs.needs_said`
     # of a waiting member: by which labels of nodes the members must be apart: `node_constraints.apart_of`
     apart: tuple[tuple[str, int], ...] = ()
     by_claim: bool = False  # bound, and kube-scheduler made a claim for its extended resources
@@ -250,6 +251,7 @@ def read_pod(raw: Json, most_grace_ms: int = MAX_GRACE_MS) -> Pod | None:
         marked_ms=hold.millis(annotations_of(raw).get(names.GANG_STARTED)) or 0,
         is_pending=gang is not None and node != "" and status.get("phase") == "Pending",
         has_ended_well=gang is not None and status.get("phase") == "Succeeded",
+        needs_said=needs_said(raw) if gang is not None else None,
         apart=apart_of(raw) if gang is not None and not node else (),
         by_claim=bool(node and mapping(status.get("extendedResourceClaimStatus")).get("resourceClaimName")),
         declared_ms=_declared_ms(spec, most_grace_ms),

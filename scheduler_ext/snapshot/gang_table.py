@@ -22,7 +22,8 @@ def gang_key(pod: Pod) -> GangKey | None:
 class GangState:
     """What the pods of a gang say. ``waiting``: the living members without a node, oldest first; ``bound``:
     those with one, likewise; ``leaving``: how many are being deleted; ``ended_well``: how many have and will
-    not come again; ``conflict``: what they contradict each other in, "": nothing."""
+    not come again; ``conflict``: what they contradict each other in, "": nothing; ``said``: with how many it
+    starts as its Job says, None: that is not known."""
 
     key: GangKey
     gang: Gang
@@ -31,6 +32,7 @@ class GangState:
     leaving: int = 0
     ended_well: int = 0
     conflict: str = ""
+    said: int | None = None
 
     @property
     def namespace(self) -> str:
@@ -40,7 +42,17 @@ class GangState:
     @property
     def needed(self) -> int:
         """With how many living members it starts."""
-        return self.gang.needed(self.ended_well)
+        return self.gang.needed(self.living, self.ended_well, self.said)
+
+    @property
+    def living(self) -> int:
+        """How many members live."""
+        return len(self.waiting) + len(self.bound)
+
+    @property
+    def lacks_members(self) -> bool:
+        """Whether fewer live than it needs by what its pods alone say."""
+        return self.living < self.gang.needed(self.living, self.ended_well, None)
 
     @property
     def marks(self) -> int:
@@ -93,6 +105,7 @@ class Gangs:
             leaving=sum(pod.deleting and not pod.terminal for pod in every),
             ended_well=sum(pod.owner in owners or not is_by_name for pod in ended),
             conflict=conflict_of(gangs),
+            said=next((pod.needs_said for pod in in_order if pod.needs_said is not None), None),
         )
 
     def changed(self, before: Map[Pod], pods: Map[Pod]) -> set[GangKey]:

@@ -93,6 +93,8 @@ class GangWorld:
         self.told: list[tuple[str, str]] = []
         self.started: list[tuple[int, int]] = []
         self.standings, self.ahead = NamespaceStandings(), list[str]()
+        self.job: Json = {}  # the one that there is
+        self.reads: list[float] = []  # the seconds at which a Job was read
         self.before_plan: Callable[[], object] = lambda: None
         self.lengths, self.settings = drains, StartSettings(**settings)
         for name, cards in nodes.items():
@@ -172,9 +174,12 @@ class GangWorld:
         self.nodes[name] = {**raw, "spec": spec or {}}
         self.cache.node_updated(read_node(self.nodes[name]))
 
-    def call(self, method: str, path: str, body: Json, **_more: object) -> Reply:
+    def call(self, method: str, path: str, body: Json | None = None, **_more: object) -> Reply:
         """A call of the extender."""
         parts = path.split("/")
+        if body is None:
+            self.reads.append((self.now_ms - START_MS) / 1000)
+            return Answered(200 if self.job else 404, self.job)
         name, what = parts[6], "evict" if parts[-1] == "eviction" else method.lower()
         self.calls.append((what, name, body))
         raw, status = self.pods.get(name), self.answers.get(name, 200)

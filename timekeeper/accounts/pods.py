@@ -11,7 +11,7 @@ from timekeeper.core import names
 from timekeeper.core.dialects import BY_NAME
 from timekeeper.core.dialects.dialect import no_cards
 from timekeeper.core.dialects.others import claims as of_claims
-from timekeeper.core.gangs import Gang, has_started, held_gang
+from timekeeper.core.gangs import Gang, has_started, held_gang, needs_said
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.kube.eviction import makes_room
 from timekeeper.core.ledger import hold
@@ -71,6 +71,7 @@ class LedgerPod:
     gang: Gang | None = None  # the pods that it starts together with
     is_marked: bool = False  # of a pod with a gang: with a node it says that the gang has started
     has_ended_well: bool = False  # of a pod with a gang: its phase is Succeeded
+    needs_said: int | None = None  # of a pod with a gang: `gangs.needs_said`
     has_other_gate: bool = False  # a gate that is not ours is in ``spec.schedulingGates``
     makes_room: bool = False  # of a pod with a gang: it is being deleted for another pod, as by preemption
     # the number of GPUs of its claims that its release is to record; None: admission has recorded it
@@ -308,6 +309,7 @@ def _read(raw: Json, where: tuple[str, str, str], request: GPURequest) -> Ledger
         gang=gang,
         is_marked=gang is not None and has_started(raw),
         has_ended_well=gang is not None and mapping(raw.get("status")).get("phase") == "Succeeded",
+        needs_said=needs_said(raw) if gang is not None else None,
         has_other_gate=_has_other_gate(spec),
         makes_room=gang is not None and makes_room(raw),
     )

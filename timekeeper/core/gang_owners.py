@@ -6,6 +6,7 @@ github.com/ray-project/kuberay/ray-operator v1.7.0. A TrainJob is started as a J
 RayJob its own controller makes a RayCluster, whose templates say by then what was written into the RayJob.
 """
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,6 +26,7 @@ from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.violation import Violation, shown
 
 Path = tuple[str | int, ...]
+_RANGE = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10}))?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,24 @@ def _pods_of_job(spec: Json) -> tuple[int, bool]:
     if completions is None:
         return parallelism, False
     return min(parallelism, _count(completions)), _count(completions) > parallelism
+
+
+def pods_left(job: Json) -> tuple[int, int]:
+    """How many pods the Job runs at once at first, and from now on: no others follow those that succeeded,
+    and indexes that failed for good. Source: ``manageJob`` of the Job controller."""
+    spec, status = mapping(job.get("spec")), mapping(job.get("status"))
+    at_once, _ = _pods_of_job(spec)
+    succeeded, completions = _count(status.get("succeeded"), 0), spec.get("completions")
+    if completions is None:  # after the first success it makes none
+        return at_once, min(at_once, _count(status.get("active"), 0)) if succeeded else at_once
+    left = _count(completions) - succeeded - _indexes(status.get("failedIndexes"))
+    return at_once, min(at_once, max(0, left))
+
+
+def _indexes(text: object) -> int:
+    """How many ``1,3-5`` are."""
+    ranges = _RANGE.findall(text) if isinstance(text, str) else ()
+    return sum(max(0, int(last or first) - int(first) + 1) for first, last in ranges)
 
 
 def _of_jobset(owner: Json) -> Iterator[PodSet]:

@@ -39,9 +39,11 @@ class Gang:
         """Its name, for people."""
         return self.key.split("/")[1]
 
-    def needed(self, ended_well: int) -> int:
-        """With how many members it starts once ``ended_well`` of it have."""
-        return max(0, self.minimum - ended_well)
+    def needed(self, living: int, ended_well: int, said: int | None) -> int:
+        """With how many members it starts: its minimum, less those that ended well. ``said``: where fewer
+        live, with how many as its Job says (`needs_said`)."""
+        least = max(0, self.minimum - ended_well)
+        return least if said is None or living >= least else min(least, said)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +189,12 @@ def has_started(pod: Json) -> bool:
     a release before the gang's gate."""
     annotations = annotations_of(pod)
     return names.GANG_STARTED in annotations or names.GANG_KEY not in annotations
+
+
+def needs_said(pod: Json) -> int | None:
+    """With how many living members the pod's gang starts, as the extender noted on the pod; None: it did
+    not. Of several pods the oldest living one that says it counts."""
+    return _number(annotations_of(pod).get(names.GANG_NEEDS))
 
 
 def gang_violations(pod: Json) -> Iterator[Violation]:

@@ -87,6 +87,8 @@ GANG_STARTED = "bursar.dev/gang-started"
 # what the extender writes before it evicts a member of a gang whose start came to nothing: until when the
 # member is not charged
 GANG_FORGIVEN = "bursar.dev/gang-forgiven"
+# what the extender writes on a member of a gang that lacks some: with how many living ones it starts
+GANG_NEEDS = "bursar.dev/gang-needs"
 
 # what the timekeeper writes on running pods of a namespace that must give up its cards: RFC 3339, in seconds
 EVICT_AFTER = "bursar.dev/evict-after"  # it is not evicted before

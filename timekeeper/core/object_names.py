@@ -98,6 +98,11 @@ OBJECT_NAMES: Mapping[str, ObjectName] = {
     names.GANG_FORGIVEN: ObjectName(
         "annotation", "extender", "its gang's start came to nothing: until when the pod is not charged"
     ),
+    names.GANG_NEEDS: ObjectName(
+        "annotation",
+        "extender",
+        "with how many living pods its gang starts, as its Job says where some are missing",
+    ),
     names.DEVICES: ObjectName("annotation", "Binding", "the cards of each container"),
     names.HOST: ObjectName(
         "annotation", "Binding", "what it requests of its node's CPU and memory, and what the node had then"

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.worlds import Json
-from timekeeper.core.gang_owners import GangOfOwner, contradictions, gang_of_owner, pod_sets
+from timekeeper.core.gang_owners import GangOfOwner, contradictions, gang_of_owner, pod_sets, pods_left
 
 
 def template(labels: Json | None = None, **annotations: str) -> Json:
@@ -49,6 +49,27 @@ def test_a_jobs_pods_are_those_that_run_at_once() -> None:
     assert size("batch", "Job", job(1)) is None
     assert size("batch", "Job", job(4, 9)) is None  # others follow those that end
     assert size("apps", "Deployment", job(4)) is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "status", "left"),
+    [
+        (job(4, 4), {}, (4, 4)),
+        (job(4, 4), {"succeeded": 1}, (4, 3)),
+        (job(4, 4), {"succeeded": 1, "failedIndexes": "0,2-3"}, (4, 0)),
+        (job(4, 9), {"succeeded": 3}, (4, 4)),  # others follow these
+        (job(4, 9), {"succeeded": 8, "failed": 5}, (4, 1)),  # others follow those that failed
+        (job(3), {"active": 0}, (3, 3)),
+        (job(3), {"active": 1, "succeeded": 1}, (3, 1)),  # after the first success it makes none
+        (job(2, 2), {"succeeded": 5}, (2, 0)),
+        (job(2, 2), {"succeeded": "1", "failedIndexes": ["x"]}, (2, 2)),
+        (job(2, 2), {"failedIndexes": "x,7-5,1"}, (2, 1)),
+    ],
+)
+def test_a_job_makes_no_more_pods_than_are_left_of_its_completions(
+    spec: Json, status: Json, left: tuple[int, int]
+) -> None:
+    assert pods_left({"spec": spec, "status": status}) == left
 
 
 def test_a_jobsets_are_those_of_its_jobs_that_wait_for_no_other() -> None:

@@ -3,7 +3,15 @@
 import pytest
 
 from tests.worlds import Json
-from timekeeper.core.gangs import Gang, gang_of, gang_violations, group_of, has_started, held_gang
+from timekeeper.core.gangs import (
+    Gang,
+    gang_of,
+    gang_violations,
+    group_of,
+    has_started,
+    held_gang,
+    needs_said,
+)
 
 SIZE = "bursar.dev/gang-size"
 AT = "metadata.annotations"
@@ -172,9 +180,28 @@ def test_a_pod_starts_together_with_those_of_the_key_that_admission_wrote(
     assert (held_gang(raw), has_started(raw)) == (Gang(key, 2, 2) if key else None, started)
 
 
-@pytest.mark.parametrize(("ended", "needed"), [(0, 3), (2, 1), (3, 0), (4, 0)])
-def test_a_gang_needs_no_more_those_that_ended_well(ended: int, needed: int) -> None:
-    assert Gang("job/a/u", 4, 3).needed(ended) == needed
+@pytest.mark.parametrize(
+    ("living", "ended", "said", "needed"),
+    [
+        (0, 0, None, 3),
+        (0, 2, None, 1),
+        (0, 4, None, 0),
+        (2, 0, 2, 2),
+        (2, 0, 5, 3),
+        (1, 1, 1, 1),
+        (3, 0, 1, 3),  # there are enough: what its Job said before does not count
+        (2, 1, 1, 2),
+    ],
+)
+def test_a_gang_needs_its_minimum_less_those_that_ended_well_or_as_many_as_its_job_says(
+    living: int, ended: int, said: int | None, needed: int
+) -> None:
+    assert Gang("job/a/u", 4, 3).needed(living, ended, said) == needed
+
+
+@pytest.mark.parametrize(("text", "said"), [("3", 3), ("0", 0), ("-1", None), ("x", None), ("9" * 9, None)])
+def test_what_is_noted_on_a_pod_is_a_number_or_nothing(text: str, said: int | None) -> None:
+    assert needs_said(pod(None, None, **{"bursar.dev/gang-needs": text})) == said
 
 
 def test_a_pod_without_gpus_is_of_the_group_that_its_mark_names() -> None:

@@ -133,6 +133,7 @@ NEEDED: dict[str, Reasons] = {
         "to open the gate of gangs that have cards, as the policy bursar-releases allows": {
             Right("patch", "pods")
         },
+        "how many pods the Job of a gang that lacks members still makes": {Right("get", "jobs", "batch")},
         "to bind": {Right("create", "pods/binding")},
         "to wake a waiting pod, and to hold cards for it": {Right("patch", "pods/status")},
         "to have others leave for it": {Right("create", "pods/eviction")},

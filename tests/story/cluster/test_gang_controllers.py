@@ -226,6 +226,73 @@ def test_a_jobs_pods_may_be_more_while_it_is_suspended_and_also_later(stack: Sta
     yield "its fifth pod", lambda: len(says_size(place, "4")) == 5
 
 
+class RealJob:
+    """A Job of three indexes, of which each gives up its place once its pod fails."""
+
+    def __init__(self, stack: Stack, name: str, *cards: int) -> None:
+        set_budget(stack, name, "gpuHours: 100\ngangs: auto\n")
+        self.stack, self.place = stack, Place(stack, name, *cards)
+        self.path = f"/apis/batch/v1/namespaces/{name}/jobs"
+        indexed = {"completionMode": "Indexed", "completions": 3, "backoffLimitPerIndex": 0}
+        spec = {**indexed, "parallelism": 3, "template": never_restarted(self.place)}
+        self.owner = owner_of(self.path, "Job", spec)
+
+    def begin(self) -> Scene:
+        """It is created once the webhook knows that it is counted."""
+        yield is_known(self.stack, self.path, self.owner)
+        self.stack.cp.api.call("POST", self.path, self.owner)
+
+    def change(self, **spec: object) -> None:
+        self.stack.cp.api.call("PATCH", f"{self.path}/train", {"spec": spec}, "application/merge-patch+json")
+
+    def lose(self, index: int, phase: str) -> Scene:
+        """The pod of this index ends, is counted, and its object goes, as with its node."""
+        found = self.place.pods()
+        marked = "batch.kubernetes.io/job-completion-index"
+        pod = next(each for each in found if each["metadata"]["annotations"][marked] == str(index))
+        path = f"{self.place.path}/{pod['metadata']['name']}"
+        self.stack.cp.api.call(
+            "PATCH", f"{path}/status", {"status": {"phase": phase}}, "application/merge-patch+json"
+        )
+        field = "completedIndexes" if phase == "Succeeded" else "failedIndexes"
+        yield f"{field} to be {index}", lambda: self.status().get(field) == str(index)
+        self.stack.cp.api.call("DELETE", path, {"gracePeriodSeconds": 0})
+
+    def status(self) -> Json:
+        found: Json = self.stack.cp.api.call("GET", f"{self.path}/train")["status"]
+        return found
+
+    def restart(self) -> Scene:
+        """It is suspended, and resumed."""
+        self.change(suspend=True)
+        yield "none of its pods to be there", lambda: not self.place.names()
+        self.change(suspend=False)
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+@scene
+def test_a_job_is_resumed_without_the_index_whose_pod_is_gone(stack: Stack, phase: str) -> Scene:
+    job = RealJob(stack, f"resumed-{phase.lower()}", 3)
+    yield from job.begin()
+    yield job.place.number_bound(3)
+    yield from job.lose(1, phase)
+
+    yield from job.restart()
+
+    yield job.place.number_bound(2)
+
+
+@scene
+def test_a_job_that_is_made_smaller_while_it_waits_starts_with_fewer(stack: Stack) -> Scene:
+    job = RealJob(stack, "smaller", 2)
+    yield from job.begin()
+    yield "all to wait", lambda: len(job.place.gated()) == 3
+
+    job.change(parallelism=2)
+
+    yield job.place.number_bound(2)
+
+
 def definition(group: str, kind: str) -> Json:
     """Of a kind whose controller is not here: any fields, lists without keys as those of KubeRay."""
     plural = f"{kind.lower()}s"

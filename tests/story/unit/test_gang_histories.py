@@ -73,6 +73,7 @@ class World:
         self.failing = 0.1
         self.pods: dict[str, Json] = {}
         self.gangs: dict[str, int] = {}
+        self.said: dict[str, int] = {}  # the sizes that their templates say
         self.least: dict[str, int] = {}
         self.ended: dict[str, int] = {}  # gang -> members that ended well, whose owner makes no others
         self.refused: set[str] = set()  # names of pods that kube-scheduler gives no node
@@ -101,8 +102,9 @@ class World:
 
     def look(self, gang: str) -> None:
         """What must hold of the gang's objects at each moment."""
-        bound, need = len(self.bound(gang)), self.need(gang)
-        if bound >= need:
+        there, need = self.bound(gang), self.need(gang)
+        bound, is_marked = len(there), any(STARTED in each["metadata"]["annotations"] for each in there)
+        if bound >= need and (is_marked or bound >= self.seen_need(gang)):
             self.ran.add(gang)
         if not self.living(gang):
             self.ran.discard(gang)
@@ -113,9 +115,9 @@ class World:
             self.partial_ms.setdefault(gang, self.now_ms)
 
     def create(self, name: str, gang: str) -> None:
-        size, least = self.gangs[gang], self.least[gang]
+        size, least = self.said[gang], self.least[gang]
         named = {"bursar.dev/gang": gang, "bursar.dev/gang-size": str(size), "bursar.dev/held": "turn"}
-        named |= {"bursar.dev/gang-minimum": str(least), "bursar.dev/gang-key": f"bursar/{gang}"}
+        named |= {"bursar.dev/gang-minimum": str(least), "bursar.dev/gang-key": f"job/{gang}/uid-{gang}"}
         raw = percent(self.share, name=name, annotations=named)
         created = f"2027-01-15T08:00:{len(self.pods) % 60:02}Z"
         raw["metadata"] |= {"namespace": NAMESPACE, "creationTimestamp": created}
@@ -127,18 +129,34 @@ class World:
         self.write(raw)
 
     def control(self, gang: str) -> None:
-        """Its owner makes one pod that is missing, unless its place is that of a pod that ended well."""
+        """Its owner makes one pod that is missing, unless its place is that of a pod that ended well, or
+        deletes one too many."""
         names = {each["metadata"]["name"] for each in self.living(gang)}
+        many = [
+            each for each in self.living(gang) if each["metadata"]["name"] >= f"{gang}-{self.gangs[gang]}"
+        ]
+        if many:
+            return self.write(many[0], deleted=True)
         kept = {each["metadata"]["name"] for each in self.pods.values()}
         wanted = [f"{gang}-{at}" for at in range(self.ended[gang], self.gangs[gang])]
         missing = [name for name in wanted if name not in names and name not in kept]
         if missing:
             self.create(missing[0], gang)
+        return None
 
-    def call(self, method: str, path: str, body: Any, **_more: object) -> Reply:
+    def job(self, gang: str) -> Json:
+        """The owner. Its template is fixed, its numbers are not."""
+        count = self.gangs[gang]
+        spec = {"parallelism": count, "completions": count}
+        metadata, status = {"name": gang, "uid": f"uid-{gang}"}, {"succeeded": self.ended[gang]}
+        return {"metadata": metadata, "spec": spec, "status": status}
+
+    def call(self, method: str, path: str, body: Any = None, **_more: object) -> Reply:
         """A call of the extender, or of the timekeeper."""
         if self.chance.random() < self.failing / 3:
             raise KilledError
+        if method == "GET":
+            return Answered(200, self.job(path.rpartition("/")[2]))
         if self.chance.random() < self.failing:
             return Lost("no answer")
         parts = path.split("/")
@@ -320,7 +338,16 @@ class World:
         return [each for each in self.living(gang) if "nodeName" in each["spec"]]
 
     def need(self, gang: str) -> int:
-        return max(0, self.least[gang] - self.ended[gang])
+        """Its minimum, less the members that ended well; where fewer live, less those whose objects are gone
+        and as many as its owner still makes."""
+        if len(self.living(gang)) >= self.seen_need(gang):
+            return self.seen_need(gang)
+        return max(0, min(self.least[gang], self.gangs[gang]) - self.ended[gang])
+
+    def seen_need(self, gang: str) -> int:
+        """The same by what its pods alone say."""
+        every = [each for each in self.pods.values() if gang_of(each) == gang]
+        return max(0, self.least[gang] - (len(every) - len(self.living(gang))))
 
     def too_long(self) -> list[str]:
         """Gangs that have had some nodes, and too few, for longer than a deadline."""
@@ -390,6 +417,8 @@ EVENTS = {
     "lose": 1,
     "end": 0.7,
     "grow": 0.4,
+    "shrink": 0.4,
+    "clean": 0.7,
     "refuse": 0.7,
     "kill timekeeper": 0.4,
     "kill extender": 0.4,
@@ -403,7 +432,7 @@ def world_of(seed: int) -> World:
     world.share = chance.choice([30, 50, 100])
     for at in range(chance.randint(1, 3)):
         size = chance.randint(1, 4)
-        world.gangs[f"g{at}"], world.ended[f"g{at}"] = size, 0
+        world.gangs[f"g{at}"], world.said[f"g{at}"], world.ended[f"g{at}"] = size, size, 0
         world.least[f"g{at}"] = chance.randint(1, size) if chance.random() < 0.3 else size
     return world
 
@@ -430,6 +459,12 @@ def step(world: World, chance: random.Random) -> None:
         end_well(world, chance, gang)
     elif what == "grow" and world.least[gang] == world.gangs[gang] < 4 and gang in world.ran:
         world.gangs[gang] += 1  # its owner is scaled: its pods keep the size that they were created with
+        world.said[gang] = world.gangs[gang]
+    elif what == "shrink" and gang not in world.ran and world.gangs[gang] > world.ended[gang] + 1:
+        world.gangs[gang] -= 1
+    elif what == "clean":  # the node of those that ended well is gone
+        for raw in [each for each in world.pods.values() if each["status"]["phase"] == "Succeeded"]:
+            world.write(raw, deleted=True)
     elif what == "refuse" and world.pods:
         world.refused ^= {chance.choice(list(world.pods.values()))["metadata"]["name"]}
     elif what == "kill timekeeper":

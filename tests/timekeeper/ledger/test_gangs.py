@@ -260,10 +260,9 @@ def of(*members: GangMember, minimum: int = 3, ended: int = 0, is_one: bool = Tr
     return WaitingGang("team-a", Gang("bursar/g", 3, minimum), members, ended_well=ended, is_one=is_one)
 
 
-def at(uid: str, how: str = "gated") -> GangMember:
-    return GangMember(
-        uid, T0, how in ("bound", "marked"), "gated" in how, "marked" in how, is_kept="kept" in how
-    )
+def at(uid: str, how: str = "gated", says: int | None = None) -> GangMember:
+    is_bound = how in ("bound", "marked")
+    return GangMember(uid, T0, is_bound, "gated" in how, "marked" in how, "kept" in how, says)
 
 
 A, B, C, D = (at(uid) for uid in "abcd")
@@ -275,6 +274,9 @@ A, B, C, D = (at(uid) for uid in "abcd")
         (of(A, B), "wait", ()),
         (of(A, B, minimum=2), "together", ()),
         (of(A, B, ended=1), "together", ()),
+        (of(A, at("b", says=2)), "together", ()),
+        (of(at("a", says=3), at("b", says=2)), "wait", ()),  # the oldest that says it counts
+        (of(at("a", "paid", says=2), B), "together", ("b",)),
         (of(A, B, C, D), "together", ()),
         (of(A, B, at("c", "kept gated")), "wait", ()),
         (of(A, B, C, is_one=False), "wait", ()),

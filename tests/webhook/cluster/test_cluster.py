@@ -591,6 +591,7 @@ FORGED: dict[str, dict[str, Any]] = {
     "a note that it is not charged": {
         "annotations": GANG | {"bursar.dev/gang-forgiven": "2026-11-28T00:00:00Z"}
     },
+    "with how many it starts": {"annotations": GANG | {"bursar.dev/gang-needs": "1"}},
     "another gang's key": {"annotations": GANG | {"bursar.dev/gang-key": "bursar/other"}},
     "the gate": {"annotations": GANG, "schedulingGates": [{"name": "bursar.dev/gang"}]},
 }

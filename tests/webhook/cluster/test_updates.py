@@ -360,6 +360,7 @@ TIMEKEEPER, SCHEDULER = "bursar-timekeeper", "bursar-scheduler"
 BY = {TIMEKEEPER: OURS, SCHEDULER: GANGS}
 MARK = "bursar.dev/gang-started"
 FORGIVEN = "bursar.dev/gang-forgiven"
+NEEDS = "bursar.dev/gang-needs"
 
 
 @pytest.fixture(scope="module")
@@ -507,6 +508,24 @@ def test_the_extender_alone_says_once_what_became_of_a_start(
             assert message(extender(path + there, again)).startswith("403 "), (there, value)
             assert "must not change" in policies.said("PATCH", path + there, again)
     assert policies.get(path)["metadata"]["annotations"][mark] == at
+
+
+def test_the_extender_alone_says_with_how_many_a_gang_starts(
+    policies: Policies, apis: dict[str, Api]
+) -> None:
+    pod = make_member(policies, "needs")
+    timekeeper, extender = (patch_with(apis[each]) for each in BY)
+    path, calls = path_of(pod), GangCalls(apis[SCHEDULER], lambda: 0, at_once=1)
+    (member,) = filter(None, [read_pod(pod)])
+
+    assert [calls.note_needs(member, needed) for needed in (2, 1)] == ["done", "done"]
+    assert policies.get(path)["metadata"]["annotations"][NEEDS] == "1"
+    for said in ({NEEDS: "few"}, {NEEDS: None}, {NEEDS: "2", "a": "b"}):
+        assert message(extender(path, {"metadata": {"annotations": said}})).startswith("403 "), said
+    forged = {"metadata": {"annotations": {NEEDS: "2"}}}
+    for there in ("", "/status"):
+        assert message(timekeeper(path + there, forged)).startswith("403 ")
+        assert "must not change on an existing pod" in policies.said("PATCH", path + there, forged)
 
 
 @pytest.mark.parametrize("key", ["bursar.dev/gang-key", "bursar.dev/gang-size", "bursar.dev/gang"])

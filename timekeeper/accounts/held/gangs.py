@@ -6,7 +6,7 @@ in one step. The pods' own objects are the record: a gang with a paid member is 
 as far as it needs. Of a gang that has started each further pod is paid by itself.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -27,6 +27,7 @@ class GangMember:
     is_gated: bool
     is_marked: bool
     is_kept: bool = False
+    needs_said: int | None = None
 
     @property
     def is_former(self) -> bool:
@@ -70,9 +71,14 @@ class WaitingGang:
         return any(member.is_former for member in self.members)
 
     @cached_property
+    def needed(self) -> int:
+        """With how many members it starts."""
+        return _needed(self.gang, self.members, self.ended_well)
+
+    @cached_property
     def payment(self) -> Payment:
         """How those that are not paid are paid."""
-        needed = self.gang.needed(self.ended_well)
+        needed = self.needed
         if self.paid >= needed or any(member.is_bound and member.is_marked for member in self.members):
             return "singly"
         is_kept = any(member.is_kept for member in self.members)
@@ -82,7 +88,7 @@ class WaitingGang:
     def paid_out(self) -> tuple[str, ...]:
         """The members whose gates are still there although the gang was paid: as many as it needs."""
         is_begun = self.payment == "together" and self.paid > 0
-        return self.gated[: self.gang.needed(self.ended_well) - self.paid] if is_begun else ()
+        return self.gated[: self.needed - self.paid] if is_begun else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +108,7 @@ def broken(namespace: str, pods: Iterable[LedgerPod]) -> BrokenGang | None:
     if not running or not any(pod.is_marked and pod.node for pod, _ in found):
         return None
     gang = _largest(gang for _, gang in found)
-    needed = gang.needed(ended_well(pod for pod, _ in found))
+    needed = _needed(gang, _living(pod for pod, _ in found), ended_well(pod for pod, _ in found))
     uids = tuple(pod.uid for pod in running)
     return BrokenGang(namespace, gang, uids) if len(running) < needed else None
 
@@ -111,8 +117,7 @@ def gang_of_pods(namespace: str, pods: Iterable[LedgerPod], held: Iterable[HeldP
     """The gang of these pods; None: each of them has a node, or leaves. ``held``: those behind the
     budget's gate."""
     there = [(pod, pod.gang) for pod in pods if pod.gang is not None]
-    found = (member_of(pod) for pod, _ in there)
-    members = sorted(filter(None, found), key=lambda member: (member.created_ms, member.uid))
+    members = _living(pod for pod, _ in there)
     if all(member.is_bound for member in members):
         return None
     living = {member.uid for member in members}
@@ -127,6 +132,16 @@ def gang_of_pods(namespace: str, pods: Iterable[LedgerPod], held: Iterable[HeldP
     )
 
 
+def _living(pods: Iterable[LedgerPod]) -> list[GangMember]:
+    """Those of the pods that live, oldest first."""
+    return sorted(filter(None, map(member_of, pods)), key=lambda member: (member.created_ms, member.uid))
+
+
+def _needed(gang: Gang, living: Sequence[GangMember], ended_well: int) -> int:
+    said = (member.needs_said for member in living if member.needs_said is not None)
+    return gang.needed(len(living), ended_well, next(said, None))
+
+
 def ended_well(pods: Iterable[LedgerPod]) -> int:
     """How many of these members have, and will not come again: a pod without a controller may."""
     return sum(pod.has_ended_well and pod.owner != "" for pod in pods)
@@ -137,7 +152,15 @@ def member_of(pod: LedgerPod) -> GangMember | None:
     if pod.ended_ms is not None or pod.hold.deletion_ms is not None:
         return None
     is_bound = bool(pod.node)
-    return GangMember(pod.uid, pod.created_ms, is_bound, pod.is_gated, pod.is_marked, pod.has_other_gate)
+    return GangMember(
+        pod.uid,
+        pod.created_ms,
+        is_bound,
+        pod.is_gated,
+        pod.is_marked,
+        pod.has_other_gate,
+        pod.needs_said,
+    )
 
 
 def as_one_pod(namespace: str, gang: Gang, pods: Iterable[HeldPod]) -> HeldPod | None:

@@ -62,6 +62,7 @@ _WRITTEN = (
     names.GANG_KEY,
     names.GANG_STARTED,
     names.GANG_FORGIVEN,
+    names.GANG_NEEDS,
     names.DECLARED,
     names.CLAIMS,
     names.ACCELERATORS,

@@ -1,0 +1,97 @@
+"""What the Jobs of a gang say of it once members are missing. Pods that ended well go with their nodes,
+indexes fail for good, and a Job is made smaller while it waits: the others would wait for ever.
+
+What is known is noted on the oldest living member, where the timekeeper reads it, too.
+"""
+
+from collections.abc import MutableMapping, Sequence
+from dataclasses import replace
+
+from scheduler_ext.clients.gang_calls import GangCalls
+from scheduler_ext.snapshot.gang_table import GangKey, GangState
+from timekeeper.core.gang_owners import pods_left
+from timekeeper.core.gangs import Gang
+from timekeeper.core.json_values import Json, mapping
+
+LACKS_MS = 10_000  # members, before their Jobs are read
+AGAIN_MS = 60_000
+NOTED_MS = 5_000
+MOST_JOBS = 16  # of one gang that are read
+
+
+class GangOwners:
+    """`known` may be called from any thread."""
+
+    def __init__(self, calls: GangCalls) -> None:
+        self._calls = calls
+        self._since_ms: dict[GangKey, int] = {}  # since when it lacks members
+        self._read_ms: dict[GangKey, int] = {}
+        self._needs: dict[GangKey, int] = {}  # as its Jobs said last
+        self._noted_ms: dict[str, int] = {}  # UID -> until when nothing is noted there again
+
+    def known(self, it: GangState) -> GangState:
+        """The gang, also where the member is gone on which it was noted."""
+        return replace(it, said=self._needs.get(it.key, it.said))
+
+    def follow(self, gangs: MutableMapping[GangKey, GangState], at_ms: int) -> None:
+        """Note what is known of those that lack members. One gang's Jobs at most are read."""
+        lacking = [it for it in gangs.values() if it.lacks_members]
+        self._since_ms = {it.key: self._since_ms.get(it.key, at_ms) for it in lacking}
+        for it in lacking:
+            self._note(it, at_ms)
+        due = [it for it in lacking if at_ms >= self._due_ms(it.key) and _jobs(it)]
+        if due:
+            it = min(due, key=lambda it: self._due_ms(it.key))
+            gangs[it.key] = self.read(it, at_ms)
+
+    def _due_ms(self, key: GangKey) -> int:
+        again_ms = self._read_ms[key] + AGAIN_MS if key in self._read_ms else 0
+        return max(self._since_ms[key] + LACKS_MS, again_ms)
+
+    def forget(self, key: GangKey) -> None:
+        """No member lives."""
+        for known in (self._since_ms, self._read_ms, self._needs):
+            known.pop(key, None)
+
+    def read(self, it: GangState, at_ms: int) -> GangState:
+        """The gang as its Jobs say now."""
+        self._read_ms[it.key] = at_ms
+        jobs = _jobs(it)
+        found = self._calls.jobs(it.namespace, jobs)
+        there = [job for job in found if job is not None and _uid(job) in jobs.values()]
+        if not jobs or len(there) < len(jobs):
+            return it
+        needed = needs_by(it.gang, there)
+        if needed < it.gang.minimum or it.said is not None:
+            self._needs[it.key] = needed
+        it = self.known(it)
+        self._note(it, at_ms)
+        return it
+
+    def _note(self, it: GangState, at_ms: int) -> None:
+        """On the oldest member, unless it says so, or the watch will show it."""
+        uid, said = it.first.uid, it.said
+        if said is None or it.first.needs_said == said or at_ms < self._noted_ms.get(uid, at_ms):
+            return
+        self._noted_ms = {uid: until_ms for uid, until_ms in self._noted_ms.items() if at_ms < until_ms}
+        self._noted_ms[uid] = at_ms + NOTED_MS
+        self._calls.note_needs(it.first, said)
+
+
+def needs_by(gang: Gang, jobs: Sequence[Json]) -> int:
+    """With how many members it starts, as these Jobs of its members say. A Job that is all of its gang may
+    also have been made smaller; of one among others it is not known how many members it had."""
+    left = [pods_left(job) for job in jobs]
+    needed = max(0, gang.minimum - sum(before - now for before, now in left))
+    return min(needed, *(now for _, now in left)) if gang.key.startswith("job/") else needed
+
+
+def _jobs(it: GangState) -> dict[str, str]:
+    """The UIDs of the Jobs of its living members, by name."""
+    found = (pod.reference for pod in (*it.waiting, *it.bound) if pod.reference[:2] == ("batch/v1", "Job"))
+    owners = {(name, uid) for *_, name, uid in found}
+    return dict(sorted(owners)[:MOST_JOBS])
+
+
+def _uid(job: Json) -> str:
+    return str(mapping(job.get("metadata")).get("uid"))

@@ -1,0 +1,135 @@
+"""Of a gang that lacks members its Job says with how many it starts."""
+
+import pytest
+
+from tests.scheduler_ext.gang_worlds import GangWorld, member, members, owned_by
+from tests.scheduler_ext.unit.test_gang_starts import OF, ended
+from tests.worlds import Json
+
+NEEDS = "bursar.dev/gang-needs"
+JOB = {"bursar.dev/gang-key": "job/g/uid-g"}
+MINIMUM = {"bursar.dev/gang-minimum": "2"}
+
+
+def job(parallelism: int = 4, uid: str = "uid-g", **status: int) -> Json:
+    spec = {"parallelism": parallelism, "completions": 4}
+    return {"metadata": {"name": "g", "uid": uid}, "spec": spec, "status": status}
+
+
+def lacking(says: Json, names: str = "abc", marks: Json = JOB, cards: int = 8) -> GangWorld:
+    """A gang of four, of which these exist, and their Job."""
+    world = GangWorld({"n": cards}, [member(name, 4, marks=marks) for name in names])
+    world.job = says
+    return world
+
+
+def noted(world: GangWorld) -> dict[str, str]:
+    """What is noted on members."""
+    said = {name: raw["metadata"]["annotations"].get(NEEDS) for name, raw in world.pods.items()}
+    return {name: text for name, text in said.items() if text is not None}
+
+
+@pytest.mark.parametrize(
+    "says", [job(succeeded=1), job(3), job(3, succeeded=1)], ids=["one ended well", "made smaller", "both"]
+)
+def test_a_gang_starts_with_as_many_as_its_job_makes_once_members_are_missing_for_10_s(says: Json) -> None:
+    world = lacking(says)
+
+    world.steps(10)
+    assert (world.planned, world.reads) == ({}, [])
+    world.steps(2)
+
+    assert (noted(world), world.planned) == ({"a": "3"}, dict.fromkeys("abc", "n"))
+    assert "3 of 4 members exist, of which 3 start at least" in world.says("a")
+    assert world.bind("abc") == ["", "", world.now]
+
+
+def test_a_job_is_read_once_a_minute_while_its_gang_lacks_members() -> None:
+    world = lacking(job())
+
+    world.steps(200)
+    assert (world.reads, noted(world), world.planned) == ([11, 71, 131, 191], {}, {})
+    world.put(member("d", 4, marks=JOB))
+    world.steps(100)
+
+    assert (len(world.reads), sorted(world.planned)) == (4, list("abcd"))
+
+
+@pytest.mark.parametrize(
+    "says", [{}, job(3, uid="another"), {"metadata": {"name": "h"}}], ids=["none", "another's", "no Job"]
+)
+def test_what_is_not_said_by_the_members_job_does_not_count(says: Json) -> None:
+    world = lacking(says)
+
+    world.steps(80)
+
+    assert (len(world.reads), noted(world), world.planned) == (2, {}, {})
+
+
+def test_what_was_said_is_noted_again_where_its_pod_is_gone_and_counts_no_more_once_others_come() -> None:
+    world = lacking(job(3), cards=2)
+    world.steps(11)
+    assert noted(world) == {"a": "3"}
+
+    world.delete("a")
+    world.steps(2)
+    assert (noted(world), len(world.reads)) == ({"b": "3"}, 1)
+    world.put(*(member(name, 4, marks=JOB) for name in "de"))
+    world.put_node("m", 1)  # there is room for three
+
+    assert world.step().planned == {}
+
+
+def test_an_elastic_gang_made_smaller_needs_its_minimum_still() -> None:
+    world = lacking(job(3), "a", JOB | MINIMUM)
+
+    world.steps(20)
+    assert (len(world.reads), noted(world), world.planned) == (1, {}, {})
+    world.put(member("b", 4, marks=JOB | MINIMUM))
+
+    assert sorted(world.step().planned) == list("ab")
+
+
+@pytest.mark.parametrize(("key", "needed"), [(JOB, "1"), (OF, "3")], ids=["the Job is all", "a JobSet's Job"])
+def test_of_several_owners_it_is_known_who_ended_and_not_who_was_made_less(key: Json, needed: str) -> None:
+    world = lacking(job(1, succeeded=1) if key is JOB else job(2, succeeded=3), "a", key)
+
+    world.steps(12)
+
+    assert noted(world) == {"a": needed}
+
+
+def test_a_replacement_goes_though_the_objects_of_those_that_ended_well_are_gone() -> None:
+    world = GangWorld({"n": 8}, [*members("abc", size=4, marks=JOB), ended("d", 4, marks=JOB)])
+    world.start("abc")
+    world.job = job(succeeded=1)
+    world.delete("d", "c")
+    world.put(member("e", 4, marks=JOB))
+
+    world.steps(10)
+    assert world.planned == {}
+    world.steps(8)
+
+    assert world.planned == {"e": "n"}
+
+
+def test_a_start_whose_owner_wants_no_more_is_not_ended_by_its_deadline() -> None:
+    """Its Job is read before its members are evicted, whenever it was before."""
+    world = lacking(job(), "abcd")
+    world.step()
+    world.bind("abc")
+    world.steps(55)
+    world.delete("d")
+    world.job = job(3)
+
+    world.steps(6)
+
+    assert (world.evicted, noted(world)) == ("", {"a": "3"})
+
+
+def test_the_jobs_of_bare_pods_are_not_looked_for() -> None:
+    world = GangWorld({"n": 8}, [owned_by(raw, "") for raw in members("abc", size=4)])
+
+    world.steps(30)
+
+    assert world.reads == []
