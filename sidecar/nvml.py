@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from sidecar.log_events import EventName
-    from timekeeper.core.wire import BeatDevice
 
 LIBRARY = "libnvidia-ml.so.1"
 RETRY_MS = 300_000
@@ -54,7 +53,7 @@ class PodCardReader:
         self._handles: dict[str, Any] = {}
         self._logged: set[str] = set()
 
-    def read(self) -> tuple[BeatDevice, ...]:
+    def read(self) -> tuple[dict[str, Any], ...]:
         """The figures of each card that has any, in the order of the variable. Never raises."""
         try:
             self._open()
@@ -82,10 +81,10 @@ class PodCardReader:
     def _find(self, uuid: str) -> None:
         self._handles[uuid] = self._binding.nvmlDeviceGetHandleByUUID(uuid)
 
-    def _figure(self, uuid: str) -> BeatDevice | None:
+    def _figure(self, uuid: str) -> dict[str, Any] | None:
         return self._attempt(uuid, self._measure) if uuid in self._handles else None
 
-    def _measure(self, uuid: str) -> BeatDevice | None:
+    def _measure(self, uuid: str) -> dict[str, Any] | None:
         handle = self._handles[uuid]
         utilisation = self._unless_unsupported(
             lambda: self._binding.nvmlDeviceGetUtilizationRates(handle).gpu, MAX_PERCENT

@@ -15,9 +15,9 @@ from timekeeper.edge.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import Any
 
     from sidecar.log_events import Log
-    from timekeeper.core.wire import BeatDevice
     from timekeeper.edge.outbox import Left, NotDelivered, Result
     from timekeeper.edge.saved_outbox import OutboxPorts
 
@@ -66,7 +66,7 @@ class Reporter:
             self._beat(now_ms, ())
         self._outbox.tick(now_ms)
 
-    def on_cards_read(self, devices: tuple[BeatDevice, ...], now_ms: int) -> None:
+    def on_cards_read(self, devices: tuple[dict[str, Any], ...], now_ms: int) -> None:
         """NVML answered. Figures that come too late for their beat are dropped."""
         self._reading = self._hanging = False
         if self._gather_until is not None:
@@ -114,7 +114,7 @@ class Reporter:
         self._reading = True
         self._ports.read_cards()
 
-    def _beat(self, now_ms: int, devices: tuple[BeatDevice, ...]) -> None:
+    def _beat(self, now_ms: int, devices: tuple[dict[str, Any], ...]) -> None:
         self._gather_until = None
         self._outbox.add(SpooledBeat(now_ms, devices))
 

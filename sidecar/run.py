@@ -18,8 +18,9 @@ from timekeeper.edge.saved_outbox import OutboxPorts
 from timekeeper.edge.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from sidecar.settings import SidecarSettings
-    from timekeeper.core.wire import BeatDevice
 
 AFTER_A_FAULT_MS = 5_000
 
@@ -35,7 +36,7 @@ class PostDone:
 class CardsRead:
     """NVML was read."""
 
-    devices: tuple[BeatDevice, ...]
+    devices: tuple[dict[str, Any], ...]
 
 
 UNTRIED = PostDone(NotDelivered("no thread could be started, or an internal error", False))

@@ -10,8 +10,8 @@ from timekeeper.edge.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import Any
 
-    from timekeeper.core.wire import BeatDevice, Heartbeats
     from timekeeper.edge.outbox import Left, Post
 
 FILE = "spool.json"
@@ -34,7 +34,7 @@ class SpooledBeat:
     """The pod ran at ``at_ms``."""
 
     at_ms: int
-    devices: tuple[BeatDevice, ...]  # NVML's figures of its cards at that moment, if any
+    devices: tuple[dict[str, Any], ...]  # NVML's figures of its cards at that moment, if any
 
 
 def limits(fraction: Callable[[], float]) -> OutboxLimits[SpooledBeat]:
@@ -44,7 +44,7 @@ def limits(fraction: Callable[[], float]) -> OutboxLimits[SpooledBeat]:
     )
 
 
-def document(post: Post[SpooledBeat], now_ms: int) -> Heartbeats:
+def document(post: Post[SpooledBeat], now_ms: int) -> dict[str, Any]:
     """The body of ``POST /v1/heartbeats``, with ages at ``now_ms``."""
     return {
         "version": 1,
@@ -91,7 +91,7 @@ def _beat(read: object, now_ms: int) -> SpooledBeat:
     return SpooledBeat(whole(at, now_ms), tuple(map(_device, rows(devices, MAX_CARDS))))
 
 
-def _device(read: object) -> BeatDevice:
+def _device(read: object) -> dict[str, Any]:
     if not isinstance(read, dict) or set(read) != {"uuid", "utilisation", "memory_mib", "scope"}:
         raise ValueError
     uuid = str(read["uuid"])

@@ -22,6 +22,7 @@ ADVICE = "Who needs more says in the commit which lines leave, and takes them fr
 ROOMS: dict[str, tuple[str, ...]] = {
     "timekeeper/core": ("timekeeper/core/",),
     "edge": ("timekeeper/edge/",),
+    "wire": ("timekeeper/wire/",),
     "timekeeper/runtime, serving, process, settings, metrics": (
         *("timekeeper/runtime/", "timekeeper/serving/", "timekeeper/process/", "timekeeper/settings.py"),
         *("timekeeper/metrics.py", "timekeeper/log.py", "timekeeper/__init__.py", "timekeeper/__main__.py"),

@@ -5,6 +5,7 @@ The timekeeper takes the first report of a pod; a repeated one changes nothing.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import orjson
 
@@ -12,7 +13,7 @@ from scheduler_ext.log import Log, LogEvent
 from scheduler_ext.model.pod import Pod
 from timekeeper.core.request.cards import encode_placement
 from timekeeper.core.values import Placement
-from timekeeper.core.wire import BindingEntry, Bindings, binding_asks
+from timekeeper.core.wire import binding_asks
 from timekeeper.edge.memory_outbox import MemoryOutbox, OutboxEvents
 from timekeeper.edge.timekeeper_client import TimekeeperClient
 
@@ -52,13 +53,12 @@ class BindingReports(MemoryOutbox[_Bound]):
 
     def _encoded(self, first: Sequence[_Bound]) -> bytes:
         now_ms = self._now_ms()
-        body: Bindings = {"version": 1, "bindings": [_wire(each, now_ms) for each in first]}
-        return orjson.dumps(body)
+        return orjson.dumps({"version": 1, "bindings": [_wire(bound, now_ms) for bound in first]})
 
 
-def _wire(bound: _Bound, now_ms: int) -> BindingEntry:
+def _wire(bound: _Bound, now_ms: int) -> dict[str, Any]:
     pod, request = bound.pod, bound.pod.request
-    entry: BindingEntry = {
+    entry: dict[str, Any] = {
         "uid": pod.uid,
         "namespace": pod.namespace,
         "pod": pod.name,

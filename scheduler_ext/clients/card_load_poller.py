@@ -53,7 +53,7 @@ def read_samples(body: bytes) -> Samples:
 
 
 class UndecodableUsageError(ValueError):
-    """The timekeeper's answer is no `wire.MeasuredCards`; the last figures stay until they are too old."""
+    """The timekeeper's answer is no `node_usage.MeasuredCards`; the last figures stay until too old."""
 
 
 class Measuring(TimekeeperPoller[Samples, LogEvent]):

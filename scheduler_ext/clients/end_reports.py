@@ -10,6 +10,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import orjson
 
@@ -17,7 +18,6 @@ from scheduler_ext.clients.binding_reports import TOGETHER
 from scheduler_ext.log import Log, LogEvent
 from scheduler_ext.model.pod import Pod
 from timekeeper.core.ledger.hold import PodHold
-from timekeeper.core.wire import EndEntry, Ends
 from timekeeper.edge.memory_outbox import MemoryOutbox, OutboxEvents
 from timekeeper.edge.timekeeper_client import TimekeeperClient
 
@@ -78,13 +78,12 @@ class EndReports(MemoryOutbox[_End]):
 
     def _encoded(self, first: Sequence[_End]) -> bytes:
         now_ms = self._now_ms()
-        body: Ends = {"version": 1, "ends": [_wire(each, now_ms) for each in first]}
-        return orjson.dumps(body)
+        return orjson.dumps({"version": 1, "ends": [_wire(end, now_ms) for end in first]})
 
 
-def _wire(end: _End, now_ms: int) -> EndEntry:
+def _wire(end: _End, now_ms: int) -> dict[str, Any]:
     held = end.hold
-    entry: EndEntry = {
+    entry: dict[str, Any] = {
         "uid": end.uid,
         "namespace": end.namespace,
         "pod": end.name,

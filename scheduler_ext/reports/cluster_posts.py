@@ -23,15 +23,13 @@ from timekeeper.core.cluster_map import (
     MAX_NODES,
     MAX_PODS,
     MAX_TEXT,
-    MapCard,
-    MapNode,
-    MapPod,
-    MapWaiting,
     posted_text,
 )
 from timekeeper.core.request.cards import NO_AMOUNT, CardAmount, share_of
 from timekeeper.core.values import Card
 from timekeeper.edge.timekeeper_client import FAILURES, PostRefusedError, TimekeeperClient
+
+Json = dict[str, Any]
 
 PATH = "/v1/cluster"
 INTERVAL_S = 2.0
@@ -47,7 +45,7 @@ class MapSources:
     does not lead and so does not post."""
 
     nodes: Callable[[], Map[NodeInfo]]
-    waiting: Callable[[], MapWaiting]
+    waiting: Callable[[], Json]
     term: Callable[[], str]
     monotonic_ms: Callable[[], int]
 
@@ -60,7 +58,7 @@ class ClusterPosts:
         self._sent: Map[NodeInfo] = Map()
         self._term = ""  # of the last step
         self._whole_ms: int | None = None  # when posting all nodes began last
-        self._waiting: MapWaiting | None = None
+        self._waiting: Json | None = None
         self._waiting_ms = 0  # when it was posted last
         self._is_failing = False
         self._not_before_ms = 0
@@ -113,9 +111,7 @@ class ClusterPosts:
         self._is_failing = True
 
 
-def bodies(
-    nodes: Map[NodeInfo], sent: Map[NodeInfo], waiting: MapWaiting | None, term: str
-) -> Iterator[bytes]:
+def bodies(nodes: Map[NodeInfo], sent: Map[NodeInfo], waiting: Json | None, term: str) -> Iterator[bytes]:
     """The posts that turn what was sent into what is, each small enough. ``waiting`` None: unchanged."""
     gone: list[str] = []
     rows: list[bytes] = []
@@ -151,15 +147,15 @@ def _row(node: NodeInfo) -> bytes:
     return orjson.dumps(made)
 
 
-def _body(rows: list[bytes], gone: list[str], waiting: MapWaiting | None, term: str) -> bytes:
+def _body(rows: list[bytes], gone: list[str], waiting: Json | None, term: str) -> bytes:
     nodes = [orjson.Fragment(each) for each in rows]
     return orjson.dumps({"version": 1, "nodes": nodes, "gone": gone, "waiting": waiting, "term": term})
 
 
-def _node(node: NodeInfo) -> MapNode:
+def _node(node: NodeInfo) -> Json:
     stranded = {name: _amount(milli) for name, milli in largest(stranded_by(node)).items()}
     closed = posted_text(why_closed(node), MAX_TEXT)
-    view: MapNode = {"name": node.name, "closed": closed, "cards": _cards(node), "stranded": stranded}
+    view: Json = {"name": node.name, "closed": closed, "cards": _cards(node), "stranded": stranded}
     if node.unnamed:
         view["unnamed"] = _amount(node.unnamed)
     if node.undescribed:
@@ -167,10 +163,10 @@ def _node(node: NodeInfo) -> MapNode:
     return view
 
 
-def _cards(node: NodeInfo) -> list[MapCard]:
+def _cards(node: NodeInfo) -> list[Json]:
     """The node's cards with the pods on them. Reservations do not count as used."""
     uses, cards = uses_of(unreserved(node).allocations), {card.uuid: card for card in node.cards}
-    on_card: dict[str, list[MapPod]] = {}
+    on_card: dict[str, list[Json]] = {}
     for allocation in node.allocations.values():
         for uuid, use in allocation.uses:
             on_card.setdefault(uuid, []).append(_pod(allocation, use, cards[uuid]))
@@ -180,7 +176,7 @@ def _cards(node: NodeInfo) -> list[MapCard]:
     ]
 
 
-def _card(card: Card, used: CardAmount, pods: list[MapPod]) -> MapCard:
+def _card(card: Card, used: CardAmount, pods: list[Json]) -> Json:
     by_name = sorted(pods, key=lambda pod: (pod["namespace"], pod["name"]))
     return {
         "uuid": posted_text(card.uuid, MAX_NAME),
@@ -196,7 +192,7 @@ def _card(card: Card, used: CardAmount, pods: list[MapPod]) -> MapCard:
     }
 
 
-def _pod(allocation: Allocation, use: CardAmount, card: Card) -> MapPod:
+def _pod(allocation: Allocation, use: CardAmount, card: Card) -> Json:
     namespace, _, name = allocation.full_name.partition("/")
     return {
         "namespace": namespace,
@@ -213,7 +209,7 @@ def _share(amount: CardAmount, card: Card) -> int:
     return _amount(share_of(amount, card) if amount.resources else amount.share_milli)
 
 
-def _without_ages(waiting: MapWaiting | None) -> Any:
+def _without_ages(waiting: Json | None) -> Any:
     if waiting is None:
         return None
     pods = [{name: value for name, value in each.items() if name != "age_ms"} for each in waiting["pods"]]

@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import accumulate
+from typing import Any
 
 import orjson
 
@@ -12,7 +13,9 @@ from scheduler_ext.model.standing import NamespaceStandings
 from scheduler_ext.reports.prospects import ProspectSearch
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.verbs.last_decisions import LastDecision, LastDecisions
-from timekeeper.core.cluster_map import MAX_TEXT, MAX_WAITING, MapWaiting, MapWaitingPod, posted_text
+from timekeeper.core.cluster_map import MAX_TEXT, MAX_WAITING, posted_text
+
+Json = dict[str, Any]
 
 MAX_BYTES = 200_000  # of pods in one post; the timekeeper takes 256 KiB
 MAX_COUNTS_BYTES = 40_000
@@ -35,7 +38,7 @@ class WaitingPods:
         self._snapshot, self._decisions, self._standings = snapshot, decisions, standings
         self._gang_lack, self._now_ms = gang_lack, now_ms
 
-    def __call__(self) -> MapWaiting:
+    def __call__(self) -> Json:
         """All that wait now, as a post has it."""
         snapshot, standings, now_ms = self._snapshot(), self._standings(), self._now_ms()
         unbound = (pod for pod in snapshot.pods.values() if not (pod.node or pod.terminal or pod.deleting))
@@ -53,7 +56,7 @@ class WaitingPods:
         standings: NamespaceStandings,
         search: ProspectSearch,
         now_ms: int,
-    ) -> MapWaitingPod:
+    ) -> Json:
         decision = self._decisions.of(pod.uid)
         state = _state(pod, snapshot, decision)
         obstacle = self._obstacle(pod, search) if state in ("gated", "refused", "not-asked") else ""
@@ -111,7 +114,7 @@ def _in_turns(oldest: Sequence[Pod]) -> list[Pod]:
     return [oldest[at] for at in sorted(range(len(oldest)), key=places.__getitem__)[:MAX_WAITING]]
 
 
-def _fitting(pods: list[MapWaitingPod]) -> list[MapWaitingPod]:
+def _fitting(pods: list[Json]) -> list[Json]:
     """The first of them that fit into a post."""
     sizes = accumulate(len(orjson.dumps(pod)) + 1 for pod in pods)
     return [pod for pod, size in zip(pods, sizes, strict=True) if size <= MAX_BYTES]

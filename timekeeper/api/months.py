@@ -1,15 +1,16 @@
 """``/v1/months``: closed months with their hashes; ``/v1/corrections``: entries that correct a bill."""
 
 from datetime import date
-from typing import Annotated, Any, Literal, NotRequired, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 from flask import Flask, Response
+from msgspec import UNSET, UnsetType
 
 from timekeeper.accounts.budget_history import History
 from timekeeper.accounts.grants import caller_key
 from timekeeper.accounts.usage import gpu_hours
 from timekeeper.api.http.answers import CorrectionAnswer, answer, correction_answer
-from timekeeper.api.http.bodies import Body, exact
+from timekeeper.api.http.bodies import Body
 from timekeeper.api.http.parameters import (
     IDEMPOTENCY_KEY,
     MONTH_IN_PATH,
@@ -18,16 +19,16 @@ from timekeeper.api.http.parameters import (
 )
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, admit, read_body, serve
 from timekeeper.api.http.services import Services
-from timekeeper.api.resources.grants import ONE_AMOUNT, Amount, Hours, Namespace, Reason, granted
+from timekeeper.api.resources.grants import ONE_AMOUNT, GivenAmount, Namespace, granted
 from timekeeper.api.sheets import usage as sheets
-from timekeeper.core.forms import like
 from timekeeper.core.ledger.metering import Interval, period_at
 from timekeeper.core.ledger.months import ChargeCorrection, ClosedMonth, MonthHash, month_name
 from timekeeper.core.object_names import NAME
-from timekeeper.core.wire import Version
 from timekeeper.runtime.http.problem_details import Problem, bad
 from timekeeper.store import ledger, months
 from timekeeper.store.engine.engine import Connection
+from timekeeper.wire.forms import like
+from timekeeper.wire.values import Version
 
 _READ = Right("get", "usage")
 
@@ -95,16 +96,13 @@ class MonthAnswer(_Times):
 Month = Annotated[str, like(r"[0-9]{4}-(0[1-9]|1[0-2])", "it must be a month such as 2026-10")]
 
 
-class NewCorrection(TypedDict):
+class NewCorrection(GivenAmount, frozen=True, kw_only=True):
     """Either `gpuHours` or `amount`, negative to take a charge back, at most what is billed of that month.
     `month`: of the wrong charge, without it the running one; `pod`: whose charge was wrong."""
 
     namespace: Namespace
-    gpuHours: NotRequired[Hours]
-    amount: NotRequired[Amount]
-    month: NotRequired[Month]
-    pod: NotRequired[Annotated[str, like(NAME, "it must be the name of a pod")]]
-    reason: Reason
+    month: Month | UnsetType = UNSET
+    pod: Annotated[str, like(NAME, "it must be the name of a pod")] | UnsetType = UNSET
 
 
 class CorrectionsAnswer(TypedDict):
@@ -114,7 +112,7 @@ class CorrectionsAnswer(TypedDict):
     corrections: list[CorrectionAnswer]
 
 
-BODY = Body(NewCorrection, ONE_AMOUNT, load=exact)
+BODY = Body(NewCorrection, ONE_AMOUNT)
 MONTHS = ApiRoute(
     method="GET",
     path="/v1/months",
@@ -175,7 +173,7 @@ def register(app: Flask, services: Services) -> None:
 
     def correct(call: Call) -> Response:
         new = BODY.read(read_body())
-        actor = admit(services, CREATE, new["namespace"]).username
+        actor = admit(services, CREATE, new.namespace).username
         written = _correct(services, new, actor, call.given["Idempotency-Key"])
         return answer({"version": 1, "corrections": [correction_answer(written)]})
 
@@ -230,14 +228,14 @@ def _correct(services: Services, new: NewCorrection, actor: str, key: str) -> Ch
     amount = granted(new, "correction")
     with services.ledger.store.writing() as connection:
         now_ms, history = services.ledger.moment(connection)
-        first = date.fromisoformat(f"{new['month']}-01") if "month" in new else None
+        first = date.fromisoformat(f"{new.month}-01") if new.month else None
         zone = history.settings(now_ms).time_zone
         span = period_at("month", zone, now_ms) if first is None else _span(history, first, now_ms)
         if span.start_ms > now_ms:
             raise bad("month", "it must not be in the future")
-        namespace, pod, at_ms = new["namespace"], new.get("pod", ""), min(now_ms, span.end_ms - 1)
+        namespace, pod, at_ms = new.namespace, new.pod or "", min(now_ms, span.end_ms - 1)
         number = caller_key(0, actor, key)
-        asked = ChargeCorrection(namespace, pod, at_ms, amount, new["reason"], actor, number, now_ms)
+        asked = ChargeCorrection(namespace, pod, at_ms, amount, new.reason, actor, number, now_ms)
         written = months.correction(connection, number)
         if written is None:
             _check_charged(connection, history, span, asked)

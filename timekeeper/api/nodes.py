@@ -26,12 +26,12 @@ from timekeeper.api.report_formats import iso
 from timekeeper.api.resources.sessions import cards_of
 from timekeeper.api.sheets import sessions as sheets
 from timekeeper.core.ledger.metering import FOREVER_MS, Interval
-from timekeeper.core.wire import Version
 from timekeeper.runtime.http.problem_details import Problem, bad
 from timekeeper.store import cluster_map, ledger, sessions
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.ledger import NodeTimes
 from timekeeper.store.sessions import ChargedSession, SessionFilter
+from timekeeper.wire.values import Version
 
 _PAGE = 1_000
 _DAY_MS = 86_400_000

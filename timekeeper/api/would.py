@@ -12,11 +12,11 @@ from timekeeper.api.http.routes import CSV, JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.report_formats import as_csv, iso
 from timekeeper.api.sheets import decisions as sheets
-from timekeeper.core.wire import Version
 from timekeeper.runtime.http.problem_details import bad
 from timekeeper.store import would
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.would import WouldGroup, WouldQuery, week_of, week_start_ms
+from timekeeper.wire.values import Version
 
 _PAGE = 1_000
 _WEEKS = 4  # without a time range: this one, and three before

@@ -2,9 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from timekeeper.core.values import MAX_AMOUNT
-from timekeeper.core.wire import MAX_FIGURES, MAX_NAME, MAX_TEXT, DecisionEntry
+
+MAX_FIGURES = 24  # of a decision
+MAX_TEXT = 1_000  # characters of a figure; a longer text is cut
+MAX_NAME = 320  # of names, and of an owner's kind and name
 
 REFUSED = "refused"
 DEMOTED = "demoted"
@@ -204,8 +208,8 @@ def recordable(text: str, most: int) -> str:
     return cut if cut.isprintable() else "".join(each if each.isprintable() else "?" for each in cut)
 
 
-def decision_entry(run: DecisionRun, now_ms: int) -> DecisionEntry:
-    """The run in a post. ``now_ms``: by the clock that gave its times."""
+def decision_entry(run: DecisionRun, now_ms: int) -> dict[str, Any]:
+    """The run as `timekeeper.wire.decisions` has it. ``now_ms``: by the clock that gave its times."""
     decision = bounded(run.decision)
     return {
         "kind": decision.kind,

@@ -1,47 +1,10 @@
-"""Every JSON document that Bursar's parts exchange, declared once. Documents that travel alone have
-``version: 1``. Forms (`core.forms`) say what is allowed beside the type."""
+"""The words of standings, and the JSON documents that the node agent writes on its node. Documents that
+travel alone have ``version: 1``. Bodies of HTTP: `timekeeper.wire`."""
 
-import re
-from typing import Annotated, Literal, NotRequired, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
-from timekeeper.core import object_names
 from timekeeper.core.accelerators import UnknownAccelerators
-from timekeeper.core.forms import Form, items, like, printable, whole
-from timekeeper.core.values import MAX_AMOUNT, WHOLE_MILLI, ContainerAsk, GPURequest
-
-OLDEST_MS = 30 * 86_400_000  # the age of anything that a post reports
-MAX_FIGURE = 2**31
-MAX_BEATS = 1_000  # heartbeats in one post, and a node's samples
-MAX_DEVICES = 64  # of one heartbeat
-MAX_NODE_PODS = 1_024
-MAX_NODE_CARDS = 256
-MAX_BINDINGS = 100  # and ends, in one post
-MAX_ASKS = 1_000  # above what a Binding can name in its annotations (`admission/rules/size.py`)
-MAX_RESOURCES = 64
-MAX_DECISIONS = 1_000  # in one post
-MAX_FIGURES = 24  # of a decision
-MAX_TEXT = 1_000  # characters of a figure; a longer text is cut
-MAX_NAME = 320  # of names, and of an owner's kind and name
-MAX_COUNT = 2**31
-_LATEST_MS = 2**53
-
-Version = Literal[1]
-Age = Annotated[int, whole(OLDEST_MS)]
-# of a pod, or of a run of what posts
-Identifier = Annotated[str, like("[A-Za-z0-9._:-]{1,64}", "it must be 1 to 64 letters, digits or . _ : -")]
-Sequence = Annotated[int, whole(2**53, "it must be a whole number from 0 on")]
-KubernetesName = Annotated[str, like(object_names.NAME, "it must be a name of Kubernetes")]
-Subject = Annotated[
-    str, like(object_names.SUBJECT, "it must be the name of a namespace, or _group.NAME")
-]  # a namespace, or ``_group.NAME``
-Moment = Annotated[  # milliseconds since 1970; null: not known
-    int | None,
-    Form(
-        {"minimum": 1, "maximum": _LATEST_MS},
-        f"it must be null or a whole number from 1 to {_LATEST_MS}",
-        lambda value: 0 < value <= _LATEST_MS,
-    ),
-]
+from timekeeper.core.values import GPURequest
 
 StandingWord = Literal["IN_BUDGET", "OVER_BUDGET", "UNLIMITED", "UNKNOWN"]
 
@@ -98,60 +61,6 @@ class Holders(TypedDict):
     # from the kubelet's device plugin if that chooses the cards, else from the placement
     pods: dict[str, list[str]]
     closed: str  # why the node allocates no cards, for people; "": it does
-
-
-class CardUse(TypedDict):
-    """A pod's use of one card by NVML's accounting of its processes; null: the card does not report it."""
-
-    uuid: Annotated[str, like(r"[\x21-\x7e]{1,128}", "it must be 1 to 128 visible ASCII characters")]
-    # percent of the card's time
-    utilisation: Annotated[int | None, whole(100, "it must be a whole number from 0 to 100, or null")]
-    # memory in use
-    memory_mib: Annotated[
-        int | None, whole(MAX_FIGURE, f"it must be a whole number from 0 to {MAX_FIGURE}, or null")
-    ]
-
-
-CardUses = Annotated[list[CardUse], items(0, MAX_NODE_CARDS)]
-
-
-class PodUse(TypedDict):
-    """One pod's use of its cards."""
-
-    uid: Identifier
-    cards: CardUses
-
-
-class Use(TypedDict):
-    """One sample of a node."""
-
-    age_ms: Age  # age when sent, by the agent's monotonic clock
-    pods: Annotated[list[PodUse], items(0, MAX_NODE_PODS)]
-    cards: CardUses  # each card's use as a whole
-
-
-class NodeUsage(TypedDict):
-    """``POST /v1/nodeusage``, authenticated as a node's agent; the node is the one that the token names."""
-
-    version: Literal[1]
-    boot: Identifier  # of the agent's run
-    sequence: Sequence  # number of this post within the run; a retry has the same number
-    uses: Annotated[list[Use], items(1, MAX_BEATS)]
-
-
-class NodeUsageAnswer(TypedDict):
-    """The answer to a post of node usage."""
-
-    version: Literal[1]
-    interval_ms: int  # when to report next
-    ca: NotRequired[str]  # CA bundle (PEM) to trust from now on
-
-
-class MeasuredCards(TypedDict):
-    """``GET /v1/nodeusage``: reports of the last two minutes."""
-
-    version: Literal[1]
-    nodes: dict[str, dict[str, CardUse]]  # node -> card UUID -> its use as a whole
 
 
 class PriorityClassWire(TypedDict):
@@ -276,200 +185,20 @@ class Standings(TypedDict):
     namespaces: dict[str, StandingEntry]
 
 
-class BindingAsk(TypedDict):
-    """What one container of a bound pod requests on each of ``devices`` cards."""
-
-    container: KubernetesName
-    init: bool
-    devices: Annotated[int, whole(MAX_NODE_CARDS)]
-    share_milli: Annotated[int, whole(WHOLE_MILLI)]
-    memory_mib: Annotated[int, whole(MAX_FIGURE)]
-    memory_milli: NotRequired[Annotated[int, whole(WHOLE_MILLI)]]  # absent: 0
-    resources: NotRequired[  # amounts of named resources
-        Annotated[
-            dict[str, Annotated[int, Form({"minimum": 0, "maximum": MAX_AMOUNT})]],
-            Form(
-                {"maxProperties": MAX_RESOURCES},
-                "it must be an object of whole numbers from 0 to 2^63 - 1",
-                lambda found: all(type(each) is int and 0 <= each <= MAX_AMOUNT for each in found.values()),
-            ),
-            Form(
-                {}, f"it must have {MAX_RESOURCES} members at most", lambda found: len(found) <= MAX_RESOURCES
-            ),
-        ]
-    ]
-
-
-def binding_asks(request: GPURequest) -> list[BindingAsk]:
-    """What the containers request, in the form of the wire and of the database."""
-    return [_binding_ask(each) for each in request.asks]
-
-
-def _binding_ask(each: ContainerAsk) -> BindingAsk:
-    wire: BindingAsk = {
-        "container": each.container,
-        "init": each.init,
-        "devices": each.ask.devices,
-        "share_milli": each.ask.share_milli,
-        "memory_mib": each.ask.memory_mib,
-    }
-    if each.ask.memory_milli:
-        wire["memory_milli"] = each.ask.memory_milli
-    if each.ask.resources:
-        wire["resources"] = dict(each.ask.resources)
-    return wire
-
-
-class BindingEntry(TypedDict):
-    """A pod that the extender bound."""
-
-    uid: Identifier
-    namespace: KubernetesName
-    pod: KubernetesName
-    node: KubernetesName
-    age_ms: Age  # since its Binding was sent, when this is sent
-    dialect: str
-    asks: Annotated[list[BindingAsk], items(1, MAX_ASKS)]
-    devices: str  # text of the annotation ``bursar.dev/devices``
-    host: NotRequired[str | None]  # text of the annotation ``bursar.dev/host``
-    grace_ms: Annotated[int, whole(MAX_FIGURE)]
-
-
-class Bindings(TypedDict):
-    """``POST /v1/bindings``, by the extender."""
-
-    version: Literal[1]
-    bindings: Annotated[list[BindingEntry], items(1, MAX_BINDINGS)]
-
-
-class EndEntry(TypedDict):
-    """What the extender saw of a bound pod whose object was removed: the `core.ledger.hold.PodHold` of all
-    that its object ever said, and when the removal was seen. Times in milliseconds since 1970."""
-
-    uid: Identifier
-    namespace: KubernetesName
-    pod: KubernetesName
-    node: KubernetesName
-    bound_ms: Moment
-    over: bool
-    ended_ms: Moment
-    reported_ms: Moment
-    witnessed_ms: Annotated[int, whole(_LATEST_MS)]
-    grace_ms: Annotated[int, whole(MAX_FIGURE)]
-    deletion_ms: Moment
-    removed_age_ms: Age  # since the removal was seen, when this is sent
-    # since its node's agent ceased to list it, where that ended its hold; null: not known (yet)
-    left_age_ms: Annotated[int | None, whole(OLDEST_MS)]
-    forgiven_ms: NotRequired[Moment]  # absent: the start of its gang has not come to nothing
-
-
-class Ends(TypedDict):
-    """``POST /v1/ends``, by each extender."""
-
-    version: Literal[1]
-    ends: Annotated[list[EndEntry], items(1, MAX_BINDINGS)]
-
-
-# a word such as ``extender`` or ``refused``
-Role = Annotated[str, like("[a-z][a-z-]{0,31}", "it must be 1 to 32 lower-case letters or -")]
-_ShortText = Annotated[
-    str, printable(MAX_NAME, sentence=f"it must be a printable text of at most {MAX_NAME} characters")
-]
-_FIGURE_NAME = re.compile("[A-Za-z][A-Za-z0-9]{0,31}", re.ASCII)
-FigureWire = Annotated[
-    int | str,
-    Form(
-        {"minimum": -MAX_AMOUNT, "maximum": MAX_AMOUNT, "maxLength": MAX_TEXT},
-        f"it must be a whole number of 64 bits, or a printable text of at most {MAX_TEXT} characters",
-        lambda value: (
-            len(value) <= MAX_TEXT and value.isprintable()
-            if isinstance(value, str)
-            else abs(value) <= MAX_AMOUNT
-        ),
-    ),
-]
-
-
-class DecisionEntry(TypedDict):
-    """Equal decisions in succession; see `timekeeper.core.decisions.Decision`."""
-
-    kind: Role
-    reason: Annotated[
-        str, like("[A-Za-z][A-Za-z0-9]{0,63}", "it must be a word of 1 to 64 letters or digits")
-    ]
-    namespace: Subject
-    owner: NotRequired[_ShortText]  # of the pod, as ``Kind/name``; "": none or unknown
-    # of the pod; "": it has none yet, or the decision is about the namespace
-    name: NotRequired[_ShortText]
-    generate_name: NotRequired[_ShortText]
-    uid: NotRequired[_ShortText]
-    budget: NotRequired[_ShortText]
-    first_age_ms: Age  # since the first of them, when this is sent
-    last_age_ms: Age
-    count: Annotated[int, whole(MAX_COUNT), Form({"minimum": 1}, "it must be 1 or more", bool)]
-    figures: Annotated[
-        dict[str, FigureWire],
-        Form(
-            {"maxProperties": MAX_FIGURES},
-            f"it must be an object with at most {MAX_FIGURES} members",
-            lambda figures: len(figures) <= MAX_FIGURES,
-        ),
-        Form(
-            {"propertyNames": {"pattern": f"^(?:{_FIGURE_NAME.pattern})$"}},
-            "the name of a figure must be 1 to 32 letters or digits, and begin with a letter",
-            lambda figures: all(map(_FIGURE_NAME.fullmatch, figures)),
-        ),
-    ]
-
-
-class Decisions(TypedDict):
-    """``POST /v1/decisions``, by webhook and extender."""
-
-    version: Literal[1]
-    source: Role  # that decided
-    decisions: Annotated[list[DecisionEntry], items(1, MAX_DECISIONS)]
-
-
-_NO_FIGURES = "it does not have the form of a card's figures"
-
-
-class BeatDevice(TypedDict):
-    """NVML's figures for one card as seen in the pod."""
-
-    uuid: Annotated[
-        str, Form({"minLength": 1, "maxLength": 128}, _NO_FIGURES, lambda text: 1 <= len(text) <= 128)
-    ]
-    utilisation: Annotated[int | None, whole(MAX_FIGURE, _NO_FIGURES)]  # percent
-    memory_mib: Annotated[int | None, whole(MAX_FIGURE, _NO_FIGURES)]
-    scope: Annotated[
-        Literal["exclusive", "shared"], Form({}, _NO_FIGURES)
-    ]  # whether other pods are on the card
-
-
-class Beat(TypedDict):
-    """One heartbeat of a pod's sidecar."""
-
-    age_ms: Age  # age when sent, by the sender's monotonic clock
-    devices: Annotated[
-        list[Annotated[BeatDevice, Form({}, _NO_FIGURES)]],
-        items(0, MAX_DEVICES, f"it must be a list of at most {MAX_DEVICES} cards"),
-    ]
-
-
-class Heartbeats(TypedDict):
-    """``POST /v1/heartbeats``."""
-
-    version: Literal[1]
-    boot: Identifier  # of the sidecar's run
-    sequence: Sequence  # number of this post within the run; a retry has the same number
-    beats: Annotated[list[Beat], items(1, MAX_BEATS, f"it must be a list of 1 to {MAX_BEATS} beats")]
-
-
-class HeartbeatAnswer(TypedDict):
-    """The answer to a post of heartbeats."""
-
-    version: Literal[1]
-    interval_ms: int  # when to send the next
-    in_budget: bool  # whether the namespace is in budget
-    over: NotRequired[bool]  # every other container of the pod has ended for good; absent: no, or not known
-    ca: NotRequired[str]  # CA bundle (PEM) to trust from now on
+def binding_asks(request: GPURequest) -> list[dict[str, Any]]:
+    """What the containers request, as the wire (`timekeeper.wire.bindings`) and the database have it."""
+    asks = []
+    for asked in request.asks:
+        wire: dict[str, Any] = {
+            "container": asked.container,
+            "init": asked.init,
+            "devices": asked.ask.devices,
+            "share_milli": asked.ask.share_milli,
+            "memory_mib": asked.ask.memory_mib,
+        }
+        if asked.ask.memory_milli:
+            wire["memory_milli"] = asked.ask.memory_milli
+        if asked.ask.resources:
+            wire["resources"] = dict(asked.ask.resources)
+        asks.append(wire)
+    return asks

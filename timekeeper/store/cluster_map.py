@@ -1,18 +1,19 @@
 """The live map of nodes, cards and waiting pods, as the extender posted it last. Nothing is charged by it."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import orjson
 from sqlalchemy import bindparam, delete, func, select
 
-from timekeeper.core.cluster_map import MapNode, MapWaiting
 from timekeeper.core.values import WHOLE_MILLI
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.engine.schema import MAP_NODES, MAP_WAITING
 from timekeeper.store.stranded import LastPost, count, last_post, note
+from timekeeper.wire.cluster_map import MapNode, MapPost
 
 TURN = "cluster_map"  # of two posts at once the second waits
 FORGOTTEN_MS = 900_000  # the extender posts each node again every few minutes
@@ -35,47 +36,33 @@ class NodeSums:
     received_ms: int
 
 
-def record(
-    connection: Connection,
-    nodes: Sequence[MapNode],
-    gone: Iterable[str],
-    waiting: MapWaiting | None,
-    received_ms: int,
-    term: str,
-) -> bool:
+def record(connection: Connection, post: MapPost, received_ms: int) -> bool:
     """Replace these nodes and, unless None, what waits; drop those that are gone or were not posted for
     long. First what the map showed until now is counted (`timekeeper.store.stranded`). False, and nothing is
     written, if the leader's term is over."""
     last = last_post(connection)
-    if last is not None and last.is_over(term):
+    if last is not None and last.is_over(post.term):
         return False
     if last is not None:
         count(connection, stranded(connection), last.received_ms, received_ms)
-    note(connection, last.then(received_ms, term) if last else LastPost(received_ms, term))
-    _replace(connection, nodes, gone, waiting, received_ms)
+    note(connection, last.then(received_ms, post.term) if last else LastPost(received_ms, post.term))
+    _replace(connection, post, received_ms)
     return True
 
 
-def _replace(
-    connection: Connection,
-    nodes: Sequence[MapNode],
-    gone: Iterable[str],
-    waiting: MapWaiting | None,
-    received_ms: int,
-) -> None:
-    rows = sorted((_row(each, received_ms) for each in nodes), key=lambda row: str(row["name"]))
-    dropped = sorted({*gone, *(str(row["name"]) for row in rows)})
+def _replace(connection: Connection, post: MapPost, received_ms: int) -> None:
+    rows = sorted((_row(node, received_ms) for node in post.nodes), key=lambda row: str(row["name"]))
+    dropped = sorted({*post.gone, *(str(row["name"]) for row in rows)})
     if dropped:
         named = delete(MAP_NODES).where(MAP_NODES.c.name == bindparam("of"))
         connection.execute(named, [{"of": name} for name in dropped])
     if rows:
         connection.execute(MAP_NODES.insert(), rows)
     connection.execute(delete(MAP_NODES).where(MAP_NODES.c.received_ms < received_ms - FORGOTTEN_MS))
-    if waiting is not None:
+    if post.waiting is not None:
         connection.execute(delete(MAP_WAITING))
-        body = orjson.dumps(waiting["pods"]).decode()
-        more = orjson.dumps(waiting["more"]).decode()
-        row = {"id": 1, "total": waiting["total"], "body": body, "more": more, "received_ms": received_ms}
+        pods, more = (msgspec.json.encode(part).decode() for part in (post.waiting.pods, post.waiting.more))
+        row = {"id": 1, "total": post.waiting.total, "body": pods, "more": more, "received_ms": received_ms}
         connection.execute(MAP_WAITING.insert(), row)
 
 
@@ -106,7 +93,7 @@ def stranded(connection: Connection, node: str = "") -> Counter[str]:
 
 @dataclass(frozen=True, slots=True)
 class WaitingOfMap:
-    """What waits, as it was posted (`timekeeper.core.cluster_map.MapWaiting`)."""
+    """What waits, as it was posted (`timekeeper.wire.cluster_map.MapWaiting`)."""
 
     total: int
     pods: list[Any]
@@ -139,17 +126,17 @@ def posted_ms(connection: Connection) -> int | None:
 
 
 def _row(node: MapNode, received_ms: int) -> dict[str, Any]:
-    cards = node["cards"]
+    cards = node.cards
     return {
-        "name": node["name"],
-        "models": ",".join(sorted({each["model"] for each in cards})),
+        "name": node.name,
+        "models": ",".join(sorted({card.model for card in cards})),
         "cards": len(cards),
-        "unhealthy": sum(not each["healthy"] for each in cards),
-        "is_closed": bool(node["closed"]),
-        "used_milli": sum(each["used_share_milli"] for each in cards) + WHOLE_MILLI * node.get("unnamed", 0),
-        "memory_mib": sum(each["memory_mib"] for each in cards),
-        "used_mib": sum(each["used_memory_mib"] for each in cards),
-        "stranded": orjson.dumps(node["stranded"]).decode() if node.get("stranded") else None,
-        "body": orjson.dumps(node).decode(),
+        "unhealthy": sum(not card.healthy for card in cards),
+        "is_closed": bool(node.closed),
+        "used_milli": sum(card.used_share_milli for card in cards) + WHOLE_MILLI * node.unnamed,
+        "memory_mib": sum(card.memory_mib for card in cards),
+        "used_mib": sum(card.used_memory_mib for card in cards),
+        "stranded": msgspec.json.encode(node.stranded).decode() if node.stranded else None,
+        "body": msgspec.json.encode(node).decode(),
         "received_ms": received_ms,
     }

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from msgspec import Struct
 from sqlalchemy import bindparam, delete, func, select, text
 
 from timekeeper.accounts.card_use.figures import CardSample, UsageTotals, by_hour, cards_of
@@ -16,8 +17,7 @@ from timekeeper.store.engine.schema import HEARTBEATS, SESSIONS
 MAX_BOOTS = 8
 
 
-@dataclass(frozen=True, slots=True)
-class HeartbeatPost:
+class HeartbeatPost(Struct, frozen=True):
     """One post of a pod's sidecar. ``sequence``: number of this post within the run ``boot``. ``ages_ms``:
     the ages of its heartbeats at receipt. ``figures``: each heartbeat's figures of its cards, or empty."""
 

@@ -6,10 +6,18 @@ from timekeeper.core import names
 from timekeeper.core.admission.marks import recorded_hold, recorded_time
 from timekeeper.core.admission.pods import annotations_of, sequence_of
 from timekeeper.core.admission.policy import AdmissionPolicy
-from timekeeper.core.decisions import DEMOTED, HELD, MESSAGE, REFUSED, SCHEDULER_NAME, Decision, Figure
+from timekeeper.core.decisions import (
+    DEMOTED,
+    HELD,
+    MAX_TEXT,
+    MESSAGE,
+    REFUSED,
+    SCHEDULER_NAME,
+    Decision,
+    Figure,
+)
 from timekeeper.core.json_values import mapping
 from timekeeper.core.object_names import owner_of
-from timekeeper.core.wire import MAX_TEXT
 from webhook.wire.object_review import ObjectReview
 from webhook.wire.pod_review import AdmissionAnswer, PodReview
 

@@ -18,11 +18,11 @@ from timekeeper.edge.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import Any
 
     from sidecar.log_events import Log
     from sidecar.node.state.use import UsageReading
     from sidecar.node.values import CardLoad
-    from timekeeper.core.wire import CardUse, NodeUsage
     from timekeeper.edge.outbox import Left, NotDelivered, Post, Result
     from timekeeper.edge.saved_outbox import OutboxPorts
 
@@ -169,7 +169,7 @@ def figures_in(one: UsageInterval) -> int:
     return 1 + len(one.measured.cards) + sum(1 + len(pod.cards) for pod in one.measured.pods)
 
 
-def document(post: Post[UsageInterval], now_ms: int) -> NodeUsage:
+def document(post: Post[UsageInterval], now_ms: int) -> dict[str, Any]:
     """The body of ``POST /v1/nodeusage``, with ages at ``now_ms``."""
     return {
         "version": 1,
@@ -189,5 +189,5 @@ def document(post: Post[UsageInterval], now_ms: int) -> NodeUsage:
     }
 
 
-def _card(load: CardLoad) -> CardUse:
+def _card(load: CardLoad) -> dict[str, Any]:
     return {"uuid": load.uuid, "utilisation": load.utilisation, "memory_mib": load.memory_mib}

@@ -336,9 +336,11 @@ def beat(folder: Path) -> Prepare:
 
 
 def beat_body(_: Path) -> Prepare:
-    """The body of a heartbeat with a card's figures, from bytes to values."""
-    from timekeeper.api.resources.heartbeats import read_heartbeats
+    """The body of a heartbeat with a card's figures, from bytes to what is written."""
+    from timekeeper.api.resources.heartbeats import _post
+    from timekeeper.runtime.auth.gate import BoundPod
 
+    pod = BoundPod("team-a", "p", "uid-p")
     figures = [{"uuid": "GPU-0", "utilisation": 37, "memory_mib": 8_000, "scope": "exclusive"}]
     sequence = 0
 
@@ -347,7 +349,7 @@ def beat_body(_: Path) -> Prepare:
         sequence += 1
         beats = [{"age_ms": sequence % 1_000, "devices": figures}]
         body = orjson.dumps({"version": 1, "boot": "b", "sequence": sequence, "beats": beats})
-        return lambda: read_heartbeats(body)
+        return lambda: _post(pod, body, 0)
 
     return prepare
 

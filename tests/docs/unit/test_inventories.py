@@ -45,11 +45,12 @@ from timekeeper.core.admission.policy import Sidecar
 from timekeeper.core.budgets.mistakes import EntryError
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.budgets.reader import read_entry
-from timekeeper.core.cluster_map import WAITING_STATES, MapCard, MapNode, MapPod, MapWaitingPod
+from timekeeper.core.cluster_map import WAITING_STATES
 from timekeeper.edge import log_events as edge_events
 from timekeeper.runtime import event_recorder
 from timekeeper.settler import budget_entries, claim_notices, pod_notices
 from timekeeper.settler.evictions import reasons
+from timekeeper.wire.cluster_map import MapCard, MapNode, MapPod, MapWaitingPod
 from webhook import log as webhook_log
 from webhook.server import simulation
 from webhook.server.app import create_app as webhook_app

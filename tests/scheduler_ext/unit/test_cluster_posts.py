@@ -24,7 +24,7 @@ from scheduler_ext.verbs.last_decisions import CountedRefusal, LastDecision, Las
 from tests.scheduler_ext.worlds import Json, asking, bound, node, on, percent, read, rebuilt
 from tests.support.clock import Clock
 from tests.worlds import card, limits_of
-from timekeeper.api.resources.cluster_map import read_cluster
+from timekeeper.api.resources.cluster_map import BODY
 from timekeeper.core.cluster_map import MAX_WAITING, STALE_MS
 from timekeeper.edge.timekeeper_client import PostRefusedError, TimekeeperError
 
@@ -42,7 +42,7 @@ class Posted:
         if self.fails:
             raise self.fails
         assert len(body) <= 256 * 1024
-        read_cluster(body)  # the timekeeper takes it
+        BODY.read(body)  # the timekeeper takes it
         self.bodies.append(orjson.loads(body))
 
     def close(self) -> None:

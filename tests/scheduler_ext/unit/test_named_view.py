@@ -89,7 +89,7 @@ def test_a_reported_binding_has_its_resources_and_a_wrong_one_is_refused() -> No
     for wrong in wrongs:
         with pytest.raises(Problem) as refused:
             read_bindings(body(resources=wrong), 0)
-        assert refused.value.where == "bindings[0].asks[0].resources"
+        assert refused.value.where.startswith("bindings[0].asks[0].resources")
 
 
 def test_a_reservation_keeps_amounts_and_tiles_from_other_pods_and_is_charged_as_the_pod_would_be() -> None:

@@ -288,7 +288,7 @@ def test_the_limit_of_memory_holds_with_the_fullest_spool_and_the_longest_answer
 ) -> None:
     figure = {"uuid": "MIG-" + "x" * 36, "utilisation": None, "memory_mib": 80_000, "scope": "shared"}
     most = spool.MAX_FIGURES_WAITING // spool.MAX_CARDS
-    beats = tuple(spool.SpooledBeat(at, (figure,) * spool.MAX_CARDS) for at in range(most))  # type: ignore[arg-type]
+    beats = tuple(spool.SpooledBeat(at, (figure,) * spool.MAX_CARDS) for at in range(most))
     (tmp_path / "spool").mkdir()
     (tmp_path / "spool" / "spool.json").write_text(
         spool.encode(Post("run", 1, beats[:16]), beats[16:], node_boot())

@@ -14,13 +14,13 @@ from sidecar import beats, spool
 from sidecar.heartbeat_client import NOT_KNOWN, Delivered
 from sidecar.reporter import GATHER_MS, Reporter, ReporterPorts
 from sidecar.spool import SpooledBeat
-from timekeeper.core.wire import BeatDevice
+from tests.worlds import Json
 from timekeeper.edge.outbox import ENDING_MS, MAX_REASONS, NotDelivered, Post
 from timekeeper.edge.saved_outbox import OutboxPorts
 
 FINE = Delivered(beats.HeartbeatReply(1_000, True, None))
 AWAY = NotDelivered("Connection refused", False)
-FIGURES: tuple[BeatDevice, ...] = ({"uuid": "GPU-1", "utilisation": 37, "memory_mib": 1, "scope": "shared"},)
+FIGURES: tuple[Json, ...] = ({"uuid": "GPU-1", "utilisation": 37, "memory_mib": 1, "scope": "shared"},)
 
 
 @dataclass(slots=True)
@@ -74,7 +74,7 @@ class World:
         self.reporter.on_posted(outcome, self.now_ms)
         self.reporter.tick(self.now_ms)
 
-    def on_cards_read(self, devices: tuple[BeatDevice, ...]) -> None:
+    def on_cards_read(self, devices: tuple[Json, ...]) -> None:
         """NVML answers."""
         assert self.gauging
         self.gauging = False

@@ -13,18 +13,21 @@ from hypothesis import strategies as st
 from sidecar import spool
 from sidecar.spool import SpooledBeat
 from tests.support.profile import examples
+from tests.worlds import Json
 from timekeeper.api.http.routes import LARGEST_BODY
-from timekeeper.api.resources.heartbeats import read_heartbeats
-from timekeeper.core.wire import BeatDevice
+from timekeeper.api.resources.heartbeats import BODY
 from timekeeper.edge.outbox import Outbox, Post
 
 RECORDED = Path(__file__).parent.parent / "recorded" / "spool.json"  # before the outbox was shared
-FIGURE: BeatDevice = {"uuid": "GPU-1", "utilisation": 37, "memory_mib": None, "scope": "shared"}
+FIGURE: Json = {"uuid": "GPU-1", "utilisation": 37, "memory_mib": None, "scope": "shared"}
 
 figures = st.builds(
-    lambda uuid, utilisation, memory_mib: BeatDevice(
-        uuid=uuid, utilisation=utilisation, memory_mib=memory_mib, scope="shared"
-    ),
+    lambda uuid, utilisation, memory_mib: {
+        "uuid": uuid,
+        "utilisation": utilisation,
+        "memory_mib": memory_mib,
+        "scope": "shared",
+    },
     st.text(min_size=1, max_size=40),
     st.none() | st.integers(0, 100),
     st.none() | st.integers(0, 10**6),
@@ -159,7 +162,7 @@ def test_a_spool_that_is_read_holds_no_post_that_the_timekeeper_would_refuse_for
         sent = outbox(*spool.decode(text, "b", 10))
         while post_ := sent.next(0):
             body = json.dumps(spool.document(post_, 10)).encode()
-            assert len(read_heartbeats(body).ages_ms) == len(post_.records)
+            assert len(BODY.read(body).beats) == len(post_.records)
             sent.on_posted(None, 0)
 
 
@@ -170,7 +173,7 @@ def test_however_many_cards_a_pod_has_no_post_is_too_large_and_the_spool_fits_in
     figure = {"uuid": "MIG-" + "x" * 90, "utilisation": 100, "memory_mib": 1_000_000, "scope": "exclusive"}
     sent = outbox()
     for number in range(2 * spool.MAX_BEATS):
-        sent.add(SpooledBeat(10**12 + number, (figure,) * cards))  # type: ignore[arg-type]
+        sent.add(SpooledBeat(10**12 + number, (figure,) * cards))
         sent.next(0)
     first, *_, last = sent.unacknowledged()
     text = spool.encode(sent.post, sent.waiting, "b" * 36)
@@ -181,7 +184,7 @@ def test_however_many_cards_a_pod_has_no_post_is_too_large_and_the_spool_fits_in
     while sent.post:
         body = json.dumps(spool.document(sent.post, 10**13)).encode()
         assert len(body) <= LARGEST_BODY
-        read_heartbeats(body)
+        BODY.read(body)
         sent.on_posted(None, 0)
         sent.next(0)
 

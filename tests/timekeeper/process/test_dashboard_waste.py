@@ -12,7 +12,7 @@ from tests.timekeeper.books import Run, days
 from tests.timekeeper.dashboards import URL, Dashboards, log_in
 from tests.timekeeper.worlds import DAY, HOUR, MINUTE, T0
 from tests.worlds import Json
-from timekeeper.api.resources.cluster_map import read_cluster
+from timekeeper.api.resources.cluster_map import BODY
 from timekeeper.store.cluster_map import record
 
 NONE = "\u2013"  # the dash of an empty cell
@@ -121,7 +121,7 @@ def test_who_stranded_cards_in_the_chosen_time_and_now_is_named_with_how_many(tm
         node: Json = {"name": "n", "closed": "", "cards": [], "stranded": stranded}
         body = {"version": 1, "nodes": [node], "gone": [], "waiting": None, "term": "a-1"}
         with made.books.store.writing() as connection:
-            record(connection, read_cluster(json.dumps(body).encode())["nodes"], [], None, at_ms, "a-1")
+            record(connection, BODY.read(json.dumps(body).encode()), at_ms)
 
     for minute in range(46):
         post(T0 - 2 * HOUR + minute * MINUTE, hog=1_928, web=72)

@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 from tests.worlds import Json
+from timekeeper.api.resources import cluster_map, heartbeats
 from timekeeper.api.resources.bindings import read_bindings
-from timekeeper.api.resources.cluster_map import read_cluster
 from timekeeper.api.resources.decisions import read_decisions
 from timekeeper.api.resources.ends import read_ends
 from timekeeper.api.resources.grants import read_grant
 from timekeeper.api.resources.group_grants import read_passing_on
-from timekeeper.api.resources.heartbeats import read_heartbeats
 from timekeeper.api.resources.node_usage import read_node_usage
 from timekeeper.api.resources.simulated.bodies import read_simulation
 from timekeeper.runtime.http.problem_details import Problem
@@ -112,12 +111,12 @@ POSTS: dict[str, Json] = {
     "passing on": {"namespace": "team-a", "amount": 5, "reason": "ticket 7"},
 }
 READ: dict[str, Callable[[bytes], object]] = {
-    "heartbeats": read_heartbeats,
+    "heartbeats": heartbeats.BODY.read,
     "node usage": read_node_usage,
     "bindings": lambda body: read_bindings(body, NOW),
     "ends": lambda body: read_ends(body, NOW),
     "decisions": lambda body: read_decisions(body, NOW),
-    "cluster": read_cluster,
+    "cluster": cluster_map.BODY.read,
     "simulation": read_simulation,
     "grant": read_grant,
     "passing on": read_passing_on,
@@ -130,13 +129,12 @@ FIGURES = "it does not have the form of a card's figures"
 MOMENT = "it must be null or a whole number from 1 to 9007199254740992"
 WORD = "it must be 1 to 32 lower-case letters or -"
 FIGURE = "it must be a whole number of 64 bits, or a printable text of at most 1000 characters"
-COUNTS = "it must have a whole number for each namespace"
 TEXT = "it must be a printable text of 1 to 253 characters"
 AMOUNT = "it must be a whole number from 0 to 2147483648"
-RESOURCES = "it must be an object of whole numbers from 0 to 2^63 - 1"
+RESOURCES = "it must be an object of at most 64 whole numbers"
 HOURS = "it must be a number of GPU-hours other than 0, with at most 8 decimals, at most 1000000000"
 REASON = "it must be a text of 1 to 500 characters, without line breaks"
-CLOSED = "no such field; allowed: subject, from, gpuHours, amount, reason, kind"
+CLOSED = "no such field; allowed: gpuHours, amount, reason, subject, from, kind"
 
 REFUSED: list[tuple[str, str, object, str]] = [
     ("heartbeats", "version", 2, "it must be 1"),
@@ -153,7 +151,7 @@ REFUSED: list[tuple[str, str, object, str]] = [
     ("heartbeats", "beats[0].devices[0].scope", "mine", FIGURES),
     ("node usage", "boot", "a b", BOOT),
     ("node usage", "sequence", 2**64, "it must be a whole number from 0 on"),
-    ("node usage", "uses", [{}] * 1_001, "it must be a list of 1 to 1000 objects"),
+    ("node usage", "uses", [], "it must be a list of 1 to 1000 objects"),
     ("node usage", "uses[0]", 1, "it must be an object"),
     ("node usage", "uses[0].age_ms", 31 * 86_400_000, AGE),
     ("node usage", "uses[0].pods", None, "it must be a list of 0 to 1024 objects"),
@@ -171,12 +169,13 @@ REFUSED: list[tuple[str, str, object, str]] = [
     ("bindings", "bindings[0].asks[0].init", 1, "it must be true or false"),
     ("bindings", "bindings[0].asks[0].devices", 257, "it must be a whole number from 0 to 256"),
     ("bindings", "bindings[0].asks[0].memory_milli", None, "it must be a whole number from 0 to 1000"),
-    ("bindings", "bindings[0].asks[0].resources", {"a": -1}, RESOURCES),
+    ("bindings", "bindings[0].asks[0].resources", {f"r{at}": 1 for at in range(65)}, RESOURCES),
+    ("bindings", "bindings[0].asks[0].resources.a", -1, ""),
     ("bindings", "bindings[0].asks[0].resources", dict.fromkeys(map(str, range(65)), 1), ""),
     ("bindings", "bindings[0].devices", "{", ""),
     ("bindings", "bindings[0].host", "{}", ""),
     ("bindings", "bindings[0].grace_ms", True, AMOUNT),
-    ("ends", "ends", [{}] * 101, "it must be a list of 1 to 100 objects"),
+    ("ends", "ends", [], "it must be a list of 1 to 100 objects"),
     ("ends", "ends[0]", "p", "it must be an object"),
     ("ends", "ends[0].pod", 7, NAME),
     ("ends", "ends[0].bound_ms", 0, MOMENT),
@@ -193,7 +192,7 @@ REFUSED: list[tuple[str, str, object, str]] = [
     ("decisions", "decisions[0].namespace", "A b", "it must be the name of a namespace, or _group.NAME"),
     ("decisions", "decisions[0].name", "a\0b", "it must be a printable text of at most 320 characters"),
     ("decisions", "decisions[0].uid", None, "it must be a printable text of at most 320 characters"),
-    ("decisions", "decisions[0].count", 0, "it must be 1 or more"),
+    ("decisions", "decisions[0].count", 0, "it must be a whole number from 1 to 2147483648"),
     ("decisions", "decisions[0].last_age_ms", 1, "it must not be more than first_age_ms"),
     ("decisions", "decisions[0].figures", [], "it must be an object with at most 24 members"),
     ("decisions", "decisions[0].figures", {"1": 1}, ""),
@@ -203,16 +202,16 @@ REFUSED: list[tuple[str, str, object, str]] = [
     ("cluster", "nodes", {}, "it must be a list of at most 500"),
     ("cluster", "nodes[0].name", "", TEXT),
     ("cluster", "nodes[0].closed", "\n", "it must be a printable text of 0 to 300 characters"),
-    ("cluster", "nodes[0].stranded", {"hog": -1}, COUNTS),
+    ("cluster", "nodes[0].stranded.hog", -1, AMOUNT),
     ("cluster", "nodes[0].stranded", dict.fromkeys(map(str, range(101)), 1), ""),
     ("cluster", "nodes[0].cards[0].memory_mib", -1, AMOUNT),
     ("cluster", "nodes[0].cards[0].healthy", 1, "it must be true or false"),
     ("cluster", "nodes[0].cards[0].pods", {}, "it must be a list of at most 64"),
     ("cluster", "nodes[0].cards[0].pods[0].name", "", TEXT),
-    ("cluster", "gone", [7], "it must be a list of names"),
+    ("cluster", "gone[0]", 7, TEXT),
     ("cluster", "waiting", 7, "it must be an object"),
     ("cluster", "waiting.pods[0].priority", 2**40, "it must be a whole number of 32 bits"),
-    ("cluster", "waiting.more", {"team-a": -1}, COUNTS),
+    ("cluster", "waiting.more.hog", -1, AMOUNT),
     ("simulation", "namespace", "A", "it must be the name of a namespace"),
     ("simulation", "manifest", [], "it must be a Pod or an owner of pods"),
     ("simulation", "claims[0]", 7, "it must be a ResourceClaim or a ResourceClaimTemplate"),
@@ -228,7 +227,7 @@ REFUSED: list[tuple[str, str, object, str]] = [
     ("passing on", "namespace", "_group.blue", "it must be the name of a namespace"),
     ("passing on", "amount", "5", "it must be a whole number of milli-GPU x milliseconds"),
     ("passing on", "amount", 0, "it must not be 0, and at most 1000000000 GPU-hours"),
-    ("passing on", "subject", "a", "no such field; allowed: namespace, gpuHours, amount, reason"),
+    ("passing on", "subject", "a", "no such field; allowed: gpuHours, amount, reason, namespace"),
 ]
 
 
@@ -253,21 +252,6 @@ def test_the_first_wrong_value_is_named_by_its_place(
 
     assert (refused.value.status, refused.value.where) == (400, place)
     assert not sentence or refused.value.detail == sentence
-
-
-def test_all_that_is_wrong_is_named_by_its_place() -> None:
-    with pytest.raises(Problem) as refused:
-        READ["passing on"](json.dumps({"namespace": "A b", "gpuHours": "0", "reason": ""}).encode())
-
-    answer = json.loads(refused.value.body())
-    assert [each["field"] for each in answer["errors"]] == ["namespace", "gpuHours", "reason"]
-    assert [answer["field"], answer["detail"]] == list(answer["errors"][0].values())[::-1]
-
-    beats = changed(POSTS["heartbeats"], "beats[0].devices[0].uuid", 7)
-    with pytest.raises(Problem) as nested:
-        READ["heartbeats"](beats.replace(b'"version": 1', b'"version": 9'))
-    found = [each["field"] for each in json.loads(nested.value.body())["errors"]]
-    assert sorted(found) == ["beats[0].devices[0].uuid", "version"]
 
 
 @pytest.mark.parametrize("kind", POSTS)

@@ -8,6 +8,8 @@ import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from timekeeper.core.dialects.amounts import MAX_MEMORY_MIB
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.core.request.cards import UndecodableError, decode_placement
@@ -16,8 +18,7 @@ HOUR_MS = 3_600_000
 WHOLE_MILLI = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class CardSample:
+class CardSample(Struct, frozen=True):
     """NVML's figures for one card; None if NVML has none."""
 
     uuid: str

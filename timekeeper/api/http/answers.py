@@ -4,22 +4,21 @@ times milliseconds since 1970."""
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 from urllib.parse import urlencode
 
-import orjson
+import msgspec
 from flask import Response, request
+from msgspec import Meta
 
 from timekeeper.accounts.card_use.idleness import IdleAction
 from timekeeper.accounts.usage import gpu_hours
 from timekeeper.core.budgets.modes import ModeSource
-from timekeeper.core.forms import Form
 from timekeeper.core.ledger.months import ChargeCorrection
-from timekeeper.core.wire import StandingWord, Subject, Version
+from timekeeper.core.wire import StandingWord
+from timekeeper.wire.values import Subject, Version
 
 CONTENT_TYPE = "application/json"
 
-Hours = Annotated[str, Form({"pattern": r"^-?[0-9]+(\.[0-9]{1,12})?$"})]
-Next = Annotated[
-    str | None, Form({"description": "the `after` of the next page; null where this is the last"})
-]
+Hours = Annotated[str, Meta(pattern=r"^-?[0-9]+(\.[0-9]{1,12})?$")]
+Next = Annotated[str | None, Meta(description="the `after` of the next page; null where this is the last")]
 
 
 class FieldError(TypedDict):
@@ -30,8 +29,8 @@ class FieldError(TypedDict):
 
 
 class ProblemDetails(TypedDict):
-    """RFC 9457. `field`: the invalid parameter, header or body field; `errors`: where several fields of the
-    body are wrong, all of them, the first as in `detail` and `field`."""
+    """RFC 9457. `field`: the invalid parameter, header or body field; `errors`: where the ledger refuses
+    several fields of the body, all of them, the first as in `detail` and `field`."""
 
     type: str
     title: str
@@ -122,6 +121,11 @@ class GroupStanding(TypedDict):
     standing: StandingWord
 
 
+# msgspec tells no two types of objects apart that have no tag; null: without a group
+_OF_GROUP = [{"$ref": f"#/components/schemas/{kind.__name__}"} for kind in (GroupAccount, GroupStanding)]
+GroupOfBudget = Annotated[Any, Meta(extra_json_schema={"anyOf": [*_OF_GROUP, {"type": "null"}]})]
+
+
 class ProtectedAnswer(TypedDict):
     """The pods that `protect` of the entry selects by `labels` and kinds of `owners`. Of the floors
     `cardsMilli` and `amount` one is null; `left`: of it for further pods, null: not known; `used`: what the
@@ -162,7 +166,7 @@ class BudgetAnswer(AccountAnswer):
     mode: Literal["enforce", "observe", "meter"] | None
     modeFrom: ModeSource | None
     idle: IdleAction | None
-    group: GroupAccount | GroupStanding | None
+    group: GroupOfBudget
     protect: ProtectedAnswer | None
     received: ReceivedAnswer | None
     placement: str
@@ -218,7 +222,7 @@ class GrantAnswer(_From):
     reason: str
     actor: str
     created: int
-    group: Annotated[str | None, Form({"description": "the group that passed the amount on; null: none"})]
+    group: Annotated[str | None, Meta(description="the group that passed the amount on; null: none")]
 
 
 class GrantsAnswer(TypedDict):
@@ -504,7 +508,7 @@ def correction_answer(each: ChargeCorrection) -> dict[str, Any]:
 
 def answer(body: object, next_page: str | None = None) -> Response:
     """A body with a strong ETag; a request with that ETag in ``If-None-Match`` gets 304."""
-    response = Response(orjson.dumps(body), content_type=CONTENT_TYPE)
+    response = Response(msgspec.json.encode(body), content_type=CONTENT_TYPE)
     return tagged(response, next_page)
 
 

@@ -1,37 +1,21 @@
 """The OpenAPI 3.1 document, made from the routes' declarations and their answers' types."""
 
-import types
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
-from typing import (
-    Annotated,
-    Any,
-    Literal,
-    NotRequired,
-    Required,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-    is_typeddict,
-)
+from types import UnionType
+from typing import Any, get_args
 
-from timekeeper.api.http.answers import ProblemDetails, TableAnswer
+import msgspec
+
+from timekeeper.api.http.answers import GroupAccount, GroupStanding, ProblemDetails, TableAnswer
 from timekeeper.api.http.routes import JSON, TABLE, ApiRoute, Parameter
 from timekeeper.core import __version__
-from timekeeper.core.forms import Form
 from timekeeper.runtime.http.problem_details import CONTENT_TYPE as PROBLEM
+from timekeeper.wire.forms import document_of, documented
 
 Json = dict[str, Any]
+Schemas = Mapping[Any, Json]
 
-_PLAIN: dict[Any, Json] = {
-    str: {"type": "string"},
-    int: {"type": "integer"},
-    float: {"type": "number"},
-    bool: {"type": "boolean"},
-    type(None): {"type": "null"},
-    Any: {},
-}
 _ALWAYS = (400, 406, 500, 503)
 _WITH_TOKEN = (401, 403)
 _WHY = {
@@ -52,9 +36,10 @@ _WHY = {
 
 def document(routes: Iterable[ApiRoute]) -> Json:
     """The document of these routes."""
-    schemas: Json = {}
+    listed = list(routes)
+    schemas, components = _schemas(listed)
     paths: dict[str, Json] = {}
-    for route in routes:
+    for route in listed:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schemas)
     return {
         "openapi": "3.1.0",
@@ -66,7 +51,7 @@ def document(routes: Iterable[ApiRoute]) -> Json:
         },
         "paths": paths,
         "components": {
-            "schemas": dict(sorted(schemas.items())),
+            "schemas": dict(sorted(components.items())),
             "securitySchemes": {
                 "token": {
                     "type": "http",
@@ -78,54 +63,30 @@ def document(routes: Iterable[ApiRoute]) -> Json:
     }
 
 
-def schema_of(kind: Any, schemas: Json) -> Json:
-    """The JSON Schema of a type. TypedDicts are collected in ``schemas``, with their additional properties,
-    and referenced."""
-    if kind in _PLAIN:
-        return dict(_PLAIN[kind])
-    if is_typeddict(kind):
-        return _object(kind, schemas)
-    origin, arguments = get_origin(kind), get_args(kind)
-    if origin is Annotated and is_typeddict(arguments[0]):
-        reference = _object(arguments[0], schemas)
-        schemas[arguments[0].__name__] |= _schema_of_forms(arguments)
-        return reference
-    if origin is Annotated:
-        return schema_of(arguments[0], schemas) | _schema_of_forms(arguments)
-    if origin in (NotRequired, Required):
-        return schema_of(arguments[0], schemas)
-    if origin is Literal:
-        return {"enum": list(arguments)}
-    if origin in (Union, types.UnionType):
-        return {"anyOf": [schema_of(each, schemas) for each in arguments]}
-    if origin is list:
-        return {"type": "array", "items": schema_of(arguments[0], schemas)}
-    if origin is dict:
-        return {"type": "object", "additionalProperties": schema_of(arguments[1], schemas)}
-    raise TypeError(f"no schema for {kind}")
+def _schemas(routes: Iterable[ApiRoute]) -> tuple[Schemas, Json]:
+    """The JSON Schema of each type of a body or an answer, and the components that these refer to."""
+    named = (ProblemDetails, GroupAccount, GroupStanding)
+    kinds: dict[Any, tuple[Any, ...]] = {kind: (kind,) for kind in named}
+    for route in routes:
+        for kind in (*_answers(route).values(), *((route.body.kind,) if route.body else ())):
+            kinds[kind] = get_args(kind) if isinstance(kind, UnionType) else (kind,)
+    parts = list(dict.fromkeys(part for listed in kinds.values() for part in listed))
+    found, described = msgspec.json.schema_components(parts, ref_template="#/components/schemas/{name}")
+    components: Json = msgspec.json.decode(documented(msgspec.json.encode(described)))
+    for schema in components.values():
+        schema["description"] = " ".join(schema.get("description", "").split())
+    for body in (route.body for route in routes if route.body and route.body.schema):
+        components[body.kind.__name__] |= body.schema
+    of = dict(zip(parts, found, strict=True))
+    either = {kind: {"anyOf": [of[part] for part in listed]} for kind, listed in kinds.items()}
+    return either | of, components
 
 
-def _schema_of_forms(arguments: tuple[Any, ...]) -> Json:
-    """Of all forms of an annotation; a later one may narrow an earlier."""
-    forms = (each.schema for each in arguments if isinstance(each, Form))
-    return {name: value for schema in forms for name, value in schema.items()}
+def _answers(route: ApiRoute) -> Mapping[str, Any]:
+    return {**route.answers, TABLE: TableAnswer} if route.sheet else route.answers
 
 
-def _object(kind: Any, schemas: Json) -> Json:
-    reference = {"$ref": f"#/components/schemas/{kind.__name__}"}
-    if kind.__name__ not in schemas:
-        schemas[kind.__name__] = {}
-        hints = get_type_hints(kind, include_extras=True)
-        schemas[kind.__name__] = {
-            "type": "object",
-            "description": " ".join((kind.__doc__ or "").split()),
-            "properties": {name: schema_of(hint, schemas) for name, hint in hints.items()},
-            "required": sorted(kind.__required_keys__),
-        }
-    return reference
-
-
-def _operation(route: ApiRoute, schemas: Json) -> Json:
+def _operation(route: ApiRoute, schemas: Schemas) -> Json:
     said: Json = {
         "summary": route.about,
         "operationId": f"{route.method.lower()}{route.path}",
@@ -137,7 +98,7 @@ def _operation(route: ApiRoute, schemas: Json) -> Json:
     if needs:
         said["description"] = f"Needs {needs} in API group bursar.dev."
     if route.body is not None:
-        schema = schema_of(route.body.declared, schemas)
+        schema = schemas[route.body.kind]
         said["requestBody"] = {"required": True, "content": {JSON: {"schema": schema}}}
     return said
 
@@ -148,13 +109,12 @@ def _parameter(given: Parameter) -> Json:
         "in": given.place,
         "required": given.required,
         "description": given.about,
-        "schema": {"type": "string", **given.form.schema},
+        "schema": {"type": "string", **document_of(given.form)},
     }
 
 
-def _responses(route: ApiRoute, schemas: Json) -> Json:
-    answers = {**route.answers, **({TABLE: TableAnswer} if route.sheet else {})}
-    content = {kind: {"schema": schema_of(answer, schemas)} for kind, answer in answers.items()}
+def _responses(route: ApiRoute, schemas: Schemas) -> Json:
+    content = {kind: {"schema": schemas[answer]} for kind, answer in _answers(route).items()}
     good: Mapping[str, Json] = {"200": {"description": "the answer", "content": content}}
     if route.has_tag:
         good = {**good, "304": {"description": "the answer still has the ETag in `If-None-Match`"}}
@@ -162,6 +122,6 @@ def _responses(route: ApiRoute, schemas: Json) -> Json:
     return {**good, **{str(status): _problem(status, schemas) for status in sorted(statuses)}}
 
 
-def _problem(status: int, schemas: Json) -> Json:
+def _problem(status: int, schemas: Schemas) -> Json:
     why = _WHY.get(status, HTTPStatus(status).phrase)
-    return {"description": why, "content": {PROBLEM: {"schema": schema_of(ProblemDetails, schemas)}}}
+    return {"description": why, "content": {PROBLEM: {"schema": schemas[ProblemDetails]}}}

@@ -8,13 +8,14 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import orjson
+from msgspec import Meta
 
 from timekeeper.accounts.usage import GROUPS, LABEL, ORDERS, TIME_STEPS
-from timekeeper.api.http.routes import Parameter
+from timekeeper.api.http.routes import Parameter, check
 from timekeeper.core import object_names
-from timekeeper.core.forms import Form, like
 from timekeeper.core.ledger.metering import FOREVER_MS
 from timekeeper.runtime.http.problem_details import Problem, bad
+from timekeeper.wire.forms import like, sentence
 
 MAX_ROWS = 10_000
 MAX_BESIDE = 4
@@ -46,13 +47,13 @@ _GROUPED = like(
 def choice(name: str, about: str, words: tuple[str, ...]) -> Parameter:
     """A parameter with a fixed set of words; the first is the default."""
     schema = {"enum": list(words), "default": words[0]}
-    return Parameter(name, about, Form(schema, f"it must be one of {', '.join(words)}", words.__contains__))
+    return Parameter(name, about, like("|".join(words), f"it must be one of {', '.join(words)}", schema))
 
 
 def _day_or_time(name: str, text: str) -> int | date:
     """Milliseconds since 1970, from RFC 3339 or from such milliseconds; or a day, which begins at another
     moment in each time zone. Raises a Problem."""
-    _check(name, text, _WHEN)
+    check(name, text, _WHEN)
     if re.fullmatch(_DAY, text, re.ASCII):
         return _day(name, text)
     if re.fullmatch(_DAY_WITHOUT_HYPHENS, text, re.ASCII):
@@ -74,13 +75,8 @@ def start_ms(at: int | date | None, zone: str) -> int | None:
 
 
 def _read_month(name: str, text: str) -> date:
-    _check(name, text, _MONTHS)
+    check(name, text, _MONTHS)
     return _day(name, f"{text}-01")
-
-
-def _check(name: str, text: str, form: Form) -> None:
-    if form.fits is not None and not form.fits(text):
-        raise bad(name, form.sentence)
 
 
 def _read_ranges(name: str, text: str) -> tuple[tuple[int | date, int | date | None], ...]:
@@ -116,14 +112,10 @@ def _rfc3339_ms(name: str, text: str) -> int:
     return since // timedelta(milliseconds=1)
 
 
-def _is_limit(text: str) -> bool:
-    return bool(re.fullmatch("[0-9]{1,5}", text, re.ASCII)) and 1 <= int(text) <= MAX_ROWS
-
-
 def _read_groups(name: str, text: str) -> tuple[str, ...]:
     groups = tuple(text.split(","))
     if len(set(groups)) < len(groups):
-        raise bad(name, _GROUPED.sentence)
+        raise bad(name, sentence(_GROUPED))
     return groups
 
 
@@ -231,7 +223,8 @@ BESIDE = Parameter(
     "beside",
     f"further time ranges, whose rows follow: months such as 2026-10, or FROM/TO, with commas, at most"
     f" {MAX_BESIDE}; `limit` then gives the first rows of each, without `next`",
-    Form(like(rf"{_RANGE}(,{_RANGE}){{0,{MAX_BESIDE - 1}}}", "").schema),  # each range has its own sentence
+    # each range has its own sentence
+    Meta(extra_json_schema={"pattern": f"^{_RANGE}(,{_RANGE}){{0,{MAX_BESIDE - 1}}}$"}),
     _read_ranges,
 )
 NODE = Parameter("node", "only this node", like(object_names.NAME, "not a valid node name"))
@@ -254,7 +247,7 @@ BY = choice("by", "split by the calendar of `timeZone`", ("all", *TIME_STEPS))
 ZONE = Parameter(
     "timeZone",
     "time zone of these steps (default: that of the budgets)",
-    Form({"minLength": 1, "maxLength": 64, "examples": ["Europe/Berlin"]}),
+    Meta(extra_json_schema={"minLength": 1, "maxLength": 64}, examples=["Europe/Berlin"]),
     _read_zone,
 )
 SORT = choice(
@@ -273,10 +266,10 @@ FORMAT = choice("format", "`focus`: rows of FOCUS 1.2", ("json", "csv", "focus",
 LIMIT = Parameter(
     "limit",
     f"rows in one answer, at most {MAX_ROWS}",
-    Form(
-        {"type": "integer", "minimum": 1, "maximum": MAX_ROWS},
+    like(
+        rf"(?=.{{1,5}}\Z)0*[1-9][0-9]{{0,3}}|{MAX_ROWS}",
         f"it must be a whole number from 1 to {MAX_ROWS}",
-        _is_limit,
+        {"type": "integer", "minimum": 1, "maximum": MAX_ROWS},
     ),
     lambda _, text: int(text),
 )

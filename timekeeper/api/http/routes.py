@@ -8,15 +8,16 @@ from typing import Any
 
 import orjson
 from flask import Flask, Response, request
+from msgspec import Meta
 from werkzeug.http import parse_options_header
 
 from timekeeper.accounts.budget_history import is_group
 from timekeeper.api.http.bodies import Body
 from timekeeper.api.http.services import Services
 from timekeeper.api.sheets.sheet import Sheet
-from timekeeper.core.forms import Form
 from timekeeper.runtime.auth.gate import Caller
 from timekeeper.runtime.http.problem_details import Problem, bad
+from timekeeper.wire.forms import fits, sentence
 
 JSON = "application/json"
 CSV = "text/csv"
@@ -33,6 +34,12 @@ class Right:
     resource: str
 
 
+def check(name: str, text: str, form: Meta) -> None:
+    """Raises a Problem for a text that does not have this form."""
+    if not fits(form, text):
+        raise bad(name, sentence(form))
+
+
 @dataclass(frozen=True, slots=True)
 class Parameter:
     """One parameter of a route. ``form``: its texts; ``value(name, text)``: its value, None: the text itself;
@@ -40,15 +47,14 @@ class Parameter:
 
     name: str
     about: str
-    form: Form
+    form: Meta
     value: Callable[[str, str], Any] | None = None
     place: str = "query"
     required: bool = False
 
     def read(self, text: str) -> Any:
         """Its value. Raises a Problem that names it."""
-        if self.form.fits is not None and not self.form.fits(text):
-            raise bad(self.name, self.form.sentence)
+        check(self.name, text, self.form)
         return text if self.value is None else self.value(self.name, text)
 
 

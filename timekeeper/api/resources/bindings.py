@@ -13,39 +13,40 @@ from timekeeper.core.dialects import BY_NAME
 from timekeeper.core.request.cards import UndecodableError, decode_placement
 from timekeeper.core.request.host import HostShare, decode_host
 from timekeeper.core.values import Ask, ContainerAsk, GPURequest
-from timekeeper.core.wire import BindingAsk, BindingEntry, Bindings, Version
 from timekeeper.runtime.http.problem_details import bad
 from timekeeper.store import bindings
+from timekeeper.wire.bindings import BindingAsk, BindingEntry, Bindings
+from timekeeper.wire.values import Version
 
 BODY = Body(Bindings)
 
 
 def read_bindings(body: bytes, received_ms: int) -> tuple[ReportedBinding, ...]:
     """Parse the body, received at that time. Raises a Problem that names the field."""
-    listed = BODY.read(body)["bindings"]
+    listed = BODY.read(body).bindings
     return tuple(_binding(each, f"bindings[{at}]", received_ms) for at, each in enumerate(listed))
 
 
 def _binding(entry: BindingEntry, where: str, received_ms: int) -> ReportedBinding:
-    if entry["dialect"] not in BY_NAME:
+    if entry.dialect not in BY_NAME:
         raise bad(f"{where}.dialect", f"it must be one of {', '.join(sorted(BY_NAME))}")
     return ReportedBinding(
-        entry["uid"],
-        entry["namespace"],
-        entry["pod"],
-        entry["node"],
-        received_ms - entry["age_ms"],
-        GPURequest(dialect=entry["dialect"], asks=tuple(map(_ask, entry["asks"]))),
-        _devices(entry["devices"], f"{where}.devices"),
-        entry["grace_ms"],
-        _host(entry.get("host"), f"{where}.host"),
+        entry.uid,
+        entry.namespace,
+        entry.pod,
+        entry.node,
+        received_ms - entry.age_ms,
+        GPURequest(dialect=entry.dialect, asks=tuple(map(_ask, entry.asks))),
+        _devices(entry.devices, f"{where}.devices"),
+        entry.grace_ms,
+        _host(entry.host, f"{where}.host"),
     )
 
 
 def _ask(ask: BindingAsk) -> ContainerAsk:
-    amounts = ask["devices"], ask["share_milli"], ask["memory_mib"]
-    resources = tuple(sorted(ask.get("resources", {}).items()))
-    return ContainerAsk(ask["container"], ask["init"], Ask(*amounts, resources, ask.get("memory_milli", 0)))
+    resources = tuple(sorted(ask.resources.items()))
+    asked = Ask(ask.devices, ask.share_milli, ask.memory_mib, resources, ask.memory_milli)
+    return ContainerAsk(ask.container, ask.init, asked)
 
 
 def _devices(text: str, where: str) -> str:

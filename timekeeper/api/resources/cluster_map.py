@@ -13,22 +13,14 @@ from timekeeper.api.http.parameters import AFTER, LIMIT, NAMESPACE, NODE, POD, c
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, read_body, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.sheets import cluster as sheets
-from timekeeper.core.cluster_map import MapCard, MapPost, MapWaitingPod
 from timekeeper.core.values import WHOLE_MILLI
-from timekeeper.core.wire import Version
-from timekeeper.runtime.http.problem_details import Problem, bad
+from timekeeper.runtime.http.problem_details import Problem
 from timekeeper.store import cluster_map, sessions
 from timekeeper.store.cluster_map import NodeSums
+from timekeeper.wire.cluster_map import MapCard, MapPost, MapWaitingPod
+from timekeeper.wire.values import Version
 
 BODY = Body(MapPost)
-
-
-def read_cluster(body: bytes) -> MapPost:
-    """Parse the body. Raises a Problem that names the field."""
-    post = BODY.read(body)
-    if len({each["name"] for each in post["nodes"]}) < len(post["nodes"]):
-        raise bad("nodes", "each node must appear once")
-    return post
 
 
 PATH = "/v1/cluster"
@@ -89,10 +81,10 @@ class ClusterMapAnswer(TypedDict):
     next: Next
 
 
-class WaitingOnMap(MapWaitingPod):
+class WaitingOnMap(MapWaitingPod, frozen=True):
     """With when it was created."""
 
-    created: NotRequired[int]
+    created: int
 
 
 class WaitingAnswer(TypedDict):
@@ -147,10 +139,9 @@ def register(app: Flask, services: Services) -> None:
     def post_cluster() -> Response:
         received_ms = services.clock()
         services.gate.allow(request.headers.get("Authorization"), "create", "bindings")
-        posted = read_cluster(read_body())
+        posted = BODY.read(read_body())
         with services.ledger.store.writing(turn=cluster_map.TURN) as connection:
-            change = posted["nodes"], posted["gone"], posted["waiting"]
-            is_recorded = cluster_map.record(connection, *change, received_ms, posted["term"])
+            is_recorded = cluster_map.record(connection, posted, received_ms)
         if not is_recorded:
             raise Problem(409, "another extender leads since: its posts are the map", "term")
         return answer({"version": 1})

@@ -30,10 +30,10 @@ from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, may, read_bo
 from timekeeper.api.http.services import Services
 from timekeeper.api.sheets import decisions as sheets
 from timekeeper.core.decisions import OTHER_NAMESPACE, Decision, DecisionRun
-from timekeeper.core.wire import DecisionEntry, Decisions, Version
-from timekeeper.runtime.http.problem_details import bad
 from timekeeper.store import decisions
 from timekeeper.store.decisions import DecisionFilter, DecisionRow, page
+from timekeeper.wire.decisions import DecisionEntry, Decisions
+from timekeeper.wire.values import Version
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,26 +50,23 @@ BODY = Body(Decisions)
 def read_decisions(body: bytes, received_ms: int) -> PostedDecisions:
     """Parse the body, received at that time. Raises a Problem that names the field."""
     post = BODY.read(body)
-    runs = tuple(_run(each, f"decisions[{at}]", received_ms) for at, each in enumerate(post["decisions"]))
-    return PostedDecisions(post["source"], runs)
+    return PostedDecisions(post.source, tuple(_run(entry, received_ms) for entry in post.decisions))
 
 
-def _run(entry: DecisionEntry, where: str, received_ms: int) -> DecisionRun:
-    if entry["last_age_ms"] > entry["first_age_ms"]:
-        raise bad(f"{where}.last_age_ms", "it must not be more than first_age_ms")
+def _run(entry: DecisionEntry, received_ms: int) -> DecisionRun:
     decision = Decision(
-        at_ms=received_ms - entry["first_age_ms"],
-        kind=entry["kind"],
-        reason=entry["reason"],
-        namespace=entry["namespace"],
-        figures=entry["figures"],
-        owner=entry.get("owner", ""),
-        name=entry.get("name", ""),
-        generate_name=entry.get("generate_name", ""),
-        uid=entry.get("uid", ""),
-        budget=entry.get("budget", ""),
+        at_ms=received_ms - entry.first_age_ms,
+        kind=entry.kind,
+        reason=entry.reason,
+        namespace=entry.namespace,
+        figures=entry.figures,
+        owner=entry.owner,
+        name=entry.name,
+        generate_name=entry.generate_name,
+        uid=entry.uid,
+        budget=entry.budget,
     )
-    return DecisionRun(decision, entry["count"], received_ms - entry["last_age_ms"])
+    return DecisionRun(decision, entry.count, received_ms - entry.last_age_ms)
 
 
 PATH = "/v1/decisions"

@@ -10,40 +10,36 @@ from timekeeper.api.http.bodies import Body
 from timekeeper.api.http.routes import JSON, ApiRoute, read_body
 from timekeeper.api.http.services import Services
 from timekeeper.core.ledger.hold import PodHold
-from timekeeper.core.wire import EndEntry, Ends, Version
-from timekeeper.runtime.http.problem_details import bad
 from timekeeper.store import ends
+from timekeeper.wire.bindings import EndEntry, Ends
+from timekeeper.wire.values import Version
 
 BODY = Body(Ends)
 
 
 def read_ends(body: bytes, received_ms: int) -> tuple[ReportedEnd, ...]:
     """Parse the body, received at that time. Raises a Problem that names the field."""
-    listed = BODY.read(body)["ends"]
-    return tuple(_end(each, f"ends[{at}]", received_ms) for at, each in enumerate(listed))
+    return tuple(_end(entry, received_ms) for entry in BODY.read(body).ends)
 
 
-def _end(entry: EndEntry, where: str, received_ms: int) -> ReportedEnd:
-    if entry["ended_ms"] is not None and not entry["over"]:
-        raise bad(f"{where}.ended_ms", "it must be null where `over` is false")
-    left_age_ms = entry["left_age_ms"]
+def _end(entry: EndEntry, received_ms: int) -> ReportedEnd:
     return ReportedEnd(
-        entry["uid"],
-        entry["namespace"],
-        entry["pod"],
-        entry["node"],
+        entry.uid,
+        entry.namespace,
+        entry.pod,
+        entry.node,
         PodHold(
-            bound_ms=entry["bound_ms"],
-            over=entry["over"],
-            ended_ms=entry["ended_ms"],
-            reported_ms=entry["reported_ms"],
-            witnessed_ms=entry["witnessed_ms"],
-            grace_ms=entry["grace_ms"],
-            deletion_ms=entry["deletion_ms"],
-            forgiven_ms=entry.get("forgiven_ms"),
+            bound_ms=entry.bound_ms,
+            over=entry.over,
+            ended_ms=entry.ended_ms,
+            reported_ms=entry.reported_ms,
+            witnessed_ms=entry.witnessed_ms,
+            grace_ms=entry.grace_ms,
+            deletion_ms=entry.deletion_ms,
+            forgiven_ms=entry.forgiven_ms,
         ),
-        received_ms - entry["removed_age_ms"],
-        None if left_age_ms is None else received_ms - left_age_ms,
+        received_ms - entry.removed_age_ms,
+        None if entry.left_age_ms is None else received_ms - entry.left_age_ms,
     )
 
 

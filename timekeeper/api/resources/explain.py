@@ -49,12 +49,12 @@ from timekeeper.core.object_names import timestamp
 from timekeeper.core.protected import Published
 from timekeeper.core.request.claims import CLAIM
 from timekeeper.core.texts import NOT_PLACED, not_bound, received
-from timekeeper.core.wire import Version
 from timekeeper.store import held_pods, sessions, would
 from timekeeper.store.decisions import DecisionFilter, DecisionRow, jobs_of, page
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.ledger import pulse
 from timekeeper.store.sessions import ChargedSession
+from timekeeper.wire.values import Version
 
 _MOST = 500
 _MOST_NAMED = 20

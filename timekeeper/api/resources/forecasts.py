@@ -27,9 +27,9 @@ from timekeeper.api.ledger.ledger_reader import AccountReading
 from timekeeper.api.ledger.protected_answers import ProtectedPaceAnswer, pace
 from timekeeper.api.sheets import usage as sheets
 from timekeeper.core.ledger.metering import FOREVER_MS, Interval, period_at
-from timekeeper.core.wire import Version
 from timekeeper.runtime.http.problem_details import Problem
 from timekeeper.store import ledger
+from timekeeper.wire.values import Version
 
 _WITHIN_S = 60.0  # for all questions of one estimate
 _KEPT_S = 3_600.0

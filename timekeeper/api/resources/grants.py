@@ -1,20 +1,22 @@
 """``/v1/grants``: additional grants, corrections, and transfers within a group. Rows are only added."""
 
 import re
-from collections.abc import Mapping
+import sys
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from http import HTTPStatus
-from typing import Annotated, Any, Literal, NotRequired, TypedDict
+from typing import Annotated, Any, Literal
 
+import msgspec
 from flask import Flask, Response
+from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import GROUP, is_group
 from timekeeper.accounts.grants import CORRECTION, MANUAL, MAX_GRANTED, TRANSFER, Grant, caller_key
 from timekeeper.accounts.usage import gpu_hours
 from timekeeper.api.http.answers import GrantsAnswer, WrittenGrantsAnswer, answer
-from timekeeper.api.http.bodies import Body, exact
+from timekeeper.api.http.bodies import Body
 from timekeeper.api.http.parameters import (
     AFTER,
     IDEMPOTENCY_KEY,
@@ -29,54 +31,70 @@ from timekeeper.api.ledger.granting import grant_once, group_budget
 from timekeeper.api.ledger.ledger_reader import LedgerReader
 from timekeeper.api.sheets import budgets as sheets
 from timekeeper.core.budgets.policy import GPU_HOUR
-from timekeeper.core.forms import CLOSED, Form, like, printable
 from timekeeper.core.ledger.metering import FOREVER_MS
 from timekeeper.core.names import DOMAIN
 from timekeeper.core.object_names import NAMESPACE
-from timekeeper.core.wire import Subject
 from timekeeper.runtime.http.problem_details import Problem, bad
 from timekeeper.store import grants
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.grants import GrantFilter, GrantRow
+from timekeeper.wire.forms import NotAllowedError, allowed, check_printable, like, text
+from timekeeper.wire.values import Subject
 
 _MAX_HOURS = 10**9
 _HOURS_ALLOWED = (
     f"it must be a number of GPU-hours other than 0, with at most 8 decimals, at most {_MAX_HOURS}"
 )
 
+_HOURS = r"^-?[0-9]{1,10}(\.[0-9]{1,8})?$"
+_KIND_ALLOWED = "it must be manual or correction; or with from, transfer"
+
 Namespace = Annotated[str, like(NAMESPACE, "it must be the name of a namespace")]
-Reason = Annotated[str, printable(500, 1, "it must be a text of 1 to 500 characters, without line breaks")]
-Amount = Annotated[int, Form({"not": {"const": 0}}, "it must be a whole number of milli-GPU x milliseconds")]
-Hours = Annotated[
-    str | float,
-    Form(
-        {"anyOf": [{"type": "string", "pattern": r"^-?[0-9]{1,10}(\.[0-9]{1,8})?$"}, {"type": "number"}]},
-        _HOURS_ALLOWED,
-        lambda value: _hours(value),
-    ),
+Reason = Annotated[str, text(500, 1, "it must be a text of 1 to 500 characters, without line breaks")]
+Amount = Annotated[
+    int, allowed("it must be a whole number of milli-GPU x milliseconds", {"not": {"const": 0}})
 ]
-ONE_AMOUNT = Form({**CLOSED, "oneOf": [{"required": ["gpuHours"]}, {"required": ["amount"]}]})
+# as they are written: 0.1 is a tenth, not the nearest float
+Hours = Annotated[
+    Raw, allowed(_HOURS_ALLOWED, {"anyOf": [{"type": "string", "pattern": _HOURS}, {"type": "number"}]})
+]
 
-# `from` cannot be a field name in a class statement
-_Between = TypedDict("_Between", {"subject": Subject, "from": NotRequired[Namespace]})
+
+class GivenAmount(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Either `gpuHours`, decimal with at most 8 places, or `amount`."""
+
+    gpuHours: Hours | UnsetType = UNSET
+    amount: Amount | UnsetType = UNSET
+    reason: Reason
+
+    def __post_init__(self) -> None:
+        check_printable(self, "reason")
+        if self.gpuHours is not UNSET and exact_hours(self.gpuHours) is None:
+            raise NotAllowedError("gpuHours")
+        if (self.amount is UNSET) == (self.gpuHours is UNSET):
+            raise NotAllowedError("gpuHours", "either gpuHours or amount is needed")
 
 
-class NewGrant(_Between):
+ONE_AMOUNT: dict[str, Any] = {"oneOf": [{"required": ["gpuHours"]}, {"required": ["amount"]}]}
+
+
+class NewGrant(GivenAmount, frozen=True, kw_only=True):
     """Either `gpuHours`, decimal with at most 8 places, or `amount`. Negative only in a correction. With
     `from` it is a transfer from that namespace to `subject` in the same group."""
 
-    gpuHours: NotRequired[Hours]
-    amount: NotRequired[Amount]
-    reason: Reason
-    kind: NotRequired[
-        Annotated[
-            Literal["manual", "correction", "transfer"],
-            Form({}, "it must be manual or correction; or with from, transfer"),
-        ]
-    ]
+    subject: Subject
+    giver: Namespace | UnsetType = field(name="from", default=UNSET)
+    kind: Annotated[Literal["manual", "correction", "transfer"], allowed(_KIND_ALLOWED)] | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        GivenAmount.__post_init__(self)
+        if self.kind is not UNSET and (self.kind == TRANSFER) != bool(self.giver):
+            raise NotAllowedError("kind")
+        if self.giver and (is_group(self.subject) or self.giver == self.subject):
+            raise NotAllowedError("subject", "it must differ from the namespace in from")
 
 
-BODY = Body(NewGrant, ONE_AMOUNT, load=exact)
+BODY = Body(NewGrant, ONE_AMOUNT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,21 +112,14 @@ class GrantRequest:
 def read_grant(body: bytes) -> GrantRequest:
     """The body of ``POST /v1/grants``. Raises a Problem that names the field."""
     new = BODY.read(body)
-    subject, giver = new["subject"], new.get("from", "")
-    kind = new.get("kind", TRANSFER if giver else MANUAL)
-    if (kind == TRANSFER) != bool(giver):
-        raise bad("kind", "it must be manual or correction; or with from, transfer")
-    if giver and (is_group(subject) or giver == subject):
-        raise bad("subject", "it must differ from the namespace in from")
-    return GrantRequest(subject, giver, granted(new, kind), new["reason"], kind)
+    kind = new.kind or (TRANSFER if new.giver else MANUAL)
+    return GrantRequest(new.subject, new.giver or "", granted(new, kind), new.reason, kind)
 
 
-def granted(new: Mapping[str, Any], kind: str) -> int:
+def granted(new: GivenAmount, kind: str) -> int:
     """The amount: an integer of milli-GPU x milliseconds, or decimal GPU-hours."""
-    if ("amount" in new) == ("gpuHours" in new):
-        raise bad("gpuHours", "either gpuHours or amount is needed")
-    where = "amount" if "amount" in new else "gpuHours"
-    exact_amount: int = new["amount"] if where == "amount" else (_hours(new["gpuHours"]) or 0)
+    where = "gpuHours" if new.amount is UNSET else "amount"
+    exact_amount = new.amount or (exact_hours(new.gpuHours) if new.gpuHours else None) or 0
     if kind != CORRECTION and exact_amount <= 0:
         raise bad(where, "it must be above 0; only a correction may be negative")
     if exact_amount == 0 or abs(exact_amount) > _MAX_HOURS * GPU_HOUR:
@@ -116,16 +127,29 @@ def granted(new: Mapping[str, Any], kind: str) -> int:
     return exact_amount
 
 
-def _hours(value: str | float | Decimal) -> int | None:
+def exact_hours(raw: Raw) -> int | None:
     """Decimal GPU-hours as text or number, with at most 8 decimals, so each is a whole amount. None for
     others."""
-    if isinstance(value, str) and not re.fullmatch(r"-?[0-9]{1,10}(\.[0-9]{1,8})?", value, re.ASCII):
-        return None
-    hours = Decimal(value)
-    exponent = hours.as_tuple().exponent
-    if not isinstance(exponent, int) or not -8 <= exponent <= 10 or abs(hours) > _MAX_HOURS:
+    value = bytes(raw).decode()
+    if value.startswith('"'):
+        value = msgspec.json.decode(raw)
+        if not re.fullmatch(_HOURS, value, re.ASCII) or value.endswith("\n"):
+            return None
+    hours, exponent = exact_number(value)
+    if not -8 <= exponent <= 10 or abs(hours) > _MAX_HOURS:
         return None
     return int(hours * GPU_HOUR)
+
+
+def exact_number(value: str) -> tuple[Decimal, int]:
+    """The number that a JSON value is, in all of its digits, and its exponent: one that nothing allows where
+    it is no number, or where no Decimal can hold it."""
+    try:
+        number = Decimal(value)
+    except InvalidOperation:
+        return Decimal(0), -sys.maxsize
+    exponent = number.as_tuple().exponent
+    return (number, exponent) if isinstance(exponent, int) else (Decimal(0), -sys.maxsize)
 
 
 _PAGE = 1_000

@@ -1,7 +1,7 @@
 """``/v1/groups/{group}/grants``: a group's budget among its namespaces, for the people who lead the group."""
 
 from http import HTTPStatus
-from typing import Any, NotRequired, TypedDict
+from typing import Any
 
 from flask import Flask, Response, request
 
@@ -9,17 +9,15 @@ from timekeeper.accounts.budget_history import GROUP
 from timekeeper.accounts.grants import CORRECTION
 from timekeeper.accounts.usage import gpu_hours
 from timekeeper.api.http.answers import GroupGrantsAnswer, WrittenGrantsAnswer, answer
-from timekeeper.api.http.bodies import Body, exact
+from timekeeper.api.http.bodies import Body
 from timekeeper.api.http.parameters import GROUP_IN_PATH, IDEMPOTENCY_KEY
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, admit, read_body, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.granting import GroupBudget, PassingOn, group_budget, pass_on
 from timekeeper.api.resources.grants import (
     ONE_AMOUNT,
-    Amount,
-    Hours,
+    GivenAmount,
     Namespace,
-    Reason,
     granted,
     written_answer,
 )
@@ -33,23 +31,20 @@ _READ = Right("get", "grants")
 _CREATE = Right("create", "groups/grants")
 
 
-class NewPassingOn(TypedDict):
+class NewPassingOn(GivenAmount, frozen=True, kw_only=True):
     """Either `gpuHours`, decimal with at most 8 places, or `amount`. A negative one is taken back."""
 
     namespace: Namespace
-    gpuHours: NotRequired[Hours]
-    amount: NotRequired[Amount]
-    reason: Reason
 
 
-BODY = Body(NewPassingOn, ONE_AMOUNT, load=exact)
+BODY = Body(NewPassingOn, ONE_AMOUNT)
 
 
 def read_passing_on(body: bytes) -> PassingOn:
     """The body of a post. Raises a Problem that names the field."""
     new = BODY.read(body)
     # as in a correction, a negative amount takes
-    return PassingOn(new["namespace"], granted(new, CORRECTION), new["reason"])
+    return PassingOn(new.namespace, granted(new, CORRECTION), new.reason)
 
 
 GROUP_GRANTS = ApiRoute(

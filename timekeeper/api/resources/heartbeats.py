@@ -1,9 +1,8 @@
 """``POST /v1/heartbeats``: a pod's sidecar reports that the pod runs. The token alone identifies the pod."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
-import orjson
+import msgspec
 from flask import Flask
 
 from timekeeper import metrics
@@ -13,42 +12,18 @@ from timekeeper.api.http.routes import JSON, ApiRoute
 from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.heartbeat_writer import WrittenPost
 from timekeeper.api.ledger.outages import NO_DATABASE
-from timekeeper.core.wire import BeatDevice, HeartbeatAnswer, Heartbeats
 from timekeeper.log import log_exception
 from timekeeper.runtime.auth.gate import BoundPod
 from timekeeper.runtime.http.problem_details import Problem, unavailable
 from timekeeper.store.engine.engine import UnavailableError
 from timekeeper.store.heartbeats import HeartbeatPost, PostOutcome, PostResult
-
-
-@dataclass(frozen=True, slots=True)
-class Beats:
-    """A post of heartbeats: the sidecar's run, the post's ``sequence`` within it, each heartbeat's age, and
-    each one's figures of its cards (or none)."""
-
-    boot: str
-    sequence: int
-    ages_ms: tuple[int, ...]
-    figures: tuple[tuple[CardSample, ...], ...]
-
+from timekeeper.wire.heartbeats import BeatDevice, HeartbeatAnswer, Heartbeats
 
 BODY = Body(Heartbeats)
 
 
-def read_heartbeats(body: bytes) -> Beats:
-    """Parse the body. Raises a Problem that names the field.
-
-    Only the form of figures is checked: they are the tenant's own data, and nothing is charged by them.
-    """
-    post = BODY.read(body)
-    figures = tuple(tuple(map(_sample, beat["devices"])) for beat in post["beats"])
-    ages_ms = tuple(beat["age_ms"] for beat in post["beats"])
-    return Beats(post["boot"], post["sequence"], ages_ms, figures if any(figures) else ())
-
-
 def _sample(device: BeatDevice) -> CardSample:
-    figures = device["utilisation"], device["memory_mib"]
-    return CardSample(device["uuid"], *figures, device["scope"] == "exclusive")
+    return CardSample(device.uuid, device.utilisation, device.memory_mib, device.scope == "exclusive")
 
 
 PATH = "/v1/heartbeats"
@@ -107,17 +82,11 @@ class HeartbeatHandler:
         answered = written.answered
         self._outages.worked("write")
         _count(answered)
-        answer: HeartbeatAnswer = {
-            "version": 1,
-            "interval_ms": written.interval_ms,
-            "in_budget": written.standing != "OVER_BUDGET",
-        }
-        if answered.over:
-            answer["over"] = True
         ca = self._ca() if carries_the_ca(post.sequence, written.interval_ms) else ""
-        if ca:
-            answer["ca"] = ca
-        return orjson.dumps(answer)
+        in_budget = written.standing != "OVER_BUDGET"
+        return msgspec.json.encode(
+            HeartbeatAnswer(1, written.interval_ms, in_budget, over=answered.over, ca=ca)
+        )
 
 
 def carries_the_ca(sequence: int, interval_ms: int) -> bool:
@@ -153,8 +122,16 @@ def store_post(services: Services, post: HeartbeatPost) -> tuple[PostResult, str
 
 
 def _post(pod: BoundPod, body: bytes, received_ms: int) -> HeartbeatPost:
-    beats = read_heartbeats(body)
-    return HeartbeatPost(pod.uid, beats.boot, beats.sequence, beats.ages_ms, received_ms, beats.figures)
+    """The post in this body. Raises a Problem that names the field.
+
+    Only the form of figures is checked: they are the tenant's own data, and nothing is charged by them.
+    """
+    post = BODY.read(body)
+    ages_ms = tuple([beat.age_ms for beat in post.beats])
+    figures = tuple([tuple(map(_sample, beat.devices)) for beat in post.beats])
+    return HeartbeatPost(
+        pod.uid, post.boot, post.sequence, ages_ms, received_ms, figures if any(figures) else ()
+    )
 
 
 def _count(answered: PostResult) -> None:

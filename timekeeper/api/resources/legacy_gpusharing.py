@@ -5,39 +5,33 @@ Amounts are GPU-minutes as JSON numbers, for display. The ledger itself holds on
 
 from collections.abc import Mapping
 from decimal import Decimal
-from typing import Annotated, Any, NotRequired, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import orjson
 from flask import Flask, Response, request
+from msgspec import Raw, Struct
 
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.grants import MAX_GRANTED, manual_grant
-from timekeeper.api.http.bodies import Body, exact
+from timekeeper.api.http.bodies import Body
 from timekeeper.api.http.parameters import IDEMPOTENCY_KEY, NAMESPACE_ONLY_IN_PATH
 from timekeeper.api.http.routes import JSON, ApiRoute, read_body
 from timekeeper.api.http.services import Services
-from timekeeper.api.resources.grants import Reason
+from timekeeper.api.resources.grants import Reason, exact_number
 from timekeeper.api.resources.heartbeats import store_post
-from timekeeper.core.forms import Form
 from timekeeper.log import log
 from timekeeper.runtime.http.problem_details import Problem, bad
 from timekeeper.store import grants
 from timekeeper.store.heartbeats import HeartbeatPost
+from timekeeper.wire.forms import NotAllowedError, allowed, check_printable
 
 GPU_MINUTE = 60_000_000  # milli-GPU x milliseconds
 _MAX_MINUTES = 10**10
 
 
-def _is_minutes(value: int | Decimal) -> bool:
-    minutes = Decimal(value)
-    exponent = minutes.as_tuple().exponent
-    return 0 < minutes <= _MAX_MINUTES and isinstance(exponent, int) and exponent >= -6
-
-
-_MINUTES = Form(
-    {"exclusiveMinimum": 0, "maximum": _MAX_MINUTES},
+_MINUTES = allowed(
     f"it must be a number of GPU-minutes above 0, at most {_MAX_MINUTES}, with 6 decimals",
-    _is_minutes,
+    {"type": "number", "exclusiveMinimum": 0, "maximum": _MAX_MINUTES},
 )
 
 # Its sidecar sends neither sequence nor run: the time of receipt serves as both.
@@ -52,11 +46,17 @@ class Minutes(TypedDict):
     budget_remaining: float | None
 
 
-class Increase(TypedDict):
+class Increase(Struct, frozen=True):
     """GPU-minutes to grant, with at most 6 decimals."""
 
-    minutes: Annotated[float, _MINUTES]
-    reason: NotRequired[Reason]
+    minutes: Annotated[Raw, _MINUTES]
+    reason: Reason = "requested over REST"
+
+    def __post_init__(self) -> None:
+        check_printable(self, "reason")
+        minutes, exponent = exact_number(bytes(self.minutes).decode())
+        if not 0 < minutes <= _MAX_MINUTES or exponent < -6:
+            raise NotAllowedError("minutes")
 
 
 class Terminate(TypedDict):
@@ -66,7 +66,7 @@ class Terminate(TypedDict):
 
 
 _REPORT = Body(dict[str, Any])
-_INCREASE = Body(Increase, load=exact)
+_INCREASE = Body(Increase)
 
 ROUTES = (
     ApiRoute(
@@ -129,11 +129,8 @@ def register(app: Flask, services: Services) -> None:
         caller = services.gate.allow(authorization, "create", "grants", _namespace(namespace))
         key = _key(request.headers.get("Idempotency-Key", ""))
         asked = _INCREASE.read(read_body())
-        amount, reason = (
-            int(Decimal(asked["minutes"]) * GPU_MINUTE),
-            asked.get("reason", "requested over REST"),
-        )
-        return _answer(_shown(_grant(services, namespace, amount, reason, caller.username, key)))
+        amount = int(Decimal(bytes(asked.minutes).decode()) * GPU_MINUTE)
+        return _answer(_shown(_grant(services, namespace, amount, asked.reason, caller.username, key)))
 
 
 def _namespace(text: str) -> str:

@@ -5,25 +5,26 @@ node."""
 from dataclasses import asdict, dataclass
 from typing import Any, TypedDict
 
-import orjson
+import msgspec
 from flask import Flask, Response, request
+from msgspec import Raw
 
 from timekeeper import metrics
 from timekeeper.accounts.card_use.figures import CardSample, UsageSample
 from timekeeper.accounts.card_use.idleness import IdlePod
 from timekeeper.accounts.card_use.overuse import OverusingPod
 from timekeeper.accounts.intervals import report_interval_ms
-from timekeeper.api.http.answers import CONTENT_TYPE, answer, tagged
+from timekeeper.api.http.answers import CONTENT_TYPE, answer
 from timekeeper.api.http.bodies import Body
 from timekeeper.api.http.parameters import NAMESPACE
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, read_body, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.resources.heartbeats import carries_the_ca
-from timekeeper.core.wire import CardUse, MeasuredCards, NodeUsage, NodeUsageAnswer, Use, Version
-from timekeeper.runtime.http.problem_details import bad
 from timekeeper.store import node_usage
 from timekeeper.store.engine.engine import ConflictError, UnavailableError
 from timekeeper.store.node_usage import NodeReport, PrometheusState, ReportResult
+from timekeeper.wire.node_usage import CardUse, MeasuredCards, NodeUsage, NodeUsageAnswer, Use
+from timekeeper.wire.values import Version
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,25 +42,16 @@ BODY = Body(NodeUsage)
 def read_node_usage(body: bytes) -> Looks:
     """Parse the body. Raises a Problem that names the field."""
     post = BODY.read(body)
-    looks = tuple(_look(each, f"uses[{at}]") for at, each in enumerate(post["uses"]))
-    return Looks(post["boot"], post["sequence"], looks)
+    return Looks(post.boot, post.sequence, tuple(map(_look, post.uses)))
 
 
-def _look(use: Use, where: str) -> UsageSample:
-    pods = tuple(
-        (pod["uid"], _cards(pod["cards"], f"{where}.pods[{at}].cards")) for at, pod in enumerate(use["pods"])
-    )
-    if len(dict(pods)) < len(pods):
-        raise bad(f"{where}.pods", "each pod must appear once")
-    return UsageSample(use["age_ms"], pods, _cards(use["cards"], f"{where}.cards"))
+def _look(use: Use) -> UsageSample:
+    pods = tuple([(pod.uid, _cards(pod.cards)) for pod in use.pods])
+    return UsageSample(use.age_ms, pods, _cards(use.cards))
 
 
-def _cards(cards: list[CardUse], where: str) -> tuple[CardSample, ...]:
-    if len({each["uuid"] for each in cards}) < len(cards):
-        raise bad(where, "each card must appear once")
-    return tuple(
-        CardSample(each["uuid"], each["utilisation"], each["memory_mib"], exclusive=True) for each in cards
-    )
+def _cards(cards: list[CardUse]) -> tuple[CardSample, ...]:
+    return tuple([CardSample(card.uuid, card.utilisation, card.memory_mib, exclusive=True) for card in cards])
 
 
 PATH = "/v1/nodeusage"
@@ -177,17 +169,14 @@ def register(app: Flask, services: Services) -> None:
         looks = read_node_usage(read_body())
         report = NodeReport(node, looks.boot, looks.sequence, received_ms, looks.looks)
         interval_ms = _record(services, report)
-        body: NodeUsageAnswer = {"version": 1, "interval_ms": interval_ms}
         ca = services.ca() if carries_the_ca(report.sequence, interval_ms) else ""
-        if ca:
-            body["ca"] = ca
-        return Response(orjson.dumps(body), content_type=CONTENT_TYPE)
+        body = msgspec.json.encode(NodeUsageAnswer(1, interval_ms, ca))
+        return Response(body, content_type=CONTENT_TYPE)
 
     def measured(_call: Call) -> Response:
         with services.ledger.store.reading() as connection:
             found = node_usage.measured(connection, services.clock())
-        nodes = {name: orjson.Fragment(cards) for name, cards in found}
-        return tagged(Response(orjson.dumps({"version": 1, "nodes": nodes}), content_type=CONTENT_TYPE))
+        return answer({"version": 1, "nodes": {name: Raw(cards) for name, cards in found}})
 
     def overuse(call: Call) -> Response:
         with services.ledger.store.reading() as connection:

@@ -30,11 +30,11 @@ from timekeeper.api.http.services import Services
 from timekeeper.api.sheets import sessions as sheets
 from timekeeper.core.ledger.metering import FOREVER_MS, Interval
 from timekeeper.core.request.cards import UndecodableError, decode_placement
-from timekeeper.core.wire import Version
 from timekeeper.runtime.http.problem_details import bad
 from timekeeper.store import ledger as ledger_rows
 from timekeeper.store import sessions
 from timekeeper.store.sessions import ChargedSession, SessionFilter
+from timekeeper.wire.values import Version
 
 _PAGE = 1_000
 _DOUBTS = 20

@@ -31,9 +31,9 @@ from timekeeper.core.request.host import decode_host
 from timekeeper.core.request.request import parse_stored
 from timekeeper.core.texts import LEDGER_ALONE, NOT_PLACED
 from timekeeper.core.values import Card
-from timekeeper.core.wire import Version
 from timekeeper.runtime.auth.gate import Caller
 from timekeeper.runtime.http.problem_details import Problem
+from timekeeper.wire.values import Version
 
 _UNCONFIGURED = "simulations need the timekeeper's flag --webhook-url"
 _CLAIMS = (

@@ -1,6 +1,6 @@
 """Errors for callers of every role, as RFC 9457 problem details."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 
@@ -37,11 +37,6 @@ class Problem(Exception):
         all_wrong = (self, *self.others) if self.others else ()
         errors = [(each.where, each.detail) for each in all_wrong]
         return problem_body(self.status, self.detail, self.where, errors)
-
-    def within(self, place: Callable[[str], str]) -> "Problem":
-        """The same of a value further out. ``place``: of a field in it, the place in the outer value."""
-        others = tuple(each.within(place) for each in self.others)
-        return replace(self, where=place(self.where), others=others)
 
 
 def bad(where: str, detail: str) -> Problem:

@@ -6,7 +6,6 @@ from typing import TypeVar
 import orjson
 
 from timekeeper.core.decisions import Decision, DecisionRun, decision_entry
-from timekeeper.core.wire import Decisions
 from timekeeper.edge.log_events import EventLog, LogEvent
 from timekeeper.edge.memory_outbox import MemoryOutbox, OutboxEvents
 from timekeeper.edge.outbox import NotDelivered, Result
@@ -106,7 +105,7 @@ class DecisionPosts(DecisionOutbox):
         def post(runs: Sequence[DecisionRun]) -> NotDelivered | None:
             at_ms = now_ms()
             entries = [decision_entry(run, at_ms) for run in runs]
-            body: Decisions = {"version": 1, "source": source, "decisions": entries}
+            body = {"version": 1, "source": source, "decisions": entries}
             return client.deliver(orjson.dumps(body))
 
         super().__init__(post, _EVENTS, log, together=TOGETHER, count=count, close=client.close)

@@ -2,14 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, NotRequired, TypedDict
+from typing import Annotated, Any
+
+from msgspec import Struct
 
 from timekeeper.api.http.bodies import Body
 from timekeeper.api.resources.grants import Namespace
-from timekeeper.core.forms import CLOSED, Form, items
 from timekeeper.core.kube.owned_pods import GROUPS, is_owner
-from timekeeper.core.wire import Version
 from timekeeper.runtime.http.problem_details import bad
+from timekeeper.wire.forms import allowed, items
+from timekeeper.wire.values import Version
 
 Json = Mapping[str, Any]
 
@@ -27,30 +29,26 @@ class SimulationRequest:
     claims: tuple[Json, ...] = ()
 
 
-class SimulationBody(TypedDict):
+class SimulationBody(Struct, frozen=True, forbid_unknown_fields=True):
     """`manifest`: a Pod of `namespace`, or a Deployment, Job or other owner of 1 to 50 pods; `claims`:
     ResourceClaims and ResourceClaimTemplates that they use, at most 50, where these do not exist."""
 
     version: Version
     namespace: Namespace
-    manifest: Annotated[dict[str, Any], Form({}, "it must be a Pod or an owner of pods")]
-    claims: NotRequired[
-        Annotated[
-            list[
-                Annotated[dict[str, Any], Form({}, "it must be a ResourceClaim or a ResourceClaimTemplate")]
-            ],
-            items(0, MAX_PODS, f"it must be a list of at most {MAX_PODS} claims and templates"),
-        ]
-    ]
+    manifest: Annotated[dict[str, Any], allowed("it must be a Pod or an owner of pods")]
+    claims: Annotated[
+        list[Annotated[dict[str, Any], allowed("it must be a ResourceClaim or a ResourceClaimTemplate")]],
+        items(0, MAX_PODS, f"it must be a list of at most {MAX_PODS} claims and templates"),
+    ] = []
 
 
-BODY = Body(SimulationBody, Form(CLOSED))
+BODY = Body(SimulationBody)
 
 
 def read_simulation(body: bytes) -> SimulationRequest:
     """Parse the body. Raises a Problem that names the field."""
     asked = BODY.read(body)
-    raw, namespace = asked["manifest"], asked["namespace"]
+    raw, namespace = asked.manifest, asked.namespace
     if not is_pod(raw) and not is_owner(raw):
         raise bad("manifest", f"its kind must be one of these: {_KINDS}")
     metadata = raw.get("metadata", {})
@@ -62,7 +60,7 @@ def read_simulation(body: bytes) -> SimulationRequest:
     if not isinstance(name, str) or len(name) > 253:
         raise bad("manifest.metadata.name", "it must be a name of at most 253 characters")
     manifest = {**raw, "metadata": {**metadata, "name": name}}
-    return SimulationRequest(namespace, manifest, tuple(asked.get("claims", ())))
+    return SimulationRequest(namespace, manifest, tuple(asked.claims))
 
 
 def is_pod(manifest: Json) -> bool:
