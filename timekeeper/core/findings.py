@@ -1,97 +1,194 @@
-"""Sentences about what the ledger's answers show: charges that are not certain, devices that nothing charges
-yet, watches that fail, pods that use none of their cards, and estimates."""
+"""What the timekeeper finds wrong with itself, with its charges and with the use of cards: a catalogue, and
+findings as codes with figures. `GET /v1/findings` has all; `kubectl bursar doctor` and the dashboard show
+them. Also sentences on entries with mistakes and on estimates."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
 
 from timekeeper.core.json_values import Json
 from timekeeper.core.texts import age, moment, percent
 
+FindingLevel = Literal["ok", "warning", "error"]
 _MOST = 5
 
 
-def doubt_sentences(answer: Json) -> Iterator[str]:
-    """One for each of the most frequent doubts, and one for all others. ``answer``: of ``/v1/doubts``."""
-    left = answer["sessions"]
-    for each in answer["doubts"][:_MOST]:
-        left -= each["sessions"]
-        yield f"{_rates(each['sessions'])} not certain: {each['doubt']}"
-    if left:
-        yield f"{_rates(left)} not certain for other reasons"
+@dataclass(frozen=True, slots=True)
+class FindingKind:
+    """A row of the catalogue. ``about``: what was looked at; ``sentence``: with the figures by their names,
+    ``of_one``: where ``number`` is 1; ``todo``: what mends it or shows more, "": nothing is to be done.
+    ``{logs}`` shows the timekeeper's log, ``{classes}`` makes the priority classes."""
+
+    code: str
+    level: FindingLevel
+    about: str
+    sentence: str
+    of_one: str = ""
+    todo: str = ""
 
 
-def _rates(sessions: int) -> str:
-    return (
-        "the rate of 1 running session is"
-        if sessions == 1
-        else f"the rates of {sessions} running sessions are"
+_CHARGES = "read docs/meter.md#what-is-charged; GET /v1/doubts has all"
+_CLAIMS = "read docs/claims.md; GET /v1/doubts has all"
+_USE = "read docs/meter.md#use-and-idle-pods; GET /v1/idle has all"
+_HOLD = "devices by resource claims alone, uncharged, for claims are not followed: {where}"
+_LEFT = "reserved for no pod that is left: charged until deleted, or used again: {claims}"
+CATALOGUE: Mapping[str, FindingKind] = {
+    kind.code: kind
+    for kind in (
+        FindingKind(
+            *("settler-away", "error", "watches"),
+            "the settler has written nothing since {since}, and figures stand as of then: pods run on, and"
+            " nothing is lost, for this time is charged once it is back; until then no held pod is released"
+            " and no budget evicts (kubectl bursar doctor)",
+            todo="{logs}",
+        ),
+        FindingKind(
+            *("watch-fails", "error", "watches"),
+            "{source} are not followed since {since}: {error}; what changes counts later",
+            todo="{logs}",
+        ),
+        FindingKind(
+            *("doubt", "warning", "charges"),
+            "the rates of {number} running sessions are not certain: {doubt}",
+            "the rate of 1 running session is not certain: {doubt}",
+            _CHARGES,
+        ),
+        FindingKind(
+            *("other-doubts", "warning", "charges"),
+            "the rates of {number} running sessions are not certain for other reasons",
+            "the rate of 1 running session is not certain for other reasons",
+            _CHARGES,
+        ),
+        FindingKind("no-doubt", "ok", "charges", "the rate of each running session is certain"),
+        FindingKind(
+            *("claims-not-followed", "warning", "resource claims"),
+            f"{{number}} pods hold {_HOLD}",
+            f"1 pod holds {_HOLD}",
+            _CHARGES,
+        ),
+        FindingKind(
+            *("orphan-claims", "warning", "device claims"),
+            f"{{number}} claims hold devices and are {_LEFT}",
+            f"1 claim holds devices and is {_LEFT}",
+            _CLAIMS,
+        ),
+        FindingKind(
+            *("unknown-driver", "warning", "device claims"),
+            "devices of {driver} are not charged ({number} claims): no rule says which of them are GPUs",
+            "devices of {driver} are not charged (1 claim): no rule says which of them are GPUs",
+            _CLAIMS,
+        ),
+        FindingKind(
+            *("idle-pods", "warning", "use"),
+            "{number} pods have used none of their cards for {after} or longer: {where}",
+            "1 pod has used none of its cards for {after} or longer: {where}",
+            _USE,
+        ),
+        FindingKind("not-measured", "warning", "use", "use of cards by Prometheus: {problem}", todo=_USE),
+        FindingKind("measured", "ok", "use", "Prometheus measures {pods} metered pods"),
+        FindingKind(
+            *("no-class", "warning", "priority classes"),
+            "{classes} does not exist",
+            todo="{classes}, or name yours in _settings",
+        ),
+        FindingKind(
+            *("class-order", "error", "priority classes"),
+            "{over} ({overValue}) is not below {within} ({withinValue})",
+            todo="{classes}",
+        ),
+        FindingKind("classes", "ok", "priority classes", "both exist"),
     )
+}
 
 
-def claiming_sentence(answer: Json) -> str:
-    """How many pods hold devices by resource claims alone, and where; "": none."""
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Times in milliseconds: ``since`` since 1970, ``after`` a length."""
+
+    code: str
+    figures: Mapping[str, int | str]
+
+    @property
+    def kind(self) -> FindingKind:
+        """Its row of the catalogue."""
+        return CATALOGUE[self.code]
+
+    @property
+    def sentence(self) -> str:
+        """For people."""
+        shown = dict(self.figures)
+        for name, text in (("since", moment), ("after", age)):
+            if name in shown:
+                shown[name] = text(int(shown[name]))
+        is_one = self.kind.of_one and self.figures.get("number") == 1
+        return (self.kind.of_one if is_one else self.kind.sentence).format(**shown)
+
+
+def of_doubts(answer: Json) -> Iterator[Finding]:
+    """Of the settler and its watches, of the most frequent doubts, and of claims. ``answer``: of
+    ``/v1/doubts``."""
+    if since_ms := answer.get("silentSince"):
+        yield Finding("settler-away", {"since": since_ms})
+    for watch in answer.get("watches") or ():
+        yield Finding("watch-fails", {name: watch[name] for name in ("source", "since", "error")})
+    left = answer["sessions"]
+    for doubt in answer["doubts"][:_MOST]:
+        left -= doubt["sessions"]
+        yield Finding("doubt", {"number": doubt["sessions"], "doubt": doubt["doubt"]})
+    if left:
+        yield Finding("other-doubts", {"number": left})
+    if not answer["sessions"]:
+        yield Finding("no-doubt", {})
     claims = answer["claims"] or ()
-    pods = sum(each["pods"] for each in claims)
-    if not pods:
-        return ""
-    where = ", ".join(f"{each['namespace'] or 'others'} ({each['pods']})" for each in claims)
-    holders = "1 pod holds" if pods == 1 else f"{pods} pods hold"
-    return f"{holders} devices by resource claims alone, uncharged, for claims are not followed: {where}"
-
-
-def claim_sentences(answer: Json) -> Iterator[str]:
-    """One for the claims that are charged for no pod, and one for each driver whose devices are not charged.
-    ``answer``: of ``/v1/doubts``."""
-    found = answer.get("deviceClaims") or {}
-    if number := found.get("orphans"):
-        named = [f"{each['namespace']}/{each['claim']}" for each in found["named"][:_MOST]]
+    if pods := sum(space["pods"] for space in claims):
+        where = ", ".join(f"{space['namespace'] or 'others'} ({space['pods']})" for space in claims)
+        yield Finding("claims-not-followed", {"number": pods, "where": where})
+    claimed = answer.get("deviceClaims") or {}
+    if number := claimed.get("orphans"):
+        named = [f"{claim['namespace']}/{claim['claim']}" for claim in claimed["named"][:_MOST]]
         named += [f"and {number - len(named)} more"] if number > len(named) else []
-        claims = "1 claim holds devices and is" if number == 1 else f"{number} claims hold devices and are"
-        left = f"charged until deleted, or used again: {', '.join(named)}"
-        yield f"{claims} reserved for no pod that is left: {left}"
-    for each in found.get("unknownDrivers", ()):
-        claims = "1 claim" if each["claims"] == 1 else f"{each['claims']} claims"
-        yield f"devices of {each['driver']} are not charged ({claims}): no rule says which of them are GPUs"
+        yield Finding("orphan-claims", {"number": number, "claims": ", ".join(named)})
+    for driver in claimed.get("unknownDrivers", ()):
+        yield Finding("unknown-driver", {"number": driver["claims"], "driver": driver["driver"]})
 
 
-def watch_sentences(answer: Json) -> Iterator[str]:
-    """Whether the settler is away, and one for each kind of objects that the timekeeper cannot follow.
-    ``answer``: of ``/v1/doubts``."""
-    if silent_ms := answer.get("silentSince"):
-        yield (
-            f"the settler has written nothing since {moment(silent_ms)}, and figures stand as of then:"
-            " pods run on, and nothing is lost, for this time is charged once it is back; until then no held"
-            " pod is released and no budget evicts (kubectl bursar doctor)"
-        )
-    for each in answer.get("watches") or ():
-        since = moment(each["since"])
-        yield f"{each['source']} are not followed since {since}: {each['error']}; what changes counts later"
+def of_use(answer: Json) -> Iterator[Finding]:
+    """How many pods have been idle for long, and where; and what is wrong with their measurement. ``answer``:
+    of ``/v1/idle``."""
+    long = [pod["namespace"] for pod in answer["pods"] if pod["seen"] - pod["since"] >= answer["after"]]
+    if long:
+        counted = Counter(long).most_common(_MOST)
+        others = len(long) - sum(number for _, number in counted)
+        where = ", ".join(f"{name} ({number})" for name, number in counted)
+        where += f", others ({others})" if others else ""
+        yield Finding("idle-pods", {"number": len(long), "after": answer["after"], "where": where})
+    if prometheus := answer["prometheus"]:
+        yield from (Finding("not-measured", {"problem": problem}) for problem in prometheus["findings"])
+        if not prometheus["findings"]:
+            yield Finding("measured", {"pods": prometheus["measured"]})
+
+
+def of_classes(settings: Json) -> Iterator[Finding]:
+    """Of the priority classes that the standings name, as `wire.StandingSettings` has them. Where pods are
+    metered alone none is needed."""
+    if settings["mode"] == "meter":
+        return
+    within, over = (settings["priorityClasses"][name] for name in ("inBudget", "overBudget"))
+    missing = [each["name"] for each in (within, over) if each["value"] is None]
+    if missing:
+        yield Finding("no-class", {"classes": " or ".join(missing)})
+    elif over["value"] >= within["value"]:
+        names = {"over": over["name"], "within": within["name"]}
+        yield Finding("class-order", {**names, "overValue": over["value"], "withinValue": within["value"]})
+    else:
+        yield Finding("classes", {})
 
 
 def broken_sentences(answer: Json) -> Iterator[str]:
     """One for each budget entry with a mistake. ``answer``: of ``/v1/budgets``."""
     for each in answer.get("broken", ()):
         yield f"a budget entry has a mistake, so this text does not count: {each['error']}"
-
-
-def idle_sentences(answer: Json) -> Iterator[str]:
-    """How many pods have been idle for long, and where; and what is wrong with their measurement. ``answer``:
-    of ``/v1/idle``."""
-    long = [each["namespace"] for each in answer["pods"] if each["seen"] - each["since"] >= answer["after"]]
-    if long:
-        counted = Counter(long).most_common(_MOST)
-        others = len(long) - sum(number for _, number in counted)
-        where = ", ".join(f"{name} ({number})" for name, number in counted)
-        where += f", others ({others})" if others else ""
-        pods = "1 pod has used none of its" if len(long) == 1 else f"{len(long)} pods have used none of their"
-        yield f"{pods} cards for {age(answer['after'])} or longer: {where}"
-    yield from measuring_sentences(answer)
-
-
-def measuring_sentences(answer: Json) -> Iterator[str]:
-    """What is wrong with the use of cards that Prometheus measures. ``answer``: of ``/v1/idle``."""
-    for each in (answer["prometheus"] or {}).get("findings", ()):
-        yield f"use of cards by Prometheus: {each}"
 
 
 def estimate_sentences(answer: Json) -> Iterator[str]:

@@ -19,6 +19,7 @@ from timekeeper.cli.doctor.checks import WORKLOADS, results
 from timekeeper.cli.doctor.cluster_checks import OF_OUR_OWN_FIELDS, POLICIES
 from timekeeper.cli.doctor.facts import Facts, NotReadable, Readiness
 from timekeeper.core.budgets.modes import EFFECTS
+from timekeeper.core.findings import Finding, of_classes, of_doubts, of_use
 from timekeeper.core.names import MODE_LABEL
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
@@ -226,7 +227,6 @@ def parameters(default: str = "enforce", **modes: str) -> list[dict[str, Any]]:
 WRITTEN = parameters(team_a="observe")
 ROLES = [workload("bursar-webhook"), *OTHERS, second_scheduler()]
 GOOD = bundle(NOW + timedelta(days=300))
-CLASSES = [("gpu-default-priority", 1000), ("gpu-lower-priority", 10)]
 NPUS = {
     "metadata": {"name": "bursar-budgets"},
     "data": {
@@ -236,6 +236,26 @@ NPUS = {
 }
 CLAIMS = "resourceclaims   resource.k8s.io/v1   true   ResourceClaim\n"  # a row of `kubectl api-resources`
 RULES = "devicetaintrules   resource.k8s.io/v1   false   DeviceTaintRule\n"
+SURE: dict[str, Any] = {"sessions": 0, "doubts": [], "claims": None}
+
+
+def found_of(doubts: dict[str, Any] = SURE, idle: dict[str, Any] | None = None) -> dict[str, Any]:
+    """What the timekeeper finds by these answers of its own."""
+    return shown(*of_doubts(doubts), *(of_use(idle) if idle else ()), Finding("classes", {}))
+
+
+def shown(*found: Finding) -> dict[str, Any]:
+    rows = ({"code": each.code, "level": each.kind.level, "about": each.kind.about} for each in found)
+    return {"findings": [row | {"sentence": each.sentence} for row, each in zip(rows, found, strict=True)]}
+
+
+def classes(within: int | None, over: int | None, mode: str = "enforce") -> dict[str, Any]:
+    """The settings of standings with these values of the classes; None: they are not in the cluster."""
+    named = {"inBudget": ("gpu-default-priority", within), "overBudget": ("gpu-lower-priority", over)}
+    described = {key: {"name": name, "value": value} for key, (name, value) in named.items()}
+    return {"mode": mode, "priorityClasses": described}
+
+
 SOUND = Facts(
     system_namespace="bursar-system",
     version=json.dumps({"major": "1", "minor": "37+"}),
@@ -246,7 +266,6 @@ SOUND = Facts(
     validating=webhooks("zz-bursar", GOOD),
     policies=named(*POLICIES),
     policy_bindings=bindings(),
-    priority_classes=listed(*({"metadata": {"name": name}, "value": value} for name, value in CLASSES)),
     budgets=listed(
         {"metadata": {"name": "bursar-budgets"}, "data": {"_settings": "timeZone: Asia/Tokyo", "team-a": ""}},
         configuration(),
@@ -261,7 +280,7 @@ SOUND = Facts(
     leases=listed(lease("g", "2026-11-21T00:00:00.900000Z", "2026-11-21T00:00:00Z")),
     static_schedulers=listed(static_pod("cp-1", patched=False)),
     time_zone="Asia/Tokyo",
-    doubts={"sessions": 0, "doubts": [], "claims": None},
+    findings=found_of(),
     labelled=listed(),
     modes={"": "enforce", "team-a": "observe", "team-b": "enforce"},
     readiness=Readiness(200, "ok", 0.2),
@@ -367,7 +386,7 @@ def test_doubts_and_what_is_not_charged_are_counted_and_named(where: Facts) -> N
     claims = [{"namespace": "team-a", "pods": 4}, {"namespace": "", "pods": 3}]
     answer = {"sessions": 50, "doubts": doubts, "claims": claims}
 
-    assert said_of_charges(replace(where, doubts=answer)) == [
+    assert said_of_charges(replace(where, findings=found_of(answer))) == [
         *(
             ("warning", "charges", f"the rates of {9 - each} running sessions are not certain: reason {each}")
             for each in range(5)
@@ -388,7 +407,7 @@ def test_one_is_not_many() -> None:
         "claims": [{"namespace": "a", "pods": 1}],
     }
 
-    assert [sentence for *_, sentence in said_of_charges(replace(SOUND, doubts=answer))] == [
+    assert [sentence for *_, sentence in said_of_charges(replace(SOUND, findings=found_of(answer)))] == [
         "the rate of 1 running session is not certain: why",
         "1 pod holds devices by resource claims alone, uncharged, for claims are not followed: a (1)",
     ]
@@ -399,7 +418,9 @@ def test_a_watch_that_fails_is_an_error(where: Facts) -> None:
     failing = [{"source": "nodes", "since": 0, "error": "403 nodes is forbidden"}]
     answer = {"sessions": 0, "doubts": [], "claims": [], "watches": failing}
 
-    (found,) = [each for each in results(replace(where, doubts=answer)) if each.subject == "watches"]
+    (found,) = [
+        each for each in results(replace(where, findings=found_of(answer))) if each.subject == "watches"
+    ]
     assert (found.level, found.sentence) == (
         "error",
         "nodes are not followed since 1970-01-01 00:00Z: 403 nodes is forbidden; what changes counts later",
@@ -408,7 +429,7 @@ def test_a_watch_that_fails_is_an_error(where: Facts) -> None:
 
 
 def test_an_account_that_may_not_read_doubts_is_told_so() -> None:
-    assert said_of_charges(replace(SOUND, doubts=NotReadable("forbidden"))) == [
+    assert said_of_charges(replace(SOUND, findings=NotReadable("forbidden"))) == [
         ("unknown", "charges", "forbidden")
     ]
 
@@ -554,7 +575,7 @@ def test_idle_pods_and_what_is_wrong_with_their_measurement_are_named() -> None:
     answer = {"after": 3_600_000, "pods": [pod, pod, {**pod, "since": 1}], "prometheus": prometheus}
 
     def said(**changed: Any) -> list[tuple[str, str]]:
-        found = results(replace(alone(), idle=answer | changed))
+        found = results(replace(alone(), findings=found_of(idle=answer | changed)))
         return [(each.level, each.sentence) for each in found if each.subject == "use"]
 
     assert said() == [
@@ -648,14 +669,13 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
         *("error", "policy bindings", "bursar-holds must refuse"),
     ),
     "classes upside down": (
-        {
-            "priority_classes": listed(
-                *({"metadata": {"name": name}, "value": -value} for name, value in CLASSES)
-            )
-        },
-        *("error", "priority classes", "not below"),
+        {"findings": shown(*of_classes(classes(10, 1000)))},
+        *("error", "priority classes", "gpu-lower-priority (1000) is not below gpu-default-priority (10)"),
     ),
-    "no classes": ({"priority_classes": listed()}, "warning", "priority classes", "does not exist"),
+    "no classes": (
+        {"findings": shown(*of_classes(classes(None, None)))},
+        *("warning", "priority classes", "gpu-default-priority or gpu-lower-priority does not exist"),
+    ),
     "not ready": ({"readiness": Readiness(503, "database away", 0)}, "error", "timekeeper", "database away"),
     "no answer": ({"readiness": NotReadable("no token")}, "unknown", "timekeeper", "no token"),
     "away": (
@@ -1049,10 +1069,14 @@ def test_each_budget_entry_with_a_mistake_is_an_error(where: Facts) -> None:
             "budget entries",
             "kubectl edit configmap team-budgets -n bursar-system",
         ),
-        ({"doubts": NotReadable("Error (Forbidden): it is forbidden")}, "charges", "use an account that may"),
-        ({"doubts": NotReadable("no account\nMake one")}, "charges", "Make one"),
-        ({"doubts": NotReadable("away", is_away=True)}, "charges", "mend the timekeeper first"),
-        ({"doubts": NotReadable("no route")}, "charges", "mend that first"),
+        (
+            {"findings": NotReadable("Error (Forbidden): it is forbidden")},
+            "charges",
+            "use an account that may",
+        ),
+        ({"findings": NotReadable("no account\nMake one")}, "charges", "Make one"),
+        ({"findings": NotReadable("away", is_away=True)}, "charges", "mend the timekeeper first"),
+        ({"findings": NotReadable("no route")}, "charges", "mend that first"),
     ],
 )
 def test_a_command_names_what_it_is_about(changes: dict[str, Any], subject: str, command: str) -> None:

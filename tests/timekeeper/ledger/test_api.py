@@ -60,6 +60,7 @@ ROUTES = [
     ("/v1/estimate?namespace=team-a", "get", "usage", "team-a"),
     ("/v1/sessions", "get", "sessions", ""),
     ("/v1/doubts", "get", "sessions", ""),
+    ("/v1/findings", "get", "sessions", ""),
     ("/v1/idle", "get", "sessions", ""),
     ("/v1/idle?namespace=team-a", "get", "sessions", "team-a"),
     ("/v1/sessions?namespace=team-a", "get", "sessions", "team-a"),

@@ -7,7 +7,7 @@ import pytest
 from tests.timekeeper.worlds import HOUR, MINUTE, T0, Town, budgets, gpu_pod, lease, node
 from timekeeper.accounts.claims.claim_findings import claiming_pods
 from timekeeper.accounts.session import MAX_DOUBT
-from timekeeper.core.findings import watch_sentences
+from timekeeper.core.findings import CATALOGUE
 from timekeeper.core.texts import moment
 from timekeeper.settler.cluster.cluster_state import StreamAlive, StreamFailed, StreamOpened, WatchUpdate
 
@@ -197,6 +197,40 @@ def test_a_settler_that_is_away_is_named_with_the_time_of_its_last_word(doubtful
 
     answer = doubtful.get("/v1/doubts").get_json()
     assert answer["silentSince"] == last_ms
-    assert next(watch_sentences(answer)).startswith(
-        f"the settler has written nothing since {moment(last_ms)}, and"
-    )
+    (away, *_) = findings(doubtful)
+    assert away["sentence"].startswith(f"the settler has written nothing since {moment(last_ms)}, and")
+    assert (away["code"], away["level"], away["figures"]) == ("settler-away", "error", {"since": last_ms})
+
+
+def findings(town: Town) -> list[Json]:
+    found: list[Json] = town.get("/v1/findings").get_json()["findings"]
+    return found
+
+
+def test_the_timekeeper_lists_what_it_finds_as_codes_with_figures_and_sentences(doubtful: Town) -> None:
+    failing(doubtful, "nodes", StreamFailed("403 nodes is forbidden"))
+
+    assert [(each["code"], each["figures"].get("number")) for each in findings(doubtful)] == [
+        ("watch-fails", None),
+        ("doubt", 2),
+        ("doubt", 1),
+    ]
+
+
+def test_the_priority_classes_of_standings_are_there_and_in_order(town: Town) -> None:
+    town.begin(("nodes", node("n1")), ("configmaps", budgets(team_a="gpuHours: 1")))
+    told = [findings(town)[-1]["sentence"]]
+    for name, value in (("gpu-default-priority", 10), ("gpu-lower-priority", 1_000)):
+        raw = {"metadata": {"name": name}, "value": value, "preemptionPolicy": "Never"}
+        town.change("priorityclasses", raw)
+        told.append(findings(town)[-1]["sentence"])
+
+    assert told == [
+        "gpu-default-priority or gpu-lower-priority does not exist",
+        "gpu-lower-priority does not exist",
+        "gpu-lower-priority (1000) is not below gpu-default-priority (10)",
+    ]
+
+
+def test_each_row_of_the_catalogue_has_a_page_or_a_command_if_it_is_wrong() -> None:
+    assert [code for code, kind in CATALOGUE.items() if (kind.level == "ok") == bool(kind.todo)] == []

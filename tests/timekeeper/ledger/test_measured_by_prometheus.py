@@ -11,7 +11,7 @@ from tests.timekeeper.ledger.test_doubts import whole
 from tests.timekeeper.worlds import HOUR, MINUTE, T0, Json, Town, budgets, gpu_pod, node
 from timekeeper.accounts.card_use.figures import CardSample, UsageSample
 from timekeeper.accounts.decisions.notifications import is_sent
-from timekeeper.core.findings import idle_sentences
+from timekeeper.core.findings import of_use
 from timekeeper.settler.use_reader import UseReader
 from timekeeper.store import node_usage
 
@@ -74,6 +74,9 @@ class Watched:
         found: Json = self.town.get("/v1/idle").get_json()
         return found
 
+    def wrong(self) -> list[str]:
+        return [found.sentence for found in of_use(self.answer()) if found.kind.level != "ok"]
+
     def idle(self) -> list[str]:
         return [each["pod"] for each in self.answer()["pods"]]
 
@@ -99,12 +102,10 @@ def test_a_pod_that_uses_none_of_its_cards_is_idle_and_people_are_told_once(watc
 
     (found,) = watched.answer()["pods"]
     assert (found["pod"], found["node"], found["since"]) == ("rests", "n1", T0 + MINUTE)
-    assert list(idle_sentences(watched.answer())) == []  # not for long yet
+    assert watched.wrong() == []  # not for long yet
 
     watched.minutes(5)
-    assert list(idle_sentences(watched.answer())) == [
-        "1 pod has used none of its cards for 10m0s or longer: team-a (1)"
-    ]
+    assert watched.wrong() == ["1 pod has used none of its cards for 10m0s or longer: team-a (1)"]
     told = [each for each in watched.town.recorded if each.reason == "PodIdle"]
     assert [(each.kind, each.name, each.namespace) for each in told] == [("warned", "rests", "team-a")]
     assert is_sent(told[0])
@@ -182,7 +183,7 @@ def test_a_prometheus_that_lies_or_is_away_is_a_finding_and_makes_no_pod_idle(
     assert watched.idle() == []
     assert any(sentence in each for each in watched.findings()), watched.findings()
     assert watched.charges()["rests"][0] == 15 * MINUTE * 1000
-    assert any("use of cards by Prometheus" in each for each in idle_sentences(watched.answer()))
+    assert any("use of cards by Prometheus" in sentence for sentence in watched.wrong())
 
 
 def test_a_card_that_pods_share_tells_of_them_only_where_it_is_not_used_at_all(watched: Watched) -> None:

@@ -184,22 +184,26 @@ def register(app: Flask, services: Services) -> None:
         return answer({"version": 1, "pods": [_shown(each) for each in found]})
 
     def idle(call: Call) -> Response:
-        ledger = services.ledger
-        with ledger.store.reading() as connection:
-            now_ms, history = ledger.moment(connection)
-            found = node_usage.idle(connection, now_ms, call.get("namespace", ""))
-            measuring = node_usage.measuring(connection, now_ms)
-        body = {
-            "version": 1,
-            "after": history.settings(now_ms).idle_after_ms,
-            "pods": [_idle(each) for each in found],
-            "prometheus": measuring and _measuring(measuring),
-        }
-        return answer(body)
+        return answer(idle_pods(services, call.get("namespace", "")))
 
     serve(app, services, IDLE, idle)
     serve(app, services, MEASURED, measured)
     serve(app, services, OVERUSE, overuse)
+
+
+def idle_pods(services: Services, namespace: str = "") -> Idle:
+    """The pods of the namespace, or of all, that use none of their cards now."""
+    ledger = services.ledger
+    with ledger.store.reading() as connection:
+        now_ms, history = ledger.moment(connection)
+        found = node_usage.idle(connection, now_ms, namespace)
+        measuring = node_usage.measuring(connection, now_ms)
+    return {
+        "version": 1,
+        "after": history.settings(now_ms).idle_after_ms,
+        "pods": [_idle(pod) for pod in found],
+        "prometheus": _measuring(measuring) if measuring else None,
+    }
 
 
 def _record(services: Services, report: NodeReport) -> int:
@@ -224,7 +228,7 @@ def _count(outcome: ReportResult) -> None:
             metrics.NODE_STRAYS.labels(reason).inc(pods)
 
 
-def _idle(idle: IdlePod) -> dict[str, Any]:
+def _idle(idle: IdlePod) -> IdlePodAnswer:
     return {
         "uid": idle.uid,
         "namespace": idle.namespace,
@@ -235,12 +239,12 @@ def _idle(idle: IdlePod) -> dict[str, Any]:
     }
 
 
-def _measuring(state: PrometheusState) -> dict[str, Any]:
+def _measuring(state: PrometheusState) -> PrometheusAnswer:
     return {
         "asked": state.asked_ms,
         "heard": state.heard_ms or None,
         "measured": state.measured,
-        "findings": state.findings,
+        "findings": list(state.findings),
     }
 
 

@@ -136,24 +136,25 @@ def register(app: Flask, services: Services) -> None:
         body = {"version": 1, "sessions": [_shown(each, history) for each in found[:limit]], "next": follows}
         return answer(body, follows)
 
-    def doubts(_: Call) -> Response:
-        with services.ledger.store.reading() as connection:
-            total, found = sessions.doubts(connection, _DOUBTS)
-            pulse = ledger_rows.pulse(connection) or NEVER
-        claims, failing = read_claims(pulse.claims), read_watches(pulse.watches)
-        body = {
-            "version": 1,
-            "sessions": total,
-            "doubts": [{"doubt": doubt, "sessions": number} for doubt, number in found],
-            "claims": None if claims is None else [_claiming(*each) for each in claims.items()],
-            "deviceClaims": _claim_findings(pulse.device_claims),
-            "watches": [_failing(*each) for each in failing.items()],
-            "silentSince": services.ledger.silent_since(pulse),
-        }
-        return answer(body)
-
     serve(app, services, SESSIONS, list_all)
-    serve(app, services, DOUBTS, doubts)
+    serve(app, services, DOUBTS, lambda _call: answer(present_doubts(services)))
+
+
+def present_doubts(services: Services) -> DoubtsAnswer:
+    """What is not certain, not charged or not followed now."""
+    with services.ledger.store.reading() as connection:
+        total, found = sessions.doubts(connection, _DOUBTS)
+        pulse = ledger_rows.pulse(connection) or NEVER
+    claims, failing = read_claims(pulse.claims), read_watches(pulse.watches)
+    return {
+        "version": 1,
+        "sessions": total,
+        "doubts": [{"doubt": doubt, "sessions": number} for doubt, number in found],
+        "claims": None if claims is None else [_claiming(*each) for each in claims.items()],
+        "deviceClaims": _claim_findings(pulse.device_claims),
+        "watches": [_failing(*each) for each in failing.items()],
+        "silentSince": services.ledger.silent_since(pulse),
+    }
 
 
 def _which(call: Call, zone: str) -> SessionFilter:

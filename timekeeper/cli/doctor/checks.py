@@ -19,7 +19,7 @@ from timekeeper.cli.doctor.cluster_checks import (
     schedulers,
     version,
 )
-from timekeeper.cli.doctor.doubt_checks import described_cards, doubts, idle
+from timekeeper.cli.doctor.doubt_checks import described_cards, findings
 from timekeeper.cli.doctor.facts import (
     NODE_NAMESPACE,
     CheckResult,
@@ -234,28 +234,6 @@ def _later_webhooks(listed: Any) -> Iterator[CheckResult]:
                 break
 
 
-def priority_classes(facts: Facts) -> Iterator[CheckResult]:
-    """The default classes exist; `_settings` may name others, which the timekeeper checks."""
-    if isinstance(facts.priority_classes, NotReadable):
-        yield unknown("priority classes", facts.priority_classes)
-        return
-    values = {each["metadata"]["name"]: each["value"] for each in items(facts.priority_classes)}
-    within, over = values.get("gpu-default-priority"), values.get("gpu-lower-priority")
-    if within is None or over is None:
-        sentence = "gpu-default-priority or gpu-lower-priority does not exist"
-        yield CheckResult(
-            "warning",
-            "priority classes",
-            sentence,
-            f"{applying(facts, 'priority-classes.yaml')}, or name yours in _settings",
-        )
-    elif over >= within:
-        sentence = f"gpu-lower-priority ({over}) is not below gpu-default-priority ({within})"
-        yield CheckResult("error", "priority classes", sentence, applying(facts, "priority-classes.yaml"))
-    else:
-        yield CheckResult("ok", "priority classes", "both exist")
-
-
 def timekeeper(facts: Facts) -> Iterator[CheckResult]:
     """It answers, is ready, and its clock is ours."""
     if isinstance(facts.readiness, NotReadable) and facts.readiness.is_away:
@@ -338,7 +316,6 @@ CHECKS: tuple[Check, ...] = (
     webhooks,
     policies,
     parameters,
-    priority_classes,
     timekeeper,
     time_zone,
     schedulers,
@@ -356,8 +333,7 @@ CHECKS: tuple[Check, ...] = (
     runtimes,
     accelerators,
     served_claims,
-    doubts,
-    idle,
+    findings,
     reclaimed_devices,
     clocks,
 )
@@ -377,8 +353,7 @@ CHECKS_ALONE: tuple[Check, ...] = (
     described_cards,
     unconfirmed_ends,
     givers,
-    doubts,
-    idle,
+    findings,
     clocks,
 )
 

@@ -1,59 +1,39 @@
-"""Which charges are not certain, what is not charged yet, and which pods use none of their cards;
-and whether the ledger knows the cards of the nodes whose pods it charges."""
+"""What the timekeeper finds wrong, and whether the ledger knows the cards of the nodes whose pods it
+charges."""
 
 from collections.abc import Iterator
 
-from timekeeper.cli.doctor.facts import CheckResult, Facts, NotReadable, items, logs_of, unknown
-from timekeeper.core.accelerators import accelerator_of
-from timekeeper.core.findings import (
-    claim_sentences,
-    claiming_sentence,
-    doubt_sentences,
-    idle_sentences,
-    watch_sentences,
+from timekeeper.cli.doctor.facts import (
+    CheckResult,
+    Facts,
+    NotReadable,
+    applying,
+    items,
+    logs_of,
+    unknown,
 )
+from timekeeper.core.accelerators import accelerator_of
+from timekeeper.core.findings import CATALOGUE
 from timekeeper.core.json_values import Json
 from timekeeper.core.request.cards import UndecodableError
 from timekeeper.core.request.inventory import charged_cards, node_facts
 from timekeeper.core.request.node_parts import contradiction
 
-_PAGE = "read docs/meter.md#what-is-charged; GET /v1/doubts has all"
-_CLAIMS = "read docs/claims.md; GET /v1/doubts has all"
-_USE = "read docs/meter.md#use-and-idle-pods; GET /v1/idle has all"
+_PAGE = "read docs/troubleshooting.md"  # of what a newer timekeeper finds
 _CARDS_PAGE = "docs/meter.md#what-is-charged"
 
 
-def doubts(facts: Facts) -> Iterator[CheckResult]:
-    """The rate of each running session is certain, and no pod holds devices that nothing charges."""
+def findings(facts: Facts) -> Iterator[CheckResult]:
+    """What the timekeeper finds wrong with itself, its charges and the use of cards."""
     if isinstance(facts.readiness, NotReadable):
         return  # said by the check of the timekeeper
-    if isinstance(facts.doubts, NotReadable):
-        yield unknown("charges", facts.doubts)
+    if isinstance(facts.findings, NotReadable):
+        yield unknown("charges", facts.findings)
         return
-    for sentence in watch_sentences(facts.doubts):
-        yield CheckResult("error", "watches", sentence, logs_of(facts, "timekeeper"))
-    for sentence in doubt_sentences(facts.doubts):
-        yield CheckResult("warning", "charges", sentence, _PAGE)
-    if not facts.doubts["sessions"]:
-        yield CheckResult("ok", "charges", "the rate of each running session is certain")
-    if claiming := claiming_sentence(facts.doubts):
-        yield CheckResult("warning", "resource claims", claiming, _PAGE)
-    for sentence in claim_sentences(facts.doubts):
-        yield CheckResult("warning", "device claims", sentence, _CLAIMS)
-
-
-def idle(facts: Facts) -> Iterator[CheckResult]:
-    """No pod has used none of its cards for long, and what measures them does."""
-    if isinstance(facts.readiness, NotReadable) or facts.idle is None:
-        return
-    if isinstance(facts.idle, NotReadable):
-        yield unknown("use", facts.idle)
-        return
-    for sentence in idle_sentences(facts.idle):
-        yield CheckResult("warning", "use", sentence, _USE)
-    if facts.idle["prometheus"] and not facts.idle["prometheus"]["findings"]:
-        measured = facts.idle["prometheus"]["measured"]
-        yield CheckResult("ok", "use", f"Prometheus measures {measured} metered pods")
+    mends = {"logs": logs_of(facts, "timekeeper"), "classes": applying(facts, "priority-classes.yaml")}
+    for found in facts.findings["findings"]:
+        todo = CATALOGUE[found["code"]].todo.format(**mends) if found["code"] in CATALOGUE else _PAGE
+        yield CheckResult(found["level"], found["about"], found["sentence"], todo)
 
 
 def described_cards(facts: Facts) -> Iterator[CheckResult]:

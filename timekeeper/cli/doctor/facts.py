@@ -56,7 +56,6 @@ class Facts:
     validating: Any
     policies: Any  # of Bursar
     policy_bindings: Any
-    priority_classes: Any
     budgets: Any  # ConfigMaps of the system namespace
     nodes: Any
     pods_there: Any  # pods of the first nodes with an inventory
@@ -64,12 +63,11 @@ class Facts:
     leases: Any  # of the kubelets, with managed fields
     static_schedulers: Any  # pods of kube-scheduler that kubeadm set up
     time_zone: Any  # of the present period
-    doubts: Any  # the answer to ``/v1/doubts``
+    findings: Any  # the answer to ``/v1/findings``
     readiness: Readiness | NotReadable
     now_s: float
     # those on nodes that advertise accelerators of no dialect, on `MAX_NODES` nodes at most
     device_pods: Any = None
-    idle: Any = None  # the answer to ``/v1/idle``
     labelled: Any = None  # the namespaces with a label for their mode
     modes: Any = None  # namespace -> its mode by the ledger; "": of one without entry and label
     is_by_address: bool = False  # the timekeeper is at the address of ``--server``
@@ -113,7 +111,6 @@ def _facts(options: Options, say: Say) -> Facts:
         validating=read("validatingwebhookconfigurations", "zz-bursar"),
         policies=read("validatingadmissionpolicies", *ours),
         policy_bindings=read("validatingadmissionpolicybindings", *ours),
-        priority_classes=read("priorityclasses"),
         budgets=budgets,
         nodes=nodes,
         pods_there=_or_reason(
@@ -127,8 +124,7 @@ def _facts(options: Options, say: Say) -> Facts:
         scheduler_role=read("clusterrole", "system:kube-scheduler"),
         static_schedulers=read("pods", "-n", "kube-system", "-l", "component=kube-scheduler"),
         time_zone=ledger.time_zone,
-        doubts=ledger.doubts,
-        idle=ledger.idle,
+        findings=ledger.findings,
         labelled=read("namespaces", "-l", MODE_LABEL),
         makers=read(f"{workloads},cronjobs.batch", "--all-namespaces"),
         exempt=read("namespaces", "-l", "bursar.dev/exempt=true"),
@@ -200,8 +196,7 @@ class _Ledger:
     """What the ledger says, as the fields of `Facts`."""
 
     time_zone: Any
-    doubts: Any
-    idle: Any
+    findings: Any
     modes: Any
     broken: Any
     accounts: Any
@@ -215,17 +210,17 @@ def _of_the_ledger(options: Options, say: Say) -> _Ledger:
     try:
         with connected(options, "", is_quiet=True) as client:
             own = _or_reason(partial(client.get, budget))
-            doubts, idle = (_or_reason(partial(client.get, path)) for path in ("/v1/doubts", "/v1/idle"))
+            findings = _or_reason(partial(client.get, "/v1/findings"))
             listed = _or_reason(partial(client.get, "/v1/budgets"))
             modes = _modes(own, listed)
             broken = listed if isinstance(listed, NotReadable) else list(broken_sentences(listed))
             accounts = listed if isinstance(listed, NotReadable) else listed["budgets"]
             if isinstance(own, NotReadable):
-                return _Ledger(own, doubts, idle, modes, broken, accounts)
+                return _Ledger(own, findings, modes, broken, accounts)
             zone, governs_nothing = str(own["period"]["timeZone"]), own.get("modeFrom") == "ledger"
-            return _Ledger(zone, doubts, idle, modes, broken, accounts, governs_nothing)
+            return _Ledger(zone, findings, modes, broken, accounts, governs_nothing)
     except CommandError as error:
-        return _Ledger(*(NotReadable(error.message, isinstance(error, AwayError)),) * 6)
+        return _Ledger(*(NotReadable(error.message, isinstance(error, AwayError)),) * 5)
 
 
 def _modes(own: Any, listed: Any) -> Any:

@@ -5,14 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from timekeeper.core.budgets.policy import GROUP
-from timekeeper.core.findings import (
-    broken_sentences,
-    claim_sentences,
-    claiming_sentence,
-    doubt_sentences,
-    idle_sentences,
-    watch_sentences,
-)
+from timekeeper.core.findings import broken_sentences
 from timekeeper.dashboard.api_caller import Json
 from timekeeper.dashboard.pages.accounts import (
     PassingOnForm,
@@ -41,8 +34,7 @@ class BudgetTotals:
 def overview(visit: Visit) -> PageContent:
     """Every namespace with a budget: those that need attention first."""
     answer = visit.api.recent("/v1/budgets")
-    doubts = part(lambda: visit.api.get("/v1/doubts")).answer
-    idle = part(lambda: visit.api.get("/v1/idle")).answer
+    found_wrong = part(lambda: visit.api.get("/v1/findings")).answer or {"findings": ()}
     wanted = (visit.text("find") or "").lower()
     found = [each for each in (*answer["groups"], *answer["budgets"]) if wanted in each["namespace"]]
     by_name = visit.text("sort") == "name"
@@ -62,13 +54,7 @@ def overview(visit: Visit) -> PageContent:
         "find": wanted,
         "notes": [
             *broken_sentences(answer),
-            *(watch_sentences(doubts) if doubts else ()),
-            *(
-                [*doubt_sentences(doubts), claiming_sentence(doubts), *claim_sentences(doubts)]
-                if doubts
-                else ()
-            ),
-            *(idle_sentences(idle) if idle else ()),
+            *(each["sentence"] for each in found_wrong["findings"] if each["level"] != "ok"),
         ],
     }
     return PageContent("budgets.html", values)

@@ -7,7 +7,7 @@ from typing import Any
 from timekeeper.core.budgets.policy import GROUP
 from timekeeper.core.cluster_map import STALE_MS, WAITING_STATES
 from timekeeper.core.decisions import KINDS
-from timekeeper.core.findings import measuring_sentences
+from timekeeper.core.findings import of_use
 from timekeeper.dashboard.api_caller import ApiRefusedError, Json
 from timekeeper.dashboard.charts import card_row, filled, free_sentence, row_sentence, width_of
 from timekeeper.dashboard.visits import FORBIDDEN, PageContent, Visit, page_at, part, segment
@@ -139,7 +139,8 @@ def _idle(visit: Visit) -> dict[str, Any]:
         return {"idle": (), "notes": ()}
     found = part(lambda: visit.api.get("/v1/idle", namespace=visit.scope)).answer
     pods = sorted(found["pods"], key=lambda each: each["since"]) if found else []
-    return {"idle": pods[:_WASTE_ROWS], "notes": list(measuring_sentences(found)) if found else ()}
+    wrong = [finding.sentence for finding in of_use(found) if finding.code == "not-measured"] if found else ()
+    return {"idle": pods[:_WASTE_ROWS], "notes": wrong}
 
 
 def _stranded(visit: Visit, begin_ms: int) -> dict[str, Any]:
