@@ -9,6 +9,7 @@ from msgspec import UNSET, UnsetType
 from timekeeper.accounts.budget_history import History
 from timekeeper.accounts.grants import caller_key
 from timekeeper.accounts.usage import gpu_hours
+from timekeeper.api import sheets
 from timekeeper.api.http.answers import CorrectionAnswer, answer, correction_answer
 from timekeeper.api.http.bodies import Body
 from timekeeper.api.http.parameters import (
@@ -20,7 +21,6 @@ from timekeeper.api.http.parameters import (
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, admit, read_body, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.resources.grants import ONE_AMOUNT, GivenAmount, Namespace, granted
-from timekeeper.api.sheets import usage as sheets
 from timekeeper.core.ledger.metering import Interval, period_at
 from timekeeper.core.ledger.months import ChargeCorrection, ClosedMonth, MonthHash, month_name
 from timekeeper.core.object_names import NAME

@@ -8,6 +8,7 @@ from timekeeper.accounts.budget_history import History
 from timekeeper.accounts.changes import NEVER, Pulse
 from timekeeper.accounts.failing_watches import read_watches
 from timekeeper.accounts.usage import gpu_hours
+from timekeeper.api import sheets
 from timekeeper.api.http.answers import Hours, Next, TotalAnswer, answer
 from timekeeper.api.http.parameters import (
     AFTER,
@@ -24,7 +25,6 @@ from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.report_formats import iso
 from timekeeper.api.resources.sessions import cards_of
-from timekeeper.api.sheets import sessions as sheets
 from timekeeper.core.ledger.metering import FOREVER_MS, Interval
 from timekeeper.runtime.http.problem_details import Problem, bad
 from timekeeper.store import cluster_map, ledger, sessions

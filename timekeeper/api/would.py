@@ -6,12 +6,12 @@ from typing import Any, TypedDict
 from flask import Flask, Response
 
 from timekeeper.accounts.would import VerdictWord
+from timekeeper.api import sheets
 from timekeeper.api.http.answers import Next, answer, tagged
 from timekeeper.api.http.parameters import AFTER, FROM, LIMIT, NAMESPACE, TO, choice, cursor, shaped, start_ms
 from timekeeper.api.http.routes import CSV, JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.report_formats import as_csv, iso
-from timekeeper.api.sheets import decisions as sheets
 from timekeeper.runtime.http.problem_details import bad
 from timekeeper.store import would
 from timekeeper.store.engine.engine import Connection

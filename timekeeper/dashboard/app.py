@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from flask import Flask, Response, request, send_from_directory
 from werkzeug.exceptions import HTTPException
 
+from timekeeper.api import sheets
 from timekeeper.core import texts
 from timekeeper.core.budgets.modes import mode_sentence
 from timekeeper.core.budgets.policy import GROUP
@@ -112,6 +113,7 @@ def create_dashboard(
     app.jinja_env.globals.update(
         link=link, percent=texts.percent, age=texts.age, floor=texts.floor, caps=texts.caps
     )
+    app.jinja_env.globals["sheets"] = sheets
     app.jinja_env.globals.update(not_placed=texts.NOT_PLACED, mode_sentence=mode_sentence)
     app.jinja_env.globals["without_timekeeper"] = texts.WITHOUT_TIMEKEEPER
     for rule, make in PAGES.items():

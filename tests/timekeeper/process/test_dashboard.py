@@ -11,6 +11,9 @@ from werkzeug.test import Client, TestResponse
 from tests.timekeeper.books import Run, days
 from tests.timekeeper.dashboards import ADMIN, HOSTILE, READER, URL, Dashboards, form, log_in, status, waits
 from tests.timekeeper.worlds import DAY, GPU, HOUR, T0, token, user_status
+from timekeeper.api.sheets import BUDGETS as BUDGET_SHEET
+from timekeeper.api.sheets import DECISIONS, HELD, NODE_CHARGES, WAITING
+from timekeeper.api.sheets.sheet import Sheet
 from timekeeper.core.budgets.modes import EFFECTS
 from timekeeper.core.texts import NOT_PLACED
 from timekeeper.dashboard.app import with_dashboard
@@ -441,7 +444,7 @@ def test_a_budget_is_used_up_now_later_or_not_in_its_period(visitor: Client) -> 
     rows = visitor.get("/", base_url=URL).text.partition("<tbody>")[2].split("</tr>")
 
     words = {name: next(each for each in rows if f"/namespaces/{name}" in each) for name in BUDGETS}
-    assert {name: '<td class="wide">used up</td>' in each for name, each in words.items()} == {
+    assert {name: '<td class="wide">exhausted</td>' in each for name, each in words.items()} == {
         "team-a": False,
         "team-b": True,
         "team-c": False,
@@ -636,3 +639,24 @@ def test_the_page_of_a_namespace_says_what_its_protected_pods_used_and_up_to_wha
     assert tile in page
     assert "Pods of Deployment with <code>a=b</code> are protected: once the budget is spent" in page
     assert "<dt>Protected</dt>" not in visitor.get("/namespaces/team-a", base_url=URL).text
+
+
+@pytest.mark.parametrize(
+    ("path", "sheets"),
+    [
+        ("/", (BUDGET_SHEET,)),
+        ("/waiting", (WAITING, HELD)),
+        ("/decisions", (DECISIONS,)),
+        ("/nodes/gpu-1", (NODE_CHARGES,)),
+    ],
+)
+def test_headings_are_those_of_the_resource_with_what_they_mean(
+    path: str, sheets: tuple[Sheet, ...], visitor: Client
+) -> None:
+    log_in(visitor)
+
+    page = html.unescape(visitor.get(path, base_url=URL).text)
+
+    found = re.findall(r'<th scope="col"[^>]* title="([^"]*)">([^<]*)</th>', page)
+    assert len(found) > 5
+    assert set(found) <= {(each.about, each.title) for sheet in sheets for each in sheet.columns}

@@ -8,6 +8,7 @@ from flask import Flask, Response, request
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import GROUP
 from timekeeper.accounts.usage import gpu_hours
+from timekeeper.api import sheets
 from timekeeper.api.http.answers import (
     BalancesAnswer,
     BrokenEntryAnswer,
@@ -22,7 +23,6 @@ from timekeeper.api.http.services import Services
 from timekeeper.api.ledger import protected_answers
 from timekeeper.api.ledger.ledger_reader import AccountReading
 from timekeeper.api.ledger.recent_value import RecentValue, oldest_ms
-from timekeeper.api.sheets import budgets as sheets
 from timekeeper.core.budgets.policy import ineffective_fields
 from timekeeper.core.ledger.metering import FOREVER_MS
 

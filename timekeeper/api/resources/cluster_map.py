@@ -7,12 +7,12 @@ from typing import Any, NotRequired, TypedDict
 
 from flask import Flask, Response, request
 
+from timekeeper.api import sheets
 from timekeeper.api.http.answers import Next, answer
 from timekeeper.api.http.bodies import Body
 from timekeeper.api.http.parameters import AFTER, LIMIT, NAMESPACE, NODE, POD, choice, cursor, shaped
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, read_body, serve
 from timekeeper.api.http.services import Services
-from timekeeper.api.sheets import cluster as sheets
 from timekeeper.core.values import WHOLE_MILLI
 from timekeeper.runtime.http.problem_details import Problem
 from timekeeper.store import cluster_map, sessions

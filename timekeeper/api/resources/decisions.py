@@ -9,6 +9,7 @@ from flask import Flask, Response, request
 from timekeeper import metrics
 from timekeeper.accounts.budget_history import History, is_group
 from timekeeper.accounts.decisions.sentences import sentence, without_other
+from timekeeper.api import sheets
 from timekeeper.api.http.answers import Next, answer
 from timekeeper.api.http.bodies import Body
 from timekeeper.api.http.parameters import (
@@ -28,7 +29,6 @@ from timekeeper.api.http.parameters import (
 )
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, may, read_body, serve
 from timekeeper.api.http.services import Services
-from timekeeper.api.sheets import decisions as sheets
 from timekeeper.core.decisions import OTHER_NAMESPACE, Decision, DecisionRun
 from timekeeper.store import decisions
 from timekeeper.store.decisions import DecisionFilter, DecisionRow, page

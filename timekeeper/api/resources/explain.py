@@ -16,6 +16,7 @@ from timekeeper.accounts.held.gangs import gangs_as_one
 from timekeeper.accounts.held.order import HeldPod, in_order
 from timekeeper.accounts.session import Session
 from timekeeper.accounts.usage import gpu_hours
+from timekeeper.api import sheets
 from timekeeper.api.http.answers import answer
 from timekeeper.api.http.parameters import (
     KIND_IN_PATH,
@@ -30,7 +31,6 @@ from timekeeper.api.ledger.ledger_reader import stated_now
 from timekeeper.api.ledger.protected_answers import protected_sentence
 from timekeeper.api.ledger.protected_reading import ProtectedReading, read_protected
 from timekeeper.api.resources.decisions import READ, DecisionAnswer, shown, visible_to
-from timekeeper.api.sheets.decisions import LIFE
 from timekeeper.core.budgets.modes import mode_sentence
 from timekeeper.core.budgets.policy import group_key
 from timekeeper.core.decisions import (
@@ -113,7 +113,7 @@ POD_ROUTE = ApiRoute(
     right=READ,
     answers={JSON: ExplanationAnswer},
     parameters=(NAMESPACE_ONLY_IN_PATH, POD_IN_PATH, UID),
-    sheet=LIFE,
+    sheet=sheets.LIFE,
 )
 OWNER_ROUTE = ApiRoute(
     method="GET",
@@ -123,7 +123,7 @@ OWNER_ROUTE = ApiRoute(
     right=READ,
     answers={JSON: ExplanationAnswer},
     parameters=(NAMESPACE_ONLY_IN_PATH, KIND_IN_PATH, NAME_IN_PATH),
-    sheet=LIFE,
+    sheet=sheets.LIFE,
 )
 ROUTES = (POD_ROUTE, OWNER_ROUTE)
 

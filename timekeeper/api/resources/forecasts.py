@@ -18,14 +18,13 @@ from timekeeper.accounts.card_use.prometheus_answers import PrometheusQueries, S
 from timekeeper.accounts.decisions.forecasts import DAY_MS, DAYS, Addition, Pace, forecast
 from timekeeper.accounts.estimate import Estimate, EstimatedBudget, EstimatedRow, EstimateQueries, HeldDevices
 from timekeeper.accounts.usage import ReportQuery, cost, gpu_hours
-from timekeeper.api import report_formats
+from timekeeper.api import report_formats, sheets
 from timekeeper.api.http.answers import Hours, Next, answer, tagged
 from timekeeper.api.http.parameters import AFTER, LIMIT, SUBJECT_AS_NAMESPACE, choice, cursor, shaped
 from timekeeper.api.http.routes import CSV, JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.ledger_reader import AccountReading
 from timekeeper.api.ledger.protected_answers import ProtectedPaceAnswer, pace
-from timekeeper.api.sheets import usage as sheets
 from timekeeper.core.ledger.metering import FOREVER_MS, Interval, period_at
 from timekeeper.runtime.http.problem_details import Problem
 from timekeeper.store import ledger

@@ -15,6 +15,7 @@ from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import GROUP, is_group
 from timekeeper.accounts.grants import CORRECTION, MANUAL, MAX_GRANTED, TRANSFER, Grant, caller_key
 from timekeeper.accounts.usage import gpu_hours
+from timekeeper.api import sheets
 from timekeeper.api.http.answers import GrantsAnswer, WrittenGrantsAnswer, answer
 from timekeeper.api.http.bodies import Body
 from timekeeper.api.http.parameters import (
@@ -29,7 +30,6 @@ from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, admit, read_
 from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.granting import grant_once, group_budget
 from timekeeper.api.ledger.ledger_reader import LedgerReader
-from timekeeper.api.sheets import budgets as sheets
 from timekeeper.core.budgets.policy import GPU_HOUR
 from timekeeper.core.ledger.metering import FOREVER_MS
 from timekeeper.core.names import DOMAIN

@@ -8,6 +8,7 @@ from flask import Flask, Response, request
 from timekeeper.accounts.budget_history import GROUP
 from timekeeper.accounts.grants import CORRECTION
 from timekeeper.accounts.usage import gpu_hours
+from timekeeper.api import sheets
 from timekeeper.api.http.answers import GroupGrantsAnswer, WrittenGrantsAnswer, answer
 from timekeeper.api.http.bodies import Body
 from timekeeper.api.http.parameters import GROUP_IN_PATH, IDEMPOTENCY_KEY
@@ -21,7 +22,6 @@ from timekeeper.api.resources.grants import (
     granted,
     written_answer,
 )
-from timekeeper.api.sheets import budgets as sheets
 from timekeeper.core.ledger.metering import FOREVER_MS
 from timekeeper.runtime.auth.gate import Caller
 from timekeeper.runtime.http.problem_details import Problem

@@ -9,11 +9,11 @@ from flask import Flask, Response
 from timekeeper.accounts.held.gangs import gangs_as_one
 from timekeeper.accounts.held.limits import QueuedPod, queue_of, waiting_by_group
 from timekeeper.accounts.held.order import HeldPod
+from timekeeper.api import sheets
 from timekeeper.api.http.answers import HeldAnswer, answer
 from timekeeper.api.http.parameters import AFTER, LIMIT, NAMESPACE, cursor, shaped
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
-from timekeeper.api.sheets import sessions as sheets
 from timekeeper.store import held_pods
 from timekeeper.store.ledger import waiting as rates_of_waiting
 

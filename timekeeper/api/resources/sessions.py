@@ -12,6 +12,7 @@ from timekeeper.accounts.claims.claim_findings import read_claims, read_findings
 from timekeeper.accounts.claims.claim_sessions import decode_devices
 from timekeeper.accounts.failing_watches import FailingWatch, read_watches
 from timekeeper.accounts.usage import gpu_hours
+from timekeeper.api import sheets
 from timekeeper.api.http.answers import ClaimedDeviceAnswer, SessionsAnswer, answer
 from timekeeper.api.http.parameters import (
     AFTER,
@@ -27,7 +28,6 @@ from timekeeper.api.http.parameters import (
 )
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
-from timekeeper.api.sheets import sessions as sheets
 from timekeeper.core.ledger.metering import FOREVER_MS, Interval
 from timekeeper.core.request.cards import UndecodableError, decode_placement
 from timekeeper.runtime.http.problem_details import bad

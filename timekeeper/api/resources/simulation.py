@@ -13,6 +13,7 @@ from flask import Flask, Response, request
 from timekeeper.accounts.budget_history import GROUP
 from timekeeper.accounts.decisions.forecasts import Addition
 from timekeeper.accounts.decisions.simulation import SimulatedPlacement, SimulatedUse, rate_of
+from timekeeper.api import sheets
 from timekeeper.api.http.answers import answer
 from timekeeper.api.http.routes import JSON, ApiRoute, read_body
 from timekeeper.api.http.services import Services
@@ -20,7 +21,6 @@ from timekeeper.api.resources.forecasts import ForecastAnswer, Paces
 from timekeeper.api.resources.simulated.answers import cost_answer, pod_answer, visibility
 from timekeeper.api.resources.simulated.bodies import BODY, SimulationRequest, read_simulation
 from timekeeper.api.resources.simulated.pods import ReviewedPod, reviewed_pods
-from timekeeper.api.sheets.simulation import SIMULATED
 from timekeeper.core import names
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.json_values import annotations_of, mapping
@@ -116,7 +116,7 @@ SIMULATE = ApiRoute(
     body=BODY,
     refuses=(413, 429, 501),
     needs="`create simulations` in the namespace",
-    sheet=SIMULATED,
+    sheet=sheets.SIMULATED,
 )
 ROUTES = (SIMULATE,)
 

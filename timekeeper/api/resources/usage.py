@@ -21,7 +21,7 @@ from timekeeper.accounts.usage import (
     columns_of,
     gpu_hours,
 )
-from timekeeper.api import report_formats
+from timekeeper.api import report_formats, sheets
 from timekeeper.api import report_formats as focus
 from timekeeper.api.http.answers import FocusUsage, Usage, correction_answer, tagged
 from timekeeper.api.http.parameters import (
@@ -48,7 +48,6 @@ from timekeeper.api.http.routes import CSV, JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.recent_value import RecentValues, oldest_ms
 from timekeeper.api.ledger.report_seats import ReportKey
-from timekeeper.api.sheets import usage as sheets
 from timekeeper.core.ledger.metering import Interval, period_at
 from timekeeper.runtime.http.problem_details import bad
 from timekeeper.store.engine.engine import UnavailableError

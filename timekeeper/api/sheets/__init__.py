@@ -3,3 +3,33 @@ bursar`, the dashboard, CSV and a Table of ``meta.k8s.io/v1`` print it.
 
 Pure: no call, no clock, no database. May import the core alone.
 """
+
+from timekeeper.api.sheets.budgets import BUDGET, BUDGETS, GRANTS, GROUP_GRANTS
+from timekeeper.api.sheets.cluster import MAP, STRANDED, WAITING
+from timekeeper.api.sheets.decisions import DECISIONS, LIFE, WOULD
+from timekeeper.api.sheets.sessions import HELD, NODE_CHARGES, SESSIONS
+from timekeeper.api.sheets.simulation import SIMULATED
+from timekeeper.api.sheets.usage import CORRECTIONS, ESTIMATE, ESTIMATED_BUDGETS, MONTH, MONTHS, USAGE
+
+__all__ = [
+    "BUDGET",
+    "BUDGETS",
+    "CORRECTIONS",
+    "DECISIONS",
+    "ESTIMATE",
+    "ESTIMATED_BUDGETS",
+    "GRANTS",
+    "GROUP_GRANTS",
+    "HELD",
+    "LIFE",
+    "MAP",
+    "MONTH",
+    "MONTHS",
+    "NODE_CHARGES",
+    "SESSIONS",
+    "SIMULATED",
+    "STRANDED",
+    "USAGE",
+    "WAITING",
+    "WOULD",
+]

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from timekeeper.api.sheets.sheet import (
     AMOUNT,
     DECIMAL,
+    GROUP,
+    MODE,
     NAMESPACE,
     PERCENT,
     SENTENCE,
@@ -70,7 +72,7 @@ def _all(answer: Json) -> list[Json]:
 
 _COLUMNS = (
     NAMESPACE("namespace", "Namespace", "the namespace, or _group.NAME for a group of namespaces"),
-    TEXT("mode", "Mode", "enforce, observe or meter, and what it comes from", _mode),
+    MODE("mode", "Mode", "enforce, observe or meter, and what it comes from", _mode),
     STANDING("standing", "Standing", "whether it is in budget, with its group"),
     AMOUNT("granted", "Granted", f"of this period, with what was carried over, {_HOURS}"),
     AMOUNT("used", "Used", f"charges of this period, posted and pending, {_HOURS}", _used),
@@ -85,7 +87,7 @@ _COLUMNS = (
         "when it will be exhausted at the present rate, if within the period",
         lambda raw: "exhausted" if raw["standing"] == "OVER_BUDGET" else raw["exhaustedAt"] or "",
     ),
-    TEXT("group", "Group", "its group of namespaces", lambda raw: (raw["group"] or {}).get("name", "")),
+    GROUP("group", "Group", "its group of namespaces", lambda raw: (raw["group"] or {}).get("name", "")),
 )
 BUDGETS = Sheet(
     columns=_COLUMNS,
@@ -147,6 +149,7 @@ GROUP_GRANTS = Sheet(
         AMOUNT("granted", "Granted", f"to the group in its running period, {_HOURS}"),
         AMOUNT("passedOn", "Passed on", f"of it to namespaces, {_HOURS}"),
         AMOUNT("left", "Left", f"to pass on, {_HOURS}"),
+        TIME("from", "Period begins", "of the account", priority=1),
         TIME("periodEnd", "Period ends", "of the account", lambda raw: raw["to"] or ""),
     ),
     rows=_accounts,

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from timekeeper.api.sheets.sheet import (
     AGE,
+    BADGE,
     DECIMAL,
     INTEGER,
     NAMESPACE,
@@ -23,6 +24,7 @@ from timekeeper.core.texts import NOT_PLACED, age
 _CELLS = 10
 _FULL, _FREE = "█", "·"
 _SHOWN_PODS = 4
+_NOT_ASKED = "kube-scheduler has not asked for a node yet"
 
 
 def bar(used: int, whole: int) -> str:
@@ -140,12 +142,12 @@ WAITING = Sheet(
         POD("pod", "Pod", "that is not bound", "name"),
         INTEGER("priority", "Priority", "of the pod"),
         STANDING("standing", "Standing", "of its namespace, as the extender saw it"),
-        TEXT(
+        BADGE(
             "state", "State", "what it waits for", lambda raw: WAITING_STATES.get(raw["state"], raw["state"])
         ),
         AGE("age", "Age", "since its creation", lambda raw: (raw["created"], None)),
         TIME("created", "Waits since", "when it was created", priority=1),
-        SENTENCE("reason", "Reason", "the reason that concerns most nodes"),
+        SENTENCE("reason", "Reason", "that concerns most nodes", lambda raw: raw["reason"] or _NOT_ASKED),
     ),
     rows=lambda answer: answer["pods"],
     empty="no GPU pod is listed",

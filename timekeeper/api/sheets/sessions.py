@@ -7,6 +7,7 @@ from timekeeper.api.sheets.sheet import (
     AMOUNT,
     DECIMAL,
     GPUS,
+    GROUP,
     INTEGER,
     NAMESPACE,
     NODE,
@@ -118,16 +119,21 @@ def _seconds(text: str | None) -> str:
     return f"{text[:19]}Z" if text else ""
 
 
+def _why(raw: Json) -> str:
+    is_open = raw["state"] == "open" and raw["end"] not in ("runs", "silent")
+    return f"{raw['why']}; later proof may change it" if is_open else str(raw["why"])
+
+
 NODE_CHARGES = Sheet(
     columns=(
         NAMESPACE("namespace", "Namespace", "whose account pays"),
-        TEXT("group", "Group", "of the namespace", lambda raw: raw["group"] or None),
+        GROUP("group", "Group", "of the namespace", lambda raw: raw["group"] or None),
         POD("pod", "Pod", "that held the cards"),
         GPUS("held", "Cards", "its part of the cards together", "heldMilli"),
         TIME("from", "From", "when it got them", lambda raw: _seconds(raw["from"])),
         TIME("to", "Charged until", "runs: it holds them still", lambda raw: _seconds(raw["to"]) or "runs"),
         AMOUNT("gpuHours", "GPU-hours", "what it was charged, posted and pending", "amount"),
-        SENTENCE("why", "Why", "why it is charged until then"),
+        SENTENCE("why", "Why", "why it is charged until then", _why),
     ),
     rows=lambda answer: answer["charges"],
     empty="no pod held cards there",

@@ -6,6 +6,8 @@ from decimal import Decimal
 from timekeeper.api.sheets.sheet import (
     AMOUNT,
     DECIMAL,
+    GROUP,
+    HASH,
     LENGTH,
     NAMESPACE,
     NODE,
@@ -42,7 +44,7 @@ _GROUPS = (
     _FROM,
     _TO,
     _group("namespace", "Namespace", NAMESPACE, "whose account pays"),
-    _group("group", "Group", TEXT, "of the namespace"),
+    _group("group", "Group", GROUP, "of the namespace"),
     _group("pod", "Pod", POD, "that held cards, or the name of a claim"),
     _group("uid", "UID", TEXT, "of the pod, or of the claim's allocation"),
     _group("owner", "Owner", OWNER, "the pods' controller"),
@@ -175,7 +177,7 @@ def _month_sentences(answer: Json, _now_ms: int) -> Iterator[str]:
 MONTH = Sheet(
     columns=(
         TEXT("part", "Of", "what of the month the hash is of"),
-        TEXT("now", "SHA-256 now", "of what the ledger has now"),
+        HASH("now", "SHA-256 now", "of what the ledger has now"),
         TEXT("closed", "Since its close", "whether it is as it was then"),
     ),
     rows=_hashes,
@@ -199,7 +201,7 @@ MONTHS = Sheet(
         TEXT("month", "Month", "in the time zone of the budgets"),
         TIME("closed", "Closed", "when it was closed"),
         AMOUNT("gpuHours", "GPU-hours", "charged in it", lambda raw: raw["hashes"]["amount"]),
-        TEXT("sha256", "SHA-256", "of all that was charged and granted", lambda raw: raw["hashes"]["sha256"]),
+        HASH("sha256", "SHA-256", "of all that was charged and granted", lambda raw: raw["hashes"]["sha256"]),
     ),
     rows=lambda answer: answer["months"],
     empty="no month is closed yet",

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from timekeeper.core.budgets.policy import GROUP
-from timekeeper.core.cluster_map import STALE_MS, WAITING_STATES
+from timekeeper.core.cluster_map import STALE_MS
 from timekeeper.core.decisions import KINDS
 from timekeeper.core.findings import of_use
 from timekeeper.dashboard.api_caller import ApiRefusedError, Json
@@ -46,10 +46,9 @@ def node(visit: Visit, node: str) -> PageContent:
     """Who was charged on a node until when, also where it has left."""
     asked = {"from_": visit.text("from"), "to": visit.text("to"), "after": visit.text("after")}
     answer = visit.api.get(f"/v1/nodes/{segment(node)}", namespace=visit.scope, limit=_NODE_ROWS, **asked)
-    rows = [{**each, **{name: _ms(each[name]) for name in ("from", "to")}} for each in answer["charges"]]
     times = {name: _ms(answer[name]) for name in ("heard", "left", "from", "to")}
     more = visit.link(after=answer["next"]) if answer["next"] else None
-    return PageContent("node.html", {"its": {**answer, **times}, "rows": rows, "more": more})
+    return PageContent("node.html", {"its": {**answer, **times}, "rows": answer["charges"], "more": more})
 
 
 def _ms(written: str | None) -> int | None:
@@ -73,7 +72,6 @@ def waiting(visit: Visit) -> PageContent:
         "held": held,
         "unbound": unbound,
         "pods": ungated[begin:end],
-        "words": WAITING_STATES,
         "found": len(ungated),
         "first": begin + 1,
         "before": visit.link(page=at) if at else None,

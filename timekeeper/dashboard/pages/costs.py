@@ -215,8 +215,7 @@ def estimated(visit: Visit) -> PageContent:
     """The time before the ledger, estimated."""
     answer = visit.api.get("/v1/estimate", namespace=visit.scope)
     rows = sorted(answer["rows"], key=lambda each: -each["amount"])
-    costs = [{**each, "text": money(Decimal(each["cost"])) if each["cost"] else ""} for each in rows]
-    values = {"rows": costs[:_ESTIMATED_ROWS], "budgets": answer["budgets"][:_ESTIMATED_ROWS]}
+    values = {"rows": rows[:_ESTIMATED_ROWS], "budgets": answer["budgets"][:_ESTIMATED_ROWS]}
     return PageContent("estimate.html", {**values, "notes": list(estimate_sentences(answer))})
 
 
