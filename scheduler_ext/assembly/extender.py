@@ -19,6 +19,7 @@ from scheduler_ext.binding.outcome import FOLLOWER
 from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.cache.device_slices import DeviceSlices
 from scheduler_ext.cache.pdb_cache import PDBCache
+from scheduler_ext.cache.pod_groups import PodGroups
 from scheduler_ext.clients.gang_calls import GangCalls
 from scheduler_ext.controllers.deschedule_labels import DescheduleLabels
 from scheduler_ext.controllers.preemptor import Preemptor, PreemptorWiring, limits_of
@@ -99,7 +100,7 @@ class Extender:
         )
         self.slices = DeviceSlices(self.cache, lambda: self.standings().drivers)
         self.events = EventRecorder[EventReason](api, REPORTER, socket.gethostname(), now_ms, say)
-        self._gangs = Gangs()
+        self._gangs, self._groups = Gangs(), PodGroups()
         self._nominated = NominatedPods()
         self.cooldown: Callable[[], Cooldown] = lambda: self.preemptor.cooldown
         self._decisions = LastDecisions(lambda uid: self.reporting.decisions.waits(uid))
@@ -269,6 +270,7 @@ class Extender:
             StartWiring(
                 cache=self.cache,
                 gangs=self._gangs,
+                group=self._groups.minimum,
                 given=lambda snapshot, pod: replace(self._plan_input(snapshot), ahead=self._ahead(pod)),
                 policies=self.policies,
                 order=lambda pod: queue_key(pod, ANYWHERE, self.standings()),
@@ -416,6 +418,7 @@ class Extender:
             self.cache,
             self.pdbs,
             self.slices,
+            self._groups,
             self.leadership,
             self._pod_seen,
             self._say,

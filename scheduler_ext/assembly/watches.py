@@ -8,11 +8,12 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from scheduler_ext.background import Work
-from scheduler_ext.cache import device_slices, pdb_cache
+from scheduler_ext.cache import device_slices, pdb_cache, pod_groups
 from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.cache.device_slices import DeviceSlices
 from scheduler_ext.cache.informers import Hearing, Kind, follow, kinds
 from scheduler_ext.cache.pdb_cache import PDBCache
+from scheduler_ext.cache.pod_groups import PodGroups
 from scheduler_ext.cache.unhealthy_lists import UnhealthyLists
 from scheduler_ext.log import Log
 from scheduler_ext.model.leader_mark import LeaderMark
@@ -25,8 +26,8 @@ V = TypeVar("V")
 
 
 class Watches:
-    """Keeps ``cache``, ``pdbs`` and ``slices`` up to date. ``hearing`` gets the replicas' leader marks;
-    ``pod_seen`` is called with each GPU pod that was created or changed, once the cache has it."""
+    """Keeps ``cache``, ``pdbs``, ``slices`` and ``groups`` up to date. ``hearing`` gets the replicas' leader
+    marks; ``pod_seen`` is called with each GPU pod that was created or changed, once the cache has it."""
 
     def __init__(
         self,
@@ -35,19 +36,22 @@ class Watches:
         cache: ClusterCache,
         pdbs: PDBCache,
         slices: DeviceSlices,
+        groups: PodGroups,
         hearing: Hearing,
         pod_seen: Callable[[Pod], None],
         log: Log,
     ) -> None:
         self._settings, self._api, self._log = settings, api, log
-        self._cache, self._pdbs, self._slices = cache, pdbs, slices
+        self._cache, self._pdbs, self._slices, self._groups = cache, pdbs, slices, groups
         self._hearing, self._pod_seen = hearing, pod_seen
         self._last_sign: dict[str, float] = {}  # watched path -> monotonic second of the last event
 
     def work(self) -> dict[str, Work]:
         """The threads, by name."""
         followed = {name: self._followed(kind) for name, kind in self.kinds().items()}
-        return {**followed, "devices": self._devices}
+        devices = self._served(device_slices.API, self._slices.kind(), self._slices.unserved)
+        groups = self._served(pod_groups.API, self._groups.kind(), self._groups.unserved)
+        return {**followed, "devices": devices, "pod-groups": groups}
 
     def kinds(self) -> dict[str, Kind[Any]]:
         """The kinds that every API server has, by the names of their threads."""
@@ -79,21 +83,18 @@ class Watches:
 
         return follow(self._api, kind, heard, self._log, wait_ms)
 
-    def _devices(self, stop: threading.Event) -> None:
-        """Once the API server serves them; before, no node has any."""
+    def _served(self, api: str, kind: Kind[Any], unserved: Callable[[], None]) -> Work:
+        """Follows the kind once the API server serves it; before, there are none."""
 
         def unheard(sentence: str) -> None:
-            self._log("unheard", level="warning", path=device_slices.API, error=sentence)
+            self._log("unheard", level="warning", path=api, error=sentence)
 
-        with suppress(_StoppedError):
-            await_served(
-                self._api.call,
-                device_slices.API,
-                lambda ms: _wait(stop, ms),
-                unheard,
-                self._slices.unserved,
-            )
-            self._followed(self._slices.kind())(stop)
+        def work(stop: threading.Event) -> None:
+            with suppress(_StoppedError):
+                await_served(self._api.call, api, lambda ms: _wait(stop, ms), unheard, unserved)
+                self._followed(kind)(stop)
+
+        return work
 
     def silent_s(self) -> dict[str, float]:
         """Seconds since the API server's last sign of life, by kind."""

@@ -15,6 +15,8 @@ from timekeeper.runtime.api_server import STRATEGIC_MERGE, Answered, Api, Reply
 
 CALL_S = 5.0
 AT_ONCE = 8
+NOTHING: Json = {}
+_GATE = {"$patch": "delete", "name": names.GANG_GATE}
 NOT_WHOLE = "BursarGang"  # the reason of the condition DisruptionTarget
 
 # "done", "refused": as the API server answered; "unclear": an error or no answer
@@ -44,9 +46,10 @@ class GangCalls:
         """Note on a member with a node that its gang has started."""
         return self._note(pod, names.GANG_STARTED, timestamp(self._now_ms()))
 
-    def note_needs(self, pod: Pod, needed: int) -> Done:
-        """Note on a member with how many its gang starts."""
-        return self._note(pod, names.GANG_NEEDS, str(needed))
+    def note_needs(self, pods: Iterable[Pod], needed: int) -> list[Done]:
+        """Note on members with how many their gang starts. With 0 they are of none, and have no gate."""
+        gate = {} if needed else {"spec": {"schedulingGates": [_GATE]}}
+        return list(self._map(lambda pod: self._note(pod, names.GANG_NEEDS, str(needed), gate), pods))
 
     def jobs(self, namespace: str, named: Iterable[str]) -> list[Json | None]:
         """The Jobs of these names; None for one that is not there, or cannot be read now."""
@@ -56,13 +59,12 @@ class GangCalls:
         reply = self._api.call("GET", f"/apis/batch/v1/namespaces/{namespace}/jobs/{name}", timeout_s=CALL_S)
         return reply.body if isinstance(reply, Answered) and reply.status == 200 else None
 
-    def _note(self, pod: Pod, annotation: str, text: str) -> Done:
-        return self._patch(pod, {"metadata": {"uid": pod.uid, "annotations": {annotation: text}}})
+    def _note(self, pod: Pod, annotation: str, text: str, more: Json = NOTHING) -> Done:
+        return self._patch(pod, {"metadata": {"uid": pod.uid, "annotations": {annotation: text}}, **more})
 
     def _open(self, pod: Pod) -> Done:
         if pod.gated:
-            gate = {"$patch": "delete", "name": names.GANG_GATE}
-            return self._patch(pod, {"metadata": {"uid": pod.uid}, "spec": {"schedulingGates": [gate]}})
+            return self._patch(pod, {"metadata": {"uid": pod.uid}, "spec": {"schedulingGates": [_GATE]}})
         patch = wake_patch(pod.uid, "GangStarts", "cards are kept for all of its gang", self._now_ms())
         return self._patch(pod, patch, "/status")
 

@@ -4,13 +4,14 @@ indexes fail for good, and a Job is made smaller while it waits: the others woul
 What is known is noted on the oldest living member, where the timekeeper reads it, too.
 """
 
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from dataclasses import replace
 
 from scheduler_ext.clients.gang_calls import GangCalls
+from scheduler_ext.model.pod import Pod
 from scheduler_ext.snapshot.gang_table import GangKey, GangState
 from timekeeper.core.gang_owners import pods_left
-from timekeeper.core.gangs import Gang
+from timekeeper.core.gangs import MOST_NOTED, UNKNOWN_SIZE, Gang
 from timekeeper.core.json_values import Json, mapping
 
 LACKS_MS = 10_000  # members, before their Jobs are read
@@ -22,8 +23,8 @@ MOST_JOBS = 16  # of one gang that are read
 class GangOwners:
     """`known` may be called from any thread."""
 
-    def __init__(self, calls: GangCalls) -> None:
-        self._calls = calls
+    def __init__(self, calls: GangCalls, group: Callable[[str], int | None]) -> None:
+        self._calls, self._group = calls, group
         self._since_ms: dict[GangKey, int] = {}  # since when it lacks members
         self._read_ms: dict[GangKey, int] = {}
         self._needs: dict[GangKey, int] = {}  # as its Jobs said last
@@ -39,6 +40,8 @@ class GangOwners:
         self._since_ms = {it.key: self._since_ms.get(it.key, at_ms) for it in lacking}
         for it in lacking:
             self._note(it, at_ms)
+        for it in gangs.values():
+            self._note_group(it, at_ms)
         due = [it for it in lacking if at_ms >= self._due_ms(it.key) and _jobs(it)]
         if due:
             it = min(due, key=lambda it: self._due_ms(it.key))
@@ -70,12 +73,25 @@ class GangOwners:
 
     def _note(self, it: GangState, at_ms: int) -> None:
         """On the oldest member, unless it says so, or the watch will show it."""
-        uid, said = it.first.uid, it.said
-        if said is None or it.first.needs_said == said or at_ms < self._noted_ms.get(uid, at_ms):
+        if it.said is not None and it.first.needs_said != it.said:
+            self._calls.note_needs(self._unnoted([it.first], at_ms), it.said)
+
+    def _note_group(self, it: GangState, at_ms: int) -> None:
+        """The minimum of a PodGroup, on each of its pods that says no size."""
+        pods = [pod for pod in (*it.bound, *it.waiting) if pod.gang and pod.gang.size == UNKNOWN_SIZE]
+        if not pods:
             return
+        least = self._group(f"{it.namespace}/{it.gang.name}")
+        least = it.gang.minimum if least is None else least
+        if least != UNKNOWN_SIZE:
+            self._calls.note_needs(self._unnoted(pods, at_ms), min(least, MOST_NOTED))
+
+    def _unnoted(self, pods: Iterable[Pod], at_ms: int) -> list[Pod]:
+        """Those of the pods on which nothing was noted just now, which the watch will show."""
         self._noted_ms = {uid: until_ms for uid, until_ms in self._noted_ms.items() if at_ms < until_ms}
-        self._noted_ms[uid] = at_ms + NOTED_MS
-        self._calls.note_needs(it.first, said)
+        found = [pod for pod in pods if pod.uid not in self._noted_ms]
+        self._noted_ms |= dict.fromkeys((pod.uid for pod in found), at_ms + NOTED_MS)
+        return found
 
 
 def needs_by(gang: Gang, jobs: Sequence[Json]) -> int:
@@ -83,7 +99,7 @@ def needs_by(gang: Gang, jobs: Sequence[Json]) -> int:
     also have been made smaller; of one among others it is not known how many members it had."""
     left = [pods_left(job) for job in jobs]
     needed = max(0, gang.minimum - sum(before - now for before, now in left))
-    return min(needed, *(now for _, now in left)) if gang.key.startswith("job/") else needed
+    return max(1, min(needed, *(now for _, now in left)) if gang.key.startswith("job/") else needed)
 
 
 def _jobs(it: GangState) -> dict[str, str]:

@@ -29,6 +29,7 @@ from scheduler_ext.snapshot.reservations import as_found_by
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.waiting.order import QueueKey
 from timekeeper.core import names
+from timekeeper.core.gangs import UNKNOWN_SIZE
 from timekeeper.core.object_names import timestamp
 
 STEP_S = 0.5
@@ -57,13 +58,15 @@ class StartSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartWiring:
-    """What the starts work with. ``given``: what a plan for this pod's gang reads of this snapshot;
+    """What the starts work with. ``group``: the minimum of a PodGroup, by namespace and name (`PodGroups`);
+    ``given``: what a plan for this pod's gang reads of this snapshot;
     ``policies``: the policy of a pod; ``order``: the one order of waiting pods; ``tell``: says of a gang what
     it waits for, or why it leaves; ``started``: one of this size has, these seconds after its first pod;
     ``steady_ms``: a monotonic clock, ``now_ms``: the one of objects' times."""
 
     cache: ClusterCache
     gangs: Gangs
+    group: Callable[[str], int | None]
     given: Callable[[Snapshot, Pod], PlanInput]
     policies: Callable[[Pod], Policy]
     order: Callable[[Pod], QueueKey]
@@ -99,7 +102,7 @@ class GangStarts:
 
     def __init__(self, wiring: StartWiring) -> None:
         self._w, self._settings = wiring, wiring.settings
-        self._owners = GangOwners(wiring.calls)
+        self._owners = GangOwners(wiring.calls, wiring.group)
         self._pods: Map[Pod] = Map()  # as the last step saw them
         self._open: dict[GangKey, GangState] = {}  # gangs that wait, start, or lack a mark
         self._ran: set[GangKey] = set()  # those that have started, while a member lives
@@ -179,7 +182,7 @@ class GangStarts:
         if not self._w.leads():
             self._w.cache.end_planned([uid for start in self._starts.values() for uid in start.places])
             self._starts, self._pods, self._open, self._ran = {}, Map(), {}, set()
-            self._owners = GangOwners(self._w.calls)
+            self._owners = GangOwners(self._w.calls, self._w.group)
             return
         snapshot, at_ms = self._w.cache.snapshot, self._w.steady_ms()
         self._follow(snapshot, at_ms)
@@ -516,14 +519,16 @@ class GangStarts:
         start, living = self._starts.get(it.key), len(it.waiting) + len(it.bound)
         has_begun = self._has_begun(it)
         # members of a gang that has grown keep the size that they were created with
-        size = max(it.gang.size, living)
-        least = f", of which {it.needed} start at least" if it.needed < it.gang.size else ""
+        size = living if it.gang.size == UNKNOWN_SIZE else max(it.gang.size, living)
+        least = f", of which {it.needed} start at least" if it.needed < size else ""
         yield (
             f"runs: {len(it.bound)} of {size} members have a node"
             if has_begun
             else f"starts whole: {living} of {size} members exist{least}"
         )
-        if it.conflict and not has_begun:
+        if it.gang.size == UNKNOWN_SIZE:
+            yield f"there is no PodGroup {it.gang.name} in namespace {it.namespace}"
+        elif it.conflict and not has_begun:
             yield it.conflict
         elif start is not None and start.places:
             yield f"{len(start.places)} have cards {start.where}, and get their nodes"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.snapshot.immutable_map import Map
 from timekeeper.core import names
-from timekeeper.core.gangs import Gang
+from timekeeper.core.gangs import GROUPED, UNKNOWN_SIZE, Gang
 
 GangKey = str  # its namespace, and what tells it from others there
 
@@ -51,8 +51,9 @@ class GangState:
 
     @property
     def lacks_members(self) -> bool:
-        """Whether fewer live than it needs by what its pods alone say."""
-        return self.living < self.gang.needed(self.living, self.ended_well, None)
+        """Whether fewer live than it needs by what its pods alone say; not of a PodGroup, which says it."""
+        is_group = self.gang.key.startswith(f"{GROUPED.kind}/")
+        return not is_group and self.living < self.gang.needed(self.living, self.ended_well, None)
 
     @property
     def marks(self) -> int:
@@ -96,7 +97,8 @@ class Gangs:
         is_by_name = key.count("/") == 2  # several owners may have pods of such a gang
         ended = (pod for pod in every if pod.has_ended_well and pod.owner)
         in_order = sorted(living, key=lambda pod: (pod.asked_ms, pod.uid))
-        gangs = [pod.gang for pod in in_order if pod.gang is not None]
+        every_gang = [pod.gang for pod in in_order if pod.gang is not None]
+        gangs = [gang for gang in every_gang if gang.size != UNKNOWN_SIZE] or every_gang
         return GangState(
             key=key,
             gang=max(gangs, key=lambda gang: (gang.size, gang.minimum)),

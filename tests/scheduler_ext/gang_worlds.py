@@ -94,6 +94,7 @@ class GangWorld:
         self.started: list[tuple[int, int]] = []
         self.standings, self.ahead = NamespaceStandings(), list[str]()
         self.job: Json = {}  # the one that there is
+        self.groups: dict[str, int] = {}  # PodGroups by namespace and name, and their minimums
         self.reads: list[float] = []  # the seconds at which a Job was read
         self.before_plan: Callable[[], object] = lambda: None
         self.lengths, self.settings = drains, StartSettings(**settings)
@@ -113,6 +114,7 @@ class GangWorld:
             StartWiring(
                 cache=self.cache,
                 gangs=self.gangs,
+                group=self.groups.get,
                 given=lambda snapshot, _pod: self._given(snapshot),
                 policies=lambda _: BINPACK,
                 order=lambda pod: queue_key(pod, ANYWHERE, self.standings),
@@ -189,12 +191,12 @@ class GangWorld:
             return Answered(status, {"message": "refused"}) if status else Lost("no answer")
         if what == "evict":
             self.leave(name)
-        elif "spec" in body:
-            gone = [each["name"] for each in body["spec"]["schedulingGates"]]
+        elif "status" not in body:
+            gone = [each["name"] for each in body.get("spec", {}).get("schedulingGates", ())]
             gates = [each for each in raw["spec"].get("schedulingGates", ()) if each["name"] not in gone]
-            self.put({**raw, "spec": {**raw["spec"], "schedulingGates": gates}})
-        elif written := body["metadata"].get("annotations"):
-            self.change(name, annotations={**raw["metadata"]["annotations"], **written})
+            written = {**raw["metadata"]["annotations"], **body["metadata"].get("annotations", {})}
+            metadata = {**raw["metadata"], "annotations": written}
+            self.put({**raw, "metadata": metadata, "spec": {**raw["spec"], "schedulingGates": gates}})
         return Answered(200, self.pods[name])
 
     # time, and kube-scheduler

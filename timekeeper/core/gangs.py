@@ -17,6 +17,8 @@ from timekeeper.core.violation import Violation, shown
 
 RULE = "gang"
 MAX_SIZE = 1_024
+MOST_NOTED = 9_999
+UNKNOWN_SIZE = MOST_NOTED + 1  # of a PodGroup whose ``minCount`` is not known
 MAX_NAME = 63
 EXAMPLE_LABEL = "topology.kubernetes.io/rack"
 
@@ -74,11 +76,15 @@ class Marker:
             found = _controller(pod, self.owner)
         else:
             found = mapping(mapping(pod.get("spec")).get(self.field[0])).get(self.field[1])
+            if not found:  # an API server without the feature has dropped it since admission
+                kind, _, found = str(annotations_of(pod).get(names.GANG_KEY)).partition("/")
+                found = found if kind == self.kind else None
         part = labels.get(self.part) if self.part else None
         return (f"{found}-{part}" if part else str(found)) if found else ""
 
 
 OURS = Marker("bursar", annotation=names.GANG)
+GROUPED = Marker("podgroup", field=("schedulingGroup", "podGroupName"))  # its minimum is in the PodGroup
 # The first that a pod has counts. Sources: sigs.k8s.io/scheduler-plugins v0.32.7 (coscheduling, and its form
 # before PodGroup was an object), KEP-4671, sigs.k8s.io/lws v0.8.0, sigs.k8s.io/jobset v0.11.0 (TrainJob makes
 # JobSets), Kubeflow's training-operator v1.8.1 and mpi-operator v0.6.0, KubeRay v1.7.0. Their numbers of pods
@@ -91,7 +97,7 @@ MARKERS = (
         label="pod-group.scheduling.sigs.k8s.io/name",
         minimum="pod-group.scheduling.sigs.k8s.io/min-available",
     ),
-    Marker("podgroup", field=("schedulingGroup", "podGroupName")),
+    GROUPED,
     Marker(
         "leaderworkerset",
         label="leaderworkerset.sigs.k8s.io/name",
@@ -130,7 +136,8 @@ def gang_of(pod: Json) -> Gang | None:
     """The gang of the pod that Bursar starts; None for a pod of none, of another system's, or one whose
     annotations contradict each other."""
     annotations = annotations_of(pod)
-    if names.GANG_SIZE not in annotations and _labels(pod).keys().isdisjoint(_SIZE_LABELS):
+    is_sized = names.GANG_SIZE in annotations or not _labels(pod).keys().isdisjoint(_SIZE_LABELS)
+    if not is_sized and not GROUPED.name_in(pod):
         return None  # nearly always
     if foreign_mark(pod) or any(gang_violations(pod)):
         return None
@@ -139,9 +146,13 @@ def gang_of(pod: Json) -> Gang | None:
 
 
 def _sized(pod: Json, key: str) -> Gang | None:
-    """None: the pod says no size."""
+    """None: the pod says no size. A pod of a PodGroup alone needs more than there can be until its group's
+    ``minCount`` is noted on it; with 0 it is of no gang."""
     annotations, says = annotations_of(pod), _size_by_label(pod)
     size = _number(annotations.get(names.GANG_SIZE)) or says
+    if not size and key.startswith(f"{GROUPED.kind}/"):
+        noted = needs_said(pod)
+        size = UNKNOWN_SIZE if noted is None else noted
     if not size:
         return None
     minimum = _number(annotations.get(names.GANG_MINIMUM)) or says or size
@@ -193,7 +204,7 @@ def has_started(pod: Json) -> bool:
 
 def needs_said(pod: Json) -> int | None:
     """With how many living members the pod's gang starts, as the extender noted on the pod; None: it did
-    not. Of several pods the oldest living one that says it counts."""
+    not. Of several pods of a Job the oldest living one that says it counts."""
     return _number(annotations_of(pod).get(names.GANG_NEEDS))
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from tests.worlds import Json
 from timekeeper.core.gangs import (
+    UNKNOWN_SIZE,
     Gang,
     gang_of,
     gang_violations,
@@ -40,7 +41,6 @@ def test_our_annotations_make_a_gang() -> None:
     ("labels", "spec", "expected"),
     [
         ({"scheduling.x-k8s.io/pod-group": "a"}, {}, Gang("coscheduling/a", 3, 3)),
-        ({}, {"schedulingGroup": {"podGroupName": "a"}}, Gang("podgroup/a", 3, 3)),
         ({"jobset.sigs.k8s.io/jobset-name": "a"}, {}, Gang("jobset/a", 3, 3)),
         ({"training.kubeflow.org/job-name": "a"}, {}, Gang("kubeflow/a", 3, 3)),
         ({"ray.io/cluster": "a"}, {}, Gang("ray/a", 3, 3)),
@@ -178,6 +178,29 @@ def test_a_pod_starts_together_with_those_of_the_key_that_admission_wrote(
     raw = pod({"ray.io/cluster": "a"}, None, gang="a", size="2", **annotations)
 
     assert (held_gang(raw), has_started(raw)) == (Gang(key, 2, 2) if key else None, started)
+
+
+@pytest.mark.parametrize(
+    ("noted", "size"), [(None, UNKNOWN_SIZE), ("3", 3), ("0", None)], ids=["unknown", "noted", "singly"]
+)
+def test_a_pod_of_a_pod_group_starts_with_as_many_as_are_noted_on_it(
+    noted: str | None, size: int | None
+) -> None:
+    raw = pod(None, {"schedulingGroup": {"podGroupName": "a"}}, **{"bursar.dev/gang-key": "podgroup/a"})
+    if noted is not None:
+        raw["metadata"]["annotations"]["bursar.dev/gang-needs"] = noted
+
+    assert held_gang(raw) == (Gang("podgroup/a", size, size) if size else None)
+    raw["metadata"]["annotations"][SIZE] = "5"
+    assert held_gang(raw) == gang_of(raw) == Gang("podgroup/a", 5, 5)
+
+
+def test_the_key_outlives_a_pod_groups_name_that_the_api_server_drops() -> None:
+    """It drops fields of features that are off after the webhook has seen them."""
+    dropped = pod(None, None, **{"bursar.dev/gang-key": "podgroup/a"})
+
+    assert gang_of(dropped) == Gang("podgroup/a", UNKNOWN_SIZE, UNKNOWN_SIZE)
+    assert gang_of(pod(None, None, **{"bursar.dev/gang-key": "bursar/a"})) is None
 
 
 @pytest.mark.parametrize(

@@ -134,6 +134,7 @@ NEEDED: dict[str, Reasons] = {
             Right("patch", "pods")
         },
         "how many pods the Job of a gang that lacks members still makes": {Right("get", "jobs", "batch")},
+        "with how many pods a PodGroup starts": followed("podgroups", "scheduling.k8s.io"),
         "to bind": {Right("create", "pods/binding")},
         "to wake a waiting pod, and to hold cards for it": {Right("patch", "pods/status")},
         "to have others leave for it": {Right("create", "pods/eviction")},

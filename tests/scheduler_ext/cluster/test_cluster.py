@@ -52,6 +52,18 @@ def test_a_half_card_pod_is_bound_with_its_annotations(world: World) -> None:
     assert world.extender.metric("bursar_extender_cards_untouched") == 1
 
 
+def test_where_the_api_server_has_no_pod_groups_a_pod_waits_for_none(world: World) -> None:
+    """It has dropped the group's name, and admission has made the pod a member."""
+    world.node("n1", cards=1)
+    marks = {"bursar.dev/held": "turn", "bursar.dev/gang-key": "podgroup/g"}
+    gate = {"name": "bursar.dev/gang"}
+
+    world.pod("a", HALF, annotations=marks, schedulingGates=[gate], schedulingGroup={"podGroupName": "g"})
+
+    eventually(lambda: world.node_info_of("a") == "n1", "its node")
+    assert "schedulingGroup" not in world.get("a")["spec"]
+
+
 def test_two_half_card_pods_share_one_card_and_the_third_gets_the_other(world: World) -> None:
     world.node("n", cards=2)
     for name in ("a", "b", "c"):

@@ -1,7 +1,8 @@
-"""Of a gang that lacks members its Job says with how many it starts."""
+"""Jobs and PodGroups say with how many members a gang starts."""
 
 import pytest
 
+from scheduler_ext.cache.pod_groups import PodGroups, read_group
 from tests.scheduler_ext.gang_worlds import GangWorld, member, members, owned_by
 from tests.scheduler_ext.unit.test_gang_starts import OF, ended
 from tests.worlds import Json
@@ -133,3 +134,82 @@ def test_the_jobs_of_bare_pods_are_not_looked_for() -> None:
     world.steps(30)
 
     assert world.reads == []
+
+
+GROUPED = {"bursar.dev/gang-key": "podgroup/g"}
+
+
+def grouped(names: str, cards: int = 8) -> GangWorld:
+    """Pods of a PodGroup, as its user makes them."""
+    pods = [member(name, 1, marks=GROUPED) for name in names]
+    for raw in pods:
+        del raw["metadata"]["annotations"]["bursar.dev/gang-size"]
+    return GangWorld({"n": cards}, pods)
+
+
+def test_pods_of_a_pod_group_start_once_its_minimum_is_there_and_fits() -> None:
+    world = grouped("abc", cards=2)
+
+    world.steps(30)
+    assert (world.planned, noted(world), world.reads) == ({}, {}, [])
+    assert "starts whole: 3 of 3 members exist; there is no PodGroup g in namespace team-a" in world.says("a")
+    world.groups["team-a/g"] = 3
+    world.steps(2)
+    assert (noted(world), world.planned) == (dict.fromkeys("abc", "3"), {})
+    assert "2 of 3 members fit; 1 cards missing" in world.says("a")
+    world.put_node("m", 1)
+    world.steps(6)
+
+    assert sorted(world.planned) == list("abc")
+
+
+def test_what_a_pod_group_said_counts_for_later_pods_though_it_is_gone() -> None:
+    world = grouped("ab")
+    world.groups["team-a/g"] = 2
+    world.steps(2)
+    world.bind("ab")
+    world.groups.clear()
+    world.put(*grouped("c").pods.values())
+    world.steps(8)
+
+    assert (noted(world), world.planned, world.evicted) == (dict.fromkeys("abc", "2"), {"c": "n"}, "")
+
+
+def test_pods_of_a_pod_group_that_starts_none_together_are_no_members() -> None:
+    world = grouped("ab")
+    world.groups["team-a/g"] = 0
+
+    world.steps(2)
+
+    assert (noted(world), world.open, world.planned) == (dict.fromkeys("ab", "0"), "ab", {})
+    assert [world.pod(name).gang for name in "ab"] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("policy", "least"),
+    [
+        ({"gang": {"minCount": 3}}, 3),
+        ({"basic": {}}, 0),
+        ({}, 0),
+        ({"gang": {"minCount": "3"}}, 0),
+        (None, 0),
+    ],
+)
+def test_a_pod_group_says_its_minimum_or_starts_none_together(policy: object, least: int) -> None:
+    raw = {"metadata": {"namespace": "a", "name": "g"}, "spec": {"schedulingPolicy": policy}}
+
+    assert read_group(raw) == ("a/g", least)
+
+
+def test_where_the_api_server_has_no_pod_groups_no_pod_waits_for_one() -> None:
+    groups = PodGroups()
+    kind = groups.kind()
+
+    assert groups.minimum("a/g") is None
+    groups.unserved()
+    assert groups.minimum("a/g") == 0
+    kind.listed([("a/g", 3)])
+    assert (groups.minimum("a/g"), groups.minimum("a/h")) == (3, None)
+    kind.seen(("a/h", 2))
+    kind.gone(("a/g", 3))
+    assert (groups.minimum("a/g"), groups.minimum("a/h")) == (None, 2)

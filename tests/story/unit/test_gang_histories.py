@@ -240,6 +240,7 @@ class World:
             StartWiring(
                 cache=self.cache,
                 gangs=self.gang_table,
+                group=lambda _: None,
                 given=given,
                 policies=lambda _: BINPACK,
                 order=lambda pod: queue_key(pod, ANYWHERE, UNHEARD),

@@ -585,6 +585,13 @@ def test_a_gate_of_ours_is_opened_by_the_timekeeper_alone(world: World, webhook:
     assert "schedulingGates" not in stored(world, "gated", "bursar-system")["spec"]
 
 
+def test_a_pod_of_a_pod_group_is_admitted_where_the_feature_is_off(world: World, webhook: Webhook) -> None:
+    pod = manifest("grouped", half(), schedulingGroup={"podGroupName": "g"})
+
+    assert world.answer("POST", PODS, pod).refusal == ""
+    assert "schedulingGroup" not in stored(world, "grouped")["spec"]
+
+
 GANG = {"bursar.dev/gang": "g", "bursar.dev/gang-size": "2"}
 FORGED: dict[str, dict[str, Any]] = {
     "the mark of a start": {"annotations": GANG | {"bursar.dev/gang-started": "2026-11-28T00:00:00Z"}},

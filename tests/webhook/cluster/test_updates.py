@@ -516,9 +516,9 @@ def test_the_extender_alone_says_with_how_many_a_gang_starts(
     pod = make_member(policies, "needs")
     timekeeper, extender = (patch_with(apis[each]) for each in BY)
     path, calls = path_of(pod), GangCalls(apis[SCHEDULER], lambda: 0, at_once=1)
-    (member,) = filter(None, [read_pod(pod)])
+    members = list(filter(None, [read_pod(pod)]))
 
-    assert [calls.note_needs(member, needed) for needed in (2, 1)] == ["done", "done"]
+    assert [calls.note_needs(members, needed) for needed in (2, 1)] == [["done"], ["done"]]
     assert policies.get(path)["metadata"]["annotations"][NEEDS] == "1"
     for said in ({NEEDS: "few"}, {NEEDS: None}, {NEEDS: "2", "a": "b"}):
         assert message(extender(path, {"metadata": {"annotations": said}})).startswith("403 "), said
@@ -526,6 +526,8 @@ def test_the_extender_alone_says_with_how_many_a_gang_starts(
     for there in ("", "/status"):
         assert message(timekeeper(path + there, forged)).startswith("403 ")
         assert "must not change on an existing pod" in policies.said("PATCH", path + there, forged)
+    assert calls.note_needs(members, 0) == ["done"]
+    assert gates_of(policies, pod) == [THEIRS, OURS]
 
 
 @pytest.mark.parametrize("key", ["bursar.dev/gang-key", "bursar.dev/gang-size", "bursar.dev/gang"])

@@ -196,6 +196,21 @@ def test_each_pod_of_a_gang_waits_behind_both_gates_whatever_its_standing_is(wor
     assert mutated(after, Standing(word)).operations == ()
 
 
+def test_a_pod_of_a_pod_group_is_a_member_though_its_name_is_dropped_after_the_first_call() -> None:
+    raw = admitted(half())
+    raw["spec"]["schedulingGroup"] = {"podGroupName": "g"}
+
+    after = patched(raw, list(mutated(raw, Standing("IN_BUDGET")).operations))
+
+    assert (held(after), gates(after)) == ("turn", [OURS, GANGS])
+    assert after["metadata"]["annotations"]["bursar.dev/gang-key"] == "podgroup/g"
+    for there in (True, False):
+        if not there:
+            del after["spec"]["schedulingGroup"]
+        assert validate(review(after), POLICY).refusal == ""
+        assert mutated(after, Standing("IN_BUDGET")).operations == ()
+
+
 GANG = {"bursar.dev/gang": "g", "bursar.dev/gang-size": "2"}
 FORGED = {
     "a mark": GANG | {"bursar.dev/gang-started": "2026-11-01T00:00:00Z"},
