@@ -14,7 +14,7 @@ OfHolders = Literal["not-seen", "seen-again", "stranger", "runtime-open"]
 OfNode = (
     Literal["started", "card-unhealthy", "card-healthy-again", "events-lost", "reader-silent", "reader-back"]
     | Literal["not-written", "not-followed", "nri-connected", "nri-lost", "nri-refused", "cdi-unreadable"]
-    | Literal["event-dropped", "event-failed", "processes-unknown", "scrape-failed", "timekeeper-away"]
+    | Literal["event-dropped", "event-not-posted", "processes-unknown", "scrape-failed", "timekeeper-away"]
     | Literal["timekeeper-back", "use-kept", "use-lost", "use-unreadable", "fault"]
 )
 EventName = OfSidecar | OfHolders | OfNode

@@ -58,9 +58,9 @@ from scheduler_ext.verbs.verbs import INCOMPLETE, Verbs
 from scheduler_ext.waiting.order import ANYWHERE, queue_key
 from timekeeper.core import names
 from timekeeper.core.values import Placement
-from timekeeper.runtime.api_server import Api
+from timekeeper.edge.events import EventRecorder
+from timekeeper.runtime.api_server import Api, event_sender
 from timekeeper.runtime.clock import monotonic_ms, now_ms
-from timekeeper.runtime.event_recorder import EventRecorder
 from timekeeper.runtime.http.service import PostCall
 
 PLAN_S = 1.0  # the longest time of one plan for a gang
@@ -99,7 +99,9 @@ class Extender:
             lambda uid, age_ms: self.reporting.left(uid, age_ms),
         )
         self.slices = DeviceSlices(self.cache, lambda: self.standings().drivers)
-        self.events = EventRecorder[EventReason](api, REPORTER, socket.gethostname(), now_ms, say)
+        self.events = EventRecorder[EventReason](
+            event_sender(api), REPORTER, socket.gethostname(), now_ms, say
+        )
         self._gangs, self._groups = Gangs(), PodGroups()
         self._nominated = NominatedPods()
         self.cooldown: Callable[[], Cooldown] = lambda: self.preemptor.cooldown

@@ -54,8 +54,8 @@ from scheduler_ext.snapshot.gang_table import Gangs
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.waiting.order import WaitingPod
 from timekeeper.core.ledger.reservation import Reservation
+from timekeeper.edge.events import EventType
 from timekeeper.runtime.api_server import Answered, Api
-from timekeeper.runtime.event_recorder import EventType
 
 TICK_S = 0.1
 RETRY_S = 1.0

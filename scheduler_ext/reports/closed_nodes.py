@@ -11,7 +11,7 @@ from scheduler_ext.snapshot.node_info import NodeInfo
 from scheduler_ext.snapshot.rejections import NOTHING_REJECTED, Demotion, NodeRejections
 from scheduler_ext.snapshot.snapshot import EMPTY, Snapshot
 from timekeeper.core.object_names import timestamp
-from timekeeper.runtime.event_recorder import EventRecorder
+from timekeeper.edge.events import EventRecorder
 
 
 @dataclass(frozen=True, slots=True)

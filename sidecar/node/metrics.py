@@ -14,7 +14,7 @@ from sidecar.node.state.exporter import metric
 from timekeeper.edge.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     from sidecar.node.agent import Agent
@@ -59,7 +59,7 @@ class MetricsPage:
         return 404, "not found; the paths are /metrics, /livez and /readyz\n"
 
 
-def of_agent(agent: Agent, boot_to_wall_ms: int, events: dict[str, int]) -> str:
+def of_agent(agent: Agent, boot_to_wall_ms: int, events: Mapping[str, int]) -> str:
     """The metrics of the agent and its cards. ``boot_to_wall_ms``: Unix time minus the boot clock."""
     cards = [
         ({"uuid": card.uuid, "index": card.index, "model": card.model}, int(card.healthy))

@@ -22,29 +22,32 @@ from sidecar.node import metrics
 from sidecar.node.agent import Agent, AgentPorts
 from sidecar.node.devices import reader_of
 from sidecar.node.kube import api
-from sidecar.node.kube.events import EventPoster
 from sidecar.node.kube.informer import follow
 from sidecar.node.state import api_objects, device_slices, report_spool, reports
 from sidecar.node.usage_tasks import UsageTasks
 from sidecar.node.values import CardFailed, DeviceReading, NodeState
 from sidecar.run import UNTRIED, PostDone, boot_ms, fraction
+from timekeeper.edge.events import EventRecorder
 from timekeeper.edge.saved_outbox import OutboxPorts
 from timekeeper.edge.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
     from sidecar.node.devices import DeviceReader
     from sidecar.node.nri_tasks import NriTasks
     from sidecar.node.settings import AgentSettings
     from sidecar.node.state.api_objects import NodePods
+    from sidecar.node.state.overuse import AgentEvent
     from sidecar.node.state.reports import UsageInterval
     from timekeeper.edge.outbox import Post
 
 BREATH_MS = 200  # pause after a driver event, so that many events do not cause as many readings
 AFTER_A_FAULT_MS = 5_000
 TICK_MS = 1_000
+REPORTER = "bursar.dev/node"
+MAX_EVENTS_PER_OBJECT = 64  # in five minutes: all cards of a node may fail at once
 SLICES_S = 2.0  # the main loop waits for no longer
 
 
@@ -78,26 +81,27 @@ def until_the_end(settings: AgentSettings, loop: EventLoop) -> None:
     """Run until SIGTERM. Raises OSError if the metrics' port is taken, and UnusableDevicesError."""
     reader = reader_of(settings.devices, boot_ms, settings.ignore_xids, settings.driver_root)
     server = api.NodeApi(settings.api_url, settings.api_ca, settings.api_token_file)
-    events = EventPoster(server, settings.node_name)
+    events = _events(server, settings.node_name)
+    post = partial(_post, events, settings.node_name)
     board = metrics.MetricsPage(boot_ms)
     metrics.serve(board, *settings.listen)
     boot = node_boot()
-    ports = _ports(server, events, settings.node_name)
+    ports = _ports(server, post, settings.node_name)
     remove_taint = _taint_remover(server, settings) if settings.startup_taint else None
     nri = _nri(settings, server, reader)
     agent = Agent(ports, boot, settings.look_every_ms, boot_ms(), remove_taint, reader.vendor)
     reports = _usage_reports(settings, loop)
     path = device_slices.slices_path(settings.node_name)
     slices = partial(server.call, "GET", path, within_s=SLICES_S)
-    tasks = UsageTasks(settings, agent, reports, events, boot, slices)
+    tasks = UsageTasks(settings, agent, reports, post, boot, slices)
     log("started", node=settings.node_name, api=settings.api_url, reports=bool(reports))
     _start("cards", lambda: watch_cards(reader, loop, settings.look_every_ms))
     _start("node", lambda: _follow_node(server, settings.node_name, loop))
     _start("pods", lambda: _follow_pods(server, settings.node_name, loop, nri))
-    _start("events", events.run)
+    _start("events", partial(events.run, threading.Event()))
     if nri:
         nri.start()
-    _run_loop(loop, agent, tasks, board, nri)
+    _run_loop(loop, agent, tasks, board, nri, events)
 
 
 def watch_cards(reader: DeviceReader, loop: EventLoop, every_ms: int) -> None:
@@ -116,7 +120,12 @@ def watch_cards(reader: DeviceReader, loop: EventLoop, every_ms: int) -> None:
 
 
 def _run_loop(
-    loop: EventLoop, agent: Agent, tasks: UsageTasks, board: metrics.MetricsPage, nri: NriTasks | None
+    loop: EventLoop,
+    agent: Agent,
+    tasks: UsageTasks,
+    board: metrics.MetricsPage,
+    nri: NriTasks | None,
+    events: EventRecorder[str],
 ) -> None:
     faults: set[str] = set()
     wait_ms = 0
@@ -132,7 +141,7 @@ def _run_loop(
                 nri.tick(agent, now)
             tasks.tick(now)
             agent.write_if_due(now)
-            board.show(_page(agent, tasks, nri), agent.written_ms is not None)
+            board.show(_page(agent, tasks, nri, events), agent.written_ms is not None)
             due = tasks.due_ms()
             wait_ms = TICK_MS if due is None else max(0, min(TICK_MS, due - boot_ms()))
         except Exception as error:
@@ -167,9 +176,9 @@ def _handle(event: object, agent: Agent, tasks: UsageTasks, nri: NriTasks | None
             tasks.end(now)
 
 
-def _page(agent: Agent, tasks: UsageTasks, nri: NriTasks | None) -> str:
+def _page(agent: Agent, tasks: UsageTasks, nri: NriTasks | None, events: EventRecorder[str]) -> str:
     wall = time.time_ns() // 1_000_000 - boot_ms()
-    return metrics.of_agent(agent, wall, tasks.events.results) + tasks.page() + (nri.page() if nri else "")
+    return metrics.of_agent(agent, wall, events.results()) + tasks.page() + (nri.page() if nri else "")
 
 
 def _nri(settings: AgentSettings, server: api.NodeApi, reader: DeviceReader) -> NriTasks | None:
@@ -181,9 +190,30 @@ def _nri(settings: AgentSettings, server: api.NodeApi, reader: DeviceReader) -> 
     return NriTasks(settings, server, reader)
 
 
-def _ports(server: api.NodeApi, events: EventPoster, node: str) -> AgentPorts:
+def _events(server: api.NodeApi, node: str) -> EventRecorder[str]:
+    def send(path: str, event: Mapping[str, Any]) -> tuple[int, str]:
+        try:
+            answer = server.call("POST", path, event)
+        except api.ApiUnreachable as error:
+            return 0, str(error)
+        return answer.status, answer.message
+
+    def now_ms() -> int:
+        return time.time_ns() // 1_000_000
+
+    return EventRecorder(send, REPORTER, node, now_ms, log, MAX_EVENTS_PER_OBJECT)
+
+
+def _post(events: EventRecorder[str], node: str, event: AgentEvent) -> None:
+    if event.namespace:
+        events.post(event.namespace, event.name, event.uid, event.reason, event.note, event.kind)
+    else:
+        events.post_on_node(node, event.reason, event.note, event.kind)
+
+
+def _ports(server: api.NodeApi, post: Callable[[AgentEvent], None], node: str) -> AgentPorts:
     path = f"/api/v1/nodes/{node}/status"
-    return AgentPorts(lambda patch: server.call("PATCH", path, patch, api.MERGE), events.post, log)
+    return AgentPorts(lambda patch: server.call("PATCH", path, patch, api.MERGE), post, log)
 
 
 def _taint_remover(server: api.NodeApi, settings: AgentSettings) -> Callable[[dict[str, Any]], api.ApiAnswer]:

@@ -19,10 +19,9 @@ if TYPE_CHECKING:
     from sidecar.log_events import EventName
     from sidecar.node.agent import Agent
     from sidecar.node.kube.api import ApiAnswer
-    from sidecar.node.kube.events import EventPoster
     from sidecar.node.settings import AgentSettings
     from sidecar.node.state.api_objects import NodePods
-    from sidecar.node.state.overuse import OveruseEpisode
+    from sidecar.node.state.overuse import AgentEvent, OveruseEpisode
     from sidecar.node.state.reports import UsageReports
     from sidecar.node.values import GPUProcess, NodeState, PodState, ProcessOwner, Vendor
     from timekeeper.edge.outbox import NotDelivered
@@ -39,14 +38,14 @@ class UsageTasks:
         settings: AgentSettings,
         agent: Agent,
         reports: UsageReports | None,
-        events: EventPoster,
+        post: Callable[[AgentEvent], None],
         boot: str,
         slices: Callable[[], ApiAnswer] | None = None,
     ) -> None:
         """``slices``: as in `HolderSurvey`."""
         self._settings, self._agent, self._reports = settings, agent, reports
-        self.events = events
-        self._survey = HolderSurvey(_survey_paths(settings, agent.vendor), boot, log, events.post, slices)
+        self._post = post
+        self._survey = HolderSurvey(_survey_paths(settings, agent.vendor), boot, log, post, slices)
         self._survey_at = 0  # the next survey without NVML
         self._proc = Path(settings.proc)
         self._pods: NodePods | None = None  # None until they were listed
@@ -76,7 +75,7 @@ class UsageTasks:
             self._episodes, self._usage, self._pods.pods, self._shares(pods), now_ms
         )
         for event in due:
-            self.events.post(event)
+            self._post(event)
 
     def on_node(self, node: NodeState | None) -> None:
         """The Node object was read."""

@@ -20,7 +20,7 @@ from tests.scheduler_ext.reserving import NOW_MS, stamp
 from tests.scheduler_ext.store import Store
 from tests.scheduler_ext.worlds import percent
 from tests.worlds import Json
-from timekeeper.runtime.event_recorder import EventType
+from timekeeper.edge.events import EventType
 
 DEBTOR = NamespaceStanding("OVER_BUDGET", "reclaim")
 IN_BUDGET = NamespaceStanding("IN_BUDGET", "reclaim")

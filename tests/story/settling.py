@@ -24,7 +24,7 @@ from timekeeper.accounts.standings import StandingsDocument
 from timekeeper.accounts.statements import AccountKey, Part
 from timekeeper.core.decisions import Decision
 from timekeeper.core.ledger.metering import Interval
-from timekeeper.runtime.event_recorder import EventRecorder
+from timekeeper.edge.events import EventRecorder
 from timekeeper.settler.budget_entries import EntryChanges, read_entries
 from timekeeper.settler.cluster.cluster_state import (
     BudgetConfigMap,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Event
 
-from timekeeper.runtime.event_recorder import EventRecorder, EventType
+from timekeeper.edge.events import EventRecorder, EventType
 
 
 class Until(Event):

@@ -9,7 +9,7 @@ from tests.timekeeper.fake_api_server import FakeApiServer
 from tests.timekeeper.worlds import Json, Town, agent_status, token
 from timekeeper.core.decisions import Decision
 from timekeeper.edge.log import log
-from timekeeper.runtime.api_server import Api
+from timekeeper.runtime.api_server import Api, event_sender
 from timekeeper.runtime.connect import connect
 from timekeeper.settler.evictions.calls import EvictorContext, view_of
 from timekeeper.settler.process import REPORTER
@@ -34,7 +34,7 @@ class Leaving:
     def context(self, steady: Callable[[], int] | None = None, server: Api | None = None) -> EvictorContext:
         """Of a process that has just begun to settle. ``steady``: its monotonic clock, else the town's."""
         town, settler, called = self.town, self.town.settler, server or self._server
-        events = UnqueuedRecorder(called, REPORTER, settler.epoch.holder, town.clock, log)
+        events = UnqueuedRecorder(event_sender(called), REPORTER, settler.epoch.holder, town.clock, log)
         shared = town.store, settler.epoch, called, events, view_of(settler), town.clock
         return EvictorContext(*shared, steady or town.clock, self.decisions.append)
 

@@ -4,8 +4,10 @@ from typing import Literal, Protocol, TypeVar
 
 Level = Literal["info", "warning", "error"]
 
+OfEvents = Literal["event-not-posted", "event-dropped"]
 LogEvent = (  # of edge and runtime; each role adds its own
-    Literal["loaded", "not-loaded", "lease-unreachable", "event-not-posted", "event-dropped"]
+    OfEvents
+    | Literal["loaded", "not-loaded", "lease-unreachable"]
     | Literal["decisions-failed", "decisions-sent", "decisions-dropped", "decision-refused"]
     | Literal["malformed-request", "internal-error", "uncaught", "server"]
 )

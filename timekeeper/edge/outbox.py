@@ -9,16 +9,13 @@ goes when it is full, how many records fit into a post and how long it pauses is
 
 from __future__ import annotations
 
-from timekeeper.edge.value import TYPE_CHECKING, value
+from timekeeper.edge.value import TYPE_CHECKING, Of, value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import Generic, Literal, TypeVar
+    from typing import Literal, TypeVar
 
     R = TypeVar("R")
-
-    class Of(Generic[R]):
-        """The base of a generic class."""
 
     Left = tuple["Post[R] | None", Sequence[R]]  # the post in flight and the waiting records
 
@@ -28,14 +25,6 @@ if TYPE_CHECKING:
     Result = Literal["taken", "sent", "dropped", "refused", "failed", "away", "back"]
 else:
     R = Result = None
-
-    class Of:
-        """What `Generic` does at run time: nothing."""
-
-        __slots__ = ()
-
-        def __class_getitem__(cls, _: object) -> type:
-            return cls
 
 
 ENDING_MS = 600  # how long a process that ends waits for the reply to its last post

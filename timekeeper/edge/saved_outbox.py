@@ -11,8 +11,8 @@ from __future__ import annotations
 import json
 import re
 
-from timekeeper.edge.outbox import Of, Outbox, Post, R
-from timekeeper.edge.value import TYPE_CHECKING, value
+from timekeeper.edge.outbox import Outbox, Post, R
+from timekeeper.edge.value import TYPE_CHECKING, Of, value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -11,14 +11,25 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any, TypeVar, dataclass_transform
+    from typing import Any, Generic, TypeVar, dataclass_transform
 
     T = TypeVar("T")
+
+    class Of(Generic[T]):
+        """The base of a generic class."""
 else:
 
     def dataclass_transform(**_: bool) -> Callable[[T], T]:
         """What ``typing.dataclass_transform`` does at run time: nothing."""
         return lambda decorator: decorator
+
+    class Of:
+        """What ``typing.Generic`` does at run time: nothing."""
+
+        __slots__ = ()
+
+        def __class_getitem__(cls, _: object) -> type:
+            return cls
 
 
 @dataclass_transform(frozen_default=True)

@@ -17,6 +17,7 @@ from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionErro
 from timekeeper.core.json_values import Json
 from timekeeper.core.kube.initial_events import NotStreamedError
 from timekeeper.core.kube.reflector import OPENED, ExpiredError, UnreachableError
+from timekeeper.edge.events import Send
 from timekeeper.runtime.clock import ServerClock
 
 PAGE = 500
@@ -25,6 +26,7 @@ SILENCE_S = 90.0  # bookmarks come about each minute: a watch that is silent for
 CONNECT_S = 2.0
 LIST_S = 30.0
 ANSWER_S = 15.0
+EVENT_S = 2.0
 
 MERGE = "application/merge-patch+json"
 APPLY = "application/apply-patch+yaml"  # server-side
@@ -209,6 +211,16 @@ def is_served(reply: Reply) -> bool | None:
     if not isinstance(reply, Answered) or reply.status not in (200, 404):
         return None
     return reply.status == 200
+
+
+def event_sender(api: Api) -> Send:
+    """Posts Events, for `timekeeper.edge.events`."""
+
+    def send(path: str, event: Mapping[str, Any]) -> tuple[int, str]:
+        reply = api.call("POST", path, event, timeout_s=EVENT_S)
+        return reply.status if isinstance(reply, Answered) else 0, reply.message
+
+    return send
 
 
 def accepted(reply: Reply) -> Json:

@@ -10,8 +10,8 @@ from threading import Event, Thread
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import History
 from timekeeper.core.decisions import Record
+from timekeeper.edge.events import EventRecorder
 from timekeeper.runtime.api_server import Api
-from timekeeper.runtime.event_recorder import EventRecorder
 from timekeeper.runtime.prometheus import SMALL_BYTES, PrometheusClient
 from timekeeper.runtime.prometheus_settings import PrometheusSettings
 from timekeeper.settings import TimekeeperSettings

@@ -12,13 +12,13 @@ from timekeeper import metrics
 from timekeeper.core.decisions import DecisionRun
 from timekeeper.core.names import DOMAIN
 from timekeeper.core.request.claims import reuses_devices
+from timekeeper.edge.events import EventRecorder
 from timekeeper.edge.memory_outbox import OutboxEvents
 from timekeeper.edge.outbox import NotDelivered
 from timekeeper.log import LogEvent, log
-from timekeeper.runtime.api_server import ANSWER_S, APPLY, Answered, Api
+from timekeeper.runtime.api_server import ANSWER_S, APPLY, Answered, Api, event_sender
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.end_signals import event_of_end_signals
-from timekeeper.runtime.event_recorder import EventRecorder
 from timekeeper.runtime.lease_election import CALL_S, LeaseElection, LeaseName
 from timekeeper.runtime.recording.decision_posts import DecisionOutbox
 from timekeeper.settings import TimekeeperSettings
@@ -172,7 +172,7 @@ def _reset_figures() -> None:
 def _settle(settings: TimekeeperSettings, store: Store, api: Api, me: str, stop: Event) -> int:
     """Settle for one epoch, from its beginning to its end; returns the exit code."""
     now_ms = _clock_of(api)
-    events = EventRecorder[str](api, REPORTER, me, now_ms, log, _MAX_EVENTS_PER_OBJECT)
+    events = EventRecorder[str](event_sender(api), REPORTER, me, now_ms, log, _MAX_EVENTS_PER_OBJECT)
     start_thread("events", events.run, stop)
     recorder = decision_recorder(store)
     recording = start_thread("decisions", recorder.run, stop)

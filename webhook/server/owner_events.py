@@ -12,8 +12,8 @@ from timekeeper.core import names
 from timekeeper.core.admission.rules.exhausted import without_figures
 from timekeeper.core.budgets.scalars import NAME
 from timekeeper.core.json_values import Json, mapping, sequence
-from timekeeper.runtime.api_server import Api
-from timekeeper.runtime.event_recorder import SPAN_MS, EventRecorder, EventType
+from timekeeper.edge.events import SPAN_MS, EventRecorder, EventType
+from timekeeper.runtime.api_server import Api, event_sender
 from webhook.log import log
 from webhook.wire.pod_review import AdmissionAnswer, PodReview
 
@@ -72,6 +72,6 @@ def start_owner_events(api: Api | None, instance: str) -> Notice:
     there are no Events."""
     if api is None:
         return lambda _review, _answer: None
-    recorder = EventRecorder[str](api, REPORTER, instance, api.clock.now_ms, log)
+    recorder = EventRecorder[str](event_sender(api), REPORTER, instance, api.clock.now_ms, log)
     Thread(target=recorder.run, args=(Event(),), name="events", daemon=True).start()
     return OwnerEvents(recorder.post_on, api.clock.now_ms)

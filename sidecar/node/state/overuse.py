@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from sidecar.node.state.use import PodLoad, UsageReading
     from sidecar.node.values import PodState
+    from timekeeper.edge.events import EventType
 
     Shares = Mapping[str, int]  # UUID -> MiB
 
@@ -52,7 +53,7 @@ class AgentEvent:
     uid: str
     namespace: str
     name: str
-    kind: str  # Warning or Normal
+    kind: EventType
     reason: str
     note: str  # a sentence
 
@@ -125,5 +126,5 @@ def _sentence(over: tuple[CardOveruse, ...]) -> str:
     return f"uses {', '.join(cards)}"
 
 
-def _notice(pod: PodState, kind: str, reason: str, note: str) -> AgentEvent:
+def _notice(pod: PodState, kind: EventType, reason: str, note: str) -> AgentEvent:
     return AgentEvent(pod.uid, pod.namespace, pod.name, kind, reason, note)

@@ -46,8 +46,8 @@ from timekeeper.core.budgets.mistakes import EntryError
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.budgets.reader import read_entry
 from timekeeper.core.cluster_map import WAITING_STATES
+from timekeeper.edge import events as event_recorder
 from timekeeper.edge import log_events as edge_events
-from timekeeper.runtime import event_recorder
 from timekeeper.settler import budget_entries, claim_notices, pod_notices
 from timekeeper.settler.evictions import reasons
 from timekeeper.wire.cluster_map import MapCard, MapNode, MapPod, MapWaitingPod
@@ -144,7 +144,7 @@ def fields(key: str, text: str) -> list[str]:
     return error.allowed.split(", ")
 
 
-SHARED = words(edge_events.LogEvent)
+SHARED, OF_EVENTS = words(edge_events.LogEvent), words(edge_events.OfEvents)
 WEBHOOK = routes(
     webhook_app(UNUSED), posts=[*create_calls(UNUSED, of_this_process(), into([])), simulation.PATH]
 )
@@ -315,10 +315,11 @@ IN_VARIABLES = {"filter", "bind", "preempt", "policy", "server"}
 # What a role writes, and where; a declared name that nothing writes is left over.
 WRITTEN = {
     "scheduler_ext": words(extender_log.LogEvent) - SHARED | words(extender_log.EventReason),
-    "sidecar": words(log_events.EventName),
-    "sidecar/node": words(log_events.OfNode) | words(log_events.OfHolders),
+    "sidecar": words(log_events.EventName) - OF_EVENTS,
+    "sidecar/node": words(log_events.OfNode) - OF_EVENTS | words(log_events.OfHolders),
     "timekeeper": words(timekeeper_log.LogEvent) - SHARED,
-    "timekeeper/runtime": SHARED,
+    "timekeeper/edge": OF_EVENTS,
+    "timekeeper/runtime": SHARED - OF_EVENTS,
     "timekeeper/settler": words(claim_notices.ClaimReason)
     | words(budget_entries.EntryReason)
     | words(pod_notices.PodReason),

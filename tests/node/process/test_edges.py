@@ -13,14 +13,11 @@ from typing import Any
 import pytest
 
 from deploy.local.identity import LocalAuthority, new_authority
-from sidecar.node import metrics
+from sidecar.node import metrics, run
 from sidecar.node.kube.api import ApiAnswer, ApiUnreachable, NodeApi
-from sidecar.node.kube.events import MAX_QUEUED, TRIES, EventPoster, event
 from sidecar.node.state.overuse import AgentEvent
+from tests.support.events import sending
 from tests.support.waiting import eventually
-
-NOTICE = AgentEvent("uid-1", "team-a", "p", "Warning", "GPUUnhealthy", "its GPU is not healthy")
-AT_NS = 1_700_000_000_123_456_000
 
 
 @pytest.fixture(scope="module")
@@ -58,90 +55,37 @@ def test_a_failures_sentence_never_holds_the_token(files: Path) -> None:
     assert said == f"the token file {files / 'token'} holds no token"
 
 
-class Server:
-    """Takes Events as it is told."""
+class Server(NodeApi):
+    """Answers in this way, or is away."""
 
     def __init__(self, *answers: ApiAnswer | str) -> None:
         self.answers = list(answers)
-        self.bodies: list[dict[str, Any]] = []
+        self.bodies: list[Any] = []
 
-    def call(self, _method: str, path: str, body: dict[str, Any]) -> ApiAnswer:
-        assert path.endswith(f"/namespaces/{body['metadata']['namespace']}/events")
+    def call(self, method: str, path: str, body: object = None, *_: object, **__: object) -> ApiAnswer:
         self.bodies.append(body)
-        told = self.answers.pop(0)
-        if isinstance(told, str):
-            raise ApiUnreachable(told)
-        return told
+        answer = self.answers.pop(0)
+        if isinstance(answer, str):
+            raise ApiUnreachable(answer)
+        return answer
 
 
-def sent(server: Server, *notices: AgentEvent) -> EventPoster:
-    """The Events once all were tried."""
-    events = EventPoster(server, "n1", lambda _: None)  # type: ignore[arg-type]
-    for each in notices:
-        events.post(each)
-    threading.Thread(target=events.run, daemon=True).start()
-    eventually(lambda: sum(events.results.values()) == len(notices))
-    return events
+def test_an_event_is_about_its_pod_or_about_the_node_and_waits_for_the_api_server() -> None:
+    server = Server("away", ApiAnswer(201, {}, ""), ApiAnswer(403, None, "no"))
+    events = run._events(server, "n1")
 
+    with sending(events):
+        run._post(events, "n1", AgentEvent("uid-1", "team-a", "p", "Warning", "GPUUnhealthy", "It fell."))
+    with sending(events):
+        run._post(events, "n1", AgentEvent("", "", "", "Warning", "GPUStranger", "It came."))
 
-WELL = ApiAnswer(201, {}, "")
-
-
-def test_an_event_is_about_its_pod() -> None:
-    body = event(NOTICE, "n1", AT_NS)
-
-    assert body["regarding"] == {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "namespace": "team-a",
-        "name": "p",
-        "uid": "uid-1",
+    pod = {"apiVersion": "v1", "kind": "Pod", "namespace": "team-a", "name": "p", "uid": "uid-1"}
+    node = {"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "n1"}
+    assert [body["regarding"] for body in server.bodies] == [pod, pod, node]
+    assert {(body["reportingController"], body["reportingInstance"]) for body in server.bodies} == {
+        ("bursar.dev/node", "n1")
     }
-    assert (body["type"], body["reason"], body["note"]) == ("Warning", NOTICE.reason, NOTICE.note)
-    assert body["eventTime"] == "2023-11-14T22:13:20.123456Z"
-    assert body["metadata"]["namespace"] == "team-a"
-
-
-def test_an_event_without_a_namespace_is_about_the_node() -> None:
-    body = event(AgentEvent("", "", "", "Warning", "GPUStranger", "x"), "n1", AT_NS)
-
-    assert body["regarding"] == {"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "n1"}
-    assert body["metadata"]["namespace"] == "default"
-
-
-def test_a_long_name_and_a_long_note_are_cut_to_what_the_api_server_takes() -> None:
-    body = event(AgentEvent("u", "team-a", "p" * 253, "Warning", "R", "\u00e9" * 2000), "n1", AT_NS)
-
-    assert len(body["metadata"]["name"]) <= 253
-    assert len(body["note"].encode()) <= 1024
-
-
-def test_an_event_is_tried_again_while_the_api_server_is_away() -> None:
-    server = Server("away", ApiAnswer(503, None, "later"), WELL)
-
-    assert sent(server, NOTICE).results == {"posted": 1, "dropped": 0, "failed": 0}
-    assert len({body["metadata"]["name"] for body in server.bodies}) == 1
-
-
-def test_an_event_that_is_there_already_counts_as_posted() -> None:
-    assert sent(Server(ApiAnswer(409, None, "exists")), NOTICE).results["posted"] == 1
-
-
-@pytest.mark.parametrize("answers", [(ApiAnswer(403, None, "no"),), ("away",) * TRIES])
-def test_an_event_that_is_refused_or_cannot_be_sent_is_counted_and_holds_up_no_other(
-    answers: tuple[ApiAnswer | str, ...], capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert sent(Server(*answers, WELL), NOTICE, NOTICE).results == {"posted": 1, "dropped": 0, "failed": 1}
-    assert capfd.readouterr().err.count("event=event-failed") == 1
-
-
-def test_more_events_than_can_wait_are_dropped_and_reported(capfd: pytest.CaptureFixture[str]) -> None:
-    events = EventPoster(Server(), "n1")  # type: ignore[arg-type]
-    for _ in range(MAX_QUEUED + 2):
-        events.post(NOTICE)
-
-    assert events.results["dropped"] == 2
-    assert capfd.readouterr().err.count("event=event-dropped") == 2
+    assert events.results() == {"posted": 1, "repeated": 0, "dropped": 0, "failed": 1}
 
 
 @pytest.fixture(params=["127.0.0.1", "::1"])

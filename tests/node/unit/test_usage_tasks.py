@@ -8,7 +8,6 @@ import pytest
 
 from sidecar.node.agent import Agent, AgentPorts
 from sidecar.node.kube.api import ApiAnswer, ApiUnreachable
-from sidecar.node.kube.events import EventPoster
 from sidecar.node.run import NodeChanged, PodsChanged, PodsUnknown, _follow_pods, _handle
 from sidecar.node.settings import read
 from sidecar.node.state.api_objects import NodePods
@@ -31,7 +30,7 @@ class World:
         (folder / "cgroup").mkdir()
         ports = AgentPorts(lambda _: ApiAnswer(200, {}, ""), lambda _: None, lambda *_, **__: None)
         self.agent = Agent(ports, BOOT, STEP_MS, self.now_ms)
-        self.duties = UsageTasks(settings, self.agent, None, EventPoster(None, "n1"), BOOT)  # type: ignore[arg-type]
+        self.duties = UsageTasks(settings, self.agent, None, lambda _: None, BOOT)
         self.hears(NodeChanged(node(boot=BOOT)))
 
     def hears(self, event: object) -> None:

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from tests.worlds import Json
-from timekeeper.edge.log_events import Level
-from timekeeper.runtime.api_server import Answered, Unsent
-from timekeeper.runtime.event_recorder import (
+from timekeeper.edge.events import (
     MAX_PER_OBJECT,
     MAX_QUEUED,
     RETRY_FOR_MS,
     SPAN_MS,
     EventRecorder,
 )
+from timekeeper.edge.log_events import Level
+from timekeeper.runtime.api_server import Answered, Unsent, event_sender
 
 NOW_MS = 1_795_188_600_123
 
@@ -67,7 +67,7 @@ def recorder(
     def say(event: str, *, level: Level = "info", **fields: object) -> None:
         lines.append(f"{event} {fields}")
 
-    return EventRecorder[str](api, "bursar.dev/extender", instance, clock, say, **bounds), lines
+    return EventRecorder[str](event_sender(api), "bursar.dev/extender", instance, clock, say, **bounds), lines
 
 
 def sent(events: EventRecorder[str], api: FakeEventsApi, clock: Clock, count: int) -> list[Json]:

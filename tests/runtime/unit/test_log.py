@@ -98,3 +98,9 @@ def test_a_stderr_that_was_closed_at_the_start_is_not_written_to(
     log("x")
 
     assert capfd.readouterr().err == ""
+
+
+def test_a_moment_has_three_digits_of_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.time_ns", lambda: 1_700_000_000_007_999_999)
+
+    assert line("info", "x", {}).startswith("time=2023-11-14T22:13:20.007Z ")

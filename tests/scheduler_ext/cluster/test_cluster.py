@@ -17,9 +17,10 @@ from tests.scheduler_ext.clusters import World, decided, placed
 from tests.scheduler_ext.processes import Process
 from tests.support.waiting import eventually, seconds_until
 from tests.worlds import Json
+from timekeeper.edge.events import EventRecorder
+from timekeeper.runtime.api_server import event_sender
 from timekeeper.runtime.clock import now_ms
 from timekeeper.runtime.connect import connect
-from timekeeper.runtime.event_recorder import EventRecorder
 
 
 def used(pods: list[Json]) -> dict[str, tuple[int, int]]:
@@ -356,7 +357,7 @@ def test_events_stand_where_people_look_for_them(world: World) -> None:
     token = world.plane.kubectl("create", "token", "extender", "-n", "bursar-system").stdout.strip()
     lines: list[str] = []
     events = EventRecorder[str](
-        connect(world.plane.kubeconfig(token, "events")),
+        event_sender(connect(world.plane.kubeconfig(token, "events"))),
         REPORTER,
         "extender-0",
         now_ms,

@@ -17,6 +17,7 @@ from tests.support.events import UnqueuedRecorder
 from tests.support.waiting import eventually
 from tests.timekeeper.worlds import HOUR, MINUTE, Json, Town, agent_status, budgets, node, token
 from timekeeper.edge.log import log
+from timekeeper.runtime.api_server import event_sender
 from timekeeper.runtime.clock import now_ms
 from timekeeper.runtime.connect import connect
 from timekeeper.settler.evictions.budget_round import BudgetRound
@@ -65,7 +66,7 @@ class Users:
         file = cluster.kubeconfig(made.stdout.strip(), "timekeeper")
         settler = town.settler
         api = connect(file)
-        events = UnqueuedRecorder(api, REPORTER, settler.epoch.holder, town.clock, log)
+        events = UnqueuedRecorder(event_sender(api), REPORTER, settler.epoch.holder, town.clock, log)
         shared = (town.store, settler.epoch, api, events, view_of(settler), town.clock, town.clock)
         self.evictor = OveruseRound(EvictorContext(*shared))
 

@@ -18,6 +18,7 @@ from tests.timekeeper.ledger.test_budget_evictions import pod
 from tests.timekeeper.worlds import HOUR, MINUTE, SECOND, T0, Json, Town, budgets, node
 from timekeeper.core.decisions import OTHER_POD, RECLAIMED, WAITING
 from timekeeper.edge.log import log
+from timekeeper.runtime.api_server import event_sender
 from timekeeper.runtime.connect import connect
 from timekeeper.settler.evictions.calls import EvictorContext, view_of
 from timekeeper.settler.evictions.claim_reclaim import ReclaimRound
@@ -68,7 +69,7 @@ class Reclaiming:
         """Another settler, which has just begun."""
         self.hear()
         town, settler = self.town, self.town.settler
-        events = UnqueuedRecorder(self._server, REPORTER, settler.epoch.holder, town.clock, log)
+        events = UnqueuedRecorder(event_sender(self._server), REPORTER, settler.epoch.holder, town.clock, log)
         shared = (town.store, settler.epoch, self._server, events, view_of(settler), town.clock, town.clock)
         self.round = ReclaimRound(EvictorContext(*shared, record=town.recorded.append))
         self.round.step()  # the first one only looks

@@ -16,10 +16,10 @@ from tests.timekeeper.fake_api_server import FakeApiServer, serving
 from tests.timekeeper.worlds import T0, Json, budgets, gpu_pod, lease, node
 from timekeeper.accounts.pods import LedgerPod, UnreadablePod, read_pod
 from timekeeper.core.kube.reflector import ExpiredError, UnreachableError
+from timekeeper.edge.events import RETRY_FOR_MS, EventRecorder
 from timekeeper.edge.log import log
-from timekeeper.runtime.api_server import Answered, Api, Reply, Unsent, accepted
+from timekeeper.runtime.api_server import Answered, Api, Reply, Unsent, accepted, event_sender
 from timekeeper.runtime.connect import connect
-from timekeeper.runtime.event_recorder import RETRY_FOR_MS, EventRecorder
 from timekeeper.settler.budget_entries import BudgetNotice
 from timekeeper.settler.cluster.cluster_state import (
     BudgetConfigMap,
@@ -236,7 +236,7 @@ def test_no_kubeconfig_and_no_cluster_is_a_sentence(tmp_path: Path) -> None:
 
 
 def test_a_notice_becomes_an_event_on_its_config_map(api: FakeApiServer, server: Api) -> None:
-    events = EventRecorder[str](server, REPORTER, "settler-0", Clock(T0), log)
+    events = EventRecorder[str](event_sender(server), REPORTER, "settler-0", Clock(T0), log)
 
     with sending(events):
         report(events, "bursar-system", NOTICE)
@@ -260,7 +260,9 @@ def test_a_notice_becomes_an_event_on_its_config_map(api: FakeApiServer, server:
 def test_a_notice_that_cannot_be_posted_is_logged(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     away = connect(kubeconfig(tmp_path, "http://127.0.0.1:1"))
     clock = Clock(T0)
-    events = EventRecorder[str](away, REPORTER, "settler-0", lambda: clock.turn(RETRY_FOR_MS // 2), log)
+    events = EventRecorder[str](
+        event_sender(away), REPORTER, "settler-0", lambda: clock.turn(RETRY_FOR_MS // 2), log
+    )
 
     with sending(events):
         report(events, "bursar-system", NOTICE)

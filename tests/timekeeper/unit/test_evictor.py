@@ -13,7 +13,7 @@ from timekeeper import metrics
 from timekeeper.accounts.pods import LedgerPod, read_pod
 from timekeeper.core.decisions import EVICTED, Decision
 from timekeeper.log import log
-from timekeeper.runtime.api_server import Answered, Unsent
+from timekeeper.runtime.api_server import Answered, Unsent, event_sender
 from timekeeper.settler.evictions.calls import EvictorContext, SettlerView
 from timekeeper.settler.evictions.evictor import evict, evict_together
 from timekeeper.settler.evictions.reasons import Reason, Said
@@ -34,7 +34,7 @@ class Evictor:
 
     def __init__(self, answers: Answers, budgets: Sequence[Json] = ()) -> None:
         self.api, self.decisions = Played(answers, budgets), list[Decision]()
-        events = UnqueuedRecorder(self.api, "bursar.dev/timekeeper", "one", lambda: T0, log)
+        events = UnqueuedRecorder(event_sender(self.api), "bursar.dev/timekeeper", "one", lambda: T0, log)
         unused = cast(Any, None)  # store, epoch and view belong to the rounds
         view = cast(SettlerView, unused)
         shared = unused, unused, self.api, events, view, lambda: T0, lambda: T0

@@ -7,8 +7,8 @@ from threading import Event
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.decisions import MESSAGE, Decision
 from timekeeper.core.kube.eviction import EvictionResult, disruption
+from timekeeper.edge.events import EventType
 from timekeeper.log import log, log_exception
-from timekeeper.runtime.event_recorder import EventType
 from timekeeper.settler.evictions import calls, disruptions, reasons
 from timekeeper.settler.evictions.calls import EvictorContext
 from timekeeper.settler.evictions.reasons import Reason, Said

@@ -3,27 +3,34 @@
 They are of events.k8s.io/v1, as kube-scheduler's own are: their times are exact, and each names its reporter.
 """
 
+from __future__ import annotations
+
 import hashlib
 import queue
 import re
 import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
 
-from timekeeper.core.object_names import timestamp
-from timekeeper.edge.log_events import EventLog, LogEvent
-from timekeeper.runtime.api_server import Answered, Api, Reply
+from timekeeper.edge.value import TYPE_CHECKING, Of, value
 
-EventType = Literal["Normal", "Warning"]
-R = TypeVar("R", bound=str, contravariant=True)  # the reasons that a process gives
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any, Literal, TypeVar
+
+    from timekeeper.edge.log_events import EventLog, OfEvents
+
+    R = TypeVar("R", bound=str)  # the reasons that a process gives
+    EventType = Literal["Normal", "Warning"]
+    # Posts this object to this path. Returns the status of the answer, 0 if none came, and what was wrong.
+    Send = Callable[[str, Mapping[str, Any]], tuple[int, str]]
+else:
+    R = EventType = Send = None
 
 MAX_QUEUED = 1_000
 MAX_PER_OBJECT = 10  # in one span
 SPAN_MS = 300_000  # within one, the same text about the same object is sent once
 RETRY_FOR_MS = 300_000  # an older Event is given up
-SEND_S = 2.0
 RETRY_S = 2.0
 PAUSE_S = 0.02  # between two, so that a burst of preemptions is no burst of calls
 MAX_NOTE_BYTES = 1024  # this limit and the next two are the API server's
@@ -33,7 +40,7 @@ MAX_INSTANCE = 128
 RESULTS = ("posted", "repeated", "dropped", "failed")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class QueuedEvent:
     """An Event to be sent. ``name`` is derived from the span, the object and the text: two replicas with the
     same text make one Event."""
@@ -47,7 +54,7 @@ class QueuedEvent:
     at_ms: int
 
 
-class EventRecorder(Generic[R]):
+class EventRecorder(Of[R]):
     """Queues Events and sends them one by one. The methods that post may be called from any thread, never
     raise and never wait; `run` sends, in one thread.
 
@@ -57,22 +64,22 @@ class EventRecorder(Generic[R]):
 
     def __init__(
         self,
-        api: Api,
+        send: Send,
         reporter: str,
         instance: str,
         now_ms: Callable[[], int],
-        log: EventLog[LogEvent],
+        log: EventLog[OfEvents],
         most_per_object: int = MAX_PER_OBJECT,
     ) -> None:
-        self._api, self._now_ms, self._log = api, now_ms, log
+        self._post, self._now_ms, self._log = send, now_ms, log
         self._source = {"reportingController": reporter, "reportingInstance": instance[:MAX_INSTANCE]}
         self._most_per_object = most_per_object
         self._queue: queue.Queue[QueuedEvent] = queue.Queue(MAX_QUEUED)
         self._lock = threading.Lock()  # guards what follows
         self._span = 0  # number of the current span
-        self._names = set[str]()  # of the Events queued in it
+        self._names: set[str] = set()  # of the Events queued in it
         self._per_object: Counter[str] = Counter()  # UID -> Events queued in it
-        self._results = Counter[str](dict.fromkeys(RESULTS, 0))
+        self._results: Counter[str] = Counter(dict.fromkeys(RESULTS, 0))
 
     def post(
         self, namespace: str, name: str, uid: str, reason: R, note: str, event_type: EventType = "Normal"
@@ -147,11 +154,10 @@ class EventRecorder(Generic[R]):
         path = f"/apis/events.k8s.io/v1/namespaces/{event.namespace}/events"
         body, why = _body(event) | self._source, "too old"
         while not stop.is_set() and self._now_ms() - event.at_ms < RETRY_FOR_MS:
-            reply = self._api.call("POST", path, body, timeout_s=SEND_S)
-            if isinstance(reply, Answered) and (reply.status < 300 or reply.status == 409):
+            status, why = self._post(path, body)
+            if 200 <= status < 300 or status == 409:
                 return self._count("posted")
-            why = reply.message
-            if not _may_work_later(reply):
+            if status != 0 and status != 429 and status < 500:
                 break
             stop.wait(RETRY_S)
         self._count("failed")
@@ -169,11 +175,12 @@ def _reference(kind: str, namespace: str, name: str, uid: str) -> dict[str, str]
 
 def _body(event: QueuedEvent) -> dict[str, Any]:
     """The Event object without its source."""
+    seconds, ms = divmod(event.at_ms, 1_000)
     return {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
         "metadata": {"name": event.name, "namespace": event.namespace},
-        "eventTime": timestamp(event.at_ms, "microseconds"),
+        "eventTime": f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{ms:03}000Z",
         "action": event.reason,
         "reason": event.reason,
         "type": event.type,
@@ -190,7 +197,3 @@ def _log_fields(event: QueuedEvent) -> dict[str, Any]:
 def _name(stem: str, digest: str) -> str:
     """A valid name of an object, even where the stem must be cut."""
     return re.sub(r"[-.]+$", "", stem[: MAX_NAME - len(digest) - 1]) + "." + digest
-
-
-def _may_work_later(reply: Reply) -> bool:
-    return not isinstance(reply, Answered) or reply.status == 429 or reply.status >= 500
