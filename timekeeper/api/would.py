@@ -20,7 +20,6 @@ from timekeeper.wire.values import Version
 
 _PAGE = 1_000
 _WEEKS = 4  # without a time range: this one, and three before
-_COLUMNS = ("week", "from", "namespace", "verdict", "rule", "pods", "of", "late", "pod", "sentence")
 UNKNOWN = (
     "Exempt users, groups and namespaces, schedulers of the webhook's --other-schedulers, and"
     " PodDisruptionBudgets are not known here: some of these pods would have been spared."
@@ -90,7 +89,7 @@ def register(app: Flask, services: Services) -> None:
         rows = [_shown(each) for each in page]
         if call.get("format") == "csv":
             cells = ({**each, "from": iso(each["from"])} for each in rows)
-            body = b"".join(as_csv(_COLUMNS, cells))
+            body = b"".join(as_csv(sheets.WOULD.keys, cells))
             return tagged(Response(body, content_type=f"{CSV}; charset=utf-8"), follows)
         span = {"version": 1, "from": start, "to": end, "began": services.ledger.began_ms()}
         found_there = {"rows": rows, "enforced": enforced, "notes": _notes(page)}
@@ -132,5 +131,5 @@ def _shown(group: WouldGroup) -> dict[str, Any]:
     return {
         "week": f"{year}-W{week:02}",
         "from": begins_ms,
-        **{name: getattr(group, name) for name in _COLUMNS[2:]},
+        **{name: getattr(group, name) for name in sheets.WOULD.keys[2:]},
     }

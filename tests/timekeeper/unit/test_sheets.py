@@ -374,6 +374,7 @@ def test_each_row_of_an_estimate_says_so() -> None:
     row = {
         "namespace": "team-a",
         "models": "",
+        "group": "",
         "amount": 2 * HOUR,
         "price": "1.5",
         "currency": "EUR",
@@ -385,7 +386,10 @@ def test_each_row_of_an_estimate_says_so() -> None:
 
     (shown,), (left,) = cells(usage.ESTIMATE, answer), cells(usage.ESTIMATED_BUDGETS, answer)
 
-    assert [*shown.values()] == ["estimated", "team-a", None, "2.00", "1.5", "3.00", "EUR"]
+    assert [*shown.values()] == [
+        *("estimated", "2026-11-20 00:00Z", "2026-11-21 00:00Z", "50%"),
+        *("team-a", None, None, 2 * HOUR, "2.00", "1.5", "EUR", "3.00"),
+    ]
     assert (left["estimated"], left["left"], left["spentAt"]) == ("estimated", "-1.00", "2026-11-21 00:00Z")
     assert usage.ESTIMATE.table(answer, MIDNIGHT)["warnings"] == [
         "Estimated, not charged: from 2026-11-20 00:00Z to 2026-11-21 00:00Z, where the ledger begins;"
@@ -405,7 +409,7 @@ def test_what_would_have_happened_counts_the_weeks_new_pods_and_says_what_is_not
     ]
     answer = {"rows": rows, "enforced": ["team-b"], "notes": ["Exempt users are not known."]}
 
-    assert [(each["verdict"], each["rule"], each["shown"]) for each in cells(decisions.WOULD, answer)] == [
+    assert [(each["verdict"], each["rule"], each["pods"]) for each in cells(decisions.WOULD, answer)] == [
         *(("refused", "host-pid", "12 of 340"), ("evicted", None, "2"), ("not judged", None, "1 of 340"))
     ]
     assert decisions.WOULD.table(answer, MIDNIGHT)["warnings"] == [

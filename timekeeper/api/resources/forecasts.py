@@ -197,20 +197,6 @@ ESTIMATE = ApiRoute(
     sheets={"budgets": sheets.ESTIMATED_BUDGETS},
 )
 _NO_PROMETHEUS = "an estimate needs the timekeeper's flag --prometheus-url or --prometheus-namespace"
-_COLUMNS = (
-    "estimated",
-    "from",
-    "to",
-    "known",
-    "namespace",
-    "group",
-    "models",
-    "amount",
-    "gpuHours",
-    "price",
-    "currency",
-    "cost",
-)
 
 ROUTES = (FORECAST, ESTIMATE)
 
@@ -320,7 +306,7 @@ def _estimated(services: Services, before: DevicesBefore | None, call: Call) -> 
         devices = before.get(span, estimating.queries(history.settings(now_ms)))
     found = _scoped(estimating.estimate(devices, history, now_ms), call.get("namespace", ""))
     if call.get("format") == "csv":
-        sheet = report_formats.as_csv(_COLUMNS, (_csv(found, each) for each in found.rows))
+        sheet = report_formats.as_csv(sheets.ESTIMATE.keys, (_csv(found, each) for each in found.rows))
         return tagged(Response(b"".join(sheet), content_type=f"{CSV}; charset=utf-8"))
     return answer(_estimate_answer(found))
 

@@ -83,6 +83,10 @@ def _would_warnings(answer: Json, _now_ms: int) -> Iterator[str]:
     yield from answer["notes"]
 
 
+def _counted(raw: Json) -> str:
+    return str(raw["pods"]) if raw["verdict"] == "evicted" else f"{raw['pods']} of {raw['of']}"
+
+
 WOULD = Sheet(
     columns=(
         TEXT("week", "Week", "ISO 8601, in UTC"),
@@ -95,12 +99,8 @@ WOULD = Sheet(
             lambda raw: "not judged" if raw["verdict"] == "unjudged" else raw["verdict"],
         ),
         TEXT("rule", "Rule", "the first rule that refuses", lambda raw: raw["rule"] or None),
-        DECIMAL(
-            "shown",
-            "Pods",
-            "how many, of the week's new pods",
-            lambda raw: str(raw["pods"]) if raw["verdict"] == "evicted" else f"{raw['pods']} of {raw['of']}",
-        ),
+        DECIMAL("pods", "Pods", "how many, of the week's new pods", _counted),
+        INTEGER("of", "Of", "how many new pods the week had", priority=1),
         INTEGER("late", "Late", "how many of them were judged long after their creation", priority=1),
         POD("pod", "Newest pod", "the newest of them"),
         SENTENCE("sentence", "Why", "of the newest pod"),

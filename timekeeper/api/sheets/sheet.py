@@ -98,6 +98,11 @@ class Sheet:
         known = {each.key: each for each in self.columns}
         return tuple(known[key] for key in keys)
 
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The columns of CSV, which has exact values."""
+        return tuple(each.key for each in self.columns)
+
     def table(self, answer: Json, now_ms: int) -> dict[str, Any]:
         """The answer as a Table. ``key``, ``empty``, ``notes`` and ``warnings`` are ours: clients of
         Kubernetes pass over them."""

@@ -8,6 +8,7 @@ from timekeeper.api.sheets.sheet import (
     DECIMAL,
     GROUP,
     HASH,
+    INTEGER,
     LENGTH,
     NAMESPACE,
     NODE,
@@ -103,17 +104,32 @@ def _findings(answer: Json, _now_ms: int) -> Iterator[str]:
     return estimate_sentences(answer)
 
 
+def _known(raw: Json) -> tuple[int, int]:
+    return raw["knownMs"], raw["to"] - raw["from"]
+
+
+def _estimated(answer: Json) -> Iterator[Json]:
+    """The rows, each with the time of all."""
+    for raw in answer["rows"]:
+        yield {**raw, **{name: answer[name] for name in ("from", "to", "knownMs")}}
+
+
 ESTIMATE = Sheet(
     columns=(
         _ESTIMATED,
+        TIME("from", "From", "the beginning of the time", priority=1),
+        TIME("to", "To", "its end, where the ledger begins", priority=1),
+        PERCENT("known", "Known", "how much of that time there are samples for", _known, 1),
         _NAMESPACE,
+        GROUP("group", "Group", "of the namespace", lambda raw: raw["group"] or None, 1),
         TEXT("models", "Model", "of the cards", lambda raw: raw["models"] or None),
+        INTEGER("amount", "Amount", "in milli-GPU x milliseconds", priority=1),
         _GPU_HOURS,
         DECIMAL("price", "Price", "of a weighted GPU-hour, as it is now"),
-        DECIMAL("cost", "Cost", "at that price", lambda raw: _money(raw["cost"])),
         TEXT("currency", "Currency", "of the price", lambda raw: raw["currency"] if raw["price"] else ""),
+        DECIMAL("cost", "Cost", "at that price", lambda raw: _money(raw["cost"])),
     ),
-    rows=lambda answer: answer["rows"],
+    rows=_estimated,
     empty="no pod is known to have held devices in this time",
     warnings=_findings,
 )
