@@ -20,7 +20,6 @@ class FindingKind:
     ``of_one``: where ``number`` is 1; ``todo``: what mends it or shows more, "": nothing is to be done.
     ``{logs}`` shows the timekeeper's log, ``{classes}`` makes the priority classes."""
 
-    code: str
     level: FindingLevel
     about: str
     sentence: str
@@ -34,71 +33,78 @@ _USE = "read docs/meter.md#use-and-idle-pods; GET /v1/idle has all"
 _HOLD = "devices by resource claims alone, uncharged, for claims are not followed: {where}"
 _LEFT = "reserved for no pod that is left: charged until deleted, or used again: {claims}"
 CATALOGUE: Mapping[str, FindingKind] = {
-    kind.code: kind
-    for kind in (
-        FindingKind(
-            *("settler-away", "error", "watches"),
-            "the settler has written nothing since {since}, and figures stand as of then: pods run on, and"
-            " nothing is lost, for this time is charged once it is back; until then no held pod is released"
-            " and no budget evicts (kubectl bursar doctor)",
-            todo="{logs}",
-        ),
-        FindingKind(
-            *("watch-fails", "error", "watches"),
-            "{source} are not followed since {since}: {error}; what changes counts later",
-            todo="{logs}",
-        ),
-        FindingKind(
-            *("doubt", "warning", "charges"),
-            "the rates of {number} running sessions are not certain: {doubt}",
-            "the rate of 1 running session is not certain: {doubt}",
-            _CHARGES,
-        ),
-        FindingKind(
-            *("other-doubts", "warning", "charges"),
-            "the rates of {number} running sessions are not certain for other reasons",
-            "the rate of 1 running session is not certain for other reasons",
-            _CHARGES,
-        ),
-        FindingKind("no-doubt", "ok", "charges", "the rate of each running session is certain"),
-        FindingKind(
-            *("claims-not-followed", "warning", "resource claims"),
-            f"{{number}} pods hold {_HOLD}",
-            f"1 pod holds {_HOLD}",
-            _CHARGES,
-        ),
-        FindingKind(
-            *("orphan-claims", "warning", "device claims"),
-            f"{{number}} claims hold devices and are {_LEFT}",
-            f"1 claim holds devices and is {_LEFT}",
-            _CLAIMS,
-        ),
-        FindingKind(
-            *("unknown-driver", "warning", "device claims"),
-            "devices of {driver} are not charged ({number} claims): no rule says which of them are GPUs",
-            "devices of {driver} are not charged (1 claim): no rule says which of them are GPUs",
-            _CLAIMS,
-        ),
-        FindingKind(
-            *("idle-pods", "warning", "use"),
-            "{number} pods have used none of their cards for {after} or longer: {where}",
-            "1 pod has used none of its cards for {after} or longer: {where}",
-            _USE,
-        ),
-        FindingKind("not-measured", "warning", "use", "use of cards by Prometheus: {problem}", todo=_USE),
-        FindingKind("measured", "ok", "use", "Prometheus measures {pods} metered pods"),
-        FindingKind(
-            *("no-class", "warning", "priority classes"),
-            "{classes} does not exist",
-            todo="{classes}, or name yours in _settings",
-        ),
-        FindingKind(
-            *("class-order", "error", "priority classes"),
-            "{over} ({overValue}) is not below {within} ({withinValue})",
-            todo="{classes}",
-        ),
-        FindingKind("classes", "ok", "priority classes", "both exist"),
-    )
+    "settler-away": FindingKind(
+        "error",
+        "watches",
+        "the settler has written nothing since {since}, and figures stand as of then: pods run on, and"
+        " nothing is lost, for this time is charged once it is back; until then no held pod is released"
+        " and no budget evicts (kubectl bursar doctor)",
+        todo="{logs}",
+    ),
+    "watch-fails": FindingKind(
+        "error",
+        "watches",
+        "{source} are not followed since {since}: {error}; what changes counts later",
+        todo="{logs}",
+    ),
+    "doubt": FindingKind(
+        "warning",
+        "charges",
+        "the rates of {number} running sessions are not certain: {doubt}",
+        "the rate of 1 running session is not certain: {doubt}",
+        _CHARGES,
+    ),
+    "other-doubts": FindingKind(
+        "warning",
+        "charges",
+        "the rates of {number} running sessions are not certain for other reasons",
+        "the rate of 1 running session is not certain for other reasons",
+        _CHARGES,
+    ),
+    "no-doubt": FindingKind("ok", "charges", "the rate of each running session is certain"),
+    "claims-not-followed": FindingKind(
+        "warning",
+        "resource claims",
+        f"{{number}} pods hold {_HOLD}",
+        f"1 pod holds {_HOLD}",
+        _CHARGES,
+    ),
+    "orphan-claims": FindingKind(
+        "warning",
+        "device claims",
+        f"{{number}} claims hold devices and are {_LEFT}",
+        f"1 claim holds devices and is {_LEFT}",
+        _CLAIMS,
+    ),
+    "unknown-driver": FindingKind(
+        "warning",
+        "device claims",
+        "devices of {driver} are not charged ({number} claims): no rule says which of them are GPUs",
+        "devices of {driver} are not charged (1 claim): no rule says which of them are GPUs",
+        _CLAIMS,
+    ),
+    "idle-pods": FindingKind(
+        "warning",
+        "use",
+        "{number} pods have used none of their cards for {after} or longer: {where}",
+        "1 pod has used none of its cards for {after} or longer: {where}",
+        _USE,
+    ),
+    "not-measured": FindingKind("warning", "use", "use of cards by Prometheus: {problem}", todo=_USE),
+    "measured": FindingKind("ok", "use", "Prometheus measures {pods} metered pods"),
+    "no-class": FindingKind(
+        "warning",
+        "priority classes",
+        "{classes} does not exist",
+        todo="{classes}, or name yours in _settings",
+    ),
+    "class-order": FindingKind(
+        "error",
+        "priority classes",
+        "{over} ({overValue}) is not below {within} ({withinValue})",
+        todo="{classes}",
+    ),
+    "classes": FindingKind("ok", "priority classes", "both exist"),
 }
 
 
