@@ -6,6 +6,10 @@ from tests.timekeeper.clocks import iso
 from tests.timekeeper.ledger.test_ends import Extender
 from tests.timekeeper.ledger.test_holders import told
 from tests.timekeeper.worlds import DAY, GPU, HOUR, MINUTE, SECOND, T0, Json, Town, budgets, gpu_pod, lease
+from timekeeper.operations.audit.audit import audit
+from timekeeper.operations.audit.cluster import ClusterComparison, read_compared_pod
+from timekeeper.operations.audit.finding import Finding
+from timekeeper.store.engine.upgrade import snapshot
 
 ONE_DATABASE = "decisions about values; test_machine and test_export store the same on both"
 
@@ -77,6 +81,20 @@ def test_what_was_posted_of_it_is_taken_back_by_a_correction(here: Town) -> None
         (T0, T0 + DEADLINE, -GPU, "correction"),
         (T0 + MINUTE, T0 + 70 * SECOND, GPU, "settled"),
     ]
+
+
+def test_an_audit_counts_what_is_forgiven_as_held_and_rightly_not_charged(here: Town) -> None:
+    raw = in_vain()
+    raw["metadata"]["labels"] = {"bursar.dev/governed": "true"}
+    last = ended(raw, T0 + 70 * SECOND)
+    lived(here, raw)
+
+    cluster = ClusterComparison(filter(None, [read_compared_pod(last)]), here.clock(), {}, None)
+    findings: list[Finding] = []
+    with snapshot(here.store) as connection:
+        audit(connection, here.clock(), findings.append, cluster)
+
+    assert (cluster.compared, cluster.gaps, findings) == (1, [], [])
 
 
 @pytest.mark.parametrize(
