@@ -3,14 +3,14 @@ watch that has nothing new sends a bookmark, so that whoever follows it gets its
 
 import copy
 from collections.abc import Callable, Generator, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import orjson
-import urllib3
 
 from tests.scheduler_ext.store import Store
 from tests.support.api_server import initial_lines
 from timekeeper.core.kube.reflector import UnreachableError
+from timekeeper.edge.http_client import tcp
 from timekeeper.runtime.api_server import Answered, Api, Lost, Reply, Unsent, accepted
 
 
@@ -19,7 +19,7 @@ class DirectApi(Api):
     whose watch has nothing new, or whose list or watch has just failed."""
 
     def __init__(self, store: Store, waits: Callable[[float], object] = lambda _s: None) -> None:
-        super().__init__("", urllib3.PoolManager(), dict)
+        super().__init__("http://direct", tcp, dict)
         self.store, self._waits = store, waits
         self.idle: set[str] = set()
 
@@ -31,7 +31,7 @@ class DirectApi(Api):
         *,
         content_type: str = "application/json",
         timeout_s: float,
-        retries: urllib3.Retry | Literal[False] = False,
+        tries: int = 1,
     ) -> Reply:
         """As `Api.call`; a fault without an answer is one that did not come in time."""
         if self.store.ended.is_set():

@@ -3,9 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import urllib3
-
 from tests.timekeeper.worlds import Json
+from timekeeper.edge.http_client import tcp
 from timekeeper.runtime.api_server import Answered, Api, Reply
 
 Answers = Mapping[str, Reply]  # by call, as `Played.calls` has them, or by its first word
@@ -16,7 +15,7 @@ class Played(Api):
     """Answers as it is told to, else that it accepts. ``calls``: what was asked about which pod."""
 
     def __init__(self, answers: Answers, budgets: Sequence[Json] = ()) -> None:
-        super().__init__("", urllib3.PoolManager(), dict)
+        super().__init__("http://played", tcp, dict)
         self._answers, self._budgets = answers, budgets
         self.calls: list[str] = []
         self.bodies: dict[str, Mapping[str, Any]] = {}

@@ -259,6 +259,18 @@ def tcp(server: Server, within_s: float) -> socket.socket:
     return socket.create_connection(address, within_s)  # type: ignore[arg-type] # getaddrinfo takes bytes
 
 
+def tunnel(proxy: socket.socket, server: Server, headers: Mapping[str, str], within_s: float) -> None:
+    """Has an HTTP proxy lead this connection to the server. Raises `FAILURES`."""
+    host = f"[{server.host}]" if ":" in server.host else server.host
+    place = f"{host}:{server.port}"
+    source = _Source(proxy)
+    source.until_s = time.monotonic() + within_s
+    proxy.sendall(http1.request("CONNECT", place, place, headers, None))
+    head = http1.head(io.BufferedReader(source, 1))  # reads nothing beyond the head
+    if head.status != 200:
+        raise NotConnected(f"the proxy answers {head.status}")
+
+
 def trusting(bundle: str) -> ssl.SSLContext:
     """Verifies servers whose certificate one of these CAs (PEM) has signed, by TLS 1.2 or newer. Raises
     NotConnected."""

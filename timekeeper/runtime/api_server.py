@@ -4,20 +4,22 @@ A caller must know whether a call that changes something was done. `Answered`: t
 `Unsent`: the call did not reach it. `Lost`: no answer came, and it may have been done.
 """
 
+import socket
+import time
+import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import urlencode
 
 import orjson
-import urllib3
-from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, SSLError
 
 from timekeeper.core.json_values import Json
 from timekeeper.core.kube.initial_events import NotStreamedError
 from timekeeper.core.kube.reflector import OPENED, ExpiredError, UnreachableError
 from timekeeper.edge.events import Send
+from timekeeper.edge.http_client import FAILURES, HttpClient, NotConnected, Server, sentence, server_of
 from timekeeper.runtime.clock import ServerClock
 
 PAGE = 500
@@ -27,6 +29,10 @@ CONNECT_S = 2.0
 LIST_S = 30.0
 ANSWER_S = 15.0
 EVENT_S = 2.0
+CONNECTIONS = 32
+LONGEST_PAUSE_S = 30  # before a busy API server is asked again
+
+_BUSY = (429, 502, 503, 504)
 
 MERGE = "application/merge-patch+json"
 APPLY = "application/apply-patch+yaml"  # server-side
@@ -68,13 +74,20 @@ class CredentialsError(Exception):
 
 
 class Api:
-    """The API server at ``host``. ``identity`` gives the headers that authenticate a call made now: a token
-    may be rotated. Not to be used across a fork, whose sides would share connections."""
+    """The API server at ``url``. ``connect``: opens a connection within a number of seconds. ``identity``
+    gives the headers that authenticate a call made now: a token may be rotated. Threads may share it. Not to
+    be used across a fork, whose sides would share connections. Raises ValueError for what is no URL."""
 
     def __init__(
-        self, host: str, pool: urllib3.PoolManager, identity: Callable[[], Mapping[str, str]]
+        self,
+        url: str,
+        connect: Callable[[Server, float], socket.socket],
+        identity: Callable[[], Mapping[str, str]],
+        connections: int = CONNECTIONS,
     ) -> None:
-        self._host, self._pool, self._identity = host, pool, identity
+        self._client = HttpClient(server_of(url), connect, connections, CONNECT_S)
+        self._identity = identity
+        weakref.finalize(self, self._client.close)
         self.clock = ServerClock()
 
     @property
@@ -84,7 +97,7 @@ class Api:
 
     def close(self) -> None:
         """Closes the idle connections."""
-        self._pool.clear()
+        self._client.close()
 
     def version(self) -> Json:
         """What it says of its version; empty where it does not answer."""
@@ -130,18 +143,22 @@ class Api:
     def _events(self, path: str, query: Mapping[str, str], for_s: int) -> Generator[bytes]:
         """The lines of a watch; an empty one first, once the API server has accepted it."""
         query = {"watch": "true", "allowWatchBookmarks": "true", **query, "timeoutSeconds": str(for_s)}
-        timeout = urllib3.Timeout(connect=CONNECT_S, read=min(SILENCE_S, for_s + ANSWER_S))
+        silence_s = min(SILENCE_S, for_s + ANSWER_S)
         try:
-            with self._request("GET", _with_query(path, query), None, {}, timeout, stream=True) as response:
-                if response.status != 200:
-                    reply = Answered(response.status, _json(response.read()) or {})
+            headers, sent = self._headers(), self.clock.sent()
+            with closing(
+                self._client.stream(_with_query(path, query), headers, silence_s=silence_s)
+            ) as stream:
+                self.clock.note(sent, stream.headers.get("date"))
+                if stream.status != 200:
+                    reply = Answered(stream.status, _json(stream.body()) or {})
                     if "sendInitialEvents" in query and reply.status in (400, 422):
                         raise NotStreamedError(f"{reply.status} {reply.message}")
                     accepted(reply)
                 yield b""
-                yield from _lines(response)
-        except (HTTPError, OSError, CredentialsError) as error:
-            raise UnreachableError(f"the watch of {path} broke: {error}") from error
+                yield from stream.lines()
+        except (*FAILURES, CredentialsError) as error:
+            raise UnreachableError(f"the watch of {path} broke: {sentence(error, silence_s)}") from error
 
     def call(
         self,
@@ -151,54 +168,41 @@ class Api:
         *,
         content_type: str = "application/json",
         timeout_s: float,
-        retries: urllib3.Retry | Literal[False] = False,
+        tries: int = 1,
     ) -> Reply:
-        """One call, which takes at most ``timeout_s`` in all."""
+        """One call, which takes at most ``timeout_s`` once it is connected. While the API server is busy it
+        is made again, ``tries`` times in all."""
         sent = None if body is None else orjson.dumps(body)
-        headers = {} if body is None else {"Content-Type": content_type}
-        timeout = urllib3.Timeout(total=timeout_s, connect=min(CONNECT_S, timeout_s))
-        try:
-            response = self._request(method, path, sent, headers, timeout, retries)
-            answer = _json(response.data)
-        except CredentialsError as error:
-            return Unsent(str(error))
-        except (NewConnectionError, ConnectTimeoutError, SSLError) as error:
-            return Unsent(f"the API server cannot be reached: {error}")
-        except (HTTPError, OSError) as error:
-            return Lost(f"the API server does not answer: {error}")
+        content = {} if body is None else {"Content-Type": content_type}
+        for pause_s in (*(0.5 * 2**at for at in range(tries - 1)), None):
+            try:
+                headers, at = {**self._headers(), **content}, self.clock.sent()
+                response = self._client.call(
+                    method, path, headers, sent, within_s=timeout_s, repeat=method == "GET"
+                )
+            except CredentialsError as error:
+                return Unsent(str(error))
+            except NotConnected as error:
+                return Unsent(f"the API server cannot be reached: {self._client.server.authority}: {error}")
+            except FAILURES as error:
+                return Lost(f"the API server does not answer: {sentence(error, timeout_s)}")
+            self.clock.note(at, response.headers.get("date"))
+            if pause_s is None or response.status not in _BUSY:
+                break
+            after = response.headers.get("retry-after", "")
+            time.sleep(min(int(after) if after.isdecimal() else pause_s, LONGEST_PAUSE_S))
+        answer = _json(response.body)
         if answer is not None:
             return Answered(response.status, answer)
         if response.status < 300:  # something else answers: a proxy, or another server
             return Lost(f"the API server answers {response.status} without JSON")
-        return Answered(response.status, {"message": response.data[:200].decode(errors="replace")})
+        return Answered(response.status, {"message": response.body[:200].decode(errors="replace")})
 
-    def _request(
-        self,
-        method: str,
-        path: str,
-        body: bytes | None,
-        headers: Mapping[str, str],
-        timeout: urllib3.Timeout,
-        retries: urllib3.Retry | Literal[False] = False,
-        *,
-        stream: bool = False,
-    ) -> urllib3.BaseHTTPResponse:
+    def _headers(self) -> dict[str, str]:
         try:
-            identity = self._identity()
+            return {"Accept": "application/json", **self._identity()}
         except Exception as error:  # a plugin that makes tokens can fail in any way
             raise CredentialsError(f"the credentials cannot be read: {error}") from error
-        sent = self.clock.sent()
-        response = self._pool.request(
-            method,
-            self._host + path,
-            body=body,
-            headers={"Accept": "application/json", **identity, **headers},
-            timeout=timeout,
-            retries=retries,
-            preload_content=not stream,
-        )
-        self.clock.note(sent, response.headers.get("Date"))
-        return response
 
 
 def _with_query(path: str, query: Mapping[str, str]) -> str:
@@ -251,10 +255,3 @@ def _event(line: bytes) -> Json:
     if not isinstance(event, dict):
         raise UnreachableError(f"a watch sent something that is not an event: {line[:100]!r}")
     return event
-
-
-def _lines(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
-    rest = b""
-    for part in response.stream(65_536):
-        *whole, rest = (rest + part).split(b"\n")
-        yield from (line for line in whole if line)

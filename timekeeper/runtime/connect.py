@@ -5,15 +5,15 @@ for a kubeconfig alone.
 """
 
 import os
+import ssl
 from collections.abc import Mapping
 from pathlib import Path
 
-import urllib3
-
-from timekeeper.runtime.api_server import Api
+from timekeeper.edge import http_client
+from timekeeper.edge.http_client import Server
+from timekeeper.runtime.api_server import CONNECTIONS, Api
 from timekeeper.runtime.flags import KUBECONFIG, UnusableError, lacking
 
-CONNECTIONS = 32
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
@@ -43,21 +43,23 @@ def of_service_account(
     def identity() -> dict[str, str]:
         return {"authorization": f"Bearer {(folder / 'token').read_text().strip()}"}
 
+    def connected(server: Server, within_s: float) -> ssl.SSLSocket:
+        """The CA is read for each connection, for it is renewed too."""
+        bundle = http_client.read_bundle(str(folder / "ca.crt"))
+        return http_client.tls(http_client.trusting(bundle), server, within_s)
+
     host, port = (
         environment.get("KUBERNETES_SERVICE_HOST", ""),
         environment.get("KUBERNETES_SERVICE_PORT", ""),
-    )
-    pool = urllib3.PoolManager(
-        maxsize=connections, cert_reqs="CERT_REQUIRED", ca_certs=str(folder / "ca.crt"), retries=False
     )
     try:
         if not host or not port:
             raise ValueError("KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set")
         identity()
-        urllib3.util.create_urllib3_context().load_verify_locations(folder / "ca.crt")
+        http_client.trusting(http_client.read_bundle(str(folder / "ca.crt")))
+        return Api(f"https://{f'[{host}]' if ':' in host else host}:{port}", connected, identity, connections)
     except (OSError, ValueError) as error:  # ssl's errors are OSErrors
         raise UnusableError(
             f"--kubeconfig: none is given, and the pod's own service account cannot be used: {error};"
             f" {KUBECONFIG}"
         ) from error
-    return Api(f"https://{f'[{host}]' if ':' in host else host}:{port}", pool, identity)

@@ -5,6 +5,7 @@ No serving process imports this module where it has a service account.
 """
 
 import os
+import socket
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,8 +13,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from kubernetes import client, config
+from kubernetes.client.rest import should_bypass_proxies
 
-from timekeeper.runtime.api_server import Api
+from timekeeper.edge import http_client
+from timekeeper.edge.http_client import Server, server_of
+from timekeeper.runtime.api_server import CONNECTIONS, Api
 from timekeeper.runtime.flags import KUBECONFIG, UnusableError
 
 
@@ -33,17 +37,55 @@ def connect(kubeconfig: Path | None, connections: int, context: str = "") -> Api
     problem = _problem(configuration)
     if problem:
         raise UnusableError(f"{where}: {problem}; {KUBECONFIG}")
-    return of_configuration(configuration)
+    return of_configuration(configuration, connections)
 
 
-def of_configuration(configuration: client.Configuration) -> Api:
-    """The API server that this configuration of the package names."""
+def of_configuration(configuration: client.Configuration, connections: int = CONNECTIONS) -> Api:
+    """The API server that this configuration of the package names. A proxy that it names is asked for a way
+    there."""
 
     def identity() -> dict[str, str]:
         settings: Mapping[str, Any] = dict(configuration.auth_settings())
         return {s["key"]: s["value"] for s in settings.values() if s["in"] == "header" and s["value"]}
 
-    return Api(configuration.host, client.ApiClient(configuration).rest_client.pool_manager, identity)
+    def connected(server: Server, within_s: float) -> socket.socket:
+        raw = _reached(configuration, server, within_s)
+        if not server.is_tls:
+            return raw
+        try:
+            name = configuration.tls_server_name or server.host
+            return _context(configuration).wrap_socket(raw, server_hostname=name)
+        except BaseException:
+            raw.close()
+            raise
+
+    return Api(configuration.host, connected, identity, connections)
+
+
+def _reached(configuration: client.Configuration, server: Server, within_s: float) -> socket.socket:
+    """A connection to the server, or through the proxy that is set for it. Raises OSError or ValueError."""
+    proxy = configuration.proxy
+    if not proxy or should_bypass_proxies(configuration.host, configuration.no_proxy or ""):
+        return http_client.tcp(server, within_s)
+    raw = http_client.tcp(server_of(proxy), within_s)
+    try:
+        http_client.tunnel(raw, server, dict(configuration.proxy_headers or {}), within_s)
+    except BaseException:
+        raw.close()
+        raise
+    return raw
+
+
+def _context(configuration: client.Configuration) -> ssl.SSLContext:
+    """How the server is verified, and what we show to it. Raises OSError."""
+    context = ssl.create_default_context(cafile=configuration.ssl_ca_cert, cadata=configuration.ca_cert_data)
+    if configuration.assert_hostname is False or not configuration.verify_ssl:
+        context.check_hostname = False
+    if not configuration.verify_ssl:
+        context.verify_mode = ssl.CERT_NONE
+    if configuration.cert_file:
+        context.load_cert_chain(configuration.cert_file, configuration.key_file, password="")
+    return context
 
 
 def _reason(error: Exception, kubeconfig: Path | None) -> str:
@@ -62,15 +104,16 @@ def _problem(configuration: client.Configuration) -> str:
     address = urlsplit(configuration.host)
     if address.scheme not in ("http", "https") or not address.hostname:
         return f'the server "{configuration.host}" is no URL such as https://10.0.0.1:6443'
+    if configuration.proxy and not configuration.proxy.startswith("http://"):
+        return f'the proxy "{configuration.proxy}" is no URL such as http://10.0.0.1:3128'
     if address.scheme == "http":
         return ""
     try:
-        context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
+        ssl.create_default_context(cafile=configuration.ssl_ca_cert, cadata=configuration.ca_cert_data)
     except OSError:
         return "its certificate authority contains no readable certificate"
     try:
-        if configuration.cert_file:
-            context.load_cert_chain(configuration.cert_file, configuration.key_file, password="")
+        _context(configuration)
     except OSError:
         return "its client certificate and key cannot be read, or do not belong together"
     return ""

@@ -5,25 +5,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-import urllib3
-
 from timekeeper.core.json_values import Json
 from timekeeper.runtime import kubeconfig as kubeconfigs
-from timekeeper.runtime.api_server import Answered, Api
-from timekeeper.runtime.connect import CONNECTIONS, of_service_account
+from timekeeper.runtime.api_server import CONNECTIONS, Answered, Api
+from timekeeper.runtime.connect import of_service_account
 from timekeeper.runtime.flags import UnusableError
 
 PAGE = 500
 _TIMEOUT_S = 30.0
-# a busy API server answers 429, one that is being replaced 503, both with Retry-After
-_RETRY = urllib3.Retry(
-    total=4,
-    connect=0,
-    redirect=0,
-    status_forcelist=(429, 502, 503, 504),
-    backoff_factor=0.5,
-    raise_on_status=False,
-)
+_TRIES = 5
 
 
 class ClusterUnreachableError(Exception):
@@ -100,7 +90,7 @@ class ClusterReader:
         raise NoSuchKindError(f"{group}/{kind}")
 
     def _get(self, path: str) -> tuple[int, Json]:
-        reply = self._api.call("GET", path, timeout_s=_TIMEOUT_S, retries=_RETRY)
+        reply = self._api.call("GET", path, timeout_s=_TIMEOUT_S, tries=_TRIES)
         if not isinstance(reply, Answered):
             raise ClusterUnreachableError(reply.message)
         return reply.status, reply.body

@@ -3,8 +3,10 @@
 import base64
 import json
 import re
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,8 @@ import pytest
 from deploy.local.identity import new_authority
 from tests.packaging.checkout import ROOT
 from tests.support.kubeconfig import kubeconfig
-from timekeeper.runtime.api_server import Unsent
+from tests.support.tls import Tls
+from timekeeper.runtime.api_server import Answered, Unsent
 from timekeeper.runtime.connect import connect, of_service_account
 from timekeeper.runtime.flags import UnusableError
 
@@ -48,7 +51,7 @@ def test_an_ipv6_address_is_called_in_brackets(account: Path) -> None:
     reply = of_service_account(environment=WHERE, folder=account).call("GET", "/version", timeout_s=1)
 
     assert isinstance(reply, Unsent)
-    assert "host='[::1]', port=1" in reply.message or "host='::1', port=1" in reply.message
+    assert "the API server cannot be reached: [::1]:1: " in reply.message
 
 
 @pytest.mark.parametrize(
@@ -92,6 +95,42 @@ def test_a_service_account_needs_no_kubernetes_package_and_a_kubeconfig_does(tmp
 
 def test_a_kubeconfig_names_the_server(tmp_path: Path) -> None:
     assert connect(kubeconfig(tmp_path, "http://127.0.0.1:1")).token == "own"
+
+
+def test_a_proxy_is_asked_for_a_way_to_the_server(tmp_path: Path, tls: Tls) -> None:
+    """A proxy that answers as the server itself, once it was asked for the way."""
+    asked: list[bytes] = []
+    said = [b"HTTP/1.1 407 Who are you\r\n\r\n", b"HTTP/1.1 200 Go on\r\n\r\n"]
+
+    def serve() -> None:
+        while said:
+            raw, _ = listener.accept()
+            asked.append(raw.recv(4096))
+            answer = said.pop(0)
+            raw.sendall(answer)
+            if b"200" in answer:
+                with tls.server().wrap_socket(raw, server_side=True) as through:
+                    through.recv(4096)
+                    through.sendall(b'HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\n{"a":1}')
+            raw.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        ca = base64.b64encode(tls.ca.bundle).decode()
+        proxy = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        fields = {"certificate-authority-data": ca, "tls-server-name": "localhost", "proxy-url": proxy}
+        (tmp_path / "config").write_bytes(with_cluster(server="https://api.invalid:6443", **fields))
+        api = connect(tmp_path / "config")
+        refused = api.call("GET", "/version", timeout_s=10)
+        answered = api.call("GET", "/version", timeout_s=10)
+        thread.join()
+        api.close()
+
+    assert isinstance(refused, Unsent)
+    assert "the proxy answers 407" in refused.message
+    assert answered == Answered(200, {"a": 1})
+    assert asked == [b"CONNECT api.invalid:6443 HTTP/1.1\r\nHost: api.invalid:6443\r\n\r\n"] * 2
 
 
 def with_cluster(**fields: str) -> bytes:

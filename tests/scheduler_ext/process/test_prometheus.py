@@ -6,7 +6,6 @@ from types import SimpleNamespace
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-import urllib3
 
 from scheduler_ext.clients.card_load_poller import STALE_MS, Measuring, Prometheus, read_samples
 from scheduler_ext.scoring.card_points import Scale
@@ -16,6 +15,7 @@ from tests.support.http_server import JsonHandler, Served
 from tests.support.tls import Tls
 from tests.support.waiting import eventually
 from timekeeper.core.values import Card
+from timekeeper.edge.http_client import tcp
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.prometheus import PrometheusError, service_url
 from timekeeper.runtime.prometheus_settings import PrometheusSettings
@@ -63,7 +63,7 @@ def server() -> Iterator[Simulated]:
 @pytest.fixture
 def caller(server: Simulated) -> Iterator[Api]:
     """The client of the API server."""
-    made = Api(server.url, urllib3.PoolManager(), dict)
+    made = Api(server.url, tcp, dict)
     yield made
     made.close()
 

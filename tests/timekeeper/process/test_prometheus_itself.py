@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import urllib3
 
 from deploy.local.launcher import Launcher
 from tests.scheduler_ext.cluster.test_prometheus import Prometheus
@@ -20,6 +19,7 @@ from timekeeper.accounts.estimate import STEP_MS, held_devices, queries
 from timekeeper.api.resources.forecasts import series_of
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.ledger.metering import Interval
+from timekeeper.edge.http_client import tcp
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.prometheus import PrometheusClient
 from timekeeper.runtime.prometheus_settings import PrometheusSettings
@@ -88,7 +88,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Prometheus
 
     with Served(Handler) as served, Launcher() as launcher:
         client = PrometheusClient(
-            PrometheusSettings(serving(folder, served.port, launcher)), Api("", urllib3.PoolManager(), dict)
+            PrometheusSettings(serving(folder, served.port, launcher)), Api("http://none", tcp, dict)
         )
         eventually(lambda: len(read_series(json.loads(answered(client)), "vector")) == 2)
         yield client, begin_ms

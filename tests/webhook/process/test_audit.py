@@ -140,7 +140,7 @@ def test_no_way_to_a_cluster_is_one_sentence_and_two(tmp_path: Path) -> None:
         assert len(done.stderr.splitlines()) == 1
     done = audit("--kubeconfig", str(nowhere), "-o", "json")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("bursar-webhook audit: the API server does not answer: ")
+    assert done.stderr.startswith("bursar-webhook audit: the API server cannot be reached: ")
     assert len(done.stderr.splitlines()) == 1
 
 
