@@ -35,11 +35,11 @@ class Chosen:
 
 
 def choose(
-    pods: Sequence[Pod], given: PlanInput, until_ms: int, now_ms: int, beside: Iterable[str] = ()
+    pods: Sequence[Pod], given: PlanInput, until_ms: int, now_ms: int, beside: Iterable[Pod] = ()
 ) -> Chosen | None:
     """The cards to keep empty for all of these members, which do not fit now. None: no cards that become
     free would be enough, or none were found in time. ``until_ms``: when the drain would end at the latest;
-    ``beside``: the nodes of other members, which run."""
+    ``beside``: other members, which run."""
     base, there = undrain(given.snapshot), tuple(beside)
     ends = known_ends(base, until_ms, now_ms)
 

@@ -71,7 +71,7 @@ class GangDrains:
 
     def _begin(self, it: GangState, now_ms: int) -> None:
         pods = it.paid[: max(1, it.needed - len(it.bound))]
-        found = choose(pods, self._given(self._cache.snapshot), self.turns.until_ms, now_ms, it.nodes)
+        found = choose(pods, self._given(self._cache.snapshot), self.turns.until_ms, now_ms, it.bound)
         if found is None:
             self.turns.end("none", now_ms)
             self._undrain(it.key)

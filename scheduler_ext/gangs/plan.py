@@ -73,10 +73,10 @@ LATE = "the time for a plan was over"
 def plan(
     pods: Sequence[Pod],
     given: PlanInput,
-    beside: Collection[str] = (),
+    beside: Collection[Pod] = (),
 ) -> GangPlan:
     """A place for as many of the pods as fit together. Cards that are kept or drained for them count as free.
-    ``beside``: the nodes of other members, which run, each as often as it has one."""
+    ``beside``: other members, which run."""
     return _Plan(pods, given, beside).made()
 
 
@@ -116,8 +116,9 @@ def missing_cards(found: GangPlan) -> int:
 class _Plan:
     """``_shapes``: the pods by what they need, the largest first."""
 
-    def __init__(self, pods: Sequence[Pod], given: PlanInput, beside: Collection[str]) -> None:
-        self.given, self.beside = given, frozenset(beside)
+    def __init__(self, pods: Sequence[Pod], given: PlanInput, beside: Collection[Pod]) -> None:
+        self.given, self.beside = given, frozenset(pod.node for pod in beside)
+        self.has_rules = any(pod.apart for pod in (*pods, *beside))
         self.caps = CapChecks(lambda: given.standings)
         snapshot = given.snapshot
         for pod in pods:
@@ -329,9 +330,9 @@ class _Attempt:
             return self._leave(pods, "the namespace has spent its GPU budget")
         rooms = plan.rooms.of(shape, self._snapshot, self.nodes, names)
         last = self._snapshot.comes_last(first.namespace)
-        order = sorted(self._place_of(name, last) for name in rooms) if first.apart else []
+        order = sorted(self._place_of(name, last) for name in rooms) if plan.has_rules else []
         while pods and rooms:
-            if first.apart:
+            if plan.has_rules:
                 # one by one, as each changes where the next may be
                 found = next((it for it in order if self._apart.may_take(first, it[-1])), None)
                 if found is None:
@@ -355,11 +356,11 @@ class _Attempt:
                     break
                 self._snapshot = assume(self._snapshot, pod, name, placement)
                 self.members.append(PlannedMember(pod, name, placement))
-                self._apart.add(name)
+                self._apart.add(pod, name)
                 taken += 1
             if taken:
                 self.nodes.add(name)
-            if first.apart and name in rooms:
+            if plan.has_rules and name in rooms:
                 insort(order, self._place_of(name, last))
             pods = pods[taken:]
         return self._leave(pods, NO_ROOM)

@@ -452,7 +452,7 @@ class GangStarts:
         avoided = self._avoided.get(it.key, {})
         nodes = frozenset(name for name, until_ms in avoided.items() if now_ms < until_ms)
         given = replace(self._w.given(snapshot, it.first), avoided=nodes)
-        return plan(pods, given, [pod.node for pod in it.bound])
+        return plan(pods, given, it.bound)
 
     def _keep(self, it: GangState, made: GangPlan, start: Start, seen: Snapshot) -> bool:
         members = [(each.pod, each.node, each.placement) for each in made.members]

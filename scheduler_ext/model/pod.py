@@ -19,6 +19,7 @@ from timekeeper.core.gangs import Gang, group_of, has_started, held_gang, needs_
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.kube.node_constraints import (
     NO_CONSTRAINTS,
+    ApartRule,
     NodeConstraints,
     apart_of,
     has_unread_constraints,
@@ -96,8 +97,7 @@ class Pod:
     is_pending: bool = False  # of a member with a node: its containers have not run yet
     has_ended_well: bool = False  # of a member: its phase is Succeeded
     needs_said: int | None = None  # of a member: `gangs.needs_said`
-    # of a waiting member: by which labels of nodes the members must be apart: `node_constraints.apart_of`
-    apart: tuple[tuple[str, int], ...] = ()
+    apart: tuple[ApartRule, ...] = ()  # of a member: how it must be apart from others
     by_claim: bool = False  # bound, and kube-scheduler made a claim for its extended resources
     declared_ms: int = 0  # how long it declares to run, with its grace period; 0: it does not
     rejected: str = ""  # its kubelet refused it for reasons of devices: in its words; "": it did not
@@ -252,7 +252,7 @@ def read_pod(raw: Json, most_grace_ms: int = MAX_GRACE_MS) -> Pod | None:
         is_pending=gang is not None and node != "" and status.get("phase") == "Pending",
         has_ended_well=gang is not None and status.get("phase") == "Succeeded",
         needs_said=needs_said(raw) if gang is not None else None,
-        apart=apart_of(raw) if gang is not None and not node else (),
+        apart=apart_of(raw) if gang is not None else (),
         by_claim=bool(node and mapping(status.get("extendedResourceClaimStatus")).get("resourceClaimName")),
         declared_ms=_declared_ms(spec, most_grace_ms),
         rejected=_rejected(status) if node else "",

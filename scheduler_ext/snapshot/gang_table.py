@@ -66,11 +66,6 @@ class GangState:
         return tuple(pod for pod in self.waiting if not {*pod.gates} - {names.GANG_GATE})
 
     @property
-    def nodes(self) -> set[str]:
-        """Where its members run."""
-        return {pod.node for pod in self.bound}
-
-    @property
     def first(self) -> Pod:
         """The oldest living member."""
         return min((*self.waiting[:1], *self.bound[:1]), key=lambda pod: (pod.asked_ms, pod.uid))

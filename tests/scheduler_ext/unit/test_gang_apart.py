@@ -4,7 +4,7 @@ rules that only counts, and the largest there is."""
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -73,7 +73,8 @@ def planned(
     raws = [with_port(raw) for raw in raws] if port else raws
     snapshot = rebuilt([each.raw() for each in nodes], raws)
     pods = [pod for _, pod in snapshot.pods.items()]
-    return plan(pods, PlanInput(snapshot, UNHEARD, lambda _: BINPACK), [*beside])
+    running = [replace(pods[0], node=name) for name in beside]
+    return plan(pods, PlanInput(snapshot, UNHEARD, lambda _: BINPACK), running)
 
 
 def counts(found: GangPlan) -> dict[str, int]:
@@ -97,6 +98,8 @@ WITH_CPU = [*TWO_ZONES, Node("c", 0, "x")]
         ([*TWO_ZONES, Node("c", 4)], spread(ZONE), {"a": 3, "b": 3}),
         ([Node("a", 4), Node("b", 1)], spread(HOST), {"a": 2, "b": 1}),
         (TWO_ZONES, spread(ZONE, when="ScheduleAnyway"), {"a": 4, "b": 2}),
+        (TWO_ZONES, spread(ZONE, minDomains=2), {"a": 3, "b": 3}),
+        (TWO_ZONES, spread(ZONE, 2, minDomains=3), {"a": 2, "b": 2}),  # as if a third had none
     ],
 )
 def test_of_six_members_as_many_are_planned_as_may_be_together(
@@ -160,33 +163,30 @@ def test_a_gang_that_must_be_apart_does_not_start_on_one_node() -> None:
 
 
 APP = {"key": "app", "operator": "Exists"}
-OTHERS: Json = {"labelSelector": {"matchLabels": {"app": "database"}}}
 
 
 @pytest.mark.parametrize(
     ("fields", "apart"),
     [
         ({}, ()),
-        (anti(HOST), ((HOST, 0),)),
-        (anti(HOST, **OTHERS), ()),
+        (anti(HOST), ((HOST, 0, 0),)),
         (anti(HOST, **MINE, namespaces=["other"]), ()),
-        (anti(HOST, **MINE, namespaceSelector={}), ()),
-        (
-            anti(HOST, labelSelector={"matchExpressions": [{"key": "app", "operator": "Exists"}]}),
-            ((HOST, 0),),
-        ),
-        (spread(ZONE, 3), ((ZONE, 3),)),
-        (spread(ZONE, **OTHERS), ()),
+        (anti(HOST, **MINE, namespaces=["other", "team-a"]), ((HOST, 0, 0),)),
+        (anti(HOST, **MINE, namespaceSelector={}), ((HOST, 0, 0),)),
+        (anti(HOST, labelSelector={"matchExpressions": [APP]}), ((HOST, 0, 0),)),
+        (anti(HOST, labelSelector=None), ()),
+        (spread(ZONE, 3, minDomains=2), ((ZONE, 3, 2),)),
         (spread(ZONE, when="ScheduleAnyway"), ()),
-        (anti(ZONE) | spread(ZONE), ((ZONE, 0),)),
-        (anti(HOST) | spread(ZONE), ((HOST, 0), (ZONE, 1))),
+        (anti(HOST) | spread(ZONE), ((HOST, 0, 0), (ZONE, 1, 0))),
         ({"affinity": {"podAntiAffinity": {}}, "topologySpreadConstraints": [{"maxSkew": "x"}]}, ()),
     ],
 )
-def test_what_is_read_of_a_pod_is_what_keeps_it_from_its_like(
-    fields: Json, apart: tuple[tuple[str, int], ...]
+def test_what_is_read_of_a_pod_is_what_keeps_it_from_pods_of_its_namespace(
+    fields: Json, apart: tuple[tuple[str, int, int], ...]
 ) -> None:
-    assert read(labelled(member("p", **fields))).apart == apart
+    found = read(labelled(member("p", **fields))).apart
+
+    assert tuple((rule.label, rule.skew, rule.least_values) for rule in found) == apart
     assert read(labelled(percent(100, "single", **fields))).apart == ()
 
 
@@ -248,3 +248,81 @@ def test_each_plan_can_be_bound_member_by_member_and_none_is_larger(seed: int) -
         assert taken[there.name] <= there.cards
     if len(rules) == 1:
         assert len(found.members) == most(nodes, size, rules[0]), (seed, nodes, rules)
+
+
+# several templates, and rules about some of them
+
+
+@dataclass(frozen=True)
+class Template:
+    """``rules``: each with the role of the pods that it is about, "": all of the gang; and minDomains."""
+
+    role: str
+    rules: tuple[tuple[Rule, str, int], ...]
+
+    def raw(self, name: str, size: int) -> Json:
+        fields: Json = {"affinity": {"podAntiAffinity": {}}, "topologySpreadConstraints": []}
+        required = fields["affinity"]["podAntiAffinity"].setdefault(
+            "requiredDuringSchedulingIgnoredDuringExecution", []
+        )
+        for (kind, label, skew), role, least in self.rules:
+            about: Json = {"labelSelector": {"matchLabels": {"role": role} if role else {"app": "train"}}}
+            if kind == "anti":
+                required.append({"topologyKey": label, **about})
+            else:
+                about |= {"minDomains": least} if least else {}
+                fields["topologySpreadConstraints"] += spread(label, skew, **about)[
+                    "topologySpreadConstraints"
+                ]
+        raw = labelled(member(name, size, gates=(), **fields))
+        raw["metadata"]["labels"]["role"] = self.role
+        return raw
+
+
+def accepts(
+    node: Node, template: Template, placed: Sequence[tuple[Template, Node]], nodes: Sequence[Node]
+) -> bool:
+    """Whether kube-scheduler would bind one of the template there, beside these."""
+    for (kind, label, skew), role, least in template.rules:
+        about = [there.value(label) for other, there in placed if role in ("", other.role)]
+        here, values = about.count(node.value(label)), {each.value(label) for each in nodes} - {""}
+        if kind == "anti" and node.value(label) and here:
+            return False
+        fewest = 0 if len(values) < least else min((about.count(value) for value in values), default=0)
+        if kind == "spread" and not node.value(label):
+            return False
+        if kind == "spread" and here + (role in ("", template.role)) - fewest > skew:
+            return False
+    return not any(
+        kind == "anti" and role in ("", template.role) and there.value(label) == node.value(label) != ""
+        for other, there in placed
+        for (kind, label, _), role, _ in other.rules
+    )
+
+
+@pytest.mark.parametrize("seed", range(examples(120)))
+def test_a_plan_of_several_templates_obeys_each_rule_about_some_of_them(seed: int) -> None:
+    chance = random.Random(seed)
+    zones = ["x", "y", "z", ""][: chance.randint(1, 4)]
+    nodes = [Node(f"n{at}", chance.choice([0, 1, 2, 4]), chance.choice(zones)) for at in range(6)]
+    by_name = {each.name: each for each in nodes}
+
+    def rule() -> tuple[Rule, str, int]:
+        kind, label = chance.choice(["anti", "spread"]), chance.choice([HOST, ZONE])
+        return (kind, label, chance.randint(1, 2)), chance.choice(["", "a", "b"]), chance.choice([0, 0, 2, 4])
+
+    templates = [Template(role, tuple(rule() for _ in range(chance.randint(0, 2)))) for role in "ab"]
+    of = {f"p{at}": chance.choice(templates) for at in range(5)}
+    raws = [template.raw(name, 5) for name, template in of.items()]
+    snapshot = rebuilt([each.raw() for each in nodes], raws)
+    found = plan([pod for _, pod in snapshot.pods.items()], PlanInput(snapshot, UNHEARD, lambda _: BINPACK))
+
+    placed: list[tuple[Template, Node]] = []
+    for each in found.members:
+        template, there = of[each.pod.name], by_name[each.node]
+        assert accepts(there, template, placed, nodes), (seed, each.pod.name, there, templates)
+        placed.append((template, there))
+    counted = Counter(there.name for _, there in placed)
+    assert all(counted[each.name] <= each.cards for each in nodes)
+    if len(found.members) < 5 and not any(pod.apart for _, pod in snapshot.pods.items()):
+        assert len(found.members) == min(5, sum(each.cards for each in nodes))

@@ -1,6 +1,7 @@
 """All members of a gang in one rack, or in as few as possible."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -57,7 +58,8 @@ def made(
     snapshot = rebuilt(nodes, raws)
     pods = [snapshot.pods.get(f"uid-p{at}") for at in range(len(shares))]
     known = [each for each in pods if each]
-    return plan(known, PlanInput(snapshot, standings, lambda _: BINPACK, is_late), beside)
+    running = [replace(known[0], node=name) for name in beside]
+    return plan(known, PlanInput(snapshot, standings, lambda _: BINPACK, is_late), running)
 
 
 def racks_of(found: GangPlan) -> dict[str, int]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from sys import intern
 
 from timekeeper.core.json_values import Json, mapping, sequence
-from timekeeper.core.kube.selectors import read_selector
+from timekeeper.core.kube.selectors import Selector, read_selector
 from timekeeper.core.object_names import KEEPS_OFF
 
 Labels = tuple[tuple[str, str], ...]
@@ -124,31 +124,45 @@ def read_node_constraints(raw: Json) -> NodeConstraints:
     return NodeConstraints(_labels(spec.get("nodeSelector")), terms, tolerations)
 
 
-def apart_of(raw: Json) -> tuple[tuple[str, int], ...]:
-    """By which labels of nodes pods like this one must be apart from each other: with each label how many
-    more of them the nodes with one value may have than those with another (DoNotSchedule), 0: at most one for
-    each value (required anti-affinity, host ports)."""
+@dataclass(frozen=True, slots=True)
+class ApartRule:
+    """How a pod must be apart from others. ``skew``: how many more that ``selector`` matches the nodes with
+    one value of the label may have than those with another, which has none where there are fewer values than
+    ``least_values`` (spread, DoNotSchedule); 0: none beside it (required anti-affinity). ``selector``: None:
+    pods with the same rule (host ports)."""
+
+    label: str
+    skew: int
+    selector: Selector | None
+    least_values: int = 0
+
+
+def apart_of(raw: Json) -> tuple[ApartRule, ...]:
+    """The pod's own rules, as far as they may be about pods of its namespace."""
     spec, metadata = mapping(raw.get("spec")), mapping(raw.get("metadata"))
-    labels = {str(key): str(value) for key, value in mapping(metadata.get("labels")).items()}
 
-    def is_of_itself(term: Json) -> bool:
-        there = term.get("namespaces") or term.get("namespaceSelector") is not None
-        selector = read_selector(term.get("labelSelector"))
-        return not there and selector is not None and selector.matches(labels)
+    def is_of_others(term: Json) -> bool:
+        there = sequence(term.get("namespaces"))
+        return (
+            bool(there) and metadata.get("namespace") not in there and term.get("namespaceSelector") is None
+        )
 
+    found: list[ApartRule] = []
     anti = mapping(mapping(spec.get("affinity")).get("podAntiAffinity")).get(_REQUIRED)
-    terms = filter(is_of_itself, map(mapping, sequence(anti)))
-    spread = filter(is_of_itself, map(mapping, sequence(spec.get("topologySpreadConstraints"))))
-    found = {str(each.get("topologyKey", "")): 0 for each in terms}
-    containers = (mapping(each) for each in sequence(spec.get("containers")))
-    ports = (mapping(port) for each in containers for port in sequence(each.get("ports")))
-    if any(port.get("hostPort") for port in ports):
-        found[HOSTNAME] = 0
-    for each in spread:
-        if each.get("whenUnsatisfiable", "DoNotSchedule") == "DoNotSchedule":
-            skew = each.get("maxSkew")
-            found.setdefault(str(each.get("topologyKey", "")), skew if type(skew) is int and skew > 0 else 1)
-    return tuple(sorted(found.items()))
+    for term in map(mapping, sequence(anti)):
+        selector = read_selector(term.get("labelSelector"))
+        if selector is not None and not is_of_others(term):
+            found.append(ApartRule(str(term.get("topologyKey", "")), 0, selector))
+    for each in map(mapping, sequence(spec.get("topologySpreadConstraints"))):
+        selector = read_selector(each.get("labelSelector"))
+        if selector is not None and each.get("whenUnsatisfiable", "DoNotSchedule") == "DoNotSchedule":
+            skew, least = each.get("maxSkew"), each.get("minDomains")
+            skew = skew if type(skew) is int and skew > 0 else 1
+            least = least if type(least) is int else 0
+            found.append(ApartRule(str(each.get("topologyKey", "")), skew, selector, least))
+    if _has_host_port(spec):
+        found.append(ApartRule(HOSTNAME, 0, None))
+    return tuple(found)
 
 
 def has_unread_constraints(raw: Json) -> bool:
