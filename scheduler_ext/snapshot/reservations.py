@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.snapshot.allocation import Allocation, allocation_of
+from scheduler_ext.snapshot.drains import DRAINED
 from scheduler_ext.snapshot.node_info import NodeInfo, without_pods
 from timekeeper.core.ledger.reservation import Reservation
 
@@ -24,8 +25,11 @@ def reserved(pod: Pod, reservation: Reservation) -> Allocation:
 
 def as_found_by(uid: str, node: NodeInfo) -> NodeInfo:
     """The node as this pod finds it. The pod ignores its own reservation. It also ignores later reservations
-    of the cards that it reserves: these count on what other pods still hold of the cards."""
-    return without_pods(node, {uid, *later_reservations(uid, node)})
+    of the cards that it reserves, and a drain, which is later too: these count on what other pods still hold
+    of the cards."""
+    own = node.allocations.get(uid)
+    drained = {f"{DRAINED}{node.name}"} if own is not None and own.is_kept else set()
+    return without_pods(node, {uid, *drained, *later_reservations(uid, node)})
 
 
 def began_before(uid: str, node: NodeInfo) -> tuple[str, ...]:

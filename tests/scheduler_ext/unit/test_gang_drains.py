@@ -62,6 +62,17 @@ def test_an_older_pod_that_the_drain_refuses_leaves_the_gang_the_kept_cards() ->
     assert set(world.step().planned) == {"a", "b"}
 
 
+def test_a_drain_that_begins_after_a_plan_keeps_no_card_from_its_members() -> None:
+    others = (on(percent(100, name), "n", f"GPU-{at}") for at, name in enumerate("xyz"))
+    world = GangWorld({"n": 5}, [*members("abc"), *others], DRAINS)
+    world.steps(59)
+    world.put(*members("st", gang="small", created_s=59))
+    world.steps(5)
+    assert (sorted(world.planned), world.cache.snapshot.drain is not None) == (["s", "t"], True)
+
+    assert world.bind("st") == ["", world.now]
+
+
 def test_a_drain_ends_with_its_gang_and_with_its_extender() -> None:
     world = draining()
     world.steps(61)
