@@ -1,7 +1,7 @@
 """The one drain of the cluster: cards that are kept empty for a gang that lacks them. It is in this process's
 memory alone, so a killed extender keeps no card."""
 
-from collections.abc import Callable, Collection, Mapping, Set
+from collections.abc import Callable, Mapping, Set
 
 from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.gangs.drain_choice import choose
@@ -49,22 +49,18 @@ class GangDrains:
             self._undrain(self._grows_for)
             self._grows_for = ""
 
-    def grow(self, it: GangState, nodes: Collection[str], now_ms: int, until_ms: int) -> None:
-        """Keep all cards of these nodes, which came for this gang, until then. Another gang's drain ends."""
+    def grow(self, it: GangState, before: frozenset[str], now_ms: int, until_ms: int) -> None:
+        """Keep all cards of the nodes that come for this gang beside those of ``before``, until then. Another
+        gang's drain ends."""
         if self.turns.key:
             self.turns.end("none", now_ms)
-        self._grows_for, snapshot = it.key, self._cache.snapshot
-        cards = tuple(
-            (name, tuple(card.uuid for card in snapshot.node(name).cards)) for name in sorted(nodes)
-        )
-        drain = Drain(it.namespace, it.gang.key, it.gang.name, 0, until_ms, cards)
-        if cards and drain != snapshot.drain:
-            self._cache.drain(drain)
+        self._grows_for = it.key
+        self._cache.drain(Drain(it.namespace, it.gang.key, it.gang.name, 0, until_ms, (), before))
 
     def text(self, key: GangKey) -> str:
         """What is kept for the gang, for people; "": nothing."""
         drain = self._cache.snapshot.drain
-        if drain is None or f"{drain.namespace}/{drain.key}" != key:
+        if drain is None or not drain.cards or f"{drain.namespace}/{drain.key}" != key:
             return ""
         cards, nodes = sum(len(each) for _, each in drain.cards), len(drain.cards)
         return f"{cards} cards on {nodes} {'node' if nodes == 1 else 'nodes'} are kept for it {drain.text}"

@@ -483,12 +483,10 @@ class GangStarts:
             key = min((each for each in lacking if each not in self._had_turn), key=self._place)
             self._had_turn.add(key)
             it, before = self._open[key], frozenset(node.name for node in snapshot.nodes.values())
-            self._turn = key, at_ms + TURN_MS, before
+            self._turn, now_ms = (key, at_ms + TURN_MS, before), self._w.now_ms()
+            self._w.drains.grow(it, before, now_ms, now_ms + TURN_MS)
             self._w.calls.open_gates([pod for pod in it.paid if pod.gated])
-        new = [node.name for node in snapshot.nodes.values() if node.name not in before and node.cards]
-        now_ms = self._w.now_ms()
-        self._w.drains.grow(it, new, now_ms, now_ms + max(0, self._turn[1] - at_ms))
-        if new:
+        if any(node.cards for node in snapshot.nodes.values() if node.name not in before):
             self._looked.discard(key)
 
     # people

@@ -219,12 +219,25 @@ def node_updated(snapshot: Snapshot, node_object: Node, now_ms: int = 0) -> Snap
     for pod in [pod for pod in there if pod.hold.unconfirmed]:
         is_left = _is_left_behind(snapshot, pod)
         snapshot = release(snapshot, pod.uid) if is_left else pod_updated(snapshot, pod)
-    return _by_agent(snapshot, name, now_ms)
+    return _grown(_by_agent(snapshot, name, now_ms), name)
 
 
 def node_deleted(snapshot: Snapshot, name: str, now_ms: int = 0) -> Snapshot:
     """The Node object is gone; pods that are bound to it stay on record."""
-    return _by_agent(_with_node(snapshot, with_node_object(snapshot.node(name), None)), name, now_ms)
+    gone = _with_node(snapshot, with_node_object(snapshot.node(name), None))
+    return _grown(_by_agent(gone, name, now_ms), name)
+
+
+def _grown(snapshot: Snapshot, name: str) -> Snapshot:
+    """All cards of a node that comes for a gang are kept from the moment on at which they are known: pods
+    that wait are tried on a new node at once."""
+    kept = snapshot.drain
+    if kept is None or kept.before is None or name in kept.before:
+        return snapshot
+    cards = tuple(card.uuid for card in snapshot.node(name).cards)
+    known = {**dict(kept.cards), name: cards}
+    now = tuple((each, uuids) for each, uuids in sorted(known.items()) if uuids)
+    return snapshot if now == kept.cards else drain(snapshot, replace(kept, cards=now))
 
 
 def nodes_listed(snapshot: Snapshot, nodes: Iterable[Node], now_ms: int = 0) -> Snapshot:

@@ -660,6 +660,8 @@ def test_the_cards_of_nodes_that_come_for_a_gang_are_kept_until_all_of_it_fits()
     world.steps(35)
     assert world.open == "abcde"
     world.put_node("new", 2)
+    free = world.cache.snapshot.node("new").free_by_card  # no pod that waits is faster than the next step
+    assert [each.share_milli for each in free if each is not None] == [0, 0]
     world.put(*members("xy", gang="other", priority=9))
     world.steps(20)
     assert (world.open, world.planned) == ("abcde", {})
