@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from deploy.local.stack import Stack
-from tests.story.cluster.test_gangs import Place
+from tests.story.cluster.test_gangs import Place, restart
 from tests.support.waiting import eventually
 from tests.worlds import Json
 
@@ -18,12 +18,6 @@ def soon(stack: Stack) -> Iterator[Stack]:
     restart(stack, "--gang-drain-after=5s", "--gang-drain-for=3m")
     yield stack
     restart(stack)
-
-
-def restart(stack: Stack, *flags: str) -> None:
-    stack.stop("extender")
-    stack.start("extender", *flags)
-    stack.wait("the extender to be back", lambda: stack.is_ready(stack.extender_url), "extender")
 
 
 def single(place: Place, name: str, runs_s: int, declared_s: int = 0) -> None:

@@ -2,10 +2,8 @@
 Bursar. A gang has all of its cards, or none of its pods has a node."""
 
 import json
-import random
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,9 +12,10 @@ import pytest
 
 from deploy.local.api import ApiError
 from deploy.local.kwok_nodes import kwok_node
+from deploy.local.kwok_stages import FAKE_NODE
 from deploy.local.stack import Stack
 from tests.story.cluster.test_metering import set_budget
-from tests.support.control_plane import create_namespace
+from tests.support.control_plane import create_namespace, kubectl
 from tests.support.scenes import Awaited, Scene, scene
 from tests.support.waiting import at_once
 from tests.worlds import Json
@@ -253,38 +252,6 @@ def job_of(place: Place, name: str, annotated: int = 0, **spec: Any) -> Json:
     return dict(place.stack.cp.api.call("POST", jobs, job))
 
 
-# how many kills, and the seed: a hundred under `make soak`, in parts that fit its slices
-KILLS = (
-    (3, 0),
-    *(pytest.param(20, seed, marks=pytest.mark.soak) for seed in range(1, 6)),
-)
-
-
-@pytest.mark.parametrize(("kills", "seed"), KILLS)
-def test_a_part_that_is_killed_between_decision_and_release_leaves_no_half_gang(
-    stack: Stack, kills: int, seed: int
-) -> None:
-    """Timekeeper and extender in turn, within a second after the first gate is gone, for a Job that no pod
-    may fail. No card has two pods."""
-    place, chance = Place(stack, f"killed-{seed}", 2, 2), random.Random(seed)
-    for number in range(kills):
-        job = job_of(place, f"train-{number}", annotated=4, parallelism=4, completions=4, backoffLimit=0)
-        stack.wait("gates to go", lambda: len(place.names()) == 4 and len(place.gated()) < 4)
-        time.sleep(chance.random())
-        part, url = (("timekeeper", stack.timekeeper_url), ("extender", stack.extender_url))[number % 2]
-        stack.stop(part, signal.SIGKILL)
-        stack.start(part)
-
-        stack.wait("all to run", lambda: len(place.running()) == 4, part)
-        stack.wait(f"{part} to be back", lambda url=url: stack.is_ready(url), part)  # type: ignore[misc]
-        assert len(place.running()) == len(place.names()) == 4
-        assert len({card for each in place.pods() for card in cards_of(each)}) == 4
-        path = f"/apis/batch/v1/namespaces/{place.name}/jobs/{job['metadata']['name']}"
-        assert not stack.cp.api.call("GET", path)["status"].get("failed")
-        stack.cp.api.call("DELETE", path, {"propagationPolicy": "Background"})
-        stack.wait("its pods to be gone", lambda: place.names() == [])
-
-
 def test_of_a_gang_that_loses_a_pod_in_mid_release_none_keeps_a_node(stack: Stack) -> None:
     """Its scheduler stands still until the gates are gone and a pod is deleted: then it binds the others."""
     place = Place(stack, "lost", 1, 1, 1)
@@ -300,6 +267,64 @@ def test_of_a_gang_that_loses_a_pod_in_mid_release_none_keeps_a_node(stack: Stac
     stack.wait(*place.says("a", "2 of the 3 pods"))
     place.create("other", gang="alone", size=1)
     stack.wait(*place.are_bound("other"))
+
+
+def test_of_an_owner_that_is_deleted_in_mid_start_nothing_holds_cards(stack: Stack) -> None:
+    """Its scheduler stands still until the gates are gone and the Job is deleted."""
+    place = Place(stack, "dropped", 1, 1)
+    with standing_still(stack.cp.processes["gpu-scheduler"]):
+        job_of(place, "train", annotated=2, parallelism=2, completions=2)
+        stack.wait("the gates to be removed", lambda: len(place.names()) == 2 and place.gated() == [])
+        path = "/apis/batch/v1/namespaces/dropped/jobs/train"
+        stack.cp.api.call("DELETE", path, {"propagationPolicy": "Background"})
+        stack.wait("its pods to be gone", lambda: place.names() == [])
+        place.create("a", "b", gang="other", size=2)
+        stack.wait("cards for another gang", lambda: len(place.names()) == 2 and place.gated() == [])
+    stack.wait(*place.are_bound("a", "b"))
+
+
+@scene
+def test_a_quota_that_refuses_the_third_pod_keeps_all_waiting_without_cards(stack: Stack) -> Scene:
+    place = Place(stack, "few", 3)
+    quotas = "/api/v1/namespaces/few/resourcequotas"
+    stack.cp.api.call("POST", quotas, {"metadata": {"name": "two"}, "spec": {"hard": {"pods": "2"}}})
+    yield "it to count", lambda: "used" in stack.cp.api.call("GET", f"{quotas}/two").get("status", {})
+    job_of(place, "train", annotated=3, parallelism=3, completions=3)
+    yield place.says("train", "2 of 3 members exist")
+    assert (len(place.gated()), place.bound()) == (2, [])
+    kubectl(stack.cp, "patch", "resourcequota", "two", "-n", "few", "-p", '{"spec": {"hard": {"pods": "3"}}}')
+    yield place.number_bound(3)
+
+
+@scene
+def test_a_member_that_its_user_deletes_before_the_start_is_missed_until_there_is_another(
+    stack: Stack,
+) -> Scene:
+    place = Place(stack, "bare", 1, 1)
+    place.create("a", "b", "c", size=3)
+    yield place.says("a", "1 cards missing")
+    stack.cp.api.call("DELETE", f"{place.path}/c?gracePeriodSeconds=0")
+    yield place.says("a", "2 of 3 members exist")
+    place.node("bare-2", 1)
+    yield "two to wait", lambda: place.gated() == ["a", "b"]
+
+    place.create("d", size=3)
+    yield place.are_bound("a", "b", "d")
+
+
+@scene
+def test_pods_of_one_gang_with_other_requests_and_priorities_start_together(stack: Stack) -> Scene:
+    classes = "/apis/scheduling.k8s.io/v1/priorityclasses"
+    stack.cp.api.call("POST", classes, {"metadata": {"name": "uneven"}, "value": 7})
+    place = Place(stack, "uneven", 1)
+    first, second = member("a", "train", 3, 50, "uneven"), member("b", "train", 3, 200, "uneven")
+    second["spec"]["priorityClassName"] = "uneven"
+    for pod in (first, second, member("c", "train", 3, 30, "uneven")):
+        stack.cp.api.call("POST", place.path, pod)
+    yield place.says("a", "2 of 3 members fit; 2 cards missing")
+    yield place.stays()
+    place.node("uneven-1", 2)
+    yield place.are_bound("a", "b", "c")
 
 
 @scene
@@ -428,3 +453,26 @@ def test_letting_go_does_not_spend_a_jobs_backoff_limit(stack: Stack) -> Scene:
     status = stack.cp.api.call("GET", f"{jobs}/apart")["status"]
     assert not status.get("conditions")
     assert not status.get("failed")
+
+
+def test_a_gang_of_which_no_image_is_pulled_leaves_whole_where_that_is_wanted(stack: Stack) -> None:
+    """Nobody acts for the node: its pods stay Pending."""
+    restart(stack, "--gang-ready-for=10s")
+    place, node = Place(stack, "unpulled"), kwok_node("unpulled-0", cards=2, labels={"of": "unpulled"})
+    del node["metadata"]["annotations"][FAKE_NODE.partition("=")[0]]
+    stack.cp.api.call("POST", "/api/v1/nodes", node)
+    place.create("a", "b", size=2)
+    stack.wait(*place.are_bound("a", "b"))
+
+    stack.wait(
+        "both to leave", lambda: not any("deletionTimestamp" not in pod["metadata"] for pod in place.pods())
+    )
+    stack.wait(*place.says("a", "of gang train has not run in time after its start"))
+    restart(stack)
+
+
+def restart(stack: Stack, *flags: str) -> None:
+    """The extender, with these flags until its next start."""
+    stack.stop("extender")
+    stack.start("extender", *flags)
+    stack.wait("the extender to be back", lambda: stack.is_ready(stack.extender_url), "extender")
