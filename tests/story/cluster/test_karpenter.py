@@ -1,10 +1,12 @@
 """Karpenter, built from its Go module with the provider whose nodes are objects only, beside our extender.
 
 With the NodeOverlay and the startup taint of docs/karpenter.md it makes a node for a pod that needs cards. It
-does not see that the sums of a node can fit where no card does."""
+does not see that the sums of a node can fit where no card does. With `--gang-autoscale=on` it makes nodes for
+gangs, one after the other."""
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from deploy.local.launcher import Launcher
 from deploy.local.ports import free_port
 from deploy.local.stack import Stack
 from deploy.local.tools import KARPENTER, KARPENTER_TOOLS
+from tests.story.cluster.test_gangs import Place, member, restart
 from tests.story.cluster.test_held_pods import template
 from tests.story.cluster.test_metering import set_budgets
 from tests.support.control_plane import MERGE, create_namespace, kubectl
@@ -113,6 +116,14 @@ def karpenter(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield log
 
 
+@pytest.fixture(scope="module", autouse=True)
+def pool(stack: Stack, karpenter: Path) -> None:
+    """The page's NodeOverlay and NodePool, without any node."""
+    overlay, _ = documented()
+    for each in (overlay, NODE_CLASS, whole_pool()):
+        kubectl(stack.cp, "create", "-f", "-", input=json.dumps(each))
+
+
 def nodes(stack: Stack) -> list[Json]:
     found: list[Json] = stack.cp.api.call("GET", "/api/v1/nodes")["items"]
     return found
@@ -120,26 +131,25 @@ def nodes(stack: Stack) -> list[Json]:
 
 def agent_reports(stack: Stack, name: str, cards: int) -> None:
     """What the node's agent does once it has read its cards: capacity, inventory, then the taint goes."""
-    path = f"/api/v1/nodes/{name}"
+    path, startup = f"/api/v1/nodes/{name}", "startup-taint.cluster-autoscaler.kubernetes.io/bursar"
+    stack.wait(
+        "the node to have nothing but the startup taint",
+        lambda: (
+            [each["key"] for each in stack.cp.api.call("GET", path)["spec"].get("taints", ())] == [startup]
+        ),
+    )
     capacity = our_capacity(cards, MEMORY_MIB)
     stack.cp.api.call(
         "PATCH", f"{path}/status", {"status": {"capacity": capacity, "allocatable": capacity}}, MERGE
     )
     stated = {"bursar.dev/inventory": inventory(name, cards, MEMORY_MIB, "H100")}
     stack.cp.api.call("PATCH", path, {"metadata": {"annotations": stated}}, MERGE)
-    kubectl(stack.cp, "taint", "node", name, "startup-taint.cluster-autoscaler.kubernetes.io/bursar-")
+    kubectl(stack.cp, "taint", "node", name, f"{startup}-")
 
 
-def taints(node: Json) -> list[str]:
-    return [each["key"] for each in node["spec"].get("taints", [])]
-
-
-def test_a_pod_gets_a_node_and_a_pod_that_only_fits_by_sums_gets_none(stack: Stack, karpenter: Path) -> None:
+def test_a_pod_gets_a_node_and_a_pod_that_only_fits_by_sums_gets_none(stack: Stack) -> None:
     pods = create_namespace(stack.cp, "team")
     set_budgets(stack, team="gpuHours: 1000\n")
-    overlay, _ = documented()
-    for each in (overlay, NODE_CLASS, whole_pool()):
-        kubectl(stack.cp, "create", "-f", "-", input=json.dumps(each))
 
     def pod(name: str, percent: int) -> None:
         made = template(percent=percent)
@@ -152,10 +162,6 @@ def test_a_pod_gets_a_node_and_a_pod_that_only_fits_by_sums_gets_none(stack: Sta
     pod("first", 60)
     stack.wait("Karpenter to make a node", lambda: len(nodes(stack)) == 1)
     name = nodes(stack)[0]["metadata"]["name"]
-    stack.wait(
-        "the node to have nothing but the startup taint",
-        lambda: taints(nodes(stack)[0]) == ["startup-taint.cluster-autoscaler.kubernetes.io/bursar"],
-    )
     assert not runs("first")
 
     agent_reports(stack, name, 2)
@@ -178,3 +184,71 @@ def test_a_pod_gets_a_node_and_a_pod_that_only_fits_by_sums_gets_none(stack: Sta
     assert name in nominated()[0]
     assert [each["metadata"]["name"] for each in nodes(stack)] == [name]
     assert not runs("third")
+
+
+class Members(Place):
+    """Two gangs of two pods, each of which needs a whole node."""
+
+    def of(self, gang: str) -> list[Json]:
+        """Its pods."""
+        return [each for each in self.pods() if each["metadata"]["name"].startswith(gang)]
+
+    def seen(self, gang: str) -> set[tuple[int, str]]:
+        """What an autoscaler reads of the gang's pods: the number of gates, and why they have no node."""
+        found = set()
+        for pod in self.of(gang):
+            conditions = {each["type"]: each for each in pod["status"].get("conditions", ())}
+            scheduled = conditions.get("PodScheduled", {"status": "", "reason": ""})
+            why = f"{scheduled['status']} {scheduled.get('reason', '')}".strip()
+            found.add((len(pod["spec"].get("schedulingGates", ())), why))
+        return found
+
+
+WAITS, IS_COUNTED, RUNS = {(1, "False SchedulingGated")}, {(0, "False Unschedulable")}, {(0, "True")}
+
+
+def test_an_empty_pool_gets_the_nodes_of_one_gang_after_the_other(stack: Stack) -> None:
+    set_budgets(stack, team="gpuHours: 1000\n", pair="gpuHours: 1000\n")
+    restart(stack, "--gang-autoscale=on")
+    place, before = Members(stack, "pair"), {each["metadata"]["name"] for each in nodes(stack)}
+
+    def new() -> list[str]:
+        return sorted({each["metadata"]["name"] for each in nodes(stack)} - before)
+
+    begun = time.monotonic()
+    for gang in ("one", "two"):
+        for name in (f"{gang}-a", f"{gang}-b"):
+            stack.cp.api.call("POST", place.path, member(name, gang, 2, 100 * CARDS))
+        stack.wait("it to wait for cards", lambda gang=gang: place.seen(gang) == WAITS)  # type: ignore[misc]
+        time.sleep(1)  # so the second is younger, by whole seconds
+    stack.wait("the first to be shown", lambda: place.seen("one") == IS_COUNTED, "extender")
+    assert time.monotonic() - begun > 30
+    stack.wait("a node for each of its pods", lambda: len(new()) == 2)
+
+    first, second = new()
+    agent_reports(stack, first, CARDS)
+    kubectl(stack.cp, "label", "node", first, "of=beside")
+    beside = template(percent=100, nodeSelector={"of": "beside"})
+    beside["metadata"]["name"] = "beside"
+    stack.cp.api.call("POST", place.path, beside)
+    stack.wait("another pod to be refused there", lambda: "kept for gang pair/one" in why(place, "beside"))
+    assert place.bound() == []
+    assert place.seen("one") == IS_COUNTED
+    assert place.seen("two") == WAITS
+
+    agent_reports(stack, second, CARDS)
+    stack.wait(*place.are_bound("one-a", "one-b"))
+    assert {each["spec"]["nodeName"] for each in place.of("one")} == {first, second}
+    assert place.seen("one") == RUNS
+    stack.cp.api.call("DELETE", f"{place.path}/beside")
+
+    stack.wait("the second gang's nodes", lambda: len(new()) == 4, "extender")
+    for name in set(new()) - {first, second}:
+        agent_reports(stack, name, CARDS)
+    stack.wait(*place.are_bound("one-a", "one-b", "two-a", "two-b"))
+    assert len(new()) == 4
+
+
+def why(place: Place, name: str) -> str:
+    """kube-scheduler's reason."""
+    return str(place.stack.cp.api.call("GET", f"{place.path}/{name}")["status"].get("conditions"))
