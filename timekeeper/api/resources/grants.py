@@ -69,7 +69,7 @@ class GivenAmount(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     def __post_init__(self) -> None:
         check_printable(self, "reason")
-        if self.gpuHours is not UNSET and exact_hours(self.gpuHours) is None:
+        if self.gpuHours is not UNSET and not exact_hours(self.gpuHours):
             raise NotAllowedError("gpuHours")
         if (self.amount is UNSET) == (self.gpuHours is UNSET):
             raise NotAllowedError("gpuHours", "either gpuHours or amount is needed")
