@@ -11,9 +11,9 @@ from scheduler_ext.model.leader_mark import LeaderMark, read_leader_mark
 from scheduler_ext.model.node import ModelNames, Node, read_node
 from scheduler_ext.model.pod import NonGPUPod, Pod, read_any
 from timekeeper.core.json_values import Json
-from timekeeper.core.kube.reflector import WatchFailed
+from timekeeper.core.kube.reflector import ObjectChanged, ObjectsListed, WatchEvent, WatchFailed
 from timekeeper.runtime.api_server import Api
-from timekeeper.runtime.informer import InformerEvent, ValueChanged, ValuesListed, inform
+from timekeeper.runtime.informer import inform
 
 V = TypeVar("V")
 
@@ -95,14 +95,14 @@ def follow(
     def not_streamed(reason: str) -> None:
         log("not-streamed", level="info", path=kind.path, reason=reason)
 
-    for event in inform(api, kind.path, kind.read, wait_ms, not_streamed=not_streamed):
+    for _, event in inform(api, kind.path, kind.read, wait_ms, not_streamed=not_streamed):
         apply(kind, event, api_server_seen, log)
         yield
 
 
 def apply(
     kind: Kind[V],
-    event: InformerEvent[V],
+    event: WatchEvent[V],
     api_server_seen: Callable[[], None],
     log: Log,
 ) -> None:
@@ -111,8 +111,8 @@ def apply(
         log("unheard", level="warning", path=kind.path, error=event.sentence)
         return
     api_server_seen()
-    if isinstance(event, ValuesListed):
-        kind.listed(list(event.values))
-        log("listed", path=kind.path, kept=len(event.values))
-    elif isinstance(event, ValueChanged):
-        (kind.gone if event.deleted else kind.seen)(event.value)
+    if isinstance(event, ObjectsListed):
+        kind.listed(list(event.items))
+        log("listed", path=kind.path, kept=len(event.items))
+    elif isinstance(event, ObjectChanged):
+        (kind.gone if event.deleted else kind.seen)(event.item)

@@ -29,7 +29,8 @@ from tests.bench.live_pods import Cluster
 from tests.timekeeper.clocks import iso
 from tests.timekeeper.rows import SESSION
 from tests.timekeeper.worlds import READ, T0, lease
-from timekeeper.settler.cluster.cluster_state import ItemChanged, StreamAlive, WatchUpdate
+from timekeeper.core.kube.reflector import ObjectChanged, WatchProgress
+from timekeeper.settler.cluster.cluster_state import WatchUpdate
 from timekeeper.settler.settler import TICK_MS, Settler
 from timekeeper.store import heartbeats as beats
 from timekeeper.store.engine.engine import Store, open_store
@@ -87,7 +88,7 @@ class Run:
         ticked = began
         for at in range(self.cluster.pods):
             self.settler.apply(
-                WatchUpdate("pods", self.now, ItemChanged(self.cluster.read(at, running), deleted=False))
+                WatchUpdate("pods", self.now, ObjectChanged(self.cluster.read(at, running), deleted=False))
             )
             if at % 64 == 0 and time.process_time() - ticked > max(TICK_MS, longest) / 1000:
                 self.now += TICK_MS
@@ -107,7 +108,7 @@ class Run:
         """A node's kubelet is heard."""
         item = READ["leases"](lease(self.now - 1, f"node-{at:05d}"))
         if item is not None:
-            self.settler.apply(WatchUpdate("leases", self.now, ItemChanged(item, deleted=False)))
+            self.settler.apply(WatchUpdate("leases", self.now, ObjectChanged(item, deleted=False)))
 
     def after(self, change: Callable[[], None], times: int = 5) -> float:
         """The median of a tick after such a change, in milliseconds, the taking in of the change included."""
@@ -124,7 +125,7 @@ class Run:
         """Every node is heard at once."""
         for at in range(self.cluster.nodes):
             self.lease(at)
-        self.settler.apply(WatchUpdate("pods", self.now, StreamAlive()))
+        self.settler.apply(WatchUpdate("pods", self.now, WatchProgress()))
 
     def one_pod(self) -> None:
         """One running pod ends: its session is posted and settled."""
@@ -135,7 +136,7 @@ class Run:
         raw["status"]["containerStatuses"][0]["state"] = state
         item = READ["pods"](raw)
         if item is not None:
-            self.settler.apply(WatchUpdate("pods", self.now, ItemChanged(item, deleted=False)))
+            self.settler.apply(WatchUpdate("pods", self.now, ObjectChanged(item, deleted=False)))
 
     def one_budget(self) -> None:
         """One namespace's budget is spent from now on: its standing is another."""
@@ -143,7 +144,7 @@ class Run:
         for raw in self.cluster.budgets(self._hours * 1000):
             item = READ["configmaps"](raw)
             if item is not None:
-                self.settler.apply(WatchUpdate("configmaps", self.now, ItemChanged(item, deleted=False)))
+                self.settler.apply(WatchUpdate("configmaps", self.now, ObjectChanged(item, deleted=False)))
 
     def beats(self) -> None:
         """The heartbeats of one tick, as the workers write them: 500 a second, or each pod's each 5 s."""
@@ -163,7 +164,7 @@ class Run:
             self.now += TICK_MS
             for at in range(step, self.cluster.nodes, ticks):
                 self.lease(at)
-            self.settler.apply(WatchUpdate("pods", self.now, StreamAlive()))
+            self.settler.apply(WatchUpdate("pods", self.now, WatchProgress()))
             if beating:
                 self.beats()
             took.append(self.tick_ms())

@@ -8,7 +8,8 @@ import orjson
 
 from tests.timekeeper.clocks import iso
 from tests.timekeeper.worlds import READ, T0, gpu_pod, lease, node, placement
-from timekeeper.settler.cluster.cluster_state import Item, ListReplaced, WatchUpdate
+from timekeeper.core.kube.reflector import ObjectsListed
+from timekeeper.settler.cluster.cluster_state import Item, WatchUpdate
 
 Json = dict[str, Any]
 
@@ -77,7 +78,7 @@ class Cluster:
             "priorityclasses": [],
         }
         items = tuple(self.read(at, running=True) for at in range(self.pods)) if pods else ()
-        yield WatchUpdate("pods", at_ms, ListReplaced(items))
+        yield WatchUpdate("pods", at_ms, ObjectsListed(items))
         for source, raws in listed.items():
             found = (READ[source](raw) for raw in raws)
-            yield WatchUpdate(source, at_ms, ListReplaced(tuple(each for each in found if each is not None)))
+            yield WatchUpdate(source, at_ms, ObjectsListed(tuple(each for each in found if each is not None)))

@@ -23,18 +23,16 @@ from timekeeper.accounts.session import Session
 from timekeeper.accounts.standings import StandingsDocument
 from timekeeper.accounts.statements import AccountKey, Part
 from timekeeper.core.decisions import Decision
+from timekeeper.core.kube.reflector import ObjectChanged, ObjectsListed, WatchProgress
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.edge.events import EventRecorder
 from timekeeper.settler.budget_entries import EntryChanges, read_entries
 from timekeeper.settler.cluster.cluster_state import (
     BudgetConfigMap,
     ClusterState,
-    ItemChanged,
     KnownNode,
     KnownPriorityClass,
-    ListReplaced,
     NodeLease,
-    StreamAlive,
     WatchUpdate,
 )
 from timekeeper.settler.decide.decide import TickInputs, decide, listed_namespaces
@@ -234,17 +232,17 @@ class Timekeeper:
         return self.server.call("PATCH", path, body)
 
     def _list(self, source: str, *items: Any) -> None:
-        self.cluster.apply(WatchUpdate(source, self.clock(), ListReplaced(items)))
+        self.cluster.apply(WatchUpdate(source, self.clock(), ObjectsListed(items)))
 
     def hear(self, source: str, item: Any, deleted: bool = False) -> None:
         """A watch shows an object."""
-        self.cluster.apply(WatchUpdate(source, self.clock(), ItemChanged(item, deleted)))
+        self.cluster.apply(WatchUpdate(source, self.clock(), ObjectChanged(item, deleted)))
 
     def hear_pods(self, changes: Iterable[tuple[LedgerPod, bool]]) -> None:
         """The watch of pods shows these, each with whether it was removed, and is complete until now."""
         for pod, deleted in changes:
             self.hear("pods", pod, deleted)
-        self.cluster.apply(WatchUpdate("pods", self.clock(), StreamAlive()))
+        self.cluster.apply(WatchUpdate("pods", self.clock(), WatchProgress()))
 
     def tick(self, is_written: bool = True) -> tuple[BudgetEntry, ...]:
         """Decide and write, as `Settler.tick`; returns the entries that took effect. ``is_written``: False if

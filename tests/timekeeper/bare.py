@@ -12,17 +12,12 @@ from timekeeper.accounts.grants import Grant, GrantSums
 from timekeeper.accounts.posting import Posting, amount_within
 from timekeeper.accounts.session import Session, admitted_in_budget
 from timekeeper.accounts.statements import AccountKey, Part, statements
+from timekeeper.core.kube.reflector import ObjectChanged, ObjectsListed, WatchProgress
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.core.request.cards import weight_of
 from timekeeper.core.request.estimates import estimated_rate
 from timekeeper.settler.budget_entries import EntryChanges, read_entries
-from timekeeper.settler.cluster.cluster_state import (
-    ClusterState,
-    ItemChanged,
-    ListReplaced,
-    StreamAlive,
-    WatchUpdate,
-)
+from timekeeper.settler.cluster.cluster_state import ClusterState, WatchUpdate
 from timekeeper.settler.decide.decide import TickDecision, TickInputs, decide, listed_namespaces
 from timekeeper.settler.self_check import differences
 from timekeeper.settler.state.ledger_state import LedgerState
@@ -133,12 +128,12 @@ class Life:
 
     def list_all(self, source: str, raw: Iterable[Json]) -> None:
         items = tuple(item for item in map(READ[source], raw) if item is not None)
-        self.cluster.apply(WatchUpdate(source, self.now, ListReplaced(items)))
+        self.cluster.apply(WatchUpdate(source, self.now, ObjectsListed(items)))
 
     def hear(self, source: str, raw: Json, deleted: bool = False) -> None:
         item = READ[source](raw)
         self.cluster.apply(
-            WatchUpdate(source, self.now, StreamAlive() if item is None else ItemChanged(item, deleted))
+            WatchUpdate(source, self.now, WatchProgress() if item is None else ObjectChanged(item, deleted))
         )
 
     def tick(self, is_written: bool = True) -> TickDecision:
@@ -301,7 +296,7 @@ class Life:
         self.now += span
         self.hear("leases", lease(self.now - (0, 0, SECOND, HOUR)[more % 4], NODES[which % 3]))
         if more % 5:
-            self.cluster.apply(WatchUpdate("pods", self.now, StreamAlive()))
+            self.cluster.apply(WatchUpdate("pods", self.now, WatchProgress()))
 
     def time_passes(self, which: int, span: int, more: int) -> None:
         self.now += span

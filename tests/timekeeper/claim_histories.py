@@ -14,7 +14,8 @@ from tests.timekeeper.clocks import iso
 from tests.timekeeper.oracle_claims import Charge, Claims
 from tests.timekeeper.worlds import HOUR, MINUTE, READ, SECOND, Town, budgets, gpu_pod
 from tests.worlds import Json
-from timekeeper.settler.cluster.cluster_state import ItemChanged, WatchUpdate
+from timekeeper.core.kube.reflector import ObjectChanged
+from timekeeper.settler.cluster.cluster_state import WatchUpdate
 
 CLAIMS, SLICES, PODS = "resourceclaims", "resourceslices", "pods"
 EXAMPLE, ODD, NIC = "gpu.example.com", "odd.example.com", "nic.example.com"
@@ -193,7 +194,7 @@ class Batch:
     def _deliver(self, raw: Json, gone: bool) -> None:
         item = READ[CLAIMS](raw)
         assert item is not None
-        self.town.settler.apply(WatchUpdate(CLAIMS, self.now, ItemChanged(item, gone)))
+        self.town.settler.apply(WatchUpdate(CLAIMS, self.now, ObjectChanged(item, gone)))
         self.oracle.sees(copy.deepcopy(raw), gone, self.now)
 
     # -- pods

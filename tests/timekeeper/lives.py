@@ -23,7 +23,8 @@ from tests.timekeeper.faults import Fuse, KilledError
 from tests.timekeeper.oracle import Known, Terms, Word
 from tests.timekeeper.oracle_accounts import Books, Budget
 from tests.timekeeper.worlds import READ, Json, Town, budgets, lease
-from timekeeper.settler.cluster.cluster_state import ItemChanged, ListReplaced, WatchUpdate
+from timekeeper.core.kube.reflector import ObjectChanged, ObjectsListed
+from timekeeper.settler.cluster.cluster_state import WatchUpdate
 from timekeeper.settler.settler import Settler
 from timekeeper.store.engine.engine import ConflictError
 
@@ -197,7 +198,7 @@ class Life(RuleBasedStateMachine):
         item = READ["pods"](raw)
         assert item is not None
         now = self.town.clock()
-        self.town.settler.apply(WatchUpdate("pods", now, ItemChanged(item, deleted)))
+        self.town.settler.apply(WatchUpdate("pods", now, ObjectChanged(item, deleted)))
         (self.heard.goes if deleted else self.heard.sees)(raw, now)
 
     def nodes_are_heard(self) -> None:
@@ -299,7 +300,7 @@ class Life(RuleBasedStateMachine):
 
     def list_pods(self, raws: list[Json], asked: int) -> None:
         items = tuple(item for item in map(READ["pods"], raws) if item is not None)
-        self.town.settler.apply(WatchUpdate("pods", asked, ListReplaced(items)))
+        self.town.settler.apply(WatchUpdate("pods", asked, ObjectsListed(items)))
         self.heard.lists(raws, asked)
         self.delivered.clear()
 
@@ -312,7 +313,7 @@ class Life(RuleBasedStateMachine):
                     WatchUpdate(
                         source,
                         self.town.clock(),
-                        ListReplaced(tuple(item for item in read if item is not None)),
+                        ObjectsListed(tuple(item for item in read if item is not None)),
                     )
                 )
         leases = self.town.objects["leases"].values()

@@ -21,13 +21,14 @@ from timekeeper.api.create_app import app_of, create_services
 from timekeeper.api.http.services import Services
 from timekeeper.api.resources.heartbeats import HeartbeatHandler
 from timekeeper.core.decisions import Decision
+from timekeeper.core.kube.reflector import ObjectChanged, ObjectsListed, WatchProgress
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.runtime.auth.gate import Gate
 from timekeeper.runtime.auth.tokens import Expected
 from timekeeper.serving.gunicorn_app import heartbeat_route
 from timekeeper.settler.budget_entries import BudgetNotice
 from timekeeper.settler.claim_notices import ClaimNotice
-from timekeeper.settler.cluster.cluster_state import ItemChanged, ListReplaced, StreamAlive, WatchUpdate
+from timekeeper.settler.cluster.cluster_state import WatchUpdate
 from timekeeper.settler.cluster.watches import read_any_pod, sources
 from timekeeper.settler.pod_notices import PodNotice
 from timekeeper.settler.settler import Settler
@@ -258,7 +259,7 @@ class Town:
     def hear_all(self, source: str) -> None:
         """The settler receives the list of one source."""
         read = tuple(item for item in map(self._read(source), self.objects[source].values()) if item)
-        self.settler.apply(WatchUpdate(source, self.clock(), ListReplaced(read)))
+        self.settler.apply(WatchUpdate(source, self.clock(), ObjectsListed(read)))
 
     def _read(self, source: str) -> Any:
         if source == "pods":
@@ -280,12 +281,12 @@ class Town:
             self.objects[source][_key(raw)] = raw
         if not unheard:
             item = self._read(source)(raw)
-            what = StreamAlive() if item is None else ItemChanged(item, deleted)
+            what = WatchProgress() if item is None else ObjectChanged(item, deleted)
             self.settler.apply(WatchUpdate(source, self.clock(), what))
 
     def quiet(self, source: str = "pods") -> None:
         """A bookmark."""
-        self.settler.apply(WatchUpdate(source, self.clock(), StreamAlive()))
+        self.settler.apply(WatchUpdate(source, self.clock(), WatchProgress()))
 
     def node_heard(self, name: str = "n1") -> None:
         """The node's Lease is renewed, and the watch of pods is alive."""

@@ -6,20 +6,13 @@ take gigabytes.
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 import orjson
 
 from timekeeper.core.json_values import Json
 from timekeeper.core.kube.initial_events import KnownVersions, NotStreamedError
-from timekeeper.core.kube.reflector import (
-    ObjectChanged,
-    ObjectsListed,
-    WatchFailed,
-    WatchOpened,
-    reflect,
-)
+from timekeeper.core.kube.reflector import ObjectsListed, WatchEvent, reflect
 from timekeeper.runtime.api_server import ANSWER_S, WATCH_S, Api, Reply, is_served
 from timekeeper.runtime.clock import now_ms
 
@@ -27,34 +20,6 @@ V = TypeVar("V")
 
 AGAIN_MS = 300_000  # between two looks for an API that is not served
 _SOON_MS = 2_000  # after one that failed
-
-
-@dataclass(frozen=True, slots=True)
-class ValuesListed(Generic[V]):
-    """All values of the collection at ``at_ms``, when the list was requested. A value that is not among them
-    is gone."""
-
-    at_ms: int
-    values: tuple[V, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ValueChanged(Generic[V]):
-    """One value is new, changed, or ``deleted``."""
-
-    at_ms: int
-    value: V
-    deleted: bool
-
-
-@dataclass(frozen=True, slots=True)
-class NothingChanged:
-    """All changes up to ``at_ms`` have been seen, and none of them concerned a value."""
-
-    at_ms: int
-
-
-InformerEvent = ValuesListed[V] | ValueChanged[V] | NothingChanged | WatchFailed | WatchOpened
 
 
 def inform(
@@ -65,8 +30,9 @@ def inform(
     watch_s: int = WATCH_S,
     clock: Callable[[], int] = now_ms,
     not_streamed: Callable[[str], None] | None = None,
-) -> Iterator[InformerEvent[V]]:
-    """The events of the collection at ``path``, in order, without end. ``read`` makes a value of an object,
+) -> Iterator[tuple[int, WatchEvent[V]]]:
+    """The events of the collection at ``path``, in order, without end, each with the moment from which it is
+    true: of a list when it was requested. ``read`` makes a value of an object,
     None where the object does not matter. ``watch_s``: how long one watch lasts. ``not_streamed``: with it,
     lists are streamed, and objects of a known version are not read again. It is called once with the reason
     if the API server refuses; then lists come in pages."""
@@ -93,16 +59,8 @@ def inform(
     def current(item: Json, deleted: bool) -> V | None:
         return known.changed(item, deleted) if streams else read(item)
 
-    for event in reflect(list_all, lambda version: api.watch(path, version, watch_s), wait_ms):
-        match event:
-            case ObjectsListed(items):
-                yield ValuesListed(requested_ms, items)
-            case ObjectChanged(item, deleted) if (value := current(item, deleted)) is not None:
-                yield ValueChanged(clock(), value, deleted)
-            case WatchFailed() | WatchOpened():
-                yield event
-            case _:
-                yield NothingChanged(clock())
+    for event in reflect(list_all, lambda version: api.watch(path, version, watch_s), wait_ms, current):
+        yield (requested_ms if isinstance(event, ObjectsListed) else clock()), event
 
 
 def await_served(

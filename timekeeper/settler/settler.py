@@ -17,10 +17,11 @@ from timekeeper.accounts.held.order import capped_namespaces, cards_held
 from timekeeper.accounts.pods import LedgerPod, metered_view, pod_of
 from timekeeper.accounts.reserved import reserved_uid
 from timekeeper.core.decisions import Record, record_nothing
+from timekeeper.core.kube.reflector import ObjectChanged
 from timekeeper.log import log
 from timekeeper.settler.budget_entries import BudgetNotice, EntryChanges, MissingNamespaces, read_entries
 from timekeeper.settler.claim_notices import ClaimNotice, OrphanNotices
-from timekeeper.settler.cluster.cluster_state import ClusterState, ItemChanged, WatchUpdate
+from timekeeper.settler.cluster.cluster_state import ClusterState, WatchUpdate
 from timekeeper.settler.cluster.metered_namespaces import metered_namespaces
 from timekeeper.settler.decide.claim_changes import wanted_uids
 from timekeeper.settler.decide.decide import PULSE_MS, TickDecision, TickInputs, decide, listed_namespaces
@@ -434,5 +435,5 @@ def _receive(settler: Settler, updates: "Queue[WatchUpdate]", from_s: float, too
         except Empty:
             return
         settler.apply(each)
-        if isinstance(each.change, ItemChanged) and each.source != "leases":
+        if isinstance(each.change, ObjectChanged) and each.source != "leases":
             until_s = min(until_s, max(soonest_s, time.monotonic() + _TOGETHER_MS / 1000))

@@ -9,7 +9,7 @@ from threading import Event, Thread
 from typing import TypeVar
 
 from timekeeper.core.json_values import Json, mapping
-from timekeeper.core.kube.reflector import WatchFailed
+from timekeeper.core.kube.reflector import ObjectChanged, ObjectsListed, WatchFailed
 from timekeeper.core.names import NAMESPACE
 from timekeeper.core.request.claims import (
     KnownClaims,
@@ -30,7 +30,7 @@ from timekeeper.core.request.device_classes import (
     read_settings,
 )
 from timekeeper.runtime.api_server import Api
-from timekeeper.runtime.informer import ValueChanged, ValuesListed, await_served, inform
+from timekeeper.runtime.informer import await_served, inform
 from webhook.log import Log
 
 GROUP = "/apis/resource.k8s.io/v1"
@@ -92,16 +92,16 @@ class ClaimCache:
         changed: Callable[[], None] = lambda: None,
     ) -> None:
         def run(api: Api) -> None:
-            for event in inform(api, path, read, self._wait_ms):
+            for _, event in inform(api, path, read, self._wait_ms):
                 match event:
-                    case ValuesListed(_, values):
+                    case ObjectsListed(values):
                         there = dict(values)
                         for gone in [key for key in table if key not in there]:
                             del table[gone]
                         table.update(there)
-                    case ValueChanged(_, (key, _), True):
+                    case ObjectChanged((key, _), True):
                         table.pop(key, None)
-                    case ValueChanged(_, (key, value), False):
+                    case ObjectChanged((key, value), False):
                         table[key] = value
                     case WatchFailed(sentence):
                         self._log("watch-failed", level="warning", source=name, error=sentence)

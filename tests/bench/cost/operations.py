@@ -470,18 +470,21 @@ class _Ledger:
     def leases(self) -> list[Any]:
         """Each node's kubelet is heard, and the watch of pods is alive."""
         from tests.timekeeper.worlds import READ, lease
-        from timekeeper.settler.cluster.cluster_state import ItemChanged, StreamAlive, WatchUpdate
+        from timekeeper.settler.cluster.cluster_state import WatchUpdate
 
         raws = (lease(self.now - 1, f"node-{at:05d}") for at in range(self.cluster.nodes))
         read = (item for item in map(READ["leases"], raws) if item is not None)
-        updates = [WatchUpdate("leases", self.now, ItemChanged(item, deleted=False)) for item in read]
-        return [*updates, WatchUpdate("pods", self.now, StreamAlive())]
+        updates = [
+            WatchUpdate("leases", self.now, _event("ItemChanged", "ObjectChanged")(item, deleted=False))
+            for item in read
+        ]
+        return [*updates, WatchUpdate("pods", self.now, _event("StreamAlive", "WatchProgress")())]
 
     def end_of(self, at: int) -> Any:
         """One running pod ends."""
         from tests.timekeeper.clocks import iso
         from tests.timekeeper.worlds import READ, T0
-        from timekeeper.settler.cluster.cluster_state import ItemChanged, WatchUpdate
+        from timekeeper.settler.cluster.cluster_state import WatchUpdate
 
         raw = orjson.loads(self.cluster.raw(at, running=True))
         raw["status"]["phase"] = "Succeeded"
@@ -489,7 +492,15 @@ class _Ledger:
         raw["status"]["containerStatuses"][0]["state"] = state
         item = READ["pods"](raw)
         assert item is not None
-        return WatchUpdate("pods", self.now, ItemChanged(item, deleted=False))
+        return WatchUpdate("pods", self.now, _event("ItemChanged", "ObjectChanged")(item, deleted=False))
+
+
+def _event(former: str, name: str) -> Any:
+    """An event of a watch, which a former tree has among the settler's by another name."""
+    from timekeeper.core.kube import reflector
+    from timekeeper.settler.cluster import cluster_state
+
+    return getattr(cluster_state, former, None) or getattr(reflector, name)
 
 
 OPERATIONS: dict[str, Callable[[Path], Prepare]] = {

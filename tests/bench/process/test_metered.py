@@ -26,7 +26,8 @@ from tests.bench.live_pods import PODS_A_NODE, Cluster
 from tests.timekeeper.claims import allocated, device_claim, device_slice
 from tests.timekeeper.clocks import iso
 from tests.timekeeper.worlds import READ, T0, lease
-from timekeeper.settler.cluster.cluster_state import Item, ItemChanged, ListReplaced, StreamAlive, WatchUpdate
+from timekeeper.core.kube.reflector import ObjectChanged, ObjectsListed, WatchProgress
+from timekeeper.settler.cluster.cluster_state import Item, WatchUpdate
 from timekeeper.settler.settler import Settler
 from timekeeper.store.engine.engine import open_store
 from timekeeper.store.engine.upgrade import upgrade
@@ -101,7 +102,7 @@ class HalfClaims(Governed):
         slices = (device_slice(*names, node=f"node-{at:05d}") for at in range(self.nodes))
         claims = (self.claim(at, is_held=True) for at in range(0, self.pods, 2))
         for source, raws in (("resourceslices", slices), (CLAIMS, claims)):
-            yield WatchUpdate(source, at_ms, ListReplaced(tuple(_read(source, each) for each in raws)))
+            yield WatchUpdate(source, at_ms, ObjectsListed(tuple(_read(source, each) for each in raws)))
 
     def end(self, at: int, now_ms: int) -> tuple[str, Json]:
         """Of a pod by a claim, the claim's release."""
@@ -138,7 +139,7 @@ def _measured(folder: Path, cluster: Governed) -> Figures:
             heard = lease(now - 1, f"node-{at:05d}")
             settler.apply(WatchUpdate("leases", now, _changed("leases", heard)))
         for each in cluster.sources:
-            settler.apply(WatchUpdate(each, now, StreamAlive()))
+            settler.apply(WatchUpdate(each, now, WatchProgress()))
         event = partial(_taken_in, settler, source, raw, now)
         count = bytecodes if number < CALLS + 3 else c_calls
         seen, ticked = count(event), count(settler.tick)
@@ -165,8 +166,8 @@ def _taken_in(settler: Settler, source: str, raw: Json, now_ms: int) -> None:
     settler.apply(WatchUpdate(source, now_ms, _changed(source, raw)))
 
 
-def _changed(source: str, raw: Json) -> ItemChanged:
-    return ItemChanged(_read(source, raw), deleted=False)
+def _changed(source: str, raw: Json) -> ObjectChanged[Item]:
+    return ObjectChanged(_read(source, raw), deleted=False)
 
 
 def _read(source: str, raw: Json) -> Item:

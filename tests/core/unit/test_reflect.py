@@ -46,8 +46,11 @@ class Server:
                 raise event
             yield event
 
-    def events(self, count: int) -> list[WatchEvent]:
-        return list(itertools.islice(reflect(self.list_all, self.watch, self.waits.append), count))
+    def events(self, count: int) -> list[WatchEvent[Json]]:
+        events: Iterator[WatchEvent[Json]] = reflect(
+            self.list_all, self.watch, self.waits.append, lambda item, _deleted: dict(item)
+        )
+        return list(itertools.islice(events, count))
 
 
 def test_a_list_is_followed_by_a_watch_from_its_version_and_each_change_moves_it_on() -> None:

@@ -10,9 +10,9 @@ from scheduler_ext.cache.informers import PODS
 from tests.scheduler_ext.apiserver import ApiServer, Fault, api_server
 from tests.scheduler_ext.worlds import percent
 from tests.support.kubeconfig import kubeconfig
-from timekeeper.core.kube.reflector import WatchFailed
+from timekeeper.core.kube.reflector import ObjectChanged, ObjectsListed, WatchEvent, WatchFailed
 from timekeeper.runtime.connect import connect
-from timekeeper.runtime.informer import InformerEvent, ValueChanged, ValuesListed, inform
+from timekeeper.runtime.informer import inform
 
 
 class Followed:
@@ -22,7 +22,7 @@ class Followed:
         self.decoded: list[str] = []
         self.refusals: list[str] = []
         self.pauses: list[int] = []
-        self._events: Iterator[InformerEvent[tuple[str, str]]] = inform(
+        self._events: Iterator[tuple[int, WatchEvent[tuple[str, str]]]] = inform(
             connect(kubeconfig(folder, api.url)),
             PODS,
             self._read,
@@ -34,15 +34,15 @@ class Followed:
         self.decoded.append(raw["metadata"]["name"])
         return raw["metadata"]["name"], raw["metadata"]["resourceVersion"]
 
-    def next(self, kind: type[InformerEvent[tuple[str, str]]]) -> InformerEvent[tuple[str, str]]:
+    def next(self, kind: type[WatchEvent[tuple[str, str]]]) -> WatchEvent[tuple[str, str]]:
         """The next event of this kind."""
-        return next(event for event in self._events if isinstance(event, kind))
+        return next(event for _, event in self._events if isinstance(event, kind))
 
     def listed(self) -> dict[str, str]:
         """The next list: name -> version."""
-        event = self.next(ValuesListed)
-        assert isinstance(event, ValuesListed)
-        return dict(event.values)
+        event = self.next(ObjectsListed)
+        assert isinstance(event, ObjectsListed)
+        return dict(event.items)
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_a_restart_of_the_api_server_decodes_only_what_changed_meanwhile(
     followed = Followed(api, tmp_path)
     first = followed.listed()
     api.put("pods", percent(60, "a"))
-    followed.next(ValueChanged)
+    followed.next(ObjectChanged)
     assert (sorted(first), followed.decoded) == (["a", "b", "c"], ["a", "b", "c", "a"])
 
     api.watching = False

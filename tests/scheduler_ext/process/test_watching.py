@@ -1,6 +1,7 @@
 """Watches that break in every way: closed, cut in the middle of an event, garbage, expired, refused. They go
 on where they were, and nothing is asked in a tight loop."""
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,9 +12,16 @@ from scheduler_ext.cache.informers import PODS
 from tests.support.http_server import JsonHandler, Served
 from tests.support.kubeconfig import kubeconfig
 from tests.worlds import Json
-from timekeeper.core.kube.reflector import WatchFailed, WatchOpened
+from timekeeper.core.kube.reflector import (
+    ObjectChanged,
+    ObjectsListed,
+    WatchEvent,
+    WatchFailed,
+    WatchOpened,
+    WatchProgress,
+)
 from timekeeper.runtime.connect import connect
-from timekeeper.runtime.informer import InformerEvent, NothingChanged, ValueChanged, ValuesListed, inform
+from timekeeper.runtime.informer import inform
 
 
 def thing(name: str, version: int) -> Json:
@@ -64,16 +72,16 @@ class Handler(JsonHandler):
             self.close_connection = True
 
 
-def names(found: list[InformerEvent[Json]]) -> list[str]:
+def names(found: list[WatchEvent[Json]]) -> list[str]:
     """The events in short: a list, a change or an end of an object, progress, a failure."""
     short = []
     for each in found:
-        if isinstance(each, ValuesListed):
+        if isinstance(each, ObjectsListed):
             short.append("list")
-        elif isinstance(each, ValueChanged):
-            short.append(("-" if each.deleted else "+") + each.value["metadata"]["name"])
+        elif isinstance(each, ObjectChanged):
+            short.append(("-" if each.deleted else "+") + each.item["metadata"]["name"])
         else:
-            words = {NothingChanged: "progress", WatchOpened: "opened", WatchFailed: "failed"}
+            words = {WatchProgress: "progress", WatchOpened: "opened", WatchFailed: "failed"}
             short.append(words[type(each)])
     return short
 
@@ -81,20 +89,20 @@ def names(found: list[InformerEvent[Json]]) -> list[str]:
 @pytest.fixture
 def heard(
     tmp_path: Path,
-) -> Callable[[Scripted, int], tuple[list[str], list[int], list[InformerEvent[Json]]]]:
+) -> Callable[[Scripted, int], tuple[list[str], list[int], list[WatchEvent[Json]]]]:
     """The first events of a scripted server, and how long was waited in between."""
 
-    def hear(script: Scripted, count: int) -> tuple[list[str], list[int], list[InformerEvent[Json]]]:
+    def hear(script: Scripted, count: int) -> tuple[list[str], list[int], list[WatchEvent[Json]]]:
         waits: list[int] = []
         with Served(type("Own", (Handler,), {"script": script})) as server:
             stream = inform(connect(kubeconfig(tmp_path, server.url)), PODS, dict, waits.append)
-            found = [next(stream) for _ in range(count)]
+            found = [event for _, event in itertools.islice(stream, count)]
         return names(found), waits, found
 
     return hear
 
 
-Heard = Callable[[Scripted, int], tuple[list[str], list[int], list[InformerEvent[Json]]]]
+Heard = Callable[[Scripted, int], tuple[list[str], list[int], list[WatchEvent[Json]]]]
 
 
 def test_a_stream_that_is_closed_is_resumed_where_it_ended(heard: Heard) -> None:

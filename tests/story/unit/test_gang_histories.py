@@ -32,9 +32,10 @@ from tests.worlds import Json, card
 from timekeeper.accounts.held.limits import HeldView
 from timekeeper.accounts.held.order import HeldPod
 from timekeeper.accounts.pods import LedgerPod, read_pod
+from timekeeper.core.kube.reflector import ObjectChanged, ObjectsListed
 from timekeeper.core.request.cards import encode_placement
 from timekeeper.runtime.api_server import Answered, Lost, Reply
-from timekeeper.settler.cluster.cluster_state import ClusterState, ItemChanged, ListReplaced, WatchUpdate
+from timekeeper.settler.cluster.cluster_state import ClusterState, WatchUpdate
 from timekeeper.settler.releaser import QUIET_MS, Releaser
 from timekeeper.settler.state.gangs import GangTable
 from timekeeper.store.fencing import Epoch
@@ -199,7 +200,7 @@ class World:
         self.cluster, self.table, self.view = ClusterState(), GangTable(), HeldView()
         self.seen["timekeeper"].clear()
         found = (read_pod(raw) for raw in self.pods.values())
-        self._apply(ListReplaced(tuple(each for each in found if isinstance(each, LedgerPod))))
+        self._apply(ObjectsListed(tuple(each for each in found if isinstance(each, LedgerPod))))
         database: Any = Database()
         self.releaser = Releaser(
             database,
@@ -319,7 +320,7 @@ class World:
         if who == "timekeeper":
             pod = read_pod(raw)
             assert isinstance(pod, LedgerPod)
-            self._apply(ItemChanged(pod, deleted))
+            self._apply(ObjectChanged(pod, deleted))
         else:
             both = read_any(raw)
             (self.cache.pod_deleted if deleted else self.cache.pod_updated)(both)

@@ -10,13 +10,8 @@ from timekeeper import metrics
 from timekeeper.accounts.pods import LedgerPod, UnreadablePod, read_pod
 from timekeeper.core import names
 from timekeeper.core.budgets.policy import BudgetSettings
-from timekeeper.settler.cluster.cluster_state import (
-    MAX_UNREADABLE,
-    ClusterState,
-    ItemChanged,
-    ListReplaced,
-    WatchUpdate,
-)
+from timekeeper.core.kube.reflector import ObjectChanged, ObjectsListed
+from timekeeper.settler.cluster.cluster_state import MAX_UNREADABLE, ClusterState, WatchUpdate
 from timekeeper.settler.state.unbound_pods import MAX_ESTIMATES, MAX_PASSED, UnboundPods
 
 
@@ -29,7 +24,7 @@ def waiting(number: int, models: tuple[str, ...] = ()) -> LedgerPod:
 
 def heard(cluster: ClusterState, *pods: LedgerPod, deleted: bool = False) -> None:
     for pod in pods:
-        cluster.apply(WatchUpdate("pods", T0, ItemChanged(pod, deleted)))
+        cluster.apply(WatchUpdate("pods", T0, ObjectChanged(pod, deleted)))
 
 
 @pytest.fixture
@@ -37,7 +32,7 @@ def cluster() -> ClusterState:
     made = ClusterState()
     read = READ["nodes"](node(cards=2))
     assert read is not None
-    made.apply(WatchUpdate("nodes", T0, ListReplaced((read,))))
+    made.apply(WatchUpdate("nodes", T0, ObjectsListed((read,))))
     return made
 
 
@@ -96,10 +91,10 @@ def test_pods_that_cannot_be_read_while_the_database_is_away_are_counted_beyond_
     before = metrics.UNREADABLE_PODS._value.get()
     for number in range(MAX_UNREADABLE + 7):
         item = UnreadablePod(f"uid-{number}", "team-a", f"p{number}", "no")
-        town.settler.apply(WatchUpdate("pods", T0, ItemChanged(item, deleted=False)))
+        town.settler.apply(WatchUpdate("pods", T0, ObjectChanged(item, deleted=False)))
     town.settler.apply(
         WatchUpdate(
-            "pods", T0, ItemChanged(UnreadablePod("uid-1", "team-a", "p1", "still no"), deleted=False)
+            "pods", T0, ObjectChanged(UnreadablePod("uid-1", "team-a", "p1", "still no"), deleted=False)
         )
     )
     assert (len(town.settler.cluster.unreadable), town.settler.cluster.unreadable_omitted) == (

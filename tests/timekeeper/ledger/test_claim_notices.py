@@ -5,7 +5,8 @@ import pytest
 from tests.timekeeper.claims import allocated, device_claim, device_slice
 from tests.timekeeper.ledger.test_claims import pod
 from tests.timekeeper.worlds import HOUR, MINUTE, SECOND, T0, Json, Town, budgets
-from timekeeper.settler.cluster.cluster_state import StreamFailed, WatchUpdate
+from timekeeper.core.kube.reflector import WatchFailed
+from timekeeper.settler.cluster.cluster_state import WatchUpdate
 
 ONE_DATABASE = "decisions about values"
 CLAIMS = "resourceclaims"
@@ -181,7 +182,7 @@ def test_a_pod_that_comes_late_is_missing_no_more_and_its_message_names_it(holdi
 
 
 def test_while_pods_are_not_watched_none_is_missing(holding: Town) -> None:
-    holding.settler.apply(WatchUpdate("pods", holding.clock(), StreamFailed("away")))
+    holding.settler.apply(WatchUpdate("pods", holding.clock(), WatchFailed("away")))
     holding.change(CLAIMS, held("new"))
     pass_time(holding, 2 * MINUTE)
     assert told(holding) == []

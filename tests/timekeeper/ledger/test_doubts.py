@@ -8,8 +8,9 @@ from tests.timekeeper.worlds import HOUR, MINUTE, T0, Town, budgets, gpu_pod, le
 from timekeeper.accounts.claims.claim_findings import claiming_pods
 from timekeeper.accounts.session import MAX_DOUBT
 from timekeeper.core.findings import CATALOGUE
+from timekeeper.core.kube.reflector import WatchFailed, WatchOpened, WatchProgress
 from timekeeper.core.texts import moment
-from timekeeper.settler.cluster.cluster_state import StreamAlive, StreamFailed, StreamOpened, WatchUpdate
+from timekeeper.settler.cluster.cluster_state import WatchUpdate
 
 Json = dict[str, Any]
 UNKNOWN = "nothing describes its node's cards: each card counts with weight 1, memory as whole cards"
@@ -79,7 +80,7 @@ def test_running_sessions_are_counted_by_their_doubts(doubtful: Town) -> None:
     assert (answer["sessions"], answer["doubts"]) == (1, [{"doubt": UNKNOWN, "sessions": 1}])
 
 
-def failing(town: Town, source: str, change: StreamFailed | StreamOpened | StreamAlive) -> list[Json]:
+def failing(town: Town, source: str, change: WatchFailed | WatchOpened | WatchProgress) -> list[Json]:
     """`watches` of the answer after this update of a source, a minute later."""
     town.clock.turn(MINUTE)
     town.settler.apply(WatchUpdate(source, town.clock(), change))
@@ -88,16 +89,16 @@ def failing(town: Town, source: str, change: StreamFailed | StreamOpened | Strea
     return found
 
 
-@pytest.mark.parametrize("again", [StreamOpened(), StreamAlive()], ids=["opened", "bookmark"])
+@pytest.mark.parametrize("again", [WatchOpened(), WatchProgress()], ids=["opened", "bookmark"])
 def test_each_watch_that_fails_is_named_until_it_is_accepted(
-    doubtful: Town, again: StreamOpened | StreamAlive
+    doubtful: Town, again: WatchOpened | WatchProgress
 ) -> None:
     first = {"source": "nodes", "since": T0 + MINUTE, "error": "403 nodes is forbidden"}
     second = {"source": "pods", "since": T0 + 2 * MINUTE, "error": "503"}
 
-    assert failing(doubtful, "nodes", StreamFailed("403 nodes is forbidden")) == [first]
-    assert failing(doubtful, "pods", StreamFailed("503")) == [first, second]
-    assert failing(doubtful, "pods", StreamFailed("504")) == [first, second | {"error": "504"}]
+    assert failing(doubtful, "nodes", WatchFailed("403 nodes is forbidden")) == [first]
+    assert failing(doubtful, "pods", WatchFailed("503")) == [first, second]
+    assert failing(doubtful, "pods", WatchFailed("504")) == [first, second | {"error": "504"}]
     said = "ok\n" + "".join(
         f"watch of {each}: it fails; GET /v1/doubts says why\n" for each in ("nodes", "pods")
     )
@@ -108,7 +109,7 @@ def test_each_watch_that_fails_is_named_until_it_is_accepted(
 
 
 def test_a_source_that_was_never_listed_is_named_with_its_error(town: Town) -> None:
-    town.settler.apply(WatchUpdate("nodes", T0, StreamFailed("403 nodes is forbidden")))
+    town.settler.apply(WatchUpdate("nodes", T0, WatchFailed("403 nodes is forbidden")))
     town.tick()
 
     ready = town.get("/readyz")
@@ -124,17 +125,17 @@ def test_a_watch_that_is_accepted_again_proves_nothing_before_its_events(town: T
     """A session on estimates is charged to where the watch of pods is known to be complete."""
     begun(town, "meter", whole("sure", "n1"))
     before = town.settler.cluster.pods_current_ms
-    failing(town, "pods", StreamFailed("cut"))
-    failing(town, "pods", StreamOpened())
+    failing(town, "pods", WatchFailed("cut"))
+    failing(town, "pods", WatchOpened())
     assert town.settler.cluster.pods_current_ms == before
 
-    failing(town, "pods", StreamAlive())
+    failing(town, "pods", WatchProgress())
     assert town.settler.cluster.pods_current_ms == town.clock()
 
 
 def test_pods_that_came_and_went_while_the_watch_was_refused_are_charged(town: Town) -> None:
     begun(town, "meter", whole("stays", "n1"), whole("goes", "n1"))
-    failing(town, "pods", StreamFailed("403 pods is forbidden"))
+    failing(town, "pods", WatchFailed("403 pods is forbidden"))
     town.hear("pods", whole("goes", "n1"), deleted=True, unheard=True)
     town.hear("pods", whole("comes", "plain"), unheard=True)
     town.clock.turn(HOUR)
@@ -208,7 +209,7 @@ def findings(town: Town) -> list[Json]:
 
 
 def test_the_timekeeper_lists_what_it_finds_as_codes_with_figures_and_sentences(doubtful: Town) -> None:
-    failing(doubtful, "nodes", StreamFailed("403 nodes is forbidden"))
+    failing(doubtful, "nodes", WatchFailed("403 nodes is forbidden"))
 
     assert [(each["code"], each["figures"].get("number")) for each in findings(doubtful)] == [
         ("watch-fails", None),

@@ -44,9 +44,10 @@ from tests.timekeeper.worlds import (
     node,
 )
 from tests.worlds import terminated
+from timekeeper.core.kube.reflector import WatchProgress
 from timekeeper.operations.audit.audit import audit
 from timekeeper.operations.audit.finding import Finding
-from timekeeper.settler.cluster.cluster_state import StreamAlive, WatchUpdate
+from timekeeper.settler.cluster.cluster_state import WatchUpdate
 from timekeeper.store.engine.upgrade import snapshot
 
 ONE_DATABASE = "decisions about values; test_postings, test_heartbeats and the machine store the same on both"
@@ -684,10 +685,10 @@ def test_nothing_is_concluded_before_everything_arrived_once(running: Town) -> N
 
 def test_a_watch_that_is_only_quiet_moves_the_watermark_of_pods_alone(town: Town) -> None:
     cluster = town.settler.cluster
-    cluster.apply(WatchUpdate("nodes", T0, StreamAlive()))
+    cluster.apply(WatchUpdate("nodes", T0, WatchProgress()))
     assert cluster.pods_current_ms == 0
 
-    cluster.apply(WatchUpdate("pods", T0, StreamAlive()))
+    cluster.apply(WatchUpdate("pods", T0, WatchProgress()))
     assert cluster.pods_current_ms == T0
 
 

@@ -11,7 +11,8 @@ from tests.timekeeper.clocks import iso
 from tests.timekeeper.ledger.test_holding import GATE, HOLD, LOOKAHEAD, Holding, balance
 from tests.timekeeper.worlds import GPU, HOUR, SECOND, T0, Json, Town, budgets
 from timekeeper.accounts.pods import read_charged_pod
-from timekeeper.settler.cluster.cluster_state import ItemChanged, WatchUpdate
+from timekeeper.core.kube.reflector import ObjectChanged
+from timekeeper.settler.cluster.cluster_state import WatchUpdate
 
 ONE_DATABASE = "decisions about values; test_holding stores the same"
 
@@ -280,7 +281,7 @@ def test_events_that_were_read_while_the_pod_waited_open_no_session(holding: Hol
 
     for each in read:
         assert each is not None
-        town.settler.apply(WatchUpdate("pods", town.clock(), ItemChanged(each, deleted=False)))
+        town.settler.apply(WatchUpdate("pods", town.clock(), ObjectChanged(each, deleted=False)))
     town.advance(SECOND)
 
     assert town.settler.cluster.pods == {}

@@ -22,7 +22,8 @@ from tests.timekeeper.worlds import (
     user_status,
 )
 from timekeeper.api.sheets.sessions import NODE_CHARGES
-from timekeeper.settler.cluster.cluster_state import StreamFailed, WatchUpdate
+from timekeeper.core.kube.reflector import WatchFailed
+from timekeeper.settler.cluster.cluster_state import WatchUpdate
 
 PODS = (
     gpu_pod("long", started_ms=T0, card=0),
@@ -121,7 +122,7 @@ def test_a_silent_node_charges_until_it_was_heard(town: Town) -> None:
 
 
 def test_a_timekeeper_that_hears_nothing_calls_no_node_silent(town: Town) -> None:
-    town.settler.apply(WatchUpdate("leases", town.clock(), StreamFailed("refused")))
+    town.settler.apply(WatchUpdate("leases", town.clock(), WatchFailed("refused")))
     town.clock.turn(5 * MINUTE)
     town.tick()
 

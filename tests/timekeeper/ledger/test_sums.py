@@ -12,7 +12,8 @@ from tests.support.profile import examples
 from tests.timekeeper.bare import ALWAYS, NODES, PROTECTING, SPANS, Life
 from tests.timekeeper.worlds import DAY, HOUR, MINUTE, SECOND, T0, lease
 from timekeeper.accounts.changes import Changes
-from timekeeper.settler.cluster.cluster_state import StreamAlive, WatchUpdate
+from timekeeper.core.kube.reflector import WatchProgress
+from timekeeper.settler.cluster.cluster_state import WatchUpdate
 from timekeeper.settler.self_check import SelfCheck, differences
 
 BOTH_DATABASES = "the sums of open sessions are read by another statement on each database"
@@ -171,7 +172,7 @@ def test_a_tick_in_which_all_nodes_report_reads_each_session_once(many: int) -> 
     for name in NODES:
         life.hear("leases", lease(life.now + 5, name))
     life.now += 10
-    life.cluster.apply(WatchUpdate("pods", life.now, StreamAlive()))
+    life.cluster.apply(WatchUpdate("pods", life.now, WatchProgress()))
 
     life.tick()
 

@@ -15,21 +15,21 @@ from tests.timekeeper.clocks import iso
 from tests.timekeeper.fake_api_server import FakeApiServer, serving
 from tests.timekeeper.worlds import T0, Json, budgets, gpu_pod, lease, node
 from timekeeper.accounts.pods import LedgerPod, UnreadablePod, read_pod
-from timekeeper.core.kube.reflector import ExpiredError, UnreachableError
+from timekeeper.core.kube.reflector import (
+    ExpiredError,
+    ObjectChanged,
+    ObjectsListed,
+    UnreachableError,
+    WatchFailed,
+    WatchOpened,
+    WatchProgress,
+)
 from timekeeper.edge.events import RETRY_FOR_MS, EventRecorder
 from timekeeper.edge.log import log
 from timekeeper.runtime.api_server import Answered, Api, Reply, Unsent, accepted, event_sender
 from timekeeper.runtime.connect import connect
 from timekeeper.settler.budget_entries import BudgetNotice
-from timekeeper.settler.cluster.cluster_state import (
-    BudgetConfigMap,
-    ItemChanged,
-    ListReplaced,
-    StreamAlive,
-    StreamFailed,
-    StreamOpened,
-    WatchUpdate,
-)
+from timekeeper.settler.cluster.cluster_state import BudgetConfigMap, WatchUpdate
 from timekeeper.settler.cluster.watches import (
     WatchSource,
     await_served,
@@ -79,10 +79,12 @@ def test_a_source_is_listed_then_followed(api: FakeApiServer, server: Api) -> No
     clock.turn(7)
     api.bookmark()
 
-    assert listed == WatchUpdate("nodes", T0, ListReplaced((read_node(node("n1")),)))
-    assert changed == WatchUpdate("nodes", T0 + 7, ItemChanged(read_node(node("n2", cards=1)), deleted=False))
-    assert removed == WatchUpdate("nodes", T0 + 14, ItemChanged(read_node(node("n1")), deleted=True))
-    assert next(events) == WatchUpdate("nodes", T0 + 21, StreamAlive())
+    assert listed == WatchUpdate("nodes", T0, ObjectsListed((read_node(node("n1")),)))
+    assert changed == WatchUpdate(
+        "nodes", T0 + 7, ObjectChanged(read_node(node("n2", cards=1)), deleted=False)
+    )
+    assert removed == WatchUpdate("nodes", T0 + 14, ObjectChanged(read_node(node("n1")), deleted=True))
+    assert next(events) == WatchUpdate("nodes", T0 + 21, WatchProgress())
     assert failures == []
 
 
@@ -97,8 +99,8 @@ def test_a_list_is_true_from_when_it_was_requested(server: Api) -> None:
 def test_the_end_of_a_watch_says_that_everything_arrived(server: Api) -> None:
     events = follow_source(source("pods"), server, Clock(T0), lambda _: None, lambda *_: None)
 
-    assert next(events).change == ListReplaced(())
-    assert next(events).change == StreamAlive()
+    assert next(events).change == ObjectsListed(())
+    assert next(events).change == WatchProgress()
 
 
 def test_a_pod_without_a_gpu_is_only_a_sign_of_life(api: FakeApiServer, server: Api) -> None:
@@ -108,7 +110,7 @@ def test_a_pod_without_a_gpu_is_only_a_sign_of_life(api: FakeApiServer, server: 
     plain["spec"]["containers"][0]["resources"] = {}
     api.put("pods", plain)
 
-    assert next(events).change == StreamAlive()
+    assert next(events).change == WatchProgress()
 
 
 def test_an_api_server_that_is_away_is_reported_and_called_again(tmp_path: Path) -> None:
@@ -137,14 +139,14 @@ def test_a_refused_watch_is_told_until_one_is_accepted_and_nothing_is_lost(
 ) -> None:
     """The API server sends nothing but the answer's head when it accepts one: no bookmark is waited for."""
     api.put("nodes", node("n1"))
-    refused = StreamFailed("403 nodes is forbidden")
+    refused = WatchFailed("403 nodes is forbidden")
     events = follow_source(source("nodes"), server, Clock(T0), lambda _: None, lambda *_: None)
     api.forbidden.add("nodes")
     refusals = [next(events).change for _ in range(2)]
     api.forbidden.clear()
     listed = next(events).change
     api.forbidden.add("nodes")
-    ended = next(each.change for each in events if not isinstance(each.change, StreamAlive))
+    ended = next(each.change for each in events if not isinstance(each.change, WatchProgress))
     api.put("nodes", node("n2"))
     api.forbidden.clear()
     api.watching = False  # an accepted watch sends nothing
@@ -152,11 +154,13 @@ def test_a_refused_watch_is_told_until_one_is_accepted_and_nothing_is_lost(
     api.watching = True
 
     assert refusals == [refused, refused]
-    assert listed == ListReplaced((read_node(node("n1")),))
+    assert listed == ObjectsListed((read_node(node("n1")),))
     assert ended == refused
-    assert accepted_again == StreamOpened()
+    assert accepted_again == WatchOpened()
     later = (each.change for each in events)
-    assert next(each for each in later if each != StreamAlive()) == ItemChanged(read_node(node("n2")), False)
+    assert next(each for each in later if each != WatchProgress()) == ObjectChanged(
+        read_node(node("n2")), False
+    )
 
 
 def test_a_watch_runs_in_a_thread_of_its_own_and_ends_when_stopped(api: FakeApiServer, server: Api) -> None:
@@ -164,7 +168,7 @@ def test_a_watch_runs_in_a_thread_of_its_own_and_ends_when_stopped(api: FakeApiS
     stop = Event()
     thread = start_watching(source("leases"), server, heard, Clock(T0), stop, lambda *_: None)
 
-    assert heard.get(timeout=10).change == ListReplaced(())
+    assert heard.get(timeout=10).change == ObjectsListed(())
     stop.set()
     api.put("leases", lease(T0))
     thread.join(10)
@@ -355,5 +359,5 @@ def test_claims_are_watched_once_their_api_is_served_and_until_then_nothing_is_s
 
     assert waited == [300_000, 300_000, 2_000]
     assert failures == ["away"]
-    assert updates.get() == WatchUpdate("resourceclaims", T0, StreamFailed("away"))
+    assert updates.get() == WatchUpdate("resourceclaims", T0, WatchFailed("away"))
     assert updates.empty()

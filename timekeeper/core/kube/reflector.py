@@ -6,9 +6,11 @@ expiries and failures with plain lists. Source: k8s.io/client-go/tools/cache, ``
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Generic, TypeVar
 
 from timekeeper.core.json_values import Json
+
+V = TypeVar("V")
 
 FIRST_WAIT_MS = 200
 LONGEST_WAIT_MS = 10_000
@@ -23,28 +25,28 @@ class UnreachableError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectsListed:
-    """The complete list, or the values that were made of it: objects that are not in it do not exist."""
+class ObjectsListed(Generic[V]):
+    """The complete list: objects that are not in it do not exist."""
 
-    items: tuple[Any, ...]
+    items: tuple[V, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectChanged:
+class ObjectChanged(Generic[V]):
     """One object as it is now, or its last state if it was deleted."""
 
-    item: Json
+    item: V
     deleted: bool
 
 
 @dataclass(frozen=True, slots=True)
 class WatchProgress:
-    """No change, and all earlier changes have arrived: a bookmark, or a watch that ended normally."""
+    """No change that matters, and all earlier changes have arrived."""
 
 
 @dataclass(frozen=True, slots=True)
 class WatchFailed:
-    """A call failed; ``sentence`` says how, for the log."""
+    """A call failed; ``sentence`` says how, for the log. Changes arrive later."""
 
     sentence: str
 
@@ -54,20 +56,22 @@ class WatchOpened:
     """After a call that failed, the API server sends changes again. Earlier ones may be on their way."""
 
 
-WatchEvent = ObjectsListed | ObjectChanged | WatchProgress | WatchFailed | WatchOpened
+WatchEvent = ObjectsListed[V] | ObjectChanged[V] | WatchProgress | WatchFailed | WatchOpened
 
 # The type of the event that `watch` yields first, once the API server has accepted it.
 OPENED = "OPENED"
 
 
 def reflect(
-    list_all: Callable[[], tuple[tuple[Any, ...], str]],
+    list_all: Callable[[], tuple[tuple[V, ...], str]],
     watch: Callable[[str], Iterator[Json]],
     wait_ms: Callable[[int], None],
-) -> Iterator[WatchEvent]:
+    read: Callable[[Json, bool], V | None],
+) -> Iterator[WatchEvent[V]]:
     """Yields ObjectsListed once the list is complete, then each change, forever; lists again after an expiry.
 
-    ``list_all`` returns items and resource version. ``watch`` yields the raw events from a version on
+    ``list_all`` returns values and resource version; ``read`` makes a value of an object that was changed, or
+    deleted, None where it does not matter. ``watch`` yields the raw events from a version on
     (``{"type", "object"}``; the first may be of the type `OPENED`) and ends when the server closes the
     stream. Both raise UnreachableError or ExpiredError. ``wait_ms`` sleeps, longer after each failure in a
     row.
@@ -80,7 +84,7 @@ def reflect(
                 yield ObjectsListed(items)
                 del items  # objects that end later need no memory
             for raw in watch(version):
-                event = WatchOpened() if raw.get("type") == OPENED and has_failed else _event(raw)
+                event = WatchOpened() if raw.get("type") == OPENED and has_failed else _event(raw, read)
                 has_failed = False
                 if event is not None:
                     yield event
@@ -99,7 +103,7 @@ def reflect(
             pause = min(2 * pause, LONGEST_WAIT_MS)
 
 
-def _event(raw: Json) -> WatchEvent | None:
+def _event(raw: Json, read: Callable[[Json, bool], V | None]) -> WatchEvent[V] | None:
     kind, item = raw.get("type"), raw.get("object")
     if kind == "ERROR":
         code = item.get("code") if isinstance(item, Mapping) else None
@@ -107,7 +111,8 @@ def _event(raw: Json) -> WatchEvent | None:
     if kind == "BOOKMARK":
         return WatchProgress()
     if kind in ("ADDED", "MODIFIED", "DELETED") and isinstance(item, Mapping):
-        return ObjectChanged(item, kind == "DELETED")
+        value = read(item, kind == "DELETED")
+        return WatchProgress() if value is None else ObjectChanged(value, kind == "DELETED")
     return None
 
 

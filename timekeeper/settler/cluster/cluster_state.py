@@ -14,6 +14,7 @@ from timekeeper.accounts.pods import GangKey, LedgerPod, UnjudgedPod, Unreadable
 from timekeeper.accounts.session import CLAIMS, CLAIMS_SEEN
 from timekeeper.core.claims.allocation import DeviceClaim
 from timekeeper.core.claims.devices import DeviceSlice
+from timekeeper.core.kube.reflector import ObjectChanged, ObjectsListed, WatchEvent, WatchFailed, WatchOpened
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import NodeSight, Vanished
 from timekeeper.core.request.device_classes import DEFAULTS, DeviceClass
@@ -119,45 +120,13 @@ Item = (
 
 
 @dataclass(frozen=True, slots=True)
-class ListReplaced:
-    """The complete list of a source: objects that are not in it do not exist."""
-
-    items: tuple[Item, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ItemChanged:
-    """One object as it is now, or its last state if it was deleted."""
-
-    item: Item
-    deleted: bool
-
-
-@dataclass(frozen=True, slots=True)
-class StreamAlive:
-    """No relevant change; all earlier updates have arrived."""
-
-
-@dataclass(frozen=True, slots=True)
-class StreamFailed:
-    """A list or a watch failed; ``sentence`` says how. Changes arrive later."""
-
-    sentence: str
-
-
-@dataclass(frozen=True, slots=True)
-class StreamOpened:
-    """The watch of a source that failed is accepted again; earlier updates may still arrive."""
-
-
-@dataclass(frozen=True, slots=True)
 class WatchUpdate:
-    """One update of a watch; ``at_ms``: when the list was requested (`ListReplaced`), else when the update
+    """One update of a watch; ``at_ms``: when the list was requested (`ObjectsListed`), else when the update
     arrived."""
 
     source: str
     at_ms: int
-    change: ListReplaced | ItemChanged | StreamAlive | StreamFailed | StreamOpened
+    change: WatchEvent[Item]
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,21 +308,21 @@ class ClusterState:
 
     def apply(self, update: WatchUpdate) -> None:
         """Take in one update of a watch."""
-        if isinstance(update.change, StreamFailed):
+        if isinstance(update.change, WatchFailed):
             known = self.failing.get(update.source)
             since_ms = known.since_ms if known else update.at_ms
             self.failing[update.source] = FailingWatch(since_ms, update.change.sentence)
             return
         self.failing.pop(update.source, None)
         match update.change:
-            case ListReplaced(items):
+            case ObjectsListed(items):
                 self._replace(update.source, items, update.at_ms)
                 self.listed_sources.add(update.source)
-            case ItemChanged(item, deleted):
+            case ObjectChanged(item, deleted):
                 self._put(self._with_report(item, update.at_ms), deleted, update.at_ms)
-        if update.source == "pods" and not isinstance(update.change, StreamOpened):
+        if update.source == "pods" and not isinstance(update.change, WatchOpened):
             self.pods_current_ms = max(self.pods_current_ms, update.at_ms)
-        if update.source == "resourceclaims" and not isinstance(update.change, StreamOpened):
+        if update.source == "resourceclaims" and not isinstance(update.change, WatchOpened):
             self.claims.confirm(update.at_ms)
 
     def mark_written(

@@ -14,7 +14,7 @@ from timekeeper.core.claims.allocation import read_claim
 from timekeeper.core.claims.devices import read_slice
 from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.kube.holders import fresh_holders, kubelets_boot
-from timekeeper.core.kube.reflector import WatchFailed, WatchOpened
+from timekeeper.core.kube.reflector import WatchEvent, WatchFailed
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import NODE_LEASES, NodeSight, clock_ahead_ms
 from timekeeper.core.object_names import millis
@@ -27,20 +27,15 @@ from timekeeper.core.request.inventory import advertised, charged_cards, plugin_
 from timekeeper.core.values import Card
 from timekeeper.runtime import informer
 from timekeeper.runtime.api_server import Api, Reply
-from timekeeper.runtime.informer import InformerEvent, ValueChanged, ValuesListed, inform
+from timekeeper.runtime.informer import inform
 from timekeeper.settler.cluster.cluster_state import (
     BudgetConfigMap,
     ExistingNamespace,
     Item,
-    ItemChanged,
     KnownNode,
     KnownPriorityClass,
-    ListReplaced,
     NodeLease,
     PodWithClaims,
-    StreamAlive,
-    StreamFailed,
-    StreamOpened,
     WatchUpdate,
 )
 from timekeeper.settler.cluster.unjudged_pods import CLASSES, TEMPLATES, ClaimTemplate, ClassSettingsRead
@@ -138,7 +133,7 @@ def await_served(
 
     def unclear(sentence: str) -> None:
         failed(source.name, sentence)
-        updates.put(WatchUpdate(source.name, clock(), StreamFailed(sentence)))
+        updates.put(WatchUpdate(source.name, clock(), WatchFailed(sentence)))
 
     informer.await_served(call, source.served, wait_ms, unclear)
 
@@ -151,21 +146,13 @@ def follow_source(
     failed: Callable[[str, str], None],
 ) -> Iterator[WatchUpdate]:
     """The source's updates, each with the moment from which it is true."""
-    events: Iterator[InformerEvent[Item]] = inform(
+    events: Iterator[tuple[int, WatchEvent[Item]]] = inform(
         api, source.path, source.read, wait_ms, source.watch_s, clock
     )
-    for event in events:
+    for at_ms, event in events:
         if isinstance(event, WatchFailed):
             failed(source.name, event.sentence)
-            yield WatchUpdate(source.name, clock(), StreamFailed(event.sentence))
-        elif isinstance(event, WatchOpened):
-            yield WatchUpdate(source.name, clock(), StreamOpened())
-        elif isinstance(event, ValuesListed):
-            yield WatchUpdate(source.name, event.at_ms, ListReplaced(event.values))
-        elif isinstance(event, ValueChanged):
-            yield WatchUpdate(source.name, event.at_ms, ItemChanged(event.value, event.deleted))
-        else:
-            yield WatchUpdate(source.name, event.at_ms, StreamAlive())
+        yield WatchUpdate(source.name, at_ms, event)
 
 
 def read_any_pod(raw: Json, is_charged: Callable[[str], bool]) -> Item | None:
