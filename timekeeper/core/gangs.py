@@ -136,8 +136,12 @@ def gang_of(pod: Json) -> Gang | None:
     """The gang of the pod that Bursar starts; None for a pod of none, of another system's, or one whose
     annotations contradict each other."""
     annotations = annotations_of(pod)
-    is_sized = names.GANG_SIZE in annotations or not _labels(pod).keys().isdisjoint(_SIZE_LABELS)
-    if not is_sized and not GROUPED.name_in(pod):
+    if (
+        names.GANG_SIZE not in annotations
+        and names.GANG_KEY not in annotations
+        and "schedulingGroup" not in mapping(pod.get("spec"))
+        and _labels(pod).keys().isdisjoint(_SIZE_LABELS)
+    ):
         return None  # nearly always
     if foreign_mark(pod) or any(gang_violations(pod)):
         return None
