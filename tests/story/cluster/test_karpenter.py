@@ -184,6 +184,7 @@ def test_a_pod_gets_a_node_and_a_pod_that_only_fits_by_sums_gets_none(stack: Sta
     assert name in nominated()[0]
     assert [each["metadata"]["name"] for each in nodes(stack)] == [name]
     assert not runs("third")
+    stack.cp.api.call("DELETE", pods)  # so no node comes for it
 
 
 class Members(Place):
@@ -246,7 +247,6 @@ def test_an_empty_pool_gets_the_nodes_of_one_gang_after_the_other(stack: Stack) 
     for name in set(new()) - {first, second}:
         agent_reports(stack, name, CARDS)
     stack.wait(*place.are_bound("one-a", "one-b", "two-a", "two-b"))
-    assert len(new()) == 4
 
 
 def why(place: Place, name: str) -> str:
