@@ -81,13 +81,14 @@ def line(level: str, event: str, fields: Mapping[str, object], trace: str = "") 
     """The line without its line break. A field that is None is left out."""
     now_ms = time.time_ns() // 1_000_000
     at = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(now_ms // 1000))}.{now_ms % 1000:03}Z"
-    pairs: dict[str, object] = {"time": at, "level": level, "role": _process["role"], "event": event}
-    pairs |= {key: _value(value) for key, value in fields.items() if value is not None}
+    shown = {key: _value(value) for key, value in fields.items() if value is not None}
     if trace:
-        pairs["trace"] = trace
+        shown["trace"] = trace
+    role = _process["role"]
     if _process["format"] == "json":
-        return json.dumps(pairs)
-    return " ".join([f"{key}={_quoted(str(value))}" for key, value in pairs.items()])
+        return json.dumps({"time": at, "level": level, "role": role, "event": event, **shown})
+    said = [f" {key}={_quoted(str(value))}" for key, value in shown.items()]
+    return f"time={at} level={level} role={role} event={event}{''.join(said)}"
 
 
 def _value(value: object) -> object:

@@ -110,7 +110,10 @@ def pod_hold(pod: Json) -> PodHold:
 
 def _forgiven_ms(metadata: Json) -> int | None:
     """None too for a pod whose deletion was requested so late that it was not for its start."""
-    until_ms = millis(mapping(metadata.get("annotations")).get(GANG_FORGIVEN))
+    annotations = mapping(metadata.get("annotations"))
+    if GANG_FORGIVEN not in annotations:
+        return None  # nearly always
+    until_ms = millis(annotations[GANG_FORGIVEN])
     leaves_ms = millis(metadata.get("deletionTimestamp"))
     if until_ms is None or leaves_ms is None:
         return until_ms
