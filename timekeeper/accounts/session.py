@@ -74,7 +74,7 @@ class Session:
     # the CPU and memory that the pod is charged for now; None: the rate does not follow them
     host_cpu_milli: int | None = None
     host_memory_bytes: int | None = None
-    # how long its cards were held before ``bound_ms`` without a charge: `accounts.forgiveness`
+    # how long its cards were held before ``bound_ms`` without a charge: `accounts.ends`
     forgiven_ms: int | None = None
 
     @property

@@ -6,26 +6,26 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from timekeeper.cli.output import Column, Sheet
+from timekeeper.cli.output import PrintedColumn, PrintedSheet
 from timekeeper.core.texts import hours, percent, short
 
-_GPU_HOURS = Column("gpuHours", "GPU-HOURS", True)
-_USE = (Column("requestedGpuHours", "REQUESTED", True), Column("busy", "BUSY", True))
+_GPU_HOURS = PrintedColumn("gpuHours", "GPU-HOURS", True)
+_USE = (PrintedColumn("requestedGpuHours", "REQUESTED", True), PrintedColumn("busy", "BUSY", True))
 _CHARGE = ("posted", "pending", "amount", "gpuHours")
 _USE_HOURS = ("requestedGpuHours", "measuredGpuHours", "usedGpuHours")
 _SUMS = (*_CHARGE, "requested", "measured", "used", *_USE_HOURS)
 _NO_CHARGE = "nothing was charged in this time"
-_BILL_TIME = (Column("from", "FROM"), Column("to", "TO"))
+_BILL_TIME = (PrintedColumn("from", "FROM"), PrintedColumn("to", "TO"))
 _BILL = (
     _GPU_HOURS,
-    Column("price", "PRICE", True),
-    Column("cost", "COST", True),
-    Column("currency", "CURRENCY"),
+    PrintedColumn("price", "PRICE", True),
+    PrintedColumn("cost", "COST", True),
+    PrintedColumn("currency", "CURRENCY"),
     *_USE,
 )
 
 
-def bill(text: str) -> Sheet:
+def bill(text: str) -> PrintedSheet:
     """The sheet of the API's CSV with the total below; a column without any value is left out."""
     reader = csv.DictReader(io.StringIO(text))
     lines = list(reader)
@@ -34,11 +34,11 @@ def bill(text: str) -> Sheet:
     rows = tuple({**_billed(raw), **{key: raw[key] or None for key in keys}} for raw in lines)
     figures = tuple(each for each in _BILL if any(row[each.key] for row in rows))
     for name, title in (("correction", "CORRECTION"), ("clusterName", "CLUSTER")):
-        figures += (Column(name, title),) if name in names else ()
-    columns = (*_BILL_TIME, *(Column(key, key.upper()) for key in keys), *figures)
+        figures += (PrintedColumn(name, title),) if name in names else ()
+    columns = (*_BILL_TIME, *(PrintedColumn(key, key.upper()) for key in keys), *figures)
     total = _total(lines, [each for each in _SUMS if each in names])
     answer = {"items": lines, "total": total}
-    return Sheet(columns, rows, answer, empty=_NO_CHARGE, totals=tuple(_totals(total)) if rows else ())
+    return PrintedSheet(columns, rows, answer, empty=_NO_CHARGE, totals=tuple(_totals(total)) if rows else ())
 
 
 def _total(bill: Sequence[Mapping[str, str]], figures: Iterable[str]) -> dict[str, Any]:

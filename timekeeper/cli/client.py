@@ -17,9 +17,9 @@ from timekeeper.cli.output import (
     OBJECTS,
     AwayError,
     CommandError,
+    PrintedSheet,
     RefusedError,
     Say,
-    Sheet,
     joined,
     listing,
     sheet_of,
@@ -90,21 +90,21 @@ class Client:
         """The JSON of an answer. ``from_`` stands for the parameter ``from``. Raises CommandError."""
         return self._json(self._call("GET", _asked(path, query)))
 
-    def sheet(self, form: str, path: str, *lists: str, **query: str | None) -> Sheet:
+    def sheet(self, form: str, path: str, *lists: str, **query: str | None) -> PrintedSheet:
         """What a command prints in this form: the server's Table, or for JSON and YAML the answer, with these
         lists of it as its items. Raises CommandError."""
         if form not in OBJECTS:
             return joined(self._tables(path, query))
         answer = self.get(path, **query)
-        return Sheet(answer=listing(answer, *lists) if lists else answer)
+        return PrintedSheet(answer=listing(answer, *lists) if lists else answer)
 
-    def list(self, form: str, path: str, list_of: str, **query: str | None) -> Sheet:
+    def list(self, form: str, path: str, list_of: str, **query: str | None) -> PrintedSheet:
         """The same of a route in pages, of which JSON and YAML have the members alone."""
         if form not in OBJECTS:
             return joined(self._tables(path, query))
-        return Sheet(answer=list(self.pages(path, list_of, **query)))
+        return PrintedSheet(answer=list(self.pages(path, list_of, **query)))
 
-    def _tables(self, path: str, query: Mapping[str, str | None]) -> Iterator[Sheet]:
+    def _tables(self, path: str, query: Mapping[str, str | None]) -> Iterator[PrintedSheet]:
         """All pages of the Table."""
         after: str | None = None
         read = 0
@@ -141,16 +141,16 @@ class Client:
             if after is None:
                 return
 
-    def post(self, form: str, path: str, body: object, *lists: str, **headers: str) -> Sheet:
+    def post(self, form: str, path: str, body: object, *lists: str, **headers: str) -> PrintedSheet:
         """What a command prints of the answer to this body, as `sheet`. Raises CommandError."""
         is_table = form not in OBJECTS
         sent = {"Content-Type": "application/json", **headers, **(_TABLE if is_table else {})}
         answer = self._json(self._call("POST", path, json.dumps(body), sent), is_table)
         if is_table:
             return sheet_of(answer)
-        return Sheet(answer=listing(answer, *lists) if lists else answer)
+        return PrintedSheet(answer=listing(answer, *lists) if lists else answer)
 
-    def post_once(self, form: str, path: str, body: object, lists: str, key: str, twice: str) -> Sheet:
+    def post_once(self, form: str, path: str, body: object, lists: str, key: str, twice: str) -> PrintedSheet:
         """The same with an Idempotency-Key; "": a new one. ``twice``: what another try without it could do.
         Raises CommandError, which names the key where the server may have acted."""
         key = key or str(uuid.uuid4())

@@ -23,7 +23,7 @@ from timekeeper.cli.flags import (
 )
 from timekeeper.cli.months import correct
 from timekeeper.cli.nodes.command import node
-from timekeeper.cli.output import CommandError, Sheet
+from timekeeper.cli.output import CommandError, PrintedSheet
 from timekeeper.cli.save.command import save
 from timekeeper.cli.scheduler.commands import scheduler
 from timekeeper.cli.simulation import simulate
@@ -316,7 +316,7 @@ def map_(options: Options, node: str | None, stranded: bool, form: str) -> None:
         if not stranded:
             sheet = client.list(form, "/v1/cluster", "nodes", node=node)
         elif form in output.OBJECTS:
-            sheet = Sheet(answer=client.get("/v1/cluster", node=node, limit="1")["stranded"])
+            sheet = PrintedSheet(answer=client.get("/v1/cluster", node=node, limit="1")["stranded"])
         else:
             sheet = client.sheet(form, "/v1/cluster", node=node, table="stranded")
     output.show(sheet, form)

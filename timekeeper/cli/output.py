@@ -21,7 +21,7 @@ from timekeeper.core.texts import only_printable
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class PrintedColumn:
     """``key``: the name in CSV; ``title``: the heading of the table."""
 
     key: str
@@ -32,12 +32,12 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Sheet:
+class PrintedSheet:
     """Rows by the columns' keys. ``answer``: what JSON and YAML print instead of rows: an object of the API,
     a `listing`, or a list, which becomes the ``items`` of an object. ``totals``: rows below the others, in
     the table alone. ``notes``: sentences below the table; ``warnings``: beside it, also of CSV."""
 
-    columns: tuple[Column, ...] = ()
+    columns: tuple[PrintedColumn, ...] = ()
     rows: tuple[Mapping[str, str | None], ...] = ()
     answer: Any = None
     empty: str = "nothing found"
@@ -46,7 +46,7 @@ class Sheet:
     warnings: tuple[str, ...] = ()
 
 
-def sheet_of(table: Any) -> Sheet:
+def sheet_of(table: Any) -> PrintedSheet:
     """A Table of the server as a sheet."""
     columns = tuple(map(_column, table["columnDefinitions"]))
     rows = tuple(
@@ -57,13 +57,13 @@ def sheet_of(table: Any) -> Sheet:
         for row in table["rows"]
     )
     notes, warnings = tuple(table["notes"]), tuple(table["warnings"])
-    return Sheet(columns, rows, empty=table["empty"], notes=notes, warnings=warnings)
+    return PrintedSheet(columns, rows, empty=table["empty"], notes=notes, warnings=warnings)
 
 
-def joined(sheets: Iterable[Sheet]) -> Sheet:
+def joined(sheets: Iterable[PrintedSheet]) -> PrintedSheet:
     """Pages of one table, or tables of one kind, as one sheet; of answers a list."""
     every = tuple(sheets)
-    return Sheet(
+    return PrintedSheet(
         tuple(dict.fromkeys(column for each in every for column in each.columns)),
         tuple(row for each in every for row in each.rows),
         [each.answer for each in every if each.answer is not None] or None,
@@ -73,9 +73,9 @@ def joined(sheets: Iterable[Sheet]) -> Sheet:
     )
 
 
-def _column(defined: Mapping[str, Any]) -> Column:
+def _column(defined: Mapping[str, Any]) -> PrintedColumn:
     is_number = defined["type"] == "integer" or defined["format"] in _NUMBERS
-    return Column(defined["key"], defined["name"].upper(), is_number, is_wide=defined["priority"] > 0)
+    return PrintedColumn(defined["key"], defined["name"].upper(), is_number, is_wide=defined["priority"] > 0)
 
 
 def listing(answer: Mapping[str, Any], *lists: str) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def console(width: int | None = None) -> Console:
     return Console(file=sys.stdout, width=width, highlight=False, soft_wrap=True)
 
 
-def show(sheet: Sheet, form: str, more: str = "") -> None:
+def show(sheet: PrintedSheet, form: str, more: str = "") -> None:
     """Print it. ``more``: how the sentence goes on that is said where there are no rows."""
     if form == "csv":
         _print_csv(sheet)
@@ -142,7 +142,7 @@ def _print_answer(answer: Any, form: str) -> None:
         print(json.dumps(answer, indent=2, ensure_ascii=False))
 
 
-def _print_table(sheet: Sheet, is_wide: bool) -> None:
+def _print_table(sheet: PrintedSheet, is_wide: bool) -> None:
     """Without blanks at the ends of lines, which a terminal would wrap too."""
     made = console(_UNLIMITED_WIDTH)
     with made:  # it writes all at once
@@ -152,7 +152,7 @@ def _print_table(sheet: Sheet, is_wide: bool) -> None:
             made.print(shown)
 
 
-def table(sheet: Sheet, is_wide: bool = False) -> Table:
+def table(sheet: PrintedSheet, is_wide: bool = False) -> Table:
     """The sheet as kubectl prints tables: no lines, headings in capitals."""
     made = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
     columns = [column for column in sheet.columns if is_wide or not column.is_wide]
@@ -167,7 +167,7 @@ def table(sheet: Sheet, is_wide: bool = False) -> Table:
     return made
 
 
-def _print_csv(sheet: Sheet) -> None:
+def _print_csv(sheet: PrintedSheet) -> None:
     written = csv.writer(sys.stdout, lineterminator="\n")
     columns = [column for column in sheet.columns if not column.is_wide]
     written.writerow(column.key for column in columns)

@@ -15,11 +15,11 @@ from timekeeper.cli import output
 from timekeeper.cli.client import Client
 from timekeeper.cli.connection import Options, connected
 from timekeeper.cli.flags import EVERYWHERE, FORM, ClusterCommand
-from timekeeper.cli.output import Column, Sheet
+from timekeeper.cli.output import PrintedColumn, PrintedSheet
 
 _LATELY_MS = 600_000  # the time whose use is shown
 _TABLES = ("table", "wide")
-_BUSY = Column("used", "BUSY", is_number=True)
+_BUSY = PrintedColumn("used", "BUSY", is_number=True)
 _ENDED = "These hold no cards any more, and await their settlement: later proof may change their charge."
 
 
@@ -68,7 +68,7 @@ def _refresh(client: Client, namespace: str | None, every_s: float, is_wide: boo
             time.sleep(every_s)
 
 
-def held(sheet: Sheet) -> str:
+def held(sheet: PrintedSheet) -> str:
     """How many pods hold cards, and how many claims hold devices."""
     claims = sum(1 for row in sheet.rows if row.get("devices"))
     pods = len(sheet.rows) - claims
@@ -77,7 +77,7 @@ def held(sheet: Sheet) -> str:
     return f"{said}, {more}" if claims else said
 
 
-def _sheets(client: Client, form: str, namespace: str | None) -> Iterator[Sheet]:
+def _sheets(client: Client, form: str, namespace: str | None) -> Iterator[PrintedSheet]:
     """The sessions that hold cards; beside a table those that have ended too."""
     if form in output.OBJECTS:
         sheet = client.list(form, "/v1/sessions", "sessions", namespace=namespace, state="held")
@@ -93,7 +93,7 @@ def _sheets(client: Client, form: str, namespace: str | None) -> Iterator[Sheet]
         )
 
 
-def _with_busy(sheet: Sheet, busy: Mapping[str | None, str | None]) -> Sheet:
+def _with_busy(sheet: PrintedSheet, busy: Mapping[str | None, str | None]) -> PrintedSheet:
     """The sessions, those with the highest rate first, and by UID how busy their cards were."""
     rows = [{**row, _BUSY.key: busy.get(row.get("uid")) or ""} for row in sheet.rows]
     rows.sort(key=lambda row: (-Decimal(row["gpus"] or 0), row["namespace"] or "", row["pod"] or ""))

@@ -109,7 +109,7 @@ CATALOGUE: Mapping[str, FindingKind] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class RoleFinding:
     """Times in milliseconds: ``since`` since 1970, ``after`` a length."""
 
     code: str
@@ -131,35 +131,35 @@ class Finding:
         return (self.kind.of_one if is_one else self.kind.sentence).format(**shown)
 
 
-def of_doubts(answer: Json) -> Iterator[Finding]:
+def of_doubts(answer: Json) -> Iterator[RoleFinding]:
     """Of the settler and its watches, of the most frequent doubts, and of claims. ``answer``: of
     ``/v1/doubts``."""
     if since_ms := answer.get("silentSince"):
-        yield Finding("settler-away", {"since": since_ms})
+        yield RoleFinding("settler-away", {"since": since_ms})
     for watch in answer.get("watches") or ():
-        yield Finding("watch-fails", {name: watch[name] for name in ("source", "since", "error")})
+        yield RoleFinding("watch-fails", {name: watch[name] for name in ("source", "since", "error")})
     left = answer["sessions"]
     for doubt in answer["doubts"][:_MOST]:
         left -= doubt["sessions"]
-        yield Finding("doubt", {"number": doubt["sessions"], "doubt": doubt["doubt"]})
+        yield RoleFinding("doubt", {"number": doubt["sessions"], "doubt": doubt["doubt"]})
     if left:
-        yield Finding("other-doubts", {"number": left})
+        yield RoleFinding("other-doubts", {"number": left})
     if not answer["sessions"]:
-        yield Finding("no-doubt", {})
+        yield RoleFinding("no-doubt", {})
     claims = answer["claims"] or ()
     if pods := sum(space["pods"] for space in claims):
         where = ", ".join(f"{space['namespace'] or 'others'} ({space['pods']})" for space in claims)
-        yield Finding("claims-not-followed", {"number": pods, "where": where})
+        yield RoleFinding("claims-not-followed", {"number": pods, "where": where})
     claimed = answer.get("deviceClaims") or {}
     if number := claimed.get("orphans"):
         named = [f"{claim['namespace']}/{claim['claim']}" for claim in claimed["named"][:_MOST]]
         named += [f"and {number - len(named)} more"] if number > len(named) else []
-        yield Finding("orphan-claims", {"number": number, "claims": ", ".join(named)})
+        yield RoleFinding("orphan-claims", {"number": number, "claims": ", ".join(named)})
     for driver in claimed.get("unknownDrivers", ()):
-        yield Finding("unknown-driver", {"number": driver["claims"], "driver": driver["driver"]})
+        yield RoleFinding("unknown-driver", {"number": driver["claims"], "driver": driver["driver"]})
 
 
-def of_use(answer: Json) -> Iterator[Finding]:
+def of_use(answer: Json) -> Iterator[RoleFinding]:
     """How many pods have been idle for long, and where; and what is wrong with their measurement. ``answer``:
     of ``/v1/idle``."""
     long = [pod["namespace"] for pod in answer["pods"] if pod["seen"] - pod["since"] >= answer["after"]]
@@ -168,14 +168,14 @@ def of_use(answer: Json) -> Iterator[Finding]:
         others = len(long) - sum(number for _, number in counted)
         where = ", ".join(f"{name} ({number})" for name, number in counted)
         where += f", others ({others})" if others else ""
-        yield Finding("idle-pods", {"number": len(long), "after": answer["after"], "where": where})
+        yield RoleFinding("idle-pods", {"number": len(long), "after": answer["after"], "where": where})
     if prometheus := answer["prometheus"]:
-        yield from (Finding("not-measured", {"problem": problem}) for problem in prometheus["findings"])
+        yield from (RoleFinding("not-measured", {"problem": problem}) for problem in prometheus["findings"])
         if not prometheus["findings"]:
-            yield Finding("measured", {"pods": prometheus["measured"]})
+            yield RoleFinding("measured", {"pods": prometheus["measured"]})
 
 
-def of_classes(settings: Json) -> Iterator[Finding]:
+def of_classes(settings: Json) -> Iterator[RoleFinding]:
     """Of the priority classes that the standings name, as `wire.StandingSettings` has them. Where pods are
     metered alone none is needed."""
     if settings["mode"] == "meter":
@@ -183,12 +183,14 @@ def of_classes(settings: Json) -> Iterator[Finding]:
     within, over = (settings["priorityClasses"][name] for name in ("inBudget", "overBudget"))
     missing = [each["name"] for each in (within, over) if each["value"] is None]
     if missing:
-        yield Finding("no-class", {"classes": " or ".join(missing)})
+        yield RoleFinding("no-class", {"classes": " or ".join(missing)})
     elif over["value"] >= within["value"]:
         names = {"over": over["name"], "within": within["name"]}
-        yield Finding("class-order", {**names, "overValue": over["value"], "withinValue": within["value"]})
+        yield RoleFinding(
+            "class-order", {**names, "overValue": over["value"], "withinValue": within["value"]}
+        )
     else:
-        yield Finding("classes", {})
+        yield RoleFinding("classes", {})
 
 
 def broken_sentences(answer: Json) -> Iterator[str]:

@@ -23,13 +23,8 @@ else:
         """What ``typing.dataclass_transform`` does at run time: nothing."""
         return lambda decorator: decorator
 
-    class Of:
-        """What ``typing.Generic`` does at run time: nothing."""
-
-        __slots__ = ()
-
-        def __class_getitem__(cls, _: object) -> type:
-            return cls
+    # What ``typing.Generic`` does at run time: nothing.
+    Of = type("Of", (), {"__slots__": (), "__class_getitem__": classmethod(lambda cls, _: cls)})
 
 
 @dataclass_transform(frozen_default=True)

@@ -19,7 +19,7 @@ from timekeeper.cli.doctor.checks import WORKLOADS, results
 from timekeeper.cli.doctor.cluster_checks import OF_OUR_OWN_FIELDS, POLICIES
 from timekeeper.cli.doctor.facts import Facts, NotReadable, Readiness
 from timekeeper.core.budgets.modes import EFFECTS
-from timekeeper.core.findings import Finding, of_classes, of_doubts, of_use
+from timekeeper.core.findings import RoleFinding, of_classes, of_doubts, of_use
 from timekeeper.core.names import MODE_LABEL
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
@@ -241,10 +241,10 @@ SURE: dict[str, Any] = {"sessions": 0, "doubts": [], "claims": None}
 
 def found_of(doubts: dict[str, Any] = SURE, idle: dict[str, Any] | None = None) -> dict[str, Any]:
     """What the timekeeper finds by these answers of its own."""
-    return shown(*of_doubts(doubts), *(of_use(idle) if idle else ()), Finding("classes", {}))
+    return shown(*of_doubts(doubts), *(of_use(idle) if idle else ()), RoleFinding("classes", {}))
 
 
-def shown(*found: Finding) -> dict[str, Any]:
+def shown(*found: RoleFinding) -> dict[str, Any]:
     rows = ({"code": each.code, "level": each.kind.level, "about": each.kind.about} for each in found)
     return {"findings": [row | {"sentence": each.sentence} for row, each in zip(rows, found, strict=True)]}
 

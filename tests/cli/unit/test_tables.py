@@ -19,7 +19,7 @@ from timekeeper.cli.connection import Options
 from timekeeper.cli.flags import MINUS
 from timekeeper.cli.kubectl import Kubectl
 from timekeeper.cli.main import cli, grant
-from timekeeper.cli.output import Column, CommandError, Sheet
+from timekeeper.cli.output import CommandError, PrintedColumn, PrintedSheet
 from timekeeper.cli.simulation import _documents, manifest_of, namespace_of
 from timekeeper.core import texts
 from timekeeper.core.ledger.metering import Interval
@@ -41,8 +41,8 @@ def test_small_and_negative_hours_are_shown_as_what_they_are(amount: int, text: 
     assert texts.hours(amount) == text
 
 
-SHEET = Sheet(
-    (Column("pod", "POD"), Column("hours", "GPU-HOURS", True)),
+SHEET = PrintedSheet(
+    (PrintedColumn("pod", "POD"), PrintedColumn("hours", "GPU-HOURS", True)),
     ({"pod": "=cmd()", "hours": "-1"}, {"pod": "x\x1b[31m", "hours": "22.5"}),
 )
 
@@ -58,7 +58,7 @@ def test_a_table_has_no_control_characters_is_aligned_and_is_not_wrapped(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     long = "p" * 300
-    output.show(Sheet(SHEET.columns, (*SHEET.rows, {"pod": long, "hours": "1"})), "table")
+    output.show(PrintedSheet(SHEET.columns, (*SHEET.rows, {"pod": long, "hours": "1"})), "table")
 
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert len(lines) == 4
@@ -69,7 +69,7 @@ def test_a_table_has_no_control_characters_is_aligned_and_is_not_wrapped(
 
 
 def test_json_and_yaml_are_the_apis_answer(capsys: pytest.CaptureFixture[str]) -> None:
-    sheet = Sheet(SHEET.columns, SHEET.rows, {"granted": 3, "pod": "ü"})
+    sheet = PrintedSheet(SHEET.columns, SHEET.rows, {"granted": 3, "pod": "ü"})
 
     output.show(sheet, "json")
     assert json.loads(capsys.readouterr().out) == {"granted": 3, "pod": "ü"}
@@ -78,7 +78,7 @@ def test_json_and_yaml_are_the_apis_answer(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_an_empty_sheet_is_a_sentence_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
-    output.show(Sheet(SHEET.columns, (), empty="no pod holds a card"), "table")
+    output.show(PrintedSheet(SHEET.columns, (), empty="no pod holds a card"), "table")
 
     assert capsys.readouterr() == ("", "No pod holds a card.\n")
 

@@ -11,7 +11,7 @@ from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.resources.node_usage import idle_pods
 from timekeeper.api.resources.sessions import present_doubts
-from timekeeper.core.findings import Finding, FindingLevel, of_classes, of_doubts, of_use
+from timekeeper.core.findings import FindingLevel, RoleFinding, of_classes, of_doubts, of_use
 from timekeeper.wire.values import Version
 
 
@@ -52,7 +52,7 @@ def register(app: Flask, services: Services) -> None:
     serve(app, services, FINDINGS, findings)
 
 
-def _found(services: Services) -> Iterator[Finding]:
+def _found(services: Services) -> Iterator[RoleFinding]:
     yield from of_doubts(present_doubts(services))
     yield from of_use(idle_pods(services))
     served, _ = services.ledger.standings()
@@ -60,7 +60,7 @@ def _found(services: Services) -> Iterator[Finding]:
         yield from of_classes(orjson.loads(served.body)["settings"])
 
 
-def _shown(finding: Finding) -> FindingAnswer:
+def _shown(finding: RoleFinding) -> FindingAnswer:
     return {
         "code": finding.code,
         "level": finding.kind.level,

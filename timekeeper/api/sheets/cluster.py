@@ -14,8 +14,8 @@ from timekeeper.api.sheets.sheet import (
     STANDING,
     TEXT,
     TIME,
+    CellKind,
     Json,
-    Kind,
     Sheet,
 )
 from timekeeper.core.cluster_map import STALE_MS, WAITING_STATES, undescribed_sentence, unnamed_sentence
@@ -35,7 +35,7 @@ def bar(used: int, whole: int) -> str:
     return f"{_FULL * full}{_FREE * (_CELLS - full)} {100 * used // whole:3d}%"
 
 
-_BAR = Kind("bar", lambda parts, _: bar(*parts))
+_BAR = CellKind("bar", lambda parts, _: bar(*parts))
 
 
 def _cards(answer: Json) -> Iterator[Json]:

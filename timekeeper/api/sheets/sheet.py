@@ -13,7 +13,7 @@ Value = str | Callable[[Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class CellKind:
     """What the values of columns are. ``format``: in a Table, and by which the dashboard chooses a cell's
     form; ``text(value, now_ms)``: for people; ``is_number``: aligned to the right."""
 
@@ -34,7 +34,7 @@ class Column:
 
     key: str
     title: str
-    kind: Kind
+    kind: CellKind
     about: str
     value: Value
     priority: int
@@ -52,27 +52,27 @@ class Column:
         return value if is_shown else self.kind.text(value, now_ms)
 
 
-TEXT = Kind("")
-NAMESPACE = Kind("namespace")
-POD = Kind("pod")
-OWNER = Kind("owner")
-NODE = Kind("node")
-STANDING = Kind("standing")
-GROUP = Kind("group")
-SENTENCE = Kind("sentence")
-BADGE = Kind("badge")
-MODE = Kind("mode")
-HASH = Kind("hash")
-DECIMAL = Kind("decimal", is_number=True)
-INTEGER = Kind("int64", is_number=True)
-AMOUNT = Kind("gpu-hours", lambda amount, _: texts.hours(amount), True)  # milli-GPU x ms; None: unlimited
-GPUS = Kind("gpus", lambda milli, _: texts.gpus(milli), True)  # thousandths
-TIME = Kind("date-time", lambda at_ms, _: texts.moment(at_ms))  # milliseconds since 1970
-LENGTH = Kind("duration", lambda length_ms, _: texts.age(length_ms), True)
-AGE = Kind(
+TEXT = CellKind("")
+NAMESPACE = CellKind("namespace")
+POD = CellKind("pod")
+OWNER = CellKind("owner")
+NODE = CellKind("node")
+STANDING = CellKind("standing")
+GROUP = CellKind("group")
+SENTENCE = CellKind("sentence")
+BADGE = CellKind("badge")
+MODE = CellKind("mode")
+HASH = CellKind("hash")
+DECIMAL = CellKind("decimal", is_number=True)
+INTEGER = CellKind("int64", is_number=True)
+AMOUNT = CellKind("gpu-hours", lambda amount, _: texts.hours(amount), True)  # milli-GPU x ms; None: unlimited
+GPUS = CellKind("gpus", lambda milli, _: texts.gpus(milli), True)  # thousandths
+TIME = CellKind("date-time", lambda at_ms, _: texts.moment(at_ms))  # milliseconds since 1970
+LENGTH = CellKind("duration", lambda length_ms, _: texts.age(length_ms), True)
+AGE = CellKind(
     "duration", lambda span, now_ms: texts.age((span[1] or now_ms) - span[0]), True
 )  # from, to or None
-PERCENT = Kind("percent", lambda parts, _: texts.percent(*parts), True)  # part and whole
+PERCENT = CellKind("percent", lambda parts, _: texts.percent(*parts), True)  # part and whole
 
 
 def _none(_answer: Any, _now_ms: int) -> Iterable[str]:

@@ -18,16 +18,16 @@ from timekeeper.api.sheets.sheet import (
     SENTENCE,
     TEXT,
     TIME,
+    CellKind,
     Column,
     Json,
-    Kind,
     Sheet,
 )
 from timekeeper.core.findings import estimate_sentences
 from timekeeper.core.texts import hours, moment, short
 
 
-def _group(key: str, title: str, kind: Kind, about: str) -> Column:
+def _group(key: str, title: str, kind: CellKind, about: str) -> Column:
     """A column that charges are grouped by; pods without a value have a row too."""
     return kind(key, title, about, lambda raw: raw[key] or None)
 

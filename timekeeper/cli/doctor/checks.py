@@ -45,7 +45,7 @@ from timekeeper.cli.doctor.node_checks import (
 )
 from timekeeper.cli.doctor.refusal_checks import refusals
 from timekeeper.cli.doctor.taint_checks import needs_scheduler, placement, taints
-from timekeeper.cli.output import Column, Sheet
+from timekeeper.cli.output import PrintedColumn, PrintedSheet
 from timekeeper.core.certificate_end import ends
 from timekeeper.core.json_values import mapping, sequence
 
@@ -385,18 +385,18 @@ def _is_about_pods(webhook: Mapping[str, Any]) -> bool:
 
 
 _COLUMNS = (
-    Column("level", "RESULT"),
-    Column("subject", "ABOUT"),
-    Column("sentence", "FINDING"),
-    Column("command", "WHAT TO DO"),
+    PrintedColumn("level", "RESULT"),
+    PrintedColumn("subject", "ABOUT"),
+    PrintedColumn("sentence", "FINDING"),
+    PrintedColumn("command", "WHAT TO DO"),
 )
 
 
-def examine(options: Options) -> tuple[Sheet, bool]:
+def examine(options: Options) -> tuple[PrintedSheet, bool]:
     """The sheet of all results, and whether one is an error."""
     found = results(read_facts(options))
     rows = tuple(
         {"level": each.level, "subject": each.subject, "sentence": each.sentence, "command": each.command}
         for each in found
     )
-    return Sheet(_COLUMNS, rows), any(each.level == "error" for each in found)
+    return PrintedSheet(_COLUMNS, rows), any(each.level == "error" for each in found)

@@ -14,7 +14,7 @@ from timekeeper.cli import output, words
 from timekeeper.cli.connection import Options, connected
 from timekeeper.cli.flags import FORM, ClusterCommand
 from timekeeper.cli.kubectl import Kubectl
-from timekeeper.cli.output import Column, CommandError, Say, Sheet, progress
+from timekeeper.cli.output import CommandError, PrintedColumn, PrintedSheet, Say, progress
 from timekeeper.cli.save.folder import LEDGER as LEDGER
 from timekeeper.cli.save.folder import Folder, save_ledger
 from timekeeper.core import __version__, names
@@ -30,10 +30,10 @@ _TOKENS = ("kubernetes.io/service-account-token", "helm.sh/release.v1")
 
 _GRANTS, _MARKS, _README = "grants.jsonl", "labels.sh", "README.txt"
 _COLUMNS = (
-    Column("what", "WHAT"),
-    Column("count", "COUNT", True),
-    Column("file", "LEDGER", blank="-"),
-    Column("note", "NOTE"),
+    PrintedColumn("what", "WHAT"),
+    PrintedColumn("count", "COUNT", True),
+    PrintedColumn("file", "LEDGER", blank="-"),
+    PrintedColumn("note", "NOTE"),
 )
 _SAVED = "Saved from Bursar's namespace {namespace} by kubectl bursar save {version} at {moment}.\n\n"
 _BACK = """
@@ -196,11 +196,11 @@ def _grants(options: Options, place: Folder) -> Saved:
     return Saved("grants", len(listed), _GRANTS, "to read; the ledger has them, too")
 
 
-def _sheet(saved: Sequence[Saved]) -> Sheet:
+def _sheet(saved: Sequence[Saved]) -> PrintedSheet:
     rows = tuple(
         {"what": each.what, "count": str(each.count), "file": each.file, "note": each.note} for each in saved
     )
-    return Sheet(_COLUMNS, rows, [asdict(each) for each in saved])
+    return PrintedSheet(_COLUMNS, rows, [asdict(each) for each in saved])
 
 
 def _readme(namespace: str, saved: Sequence[Saved]) -> str:

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from timekeeper.accounts.ends import ReportedEnd, pod_of
-from timekeeper.accounts.forgiveness import forgiven
+from timekeeper.accounts.ends import ReportedEnd, forgiven, pod_of
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.session import (
     CLAIMS,
