@@ -38,6 +38,10 @@ ELSEWHERE = {
         Right("list", "poddisruptionbudgets", "policy"),
         # gates and marks of gangs: tests/webhook/cluster/test_updates, tests/story/cluster/test_gangs
         Right("patch", "pods"),
+        # of a gang that lacks members, and where the API server has PodGroups:
+        # tests/story/cluster/test_gang_controllers, tests/scheduler_ext/cluster/test_pod_groups
+        Right("get", "jobs", "batch"),
+        *(Right(verb, "podgroups", "scheduling.k8s.io") for verb in ("list", "watch")),
     ),
     "bursar-timekeeper": (
         Right("create", "gpubudgets", "bursar.dev"),  # an apply that creates is logged as a patch
