@@ -248,7 +248,7 @@ class Replica:
     def hear(self, kind: str) -> bool:
         """Its watch delivers one event; False where there was nothing new."""
         before = self.api.at[kind]
-        event = next(self.streams[kind])
+        _, event = next(self.streams[kind])
         apply(self.kinds[kind], event, lambda: None, mute)
         return self.api.at[kind] != before
 
