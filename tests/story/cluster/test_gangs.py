@@ -197,9 +197,11 @@ def test_a_budget_that_pays_for_two_of_three_starts_none(stack: Stack) -> Scene:
 
 
 def spread(pod: Json) -> None:
-    """It runs beside no other one like it, unless there are two places: of these no plan knows."""
+    """It runs beside no other one like it while another place has none, though none of them may run there:
+    places that are closed to a pod no plan counts."""
     pod["metadata"]["labels"] = {"app": "apart"}
-    rule = {"maxSkew": 1, "minDomains": 2, "topologyKey": "of", "whenUnsatisfiable": "DoNotSchedule"}
+    rule = {"maxSkew": 1, "topologyKey": "of", "whenUnsatisfiable": "DoNotSchedule"}
+    rule["nodeAffinityPolicy"] = "Ignore"
     pod["spec"]["topologySpreadConstraints"] = [{**rule, "labelSelector": {"matchLabels": {"app": "apart"}}}]
 
 
@@ -227,6 +229,7 @@ def test_pods_that_must_be_apart_wait_where_there_is_one_place(stack: Stack) -> 
 def test_a_gang_of_which_a_pod_finds_no_node_in_time_is_let_go_whole(stack: Stack) -> Scene:
     """The pods may not run in one place, as only kube-scheduler finds: it binds one of them alone."""
     place = Place(stack, "late", 1, 1)
+    place.node("late-elsewhere", 0, of="elsewhere")
     for name in ("a", "b"):
         pod = member(name, "apart", 2, where="late")
         spread(pod)
@@ -440,6 +443,7 @@ def test_a_size_that_a_jobs_parallelism_contradicts_is_refused(stack: Stack) -> 
 def test_letting_go_does_not_spend_a_jobs_backoff_limit(stack: Stack) -> Scene:
     """Its two pods may not run in one place, as only kube-scheduler finds: it binds one of them alone."""
     place = Place(stack, "spared", 1, 1)
+    place.node("spared-elsewhere", 0, of="elsewhere")
     template = member("unused", "apart", 2, where="spared")
     del template["metadata"]["name"]
     spread(template)
