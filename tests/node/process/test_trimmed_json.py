@@ -48,7 +48,9 @@ def api(tmp_path: Path, large: list[dict[str, Any]]) -> Iterator[NodeApi]:
 
     (tmp_path / "token").write_text("t")
     with Served(Handler) as server:
-        yield NodeApi(server.url, "", str(tmp_path / "token"))
+        api = NodeApi(server.url, "", str(tmp_path / "token"))
+        yield api
+        api.close()
 
 
 def test_pods_full_of_annotations_take_no_room_in_the_agent(api: NodeApi) -> None:
