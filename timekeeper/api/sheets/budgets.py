@@ -106,7 +106,7 @@ GRANTS = Sheet(
         TIME("created", "Created", "when it was granted"),
         NAMESPACE("subject", "Subject", "the namespace, or _group.NAME"),
         DECIMAL("gpuHours", "GPU-hours", "exactly; negative where they were taken back"),
-        TEXT("kind", "CellKind", "by the period, by a person, carried over, passed on, or a correction"),
+        TEXT("kind", "Kind", "by the period, by a person, carried over, passed on, or a correction"),
         TEXT("actor", "By", "who granted it"),
         SENTENCE("reason", "Reason", "as the person wrote it"),
     ),

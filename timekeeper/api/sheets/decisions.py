@@ -27,7 +27,7 @@ DECISIONS = Sheet(
             "the pod, its controller, or the budget",
             lambda raw: raw["pod"] or raw["generateName"] or raw["owner"] or raw["namespace"],
         ),
-        BADGE("kind", "CellKind", "such as refused, placed or evicted"),
+        BADGE("kind", "Kind", "such as refused, placed or evicted"),
         INTEGER("count", "Times", "how often the same was decided in succession"),
         SENTENCE("sentence", "Why", "the decision with its figures"),
     ),
