@@ -54,14 +54,14 @@ def server_of(url: str) -> Server:
     scheme, mark, rest = url.partition("://")
     authority, _, path = rest.partition("/")
     host, _, port = authority.rpartition("]") if "]" in authority else authority.partition(":")
-    port = port.removeprefix(":")
+    host, port = host.strip("[]"), port.removeprefix(":")
     is_tls = scheme.lower() == "https"
     if scheme.lower() not in ("http", "https") or not mark or not host or not (port or "1").isdigit():
         raise ValueError("it is no http or https URL of a host")
     number = int(port) if port else 443 if is_tls else 80
     if not 0 < number < 65_536:
         raise ValueError("its port is none")
-    return Server(host.strip("[]"), number, authority, f"/{path}".rstrip("/"), is_tls)
+    return Server(host, number, authority, f"/{path}".rstrip("/"), is_tls)
 
 
 class HttpClient:
@@ -139,7 +139,11 @@ class HttpClient:
         return _Connection(opened)
 
     def _request(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> bytes:
-        return http1.request(method, self.server.authority, self.server.prefix + path, headers, body)
+        """Raises NotConnected for a letter that no head may hold."""
+        try:
+            return http1.request(method, self.server.authority, self.server.prefix + path, headers, body)
+        except ValueError as error:
+            raise NotConnected(str(error)) from None
 
     def _exchanged(
         self,
@@ -241,13 +245,25 @@ class _Source(io.RawIOBase):
         return self._socket.recv_into(buffer)
 
 
-def tls(context: ssl.SSLContext, server: Server, within_s: float, name: str = "") -> ssl.SSLSocket:
-    """Connects, and verifies the server by the context; ``name``: what its certificate names, "": the host.
-    Raises OSError or ValueError."""
-    # As bytes: a str would load the idna codec, whose tables take 0.4 MiB.
-    raw = tcp(server, within_s)
-    try:
-        return context.wrap_socket(raw, server_hostname=(name or server.host).encode("ascii"))
+def connecting(context: Callable[[], ssl.SSLContext]) -> Connect:
+    """Connects, by TLS unless the URL is http. Each connection has a new context, for CAs are renewed."""
+
+    def connect(server: Server, within_s: float) -> socket.socket:
+        return tls(context(), server, within_s) if server.is_tls else tcp(server, within_s)
+
+    return connect
+
+
+def tls(context: ssl.SSLContext, server: Server, within_s: float) -> ssl.SSLSocket:
+    """Connects, and verifies the server by the context. Raises OSError or ValueError."""
+    return secured(tcp(server, within_s), context, server.host)
+
+
+def secured(raw: socket.socket, context: ssl.SSLContext, name: str) -> ssl.SSLSocket:
+    """TLS over this connection, which is closed if that fails; ``name``: what the certificate names. Raises
+    OSError or ValueError."""
+    try:  # as bytes: a str would load the idna codec, whose tables take 0.4 MiB
+        return context.wrap_socket(raw, server_hostname=name.encode("ascii"))
     except BaseException:
         raw.close()
         raise

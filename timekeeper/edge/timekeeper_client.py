@@ -1,5 +1,5 @@
-"""Polls one path of the timekeeper over a kept connection. Each answer is bounded in size, and as a whole in
-time."""
+"""Polls one path of the timekeeper, or posts to it, over a kept connection. Each answer is bounded in size,
+and as a whole in time."""
 
 import ssl
 import threading
@@ -69,7 +69,7 @@ class TimekeeperClient:
 
     def get(self, etag: str) -> TimekeeperAnswer:
         """The answer; it is not new if it still has this ETag. Raises one of `FAILURES`, TimeoutError if the
-        whole answer has not arrived within TIMEOUT_S; the connection is then closed."""
+        whole answer has not arrived within ``timeout_s``."""
         answer = self._called("GET", {"If-None-Match": etag} if etag else {})
         if answer.status == _NOT_MODIFIED and etag:
             return TimekeeperAnswer(False, etag, b"")
@@ -79,7 +79,7 @@ class TimekeeperClient:
 
     def post(self, body: bytes) -> None:
         """Posts the body; a 200 is success. Raises one of `FAILURES`, PostRefusedError where the same body
-        would be refused again; the connection is then closed."""
+        would be refused again."""
         answer = self._called("POST", {"Content-Type": "application/json"}, body)
         if answer.status in REFUSED:
             raise PostRefusedError(f"the timekeeper answered {answer.status}")

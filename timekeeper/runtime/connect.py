@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from timekeeper.edge import http_client
-from timekeeper.edge.http_client import Server
 from timekeeper.runtime.api_server import CONNECTIONS, Api
 from timekeeper.runtime.flags import KUBECONFIG, UnusableError, lacking
 
@@ -43,10 +42,8 @@ def of_service_account(
     def identity() -> dict[str, str]:
         return {"authorization": f"Bearer {(folder / 'token').read_text().strip()}"}
 
-    def connected(server: Server, within_s: float) -> ssl.SSLSocket:
-        """The CA is read for each connection, for it is renewed too."""
-        bundle = http_client.read_bundle(str(folder / "ca.crt"))
-        return http_client.tls(http_client.trusting(bundle), server, within_s)
+    def trusted() -> ssl.SSLContext:
+        return http_client.trusting(http_client.read_bundle(str(folder / "ca.crt")))
 
     host, port = (
         environment.get("KUBERNETES_SERVICE_HOST", ""),
@@ -56,8 +53,9 @@ def of_service_account(
         if not host or not port:
             raise ValueError("KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set")
         identity()
-        http_client.trusting(http_client.read_bundle(str(folder / "ca.crt")))
-        return Api(f"https://{f'[{host}]' if ':' in host else host}:{port}", connected, identity, connections)
+        trusted()
+        url = f"https://{f'[{host}]' if ':' in host else host}:{port}"
+        return Api(url, http_client.connecting(trusted), identity, connections)
     except (OSError, ValueError) as error:  # ssl's errors are OSErrors
         raise UnusableError(
             f"--kubeconfig: none is given, and the pod's own service account cannot be used: {error};"

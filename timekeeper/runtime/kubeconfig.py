@@ -10,7 +10,6 @@ import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from kubernetes import client, config
 from kubernetes.client.rest import should_bypass_proxies
@@ -27,7 +26,6 @@ def connect(kubeconfig: Path | None, connections: int, context: str = "") -> Api
     where = f"--kubeconfig {kubeconfig}" if kubeconfig else "kubectl's own kubeconfig"
     where += f", --context {context}" if context else ""
     configuration = client.Configuration()
-    configuration.connection_pool_maxsize = connections
     try:
         config.load_kube_config(  # type: ignore[no-untyped-call]
             str(kubeconfig) if kubeconfig else None, context or None, client_configuration=configuration
@@ -49,15 +47,10 @@ def of_configuration(configuration: client.Configuration, connections: int = CON
         return {s["key"]: s["value"] for s in settings.values() if s["in"] == "header" and s["value"]}
 
     def connected(server: Server, within_s: float) -> socket.socket:
+        context = _context(configuration) if server.is_tls else None
         raw = _reached(configuration, server, within_s)
-        if not server.is_tls:
-            return raw
-        try:
-            name = configuration.tls_server_name or server.host
-            return _context(configuration).wrap_socket(raw, server_hostname=name)
-        except BaseException:
-            raw.close()
-            raise
+        name = configuration.tls_server_name or server.host
+        return raw if context is None else http_client.secured(raw, context, name)
 
     return Api(configuration.host, connected, identity, connections)
 
@@ -101,12 +94,13 @@ def _reason(error: Exception, kubeconfig: Path | None) -> str:
 
 def _problem(configuration: client.Configuration) -> str:
     """What would make every call fail, whatever the API server answers; "" for nothing."""
-    address = urlsplit(configuration.host)
-    if address.scheme not in ("http", "https") or not address.hostname:
+    try:
+        server = server_of(configuration.host)
+    except ValueError:
         return f'the server "{configuration.host}" is no URL such as https://10.0.0.1:6443'
     if configuration.proxy and not configuration.proxy.startswith("http://"):
         return f'the proxy "{configuration.proxy}" is no URL such as http://10.0.0.1:3128'
-    if address.scheme == "http":
+    if not server.is_tls:
         return ""
     try:
         ssl.create_default_context(cafile=configuration.ssl_ca_cert, cadata=configuration.ca_cert_data)

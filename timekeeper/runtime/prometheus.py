@@ -1,7 +1,7 @@
 """Asks Prometheus' HTTP API: at a URL, or at the Service found in a namespace. Each answer is bounded in
 size, and as a whole in time."""
 
-import socket
+import ssl
 from collections.abc import Mapping
 from urllib.parse import urlencode
 
@@ -10,7 +10,7 @@ import orjson
 from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.edge import http_client
 from timekeeper.edge.http1 import MAX_BODY
-from timekeeper.edge.http_client import HttpClient, Server, server_of
+from timekeeper.edge.http_client import HttpClient, server_of
 from timekeeper.runtime.api_server import LIST_S, Answered, Api
 from timekeeper.runtime.prometheus_settings import PrometheusSettings
 from timekeeper.runtime.tls import system_context
@@ -37,7 +37,7 @@ class PrometheusClient:
         """The answer to a GET. Raises PrometheusError."""
         if self._client is None:
             url = self._settings.url or found(self._api, self._settings.namespace)
-            self._client = HttpClient(server_of(url), self._connect)
+            self._client = HttpClient(server_of(url), http_client.connecting(self._context))
         asked = f"{path}?{urlencode(parameters)}"
         try:
             answer = self._client.call(
@@ -57,12 +57,9 @@ class PrometheusClient:
             self._client.close()
         self._client = None
 
-    def _connect(self, server: Server, within_s: float) -> socket.socket:
-        if not server.is_tls:
-            return http_client.tcp(server, within_s)
+    def _context(self) -> ssl.SSLContext:
         ca = self._settings.ca
-        trusted = system_context() if ca is None else http_client.trusting(http_client.read_bundle(str(ca)))
-        return http_client.tls(trusted, server, within_s)
+        return system_context() if ca is None else http_client.trusting(http_client.read_bundle(str(ca)))
 
     def _headers(self) -> Mapping[str, str]:
         token = self._settings.token_file and http_client.read_token(str(self._settings.token_file))

@@ -11,11 +11,9 @@ from timekeeper.edge.http_client import HttpClient, server_of
 from timekeeper.edge.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
-    import socket
+    import ssl
     from collections.abc import Iterator
     from typing import Any
-
-    from timekeeper.edge.http_client import Server
 
 CALL_S = 10.0
 WATCH_S = 290
@@ -44,7 +42,7 @@ class NodeApi:
     (`trimmed_json`)."""
 
     def __init__(self, url: str, ca_file: str, token_file: str) -> None:
-        self._client = HttpClient(server_of(url), self._connect)
+        self._client = HttpClient(server_of(url), http_client.connecting(self._context))
         self._ca_file, self._token_file = ca_file, token_file
 
     def call(
@@ -89,11 +87,8 @@ class NodeApi:
         token = http_client.read_token(self._token_file)
         return {"Authorization": f"Bearer {token}", "Accept": accept, "User-Agent": "bursar-node"}
 
-    def _connect(self, server: Server, within_s: float) -> socket.socket:
-        if not server.is_tls:
-            return http_client.tcp(server, within_s)
-        bundle = http_client.read_bundle(self._ca_file)
-        return http_client.tls(http_client.trusting(bundle), server, within_s)
+    def _context(self) -> ssl.SSLContext:
+        return http_client.trusting(http_client.read_bundle(self._ca_file))
 
 
 def _answer(status: int, text: bytes) -> ApiAnswer:

@@ -167,6 +167,7 @@ NO_PAIR = "its client certificate and key cannot be read, or do not belong toget
         (b"\xff", NONE),
         (b'{"clusters": 1}', NONE),
         (with_cluster(server="nonsense"), NO_URL),
+        (with_cluster(server="https://10.0.0.1:99999"), NO_URL),
         (with_cluster(**{"certificate-authority-data": JUNK}), NO_AUTHORITY),
         (with_cluster().replace(b'"user": {}', f'"user": {json.dumps(OF_A_CLIENT)}'.encode()), NO_PAIR),
     ],

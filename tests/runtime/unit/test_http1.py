@@ -1,6 +1,7 @@
 """One HTTP exchange. Answers of hostile servers: `tests.runtime.hostile_servers`."""
 
 import io
+import socket
 
 import pytest
 from hypothesis import given
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from timekeeper.edge import http1
 from timekeeper.edge.http1 import ConnectionClosed, NotHTTP
-from timekeeper.edge.http_client import Server, server_of
+from timekeeper.edge.http_client import HttpClient, NotConnected, Server, server_of, tcp
 
 
 def read(text: bytes) -> tuple[int, bytes, bool]:
@@ -35,6 +36,14 @@ def test_a_request_is_one_piece_with_its_length_and_headers() -> None:
 def test_a_head_that_would_break_its_line_is_not_sent(path: str, header: str) -> None:
     with pytest.raises(ValueError, match=r"^a path or a header holds a letter that it may not$"):
         http1.request("GET", "host", path, {"X": header}, None)
+
+
+def test_what_no_head_may_hold_was_not_sent() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client = HttpClient(server_of(f"http://127.0.0.1:{server.getsockname()[1]}"), tcp)
+
+        with pytest.raises(NotConnected, match=r"^a path or a header holds a letter that it may not$"):
+            client.call("GET", "/", {"Authorization": "Bearer a\nb"}, within_s=1, repeat=True)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +91,18 @@ def test_a_url_names_a_server(url: str, server: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["", "host", "ftp://host", "https://", "https://:1", "https://host:x", "https://h:0"]
+    "url",
+    [
+        "",
+        "host",
+        "ftp://host",
+        "https://",
+        "https://:1",
+        "https://host:x",
+        "https://h:0",
+        "https://[]:1",
+        "https://[::1",
+    ],
 )
 def test_what_names_no_server_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match=r"it is no http or https URL|its port is none"):
