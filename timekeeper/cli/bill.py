@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 from timekeeper.cli.output import PrintedColumn, PrintedSheet
-from timekeeper.core.texts import hours, percent, short
+from timekeeper.core.texts import cost, hours, percent
 
 _GPU_HOURS = PrintedColumn("gpuHours", "GPU-HOURS", True)
 _USE = (PrintedColumn("requestedGpuHours", "REQUESTED", True), PrintedColumn("busy", "BUSY", True))
@@ -66,7 +66,7 @@ def _totals(total: Mapping[str, Any]) -> Iterator[dict[str, str]]:
         "requestedGpuHours": hours(int(total["requested"])),
         "busy": percent(int(total["used"]), int(total["measured"])),
     }
-    costs = [{"cost": _money(each["cost"]), "currency": each["currency"]} for each in total["costs"]]
+    costs = [{"cost": cost(each["cost"]), "currency": each["currency"]} for each in total["costs"]]
     yield {**sums, **(costs[0] if costs else {})}
     yield from costs[1:]
 
@@ -75,14 +75,9 @@ def _billed(raw: Mapping[str, str]) -> dict[str, str]:
     return {
         **raw,
         **{key: f"{raw[key][:10]} {raw[key][11:16]}Z" for key in ("from", "to")},
-        "cost": _money(raw["cost"]),
+        "cost": cost(raw["cost"]),
         "currency": raw["currency"] if raw["price"] else "",
         "gpuHours": hours(int(raw["amount"])),
         "requestedGpuHours": hours(int(raw["requested"] or 0)),
         "busy": percent(int(raw["used"] or 0), int(raw["measured"] or 0)),
     }
-
-
-def _money(cost: str) -> str:
-    """A cost with two decimals, or two digits of a small one; "" without a price."""
-    return short(Decimal(cost)) if cost else ""

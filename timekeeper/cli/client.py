@@ -90,11 +90,15 @@ class Client:
         """The JSON of an answer. ``from_`` stands for the parameter ``from``. Raises CommandError."""
         return self._json(self._call("GET", _asked(path, query)))
 
-    def sheet(self, form: str, path: str, *lists: str, **query: str | None) -> PrintedSheet:
+    def sheet(
+        self, form: str, path: str, *lists: str, most: int | None = None, **query: str | None
+    ) -> PrintedSheet:
         """What a command prints in this form: the server's Table, or for JSON and YAML the answer, with these
-        lists of it as its items. Raises CommandError."""
+        lists of it as its items. ``most``: rows in all, None: those of every page. Raises CommandError."""
+        if most is not None:
+            query["limit"] = str(most)
         if form not in OBJECTS:
-            return joined(self._tables(path, query))
+            return joined(self._tables(path, query, most))
         answer = self.get(path, **query)
         return PrintedSheet(answer=listing(answer, *lists) if lists else answer)
 
@@ -104,11 +108,13 @@ class Client:
             return joined(self._tables(path, query))
         return PrintedSheet(answer=list(self.pages(path, list_of, **query)))
 
-    def _tables(self, path: str, query: Mapping[str, str | None]) -> Iterator[PrintedSheet]:
-        """All pages of the Table."""
+    def _tables(
+        self, path: str, query: Mapping[str, str | None], most: int | None = None
+    ) -> Iterator[PrintedSheet]:
+        """The pages of the Table: all, or until there are so many rows."""
         after: str | None = None
         read = 0
-        while after != "":
+        while after != "" and (most is None or read < most):
             page = self._json(
                 self._call("GET", _asked(path, {**query, "after": after}), headers=_TABLE), True
             )

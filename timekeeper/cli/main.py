@@ -284,7 +284,7 @@ def decided(
     namespace = options.scope(all_namespaces)
     with connected(options, namespace or "") as client:
         asked = {"namespace": namespace, "kind": kind, "pod": pod, "from_": begin, "to": end}
-        sheet = client.sheet(form, "/v1/decisions", "decisions", **asked, limit=str(most))
+        sheet = client.sheet(form, "/v1/decisions", "decisions", most=most, **asked)
     known = f"; {kind} is none of the kinds {', '.join(KINDS)}" if kind and kind not in KINDS else ""
     output.show(sheet, form, known)
 
@@ -318,7 +318,7 @@ def map_(options: Options, node: str | None, stranded: bool, form: str) -> None:
         elif form in output.OBJECTS:
             sheet = PrintedSheet(answer=client.get("/v1/cluster", node=node, limit="1")["stranded"])
         else:
-            sheet = client.sheet(form, "/v1/cluster", node=node, table="stranded")
+            sheet = client.sheet(form, "/v1/cluster", node=node, table="stranded", limit="1")
     output.show(sheet, form)
 
 

@@ -67,6 +67,11 @@ def short(exact: Decimal) -> str:
     return f"{exact:.2f}" if abs(exact) >= Decimal("0.1") or not exact else f"{Decimal(f'{exact:.2g}'):f}"
 
 
+def cost(exact: str | None) -> str:
+    """A decimal cost, as `short` has it; "" without a price."""
+    return short(Decimal(exact)) if exact else ""
+
+
 def money(exact: Decimal) -> str:
     """A cost with commas between thousands, and decimals as `short` has them."""
     return f"{exact:,.2f}" if abs(exact) >= 1 else short(exact)

@@ -19,6 +19,7 @@ from tests.deploy.reading import ROOT
 from tests.reference.commands import NAME, leaves
 from tests.support.http_server import JsonHandler, Served
 from tests.support.kubeconfig import kubeconfig
+from timekeeper.api.sheets.decisions import DECISIONS
 from timekeeper.api.sheets.sessions import SESSIONS
 from timekeeper.api.sheets.usage import USAGE
 from timekeeper.cli.main import cli
@@ -83,7 +84,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "/v1/grants": {"grants": [GRANT]},
     "/v1/sessions": {"sessions": [SESSION]},
     "/v1/held": {"held": [HELD]},
-    "/v1/decisions": {"decisions": [DECISION]},
+    "/v1/decisions": {"decisions": [DECISION], "next": "x"},
     "/v1/waiting": {"pods": [WAITING], "posted": 0, "total": 1},
     "/v1/budgets": {"budgets": [BUDGET], "groups": [BUDGET | {"namespace": "_group.lab"}], "broken": []},
     "/v1/budgets/team-a": BUDGET,
@@ -125,7 +126,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "/v1/usage": {"from": 0, "to": 1, "rows": [{"namespace": "team-a", "uid": "u", **AMOUNTS}], "total": {}},
     "/v1/would": {"rows": [WOULD], "enforced": [], "notes": []},
 }
-TABLES = {"/v1/sessions": SESSIONS, "/v1/usage": USAGE}
+TABLES = {"/v1/decisions": DECISIONS, "/v1/sessions": SESSIONS, "/v1/usage": USAGE}
 BILL = (
     "from,to,namespace,owner,price,currency,posted,pending,amount,gpuHours,cost,requested,measured,used\n"
     "2026-11-01T00:00:00Z,2026-11-02T00:00:00Z,team-a,Job/x,2,EUR,0,0,3600000000,1,2,3600000000,0,0\n"
@@ -154,7 +155,8 @@ class Servers(JsonHandler):
                 self.wfile.write(text.encode())
                 return
         if path in TABLES and "as=Table" in self.headers.get("Accept", ""):
-            self.answer(200, TABLES[path].table(ANSWERS[path], 60_000))
+            last = {"next": None} if "after=" in query else {}
+            self.answer(200, TABLES[path].table(ANSWERS[path] | last, 60_000))
         elif path in ANSWERS:
             self.answer(200, {"version": 1, "next": None, **ANSWERS[path]})
         else:
@@ -235,6 +237,18 @@ def test_a_list_keeps_the_other_fields_of_the_answer(environment: dict[str, str]
 
     assert [each["namespace"] for each in found.pop("items")] == ["_group.lab", "team-a"]
     assert found == {"version": 1, "next": None, "broken": []}
+
+
+@pytest.mark.parametrize("form", ["csv", "json"])
+def test_no_more_decisions_are_read_than_asked_for(
+    environment: dict[str, str], tmp_path: Path, form: str
+) -> None:
+    Servers.asked.clear()
+
+    shown = typed(environment, tmp_path, "decisions", "-A", "--most", "1", "-o", form)
+
+    assert shown.count("Placed.") == 1
+    assert Servers.asked == ["/v1/decisions?limit=1"]
 
 
 def test_the_bill_in_focus_is_the_api_s(environment: dict[str, str], tmp_path: Path) -> None:

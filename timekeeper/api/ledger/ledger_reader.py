@@ -4,6 +4,7 @@ import gzip
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from threading import Lock
+from typing import Any
 
 import orjson
 
@@ -72,6 +73,7 @@ class ServedStandings:
     words: Mapping[str, str]
     default: str
     protected: Mapping[str, Published] = field(default_factory=dict)  # of entries with `protect`
+    settings: Mapping[str, Any] = field(default_factory=dict)  # as `core.wire.StandingSettings`
 
     def word(self, namespace: str) -> str:
         """The namespace's standing."""
@@ -156,7 +158,8 @@ class LedgerReader:
             entries = document["namespaces"].items()
             protected = {name: each for name, entry in entries if (each := decoded(entry)) is not None}
             default = document["default"]["standing"]
-            self._served = ServedStandings(revision, body, packed, words, default, protected)
+            settings = document["settings"]
+            self._served = ServedStandings(revision, body, packed, words, default, protected, settings)
         return self._served
 
     def account_now(self, namespace: str) -> AccountReading:

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from typing import TypedDict
 
-import orjson
 from flask import Flask, Response
 
 from timekeeper.api.http.answers import answer
@@ -57,7 +56,7 @@ def _found(services: Services) -> Iterator[RoleFinding]:
     yield from of_use(idle_pods(services))
     served, _ = services.ledger.standings()
     if served.revision:
-        yield from of_classes(orjson.loads(served.body)["settings"])
+        yield from of_classes(served.settings)
 
 
 def _shown(finding: RoleFinding) -> FindingAnswer:

@@ -133,7 +133,7 @@ def exact_hours(raw: Raw) -> int | None:
     value = bytes(raw).decode()
     if value.startswith('"'):
         value = msgspec.json.decode(raw)
-        if not re.fullmatch(_HOURS, value, re.ASCII) or value.endswith("\n"):
+        if not re.fullmatch(_HOURS, value, re.ASCII):
             return None
     hours, exponent = exact_number(value)
     if not -8 <= exponent <= 10 or abs(hours) > _MAX_HOURS:

@@ -107,7 +107,7 @@ GRANTS = Sheet(
         NAMESPACE("subject", "Subject", "the namespace, or _group.NAME"),
         DECIMAL("gpuHours", "GPU-hours", "exactly; negative where they were taken back"),
         TEXT("kind", "Kind", "by the period, by a person, carried over, passed on, or a correction"),
-        TEXT("actor", "By", "who granted it"),
+        TEXT("actor", "By", "the user or role that granted it"),
         SENTENCE("reason", "Reason", "as the person wrote it"),
     ),
     rows=lambda answer: answer["grants"],

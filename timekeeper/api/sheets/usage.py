@@ -1,7 +1,6 @@
 """Charges, estimates, and the months of a bill."""
 
 from collections.abc import Iterator
-from decimal import Decimal
 
 from timekeeper.api.sheets.sheet import (
     AMOUNT,
@@ -24,7 +23,7 @@ from timekeeper.api.sheets.sheet import (
     Sheet,
 )
 from timekeeper.core.findings import estimate_sentences
-from timekeeper.core.texts import hours, moment, short
+from timekeeper.core.texts import cost, hours, moment
 
 
 def _group(key: str, title: str, kind: CellKind, about: str) -> Column:
@@ -95,11 +94,6 @@ USAGE = Sheet(
 _ESTIMATED = TEXT("estimated", "", "never posted", lambda _: "estimated")
 
 
-def _money(cost: str | None) -> str:
-    """A cost with two decimals, or two digits of a small one; "" without a price."""
-    return short(Decimal(cost)) if cost else ""
-
-
 def _findings(answer: Json, _now_ms: int) -> Iterator[str]:
     return estimate_sentences(answer)
 
@@ -127,7 +121,7 @@ ESTIMATE = Sheet(
         _GPU_HOURS,
         DECIMAL("price", "Price", "of a weighted GPU-hour, as it is now"),
         TEXT("currency", "Currency", "of the price", lambda raw: raw["currency"] if raw["price"] else ""),
-        DECIMAL("cost", "Cost", "at that price", lambda raw: _money(raw["cost"])),
+        DECIMAL("cost", "Cost", "at that price", lambda raw: cost(raw["cost"])),
     ),
     rows=_estimated,
     empty="no pod is known to have held devices in this time",
@@ -206,7 +200,7 @@ CORRECTIONS = Sheet(
         POD("pod", "Pod", "empty for none in particular"),
         DECIMAL("gpuHours", "GPU-hours", "exactly; negative where a charge is taken back"),
         TEXT("at", "Of", "the month of the wrong charge", lambda raw: moment(raw["at"])[:7]),
-        TEXT("actor", "By", "who made it"),
+        TEXT("actor", "By", "the user that made it"),
         SENTENCE("reason", "Reason", "as the person wrote it"),
     ),
     rows=lambda answer: answer["corrections"],
