@@ -75,8 +75,7 @@ class GangCalls:
         until_ms = min(now_ms, (pod.hold.bound_ms or now_ms) + self._deadline_ms)
         only = {"uid": pod.uid, "resourceVersion": pod.version}
         body = {"metadata": {**only, "annotations": {names.GANG_FORGIVEN: timestamp(until_ms)}}}
-        path = pod_path(pod.namespace, pod.name)
-        reply = self._api.call("PATCH", path, body, content_type=STRATEGIC_MERGE, timeout_s=CALL_S)
+        reply = self._patched(pod, body)
         written = mapping(reply.body.get("metadata")) if isinstance(reply, Answered) else {}
         return str(written.get("resourceVersion") or pod.version)
 
@@ -92,8 +91,11 @@ class GangCalls:
         return done
 
     def _patch(self, pod: Pod, body: dict[str, Any], part: str = "") -> Done:
+        return _done(self._patched(pod, body, part))
+
+    def _patched(self, pod: Pod, body: dict[str, Any], part: str = "") -> Reply:
         path = pod_path(pod.namespace, pod.name) + part
-        return _done(self._api.call("PATCH", path, body, content_type=STRATEGIC_MERGE, timeout_s=CALL_S))
+        return self._api.call("PATCH", path, body, content_type=STRATEGIC_MERGE, timeout_s=CALL_S)
 
 
 def _done(reply: Reply) -> Done:

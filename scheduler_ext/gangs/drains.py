@@ -49,13 +49,20 @@ class GangDrains:
             self._undrain(self._grows_for)
             self._grows_for = ""
 
-    def grow(self, it: GangState, before: frozenset[str], now_ms: int, until_ms: int) -> None:
-        """Keep all cards of the nodes that come for this gang beside those of ``before``, until then. Another
-        gang's drain ends."""
+    def grow(self, it: GangState, now_ms: int, until_ms: int) -> None:
+        """Keep all cards of the nodes that come for this gang from now on, until then. Another gang's drain
+        ends."""
         if self.turns.key:
             self.turns.end("none", now_ms)
         self._grows_for = it.key
+        before = frozenset(node.name for node in self._cache.snapshot.nodes.values())
         self._cache.drain(Drain(it.namespace, it.gang.key, it.gang.name, 0, until_ms, (), before))
+
+    @property
+    def has_grown(self) -> bool:
+        """Whether nodes with cards have come for a gang."""
+        drain = self._cache.snapshot.drain
+        return bool(self._grows_for) and drain is not None and bool(drain.cards)
 
     def text(self, key: GangKey) -> str:
         """What is kept for the gang, for people; "": nothing."""

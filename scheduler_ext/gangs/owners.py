@@ -11,7 +11,7 @@ from scheduler_ext.clients.gang_calls import GangCalls
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.snapshot.gang_table import GangKey, GangState
 from timekeeper.core.gang_owners import pods_left
-from timekeeper.core.gangs import MOST_NOTED, UNKNOWN_SIZE, Gang
+from timekeeper.core.gangs import MOST_NOTED, UNKNOWN_SIZE, Gang, is_grouped
 from timekeeper.core.json_values import Json, mapping
 
 LACKS_MS = 10_000  # members, before their Jobs are read
@@ -41,7 +41,8 @@ class GangOwners:
         for it in lacking:
             self._note(it, at_ms)
         for it in gangs.values():
-            self._note_group(it, at_ms)
+            if is_grouped(it.gang.key):
+                self._note_group(it, at_ms)
         due = [it for it in lacking if at_ms >= self._due_ms(it.key) and _jobs(it)]
         if due:
             it = min(due, key=lambda it: self._due_ms(it.key))

@@ -121,7 +121,7 @@ class GangStarts:
         self._logged_ms: dict[GangKey, int] = {}  # when a plan in vain is logged again
         self._marks_ms: dict[str, int] = {}  # UID -> until when its mark is not written again
         self._left: dict[GangKey, tuple[str, int]] = {}  # why its members were evicted, and when last
-        self._turn: tuple[GangKey, int, frozenset[str]] = "", 0, frozenset()  # key, end, nodes before it
+        self._turn: tuple[GangKey, int] = "", 0  # whose it is, and until when
         self._had_turn: set[GangKey] = set()  # in this round
         self.plans: Counter[str] = Counter(fits=0, none=0)
         self.failures: Counter[str] = Counter({"some-bound": 0, "none-bound": 0, "not-ready": 0})
@@ -191,7 +191,7 @@ class GangStarts:
                 self._starts[it.key] = Start({}, at_ms, at_ms + self._settings.deadline_ms)
         for key in list(self._starts):
             self._go_on(key, snapshot, at_ms)
-        self._take_turns(snapshot, at_ms)
+        self._take_turns(at_ms)
         if at_ms >= self._next_plan_ms:
             self._plan_next(at_ms)
         short = {key for key in self._short_ms if key in self._open and key not in self._starts}
@@ -224,8 +224,12 @@ class GangStarts:
             else:
                 self._since_ms.pop(key, None)
         there = snapshot.pods
-        self._bound = {uid for uid in self._bound if (pod := there.get(uid)) is not None and not pod.node}
-        self._tried = {uid for uid in self._tried if (pod := there.get(uid)) is not None and pod.waits}
+        for uid in tuple(self._bound):  # other threads add to both sets meanwhile
+            if (pod := there.get(uid)) is None or pod.node:
+                self._bound.discard(uid)
+        for uid in tuple(self._tried):
+            if (pod := there.get(uid)) is None or not pod.waits:
+                self._tried.discard(uid)
         self._failed = {key: each for key, each in self._failed.items() if at_ms < each[1] + FORGOTTEN_MS}
         self._marks_ms = {uid: until_ms for uid, until_ms in self._marks_ms.items() if at_ms < until_ms}
         for it in list(self._open.values()):
@@ -335,7 +339,7 @@ class GangStarts:
         it has changed or is protected, is so later."""
         if any(pod.uid in self._bound for pod in it.waiting):
             return  # the watch will show it with its node
-        if it.lacks_members:
+        if it.lacks_members and not start.is_over:
             it = self._owners.read(it, at_ms)
         has_failed = not (start.joins or self._has_begun(it) or len(it.bound) >= it.needed)
         if not start.is_over:
@@ -464,15 +468,15 @@ class GangStarts:
 
     # an autoscaler
 
-    def _take_turns(self, snapshot: Snapshot, at_ms: int) -> None:
+    def _take_turns(self, at_ms: int) -> None:
         """An autoscaler counts pods without gates alone. So one gang that lacks cards loses its gates though
         it does not fit; filter refuses its pods until all do."""
         if not self._settings.autoscales:
             return
-        key, until_ms, before = self._turn
+        key, until_ms = self._turn
         it = self._open.get(key)
         if it is None or at_ms >= until_ms or key in self._starts or self._has_begun(it):
-            self._turn = key, until_ms, before = "", 0, frozenset()
+            self._turn = "", 0
             self._w.drains.end_growth()
             lacking = [each for each, since_ms in self._short_ms.items() if at_ms >= since_ms + LACKS_MS]
             lacking = [each for each in lacking if each in self._open and self._due(self._open[each], at_ms)]
@@ -482,11 +486,11 @@ class GangStarts:
                 self._had_turn.clear()
             key = min((each for each in lacking if each not in self._had_turn), key=self._place)
             self._had_turn.add(key)
-            it, before = self._open[key], frozenset(node.name for node in snapshot.nodes.values())
-            self._turn, now_ms = (key, at_ms + TURN_MS, before), self._w.now_ms()
-            self._w.drains.grow(it, before, now_ms, now_ms + TURN_MS)
+            it, now_ms = self._open[key], self._w.now_ms()
+            self._turn = key, at_ms + TURN_MS
+            self._w.drains.grow(it, now_ms, now_ms + TURN_MS)
             self._w.calls.open_gates([pod for pod in it.paid if pod.gated])
-        if any(node.cards for node in snapshot.nodes.values() if node.name not in before):
+        if self._w.drains.has_grown:
             self._looked.discard(key)
 
     # people
@@ -514,7 +518,7 @@ class GangStarts:
         return f"Gang {it.gang.name} {'; '.join(filter(None, self._parts(it)))}."
 
     def _parts(self, it: GangState) -> Iterator[str]:
-        start, living = self._starts.get(it.key), len(it.waiting) + len(it.bound)
+        start, living = self._starts.get(it.key), it.living
         has_begun = self._has_begun(it)
         # members of a gang that has grown keep the size that they were created with
         size = living if it.gang.size == UNKNOWN_SIZE else max(it.gang.size, living)

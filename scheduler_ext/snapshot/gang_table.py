@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.snapshot.immutable_map import Map
 from timekeeper.core import names
-from timekeeper.core.gangs import GROUPED, UNKNOWN_SIZE, Gang
+from timekeeper.core.gangs import UNKNOWN_SIZE, Gang, is_grouped
 
 GangKey = str  # its namespace, and what tells it from others there
 
@@ -52,8 +52,8 @@ class GangState:
     @property
     def lacks_members(self) -> bool:
         """Whether fewer live than it needs by what its pods alone say; not of a PodGroup, which says it."""
-        is_group = self.gang.key.startswith(f"{GROUPED.kind}/")
-        return not is_group and self.living < self.gang.needed(self.living, self.ended_well, None)
+        needed = self.gang.needed(self.living, self.ended_well, None)
+        return not is_grouped(self.gang.key) and self.living < needed
 
     @property
     def marks(self) -> int:

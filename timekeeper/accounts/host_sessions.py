@@ -53,7 +53,7 @@ def resized(
 
 def ended_with(own: Session, other: Session) -> Session:
     """The session of CPU and memory with the end of that of the pod's cards, and forgiven as that is."""
-    bound_ms = max(own.bound_ms, other.bound_ms)
+    bound_ms = other.bound_ms if own.forgiven_ms is None else max(own.bound_ms, other.bound_ms)
     return replace(
         other,
         bound_ms=bound_ms,

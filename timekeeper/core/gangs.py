@@ -154,7 +154,7 @@ def _sized(pod: Json, key: str) -> Gang | None:
     ``minCount`` is noted on it; with 0 it is of no gang."""
     annotations, says = annotations_of(pod), _size_by_label(pod)
     size = _number(annotations.get(names.GANG_SIZE)) or says
-    if not size and key.startswith(f"{GROUPED.kind}/"):
+    if not size and is_grouped(key):
         noted = needs_said(pod)
         size = UNKNOWN_SIZE if noted is None else noted
     if not size:
@@ -169,6 +169,11 @@ def _size_by_label(pod: Json) -> int | None:
         return None  # nearly always
     marker, _ = _marked(pod)
     return _number(_labels(pod).get(marker.minimum)) if marker is not None and marker.minimum else None
+
+
+def is_grouped(key: str) -> bool:
+    """Whether a gang of this key is a PodGroup's, which says its minimum."""
+    return key.startswith(f"{GROUPED.kind}/")
 
 
 def group_of(pod: Json) -> str:

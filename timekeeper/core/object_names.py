@@ -101,7 +101,7 @@ OBJECT_NAMES: Mapping[str, ObjectName] = {
     names.GANG_NEEDS: ObjectName(
         "annotation",
         "extender",
-        "with how many living pods its gang starts, as its Job says where some are missing",
+        "with how many living pods its gang starts: by its PodGroup, or by its Jobs where some are missing",
     ),
     names.DEVICES: ObjectName("annotation", "Binding", "the cards of each container"),
     names.HOST: ObjectName(

@@ -120,7 +120,7 @@ def test_a_drain_that_an_autoscalers_turn_ends_rests_from_that_moment() -> None:
     never: Any = None  # a plan
     drains = GangDrains(ClusterCache(lambda: turns.now_ms, lambda _: None), never, turns.turns, never)
 
-    drains.grow(turns.gangs["team-a/bursar/g"], frozenset(), turns.now_ms, turns.now_ms + FIRST)
+    drains.grow(turns.gangs["team-a/bursar/g"], turns.now_ms, turns.now_ms + FIRST)
 
     ended_ms = turns.now_ms
     assert turns.until(ended_ms + 2 * FIRST) == [("g", ended_ms + FIRST, 0)]

@@ -2,8 +2,8 @@
 
 import random
 import shutil
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import hypothesis
@@ -126,20 +126,27 @@ def flips(machine: Machine, rng: random.Random) -> set[tuple[str, bool]]:
     return {(pod.namespace, pod.terms.governs) for pod in machine.written.pods.values() if pod.terms}
 
 
+@contextmanager
+def played(number: int, fresh: Url) -> Iterator[Machine]:
+    """A machine on a new database. A failure names its seed."""
+    machine = type("Machine", (Machine,), {"url": staticmethod(fresh)})()
+    try:
+        yield machine
+        machine.failed = False
+    except AssertionError as error:
+        raise AssertionError(f"BURSAR_SEED={number}") from error
+    finally:
+        machine.teardown()
+
+
 def test_a_pod_is_charged_by_the_mode_of_its_namespace_at_its_binding(fresh: Url, tell: Tell) -> None:
     """Modes flip by entries and by labels."""
     seed = profile.seed()
     tell(f"seed {seed}") if IS_SOAK else None
     both = 0
     for number in range(seed, seed + (histories := examples(5, soak=400))):
-        machine = type("Machine", (Machine,), {"url": staticmethod(fresh)})()
-        try:
+        with played(number, fresh) as machine:
             kinds = flips(machine, random.Random(number))
-            machine.failed = False
-        except AssertionError as error:
-            raise AssertionError(f"BURSAR_SEED={number}") from error
-        finally:
-            machine.teardown()
         both += any({(team, True), (team, False)} <= kinds for team in TEAMS)
     assert both > histories // 2
 
@@ -182,13 +189,7 @@ def starts_in_vain(machine: Machine, rng: random.Random) -> tuple[int, int]:
 def test_a_start_in_vain_is_not_charged_once_an_hour_in_each_namespace(fresh: Url) -> None:
     seed, found = profile.seed(), [0, 0]
     for number in range(seed, seed + examples(5, soak=400)):
-        machine = type("Machine", (Machine,), {"url": staticmethod(fresh)})()
-        try:
+        with played(number, fresh) as machine:
             counts = starts_in_vain(machine, random.Random(number))
-            machine.failed = False
-        except AssertionError as error:
-            raise AssertionError(f"BURSAR_SEED={number}") from error
-        finally:
-            machine.teardown()
         found = [total + count for total, count in zip(found, counts, strict=True)]
     assert all(count > 5 for count in found), found

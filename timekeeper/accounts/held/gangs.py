@@ -94,10 +94,11 @@ class WaitingGang:
 @dataclass(frozen=True, slots=True)
 class BrokenGang:
     """A gang of which a member was preempted, and that has fewer pods with cards than its minimum since.
-    ``uids``: of those."""
+    ``needed``: how many it needs; ``uids``: of those that are left."""
 
     namespace: str
     gang: Gang
+    needed: int
     uids: tuple[str, ...]
 
 
@@ -110,7 +111,7 @@ def broken(namespace: str, pods: Iterable[LedgerPod]) -> BrokenGang | None:
     gang = _largest(gang for _, gang in found)
     needed = _needed(gang, _living(pod for pod, _ in found), ended_well(pod for pod, _ in found))
     uids = tuple(pod.uid for pod in running)
-    return BrokenGang(namespace, gang, uids) if len(running) < needed else None
+    return BrokenGang(namespace, gang, needed, uids) if len(running) < needed else None
 
 
 def gang_of_pods(namespace: str, pods: Iterable[LedgerPod], held: Iterable[HeldPod]) -> WaitingGang | None:

@@ -243,7 +243,7 @@ def broken(pod: LedgerPod, it: BrokenGang) -> Reason:
     """Why a member is evicted of whose gang others were preempted."""
     text = (
         f"Evicted by Bursar: pods of gang {it.gang.name} were preempted, and {len(it.uids)} of the"
-        f" {it.gang.minimum} pods that it needs are left."
+        f" {it.needed} pods that it needs are left."
     )
     figures: dict[str, Figure] = {"node": pod.node, "bound": len(it.uids), "minimum": it.gang.minimum}
     return Reason(
