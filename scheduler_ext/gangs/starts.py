@@ -106,6 +106,9 @@ class GangStarts:
         self._pods: Map[Pod] = Map()  # as the last step saw them
         self._open: dict[GangKey, GangState] = {}  # gangs that wait, start, or lack a mark
         self._ran: set[GangKey] = set()  # those that have started, while a member lives
+        self._whole: set[GangKey] = (
+            set()
+        )  # those of which the last Binding that they need is made, until a step
         self._starts: dict[GangKey, Start] = {}
         self._tried: set[str] = set()  # UIDs of waiting members that kube-scheduler has tried
         self._bound: set[str] = set()  # UIDs whose Binding is made, and which the watch may not show yet
@@ -140,8 +143,10 @@ class GangStarts:
 
     def bound(self, pod: Pod) -> None:
         """The member's Binding is made."""
-        if pod.gang is not None:
+        if (key := gang_key(pod)) is not None:
             self._bound.add(pod.uid)
+            if self.mark_of(pod):
+                self._whole.add(key)
 
     def mark_of(self, pod: Pod) -> str:
         """The mark that the pod's Binding writes: it is the last one that its gang needs, or a later one; ""
@@ -207,7 +212,7 @@ class GangStarts:
             if it is None:
                 self._forget(key)
                 continue
-            if not it.bound:
+            if not it.bound and not any(pod.uid in self._bound for pod in it.waiting):
                 self._ran.discard(key)  # its next start is a new one
             if it.marks and key not in self._ran:
                 self._ran.add(key)
@@ -223,6 +228,12 @@ class GangStarts:
                 self._since_ms.setdefault(key, at_ms)
             else:
                 self._since_ms.pop(key, None)
+        for key in tuple(self._whole):  # the marked pod may be lost before a step has seen it
+            self._whole.discard(key)
+            it = self._state(snapshot.pods, key)
+            if it is not None and key not in self._ran:
+                self._ran.add(key)
+                self._has_started(it)
         there = snapshot.pods
         for uid in tuple(self._bound):  # other threads add to both sets meanwhile
             if (pod := there.get(uid)) is None or pod.node:

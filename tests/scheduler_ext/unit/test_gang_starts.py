@@ -315,6 +315,21 @@ def test_a_gang_has_two_marks_as_long_as_two_live(kept: str, marks: str) -> None
     assert world.marks(kept) == marks
 
 
+def test_a_gang_has_started_though_its_only_marked_pod_is_lost_before_the_next_step() -> None:
+    """The one whose Binding bore the mark, before the extender has marked a second one."""
+    world = GangWorld({"n": 3}, members("abc")).step()
+    world.bind("abc")
+
+    world.delete("c")
+    world.put(member("d", size=3))
+    world.try_("d")
+    world.steps(120)
+
+    assert world.evicted == ""
+    assert world.marks("ab") == "ab"
+    assert world.started == [(3, 61)]
+
+
 def test_a_gang_that_has_all_it_needs_and_no_mark_gets_marks() -> None:
     """Its Bindings were made by an extender that was killed."""
     world = GangWorld({"n": 2}, members("ab")).step()
