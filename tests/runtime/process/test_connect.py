@@ -15,6 +15,7 @@ from deploy.local.identity import new_authority
 from tests.packaging.checkout import ROOT
 from tests.support.kubeconfig import kubeconfig
 from tests.support.tls import Tls
+from timekeeper.edge.http_client import HttpClient, NotConnected, server_of, tcp
 from timekeeper.runtime.api_server import Answered, Unsent
 from timekeeper.runtime.connect import connect, of_service_account
 from timekeeper.runtime.flags import UnusableError
@@ -185,3 +186,11 @@ def test_a_kubeconfig_that_says_nothing_is_a_sentence(tmp_path: Path, content: b
         "or nothing, in a pod that has a service account",
         str(error.value),
     ), error.value
+
+
+def test_what_no_head_may_hold_was_not_sent() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client = HttpClient(server_of(f"http://127.0.0.1:{server.getsockname()[1]}"), tcp)
+
+        with pytest.raises(NotConnected, match=r"^a path or a header holds a letter that it may not$"):
+            client.call("GET", "/", {"Authorization": "Bearer a\nb"}, within_s=1, repeat=True)

@@ -1,7 +1,6 @@
 """One HTTP exchange. Answers of hostile servers: `tests.runtime.hostile_servers`."""
 
 import io
-import socket
 
 import pytest
 from hypothesis import given
@@ -9,7 +8,7 @@ from hypothesis import strategies as st
 
 from timekeeper.edge import http1
 from timekeeper.edge.http1 import ConnectionClosed, NotHTTP
-from timekeeper.edge.http_client import HttpClient, NotConnected, Server, server_of, tcp
+from timekeeper.edge.http_client import Server, server_of
 
 
 def read(text: bytes) -> tuple[int, bytes, bool]:
@@ -36,14 +35,6 @@ def test_a_request_is_one_piece_with_its_length_and_headers() -> None:
 def test_a_head_that_would_break_its_line_is_not_sent(path: str, header: str) -> None:
     with pytest.raises(ValueError, match=r"^a path or a header holds a letter that it may not$"):
         http1.request("GET", "host", path, {"X": header}, None)
-
-
-def test_what_no_head_may_hold_was_not_sent() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        client = HttpClient(server_of(f"http://127.0.0.1:{server.getsockname()[1]}"), tcp)
-
-        with pytest.raises(NotConnected, match=r"^a path or a header holds a letter that it may not$"):
-            client.call("GET", "/", {"Authorization": "Bearer a\nb"}, within_s=1, repeat=True)
 
 
 @pytest.mark.parametrize(
