@@ -111,7 +111,7 @@ class Client:
     def _tables(
         self, path: str, query: Mapping[str, str | None], most: int | None = None
     ) -> Iterator[PrintedSheet]:
-        """The pages of the Table: all, or until there are so many rows."""
+        """The pages of the Table: all, or the first that have ``most`` rows together."""
         after: str | None = None
         read = 0
         while after != "" and (most is None or read < most):

@@ -150,7 +150,7 @@ JUNK = base64.b64encode(b"junk").decode()
 OF_A_CLIENT = {"client-certificate-data": JUNK, "client-key-data": JUNK}
 NONE = "it is not a kubeconfig"
 INVALID = "Invalid kube-config"
-NO_URL = 'the server "nonsense" is no URL such as https://'
+NO_URL = "is no URL such as https://"
 NO_AUTHORITY = "its certificate authority contains no readable certificate"
 NO_PAIR = "its client certificate and key cannot be read, or do not belong together"
 
@@ -167,8 +167,8 @@ NO_PAIR = "its client certificate and key cannot be read, or do not belong toget
         (b"\x00garbage\xff", NONE),
         (b"\xff", NONE),
         (b'{"clusters": 1}', NONE),
-        (with_cluster(server="nonsense"), NO_URL),
-        (with_cluster(server="https://10.0.0.1:99999"), NO_URL),
+        (with_cluster(server="nonsense"), f'the server "nonsense" {NO_URL}'),
+        (with_cluster(server="https://h:99999"), f'the server "https://h:99999" {NO_URL}'),
         (with_cluster(**{"certificate-authority-data": JUNK}), NO_AUTHORITY),
         (with_cluster().replace(b'"user": {}', f'"user": {json.dumps(OF_A_CLIENT)}'.encode()), NO_PAIR),
     ],
