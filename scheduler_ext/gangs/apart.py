@@ -12,7 +12,7 @@ from scheduler_ext.model.labels import Packed, by_key
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.snapshot.node_info import NodeInfo
 from scheduler_ext.snapshot.snapshot import Snapshot
-from timekeeper.core.kube.node_constraints import HOSTNAME, ApartRule, Toleration
+from timekeeper.core.kube.node_constraints import HOSTNAME, NO_CONSTRAINTS, ApartRule, Toleration
 from timekeeper.core.kube.selectors import Selector
 
 EVERY_TAINT = (Toleration("", "", "", exists=True),)
@@ -76,20 +76,21 @@ class Apart:
     def _fewest(self, pod: Pod, rule: ApartRule) -> int:
         key = rule, pod.node_constraints
         if key not in self._least:
-            counts, values = self._counted(rule), self._values_for(pod, rule.label)
+            counts, values = self._counted(rule), self._values_for(pod, rule)
             is_few = len(values) < rule.least_values
             self._least[key] = 0 if is_few else min((counts[value] for value in values), default=0)
         return self._least[key]
 
-    def _values_for(self, pod: Pod, label: str) -> frozenset[str | None]:
-        """Taints keep no node from being counted (kube-scheduler's ``nodeTaintsPolicy``)."""
-        key = label, pod.node_constraints
+    def _values_for(self, pod: Pod, rule: ApartRule) -> frozenset[str | None]:
+        """Of the nodes that count for the rule (``nodeInclusionPolicies`` of kube-scheduler)."""
+        accepts = pod.node_constraints if rule.by_affinity else NO_CONSTRAINTS
+        tolerations = pod.node_constraints.tolerations if rule.by_taints else EVERY_TAINT
+        key = rule.label, replace(accepts, tolerations=tolerations)
         if key not in self._values:
-            accepts = replace(pod.node_constraints, tolerations=EVERY_TAINT)
             found = (
-                _value_of(node, label)
+                _value_of(node, rule.label)
                 for node in self._snapshot.nodes.values()
-                if (there := node.node_object) is not None and accepts.admit(node.name, there.node_labels)
+                if (there := node.node_object) is not None and key[1].admit(node.name, there.node_labels)
             )
             self._values[key] = frozenset(each for each in found if each is not None)
         return self._values[key]

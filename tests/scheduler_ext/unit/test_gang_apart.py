@@ -123,21 +123,37 @@ def test_members_that_run_count_too() -> None:
     assert counts(planned(TWO_ZONES, 3, spread(ZONE), beside="aa")) == {"b": 3}
 
 
-def test_nodes_that_the_pods_may_not_use_are_no_domains() -> None:
-    """Without a taint: kube-scheduler counts nodes whatever their taints."""
-    only: Json = {"nodeSelector": {"pool": "gpu"}}
+ONLY: Json = {"nodeSelector": {"pool": "gpu"}}
+TOLERATES: Json = {"tolerations": [{"key": "k", "operator": "Exists"}]}
+
+
+@pytest.mark.parametrize(
+    ("spec", "policies", "is_tainted", "most"),
+    [
+        ({}, {}, False, 2),
+        (ONLY, {}, False, 6),
+        (ONLY, {"nodeAffinityPolicy": "Ignore"}, False, 2),
+        ({}, {}, True, 2),
+        ({}, {"nodeTaintsPolicy": "Honor"}, True, 6),
+        (TOLERATES, {"nodeTaintsPolicy": "Honor"}, True, 2),
+        (ONLY, {"nodeAffinityPolicy": "Ignore", "nodeTaintsPolicy": "Honor"}, True, 6),
+    ],
+)
+def test_nodes_that_the_pods_may_not_use_are_no_domains(
+    spec: Json, policies: Json, is_tainted: bool, most: int
+) -> None:
+    """Unless a policy says so for node affinity, or does not say so for taints."""
     raws = [each.raw() for each in WITH_CPU]
     for raw in raws[:2]:
         raw["metadata"]["labels"]["pool"] = "gpu"
-    for spec, most in ((only, 6), ({}, 2)):
-        pods = [labelled(member(f"p{at}", 6, gates=(), **spread(ZONE), **spec)) for at in range(6)]
-        snapshot = rebuilt(raws, pods)
-        all_of_it = [pod for _, pod in snapshot.pods.items()]
-        assert len(plan(all_of_it, PlanInput(snapshot, UNHEARD, lambda _: BINPACK)).members) == most
-    raws[2]["spec"] = {"taints": [{"key": "k", "value": "", "effect": "NoSchedule"}]}
+    if is_tainted:
+        raws[2]["spec"] = {"taints": [{"key": "k", "value": "", "effect": "NoSchedule"}]}
+    pods = [labelled(member(f"p{at}", 6, gates=(), **spread(ZONE, **policies), **spec)) for at in range(6)]
     snapshot = rebuilt(raws, pods)
-    all_of_it = [pod for _, pod in snapshot.pods.items()]
-    assert len(plan(all_of_it, PlanInput(snapshot, UNHEARD, lambda _: BINPACK)).members) == 2
+
+    found = plan([pod for _, pod in snapshot.pods.items()], PlanInput(snapshot, UNHEARD, lambda _: BINPACK))
+
+    assert len(found.members) == most
 
 
 def test_members_without_such_a_rule_are_placed_as_any_others() -> None:

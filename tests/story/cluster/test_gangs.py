@@ -196,19 +196,10 @@ def test_a_budget_that_pays_for_two_of_three_starts_none(stack: Stack) -> Scene:
     assert place.gated() == ["d", "e"]
 
 
-def spread(pod: Json) -> None:
-    """It runs beside no other one like it while another place has none, though none of them may run there:
-    places that are closed to a pod no plan counts."""
+def be_apart(pod: Json, label: str = "of") -> None:
+    """It runs in no place where another one like it runs. ``label``: of nodes, its values are the places."""
     pod["metadata"]["labels"] = {"app": "apart"}
-    rule = {"maxSkew": 1, "topologyKey": "of", "whenUnsatisfiable": "DoNotSchedule"}
-    rule["nodeAffinityPolicy"] = "Ignore"
-    pod["spec"]["topologySpreadConstraints"] = [{**rule, "labelSelector": {"matchLabels": {"app": "apart"}}}]
-
-
-def be_apart(pod: Json) -> None:
-    """It runs in no place where another one like it runs."""
-    pod["metadata"]["labels"] = {"app": "apart"}
-    rule = {"labelSelector": {"matchLabels": {"app": "apart"}}, "topologyKey": "of"}
+    rule = {"labelSelector": {"matchLabels": {"app": "apart"}}, "topologyKey": label}
     required = {"requiredDuringSchedulingIgnoredDuringExecution": [rule]}
     pod["spec"]["affinity"] = {"podAntiAffinity": required}
 
@@ -227,19 +218,20 @@ def test_pods_that_must_be_apart_wait_where_there_is_one_place(stack: Stack) -> 
 
 @scene
 def test_a_gang_of_which_a_pod_finds_no_node_in_time_is_let_go_whole(stack: Stack) -> Scene:
-    """The pods may not run in one place, as only kube-scheduler finds: it binds one of them alone."""
+    """One must be near a pod that is nowhere, as only kube-scheduler finds: it binds the other alone."""
     place = Place(stack, "late", 1, 1)
-    place.node("late-elsewhere", 0, of="elsewhere")
-    for name in ("a", "b"):
-        pod = member(name, "apart", 2, where="late")
-        spread(pod)
-        stack.cp.api.call("POST", place.path, pod)
+    rule = {"labelSelector": {"matchLabels": {"app": "nowhere"}}, "topologyKey": "of"}
+    near = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [rule]}}
+    lonely = member("b", "train", 2, where="late")
+    lonely["spec"]["affinity"] = near
+    stack.cp.api.call("POST", place.path, lonely)
+    place.create("a", size=2)
 
-    (lucky,) = yield "one to be bound", place.bound
-    yield "it to be evicted", lambda: lucky not in place.names()
+    yield place.are_bound("a")
+    yield "it to be evicted", lambda: "a" not in place.names()
 
     assert place.bound() == []
-    yield place.says(lucky, "1 of the 2 pods")
+    yield place.says("a", "1 of the 2 pods")
     create = member("other", "alone", 1, where="late")
     stack.cp.api.call("POST", place.path, create)
     yield place.are_bound("other")  # the cards are free again
@@ -441,19 +433,22 @@ def test_a_size_that_a_jobs_parallelism_contradicts_is_refused(stack: Stack) -> 
 
 @scene
 def test_letting_go_does_not_spend_a_jobs_backoff_limit(stack: Stack) -> Scene:
-    """Its two pods may not run in one place, as only kube-scheduler finds: it binds one of them alone."""
+    """Its pods may not run beside another pod, as only kube-scheduler finds: it binds one of them alone."""
     place = Place(stack, "spared", 1, 1)
-    place.node("spared-elsewhere", 0, of="elsewhere")
+    other: Json = {"containers": [{"name": "main", "image": "app"}], "nodeName": "spared-0"}
+    labels = {"app": "apart"}
+    stack.cp.api.call("POST", place.path, {"metadata": {"name": "other", "labels": labels}, "spec": other})
     template = member("unused", "apart", 2, where="spared")
     del template["metadata"]["name"]
-    spread(template)
+    be_apart(template, "kubernetes.io/hostname")
     spec = {"parallelism": 2, "completions": 2, "backoffLimit": 0, "template": template}
     jobs = "/apis/batch/v1/namespaces/spared/jobs"
     stack.cp.api.call("POST", jobs, {"metadata": {"name": "apart"}, "spec": spec})
 
-    (lucky,) = yield "one to be bound", place.bound
+    yield place.number_bound(2)
+    (lucky,) = {*place.bound()} - {"other"}
     yield "it to be evicted", lambda: lucky not in place.names()
-    yield "another to take its place", lambda: len(place.names()) == 2 and place.gated()
+    yield "another to take its place", lambda: len(place.names()) == 3 and place.gated()
     status = stack.cp.api.call("GET", f"{jobs}/apart")["status"]
     assert not status.get("conditions")
     assert not status.get("failed")

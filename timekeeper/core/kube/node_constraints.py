@@ -129,12 +129,15 @@ class ApartRule:
     """How a pod must be apart from others. ``skew``: how many more that ``selector`` matches the nodes with
     one value of the label may have than those with another, which has none where there are fewer values than
     ``least_values`` (spread, DoNotSchedule); 0: none beside it (required anti-affinity). ``selector``: None:
-    pods with the same rule (host ports)."""
+    pods with the same rule (host ports). ``by_affinity``, ``by_taints``: whether nodes that the pod may not
+    use for its node affinity, or their taints, give no values."""
 
     label: str
     skew: int
     selector: Selector | None
     least_values: int = 0
+    by_affinity: bool = True
+    by_taints: bool = False
 
 
 def apart_of(raw: Json) -> tuple[ApartRule, ...]:
@@ -159,7 +162,10 @@ def apart_of(raw: Json) -> tuple[ApartRule, ...]:
             skew, least = each.get("maxSkew"), each.get("minDomains")
             skew = skew if type(skew) is int and skew > 0 else 1
             least = least if type(least) is int else 0
-            found.append(ApartRule(str(each.get("topologyKey", "")), skew, selector, least))
+            by_affinity = each.get("nodeAffinityPolicy", "Honor") == "Honor"
+            by_taints = each.get("nodeTaintsPolicy") == "Honor"
+            label = str(each.get("topologyKey", ""))
+            found.append(ApartRule(label, skew, selector, least, by_affinity, by_taints))
     if _has_host_port(spec):
         found.append(ApartRule(HOSTNAME, 0, None))
     return tuple(found)
