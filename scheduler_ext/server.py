@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from scheduler_ext.log import log
 from scheduler_ext.settings import TLS, ExtenderSettings, ReadPortSettings
 from scheduler_ext.verbs.protocol import MAX_BODY_BYTES
+from timekeeper.edge.clock import monotonic_ms
 from timekeeper.runtime.auth.gate import gate_of
-from timekeeper.runtime.clock import monotonic_ms
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.file_watch import FileWatch
 from timekeeper.runtime.http.server import HttpServer, listening_socket

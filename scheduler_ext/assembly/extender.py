@@ -58,9 +58,9 @@ from scheduler_ext.verbs.verbs import INCOMPLETE, Verbs
 from scheduler_ext.waiting.order import ANYWHERE, queue_key
 from timekeeper.core import names
 from timekeeper.core.values import Placement
+from timekeeper.edge.clock import monotonic_ms, now_ms
 from timekeeper.edge.events import EventRecorder
 from timekeeper.runtime.api_server import Api, event_sender
-from timekeeper.runtime.clock import monotonic_ms, now_ms
 from timekeeper.runtime.http.service import PostCall
 
 PLAN_S = 1.0  # the longest time of one plan for a gang

@@ -9,8 +9,8 @@ from scheduler_ext.log import Log
 from scheduler_ext.model.standing import UNHEARD, NamespaceStandings
 from scheduler_ext.scoring.load import LoadByCard
 from scheduler_ext.settings import ExtenderSettings
+from timekeeper.edge.clock import monotonic_ms
 from timekeeper.runtime.api_server import Api
-from timekeeper.runtime.clock import monotonic_ms
 
 Polled = Callable[[str], None]
 

@@ -18,8 +18,8 @@ from scheduler_ext.snapshot.allocation import Allocation
 from scheduler_ext.snapshot.gang_table import GangState
 from timekeeper.core.decisions import record_nothing
 from timekeeper.core.values import Placement
+from timekeeper.edge.clock import monotonic_ms
 from timekeeper.edge.events import EventRecorder, EventType
-from timekeeper.runtime.clock import monotonic_ms
 from timekeeper.runtime.recording import decision_posts
 from timekeeper.runtime.recording.decision_posts import DecisionPosts
 

@@ -69,8 +69,8 @@ from scheduler_ext.snapshot.snapshot import Snapshot
 from timekeeper.core.dialects import BY_NAME
 from timekeeper.core.request.host import encode_host
 from timekeeper.core.values import GPURequest, Placement
+from timekeeper.edge.clock import now_ms
 from timekeeper.runtime.api_server import STRATEGIC_MERGE, Answered, Api, Reply, Unsent
-from timekeeper.runtime.clock import now_ms
 
 MAX_SENT = 4  # attempts to send a Binding, each after a read that found the pod unbound
 SETTLE_S = 2.0
@@ -358,7 +358,7 @@ class Binder:
         namespace, name = allocation.full_name.split("/", 1)
         known = self._cache.snapshot.pods.get(uid)
         had = known is not None and known.has_condition
-        patch = touch_patch(uid, f"settles {time.time_ns() // 1_000_000 % 10**9}", has_condition=had)
+        patch = touch_patch(uid, f"settles {now_ms() % 10**9}", has_condition=had)
         path, until = f"{pod_path(namespace, name)}/status", self._now_s() + timeout_s
         reply = self._calls.send("PATCH", path, patch, until, STRATEGIC_MERGE)
         why, full = reply.message, is_too_large(known, reply)

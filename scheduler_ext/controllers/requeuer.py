@@ -40,8 +40,8 @@ from scheduler_ext.waiting.order import (
     queue_key,
 )
 from scheduler_ext.waiting.rounds import Candidates, HoldBacks, Rounds
+from timekeeper.edge.clock import now_ms
 from timekeeper.runtime.api_server import STRATEGIC_MERGE, Answered, Api
-from timekeeper.runtime.clock import now_ms
 
 PATCH_S = 2.0
 IDLE_S = 0.5

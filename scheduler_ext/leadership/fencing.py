@@ -17,8 +17,8 @@ from scheduler_ext.log import Log
 from scheduler_ext.model.pod import Pod, read_pod
 from timekeeper.core import names
 from timekeeper.core.object_names import timestamp
+from timekeeper.edge.clock import now_ms
 from timekeeper.runtime.api_server import STRATEGIC_MERGE, Answered, Api
-from timekeeper.runtime.clock import now_ms
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ from scheduler_ext.verbs.protocol import ExtenderArgs, PreemptionArgs
 from scheduler_ext.waiting.order import waiting_pod
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.values import GPURequest
-from timekeeper.runtime.clock import now_ms
+from timekeeper.edge.clock import monotonic_ms, now_ms
 
 MAX_SEARCH_MS = 2_000
 SEARCH_PART = 5  # of this many milliseconds a namespace may search one
@@ -53,7 +53,7 @@ class SearchShares:
     """The time that each namespace may still search: at most MAX_SEARCH_MS, and a fifth of the time that
     passes. A call that begins in time may end later; its namespace then waits for as long as it took."""
 
-    def __init__(self, now_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000) -> None:
+    def __init__(self, now_ms: Callable[[], int] = monotonic_ms) -> None:
         self._now_ms, self._lock = now_ms, threading.Lock()
         # by namespace: SEARCH_PART times the milliseconds that it has left, and when it had them
         self._saved: OrderedDict[str, tuple[int, int]] = OrderedDict()

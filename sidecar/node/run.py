@@ -27,6 +27,7 @@ from sidecar.node.state import api_objects, device_slices, report_spool, reports
 from sidecar.node.usage_tasks import UsageTasks
 from sidecar.node.values import CardFailed, DeviceReading, NodeState
 from sidecar.run import UNTRIED, PostDone, boot_ms, fraction
+from timekeeper.edge.clock import now_ms
 from timekeeper.edge.events import EventRecorder
 from timekeeper.edge.saved_outbox import OutboxPorts
 from timekeeper.edge.value import TYPE_CHECKING, value
@@ -177,8 +178,8 @@ def _handle(event: object, agent: Agent, tasks: UsageTasks, nri: NriTasks | None
 
 
 def _page(agent: Agent, tasks: UsageTasks, nri: NriTasks | None, events: EventRecorder[str]) -> str:
-    wall = time.time_ns() // 1_000_000 - boot_ms()
-    return metrics.of_agent(agent, wall, events.results()) + tasks.page() + (nri.page() if nri else "")
+    own = metrics.of_agent(agent, now_ms() - boot_ms(), events.results())
+    return own + tasks.page() + (nri.page() if nri else "")
 
 
 def _nri(settings: AgentSettings, server: api.NodeApi, reader: DeviceReader) -> NriTasks | None:
@@ -197,9 +198,6 @@ def _events(server: api.NodeApi, node: str) -> EventRecorder[str]:
         except api.ApiUnreachable as error:
             return 0, str(error)
         return answer.status, answer.message
-
-    def now_ms() -> int:
-        return time.time_ns() // 1_000_000
 
     return EventRecorder(send, REPORTER, node, now_ms, log, MAX_EVENTS_PER_OBJECT)
 

@@ -16,8 +16,8 @@ from tests.scheduler_ext.direct_api import DirectApi
 from tests.scheduler_ext.store import Store
 from tests.support.routed import client_of
 from tests.worlds import Json
+from timekeeper.edge.clock import now_ms
 from timekeeper.edge.log_events import Level
-from timekeeper.runtime.clock import now_ms
 
 STALE_MS = 60_000
 MOST_TRIES = 100

@@ -1,12 +1,12 @@
 """Answers that are no page of the API's figures: rendered templates, problems and redirections."""
 
-import time
 from urllib.parse import urlsplit
 
 from flask import Response, current_app, make_response, redirect, render_template, request
 
 from timekeeper.dashboard import sessions
 from timekeeper.dashboard.visits import Visit, link
+from timekeeper.edge.clock import now_ms
 
 NOT_OURS = "The form was not sent by this page, or is too old."
 ACCOUNT_OF = "bursar-account-of"  # of the application's extensions: a token -> the visitor's name
@@ -19,7 +19,7 @@ def rendered(template: str, **values: object) -> Response:
         "account": current_app.extensions[ACCOUNT_OF](token) if token else "",
         "form_token": sessions.form_token(secret, token),
         "form_field": sessions.FIELD,
-        "now_ms": time.time_ns() // 1_000_000,
+        "now_ms": now_ms(),
     }
     visit = values.get("visit")
     if isinstance(visit, Visit):

@@ -60,7 +60,7 @@ def server_of(url: str) -> Server:
         raise ValueError("it is no http or https URL of a host")
     number = int(port) if port else 443 if is_tls else 80
     if not 0 < number < 65_536:
-        raise ValueError("its port is none")
+        raise ValueError("its port is not from 1 to 65535")
     return Server(host, number, authority, f"/{path}".rstrip("/"), is_tls)
 
 
@@ -133,9 +133,6 @@ class HttpClient:
             opened = self._connect(self.server, within_s)
         except (OSError, ValueError) as error:
             raise NotConnected(sentence(error, within_s)) from error
-        opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, number in _KEEP_ALIVE:
-            opened.setsockopt(socket.IPPROTO_TCP, option, number)
         return _Connection(opened)
 
     def _request(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> bytes:
@@ -272,7 +269,15 @@ def secured(raw: socket.socket, context: ssl.SSLContext, name: str) -> ssl.SSLSo
 def tcp(server: Server, within_s: float) -> socket.socket:
     """Connects without TLS. Raises OSError or ValueError."""
     address = server.host.encode("ascii"), server.port
-    return socket.create_connection(address, within_s)  # type: ignore[arg-type] # getaddrinfo takes bytes
+    opened = socket.create_connection(address, within_s)  # type: ignore[arg-type] # getaddrinfo takes bytes
+    try:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, number in _KEEP_ALIVE:
+            opened.setsockopt(socket.IPPROTO_TCP, option, number)
+    except BaseException:
+        opened.close()
+        raise
+    return opened
 
 
 def tunnel(proxy: socket.socket, server: Server, headers: Mapping[str, str], within_s: float) -> None:

@@ -13,6 +13,7 @@ import os
 import sys
 import time
 
+from timekeeper.edge.clock import now_ms
 from timekeeper.edge.value import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -79,8 +80,8 @@ def write_line(text: str) -> None:
 
 def line(level: str, event: str, fields: Mapping[str, object], trace: str = "") -> str:
     """The line without its line break. A field that is None is left out."""
-    now_ms = time.time_ns() // 1_000_000
-    at = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(now_ms // 1000))}.{now_ms % 1000:03}Z"
+    at_ms = now_ms()
+    at = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(at_ms // 1000))}.{at_ms % 1000:03}Z"
     shown = {key: _value(value) for key, value in fields.items() if value is not None}
     if trace:
         shown["trace"] = trace

@@ -14,12 +14,12 @@ from timekeeper.core.claims.devices import read_slice
 from timekeeper.core.json_values import Json
 from timekeeper.core.kube.reflector import ExpiredError, UnreachableError
 from timekeeper.core.ledger.hold import NODE_LEASES, clock_ahead_ms
+from timekeeper.edge.clock import now_ms
 from timekeeper.operations.audit.audit import audit
 from timekeeper.operations.audit.claims import ClaimComparison
 from timekeeper.operations.audit.cluster import ClusterComparison, read_compared_pod
 from timekeeper.operations.audit.reports import Report, report_as
 from timekeeper.operations.migrate import migrate
-from timekeeper.runtime.clock import now_ms
 from timekeeper.runtime.connect import connect
 from timekeeper.settings import TimekeeperSettings, UnusableError
 from timekeeper.store import fencing

@@ -1,20 +1,10 @@
-"""The clocks of a process. Code that decides takes the time as an argument."""
+"""The API server's clock, as its answers tell it."""
 
-import time
 from collections.abc import Callable
 from email.utils import parsedate_to_datetime
 from threading import Lock
 
-
-def now_ms() -> int:
-    """Milliseconds since 1970 by this machine's clock."""
-    return time.time_ns() // 1_000_000
-
-
-def monotonic_ms() -> int:
-    """Milliseconds since an arbitrary moment, by a clock that is never set."""
-    return time.monotonic_ns() // 1_000_000
-
+from timekeeper.edge.clock import monotonic_ms, now_ms
 
 TOLERANCE_MS = 2_000  # below that our own clock is right: a Date is not finer
 

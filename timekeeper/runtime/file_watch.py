@@ -5,9 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from timekeeper.edge.clock import monotonic_ms
 from timekeeper.edge.log import log
 from timekeeper.edge.log_events import EventLog, LogEvent
-from timekeeper.runtime.clock import monotonic_ms
 
 T = TypeVar("T")
 

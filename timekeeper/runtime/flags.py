@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
 from timekeeper.core import __version__
+from timekeeper.edge.http_client import server_of
 from timekeeper.edge.log import FORMATS
 
 S = TypeVar("S")
@@ -29,7 +30,7 @@ KUBECONFIG = (
     " /etc/kubernetes/admin.conf; or nothing, in a pod that has a service account"
 )
 _OURS = ("timekeeper", "webhook", "scheduler_ext", "sidecar")
-_HTTPS = r"https://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?(/[A-Za-z0-9._/-]*)?"
+_PLACE = r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?(/[A-Za-z0-9._/-]*)?"
 
 
 class UnusableError(ValueError):
@@ -228,8 +229,21 @@ def address(text: str) -> Address:
 
 def https(text: str) -> str:
     """An ``https://`` URL without user, query or fragment."""
-    if not re.fullmatch(_HTTPS, text, re.ASCII):
-        raise wrong(text, "an https:// URL")
+    return _url(text, "https://", "an https:// URL")
+
+
+def http_or_https(text: str) -> str:
+    """The same, or an ``http://`` URL."""
+    return _url(text, "https?://", "an http:// or https:// URL")
+
+
+def _url(text: str, scheme: str, wanted: str) -> str:
+    if not re.fullmatch(scheme + _PLACE, text, re.ASCII):
+        raise wrong(text, wanted)
+    try:
+        server_of(text)
+    except ValueError as error:
+        raise wrong(text, f"{wanted}: {error}") from None
     return text
 
 

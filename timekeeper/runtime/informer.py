@@ -13,8 +13,8 @@ import orjson
 from timekeeper.core.json_values import Json
 from timekeeper.core.kube.initial_events import KnownVersions, NotStreamedError
 from timekeeper.core.kube.reflector import ObjectsListed, WatchEvent, reflect
+from timekeeper.edge.clock import now_ms
 from timekeeper.runtime.api_server import ANSWER_S, WATCH_S, Api, Reply, is_served
-from timekeeper.runtime.clock import now_ms
 
 V = TypeVar("V")
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from timekeeper.core.kube.lease import Lease, ObservedVersion, is_free, lease_spec, observe, read_lease
 from timekeeper.core.object_names import timestamp
+from timekeeper.edge.clock import now_ms
 from timekeeper.edge.log_events import EventLog, LogEvent
 from timekeeper.runtime.api_server import Answered, Api, Reply
-from timekeeper.runtime.clock import now_ms
 
 CALL_S = 2.0
 LOOKS = 5  # attempts to renew the Lease within its duration

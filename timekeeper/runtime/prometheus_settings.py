@@ -1,25 +1,16 @@
 """Where a Prometheus is: at a URL, or at the Service found in a namespace."""
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from timekeeper.runtime import flags
-from timekeeper.runtime.flags import UnusableError, flag, optional, path_or_none, wrong
-
-_URL = r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?(/[A-Za-z0-9._/-]*)?"
-
-
-def _url(text: str) -> str:
-    if not re.fullmatch(_URL, text, re.ASCII):
-        raise wrong(text, "an http:// or https:// URL")
-    return text
+from timekeeper.runtime.flags import UnusableError, flag, http_or_https, optional, path_or_none
 
 
 def url_flag(about: str) -> Any:
     """The flag ``--prometheus-url``, with what it is for."""
-    return flag(optional(_url, ""), "", about, name="--prometheus-url")
+    return flag(optional(http_or_https, ""), "", about, name="--prometheus-url")
 
 
 @dataclass(frozen=True, slots=True)

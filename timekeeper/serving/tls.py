@@ -5,8 +5,8 @@ import ssl
 from functools import partial
 from pathlib import Path
 
+from timekeeper.edge.clock import monotonic_ms
 from timekeeper.log import log
-from timekeeper.runtime.clock import monotonic_ms
 from timekeeper.runtime.file_watch import FileWatch
 from timekeeper.runtime.oidc_settings import OidcSettings
 from timekeeper.runtime.tls import server_context

@@ -22,9 +22,9 @@ from timekeeper.accounts.held.order import HeldPod, next_released, queues_after,
 from timekeeper.core import names
 from timekeeper.core.decisions import MESSAGE, Decision, Figure, Record, record_nothing
 from timekeeper.core.decisions import RELEASED as RELEASED_KIND
+from timekeeper.edge.clock import monotonic_ms
 from timekeeper.log import log, log_exception
 from timekeeper.runtime.api_server import ANSWER_S, STRATEGIC_MERGE, Answered, Api, Reply
-from timekeeper.runtime.clock import monotonic_ms
 from timekeeper.settler.pod_notices import hours_text
 from timekeeper.store import fencing, held_pods
 from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError

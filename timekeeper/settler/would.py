@@ -25,8 +25,8 @@ from timekeeper.core.json_values import Json
 from timekeeper.core.request.held import least_milli
 from timekeeper.core.request.request import parse_new
 from timekeeper.core.standings import Caps, caps
+from timekeeper.edge.clock import monotonic_ms
 from timekeeper.log import log, log_exception
-from timekeeper.runtime.clock import monotonic_ms
 from timekeeper.settler.evictions.calls import view_of
 from timekeeper.settler.new_pods import NewPod, NewPods
 from timekeeper.settler.settler import Settler

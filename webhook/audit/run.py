@@ -2,7 +2,6 @@
 
 import json
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import BinaryIO
@@ -17,6 +16,7 @@ from timekeeper.core.request.device_classes import CONFIG_MAP, ClassParameters
 from timekeeper.core.request.host import allocatable, card_host
 from timekeeper.core.request.inventory import charged_cards
 from timekeeper.core.values import Card
+from timekeeper.edge.clock import now_ms
 from timekeeper.runtime.flags import UnusableError
 from webhook.admission import workloads
 from webhook.admission.workloads import TemplatePath
@@ -85,7 +85,7 @@ def _print_use(settings: AuditSettings, world: AssumedCluster) -> int:
             if each["metadata"]["namespace"] not in left_out
         )
         terms = world.budgets.settings or BudgetSettings()
-        found = use.of_pods(pods, nodes, terms, world.budgets.budgets, time.time_ns() // 1_000_000)
+        found = use.of_pods(pods, nodes, terms, world.budgets.budgets, now_ms())
     except (ClusterUnreachableError, ListRefusedError, UnusableError) as error:
         _say(str(error))
         return 2

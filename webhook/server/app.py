@@ -6,7 +6,7 @@ from uuid import uuid4
 from flask import Flask, Response
 
 from timekeeper.core.decisions import Decision, Record, record_nothing
-from timekeeper.runtime.clock import monotonic_ms
+from timekeeper.edge.clock import monotonic_ms
 from timekeeper.runtime.http.problem_details import answer_with_problems
 from timekeeper.runtime.http.service import PostCall
 from webhook.admission import claims, decisions, gangs, pods, workloads

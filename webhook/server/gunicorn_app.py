@@ -5,7 +5,7 @@ import os
 import ssl
 
 from timekeeper.core.certificate_end import ends
-from timekeeper.runtime.clock import monotonic_ms
+from timekeeper.edge.clock import monotonic_ms
 from timekeeper.runtime.file_watch import FileWatch
 from timekeeper.runtime.http.server import HttpServer, listening_socket
 from timekeeper.runtime.http.service import HttpService

@@ -14,10 +14,10 @@ from threading import Event, Thread
 from timekeeper.core.admission.table import StandingsTable
 from timekeeper.core.decisions import Record
 from timekeeper.core.names import AUDIENCE
+from timekeeper.edge.clock import monotonic_ms
 from timekeeper.edge.timekeeper_client import TimekeeperAnswer, TimekeeperClient, TimekeeperPoller
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.auth.gate import METRICS, gate_of
-from timekeeper.runtime.clock import monotonic_ms
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.file_watch import FileWatch
 from timekeeper.runtime.flags import UnusableError

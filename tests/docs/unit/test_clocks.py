@@ -13,7 +13,7 @@ PAGE = (ROOT / "docs" / "architecture.md").read_text()
 
 _OF_TIME = re.compile(r"(time|monotonic|perf_counter|process_time|thread_time|clock_gettime)(_ns)?")
 _OF_DATETIME = ("now", "utcnow", "today")
-_OURS = {"timekeeper.runtime.clock": ("now_ms", "monotonic_ms"), "sidecar.run": ("boot_ms",)}
+_OURS = {"timekeeper.edge.clock": ("now_ms", "monotonic_ms"), "sidecar.run": ("boot_ms",)}
 
 
 def reads_a_clock(code: str) -> bool:
@@ -58,7 +58,7 @@ def test_the_list_of_clocks_has_each_module_that_reads_one_and_no_other() -> Non
 def test_reads_of_a_clock_are_found_and_a_moment_as_an_argument_is_none() -> None:
     assert reads_a_clock("import time\nbegan = time.perf_counter_ns()")
     assert reads_a_clock("from time import monotonic\nbegan = monotonic()")
-    assert reads_a_clock("from timekeeper.runtime.clock import now_ms\nmake(now_ms)")
+    assert reads_a_clock("from timekeeper.edge.clock import now_ms\nmake(now_ms)")
     assert reads_a_clock("import datetime\nat = datetime.datetime.now(datetime.UTC)")
     assert not reads_a_clock("def due(now_ms: int) -> bool:\n    return now_ms > 5")
     assert not reads_a_clock("import time\ntime.sleep(1)")

@@ -15,11 +15,13 @@ from deploy.local.identity import new_authority
 from tests.packaging.checkout import ROOT
 from tests.support.kubeconfig import kubeconfig
 from tests.support.tls import Tls
+from timekeeper.edge import http_client
 from timekeeper.edge.http_client import HttpClient, NotConnected, server_of, tcp
 from timekeeper.runtime.api_server import Answered, Unsent
 from timekeeper.runtime.connect import connect, of_service_account
 from timekeeper.runtime.flags import UnusableError
 
+AT_MOST_S = 10.0
 WHERE = {"KUBERNETES_SERVICE_HOST": "::1", "KUBERNETES_SERVICE_PORT": "1"}
 
 
@@ -106,6 +108,7 @@ def test_a_proxy_is_asked_for_a_way_to_the_server(tmp_path: Path, tls: Tls) -> N
     def serve() -> None:
         while said:
             raw, _ = listener.accept()
+            raw.settimeout(AT_MOST_S)
             asked.append(raw.recv(4096))
             answer = said.pop(0)
             raw.sendall(answer)
@@ -116,6 +119,7 @@ def test_a_proxy_is_asked_for_a_way_to_the_server(tmp_path: Path, tls: Tls) -> N
             raw.close()
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(AT_MOST_S)
         thread = threading.Thread(target=serve)
         thread.start()
         ca = base64.b64encode(tls.ca.bundle).decode()
@@ -123,9 +127,9 @@ def test_a_proxy_is_asked_for_a_way_to_the_server(tmp_path: Path, tls: Tls) -> N
         fields = {"certificate-authority-data": ca, "tls-server-name": "localhost", "proxy-url": proxy}
         (tmp_path / "config").write_bytes(with_cluster(server="https://api.invalid:6443", **fields))
         api = connect(tmp_path / "config")
-        refused = api.call("GET", "/version", timeout_s=10)
-        answered = api.call("GET", "/version", timeout_s=10)
-        thread.join()
+        refused = api.call("GET", "/version", timeout_s=AT_MOST_S)
+        answered = api.call("GET", "/version", timeout_s=AT_MOST_S)
+        thread.join(AT_MOST_S)
         api.close()
 
     assert isinstance(refused, Unsent)
@@ -194,3 +198,17 @@ def test_what_no_head_may_hold_was_not_sent() -> None:
 
         with pytest.raises(NotConnected, match=r"^a path or a header holds a letter that it may not$"):
             client.call("GET", "/", {"Authorization": "Bearer a\nb"}, within_s=1, repeat=True)
+
+
+def test_a_connection_that_cannot_be_set_up_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_client, "_KEEP_ALIVE", ((1 << 20, 1),))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = HttpClient(server_of(f"http://127.0.0.1:{listener.getsockname()[1]}"), tcp)
+
+        with pytest.raises(NotConnected) as caught:  # its traceback still holds the connection
+            client.call("GET", "/", {}, within_s=1, repeat=True)
+
+        connection, _ = listener.accept()
+        connection.settimeout(1)
+        assert (connection.recv(1), caught.type) == (b"", NotConnected)
+        connection.close()

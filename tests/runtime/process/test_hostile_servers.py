@@ -24,6 +24,8 @@ from timekeeper.runtime.api_server import Answered
 from timekeeper.runtime.connect import of_service_account
 from timekeeper.runtime.prometheus import PrometheusClient, PrometheusError
 from timekeeper.runtime.prometheus_settings import PrometheusSettings
+from timekeeper.runtime.recording.signed_post import FAILURES as POST_FAILURES
+from timekeeper.runtime.recording.signed_post import post
 
 TOKEN = "secret-token-of-this-test"
 LONG_S, SHORT_S = 20.0, 0.5  # how long a client waits that can be told to
@@ -154,6 +156,18 @@ def prometheus(folder: Path, url: str, _ca: str, within_s: float = LONG_S) -> Ca
     return Calls(call, client.close)
 
 
+def notification(_folder: Path, url: str, _ca: str, within_s: float = LONG_S) -> Calls:
+    """The settler's notifications."""
+
+    def call() -> Outcome:
+        try:
+            return Outcome(str(post(f"{url}/hook", b"{}", b"key", within_s)))
+        except POST_FAILURES as error:
+            return Outcome(FAILS, str(error))
+
+    return Calls(call, lambda: None)
+
+
 def command(_folder: Path, url: str, ca: str, _within_s: float = LONG_S) -> Calls:
     """The command's calls of the REST API."""
     client = Client(url, TOKEN, ca)
@@ -177,6 +191,7 @@ CLIENTS: Mapping[str, Callable[..., Calls]] = {
     "timekeeper, GET": timekeeper_get,
     "timekeeper, POST": timekeeper_post,
     "Prometheus": prometheus,
+    "notification": notification,
     "command": command,
 }
 LENGTHS = frozenset(("a length in words", "a negative length", "a length with a sign", "too large a length"))
@@ -201,9 +216,10 @@ def cases(rows: Iterable[str], *without: str) -> list[tuple[str, str]]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, tls: Tls) -> Path:
+def folder(tmp_path: Path, tls: Tls, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "ca.crt").write_bytes(tls.ca.bundle)
     (tmp_path / "token").write_text(TOKEN + "\n")
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.crt"))  # the system's CAs
     return tmp_path
 
 
@@ -234,7 +250,7 @@ def test_a_slow_answer_is_given_up(folder: Path, tls: Tls, client: str, row: str
     assert (outcome.word, took_s < AT_MOST_S) == (FAILS, True), (outcome, took_s)
 
 
-@pytest.mark.parametrize(("client", "row"), cases(KEPT))
+@pytest.mark.parametrize(("client", "row"), cases(KEPT, "notification"))
 def test_a_connection_that_is_kept(folder: Path, tls: Tls, client: str, row: str) -> None:
     kept: Kept = KEPT[row]
     with HostileServer(tls.server(), kept.connections) as server:
@@ -260,7 +276,7 @@ def test_after_a_401_the_token_is_read_anew(folder: Path, tls: Tls, client: str)
 
     assert (first.word, second.word) == ("401", "200")
     tokens = [line for head in server.requests for line in head.split(b"\r\n") if b"earer" in line]
-    if client != "command":  # the token of a command is a flag's
+    if client not in ("command", "notification"):  # a command's token is a flag's, a notification has none
         assert [line.rpartition(b" ")[2] for line in tokens] == [TOKEN.encode(), b"second"]
 
 

@@ -68,6 +68,7 @@ def test_a_good_value_is_read(reader: Callable[[str], Any], text: str, value: ob
             ("http://a", "https://", "https://:1", "https://u@a", "https://a/?q", "https://a\nb"),
             "an https:// URL",
         ),
+        (https, ("https://a:99999", "https://a:0"), "an https:// URL: its port is not from 1 to 65535"),
         (namespaced, ("a", "a/", "/b", "a/b/c", "A/b"), "NAMESPACE/NAME"),
         (
             DURATION,

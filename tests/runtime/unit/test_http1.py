@@ -96,7 +96,7 @@ def test_a_url_names_a_server(url: str, server: Server) -> None:
     ],
 )
 def test_what_names_no_server_is_refused(url: str) -> None:
-    with pytest.raises(ValueError, match=r"it is no http or https URL|its port is none"):
+    with pytest.raises(ValueError, match=r"it is no http or https URL|its port is not from 1 to 65535"):
         server_of(url)
 
 

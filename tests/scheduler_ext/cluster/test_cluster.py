@@ -17,9 +17,9 @@ from tests.scheduler_ext.clusters import World, decided, placed
 from tests.scheduler_ext.processes import Process
 from tests.support.waiting import eventually, seconds_until
 from tests.worlds import Json
+from timekeeper.edge.clock import now_ms
 from timekeeper.edge.events import EventRecorder
 from timekeeper.runtime.api_server import event_sender
-from timekeeper.runtime.clock import now_ms
 from timekeeper.runtime.connect import connect
 
 

@@ -12,7 +12,7 @@ from timekeeper.accounts.pods import LedgerPod, read_pod
 from timekeeper.accounts.session import open_session
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.request.inventory import read_cards
-from timekeeper.runtime.clock import now_ms
+from timekeeper.edge.clock import now_ms
 
 DEVICE_INFO = "KubeDevice/DeviceInfo"
 GIB = 2**30

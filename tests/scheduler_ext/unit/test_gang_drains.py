@@ -8,7 +8,7 @@ from tests.scheduler_ext.reserving import stamp
 from tests.scheduler_ext.stepped import Start, Stepped
 from tests.scheduler_ext.worlds import node, on, percent
 from tests.worlds import Json, card
-from timekeeper.runtime.clock import now_ms
+from timekeeper.edge.clock import now_ms
 
 MINUTE = 60
 DRAINS = 2 * MINUTE * 1000, 15 * MINUTE * 1000  # after, for

@@ -4,7 +4,7 @@ from tests.scheduler_ext.reserving import held
 from tests.scheduler_ext.stepped import Start, Stepped
 from tests.scheduler_ext.worlds import node, on, percent
 from tests.worlds import card
-from timekeeper.runtime.clock import now_ms
+from timekeeper.edge.clock import now_ms
 
 
 def test_filter_prioritize_and_bind_keep_held_cards_for_the_pod(running: Stepped) -> None:

@@ -16,9 +16,9 @@ from tests.support.control_plane import create_namespace
 from tests.support.events import UnqueuedRecorder
 from tests.support.waiting import eventually
 from tests.timekeeper.worlds import HOUR, MINUTE, Json, Town, agent_status, budgets, node, token
+from timekeeper.edge.clock import now_ms
 from timekeeper.edge.log import log
 from timekeeper.runtime.api_server import event_sender
-from timekeeper.runtime.clock import now_ms
 from timekeeper.runtime.connect import connect
 from timekeeper.settler.evictions.budget_round import BudgetRound
 from timekeeper.settler.evictions.calls import EvictorContext, evict, result_of, view_of

@@ -10,9 +10,9 @@ from tests.deploy.reading import AGENTS, Json, the
 from tests.support.clock import Clock
 from tests.timekeeper.worlds import Town
 from timekeeper.api.create_app import create_app
+from timekeeper.edge.clock import now_ms
 from timekeeper.runtime.auth.gate import Gate
 from timekeeper.runtime.auth.tokens import Expected
-from timekeeper.runtime.clock import now_ms
 
 REPORT = {
     "version": 1,

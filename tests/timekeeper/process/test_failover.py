@@ -19,7 +19,7 @@ from tests.support.kubeconfig import kubeconfig
 from tests.timekeeper.fake_api_server import FakeApiServer, serving
 from tests.timekeeper.processes import Process, children, prepared
 from tests.timekeeper.worlds import ADMIN, HOUR, Json, budgets, gpu_pod, lease, node, user_status
-from timekeeper.runtime.clock import now_ms
+from timekeeper.edge.clock import now_ms
 
 LEASE_S = 4
 WITHIN_S = 60.0

@@ -21,7 +21,7 @@ from tests.timekeeper.fake_api_server import FakeApiServer, serving
 from tests.timekeeper.processes import Process, children, prepared, send
 from tests.timekeeper.worlds import ADMIN, gpu_pod, lease, node, pod_status, token, user_status
 from timekeeper.edge import http1
-from timekeeper.runtime.clock import now_ms
+from timekeeper.edge.clock import now_ms
 
 MANY = 20  # clients of a worker whose sibling has none
 

@@ -38,7 +38,7 @@ from tests.timekeeper.worlds import (
     user_status,
 )
 from tests.webhook.servers import runs
-from timekeeper.runtime.clock import now_ms
+from timekeeper.edge.clock import now_ms
 from timekeeper.store.engine.engine import open_store
 
 KILLS = examples(2, soak=14)  # test_crash cuts each statement off

@@ -15,7 +15,7 @@ from tests.timekeeper.worlds import Json, token, user_status
 from tests.webhook.servers import Webhook
 from tests.webhook.worlds import admitted
 from tests.worlds import container
-from timekeeper.runtime.clock import now_ms
+from timekeeper.edge.clock import now_ms
 from timekeeper.runtime.http.service import HttpRequest
 from webhook.metrics import of_all_workers
 from webhook.server.wiring import metrics_route

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from threading import Event, Lock, Thread
 
+from timekeeper.edge.clock import now_ms
 from timekeeper.log import log
 
 NO_DATABASE = "the database cannot be reached or written"
@@ -19,10 +20,10 @@ class OutageLog:
     def failed(self, kind: str, route: str, error: Exception) -> int:
         """A request could not be answered. ``kind``: ``read`` or ``write``. Since when none could, in
         milliseconds since 1970, as this process saw it."""
-        now_ms = time.time_ns() // 1_000_000
+        at_ms = now_ms()
         with self._lock:
             is_first = kind not in self._away
-            since_ms = self._away.setdefault(kind, now_ms)
+            since_ms = self._away.setdefault(kind, at_ms)
         if is_first:
             log("database-unavailable", level="error", kind=kind, route=route, error=error)
         return since_ms

@@ -10,8 +10,8 @@ from timekeeper import metrics
 from timekeeper.dashboard.login.id_token import LoginRefusedError, ProviderAwayError, person_of
 from timekeeper.dashboard.login.pending import PendingLogin, pending
 from timekeeper.dashboard.login.provider import Provider
+from timekeeper.edge.clock import monotonic_ms
 from timekeeper.log import log
-from timekeeper.runtime.clock import monotonic_ms
 from timekeeper.runtime.oidc_settings import OidcSettings
 
 _LOGGED_A_MINUTE = 30  # refusals, which need no rights

@@ -21,8 +21,8 @@ from timekeeper.dashboard.login.id_token import (
     read_keys,
     verified_claims,
 )
+from timekeeper.edge.clock import monotonic_ms
 from timekeeper.log import log
-from timekeeper.runtime.clock import monotonic_ms
 from timekeeper.runtime.file_watch import FileWatch
 from timekeeper.runtime.oidc_settings import OidcSettings
 from timekeeper.runtime.tls import ca_text, client_context, system_context

@@ -17,11 +17,11 @@ import orjson
 from flask import request
 
 from timekeeper.core.json_values import mapping
+from timekeeper.edge.clock import monotonic_ms
 from timekeeper.edge.log import log
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.auth.gate import Caller, Count, Gate, reviews
 from timekeeper.runtime.auth.tokens import Expected
-from timekeeper.runtime.clock import monotonic_ms
 from timekeeper.runtime.file_watch import FileWatch
 from timekeeper.runtime.http.problem_details import Problem
 from timekeeper.runtime.http.wsgi_gateway import REQUEST

@@ -2,13 +2,15 @@
 
 import hashlib
 import hmac
-import http.client
-import ssl
 from urllib.parse import urlsplit
 
-TIMEOUT_S = 5.0
+from timekeeper.edge.http_client import HttpClient, connecting, server_of
+from timekeeper.runtime.tls import system_context
+
+TIMEOUT_S = 5.0  # also for an answer as a whole
+MOST_BYTES = 1 << 20  # of an answer, whose status alone counts
 SIGNATURE = "Bursar-Signature"
-FAILURES = (OSError, ValueError, http.client.HTTPException)
+FAILURES = (OSError, ValueError)
 """What `post` raises if there is no answer."""
 
 
@@ -17,20 +19,12 @@ def signature(key: bytes, body: bytes) -> str:
     return f"sha256={hmac.new(key, body, hashlib.sha256).hexdigest()}"
 
 
-def post(url: str, body: bytes, key: bytes) -> int:
+def post(url: str, body: bytes, key: bytes, within_s: float = TIMEOUT_S) -> int:
     """The status of the answer; redirects are not followed. A certificate is verified by the system's CAs.
     Raises one of `FAILURES`."""
     address = urlsplit(url)
-    connection: http.client.HTTPConnection
-    if address.scheme == "https":
-        context = ssl.create_default_context()
-        connection = http.client.HTTPSConnection(address.netloc, timeout=TIMEOUT_S, context=context)
-    else:
-        connection = http.client.HTTPConnection(address.netloc, timeout=TIMEOUT_S)
-    try:
-        path = (address.path or "/") + (f"?{address.query}" if address.query else "")
-        headers = {"Content-Type": "application/json", SIGNATURE: signature(key, body)}
-        connection.request("POST", path, body=body, headers=headers)
-        return connection.getresponse().status
-    finally:
-        connection.close()
+    server = server_of(f"{address.scheme}://{address.netloc}")
+    path = (address.path or "/") + (f"?{address.query}" if address.query else "")
+    headers = {"Content-Type": "application/json", SIGNATURE: signature(key, body)}
+    client = HttpClient(server, connecting(system_context), keep=0)
+    return client.call("POST", path, headers, body, within_s=within_s, repeat=False, most=MOST_BYTES).status

@@ -28,10 +28,10 @@ from timekeeper.core.kube.eviction import (
     is_protected,
     is_refused_for_good,
 )
+from timekeeper.edge.clock import monotonic_ms
 from timekeeper.edge.events import EventRecorder
 from timekeeper.log import log
 from timekeeper.runtime.api_server import ANSWER_S, STRATEGIC_MERGE, Answered, Api, Reply
-from timekeeper.runtime.clock import monotonic_ms
 from timekeeper.settler.settler import Settler
 from timekeeper.store.engine.engine import Store
 from timekeeper.store.fencing import Epoch
