@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.snapshot.immutable_map import Map
 from timekeeper.core import names
-from timekeeper.core.gangs import UNKNOWN_SIZE, Gang, is_grouped
+from timekeeper.core.gangs import UNKNOWN_SIZE, Gang, ended_for_good, is_grouped
 
 GangKey = str  # its namespace, and what tells it from others there
 
@@ -88,9 +88,7 @@ class Gangs:
         living = [pod for pod in every if not (pod.deleting or pod.terminal)]
         if not living:
             return None
-        owners = {pod.owner for pod in living} - {""}
-        is_by_name = key.count("/") == 2  # several owners may have pods of such a gang
-        ended = (pod for pod in every if pod.has_ended_well and pod.owner)
+        ended = (pod.owner for pod in every if pod.has_ended_well)
         in_order = sorted(living, key=lambda pod: (pod.asked_ms, pod.uid))
         every_gang = [pod.gang for pod in in_order if pod.gang is not None]
         gangs = [gang for gang in every_gang if gang.size != UNKNOWN_SIZE] or every_gang
@@ -100,7 +98,7 @@ class Gangs:
             waiting=tuple(pod for pod in in_order if not pod.node),
             bound=tuple(pod for pod in in_order if pod.node),
             leaving=sum(pod.deleting and not pod.terminal for pod in every),
-            ended_well=sum(pod.owner in owners or not is_by_name for pod in ended),
+            ended_well=ended_for_good(every_gang[0].key, {pod.owner for pod in living}, ended),
             conflict=conflict_of(gangs),
             said=next((pod.needs_said for pod in in_order if pod.needs_said is not None), None),
         )

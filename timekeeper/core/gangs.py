@@ -6,7 +6,7 @@ system (`OTHERS`) is that system's; its pods are charged and not held.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -215,6 +215,13 @@ def needs_said(pod: Json) -> int | None:
     """With how many living members the pod's gang starts, as the extender noted on the pod; None: it did
     not. Of several pods of a Job the oldest living one that says it counts."""
     return _number(annotations_of(pod).get(names.GANG_NEEDS))
+
+
+def ended_for_good(key: str, owners: Collection[str], ended: Iterable[str]) -> int:
+    """How many of a gang's members that ended well will not come again. ``ended``: their controllers; a pod
+    without one, "", may come again. ``owners``: those of the living members; only theirs count where the
+    key has no owner's UID, for several may have pods of such a gang."""
+    return sum(owner != "" and (key.count("/") > 1 or owner in owners) for owner in ended)
 
 
 def gang_violations(pod: Json) -> Iterator[Violation]:

@@ -166,7 +166,7 @@ class Releaser:
             for uid in it.gated:
                 found.pop(uid, None)
             is_begun = bool(it.paid_out) or not self._sent.keys().isdisjoint(it.gated)
-            is_next = it.payment == "together" and not is_begun and (not it.is_former or it is former)
+            is_next = it.payment == "together" and not is_begun and (not it.former or it is former)
             if is_next and it.held is not None:
                 found[it.key] = it.held
         return found
@@ -175,8 +175,8 @@ class Releaser:
         """The gang without a gate for cards, which a release before it has created, that may be paid in this
         step: another one in each, and none while such a gang waits for cards, for kube-scheduler tries its
         pods again and again."""
-        former = [it for it in view.gangs.values() if it.is_former]
-        waits = (member for it in former for member in it.members if member.is_former)
+        former = [it for it in view.gangs.values() if it.former]
+        waits = (member for it in former for member in it.former)
         if any(not member.is_gated or member.uid in self._sent for member in waits):
             return None
         payable = [it for it in former if it.payment == "together"]

@@ -2,6 +2,7 @@
 killed. Real database and settler, an API server of dicts."""
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from tests.timekeeper.worlds import (
     gpu_pod,
     placement,
 )
-from timekeeper.accounts.held.gangs import GangMember, WaitingGang, ended_well
+from timekeeper.accounts.held.gangs import WaitingGang, gang_of_pods
 from timekeeper.accounts.pods import LedgerPod, read_pod
 from timekeeper.core.decisions import DecisionRun
 from timekeeper.core.gangs import Gang
@@ -256,13 +257,21 @@ def test_no_single_pod_takes_what_a_gang_is_paid_with(gangs: Gangs) -> None:
     assert sorted(gangs.calls) == ["a", "b", "c"]
 
 
-def of(*members: GangMember, minimum: int = 3, ended: int = 0, is_one: bool = True) -> WaitingGang:
+def of(*members: LedgerPod, minimum: int = 3, ended: int = 0, is_one: bool = True) -> WaitingGang:
     return WaitingGang("team-a", Gang("bursar/g", 3, minimum), members, ended_well=ended, is_one=is_one)
 
 
-def at(uid: str, how: str = "gated", says: int | None = None) -> GangMember:
-    is_bound = how in ("bound", "marked")
-    return GangMember(uid, T0, is_bound, "gated" in how, "marked" in how, "kept" in how, says)
+def read(raw: Json) -> LedgerPod:
+    pod = read_pod(raw)
+    assert isinstance(pod, LedgerPod)
+    return pod
+
+
+def at(name: str, how: str = "gated", says: int | None = None) -> LedgerPod:
+    node = "n1" if how in ("bound", "marked") else ""
+    is_marked, is_kept = "marked" in how, "kept" in how
+    pod = replace(read(member(name)), uid=name, node=node, is_gated="gated" in how, needs_said=says)
+    return replace(pod, is_marked=is_marked, has_other_gate=is_kept)
 
 
 A, B, C, D = (at(uid) for uid in "abcd")
@@ -293,18 +302,21 @@ def test_how_a_gang_is_paid(gang: WaitingGang, payment: str, paid_out: tuple[str
     assert (gang.payment, gang.paid_out) == (payment, paid_out)
 
 
-def test_a_bare_pod_that_ended_well_lowers_no_number(town: Town) -> None:
-    """Its name may be used again; a controller makes no other in place of one that succeeded."""
-    bare, owned = (member(name) for name in "ab")
-    owned["metadata"]["ownerReferences"] = [
-        {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u", "controller": True}
-    ]
-    for raw in (bare, owned):
-        raw["status"]["phase"] = "Succeeded"
+@pytest.mark.parametrize(("owner", "needed"), [("", 3), ("j", 2), ("another", 3)])
+def test_one_that_ended_well_lowers_the_number_that_starts_if_its_owner_makes_no_other(
+    owner: str, needed: int
+) -> None:
+    """A bare pod's name may be used again, and pods of several owners may be of a gang of this name."""
+    waits, ended = member("a"), member("b")
+    ended["status"]["phase"] = "Succeeded"
+    for raw, name in ((waits, "j"), (ended, owner)):
+        by = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": f"uid-{name}", "controller": True}
+        raw["metadata"]["ownerReferences"] = [by] if name else []
 
-    pods = [read_pod(raw) for raw in (bare, owned)]
+    it = gang_of_pods("team-a", [read(waits), read(ended)], [])
 
-    assert [ended_well([pod]) for pod in pods if isinstance(pod, LedgerPod)] == [0, 1]
+    assert it is not None
+    assert it.needed == needed
 
 
 def test_a_gang_is_one_of_the_held_and_is_counted_once_by_the_explanation(gangs: Gangs) -> None:

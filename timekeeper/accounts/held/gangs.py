@@ -13,39 +13,20 @@ from typing import Literal
 
 from timekeeper.accounts.held.order import HeldPod
 from timekeeper.accounts.pods import LedgerPod
-from timekeeper.core.gangs import Gang
-
-
-@dataclass(frozen=True, slots=True)
-class GangMember:
-    """A pod that exists and does not leave. ``is_gated``: the budget has not paid it; ``is_kept``: another
-    gate than ours keeps it from schedulers; ``is_marked``: with a node it says that its gang has started."""
-
-    uid: str
-    created_ms: int
-    is_bound: bool
-    is_gated: bool
-    is_marked: bool
-    is_kept: bool = False
-    needs_said: int | None = None
-
-    @property
-    def is_former(self) -> bool:
-        """Whether it waits without the gang's gate: a release before that gate has created it."""
-        return self.is_marked and not self.is_bound
-
+from timekeeper.core.gangs import Gang, ended_for_good
 
 Payment = Literal["wait", "together", "singly"]
 
 
 @dataclass(frozen=True)
 class WaitingGang:
-    """A gang of which a member has no node. ``members``: oldest first; ``held``: those that are not paid, as
-    one pod, None: all are; ``ended_well``: how many others have; ``is_one``: all say the same sizes."""
+    """A gang of which a member has no node. ``members``: the living ones, oldest first; ``held``: those that
+    are not paid, as one pod, None: all are; ``ended_well``: how many others have; ``is_one``: all say the
+    same sizes."""
 
     namespace: str
     gang: Gang
-    members: tuple[GangMember, ...]
+    members: tuple[LedgerPod, ...]
     held: HeldPod | None = None
     ended_well: int = 0
     is_one: bool = True
@@ -66,9 +47,9 @@ class WaitingGang:
         return len(self.members) - len(self.gated)
 
     @cached_property
-    def is_former(self) -> bool:
-        """Whether a member is."""
-        return any(member.is_former for member in self.members)
+    def former(self) -> tuple[LedgerPod, ...]:
+        """The members that wait without the gang's gate: a release before that gate has created them."""
+        return tuple(member for member in self.members if member.is_marked and not member.node)
 
     @cached_property
     def needed(self) -> int:
@@ -79,9 +60,9 @@ class WaitingGang:
     def payment(self) -> Payment:
         """How those that are not paid are paid."""
         needed = self.needed
-        if self.paid >= needed or any(member.is_bound and member.is_marked for member in self.members):
+        if self.paid >= needed or any(member.node and member.is_marked for member in self.members):
             return "singly"
-        is_kept = any(member.is_kept for member in self.members)
+        is_kept = any(member.has_other_gate for member in self.members)
         return "together" if self.is_one and not is_kept and len(self.members) >= needed else "wait"
 
     @cached_property
@@ -102,72 +83,42 @@ class BrokenGang:
     uids: tuple[str, ...]
 
 
-def broken(namespace: str, pods: Iterable[LedgerPod]) -> BrokenGang | None:
+def broken(namespace: str, pods: Sequence[LedgerPod]) -> BrokenGang | None:
     """The gang of which one of these pods was preempted; None: it goes on, has ended, or has not started."""
-    found = [(pod, pod.gang) for pod in pods if pod.gang is not None]
-    running = tuple(pod for pod, _ in found if pod.is_charged)
-    if not running or not any(pod.is_marked and pod.node for pod, _ in found):
+    running = tuple(pod.uid for pod in pods if pod.is_charged)
+    if not running or not any(pod.is_marked and pod.node for pod in pods):
         return None
-    gang = _largest(gang for _, gang in found)
-    needed = _needed(gang, _living(pod for pod, _ in found), ended_well(pod for pod, _ in found))
-    uids = tuple(pod.uid for pod in running)
-    return BrokenGang(namespace, gang, needed, uids) if len(running) < needed else None
+    gang, living = _largest(pods), _living(pods)
+    needed = _needed(gang, living, _ended_well(gang, living, pods))
+    return BrokenGang(namespace, gang, needed, running) if len(running) < needed else None
 
 
-def gang_of_pods(namespace: str, pods: Iterable[LedgerPod], held: Iterable[HeldPod]) -> WaitingGang | None:
+def gang_of_pods(namespace: str, pods: Sequence[LedgerPod], held: Sequence[HeldPod]) -> WaitingGang | None:
     """The gang of these pods; None: each of them has a node, or leaves. ``held``: those behind the
     budget's gate."""
-    there = [(pod, pod.gang) for pod in pods if pod.gang is not None]
-    members = _living(pod for pod, _ in there)
-    if all(member.is_bound for member in members):
+    members = _living(pods)
+    if all(member.node for member in members):
         return None
-    living = {member.uid for member in members}
-    gangs = {gang for pod, gang in there if pod.uid in living}
-    return WaitingGang(
-        namespace,
-        _largest(gangs),
-        tuple(members),
-        as_one_pod(namespace, _largest(gangs), held),
-        ended_well([pod for pod, _ in there]),
-        is_one=len(gangs) == 1,
-    )
+    gang = _largest(members)
+    one = replace(_as_one(held), uid=f"{namespace}/{gang.key}", name=gang.name) if held else None
+    is_one = len({member.gang for member in members}) == 1
+    return WaitingGang(namespace, gang, members, one, _ended_well(gang, members, pods), is_one)
 
 
-def _living(pods: Iterable[LedgerPod]) -> list[GangMember]:
-    """Those of the pods that live, oldest first."""
-    return sorted(filter(None, map(member_of, pods)), key=lambda member: (member.created_ms, member.uid))
+def _living(pods: Iterable[LedgerPod]) -> tuple[LedgerPod, ...]:
+    """Those of the pods that have not ended and do not leave, oldest first."""
+    living = (pod for pod in pods if pod.ended_ms is None and pod.hold.deletion_ms is None)
+    return tuple(sorted(living, key=lambda pod: (pod.created_ms, pod.uid)))
 
 
-def _needed(gang: Gang, living: Sequence[GangMember], ended_well: int) -> int:
+def _needed(gang: Gang, living: Sequence[LedgerPod], ended_well: int) -> int:
     said = (member.needs_said for member in living if member.needs_said is not None)
     return gang.needed(len(living), ended_well, next(said, None))
 
 
-def ended_well(pods: Iterable[LedgerPod]) -> int:
-    """How many of these members have, and will not come again: a pod without a controller may."""
-    return sum(pod.has_ended_well and pod.owner != "" for pod in pods)
-
-
-def member_of(pod: LedgerPod) -> GangMember | None:
-    """The pod as a member; None for one that leaves, or has ended."""
-    if pod.ended_ms is not None or pod.hold.deletion_ms is not None:
-        return None
-    is_bound = bool(pod.node)
-    return GangMember(
-        pod.uid,
-        pod.created_ms,
-        is_bound,
-        pod.is_gated,
-        pod.is_marked,
-        pod.has_other_gate,
-        pod.needs_said,
-    )
-
-
-def as_one_pod(namespace: str, gang: Gang, pods: Iterable[HeldPod]) -> HeldPod | None:
-    """The held members as one pod: what they need together, in the first one's place; None without any."""
-    held = list(pods)
-    return replace(_as_one(held), uid=f"{namespace}/{gang.key}", name=gang.name) if held else None
+def _ended_well(gang: Gang, living: Iterable[LedgerPod], pods: Iterable[LedgerPod]) -> int:
+    owners = {member.owner for member in living}
+    return ended_for_good(gang.key, owners, (pod.owner for pod in pods if pod.has_ended_well))
 
 
 def gangs_as_one(pods: Iterable[HeldPod]) -> list[tuple[HeldPod, int]]:
@@ -192,5 +143,6 @@ def _as_one(pods: Iterable[HeldPod]) -> HeldPod:
     )
 
 
-def _largest(gangs: Iterable[Gang]) -> Gang:
+def _largest(pods: Iterable[LedgerPod]) -> Gang:
+    gangs = (pod.gang for pod in pods if pod.gang is not None)
     return max(gangs, key=lambda gang: (gang.size, gang.minimum, gang.topology, gang.preferred))
