@@ -91,10 +91,7 @@ _SHARES = st.lists(st.sampled_from([10, 30, 50, 100]), min_size=1, max_size=8)
 
 
 @settings(max_examples=examples(80), deadline=None)
-@given(
-    st.lists(st.integers(1, 4), min_size=1, max_size=4),
-    st.lists(st.sampled_from([10, 30, 50, 100]), min_size=1, max_size=8),
-)
+@given(_CARDS, _SHARES)
 def test_no_card_is_given_out_twice_and_alike_members_are_placed_where_that_is_possible(
     cards: list[int], shares: list[int]
 ) -> None:

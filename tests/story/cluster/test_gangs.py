@@ -8,16 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import pytest
-
-from deploy.local.api import ApiError
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.kwok_stages import FAKE_NODE
 from deploy.local.stack import Stack
-from tests.story.cluster.test_metering import set_budget
 from tests.support.control_plane import create_namespace, kubectl
 from tests.support.scenes import Awaited, Scene, scene
-from tests.support.waiting import at_once
 from tests.worlds import Json
 
 CARDS = {"name": "bursar.dev/gang"}
@@ -160,42 +155,6 @@ def test_three_pods_wait_on_two_cards_and_start_together_on_three(stack: Stack, 
     assert place.gated() == []
 
 
-@scene
-def test_two_gangs_that_cross_start_one_after_the_other(stack: Stack) -> Scene:
-    """Each needs three of four cards; their pods are created in turn. Neither gets a part."""
-    place = Place(stack, "crossing", 2, 2)
-    for at in range(3):
-        for gang in ("one", "two"):
-            place.create(f"{gang}-{at}", gang=gang, size=3)
-
-    def whole() -> set[str]:
-        return {gang for gang in ("one", "two") if sum(name.startswith(gang) for name in place.bound()) == 3}
-
-    (first,) = yield "a gang to start", whole
-    bound = place.bound()
-    yield place.stays(*bound)
-    for at in range(3):
-        stack.cp.api.call("DELETE", f"{place.path}/{first}-{at}", {"gracePeriodSeconds": 0})
-    second = {"one": "two", "two": "one"}[first]
-    yield place.are_bound(*(f"{second}-{at}" for at in range(3)))
-
-
-@scene
-def test_a_budget_that_pays_for_two_of_three_starts_none(stack: Stack) -> Scene:
-    """The lookahead of ten minutes takes a sixth of an hour for each."""
-    set_budget(stack, "poor", "gpuHours: 0.4\nonExhausted: hold\n")
-    place = Place(stack, "poor", 4)
-    place.create("a", "b", "c", size=3)
-    yield place.says("a", "3 of 3 members exist; 3 wait for their budget or their turn")
-    assert place.bound() == []
-
-    set_budget(stack, "poor", "gpuHours: 0.6\nonExhausted: hold\n")
-    yield place.are_bound("a", "b", "c")
-    place.create("d", "e", size=2, gang="small")  # there is a card, and a tenth of an hour
-    yield place.says("d", "2 of 2 members exist; 2 wait for their budget or their turn")
-    assert place.gated() == ["d", "e"]
-
-
 def be_apart(pod: Json, label: str = "of") -> None:
     """It runs in no place where another one like it runs. ``label``: of nodes, its values are the places."""
     pod["metadata"]["labels"] = {"app": "apart"}
@@ -216,27 +175,6 @@ def test_pods_that_must_be_apart_wait_where_there_is_one_place(stack: Stack) -> 
     yield place.stays()
 
 
-@scene
-def test_a_gang_of_which_a_pod_finds_no_node_in_time_is_let_go_whole(stack: Stack) -> Scene:
-    """One must be near a pod that is nowhere, as only kube-scheduler finds: it binds the other alone."""
-    place = Place(stack, "late", 1, 1)
-    rule = {"labelSelector": {"matchLabels": {"app": "nowhere"}}, "topologyKey": "of"}
-    near = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [rule]}}
-    lonely = member("b", "train", 2, where="late")
-    lonely["spec"]["affinity"] = near
-    stack.cp.api.call("POST", place.path, lonely)
-    place.create("a", size=2)
-
-    yield place.are_bound("a")
-    yield "it to be evicted", lambda: "a" not in place.names()
-
-    assert place.bound() == []
-    yield place.says("a", "1 of the 2 pods")
-    create = member("other", "alone", 1, where="late")
-    stack.cp.api.call("POST", place.path, create)
-    yield place.are_bound("other")  # the cards are free again
-
-
 def job_of(place: Place, name: str, annotated: int = 0, **spec: Any) -> Json:
     """Creates a Job of pods with a card each. ``annotated``: the size that its template says; 0: none."""
     template = member("unused", name, annotated, where=place.name)
@@ -245,23 +183,6 @@ def job_of(place: Place, name: str, annotated: int = 0, **spec: Any) -> Json:
     jobs = f"/apis/batch/v1/namespaces/{place.name}/jobs"
     job = {"metadata": {"name": name}, "spec": {"template": template, **spec}}
     return dict(place.stack.cp.api.call("POST", jobs, job))
-
-
-def test_of_a_gang_that_loses_a_pod_in_mid_release_none_keeps_a_node(stack: Stack) -> None:
-    """Its scheduler stands still until the gates are gone and a pod is deleted: then it binds the others."""
-    place = Place(stack, "lost", 1, 1, 1)
-    with standing_still(stack.cp.processes["gpu-scheduler"]):
-        place.create("a", "b", "c", size=3)
-        stack.wait("the gates to be removed", lambda: place.gated() == [])
-        assert place.bound() == []
-        stack.cp.api.call("DELETE", f"{place.path}/c", {"gracePeriodSeconds": 0})
-        stack.wait("one to be gone", lambda: place.names() == ["a", "b"])
-
-    stack.wait(*place.are_bound("a", "b"))
-    stack.wait("both to be evicted", lambda: place.names() == [])
-    stack.wait(*place.says("a", "2 of the 3 pods"))
-    place.create("other", gang="alone", size=1)
-    stack.wait(*place.are_bound("other"))
 
 
 def test_of_an_owner_that_is_deleted_in_mid_start_nothing_holds_cards(stack: Stack) -> None:
@@ -323,116 +244,7 @@ def test_pods_of_one_gang_with_other_requests_and_priorities_start_together(stac
 
 
 @scene
-def test_a_jobs_pods_start_together_with_fewer_than_all_where_the_minimum_says_so(stack: Stack) -> Scene:
-    """Four pods on three cards, of which two suffice; the fourth starts when there is a card for it."""
-    place = Place(stack, "elastic", 1, 1, 1)
-    template = member("unused", "train", 4, where="elastic")
-    template["metadata"]["annotations"]["bursar.dev/gang-minimum"] = "2"
-    del template["metadata"]["name"]
-    job = {
-        "metadata": {"name": "train"},
-        "spec": {"parallelism": 4, "completions": 4, "backoffLimit": 0, "template": template},
-    }
-    stack.cp.api.call("POST", "/apis/batch/v1/namespaces/elastic/jobs", job)
-
-    yield place.number_bound(3)
-    assert len(place.gated()) == 1
-
-    place.node("elastic-3", 1)
-    yield place.number_bound(4)
-
-
-@scene
-def test_a_gang_starts_in_one_rack_and_says_what_it_lacks_there(stack: Stack) -> Scene:
-    """Four cards are free, and no rack has three: kube-scheduler would place it."""
-    place = Place(stack, "near")
-    place.node("near-a", 2, rack="r1")
-    place.node("near-b", 1, rack="r2")
-    place.node("near-c", 1)
-    template = member("unused", "train", 3, where="near")
-    template["metadata"]["annotations"]["bursar.dev/gang-topology"] = "rack"
-    del template["metadata"]["name"]
-    spec = {"parallelism": 3, "completions": 3, "template": template}
-    jobs = "/apis/batch/v1/namespaces/near/jobs"
-    stack.cp.api.call("POST", jobs, {"metadata": {"name": "train"}, "spec": spec})
-
-    yield place.says("train", "2 of 3 members fit in rack r1; 1 cards missing")
-    yield place.stays()
-    place.node("near-d", 2, rack="r2")
-
-    yield place.number_bound(3)
-    assert {each["spec"]["nodeName"] for each in place.pods()} == {"near-b", "near-d"}
-    yield place.says("train", "in rack r2")
-
-
-@scene
-def test_a_launcher_without_room_for_its_cpu_keeps_its_gang_waiting(stack: Stack) -> Scene:
-    place = Place(stack, "beside", 1, 1)
-    container = {"name": "main", "image": "app", "resources": {"requests": {"cpu": "100k"}}}
-    metadata = {"name": "launcher", "annotations": {"bursar.dev/gang": "train"}}
-    stack.cp.api.call("POST", place.path, {"metadata": metadata, "spec": {"containers": [container]}})
-    place.create("a", "b", size=2)
-
-    yield place.says("a", "no node has the CPU and memory of launcher, of this gang")
-    yield place.stays()
-    stack.cp.api.call("DELETE", f"{place.path}/launcher?gracePeriodSeconds=0")
-
-    yield place.are_bound("a", "b")
-
-
-@scene
-def test_pods_that_come_later_join_the_gang_that_runs(stack: Stack) -> Scene:
-    """A JobSet's driver is alone at first; a worker that comes before it runs waits for it."""
-    place = Place(stack, "follows", 3)
-
-    def create(name: str, **labels: str) -> None:
-        pod = member(name, "", 1, where="follows")
-        del pod["metadata"]["annotations"]["bursar.dev/gang"]
-        pod["metadata"]["labels"] = {"jobset.sigs.k8s.io/jobset-name": "train"}
-        stack.cp.api.call("POST", place.path, pod)
-
-    create("driver")
-    yield place.are_bound("driver")
-    create("worker-0")
-    create("worker-1")
-    yield place.are_bound("driver", "worker-0", "worker-1")
-
-
-@scene
-def test_with_gangs_auto_a_parallel_jobs_pods_start_together_without_annotations(stack: Stack) -> Scene:
-    set_budget(stack, "found", "gpuHours: 100\ngangs: auto\n")
-    place = Place(stack, "found", 1, 1)
-    yield "both workers to know the entry", lambda: all(at_once(lambda: is_found(place)))
-
-    job_of(place, "train", parallelism=3, completions=3)
-    yield "three to wait", lambda: len(place.gated()) == 3
-    yield place.says("train", "2 of 3 members fit; 1 cards missing")
-    yield place.stays()
-    place.node("found-2", 1)
-    yield place.number_bound(3)
-
-
-def is_found(place: Place) -> bool:
-    """Whether a Job that would be created now were a gang."""
-    template = {"metadata": {}, "spec": member("unused", "g", 2)["spec"]}
-    job = {"metadata": {"name": "dry"}, "spec": {"parallelism": 2, "completions": 2, "template": template}}
-    jobs = f"/apis/batch/v1/namespaces/{place.name}/jobs?dryRun=All"
-    created = place.stack.cp.api.call("POST", jobs, job)
-    return "bursar.dev/gang-size" in created["spec"]["template"]["metadata"].get("annotations", {})
-
-
-def test_a_size_that_a_jobs_parallelism_contradicts_is_refused(stack: Stack) -> None:
-    place = Place(stack, "contrary")
-    template = member("unused", "g", 2)
-    job = {"metadata": {"name": "g"}, "spec": {"parallelism": 4, "completions": 4, "template": template}}
-
-    with pytest.raises(ApiError, match="this Job creates 4 pods of the template"):
-        stack.cp.api.call("POST", "/apis/batch/v1/namespaces/contrary/jobs", job)
-    assert place.names() == []
-
-
-@scene
-def test_letting_go_does_not_spend_a_jobs_backoff_limit(stack: Stack) -> Scene:
+def test_a_gang_that_does_not_start_in_time_is_let_go_and_spends_no_backoff_limit(stack: Stack) -> Scene:
     """Its pods may not run beside another pod, as only kube-scheduler finds: it binds one of them alone."""
     place = Place(stack, "spared", 1, 1)
     other: Json = {"containers": [{"name": "main", "image": "app"}], "nodeName": "spared-0"}
@@ -448,10 +260,13 @@ def test_letting_go_does_not_spend_a_jobs_backoff_limit(stack: Stack) -> Scene:
     yield place.number_bound(2)
     (lucky,) = {*place.bound()} - {"other"}
     yield "it to be evicted", lambda: lucky not in place.names()
+    yield place.says(lucky, "1 of the 2 pods")
     yield "another to take its place", lambda: len(place.names()) == 3 and place.gated()
     status = stack.cp.api.call("GET", f"{jobs}/apart")["status"]
     assert not status.get("conditions")
     assert not status.get("failed")
+    place.create("free", gang="alone", size=1)  # the cards are free again
+    yield place.are_bound("free", "other")
 
 
 def test_a_gang_of_which_no_image_is_pulled_leaves_whole_where_that_is_wanted(stack: Stack) -> None:

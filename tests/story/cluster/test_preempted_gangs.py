@@ -24,11 +24,10 @@ def modest(stack: Stack) -> str:
 class Preempted(Place):
     """A Job's gang of three whole cards on two nodes, which have no others."""
 
-    def __init__(self, stack: Stack, name: str, priority: str, minimum: int = 3) -> None:
+    def __init__(self, stack: Stack, name: str, priority: str) -> None:
         super().__init__(stack, name, 2, 1)
         self.jobs = f"/apis/batch/v1/namespaces/{name}/jobs"
         template = member("unused", "train", 3, where=name)
-        template["metadata"]["annotations"]["bursar.dev/gang-minimum"] = str(minimum)
         del template["metadata"]["name"]
         template["spec"]["priorityClassName"] = priority
         spec = {"parallelism": 3, "completions": 3, "backoffLimit": 0, "template": template}
@@ -100,22 +99,3 @@ def test_of_a_gang_that_kube_scheduler_preempts_none_is_left_and_the_new_one_wai
 
     stack.cp.api.call("DELETE", f"{place.path}/urgent?gracePeriodSeconds=0")
     place.until(lambda: len(place.members(holds_cards)) == 3, "the new gang to start")
-
-
-def test_a_gang_that_kube_scheduler_preempts_goes_on_with_its_minimum_or_leaves_whole(
-    stack: Stack, modest: str
-) -> None:
-    """It needs the card of one pod. If it takes two, the last one leaves, too."""
-    place = Preempted(stack, "thinned", modest, minimum=2)
-
-    place.create_urgent()
-    place.until(lambda: "urgent" in place.running(), "the urgent pod to run")
-    place.until(lambda: "Preempted" in place.reasons(), "the Event")
-
-    def is_settled() -> bool:
-        left, is_evicted = len(place.first & {*place.members(holds_cards)}), "GangEviction" in place.reasons()
-        return left == (0 if is_evicted else 2)
-
-    place.until(is_settled, "two of three to go on, or none")
-    place.until(lambda: "cards missing" in str([*map(place.told, place.gated())]), "others to lack cards")
-    assert is_settled()
