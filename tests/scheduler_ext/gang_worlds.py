@@ -15,7 +15,7 @@ from scheduler_ext.gangs.rooms import PlanInput
 from scheduler_ext.gangs.starts import GangStarts, StartSettings, StartWiring
 from scheduler_ext.model.node import read_node
 from scheduler_ext.model.pod import Pod, read_any
-from scheduler_ext.model.standing import NamespaceStandings
+from scheduler_ext.model.standing import UNHEARD, NamespaceStandings
 from scheduler_ext.scoring.policy import BINPACK
 from scheduler_ext.snapshot.gang_table import Gangs
 from scheduler_ext.snapshot.reservations import as_found_by
@@ -73,6 +73,35 @@ def near(raw: Json, label: str = "rack") -> Json:
     return raw
 
 
+def silent(*_: object, **__: object) -> None:
+    """Nothing is done."""
+
+
+def starts_of(
+    api: Any, cache: ClusterCache, given: Callable[[Snapshot], PlanInput], turns: DrainTurns, **wiring: Any
+) -> GangStarts:
+    """What starts gangs before this API server, which has the time, too."""
+    others = {
+        "group": silent,
+        "order": lambda pod: queue_key(pod, ANYWHERE, UNHEARD),
+        "leads": lambda: True,
+        "tell": silent,
+        "started": silent,
+    }
+    wired = StartWiring(
+        cache=cache,
+        given=lambda snapshot, _pod: given(snapshot),
+        policies=lambda _: BINPACK,
+        calls=GangCalls(api, lambda: int(api.now_ms), at_once=1),
+        drains=GangDrains(cache, given, turns, silent),
+        steady_ms=lambda: int(api.now_ms),
+        now_ms=lambda: int(api.now_ms),
+        log=silent,
+        **{**others, **wiring},
+    )
+    return GangStarts(wired)
+
+
 class GangWorld:
     """``nodes``: how many cards each has. ``calls``: the verb, the pod's name and the body of each call;
     ``answers``: by a pod's name the status that its calls get; 0: no answer comes; ``follows``: whether the
@@ -108,26 +137,18 @@ class GangWorld:
         self.cache, self.gangs = ClusterCache(lambda: self.now_ms, lambda _: None), Gangs()
         self.cache.nodes_listed(map(read_node, self.nodes.values()))
         self.cache.pods_listed([read_any(raw) for raw in self.pods.values()])
-        api: Any = self
-        drains = GangDrains(self.cache, self._given, DrainTurns(*self.lengths), lambda *_, **__: None)
-        self.starts = GangStarts(
-            StartWiring(
-                cache=self.cache,
-                gangs=self.gangs,
-                group=self.groups.get,
-                given=lambda snapshot, _pod: self._given(snapshot),
-                policies=lambda _: BINPACK,
-                order=lambda pod: queue_key(pod, ANYWHERE, self.standings),
-                calls=GangCalls(api, lambda: self.now_ms, at_once=1),
-                drains=drains,
-                leads=lambda: self.leads,
-                tell=lambda _it, _pods, reason, text: self.told.append((reason, text)),
-                started=lambda size, seconds: self.started.append((size, seconds)),
-                steady_ms=lambda: self.now_ms,
-                now_ms=lambda: self.now_ms,
-                log=lambda *_, **__: None,
-                settings=self.settings,
-            )
+        self.starts = starts_of(
+            self,
+            self.cache,
+            self._given,
+            DrainTurns(*self.lengths),
+            gangs=self.gangs,
+            group=self.groups.get,
+            order=lambda pod: queue_key(pod, ANYWHERE, self.standings),
+            leads=lambda: self.leads,
+            tell=lambda _it, _pods, reason, text: self.told.append((reason, text)),
+            started=lambda size, seconds: self.started.append((size, seconds)),
+            settings=self.settings,
         )
 
     def _given(self, snapshot: Snapshot) -> PlanInput:

@@ -8,25 +8,23 @@ import copy
 import json
 import random
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
 from scheduler_ext.cache.cluster_cache import ClusterCache
-from scheduler_ext.clients.gang_calls import GangCalls
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.gangs.drain_turns import DrainTurns
-from scheduler_ext.gangs.drains import GangDrains
 from scheduler_ext.gangs.rooms import PlanInput
-from scheduler_ext.gangs.starts import GangStarts, StartSettings, StartWiring
 from scheduler_ext.model.node import read_node
-from scheduler_ext.model.pod import Pod, read_any
+from scheduler_ext.model.pod import read_any
 from scheduler_ext.model.standing import UNHEARD
 from scheduler_ext.scoring.policy import BINPACK
 from scheduler_ext.snapshot.gang_table import Gangs
 from scheduler_ext.snapshot.reservations import as_found_by
-from scheduler_ext.waiting.order import ANYWHERE, queue_key
+from tests.scheduler_ext.gang_worlds import starts_of
 from tests.scheduler_ext.worlds import node, percent
 from tests.worlds import Json, card
 from timekeeper.accounts.held.limits import HeldView
@@ -227,40 +225,13 @@ class World:
     # the extender, and kube-scheduler
 
     def start_extender(self) -> None:
-        self.cache, self.gang_table = ClusterCache(lambda: self.now_ms, lambda _: None), Gangs()
+        self.cache = ClusterCache(lambda: self.now_ms, lambda _: None)
         self.seen["extender"].clear()
         self.unheard_ms.clear()
         self.cache.nodes_listed(map(read_node, self.nodes))
         self.cache.pods_listed([read_any(raw) for raw in self.pods.values()])
-        api: Any = self
-
-        def given(snapshot: Any, _pod: Pod) -> PlanInput:
-            return PlanInput(snapshot, UNHEARD, lambda _: BINPACK)
-
-        self.starts = GangStarts(
-            StartWiring(
-                cache=self.cache,
-                gangs=self.gang_table,
-                group=lambda _: None,
-                given=given,
-                policies=lambda _: BINPACK,
-                order=lambda pod: queue_key(pod, ANYWHERE, UNHEARD),
-                calls=GangCalls(api, lambda: self.now_ms, at_once=1),
-                drains=GangDrains(
-                    self.cache,
-                    lambda snapshot: PlanInput(snapshot, UNHEARD, lambda _: BINPACK),
-                    DrainTurns(120_000, 0),
-                    lambda *_, **__: None,
-                ),
-                leads=lambda: True,
-                tell=lambda *_: None,
-                started=lambda *_: None,
-                steady_ms=lambda: self.now_ms,
-                now_ms=lambda: self.now_ms,
-                log=lambda *_, **__: None,
-                settings=StartSettings(deadline_ms=DEADLINE_MS),
-            )
-        )
+        given = partial(PlanInput, standings=UNHEARD, policies=lambda _: BINPACK)
+        self.starts = starts_of(self, self.cache, given, DrainTurns(120_000, 0), gangs=Gangs())
 
     def step_extender(self) -> None:
         self.cache.expire()
