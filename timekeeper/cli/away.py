@@ -1,6 +1,5 @@
 """What to say where the timekeeper does not answer: since when, what goes on without it, and what to do."""
 
-import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
@@ -9,6 +8,7 @@ from timekeeper.cli.kubectl import Kubectl
 from timekeeper.cli.output import AwayError, CommandError
 from timekeeper.core.json_values import mapping, sequence
 from timekeeper.core.texts import WITHOUT_TIMEKEEPER, age, moment
+from timekeeper.edge.clock import now_ms
 
 _PODS = "app.kubernetes.io/component=timekeeper"
 _WORKS = "kubectl bursar map, waiting, check and audit need no timekeeper."
@@ -47,7 +47,7 @@ def _of_pod(pod: Any) -> str:
     if not changed:
         return f"Pod {name} is {status.get('phase', 'Pending')}{_unscheduled(conditions)}."
     at_ms = int(datetime.fromisoformat(changed).timestamp() * 1000)
-    lasts = age(time.time_ns() // 1_000_000 - at_ms)
+    lasts = age(now_ms() - at_ms)
     why = f": {ready['message']}" if ready.get("message") else ""
     return f"Pod {name} is not ready since {moment(at_ms)}, for {lasts}{why}."
 

@@ -1,17 +1,13 @@
 """A client of the REST APIs. Every failure is a sentence."""
 
 import json
-import re
 import socket
-import ssl
 import uuid
+import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import urlencode
-
-import urllib3
-from urllib3.connection import HTTPConnection
 
 from timekeeper.cli.output import (
     OBJECTS,
@@ -25,17 +21,20 @@ from timekeeper.cli.output import (
     sheet_of,
     silent,
 )
+from timekeeper.edge import http_client
+from timekeeper.edge.http1 import HttpResponse
+from timekeeper.edge.http_client import HttpClient, Server
 
-_CONNECT_S, _READ_S = 10.0, 120.0
+_CONNECT_S = 10.0
+_WITHIN_S = 300.0  # for a whole answer: a report may take long
+_MOST_BYTES = 1 << 30
 _HINTS = {
     401: "the token has expired, or is not for the audience bursar",
     403: "the account may not do this in this namespace: see docs/access.md",
     404: "check the name; a server older than this command may lack the route",
     503: "the server or its database is busy or away, or does not lead; try again",
 }
-_SCHEMES = ("https://", "http://")
 _TABLE = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
-_OBJECT = re.compile(r"^\w*Connection(Pool)?\(.*?\): ")
 # columns of every bill, and of every one in FOCUS
 BILL = frozenset(
     ("from", "to", "amount", "gpuHours", "price", "cost", "currency", "requested", "used", "measured")
@@ -60,31 +59,36 @@ class AnswerObject(dict[str, Any]):
 class Client:
     """The timekeeper at ``url``. ``ca``: its CA (PEM). ``host``: its certificate's name; "":
     the URL's. ``path``: of a Unix socket that leads to the URL without TLS. ``say`` shows how far it is.
-    Raises CommandError where it cannot be called so."""
+    Threads may share it. Raises CommandError where it cannot be called so."""
 
     def __init__(
         self, url: str, token: str = "", ca: str = "", host: str = "", path: Path | None = None
     ) -> None:
-        if not url.lower().startswith(_SCHEMES):
-            raise CommandError(f"{url} is no address of a server: it begins with {' or '.join(_SCHEMES)}")
         self.url = url.rstrip("/")
         self.say: Say = silent
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self.within_s = _WITHIN_S
+        self._headers = {"User-Agent": "kubectl-bursar"}
+        if token:
+            self._headers["Authorization"] = f"Bearer {token}"
         self._hints = _HINTS if path is None else _AGGREGATED_HINTS
-        self._pool: urllib3.PoolManager
-        if path is not None:
-            self._pool = _socket_pool(path)
-            return
-        if not ca:
-            self._pool = urllib3.PoolManager(retries=False)
-            return
         try:
-            ssl.create_default_context(cadata=ca)
-        except (ssl.SSLError, ValueError) as error:
-            raise CommandError("the CA contains no readable certificate; --ca-file names another") from error
-        self._pool = urllib3.PoolManager(
-            ca_cert_data=ca, retries=False, assert_hostname=host or None, server_hostname=host or None
-        )
+            server = http_client.server_of(self.url)
+        except ValueError as error:
+            raise CommandError(f"{url} is no address of a server: {error}") from error
+        if path is not None:
+            connect = _to_socket(path)
+        elif ca:
+            try:
+                http_client.trusting(ca)
+            except http_client.NotConnected as error:
+                raise CommandError(
+                    "the CA contains no readable certificate; --ca-file names another"
+                ) from error
+            connect = http_client.connecting(lambda: http_client.trusting(ca), host)
+        else:
+            connect = http_client.connecting(http_client.system_context, host)
+        self._client = HttpClient(server, connect, connect_s=_CONNECT_S)
+        weakref.finalize(self, self._client.close)
 
     def get(self, path: str, **query: str | None) -> Any:
         """The JSON of an answer. ``from_`` stands for the parameter ``from``. Raises CommandError."""
@@ -127,7 +131,7 @@ class Client:
         """The bill in CSV. Raises CommandError, also where one of these columns is missing."""
         answer = self._call("GET", _asked(path, query))
         text = _text(answer)
-        is_csv = answer.headers.get("Content-Type", "").startswith("text/csv")
+        is_csv = answer.headers.get("content-type", "").startswith("text/csv")
         if not is_csv or not set(columns) <= set(text.partition("\n")[0].strip().split(",")):
             raise self._is_another("CSV")
         return text
@@ -151,7 +155,7 @@ class Client:
         """What a command prints of the answer to this body, as `sheet`. Raises CommandError."""
         is_table = form not in OBJECTS
         sent = {"Content-Type": "application/json", **headers, **(_TABLE if is_table else {})}
-        answer = self._json(self._call("POST", path, json.dumps(body), sent), is_table)
+        answer = self._json(self._call("POST", path, json.dumps(body).encode(), sent), is_table)
         if is_table:
             return sheet_of(answer)
         return PrintedSheet(answer=listing(answer, *lists) if lists else answer)
@@ -170,20 +174,17 @@ class Client:
     def status(self, path: str) -> tuple[int, str, str]:
         """Status, text and ``Date``, whatever they are. Raises CommandError without an answer."""
         answer = self._request("GET", path, None, {})
-        return answer.status, _text(answer), answer.headers.get("Date", "")
+        return answer.status, _text(answer), answer.headers.get("date", "")
 
     def probe(self) -> None:
         """Ask whether the server lives, which it says at once; a report may take long. Raises AwayError."""
         self._request("GET", "/livez", None, {}, _CONNECT_S)
 
-    def forward(
-        self, method: str, path: str, headers: Mapping[str, str], body: bytes | None
-    ) -> tuple[int, urllib3.HTTPHeaderDict, bytes]:
-        """Status, headers and body, whatever they are. Raises CommandError without an answer."""
-        answer = self._request(method, path, body, headers)
-        return answer.status, answer.headers, answer.data
+    def forward(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> HttpResponse:
+        """The answer, whatever it is. Raises CommandError without one."""
+        return self._request(method, path, body, headers)
 
-    def _json(self, answer: urllib3.BaseHTTPResponse, is_table: bool = False) -> Any:
+    def _json(self, answer: HttpResponse, is_table: bool = False) -> Any:
         """Every JSON of ours is an object with a version, or a Table. Reading a field that is not there
         raises CommandError."""
         try:
@@ -217,8 +218,8 @@ class Client:
         )
 
     def _call(
-        self, method: str, path: str, body: str | None = None, headers: Mapping[str, str] | None = None
-    ) -> urllib3.BaseHTTPResponse:
+        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> HttpResponse:
         answer = self._request(method, path, body, headers or {})
         if answer.status >= 300:
             raise _kind(answer.status)(_sentence(answer.status, _text(answer), self._hints))
@@ -228,21 +229,25 @@ class Client:
         self,
         method: str,
         path: str,
-        body: str | bytes | None,
+        body: bytes | None,
         headers: Mapping[str, str],
-        read_s: float = _READ_S,
-    ) -> urllib3.BaseHTTPResponse:
+        within_s: float | None = None,
+    ) -> HttpResponse:
+        within_s = within_s or self.within_s
         try:
-            return self._pool.request(
+            return self._client.call(
                 method,
-                self.url + path,
-                body=body,
-                headers={**self._headers, **headers},
-                timeout=urllib3.Timeout(connect=_CONNECT_S, read=read_s),
-                redirect=False,
+                path,
+                {**self._headers, **headers},
+                body,
+                within_s=within_s,
+                repeat=method == "GET",
+                most=_MOST_BYTES,
             )
-        except urllib3.exceptions.HTTPError as error:
-            raise AwayError(f"no answer from {self.url}: {_why(error, read_s)}") from error
+        except http_client.FAILURES as error:
+            why = http_client.sentence(error, within_s)
+            late = why.removeprefix("no answer")  # " within 10 s"
+            raise AwayError(f"no answer from {self.url}{late if late != why else f': {why}'}") from error
 
 
 def _kind(status: int) -> type[CommandError]:
@@ -251,23 +256,13 @@ def _kind(status: int) -> type[CommandError]:
     return RefusedError if 400 <= status < 500 else CommandError
 
 
-def _why(error: urllib3.exceptions.HTTPError, read_s: float = _READ_S) -> str:
-    """What is wrong, without urllib3's objects."""
-    if isinstance(error, urllib3.exceptions.ReadTimeoutError):
-        return f"none within {read_s:g} s"
-    if isinstance(error, urllib3.exceptions.ProtocolError) and error.args:
-        what, *cause = error.args
-        return ": ".join([str(what).removesuffix("."), *map(str, cause[:1])])
-    return _OBJECT.sub("", str(error))
-
-
 def _asked(path: str, query: Mapping[str, str | None]) -> str:
     given = {name.rstrip("_"): value for name, value in query.items() if value is not None}
     return f"{path}?{urlencode(given)}" if given else path
 
 
-def _text(answer: urllib3.BaseHTTPResponse) -> str:
-    return answer.data.decode(errors="replace")
+def _text(answer: HttpResponse) -> str:
+    return answer.body.decode(errors="replace")
 
 
 def _sentence(status: int, text: str, hints: Mapping[int, str]) -> str:
@@ -283,22 +278,17 @@ def _sentence(status: int, text: str, hints: Mapping[int, str]) -> str:
     return f"the server answered {status}: {field}{said}{hint}"
 
 
-def _socket_pool(path: Path) -> urllib3.PoolManager:
-    """A pool whose connections all lead to the socket at ``path``, whatever their URLs say."""
+def _to_socket(path: Path) -> Callable[[Server, float], socket.socket]:
+    """Leads to the socket at ``path``, whatever the URL says."""
 
-    class Connection(HTTPConnection):
-        def _new_conn(self) -> socket.socket:
-            made = socket.socket(socket.AF_UNIX)
-            try:
-                made.connect(str(path))
-            except OSError as error:
-                made.close()
-                raise urllib3.exceptions.NewConnectionError(self, f"{path}: {error}") from error
-            return made
+    def connect(_server: Server, within_s: float) -> socket.socket:
+        made = socket.socket(socket.AF_UNIX)
+        made.settimeout(within_s)
+        try:
+            made.connect(str(path))
+        except OSError as error:
+            made.close()
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        return made
 
-    class Pool(urllib3.HTTPConnectionPool):
-        ConnectionCls: Any = Connection
-
-    manager = urllib3.PoolManager(retries=False)
-    manager.pool_classes_by_scheme = {"http": Pool}
-    return manager
+    return connect

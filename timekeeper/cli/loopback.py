@@ -13,10 +13,11 @@ from urllib.parse import urlencode
 
 from timekeeper.cli.client import Client
 from timekeeper.cli.output import CommandError
+from timekeeper.edge.http1 import HttpResponse
 
 _OPEN = "/open/"
 _MAX_BODY = 256 * 1024
-_SENT = ("Accept", "Content-Type", "Cookie", "If-None-Match", "Sec-Fetch-Site")
+_SENT = ("Accept", "Content-Type", "If-None-Match", "Sec-Fetch-Site")
 _KEPT_BACK = ("connection", "content-length", "date", "server", "set-cookie", "transfer-encoding")
 _AWAY = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
@@ -32,17 +33,17 @@ _FORM_TOKEN = re.compile(r'name="form_token" value="([0-9a-f]{64})"', re.ASCII)
 
 def log_in(client: Client, token: str) -> list[str]:
     """The cookies of a session, as the timekeeper sets them. Raises CommandError."""
-    status, headers, body = client.forward("GET", "/login", {}, None)
-    found = _FORM_TOKEN.search(body.decode(errors="replace"))
-    if status != HTTPStatus.OK or found is None:
+    page = client.forward("GET", "/login", {}, None)
+    found = _FORM_TOKEN.search(page.body.decode(errors="replace"))
+    if page.status != HTTPStatus.OK or found is None:
         raise CommandError("the timekeeper has no dashboard: is it older than this command?")
-    cookies = headers.getlist("Set-Cookie")
+    cookies = _cookies(page)
     form = urlencode({"form_token": found[1], "token": token, "next": "/"})
     sent = {"Content-Type": "application/x-www-form-urlencoded", "Cookie": "; ".join(map(_pair, cookies))}
-    status, headers, _ = client.forward("POST", "/login", sent, form.encode())
-    if status != HTTPStatus.SEE_OTHER:
+    answer = client.forward("POST", "/login", sent, form.encode())
+    if answer.status != HTTPStatus.SEE_OTHER:
         raise CommandError("the timekeeper did not accept the token; it must be for the audience bursar")
-    return [*cookies, *headers.getlist("Set-Cookie")]
+    return [*cookies, *_cookies(answer)]
 
 
 class Loopback(ThreadingHTTPServer):
@@ -124,17 +125,19 @@ class _Handler(BaseHTTPRequestHandler):
             self._text(HTTPStatus.MISDIRECTED_REQUEST, f"Use {self.server.origin}.")
             return
         sent = {name: self.headers[name] for name in _SENT if name in self.headers}
+        pairs = self.headers.get("Cookie", "").split("; ")  # also of other servers on loopback
+        sent["Cookie"] = "; ".join(pair for pair in pairs if pair.startswith("bursar-"))
         try:
             self.server.client.probe()  # a report may take long; what hangs says so sooner
-            status, headers, answer = self.server.client.forward(self.command, self.path, sent, body)
+            answer = self.server.client.forward(self.command, self.path, sent, body)
         except CommandError as error:
             said = self.server.explain(error).message.splitlines()
             lines = "\n".join(f"<p>{html.escape(each[:1].upper() + each[1:])}</p>" for each in said)
             page = _AWAY.format(lines=lines).encode(errors="replace")
             self._answer(HTTPStatus.BAD_GATEWAY, {"Content-Type": "text/html; charset=utf-8"}, [], page)
             return
-        kept = {name: value for name, value in headers.items() if name.lower() not in _KEPT_BACK}
-        self._answer(status, kept, headers.getlist("Set-Cookie"), answer)
+        kept = {name: value for name, value in answer.headers.items() if name not in _KEPT_BACK}
+        self._answer(answer.status, kept, _cookies(answer), answer.body)
 
     def _is_ours(self) -> bool:
         """False where a site of another name leads to this port."""
@@ -157,6 +160,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *arguments: Any) -> None:
         """Nothing: the terminal belongs to the command."""
+
+
+def _cookies(answer: HttpResponse) -> list[str]:
+    return answer.headers.get("set-cookie", "").splitlines()
 
 
 def _pair(cookie: str) -> str:

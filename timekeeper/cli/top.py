@@ -16,6 +16,7 @@ from timekeeper.cli.client import Client
 from timekeeper.cli.connection import Options, connected
 from timekeeper.cli.flags import EVERYWHERE, FORM, ClusterCommand
 from timekeeper.cli.output import PrintedColumn, PrintedSheet
+from timekeeper.edge.clock import now_ms
 
 _LATELY_MS = 600_000  # the time whose use is shown
 _TABLES = ("table", "wide")
@@ -84,7 +85,7 @@ def _sheets(client: Client, form: str, namespace: str | None) -> Iterator[Printe
         sheet.answer.sort(key=lambda each: (-each["rateMilli"], each["namespace"], each["pod"]))
         yield sheet
         return
-    lately = str(time.time_ns() // 1_000_000 - _LATELY_MS)
+    lately = str(now_ms() - _LATELY_MS)
     used = client.sheet(form, "/v1/usage", namespace=namespace, group="pod", use="true", from_=lately)
     busy = {row.get("uid"): row.get("busy") for row in used.rows}
     for state in ("held", "ended") if form in _TABLES else ("held",):

@@ -34,7 +34,7 @@ class ResponseHead:
     """What precedes the body. ``keep``: the connection may carry another request afterwards."""
 
     status: int
-    headers: Mapping[str, str]  # names in small letters; lines of one name are joined by commas
+    headers: Mapping[str, str]  # names in small letters; lines of one name are joined by commas, cookies not
     keep: bool
 
 
@@ -135,7 +135,8 @@ def _headers(stream: Stream) -> dict[str, str]:
             return headers
         name, _, text = line.partition(":")
         name, text = name.strip().lower(), text.strip()
-        headers[name] = f"{headers[name]}, {text}" if name in headers else text
+        mark = "\n" if name == "set-cookie" else ", "  # a cookie may have commas of its own
+        headers[name] = f"{headers[name]}{mark}{text}" if name in headers else text
     raise NotHTTP("the answer has too many headers")
 
 

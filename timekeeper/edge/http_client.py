@@ -242,18 +242,20 @@ class _Source(io.RawIOBase):
         return self._socket.recv_into(buffer)
 
 
-def connecting(context: Callable[[], ssl.SSLContext]) -> Connect:
-    """Connects, by TLS unless the URL is http. Each connection has a new context, for CAs are renewed."""
+def connecting(context: Callable[[], ssl.SSLContext], name: str = "") -> Connect:
+    """Connects, by TLS unless the URL is http. Each connection has a new context, for CAs are renewed.
+    ``name``: as `tls`."""
 
     def connect(server: Server, within_s: float) -> socket.socket:
-        return tls(context(), server, within_s) if server.is_tls else tcp(server, within_s)
+        return tls(context(), server, within_s, name) if server.is_tls else tcp(server, within_s)
 
     return connect
 
 
-def tls(context: ssl.SSLContext, server: Server, within_s: float) -> ssl.SSLSocket:
-    """Connects, and verifies the server by the context. Raises OSError or ValueError."""
-    return secured(tcp(server, within_s), context, server.host)
+def tls(context: ssl.SSLContext, server: Server, within_s: float, name: str = "") -> ssl.SSLSocket:
+    """Connects, and verifies the server by the context. ``name``: what its certificate names; "": the URL's
+    host. Raises OSError or ValueError."""
+    return secured(tcp(server, within_s), context, name or server.host)
 
 
 def secured(raw: socket.socket, context: ssl.SSLContext, name: str) -> ssl.SSLSocket:
@@ -302,6 +304,13 @@ def trusting(bundle: str) -> ssl.SSLContext:
         context.load_verify_locations(cadata=bundle.encode("ascii", "ignore").decode("ascii"))
     except (ssl.SSLError, ValueError):
         raise NotConnected("the CA bundle holds no readable certificate") from None
+    return context
+
+
+def system_context() -> ssl.SSLContext:
+    """Verifies servers whose certificate a CA of this machine has signed, by TLS 1.2 or newer."""
+    context = ssl.create_default_context()
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context
 
 

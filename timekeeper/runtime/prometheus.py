@@ -13,7 +13,6 @@ from timekeeper.edge.http1 import MAX_BODY
 from timekeeper.edge.http_client import HttpClient, server_of
 from timekeeper.runtime.api_server import LIST_S, Answered, Api
 from timekeeper.runtime.prometheus_settings import PrometheusSettings
-from timekeeper.runtime.tls import system_context
 
 FOUND_BY = "app.kubernetes.io/name=prometheus"
 SMALL_BYTES = 16 * 1024 * 1024  # of an answer that is read beside other work of its process
@@ -59,7 +58,11 @@ class PrometheusClient:
 
     def _context(self) -> ssl.SSLContext:
         ca = self._settings.ca
-        return system_context() if ca is None else http_client.trusting(http_client.read_bundle(str(ca)))
+        return (
+            http_client.system_context()
+            if ca is None
+            else http_client.trusting(http_client.read_bundle(str(ca)))
+        )
 
     def _headers(self) -> Mapping[str, str]:
         token = self._settings.token_file and http_client.read_token(str(self._settings.token_file))

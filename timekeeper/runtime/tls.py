@@ -35,10 +35,3 @@ def ca_text(path: Path) -> str:
     text = path.read_text(encoding="ascii")
     client_context(text)
     return text
-
-
-def system_context() -> ssl.SSLContext:
-    """The context to call a server whose certificate a CA of this machine has signed."""
-    context = ssl.create_default_context()
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    return context

@@ -1,28 +1,53 @@
-"""What the client says where no answer comes."""
+"""What the client says where no answer comes, and its calls over a Unix socket."""
+
+import socket
+import threading
+from pathlib import Path
 
 import pytest
-import urllib3
-from urllib3.connection import HTTPConnection
-from urllib3.exceptions import HTTPError, NewConnectionError, ProtocolError
 
-from timekeeper.cli.client import _why
+from tests.runtime.hostile_servers import sized
+from timekeeper.cli.client import Client
+from timekeeper.cli.output import AwayError, CommandError
 
-
-class Connection(HTTPConnection):
-    """As the one that leads to a socket."""
+URL = "http://localhost/apis/x"
 
 
-@pytest.mark.parametrize(
-    ("error", "sentence"),
-    [
-        (NewConnectionError(Connection("localhost"), "/s: no such file"), "/s: no such file"),
-        (NewConnectionError(urllib3.connection.HTTPSConnection("a"), "refused"), "refused"),
-        (
-            ProtocolError("Connection aborted.", ConnectionResetError(104, "Connection reset by peer")),
-            "Connection aborted: [Errno 104] Connection reset by peer",
-        ),
-    ],
-    ids=["socket", "TLS", "aborted"],
-)
-def test_a_failure_is_a_sentence_without_objects(error: HTTPError, sentence: str) -> None:
-    assert _why(error) == sentence
+def test_a_call_over_a_socket_has_the_path_of_the_url(tmp_path: Path) -> None:
+    asked: list[bytes] = []
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen()
+        listener.settimeout(10)
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                asked.append(connection.recv(4096))
+                connection.sendall(sized())
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        answer = Client(URL, path=tmp_path / "s").get("/v1/budgets", namespace="a b")
+        thread.join(10)
+
+    assert answer["version"] == 1
+    assert asked[0].startswith(b"GET /apis/x/v1/budgets?namespace=a+b HTTP/1.1\r\nHost: localhost\r\n")
+
+
+def test_a_failure_is_a_sentence_without_objects(tmp_path: Path) -> None:
+    missing = Client(URL, path=tmp_path / "s")
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        away = Client(f"http://127.0.0.1:{closed.getsockname()[1]}/")
+
+    with pytest.raises(AwayError, match=f"^no answer from {URL}: No such file or directory: {tmp_path}/s$"):
+        missing.get("/v1/budgets")
+    with pytest.raises(AwayError, match=f"^no answer from {away.url}: Connection refused$"):
+        away.get("/v1/budgets")
+
+
+def test_a_client_without_a_server_or_with_a_ca_that_is_none_is_not_made() -> None:
+    with pytest.raises(CommandError, match=r"^https://a:99999 is no address of a server: its port is not"):
+        Client("https://a:99999")
+    with pytest.raises(CommandError, match=r"^the CA contains no readable certificate; --ca-file names"):
+        Client("https://a", ca="none")

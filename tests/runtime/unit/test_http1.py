@@ -52,6 +52,16 @@ def test_answers_are_read_to_their_end_and_no_further(text: bytes, response: tup
     assert read(text) == response
 
 
+def test_lines_of_one_header_are_joined_but_cookies_have_commas_of_their_own() -> None:
+    text = (
+        b"HTTP/1.1 204 X\r\nVary: a\r\nSet-Cookie: a=1; Expires=Thu, 1\r\nset-cookie: b=2\r\nvary: b\r\n\r\n"
+    )
+
+    headers = http1.head(io.BufferedReader(io.BytesIO(text))).headers
+
+    assert headers == {"vary": "a, b", "set-cookie": "a=1; Expires=Thu, 1\nb=2"}
+
+
 @pytest.mark.parametrize("framing", [b"Content-Length: 300001", b"X: y", b"Transfer-Encoding: chunked"])
 def test_a_body_above_the_bound_is_refused(framing: bytes) -> None:
     body = (b"20000\r\n" + b"x" * 0x20000 + b"\r\n") * 3 if b"chunked" in framing else b"x" * 300_001

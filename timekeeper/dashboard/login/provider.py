@@ -22,10 +22,11 @@ from timekeeper.dashboard.login.id_token import (
     verified_claims,
 )
 from timekeeper.edge.clock import monotonic_ms
+from timekeeper.edge.http_client import system_context
 from timekeeper.log import log
 from timekeeper.runtime.file_watch import FileWatch
 from timekeeper.runtime.oidc_settings import OidcSettings
-from timekeeper.runtime.tls import ca_text, client_context, system_context
+from timekeeper.runtime.tls import ca_text, client_context
 
 Json = Mapping[str, Any]
 

@@ -4,8 +4,7 @@ import hashlib
 import hmac
 from urllib.parse import urlsplit
 
-from timekeeper.edge.http_client import HttpClient, connecting, server_of
-from timekeeper.runtime.tls import system_context
+from timekeeper.edge.http_client import HttpClient, connecting, server_of, system_context
 
 TIMEOUT_S = 5.0  # also for an answer as a whole
 MOST_BYTES = 1 << 20  # of an answer, whose status alone counts
