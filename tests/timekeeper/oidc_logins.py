@@ -19,8 +19,8 @@ from tests.support.oidc_issuer import base64url
 from tests.support.waiting import eventually
 from tests.timekeeper.dashboards import URL, Dashboards
 from tests.timekeeper.oidc_provider import CLIENT, SECRET
+from timekeeper.edge.http_client import trusting
 from timekeeper.runtime.oidc_settings import OidcSettings
-from timekeeper.runtime.tls import client_context
 
 
 class OidcProvider:
@@ -87,12 +87,12 @@ class OidcProvider:
         return f"{signed}.{base64url(mac) if header['alg'] == 'HS256' else ''}"
 
     def _get(self, url: str) -> urllib3.BaseHTTPResponse:
-        with urllib3.PoolManager(ssl_context=client_context((self.folder / "ca.crt").read_text())) as pool:
+        with urllib3.PoolManager(ssl_context=trusting((self.folder / "ca.crt").read_text())) as pool:
             return pool.request("GET", url)
 
     def visit(self, url: str, cookie: str = "") -> tuple[int, str, str]:
         """Status, where it leads and the cookie that it sets, of one address of the provider."""
-        with urllib3.PoolManager(ssl_context=client_context((self.folder / "ca.crt").read_text())) as pool:
+        with urllib3.PoolManager(ssl_context=trusting((self.folder / "ca.crt").read_text())) as pool:
             answer = pool.request("GET", url, headers={"Cookie": cookie} if cookie else {}, redirect=False)
             answer.release_conn()
             set_ = answer.headers.get("Set-Cookie", "").partition(";")[0]
@@ -100,7 +100,7 @@ class OidcProvider:
 
     def id_token(self, **asked: str) -> str:
         """The token of a whole login by a client's request for a code with this challenge."""
-        with urllib3.PoolManager(ssl_context=client_context((self.folder / "ca.crt").read_text())) as pool:
+        with urllib3.PoolManager(ssl_context=trusting((self.folder / "ca.crt").read_text())) as pool:
             verifier, challenge = asked.pop("verifier"), asked.pop("challenge")
             form = {"redirect_uri": f"{URL}/login/callback", "client_id": CLIENT, **asked}
             begun = {"response_type": "code", "scope": "openid", "state": "s", **form,

@@ -64,6 +64,13 @@ def server_of(url: str) -> Server:
     return Server(host, number, authority, f"/{path}".rstrip("/"), is_tls)
 
 
+def server_and_path(url: str) -> tuple[Server, str]:
+    """The server at an http or https URL, and what to ask it for. Raises ValueError."""
+    scheme, _, rest = url.partition("://")
+    authority, _, path = rest.partition("/")
+    return server_of(f"{scheme}://{authority}"), f"/{path}"
+
+
 class HttpClient:
     """One server. Threads may share it; ``keep``: how many connections stay open between calls. ``connect``:
     opens a connection within a number of seconds, and raises OSError or ValueError."""

@@ -1,16 +1,16 @@
 """Calls to the other roles, for simulations and cards of gangs: nothing that is charged waits for them."""
 
-import http.client
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import orjson
 
+from timekeeper.edge.http1 import HttpResponse
+from timekeeper.edge.http_client import HttpClient, connecting, read_token, sentence, server_of, trusting
 from timekeeper.runtime.http.problem_details import Problem, unavailable
-from timekeeper.runtime.tls import client_context
 
 MAX_BYTES = 16 * 1024 * 1024
 
@@ -32,33 +32,26 @@ class Peer:
         """The answer's JSON. Raises a Problem: 429 if the role said so, 400 with its sentence and field if
         it rejects the body, else 503."""
         try:
-            status, answer = self._posted(path, orjson.dumps(body))
-        except (OSError, ValueError, http.client.HTTPException) as error:
-            raise unavailable(f"the {self.name} cannot be asked: {error}") from error
-        said = _object(answer)
-        if status == http.client.OK and said is not None:
+            answer = self._posted(path, orjson.dumps(body))
+        except (OSError, ValueError) as error:
+            why = sentence(error, self.timeout_s)
+            raise unavailable(f"the {self.name} cannot be asked: {why}") from error
+        status, said = answer.status, _object(answer.body)
+        if status == HTTPStatus.OK and said is not None:
             return said
-        detail = str((said or {}).get("detail") or answer[:500].decode(errors="replace").strip())
-        if status == http.client.TOO_MANY_REQUESTS:
+        detail = str((said or {}).get("detail") or answer.body[:500].decode(errors="replace").strip())
+        if status == HTTPStatus.TOO_MANY_REQUESTS:
             raise Problem(429, detail, headers={"Retry-After": "1"})
-        if status == http.client.BAD_REQUEST:
+        if status == HTTPStatus.BAD_REQUEST:
             raise Problem(400, f"the {self.name} says: {detail}", str((said or {}).get("field", "")))
         raise unavailable(f"the {self.name} answered {status}: {detail}")
 
-    def _posted(self, path: str, body: bytes) -> tuple[int, bytes]:
-        address = urlsplit(self.url)
+    def _posted(self, path: str, body: bytes) -> HttpResponse:
         headers = {"Content-Type": "application/json"}
         if self.token_file is not None:
-            headers["Authorization"] = f"Bearer {self.token_file.read_text(encoding='ascii').strip()}"
-        connection = http.client.HTTPSConnection(
-            address.netloc, timeout=self.timeout_s, context=client_context(self.ca())
-        )
-        try:
-            connection.request("POST", address.path.rstrip("/") + path, body=body, headers=headers)
-            answer = connection.getresponse()
-            return answer.status, answer.read(MAX_BYTES)
-        finally:
-            connection.close()
+            headers["Authorization"] = f"Bearer {read_token(str(self.token_file))}"
+        client = HttpClient(server_of(self.url), connecting(lambda: trusting(self.ca())), keep=0)
+        return client.call("POST", path, headers, body, within_s=self.timeout_s, repeat=False, most=MAX_BYTES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,8 @@
 import ssl
 from pathlib import Path
 
+from timekeeper.edge.http_client import trusting
+
 
 def server_context(
     certificate: Path, key: Path, client_ca: Path | None = None, *, required: bool = True
@@ -21,17 +23,8 @@ def server_context(
     return context
 
 
-def client_context(ca: str) -> ssl.SSLContext:
-    """The context to call a server whose certificate one of these CAs (PEM) has signed. Raises ssl.SSLError,
-    or ValueError for text that is no PEM."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_verify_locations(cadata=ca)
-    return context
-
-
 def ca_text(path: Path) -> str:
     """The PEM text of a CA bundle. Raises OSError or ValueError where no certificate can be read from it."""
     text = path.read_text(encoding="ascii")
-    client_context(text)
+    trusting(text)
     return text

@@ -22,6 +22,8 @@ from timekeeper.edge.outbox import Post
 from timekeeper.edge.timekeeper_client import FAILURES, TimekeeperClient
 from timekeeper.runtime.api_server import Answered
 from timekeeper.runtime.connect import of_service_account
+from timekeeper.runtime.http.problem_details import Problem
+from timekeeper.runtime.peers import Peer
 from timekeeper.runtime.prometheus import PrometheusClient, PrometheusError
 from timekeeper.runtime.prometheus_settings import PrometheusSettings
 from timekeeper.runtime.recording.signed_post import FAILURES as POST_FAILURES
@@ -168,6 +170,24 @@ def notification(_folder: Path, url: str, _ca: str, within_s: float = LONG_S) ->
     return Calls(call, lambda: None)
 
 
+def peer(folder: Path, url: str, ca: str, within_s: float = LONG_S) -> Calls:
+    """The timekeeper's questions to webhook and extender."""
+    asked = Peer("webhook", url, lambda: ca, within_s, folder / "token")
+
+    def call() -> Outcome:
+        try:
+            asked.ask("/v1/simulate", {})
+        except Problem as problem:
+            said = problem.detail
+            answered = problem.status != 503 or " answered " in said
+            return Outcome(
+                _status(said if " answered " in said else str(problem.status)) if answered else FAILS, said
+            )
+        return Outcome("200")
+
+    return Calls(call, lambda: None)
+
+
 def command(_folder: Path, url: str, ca: str, within_s: float = LONG_S) -> Calls:
     """The command's calls of the REST API."""
     client = Client(url, TOKEN, ca)
@@ -193,6 +213,7 @@ CLIENTS: Mapping[str, Callable[..., Calls]] = {
     "timekeeper, POST": timekeeper_post,
     "Prometheus": prometheus,
     "notification": notification,
+    "peer": peer,
     "command": command,
 }
 ONCE = ("API server, POST",)  # what it does twice is done twice
@@ -239,7 +260,7 @@ def test_a_slow_answer_is_given_up(folder: Path, tls: Tls, client: str, row: str
     assert (outcome.word, took_s < AT_MOST_S) == (FAILS, True), (outcome, took_s)
 
 
-@pytest.mark.parametrize(("client", "row"), cases(KEPT, "notification"))
+@pytest.mark.parametrize(("client", "row"), cases(KEPT, "notification", "peer"))
 def test_a_connection_that_is_kept(folder: Path, tls: Tls, client: str, row: str) -> None:
     kept: Kept = KEPT[row]
     with HostileServer(tls.server(), kept.connections) as server:

@@ -1,6 +1,5 @@
 """Files that another process renews."""
 
-import ssl
 from pathlib import Path
 
 import pytest
@@ -48,5 +47,5 @@ def test_a_ca_bundle_that_cannot_be_read_is_none(tmp_path: Path) -> None:
     assert ca_text(tmp_path / "ca") == (tmp_path / "ca").read_text()
     for text in ("", "nonsense", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"):
         (tmp_path / "ca").write_text(text)
-        with pytest.raises((ValueError, ssl.SSLError)):
+        with pytest.raises((ValueError, OSError)):
             ca_text(tmp_path / "ca")

@@ -11,7 +11,6 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 import orjson
-import urllib3
 from joserfc.jwk import KeySet
 
 from timekeeper.dashboard.login.id_token import (
@@ -22,11 +21,18 @@ from timekeeper.dashboard.login.id_token import (
     verified_claims,
 )
 from timekeeper.edge.clock import monotonic_ms
-from timekeeper.edge.http_client import system_context
+from timekeeper.edge.http_client import (
+    HttpClient,
+    connecting,
+    sentence,
+    server_and_path,
+    system_context,
+    trusting,
+)
 from timekeeper.log import log
 from timekeeper.runtime.file_watch import FileWatch
 from timekeeper.runtime.oidc_settings import OidcSettings
-from timekeeper.runtime.tls import ca_text, client_context
+from timekeeper.runtime.tls import ca_text
 
 Json = Mapping[str, Any]
 
@@ -35,7 +41,7 @@ _FRESH_MS = 600_000
 _KEYS_INTERVAL_MS = 10_000  # two readings of the keys because of an unknown one
 _AT_A_TIME = 4
 _WAIT_S = 2.0
-_TIMEOUT = urllib3.Timeout(connect=3.0, read=5.0)
+_CONNECT_S, _ANSWER_S = 3.0, 5.0
 _MAX_BYTES = 512 * 1024
 
 
@@ -45,9 +51,9 @@ class Provider:
     def __init__(self, settings: OidcSettings, clock: Callable[[], int]) -> None:
         self._settings, self._clock = settings, clock
         ca = settings.ca_file
-        self._pool = FileWatch(
+        self._context = FileWatch(
             () if ca is None else (ca,),
-            lambda: _pool(None if ca is None else ca_text(ca)),
+            lambda: system_context() if ca is None else trusting(ca_text(ca)),
             monotonic_ms,
             log,
         )
@@ -163,33 +169,24 @@ class Provider:
     def _call(
         self, method: str, url: str, headers: Json, form: Mapping[str, str] | None = None
     ) -> tuple[int, Json]:
-        pool = self._pool()
-        if pool is None:
+        context = self._context()
+        if context is None:
             raise ProviderAwayError("--oidc-ca-file cannot be read")
         if not self._seats.acquire(timeout=_WAIT_S):
             raise ProviderAwayError("other logins wait for its answer")
         try:
-            sent = {"Accept": "application/json", **headers}
-            body = None if form is None else urlencode(form)
+            server, path = server_and_path(url)
+            sent = {"Accept": "application/json", "User-Agent": "bursar", **headers}
+            body = None if form is None else urlencode(form).encode()
             if body is not None:
                 sent["Content-Type"] = "application/x-www-form-urlencoded"
-            with pool.request(
-                method, url, body=body, headers=sent, timeout=_TIMEOUT, retries=False, redirect=False,
-                preload_content=False,
-            ) as response:  # fmt: skip
-                data = response.read(_MAX_BYTES + 1, decode_content=True)
-                if len(data) > _MAX_BYTES:
-                    raise ProviderAwayError(f"{url} answers more than {_MAX_BYTES} bytes")
-                return response.status, _object(data)
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise ProviderAwayError(str(error)) from error
+            client = HttpClient(server, connecting(lambda: context), keep=0, connect_s=_CONNECT_S)
+            answer = client.call(method, path, sent, body, within_s=_ANSWER_S, repeat=False, most=_MAX_BYTES)
+            return answer.status, _object(answer.body)
+        except (OSError, ValueError) as error:
+            raise ProviderAwayError(f"{url}: {sentence(error, _ANSWER_S)}") from error
         finally:
             self._seats.release()
-
-
-def _pool(ca: str | None) -> urllib3.PoolManager:
-    context = system_context() if ca is None else client_context(ca)
-    return urllib3.PoolManager(maxsize=_AT_A_TIME, ssl_context=context)
 
 
 def _object(data: bytes) -> Json:
