@@ -124,7 +124,7 @@ def read_node_constraints(raw: Json) -> NodeConstraints:
     return NodeConstraints(_labels(spec.get("nodeSelector")), terms, tolerations)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ApartRule:
     """How a pod must be apart from others. ``skew``: how many more that ``selector`` matches the nodes with
     one value of the label may have than those with another, which has none where there are fewer values than
@@ -155,19 +155,24 @@ def apart_of(raw: Json) -> tuple[ApartRule, ...]:
     for term in map(mapping, sequence(anti)):
         selector = read_selector(term.get("labelSelector"))
         if selector is not None and not is_of_others(term):
-            found.append(ApartRule(str(term.get("topologyKey", "")), 0, selector))
+            found.append(ApartRule(label=str(term.get("topologyKey", "")), skew=0, selector=selector))
     for each in map(mapping, sequence(spec.get("topologySpreadConstraints"))):
         selector = read_selector(each.get("labelSelector"))
         if selector is not None and each.get("whenUnsatisfiable", "DoNotSchedule") == "DoNotSchedule":
             skew, least = each.get("maxSkew"), each.get("minDomains")
             skew = skew if type(skew) is int and skew > 0 else 1
             least = least if type(least) is int else 0
-            by_affinity = each.get("nodeAffinityPolicy", "Honor") == "Honor"
-            by_taints = each.get("nodeTaintsPolicy") == "Honor"
-            label = str(each.get("topologyKey", ""))
-            found.append(ApartRule(label, skew, selector, least, by_affinity, by_taints))
+            rule = ApartRule(
+                label=str(each.get("topologyKey", "")),
+                skew=skew,
+                selector=selector,
+                least_values=least,
+                by_affinity=each.get("nodeAffinityPolicy", "Honor") == "Honor",
+                by_taints=each.get("nodeTaintsPolicy") == "Honor",
+            )
+            found.append(rule)
     if _has_host_port(spec):
-        found.append(ApartRule(HOSTNAME, 0, None))
+        found.append(ApartRule(label=HOSTNAME, skew=0, selector=None))
     return tuple(found)
 
 
