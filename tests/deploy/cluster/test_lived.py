@@ -39,7 +39,7 @@ ELSEWHERE = {
         # gates and marks of gangs: tests/webhook/cluster/test_updates, tests/story/cluster/test_gangs
         Right("patch", "pods"),
         # of a gang that lacks members, and where the API server has PodGroups:
-        # tests/story/cluster/test_gang_controllers, tests/scheduler_ext/cluster/test_pod_groups
+        # tests/story/cluster/test_gang_controllers, tests/story/cluster/test_pod_groups
         Right("get", "jobs", "batch"),
         *(Right(verb, "podgroups", "scheduling.k8s.io") for verb in ("list", "watch")),
     ),

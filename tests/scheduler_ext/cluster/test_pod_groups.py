@@ -1,4 +1,5 @@
-"""PodGroups of a real kube-scheduler and API server with their gates on, beside our extender and policies."""
+"""PodGroups of a real kube-scheduler and API server with their feature gates on, beside our extender and
+policies, for pods without Bursar's gates."""
 
 import re
 from collections.abc import Iterator
@@ -46,18 +47,6 @@ def sixties(world: World, *names: str, **spec: Any) -> None:
         world.pod(name, {"bursar.dev/gpu-percent": "60"}, **spec)
 
 
-def grouped(world: World, group: str, *names: str) -> None:
-    """Pods of this PodGroup, as the webhook makes them."""
-    marks = {"bursar.dev/held": "turn", "bursar.dev/gang-key": f"podgroup/{group}"}
-    gated = {"schedulingGates": [{"name": "bursar.dev/gang"}], "schedulingGroup": {"podGroupName": group}}
-    sixties(world, *names, annotations=marks, **gated)
-
-
-def gates(world: World) -> list[object]:
-    """Of all pods."""
-    return [gate for pod in world.pods() for gate in pod["spec"].get("schedulingGates", ())]
-
-
 def calls(world: World) -> list[str]:
     """Of the verbs so far: verb, result and pod."""
     said = re.findall(r"event=(\w+) result=(\S+) pod=default/(\S+)", world.extender.said())
@@ -79,32 +68,6 @@ def test_a_group_is_filtered_whole_and_bind_gives_no_card_twice(world: World) ->
     assert verbs[:4] == ["filter", "filter", "filter", "bind"]
     bound = [pod["metadata"]["name"] for pod in world.bound()]
     assert len(bound) == len({card for name in bound for card in world.cards_of(name)}) == 2
-
-
-def test_as_many_as_the_group_says_start_together(world: World) -> None:
-    world.node("n1", cards=2)
-    grouped(world, "whole", "a", "b", "c")
-    world.plane.api.call("POST", GROUPS, pod_group("whole", 3))
-    eventually(lambda: "event=gang " in world.extender.said(), "a plan in vain")
-    assert (world.bound(), len(gates(world))) == ([], 3)
-
-    world.node("n2", cards=1)
-
-    eventually(lambda: len(world.bound()) == 3, "all of them")
-    noted = [pod["metadata"]["annotations"]["bursar.dev/gang-needs"] for pod in world.pods()]
-    assert (noted, gates(world)) == (["3"] * 3, [])
-
-
-def test_pods_of_a_group_that_starts_none_together_go_singly(world: World) -> None:
-    world.node("n1", cards=2)
-    grouped(world, "single", "a", "b", "c")
-    assert len(gates(world)) == 3
-    basic = {"metadata": {"name": "single"}, "spec": {"schedulingPolicy": {"basic": {}}}}
-
-    world.plane.api.call("POST", GROUPS, basic)
-
-    eventually(lambda: len(world.bound()) == 2, "two of them")
-    assert gates(world) == []
 
 
 def test_no_pod_is_evicted_for_a_group_whose_cards_are_taken(world: World) -> None:
