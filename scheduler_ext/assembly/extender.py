@@ -41,6 +41,7 @@ from scheduler_ext.preemption.victims import PreemptionContext
 from scheduler_ext.reports.closed_nodes import Closures
 from scheduler_ext.reports.cluster_posts import MapSources
 from scheduler_ext.reports.decision_reports import WaitingState
+from scheduler_ext.reports.findings import findings
 from scheduler_ext.reports.metrics import ExtenderMetrics, GangFigures, Sources
 from scheduler_ext.reports.totals import Totals
 from scheduler_ext.reports.waiting_pods import WaitingPods
@@ -385,6 +386,7 @@ class Extender:
         sources = MapSources(
             lambda: self._snapshot().nodes,
             self.waiting_pods,
+            lambda: findings(self._snapshot(), now_ms()),
             lambda: self.leadership.term_name,
             monotonic_ms,
         )

@@ -4,6 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from scheduler_ext.model.cpu import cpu_milli
+from scheduler_ext.model.node_remarks import NO_REMARKS, NodeRemarks, read_remarks
 from scheduler_ext.model.other_resources import Others, others
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.topology import Groups, groups_of
@@ -78,6 +79,7 @@ class Node:
     is_counted: bool = False
     groups: Groups | None = None  # which of the cards are near each other; None: nothing is known of it
     boot: str = ""  # boot ID, "" where neither the kubelet nor the agent reports one
+    remarks: NodeRemarks = NO_REMARKS
 
     @property
     def sight(self) -> NodeSight:
@@ -153,6 +155,7 @@ def read_node(raw: Json, lockable: Collection[str] = tuple(BY_NAME), model_names
         is_counted=is_counted and bool(cards),
         groups=groups_of(cards),
         boot=kubelets_boot(raw) or (present.boot if present else ""),
+        remarks=read_remarks(raw),
     )
 
 

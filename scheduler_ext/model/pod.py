@@ -25,6 +25,7 @@ from timekeeper.core.kube.node_constraints import (
     has_unread_constraints,
     read_node_constraints,
 )
+from timekeeper.core.kube.node_lock import waits_for_a_plugin
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import PodHold
 from timekeeper.core.ledger.reservation import Reservation, read_reservation
@@ -39,6 +40,7 @@ MAX_GRACE_MS = 600_000
 MAX_DECLARED_S = 2**31 - 1  # of activeDeadlineSeconds
 MAX_MESSAGE = 1_000  # characters kept of kube-scheduler's message
 MAX_REJECTED = 300  # of the kubelet's
+_AT_HOME = ("DaemonSet/", "Node/")  # what makes pods that belong on their node
 _LONGEST_PART = 2_048  # bytes of a pod whose request is kept
 _PREEMPTED = "DisruptionTarget", "PreemptionByScheduler"  # the condition of a victim of kube-scheduler
 
@@ -102,6 +104,7 @@ class Pod:
     declared_ms: int = 0  # how long it declares to run, with its grace period; 0: it does not
     rejected: str = ""  # its kubelet refused it for reasons of devices: in its words; "": it did not
     boot: str = ""  # of its node when its end became `hold.unconfirmed`; "": not known
+    waits_for_plugin: bool = False  # a plugin that locks nodes has still to hand out its devices
 
     @property
     def full_name(self) -> str:
@@ -154,6 +157,7 @@ class NonGPUPod:
     leaves_ms: int = 0  # its deletionTimestamp, 0 without one
     namespace: str = ""
     member: CPUMember | None = None  # what it needs while it waits, where it has the mark of a group
+    is_at_home: bool = False  # a DaemonSet or the node itself made it, so it belongs there
 
     @property
     def takes(self) -> bool:
@@ -177,7 +181,8 @@ def read_non_gpu_pod(raw: Json) -> NonGPUPod:
         return NonGPUPod(uid, node, 0, member=_cpu_member(raw))
     leaves_ms = hold.millis(metadata.get("deletionTimestamp")) or 0
     namespace = intern(_text(metadata, "namespace"))
-    return NonGPUPod(uid, node, requested_milli(raw), requested_others(raw), leaves_ms, namespace)
+    others, is_at_home = requested_others(raw), owner_of(metadata).startswith(_AT_HOME)
+    return NonGPUPod(uid, node, requested_milli(raw), others, leaves_ms, namespace, is_at_home=is_at_home)
 
 
 def _cpu_member(raw: Json) -> CPUMember | None:
@@ -256,6 +261,7 @@ def read_pod(raw: Json, most_grace_ms: int = MAX_GRACE_MS) -> Pod | None:
         by_claim=bool(node and mapping(status.get("extendedResourceClaimStatus")).get("resourceClaimName")),
         declared_ms=_declared_ms(spec, most_grace_ms),
         rejected=_rejected(status) if node else "",
+        waits_for_plugin=node != "" and waits_for_a_plugin(raw, node),
     )
 
 

@@ -80,7 +80,7 @@ def demotions(new: Map[NodeRejections], old: Map[NodeRejections]) -> Iterator[tu
 
 
 def demoted_sentence(namespace: str, demotion: Demotion) -> str:
-    """For people; its second word is a time, which the doctor reads."""
+    """For people."""
     whose = f"GPU pods of namespace {namespace}" if namespace else "GPU pods"
     until = timestamp(demotion.until_ms)
     return f"Until {until} other nodes come first for {whose}: the kubelet refused several ({demotion.why})"

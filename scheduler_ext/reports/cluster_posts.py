@@ -4,7 +4,7 @@ Each node is posted again every few minutes, so that a timekeeper with a new dat
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ from timekeeper.core.cluster_map import (
     MAX_TEXT,
     posted_text,
 )
+from timekeeper.core.findings import RoleFinding, published
 from timekeeper.core.request.cards import NO_AMOUNT, CardAmount, share_of
 from timekeeper.core.values import Card
 from timekeeper.edge.timekeeper_client import FAILURES, PostRefusedError, TimekeeperClient
@@ -46,6 +47,7 @@ class MapSources:
 
     nodes: Callable[[], Map[NodeInfo]]
     waiting: Callable[[], Json]
+    findings: Callable[[], Iterable[RoleFinding]]
     term: Callable[[], str]
     monotonic_ms: Callable[[], int]
 
@@ -60,6 +62,7 @@ class ClusterPosts:
         self._whole_ms: int | None = None  # when posting all nodes began last
         self._waiting: Json | None = None
         self._waiting_ms = 0  # when it was posted last
+        self._found_ms: int | None = None  # when findings were
         self._is_failing = False
         self._not_before_ms = 0
 
@@ -74,7 +77,7 @@ class ClusterPosts:
         a new term by the first."""
         term = self._sources.term()
         if term != self._term:
-            self._term, self._sent, self._whole_ms = term, Map(), None
+            self._term, self._sent, self._whole_ms, self._found_ms = term, Map(), None, None
         if not term:
             return
         at_ms = self._sources.monotonic_ms()
@@ -86,9 +89,12 @@ class ClusterPosts:
         waiting = self._sources.waiting()
         is_same = _without_ages(waiting) == _without_ages(self._waiting)
         is_known = is_same and at_ms - self._waiting_ms < ALIVE_MS
+        is_due = self._found_ms is None or at_ms - self._found_ms >= ALIVE_MS
         try:
             for body in bodies(nodes, sent, None if is_known else waiting, term):
                 self._post(body)
+            if is_due:
+                self._post(_body([], [], None, term, published(self._sources.findings())))
         except FAILURES as error:
             self._failed(at_ms, error)
             return
@@ -96,6 +102,7 @@ class ClusterPosts:
             self._log("cluster-sent")
         self._is_failing, self._sent, self._waiting = False, nodes, waiting
         self._waiting_ms = self._waiting_ms if is_known else at_ms
+        self._found_ms = at_ms if is_due else self._found_ms
 
     def _post(self, body: bytes) -> None:
         try:
@@ -147,9 +154,16 @@ def _row(node: NodeInfo) -> bytes:
     return orjson.dumps(made)
 
 
-def _body(rows: list[bytes], gone: list[str], waiting: Json | None, term: str) -> bytes:
+def _body(
+    rows: list[bytes],
+    gone: list[str],
+    waiting: Json | None,
+    term: str,
+    found: Mapping[str, Any] | None = None,
+) -> bytes:
     nodes = [orjson.Fragment(each) for each in rows]
-    return orjson.dumps({"version": 1, "nodes": nodes, "gone": gone, "waiting": waiting, "term": term})
+    changes = {"version": 1, "nodes": nodes, "gone": gone, "waiting": waiting}
+    return orjson.dumps({**changes, "findings": found, "term": term})
 
 
 def _node(node: NodeInfo) -> Json:

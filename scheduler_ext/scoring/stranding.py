@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from scheduler_ext.model.other_resources import memory_bytes
 from scheduler_ext.scoring.fragmentation_model import idle_milli
-from scheduler_ext.snapshot.node_info import NodeInfo
+from scheduler_ext.snapshot.node_info import NodeInfo, whole_left
 from timekeeper.core.values import WHOLE_MILLI
 
 Weights = Mapping[str, int]
@@ -26,9 +26,10 @@ class _Resource(NamedTuple):
     total: int
     held: Weights
 
-    def carried_milli(self, cards_milli: int) -> int:
-        """How many thousandths of a card have their part in what is left."""
-        left = max(0, self.total - sum(self.held.values()))
+    def carried_milli(self, cards_milli: int, without: int = 0) -> int:
+        """How many thousandths of a card have their part in what is left, or would be left without so much of
+        what is held."""
+        left = max(0, self.total - sum(self.held.values()) + without)
         return left * cards_milli // self.total
 
 
@@ -48,6 +49,20 @@ def stranded_by(node: NodeInfo) -> dict[str, int]:
     if stranded_milli <= 0:
         return {}
     return shares(stranded_milli, _beyond(scarce, node, cards_milli))
+
+
+def stranded_by_strangers(node: NodeInfo) -> int:
+    """How many free cards lack their part of the node's CPU or memory because of pods without GPUs that need
+    not be there."""
+    (pods, host), free = node.non_gpu.strangers, whole_left(node)
+    if node.closed or not pods or free <= 0:
+        return 0
+    cards_milli = len(node.cards) * WHOLE_MILLI
+    parts = zip(_resources(node), (host.cpu_milli, host.memory_bytes), strict=True)
+    known = [(each, without) for each, without in parts if each.total > 0]
+    now = min((each.carried_milli(cards_milli) for each, _ in known), default=cards_milli)
+    else_ = min((each.carried_milli(cards_milli, without) for each, without in known), default=cards_milli)
+    return min(free, else_ // WHOLE_MILLI) - min(free, now // WHOLE_MILLI)
 
 
 def _resources(node: NodeInfo) -> tuple[_Resource, _Resource]:

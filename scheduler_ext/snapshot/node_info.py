@@ -16,6 +16,13 @@ from timekeeper.core.request.host import NO_HOST, HostAmount
 from timekeeper.core.values import WHOLE_MILLI, Card
 
 
+class Strangers(NamedTuple):
+    """Pods without GPUs that need not be on this node, unlike those of a DaemonSet."""
+
+    pods: int = 0
+    host: HostAmount = NO_HOST
+
+
 class NonGPUUse(NamedTuple):
     """What pods without an allocation take of a node."""
 
@@ -23,6 +30,7 @@ class NonGPUUse(NamedTuple):
     others: Others = ()  # memory and other resources
     leaving: tuple[NonGPUPod, ...] = ()  # of these pods the ones that are being deleted
     by_namespace: Mapping[str, HostAmount] = {}  # CPU and memory; never changed in place
+    strangers: Strangers = Strangers()
 
 
 NO_USE = NonGPUUse()
@@ -182,12 +190,12 @@ def with_non_gpu_pods(
     """The node with these more pods without an allocation, and without those that are gone."""
     come, gone = list(come), list(gone)
     total, hosts = dict(node.non_gpu.others), dict(node.non_gpu.by_namespace)
+    strangers = node.non_gpu.strangers
     for sign, pods in ((1, come), (-1, gone)):
         for pod in pods:
-            has = hosts.get(pod.namespace, NO_HOST)
-            hosts[pod.namespace] = HostAmount(
-                has.cpu_milli + sign * pod.cpu_milli, has.memory_bytes + sign * memory_bytes(pod.others)
-            )
+            hosts[pod.namespace] = _plus(hosts.get(pod.namespace, NO_HOST), sign, pod)
+            if not pod.is_at_home:
+                strangers = Strangers(strangers.pods + sign, _plus(strangers.host, sign, pod))
             for resource, amount in pod.others:
                 total[resource] = total.get(resource, 0) + sign * amount
     uids = {pod.uid for pod in gone}
@@ -199,8 +207,14 @@ def with_non_gpu_pods(
         tuple(sorted((resource, amount) for resource, amount in total.items() if amount)),
         tuple(sorted(leaving, key=lambda pod: pod.uid)),
         {name: amount for name, amount in hosts.items() if amount != NO_HOST},
+        strangers,
     )
     return _with_non_gpu(node, use)
+
+
+def _plus(has: HostAmount, sign: int, pod: NonGPUPod) -> HostAmount:
+    more = memory_bytes(pod.others)
+    return HostAmount(has.cpu_milli + sign * pod.cpu_milli, has.memory_bytes + sign * more)
 
 
 def _with_non_gpu(node: NodeInfo, use: NonGPUUse) -> NodeInfo:

@@ -100,6 +100,7 @@ GOOD: dict[str, Row] = {
     },
     "map_waiting": {"id": 1, "total": 0, "body": "[]", "received_ms": 1, "more": "{}"},
     "map_posts": {"id": 1, "received_ms": 1, "term": "", "earlier": "[]"},
+    "findings": {"role": "extender", "body": "{}", "received_ms": 1},
     "map_hours": {"hour_ms": 0, "known_ms": 1},
     "stranded": {"namespace": "a", "hour_ms": 0, "amount": 1},
     "would": {

@@ -1,24 +1,29 @@
-"""What the timekeeper finds wrong with itself, with its charges and with the use of cards: a catalogue, and
-findings as codes with figures. `GET /v1/findings` has all; `kubectl bursar doctor` and the dashboard show
-them. Also sentences on entries with mistakes and on estimates."""
+"""What roles find wrong with themselves and with what they follow: a catalogue, and findings as codes with
+figures. `GET /v1/findings` has those of all roles; `kubectl bursar doctor` and the dashboard show them. Also
+sentences on entries with mistakes and on estimates."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from timekeeper.core.json_values import Json
-from timekeeper.core.texts import age, moment, percent
+from timekeeper.core.names import AGENTS_NAMESPACE
+from timekeeper.core.texts import age, moment, only_printable, percent
 
 FindingLevel = Literal["ok", "warning", "error"]
+MOST_FINDINGS = 50  # that a role publishes: a post of more and longer texts would be refused
+MOST_OF_A_CODE = 10  # of these
+MAX_SENTENCE, MAX_FIGURE = 600, 200  # characters
 _MOST = 5
 
 
 @dataclass(frozen=True, slots=True)
 class FindingKind:
     """A row of the catalogue. ``about``: what was looked at; ``sentence``: with the figures by their names,
-    ``of_one``: where ``number`` is 1; ``todo``: what mends it or shows more, "": nothing is to be done.
-    ``{logs}`` shows the timekeeper's log, ``{classes}`` makes the priority classes."""
+    ``of_one``: where ``number`` is 1; ``todo``: what mends it or shows more, "": nothing is to be done. In it
+    ``{logs}`` shows the timekeeper's log, ``{classes}`` makes the priority classes, ``{label}`` is the label
+    of nodes that get an agent, and ``{taint}`` keeps other pods off GPU nodes; figures have their names."""
 
     level: FindingLevel
     about: str
@@ -105,12 +110,94 @@ CATALOGUE: Mapping[str, FindingKind] = {
         todo="{classes}",
     ),
     "classes": FindingKind("ok", "priority classes", "both exist"),
+    "no-gpu-nodes": FindingKind(
+        "warning",
+        "nodes",
+        "no node advertises GPUs",
+        todo="kubectl label node NODE {label} (docs/node-agent.md)",
+    ),
+    "inventories": FindingKind("ok", "nodes", "{described} of {number} nodes with GPUs have an inventory"),
+    "no-agent": FindingKind(
+        "warning",
+        "nodes",
+        "no inventory on {nodes}: no agent runs there",
+        todo="kubectl label node {node} {label} (docs/node-agent.md)",
+    ),
+    "silent-agent": FindingKind(
+        "warning",
+        "nodes",
+        "no inventory on {nodes}: its agent has not read the cards",
+        todo=f"kubectl logs -n {AGENTS_NAMESPACE} daemonset/bursar-node --all-pods --tail=20",
+    ),
+    "agent-is-needed": FindingKind(
+        "error",
+        "nodes",
+        "no agent runs on {nodes}, and their inventory says that cards come by it: no container with cards"
+        " starts there",
+        todo="kubectl label node {node} {label} (docs/troubleshooting.md)",
+    ),
+    "no-validator": FindingKind(
+        "warning",
+        "nodes",
+        "NRI's validator is off on {nodes}: while the agent is away there, containers start without their"
+        " cards",
+        todo="set default_validator in /etc/containerd/conf.d/nri.toml there (docs/node-agent.md)",
+    ),
+    "fractions": FindingKind(
+        "ok", "fractions", "{number} nodes give out fractions, {whole} whole cards by NVIDIA's plugin"
+    ),
+    "whole-cards": FindingKind(
+        "warning",
+        "fractions",
+        "no node gives out fractions: NVIDIA's plugin gives out whole cards on {nodes}",
+        todo="kubectl bursar node fractions {node} --dry-run (docs/nodes.md)",
+    ),
+    "changing-node": FindingKind(
+        "warning",
+        "fractions",
+        "{node} is cordoned on its way to {change}",
+        todo="kubectl bursar node {change} {node} goes on (docs/nodes.md)",
+    ),
+    "left-over-name": FindingKind(
+        "warning",
+        "fractions",
+        "{node} keeps nvidia.com/gpu with 0 of a plugin that is gone, so its agent offers no fractions",
+        todo="kubectl bursar node fractions {node} (docs/nodes.md)",
+    ),
+    "closed-node": FindingKind(
+        "warning",
+        "nodes",
+        "{node} is closed: {why}",
+        todo="kubectl describe node {node} (docs/node-agent.md)",
+    ),
+    "locked-node": FindingKind(
+        "warning",
+        "nodes",
+        "{node} is locked for {pod}, which has waited for its devices for more than five minutes, so no other"
+        " pod of its plugin is bound there",
+        todo="kubectl describe that pod, and read the log of the plugin there (docs/coming-from/hami.md)",
+    ),
+    "demoted-node": FindingKind(
+        "warning",
+        "nodes",
+        "{node}: until {until} other nodes come first for {whose}: the kubelet refused several ({why})",
+        todo="kubectl get pods -A --field-selector=spec.nodeName={node},status.phase=Failed"
+        " (docs/placement.md)",
+    ),
+    "crowded-nodes": FindingKind(
+        "warning",
+        "pods without GPUs",
+        "on {nodes} {number} pods without GPUs leave {cards} free GPUs without their part of CPU or memory",
+        "on {nodes} 1 pod without GPUs leaves {cards} free GPUs without their part of CPU or memory",
+        "{taint}kubectl get pods -A --field-selector=spec.nodeName={node}, and delete them"
+        " (docs/placement.md)",
+    ),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class RoleFinding:
-    """Times in milliseconds: ``since`` since 1970, ``after`` a length."""
+    """Times in milliseconds: ``since`` and ``until`` since 1970, ``after`` a length."""
 
     code: str
     figures: Mapping[str, int | str]
@@ -124,11 +211,37 @@ class RoleFinding:
     def sentence(self) -> str:
         """For people."""
         shown = dict(self.figures)
-        for name, text in (("since", moment), ("after", age)):
+        for name, text in (("since", moment), ("until", moment), ("after", age)):
             if name in shown:
                 shown[name] = text(int(shown[name]))
         is_one = self.kind.of_one and self.figures.get("number") == 1
         return (self.kind.of_one if is_one else self.kind.sentence).format(**shown)
+
+
+def published(findings: Iterable[RoleFinding]) -> Json:
+    """A role's list, as it posts it (`timekeeper.wire.findings.PostedFindings`): the first ones, and by code
+    how many more there are."""
+    shown: list[Json] = []
+    of_code, more = Counter[str](), Counter[str]()
+    for finding in findings:
+        of_code[finding.code] += 1
+        if of_code[finding.code] > MOST_OF_A_CODE or len(shown) == MOST_FINDINGS:
+            more[finding.code] += 1
+            continue
+        kind, figures = finding.kind, {name: _figure(value) for name, value in finding.figures.items()}
+        row = {"code": finding.code, "level": kind.level, "about": kind.about, "figures": figures}
+        shown.append(row | {"sentence": only_printable(finding.sentence[:MAX_SENTENCE])})
+    return {"findings": shown, "more": dict(more)}
+
+
+def _figure(value: int | str) -> int | str:
+    return only_printable(value[:MAX_FIGURE]) if isinstance(value, str) else value
+
+
+def some_of(names: Iterable[str]) -> str:
+    """At most five names."""
+    listed = sorted(names)
+    return ", ".join(listed[:_MOST]) + (" and others" if len(listed) > _MOST else "")
 
 
 def of_doubts(answer: Json) -> Iterator[RoleFinding]:

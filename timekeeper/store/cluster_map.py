@@ -10,6 +10,7 @@ import orjson
 from sqlalchemy import bindparam, delete, func, select
 
 from timekeeper.core.values import WHOLE_MILLI
+from timekeeper.store import role_findings
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.engine.schema import MAP_NODES, MAP_WAITING
 from timekeeper.store.stranded import LastPost, count, last_post, note
@@ -37,9 +38,9 @@ class NodeSums:
 
 
 def record(connection: Connection, post: MapPost, received_ms: int) -> bool:
-    """Replace these nodes and, unless None, what waits; drop those that are gone or were not posted for
-    long. First what the map showed until now is counted (`timekeeper.store.stranded`). False, and nothing is
-    written, if the leader's term is over."""
+    """Replace these nodes and, unless None, what waits and what is found wrong; drop those that are gone or
+    were not posted for long. First what the map showed until now is counted (`timekeeper.store.stranded`).
+    False, and nothing is written, if the leader's term is over."""
     last = last_post(connection)
     if last is not None and last.is_over(post.term):
         return False
@@ -64,6 +65,8 @@ def _replace(connection: Connection, post: MapPost, received_ms: int) -> None:
         pods, more = (msgspec.json.encode(part).decode() for part in (post.waiting.pods, post.waiting.more))
         row = {"id": 1, "total": post.waiting.total, "body": pods, "more": more, "received_ms": received_ms}
         connection.execute(MAP_WAITING.insert(), row)
+    if post.findings is not None:
+        role_findings.record(connection, "extender", post.findings, received_ms)
 
 
 def sums(connection: Connection) -> list[NodeSums]:

@@ -14,6 +14,7 @@ from timekeeper.core.cluster_map import (
     MAX_TEXT,
     MAX_WAITING,
 )
+from timekeeper.wire.findings import PostedFindings
 from timekeeper.wire.forms import NotAllowedError, check_printable, items, text, whole
 from timekeeper.wire.values import MAX_FIGURE, Age, Version
 
@@ -115,13 +116,15 @@ class MapWaiting(Struct, frozen=True):
 
 
 class MapPost(Struct, frozen=True, kw_only=True):
-    """Nodes that changed, names of nodes that are gone, and, unless null, all that waits. ``term``: of the
-    leader that posts, another word each time that a replica begins to lead."""
+    """Nodes that changed, names of nodes that are gone, and, unless null, all that waits and all that the
+    extender finds wrong. ``term``: of the leader that posts, another word each time that a replica begins to
+    lead."""
 
     version: Version
     nodes: Annotated[list[MapNode], _at_most(MAX_NODES)]
     gone: Annotated[list[_Name], _at_most(MAX_NODES)]
     waiting: MapWaiting | None = None
+    findings: PostedFindings | None = None
     term: Annotated[str, text(MAX_TERM)]
 
     def __post_init__(self) -> None:

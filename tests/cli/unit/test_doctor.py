@@ -5,6 +5,7 @@ import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from string import Formatter
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from timekeeper.cli.doctor.checks import WORKLOADS, results
 from timekeeper.cli.doctor.cluster_checks import OF_OUR_OWN_FIELDS, POLICIES
 from timekeeper.cli.doctor.facts import Facts, NotReadable, Readiness
 from timekeeper.core.budgets.modes import EFFECTS
-from timekeeper.core.findings import RoleFinding, of_classes, of_doubts, of_use
+from timekeeper.core.findings import CATALOGUE, RoleFinding, of_classes, of_doubts, of_use, published
 from timekeeper.core.names import MODE_LABEL
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
@@ -86,53 +87,12 @@ def node(
     return {"metadata": metadata, "status": {"capacity": capacity or {}}}
 
 
-def by_nri(enforced: bool = True, **fields: Any) -> dict[str, Any]:
-    """A node whose cards come by NRI."""
-    made = node("g", **fields)
-    nri = {"plugins": ["bursar"], "enforced": enforced}
-    made["metadata"]["annotations"]["bursar.dev/inventory"] = json.dumps(
-        {"version": 1, "cards": [], "nri": nri}
-    )
-    return made
-
-
-def locked(name: str, minutes: int = 6) -> dict[str, Any]:
-    """A node of HAMi's that has been locked for so long."""
-    made = node(name, inventory=False, capacity={"cpu": "8"})
-    written = (NOW - timedelta(minutes=minutes)).strftime("%Y-%m-%dT%H:%M:%SZ")
-    made["metadata"]["annotations"]["hami.io/mutex.lock"] = f"{written},team-a,first"
-    return made
-
-
-def waiting_at(node: str, phase: str = "Pending") -> dict[str, Any]:
-    """The pod that `locked` nodes name."""
-    annotations = {"hami.io/bind-phase": "allocating"}
-    metadata = {"namespace": "team-a", "name": "first", "annotations": annotations}
-    return {"metadata": metadata, "spec": {"nodeName": node}, "status": {"phase": phase}}
-
-
-def rejecting(until: str) -> dict[str, Any]:
-    """The extender's Event on a node."""
-    said = f"Until {until} other nodes come first for GPU pods: the kubelet refused several (Unexpected...)"
-    return {"involvedObject": {"kind": "Node", "name": "g"}, "message": said}
-
-
 def lost(deleted: datetime) -> dict[str, Any]:
     """A pod that failed with its node, and that a finalizer keeps."""
-    pod = waiting_at("g", "Failed")
-    pod["metadata"]["deletionTimestamp"] = deleted.isoformat()
-    pod["status"]["containerStatuses"] = [{"name": "main", "state": {"running": {}}}]
-    return pod
-
-
-@pytest.mark.parametrize(
-    ("minutes", "pods"),
-    [(4, [waiting_at("n")]), (6, []), (6, [waiting_at("n", "Running")]), (6, [waiting_at("elsewhere")])],
-)
-def test_a_lock_that_is_young_or_over_is_no_finding(minutes: int, pods: list[dict[str, Any]]) -> None:
-    facts = replace(SOUND, nodes=listed(node("g"), locked("n", minutes)), lock_holders=pods)
-
-    assert [result.sentence for result in results(facts) if "locked" in result.sentence] == []
+    metadata = {"namespace": "team-a", "name": "first", "deletionTimestamp": deleted.isoformat()}
+    containers = [{"name": "main", "state": {"running": {}}}]
+    status = {"phase": "Failed", "containerStatuses": containers}
+    return {"metadata": metadata, "spec": {"nodeName": "g"}, "status": status}
 
 
 def second_scheduler(version: str = "1.37.2") -> dict[str, Any]:
@@ -188,12 +148,6 @@ NVIDIA = {"metadata": {"name": "nvidia"}, "handler": "nvidia"}
 PERCENT = {"bursar.dev/gpu-percent": "100"}
 
 
-def changing(raw: dict[str, Any]) -> dict[str, Any]:
-    """A node that `kubectl bursar node fractions` has cordoned."""
-    raw["metadata"]["annotations"]["bursar.dev/node-change"] = "fractions"
-    return raw
-
-
 def named(*names: str) -> dict[str, Any]:
     return listed(*({"metadata": {"name": name}} for name in names))
 
@@ -241,12 +195,20 @@ SURE: dict[str, Any] = {"sessions": 0, "doubts": [], "claims": None}
 
 def found_of(doubts: dict[str, Any] = SURE, idle: dict[str, Any] | None = None) -> dict[str, Any]:
     """What the timekeeper finds by these answers of its own."""
-    return shown(*of_doubts(doubts), *(of_use(idle) if idle else ()), RoleFinding("classes", {}))
+    own = (*of_doubts(doubts), *(of_use(idle) if idle else ()), RoleFinding("classes", {}))
+    return shown(*own, RoleFinding("inventories", {"described": 1, "number": 1}))
 
 
-def shown(*found: RoleFinding) -> dict[str, Any]:
-    rows = ({"code": each.code, "level": each.kind.level, "about": each.kind.about} for each in found)
-    return {"findings": [row | {"sentence": each.sentence} for row, each in zip(rows, found, strict=True)]}
+def shown(*found: RoleFinding, age_ms: int = 30_000, more: dict[str, int] | None = None) -> dict[str, Any]:
+    """The answer to `GET /v1/findings`, as the extender posts its list."""
+    roles = [{"role": "timekeeper", "ageMs": 0, "more": {}}]
+    roles.append({"role": "extender", "ageMs": age_ms, "more": more or {}})
+    return {"roles": roles, "findings": published(found)["findings"]}
+
+
+def on_nodes(code: str, **figures: str) -> dict[str, Any]:
+    """The answer with one finding of the extender's, of nodes a and b."""
+    return shown(RoleFinding(code, {"nodes": "a, b", "node": "a"} | figures))
 
 
 def classes(within: int | None, over: int | None, mode: str = "enforce") -> dict[str, Any]:
@@ -302,30 +264,6 @@ def test_a_sound_cluster_has_nothing_to_mend() -> None:
         "timekeeper",
         "nodes",
     }
-
-
-def test_nodes_of_both_kinds_are_counted() -> None:
-    both = node("f", capacity=PERCENT), node("w", capacity={"nvidia.com/gpu": "8"})
-
-    said = [
-        each.sentence for each in results(replace(SOUND, nodes=listed(*both))) if each.subject == "fractions"
-    ]
-
-    assert said == ["1 nodes give out fractions, 1 whole cards by NVIDIA's plugin"]
-
-
-def test_an_agent_that_gives_cards_by_nri_and_is_required_is_no_fault() -> None:
-    found = results(replace(SOUND, nodes=listed(by_nri(labels=LABELLED))))
-
-    assert {each.level for each in found} == {"ok"}
-
-
-def test_a_node_whose_plugin_counts_whole_cards_needs_no_inventory() -> None:
-    plugins = node("plugins", inventory=False, capacity={"nvidia.com/gpu": "2"})
-    plugins["status"]["allocatable"] = plugins["status"]["capacity"]
-    found = results(replace(SOUND, nodes=listed(plugins, node("ours", capacity=PERCENT))))
-
-    assert {each.level for each in found} == {"ok"}
 
 
 def alone(*nodes: dict[str, Any]) -> Facts:
@@ -736,18 +674,6 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
         {"workloads": [listed(*ROLES[:-1], workload("bursar-extender")), listed(agent())]},
         *("error", "kube-scheduler", "no kube-scheduler calls the extender"),
     ),
-    "a closed node": (
-        {"nodes": listed(node("g", closed="the default runtime gives out all cards"))},
-        *("warning", "nodes", "g is closed: the default runtime"),
-    ),
-    "a validator that is off": (
-        {"nodes": listed(by_nri(False, labels=LABELLED))},
-        *("warning", "nodes", "NRI's validator is off on g: while the agent is away there, containers start"),
-    ),
-    "cards by an agent that was removed": (
-        {"nodes": listed(by_nri())},
-        *("error", "nodes", "no agent runs on g, and their inventory says that cards come by it"),
-    ),
     "a kubelet's clock": (
         {"leases": listed(lease("g", "2026-11-21T00:01:00.000000Z", "2026-11-21T00:00:00Z"))},
         *("warning", "clocks", "clocks of g differ from the API server's, g's by 60 s"),
@@ -767,36 +693,6 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
         "budgets",
         "every namespace is unlimited",
     ),
-    "no GPU": (
-        {"nodes": listed(node("cpu", inventory=False, capacity={"cpu": "8"}))},
-        "warning",
-        "nodes",
-        "no node advertises",
-    ),
-    "no inventory": (
-        {"nodes": listed(node("bare", inventory=False, capacity={"nvidia.com/gpu": "2", **PERCENT}))},
-        *("warning", "nodes", "no inventory on bare: without the label no agent"),
-    ),
-    "whole cards alone": (
-        {"nodes": listed(*(node(name, capacity={"nvidia.com/gpu": "2"}) for name in "ba"))},
-        *(
-            "warning",
-            "fractions",
-            "no node gives out fractions: NVIDIA's plugin gives out whole cards on a, b",
-        ),
-    ),
-    "a node that is on its way": (
-        {"nodes": listed(changing(node("g", capacity={**PERCENT, "nvidia.com/gpu": "0"})))},
-        *("warning", "fractions", "g is cordoned on its way to fractions"),
-    ),
-    "a plugin that is gone": (
-        {"nodes": listed(node("g", capacity={"nvidia.com/gpu": "0"}))},
-        *("warning", "fractions", "g keeps nvidia.com/gpu with 0 of a plugin that is gone"),
-    ),
-    "a plugin that is gone, by its capacity alone": (
-        {"nodes": listed(offering("g", {**PERCENT, "nvidia.com/gpu": "0"}, PERCENT))},
-        *("warning", "fractions", "g keeps nvidia.com/gpu with 0 of a plugin that is gone"),
-    ),
     "two givers of one card": (
         {
             "nodes": listed(offering("g", PERCENT)),
@@ -806,26 +702,6 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
             "error",
             "givers of cards",
             "g gives out its cards twice: bursar.dev/gpu-percent by a device plugin",
-        ),
-    ),
-    "an agent that reads nothing": (
-        {"nodes": listed(node("bare", inventory=False, labels=LABELLED)), "runtime_classes": listed()},
-        *("warning", "nodes", "no inventory on bare: its agent has not read the cards"),
-    ),
-    "a lock whose pod waits for its devices": (
-        {"nodes": listed(node("g"), locked("old")), "lock_holders": [waiting_at("old")]},
-        *(
-            "warning",
-            "nodes",
-            "old is locked for team-a/first, which has waited for its devices for more than",
-        ),
-    ),
-    "a node whose kubelet refuses pods": (
-        {"demoted": listed(rejecting("2026-11-21T00:02:00Z"), rejecting("2026-11-20T23:59:00Z"))},
-        *(
-            "warning",
-            "nodes",
-            "g: Until 2026-11-21T00:02:00Z other nodes come first for GPU pods: the kubelet",
         ),
     ),
     "a failed pod that runs by its status": (
@@ -906,16 +782,6 @@ def test_slices_that_may_not_be_read_are_said_where_they_are_served() -> None:
 
     assert said() == ["unknown"]
     assert said(version=json.dumps({"minor": "33"})) == []
-
-
-@pytest.mark.parametrize("parts", ["nvidia.com/gpu.shared", "nvidia.com/mig-1g.5gb"])
-def test_a_node_of_renamed_replicas_or_instances_keeps_no_name_of_a_plugin_that_is_gone(parts: str) -> None:
-    healthy = offering("g", {"nvidia.com/gpu": "0", parts: "4"})
-    unhealthy = offering("u", {"nvidia.com/gpu": "8", **PERCENT}, {"nvidia.com/gpu": "0", **PERCENT})
-
-    found = results(replace(SOUND, nodes=listed(healthy, unhealthy)))
-
-    assert [result.sentence for result in found if result.subject == "fractions"] == []
 
 
 def tpu_pod(name: str, labels: dict[str, str], phase: str = "Running") -> dict[str, Any]:
@@ -1138,7 +1004,7 @@ def test_a_patched_control_plane_needs_no_second_kube_scheduler() -> None:
 
 
 def test_an_agent_without_the_driver_gets_the_runtime_class_that_is_there() -> None:
-    blind = replace(SOUND, nodes=listed(node("bare", inventory=False, labels=LABELLED)))
+    blind = replace(SOUND, findings=on_nodes("silent-agent"))
 
     (found,) = [each for each in results(blind) if each.subject == "runtime"]
 
@@ -1162,17 +1028,6 @@ def gpu_node(name: str, *taints: str) -> dict[str, Any]:
     }
 
 
-def cpu_pod(name: str, cpu: str, node: str = "g", owner: str = "", **limits: str) -> dict[str, Any]:
-    """A pod that runs there; ``owner``: the kind of its controller."""
-    resources = {"requests": {"cpu": cpu}, "limits": {f"bursar.dev/{k}": v for k, v in limits.items()}}
-    references = [{"kind": owner, "controller": True}] if owner else []
-    return {
-        "metadata": {"name": name, "ownerReferences": references},
-        "spec": {"nodeName": node, "containers": [{"name": "main", "resources": resources}]},
-        "status": {"phase": "Running"},
-    }
-
-
 def test_a_gpu_node_without_the_taint_that_gpu_pods_tolerate_is_named_with_the_command() -> None:
     nodes = listed(gpu_node("g", KEY), gpu_node("h"), node("cpu", inventory=False))
 
@@ -1193,53 +1048,6 @@ def test_a_taint_that_gpu_pods_get_no_toleration_of_is_named() -> None:
 
     assert found.level == "warning"
     assert "GPU pods get no toleration" in found.sentence
-
-
-@pytest.mark.parametrize(
-    ("pods", "stranded"),
-    [
-        ([cpu_pod("hog", "63500m")], "1 pods without GPUs leave 4 free GPUs"),
-        (
-            [cpu_pod("hog", "40"), cpu_pod("gpus", "8", **{"gpu-percent": "100"})],
-            "1 pods without GPUs leave 2 free GPUs",
-        ),
-        ([cpu_pod("agent", "63500m", owner="DaemonSet")], ""),
-        ([cpu_pod("gpus", "63500m", **{"gpu-percent": "1"})], ""),
-        ([cpu_pod("elsewhere", "63500m", node="h")], ""),
-        ([cpu_pod("hog", "63500m") | {"status": {"phase": "Succeeded"}}], ""),
-    ],
-)
-def test_pods_without_gpus_are_counted_with_the_free_cards_that_they_strand(
-    pods: list[dict[str, Any]], stranded: str
-) -> None:
-    crowded = replace(SOUND, nodes=listed(gpu_node("g")), pods_there=listed(*pods))
-
-    found = [each for each in results(crowded) if each.subject == "pods without GPUs"]
-
-    assert [each.level for each in found] == (["warning"] if stranded else [])
-    assert all(f"on g {stranded}" in each.sentence and "gpu-node-taint" in each.command for each in found)
-
-
-def test_cards_that_a_plugin_gave_are_not_free_whatever_the_placements_say() -> None:
-    crowded, pods = gpu_node("g"), [cpu_pod(name, "1m", **{"gpu-percent": "100"}) for name in ("a", "b")]
-    placed = json.dumps({"version": 1, "containers": {"main": [{"uuid": "GPU-0"}]}})
-    for pod in pods:
-        pod["metadata"] |= {"uid": pod["metadata"]["name"], "annotations": {"bursar.dev/devices": placed}}
-    held = {"a": ["GPU-1"], "b": ["GPU-2"]}
-    holders = {"version": 1, "boot": "b", "known": True, "pods": held, "closed": ""}
-    by_placement = replace(
-        SOUND, nodes=listed(gpu_node("g")), pods_there=listed(*pods, cpu_pod("hog", "63500m"))
-    )
-    crowded["metadata"]["annotations"]["bursar.dev/holders"] = json.dumps(holders)
-    by_agent = replace(by_placement, nodes=listed(crowded))
-
-    found = [
-        each.sentence
-        for facts in (by_placement, by_agent)
-        for each in results(facts)
-        if "leave" in each.sentence
-    ]
-    assert ["leave 3 free" in found[0], "leave 2 free" in found[1]] == [True, True]
 
 
 def test_policies_that_only_warn_by_choice_are_named_and_are_no_fault() -> None:
@@ -1284,10 +1092,7 @@ def test_every_command_names_the_namespace_in_which_bursar_runs() -> None:
     assert {"deployment/bursar-scheduler", "gpu-budgets"} <= {
         word for each in commands for word in each.split()
     }
-    assert {each.split()[3] for each in commands if each.startswith("kubectl logs -n")} == {
-        "gpu-budgets",
-        "bursar-node",
-    }
+    assert {each.split()[3] for each in commands if each.startswith("kubectl logs -n")} == {"gpu-budgets"}
 
 
 def by_helm(each: dict[str, Any]) -> dict[str, Any]:
@@ -1333,16 +1138,71 @@ def test_the_name_of_a_release_is_one_word_of_its_command() -> None:
 
 def test_nodes_are_labelled_as_the_agents_select_them() -> None:
     own = agent() | {"spec": {"template": {"spec": {"nodeSelector": {"pool": "gpus"}}}}}
-    bare = [node("a", inventory=False, labels=LABELLED, capacity={"nvidia.com/gpu": "2", **PERCENT})]
-    bare.append(node("b", inventory=False, labels={"pool": "gpus"}))
-    mixed = replace(
-        SOUND, nodes=listed(*bare), workloads=[listed(*ROLES), listed(own)], runtime_classes=listed()
-    )
+    pooled = replace(SOUND, findings=on_nodes("no-agent"), workloads=[listed(*ROLES), listed(own)])
 
-    bad = [each for each in results(mixed) if each.level != "ok"]
+    (bad,) = [each for each in results(pooled) if each.level != "ok"]
 
-    assert [each.sentence.partition(":")[0] for each in bad] == ["no inventory on a", "no inventory on b"]
-    assert bad[0].command.startswith("kubectl label node a pool=gpus (")
+    assert bad.sentence == "no inventory on a, b: no agent runs there"
+    assert bad.command == "kubectl label node a pool=gpus (docs/node-agent.md)"
+
+
+@pytest.mark.parametrize("code", CATALOGUE)
+def test_each_finding_has_a_command_of_what_its_sentence_names(code: str) -> None:
+    kind = CATALOGUE[code]
+    figures = {name: name for _, name, _, _ in Formatter().parse(kind.sentence) if name}
+    times = dict.fromkeys(figures.keys() & {"since", "until", "after"}, 60_000)
+    found = RoleFinding(code, {**figures, "node": "a", **times})
+
+    told = [each for each in results(replace(SOUND, findings=shown(found))) if each.subject == kind.about]
+
+    (mended,) = [each for each in told if each.sentence == found.sentence]
+    assert (mended.level, bool(mended.command)) == (kind.level, kind.level != "ok")
+    assert "read docs/troubleshooting.md" not in mended.command
+    assert not {"{", "}"} & set(mended.command)
+
+
+def test_a_crowded_node_is_mended_by_the_taint_first_where_pods_do_not_tolerate_it() -> None:
+    crowded = RoleFinding("crowded-nodes", {"number": 2, "cards": 3, "nodes": "a", "node": "a"})
+
+    def command(**changes: Any) -> str:
+        found = results(replace(SOUND, findings=shown(crowded), **changes))
+        return next(each.command for each in found if each.subject == "pods without GPUs")
+
+    listing = "kubectl get pods -A --field-selector=spec.nodeName=a, and delete them (docs/placement.md)"
+    assert command(workloads=WITH_TAINT) == listing
+    assert command().startswith("the flag --gpu-node-taint=nvidia.com/gpu of the webhook, then the taint")
+    assert command().endswith(listing)
+
+
+def said_of_nodes(**changes: Any) -> list[tuple[str, str]]:
+    found = results(replace(SOUND, **changes))
+    return [(each.level, each.sentence) for each in found if each.subject == "nodes"]
+
+
+def test_a_list_that_is_lacking_old_or_cut_is_said() -> None:
+    older = {"findings": [row for row in found_of()["findings"] if row["code"] != "inventories"]}
+    silent = "the extender has posted no findings: it is older, does not lead, or is away"
+
+    assert said_of_nodes(findings=older) == [("unknown", silent)]
+    assert said_of_nodes(findings=older, governs_nothing=True) == []
+    assert said_of_nodes(findings=shown(age_ms=120_000)) == []
+    assert said_of_nodes(findings=shown(age_ms=180_000)) == [
+        ("unknown", "the extender's findings are 3m0s old")
+    ]
+    assert said_of_nodes(findings=shown(more={"closed-node": 7})) == [
+        ("warning", "the same (closed-node) holds 7 times more")
+    ]
+
+
+def test_what_a_newer_role_finds_is_printed() -> None:
+    newer = {"code": "new", "level": "warning", "about": "nodes", "figures": {}, "sentence": "x is y"}
+    answer = shown() | {"findings": [newer, newer | {"code": "closed-node"}]}
+
+    found = [each for each in results(replace(SOUND, findings=answer)) if each.subject == "nodes"]
+
+    assert [(each.sentence, each.command) for each in found] == [
+        ("x is y", "read docs/troubleshooting.md")
+    ] * 2
 
 
 def test_a_mended_configuration_is_read_by_a_restart() -> None:
@@ -1355,7 +1215,7 @@ def test_a_mended_configuration_is_read_by_a_restart() -> None:
 def test_a_release_of_helm_gets_the_runtime_class_as_a_value() -> None:
     blind = replace(
         SOUND,
-        nodes=listed(node("bare", inventory=False, labels=LABELLED)),
+        findings=on_nodes("silent-agent"),
         workloads=[listed(*map(by_helm, ROLES)), listed(by_helm(agent()))],
     )
 

@@ -26,6 +26,7 @@ from tests.support.clock import Clock
 from tests.worlds import card, limits_of
 from timekeeper.api.resources.cluster_map import BODY
 from timekeeper.core.cluster_map import MAX_WAITING, STALE_MS
+from timekeeper.core.findings import MOST_FINDINGS, MOST_OF_A_CODE, RoleFinding
 from timekeeper.edge.timekeeper_client import PostRefusedError, TimekeeperError
 
 NOW_MS = 1_793_577_600_000  # 2026-11-02T00:00:00Z
@@ -60,8 +61,13 @@ class World:
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot, self.client, self.clock, self.term = snapshot, Posted(), Clock(0), "e-1"
         self.lines: list[str] = []
+        self.found: list[RoleFinding] = []
         sources = MapSources(
-            lambda: self.snapshot.nodes, waiting(lambda: self.snapshot), lambda: self.term, self.clock
+            lambda: self.snapshot.nodes,
+            waiting(lambda: self.snapshot),
+            lambda: self.found,
+            lambda: self.term,
+            self.clock,
         )
         self.posts = ClusterPosts(self.client, sources, lambda event, **_: self.lines.append(event))  # type: ignore[arg-type]
 
@@ -72,6 +78,7 @@ class World:
         return [
             ([each["name"] for each in body["nodes"]], body["gone"], (body["waiting"] or {}).get("total"))
             for body in self.client.bodies
+            if body["findings"] is None
         ]
 
 
@@ -164,7 +171,50 @@ def test_a_part_that_is_refused_holds_no_other_back() -> None:
     world = World(small())
     world.client.fails = PostRefusedError("400")
     assert world.step() == []
-    assert world.lines == ["cluster-refused", "cluster-refused"]
+    assert world.lines == ["cluster-refused"] * 3
+
+
+def found_by(world: World) -> list[Json]:
+    """The lists of findings that a step posts."""
+    world.step()
+    return [body["findings"] for body in world.client.bodies if body["findings"] is not None]
+
+
+def test_findings_are_posted_as_often_as_the_map_must_be_and_at_once_in_a_new_term() -> None:
+    world = World(small())
+    world.found = [RoleFinding("closed-node", {"node": "n\x1b1", "why": "x"})]
+    row = {
+        "code": "closed-node",
+        "level": "warning",
+        "about": "nodes",
+        "figures": {"node": "n?1", "why": "x"},
+    }
+    wanted = {"findings": [row | {"sentence": "n?1 is closed: x"}], "more": {}}
+    assert found_by(world) == [wanted]
+    world.clock.turn(ALIVE_MS - 1)
+    assert found_by(world) == []
+    world.clock.turn(1)
+    assert found_by(world) == [wanted]
+    world.term = "e-2"
+    assert found_by(world) == [wanted]
+    world.client.fails = TimekeeperError("away")
+    world.clock.turn(ALIVE_MS)
+    assert found_by(world) == []
+    world.client.fails, world.found = None, []
+    world.clock.turn(AFTER_FAILURE_MS)
+    assert found_by(world) == [{"findings": [], "more": {}}]
+
+
+def test_of_many_findings_the_first_are_posted_and_the_others_counted() -> None:
+    world = World(small())
+    codes = ("closed-node", "changing-node", "left-over-name", "locked-node", "silent-agent", "no-agent")
+    names = dict.fromkeys(("node", "nodes", "why", "change", "pod"), "\u6f22" * 2_000)
+    world.found = [RoleFinding(code, names) for code in codes for _ in range(MOST_OF_A_CODE + 5)]
+
+    (posted,) = found_by(world)
+
+    assert len(posted["findings"]) == MOST_FINDINGS
+    assert posted["more"] == {**dict.fromkeys(codes[:5], 5), "no-agent": MOST_OF_A_CODE + 5}
 
 
 def waits(namespace: str, name: str, minute: int) -> Json:

@@ -50,9 +50,11 @@ def waits(name: str, namespace: str = "team-a", **fields: object) -> Json:
     } | fields
 
 
-def post(town: Town, *nodes: Json, gone: tuple[str, ...] = (), waiting: Json | None = None) -> int:
+def post(
+    town: Town, *nodes: Json, gone: tuple[str, ...] = (), waiting: Json | None = None, **fields: object
+) -> int:
     body = {"version": 1, "nodes": list(nodes), "gone": list(gone), "waiting": waiting, "term": "a-1"}
-    return int(town.post("/v1/cluster", body).status_code)
+    return int(town.post("/v1/cluster", body | fields).status_code)
 
 
 def names(town: Town, query: str = "") -> list[str]:
@@ -87,6 +89,29 @@ def test_the_last_post_of_each_node_counts_until_it_is_gone_or_forgotten(town: T
     assert post(town) == 200
     assert names(town) == ["n2"]
     assert town.get("/v1/cluster").get_json()["totals"][0]["unhealthy"] == 1
+
+
+def test_what_the_extender_finds_is_listed_after_the_timekeepers_with_its_age(town: Town) -> None:
+    def answer() -> Json:
+        found: Json = town.get("/v1/findings").get_json()
+        return found
+
+    assert answer()["roles"] == [{"role": "timekeeper", "ageMs": 0, "more": {}}]
+    row = {"code": "closed-node", "level": "warning", "about": "nodes", "figures": {"node": "n", "at": 1}}
+    row |= {"sentence": "n is closed: x"}
+    assert post(town, findings={"findings": [row, row], "more": {"closed-node": 3}}) == 200
+    assert post(town, findings={"findings": [row], "more": {"closed-node": 3}}) == 200
+    town.clock.turn(MINUTE)
+    assert post(town) == 200
+
+    assert answer()["roles"][1:] == [{"role": "extender", "ageMs": MINUTE, "more": {"closed-node": 3}}]
+    assert answer()["findings"][-1] == {"role": "extender", **row}
+    assert {each["role"] for each in answer()["findings"][:-1]} <= {"timekeeper"}
+    bad = {"findings": {"level": "bad"}, "more": {}}
+    assert post(town, findings=bad) == 400
+    for wrong in ({"level": "bad"}, {"figures": {"node": "\x1b"}}, {"figures": {"n": None}}, {"code": ""}):
+        assert post(town, findings={"findings": [row | wrong], "more": {}}) == 400
+    assert post(town, findings={"findings": [row] * 101, "more": {}}) == 400
 
 
 def test_pages_lead_from_the_fullest_node_to_the_emptiest(town: Town) -> None:

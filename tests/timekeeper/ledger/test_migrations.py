@@ -64,6 +64,7 @@ BAD: list[tuple[str, str, dict[str, Any]]] = [
     ("ck_map_nodes_is_named", "map_nodes", {"name": ""}),
     ("ck_map_waiting_there_is_one", "map_waiting", {"id": 2}),
     ("ck_map_posts_there_is_one", "map_posts", {"id": 2}),
+    ("ck_findings_is_named", "findings", {"role": ""}),
     ("ck_map_hours_is_of_an_hour", "map_hours", {"known_ms": 3_600_001}),
     ("ck_stranded_is_of_an_hour", "stranded", {"hour_ms": 1}),
     ("ck_would_is_of_a_pod", "would", {"namespace": ""}),

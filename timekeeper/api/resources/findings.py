@@ -1,8 +1,9 @@
-"""``GET /v1/findings``: what the timekeeper finds wrong with itself, its charges and the use of cards."""
+"""``GET /v1/findings``: what roles find wrong with themselves and with what they follow."""
 
 from collections.abc import Iterator
 from typing import TypedDict
 
+import msgspec
 from flask import Flask, Response
 
 from timekeeper.api.http.answers import answer
@@ -10,32 +11,40 @@ from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.resources.node_usage import idle_pods
 from timekeeper.api.resources.sessions import present_doubts
-from timekeeper.core.findings import FindingLevel, RoleFinding, of_classes, of_doubts, of_use
+from timekeeper.core.findings import RoleFinding, of_classes, of_doubts, of_use, published
+from timekeeper.store import role_findings
+from timekeeper.wire.findings import PostedFinding
 from timekeeper.wire.values import Version
 
+_OWN = "timekeeper"
 
-class FindingAnswer(TypedDict):
-    """`code`: of the catalogue; `about`: what was looked at; `figures`: by name, times in milliseconds;
-    `sentence`: the same for people."""
 
-    code: str
-    level: FindingLevel
-    about: str
-    figures: dict[str, int | str]
-    sentence: str
+class FindingAnswer(PostedFinding, frozen=True):
+    """With the role that finds it."""
+
+    role: str
+
+
+class FindingRole(TypedDict):
+    """A role with a list. `ageMs`: of the list; `more`: by code, how many findings it leaves out."""
+
+    role: str
+    ageMs: int
+    more: dict[str, int]
 
 
 class Findings(TypedDict):
-    """The findings, those of the settler first."""
+    """`roles`: those that say something, the timekeeper first; `findings`: in the same order."""
 
     version: Version
+    roles: list[FindingRole]
     findings: list[FindingAnswer]
 
 
 FINDINGS = ApiRoute(
     method="GET",
     path="/v1/findings",
-    about="what the timekeeper finds wrong with itself, its charges and the use of cards",
+    about="what timekeeper and extender find wrong with themselves, charges, nodes and the use of cards",
     right=Right("get", "sessions"),
     answers={JSON: Findings},
 )
@@ -46,7 +55,17 @@ def register(app: Flask, services: Services) -> None:
     """Add the route."""
 
     def findings(_call: Call) -> Response:
-        return answer({"version": 1, "findings": [_shown(finding) for finding in _found(services)]})
+        now_ms, lists = services.clock(), {_OWN: (0, published(_found(services)))}
+        with services.ledger.store.reading() as connection:
+            lists |= {
+                role: (max(0, now_ms - at_ms), msgspec.to_builtins(found))
+                for role, (at_ms, found) in role_findings.lists(connection).items()
+            }
+        roles = [
+            {"role": role, "ageMs": age_ms, "more": its["more"]} for role, (age_ms, its) in lists.items()
+        ]
+        rows = [{"role": role, **row} for role, (_, its) in lists.items() for row in its["findings"]]
+        return answer({"version": 1, "roles": roles, "findings": rows})
 
     serve(app, services, FINDINGS, findings)
 
@@ -57,13 +76,3 @@ def _found(services: Services) -> Iterator[RoleFinding]:
     served, _ = services.ledger.standings()
     if served.revision:
         yield from of_classes(served.settings)
-
-
-def _shown(finding: RoleFinding) -> FindingAnswer:
-    return {
-        "code": finding.code,
-        "level": finding.kind.level,
-        "about": finding.kind.about,
-        "figures": dict(finding.figures),
-        "sentence": finding.sentence,
-    }

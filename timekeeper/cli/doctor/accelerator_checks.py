@@ -11,11 +11,11 @@ from timekeeper.cli.doctor.facts import (
     NotReadable,
     items,
     read_entries,
-    some_of,
     unknown,
 )
 from timekeeper.core.accelerators import UnknownAccelerators, accelerator_of, accelerators_in
 from timekeeper.core.budgets.policy import BudgetSettings
+from timekeeper.core.findings import some_of
 from timekeeper.core.json_values import mapping
 from timekeeper.core.object_names import TERMINAL
 from timekeeper.core.request.devices import described, device_containers, is_governed, unclassified

@@ -21,7 +21,6 @@ from timekeeper.cli.doctor.cluster_checks import (
 )
 from timekeeper.cli.doctor.doubt_checks import described_cards, findings
 from timekeeper.cli.doctor.facts import (
-    NODE_NAMESPACE,
     CheckResult,
     Facts,
     NotReadable,
@@ -37,9 +36,6 @@ from timekeeper.cli.doctor.mode_checks import modes, parameters
 from timekeeper.cli.doctor.node_checks import (
     AGENT,
     clocks,
-    demoted,
-    locks,
-    nodes,
     runtimes,
     unconfirmed_ends,
 )
@@ -48,6 +44,7 @@ from timekeeper.cli.doctor.taint_checks import needs_scheduler, placement, taint
 from timekeeper.cli.output import PrintedColumn, PrintedSheet
 from timekeeper.core.certificate_end import ends
 from timekeeper.core.json_values import mapping, sequence
+from timekeeper.core.names import AGENTS_NAMESPACE
 
 TIMEKEEPER = "bursar-timekeeper"
 WORKLOADS = ("bursar-certificates", TIMEKEEPER, "bursar-webhook", DEPLOYMENT, AGENT)
@@ -139,7 +136,7 @@ def workloads(facts: Facts) -> Iterator[CheckResult]:
         found |= {each["metadata"]["name"]: each for each in items(listed)}
     wanted_here = (TIMEKEEPER,) if runs_alone(facts) else WORKLOADS
     for name in (ALONE if each == DEPLOYMENT and ALONE in found else each for each in wanted_here):
-        home = NODE_NAMESPACE if name == AGENT else facts.system_namespace
+        home = AGENTS_NAMESPACE if name == AGENT else facts.system_namespace
         if name not in found:
             if name not in (DEPLOYMENT, AGENT) or needs_scheduler(facts):
                 yield _missing(name, facts)
@@ -304,8 +301,8 @@ def time_zone(facts: Facts) -> Iterator[CheckResult]:
 
 
 def cards(facts: Facts) -> Iterator[CheckResult]:
-    """The nodes have an inventory to place by; or where Bursar places no pod, cards to charge by."""
-    yield from nodes(facts) if needs_scheduler(facts) else described_cards(facts)
+    """Where Bursar places no pod, the nodes have cards to charge by; else the extender looks."""
+    yield from () if needs_scheduler(facts) else described_cards(facts)
 
 
 CHECKS: tuple[Check, ...] = (
@@ -325,9 +322,7 @@ CHECKS: tuple[Check, ...] = (
     refusals,
     placement,
     cards,
-    locks,
     unconfirmed_ends,
-    demoted,
     givers,
     taints,
     runtimes,

@@ -13,11 +13,11 @@ from timekeeper.cli.doctor.facts import (
     NotReadable,
     items,
     minor_of,
-    some_of,
     unknown,
 )
 from timekeeper.core.claims.devices import DevicePools, read_slice
 from timekeeper.core.claims.drivers import VENDORS, rules_of
+from timekeeper.core.findings import some_of
 from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.request.inventory import gpu_amounts, vendor_of
 

@@ -17,11 +17,9 @@ from timekeeper.core.accelerators import accelerators_in
 from timekeeper.core.budgets import reader
 from timekeeper.core.findings import broken_sentences
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
-from timekeeper.core.kube.node_lock import NodeLock, locks_of
-from timekeeper.core.names import INVENTORY, MODE_LABEL
+from timekeeper.core.names import AGENTS_NAMESPACE, INVENTORY, MODE_LABEL
 from timekeeper.core.request.inventory import advertised
 
-NODE_NAMESPACE = "bursar-node"
 MAX_NODES = 20  # whose pods are read
 RELEASE = re.compile(r":v?1\.(\d+)\.\d+")  # in the name of an image of Kubernetes; its minor version
 
@@ -80,8 +78,6 @@ class Facts:
     device_slices: Any = None
     device_resources: Any = ""  # what ``resource.k8s.io`` serves, a row each: kubectl's table
     scheduler_role: Any = None  # the ClusterRole of kube-schedulers
-    demoted: Any = None  # the extender's Events on nodes whose kubelets refuse pods
-    lock_holders: Any = ()  # the pods that old locks on nodes name, `MAX_NODES` at most
 
 
 def read_facts(options: Options) -> Facts:
@@ -105,7 +101,7 @@ def _facts(options: Options, say: Say) -> Facts:
         system_namespace=system,
         version=_or_reason(lambda: options.kubectl.run("get", "--raw", "/version")),
         namespace=read("namespace", system),
-        workloads=[read(workloads, "-n", namespace, *ours) for namespace in (system, NODE_NAMESPACE)],
+        workloads=[read(workloads, "-n", namespace, *ours) for namespace in (system, AGENTS_NAMESPACE)],
         api_services=read("apiservices.apiregistration.k8s.io"),
         mutating=read("mutatingwebhookconfigurations"),
         validating=read("validatingwebhookconfigurations", "zz-bursar"),
@@ -117,8 +113,6 @@ def _facts(options: Options, say: Say) -> Facts:
             lambda: _pods_on(_names(nodes, lambda node: INVENTORY in annotations_of(node)), get, say)
         ),
         device_pods=_or_reason(lambda: _pods_on(_with_accelerators(nodes, budgets), get, say)),
-        demoted=read("events", "-n", "default", "--field-selector=reason=NodeDemoted"),
-        lock_holders=_or_reason(lambda: _lock_holders(nodes, get)),
         runtime_classes=read("runtimeclasses"),
         leases=read("leases", "-n", "kube-node-lease", "--show-managed-fields"),
         scheduler_role=read("clusterrole", "system:kube-scheduler"),
@@ -170,20 +164,6 @@ def _pods_on(names: list[str], get: Callable[..., Any], say: Say) -> Any:
         there = get("pods", "--all-namespaces", f"--field-selector=spec.nodeName={name}")
         found += sequence(mapping(there).get("items"))
     return {"items": found}
-
-
-def _lock_holders(nodes: Any, get: Callable[..., Any]) -> list[Any]:
-    """Raises CommandError."""
-    listed = () if isinstance(nodes, NotReadable) else items(nodes)
-    holders = {lock.holder for node in listed for lock in old_locks_of(node, time.time()).values()}
-    named = sorted(holder for holder in holders if holder is not None)
-    found = (get("pod", name, "-n", namespace) for namespace, name in named[:MAX_NODES])
-    return [pod for pod in found if pod is not None]
-
-
-def old_locks_of(node: Json, now_s: float) -> dict[str, NodeLock]:
-    """By annotation, the locks on the node that a plugin should have removed long ago."""
-    return {name: lock for name, lock in locks_of(node).items() if lock.is_old(int(now_s * 1000))}
 
 
 def _readiness(options: Options) -> Readiness:
@@ -322,8 +302,3 @@ def minor_of(facts: Facts) -> int:
     if isinstance(facts.version, NotReadable):
         return 0
     return int("".join(filter(str.isdigit, str(json.loads(facts.version).get("minor", "0")))) or "0")
-
-
-def some_of(names: list[str]) -> str:
-    """At most five names."""
-    return ", ".join(sorted(names)[:5]) + (" and others" if len(names) > 5 else "")

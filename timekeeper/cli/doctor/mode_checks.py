@@ -10,10 +10,10 @@ from timekeeper.cli.doctor.facts import (
     items,
     logs_of,
     named,
-    some_of,
 )
 from timekeeper.core.budgets.modes import EFFECTS
 from timekeeper.core.budgets.policy import MODES
+from timekeeper.core.findings import some_of
 from timekeeper.core.json_values import mapping
 from timekeeper.core.names import MODE_LABEL
 

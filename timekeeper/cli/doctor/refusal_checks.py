@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator, Mapping
 
-from timekeeper.cli.doctor.facts import CheckResult, Facts, Level, NotReadable, items, named, some_of, unknown
+from timekeeper.cli.doctor.facts import CheckResult, Facts, Level, NotReadable, items, named, unknown
 from timekeeper.core import names
 from timekeeper.core.admission.pods import MalformedError, checked_pod
 from timekeeper.core.admission.rules.bypass import bypass_violations
 from timekeeper.core.admission.rules.catalogue import CATALOGUE
 from timekeeper.core.admission.rules.isolation import isolation_violations
+from timekeeper.core.findings import some_of
 from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.request.request import parse_new
 

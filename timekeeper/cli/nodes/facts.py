@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from timekeeper.cli.doctor.node_checks import AGENT, LABEL, PLUGINS
+from timekeeper.cli.doctor.node_checks import AGENT, LABEL
 from timekeeper.cli.kubectl import Kubectl
 from timekeeper.cli.output import CommandError
 from timekeeper.core.dialects import OF_NVIDIA, native
@@ -21,6 +21,7 @@ from timekeeper.core.values import Card
 # NVIDIA's GPU Operator sets it to true on its nodes, and leaves any other value as it is
 OPERATORS = "nvidia.com/gpu.deploy.device-plugin"
 ALL_OPERANDS = "nvidia.com/gpu.deploy.operands"
+PLUGINS = "nvidia.com/gpu"
 _MIG = "nvidia.com/mig-"
 _PLUGIN = re.compile(r"(device|gpu)-plugin(?!-valid)")  # the Operator's validator has a container of its name
 _OF_GPUS = re.compile("gpu|nvidia|rocm")

@@ -7,9 +7,10 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from timekeeper.cli.doctor.node_checks import LABEL, is_above_zero
+from timekeeper.cli.doctor.node_checks import LABEL
 from timekeeper.cli.nodes.facts import ALL_OPERANDS, OPERATORS, ObservedNode, is_ready
 from timekeeper.core.names import NODE_CHANGE
+from timekeeper.core.quantity import thousandths
 
 FRACTIONS, WHOLE = "fractions", "whole"
 _AGENT_IS_MISSING = (
@@ -159,7 +160,7 @@ def _problems_of_fractions(facts: ObservedNode) -> tuple[str, ...]:
             f" keep its DaemonSet off the node, such as by a required node affinity to {LABEL} with"
             " DoesNotExist, and label the node; then run this again"
         )
-    offered = {name: text for name, text in facts.of_plugin("allocatable").items() if is_above_zero(text)}
+    offered = {name: text for name, text in facts.of_plugin("allocatable").items() if _is_above_zero(text)}
     if offered and not (facts.plugin_pods or facts.change):
         problems.append(
             f"no pod of a DaemonSet gives out {_named(offered)}, which the node offers: its image has the"
@@ -189,8 +190,12 @@ def _notes(facts: ObservedNode) -> tuple[str, ...]:
     )
 
 
+def _is_above_zero(amount: str) -> bool:
+    return (thousandths(amount) or 0) > 0
+
+
 def _some(amounts: dict[str, str]) -> bool:
-    return any(map(is_above_zero, amounts.values()))
+    return any(map(_is_above_zero, amounts.values()))
 
 
 def _named(amounts: dict[str, str]) -> str:

@@ -42,6 +42,11 @@ def locks_of(node: Json) -> dict[str, NodeLock]:
     return {name: lock for name, lock in found if lock is not None}
 
 
+def waits_for_a_plugin(pod: Json, node: str) -> bool:
+    """Whether some plugin that reads locks has still to hand out devices of this node to the pod."""
+    return any(waits_for_devices(pod, node, lock) for lock in _BY_LOCK)
+
+
 def waits_for_devices(pod: Json, node: str, lock: str) -> bool:
     """Whether the plugin that reads this lock has still to hand out devices of this node to the pod. What
     says so is written by the Binding and the plugin alone."""

@@ -404,6 +404,16 @@ MAP_WAITING = Table(
     comment="the pods that are not bound, as the extender posted them last",
 )
 
+ROLE_FINDINGS = Table(
+    "findings",
+    METADATA,
+    Column("role", Text, primary_key=True),
+    Column("body", Text, nullable=False),
+    Column("received_ms", BigInteger, nullable=False),
+    CheckConstraint("role <> ''", name="is_named"),
+    comment="what a role finds wrong, as it posted it last",
+)
+
 MAP_POSTS = Table(
     "map_posts",
     METADATA,

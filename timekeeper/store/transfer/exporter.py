@@ -41,6 +41,7 @@ from timekeeper.store.engine.schema import (
     NOTIFIED,
     POSTINGS,
     PULSE,
+    ROLE_FINDINGS,
     SESSIONS,
     STANDINGS,
     STRANDED,
@@ -83,9 +84,9 @@ TABLES = (
     PULSE,
 )
 
-# The fencing epoch is not part of the ledger, and it must never decrease; the extender posts the map anew;
-# people log in anew.
-LEFT_OUT = (TERMS, LOGINS, MAP_NODES, MAP_WAITING, MAP_POSTS)
+# The fencing epoch is not part of the ledger, and it must never decrease; the extender posts the map and its
+# findings anew; people log in anew.
+LEFT_OUT = (TERMS, LOGINS, MAP_NODES, MAP_WAITING, MAP_POSTS, ROLE_FINDINGS)
 
 
 def export(connection: Connection) -> Iterator[bytes]:
