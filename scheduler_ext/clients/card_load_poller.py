@@ -72,8 +72,10 @@ class Measuring(TimekeeperPoller[Samples, LogEvent]):
         always: bool = False,
     ) -> None:
         events: tuple[LogEvent, LogEvent] = "usage-updated", "usage-failed"
-        super().__init__(source, self._samples_of, now_ms, log, events, polled)
-        self._read, self._cards, self._scale, self._always = read, cards, scale, always
+        super().__init__(
+            source, lambda body, *_: read(body), lambda known, _: known, now_ms, log, events, polled
+        )
+        self._cards, self._scale, self._always = cards, scale, always
         self._polled_ms: int | None = None
         self._wanted_ms: int | None = None
         self._loads: LoadByCard = {}
@@ -81,11 +83,8 @@ class Measuring(TimekeeperPoller[Samples, LogEvent]):
     def figures(self) -> LoadByCard | None:
         """The last figures, the same object while they are the same; None where there are none, or the source
         has not answered for `STALE_MS`."""
-        now_ms = self._wanted_ms = self._now_ms()
-        confirmed_ms = self.confirmed_ms
-        if confirmed_ms is None or now_ms - confirmed_ms > STALE_MS:
-            return None
-        return self._loads or None
+        self._wanted_ms = self._now_ms()
+        return None if self.is_older_than(STALE_MS) else self._loads or None
 
     def run(self, stop: threading.Event, every_s: float = LOOK_EVERY_S) -> None:
         """Polls when it is due, until ``stop``."""
@@ -108,9 +107,6 @@ class Measuring(TimekeeperPoller[Samples, LogEvent]):
         found = loads(self.value or {}, self._cards(), self._scale)
         if found != self._loads:
             self._loads = found
-
-    def _samples_of(self, answer: TimekeeperAnswer, known: Samples | None) -> Samples:
-        return known if known is not None and not answer.is_new else self._read(answer.body)
 
 
 def decode(body: bytes) -> Samples:

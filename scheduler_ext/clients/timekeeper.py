@@ -10,7 +10,7 @@ from scheduler_ext.log import Log, LogEvent
 from scheduler_ext.model.standing import UNHEARD, NamespaceStandings
 from scheduler_ext.model.standing_table import Table, decode, standings_at
 from scheduler_ext.settings import Timekeeper
-from timekeeper.edge.timekeeper_client import TimekeeperAnswer, TimekeeperClient, TimekeeperPoller
+from timekeeper.edge.timekeeper_client import TimekeeperClient, TimekeeperPoller
 
 PATH = "/v1/standings"
 
@@ -41,7 +41,8 @@ class Poller(TimekeeperPoller[Table, LogEvent]):
         polled: Callable[[str], None],
     ) -> None:
         events: tuple[LogEvent, LogEvent] = "standings-updated", "standings-failed"
-        super().__init__(client(timekeeper, PATH), self._table_of, now_ms, log, events, polled)
+        asked = client(timekeeper, PATH)
+        super().__init__(asked, decode, Table.confirmed, now_ms, log, events, polled)
         self._stale_after_ms = timekeeper.stale_after_ms
         self._said = _Said(None, UNHEARD, inf)
         self._aging = threading.Lock()
@@ -59,12 +60,6 @@ class Poller(TimekeeperPoller[Table, LogEvent]):
                 says = self._said.standings
             self._said = _Said(table, says, _until_ms(table, now_ms, stale_ms))
             return says
-
-    def _table_of(self, answer: TimekeeperAnswer, known: Table | None) -> Table:
-        """Raises UndecodableStandingsError, a ValueError."""
-        if known is not None and not answer.is_new:
-            return known.confirmed(self._now_ms())
-        return decode(answer.body, answer.etag, self._now_ms())
 
 
 def _until_ms(table: Table | None, now_ms: int, stale_after_ms: int) -> float:

@@ -117,30 +117,36 @@ class TimekeeperClient:
 
 
 class TimekeeperPoller(Generic[T, E]):
-    """Polls and keeps the last good value; a failure leaves it, and it ages.
+    """Polls and keeps the last good value. No answer, or one that cannot be decoded, leaves it, and it ages.
 
-    ``take`` makes the value of an answer and the last value, and raises ValueError for an answer that it
-    cannot decode. ``now_ms``: a monotonic clock. ``events``: the names in the log for a poll that succeeds
-    after a failure, and for one that fails after a success. ``polled`` is called after each poll with
-    ``heard`` or ``failed``.
+    ``decode`` makes the value of a new body with its ETag at this moment, and raises ValueError;
+    ``confirmed`` makes it of a value that is still the timekeeper's. ``now_ms``: a monotonic clock.
+    ``events``: the names in the log for a poll that succeeds after a failure, and for one that fails
+    otherwise than the one before. ``polled`` is called after each poll with ``heard`` or ``failed``.
     """
 
     def __init__(
         self,
         client: Polled,
-        take: Callable[[TimekeeperAnswer, T | None], T],
+        decode: Callable[[bytes, str, int], T],
+        confirmed: Callable[[T, int], T],
         now_ms: Callable[[], int],
         log: EventLog[E],
         events: tuple[E, E],
         polled: Callable[[str], None],
     ) -> None:
-        self._client, self._take, self._now_ms = client, take, now_ms
+        self._client, self._decode, self._confirmed, self._now_ms = client, decode, confirmed, now_ms
         self._log, self._events, self._polled = log, events, polled
         self._etag = ""
         self._last_error: str | None = None  # "" after a success, None before the first poll
         self.value: T | None = None
-        self.confirmed_ms: int | None = None  # when the timekeeper last answered with the value or a 304
+        self._confirmed_ms: int | None = None  # when the timekeeper last answered with the value or a 304
         self.was_polled = False
+
+    def is_older_than(self, age_ms: int) -> bool:
+        """Whether there is no value, or none that was confirmed within this time."""
+        confirmed_ms = self._confirmed_ms
+        return confirmed_ms is None or self._now_ms() - confirmed_ms > age_ms
 
     def run(self, stop: threading.Event, every_s: float = POLL_EVERY_S) -> None:
         """Polls until ``stop``."""
@@ -154,8 +160,12 @@ class TimekeeperPoller(Generic[T, E]):
         error_text = ""
         try:
             answer = self._client.get(self._etag)
-            self.value = self._take(answer, self.value)
-            self._etag, self.confirmed_ms = answer.etag, self._now_ms()
+            now_ms = self._now_ms()
+            if answer.is_new:
+                self.value = self._decode(answer.body, answer.etag, now_ms)
+            elif self.value is not None:
+                self.value = self._confirmed(self.value, now_ms)
+            self._etag, self._confirmed_ms = answer.etag, now_ms
         except FAILURES as error:
             error_text = f"{type(error).__name__}: {http_client.sentence(error, TIMEOUT_S)}"
             self.close()

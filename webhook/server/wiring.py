@@ -4,7 +4,6 @@ review waits for the timekeeper; and ``GET /metrics``, for callers that may read
 
 import socket
 import ssl
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from http import HTTPStatus
@@ -15,7 +14,7 @@ from timekeeper.core.admission.table import StandingsTable
 from timekeeper.core.decisions import Record
 from timekeeper.core.names import AUDIENCE
 from timekeeper.edge.clock import monotonic_ms
-from timekeeper.edge.timekeeper_client import TimekeeperAnswer, TimekeeperClient, TimekeeperPoller
+from timekeeper.edge.timekeeper_client import TimekeeperClient, TimekeeperPoller
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.auth.gate import METRICS, gate_of
 from timekeeper.runtime.connect import connect
@@ -44,44 +43,18 @@ _METRICS_THREADS = 1  # of its own: neither reviews nor probes wait for the API 
 _APP_THREADS = 2  # for probes
 
 
-class StandingsPoller(TimekeeperPoller[StandingsTable, LogEvent]):
-    """Polls ``GET /v1/standings``. See `TimekeeperPoller` and `TimekeeperClient`."""
-
-    def __init__(
-        self,
-        url: str,
-        token_file: Path,
-        ca: Callable[[], str | None],
-        now_ms: Callable[[], int],
-        log: Log,
-        metrics: WebhookMetrics,
-    ) -> None:
-        client = TimekeeperClient(url, STANDINGS, token_file, ca)
-        events: tuple[LogEvent, LogEvent] = "standings-updated", "standings-failed"
-        super().__init__(client, self._table_of, now_ms, log, events, metrics.polled)
-        self._ended = threading.Event()
-
-    def table(self) -> StandingsTable | None:
-        """The last good table; None before the first."""
-        return self.value
-
-    def asked(self) -> bool:
-        """True once a poll was attempted, even if it failed."""
-        return self.was_polled
-
-    def start(self) -> None:
-        """Starts polling; in a worker, after the fork, for threads do not survive one."""
-        threading.Thread(target=self.run, args=(self._ended,), name="standings", daemon=True).start()
-
-    def end(self) -> None:
-        """Ends the thread after its present poll."""
-        self._ended.set()
-
-    def _table_of(self, answer: TimekeeperAnswer, known: StandingsTable | None) -> StandingsTable:
-        """Raises UndecodableStandingsError, a ValueError."""
-        if known is not None and not answer.is_new:
-            return known.confirmed(self._now_ms())
-        return decode(answer.body, answer.etag, self._now_ms())
+def standings_poller(
+    url: str,
+    token_file: Path,
+    ca: Callable[[], str | None],
+    now_ms: Callable[[], int],
+    log: Log,
+    metrics: WebhookMetrics,
+) -> TimekeeperPoller[StandingsTable, LogEvent]:
+    """Polls ``GET /v1/standings``."""
+    client = TimekeeperClient(url, STANDINGS, token_file, ca)
+    events: tuple[LogEvent, LogEvent] = "standings-updated", "standings-failed"
+    return TimekeeperPoller(client, decode, StandingsTable.confirmed, now_ms, log, events, metrics.polled)
 
 
 def metrics_route(metrics: WebhookMetrics, is_open: bool, api: Api | None) -> Route:
@@ -114,14 +87,18 @@ def make_service(
     """What one worker serves. It starts the threads that poll the standings and send Events, so call
     it after the fork."""
     ca = FileWatch[str]((settings.ca,), lambda: ca_text(settings.ca), monotonic_ms, log)
-    standings = StandingsPoller(settings.timekeeper_url, settings.token_file, ca, monotonic_ms, log, metrics)
-    standings.start()
+    poller = standings_poller(settings.timekeeper_url, settings.token_file, ca, monotonic_ms, log, metrics)
+    Thread(target=poller.run, args=(Event(),), name="standings", daemon=True).start()
+
+    def table() -> StandingsTable | None:
+        return poller.value
+
     api = _api_server(settings)
-    claims = ClaimCache(api, log, lambda: _drivers(standings.table()))
+    claims = ClaimCache(api, log, lambda: _drivers(table()))
     claims.start()
     flags = replace(settings.policy, claims=claims.known)
     admission = Reviewer(
-        flags, standings.table, ca, monotonic_ms, 1000 * settings.stale_after_s, standings.asked
+        flags, table, ca, monotonic_ms, 1000 * settings.stale_after_s, lambda: poller.was_polled
     )
     notice = start_owner_events(api, socket.gethostname())
     record = _start_decision_posts(settings, ca, metrics)

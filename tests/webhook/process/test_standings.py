@@ -14,7 +14,7 @@ from tests.support.tls import Tls
 from tests.support.waiting import eventually
 from tests.webhook.process_metrics import of_this_process
 from webhook.metrics import WebhookMetrics
-from webhook.server.wiring import StandingsPoller
+from webhook.server.wiring import standings_poller
 
 
 class World:
@@ -26,7 +26,7 @@ class World:
         self.token = folder / "token"
         self.token.write_text("first\n")
         self.metrics: WebhookMetrics = of_this_process()
-        self.standings = StandingsPoller(
+        self.standings = standings_poller(
             url,
             self.token,
             lambda: self.ca,
@@ -39,7 +39,7 @@ class World:
         """Asks at this moment; gives the standing of team-a in the table that is there then."""
         self.now_ms = now_ms
         self.standings.poll()
-        table = self.standings.table()
+        table = self.standings.value
         return None if table is None else table.namespaces["team-a"].standing.status
 
 
@@ -53,7 +53,7 @@ def world(tmp_path: Path, tls: Tls, timekeeper: SimulatedTimekeeper) -> Iterator
 
 def confirmed_ms(world: World) -> int:
     """When the timekeeper was last heard."""
-    table = world.standings.table()
+    table = world.standings.value
     assert table is not None
     return table.confirmed_ms
 
@@ -66,10 +66,10 @@ def last_heard(world: World) -> float:
 
 def test_a_failed_poll_counts_as_an_attempt(world: World, timekeeper: SimulatedTimekeeper) -> None:
     timekeeper.end()
-    before = world.standings.asked()
+    before = world.standings.was_polled
 
     assert world.poll() is None
-    assert (before, world.standings.asked()) == (False, True)
+    assert (before, world.standings.was_polled) == (False, True)
 
 
 def test_a_table_is_read_once_and_then_only_confirmed(world: World, timekeeper: SimulatedTimekeeper) -> None:
@@ -78,7 +78,7 @@ def test_a_table_is_read_once_and_then_only_confirmed(world: World, timekeeper: 
 
     assert timekeeper.answered == [200, 304]
     assert confirmed_ms(world) == 1_010
-    table = world.standings.table()
+    table = world.standings.value
     assert table is not None
     assert table.read_ms == 10
 
@@ -183,9 +183,12 @@ def test_a_ca_that_no_longer_signs_the_timekeeper_ends_the_connection_to_it(
 
 
 def test_polling_goes_on_by_itself_until_it_is_ended(world: World, timekeeper: SimulatedTimekeeper) -> None:
-    world.standings.start()
+    ended = threading.Event()
+    thread = threading.Thread(target=world.standings.run, args=(ended,))
+    thread.start()
     eventually(lambda: len(timekeeper.asked) >= 2, "two polls")
-    world.standings.end()
+    ended.set()
+    thread.join(60)
 
-    eventually(lambda: not any(each.name == "standings" for each in threading.enumerate()), "its end")
+    assert not thread.is_alive()
     assert world.lines == ["info event=standings-updated"]
