@@ -30,6 +30,7 @@ from timekeeper.core.names import API_SERVICE
 
 LOGIN = "client.authentication.k8s.io/v1"
 PATH = "/apis/timekeeper.bursar.dev/v1"
+TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"  # as kubectl sends it, but for --raw
 BUDGETS = {
     "metadata": {"name": "bursar-budgets"},
     "data": {"team-a": "gpuHours: 10\nperiod: month", "team-b": "gpuHours: 3\nperiod: month"},
@@ -133,6 +134,16 @@ def test_a_user_with_a_certificate_reads_what_rbac_allows_and_nothing_else(
     )
     own = json.loads(cp.kubectl("get", "--raw", f"{PATH}/budgets/team-a", kubeconfig=alice).stdout)
     assert own["namespace"] == "team-a"
+
+    status, body = raw(cp, alice, f"{PATH}/budgets/team-a", (f"Accept: {TABLE}",))
+    table = json.loads(body)
+    columns = [(column["key"], column["type"]) for column in table["columnDefinitions"]]
+    (shown,) = (dict(zip((key for key, _ in columns), row["cells"], strict=True)) for row in table["rows"])
+    assert (status, table["apiVersion"], table["kind"]) == (200, "meta.k8s.io/v1", "Table")
+    assert columns[:2] == [("namespace", "string"), ("mode", "string")]
+    assert {name: shown[name] for name in ("namespace", "standing", "granted", "remaining")} == {
+        **{"namespace": "team-a", "standing": "IN_BUDGET", "granted": "10.00", "remaining": "10.00"}
+    }
 
     for path in ("budgets/team-b", "usage", "budgets", "sessions?namespace=team-b"):
         refused = cp.kubectl("get", "--raw", f"{PATH}/{path}", kubeconfig=alice)
