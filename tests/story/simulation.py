@@ -28,7 +28,7 @@ from tests.story.settling import Database, Timekeeper
 from tests.support.clock import Clock
 from tests.timekeeper.oracle import Terms, rate
 from tests.timekeeper.worlds import HOUR, MINUTE, READ, SECOND, T0
-from timekeeper.accounts.grants import CORRECTION, MANUAL, Grant
+from timekeeper.accounts.grants import CORRECTION, MANUAL, Grant, GrantKind
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.admission.table import StandingsTable
 from timekeeper.core.ledger.reservation import Reservation
@@ -238,7 +238,7 @@ class Simulation:
         if self.accounts.granted(subject, now_ms) is None or subject not in self.in_force:
             return
         amount = self.random.randint(-HOUR // 4, HOUR // 2) * 1_000 * self.size.scale
-        kind = MANUAL if amount >= 0 else CORRECTION
+        kind: GrantKind = MANUAL if amount >= 0 else CORRECTION
         span = of.ledger.history.account(subject, now_ms).span
         key = f"by-hand/{len(of.database.grants)}"
         of.database.grants.append(Grant(subject, span, amount, kind, "", "someone", key, now_ms))

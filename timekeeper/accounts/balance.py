@@ -21,6 +21,7 @@ from timekeeper.core.ledger.metering import (
 from timekeeper.core.ledger.period_rules import Account
 from timekeeper.core.object_names import timestamp
 from timekeeper.core.texts import hours
+from timekeeper.core.wire import StandingWord
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class Statement:
     group: "Statement | None" = None  # the account of the namespace's group
 
     @property
-    def standing(self) -> str:
+    def standing(self) -> StandingWord:
         """IN_BUDGET, OVER_BUDGET, or UNLIMITED if neither the namespace nor its group has a limit."""
         if any(each.balance.standing == "OVER_BUDGET" for each in self._limited):
             return "OVER_BUDGET"

@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
+from typing import Literal
 
 from timekeeper.accounts.card_use.idleness import IDLE_ACTIONS, IdleAction, IdleTerms
 from timekeeper.accounts.pods import LedgerPod
@@ -20,6 +21,7 @@ from timekeeper.core.budgets.protection import Protection
 from timekeeper.core.budgets.reader import read_entry
 from timekeeper.core.ledger.metering import FOREVER_MS, Interval, price_at, price_days
 from timekeeper.core.ledger.period_rules import Account, PeriodRule, account_in, period_rules
+from timekeeper.core.names import Mode
 
 DAY_MS = 86_400_000
 SETTINGS = "_settings"
@@ -134,7 +136,7 @@ class History:
         labelled = self._mode_by_label(found, subject, at_ms)
         return _with_mode(found, labelled) if labelled else found
 
-    def mode(self, namespace: str, at_ms: int) -> str:
+    def mode(self, namespace: str, at_ms: int) -> Mode:
         """The mode of the namespace at that time: `enforce`, `observe` or `meter`."""
         return self.budget(namespace, at_ms).budget.mode or self.settings(at_ms).mode
 
@@ -149,7 +151,7 @@ class History:
             return "cluster"
         return "entry" if found.key == namespace else "defaults"
 
-    def _mode_by_label(self, found: BudgetInForce, namespace: str, at_ms: int) -> str:
+    def _mode_by_label(self, found: BudgetInForce, namespace: str, at_ms: int) -> Mode | Literal[""]:
         """What the namespace's label says; "" where there is none, or where its own entry names a mode."""
         label = self._dated.get(LABEL + namespace)
         if label is None or (found.key == namespace and found.budget.mode):
@@ -402,11 +404,11 @@ def settled_value(key: str, text: str) -> EntryValue:
 @functools.lru_cache(maxsize=8)
 def _labelled(word: str) -> Budget:
     """What a namespace's label says, as an entry that says nothing else."""
-    return replace(UNLIMITED, mode=word if word in MODES else "")
+    return replace(UNLIMITED, mode=next((mode for mode in MODES if mode == word), ""))
 
 
 @functools.lru_cache(maxsize=16_384)
-def _with_mode(found: BudgetInForce, mode: str) -> BudgetInForce:
+def _with_mode(found: BudgetInForce, mode: Mode) -> BudgetInForce:
     return replace(found, budget=replace(found.budget, mode=mode))
 
 

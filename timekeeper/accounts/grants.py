@@ -1,17 +1,19 @@
 """Grants: what a namespace or group may use in a period. A changed budget adds a grant; rows never change."""
 
 from dataclasses import dataclass, replace
+from typing import Final, Literal
 from urllib.parse import quote
 
 from timekeeper.accounts.budget_history import GROUP, BudgetInForce, History, is_group
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.core.ledger.period_rules import Account
 
-PERIOD = "period"
-CORRECTION = "correction"
-MANUAL = "manual"
-CARRY = "carry"
-TRANSFER = "transfer"
+GrantKind = Literal["period", "correction", "manual", "carry", "transfer"]
+PERIOD: Final = "period"
+CORRECTION: Final = "correction"
+MANUAL: Final = "manual"
+CARRY: Final = "carry"
+TRANSFER: Final = "transfer"
 SPLIT = "split"  # begins the keys of transfers that the settler makes
 
 BY_BUDGET = (PERIOD, CORRECTION)  # if made by the settler; a person's correction counts as by hand
@@ -33,7 +35,7 @@ class Grant:
     subject: str
     span: Interval
     amount: int
-    kind: str
+    kind: GrantKind
     reason: str
     actor: str
     idempotency_key: str

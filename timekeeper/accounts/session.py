@@ -4,6 +4,7 @@ last correction."""
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from sys import intern
+from typing import Literal
 
 from timekeeper.accounts.metered import WHOLE_CARDS, CardParts, assumed_part, metered_charge
 from timekeeper.accounts.pods import LedgerPod
@@ -17,6 +18,7 @@ from timekeeper.core.request.estimates import estimated_rate, requested_amount, 
 from timekeeper.core.request.host import DOMINANT_HOST, HostAmount, HostShare, host_rate, models_of
 from timekeeper.core.values import WHOLE_MILLI, Card, Placement, Slice
 
+SessionKind = Literal["pod", "claim", "host"]
 HOLD = ":hold:"  # in the UID of a session for reserved cards, after the pod's
 HOST = ":host:"  # in the UID of a session for CPU and memory, after the pod's
 BEFORE = ":before:"  # in the UID of an earlier session of a pod, which ended when its rate changed
@@ -64,7 +66,7 @@ class Session:
     # why its rate is not certain; None: it is
     doubt: str | None = None
     # or claim: then ``name`` is the claim's; or host: what CPU and memory cost beyond the pod's cards
-    kind: str = "pod"
+    kind: SessionKind = "pod"
     # UIDs of the pods that a claim is reserved for, with blanks between them
     consumers: str = ""
     # the pods that it was ever reserved for, each as UID/name, with blanks between them

@@ -4,7 +4,6 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
-from typing import Literal
 
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.protection import ProtectedPods
@@ -189,7 +188,7 @@ def _settings(
     settings: BudgetSettings, classes: Mapping[str, tuple[int, str]], room: CardHost | None
 ) -> StandingSettings:
     shown: StandingSettings = {
-        "mode": _mode(settings.mode),
+        "mode": settings.mode,
         "rules": dict(settings.rules),
         "exempt": list(settings.exempt),
         "schedulerName": settings.scheduler_name,
@@ -223,10 +222,6 @@ def _settings(
     return shown
 
 
-def _mode(mode: str) -> Literal["enforce", "observe", "meter"]:
-    return "observe" if mode == "observe" else "meter" if mode == "meter" else "enforce"
-
-
 def _class(name: str, classes: Mapping[str, tuple[int, str]]) -> PriorityClassWire:
     value, preemption_policy = classes.get(name, (None, None))
     return {"name": name, "value": value, "preemptionPolicy": preemption_policy}
@@ -245,7 +240,7 @@ def _entry(statement: Statement, settings: BudgetSettings) -> StandingEntry:
         "remaining": deciding.balance.remaining,
         "spent": statement.is_spent,
         "validUntil": statement.valid_until_ms,
-        "mode": _mode(budget.mode or settings.mode),
+        "mode": budget.mode or settings.mode,
         "rules": dict(budget.rules),
         "exempt": list(budget.exempt),
         "policy": budget.policy,

@@ -1,7 +1,8 @@
 """``/v1/months``: closed months with their hashes; ``/v1/corrections``: entries that correct a bill."""
 
+from collections.abc import Iterable
 from datetime import date
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Literal
 
 from flask import Flask, Response
 from msgspec import UNSET, UnsetType
@@ -10,7 +11,7 @@ from timekeeper.accounts.budget_history import History
 from timekeeper.accounts.grants import caller_key
 from timekeeper.accounts.usage import gpu_hours
 from timekeeper.api import sheets
-from timekeeper.api.http.answers import CorrectionAnswer, answer, correction_answer
+from timekeeper.api.http.answers import AmountAnswer, Span, Versioned, amount_of, answer
 from timekeeper.api.http.bodies import Body
 from timekeeper.api.http.parameters import (
     IDEMPOTENCY_KEY,
@@ -21,6 +22,7 @@ from timekeeper.api.http.parameters import (
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, admit, read_body, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.resources.grants import ONE_AMOUNT, GivenAmount, Namespace, granted
+from timekeeper.api.resources.usage import CorrectionAnswer, correction_answer
 from timekeeper.core.ledger.metering import Interval, period_at
 from timekeeper.core.ledger.months import ChargeCorrection, ClosedMonth, MonthHash, month_name
 from timekeeper.core.object_names import NAME
@@ -28,14 +30,13 @@ from timekeeper.runtime.http.problem_details import Problem, bad
 from timekeeper.store import ledger, months
 from timekeeper.store.engine.engine import Connection
 from timekeeper.wire.forms import like
-from timekeeper.wire.values import Version
 
 _READ = Right("get", "usage")
 
-_Times = TypedDict("_Times", {"from": int})
+MonthState = Literal["future", "before", "runs", "waits", "ended", "closed"]
 
 
-class MonthHashAnswer(TypedDict):
+class MonthHashAnswer(AmountAnswer):
     """The hashes of a month. `sha256`: of the three others, in this order. `sessions`: how many have a charge
     in it; `amount`: of all, in milli-GPU x milliseconds; `grants`: how many were made in it."""
 
@@ -44,47 +45,39 @@ class MonthHashAnswer(TypedDict):
     grantsMade: str
     prices: str
     sessions: int
-    amount: int
-    gpuHours: str
     grants: int
 
 
-class ClosedMonthAnswer(_Times):
+class ClosedMonthAnswer(Span):
     """A month as it was closed, with its hashes then."""
 
     month: str
-    to: int
     closed: int
     hashes: MonthHashAnswer
 
 
-class MonthsAnswer(TypedDict):
+class MonthsAnswer(Versioned):
     """The closed months, the newest first."""
 
-    version: Version
     months: list[ClosedMonthAnswer]
 
 
-class LatePostings(TypedDict):
+class LatePostings(AmountAnswer):
     """What later proof corrected of the month after it was closed, in milli-GPU x milliseconds."""
 
     postings: int
-    amount: int
-    gpuHours: str
 
 
-class MonthAnswer(_Times):
+class MonthAnswer(Span, Versioned):
     """A month and its hashes now. `clusterName`: at its end, null: none; `state`: it has not begun; the
     ledger began after it; it runs; it waits for `waitsFor` sessions that are not settled, and whose last
     evidence is of the month; it has ended, and will be closed; or it is closed. `closed`: as it was then;
     `differs`: which of charges, grants and prices are not as they were, empty: unchanged; `late`: what later
     proof changed; `corrections`: of its charges, billed when they were made."""
 
-    version: Version
     month: str
     clusterName: str | None
-    to: int
-    state: Literal["future", "before", "runs", "waits", "ended", "closed"]
+    state: MonthState
     waitsFor: int
     now: MonthHashAnswer
     closed: ClosedMonthAnswer | None
@@ -105,10 +98,9 @@ class NewCorrection(GivenAmount, frozen=True, kw_only=True):
     pod: Annotated[str, like(NAME, "it must be the name of a pod")] | UnsetType = UNSET
 
 
-class CorrectionsAnswer(TypedDict):
+class CorrectionsAnswer(Versioned):
     """Corrections, the oldest first."""
 
-    version: Version
     corrections: list[CorrectionAnswer]
 
 
@@ -161,7 +153,7 @@ def register(app: Flask, services: Services) -> None:
     def list_months(_: Call) -> Response:
         with services.ledger.store.reading() as connection:
             found = months.closed(connection)
-        return answer({"version": 1, "months": [_closed(each) for each in found.values()]})
+        return answer(MonthsAnswer(version=1, months=list(map(_closed, found.values()))))
 
     def one(call: Call) -> Response:
         return answer(_month(services, call.get("month")))
@@ -169,13 +161,13 @@ def register(app: Flask, services: Services) -> None:
     def list_corrections(call: Call) -> Response:
         with services.ledger.store.reading() as connection:
             found = months.corrections(connection, call.get("namespace", ""))
-        return answer({"version": 1, "corrections": list(map(correction_answer, found))})
+        return _corrected(found)
 
     def correct(call: Call) -> Response:
         new = BODY.read(read_body())
         actor = admit(services, CREATE, new.namespace).username
         written = _correct(services, new, actor, call.given["Idempotency-Key"])
-        return answer({"version": 1, "corrections": [correction_answer(written)]})
+        return _corrected((written,))
 
     serve(app, services, MONTHS, list_months)
     serve(app, services, MONTH, one)
@@ -183,7 +175,11 @@ def register(app: Flask, services: Services) -> None:
     serve(app, services, CORRECT, correct)
 
 
-def _month(services: Services, first: date) -> dict[str, Any]:
+def _corrected(found: Iterable[ChargeCorrection]) -> Response:
+    return answer(CorrectionsAnswer(version=1, corrections=list(map(correction_answer, found))))
+
+
+def _month(services: Services, first: date) -> MonthAnswer:
     name = f"{first:%Y-%m}"
     with services.ledger.store.reading() as connection:
         now_ms, history = services.ledger.moment(connection)
@@ -205,12 +201,12 @@ def _month(services: Services, first: date) -> dict[str, Any]:
         "now": _hashes(now),
         "closed": None if closed is None else _closed(closed),
         "differs": [] if closed is None else list(closed.differs(now)),
-        "late": None if late is None else {"postings": late[0], **_amount(late[1])},
+        "late": None if late is None else {"postings": late[0], **amount_of(late[1])},
         "corrections": list(map(correction_answer, corrections)),
     }
 
 
-def _state(span: Interval, now_ms: int, first_ms: int | None, waits: int) -> str:
+def _state(span: Interval, now_ms: int, first_ms: int | None, waits: int) -> MonthState:
     """``first_ms``: of the ledger; None while it is empty. ``waits``: sessions that are not settled."""
     if now_ms < span.end_ms:
         return "runs" if span.start_ms <= now_ms else "future"
@@ -264,22 +260,18 @@ def _check_charged(connection: Connection, history: History, span: Interval, ask
         )
 
 
-def _amount(amount: int) -> dict[str, Any]:
-    return {"amount": amount, "gpuHours": gpu_hours(amount)}
-
-
-def _hashes(found: MonthHash) -> dict[str, Any]:
+def _hashes(found: MonthHash) -> MonthHashAnswer:
     return {
         "sha256": found.sha256,
         "charges": found.charges_sha256,
         "grantsMade": found.grants_sha256,
         "prices": found.prices_sha256,
         "sessions": found.sessions,
-        **_amount(found.amount),
+        **amount_of(found.amount),
         "grants": found.grants,
     }
 
 
-def _closed(month: ClosedMonth) -> dict[str, Any]:
-    times = {"from": month.from_ms, "to": month.to_ms, "closed": month.closed_ms}
-    return {"month": month.month, **times, "hashes": _hashes(month.hashes)}
+def _closed(month: ClosedMonth) -> ClosedMonthAnswer:
+    times: Span = {"from": month.from_ms, "to": month.to_ms}
+    return {"month": month.month, **times, "closed": month.closed_ms, "hashes": _hashes(month.hashes)}

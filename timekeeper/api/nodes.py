@@ -1,15 +1,14 @@
 """``/v1/nodes/{node}``: who was charged on a node until when, and why no longer; also of one that is gone."""
 
-from typing import Any, Literal, TypedDict
+from typing import Literal, TypedDict
 
 from flask import Flask, Response
 
 from timekeeper.accounts.budget_history import History
 from timekeeper.accounts.changes import NEVER, Pulse
 from timekeeper.accounts.failing_watches import read_watches
-from timekeeper.accounts.usage import gpu_hours
 from timekeeper.api import sheets
-from timekeeper.api.http.answers import Hours, Next, TotalAnswer, answer
+from timekeeper.api.http.answers import AmountAnswer, Page, amount_of, answer
 from timekeeper.api.http.parameters import (
     AFTER,
     FROM,
@@ -31,13 +30,13 @@ from timekeeper.store import cluster_map, ledger, sessions
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.ledger import NodeTimes
 from timekeeper.store.sessions import ChargedSession, SessionFilter
-from timekeeper.wire.values import Version
 
 _PAGE = 1_000
 _DAY_MS = 86_400_000
 _QUIET_MS = 60_000  # a kubelet renews its Lease each 10 s, and what it proves is written within 5 s
 _EVIDENCE = {"pods", "leases"}  # the watches without which nothing is heard of any node
 
+NodeState = Literal["there", "silent", "left"]
 End = Literal["runs", "leaving", "silent", "reported", "unreported", "removed", "reservation"]
 _WHY: dict[End, str] = {
     "runs": "it holds its cards",
@@ -54,7 +53,7 @@ _WHY: dict[End, str] = {
 _From = TypedDict("_From", {"from": str})
 
 
-class NodeCharge(_From):
+class NodeCharge(_From, AmountAnswer):
     """A pod's charge on a node. `group`: of the namespace at the end, empty for none; `heldMilli`: its part
     of the cards together, in thousandths of one; `to`: until when it is charged, null while it runs; `end`,
     and in words `why`; `state`: `settled`, or `open` where later proof may still change it; `amount`: in
@@ -72,26 +71,22 @@ class NodeCharge(_From):
     end: End
     why: str
     state: Literal["open", "settled"]
-    amount: int
-    gpuHours: Hours
 
 
-class NodeAnswer(_From):
+class NodeAnswer(_From, Page):
     """A node, and the charges of pods that held cards there between `from` and `to`, those that run first,
     then by their end, the last first. All times are in RFC 3339. `state`: `left`: the API server has no such
     Node since `left`, as the timekeeper saw it; `silent`: it has it, and nothing is heard of it since
     `heard`; else `there`. `heard`: until when the node was heard with a pod on it, null: never; `total`: of
     these rows."""
 
-    version: Version
     node: str
-    state: Literal["there", "silent", "left"]
+    state: NodeState
     heard: str | None
     left: str | None
     to: str
     charges: list[NodeCharge]
-    total: TotalAnswer
-    next: Next
+    total: AmountAnswer
 
 
 CHARGES = ApiRoute(
@@ -121,10 +116,19 @@ def register(app: Flask, services: Services) -> None:
             found = sessions.page(connection, which, now_ms, limit + 1)
             quiet_ms = _quiet_ms(ledger.pulse(connection) or NEVER)
         follows = cursor(found[limit - 1].session.uid) if len(found) > limit else None
-        body = {"version": 1, "node": which.node, **_times(node, quiet_ms)}
-        body |= _charges(found[:limit], quiet_ms, history) | {"next": follows}
         span = which.span or Interval(0, now_ms)
-        body |= {"from": iso(span.start_ms), "to": iso(min(span.end_ms, now_ms))}
+        body: NodeAnswer = {
+            "version": 1,
+            "node": which.node,
+            "state": _state(node, quiet_ms),
+            "heard": _time(node.heard_ms),
+            "left": _time(node.gone_ms),
+            "from": iso(span.start_ms),
+            "to": iso(min(span.end_ms, now_ms)),
+            "charges": _charges(found[:limit], quiet_ms, history),
+            "total": amount_of(sum(charged.amount for charged in found[:limit])),
+            "next": follows,
+        }
         return answer(body, follows)
 
     serve(app, services, CHARGES, charges)
@@ -162,19 +166,16 @@ def _quiet_ms(pulse: Pulse) -> int:
     return 0 if is_deaf else pulse.decided_ms - _QUIET_MS
 
 
-def _times(node: NodeTimes, quiet_ms: int) -> dict[str, Any]:
+def _state(node: NodeTimes, quiet_ms: int) -> NodeState:
     is_silent = node.is_held and (node.heard_ms or 0) < quiet_ms
-    state = "left" if node.gone_ms is not None else "silent" if is_silent else "there"
-    return {"state": state, "heard": _time(node.heard_ms), "left": _time(node.gone_ms)}
+    return "left" if node.gone_ms is not None else "silent" if is_silent else "there"
 
 
-def _charges(found: list[ChargedSession], quiet_ms: int, history: History) -> dict[str, Any]:
-    """The rows in the order of the answer, and their sum."""
+def _charges(found: list[ChargedSession], quiet_ms: int, history: History) -> list[NodeCharge]:
+    """The rows in the order of the answer."""
     ended = [(each, _end(each, quiet_ms)) for each in found]
     ended.sort(key=lambda row: (row[1] != "runs", -row[0].until_ms, row[0].session.uid))
-    amount = sum(each.amount for each in found)
-    rows = [_row(each, end, history) for each, end in ended]
-    return {"charges": rows, "total": {"amount": amount, "gpuHours": gpu_hours(amount)}}
+    return [_row(charged, end, history) for charged, end in ended]
 
 
 def _end(charged: ChargedSession, quiet_ms: int) -> End:
@@ -189,7 +190,7 @@ def _end(charged: ChargedSession, quiet_ms: int) -> End:
     return "silent" if charged.until_ms < quiet_ms else "runs"
 
 
-def _row(charged: ChargedSession, end: End, history: History) -> dict[str, Any]:
+def _row(charged: ChargedSession, end: End, history: History) -> NodeCharge:
     session = charged.session
     until_ms = max(session.bound_ms, charged.until_ms)
     return {
@@ -206,8 +207,7 @@ def _row(charged: ChargedSession, end: End, history: History) -> dict[str, Any]:
         "end": end,
         "why": _WHY[end],
         "state": "open" if session.settled_ms is None else "settled",
-        "amount": charged.amount,
-        "gpuHours": gpu_hours(charged.amount),
+        **amount_of(charged.amount),
     }
 
 

@@ -1,13 +1,13 @@
 """``GET /v1/would``: what would have happened to pods of metered namespaces, had budgets been enforced."""
 
 from datetime import UTC, datetime
-from typing import Any, TypedDict
+from typing import Any
 
 from flask import Flask, Response
 
 from timekeeper.accounts.would import VerdictWord
 from timekeeper.api import sheets
-from timekeeper.api.http.answers import Next, answer, tagged
+from timekeeper.api.http.answers import Page, Since, Span, answer, tagged
 from timekeeper.api.http.parameters import AFTER, FROM, LIMIT, NAMESPACE, TO, choice, cursor, shaped, start_ms
 from timekeeper.api.http.routes import CSV, JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
@@ -16,7 +16,6 @@ from timekeeper.runtime.http.problem_details import bad
 from timekeeper.store import would
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.would import WouldGroup, WouldQuery, week_of, week_start_ms
-from timekeeper.wire.values import Version
 
 _PAGE = 1_000
 _WEEKS = 4  # without a time range: this one, and three before
@@ -26,10 +25,8 @@ UNKNOWN = (
 )
 LATE = "Pods counted as late were judged more than 10 minutes after their creation, by the standing then."
 
-_WouldFrom = TypedDict("_WouldFrom", {"from": int})
 
-
-class WouldAnswerRow(_WouldFrom):
+class WouldAnswerRow(Since):
     """Pods of one namespace and week with one verdict. `week`: ISO 8601, in UTC, which begins at `from`;
     `rule`: the first rule that refuses; `pods`: of `of` new pods that were judged; `late`: how many of them
     long after their creation; `pod`, `sentence`: of the newest."""
@@ -45,18 +42,15 @@ class WouldAnswerRow(_WouldFrom):
     sentence: str
 
 
-class WouldAnswer(_WouldFrom):
+class WouldAnswer(Span, Page):
     """The newest week first. `enforced`: namespaces that were left out, for they are not
     metered now: they are enforced, or deleted; `notes`: sentences on what is not known; `began`: the first
     moment that the ledger charged, null: none."""
 
-    version: Version
-    to: int
     rows: list[WouldAnswerRow]
     enforced: list[str]
     notes: list[str]
     began: int | None
-    next: Next
 
 
 WOULD = ApiRoute(
@@ -91,9 +85,11 @@ def register(app: Flask, services: Services) -> None:
             cells = ({**each, "from": iso(each["from"])} for each in rows)
             body = b"".join(as_csv(sheets.WOULD.keys, cells))
             return tagged(Response(body, content_type=f"{CSV}; charset=utf-8"), follows)
-        span = {"version": 1, "from": start, "to": end, "began": services.ledger.began_ms()}
-        found_there = {"rows": rows, "enforced": enforced, "notes": _notes(page)}
-        return answer({**span, **found_there, "next": follows}, follows)
+        times, began = Span({"from": start, "to": end}), services.ledger.began_ms()
+        answered = WouldAnswer(
+            version=1, **times, rows=rows, enforced=enforced, notes=_notes(page), began=began, next=follows
+        )
+        return answer(answered, follows)
 
     serve(app, services, WOULD, list_all)
 
@@ -125,7 +121,7 @@ def _notes(groups: list[WouldGroup]) -> list[str]:
     return [UNKNOWN, *late] if any(each.verdict != "admitted" for each in groups) else late
 
 
-def _shown(group: WouldGroup) -> dict[str, Any]:
+def _shown(group: WouldGroup) -> Any:
     begins_ms = week_start_ms(group.week)
     year, week, _ = datetime.fromtimestamp(begins_ms // 1000, UTC).isocalendar()
     return {

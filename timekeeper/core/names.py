@@ -1,5 +1,7 @@
 """Every name of ours that appears in a Kubernetes object."""
 
+from typing import Literal
+
 DOMAIN = "bursar.dev"
 NAMESPACE = "bursar-system"
 AGENTS_NAMESPACE = "bursar-node"  # node agents only: they need more access to a node than other pods get
@@ -55,6 +57,7 @@ WRITABLE_ANNOTATIONS = (*USER_ANNOTATIONS, *GANG_ANNOTATIONS, GANG_LATE, IDLE)
 
 # label of a namespace: its mode, where its budget entry names none. A policy restricts who may set it
 MODE_LABEL = "bursar.dev/mode"
+Mode = Literal["enforce", "observe", "meter"]
 
 # what the webhook writes at admission
 GOVERNED = "bursar.dev/governed"

@@ -4,6 +4,7 @@ travel alone have ``version: 1``. Bodies of HTTP: `timekeeper.wire`."""
 from typing import Any, Literal, NotRequired, TypedDict
 
 from timekeeper.core.accelerators import UnknownAccelerators
+from timekeeper.core.names import Mode
 from timekeeper.core.values import GPURequest
 
 StandingWord = Literal["IN_BUDGET", "OVER_BUDGET", "UNLIMITED", "UNKNOWN"]
@@ -90,7 +91,7 @@ class HostWire(TypedDict):
 class StandingSettings(TypedDict):
     """The part of ``_settings`` that webhook and extender need. Durations in milliseconds."""
 
-    mode: Literal["enforce", "observe", "meter"]
+    mode: Mode
     rules: dict[str, str]  # rule -> mode, if it differs from the catalogue's
     exempt: list[str]  # users and groups
     schedulerName: str
@@ -150,7 +151,7 @@ class StandingEntry(TypedDict):
     spent: NotRequired[bool]
     # when the standing may change by time alone (with ``deny``: the period's end); null: never
     validUntil: int | None
-    mode: Literal["enforce", "observe", "meter"]  # the namespace's own, else the cluster's
+    mode: Mode  # the namespace's own, else the cluster's
     # its pods keep their scheduler, and get no cards of Bursar; absent: Bursar places them
     placement: NotRequired[Literal["off"]]
     # whole cards that its pods request of NVIDIA's plugin are Bursar's; absent: the plugin's

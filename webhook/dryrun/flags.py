@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from timekeeper.core.admission.policy import Mode, PriorityClass
+from timekeeper.core.admission.policy import PriorityClass
 from timekeeper.core.budgets.policy import MODES
+from timekeeper.core.names import Mode
 from timekeeper.core.wire import StandingWord
 from timekeeper.runtime.flags import Parser, argument, group, path_or_none
 from webhook.admission.workloads import TemplatePath

@@ -8,12 +8,12 @@ from pathlib import Path
 from timekeeper.core import __version__, names
 from timekeeper.core.admission.policy import (
     AdmissionPolicy,
-    Mode,
     PriorityClass,
     Sidecar,
     SidecarImages,
     UnknownStanding,
 )
+from timekeeper.core.names import Mode
 from timekeeper.runtime.flags import (
     Address,
     Parser,

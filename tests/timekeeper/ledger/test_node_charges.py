@@ -153,7 +153,7 @@ def test_a_node_that_left_says_when_and_until_when_each_pod_was_charged(town: To
         "2026-11-20T11:12:30Z",
         "1",
     )
-    assert "removed without a reported end" in first["why"]
+    assert "removed without a reported end" in str(first["why"])
 
 
 def test_that_it_left_is_known_to_the_next_timekeeper_and_until_it_is_back(town: Town) -> None:

@@ -7,8 +7,9 @@ from typing import Any, get_args
 
 import msgspec
 
-from timekeeper.api.http.answers import GroupAccount, GroupStanding, ProblemDetails, TableAnswer
+from timekeeper.api.http.answers import ProblemDetails
 from timekeeper.api.http.routes import JSON, TABLE, ApiRoute, Parameter
+from timekeeper.api.sheets.sheet import TableAnswer
 from timekeeper.core import __version__
 from timekeeper.runtime.http.problem_details import CONTENT_TYPE as PROBLEM
 from timekeeper.wire.forms import document_of, documented
@@ -65,10 +66,10 @@ def document(routes: Iterable[ApiRoute]) -> Json:
 
 def _schemas(routes: Iterable[ApiRoute]) -> tuple[Schemas, Json]:
     """The JSON Schema of each type of a body or an answer, and the components that these refer to."""
-    named = (ProblemDetails, GroupAccount, GroupStanding)
-    kinds: dict[Any, tuple[Any, ...]] = {kind: (kind,) for kind in named}
+    kinds: dict[Any, tuple[Any, ...]] = {ProblemDetails: (ProblemDetails,)}
     for route in routes:
-        for kind in (*_answers(route).values(), *((route.body.kind,) if route.body else ())):
+        bodies = (route.body.kind,) if route.body else ()
+        for kind in (*_answers(route).values(), *route.parts, *bodies):
             kinds[kind] = get_args(kind) if isinstance(kind, UnionType) else (kind,)
     parts = list(dict.fromkeys(part for listed in kinds.values() for part in listed))
     found, described = msgspec.json.schema_components(parts, ref_template="#/components/schemas/{name}")

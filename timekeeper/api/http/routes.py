@@ -63,7 +63,7 @@ class ApiRoute:
     """One route. ``right`` None: it needs none, or its handler checks rights itself. ``answers``: content
     type -> type of a successful answer. ``refuses``: its problem statuses beside those that all routes have.
     ``needs``: the rights that its handler checks, in words; ``sheet``: of its Table, None: it has none;
-    ``sheets``: others, by the parameter `table`."""
+    ``sheets``: others, by the parameter `table`; ``parts``: types that only a schema of its answers names."""
 
     method: str
     path: str
@@ -77,6 +77,7 @@ class ApiRoute:
     needs: str = ""
     sheet: Sheet | None = None
     sheets: Mapping[str, Sheet] = field(default_factory=dict)
+    parts: tuple[Any, ...] = ()
 
     @property
     def has_tag(self) -> bool:

@@ -24,7 +24,9 @@ from timekeeper.accounts.usage import (
 from timekeeper.api.ledger.protected_reading import ProtectedReading, read_protected
 from timekeeper.api.ledger.recent_value import RecentValue
 from timekeeper.core.budgets.modes import ModeSource
+from timekeeper.core.names import Mode
 from timekeeper.core.protected import Published, decoded
+from timekeeper.core.wire import StandingWord
 from timekeeper.store import held_pods, ledger, months
 from timekeeper.store.engine.engine import Connection, Store
 from timekeeper.store.engine.upgrade import take_time
@@ -59,7 +61,6 @@ def stated_now(
     return stated(history, subjects, spenders, sums, now_ms)
 
 
-UNKNOWN = "UNKNOWN"
 FASTEST = 1  # compresses a megabyte in milliseconds, once per revision
 
 
@@ -70,17 +71,17 @@ class ServedStandings:
     revision: str
     body: bytes
     packed: bytes
-    words: Mapping[str, str]
-    default: str
+    words: Mapping[str, StandingWord]
+    default: StandingWord
     protected: Mapping[str, Published] = field(default_factory=dict)  # of entries with `protect`
     settings: Mapping[str, Any] = field(default_factory=dict)  # as `core.wire.StandingSettings`
 
-    def word(self, namespace: str) -> str:
+    def word(self, namespace: str) -> StandingWord:
         """The namespace's standing."""
         return self.words.get(namespace, self.default)
 
 
-NOT_SERVED = ServedStandings("", b"", b"", {}, UNKNOWN)
+NOT_SERVED = ServedStandings("", b"", b"", {}, "UNKNOWN")
 
 
 _SILENT_MS = 10_000
@@ -100,12 +101,12 @@ class AccountReading:
 
     namespace: str
     statement: Statement
-    standing: str
+    standing: StandingWord
     error: str
     group_error: str = ""
     protected: ProtectedReading | None = None  # of an entry with `protect`
     placement: str = "on"  # of the cluster
-    mode: str = ""  # of a namespace
+    mode: Mode | None = None  # of a namespace
     mode_source: ModeSource = "cluster"
     received: int = 0  # what groups have passed on to its account
     each_period: int = 0  # what its group passes on anew in each period
@@ -297,7 +298,7 @@ class LedgerReader:
                 group_error=errors.get(GROUP + each.in_force.budget.group, ""),
                 protected=read_protected(connection, history, name, served.protected.get(name), now_ms),
                 placement=placement,
-                mode="" if is_group(name) else history.mode(name, now_ms),
+                mode=None if is_group(name) else history.mode(name, now_ms),
                 mode_source=history.mode_source(name, now_ms),
                 received=granted.received,
                 each_period=_part(history, name, each),

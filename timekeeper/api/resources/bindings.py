@@ -1,11 +1,9 @@
 """``POST /v1/bindings``: the extender reports the pods that it bound."""
 
-from typing import TypedDict
-
 from flask import Flask, Response, request
 
 from timekeeper.accounts.pods import ReportedBinding
-from timekeeper.api.http.answers import answer
+from timekeeper.api.http.answers import Accepted, answer
 from timekeeper.api.http.bodies import Body
 from timekeeper.api.http.routes import JSON, ApiRoute, read_body
 from timekeeper.api.http.services import Services
@@ -16,7 +14,6 @@ from timekeeper.core.values import Ask, ContainerAsk, GPURequest
 from timekeeper.runtime.http.problem_details import bad
 from timekeeper.store import bindings
 from timekeeper.wire.bindings import BindingAsk, BindingEntry, Bindings
-from timekeeper.wire.values import Version
 
 BODY = Body(Bindings)
 
@@ -66,13 +63,6 @@ def _host(text: str | None, where: str) -> HostShare | None:
 
 PATH = "/v1/bindings"
 
-
-class Accepted(TypedDict):
-    """The bindings are stored."""
-
-    version: Version
-
-
 REPORT = ApiRoute(
     method="POST",
     path=PATH,
@@ -96,4 +86,4 @@ def register(app: Flask, services: Services) -> None:
         reported = read_bindings(read_body(), received_ms)
         with services.ledger.store.writing() as connection:
             bindings.record(connection, reported, received_ms)
-        return answer({"version": 1})
+        return answer(Accepted(version=1))

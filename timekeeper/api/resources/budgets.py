@@ -1,30 +1,198 @@
 """``GET /v1/budgets`` and ``/v1/budgets/{namespace}``: what was granted, spent, and is left."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 from flask import Flask, Response, request
+from msgspec import Meta
 
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import GROUP
+from timekeeper.accounts.card_use.idleness import IdleAction
 from timekeeper.accounts.usage import gpu_hours
 from timekeeper.api import sheets
 from timekeeper.api.http.answers import (
-    BalancesAnswer,
-    BrokenEntryAnswer,
-    BudgetsAnswer,
-    OneBalance,
-    OneBudget,
+    AmountAnswer,
+    Bounds,
+    Hours,
+    Page,
+    Versioned,
+    amount_of,
     answer,
+    bounds,
+    in_hours,
 )
 from timekeeper.api.http.parameters import AFTER, LIMIT, MEMBERS_OF, NAMESPACE_IN_PATH, cursor, shaped
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, may, serve
 from timekeeper.api.http.services import Services
-from timekeeper.api.ledger import protected_answers
 from timekeeper.api.ledger.ledger_reader import AccountReading
+from timekeeper.api.ledger.protected_reading import ProtectedReading
 from timekeeper.api.ledger.recent_value import RecentValue, oldest_ms
+from timekeeper.core.budgets.modes import ModeSource
 from timekeeper.core.budgets.policy import ineffective_fields
-from timekeeper.core.ledger.metering import FOREVER_MS
+from timekeeper.core.names import Mode
+from timekeeper.core.wire import StandingWord
+from timekeeper.wire.values import Subject
+
+
+class Amounts(TypedDict):
+    """A balance as exact decimal GPU-hours; null where unlimited."""
+
+    granted: Hours | None
+    carried: Hours
+    posted: Hours
+    pending: Hours
+    reserved: Hours
+    remaining: Hours | None
+
+
+class ExactBalance(TypedDict):
+    """A balance in milli-GPU x milliseconds; null where unlimited."""
+
+    granted: int | None
+    carried: int
+    posted: int
+    pending: int
+    reserved: int
+    remaining: int | None
+
+
+class BalanceAmounts(ExactBalance):
+    """A balance in both forms."""
+
+    gpuHours: Amounts
+
+
+class BalanceAnswer(Bounds, BalanceAmounts):
+    """An account's present balance. `to`: null if it never ends; `granted`, `remaining`: null if
+    unlimited."""
+
+    namespace: Subject
+    standing: StandingWord
+
+
+class Period(Bounds):
+    """The account's period. `kind`: null if unlimited; `to`: null if it never ends."""
+
+    kind: str | None
+    timeZone: str
+
+
+class AccountAnswer(BalanceAmounts):
+    """The budget in force for a namespace or group, and its account. `entry`: the ConfigMap key that applies,
+    or null; `ratioMilli`, `warnAtMilli`: thousandths of the grant; `carryOverMilli`: thousandths of the
+    remainder that carry over; `carried`: the carried-over part of the grant; `exhaustedAt`: when
+    the budget runs out at the present rate, null if not in this period or already exhausted; `lastError`:
+    the entry's error; its last valid text stays in force; `maxGPUsMilli`, `maxGPUsPerPodMilli`: what the
+    namespace, and a pod of it, may hold at a time, null: any number."""
+
+    standing: StandingWord
+    entry: str | None
+    onExhausted: str
+    ratioMilli: int | None
+    warnAtMilli: int | None
+    carryOverMilli: int
+    maxGPUsMilli: int | None
+    maxGPUsPerPodMilli: int | None
+    period: Period
+    validUntil: int | None
+    exhaustedAt: int | None
+    lastError: str | None
+
+
+class GroupAccount(AccountAnswer):
+    """The group's account: what its members spent while they belonged to it."""
+
+    name: str
+
+
+class GroupStanding(TypedDict):
+    """The group, for callers that may not see its account."""
+
+    name: str
+    standing: StandingWord
+
+
+# msgspec tells no two types of objects apart that have no tag; null: without a group
+_OF_GROUP = [{"$ref": f"#/components/schemas/{kind.__name__}"} for kind in (GroupAccount, GroupStanding)]
+GroupOfBudget = Annotated[Any, Meta(extra_json_schema={"anyOf": [*_OF_GROUP, {"type": "null"}]})]
+
+
+class ProtectedAnswer(TypedDict):
+    """The pods that `protect` of the entry selects by `labels` and kinds of `owners`. Of the floors
+    `cardsMilli` and `amount` one is null; `left`: of it for further pods, null: not known; `used`: what the
+    selected pods have used in the period, posted and pending; `rateMilli`: of those that hold cards, in
+    thousandths of a weighted GPU; `pods`: how many are protected now, 0 in budget, null: not known."""
+
+    labels: dict[str, str]
+    owners: list[str]
+    cardsMilli: int | None
+    amount: int | None
+    used: int
+    gpuHours: Hours
+    rateMilli: int
+    left: int | None
+    pods: int | None
+
+
+class ReceivedAnswer(AmountAnswer):
+    """What groups have passed on to a namespace for its period, beside its own `gpuHours`, and what its group
+    passes on anew in each period."""
+
+    eachPeriod: int
+    eachPeriodGpuHours: Hours
+
+
+class BudgetAnswer(AccountAnswer):
+    """An account with its group's. `standing`, `validUntil` and `exhaustedAt` consider both; the other
+    figures are the namespace's own. `group`: null without a group; only name and standing for callers that
+    may not `get budgets` of it. `protect`: null if the entry protects no pods; `placement`: `off` where pods
+    keep their scheduler, else `on`. `received`: null where no group passes anything on. `mode`: the one
+    in force, null for a group; `modeFrom`: what it comes from, the namespace's entry, its label,
+    `_defaults`, the cluster, or a ledger that governs nothing. `idle`: what happens to idle pods, null:
+    nothing does."""
+
+    namespace: Subject
+    mode: Mode | None
+    modeFrom: ModeSource | None
+    idle: IdleAction | None
+    group: GroupOfBudget
+    protect: ProtectedAnswer | None
+    received: ReceivedAnswer | None
+    placement: str
+    warnings: list[str]
+
+
+class OneBudget(BudgetAnswer, Versioned):
+    """One budget."""
+
+
+class BrokenEntryAnswer(TypedDict):
+    """A budget entry with mistakes. `error`: its ConfigMap, and each mistake with its line and field."""
+
+    key: str
+    error: str
+
+
+class BudgetsAnswer(Page):
+    """Budgets by name; groups' budgets, and the entries with mistakes, are on the first page."""
+
+    budgets: list[BudgetAnswer]
+    groups: list[BudgetAnswer]
+    broken: list[BrokenEntryAnswer]
+
+
+class OneBalance(BalanceAnswer, Versioned):
+    """One account."""
+
+
+class BalancesAnswer(Page):
+    """The accounts, by name."""
+
+    balances: list[BalanceAnswer]
+
+
+_Group = GroupAccount | GroupStanding
 
 _RIGHT = Right("get", "budgets")
 _BALANCES_RIGHT = Right("get", "balances")
@@ -36,6 +204,7 @@ BUDGETS = ApiRoute(
     " name; on the first page those of all groups too",
     right=_RIGHT,
     answers={JSON: BudgetsAnswer},
+    parts=(GroupAccount, GroupStanding),
     parameters=(MEMBERS_OF, LIMIT, AFTER),
     sheet=sheets.BUDGETS,
 )
@@ -80,12 +249,12 @@ def register(app: Flask, services: Services) -> None:
             account, follows = services.ledger.account_page(limit, after[0] if after else "", group)
             group_accounts = [] if after else services.ledger.group_accounts(group)
         page = cursor(follows) if follows else None
-        made: dict[str, dict[str, Any]] = {}
+        made: dict[str, _Group] = {}
         # a caller that may list all budgets may get each by name
-        body = {
+        body: BudgetsAnswer = {
             "version": 1,
-            "budgets": [shown(each, True, made) for each in account],
-            "groups": [shown(each, True) for each in group_accounts],
+            "budgets": [_shown(each, True, made) for each in account],
+            "groups": [_shown(each, True) for each in group_accounts],
             "broken": [] if after or group else _broken(services),
             "next": page,
         }
@@ -94,17 +263,19 @@ def register(app: Flask, services: Services) -> None:
     def budget(call: Call) -> Response:
         account = services.ledger.account_now(call.given["namespace"])
         group = account.statement.in_force.budget.group
-        return answer({"version": 1, **shown(account, not group or may(services, _RIGHT, GROUP + group))})
+        shown = _shown(account, not group or may(services, _RIGHT, GROUP + group))
+        return answer(OneBudget(version=1, **shown))
 
     def balances(call: Call) -> Response:
         after = shaped(call.get("after"), str)
         accounts, follows = services.ledger.account_page(call.get("limit"), after[0] if after else "")
         page = cursor(follows) if follows else None
-        rows: list[dict[str, Any]] = [figures(each) for each in accounts]
-        return answer({"version": 1, "balances": rows, "next": page}, page)
+        rows = [_balance(account) for account in accounts]
+        return answer(BalancesAnswer(version=1, balances=rows, next=page), page)
 
     def balance(call: Call) -> Response:
-        return answer({"version": 1, **figures(services.ledger.account_now(call.given["namespace"]))})
+        account = services.ledger.account_now(call.given["namespace"])
+        return answer(OneBalance(version=1, **_balance(account)))
 
     serve(app, services, BUDGETS, budgets)
     serve(app, services, BUDGET, budget)
@@ -117,22 +288,20 @@ def _broken(services: Services) -> list[BrokenEntryAnswer]:
     return [{"key": key, "error": sentence} for key, sentence in sorted(found.items())]
 
 
-def figures(account: AccountReading) -> dict[str, Any]:
+def _balance(account: AccountReading) -> BalanceAnswer:
     """Only an account's figures."""
-    span = account.statement.account.span
     return {
         "namespace": account.namespace,
         "standing": account.standing,
-        "from": span.start_ms,
-        "to": None if span.end_ms >= FOREVER_MS else span.end_ms,
-        **amounts(account.statement),
+        **bounds(account.statement.account.span),
+        **_amounts(account.statement),
     }
 
 
-def amounts(statement: Statement) -> dict[str, Any]:
+def _amounts(statement: Statement) -> BalanceAmounts:
     """A balance in milli-GPU x milliseconds and as decimal GPU-hours."""
     balance = statement.balance
-    exact = {
+    exact: ExactBalance = {
         "granted": balance.granted,
         "carried": statement.carried,
         "posted": balance.posted,
@@ -140,13 +309,10 @@ def amounts(statement: Statement) -> dict[str, Any]:
         "reserved": balance.reserved,
         "remaining": balance.remaining,
     }
-    hours = {name: None if each is None else gpu_hours(each) for name, each in exact.items()}
-    return {**exact, "gpuHours": hours}
+    return {**exact, "gpuHours": in_hours(exact)}
 
 
-def shown(
-    account: AccountReading, with_group: bool, made: dict[str, dict[str, Any]] | None = None
-) -> dict[str, Any]:
+def _shown(account: AccountReading, with_group: bool, made: dict[str, _Group] | None = None) -> BudgetAnswer:
     """One account: amounts in milli-GPU x milliseconds and as decimal GPU-hours, times in milliseconds.
     ``with_group``: include the figures of its group's account; otherwise only the group's standing, which the
     namespace's own follows from. ``made``: the parts of groups that other accounts of the same answer share,
@@ -160,7 +326,7 @@ def shown(
     placement = budget.placement or account.placement
     return {
         "namespace": account.namespace,
-        "mode": account.mode or None,
+        "mode": account.mode,
         "modeFrom": account.mode_source if account.mode else None,
         "idle": account.idle,
         **_account(statement, account.error),
@@ -168,30 +334,46 @@ def shown(
         "validUntil": statement.valid_until_ms,
         "exhaustedAt": statement.exhausted_ms,
         "group": groups[budget.group] if group else None,
-        "protect": protected_answers.shown(account.protected),
+        "protect": _protected(account.protected),
         "received": _received(account),
         "placement": placement,
         "warnings": [*ineffective_fields(budget, placement), *warnings],
     }
 
 
-def _received(account: AccountReading) -> dict[str, Any] | None:
+def _received(account: AccountReading) -> ReceivedAnswer | None:
     if not account.received and not account.each_period:
         return None
     return {
-        "amount": account.received,
-        "gpuHours": gpu_hours(account.received),
+        **amount_of(account.received),
         "eachPeriod": account.each_period,
         "eachPeriodGpuHours": gpu_hours(account.each_period),
     }
 
 
-def _group(name: str, group: Statement, error: str, with_figures: bool) -> dict[str, Any]:
+def _protected(reading: ProtectedReading | None) -> ProtectedAnswer | None:
+    if reading is None:
+        return None
+    protection = reading.protection
+    return {
+        "labels": dict(protection.labels),
+        "owners": list(protection.kinds),
+        "cardsMilli": protection.cards_milli,
+        "amount": protection.amount,
+        "used": reading.used,
+        "gpuHours": gpu_hours(reading.used),
+        "rateMilli": reading.rate_milli,
+        "left": reading.left,
+        "pods": reading.pods,
+    }
+
+
+def _group(name: str, group: Statement, error: str, with_figures: bool) -> _Group:
     account = _account(group, error)
-    return {"name": name, **(account if with_figures else {"standing": account["standing"]})}
+    return {"name": name, **account} if with_figures else {"name": name, "standing": account["standing"]}
 
 
-def _account(statement: Statement, error: str) -> dict[str, Any]:
+def _account(statement: Statement, error: str) -> AccountAnswer:
     """Only the account, without its group."""
     in_force, balance, account = statement.in_force, statement.balance, statement.account
     budget, alone = in_force.budget, replace(statement, group=None)
@@ -207,10 +389,9 @@ def _account(statement: Statement, error: str) -> dict[str, Any]:
         "period": {
             "kind": account.kind if budget.amount is not None else None,
             "timeZone": account.zone,
-            "from": account.span.start_ms,
-            "to": None if account.span.end_ms >= FOREVER_MS else account.span.end_ms,
+            **bounds(account.span),
         },
-        **amounts(statement),
+        **_amounts(statement),
         "validUntil": alone.valid_until_ms,
         "exhaustedAt": alone.exhausted_ms,
         "lastError": error or None,

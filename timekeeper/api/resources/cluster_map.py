@@ -8,7 +8,7 @@ from typing import Any, NotRequired, TypedDict
 from flask import Flask, Response, request
 
 from timekeeper.api import sheets
-from timekeeper.api.http.answers import Next, answer
+from timekeeper.api.http.answers import Accepted, Page, Versioned, answer
 from timekeeper.api.http.bodies import Body
 from timekeeper.api.http.parameters import AFTER, LIMIT, NAMESPACE, NODE, POD, choice, cursor, shaped
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, read_body, serve
@@ -18,7 +18,6 @@ from timekeeper.runtime.http.problem_details import Problem
 from timekeeper.store import cluster_map, sessions
 from timekeeper.store.cluster_map import NodeSums
 from timekeeper.wire.cluster_map import MapCard, MapPost, MapWaitingPod
-from timekeeper.wire.values import Version
 
 BODY = Body(MapPost)
 
@@ -26,12 +25,6 @@ BODY = Body(MapPost)
 PATH = "/v1/cluster"
 _PAGE, _STEPS = 100, 10
 _RIGHT = Right("get", "sessions")
-
-
-class Mapped(TypedDict):
-    """The post is stored."""
-
-    version: Version
 
 
 class MapTotals(TypedDict):
@@ -68,17 +61,15 @@ class Stranded(TypedDict):
     milli: int
 
 
-class ClusterMapAnswer(TypedDict):
+class ClusterMapAnswer(Page):
     """`posted`: the extender's last post, null: none yet; `totals`: of the requested nodes, by models;
     `nodes`: those that are fullest first; `stranded`: on all nodes or the requested one, of all namespaces or
     of the requested one, the largest first."""
 
-    version: Version
     posted: int | None
     totals: list[MapTotals]
     nodes: list[NodeOnMap]
     stranded: list[Stranded]
-    next: Next
 
 
 class WaitingOnMap(MapWaitingPod, frozen=True):
@@ -87,12 +78,11 @@ class WaitingOnMap(MapWaitingPod, frozen=True):
     created: int
 
 
-class WaitingAnswer(TypedDict):
+class WaitingAnswer(Versioned):
     """`posted`: when, null: not yet; `total`: how many wait in the requested namespace or in all, null:
     unknown; `pods`: those of them that the extender posted, the ones that wait longest first;
     `placement`: `off` where pods of the namespace, or of one without an entry, keep their scheduler."""
 
-    version: Version
     posted: int | None
     total: int | None
     pods: list[WaitingOnMap]
@@ -104,7 +94,7 @@ POST = ApiRoute(
     path=PATH,
     about="the extender posts the nodes that changed, and what waits",
     right=None,
-    answers={JSON: Mapped},
+    answers={JSON: Accepted},
     body=BODY,
     refuses=(409, 413),
     needs="`create bindings` in all namespaces",
@@ -144,7 +134,7 @@ def register(app: Flask, services: Services) -> None:
             is_recorded = cluster_map.record(connection, posted, received_ms)
         if not is_recorded:
             raise Problem(409, "another extender leads since: its posts are the map", "term")
-        return answer({"version": 1})
+        return answer(Accepted(version=1))
 
     def cluster(call: Call) -> Response:
         return _nodes_answer(services, call)
@@ -155,10 +145,10 @@ def register(app: Flask, services: Services) -> None:
             found = cluster_map.waiting(connection)
             now_ms, history = services.ledger.moment(connection)
         own = history.budget(namespace, now_ms).budget.placement if namespace else ""
-        body = {"version": 1, "placement": own or history.settings(now_ms).placement}
+        placement = own or history.settings(now_ms).placement
         if found is None:
-            return answer(body | {"posted": None, "total": None, "pods": []})
-        pods = [
+            return answer(WaitingAnswer(version=1, placement=placement, posted=None, total=None, pods=[]))
+        pods: list[Any] = [
             {**each, "created": found.received_ms - each["age_ms"]}
             for each in found.pods
             if namespace in ("", each["namespace"])
@@ -167,7 +157,8 @@ def register(app: Flask, services: Services) -> None:
         if name := call.get("pod"):
             is_whole, pods = total == len(pods), [each for each in pods if each["name"] == name]
             total = len(pods) if is_whole else None
-        return answer(body | {"posted": found.received_ms, "total": total, "pods": pods})
+        posted = found.received_ms
+        return answer(WaitingAnswer(version=1, placement=placement, posted=posted, total=total, pods=pods))
 
     serve(app, services, CLUSTER, cluster)
     serve(app, services, WAITING, waiting)
@@ -189,9 +180,15 @@ def _nodes_answer(services: Services, call: Call) -> Response:
         bodies = cluster_map.nodes(connection, [each.name for each in page[:limit]])
         stranded = cluster_map.stranded(connection, node)
     follows = cursor(*_place(page[limit - 1])) if len(page) > limit else None
-    shown = [{**_shown(bodies[each.name], namespace), "posted": each.received_ms} for each in page[:limit]]
-    body = {"version": 1, "posted": posted_ms, "totals": _totals(found), "nodes": shown}
-    return answer(body | {"stranded": _stranded(stranded, namespace), "next": follows}, follows)
+    body: ClusterMapAnswer = {
+        "version": 1,
+        "posted": posted_ms,
+        "totals": _totals(found),
+        "nodes": [_shown(bodies[node.name], node.received_ms, namespace) for node in page[:limit]],
+        "stranded": _stranded(stranded, namespace),
+        "next": follows,
+    }
+    return answer(body, follows)
 
 
 def _stranded(by_namespace: Mapping[str, int], only: str) -> list[Stranded]:
@@ -210,14 +207,14 @@ def _step(node: NodeSums) -> int:
     return min(_STEPS, -(-_STEPS * node.used_milli // whole)) if whole else 0
 
 
-def _totals(nodes: Iterable[NodeSums]) -> list[dict[str, Any]]:
+def _totals(nodes: Iterable[NodeSums]) -> list[MapTotals]:
     by_models: dict[str, list[NodeSums]] = defaultdict(list)
     for each in nodes:
         by_models[each.models].append(each)
     return [_total(models, listed) for models, listed in sorted(by_models.items())]
 
 
-def _total(models: str, nodes: list[NodeSums]) -> dict[str, Any]:
+def _total(models: str, nodes: list[NodeSums]) -> MapTotals:
     steps = [_step(each) for each in nodes]
     return {
         "models": models,
@@ -232,8 +229,9 @@ def _total(models: str, nodes: list[NodeSums]) -> dict[str, Any]:
     }
 
 
-def _shown(node: dict[str, Any], namespace: str) -> dict[str, Any]:
+def _shown(node: dict[str, Any], posted_ms: int, namespace: str) -> Any:
     """The node; for a caller of one namespace, pods of others without their names."""
+    node = {**node, "posted": posted_ms}
     if not namespace:
         return node
     hidden = {"namespace": "", "name": "", "uid": ""}

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, TypedDict
+from functools import cache
+from typing import TypedDict
 
 from flask import Flask, Response, request
 
@@ -10,7 +11,7 @@ from timekeeper import metrics
 from timekeeper.accounts.budget_history import History, is_group
 from timekeeper.accounts.decisions.sentences import sentence, without_other
 from timekeeper.api import sheets
-from timekeeper.api.http.answers import Next, answer
+from timekeeper.api.http.answers import Accepted, Page, answer
 from timekeeper.api.http.bodies import Body
 from timekeeper.api.http.parameters import (
     AFTER,
@@ -33,7 +34,6 @@ from timekeeper.core.decisions import OTHER_NAMESPACE, Decision, DecisionRun
 from timekeeper.store import decisions
 from timekeeper.store.decisions import DecisionFilter, DecisionRow, page
 from timekeeper.wire.decisions import DecisionEntry, Decisions
-from timekeeper.wire.values import Version
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +74,6 @@ READ = Right("get", "decisions")
 _PAGE = 1_000
 
 
-class RecordedDecisions(TypedDict):
-    """The decisions are stored."""
-
-    version: Version
-
-
 class DecisionAnswer(TypedDict):
     """Equal decisions in succession. `pod`: empty where the pod had no name yet, or where the decision is
     about the namespace; `generateName`: of a pod without a name; `budget`: key of the budget entry in force,
@@ -103,12 +97,10 @@ class DecisionAnswer(TypedDict):
     sentence: str
 
 
-class DecisionsAnswer(TypedDict):
+class DecisionsAnswer(Page):
     """Decisions, the newest first by `last`."""
 
-    version: Version
     decisions: list[DecisionAnswer]
-    next: Next
 
 
 REPORT = ApiRoute(
@@ -116,7 +108,7 @@ REPORT = ApiRoute(
     path=PATH,
     about="webhook and extender report what they decided, and why",
     right=None,
-    answers={JSON: RecordedDecisions},
+    answers={JSON: Accepted},
     body=BODY,
     refuses=(413,),
     needs="`create decisions` in all namespaces",
@@ -156,7 +148,7 @@ def register(app: Flask, services: Services) -> None:
         follows = _place(found[limit - 1]) if len(found) > limit else None
         visible = visible_to(services, which.namespace)
         listed = [shown(each, history, visible) for each in found[:limit]]
-        return answer({"version": 1, "decisions": listed, "next": follows}, follows)
+        return answer(DecisionsAnswer(version=1, decisions=listed, next=follows), follows)
 
     serve(app, services, LIST, list_all)
 
@@ -168,26 +160,27 @@ def register(app: Flask, services: Services) -> None:
         with services.ledger.store.writing() as connection:
             decisions.record(connection, posted.source, posted.runs)
         metrics.DECISIONS.labels(posted.source).inc(sum(each.count for each in posted.runs))
-        return answer({"version": 1})
+        return answer(Accepted(version=1))
 
 
 def _place(row: DecisionRow) -> str:
     return cursor(row.run.last_ms, row.number)
 
 
-def visible_to(services: Services, namespace: str) -> Callable[[Decision], Decision]:
-    """The decision as the caller may see it, who may read those of ``namespace`` ("": of all). Pods of other
-    namespaces keep their names only if the caller may read decisions there."""
-    known: dict[str, bool] = {namespace: True}
+def reader_of(services: Services, namespace: str) -> Callable[[str], bool]:
+    """Whether the caller, who may read decisions of ``namespace`` ("": of all), may read those of another. Of
+    each it is asked once."""
+    return cache(lambda other: namespace in ("", other) or may(services, READ, other))
 
-    def may_read(other: str) -> bool:
-        if other not in known:
-            known[other] = may(services, READ, other)
-        return known[other]
+
+def visible_to(services: Services, namespace: str) -> Callable[[Decision], Decision]:
+    """The decision as the caller may see it. Pods of other namespaces keep their names only if the caller may
+    read decisions there."""
+    may_read = reader_of(services, namespace)
 
     def visible(decision: Decision) -> Decision:
         other = decision.figures.get(OTHER_NAMESPACE)
-        if other is None or not namespace or may_read(str(other)):
+        if other is None or may_read(str(other)):
             return decision
         return replace(decision, figures=without_other(decision.figures))
 
@@ -200,7 +193,7 @@ def _account(decision: Decision) -> str:
     return key if is_group(key) else decision.namespace
 
 
-def shown(row: DecisionRow, history: History, visible: Callable[[Decision], Decision]) -> dict[str, Any]:
+def shown(row: DecisionRow, history: History, visible: Callable[[Decision], Decision]) -> DecisionAnswer:
     """The record as it is answered."""
     decision = visible(row.run.decision)
     return {

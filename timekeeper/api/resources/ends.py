@@ -1,18 +1,15 @@
 """``POST /v1/ends``: each extender reports the removals of bound pods, with what proves their ends."""
 
-from typing import TypedDict
-
 from flask import Flask, Response, request
 
 from timekeeper.accounts.ends import ReportedEnd
-from timekeeper.api.http.answers import answer
+from timekeeper.api.http.answers import Accepted, answer
 from timekeeper.api.http.bodies import Body
 from timekeeper.api.http.routes import JSON, ApiRoute, read_body
 from timekeeper.api.http.services import Services
 from timekeeper.core.ledger.hold import PodHold
 from timekeeper.store import ends
 from timekeeper.wire.bindings import EndEntry, Ends
-from timekeeper.wire.values import Version
 
 BODY = Body(Ends)
 
@@ -45,20 +42,13 @@ def _end(entry: EndEntry, received_ms: int) -> ReportedEnd:
 
 PATH = "/v1/ends"
 
-
-class EndsAccepted(TypedDict):
-    """The ends are stored."""
-
-    version: Version
-
-
 REPORT = ApiRoute(
     method="POST",
     path=PATH,
     about="each extender reports the removals that it saw, so that a pod that ends while no settler runs is "
     "charged exactly",
     right=None,
-    answers={JSON: EndsAccepted},
+    answers={JSON: Accepted},
     body=BODY,
     refuses=(413,),
     needs="`create bindings` in all namespaces",
@@ -76,4 +66,4 @@ def register(app: Flask, services: Services) -> None:
         reported = read_ends(read_body(), received_ms)
         with services.ledger.store.writing() as connection:
             ends.record(connection, reported, received_ms)
-        return answer({"version": 1})
+        return answer(Accepted(version=1))

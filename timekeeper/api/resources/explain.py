@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, TypedDict
 
 from flask import Flask, Response
 
@@ -17,7 +16,7 @@ from timekeeper.accounts.held.order import HeldPod, in_order
 from timekeeper.accounts.session import Session
 from timekeeper.accounts.usage import gpu_hours
 from timekeeper.api import sheets
-from timekeeper.api.http.answers import answer
+from timekeeper.api.http.answers import AmountAnswer, Versioned, amount_of, answer
 from timekeeper.api.http.parameters import (
     KIND_IN_PATH,
     NAME_IN_PATH,
@@ -28,7 +27,6 @@ from timekeeper.api.http.parameters import (
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.ledger_reader import stated_now
-from timekeeper.api.ledger.protected_answers import protected_sentence
 from timekeeper.api.ledger.protected_reading import ProtectedReading, read_protected
 from timekeeper.api.resources.decisions import READ, DecisionAnswer, shown, visible_to
 from timekeeper.core.budgets.modes import mode_sentence
@@ -48,13 +46,12 @@ from timekeeper.core.ledger.metering import FOREVER_MS
 from timekeeper.core.object_names import timestamp
 from timekeeper.core.protected import Published
 from timekeeper.core.request.claims import CLAIM
-from timekeeper.core.texts import NOT_PLACED, not_bound, received
+from timekeeper.core.texts import NOT_PLACED, floor, not_bound, received
 from timekeeper.store import held_pods, sessions, would
 from timekeeper.store.decisions import DecisionFilter, DecisionRow, jobs_of, page
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.ledger import pulse
 from timekeeper.store.sessions import ChargedSession
-from timekeeper.wire.values import Version
 
 _MOST = 500
 _MOST_NAMED = 20
@@ -72,7 +69,7 @@ _PODS = ("pod", "pods", "po")
 _CLAIMS = ("claim", "claims", "resourceclaim", "resourceclaims")
 
 
-class ChargeAnswer(TypedDict):
+class ChargeAnswer(AmountAnswer):
     """A session of the pod, or of a claim that it uses: then `claim` is the claim's name, and `pod` is empty.
     `bound`: when it began; `sentence`: for people."""
 
@@ -82,19 +79,16 @@ class ChargeAnswer(TypedDict):
     node: str
     bound: int
     rateMilli: int
-    amount: int
-    gpuHours: str
     sentence: str
 
 
-class ExplanationAnswer(TypedDict):
+class ExplanationAnswer(Versioned):
     """`steps`: the newest 500 decisions about the subject, oldest first; `charges`: of its sessions;
     `waitsFor`: if it waited by the last of its decisions, what would have to change; `budget`: the
     namespace's account now; `received`: how what its group passed on adds to it, else empty; `mode`: its
     mode now, and what follows; `protected`: what its entry protects, and whether these pods are, else
     empty."""
 
-    version: Version
     namespace: str
     subject: str
     steps: list[DecisionAnswer]
@@ -169,7 +163,7 @@ def _explained(services: Services, which: DecisionFilter, subject: str) -> Respo
         has_claims = any(each.session.is_claim for each in charged)
         orphans = _orphans(connection, which.namespace) if has_claims else set()
     visible = visible_to(services, which.namespace)
-    body = {
+    body: ExplanationAnswer = {
         "version": 1,
         "namespace": which.namespace,
         "subject": subject,
@@ -219,7 +213,14 @@ def _protected(
     """What the entry protects, and which of these pods are protected now."""
     if reading is None:
         return
-    yield protected_sentence(namespace, reading)
+    its = reading.protection
+    labels = ", ".join(f"{name}={value}" for name, value in its.labels)
+    owners = f"pods of {' or '.join(its.kinds)}" if its.kinds else "pods"
+    selected = f"{owners}{' with ' + labels if labels else ''}, up to {floor(its.cards_milli, its.amount)}"
+    yield (
+        f"{namespace} protects {selected}: once the budget is spent, they keep class and cards; they have"
+        f" used {float(gpu_hours(reading.used)):.4g} GPU-hours in this period"
+    )
     names = {each.session.uid: each.session.name for each in charged}
     names |= {each.run.decision.uid: each.run.decision.name for each in rows if each.run.decision.name}
     now = sorted(names[uid] for uid in (published.uids if published else ()) if uid in names)
@@ -267,7 +268,7 @@ def _orphans(connection: Connection, namespace: str) -> set[str]:
     return {name for its, name in found["orphans"]["named"] if its == namespace} if found else set()
 
 
-def _charge(charged: ChargedSession, is_orphan: bool) -> dict[str, Any]:
+def _charge(charged: ChargedSession, is_orphan: bool) -> ChargeAnswer:
     session, amount = charged.session, charged.posted + charged.pending
     hours = f"{float(gpu_hours(amount)):.4g}"
     ended = f" to {timestamp(session.ended_ms)}" if session.ended_ms else ""
@@ -286,8 +287,7 @@ def _charge(charged: ChargedSession, is_orphan: bool) -> dict[str, Any]:
         "node": session.node,
         "bound": session.bound_ms - (session.forgiven_ms or 0),
         "rateMilli": session.rate_milli,
-        "amount": amount,
-        "gpuHours": gpu_hours(amount),
+        **amount_of(amount),
         "sentence": claim_sentence(session, hours, is_orphan)
         if session.is_claim
         else f"Charged {hours} GPU-hours: {held} of node {session.node}"

@@ -1,12 +1,12 @@
 """``GET /v1/findings``: what roles find wrong with themselves and with what they follow."""
 
 from collections.abc import Iterator
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import msgspec
 from flask import Flask, Response
 
-from timekeeper.api.http.answers import answer
+from timekeeper.api.http.answers import Versioned, answer
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.resources.node_usage import idle_pods
@@ -14,7 +14,6 @@ from timekeeper.api.resources.sessions import present_doubts
 from timekeeper.core.findings import RoleFinding, of_classes, of_doubts, of_use, published
 from timekeeper.store import role_findings
 from timekeeper.wire.findings import PostedFinding
-from timekeeper.wire.values import Version
 
 _OWN = "timekeeper"
 
@@ -33,10 +32,9 @@ class FindingRole(TypedDict):
     more: dict[str, int]
 
 
-class Findings(TypedDict):
+class Findings(Versioned):
     """`roles`: those that say something, the timekeeper first; `findings`: in the same order."""
 
-    version: Version
     roles: list[FindingRole]
     findings: list[FindingAnswer]
 
@@ -61,11 +59,13 @@ def register(app: Flask, services: Services) -> None:
                 role: (max(0, now_ms - at_ms), msgspec.to_builtins(found))
                 for role, (at_ms, found) in role_findings.lists(connection).items()
             }
-        roles = [
+        roles: list[FindingRole] = [
             {"role": role, "ageMs": age_ms, "more": its["more"]} for role, (age_ms, its) in lists.items()
         ]
-        rows = [{"role": role, **row} for role, (_, its) in lists.items() for row in its["findings"]]
-        return answer({"version": 1, "roles": roles, "findings": rows})
+        rows: list[Any] = [
+            {"role": role, **row} for role, (_, its) in lists.items() for row in its["findings"]
+        ]
+        return answer(Findings(version=1, roles=roles, findings=rows))
 
     serve(app, services, FINDINGS, findings)
 

@@ -19,16 +19,15 @@ from timekeeper.accounts.decisions.forecasts import DAY_MS, DAYS, Addition, Pace
 from timekeeper.accounts.estimate import Estimate, EstimatedBudget, EstimatedRow, EstimateQueries, HeldDevices
 from timekeeper.accounts.usage import ReportQuery, cost, gpu_hours
 from timekeeper.api import report_formats, sheets
-from timekeeper.api.http.answers import Hours, Next, answer, tagged
+from timekeeper.api.http.answers import AmountAnswer, Hours, Page, Span, Versioned, amount_of, answer, tagged
 from timekeeper.api.http.parameters import AFTER, LIMIT, SUBJECT_AS_NAMESPACE, choice, cursor, shaped
 from timekeeper.api.http.routes import CSV, JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.ledger_reader import AccountReading
-from timekeeper.api.ledger.protected_answers import ProtectedPaceAnswer, pace
+from timekeeper.api.ledger.protected_reading import ProtectedReading
 from timekeeper.core.ledger.metering import FOREVER_MS, Interval, period_at
 from timekeeper.runtime.http.problem_details import Problem
 from timekeeper.store import ledger
-from timekeeper.wire.values import Version
 
 _WITHIN_S = 60.0  # for all questions of one estimate
 _KEPT_S = 3_600.0
@@ -102,6 +101,15 @@ class PaceAnswer(TypedDict):
     goneAt: int | None
 
 
+class ProtectedPaceAnswer(TypedDict):
+    """Of the pods that `protect` selects. `rateMilli`: their rate now, in thousandths of a weighted GPU;
+    `usedUpAt`: when a floor of hours is used up at it, null: not in this period, or it is, or the floor is of
+    cards."""
+
+    rateMilli: int
+    usedUpAt: int | None
+
+
 class ForecastAnswer(TypedDict):
     """A namespace or group. `remaining`: null if unlimited; `to`: the period's end, null if it has none;
     `now`: at the rate of the pods that run; `fastest`, `slowest`: the band, at the largest and smallest of
@@ -117,13 +125,11 @@ class ForecastAnswer(TypedDict):
     protected: ProtectedPaceAnswer | None
 
 
-class ForecastsAnswer(TypedDict):
+class ForecastsAnswer(Page):
     """Namespaces by name; after the last of them all groups."""
 
-    version: Version
     days: int
     forecasts: list[ForecastAnswer]
-    next: Next
 
 
 FORECAST = ApiRoute(
@@ -136,15 +142,13 @@ FORECAST = ApiRoute(
 )
 
 
-class EstimateRow(TypedDict):
+class EstimateRow(AmountAnswer):
     """What pods of a namespace held of one model ("": not known), estimated. `amount`: weighted, milli-GPU x
     ms; `cost`: at the price of now, null without one."""
 
     namespace: str
     group: str
     models: str
-    amount: int
-    gpuHours: Hours
     price: str
     currency: str
     cost: str | None
@@ -164,17 +168,12 @@ class EstimateBudget(TypedDict):
     spentAt: int | None
 
 
-_From = TypedDict("_From", {"from": int})
-
-
-class EstimateAnswer(_From):
+class EstimateAnswer(Span, Versioned):
     """An estimate, no charges. `to`: where the ledger begins; `stepMs`: for how long a sample stands;
     `knownMs`: for how much of the time there are samples, the rest is unknown; `findings`: what is missing
     or left out."""
 
-    version: Version
     estimated: Literal[True]
-    to: int
     stepMs: int
     knownMs: int
     rows: list[EstimateRow]
@@ -216,8 +215,8 @@ def register(app: Flask, services: Services) -> None:
             accounts += [] if follows else services.ledger.group_accounts()
         page = cursor(follows) if follows else None
         paces = Paces(services, subject)
-        found = [paces.of(each) for each in accounts]
-        return answer({"version": 1, "days": DAYS, "forecasts": found, "next": page}, page)
+        found = list(map(paces.of, accounts))
+        return answer(ForecastsAnswer(version=1, days=DAYS, forecasts=found, next=page), page)
 
     serve(app, services, FORECAST, forecasts)
 
@@ -265,7 +264,7 @@ class Paces:
             )
             self._days |= _days(services, asked, GROUP)
 
-    def of(self, account: AccountReading, additions: Sequence[Addition] = ()) -> dict[str, Any]:
+    def of(self, account: AccountReading, additions: Sequence[Addition] = ()) -> ForecastAnswer:
         """The account's forecast. ``additions``: pods that are supposed beside those that there are."""
         statement, name = account.statement, account.namespace
         charged = self._days.get(name, {})
@@ -280,7 +279,7 @@ class Paces:
             "now": _shown(found.now),
             "fastest": _shown(found.fastest),
             "slowest": _shown(found.slowest),
-            "protected": pace(account.protected, self._now_ms),
+            "protected": _protected(account.protected, self._now_ms),
         }
 
 
@@ -292,7 +291,13 @@ def _days(services: Services, asked: ReportQuery, prefix: str) -> dict[str, Mapp
     return dict(found)
 
 
-def _shown(pace: Pace) -> dict[str, int | None]:
+def _protected(reading: ProtectedReading | None, now_ms: int) -> ProtectedPaceAnswer | None:
+    if reading is None:
+        return None
+    return {"rateMilli": reading.rate_milli, "usedUpAt": reading.used_up_ms(now_ms)}
+
+
+def _shown(pace: Pace) -> PaceAnswer:
     return {"rateMilli": pace.milli, "goneAt": pace.gone_ms}
 
 
@@ -324,7 +329,7 @@ def _scoped(found: Estimate, subject: str) -> Estimate:
     return replace(found, rows=rows, budgets=tuple(each for each in found.budgets if each.subject == subject))
 
 
-def _estimate_answer(found: Estimate) -> dict[str, Any]:
+def _estimate_answer(found: Estimate) -> EstimateAnswer:
     return {
         "version": 1,
         "estimated": True,
@@ -338,20 +343,19 @@ def _estimate_answer(found: Estimate) -> dict[str, Any]:
     }
 
 
-def _estimate_row(row: EstimatedRow) -> dict[str, Any]:
+def _estimate_row(row: EstimatedRow) -> EstimateRow:
     return {
         "namespace": row.namespace,
         "group": row.group,
         "models": row.models,
-        "amount": row.amount,
-        "gpuHours": gpu_hours(row.amount),
+        **amount_of(row.amount),
         "price": row.price,
         "currency": row.currency,
         "cost": cost(row.amount, row.price) if row.price else None,
     }
 
 
-def _estimate_budget(budget: EstimatedBudget) -> dict[str, Any]:
+def _estimate_budget(budget: EstimatedBudget) -> EstimateBudget:
     return {
         "subject": budget.subject,
         "period": budget.period,

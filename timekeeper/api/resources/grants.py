@@ -9,14 +9,14 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from flask import Flask, Response
-from msgspec import UNSET, Raw, Struct, UnsetType, field
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import GROUP, is_group
-from timekeeper.accounts.grants import CORRECTION, MANUAL, MAX_GRANTED, TRANSFER, Grant, caller_key
+from timekeeper.accounts.grants import CORRECTION, MANUAL, MAX_GRANTED, TRANSFER, Grant, GrantKind, caller_key
 from timekeeper.accounts.usage import gpu_hours
 from timekeeper.api import sheets
-from timekeeper.api.http.answers import GrantsAnswer, WrittenGrantsAnswer, answer
+from timekeeper.api.http.answers import AmountAnswer, Bounds, Page, Versioned, amount_of, answer, bounds
 from timekeeper.api.http.bodies import Body
 from timekeeper.api.http.parameters import (
     AFTER,
@@ -31,7 +31,6 @@ from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.granting import grant_once, group_budget
 from timekeeper.api.ledger.ledger_reader import LedgerReader
 from timekeeper.core.budgets.policy import GPU_HOUR
-from timekeeper.core.ledger.metering import FOREVER_MS
 from timekeeper.core.names import DOMAIN
 from timekeeper.core.object_names import NAMESPACE
 from timekeeper.runtime.http.problem_details import Problem, bad
@@ -106,7 +105,7 @@ class GrantRequest:
     giver: str
     amount: int
     reason: str
-    kind: str
+    kind: GrantKind
 
 
 def read_grant(body: bytes) -> GrantRequest:
@@ -154,6 +153,31 @@ def exact_number(value: str) -> tuple[Decimal, int]:
 
 _PAGE = 1_000
 
+
+class GrantAnswer(Bounds, AmountAnswer):
+    """An amount granted to the account of this period; never changed. `to`: null if it never ends."""
+
+    id: int
+    subject: Subject
+    kind: GrantKind
+    reason: str
+    actor: str
+    created: int
+    group: Annotated[str | None, Meta(description="the group that passed the amount on; null: none")]
+
+
+class GrantsAnswer(Page):
+    """Grants in order of creation."""
+
+    grants: list[GrantAnswer]
+
+
+class WrittenGrantsAnswer(Versioned):
+    """The grants under the idempotency key: one, or the two of a transfer."""
+
+    grants: list[GrantAnswer]
+
+
 GRANTS = ApiRoute(
     method="GET",
     path="/v1/grants",
@@ -189,9 +213,8 @@ def register(app: Flask, services: Services) -> None:
         with services.ledger.store.reading() as connection:
             found = grants.page(connection, which, limit + 1)
         follows = cursor(found[limit - 1].number) if len(found) > limit else None
-        return answer(
-            {"version": 1, "grants": [_shown(each) for each in found[:limit]], "next": follows}, follows
-        )
+        rows = list(map(_shown, found[:limit]))
+        return answer(GrantsAnswer(version=1, grants=rows, next=follows), follows)
 
     def give(call: Call) -> Response:
         asked = read_grant(read_body())
@@ -304,20 +327,17 @@ class _Giving:
 
 
 def written_answer(given: tuple[GrantRow, ...]) -> Response:
-    """The answer to a grant: a `WrittenGrantsAnswer`."""
-    return answer({"version": 1, "grants": [_shown(each) for each in given]})
+    """The answer to a grant."""
+    return answer(WrittenGrantsAnswer(version=1, grants=list(map(_shown, given))))
 
 
-def _shown(written: GrantRow) -> dict[str, Any]:
-    """A `GrantAnswer`. Times are Unix milliseconds, ``amount`` is milli-GPU x ms."""
+def _shown(written: GrantRow) -> GrantAnswer:
     grant = written.grant
     return {
         "id": written.number,
         "subject": grant.subject,
-        "from": grant.span.start_ms,
-        "to": None if grant.span.end_ms >= FOREVER_MS else grant.span.end_ms,
-        "amount": grant.amount,
-        "gpuHours": gpu_hours(grant.amount),
+        **bounds(grant.span),
+        **amount_of(grant.amount),
         "kind": grant.kind,
         "reason": grant.reason,
         "actor": grant.actor,

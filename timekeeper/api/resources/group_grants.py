@@ -1,15 +1,23 @@
 """``/v1/groups/{group}/grants``: a group's budget among its namespaces, for the people who lead the group."""
 
 from http import HTTPStatus
-from typing import Any
+from typing import TypedDict
 
 from flask import Flask, Response, request
 
 from timekeeper.accounts.budget_history import GROUP
 from timekeeper.accounts.grants import CORRECTION
-from timekeeper.accounts.usage import gpu_hours
 from timekeeper.api import sheets
-from timekeeper.api.http.answers import GroupGrantsAnswer, WrittenGrantsAnswer, answer
+from timekeeper.api.http.answers import (
+    AmountAnswer,
+    Bounds,
+    Hours,
+    Versioned,
+    amount_of,
+    answer,
+    bounds,
+    in_hours,
+)
 from timekeeper.api.http.bodies import Body
 from timekeeper.api.http.parameters import GROUP_IN_PATH, IDEMPOTENCY_KEY
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, admit, read_body, serve
@@ -19,13 +27,15 @@ from timekeeper.api.resources.grants import (
     ONE_AMOUNT,
     GivenAmount,
     Namespace,
+    WrittenGrantsAnswer,
     granted,
     written_answer,
 )
-from timekeeper.core.ledger.metering import FOREVER_MS
+from timekeeper.core.ledger.metering import Interval
 from timekeeper.runtime.auth.gate import Caller
 from timekeeper.runtime.http.problem_details import Problem
 from timekeeper.store.engine.engine import Connection
+from timekeeper.wire.values import Subject
 
 _READ = Right("get", "grants")
 _CREATE = Right("create", "groups/grants")
@@ -45,6 +55,50 @@ def read_passing_on(body: bytes) -> PassingOn:
     new = BODY.read(body)
     # as in a correction, a negative amount takes
     return PassingOn(new.namespace, granted(new, CORRECTION), new.reason)
+
+
+class PassedOnAnswer(Bounds, AmountAnswer):
+    """What a group has passed on to a namespace's account, which begins at `from`."""
+
+    namespace: Subject
+
+
+class SplitAnswer(AmountAnswer):
+    """What a group passes on to a namespace in each of its periods. `problem`: why it does not; empty if it
+    does."""
+
+    namespace: Subject
+    problem: str
+
+
+class GroupAmounts(TypedDict):
+    """Exact decimal GPU-hours; null where unlimited."""
+
+    granted: Hours | None
+    passedOn: Hours
+    left: Hours | None
+
+
+class ExactGroup(TypedDict):
+    """The same in milli-GPU x milliseconds."""
+
+    granted: int | None
+    passedOn: int
+    left: int | None
+
+
+class GroupGrantsAnswer(Bounds, ExactGroup, Versioned):
+    """What a group was granted in its running period, and how much of it is passed on to its namespaces.
+    `granted`, `left`: null if unlimited; `to`: null if it never ends; `mayPassOn`: whether the caller may
+    pass on more of it; `members`: the namespaces of the group, by name; `split`: what its entry passes on
+    anew in each period; parts that are not passed on yet are not `left`."""
+
+    group: str
+    gpuHours: GroupAmounts
+    mayPassOn: bool
+    members: list[str]
+    split: list[SplitAnswer]
+    namespaces: list[PassedOnAnswer]
 
 
 GROUP_GRANTS = ApiRoute(
@@ -81,8 +135,7 @@ def register(app: Flask, services: Services) -> None:
         with services.ledger.store.reading() as connection:
             budget = group_budget(services.ledger, connection, group)
             members = _members(services, connection, group)
-        shown = {**_shown(group, budget), "mayPassOn": _may_pass_on(services, group)}
-        return answer({**shown, "members": members})
+        return answer(_shown(group, budget, _may_pass_on(services, group), members))
 
     def give(call: Call) -> Response:
         group, key = call.given["group"], call.given["Idempotency-Key"]
@@ -116,31 +169,22 @@ def _members(services: Services, connection: Connection, group: str) -> list[str
     return sorted(each for each in history.namespaces() if history.group(each, now_ms) == group)
 
 
-def _shown(group: str, budget: GroupBudget) -> dict[str, Any]:
-    exact = {"granted": budget.granted, "passedOn": budget.total, "left": budget.left}
+def _shown(group: str, budget: GroupBudget, may_pass_on: bool, members: list[str]) -> GroupGrantsAnswer:
+    exact: ExactGroup = {"granted": budget.granted, "passedOn": budget.total, "left": budget.left}
     return {
         "version": 1,
         "group": group,
-        "from": budget.span.start_ms,
-        "to": _end(budget.span.end_ms),
+        **bounds(budget.span),
         **exact,
-        "gpuHours": {name: None if each is None else gpu_hours(each) for name, each in exact.items()},
+        "gpuHours": in_hours(exact),
+        "mayPassOn": may_pass_on,
+        "members": members,
         "split": [
-            {"namespace": name, "amount": amount, "gpuHours": gpu_hours(amount), "problem": problem}
+            {"namespace": name, **amount_of(amount), "problem": problem}
             for name, amount, problem in budget.split
         ],
         "namespaces": [
-            {
-                "namespace": namespace,
-                "from": start_ms,
-                "to": _end(end_ms),
-                "amount": amount,
-                "gpuHours": gpu_hours(amount),
-            }
-            for (namespace, start_ms, end_ms), amount in sorted(budget.passed_on.items())
+            {"namespace": namespace, **bounds(Interval(*times)), **amount_of(amount)}
+            for (namespace, *times), amount in sorted(budget.passed_on.items())
         ],
     }
-
-
-def _end(end_ms: int) -> int | None:
-    return None if end_ms >= FOREVER_MS else end_ms

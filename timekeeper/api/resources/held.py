@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Literal, TypedDict
 
 from flask import Flask, Response
 
@@ -10,7 +10,7 @@ from timekeeper.accounts.held.gangs import gangs_as_one
 from timekeeper.accounts.held.limits import QueuedPod, queue_of, waiting_by_group
 from timekeeper.accounts.held.order import HeldPod
 from timekeeper.api import sheets
-from timekeeper.api.http.answers import HeldAnswer, answer
+from timekeeper.api.http.answers import Page, answer
 from timekeeper.api.http.parameters import AFTER, LIMIT, NAMESPACE, cursor, shaped
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
@@ -18,6 +18,34 @@ from timekeeper.store import held_pods
 from timekeeper.store.ledger import waiting as rates_of_waiting
 
 _PAGE = 1_000
+
+
+class HeldPodAnswer(TypedDict):
+    """A pod behind the gate, or a gang as one: `gang` is its name, else empty, `pods` how many of its pods
+    are held, `pod` and `uid` are of the oldest. `ahead`: held pods and gangs of its namespace that are
+    released before it; `rateMilli`: the highest rate that it can have; `lengthMs`: its declared time and
+    grace, which it reserves, 0: it reserves the lookahead; `earliest`: when it is released at the earliest by
+    the present budget, null: not by this budget."""
+
+    uid: str
+    namespace: str
+    pod: str
+    gang: str
+    pods: int
+    waitsFor: Literal["budget", "turn"]
+    priority: int
+    created: int
+    rateMilli: int
+    lengthMs: int
+    ahead: int
+    earliest: int | None
+
+
+class HeldAnswer(Page):
+    """Held pods in the order of their release, by namespace."""
+
+    held: list[HeldPodAnswer]
+
 
 HELD = ApiRoute(
     method="GET",
@@ -54,7 +82,7 @@ def register(app: Flask, services: Services) -> None:
         left = [each for each in found if after is None or each.place > after]
         page = left[:limit]
         follows = cursor(*page[-1].place) if len(left) > limit else None
-        return answer({"version": 1, "held": [_shown(each) for each in page], "next": follows}, follows)
+        return answer(HeldAnswer(version=1, held=list(map(_shown, page)), next=follows), follows)
 
     serve(app, services, HELD, list_held)
 
@@ -88,7 +116,7 @@ def _queues(services: Services, namespace: str, first: str, limit: int) -> list[
     ]
 
 
-def _shown(row: HeldRow) -> dict[str, Any]:
+def _shown(row: HeldRow) -> HeldPodAnswer:
     queued, pod = row.queued, row.queued.pod
     return {
         "uid": pod.uid,

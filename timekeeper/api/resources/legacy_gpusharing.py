@@ -3,7 +3,6 @@
 Amounts are GPU-minutes as JSON numbers, for display. The ledger itself holds only integers.
 """
 
-from collections.abc import Mapping
 from decimal import Decimal
 from typing import Annotated, Any, TypedDict
 
@@ -120,7 +119,7 @@ def register(app: Flask, services: Services) -> None:
             raise Problem(403, f"the token is of a pod in namespace {pod.namespace}")
         read_body()
         answered, _ = store_post(services, HeartbeatPost(pod.uid, _RUN, received_ms, (0,), received_ms))
-        return _answer({"terminate": answered.ended})
+        return _answer(Terminate(terminate=answered.ended))
 
     @app.post("/budget/<namespace>/increase")
     def increase(namespace: str) -> Response:
@@ -168,7 +167,7 @@ def _grant(services: Services, namespace: str, amount: int, reason: str, actor: 
     return after
 
 
-def _shown(statement: Statement) -> Mapping[str, object]:
+def _shown(statement: Statement) -> Minutes:
     balance = statement.balance
     return {
         "budget_available": statement.standing != "OVER_BUDGET",
@@ -177,5 +176,5 @@ def _shown(statement: Statement) -> Mapping[str, object]:
     }
 
 
-def _answer(body: Mapping[str, object]) -> Response:
+def _answer(body: Minutes | Terminate) -> Response:
     return Response(orjson.dumps(body), content_type="application/json")

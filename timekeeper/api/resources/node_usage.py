@@ -2,19 +2,19 @@
 than they were given; ``/v1/idle``: pods that use none of their cards. The token alone identifies the agent's
 node."""
 
-from dataclasses import asdict, dataclass
-from typing import Any, TypedDict
+from dataclasses import dataclass
+from typing import TypedDict
 
 import msgspec
 from flask import Flask, Response, request
 from msgspec import Raw
 
 from timekeeper import metrics
-from timekeeper.accounts.card_use.figures import CardSample, UsageSample
+from timekeeper.accounts.card_use.figures import CardSample, MemoryExcess, UsageSample
 from timekeeper.accounts.card_use.idleness import IdlePod
 from timekeeper.accounts.card_use.overuse import OverusingPod
 from timekeeper.accounts.intervals import report_interval_ms
-from timekeeper.api.http.answers import CONTENT_TYPE, answer
+from timekeeper.api.http.answers import CONTENT_TYPE, Versioned, answer
 from timekeeper.api.http.bodies import Body
 from timekeeper.api.http.parameters import NAMESPACE
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, read_body, serve
@@ -24,7 +24,6 @@ from timekeeper.store import node_usage
 from timekeeper.store.engine.engine import ConflictError, UnavailableError
 from timekeeper.store.node_usage import NodeReport, PrometheusState, ReportResult
 from timekeeper.wire.node_usage import CardUse, MeasuredCards, NodeUsage, NodeUsageAnswer, Use
-from timekeeper.wire.values import Version
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +74,8 @@ MEASURED = ApiRoute(
 )
 
 
-class OverCard(TypedDict):
-    """A card of which the pod uses more memory than it was given, in MiB."""
-
-    uuid: str
-    memory_mib: int
-    share_mib: int
-
-
-class OverPod(TypedDict):
-    """A pod over its memory share. `since`: the first report of this overuse; `seen`: the last one (a report
-    may lack figures)."""
+class MeasuredPod(TypedDict):
+    """A pod, and since when measurements show it."""
 
     uid: str
     namespace: str
@@ -93,13 +83,18 @@ class OverPod(TypedDict):
     node: str
     since: int
     seen: int
-    cards: list[OverCard]
 
 
-class Overuse(TypedDict):
+class OverPod(MeasuredPod):
+    """A pod over its memory share. `since`: the first report of this overuse; `seen`: the last one (a report
+    may lack figures)."""
+
+    cards: list[MemoryExcess]
+
+
+class Overuse(Versioned):
     """The pods over their memory share, by UID."""
 
-    version: Version
     pods: list[OverPod]
 
 
@@ -113,16 +108,9 @@ OVERUSE = ApiRoute(
 )
 
 
-class IdlePodAnswer(TypedDict):
+class IdlePodAnswer(MeasuredPod):
     """A pod that uses none of its cards. `since`: the first measurement of this idle time; `seen`: the last
     one."""
-
-    uid: str
-    namespace: str
-    pod: str
-    node: str
-    since: int
-    seen: int
 
 
 class PrometheusAnswer(TypedDict):
@@ -136,11 +124,10 @@ class PrometheusAnswer(TypedDict):
     findings: list[str]
 
 
-class Idle(TypedDict):
+class Idle(Versioned):
     """The pods that use none of their cards, by UID. `after`: idleAfter of the settings, in milliseconds;
     `prometheus`: null: nothing asks one."""
 
-    version: Version
     after: int
     pods: list[IdlePodAnswer]
     prometheus: PrometheusAnswer | None
@@ -181,7 +168,7 @@ def register(app: Flask, services: Services) -> None:
     def overuse(call: Call) -> Response:
         with services.ledger.store.reading() as connection:
             found = node_usage.over(connection, call.get("namespace", ""), services.clock())
-        return answer({"version": 1, "pods": [_shown(each) for each in found]})
+        return answer(Overuse(version=1, pods=list(map(_shown, found))))
 
     def idle(call: Call) -> Response:
         return answer(idle_pods(services, call.get("namespace", "")))
@@ -201,7 +188,7 @@ def idle_pods(services: Services, namespace: str = "") -> Idle:
     return {
         "version": 1,
         "after": history.settings(now_ms).idle_after_ms,
-        "pods": [_idle(pod) for pod in found],
+        "pods": [_pod(pod, pod.period.since_ms, pod.period.seen_ms) for pod in found],
         "prometheus": _measuring(measuring) if measuring else None,
     }
 
@@ -228,14 +215,14 @@ def _count(outcome: ReportResult) -> None:
             metrics.NODE_STRAYS.labels(reason).inc(pods)
 
 
-def _idle(idle: IdlePod) -> IdlePodAnswer:
+def _pod(pod: IdlePod | OverusingPod, since_ms: int, seen_ms: int) -> MeasuredPod:
     return {
-        "uid": idle.uid,
-        "namespace": idle.namespace,
-        "pod": idle.name,
-        "node": idle.node,
-        "since": idle.period.since_ms,
-        "seen": idle.period.seen_ms,
+        "uid": pod.uid,
+        "namespace": pod.namespace,
+        "pod": pod.name,
+        "node": pod.node,
+        "since": since_ms,
+        "seen": seen_ms,
     }
 
 
@@ -248,13 +235,6 @@ def _measuring(state: PrometheusState) -> PrometheusAnswer:
     }
 
 
-def _shown(over: OverusingPod) -> dict[str, Any]:
-    return {
-        "uid": over.uid,
-        "namespace": over.namespace,
-        "pod": over.name,
-        "node": over.node,
-        "since": over.episode.since_ms,
-        "seen": over.episode.seen_ms,
-        "cards": [asdict(each.excess) for each in over.episode.cards],
-    }
+def _shown(over: OverusingPod) -> OverPod:
+    pod = _pod(over, over.episode.since_ms, over.episode.seen_ms)
+    return {**pod, "cards": [card.excess for card in over.episode.cards]}

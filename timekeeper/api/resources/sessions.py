@@ -1,7 +1,7 @@
 """``GET /v1/sessions``: which pod held which cards, when, and its charge. ``GET /v1/doubts``: what of running
 sessions is not certain, and what is not charged yet."""
 
-from typing import Any, TypedDict
+from typing import Literal, TypedDict
 
 import orjson
 from flask import Flask, Response
@@ -10,10 +10,10 @@ from timekeeper.accounts.budget_history import History
 from timekeeper.accounts.changes import NEVER
 from timekeeper.accounts.claims.claim_findings import read_claims, read_findings
 from timekeeper.accounts.claims.claim_sessions import decode_devices
-from timekeeper.accounts.failing_watches import FailingWatch, read_watches
-from timekeeper.accounts.usage import gpu_hours
+from timekeeper.accounts.failing_watches import read_watches
+from timekeeper.accounts.session import SessionKind
 from timekeeper.api import sheets
-from timekeeper.api.http.answers import ClaimedDeviceAnswer, SessionsAnswer, answer
+from timekeeper.api.http.answers import AmountAnswer, Page, Versioned, amount_of, answer
 from timekeeper.api.http.parameters import (
     AFTER,
     FROM,
@@ -34,10 +34,69 @@ from timekeeper.runtime.http.problem_details import bad
 from timekeeper.store import ledger as ledger_rows
 from timekeeper.store import sessions
 from timekeeper.store.sessions import ChargedSession, SessionFilter
-from timekeeper.wire.values import Version
 
 _PAGE = 1_000
 _DOUBTS = 20
+
+
+class ClaimedDeviceAnswer(TypedDict):
+    """A GPU that a claim holds. `share`: the ID of a share of the device, "": all of
+    it; `milli`: which part of a whole device it is, in thousandths; `admin`: by admin access, which is
+    free."""
+
+    driver: str
+    pool: str
+    device: str
+    deviceClass: str
+    share: str
+    milli: int
+    admin: bool
+
+
+class SessionAnswer(AmountAnswer):
+    """One pod's hold of its cards, or with the `kind` claim one allocation of a device claim: then `pod` is
+    the claim's name, `devices` are its GPUs, and `consumers` the UIDs of the pods that it is reserved
+    for; with the kind `host` what the pod's CPU and memory cost beyond its cards. `admittedInBudget`: false
+    if its namespace was over budget when it was created, and did not hold it; in mode `enforce` such a pod
+    has the class of pods over budget; null for cards that are reserved for a pod, and for a pod that is
+    metered alone. `requestedMilli`, `requestedMib`: its unweighted share of them; `rateMilli`: the rate it is
+    charged at; `cards`: their UUIDs, empty if its placement is not trusted. `ended`: null while it runs, if
+    the pod vanished, and if no timestamp says when it ended: then it is charged until its last evidence.
+    `forgivenMs`: for how long from `bound` on it is not charged, because the start of its gang came to
+    nothing. `doubt`: why its rate is not certain, null: it is."""
+
+    uid: str
+    namespace: str
+    pod: str
+    owner: str
+    node: str
+    models: str
+    labels: dict[str, str]
+    cards: list[str]
+    kind: SessionKind
+    devices: list[ClaimedDeviceAnswer]
+    consumers: list[str]
+    state: Literal["open", "settled"]
+    admittedInBudget: bool | None
+    rateMilli: int
+    doubt: str | None
+    requestedMilli: int
+    requestedMib: int
+    bound: int
+    forgivenMs: int
+    opened: int
+    started: int | None
+    ended: int | None
+    vanished: int | None
+    settled: int | None
+    posted: int
+    pending: int
+
+
+class SessionsAnswer(Page):
+    """Sessions by pod UID."""
+
+    sessions: list[SessionAnswer]
 
 
 class DoubtAnswer(TypedDict):
@@ -87,13 +146,12 @@ class ClaimFindingsAnswer(TypedDict):
     adminAccess: int
 
 
-class DoubtsAnswer(TypedDict):
+class DoubtsAnswer(Versioned):
     """`sessions`: how many running sessions have a doubt; `doubts`: the 20 most frequent; `claims`: pods with
     claims alone that are not charged, for claims are not followed; null: not counted yet; `deviceClaims`:
     what is found of claims; null: they are not followed; `watches`: what is not followed now, and counts
     later; `silentSince`: the settler has written nothing since then; null: it is up to date."""
 
-    version: Version
     sessions: int
     doubts: list[DoubtAnswer]
     claims: list[ClaimingAnswer] | None
@@ -133,8 +191,8 @@ def register(app: Flask, services: Services) -> None:
             zone = history.settings(now_ms).time_zone
             found = sessions.page(connection, _which(call, zone), now_ms, limit + 1)
         follows = cursor(found[limit - 1].session.uid) if len(found) > limit else None
-        body = {"version": 1, "sessions": [_shown(each, history) for each in found[:limit]], "next": follows}
-        return answer(body, follows)
+        rows = [_shown(each, history) for each in found[:limit]]
+        return answer(SessionsAnswer(version=1, sessions=rows, next=follows), follows)
 
     serve(app, services, SESSIONS, list_all)
     serve(app, services, DOUBTS, lambda _call: answer(present_doubts(services)))
@@ -150,9 +208,14 @@ def present_doubts(services: Services) -> DoubtsAnswer:
         "version": 1,
         "sessions": total,
         "doubts": [{"doubt": doubt, "sessions": number} for doubt, number in found],
-        "claims": None if claims is None else [_claiming(*each) for each in claims.items()],
+        "claims": None
+        if claims is None
+        else [{"namespace": name, "pods": pods} for name, pods in claims.items()],
         "deviceClaims": _claim_findings(pulse.device_claims),
-        "watches": [_failing(*each) for each in failing.items()],
+        "watches": [
+            {"source": source, "since": watch.since_ms, "error": watch.error}
+            for source, watch in failing.items()
+        ],
         "silentSince": services.ledger.silent_since(pulse),
     }
 
@@ -174,7 +237,7 @@ def _which(call: Call, zone: str) -> SessionFilter:
     )
 
 
-def _shown(charged: ChargedSession, history: History) -> dict[str, Any]:
+def _shown(charged: ChargedSession, history: History) -> SessionAnswer:
     session = charged.session
     in_budget: bool | None = session.admitted_in_budget
     if (
@@ -210,13 +273,8 @@ def _shown(charged: ChargedSession, history: History) -> dict[str, Any]:
         "settled": session.settled_ms,
         "posted": charged.posted,
         "pending": charged.pending,
-        "amount": charged.amount,
-        "gpuHours": gpu_hours(charged.amount),
+        **amount_of(charged.amount),
     }
-
-
-def _claiming(namespace: str, pods: int) -> ClaimingAnswer:
-    return {"namespace": namespace, "pods": pods}
 
 
 def _claim_findings(text: str) -> ClaimFindingsAnswer | None:
@@ -229,10 +287,6 @@ def _claim_findings(text: str) -> ClaimFindingsAnswer | None:
         "unknownDrivers": [{"driver": driver, "claims": number} for driver, number in found["unknown"]],
         "adminAccess": found["admin"],
     }
-
-
-def _failing(source: str, watch: FailingWatch) -> FailingWatchAnswer:
-    return {"source": source, "since": watch.since_ms, "error": watch.error}
 
 
 def _claimed(devices: str) -> list[ClaimedDeviceAnswer]:

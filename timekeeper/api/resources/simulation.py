@@ -6,7 +6,7 @@ costs. Nothing is written.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any
 
 from flask import Flask, Response, request
 
@@ -14,11 +14,12 @@ from timekeeper.accounts.budget_history import GROUP
 from timekeeper.accounts.decisions.forecasts import Addition
 from timekeeper.accounts.decisions.simulation import SimulatedPlacement, SimulatedUse, rate_of
 from timekeeper.api import sheets
-from timekeeper.api.http.answers import answer
+from timekeeper.api.http.answers import Versioned, answer
 from timekeeper.api.http.routes import JSON, ApiRoute, read_body
 from timekeeper.api.http.services import Services
+from timekeeper.api.resources.decisions import reader_of
 from timekeeper.api.resources.forecasts import ForecastAnswer, Paces
-from timekeeper.api.resources.simulated.answers import cost_answer, pod_answer, visibility
+from timekeeper.api.resources.simulated.answers import CostAnswer, SimulatedPodAnswer, cost_answer, pod_answer
 from timekeeper.api.resources.simulated.bodies import BODY, SimulationRequest, read_simulation
 from timekeeper.api.resources.simulated.pods import ReviewedPod, reviewed_pods
 from timekeeper.core import names
@@ -33,7 +34,6 @@ from timekeeper.core.texts import LEDGER_ALONE, NOT_PLACED
 from timekeeper.core.values import Card
 from timekeeper.runtime.auth.gate import Caller
 from timekeeper.runtime.http.problem_details import Problem
-from timekeeper.wire.values import Version
 
 _UNCONFIGURED = "simulations need the timekeeper's flag --webhook-url"
 _CLAIMS = (
@@ -43,61 +43,11 @@ _CLAIMS = (
 _NO_EXTENDER = "where pods would be placed is unknown: the timekeeper has no --extender-url"
 
 
-class VictimAnswer(TypedDict):
-    """A pod that would leave. `namespace`, `name` and `uid`: null if the caller may not read decisions
-    there."""
-
-    namespace: str | None
-    name: str | None
-    uid: str | None
-    priority: int
-    standing: str
-
-
-class CostAnswer(TypedDict):
-    """`rateMilli`: in thousandths of a weighted GPU; `perDay`: milli-GPU x milliseconds; `price`: of a day,
-    null without a price."""
-
-    rateMilli: int
-    perDay: int
-    gpuHoursPerDay: str
-    price: str | None
-    currency: str
-
-
-class SimulatedPodAnswer(TypedDict):
-    """A pod. `outcome`: `refused` (at admission), `not-governed` (it requests no GPU), `fits`, `preempts`
-    (once `victims` have left), `waits`, or `unknown` (no extender was asked). `held`: what it is held for
-    until its release, or empty; its placement is then as of its release. `protected`: its budget is spent and
-    protects it. `reasons`: why nodes refuse it."""
-
-    name: str
-    outcome: str
-    refusal: str
-    warnings: list[str]
-    standing: str
-    held: str
-    protected: bool
-    priorityClass: str
-    priority: int
-    scheduler: str
-    node: str
-    nodesThatFit: int
-    cards: list[dict[str, Any]]
-    kind: str
-    victims: list[VictimAnswer]
-    awaited: int
-    reasons: list[dict[str, Any]]
-    hasUnreadConstraints: bool
-    cost: CostAnswer
-
-
-class SimulationAnswer(TypedDict):
+class SimulationAnswer(Versioned):
     """`cost`: of all pods that would be placed; `before`, `after`: the forecast without and with them, each
     of the account that is gone first, the namespace's or its group's; a pod runs at most for its
     `activeDeadlineSeconds`; `note`: what is missing in the answer, or empty."""
 
-    version: Version
     namespace: str
     pods: list[SimulatedPodAnswer]
     cost: CostAnswer
@@ -143,7 +93,7 @@ def register(app: Flask, services: Services) -> None:
             services.simulating.release()
 
 
-def _simulated(services: Services, asked: SimulationRequest, caller: Caller) -> dict[str, Any]:
+def _simulated(services: Services, asked: SimulationRequest, caller: Caller) -> SimulationAnswer:
     reviewed, unread = reviewed_pods(services, asked, caller)
     with services.ledger.store.reading() as connection:
         now_ms, history = services.ledger.moment(connection)
@@ -157,12 +107,9 @@ def _simulated(services: Services, asked: SimulationRequest, caller: Caller) -> 
     ]
     subjects = (asked.namespace, GROUP + group) if group else (asked.namespace,)
     forecasts = [(Paces(services, name), services.ledger.account_now(name)) for name in subjects]
-    visible = visibility(services, asked.namespace)
+    may_read = reader_of(services, asked.namespace)
     pods = [
-        {
-            **pod_answer(pod, placed.get(pod.uid), visible),
-            "cost": cost_answer(rates.get(pod.uid, 0), price),
-        }
+        pod_answer(pod, placed.get(pod.uid), may_read, cost_answer(rates.get(pod.uid, 0), price))
         for pod in reviewed
     ]
     return {
@@ -184,7 +131,7 @@ def _longest_ms(spec: Mapping[str, Any]) -> int:
     return min(FOREVER_MS, 1000 * (deadline + max(0, grace)))
 
 
-def _first_gone(forecasts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _first_gone(forecasts: Sequence[ForecastAnswer]) -> ForecastAnswer:
     return min(forecasts, key=lambda each: (each["now"]["goneAt"] is None, each["now"]["goneAt"] or 0))
 
 

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from datetime import date
 from itertools import chain, islice
-from typing import Any
+from typing import Any, Literal, NotRequired, TypedDict
 
 from flask import Flask, Response, request
 
@@ -19,11 +19,10 @@ from timekeeper.accounts.usage import (
     ReportLine,
     ReportQuery,
     columns_of,
-    gpu_hours,
 )
 from timekeeper.api import report_formats, sheets
 from timekeeper.api import report_formats as focus
-from timekeeper.api.http.answers import FocusUsage, Usage, correction_answer, tagged
+from timekeeper.api.http.answers import AmountAnswer, Page, Span, amount_of, tagged
 from timekeeper.api.http.parameters import (
     AFTER,
     BESIDE,
@@ -49,8 +48,69 @@ from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.recent_value import RecentValues, oldest_ms
 from timekeeper.api.ledger.report_seats import ReportKey
 from timekeeper.core.ledger.metering import Interval, period_at
+from timekeeper.core.ledger.months import ChargeCorrection
 from timekeeper.runtime.http.problem_details import bad
 from timekeeper.store.engine.engine import UnavailableError
+
+_Times = TypedDict("_Times", {"from": int, "to": int}, total=False)
+
+
+class UsageRow(_Times, AmountAnswer):
+    """A charge. Columns depend on `group`; `from` and `to` appear if the report is cut by the calendar or has
+    several time ranges; `requested` to `usedBy` if use was requested. `stranded`: milli-GPU x ms that the
+    namespace stranded, and `strandedKnown`: for how many ms of the row's time that is known."""
+
+    namespace: NotRequired[str]
+    group: NotRequired[str]
+    pod: NotRequired[str]
+    uid: NotRequired[str]
+    owner: NotRequired[str]
+    node: NotRequired[str]
+    models: NotRequired[str]
+    claim: NotRequired[str]
+    classes: NotRequired[str]
+    drivers: NotRequired[str]
+    devices: NotRequired[str]
+    labels: NotRequired[dict[str, str]]
+    posted: int
+    pending: int
+    requested: NotRequired[int]
+    measured: NotRequired[int]
+    used: NotRequired[int]
+    usedBy: NotRequired[Literal["node", "tenant", "node and tenant"] | None]
+    stranded: NotRequired[int]
+    strandedKnown: NotRequired[int]
+
+
+class CorrectionAnswer(AmountAnswer):
+    """What a person corrected of a bill. `at`: when the wrong charge was, whose price counts; `created`: when
+    it was corrected, in whose month it is billed; `pod`: empty for none in particular."""
+
+    id: int
+    namespace: str
+    pod: str
+    at: int
+    reason: str
+    actor: str
+    created: int
+
+
+class Usage(Span, Page):
+    """A report. `clusterName`: of the month of its end, null: none; `total`: the sum of this answer's rows;
+    `corrections`: made in its time, with its last rows."""
+
+    clusterName: str | None
+    rows: list[UsageRow]
+    total: AmountAnswer
+    corrections: list[CorrectionAnswer]
+
+
+class FocusUsage(Span, Page):
+    """A report in FOCUS 1.2 rows. `clusterName`: of the month of its end, null: none."""
+
+    clusterName: str | None
+    rows: list[dict[str, Any]]
+
 
 USAGE = ApiRoute(
     method="GET",
@@ -283,8 +343,8 @@ def _sheet(
 ) -> Iterator[bytes]:
     """The answer's body, in pieces; corrections stand after the charges."""
     last = period_at("month", asked.zone, asked.span.end_ms - 1)
-    head: dict[str, int | str | None] = {"version": 1, "from": asked.span.start_ms, "to": asked.span.end_ms}
-    head["clusterName"] = asked.cluster_of(last) or None
+    times = {"from": asked.span.start_ms, "to": asked.span.end_ms}
+    head = {"version": 1, **times, "clusterName": asked.cluster_of(last) or None}
     if form == "csv":
         charges = (report_formats.csv_cells(asked, each) for each in lines)
         corrected = (report_formats.corrected_cells(asked, each) for each in corrections)
@@ -305,9 +365,19 @@ def _sheet(
     return report_formats.as_json(
         head,
         nested,
-        lambda: {"total": _total(added.amount), "corrections": corrected_amounts, "next": follows},
+        lambda: {"total": amount_of(added.amount), "corrections": corrected_amounts, "next": follows},
     )
 
 
-def _total(amount: int) -> dict[str, Any]:
-    return {"amount": amount, "gpuHours": gpu_hours(amount)}
+def correction_answer(correction: ChargeCorrection) -> CorrectionAnswer:
+    """A correction as it is answered."""
+    return {
+        "id": correction.number,
+        "namespace": correction.namespace,
+        "pod": correction.pod,
+        "at": correction.at_ms,
+        **amount_of(correction.amount),
+        "reason": correction.reason,
+        "actor": correction.actor,
+        "created": correction.created_ms,
+    }

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 from timekeeper.core import texts
 
@@ -75,6 +75,40 @@ AGE = CellKind(
 PERCENT = CellKind("percent", lambda parts, _: texts.percent(*parts), True)  # part and whole
 
 
+class TableColumn(TypedDict):
+    """A column. `name`: its heading; `format`: what the cells are, as text, such as `gpu-hours`,
+    `date-time`, `duration`, `percent` or `namespace`; `priority`: above 0 only wide tables show it; `key`:
+    its name in CSV."""
+
+    name: str
+    type: Literal["string", "integer"]
+    format: str
+    description: str
+    priority: int
+    key: str
+
+
+class TableRow(TypedDict):
+    """`cells`: for people, null: there is none."""
+
+    cells: list[str | int | None]
+
+
+class TableAnswer(TypedDict):
+    """A Table of `meta.k8s.io/v1`, as kubectl asks for one. `metadata.continue`: the `after` of the next
+    page, empty where this is the last; `empty`: what is said where there are no rows; `notes`: sentences
+    below the table; `warnings`: about it. `key`, `empty`, `notes` and `warnings` are Bursar's own."""
+
+    kind: Literal["Table"]
+    apiVersion: Literal["meta.k8s.io/v1"]
+    metadata: dict[str, str]
+    columnDefinitions: list[TableColumn]
+    rows: list[TableRow]
+    empty: str
+    notes: list[str]
+    warnings: list[str]
+
+
 def _none(_answer: Any, _now_ms: int) -> Iterable[str]:
     return ()
 
@@ -103,7 +137,7 @@ class Sheet:
         """The columns of CSV, which has exact values."""
         return tuple(each.key for each in self.columns)
 
-    def table(self, answer: Json, now_ms: int) -> dict[str, Any]:
+    def table(self, answer: Json, now_ms: int) -> TableAnswer:
         """The answer as a Table. ``key``, ``empty``, ``notes`` and ``warnings`` are ours: clients of
         Kubernetes pass over them."""
         columns = self.columns if self.chosen is None else tuple(self.chosen(answer))
@@ -120,7 +154,7 @@ class Sheet:
         }
 
 
-def _definition(column: Column) -> dict[str, Any]:
+def _definition(column: Column) -> TableColumn:
     return {
         "name": column.title,
         "type": "integer" if column.kind is INTEGER else "string",

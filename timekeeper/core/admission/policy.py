@@ -9,13 +9,13 @@ from timekeeper.core.budgets.policy import HOLDS
 from timekeeper.core.dialects import BY_NAME
 from timekeeper.core.dialects.others import claims as of_claims
 from timekeeper.core.json_values import Json
+from timekeeper.core.names import Mode
 from timekeeper.core.request.claims import NO_OBJECTS, KnownClaims
 from timekeeper.core.request.host import CardHost
 from timekeeper.core.request.request import ParsedRequest, parse_new
 from timekeeper.core.standings import NO_CAPS, Caps
 from timekeeper.core.wire import HeldFor, StandingWord
 
-Mode = Literal["enforce", "observe", "meter"]
 UnknownStanding = Literal["inBudget", "overBudget"]
 
 DEFAULT_SCHEDULERS = ("", "default-scheduler")

@@ -7,7 +7,6 @@ from timekeeper.core import standings
 from timekeeper.core.accelerators import UnknownAccelerators
 from timekeeper.core.admission.policy import (
     AdmissionPolicy,
-    Mode,
     PriorityClass,
     Sidecar,
     Standing,
@@ -15,6 +14,7 @@ from timekeeper.core.admission.policy import (
     without_placement,
 )
 from timekeeper.core.json_values import Json, mapping, sequence
+from timekeeper.core.names import Mode
 from timekeeper.core.protected import Published, decoded
 from timekeeper.core.request.host import CardHost
 from timekeeper.core.wire import HeldFor

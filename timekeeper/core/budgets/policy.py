@@ -4,11 +4,13 @@ thousandths."""
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
+from typing import Literal, get_args
 
 from timekeeper.core.accelerators import UnknownAccelerators, accelerator_of, is_extended
 from timekeeper.core.budgets.protection import Protection
 from timekeeper.core.claims.drivers import DriverRule
 from timekeeper.core.dialects import GPU_RESOURCE_PATTERN, may_be_device
+from timekeeper.core.names import Mode
 
 GPU_HOUR = 3_600_000_000  # milli-GPU x milliseconds in one GPU-hour
 
@@ -19,7 +21,7 @@ HOLDS = ("hold", "evict")
 CHARGE_BY = ("dominant", "compute", "memory", "mean", "dominant-host")
 NOTIFY_FORMATS = ("bursar", "alertmanager", "slack", "teams", "mattermost")
 # in the last two nothing is done to pods, and nothing that their own metadata says of Bursar counts
-MODES = ("enforce", "observe", "meter")
+MODES = get_args(Mode)
 OVERUSE = ("observe", "evict")
 IDLE = ("off", "reclaim", "evict", "scale")
 RESERVE = ("lookahead", "declared")
@@ -49,7 +51,7 @@ class Budget:
     warn_at_milli: int | None = None  # None: no warning
     group: str = ""  # "": none
     policy: str = ""  # placement policy; of pods without an annotation; "": the extender's
-    mode: str = ""  # "": the cluster's
+    mode: Mode | Literal[""] = ""  # "": the cluster's
     placement: str = ""  # "": the cluster's
     whole_cards: str = ""  # "": the cluster's
     rules: tuple[tuple[str, str], ...] = ()  # (rule, mode) overrides of the cluster's
@@ -87,7 +89,7 @@ class BudgetSettings:
     weights: tuple[tuple[str, int], ...] = ()  # (model, thousandths)
     in_budget_class: str = "gpu-default-priority"  # priority class of pods admitted in budget
     over_budget_class: str = "gpu-lower-priority"  # priority class of pods admitted over budget
-    mode: str = "enforce"
+    mode: Mode = "enforce"
     placement: str = "on"  # off: pods keep their scheduler, and get no cards of Bursar
     whole_cards: str = (
         "plugin"  # bursar: what pods request of NVIDIA's plugin becomes cards of Bursar's nodes

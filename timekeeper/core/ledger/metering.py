@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import date
 
 from timekeeper.core.budgets.policy import Budget, BudgetSettings
+from timekeeper.core.wire import StandingWord
 
 FOREVER_MS = 253_402_300_799_000  # the last second of the year 9999: the end of a period ``once``
 
@@ -210,7 +211,7 @@ class Balance:
         return min(1_000_000, 1000 * self.spent // self.granted) if self.granted > 0 else 1_000_000
 
     @property
-    def standing(self) -> str:
+    def standing(self) -> StandingWord:
         """IN_BUDGET while something remains, else OVER_BUDGET; UNLIMITED without a budget. Where pods have
         reserved exactly what remained, they can be paid, and the account is in budget."""
         remaining = self.remaining

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from timekeeper.core import names
-from timekeeper.core.admission.policy import AdmissionPolicy, Mode, PriorityClass, Standing
+from timekeeper.core.admission.policy import AdmissionPolicy, PriorityClass, Standing
 from timekeeper.core.admission.table import (
     StandingsEntry,
     StandingsSettings,
@@ -21,6 +21,7 @@ from timekeeper.core.budgets.policy import (
 )
 from timekeeper.core.budgets.reader import ParsedBudgets
 from timekeeper.core.json_values import Json, mapping
+from timekeeper.core.names import Mode
 from timekeeper.core.request.claims import known_by, namespaced
 from timekeeper.core.request.device_classes import ClassParameters, DeviceClass, parameters
 from timekeeper.core.request.host import CardHost

@@ -9,13 +9,14 @@ import orjson
 from timekeeper.core import names
 from timekeeper.core.admission.json_patch import patched
 from timekeeper.core.admission.pods import MalformedError, checked_pod
-from timekeeper.core.admission.policy import AdmissionPolicy, Mode, Standing
+from timekeeper.core.admission.policy import AdmissionPolicy, Standing
 from timekeeper.core.admission.rules import without_effect
 from timekeeper.core.admission.rules.bypass import bypass_violations, suspect_violations
 from timekeeper.core.admission.rules.exhausted import budget_violations
 from timekeeper.core.admission.rules.modes import split_by_mode
 from timekeeper.core.admission.rules.pod_rules import pod_violations
 from timekeeper.core.json_values import Json, mapping
+from timekeeper.core.names import Mode
 from timekeeper.core.request.request import ParsedRequest, canonical
 from timekeeper.core.violation import Violation, message, shown
 from webhook.admission import budgets, pods, workloads

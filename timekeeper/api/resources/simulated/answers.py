@@ -1,31 +1,66 @@
 """The parts of a simulation's answer."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypedDict
 
 from timekeeper.accounts.decisions.forecasts import DAY_MS
 from timekeeper.accounts.usage import cost, gpu_hours
-from timekeeper.api.http.routes import may
-from timekeeper.api.http.services import Services
-from timekeeper.api.resources.decisions import READ
 from timekeeper.api.resources.simulated.pods import ReviewedPod
 from timekeeper.core.json_values import mapping, sequence
 
 
-def visibility(services: Services, namespace: str) -> dict[str, bool]:
-    """Namespace -> whether the caller may read who its pods are; asked when it is needed."""
+class VictimAnswer(TypedDict):
+    """A pod that would leave. `namespace`, `name` and `uid`: null if the caller may not read decisions
+    there."""
 
-    class Visible(dict[str, bool]):
-        def __missing__(self, other: str) -> bool:
-            self[other] = may(services, READ, other)
-            return self[other]
+    namespace: str | None
+    name: str | None
+    uid: str | None
+    priority: int
+    standing: str
 
-    return Visible({namespace: True})
+
+class CostAnswer(TypedDict):
+    """`rateMilli`: in thousandths of a weighted GPU; `perDay`: milli-GPU x milliseconds; `price`: of a day,
+    null without a price."""
+
+    rateMilli: int
+    perDay: int
+    gpuHoursPerDay: str
+    price: str | None
+    currency: str
+
+
+class SimulatedPodAnswer(TypedDict):
+    """A pod. `outcome`: `refused` (at admission), `not-governed` (it requests no GPU), `fits`, `preempts`
+    (once `victims` have left), `waits`, or `unknown` (no extender was asked). `held`: what it is held for
+    until its release, or empty; its placement is then as of its release. `protected`: its budget is spent and
+    protects it. `reasons`: why nodes refuse it."""
+
+    name: str
+    outcome: str
+    refusal: str
+    warnings: list[str]
+    standing: str
+    held: str
+    protected: bool
+    priorityClass: str
+    priority: int
+    scheduler: str
+    node: str
+    nodesThatFit: int
+    cards: list[dict[str, Any]]
+    kind: str
+    victims: list[VictimAnswer]
+    awaited: int
+    reasons: list[dict[str, Any]]
+    hasUnreadConstraints: bool
+    cost: CostAnswer
 
 
 def pod_answer(
-    pod: ReviewedPod, placed: Mapping[str, Any] | None, visible: Mapping[str, bool]
-) -> dict[str, Any]:
+    pod: ReviewedPod, placed: Mapping[str, Any] | None, may_read: Callable[[str], bool], cost: CostAnswer
+) -> SimulatedPodAnswer:
     """The pod's review, and what the extender says; None if it was not asked."""
     review = pod.review
     spec = mapping(mapping(review["pod"]).get("spec"))
@@ -45,10 +80,11 @@ def pod_answer(
         "nodesThatFit": found.get("nodesThatFit", 0),
         "cards": sequence(found.get("cards")),
         "kind": found.get("kind", ""),
-        "victims": [_victim(each, visible) for each in sequence(found.get("victims"))],
+        "victims": [_victim(each, may_read) for each in sequence(found.get("victims"))],
         "awaited": found.get("awaited", 0),
         "reasons": sequence(found.get("reasons")),
         "hasUnreadConstraints": found.get("hasUnreadConstraints", False),
+        "cost": cost,
     }
 
 
@@ -59,12 +95,12 @@ def _not_placed(review: Mapping[str, Any]) -> str:
     return "" if review["standing"] else "not-governed"
 
 
-def _victim(raw: Mapping[str, Any], visible: Mapping[str, bool]) -> dict[str, Any]:
-    hidden = {} if visible[raw["namespace"]] else dict.fromkeys(("namespace", "name", "uid"))
+def _victim(raw: Mapping[str, Any], may_read: Callable[[str], bool]) -> Any:
+    hidden = {} if may_read(raw["namespace"]) else dict.fromkeys(("namespace", "name", "uid"))
     return {**raw, **hidden}
 
 
-def cost_answer(rate_milli: int, price: tuple[str, str]) -> dict[str, Any]:
+def cost_answer(rate_milli: int, price: tuple[str, str]) -> CostAnswer:
     """``price``: of a weighted GPU-hour, "" for none, and its currency."""
     amount = rate_milli * DAY_MS
     each, currency = price
