@@ -19,8 +19,7 @@ from scheduler_ext.log import Log
 from scheduler_ext.model.leader_mark import LeaderMark
 from scheduler_ext.model.pod import NonGPUPod, Pod
 from scheduler_ext.settings import ExtenderSettings
-from timekeeper.runtime.api_server import Api
-from timekeeper.runtime.informer import await_served
+from timekeeper.runtime.api_server import Api, await_served
 
 V = TypeVar("V")
 

@@ -11,9 +11,9 @@ from scheduler_ext.model.leader_mark import LeaderMark, read_leader_mark
 from scheduler_ext.model.node import ModelNames, Node, read_node
 from scheduler_ext.model.pod import NonGPUPod, Pod, read_any
 from timekeeper.core.json_values import Json
-from timekeeper.core.kube.reflector import ObjectChanged, ObjectsListed, WatchEvent, WatchFailed
+from timekeeper.edge.list_watch import inform
+from timekeeper.edge.reflector import ObjectChanged, ObjectsListed, WatchEvent, WatchFailed
 from timekeeper.runtime.api_server import Api
-from timekeeper.runtime.informer import inform
 
 V = TypeVar("V")
 
@@ -95,7 +95,7 @@ def follow(
     def not_streamed(reason: str) -> None:
         log("not-streamed", level="info", path=kind.path, reason=reason)
 
-    for _, event in inform(api, kind.path, kind.read, wait_ms, not_streamed=not_streamed):
+    for event in inform(api, kind.path, kind.read, wait_ms, not_streamed=not_streamed):
         apply(kind, event, api_server_seen, log)
         yield
 

@@ -4,11 +4,11 @@ nothing. Its effects go through `AgentPorts`, and every moment is an argument.
 
 from __future__ import annotations
 
-from sidecar.node.kube.api import ApiUnreachable
 from sidecar.node.state import card_events, health, holders, mps, node_patch
 from sidecar.node.state.api_objects import read_node
 from sidecar.node.state.node_patch import DesiredNode
 from sidecar.node.values import NO_VENDOR, CardFailed, DeviceReading, Vendor
+from timekeeper.edge.reflector import UnreachableError
 from timekeeper.edge.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ LONGEST_PAUSE_MS = 30_000  # after failed writes
 class AgentPorts:
     """The effects."""
 
-    write: Callable[[dict[str, Any]], ApiAnswer]  # a merge patch of the node's status; raises ApiUnreachable
+    write: Callable[[dict[str, Any]], ApiAnswer]  # a merge patch of the status; raises UnreachableError
     post: Callable[[AgentEvent], None]  # queues an Event
     log: Log
 
@@ -50,7 +50,7 @@ class Agent:
         vendor: Vendor = NO_VENDOR,
     ) -> None:
         """``boot``: the kernel's ID of this boot. ``remove_taint``: a merge patch of the node, raises
-        ApiUnreachable; None: the startup taint stays. ``vendor``: of the cards."""
+        UnreachableError; None: the startup taint stays. ``vendor``: of the cards."""
         self._remove_taint = remove_taint
         self.vendor = vendor
         self._ports, self._boot, self._silence_ms = ports, boot, look_every_ms + HUNG_MS
@@ -148,7 +148,7 @@ class Agent:
             return
         try:
             self._judge(write(patch), now_ms)
-        except ApiUnreachable as error:
+        except UnreachableError as error:
             self._rest("failed", str(error), now_ms)
 
     def _update(self, reading: DeviceReading, now_ms: int) -> None:

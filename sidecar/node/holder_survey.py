@@ -7,13 +7,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from sidecar.node.host import cgroups, runtimes
-from sidecar.node.kube.api import ApiUnreachable
 from sidecar.node.kubelet import podresources
 from sidecar.node.kubelet.grpc import CallFailed
 from sidecar.node.state import device_slices, holders, plugin_devices, strangers
 from sidecar.node.state.exporter import metric
 from sidecar.node.state.holders import Observation
 from sidecar.node.state.overuse import AgentEvent
+from timekeeper.edge.reflector import UnreachableError
 from timekeeper.edge.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class HolderSurvey:
         slices: Callable[[], ApiAnswer] | None = None,
     ) -> None:
         """``boot``: the kernel's ID of this boot; ``slices``: lists the node's ResourceSlices, raises
-        ApiUnreachable; None: claims are not read."""
+        UnreachableError; None: claims are not read."""
         self._slices, self._slices_at = slices, 0
         self._published: Mapping[ClaimedDevice, frozenset[str]] = {}
         self._paths, self._boot, self._log, self._post = paths, boot, log, post
@@ -244,9 +244,9 @@ class HolderSurvey:
         try:
             answer = slices()
             if answer.status != 200:
-                raise ApiUnreachable(f"{answer.status} {answer.message}")
+                raise UnreachableError(f"{answer.status} {answer.message}")
             self._published = device_slices.cards_of(answer.body)
-        except (ApiUnreachable, ValueError) as error:
+        except (UnreachableError, ValueError) as error:
             self._fails("resource-slices", str(error))
             return
         self._works("resource-slices")

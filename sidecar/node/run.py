@@ -29,6 +29,7 @@ from sidecar.node.values import CardFailed, DeviceReading, NodeState
 from sidecar.run import UNTRIED, PostDone, boot_ms, fraction
 from timekeeper.edge.clock import now_ms
 from timekeeper.edge.events import EventRecorder
+from timekeeper.edge.reflector import UnreachableError
 from timekeeper.edge.saved_outbox import OutboxPorts
 from timekeeper.edge.value import TYPE_CHECKING, value
 
@@ -195,7 +196,7 @@ def _events(server: api.NodeApi, node: str) -> EventRecorder[str]:
     def send(path: str, event: Mapping[str, Any]) -> tuple[int, str]:
         try:
             answer = server.call("POST", path, event)
-        except api.ApiUnreachable as error:
+        except UnreachableError as error:
             return 0, str(error)
         return answer.status, answer.message
 

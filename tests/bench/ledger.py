@@ -29,7 +29,7 @@ from tests.bench.live_pods import Cluster
 from tests.timekeeper.clocks import iso
 from tests.timekeeper.rows import SESSION
 from tests.timekeeper.worlds import READ, T0, lease
-from timekeeper.core.kube.reflector import ObjectChanged, WatchProgress
+from timekeeper.edge.reflector import ObjectChanged, WatchProgress
 from timekeeper.settler.cluster.cluster_state import WatchUpdate
 from timekeeper.settler.settler import TICK_MS, Settler
 from timekeeper.store import heartbeats as beats

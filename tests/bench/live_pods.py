@@ -8,7 +8,7 @@ import orjson
 
 from tests.timekeeper.clocks import iso
 from tests.timekeeper.worlds import READ, T0, gpu_pod, lease, node, placement
-from timekeeper.core.kube.reflector import ObjectsListed
+from timekeeper.edge.reflector import ObjectsListed
 from timekeeper.settler.cluster.cluster_state import Item, WatchUpdate
 
 Json = dict[str, Any]

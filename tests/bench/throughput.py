@@ -31,7 +31,8 @@ from deploy.local.ports import free_port
 from deploy.local.scheduler import GPU_PROFILE
 from tests.bench.command import arguments, write
 from tests.bench.contestants import compiled
-from timekeeper.core.kube.reflector import OPENED
+from timekeeper.edge.list_watch import watch
+from timekeeper.edge.reflector import OPENED
 from timekeeper.runtime.api_server import Answered, Api
 from timekeeper.runtime.connect import connect
 
@@ -202,7 +203,7 @@ def bindings_seen(api: Api, version: str) -> Iterator[str]:
     seen: set[str] = set()
     last = time.monotonic() + WITHIN_S
     while time.monotonic() < last:  # the API server may close a watch at any time
-        for event in api.watch(PODS, version):
+        for event in watch(api, PODS, version):
             if event["type"] == OPENED:
                 continue
             pod = event["object"]

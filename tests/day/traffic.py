@@ -22,7 +22,8 @@ from deploy.local.kwok_nodes import kwok_node
 from tests.support.control_plane import create_namespace
 from tests.support.waiting import eventually
 from tests.timekeeper.oracle import Terms, bound_at, kubelet_says, rate
-from timekeeper.core.kube.reflector import OPENED, ExpiredError, UnreachableError
+from timekeeper.edge.list_watch import watch
+from timekeeper.edge.reflector import OPENED, ExpiredError, UnreachableError
 from timekeeper.runtime.api_server import Answered
 from timekeeper.runtime.connect import connect
 
@@ -178,7 +179,7 @@ class Traffic:
     def _follow(self, version: str) -> None:
         while not self._ended.is_set():
             try:
-                for event in self._api.watch(PODS, version, for_s=60):
+                for event in watch(self._api, PODS, version, for_s=60):
                     if event["type"] == OPENED:
                         continue
                     version = event["object"]["metadata"]["resourceVersion"]

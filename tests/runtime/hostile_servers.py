@@ -1,15 +1,18 @@
 """A server over TLS that answers as a table says, byte by byte, and the table.
 
-Every client of ours calls it (`tests/runtime/process/test_hostile_servers.py`), and takes ``BODY``.
+Every client of ours calls it (`tests/runtime/process/test_hostile_servers.py`), and takes ``BODY``. Every
+list-and-watch of ours follows it (`tests/runtime/process/test_hostile_watches.py`).
 """
 
 import gzip
+import json
 import socket
 import ssl
 import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 BODY = b'{"version":1,"interval_ms":5000,"in_budget":true}'
 CLOSE = "close"  # the end of the connection
@@ -17,6 +20,11 @@ MOST_BYTES = 64 << 20  # the most that any client of ours takes
 
 Answer = tuple[bytes | float | str, ...]
 """Bytes are sent as they are, seconds are waited for, `CLOSE` ends the connection."""
+
+
+def ending(body: bytes, first: bytes = b"HTTP/1.1 200 OK") -> "Answer":
+    """An answer that ends the connection."""
+    return (sized(body, first, b"Connection: close"), CLOSE)
 
 
 def sized(body: bytes = BODY, first: bytes = b"HTTP/1.1 200 OK", *more: bytes) -> bytes:
@@ -142,6 +150,165 @@ KEPT: dict[str, Kept] = {
     "closed twice": Kept(((GOOD, (CLOSE,)), ((CLOSE,),)), FAILS, 3),
     "closed in the middle of the answer": Kept(((GOOD, (sized()[:50], CLOSE)), (GOOD,)), FAILS, 2),
     "one answer too many": Kept((((sized() + sized(b"{}", b"HTTP/1.1 500 No"),),), (GOOD,)), "200", 2),
+}
+
+
+def event(kind: str, name: str, version: int | str) -> bytes:
+    """A line of a watch."""
+    metadata = {"name": name, "uid": name, "resourceVersion": str(version)}
+    return json.dumps({"type": kind, "object": {"metadata": metadata}}).encode() + b"\n"
+
+
+def streamed(*lines: bytes) -> Answer:
+    """A watch that sends these and ends in order."""
+    return (chunks(*lines),)
+
+
+def broken(*lines: bytes) -> Answer:
+    """A watch that sends these, and is cut off."""
+    return chunks(*lines, end=b""), CLOSE
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A list with these items at this version."""
+
+    version: str
+    items: tuple[Any, ...] = ({"metadata": {"name": "a", "uid": "a", "resourceVersion": "1"}},)
+    more: str = ""  # where it goes on
+
+    def paged(self) -> Answer:
+        """As one page."""
+        metadata = {"resourceVersion": self.version} | ({"continue": self.more} if self.more else {})
+        body = json.dumps({"metadata": metadata, "items": self.items}, separators=(",", ":")).encode()
+        return ending(body)
+
+    def streamed(self) -> Answer:
+        """As a watch sends it."""
+        marks = {"k8s.io/initial-events-end": "true"}
+        end = {"metadata": {"resourceVersion": self.version, "annotations": marks}}
+        events = [*(("ADDED", item) for item in self.items), ("BOOKMARK", end)]
+        lines = (json.dumps({"type": kind, "object": item}).encode() + b"\n" for kind, item in events)
+        return streamed(*lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What a server answers to each call of a list-and-watch, on a connection of its own. ``events``: what
+    comes of it; ``calls``: a list, or the version from which a watch is asked for."""
+
+    answers: tuple[Listed | Answer, ...]
+    events: str
+    calls: str
+    paged_only: bool = False
+
+
+FIRST, B, C = Listed("10"), event("ADDED", "b", 11), event("ADDED", "c", 13)
+GONE = b'{"type":"ERROR","object":{"code":410,"message":"too old"}}\n'
+EXPIRED = ending(BODY, b"HTTP/1.1 410 Gone")
+CUT: Answer = (headed(b"Content-Length: 60", body=BODY), CLOSE)
+
+
+def goes_on(*second: bytes) -> Watched:
+    """A watch that fails in the middle of this goes on from the last whole event."""
+    return Watched((FIRST, broken(B, *second), streamed(C)), "list +b failed opened +c", "list 10 11")
+
+
+def passed_over(line: bytes) -> Watched:
+    """A watch whose line says nothing goes on."""
+    return Watched((FIRST, streamed(B, line), streamed(C)), "list +b progress +c", "list 10 11")
+
+
+def listed_again(answer: Answer) -> Watched:
+    """A list that fails is asked for again."""
+    return Watched((answer, FIRST, streamed(B)), "failed list opened +b", "list list 10")
+
+
+WATCHES: dict[str, Watched] = {
+    "closed": Watched(
+        (FIRST, streamed(B, event("DELETED", "a", 12)), streamed(C)),
+        "list +b -a progress +c progress",
+        "list 10 12",
+    ),
+    "a bookmark": Watched(
+        (FIRST, streamed(event("BOOKMARK", "", 90)), streamed()),
+        "list progress progress progress",
+        "list 10 90",
+    ),
+    "a bookmark without a version": Watched(
+        (FIRST, streamed(B, b'{"type":"BOOKMARK","object":{}}\n'), streamed(C)),
+        "list +b progress progress +c",
+        "list 10 11",
+    ),
+    "cut between two events": goes_on(),
+    "cut in the middle of an event": goes_on(b'{"type": "ADDED", "obj'),
+    "ended in the middle of an event": passed_over(b'{"type": "ADDED", "obj'),
+    "no JSON": goes_on(b"garbage\n"),
+    "no UTF-8": goes_on(b"\xff\xfe\n"),
+    "JSON without end": goes_on(b"[" * 100_000 + b"\n"),
+    "a number": goes_on(b"7\n"),
+    "null": goes_on(b"null\n"),
+    "an array": goes_on(b"[]\n"),
+    "an event without an object": passed_over(b'{"type": "ADDED"}\n'),
+    "an event without a type": passed_over(b'{"object": 7}\n'),
+    "an empty line": passed_over(b"\n\n"),
+    "an error": goes_on(b'{"type":"ERROR","object":{"code":500,"message":"etcd"}}\n'),
+    "an error without an object": goes_on(b'{"type":"ERROR"}\n'),
+    "a line without end": Watched(
+        (FIRST, (chunks(B, end=b""), *[b"100000\r\n%s\r\n" % bytes(1 << 20)] * 65, CLOSE), streamed(C)),
+        "list +b failed opened +c",
+        "list 10 11",
+    ),
+    "expired in the middle": Watched(
+        (FIRST, streamed(B, GONE), Listed("20"), streamed(C)), "list +b list +c", "list 10 list 20"
+    ),
+    "expired": Watched((FIRST, status(410), Listed("20"), streamed(C)), "list list +c", "list 10 list 20"),
+    **{
+        f"refused by {code}": Watched(
+            (FIRST, *(status(code),) * 2, streamed(B)), "list failed failed opened +b", "list 10 10 10"
+        )
+        for code in (401, 403, 404, 429, 500, 503)
+    },
+    "no HTTP": Watched(
+        (FIRST, (b"SSH-2.0-OpenSSH\r\n", CLOSE), streamed(B)), "list failed opened +b", "list 10 10"
+    ),
+    "packed": Watched(
+        (FIRST, (headed(b"Content-Encoding: gzip", body=gzip.compress(B)), CLOSE), streamed(B)),
+        "list failed opened +b",
+        "list 10 10",
+    ),
+    "a list that is cut": listed_again(CUT),
+    "a list that is no JSON": listed_again(ending(b"garbage\n")),
+    "a list that is null": listed_again(ending(b"null\n")),
+    "a list that is refused": listed_again(ending(BODY, b"HTTP/1.1 403 No")),
+    "a list without a version": Watched(
+        (Listed(""), FIRST, streamed(B)), "failed list opened +b", "list list 10"
+    ),
+    "a list of a number": Watched(
+        (Listed("9", (7,)), FIRST, streamed(B)), "failed list opened +b", "list list 10"
+    ),
+    "a list that expired": Watched(
+        (EXPIRED, FIRST, streamed(B)),
+        "list +b",
+        "list list 10",
+    ),
+    "a list whose second page is cut": Watched(
+        (Listed("10", more="x/+="), CUT, Listed("20"), streamed(C)),
+        "failed list opened +c",
+        "list list list 20",
+        paged_only=True,
+    ),
+    "a list whose second page expired": Watched(
+        (
+            Listed("10", more="x"),
+            EXPIRED,
+            Listed("20"),
+            streamed(C),
+        ),
+        "list +c",
+        "list list list 20",
+        paged_only=True,
+    ),
 }
 
 

@@ -2,16 +2,17 @@
 watch that has nothing new sends a bookmark, so that whoever follows it gets its turn back."""
 
 import copy
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+from urllib.parse import parse_qsl
 
 import orjson
 
 from tests.scheduler_ext.store import Store
-from tests.support.api_server import initial_lines
-from timekeeper.core.kube.reflector import UnreachableError
-from timekeeper.edge.http_client import tcp
-from timekeeper.runtime.api_server import Answered, Api, Lost, Reply, Unsent, accepted
+from tests.support.api_server import PlayedStream, initial_lines
+from timekeeper.edge.http_client import HttpStream, tcp
+from timekeeper.edge.reflector import UnreachableError
+from timekeeper.runtime.api_server import LIST_S, Answered, Api, Lost, Reply, Unsent, accepted
 
 
 class DirectApi(Api):
@@ -47,14 +48,15 @@ class DirectApi(Api):
             return Lost(f"the API server does not answer: {fault.how}")
         return Answered(*fault.answer)
 
-    def _events(self, path: str, query: Mapping[str, str], for_s: int) -> Generator[bytes]:
+    def stream(self, path: str, silence_s: float) -> HttpStream:
+        return PlayedStream(self._lines(path.partition("?")[0], dict(parse_qsl(path.partition("?")[2]))))
+
+    def _lines(self, path: str, query: Mapping[str, str]) -> Iterator[bytes]:
         if "sendInitialEvents" in query:
             self.idle.add(path)
-            listed = dict(accepted(self.call("GET", f"{path}?sendInitialEvents=true", timeout_s=for_s)))
-            yield b""
+            listed = dict(accepted(self.call("GET", f"{path}?sendInitialEvents=true", timeout_s=LIST_S)))
             yield from initial_lines(listed)
             return
-        yield b""
         kind, version = path.rpartition("/")[2], int(query["resourceVersion"])
         while version >= self.store.oldest:
             news = [event for event in self.store.log if event[0] > version] if self.store.watching else []

@@ -9,6 +9,7 @@ that it should lead, and the clock.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import parse_qsl
 
 from scheduler_ext.binding.binder import Binder
 from scheduler_ext.binding.outcome import sentence
@@ -21,10 +22,12 @@ from scheduler_ext.scoring.policy import BINPACK
 from scheduler_ext.snapshot.snapshot import Snapshot
 from tests.scheduler_ext import readback
 from tests.scheduler_ext.apiserver import Store
+from tests.support.api_server import PlayedStream
 from tests.worlds import Json
-from timekeeper.core.kube.reflector import ExpiredError, UnreachableError
+from timekeeper.edge.http_client import HttpStream
+from timekeeper.edge.list_watch import inform
+from timekeeper.edge.reflector import ExpiredError, UnreachableError
 from timekeeper.runtime.api_server import Answered, Lost, Reply, Unsent
-from timekeeper.runtime.informer import inform
 
 HOME = "bursar-system"
 GRACE_MS = 600_000
@@ -153,18 +156,27 @@ class Api:
         """As `timekeeper.runtime.api_server.Api.call`."""
         return self._cluster.ask(self._replica, method, path, body)
 
-    def pages(self, path: str) -> Iterator[tuple[list[Json], str]]:
-        """As `timekeeper.runtime.api_server.Api.pages`, all in one."""
-        kind = path.rpartition("/")[2]
+    def decode(self, text: bytes, /) -> object:
+        """Lines stand for themselves."""
+        return text
+
+    def page(self, path: str) -> Json:
+        """As `timekeeper.runtime.api_server.Api.page`, all in one."""
+        kind = path.partition("?")[0].rpartition("/")[2]
         self._meet(kind)
         if kind == "pods":
             self._cluster.skipped(self._replica, self.at[kind])
         self.at[kind] = self._cluster.version
-        yield list(self._cluster.objects[kind].values()), str(self._cluster.version)
+        metadata = {"resourceVersion": str(self._cluster.version)}
+        return {"items": list(self._cluster.objects[kind].values()), "metadata": metadata}
 
-    def watch(self, path: str, version: str, _for_s: int) -> Iterator[Json]:
-        """As `Api.watch`; a bookmark without a version where there is nothing to tell."""
-        kind, at = path.rpartition("/")[2], int(version)
+    def stream(self, path: str, silence_s: float) -> HttpStream:
+        """As `Api.stream`; a bookmark without a version where there is nothing to tell."""
+        path, _, query = path.partition("?")
+        version = int(dict(parse_qsl(query))["resourceVersion"])
+        return PlayedStream(self._events(path.rpartition("/")[2], version))
+
+    def _events(self, kind: str, at: int) -> Iterator[Json]:
         while True:
             self._meet(kind)
             if at < self._cluster.oldest:
@@ -248,7 +260,7 @@ class Replica:
     def hear(self, kind: str) -> bool:
         """Its watch delivers one event; False where there was nothing new."""
         before = self.api.at[kind]
-        _, event = next(self.streams[kind])
+        event = next(self.streams[kind])
         apply(self.kinds[kind], event, lambda: None, mute)
         return self.api.at[kind] != before
 

@@ -23,9 +23,9 @@ from timekeeper.accounts.session import Session
 from timekeeper.accounts.standings import StandingsDocument
 from timekeeper.accounts.statements import AccountKey, Part
 from timekeeper.core.decisions import Decision
-from timekeeper.core.kube.reflector import ObjectChanged, ObjectsListed, WatchProgress
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.edge.events import EventRecorder
+from timekeeper.edge.reflector import ObjectChanged, ObjectsListed, WatchProgress
 from timekeeper.settler.budget_entries import EntryChanges, read_entries
 from timekeeper.settler.cluster.cluster_state import (
     BudgetConfigMap,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.support.http_server import JsonHandler
+from timekeeper.edge.http_client import HttpStream
 
 Json = dict[str, Any]
 
@@ -145,6 +146,19 @@ def initial_lines(listed: Json) -> Iterator[bytes]:
     end = {"annotations": {"k8s.io/initial-events-end": "true"}}
     events.append({"type": "BOOKMARK", "object": {"metadata": listed["metadata"] | end}})
     return (json.dumps(event, separators=(",", ":")).encode() for event in events)
+
+
+class PlayedStream(HttpStream):
+    """An accepted watch with these lines."""
+
+    def __init__(self, lines: Iterator[Any]) -> None:
+        self.status, self._lines = 200, lines
+
+    def lines(self) -> Iterator[bytes]:
+        return self._lines
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 def status(code: int, message: str) -> tuple[int, Json]:

@@ -12,10 +12,10 @@ from timekeeper.accounts.grants import Grant, GrantSums
 from timekeeper.accounts.posting import Posting, amount_within
 from timekeeper.accounts.session import Session, admitted_in_budget
 from timekeeper.accounts.statements import AccountKey, Part, statements
-from timekeeper.core.kube.reflector import ObjectChanged, ObjectsListed, WatchProgress
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.core.request.cards import weight_of
 from timekeeper.core.request.estimates import estimated_rate
+from timekeeper.edge.reflector import ObjectChanged, ObjectsListed, WatchProgress
 from timekeeper.settler.budget_entries import EntryChanges, read_entries
 from timekeeper.settler.cluster.cluster_state import ClusterState, WatchUpdate
 from timekeeper.settler.decide.decide import TickDecision, TickInputs, decide, listed_namespaces

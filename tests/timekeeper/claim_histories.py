@@ -14,7 +14,7 @@ from tests.timekeeper.clocks import iso
 from tests.timekeeper.oracle_claims import Charge, Claims
 from tests.timekeeper.worlds import HOUR, MINUTE, READ, SECOND, Town, budgets, gpu_pod
 from tests.worlds import Json
-from timekeeper.core.kube.reflector import ObjectChanged
+from timekeeper.edge.reflector import ObjectChanged
 from timekeeper.settler.cluster.cluster_state import WatchUpdate
 
 CLAIMS, SLICES, PODS = "resourceclaims", "resourceslices", "pods"

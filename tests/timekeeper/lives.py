@@ -23,7 +23,7 @@ from tests.timekeeper.faults import Fuse, KilledError
 from tests.timekeeper.oracle import Known, Terms, Word
 from tests.timekeeper.oracle_accounts import Books, Budget
 from tests.timekeeper.worlds import READ, Json, Town, budgets, lease
-from timekeeper.core.kube.reflector import ObjectChanged, ObjectsListed
+from timekeeper.edge.reflector import ObjectChanged, ObjectsListed
 from timekeeper.settler.cluster.cluster_state import WatchUpdate
 from timekeeper.settler.settler import Settler
 from timekeeper.store.engine.engine import ConflictError

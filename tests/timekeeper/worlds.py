@@ -21,8 +21,8 @@ from timekeeper.api.create_app import app_of, create_services
 from timekeeper.api.http.services import Services
 from timekeeper.api.resources.heartbeats import HeartbeatHandler
 from timekeeper.core.decisions import Decision
-from timekeeper.core.kube.reflector import ObjectChanged, ObjectsListed, WatchProgress
 from timekeeper.core.ledger.metering import Interval
+from timekeeper.edge.reflector import ObjectChanged, ObjectsListed, WatchProgress
 from timekeeper.runtime.auth.gate import Gate
 from timekeeper.runtime.auth.tokens import Expected
 from timekeeper.serving.gunicorn_app import heartbeat_route

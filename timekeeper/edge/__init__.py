@@ -1,4 +1,5 @@
-"""What every role does at its rim: calls over HTTP, polls, outboxes, Events, and the line of the log.
+"""What every role does at its rim: calls over HTTP, lists and watches, polls, outboxes, Events, and the line
+of the log.
 
 The third package that roles share. The sidecar and the node agent import it too, and their image carries it
 without the rest of `timekeeper`. So it imports the standard library alone, and few modules of that: the

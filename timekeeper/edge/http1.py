@@ -82,6 +82,8 @@ def body(stream: Stream, head: ResponseHead, most: int = MAX_BODY) -> bytes:
 def lines(stream: Stream, head: ResponseHead) -> Iterator[bytes]:
     """The lines of a body that may go on for long, without their ends and without empty ones. What follows
     the last end of a line is not yielded. Raises NotHTTP or OSError."""
+    if "content-encoding" in head.headers:
+        raise NotHTTP("the answer is packed")
     rest = bytearray()
     for piece in parts(stream, head):
         rest += piece

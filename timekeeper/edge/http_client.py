@@ -108,7 +108,7 @@ class HttpClient:
 
     def stream(self, path: str, headers: Mapping[str, str], *, silence_s: float) -> HttpStream:
         """An answer that goes on for long, over a connection of its own. Raises `FAILURES`, TimeoutError
-        after ``silence_s`` without a byte; so does reading it."""
+        after ``silence_s`` without a line; so does reading it."""
         connection = self._opened(silence_s)
         try:
             head = connection.answered(self._request("GET", path, headers, None), silence_s)
@@ -216,9 +216,12 @@ class HttpStream:
         self.status, self.headers = head.status, head.headers
 
     def lines(self) -> Iterator[bytes]:
-        """The lines that are not empty, as they arrive. Raises `FAILURES`."""
-        self._connection.source.silence_s = self._silence_s
-        return http1.lines(self._connection.reader, self._head)
+        """The lines that are not empty, as they arrive, each within ``silence_s``. Raises `FAILURES`."""
+        source = self._connection.source
+        source.until_s = time.monotonic() + self._silence_s
+        for line in http1.lines(self._connection.reader, self._head):
+            yield line
+            source.until_s = time.monotonic() + self._silence_s
 
     def body(self) -> bytes:
         """The whole, where it is short: within ``silence_s``. Raises `FAILURES`."""
@@ -230,19 +233,18 @@ class HttpStream:
 
 
 class _Source(io.RawIOBase):
-    """Reads a connection until a moment of the monotonic clock, or while no pause is longer than
-    ``silence_s``. With a time limit for each read alone, a server that sends a byte now and then could hold
-    us for days."""
+    """Reads a connection until a moment of the monotonic clock. With a time limit for each read alone, a
+    server that sends a byte now and then could hold us for days."""
 
     def __init__(self, opened: socket.socket) -> None:
         self._socket = opened
-        self.until_s = self.silence_s = 0.0
+        self.until_s = 0.0
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        left_s = self.silence_s or self.until_s - time.monotonic()
+        left_s = self.until_s - time.monotonic()
         if left_s <= 0:
             raise TimeoutError("the answer has not arrived in time")
         self._socket.settimeout(left_s)

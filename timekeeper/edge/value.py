@@ -36,7 +36,8 @@ def value(cls: type[T]) -> type[T]:
     left_out = ("__dict__", "__weakref__", *declared)
     body = {name: each for name, each in vars(cls).items() if name not in left_out} | {"declared": declared}
     bases = tuple(base for base in cls.__bases__ if base is not object)
-    made: type[T] = type(cls.__name__, (_Value, *bases), {**body, "__slots__": fields})
+    fields_too = {"__slots__": fields, "__match_args__": fields}
+    made: type[T] = type(cls.__name__, (_Value, *bases), body | fields_too)
     return made
 
 
@@ -46,15 +47,20 @@ def assigned(cls: type) -> dict[str, Any]:
     return found
 
 
+_assign = object.__setattr__
+
+
 class _Value:
     __slots__: tuple[str, ...] = ()
 
     def __init__(self, *given: object, **named: object) -> None:
-        fields = {**dict(zip(self.__slots__, given, strict=False)), **named}
-        if fields.keys() != set(self.__slots__) or len(fields) != len(given) + len(named):
-            raise TypeError(f"{type(self).__name__} takes each of {', '.join(self.__slots__)} once")
-        for name, each in fields.items():
-            object.__setattr__(self, name, each)
+        names = self.__slots__
+        if named:
+            given += tuple(named.pop(name) for name in names[len(given) :] if name in named)
+        if named or len(given) != len(names):
+            raise TypeError(f"{type(self).__name__} takes each of {', '.join(names)} once")
+        for name, each in zip(names, given):  # noqa: B905 as many; an argument would cost time
+            _assign(self, name, each)
 
     def __setattr__(self, name: str, _: object) -> None:
         raise AttributeError(f"{type(self).__name__}.{name} is fixed")

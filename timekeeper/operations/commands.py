@@ -12,9 +12,10 @@ from timekeeper.accounts.claims.consumers import served_by
 from timekeeper.core.claims.allocation import read_claim
 from timekeeper.core.claims.devices import read_slice
 from timekeeper.core.json_values import Json
-from timekeeper.core.kube.reflector import ExpiredError, UnreachableError
 from timekeeper.core.ledger.hold import NODE_LEASES, clock_ahead_ms
 from timekeeper.edge.clock import now_ms
+from timekeeper.edge.list_watch import pages
+from timekeeper.edge.reflector import ExpiredError, UnreachableError
 from timekeeper.operations.audit.audit import audit
 from timekeeper.operations.audit.claims import ClaimComparison
 from timekeeper.operations.audit.cluster import ClusterComparison, read_compared_pod
@@ -66,16 +67,17 @@ def run_audit(settings: TimekeeperSettings) -> int:
 def _cluster(kubeconfig: Path | None) -> ClusterComparison:
     """The pods and claims that exist now, and the nodes whose clocks are wrong. Raises UnusableError."""
     api = connect(kubeconfig)
+
+    def objects(path: str) -> Iterator[Json]:
+        return (raw for page, _ in pages(api, path) for raw in page)
+
     try:
         found, serving = [], set()
-        for page, _ in api.pages("/api/v1/pods"):
-            for raw in page:
-                found.append(read_compared_pod(raw))
-                serving.add(served_by(raw))
-        clocks = {
-            raw["metadata"]["name"]: clock_ahead_ms(raw) for page, _ in api.pages(NODE_LEASES) for raw in page
-        }
-        claims = _claims(api.pages, api.clock.now_ms, serving) if api.serves(_RESOURCES) else None
+        for raw in objects("/api/v1/pods"):
+            found.append(read_compared_pod(raw))
+            serving.add(served_by(raw))
+        clocks = {raw["metadata"]["name"]: clock_ahead_ms(raw) for raw in objects(NODE_LEASES)}
+        claims = _claims(objects, api.clock.now_ms, serving) if api.serves(_RESOURCES) else None
     except (UnreachableError, ExpiredError) as error:
         raise UnusableError(f"--cluster: pods, claims and Leases cannot be listed: {error}") from error
     finally:
@@ -85,14 +87,14 @@ def _cluster(kubeconfig: Path | None) -> ClusterComparison:
 
 
 def _claims(
-    pages: Callable[[str], Iterable[tuple[list[Json], str]]],
+    objects: Callable[[str], Iterable[Json]],
     clock: Callable[[], int],
     serving: Set[tuple[str, str]],
 ) -> ClaimComparison:
     """The claims that exist now. ``serving``: those that serve extended resources of pods. Raises
     UnreachableError or ExpiredError."""
-    claims = [read_claim(raw) for page, _ in pages(f"{_RESOURCES}/resourceclaims") for raw in page]
-    slices = [read_slice(raw) for page, _ in pages(f"{_RESOURCES}/resourceslices") for raw in page]
+    claims = [read_claim(raw) for raw in objects(f"{_RESOURCES}/resourceclaims")]
+    slices = [read_slice(raw) for raw in objects(f"{_RESOURCES}/resourceslices")]
     return ClaimComparison(claims, slices, clock(), serving)
 
 

@@ -7,30 +7,35 @@ A caller must know whether a call that changes something was done. `Answered`: t
 import socket
 import time
 import weakref
-from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlencode
 
 import orjson
 
 from timekeeper.core.json_values import Json
-from timekeeper.core.kube.initial_events import NotStreamedError
-from timekeeper.core.kube.reflector import OPENED, ExpiredError, UnreachableError
 from timekeeper.edge.events import Send
-from timekeeper.edge.http_client import FAILURES, HttpClient, NotConnected, Server, sentence, server_of
+from timekeeper.edge.http_client import (
+    FAILURES,
+    HttpClient,
+    HttpStream,
+    NotConnected,
+    Server,
+    sentence,
+    server_of,
+)
+from timekeeper.edge.list_watch import refused
+from timekeeper.edge.reflector import UnreachableError
 from timekeeper.runtime.clock import ServerClock
 
-PAGE = 500
-WATCH_S = 300
-SILENCE_S = 90.0  # bookmarks come about each minute: a watch that is silent for longer is dead
 CONNECT_S = 2.0
 LIST_S = 30.0
 ANSWER_S = 15.0
 EVENT_S = 2.0
 CONNECTIONS = 32
 LONGEST_PAUSE_S = 30  # before a busy API server is asked again
+AGAIN_MS = 300_000  # between two looks for an API that is not served
+_SOON_MS = 2_000  # after one that failed
 
 _BUSY = (429, 502, 503, 504)
 
@@ -69,7 +74,7 @@ class Lost:
 Reply = Answered | Unsent | Lost
 
 
-class CredentialsError(Exception):
+class CredentialsError(NotConnected):
     """The credentials of a call cannot be read now; the text says why."""
 
 
@@ -77,6 +82,8 @@ class Api:
     """The API server at ``url``. ``connect``: opens a connection within a number of seconds. ``identity``
     gives the headers that authenticate a call made now: a token may be rotated. Threads may share it. Not to
     be used across a fork, whose sides would share connections. Raises ValueError for what is no URL."""
+
+    decode = staticmethod(orjson.loads)
 
     def __init__(
         self,
@@ -112,53 +119,16 @@ class Api:
         accepted(reply)
         return True
 
-    def pages(self, path: str) -> Iterator[tuple[list[Json], str]]:
-        """All objects of a collection, page by page, each page with the list's resource version: read at
-        quorum. Raises UnreachableError or ExpiredError."""
-        more = ""
-        while True:
-            query = {"limit": str(PAGE)} | ({"continue": more} if more else {})
-            reply = self.call("GET", _with_query(path, query), timeout_s=LIST_S)
-            page = accepted(reply)
-            metadata = page.get("metadata") or {}
-            yield page.get("items") or [], str(metadata.get("resourceVersion", ""))
-            more = metadata.get("continue") or ""
-            if not more:
-                return
+    def page(self, path: str) -> Json:
+        """The body of a list. Raises UnreachableError or ExpiredError."""
+        return accepted(self.call("GET", path, timeout_s=LIST_S))
 
-    def watch(self, path: str, version: str, for_s: int = WATCH_S) -> Iterator[Json]:
-        """The raw events from this resource version on, after one that says that the API server sends them,
-        until it closes the stream after ``for_s``. Raises UnreachableError or ExpiredError."""
-        for line in self._events(path, {"resourceVersion": version}, for_s):
-            yield _event(line) if line else {"type": OPENED}
-
-    def initial_events(self, path: str, for_s: int = WATCH_S) -> Generator[bytes]:
-        """The lines of a watch that begins with one event for each object, read at quorum, and a bookmark
-        after them (`timekeeper.core.kube.initial_events`). Raises NotStreamedError where the API server
-        refuses that, UnreachableError or ExpiredError."""
-        query = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
-        with closing(self._events(path, query, for_s)) as lines:
-            yield from filter(None, lines)
-
-    def _events(self, path: str, query: Mapping[str, str], for_s: int) -> Generator[bytes]:
-        """The lines of a watch; an empty one first, once the API server has accepted it."""
-        query = {"watch": "true", "allowWatchBookmarks": "true", **query, "timeoutSeconds": str(for_s)}
-        silence_s = min(SILENCE_S, for_s + ANSWER_S)
-        try:
-            headers, sent = self._headers(), self.clock.sent()
-            with closing(
-                self._client.stream(_with_query(path, query), headers, silence_s=silence_s)
-            ) as stream:
-                self.clock.note(sent, stream.headers.get("date"))
-                if stream.status != 200:
-                    reply = Answered(stream.status, _json(stream.body()) or {})
-                    if "sendInitialEvents" in query and reply.status in (400, 422):
-                        raise NotStreamedError(f"{reply.status} {reply.message}")
-                    accepted(reply)
-                yield b""
-                yield from stream.lines()
-        except (*FAILURES, CredentialsError) as error:
-            raise UnreachableError(f"the watch of {path} broke: {sentence(error, silence_s)}") from error
+    def stream(self, path: str, silence_s: float) -> HttpStream:
+        """The answer to a watch. Raises `FAILURES`, as reading it does."""
+        headers, sent = self._headers(), self.clock.sent()
+        stream = self._client.stream(path, headers, silence_s=silence_s)
+        self.clock.note(sent, stream.headers.get("date"))
+        return stream
 
     def call(
         self,
@@ -205,16 +175,33 @@ class Api:
             raise CredentialsError(f"the credentials cannot be read: {error}") from error
 
 
-def _with_query(path: str, query: Mapping[str, str]) -> str:
-    """The path, which may have a query of its own, with this one."""
-    return f"{path}{'&' if '?' in path else '?'}{urlencode(query)}"
-
-
 def is_served(reply: Reply) -> bool | None:
     """Whether the API server serves the group that was asked for; None: it gave no such answer."""
     if not isinstance(reply, Answered) or reply.status not in (200, 404):
         return None
     return reply.status == 200
+
+
+def await_served(
+    call: Callable[..., Reply],
+    path: str,
+    wait_ms: Callable[[int], None],
+    failed: Callable[[str], None] = lambda _sentence: None,
+    absent: Callable[[], None] = lambda: None,
+    again_ms: int = AGAIN_MS,
+) -> None:
+    """Returns once the API server serves the API at ``path``. ``failed`` is called with a sentence for each
+    answer that does not say whether it does; ``absent`` for each that says that it does not."""
+    while True:
+        reply = call("GET", path, timeout_s=ANSWER_S)
+        served = is_served(reply)
+        if served:
+            return
+        if served is None:
+            failed(reply.message)
+        else:
+            absent()
+        wait_ms(_SOON_MS if served is None else again_ms)
 
 
 def event_sender(api: Api) -> Send:
@@ -229,12 +216,11 @@ def event_sender(api: Api) -> Send:
 
 def accepted(reply: Reply) -> Json:
     """The body of a 2xx answer. Raises ExpiredError for 410, and UnreachableError for any other reply."""
-    if isinstance(reply, Answered) and reply.status < 300:
-        return reply.body
-    if isinstance(reply, Answered) and reply.status == 410:
-        raise ExpiredError
-    status = f"{reply.status} " if isinstance(reply, Answered) else ""
-    raise UnreachableError(f"{status}{reply.message}")
+    if not isinstance(reply, Answered):
+        raise UnreachableError(reply.message)
+    if reply.status >= 300:
+        raise refused(reply.status, reply.message)
+    return reply.body
 
 
 def _json(data: bytes) -> Json | None:
@@ -244,14 +230,3 @@ def _json(data: bytes) -> Json | None:
     except orjson.JSONDecodeError:
         return None
     return body if isinstance(body, dict) else None
-
-
-def _event(line: bytes) -> Json:
-    """One line of a watch. Raises UnreachableError for one that is no object."""
-    try:
-        event = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
-        raise UnreachableError(f"a watch sent something that is not JSON: {error}") from error
-    if not isinstance(event, dict):
-        raise UnreachableError(f"a watch sent something that is not an event: {line[:100]!r}")
-    return event

@@ -21,8 +21,8 @@ from timekeeper.api.http.routes import LARGEST_BODY
 from timekeeper.api.http.services import Services
 from timekeeper.api.resources.heartbeats import PATH as HEARTBEATS
 from timekeeper.core.json_values import mapping
-from timekeeper.core.kube.reflector import UnreachableError
 from timekeeper.core.names import AGGREGATED_GROUP
+from timekeeper.edge.reflector import UnreachableError
 from timekeeper.log import log
 from timekeeper.runtime.api_server import ANSWER_S, Api, accepted
 from timekeeper.runtime.auth.front_proxy import FrontProxy, FrontProxyGate, front_proxy_tls, read_front_proxy

@@ -10,7 +10,8 @@ from threading import Event
 from timekeeper import metrics
 from timekeeper.accounts.balance import NO_BUDGET, BudgetStatus, Statement, read_status, status_of
 from timekeeper.core.json_values import mapping
-from timekeeper.core.kube.reflector import ExpiredError, UnreachableError
+from timekeeper.edge.list_watch import pages
+from timekeeper.edge.reflector import ExpiredError, UnreachableError
 from timekeeper.log import log
 from timekeeper.runtime.api_server import ANSWER_S, APPLY, Answered, Api
 
@@ -72,7 +73,7 @@ class BudgetObjects:
     def _read(self) -> bool:
         """What is there now. False where the kind does not exist, or the API server gives no list."""
         try:
-            items = [each for page, _ in self._api.pages(f"{_PATH}/{PLURAL}") for each in page]
+            items = [each for page, _ in pages(self._api, f"{_PATH}/{PLURAL}") for each in page]
         except (UnreachableError, ExpiredError) as error:
             self._tell(f"the list failed: {error}")
             return False

@@ -17,7 +17,7 @@ from timekeeper.accounts.held.order import capped_namespaces, cards_held
 from timekeeper.accounts.pods import LedgerPod, metered_view, pod_of
 from timekeeper.accounts.reserved import reserved_uid
 from timekeeper.core.decisions import Record, record_nothing
-from timekeeper.core.kube.reflector import ObjectChanged
+from timekeeper.edge.reflector import ObjectChanged
 from timekeeper.log import log
 from timekeeper.settler.budget_entries import BudgetNotice, EntryChanges, MissingNamespaces, read_entries
 from timekeeper.settler.claim_notices import ClaimNotice, OrphanNotices

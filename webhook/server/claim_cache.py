@@ -9,7 +9,6 @@ from threading import Event, Thread
 from typing import TypeVar
 
 from timekeeper.core.json_values import Json, mapping
-from timekeeper.core.kube.reflector import ObjectChanged, ObjectsListed, WatchFailed
 from timekeeper.core.names import NAMESPACE
 from timekeeper.core.request.claims import (
     KnownClaims,
@@ -29,8 +28,9 @@ from timekeeper.core.request.device_classes import (
     read_class,
     read_settings,
 )
-from timekeeper.runtime.api_server import Api
-from timekeeper.runtime.informer import await_served, inform
+from timekeeper.edge.list_watch import inform
+from timekeeper.edge.reflector import ObjectChanged, ObjectsListed, WatchFailed
+from timekeeper.runtime.api_server import Api, await_served
 from webhook.log import Log
 
 GROUP = "/apis/resource.k8s.io/v1"
@@ -92,7 +92,7 @@ class ClaimCache:
         changed: Callable[[], None] = lambda: None,
     ) -> None:
         def run(api: Api) -> None:
-            for _, event in inform(api, path, read, self._wait_ms):
+            for event in inform(api, path, read, self._wait_ms):
                 match event:
                     case ObjectsListed(values):
                         there = dict(values)

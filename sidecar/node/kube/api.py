@@ -1,31 +1,27 @@
-"""A client of the API server: a call, and a watch of a list."""
+"""A client of the API server: a call, lists and watches."""
 
 from __future__ import annotations
 
 import json
-from contextlib import closing
 
 from sidecar.node.kube import trimmed_json
 from timekeeper.edge import http_client
 from timekeeper.edge.http_client import HttpClient, server_of
+from timekeeper.edge.list_watch import refused
+from timekeeper.edge.reflector import UnreachableError
 from timekeeper.edge.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Iterator
     from typing import Any
 
+    from timekeeper.edge.http_client import HttpStream
+
 CALL_S = 10.0
-WATCH_S = 290
-SILENCE_S = 90.0  # bookmarks come about each minute: a watch that is silent for longer is dead
 JSON = "application/json"
 MERGE = "application/merge-patch+json"
 # Metadata only: the agent must not read the environment variables of other users' pods.
 METADATA = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1"
-
-
-class ApiUnreachable(Exception):
-    """The API server did not answer, or its answer is malformed. The text is for people."""
 
 
 @value
@@ -42,7 +38,7 @@ class NodeApi:
     (`trimmed_json`)."""
 
     def __init__(self, url: str, ca_file: str, token_file: str) -> None:
-        self._client = HttpClient(server_of(url), http_client.connecting(self._context))
+        self._client = HttpClient(server_of(url), http_client.connecting(self._context), connect_s=CALL_S)
         self._ca_file, self._token_file = ca_file, token_file
 
     def call(
@@ -54,7 +50,7 @@ class NodeApi:
         accept: str = JSON,
         within_s: float = CALL_S,
     ) -> ApiAnswer:
-        """A call. Raises ApiUnreachable; a refusal is an answer."""
+        """A call. Raises UnreachableError; a refusal is an answer."""
         try:
             headers = self._headers(accept)
             if body is not None:
@@ -65,19 +61,11 @@ class NodeApi:
             )
             return _answer(response.status, response.body)
         except (OSError, ValueError) as error:
-            raise ApiUnreachable(reason(error, within_s)) from None
+            raise UnreachableError(reason(error, within_s)) from None
 
-    def watch(self, path: str, accept: str = JSON) -> Iterator[dict[str, Any]]:
-        """The events of a watch, until the server ends it. Raises ApiUnreachable, also if the server
-        refuses."""
-        try:
-            with closing(self._client.stream(path, self._headers(accept), silence_s=SILENCE_S)) as stream:
-                if stream.status >= 300:
-                    raise ApiUnreachable(f"{stream.status} {_answer(stream.status, stream.body()).message}")
-                for line in stream.lines():
-                    yield trimmed_json.loads(line)
-        except (OSError, ValueError) as error:
-            raise ApiUnreachable(reason(error, SILENCE_S)) from None
+    def stream(self, path: str, accept: str, silence_s: float) -> HttpStream:
+        """An answer that goes on for long. Raises `http_client.FAILURES`, as reading it does."""
+        return self._client.stream(path, self._headers(accept), silence_s=silence_s)
 
     def close(self) -> None:
         """Close the connection that is kept. The next call opens another."""
@@ -89,6 +77,26 @@ class NodeApi:
 
     def _context(self) -> ssl.SSLContext:
         return http_client.trusting(http_client.read_bundle(self._ca_file))
+
+
+class NodeLists:
+    """Lists and watches, for `edge.list_watch`. ``accept`` has ``{}`` for the word "List"."""
+
+    decode = staticmethod(trimmed_json.loads)
+
+    def __init__(self, api: NodeApi, accept: str) -> None:
+        self._api, self._accept = api, accept
+
+    def page(self, path: str) -> object:
+        """The body of a list. Raises UnreachableError or ExpiredError."""
+        answer = self._api.call("GET", path, accept=self._accept.format("List"))
+        if answer.status != 200:
+            raise refused(answer.status, answer.message)
+        return answer.body
+
+    def stream(self, path: str, silence_s: float) -> HttpStream:
+        """The answer to a watch. Raises `http_client.FAILURES`, as reading it does."""
+        return self._api.stream(path, self._accept.format(""), silence_s)
 
 
 def _answer(status: int, text: bytes) -> ApiAnswer:

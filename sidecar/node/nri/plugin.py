@@ -11,7 +11,7 @@ from functools import partial
 from urllib.parse import quote
 
 from sidecar.log import log
-from sidecar.node.kube.api import METADATA, ApiUnreachable
+from sidecar.node.kube.api import METADATA
 from sidecar.node.nri import placement
 from sidecar.node.nri.connection import Broken, Failed, NriConnection
 from sidecar.node.nri.messages import message, parsed
@@ -19,6 +19,7 @@ from sidecar.node.nri.placement import NodeDevices, Refused
 from sidecar.node.state.api_objects import DEVICES, read_pod
 from sidecar.node.state.exporter import metric
 from sidecar.node.values import NriState
+from timekeeper.edge.reflector import UnreachableError
 from timekeeper.edge.value import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
 
 class Plugin:
     """The answers. ``find``: reads a pod's metadata by namespace, name and a limit in seconds; None: there is
-    none; raises ApiUnreachable."""
+    none; raises UnreachableError."""
 
     def __init__(
         self,
@@ -160,7 +161,7 @@ class Plugin:
         """By one call of the API server."""
         try:
             found = self._find(sandbox.namespace, sandbox.name, self._timeout_s * PART_OF_TIMEOUT)
-        except ApiUnreachable as error:
+        except UnreachableError as error:
             reason = f"the pod's placement is not known, for the API server does not answer: {error}"
             raise Refused(reason) from None
         if found is None or found["metadata"]["uid"] != sandbox.uid:
@@ -215,7 +216,7 @@ def finder(api: NodeApi) -> Callable[[str, str, float], Mapping[str, Any] | None
         if answer.status == 404:
             return None
         if answer.status != 200:
-            raise ApiUnreachable(f"{answer.status} {answer.message}".strip())
+            raise UnreachableError(f"{answer.status} {answer.message}".strip())
         found: Mapping[str, Any] = answer.body
         return found
 

@@ -496,9 +496,13 @@ class _Ledger:
 
 
 def _event(former: str, name: str) -> Any:
-    """An event of a watch, which a former tree has among the settler's by another name."""
-    from timekeeper.core.kube import reflector
+    """An event of a watch, which a former tree has elsewhere."""
     from timekeeper.settler.cluster import cluster_state
+
+    try:
+        from timekeeper.edge import reflector
+    except ImportError:
+        from timekeeper.core.kube import reflector  # type: ignore[attr-defined,no-redef]
 
     return getattr(cluster_state, former, None) or getattr(reflector, name)
 

@@ -26,7 +26,7 @@ from tests.bench.live_pods import PODS_A_NODE, Cluster
 from tests.timekeeper.claims import allocated, device_claim, device_slice
 from tests.timekeeper.clocks import iso
 from tests.timekeeper.worlds import READ, T0, lease
-from timekeeper.core.kube.reflector import ObjectChanged, ObjectsListed, WatchProgress
+from timekeeper.edge.reflector import ObjectChanged, ObjectsListed, WatchProgress
 from timekeeper.settler.cluster.cluster_state import Item, WatchUpdate
 from timekeeper.settler.settler import Settler
 from timekeeper.store.engine.engine import open_store

@@ -14,10 +14,12 @@ import pytest
 
 from deploy.local.identity import LocalAuthority, new_authority
 from sidecar.node import metrics, run
-from sidecar.node.kube.api import ApiAnswer, ApiUnreachable, NodeApi
+from sidecar.node.kube.api import JSON, ApiAnswer, NodeApi, NodeLists
 from sidecar.node.state.overuse import AgentEvent
 from tests.support.events import sending
 from tests.support.waiting import eventually
+from timekeeper.edge.list_watch import watch
+from timekeeper.edge.reflector import UnreachableError
 
 
 @pytest.fixture(scope="module")
@@ -33,10 +35,10 @@ def files(tmp_path: Path, authority: LocalAuthority) -> Path:
 
 
 def unreached(api: NodeApi) -> str:
-    with pytest.raises(ApiUnreachable) as raised:
+    with pytest.raises(UnreachableError) as raised:
         api.call("GET", "/api")
-    with pytest.raises(ApiUnreachable):
-        next(api.watch("/api"))
+    with pytest.raises(UnreachableError):
+        next(watch(NodeLists(api, JSON), "/api", "1"))
     return str(raised.value)
 
 
@@ -66,7 +68,7 @@ class Server(NodeApi):
         self.bodies.append(body)
         answer = self.answers.pop(0)
         if isinstance(answer, str):
-            raise ApiUnreachable(answer)
+            raise UnreachableError(answer)
         return answer
 
 

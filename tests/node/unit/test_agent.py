@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 
 from sidecar.node.agent import GAP_MS, HUNG_MS, LONGEST_PAUSE_MS, Agent, AgentPorts
-from sidecar.node.kube.api import ApiAnswer, ApiUnreachable
+from sidecar.node.kube.api import ApiAnswer
 from sidecar.node.state import node_patch
 from sidecar.node.state.card_events import QUIET_MS
 from sidecar.node.state.health import PATIENCE_MS
 from sidecar.node.state.overuse import AgentEvent
 from sidecar.node.values import CardFailed, DeviceReading, NodeState
 from tests.node.worlds import MEMORY_MIB, card, look, lost, node, pod
+from timekeeper.edge.reflector import UnreachableError
 
 A, B = card("GPU-a"), card("GPU-b", index=1)
 LOOK_MS = 5_000
@@ -177,7 +178,7 @@ def test_a_write_that_is_refused_is_reported_once_and_tried_ever_less_often(
 
 def test_an_api_server_that_is_away_costs_nothing_but_time(world: World) -> None:
     def away(_: dict[str, Any]) -> ApiAnswer:
-        raise ApiUnreachable("Connection refused")
+        raise UnreachableError("Connection refused")
 
     world.answer = away
     world.agent.on_reading(look(A), 0)

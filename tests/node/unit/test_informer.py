@@ -1,12 +1,17 @@
-"""The list that is followed: whole at each change, begun anew where the watch breaks."""
+"""The list that is followed: whole at each change, and again after a failure. What breaks a list or a watch
+is in `tests.runtime.process.test_hostile_watches`."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from typing import Any
+from urllib.parse import parse_qs
 
 import pytest
 
-from sidecar.node.kube.api import ApiAnswer, ApiUnreachable
+from sidecar.node.kube.api import ApiAnswer
 from sidecar.node.kube.informer import LONGEST_PAUSE_S, PAGE, follow
+from tests.support.api_server import PlayedStream
+from timekeeper.edge.reflector import UnreachableError
 
 PATH, ACCEPT = "/api/v1/pods?fieldSelector=x", "json;as=Metadata{}"
 
@@ -37,7 +42,7 @@ class Server:
             raise Over
         told = self.script.pop(0)
         if isinstance(told, str):
-            raise ApiUnreachable(told)
+            raise UnreachableError(told)
         return told
 
     def call(self, _method: str, path: str, accept: str) -> ApiAnswer:
@@ -48,11 +53,14 @@ class Server:
             return ApiAnswer(told, None, "no")
         return ApiAnswer(200, {"items": told, "metadata": {"resourceVersion": "7"}}, "")
 
-    def watch(self, path: str, accept: str) -> Iterator[dict[str, Any]]:
-        for each in self._next(path, accept):
+    def stream(self, path: str, accept: str, _silence_s: float) -> PlayedStream:
+        return PlayedStream(self._lines(self._next(path, accept)))
+
+    def _lines(self, told: Sequence[Any]) -> Iterator[bytes]:
+        for each in told:
             if isinstance(each, str):
-                raise ApiUnreachable(each)
-            yield each
+                raise UnreachableError(each)
+            yield json.dumps(each).encode()
 
 
 def followed(server: Server) -> tuple[list[list[str]], list[str], list[float]]:
@@ -80,31 +88,17 @@ def test_the_list_is_checked_by_its_own_kind_and_the_watch_by_the_items() -> Non
     (listing, as_list), (watching, as_item), *_ = server.asked
     assert (listing, as_list) == (f"{PATH}&limit={PAGE}", "json;as=MetadataList")
     assert watching.startswith(PATH + "&watch=true")
-    assert watching.endswith("&resourceVersion=7")
+    assert parse_qs(watching)["resourceVersion"] == ["7"]
     assert as_item == "json;as=Metadata"
 
 
-def test_a_watch_that_ends_goes_on_from_its_last_version_a_bookmark_counts() -> None:
-    server = Server([], [event("ADDED", "a", 8), event("BOOKMARK", "", 12)], [])
-    heard, _, _ = followed(server)
+def test_after_a_failure_the_whole_list_is_passed_on_once_the_watch_is_open_again() -> None:
+    server = Server([thing("a", 5)], [event("ADDED", "b", 8), "reset"], "away", [event("ADDED", "c", 9)])
+    heard, failures, _ = followed(server)
 
-    assert server.asked[2][0].endswith("&resourceVersion=12")
-    assert heard == [[], ["a"]]
-
-
-def test_a_version_that_is_too_old_has_the_list_read_again() -> None:
-    gone = {"type": "ERROR", "object": {"code": 410}}
-    heard, failures, _ = followed(Server([thing("a", 5)], [gone], [thing("b", 9)], []))
-
-    assert heard == [["a"], ["b"]]
-    assert failures == []
-
-
-def test_a_broken_watch_is_reported_and_the_list_read_again() -> None:
-    heard, failures, _ = followed(Server([thing("a", 5)], [event("ADDED", "b", 8), "reset"], [thing("c", 9)]))
-
-    assert heard == [["a"], ["a", "b"], ["c"]]
-    assert failures == ["reset"]
+    assert heard == [["a"], ["a", "b"], ["a", "b"], ["a", "b", "c"]]
+    assert failures == ["reset", "away"]
+    assert [parse_qs(path).get("resourceVersion") for path, _ in server.asked[1:4]] == [["7"], ["8"], ["8"]]
 
 
 def test_an_api_server_that_is_away_or_refuses_is_called_ever_less_often() -> None:
@@ -112,7 +106,7 @@ def test_an_api_server_that_is_away_or_refuses_is_called_ever_less_often() -> No
 
     assert heard == [[]]
     assert failures == ["away"] * 5 + ["403 no"] * 5
-    assert pauses[:10] == [min(0.5 * 2**at, LONGEST_PAUSE_S) for at in range(10)]
+    assert pauses[:10] == [min(0.6 * 2**at, LONGEST_PAUSE_S) for at in range(10)]
 
 
 def test_a_server_that_ends_each_watch_at_once_is_called_after_a_pause() -> None:
@@ -121,33 +115,22 @@ def test_a_server_that_ends_each_watch_at_once_is_called_after_a_pause() -> None
     assert pauses == [0.5] * 3
 
 
-def page(uid: str, **metadata: str) -> ApiAnswer:
-    return ApiAnswer(200, {"items": [thing(uid, 5)], "metadata": {"resourceVersion": "7", **metadata}}, "")
-
-
-def test_a_list_is_read_by_pages_and_passed_on_once_it_is_whole() -> None:
-    server = Server(page("a", **{"continue": "x/+="}), page("b"), [])
+def test_a_list_is_passed_on_once_it_is_whole() -> None:
+    metadata = {"resourceVersion": "7", "continue": "x"}
+    server = Server(ApiAnswer(200, {"items": [thing("a", 5)], "metadata": metadata}, ""), [thing("b", 6)], [])
     heard, failures, _ = followed(server)
 
     assert (heard, failures) == ([["a", "b"]], [])
-    asked = [path for path, _ in server.asked]
-    assert asked[:2] == [f"{PATH}&limit={PAGE}", f"{PATH}&limit={PAGE}&continue=x%2F%2B%3D"]
-    assert "limit" not in asked[2]
+    assert server.asked[1][0] == f"{PATH}&limit={PAGE}&continue=x"
 
 
-def test_pages_whose_version_is_gone_by_then_are_no_list() -> None:
-    heard, failures, _ = followed(Server(page("a", **{"continue": "x"}), 410, [thing("b", 9)], []))
-
-    assert (heard, failures) == ([["b"]], ["410 no"])
-
-
-def test_an_unreadable_answer_is_logged_and_requested_again() -> None:
-    empty, odd = ApiAnswer(200, None, ""), event("ADDED", "b", 8)
+def test_an_object_without_a_uid_is_logged_and_the_list_read_anew() -> None:
+    odd = event("ADDED", "b", 8)
     del odd["object"]["metadata"]["uid"]
-    heard, failures, pauses = followed(Server(empty, [], [odd], [thing("c", 9)], []))
+    heard, failures, pauses = followed(Server([], [odd], [odd["object"]], [thing("c", 9)], []))
 
     assert heard == [[], ["c"]]
-    assert [each.partition(":")[0] for each in failures] == ["TypeError", "KeyError"]
+    assert failures == ["KeyError: 'uid'"] * 2
     assert pauses[:2] == [0.5, 1.0]
 
 

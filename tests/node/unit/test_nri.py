@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from sidecar.node.kube.api import ApiUnreachable
 from sidecar.node.nri import placement, plugin
 from sidecar.node.nri.connection import Failed
 from sidecar.node.nri.messages import message, parsed
@@ -22,6 +21,7 @@ from tests.node.worlds import card, node
 from tests.worlds import Json
 from timekeeper.core import names
 from timekeeper.core.request import runtime_plugins
+from timekeeper.edge.reflector import UnreachableError
 
 A, B, MIG = "GPU-a", "GPU-b", "MIG-c"
 CTL = DeviceNode("/dev/nvidiactl", 195, 255)
@@ -58,7 +58,7 @@ class World:
     def _find(self, namespace: str, name: str, within_s: float) -> Mapping[str, Any] | None:
         self.asked.append((namespace, name, within_s))
         if self.api is None:
-            raise ApiUnreachable("no answer in time")
+            raise UnreachableError("no answer in time")
         return self.api.get(name)
 
     def watches(self, raw: Json, **annotations: str) -> None:

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from sidecar.node.agent import Agent, AgentPorts
-from sidecar.node.kube.api import ApiAnswer, ApiUnreachable
+from sidecar.node.kube.api import ApiAnswer
 from sidecar.node.run import NodeChanged, PodsChanged, PodsUnknown, _follow_pods, _handle
 from sidecar.node.settings import read
 from sidecar.node.state.api_objects import NodePods
 from sidecar.node.usage_tasks import UsageTasks
 from sidecar.node.values import GPUProcess
 from tests.node.worlds import card, look, node
+from timekeeper.edge.reflector import UnreachableError
 
 BOOT = "boot-1"
 STEP_MS = 5_000
@@ -87,7 +88,7 @@ class Away:
         self.asked += 1
         if self.asked > 1:
             raise Over
-        raise ApiUnreachable("away")
+        raise UnreachableError("away")
 
 
 class Heard:

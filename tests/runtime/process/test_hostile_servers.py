@@ -12,15 +12,27 @@ import pytest
 
 from sidecar import settings, spool
 from sidecar.heartbeat_client import Delivered, HeartbeatClient
-from sidecar.node.kube.api import ApiUnreachable, NodeApi
+from sidecar.node.kube.api import JSON, NodeApi, NodeLists
 from sidecar.run import boot_ms
-from tests.runtime.hostile_servers import ANSWERS, FAILS, GOOD, KEPT, SLOW, HostileServer, Kept, status
+from tests.runtime.hostile_servers import (
+    ANSWERS,
+    FAILS,
+    GOOD,
+    KEPT,
+    SLOW,
+    HostileServer,
+    Kept,
+    chunks,
+    status,
+)
 from tests.support.tls import Tls
 from timekeeper.cli.client import Client
 from timekeeper.cli.output import CommandError
+from timekeeper.edge.list_watch import lines
 from timekeeper.edge.outbox import Post
+from timekeeper.edge.reflector import ExpiredError, UnreachableError
 from timekeeper.edge.timekeeper_client import FAILURES, TimekeeperClient
-from timekeeper.runtime.api_server import Answered
+from timekeeper.runtime.api_server import Answered, Api
 from timekeeper.runtime.connect import of_service_account
 from timekeeper.runtime.http.problem_details import Problem
 from timekeeper.runtime.peers import Peer
@@ -87,11 +99,37 @@ def node_api(folder: Path, url: str, _ca: str, within_s: float = LONG_S) -> Call
     def call() -> Outcome:
         try:
             answer = client.call("GET", "/api", within_s=within_s)
-        except ApiUnreachable as error:
+        except UnreachableError as error:
             return Outcome(FAILS, str(error))
         return Outcome(str(answer.status), answer.message)
 
     return Calls(call, client.close)
+
+
+def watched(api: Api | NodeLists, within_s: float) -> Outcome:
+    """One watch to its end."""
+    try:
+        for _ in lines(api, "/api", {}, within_s):
+            pass
+    except ExpiredError:
+        return Outcome("410")
+    except UnreachableError as error:
+        return Outcome(str(error)[:3] if str(error)[:3].isdigit() else FAILS, str(error))
+    return Outcome("200")
+
+
+def node_watch(folder: Path, url: str, _ca: str, within_s: float = LONG_S) -> Calls:
+    """The node agent's watches."""
+    client = NodeApi(url, str(folder / "ca.crt"), str(folder / "token"))
+    return Calls(lambda: watched(NodeLists(client, JSON), within_s), client.close)
+
+
+def api_watch(folder: Path, url: str, _ca: str, within_s: float = LONG_S) -> Calls:
+    """The other roles' watches."""
+    host, _, port = url.removeprefix("https://").rpartition(":")
+    where = {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port}
+    client = of_service_account(environment=where, folder=folder)
+    return Calls(lambda: watched(client, within_s), client.close)
 
 
 def api_of(method: str) -> Callable[..., Calls]:
@@ -209,6 +247,8 @@ CLIENTS: Mapping[str, Callable[..., Calls]] = {
     "node agent": node_api,
     "API server, GET": api_of("GET"),
     "API server, POST": api_of("POST"),
+    "node agent, watch": node_watch,
+    "API server, watch": api_watch,
     "timekeeper, GET": timekeeper_get,
     "timekeeper, POST": timekeeper_post,
     "Prometheus": prometheus,
@@ -260,7 +300,20 @@ def test_a_slow_answer_is_given_up(folder: Path, tls: Tls, client: str, row: str
     assert (outcome.word, took_s < AT_MOST_S) == (FAILS, True), (outcome, took_s)
 
 
-@pytest.mark.parametrize(("client", "row"), cases(KEPT, "notification", "peer"))
+@pytest.mark.parametrize("client", ["node agent, watch", "API server, watch"])
+def test_a_watch_lasts_for_as_long_as_whole_lines_come(folder: Path, tls: Tls, client: str) -> None:
+    lines = (part for _ in range(6) for part in (b"2\r\n{}\r\n", 0.2, b"2\r\n}\n\r\n", 0.2))
+    with HostileServer(tls.server(), (((chunks(end=b""), *lines, b"0\r\n\r\n"),),)) as server:
+        caller = CLIENTS[client](folder, server.url, tls.ca.bundle.decode(), 1.0)
+        outcome = caller()
+        caller.close()
+
+    assert outcome.word == "200", outcome
+
+
+@pytest.mark.parametrize(
+    ("client", "row"), cases(KEPT, "notification", "peer", "node agent, watch", "API server, watch")
+)
 def test_a_connection_that_is_kept(folder: Path, tls: Tls, client: str, row: str) -> None:
     kept: Kept = KEPT[row]
     with HostileServer(tls.server(), kept.connections) as server:
@@ -303,7 +356,7 @@ def test_a_server_that_is_not_the_right_one_gets_no_request(
     with HostileServer(None if wrong in ("no TLS", "hung up") else context, ((GOOD,),)) as server:
         if wrong == "no listener":
             server.__exit__()
-        caller = CLIENTS[client](folder, server.url, tls.ca.bundle.decode())
+        caller = CLIENTS[client](folder, server.url, tls.ca.bundle.decode(), AT_MOST_S)
         outcome = caller()
         caller.close()
 

@@ -32,6 +32,11 @@ def test_a_value_is_what_its_fields_are() -> None:
     assert Point(1, 2) not in (Point(1, 3), Other(1, 2), (1, 2))
     assert Point(1, 2).sum() == 3
     assert repr(Point(1, 2)) == "Point(x=1, y=2)"
+    match Point(1, 2):
+        case Point(x, 2):
+            assert x == 1
+        case _:
+            pytest.fail("fields are matched in their order")
 
 
 def test_a_value_never_changes() -> None:

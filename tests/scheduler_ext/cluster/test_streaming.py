@@ -9,7 +9,8 @@ import orjson
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
 from tests.support.waiting import eventually
-from timekeeper.core.kube.initial_events import KnownVersions
+from timekeeper.edge.initial_events import KnownVersions
+from timekeeper.edge.list_watch import initial_events
 from timekeeper.runtime.api_server import Answered, Api
 from timekeeper.runtime.connect import connect
 
@@ -32,7 +33,7 @@ class Counted:
     def listed(self) -> tuple[list[str], list[str]]:
         """The names, and those that were decoded."""
         self._decoded.clear()
-        with closing(self._api.initial_events(self._path)) as lines:
+        with closing(initial_events(self._api, self._path)) as lines:
             found, version = self._known.listed(lines)
         assert int(version) > 0
         return sorted(found), sorted(self._decoded)

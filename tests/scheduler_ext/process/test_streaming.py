@@ -10,9 +10,9 @@ from scheduler_ext.cache.informers import PODS
 from tests.scheduler_ext.apiserver import ApiServer, Fault, api_server
 from tests.scheduler_ext.worlds import percent
 from tests.support.kubeconfig import kubeconfig
-from timekeeper.core.kube.reflector import ObjectChanged, ObjectsListed, WatchEvent, WatchFailed
+from timekeeper.edge.list_watch import inform
+from timekeeper.edge.reflector import ObjectChanged, ObjectsListed, WatchEvent, WatchFailed
 from timekeeper.runtime.connect import connect
-from timekeeper.runtime.informer import inform
 
 
 class Followed:
@@ -22,7 +22,7 @@ class Followed:
         self.decoded: list[str] = []
         self.refusals: list[str] = []
         self.pauses: list[int] = []
-        self._events: Iterator[tuple[int, WatchEvent[tuple[str, str]]]] = inform(
+        self._events: Iterator[WatchEvent[tuple[str, str]]] = inform(
             connect(kubeconfig(folder, api.url)),
             PODS,
             self._read,
@@ -36,7 +36,7 @@ class Followed:
 
     def next(self, kind: type[WatchEvent[tuple[str, str]]]) -> WatchEvent[tuple[str, str]]:
         """The next event of this kind."""
-        return next(event for _, event in self._events if isinstance(event, kind))
+        return next(event for event in self._events if isinstance(event, kind))
 
     def listed(self) -> dict[str, str]:
         """The next list: name -> version."""

@@ -1,7 +1,7 @@
 """filter, prioritize and what else is asked over HTTP, with the API server's watch behind it."""
 
 import json
-from collections.abc import Generator
+from typing import NoReturn
 
 import pytest
 from werkzeug.test import Client
@@ -360,7 +360,7 @@ def test_a_thread_that_dies_takes_the_process_with_it() -> None:
         def __init__(self) -> None:
             """Calls nothing."""
 
-        def initial_events(self, path: str, for_s: int = 0) -> Generator[bytes]:
+        def stream(self, path: str, silence_s: float) -> NoReturn:
             raise RuntimeError("a fault of our own")
 
     died: list[int] = []

@@ -30,8 +30,8 @@ from tests.worlds import Json, card
 from timekeeper.accounts.held.limits import HeldView
 from timekeeper.accounts.held.order import HeldPod
 from timekeeper.accounts.pods import LedgerPod, read_pod
-from timekeeper.core.kube.reflector import ObjectChanged, ObjectsListed
 from timekeeper.core.request.cards import encode_placement
+from timekeeper.edge.reflector import ObjectChanged, ObjectsListed
 from timekeeper.runtime.api_server import Answered, Lost, Reply
 from timekeeper.settler.cluster.cluster_state import ClusterState, WatchUpdate
 from timekeeper.settler.releaser import QUIET_MS, Releaser

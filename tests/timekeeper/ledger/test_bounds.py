@@ -10,7 +10,7 @@ from timekeeper import metrics
 from timekeeper.accounts.pods import LedgerPod, UnreadablePod, read_pod
 from timekeeper.core import names
 from timekeeper.core.budgets.policy import BudgetSettings
-from timekeeper.core.kube.reflector import ObjectChanged, ObjectsListed
+from timekeeper.edge.reflector import ObjectChanged, ObjectsListed
 from timekeeper.settler.cluster.cluster_state import MAX_UNREADABLE, ClusterState, WatchUpdate
 from timekeeper.settler.state.unbound_pods import MAX_ESTIMATES, MAX_PASSED, UnboundPods
 

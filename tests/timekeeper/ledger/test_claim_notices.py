@@ -5,7 +5,7 @@ import pytest
 from tests.timekeeper.claims import allocated, device_claim, device_slice
 from tests.timekeeper.ledger.test_claims import pod
 from tests.timekeeper.worlds import HOUR, MINUTE, SECOND, T0, Json, Town, budgets
-from timekeeper.core.kube.reflector import WatchFailed
+from timekeeper.edge.reflector import WatchFailed
 from timekeeper.settler.cluster.cluster_state import WatchUpdate
 
 ONE_DATABASE = "decisions about values"

@@ -8,8 +8,8 @@ from tests.timekeeper.worlds import HOUR, MINUTE, T0, Town, budgets, gpu_pod, le
 from timekeeper.accounts.claims.claim_findings import claiming_pods
 from timekeeper.accounts.session import MAX_DOUBT
 from timekeeper.core.findings import CATALOGUE
-from timekeeper.core.kube.reflector import WatchFailed, WatchOpened, WatchProgress
 from timekeeper.core.texts import moment
+from timekeeper.edge.reflector import WatchFailed, WatchOpened, WatchProgress
 from timekeeper.settler.cluster.cluster_state import WatchUpdate
 
 Json = dict[str, Any]

@@ -44,7 +44,7 @@ from tests.timekeeper.worlds import (
     node,
 )
 from tests.worlds import terminated
-from timekeeper.core.kube.reflector import WatchProgress
+from timekeeper.edge.reflector import WatchProgress
 from timekeeper.operations.audit.audit import audit
 from timekeeper.operations.audit.finding import Finding
 from timekeeper.settler.cluster.cluster_state import WatchUpdate

@@ -21,7 +21,7 @@ from tests.timekeeper.worlds import (
     token,
     user_status,
 )
-from timekeeper.core.kube.reflector import UnreachableError
+from timekeeper.edge.reflector import UnreachableError
 from timekeeper.runtime.auth.gate import MAX_REMEMBERED, Gate
 from timekeeper.runtime.auth.tokens import Expected, fault, issuer_of
 from timekeeper.runtime.http.problem_details import Problem

@@ -11,7 +11,7 @@ from tests.timekeeper.clocks import iso
 from tests.timekeeper.ledger.test_holding import GATE, HOLD, LOOKAHEAD, Holding, balance
 from tests.timekeeper.worlds import GPU, HOUR, SECOND, T0, Json, Town, budgets
 from timekeeper.accounts.pods import read_charged_pod
-from timekeeper.core.kube.reflector import ObjectChanged
+from timekeeper.edge.reflector import ObjectChanged
 from timekeeper.settler.cluster.cluster_state import WatchUpdate
 
 ONE_DATABASE = "decisions about values; test_holding stores the same"

@@ -22,7 +22,7 @@ from tests.timekeeper.worlds import (
     user_status,
 )
 from timekeeper.api.sheets.sessions import NODE_CHARGES
-from timekeeper.core.kube.reflector import WatchFailed
+from timekeeper.edge.reflector import WatchFailed
 from timekeeper.settler.cluster.cluster_state import WatchUpdate
 
 PODS = (

@@ -12,7 +12,7 @@ from tests.support.profile import examples
 from tests.timekeeper.bare import ALWAYS, NODES, PROTECTING, SPANS, Life
 from tests.timekeeper.worlds import DAY, HOUR, MINUTE, SECOND, T0, lease
 from timekeeper.accounts.changes import Changes
-from timekeeper.core.kube.reflector import WatchProgress
+from timekeeper.edge.reflector import WatchProgress
 from timekeeper.settler.cluster.cluster_state import WatchUpdate
 from timekeeper.settler.self_check import SelfCheck, differences
 

@@ -15,7 +15,10 @@ from tests.timekeeper.clocks import iso
 from tests.timekeeper.fake_api_server import FakeApiServer, serving
 from tests.timekeeper.worlds import T0, Json, budgets, gpu_pod, lease, node
 from timekeeper.accounts.pods import LedgerPod, UnreadablePod, read_pod
-from timekeeper.core.kube.reflector import (
+from timekeeper.edge.events import RETRY_FOR_MS, EventRecorder
+from timekeeper.edge.list_watch import pages, watch
+from timekeeper.edge.log import log
+from timekeeper.edge.reflector import (
     ExpiredError,
     ObjectChanged,
     ObjectsListed,
@@ -24,8 +27,6 @@ from timekeeper.core.kube.reflector import (
     WatchOpened,
     WatchProgress,
 )
-from timekeeper.edge.events import RETRY_FOR_MS, EventRecorder
-from timekeeper.edge.log import log
 from timekeeper.runtime.api_server import Answered, Api, Reply, Unsent, accepted, event_sender
 from timekeeper.runtime.connect import connect
 from timekeeper.settler.budget_entries import BudgetNotice
@@ -205,7 +206,7 @@ def test_a_list_is_read_page_by_page() -> None:
 
     paged = Paged()
 
-    assert list(paged.pages("/api/v1/pods")) == [([lease(T0, "a")], "9"), ([lease(T0, "b")], "9")]
+    assert list(pages(paged, "/api/v1/pods")) == [([lease(T0, "a")], "9"), ([lease(T0, "b")], "9")]
     assert paged.asked == ["/api/v1/pods?limit=500", "/api/v1/pods?limit=500&continue=more"]
 
 
@@ -222,7 +223,7 @@ def test_a_410_means_to_list_anew(api: FakeApiServer, server: Api) -> None:
     api.expired = True
 
     with pytest.raises(ExpiredError):
-        list(server.watch("/api/v1/pods", "1", 1))
+        list(watch(server, "/api/v1/pods", "1", 1))
 
 
 def test_our_own_token_is_sent(api: FakeApiServer, server: Api) -> None:

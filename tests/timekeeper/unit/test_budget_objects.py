@@ -1,6 +1,6 @@
 """GPUBudget objects: when they are written, in which order, and what they say."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -8,7 +8,7 @@ import pytest
 from tests.timekeeper.worlds import T0
 from timekeeper.accounts.balance import BalanceFigures, Statement, statement, status_of
 from timekeeper.accounts.budget_history import BudgetEntry, history_of
-from timekeeper.core.kube.reflector import UnreachableError
+from timekeeper.edge.reflector import UnreachableError
 from timekeeper.runtime.api_server import Answered
 from timekeeper.settler.budget_objects import ABSENT_S, COMPARE_S, ORDINARY_S, URGENT_S, BudgetObjects
 
@@ -33,12 +33,12 @@ class PlayedApi:
         self.installed = True
         self.lists = 0
 
-    def pages(self, path: str) -> Iterator[tuple[list[Any], str]]:
-        assert path == "/apis/bursar.dev/v1alpha1/gpubudgets"
+    def page(self, path: str) -> Any:
+        assert path == "/apis/bursar.dev/v1alpha1/gpubudgets?limit=500"
         self.lists += 1
         if not self.installed:
             raise UnreachableError("404 the server could not find the requested resource")
-        yield list(self.objects.values()), "1"
+        return {"items": list(self.objects.values())}
 
     def call(self, method: str, path: str, body: Any, **_: Any) -> Answered:
         namespace = body["metadata"]["namespace"]

@@ -1,7 +1,6 @@
 """Pods with device claims at admission: they meet the rules of pods with limits, and nothing waits for what
 is not known yet."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -256,9 +255,6 @@ class OldServer(Api):
 
     def call(self, method: str, path: str, *_: Any, **__: Any) -> Reply:
         return Answered(200, {"major": "1", "minor": "34"} if path == "/version" else {"items": []})
-
-    def watch(self, *_: Any, **__: Any) -> Iterator[Json]:
-        yield from ()
 
 
 def test_a_worker_knows_how_this_kube_scheduler_counts_devices_of_init_containers() -> None:

@@ -7,8 +7,8 @@ from threading import Lock
 from typing import Any
 
 from timekeeper.core.json_values import mapping, sequence
-from timekeeper.core.kube.reflector import UnreachableError
 from timekeeper.core.names import DOMAIN
+from timekeeper.edge.reflector import UnreachableError
 from timekeeper.runtime.api_server import ANSWER_S, Api, accepted
 from timekeeper.runtime.auth.tokens import Expected, fault, is_login, issuer_of
 from timekeeper.runtime.http.problem_details import Problem, unavailable

@@ -14,12 +14,12 @@ from timekeeper.accounts.pods import GangKey, LedgerPod, UnjudgedPod, Unreadable
 from timekeeper.accounts.session import CLAIMS, CLAIMS_SEEN
 from timekeeper.core.claims.allocation import DeviceClaim
 from timekeeper.core.claims.devices import DeviceSlice
-from timekeeper.core.kube.reflector import ObjectChanged, ObjectsListed, WatchEvent, WatchFailed, WatchOpened
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import NodeSight, Vanished
 from timekeeper.core.request.device_classes import DEFAULTS, DeviceClass
 from timekeeper.core.request.host import NO_HOST, CardHost, HostAmount, card_host
 from timekeeper.core.values import Card
+from timekeeper.edge.reflector import ObjectChanged, ObjectsListed, WatchEvent, WatchFailed, WatchOpened
 from timekeeper.settler.cluster import device_claims
 from timekeeper.settler.cluster.device_claims import ClaimSight, DeviceClaims
 from timekeeper.settler.cluster.metered_namespaces import ALL_GOVERNED, MeteredNamespaces

@@ -14,7 +14,6 @@ from timekeeper.core.claims.allocation import read_claim
 from timekeeper.core.claims.devices import read_slice
 from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.kube.holders import fresh_holders, kubelets_boot
-from timekeeper.core.kube.reflector import WatchEvent, WatchFailed
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import NODE_LEASES, NodeSight, clock_ahead_ms
 from timekeeper.core.object_names import millis
@@ -25,9 +24,10 @@ from timekeeper.core.request.devices import unclassified
 from timekeeper.core.request.host import NO_HOST, allocatable
 from timekeeper.core.request.inventory import advertised, charged_cards, plugin_chooses
 from timekeeper.core.values import Card
-from timekeeper.runtime import informer
+from timekeeper.edge.list_watch import inform
+from timekeeper.edge.reflector import ObjectsListed, WatchEvent, WatchFailed
+from timekeeper.runtime import api_server
 from timekeeper.runtime.api_server import Api, Reply
-from timekeeper.runtime.informer import inform
 from timekeeper.settler.cluster.cluster_state import (
     BudgetConfigMap,
     ExistingNamespace,
@@ -135,7 +135,7 @@ def await_served(
         failed(source.name, sentence)
         updates.put(WatchUpdate(source.name, clock(), WatchFailed(sentence)))
 
-    informer.await_served(call, source.served, wait_ms, unclear)
+    api_server.await_served(call, source.served, wait_ms, unclear)
 
 
 def follow_source(
@@ -145,13 +145,20 @@ def follow_source(
     wait_ms: Callable[[int], None],
     failed: Callable[[str, str], None],
 ) -> Iterator[WatchUpdate]:
-    """The source's updates, each with the moment from which it is true."""
-    events: Iterator[tuple[int, WatchEvent[Item]]] = inform(
-        api, source.path, source.read, wait_ms, source.watch_s, clock
+    """The source's updates, each with the moment from which it is true: of a list when it was requested."""
+    listed_ms = 0
+
+    def listing() -> None:
+        nonlocal listed_ms
+        listed_ms = clock()
+
+    events: Iterator[WatchEvent[Item]] = inform(
+        api, source.path, source.read, wait_ms, watch_s=source.watch_s, listing=listing
     )
-    for at_ms, event in events:
+    for event in events:
         if isinstance(event, WatchFailed):
             failed(source.name, event.sentence)
+        at_ms = listed_ms if isinstance(event, ObjectsListed) else clock()
         yield WatchUpdate(source.name, at_ms, event)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tests.worlds import Json
-from timekeeper.core.kube.reflector import (
+from timekeeper.edge.reflector import (
     OPENED,
     ExpiredError,
     ObjectChanged,

@@ -4,13 +4,18 @@ The caller provides the two calls and the wait, so tests cover the order of list
 expiries and failures with plain lists. Source: k8s.io/client-go/tools/cache, ``Reflector.ListAndWatch``.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from __future__ import annotations
 
-from timekeeper.core.json_values import Json
+from timekeeper.edge.value import TYPE_CHECKING, Of, value
 
-V = TypeVar("V")
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from typing import Any, TypeVar
+
+    V = TypeVar("V")
+    Json = Mapping[str, Any]
+else:
+    V = None
 
 FIRST_WAIT_MS = 200
 LONGEST_WAIT_MS = 10_000
@@ -24,39 +29,42 @@ class UnreachableError(Exception):
     """The API server did not answer, or answered with an error: wait, then continue at the same version."""
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectsListed(Generic[V]):
+@value
+class ObjectsListed(Of[V]):
     """The complete list: objects that are not in it do not exist."""
 
     items: tuple[V, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectChanged(Generic[V]):
+@value
+class ObjectChanged(Of[V]):
     """One object as it is now, or its last state if it was deleted."""
 
     item: V
     deleted: bool
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class WatchProgress:
     """No change that matters, and all earlier changes have arrived."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class WatchFailed:
     """A call failed; ``sentence`` says how, for the log. Changes arrive later."""
 
     sentence: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class WatchOpened:
     """After a call that failed, the API server sends changes again. Earlier ones may be on their way."""
 
 
-WatchEvent = ObjectsListed[V] | ObjectChanged[V] | WatchProgress | WatchFailed | WatchOpened
+if TYPE_CHECKING:
+    WatchEvent = ObjectsListed[V] | ObjectChanged[V] | WatchProgress | WatchFailed | WatchOpened
+else:
+    WatchEvent = Of  # annotations subscript it
 
 # The type of the event that `watch` yields first, once the API server has accepted it.
 OPENED = "OPENED"
@@ -81,6 +89,8 @@ def reflect(
         try:
             if not version:
                 items, version = list_all()
+                if not version:
+                    raise UnreachableError("the list has no resource version")
                 yield ObjectsListed(items)
                 del items  # objects that end later need no memory
             for raw in watch(version):
@@ -106,18 +116,22 @@ def reflect(
 def _event(raw: Json, read: Callable[[Json, bool], V | None]) -> WatchEvent[V] | None:
     kind, item = raw.get("type"), raw.get("object")
     if kind == "ERROR":
-        code = item.get("code") if isinstance(item, Mapping) else None
-        raise ExpiredError if code == 410 else UnreachableError(f"the watch ended with an error: {item}")
+        if mapping(item).get("code") == 410:
+            raise ExpiredError
+        raise UnreachableError(f"the watch ended with an error: {item}")
     if kind == "BOOKMARK":
         return WatchProgress()
-    if kind in ("ADDED", "MODIFIED", "DELETED") and isinstance(item, Mapping):
-        value = read(item, kind == "DELETED")
-        return WatchProgress() if value is None else ObjectChanged(value, kind == "DELETED")
+    if kind in ("ADDED", "MODIFIED", "DELETED") and isinstance(item, dict):
+        read_value = read(item, kind == "DELETED")
+        return WatchProgress() if read_value is None else ObjectChanged(read_value, kind == "DELETED")
     return None
 
 
 def _version(raw: Json) -> str:
-    item = raw.get("object")
-    metadata = item.get("metadata") if isinstance(item, Mapping) else None
-    version = metadata.get("resourceVersion") if isinstance(metadata, Mapping) else None
+    version = mapping(mapping(raw.get("object")).get("metadata")).get("resourceVersion")
     return version if isinstance(version, str) else ""
+
+
+def mapping(raw: object) -> Json:
+    """The JSON object, or an empty one for anything else."""
+    return raw if isinstance(raw, dict) else {}

@@ -6,15 +6,22 @@ for one UID a resource version names one state.
 Source: k8s.io/apimachinery, ``ListOptions.SendInitialEvents``.
 """
 
+from __future__ import annotations
+
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Generic, TypeVar
 
-from timekeeper.core.json_values import Json, mapping
-from timekeeper.core.kube.reflector import ExpiredError, UnreachableError
+from timekeeper.edge.reflector import ExpiredError, UnreachableError, mapping
+from timekeeper.edge.value import TYPE_CHECKING, Of
 
-V = TypeVar("V")
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import TypeVar
+
+    from timekeeper.edge.reflector import Json
+
+    V = TypeVar("V")
+else:
+    V = None
 
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
@@ -29,14 +36,13 @@ class NotStreamedError(Exception):
     """The API server does not send lists in this way; the text says how it refused."""
 
 
-@dataclass(frozen=True, slots=True)
-class KnownVersions(Generic[V]):
+class KnownVersions(Of[V]):
     """The values of the objects that were read last, by UID; None for an object that does not matter.
     ``decode`` raises ValueError for what is no JSON."""
 
-    read: Callable[[Json], V | None]
-    decode: Callable[[bytes], object]
-    by_uid: dict[str, tuple[str, V | None]] = field(default_factory=dict)
+    def __init__(self, read: Callable[[Json], V | None], decode: Callable[[bytes], object]) -> None:
+        self.read, self.decode = read, decode
+        self.by_uid: dict[str, tuple[str, V | None]] = {}
 
     def changed(self, item: Json, deleted: bool) -> V | None:
         """The value of the object of an event, which is known from now on unless it was deleted."""
@@ -77,12 +83,9 @@ class KnownVersions(Generic[V]):
 
     def _event(self, line: bytes) -> tuple[str, Json]:
         """Type and object. Raises UnreachableError for a line that is no event."""
-        try:
-            event = mapping(self.decode(line))
-        except ValueError as error:
-            raise UnreachableError(f"the list has a line that is no event: {error}") from error
+        event = event_of(line, self.decode)
         kind, item = event.get("type"), event.get("object")
-        if kind not in ("ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR") or not isinstance(item, Mapping):
+        if kind not in ("ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR") or not isinstance(item, dict):
             raise UnreachableError(f"the list has a line that is no event: {line[:100]!r}")
         return str(kind), item
 
@@ -94,6 +97,17 @@ class KnownVersions(Generic[V]):
             del self.by_uid[uid]
         version = str(metadata.get("resourceVersion", ""))
         return tuple(value for value in there.values() if value is not None), version
+
+
+def event_of(line: bytes, decode: Callable[[bytes], object]) -> Json:
+    """A line of a watch. Raises UnreachableError for one that is no object."""
+    try:
+        event = decode(line)
+    except (ValueError, RecursionError) as error:
+        raise UnreachableError(f"a watch sent something that is not JSON: {error}") from error
+    if not isinstance(event, dict):
+        raise UnreachableError(f"a watch sent something that is not an event: {line[:100]!r}")
+    return event
 
 
 def _key(item: Json) -> str:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests.support.profile import examples
 from tests.worlds import Json
-from timekeeper.core.kube.initial_events import KnownVersions, NotStreamedError
-from timekeeper.core.kube.reflector import ExpiredError, UnreachableError
+from timekeeper.edge.initial_events import KnownVersions, NotStreamedError
+from timekeeper.edge.reflector import ExpiredError, UnreachableError
 
 
 def line(kind: str, item: Json) -> bytes:

@@ -1,0 +1,154 @@
+"""One collection of the API server as events: listed by pages or by a stream, then watched.
+
+Each object becomes a value as its line or page arrives: the JSON of a hundred thousand objects at once would
+take gigabytes. The order of lists and watches is `reflector`'s.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from urllib.parse import urlencode
+
+from timekeeper.edge.http_client import FAILURES, sentence
+from timekeeper.edge.initial_events import KnownVersions, NotStreamedError, event_of
+from timekeeper.edge.reflector import OPENED, ExpiredError, UnreachableError, mapping, reflect
+from timekeeper.edge.value import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator, Mapping
+    from typing import Protocol, TypeVar
+
+    from timekeeper.edge.http_client import HttpStream
+    from timekeeper.edge.reflector import Json, WatchEvent
+
+    V = TypeVar("V")
+
+    class Lister(Protocol):
+        """A client of the API server."""
+
+        def decode(self, text: bytes, /) -> object:
+            """The JSON. Raises ValueError."""
+
+        def page(self, path: str) -> object:
+            """The body of a list. Raises UnreachableError or ExpiredError."""
+
+        def stream(self, path: str, silence_s: float) -> HttpStream:
+            """An answer that goes on for long. Raises `FAILURES`, as reading it does."""
+
+
+PAGE = 500
+WATCH_S = 300
+SILENCE_S = 90.0  # bookmarks come about each minute: a watch that is silent for longer is dead
+LATE_S = 15.0  # after the time at which a watch ends
+
+
+def inform(
+    api: Lister,
+    path: str,
+    read: Callable[[Json], V | None],
+    wait_ms: Callable[[int], None],
+    *,
+    watch_s: int = WATCH_S,
+    limit: int = PAGE,
+    listing: Callable[[], object] = lambda: None,
+    not_streamed: Callable[[str], None] | None = None,
+) -> Iterator[WatchEvent[V]]:
+    """The events of the collection at ``path``, in order, without end. ``read`` makes a value of an object,
+    None where the object does not matter. ``watch_s``: how long one watch lasts; ``limit``: objects of a
+    page. ``listing`` is called before each list is requested. ``not_streamed``: with it, lists are streamed,
+    and objects of a known version are not read again. It is called once with the reason if the API server
+    refuses; then lists come in pages."""
+    streams = not_streamed is not None
+    known = KnownVersions(read, api.decode)
+
+    def list_all() -> tuple[tuple[V, ...], str]:
+        nonlocal streams
+        listing()
+        if streams and not_streamed is not None:
+            try:
+                with closing(initial_events(api, path, watch_s)) as lines:
+                    return known.listed(lines)
+            except NotStreamedError as error:
+                streams = False
+                known.by_uid.clear()
+                not_streamed(str(error))
+        values: list[V] = []
+        version = ""
+        for items, version in pages(api, path, limit):  # noqa: B007 the last page's version is used
+            values += [value for value in map(read, items) if value is not None]
+        return tuple(values), version
+
+    def current(item: Json, deleted: bool) -> V | None:
+        return known.changed(item, deleted) if streams else read(item)
+
+    return reflect(list_all, lambda version: watch(api, path, version, watch_s), wait_ms, current)
+
+
+def pages(api: Lister, path: str, limit: int = PAGE) -> Iterator[tuple[list[Json], str]]:
+    """All objects of a collection, page by page, each page with the list's resource version: read at quorum.
+    Raises UnreachableError or ExpiredError."""
+    more = ""
+    while True:
+        page = mapping(api.page(_with_query(path, {"limit": limit} | ({"continue": more} if more else {}))))
+        items, metadata = page.get("items") or [], mapping(page.get("metadata"))
+        if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+            raise UnreachableError(f"the list of {path} has something that is no object")
+        yield items, str(metadata.get("resourceVersion", ""))
+        more = metadata.get("continue") or ""
+        if not more:
+            return
+
+
+def watch(api: Lister, path: str, version: str, for_s: int = WATCH_S) -> Iterator[Json]:
+    """The raw events from this resource version on, after one that says that the API server sends them, until
+    it closes the stream after ``for_s``. Raises UnreachableError or ExpiredError."""
+    for line in lines(api, path, {"resourceVersion": version, "timeoutSeconds": str(for_s)}, for_s + LATE_S):
+        yield event_of(line, api.decode) if line else {"type": OPENED}
+
+
+def initial_events(api: Lister, path: str, for_s: int = WATCH_S) -> Generator[bytes, None, None]:
+    """The lines of a watch that begins with one event for each object, read at quorum, and a bookmark after
+    them (`edge.initial_events`). Raises NotStreamedError where the API server refuses that, UnreachableError
+    or ExpiredError."""
+    query = {
+        "sendInitialEvents": "true",
+        "resourceVersionMatch": "NotOlderThan",
+        "timeoutSeconds": str(for_s),
+    }
+    with closing(lines(api, path, query, for_s + LATE_S)) as events:
+        yield from filter(None, events)
+
+
+def lines(api: Lister, path: str, query: Mapping[str, str], silence_s: float) -> Generator[bytes, None, None]:
+    """The lines of a watch; an empty one first, once the API server has accepted it. Raises as
+    `initial_events`, also if none comes for ``silence_s``, or for `SILENCE_S`."""
+    silence_s = min(silence_s, SILENCE_S)
+    asked = _with_query(path, {"watch": "true", "allowWatchBookmarks": "true", **query})
+    try:
+        with closing(api.stream(asked, silence_s)) as stream:
+            if stream.status != 200:
+                message = _message(api, stream.status, stream.body())
+                if "sendInitialEvents" in query and stream.status in (400, 422):
+                    raise NotStreamedError(f"{stream.status} {message}")
+                raise refused(stream.status, message)
+            yield b""
+            yield from stream.lines()
+    except FAILURES as error:
+        raise UnreachableError(f"the watch of {path} broke: {sentence(error, silence_s)}") from error
+
+
+def refused(status: int, message: str) -> ExpiredError | UnreachableError:
+    """What an answer that is no 2xx means."""
+    return ExpiredError() if status == 410 else UnreachableError(f"{status} {message}")
+
+
+def _message(api: Lister, status: int, text: bytes) -> str:
+    try:
+        return str(mapping(api.decode(text)).get("message") or f"HTTP {status}")
+    except (ValueError, RecursionError):
+        return f"HTTP {status}"
+
+
+def _with_query(path: str, query: Mapping[str, object]) -> str:
+    """The path, which may have a query of its own, with this one."""
+    return f"{path}{'&' if '?' in path else '?'}{urlencode(query)}"
