@@ -47,11 +47,12 @@ class Lives(Place):
         """So many run."""
         return f"{count} to run", lambda: len(self.running()) == count
 
-    def evicted(self) -> list[str]:
-        """Events of evictions in the namespace."""
-        events = f"/apis/events.k8s.io/v1/namespaces/{self.name}/events"
-        found = self.stack.cp.api.call("GET", events)["items"]
-        return [each["note"] for each in found if each["reason"] == "GangEviction"]
+
+def evictions(place: Place) -> list[str]:
+    """Events of evictions of gangs in the namespace."""
+    events = f"/apis/events.k8s.io/v1/namespaces/{place.name}/events"
+    found = place.stack.cp.api.call("GET", events)["items"]
+    return [each["note"] for each in found if each["reason"] == "GangEviction"]
 
 
 @scene
@@ -66,7 +67,7 @@ def test_a_member_that_ended_well_is_missed_by_none_after_suspend_and_resume(sta
     place.change(suspend=False)
 
     yield place.run(3)
-    assert place.evicted() == []
+    assert evictions(place) == []
 
 
 @scene
@@ -80,7 +81,7 @@ def test_a_lost_pod_is_replaced_beside_those_that_run(stack: Stack) -> Scene:
     place.end(2, "Failed")  # a retry
 
     yield place.run(3)
-    assert place.evicted() == []
+    assert evictions(place) == []
 
 
 @scene
@@ -125,4 +126,4 @@ def test_a_restart_evicts_no_gang_that_is_a_pod_short(stack: Stack, part: str) -
     stack.wait(f"{part} to be back", lambda: stack.is_ready(url), part)
     stack.wait("three cards to be in use", lambda: len(place.running()) == 3)
 
-    assert place.evicted() == []
+    assert evictions(place) == []
