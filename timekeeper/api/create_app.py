@@ -75,7 +75,6 @@ RESOURCES = (
     health,
 )
 OPENAPI = ApiRoute(
-    method="GET",
     path="/v1/openapi.json",
     about="this document",
     right=None,

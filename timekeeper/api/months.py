@@ -106,7 +106,6 @@ class CorrectionsAnswer(Versioned):
 
 BODY = Body(NewCorrection, ONE_AMOUNT)
 MONTHS = ApiRoute(
-    method="GET",
     path="/v1/months",
     about="the closed months, with their hashes",
     right=_READ,
@@ -114,7 +113,6 @@ MONTHS = ApiRoute(
     sheet=sheets.MONTHS,
 )
 MONTH = ApiRoute(
-    method="GET",
     path="/v1/months/{month}",
     about="a month's hashes now, and whether they are those of when it was closed",
     right=_READ,
@@ -123,7 +121,6 @@ MONTH = ApiRoute(
     sheet=sheets.MONTH,
 )
 LIST = ApiRoute(
-    method="GET",
     path="/v1/corrections",
     about="entries that correct a bill",
     right=_READ,
@@ -140,7 +137,7 @@ CORRECT = ApiRoute(
     answers={JSON: CorrectionsAnswer},
     parameters=(IDEMPOTENCY_KEY,),
     body=BODY,
-    refuses=(409, 413, 422),
+    refuses=(409, 422),
     needs="`create grants` for the namespace",
     sheet=sheets.CORRECTIONS,
 )

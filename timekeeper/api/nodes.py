@@ -90,7 +90,6 @@ class NodeAnswer(_From, Page):
 
 
 CHARGES = ApiRoute(
-    method="GET",
     path="/v1/nodes/{node}",
     about="who was charged on a node until when, also where it has left; without `from`, since a day"
     " before it was last heard",

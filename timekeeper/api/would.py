@@ -54,7 +54,6 @@ class WouldAnswer(Span, Page):
 
 
 WOULD = ApiRoute(
-    method="GET",
     path="/v1/would",
     about="what would have happened to pods of metered namespaces, had budgets been enforced; without a"
     " time range, in four weeks",

@@ -8,13 +8,11 @@ from typing import Any
 import pytest
 
 from tests.worlds import Json
-from timekeeper.api.resources import cluster_map, heartbeats
+from timekeeper.api.resources import cluster_map, decisions, heartbeats, node_usage
 from timekeeper.api.resources.bindings import read_bindings
-from timekeeper.api.resources.decisions import read_decisions
 from timekeeper.api.resources.ends import read_ends
 from timekeeper.api.resources.grants import read_grant
 from timekeeper.api.resources.group_grants import read_passing_on
-from timekeeper.api.resources.node_usage import read_node_usage
 from timekeeper.api.resources.simulated.bodies import read_simulation
 from timekeeper.runtime.http.problem_details import Problem
 
@@ -112,10 +110,10 @@ POSTS: dict[str, Json] = {
 }
 READ: dict[str, Callable[[bytes], object]] = {
     "heartbeats": heartbeats.BODY.read,
-    "node usage": read_node_usage,
+    "node usage": node_usage.BODY.read,
     "bindings": lambda body: read_bindings(body, NOW),
     "ends": lambda body: read_ends(body, NOW),
-    "decisions": lambda body: read_decisions(body, NOW),
+    "decisions": decisions.BODY.read,
     "cluster": cluster_map.BODY.read,
     "simulation": read_simulation,
     "grant": read_grant,

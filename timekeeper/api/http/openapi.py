@@ -120,6 +120,7 @@ def _responses(route: ApiRoute, schemas: Schemas) -> Json:
     if route.has_tag:
         good = {**good, "304": {"description": "the answer still has the ETag in `If-None-Match`"}}
     statuses = {*route.refuses, *(_WITH_TOKEN if route.needs_token else ()), *_ALWAYS}
+    statuses |= {413} if route.body else set()
     return {**good, **{str(status): _problem(status, schemas) for status in sorted(statuses)}}
 
 

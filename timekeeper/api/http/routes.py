@@ -61,11 +61,12 @@ class Parameter:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiRoute:
     """One route. ``right`` None: it needs none, or its handler checks rights itself. ``answers``: content
-    type -> type of a successful answer. ``refuses``: its problem statuses beside those that all routes have.
-    ``needs``: the rights that its handler checks, in words; ``sheet``: of its Table, None: it has none;
-    ``sheets``: others, by the parameter `table`; ``parts``: types that only a schema of its answers names."""
+    type -> type of a successful answer. ``refuses``: its problem statuses beside those that all routes have,
+    or all with a body. ``needs``: the rights that its handler checks, in words; ``sheet``: of its Table,
+    None: it has none; ``sheets``: others, by the parameter `table`; ``parts``: types that only a schema of
+    its answers names."""
 
-    method: str
+    method: str = "GET"
     path: str
     about: str
     right: Right | None

@@ -15,7 +15,6 @@ from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.ledger_reader import AccountReading
 
 ACCOUNT_METRICS = ApiRoute(
-    method="GET",
     path="/v1/metrics",
     about="for Prometheus: granted, posted, pending, remaining, ratio and exhausted-at of every account, or "
     "of that of one namespace",

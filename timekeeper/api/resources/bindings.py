@@ -70,7 +70,6 @@ REPORT = ApiRoute(
     right=None,
     answers={JSON: Accepted},
     body=BODY,
-    refuses=(413,),
     needs="`create bindings` in all namespaces",
 )
 ROUTES = (REPORT,)

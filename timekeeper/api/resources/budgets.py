@@ -198,7 +198,6 @@ _RIGHT = Right("get", "budgets")
 _BALANCES_RIGHT = Right("get", "balances")
 
 BUDGETS = ApiRoute(
-    method="GET",
     path="/v1/budgets",
     about="the budgets of all namespaces with an entry, or with a session where _defaults has a limit, by"
     " name; on the first page those of all groups too",
@@ -209,7 +208,6 @@ BUDGETS = ApiRoute(
     sheet=sheets.BUDGETS,
 )
 BUDGET = ApiRoute(
-    method="GET",
     path="/v1/budgets/{namespace}",
     about="one budget; for an unknown namespace, the budget that it would have",
     right=_RIGHT,
@@ -218,7 +216,6 @@ BUDGET = ApiRoute(
     sheet=sheets.BUDGET,
 )
 BALANCES = ApiRoute(
-    method="GET",
     path="/v1/balances",
     about="the present balance of every account, by name",
     right=_BALANCES_RIGHT,
@@ -226,7 +223,6 @@ BALANCES = ApiRoute(
     parameters=(LIMIT, AFTER),
 )
 BALANCE = ApiRoute(
-    method="GET",
     path="/v1/balances/{namespace}",
     about="the present balance of one account",
     right=_BALANCES_RIGHT,

@@ -96,11 +96,10 @@ POST = ApiRoute(
     right=None,
     answers={JSON: Accepted},
     body=BODY,
-    refuses=(409, 413),
+    refuses=(409,),
     needs="`create bindings` in all namespaces",
 )
 CLUSTER = ApiRoute(
-    method="GET",
     path=PATH,
     about="nodes, their cards and the pods on them, the fullest nodes first; of one namespace its nodes",
     right=_RIGHT,
@@ -110,7 +109,6 @@ CLUSTER = ApiRoute(
     sheets={"stranded": sheets.STRANDED},
 )
 WAITING = ApiRoute(
-    method="GET",
     path="/v1/waiting",
     about="the pods that are not bound, and why, those that wait longest first; at most 500 of all"
     " namespaces",

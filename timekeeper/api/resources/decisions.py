@@ -1,7 +1,7 @@
 """``/v1/decisions``: what was decided about pods and budgets; webhook and extender report theirs."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import TypedDict
 
@@ -35,22 +35,7 @@ from timekeeper.store import decisions
 from timekeeper.store.decisions import DecisionFilter, DecisionRow, page
 from timekeeper.wire.decisions import DecisionEntry, Decisions
 
-
-@dataclass(frozen=True, slots=True)
-class PostedDecisions:
-    """The role that decided, and what."""
-
-    source: str
-    runs: tuple[DecisionRun, ...]
-
-
 BODY = Body(Decisions)
-
-
-def read_decisions(body: bytes, received_ms: int) -> PostedDecisions:
-    """Parse the body, received at that time. Raises a Problem that names the field."""
-    post = BODY.read(body)
-    return PostedDecisions(post.source, tuple(_run(entry, received_ms) for entry in post.decisions))
 
 
 def _run(entry: DecisionEntry, received_ms: int) -> DecisionRun:
@@ -110,11 +95,9 @@ REPORT = ApiRoute(
     right=None,
     answers={JSON: Accepted},
     body=BODY,
-    refuses=(413,),
     needs="`create decisions` in all namespaces",
 )
 LIST = ApiRoute(
-    method="GET",
     path=PATH,
     about="what was decided about pods and budgets, and why; the newest first",
     right=READ,
@@ -156,10 +139,11 @@ def register(app: Flask, services: Services) -> None:
     def record_decisions() -> Response:
         received_ms = services.clock()
         services.gate.allow(request.headers.get("Authorization"), "create", "decisions")
-        posted = read_decisions(read_body(), received_ms)
+        posted = BODY.read(read_body())
+        runs = [_run(entry, received_ms) for entry in posted.decisions]
         with services.ledger.store.writing() as connection:
-            decisions.record(connection, posted.source, posted.runs)
-        metrics.DECISIONS.labels(posted.source).inc(sum(each.count for each in posted.runs))
+            decisions.record(connection, posted.source, runs)
+        metrics.DECISIONS.labels(posted.source).inc(sum(run.count for run in runs))
         return answer(Accepted(version=1))
 
 

@@ -101,7 +101,6 @@ class ExplanationAnswer(Versioned):
 
 
 POD_ROUTE = ApiRoute(
-    method="GET",
     path="/v1/explain/{namespace}/{pod}",
     about="why a pod was refused, placed, evicted or charged, or why it waits",
     right=READ,
@@ -110,7 +109,6 @@ POD_ROUTE = ApiRoute(
     sheet=sheets.LIFE,
 )
 OWNER_ROUTE = ApiRoute(
-    method="GET",
     path="/v1/explain/{namespace}/{kind}/{name}",
     about="the same of the pods of a controller, such as Deployment/web or Job/train; of a CronJob's Jobs; of"
     " claim/NAME: what a device claim holds, costs, and for which pods",

@@ -40,7 +40,6 @@ class Findings(Versioned):
 
 
 FINDINGS = ApiRoute(
-    method="GET",
     path="/v1/findings",
     about="what timekeeper and extender find wrong with themselves, charges, nodes and the use of cards",
     right=Right("get", "sessions"),

@@ -133,7 +133,6 @@ class ForecastsAnswer(Page):
 
 
 FORECAST = ApiRoute(
-    method="GET",
     path="/v1/forecast",
     about="when each budget is gone at the present pace, and the band of the last days",
     right=Right("get", "budgets"),
@@ -182,7 +181,6 @@ class EstimateAnswer(Span, Versioned):
 
 
 ESTIMATE = ApiRoute(
-    method="GET",
     path="/v1/estimate",
     about="the 30 days before the ledger, estimated from kube-state-metrics in Prometheus; never posted",
     right=Right("get", "usage"),

@@ -179,7 +179,6 @@ class WrittenGrantsAnswer(Versioned):
 
 
 GRANTS = ApiRoute(
-    method="GET",
     path="/v1/grants",
     about="all grants, oldest first",
     right=Right("get", "grants"),
@@ -196,7 +195,7 @@ GIVE = ApiRoute(
     answers={JSON: WrittenGrantsAnswer},
     parameters=(IDEMPOTENCY_KEY,),
     body=BODY,
-    refuses=(409, 413, 422),
+    refuses=(409, 422),
     needs="`create grants` for the subject, or with `from` for the group that both are in,",
     sheet=sheets.GRANTS,
 )

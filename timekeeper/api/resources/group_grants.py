@@ -102,7 +102,6 @@ class GroupGrantsAnswer(Bounds, ExactGroup, Versioned):
 
 
 GROUP_GRANTS = ApiRoute(
-    method="GET",
     path="/v1/groups/{group}/grants",
     about="what a group was granted in its running period, and has passed on to its namespaces",
     right=None,
@@ -119,7 +118,7 @@ PASS_ON = ApiRoute(
     answers={JSON: WrittenGrantsAnswer},
     parameters=(GROUP_IN_PATH, IDEMPOTENCY_KEY),
     body=BODY,
-    refuses=(409, 413, 422),
+    refuses=(409, 422),
     needs="`create groups/grants` of the group",
     sheet=sheets.GRANTS,
 )

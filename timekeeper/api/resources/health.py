@@ -15,7 +15,6 @@ TEXT = "text/plain"
 
 ROUTES = (
     ApiRoute(
-        method="GET",
         path="/livez",
         about="200 while the process lives",
         right=None,
@@ -23,7 +22,6 @@ ROUTES = (
         needs_token=False,
     ),
     ApiRoute(
-        method="GET",
         path="/readyz",
         about="200 while the database answers and the settler is up to date, else 503 with the reason",
         right=None,
@@ -31,7 +29,6 @@ ROUTES = (
         needs_token=False,
     ),
     ApiRoute(
-        method="GET",
         path="/metrics",
         about="for Prometheus; needs `get` of the nonResourceURL `/metrics`, unless --metrics-access is open",
         right=None,

@@ -102,7 +102,7 @@ HEARTBEATS = ApiRoute(
     right=None,
     answers={JSON: HeartbeatAnswer},
     body=BODY,
-    refuses=(404, 413),
+    refuses=(404,),
 )
 ROUTES = (HEARTBEATS,)
 

@@ -48,7 +48,6 @@ class HeldAnswer(Page):
 
 
 HELD = ApiRoute(
-    method="GET",
     path="/v1/held",
     about="pods that wait behind the gate bursar.dev/budget, in the order of their release; by namespace;"
     " a gang is one row",

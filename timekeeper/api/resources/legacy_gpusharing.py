@@ -69,7 +69,6 @@ _INCREASE = Body(Increase)
 
 ROUTES = (
     ApiRoute(
-        method="GET",
         path="/budget/{namespace}",
         about="kubernetes-gpusharing's: a budget in GPU-minutes",
         right=None,
@@ -85,7 +84,7 @@ ROUTES = (
         answers={JSON: Terminate},
         parameters=(NAMESPACE_ONLY_IN_PATH,),
         body=_REPORT,
-        refuses=(404, 413),
+        refuses=(404,),
     ),
     ApiRoute(
         method="POST",
@@ -95,7 +94,7 @@ ROUTES = (
         answers={JSON: Minutes},
         parameters=(NAMESPACE_ONLY_IN_PATH, IDEMPOTENCY_KEY),
         body=_INCREASE,
-        refuses=(409, 413, 422),
+        refuses=(409, 422),
         needs="`create grants` in the namespace",
     ),
 )

@@ -2,7 +2,6 @@
 than they were given; ``/v1/idle``: pods that use none of their cards. The token alone identifies the agent's
 node."""
 
-from dataclasses import dataclass
 from typing import TypedDict
 
 import msgspec
@@ -25,23 +24,7 @@ from timekeeper.store.engine.engine import ConflictError, UnavailableError
 from timekeeper.store.node_usage import NodeReport, PrometheusState, ReportResult
 from timekeeper.wire.node_usage import CardUse, MeasuredCards, NodeUsage, NodeUsageAnswer, Use
 
-
-@dataclass(frozen=True, slots=True)
-class Looks:
-    """A post of a node agent: its run, the post's ``sequence`` within it, and its looks at the cards."""
-
-    boot: str
-    sequence: int
-    looks: tuple[UsageSample, ...]
-
-
 BODY = Body(NodeUsage)
-
-
-def read_node_usage(body: bytes) -> Looks:
-    """Parse the body. Raises a Problem that names the field."""
-    post = BODY.read(body)
-    return Looks(post.boot, post.sequence, tuple(map(_look, post.uses)))
 
 
 def _look(use: Use) -> UsageSample:
@@ -62,11 +45,9 @@ REPORT = ApiRoute(
     right=None,
     answers={JSON: NodeUsageAnswer},
     body=BODY,
-    refuses=(413,),
     needs="`create nodeusage` of the node that the token names",
 )
 MEASURED = ApiRoute(
-    method="GET",
     path=PATH,
     about="the use of each node's cards during the last two minutes",
     right=Right("get", "nodeusage"),
@@ -99,7 +80,6 @@ class Overuse(Versioned):
 
 
 OVERUSE = ApiRoute(
-    method="GET",
     path="/v1/overuse",
     about="pods that use more memory of a card than their share, as node agents measure it",
     right=Right("get", "sessions"),
@@ -134,7 +114,6 @@ class Idle(Versioned):
 
 
 IDLE = ApiRoute(
-    method="GET",
     path="/v1/idle",
     about="pods that use none of their cards, as node agents and, of metered pods, Prometheus measure it",
     right=Right("get", "sessions"),
@@ -153,8 +132,9 @@ def register(app: Flask, services: Services) -> None:
         authorization = request.headers.get("Authorization")
         node = services.gate.node(authorization)
         services.gate.allow(authorization, "create", "nodeusage", name=node)
-        looks = read_node_usage(read_body())
-        report = NodeReport(node, looks.boot, looks.sequence, received_ms, looks.looks)
+        post = BODY.read(read_body())
+        looks = tuple(map(_look, post.uses))
+        report = NodeReport(node, post.boot, post.sequence, received_ms, looks)
         interval_ms = _record(services, report)
         ca = services.ca() if carries_the_ca(report.sequence, interval_ms) else ""
         body = msgspec.json.encode(NodeUsageAnswer(1, interval_ms, ca))

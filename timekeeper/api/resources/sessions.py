@@ -161,7 +161,6 @@ class DoubtsAnswer(Versioned):
 
 
 SESSIONS = ApiRoute(
-    method="GET",
     path="/v1/sessions",
     about="sessions by the UIDs of their pods; with times, those that held their cards then",
     right=Right("get", "sessions"),
@@ -170,7 +169,6 @@ SESSIONS = ApiRoute(
     sheet=sheets.SESSIONS,
 )
 DOUBTS = ApiRoute(
-    method="GET",
     path="/v1/doubts",
     about="why rates of running sessions are not certain, which device claims are charged for no pod or"
     " not at all, and which watches of the API server fail",

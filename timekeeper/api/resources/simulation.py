@@ -20,7 +20,7 @@ from timekeeper.api.http.services import Services
 from timekeeper.api.resources.decisions import reader_of
 from timekeeper.api.resources.forecasts import ForecastAnswer, Paces
 from timekeeper.api.resources.simulated.answers import CostAnswer, SimulatedPodAnswer, cost_answer, pod_answer
-from timekeeper.api.resources.simulated.bodies import BODY, SimulationRequest, read_simulation
+from timekeeper.api.resources.simulated.bodies import BODY, SimulationBody, read_simulation
 from timekeeper.api.resources.simulated.pods import ReviewedPod, reviewed_pods
 from timekeeper.core import names
 from timekeeper.core.budgets.policy import BudgetSettings
@@ -64,7 +64,7 @@ SIMULATE = ApiRoute(
     right=None,
     answers={JSON: SimulationAnswer},
     body=BODY,
-    refuses=(413, 429, 501),
+    refuses=(429, 501),
     needs="`create simulations` in the namespace",
     sheet=sheets.SIMULATED,
 )
@@ -93,7 +93,7 @@ def register(app: Flask, services: Services) -> None:
             services.simulating.release()
 
 
-def _simulated(services: Services, asked: SimulationRequest, caller: Caller) -> SimulationAnswer:
+def _simulated(services: Services, asked: SimulationBody, caller: Caller) -> SimulationAnswer:
     reviewed, unread = reviewed_pods(services, asked, caller)
     with services.ledger.store.reading() as connection:
         now_ms, history = services.ledger.moment(connection)

@@ -11,7 +11,6 @@ from timekeeper.runtime.http.problem_details import unavailable
 STALE_MS = 60_000
 
 STANDINGS = ApiRoute(
-    method="GET",
     path="/v1/standings",
     about="every namespace's standing, and what webhook and extender need of _settings",
     right=Right("get", "standings"),

@@ -113,7 +113,6 @@ class FocusUsage(Span, Page):
 
 
 USAGE = ApiRoute(
-    method="GET",
     path="/v1/usage",
     about="charges, posted and pending, clipped exactly to the time range; without one, this month so far",
     right=Right("get", "usage"),

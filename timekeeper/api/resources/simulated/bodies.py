@@ -1,10 +1,10 @@
 """The body of a simulation: a manifest, and the claims that its pods use."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from timekeeper.api.http.bodies import Body
 from timekeeper.api.resources.grants import Namespace
@@ -17,16 +17,6 @@ Json = Mapping[str, Any]
 
 MAX_PODS = 50
 _KINDS = ", ".join(["Pod of v1", *(f"{kind} of {group}" for kind, group in GROUPS.items())])
-
-
-@dataclass(frozen=True, slots=True)
-class SimulationRequest:
-    """``manifest``: a Pod or an owner of pods, with a name, which does not exist; ``claims``: claims and
-    templates of claims, which do not exist either."""
-
-    namespace: str
-    manifest: Json
-    claims: tuple[Json, ...] = ()
 
 
 class SimulationBody(Struct, frozen=True, forbid_unknown_fields=True):
@@ -45,7 +35,7 @@ class SimulationBody(Struct, frozen=True, forbid_unknown_fields=True):
 BODY = Body(SimulationBody)
 
 
-def read_simulation(body: bytes) -> SimulationRequest:
+def read_simulation(body: bytes) -> SimulationBody:
     """Parse the body. Raises a Problem that names the field."""
     asked = BODY.read(body)
     raw, namespace = asked.manifest, asked.namespace
@@ -60,7 +50,7 @@ def read_simulation(body: bytes) -> SimulationRequest:
     if not isinstance(name, str) or len(name) > 253:
         raise bad("manifest.metadata.name", "it must be a name of at most 253 characters")
     manifest = {**raw, "metadata": {**metadata, "name": name}}
-    return SimulationRequest(namespace, manifest, tuple(asked.claims))
+    return replace(asked, manifest=manifest)
 
 
 def is_pod(manifest: Json) -> bool:

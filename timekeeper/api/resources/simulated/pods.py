@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from timekeeper.api.http.services import Services
-from timekeeper.api.resources.simulated.bodies import MAX_PODS, SimulationRequest, is_pod
+from timekeeper.api.resources.simulated.bodies import MAX_PODS, SimulationBody, is_pod
 from timekeeper.core.kube.owned_pods import as_started, may_own_gang, owned_pods
 from timekeeper.core.object_names import timestamp
 from timekeeper.runtime.auth.gate import Caller
@@ -32,12 +32,11 @@ class ReviewedPod:
         return str(self.raw["metadata"]["uid"])
 
 
-def reviewed_pods(
-    services: Services, asked: SimulationRequest, caller: Caller
-) -> tuple[list[ReviewedPod], str]:
+def reviewed_pods(services: Services, asked: SimulationBody, caller: Caller) -> tuple[list[ReviewedPod], str]:
     """The manifest's pods, as young as now, and what of them the manifest does not say, or "". Raises a
     Problem where these are more pods than are simulated, or none."""
-    manifest, note, refusal = asked.manifest, "", ""
+    manifest: Json = asked.manifest
+    note = refusal = ""
     if is_pod(manifest):
         found = [manifest]
     else:
@@ -58,9 +57,9 @@ def reviewed_pods(
 
 
 def _answers(
-    services: Services, asked: SimulationRequest, pods: Sequence[Json], caller: Caller
+    services: Services, asked: SimulationBody, pods: Sequence[Json], caller: Caller
 ) -> Sequence[Json]:
-    body = {"reviews": [_review(pod, asked, caller) for pod in pods], "claims": list(asked.claims)}
+    body = {"reviews": [_review(pod, asked, caller) for pod in pods], "claims": asked.claims}
     answers: Sequence[Json] = services.peers.webhook.ask("/simulate", body)["answers"]
     return answers
 
@@ -74,7 +73,7 @@ def _complete(raw: Json, at: int, namespace: str, created: str) -> Json:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {**own, **known}, "spec": spec}
 
 
-def _review(manifest: Json, asked: SimulationRequest, caller: Caller) -> Json:
+def _review(manifest: Json, asked: SimulationBody, caller: Caller) -> Json:
     """The review of an object's creation, as the API server would send it."""
     group, _, version = str(manifest["apiVersion"]).rpartition("/")
     return {
