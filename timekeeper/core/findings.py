@@ -23,7 +23,8 @@ class FindingKind:
     """A row of the catalogue. ``about``: what was looked at; ``sentence``: with the figures by their names,
     ``of_one``: where ``number`` is 1; ``todo``: what mends it or shows more, "": nothing is to be done. In it
     ``{logs}`` shows the timekeeper's log, ``{classes}`` makes the priority classes, ``{label}`` is the label
-    of nodes that get an agent, and ``{taint}`` keeps other pods off GPU nodes; figures have their names."""
+    of nodes that get an agent, ``{taint}`` keeps other pods off GPU nodes, and ``{settings}`` opens
+    `_settings`; figures have their names."""
 
     level: FindingLevel
     about: str
@@ -183,6 +184,42 @@ CATALOGUE: Mapping[str, FindingKind] = {
         "{node}: until {until} other nodes come first for {whose}: the kubelet refused several ({why})",
         todo="kubectl get pods -A --field-selector=spec.nodeName={node},status.phase=Failed"
         " (docs/placement.md)",
+    ),
+    "undescribed-cards": FindingKind(
+        "warning",
+        "cards",
+        "node {node}: {fault}, so its pods are charged with a doubt",
+        todo="kubectl describe node {node}, and read docs/meter.md#what-is-charged",
+    ),
+    "described-cards": FindingKind("ok", "cards", "{number} nodes with GPUs describe their cards"),
+    "unconfirmed-end": FindingKind(
+        "warning",
+        "nodes",
+        "{namespace}/{pod} has failed, but its status says that it runs on {node}: it holds its cards until"
+        " its kubelet says otherwise, its object is gone, or {node} is seen to boot anew",
+        todo="kubectl edit pod {pod} -n {namespace}, and remove its finalizers once nothing of it runs there"
+        " (docs/ledger.md#a-node-that-died)",
+    ),
+    "two-givers": FindingKind(
+        "error",
+        "givers of cards",
+        "{node} gives out its cards twice: {resources} by a device plugin, and devices of {drivers} by"
+        " claims, so pods of both may get one card",
+        todo="stop one of both on {node} (docs/from-device-plugin.md)",
+    ),
+    "unclassified": FindingKind(
+        "warning",
+        "accelerators",
+        "nothing says whether {resource}, on {nodes}, is an accelerator: pods that request it are admitted"
+        " and not charged",
+        todo="{settings}: _settings, devices: {{{resource}: MODEL}} if it is one, else none"
+        " (docs/dialects.md#accelerators-of-other-vendors)",
+    ),
+    "wrong-clocks": FindingKind(
+        "warning",
+        "clocks",
+        "clocks of {nodes} differ from the API server's, {node}'s by {seconds} s",
+        todo="timedatectl set-ntp true, on these nodes: charges follow their clocks",
     ),
     "crowded-nodes": FindingKind(
         "warning",

@@ -17,6 +17,7 @@ from timekeeper.accounts.held.order import capped_namespaces, cards_held
 from timekeeper.accounts.pods import LedgerPod, metered_view, pod_of
 from timekeeper.accounts.reserved import reserved_uid
 from timekeeper.core.decisions import Record, record_nothing
+from timekeeper.core.findings import published
 from timekeeper.edge.reflector import ObjectChanged
 from timekeeper.log import log
 from timekeeper.settler.budget_entries import BudgetNotice, EntryChanges, MissingNamespaces, read_entries
@@ -25,6 +26,7 @@ from timekeeper.settler.cluster.cluster_state import ClusterState, WatchUpdate
 from timekeeper.settler.cluster.metered_namespaces import metered_namespaces
 from timekeeper.settler.decide.claim_changes import wanted_uids
 from timekeeper.settler.decide.decide import PULSE_MS, TickDecision, TickInputs, decide, listed_namespaces
+from timekeeper.settler.findings import EVERY_MS, findings
 from timekeeper.settler.pod_notices import PodNotice
 from timekeeper.settler.self_check import SelfCheck
 from timekeeper.settler.state.gangs import GangTable
@@ -36,7 +38,7 @@ from timekeeper.settler.state.ledger_state import (
 )
 from timekeeper.settler.state.open_session_totals import OpenSessionTotals
 from timekeeper.settler.tick_report import Notices, report
-from timekeeper.store import bindings, decisions, ends, fencing, postings
+from timekeeper.store import bindings, decisions, ends, fencing, postings, role_findings
 from timekeeper.store import ledger as reading
 from timekeeper.store.decisions import SOURCE
 from timekeeper.store.engine.engine import Connection, Store, UnavailableError
@@ -112,6 +114,7 @@ class Settler:
         self._follow_modes(self.ledger.history, max(clock(), self.ledger.history.newest_ms()))
         # until when ends were read, in ticks that were written; the previous settler did so until it ended
         self._ends_ms = self.ledger.pulse.decided_ms
+        self._found_ms = 0  # when findings were last written
         for error in self.ledger.history.unreadable_entries:
             log("stored-entry-unreadable", level="warning", entry=error.key, error=error.sentence())
 
@@ -206,11 +209,17 @@ class Settler:
             self._arrears_ms,
         )
         decision = decide(self.cluster, self.ledger, facts)
-        if decision.changes != Changes():
+        found = None
+        if abs(now_ms - self._found_ms) >= EVERY_MS:
+            found = published(findings(self.cluster, history.settings(now_ms), now_ms))
+        if decision.changes != Changes() or found is not None:
             with fencing.writing(self._store, self.epoch) as connection:
                 postings.apply(connection, decision.changes)
                 made = of_changes(decision.changes.entries, decision.changes.grants, self.ledger.history)
                 decisions.record(connection, SOURCE, made)
+                if found is not None:
+                    role_findings.record(connection, "settler", found, now_ms)
+            self._found_ms = self._found_ms if found is None else now_ms
         self._report(decision, read, history, now_ms)
         self._commit(decision, history, now_ms)
         return decision.changes != Changes()

@@ -3,13 +3,14 @@
 import msgspec
 from sqlalchemy import delete, select
 
+from timekeeper.core.json_values import Json
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.engine.schema import ROLE_FINDINGS
 from timekeeper.wire.findings import PostedFindings
 
 
-def record(connection: Connection, role: str, findings: PostedFindings, received_ms: int) -> None:
-    """Replace the role's list."""
+def record(connection: Connection, role: str, findings: PostedFindings | Json, received_ms: int) -> None:
+    """Replace the role's list. ``findings``: also as `timekeeper.core.findings.published`."""
     connection.execute(delete(ROLE_FINDINGS).where(ROLE_FINDINGS.c.role == role))
     body = msgspec.json.encode(findings).decode()
     connection.execute(ROLE_FINDINGS.insert(), {"role": role, "body": body, "received_ms": received_ms})

@@ -204,8 +204,9 @@ def test_a_settler_that_is_away_is_named_with_the_time_of_its_last_word(doubtful
 
 
 def findings(town: Town) -> list[Json]:
+    """Of the timekeeper's own."""
     found: list[Json] = town.get("/v1/findings").get_json()["findings"]
-    return found
+    return [each for each in found if each["role"] == "timekeeper"]
 
 
 def test_the_timekeeper_lists_what_it_finds_as_codes_with_figures_and_sentences(doubtful: Town) -> None:
@@ -216,6 +217,25 @@ def test_the_timekeeper_lists_what_it_finds_as_codes_with_figures_and_sentences(
         ("doubt", 2),
         ("doubt", 1),
     ]
+
+
+def test_the_settler_lists_what_it_finds_twice_a_minute(town: Town) -> None:
+    def answer() -> tuple[int, list[str]]:
+        found: Json = town.get("/v1/findings").get_json()
+        (ages,) = [each["ageMs"] for each in found["roles"] if each["role"] == "settler"]
+        return ages, [each["code"] for each in found["findings"] if each["role"] == "settler"]
+
+    odd = node("n1") | {"status": {"capacity": {"rdma/hca": "8"}}}
+    town.begin(("nodes", odd), ("configmaps", budgets(team_a="gpuHours: 1")))
+    assert answer() == (0, ["unclassified"])
+
+    town.clock.turn(MINUTE // 2 - 1)
+    town.change("nodes", node("n1"))
+    assert answer() == (MINUTE // 2 - 1, ["unclassified"])
+
+    town.clock.turn(1)
+    town.tick()
+    assert answer() == (0, [])
 
 
 def test_the_priority_classes_of_standings_are_there_and_in_order(town: Town) -> None:

@@ -1,5 +1,5 @@
 """Accelerators that no dialect reads: which nodes advertise them, which pods hold them, what `_settings` does
-with their pods, and what to do; and resources of which nothing says whether they are accelerators."""
+with their pods, and what to do."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.findings import some_of
 from timekeeper.core.json_values import mapping
 from timekeeper.core.object_names import TERMINAL
-from timekeeper.core.request.devices import described, device_containers, is_governed, unclassified
+from timekeeper.core.request.devices import described, device_containers, is_governed
 from timekeeper.core.request.inventory import advertised
 from timekeeper.core.request.request import containers
 
@@ -32,31 +32,21 @@ _EFFECT: Mapping[UnknownAccelerators, str] = {
 
 
 def accelerators(facts: Facts) -> Iterator[CheckResult]:
-    """One result for each resource that nodes advertise and no dialect reads, or that nothing classifies."""
+    """One result for each resource that nodes advertise and no dialect reads."""
     if isinstance(facts.nodes, NotReadable) or isinstance(facts.budgets, NotReadable):
-        return  # said by the checks of nodes and budgets
+        return  # said by the checks of taints and budgets
     parsed = parsed_entries(facts)
-    models, devices = parsed.settings.device_models, dict(parsed.settings.devices)
+    models = parsed.settings.device_models
     there: dict[str, list[str]] = {}
-    unknown_there: dict[str, list[str]] = {}
     for node in items(facts.nodes):
         resources, name = advertised(node), str(node["metadata"]["name"])
         for resource in accelerators_in(resources, models):
             there.setdefault(resource, []).append(name)
-        for resource in unclassified(resources, devices):
-            unknown_there.setdefault(resource, []).append(name)
     if there and isinstance(facts.device_pods, NotReadable):
         yield unknown(_SUBJECT, facts.device_pods)
     for resource, nodes in sorted(there.items()):
         yield _result(facts, resource, nodes, parsed)
     yield from _unseen(facts, there.keys() & models)
-    for resource, nodes in sorted(unknown_there.items()):
-        sentence = (
-            f"nothing says whether {resource}, on {some_of(nodes)}, is an accelerator: pods that request it"
-            " are admitted and not charged"
-        )
-        edit = f"{_edit(facts)}: _settings, devices: {{{resource}: MODEL}} if it is one, else none ({_PAGE})"
-        yield CheckResult("warning", _SUBJECT, sentence, edit)
 
 
 def _unseen(facts: Facts, named: Collection[str]) -> Iterator[CheckResult]:
@@ -127,8 +117,9 @@ def _holders(facts: Facts, resource: str, parsed: Settled) -> tuple[list[str], l
 def _what_to_do(facts: Facts, is_charged: bool, free: list[str]) -> str:
     if is_charged:
         return f"create these pods again, which charges them ({_PAGE})" if free else ""
-    return f"{_edit(facts)}: _settings, unknownAccelerators: meter charges new pods ({_PAGE})"
+    return f"{editing_settings(facts)}: _settings, unknownAccelerators: meter charges new pods ({_PAGE})"
 
 
-def _edit(facts: Facts) -> str:
+def editing_settings(facts: Facts) -> str:
+    """The command that opens `_settings`."""
     return f"kubectl edit configmap bursar-settings -n {facts.system_namespace}"

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from timekeeper.cli.connection import Options
 from timekeeper.cli.doctor.accelerator_checks import accelerators
-from timekeeper.cli.doctor.claim_checks import givers, reclaimed_devices, served_claims
+from timekeeper.cli.doctor.claim_checks import reclaimed_devices, served_claims
 from timekeeper.cli.doctor.cluster_checks import (
     ALONE,
     DEPLOYMENT,
@@ -19,7 +19,7 @@ from timekeeper.cli.doctor.cluster_checks import (
     schedulers,
     version,
 )
-from timekeeper.cli.doctor.doubt_checks import described_cards, findings
+from timekeeper.cli.doctor.doubt_checks import findings
 from timekeeper.cli.doctor.facts import (
     CheckResult,
     Facts,
@@ -35,9 +35,7 @@ from timekeeper.cli.doctor.facts import (
 from timekeeper.cli.doctor.mode_checks import modes, parameters
 from timekeeper.cli.doctor.node_checks import (
     AGENT,
-    clocks,
     runtimes,
-    unconfirmed_ends,
 )
 from timekeeper.cli.doctor.refusal_checks import refusals
 from timekeeper.cli.doctor.taint_checks import needs_scheduler, placement, taints
@@ -300,11 +298,6 @@ def time_zone(facts: Facts) -> Iterator[CheckResult]:
         yield CheckResult("warning", "time zone", sentence, command)
 
 
-def cards(facts: Facts) -> Iterator[CheckResult]:
-    """Where Bursar places no pod, the nodes have cards to charge by; else the extender looks."""
-    yield from () if needs_scheduler(facts) else described_cards(facts)
-
-
 CHECKS: tuple[Check, ...] = (
     version,
     namespace,
@@ -321,16 +314,12 @@ CHECKS: tuple[Check, ...] = (
     modes,
     refusals,
     placement,
-    cards,
-    unconfirmed_ends,
-    givers,
     taints,
     runtimes,
     accelerators,
     served_claims,
     findings,
     reclaimed_devices,
-    clocks,
 )
 
 
@@ -345,11 +334,7 @@ CHECKS_ALONE: tuple[Check, ...] = (
     broken_entries,
     modes,
     refusals,
-    described_cards,
-    unconfirmed_ends,
-    givers,
     findings,
-    clocks,
 )
 
 

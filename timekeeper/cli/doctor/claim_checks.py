@@ -1,11 +1,10 @@
-"""Whether device claims are served, whether they and a device plugin give out the same cards, and whether a
-device that pods give up for a waiting claim is kept for it."""
+"""Whether device claims are served, and whether a device that pods give up for a waiting claim is kept for
+it."""
 
 import re
 from collections.abc import Iterator
 from typing import Any
 
-from timekeeper.cli.doctor.accelerator_checks import parsed_entries
 from timekeeper.cli.doctor.facts import (
     RELEASE,
     CheckResult,
@@ -15,16 +14,12 @@ from timekeeper.cli.doctor.facts import (
     minor_of,
     unknown,
 )
-from timekeeper.core.claims.devices import DevicePools, read_slice
-from timekeeper.core.claims.drivers import VENDORS, rules_of
 from timekeeper.core.findings import some_of
 from timekeeper.core.json_values import Json, mapping, sequence
-from timekeeper.core.request.inventory import gpu_amounts, vendor_of
 
 _SUBJECT = "reclaim of devices"
 _PAGE = "read docs/claims.md#reclaim"
 _PAGE_OF_CLAIMS = "read docs/claims.md"
-_GIVERS, _MOVE = "givers of cards", "docs/from-device-plugin.md"
 _LEAST_MINOR = 34  # older ones serve no claims that are followed
 _RULES, _GATE = "DeviceTaintRules", "DRADeviceTaintRules"
 _RULES_MINOR = 37  # from which on the gate is on unasked
@@ -88,34 +83,6 @@ def reclaimed_devices(facts: Facts) -> Iterator[CheckResult]:
     yield CheckResult("warning", _SUBJECT, sentence, _PAGE)
 
 
-def givers(facts: Facts) -> Iterator[CheckResult]:
-    """No node's cards are given out both by a device plugin and by device claims: neither knows of the
-    other's pods."""
-    if any(isinstance(fact, NotReadable) for fact in (facts.nodes, facts.budgets, facts.version)):
-        return  # said by other checks
-    if isinstance(facts.device_slices, NotReadable):
-        if minor_of(facts) >= _LEAST_MINOR:
-            yield unknown(_GIVERS, facts.device_slices)
-        return
-    drivers = _drivers_by_node(facts)
-    for node in items(facts.nodes):
-        name = str(node["metadata"]["name"])
-        offered = gpu_amounts(mapping(mapping(node.get("status")).get("allocatable")))
-        both = [
-            (resource, driver)
-            for resource in sorted(offered)
-            for driver in sorted(drivers.get(name, ()))
-            if VENDORS.get(driver, vendor_of(resource)) == vendor_of(resource)
-        ]
-        if both:
-            resources, given = (" and ".join(dict.fromkeys(words)) for words in zip(*both, strict=True))
-            sentence = (
-                f"{name} gives out its cards twice: {resources} by a device plugin, and devices of {given} by"
-                " claims, so pods of both may get one card"
-            )
-            yield CheckResult("error", _GIVERS, sentence, f"stop one of both on {name} ({_MOVE})")
-
-
 def _served(facts: Facts, resource: str) -> str:
     """The version in which the API server serves a resource of device claims, the newest; "": in none."""
     rows = (line.split() for line in str(facts.device_resources).splitlines())
@@ -148,18 +115,6 @@ def _is_blind(pod: Json) -> bool:
     is_old = release is not None and int(release[1]) < _RULES_MINOR
     unasked = gates.get("AllBeta", "false") if is_old else "true"
     return gates.get(_GATE, unasked).lower() not in ("true", "t", "1")
-
-
-def _drivers_by_node(facts: Facts) -> dict[str, set[str]]:
-    """The drivers that publish GPUs of each node which claims can get."""
-    pools, rules = DevicePools(), rules_of(parsed_entries(facts).settings.drivers)
-    for raw in items(facts.device_slices):
-        pools.put(read_slice(raw))
-    drivers: dict[str, set[str]] = {}
-    for (driver, *_), device in pools.every().items():
-        if driver in rules and rules[driver].is_gpu(device) and not device.is_tainted:
-            drivers.setdefault(device.node, set()).add(driver)
-    return drivers
 
 
 def _fields(facts: Facts) -> Iterator[str]:

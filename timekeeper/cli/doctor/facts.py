@@ -17,7 +17,7 @@ from timekeeper.core.accelerators import accelerators_in
 from timekeeper.core.budgets import reader
 from timekeeper.core.findings import broken_sentences
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
-from timekeeper.core.names import AGENTS_NAMESPACE, INVENTORY, MODE_LABEL
+from timekeeper.core.names import AGENTS_NAMESPACE, MODE_LABEL
 from timekeeper.core.request.inventory import advertised
 
 MAX_NODES = 20  # whose pods are read
@@ -56,9 +56,7 @@ class Facts:
     policy_bindings: Any
     budgets: Any  # ConfigMaps of the system namespace
     nodes: Any
-    pods_there: Any  # pods of the first nodes with an inventory
     runtime_classes: Any
-    leases: Any  # of the kubelets, with managed fields
     static_schedulers: Any  # pods of kube-scheduler that kubeadm set up
     time_zone: Any  # of the present period
     findings: Any  # the answer to ``/v1/findings``
@@ -75,7 +73,6 @@ class Facts:
     device_classes: Any = None
     makers: Any = None  # workloads of all namespaces that create pods, but for the Jobs of CronJobs
     exempt: Any = None  # the namespaces that a label excludes from admission
-    device_slices: Any = None
     device_resources: Any = ""  # what ``resource.k8s.io`` serves, a row each: kubectl's table
     scheduler_role: Any = None  # the ClusterRole of kube-schedulers
 
@@ -109,12 +106,8 @@ def _facts(options: Options, say: Say) -> Facts:
         policy_bindings=read("validatingadmissionpolicybindings", *ours),
         budgets=budgets,
         nodes=nodes,
-        pods_there=_or_reason(
-            lambda: _pods_on(_names(nodes, lambda node: INVENTORY in annotations_of(node)), get, say)
-        ),
         device_pods=_or_reason(lambda: _pods_on(_with_accelerators(nodes, budgets), get, say)),
         runtime_classes=read("runtimeclasses"),
-        leases=read("leases", "-n", "kube-node-lease", "--show-managed-fields"),
         scheduler_role=read("clusterrole", "system:kube-scheduler"),
         static_schedulers=read("pods", "-n", "kube-system", "-l", "component=kube-scheduler"),
         time_zone=ledger.time_zone,
@@ -130,7 +123,6 @@ def _facts(options: Options, say: Say) -> Facts:
         broken=ledger.broken,
         accounts=ledger.accounts,
         device_classes=read("deviceclasses"),
-        device_slices=read("resourceslices"),
         device_resources=_or_reason(
             lambda: options.kubectl.run("api-resources", "--api-group=resource.k8s.io", "--no-headers")
         ),

@@ -1,4 +1,4 @@
-"""The nodes with GPUs: inventory, container runtime, clocks."""
+"""Nodes with GPUs: their agent, and its container runtime."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -13,33 +13,12 @@ from timekeeper.cli.doctor.facts import (
     upgrading,
 )
 from timekeeper.core.accelerators import accelerator_of
-from timekeeper.core.findings import some_of
 from timekeeper.core.json_values import annotations_of, mapping
-from timekeeper.core.ledger.hold import clock_ahead_ms, pod_hold
 from timekeeper.core.names import AGENTS_NAMESPACE, INVENTORY
 
 LABEL = "bursar.node-restriction.kubernetes.io/gpu-node"
 AGENT = "bursar-node"
 _GPU_WORDS = ("gpu", "vcuda", "mig-")
-
-
-def unconfirmed_ends(facts: Facts) -> Iterator[CheckResult]:
-    """No pod has failed while its status says that it runs: it holds its cards until its end is known."""
-    if isinstance(facts.pods_there, NotReadable):
-        return  # said by the check of pods without GPUs
-    for pod in items(facts.pods_there):
-        said, metadata = pod_hold(pod), pod["metadata"]
-        if not said.unconfirmed or (said.deletion_ms or 0) + said.grace_ms > 1000 * facts.now_s:
-            continue
-        name, namespace, node = metadata["name"], metadata["namespace"], pod["spec"]["nodeName"]
-        sentence = (
-            f"{namespace}/{name} has failed, but its status says that it runs on {node}: it holds its cards"
-            f" until its kubelet says otherwise, its object is gone, or {node} is seen to boot anew"
-        )
-        command = (
-            f"kubectl edit pod {name} -n {namespace}, and remove its finalizers once nothing of it runs there"
-        )
-        yield CheckResult("warning", "nodes", sentence, f"{command} (docs/ledger.md#a-node-that-died)")
 
 
 def runtimes(facts: Facts) -> Iterator[CheckResult]:
@@ -66,28 +45,6 @@ def runtimes(facts: Facts) -> Iterator[CheckResult]:
         patch = f"kubectl patch daemonset {AGENT} -n {AGENTS_NAMESPACE} --type merge -p '{body}'"
         command = upgrading(facts, f"nodeAgent.runtimeClassName={offered[0]}") or patch
         yield CheckResult("warning", "runtime", sentence, command)
-
-
-def clocks(facts: Facts) -> Iterator[CheckResult]:
-    """The clocks of kubelets, whose timestamps prove charges: a kubelet writes its time into its Lease, and
-    the API server notes its own beside it."""
-    if isinstance(facts.leases, NotReadable) or isinstance(facts.nodes, NotReadable):
-        return
-    selector = agent_selector(facts)
-    with_gpus = {each["metadata"]["name"] for each in items(facts.nodes) if has_gpus(each, selector)}
-    ahead = {each["metadata"]["name"]: clock_ahead_ms(each) / 1000 for each in items(facts.leases)}
-    wrong = [name for name, each in ahead.items() if name in with_gpus and each]
-    if wrong:
-        worst = max(wrong, key=lambda name: abs(ahead[name]))
-        sentence = (
-            f"clocks of {some_of(wrong)} differ from the API server's, {worst}'s by {ahead[worst]:.0f} s"
-        )
-        yield CheckResult(
-            "warning",
-            "clocks",
-            sentence,
-            "timedatectl set-ntp true, on these nodes: charges follow their clocks",
-        )
 
 
 def agent_selector(facts: Facts) -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""The taint that keeps pods without GPUs off GPU nodes, and the pods that stand in the way of free cards;
+"""The taint that keeps pods without GPUs off GPU nodes;
 where Bursar places no pods, and which fields have no effect there."""
 
 from collections.abc import Iterator, Sequence
@@ -11,6 +11,7 @@ from timekeeper.cli.doctor.facts import (
     NotReadable,
     items,
     named,
+    unknown,
     upgrading,
 )
 from timekeeper.cli.doctor.node_checks import agent_selector, has_gpus
@@ -25,7 +26,6 @@ _PAGE = "docs/budget-settings.md"
 
 USUAL = "nvidia.com/gpu"
 _FLAG = "--gpu-node-taint="
-_AT_HOME = ("DaemonSet", "Node")  # pods of these owners belong on their node
 
 
 def needs_scheduler(facts: Facts) -> bool:
@@ -68,8 +68,11 @@ def _read(facts: Facts) -> tuple[ParsedBudgets, BudgetSettings]:
 
 def taints(facts: Facts) -> Iterator[CheckResult]:
     """GPU nodes have the taint that GPU pods tolerate."""
-    if isinstance(facts.nodes, NotReadable) or any(isinstance(each, NotReadable) for each in facts.workloads):
-        return  # said by other checks
+    if isinstance(facts.nodes, NotReadable):
+        yield unknown("taint of GPU nodes", facts.nodes)
+        return
+    if any(isinstance(each, NotReadable) for each in facts.workloads):
+        return  # said by another check
     nodes = [each for each in items(facts.nodes) if has_gpus(each, agent_selector(facts))]
     if not nodes:
         return

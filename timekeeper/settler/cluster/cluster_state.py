@@ -51,6 +51,8 @@ class KnownNode:
     parts: CardParts = WHOLE_CARDS  # what its NVIDIA plugin counts, where pods are metered
     plugin_chooses: bool = False  # its device plugin picks the cards
     unclassified: tuple[str, ...] = ()  # its resources of which no table says whether they are accelerators'
+    gpus: tuple[str, ...] = ()  # the GPU resources that it advertises
+    offers: tuple[str, ...] = ()  # those of which it has some to give out
     # its boot, and the pods on it by its agent's fresh report; arrives apart from the cards
     sight: NodeSight = field(default=NodeSight(), compare=False)
 

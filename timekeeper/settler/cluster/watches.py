@@ -22,7 +22,13 @@ from timekeeper.core.request.claims import namespaced, read_template
 from timekeeper.core.request.device_classes import CONFIG_MAP, read_class, read_settings
 from timekeeper.core.request.devices import unclassified
 from timekeeper.core.request.host import NO_HOST, allocatable
-from timekeeper.core.request.inventory import advertised, charged_cards, plugin_chooses
+from timekeeper.core.request.inventory import (
+    advertised,
+    charged_cards,
+    gpu_amounts,
+    node_facts,
+    plugin_chooses,
+)
 from timekeeper.core.values import Card
 from timekeeper.edge.list_watch import inform
 from timekeeper.edge.reflector import ObjectsListed, WatchEvent, WatchFailed
@@ -183,7 +189,18 @@ def read_node(raw: Json) -> KnownNode:
         fault = str(error)
     host = allocatable(raw) if cards else NO_HOST
     others = unclassified(advertised(raw))
-    return KnownNode(name, cards, fault, host, parts_of_node(raw, cards), plugin_chooses(raw), others, sight)
+    return KnownNode(
+        name,
+        cards,
+        fault,
+        host,
+        parts_of_node(raw, cards),
+        plugin_chooses(raw),
+        others,
+        tuple(sorted(node_facts(raw).capacity)),
+        tuple(sorted(gpu_amounts(mapping(mapping(raw.get("status")).get("allocatable"))))),
+        sight,
+    )
 
 
 def read_lease(raw: Json) -> NodeLease:

@@ -1,0 +1,144 @@
+"""What the settler says is wrong with nodes, pods and claims: one thing wrong at a time."""
+
+from typing import Any
+
+import pytest
+
+from tests.timekeeper.claims import device_slice
+from tests.timekeeper.worlds import HOUR, MINUTE, T0, Json, gpu_pod, lease
+from tests.worlds import card, inventory
+from timekeeper.accounts.pods import LedgerPod, read_pod
+from timekeeper.core.budgets.policy import BudgetSettings
+from timekeeper.core.claims.devices import read_slice
+from timekeeper.core.object_names import timestamp
+from timekeeper.settler.cluster.cluster_state import ClusterState
+from timekeeper.settler.cluster.watches import read_lease, read_node
+from timekeeper.settler.findings import findings
+
+GPUS, OF_GPU = "gpu.nvidia.com", {"type": {"string": "gpu"}}
+WHOLE, PERCENT = {"nvidia.com/gpu": "8"}, {"bursar.dev/gpu-percent": "100"}
+GFD = {
+    f"nvidia.com/gpu.{name}": text for name, text in (("product", "T4"), ("count", "1"), ("memory", "15360"))
+}
+TAINT = [{"key": "k", "effect": "NoSchedule"}]
+ALONE, PLACED = BudgetSettings(mode="meter"), BudgetSettings(mode="enforce", placement="on")
+
+
+def node(
+    capacity: Json, labels: Json | None = None, written: str = "", allocatable: Json | None = None
+) -> Json:
+    """Node n with this inventory."""
+    annotations = {"bursar.dev/inventory": written} if written else {}
+    there = capacity if allocatable is None else allocatable
+    return {
+        "metadata": {"name": "n", "annotations": annotations, "labels": labels or {}},
+        "status": {"capacity": capacity, "allocatable": there},
+    }
+
+
+def found(
+    *nodes: Json, settings: BudgetSettings = PLACED, slices: tuple[Json, ...] = (), **fields: Any
+) -> list[tuple[str, str]]:
+    """Level and sentence of each finding."""
+    cluster = ClusterState(nodes={each.name: each for each in map(read_node, nodes)}, **fields)
+    for raw in slices:
+        cluster.claims.pools.put(read_slice(raw))
+    return [(each.kind.level, each.sentence) for each in findings(cluster, settings, T0)]
+
+
+@pytest.mark.parametrize(
+    ("labels", "written", "said"),
+    [
+        ({}, "", "nothing describes its cards"),
+        (GFD, "not JSON", "its description cannot be read"),
+        (GFD | {"nvidia.com/gpu.count": "8"}, inventory(card(0, model="T4")), "labels say 8 x T4"),
+    ],
+)
+def test_a_node_whose_cards_the_ledger_cannot_know_is_named_where_bursar_places_nothing(
+    labels: Json, written: str, said: str
+) -> None:
+    raw = node({"nvidia.com/gpu": "1"}, labels, written)
+
+    ((level, sentence),) = found(raw, settings=ALONE)
+
+    assert (level, sentence.startswith("node n: "), said in sentence) == ("warning", True, True)
+    assert found(raw, settings=BudgetSettings(placement="off")) == [(level, sentence)]
+    assert found(raw) == []
+
+
+def test_nodes_that_describe_their_cards_are_counted() -> None:
+    praise = [("ok", "1 nodes with GPUs describe their cards")]
+
+    assert found(node({"nvidia.com/gpu": "1"}, GFD), settings=ALONE) == praise
+    assert found(node({"amd.com/gpu": "8"}), settings=ALONE) == praise
+    assert found(node({"cpu": "8"}), settings=ALONE) == []
+
+
+@pytest.mark.parametrize(
+    ("allocatable", "slice_", "drivers"),
+    [
+        (WHOLE, {"driver": GPUS, "attributes": OF_GPU}, ["nvidia.com/gpu", GPUS]),
+        (PERCENT, {"driver": GPUS, "attributes": OF_GPU}, ["bursar.dev/gpu-percent", GPUS]),
+        ({"nvidia.com/mig-1g.5gb": "7"}, {"driver": GPUS, "attributes": OF_GPU}, ["mig-1g.5gb", GPUS]),
+        ({"amd.com/gpu": "8"}, {"driver": "gpu.amd.com"}, ["amd.com/gpu", "gpu.amd.com"]),
+        (WHOLE, {"driver": "compute-domain.nvidia.com"}, []),
+        (WHOLE, {"driver": GPUS, "attributes": {"type": {"string": "imex"}}}, []),
+        (WHOLE, {"driver": "gpu.intel.com"}, []),
+        (WHOLE, {"driver": "nic.example.com"}, []),
+        (WHOLE, {"driver": GPUS, "attributes": OF_GPU, "taints": TAINT}, []),
+        (WHOLE, {"driver": GPUS, "attributes": OF_GPU, "node": "another"}, []),
+        ({"nvidia.com/gpu": "0"}, {"driver": GPUS, "attributes": OF_GPU}, []),
+        ({"cpu": "8"}, {"driver": GPUS, "attributes": OF_GPU}, []),
+    ],
+)
+def test_a_node_whose_cards_two_give_out_is_named(
+    allocatable: Json, slice_: Json, drivers: list[str]
+) -> None:
+    slices = (device_slice("gpu-0", **{"node": "n"} | slice_),)
+
+    said = found(node(WHOLE, allocatable=allocatable), slices=slices)
+
+    assert [level for level, _ in said] == ["error"] * bool(drivers)
+    assert all(name in sentence for _, sentence in said for name in ("n gives out its cards twice", *drivers))
+
+
+def test_a_failed_pod_that_runs_by_its_status_is_named_once_its_grace_is_over() -> None:
+    def lost(deleted_ms: int) -> LedgerPod:
+        raw = gpu_pod(f"p{deleted_ms}", phase="Failed")
+        raw["metadata"]["deletionTimestamp"] = timestamp(deleted_ms)
+        raw["metadata"]["deletionGracePeriodSeconds"] = 30
+        raw["status"]["containerStatuses"] = [{"name": "main", "state": {"running": {}}}]
+        read = read_pod(raw)
+        assert isinstance(read, LedgerPod)
+        return read
+
+    pods = {pod.uid: pod for pod in (lost(T0 - 2 * MINUTE), lost(T0 + MINUTE))}
+    ((level, sentence),) = found(pods=pods)
+
+    assert level == "warning"
+    assert sentence.startswith(
+        f"team-a/p{T0 - 2 * MINUTE} has failed, but its status says that it runs on n1: it"
+    )
+
+
+def test_resources_that_nothing_classifies_are_named_until_the_settings_do() -> None:
+    raw = node({**PERCENT, "rdma/hca": "8", "example.com/npu": "0"})
+
+    ((level, sentence),) = found(raw)
+
+    assert (level, sentence.partition(":")[0]) == (
+        "warning",
+        "nothing says whether rdma/hca, on n, is an accelerator",
+    )
+    assert found(raw, settings=BudgetSettings(devices=(("rdma/hca", "none"),))) == []
+
+
+def test_the_worst_of_the_wrong_clocks_of_gpu_nodes_is_named() -> None:
+    def leases(**ahead_ms: int) -> Json:
+        return {name: read_lease(lease(T0 + ms, name, T0)) for name, ms in ahead_ms.items()}
+
+    raw = node(PERCENT, written=inventory(card(0)))
+    nodes = raw, raw | {"metadata": {**raw["metadata"], "name": "m"}}
+    said = "clocks of m, n differ from the API server's, m's by 60 s"
+    assert found(*nodes, leases=leases(n=MINUTE // 2, m=MINUTE, cpu=HOUR)) == [("warning", said)]
+    assert found(*nodes, leases=leases(n=900, m=0)) == []

@@ -1,0 +1,82 @@
+"""What the settler finds wrong with nodes and with pods that hold cards, for ``GET /v1/findings``."""
+
+from collections.abc import Iterator
+
+from timekeeper.core.accelerators import accelerator_of
+from timekeeper.core.budgets.policy import BudgetSettings
+from timekeeper.core.claims.drivers import VENDORS, rules_of
+from timekeeper.core.findings import RoleFinding, some_of
+from timekeeper.core.request.inventory import vendor_of
+from timekeeper.settler.cluster.cluster_state import ClusterState, KnownNode
+
+EVERY_MS = 30_000
+
+
+def findings(cluster: ClusterState, settings: BudgetSettings, now_ms: int) -> Iterator[RoleFinding]:
+    """All of them, in the order in which to mend them."""
+    nodes = sorted(cluster.nodes.values(), key=lambda node: node.name)
+    if settings.mode == "meter" or settings.placement == "off":  # else the extender says what it cannot use
+        yield from _of_cards([node for node in nodes if node.gpus])
+    yield from _of_unconfirmed_ends(cluster, now_ms)
+    yield from _of_givers(cluster, settings, nodes)
+    yield from _of_unclassified(settings, nodes)
+    if wrong := cluster.wrong_clocks():
+        worst = max(wrong, key=lambda name: abs(wrong[name]))
+        names = {"nodes": some_of(wrong), "node": worst}
+        yield RoleFinding("wrong-clocks", {"seconds": round(wrong[worst] / 1000), **names})
+
+
+def _of_cards(nodes: list[KnownNode]) -> Iterator[RoleFinding]:
+    """Each node with GPUs describes its cards, in one way."""
+    faults = {node.name: fault for node in nodes if (fault := _fault(node))}
+    for name, fault in faults.items():
+        yield RoleFinding("undescribed-cards", {"node": name, "fault": fault})
+    if nodes and not faults:
+        yield RoleFinding("described-cards", {"number": len(nodes)})
+
+
+def _fault(node: KnownNode) -> str:
+    if node.fault:
+        return f"its description cannot be read ({node.fault})"
+    if not node.cards and not all(map(accelerator_of, node.gpus)):
+        return "nothing describes its cards"
+    return node.parts.doubt
+
+
+def _of_unconfirmed_ends(cluster: ClusterState, now_ms: int) -> Iterator[RoleFinding]:
+    """Of pods that hold their cards until their end is known, though they have failed."""
+    for pod in cluster.pods.values():
+        if pod.hold.unconfirmed and (pod.hold.deletion_ms or 0) + pod.hold.grace_ms <= now_ms:
+            where = {"namespace": pod.namespace, "pod": pod.name, "node": pod.node}
+            yield RoleFinding("unconfirmed-end", where)
+
+
+def _of_givers(
+    cluster: ClusterState, settings: BudgetSettings, nodes: list[KnownNode]
+) -> Iterator[RoleFinding]:
+    """Of nodes whose cards both a device plugin and device claims give out: neither knows of the other's
+    pods."""
+    rules, drivers = rules_of(settings.drivers), dict[str, set[str]]()
+    for (driver, *_), device in cluster.claims.pools.every().items():
+        if driver in rules and rules[driver].is_gpu(device) and not device.is_tainted:
+            drivers.setdefault(device.node, set()).add(driver)
+    for node in nodes:
+        both = [
+            (resource, driver)
+            for resource in node.offers
+            for driver in sorted(drivers.get(node.name, ()))
+            if VENDORS.get(driver, vendor_of(resource)) == vendor_of(resource)
+        ]
+        if both:
+            resources, given = (" and ".join(dict.fromkeys(words)) for words in zip(*both, strict=True))
+            yield RoleFinding("two-givers", {"node": node.name, "resources": resources, "drivers": given})
+
+
+def _of_unclassified(settings: BudgetSettings, nodes: list[KnownNode]) -> Iterator[RoleFinding]:
+    """Of resources of which no table says whether they are accelerators'."""
+    there: dict[str, list[str]] = {}
+    for node in nodes:
+        for resource in set(node.unclassified) - dict(settings.devices).keys():
+            there.setdefault(resource, []).append(node.name)
+    for resource, names in sorted(there.items()):
+        yield RoleFinding("unclassified", {"resource": resource, "nodes": some_of(names)})
