@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from timekeeper.core.kube.lease import holder_name
 from timekeeper.core.names import AUDIENCE, NAMESPACE
+from timekeeper.edge.lease import holder_name
 from timekeeper.runtime.flags import (
     Address,
     Parser,

@@ -9,9 +9,8 @@ from typing import Protocol
 
 from scheduler_ext.log import Log
 from scheduler_ext.settings import ElectionSettings
-from timekeeper.core.kube.lease import read_lease
-from timekeeper.runtime.api_server import Answered, Api
-from timekeeper.runtime.lease_election import CALL_S, LeaseElection, LeaseName
+from timekeeper.edge.lease import CALL_S, LeaseElection, LeaseName, read_lease
+from timekeeper.runtime.api_server import Answered, Api, lease_caller
 
 FOLLOW_S = 2.0  # kube-scheduler renews its own each two seconds
 
@@ -86,5 +85,6 @@ def election_of(api: Api, wanted: ElectionSettings, log: Log) -> Election:
         return SchedulersLease(api, LeaseName(*wanted.lease), wanted.identity)
     if wanted.form == "lease":
         seconds = wanted.lease_duration_ms // 1000
-        return OwnLease(api, LeaseName(*wanted.lease), wanted.identity, seconds, time.monotonic, log)
+        calls, name = lease_caller(api), LeaseName(*wanted.lease)
+        return OwnLease(calls, name, wanted.identity, seconds, time.monotonic, log)
     return Unelected()

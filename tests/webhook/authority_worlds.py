@@ -9,7 +9,7 @@ from typing import Any
 
 from cryptography import x509
 
-from timekeeper.core.kube.lease import Lease
+from timekeeper.edge.lease import Lease
 from webhook.controller.cluster import AGENTS_CA, CertificateStore, CertificateStoreError
 from webhook.controller.plan import CA_SECRET, CertificatePair, leaves
 from webhook.controller.reading import certificates, is_issued_by

@@ -9,9 +9,9 @@ import hashlib
 import queue
 import re
 import threading
-import time
 from collections import Counter
 
+from timekeeper.edge.clock import moment
 from timekeeper.edge.value import TYPE_CHECKING, Of, value
 
 if TYPE_CHECKING:
@@ -175,12 +175,11 @@ def _reference(kind: str, namespace: str, name: str, uid: str) -> dict[str, str]
 
 def _body(event: QueuedEvent) -> dict[str, Any]:
     """The Event object without its source."""
-    seconds, ms = divmod(event.at_ms, 1_000)
     return {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
         "metadata": {"name": event.name, "namespace": event.namespace},
-        "eventTime": f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{ms:03}000Z",
+        "eventTime": f"{moment(event.at_ms)}000Z",
         "action": event.reason,
         "reason": event.reason,
         "type": event.type,

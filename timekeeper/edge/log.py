@@ -11,9 +11,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 
-from timekeeper.edge.clock import now_ms
+from timekeeper.edge.clock import moment, now_ms
 from timekeeper.edge.value import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -80,8 +79,7 @@ def write_line(text: str) -> None:
 
 def line(level: str, event: str, fields: Mapping[str, object], trace: str = "") -> str:
     """The line without its line break. A field that is None is left out."""
-    at_ms = now_ms()
-    at = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(at_ms // 1000))}.{at_ms % 1000:03}Z"
+    at = f"{moment(now_ms())}Z"
     shown = {key: _value(value) for key, value in fields.items() if value is not None}
     if trace:
         shown["trace"] = trace

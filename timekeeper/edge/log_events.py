@@ -5,9 +5,11 @@ from typing import Literal, Protocol, TypeVar
 Level = Literal["info", "warning", "error"]
 
 OfEvents = Literal["event-not-posted", "event-dropped"]
+OfLease = Literal["lease-unreachable"]
 LogEvent = (  # of edge and runtime; each role adds its own
     OfEvents
-    | Literal["loaded", "not-loaded", "lease-unreachable"]
+    | OfLease
+    | Literal["loaded", "not-loaded"]
     | Literal["decisions-failed", "decisions-sent", "decisions-dropped", "decision-refused"]
     | Literal["malformed-request", "internal-error", "uncaught", "server"]
 )

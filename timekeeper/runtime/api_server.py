@@ -24,6 +24,7 @@ from timekeeper.edge.http_client import (
     sentence,
     server_of,
 )
+from timekeeper.edge.lease import CALL_S, Call
 from timekeeper.edge.list_watch import refused
 from timekeeper.edge.reflector import UnreachableError
 from timekeeper.runtime.clock import ServerClock
@@ -212,6 +213,18 @@ def event_sender(api: Api) -> Send:
         return reply.status if isinstance(reply, Answered) else 0, reply.message
 
     return send
+
+
+def lease_caller(api: Api) -> Call:
+    """Reads and writes a Lease, for `timekeeper.edge.lease`."""
+
+    def call(method: str, path: str, body: Json | None) -> tuple[int, Json, str]:
+        reply = api.call(method, path, body, timeout_s=CALL_S)
+        if isinstance(reply, Answered):
+            return reply.status, reply.body, reply.message
+        return 0, {}, reply.message
+
+    return call
 
 
 def accepted(reply: Reply) -> Json:

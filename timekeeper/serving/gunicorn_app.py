@@ -23,6 +23,7 @@ from timekeeper.api.ledger.outages import DamageWatch
 from timekeeper.api.resources.heartbeats import PATH, HeartbeatHandler
 from timekeeper.dashboard.app import with_dashboard
 from timekeeper.dashboard.login.oidc import OidcLogin
+from timekeeper.edge.lease import CALL_S
 from timekeeper.log import log_exception
 from timekeeper.runtime import metrics_folder, parent_death
 from timekeeper.runtime.api_server import Api
@@ -34,7 +35,6 @@ from timekeeper.runtime.http.acceptor import ConnectionBalance
 from timekeeper.runtime.http.problem_details import Problem
 from timekeeper.runtime.http.server import HttpServer
 from timekeeper.runtime.http.service import Handler, HttpAnswer, HttpLimits, HttpRequest, HttpService, Route
-from timekeeper.runtime.lease_election import CALL_S
 from timekeeper.runtime.peers import peers
 from timekeeper.runtime.prometheus import SMALL_BYTES, PrometheusClient
 from timekeeper.serving.aggregated import aggregated_service, refusal

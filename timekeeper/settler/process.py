@@ -13,13 +13,13 @@ from timekeeper.core.decisions import DecisionRun
 from timekeeper.core.names import DOMAIN
 from timekeeper.core.request.claims import reuses_devices
 from timekeeper.edge.events import EventRecorder
+from timekeeper.edge.lease import CALL_S, LeaseElection, LeaseName
 from timekeeper.edge.memory_outbox import OutboxEvents
 from timekeeper.edge.outbox import NotDelivered
 from timekeeper.log import LogEvent, log
-from timekeeper.runtime.api_server import ANSWER_S, APPLY, Answered, Api, event_sender
+from timekeeper.runtime.api_server import ANSWER_S, APPLY, Answered, Api, event_sender, lease_caller
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.end_signals import event_of_end_signals
-from timekeeper.runtime.lease_election import CALL_S, LeaseElection, LeaseName
 from timekeeper.runtime.recording.decision_posts import DecisionOutbox
 from timekeeper.settings import TimekeeperSettings
 from timekeeper.settler.budget_entries import BudgetNotice
@@ -69,7 +69,7 @@ class SettlerElection(LeaseElection):
         self, api: Api, namespace: str, me: str, duration_ms: int, now_s: Callable[[], float]
     ) -> None:
         duration_s = max(1, duration_ms // 1000)
-        super().__init__(api, LeaseName(namespace, LEASE), me, duration_s, now_s, log)
+        super().__init__(lease_caller(api), LeaseName(namespace, LEASE), me, duration_s, now_s, log)
         self._me = me
         self.lost = False
 

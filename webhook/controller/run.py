@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from timekeeper.core.kube.lease import holder_name
 from timekeeper.core.names import API_SERVICE
+from timekeeper.edge.lease import LeaseElection, LeaseName, holder_name
 from timekeeper.edge.log import log
+from timekeeper.runtime.api_server import lease_caller
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.end_signals import event_of_end_signals
-from timekeeper.runtime.lease_election import LeaseElection, LeaseName
 from webhook.controller import plan
 from webhook.controller.cluster import (
     AGENTS_CA,
@@ -49,7 +49,8 @@ def run(settings: CertificateSettings) -> int:
         return 0 if all((look(cluster, settings, _now), classes.look())) else 1
     me = holder_name(socket.gethostname(), settings.pod_uid, "certificates", secrets.token_hex(4))
     duration_s = _LEASE_LOOKS * settings.every_s
-    election = LeaseElection(api, LeaseName(settings.namespace, LEASE), me, duration_s, time.monotonic, log)
+    calls, name = lease_caller(api), LeaseName(settings.namespace, LEASE)
+    election = LeaseElection(calls, name, me, duration_s, time.monotonic, log)
     led: bool | None = None  # None before the first look
     while True:
         leads = election.look() is True

@@ -144,7 +144,7 @@ def fields(key: str, text: str) -> list[str]:
     return error.allowed.split(", ")
 
 
-SHARED, OF_EVENTS = words(edge_events.LogEvent), words(edge_events.OfEvents)
+SHARED, OF_EVENTS = words(edge_events.LogEvent), words(edge_events.OfEvents) | words(edge_events.OfLease)
 WEBHOOK = routes(
     webhook_app(UNUSED), posts=[*create_calls(UNUSED, of_this_process(), into([])), simulation.PATH]
 )

@@ -20,8 +20,9 @@ from tests.support.kubeconfig import kubeconfig
 from tests.support.simulated_timekeeper import SimulatedTimekeeper
 from tests.support.tls import Tls
 from tests.support.waiting import eventually
+from timekeeper.edge.lease import LeaseName
+from timekeeper.runtime.api_server import lease_caller
 from timekeeper.runtime.connect import connect
-from timekeeper.runtime.lease_election import LeaseName
 
 PLACE = LeaseName("bursar-system", "bursar-extender")
 
@@ -34,7 +35,7 @@ def clock() -> SecondsClock:
 @pytest.fixture
 def elector(api: ApiServer, tmp_path: Path, clock: SecondsClock) -> Callable[[str], OwnLease]:
     config = kubeconfig(tmp_path, api.url)
-    return lambda name: OwnLease(connect(config), PLACE, name, 15, clock, mute)
+    return lambda name: OwnLease(lease_caller(connect(config)), PLACE, name, 15, clock, mute)
 
 
 def test_the_first_that_looks_leads_until_it_renews_no_more(

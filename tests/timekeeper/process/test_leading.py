@@ -13,41 +13,12 @@ from tests.support.waiting import eventually
 from tests.timekeeper.fake_api_server import LEASE, FakeApiServer, serving
 from tests.timekeeper.processes import Process, children, prepared
 from tests.timekeeper.worlds import MINUTE, SECOND, T0, Town, gpu_pod, lease, node
-from timekeeper.core.kube.lease import Lease, ObservedVersion, is_free, observe
 from timekeeper.runtime.connect import connect
 from timekeeper.settler.process import SettlerElection
 from timekeeper.store import fencing as terms
 from timekeeper.store import ledger as reading
 from timekeeper.store.engine.engine import UnavailableError, open_store
 from timekeeper.store.engine.schema import NODES
-
-MINE, OTHERS = Lease("me", 15, "7"), Lease("other", 15, "7")
-
-
-@pytest.mark.parametrize(
-    ("found", "seen", "now_s", "free"),
-    [
-        (None, None, 0.0, True),
-        (MINE, None, 0.0, True),
-        (Lease("", 15, "7"), None, 0.0, True),
-        (OTHERS, None, 0.0, False),
-        (OTHERS, ObservedVersion("7", 0.0), 14.9, False),
-        (OTHERS, ObservedVersion("7", 0.0), 15.0, True),
-    ],
-    ids=["none", "mine", "given back", "never seen before", "renewed lately", "silent for its duration"],
-)
-def test_a_lease_may_be_taken_when_it_is_free(
-    found: Lease | None, seen: ObservedVersion | None, now_s: float, free: bool
-) -> None:
-    assert is_free(found, "me", seen, now_s) is free
-
-
-def test_each_renewal_is_seen_anew_whatever_the_holders_clock_says() -> None:
-    first = observe(OTHERS, None, 1.0)
-
-    assert observe(OTHERS, first, 9.0) == ObservedVersion("7", 1.0)
-    assert observe(Lease("other", 15, "8"), first, 9.0) == ObservedVersion("8", 9.0)
-    assert observe(None, first, 9.0) is None
 
 
 @pytest.fixture
