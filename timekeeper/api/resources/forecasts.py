@@ -238,29 +238,19 @@ class Paces:
                 self._rates[GROUP + theirs] += rate
         today_ms = period_at("day", zone, self._now_ms).start_ms
         first_ms = period_at("day", zone, today_ms - DAYS * DAY_MS + DAY_MS // 2).start_ms
-        span = Interval(first_ms, today_ms)
+        asked = ReportQuery(
+            span=Interval(first_ms, today_ms),
+            columns=("namespace",),
+            now_ms=self._now_ms,
+            namespace=namespace,
+            step="day",
+            zone=zone,
+        )
         self._days: dict[str, Mapping[int, int]] = {}
         if not is_group(subject):
-            asked = ReportQuery(
-                span=span,
-                columns=("namespace",),
-                now_ms=self._now_ms,
-                namespace=namespace,
-                step="day",
-                zone=zone,
-            )
             self._days |= _days(services, asked, "")
         if namespace is None:
-            asked = ReportQuery(
-                span=span,
-                columns=("group",),
-                now_ms=self._now_ms,
-                namespace=None,
-                group=group,
-                step="day",
-                zone=zone,
-            )
-            self._days |= _days(services, asked, GROUP)
+            self._days |= _days(services, replace(asked, columns=("group",), group=group), GROUP)
 
     def of(self, account: AccountReading, additions: Sequence[Addition] = ()) -> ForecastAnswer:
         """The account's forecast. ``additions``: pods that are supposed beside those that there are."""

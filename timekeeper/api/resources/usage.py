@@ -240,22 +240,20 @@ def _question(services: Services, call: Call) -> ReportQuery:
     subject = call.get("namespace")
     group = subject.removeprefix(GROUP_KEY) if subject and is_group(subject) else ""
     only = None if group else subject
-    beside = _beside(call, zone, is_focus)
     asked = ReportQuery(
         span=span,
         columns=columns,
         now_ms=now_ms,
         namespace=only,
         group=group,
-        step=step,
+        step=step or "day" if is_focus else step,
         zone=zone,
-        with_use=with_use,
-        beside=beside,
+        with_use=with_use or is_focus,
+        beside=_beside(call, zone, is_focus),
         order=order,
+        with_stranded=with_stranded,
+        clusters=services.ledger.cluster_names(),
     )
-    asked = replace(asked, with_stranded=with_stranded, clusters=services.ledger.cluster_names())
-    if is_focus:
-        asked = replace(asked, step=step or "day", with_use=True)
     if asked.has_too_many_steps:
         raise bad("from", f"the time range has more than 10,000 steps of one {asked.step}")
     if place is None:
