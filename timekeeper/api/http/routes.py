@@ -165,11 +165,10 @@ def admit(services: Services, right: Right, subject: str) -> Caller:
     return services.gate.allow(authorization, right.verb, right.resource, subject)
 
 
-def may(services: Services, right: Right, subject: str) -> bool:
-    """True if the caller may do this to a namespace, or a group by its key. Raises a Problem if the API
-    server cannot answer."""
+def may(check: Callable[[], object]) -> bool:
+    """True if the caller passes this check of a right. Raises a Problem if the API server cannot answer."""
     try:
-        admit(services, right, subject)
+        check()
     except Problem as problem:
         if problem.status != HTTPStatus.FORBIDDEN:
             raise

@@ -23,7 +23,7 @@ from timekeeper.api.http.answers import (
     in_hours,
 )
 from timekeeper.api.http.parameters import AFTER, LIMIT, MEMBERS_OF, NAMESPACE_IN_PATH, cursor, shaped
-from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, may, serve
+from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, admit, may, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.ledger_reader import AccountReading
 from timekeeper.api.ledger.protected_reading import ProtectedReading
@@ -259,7 +259,7 @@ def register(app: Flask, services: Services) -> None:
     def budget(call: Call) -> Response:
         account = services.ledger.account_now(call.given["namespace"])
         group = account.statement.in_force.budget.group
-        shown = _shown(account, not group or may(services, _RIGHT, GROUP + group))
+        shown = _shown(account, not group or may(lambda: admit(services, _RIGHT, GROUP + group)))
         return answer(OneBudget(version=1, **shown))
 
     def balances(call: Call) -> Response:

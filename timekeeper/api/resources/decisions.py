@@ -28,7 +28,7 @@ from timekeeper.api.http.parameters import (
     shaped,
     start_ms,
 )
-from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, may, read_body, serve
+from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, admit, may, read_body, serve
 from timekeeper.api.http.services import Services
 from timekeeper.core.decisions import OTHER_NAMESPACE, Decision, DecisionRun
 from timekeeper.store import decisions
@@ -154,7 +154,7 @@ def _place(row: DecisionRow) -> str:
 def reader_of(services: Services, namespace: str) -> Callable[[str], bool]:
     """Whether the caller, who may read decisions of ``namespace`` ("": of all), may read those of another. Of
     each it is asked once."""
-    return cache(lambda other: namespace in ("", other) or may(services, READ, other))
+    return cache(lambda other: namespace in ("", other) or may(lambda: admit(services, READ, other)))
 
 
 def visible_to(services: Services, namespace: str) -> Callable[[Decision], Decision]:

@@ -1,6 +1,5 @@
 """``/v1/groups/{group}/grants``: a group's budget among its namespaces, for the people who lead the group."""
 
-from http import HTTPStatus
 from typing import TypedDict
 
 from flask import Flask, Response, request
@@ -20,7 +19,7 @@ from timekeeper.api.http.answers import (
 )
 from timekeeper.api.http.bodies import Body
 from timekeeper.api.http.parameters import GROUP_IN_PATH, IDEMPOTENCY_KEY
-from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, admit, read_body, serve
+from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, admit, may, read_body, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.granting import GroupBudget, PassingOn, group_budget, pass_on
 from timekeeper.api.resources.grants import (
@@ -33,7 +32,6 @@ from timekeeper.api.resources.grants import (
 )
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.runtime.auth.gate import Caller
-from timekeeper.runtime.http.problem_details import Problem
 from timekeeper.store.engine.engine import Connection
 from timekeeper.wire.values import Subject
 
@@ -134,7 +132,7 @@ def register(app: Flask, services: Services) -> None:
         with services.ledger.store.reading() as connection:
             budget = group_budget(services.ledger, connection, group)
             members = _members(services, connection, group)
-        return answer(_shown(group, budget, _may_pass_on(services, group), members))
+        return answer(_shown(group, budget, may(lambda: _lead(services, group)), members))
 
     def give(call: Call) -> Response:
         group, key = call.given["group"], call.given["Idempotency-Key"]
@@ -151,16 +149,6 @@ def _lead(services: Services, group: str) -> Caller:
     """The caller, if it may pass the group's budget on. Raises a Problem."""
     authorization = request.headers.get("Authorization")
     return services.gate.allow(authorization, _CREATE.verb, _CREATE.resource, name=group)
-
-
-def _may_pass_on(services: Services, group: str) -> bool:
-    try:
-        _lead(services, group)
-    except Problem as problem:
-        if problem.status != HTTPStatus.FORBIDDEN:
-            raise
-        return False
-    return True
 
 
 def _members(services: Services, connection: Connection, group: str) -> list[str]:
