@@ -253,11 +253,9 @@ class GangStarts:
 
     def _forget(self, key: GangKey) -> None:
         """No member lives."""
-        start = self._starts.pop(key, None)
-        if start is not None:
-            self._w.cache.end_planned(start.places)
         for known in (self._open, self._since_ms, self._lacks, self._short_ms, self._avoided, self._told):
             known.pop(key, None)
+        self._starts.pop(key, None)  # its cards are free since its pods wait no more
         for noted in (self._left, self._logged_ms):
             noted.pop(key, None)
         self._owners.forget(key)
@@ -294,12 +292,7 @@ class GangStarts:
         if it is None:
             return self._forget(key)
         waiting = {pod.uid: pod for pod in it.waiting}
-        gone = [uid for uid in start.places if uid not in waiting]
-        self._w.cache.end_planned(
-            [uid for uid in gone if (pod := snapshot.pods.get(uid)) is None or not pod.node]
-        )
-        for uid in gone:
-            del start.places[uid]
+        start.places = {uid: planned for uid, planned in start.places.items() if uid in waiting}
         if not start.places and not self._is_starting(it):
             del self._starts[key]
             return None

@@ -106,14 +106,6 @@ def test_a_gang_for_which_nothing_can_be_kept_lets_the_next_one_have_its_turn_at
     assert turns.until(turns.now_ms + STEP) == [("next", AFTER + STEP, 0)]
 
 
-def test_a_drain_ends_with_its_gang() -> None:
-    turns = Turns(waiting(("g", 0)))
-    turns.until(AFTER + STEP)
-
-    turns.turns.follow({}, set(), turns.now_ms)
-    assert (turns.turns.key, turns.turns.ended["gone"]) == ("", 1)
-
-
 def test_a_drain_that_an_autoscalers_turn_ends_rests_from_that_moment() -> None:
     turns = Turns(waiting(("g", 0)))
     turns.until(AFTER + STEP)

@@ -10,7 +10,6 @@ from scheduler_ext.model.pod import CPUMember, read_non_gpu_pod
 from scheduler_ext.model.standing import UNHEARD
 from scheduler_ext.scoring.policy import BINPACK
 from scheduler_ext.snapshot.snapshot import non_gpu_pod_deleted, non_gpu_pod_updated, non_gpu_pods_listed
-from tests.scheduler_ext.planning import plan_of_all
 from tests.scheduler_ext.worlds import asking, node, rebuilt
 from tests.worlds import Json, card, container
 
@@ -134,13 +133,3 @@ def test_the_snapshot_has_those_that_wait_and_no_others() -> None:
     leaving = launcher()
     leaving["metadata"]["deletionTimestamp"] = "2027-01-01T00:00:00Z"
     assert len(non_gpu_pod_updated(snapshot, read_non_gpu_pod(leaving)).cpu_members) == 0
-
-
-@pytest.mark.untraced
-def test_a_full_cluster_of_10000_nodes_has_no_room_for_members_without_gpus() -> None:
-    nodes = [gpu_node(f"g{at}", 8, cpu=8) for at in range(5_000)]
-    nodes += [cpu_node(f"c{at}", 2) for at in range(5_000)]
-    raws = [worker(f"w{at}", cpu="1") for at in range(64)]
-    snapshot = rebuilt(nodes, [*raws, *(launcher(f"l{at}", cpu="9") for at in range(4))])
-
-    assert len(plan_of_all(snapshot).no_room) == 4

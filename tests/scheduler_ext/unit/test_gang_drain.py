@@ -152,13 +152,6 @@ def test_a_card_whose_pod_declares_its_end_is_missing_until_then() -> None:
     assert nodes_of(chosen(cluster(dict.fromkeys("abcdefgh", 4), pods, 19))) == dict.fromkeys("abcdefgh", 4)
 
 
-def test_where_fewer_cards_than_that_are_in_use_all_nodes_are_drained() -> None:
-    used = {"a": 1, "b": 3, "c": 2}
-    pods = [held(f"{name}{at}", name, at) for name, count in used.items() for at in range(count)]
-
-    assert nodes_of(chosen(cluster(dict.fromkeys(used, 4), pods, 8))) == {"a": 4, "b": 4, "c": 4}
-
-
 def test_where_a_card_is_still_in_use_any_other_of_the_node_may_become_free_instead() -> None:
     """Six of eight are needed, and three of them are in use: all eight are kept. Where enough are free, only
     those that the members get are."""

@@ -86,18 +86,6 @@ def test_a_drain_ends_with_its_gang_and_with_its_extender() -> None:
     assert (free(world), world.starts.drains["gone"]) == ([0, 1000], 1)
 
 
-def test_one_gang_at_a_time_has_a_drain_and_no_other_gets_its_cards() -> None:
-    world = draining()
-    world.steps(61)
-    world.put(*members("s", gang="small", created_s=-3600))
-    world.steps(10)
-
-    assert world.planned == {}
-    drain = world.cache.snapshot.drain
-    assert drain is not None
-    assert drain.name == "g"
-
-
 def test_a_drain_whose_node_is_gone_is_chosen_anew() -> None:
     world = draining()
     world.steps(61)

@@ -8,11 +8,22 @@ from typing import Any
 import pytest
 
 from scheduler_ext.model.standing import NamespaceStanding, NamespaceStandings
-from tests.scheduler_ext.gang_worlds import BUDGET, CARDS, STARTED, GangWorld, member, members, near, owned_by
+from tests.scheduler_ext.gang_worlds import (
+    BUDGET,
+    CARDS,
+    START_MS,
+    STARTED,
+    GangWorld,
+    member,
+    members,
+    near,
+    owned_by,
+)
+from tests.scheduler_ext.reserving import stamp
 from tests.scheduler_ext.stepped import Stepped
-from tests.scheduler_ext.worlds import asking, node, on, percent, waiting
+from tests.scheduler_ext.worlds import node, on, percent, waiting
 from tests.support.simulated_timekeeper import entry, standings
-from tests.worlds import Json, card, container
+from tests.worlds import Json, card
 from timekeeper.core.standings import Cap, Caps
 
 LABEL = "topology.kubernetes.io/rack"
@@ -36,6 +47,11 @@ def ended(name: str, size: int, uid: str = "uid-g", phase: str = "Succeeded", **
     return owned_by({**there, "status": {"phase": phase}}, uid)
 
 
+def leaving(raw: Json) -> Json:
+    """The pod as it is being deleted."""
+    return {**raw, "metadata": {**raw["metadata"], "deletionTimestamp": stamp(START_MS)}}
+
+
 # who starts, and when
 
 
@@ -45,6 +61,7 @@ def ended(name: str, size: int, uid: str = "uid-g", phase: str = "Succeeded", **
         (members("ab", size=3), ""),
         ([*members("ab", size=3), member("c", 3, gates=(BUDGET, CARDS))], ""),
         (members("abc"), "abc"),
+        ([*members("ab", size=3), leaving(member("c", 3))], ""),
         (members("ab", size=3, marks={MINIMUM: "2"}), "ab"),
         ([*members("ab", size=3), ended("x", 3)], "ab"),
         ([*members("ab", size=3), ended("x", 3, phase="Failed")], ""),
@@ -58,6 +75,7 @@ def ended(name: str, size: int, uid: str = "uid-g", phase: str = "Succeeded", **
         "too few exist",
         "one is not paid",
         "all are paid",
+        "one is being deleted",
         "its minimum is",
         "one has ended well",
         "one has failed",
@@ -72,15 +90,6 @@ def test_a_gang_is_planned_once_as_many_as_it_needs_are_paid(raws: list[Json], p
     world = GangWorld({"n": 3}, raws).step()
 
     assert "".join(world.planned) == planned == world.open.replace("x", "").replace("y", "").replace("z", "")
-
-
-def test_a_member_that_is_being_deleted_does_not_live() -> None:
-    world = GangWorld({"n": 3}, members("ab"))
-    world.leave("b")
-
-    assert world.step().planned == {}
-    world.put(member("c"))
-    assert set(world.step().planned) == {"a", "c"}
 
 
 @pytest.mark.parametrize(
@@ -176,17 +185,6 @@ def test_no_node_is_planned_that_offers_nothing_any_more() -> None:
     world.put_node("b", 2, percent="0")
     world.put(*members("rs"))
     assert world.step().planned == {}
-
-
-def test_a_gang_waits_for_the_cpu_of_its_launcher() -> None:
-    launcher = asking(container(requests={"cpu": "8"}), name="l", annotations={CARDS: "g"})
-    world = GangWorld({"n": 2}, [*members("ab"), launcher])
-    assert world.step().planned == {}
-    assert "no node has the CPU and memory of l, of this gang" in world.says("a")
-
-    world.nodes["n"]["status"]["allocatable"] |= {"cpu": "8"}
-    world.begin()
-    assert set(world.step().planned) == {"a", "b"}
 
 
 def test_a_card_that_is_taken_while_the_plan_is_made_is_not_kept_as_well() -> None:

@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from scheduler_ext.gangs.domains import whole_cards
 from scheduler_ext.gangs.plan import TRIES, GangPlan, lack_text, place_text, plan
 from scheduler_ext.gangs.rooms import PlanInput
-from scheduler_ext.model.standing import UNHEARD, NamespaceStanding, NamespaceStandings
+from scheduler_ext.model.standing import UNHEARD, NamespaceStandings
 from scheduler_ext.scoring.policy import BINPACK
 from tests.scheduler_ext.planning import plan_of_all
 from tests.scheduler_ext.worlds import asking, node, percent, read, rebuilt
 from tests.support.profile import examples
 from tests.worlds import Json, card, container
-from timekeeper.core.standings import Cap, Caps
 
 RACK, ZONE = "topology.kubernetes.io/rack", "topology.kubernetes.io/zone"
 REQUIRED, PREFERRED = "bursar.dev/gang-topology", "bursar.dev/gang-topology-preferred"
@@ -175,15 +174,6 @@ def test_how_many_racks_were_not_tried_is_said() -> None:
 
     assert (len(found.members), found.untried) == (2, 3)
     assert found.why == "3 others might take more, and were not tried"
-
-
-def test_a_cap_is_told_for_a_rack_too() -> None:
-    capped = NamespaceStanding("IN_BUDGET", caps=Caps(own=Cap(total_milli=2_000)))
-
-    found = required({"r1": [4]}, 3, standings=NamespaceStandings(default=capped))
-
-    assert len(found.members) == 2
-    assert "maxGPUs: 2" in found.why
 
 
 def test_cards_that_a_pod_uses_alone_are_counted() -> None:
