@@ -18,18 +18,6 @@ def gang(group: str, kind: str, spec: Json, **metadata: Json) -> GangOfOwner | N
     return gang_of_owner(pod_sets(group, kind, owner), owner)
 
 
-def size(group: str, kind: str, spec: Json, **metadata: Json) -> tuple[int, int, list[str]] | None:
-    """Size, minimum and the paths of the templates."""
-    found = gang(group, kind, spec, **metadata)
-    return (found.size, found.minimum, [each.at for each in found.sets]) if found else None
-
-
-def late(group: str, kind: str, spec: Json) -> tuple[int, list[tuple[str, int]]] | None:
-    """The size, and the templates of the pods that follow with their number."""
-    found = gang(group, kind, spec)
-    return (found.size, [(each.at, each.count) for each in found.late]) if found else None
-
-
 def job(parallelism: int, completions: int | None = None, **more: Any) -> Json:
     spec: Json = {"parallelism": parallelism, "template": template(), **more}
     return spec | ({"completions": completions} if completions is not None else {})
@@ -43,12 +31,125 @@ def replicas(count: int) -> Json:
     return {"replicas": count, "template": template()}
 
 
-def test_a_jobs_pods_are_those_that_run_at_once() -> None:
-    assert size("batch", "Job", job(8)) == (8, 8, ["spec.template"])
-    assert size("batch", "Job", job(8, 6)) == (6, 6, ["spec.template"])
-    assert size("batch", "Job", job(1)) is None
-    assert size("batch", "Job", job(4, 9)) is None  # others follow those that end
-    assert size("apps", "Deployment", job(4)) is None
+Counted = tuple[int, int, list[str], list[tuple[str, int]]]
+JOB = ("batch", "Job")
+JOBSET = ("jobset.x-k8s.io", "JobSet")
+LWS = ("leaderworkerset.x-k8s.io", "LeaderWorkerSet")
+PYTORCH, MPI = ("kubeflow.org", "PyTorchJob"), ("kubeflow.org", "MPIJob")
+RAY, RAY_JOB = ("ray.io", "RayCluster"), ("ray.io", "RayJob")
+
+
+def counted(of: tuple[str, str], spec: Json, **metadata: Json) -> Counted | None:
+    """Size, minimum, the templates' paths, and those of the pods that follow with their number."""
+    found = gang(*of, spec, **metadata)
+    if found is None:
+        return None
+    late = [(pods.at, pods.count) for pods in found.late]
+    return found.size, found.minimum, [pods.at for pods in found.sets], late
+
+
+def size(of: tuple[str, str], spec: Json) -> int:
+    return (counted(of, spec) or (0,))[0]
+
+
+def jobs(*of: Json, **more: Any) -> Json:
+    return {"replicatedJobs": list(of), **more}
+
+
+def after(name: str, status: str) -> Json:
+    return {"dependsOn": [{"name": name, "status": status}]}
+
+
+def replica(index: int) -> str:
+    return f"spec.replicatedJobs[{index}].template.spec.template"
+
+
+def group(leader: bool = False, **more: Any) -> Json:
+    """Of a LeaderWorkerSet: four pods."""
+    templates = {"leaderTemplate": template()} if leader else {}
+    return {"leaderWorkerTemplate": {"size": 4, "workerTemplate": template(), **templates}, **more}
+
+
+def cluster(*groups: Json, **more: Any) -> Json:
+    """Of a RayCluster."""
+    workers = [{"template": template(), **each} for each in groups]
+    return {"headGroupSpec": {"template": template()}, "workerGroupSpecs": workers, **more}
+
+
+A, B = replicated("a", 2, 4), replicated("b", 1, 2)
+IN_ORDER = {"startupPolicy": {"startupPolicyOrder": "InOrder"}}
+REFILLED = {"name": "c", "replicas": 1, "template": {"spec": job(2, 9)}, **after("a", "Ready")}
+LEADER, WORKER = (f"spec.leaderWorkerTemplate.{each}Template" for each in ("leader", "worker"))
+EXCLUSIVE = {"leaderworkerset.sigs.k8s.io/exclusive-topology": "rack"}
+MASTER_AND_WORKERS = {"pytorchReplicaSpecs": {"Master": replicas(1), "Worker": replicas(7)}}
+LAUNCHED = {"mpiReplicaSpecs": {"Launcher": replicas(1), "Worker": replicas(4)}}
+TORCH, OF_MPI = "spec.pytorchReplicaSpecs", "spec.mpiReplicaSpecs"
+HEAD, WORKERS = "headGroupSpec.template", "workerGroupSpecs[0].template"
+OF_RAY = "spec.rayClusterSpec"
+TWO = {"replicas": 2}
+
+
+@pytest.mark.parametrize(
+    ("of", "spec", "expected"),
+    [
+        (JOB, job(8), (8, 8, ["spec.template"], [])),
+        (JOB, job(8, 6), (6, 6, ["spec.template"], [])),
+        (JOB, job(1), None),
+        (JOB, job(4, 9), None),  # others follow those that end
+        (("apps", "Deployment"), job(4), None),
+        (JOBSET, jobs(A, B), (10, 10, [replica(0), replica(1)], [])),
+        (JOBSET, jobs(A, B, **IN_ORDER), (8, 8, [replica(0)], [(replica(1), 2)])),
+        (JOBSET, jobs(A, B | after("a", "Ready")), (8, 8, [replica(0)], [(replica(1), 2)])),
+        # what follows an end has the cards of what ended
+        (JOBSET, jobs(A, B | after("a", "Complete")), (8, 8, [replica(0)], [])),
+        (JOBSET, jobs(A, REFILLED), (8, 8, [replica(0)], [])),
+        # as a TrainJob's nodes come after its initializers, which ask for no GPU
+        (JOBSET, jobs(A | after("initializer", "Complete")), (8, 8, [replica(0)], [])),
+        (JOBSET, jobs(A | after("initializer", "Complete"), B | after("a", "Ready")), None),
+        (LWS, group(replicas=3), (4, 4, [WORKER], [])),
+        (LWS, group(leader=True), (4, 4, [LEADER, WORKER], [])),
+        # its leader has its workers' template
+        (LWS, group(startupPolicy="LeaderReady"), (1, 1, [WORKER], [(WORKER, 3)])),
+        (LWS, group(leader=True, startupPolicy="LeaderReady"), (1, 1, [LEADER], [(WORKER, 3)])),
+        (PYTORCH, MASTER_AND_WORKERS, (8, 8, [f"{TORCH}.Master.template", f"{TORCH}.Worker.template"], [])),
+        (MPI, LAUNCHED, (5, 5, [f"{OF_MPI}.Launcher.template", f"{OF_MPI}.Worker.template"], [])),
+        (
+            MPI,
+            LAUNCHED | {"launcherCreationPolicy": "WaitForWorkersReady"},
+            (4, 4, [f"{OF_MPI}.Worker.template"], [(f"{OF_MPI}.Launcher.template", 1)]),
+        ),
+        (RAY, cluster(TWO | {"numOfHosts": 3}), (7, 7, [f"spec.{HEAD}", f"spec.{WORKERS}"], [])),
+        (RAY, cluster(TWO, enableInTreeAutoscaling=True), None),
+        (RAY_JOB, {"rayClusterSpec": cluster(TWO)}, (3, 3, [f"{OF_RAY}.{HEAD}", f"{OF_RAY}.{WORKERS}"], [])),
+        (RAY_JOB, {"rayClusterSpec": cluster(TWO), "clusterSelector": {"ray.io/cluster": "c"}}, None),
+    ],
+)
+def test_an_owners_fields_say_how_many_start_together_and_who_follows(
+    of: tuple[str, str], spec: Json, expected: Counted | None
+) -> None:
+    assert counted(of, spec) == expected
+
+
+def test_an_elastic_job_needs_its_minimum_and_an_exclusive_group_its_leader() -> None:
+    elastic = MASTER_AND_WORKERS | {"elasticPolicy": {"minReplicas": 3, "maxReplicas": 7}}
+
+    assert (counted(PYTORCH, elastic) or ())[:2] == (8, 4)
+    for leader, first in ((False, WORKER), (True, LEADER)):
+        assert counted(LWS, group(leader), annotations=EXCLUSIVE) == (1, 1, [first], [(WORKER, 3)])
+    alone = {"size": 1, "workerTemplate": template()}
+    assert counted(LWS, {"leaderWorkerTemplate": alone, "startupPolicy": "LeaderReady"}) is None
+
+
+@pytest.mark.parametrize("mode", [None, "K8sJobMode", "HTTPMode", "InteractiveMode", "SidecarMode"])
+def test_a_ray_jobs_submitter_follows_where_a_job_submits(mode: str | None) -> None:
+    """Kept for it nothing is: its pod does not have the gang's name."""
+    spec = {"rayClusterSpec": cluster(TWO), "submitterPodTemplate": template()}
+    spec |= {"submissionMode": mode} if mode else {}
+
+    follows = [each.at for each in pod_sets(*RAY_JOB, {"spec": spec}) if each.follows]
+
+    assert follows == (["spec.submitterPodTemplate"] if mode in (None, "K8sJobMode") else [])
+    assert (counted(RAY_JOB, spec) or ())[::3] == (3, [])
 
 
 @pytest.mark.parametrize(
@@ -72,104 +173,6 @@ def test_a_job_makes_no_more_pods_than_are_left_of_its_completions(
     assert pods_left({"spec": spec, "status": status}) == left
 
 
-def test_a_jobsets_are_those_of_its_jobs_that_wait_for_no_other() -> None:
-    jobs = [replicated("a", 2, 4), replicated("b", 1, 2)]
-    at = "spec.replicatedJobs[{}].template.spec.template"
-    late = {"name": "c", "dependsOn": [{"name": "a", "status": "Ready"}]}
-
-    assert size("jobset.x-k8s.io", "JobSet", {"replicatedJobs": jobs}) == (
-        10,
-        10,
-        [at.format(0), at.format(1)],
-    )
-    more = [*jobs, replicated("c", 1, 7) | late]
-    assert size("jobset.x-k8s.io", "JobSet", {"replicatedJobs": more}) == (
-        10,
-        10,
-        [at.format(0), at.format(1)],
-    )
-    ordered = {"replicatedJobs": jobs, "startupPolicy": {"startupPolicyOrder": "InOrder"}}
-    assert size("jobset.x-k8s.io", "JobSet", ordered) == (8, 8, [at.format(0)])
-
-
-def test_the_jobs_of_a_jobset_that_wait_until_others_run_follow_these() -> None:
-    kind = "jobset.x-k8s.io", "JobSet"
-    at = "spec.replicatedJobs[{}].template.spec.template"
-    jobs = [replicated("a", 1, 1), replicated("b", 2, 3)]
-
-    ordered = {"replicatedJobs": jobs, "startupPolicy": {"startupPolicyOrder": "InOrder"}}
-    assert late(*kind, ordered) == (1, [(at.format(1), 6)])
-    for status, follows in (("Ready", [(at.format(1), 6)]), ("Complete", [])):
-        waits = [jobs[0] | {}, jobs[1] | {"dependsOn": [{"name": "a", "status": status}]}]
-        found = late(*kind, {"replicatedJobs": waits})
-        assert found == ((1, follows) if follows else None)  # what follows an end has the cards of what ended
-    refilled = replicated("c", 1, 2, dependsOn=[{"name": "a", "status": "Ready"}])
-    refilled["template"]["spec"]["completions"] = 9
-    assert late(*kind, {"replicatedJobs": [jobs[1], refilled]}) == (6, [])
-
-
-def test_where_all_with_gpus_come_later_those_of_one_template_start_together() -> None:
-    """As a TrainJob's nodes come after its initializers, which ask for no GPU."""
-    jobs = [replicated("node", 1, 4, dependsOn=[{"name": "initializer", "status": "Complete"}])]
-
-    assert late("jobset.x-k8s.io", "JobSet", {"replicatedJobs": jobs}) == (4, [])
-    both = [*jobs, replicated("other", 1, 2, dependsOn=[{"name": "node", "status": "Ready"}])]
-    assert late("jobset.x-k8s.io", "JobSet", {"replicatedJobs": both}) is None
-
-
-def test_a_leader_worker_sets_are_one_groups_or_the_leader_where_workers_come_later() -> None:
-    at = "spec.leaderWorkerTemplate"
-    group = {"size": 4, "workerTemplate": template()}
-    led = group | {"leaderTemplate": template()}
-    kind = "leaderworkerset.x-k8s.io", "LeaderWorkerSet"
-
-    assert size(*kind, {"replicas": 3, "leaderWorkerTemplate": group}) == (4, 4, [f"{at}.workerTemplate"])
-    both = [f"{at}.leaderTemplate", f"{at}.workerTemplate"]
-    assert size(*kind, {"leaderWorkerTemplate": led}) == (4, 4, both)
-    exclusive = {"leaderworkerset.sigs.k8s.io/exclusive-topology": "rack"}
-    # its leader has its workers' template
-    assert late(*kind, {"leaderWorkerTemplate": group, "startupPolicy": "LeaderReady"}) == (
-        1,
-        [(f"{at}.workerTemplate", 3)],
-    )
-    assert size(*kind, {"leaderWorkerTemplate": group}, annotations=exclusive) == (
-        1,
-        1,
-        [f"{at}.workerTemplate"],
-    )
-    assert size(*kind, {"leaderWorkerTemplate": group | {"size": 1}, "startupPolicy": "LeaderReady"}) is None
-    assert late(*kind, {"leaderWorkerTemplate": led, "startupPolicy": "LeaderReady"}) == (
-        1,
-        [(f"{at}.workerTemplate", 3)],
-    )
-    by_leader = gang(*kind, {"leaderWorkerTemplate": led}, annotations=exclusive)
-    assert by_leader is not None
-    assert [each.count for each in by_leader.late] == [3]
-
-
-def test_a_kubeflow_jobs_are_those_of_all_its_replicas() -> None:
-    kind = "kubeflow.org", "PyTorchJob"
-    specs = {"Master": replicas(1), "Worker": replicas(7)}
-    at = ["spec.pytorchReplicaSpecs.Master.template", "spec.pytorchReplicaSpecs.Worker.template"]
-
-    assert size(*kind, {"pytorchReplicaSpecs": specs}) == (8, 8, at)
-    elastic = {"pytorchReplicaSpecs": specs, "elasticPolicy": {"minReplicas": 3, "maxReplicas": 7}}
-    assert size(*kind, elastic) == (8, 4, at)
-    launched = {"mpiReplicaSpecs": {"Launcher": replicas(1), "Worker": replicas(4)}}
-    assert (size("kubeflow.org", "MPIJob", launched) or (0,))[0] == 5
-    waits = launched | {"launcherCreationPolicy": "WaitForWorkersReady"}
-    assert size("kubeflow.org", "MPIJob", waits) == (4, 4, ["spec.mpiReplicaSpecs.Worker.template"])
-
-
-def test_a_ray_clusters_are_its_head_and_workers_unless_it_is_scaled() -> None:
-    workers = {"replicas": 2, "numOfHosts": 3, "template": template()}
-    spec = {"headGroupSpec": {"template": template()}, "workerGroupSpecs": [workers]}
-    at = ["spec.headGroupSpec.template", "spec.workerGroupSpecs[0].template"]
-
-    assert size("ray.io", "RayCluster", spec) == (7, 7, at)
-    assert size("ray.io", "RayCluster", spec | {"enableInTreeAutoscaling": True}) is None
-
-
 @pytest.mark.parametrize(
     ("group", "workers"),
     [
@@ -182,41 +185,10 @@ def test_a_ray_clusters_are_its_head_and_workers_unless_it_is_scaled() -> None:
     ],
 )
 def test_a_ray_groups_bounds_count_whatever_its_replicas_are(group: Json, workers: int) -> None:
-    groups = [group | {"template": template()}, {"replicas": 1, "template": template()}]
-    spec = {"headGroupSpec": {"template": template()}, "workerGroupSpecs": groups}
+    spec = cluster(group, {"replicas": 1})
 
     for owner in (spec, spec | {"suspend": True}):
-        assert (size("ray.io", "RayCluster", owner) or (0,))[0] == workers + 2
-        assert (size("ray.io", "RayJob", {"rayClusterSpec": owner}) or (0,))[0] == workers + 2
-
-
-def ray_job(**fields: Any) -> Json:
-    workers = {"replicas": 2, "template": template()}
-    cluster = {"headGroupSpec": {"template": template()}, "workerGroupSpecs": [workers]}
-    return {"rayClusterSpec": cluster, **fields}
-
-
-def test_a_ray_jobs_are_those_of_its_cluster() -> None:
-    at = "spec.rayClusterSpec"
-    both = [f"{at}.headGroupSpec.template", f"{at}.workerGroupSpecs[0].template"]
-
-    assert size("ray.io", "RayJob", ray_job()) == (3, 3, both)
-    scaled = ray_job()
-    scaled["rayClusterSpec"]["enableInTreeAutoscaling"] = True
-    assert size("ray.io", "RayJob", scaled) is None
-    of_another = ray_job(clusterSelector={"ray.io/cluster": "c"})
-    assert pod_sets("ray.io", "RayJob", {"spec": of_another}) == []
-
-
-@pytest.mark.parametrize("mode", [None, "K8sJobMode", "HTTPMode", "InteractiveMode", "SidecarMode"])
-def test_a_ray_jobs_submitter_follows_where_a_job_submits(mode: str | None) -> None:
-    """Kept for it nothing is: its pod does not have the gang's name."""
-    spec = ray_job(submitterPodTemplate=template()) | ({"submissionMode": mode} if mode else {})
-
-    follows = [each.at for each in pod_sets("ray.io", "RayJob", {"spec": spec}) if each.follows]
-
-    assert follows == (["spec.submitterPodTemplate"] if mode in (None, "K8sJobMode") else [])
-    assert late("ray.io", "RayJob", spec) == (3, [])
+        assert size(RAY, owner) == size(RAY_JOB, {"rayClusterSpec": owner}) == workers + 2
 
 
 @pytest.mark.parametrize(
