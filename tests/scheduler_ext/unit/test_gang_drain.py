@@ -130,43 +130,43 @@ def is_free(ends_ms: int | None, at_ms: int) -> bool:
     return ends_ms is None or 0 < ends_ms <= at_ms
 
 
-def test_without_declared_ends_four_times_the_missing_cards_are_drained_on_the_emptiest_nodes() -> None:
-    """Fifteen are asked for and thirteen are free. Two are missing; five nodes have seven in use, and six
-    eleven."""
-    used = {"a": 1, "b": 2, "c": 1, "d": 1, "e": 2, "f": 4, "g": 4}
-    pods = [held(f"{name}{at}", name, at) for name, count in used.items() for at in range(count)]
+USED = {"a": 1, "b": 2, "c": 1, "d": 1, "e": 2, "f": 4, "g": 4}
 
-    found = chosen(cluster(dict.fromkeys(used, 4), pods, 15))
 
-    assert nodes_of(found) == dict.fromkeys("abcdef", 4)
+def on_cards(used: Mapping[str, int]) -> list[Json]:
+    """Pods that declare no end, on so many cards of each node."""
+    return [held(f"{name}{at}", name, at) for name, count in used.items() for at in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("cards", "pods", "size", "kept"),
+    [
+        # fifteen are asked for and thirteen are free: two are missing, and five nodes have seven in use
+        (dict.fromkeys(USED, 4), on_cards(USED), 15, dict.fromkeys("abcdef", 4)),
+        # until two more pods end as they declare, four of 19 are missing
+        (
+            dict.fromkeys("abcdefgh", 4),
+            [*on_cards(USED), *(held(f"h{at}", "h", at, NOW + MINUTE) for at in range(2))],
+            19,
+            dict.fromkeys("abcdefgh", 4),
+        ),
+        # three of the six are in use, and any other of the node may become free instead
+        ({"a": 8}, on_cards({"a": 3}), 6, {"a": 8}),
+        ({"a": 4, "b": 2}, [held("b", "b", 0), held("a", "a", 3)], 5, {"a": 4, "b": 2}),
+        ({"a": 4, "b": 2}, on_cards({"b": 1}), 6, {"a": 4, "b": 2}),
+        # the pod of a StatefulSet never ends
+        ({"a": 4, "b": 4}, [held("s", "a", 0, kind="StatefulSet"), *on_cards({"b": 3})], 4, {"b": 4}),
+    ],
+    ids=["four times as many", "one declares its end", "any of a node", "two nodes", "enough", "endless"],
+)
+def test_the_emptiest_nodes_are_drained_of_four_times_the_missing_cards(
+    cards: dict[str, int], pods: list[Json], size: int, kept: dict[str, int]
+) -> None:
+    found = chosen(cluster(cards, pods, size))
+
+    assert nodes_of(found) == kept
     assert found is not None
     assert found.starts_ms == 0
-
-
-def test_a_card_whose_pod_declares_its_end_is_missing_until_then() -> None:
-    """As above, and on two cards of another node pods declare an end: four of 19 are missing."""
-    used = {"a": 1, "b": 2, "c": 1, "d": 1, "e": 2, "f": 4, "g": 4}
-    pods = [held(f"{name}{at}", name, at) for name, count in used.items() for at in range(count)]
-    pods += [held(f"h{at}", "h", at, NOW + MINUTE) for at in range(2)]
-
-    assert nodes_of(chosen(cluster(dict.fromkeys("abcdefgh", 4), pods, 19))) == dict.fromkeys("abcdefgh", 4)
-
-
-def test_where_a_card_is_still_in_use_any_other_of_the_node_may_become_free_instead() -> None:
-    """Six of eight are needed, and three of them are in use: all eight are kept. Where enough are free, only
-    those that the members get are."""
-    pods = [held(f"a{at}", "a", at) for at in range(3)]
-
-    assert nodes_of(chosen(cluster({"a": 8}, pods, 6))) == {"a": 8}
-    assert nodes_of(chosen(cluster({"a": 4, "b": 2}, [held("b", "b", 0), held("a", "a", 3)], 5)))["a"] == 4
-    assert nodes_of(chosen(cluster({"a": 4, "b": 2}, [held("b", "b", 0)], 6))) == {"a": 4, "b": 2}
-
-
-def test_a_node_whose_pods_never_end_is_drained_last() -> None:
-    server = held("a0", "a", 0, kind="StatefulSet")
-    pods = [server, *(held(f"b{at}", "b", at) for at in range(3))]
-
-    assert nodes_of(chosen(cluster({"a": 4, "b": 4}, pods, 4))) == {"b": 4}
 
 
 def test_the_drain_is_in_one_rack_where_the_gang_is_to_be() -> None:

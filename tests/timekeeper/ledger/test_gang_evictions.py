@@ -155,26 +155,16 @@ def test_a_gang_past_its_declared_time_leaves_once_the_last_of_its_pods_is(spend
     spending.town.advance(11 * MINUTE + 29 * SECOND)
     evictor.step()
     assert (spending.asked(), {each.reason for each in spending.decisions}) == ([], {"OvertimeWarning"})
+    spending.api.refusals["b"] = (429, PDB_429)
     spending.town.advance(SECOND)
+    evictor.step()
+    assert spending.asked() == []
+
+    spending.api.refusals.clear()
+    spending.town.advance(10 * MINUTE)
     evictor.step()
 
     assert spending.asked() == ["a", "b"]
-
-
-def test_a_disruption_budget_for_one_keeps_a_whole_gang_past_its_declared_time(
-    spending: ClaimSpending,
-) -> None:
-    pods = [
-        member(name, card, 2, annotations={"bursar.dev/declared": "600"}) for card, name in enumerate("ab")
-    ]
-    spending.start(*pods, team_a=OVERTIME)
-    spending.api.refusals["b"] = (429, PDB_429)
-    evictor = OvertimeRound(spending.context())
-
-    spending.town.advance(11 * MINUTE)
-    evictor.step()
-
-    assert spending.asked() == []
 
 
 class IdleGang:
@@ -255,6 +245,23 @@ class Preempted:
         self.spending.town.tick()
         self.evictor.step()
         return self.spending.asked()
+
+
+@pytest.mark.parametrize(
+    ("reason", "entry", "refused"),
+    [
+        ("EvictionByEvictionAPI", "", ""),
+        ("TerminationByKubelet", "", ""),
+        ("PreemptionByScheduler", "\nprotect: {labels: {name: c}, cards: 1}", ""),
+        ("PreemptionByScheduler", "", "c"),
+    ],
+    ids=["evicted", "ended", "one is protected", "a disruption budget keeps one"],
+)
+def test_what_is_left_of_a_gang_stays(spending: ClaimSpending, reason: str, entry: str, refused: str) -> None:
+    """It is no preemption, or one of them may not be evicted."""
+    spending.api.refusals |= dict.fromkeys(refused, (429, PDB_429))
+
+    assert Preempted(spending, 3, f"gpuHours: 100{entry}").lose("b", reason=reason) == []
 
 
 @pytest.mark.parametrize("reason", ["PreemptionByScheduler", "BursarReclaim"])
@@ -345,24 +352,6 @@ def test_a_preempted_gang_goes_on_with_its_minimum(spending: ClaimSpending) -> N
     ends["status"]["phase"] = "Failed"
     spending.town.hear("pods", ends)
     assert gang.step() == []
-
-
-@pytest.mark.parametrize("reason", ["EvictionByEvictionAPI", "TerminationByKubelet"])
-def test_a_gang_goes_on_after_a_loss_that_is_no_preemption(spending: ClaimSpending, reason: str) -> None:
-    assert Preempted(spending, 3).lose("b", reason=reason) == []
-
-
-def test_a_disruption_budget_for_one_keeps_all_that_is_left(spending: ClaimSpending) -> None:
-    gang = Preempted(spending, 3)
-    spending.api.refusals["c"] = (429, PDB_429)
-
-    assert gang.lose("b") == []
-
-
-def test_a_protected_pod_keeps_all_that_is_left(spending: ClaimSpending) -> None:
-    gang = Preempted(spending, 3, "gpuHours: 100\nprotect: {labels: {name: c}, cards: 1}")
-
-    assert gang.lose("b") == []
 
 
 @pytest.mark.parametrize(("mark", "leaving"), [("bursar.dev/gang-started", ["a"]), ("note", [])])

@@ -13,7 +13,6 @@ from tests.timekeeper.worlds import (
     GPU,
     HOUR,
     MINUTE,
-    SECOND,
     T0,
     Json,
     Town,
@@ -25,7 +24,6 @@ from timekeeper.accounts.held.gangs import WaitingGang, gang_of_pods
 from timekeeper.accounts.pods import LedgerPod, read_pod
 from timekeeper.core.decisions import DecisionRun
 from timekeeper.core.gangs import Gang
-from timekeeper.runtime.api_server import Answered
 from timekeeper.settler.releaser import MANY_UNTRIED, MAX_AT_ONCE
 from timekeeper.store.decisions import SOURCE, record
 
@@ -131,31 +129,6 @@ def test_a_gang_of_which_a_member_is_paid_is_paid_out_without_asking_and_no_furt
     assert gangs.steps() == [["d"], [], [], []]
 
 
-def test_each_further_pod_of_a_gang_that_has_started_is_paid_by_itself(gangs: Gangs) -> None:
-    """One of three runs; the account pays for it and one more."""
-    further = [member(name) for name in "cd"]
-    gangs.begin(bound(member("a", created_ms=T0 - HOUR)), *further, team_a=HOLD.format(hours=0.4))
-
-    assert gangs.steps() == [["c"], [], [], []]
-
-
-def test_what_waits_for_no_cards_of_its_own_keeps_its_gang_unpaid(gangs: Gangs) -> None:
-    """Another gate keeps a member."""
-    gangs.begin(member("a"), member("b"), member("c", others=True))
-
-    assert gangs.steps() == [[]] * 4
-
-
-@pytest.mark.parametrize("name", ["gang-size", "gang-minimum", "gang-topology", "gang-topology-preferred"])
-def test_members_that_contradict_each_other_are_not_paid(gangs: Gangs, name: str) -> None:
-    pods = [member(name, 2) for name in "abc"]
-    value = "example.com/rack" if "topology" in name else "1"
-    pods[1]["metadata"]["annotations"][f"bursar.dev/{name}"] = value
-    gangs.begin(*pods)
-
-    assert gangs.steps() == [[]] * 4
-
-
 def test_of_the_former_form_one_gang_is_open_at_a_time(gangs: Gangs) -> None:
     """No gate of cards keeps its pods from kube-scheduler, which would try all of them again and again. The
     first of all can never be paid. The watch is late for a while."""
@@ -228,17 +201,6 @@ def test_no_limit_of_single_releases_splits_a_gang(gangs: Gangs) -> None:
     assert [len(each) for each in found] == [count, 0, 0, 0]  # and none is released singly meanwhile
 
 
-def test_gates_that_the_api_server_does_not_remove_are_tried_again(gangs: Gangs) -> None:
-    gangs.begin(*(member(name) for name in "abc"))
-    gangs.refuses = Answered(500, {"message": "away"})
-    assert gangs.steps(1) == [[]]
-    gangs.refuses = None
-
-    gangs.town.clock.turn(30 * SECOND)
-
-    assert ["a", "b", "c"] in gangs.steps(10)
-
-
 def test_a_gang_that_no_grant_can_pay_keeps_no_single_pod_waiting(gangs: Gangs) -> None:
     pods = [member(name, created_ms=T0 - HOUR) for name in "abc"]
     gangs.begin(*pods, held_pod("single", created_ms=T0), team_a=HOLD.format(hours=0.4))
@@ -300,6 +262,18 @@ A, B, C, D = (at(uid) for uid in "abcd")
 )
 def test_how_a_gang_is_paid(gang: WaitingGang, payment: str, paid_out: tuple[str, ...]) -> None:
     assert (gang.payment, gang.paid_out) == (payment, paid_out)
+
+
+@pytest.mark.parametrize("name", ["", "size", "minimum", "topology", "topology-preferred"])
+def test_members_that_contradict_each_other_or_that_another_gate_keeps_are_not_paid(name: str) -> None:
+    kept, others = member("a", 2, others=not name), [member(other, 2) for other in "bc"]
+    if name:
+        kept["metadata"]["annotations"][f"bursar.dev/gang-{name}"] = "rack" if "topology" in name else "1"
+
+    it = gang_of_pods("team-a", [read(raw) for raw in (kept, *others)], [])
+
+    assert it is not None
+    assert it.payment == "wait"
 
 
 @pytest.mark.parametrize(("owner", "needed"), [("", 3), ("j", 2), ("another", 3)])

@@ -85,14 +85,6 @@ def test_pods_without_cards_are_not_counted() -> None:
     assert of == {True: [None, {SIZE: "3"}], False: [{SIZE: "4"}, {SIZE: "4"}]}
 
 
-def test_an_elastic_jobs_template_gets_its_minimum_too() -> None:
-    raw = workers(cpu_only_master=False)
-    raw["spec"]["elasticPolicy"] = {"minReplicas": 1, "maxReplicas": 3}
-
-    (first, *_) = after(raw)["spec"]["pytorchReplicaSpecs"].values()
-    assert first["template"]["metadata"]["annotations"] == {SIZE: "4", MINIMUM: "2"}
-
-
 DRIVER_ENDS = {"name": "driver", "status": "Complete"}
 
 
@@ -201,12 +193,6 @@ def test_how_pods_are_replaced_stays_as_its_user_applied_it(metadata: Json, writ
 )
 def test_another_owner_keeps_its_template(raw: Json, policy: AdmissionPolicy) -> None:
     assert answered(raw, policy) == AdmissionAnswer("passed")
-
-
-def test_a_size_that_the_user_says_stays() -> None:
-    own = {"bursar.dev/gang": "a", SIZE: "9"}
-
-    assert sizes(after(job(template(**own)))) == own
 
 
 def ray_cluster(replicas: int = 2, **fields: Any) -> Json:
