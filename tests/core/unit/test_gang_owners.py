@@ -41,7 +41,7 @@ RAY, RAY_JOB = ("ray.io", "RayCluster"), ("ray.io", "RayJob")
 
 def counted(of: tuple[str, str], spec: Json, **metadata: Json) -> Counted | None:
     """Size, minimum, the templates' paths, and those of the pods that follow with their number."""
-    found = gang(*of, spec, **metadata)
+    found = gang(of[0], of[1], spec, **metadata)
     if found is None:
         return None
     late = [(pods.at, pods.count) for pods in found.late]
@@ -78,11 +78,11 @@ def cluster(*groups: Json, **more: Any) -> Json:
 
 A, B = replicated("a", 2, 4), replicated("b", 1, 2)
 IN_ORDER = {"startupPolicy": {"startupPolicyOrder": "InOrder"}}
-REFILLED = {"name": "c", "replicas": 1, "template": {"spec": job(2, 9)}, **after("a", "Ready")}
+REFILLED: Json = {"name": "c", "replicas": 1, "template": {"spec": job(2, 9)}, **after("a", "Ready")}
 LEADER, WORKER = (f"spec.leaderWorkerTemplate.{each}Template" for each in ("leader", "worker"))
 EXCLUSIVE = {"leaderworkerset.sigs.k8s.io/exclusive-topology": "rack"}
-MASTER_AND_WORKERS = {"pytorchReplicaSpecs": {"Master": replicas(1), "Worker": replicas(7)}}
-LAUNCHED = {"mpiReplicaSpecs": {"Launcher": replicas(1), "Worker": replicas(4)}}
+MASTER_AND_WORKERS: Json = {"pytorchReplicaSpecs": {"Master": replicas(1), "Worker": replicas(7)}}
+LAUNCHED: Json = {"mpiReplicaSpecs": {"Launcher": replicas(1), "Worker": replicas(4)}}
 TORCH, OF_MPI = "spec.pytorchReplicaSpecs", "spec.mpiReplicaSpecs"
 HEAD, WORKERS = "headGroupSpec.template", "workerGroupSpecs[0].template"
 OF_RAY = "spec.rayClusterSpec"
