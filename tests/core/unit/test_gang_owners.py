@@ -143,7 +143,7 @@ def test_an_elastic_job_needs_its_minimum_and_an_exclusive_group_its_leader() ->
 @pytest.mark.parametrize("mode", [None, "K8sJobMode", "HTTPMode", "InteractiveMode", "SidecarMode"])
 def test_a_ray_jobs_submitter_follows_where_a_job_submits(mode: str | None) -> None:
     """Kept for it nothing is: its pod does not have the gang's name."""
-    spec = {"rayClusterSpec": cluster(TWO), "submitterPodTemplate": template()}
+    spec: Json = {"rayClusterSpec": cluster(TWO), "submitterPodTemplate": template()}
     spec |= {"submissionMode": mode} if mode else {}
 
     follows = [each.at for each in pod_sets(*RAY_JOB, {"spec": spec}) if each.follows]
