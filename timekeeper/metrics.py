@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import REGISTRY
 
+from timekeeper.core.findings import METRIC, METRIC_LABELS, METRIC_MEANS
 from timekeeper.runtime.metrics_folder import VARIABLE
 
 HEARTBEATS = Counter("bursar_heartbeats", "heartbeats by result", ["outcome"])
@@ -155,6 +156,7 @@ UNCLASSIFIED = Gauge(
     ["resource"],
     multiprocess_mode="mostrecent",
 )
+FINDINGS = Gauge(METRIC, METRIC_MEANS, METRIC_LABELS, multiprocess_mode="mostrecent")
 LOST_ENDS = Counter(
     "bursar_lost_ends", "ends of pods that were lost because the database was away for too long"
 )

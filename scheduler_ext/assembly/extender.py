@@ -145,7 +145,9 @@ class Extender:
     @cached_property
     def read_sources(self) -> ReadSources:
         """What the read routes answer with."""
-        return ReadSources(self._metrics, self.incomplete, self._unready, self.simulator)
+        return ReadSources(
+            self._metrics, self.incomplete, self._unready, self.simulator, self.reporting.wrong
+        )
 
     def _unready(self) -> str:
         return (
@@ -176,6 +178,7 @@ class Extender:
                 gangs=self._gang_figures,
                 leading=lambda: (self.leadership.leads(), self.leadership.takeovers),
                 fencing=lambda: (self.leadership.stuck, self.leadership.excluded),
+                wrong=self.reporting.wrong,
             )
         )
 

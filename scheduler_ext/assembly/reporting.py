@@ -101,6 +101,10 @@ class Reporting:
         self.events.post(namespace, name, allocation.uid, "BindTakenBack", text, "Warning")
         self.decisions.undone(allocation, node, owner)
 
+    def wrong(self) -> Mapping[str, int]:
+        """By code, what was found wrong last; empty without a timekeeper."""
+        return {} if self._map is None else self._map.wrong
+
     def bindings_reported(self) -> Mapping[str, int]:
         """Reports of bound pods, by result; empty without a timekeeper."""
         return {} if self.binding_reports is None else self.binding_reports.results

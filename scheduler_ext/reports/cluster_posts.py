@@ -25,7 +25,7 @@ from timekeeper.core.cluster_map import (
     MAX_TEXT,
     posted_text,
 )
-from timekeeper.core.findings import RoleFinding, published
+from timekeeper.core.findings import RoleFinding, counted, published
 from timekeeper.core.request.cards import NO_AMOUNT, CardAmount, share_of
 from timekeeper.core.values import Card
 from timekeeper.edge.timekeeper_client import FAILURES, PostRefusedError, TimekeeperClient
@@ -63,6 +63,7 @@ class ClusterPosts:
         self._waiting: Json | None = None
         self._waiting_ms = 0  # when it was posted last
         self._found_ms: int | None = None  # when findings were
+        self.wrong: Mapping[str, int] = {}  # by code, of the last findings; none where this replica follows
         self._is_failing = False
         self._not_before_ms = 0
 
@@ -78,6 +79,7 @@ class ClusterPosts:
         term = self._sources.term()
         if term != self._term:
             self._term, self._sent, self._whole_ms, self._found_ms = term, Map(), None, None
+            self.wrong = {}
         if not term:
             return
         at_ms = self._sources.monotonic_ms()
@@ -94,7 +96,9 @@ class ClusterPosts:
             for body in bodies(nodes, sent, None if is_known else waiting, term):
                 self._post(body)
             if is_due:
-                self._post(_body([], [], None, term, published(self._sources.findings())))
+                found = published(self._sources.findings())
+                self.wrong = counted(found)
+                self._post(_body([], [], None, term, found))
         except FAILURES as error:
             self._failed(at_ms, error)
             return

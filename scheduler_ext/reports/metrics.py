@@ -15,6 +15,7 @@ from scheduler_ext.preemption.active import PreemptionCounts
 from scheduler_ext.reports.totals import Total, Totals, drained_milli
 from scheduler_ext.scoring.stranding import largest
 from scheduler_ext.snapshot.snapshot import Snapshot
+from timekeeper.core.findings import METRIC, METRIC_LABELS, METRIC_MEANS
 from timekeeper.core.gangs import MAX_SIZE
 from timekeeper.core.standings import WORDS
 from timekeeper.runtime.recording.decision_posts import RESULTS_MEAN
@@ -58,7 +59,7 @@ class Sources:
     outcome. ``gangs``: those that wait, and what became of them.
     ``preempted``: the preemptor's counts. ``leading``: whether this replica leads, and how often it has
     started to. ``fencing``: pods whose failing touches keep it from leading, and pods that it does not bind
-    because they are too large for the store."""
+    because they are too large for the store. ``wrong``: by code, what is found."""
 
     snapshot: Callable[[], Snapshot]
     totals: Totals
@@ -73,6 +74,7 @@ class Sources:
     gangs: Callable[[], GangFigures]
     leading: Callable[[], tuple[bool, int]]
     fencing: Callable[[], tuple[int, int]]
+    wrong: Callable[[], Mapping[str, int]]
 
 
 class ExtenderMetrics:
@@ -255,6 +257,10 @@ class ScrapedMetrics(Collector):
         yield from _of_preemptions(self._sources.preempted())
         yield from _of_gangs(self._sources.gangs())
         yield from self._of_leadership()
+        family = GaugeMetricFamily(METRIC, METRIC_MEANS, labels=METRIC_LABELS)
+        for code, number in self._sources.wrong().items():
+            family.add_metric(["extender", code], number)
+        yield family
 
     def _of_leadership(self) -> Iterator[Metric]:
         leads, takeovers = self._sources.leading()

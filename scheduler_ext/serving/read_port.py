@@ -2,7 +2,7 @@
 (docs/decisions/0044). It has a loop and bounds of its own (`timekeeper.runtime.http.server`)."""
 
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 
@@ -27,12 +27,13 @@ Simulate = Callable[[bytes], bytes]
 @dataclass(frozen=True, slots=True)
 class ReadSources:
     """What the routes answer with. ``incomplete``: why the cluster is not known yet; ``unready``: the same,
-    or why calls should go to another replica; "" if neither is so."""
+    or why calls should go to another replica; "" if neither is so. ``wrong``: codes of findings."""
 
     metrics: ExtenderMetrics
     incomplete: Callable[[], str]
     unready: Callable[[], str]
     simulate: Simulate
+    wrong: Callable[[], Mapping[str, int]]
 
 
 def create_app(sources: ReadSources) -> Flask:
@@ -58,7 +59,8 @@ def _register(app: Flask, sources: ReadSources, admit_scraper: AdmitScraper = la
     @app.get("/readyz")
     def readyz() -> Response:
         why = sources.unready()
-        return _said(503, why) if why else _said(200, "ok")
+        codes = [f"extender finds {code}: {number}" for code, number in sorted(sources.wrong().items())]
+        return _said(503, why) if why else _said(200, "\n".join(("ok", *codes)))
 
 
 def _said(status: int, sentence: str) -> Response:

@@ -54,9 +54,9 @@ def of_timekeeper() -> str:
     return _table(_declared(vars(timekeeper).values()))
 
 
-def of_extender() -> str:
-    """Those of the extender, of a cluster without nodes."""
-    sources = extender.Sources(
+def extender_sources() -> extender.Sources:
+    """Of a cluster without nodes."""
+    return extender.Sources(
         snapshot=Snapshot,
         totals=Totals(lambda: FragmentationModel(TypicalPods(()))),
         waiting=dict,
@@ -70,7 +70,13 @@ def of_extender() -> str:
         gangs=lambda: extender.GangFigures(0, 0, defaultdict(dict)),
         leading=lambda: (True, 0),
         fencing=lambda: (0, 0),
+        wrong=dict,
     )
+
+
+def of_extender() -> str:
+    """Those of the extender, of a cluster without nodes."""
+    sources = extender_sources()
     counted = _declared(vars(extender.ExtenderMetrics(sources)).values())
     return _table(counted | {_name(each): each for each in extender.ScrapedMetrics(sources).collect()})
 

@@ -14,6 +14,9 @@ from timekeeper.core.texts import age, moment, only_printable, percent
 FindingLevel = Literal["ok", "warning", "error"]
 MOST_FINDINGS = 50  # that a role publishes: a post of more and longer texts would be refused
 MOST_OF_A_CODE = 10  # of these
+METRIC = "bursar_findings"
+METRIC_MEANS = "what the role finds wrong, by code, as `GET /v1/findings` has it, twice a minute"
+METRIC_LABELS = ("role", "code")
 MAX_SENTENCE, MAX_FIGURE = 600, 200  # characters
 _MOST = 5
 
@@ -269,6 +272,13 @@ def published(findings: Iterable[RoleFinding]) -> Json:
         row = {"code": finding.code, "level": kind.level, "about": kind.about, "figures": figures}
         shown.append(row | {"sentence": only_printable(finding.sentence[:MAX_SENTENCE])})
     return {"findings": shown, "more": dict(more)}
+
+
+def counted(found: Json) -> Counter[str]:
+    """By code, how many of these `published` are no praise."""
+    wrong = Counter(row["code"] for row in found["findings"] if row["level"] != "ok")
+    wrong.update(found["more"])
+    return wrong
 
 
 def _figure(value: int | str) -> int | str:

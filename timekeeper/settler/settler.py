@@ -17,7 +17,7 @@ from timekeeper.accounts.held.order import capped_namespaces, cards_held
 from timekeeper.accounts.pods import LedgerPod, metered_view, pod_of
 from timekeeper.accounts.reserved import reserved_uid
 from timekeeper.core.decisions import Record, record_nothing
-from timekeeper.core.findings import published
+from timekeeper.core.findings import CATALOGUE, counted, published
 from timekeeper.edge.reflector import ObjectChanged
 from timekeeper.log import log
 from timekeeper.settler.budget_entries import BudgetNotice, EntryChanges, MissingNamespaces, read_entries
@@ -219,7 +219,10 @@ class Settler:
                 decisions.record(connection, SOURCE, made)
                 if found is not None:
                     role_findings.record(connection, "settler", found, now_ms)
-            self._found_ms = self._found_ms if found is None else now_ms
+            if found is not None:
+                self._found_ms, wrong = now_ms, counted(found)
+                for code in (code for code, kind in CATALOGUE.items() if kind.level != "ok"):
+                    metrics.FINDINGS.labels("settler", code).set(wrong[code])  # an earlier one's, too
         self._report(decision, read, history, now_ms)
         self._commit(decision, history, now_ms)
         return decision.changes != Changes()

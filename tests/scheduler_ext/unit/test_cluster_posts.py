@@ -197,6 +197,12 @@ def test_findings_are_posted_as_often_as_the_map_must_be_and_at_once_in_a_new_te
     assert found_by(world) == [wanted]
     world.term = "e-2"
     assert found_by(world) == [wanted]
+    assert world.posts.wrong == {"closed-node": 1}
+    world.term = ""
+    assert (found_by(world), world.posts.wrong) == ([], {})
+    world.term, world.found = "e-3", [RoleFinding("inventories", {"described": 1, "number": 1})]
+    assert [each["level"] for (found,) in [found_by(world)] for each in found["findings"]] == ["ok"]
+    assert world.posts.wrong == {}
     world.client.fails = TimekeeperError("away")
     world.clock.turn(ALIVE_MS)
     assert found_by(world) == []
@@ -215,6 +221,7 @@ def test_of_many_findings_the_first_are_posted_and_the_others_counted() -> None:
 
     assert len(posted["findings"]) == MOST_FINDINGS
     assert posted["more"] == {**dict.fromkeys(codes[:5], 5), "no-agent": MOST_OF_A_CODE + 5}
+    assert world.posts.wrong == dict.fromkeys(codes, MOST_OF_A_CODE + 5)
 
 
 def waits(namespace: str, name: str, minute: int) -> Json:

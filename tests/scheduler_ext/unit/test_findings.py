@@ -1,13 +1,17 @@
 """What the extender says is wrong with nodes: one thing wrong at a time."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from scheduler_ext.reports.findings import findings
+from scheduler_ext.reports.metrics import ExtenderMetrics
+from scheduler_ext.serving.read_port import ReadSources, create_app
 from scheduler_ext.snapshot.snapshot import non_gpu_pod_deleted
+from tests.reference.metrics import extender_sources
 from tests.scheduler_ext.unit.test_node_locks import OFFERS
 from tests.scheduler_ext.unit.test_rejections import T0_S, refused
 from tests.scheduler_ext.worlds import Json, asking, bound, holders, node, on, percent, rebuilt
@@ -227,3 +231,16 @@ def test_a_stranger_that_is_deleted_is_no_more_in_the_way() -> None:
 
     assert "crowded-nodes" in {each.code for each in findings(crowded, NOW_MS)}
     assert "crowded-nodes" not in {each.code for each in findings(free, NOW_MS)}
+
+
+def test_codes_and_numbers_are_in_readyz_and_metrics_without_names() -> None:
+    wrong = {"closed-node": 2, "locked-node": 1}
+    metrics = ExtenderMetrics(replace(extender_sources(), wrong=lambda: wrong))
+    client = create_app(ReadSources(metrics, str, str, bytes, lambda: wrong)).test_client()
+
+    assert client.get("/readyz").text == "ok\nextender finds closed-node: 2\nextender finds locked-node: 1\n"
+    assert 'bursar_findings{code="closed-node",role="extender"} 2.0' in client.get("/metrics").text
+    away = create_app(
+        ReadSources(metrics, str, lambda: "the list is not in", bytes, lambda: wrong)
+    ).test_client()
+    assert (away.get("/readyz").status_code, away.get("/readyz").text) == (503, "the list is not in\n")

@@ -10,6 +10,7 @@ from timekeeper.accounts.session import MAX_DOUBT
 from timekeeper.core.findings import CATALOGUE
 from timekeeper.core.texts import moment
 from timekeeper.edge.reflector import WatchFailed, WatchOpened, WatchProgress
+from timekeeper.metrics import FINDINGS
 from timekeeper.settler.cluster.cluster_state import WatchUpdate
 
 Json = dict[str, Any]
@@ -99,13 +100,14 @@ def test_each_watch_that_fails_is_named_until_it_is_accepted(
     assert failing(doubtful, "nodes", WatchFailed("403 nodes is forbidden")) == [first]
     assert failing(doubtful, "pods", WatchFailed("503")) == [first, second]
     assert failing(doubtful, "pods", WatchFailed("504")) == [first, second | {"error": "504"}]
-    said = "ok\n" + "".join(
+    ready = "ok\nsettler finds undescribed-cards: 1\n"
+    said = ready + "".join(
         f"watch of {each}: it fails; GET /v1/doubts says why\n" for each in ("nodes", "pods")
     )
     assert (doubtful.get("/readyz").status_code, doubtful.get("/readyz").text) == (200, said)
     assert failing(doubtful, "nodes", again) == [second | {"error": "504"}]
     assert failing(doubtful, "pods", again) == []
-    assert doubtful.get("/readyz").text == "ok\n"
+    assert doubtful.get("/readyz").text == ready
 
 
 def test_a_source_that_was_never_listed_is_named_with_its_error(town: Town) -> None:
@@ -228,6 +230,8 @@ def test_the_settler_lists_what_it_finds_twice_a_minute(town: Town) -> None:
     odd = node("n1") | {"status": {"capacity": {"rdma/hca": "8"}}}
     town.begin(("nodes", odd), ("configmaps", budgets(team_a="gpuHours: 1")))
     assert answer() == (0, ["unclassified"])
+    assert town.get("/readyz").text == "ok\nsettler finds unclassified: 1\n"
+    assert sample("unclassified") == 1
 
     town.clock.turn(MINUTE // 2 - 1)
     town.change("nodes", node("n1"))
@@ -236,6 +240,12 @@ def test_the_settler_lists_what_it_finds_twice_a_minute(town: Town) -> None:
     town.clock.turn(1)
     town.tick()
     assert answer() == (0, [])
+    assert (town.get("/readyz").text, sample("unclassified")) == ("ok\n", 0)
+
+
+def sample(code: str) -> float | None:
+    labels = {"role": "settler", "code": code}
+    return next(each.value for each in next(iter(FINDINGS.collect())).samples if each.labels == labels)
 
 
 def test_the_priority_classes_of_standings_are_there_and_in_order(town: Town) -> None:

@@ -1,5 +1,8 @@
 """``/livez`` and ``/readyz`` for the kubelet, without a token, and ``/metrics`` for Prometheus."""
 
+from collections.abc import Mapping
+
+import msgspec
 from flask import Flask, Response, request
 from prometheus_client import CONTENT_TYPE_LATEST
 
@@ -8,7 +11,9 @@ from timekeeper.accounts.changes import NEVER, Pulse
 from timekeeper.accounts.failing_watches import read_watches
 from timekeeper.api.http.routes import ApiRoute
 from timekeeper.api.http.services import Services
+from timekeeper.core.findings import counted
 from timekeeper.core.texts import moment
+from timekeeper.store import role_findings
 from timekeeper.store.engine.engine import UnavailableError
 
 TEXT = "text/plain"
@@ -46,9 +51,11 @@ def register(app: Flask, services: Services) -> None:
 
     @app.get("/readyz")
     def readyz() -> Response:
-        pulse, problems = _problems(services)
+        pulse, problems, found = _problems(services)
         failing = read_watches(pulse.watches)
-        lines = [f"watch of {each}: it fails; GET /v1/doubts says why" for each in failing]
+        wrong = sorted(found.items())
+        lines = [f"settler finds {code}: {number}" for code, number in wrong]
+        lines += [f"watch of {each}: it fails; GET /v1/doubts says why" for each in failing]
         if problems:
             return _text("".join(f"{each}\n" for each in (*problems, *lines)), 503)
         fault = services.clock_fault()  # it is corrected, so this process can serve
@@ -62,21 +69,25 @@ def register(app: Flask, services: Services) -> None:
         return Response(metrics.exposition(), content_type=CONTENT_TYPE_LATEST)
 
 
-def _problems(services: Services) -> tuple[Pulse, list[str]]:
-    """The settler's pulse, which is in the database, and the reasons not to be ready: one of the two."""
+def _problems(services: Services) -> tuple[Pulse, list[str], Mapping[str, int]]:
+    """The settler's pulse, which is in the database, the reasons not to be ready, and by code what the
+    settler finds: no names, for the route needs no token."""
     try:
         pulse = services.ledger.pulse()
+        with services.ledger.store.reading() as connection:
+            lists = role_findings.lists(connection)
     except UnavailableError as error:
-        return NEVER, [f"database: {services.damage() or error}"]
+        return NEVER, [f"database: {services.damage() or error}"], {}
     services.outages.worked("read")
     if damage := services.damage():
-        return NEVER, [f"database: {damage}"]
+        return NEVER, [f"database: {damage}"], {}
+    wrong = counted(msgspec.to_builtins(lists["settler"][1])) if "settler" in lists else {}
     now_ms, silent_ms = services.clock(), services.ledger.silent_ms
     if abs(now_ms - pulse.tick_ms) > silent_ms:
         since = f" since {moment(pulse.tick_ms)}" if pulse.tick_ms else " yet"
-        return pulse, [f"settler: it has written nothing{since}"]
+        return pulse, [f"settler: it has written nothing{since}"], wrong
     has_decided = abs(now_ms - pulse.decided_ms) <= silent_ms
-    return pulse, [f"settler: it {pulse.state}"] if pulse.state and not has_decided else []
+    return pulse, [f"settler: it {pulse.state}"] if pulse.state and not has_decided else [], wrong
 
 
 def _text(body: str, status: int) -> Response:
