@@ -144,7 +144,7 @@ def fields(key: str, text: str) -> list[str]:
     return error.allowed.split(", ")
 
 
-SHARED, OF_EVENTS = words(edge_events.LogEvent), words(edge_events.OfEvents) | words(edge_events.OfLease)
+SHARED, OF_EDGE = words(edge_events.LogEvent), words(edge_events.OfEvents) | words(edge_events.OfLease)
 WEBHOOK = routes(
     webhook_app(UNUSED), posts=[*create_calls(UNUSED, of_this_process(), into([])), simulation.PATH]
 )
@@ -315,11 +315,11 @@ IN_VARIABLES = {"filter", "bind", "preempt", "policy", "server"}
 # What a role writes, and where; a declared name that nothing writes is left over.
 WRITTEN = {
     "scheduler_ext": words(extender_log.LogEvent) - SHARED | words(extender_log.EventReason),
-    "sidecar": words(log_events.EventName) - OF_EVENTS,
-    "sidecar/node": words(log_events.OfNode) - OF_EVENTS | words(log_events.OfHolders),
+    "sidecar": words(log_events.EventName) - OF_EDGE,
+    "sidecar/node": words(log_events.OfNode) - OF_EDGE | words(log_events.OfHolders),
     "timekeeper": words(timekeeper_log.LogEvent) - SHARED,
-    "timekeeper/edge": OF_EVENTS,
-    "timekeeper/runtime": SHARED - OF_EVENTS,
+    "timekeeper/edge": OF_EDGE,
+    "timekeeper/runtime": SHARED - OF_EDGE,
     "timekeeper/settler": words(claim_notices.ClaimReason)
     | words(budget_entries.EntryReason)
     | words(pod_notices.PodReason),

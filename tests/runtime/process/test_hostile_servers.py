@@ -28,6 +28,8 @@ from tests.runtime.hostile_servers import (
 from tests.support.tls import Tls
 from timekeeper.cli.client import Client
 from timekeeper.cli.output import CommandError
+from timekeeper.dashboard.login.id_token import ProviderAwayError
+from timekeeper.dashboard.login.provider import Provider
 from timekeeper.edge.list_watch import lines
 from timekeeper.edge.outbox import Post
 from timekeeper.edge.reflector import ExpiredError, UnreachableError
@@ -35,6 +37,7 @@ from timekeeper.edge.timekeeper_client import FAILURES, TimekeeperClient
 from timekeeper.runtime.api_server import Answered, Api
 from timekeeper.runtime.connect import of_service_account
 from timekeeper.runtime.http.problem_details import Problem
+from timekeeper.runtime.oidc_settings import OidcSettings
 from timekeeper.runtime.peers import Peer
 from timekeeper.runtime.prometheus import PrometheusClient, PrometheusError
 from timekeeper.runtime.prometheus_settings import PrometheusSettings
@@ -226,6 +229,24 @@ def peer(folder: Path, url: str, ca: str, within_s: float = LONG_S) -> Calls:
     return Calls(call, lambda: None)
 
 
+def provider(folder: Path, url: str, _ca: str, within_s: float = LONG_S) -> Calls:
+    """The questions to who logs people in. ``BODY`` names no issuer."""
+    settings = OidcSettings(issuer=url, client_id="x", ca_file=folder / "ca.crt", dashboard_url=url)
+    asked = Provider(settings, boot_ms, within_s)
+
+    def call() -> Outcome:
+        try:
+            asked.authorization_url("s", "n", "c")
+        except ProviderAwayError as error:
+            said = str(error)
+            if "its issuer is None" in said:
+                return Outcome("200")
+            return Outcome(_status(said.rpartition(" answers ")[2]) if " answers " in said else FAILS, said)
+        raise AssertionError("an answer without an issuer was taken")
+
+    return Calls(call, lambda: None)
+
+
 def command(_folder: Path, url: str, ca: str, within_s: float = LONG_S) -> Calls:
     """The command's calls of the REST API."""
     client = Client(url, TOKEN, ca)
@@ -254,8 +275,11 @@ CLIENTS: Mapping[str, Callable[..., Calls]] = {
     "Prometheus": prometheus,
     "notification": notification,
     "peer": peer,
+    "login": provider,
     "command": command,
 }
+# They keep no connection.
+ONE_CALL = ("notification", "peer", "login", "node agent, watch", "API server, watch")
 ONCE = ("API server, POST",)  # what it does twice is done twice
 UNSURE = ("closed once the request was read", "closed twice")
 
@@ -311,9 +335,7 @@ def test_a_watch_lasts_for_as_long_as_whole_lines_come(folder: Path, tls: Tls, c
     assert outcome.word == "200", outcome
 
 
-@pytest.mark.parametrize(
-    ("client", "row"), cases(KEPT, "notification", "peer", "node agent, watch", "API server, watch")
-)
+@pytest.mark.parametrize(("client", "row"), cases(KEPT, *ONE_CALL))
 def test_a_connection_that_is_kept(folder: Path, tls: Tls, client: str, row: str) -> None:
     kept: Kept = KEPT[row]
     with HostileServer(tls.server(), kept.connections) as server:
@@ -339,7 +361,7 @@ def test_after_a_401_the_token_is_read_anew(folder: Path, tls: Tls, client: str)
 
     assert (first.word, second.word) == ("401", "200")
     tokens = [line for head in server.requests for line in head.split(b"\r\n") if b"earer" in line]
-    if client not in ("command", "notification"):  # a command's token is a flag's, a notification has none
+    if client not in ("command", "notification", "login"):  # a flag's, none, another one
         assert [line.rpartition(b" ")[2] for line in tokens] == [TOKEN.encode(), b"second"]
 
 

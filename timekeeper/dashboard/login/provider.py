@@ -41,15 +41,16 @@ _FRESH_MS = 600_000
 _KEYS_INTERVAL_MS = 10_000  # two readings of the keys because of an unknown one
 _AT_A_TIME = 4
 _WAIT_S = 2.0
-_CONNECT_S, _ANSWER_S = 3.0, 5.0
+ANSWER_S, _CONNECT_S = 5.0, 3.0
 _MAX_BYTES = 512 * 1024
 
 
 class Provider:
-    """One per process; its threads share it. ``clock``: milliseconds since 1970."""
+    """One per process; its threads share it. ``clock``: milliseconds since 1970. ``within_s``: the most for
+    an answer as a whole."""
 
-    def __init__(self, settings: OidcSettings, clock: Callable[[], int]) -> None:
-        self._settings, self._clock = settings, clock
+    def __init__(self, settings: OidcSettings, clock: Callable[[], int], within_s: float = ANSWER_S) -> None:
+        self._settings, self._clock, self._within_s = settings, clock, within_s
         ca = settings.ca_file
         self._context = FileWatch(
             () if ca is None else (ca,),
@@ -181,10 +182,12 @@ class Provider:
             if body is not None:
                 sent["Content-Type"] = "application/x-www-form-urlencoded"
             client = HttpClient(server, connecting(lambda: context), keep=0, connect_s=_CONNECT_S)
-            answer = client.call(method, path, sent, body, within_s=_ANSWER_S, repeat=False, most=_MAX_BYTES)
+            answer = client.call(
+                method, path, sent, body, within_s=self._within_s, repeat=False, most=_MAX_BYTES
+            )
             return answer.status, _object(answer.body)
         except (OSError, ValueError) as error:
-            raise ProviderAwayError(f"{url}: {sentence(error, _ANSWER_S)}") from error
+            raise ProviderAwayError(f"{url}: {sentence(error, self._within_s)}") from error
         finally:
             self._seats.release()
 
