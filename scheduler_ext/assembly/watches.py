@@ -3,7 +3,6 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -74,8 +73,8 @@ class Watches:
         unhealthy = lists.kind(wanted.unhealthy_lists)
         return {**followed, "nodes": lists.of_nodes(nodes), "unhealthy": unhealthy}
 
-    def follow(self, kind: Kind[V], wait_ms: Callable[[int], None]) -> Iterator[None]:
-        """Follows one kind without end, an event at each step."""
+    def follow(self, kind: Kind[V], wait_ms: Callable[[int], object]) -> Iterator[None]:
+        """Follows one kind until ``wait_ms`` is true, an event at each step."""
 
         def heard() -> None:
             self._last_sign[kind.path] = time.monotonic()
@@ -89,8 +88,7 @@ class Watches:
             self._log("unheard", level="warning", path=api, error=sentence)
 
         def work(stop: threading.Event) -> None:
-            with suppress(_StoppedError):
-                await_served(self._api.call, api, lambda ms: _wait(stop, ms), unheard, unserved)
+            if await_served(self._api.call, api, lambda ms: stop.wait(ms / 1000), unheard, unserved):
                 self._followed(kind)(stop)
 
         return work
@@ -102,10 +100,9 @@ class Watches:
 
     def _followed(self, kind: Kind[V]) -> Work:
         def work(stop: threading.Event) -> None:
-            with suppress(_StoppedError):
-                for _ in self.follow(kind, lambda ms: _wait(stop, ms)):
-                    if stop.is_set():
-                        return
+            for _ in self.follow(kind, lambda ms: stop.wait(ms / 1000)):
+                if stop.is_set():
+                    return
 
         return work
 
@@ -118,12 +115,3 @@ class Watches:
                 self._pod_seen(value)
 
         return observed
-
-
-class _StoppedError(Exception):
-    """The process is shutting down."""
-
-
-def _wait(stop: threading.Event, ms: int) -> None:
-    if stop.wait(ms / 1000):
-        raise _StoppedError

@@ -87,10 +87,10 @@ def follow(
     kind: Kind[V],
     api_server_seen: Callable[[], None],
     log: Log,
-    wait_ms: Callable[[int], None],
+    wait_ms: Callable[[int], object],
 ) -> Iterator[None]:
-    """Follows one kind without end: each step puts one event into the cache. ``api_server_seen`` is called at
-    each sign of life of the API server."""
+    """Follows one kind until ``wait_ms`` is true: each step puts one event into the cache.
+    ``api_server_seen`` is called at each sign of life of the API server."""
 
     def not_streamed(reason: str) -> None:
         log("not-streamed", level="info", path=kind.path, reason=reason)

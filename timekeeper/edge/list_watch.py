@@ -1,21 +1,23 @@
 """One collection of the API server as events: listed by pages or by a stream, then watched.
 
 Each object becomes a value as its line or page arrives: the JSON of a hundred thousand objects at once would
-take gigabytes. The order of lists and watches is `reflector`'s.
+take gigabytes. In a list that is streamed, an object whose version is known is not decoded at all: for one
+UID a resource version names one state (k8s.io/apimachinery, ``ListOptions.SendInitialEvents``). The order of
+lists and watches is `reflector`'s.
 """
 
 from __future__ import annotations
 
+import re
 from contextlib import closing
 from urllib.parse import urlencode
 
 from timekeeper.edge.http_client import FAILURES, sentence
-from timekeeper.edge.initial_events import KnownVersions, NotStreamedError, event_of
 from timekeeper.edge.reflector import OPENED, ExpiredError, UnreachableError, mapping, reflect
-from timekeeper.edge.value import TYPE_CHECKING
+from timekeeper.edge.value import TYPE_CHECKING, Of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
     from typing import Protocol, TypeVar
 
     from timekeeper.edge.http_client import HttpStream
@@ -34,30 +36,38 @@ if TYPE_CHECKING:
 
         def stream(self, path: str, silence_s: float) -> HttpStream:
             """An answer that goes on for long. Raises `FAILURES`, as reading it does."""
-
+else:
+    V = None
 
 PAGE = 500
 WATCH_S = 300
 SILENCE_S = 90.0  # bookmarks come about each minute: a watch that is silent for longer is dead
 LATE_S = 15.0  # after the time at which a watch ends
+INITIAL_EVENTS_END = "k8s.io/initial-events-end"
+
+# the beginning of an event as the API server writes it, of names that need no escape
+_HEAD = re.compile(
+    rb'\{"type":"ADDED","object":\{"kind":"[A-Za-z]+","apiVersion":"[a-z0-9./]+","metadata":\{"name":"[^"\\]+",'
+    rb'(?:"generateName":"[^"\\]+",)?(?:"namespace":"[^"\\]+",)?"uid":"([^"\\]+)","resourceVersion":"([0-9]+)"[,}]'
+)
 
 
 def inform(
     api: Lister,
     path: str,
     read: Callable[[Json], V | None],
-    wait_ms: Callable[[int], None],
+    wait_ms: Callable[[int], object],
     *,
     watch_s: int = WATCH_S,
     limit: int = PAGE,
     listing: Callable[[], object] = lambda: None,
     not_streamed: Callable[[str], None] | None = None,
 ) -> Iterator[WatchEvent[V]]:
-    """The events of the collection at ``path``, in order, without end. ``read`` makes a value of an object,
-    None where the object does not matter. ``watch_s``: how long one watch lasts; ``limit``: objects of a
-    page. ``listing`` is called before each list is requested. ``not_streamed``: with it, lists are streamed,
-    and objects of a known version are not read again. It is called once with the reason if the API server
-    refuses; then lists come in pages."""
+    """The events of the collection at ``path``, in order, until ``wait_ms`` is true. ``read`` makes a value
+    of an object, None where the object does not matter. ``watch_s``: how long one watch lasts; ``limit``:
+    objects of a page. ``listing`` is called before each list is requested. ``not_streamed``: with it, lists
+    are streamed, and objects of a known version are not read again. It is called once with the reason if the
+    API server refuses; then lists come in pages."""
     streams = not_streamed is not None
     known = KnownVersions(read, api.decode)
 
@@ -93,7 +103,7 @@ def pages(api: Lister, path: str, limit: int = PAGE) -> Iterator[tuple[list[Json
         items, metadata = page.get("items") or [], mapping(page.get("metadata"))
         if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
             raise UnreachableError(f"the list of {path} has something that is no object")
-        yield items, str(metadata.get("resourceVersion", ""))
+        yield items, str(metadata.get("resourceVersion") or "")
         more = metadata.get("continue") or ""
         if not more:
             return
@@ -108,8 +118,7 @@ def watch(api: Lister, path: str, version: str, for_s: int = WATCH_S) -> Iterato
 
 def initial_events(api: Lister, path: str, for_s: int = WATCH_S) -> Generator[bytes, None, None]:
     """The lines of a watch that begins with one event for each object, read at quorum, and a bookmark after
-    them (`edge.initial_events`). Raises NotStreamedError where the API server refuses that, UnreachableError
-    or ExpiredError."""
+    them. Raises NotStreamedError where the API server refuses that, UnreachableError or ExpiredError."""
     query = {
         "sendInitialEvents": "true",
         "resourceVersionMatch": "NotOlderThan",
@@ -152,3 +161,87 @@ def _message(api: Lister, status: int, text: bytes) -> str:
 def _with_query(path: str, query: Mapping[str, object]) -> str:
     """The path, which may have a query of its own, with this one."""
     return f"{path}{'&' if '?' in path else '?'}{urlencode(query)}"
+
+
+class NotStreamedError(Exception):
+    """The API server does not send lists in this way; the text says how it refused."""
+
+
+class KnownVersions(Of[V]):
+    """The values of the objects that were read last, by UID; None for an object that does not matter.
+    ``decode`` raises ValueError for what is no JSON."""
+
+    def __init__(self, read: Callable[[Json], V | None], decode: Callable[[bytes], object]) -> None:
+        self.read, self.decode = read, decode
+        self.by_uid: dict[str, tuple[str, V | None]] = {}
+
+    def changed(self, item: Json, deleted: bool) -> V | None:
+        """The value of the object of an event, which is known from now on unless it was deleted."""
+        value = self.read(item)
+        metadata = mapping(item.get("metadata"))
+        uid, version = metadata.get("uid"), metadata.get("resourceVersion")
+        if deleted:
+            self.by_uid.pop(str(uid), None)
+        elif uid and version:
+            self.by_uid[str(uid)] = str(version), value
+        return value
+
+    def listed(self, lines: Iterable[bytes]) -> tuple[tuple[V, ...], str]:
+        """The values of all objects that the lines send, and the version of the list. Other objects are not
+        known any more. Raises NotStreamedError where a bookmark marks no end, and UnreachableError or
+        ExpiredError."""
+        there: dict[str, V | None] = {}
+        for line in lines:
+            head = _HEAD.match(line)
+            if head is not None:
+                uid, version = head[1].decode(), head[2].decode()
+                known = self.by_uid.get(uid)
+                if known is not None and known[0] == version:
+                    there[uid] = known[1]
+                    continue
+            kind, item = self._event(line)
+            if kind == "BOOKMARK":
+                return self._ended(item, there)
+            if kind == "ERROR":
+                if item.get("code") == 410:
+                    raise ExpiredError
+                raise UnreachableError(f"the list ended with an error: {item}")
+            value, key = self.changed(item, kind == "DELETED"), _key(item)
+            there.pop(key, None)
+            if kind != "DELETED":
+                there[key] = value
+        raise UnreachableError("the watch ended before the end of its list")
+
+    def _event(self, line: bytes) -> tuple[str, Json]:
+        """Type and object. Raises UnreachableError for a line that is no event."""
+        event = event_of(line, self.decode)
+        kind, item = event.get("type"), event.get("object")
+        if kind not in ("ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR") or not isinstance(item, dict):
+            raise UnreachableError(f"the list has a line that is no event: {line[:100]!r}")
+        return str(kind), item
+
+    def _ended(self, bookmark: Json, there: dict[str, V | None]) -> tuple[tuple[V, ...], str]:
+        metadata = mapping(bookmark.get("metadata"))
+        if mapping(metadata.get("annotations")).get(INITIAL_EVENTS_END) != "true":
+            raise NotStreamedError("the first bookmark does not mark the end of the initial events")
+        for uid in self.by_uid.keys() - there:
+            del self.by_uid[uid]
+        version = str(metadata.get("resourceVersion") or "")
+        return tuple(value for value in there.values() if value is not None), version
+
+
+def event_of(line: bytes, decode: Callable[[bytes], object]) -> Json:
+    """A line of a watch. Raises UnreachableError for one that is no object."""
+    try:
+        event = decode(line)
+    except (ValueError, RecursionError) as error:
+        raise UnreachableError(f"a watch sent something that is not JSON: {error}") from error
+    if not isinstance(event, dict):
+        raise UnreachableError(f"a watch sent something that is not an event: {line[:100]!r}")
+    return event
+
+
+def _key(item: Json) -> str:
+    """The UID; without one, as no API server sends it, namespace and name."""
+    metadata = mapping(item.get("metadata"))
+    return str(metadata.get("uid") or f"{metadata.get('namespace')}/{metadata.get('name')}")

@@ -73,16 +73,16 @@ OPENED = "OPENED"
 def reflect(
     list_all: Callable[[], tuple[tuple[V, ...], str]],
     watch: Callable[[str], Iterator[Json]],
-    wait_ms: Callable[[int], None],
+    wait_ms: Callable[[int], object],
     read: Callable[[Json, bool], V | None],
 ) -> Iterator[WatchEvent[V]]:
-    """Yields ObjectsListed once the list is complete, then each change, forever; lists again after an expiry.
+    """Yields ObjectsListed once the list is complete, then each change; lists again after an expiry.
 
     ``list_all`` returns values and resource version; ``read`` makes a value of an object that was changed, or
     deleted, None where it does not matter. ``watch`` yields the raw events from a version on
     (``{"type", "object"}``; the first may be of the type `OPENED`) and ends when the server closes the
     stream. Both raise UnreachableError or ExpiredError. ``wait_ms`` sleeps, longer after each failure in a
-    row.
+    row, and is true where the events end.
     """
     version, pause, has_failed = "", FIRST_WAIT_MS, False
     while True:
@@ -101,16 +101,16 @@ def reflect(
                 if not isinstance(event, WatchOpened):
                     version, pause = _version(raw) or version, FIRST_WAIT_MS
             yield WatchProgress()
-            wait_ms(FIRST_WAIT_MS // 10)  # no tight loop with a server that closes every watch at once
+            wait = FIRST_WAIT_MS // 10  # no tight loop with a server that closes every watch at once
         except ExpiredError:
             version = ""
-            wait_ms(pause)  # no tight loop with a server that expires every version at once
-            pause = min(2 * pause, LONGEST_WAIT_MS)
+            wait, pause = pause, min(2 * pause, LONGEST_WAIT_MS)
         except UnreachableError as error:
             has_failed = True
             yield WatchFailed(str(error))
-            wait_ms(pause)
-            pause = min(2 * pause, LONGEST_WAIT_MS)
+            wait, pause = pause, min(2 * pause, LONGEST_WAIT_MS)
+        if wait_ms(wait):
+            return
 
 
 def _event(raw: Json, read: Callable[[Json, bool], V | None]) -> WatchEvent[V] | None:

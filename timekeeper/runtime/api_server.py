@@ -75,10 +75,6 @@ class Lost:
 Reply = Answered | Unsent | Lost
 
 
-class CredentialsError(NotConnected):
-    """The credentials of a call cannot be read now; the text says why."""
-
-
 class Api:
     """The API server at ``url``. ``connect``: opens a connection within a number of seconds. ``identity``
     gives the headers that authenticate a call made now: a token may be rotated. Threads may share it. Not to
@@ -151,8 +147,6 @@ class Api:
                 response = self._client.call(
                     method, path, headers, sent, within_s=timeout_s, repeat=method == "GET"
                 )
-            except CredentialsError as error:
-                return Unsent(str(error))
             except NotConnected as error:
                 return Unsent(f"the API server cannot be reached: {self._client.server.authority}: {error}")
             except FAILURES as error:
@@ -173,36 +167,31 @@ class Api:
         try:
             return {"Accept": "application/json", **self._identity()}
         except Exception as error:  # a plugin that makes tokens can fail in any way
-            raise CredentialsError(f"the credentials cannot be read: {error}") from error
-
-
-def is_served(reply: Reply) -> bool | None:
-    """Whether the API server serves the group that was asked for; None: it gave no such answer."""
-    if not isinstance(reply, Answered) or reply.status not in (200, 404):
-        return None
-    return reply.status == 200
+            raise NotConnected(f"the credentials cannot be read: {error}") from error
 
 
 def await_served(
     call: Callable[..., Reply],
     path: str,
-    wait_ms: Callable[[int], None],
+    wait_ms: Callable[[int], object],
     failed: Callable[[str], None] = lambda _sentence: None,
     absent: Callable[[], None] = lambda: None,
     again_ms: int = AGAIN_MS,
-) -> None:
-    """Returns once the API server serves the API at ``path``. ``failed`` is called with a sentence for each
-    answer that does not say whether it does; ``absent`` for each that says that it does not."""
+) -> bool:
+    """True once the API server serves the API at ``path``; False once ``wait_ms`` is true. ``failed`` is
+    called with a sentence for each answer that does not say whether it does; ``absent`` for each that says
+    that it does not."""
     while True:
         reply = call("GET", path, timeout_s=ANSWER_S)
-        served = is_served(reply)
-        if served:
-            return
-        if served is None:
-            failed(reply.message)
-        else:
+        status = reply.status if isinstance(reply, Answered) else 0
+        if status == 200:
+            return True
+        if status == 404:
             absent()
-        wait_ms(_SOON_MS if served is None else again_ms)
+        else:
+            failed(reply.message)
+        if wait_ms(again_ms if status == 404 else _SOON_MS):
+            return False
 
 
 def event_sender(api: Api) -> Send:

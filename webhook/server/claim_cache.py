@@ -4,7 +4,6 @@ No review waits for them. What has not arrived yet is unknown to `KnownClaims`, 
 """
 
 from collections.abc import Callable, Mapping, MutableMapping
-from contextlib import suppress
 from threading import Event, Thread
 from typing import TypeVar
 
@@ -60,7 +59,7 @@ class ClaimCache:
     def start(self) -> None:
         """Starts following; in a worker, after the fork, for threads do not survive one."""
         if self._api is not None:
-            self._start("claims", lambda api: self._begin(api))
+            Thread(target=self._begin, args=(self._api,), name="claims", daemon=True).start()
 
     def end(self) -> None:
         """Ends the threads after their present call."""
@@ -70,14 +69,15 @@ class ClaimCache:
         def absent() -> None:
             self.known.is_served = False
 
-        await_served(api.call, GROUP, self._wait_ms, absent=absent, again_ms=_LOOK_MS)
+        if not await_served(api.call, GROUP, self._wait_ms, absent=absent, again_ms=_LOOK_MS):
+            return
         self.known.is_served = True
         self.known.reuses = reuses_devices(api.version())
         one = f"/api/v1/namespaces/{NAMESPACE}/configmaps?fieldSelector=metadata.name%3D{CONFIG_MAP}"
-        self._follow("class-settings", one, _settings, self._settings, self._set)
-        self._follow("deviceclasses", f"{GROUP}/deviceclasses", _class, self._classes, self._set)
-        self._follow("resourceclaimtemplates", f"{GROUP}/resourceclaimtemplates", _template, self._templates)
-        self._follow("resourceclaims", f"{GROUP}/resourceclaims", _claim, self._claims)
+        self._follow(api, one, _settings, self._settings, self._set, name="class-settings")
+        self._follow(api, f"{GROUP}/deviceclasses", _class, self._classes, self._set)
+        self._follow(api, f"{GROUP}/resourceclaimtemplates", _template, self._templates)
+        self._follow(api, f"{GROUP}/resourceclaims", _claim, self._claims)
 
     def _set(self) -> None:
         self.known.settings = settings = self._settings.get(CONFIG_MAP, ClassSettings())
@@ -85,13 +85,16 @@ class ClaimCache:
 
     def _follow(
         self,
-        name: str,
+        api: Api,
         path: str,
         read: Callable[[Json], tuple[K, V]],
         table: MutableMapping[K, V],
         changed: Callable[[], None] = lambda: None,
+        name: str = "",
     ) -> None:
-        def run(api: Api) -> None:
+        source = name or path.rpartition("/")[2]
+
+        def run() -> None:
             for event in inform(api, path, read, self._wait_ms):
                 match event:
                     case ObjectsListed(values):
@@ -104,26 +107,13 @@ class ClaimCache:
                     case ObjectChanged((key, value), False):
                         table[key] = value
                     case WatchFailed(sentence):
-                        self._log("watch-failed", level="warning", source=name, error=sentence)
+                        self._log("watch-failed", level="warning", source=source, error=sentence)
                 changed()
 
-        self._start(name, run)
+        Thread(target=run, name=source, daemon=True).start()
 
-    def _start(self, name: str, run: Callable[[Api], None]) -> None:
-        def follow() -> None:
-            with suppress(_EndedError):
-                if self._api is not None:
-                    run(self._api)
-
-        Thread(target=follow, name=name, daemon=True).start()
-
-    def _wait_ms(self, ms: int) -> None:
-        if self._ended.wait(ms / 1000):
-            raise _EndedError
-
-
-class _EndedError(Exception):
-    """The worker ends."""
+    def _wait_ms(self, ms: int) -> bool:
+        return self._ended.wait(ms / 1000)
 
 
 def _class(raw: Json) -> tuple[str, DeviceClass]:

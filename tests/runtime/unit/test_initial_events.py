@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.profile import examples
 from tests.worlds import Json
-from timekeeper.edge.initial_events import KnownVersions, NotStreamedError
+from timekeeper.edge.list_watch import KnownVersions, NotStreamedError
 from timekeeper.edge.reflector import ExpiredError, UnreachableError
 
 

@@ -9,8 +9,7 @@ import orjson
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
 from tests.support.waiting import eventually
-from timekeeper.edge.initial_events import KnownVersions
-from timekeeper.edge.list_watch import initial_events
+from timekeeper.edge.list_watch import KnownVersions, initial_events
 from timekeeper.runtime.api_server import Answered, Api
 from timekeeper.runtime.connect import connect
 

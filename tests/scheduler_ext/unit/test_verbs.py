@@ -13,6 +13,7 @@ from tests.scheduler_ext.store import Fault, Store
 from tests.scheduler_ext.worlds import asking, bound, node, on, percent
 from tests.support.waiting import eventually
 from tests.worlds import card, container
+from timekeeper.edge.http_client import tcp
 from timekeeper.runtime.api_server import Api
 
 
@@ -357,14 +358,12 @@ def test_a_watch_that_expired_is_begun_anew_and_what_went_meanwhile_is_reckoned_
 
 def test_a_thread_that_dies_takes_the_process_with_it() -> None:
     class Broken(Api):
-        def __init__(self) -> None:
-            """Calls nothing."""
-
         def stream(self, path: str, silence_s: float) -> NoReturn:
             raise RuntimeError("a fault of our own")
 
     died: list[int] = []
-    extender = Extender(settings.read([], {}), Broken(), lambda event, **fields: None, died.append)
+    api = Broken("http://127.0.0.1:1", tcp, dict)
+    extender = Extender(settings.read([], {}), api, lambda event, **fields: None, died.append)
     extender.start()
 
     eventually(lambda: died == [1, 1, 1])  # pods, nodes and PodDisruptionBudgets

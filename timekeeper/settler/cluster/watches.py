@@ -1,7 +1,6 @@
 """The watches: each is a thread that lists, watches, and puts relevant changes on one queue."""
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from queue import Queue
 from threading import Event, Thread
@@ -114,13 +113,15 @@ def start_watching(
     failed call."""
 
     def follow() -> None:
-        with suppress(_StoppedError):
-            if source.served:
-                await_served(source, api.call, clock, updates, lambda ms: _wait(stop, ms), failed)
-            for each in follow_source(source, api, clock, lambda ms: _wait(stop, ms), failed):
-                updates.put(each)
-                if stop.is_set():
-                    return
+        def wait_ms(ms: int) -> bool:
+            return stop.wait(ms / 1000)
+
+        if source.served and not await_served(source, api.call, clock, updates, wait_ms, failed):
+            return
+        for update in follow_source(source, api, clock, wait_ms, failed):
+            updates.put(update)
+            if stop.is_set():
+                return
 
     thread = Thread(target=follow, name=f"watch-{source.name}", daemon=True)
     thread.start()
@@ -132,23 +133,23 @@ def await_served(
     call: Callable[..., Reply],
     clock: Clock,
     updates: "Queue[WatchUpdate]",
-    wait_ms: Callable[[int], None],
+    wait_ms: Callable[[int], object],
     failed: Callable[[str, str], None],
-) -> None:
-    """Until the API server serves the API of the source. Where it does not, nothing is reported."""
+) -> bool:
+    """As `api_server.await_served` has it. Where the API is not served, nothing is reported."""
 
     def unclear(sentence: str) -> None:
         failed(source.name, sentence)
         updates.put(WatchUpdate(source.name, clock(), WatchFailed(sentence)))
 
-    api_server.await_served(call, source.served, wait_ms, unclear)
+    return api_server.await_served(call, source.served, wait_ms, unclear)
 
 
 def follow_source(
     source: WatchSource,
     api: Api,
     clock: Clock,
-    wait_ms: Callable[[int], None],
+    wait_ms: Callable[[int], object],
     failed: Callable[[str, str], None],
 ) -> Iterator[WatchUpdate]:
     """The source's updates, each with the moment from which it is true: of a list when it was requested."""
@@ -253,12 +254,3 @@ def read_claim_template(raw: Json) -> ClaimTemplate:
 
 def _name(raw: Json) -> str:
     return str(mapping(raw.get("metadata")).get("name", ""))
-
-
-class _StoppedError(Exception):
-    """The process is shutting down."""
-
-
-def _wait(stop: Event, ms: int) -> None:
-    if stop.wait(ms / 1000):
-        raise _StoppedError
