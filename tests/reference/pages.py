@@ -24,6 +24,8 @@ PAGES: Mapping[str, Blocks] = {
         "parameters": rest.parameters,
         "tables": rest.tables,
         "statuses": rest.statuses,
+        "report": rest.report,
+        "focus": rest.focus,
     },
     "cli-reference.md": {"commands": commands},
     "dialects.md": {"accelerators": accelerators},

@@ -6,6 +6,8 @@ from tests.reference.blocks import table
 from tests.worlds import Json
 from timekeeper.api.create_app import ROUTES
 from timekeeper.api.http.openapi import document
+from timekeeper.api.sheets import FOCUS, REPORT
+from timekeeper.api.sheets.sheet import Sheet
 
 
 def routes() -> str:
@@ -38,6 +40,24 @@ def _tables() -> Iterator[tuple[str, str]]:
             if sheet is not None:
                 names = (f"*{each.title}*" if each.priority else each.title for each in sheet.columns)
                 yield f"`{route.method} {route.path}`{more}", ", ".join(filter(None, names))
+
+
+def report() -> str:
+    """The columns of a report's CSV."""
+    return _meanings(REPORT)
+
+
+def focus() -> str:
+    """The columns of FOCUS."""
+    return _meanings(FOCUS)
+
+
+def _meanings(sheet: Sheet) -> str:
+    """Columns of one meaning are in one row."""
+    names: dict[str, list[str]] = {}
+    for column in sheet.columns:
+        names.setdefault(column.about, []).append(f"`{column.key}`")
+    return table(("column", "what it is"), ((", ".join(those), about) for about, those in names.items()))
 
 
 def statuses() -> str:

@@ -3,7 +3,6 @@
 import csv
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from typing import Any
@@ -16,77 +15,83 @@ from timekeeper.accounts.usage import (
     PricedCorrection,
     ReportLine,
     ReportQuery,
-    UsageSums,
     cost,
     gpu_hours,
 )
+from timekeeper.api.sheets.focus import FOCUS
+from timekeeper.api.sheets.sheet import Raw
+from timekeeper.api.sheets.usage import CHARGED, OF_CLUSTERS, OF_CORRECTIONS, OF_STRANDED, OF_USE
 from timekeeper.core.ledger.metering import Interval, period_at
 from timekeeper.core.ledger.months import month_name
 from timekeeper.core.object_names import timestamp
 
 Cells = Mapping[str, Any]
 
-_AMOUNTS = ("posted", "pending", "amount", "gpuHours")
-_USE = ("requested", "measured", "used", "usedBy")
-_STRANDED = ("stranded", "strandedKnown")
-_USE_HOURS = ("requestedGpuHours", "measuredGpuHours", "usedGpuHours")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 _AT_ONCE = 500  # rows per piece
+_HOURS = {f"{figure}GpuHours": figure for figure in ("requested", "measured", "used", "stranded")}
 
 
 def columns(asked: ReportQuery, with_corrections: bool = False) -> tuple[str, ...]:
     """A CSV report's columns."""
-    return (
-        "from",
-        "to",
-        *asked.columns,
-        *_AMOUNTS,
-        "cost",
-        *((*_USE, *_USE_HOURS) if asked.with_use else ()),
-        *((*_STRANDED, "strandedGpuHours") if asked.with_stranded else ()),
-        *(("correction",) if with_corrections else ()),
-        *(("clusterName",) if any(name for _, name in asked.clusters) else ()),
+    figures = (
+        *CHARGED,
+        *(OF_USE if asked.with_use else ()),
+        *(OF_STRANDED if asked.with_stranded else ()),
+        *(OF_CORRECTIONS if with_corrections else ()),
+        *(OF_CLUSTERS if any(name for _, name in asked.clusters) else ()),
     )
+    return ("from", "to", *asked.columns, *(column.key for column in figures))
+
+
+def _priced(asked: ReportQuery, line: ReportLine) -> dict[str, Any]:
+    """One line as `cells`, with times in ISO 8601, the cost at the line's price (empty without one), and the
+    cluster's name."""
+    row = cells(asked, line)
+    row |= {"from": iso(line.span.start_ms), "to": iso(line.span.end_ms)}
+    row |= {"gpuHours": Raw(row["gpuHours"]), "cost": _cost(line.sums.amount, row["price"])}
+    month = _month_at(asked.zone, line.span.end_ms - 1)
+    return row | {"correction": "", "clusterName": asked.cluster_of(month)}
 
 
 def csv_cells(asked: ReportQuery, line: ReportLine) -> dict[str, Any]:
-    """One line of a CSV report: as `cells`, with times in ISO 8601, the cost at the line's price (empty
-    without one), and use in GPU-hours too."""
-    row = cells(asked, line)
-    row |= {"from": iso(line.span.start_ms), "to": iso(line.span.end_ms)}
-    row["cost"] = Raw(cost(line.sums.amount, row["price"])) if row["price"] else ""
-    row |= {"correction": "", "clusterName": _cluster_at(asked, line.span.end_ms - 1)}
-    if asked.with_use:
-        row |= {hours: gpu_hours(row[name]) for name, hours in zip(_USE, _USE_HOURS, strict=False)}
-    if asked.with_stranded:
-        row["strandedGpuHours"] = gpu_hours(line.sums.stranded)
-    return row
+    """One line of a CSV report, with use in GPU-hours too."""
+    row = _priced(asked, line)
+    return row | {name: gpu_hours(row[figure]) for name, figure in _HOURS.items() if figure in row}
 
 
 def corrected_cells(asked: ReportQuery, priced: PricedCorrection) -> dict[str, Any]:
     """A correction as a line of a CSV report. Its last cell has reason, author and the month of the wrong
     charge; charges leave it empty."""
+    known = _corrected(asked, priced)
+    return {name: known.get(name, "") for name in columns(asked, True)}
+
+
+def _corrected(asked: ReportQuery, priced: PricedCorrection) -> dict[str, Any]:
     its = priced.correction
-    month = month_name(period_at("month", asked.zone, its.at_ms))
+    month = month_name(_month_at(asked.zone, its.at_ms))
     span = asked.step_at(its.created_ms) if asked.step else asked.span
     labels = orjson.loads(priced.of.get("labels", "{}"))
-    known = {
+    return {
         **priced.of,
         **{f"{LABEL}{name}": value for name, value in labels.items()},
         **{"namespace": its.namespace, "pod": its.pod, "group": priced.group},
         **{"price": priced.price, "currency": priced.currency},
-        **{"posted": its.amount, "pending": 0, "amount": its.amount, "gpuHours": gpu_hours(its.amount)},
+        **{"posted": its.amount, "pending": 0, "amount": its.amount, "gpuHours": Raw(gpu_hours(its.amount))},
         **{"from": iso(span.start_ms), "to": iso(span.end_ms)},
-        "cost": Raw(cost(its.amount, priced.price)) if priced.price else "",
+        "cost": _cost(its.amount, priced.price),
         "correction": f"{its.reason} ({its.actor}; of {month})",
-        "clusterName": _cluster_at(asked, its.created_ms),
+        "clusterName": asked.cluster_of(_month_at(asked.zone, its.created_ms)),
     }
-    return {name: known.get(name, "") for name in columns(asked, True)}
+
+
+def _cost(amount: int, price: str) -> Raw | str:
+    return Raw(cost(amount, price)) if price else ""
 
 
 @lru_cache(1_024)  # a report's rows share few distinct times
-def _cluster_at(asked: ReportQuery, at_ms: int) -> str:
-    return asked.cluster_of(period_at("month", asked.zone, at_ms))
+def _month_at(zone: str, at_ms: int) -> Interval:
+    return period_at("month", zone, at_ms)
 
 
 @lru_cache(1_024)
@@ -108,10 +113,10 @@ def cells(asked: ReportQuery, line: ReportLine) -> dict[str, Any]:
         "gpuHours": gpu_hours(sums.amount),
     }
     if asked.with_use:
-        use = (sums.requested, sums.measured, sums.used, sums.used_by)
-        row |= zip(_USE, use, strict=True)
+        row |= {"requested": sums.requested, "measured": sums.measured, "used": sums.used}
+        row["usedBy"] = sums.used_by
     if asked.with_stranded:
-        row |= zip(_STRANDED, (sums.stranded, sums.known_ms), strict=True)
+        row |= {"stranded": sums.stranded, "strandedKnown": sums.known_ms}
     return row
 
 
@@ -151,7 +156,7 @@ def as_csv(names: Sequence[str], rows: Iterable[Cells]) -> Iterator[bytes]:
     writer = csv.writer(sheet)
     writer.writerow([safe(name) for name in names])
     for piece in _pieces(rows):
-        writer.writerows([_cell(name, row[name]) for name in names] for row in piece)
+        writer.writerows([_cell(row[name]) for name in names] for row in piece)
         yield sheet.getvalue().encode()
         sheet.seek(0)
         sheet.truncate()
@@ -164,23 +169,16 @@ def safe(text: str) -> str:
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 
-@dataclass(frozen=True, slots=True)
-class Raw:
-    """A value that is JSON text already: a decimal number (never a float), or an object."""
-
-    text: str
-
-
 def _raw(value: object) -> orjson.Fragment:
     if not isinstance(value, Raw):
         raise TypeError(f"{type(value)} cannot be written as JSON")
     return orjson.Fragment(value.text)
 
 
-def _cell(name: str, value: Any) -> Any:
+def _cell(value: Any) -> Any:
     if isinstance(value, Raw):
         return value.text
-    return safe(value) if isinstance(value, str) and name not in _AMOUNTS else value
+    return safe(value) if isinstance(value, str) else value
 
 
 def _pieces(rows: Iterable[Cells]) -> Iterator[list[Cells]]:
@@ -194,196 +192,31 @@ _OF_CLAIM = ("classes", "drivers", "devices")
 COLUMNS = (*_OF_POD, *_OF_CLAIM)
 PLACE = 5  # enough to identify a row within its time: the rest follows from the UID
 
-_PROVIDER = "Bursar"
-_UNIT = "GPU-Hours"  # for a card of weight 1
 
-NAMES = (
-    "BilledCost",
-    "BillingAccountId",
-    "BillingAccountName",
-    "BillingAccountType",
-    "BillingCurrency",
-    "BillingPeriodEnd",
-    "BillingPeriodStart",
-    "ChargeCategory",
-    "ChargeClass",
-    "ChargeDescription",
-    "ChargeFrequency",
-    "ChargePeriodEnd",
-    "ChargePeriodStart",
-    "ConsumedQuantity",
-    "ConsumedUnit",
-    "ContractedCost",
-    "ContractedUnitPrice",
-    "EffectiveCost",
-    "InvoiceId",
-    "InvoiceIssuerName",
-    "ListCost",
-    "ListUnitPrice",
-    "PricingCategory",
-    "PricingCurrency",
-    "PricingQuantity",
-    "PricingUnit",
-    "ProviderName",
-    "PublisherName",
-    "RegionId",
-    "RegionName",
-    "ResourceId",
-    "ResourceName",
-    "ResourceType",
-    "ServiceCategory",
-    "ServiceName",
-    "ServiceSubcategory",
-    "SkuId",
-    "SkuMeter",
-    "SkuPriceId",
-    "SubAccountId",
-    "SubAccountName",
-    "SubAccountType",
-    "Tags",
-    "x_Amount",
-    "x_PendingAmount",
-    "x_RequestedAmount",
-    "x_MeasuredAmount",
-    "x_UsedAmount",
-    "x_UsedBy",
-    "x_Group",
-    "x_Owner",
-    "x_Node",
-    "x_GpuModels",
-    "x_DeviceClasses",
-    "x_Drivers",
-    "x_Devices",
-    "x_ClusterName",
-)
+def focus_row(asked: ReportQuery, line: ReportLine) -> Cells:
+    """One report line with `COLUMNS`, by column of FOCUS; None is null."""
+    row = _priced(asked, line)
+    is_claim = CLAIM in row["uid"]
+    row["type"] = "ResourceClaim" if is_claim else "Pod"
+    row["description"] = f"GPU time of {'claim' if is_claim else 'pod'} {row['pod']}"
+    return _focus(asked, row, line.span.start_ms)
 
 
-def row(asked: ReportQuery, line: ReportLine) -> Cells:
-    """One report line with `COLUMNS`, by column; None is null."""
-    keys = dict(zip(asked.columns, line.key, strict=True))
-    billed = period_at("month", asked.zone, line.span.start_ms)
-    is_claim = CLAIM in keys["uid"]
-    values = {
-        **_ALWAYS,
-        **_money(line, keys),
-        **_resource(keys),
-        **_billing(asked, billed),
-        "ChargePeriodStart": iso(line.span.start_ms),
-        "ChargePeriodEnd": iso(line.span.end_ms),
-        "ChargeDescription": f"GPU time of {'claim' if is_claim else 'pod'} {keys['pod']}",
-        **_amounts(line),
-    }
-    return {name: values.get(name) for name in NAMES}
-
-
-def corrected_row(asked: ReportQuery, priced: PricedCorrection) -> Cells:
-    """A correction with `COLUMNS`: billed when it was made, for the day of the wrong charge, of the
-    pod, or of the namespace where it names none."""
+def corrected_focus_row(asked: ReportQuery, priced: PricedCorrection) -> Cells:
+    """A correction: billed when it was made, for the day of the wrong charge, of the pod, or of the namespace
+    where it names none."""
     its = priced.correction
-    billed = period_at("month", asked.zone, its.created_ms)
     of = period_at("day", asked.zone, its.at_ms)
-    line = ReportLine(of, (), UsageSums(posted=its.amount))
-    name = its.pod or its.namespace
-    keys = {**dict.fromkeys(COLUMNS, ""), "uid": name, "pod": name, "labels": "{}", **priced.of}
-    keys |= {"namespace": its.namespace, "group": priced.group}
-    keys |= {"price": priced.price, "currency": priced.currency}
-    values = {
-        **_ALWAYS,
-        **_money(line, keys),
-        **_resource(keys),
-        "ChargeClass": "Correction",
-        "ChargeFrequency": "One-Time",
-        **_billing(asked, billed),
-        "ChargePeriodStart": iso(of.start_ms),
-        "ChargePeriodEnd": iso(of.end_ms),
-        "ChargeDescription": f"Correction by {its.actor}: {its.reason}",
-        "x_Amount": its.amount,
-        "x_PendingAmount": 0,
-    }
-    if not its.pod:
-        values["ResourceType"] = "Namespace"
-    return {name: values.get(name) for name in NAMES}
+    own = {"uid": its.pod or its.namespace, "pod": its.pod or its.namespace, "labels": "{}"}
+    own |= {name: priced.of[name] for name in own if name in priced.of}
+    row = dict.fromkeys(COLUMNS, "") | _corrected(asked, priced) | own
+    row |= {"from": iso(of.start_ms), "to": iso(of.end_ms)}
+    row["type"] = "Namespace" if not its.pod else "ResourceClaim" if CLAIM in row["uid"] else "Pod"
+    row["description"] = f"Correction by {its.actor}: {its.reason}"
+    return _focus(asked, row, its.created_ms)
 
 
-def _billing(asked: ReportQuery, month: Interval) -> Cells:
-    return {
-        "BillingPeriodStart": iso(month.start_ms),
-        "BillingPeriodEnd": iso(month.end_ms),
-        "x_ClusterName": asked.cluster_of(month) or None,
-    }
-
-
-def _resource(keys: Mapping[str, str]) -> Cells:
-    """What was charged, by the values of `COLUMNS`."""
-    return {
-        "ResourceId": keys["uid"],
-        "ResourceName": keys["pod"],
-        "ResourceType": "ResourceClaim" if CLAIM in keys["uid"] else "Pod",
-        "SubAccountId": keys["namespace"],
-        "SubAccountName": keys["namespace"],
-        "Tags": Raw(keys["labels"]),
-        "x_Group": keys["group"] or None,
-        "x_Owner": keys["owner"] or None,
-        "x_Node": keys["node"] or None,
-        "x_GpuModels": keys["models"] or None,
-        "x_DeviceClasses": keys["classes"] or None,
-        "x_Drivers": keys["drivers"] or None,
-        "x_Devices": keys["devices"] or None,
-    }
-
-
-_ALWAYS = {
-    "BillingAccountId": "bursar",
-    "BillingAccountName": _PROVIDER,
-    "BillingAccountType": "Cluster",
-    "ChargeCategory": "Usage",
-    "ChargeFrequency": "Usage-Based",
-    "InvoiceIssuerName": _PROVIDER,
-    "ProviderName": _PROVIDER,
-    "PublisherName": _PROVIDER,
-    "ServiceCategory": "Compute",
-    "ServiceName": "GPU time",
-    "ServiceSubcategory": "Containers",
-    "SubAccountType": "Namespace",
-}
-
-
-def _sku(keys: Mapping[str, str]) -> str:
-    """The model, of a claim's devices below their driver."""
-    return f"{keys['drivers'] or 'gpu'}/{keys['models'] or 'unknown'}"
-
-
-def _money(line: ReportLine, keys: Mapping[str, str]) -> Cells:
-    """Without a price the unit price is 0, and so is every cost: of usage FOCUS leaves none empty."""
-    price, currency, sku = keys["price"] or "0", keys["currency"], _sku(keys)
-    hours, costs = Raw(gpu_hours(line.sums.amount)), Raw(cost(line.sums.amount, price))
-    return {
-        "BilledCost": costs,
-        "EffectiveCost": costs,
-        "ListCost": costs,
-        "ContractedCost": costs,
-        "BillingCurrency": currency,
-        "ConsumedQuantity": hours,
-        "ConsumedUnit": _UNIT,
-        "PricingQuantity": hours,
-        "PricingUnit": _UNIT,
-        "SkuId": sku,
-        "SkuPriceId": sku,
-        "SkuMeter": "GPU time",
-        "ListUnitPrice": Raw(price),
-        "ContractedUnitPrice": Raw(price),
-        "PricingCategory": "Standard",
-        "PricingCurrency": currency,
-    }
-
-
-def _amounts(line: ReportLine) -> Cells:
-    sums = line.sums
-    return {
-        "x_Amount": sums.amount,
-        "x_PendingAmount": sums.pending,
-        "x_RequestedAmount": sums.requested,
-        "x_MeasuredAmount": sums.measured,
-        "x_UsedAmount": sums.used,
-        "x_UsedBy": sums.used_by,
-    }
+def _focus(asked: ReportQuery, row: dict[str, Any], billed_ms: int) -> Cells:
+    month = _month_at(asked.zone, billed_ms)
+    row |= {"billedFrom": iso(month.start_ms), "billedTo": iso(month.end_ms)}
+    return {column.key: column.of(row) for column in FOCUS.columns}

@@ -11,7 +11,8 @@ from click.testing import CliRunner
 
 from timekeeper.accounts.usage import PRICE, ReportQuery
 from timekeeper.api import report_formats
-from timekeeper.api.sheets.usage import USAGE
+from timekeeper.api.sheets.focus import FOCUS as FOCUS_SHEET
+from timekeeper.api.sheets.usage import REPORT, USAGE
 from timekeeper.cli import output
 from timekeeper.cli.bill import bill as bill_of
 from timekeeper.cli.client import BILL, FOCUS
@@ -205,8 +206,8 @@ def test_figures_in_gpu_hours_have_the_names_of_the_api_s_csv() -> None:
         span=Interval(0, 1), columns=("namespace", *PRICE), now_ms=1, with_use=True, with_stranded=True
     )
     assert named == {"gpuHours", "requestedGpuHours", "strandedGpuHours"}
-    assert set(report_formats.columns(asked)) >= named | BILL
-    assert set(report_formats.NAMES) >= FOCUS
+    assert set(REPORT.keys) >= set(report_formats.columns(asked)) >= named | BILL
+    assert set(FOCUS_SHEET.keys) >= FOCUS
 
 
 def test_the_bill_has_the_columns_that_it_is_grouped_by() -> None:

@@ -33,7 +33,6 @@ from tests.webhook.process_metrics import of_this_process
 from timekeeper import log as timekeeper_log
 from timekeeper.accounts.card_use import evictions
 from timekeeper.accounts.card_use.overuse import FRESH_MS
-from timekeeper.api import report_formats
 from timekeeper.api.create_app import ROUTES
 from timekeeper.api.http.openapi import document
 from timekeeper.api.resources.account_metrics import FAMILIES
@@ -184,13 +183,6 @@ LISTED = (
         [*names.USER_ANNOTATIONS, *names.GANG_ANNOTATIONS, names.GANG_LATE],
         matching(r"^\| `(\S+)` \| annotation \|"),
         "<!-- end",
-    ),
-    Inventory(
-        "api.md",
-        "\n### Usage\n",
-        [column for column in report_formats.NAMES if column.startswith("x_")],
-        matching(r"`(x_\w+)`"),
-        "\n### ",
     ),
     Inventory(
         "api.md",

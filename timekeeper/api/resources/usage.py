@@ -21,7 +21,6 @@ from timekeeper.accounts.usage import (
     columns_of,
 )
 from timekeeper.api import report_formats, sheets
-from timekeeper.api import report_formats as focus
 from timekeeper.api.http.answers import AmountAnswer, Page, Span, amount_of, tagged
 from timekeeper.api.http.parameters import (
     AFTER,
@@ -224,10 +223,10 @@ def _question(services: Services, call: Call) -> ReportQuery:
     own = [name for name in ("group", "use", "stranded") if name in call.given]
     if is_focus and own:
         raise bad(own[0], "FOCUS rows have columns of their own")
-    columns = focus.COLUMNS if is_focus else columns_of(call.get("group", ("namespace",)))
+    columns = report_formats.COLUMNS if is_focus else columns_of(call.get("group", ("namespace",)))
     if call.get("format") == "csv":  # a row for each price
         columns = tuple(dict.fromkeys((*columns, *PRICE)))
-    telling = columns[: focus.PLACE] if is_focus else columns
+    telling = columns[: report_formats.PLACE] if is_focus else columns
     place = shaped(call.get("after"), int, int, int, *(str for _ in telling))
     order = _order(call, is_focus)
     span = _span(call, zone, Interval(period_at("month", zone, now_ms).start_ms, now_ms), is_focus, place)
@@ -327,7 +326,7 @@ def _span(
 
 
 def _place(asked: ReportQuery, line: ReportLine, is_focus: bool) -> str:
-    key = line.key[: focus.PLACE] if is_focus else line.key
+    key = line.key[: report_formats.PLACE] if is_focus else line.key
     return cursor(asked.span.start_ms, asked.span.end_ms, line.span.start_ms, *key)
 
 
@@ -350,11 +349,11 @@ def _sheet(
         )
     if form.startswith("focus"):
         rows = chain(
-            (focus.row(asked, each) for each in lines),
-            (focus.corrected_row(asked, each) for each in corrections),
+            (report_formats.focus_row(asked, each) for each in lines),
+            (report_formats.corrected_focus_row(asked, each) for each in corrections),
         )
         if form == "focus-csv":
-            return report_formats.as_csv(focus.NAMES, rows)
+            return report_formats.as_csv(sheets.FOCUS.keys, rows)
         return report_formats.as_json(head, rows, lambda: {"next": follows})
     added = report_formats.RunningTotal(lines)
     nested = (report_formats.nested(report_formats.cells(asked, each)) for each in added)

@@ -7,9 +7,10 @@ Pure: no call, no clock, no database. May import the core alone.
 from timekeeper.api.sheets.budgets import BUDGET, BUDGETS, GRANTS, GROUP_GRANTS
 from timekeeper.api.sheets.cluster import MAP, STRANDED, WAITING
 from timekeeper.api.sheets.decisions import DECISIONS, LIFE, WOULD
+from timekeeper.api.sheets.focus import FOCUS
 from timekeeper.api.sheets.sessions import HELD, NODE_CHARGES, SESSIONS
 from timekeeper.api.sheets.simulation import SIMULATED
-from timekeeper.api.sheets.usage import CORRECTIONS, ESTIMATE, ESTIMATED_BUDGETS, MONTH, MONTHS, USAGE
+from timekeeper.api.sheets.usage import CORRECTIONS, ESTIMATE, ESTIMATED_BUDGETS, MONTH, MONTHS, REPORT, USAGE
 
 __all__ = [
     "BUDGET",
@@ -18,6 +19,7 @@ __all__ = [
     "DECISIONS",
     "ESTIMATE",
     "ESTIMATED_BUDGETS",
+    "FOCUS",
     "GRANTS",
     "GROUP_GRANTS",
     "HELD",
@@ -26,6 +28,7 @@ __all__ = [
     "MONTH",
     "MONTHS",
     "NODE_CHARGES",
+    "REPORT",
     "SESSIONS",
     "SIMULATED",
     "STRANDED",

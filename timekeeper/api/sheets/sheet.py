@@ -7,9 +7,14 @@ from typing import Any, Literal, TypedDict
 from timekeeper.core import texts
 
 Json = Mapping[str, Any]
-
-
 Value = str | Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """A value that is JSON text already: a decimal number (never a float), or an object."""
+
+    text: str
 
 
 @dataclass(frozen=True, slots=True)

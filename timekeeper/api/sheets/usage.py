@@ -91,6 +91,40 @@ USAGE = Sheet(
     empty="nothing was charged in this time",
     chosen=_shown,
 )
+_IN_HOURS = "the same in GPU-hours"
+_PRICED = (
+    DECIMAL("price", "Price", "of a weighted GPU-hour, as it was in force; empty without one"),
+    TEXT("currency", "Currency", "of the price"),
+)
+CHARGED = (
+    INTEGER("posted", "Posted", "charged, in milli-GPU x ms"),
+    INTEGER("pending", "Pending", "charged, and not posted yet"),
+    INTEGER("amount", "Amount", "their sum"),
+    DECIMAL("gpuHours", "GPU-hours", _IN_HOURS),
+    DECIMAL("cost", "Cost", "the charge x the price; empty without one"),
+)
+OF_USE = (
+    INTEGER("requested", "Requested", "what the pods held, unweighted, in the time they were charged for"),
+    INTEGER("measured", "Measured", "of that, what was measured"),
+    INTEGER("used", "Used", "what was used then"),
+    TEXT("usedBy", "Used by", "the source of these figures"),
+    DECIMAL("requestedGpuHours", "Requested", _IN_HOURS),
+    DECIMAL("measuredGpuHours", "Measured", _IN_HOURS),
+    DECIMAL("usedGpuHours", "Used", _IN_HOURS),
+)
+OF_STRANDED = (
+    INTEGER("stranded", "Stranded", "the cards that the namespace strands, in milli-GPU x ms"),
+    INTEGER("strandedKnown", "Known for", "for how many ms of the row's time that is known"),
+    DECIMAL("strandedGpuHours", "Stranded", _IN_HOURS),
+)
+OF_CORRECTIONS = (
+    SENTENCE("correction", "Correction", "its reason, author, and the month of the wrong charge"),
+)
+OF_CLUSTERS = (TEXT("clusterName", "Cluster", "the month's"),)
+REPORT = Sheet(
+    columns=(*_GROUPS, *_PRICED, *CHARGED, *OF_USE, *OF_STRANDED, *OF_CORRECTIONS, *OF_CLUSTERS),
+    rows=lambda answer: answer["rows"],
+)
 _ESTIMATED = TEXT("estimated", "", "never posted", lambda _: "estimated")
 
 
