@@ -45,16 +45,14 @@ class PlannedMember:
 @dataclass(frozen=True, slots=True)
 class GangPlan:
     """``members``: those that fit together; ``left``: those that found no place beside them; ``why``: the
-    last one's reason, for people; ``is_late``: the time was over before all nodes were looked at. ``near``:
-    the domain of a required topology, or of a preferred one the domains. ``least``: no plan for these members
-    has fewer nodes, 0 if that is not known; ``untried``: how many domains might take more, or need fewer
-    nodes. ``no_room``: names of members without GPUs for which no node has the CPU and memory beside these;
-    the gang does not start then."""
+    last one's reason, for people. ``near``: the domain of a required topology, or of a preferred one the
+    domains. ``least``: no plan for these members has fewer nodes, 0 if that is not known; ``untried``: how
+    many domains might take more, or need fewer nodes. ``no_room``: names of members without GPUs for which
+    no node has the CPU and memory beside these; the gang does not start then."""
 
     members: tuple[PlannedMember, ...]
     left: tuple[Pod, ...] = ()
     why: str = ""
-    is_late: bool = False
     near: str = ""
     least: int = 0
     untried: int = 0
@@ -166,11 +164,10 @@ class _Plan:
     def _plan(self, found: "_Attempt", near: str = "", domains: Sequence[Domain] = ()) -> GangPlan:
         """``domains``: one of them has the members."""
         members, left = tuple(found.members), found.left
-        is_late = bool(left) and self.given.is_late()
         enough = [] if left else [each for each in domains if each.takes(self.shapes) >= len(members)]
         least = min((each.least_nodes(self.shapes) for each in enough), default=0)
-        why, no_room = LATE if is_late else found.why, self._cpu_lack(found)
-        return GangPlan(members, left, why, is_late, near, least, self.untried, no_room)
+        why = LATE if left and self.given.is_late() else found.why
+        return GangPlan(members, left, why, near, least, self.untried, self._cpu_lack(found))
 
     def _cpu_lack(self, found: "_Attempt") -> tuple[str, ...]:
         """Names of members without GPUs that no node has room for beside these."""

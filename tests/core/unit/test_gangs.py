@@ -234,8 +234,3 @@ def test_a_pod_without_gpus_is_of_the_group_that_its_mark_names() -> None:
     assert group_of(pod(gang="train")) == "bursar/train"
     assert group_of(pod({"ray.io/cluster": "a"})) == "ray/a"
     assert (group_of(of_job), group_of(pod())) == ("", "")
-
-
-def test_a_pod_without_any_mark_is_of_no_gang() -> None:
-    assert gang_of({}) is None
-    assert list(gang_violations({"metadata": {"annotations": {"bursar.dev/policy": "binpack"}}})) == []
