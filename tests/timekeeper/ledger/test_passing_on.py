@@ -91,6 +91,7 @@ def test_a_part_of_the_groups_budget_is_the_namespaces_and_the_rest_is_left(book
     assert [granted(books, each) for each in ("team-a", "team-b", "_group.blue")] == ["30", "70", "100"]
     told = split(books)
     assert told["gpuHours"] == {"granted": "100", "passedOn": "100", "left": "0"}
+    assert told["mayPassOn"]
     assert [(each["namespace"], each["gpuHours"]) for each in told["namespaces"]] == [
         ("team-a", "30"),
         ("team-b", "70"),
@@ -144,6 +145,7 @@ def test_the_right_is_that_of_the_group(books: Books) -> None:
     assert give(books, "team-a", "1", who="ann")[0] == 403
     right = {"group": "bursar.dev", "resource": "groups", "subresource": "grants", "verb": "create"}
     assert {**right, "namespace": "", "name": "blue"} in asked
+    assert books.get("/v1/groups/blue/grants", token("ann")).get_json()["mayPassOn"] is False
     assert books.get("/v1/grants?subject=team-a").get_json()["grants"] == []
     books.reviews.denied.add(("admin", "get", "grants", "_group.blue"))
     assert books.get("/v1/groups/blue/grants").status_code == 403
