@@ -43,6 +43,7 @@ AVOIDED_MS = 600_000
 MOST_OPENED = 512  # planned members without a node, before more gates go
 MOST_LOOSE = 1_024  # waiting members without gates of gangs that have not started
 MIN_MARKS = 2  # so one node that is lost takes no gang's last mark
+PAID_MS = 5_000  # the timekeeper pays within, where the account can
 LACKS_MS, TURN_MS = 30_000, 900_000  # before an autoscaler sees a gang, and for how long the next waits
 
 
@@ -542,8 +543,9 @@ class GangStarts:
             (gate for pod in it.waiting for gate in pod.gates if gate not in names.GATES), ""
         ):
             yield f"another scheduling gate keeps a member: {foreign}"
-        elif unpaid := sum(names.BUDGET_GATE in pod.gates for pod in it.waiting):
-            yield f"{unpaid} wait for their budget or their turn"
+        elif unpaid := [pod for pod in it.waiting if names.BUDGET_GATE in pod.gates]:
+            if self._w.now_ms() - max(pod.asked_ms for pod in unpaid) >= PAID_MS:
+                yield f"{len(unpaid)} wait for their budget or their turn"
         elif self._rests(it.key, self._w.steady_ms()):
             yield "its last start came to nothing, and it is tried again soon"
         else:

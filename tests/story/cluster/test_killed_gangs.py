@@ -1,13 +1,14 @@
 """Extender, timekeeper and kube-scheduler are killed with SIGKILL while a gang starts: after its plan, after
 a gate, after a Binding. What must hold is read from the pods, the whole time."""
 
+import json
 import random
 import signal
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -15,11 +16,14 @@ from deploy.local.api import ApiError
 from deploy.local.stack import Stack
 from tests.story.cluster.test_gangs import CARDS, Place, cards_of, job_of, standing_still
 from tests.story.cluster.test_killed_parts import SCHEDULER
+from tests.story.cluster.test_metering import set_budget
 from tests.support.control_plane import MERGE
 from tests.support.exposition import sample
 from tests.worlds import Json
+from timekeeper.core.budgets.policy import GPU_HOUR
 
 SIZE = 12
+LOOKAHEAD_MS = 600_000  # what is held for a pod
 DEADLINE_S, MORE_S = 60, 10  # the extender's default, and what is granted beside it
 PARTS, ACTS = ("extender", "timekeeper", SCHEDULER), ("plan", "gate", "binding")
 # the part, how many kills, and the seed: thirty of each part under `make soak`, in parts that fit its slices
@@ -32,10 +36,12 @@ KILLS = (
 class Law:
     """Looks at a place's one gang, again and again. ``broken``: what must not be."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, reader: str) -> None:
         self.broken: list[str] = []
         self._place, self._since, self._evicted = place, 0.0, set[str]()
         self._has_all, self._ends = False, threading.Event()
+        self._reader, self._none_bound = reader, time.monotonic()
+        self._spent = self._taken()
 
     @contextmanager
     def kept(self) -> Iterator[None]:
@@ -54,7 +60,28 @@ class Law:
 
     def _look_on(self) -> None:
         while not self._ends.wait(0.2):
-            self._look(self._place.pods())
+            pods = self._place.pods()
+            self._look(pods)
+            if not any("nodeName" in pod["spec"] for pod in pods):
+                self._none_bound = time.monotonic()
+            with suppress(OSError):  # the timekeeper is killed
+                self._look_at_account()
+
+    def _look_at_account(self) -> None:
+        """It can pay: nothing waits for it. What is held and what is used is what the gang costs, once."""
+        name = self._place.name
+        taken = self._taken() - self._spent
+        most = SIZE * 1_000 * (LOOKAHEAD_MS + int(1_000 * (time.monotonic() - self._none_bound)))
+        if taken > most:
+            self.broken.append(f"{taken} of the budget are held or used, and at most {most} should be")
+        for path, rows in (("waiting", "pods"), ("held", "held")):
+            said = json.dumps(self._place.stack.get(f"/v1/{path}?namespace={name}", self._reader)[rows])
+            self.broken += [said] if "budget" in said else []
+
+    def _taken(self) -> int:
+        """What the namespace has used and holds of its budget, in thousandths of a card x ms."""
+        found = self._place.stack.get(f"/v1/budgets/{self._place.name}", self._reader)
+        return int(found["posted"] + found["pending"] + found["reserved"])
 
     def _look(self, pods: list[Json]) -> None:
         bound = sum("nodeName" in pod["spec"] for pod in pods if "deletionTimestamp" not in pod["metadata"])
@@ -70,6 +97,23 @@ class Law:
         self._since = self._since or time.monotonic()
         if time.monotonic() > self._since + DEADLINE_S + MORE_S:
             self.broken.append(f"{bound} of {SIZE} have had nodes for longer than the deadline")
+
+
+def sessions(place: Place, reader: str) -> list[Json]:
+    """Of its pods, in the ledger."""
+    found: list[Json] = place.stack.get(f"/v1/sessions?namespace={place.name}", reader)["sessions"]
+    return found
+
+
+def charged_twice(place: Place, reader: str) -> list[str]:
+    """The pods of whose sessions one begins before the one before it has ended."""
+    ends: dict[str, float] = {}
+    found = []
+    for row in sorted(sessions(place, reader), key=lambda row: row["bound"]):
+        uid = row["uid"].partition(":")[0]
+        found += [row["pod"]] if row["bound"] < ends.get(uid, 0) else []
+        ends[uid] = row["ended"] or float("inf")
+    return found
 
 
 def planned(stack: Stack, reader: str) -> float:
@@ -155,7 +199,19 @@ def kill_after(stack: Stack, reader: str, place: Place, part: str, act: str, del
             scheduler.send_signal(signal.SIGSTOP)
         bound = len(place.bound())
         kill(stack, part)
+        if part == "timekeeper" and delay_s < 0.5:  # it is back before the others have nodes
+            start_again(stack, part)
     return "whole" if bound == SIZE else "binding" if bound else "gate"
+
+
+def start_again(stack: Stack, part: str) -> None:
+    """It is ready."""
+    if part == SCHEDULER:
+        stack.cp.restart_process(part)
+        return
+    stack.start(part)
+    url = {"extender": stack.extender_url, "timekeeper": stack.timekeeper_url}[part]
+    stack.wait(f"{part} to be back", lambda: stack.is_ready(url), part)
 
 
 def has_lost_a_gate(place: Place) -> bool:
@@ -166,31 +222,36 @@ def has_lost_a_gate(place: Place) -> bool:
 def test_a_part_that_is_killed_while_a_gang_starts_leaves_no_part_of_it(
     stack: Stack, reader: str, kept_gates: None, part: str, kills: int, seed: int
 ) -> None:
-    """Jobs that no pod may fail. No card has two pods."""
+    """Jobs that no pod may fail. No card has two pods. A thousand hours are free: no text says that they do
+    not suffice, and no card is charged twice."""
+    set_budget(stack, f"killed-{part}-{seed}", "gpuHours: 1000\nonExhausted: hold\n")
+    budget = f"/v1/budgets/killed-{part}-{seed}"
+    stack.wait("the grant", lambda: stack.get(budget, reader)["granted"] == 1_000 * GPU_HOUR)
     place, chance, seen = Place(stack, f"killed-{part}-{seed}", 4, 4, 4), random.Random(seed), Counter[str]()
     for number in range(kills):
-        law, act = Law(place), ACTS[(seed + number) % len(ACTS)]
+        law, act = Law(place, reader), ACTS[(seed + number) % len(ACTS)]
         with law.kept():
             if act == "plan":
                 keep_gates(place)
             spec = {"parallelism": SIZE, "completions": SIZE, "backoffLimit": 0}
             path = job_path(place, job_of(place, f"train-{number}", annotated=SIZE, **spec))
             seen[kill_after(stack, reader, place, part, act, chance.random())] += 1
-            if part == SCHEDULER:
-                stack.cp.restart_process(part)
-            else:
-                stack.start(part)
-                url = {"extender": stack.extender_url, "timekeeper": stack.timekeeper_url}[part]
-                stack.wait(f"{part} to be back", lambda url=url: stack.is_ready(url), part)  # type: ignore[misc]
-                if part == "extender":
-                    law.begin_anew()
+            if part not in stack.processes:
+                start_again(stack, part)
+            if part == "extender":
+                law.begin_anew()
             stack.wait("all to run", lambda: len(place.running()) == SIZE, "extender")
-        assert law.broken == []
+            stack.wait(
+                "all to be charged", lambda: sum(not row["ended"] for row in sessions(place, reader)) >= SIZE
+            )
+        told = [note for name in (*place.names(), f"train-{number}") for note in place.told(name)]
+        assert (law.broken, [note for note in told if "budget" in note]) == ([], [])
         assert len({card for each in place.pods() for card in cards_of(each)}) == len(place.names()) == SIZE
         assert not stack.cp.api.call("GET", path)["status"].get("failed")
         stack.cp.api.call("DELETE", path, {"propagationPolicy": "Background"})
         stack.wait("its pods to be gone", lambda: place.names() == [])
     print(f"{part} was killed after: {dict(seen)}")
+    assert charged_twice(place, reader) == []
     assert seen.total() == kills
     assert kills < len(ACTS) or {*ACTS} <= {*seen}
 
