@@ -119,7 +119,8 @@ def read_node(raw: Json, lockable: Collection[str] = tuple(BY_NAME), model_names
     server can hold."""
     status = mapping(raw.get("status"))
     allocatable = mapping(status.get("allocatable"))
-    family, fault = _family(node_facts(raw))
+    facts = node_facts(raw)
+    family, fault = _family(facts)
     cards: tuple[Card, ...] = ()
     gpus = tuple(sorted(gpu_amounts(allocatable).items()))
     is_counted = False
@@ -155,7 +156,7 @@ def read_node(raw: Json, lockable: Collection[str] = tuple(BY_NAME), model_names
         is_counted=is_counted and bool(cards),
         groups=groups_of(cards),
         boot=kubelets_boot(raw) or (present.boot if present else ""),
-        remarks=read_remarks(raw),
+        remarks=read_remarks(raw, facts),
     )
 
 

@@ -5,10 +5,11 @@ from typing import NamedTuple
 
 from timekeeper.core import names
 from timekeeper.core.accelerators import accelerator_of
+from timekeeper.core.dialects import NodeFacts
 from timekeeper.core.dialects.nvidia_parts import MIG, SHARED
 from timekeeper.core.json_values import Json, annotations_of, mapping
 from timekeeper.core.kube.node_lock import locks_of
-from timekeeper.core.request.inventory import gpu_amounts, node_facts
+from timekeeper.core.request.inventory import gpu_amounts
 from timekeeper.core.request.runtime_plugins import OURS
 
 PLUGINS = "nvidia.com/gpu"
@@ -28,13 +29,13 @@ class NodeRemarks(NamedTuple):
 NO_REMARKS = NodeRemarks()
 
 
-def read_remarks(raw: Json) -> NodeRemarks:
-    """Never raises on what an API server can hold."""
+def read_remarks(raw: Json, facts: NodeFacts) -> NodeRemarks:
+    """``facts``: what the node says of its cards. Never raises on what an API server can hold."""
     written = annotations_of(raw)
     found = ((lock.holder, lock.written_ms) for lock in locks_of(raw).values())
     return NodeRemarks(
         has_inventory=names.INVENTORY in written,
-        has_capacity=any(accelerator_of(name) is None for name in node_facts(raw).capacity),
+        has_capacity=any(accelerator_of(name) is None for name in facts.capacity),
         is_unguarded=_is_unguarded(str(written.get(names.INVENTORY, ""))),
         change=str(written.get(names.NODE_CHANGE, "")),
         keeps_name=_keeps_name(mapping(raw.get("status"))),
@@ -57,5 +58,6 @@ def _keeps_name(status: Json) -> bool:
     """Whether nothing of NVIDIA's plugin is left but its name. Renamed replicas and instances leave 0 whole
     cards, too: then the plugin is there."""
     capacity, allocatable = mapping(status.get("capacity")), mapping(status.get("allocatable"))
-    parts = any(name.startswith((SHARED, MIG)) for name in gpu_amounts(allocatable or capacity))
-    return PLUGINS in capacity and PLUGINS not in gpu_amounts(capacity) and not parts
+    if PLUGINS not in capacity or PLUGINS in gpu_amounts(capacity):
+        return False
+    return not any(name.startswith((SHARED, MIG)) for name in gpu_amounts(allocatable or capacity))

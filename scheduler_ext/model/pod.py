@@ -29,7 +29,7 @@ from timekeeper.core.kube.node_lock import waits_for_a_plugin
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import PodHold
 from timekeeper.core.ledger.reservation import Reservation, read_reservation
-from timekeeper.core.object_names import TERMINAL, controller_of, owner_of
+from timekeeper.core.object_names import TERMINAL, controller_of, controller_reference, owner_of
 from timekeeper.core.quantity import integral
 from timekeeper.core.request.cards import UndecodableError, decode_placement
 from timekeeper.core.request.foreign import NamedCards, named_cards
@@ -40,7 +40,7 @@ MAX_GRACE_MS = 600_000
 MAX_DECLARED_S = 2**31 - 1  # of activeDeadlineSeconds
 MAX_MESSAGE = 1_000  # characters kept of kube-scheduler's message
 MAX_REJECTED = 300  # of the kubelet's
-_AT_HOME = ("DaemonSet/", "Node/")  # what makes pods that belong on their node
+_AT_HOME = ("DaemonSet", "Node")  # what makes pods that belong on their node
 _LONGEST_PART = 2_048  # bytes of a pod whose request is kept
 _PREEMPTED = "DisruptionTarget", "PreemptionByScheduler"  # the condition of a victim of kube-scheduler
 
@@ -181,7 +181,8 @@ def read_non_gpu_pod(raw: Json) -> NonGPUPod:
         return NonGPUPod(uid, node, 0, member=_cpu_member(raw))
     leaves_ms = hold.millis(metadata.get("deletionTimestamp")) or 0
     namespace = intern(_text(metadata, "namespace"))
-    others, is_at_home = requested_others(raw), owner_of(metadata).startswith(_AT_HOME)
+    others, owner = requested_others(raw), controller_reference(metadata)
+    is_at_home = owner is not None and owner.get("kind") in _AT_HOME
     return NonGPUPod(uid, node, requested_milli(raw), others, leaves_ms, namespace, is_at_home=is_at_home)
 
 
@@ -261,7 +262,7 @@ def read_pod(raw: Json, most_grace_ms: int = MAX_GRACE_MS) -> Pod | None:
         by_claim=bool(node and mapping(status.get("extendedResourceClaimStatus")).get("resourceClaimName")),
         declared_ms=_declared_ms(spec, most_grace_ms),
         rejected=_rejected(status) if node else "",
-        waits_for_plugin=node != "" and waits_for_a_plugin(raw, node),
+        waits_for_plugin=status.get("phase") == "Pending" and waits_for_a_plugin(raw, node),
     )
 
 
