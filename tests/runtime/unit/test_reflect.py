@@ -133,3 +133,11 @@ def test_waits_have_an_upper_bound() -> None:
     server.events(12)
 
     assert max(server.waits) == 10_000
+
+
+def test_a_wait_that_is_true_ends_the_events() -> None:
+    server = Server([UnreachableError("no")] * 3, [])
+
+    events = reflect(server.list_all, server.watch, lambda _ms: len(server.calls) == 2, lambda raw, _: raw)
+
+    assert list(events) == [WatchFailed("no")] * 2

@@ -362,3 +362,5 @@ def test_claims_are_watched_once_their_api_is_served_and_until_then_nothing_is_s
     assert failures == ["away"]
     assert updates.get() == WatchUpdate("resourceclaims", T0, WatchFailed("away"))
     assert updates.empty()
+    away = Serving(Answered(404, {})).call
+    assert not await_served(claims, away, Clock(T0), updates, lambda _ms: True, lambda *_: None)
