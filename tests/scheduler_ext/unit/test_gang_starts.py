@@ -165,7 +165,7 @@ def test_a_gang_that_waits_says_for_what_once(raws: list[Json], says: str) -> No
 
 
 def test_what_the_timekeeper_may_pay_at_once_is_not_said_to_wait_for_its_budget() -> None:
-    world = GangWorld({}, [member(name, gates=(BUDGET, CARDS)) for name in "ab"]).step()
+    world = GangWorld({}, [member(name, gates=(BUDGET, CARDS), created_s=0) for name in "ab"]).step()
     assert world.says("a") == "Gang g starts whole: 2 of 2 members exist."
 
     assert "2 wait for their budget or their turn" in world.step(5).says("a")
