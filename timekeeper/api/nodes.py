@@ -8,7 +8,7 @@ from timekeeper.accounts.budget_history import History
 from timekeeper.accounts.changes import NEVER, Pulse
 from timekeeper.accounts.failing_watches import read_watches
 from timekeeper.api import sheets
-from timekeeper.api.http.answers import AmountAnswer, Page, amount_of, answer
+from timekeeper.api.http.answers import AmountAnswer, Paged, amount_of, answer
 from timekeeper.api.http.parameters import (
     AFTER,
     FROM,
@@ -73,7 +73,7 @@ class NodeCharge(_From, AmountAnswer):
     state: Literal["open", "settled"]
 
 
-class NodeAnswer(_From, Page):
+class NodeAnswer(_From, Paged):
     """A node, and the charges of pods that held cards there between `from` and `to`, those that run first,
     then by their end, the last first. All times are in RFC 3339. `state`: `left`: the API server has no such
     Node since `left`, as the timekeeper saw it; `silent`: it has it, and nothing is heard of it since

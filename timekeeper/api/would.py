@@ -7,7 +7,7 @@ from flask import Flask, Response
 
 from timekeeper.accounts.would import VerdictWord
 from timekeeper.api import sheets
-from timekeeper.api.http.answers import Page, Since, Span, answer, tagged
+from timekeeper.api.http.answers import Paged, Since, Span, answer, tagged
 from timekeeper.api.http.parameters import AFTER, FROM, LIMIT, NAMESPACE, TO, choice, cursor, shaped, start_ms
 from timekeeper.api.http.routes import CSV, JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
@@ -42,7 +42,7 @@ class WouldAnswerRow(Since):
     sentence: str
 
 
-class WouldAnswer(Span, Page):
+class WouldAnswer(Span, Paged):
     """The newest week first. `enforced`: namespaces that were left out, for they are not
     metered now: they are enforced, or deleted; `notes`: sentences on what is not known; `began`: the first
     moment that the ledger charged, null: none."""

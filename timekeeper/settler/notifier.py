@@ -26,7 +26,7 @@ from timekeeper.accounts.decisions.notifications import (
 )
 from timekeeper.log import log, log_exception
 from timekeeper.runtime.recording.signed_post import FAILURES, post
-from timekeeper.store import decisions, fencing, notified
+from timekeeper.store import decisions, fencing
 from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError
 from timekeeper.store.fencing import Epoch, EpochOverError
 
@@ -104,11 +104,11 @@ class Notifier:
         if keys == self._places.keys():
             return
         with fencing.writing(self._store, self._epoch) as connection:
-            known, newest = notified.all_places(connection), notified.newest(connection)
+            known, newest = decisions.notified(connection), decisions.newest(connection)
             for key in keys - known.keys():
-                notified.move(connection, key, newest)
+                decisions.notify_after(connection, key, newest)
             for key in known.keys() - keys:
-                notified.forget(connection, key)
+                decisions.forget_destination(connection, key)
         before = self._places
         self._places = {
             key: before.get(key) or _Place(known.get(key, newest), known.get(key, newest)) for key in keys
@@ -136,7 +136,7 @@ class Notifier:
         now_s = self._seconds()
         if number != place.stored and (due or now_s - place.stored_s >= _KEEP_INTERVAL_S):
             with fencing.writing(self._store, self._epoch) as connection:
-                notified.move(connection, to.key, number)
+                decisions.notify_after(connection, to.key, number)
             place.stored, place.stored_s = number, now_s
 
     def _sent(self, to: Destination, body: dict[str, Any], count: int, place: _Place) -> bool:

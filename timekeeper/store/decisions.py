@@ -19,7 +19,7 @@ from timekeeper.core.decisions import (
 )
 from timekeeper.store.engine import postgresql
 from timekeeper.store.engine.engine import Connection, insert_all
-from timekeeper.store.engine.schema import DECISIONS, SESSIONS
+from timekeeper.store.engine.schema import DECISIONS, NOTIFIED, SESSIONS
 
 SOURCE = "timekeeper"  # of its own decisions
 
@@ -284,3 +284,24 @@ def _run(row: Any) -> DecisionRun:
         budget=row.budget,
     )
     return DecisionRun(decision, row._mapping["count"], row.last_ms)
+
+
+def newest(connection: Connection) -> int:
+    """The number of the newest decision; 0 if there is none."""
+    return int(connection.execute(select(func.max(DECISIONS.c.id))).scalar() or 0)
+
+
+def notified(connection: Connection) -> dict[str, int]:
+    """Destination -> the number of the last decision that was sent there, or needed not to be."""
+    return {row.destination: row.decision_id for row in connection.execute(select(NOTIFIED))}
+
+
+def notify_after(connection: Connection, destination: str, number: int) -> None:
+    """Decisions up to this number need not be sent there again."""
+    forget_destination(connection, destination)
+    connection.execute(NOTIFIED.insert(), {"destination": destination, "decision_id": number})
+
+
+def forget_destination(connection: Connection, destination: str) -> None:
+    """No budget names it any more."""
+    connection.execute(delete(NOTIFIED).where(NOTIFIED.c.destination == destination))

@@ -19,8 +19,8 @@ from tests.timekeeper.fake_api_server import FakeApiServer, serving
 from tests.timekeeper.processes import Process, children, prepared
 from tests.timekeeper.worlds import ADMIN, Json, budgets, gpu_pod, lease, node, user_status
 from timekeeper.edge.clock import now_ms
+from timekeeper.store.decisions import notified
 from timekeeper.store.engine.engine import open_store
-from timekeeper.store.notified import all_places
 
 KEY = b"the key of the signatures"
 OVER, BACK = "OverBudget", "BackInBudget"
@@ -92,7 +92,7 @@ class Scene:
         store = open_store(self.timekeeper.url)
         try:
             with store.reading() as connection:
-                return bool(all_places(connection))
+                return bool(notified(connection))
         finally:
             store.close()
 

@@ -35,7 +35,7 @@ class Accepted(Versioned):
     """What was posted is stored."""
 
 
-class Page(Versioned):
+class Paged(Versioned):
     """An answer in pages."""
 
     next: Next

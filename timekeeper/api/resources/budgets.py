@@ -15,7 +15,7 @@ from timekeeper.api.http.answers import (
     AmountAnswer,
     Bounds,
     Hours,
-    Page,
+    Paged,
     Versioned,
     amount_of,
     answer,
@@ -174,7 +174,7 @@ class BrokenEntryAnswer(TypedDict):
     error: str
 
 
-class BudgetsAnswer(Page):
+class BudgetsAnswer(Paged):
     """Budgets by name; groups' budgets, and the entries with mistakes, are on the first page."""
 
     budgets: list[BudgetAnswer]
@@ -186,7 +186,7 @@ class OneBalance(BalanceAnswer, Versioned):
     """One account."""
 
 
-class BalancesAnswer(Page):
+class BalancesAnswer(Paged):
     """The accounts, by name."""
 
     balances: list[BalanceAnswer]

@@ -8,7 +8,7 @@ from typing import Any, NotRequired, TypedDict
 from flask import Flask, Response, request
 
 from timekeeper.api import sheets
-from timekeeper.api.http.answers import Accepted, Page, Versioned, answer
+from timekeeper.api.http.answers import Accepted, Paged, Versioned, answer
 from timekeeper.api.http.bodies import Body
 from timekeeper.api.http.parameters import AFTER, LIMIT, NAMESPACE, NODE, POD, choice, cursor, shaped
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, read_body, serve
@@ -61,7 +61,7 @@ class Stranded(TypedDict):
     milli: int
 
 
-class ClusterMapAnswer(Page):
+class ClusterMapAnswer(Paged):
     """`posted`: the extender's last post, null: none yet; `totals`: of the requested nodes, by models;
     `nodes`: those that are fullest first; `stranded`: on all nodes or the requested one, of all namespaces or
     of the requested one, the largest first."""

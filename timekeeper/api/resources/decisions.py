@@ -11,7 +11,7 @@ from timekeeper import metrics
 from timekeeper.accounts.budget_history import History, is_group
 from timekeeper.accounts.decisions.sentences import sentence, without_other
 from timekeeper.api import sheets
-from timekeeper.api.http.answers import Accepted, Page, answer
+from timekeeper.api.http.answers import Accepted, Paged, answer
 from timekeeper.api.http.bodies import Body
 from timekeeper.api.http.parameters import (
     AFTER,
@@ -82,7 +82,7 @@ class DecisionAnswer(TypedDict):
     sentence: str
 
 
-class DecisionsAnswer(Page):
+class DecisionsAnswer(Paged):
     """Decisions, the newest first by `last`."""
 
     decisions: list[DecisionAnswer]

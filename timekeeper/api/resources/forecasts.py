@@ -19,7 +19,7 @@ from timekeeper.accounts.decisions.forecasts import DAY_MS, DAYS, Addition, Pace
 from timekeeper.accounts.estimate import Estimate, EstimatedBudget, EstimatedRow, EstimateQueries, HeldDevices
 from timekeeper.accounts.usage import ReportQuery, cost, gpu_hours
 from timekeeper.api import report_formats, sheets
-from timekeeper.api.http.answers import AmountAnswer, Hours, Page, Span, Versioned, amount_of, answer, tagged
+from timekeeper.api.http.answers import AmountAnswer, Hours, Paged, Span, Versioned, amount_of, answer, tagged
 from timekeeper.api.http.parameters import AFTER, LIMIT, SUBJECT_AS_NAMESPACE, choice, cursor, shaped
 from timekeeper.api.http.routes import CSV, JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
@@ -125,7 +125,7 @@ class ForecastAnswer(TypedDict):
     protected: ProtectedPaceAnswer | None
 
 
-class ForecastsAnswer(Page):
+class ForecastsAnswer(Paged):
     """Namespaces by name; after the last of them all groups."""
 
     days: int

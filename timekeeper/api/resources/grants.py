@@ -16,7 +16,7 @@ from timekeeper.accounts.budget_history import GROUP, is_group
 from timekeeper.accounts.grants import CORRECTION, MANUAL, MAX_GRANTED, TRANSFER, Grant, GrantKind, caller_key
 from timekeeper.accounts.usage import gpu_hours
 from timekeeper.api import sheets
-from timekeeper.api.http.answers import AmountAnswer, Bounds, Page, Versioned, amount_of, answer, bounds
+from timekeeper.api.http.answers import AmountAnswer, Bounds, Paged, Versioned, amount_of, answer, bounds
 from timekeeper.api.http.bodies import Body
 from timekeeper.api.http.parameters import (
     AFTER,
@@ -166,7 +166,7 @@ class GrantAnswer(Bounds, AmountAnswer):
     group: Annotated[str | None, Meta(description="the group that passed the amount on; null: none")]
 
 
-class GrantsAnswer(Page):
+class GrantsAnswer(Paged):
     """Grants in order of creation."""
 
     grants: list[GrantAnswer]

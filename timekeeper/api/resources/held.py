@@ -10,7 +10,7 @@ from timekeeper.accounts.held.gangs import gangs_as_one
 from timekeeper.accounts.held.limits import QueuedPod, queue_of, waiting_by_group
 from timekeeper.accounts.held.order import HeldPod
 from timekeeper.api import sheets
-from timekeeper.api.http.answers import Page, answer
+from timekeeper.api.http.answers import Paged, answer
 from timekeeper.api.http.parameters import AFTER, LIMIT, NAMESPACE, cursor, shaped
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
@@ -41,7 +41,7 @@ class HeldPodAnswer(TypedDict):
     earliest: int | None
 
 
-class HeldAnswer(Page):
+class HeldAnswer(Paged):
     """Held pods in the order of their release, by namespace."""
 
     held: list[HeldPodAnswer]

@@ -13,7 +13,7 @@ from timekeeper.accounts.claims.claim_sessions import decode_devices
 from timekeeper.accounts.failing_watches import read_watches
 from timekeeper.accounts.session import SessionKind
 from timekeeper.api import sheets
-from timekeeper.api.http.answers import AmountAnswer, Page, Versioned, amount_of, answer
+from timekeeper.api.http.answers import AmountAnswer, Paged, Versioned, amount_of, answer
 from timekeeper.api.http.parameters import (
     AFTER,
     FROM,
@@ -93,7 +93,7 @@ class SessionAnswer(AmountAnswer):
     pending: int
 
 
-class SessionsAnswer(Page):
+class SessionsAnswer(Paged):
     """Sessions by pod UID."""
 
     sessions: list[SessionAnswer]

@@ -21,7 +21,7 @@ from timekeeper.accounts.usage import (
     columns_of,
 )
 from timekeeper.api import report_formats, sheets
-from timekeeper.api.http.answers import AmountAnswer, Page, Span, amount_of, tagged
+from timekeeper.api.http.answers import AmountAnswer, Paged, Span, amount_of, tagged
 from timekeeper.api.http.parameters import (
     AFTER,
     BESIDE,
@@ -94,7 +94,7 @@ class CorrectionAnswer(AmountAnswer):
     created: int
 
 
-class Usage(Span, Page):
+class Usage(Span, Paged):
     """A report. `clusterName`: of the month of its end, null: none; `total`: the sum of this answer's rows;
     `corrections`: made in its time, with its last rows."""
 
@@ -104,7 +104,7 @@ class Usage(Span, Page):
     corrections: list[CorrectionAnswer]
 
 
-class FocusUsage(Span, Page):
+class FocusUsage(Span, Paged):
     """A report in FOCUS 1.2 rows. `clusterName`: of the month of its end, null: none."""
 
     clusterName: str | None
