@@ -107,9 +107,7 @@ class GangStarts:
         self._pods: Map[Pod] = Map()  # as the last step saw them
         self._open: dict[GangKey, GangState] = {}  # gangs that wait, start, or lack a mark
         self._ran: set[GangKey] = set()  # those that have started, while a member lives
-        self._whole: set[GangKey] = (
-            set()
-        )  # those of which the last Binding that they need is made, until a step
+        self._whole: set[GangKey] = set()  # whose last needed Binding is made, until the next step
         self._starts: dict[GangKey, Start] = {}
         self._tried: set[str] = set()  # UIDs of waiting members that kube-scheduler has tried
         self._bound: set[str] = set()  # UIDs whose Binding is made, and which the watch may not show yet
@@ -208,6 +206,12 @@ class GangStarts:
     def _follow(self, snapshot: Snapshot, at_ms: int) -> None:
         changed = self._w.gangs.changed(self._pods, snapshot.pods)
         self._pods = snapshot.pods
+        for key in tuple(self._whole):  # the marked pod may be lost before a step has seen it
+            self._whole.discard(key)
+            it = self._state(snapshot.pods, key)
+            if it is not None and key not in self._ran:
+                self._ran.add(key)
+                self._has_started(it)
         for key in changed:
             it = self._state(snapshot.pods, key)
             if it is None:
@@ -229,12 +233,6 @@ class GangStarts:
                 self._since_ms.setdefault(key, at_ms)
             else:
                 self._since_ms.pop(key, None)
-        for key in tuple(self._whole):  # the marked pod may be lost before a step has seen it
-            self._whole.discard(key)
-            it = self._state(snapshot.pods, key)
-            if it is not None and key not in self._ran:
-                self._ran.add(key)
-                self._has_started(it)
         there = snapshot.pods
         for uid in tuple(self._bound):  # other threads add to both sets meanwhile
             if (pod := there.get(uid)) is None or pod.node:

@@ -335,6 +335,16 @@ def test_a_gang_has_started_though_its_only_marked_pod_is_lost_before_the_next_s
     assert world.started == [(3, 61)]
 
 
+def test_a_gang_all_of_whose_members_are_lost_before_the_next_step_starts_whole_again() -> None:
+    world = GangWorld({"n": 3}, members("abc")).step()
+    world.bind("abc")
+
+    world.delete(*"abc")
+    world.put(*members("def"))
+    world.step()
+    assert set(world.planned) == {*"def"}
+
+
 def test_a_gang_that_has_all_it_needs_and_no_mark_gets_marks() -> None:
     """Its Bindings were made by an extender that was killed."""
     world = GangWorld({"n": 2}, members("ab")).step()
