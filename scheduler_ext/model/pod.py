@@ -262,7 +262,7 @@ def read_pod(raw: Json, most_grace_ms: int = MAX_GRACE_MS) -> Pod | None:
         by_claim=bool(node and mapping(status.get("extendedResourceClaimStatus")).get("resourceClaimName")),
         declared_ms=_declared_ms(spec, most_grace_ms),
         rejected=_rejected(status) if node else "",
-        waits_for_plugin=status.get("phase") == "Pending" and waits_for_a_plugin(raw, node),
+        waits_for_plugin=bool(node) and status.get("phase") == "Pending" and waits_for_a_plugin(raw, node),
     )
 
 
