@@ -75,7 +75,7 @@ def body(stream: Stream, head: ResponseHead, most: int = MAX_BODY) -> bytes:
     for piece in _unpacked(parts(stream, head, most), head, most):
         whole += piece
         if len(whole) > most:
-            raise NotHTTP("the answer is too long")
+            raise NotHTTP(f"the answer is too long: more than {most} bytes")
     return bytes(whole)
 
 
@@ -154,7 +154,7 @@ def _length(text: str, digits: str, base: int, most: int | None) -> int:
     if not text or not all(letter in digits for letter in text):
         raise NotHTTP("the answer has no readable length")
     if len(text) > 18 or (most is not None and int(text, base) > most):
-        raise NotHTTP("the answer is too long")
+        raise NotHTTP("the answer is too long" + ("" if most is None else f": more than {most} bytes"))
     return int(text, base)
 
 
