@@ -371,6 +371,23 @@ def test_a_gang_that_is_preempted_while_it_starts_is_the_extenders(
     assert spending.asked() == leaving
 
 
+def test_a_gang_that_is_marked_after_a_pod_of_it_was_preempted_has_started(spending: ClaimSpending) -> None:
+    """The Bindings of its pods were made at once, so none bore the mark."""
+    key = {"bursar.dev/gang-key": "bursar/g"}
+    first, second = (member(name, card, annotations=key) for card, name in enumerate("ab"))
+    spending.start(first, second, team_a="gpuHours: 100")
+    evictor = GangRound(spending.context())
+    spending.town.hear("pods", preempted(second))
+    spending.town.tick()
+
+    first["metadata"]["annotations"]["bursar.dev/gang-started"] = "2026-11-28T00:00:00Z"
+    spending.town.hear("pods", first)
+    spending.town.tick()
+    evictor.step()
+
+    assert spending.asked() == ["a"]
+
+
 @pytest.mark.parametrize(("minimum", "leaving"), [(3, ["b"]), (2, [])])
 def test_one_of_a_preempted_gang_that_has_ended_well_is_not_missed(
     spending: ClaimSpending, minimum: int, leaving: list[str]

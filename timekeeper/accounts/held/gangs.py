@@ -86,11 +86,17 @@ class BrokenGang:
 def broken(namespace: str, pods: Sequence[LedgerPod]) -> BrokenGang | None:
     """The gang of which one of these pods was preempted; None: it goes on, has ended, or has not started."""
     running = tuple(pod.uid for pod in pods if pod.is_charged)
-    if not running or not any(pod.is_marked and pod.node for pod in pods):
+    if not running or is_unmarked(pods):
         return None
     gang, living = _largest(pods), _living(pods)
     needed = _needed(gang, living, _ended_well(gang, living, pods))
     return BrokenGang(namespace, gang, needed, running) if len(running) < needed else None
+
+
+def is_unmarked(pods: Iterable[LedgerPod]) -> bool:
+    """Whether some of a gang's pods have nodes, and none of these says that it has started."""
+    bound = [pod.is_marked for pod in pods if pod.node]
+    return bool(bound) and not any(bound)
 
 
 def gang_of_pods(namespace: str, pods: Sequence[LedgerPod], held: Sequence[HeldPod]) -> WaitingGang | None:

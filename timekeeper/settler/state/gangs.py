@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from timekeeper.accounts.held.gangs import BrokenGang, WaitingGang, broken, gang_of_pods
+from timekeeper.accounts.held.gangs import BrokenGang, WaitingGang, broken, gang_of_pods, is_unmarked
 from timekeeper.accounts.held.order import HeldPod
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.settler.cluster.cluster_state import ClusterState
@@ -42,11 +42,12 @@ class GangTable:
         """What goes on, or has ended, is no longer followed."""
         found: list[BrokenGang] = []
         for key in sorted(cluster.preempted_gangs):
-            it = broken(key[0], [*_pods_of(key, cluster), *_users_of(key, cluster)])
-            if it is None:
-                cluster.preempted_gangs.discard(key)
-            else:
+            pods = [*_pods_of(key, cluster), *_users_of(key, cluster)]
+            it = broken(key[0], pods)
+            if it is not None:
                 found.append(it)
+            elif not is_unmarked(pods):  # the mark of a start may come after the preemption
+                cluster.preempted_gangs.discard(key)
         self.broken = tuple(found)
 
 
