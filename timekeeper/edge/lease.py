@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from timekeeper.edge.clock import moment, now_ms
 from timekeeper.edge.log_events import EventLog, OfLease
+from timekeeper.edge.reflector import mapping
 
 CALL_S = 2.0
 LOOKS = 5  # attempts to renew the Lease within its duration
@@ -42,7 +43,7 @@ class ObservedVersion(NamedTuple):
 
 def read_lease(raw: Mapping[str, Any]) -> Lease:
     """The Lease in this JSON; what is not a number counts as 0. Never raises on JSON from an API server."""
-    spec, metadata = _object(raw.get("spec")), _object(raw.get("metadata"))
+    spec, metadata = mapping(raw.get("spec")), mapping(raw.get("metadata"))
     return Lease(
         holder=str(spec.get("holderIdentity") or ""),
         duration_s=_whole(spec.get("leaseDurationSeconds")),
@@ -187,10 +188,6 @@ def _container(holder: str) -> str:
     again only after all its processes have ended."""
     place = holder.rpartition("_")[0]
     return place if "/" in place else ""
-
-
-def _object(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
 
 
 def _whole(value: object) -> int:

@@ -13,7 +13,7 @@ from contextlib import closing
 from urllib.parse import urlencode
 
 from timekeeper.edge.http_client import FAILURES, sentence
-from timekeeper.edge.reflector import OPENED, ExpiredError, UnreachableError, mapping, reflect
+from timekeeper.edge.reflector import OPENED, ExpiredError, UnreachableError, ended_by, mapping, reflect
 from timekeeper.edge.value import TYPE_CHECKING, Of
 
 if TYPE_CHECKING:
@@ -203,9 +203,7 @@ class KnownVersions(Of[V]):
             if kind == "BOOKMARK":
                 return self._ended(item, there)
             if kind == "ERROR":
-                if item.get("code") == 410:
-                    raise ExpiredError
-                raise UnreachableError(f"the list ended with an error: {item}")
+                raise ended_by(item, "list")
             value, key = self.changed(item, kind == "DELETED"), _key(item)
             there.pop(key, None)
             if kind != "DELETED":

@@ -116,15 +116,19 @@ def reflect(
 def _event(raw: Json, read: Callable[[Json, bool], V | None]) -> WatchEvent[V] | None:
     kind, item = raw.get("type"), raw.get("object")
     if kind == "ERROR":
-        if mapping(item).get("code") == 410:
-            raise ExpiredError
-        raise UnreachableError(f"the watch ended with an error: {item}")
+        raise ended_by(item, "watch")
     if kind == "BOOKMARK":
         return WatchProgress()
     if kind in ("ADDED", "MODIFIED", "DELETED") and isinstance(item, dict):
         read_value = read(item, kind == "DELETED")
         return WatchProgress() if read_value is None else ObjectChanged(read_value, kind == "DELETED")
     return None
+
+
+def ended_by(item: object, what: str) -> ExpiredError | UnreachableError:
+    """What an event of the type ERROR means, with this object; ``what``: it ends."""
+    is_expired = mapping(item).get("code") == 410
+    return ExpiredError() if is_expired else UnreachableError(f"the {what} ended with an error: {item}")
 
 
 def _version(raw: Json) -> str:

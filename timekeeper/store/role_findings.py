@@ -16,7 +16,8 @@ def record(connection: Connection, role: str, findings: PostedFindings | Json, r
     connection.execute(ROLE_FINDINGS.insert(), {"role": role, "body": body, "received_ms": received_ms})
 
 
-def lists(connection: Connection) -> dict[str, tuple[int, PostedFindings]]:
-    """Role -> when its list came, and the list."""
-    rows = connection.execute(select(ROLE_FINDINGS).order_by(ROLE_FINDINGS.c.role))
+def lists(connection: Connection, role: str = "") -> dict[str, tuple[int, PostedFindings]]:
+    """Role -> when its list came, and the list; of this role, "": of all."""
+    query = select(ROLE_FINDINGS).order_by(ROLE_FINDINGS.c.role)
+    rows = connection.execute(query.where(ROLE_FINDINGS.c.role == role) if role else query)
     return {row.role: (row.received_ms, msgspec.json.decode(row.body, type=PostedFindings)) for row in rows}

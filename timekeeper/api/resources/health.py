@@ -75,7 +75,7 @@ def _problems(services: Services) -> tuple[Pulse, list[str], Mapping[str, int]]:
     try:
         pulse = services.ledger.pulse()
         with services.ledger.store.reading() as connection:
-            lists = role_findings.lists(connection)
+            lists = role_findings.lists(connection, "settler")
     except UnavailableError as error:
         return NEVER, [f"database: {services.damage() or error}"], {}
     services.outages.worked("read")
