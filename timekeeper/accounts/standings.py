@@ -24,7 +24,7 @@ from timekeeper.core.wire import (
 _RENEWED_INTERVAL_MS = 300_000
 _MAX_BYTES_A_SECOND = 256 * 1024
 # they change with charges, with reservations, and with each claim
-_NUMBERS = ("ratio", "remaining", "groupDecides", "heldByClaims")
+_NUMBERS = ("ratio", "remaining", "groupDecides", "groupLeft", "heldByClaims")
 _NONE: Mapping[str, int] = {}
 _GRAIN = 1000  # `remaining` is published again when it has changed by 1/1000 of the grant
 
@@ -165,8 +165,10 @@ def _encoded(
     text_digest = {field: value for field, value in entry.items() if field not in _NUMBERS}
     if pods is not None:
         text_digest["protect"] = {**entry["protect"], "left": 0}
-    numbers = [entry["ratio"], entry.get("groupDecides"), _grains(statement.deciding.balance), left]
-    numbers.append(entry.get("heldByClaims"))
+    decides, grains = entry.get("groupDecides"), _grains(statement.deciding.balance)
+    numbers: list[object] = [entry["ratio"], decides, grains, left, entry.get("heldByClaims")]
+    if statement.group is not None and "groupLeft" in entry:
+        numbers += [entry["groupLeft"]["onExhausted"], _grains(statement.group.balance)]
     text = _bytes([name, text_digest])
     return _EncodedEntry(statement, is_queued, pods, claims_milli, body, text, _bytes(numbers))
 
@@ -252,6 +254,9 @@ def _entry(statement: Statement, settings: BudgetSettings) -> StandingEntry:
         entry["wholeCards"] = "bursar"
     if deciding is statement.group:
         entry["groupDecides"] = True
+    elif statement.group is not None and (left := statement.group.balance.remaining) is not None:
+        on_exhausted = effect_of(statement.group.in_force.budget.on_exhausted, is_placed)
+        entry["groupLeft"] = {"remaining": left, "onExhausted": on_exhausted}
     if budget.reserve == "declared":
         entry["reserve"] = "declared"
     if budget.require_duration:

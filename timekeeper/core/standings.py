@@ -48,6 +48,15 @@ class Caps:
         return self.own != NO_CAP or self.of_group != NO_CAP
 
 
+@dataclass(frozen=True, slots=True)
+class GroupLeft:
+    """What the account of a namespace's group has left, in milli-GPU x ms; None: it has no limit."""
+
+    remaining: int | None = None
+    on_exhausted: str = ""  # the group's
+
+
+NO_GROUP_LEFT = GroupLeft()
 NO_CAP = Cap()
 NO_CAPS = Caps()
 
@@ -129,18 +138,34 @@ def is_spent(entry: Json) -> bool:
     return spent
 
 
+def group(entry: Json) -> str:
+    """The key of the group's budget entry; "" for a namespace without group."""
+    name = _group_name(entry)
+    return group_key(name) if name else ""
+
+
 def deciding_group(entry: Json) -> str:
-    """The key of the group's budget entry if its account determines the standing; "" if the namespace's does,
-    and in the document of a release that does not say so."""
-    return group_key(caps(entry).group) if entry.get("groupDecides") is True else ""
+    """The same if the group's account determines the standing; "" if the namespace's does, and in the
+    document of a release that does not say so."""
+    return group(entry) if entry.get("groupDecides") is True else ""
+
+
+def group_left(entry: Json) -> GroupLeft:
+    """What the group has left; without limit in the document of a release that does not say it."""
+    raw = entry if entry.get("groupDecides") is True else mapping(entry.get("groupLeft"))
+    return GroupLeft(whole_number_or_none(raw.get("remaining")), str(raw.get("onExhausted", "")))
 
 
 def caps(entry: Json) -> Caps:
     """The entry's caps; none in the document of a release that does not know them."""
-    group = entry.get("group", "")
-    if not isinstance(group, str):
+    return Caps(_cap(entry.get("caps")), _group_name(entry), _cap(entry.get("groupCaps")))
+
+
+def _group_name(entry: Json) -> str:
+    name = entry.get("group", "")
+    if not isinstance(name, str):
         raise UndecodableStandingsError("standings: group is not a name")
-    return Caps(_cap(entry.get("caps")), group, _cap(entry.get("groupCaps")))
+    return name
 
 
 def held_by_claims(entry: Json) -> int:

@@ -134,6 +134,13 @@ class ProtectWire(TypedDict):
     turns: bool  # new pods wait for their turn (`maxWaiting`)
 
 
+class GroupLeftWire(TypedDict):
+    """What a group's account has left where a namespace's own decides."""
+
+    remaining: int  # as in `StandingEntry`
+    onExhausted: str
+
+
 class StandingEntry(TypedDict):
     """One namespace. Amounts in milli-GPU x milliseconds, times in milliseconds since 1970.
 
@@ -161,6 +168,7 @@ class StandingEntry(TypedDict):
     policy: str
     group: NotRequired[str]  # "": none
     groupDecides: NotRequired[bool]  # the group's account determines the standing; absent: false
+    groupLeft: NotRequired[GroupLeftWire]  # absent: the group decides, or has no limit
     hold: NotRequired[HeldFor]  # how new pods are held, also in budget; absent: they are not
     # pods reserve their whole declared time; absent: they reserve the lookahead
     reserve: NotRequired[Literal["declared"]]

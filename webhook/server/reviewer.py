@@ -59,13 +59,15 @@ class Reviewer:
         table = self._table()
         policy = self._policy_of(review.namespace, table)
         before = earlier_standing(review, policy)
-        protect = table.entry_of(review.namespace).protect if table else None
+        entry = table.entry_of(review.namespace) if table else None
+        protect, group = (entry.protect, entry.group) if entry else (None, "")
         lookahead_ms = table.settings.lookahead_ms if table else None
 
         def standing_of(namespace: str) -> Standing:
             now_ms = self._now_ms()
-            spent = 0 if before else self._admitted.spent(namespace, now_ms)
-            now = standing(table, namespace, spent, now_ms, self._stale_after_ms)
+            accounts = (namespace, group)
+            spent, by_group = (0 if before else self._admitted.spent(name, now_ms) for name in accounts)
+            now = standing(table, namespace, spent, now_ms, self._stale_after_ms, by_group)
             if before == "OVER_BUDGET":
                 return as_before(now)
             taken = 0 if before else self._protected.spent(namespace, now_ms)
@@ -74,7 +76,8 @@ class Reviewer:
         answer = pods.mutate(review, standing_of, policy)
         request = first_governed_request(review, answer)
         if request is not None:
-            self._admitted.add(review.namespace, cost(request, lookahead_ms), self._now_ms())
+            for account in filter(None, (review.namespace, group)):
+                self._admitted.add(account, cost(request, lookahead_ms), self._now_ms())
             if protect is not None and "protected" in answer.audit:
                 takes = takes_of(protect, request, lookahead_ms)
                 self._protected.add(review.namespace, takes, self._now_ms())

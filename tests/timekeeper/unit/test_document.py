@@ -105,6 +105,29 @@ def test_which_account_decides_is_published_like_a_number() -> None:
     assert first.content_digest != second.content_digest
 
 
+def test_what_the_group_has_left_is_published_where_the_namespace_has_less() -> None:
+    """Webhooks bound a burst of several namespaces by it. It is a number, as `remaining` is."""
+    whole = 3_600_000_000
+
+    def document(mode: str, posted: int, last: StandingsDocument | None = None) -> StandingsDocument:
+        entries = {"team-a": "gpuHours: 1\ngroup: lab", "_group.lab": f"gpuHours: 2\nonExhausted: {mode}"}
+        known = history_of(BudgetEntry(key, text, 0) for key, text in entries.items())
+        group = statement(known, "_group.lab", BalanceFigures(granted=2 * whole, posted=posted), T0)
+        stated = statement(known, "team-a", BalanceFigures(granted=whole), T0, group)
+        return published(known, {"team-a": stated}, T0 + posted // whole, last)
+
+    first = document("deny", 0)
+    less, other = document("deny", whole // 10, first), document("hold", 0, first)
+
+    left = [json.loads(made.body)["namespaces"]["team-a"].get("groupLeft") for made in (first, less, other)]
+    assert left == [
+        {"remaining": 2 * whole, "onExhausted": "deny"},
+        {"remaining": 2 * whole - whole // 10, "onExhausted": "deny"},
+        {"remaining": 2 * whole, "onExhausted": "hold"},
+    ]
+    assert first.text_digest == less.text_digest
+
+
 def test_caps_of_namespace_and_group_are_published_where_they_are_set() -> None:
     known = history_of(
         [

@@ -333,6 +333,39 @@ def test_a_burst_does_not_outrun_a_table_that_is_a_second_old() -> None:
     assert world.creates(admitted(half()), namespace="team-b") == "gpu-default-priority"
 
 
+OF_LAB = {"group": "lab", "groupDecides": True, "onExhausted": "deny"}
+
+
+def test_a_burst_in_many_namespaces_of_a_group_does_not_outrun_what_the_group_has_left() -> None:
+    teams = {f"team_{number}": entry("IN_BUDGET", remaining=LEFT, **OF_LAB) for number in range(20)}
+    elsewhere = entry("IN_BUDGET", remaining=LEFT, group="other", groupDecides=True)
+    world = World(table(0, BURST, elsewhere=elsewhere, **teams))
+
+    verdicts = [
+        world.admission.mutate(review(admitted(half()), namespace=f"team-{number}")).verdict
+        for number in range(20)
+    ]
+
+    assert verdicts == ["governed"] * 3 + ["refused"] * 17
+    assert world.creates(admitted(half()), namespace="elsewhere") == "gpu-default-priority"
+    world.now_ms = 5_000
+    assert world.admission.mutate(review(admitted(half()), namespace="team-0")).verdict == "governed"
+
+
+def test_where_each_namespace_has_less_left_than_its_group_their_sum_stays_within_the_group() -> None:
+    left = {"group": "lab", "groupLeft": {"remaining": LEFT, "onExhausted": "hold"}}
+    teams = {f"team_{number}": entry("IN_BUDGET", remaining=LEFT - 1, **left) for number in range(6)}
+    world = World(table(0, BURST, **teams))
+
+    answers = [
+        world.admission.mutate(review(admitted(half()), namespace=f"team-{number}")) for number in range(6)
+    ]
+
+    assert ["held" in answer.audit for answer in answers] == [False] * 3 + [True] * 3
+    over = standing(world.heard, "team-0", 0, 0, STALE_AFTER_MS, LEFT)
+    assert (over.on_exhausted, over.remaining, over.by_estimate) == ("hold", LEFT, True)
+
+
 def test_after_five_seconds_the_table_alone_decides() -> None:
     world = World(table(settings=BURST, team_a=entry("IN_BUDGET", remaining=1)))
     assert [world.creates(admitted(half())) for _ in range(2)] == [

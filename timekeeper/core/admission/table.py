@@ -34,7 +34,9 @@ class StandingsEntry:
     reserves_declared: bool = False  # pods reserve their whole declared time
     requires_duration: bool = False  # pods must declare how long they mean to run
     host_share_milli: int | None = None  # its own `AdmissionPolicy.host_share_milli`; None: the cluster's
-    deciding_group: str = ""  # key of the group's entry if its account determines the standing
+    group: str = ""  # key of the group's entry; "": none
+    group_left: standings.GroupLeft = standings.NO_GROUP_LEFT
+    deciding_group: str = ""  # `group` if its account determines the standing
     protect: Published | None = None  # which pods keep their class when the budget is spent
     places: bool = True  # Bursar places its pods
     takes_whole_cards: bool = False  # its `AdmissionPolicy.takes_whole_cards`
@@ -75,11 +77,17 @@ CLASSES_HOLD_MS = 5_000
 
 
 def standing(
-    table: StandingsTable | None, namespace: str, spent: int, now_ms: int, stale_after_ms: int
+    table: StandingsTable | None,
+    namespace: str,
+    spent: int,
+    now_ms: int,
+    stale_after_ms: int,
+    spent_by_group: int = 0,
 ) -> Standing:
     """The namespace's standing now.
 
-    ``spent``: what this worker admitted of the namespace in the last seconds, in milli-GPU x ms.
+    ``spent``: what this worker admitted of the namespace in the last seconds, in milli-GPU x ms;
+    ``spent_by_group``: of all namespaces of its group.
     """
     if table is None:
         return UNKNOWN
@@ -87,8 +95,14 @@ def standing(
     over = entry.standing.status == "OVER_BUDGET"
     if table.is_unknown(over, entry.valid_until_ms, now_ms, stale_after_ms):
         return UNKNOWN
-    if not over and entry.remaining is not None and 0 < spent >= entry.remaining:
+    if over:
+        return entry.standing
+    if entry.remaining is not None and 0 < spent >= entry.remaining:
         return replace(entry.standing, status="OVER_BUDGET", by_estimate=True)
+    left = entry.group_left
+    if left.remaining is not None and 0 < spent_by_group >= left.remaining:
+        of_group = replace(entry.standing, on_exhausted=left.on_exhausted, remaining=left.remaining)
+        return replace(of_group, status="OVER_BUDGET", by_estimate=True)
     return entry.standing
 
 
@@ -197,6 +211,8 @@ def read_entry(raw: Json) -> StandingsEntry:
         reserves_declared=raw.get("reserve") == "declared",
         requires_duration=raw.get("requireDuration") is True,
         host_share_milli=standings.whole_number_or_none(raw.get("hostShare")),
+        group=standings.group(raw),
+        group_left=standings.group_left(raw),
         deciding_group=standings.deciding_group(raw),
         protect=decoded(raw),
         places=raw.get("placement") != "off",
