@@ -9,7 +9,7 @@ PYTEST := $(BIN)/pytest
 
 .DEFAULT_GOAL := help
 BASE ?= HEAD
-.PHONY: help demo up quick test coverage test-versions check bench bench-compare soak mutants docs dist images images-lock clean
+.PHONY: help demo up quick test all coverage test-versions check bench bench-compare soak mutants docs dist images images-lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -19,7 +19,10 @@ $(VENV)/.ready: setup.cfg pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "Python's venv module is missing; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
 	@echo "setting up the virtual environment in $(VENV) (about a minute)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(RUN) -m pip install --quiet --disable-pip-version-check --no-cache-dir --no-compile -c constraints.txt -e '.[dev,docs]' || { echo "the Python packages could not be installed; is the package index reachable?" >&2; exit 1; }
+	@for pause in 10 60 no; do \
+	  $(RUN) -m pip install --quiet --disable-pip-version-check --no-cache-dir --no-compile -c constraints.txt -e '.[dev,docs]' && exit 0; \
+	  [ $$pause = no ] || { echo "the Python packages could not be installed; trying again in $$pause s" >&2; sleep $$pause; }; \
+	done; echo "the Python packages could not be installed; is the package index reachable?" >&2; exit 1
 	@touch $@
 
 demo: $(VENV)/.ready ## run the main job on a real control plane, step by step, and check each step
@@ -31,8 +34,11 @@ up: $(VENV)/.ready ## start a new cluster with the demo's nodes and budgets, and
 quick: $(VENV)/.ready ## lint, types, contracts and the pure tests, in about two minutes
 	@$(RUN) -m tests.run --quick
 
-test: $(VENV)/.ready ## lint, types, contracts and every test; the control plane is built beside the first of them
+test: $(VENV)/.ready ## what a change must pass before it is sent: checks, and one test on a cluster for each capability
 	@$(RUN) -m tests.run
+
+all: $(VENV)/.ready ## everything: also PostgreSQL, a real node, other projects' programs, every test on a cluster
+	@$(RUN) -m tests.run --all
 
 coverage: $(VENV)/.ready ## the lines and branches that tests pass; fails below its floor
 	@$(RUN) -m tests.run --coverage

@@ -1,10 +1,12 @@
-"""``make quick``, ``make test``, ``make coverage``, ``make check``, ``make test-versions`` and ``make soak``:
-what must pass.
+"""What must pass: ``make quick``, ``make check``, ``make test``, ``make all``, ``make coverage``, ``make
+test-versions`` and ``make soak``.
+
+`make test` is what a contributor runs. `make all` is everything: it adds PostgreSQL, a real node, other
+projects' programs, most of the tests on a cluster, and what is dear. A mark decides (`TEST` below). First all
+that Go builds is built, beside lint and types, and then the tests run; no test waits for a compiler.
 
 Several workers (pytest-xdist) run the tests, three more than there are cores, for many tests wait. In one
 session tests that compute use the processors while others wait for a control plane (tests/support/lanes.py).
-The build of the control plane, and of a real node where this machine can have one, takes minutes where
-nothing is cached: then it runs beside lint, types and the tests that need none. The others come after it.
 """
 
 import argparse
@@ -13,8 +15,8 @@ import subprocess
 import sys
 import threading
 import time
-import tomllib
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 # Before anything is imported that an old Python could not even read.
@@ -30,7 +32,11 @@ ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
 LEAST_COVERAGE = 96  # percent of branches and lines, over all test processes; raised as it rises
 
+# A test on a cluster belongs to `make all` alone, unless its file is marked `make_test`. Any other belongs to
+# both, unless it is marked `make_all`.
+TEST = "not soak and not make_all and (not cluster or make_test)"
 ALL = "not soak"
+REST = f"not soak and not ({TEST})"  # what `make all` adds
 # Coverage triples the time of what it traces. It traces no test that computes for long over lines that others
 # pass too, and of those with a control plane only those that pass lines that no other test passes.
 COVERED = "not soak and not untraced and (not cluster or traced)"
@@ -82,11 +88,6 @@ class Beside:
         for line in self._process.stdout or ():
             print(f"[{self._name}] {line}", end="", flush=True)
 
-    @property
-    def runs(self) -> bool:
-        """Whether it is not done yet."""
-        return self._thread.is_alive()  # until the end of its output
-
     def wait(self) -> None:
         """Until it is done. Raises FailedError."""
         self._thread.join()
@@ -112,12 +113,9 @@ def step(name: str, command: list[str]) -> None:
     print(f"== {name}: {time.monotonic() - began:.0f} s", flush=True)
 
 
-def build() -> Beside:
-    """All that Go builds for the tests, also of a real node where this machine can have one."""
-    hindrance = node.hindrance()
-    if hindrance:
-        print(f"tests/kubelet is skipped: {hindrance}", flush=True)
-    command = [sys.executable, "-m", "tests.support.go_programs"]
+def build(programs: str) -> Beside:
+    """All that Go builds for these tests: ``test`` or ``all``."""
+    command = [sys.executable, "-m", "tests.support.go_programs", programs]
     return Beside("control plane", command, processor_time.BUILD)
 
 
@@ -135,20 +133,11 @@ def pytest(marks: str) -> list[str]:
     return ["-m", "pytest", "-q", "-m", marks, workers, *order]
 
 
-def tests(name: str, marks: str, python: Sequence[str]) -> None:
+def tests(name: str, marks: str, python: Sequence[str], *options: str) -> None:
     """The tests that these marks choose. Raises FailedError."""
     os.environ.setdefault("GOGC", "800")  # an API server works a fifth less
     os.environ.setdefault("GOMEMLIMIT", "800MiB")
-    step(name, [*python, *pytest(marks)])
-
-
-def failure(name: str, marks: str) -> list[str]:
-    """Run these tests; their name if one fails. A red tier does not hide the next."""
-    try:
-        tests(name, marks, [sys.executable])
-    except FailedError as error:
-        return [str(error)]
-    return []
+    step(name, [*python, *pytest(marks), *options])
 
 
 def check() -> None:
@@ -162,45 +151,66 @@ def quick() -> None:
     os.environ["BURSAR_PROFILE"] = "quick"
     checks = Beside("checks", [sys.executable, "-m", "tests.run", "--check"])
     try:
-        step("pure tests", [sys.executable, *pytest("unit and not soak")])
+        step("pure tests", [sys.executable, *pytest(f"unit and {TEST}")])
         checks.wait()
     finally:
         checks.stop()
 
 
-def test() -> None:
-    """All of it. Raises FailedError after all tests, or at the first other step that fails."""
-    debian.install()
-    control_plane, importing = build(), import_tests()
+def prepare(programs: str, meanwhile: Callable[[], None] = lambda: None) -> None:
+    """What tests need: Debian packages; then what Go builds (``test`` or ``all``) and the tests' bytecode,
+    and ``meanwhile`` beside them. Raises FailedError."""
     try:
-        check()
-        importing.wait()  # what fails here fails again below, with its reason
-        failed = []
-        is_cold = control_plane.runs
-        if is_cold:
-            failed += failure("tests that need no control plane", f"not cluster and {ALL}")
-        control_plane.wait()
-        failed += failure("tests", f"cluster and {ALL}" if is_cold else ALL)
-        if failed:
-            raise FailedError(", ".join(failed))
+        debian.install()
+    except subprocess.CalledProcessError as error:
+        raise FailedError("Debian's packages could not be installed; are its archives reachable?") from error
+    built, importing = build(programs), import_tests()
+    try:
+        meanwhile()
+        importing.wait()  # what fails here fails again in the tests, with its reason
+        built.wait()
     finally:
         importing.kill()
-        control_plane.stop()
+        built.stop()
+
+
+def test() -> None:
+    """What a contributor runs. Raises FailedError."""
+    prepare("test", check)
+    tests("tests", TEST, [sys.executable])
+
+
+def everything() -> None:
+    """All of it. Raises FailedError."""
+    say_what_is_skipped()
+    prepare("all", check)
+    tests("tests", ALL, [sys.executable])
+
+
+def rest(base: str, minutes: float) -> None:
+    """What `make all` adds to `make test`, begun within so many minutes, first what differs from ``base``.
+    Raises FailedError."""
+    begun = time.monotonic()
+    say_what_is_skipped()
+    prepare("all")
+    left = max(0.0, minutes - (time.monotonic() - begun) / 60)
+    order = ["-p", "tests.support.touched", f"--touched-since={base}", f"--minutes={left:.1f}"]
+    tests("the rest of the tests", REST, [sys.executable], *order)
+
+
+def say_what_is_skipped() -> None:
+    """Where this machine can have no real node, why."""
+    hindrance = node.hindrance()
+    if hindrance:
+        print(f"tests/kubelet is skipped: {hindrance}", flush=True)
 
 
 def coverage() -> None:
     """The share of lines and branches that the tests of COVERED pass. Raises FailedError below the floor."""
     os.environ["BURSAR_PROFILE"] = "coverage"
-    debian.install()
     step("forget old coverage", [*COVERAGE, "erase", *RCFILE])
-    control_plane, importing = build(), import_tests()
-    try:
-        importing.wait()
-        control_plane.wait()
-        tests("tests under coverage", COVERED, [*COVERAGE, "run", *RCFILE])
-    finally:
-        importing.kill()
-        control_plane.stop()
+    prepare("all")
+    tests("tests under coverage", COVERED, [*COVERAGE, "run", *RCFILE])
     step("collect coverage", [*COVERAGE, "combine", "--quiet", *RCFILE])
     step("coverage", [*COVERAGE, "report", *RCFILE, "--fail-under", str(LEAST_COVERAGE)])
 
@@ -209,12 +219,8 @@ def soak() -> None:
     """The next slice of the larger profiles: tests marked soak, and property tests with many more examples.
     Raises FailedError where this slice or an earlier one of this commit has a failure."""
     os.environ["BURSAR_PROFILE"] = "soak"
-    control_plane = build()
-    try:
-        control_plane.wait()
-        step("a slice of soak", [f"{BIN}/pytest", "-q", "-p", "tests.support.slices"])
-    finally:
-        control_plane.stop()
+    prepare("all")
+    step("a slice of soak", [f"{BIN}/pytest", "-q", "-p", "tests.support.slices"])
 
 
 def versions() -> None:
@@ -222,42 +228,41 @@ def versions() -> None:
     that is supported. Raises FailedError at the first that fails."""
     for series in OLDER_KUBERNETES:
         os.environ["BURSAR_KUBERNETES"] = series
-        code = "from deploy.local.cli import build; build()"  # without kubeadm, which no such test needs
-        step(f"Kubernetes {series}, build", [sys.executable, "-c", code])
+        step(f"Kubernetes {series}, build", [sys.executable, "-m", "tests.support.go_programs", "test"])
         files = [str(ROOT / file) for file in OF_VERSIONS]
         step(f"Kubernetes {series}", [f"{BIN}/pytest", "-q", "-m", "not soak", "--timeout", "900", *files])
+
+
+RUNS: dict[str, tuple[Callable[[], None], str]] = {
+    "check": (check, "lint, types, contracts, budgets"),
+    "quick": (quick, "and the pure tests"),
+    "test": (test, "what a contributor runs (the default)"),
+    "all": (everything, "everything"),
+    "coverage": (coverage, "the lines that tests pass"),
+    "soak": (soak, "the larger profiles"),
+    "versions": (versions, "older versions of Kubernetes"),
+}
 
 
 def main() -> int:
     """Exit code 0 when all passed."""
     parser = argparse.ArgumentParser(prog="python -m tests.run", description=__doc__)
     which = parser.add_mutually_exclusive_group()
+    for name, (_, purpose) in RUNS.items():
+        which.add_argument(f"--{name}", action="store_const", dest="name", const=name, help=purpose)
     which.add_argument(
-        "--check", action="store_const", dest="run", const=check, help="lint, types, contracts, budgets"
+        "--rest-since", metavar="COMMIT", help="what --all adds, first what differs from COMMIT"
     )
-    which.add_argument("--quick", action="store_const", dest="run", const=quick, help="and the pure tests")
-    which.add_argument(
-        "--coverage", action="store_const", dest="run", const=coverage, help="the lines that tests pass"
-    )
-    which.add_argument("--soak", action="store_const", dest="run", const=soak, help="the larger profiles")
-    which.add_argument(
-        "--versions", action="store_const", dest="run", const=versions, help="older versions of Kubernetes"
-    )
-    parser.set_defaults(run=test)
+    parser.add_argument("--minutes", type=float, default=60.0, help="within which tests of the rest begin")
     # Without their bytecode each worker compiles all tests anew, and each process of Bursar its modules.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    chosen = parser.parse_args().run
+    asked = parser.parse_args()
+    name = "rest" if asked.rest_since else asked.name or "test"
+    run = partial(rest, asked.rest_since, asked.minutes) if asked.rest_since else RUNS[name][0]
     if processor_time.is_watched():  # a part of another run
-        return outcome(chosen)
-    budgets = processor_budgets() if chosen is test else {}
-    return processor_time.watched(lambda: outcome(chosen), processor_time.reference_s(), budgets)
-
-
-def processor_budgets() -> processor_time.Units:
-    """The most units of processors that the tests of each role may take."""
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    units: processor_time.Units = settings["tool"]["bursar"]["budgets"]["processor_units"]
-    return units
+        return outcome(run)
+    kept = processor_time.Kept.of(name)
+    return processor_time.watched(lambda: outcome(run), processor_time.reference_s(), kept)
 
 
 def outcome(run: Callable[[], None]) -> int:

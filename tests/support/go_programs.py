@@ -1,7 +1,8 @@
 """What Go builds for tests: the tools of the control plane and of a real node, controllers of gangs, files of
 modules, and programs of our own. Each is built once and kept in the cache.
 
-``python -m tests.support.go_programs`` builds what `make test` needs, so that no test waits for a compiler.
+``python -m tests.support.go_programs test`` (or ``all``) builds what `make test` (or `make all`) needs, so
+that no test waits for a compiler.
 """
 
 import hashlib
@@ -42,7 +43,7 @@ GATEWAY_CRDS = tuple(
 PROGRAMS = Path(__file__).parents[1] / "node" / "go"  # a device plugin, and the kubelet's pod resources
 
 
-def build() -> None:
+def build_all() -> None:
     """Everything, one after another. Raises LocalError with a sentence."""
     files: list[tuple[GoModule, str]] = [(GATEWAY_API, path) for path in GATEWAY_CRDS]
     for source in (JOBSET, LWS):
@@ -89,6 +90,6 @@ def _build(source: Path, folder: Path) -> None:
 
 if __name__ == "__main__":
     try:
-        build()
+        build_all() if sys.argv[1:] == ["all"] else binaries(_say, TOOLS)
     except LocalError as error:
         sys.exit(f"error: {error}")

@@ -14,6 +14,8 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
+from tests.support.touched import NAME, Touched
+
 STORIES, STACK, PLANE, NODE, COMPUTE = "stories", "stack", "plane", "node", "compute"
 LANES = (STORIES, STACK, PLANE, NODE, COMPUTE)  # the longest first
 
@@ -78,6 +80,7 @@ class Lanes(LoadScopeScheduling):
         super().__init__(config, log)
         self._lanes: dict[WorkerController, str] = {}
         self._places: dict[WorkerController, dict[str, int]] = {}
+        self._touched: Touched | None = config.pluginmanager.get_plugin(NAME)
 
     def remove_node(self, node: WorkerController) -> str | None:
         """Its lane is free again."""
@@ -89,6 +92,9 @@ class Lanes(LoadScopeScheduling):
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         chosen = next_unit(self.workqueue, self._lanes, node)
+        if self._touched is not None and self._touched.is_over():
+            self._touched.left = list(self.workqueue)
+            chosen = None
         if chosen is None:
             node.shutdown()
             return

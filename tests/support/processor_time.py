@@ -1,9 +1,9 @@
 """The processor time of a run: of all its processes, by the tier of the tests that started them, by the file
 of tests that ran meanwhile, and by kind of process.
 
-Machines differ by half, and so does one machine from day to day. So budgets are in units: one unit is the
-processor time that the reference loop takes, which each run measures at its start. The budget of each role's
-tests stands in `pyproject.toml` beside its lines; a run that takes more fails.
+Machines differ by half, and so does one machine from day to day. So the table by role is in units: one unit
+is the processor time that the reference loop takes, which each run measures at its start. No run fails by
+what it took; `.ci/run` prints the table beside that of the commit before (`Kept`).
 """
 
 import ctypes
@@ -24,9 +24,10 @@ from pathlib import Path
 REST = "checks and start-up"
 BUILD = "build of the control plane"  # of what is not in the cache
 
-Units = Mapping[str, int]  # the most units of a role's tests (tests/<role>), and of REST
+Units = Mapping[str, float]  # what the tests of a role (tests/<role>) and REST took
 
 _FILE = "BURSAR_PROCESSOR_TIME"  # the environment variable that names the file of a run's records
+_UNITS = "BURSAR_UNITS"  # the one that names the file of `Kept`
 _ROUNDS = 1_550_000  # a second of an AMD EPYC of 2026
 _SET_CHILD_SUBREAPER = 36  # of prctl
 _ENDING_S = 2.0
@@ -68,9 +69,30 @@ def record(tier: str, seconds: float, tested: str = "") -> None:
             file.write(json.dumps([tier, tested, seconds]) + "\n")
 
 
-def watched(run: Callable[[], int], unit_s: float, budgets: Units) -> int:
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A file on this machine with the units by role of the last run of each name, for the next one of that
+    name to print beside its own."""
+
+    file: Path
+    name: str
+
+    @classmethod
+    def of(cls, name: str) -> "Kept | None":
+        """For the run with this name, in the file that BURSAR_UNITS names; None without it."""
+        path = os.environ.get(_UNITS)
+        return cls(Path(path), name) if path else None
+
+    def replace(self, units: Units) -> Units:
+        """What the last run of this name took; from now on ``units``."""
+        runs: dict[str, Units] = json.loads(self.file.read_text()) if self.file.exists() else {}
+        self.file.write_text(json.dumps(runs | {self.name: units}))
+        return runs.get(self.name, {})
+
+
+def watched(run: Callable[[], int], unit_s: float, kept: Kept | None = None) -> int:
     """Call this in a process of its own, and print afterwards what it and all that it started has taken.
-    Returns its exit code, or 1 where a role has taken more than its budget; one that has none may take any.
+    Returns its exit code.
 
     The kernel adds a process's time to that of the process which waits for it. So this one also waits for
     those that outlive their parents.
@@ -87,10 +109,11 @@ def watched(run: Callable[[], int], unit_s: float, budgets: Units) -> int:
         code = _outlived_by(child)
         total_s = _waited_for_s() - before
         tiers, files = _sums(Path(records.name))
-        roles, above = by_role(tiers, files, total_s, unit_s, budgets)
-        lines = [*by_tier(tiers, total_s, unit_s), *roles, *dearest(files), *kinds.report(total_s), *above]
-        print(*lines, sep="\n", flush=True)
-    return code or int(bool(above))
+        units = by_role(tiers, files, total_s, unit_s)
+        before = kept.replace(units) if kept else {}
+        lines = [*by_tier(tiers, total_s, unit_s), *beside(units, before), *dearest(files)]
+        print(*lines, *kinds.report(total_s), sep="\n", flush=True)
+    return code
 
 
 def by_tier(tiers: Mapping[str, float], total_s: float, unit_s: float) -> list[str]:
@@ -106,23 +129,21 @@ def by_tier(tiers: Mapping[str, float], total_s: float, unit_s: float) -> list[s
 
 
 def by_role(
-    tiers: Mapping[str, float], files: Mapping[str, float], total_s: float, unit_s: float, budgets: Units
-) -> tuple[list[str], list[str]]:
-    """The lines that tell what the tests of each role took, in units beside their budget; and a sentence for
-    each that is above it."""
+    tiers: Mapping[str, float], files: Mapping[str, float], total_s: float, unit_s: float
+) -> dict[str, float]:
+    """What the tests of each role took, in units, and what was no test's."""
     taken: defaultdict[str, float] = defaultdict(float)
     for file, seconds in files.items():
-        taken["/".join(file.split("/")[:2])] += seconds
-    taken[REST] = total_s - sum(files.values()) - tiers.get(BUILD, 0.0)
-    rows = [(name, seconds / unit_s, budgets.get(name)) for name, seconds in sorted(taken.items())]
-    lines = [f"{units:8.0f} of {'any' if most is None else most:>4}  {name}" for name, units, most in rows]
-    above = [
-        f"{name} took {units:.0f} units of processors, and its budget is {most} (pyproject.toml): "
-        "the dearest files above say where"
-        for name, units, most in rows
-        if most is not None and units > most
-    ]
-    return ["== units by role, beside the budget", *lines], above
+        taken["/".join(file.split("/")[:2])] += seconds / unit_s
+    taken[REST] = (total_s - sum(files.values()) - tiers.get(BUILD, 0.0)) / unit_s
+    return dict(sorted(taken.items()))
+
+
+def beside(units: Units, before: Units) -> list[str]:
+    """The lines that tell units by role, beside those of the run before, where they are known."""
+    head = "== units by role" + (", and in the run before" if before else "")
+    rows = [(name, taken, f"{before[name]:8.0f}" if name in before else "") for name, taken in units.items()]
+    return [head, *(f"{taken:8.0f}{then}  {name}" for name, taken, then in rows)]
 
 
 def dearest(files: Mapping[str, float]) -> list[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.postgresql import EMPTY, fresh_postgresql
-from tests.timekeeper.databases import KINDS, POSTGRESQL, SQLITE, chosen
+from tests.timekeeper.databases import KINDS, POSTGRESQL, SQLITE, is_chosen
 from tests.timekeeper.statements import open_shared
 from tests.timekeeper.worlds import Town, new_ledger
 from timekeeper.store.engine.engine import Store, open_store
@@ -14,12 +14,12 @@ from timekeeper.store.engine.upgrade import upgrade
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Most tests of the ledger run on one database in `make test`, SQLite or PostgreSQL by their name (see
-    `chosen`), and on the other in `make soak`.
+    """Tests of the ledger run on SQLite. `make all` runs half of them, by their name (see `is_chosen`), on
+    PostgreSQL as well, and `make soak` the other half.
 
     A module says why it differs. BOTH_DATABASES: its subject is SQL, which differs in types, locks, upserts
-    and errors, so it always runs on both. ONE_DATABASE: its subject is no SQL, and it runs on SQLite, which
-    needs no server. Each statement of the store is run on both by some test of `make test`.
+    and errors, so `make all` runs all of it on both. ONE_DATABASE: its subject is no SQL, and it runs on
+    SQLite alone. Each statement of the store is run on both by some test of `make all`.
     """
     if _is_given_a_database(metafunc.definition):
         kinds = [SQLITE] if hasattr(metafunc.module, "ONE_DATABASE") else KINDS
@@ -27,15 +27,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """What runs on both: PostgreSQL passes the same lines of ours again, so they aren't traced. Else the
-    database that isn't chosen is for a soak."""
-    if not isinstance(item, pytest.Function) or not _is_given_a_database(item):
+    """A test on PostgreSQL is not for `make test`. What runs on both passes the same lines of ours again, so
+    it isn't traced."""
+    if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
         return
-    kind = str(item.callspec.params["database_url"])
+    if POSTGRESQL not in item.callspec.params.values():
+        return
+    item.add_marker("make_all")
+    if not _is_given_a_database(item):
+        return
     if hasattr(item.module, "BOTH_DATABASES"):
-        if kind == POSTGRESQL:
-            item.add_marker("untraced")
-    elif not hasattr(item.module, "ONE_DATABASE") and kind != chosen(item.nodeid, kind):
+        item.add_marker("untraced")
+    elif not is_chosen(item.nodeid):
         item.add_marker("soak")
 
 
@@ -75,7 +78,7 @@ def store(database_url: str) -> Iterator[Store]:
     made.close()
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=KINDS)
 def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """A database without a table."""
     if request.param == "sqlite":

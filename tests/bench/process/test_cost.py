@@ -9,6 +9,8 @@ from tests.bench.cost import counters
 from tests.bench.cost.__main__ import COUNTS, PYTHON, ROOT, counted, environment, expected
 from tests.bench.cost.comparison import named, rows
 
+pytestmark = pytest.mark.make_all("it counts what operations cost")
+
 ANEW = "if that is meant, write them anew: .venv/bin/python -m tests.bench.cost --write"
 
 

@@ -28,6 +28,8 @@ from tests.webhook.replicas import own_address
 from tests.worlds import Json
 from timekeeper.core.names import API_SERVICE
 
+pytestmark = pytest.mark.make_test("answers its API, reports and forecasts")
+
 LOGIN = "client.authentication.k8s.io/v1"
 PATH = "/apis/timekeeper.bursar.dev/v1"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"  # as kubectl sends it, but for --raw

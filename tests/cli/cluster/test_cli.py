@@ -17,7 +17,7 @@ from tests.docs.shell import console, run, running
 from tests.support.browser import chromium, visiting
 from tests.support.worker_control_plane import Lender
 
-pytestmark = pytest.mark.traced
+pytestmark = [pytest.mark.traced, pytest.mark.make_test("has a kubectl plugin")]
 
 SETUP, COMMANDS, OBJECTS = console((ROOT / "docs" / "cli.md").read_text())
 DASHBOARD, _ = console((ROOT / "docs" / "dashboard.md").read_text())

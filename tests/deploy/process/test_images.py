@@ -17,6 +17,8 @@ from deploy.images.roles import ROLES
 from deploy.images.tree import Entry
 from tests.packaging.checkout import copy
 
+pytestmark = pytest.mark.make_all("images")
+
 CAS = "usr/share/ca-certificates/mozilla"
 needs_dpkg = pytest.mark.skipif(not shutil.which("dpkg-deb"), reason="this machine has no dpkg-deb")
 

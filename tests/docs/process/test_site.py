@@ -12,6 +12,8 @@ from deploy.site.build import build
 from deploy.site.lists import for_python_markdown
 from tests.packaging.checkout import ROOT
 
+pytestmark = pytest.mark.make_all("it builds the documentation's site")
+
 DOCS = ROOT / "docs"
 
 

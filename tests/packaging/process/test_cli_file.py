@@ -34,6 +34,8 @@ from timekeeper.core import __version__
 from timekeeper.edge.clock import now_ms
 from timekeeper.store.engine.engine import open_store
 
+pytestmark = pytest.mark.make_all("it packs a release")
+
 # runs each command in a process of its own; `dashboard` ends by Ctrl-C
 _EACH_COMMAND = """
 import json, os, runpy, signal, sys, time

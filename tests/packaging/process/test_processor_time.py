@@ -5,8 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parent.parent.parent.parent
 
 # A group of two processes, of which the second works for a second; both are killed at once, so that the first
@@ -30,18 +28,12 @@ def run():
         record(name, seconds, "tests/core/process/test_x.py")
     return 0
 
-raise SystemExit(watched(run, 1.0, {"tests/core": BUDGET}))
+raise SystemExit(watched(run, 1.0))
 """
 
 
-@pytest.mark.parametrize(("budget", "code"), [(1000, 0), (0, 1)])
-def test_a_role_is_charged_with_what_was_killed_before_its_parent_could_wait_for_it_and_may_fail_the_run(
-    budget: int, code: int
-) -> None:
-    run = RUN.replace("BUDGET", str(budget))
-    done = subprocess.run([sys.executable, "-c", run], cwd=ROOT, capture_output=True, text=True)
+def test_a_role_is_charged_with_what_was_killed_before_its_parent_could_wait_for_it() -> None:
+    done = subprocess.run([sys.executable, "-c", RUN], cwd=ROOT, capture_output=True, text=True)
 
-    assert done.returncode == code, done.stderr
-    rows = re.findall(r"^ +(\d+) +of +(\d+)  tests/core$", done.stdout, re.MULTILINE)
-    assert rows == [("1", str(budget))]
-    assert ("its budget is 0 (pyproject.toml)" in done.stdout) is bool(code)
+    assert done.returncode == 0, done.stderr
+    assert re.findall(r"^ +(\d+)  tests/core$", done.stdout, re.MULTILINE) == ["1"]

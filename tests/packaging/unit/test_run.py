@@ -1,10 +1,14 @@
-"""What `make test` and `make coverage` choose, and what a run tells of its processor time."""
+"""What `make test`, `make all` and `make coverage` choose, and what a run tells of its processor time."""
+
+from pathlib import Path
 
 import pytest
 from _pytest.mark.expression import Expression
 
-from tests.run import ALL, COVERED, ROOT, processor_budgets
-from tests.support.processor_time import BUILD, REST, by_role, by_tier, dearest, kind_of
+from tests.run import ALL, COVERED, REST, TEST
+from tests.support import processor_time
+from tests.support.processor_time import BUILD, Kept, beside, by_role, by_tier, dearest, kind_of
+from tests.support.touched import ROLES, ROOT, touches
 
 
 def chooses(expression: str, marks: set[str]) -> bool:
@@ -33,6 +37,50 @@ def test_coverage_traces_what_passes_lines_that_no_other_test_passes(
     assert chooses(ALL, marks) is ("soak" not in marks)
 
 
+@pytest.mark.parametrize(
+    ("marks", "runs"),
+    [
+        ({"unit"}, TEST),
+        ({"process", "make_all"}, REST),
+        ({"cluster"}, REST),
+        ({"cluster", "make_test"}, TEST),
+        ({"cluster", "make_test", "make_all"}, REST),
+        ({"cluster", "make_test", "soak"}, None),
+        ({"unit", "soak"}, None),
+    ],
+)
+def test_a_test_runs_in_make_test_or_is_of_what_make_all_adds(marks: set[str], runs: str | None) -> None:
+    assert [expression for expression in (TEST, REST) if chooses(expression, marks)] == [runs][: bool(runs)]
+    assert chooses(ALL, marks) is bool(runs)
+
+
+@pytest.mark.parametrize(
+    ("changed", "file", "is_touched"),
+    [
+        ("tests/node/unit/test_a.py", "tests/node/unit/test_a.py", True),
+        ("tests/node/unit/test_a.py", "tests/node/unit/test_b.py", False),
+        ("tests/node/worlds.py", "tests/node/unit/test_b.py", True),
+        ("sidecar/node/agent.py", "tests/kubelet/cluster/test_nri.py", True),
+        ("sidecar/node/agent.py", "tests/sidecar/unit/test_spool.py", False),
+        ("sidecar/spool.py", "tests/sidecar/unit/test_spool.py", True),
+        ("timekeeper/cli/main.py", "tests/cli/unit/test_top.py", True),
+        ("timekeeper/cli/main.py", "tests/timekeeper/ledger/test_split.py", False),
+        ("LICENSE", "tests/docs/unit/test_index.py", False),
+    ],
+)
+def test_a_change_touches_the_files_of_tests_that_try_it(changed: str, file: str, is_touched: bool) -> None:
+    assert touches({changed}, file) is is_touched
+
+
+def test_each_role_of_tests_and_each_folder_of_the_product_is_in_the_table_of_what_is_touched() -> None:
+    starts = [start for start, _ in ROLES]
+
+    assert all((ROOT / start).is_dir() for start in starts)
+    assert all((ROOT / "tests" / role).is_dir() for _, roles in ROLES for role in roles)
+    folders = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests"}
+    assert {start.partition("/")[0] for start in starts} >= folders
+
+
 def test_what_no_tier_took_is_start_up_and_units_are_of_the_reference_loop() -> None:
     taken = {"unit": 250.0, "cluster": 700.4, BUILD: 900.0, "checks and start-up": 5.0}
 
@@ -46,24 +94,30 @@ def test_what_no_tier_took_is_start_up_and_units_are_of_the_reference_loop() -> 
     ]
 
 
-def test_a_role_is_beside_its_budget_and_one_above_it_is_named() -> None:
+def test_units_by_role_stand_beside_those_of_the_run_before() -> None:
     files = {"tests/core/unit/a.py": 150.0, "tests/core/ledger/b.py": 50.0, "tests/node/unit/c.py": 10.0}
-    budgets = {"tests/core": 99, "checks and start-up": 50, "tests/webhook": 5}
 
-    lines, above = by_role({BUILD: 900.0}, files, total_s=1_210.0, unit_s=2.0, budgets=budgets)
+    units = by_role({BUILD: 900.0}, files, total_s=1_210.0, unit_s=2.0)
 
-    assert lines[1:] == [
-        "      50 of   50  checks and start-up",
-        "     100 of   99  tests/core",
-        "       5 of  any  tests/node",
+    assert units == {processor_time.REST: 50.0, "tests/core": 100.0, "tests/node": 5.0}
+    assert beside(units, {}) == [
+        "== units by role",
+        "      50  checks and start-up",
+        "     100  tests/core",
+        "       5  tests/node",
     ]
-    assert [sentence.partition(" took ")[0] for sentence in above] == ["tests/core"]
+    assert beside({"tests/core": 100.0, "tests/new": 1.0}, {"tests/core": 99.0}) == [
+        "== units by role, and in the run before",
+        "     100      99  tests/core",
+        "       1  tests/new",
+    ]
 
 
-def test_each_role_has_a_budget_of_processors() -> None:
-    roles = {f"tests/{folder.parent.parent.name}" for folder in (ROOT / "tests").glob("*/*/test_*.py")}
+def test_the_units_of_a_run_are_kept_for_the_next_one_of_its_name(tmp_path: Path) -> None:
+    kept, other = Kept(tmp_path / "units", "test"), Kept(tmp_path / "units", "rest")
 
-    assert processor_budgets().keys() == {*roles, REST}
+    assert (kept.replace({"a": 1.0}), other.replace({"a": 7.0})) == ({}, {})
+    assert (kept.replace({"a": 2.0}), other.replace({})) == ({"a": 1.0}, {"a": 7.0})
 
 
 def test_a_run_names_the_files_that_took_most() -> None:

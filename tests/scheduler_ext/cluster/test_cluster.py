@@ -22,6 +22,8 @@ from timekeeper.edge.events import EventRecorder
 from timekeeper.runtime.api_server import event_sender
 from timekeeper.runtime.connect import connect
 
+pytestmark = pytest.mark.make_test("fits, scores and places")
+
 
 def used(pods: list[Json]) -> dict[str, tuple[int, int]]:
     """Thousandths and MiB taken of each card, from the objects alone, by nobody's code but this."""

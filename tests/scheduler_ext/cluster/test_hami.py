@@ -22,6 +22,8 @@ from timekeeper.accounts.session import open_session
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.request.inventory import read_cards
 
+pytestmark = pytest.mark.make_test("reads the words of other systems")
+
 LOCK, PHASE = "hami.io/mutex.lock", "hami.io/bind-phase"
 TO_ALLOCATE, ALLOCATED = "hami.io/vgpu-devices-to-allocate", "hami.io/vgpu-devices-allocated"
 

@@ -8,6 +8,8 @@ import pytest
 
 from tests.scheduler_ext.clusters import World, extender_with, placed
 
+pytestmark = pytest.mark.make_test("keeps a card until its pod has ended")
+
 MAX_S = 12
 WHOLE = {"bursar.dev/gpu-percent": "100"}
 

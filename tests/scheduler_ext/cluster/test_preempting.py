@@ -19,6 +19,8 @@ from tests.support.scenes import Awaited, Lived, Part, Scene, alone, lived_by, s
 from tests.support.simulated_timekeeper import SimulatedTimekeeper, entry, standings
 from tests.worlds import Json
 
+pytestmark = pytest.mark.make_test("makes room for a pod")
+
 PDB_GRACE_S = 4
 CLASSES = {"high": (1000, "PreemptLowerPriority"), "first": (2000, "Never"), "over": (-5, "Never")}
 

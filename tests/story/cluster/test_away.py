@@ -3,6 +3,8 @@ pods: refused, placed, waiting and deleted; pods of another scheduler under a ca
 
 import re
 
+import pytest
+
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.sidecars import Sidecars
 from deploy.local.stack import Stack
@@ -15,6 +17,8 @@ from tests.support.waiting import at_once
 from tests.timekeeper.cluster.test_metering import Lived, Recorder
 from tests.timekeeper.oracle import kubelet_says, moment
 from tests.worlds import Json
+
+pytestmark = pytest.mark.make_test("explains why a pod waits")
 
 
 def whole_card(namespace: str) -> Json:

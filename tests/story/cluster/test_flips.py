@@ -23,6 +23,8 @@ from tests.support import profile
 from tests.support.waiting import eventually
 from tests.timekeeper.cluster.test_metering import Lived, Recorder
 
+pytestmark = pytest.mark.make_test("changes its modes in a city that lives")
+
 
 @pytest.mark.parametrize(
     ("by_label", "rounds", "pods"),

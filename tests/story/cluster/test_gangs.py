@@ -8,12 +8,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
+
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.kwok_stages import FAKE_NODE
 from deploy.local.stack import Stack
 from tests.support.control_plane import create_namespace, kubectl
 from tests.support.scenes import Awaited, Scene, scene
 from tests.worlds import Json
+
+pytestmark = pytest.mark.make_test("starts gangs whole")
 
 CARDS = {"name": "bursar.dev/gang"}
 

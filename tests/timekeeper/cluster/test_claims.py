@@ -26,6 +26,8 @@ from tests.timekeeper.processes import Process, children, prepared
 from tests.worlds import Json
 from timekeeper.__main__ import main
 
+pytestmark = pytest.mark.make_test("charges device claims")
+
 RESOURCES = "/apis/resource.k8s.io/v1"
 ODD = "odd.example.com"  # a driver without a rule
 SETTINGS = "weights: {H100: 2}\nlookahead: 0s"

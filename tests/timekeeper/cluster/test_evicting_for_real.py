@@ -33,6 +33,8 @@ from timekeeper.settler.evictions.reasons import (
 from timekeeper.settler.evictions.rounds import OveruseRound
 from timekeeper.settler.process import REPORTER
 
+pytestmark = pytest.mark.make_test("evicts who is over budget, idle or overtime")
+
 PODS = "/api/v1/namespaces/team-a/pods"
 PDBS = "/apis/policy/v1/namespaces/team-a/poddisruptionbudgets"
 CARD = {"uuid": "GPU-0", "index": 0, "share_milli": 500, "memory_mib": 8_000}

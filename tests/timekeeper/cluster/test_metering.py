@@ -28,6 +28,8 @@ from tests.timekeeper.oracle import Terms, kubelet_says, moment, rate
 from tests.timekeeper.processes import Process, children, prepared
 from tests.worlds import Json
 
+pytestmark = pytest.mark.make_test("meters exactly")
+
 ROUNDS = 24
 CARDS = 8
 MEMORY_MIB = 81_920

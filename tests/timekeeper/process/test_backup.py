@@ -142,6 +142,7 @@ def test_a_ledger_that_is_damaged_is_not_taken_for_a_backup(
     assert not (tmp_path / "copy.db").exists()
 
 
+@pytest.mark.make_all("PostgreSQL")
 def test_postgresql_is_left_to_its_own_tools(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     with fresh_postgresql() as url:
         assert main(["backup", f"{tmp_path}/copy", "--database", url]) == 2
@@ -149,6 +150,7 @@ def test_postgresql_is_left_to_its_own_tools(capsys: pytest.CaptureFixture[str],
     assert "PostgreSQL has pg_dump" in capsys.readouterr().err
 
 
+@pytest.mark.make_all("PostgreSQL")
 def test_a_dump_of_postgresql_taken_during_writes_is_the_ledger_of_one_moment(
     tmp_path: Path,
 ) -> None:

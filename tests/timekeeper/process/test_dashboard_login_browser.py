@@ -14,6 +14,8 @@ from tests.timekeeper.dashboards import URL, Dashboards
 from tests.timekeeper.oidc_logins import OidcProvider, dashboard
 from timekeeper.dashboard.sessions import own_path
 
+pytestmark = pytest.mark.make_all("a browser")
+
 PAGE = f"{URL}/namespaces/team-a"
 BUTTON = "Log in with your organization's account"
 

@@ -11,6 +11,8 @@ from playwright.sync_api import Browser, expect
 from tests.support.browser import SMALL, Visitor, chromium, visiting
 from tests.timekeeper.dashboards import ADMIN, NO_TIME, URL, Dashboards, log_in
 
+pytestmark = pytest.mark.make_all("a browser")
+
 ZONE = "America/New_York"
 NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)  # that of the dashboards' ledger
 PAGES = (

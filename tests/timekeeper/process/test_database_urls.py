@@ -14,6 +14,8 @@ from timekeeper.store.engine.engine import UnavailableError, open_store
 from timekeeper.store.engine.sqlite import file_of, network_file_system
 from timekeeper.store.engine.upgrade import upgrade
 
+pytestmark = pytest.mark.make_all("PostgreSQL")
+
 # Lines of /proc/self/mountinfo as machines have them: proc_pid_mountinfo(5).
 MOUNTS = r"""22 1 254:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw
 31 22 0:25 / /dev/shm rw,nosuid,nodev - tmpfs tmpfs rw

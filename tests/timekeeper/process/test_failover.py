@@ -21,6 +21,8 @@ from tests.timekeeper.processes import Process, children, prepared
 from tests.timekeeper.worlds import ADMIN, HOUR, Json, budgets, gpu_pod, lease, node, user_status
 from timekeeper.edge.clock import now_ms
 
+pytestmark = pytest.mark.make_all("PostgreSQL")
+
 LEASE_S = 4
 WITHIN_S = 60.0
 

@@ -1,23 +1,16 @@
-"""Each test of the ledger has one of two databases in `make test`."""
+"""`make all` runs half of the ledger's tests on PostgreSQL too, `make soak` the others."""
 
-import re
+from tests.timekeeper.databases import is_chosen
 
-from tests.timekeeper.databases import KINDS, POSTGRESQL, SQLITE, chosen
-
-NAMES = [f"tests/timekeeper/ledger/test_sqlite.py::test_{at}[KIND-{at % 7}]" for at in range(400)]
+NAMES = [f"tests/timekeeper/ledger/test_sums.py::test_{at}[postgresql-{at % 7}]" for at in range(400)]
 
 
-def name(text: str, kind: str) -> str:
-    return re.sub("KIND", kind, text)
+def test_about_half_of_the_tests_are_chosen_and_the_same_in_each_run() -> None:
+    chosen = [name for name in NAMES if is_chosen(name)]
 
-
-def test_a_test_runs_on_exactly_one_of_both_databases() -> None:
-    for text in [*NAMES, "a.py::test_b[KIND]", "a.py::test_b[1-KIND-sq-lite]"]:
-        runs = [kind for kind in KINDS if chosen(name(text, kind), kind) == kind]
-        assert len(runs) == 1, text
-
-
-def test_each_database_has_about_half_of_the_tests() -> None:
-    kinds = [chosen(name(text, SQLITE), SQLITE) for text in NAMES]
-
-    assert 150 < kinds.count(POSTGRESQL) < 250
+    assert 150 < len(chosen) < 250
+    assert [name.partition("::")[2] for name in chosen[:3]] == [
+        "test_1[postgresql-1]",
+        "test_2[postgresql-2]",
+        "test_4[postgresql-4]",
+    ]

@@ -36,6 +36,8 @@ from tests.worlds import Json, container
 from timekeeper.core.admission.rules.denylist import names_devices, reaches_cards, reaches_node
 from timekeeper.core.admission.rules.device_annotations import DEVICE_WORDS
 
+pytestmark = pytest.mark.make_test("refuses it also while the webhook is down")
+
 PAGE = ROOT / "docs" / "bypass.md"
 VOID_FOR_EVERYONE = ROOT / "deploy" / "samples" / "void-for-everyone.yaml"
 CONFIG_MAPS = "/api/v1/namespaces/bursar-system/configmaps"

@@ -34,6 +34,8 @@ from webhook.controller.plan import CertificatePair, leaves
 from webhook.controller.run import certified
 from webhook.settings.certificates import CONFIGURATION
 
+pytestmark = pytest.mark.make_test("refuses and governs a pod")
+
 MANIFESTS = ROOT / "deploy" / "manifests"
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1"
 KINDS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")

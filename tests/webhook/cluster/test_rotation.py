@@ -21,6 +21,8 @@ from tests.webhook.replicas import (
 )
 from webhook.controller.reading import certificates, is_issued_by
 
+pytestmark = pytest.mark.make_test("speaks HTTP to whoever comes")
+
 ROTATIONS = 3
 CREATIONS = 50  # at the least, under each CA
 LIVES = ("--ca-life", "36s", "--leaf-life", "16s", "--overlap", "5s", "--every", "1")
