@@ -43,5 +43,6 @@ def install() -> None:
         print(f"what needs one of these is skipped; as root: apt-get install {names}", flush=True)
         return
     print(f"installing Debian packages (BURSAR_APT=0 forbids it): {names}", flush=True)
-    subprocess.run(["apt-get", "update", "-qq"], check=True)
-    subprocess.run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages], check=True)
+    apt = ["apt-get", "-qq", "-o", "Acquire::Retries=5"]
+    subprocess.run([*apt, "update"], check=True)
+    subprocess.run([*apt, "install", "-y", "--no-install-recommends", *packages], check=True)

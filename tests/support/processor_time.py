@@ -109,9 +109,9 @@ def watched(run: Callable[[], int], unit_s: float, kept: Kept | None = None) -> 
         code = _outlived_by(child)
         total_s = _waited_for_s() - before
         tiers, files = _sums(Path(records.name))
-        units = by_role(tiers, files, total_s, unit_s)
-        before = kept.replace(units) if kept else {}
-        lines = [*by_tier(tiers, total_s, unit_s), *beside(units, before), *dearest(files)]
+        roles = by_role(tiers, files, total_s, unit_s)
+        former = kept.replace(roles) if kept and not code else {}
+        lines = [*by_tier(tiers, total_s, unit_s), *beside(roles, former), *dearest(files)]
         print(*lines, *kinds.report(total_s), sep="\n", flush=True)
     return code
 

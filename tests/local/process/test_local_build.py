@@ -12,6 +12,7 @@ import pytest
 from deploy.local.build import (
     MEANWHILE,
     NO_TABLES,
+    Part,
     binaries,
     compiling,
     fetching,
@@ -85,13 +86,14 @@ class World:
         self.cache = folder / "home" / ".cache" / "bursar"
         self.environ = {"HOME": str(folder / "home"), "PATH": str(self.go)}
         self.said: list[str] = []
+        self.pauses_s: tuple[float, ...] = ()
         program = self.go / "go"
         program.write_text(FAKE_GO.format(python=sys.executable))
         program.chmod(0o755)
         (self.go / "version").write_text("go1.26.0")
 
     def build(self, tools: tuple[Tool, ...] = TOOLS) -> dict[str, Path]:
-        return binaries(self.said.append, tools, environ=self.environ, needed_bytes=0)
+        return binaries(self.said.append, tools, self.environ, needed_bytes=0, pauses_s=self.pauses_s)
 
     def calls(self, verb: str) -> list[dict[str, Any]]:
         notes = self.go / "calls"
@@ -251,6 +253,31 @@ def test_a_failed_build_is_reported_in_a_sentence(world: World, output: str, sen
 
     (world.go / "fail").unlink()
     assert set(world.build()) == set(NAMES), "the next attempt goes through"
+
+
+def test_a_download_is_tried_again_while_the_network_does_not_answer(world: World) -> None:
+    (world.go / "fail").write_text("read tcp: connection reset by peer")
+    world.pauses_s = (0.01, 0.01)
+
+    with pytest.raises(LocalError, match="the network does not answer"):
+        world.build()
+
+    assert len(world.calls("mod")) == 3
+    (world.go / "fail").write_text("x.go:1: syntax error")
+
+    with pytest.raises(LocalError, match="syntax error"):
+        world.build()
+
+    assert len(world.calls("mod")) == 4
+
+
+def test_the_expected_end_follows_from_what_is_done_of_all() -> None:
+    kubernetes = Part(begun_s=100.0, before=1 / 7, share=5 / 7)
+
+    assert Part(100.0, 0.0, 1 / 7).left(0.3, 110.0) == ""
+    assert kubernetes.left(0.0, 160.0) == "; about 6 min left in all"
+    assert kubernetes.left(0.5, 250.0) == "; about 2 min left in all"
+    assert kubernetes.left(1.0, 400.0) == "; about 1 min left in all"
 
 
 def test_a_binary_that_prints_another_version_than_it_should_is_not_kept(world: World) -> None:
