@@ -19,10 +19,12 @@ from scheduler_ext.verbs.fit_cache import FilterResult
 from scheduler_ext.verbs.name_lists import KnownLists, NameList
 from scheduler_ext.verbs.preempt_verb import NodeVictims
 from timekeeper.core.json_values import Json, mapping
+from timekeeper.edge.mended_json import mending
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}", re.ASCII)
+_decoded = mending(orjson.loads)
 
 
 class MalformedArgsError(ValueError):
@@ -149,7 +151,7 @@ def _keys(body: bytes) -> dict[str, Any]:
 
 def _object(body: bytes) -> dict[str, Any]:
     try:
-        whole = orjson.loads(body)
+        whole = _decoded(body)
     except orjson.JSONDecodeError as error:
         raise MalformedArgsError(f"not JSON: {error}") from error
     if not isinstance(whole, dict):

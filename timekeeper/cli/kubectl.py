@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
 from timekeeper.cli.output import CommandError
+from timekeeper.edge.mended_json import mended
 
 _CALL_S = 30.0
 _FORWARD_S = 20.0
@@ -30,7 +31,14 @@ class Kubectl:
         """Standard output. Raises CommandError with what kubectl said."""
         command = self._command(*arguments)
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=within_s, check=False)
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                encoding="utf-8",
+                errors="replace",
+                timeout=within_s,
+                check=False,
+            )
         except subprocess.TimeoutExpired as error:
             raise CommandError(f"kubectl {arguments[0]} gave no answer within {within_s:g} s") from error
         if done.returncode:
@@ -50,7 +58,7 @@ class Kubectl:
     def get(self, *arguments: str) -> Any:
         """The JSON of ``kubectl get``; None for an object that does not exist. Raises CommandError."""
         text = self.run("get", *arguments, "--ignore-not-found", "-o", "json")
-        return json.loads(text) if text.strip() else None
+        return json.loads(mended(text.encode())) if text.strip() else None
 
     def namespace(self) -> str:
         """The namespace of the context, or ``default``."""

@@ -14,6 +14,7 @@ from timekeeper.core.decisions import KINDS
 from timekeeper.core.json_values import mapping
 from timekeeper.core.names import NAMESPACE
 from timekeeper.core.object_names import owner_of
+from timekeeper.edge.mended_json import mended
 
 _WITHIN_S = 3.0  # a shell waits for the answer
 _NAMES = ("-o", r"jsonpath={range .items[*]}{.metadata.name}{'\n'}{end}")
@@ -119,7 +120,7 @@ def _home(context: Context) -> tuple[str, ...]:
 
 def _items(context: Context, *arguments: str) -> list[dict[str, Any]]:
     found = _output(context, "get", *arguments, "-o", "json")
-    return list(json.loads(found)["items"]) if found else []
+    return list(json.loads(mended(found.encode()))["items"]) if found else []
 
 
 def _starting(unfinished: str, names: Iterable[str]) -> list[CompletionItem]:

@@ -26,6 +26,7 @@ from timekeeper.edge.http_client import (
 )
 from timekeeper.edge.lease import CALL_S, Call
 from timekeeper.edge.list_watch import refused
+from timekeeper.edge.mended_json import mending
 from timekeeper.edge.reflector import UnreachableError
 from timekeeper.runtime.clock import ServerClock
 
@@ -80,7 +81,7 @@ class Api:
     gives the headers that authenticate a call made now: a token may be rotated. Threads may share it. Not to
     be used across a fork, whose sides would share connections. Raises ValueError for what is no URL."""
 
-    decode = staticmethod(orjson.loads)
+    decode = staticmethod(mending(orjson.loads))
 
     def __init__(
         self,
@@ -228,7 +229,7 @@ def accepted(reply: Reply) -> Json:
 def _json(data: bytes) -> Json | None:
     """The object; None for what is no JSON object."""
     try:
-        body = orjson.loads(data)
+        body = Api.decode(data)
     except orjson.JSONDecodeError:
         return None
     return body if isinstance(body, dict) else None

@@ -15,9 +15,12 @@ import orjson
 from timekeeper.core.admission.pods import MalformedError, checked_pod, text_of
 from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.values import GPURequest
+from timekeeper.edge.mended_json import mending
 
 API_VERSION = "admission.k8s.io/v1"
 SUBRESOURCES = ("", "ephemeralcontainers", "resize", "status")
+
+_decoded = mending(orjson.loads)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +61,7 @@ def read(body: bytes) -> PodReview:
 def request_of(body: bytes) -> Json:
     """The ``request`` of an AdmissionReview. Raises MalformedError."""
     try:
-        whole = orjson.loads(body)
+        whole = _decoded(body)
     except orjson.JSONDecodeError as error:
         raise MalformedError(f"the body is not JSON: {error}") from error
     if not isinstance(whole, dict) or whole.get("kind") != "AdmissionReview":

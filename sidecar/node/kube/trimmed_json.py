@@ -11,6 +11,7 @@ import json
 
 from sidecar.node.state.api_objects import DESCRIPTIONS, DEVICES
 from sidecar.node.state.node_patch import HOLDERS, INVENTORY
+from timekeeper.edge.mended_json import mended, mending
 from timekeeper.edge.value import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,7 +23,12 @@ _ITEMS = '"items":['  # as the API server writes a list: no blanks, its own meta
 
 
 def loads(text: bytes) -> Any:
-    """The decoded JSON with trimmed metadata. Raises ValueError."""
+    """The decoded JSON with trimmed metadata, of the mended text where it is refused, or may have a
+    lone surrogate. Raises ValueError."""
+    return _mending(mended(text) if b"\\ud" in text or b"\\uD" in text else text)
+
+
+def _decoded(text: bytes) -> Any:
     whole = text.decode()
     head, items, rest = whole.partition(_ITEMS)
     if not items:
@@ -64,3 +70,4 @@ def _trimmed(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_trimmed)
+_mending = mending(_decoded)

@@ -11,6 +11,7 @@ from scheduler_ext.assembly.extender import Extender
 from tests.scheduler_ext.stepped import Start, Stepped
 from tests.scheduler_ext.store import Fault, Store
 from tests.scheduler_ext.worlds import asking, bound, node, on, percent
+from tests.support.raw_values import VALUES
 from tests.support.waiting import eventually
 from tests.worlds import card, container
 from timekeeper.edge.http_client import tcp
@@ -35,6 +36,20 @@ def test_filter_answers_every_node_with_its_reason(world: Stepped) -> None:
         "FailedAndUnresolvableNodes": {"unknown": "node is not known to the extender yet"},
         "Error": "",
     }
+
+
+@pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
+def test_whatever_a_pod_has_where_nothing_is_read_filter_answers_as_without_it(
+    world: Stepped, value: bytes
+) -> None:
+    pod = percent(60)
+    pod["metadata"]["managedFields"] = "what is odd"
+    body = json.dumps({"Pod": pod, "NodeNames": ["a", "b"]}).encode()
+
+    plain = world.client.post("/filter", data=body)
+    odd = world.client.post("/filter", data=body.replace(b'"what is odd"', value))
+
+    assert (odd.status_code, odd.data) == (plain.status_code, plain.data) == (200, plain.data)
 
 
 def test_what_only_the_cards_refuse_is_not_offered_to_kube_schedulers_preemption(world: Stepped) -> None:

@@ -7,6 +7,7 @@ import pytest
 from werkzeug.test import TestResponse
 
 from tests.runtime.lines import into
+from tests.support.raw_values import VALUES
 from tests.support.routed import client_of
 from tests.webhook.process_metrics import of_this_process
 from tests.webhook.worlds import POLICY, WITHOUT_SIDECAR, admitted, half, patch_of, patched, plain, review_of
@@ -99,6 +100,25 @@ def test_a_malformed_review_is_a_400_with_a_reason(path: str) -> None:
         "malformed AdmissionReview: the body is not an AdmissionReview\n",
     )
     assert "bursar_webhook_malformed_total 1.0" in world.metrics.exposition().decode()
+
+
+ODD = b'"what is odd"'
+
+
+@pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
+def test_whatever_stands_where_nothing_is_read_a_review_is_answered_as_without_it(value: bytes) -> None:
+    raw = admitted(half())
+    raw["metadata"]["managedFields"] = [{"fieldsV1": "what is odd"}]
+    body = orjson.dumps(review_of(raw))
+    world = World()
+
+    answers = [
+        world.client.post("/mutate", data=body.replace(ODD, odd), content_type="application/json")
+        for odd in (ODD, value)
+    ]
+
+    assert [answer.status_code for answer in answers] == [200, 200]
+    assert answers[0].data == answers[1].data
 
 
 def test_unready_without_the_ca_and_ready_without_a_sidecar() -> None:
