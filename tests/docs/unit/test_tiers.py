@@ -1,6 +1,7 @@
 """tests/<role>/{unit,ledger,process,cluster}: the folder is the tier, and unit/ stays pure."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,20 @@ def imported(module: ast.Module) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             found |= {node.module, *(f"{node.module}.{each.name}" for each in node.names)}
     return found
+
+
+def marked_make_test(file: Path) -> str | None:
+    """What the mark of a file on a cluster says: why it also belongs to `make test`."""
+    (why,) = re.findall(r"pytest\.mark\.make_test\(\"(.*)\"\)", file.read_text()) or (None,)
+    return why
+
+
+def test_a_file_on_a_cluster_in_make_test_is_the_one_of_a_capability() -> None:
+    rows = [re.split(r" ?\| ?", line)[1:-1] for line in (TESTS / "README.md").read_text().splitlines()]
+    named = {cells[3].strip("`"): cells[0] for cells in rows if cells and "/cluster/" in cells[3]}
+    marked = {str(file.relative_to(TESTS)): marked_make_test(file) for file in FILES}
+
+    assert {file: why for file, why in marked.items() if why is not None} == named
 
 
 def test_every_test_lies_in_a_tier() -> None:

@@ -13,7 +13,7 @@ from deploy.local.demo.steps import STEPS
 from tests.packaging.checkout import ROOT
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.traced, pytest.mark.make_test("the demo")]
+pytestmark = [pytest.mark.traced, pytest.mark.make_test("says in its docs what it does")]
 
 COMMAND = [sys.executable, "-m", "deploy.local", "demo"]
 

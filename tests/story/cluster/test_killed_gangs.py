@@ -22,6 +22,8 @@ from tests.support.exposition import sample
 from tests.worlds import Json
 from timekeeper.core.budgets.policy import GPU_HOUR
 
+pytestmark = pytest.mark.make_test("loses nothing in a crash; one settler writes")
+
 SIZE = 12
 LOOKAHEAD_MS = 600_000  # what is held for a pod
 DEADLINE_S, MORE_S = 60, 10  # the extender's default, and what is granted beside it

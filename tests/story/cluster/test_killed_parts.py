@@ -15,7 +15,7 @@ from tests.support.control_plane import create_namespace
 from tests.support.waiting import eventually
 from tests.worlds import Json
 
-pytestmark = [pytest.mark.soak, pytest.mark.make_test("loses nothing in a crash; one settler writes")]
+pytestmark = pytest.mark.soak
 
 SIZE = 40
 SETTINGS = "lookahead: 0s\nevictGrace: 1s\npdbGrace: 1s\nevictRate: 600\n"

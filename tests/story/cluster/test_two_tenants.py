@@ -20,7 +20,7 @@ from tests.story.cluster.test_metering import Json, gpu_pod, held_ms, set_budget
 from tests.support.control_plane import MERGE, create_namespace, kubectl
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.soak, pytest.mark.make_test("carries, splits and lends budgets")]
+pytestmark = pytest.mark.soak
 
 SHARE = 50  # per cent of a card, of each of the neighbour's pods
 LEAST = 3  # of each attack, while the neighbour's pods run
