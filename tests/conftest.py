@@ -101,7 +101,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """What is there now, eleven thousand tests and their modules, stays to the end. The collector would walk
     over it again and again: a quarter of the processor time of the ledger's tests."""
-    gc.collect()
     gc.freeze()
     gc.enable()
     if processor_time.is_watched():

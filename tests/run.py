@@ -2,8 +2,9 @@
 test-versions`` and ``make soak``.
 
 `make test` is what a contributor runs. `make all` is everything: it adds PostgreSQL, a real node, other
-projects' programs, most of the tests on a cluster, and what is dear. A mark decides (`TEST` below). First all
-that Go builds is built, beside lint and types, and then the tests run; no test waits for a compiler.
+projects' programs, most of the tests on a cluster, and what is dear. A mark decides
+(tests/support/compositions.py). First all that Go builds is built, beside lint and types, and then the tests
+run; no test waits for a compiler.
 
 Several workers (pytest-xdist) run the tests, three more than there are cores, for many tests wait. In one
 session tests that compute use the processors while others wait for a control plane (tests/support/lanes.py).
@@ -27,16 +28,12 @@ from deploy.local import real_node as node
 from deploy.local.tools import OLDER_KUBERNETES, cache_folder
 from tests import debian
 from tests.support import processor_time
+from tests.support.compositions import ALL, REST, TEST, ignored
 
 ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
 LEAST_COVERAGE = 96  # percent of branches and lines, over all test processes; raised as it rises
 
-# A test on a cluster belongs to `make all` alone, unless its file is marked `make_test`. Any other belongs to
-# both, unless it is marked `make_all`.
-TEST = "not soak and not make_all and (not cluster or make_test)"
-ALL = "not soak"
-REST = f"not soak and not ({TEST})"  # what `make all` adds
 # Coverage triples the time of what it traces. It traces no test that computes for long over lines that others
 # pass too, and of those with a control plane only those that pass lines that no other test passes.
 COVERED = "not soak and not untraced and (not cluster or traced)"
@@ -119,10 +116,11 @@ def build(programs: str) -> Beside:
     return Beside("control plane", command, processor_time.BUILD)
 
 
-def import_tests() -> subprocess.Popen[bytes]:
-    """Imports all tests once, silently, so that their bytecode is there: pytest rewrites their assertions in
-    ten seconds of a processor. Otherwise each worker does it."""
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
+def import_tests(marks: str) -> subprocess.Popen[bytes]:
+    """Imports these tests once, silently, so that their bytecode is there: pytest rewrites their assertions
+    in ten seconds of a processor. Otherwise each worker does it."""
+    collecting = ["--collect-only", "-q", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", *collecting, *ignored(marks)]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
@@ -130,7 +128,7 @@ def pytest(marks: str) -> list[str]:
     """The command for the tests that these marks choose, over several workers; it ends with the slowest."""
     workers = f"--numprocesses={(os.cpu_count() or 1) + 3}"
     order = ["--no-loadscope-reorder", "--durations=15", "--durations-min=1", "--cache-clear"]
-    return ["-m", "pytest", "-q", "-m", marks, workers, *order]
+    return ["-m", "pytest", "-q", "-m", marks, workers, *order, *ignored(marks)]
 
 
 def tests(name: str, marks: str, python: Sequence[str], *options: str) -> None:
@@ -157,14 +155,14 @@ def quick() -> None:
         checks.stop()
 
 
-def prepare(programs: str, meanwhile: Callable[[], None] = lambda: None) -> None:
-    """What tests need: Debian packages; then what Go builds (``test`` or ``all``) and the tests' bytecode,
-    and ``meanwhile`` beside them. Raises FailedError."""
+def prepare(programs: str, marks: str, meanwhile: Callable[[], None] = lambda: None) -> None:
+    """What tests need: Debian packages; then what Go builds (``test`` or ``all``) and the bytecode of the
+    tests with these marks, and ``meanwhile`` beside them. Raises FailedError."""
     try:
         debian.install()
     except subprocess.CalledProcessError as error:
         raise FailedError("Debian's packages could not be installed; are its archives reachable?") from error
-    built, importing = build(programs), import_tests()
+    built, importing = build(programs), import_tests(marks)
     try:
         meanwhile()
         importing.wait()  # what fails here fails again in the tests, with its reason
@@ -176,14 +174,14 @@ def prepare(programs: str, meanwhile: Callable[[], None] = lambda: None) -> None
 
 def test() -> None:
     """What a contributor runs. Raises FailedError."""
-    prepare("test", check)
+    prepare("test", TEST, check)
     tests("tests", TEST, [sys.executable])
 
 
 def everything() -> None:
     """All of it. Raises FailedError."""
     say_what_is_skipped()
-    prepare("all", check)
+    prepare("all", ALL, check)
     tests("tests", ALL, [sys.executable])
 
 
@@ -192,7 +190,7 @@ def rest(base: str, minutes: float) -> None:
     Raises FailedError."""
     begun = time.monotonic()
     say_what_is_skipped()
-    prepare("all")
+    prepare("all", REST)
     left = max(0.0, minutes - (time.monotonic() - begun) / 60)
     order = ["-p", "tests.support.touched", f"--touched-since={base}", f"--minutes={left:.1f}"]
     tests("the rest of the tests", REST, [sys.executable], *order)
@@ -209,7 +207,7 @@ def coverage() -> None:
     """The share of lines and branches that the tests of COVERED pass. Raises FailedError below the floor."""
     os.environ["BURSAR_PROFILE"] = "coverage"
     step("forget old coverage", [*COVERAGE, "erase", *RCFILE])
-    prepare("all")
+    prepare("all", ALL)
     tests("tests under coverage", COVERED, [*COVERAGE, "run", *RCFILE])
     step("collect coverage", [*COVERAGE, "combine", "--quiet", *RCFILE])
     step("coverage", [*COVERAGE, "report", *RCFILE, "--fail-under", str(LEAST_COVERAGE)])
@@ -219,7 +217,7 @@ def soak() -> None:
     """The next slice of the larger profiles: tests marked soak, and property tests with many more examples.
     Raises FailedError where this slice or an earlier one of this commit has a failure."""
     os.environ["BURSAR_PROFILE"] = "soak"
-    prepare("all")
+    prepare("all", ALL)
     step("a slice of soak", [f"{BIN}/pytest", "-q", "-p", "tests.support.slices"])
 
 

@@ -20,7 +20,7 @@ def chromium(*flags: str) -> Iterator[Browser]:
     """The browser while the context lasts. The test is skipped without Debian's package."""
     program = shutil.which("chromium")
     if program is None:
-        pytest.skip("Debian's package chromium is not installed (`make test` as root installs it)")
+        pytest.skip("Debian's package chromium is not installed (`make all` as root installs it)")
     with sync_playwright() as playwright:
         made = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", *flags])
         yield made

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from _pytest.mark.expression import Expression
 
-from tests.run import ALL, COVERED, REST, TEST
+from tests.run import COVERED
 from tests.support import processor_time
+from tests.support.compositions import ALL, REST, TEST, ignored
 from tests.support.processor_time import BUILD, Kept, beside, by_role, by_tier, dearest, kind_of
 from tests.support.touched import ROLES, ROOT, touches
 
@@ -52,6 +53,21 @@ def test_coverage_traces_what_passes_lines_that_no_other_test_passes(
 def test_a_test_runs_in_make_test_or_is_of_what_make_all_adds(marks: set[str], runs: str | None) -> None:
     assert [expression for expression in (TEST, REST) if chooses(expression, marks)] == [runs][: bool(runs)]
     assert chooses(ALL, marks) is bool(runs)
+
+
+ONLY_ALL = ("webhook/cluster/test_taint.py", "bench/process/test_cost.py")
+ONLY_TEST = ("webhook/cluster/test_bypass.py", "core/unit/test_hold.py")
+PARTLY = ("timekeeper/ledger/test_split.py", "timekeeper/process/test_backup.py")
+
+
+def test_files_without_a_test_of_the_run_are_not_imported() -> None:
+    test, rest = set(ignored(TEST)), set(ignored(REST))
+
+    assert ignored(ALL) == []
+    assert not test & rest
+    assert {f"--ignore=tests/{file}" for file in ONLY_ALL} <= test
+    assert {f"--ignore=tests/{file}" for file in ONLY_TEST} <= rest
+    assert not {f"--ignore=tests/{file}" for file in PARTLY} & (test | rest)
 
 
 @pytest.mark.parametrize(
