@@ -91,10 +91,10 @@ class Lanes(LoadScopeScheduling):
         return unit_of(nodeid)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        chosen = next_unit(self.workqueue, self._lanes, node)
         if self._touched is not None and self._touched.is_over():
-            self._touched.left = list(self.workqueue)
-            chosen = None
+            self._touched.left += self.workqueue
+            self.workqueue.clear()
+        chosen = next_unit(self.workqueue, self._lanes, node)
         if chosen is None:
             node.shutdown()
             return

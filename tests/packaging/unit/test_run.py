@@ -7,9 +7,9 @@ from _pytest.mark.expression import Expression
 
 from tests.run import COVERED
 from tests.support import processor_time
-from tests.support.compositions import ALL, REST, TEST, ignored
+from tests.support.compositions import ALL, REST, ROOT, TEST, ignored
 from tests.support.processor_time import BUILD, Kept, beside, by_role, by_tier, dearest, kind_of
-from tests.support.touched import ROLES, ROOT, touches
+from tests.support.touched import ROLES, touches
 
 
 def chooses(expression: str, marks: set[str]) -> bool:
