@@ -63,9 +63,9 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 class PostgreSQL:
     """One server in a folder of its own, which is made and stays. `start` and `stop` may alternate; what was
-    written is there again."""
+    written is there again. ``primary``: it is a standby of this one."""
 
-    def __init__(self, folder: Path, launcher: Launcher) -> None:
+    def __init__(self, folder: Path, launcher: Launcher, primary: "PostgreSQL | None" = None) -> None:
         self.folder = folder
         self.port = free_port()
         self._launcher = launcher
@@ -76,7 +76,7 @@ class PostgreSQL:
         if os.geteuid() == 0:
             _hand_over(folder)
         self._bin = _binaries(folder)
-        self._make()
+        self._make() if primary is None else self._follow(primary)
 
     def start(self) -> None:
         """Start it, and wait until it lets us in."""
@@ -147,10 +147,28 @@ class PostgreSQL:
         options = ["--no-sync", "--encoding=UTF8", "--locale=C", f"--username={_ADMIN}", "--auth=trust"]
         made = [str(self._bin / "initdb"), "-D", str(self.folder / "data"), *options]
         subprocess.run(_unprivileged(made), check=True, stdout=subprocess.DEVNULL, env={"LC_ALL": "C"})
-        rules = f"host all {_ADMIN} 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n"
+        rules = f"host all,replication {_ADMIN} 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n"
         (self.folder / "data" / "pg_hba.conf").write_text(rules)
         self.start()
         self._admin(sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(sql.Identifier(USER), PASSWORD))
+
+    def _follow(self, primary: "PostgreSQL") -> None:
+        """A copy that streams what the primary writes from now on."""
+        where = f"host=127.0.0.1 port={primary.port} user={_ADMIN}"
+        copy = [str(self._bin / "pg_basebackup"), "-D", str(self.folder / "data"), "-d", where]
+        subprocess.run(_unprivileged([*copy, "-c", "fast", "-R", "--no-sync"]), check=True)
+        self.start()
+
+    def cut_off(self) -> None:
+        """A standby receives nothing more."""
+        self._admin(sql.SQL("ALTER SYSTEM SET primary_conninfo = ''"))
+        self._admin(sql.SQL("SELECT pg_reload_conf()"))
+        while self._admin(sql.SQL("SELECT 1 FROM pg_stat_wal_receiver")):
+            time.sleep(0.02)
+
+    def promote(self) -> None:
+        """A standby is a primary from now on."""
+        self._admin(sql.SQL("SELECT pg_promote()"))
 
     def _make_template(self) -> None:
         """The migrations run once, and each test gets a copy of what they make."""

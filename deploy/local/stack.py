@@ -117,6 +117,8 @@ class Stack:
 
     def _apply(self) -> None:
         documents = [document for document in manifests() if document["kind"] in _APPLIED]
+        variant = manifests(MANIFESTS.parent / "postgresql")  # its rights to a Lease do no harm on SQLite
+        documents += [document for document in variant if document["kind"].startswith("Role")]
         documents.sort(key=lambda document: _APPLIED.index(document["kind"]))
         for document in documents:
             if document["kind"] in _WEBHOOKS:
@@ -349,9 +351,9 @@ class Stack:
         return True
 
 
-def manifests() -> Iterable[dict[str, Any]]:
-    """Every document in deploy/manifests."""
-    for file in sorted(MANIFESTS.glob("*.yaml")):
+def manifests(folder: Path = MANIFESTS) -> Iterable[dict[str, Any]]:
+    """Every document in deploy/manifests, or of another folder."""
+    for file in sorted(folder.glob("*.yaml")):
         yield from (document for document in yaml.load_all(file.read_text(), _LOADER) if document)
 
 

@@ -8,12 +8,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-import yaml
-
 from deploy.local.cluster import ControlPlane
 from deploy.local.commands import Options
 from deploy.local.scheduler import GPU_PROFILE
-from deploy.local.stack import MANIFESTS, Stack, Tuning
+from deploy.local.stack import Stack, Tuning
 from tests.postgresql import fresh_postgresql, server
 from tests.scheduler_ext import replicas as scheduling
 from tests.support.control_plane import kubectl
@@ -121,7 +119,6 @@ def running(length_s: float) -> Iterator[World]:
         options = Options(api_flags=admitting.BY_ENDPOINTS.api_flags, node_lease_s=120)
         cp = stack.enter_context(ControlPlane(options))
         url = stack.enter_context(fresh_postgresql())
-        _grant(cp)
         flags = (f"--database={url}", "--pod-uid=the-replica")
         made = DayStack(cp, Tuning(flags=(("timekeeper", flags),)))
         made.lives = Lives.of_day(length_s)
@@ -137,14 +134,6 @@ def running(length_s: float) -> Iterator[World]:
         )
         hooks = list(_webhooks(stack, made))
         yield World(made, url, hooks, list(_extenders(stack, made)), keeping)
-
-
-def _grant(cp: ControlPlane) -> None:
-    """What the manifests for PostgreSQL let the timekeeper do."""
-    (manifest,) = (MANIFESTS.parent / "postgresql").glob("*.yaml")
-    rights = [each for each in yaml.safe_load_all(manifest.read_text()) if each["kind"].startswith("Role")]
-    kubectl(cp, "apply", "--server-side", "-f", f"{MANIFESTS}/00-namespace.yaml")
-    kubectl(cp, "apply", "--server-side", "-f", "-", input=yaml.safe_dump_all(rights))
 
 
 def _webhooks(stack: ExitStack, made: Stack) -> Iterator[admitting.Replica]:

@@ -34,7 +34,7 @@ from timekeeper.store import decisions, fencing, would
 from timekeeper.store.decisions import SOURCE, last_standings
 from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError, open_store
 from timekeeper.store.engine.former import refuse_former
-from timekeeper.store.fencing import EpochOverError
+from timekeeper.store.fencing import EpochOverError, WentBackError
 
 CA_CONFIG_MAP = "bursar-ca"
 _AGAIN_S = 15.0
@@ -223,6 +223,9 @@ def _run(settler: Settler, updates: Queue[WatchUpdate], stop: Event, is_shared: 
     except EpochOverError as error:
         allowed = "" if is_shared else "; two timekeepers must not share a file, so stop one of them"
         log("settler-ends", level="warning", reason=f"another settler has started{allowed}", error=error)
+        return 1
+    except WentBackError as error:
+        log("settler-ends", level="error", reason="the database has lost what was written", error=error)
         return 1
     except ConflictError as error:
         # Another settler wrote to this database: the only safe step is a restart from what it wrote.

@@ -213,7 +213,7 @@ class Settler:
         if abs(now_ms - self._found_ms) >= EVERY_MS:
             found = published(findings(self.cluster, history.settings(now_ms), now_ms))
         if decision.changes != Changes() or found is not None:
-            with fencing.writing(self._store, self.epoch) as connection:
+            with fencing.writing(self._store, self.epoch, self.ledger.pulse.tick_ms) as connection:
                 postings.apply(connection, decision.changes)
                 made = of_changes(decision.changes.entries, decision.changes.grants, self.ledger.history)
                 decisions.record(connection, SOURCE, made)
@@ -287,7 +287,7 @@ class Settler:
         is_same = (state, watches) == (last.state, last.watches)
         if is_same and abs(now_ms - last.tick_ms) < PULSE_MS:
             return False
-        with fencing.writing(self._store, self.epoch) as connection:
+        with fencing.writing(self._store, self.epoch, last.tick_ms) as connection:
             postings.apply(connection, Changes(pulse=pulse))
         self.ledger.pulse = pulse
         return True

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from sqlalchemy import select, update
 
+from timekeeper.core.texts import moment
 from timekeeper.store.engine.engine import ConflictError, Connection, Store
-from timekeeper.store.engine.schema import TERMS
+from timekeeper.store.engine.schema import PULSE, TERMS
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,11 @@ class Epoch:
 
 class EpochOverError(ConflictError):
     """Another settler has started since; this one's decision is not written."""
+
+
+class WentBackError(ConflictError):
+    """The database has lost what this settler wrote last: a standby took over that had not received it, or a
+    backup was restored. The next settler begins with what is there."""
 
 
 # PostgreSQL lets a user terminate its own sessions. Its timeouts miss some stalls: between the statements of
@@ -45,11 +51,20 @@ def begin(connection: Connection, holder: str, now_ms: int) -> Epoch:
     return Epoch(before + 1, holder)
 
 
-def require_current(connection: Connection, epoch: Epoch) -> None:
-    """Check that the epoch is current, and keep it current until this transaction ends. Raises
-    EpochOverError."""
-    row = connection.execute(select(TERMS.c.term, TERMS.c.holder).with_for_update()).one()
-    _compare(epoch, Epoch(*row))
+def require_current(connection: Connection, epoch: Epoch, last_ms: int | None = None) -> None:
+    """Check that the epoch is current, and keep it current until this transaction ends. ``last_ms``: the
+    settler's last write of a pulse must still be there, 0: none. Raises EpochOverError or WentBackError."""
+    written = select(PULSE.c.tick_ms).scalar_subquery()
+    number, holder, found_ms = connection.execute(
+        select(TERMS.c.term, TERMS.c.holder, written).with_for_update(of=TERMS)
+    ).one()
+    _compare(epoch, Epoch(number, holder))
+    if last_ms not in (None, found_ms or 0):
+        raise WentBackError(
+            f"the database has the settler's state of {moment(found_ms or 0)}, and lost that of"
+            f" {moment(last_ms or 0)}: charges are made again from the cluster; grants, heartbeats and"
+            " decisions of that time may be lost"
+        )
 
 
 def confirm(connection: Connection, epoch: Epoch) -> None:
@@ -58,7 +73,8 @@ def confirm(connection: Connection, epoch: Epoch) -> None:
 
 
 def _compare(mine: Epoch, newest: Epoch) -> None:
-    if newest.number != mine.number:
+    """After an asynchronous failover two settlers can have the same number."""
+    if newest != mine:
         raise EpochOverError(
             f"epoch {mine.number} of {mine.holder} is over: {newest.holder} has started epoch {newest.number}"
         )
@@ -70,11 +86,11 @@ def current(connection: Connection) -> Epoch:
 
 
 @contextmanager
-def writing(store: Store, epoch: Epoch) -> Iterator[Connection]:
-    """A transaction that only the holder of this epoch can commit. Raises EpochOverError, ConflictError or
-    UnavailableError."""
+def writing(store: Store, epoch: Epoch, last_ms: int | None = None) -> Iterator[Connection]:
+    """A transaction that only the holder of this epoch can commit. See `require_current`. Raises
+    ConflictError or UnavailableError too."""
     with store.writing() as connection:
-        require_current(connection, epoch)
+        require_current(connection, epoch, last_ms)
         yield connection
 
 

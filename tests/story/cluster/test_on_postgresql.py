@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 
 import pytest
-import yaml
 
 from deploy.local.cluster import ControlPlane
-from deploy.local.stack import MANIFESTS, Stack, Tuning
+from deploy.local.stack import Stack, Tuning
 from tests.postgresql import fresh_postgresql, server
 from tests.story.cluster.test_away import (
     test_every_answer_to_a_pods_creator_can_be_looked_up_later,  # deny
@@ -46,10 +45,6 @@ pytestmark = pytest.mark.soak
 @pytest.fixture(scope="module")
 def stack(control_plane: ControlPlane) -> Iterator[Stack]:
     """Every role as a process, ready; a killed timekeeper is the same replica when it starts again."""
-    (manifest,) = (MANIFESTS.parent / "postgresql").glob("*.yaml")
-    rights = [each for each in yaml.safe_load_all(manifest.read_text()) if each["kind"].startswith("Role")]
-    kubectl(control_plane, "apply", "--server-side", "-f", f"{MANIFESTS}/00-namespace.yaml")
-    kubectl(control_plane, "apply", "--server-side", "-f", "-", input=yaml.safe_dump_all(rights))
     with fresh_postgresql() as url:
         flags = (f"--database={url}", "--pod-uid=the-replica")
         tuning = Tuning(heartbeat_interval="200ms", flags=(("timekeeper", flags),))

@@ -21,14 +21,13 @@ from urllib.parse import urlsplit
 
 import pytest
 import sqlalchemy
-import yaml
 
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.scheduler import GPU_PROFILE
 from deploy.local.sidecars import Sidecars
-from deploy.local.stack import MANIFESTS, Stack, Tuning
+from deploy.local.stack import Stack, Tuning
 from tests.postgresql import fresh_postgresql
 from tests.scheduler_ext.readback import holds, inventory, overcommitted, taken
 from tests.scheduler_ext.replicas import HOME, Replica, Service
@@ -389,10 +388,6 @@ def database() -> Iterator[str]:
 @pytest.fixture(scope="module")
 def stack(control_plane: ControlPlane, database: str) -> Iterator[Stack]:
     """Every role as a process, ready, with the ledger in PostgreSQL."""
-    (manifest,) = (MANIFESTS.parent / "postgresql").glob("*.yaml")
-    rights = [each for each in yaml.safe_load_all(manifest.read_text()) if each["kind"].startswith("Role")]
-    kubectl(control_plane, "apply", "--server-side", "-f", f"{MANIFESTS}/00-namespace.yaml")
-    kubectl(control_plane, "apply", "--server-side", "-f", "-", input=yaml.safe_dump_all(rights))
     flags = (f"--database={database}", "--pod-uid=the-replica")
     tuning = Tuning(heartbeat_interval="200ms", flags=(("timekeeper", flags),))
     with Stack(control_plane, tuning) as running:

@@ -11,6 +11,7 @@ from tests.timekeeper.processes import Process
 from timekeeper.process.supervisor import prepare
 from timekeeper.settings import UnusableError, read
 from timekeeper.store.engine.engine import UnavailableError, open_store
+from timekeeper.store.engine.postgresql import connection_arguments, hosts_of
 from timekeeper.store.engine.sqlite import file_of, network_file_system
 from timekeeper.store.engine.upgrade import upgrade
 
@@ -103,6 +104,43 @@ def test_where_a_store_is_can_be_shown_without_secrets() -> None:
     store = open_store("postgresql://me:secret@db.example:5433/ledger?password=secret&sslmode=require")
 
     assert store.shown == "postgresql://db.example:5433/ledger"
+
+
+def test_of_several_hosts_all_are_shown_and_the_one_that_may_write_is_taken() -> None:
+    store = open_store("postgresql://me:secret@/ledger?host=a:5432&host=b:5433")
+
+    assert store.shown == "postgresql://a:5432,b:5433/ledger"
+
+
+@pytest.mark.parametrize(
+    ("url", "attribute"),
+    [
+        ("postgresql://db/ledger", None),
+        ("postgresql://db:5432/ledger?sslmode=require", None),
+        ("postgresql://a,b/ledger", "read-write"),
+        ("postgresql:///ledger?host=a:5432&host=b:5432", "read-write"),
+        ("postgresql:///ledger?host=a,b&port=1,2", "read-write"),
+        ("postgresql:///ledger?host=a&host=b&target_session_attrs=any", None),
+        ("postgresql:///ledger?host=/run/postgresql", None),
+    ],
+)
+def test_only_an_address_of_several_hosts_asks_which_of_them_may_write(
+    url: str, attribute: str | None
+) -> None:
+    read = make_url(url)
+
+    assert connection_arguments(read.query, hosts_of(read), "me").get("target_session_attrs") == attribute
+
+
+@pytest.mark.parametrize("hosts", ["a:5432,b:5432", "[::1],[::2]:5432"])
+def test_several_hosts_with_ports_in_the_place_of_one_are_a_sentence(hosts: str) -> None:
+    with pytest.raises(UnusableError) as refused:
+        open_store(f"postgresql://me:secret@{hosts}/ledger")
+
+    assert str(refused.value) == (
+        "--database: not a database URL; several hosts with ports are written"
+        " postgresql://USER:PASSWORD@/NAME?host=a:5432&host=b:5432"
+    )
 
 
 def unreachable(_: str) -> str:

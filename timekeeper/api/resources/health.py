@@ -28,7 +28,7 @@ ROUTES = (
     ),
     ApiRoute(
         path="/readyz",
-        about="200 while the database answers and the settler is up to date, else 503 with the reason",
+        about="200 while the database can be written and the settler is up to date, else 503 with the reason",
         right=None,
         answers={TEXT: str},
         needs_token=False,
@@ -76,6 +76,7 @@ def _problems(services: Services) -> tuple[Pulse, list[str], Mapping[str, int]]:
         pulse = services.ledger.pulse()
         with services.ledger.store.reading() as connection:
             lists = role_findings.lists(connection, "settler")
+        services.ledger.store.check_writable()
     except UnavailableError as error:
         return NEVER, [f"database: {services.damage() or error}"], {}
     services.outages.worked("read")

@@ -74,6 +74,12 @@ class Store:
                 postgresql.take_turn(connection, turn)
             yield connection
 
+    def check_writable(self) -> None:
+        """Raises UnavailableError on a PostgreSQL that may not write, as a standby. It leaves no trace."""
+        if self.is_shared:
+            with self.writing() as connection:
+                connection.exec_driver_sql("DELETE FROM terms WHERE false")
+
     def close(self) -> None:
         """Close what is idle."""
         self.engine.dispose()
@@ -114,11 +120,15 @@ def _pool(read: URL, patience_ms: int, connections: int, name: str) -> sqlalchem
         pool_timeout=patience_ms / 1000,
         pool_pre_ping=True,
         pool_use_lifo=True,
-        connect_args=postgresql.connection_arguments(read.query, name),
+        connect_args=postgresql.connection_arguments(read.query, postgresql.hosts_of(read), name),
     )
 
 
 def _read(url: str) -> URL:
+    first, comma, _ = url.partition("://")[2].rpartition("@")[2].partition("/")[0].partition(",")
+    if comma and ":" in first:
+        several = "postgresql://USER:PASSWORD@/NAME?host=a:5432&host=b:5432"
+        raise UnusableError(f"--database: not a database URL; several hosts with ports are written {several}")
     try:
         read = sqlalchemy.make_url(url)
     except (exc.ArgumentError, ValueError) as error:
@@ -154,6 +164,8 @@ def _shown(url: URL) -> str:
     """The URL without user, password and options; any of them may be a secret."""
     if url.get_backend_name() == "sqlite":
         return str(url)
+    if "host" in url.query:
+        return f"postgresql://{','.join(postgresql.hosts_of(url))}/{url.database}"
     return str(URL.create("postgresql", host=url.host, port=url.port, database=url.database))
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, event, exc
-from sqlalchemy.engine import Engine
+from sqlalchemy.engine import URL, Engine, ExceptionContext
 
 READING = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
 
@@ -44,6 +44,8 @@ DAMAGED = ("XX001", "XX002")  # data and index corrupted
 # The ledger's tables are missing, forbidden, or another program's. The operator must mend that, like a
 # missing file.
 _NOT_OURS = ("42501", "42P01", "42P07", "42701", "42710", "3F000")
+_READ_ONLY, _UNSUPPORTED = "25006", "0A000"
+_IDLE = 0  # libpq's PQTRANS_IDLE: no transaction has begun
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ class PostgreSQL:
     def listen(self, engine: Engine) -> None:
         """Set up every connection of the engine."""
         event.listen(engine, "connect", self._prepare)
+        event.listen(engine, "handle_error", _leave_standby)
 
     def _prepare(self, connection: Any, _record: object) -> None:
         connection.autocommit = True
@@ -67,10 +70,33 @@ class PostgreSQL:
         connection.autocommit = False
 
 
-def connection_arguments(given: Collection[str], name: str) -> dict[str, str]:
-    """libpq's arguments, except those that the URL sets itself (``given``)."""
+def _leave_standby(context: ExceptionContext) -> None:
+    """A server that may not write is a standby: drop the pool, so that the address is asked anew. Its text is
+    translated (``lc_messages``), so it is known by its class; 0A000 is one only where the transaction did not
+    begin, by ``BEGIN READ WRITE``."""
+    state = getattr(context.original_exception, "sqlstate", None)
+    if state == _UNSUPPORTED and context.connection is not None:
+        driver: Any = context.connection.connection.dbapi_connection
+        state = _READ_ONLY if driver.info.transaction_status == _IDLE else state
+    if state == _READ_ONLY:
+        context.is_disconnect = True
+
+
+def connection_arguments(given: Collection[str], hosts: Collection[str], name: str) -> dict[str, str]:
+    """libpq's arguments, except those that the URL sets itself (``given``). Of several hosts it takes the one
+    that may write. A single host gets no such attribute: PgBouncer answers by what it read once
+    (pgbouncer#859)."""
     arguments = _CONNECTION | {"application_name": name}
+    if len(hosts) > 1:
+        arguments["target_session_attrs"] = "read-write"
     return {word: value for word, value in arguments.items() if word not in given}
+
+
+def hosts_of(url: URL) -> tuple[str, ...]:
+    """Its hosts, each perhaps with a port, in libpq's order."""
+    given = url.query.get("host", ())
+    named = (url.host or "").split(",") if not given else [given] if isinstance(given, str) else given
+    return tuple(host for each in named for host in each.split(",") if host)
 
 
 def trust_system(given: Mapping[str, object], paths: ssl.DefaultVerifyPaths | None = None) -> None:
