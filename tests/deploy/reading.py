@@ -14,13 +14,13 @@ ROOT = Path(__file__).parent.parent.parent
 MANIFESTS = ROOT / "deploy" / "manifests"
 SAMPLES = ROOT / "deploy" / "samples"
 NAMESPACE = "bursar-system"
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, which takes a tenth of the time
+LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, which takes a tenth of the time
 AGENTS = "bursar-node"  # the namespace of the nodes' agents
 
 
 def loaded(text: str) -> list[Json]:
     """The objects of a YAML text."""
-    return [document for document in yaml.load_all(text, _LOADER) if document]
+    return [document for document in yaml.load_all(text, LOADER) if document]
 
 
 @cache

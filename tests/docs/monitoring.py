@@ -5,12 +5,13 @@ import re
 from pathlib import Path
 from typing import Any
 
-import yaml
+from tests.deploy.reading import loaded
 
 MONITORING = Path(__file__).parents[2] / "deploy" / "monitoring"
 RULES: list[dict[str, Any]] = [
     rule
-    for group in yaml.safe_load((MONITORING / "alerts.yaml").read_text())["spec"]["groups"]
+    for document in loaded((MONITORING / "alerts.yaml").read_text())
+    for group in document["spec"]["groups"]
     for rule in group["rules"]
 ]
 DASHBOARDS = sorted((MONITORING / "dashboards").glob("*.json"))

@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from tests.deploy.reading import loaded
 from tests.worlds import Json
 
 _FOLDER = Path(__file__).with_name("recorded")
@@ -55,7 +56,8 @@ def file(name: str) -> Path:
 
 def read(name: str) -> Any:
     """A recorded file's content."""
-    return yaml.safe_load(file(name).read_text())
+    (content,) = loaded(file(name).read_text())
+    return content
 
 
 def anonymous(content: Any) -> str:

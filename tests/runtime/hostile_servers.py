@@ -103,7 +103,7 @@ ANSWERS: dict[str, tuple[Answer, str]] = {
         FAILS,
     ),
     "packed, and huge": (
-        (sized(gzip.compress(bytes(MOST_BYTES + 1)), b"HTTP/1.1 200 OK", b"Content-Encoding: gzip"),),
+        (sized(gzip.compress(bytes(MOST_BYTES + 1), 1), b"HTTP/1.1 200 OK", b"Content-Encoding: gzip"),),
         FAILS,
     ),
     "hung up": ((CLOSE,), FAILS),

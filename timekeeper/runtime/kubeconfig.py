@@ -27,7 +27,7 @@ def connect(kubeconfig: Path | None, connections: int, context: str = "") -> Api
     where += f", --context {context}" if context else ""
     configuration = client.Configuration()
     try:
-        config.load_kube_config(  # type: ignore[no-untyped-call]
+        config.load_kube_config(
             str(kubeconfig) if kubeconfig else None, context or None, client_configuration=configuration
         )
     except Exception as error:  # a malformed file leads the package to errors of any kind

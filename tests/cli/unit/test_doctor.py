@@ -15,6 +15,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from tests.deploy import reading
 from timekeeper.cli.doctor.checks import WORKLOADS, results
 from timekeeper.cli.doctor.cluster_checks import OF_OUR_OWN_FIELDS, POLICIES
 from timekeeper.cli.doctor.facts import Facts, NotReadable, Readiness
@@ -95,15 +96,15 @@ def second_scheduler(version: str = "1.37.2") -> dict[str, Any]:
 
 def configuration(**changes: Any) -> dict[str, Any]:
     """The ConfigMap of that kube-scheduler, as the manifests have it but for changed fields."""
-    documents = yaml.safe_load_all((MANIFESTS / "scheduler.yaml").read_text())
-    (found,) = [each for each in documents if each["kind"] == "ConfigMap"]
-    read = yaml.safe_load(found["data"]["scheduler.yaml"])
+    found = reading.the("ConfigMap", "bursar-scheduler")
+    (read,) = reading.loaded(found["data"]["scheduler.yaml"])
     return {**found, "data": {"scheduler.yaml": yaml.safe_dump({**read, **changes})}}
 
 
 def without(resource: str) -> dict[str, Any]:
     """That ConfigMap with one managed resource less."""
-    (entry,) = yaml.safe_load(configuration()["data"]["scheduler.yaml"])["extenders"]
+    (read,) = reading.loaded(configuration()["data"]["scheduler.yaml"])
+    (entry,) = read["extenders"]
     kept = [each for each in entry["managedResources"] if each["name"] != resource]
     return configuration(extenders=[{**entry, "managedResources": kept}])
 
@@ -945,13 +946,16 @@ def test_the_policies_that_must_refuse_are_those_that_no_value_of_the_chart_lets
 
 
 def test_the_policies_are_those_of_the_manifests() -> None:
-    documents = [each for file in MANIFESTS.glob("*.yaml") for each in yaml.safe_load_all(file.read_text())]
-    names = {each["metadata"]["name"] for each in documents if each["kind"] == "ValidatingAdmissionPolicy"}
+    names = {
+        each["metadata"]["name"]
+        for each in reading.documents()
+        if each["kind"] == "ValidatingAdmissionPolicy"
+    }
 
     assert names == set(POLICIES)
     labelled = [
         each["metadata"].get("labels", {}).get("app.kubernetes.io/part-of")
-        for each in documents
+        for each in reading.documents()
         if each["kind"].startswith("ValidatingAdmissionPolicy")
     ]
     assert set(labelled) == {"bursar"}
@@ -1112,10 +1116,9 @@ def test_a_release_of_helm_gets_the_runtime_class_as_a_value() -> None:
 
 
 def test_the_selectors_of_the_commands_are_labels_of_pods_of_the_manifests() -> None:
-    documents = [each for file in MANIFESTS.glob("*.yaml") for each in yaml.safe_load_all(file.read_text())]
     labels = {
         f"{key}={value}"
-        for each in documents
+        for each in reading.documents()
         for key, value in each.get("spec", {})
         .get("template", {})
         .get("metadata", {})
@@ -1133,10 +1136,11 @@ def test_the_selectors_of_the_commands_are_labels_of_pods_of_the_manifests() -> 
 
 
 def test_the_roles_are_the_workloads_of_the_manifests() -> None:
-    documents = [each for file in MANIFESTS.glob("*.yaml") for each in yaml.safe_load_all(file.read_text())]
     kinds = ("Deployment", "StatefulSet", "DaemonSet")
 
-    assert {each["metadata"]["name"] for each in documents if each["kind"] in kinds} == set(WORKLOADS)
+    assert {each["metadata"]["name"] for each in reading.documents() if each["kind"] in kinds} == set(
+        WORKLOADS
+    )
 
 
 def unplaced(data: dict[str, str], second: bool = False) -> Facts:

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import yaml
 
+from tests.deploy.reading import LOADER
 from tests.worlds import card, inventory, of_resources, pod
 from timekeeper.core.values import Ask, Card, ContainerAsk, GPURequest, Placement, Slice
 
@@ -142,8 +143,7 @@ class Contract:
     finds: list[Finds]
 
 
-class _Loader(yaml.SafeLoader):
-    pass
+_Loader: Any = type("_Loader", (LOADER,), {})  # with a constructor of its own
 
 
 def _times(loader: yaml.SafeLoader, node: yaml.SequenceNode) -> str:

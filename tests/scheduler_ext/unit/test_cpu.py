@@ -145,7 +145,7 @@ def test_a_container_that_is_being_resized_counts_with_the_most_that_it_may_have
     )
 )
 def test_cpu_amounts_mean_what_the_client_library_reads_in_them(text: str) -> None:
-    exact: Decimal = parse_quantity(text)  # type: ignore[no-untyped-call]
+    exact: Decimal = parse_quantity(text)
 
     assert thousandths(text) == math.ceil(exact * 1000)
 

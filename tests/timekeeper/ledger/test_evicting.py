@@ -428,7 +428,7 @@ def test_a_token_that_cannot_be_read_is_no_end_of_evictions(
         if broken:
             raise ConfigException("Token file exists but empty.")
 
-    configuration.refresh_api_key_hook = renew  # type: ignore[assignment]
+    configuration.refresh_api_key_hook = renew
     overused.evictor = overused.new_evictor(of_configuration(configuration))
     overused.begin("p", **EVICT)
 

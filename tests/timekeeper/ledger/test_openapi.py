@@ -8,18 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
-from schemathesis import GenerationMode
-from schemathesis.checks import not_a_server_error
-from schemathesis.specs.openapi.checks import (
-    content_type_conformance,
-    missing_required_header,
-    negative_data_rejection,
-    response_headers_conformance,
-    response_schema_conformance,
-    status_code_conformance,
-)
 
 from tests.support.clock import Clock
 from tests.support.profile import examples
@@ -36,17 +25,22 @@ Json = dict[str, Any]
 POD = token("uid-pod")
 JUNK = "junk.junk.junk"
 
-# Not that whatever the document allows is taken: a question may be right in each of its parts and wrong as a
-# whole, such as an end before its beginning.
-CHECKS = [
-    not_a_server_error,
-    status_code_conformance,
-    content_type_conformance,
-    response_schema_conformance,
-    response_headers_conformance,
-    negative_data_rejection,
-    missing_required_header,
-]
+
+def every_check() -> list[Any]:
+    """Not that whatever the document allows is taken: a question may be right in each of its parts and wrong
+    as a whole, such as an end before its beginning."""
+    from schemathesis.checks import not_a_server_error
+    from schemathesis.specs.openapi import checks
+
+    return [
+        not_a_server_error,
+        checks.status_code_conformance,
+        checks.content_type_conformance,
+        checks.response_schema_conformance,
+        checks.response_headers_conformance,
+        checks.negative_data_rejection,
+        checks.missing_required_header,
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -87,15 +81,18 @@ def strict(document: Json) -> Json:
 def test_every_route_answers_as_it_is_described(
     books: Books, document: Json, route: ApiRoute, bearer: str
 ) -> None:
+    import schemathesis  # here, for every worker imports this file, and half a second is for this test alone
+
     schema = schemathesis.openapi.from_dict(strict(document))
     schema.app = routed(books.app, (heartbeat_route(HeartbeatHandler(books.services)),))
     operation = schema[route.path][route.method]
-    good = operation.as_strategy(GenerationMode.POSITIVE)
+    good = operation.as_strategy(schemathesis.GenerationMode.POSITIVE)
     takes = route.parameters or route.body
-    drawn = good | operation.as_strategy(GenerationMode.NEGATIVE) if takes else good
+    drawn = good | operation.as_strategy(schemathesis.GenerationMode.NEGATIVE) if takes else good
     headers = {"Authorization": f"Bearer {bearer}"} if route.needs_token else {}
     plainly = {"Accept-Encoding": "identity"}  # schemathesis would ask for gzip, and not unpack it
     books.reviews.asked.clear()
+    checks = every_check()
 
     @settings(
         max_examples=examples(10, soak=500) if takes and bearer == ADMIN else 3,
@@ -107,7 +104,7 @@ def test_every_route_answers_as_it_is_described(
     @given(case=drawn)
     def ask(case: Any) -> None:
         answer = case.call(headers=headers | plainly)
-        case.validate_response(answer, checks=CHECKS)
+        case.validate_response(answer, checks=checks)
         assert bearer != JUNK or not headers or answer.status_code == 401
 
     ask()
@@ -127,6 +124,8 @@ def test_the_document_has_every_route_of_the_app_and_no_other(books: Books, docu
 
 
 def test_the_document_is_openapi_3_1(document: Json) -> None:
+    import schemathesis
+
     assert document["openapi"] == "3.1.0"
     schemathesis.openapi.from_dict(document).validate()
 

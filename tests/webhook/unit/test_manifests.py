@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from deploy import generated
+from tests.deploy.reading import loaded
 from tests.webhook.cases import WAYS
 from tests.webhook.worlds import GOVERNED_NAMESPACES, POLICY, half, violations_of
 from tests.worlds import Json
@@ -31,7 +32,7 @@ MANIFESTS = Path(__file__).parents[3] / "deploy" / "manifests"
 
 def documents(name: str) -> list[Json]:
     """The documents of a manifest."""
-    return list(yaml.safe_load_all((MANIFESTS / f"{name}.yaml").read_text()))
+    return loaded((MANIFESTS / f"{name}.yaml").read_text())
 
 
 def webhooks() -> dict[str, Json]:
