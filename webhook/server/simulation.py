@@ -52,7 +52,7 @@ def simulation_call(admission: Reviewer, log: Log) -> PostCall:
 
 def _of_owner(admission: Reviewer, raw: object) -> HttpAnswer:
     """Raises MalformedError or NotReadyError."""
-    review = object_review.read(orjson.dumps(raw))
+    review = object_review.read(_bytes(raw))
     if not review.dry_run:
         raise MalformedError("owner.request: dryRun must be true")
     judging = admission.beside((), review.namespace)  # the worker's own is for the thread of its reviews
@@ -99,12 +99,20 @@ def _read(whole: Json) -> tuple[list[PodReview], list[Json]]:
 
 def _review(raw: object) -> PodReview:
     """Raises MalformedError."""
-    review = read(orjson.dumps(raw))
+    review = read(_bytes(raw))
     if not review.dry_run or review.operation != "CREATE" or review.subresource:
         raise MalformedError("reviews: each must be of a pod's creation, with dryRun true")
     pod = defaulting.pod(review.pod)
     spec = {"priority": 0, "preemptionPolicy": "PreemptLowerPriority", **pod["spec"]}
     return replace(review, pod={**pod, "spec": spec})
+
+
+def _bytes(raw: object) -> bytes:
+    """A review as it is posted alone. Raises MalformedError."""
+    try:
+        return orjson.dumps(raw)
+    except orjson.JSONEncodeError as error:
+        raise MalformedError("a review must not be nested more than 250 levels deep") from error
 
 
 def _numbered(pod: Json, policy: AdmissionPolicy) -> Json:

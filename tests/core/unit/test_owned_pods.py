@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.worlds import Json
 from timekeeper.core.gangs import gang_of, group_of
 from timekeeper.core.kube.owned_pods import as_started, is_owner, may_own_gang, owned_pods
 
@@ -175,3 +176,19 @@ def test_replicas_are_pods_of_no_gang(kind: str, replicas: dict[str, object], co
     for pod in pods:
         assert (pod["metadata"]["labels"], gang_of(pod)) == ({"app": "x"}, None)
         assert pod["metadata"]["ownerReferences"] == [{"kind": kind, "name": "web", "controller": True}]
+
+
+def test_of_groups_without_number_the_most_are_made_and_no_other_is_counted() -> None:
+    template: Json = {"spec": {"containers": []}}
+    owner = {
+        "apiVersion": "leaderworkerset.x-k8s.io/v1",
+        "kind": "LeaderWorkerSet",
+        "metadata": {"name": "train"},
+        "spec": {"replicas": 10**15, "leaderWorkerTemplate": {"size": 2, "workerTemplate": template}},
+    }
+
+    assert [pod["metadata"]["name"] for pod in owned_pods(owner, 3)] == [
+        "train-0-0-0",
+        "train-0-0-1",
+        "train-1-0-0",
+    ]

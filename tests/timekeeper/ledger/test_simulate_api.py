@@ -1,11 +1,9 @@
 """``POST /v1/simulate`` over the real ledger. The webhook's and the extender's own code is called instead of
 their processes."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import orjson
 import pytest
 from flask.testing import FlaskClient
 
@@ -39,6 +37,7 @@ from tests.worlds import Json, card
 from timekeeper.api.create_app import app_of, create_services
 from timekeeper.core.admission.policy import AdmissionPolicy
 from timekeeper.core.texts import LEDGER_ALONE
+from timekeeper.edge.http1 import HttpResponse
 from timekeeper.runtime.auth.gate import Gate
 from timekeeper.runtime.auth.tokens import Expected
 from timekeeper.runtime.http.problem_details import Problem
@@ -58,11 +57,9 @@ class InProcess(Peer):
 
     called: Any = None
 
-    def ask(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        answer = self.called(orjson.dumps(body))
-        assert isinstance(answer, bytes)
-        found: Mapping[str, Any] = orjson.loads(answer)
-        return found
+    def _posted(self, path: str, body: bytes) -> HttpResponse:
+        status, answer = self.called(body)
+        return HttpResponse(status, {}, answer)
 
 
 @dataclass
@@ -90,25 +87,27 @@ def planner_of(town: Town, policy: AdmissionPolicy = POLICY) -> Planner:
     """A client of the town's ledger, which asks a webhook with this policy, and an extender with a node of
     two cards, of which one is a debtor's of team-b."""
 
-    def admits(body: bytes) -> bytes:
+    def admits(body: bytes) -> tuple[int, bytes]:
         table = decode_for_webhook(asking.standings(), "", 0)
         reviewer = Reviewer(policy, lambda: table, lambda: "ca", lambda: 0, 30_000)
         answer = simulation_call(reviewer, into([]))(body)
-        assert answer.status == 200, answer.body
         assert isinstance(answer.body, bytes)
-        return answer.body
+        return answer.status, answer.body
 
-    def places(body: bytes) -> bytes:
+    def places(body: bytes) -> tuple[int, bytes]:
         debtor = on(of(percent(100, "debtor"), "team-b"), "a", "a-GPU-0")
         snapshot = rebuilt([cards_node("a", card(0), card(1))], [debtor])
-        asked = read_simulation(body)
+        try:
+            asked = read_simulation(body)
+        except Problem as problem:
+            return problem.status, problem.body()
         known = standings_at(decode_for_extender(asking.standings(), "", 0), 0, 30_000)
         listed = {**known.listed, "team-b": NamespaceStanding("OVER_BUDGET", "reclaim")}
         standings = asked.standings(replace(known, listed=listed))
         policies = Policies("binpack", lambda: standings, lambda: None, lambda _: None)
         limits = PreemptionLimits(180_000, 600_000, 8, "bursar-scheduler", False)
         books = SimulationInput(snapshot, standings, pdbs(), NOTHING_DONE, policies, limits, 0)
-        return answer_of(simulate(asked.pods, books), standings)
+        return 200, answer_of(simulate(asked.pods, books), standings)
 
     gate = Gate(town.reviews.post, Expected("bursar", "test"), town.clock)
     peers = Peers(
@@ -296,6 +295,11 @@ def job(parallelism: int, **annotations: str) -> Json:
     return owner("Job", spec, "batch/v1")
 
 
+def groups(replicas: int) -> Json:
+    spec = {"replicas": replicas, "leaderWorkerTemplate": {"size": 1, "workerTemplate": template(50)}}
+    return owner("LeaderWorkerSet", spec, "leaderworkerset.x-k8s.io/v1")
+
+
 def outcomes(answer: Any) -> list[tuple[str, str]]:
     return [(each["name"], each["outcome"]) for each in answer["pods"]]
 
@@ -341,11 +345,42 @@ def test_of_a_train_job_is_said_what_its_runtime_leaves_open(planner: Planner) -
     assert (problem["field"], "resourcesPerNode is absent" in problem["detail"]) == ("manifest", True)
 
 
+def with_spec(**fields: object) -> Json:
+    one = pod("one")
+    return {**one, "spec": {**one["spec"], **fields}}
+
+
+def deep(levels: int) -> Json:
+    return {"a": deep(levels - 1)} if levels else {}
+
+
+def test_a_claim_that_is_nested_too_deep_is_refused_by_its_field(planner: Planner) -> None:
+    problem = planner.asks(pod("one"), status=400, claims=[{}, {"spec": deep(300)}])
+
+    assert problem["field"] == "claims[1]"
+    assert planner.asks(pod("one"), claims=[{"spec": deep(90)}])["pods"][0]["outcome"] == "fits"
+
+
 @pytest.mark.parametrize(
     ("manifest", "field", "said"),
     [
         (job(51), "manifest", "at most 50 pods are simulated"),
         (web(10**9), "manifest", "at most 50 pods are simulated"),
+        (groups(10**15), "manifest", "at most 50 pods are simulated"),
+        (with_spec(priority=2**70), "manifest.spec.priority", "it must be a number of 64 bits"),
+        (with_spec(activeDeadlineSeconds=10**30), "manifest.spec.activeDeadlineSeconds", "of 64 bits"),
+        (with_spec(activeDeadlineSeconds=1e30), "manifest.spec.activeDeadlineSeconds", "of 64 bits"),
+        (
+            with_spec(volumes=[{}, {"emptyDir": {"sizeLimit": -(2**70)}}]),
+            "manifest.spec.volumes[1].emptyDir.sizeLimit",
+            "of 64 bits",
+        ),
+        (with_spec(affinity=deep(300)), "manifest", "not be nested more than 100 levels deep"),
+        (
+            with_spec(priority="high"),
+            "manifest",
+            "the webhook says: malformed simulation: request.object.spec.priority",
+        ),
         (job(0), "manifest", "it has no pods"),
         ({"apiVersion": "v1", "kind": "Service"}, "manifest", "Pod of v1, Deployment of apps"),
         ({"apiVersion": "v1", "kind": "List", "items": []}, "manifest", "its kind must be one of these"),

@@ -10,16 +10,16 @@ import re
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import orjson
 import pytest
 
 from tests.support import profile
+from tests.support.hostile_json import WRONG, Place, places, spoilt
 from tests.support.simulated_timekeeper import SimulatedTimekeeper, entry, standings
 from tests.support.tls import Tls
 from tests.support.waiting import eventually
@@ -89,19 +89,6 @@ def _config_map() -> Json:
 
 BASES = _bases()
 
-# in place of what is right, as JSON text, for not all of it is what a Python value could be written as
-WRONG = (
-    *("null", "true", "false", "0", "-1", "1", "0.5", "1e400", "-1e400", "1e-400", "1" * 400),
-    *("9223372036854775808", "18446744073709551616", '""', '"all"', '"\\u0000"', '"\\ud800"', '"\\u0660"'),
-    *('"1e999999999"', "[]", "{}", "[null]", '[{"name":1}]', '{"name":[]}', "[[[[]]]]", '{"":""}'),
-    *('[{"name":"bursar-sidecar"}]', '"NaN"', "NaN", "Infinity", "01", "'x'", '"\x01"'),
-    *("[" * 1500 + "]" * 1500, '{"a":' * 1500 + "1" + "}" * 1500, '{"uid":"1","uid":"2"}'),
-    *('"' + "x" * 70_000 + '"', '"' + "é" * 300 + '"', '"a\\nevent=forged"'),
-)
-_HOLE = "a place for something else"
-
-Path_ = tuple[str | int, ...]
-
 
 @dataclass(frozen=True, slots=True)
 class Case:
@@ -124,30 +111,6 @@ def posted(label: str, path: str, body: bytes, head: str = "Content-Type: applic
     """An ordinary post."""
     start = f"POST {path}?timeout=5s HTTP/1.1\r\nHost: webhook\r\n{head}Content-Length: {len(body)}\r\n\r\n"
     return Case(label, start.encode() + body)
-
-
-def places(value: Any, path: Path_ = ()) -> Iterator[Path_]:
-    """The path of every value in a JSON document."""
-    yield path
-    children: Iterable[tuple[str | int, Any]] = ()
-    if isinstance(value, dict):
-        children = value.items()
-    elif isinstance(value, list):
-        children = enumerate(value)
-    for key, each in children:
-        yield from places(each, (*path, key))
-
-
-def spoilt(raw: Json, path: Path_, text: str) -> bytes:
-    """The document with this JSON text at the path."""
-    if not path:
-        return text.encode(errors="surrogatepass")
-    changed = copy.deepcopy(raw)
-    parent: Any = changed
-    for key in path[:-1]:
-        parent = parent[key]
-    parent[path[-1]] = _HOLE
-    return orjson.dumps(changed).replace(f'"{_HOLE}"'.encode(), text.encode(errors="surrogatepass"), 1)
 
 
 def _route(chance: random.Random) -> tuple[str, Json]:
@@ -185,7 +148,7 @@ def any_bytes(chance: random.Random) -> Case:
 def any_json(chance: random.Random) -> Case:
     """JSON of no meaning, as a body, a request or an object."""
     path, base = _route(chance)
-    where: Path_ = chance.choice([(), ("request",), ("request", "object"), ("request", "object", "spec")])
+    where: Place = chance.choice([(), ("request",), ("request", "object"), ("request", "object", "spec")])
     if where[1:] and not isinstance(base["request"]["object"], dict):
         where = ("request",)
     return posted(f"{path} any JSON at {where}", path, spoilt(base, where, _any_json(chance, 5)))
@@ -226,7 +189,7 @@ def deep(chance: random.Random) -> Case:
     depth = chance.choice([500, 1_023, 1_024, 1_025, 5_000, 100_000])
     opened, closed = chance.choice([("[", "]"), ('{"a":', "}")])
     text = opened * depth + "1" + closed * depth
-    where: Path_ = chance.choice([(), ("request",), ("request", "object"), ("request", "oldObject")])
+    where: Place = chance.choice([(), ("request",), ("request", "object"), ("request", "oldObject")])
     return posted(f"{path} {depth} deep", path, spoilt(base, where, text))
 
 

@@ -55,7 +55,7 @@ def owned_pods(owner: Json, most: int) -> Iterator[dict[str, Any]]:
     sets = _replicas(owner) if group == _APPS else pod_sets(group, kind, owner)
     controller = {"kind": kind, "name": name, "controller": True}
     left = most
-    for index in range(_groups(group, owner) if sets else 0):
+    for index in range(min(left, _groups(group, owner)) if sets else 0):
         numbers = count()
         for place, each in enumerate(sets):
             for at in range(min(each.count, left)):

@@ -16,6 +16,8 @@ from timekeeper.wire.values import Version
 Json = Mapping[str, Any]
 
 MAX_PODS = 50
+MAX_LEVELS = 100  # of a manifest or a claim; no type of the API is nested more deeply
+_MAX_FIELD = 253  # letters of a field that a refusal names
 _KINDS = ", ".join(["Pod of v1", *(f"{kind} of {group}" for kind, group in GROUPS.items())])
 
 
@@ -39,6 +41,9 @@ def read_simulation(body: bytes) -> SimulationBody:
     """Parse the body. Raises a Problem that names the field."""
     asked = BODY.read(body)
     raw, namespace = asked.manifest, asked.namespace
+    _check_values("manifest", raw)
+    for at, claim in enumerate(asked.claims):
+        _check_values(f"claims[{at}]", claim)
     if not is_pod(raw) and not is_owner(raw):
         raise bad("manifest", f"its kind must be one of these: {_KINDS}")
     metadata = raw.get("metadata", {})
@@ -51,6 +56,23 @@ def read_simulation(body: bytes) -> SimulationBody:
         raise bad("manifest.metadata.name", "it must be a name of at most 253 characters")
     manifest = {**raw, "metadata": {**metadata, "name": name}}
     return replace(asked, manifest=manifest)
+
+
+def _check_values(field: str, value: object) -> None:
+    """Raises a Problem for what the JSON of the roles that are asked next does not hold."""
+    level = [(field, value)]
+    for _ in range(MAX_LEVELS):
+        inner: list[tuple[str, object]] = []
+        for place, here in level:
+            if isinstance(here, dict):
+                inner += [(f"{place}.{name}"[:_MAX_FIELD], member) for name, member in here.items()]
+            elif isinstance(here, list):
+                inner += [(f"{place}[{at}]"[:_MAX_FIELD], member) for at, member in enumerate(here)]
+            elif isinstance(here, int | float) and not -(2**63) <= here < 2**64:
+                raise bad(place, "it must be a number of 64 bits")
+        level = inner
+    if level:
+        raise bad(field, f"it must not be nested more than {MAX_LEVELS} levels deep")
 
 
 def is_pod(manifest: Json) -> bool:
