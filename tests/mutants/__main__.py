@@ -1,30 +1,37 @@
-"""``python -m tests.mutants``: the next slice, of at most 20 minutes, of the mutants of the table.
+"""``python -m tests.mutants``: the next slice of the mutants of the table, of at most ``--minutes``, 20 by
+default; ``--in PATH``: of those of these files.
 
 ``--base REF``: mutants of the functions that differ from this commit; exit code 1 where one survives that is
-no survivor of the table, and ``--accept`` adds it there, for a change that no test can notice.
+no survivor of the table, and ``--accept`` adds it there, for a change that no test can notice. What the
+minutes do not reach is listed, and fails nothing. Rows of functions that are gone fail both, and ``--prune``
+removes them.
 ``--fresh N --in PATH``: N mutants of these files that chance draws. ``--alone``: the tests of the table that
 notice nothing alone. ``--license TEST...``: whether these tests, or files of tests, may go; exit code 1 where
 a mutant would be noticed too few times.
 """
 
 import argparse
+import ast
 import json
 import os
 import random
 import subprocess
 import sys
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from functools import cache, cached_property, partial
 from pathlib import Path
 
 import pytest
 
 from tests.mutants import patches
-from tests.mutants.operators import Mutant, mutants, shown
-from tests.mutants.passes import FOLDER, LONGEST_S, Passes, family, file_of
+from tests.mutants.imports import Importers
+from tests.mutants.operators import Mutant, functions, mutants, shown
+from tests.mutants.passes import FOLDER, LONGEST_S, Passes, family, file_of, parsed
 from tests.mutants.table import TABLE, Row, Table, idle, in_doubt, needed, read, summary, write
-from tests.mutants.zygote import ENOUGH, Zygote
+from tests.mutants.zygote import ENOUGH, OutOfTimeError, Zygote
+from tests.support.processor_time import reference_s
 
 ROOT = Path(__file__).parent.parent.parent
 PRODUCT = ("timekeeper", "webhook", "scheduler_ext", "sidecar")
@@ -44,8 +51,8 @@ DEEP += ("webhook/admission/", "scheduler_ext/fit/")
 SHARE = {"swap": 0.25, "drop": 0.7, "boundary": 2.5, "extreme": 2.5}  # of others: 1
 RATE = 0.026  # of all mutants; twice that in DEEP
 RESULTS = ROOT / FOLDER / "results.jsonl"
-_SLICE_S = 20 * 60
-_MOST_CHANGED = 400
+_MINUTES = 20
+_RECORDING = (0.4, 0.8)  # of the time, after which mutants are tried with what is recorded by then
 _FRESH = 10
 
 Source = dict[str, str]  # texts by file
@@ -64,16 +71,16 @@ def sources(base: str = "") -> Source:
 
 def is_sampled(mutant: Mutant) -> bool:
     """Whether it belongs to the table: by its name, its operator and its room alone."""
-    return weighted(mutant) < RATE * (2 if mutant.file.startswith(DEEP) else 1)
+    return weighted(mutant) < RATE
 
 
 def weighted(mutant: Mutant) -> float:
-    """A mutant's rank, which is lower for operators that find more."""
-    return mutant.rank / SHARE.get(mutant.operator, 1)
+    """A mutant's rank, which is lower for operators that find more and in DEEP."""
+    return mutant.rank / SHARE.get(mutant.operator, 1) / (2 if mutant.file.startswith(DEEP) else 1)
 
 
 def of_changed(source: Source, base: str) -> list[Mutant]:
-    """The mutants of functions that are not in that commit as they are now."""
+    """The mutants of functions that are not in that commit as they are now: first one of each function."""
     former = {
         (mutant.function, mutant.digest)
         for file, text in sources(base).items()
@@ -87,58 +94,92 @@ def of_changed(source: Source, base: str) -> list[Mutant]:
         mutant for file in [*files, *new] if file in source for mutant in mutants(file, source[file])
     ]
     changed = [mutant for mutant in all_of_them if (mutant.function, mutant.digest) not in former]
-    return sorted(changed, key=weighted)[:_MOST_CHANGED]
+    of_function: Counter[tuple[str, str]] = Counter()
+    places: dict[str, tuple[int, float]] = {}
+    for mutant in sorted(changed, key=weighted):
+        of_function[mutant.file, mutant.function] += 1
+        places[mutant.name] = of_function[mutant.file, mutant.function], weighted(mutant)
+    return sorted(changed, key=lambda mutant: places[mutant.name])
 
 
 class Slice:
-    """Runs mutants until its time is over."""
+    """Runs mutants of these files until its time is over.
 
-    def __init__(self, source: Source, choose: Choose, options: argparse.Namespace, rows: Path) -> None:
+    Which lines a test passes is recorded first, the nearest files of tests before others; then mutants are
+    tried, and that twice. A row is kept where enough tests have noticed the mutant, or where all files of
+    tests that import its file are recorded.
+    """
+
+    def __init__(
+        self, source: Source, files: Iterable[str], choose: Choose, options: argparse.Namespace, rows: Path
+    ) -> None:
         self._source, self._choose, self._options, self._rows = source, choose, options, rows
-        self._until = time.monotonic() + options.seconds
-        self.is_recorded = False  # which lines each test passes; known after a run
+        self._table, self._seconds = read(ROOT / TABLE), options.minutes * 60
+        self._until = time.monotonic() + self._seconds
+        folders = tuple(f"tests/{role}/{tier}/" for tier, roles in TESTED.items() for role in roles)
+        importers = Importers(ROOT, _git("ls-files", "-co", "--exclude-standard", "*.py").split())
+        self._near = {
+            file: {
+                test: distance
+                for test, distance in importers.distances(file).items()
+                if test.startswith(folders) and Path(test).name.startswith("test_")
+            }
+            for file in files
+        }
+        self._digests: defaultdict[str, set[str]] = defaultdict(set)
+        for file in self._near if options.base else ():
+            for function in parsed(ROOT / file):
+                self._digests[f"{file}:{function.name}"].add(function.digest)
+
+    @cached_property
+    def files(self) -> list[str]:
+        """Those of tests that can notice one of the mutants: the nearest first, and which notice most."""
+        nearest: dict[str, int] = {}
+        for distances in self._near.values():
+            nearest |= {
+                test: min(distance, nearest.get(test, distance)) for test, distance in distances.items()
+            }
+        killers = Counter(file_of(test) for row in self._table.values() for test in row.killers)
+        return sorted(nearest, key=lambda file: (nearest[file], -killers[file], file))
 
     def run(self) -> Table:
-        """What is new. First what the tests pass is recorded, where they have changed."""
-        folders = [f"tests/{role}/{tier}" for tier, roles in TESTED.items() for role in roles]
-        options = [
-            "-q",
-            "--no-header",
-            "--no-summary",
-            "-p",
-            "no:cacheprovider",
-            "-m",
-            "not soak",
-        ]
-        zygote = Zygote(ROOT, tuple(self._source), [self._record, self._try], self._options.workers)
-        if pytest.main([*options, *folders], plugins=[zygote]):
+        """What is new."""
+        options = ["-q", "--no-header", "--no-summary", "-p", "no:cacheprovider", "-m", "not soak"]
+        works = [partial(work, share) for share in _RECORDING for work in (self._record, self._try)]
+        zygote = Zygote(
+            ROOT, tuple(self._source), works, self._options.workers, unit_s=reference_s(), until=self._until
+        )
+        if self.files and pytest.main([*options, *self.files], plugins=[zygote]):
             sys.exit("the tests could not be collected")
-        left = self._left(zygote)
-        self.is_recorded = not left
-        if left:
-            print(f"no mutant was tried: of {len(left)} files of tests it is not known which lines they pass")
         return results(self._rows)
 
-    def _record(self, zygote: Zygote, worker: int) -> None:
-        for file in self._left(zygote)[worker :: self._options.workers]:
-            if time.monotonic() < self._until:
+    def _record(self, share: float, zygote: Zygote, worker: int) -> None:
+        until = self._until - self._seconds * (1 - share)
+        for file in self.left(zygote.passes)[worker :: self._options.workers]:
+            if time.monotonic() < until:
                 zygote.record(file)
 
-    def _try(self, zygote: Zygote, worker: int) -> None:
-        if self._left(zygote):
+    def _try(self, share: float, zygote: Zygote, worker: int) -> None:
+        left, leaving = set(self.left(zygote.passes)), self._options.license
+        if leaving and left:
             return
-        leaving = self._options.license
+        tried = results(self._rows) if share > _RECORDING[0] else {}
         for mutant in self._choose(zygote.passes)[worker :: self._options.workers]:
-            if time.monotonic() < self._until:
+            if mutant.name in tried:
+                continue
+            try:
                 row = judged(zygote, mutant, lambda test: not leaves(test, leaving))
                 if leaving and not judged(zygote, mutant, lambda test: leaves(test, leaving), 1).killers:
                     continue  # it loses nothing
+            except OutOfTimeError:
+                return
+            least = 1 if self._options.base else needed(mutant.name)
+            if len(row.killers) >= least or not left & self._near[mutant.file].keys():
                 keep(self._rows, mutant.name, row)
 
-    def _left(self, zygote: Zygote) -> list[str]:
-        return [
-            file for file in dict.fromkeys(map(file_of, zygote.items)) if not zygote.passes.is_recorded(file)
-        ]
+    def left(self, passes: Passes) -> list[str]:
+        """The files of tests that are not recorded; with a base, those too whose functions differ since."""
+        return [file for file in self.files if not passes.is_recorded(file, self._digests)]
 
 
 def leaves(test: str, leaving: Iterable[str]) -> bool:
@@ -189,10 +230,12 @@ def next_slice(options: argparse.Namespace, source: Source) -> int:
         row = table.get(name)
         return row is None or row.digest != digests[name] or not all(map(is_there, row.killers))
 
-    left = sorted(filter(is_left, sampled), key=lambda name: sampled[name].rank)
-    until = time.monotonic() + options.seconds
-    if left:
-        table |= Slice(source, lambda _: [sampled[name] for name in left], options, RESULTS).run()
+    within = (mutant for name, mutant in sampled.items() if is_left(name) and name.startswith(options.within))
+    left = sorted(within, key=weighted)
+    until = time.monotonic() + options.minutes * 60
+    table |= Slice(
+        source, dict.fromkeys(mutant.file for mutant in left), lambda _: left, options, RESULTS
+    ).run()
     for name in filter(is_left, patches.all_patches()):
         if time.monotonic() < until:
             keep(RESULTS, name, Row(digests[name], patches.killers(ROOT, name)))
@@ -213,20 +256,31 @@ def accepted(table: Table, source: Source) -> dict[str, str]:
     return {mutant.name: mutant.digest for mutant in present if mutant.name in survivors}
 
 
-def judge(options: argparse.Namespace, source: Source, choose: Choose) -> int:
+def lost(table: Table, source: Source) -> list[str]:
+    """The rows of the table whose function, or whose mutant written by hand, is there no more."""
+    files = {name.partition(":")[0] for name in table} & source.keys()
+    there = {f"{file}:{function.name}" for file in files for function in functions(ast.parse(source[file]))}
+    there |= patches.all_patches().keys()
+    return [
+        name for name in sorted(table) if name not in there and ":".join(name.split(":")[:2]) not in there
+    ]
+
+
+def judge(options: argparse.Namespace, source: Source, files: Iterable[str], choose: Choose) -> int:
     """Run these mutants, and tell of those that are noticed too few times. The exit code: 1 where the table
     did not know of one."""
     known = read(ROOT / TABLE)
-    chosen = {mutant.name: mutant for mutant in all_mutants(source)}
     seen = ROOT / FOLDER / f"judged-{os.getpid()}.jsonl"
-    tried = Slice(source, choose, options, seen)
+    tried = Slice(source, files, choose, options, seen)
     rows = tried.run()
     seen.unlink(missing_ok=True)
-    if not tried.is_recorded:
-        print("call it once more: it goes on with them")
+    passes = Passes(ROOT)
+    if options.license and tried.left(passes):
+        print("of some files of tests it is not known which lines they pass: call it once more")
         return 1
     least = needed if options.license else (lambda _: 1)
     poor = {name: row for name, row in rows.items() if len(row.killers) < least(name)}
+    chosen = {mutant.name: mutant for mutant in choose(passes)}
     for name, row in poor.items():
         mutant = chosen[name]
         print(
@@ -234,6 +288,9 @@ def judge(options: argparse.Namespace, source: Source, choose: Choose) -> int:
             *shown(mutant, source[mutant.file]),
             sep="\n    ",
         )
+    left = Counter(f"{mutant.file}:{mutant.function}" for name, mutant in chosen.items() if name not in rows)
+    if left and not options.license:
+        print(f"not reached in {options.minutes:g} minutes: {left.total()} mutants", *left, sep="\n    ")
     print(summary(rows))
     if options.accept:
         write(ROOT / TABLE, known | poor)
@@ -289,27 +346,37 @@ def main() -> int:
     parser.add_argument("--in", dest="within", default="", metavar="PATH")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=_SLICE_S)
+    parser.add_argument("--minutes", type=float, default=_MINUTES)
+    parser.add_argument("--prune", action="store_true")
     options = parser.parse_args()
+    table = read(ROOT / TABLE)
     if options.alone:
-        print(*sorted(idle(read(ROOT / TABLE))), sep="\n")
+        print(*sorted(idle(table)), sep="\n")
         return 0
     os.nice(10)
     os.environ["BURSAR_PROFILE"] = "quick"
     source = sources()
+    gone = lost(table, source)
+    if options.prune:
+        write(ROOT / TABLE, {name: row for name, row in table.items() if name not in gone})
+        return 0
     if options.license or options.fresh:
         print(f"--seed {options.seed}")
         options.fresh = options.fresh or _FRESH
-        wanted = all_mutants(source, options.within)
+        wanted = [] if options.license else drawn(all_mutants(source, options.within), options)
+        choose = may_go(options, source) if options.license else lambda _: wanted
         return judge(
-            options, source, may_go(options, source) if options.license else lambda _: drawn(wanted, options)
+            options, source, source if options.license else {mutant.file for mutant in wanted}, choose
         )
+    if gone:
+        print("functions are gone; python -m tests.mutants --prune removes their rows:", *gone, sep="\n    ")
+        return 1
     if options.base:
         changed = of_changed(source, options.base)
         if not changed:
             print(f"no function of the product differs from {options.base}")
             return 0
-        return judge(options, source, lambda _: changed)
+        return judge(options, source, {mutant.file for mutant in changed}, lambda _: changed)
     return next_slice(options, source)
 
 

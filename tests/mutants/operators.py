@@ -155,9 +155,18 @@ def _sites(function: Function) -> Iterator[Site]:
 def _below(parent: ast.AST, node: ast.AST) -> Iterator[Site]:
     """What can be changed at a node and below it."""
     if isinstance(node, ast.stmt) and _may_go(node):
-        yield "drop", node.lineno, lambda: _drop(parent, node)
+        yield "drop", node.lineno, lambda: _replace(parent, node, ast.Pass())
     if isinstance(node, ast.expr):
         yield from ((operator, node.lineno, change) for operator, change in _of_expression(node))
+    if isinstance(node, ast.BoolOp):
+        for operand in node.values:
+            yield "operand", operand.lineno, partial(_drop_operand, parent, node, operand)
+    for condition in _conditions(node):
+        for operator, value in (("always", True), ("never", False)):
+            loops = isinstance(node, ast.While) and value
+            if not loops and (value or not isinstance(node, ast.stmt) or not _may_go(node)):
+                change = partial(_replace, node, condition, ast.Constant(value))
+                yield operator, condition.lineno, change
     # a condition that no other operator negates
     if isinstance(node, ast.If | ast.IfExp) and not isinstance(node.test, ast.Compare | ast.UnaryOp):
         negated = ast.UnaryOp(ast.Not(), node.test)
@@ -208,10 +217,32 @@ def _may_go(node: ast.stmt) -> bool:
             return False
 
 
-def _drop(parent: ast.AST, node: ast.stmt) -> None:
-    for _, value in ast.iter_fields(parent):
-        if isinstance(value, list) and node in value:
-            value[value.index(node)] = ast.copy_location(ast.Pass(), node)
+def _conditions(node: ast.AST) -> list[ast.expr]:
+    """Those that decide what the node does, but for ``while True``."""
+    match node:
+        case ast.While(test=ast.Constant()):
+            return []
+        case ast.If(test=test) | ast.IfExp(test=test) | ast.While(test=test):
+            return [test]
+        case ast.comprehension(ifs=ifs):
+            return ifs
+        case _:
+            return []
+
+
+def _drop_operand(parent: ast.AST, node: ast.BoolOp, operand: ast.expr) -> None:
+    node.values.remove(operand)
+    if len(node.values) == 1:
+        _replace(parent, node, node.values[0])
+
+
+def _replace(parent: ast.AST, node: ast.AST, new: ast.AST) -> None:
+    ast.copy_location(new, node)
+    for name, value in ast.iter_fields(parent):
+        if value is node:
+            setattr(parent, name, new)
+        elif isinstance(value, list) and node in value:
+            value[value.index(node)] = new
 
 
 def _is_number(node: ast.AST) -> bool:

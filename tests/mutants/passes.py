@@ -7,7 +7,7 @@ import ast
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,7 @@ class Passes:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._taken: dict[str, float] = {}
         self._recorded: dict[str, str] = {}  # the digest of each file of tests
+        self._functions: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)  # that it passes
         self._passed: defaultdict[str, list[tuple[str, list[int], list[str]]]] = defaultdict(list)
         for record in self._folder.glob("*.json"):
             self._add(json.loads(record.read_text()))
@@ -61,11 +62,15 @@ class Passes:
         self._taken |= record["taken"]
         names = list(record["taken"])
         for function, digest, lines, tests in record["passed"]:
+            self._functions[record["file"]].add((function, digest))
             self._passed[function].append((digest, lines, [names[at] for at in tests]))
 
-    def is_recorded(self, file: str) -> bool:
-        """Whether this file of tests was recorded as it is now."""
-        return self._recorded.get(file) == _digest(self._root / file)
+    def is_recorded(self, file: str, functions: Mapping[str, Collection[str]]) -> bool:
+        """Whether this file of tests was recorded as it is now, and so was what it passes of these functions,
+        which have one of these digests now."""
+        return self._recorded.get(file) == _digest(self._root / file) and all(
+            digest in functions.get(function, (digest,)) for function, digest in self._functions[file]
+        )
 
     def seconds(self, test: str) -> float:
         """What a test takes, as far as known."""

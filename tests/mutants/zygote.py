@@ -4,6 +4,7 @@ import ast
 import contextlib
 import gc
 import importlib
+import math
 import os
 import resource
 import select
@@ -40,8 +41,18 @@ Work = Callable[["Zygote", int], None]
 class Zygote:
     """Collects the tests. Then it does each work in some forked workers, which it gives their numbers."""
 
-    def __init__(self, root: Path, product: Sequence[str], works: Sequence[Work], workers: int) -> None:
+    def __init__(
+        self,
+        root: Path,
+        product: Sequence[str],
+        works: Sequence[Work],
+        workers: int,
+        *,
+        unit_s: float = 1,  # of tests' times, so that a slow machine chooses the same tests
+        until: float = math.inf,  # by the monotonic clock
+    ) -> None:
         self.root, self.product = root, product
+        self._unit_s, self._until = unit_s, until
         self.passes = Passes(root)
         self.items: dict[str, pytest.Item] = {}
         self._works, self._workers = works, workers
@@ -87,12 +98,15 @@ class Zygote:
         """Keep which lines each test of a file passes, and what it takes."""
         names = [name for name in self.items if file_of(name) == file]
         pid = _forked(lambda: self._trace(file, names))
-        _end_after(pid, 10 * _RECORDING_S)
-        if not Passes(self.root).is_recorded(file):  # one test takes longer than all that time
+        _end_after(pid, 10 * _RECORDING_S * self._unit_s, self._until)
+        if time.monotonic() < self._until and not Passes(self.root).is_recorded(
+            file, {}
+        ):  # one test takes longer than all that time
             self.passes.write(file, {}, {})
 
     def killers(self, mutant: Mutant | None, tests: Sequence[str], enough: int = ENOUGH) -> list[str]:
-        """The first of these tests that fail, each of another file. One that hangs fails."""
+        """The first of these tests that fail, each of another file. One that hangs fails. Raises
+        OutOfTimeError."""
         killers: list[str] = []
         left = [name for name in tests if name in self.items]
         while left and len(killers) < enough and (failed := self._first_to_fail(mutant, left)):
@@ -115,15 +129,19 @@ class Zygote:
         os.close(writer)
         passed = 0
         while passed < len(tests):
-            ready, _, _ = select.select(
-                [reader], [], [], _HANGS_S + _TIMES * self.passes.seconds(tests[passed])
-            )
-            told = os.read(reader, 4096) if ready else b""
-            if not told:
+            longest_s = _HANGS_S + _TIMES * self.passes.seconds(tests[passed]) * self._unit_s
+            watch = Stopwatch(pid)
+            is_over = False
+            while not (ready := select.select([reader], [], [], 0.2)[0]) and not is_over:
+                is_over = watch.seconds > longest_s or time.monotonic() > self._until
+            ended = os.read(reader, 4096) if ready else b""
+            if not ended:
                 break
-            passed += len(told)
+            passed += len(ended)
         os.close(reader)
         _end_after(pid, 0)
+        if time.monotonic() > self._until:
+            raise OutOfTimeError
         return tests[passed] if passed < len(tests) else None
 
     def _live_through(self, mutant: Mutant | None, tests: list[str], writer: int) -> None:
@@ -184,10 +202,10 @@ class Zygote:
         began = time.process_time()  # what it waits for other processes depends on the machine's load
         self._tracer = tracer = Tracer(self.root, sorted({path.partition("/")[0] for path in self.product}))
         for name, following in pairwise([*names, ""]):
-            if time.process_time() - began < _RECORDING_S:
+            if time.process_time() - began < _RECORDING_S * self._unit_s:
                 before = time.process_time()
                 if self._passes(name, following):
-                    taken[name] = round(time.process_time() - before, 4)
+                    taken[name] = round((time.process_time() - before) / self._unit_s, 4)
                 tracer.keep(name)
         self._tracer = None
         self.passes.write(file, taken, tracer.passed)
@@ -215,6 +233,26 @@ class Tracer:
             lines.clear()
 
 
+class OutOfTimeError(Exception):
+    """What a mutant does is not known, for the run's time is over."""
+
+
+class Stopwatch:
+    """How long a child has run or slept: the time that it waited for a processor is others' load."""
+
+    def __init__(self, pid: int) -> None:
+        self._queue = Path(f"/proc/{pid}/schedstat")
+        self._began_s = self._now_s()
+
+    @property
+    def seconds(self) -> float:
+        """Since it was started, of the child's first thread."""
+        return self._now_s() - self._began_s
+
+    def _now_s(self) -> float:
+        return time.monotonic() - int(self._queue.read_text().split()[1]) / 1e9
+
+
 def _forked(work: Callable[[], object]) -> int:
     """Start a child that does this, in a group and a temporary folder of its own."""
     pid = os.fork()
@@ -234,11 +272,11 @@ def _forked(work: Callable[[], object]) -> int:
         os._exit(0)
 
 
-def _end_after(pid: int, seconds: float) -> None:
+def _end_after(pid: int, seconds: float, until: float = math.inf) -> None:
     """Wait so long for a child, then end it and all that it has started."""
-    until = time.monotonic() + seconds
+    watch = Stopwatch(pid)
     while os.waitpid(pid, os.WNOHANG) == (0, 0):
-        if time.monotonic() >= until:
+        if watch.seconds >= seconds or time.monotonic() > until:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
             os.waitpid(pid, 0)

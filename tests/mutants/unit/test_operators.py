@@ -25,12 +25,36 @@ def changes(body: str, signature: str = "(a, b)") -> dict[str, str]:
     [
         ("return a < b", {"comparison:1": "return a >= b", "boundary:1": "return a <= b"}),
         ("return a is b", {"comparison:1": "return a is not b"}),
-        ("return a and b", {"logic:1": "return a or b"}),
+        (
+            "return a and b",
+            {"logic:1": "return a or b", "operand:1": "return b", "operand:2": "return a"},
+        ),
+        (
+            "g(a or b or c)",
+            {
+                "drop:1": "pass",
+                "logic:1": "g(a and b and c)",
+                "operand:1": "g(b or c)",
+                "operand:2": "g(a or c)",
+                "operand:3": "g(a or b)",
+            },
+        ),
         ("return max(a, b)", {"extreme:1": "return min(a, b)"}),
         ("return g(a, b)", {"swap:1": "return g(b, a)"}),
         ("return g(*a, b)", {}),
         ("return not a", {"not:1": "return not not a"}),
-        ("return a if b else 'b'", {"not:1": "return a if not b else 'b'"}),
+        (
+            "return a if b else 'b'",
+            {
+                "not:1": "return a if not b else 'b'",
+                "always:1": "return a if True else 'b'",
+                "never:1": "return a if False else 'b'",
+            },
+        ),
+        (
+            "return [c for c in a if c]",
+            {"always:1": "return [c for c in a if True]", "never:1": "return [c for c in a if False]"},
+        ),
         ("return a + 7", {"plus:1": "return a + 8", "minus:1": "return a + 6"}),
         ("return True, '1', a", {}),
         ("a.append(b)", {"drop:1": "pass"}),
@@ -43,8 +67,26 @@ def test_an_expression_is_changed_in_each_way(line: str, expected: dict[str, str
     assert changes(line) == expected
 
 
-def test_a_guard_may_go() -> None:
-    assert changes("if a:\n    return b\nreturn a")["drop:1"].split() == ["pass", "return", "a"]
+def test_a_guard_may_go_or_hold_always() -> None:
+    guard = changes("if a:\n    return b\nreturn a")
+
+    assert {name: change.split("\n")[0].strip() for name, change in guard.items()} == {
+        "drop:1": "pass",
+        "not:1": "if not a:",
+        "always:1": "if True:",
+    }
+
+
+def test_a_branch_is_taken_always_or_never() -> None:
+    branch = changes("if a:\n    b = a\nreturn b")
+
+    assert [branch[name].split("\n")[0] for name in ("always:1", "never:1")] == ["if True:", "if False:"]
+
+
+def test_no_loop_is_made_endless() -> None:
+    assert changes("while a:\n    a = b")["never:1"].split("\n")[0] == "while False:"
+    assert changes("while a:\n    a = b").keys() == {"never:1"}
+    assert changes("while True:\n    a = b") == {}
 
 
 def test_a_function_of_a_truth_tells_it_at_once() -> None:
