@@ -66,6 +66,7 @@ class Database:
     published: StandingsDocument | None = None
     epoch: int = 0
     is_away: bool = False
+    _asked: Any = None  # the statement that was executed last
 
     def write(self, changes: Changes) -> None:
         """What `store.postings.apply` writes."""
@@ -135,7 +136,8 @@ class Database:
     writing = reading
     dialect = SimpleNamespace(name="sqlite")
 
-    def execute(self, _statement: object, rows: Sequence[Any] = ()) -> "Database":
+    def execute(self, statement: Any, rows: Sequence[Any] = ()) -> "Database":
+        self._asked = statement
         for row in rows:
             assert row["uid"] not in self.declared
             self.declared[row["uid"]] = DeclaredReservation(**row)
@@ -153,8 +155,9 @@ class Database:
             and its.node == node
         ]
 
-    def one(self) -> tuple[int, str]:
-        return self.epoch, "settler"
+    def one(self) -> tuple[Any, ...]:
+        """Of the newest epoch its number and holder and, where it is asked for, the last pulse."""
+        return (self.epoch, "settler", self.pulse.tick_ms)[: len(self._asked.selected_columns)]
 
 
 class NoEvents:
