@@ -54,7 +54,7 @@ class ReadPortSettings:
         optional(address, None),
         "",
         "address of the read-only port with metrics and simulations, over TLS and with a token, such"
-        " as 0.0.0.0:8447; empty: none",
+        " as [::]:8447; empty: none",
         name="--read-listen",
     )
     tls_cert: Path = flag(

@@ -82,7 +82,7 @@ class TimekeeperSettings:
     file: str = argument("file", nargs="?", default="", metavar="FILE", help="for export, import and backup")
 
     # the REST API: its address, certificates, processes and callers
-    listen: Address = flag(address, "0.0.0.0:8444", "HOST:PORT of the REST API")
+    listen: Address = flag(address, "[::]:8444", "HOST:PORT of the REST API")
     aggregated_listen: Address | None = flag(
         optional(address, None),
         "",

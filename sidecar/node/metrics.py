@@ -11,6 +11,7 @@ import time
 
 from sidecar.log import log
 from sidecar.node.state.exporter import metric
+from timekeeper.edge.families import listening_family, take_both
 from timekeeper.edge.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
@@ -107,7 +108,9 @@ def serve(
 ) -> http.server.ThreadingHTTPServer:
     """Start a server with its own threads. A request may take ``request_s``. Raises OSError if it cannot
     listen."""
-    server = (_OverIPv6 if ":" in host else _BoundedServer)((host, port), _handler(board), request_s)
+    family, host = listening_family(host)
+    over = _OverIPv6 if family is socket.AF_INET6 else _BoundedServer
+    server = over((host, port), _handler(board), request_s)
     threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
     return server
 
@@ -169,6 +172,10 @@ class _BoundedServer(http.server.ThreadingHTTPServer):
 
 class _OverIPv6(_BoundedServer):
     address_family = socket.AF_INET6
+
+    def server_bind(self) -> None:
+        take_both(self.socket, str(self.server_address[0]))
+        super().server_bind()
 
 
 def _hang_up(connection: socket.socket) -> None:

@@ -42,7 +42,7 @@ def _required(text: str, flag: str) -> str:
 def _listen(text: str, flag: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not _is_number(port) or not 1 <= int(port) <= 65535:
-        raise of_pods.SettingError(f"{flag} is {text!r}, but must be ADDRESS:PORT such as 0.0.0.0:8446.")
+        raise of_pods.SettingError(f"{flag} is {text!r}, but must be ADDRESS:PORT such as [::]:8446.")
     return host.strip("[]"), int(port)
 
 
@@ -98,7 +98,7 @@ class AgentSettings:
     )
     listen: tuple[str, int] = flag(
         _listen,
-        "0.0.0.0:8446",
+        "[::]:8446",
         "address and port for /metrics, /livez and /readyz, which is 200 once the node was written",
     )
     look_every_ms: int = flag(_look_every, "5s", "interval between two readings of the cards, 1s to 10s")

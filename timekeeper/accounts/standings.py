@@ -83,7 +83,7 @@ class EntryCache:
 
 def publish(
     settings: BudgetSettings,
-    classes: Mapping[str, tuple[int, str]],
+    classes: Mapping[str, tuple[int, str, bool]],
     default: Statement,
     namespaces: Mapping[str, Statement],
     now_ms: int,
@@ -187,7 +187,7 @@ def _digest(parts: Iterable[bytes]) -> str:
 
 
 def _settings(
-    settings: BudgetSettings, classes: Mapping[str, tuple[int, str]], room: CardHost | None
+    settings: BudgetSettings, classes: Mapping[str, tuple[int, str, bool]], room: CardHost | None
 ) -> StandingSettings:
     shown: StandingSettings = {
         "mode": settings.mode,
@@ -206,6 +206,9 @@ def _settings(
         "policy": "fragmentation",
         "unknownAccelerators": settings.unknown_accelerators,
     }
+    # Kubernetes takes the lowest where there are several
+    if defaults := sorted((value, name) for name, (value, _, is_default) in classes.items() if is_default):
+        shown["priorityClasses"]["clusterDefault"] = _class(defaults[0][1], classes)
     if settings.devices:
         shown["devices"] = {name: name in settings.device_models for name, _ in settings.devices}
     if settings.drivers:
@@ -224,8 +227,8 @@ def _settings(
     return shown
 
 
-def _class(name: str, classes: Mapping[str, tuple[int, str]]) -> PriorityClassWire:
-    value, preemption_policy = classes.get(name, (None, None))
+def _class(name: str, classes: Mapping[str, tuple[int, str, bool]]) -> PriorityClassWire:
+    value, preemption_policy, _ = classes.get(name, (None, None, False))
     return {"name": name, "value": value, "preemptionPolicy": preemption_policy}
 
 

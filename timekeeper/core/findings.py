@@ -113,6 +113,13 @@ CATALOGUE: Mapping[str, FindingKind] = {
         "{over} ({overValue}) is not below {within} ({withinValue})",
         todo="{classes}",
     ),
+    "default-class": FindingKind(
+        "warning",
+        "priority classes",
+        "{default} ({defaultValue}), the cluster's default, is above {within} ({withinValue}): pods without a"
+        " class preempt GPU pods in budget",
+        todo="classes above it in priorityClasses of _settings (docs/budget-settings.md)",
+    ),
     "classes": FindingKind("ok", "priority classes", "both exist"),
     "no-gpu-nodes": FindingKind(
         "warning",
@@ -349,8 +356,17 @@ def of_classes(settings: Json) -> Iterator[RoleFinding]:
         yield RoleFinding(
             "class-order", {**names, "overValue": over["value"], "withinValue": within["value"]}
         )
+    elif default := _above(settings["priorityClasses"].get("clusterDefault"), within):
+        figures = {"default": default["name"], "defaultValue": default["value"]}
+        yield RoleFinding(
+            "default-class", {**figures, "within": within["name"], "withinValue": within["value"]}
+        )
     else:
         yield RoleFinding("classes", {})
+
+
+def _above(default: Json | None, within: Json) -> Json | None:
+    return default if default and default["value"] > within["value"] else None
 
 
 def broken_sentences(answer: Json) -> Iterator[str]:

@@ -77,6 +77,7 @@ class PriorityClasses(TypedDict):
 
     inBudget: PriorityClassWire
     overBudget: PriorityClassWire
+    clusterDefault: NotRequired[PriorityClassWire]  # of pods that name none; absent: the cluster has none
 
 
 class HostWire(TypedDict):

@@ -223,7 +223,7 @@ def address(text: str) -> Address:
     """``HOST:PORT``, an IPv6 address in brackets."""
     match = re.fullmatch(r"(.+):([0-9]{1,5})", text, re.ASCII)
     if match is None or int(match[2]) > 65_535:
-        raise wrong(text, "HOST:PORT, such as 0.0.0.0:8443")
+        raise wrong(text, "HOST:PORT, such as [::]:8443")
     return Address(match[1].strip("[]"), int(match[2]))
 
 

@@ -33,7 +33,7 @@ from timekeeper.runtime.connect import connect
 from timekeeper.runtime.file_watch import newest_text
 from timekeeper.runtime.http.acceptor import ConnectionBalance
 from timekeeper.runtime.http.problem_details import Problem
-from timekeeper.runtime.http.server import HttpServer
+from timekeeper.runtime.http.server import HttpServer, listening_socket
 from timekeeper.runtime.http.service import Handler, HttpAnswer, HttpLimits, HttpRequest, HttpService, Route
 from timekeeper.runtime.peers import peers
 from timekeeper.runtime.prometheus import SMALL_BYTES, PrometheusClient
@@ -107,8 +107,9 @@ def serve(settings: TimekeeperSettings, sockets: Sequence[int] = (), leash: int 
     check_oidc_files(settings.oidc)
     limits = HttpLimits(LARGEST_BODY, _allowed_connections(), keep_alive_s=_KEEP_ALIVE_S)
     addresses = [address for address in (settings.listen, settings.aggregated_listen) if address is not None]
+    sockets = sockets or [listening_socket(*address).detach() for address in addresses]
     options = {
-        "bind": [f"fd://{number}" for number in sockets] or ["{}:{}".format(*each) for each in addresses],
+        "bind": [f"fd://{number}" for number in sockets],
         "workers": settings.workers,
         "timeout": 30,
         # no worker's collector looks at what is there before the fork, which would take a tenth of a second

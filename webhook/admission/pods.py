@@ -20,6 +20,7 @@ from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation
 from timekeeper.core.wire import HeldFor
 from webhook.admission.answers import answer, is_exempt
+from webhook.admission.causes import with_causes
 from webhook.admission.reinvocation import (
     not_governed,
     parsed_again,
@@ -43,6 +44,12 @@ def mutate(
 
     ``standing_of`` is called for the pod's namespace, and only where the pod is about to be governed.
     """
+    return with_causes(_mutate(review, standing_of, policy), review)
+
+
+def _mutate(
+    review: PodReview, standing_of: Callable[[str], Standing], policy: AdmissionPolicy
+) -> AdmissionAnswer:
     if review.operation == "UPDATE" and review.subresource == "ephemeralcontainers":
         operations = hide_cards(review.pod, review.old) if policy.mode == "enforce" else ()
         return AdmissionAnswer("governed", operations=operations) if operations else NOTHING_TO_DO
@@ -51,7 +58,7 @@ def mutate(
     parsed = parsed_again(review, policy)
     first = in_bursars_words(review.pod, parsed.request, policy) if policy.mode == "enforce" else []
     if first:
-        told = mutate(_after(review, first), standing_of, policy)
+        told = _mutate(_after(review, first), standing_of, policy)
         if told.refusal:
             return told
         return replace(told, operations=(*first, *told.operations), warnings=(*told.warnings, WHOLE_CARDS))
@@ -95,7 +102,7 @@ def validate(review: PodReview, policy: AdmissionPolicy) -> AdmissionAnswer:
         unrequested = () if KUBELETS in review.groups else unrequested_devices(review.pod, parsed)
         ungoverned = not_governed(review.pod, parsed, governing) if policy.mode == "enforce" else ()
         violations = (*broken, *unrequested, *ungoverned)
-    return answer(good, violations, policy, is_exempt(review, policy))
+    return with_causes(answer(good, violations, policy, is_exempt(review, policy)), review)
 
 
 def _after(review: PodReview, operations: Sequence[Operation]) -> PodReview:

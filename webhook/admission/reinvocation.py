@@ -94,6 +94,8 @@ def policy_of_first_call(pod: Json, policy: AdmissionPolicy) -> AdmissionPolicy:
     if policy.runtime_class or policy.gpu_node_taint or ours is not policy.sidecar:
         # without its toleration a pod only stays off nodes, so a replica without the flag does no harm
         policy = replace(policy, runtime_class="", gpu_node_taint="", sidecar=ours)
+    if policy.cluster_default:  # a replica that did not know of it yet kept the pod's class
+        policy = replace(policy, cluster_default="")
     pipes = _mps_pipes(pod, policy.mps_pipes)
     if pipes != policy.mps_pipes:
         policy = replace(policy, mps_pipes=pipes)

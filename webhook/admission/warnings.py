@@ -169,10 +169,14 @@ def _of_changes(
     yield from _of_claims(review, request, policy)
     yield from _without_effect(pod, request)
     if spec.get("resources"):
-        yield from _without_room(pod, without_placement(policy, request.dialect))
+        yield from _without_room(pod, without_placement(policy, request.dialect, pod))
     own = spec.get("priorityClassName")
     has_rule = is_above_budget_class(spec, policy)  # then the rule priority-class warns
-    if own and own != ours.name and not has_rule and not govern.keeps_own_class(spec, word, policy):
+    if (
+        own not in (None, ours.name, policy.cluster_default)
+        and not has_rule
+        and not govern.keeps_own_class(spec, word, policy)
+    ):
         most = f"{ours.name}, the highest that the namespace's budget allows"
         yield f"Priority class {shown(own)} is replaced by {most}."
 

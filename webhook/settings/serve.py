@@ -48,7 +48,7 @@ class WebhookSettings:
     """The settings of `serve`."""
 
     # where it listens, and where the timekeeper is
-    listen: Address = flag(address, "0.0.0.0:8443", "address to listen on, HTTPS")
+    listen: Address = flag(address, "[::]:8443", "address to listen on, HTTPS")
     workers: int = flag(NATURAL, "2", "number of worker processes")
     tls_cert: Path = flag(Path, str(_TRUST / "tls.crt"), "certificate chain, PEM; reread when it changes")
     tls_key: Path = flag(Path, str(_TRUST / "tls.key"), "its private key, PEM")
@@ -103,6 +103,12 @@ class WebhookSettings:
         "requests and limits of each sidecar, in pods that request cpu or memory, and in those that limit "
         "ephemeral-storage; at least cpu=10m,memory=32Mi,ephemeral-storage=32Mi; raise them where a "
         "LimitRange requires more of every container",
+    )
+    sidecar_user: str = choice(
+        ("65532", "none"),
+        "65532",
+        "user and group of each sidecar; none: what the cluster or the pod gives it, as OpenShift requires; "
+        "never root",
     )
     other_schedulers: frozenset[str] = flag(
         other_schedulers,
@@ -183,6 +189,7 @@ class WebhookSettings:
             memory=amounts["memory"],
             ephemeral_storage=amounts["ephemeral-storage"],
             log_format=self.log_format,
+            has_own_user=self.sidecar_user != "none",
         )
         return AdmissionPolicy(
             known=False,

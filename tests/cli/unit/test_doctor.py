@@ -186,10 +186,14 @@ def on_nodes(code: str, **figures: str) -> dict[str, Any]:
     return shown(RoleFinding(code, {"nodes": "a, b", "node": "a"} | figures))
 
 
-def classes(within: int | None, over: int | None, mode: str = "enforce") -> dict[str, Any]:
+def classes(
+    within: int | None, over: int | None, mode: str = "enforce", default: int | None = None
+) -> dict[str, Any]:
     """The settings of standings with these values of the classes; None: they are not in the cluster."""
     named = {"inBudget": ("gpu-default-priority", within), "overBudget": ("gpu-lower-priority", over)}
     described = {key: {"name": name, "value": value} for key, (name, value) in named.items()}
+    if default is not None:
+        described["clusterDefault"] = {"name": "everyday", "value": default}
     return {"mode": mode, "priorityClasses": described}
 
 
@@ -561,6 +565,14 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "no classes": (
         {"findings": shown(*of_classes(classes(None, None)))},
         *("warning", "priority classes", "gpu-default-priority or gpu-lower-priority does not exist"),
+    ),
+    "the cluster's default above ours": (
+        {"findings": shown(*of_classes(classes(0, -5, default=1)))},
+        *(
+            "warning",
+            "priority classes",
+            "everyday (1), the cluster's default, is above gpu-default-priority (0)",
+        ),
     ),
     "not ready": ({"readiness": Readiness(503, "database away", 0)}, "error", "timekeeper", "database away"),
     "no answer": ({"readiness": NotReadable("no token")}, "unknown", "timekeeper", "no token"),

@@ -13,7 +13,7 @@ def test_a_nodes_name_is_enough() -> None:
 
     assert (read.node_name, read.api_url) == ("n1", "https://10.0.0.1:6443")
     assert read.api_ca == "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
-    assert (read.listen, read.look_every_ms) == (("0.0.0.0", 8446), 5_000)
+    assert (read.listen, read.look_every_ms) == (("::", 8446), 5_000)
     assert read.timekeeper is None
     assert read.ignore_xids == OF_PROGRAMS
     assert read.close_on_strangers is True

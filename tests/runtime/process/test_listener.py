@@ -1,11 +1,15 @@
 """The socket of a server: the workers of a predecessor that was killed may hold its port for a moment."""
 
 import contextlib
+import errno
 import socket
+import urllib.request
 from threading import Timer
 
 import pytest
 
+from sidecar.node.metrics import MetricsPage, serve
+from timekeeper.edge import families
 from timekeeper.runtime.http import server
 from timekeeper.runtime.http.server import CannotListenError, listening_socket
 
@@ -26,3 +30,36 @@ def test_a_port_that_stays_in_use_is_named(monkeypatch: pytest.MonkeyPatch) -> N
 
         with pytest.raises(CannotListenError, match=f"cannot listen on 127.0.0.1:{port}: Address already"):
             listening_socket("127.0.0.1", port)
+
+
+LOOPBACKS = ("127.0.0.1", "::1")
+
+
+def test_both_address_families_reach_a_server_that_listens_on_both() -> None:
+    with contextlib.closing(listening_socket("::", 0)) as listener:
+        for loopback in LOOPBACKS:
+            socket.create_connection((loopback, listener.getsockname()[1])).close()
+
+
+def test_both_reach_the_metrics_of_an_agent_that_listens_on_both() -> None:
+    page = MetricsPage(lambda: 0)
+    with serve(page, "::", 0) as agent:
+        port = agent.server_address[1]
+        for loopback in ("127.0.0.1", "[::1]"):
+            with urllib.request.urlopen(f"http://{loopback}:{port}/metrics") as answer:
+                assert answer.status == 200
+        agent.shutdown()
+
+
+@pytest.mark.parametrize("number", [errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL])
+def test_where_the_machine_knows_no_ipv6_it_is_ipv4(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    class OfIPv4(socket.socket):
+        def bind(self, address: object) -> None:
+            if self.family is socket.AF_INET6:
+                raise OSError(number, "no IPv6")
+            super().bind(address)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(families.socket, "socket", OfIPv4)
+
+    with contextlib.closing(listening_socket("::", 0)) as listener:
+        assert listener.getsockname()[0] == "0.0.0.0"

@@ -62,7 +62,7 @@ def test_a_good_value_is_read(reader: Callable[[str], Any], text: str, value: ob
 @pytest.mark.parametrize(
     ("reader", "texts", "allowed"),
     [
-        (address, ("8443", ":8443", "a:70000", "a:-1", "a:\u0661"), "HOST:PORT, such as 0.0.0.0:8443"),
+        (address, ("8443", ":8443", "a:70000", "a:-1", "a:\u0661"), "HOST:PORT, such as [::]:8443"),
         (
             https,
             ("http://a", "https://", "https://:1", "https://u@a", "https://a/?q", "https://a\nb"),

@@ -74,7 +74,7 @@ def test_a_port_that_is_taken_is_one_sentence(process: Process, api: ApiServer, 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--listen", "nowhere"], '"nowhere" is not HOST:PORT, such as 0.0.0.0:8443'),
+        (["--listen", "nowhere"], '"nowhere" is not HOST:PORT, such as [::]:8443'),
         (["--listen", "0.0.0.0:8445"], "any client of this address could bind pods"),
         (["--listen", "192.0.2.1:8445"], "any client of this address could bind pods"),
         (["--tls-cert", "x"], "--tls-cert, --tls-key and --client-ca go together"),

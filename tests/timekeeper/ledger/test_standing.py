@@ -298,6 +298,9 @@ def test_the_remainder_is_reported_anew_when_it_has_moved_by_a_thousandth(home: 
 def test_the_document_carries_the_settings_and_the_classes_values(home: Town) -> None:
     gold = {"metadata": {"name": "gold"}, "value": 7, "preemptionPolicy": "Never"}
     home.hear("priorityclasses", gold)
+    # Kubernetes takes the lowest of several defaults
+    for name, value in (("everyday", 1000), ("night", 5)):
+        home.hear("priorityclasses", {"metadata": {"name": name}, "value": value, "globalDefault": True})
     settings = (
         "priorityClasses: {inBudget: gold, overBudget: lead}\nmode: observe\nsidecar: off\n"
         "unknownAccelerators: meter\ndevices: {example.com/npu: NPU, example.com/nic: none}\n"
@@ -315,6 +318,7 @@ def test_the_document_carries_the_settings_and_the_classes_values(home: Town) ->
         "priorityClasses": {
             "inBudget": {"name": "gold", "value": 7, "preemptionPolicy": "Never"},
             "overBudget": {"name": "lead", "value": None, "preemptionPolicy": None},
+            "clusterDefault": {"name": "night", "value": 5, "preemptionPolicy": "PreemptLowerPriority"},
         },
         "unknownStanding": "inBudget",
         "maxGracePeriodMs": 600_000,

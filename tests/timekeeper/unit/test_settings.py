@@ -12,7 +12,7 @@ from timekeeper.settings import TimekeeperSettings, read
 def test_the_defaults_are_those_of_the_manifests() -> None:
     assert read([], {}) == TimekeeperSettings(
         command="serve",
-        listen=Address("0.0.0.0", 8444),
+        listen=Address("::", 8444),
         tls_cert="/etc/bursar/tls/tls.crt",
         tls_key="/etc/bursar/tls/tls.key",
         ca="/etc/bursar/tls/ca.crt",

@@ -20,6 +20,8 @@ from webhook.settings.certificates import CONFIGURATION
 _CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 _CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 
+GPU = "nvidia.com/gpu"
+
 
 class World:
     """All of Bursar on a control plane: namespaces with and without GPU time, and a class above ours."""
@@ -56,15 +58,19 @@ class World:
         after = self.asked()
         return stored, {name: after[name] - before.get(name, 0) for name in ("mutate", "validate")}
 
-    def give_floor(self, namespace: str) -> None:
-        """A LimitRange that adds to each container that the API server's own plugin sees, acted on."""
-        default = {"type": "Container", "defaultRequest": {"ephemeral-storage": "1Mi"}}
-        limits = {"metadata": {"name": "floor"}, "spec": {"limits": [default]}}
-        self.api.call("POST", f"/api/v1/namespaces/{namespace}/limitranges", limits)
+    def limit(self, namespace: str, resource: str, **limits: Json) -> None:
+        """A LimitRange that adds the resource to each container that the API server's own plugin sees, acted
+        on."""
+        limited = {"metadata": {"name": "range"}, "spec": {"limits": [{"type": "Container", **limits}]}}
+        self.api.call("POST", f"/api/v1/namespaces/{namespace}/limitranges", limited)
 
         def is_acted_on() -> bool:
-            (main,) = self.creates(namespace)[0]["spec"]["containers"]
-            return "ephemeral-storage" in main["resources"].get("requests", {})
+            plain = {
+                "metadata": {"generateName": "cpu-"},
+                "spec": {"containers": [{"name": "m", "image": "x"}]},
+            }
+            stored = self.api.call("POST", f"/api/v1/namespaces/{namespace}/pods?dryRun=All", plain)
+            return resource in stored["spec"]["containers"][0]["resources"].get("requests", {})
 
         eventually(is_acted_on, "the limit range to be seen by admission")
 
@@ -179,9 +185,24 @@ def test_what_another_webhook_adds_after_us_brings_the_pod_back_once(world: Worl
 
 
 def test_what_a_limit_range_adds_to_the_sidecar_brings_the_pod_back_once(world: World) -> None:
-    world.give_floor("limited")
+    world.limit("limited", "ephemeral-storage", defaultRequest={"ephemeral-storage": "1Mi"})
 
     assert world.creates("limited")[1] == {"mutate": 2, "validate": 1}
+
+
+def test_a_limit_range_with_a_maximum_of_gpus_adds_none_to_the_sidecar(world: World) -> None:
+    """Kubernetes makes the maximum the default of each container that names nothing, and does so again after
+    the webhooks."""
+    world.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": "bounded"}})
+    world.limit("bounded", GPU, max={GPU: "8"})
+    main = {"name": "main", "image": "x", "resources": {"limits": {GPU: "1"}}}
+
+    stored, asked = world.creates("bounded", containers=[main])
+
+    (sidecar,) = (each for each in stored["spec"]["initContainers"] if each["name"] == "bursar-sidecar")
+    assert sidecar["resources"] == {"limits": {GPU: "0"}, "requests": {GPU: "0"}}
+    assert stored["metadata"]["annotations"]["bursar.dev/request"].count("bursar-sidecar") == 0
+    assert asked == {"mutate": 1, "validate": 1}
 
 
 def test_a_class_made_anew_with_another_value_is_written_with_it_as_soon_as_it_arrives(world: World) -> None:
@@ -209,6 +230,26 @@ def test_a_class_made_anew_with_another_value_is_written_with_it_as_soon_as_it_a
     assert set(stored[:-1]) <= {(None, 0)}
     assert set(refused) <= {403}
     assert lower["value"] == -5
+
+
+def test_a_pod_to_which_the_cluster_gave_its_default_class_gets_ours(world: World) -> None:
+    """As if its user had named none, also where a class above ours is refused."""
+    everyday = {"metadata": {"name": "everyday"}, "value": 1_000, "globalDefault": True}
+    world.api.call("POST", _CLASSES, everyday)
+    plain = {"metadata": {"name": "cpu"}, "spec": {"containers": [{"name": "m", "image": "x"}]}}
+    dry = "/api/v1/namespaces/free/pods?dryRun=All"
+    eventually(lambda: world.api.call("POST", dry, plain)["spec"]["priority"] == 1_000, "the default class")
+    path = "/api/v1/namespaces/bursar-system/configmaps/bursar-budgets"
+    strict = {"data": {"_settings": "rules: {priority-class: enforce}"}}
+    world.api.call("PATCH", path, strict, "application/merge-patch+json")
+    eventually(lambda: not world._takes(priorityClassName="urgent"), "the rule to be enforced")
+
+    eventually(world._takes, "a pod without a class to be admitted")
+
+    stored, _ = world.creates("free")
+    world.api.call("PATCH", path, {"data": {"_settings": None}}, "application/merge-patch+json")
+    world.api.call("DELETE", f"{_CLASSES}/everyday")
+    assert stored["spec"]["priorityClassName"] == "gpu-default-priority"
 
 
 def test_without_the_timekeeper_the_api_server_fills_in_the_numbers_and_calls_again(world: World) -> None:

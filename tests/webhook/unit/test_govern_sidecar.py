@@ -21,11 +21,13 @@ from tests.webhook.worlds import (
     mutated,
     operations,
     plain,
+    review,
     sidecar_of,
     violations_of,
 )
 from tests.worlds import Json, container
 from timekeeper.core.admission.policy import AdmissionPolicy
+from webhook.admission.pods import validate
 
 
 def test_without_a_sidecar_there_is_none_and_no_volume() -> None:
@@ -57,11 +59,20 @@ RESOURCES: dict[str, tuple[Json, Json]] = {
 }
 
 
+def of_host(resources: Json) -> Json:
+    """A container's resources without devices."""
+    without = {
+        field: {name: amount for name, amount in amounts.items() if "/" not in name}
+        for field, amounts in resources.items()
+    }
+    return {field: amounts for field, amounts in without.items() if amounts}
+
+
 @pytest.mark.parametrize("case", RESOURCES)
 def test_the_sidecar_leaves_the_pods_quality_of_service_as_it_was(case: str) -> None:
     raw, expected = RESOURCES[case]
 
-    assert sidecar_of(governed(raw))["resources"] == expected
+    assert of_host(sidecar_of(governed(raw))["resources"]) == expected
 
 
 def asking(requests: Json | None = None, name: str = "main", **limits: Any) -> Json:
@@ -127,7 +138,8 @@ def test_the_sidecar_names_what_the_namespace_would_fill_in_as_far_as_the_pod_ha
     if named is None:
         assert "bursar-token" not in json.dumps(after["spec"])
     else:
-        assert sidecar_of(after)["resources"] == ({"limits": named, "requests": named} if named else {})
+        expected = {"limits": named, "requests": named} if named else {}
+        assert of_host(sidecar_of(after)["resources"]) == expected
     assert warned == (named is None)
     assert operations(after) == []
 
@@ -145,7 +157,92 @@ def test_the_sidecar_requests_what_the_settings_say() -> None:
     after = governed(admitted(guaranteed("main")), policy=policy)
 
     amounts = {"cpu": "100m", "memory": "128Mi"}
-    assert sidecar_of(after)["resources"] == {"limits": amounts, "requests": amounts}
+    assert of_host(sidecar_of(after)["resources"]) == {"limits": amounts, "requests": amounts}
+
+
+def on(name: str, **amounts: str) -> Json:
+    """A container with these amounts, each by its short name."""
+    return plain(name, resources={"limits": {_NAMES[short]: amount for short, amount in amounts.items()}})
+
+
+_NAMES = {
+    "gpu": "nvidia.com/gpu",
+    "percent": "bursar.dev/gpu-percent",
+    "rdma": "rdma/ib",
+    "memory": "nvidia.com/gpumem",
+    "percentage": "nvidia.com/gpumem-percentage",
+    "pages": "hugepages-2Mi",
+}
+GPU, PERCENT, RDMA, GPU_MEMORY = (_NAMES[short] for short in ("gpu", "percent", "rdma", "memory"))
+
+
+@pytest.mark.parametrize(
+    ("raw", "zeros"),
+    [
+        (admitted(on("main", gpu="1")), {GPU}),
+        (admitted(on("main", gpu="8", rdma="1", pages="2Mi")), {GPU, RDMA}),
+        (admitted(on("main", percent="50")), {PERCENT}),
+        (admitted(on("main", gpu="1"), on("web", gpu="0")), {GPU}),
+        (admitted(on("main", gpu="1"), plain("web")), set()),
+        (admitted(on("main", gpu="1", rdma="1"), on("web", rdma="1")), {RDMA}),
+        (admitted(on("main", gpu="1"), init=[on("first", gpu="8")]), {GPU}),
+        (admitted(on("main", gpu="1"), init=[plain("first")]), set()),
+        # beside an amount of a card the number, for without one HAMi's webhook adds a card
+        (admitted(on("main", memory="4000")), {GPU, GPU_MEMORY}),
+        (admitted(on("main", gpu="1", percentage="25")), {GPU, _NAMES["percentage"]}),
+    ],
+)
+def test_the_sidecar_names_zero_of_the_devices_that_all_others_name(raw: Json, zeros: set[str]) -> None:
+    after = governed(raw)
+
+    named = sidecar_of(after)["resources"]
+    for field in ("limits", "requests") if zeros else ():
+        assert {name: amount for name, amount in named[field].items() if "/" in name} == dict.fromkeys(
+            zeros, "0"
+        )
+    assert named or not zeros
+    assert operations(after) == []
+    assert not validate(review(after), POLICY).refusal
+
+
+WINDOWS = {"kubernetes.io/os": "windows"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "is_of_windows"),
+    [
+        ({"os": {"name": "windows"}}, True),
+        ({"nodeSelector": WINDOWS}, True),
+        ({"nodeSelector": {"beta.kubernetes.io/os": "windows"}}, True),
+        ({"os": {"name": "linux"}, "nodeSelector": WINDOWS}, False),
+        ({"nodeSelector": {"kubernetes.io/os": "linux"}}, False),
+    ],
+)
+def test_a_windows_pod_is_governed_without_what_only_linux_has(spec: Json, is_of_windows: bool) -> None:
+    raw = admitted(half(), **spec)
+    policy = replace(POLICY, runtime_class="nvidia", mps_pipes="/tmp/nvidia-mps")
+
+    after = governed(raw, policy=policy)
+
+    assert ("volumes" in after["spec"], "initContainers" in after["spec"]) == (not is_of_windows,) * 2
+    assert ("runtimeClassName" in after["spec"]) is not is_of_windows
+    assert ("CUDA_MPS_PIPE_DIRECTORY" in env(after["spec"]["containers"][0])) is not is_of_windows
+    assert after["metadata"]["labels"] == {"bursar.dev/governed": "true"}
+    assert after["metadata"]["annotations"]["bursar.dev/standing"] == "IN_BUDGET"
+    assert operations(after, policy=policy) == []
+    assert not validate(review(after), policy).refusal
+
+
+def test_user_and_group_are_left_to_the_cluster_where_the_setting_says_so() -> None:
+    policy = replace(POLICY, sidecar=replace(SIDECAR, has_own_user=False))
+
+    after = governed(admitted(half(), securityContext={"runAsUser": 0}), policy=policy)
+
+    context = sidecar_of(after)["securityContext"]
+    assert context.keys().isdisjoint({"runAsUser", "runAsGroup"})
+    assert context["runAsNonRoot"] is True  # so the kubelet starts no sidecar as the pod's root
+    for other in (POLICY, policy):  # replicas of two settings judge each other's pods
+        assert not validate(review(after), other).refusal
 
 
 def test_a_sidecar_writes_the_log_format_of_its_webhook() -> None:

@@ -27,7 +27,7 @@ POLICY = AdmissionPolicy(
 def test_everything_has_a_default_that_fits_our_manifests() -> None:
     settings = read([], {})
 
-    assert (settings.listen, settings.workers) == (("0.0.0.0", 8443), 2)
+    assert (settings.listen, settings.workers) == (("::", 8443), 2)
     assert settings.tls_cert == Path("/etc/bursar/tls/tls.crt")
     assert settings.ca == Path("/etc/bursar/tls/ca.crt")
     assert settings.stale_after_s == 30
@@ -108,8 +108,8 @@ def test_amounts_that_no_sidecar_could_run_with_are_reported_with_an_example(
 
 
 WRONG = {
-    ("--listen", "8443"): 'argument --listen: "8443" is not HOST:PORT, such as 0.0.0.0:8443',
-    ("--listen", "a:70000"): 'argument --listen: "a:70000" is not HOST:PORT, such as 0.0.0.0:8443',
+    ("--listen", "8443"): 'argument --listen: "8443" is not HOST:PORT, such as [::]:8443',
+    ("--listen", "a:70000"): 'argument --listen: "a:70000" is not HOST:PORT, such as [::]:8443',
     ("--workers", "0"): 'argument --workers: "0" is not a whole number from 1 to 1000000',
     ("--workers", "two"): 'argument --workers: "two" is not a whole number from 1 to 1000000',
     ("--timekeeper-url", "http://a"): 'argument --timekeeper-url: "http://a" is not an https:// URL',

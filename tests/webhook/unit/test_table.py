@@ -117,6 +117,7 @@ def test_the_tables_terms_go_before_this_processs_flags() -> None:
     classes = {
         "inBudget": {"name": "a", "value": 7},
         "overBudget": {"name": "gpu-lower-priority", "value": None},
+        "clusterDefault": {"name": "everyday", "value": 1000, "preemptionPolicy": "PreemptLowerPriority"},
     }
     told = {
         "mode": "observe",
@@ -138,6 +139,7 @@ def test_the_tables_terms_go_before_this_processs_flags() -> None:
         scheduler_name="theirs",
         in_budget=PriorityClass("a", 7),
         over_budget=PriorityClass("gpu-lower-priority", None, absent=True),  # whatever the flags say of it
+        cluster_default="everyday",
         unknown_standing="overBudget",
         max_grace_s=90,
         unknown_accelerators="pass",

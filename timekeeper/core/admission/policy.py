@@ -8,7 +8,7 @@ from timekeeper.core.accelerators import UnknownAccelerators
 from timekeeper.core.budgets.policy import HOLDS
 from timekeeper.core.dialects import BY_NAME
 from timekeeper.core.dialects.others import claims as of_claims
-from timekeeper.core.json_values import Json
+from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.names import Mode
 from timekeeper.core.request.claims import NO_OBJECTS, KnownClaims
 from timekeeper.core.request.host import CardHost
@@ -59,6 +59,7 @@ class Sidecar:
     memory: str = "64Mi"  # quantity: request and limit
     ephemeral_storage: str = "64Mi"  # quantity: request and limit; its log fills at most 50Mi of the node
     log_format: str = "logfmt"  # of its lines on stderr; the webhook's own
+    has_own_user: bool = True  # False: the cluster or the pod determines user and group
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,7 @@ class AdmissionPolicy:
     runtime_class: str  # for pods that name none; empty: none is set
     sidecar: Sidecar | None  # None: none is injected
     sidecar_images: SidecarImages
+    cluster_default: str = ""  # the class that the cluster gives pods which name none; "": there is none
     # False: pods keep their scheduler, and get no cards, variables and sidecar of Bursar
     places: bool = True
     # what pods request of NVIDIA's plugin becomes whole cards of Bursar's nodes
@@ -142,21 +144,28 @@ class AdmissionPolicy:
         return standing.hold or ("turn" if by_other and self.caps.is_set else "")
 
 
-def without_placement(policy: AdmissionPolicy, dialect: str = "") -> AdmissionPolicy:
-    """The policy, and where Bursar places no pod, or none of this dialect, without what only its placement
-    needs."""
-    if policy.places and dialect != of_claims.NAME:
+def without_placement(policy: AdmissionPolicy, dialect: str = "", pod: Json | None = None) -> AdmissionPolicy:
+    """The policy, and where Bursar places no pod, none of this dialect, or this one on Windows, without what
+    only placement on Linux needs."""
+    if policy.places and dialect != of_claims.NAME and not (pod and is_of_windows(pod["spec"])):
         return policy
     if policy.sidecar is None and not policy.runtime_class and not policy.mps_pipes:
         return policy
     return replace(policy, sidecar=None, runtime_class="", mps_pipes="")
 
 
+def is_of_windows(spec: Json) -> bool:
+    """Whether the pod runs on Windows, by its own word, else by its selector of nodes."""
+    named = mapping(spec.get("os")).get("name")
+    selected = mapping(spec.get("nodeSelector"))
+    return (named or selected.get("kubernetes.io/os") or selected.get("beta.kubernetes.io/os")) == "windows"
+
+
 def is_above_budget_class(spec: Json, policy: AdmissionPolicy) -> bool:
     """Whether the user's class is above the one of pods in budget, by the values that the API server resolves
     before any webhook runs; false where either value is not known."""
     own, value, most = spec.get("priorityClassName"), spec.get("priority"), policy.in_budget.value
-    theirs = bool(own) and own not in (policy.in_budget.name, policy.over_budget.name)
+    theirs = bool(own) and own not in (policy.in_budget.name, policy.over_budget.name, policy.cluster_default)
     return theirs and value is not None and most is not None and value > most
 
 

@@ -52,6 +52,7 @@ class StandingsSettings:
     sidecar: bool
     in_budget: PriorityClass
     over_budget: PriorityClass
+    cluster_default: str = ""  # `AdmissionPolicy.cluster_default`
     unknown_standing: UnknownStanding
     max_grace_s: int
     lookahead_ms: int | None  # None: not sent
@@ -135,6 +136,7 @@ def effective_policy(
         scheduler_name=settings.scheduler_name,
         in_budget=_valued(settings.in_budget, flags, fresh),
         over_budget=_valued(settings.over_budget, flags, fresh),
+        cluster_default=settings.cluster_default,
         unknown_standing=settings.unknown_standing,
         max_grace_s=settings.max_grace_s,
         unknown_accelerators=settings.unknown_accelerators,
@@ -171,6 +173,7 @@ def read_settings(raw: Json) -> StandingsSettings:
         sidecar=raw["sidecar"] is True,
         in_budget=_class(classes["inBudget"]),
         over_budget=_class(classes["overBudget"]),
+        cluster_default=_class(default).name if (default := mapping(classes.get("clusterDefault"))) else "",
         unknown_standing="overBudget" if raw["unknownStanding"] == "overBudget" else "inBudget",
         max_grace_s=standings.whole_number(raw["maxGracePeriodMs"]) // 1000,
         lookahead_ms=standings.whole_number_or_none(raw.get("lookaheadMs")),

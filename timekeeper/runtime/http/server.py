@@ -14,6 +14,7 @@ from gunicorn import glogging
 from gunicorn.app.base import BaseApplication
 from gunicorn.workers.base import Worker
 
+from timekeeper.edge.families import listening_family, take_both
 from timekeeper.edge.log import line, log_exception
 from timekeeper.runtime.http.acceptor import ConnectionBalance
 from timekeeper.runtime.http.loop import LINGER_S, HttpLoop
@@ -154,9 +155,11 @@ def listening_socket(host: str, port: int) -> socket.socket:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    family, host = listening_family(host)
+    listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        take_both(listener, host)
         listener.bind((host, port))
         listener.listen(_BACKLOG)
     except OSError:

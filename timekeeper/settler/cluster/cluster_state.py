@@ -83,6 +83,7 @@ class KnownPriorityClass:
     name: str
     value: int
     preemption_policy: str = "PreemptLowerPriority"
+    is_default: bool = False  # of pods that name none
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +155,7 @@ class ClusterState:
     logged_clocks: frozenset[str] = frozenset()  # nodes with wrong clocks that the log has named
     config_maps: dict[str, BudgetConfigMap] = field(default_factory=dict)
     # priority class -> value and preemption policy
-    classes: dict[str, tuple[int, str]] = field(default_factory=dict)
+    classes: dict[str, tuple[int, str, bool]] = field(default_factory=dict)
     existing_namespaces: dict[str, str] = field(default_factory=dict)  # name -> its label for the mode
     unbound: set[str] = field(default_factory=set)  # UIDs of pods that wait for a node
     listed_sources: set[str] = field(default_factory=set)  # sources that have been listed once
@@ -469,8 +470,8 @@ class ClusterState:
                 self._set("leases", name, None if deleted else item)
             case BudgetConfigMap(name):
                 self._set("configmaps", name, None if deleted else item)
-            case KnownPriorityClass(name, value, preemption_policy):
-                self._set("priorityclasses", name, None if deleted else (value, preemption_policy))
+            case KnownPriorityClass(name, value, policy, is_default):
+                self._set("priorityclasses", name, None if deleted else (value, policy, is_default))
             case ExistingNamespace(name, mode):
                 self._set("namespaces", name, None if deleted else mode)
 

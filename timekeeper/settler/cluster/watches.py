@@ -237,7 +237,10 @@ def read_priority_class(raw: Json) -> KnownPriorityClass:
     """A priority class with its value. Without a policy it preempts."""
     value, policy = raw.get("value"), raw.get("preemptionPolicy")
     return KnownPriorityClass(
-        _name(raw), value if isinstance(value, int) else 0, str(policy or "PreemptLowerPriority")
+        _name(raw),
+        value if isinstance(value, int) else 0,
+        str(policy or "PreemptLowerPriority"),
+        raw.get("globalDefault") is True,
     )
 
 

@@ -50,7 +50,7 @@ def govern(
     are the annotation of a held pod and its gate.
     """
     gang_key = gang_key_of(pod, request, policy) if hold else ""
-    policy = without_placement(policy, request.dialect)
+    policy = without_placement(policy, request.dialect, pod)
     written = {
         **of_claims.record_of_none(pod, request),
         **marks.annotations(request, word, hold, declared, gang_key),
@@ -113,9 +113,12 @@ def _undeclared(pod: Json, declared: str) -> list[Operation]:
 
 def keeps_own_class(spec: Json, word: StandingWord, policy: AdmissionPolicy) -> bool:
     """Whether the pod keeps its user's priority class: its value, which the API server resolves before any
-    webhook runs, is at most that of the standing's class. In observe mode every class is kept. Where the
-    standing's class does not exist, each class is kept that is not above the one of pods in budget."""
+    webhook runs, is at most that of the standing's class. The cluster's default is not its user's. In observe
+    mode every class is kept. Where the standing's class does not exist, each class is kept that is not above
+    the one of pods in budget."""
     own, value, ours = spec.get("priorityClassName"), spec.get("priority"), policy.class_of(word)
+    if own == policy.cluster_default and policy.mode != "observe":
+        return False  # its user named none
     if not own or policy.mode == "observe":
         return bool(own)
     if ours.absent:
@@ -224,8 +227,8 @@ def _no_percentage(container: Json, path: str) -> list[Operation]:
     """Without a percentage of memory of zero, which means none is given: the other system's plugin would
     give the container no memory."""
     resources = mapping(container.get("resources"))
-    if _PERCENTAGES.isdisjoint(mapping(resources.get("limits"))):
-        return []  # nearly always
+    if _PERCENTAGES.isdisjoint(mapping(resources.get("limits"))) or container["name"] == names.SIDECAR:
+        return []  # nearly always; the sidecar names zero cards beside it
     return [
         remove(f"{path}/resources/{member}/{escaped(name)}")
         for member in ("limits", "requests")

@@ -4,9 +4,9 @@ always.
 A pod keeps its quality of service. Where it requests cpu or memory, so does the sidecar, and its requests
 equal its limits: a Guaranteed pod stays Guaranteed, a quota finds every amount that it requires, and a
 LimitRange finds the ratio 1. A LimitRange fills its defaults into each container that does not name them, so
-the pod's containers show what the sidecar has to name (`requests_of`). A LimitRange's minimum must not exceed
-these amounts (`--sidecar-resources`): the webhook reads nothing from the API server, so it cannot know the
-minimum.
+the pod's containers show what the sidecar has to name (`requests_of`). Its maximum of GPUs is such a default
+too: the sidecar names zero of them. Its minimum must not exceed the sidecar's amounts
+(`--sidecar-resources`): the webhook reads nothing from the API server, so it cannot know the minimum.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,6 +23,7 @@ from timekeeper.core.admission.mutation.visible_devices import (
 )
 from timekeeper.core.admission.pods import sequence_of
 from timekeeper.core.admission.policy import Sidecar
+from timekeeper.core.dialects import DIALECTS
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.quantity import thousandths
 from timekeeper.core.request.host import CPU, MEMORY, requested_milli
@@ -70,13 +71,16 @@ SECURITY_CONTEXT: Json = {
     "capabilities": {"drop": ["ALL"]},
     "privileged": False,
     "readOnlyRootFilesystem": True,
-    "runAsGroup": NOBODY,
     "runAsNonRoot": True,
-    "runAsUser": NOBODY,
     "seccompProfile": {"type": "RuntimeDefault"},
 }
+OWN_USER: Json = {
+    "runAsGroup": NOBODY,
+    "runAsUser": NOBODY,
+}  # without it a pod's own user would be the sidecar's
 
 _STORAGE = "ephemeral-storage"
+_VGPUS = tuple(dialect.vgpu for dialect in DIALECTS if dialect.vgpu is not None)
 LOG_FORMAT = "BURSAR_LOG_FORMAT"
 OWNS: Variable = {"name": "BURSAR_CARDS", "value": "exclusive"}
 
@@ -116,7 +120,7 @@ def _container(sidecar: Sidecar, sees: bool, has_whole: bool, named: tuple[tuple
         "restartPolicy": "Always",
         "env": list(_variables(sidecar, visible, MOUNTS, has_whole)),
         "volumeMounts": list(MOUNTS),
-        "securityContext": SECURITY_CONTEXT,
+        "securityContext": {**SECURITY_CONTEXT, **OWN_USER} if sidecar.has_own_user else SECURITY_CONTEXT,
         "resources": {"limits": amounts, "requests": amounts} if amounts else {},
     }
 
@@ -168,7 +172,18 @@ def requests_of(sidecar: Sidecar, pod: Json) -> tuple[tuple[str, str], ...] | No
     # a limit alone: a LimitRange's minimum is filled in as a request, and may be above our amount
     if _STORAGE in by_any and any(_STORAGE in mapping(given.get("limits")) for given in amounts):
         ours[_STORAGE] = sidecar.ephemeral_storage
-    return tuple(ours.items())
+    by_all = set[str].intersection(*map(set, named)) if named else set()
+    none = _none_of(frozenset(resource for resource in by_all if "/" in resource))
+    return (*ours.items(), *((resource, "0") for resource in none))
+
+
+@lru_cache(maxsize=256)
+def _none_of(resources: frozenset[str]) -> tuple[str, ...]:
+    """The resources of which the sidecar names zero: these, but for Kubernetes' own; and the number of cards
+    beside an amount of each, for without a number HAMi's webhook adds one card."""
+    extended = {resource for resource in resources if "kubernetes.io/" not in resource}
+    counts = {vgpu.number for vgpu in _VGPUS if not extended.isdisjoint(vgpu.instead)}
+    return tuple(sorted(extended | counts))
 
 
 def _has_room(spec: Json, resource: str, amount: str) -> bool:

@@ -6,7 +6,7 @@ before anything else is read of it; a second call finds nothing to change.
 
 from collections.abc import Iterator
 
-from timekeeper.core.admission.json_patch import Operation, add, escaped, remove
+from timekeeper.core.admission.json_patch import Operation, add, escaped
 from timekeeper.core.admission.mutation.govern import placed_by
 from timekeeper.core.admission.pods import CONTAINER_LISTS, annotations_of, sequence_of
 from timekeeper.core.admission.policy import AdmissionPolicy
@@ -38,5 +38,6 @@ def _operations(pod: Json, cards: dict[str, int]) -> Iterator[Operation]:
             for member in ("limits", "requests"):
                 path = f"/spec/{field}/{index}/resources/{member}"
                 if nvidia.GPU in mapping(mapping(container.get("resources")).get(member)):
-                    yield remove(f"{path}/{escaped(nvidia.GPU)}")
+                    # zero, for what is absent gets the default of a LimitRange
+                    yield add(f"{path}/{escaped(nvidia.GPU)}", "0")
                     yield add(f"{path}/{escaped(GPU_PERCENT)}", str(_CARD * cards[container["name"]]))
