@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
+from timekeeper.core.admission.mutation.export import is_export
 from timekeeper.core.json_values import annotations_of
 from timekeeper.core.request.request import containers
 from timekeeper.core.request.zeros import asked_limits
@@ -12,14 +13,22 @@ from timekeeper.core.violation import shown
 from webhook.admission.warnings import within_limits
 from webhook.wire.pod_review import AdmissionAnswer, PodReview
 
+EXPORTED = (
+    "This is the export of a bound pod; delete spec.nodeName, the label bursar.dev/governed, and annotations"
+    " under bursar.dev/ and of its node's plugin"
+)
 # of LimitRanger: "LimitRanger plugin set: cpu, nvidia.com/gpu request for container main; ..."
 _LIMIT_RANGER = "kubernetes.io/limit-ranger"
 _FILLED_IN = re.compile(r"([^;]+) limit for (?:init )?container ([^;]+)")
 
 
-def with_causes(answer: AdmissionAnswer, review: PodReview) -> AdmissionAnswer:
-    """The answer to a new pod, with its causes first. ``answer`` refuses the pod, or speaks of its GPUs."""
-    causes = within_limits(_of_limit_ranges(review)) if answer.refusal or answer.request else ()
+def with_causes(answer: AdmissionAnswer, review: PodReview, is_kept: bool) -> AdmissionAnswer:
+    """The answer to a new pod, with its causes first. ``answer`` refuses the pod, or speaks of its GPUs;
+    ``is_kept``: the marks of an export stay in it."""
+    if not (answer.refusal or answer.request):
+        return answer
+    exported = (EXPORTED,) if is_kept and is_export(review.pod) else ()
+    causes = within_limits((*exported, *_of_limit_ranges(review)))
     if not causes:
         return answer
     if answer.refusal:

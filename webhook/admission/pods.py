@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from timekeeper.core.admission.json_patch import Operation, merged, patched
 from timekeeper.core.admission.marks import declared_time
+from timekeeper.core.admission.mutation.export import as_written, is_export
 from timekeeper.core.admission.mutation.govern import gang_key_of, govern, placed_by
 from timekeeper.core.admission.mutation.visible_devices import hide_cards
 from timekeeper.core.admission.mutation.whole_cards import in_bursars_words
@@ -27,7 +28,7 @@ from webhook.admission.reinvocation import (
     parsed_by_first_call,
     policy_of_first_call,
 )
-from webhook.admission.warnings import CHARGED_AS_ASSUMED, UNMETERED, WHOLE_CARDS, governing_warnings
+from webhook.admission.warnings import CHARGED_AS_ASSUMED, EXPORT, UNMETERED, WHOLE_CARDS, governing_warnings
 from webhook.wire.pod_review import AdmissionAnswer, PodReview
 
 NOTHING_TO_DO = AdmissionAnswer("passed")
@@ -44,7 +45,7 @@ def mutate(
 
     ``standing_of`` is called for the pod's namespace, and only where the pod is about to be governed.
     """
-    return with_causes(_mutate(review, standing_of, policy), review)
+    return with_causes(_mutate(review, standing_of, policy), review, policy.mode != "enforce")
 
 
 def _mutate(
@@ -55,13 +56,12 @@ def _mutate(
         return AdmissionAnswer("governed", operations=operations) if operations else NOTHING_TO_DO
     if review.operation != "CREATE" or review.subresource or policy.mode == "meter":
         return NOTHING_TO_DO
+    if policy.mode == "enforce" and is_export(review.pod):
+        return _after_first(review, as_written(review.pod, policy), standing_of, policy, EXPORT)
     parsed = parsed_again(review, policy)
     first = in_bursars_words(review.pod, parsed.request, policy) if policy.mode == "enforce" else []
     if first:
-        told = _mutate(_after(review, first), standing_of, policy)
-        if told.refusal:
-            return told
-        return replace(told, operations=(*first, *told.operations), warnings=(*told.warnings, WHOLE_CARDS))
+        return _after_first(review, first, standing_of, policy, WHOLE_CARDS)
     violations, exempt = pod_violations(review.pod, parsed, policy), is_exempt(review, policy)
     if parsed.request is None or split_by_mode(violations, policy, exempt)[0]:
         unread = UNREADABLE if policy.mode == "enforce" else ASSUMED
@@ -75,6 +75,21 @@ def _mutate(
     return answer(
         _governed(review, parsed.request, standing, governing, is_refused), violations, policy, exempt
     )
+
+
+def _after_first(
+    review: PodReview,
+    first: Sequence[Operation],
+    standing_of: Callable[[str], Standing],
+    policy: AdmissionPolicy,
+    warning: str,
+) -> AdmissionAnswer:
+    """The answer to the pod that the first operations make, with them and a warning of them."""
+    answered = _mutate(replace(review, pod=patched(review.pod, first)), standing_of, policy)
+    if answered.refusal:
+        return answered
+    operations, warnings = (*first, *answered.operations), (*answered.warnings, warning)
+    return replace(answered, operations=operations, warnings=warnings)
 
 
 def _passed(review: PodReview, policy: AdmissionPolicy) -> AdmissionAnswer:
@@ -102,12 +117,7 @@ def validate(review: PodReview, policy: AdmissionPolicy) -> AdmissionAnswer:
         unrequested = () if KUBELETS in review.groups else unrequested_devices(review.pod, parsed)
         ungoverned = not_governed(review.pod, parsed, governing) if policy.mode == "enforce" else ()
         violations = (*broken, *unrequested, *ungoverned)
-    return with_causes(answer(good, violations, policy, is_exempt(review, policy)), review)
-
-
-def _after(review: PodReview, operations: Sequence[Operation]) -> PodReview:
-    """The review of the pod that these operations make of it."""
-    return replace(review, pod=patched(review.pod, operations))
+    return with_causes(answer(good, violations, policy, is_exempt(review, policy)), review, True)
 
 
 def _audit(standing: Standing, hold: HeldFor) -> dict[str, str]:

@@ -18,6 +18,7 @@ from timekeeper.core import names
 from timekeeper.core.admission.json_patch import Operation
 from timekeeper.core.admission.marks import recorded_hold, recorded_time
 from timekeeper.core.admission.mutation import mps, sidecar
+from timekeeper.core.admission.mutation.export import is_export
 from timekeeper.core.admission.mutation.govern import govern
 from timekeeper.core.admission.pods import CONTAINER_LISTS, annotations_of, labels_of, sequence_of
 from timekeeper.core.admission.policy import AdmissionPolicy, PriorityClass, Standing
@@ -51,6 +52,8 @@ def earlier_standing(review: PodReview, policy: AdmissionPolicy) -> StandingWord
     """The standing with which an earlier call governed this pod; None where it is not governed yet. A label
     or annotation that a user forged does not count while anything else is missing."""
     if review.operation != "CREATE" or review.subresource or not _is_labelled(review.pod):
+        return None
+    if is_export(review.pod):
         return None
     word = _recorded_word(review.pod)
     request = parse(review.pod).request

@@ -36,6 +36,11 @@ CHARGED_AS_ASSUMED = (
     "The GPU request of this pod cannot be read; what it holds is charged as far as it is known."
 )
 
+EXPORT = (
+    "This is the export of a bound pod: what Bursar, its node and its scheduler had written is removed, and"
+    " written anew."
+)
+
 WHOLE_CARDS = (
     "wholeCards is bursar here: the pod's nvidia.com/gpu became bursar.dev/gpu-percent, 100 for each card."
 )

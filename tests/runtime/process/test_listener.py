@@ -9,7 +9,6 @@ from threading import Timer
 import pytest
 
 from sidecar.node.metrics import MetricsPage, serve
-from timekeeper.edge import families
 from timekeeper.runtime.http import server
 from timekeeper.runtime.http.server import CannotListenError, listening_socket
 
@@ -59,7 +58,7 @@ def test_where_the_machine_knows_no_ipv6_it_is_ipv4(number: int, monkeypatch: py
                 raise OSError(number, "no IPv6")
             super().bind(address)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(families.socket, "socket", OfIPv4)
+    monkeypatch.setattr("timekeeper.edge.families.socket.socket", OfIPv4)
 
     with contextlib.closing(listening_socket("::", 0)) as listener:
         assert listener.getsockname()[0] == "0.0.0.0"

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from scheduler_ext.model.pod import read_pod as read_by_extender
+from tests.webhook.exports import exported_of, without_empty
 from tests.webhook.worlds import POLICY, mutated, object_review, patched, review
 from tests.worlds import Json, of_resources
 from tests.worlds import pod as without_status
@@ -35,6 +36,7 @@ from timekeeper.core.request.inventory import charged_cards
 from timekeeper.core.values import Ask, ContainerAsk, GPURequest
 from webhook.admission import workloads
 from webhook.admission.pods import validate
+from webhook.admission.warnings import EXPORT
 from webhook.dryrun.judge.assumed_cluster import VENDORS_CLASSES
 from webhook.dryrun.judge.manifests import read
 from webhook.dryrun.judge.objects import kind_of
@@ -165,6 +167,8 @@ def test_admission_extender_and_meter_read_a_pod_as_its_writer_meant_it(case: Ca
     assert not validation.refusal, validation.refusal
     by_policies = bypass_violations(case.pod, case.policy.parsed(case.pod, NAMESPACE), case.classes)
     assert not by_policies, by_policies
+    if answer.request is not None:
+        _created_from_its_export(stored, case)
     extender, ledger = read_by_extender(stored), read_pod(stored)
     requests = [answer.request, extender.request if extender else None]
     requests += [ledger.pod.request if isinstance(ledger, UnjudgedPod) else getattr(ledger, "request", None)]
@@ -174,6 +178,15 @@ def test_admission_extender_and_meter_read_a_pod_as_its_writer_meant_it(case: Ca
     else:
         amounts = {name: _ask(written) for name, written in case.meant.get("asks", {}).items()}
         assert list(map(_by_container, requests)) == [amounts] * 3
+
+
+def _created_from_its_export(stored: Json, case: Case) -> None:
+    """The export of the bound pod, created again, is the pod that its template makes."""
+    exported = exported_of(stored)
+    again = mutated(exported, policy=case.policy, namespace=NAMESPACE)
+    assert not again.refusal, again.refusal
+    assert again.warnings[-1] == EXPORT
+    assert without_empty(patched(exported, list(again.operations))) == without_empty(stored)
 
 
 def _lives() -> list[Any]:

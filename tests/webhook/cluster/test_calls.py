@@ -12,6 +12,7 @@ from deploy.local.stack import Stack
 from tests.support.tls import Tls
 from tests.support.waiting import eventually
 from tests.support.worker_control_plane import Lender
+from tests.webhook.exports import exported_of
 from tests.webhook.injector import Injector, of_every_pod
 from tests.webhook.worlds import env
 from tests.worlds import Json
@@ -203,6 +204,23 @@ def test_a_limit_range_with_a_maximum_of_gpus_adds_none_to_the_sidecar(world: Wo
     assert sidecar["resources"] == {"limits": {GPU: "0"}, "requests": {GPU: "0"}}
     assert stored["metadata"]["annotations"]["bursar.dev/request"].count("bursar-sidecar") == 0
     assert asked == {"mutate": 1, "validate": 1}
+
+
+def test_a_pod_from_its_own_export_is_created_and_governed_anew(world: World) -> None:
+    """As `kubectl replace --force` does with what it printed of a bound pod: delete, then create."""
+    stored, _ = world.creates("free")
+    exported = exported_of({"metadata": {**stored["metadata"], "name": "again"}, "spec": stored["spec"]})
+    for field in ("uid", "resourceVersion", "generateName"):  # kubectl leaves them out
+        del exported["metadata"][field]
+    exported["spec"].pop("schedulingGates")
+
+    again, asked = world.counted("free", exported)
+
+    assert asked == {"mutate": 1, "validate": 1}
+    assert "nodeName" not in again["spec"]
+    assert again["metadata"]["annotations"] == stored["metadata"]["annotations"]
+    names = [[each["name"] for each in pod["spec"]["initContainers"]] for pod in (again, stored)]
+    assert names[0] == names[1]
 
 
 def test_a_class_made_anew_with_another_value_is_written_with_it_as_soon_as_it_arrives(world: World) -> None:

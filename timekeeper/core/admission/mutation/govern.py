@@ -227,8 +227,8 @@ def _no_percentage(container: Json, path: str) -> list[Operation]:
     """Without a percentage of memory of zero, which means none is given: the other system's plugin would
     give the container no memory."""
     resources = mapping(container.get("resources"))
-    if _PERCENTAGES.isdisjoint(mapping(resources.get("limits"))) or container["name"] == names.SIDECAR:
-        return []  # nearly always; the sidecar names zero cards beside it
+    if _PERCENTAGES.isdisjoint(mapping(resources.get("limits"))):
+        return []  # nearly always
     return [
         remove(f"{path}/resources/{member}/{escaped(name)}")
         for member in ("limits", "requests")

@@ -81,6 +81,7 @@ OWN_USER: Json = {
 
 _STORAGE = "ephemeral-storage"
 _VGPUS = tuple(dialect.vgpu for dialect in DIALECTS if dialect.vgpu is not None)
+_OF_GOVERNING = {names.GPU_PLACEMENT, *(vgpu.percentage for vgpu in _VGPUS)}
 LOG_FORMAT = "BURSAR_LOG_FORMAT"
 OWNS: Variable = {"name": "BURSAR_CARDS", "value": "exclusive"}
 
@@ -179,9 +180,10 @@ def requests_of(sidecar: Sidecar, pod: Json) -> tuple[tuple[str, str], ...] | No
 
 @lru_cache(maxsize=256)
 def _none_of(resources: frozenset[str]) -> tuple[str, ...]:
-    """The resources of which the sidecar names zero: these, but for Kubernetes' own; and the number of cards
-    beside an amount of each, for without a number HAMi's webhook adds one card."""
-    extended = {resource for resource in resources if "kubernetes.io/" not in resource}
+    """The resources of which the sidecar names zero: these, but for Kubernetes' own and those that governing
+    adds or removes; and the number of cards beside an amount of each, for without a number HAMi's webhook
+    adds one card."""
+    extended = {resource for resource in resources if "kubernetes.io/" not in resource} - _OF_GOVERNING
     counts = {vgpu.number for vgpu in _VGPUS if not extended.isdisjoint(vgpu.instead)}
     return tuple(sorted(extended | counts))
 

@@ -79,13 +79,21 @@ def is_owned(annotation: str) -> bool:
     return annotation in _OWNED or annotation.startswith(_OWNED_STEMS)
 
 
+def is_only_ours(annotation: str) -> bool:
+    """Whether users must not write this annotation of a pod."""
+    return annotation not in names.WRITABLE_ANNOTATIONS and (
+        annotation.startswith(OURS) or is_owned(annotation)
+    )
+
+
+def is_written_label(label: str) -> bool:
+    """Whether a scheduler writes this label on the pods that it places."""
+    return label in _LABELS or bool(_LABEL_STEMS and label.startswith(_LABEL_STEMS))
+
+
 def forgery_violations(pod: Json, request: GPURequest | None) -> Iterator[Violation]:
     """Annotations, labels and gates that users must not write, and unknown annotations under our domain."""
-    ours = [
-        (name, value)
-        for name, value in annotations_of(pod).items()
-        if name not in names.WRITABLE_ANNOTATIONS and (name.startswith(OURS) or is_owned(name))
-    ]
+    ours = [(name, value) for name, value in annotations_of(pod).items() if is_only_ours(name)]
     expected = marks.annotations(request, "UNKNOWN") if ours and request is not None else {}
     caps = BY_NAME[request.dialect].at_admission(request) if ours and request is not None else {}
     for name, value in ours:
@@ -109,7 +117,7 @@ def forgery_violations(pod: Json, request: GPURequest | None) -> Iterator[Violat
             yield _annotation(name, value)
     for name, value in labels_of(pod).items():
         is_ours = name.startswith(OURS) and (request is None or marks.LABELS.get(name) != value)
-        if is_ours or name in _LABELS or (_LABEL_STEMS and name.startswith(_LABEL_STEMS)):
+        if is_ours or is_written_label(name):
             yield _only_bursar_writes("forged-label", f"metadata.labels[{name}]", value)
     for index, gate in enumerate(sequence_of(pod["spec"].get("schedulingGates"))):
         is_held = request is not None and bool(marks.recorded_hold(pod))
