@@ -26,8 +26,6 @@ from timekeeper.core.names import API_SERVICE
 from timekeeper.settler.mode_parameters import CONFIG_MAPS
 from timekeeper.settler.spent_parameters import CONFIG_MAP as SPENT
 
-pytestmark = pytest.mark.make_test("installs, upgrades and leaves")
-
 # by account: rights that this life does not use; the first are used in tests/scheduler_ext/test_preempting
 ELSEWHERE = {
     "bursar-scheduler": (

@@ -11,7 +11,7 @@ from deploy.local.demo.layout import BUDGETS, SETTINGS, apply_config_map
 from tests.deploy.reading import ROOT, of_kind
 from tests.docs.shell import console, run
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.make_test("installs, upgrades and leaves")]
 
 HELM = (ROOT / "docs" / "helm.md").read_text()
 UPGRADE = (ROOT / "docs" / "upgrade.md").read_text()
