@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
-from tests.mutants.table import Row, idle, in_doubt, read, summary, write
+from tests.mutants.__main__ import lost, sources
+from tests.mutants.table import TABLE, Row, idle, in_doubt, read, summary, write
+from tests.support.compositions import ROOT
 
 PLAIN, GUARDED = "webhook/wire/a.py:f:not:1", "timekeeper/accounts/a.py:f:not:1"
 A, B, C = "tests/a.py::test_a", "tests/b.py::test_b", "tests/c.py::test_c"
@@ -39,3 +41,7 @@ def test_who_is_alone_is_not_idle() -> None:
 
     assert idle(table) == set()
     assert idle(table | {GUARDED: Row("1", (A, B, C))}) == {B, C}
+
+
+def test_each_row_is_of_a_function_that_is_there() -> None:
+    assert lost(read(ROOT / TABLE), sources()) == [], "python -m tests.mutants --prune removes these rows"
