@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from deploy.local.limits import LONGEST_S
+
 
 class ApiError(Exception):
     """The API server answered with an error; `status` is the HTTP code, the text its message."""
@@ -48,7 +50,7 @@ class AdminApi:
         path: str,
         body: object = None,
         content_type: str = "application/json",
-        timeout_s: float = 30,
+        timeout_s: float = LONGEST_S,
     ) -> Any:
         """Make a call with `body` as JSON. Returns the answer: decoded if it is JSON, else its text. Raises
         ApiError or OSError.
@@ -102,7 +104,7 @@ class AdminApi:
     def answers(self, path: str) -> bool:
         """Whether a GET succeeds now; False for every refusal and failure to connect."""
         try:
-            self.call("GET", path, timeout_s=5)
+            self.call("GET", path, timeout_s=LONGEST_S)
         except (ApiError, OSError, http.client.HTTPException):
             return False
         return True

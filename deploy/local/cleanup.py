@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from deploy.local.errors import LocalError
+from deploy.local.limits import LONGEST_S
 
 FOLDER = Path("/run/bursar-node")
 LOCK = Path("/run/bursar-node.lock")
@@ -56,7 +57,6 @@ SHARED_FOLDERS = {
     _CONTAINER_LOGS: (),
 }
 _MNT_DETACH = 2
-_WITHIN_S = 20.0
 _LOOK_EVERY_S = 0.05
 
 
@@ -244,8 +244,8 @@ def _text(file: Path) -> str:
 
 
 def _until(what: str, is_so: Callable[[], bool]) -> None:
-    end = time.monotonic() + _WITHIN_S
+    end = time.monotonic() + LONGEST_S
     while not is_so():
         if time.monotonic() > end:
-            raise LocalError(f"waited {_WITHIN_S:.0f} s for {what}; it did not happen")
+            raise LocalError(f"waited {LONGEST_S:.0f} s for {what}; it did not happen")
         time.sleep(_LOOK_EVERY_S)

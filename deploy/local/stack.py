@@ -277,7 +277,7 @@ class Stack:
         request = urllib.request.Request(
             (url or self.timekeeper_url) + path, headers={"Authorization": f"Bearer {token}"}
         )
-        with urllib.request.urlopen(request, timeout=60, context=self.tls_context()) as answer:
+        with urllib.request.urlopen(request, timeout=LONGEST_S, context=self.tls_context()) as answer:
             body = answer.read()
             is_json = "json" in (answer.headers.get("Content-Type") or "")
         return orjson.loads(body) if is_json else body.decode()
@@ -315,9 +315,9 @@ class Stack:
         target = urlsplit(url)
         host, port = target.hostname or "", target.port
         connection = (
-            http.client.HTTPSConnection(host, port, timeout=60, context=self.tls_context())
+            http.client.HTTPSConnection(host, port, timeout=LONGEST_S, context=self.tls_context())
             if target.scheme == "https"
-            else http.client.HTTPConnection(host, port, timeout=60)
+            else http.client.HTTPConnection(host, port, timeout=LONGEST_S)
         )
         try:
             connection.request("GET", "/readyz")

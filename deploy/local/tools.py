@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from deploy.local.limits import LONGEST_S
+
 KUBERNETES_VERSION = "1.37.2"
 # The older ones that `make test-versions` runs the cluster tests with, each named by BURSAR_KUBERNETES.
 OLDER_KUBERNETES = {"1.34": "1.34.4", "1.35": "1.35.4", "1.36": "1.36.3"}
@@ -249,14 +251,14 @@ def candidates(tool: Tool, environ: Mapping[str, str], cache: Path) -> Iterator[
 
 
 def asked_version(path: Path, args: tuple[str, ...]) -> tuple[int, int] | None:
-    """A binary's version, by running it; None if it does not run, fails, takes 10 s, or prints no version."""
+    """A binary's version, by running it; None if it does not run, fails, hangs, or prints no version."""
     try:
         done = subprocess.run(
             [path, *args],
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=10,
+            timeout=LONGEST_S,
             stdin=subprocess.DEVNULL,
         )
     except (OSError, subprocess.TimeoutExpired):

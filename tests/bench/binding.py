@@ -19,6 +19,7 @@ from typing import Any
 
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
+from deploy.local.limits import LONGEST_S
 from tests.bench.command import arguments, write
 from tests.scheduler_ext.processes import Process
 
@@ -93,7 +94,7 @@ def _bind(
 
     def bind(at: int) -> tuple[float, float]:
         if not hasattr(own, "connection"):
-            own.connection = http.client.HTTPConnection("127.0.0.1", process.port, timeout=30)
+            own.connection = http.client.HTTPConnection("127.0.0.1", process.port, timeout=LONGEST_S)
         name, uid = pods[at]
         order = {"PodName": name, "PodNamespace": "default", "PodUID": uid, "Node": nodes[at % len(nodes)]}
         begun = time.monotonic()

@@ -32,6 +32,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import jsonpatch
 
+from deploy.local.limits import LONGEST_S
 from tests.bench.command import arguments, write
 from tests.support.http_server import JsonHandler
 from tests.support.kubeconfig import kubeconfig
@@ -275,7 +276,7 @@ class Connection:
     """One kept-alive connection; each call gives its answer and its milliseconds."""
 
     def __init__(self, port: int) -> None:
-        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LONGEST_S)
         self._connection.connect()
         self._connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 

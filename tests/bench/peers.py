@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from deploy.local.identity import new_authority
+from deploy.local.limits import LONGEST_S
 from deploy.local.ports import free_port
 from tests.bench.command import arguments, write
 from tests.bench.extender import ROOT, WARM_UP, Objects, body_of, cpu_ms, figures, pod, stand_in
@@ -132,7 +133,7 @@ class Contestant:
     def create(self, raw: Json) -> None:
         """The pod is in the API server, and the extender's watch has had a moment for it. ``raw`` becomes
         what the API server has: kube-scheduler sends that."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.api_port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.api_port, timeout=LONGEST_S)
         connection.request("POST", "/api/v1/namespaces/team-a/pods", json.dumps(raw).encode())
         raw.update(json.loads(connection.getresponse().read()))
         connection.close()

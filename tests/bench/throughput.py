@@ -27,6 +27,7 @@ from typing import Any
 from deploy.local.cluster import ControlPlane
 from deploy.local.commands import Options
 from deploy.local.kwok_nodes import kwok_node
+from deploy.local.limits import LONGEST_S
 from deploy.local.ports import free_port
 from deploy.local.scheduler import GPU_PROFILE
 from tests.bench.command import arguments, write
@@ -155,7 +156,7 @@ class Bench:
 
     def must(self, method: str, path: str, body: Json | None = None) -> Json:
         """The answer of a call that has to succeed."""
-        reply = self._api.call(method, path, body, timeout_s=60)
+        reply = self._api.call(method, path, body, timeout_s=LONGEST_S)
         if not isinstance(reply, Answered) or reply.status >= 300:
             raise SystemExit(f"{method} {path}: {reply}")
         return dict(reply.body)
@@ -226,7 +227,7 @@ def until(true: Callable[[], object]) -> None:
 def _fit_cache(url: str) -> bool:
     """Any answer but a 503 will do: the one that does nothing has no such route."""
     try:
-        urllib.request.urlopen(url, timeout=5).close()
+        urllib.request.urlopen(url, timeout=LONGEST_S).close()
     except urllib.error.HTTPError as error:
         return error.code == 404
     except OSError:
@@ -235,7 +236,7 @@ def _fit_cache(url: str) -> bool:
 
 
 def _leads(url: str) -> bool:
-    with urllib.request.urlopen(f"{url}/metrics", timeout=5) as answer:
+    with urllib.request.urlopen(f"{url}/metrics", timeout=LONGEST_S) as answer:
         return "bursar_extender_leads 1.0" in answer.read().decode()
 
 

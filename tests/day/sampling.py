@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psycopg
 
+from deploy.local.limits import LONGEST_S
 from tests.day.judge import Record
 
 # Rows that are there while something is under way, and none once all pods are gone.
@@ -51,7 +52,7 @@ def family(name: str, pid: int) -> Iterator[tuple[str, int]]:
 
 def count_rows(url: str, queries: Mapping[str, str]) -> dict[str, int]:
     """The answers of counting queries."""
-    with psycopg.connect(url.replace("+psycopg", ""), connect_timeout=10) as connection:
+    with psycopg.connect(url.replace("+psycopg", ""), connect_timeout=int(LONGEST_S)) as connection:
         return {name: connection.execute(query).fetchone()[0] for name, query in queries.items()}  # type: ignore[index]
 
 
@@ -100,4 +101,4 @@ class Sampler:
             yield self
         finally:
             ended.set()
-            thread.join(timeout=30)
+            thread.join(timeout=LONGEST_S)

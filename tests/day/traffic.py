@@ -19,6 +19,7 @@ from typing import Any
 
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
+from deploy.local.limits import LONGEST_S
 from tests.support.control_plane import create_namespace
 from tests.support.waiting import eventually
 from tests.timekeeper.oracle import Terms, bound_at, kubelet_says, rate
@@ -168,7 +169,7 @@ class Traffic:
         }
         while not self._ended.is_set():
             begun = time.monotonic()
-            reply = self._api.call("POST", f"/api/v1/namespaces/{namespace}/pods", body, timeout_s=30)
+            reply = self._api.call("POST", f"/api/v1/namespaces/{namespace}/pods", body, timeout_s=LONGEST_S)
             if isinstance(reply, Answered) and reply.status in (201, 409):
                 self.created.append((self.now, 1000 * (time.monotonic() - begun)))
                 return
@@ -236,7 +237,7 @@ class Traffic:
                 pass
             while not self.quiet.wait(0.5) and not self._ended.is_set():
                 pass
-            reply = self._api.call("DELETE", path, timeout_s=30)
+            reply = self._api.call("DELETE", path, timeout_s=LONGEST_S)
             if not isinstance(reply, Answered) or reply.status not in (200, 202, 404):
                 self._due.put((self.now + 1, path))
 
@@ -258,7 +259,7 @@ class Traffic:
         closed = {"spec": {"unschedulable": True}}
         path = f"/api/v1/nodes/{name}"
         kind = "application/merge-patch+json"
-        reply = self._api.call("PATCH", path, closed, content_type=kind, timeout_s=30)
+        reply = self._api.call("PATCH", path, closed, content_type=kind, timeout_s=LONGEST_S)
         assert isinstance(reply, Answered), reply
         assert reply.status == 200, reply
         stop.wait(BINDS_WITHIN_S)
@@ -270,7 +271,7 @@ class Traffic:
         self.replaced += 1
 
     def _must(self, method: str, path: str, body: Json | None = None) -> Json:
-        reply = self._api.call(method, path, body, timeout_s=60)
+        reply = self._api.call(method, path, body, timeout_s=LONGEST_S)
         if not isinstance(reply, Answered) or reply.status >= 300:
             raise RuntimeError(f"{method} {path}: {reply}")
         return dict(reply.body)

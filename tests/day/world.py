@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from deploy.local.cluster import ControlPlane
 from deploy.local.commands import Options
+from deploy.local.limits import LONGEST_S
 from deploy.local.scheduler import GPU_PROFILE
 from deploy.local.stack import Stack, Tuning
 from tests.postgresql import fresh_postgresql, server
@@ -257,7 +258,7 @@ def scheduler_is_killed(world: World) -> None:
     """kube-scheduler, SIGKILL, and its successor."""
     cp, before = world.stack.cp, world.stack.cp.processes["day-scheduler"]
     cp.stop_process("day-scheduler")
-    assert before.wait(10) == -signal.SIGKILL
+    assert before.wait(LONGEST_S) == -signal.SIGKILL
     cp.restart_process("day-scheduler")
     cp.check()
 

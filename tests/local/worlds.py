@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from deploy.local.api import AdminApi, ApiError
+from deploy.local.limits import LONGEST_S
 from tests.support.waiting import eventually
 
 NAMESPACES = "/api/v1/namespaces"
@@ -45,7 +46,9 @@ def events(api: AdminApi, path: str, name: str, version: str) -> Iterator[dict[s
     server tells it."""
     target = urlsplit(api.url)
     tls = ssl.create_default_context(cafile=str(api.ca_file))
-    connection = http.client.HTTPSConnection(target.hostname or "", target.port, context=tls, timeout=60)
+    connection = http.client.HTTPSConnection(
+        target.hostname or "", target.port, context=tls, timeout=LONGEST_S
+    )
     query = f"?watch=1&timeoutSeconds=60&fieldSelector=metadata.name%3D{name}&resourceVersion={version}"
     connection.request("GET", path + query, headers={"Authorization": f"Bearer {api.token}"})
     with closing(connection), connection.getresponse() as response:

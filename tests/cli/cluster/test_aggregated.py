@@ -18,6 +18,7 @@ import yaml
 from deploy.local.cluster import ControlPlane
 from deploy.local.commands import FRONT_PROXY
 from deploy.local.identity import LocalAuthority, new_authority
+from deploy.local.limits import LONGEST_S
 from deploy.local.stack import Stack
 from tests.deploy.reading import NAMESPACE, SAMPLES
 from tests.docs.shell import run
@@ -171,7 +172,7 @@ def raw(cp: ControlPlane, kubeconfig: Path, path: str, lines: tuple[str, ...]) -
 
 def asked(address: str, context: ssl.SSLContext, path: str, lines: tuple[str, ...]) -> tuple[int, str]:
     """Status and body. Raises OSError."""
-    connection = http.client.HTTPSConnection(address, context=context, timeout=30)
+    connection = http.client.HTTPSConnection(address, context=context, timeout=LONGEST_S)
     try:
         connection.putrequest("GET", path)
         for line in lines:

@@ -128,7 +128,6 @@ def test_the_dashboard_shows_a_reader_the_own_namespace_of_a_real_cluster(stack:
     with chromium() as browser, running(stack.cp, command, folder, alice) as said:
         visitor = visiting(browser, said.readline().strip())
         page = visitor.page
-        page.set_default_timeout(60_000)
         visitor.open("")
         assert page.url.endswith("/namespaces/team-a")
         visitor.url = page.url.removesuffix("/namespaces/team-a")

@@ -14,6 +14,7 @@ import yaml
 from deploy.local.build import binaries
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.launcher import Launcher
+from deploy.local.limits import LONGEST_S
 from deploy.local.ports import free_port
 from deploy.local.stack import Stack
 from deploy.local.tools import KUBEADM_TOOLS, KUBERNETES_VERSION
@@ -37,7 +38,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> str:
     phase = ["init", "phase", "control-plane", "scheduler", f"--kubernetes-version=v{KUBERNETES_VERSION}"]
     kubeadm = binaries(print, KUBEADM_TOOLS)["kubeadm"]
     environment = os.environ | {"KUBEADM_INIT_DRYRUN_DIR": str(folder)}
-    subprocess.run([kubeadm, *phase, "--dry-run"], env=environment, check=True, timeout=60)
+    subprocess.run([kubeadm, *phase, "--dry-run"], env=environment, check=True, timeout=LONGEST_S)
     return (folder / "kube-scheduler.yaml").read_text()
 
 
@@ -128,4 +129,4 @@ def probe(folder: Path, port: int) -> int:
     """The exit code of the sample's readiness probe."""
     words = [str(each) for each in container()["readinessProbe"]["exec"]["command"]]
     code = words[2].replace("/etc/bursar/extender", str(folder)).replace("8445", str(port))
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=30).returncode
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=LONGEST_S).returncode

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.local.limits import LONGEST_S
 from tests.runtime.hostile_servers import sized
 from timekeeper.cli.client import Client
 from timekeeper.cli.output import AwayError, CommandError
@@ -18,7 +19,7 @@ def test_a_call_over_a_socket_has_the_path_of_the_url(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "s"))
         listener.listen()
-        listener.settimeout(10)
+        listener.settimeout(LONGEST_S)
 
         def serve() -> None:
             connection, _ = listener.accept()
@@ -29,7 +30,7 @@ def test_a_call_over_a_socket_has_the_path_of_the_url(tmp_path: Path) -> None:
         thread = threading.Thread(target=serve)
         thread.start()
         answer = Client(URL, path=tmp_path / "s").get("/v1/budgets", namespace="a b")
-        thread.join(10)
+        thread.join(LONGEST_S)
 
     assert answer["version"] == 1
     assert asked[0].startswith(b"GET /apis/x/v1/budgets?namespace=a+b HTTP/1.1\r\nHost: localhost\r\n")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.local.limits import LONGEST_S
 from tests.support.tls import Tls
 from tests.timekeeper.dashboards import READER, Dashboards
 from tests.timekeeper.worlds import token
@@ -58,7 +59,7 @@ def test_a_browser_that_leaves_is_no_error(server: Loopback, capsys: pytest.Capt
 def asked(
     server: Loopback, path: str, method: str = "GET", body: str | None = None, **headers: str
 ) -> tuple[int, http.client.HTTPMessage, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=LONGEST_S)
     connection.request(method, path, body=body, headers=headers)
     answer = connection.getresponse()
     found = answer.status, answer.headers, answer.read().decode()

@@ -15,6 +15,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from deploy.local.limits import LONGEST_S
 from tests.deploy.reading import ROOT
 from tests.reference.commands import NAME, leaves
 from tests.support.http_server import JsonHandler, Served
@@ -188,7 +189,7 @@ def typed(environment: dict[str, str], folder: Path, *words: str) -> str:
     one."""
     if words[0] in ("check", "audit"):
         command = [sys.executable, "-m", "timekeeper.cli.main", *words]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LONGEST_S)
         assert "Traceback" not in done.stderr, done.stderr
         return done.stdout
     with chdir(folder):

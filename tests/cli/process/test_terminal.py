@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from deploy.local.limits import LONGEST_S
 from tests.deploy.reading import ROOT
 from tests.support.http_server import JsonHandler, Served
 from tests.support.tls import Tls
@@ -57,7 +58,7 @@ class Api(JsonHandler):
 
     def do_GET(self) -> None:
         if self.path == "/v1/budgets":
-            self.may_answer.wait(30)
+            self.may_answer.wait(LONGEST_S)
         if self.path.startswith("/v1/sessions"):
             self.looks.release()
         if "namespace=foreign" in self.path:
@@ -117,13 +118,13 @@ def test_progress_is_on_the_terminal_while_it_lasts_and_never_in_the_output(
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=theirs) as process:
         read_until(terminal, b"the timekeeper answers")
         Api.may_answer.set()
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=LONGEST_S)
     os.close(theirs)
     os.close(terminal)
 
     assert (process.returncode, json.loads(output)) == (0, LISTED)
 
-    done = subprocess.run(command, env=environment, capture_output=True, timeout=60)
+    done = subprocess.run(command, env=environment, capture_output=True, timeout=LONGEST_S)
     assert (json.loads(done.stdout), done.stderr) == (LISTED, b"")
 
 
@@ -139,7 +140,7 @@ def test_a_small_terminal_shows_all_that_a_pipe_gets_and_colours(environment: di
                 shown += os.read(terminal, 4096)
     os.close(terminal)
 
-    piped = subprocess.run(command, env=environment, capture_output=True, timeout=60).stdout
+    piped = subprocess.run(command, env=environment, capture_output=True, timeout=LONGEST_S).stdout
 
     assert re.sub(rb"\x1b\[[0-9;]*m|\r", b"", shown) == piped
     assert b"\x1b[1;31mOVER_BUDGET" in shown
@@ -153,9 +154,9 @@ def test_top_looks_again_until_control_c_ends_it_as_it_says(environment: dict[st
     command = [*COMMAND, "top", "-n", "team-a", "--every", "1"]
     with subprocess.Popen(command, env=environment, stdout=theirs, stderr=subprocess.PIPE) as process:
         read_until(terminal, b"Ctrl-C ends")
-        looks = [Api.looks.acquire(timeout=30) for _ in range(2)]
+        looks = [Api.looks.acquire(timeout=LONGEST_S) for _ in range(2)]
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=LONGEST_S)
     os.close(theirs)
     os.close(terminal)
 
@@ -171,7 +172,7 @@ def test_top_prints_once_on_a_terminal_that_cannot_be_written_over(environment: 
         env=environment | {"TERM": "dumb"},
         stdout=theirs,
         stderr=subprocess.PIPE,
-        timeout=30,
+        timeout=LONGEST_S,
     )
 
     os.close(theirs)
@@ -247,7 +248,7 @@ def test_exit_codes(
 def test_a_namespace_that_may_be_misspelled_is_an_error_beside_the_table(environment: dict[str, str]) -> None:
     command = [*COMMAND, "budget", "tema-c", "spender", "team-c"]
 
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LONGEST_S)
 
     assert (done.returncode, len(done.stdout.splitlines())) == (1, 3)
     assert done.stderr == "Error: tema-c has no budget and uses nothing. -A lists the names with one.\n"
@@ -263,7 +264,9 @@ def test_output_that_cannot_be_written_is_a_failure_and_a_closed_pipe_a_silent_o
 
     ended = []
     for target in (closed, os.open("/dev/full", os.O_WRONLY)):
-        done = subprocess.run(command, env=environment, stdout=target, stderr=subprocess.PIPE, timeout=60)
+        done = subprocess.run(
+            command, env=environment, stdout=target, stderr=subprocess.PIPE, timeout=LONGEST_S
+        )
         os.close(target)
         ended.append((done.returncode, done.stderr))
 
@@ -274,7 +277,7 @@ def test_output_that_cannot_be_written_is_a_failure_and_a_closed_pipe_a_silent_o
 def test_a_closed_output_is_no_traceback(environment: dict[str, str], form: str) -> None:
     shell = ("/bin/sh", "-c", 'exec "$@" >&-', "sh", *COMMAND, "budget", "-n", "team-c", "-o", form)
 
-    done = subprocess.run(shell, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(shell, env=environment, capture_output=True, text=True, timeout=LONGEST_S)
 
     assert "Traceback" not in done.stderr, done.stderr
 
@@ -282,7 +285,7 @@ def test_a_closed_output_is_no_traceback(environment: dict[str, str], form: str)
 def test_json_and_yaml_have_the_answer_as_it_is(environment: dict[str, str]) -> None:
     command = [*COMMAND, "budget", "-n", "team-c", "-o"]
     said = {
-        form: subprocess.run([*command, form], env=environment, capture_output=True, timeout=60).stdout
+        form: subprocess.run([*command, form], env=environment, capture_output=True, timeout=LONGEST_S).stdout
         for form in ("json", "yaml")
     }
 
@@ -312,7 +315,12 @@ def test_check_and_audit_are_the_commands_of_the_webhook_in_any_folder(
     (tmp_path / "webhook" / "__main__.py").write_text("raise SystemExit('a module of the user')")
 
     done = subprocess.run(
-        [*COMMAND, *arguments], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60
+        [*COMMAND, *arguments],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=LONGEST_S,
     )
 
     assert (done.returncode, sentence in done.stdout + done.stderr) == (code, True), done

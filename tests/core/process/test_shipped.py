@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from deploy.local.limits import LONGEST_S
+
 REPOSITORY = Path(__file__).parents[3]
 
 MODULE = """
@@ -87,7 +89,7 @@ def python(installed: Path, program: str) -> subprocess.CompletedProcess[str]:
         text=True,
         capture_output=True,
         check=False,
-        timeout=60,
+        timeout=LONGEST_S,
     )
 
 

@@ -16,6 +16,7 @@ from deploy.local.cluster import ControlPlane
 from deploy.local.commands import Options
 from deploy.local.errors import LocalError
 from deploy.local.folder import sweep
+from deploy.local.limits import LONGEST_S
 from tests.support.waiting import eventually
 
 REPOSITORY = Path(__file__).parents[3]
@@ -111,7 +112,7 @@ def test_serve_is_called_as_its_flags_say_and_ends_cleanly_on_a_signal() -> None
 
         serving.send_signal(signal.SIGTERM)
 
-        _, errors = serving.communicate(timeout=60)
+        _, errors = serving.communicate(timeout=LONGEST_S)
     assert serving.returncode == 143
     assert "Traceback" not in errors
     assert running_in(folder) == []

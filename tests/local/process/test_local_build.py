@@ -22,6 +22,7 @@ from deploy.local.build import (
 )
 from deploy.local.errors import LocalError
 from deploy.local.golang import known_failure, run_logged
+from deploy.local.limits import LONGEST_S
 from deploy.local.tools import ETCD, KUBERNETES, NODE_TOOLS, TOOLS, Tool, cached_path
 from tests.support.waiting import eventually
 
@@ -345,7 +346,7 @@ def test_two_processes_at_once_build_once(world: World) -> None:
             assert second.stdout.readline() == "waiting for another process that builds the same binaries\n"
             (world.go / "hang").unlink()
 
-            assert (first.wait(30), second.wait(30)) == (0, 0)
+            assert (first.wait(LONGEST_S), second.wait(LONGEST_S)) == (0, 0)
 
     assert len(world.calls("build")) == 3
 

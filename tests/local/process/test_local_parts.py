@@ -15,6 +15,7 @@ import pytest
 
 from deploy.local.errors import LocalError
 from deploy.local.launcher import Launcher
+from deploy.local.limits import LONGEST_S
 from deploy.local.processes import Processes
 from tests.local.worlds import processes_with
 from tests.support.waiting import eventually
@@ -37,7 +38,7 @@ def test_a_started_process_lives_on_when_the_thread_that_requested_it_ends(tmp_p
         (process,) = started
         with os.fdopen(eventually(lambda: end_for_writing(pipe)), "w") as end:
             end.write("still here")
-        out, _ = process.communicate(timeout=20)
+        out, _ = process.communicate(timeout=LONGEST_S)
 
     assert (process.returncode, out) == (0, b"still here")
 
@@ -59,7 +60,7 @@ def test_a_stopped_process_takes_its_children_with_it(tmp_path: Path) -> None:
         with socket.socket(socket.AF_UNIX) as listening:
             listening.bind(str(pipe))
             listening.listen()
-            listening.settimeout(20)
+            listening.settimeout(LONGEST_S)
             child = (
                 "import socket, time; s = socket.socket(socket.AF_UNIX);"
                 f"s.connect({str(pipe)!r}); time.sleep(600)"
@@ -68,7 +69,7 @@ def test_a_stopped_process_takes_its_children_with_it(tmp_path: Path) -> None:
             parent = launcher.start(["/bin/sh", "-c", command], subprocess.DEVNULL)
             connection, _ = listening.accept()
         with connection:
-            connection.settimeout(20)
+            connection.settimeout(LONGEST_S)
             launcher.stop(parent)
             assert connection.recv(1) == b""
 
@@ -91,7 +92,7 @@ def test_a_process_that_dies_is_reported_by_name_with_its_last_lines(tmp_path: P
         processes.start("talker", Path("/bin/sh"), ["-c", script])
 
         with pytest.raises(LocalError) as raised:
-            processes.wait("talker", lambda: False, within_s=20)
+            processes.wait("talker", lambda: False)
 
     lines = str(raised.value).splitlines()
     assert lines[0] == "talker ended with exit code 3:"
@@ -109,7 +110,7 @@ def test_a_process_that_is_not_ready_in_time_is_reported_by_name(tmp_path: Path)
 def test_what_a_process_said_before_its_restart_does_not_count(tmp_path: Path) -> None:
     with Processes(tmp_path) as processes:
         processes.start("talker", Path("/bin/sh"), ["-c", "[ -e said ] || echo ready; touch said; sleep 600"])
-        processes.wait("talker", lambda: processes.has_said("talker", "ready"), within_s=20)
+        processes.wait("talker", lambda: processes.has_said("talker", "ready"))
 
         processes.restart("talker")
 
@@ -157,7 +158,7 @@ def test_the_end_by_a_signal_is_complete_however_often_it_is_repeated(
         assert line_of(process) == "ending"
         for repeated in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             process.send_signal(repeated)
-        said, _ = process.communicate("x", timeout=20)
+        said, _ = process.communicate("x", timeout=LONGEST_S)
 
     assert (process.returncode, said) == (code, "ended\n")
     assert list(tmp_path.iterdir()) == []
@@ -168,7 +169,7 @@ def test_a_signal_that_comes_while_a_failure_ends_all_waits_until_the_end(tmp_pa
     with ending(tmp_path, "fails") as (process, child):
         assert line_of(process) == "ending"
         process.send_signal(signal.SIGHUP)
-        said, _ = process.communicate("x", timeout=20)
+        said, _ = process.communicate("x", timeout=LONGEST_S)
 
     assert (process.returncode, said) == (129, "ended\n")
     assert list(tmp_path.iterdir()) == []
