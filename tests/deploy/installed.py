@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from deploy import rendered
 from deploy.local.cluster import ControlPlane
 from deploy.local.launcher import Launcher
+from deploy.local.limits import LONGEST_S
 from deploy.local.ports import free_port
 from tests.deploy.reading import NAMESPACE, ROOT, loaded
 from tests.support.control_plane import apply
@@ -74,7 +75,7 @@ class InstalledPods:
         )
         context = ssl.create_default_context(cafile=str(self.ca_file))
         context.check_hostname = False  # a certificate of its own does not name this address
-        with urllib.request.urlopen(request, timeout=20, context=context) as answer:
+        with urllib.request.urlopen(request, timeout=LONGEST_S, context=context) as answer:
             body = answer.read()
         return json.loads(body) if body[:1] == b"{" else body.decode()
 
@@ -168,7 +169,7 @@ class InstalledPods:
         self.check()
         for process in self._processes.values():
             process.send_signal(signal.SIGTERM)
-        codes = {role: process.wait(timeout=30) for role, process in self._processes.items()}
+        codes = {role: process.wait(timeout=LONGEST_S) for role, process in self._processes.items()}
         assert codes == dict.fromkeys(codes, 0), codes
 
 

@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 from deploy.local.build import binaries
 from deploy.local.launcher import Launcher
+from deploy.local.limits import LONGEST_S
 from deploy.local.ports import free_port
 from deploy.local.tools import REGISTRY_TOOL
 from tests.support.oidc_issuer import base64url
@@ -56,7 +57,7 @@ def registry(folder: Path, *, readonly: bool = False, tokens: "Tokens | None" = 
         eventually(lambda: _answers(port))
         yield port
         process.terminate()
-        process.wait(10)
+        process.wait(LONGEST_S)
 
 
 def _answers(port: int) -> bool:
@@ -127,7 +128,7 @@ class Faults:
             return
         size = int(request.headers.get("Content-Length") or 0)
         if self.stalls and request.command in ("PATCH", "PUT"):
-            self.stalls.wait(60)
+            self.stalls.wait(LONGEST_S)
             request.close_connection = True
             return
         if fault == "break":
@@ -150,7 +151,7 @@ class Faults:
         return ""
 
     def _pass_on(self, request: BaseHTTPRequestHandler, body: bytes) -> None:
-        upstream = HTTPConnection("127.0.0.1", self.port, timeout=60)
+        upstream = HTTPConnection("127.0.0.1", self.port, timeout=LONGEST_S)
         headers = {
             k: v for k, v in request.headers.items() if k not in ("Transfer-Encoding", "Content-Length")
         }
@@ -217,5 +218,5 @@ def digest(address: str, repository: str, tag: str) -> str:
     """What a registry has under a tag."""
     accepted = {"Accept": "application/vnd.oci.image.index.v1+json"}
     asked = urllib.request.Request(f"http://{address}/v2/{repository}/manifests/{tag}", headers=accepted)
-    with urllib.request.urlopen(asked, timeout=30) as answer:
+    with urllib.request.urlopen(asked, timeout=LONGEST_S) as answer:
         return str(answer.headers["Docker-Content-Digest"])

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from deploy.local.limits import LONGEST_S
+
 
 @dataclass(frozen=True, slots=True)
 class Environment:
@@ -29,7 +31,7 @@ class Environment:
     def run(self, command: Sequence[str | Path], folder: Path) -> subprocess.CompletedProcess[str]:
         """A command's end; the caller looks at the exit code."""
         return subprocess.run(
-            command, cwd=folder, env=self.variables(), capture_output=True, text=True, timeout=60
+            command, cwd=folder, env=self.variables(), capture_output=True, text=True, timeout=LONGEST_S
         )
 
     def ask(self, code: str) -> str:

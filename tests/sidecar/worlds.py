@@ -8,7 +8,6 @@ import ssl
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -24,16 +23,15 @@ from tests.support.http_server import JsonHandler
 
 ROOT = Path(__file__).parent.parent.parent
 WITHIN_S = LONGEST_S
-# The end takes 0.6 s by the sidecar's own clock (test_heart); a busy machine is late with a process's own.
-SOON_S = 3
 INTERVAL_MS = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A post as the timekeeper received it."""
+    """A post as the timekeeper received it, and the moments of its beats by the sidecar's spool."""
 
     received_ms: int
+    spooled_ms: list[int]
     path: str
     token: str
     document: Any
@@ -44,8 +42,12 @@ class Arrival:
         return self.document["boot"], self.document["sequence"]
 
     def moments(self) -> list[int]:
-        """When each beat was, dated as the timekeeper dates it."""
-        return [self.received_ms - beat["age_ms"] for beat in self.document["beats"]]
+        """When each beat was. The timekeeper dates them later, all by as much as the post was under way."""
+        dated_ms = [self.received_ms - beat["age_ms"] for beat in self.document["beats"]]
+        late_ms = {dated - at for dated, at in zip(dated_ms, self.spooled_ms, strict=True)}
+        assert len(late_ms) == 1, (dated_ms, self.spooled_ms)
+        assert late_ms.pop() >= 0, (dated_ms, self.spooled_ms)
+        return self.spooled_ms
 
 
 # What the timekeeper does with an arrival: a status with a body; or nothing more, for ever; or it hangs up;
@@ -81,7 +83,7 @@ class Timekeeper:
     def __init__(
         self, folder: Path, authority: LocalAuthority, names: Iterable[str] = ("127.0.0.1",)
     ) -> None:
-        self._folder = folder
+        self.folder = folder
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.show(authority, names)
         self.answer: HeartbeatReply = fine
@@ -100,7 +102,7 @@ class Timekeeper:
     def show(self, authority: LocalAuthority, names: Iterable[str] = ("127.0.0.1",)) -> None:
         """From now on present to new connections a certificate of this authority's for these names."""
         certificate, key = authority.leaf(names)
-        pair = self._folder / "server.pem"
+        pair = self.folder / "server.pem"
         pair.write_bytes(certificate + key)
         self._context.load_cert_chain(pair)
 
@@ -190,8 +192,8 @@ class _Handler(JsonHandler):
     def do_POST(self) -> None:
         document = self.body()
         token = self.headers["Authorization"].removeprefix("Bearer ")
-        arrival = Arrival(boot_ms(), self.path, token, document)
         keeper = self.server.timekeeper
+        arrival = Arrival(boot_ms(), under_way(keeper.folder), self.path, token, document)
         answer = keeper.answer(arrival)
         keeper.noted(lambda: keeper.arrivals.append(arrival))
         if isinstance(answer, str):
@@ -235,12 +237,10 @@ class Sidecar:
         self.process.kill()
         self.process.wait(WITHIN_S)
 
-    def end(self) -> tuple[int, float]:
-        """Ask it to end; its exit code and the seconds it took."""
-        begun = time.monotonic()
+    def end(self) -> int:
+        """Ask it to end; its exit code. How long it waits: `tests/sidecar/unit/test_reporter.py`."""
         self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(WITHIN_S)
-        return code, time.monotonic() - begun
+        return self.process.wait(WITHIN_S)
 
 
 def variables(folder: Path, url: str, authority: LocalAuthority, **more: str) -> dict[str, str]:
@@ -269,11 +269,18 @@ def beating(folder: Path, environ: dict[str, str]) -> Iterator[Sidecar]:
 
 def spooled(folder: Path) -> list[int]:
     """The moments of the beats that the sidecar holds on disk, oldest first."""
-    path = folder / "spool" / "spool.json"
-    if not path.exists():
-        return []
-    read = json.loads(path.read_text())
+    read = _spool(folder)
     return [at for at, _ in (read["post"] or {"beats": []})["beats"] + read["waiting"]]
+
+
+def under_way(folder: Path) -> list[int]:
+    """The moments of those that are in the post under way."""
+    return [at for at, _ in (_spool(folder)["post"] or {"beats": []})["beats"]]
+
+
+def _spool(folder: Path) -> Any:
+    path = folder / "spool" / "spool.json"
+    return json.loads(path.read_text()) if path.is_file() else {"post": None, "waiting": []}
 
 
 def read_by_nvml(

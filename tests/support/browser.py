@@ -8,11 +8,15 @@ from importlib.resources import files
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+
+from deploy.local.limits import LONGEST_S
 
 LARGE, SMALL = {"width": 1280, "height": 860}, {"width": 390, "height": 780}
 AXE = files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8")
 SERIOUS = ("serious", "critical")
+_MOST_MS = 1000 * LONGEST_S
+expect.set_options(timeout=_MOST_MS)
 
 
 @contextmanager
@@ -22,7 +26,9 @@ def chromium(*flags: str) -> Iterator[Browser]:
     if program is None:
         pytest.skip("Debian's package chromium is not installed (`make all` as root installs it)")
     with sync_playwright() as playwright:
-        made = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", *flags])
+        made = playwright.chromium.launch(
+            executable_path=program, args=["--no-sandbox", *flags], timeout=_MOST_MS
+        )
         yield made
         made.close()
 
@@ -75,6 +81,7 @@ class Visitor:
 
     def __init__(self, context: BrowserContext, url: str) -> None:
         self.url, self.faults = url, list[str]()
+        context.set_default_timeout(_MOST_MS)
         self.page: Page = context.new_page()
         self.page.on("console", lambda message: self.faults.append(f"{message.type}: {message.text}"))
         self.page.on("pageerror", lambda error: self.faults.append(str(error)))

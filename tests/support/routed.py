@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from werkzeug import Request, Response
 from werkzeug.test import Client
 
+from deploy.local.limits import LONGEST_S
 from timekeeper.runtime.http.framing import RequestHead
 from timekeeper.runtime.http.queues import HandlerPools
 from timekeeper.runtime.http.service import HttpAnswer, HttpLimits, HttpRequest, HttpService, Route
@@ -14,7 +15,6 @@ from timekeeper.runtime.http.service import HttpAnswer, HttpLimits, HttpRequest,
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication
 
-WITHIN_S = 30
 HERE = ("127.0.0.1", 1)
 
 
@@ -38,7 +38,7 @@ def routed(app: "WSGIApplication", routes: Sequence[Route]) -> "WSGIApplication"
         answer: Any = pools.find(request.head.method, request.head.path).handler(request)
         while callable(answer):
             answer = answer(request)
-        answer = answer or replies.get(timeout=WITHIN_S)
+        answer = answer or replies.get(timeout=LONGEST_S)
         response = Response(answer.body, answer.status, [*answer.headers], content_type=answer.content_type)
         return response(environ, start_response)
 

@@ -40,7 +40,7 @@ def applied(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactor
     for path in GATEWAY_CRDS:
         crd = module_file(GATEWAY_API, path, print)
         kubectl(cp, "apply", "--server-side", "-f", str(crd))
-    kubectl(cp, "wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+    kubectl(cp, "wait", "--for=condition=Established", "crd", "--all", "--timeout=5m")
     texts = rendered.rendered(rendered.helm(), f"--values={values}")
     del texts["api-service.yaml"]  # without a timekeeper behind it, it would hinder the next borrower
 

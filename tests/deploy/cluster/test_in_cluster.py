@@ -17,6 +17,7 @@ import pytest
 from deploy.images.roles import ROLES
 from deploy.local.cluster import ControlPlane
 from deploy.local.launcher import Launcher
+from deploy.local.limits import LONGEST_S
 from deploy.local.ports import free_port
 from tests.deploy.installed import as_in_pod
 from tests.deploy.reading import MANIFESTS, ROOT, console_scripts, container, template, workloads
@@ -66,7 +67,7 @@ def started(command: list[str], variables: dict[str, str], folder: Path) -> Iter
         yield log
         assert process.poll() is None, log.read_text()
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=20) == 0, log.read_text()
+        assert process.wait(timeout=LONGEST_S) == 0, log.read_text()
 
 
 def moved(command: list[str], *places: tuple[str, str]) -> list[str]:
@@ -81,7 +82,7 @@ def moved(command: list[str], *places: tuple[str, str]) -> list[str]:
 def is_ready(url: str, ca: Path | None = None) -> bool:
     context = ssl.create_default_context(cafile=str(ca)) if ca else None
     try:
-        with urllib.request.urlopen(f"{url}/readyz", timeout=5, context=context) as answer:
+        with urllib.request.urlopen(f"{url}/readyz", timeout=LONGEST_S, context=context) as answer:
             return bool(answer.status == 200)
     except OSError:
         return False

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from deploy.local.kwok_nodes import kwok_node
+from deploy.local.limits import LONGEST_S
 from deploy.local.scheduler import GPU_PROFILE
 from deploy.local.stack import Stack
 from tests.deploy.reading import AGENTS, NAMESPACE, SAMPLES, Json, container, of_kind
@@ -136,7 +137,7 @@ def simulate(stack: Stack, reader: str) -> None:
     headers = {"Authorization": f"Bearer {reader}", "Content-Type": "application/json"}
     url = f"{stack.timekeeper_url}/v1/simulate"
     request = urllib.request.Request(url, json.dumps(body).encode(), headers)
-    with urllib.request.urlopen(request, timeout=30, context=stack.tls_context()) as answered:
+    with urllib.request.urlopen(request, timeout=LONGEST_S, context=stack.tls_context()) as answered:
         assert [each["name"] for each in json.loads(answered.read())["pods"]] == ["waiter"]
 
 
@@ -206,7 +207,7 @@ def evict_for_overuse(stack: Stack) -> None:
         request = urllib.request.Request(
             f"{stack.timekeeper_url}/v1/nodeusage", json.dumps(body).encode(), headers
         )
-        with urllib.request.urlopen(request, timeout=10, context=stack.tls_context()) as answer:
+        with urllib.request.urlopen(request, timeout=LONGEST_S, context=stack.tls_context()) as answer:
             assert answer.status == 200
         return "GPUMemoryEviction" in stack.cp.kubectl("get", "events", "-n", "team-a").stdout
 
@@ -236,7 +237,7 @@ def bind_a_pod_that_is_not_there(stack: Stack) -> None:
     """So that the extender has to ask the API server about it."""
     asked = {"PodNamespace": "team-a", "PodName": "nobody", "PodUID": "none", "Node": "n1"}
     request = urllib.request.Request(f"{stack.extender_url}/bind", json.dumps(asked).encode())
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=LONGEST_S) as answer:
         assert json.load(answer)["Error"]
 
 
@@ -292,7 +293,7 @@ def renew(stack: Stack) -> None:
         )
     finally:
         process.terminate()
-        assert process.wait(timeout=30) == 0, stack.log("renewing")
+        assert process.wait(timeout=LONGEST_S) == 0, stack.log("renewing")
 
 
 def test_no_call_is_refused(lived: Lived) -> None:
@@ -427,7 +428,7 @@ def status(stack: Stack, url: str, body: bytes | None = None) -> int:
     context: ssl.SSLContext | None = stack.tls_context() if url.startswith("https") else None
     request = urllib.request.Request(url, body)
     try:
-        with urllib.request.urlopen(request, timeout=10, context=context) as answer:
+        with urllib.request.urlopen(request, timeout=LONGEST_S, context=context) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import pytest
 
 from deploy.local.cluster import ControlPlane
+from deploy.local.limits import LONGEST_S
 from tests.deploy.installed import InstalledPods, account_token
 from tests.deploy.reading import NAMESPACE
 from tests.deploy.untouched import TEAMS, differing, manifest, objects, pods, populate
@@ -168,7 +169,7 @@ def ask(cp: ControlPlane, token: str, path: str, body: Json) -> Json:
     context = ssl.create_default_context(cafile=str(cp.ca_file))
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
     request = urllib.request.Request(f"{cp.url}{path}", json.dumps(body).encode(), headers)
-    with urllib.request.urlopen(request, timeout=20, context=context) as answer:
+    with urllib.request.urlopen(request, timeout=LONGEST_S, context=context) as answer:
         loaded: Json = json.load(answer)
     return loaded
 

@@ -4,6 +4,7 @@ it needs and no others."""
 import time
 
 from deploy.local.cluster import ControlPlane
+from deploy.local.limits import LONGEST_S
 from tests.deploy.reading import MANIFESTS, NAMESPACE
 from tests.deploy.unit.test_postgresql import VARIANT
 from timekeeper.runtime.api_server import Answered
@@ -31,6 +32,6 @@ def test_the_api_server_takes_it_all_and_the_account_may_hold_its_lease_and_no_o
     assert (second.look(), first.look()) == (True, False)
 
     for path in (f"{leases}/bursar-certificates", leases):
-        reply = api.call("GET", path, timeout_s=5)
+        reply = api.call("GET", path, timeout_s=LONGEST_S)
         assert isinstance(reply, Answered)
         assert reply.status == 403

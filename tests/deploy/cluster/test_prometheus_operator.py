@@ -77,7 +77,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
             create_namespace(cp, name)
         for crd in crds:
             kubectl(cp, "create", "-f", str(crd))
-        kubectl(cp, "wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+        kubectl(cp, "wait", "--for=condition=Established", "crd", "--all", "--timeout=5m")
         kubectl(cp, "create", "serviceaccount", "prometheus", "-n", "monitoring")
         ca = cp.clients.pem.decode()
         kubectl(cp, "create", "configmap", "bursar-ca", "-n", "bursar-node", f"--from-literal=ca.crt={ca}")

@@ -13,6 +13,7 @@ from deploy.local.build import binaries
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.launcher import Launcher
+from deploy.local.limits import LONGEST_S
 from deploy.local.ports import free_port
 from tests.deploy.reading import MANIFESTS, NAMESPACE, container, the
 from tests.local.worlds import get, pod
@@ -89,7 +90,7 @@ def answers(url: str) -> bool:
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
-        with urllib.request.urlopen(url, timeout=5, context=context) as answer:
+        with urllib.request.urlopen(url, timeout=LONGEST_S, context=context) as answer:
             return bool(answer.status == 200)
     except OSError:
         return False

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from deploy.local.limits import LONGEST_S
 from tests.deploy.reading import AGENTS
 from tests.node.cluster.test_on_api_server import Agent, World, world
 from tests.node.podresources_server import serving
@@ -251,7 +252,7 @@ def test_a_reader_that_cannot_be_used_is_one_sentence(package: Path, name: str, 
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(package), "ACME": "cards.json"},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=LONGEST_S,
     )
 
     assert done.returncode == 2

@@ -21,6 +21,7 @@ from deploy.local.api import AdminApi, ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.identity import LocalAuthority
 from deploy.local.kwok_nodes import kwok_node
+from deploy.local.limits import LONGEST_S
 from deploy.local.ports import free_port
 from sidecar.node.state.device_slices import ClaimedDevice, cards_of, slices_path
 from sidecar.run import boot_ms
@@ -319,7 +320,7 @@ class Agent:
     def stop(self) -> int:
         assert self.process
         self.process.terminate()
-        code, self.process = self.process.wait(timeout=20), None
+        code, self.process = self.process.wait(timeout=LONGEST_S), None
         return code
 
     def cards(self, text: str) -> None:
@@ -338,7 +339,7 @@ class Agent:
         return ours if all(status["allocatable"].get(name) == text for name, text in ours.items()) else {}
 
     def metrics(self, path: str = "/metrics") -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=LONGEST_S) as answer:
             return str(answer.read().decode())
 
     def figure(self, metric: str) -> int:
@@ -439,7 +440,7 @@ def test_an_agent_that_was_killed_sends_what_the_timekeeper_had_not_acknowledged
     }
     with running(world, tmp_path, "n9", **more) as agent:
         # With the second report the agent has read the answer to the first, and so the interval.
-        timekeeper.wait(lambda: len(timekeeper.arrivals) > 1, within_s=60)
+        timekeeper.wait(lambda: len(timekeeper.arrivals) > 1)
         timekeeper.stop()
         eventually(lambda: agent.figure("bursar_node_intervals_waiting") >= 4)
         assert agent.process
@@ -448,7 +449,7 @@ def test_an_agent_that_was_killed_sends_what_the_timekeeper_had_not_acknowledged
         killed_ms = boot_ms()
         timekeeper.start()
         agent.start()
-        timekeeper.wait(lambda: len({boot for boot, _ in reported(timekeeper)}) == 2, within_s=60)
+        timekeeper.wait(lambda: len({boot for boot, _ in reported(timekeeper)}) == 2)
         assert agent.stop() == 0
 
     ends = [end for _, end in reported(timekeeper)]

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from deploy.local.identity import LocalAuthority, new_authority
+from deploy.local.limits import LONGEST_S
 from sidecar.node import metrics, run
 from sidecar.node.kube.api import JSON, ApiAnswer, NodeApi, NodeLists
 from sidecar.node.state.overuse import AgentEvent
@@ -107,7 +108,7 @@ def served(request: pytest.FixtureRequest) -> Iterator[tuple[metrics.MetricsPage
 
 def get(url: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(url, timeout=5) as answer:
+        with urllib.request.urlopen(url, timeout=LONGEST_S) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:
@@ -132,7 +133,7 @@ def test_the_port_serves_metrics_readiness_and_a_loop_that_stands_still(
 def connected(url: str) -> socket.socket:
     """A connection over which half a request was sent."""
     host, _, port = url.removeprefix("http://").rpartition(":")
-    connection = socket.create_connection((host.strip("[]"), int(port)), timeout=5)
+    connection = socket.create_connection((host.strip("[]"), int(port)), timeout=LONGEST_S)
     connection.sendall(b"GET /metrics HTTP/1.1\r\n")
     return connection
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.local.limits import LONGEST_S
 from sidecar.node.nri import plugin
 from sidecar.node.nri.connection import Broken, Failed, NriConnection
 from sidecar.node.nri.placement import NodeDevices
@@ -32,12 +33,12 @@ class Runtime:
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(path))
         self._listener.listen()
-        self._listener.settimeout(10)
+        self._listener.settimeout(LONGEST_S)
 
     def accept(self) -> None:
         """The plugin's next connection."""
         self.end, _ = self._listener.accept()
-        self.end.settimeout(10)
+        self.end.settimeout(LONGEST_S)
 
     def close(self) -> None:
         """No more of it."""
@@ -102,7 +103,7 @@ def ended(runtime: Runtime, tmp_path: Path) -> Callable[[], str]:
     runtime.accept()
 
     def reason() -> str:
-        thread.join(10)
+        thread.join(LONGEST_S)
         assert not thread.is_alive()
         return reasons[0]
 
@@ -188,7 +189,7 @@ def test_it_connects_again_when_the_connection_breaks_and_waits_longer_where_non
         assert runtime.call(b"Synchronize")[2] == ANSWER
         assert its.connected
         runtime.end.close()
-    thread.join(10)
+    thread.join(LONGEST_S)
 
     assert not thread.is_alive()
     assert not its.connected

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.local.limits import LONGEST_S
 from sidecar.node.kubelet import grpc, podresources
 
 
@@ -37,7 +38,7 @@ def test_what_is_no_grpc_is_reported_and_never_waited_for(tmp_path: Path, sent: 
         _Peer(tmp_path / "s", lambda peer: peer.sendall(sent)) as path,
         pytest.raises(grpc.CallFailed, match=said),
     ):
-        grpc.call(path, "/a/b", timeout_s=20)
+        grpc.call(path, "/a/b", timeout_s=LONGEST_S)
 
 
 def test_a_peer_that_sends_a_byte_now_and_then_gets_no_more_time(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.local.limits import LONGEST_S
 from deploy.local.ports import free_port
 from tests.nvml import fake_nvml
 from tests.sidecar.worlds import ROOT
@@ -39,7 +40,7 @@ def test_without_driver_and_api_server_it_says_so_and_goes_on_until_it_is_ended(
         )
         agent.send_signal(number)
 
-        assert agent.wait(timeout=10) == 0
+        assert agent.wait(timeout=LONGEST_S) == 0
     finally:
         agent.kill()
         agent.wait()
@@ -55,7 +56,7 @@ def test_a_port_that_is_taken_is_one_sentence_and_code_1(tmp_path: Path) -> None
             env=environment(fake_nvml(tmp_path, "")),
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=LONGEST_S,
         )
 
     assert done.returncode == 1
@@ -70,7 +71,7 @@ def test_a_wrong_flag_is_one_sentence_and_code_2() -> None:
         env=environment({}),
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=LONGEST_S,
     )
 
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)

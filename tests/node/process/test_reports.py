@@ -4,6 +4,7 @@ from contextlib import closing
 from pathlib import Path
 
 from deploy.local.identity import LocalAuthority, new_authority
+from deploy.local.limits import LONGEST_S
 from sidecar import settings
 from sidecar.beats import HeartbeatReply
 from sidecar.heartbeat_client import Delivered, HeartbeatClient
@@ -18,7 +19,7 @@ from timekeeper.edge.outbox import NotDelivered, Post
 
 
 def client(
-    folder: Path, keeper: Timekeeper, authority: LocalAuthority, timeout_s: float = 10
+    folder: Path, keeper: Timekeeper, authority: LocalAuthority, timeout_s: float = LONGEST_S
 ) -> HeartbeatClient:
     read = settings.read([], variables(folder, keeper.url, authority))
     return HeartbeatClient(read, boot_ms, None, lambda *_: None, timeout_s, reports.PATH, reports.document)

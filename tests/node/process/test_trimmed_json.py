@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from deploy.local.limits import LONGEST_S
 from sidecar.node.kube import trimmed_json
 from sidecar.node.kube.api import NodeApi, NodeLists
 from tests.node.unit.test_trimmed_json import ABOUT, kept, pod, written
@@ -56,7 +57,7 @@ def api(tmp_path: Path, large: list[dict[str, Any]]) -> Iterator[NodeApi]:
 
 def test_pods_full_of_annotations_take_no_room_in_the_agent(api: NodeApi) -> None:
     tracemalloc.start()
-    listed = api.call("GET", "/list").body
+    listed = api.call("GET", "/list", within_s=LONGEST_S).body
     told = [*watch(NodeLists(api, ""), "/watch", "1")][1:]
     taken, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()

@@ -4,7 +4,6 @@ import re
 import signal
 import ssl
 import subprocess
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -16,9 +15,11 @@ import pytest
 
 from deploy.local.identity import new_authority, write_kubeconfig
 from deploy.local.launcher import Launcher
+from deploy.local.limits import LONGEST_S
 from deploy.local.ports import free_port
 from tests.packaging.checkout import ROOT
 from tests.packaging.environment import Environment
+from tests.support.waiting import eventually
 
 ROLES = {
     "webhook": "bursar-webhook",
@@ -26,7 +27,6 @@ ROLES = {
     "scheduler_ext": "bursar-extender",
     "sidecar": "bursar-sidecar",
 }
-WITHIN_S = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Ground:
         try:
             url = f"{scheme}://127.0.0.1:{self.port}{path}"
             trusted = context if scheme == "https" else None
-            with urllib.request.urlopen(url, timeout=5, context=trusted) as answer:
+            with urllib.request.urlopen(url, timeout=LONGEST_S, context=trusted) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
@@ -97,11 +97,12 @@ def started(environment: Environment, ground: Ground, *command: str) -> Iterator
 
 def until(process: subprocess.Popen[bytes], ground: Ground, holds: Callable[[], bool]) -> None:
     """Waits for a condition, as long as the process lives."""
-    end = time.monotonic() + WITHIN_S
-    while not holds():
+
+    def holds_or_has_ended() -> bool:
         assert process.poll() is None, log_of(ground)
-        assert time.monotonic() < end, log_of(ground)
-        time.sleep(0.05)
+        return holds()
+
+    eventually(holds_or_has_ended, lambda: log_of(ground))
 
 
 def log_of(ground: Ground) -> str:
@@ -111,7 +112,7 @@ def log_of(ground: Ground) -> str:
 def ends_in_order(process: subprocess.Popen[bytes], ground: Ground) -> None:
     process.send_signal(signal.SIGTERM)
 
-    assert process.wait(timeout=WITHIN_S) == 0, log_of(ground)
+    assert process.wait(timeout=LONGEST_S) == 0, log_of(ground)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from deploy.local.identity import LocalAuthority, new_authority
+from deploy.local.limits import LONGEST_S
 from sidecar import settings, spool
 from sidecar.beats import HeartbeatReply
 from sidecar.heartbeat_client import Delivered, HeartbeatClient
@@ -22,7 +23,7 @@ class Route:
     """A courier, and what it asked to be remembered."""
 
     def __init__(
-        self, folder: Path, url: str, authority: LocalAuthority, timeout_s: float = 10, **more: str
+        self, folder: Path, url: str, authority: LocalAuthority, timeout_s: float = LONGEST_S, **more: str
     ) -> None:
         self.remembered: list[tuple[str, str]] = []
         read = settings.read([], variables(folder, url, authority, **more))

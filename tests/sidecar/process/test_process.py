@@ -17,7 +17,6 @@ from tests.sidecar.worlds import (
     INTERVAL_MS,
     ROOT,
     SILENCE,
-    SOON_S,
     WITHIN_S,
     Arrival,
     Timekeeper,
@@ -28,19 +27,15 @@ from tests.sidecar.worlds import (
 )
 from tests.support.waiting import eventually
 
-# The sidecar takes an age just before it sends, the timekeeper dates it just after it has read: on a busy
-# machine this much may lie between. Beats are three times further apart, so none is taken for another.
-TRANSIT_MS = INTERVAL_MS // 3
-
 
 def arrived_once(timekeeper: Timekeeper, moment_ms: int) -> bool:
     """Whether exactly one beat that arrived was at this moment."""
-    return sum(0 <= each - moment_ms <= TRANSIT_MS for each in timekeeper.moments()) == 1
+    return timekeeper.moments().count(moment_ms) == 1
 
 
 def arrived_in_order(timekeeper: Timekeeper) -> bool:
     """Whether no beat arrived twice nor before an earlier one (a repeat of a post counts once)."""
-    return all(later - earlier > TRANSIT_MS for earlier, later in pairwise(timekeeper.moments()))
+    return all(earlier < later for earlier, later in pairwise(timekeeper.moments()))
 
 
 def covered_ms(timekeeper: Timekeeper) -> int:
@@ -81,7 +76,6 @@ def test_beats_arrive_with_the_pods_token_and_in_order(
     )
     assert {each.document["version"] for each in timekeeper.arrivals} == {1}
     assert len({each.document["boot"] for each in timekeeper.arrivals}) == 1
-    assert all(len(each.document["beats"]) == 1 for each in timekeeper.arrivals)
     assert all(beat["devices"] == [] for each in timekeeper.arrivals for beat in each.document["beats"])
     assert arrived_in_order(timekeeper)
 
@@ -150,7 +144,7 @@ def test_a_refused_post_is_kept_and_repeated_under_its_number(
         assert f"it answered {status}" in sidecar.log()
     first, again, then = timekeeper.arrivals[:3]
     assert again.key == first.key
-    assert abs(again.moments()[0] - first.moments()[0]) <= TRANSIT_MS
+    assert again.moments() == first.moments()
     assert then.document["sequence"] == first.document["sequence"] + 1
 
 
@@ -251,9 +245,9 @@ def test_the_end_of_the_pod_sends_a_last_beat(
     with beating(tmp_path, variables(tmp_path, timekeeper.url, authority)) as sidecar:
         timekeeper.wait(lambda: timekeeper.arrivals)
         eventually(lambda: spooled(tmp_path) == [], "the first beat is acknowledged")
-        code, seconds = sidecar.end()
+        code = sidecar.end()
 
-    assert (code, seconds < SOON_S) == (0, True)
+    assert code == 0
     assert len(timekeeper.moments()) == 2
     assert spooled(tmp_path) == []
 
@@ -267,44 +261,40 @@ def absent(timekeeper: Timekeeper) -> None:
 
 
 @pytest.mark.parametrize("state", [unanswering, absent])
-def test_the_end_comes_within_a_second_whatever_the_timekeeper_does(
+def test_the_end_comes_whatever_the_timekeeper_does(
     timekeeper: Timekeeper, authority: LocalAuthority, tmp_path: Path, state: object
 ) -> None:
     assert callable(state)
     state(timekeeper)
     with beating(tmp_path, variables(tmp_path, timekeeper.url, authority)) as sidecar:
         eventually(lambda: len(spooled(tmp_path)) >= 1, "a beat is under way")
-        code, seconds = sidecar.end()
+        code = sidecar.end()
 
-    assert (code, seconds < SOON_S) == (0, True)
+    assert code == 0
     assert len(spooled(tmp_path)) == 2
 
 
-def test_the_end_comes_within_a_second_when_the_handshake_hangs(
-    authority: LocalAuthority, tmp_path: Path
-) -> None:
+def test_the_end_comes_when_the_handshake_hangs(authority: LocalAuthority, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         url = f"https://127.0.0.1:{listening.getsockname()[1]}"
         with beating(tmp_path, variables(tmp_path, url, authority)) as sidecar:
             accepted, _ = listening.accept()
-            code, seconds = sidecar.end()
+            code = sidecar.end()
             accepted.close()
 
-    assert (code, seconds < SOON_S) == (0, True)
+    assert code == 0
 
 
-def test_the_end_comes_within_a_second_when_the_name_lookup_hangs(
-    authority: LocalAuthority, tmp_path: Path
-) -> None:
+def test_the_end_comes_when_the_name_lookup_hangs(authority: LocalAuthority, tmp_path: Path) -> None:
     compile_library((Path(__file__).parents[1] / "stuck_resolver.c"), tmp_path / "stuck.so")
     environ = variables(
         tmp_path, "https://timekeeper.example", authority, LD_PRELOAD=str(tmp_path / "stuck.so")
     )
     with beating(tmp_path, environ) as sidecar:
         eventually(lambda: "looking up timekeeper.example" in sidecar.log(), "the lookup hangs")
-        code, seconds = sidecar.end()
+        code = sidecar.end()
 
-    assert (code, seconds < SOON_S) == (0, True)
+    assert code == 0
     assert len(spooled(tmp_path)) == 2
 
 
@@ -367,7 +357,7 @@ def test_in_a_pod_a_missing_setting_is_reported_once_and_the_process_stays(tmp_p
         eventually(lambda: "No heartbeat is sent from this pod." in sidecar.log(), "the sentence is said")
 
         assert sidecar.process.poll() is None
-        assert sidecar.end()[0] == 0
+        assert sidecar.end() == 0
         assert "not set: BURSAR_TIMEKEEPER_URL, BURSAR_TOKEN_FILE, BURSAR_CA " in sidecar.log()
         assert sidecar.log().count("\n") == 1
 
