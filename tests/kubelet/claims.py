@@ -18,6 +18,7 @@ import yaml
 
 from deploy.local.api import ApiError
 from deploy.local.kwok_nodes import device_class
+from deploy.local.limits import LONGEST_S
 from tests.kubelet.images import CUDA
 from tests.kubelet.worlds import Json, World, state
 from tests.support.waiting import at_once
@@ -131,7 +132,7 @@ def watching(world: World) -> Iterator[ClaimWatch]:
         if connection.sock is not None:
             connection.sock.shutdown(2)
         connection.close()
-        thread.join(10)
+        thread.join(LONGEST_S)
 
 
 @contextmanager

@@ -103,7 +103,7 @@ class World:
 
     def _rows(self, query: str, *parameters: str) -> list[tuple[Any, ...]]:
         database = Path(self.stack.folder, "bursar.db")
-        with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=10)) as connection:
+        with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=LONGEST_S)) as connection:
             return list(connection.execute(query, parameters))
 
     def session(self, pod: Json) -> Json | None:

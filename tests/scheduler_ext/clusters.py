@@ -16,6 +16,7 @@ import pytest
 from deploy.local.api import AdminApi
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
+from deploy.local.limits import LONGEST_S
 from tests.scheduler_ext.processes import ROOT, Process
 from tests.support.control_plane import apply, apply_files, kubectl
 from tests.support.waiting import eventually
@@ -205,4 +206,4 @@ class Callers:
     def _connection(self) -> http.client.HTTPSConnection:
         target = urlsplit(self._api.url)
         tls = ssl.create_default_context(cafile=str(self._api.ca_file))
-        return http.client.HTTPSConnection(target.hostname or "", target.port, context=tls, timeout=30)
+        return http.client.HTTPSConnection(target.hostname or "", target.port, context=tls, timeout=LONGEST_S)

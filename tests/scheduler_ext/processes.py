@@ -75,7 +75,7 @@ class Process:
 
     def call(self, method: str, path: str, body: object = None) -> tuple[int, str]:
         """Status and text of a call."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LONGEST_S)
         try:
             connection.request(method, path, None if body is None else json.dumps(body))
             response = connection.getresponse()

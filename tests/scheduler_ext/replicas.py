@@ -19,6 +19,7 @@ import yaml
 from deploy.local.build import binaries
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
+from deploy.local.limits import LONGEST_S
 from deploy.local.ports import free_port
 from deploy.local.scheduler import extender, scheduler_configuration
 from tests.scheduler_ext import readback
@@ -28,6 +29,7 @@ from tests.support.waiting import eventually
 from tests.worlds import Json
 
 HOME = "bursar-system"
+PROBE_S = 5  # of the chart's probes too: one that is stopped is left out
 PROFILE = "bursar-scheduler"
 PODS = "/api/v1/namespaces/default/pods"
 
@@ -108,12 +110,14 @@ class Replica:
         plane.api.call("POST", f"/api/v1/namespaces/{HOME}/pods", body)
 
     def get(self, path: str) -> tuple[int, str]:
-        """Status and text of a GET; 0 where nothing answers within a second."""
+        """Status and text of a GET; 0 where nothing answers, as of one that is stopped."""
         connection: http.client.HTTPConnection
         if self._tls:
-            connection = http.client.HTTPSConnection("127.0.0.1", self.port, timeout=1, context=self._tls)
+            connection = http.client.HTTPSConnection(
+                "127.0.0.1", self.port, timeout=PROBE_S, context=self._tls
+            )
         else:
-            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=1)
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PROBE_S)
         try:
             connection.request("GET", path)
             response = connection.getresponse()
@@ -222,7 +226,7 @@ class Service:
 
     def _pass_on(self, client: socket.socket) -> None:
         try:
-            server = socket.create_connection(("127.0.0.1", self._ready), timeout=1)
+            server = socket.create_connection(("127.0.0.1", self._ready), timeout=LONGEST_S)
         except OSError:
             _cut(client)
             client.close()

@@ -341,13 +341,13 @@ def test_high_availability_runs_on_three_nodes_and_a_rollout_there_is_never_stuc
     cp.start_scheduler()
     options = "networkPolicies.enabled=true,networkPolicies.apiServers={10.0.0.1/32},certManager.enabled=true"
     install = next(line for line in PAGE.splitlines() if "-f deploy/chart/values-ha.yaml" in line)
-    run(cp, f"{install.replace('REGISTRY', 'bursar')} --set '{options}' --wait --timeout 60s", folder)
+    run(cp, f"{install.replace('REGISTRY', 'bursar')} --set '{options}' --wait --timeout 5m", folder)
     on_each = ["node-0", "node-1", "node-2"]
     assert (places(cp)["timekeeper"], places(cp)["webhook"]) == (on_each, on_each)
     assert all(len(nodes) == len(set(nodes)) > 1 for nodes in places(cp).values()), places(cp)
 
     upgrade = typed("helm upgrade bursar", "--set images.prefix=registry.example.com/bursar")
-    run(cp, f"{upgrade} --wait --timeout 60s", folder)
+    run(cp, f"{upgrade} --wait --timeout 5m", folder)
 
     assert container(cp)["image"].startswith("registry.example.com/")
     kinds = "poddisruptionbudgets,networkpolicies,podmonitors,servicemonitors,certificates,issuers"

@@ -20,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from deploy.local.api import AdminApi, ApiError
 from deploy.local.build import binaries
 from deploy.local.cluster import ControlPlane
+from deploy.local.limits import LONGEST_S
 from deploy.local.stack import Stack
 from deploy.local.tools import PROMTOOL_TOOLS
 from tests.docs.monitoring import DASHBOARDS, EXPRESSIONS, MONITORING, RULES, metrics_in, targets
@@ -144,7 +145,7 @@ def scrape(lender: Lender, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 def _text(stack: Stack, url: str, token: str = "") -> str:
     headers = {"Authorization": f"Bearer {token.strip()}"} if token else {}
     asked = urllib.request.Request(url, headers=headers)
-    with urllib.request.urlopen(asked, timeout=10, context=stack.tls_context()) as answer:
+    with urllib.request.urlopen(asked, timeout=LONGEST_S, context=stack.tls_context()) as answer:
         return str(answer.read().decode())
 
 
@@ -179,7 +180,7 @@ def _through_api_server(cp: ControlPlane, agent: Agent) -> str:
 def _audit(stack: Stack) -> str:
     database = f"--database=sqlite:///{stack.folder}/bursar.db"
     command = [sys.executable, "-m", "timekeeper", "audit", "-o", "prometheus", database]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
+    return subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_S).stdout
 
 
 def test_metrics_are_refused_without_a_token_and_without_the_right(scrape: Scrape) -> None:

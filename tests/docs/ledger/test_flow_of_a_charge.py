@@ -7,6 +7,7 @@ from threading import Event
 
 import pytest
 
+from deploy.local.limits import LONGEST_S
 from tests.docs.flows import missing, steps, traced
 from tests.timekeeper.worlds import CA, HOUR, MINUTE, T0, Town, gpu_pod, node, pod_status, token
 from timekeeper.api.create_app import create_services
@@ -36,7 +37,7 @@ def test_the_functions_of_the_page_are_called_in_order(town: Town) -> None:
     with traced() as calls:
         sent = handler.pod(f"Bearer {mine}")
         handler.submit(sent, json.dumps(beats).encode(), town.clock(), lambda _: answered.set())
-        assert answered.wait(10)
+        assert answered.wait(LONGEST_S)
         town.change("pods", gpu_pod(percent=50, started_ms=T0 + MINUTE, ended_ms=T0 + HOUR))
 
     assert [kind for *_, kind in town.postings()] == ["settled"]

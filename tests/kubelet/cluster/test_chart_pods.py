@@ -101,7 +101,7 @@ def test_the_charts_pods_run_in_each_mode_govern_and_charge_a_pod_and_leave_noth
 ) -> None:
     cp, values = cluster
     pods = create_namespace(cp, "gpus")
-    chart_of = ("bursar", str(rendered.CHART), *values, "--wait", "--timeout=240s")
+    chart_of = ("bursar", str(rendered.CHART), *values, "--wait", "--timeout=5m")
 
     helm(cp, tmp_path, "install", *chart_of, "--set=mode=meter")
     metered = running_images(cp)
@@ -129,6 +129,6 @@ def test_the_charts_pods_run_in_each_mode_govern_and_charge_a_pod_and_leave_noth
     eventually(lambda: "gpus" in bursar(cp, "report", "-A"))
     assert bursar(cp, "report", "-A").splitlines()[-1].startswith("TOTAL ")
 
-    helm(cp, tmp_path, "uninstall", "bursar", "--wait", "--timeout=120s")
-    kubectl(cp, "delete", "namespace", "bursar-system", "bursar-node", "gpus", "--timeout=120s")
+    helm(cp, tmp_path, "uninstall", "bursar", "--wait", "--timeout=5m")
+    kubectl(cp, "delete", "namespace", "bursar-system", "bursar-node", "gpus", "--timeout=5m")
     assert "bursar" not in cp.kubectl("get", "pods,namespaces", "-A").stdout

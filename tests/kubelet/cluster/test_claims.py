@@ -22,7 +22,7 @@ FLAGS = {
     PARTS: ("--num-devices=1", "--gpu-partitions=2"),
 }
 LONG_S, SHORT_S = 6, 3
-LATE_MS = 3_000  # a timestamp is in whole seconds, and the watch tells of it later
+LATE_MS = 30_000  # a timestamp is in whole seconds, and the watch tells of it later
 EXTENDED = "resource.kubernetes.io/extended-resource-claim"
 
 DIRECT = {

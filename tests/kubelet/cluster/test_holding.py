@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from deploy.local.limits import LONGEST_S
 from tests.kubelet.worlds import (
     PODS,
     SIDECAR,
@@ -59,7 +60,7 @@ def audited(world: World) -> Json:
     database = f"sqlite:///{stack.folder}/bursar.db"
     flags = ("--cluster", f"--kubeconfig={account}", f"--database={database}", "--output=json")
     command = [sys.executable, "-m", "timekeeper", "audit", *flags]
-    done = subprocess.run(command, capture_output=True, text=True, env=stack.environment(), timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, env=stack.environment(), timeout=LONGEST_S)
     assert done.returncode == 0, done.stderr + done.stdout
     found: Json = json.loads(done.stdout)["cluster"]
     return found

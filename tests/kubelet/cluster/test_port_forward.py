@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from deploy.local.limits import LONGEST_S
 from tests.deploy.reading import ROOT
 from tests.kubelet.worlds import Json, World, container, gpu_pod, status_of
 
@@ -55,7 +56,7 @@ def test_the_command_finds_its_own_way_to_the_timekeeper(world: World, tmp_path:
     try:
         world.until("the relay", lambda: "running" in state())
         world.said(cp.api.call("GET", POD), "main", "begun")
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=LONGEST_S)
     finally:
         cp.api.call("DELETE", POD, {"gracePeriodSeconds": 0})
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from deploy.local.cleanup import FOLDER
+from deploy.local.limits import LONGEST_S
 from tests.kubelet.worlds import (
     PODS,
     SIDECAR,
@@ -80,7 +81,7 @@ def answer_to_a_beat(world: World, token: Token) -> int:
         headers={"Authorization": f"Bearer {token.text}", "Content-Type": "application/json"},
     )
     try:
-        with urllib.request.urlopen(request, timeout=10, context=world.stack.tls_context()) as answer:
+        with urllib.request.urlopen(request, timeout=LONGEST_S, context=world.stack.tls_context()) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         with error:

@@ -11,11 +11,12 @@ import pytest
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import tencent_capacity
+from deploy.local.limits import LONGEST_S
 from deploy.local.tools import KUBERNETES
 from scheduler_ext.assembly.extender import REPORTER
 from tests.scheduler_ext.clusters import World, decided, placed
 from tests.scheduler_ext.processes import Process
-from tests.support.waiting import eventually, seconds_until
+from tests.support.waiting import eventually
 from tests.worlds import Json
 from timekeeper.edge.clock import now_ms
 from timekeeper.edge.events import EventRecorder
@@ -192,7 +193,8 @@ def test_pods_of_gpushare_are_placed_on_its_nodes_whatever_its_unit(world: World
         [each[f"ALIYUN_COM_GPU_MEM_{word}"] for word in ("IDX", "POD", "DEV", "ASSIGNED")] for each in bound
     ]
     assert sorted(told) == [["0", "9", "15", "false"], ["1", "9", "15", "false"]]
-    assert all(abs(int(each["ALIYUN_COM_GPU_MEM_ASSUME_TIME"]) / 1e6 - now_ms()) < 60_000 for each in bound)
+    assumed_ms = [int(each["ALIYUN_COM_GPU_MEM_ASSUME_TIME"]) / 1e6 for each in bound]
+    assert all(abs(each - now_ms()) < 1000 * LONGEST_S for each in assumed_ms)
 
 
 def test_the_third_pod_of_five_gigabytes_waits_and_is_bound_after_a_release(
@@ -237,9 +239,8 @@ def test_cards_that_a_force_deleted_pod_may_still_use_are_given_out_when_its_gra
     before = world.extender.said().count("event=woken")
 
     world.delete("a", grace_s=0)
-    waited = seconds_until(lambda: world.node_info_of("low"))
+    eventually(lambda: world.node_info_of("low"))
 
-    assert waited > 1.5
     assert world.extender.said().count("event=woken") == before + 1
 
 

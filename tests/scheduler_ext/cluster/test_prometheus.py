@@ -16,6 +16,7 @@ from deploy.local.build import binaries
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import card_uuid
 from deploy.local.launcher import Launcher
+from deploy.local.limits import LONGEST_S
 from deploy.local.ports import free_port
 from deploy.local.tools import PROMETHEUS_TOOLS
 from scheduler_ext.scoring.card_points import BUSY
@@ -98,7 +99,7 @@ class Prometheus:
         """Whether the extender's own query is answered with these figures."""
         url = f"http://127.0.0.1:{self.port}/api/v1/query?" + urllib.parse.urlencode({"query": query([BUSY])})
         try:
-            with urllib.request.urlopen(url, timeout=5) as answer:
+            with urllib.request.urlopen(url, timeout=LONGEST_S) as answer:
                 rows = json.loads(answer.read())["data"]["result"]
         except OSError:
             return False

@@ -71,7 +71,7 @@ def behind(plane: ControlPlane, world: World, tmp_path: Path) -> Iterator[list[R
     files = [
         f"--{flag}={tmp_path / name}" for flag, name in (("tls-cert", "tls.crt"), ("tls-key", "tls.key"))
     ]
-    elected = ["--leader-election=lease", "--lease-duration=2s"]
+    elected = ["--leader-election=lease", "--lease-duration=15s"]
     flags = [kubeconfig(plane), *elected, *files, f"--client-ca={tmp_path / 'ca.crt'}"]
     caller = ssl.create_default_context(cafile=str(tmp_path / "ca.crt"))
     caller.load_cert_chain(tmp_path / "client.crt", tmp_path / "client.key")

@@ -8,6 +8,7 @@ import orjson
 
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
+from deploy.local.limits import LONGEST_S
 from tests.support.waiting import eventually
 from timekeeper.edge.list_watch import KnownVersions, initial_events
 from timekeeper.runtime.api_server import Answered, Api
@@ -40,7 +41,7 @@ class Counted:
 
 def call(api: Api, method: str, path: str, body: Mapping[str, Any] | None = None) -> None:
     content_type = "application/merge-patch+json" if method == "PATCH" else "application/json"
-    reply = api.call(method, path, body, content_type=content_type, timeout_s=30)
+    reply = api.call(method, path, body, content_type=content_type, timeout_s=LONGEST_S)
     assert isinstance(reply, Answered)
     assert reply.status < 300, reply
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.local.limits import LONGEST_S
 from scheduler_ext.leadership.election import OwnLease, SchedulersLease
 from tests.scheduler_ext.apiserver import ApiServer, Fault
 from tests.scheduler_ext.conftest import Start
@@ -118,7 +119,7 @@ def own_pod(api: ApiServer, name: str) -> None:
 def flags(name: str) -> list[str]:
     return [
         "--leader-election=lease",
-        "--lease-duration=2s",
+        "--lease-duration=15s",
         f"--identity={name}",
         f"--pod=bursar-system/{name}",
     ]
@@ -159,7 +160,7 @@ def test_a_bind_makes_one_that_has_become_leader_look_at_once(api: ApiServer, st
         "--leader-election=scheduler",
         "--identity=host-1",
         "--pod=bursar-system/host-1",
-        "--bind-timeout=5s",
+        "--bind-timeout=60s",
         wait=False,
     )
     world.put_node(node("a"))
@@ -214,7 +215,7 @@ def test_a_follower_leaves_it_to_the_leader_to_record_why_kube_scheduler_refuses
 
 def kept(process: Process) -> bool:
     """Whether a caller may ask again on the same connection."""
-    connection = http.client.HTTPConnection("127.0.0.1", process.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", process.port, timeout=LONGEST_S)
     try:
         connection.request("POST", "/filter", json.dumps({"Pod": percent(50), "NodeNames": ["a"]}))
         response = connection.getresponse()

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from deploy.local.identity import new_authority
+from deploy.local.limits import LONGEST_S
 from tests.scheduler_ext.apiserver import ApiServer
 from tests.scheduler_ext.processes import ROOT, Process
 from tests.scheduler_ext.worlds import node, percent
@@ -36,7 +37,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
         env={"PATH": "/usr/bin:/bin", **environment},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=LONGEST_S,
     )
 
 
@@ -140,7 +141,7 @@ def tls(tmp_path: Path, api: ApiServer) -> Iterator[tuple[Process, ssl.SSLContex
 
 
 def call(port: int, context: ssl.SSLContext) -> int:
-    connection = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=20)
+    connection = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=LONGEST_S)
     try:
         connection.request("GET", "/readyz")
         return connection.getresponse().status

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from deploy.local.limits import LONGEST_S
 from deploy.local.ports import free_port
 from tests.scheduler_ext.apiserver import ApiServer, api_server
 from tests.scheduler_ext.processes import Process
@@ -39,7 +40,9 @@ class Port:
     ) -> tuple[int, Any]:
         """Status and decoded body (text if it is no JSON) for this user's token; "" sends none."""
         headers = {"Authorization": f"Bearer {token(user, LASTS_MS, audience)}"} if user else {}
-        client = http.client.HTTPSConnection("127.0.0.1", self.number, timeout=30, context=self.tls.client())
+        client = http.client.HTTPSConnection(
+            "127.0.0.1", self.number, timeout=LONGEST_S, context=self.tls.client()
+        )
         try:
             method = "GET" if body is None else "POST"
             client.request(method, path, None if body is None else json.dumps(body), headers)
@@ -185,7 +188,7 @@ def test_one_simulation_runs_at_a_time_and_is_killed_when_its_time_is_over(tmp_p
             eventually(lambda: len(port.extender.descendants()) > 2, "the child to run")
             busy = port.ask("/v1/simulate", PLANNER, asked(1))
             filtered = port.extender.call("POST", "/filter", {"Pod": percent(50, "x"), "NodeNames": ["a"]})
-            late = first.result(timeout=20)
+            late = first.result(timeout=LONGEST_S)
 
         assert (busy[0], busy[1]["detail"]) == (429, "another simulation is running; one runs at a time")
         assert json.loads(filtered[1])["NodeNames"] == ["a"]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from deploy.local.limits import LONGEST_S
 from scheduler_ext.binding.node_locks import MAX_WAITING, NodeLocks
 from scheduler_ext.binding.values import BindingArgs
 from scheduler_ext.cache.cluster_cache import ClusterCache
@@ -123,7 +124,7 @@ def test_an_unused_lock_is_taken_even_if_the_node_changes_meanwhile(lock: str | 
     cluster = Cluster(lock, other=other)
     cluster.conflicts = 2
 
-    assert cluster.take() == ""
+    assert cluster.take(LONGEST_S) == ""
     assert cluster.lock == MINE
 
 
@@ -148,7 +149,7 @@ def test_the_locks_of_volcanos_plugins_stand_while_their_pods_wait_for_devices(
     lock = "2020-01-02T03:04:04Z,default,other"
 
     assert "by pod default/other" in Cluster(lock, named, other=waiting).take()
-    assert Cluster(lock, named, other=served).take() == ""
+    assert Cluster(lock, named, other=served).take(LONGEST_S) == ""
 
 
 @pytest.mark.parametrize(
@@ -171,19 +172,19 @@ def test_a_lock_that_is_needed_is_waited_for_and_not_taken(lock: str, why: str) 
     unbound = Cluster("2030-01-02T03:04:04Z,default,other", other=pod(node=""))  # HAMi
     assert "locked" in unbound.take()
 
-    waiting = threading.Thread(target=lambda: told.append(cluster.take(30)))
+    waiting = threading.Thread(target=lambda: told.append(cluster.take(LONGEST_S)))
     told: list[str] = []
     waiting.start()
     eventually(lambda: cluster.locks.waiting)
     assert told == []
     cluster.unlock()
-    waiting.join(20)
+    waiting.join(LONGEST_S)
     assert told == [""]
 
 
 def test_a_pods_own_lock_stays_and_only_its_own_is_given_back() -> None:
     cluster = Cluster("2030-01-02T03:00:00Z,default,mine")
-    assert cluster.take() == ""
+    assert cluster.take(LONGEST_S) == ""
     assert cluster.lock == "2030-01-02T03:00:00Z,default,mine"
 
     for lock, left in (
@@ -191,7 +192,7 @@ def test_a_pods_own_lock_stays_and_only_its_own_is_given_back() -> None:
         ("2030-01-02T03:00:00Z,default,notmine", "2030-01-02T03:00:00Z,default,notmine"),
     ):
         cluster.lock = lock
-        cluster.locks.release(read_node(cluster.node()), ARGS, time.monotonic() + 1)
+        cluster.locks.release(read_node(cluster.node()), ARGS, time.monotonic() + LONGEST_S)
         assert cluster.lock == left
 
 
@@ -203,23 +204,25 @@ def test_without_an_answer_nothing_is_locked_and_no_other_node_is_read() -> None
     cluster.calls.clear()
     whole = read_node({"metadata": {"name": "n"}, "status": {"capacity": {"nvidia.com/gpu": "1"}}})
     for node in (None, whole):
-        assert cluster.locks.take(node, ARGS, time.monotonic() + 1) == ""
-        cluster.locks.release(node, ARGS, time.monotonic() + 1)
+        assert cluster.locks.take(node, ARGS, time.monotonic() + LONGEST_S) == ""
+        cluster.locks.release(node, ARGS, time.monotonic() + LONGEST_S)
     assert cluster.calls == []
 
 
 def test_few_binds_wait_at_a_time_so_that_those_of_other_nodes_have_threads() -> None:
     cluster = Cluster("2030-01-02T03:04:04Z,default,other", other=pod())
     told: list[str] = []
-    waiting = [threading.Thread(target=lambda: told.append(cluster.take(30))) for _ in range(MAX_WAITING)]
+    waiting = [
+        threading.Thread(target=lambda: told.append(cluster.take(LONGEST_S))) for _ in range(MAX_WAITING)
+    ]
     for each in waiting:
         each.start()
     eventually(lambda: cluster.locks.waiting == MAX_WAITING)
 
-    assert "locked" in cluster.take(30)
+    assert "locked" in cluster.take(LONGEST_S)
     assert cluster.locks.waiting == MAX_WAITING  # it was refused while they go on waiting
 
     cluster.unlock()
     for each in waiting:
-        each.join(20)
+        each.join(LONGEST_S)
     assert told == [""] * MAX_WAITING
