@@ -1,5 +1,5 @@
 """Every route of the webhook that takes a body, with the table of hostile values: each is answered, and a
-refusal has its sentence. `process/test_fuzz` sends more of them to the routes of pods."""
+refusal has its sentence. `test_fuzz` sends more of them to the routes of pods."""
 
 import pytest
 from werkzeug.test import Client
