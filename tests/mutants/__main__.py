@@ -52,7 +52,7 @@ SHARE = {"swap": 0.25, "drop": 0.7, "boundary": 2.5, "extreme": 2.5}  # of other
 RATE = 0.026  # of all mutants; twice that in DEEP
 RESULTS = ROOT / FOLDER / "results.jsonl"
 _MINUTES = 20
-_RECORDING = (0.4, 0.8)  # of the time, after which mutants are tried with what is recorded by then
+_SHARES = ((0.35, 0.6), (0.8, 1.0))  # of the time, when recording and trying end, and then again
 _FRESH = 10
 
 Source = dict[str, str]  # texts by file
@@ -114,8 +114,7 @@ class Slice:
         self, source: Source, files: Iterable[str], choose: Choose, options: argparse.Namespace, rows: Path
     ) -> None:
         self._source, self._choose, self._options, self._rows = source, choose, options, rows
-        self._table, self._seconds = read(ROOT / TABLE), options.minutes * 60
-        self._until = time.monotonic() + self._seconds
+        self._table = read(ROOT / TABLE)
         folders = tuple(f"tests/{role}/{tier}/" for tier, roles in TESTED.items() for role in roles)
         importers = Importers(ROOT, _git("ls-files", "-co", "--exclude-standard", "*.py").split())
         self._near = {
@@ -145,27 +144,32 @@ class Slice:
     def run(self) -> Table:
         """What is new."""
         options = ["-q", "--no-header", "--no-summary", "-p", "no:cacheprovider", "-m", "not soak"]
-        works = [partial(work, share) for share in _RECORDING for work in (self._record, self._try)]
+        pairs = [zip((self._record, self._try), shares, strict=True) for shares in _SHARES]
+        works = [partial(work, share) for pair in pairs for work, share in pair]
         zygote = Zygote(
-            ROOT, tuple(self._source), works, self._options.workers, unit_s=reference_s(), until=self._until
+            ROOT,
+            tuple(self._source),
+            works,
+            self._options.workers,
+            unit_s=reference_s(),
+            until=_until(self._options),
         )
         if self.files and pytest.main([*options, *self.files], plugins=[zygote]):
             sys.exit("the tests could not be collected")
         return results(self._rows)
 
     def _record(self, share: float, zygote: Zygote, worker: int) -> None:
-        until = self._until - self._seconds * (1 - share)
         for file in self.left(zygote.passes)[worker :: self._options.workers]:
-            if time.monotonic() < until:
+            if time.monotonic() < _until(self._options, share):
                 zygote.record(file)
 
     def _try(self, share: float, zygote: Zygote, worker: int) -> None:
         left, leaving = set(self.left(zygote.passes)), self._options.license
         if leaving and left:
             return
-        tried = results(self._rows) if share > _RECORDING[0] else {}
+        tried = {(name, row.digest) for name, row in results(self._rows).items()}
         for mutant in self._choose(zygote.passes)[worker :: self._options.workers]:
-            if mutant.name in tried:
+            if (mutant.name, mutant.digest) in tried or time.monotonic() > _until(self._options, share):
                 continue
             try:
                 row = judged(zygote, mutant, lambda test: not leaves(test, leaving))
@@ -232,12 +236,11 @@ def next_slice(options: argparse.Namespace, source: Source) -> int:
 
     within = (mutant for name, mutant in sampled.items() if is_left(name) and name.startswith(options.within))
     left = sorted(within, key=weighted)
-    until = time.monotonic() + options.minutes * 60
     table |= Slice(
         source, dict.fromkeys(mutant.file for mutant in left), lambda _: left, options, RESULTS
     ).run()
     for name in filter(is_left, patches.all_patches()):
-        if time.monotonic() < until:
+        if time.monotonic() < _until(options):
             keep(RESULTS, name, Row(digests[name], patches.killers(ROOT, name)))
     table |= results(RESULTS)
     write(ROOT / TABLE, table)
@@ -331,6 +334,11 @@ def is_there(test: str) -> bool:
     return name.partition("::")[0] in words
 
 
+def _until(options: argparse.Namespace, share: float = 1.0) -> float:
+    """When this share of its minutes is over, by the monotonic clock."""
+    return float(options.began + options.minutes * 60 * share)
+
+
 def _git(*words: str) -> str:
     return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
@@ -349,6 +357,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=_MINUTES)
     parser.add_argument("--prune", action="store_true")
     options = parser.parse_args()
+    options.began = time.monotonic()
     table = read(ROOT / TABLE)
     if options.alone:
         print(*sorted(idle(table)), sep="\n")

@@ -35,8 +35,8 @@ from tests.mutants import __main__ as main
 main.ROOT = pathlib.Path.cwd()
 main.PRODUCT, main.TESTED = ("product",), {"unit": ("core",)}
 main.reference_s = lambda: 1.0
-if recording := sys.argv.pop(1):
-    main._RECORDING = (float(recording),)
+if sys.argv.pop(1):
+    main._SHARES = ((0.0, 1.0),)
 sys.exit(main.main())
 """
 MIDDLING = "\ndef is_middling(number):\n    return number > 2 and is_small(number)\n"
@@ -58,9 +58,9 @@ class Project:
         (self._root / file).parent.mkdir(parents=True, exist_ok=True)
         (self._root / file).write_text(text)
 
-    def mutants(self, *words: str, recording: str = "") -> tuple[int, str]:
-        """Exit code and output of the command. ``recording``: for what share of the minutes it records."""
-        done = self._run(sys.executable, "-c", RUN, recording, *words)
+    def mutants(self, *words: str, unrecorded: str = "") -> tuple[int, str]:
+        """Exit code and output of the command. ``unrecorded``: it has no time to record what tests pass."""
+        done = self._run(sys.executable, "-c", RUN, unrecorded, *words)
         return done.returncode, done.stdout + done.stderr
 
     @property
@@ -123,7 +123,7 @@ def test_what_the_minutes_do_not_reach_is_listed_and_fails_nothing(project: Proj
 
 
 def test_none_is_a_survivor_while_tests_that_could_notice_it_are_not_recorded(project: Project) -> None:
-    code, output = project.mutants("--base", "HEAD", recording="0")
+    code, output = project.mutants("--base", "HEAD", unrecorded="yes")
 
     assert (code, project.recorded) == (0, set()), output
     assert "not reached" in output
