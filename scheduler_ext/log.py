@@ -17,9 +17,7 @@ LogEvent = (
     | Literal["ends-failed", "ends-sent", "end-refused", "ends-dropped", "closed", "opened", "leads"]
     | Literal["follows", "fences", "too-large", "unmarked", "untouched", "standings-updated"]
     | Literal["standings-failed", "usage-updated", "usage-failed", "unhealthy-list", "listed", "unheard"]
-    | Literal[
-        "demoted", "not-streamed", "complete", "learned", "deschedule-label", "policy", "serving", "died"
-    ]
+    | Literal["demoted", "complete", "learned", "deschedule-label", "policy", "serving", "died"]
 )
 EventReason = Literal[
     "BindTakenBack",

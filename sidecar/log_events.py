@@ -3,7 +3,7 @@ The sidecar imports this for type checkers alone."""
 
 from typing import Literal
 
-from timekeeper.edge.log_events import EventLog
+from timekeeper.edge.log_events import EventLog, OfSources
 
 OfSidecar = (
     Literal["started", "no-cards", "standing", "not-known-yet", "timekeeper-away", "timekeeper-back"]
@@ -16,6 +16,7 @@ OfNode = (
     | Literal["not-written", "not-followed", "nri-connected", "nri-lost", "nri-refused", "cdi-unreadable"]
     | Literal["event-dropped", "event-not-posted", "processes-unknown", "scrape-failed", "timekeeper-away"]
     | Literal["timekeeper-back", "use-kept", "use-lost", "use-unreadable", "fault"]
+    | OfSources
 )
 EventName = OfSidecar | OfHolders | OfNode
 Log = EventLog[EventName]

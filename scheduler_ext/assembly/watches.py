@@ -18,6 +18,8 @@ from scheduler_ext.log import Log
 from scheduler_ext.model.leader_mark import LeaderMark
 from scheduler_ext.model.pod import NonGPUPod, Pod
 from scheduler_ext.settings import ExtenderSettings
+from timekeeper.edge.clock import now_ms
+from timekeeper.edge.source_health import SourceHealth
 from timekeeper.runtime.api_server import Api, await_served
 
 V = TypeVar("V")
@@ -42,6 +44,7 @@ class Watches:
         self._settings, self._api, self._log = settings, api, log
         self._cache, self._pdbs, self._slices, self._groups = cache, pdbs, slices, groups
         self._hearing, self._pod_seen = hearing, pod_seen
+        self.health: dict[str, SourceHealth] = {}  # by watched path
         self._last_sign: dict[str, float] = {}  # watched path -> monotonic second of the last event
 
     def work(self) -> dict[str, Work]:
@@ -79,7 +82,9 @@ class Watches:
         def heard() -> None:
             self._last_sign[kind.path] = time.monotonic()
 
-        return follow(self._api, kind, heard, self._log, wait_ms)
+        health = SourceHealth(kind.path.rpartition("/")[2], self._log, now_ms)
+        self.health[kind.path] = health
+        return follow(self._api, kind, heard, self._log, wait_ms, health)
 
     def _served(self, api: str, kind: Kind[Any], unserved: Callable[[], None]) -> Work:
         """Follows the kind once the API server serves it; before, there are none."""

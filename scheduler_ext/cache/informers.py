@@ -13,6 +13,7 @@ from scheduler_ext.model.pod import NonGPUPod, Pod, read_any
 from timekeeper.core.json_values import Json
 from timekeeper.edge.list_watch import inform
 from timekeeper.edge.reflector import ObjectChanged, ObjectsListed, WatchEvent, WatchFailed
+from timekeeper.edge.source_health import SourceHealth
 from timekeeper.runtime.api_server import Api
 
 V = TypeVar("V")
@@ -88,14 +89,12 @@ def follow(
     api_server_seen: Callable[[], None],
     log: Log,
     wait_ms: Callable[[int], object],
+    health: SourceHealth,
 ) -> Iterator[None]:
     """Follows one kind until ``wait_ms`` is true: each step puts one event into the cache.
     ``api_server_seen`` is called at each sign of life of the API server."""
 
-    def not_streamed(reason: str) -> None:
-        log("not-streamed", level="info", path=kind.path, reason=reason)
-
-    for event in inform(api, kind.path, kind.read, wait_ms, not_streamed=not_streamed):
+    for event in inform(api, kind.path, kind.read, wait_ms, health):
         apply(kind, event, api_server_seen, log)
         yield
 

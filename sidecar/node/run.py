@@ -31,6 +31,7 @@ from timekeeper.edge.clock import now_ms
 from timekeeper.edge.events import EventRecorder
 from timekeeper.edge.reflector import UnreachableError
 from timekeeper.edge.saved_outbox import OutboxPorts
+from timekeeper.edge.source_health import SourceHealth
 from timekeeper.edge.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
@@ -98,8 +99,9 @@ def until_the_end(settings: AgentSettings, loop: EventLoop) -> None:
     tasks = UsageTasks(settings, agent, reports, post, boot, slices)
     log("started", node=settings.node_name, api=settings.api_url, reports=bool(reports))
     _start("cards", lambda: watch_cards(reader, loop, settings.look_every_ms))
-    _start("node", lambda: _follow_node(server, settings.node_name, loop))
-    _start("pods", lambda: _follow_pods(server, settings.node_name, loop, nri))
+    sources = tuple(SourceHealth(name, log, now_ms) for name in ("nodes", "pods"))
+    _start("node", lambda: _follow_node(server, settings.node_name, loop, sources[0]))
+    _start("pods", lambda: _follow_pods(server, settings.node_name, loop, nri, sources[1]))
     _start("events", partial(events.run, threading.Event()))
     if nri:
         nri.start()
@@ -252,14 +254,17 @@ def _usage_reports(settings: AgentSettings, loop: EventLoop) -> reports.UsageRep
     return reports.UsageReports(ports, os.urandom(8).hex(), boot_ms(), left)
 
 
-def _follow_node(server: api.NodeApi, name: str, loop: EventLoop) -> None:
+def _follow_node(server: api.NodeApi, name: str, loop: EventLoop, health: SourceHealth) -> None:
     def changed(objects: dict[str, Any]) -> None:
         loop.put(NodeChanged(next(map(api_objects.read_node, objects.values()), None)))
 
-    follow(server, api_objects.node_path(name), api.JSON, changed, _LogOnChange("node"))
+    path, failed = api_objects.node_path(name), _LogOnChange("node")
+    follow(server, path, api.JSON, changed, failed, health, api_objects.read_node)
 
 
-def _follow_pods(server: api.NodeApi, name: str, loop: EventLoop, nri: NriTasks | None) -> None:
+def _follow_pods(
+    server: api.NodeApi, name: str, loop: EventLoop, nri: NriTasks | None, health: SourceHealth
+) -> None:
     def changed(objects: dict[str, Any]) -> None:
         read = api_objects.read_all(objects.values())
         if nri:
@@ -272,7 +277,10 @@ def _follow_pods(server: api.NodeApi, name: str, loop: EventLoop, nri: NriTasks 
         loop.put(PodsUnknown())
         log_on_change(reason)
 
-    follow(server, api_objects.pods_path(name), api.METADATA, changed, failed)
+    def check(raw: dict[str, Any]) -> object:
+        return api_objects.read_all([raw])
+
+    follow(server, api_objects.pods_path(name), api.METADATA, changed, failed, health, check)
 
 
 class _LogOnChange:

@@ -245,6 +245,16 @@ WATCHES: dict[str, Watched] = {
     "ended in the middle of an event": passed_over(b'{"type": "ADDED", "obj'),
     "no JSON": goes_on(b"garbage\n"),
     "no UTF-8": goes_on(b"\xff\xfe\n"),
+    "no JSON twice": Watched(
+        (FIRST, streamed(B, b"garbage\n"), streamed(b"garbage\n"), Listed("20"), streamed(C)),
+        "list +b failed opened failed list opened +c",
+        "list 10 11 list 20",
+    ),
+    "no JSON, no answer, no JSON at a version of its own": Watched(
+        (FIRST, streamed(b"garbage\n"), status(500), streamed(B, b"garbage\n"), streamed(C)),
+        "list failed failed opened +b failed opened +c",
+        "list 10 10 10 11",
+    ),
     "JSON without end": goes_on(b"[" * 100_000 + b"\n"),
     "a number": goes_on(b"7\n"),
     "null": goes_on(b"null\n"),

@@ -6,6 +6,7 @@ The books, the binder, the watches and the taking over are the real ones. What i
 that it should lead, and the clock.
 """
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +23,8 @@ from scheduler_ext.scoring.policy import BINPACK
 from scheduler_ext.snapshot.snapshot import Snapshot
 from tests.scheduler_ext import readback
 from tests.scheduler_ext.apiserver import Store
-from tests.support.api_server import PlayedStream
+from tests.support.api_server import PlayedStream, initial_lines
+from tests.support.sources import unnoted
 from tests.worlds import Json
 from timekeeper.edge.http_client import HttpStream
 from timekeeper.edge.list_watch import inform
@@ -157,12 +159,14 @@ class Api:
         return self._cluster.ask(self._replica, method, path, body)
 
     def decode(self, text: bytes, /) -> object:
-        """Lines stand for themselves."""
-        return text
+        """Events of a watch stand for themselves."""
+        return json.loads(text) if isinstance(text, bytes) else text
 
-    def page(self, path: str) -> Json:
-        """As `timekeeper.runtime.api_server.Api.page`, all in one."""
-        kind = path.partition("?")[0].rpartition("/")[2]
+    def page(self, _path: str) -> Json:
+        """No list comes in pages here."""
+        raise NotImplementedError
+
+    def _listed(self, kind: str) -> Json:
         self._meet(kind)
         if kind == "pods":
             self._cluster.skipped(self._replica, self.at[kind])
@@ -173,8 +177,10 @@ class Api:
     def stream(self, path: str, silence_s: float) -> HttpStream:
         """As `Api.stream`; a bookmark without a version where there is nothing to tell."""
         path, _, query = path.partition("?")
-        version = int(dict(parse_qsl(query))["resourceVersion"])
-        return PlayedStream(self._events(path.rpartition("/")[2], version))
+        kind, asked = path.rpartition("/")[2], dict(parse_qsl(query))
+        if "sendInitialEvents" in asked:
+            return PlayedStream(initial_lines(self._listed(kind)))
+        return PlayedStream(self._events(kind, int(asked["resourceVersion"])))
 
     def _events(self, kind: str, at: int) -> Iterator[Json]:
         while True:
@@ -253,7 +259,8 @@ class Replica:
             zip(("pods", "nodes"), kinds(self.cache, GRACE_MS, self.leadership, HOME), strict=True)
         )
         self.streams: dict[str, Iterator[Any]] = {
-            word: inform(api, kind.path, kind.read, lambda _ms: None) for word, kind in self.kinds.items()
+            word: inform(api, kind.path, kind.read, lambda _ms: None, unnoted(word))
+            for word, kind in self.kinds.items()
         }
         self.busy: set[str] = set()
 

@@ -149,13 +149,16 @@ def initial_lines(listed: Json) -> Iterator[bytes]:
 
 
 class PlayedStream(HttpStream):
-    """An accepted watch with these lines."""
+    """An answer with these lines: of a watch that is accepted, or a refusal."""
 
-    def __init__(self, lines: Iterator[Any]) -> None:
-        self.status, self._lines = 200, lines
+    def __init__(self, lines: Iterator[Any], status: int = 200) -> None:
+        self.status, self._lines = status, lines
 
     def lines(self) -> Iterator[bytes]:
         return self._lines
+
+    def body(self) -> bytes:
+        return b"".join(self._lines)
 
     def close(self) -> None:
         """Nothing is open."""

@@ -124,6 +124,8 @@ def serving(api: FakeApiServer) -> Iterator[str]:
                 self.answer(403, {"message": f"{source} is forbidden"})
             elif asked.get("watch") == "true" and api.expired:
                 self.answer(410, {"message": "too old"})
+            elif "sendInitialEvents" in asked:
+                self.initial_events(api.listed(source))
             elif asked.get("watch") == "true":
                 self.watch(source, int(asked["resourceVersion"]), float(asked["timeoutSeconds"]))
             else:

@@ -1,5 +1,6 @@
 """Reading JSON of unknown shape: every helper returns an empty value instead of raising."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +17,18 @@ def mapping(value: object) -> Json:
 def sequence(value: object) -> list[Any]:
     """The value if it is a JSON array, else an empty one."""
     return value if isinstance(value, list) else []
+
+
+def decoded(text: str, **hooks: Any) -> Any:
+    """The JSON in an annotation. Raises ValueError, also for what is nested too deeply and for a lone
+    surrogate, which no database takes."""
+    try:
+        value = json.loads(text, **hooks)
+        if "\\u" in text:
+            json.dumps(value, ensure_ascii=False).encode()
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    return value
 
 
 def annotations_of(item: Json) -> Json:

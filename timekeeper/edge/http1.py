@@ -25,6 +25,10 @@ class NotHTTP(ValueError):
     """The response is not HTTP/1.1 or exceeds a bound; the text says which."""
 
 
+class TooLong(NotHTTP):
+    """What the server sends exceeds the bound."""
+
+
 class ConnectionClosed(ConnectionError):
     """The server closed the connection before it answered."""
 
@@ -75,7 +79,7 @@ def body(stream: Stream, head: ResponseHead, most: int = MAX_BODY) -> bytes:
     for piece in _unpacked(parts(stream, head, most), head, most):
         whole += piece
         if len(whole) > most:
-            raise NotHTTP(f"the answer is too long: more than {most} bytes")
+            raise TooLong(f"the answer is too long: more than {most} bytes")
     return bytes(whole)
 
 
@@ -92,7 +96,7 @@ def lines(stream: Stream, head: ResponseHead) -> Iterator[bytes]:
             rest = bytearray(last)
             yield from filter(None, whole)
         if len(rest) > MAX_BODY:
-            raise NotHTTP("a line of the answer is too long")
+            raise TooLong("a line of the answer is too long")
 
 
 def parts(stream: Stream, head: ResponseHead, most: int | None = None) -> Iterator[bytes]:
@@ -154,7 +158,7 @@ def _length(text: str, digits: str, base: int, most: int | None) -> int:
     if not text or not all(letter in digits for letter in text):
         raise NotHTTP("the answer has no readable length")
     if len(text) > 18 or (most is not None and int(text, base) > most):
-        raise NotHTTP("the answer is too long" + ("" if most is None else f": more than {most} bytes"))
+        raise TooLong("the answer is too long" + ("" if most is None else f": more than {most} bytes"))
     return int(text, base)
 
 

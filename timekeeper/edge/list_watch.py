@@ -1,9 +1,8 @@
 """One collection of the API server as events: listed by pages or by a stream, then watched.
 
-Each object becomes a value as its line or page arrives: the JSON of a hundred thousand objects at once would
-take gigabytes. In a list that is streamed, an object whose version is known is not decoded at all: for one
-UID a resource version names one state (k8s.io/apimachinery, ``ListOptions.SendInitialEvents``). The order of
-lists and watches is `reflector`'s.
+A list is lines, an object each: the JSON of a hundred thousand objects at once would take gigabytes. An
+object whose version and value are known is not decoded at all: for one UID a resource version names one state
+(k8s.io/apimachinery, ``ListOptions.SendInitialEvents``). The order of lists and watches is `reflector`'s.
 """
 
 from __future__ import annotations
@@ -12,8 +11,20 @@ import re
 from contextlib import closing
 from urllib.parse import urlencode
 
-from timekeeper.edge.http_client import FAILURES, sentence
-from timekeeper.edge.reflector import OPENED, ExpiredError, UnreachableError, ended_by, mapping, reflect
+from timekeeper.edge.http1 import TooLong
+from timekeeper.edge.http_client import FAILURES, NotConnected, sentence
+from timekeeper.edge.reflector import (
+    OPENED,
+    ExpiredError,
+    TooLongError,
+    UnreachableError,
+    UnreadableError,
+    WatchFailed,
+    WatchOpened,
+    ended_by,
+    mapping,
+    reflect,
+)
 from timekeeper.edge.value import TYPE_CHECKING, Of
 
 if TYPE_CHECKING:
@@ -22,6 +33,7 @@ if TYPE_CHECKING:
 
     from timekeeper.edge.http_client import HttpStream
     from timekeeper.edge.reflector import Json, WatchEvent
+    from timekeeper.edge.source_health import SourceHealth
 
     V = TypeVar("V")
 
@@ -57,49 +69,62 @@ def inform(
     path: str,
     read: Callable[[Json], V | None],
     wait_ms: Callable[[int], object],
+    health: SourceHealth,
     *,
     watch_s: int = WATCH_S,
     limit: int = PAGE,
     listing: Callable[[], object] = lambda: None,
-    not_streamed: Callable[[str], None] | None = None,
 ) -> Iterator[WatchEvent[V]]:
     """The events of the collection at ``path``, in order, until ``wait_ms`` is true. ``read`` makes a value
-    of an object, None where the object does not matter. ``watch_s``: how long one watch lasts; ``limit``:
-    objects of a page. ``listing`` is called before each list is requested. ``not_streamed``: with it, lists
-    are streamed, and objects of a known version are not read again. It is called once with the reason if the
-    API server refuses; then lists come in pages."""
-    streams = not_streamed is not None
-    known = KnownVersions(read, api.decode)
+    of an object, None where the object does not matter; one that it fails on is skipped, stays as it was read
+    before, and is noted in ``health``. ``watch_s``: how long one watch lasts; ``listing`` is called before
+    each list is requested. Lists are streamed, and objects of a known version are not read again. If the API
+    server refuses, lists come in pages of ``limit`` objects."""
+    streams = True
+    known = KnownVersions(read, api.decode, health)
 
     def list_all() -> tuple[tuple[V, ...], str]:
         nonlocal streams
         listing()
-        if streams and not_streamed is not None:
+        if streams:
             try:
-                with closing(initial_events(api, path, watch_s)) as lines:
+                with closing(initial_events(api, path)) as lines:
                     return known.listed(lines)
             except NotStreamedError as error:
                 streams = False
-                known.by_uid.clear()
-                not_streamed(str(error))
-        values: list[V] = []
+                health.log("not-streamed", level="info", path=path, reason=str(error))
+        there: dict[str, V | None] = {}
         version = ""
         for items, version in pages(api, path, limit):  # noqa: B007 the last page's version is used
-            values += [value for value in map(read, items) if value is not None]
-        return tuple(values), version
+            there.update((_key(item), known.changed(item, deleted=False)) for item in items)
+        return known.only(there), version
 
-    def current(item: Json, deleted: bool) -> V | None:
-        return known.changed(item, deleted) if streams else read(item)
-
-    return reflect(list_all, lambda version: watch(api, path, version, watch_s), wait_ms, current)
+    health.failed("it has not been listed yet")
+    for event in reflect(
+        list_all, lambda version: watch(api, path, version, watch_s), wait_ms, known.changed
+    ):
+        if isinstance(event, WatchFailed):
+            health.failed(event.sentence)
+        elif not isinstance(event, WatchOpened):
+            health.is_whole()
+        yield event
 
 
 def pages(api: Lister, path: str, limit: int = PAGE) -> Iterator[tuple[list[Json], str]]:
     """All objects of a collection, page by page, each page with the list's resource version: read at quorum.
-    Raises UnreachableError or ExpiredError."""
+    A page that is too long is requested again with half the objects. Raises UnreachableError or
+    ExpiredError."""
     more = ""
     while True:
-        page = mapping(api.page(_with_query(path, {"limit": limit} | ({"continue": more} if more else {}))))
+        try:
+            page = mapping(
+                api.page(_with_query(path, {"limit": limit} | ({"continue": more} if more else {})))
+            )
+        except TooLongError:
+            if limit == 1:
+                raise
+            limit //= 2
+            continue
         items, metadata = page.get("items") or [], mapping(page.get("metadata"))
         if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
             raise UnreachableError(f"the list of {path} has something that is no object")
@@ -116,15 +141,15 @@ def watch(api: Lister, path: str, version: str, for_s: int = WATCH_S) -> Iterato
         yield event_of(line, api.decode) if line else {"type": OPENED}
 
 
-def initial_events(api: Lister, path: str, for_s: int = WATCH_S) -> Generator[bytes, None, None]:
+def initial_events(api: Lister, path: str) -> Generator[bytes, None, None]:
     """The lines of a watch that begins with one event for each object, read at quorum, and a bookmark after
     them. Raises NotStreamedError where the API server refuses that, UnreachableError or ExpiredError."""
     query = {
         "sendInitialEvents": "true",
         "resourceVersionMatch": "NotOlderThan",
-        "timeoutSeconds": str(for_s),
+        "timeoutSeconds": str(WATCH_S),
     }
-    with closing(lines(api, path, query, for_s + LATE_S)) as events:
+    with closing(lines(api, path, query, WATCH_S + LATE_S)) as events:
         yield from filter(None, events)
 
 
@@ -142,6 +167,10 @@ def lines(api: Lister, path: str, query: Mapping[str, str], silence_s: float) ->
                 raise refused(stream.status, message)
             yield b""
             yield from stream.lines()
+    except NotConnected as error:
+        raise UnreachableError(f"the API server cannot be reached: {error}") from error
+    except TooLong as error:
+        raise UnreadableError(f"the watch of {path} broke: {error}") from error
     except FAILURES as error:
         raise UnreachableError(f"the watch of {path} broke: {sentence(error, silence_s)}") from error
 
@@ -168,23 +197,46 @@ class NotStreamedError(Exception):
 
 
 class KnownVersions(Of[V]):
-    """The values of the objects that were read last, by UID; None for an object that does not matter.
-    ``decode`` raises ValueError for what is no JSON."""
+    """The values of the objects that matter, as they were read last, by UID. ``decode`` raises ValueError for
+    what is no JSON."""
 
-    def __init__(self, read: Callable[[Json], V | None], decode: Callable[[bytes], object]) -> None:
-        self.read, self.decode = read, decode
-        self.by_uid: dict[str, tuple[str, V | None]] = {}
+    def __init__(
+        self,
+        read: Callable[[Json], V | None],
+        decode: Callable[[bytes], object],
+        health: SourceHealth,
+    ) -> None:
+        self.read, self.decode, self.health = read, decode, health
+        self.by_uid: dict[str, tuple[str, V]] = {}
 
     def changed(self, item: Json, deleted: bool) -> V | None:
-        """The value of the object of an event, which is known from now on unless it was deleted."""
-        value = self.read(item)
-        metadata = mapping(item.get("metadata"))
-        uid, version = metadata.get("uid"), metadata.get("resourceVersion")
+        """The value of the object of an event, which is known from now on unless it was deleted: the last one
+        of an object that the reader fails on."""
+        uid, unread = _key(item), self.health.unread
+        last: tuple[str, V | None] = self.by_uid.get(uid, ("", None))
+        version, value = last
+        try:
+            value = self.read(item)
+            version = str(mapping(item.get("metadata")).get("resourceVersion") or "")
+        except Exception as error:  # a fault of ours, or an object that no API server sends
+            self.health.skip(uid, item, error)
+        else:
+            if unread:
+                unread.pop(uid, None)
         if deleted:
-            self.by_uid.pop(str(uid), None)
-        elif uid and version:
-            self.by_uid[str(uid)] = str(version), value
+            unread.pop(uid, None)
+        if deleted or value is None:
+            self.by_uid.pop(uid, None)
+        elif version:
+            self.by_uid[uid] = version, value
         return value
+
+    def only(self, there: dict[str, V | None]) -> tuple[V, ...]:
+        """The values of these objects, by UID; others are not known any more."""
+        for known in (self.by_uid, self.health.unread):
+            for uid in known.keys() - there:
+                del known[uid]
+        return tuple(value for value in there.values() if value is not None)
 
     def listed(self, lines: Iterable[bytes]) -> tuple[tuple[V, ...], str]:
         """The values of all objects that the lines send, and the version of the list. Other objects are not
@@ -215,27 +267,24 @@ class KnownVersions(Of[V]):
         event = event_of(line, self.decode)
         kind, item = event.get("type"), event.get("object")
         if kind not in ("ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR") or not isinstance(item, dict):
-            raise UnreachableError(f"the list has a line that is no event: {line[:100]!r}")
+            raise UnreadableError(f"the list has a line that is no event: {line[:100]!r}")
         return str(kind), item
 
     def _ended(self, bookmark: Json, there: dict[str, V | None]) -> tuple[tuple[V, ...], str]:
         metadata = mapping(bookmark.get("metadata"))
         if mapping(metadata.get("annotations")).get(INITIAL_EVENTS_END) != "true":
             raise NotStreamedError("the first bookmark does not mark the end of the initial events")
-        for uid in self.by_uid.keys() - there:
-            del self.by_uid[uid]
-        version = str(metadata.get("resourceVersion") or "")
-        return tuple(value for value in there.values() if value is not None), version
+        return self.only(there), str(metadata.get("resourceVersion") or "")
 
 
 def event_of(line: bytes, decode: Callable[[bytes], object]) -> Json:
-    """A line of a watch. Raises UnreachableError for one that is no object."""
+    """A line of a watch. Raises UnreadableError for one that is no object."""
     try:
         event = decode(line)
     except (ValueError, RecursionError) as error:
-        raise UnreachableError(f"a watch sent something that is not JSON: {error}") from error
+        raise UnreadableError(f"a watch sent something that is not JSON: {error}") from error
     if not isinstance(event, dict):
-        raise UnreachableError(f"a watch sent something that is not an event: {line[:100]!r}")
+        raise UnreadableError(f"a watch sent something that is not an event: {line[:100]!r}")
     return event
 
 

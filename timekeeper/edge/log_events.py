@@ -6,9 +6,11 @@ Level = Literal["info", "warning", "error"]
 
 OfEvents = Literal["event-not-posted", "event-dropped"]
 OfLease = Literal["lease-unreachable"]
+OfSources = Literal["not-streamed", "object-unread"]
 LogEvent = (  # of edge and runtime; each role adds its own
     OfEvents
     | OfLease
+    | OfSources
     | Literal["loaded", "not-loaded"]
     | Literal["decisions-failed", "decisions-sent", "decisions-dropped", "decision-refused"]
     | Literal["malformed-request", "internal-error", "uncaught", "server"]

@@ -29,6 +29,14 @@ class UnreachableError(Exception):
     """The API server did not answer, or answered with an error: wait, then continue at the same version."""
 
 
+class UnreadableError(UnreachableError):
+    """The API server answered, and the answer cannot be read."""
+
+
+class TooLongError(UnreadableError):
+    """The answer is longer than what is read."""
+
+
 @value
 class ObjectsListed(Of[V]):
     """The complete list: objects that are not in it do not exist."""
@@ -82,9 +90,9 @@ def reflect(
     deleted, None where it does not matter. ``watch`` yields the raw events from a version on
     (``{"type", "object"}``; the first may be of the type `OPENED`) and ends when the server closes the
     stream. Both raise UnreachableError or ExpiredError. ``wait_ms`` sleeps, longer after each failure in a
-    row, and is true where the events end.
+    row, and is true where the events end. A watch whose answer cannot be read twice at a version lists again.
     """
-    version, pause, has_failed = "", FIRST_WAIT_MS, False
+    version, pause, has_failed, unreadable = "", FIRST_WAIT_MS, False, ""
     while True:
         try:
             if not version:
@@ -106,6 +114,8 @@ def reflect(
             version = ""
             wait, pause = pause, min(2 * pause, LONGEST_WAIT_MS)
         except UnreachableError as error:
+            if isinstance(error, UnreadableError):
+                version, unreadable = "" if version == unreadable else version, version
             has_failed = True
             yield WatchFailed(str(error))
             wait, pause = pause, min(2 * pause, LONGEST_WAIT_MS)

@@ -15,6 +15,7 @@ import orjson
 
 from timekeeper.core.json_values import Json
 from timekeeper.edge.events import Send
+from timekeeper.edge.http1 import TooLong
 from timekeeper.edge.http_client import (
     FAILURES,
     HttpClient,
@@ -27,7 +28,7 @@ from timekeeper.edge.http_client import (
 from timekeeper.edge.lease import CALL_S, Call
 from timekeeper.edge.list_watch import refused
 from timekeeper.edge.mended_json import mending
-from timekeeper.edge.reflector import UnreachableError
+from timekeeper.edge.reflector import TooLongError, UnreachableError
 from timekeeper.runtime.clock import ServerClock
 
 CONNECT_S = 2.0
@@ -68,9 +69,10 @@ class Unsent:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """No answer came: it may have been done, or may yet be."""
+    """No answer came, or one that was too long to read: it may have been done, or may yet be."""
 
     message: str
+    is_too_long: bool = False
 
 
 Reply = Answered | Unsent | Lost
@@ -151,7 +153,8 @@ class Api:
             except NotConnected as error:
                 return Unsent(f"the API server cannot be reached: {self._client.server.authority}: {error}")
             except FAILURES as error:
-                return Lost(f"the API server does not answer: {sentence(error, timeout_s)}")
+                why = f"the API server does not answer: {sentence(error, timeout_s)}"
+                return Lost(why, isinstance(error, TooLong))
             self.clock.note(at, response.headers.get("date"))
             if pause_s is None or response.status not in _BUSY:
                 break
@@ -218,7 +221,10 @@ def lease_caller(api: Api) -> Call:
 
 
 def accepted(reply: Reply) -> Json:
-    """The body of a 2xx answer. Raises ExpiredError for 410, and UnreachableError for any other reply."""
+    """The body of a 2xx answer. Raises ExpiredError for 410, and UnreachableError for any other reply:
+    TooLongError where the answer is too long."""
+    if isinstance(reply, Lost) and reply.is_too_long:
+        raise TooLongError(reply.message)
     if not isinstance(reply, Answered):
         raise UnreachableError(reply.message)
     if reply.status >= 300:

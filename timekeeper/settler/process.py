@@ -16,6 +16,7 @@ from timekeeper.edge.events import EventRecorder
 from timekeeper.edge.lease import CALL_S, LeaseElection, LeaseName
 from timekeeper.edge.memory_outbox import OutboxEvents
 from timekeeper.edge.outbox import NotDelivered
+from timekeeper.edge.source_health import SourceHealth
 from timekeeper.log import LogEvent, log
 from timekeeper.runtime.api_server import ANSWER_S, APPLY, Answered, Api, event_sender, lease_caller
 from timekeeper.runtime.connect import connect
@@ -200,7 +201,8 @@ def _settle(settings: TimekeeperSettings, store: Store, api: Api, me: str, stop:
     updates: Queue[WatchUpdate] = Queue(_MAX_QUEUED)
     new_pods = NewPods(since_ms, lambda name: settler.cluster.metered.meters(name))
     for source in sources(settings.namespace, settings.only_meter, settler.is_charged, new_pods.offer):
-        start_watching(source, api, updates, now_ms, stop, _failed)
+        settler.health.append(SourceHealth(source.name, log, now_ms))
+        start_watching(source, api, updates, now_ms, stop, _failed, settler.health[-1])
     if settings.only_meter and not settings.is_local:
         start_thread("ca", partial(publish, api, settings.namespace, Path(settings.ca)), stop)
     threads = EpochThreads(store, api, settler, events, recorder.record, now_ms, new_pods)

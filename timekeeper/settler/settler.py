@@ -19,6 +19,7 @@ from timekeeper.accounts.reserved import reserved_uid
 from timekeeper.core.decisions import Record, record_nothing
 from timekeeper.core.findings import CATALOGUE, counted, published
 from timekeeper.edge.reflector import ObjectChanged
+from timekeeper.edge.source_health import SourceHealth
 from timekeeper.log import log
 from timekeeper.settler.budget_entries import BudgetNotice, EntryChanges, MissingNamespaces, read_entries
 from timekeeper.settler.claim_notices import ClaimNotice, OrphanNotices
@@ -100,6 +101,7 @@ class Settler:
         self._later = FutureHeadroom()
         self._listed_names: tuple[History, int, int, tuple[str, ...]] | None = None
         self.cluster = ClusterState()
+        self.health: list[SourceHealth] = []  # of the sources that are followed
         if only_meter:
             self.cluster.listed_sources.add("priorityclasses")  # they are not watched
         self._gangs = GangTable()

@@ -27,8 +27,10 @@ from timekeeper.core.request.device_classes import (
     read_class,
     read_settings,
 )
+from timekeeper.edge.clock import now_ms
 from timekeeper.edge.list_watch import inform
 from timekeeper.edge.reflector import ObjectChanged, ObjectsListed, WatchFailed
+from timekeeper.edge.source_health import SourceHealth
 from timekeeper.runtime.api_server import Api, await_served
 from webhook.log import Log
 
@@ -50,6 +52,7 @@ class ClaimCache:
         drivers: Callable[[], Mapping[str, bool]] = lambda: NO_DRIVERS,
     ) -> None:
         self._api, self._log, self._ended = api, log, Event()
+        self.health: tuple[SourceHealth, ...] = ()  # of what is followed
         self._classes: dict[str, DeviceClass] = {}
         self._claims: dict[NamespacedName, Requests] = {}
         self._templates: dict[NamespacedName, Requests] = {}
@@ -93,9 +96,11 @@ class ClaimCache:
         name: str = "",
     ) -> None:
         source = name or path.rpartition("/")[2]
+        health = SourceHealth(source, self._log, now_ms)
+        self.health = *self.health, health
 
         def run() -> None:
-            for event in inform(api, path, read, self._wait_ms):
+            for event in inform(api, path, read, self._wait_ms, health):
                 match event:
                     case ObjectsListed(values):
                         there = dict(values)

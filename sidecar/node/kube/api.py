@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 from sidecar.node.kube import trimmed_json
-from timekeeper.edge import http_client
+from timekeeper.edge import http1, http_client
 from timekeeper.edge.http_client import HttpClient, server_of
 from timekeeper.edge.list_watch import refused
-from timekeeper.edge.reflector import UnreachableError
+from timekeeper.edge.reflector import TooLongError, UnreachableError
 from timekeeper.edge.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
@@ -60,6 +60,8 @@ class NodeApi:
                 method, path, headers, sent, within_s=within_s, repeat=method == "GET"
             )
             return _answer(response.status, response.body)
+        except http1.TooLong as error:
+            raise TooLongError(str(error)) from None
         except (OSError, ValueError) as error:
             raise UnreachableError(reason(error, within_s)) from None
 

@@ -10,10 +10,11 @@ from timekeeper.edge.reflector import ObjectChanged, ObjectsListed, WatchFailed,
 from timekeeper.edge.value import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     from sidecar.node.kube.api import NodeApi
+    from timekeeper.edge.source_health import SourceHealth
 
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
@@ -27,20 +28,28 @@ def follow(
     accept: str,
     changed: Callable[[dict[str, Any]], None],
     failed: Callable[[str], None],
+    health: SourceHealth,
+    check: Callable[[dict[str, Any]], object],
     pause: Callable[[float], None] = time.sleep,
 ) -> None:
     """Forever: call ``changed`` with all objects by UID whenever one changes, and when the API server sends
     changes again after a failure; call ``failed`` with the reason of each failure, our own defects included.
-    ``path`` has a query; ``accept`` has ``{}`` for the word "List"."""
+    ``path`` has a query; ``accept`` has ``{}`` for the word "List". An object that ``check`` raises for is
+    skipped."""
 
     def wait_ms(ms: int) -> None:
         pause(max(FIRST_PAUSE_S, SLOWER * ms / 1000))
+
+    def read(raw: Mapping[str, Any]) -> dict[str, Any]:
+        item = dict(raw)
+        check(item)
+        return item
 
     pause_s = FIRST_PAUSE_S
     while True:
         objects: dict[str, Any] = {}
         try:
-            for event in inform(NodeLists(api, accept), path, dict, wait_ms, limit=PAGE):
+            for event in inform(NodeLists(api, accept), path, read, wait_ms, health, limit=PAGE):
                 if isinstance(event, WatchFailed):
                     failed(event.sentence)
                     continue

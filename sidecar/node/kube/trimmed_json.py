@@ -11,13 +11,14 @@ import json
 
 from sidecar.node.state.api_objects import DESCRIPTIONS, DEVICES
 from sidecar.node.state.node_patch import HOLDERS, INVENTORY
+from timekeeper.edge.list_watch import INITIAL_EVENTS_END
 from timekeeper.edge.mended_json import mended, mending
 from timekeeper.edge.value import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from typing import Any
 
-_ANNOTATIONS = (DEVICES, INVENTORY, HOLDERS)
+_ANNOTATIONS = (DEVICES, INVENTORY, HOLDERS, INITIAL_EVENTS_END)
 _DROPPED = ("labels", "managedFields", "ownerReferences", "finalizers")
 _ITEMS = '"items":['  # as the API server writes a list: no blanks, its own metadata first
 

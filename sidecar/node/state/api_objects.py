@@ -8,6 +8,7 @@ from urllib.parse import quote
 from sidecar.node.state.node_patch import HOLDERS, INVENTORY, STARTUP_TAINT
 from sidecar.node.state.overuse import shares
 from sidecar.node.values import NodeState, PodState
+from timekeeper.edge.mended_json import mended
 from timekeeper.edge.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def read_pod(raw: Mapping[str, Any]) -> PodState:
 
 def _containers(text: str | None) -> tuple[tuple[str, tuple[str, ...]], ...]:
     try:
-        listed = json.loads(text or "{}").get("containers", {}).items()
+        listed = json.loads(mended((text or "{}").encode())).get("containers", {}).items()
         return tuple((str(name), tuple(str(each["uuid"]) for each in slices)) for name, slices in listed)
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError):
         return ()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 
+from timekeeper.edge.mended_json import mended
 from timekeeper.edge.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def shares(devices: str) -> tuple[tuple[str, int], ...]:
     text is malformed, which the extender reports."""
     found: dict[str, int] = {}
     try:
-        for slices in json.loads(devices)["containers"].values():
+        for slices in json.loads(mended(devices.encode()))["containers"].values():
             for each in slices:
                 found[str(each["uuid"])] = found.get(str(each["uuid"]), 0) + int(each["memory_mib"])
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):

@@ -143,7 +143,8 @@ def fields(key: str, text: str) -> list[str]:
     return error.allowed.split(", ")
 
 
-SHARED, OF_EDGE = words(edge_events.LogEvent), words(edge_events.OfEvents) | words(edge_events.OfLease)
+SHARED = words(edge_events.LogEvent)
+OF_EDGE = words(edge_events.OfEvents) | words(edge_events.OfLease) | words(edge_events.OfSources)
 WEBHOOK = routes(
     webhook_app(UNUSED), posts=[*create_calls(UNUSED, of_this_process(), into([])), simulation.PATH]
 )

@@ -10,7 +10,8 @@ import pytest
 
 from sidecar.node.kube.api import ApiAnswer
 from sidecar.node.kube.informer import LONGEST_PAUSE_S, PAGE, follow
-from tests.support.api_server import PlayedStream
+from tests.support.api_server import PlayedStream, initial_lines
+from tests.support.sources import unnoted
 from timekeeper.edge.reflector import UnreachableError
 
 PATH, ACCEPT = "/api/v1/pods?fieldSelector=x", "json;as=Metadata{}"
@@ -54,7 +55,12 @@ class Server:
         return ApiAnswer(200, {"items": told, "metadata": {"resourceVersion": "7"}}, "")
 
     def stream(self, path: str, accept: str, _silence_s: float) -> PlayedStream:
-        return PlayedStream(self._lines(self._next(path, accept)))
+        told = self._next(path, accept)
+        if isinstance(told, int):
+            return PlayedStream(iter([b'{"message":"no"}']), told)
+        if "sendInitialEvents" in path:
+            return PlayedStream(initial_lines({"items": told, "metadata": {"resourceVersion": "7"}}))
+        return PlayedStream(self._lines(told))
 
     def _lines(self, told: Sequence[Any]) -> Iterator[bytes]:
         for each in told:
@@ -69,7 +75,16 @@ def followed(server: Server) -> tuple[list[list[str]], list[str], list[float]]:
     failures: list[str] = []
     pauses: list[float] = []
     with pytest.raises(Over):
-        follow(server, PATH, ACCEPT, lambda them: heard.append(sorted(them)), failures.append, pauses.append)  # type: ignore[arg-type]
+        follow(
+            server,  # type: ignore[arg-type]
+            PATH,
+            ACCEPT,
+            lambda them: heard.append(sorted(them)),
+            failures.append,
+            unnoted(),
+            lambda raw: raw["metadata"]["uid"],
+            pauses.append,
+        )
     return heard, failures, pauses
 
 
@@ -81,11 +96,12 @@ def test_each_change_passes_the_whole_list_on() -> None:
     assert failures == []
 
 
-def test_the_list_is_checked_by_its_own_kind_and_the_watch_by_the_items() -> None:
-    server = Server([], [])
+def test_a_list_in_pages_is_of_its_own_kind_and_a_watch_of_the_items() -> None:
+    server = Server(422, [], [])
     followed(server)
 
-    (listing, as_list), (watching, as_item), *_ = server.asked
+    (_, streamed_as), (listing, as_list), (watching, as_item), *_ = server.asked
+    assert streamed_as == as_item
     assert (listing, as_list) == (f"{PATH}&limit={PAGE}", "json;as=MetadataList")
     assert watching.startswith(PATH + "&watch=true")
     assert parse_qs(watching)["resourceVersion"] == ["7"]
@@ -117,21 +133,21 @@ def test_a_server_that_ends_each_watch_at_once_is_called_after_a_pause() -> None
 
 def test_a_list_is_passed_on_once_it_is_whole() -> None:
     metadata = {"resourceVersion": "7", "continue": "x"}
-    server = Server(ApiAnswer(200, {"items": [thing("a", 5)], "metadata": metadata}, ""), [thing("b", 6)], [])
+    first = ApiAnswer(200, {"items": [thing("a", 5)], "metadata": metadata}, "")
+    server = Server(422, first, [thing("b", 6)], [])
     heard, failures, _ = followed(server)
 
     assert (heard, failures) == ([["a", "b"]], [])
-    assert server.asked[1][0] == f"{PATH}&limit={PAGE}&continue=x"
+    assert server.asked[2][0] == f"{PATH}&limit={PAGE}&continue=x"
 
 
-def test_an_object_without_a_uid_is_logged_and_the_list_read_anew() -> None:
+def test_an_object_that_cannot_be_read_is_skipped() -> None:
     odd = event("ADDED", "b", 8)
     del odd["object"]["metadata"]["uid"]
-    heard, failures, pauses = followed(Server([], [odd], [odd["object"]], [thing("c", 9)], []))
+    heard, failures, _ = followed(Server([thing("a", 5), odd["object"]], [odd, event("ADDED", "c", 9)]))
 
-    assert heard == [[], ["c"]]
-    assert failures == ["KeyError: 'uid'"] * 2
-    assert pauses[:2] == [0.5, 1.0]
+    assert heard == [["a"], ["a", "c"]]
+    assert failures == []
 
 
 def test_a_fault_of_the_listener_is_logged_and_ends_nothing() -> None:
@@ -142,6 +158,6 @@ def test_a_fault_of_the_listener_is_logged_and_ends_nothing() -> None:
         raise OverflowError("too large")
 
     with pytest.raises(Over):
-        follow(server, PATH, ACCEPT, heard, failures.append, lambda _: None)  # type: ignore[arg-type]
+        follow(server, PATH, ACCEPT, heard, failures.append, unnoted(), lambda _: None, lambda _: None)  # type: ignore[arg-type]
 
     assert failures == ["OverflowError: too large"] * 3

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from sidecar.node.kube.api import METADATA, NodeApi, NodeLists
-from tests.runtime.hostile_servers import WATCHES, HostileServer, Listed
+from tests.runtime.hostile_servers import WATCHES, HostileServer, Listed, ending
+from tests.support.sources import unnoted
 from tests.support.tls import Tls
 from tests.worlds import Json
 from timekeeper.edge.list_watch import inform
@@ -35,17 +36,12 @@ Wait = Callable[[int], None]
 
 def node_agent(folder: Path, url: str, wait_ms: Wait) -> Events:
     api = NodeApi(url, str(folder / "ca.crt"), str(folder / "token"))
-    return inform(NodeLists(api, METADATA), "/api/v1/pods?fieldSelector=x", dict, wait_ms)
+    return inform(NodeLists(api, METADATA), "/api/v1/pods?fieldSelector=x", dict, wait_ms, unnoted())
 
 
-def paged(folder: Path, url: str, wait_ms: Wait) -> Events:
-    """Of settler and webhook."""
-    return inform(_api(folder, url), "/api/v1/pods", dict, wait_ms)
-
-
-def in_a_stream(folder: Path, url: str, wait_ms: Wait) -> Events:
-    """Of the extender."""
-    return inform(_api(folder, url), "/api/v1/pods", dict, wait_ms, not_streamed=pytest.fail)
+def other_role(folder: Path, url: str, wait_ms: Wait) -> Events:
+    """Of settler, webhook and extender."""
+    return inform(_api(folder, url), "/api/v1/pods", dict, wait_ms, unnoted())
 
 
 def _api(folder: Path, url: str) -> Api:
@@ -54,7 +50,8 @@ def _api(folder: Path, url: str) -> Api:
     return of_service_account(environment=where, folder=folder)
 
 
-FOLLOWERS = {"node agent": node_agent, "paged": paged, "streamed": in_a_stream}
+FOLLOWERS = {"node agent": node_agent, "paged": other_role, "streamed": other_role}
+REFUSED = ending(b'{"message":"no initial events"}', b"HTTP/1.1 422 No")
 
 
 def word(event: WatchEvent[Json]) -> str:
@@ -77,20 +74,21 @@ def asked(head: bytes) -> str:
         (follower, row)
         for follower in FOLLOWERS
         for row in WATCHES
-        if follower != "streamed" or not WATCHES[row].paged_only
+        if follower == "paged" or not WATCHES[row].paged_only
     ],
 )
 def test_a_list_and_watch_goes_on_where_it_was(tmp_path: Path, tls: Tls, follower: str, row: str) -> None:
     (tmp_path / "ca.crt").write_bytes(tls.ca.bundle)
     (tmp_path / "token").write_text(TOKEN + "\n")
     watched, waits = WATCHES[row], list[int]()
-    lists = Listed.streamed if follower == "streamed" else Listed.paged
-    answers = (lists(answer) if isinstance(answer, Listed) else answer for answer in watched.answers)
+    lists = Listed.paged if follower == "paged" else Listed.streamed
+    answers = [lists(answer) if isinstance(answer, Listed) else answer for answer in watched.answers]
+    answers[:0] = [REFUSED] if follower == "paged" else []
     with HostileServer(tls.server(), tuple((answer,) for answer in answers)) as server:
         events = FOLLOWERS[follower](tmp_path, server.url, waits.append)
         heard = list(itertools.islice(events, len(watched.events.split())))
 
     assert " ".join(map(word, heard)) == watched.events
-    assert " ".join(map(asked, server.requests)) == watched.calls
+    assert " ".join(map(asked, server.requests)) == "list " * (follower == "paged") + watched.calls
     assert all(wait > 0 for wait in waits)
     assert not any(TOKEN in str(event) for event in heard)

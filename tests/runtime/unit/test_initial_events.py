@@ -3,15 +3,19 @@
 import json
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import parse_qsl
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.api_server import PlayedStream
 from tests.support.profile import examples
+from tests.support.sources import unnoted
 from tests.worlds import Json
-from timekeeper.edge.list_watch import KnownVersions, NotStreamedError
-from timekeeper.edge.reflector import ExpiredError, UnreachableError
+from timekeeper.edge.list_watch import KnownVersions, NotStreamedError, inform, pages
+from timekeeper.edge.reflector import ExpiredError, ObjectsListed, TooLongError, UnreachableError
+from timekeeper.edge.source_health import SourceHealth, UnreadObject
 
 
 def line(kind: str, item: Json) -> bytes:
@@ -37,7 +41,7 @@ class Counted:
 
     def __init__(self) -> None:
         self.read: list[str] = []
-        self.known: KnownVersions[str] = KnownVersions(self._read, json.loads)
+        self.known: KnownVersions[str] = KnownVersions(self._read, json.loads, unnoted())
 
     def _read(self, item: Mapping[str, Any]) -> str:
         self.read.append(item["metadata"]["uid"])
@@ -129,3 +133,90 @@ def test_a_list_says_what_its_objects_say_whatever_was_listed_before(lists: list
         found = counted.known.listed([*(line("ADDED", item) for item in items), end()])
 
         assert found == (tuple(map(whole, items)), "9")
+
+
+def fussy(item: Mapping[str, Any]) -> str:
+    """A reader that fails on some objects."""
+    if "spoilt" in item["metadata"]:
+        raise KeyError("spoilt")
+    return whole(item)
+
+
+def test_an_object_that_the_reader_fails_on_stays_as_it_was_and_is_named_once() -> None:
+    logged: list[tuple[str, object]] = []
+    health = SourceHealth("pods", lambda event, **fields: logged.append((event, fields["name"])), lambda: 0)
+    known = KnownVersions(fussy, json.loads, health)
+    good, first = thing("a", "1"), thing("b", "2")
+    spoilt, other = thing("a", "3", spoilt=1), thing("c", "4", spoilt=1)
+    reason = "KeyError: 'spoilt'"
+
+    assert known.listed([line("ADDED", good), line("ADDED", first), end()])[0] == (whole(good), whole(first))
+    assert known.changed(spoilt, deleted=False) == whole(good)
+    again = known.listed([line("ADDED", spoilt), line("ADDED", other), line("ADDED", first), end()])[0]
+    assert sorted(again) == [whole(good), whole(first)]
+    assert {*health.unread.values()} == {
+        UnreadObject("Pod", "n", "a", reason),
+        UnreadObject("Pod", "n", "c", reason),
+    }
+    assert known.changed(other, deleted=True) is None
+    assert known.changed(spoilt, deleted=True) == whole(good)
+    assert (health.unread, logged) == ({}, [("object-unread", "a"), ("object-unread", "c")])
+
+
+def test_an_object_that_is_read_again_or_that_no_list_has_is_not_named_any_more() -> None:
+    health = unnoted()
+    known = KnownVersions(fussy, json.loads, health)
+    known.listed([line("ADDED", thing(name, "1", spoilt=1)) for name in "abc"] + [end()])
+
+    known.changed(thing("a", "2"), deleted=False)
+    assert {*health.unread} == {"b", "c"}
+    known.listed([line("ADDED", thing("a", "2")), line("ADDED", thing("b", "1", spoilt=1)), end()])
+    assert {*health.unread} == {"b"}
+
+
+class Pages:
+    """An API server that refuses to stream lists; a page of more than ``most`` objects is too long."""
+
+    decode = staticmethod(json.loads)
+
+    def __init__(self, count: int, most: int) -> None:
+        self.items = [thing(str(at), "1") for at in range(count)]
+        self.most = most
+        self.limits: list[int] = []
+
+    def stream(self, path: str, _silence_s: float) -> PlayedStream:
+        return PlayedStream(iter([b'{"message":"no"}']), 422)
+
+    def page(self, path: str) -> Json:
+        asked = dict(parse_qsl(path.partition("?")[2]))
+        begin, limit = int(asked.get("continue", "0")), int(asked["limit"])
+        self.limits.append(limit)
+        if limit > self.most:
+            raise TooLongError("too long")
+        more = str(begin + limit) if begin + limit < len(self.items) else ""
+        metadata = {"resourceVersion": "9", "continue": more}
+        return {"items": self.items[begin : begin + limit], "metadata": metadata}
+
+
+def test_a_page_that_is_too_long_is_requested_with_half_the_objects() -> None:
+    server = Pages(5, 2)
+
+    assert [item["metadata"]["uid"] for page, _ in pages(server, "/p", 9) for item in page] == list("01234")
+    assert server.limits == [9, 4, 2, 2, 2]
+
+
+def test_a_single_object_that_is_too_long_is_a_failure() -> None:
+    with pytest.raises(TooLongError):
+        list(pages(Pages(1, 0), "/p", 2))
+
+
+def test_lists_come_in_pages_where_the_api_server_streams_none() -> None:
+    refusals: list[tuple[str, object]] = []
+    health = SourceHealth(
+        "pods", lambda event, **fields: refusals.append((event, fields["reason"])), lambda: 0
+    )
+
+    listed = next(inform(Pages(3, 9), "/p", fussy, lambda _: None, health))
+
+    assert listed == ObjectsListed(tuple(whole(thing(name, "1")) for name in "012"))
+    assert refusals == [("not-streamed", "422 no")]

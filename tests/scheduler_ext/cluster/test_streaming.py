@@ -9,6 +9,7 @@ import orjson
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.limits import LONGEST_S
+from tests.support.sources import unnoted
 from tests.support.waiting import eventually
 from timekeeper.edge.list_watch import KnownVersions, initial_events
 from timekeeper.runtime.api_server import Answered, Api
@@ -24,7 +25,7 @@ class Counted:
     def __init__(self, api: Api, path: str) -> None:
         self._api, self._path = api, path
         self._decoded: list[str] = []
-        self._known: KnownVersions[str] = KnownVersions(self._read, orjson.loads)
+        self._known: KnownVersions[str] = KnownVersions(self._read, orjson.loads, unnoted())
 
     def _read(self, raw: Mapping[str, Any]) -> str:
         self._decoded.append(raw["metadata"]["name"])

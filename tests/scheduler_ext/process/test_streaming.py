@@ -12,6 +12,7 @@ from tests.scheduler_ext.worlds import percent
 from tests.support.kubeconfig import kubeconfig
 from timekeeper.edge.list_watch import inform
 from timekeeper.edge.reflector import ObjectChanged, ObjectsListed, WatchEvent, WatchFailed
+from timekeeper.edge.source_health import SourceHealth
 from timekeeper.runtime.connect import connect
 
 
@@ -20,14 +21,14 @@ class Followed:
 
     def __init__(self, api: ApiServer, folder: Path) -> None:
         self.decoded: list[str] = []
-        self.refusals: list[str] = []
+        self.refusals: list[object] = []
         self.pauses: list[int] = []
         self._events: Iterator[WatchEvent[tuple[str, str]]] = inform(
             connect(kubeconfig(folder, api.url)),
             PODS,
             self._read,
             self.pauses.append,
-            not_streamed=self.refusals.append,
+            SourceHealth("pods", lambda event, **fields: self.refusals.append(fields["reason"]), lambda: 0),
         )
 
     def _read(self, raw: Mapping[str, Any]) -> tuple[str, str]:

@@ -10,6 +10,7 @@ import pytest
 from tests.support.clock import Clock
 from tests.support.events import sending
 from tests.support.kubeconfig import kubeconfig
+from tests.support.sources import unnoted
 from tests.support.waiting import eventually
 from tests.timekeeper.clocks import iso
 from tests.timekeeper.fake_api_server import FakeApiServer, serving
@@ -67,7 +68,7 @@ def test_a_source_is_listed_then_followed(api: FakeApiServer, server: Api) -> No
     api.put("nodes", node("n1"))
     clock, failures = Clock(T0), []
     events = follow_source(
-        source("nodes"), server, clock, lambda _: None, lambda *each: failures.append(each)
+        source("nodes"), server, clock, lambda _: None, lambda *each: failures.append(each), unnoted()
     )
 
     listed = next(events)
@@ -92,20 +93,22 @@ def test_a_source_is_listed_then_followed(api: FakeApiServer, server: Api) -> No
 def test_a_list_is_true_from_when_it_was_requested(server: Api) -> None:
     """Answering may take seconds, in which something may happen that is not in it."""
     moments = iter((100, 200))
-    events = follow_source(source("pods"), server, lambda: next(moments), lambda _: None, lambda *_: None)
+    events = follow_source(
+        source("pods"), server, lambda: next(moments), lambda _: None, lambda *_: None, unnoted()
+    )
 
     assert next(events).at_ms == 100
 
 
 def test_the_end_of_a_watch_says_that_everything_arrived(server: Api) -> None:
-    events = follow_source(source("pods"), server, Clock(T0), lambda _: None, lambda *_: None)
+    events = follow_source(source("pods"), server, Clock(T0), lambda _: None, lambda *_: None, unnoted())
 
     assert next(events).change == ObjectsListed(())
     assert next(events).change == WatchProgress()
 
 
 def test_a_pod_without_a_gpu_is_only_a_sign_of_life(api: FakeApiServer, server: Api) -> None:
-    events = follow_source(source("pods"), server, Clock(T0), lambda _: None, lambda *_: None)
+    events = follow_source(source("pods"), server, Clock(T0), lambda _: None, lambda *_: None, unnoted())
     next(events)
     plain = gpu_pod()
     plain["spec"]["containers"][0]["resources"] = {}
@@ -128,7 +131,11 @@ def test_an_api_server_that_is_away_is_reported_and_called_again(tmp_path: Path)
             raise Enough
 
     with pytest.raises(Enough):
-        list(follow_source(source("pods"), away, Clock(T0), wait, lambda *each: failures.append(each)))
+        list(
+            follow_source(
+                source("pods"), away, Clock(T0), wait, lambda *each: failures.append(each), unnoted()
+            )
+        )
 
     assert waits == [200, 400, 800]
     assert {name for name, _ in failures} == {"pods"}
@@ -141,7 +148,7 @@ def test_a_refused_watch_is_told_until_one_is_accepted_and_nothing_is_lost(
     """The API server sends nothing but the answer's head when it accepts one: no bookmark is waited for."""
     api.put("nodes", node("n1"))
     refused = WatchFailed("403 nodes is forbidden")
-    events = follow_source(source("nodes"), server, Clock(T0), lambda _: None, lambda *_: None)
+    events = follow_source(source("nodes"), server, Clock(T0), lambda _: None, lambda *_: None, unnoted())
     api.forbidden.add("nodes")
     refusals = [next(events).change for _ in range(2)]
     api.forbidden.clear()
@@ -167,7 +174,7 @@ def test_a_refused_watch_is_told_until_one_is_accepted_and_nothing_is_lost(
 def test_a_watch_runs_in_a_thread_of_its_own_and_ends_when_stopped(api: FakeApiServer, server: Api) -> None:
     heard: Queue[WatchUpdate] = Queue()
     stop = Event()
-    thread = start_watching(source("leases"), server, heard, Clock(T0), stop, lambda *_: None)
+    thread = start_watching(source("leases"), server, heard, Clock(T0), stop, lambda *_: None, unnoted())
 
     assert heard.get(timeout=10).change == ObjectsListed(())
     stop.set()
@@ -182,7 +189,7 @@ def test_a_watch_whose_api_server_is_away_ends_when_stopped_too(tmp_path: Path) 
     failures: list[tuple[str, str]] = []
     stop = Event()
     thread = start_watching(
-        source("pods"), away, Queue(), Clock(T0), stop, lambda *each: failures.append(each)
+        source("pods"), away, Queue(), Clock(T0), stop, lambda *each: failures.append(each), unnoted()
     )
     eventually(lambda: bool(failures))
 

@@ -6,8 +6,6 @@ container by container, init containers first. ``nvidia.com/gpu`` alone is a who
 (`docs/dialects.md`).
 """
 
-import json
-
 from timekeeper.core.dialects import nvidia
 from timekeeper.core.dialects.amounts import NodeFacts, PodFacts
 from timekeeper.core.dialects.dialect import Dialect, Found, PlacedRequest, nothing_at_admission
@@ -21,6 +19,7 @@ from timekeeper.core.dialects.vgpu import (
     numa_node,
     registered,
 )
+from timekeeper.core.json_values import decoded
 from timekeeper.core.name_lists import listed
 from timekeeper.core.values import Card, GPURequest
 
@@ -50,10 +49,7 @@ def _cards(node: NodeFacts) -> tuple[Card, ...]:
 
 
 def _from_json(text: str) -> list[RegisteredCard]:
-    try:
-        cards = json.loads(text)
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
+    cards = decoded(text)
     if not isinstance(cards, list) or not all(isinstance(each, dict) for each in cards):
         raise ValueError("not a list of objects")
     return [_from_object(each) for each in cards]

@@ -1,13 +1,12 @@
 """Which pods are on a node's cards, as reported by its agent: the reader of ``bursar.dev/holders`` for
 extender and ledger."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from timekeeper.core import names
-from timekeeper.core.json_values import annotations_of, mapping, sequence
+from timekeeper.core.json_values import annotations_of, decoded, mapping, sequence
 from timekeeper.core.request.cards import UndecodableError
 
 MAX_CLOSED = 400  # characters
@@ -68,8 +67,8 @@ def kubelets_boot(node: Mapping[str, Any]) -> str:
 def decode_holders(text: str) -> NodeHolders:
     """Decodes the annotation. Raises UndecodableError if it is not the JSON of `wire.Holders`."""
     try:
-        whole = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        whole = decoded(text)
+    except ValueError as error:
         raise UndecodableError(f"holders: not JSON: {error}") from error
     if not isinstance(whole, dict) or whole.get("version") != 1:
         raise UndecodableError("holders: not version 1")

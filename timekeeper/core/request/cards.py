@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from timekeeper.core.dialects.mig import instance_of
+from timekeeper.core.json_values import decoded
 from timekeeper.core.request.card_amounts import NO_AMOUNT as NO_AMOUNT
 from timekeeper.core.request.card_amounts import CardAmount as CardAmount
 from timekeeper.core.request.card_amounts import NamedAmount as NamedAmount
@@ -312,8 +313,8 @@ def _words(text: str) -> tuple[str, ...]:
 
 def _versioned(text: str, key: str, kind: type) -> Any:
     try:
-        whole = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        whole = decoded(text)
+    except ValueError as error:
         raise UndecodableError(f"not JSON: {error}") from error
     if not isinstance(whole, dict) or whole.get("version") != 1 or not isinstance(whole.get(key), kind):
         raise UndecodableError(f"not version 1 with {key}")

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from timekeeper.core.dialects.moments import peak
-from timekeeper.core.json_values import Json, mapping, sequence
+from timekeeper.core.json_values import Json, decoded, mapping, sequence
 from timekeeper.core.quantity import thousandths
 from timekeeper.core.request.cards import Weights, allowed, weight_of
 from timekeeper.core.values import MAX_AMOUNT, Card, GPURequest, UndecodableError
@@ -191,8 +191,8 @@ def encode_host(share: HostShare) -> str:
 def decode_host(text: str) -> HostShare:
     """The inverse of `encode_host`. Raises UndecodableError."""
     try:
-        raw = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        raw = decoded(text)
+    except ValueError as error:
         raise UndecodableError(f"host: not JSON: {error}") from error
     if not isinstance(raw, dict) or raw.get("version") != 1 or not isinstance(raw.get("cards"), dict):
         raise UndecodableError("host: not version 1")

@@ -160,6 +160,7 @@ class ClusterState:
     unbound: set[str] = field(default_factory=set)  # UIDs of pods that wait for a node
     listed_sources: set[str] = field(default_factory=set)  # sources that have been listed once
     failing: dict[str, FailingWatch] = field(default_factory=dict)  # by source
+    failing_since: dict[str, int] = field(default_factory=dict)  # by source, until a change arrives
     pods_current_ms: int = 0  # until when the pods are known to be complete
     changed_pods: dict[str, int] = field(default_factory=dict)  # UID -> since when the pod waits for a tick
     # UID -> pod whose end is not written yet
@@ -312,11 +313,12 @@ class ClusterState:
     def apply(self, update: WatchUpdate) -> None:
         """Take in one update of a watch."""
         if isinstance(update.change, WatchFailed):
-            known = self.failing.get(update.source)
-            since_ms = known.since_ms if known else update.at_ms
+            since_ms = self.failing_since.setdefault(update.source, update.at_ms)
             self.failing[update.source] = FailingWatch(since_ms, update.change.sentence)
             return
         self.failing.pop(update.source, None)
+        if not isinstance(update.change, WatchOpened):  # else what it sends may fail again
+            self.failing_since.pop(update.source, None)
         match update.change:
             case ObjectsListed(items):
                 self._replace(update.source, items, update.at_ms)

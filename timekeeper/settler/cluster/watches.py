@@ -31,6 +31,7 @@ from timekeeper.core.request.inventory import (
 from timekeeper.core.values import Card
 from timekeeper.edge.list_watch import inform
 from timekeeper.edge.reflector import ObjectsListed, WatchEvent, WatchFailed
+from timekeeper.edge.source_health import SourceHealth
 from timekeeper.runtime import api_server
 from timekeeper.runtime.api_server import Api, Reply
 from timekeeper.settler.cluster.cluster_state import (
@@ -108,6 +109,7 @@ def start_watching(
     clock: Clock,
     stop: Event,
     failed: Callable[[str, str], None],
+    health: SourceHealth,
 ) -> Thread:
     """A daemon thread that follows one source; ``failed`` is called with the source and a sentence for each
     failed call."""
@@ -118,7 +120,7 @@ def start_watching(
 
         if source.served and not await_served(source, api.call, clock, updates, wait_ms, failed):
             return
-        for update in follow_source(source, api, clock, wait_ms, failed):
+        for update in follow_source(source, api, clock, wait_ms, failed, health):
             updates.put(update)
             if stop.is_set():
                 return
@@ -151,6 +153,7 @@ def follow_source(
     clock: Clock,
     wait_ms: Callable[[int], object],
     failed: Callable[[str, str], None],
+    health: SourceHealth,
 ) -> Iterator[WatchUpdate]:
     """The source's updates, each with the moment from which it is true: of a list when it was requested."""
     listed_ms = 0
@@ -160,7 +163,7 @@ def follow_source(
         listed_ms = clock()
 
     events: Iterator[WatchEvent[Item]] = inform(
-        api, source.path, source.read, wait_ms, watch_s=source.watch_s, listing=listing
+        api, source.path, source.read, wait_ms, health, watch_s=source.watch_s, listing=listing
     )
     for event in events:
         if isinstance(event, WatchFailed):

@@ -5,7 +5,6 @@ in bytes. A pod may leave out both groups or the upper one, and chooses the name
 cards by UUID.
 """
 
-import json
 import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from timekeeper.core.dialects.amounts import MAX_CARDS, Container
+from timekeeper.core.json_values import decoded
 from timekeeper.core.names import MODELS
 from timekeeper.core.quantity import LARGEST
 from timekeeper.core.values import Card, CardSet
@@ -85,8 +85,8 @@ class DeviceInfoNames:
         if not isinstance(text, str) or len(text) > _MAX_CHARACTERS:
             raise self.error("", text, "not a text, or too long", f"at most {_MAX_CHARACTERS} characters")
         try:
-            found = json.loads(text, parse_constant=_no_number)
-        except (ValueError, RecursionError):
+            found = decoded(text, parse_constant=_no_number)
+        except ValueError:
             raise self.error("", text, "not JSON", "a JSON object") from None
         return self.objects(found, self.path)
 

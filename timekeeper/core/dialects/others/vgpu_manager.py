@@ -5,11 +5,10 @@ Memory counts in MiB, as its nodes do by default. Source: vgpu-manager's webhook
 (`docs/dialects.md`).
 """
 
-import json
-
 from timekeeper.core.dialects.amounts import NodeFacts
 from timekeeper.core.dialects.dialect import Dialect, nothing_at_admission, nothing_at_binding
 from timekeeper.core.dialects.vgpu import RegisteredCard, VgpuResources, natural, registered
+from timekeeper.core.json_values import decoded
 from timekeeper.core.values import Card
 
 REGISTER = "nvidia.com/node-device-register"
@@ -23,10 +22,7 @@ RESOURCES = VgpuResources(
 
 
 def _cards(node: NodeFacts) -> tuple[Card, ...]:
-    try:
-        cards = json.loads(node.annotations.get(REGISTER, "[]"))
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
+    cards = decoded(node.annotations.get(REGISTER, "[]"))
     if not isinstance(cards, list) or not all(isinstance(each, dict) for each in cards):
         raise ValueError("not a list of objects")
     return registered(
