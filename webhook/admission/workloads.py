@@ -19,6 +19,7 @@ from timekeeper.core.admission.rules.pod_rules import pod_violations, unrequeste
 from timekeeper.core.gang_owners import waits_for_itself
 from timekeeper.core.gangs import NAMELESS
 from timekeeper.core.json_values import Json, mapping
+from timekeeper.core.request.held import cards_text, least_milli
 from timekeeper.core.violation import Violation
 from webhook.admission import cel
 from webhook.admission.answers import refusal
@@ -47,6 +48,7 @@ _MAKERS_GROUPS = ("system:serviceaccounts", "system:serviceaccounts:kube-system"
 _STEP = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,62}|\*", re.ASCII)
 _GROUP = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)
 _KIND = re.compile(r"[A-Z][A-Za-z0-9]{0,62}", re.ASCII)
+_PERCENT = re.compile(r"([0-9]{1,5})%", re.ASCII)
 _MAX_STEPS = 16
 MAX_TEMPLATES = 256  # in one object; wildcards could find very many
 BEYOND = f"Only the first {MAX_TEMPLATES} pod templates of this object are reviewed."
@@ -127,12 +129,13 @@ def _judged(review: ObjectReview, policy: AdmissionPolicy, more: Sequence[Templa
     before = [template for _, template in old]
     changed = [(at, template) for at, template in new if template not in before]
     unread = [BEYOND] if any(islice(_every(review.object, paths), MAX_TEMPLATES, None)) else []
-    violations = _misplaced(review, old, new)
+    violations, stuck = _misplaced(review, old, new), list[str]()
     if not (changed or unread or violations):
         return NOT_JUDGED
     for at, template in changed:
         try:
             violations += template_violations(template, at, policy, review.namespace)
+            stuck += _stuck_update(review, template, policy)
             if review.kind == "StatefulSet" and policy.parsed(as_pod(template), review.namespace).request:
                 violations += waits_for_itself(review.object)
         except MalformedError as error:
@@ -141,7 +144,7 @@ def _judged(review: ObjectReview, policy: AdmissionPolicy, more: Sequence[Templa
     refusing, warned = split_by_mode(violations, policy, exempt)
     if refusing:
         return refusal(violations, policy, exempt)
-    warnings = within_limits((*violation_warnings(warned, policy, exempt), *unread))
+    warnings = within_limits((*violation_warnings(warned, policy, exempt), *stuck, *unread))
     word = "observed" if warned and policy.mode == "observe" else "valid"
     return AdmissionAnswer(word, warnings=warnings, rules=rule_modes(warned, policy, exempt))
 
@@ -154,6 +157,50 @@ def _misplaced(
     before = set(without_effect.of_workload(review.old, review.kind, old))
     now = without_effect.of_workload(review.object, review.kind, new)
     return [violation for violation in now if violation not in before]
+
+
+def _stuck_update(review: ObjectReview, template: Json, policy: AdmissionPolicy) -> list[str]:
+    """Of a Deployment whose update can never go on: a cap has no room for one pod more, and no pod may go
+    first."""
+    spec, request = (
+        mapping(review.object.get("spec")),
+        policy.parsed(as_pod(template), review.namespace).request,
+    )
+    replicas = spec.get("replicas", 1)
+    if review.kind != "Deployment" or request is None or type(replicas) is not int or replicas < 1:
+        return []
+    if not _waits_for_new_pods(mapping(spec.get("strategy")), replicas):
+        return []
+    least = (replicas + 1) * least_milli(request)
+    caps = (
+        ("the namespace", policy.caps.own.total_milli),
+        (f"group {policy.caps.group}", policy.caps.of_group.total_milli),
+    )
+    return [
+        f"spec.strategy: an update needs {cards_text(least)} GPUs at one time, and the budget of {whose} has"
+        f" maxGPUs {cards_text(cap)}, so it waits for ever; with rollingUpdate: {{maxSurge: 0,"
+        " maxUnavailable: 1} the old pod goes first"
+        for whose, cap in caps
+        if cap and least > cap
+    ]
+
+
+def _waits_for_new_pods(strategy: Json, replicas: int) -> bool:
+    """Whether no old pod goes before a new one is available, as Kubernetes resolves the two amounts: a part
+    of the replicas is rounded up for more pods, and down for fewer."""
+    if strategy.get("type", "RollingUpdate") != "RollingUpdate":
+        return False
+    rolling = mapping(strategy.get("rollingUpdate"))
+    surge = _resolved(rolling.get("maxSurge", "25%"), replicas, 99)
+    return _resolved(rolling.get("maxUnavailable", "25%"), replicas, 0) == 0 and surge > 0
+
+
+def _resolved(amount: object, replicas: int, rounding: int) -> int:
+    """-1 for what the API server refuses."""
+    if type(amount) is int:
+        return amount
+    part = _PERCENT.fullmatch(amount) if isinstance(amount, str) else None
+    return (int(part[1]) * replicas + rounding) // 100 if part else -1
 
 
 def makers_are_exempt(group: str, kind: str, policy: AdmissionPolicy) -> bool:

@@ -272,6 +272,26 @@ def write_recorded(home: Town) -> None:
     home.recorded.clear()
 
 
+CAPPED = {"needsAtLeastMilli": 1000, "capMilli": 1000, "heldByOthersMilli": 1000, "reasons": "x"}
+
+
+@pytest.mark.parametrize(
+    ("waits", "holder"),
+    [("Deployment/web", True), ("Deployment/other", False), ("StatefulSet/web", False)],
+)
+def test_what_an_update_waits_for_is_its_own_old_pod(home: Town, waits: str, holder: bool) -> None:
+    old = gpu_pod("web-5d8f-old", started_ms=T0)
+    old["metadata"]["ownerReferences"] = [{"kind": "ReplicaSet", "name": "web-5d8f", "controller": True}]
+    old["metadata"]["labels"] = old["metadata"].get("labels", {}) | {"pod-template-hash": "5d8f"}
+    home.hear("pods", old)
+    home.advance(MINUTE)
+    about = {"name": "new", "generate_name": "", "uid": "uid-new", "owner": waits}
+    post(home, posted(kind="waiting", reason="NoRoom", figures=CAPPED, **about))
+
+    said = " ".join(home.get("/v1/explain/team-a/new").get_json()["waitsFor"])
+    assert ("held by web-5d8f-old, of the same Deployment web: its update" in said) is holder
+
+
 def test_a_deleted_pod_waits_for_nothing_and_its_life_ends_with_its_deletion(home: Town) -> None:
     waiting_pod(home)
     home.clock.turn(MINUTE)

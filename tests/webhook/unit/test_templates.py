@@ -15,6 +15,7 @@ from tests.webhook.worlds import GOVERNED_NAMESPACES, OBSERVING, POLICY, half, o
 from tests.worlds import Json, container
 from timekeeper.core.admission.pods import MalformedError
 from timekeeper.core.admission.policy import AdmissionPolicy
+from timekeeper.core.standings import Cap, Caps
 from webhook.admission import workloads
 from webhook.admission.workloads import BUILT_IN, BadPathError, TemplatePath, judge, read_path
 from webhook.wire.object_review import ObjectReview
@@ -400,3 +401,45 @@ def test_a_stateful_set_that_would_wait_for_its_own_next_pod_is_refused() -> Non
         before,
     ):
         assert not judge(object_review(good), POLICY).refusal
+
+
+def rolling(
+    surge: object = "25%", unavailable: object = "25%", replicas: object = 1, **strategy: Any
+) -> Json:
+    """A Deployment of whole cards with this strategy."""
+    raw = workload("Deployment", template(container(gpu_count="1")))
+    rolled = {"maxSurge": surge, "maxUnavailable": unavailable}
+    raw["spec"] |= {"replicas": replicas, "strategy": {"rollingUpdate": rolled} | strategy}
+    return raw
+
+
+ONE_CARD, FOUR_CARDS = Caps(own=Cap(total_milli=1_000)), Caps(own=Cap(total_milli=4_000))
+
+
+@pytest.mark.parametrize(
+    ("raw", "caps", "is_stuck"),
+    [
+        (rolling(), ONE_CARD, True),
+        (workload("Deployment", template(container(gpu_count="1"))), ONE_CARD, True),
+        (rolling(1, 0, 4), FOUR_CARDS, True),
+        (rolling(1, 0, 4), Caps(Cap(), "lab", Cap(total_milli=4_000)), True),
+        (rolling("50%", "30%", 3), Caps(own=Cap(total_milli=3_000)), True),  # nine tenths are none
+        (rolling(1, 0, 3), FOUR_CARDS, False),
+        (rolling(replicas=4), FOUR_CARDS, False),  # a quarter of four may go first
+        (rolling(0, 1), ONE_CARD, False),
+        (rolling(0, 0), ONE_CARD, False),  # Kubernetes takes one for unavailable
+        (rolling(type="Recreate"), ONE_CARD, False),
+        (rolling(replicas=0), ONE_CARD, False),
+        (rolling(), Caps(), False),
+        (rolling("no part", "%"), ONE_CARD, False),
+        (workload("StatefulSet", template(container(gpu_count="1"))), ONE_CARD, False),
+        (workload("Deployment", template({"name": "web", "image": "x"})), ONE_CARD, False),
+    ],
+)
+def test_a_deployment_whose_update_waits_for_its_own_old_pods_is_warned(
+    raw: Json, caps: Caps, is_stuck: bool
+) -> None:
+    answer = judge(object_review(raw), replace(POLICY, caps=caps))
+
+    assert not answer.refusal
+    assert any("spec.strategy: an update needs" in warning for warning in answer.warnings) is is_stuck

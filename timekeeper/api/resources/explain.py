@@ -47,6 +47,7 @@ from timekeeper.core.object_names import timestamp
 from timekeeper.core.protected import Published
 from timekeeper.core.request.claims import CLAIM
 from timekeeper.core.texts import NOT_PLACED, floor, not_bound, received
+from timekeeper.core.violation import first_of
 from timekeeper.store import held_pods, sessions, would
 from timekeeper.store.decisions import DecisionFilter, DecisionRow, jobs_of, page
 from timekeeper.store.engine.engine import Connection
@@ -55,6 +56,7 @@ from timekeeper.store.sessions import ChargedSession
 
 _MOST = 500
 _MOST_NAMED = 20
+_MOST_HOLDERS = 4
 _NO_ALLOCATION = "no allocation of claim {} is known: it is charged once it holds GPUs"
 _CRON_JOB = "CronJob"
 _KINDS = {
@@ -154,6 +156,7 @@ def _explained(services: Services, which: DecisionFilter, subject: str) -> Respo
         charged = _sessions(connection, which, subject, now_ms)
         waits = _waiting(rows, charged)
         held = held_pods.held(connection, which.namespace) if waits else []
+        before = _of_its_update(connection, waits, now_ms) if waits else []
         created = would.of_pod(connection, which.namespace, name) if kind == "Pod" and not charged else None
         statement, granted = stated_now(connection, history, (which.namespace,), now_ms)[which.namespace]
         published = ledger.served(connection).protected.get(which.namespace)
@@ -169,6 +172,7 @@ def _explained(services: Services, which: DecisionFilter, subject: str) -> Respo
         "charges": [_charge(each, each.session.name in orphans) for each in charged],
         "waitsFor": [
             *_waits_for(waits, held, statement, history, now_ms),
+            *before,
             *([] if charged else _unknown(history, which.namespace, now_ms, subject, created)),
         ],
         "budget": budget_sentence(which.namespace, statement),
@@ -326,6 +330,24 @@ def _waits_for(
         yield f"{_release_needs(mine, by_other, statement, history, now_ms)}; {place} ahead"
     if statement.standing == "OVER_BUDGET" or (waits is not None and _is_paid(waits)):
         yield budget_sentence(last.namespace, statement)
+
+
+def _of_its_update(connection: Connection, waits: Decision, now_ms: int) -> list[str]:
+    """Which pods of the same Deployment hold what a cap keeps from one that waits: during an update the new
+    pods come before the old ones go."""
+    kind, _, name = waits.owner.partition("/")
+    if kind != "Deployment" or "capMilli" not in waits.figures:
+        return []
+    own = sessions.of_pods(connection, waits.namespace, "", (waits.owner,), "", now_ms, _MOST)
+    holders = [
+        each.session.name for each in own if each.session.ended_ms is None and each.session.uid != waits.uid
+    ]
+    if not holders:
+        return []
+    return [
+        f"held by {first_of(holders, _MOST_HOLDERS)}, of the same {kind} {name}: its update;"
+        " with maxSurge 0 and maxUnavailable 1 the old pod goes first"
+    ]
 
 
 def _ahead(queue: list[HeldPod]) -> str:
