@@ -36,7 +36,7 @@ class Leaving:
         town, settler, called = self.town, self.town.settler, server or self._server
         events = UnqueuedRecorder(event_sender(called), REPORTER, settler.epoch.holder, town.clock, log)
         shared = town.store, settler.epoch, called, events, view_of(settler), town.clock
-        return EvictorContext(*shared, steady or town.clock, self.decisions.append)
+        return EvictorContext(*shared, steady or town.clock, self.decisions.append, settler.vetoes)
 
     def asked(self) -> list[str]:
         """The pods that were asked to leave."""

@@ -217,6 +217,13 @@ CATALOGUE: Mapping[str, FindingKind] = {
         " claims, so pods of both may get one card",
         todo="stop one of both on {node} (docs/from-device-plugin.md)",
     ),
+    "vetoed-evictions": FindingKind(
+        "warning",
+        "evictions",
+        "{number} pods stay though they must leave, for {hours} GPU-hours by now: {where}; refused: {why}",
+        "1 pod stays though it must leave, for {hours} GPU-hours by now: {where}; refused: {why}",
+        todo="let the account of the timekeeper pass that webhook or policy (docs/evictions.md#vetoes)",
+    ),
     "unclassified": FindingKind(
         "warning",
         "accelerators",

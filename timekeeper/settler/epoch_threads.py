@@ -113,6 +113,7 @@ class EpochThreads:
             view_of(self.settler),
             self.now_ms,
             record=self.record,
+            vetoes=self.settler.vetoes,
         )
         kinds = OveruseRound, BudgetRound, IdleRound, OvertimeRound, GangRound, ExcessRound, ReclaimRound
         return tuple(kind(context).run for kind in kinds)

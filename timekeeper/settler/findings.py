@@ -1,6 +1,6 @@
 """What the settler finds wrong with nodes and with pods that hold cards, for ``GET /v1/findings``."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from timekeeper.core.accelerators import accelerator_of
 from timekeeper.core.budgets.policy import BudgetSettings
@@ -12,11 +12,14 @@ from timekeeper.settler.cluster.cluster_state import ClusterState, KnownNode
 EVERY_MS = 30_000
 
 
-def findings(cluster: ClusterState, settings: BudgetSettings, now_ms: int) -> Iterator[RoleFinding]:
-    """All of them, in the order in which to mend them."""
+def findings(
+    cluster: ClusterState, settings: BudgetSettings, now_ms: int, more: Iterable[RoleFinding] = ()
+) -> Iterator[RoleFinding]:
+    """All of them, in the order in which to mend them. ``more``: of what the settler alone knows."""
     nodes = sorted(cluster.nodes.values(), key=lambda node: node.name)
     if settings.mode == "meter" or settings.placement == "off":  # else the extender says what it cannot use
         yield from _of_cards([node for node in nodes if node.gpus])
+    yield from more
     yield from _of_unconfirmed_ends(cluster, now_ms)
     yield from _of_givers(cluster, settings, nodes)
     yield from _of_unclassified(settings, nodes)

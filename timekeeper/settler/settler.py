@@ -27,6 +27,8 @@ from timekeeper.settler.cluster.cluster_state import ClusterState, WatchUpdate
 from timekeeper.settler.cluster.metered_namespaces import metered_namespaces
 from timekeeper.settler.decide.claim_changes import wanted_uids
 from timekeeper.settler.decide.decide import PULSE_MS, TickDecision, TickInputs, decide, listed_namespaces
+from timekeeper.settler.evictions import vetoes
+from timekeeper.settler.evictions.vetoes import Vetoes
 from timekeeper.settler.findings import EVERY_MS, findings
 from timekeeper.settler.pod_notices import PodNotice
 from timekeeper.settler.self_check import SelfCheck
@@ -117,8 +119,13 @@ class Settler:
         # until when ends were read, in ticks that were written; the previous settler did so until it ended
         self._ends_ms = self.ledger.pulse.decided_ms
         self._found_ms = 0  # when findings were last written
+        self.vetoes: Vetoes = {}  # evictions that somebody refuses; the thread for evictions writes it
         for error in self.ledger.history.unreadable_entries:
             log("stored-entry-unreadable", level="warning", entry=error.key, error=error.sentence())
+
+    def _charged(self, uid: str) -> tuple[LedgerPod, int] | None:
+        pod, session = self.cluster.pods.get(uid), self.ledger.session(uid)
+        return (pod, session.rate_milli) if pod is not None and session is not None else None
 
     def is_charged(self, uid: str) -> bool:
         """Whether the ledger has a pod of this UID, or a session; may be called from any thread."""
@@ -213,7 +220,8 @@ class Settler:
         decision = decide(self.cluster, self.ledger, facts)
         found = None
         if abs(now_ms - self._found_ms) >= EVERY_MS:
-            found = published(findings(self.cluster, history.settings(now_ms), now_ms))
+            vetoed = vetoes.findings(self.vetoes, self._charged, now_ms)
+            found = published(findings(self.cluster, history.settings(now_ms), now_ms, vetoed))
         if decision.changes != Changes() or found is not None:
             with fencing.writing(self._store, self.epoch, self.ledger.pulse.tick_ms) as connection:
                 postings.apply(connection, decision.changes)

@@ -21,7 +21,7 @@ from tests.timekeeper.worlds import (
     node,
 )
 from timekeeper.accounts.pods import LedgerPod
-from timekeeper.settler.evictions import reasons
+from timekeeper.settler.evictions import reasons, vetoes
 from timekeeper.settler.evictions.budget_round import BudgetRound
 from timekeeper.store import fencing
 
@@ -241,6 +241,52 @@ def test_a_disruption_budget_is_respected_for_its_grace_and_then_the_pod_is_dele
     target = patch["status"]["conditions"][0]
     assert path.endswith("/pods/p/status")
     assert (target["type"], target["reason"]) == ("DisruptionTarget", "BursarBudgetExhausted")
+
+
+WEBHOOK = (
+    'admission webhook "evictions.example.com" denied the request: the virtual machine is evacuated first'
+)
+VETO_429, VETO_403 = ({"message": WEBHOOK, "code": code} for code in (429, 403))
+
+
+def test_a_webhook_that_refuses_for_now_is_respected_as_a_disruption_budget_is(spending: Spending) -> None:
+    spending.begin(pod("p"), team_a=ONE_HOUR)
+    spending.api.refusals["p"] = (429, VETO_429)
+    spending.later(HOUR, 6 * MINUTE)
+    ends_ms = spending.notice("p", DELETE_AFTER)
+    assert ends_ms is not None
+
+    gone_ms = _until_gone(spending, "p")
+
+    assert ends_ms <= gone_ms <= ends_ms + 30 * SECOND
+    notes = {each["reason"]: each["note"] for each in spending.api.events}
+    assert WEBHOOK in notes[reasons.VETOED]
+    assert notes[reasons.SPENT_PROTECTED].startswith("A webhook prevents the eviction")
+
+
+def test_what_refuses_for_good_stands_costs_hours_that_are_named_and_is_tried_ever_more_rarely(
+    spending: Spending,
+) -> None:
+    spending.begin(pod("p"), team_a=ONE_HOUR)
+    spending.api.refusals["p"] = (403, VETO_403)
+    spending.later(HOUR, 6 * MINUTE)
+    tries = []
+    for _ in range(6):  # of ten minutes
+        before = len(spending.api.evictions)
+        for _ in range(60):
+            spending.turn(10 * SECOND)
+        tries.append(len(spending.api.evictions) - before)
+
+    assert tries[0] > 3 * tries[-1]
+    assert tries[-1] >= 1
+    assert spending.notice("p", DELETE_AFTER) is None
+    assert not spending.api.deletions
+    assert WEBHOOK in next(each["note"] for each in spending.api.events if each["reason"] == reasons.VETOED)
+    settler = spending.town.settler
+    (found,) = vetoes.findings(settler.vetoes, settler._charged, spending.town.clock())
+    assert found.code == "vetoed-evictions"
+    assert (found.figures["number"], found.figures["where"]) == (1, "team-a/p")
+    assert 0.9 < float(found.figures["hours"]) < 1.2  # of one card, for about an hour
 
 
 def test_a_protected_pod_whose_condition_is_refused_for_good_is_deleted_all_the_same(

@@ -21,7 +21,8 @@ from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.kube.eviction import EvictionResult
 
 MAX_NOTICES = 200  # written or withdrawn in one step, so that evictions need not wait for all of them
-FORGET_MS = 600_000
+FORGET_MS = 1_200_000
+FIRST_VETO_MS, MOST_VETO_MS = 30_000, 600_000
 WRITTEN_MS = 30_000  # the watch shows a written notice within this time
 # between two attempts at one pod, by the result of the last
 PAUSE_MS: Mapping[str, int] = {
@@ -55,6 +56,14 @@ class BudgetAttempt:
 
     at_ms: int
     result: EvictionResult
+    vetoes: int = 0  # how many in succession a webhook, a policy or a right has refused, with this one
+
+    @property
+    def pause_ms(self) -> int:
+        """Until the next attempt: it grows while somebody refuses."""
+        if not self.vetoes:
+            return PAUSE_MS[self.result]
+        return min(FIRST_VETO_MS << min(self.vetoes - 1, 10), MOST_VETO_MS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +79,17 @@ class BudgetEvictionMemory:
     # UIDs of pods whose namespace was in budget while they had a notice: it does not count any more
     void: frozenset[str] = frozenset()
 
-    def after(self, uid: str, subject: str, result: EvictionResult, at_ms: int) -> "BudgetEvictionMemory":
+    def after(
+        self, uid: str, subject: str, result: EvictionResult, at_ms: int, vetoed: bool = False
+    ) -> "BudgetEvictionMemory":
         """With one more attempt. An unclear result counts as an eviction."""
+        before = self.attempts.get(uid)
+        vetoes = (before.vetoes if before else 0) + 1 if vetoed else 0
         attempts = {key: each for key, each in self.attempts.items() if at_ms - each.at_ms < FORGET_MS}
         counts = result in ("evicted", "deleted", "unclear")
         return replace(
             self,
-            attempts=attempts | {uid: BudgetAttempt(at_ms, result)},
+            attempts=attempts | {uid: BudgetAttempt(at_ms, result, vetoes)},
             tried={**self.tried, subject: at_ms},
             last={**self.last, subject: at_ms} if counts else self.last,
         )
@@ -106,10 +119,13 @@ class BudgetEvictionMemory:
         tried_ms = self.tried.get(terms.subject, self.began_ms)
         return at_ms - last_ms >= terms.spacing_ms and at_ms - tried_ms >= ATTEMPT_MS
 
-    def is_paused(self, uid: str, at_ms: int) -> bool:
-        """Whether the last attempt at this pod was too recent for another."""
+    def is_paused(self, uid: str, at_ms: int, deletes: bool = False) -> bool:
+        """Whether the last attempt at this pod was too recent for another. ``deletes``: the next one does not
+        ask."""
         attempt = self.attempts.get(uid)
-        return attempt is not None and at_ms - attempt.at_ms < PAUSE_MS[attempt.result]
+        if attempt is None:
+            return False
+        return at_ms - attempt.at_ms < (PAUSE_MS[attempt.result] if deletes else attempt.pause_ms)
 
     def left(self, at_ms: int) -> frozenset[str]:
         """The UIDs of pods that may be leaving, though the watch does not show it yet."""
@@ -288,7 +304,8 @@ def _is_due(
     is_time = notice.evict_after_ms is not None and notice.evict_after_ms <= now_ms
     if not (terms.is_spent and is_time and pod.is_charged) or terms.is_observed:
         return False
-    return past.may_evict(terms, at_ms) and not past.is_paused(pod.uid, at_ms)
+    deletes = _deletes(notice, terms, now_ms)
+    return past.may_evict(terms, at_ms) and not past.is_paused(pod.uid, at_ms, deletes)
 
 
 def _turn(

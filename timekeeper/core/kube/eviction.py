@@ -86,10 +86,17 @@ def is_refused_for_good(status: int) -> bool:
     return 400 <= status < 500 and status not in _OTHER_ANSWERS
 
 
+def is_webhooks(status: int, message: str) -> bool:
+    """Whether a webhook refuses for now: it says "too many requests", as the Eviction API does."""
+    return status == 429 and message.startswith('admission webhook "')
+
+
 def is_protected(status: int, message: str, body: Mapping[str, Any]) -> bool:
-    """Whether a PodDisruptionBudget refused, as stated in the causes. A pod under two budgets cannot be
-    evicted at all; the API server answers 500 for that. Other 429s mean a busy API server."""
+    """Whether a PodDisruptionBudget refused, as stated in the causes, or a webhook: such as KubeVirt's, which
+    its tenant causes by an object of his own. A pod under two budgets cannot be evicted at all; the API
+    server answers 500 for that. Other 429s mean a busy API server."""
     causes = [mapping(each) for each in sequence(mapping(body.get("details")).get("causes"))]
     if status == 429:
-        return any(each.get("reason") == "DisruptionBudget" for each in causes)
+        by_budget = any(each.get("reason") == "DisruptionBudget" for each in causes)
+        return by_budget or is_webhooks(status, message)
     return status == 500 and "more than one PodDisruptionBudget" in message

@@ -163,7 +163,8 @@ class BudgetRound:
         before = self._memory.attempts
         tried = evict_together(self._context, whys)
         for pod, result in tried:
-            self._memory = self._memory.after(pod.uid, terms.subject, result, self._context.steady())
+            vetoed = pod.uid in self._context.vetoes
+            self._memory = self._memory.after(pod.uid, terms.subject, result, self._context.steady(), vetoed)
         self._memory = self._memory.spaced(terms, sum(result in LEAVING for _, result in tried))
         for pod, result in tried:
             if result == "protected":
@@ -182,7 +183,9 @@ class BudgetRound:
             self._memory = self._memory.after_writing(pod.uid, protected, self._context.steady())
         if is_first:
             until = calls.timestamp(protected.delete_after_ms) or ""
-            warn(self._context, pod, reasons.SPENT_PROTECTED, reasons.spent_protected(terms, until, gang))
+            who = "A webhook" if pod.uid in self._context.vetoes else "A PodDisruptionBudget"
+            text = reasons.spent_protected(terms, until, gang, who)
+            warn(self._context, pod, reasons.SPENT_PROTECTED, text)
 
     def _write(self, change: NoticeChange) -> None:
         pod, notice = change.pod, change.notice

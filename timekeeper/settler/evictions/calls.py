@@ -2,7 +2,7 @@
 other pod of its name is affected; and `SettlerView`, what they may read of the settler."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from timekeeper.accounts.balance import Statement
@@ -32,6 +32,7 @@ from timekeeper.edge.clock import monotonic_ms
 from timekeeper.edge.events import EventRecorder
 from timekeeper.log import log
 from timekeeper.runtime.api_server import ANSWER_S, STRATEGIC_MERGE, Answered, Api, Reply
+from timekeeper.settler.evictions.vetoes import Vetoes
 from timekeeper.settler.settler import Settler
 from timekeeper.store.engine.engine import Store
 from timekeeper.store.fencing import Epoch
@@ -301,3 +302,4 @@ class EvictorContext:
     clock: Callable[[], int]
     steady: Callable[[], int] = monotonic_ms
     record: Record = record_nothing
+    vetoes: Vetoes = field(default_factory=dict)

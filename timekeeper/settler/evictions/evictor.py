@@ -12,6 +12,7 @@ from timekeeper.log import log, log_exception
 from timekeeper.settler.evictions import calls, disruptions, reasons
 from timekeeper.settler.evictions.calls import EvictorContext
 from timekeeper.settler.evictions.reasons import Reason, Said
+from timekeeper.settler.evictions.vetoes import is_veto, noted
 from timekeeper.store.engine.engine import ConflictError, UnavailableError
 from timekeeper.store.fencing import EpochOverError
 
@@ -27,13 +28,20 @@ def evict(context: EvictorContext, pod: LedgerPod, reason: Reason) -> EvictionRe
     """Evict the pod, or delete it where the reason says so, and say so: metric, log line, and once it leaves
     an Event and a decision."""
     result, error = _attempted(context, pod, reason)
-    _note(reason, pod, result, error)
+    _note(context, reason, pod, result, error)
     if result in ("evicted", "deleted"):
         tell(context, pod, reason.evicted)
     return result
 
 
-def _note(reason: Reason, pod: LedgerPod, result: EvictionResult, error: str) -> None:
+def _note(
+    context: EvictorContext, reason: Reason, pod: LedgerPod, result: EvictionResult, error: str
+) -> None:
+    if result in ("protected", "refused") and is_veto(error):
+        context.vetoes[pod.uid] = noted(context.vetoes.get(pod.uid), error, context.clock())
+        warn(context, pod, reasons.VETOED, f"The eviction of this pod is refused: {error}")
+    else:
+        context.vetoes.pop(pod.uid, None)
     reason.attempts.labels(result).inc()
     log(
         reason.event,
@@ -55,7 +63,7 @@ def evict_together(
     refusal = refused(context, leaving) if len(leaving) > 1 else None
     if refusal is not None:
         (pod, reason), result, error = refusal
-        _note(reason, pod, result, error)
+        _note(context, reason, pod, result, error)
         return ((pod, result),)
     tried: list[tuple[LedgerPod, EvictionResult]] = []
     for pod, reason in leaving:

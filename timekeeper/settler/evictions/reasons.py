@@ -31,6 +31,7 @@ from timekeeper.settler.evictions.owners import TopmostOwner
 from timekeeper.settler.pod_notices import hours_text
 
 OVERUSED, OVERUSE_PROTECTED = "GPUMemoryEviction", "GPUMemoryEvictionRefused"
+VETOED = "EvictionRefused"  # by a webhook, a policy or a right, whatever the reason of the eviction is
 NOTICE, SPENT, SPENT_PROTECTED = "EvictionNotice", "BudgetEviction", "BudgetEvictionRefused"
 GANG_NOT_WHOLE = "GangEviction"
 CLAIM_EXCESS = "ClaimEviction"
@@ -161,13 +162,12 @@ def exhausted(terms: EvictionTerms) -> str:
     return f"{terms.subject} has spent {charged} of {granted} GPU-hours of its budget (onExhausted: evict)."
 
 
-def spent_protected(terms: EvictionTerms, delete_after: str, gang: str = "") -> str:
+def spent_protected(
+    terms: EvictionTerms, delete_after: str, gang: str = "", who: str = "A PodDisruptionBudget"
+) -> str:
     """``delete_after``: the time in the annotation; ``gang``: the name of the one that stays with it."""
     it = f"this pod and keeps gang {gang} whole; they are" if gang else "this pod; it is"
-    return (
-        f"A PodDisruptionBudget prevents the eviction of {it} deleted after {delete_after}: "
-        f"{exhausted(terms)}"
-    )
+    return f"{who} prevents the eviction of {it} deleted after {delete_after}: {exhausted(terms)}"
 
 
 def spared(namespace: str, is_protected: bool = False) -> str:
