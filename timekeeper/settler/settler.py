@@ -21,14 +21,13 @@ from timekeeper.core.findings import CATALOGUE, counted, published
 from timekeeper.edge.reflector import ObjectChanged
 from timekeeper.edge.source_health import SourceHealth
 from timekeeper.log import log
+from timekeeper.settler import vetoes
 from timekeeper.settler.budget_entries import BudgetNotice, EntryChanges, MissingNamespaces, read_entries
 from timekeeper.settler.claim_notices import ClaimNotice, OrphanNotices
 from timekeeper.settler.cluster.cluster_state import ClusterState, WatchUpdate
 from timekeeper.settler.cluster.metered_namespaces import metered_namespaces
 from timekeeper.settler.decide.claim_changes import wanted_uids
 from timekeeper.settler.decide.decide import PULSE_MS, TickDecision, TickInputs, decide, listed_namespaces
-from timekeeper.settler.evictions import vetoes
-from timekeeper.settler.evictions.vetoes import Vetoes
 from timekeeper.settler.findings import EVERY_MS, findings
 from timekeeper.settler.pod_notices import PodNotice
 from timekeeper.settler.self_check import SelfCheck
@@ -41,6 +40,7 @@ from timekeeper.settler.state.ledger_state import (
 )
 from timekeeper.settler.state.open_session_totals import OpenSessionTotals
 from timekeeper.settler.tick_report import Notices, report
+from timekeeper.settler.vetoes import Vetoes
 from timekeeper.store import bindings, decisions, ends, fencing, postings, role_findings
 from timekeeper.store import ledger as reading
 from timekeeper.store.decisions import SOURCE

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from timekeeper.core.admission.mutation.export import is_export
+from timekeeper.core.admission.rules.export import is_export
 from timekeeper.core.json_values import annotations_of
 from timekeeper.core.request.request import containers
 from timekeeper.core.request.zeros import asked_limits

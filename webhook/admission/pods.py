@@ -5,12 +5,12 @@ from dataclasses import replace
 
 from timekeeper.core.admission.json_patch import Operation, merged, patched
 from timekeeper.core.admission.marks import declared_time
-from timekeeper.core.admission.mutation.export import as_written, is_export
 from timekeeper.core.admission.mutation.govern import gang_key_of, govern, placed_by
 from timekeeper.core.admission.mutation.visible_devices import hide_cards
 from timekeeper.core.admission.mutation.whole_cards import in_bursars_words
 from timekeeper.core.admission.policy import AdmissionPolicy, Standing
 from timekeeper.core.admission.rules.exhausted import budget_violations
+from timekeeper.core.admission.rules.export import as_written, is_export
 from timekeeper.core.admission.rules.forged import without_sidecar_if_name_taken
 from timekeeper.core.admission.rules.isolation import ephemeral_violations
 from timekeeper.core.admission.rules.modes import split_by_mode, would_refuse

@@ -18,10 +18,10 @@ from timekeeper.core import names
 from timekeeper.core.admission.json_patch import Operation
 from timekeeper.core.admission.marks import recorded_hold, recorded_time
 from timekeeper.core.admission.mutation import mps, sidecar
-from timekeeper.core.admission.mutation.export import is_export
 from timekeeper.core.admission.mutation.govern import govern
 from timekeeper.core.admission.pods import CONTAINER_LISTS, annotations_of, labels_of, sequence_of
 from timekeeper.core.admission.policy import AdmissionPolicy, PriorityClass, Standing
+from timekeeper.core.admission.rules.export import is_export
 from timekeeper.core.admission.rules.forged import reserved_name_violations, without_sidecar_if_name_taken
 from timekeeper.core.dialects.others.claims import is_known
 from timekeeper.core.json_values import Json

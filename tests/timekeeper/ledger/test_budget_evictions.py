@@ -21,7 +21,8 @@ from tests.timekeeper.worlds import (
     node,
 )
 from timekeeper.accounts.pods import LedgerPod
-from timekeeper.settler.evictions import reasons, vetoes
+from timekeeper.settler import vetoes
+from timekeeper.settler.evictions import reasons
 from timekeeper.settler.evictions.budget_round import BudgetRound
 from timekeeper.store import fencing
 

@@ -32,8 +32,8 @@ from timekeeper.edge.clock import monotonic_ms
 from timekeeper.edge.events import EventRecorder
 from timekeeper.log import log
 from timekeeper.runtime.api_server import ANSWER_S, STRATEGIC_MERGE, Answered, Api, Reply
-from timekeeper.settler.evictions.vetoes import Vetoes
 from timekeeper.settler.settler import Settler
+from timekeeper.settler.vetoes import Vetoes
 from timekeeper.store.engine.engine import Store
 from timekeeper.store.fencing import Epoch
 

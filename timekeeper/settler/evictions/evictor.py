@@ -12,7 +12,7 @@ from timekeeper.log import log, log_exception
 from timekeeper.settler.evictions import calls, disruptions, reasons
 from timekeeper.settler.evictions.calls import EvictorContext
 from timekeeper.settler.evictions.reasons import Reason, Said
-from timekeeper.settler.evictions.vetoes import is_veto, noted
+from timekeeper.settler.vetoes import is_veto, noted
 from timekeeper.store.engine.engine import ConflictError, UnavailableError
 from timekeeper.store.fencing import EpochOverError
 

@@ -49,9 +49,11 @@ def findings(
     ]
     if staying:
         amount = sum(rate_milli * (now_ms - veto.since_ms) for veto, _, rate_milli in staying)
-        figures = {"number": len(staying), "hours": f"{float(gpu_hours(amount)):.4g}"}
+        hours = f"{float(gpu_hours(amount)):.4g}"
         where = some_of(_names(pod for _, pod, _ in staying))
-        yield RoleFinding("vetoed-evictions", {**figures, "where": where, "why": staying[0][0].sentence})
+        why = staying[0][0].sentence
+        figures: dict[str, int | str] = {"number": len(staying), "hours": hours, "where": where, "why": why}
+        yield RoleFinding("vetoed-evictions", figures)
 
 
 def _names(pods: Iterable[LedgerPod]) -> list[str]:
