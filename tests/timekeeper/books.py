@@ -15,7 +15,7 @@ from tests.support.clock import Clock
 from tests.support.shared_routes import SharingFlask
 from tests.timekeeper.rows import SESSION
 from tests.timekeeper.statements import open_shared
-from tests.timekeeper.worlds import ADMIN, DAY, GPU, T0, Reviews, user_status
+from tests.timekeeper.worlds import ADMIN, DAY, GPU, T0, Reviews, user_status, with_schema
 from timekeeper.api.create_app import app_of, create_services
 from timekeeper.api.ledger.login_sessions import LoginSessions
 from timekeeper.runtime.auth.gate import Gate
@@ -58,7 +58,7 @@ class Books:
     """The database at a URL, with an API of one worker. ``clock`` is a day after T0."""
 
     def __init__(self, url: str, patience_ms: int = PATIENCE_MS) -> None:
-        self.store = open_shared(url, patience_ms)
+        self.store = open_shared(with_schema(url), patience_ms)
         upgrade(self.store)
         self.clock = Clock(T0 + DAY)
         self.reviews = Reviews({ADMIN: user_status("admin")})

@@ -2,11 +2,16 @@
 and its pages as a client or a server on loopback."""
 
 import ssl
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
+from flask import Flask
+from jinja2 import BytecodeCache
+from jinja2.bccache import Bucket
 from sqlalchemy import insert
 from werkzeug.serving import WSGIRequestHandler, make_server
 from werkzeug.test import Client, TestResponse
@@ -23,6 +28,24 @@ READER = token("system:serviceaccount:team-a:bursar-reader")
 HOSTILE = "<script>alert(1)</script>\"'&"
 NO_TIME = "9999-99-99 99:99Z"  # which a tenant may write all the same
 _BEGIN = T0 - 19 * DAY  # of the month
+
+
+class _CompiledTemplates(BytecodeCache):
+    """The code of templates that the applications of a process share: each test has an application of
+    its own, and to compile the templates again took half of what the tests of the dashboard took."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, bytes] = {}
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        if bucket.key in self._known:
+            bucket.bytecode_from_string(self._known[bucket.key])
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        self._known[bucket.key] = bucket.bytecode_to_string()
+
+
+Flask.jinja_options = {**Flask.jinja_options, "bytecode_cache": _CompiledTemplates()}
 
 
 class Dashboards:
@@ -252,6 +275,22 @@ def _card(uuid: str, number: int, model: str, pods: tuple[tuple[str, str], ...],
         "pods": held,
         "more_pods": 0,
     }
+
+
+@cache
+def _filled_ledger() -> bytes:
+    """An SQLite file with the cluster of `Dashboards.fill`: it is written once, not in each test."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = Dashboards(Path(folder))
+        made.fill()
+        made.close()
+        return Path(folder, "ledger.db").read_bytes()
+
+
+def filled(folder: Path) -> Dashboards:
+    """The pages over the whole cluster, in this folder."""
+    (folder / "ledger.db").write_bytes(_filled_ledger())
+    return Dashboards(folder)
 
 
 def waits(name: str) -> Json:

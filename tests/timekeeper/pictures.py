@@ -1,6 +1,7 @@
 """``python -m tests.timekeeper.pictures`` takes the pictures of the dashboard in docs/images anew. The clock
 stands still, so a page that has not changed gives the same file where the fonts are the same."""
 
+import struct
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ from playwright.sync_api import Browser
 
 from tests.support.browser import chromium, visiting
 from tests.support.tls import Tls
-from tests.timekeeper.dashboards import ADMIN, Dashboards
+from tests.timekeeper.dashboards import ADMIN, filled
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 
@@ -35,8 +36,7 @@ PICTURES = {
 def take(folder: Path, browser: Browser) -> None:
     """Write all pictures into the folder."""
     with tempfile.TemporaryDirectory() as work:
-        dashboards = Dashboards(Path(work))
-        dashboards.fill()
+        dashboards = filled(Path(work))
         tls = Path(work) / "tls"
         tls.mkdir()
         with dashboards.served(Tls(tls).server()) as url:
@@ -54,3 +54,8 @@ def take(folder: Path, browser: Browser) -> None:
 if __name__ == "__main__":
     with chromium() as launched:
         take(IMAGES, launched)
+
+
+def sizes(folder: Path) -> dict[str, tuple[int, int]]:
+    """Width and height of each picture there, as the head of a PNG has them."""
+    return {file.name: struct.unpack(">II", file.read_bytes()[16:24]) for file in folder.glob("*.png")}

@@ -204,6 +204,14 @@ def new_ledger() -> bytes:
         return file.read_bytes()
 
 
+def with_schema(url: str) -> str:
+    """The same database; an SQLite file that is not there yet is made as `new_ledger` is."""
+    file = Path(url.removeprefix("sqlite:///"))
+    if url.startswith("sqlite:///") and not file.exists():
+        file.write_bytes(new_ledger())
+    return url
+
+
 class Town:
     """A cluster of dicts with settler, database and REST API. All updates arrive at the clock's time.
 
@@ -212,10 +220,7 @@ class Town:
 
     def __init__(self, where: str | Path, clock: Clock | None = None) -> None:
         self.clock = clock or Clock(T0)
-        self.url = where if isinstance(where, str) else f"sqlite:///{where}/ledger.db"
-        file = Path(self.url.removeprefix("sqlite:///"))
-        if self.url.startswith("sqlite:///") and not file.exists():
-            file.write_bytes(new_ledger())
+        self.url = with_schema(where if isinstance(where, str) else f"sqlite:///{where}/ledger.db")
         self.store = open_shared(self.url)
         self.reviews = Reviews({ADMIN: user_status("admin")})
         self.notices: list[BudgetNotice] = []

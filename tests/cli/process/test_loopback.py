@@ -10,7 +10,7 @@ import pytest
 
 from deploy.local.limits import LONGEST_S
 from tests.support.tls import Tls
-from tests.timekeeper.dashboards import READER, Dashboards
+from tests.timekeeper.dashboards import READER, filled
 from tests.timekeeper.worlds import token
 from timekeeper.cli.client import Client
 from timekeeper.cli.loopback import Loopback, log_in
@@ -20,8 +20,7 @@ from timekeeper.cli.output import CommandError
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[Client]:
     """Of the pages, over TLS that it verifies."""
-    made, tls = Dashboards(tmp_path), Tls(tmp_path / "tls")
-    made.fill()
+    made, tls = filled(tmp_path), Tls(tmp_path / "tls")
     with made.served(tls.server()) as url:
         yield Client(url, ca=tls.ca.bundle.decode())
     made.close()

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.timekeeper.dashboards import ADMIN, Dashboards
+from tests.timekeeper.dashboards import ADMIN, Dashboards, filled
 from tests.timekeeper.worlds import Json
 from timekeeper.api.create_app import ROUTES
 from timekeeper.api.http.routes import TABLE
@@ -20,8 +20,7 @@ GOT = [each for each in ROUTES if each.sheet and each.method == "GET"]
 @pytest.fixture(scope="module")
 def ledger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboards]:
     """Budgets, sessions, decisions and a map."""
-    made = Dashboards(tmp_path_factory.mktemp("ledger"))
-    made.fill()
+    made = filled(tmp_path_factory.mktemp("ledger"))
     yield made
     made.close()
 

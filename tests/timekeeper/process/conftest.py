@@ -9,7 +9,7 @@ from werkzeug.test import Client
 
 from tests.support.kubeconfig import kubeconfig
 from tests.support.tls import Tls
-from tests.timekeeper.dashboards import Dashboards
+from tests.timekeeper.dashboards import Dashboards, filled
 from tests.timekeeper.oidc_logins import OidcProvider
 from tests.timekeeper.processes import Process, prepared
 
@@ -30,8 +30,7 @@ def visitor(dashboards: Dashboards) -> Client:
 @pytest.fixture(scope="module")
 def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboards]:
     """The whole cluster, for tests that only look at it."""
-    with closing(Dashboards(tmp_path_factory.mktemp("dashboards"))) as made:
-        made.fill()
+    with closing(filled(tmp_path_factory.mktemp("dashboards"))) as made:
         yield made
 
 

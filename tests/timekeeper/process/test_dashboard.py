@@ -2,6 +2,8 @@
 
 import html
 import re
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,18 @@ from sqlalchemy import delete, insert, select, update
 from werkzeug.test import Client, TestResponse
 
 from tests.timekeeper.books import Run, days
-from tests.timekeeper.dashboards import ADMIN, HOSTILE, READER, URL, Dashboards, form, log_in, status, waits
+from tests.timekeeper.dashboards import (
+    ADMIN,
+    HOSTILE,
+    READER,
+    URL,
+    Dashboards,
+    filled,
+    form,
+    log_in,
+    status,
+    waits,
+)
 from tests.timekeeper.worlds import DAY, GPU, HOUR, T0, token, user_status
 from timekeeper.api.sheets import BUDGETS as BUDGET_SHEET
 from timekeeper.api.sheets import DECISIONS, HELD, NODE_CHARGES, WAITING
@@ -46,9 +59,9 @@ BUDGETS = ("team-a", "team-b", "team-c", "vision")
 
 
 @pytest.fixture
-def dashboards(dashboards: Dashboards) -> Dashboards:
-    dashboards.fill()
-    return dashboards
+def dashboards(tmp_path: Path) -> Iterator[Dashboards]:
+    with closing(filled(tmp_path)) as made:
+        yield made
 
 
 def test_a_login_gives_a_cookie_that_scripts_and_other_sites_cannot_use(visitor: Client) -> None:

@@ -1,116 +1,20 @@
-"""The dashboard in headless Chromium: every page in both colour schemes, on a large and a small window."""
+"""The dashboard in headless Chromium: a page that is looked at while something changes. All else that needs a
+browser is in `test_dashboard_pages`."""
 
-import re
-import struct
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.support.browser import LARGE, SMALL, chromium, visiting
-from tests.timekeeper.dashboards import ADMIN, READER, Dashboards
-from tests.timekeeper.pictures import IMAGES, PICTURES, take
-
-PAGES = {
-    "/": "Budgets",
-    "/namespaces/team-a": "team-a",
-    "/namespaces/sandbox": "sandbox",
-    "/groups": "Groups",
-    "/groups/lab": "Group lab",
-    "/map": "Nodes and cards",
-    "/map?node=gpu-1": "Node gpu-1",
-    "/nodes/gpu-1": "Charges on node gpu-1",
-    "/waiting": "Waiting pods",
-    "/waste?group=namespace%2Cowner": "Waste",
-    "/costs": "Costs of 2026-11",
-    "/decisions": "Decisions",
-    "/pods/team-a/train-9": "Pod/train-9",
-    "/namespaces/NOT%20VALID": "This address is not right",
-}
+from tests.support.browser import chromium, visiting
+from tests.timekeeper.dashboards import READER, Dashboards
+from tests.timekeeper.pictures import IMAGES, PICTURES, sizes
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with chromium() as launched:
         yield launched
-
-
-@pytest.mark.parametrize(
-    ("scheme", "size"), [pytest.param("light", LARGE, marks=pytest.mark.soak), ("dark", SMALL)]
-)
-def test_every_page_is_sound_in_both_colours_and_sizes(
-    browser: Browser, url: str, scheme: str, size: dict[str, int]
-) -> None:
-    visitor = visiting(browser, url, scheme, size)
-    visitor.open("/login")
-    found = {"/login": visitor.findings()}
-    visitor.log_in(ADMIN)
-    for path, heading in PAGES.items():
-        visitor.open(path)
-        expect(visitor.page.get_by_role("heading", level=1)).to_have_text(heading)
-        found[path] = [
-            *visitor.findings(),
-            *visitor.unsaid(),
-            *(["too wide"] if visitor.is_wider_than_its_window() else []),
-        ]
-    visitor.page.context.close()
-
-    expected = [each for each in visitor.faults if "status of 400" not in each]  # the last page is refused
-    assert (expected, {path: each for path, each in found.items() if each}) == ([], {})
-
-
-def test_a_link_of_another_site_is_opened_in_the_session(browser: Browser, url: str) -> None:
-    visitor = visiting(browser, url)
-    page = visitor.page
-    link = f'<!doctype html><title>t</title><a href="{url}/waste?span=day">Look</a>'
-    page.route("https://other.test/**", lambda route: route.fulfill(body=link, content_type="text/html"))
-
-    page.goto("https://other.test/")
-    page.get_by_role("link", name="Look").click()
-    expect(page.get_by_role("heading", level=1)).to_have_text("Log in")
-    visitor.log_in(ADMIN)
-    page.goto("https://other.test/")
-    page.get_by_role("link", name="Look").click()
-    expect(page.get_by_role("heading", level=1)).to_have_text("Waste")
-    expect(page).to_have_url(f"{url}/waste?span=day")
-    page.context.close()
-
-
-def test_a_screen_reader_says_that_the_timekeeper_does_not_answer(browser: Browser, url: str) -> None:
-    visitor = visiting(browser, url)
-    page = visitor.page
-    page.clock.install()
-    visitor.log_in(ADMIN)
-    status = page.get_by_role("status")
-    expect(status).to_have_text("")
-
-    page.route("**/*", lambda route: route.abort())
-    page.clock.run_for(5_000)
-    expect(status).to_have_text(re.compile("^The timekeeper does not answer since .*: .* nothing is lost"))
-    page.unroute("**/*")
-    page.clock.run_for(5_000)
-    expect(status).to_have_text("")
-    page.context.close()
-
-
-def test_the_keyboard_reaches_everything_in_the_order_of_the_page(browser: Browser, url: str) -> None:
-    visitor = visiting(browser, url, "light", SMALL)
-    visitor.page.clock.install(time=0)
-    visitor.page.clock.pause_at(1)  # no page loads itself again meanwhile
-    visitor.log_in(ADMIN)
-    missed = {}
-    for path in PAGES:
-        visitor.open(path)
-        missed[path] = visitor.missed_by_the_keyboard()
-    visitor.open("/waste")
-    visitor.page.keyboard.press("Tab")
-    visitor.page.keyboard.press("Enter")  # the link over the header
-    visitor.page.keyboard.press("Tab")
-    expect(visitor.page.get_by_role("textbox", name="Namespace")).to_be_focused()
-    visitor.page.context.close()
-
-    assert {path: each for path, each in missed.items() if each} == {}
 
 
 def test_a_page_shows_what_changes_and_keeps_focus_and_open_parts(
@@ -156,69 +60,5 @@ def test_a_page_shows_what_changes_and_keeps_focus_and_open_parts(
     assert visitor.faults == []
 
 
-def test_a_lead_passes_on_by_the_keyboard_and_reads_what_is_wrong(browser: Browser, url: str) -> None:
-    visitor = visiting(browser, url, "dark", SMALL)
-    page = visitor.page
-    visitor.log_in(ADMIN)
-    visitor.open("/groups/lab")
-
-    def fill(namespace: str) -> None:
-        page.get_by_role("combobox", name="Namespace of the group").fill(namespace)
-        page.get_by_role("textbox", name="GPU-hours").fill("1.25")
-        page.get_by_role("textbox", name="Reason").fill("sprint 4")
-        page.keyboard.press("Enter")
-
-    fill("team-c")
-    fault = page.get_by_role("combobox", name="Namespace of the group")
-    expect(fault).to_have_accessible_description("team-c is not in group lab")
-    expect(fault).to_be_focused()
-    assert visitor.findings() == []
-    fill("team-b")
-    expect(page.get_by_role("status").filter(has_text="The amount is passed on")).to_be_visible()
-    row = (
-        page.get_by_role("table", name="What namespaces received")
-        .get_by_role("row")
-        .filter(has_text="team-b")
-    )
-    expect(row).to_contain_text("1.25")
-    assert visitor.findings() == []
-    page.context.close()
-    assert [each for each in visitor.faults if "status of 409" not in each] == []
-
-
-def test_colours_are_chosen_and_remembered_and_a_visitor_logs_out(browser: Browser, url: str) -> None:
-    visitor = visiting(browser, url, "light")
-    page = visitor.page
-    visitor.log_in(ADMIN)
-    ground = "getComputedStyle(document.body).backgroundColor"
-    light = page.evaluate(ground)
-
-    page.get_by_role("button", name="Use dark colours").click()
-    dark = page.evaluate(ground)
-    visitor.open("/waste")
-
-    assert (page.evaluate(ground), dark == light) == (dark, False)
-    page.keyboard.press("Tab")
-    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
-    page.get_by_role("button", name="Log out").click()
-    expect(page.get_by_role("heading", level=1)).to_have_text("Log in")
-    visitor.open("/")
-    expect(page.get_by_role("heading", level=1)).to_have_text("Log in")
-    page.context.close()
-    assert visitor.faults == []
-
-
-def _sizes(folder: Path) -> dict[str, tuple[int, int]]:
-    """Width and height of each picture, as the head of a PNG has them."""
-    return {each.name: struct.unpack(">II", each.read_bytes()[16:24]) for each in folder.glob("*.png")}
-
-
 def test_each_picture_of_the_docs_has_the_size_that_it_is_taken_with() -> None:
-    assert _sizes(IMAGES) == {name: (picture.width, picture.height) for name, picture in PICTURES.items()}
-
-
-@pytest.mark.soak
-def test_each_picture_of_the_docs_can_be_taken_anew(browser: Browser, tmp_path: Path) -> None:
-    take(tmp_path, browser)
-
-    assert _sizes(IMAGES) == _sizes(tmp_path)
+    assert sizes(IMAGES) == {name: (picture.width, picture.height) for name, picture in PICTURES.items()}

@@ -3,12 +3,14 @@
 import html
 import json
 import re
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from sqlalchemy import update
 
 from tests.timekeeper.books import Run, days
-from tests.timekeeper.dashboards import URL, Dashboards, log_in
+from tests.timekeeper.dashboards import URL, Dashboards, filled, log_in
 from tests.timekeeper.worlds import HOUR, T0
 from timekeeper.store.engine.schema import SESSIONS
 
@@ -17,16 +19,17 @@ DEVICE = {"driver": "gpu.example.com", "pool": "gpu-1", "device": "gpu-0", "clas
 
 
 @pytest.fixture
-def dashboards(dashboards: Dashboards) -> Dashboards:
+def dashboards(tmp_path: Path) -> Iterator[Dashboards]:
     """A cluster in which a pod of team-a uses a claim, too."""
-    dashboards.fill()
+    dashboards = filled(tmp_path)
     run = Run(UID, name="c", node="gpu-1", started_ms=T0 - HOUR, heard_ms=T0, settled=False)
     dashboards.books.write(run, Run("old:claim:1", name="d", node="gpu-1", posted=days(T0 - HOUR, T0)))
     of_claims = SESSIONS.c.uid.in_((UID, "old:claim:1"))
     values = {"kind": "claim", "devices": json.dumps([DEVICE]), "users": "u/train-9"}
     with dashboards.books.store.writing() as connection:
         connection.execute(update(SESSIONS).where(of_claims).values(**values))
-    return dashboards
+    yield dashboards
+    dashboards.close()
 
 
 def text(dashboards: Dashboards, path: str) -> str:
