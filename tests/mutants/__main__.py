@@ -82,9 +82,9 @@ def weighted(mutant: Mutant) -> float:
 def of_changed(source: Source, base: str) -> list[Mutant]:
     """The mutants of functions that are not in that commit as they are now: first one of each function."""
     former = {
-        (mutant.function, mutant.digest)
-        for file, text in sources(base).items()
-        for mutant in mutants(file, text)
+        (function.name, function.digest)
+        for text in sources(base).values()
+        for function in functions(ast.parse(text))
     }
     files = _git("diff", "--name-only", base, "--", *(f"{package}/*.py" for package in PRODUCT)).split()
     new = _git(
