@@ -5,7 +5,7 @@ import whether its values are in files that all workers share.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -13,7 +13,17 @@ from typing import Any, TypeVar
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, values
 from prometheus_client.multiprocess import MultiProcessCollector
 
+from timekeeper.core.findings import (
+    METRIC,
+    METRIC_LABELS,
+    METRIC_MEANS,
+    WATCH_FAILS,
+    counted,
+    of_sources,
+    published,
+)
 from timekeeper.edge.memory_outbox import RESULTS
+from timekeeper.edge.source_health import SourceHealth
 from timekeeper.runtime.recording.decision_posts import RESULTS_MEAN
 from webhook.wire.pod_review import AdmissionAnswer
 
@@ -99,6 +109,9 @@ class WebhookMetrics:
         )
         for result in RESULTS:
             self._decisions.labels(result)
+        self._found = Gauge(
+            METRIC, METRIC_MEANS, METRIC_LABELS, multiprocess_mode="livemax", registry=registry
+        )
 
     def answered(self, webhook: str, answer: AdmissionAnswer, seconds: float) -> None:
         """Counts a review that was answered."""
@@ -124,6 +137,12 @@ class WebhookMetrics:
     def decided(self, result: str, number: int) -> None:
         """Counts decisions that were sent, dropped or refused, and posts that failed."""
         self._decisions.labels(result).inc(number)
+
+    def found(self, sources: Iterable[SourceHealth]) -> None:
+        """Records what is wrong with what this worker follows."""
+        wrong = counted(published(of_sources(sources)))
+        for code in (WATCH_FAILS, "object-unread"):
+            self._found.labels("webhook", code).set(wrong[code])
 
     def polled(self, outcome: str) -> None:
         """Counts a poll of the timekeeper, heard or failed."""

@@ -4,7 +4,7 @@ import os
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 
@@ -58,6 +58,7 @@ from scheduler_ext.verbs.last_decisions import LastDecisions
 from scheduler_ext.verbs.verbs import INCOMPLETE, Verbs
 from scheduler_ext.waiting.order import ANYWHERE, queue_key
 from timekeeper.core import names
+from timekeeper.core.findings import counted, of_sources, published
 from timekeeper.core.values import Placement
 from timekeeper.edge.clock import monotonic_ms, now_ms
 from timekeeper.edge.events import EventRecorder
@@ -145,14 +146,16 @@ class Extender:
     @cached_property
     def read_sources(self) -> ReadSources:
         """What the read routes answer with."""
-        return ReadSources(
-            self._metrics, self.incomplete, self._unready, self.simulator, self.reporting.wrong
-        )
+        return ReadSources(self._metrics, self.incomplete, self._unready, self.simulator, self._wrong)
 
     def _unready(self) -> str:
         return (
             self.incomplete() or self.leadership.obstacle or (FOLLOWER.sentence if self.sends_away() else "")
         )
+
+    def _wrong(self) -> Mapping[str, int]:
+        """By code; of its sources on every replica."""
+        return {**self.reporting.wrong(), **counted(published(of_sources(self._watches.sources())))}
 
     @cached_property
     def waiting_pods(self) -> WaitingPods:
@@ -178,7 +181,7 @@ class Extender:
                 gangs=self._gang_figures,
                 leading=lambda: (self.leadership.leads(), self.leadership.takeovers),
                 fencing=lambda: (self.leadership.stuck, self.leadership.excluded),
-                wrong=self.reporting.wrong,
+                wrong=self._wrong,
             )
         )
 
@@ -389,7 +392,7 @@ class Extender:
         sources = MapSources(
             lambda: self._snapshot().nodes,
             self.waiting_pods,
-            lambda: findings(self._snapshot(), now_ms()),
+            lambda: (*of_sources(self._watches.sources()), *findings(self._snapshot(), now_ms())),
             lambda: self.leadership.term_name,
             monotonic_ms,
         )

@@ -98,6 +98,10 @@ class Watches:
 
         return work
 
+    def sources(self) -> tuple[SourceHealth, ...]:
+        """What is wrong with each kind that is followed."""
+        return tuple(self.health.values())
+
     def silent_s(self) -> dict[str, float]:
         """Seconds since the API server's last sign of life, by kind."""
         now = time.monotonic()

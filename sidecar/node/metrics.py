@@ -12,13 +12,15 @@ import time
 from sidecar.log import log
 from sidecar.node.state.exporter import metric
 from timekeeper.edge.families import listening_family, take_both
+from timekeeper.edge.source_health import readiness_lines
 from timekeeper.edge.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
     from sidecar.node.agent import Agent
+    from timekeeper.edge.source_health import SourceHealth
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 STUCK_MS = 120_000
@@ -37,10 +39,11 @@ class Page:
 
 
 class MetricsPage:
-    """The present page. The main thread replaces it, the server's threads read it."""
+    """The present page. The main thread replaces it, the server's threads read it. ``sources``: what is
+    followed."""
 
-    def __init__(self, clock: Callable[[], int]) -> None:
-        self._clock = clock
+    def __init__(self, clock: Callable[[], int], sources: Sequence[SourceHealth] = ()) -> None:
+        self._clock, self.sources = clock, sources
         self.page = Page("", False, clock())
 
     def show(self, text: str, ready: bool) -> None:
@@ -51,12 +54,13 @@ class MetricsPage:
         """Status and body of a GET."""
         page = self.page
         if path == "/metrics":
-            return 200, page.text
+            return 200, page.text + (of_sources(self.sources) if self.sources else "")
         if path == "/livez":
             stuck = self._clock() - page.at_ms > STUCK_MS
             return (503, "the agent's main loop is stuck\n") if stuck else (200, "ok\n")
         if path == "/readyz":
-            return (200, "ok\n") if page.ready else (503, "the node has not been written yet\n")
+            lines = "".join(f"{line}\n" for line in ("ok", *readiness_lines(self.sources)))
+            return (200, lines) if page.ready else (503, "the node has not been written yet\n")
         return 404, "not found; the paths are /metrics, /livez and /readyz\n"
 
 
@@ -101,6 +105,18 @@ def of_agent(agent: Agent, boot_to_wall_ms: int, events: Mapping[str, int]) -> s
             [({"result": result}, count) for result, count in events.items()],
         )
     )
+
+
+def of_sources(sources: Sequence[SourceHealth]) -> str:
+    """How many of what is followed do not get on, and how many objects are skipped."""
+    wrong = {
+        "watch-fails": sum(bool(source.stuck()) for source in sources),
+        "object-unread": sum(len(source.unread) for source in sources),
+    }
+    rows: list[tuple[dict[str, object], int]] = [
+        ({"role": "node", "code": code}, number) for code, number in wrong.items()
+    ]
+    return metric("bursar_findings", "gauge", "What the role finds wrong, by code.", rows)
 
 
 def serve(

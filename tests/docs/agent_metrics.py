@@ -5,7 +5,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from sidecar.node.agent import Agent, AgentPorts
 from sidecar.node.holder_survey import HolderSurvey, SurveyPaths
 from sidecar.node.kube.api import ApiAnswer
-from sidecar.node.metrics import of_agent
+from sidecar.node.metrics import of_agent, of_sources
 from sidecar.node.nri.plugin import Plugin
 from sidecar.node.nvml.cards import NVIDIA
 from sidecar.node.state.exporter import of_cards, of_containers, of_pods, of_reports
@@ -14,6 +14,7 @@ from sidecar.node.state.reports import UsagePorts, UsageReports
 from sidecar.node.state.use import ContainerLoad, PodLoad, UsageReading
 from sidecar.node.values import CardLoad, GPUProcess, PodState, ProcessOwner
 from tests.node.worlds import card, look, node
+from tests.support.sources import unnoted
 from timekeeper.edge.saved_outbox import OutboxPorts
 
 Metrics = dict[str, tuple[str, list[str]]]  # name -> its kind and its labels
@@ -26,7 +27,8 @@ def of_the_agent() -> Metrics:
     agent.on_node(node(), 0)
     agent.on_reading(look(card()), 0)
     agent.write_if_due(0)
-    return _read(of_agent(agent, 0, {"posted": 1}) + Plugin(lambda *_: None, frozenset()).page())
+    own = of_agent(agent, 0, {"posted": 1}) + of_sources((unnoted(),))
+    return _read(own + Plugin(lambda *_: None, frozenset()).page())
 
 
 def of_holders() -> Metrics:

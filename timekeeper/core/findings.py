@@ -5,18 +5,22 @@ sentences on entries with mistakes and on estimates."""
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from timekeeper.core.json_values import Json
 from timekeeper.core.names import AGENTS_NAMESPACE
 from timekeeper.core.texts import age, moment, only_printable, percent
 
+if TYPE_CHECKING:
+    from timekeeper.edge.source_health import SourceHealth
+
 FindingLevel = Literal["ok", "warning", "error"]
 MOST_FINDINGS = 50  # that a role publishes: a post of more and longer texts would be refused
 MOST_OF_A_CODE = 10  # of these
 METRIC = "bursar_findings"
-METRIC_MEANS = "what the role finds wrong, by code, as `GET /v1/findings` has it, twice a minute"
+METRIC_MEANS = "what the role finds wrong, by code"
 METRIC_LABELS = ("role", "code")
+WATCH_FAILS = "watch-fails"
 MAX_SENTENCE, MAX_FIGURE = 600, 200  # characters
 _MOST = 5
 
@@ -50,11 +54,17 @@ CATALOGUE: Mapping[str, FindingKind] = {
         " and no budget evicts (kubectl bursar doctor)",
         todo="{logs}",
     ),
-    "watch-fails": FindingKind(
+    WATCH_FAILS: FindingKind(
         "error",
         "watches",
-        "{source} are not followed since {since}: {error}; what changes counts later",
+        "{source} are not followed since {since}: {error}; what changes is not known until they are",
         todo="{logs}",
+    ),
+    "object-unread": FindingKind(
+        "error",
+        "watches",
+        "{kind} {namespace}/{object} is skipped, and counts as it was read last: {error}",
+        todo="report it with the object: it is a defect of Bursar",
     ),
     "doubt": FindingKind(
         "warning",
@@ -311,7 +321,7 @@ def of_doubts(answer: Json) -> Iterator[RoleFinding]:
     if since_ms := answer.get("silentSince"):
         yield RoleFinding("settler-away", {"since": since_ms})
     for watch in answer.get("watches") or ():
-        yield RoleFinding("watch-fails", {name: watch[name] for name in ("source", "since", "error")})
+        yield RoleFinding(WATCH_FAILS, {name: watch[name] for name in ("source", "since", "error")})
     left = answer["sessions"]
     for doubt in answer["doubts"][:_MOST]:
         left -= doubt["sessions"]
@@ -331,6 +341,17 @@ def of_doubts(answer: Json) -> Iterator[RoleFinding]:
         yield RoleFinding("orphan-claims", {"number": number, "claims": ", ".join(named)})
     for driver in claimed.get("unknownDrivers", ()):
         yield RoleFinding("unknown-driver", {"number": driver["claims"], "driver": driver["driver"]})
+
+
+def of_sources(sources: Iterable["SourceHealth"]) -> Iterator[RoleFinding]:
+    """Of what a role follows: sources that have not been whole for two minutes, and objects that it fails
+    on."""
+    for source in sources:
+        if stuck := source.stuck():
+            yield RoleFinding(WATCH_FAILS, {"source": source.name, "since": stuck[0], "error": stuck[1]})
+        for unread in tuple(source.unread.values()):
+            names = {"kind": unread.kind, "namespace": unread.namespace, "object": unread.name}
+            yield RoleFinding("object-unread", {**names, "error": unread.reason})
 
 
 def of_use(answer: Json) -> Iterator[RoleFinding]:

@@ -17,7 +17,7 @@ from timekeeper.accounts.held.order import capped_namespaces, cards_held
 from timekeeper.accounts.pods import LedgerPod, metered_view, pod_of
 from timekeeper.accounts.reserved import reserved_uid
 from timekeeper.core.decisions import Record, record_nothing
-from timekeeper.core.findings import CATALOGUE, counted, published
+from timekeeper.core.findings import CATALOGUE, WATCH_FAILS, counted, of_sources, published
 from timekeeper.edge.reflector import ObjectChanged
 from timekeeper.edge.source_health import SourceHealth
 from timekeeper.log import log
@@ -182,6 +182,7 @@ class Settler:
         while not self._reserved.empty():
             self.ledger.declared.add(self._reserved.get())
         missing = self.cluster.missing_sources()
+        metrics.FINDINGS.labels("settler", WATCH_FAILS).set(sum(bool(each.stuck()) for each in self.health))
         if missing:
             return self._write_waiting(missing)
         # Entries take effect in order, even if the clock was set back.
@@ -220,8 +221,10 @@ class Settler:
         decision = decide(self.cluster, self.ledger, facts)
         found = None
         if abs(now_ms - self._found_ms) >= EVERY_MS:
+            unread = (finding for finding in of_sources(self.health) if finding.code != WATCH_FAILS)
             vetoed = vetoes.findings(self.vetoes, self._charged, now_ms)
-            found = published(findings(self.cluster, history.settings(now_ms), now_ms, vetoed))
+            own = findings(self.cluster, history.settings(now_ms), now_ms, vetoed)
+            found = published((*unread, *own))
         if decision.changes != Changes() or found is not None:
             with fencing.writing(self._store, self.epoch, self.ledger.pulse.tick_ms) as connection:
                 postings.apply(connection, decision.changes)
@@ -231,7 +234,7 @@ class Settler:
                     role_findings.record(connection, "settler", found, now_ms)
             if found is not None:
                 self._found_ms, wrong = now_ms, counted(found)
-                for code in (code for code, kind in CATALOGUE.items() if kind.level != "ok"):
+                for code in {code for code, kind in CATALOGUE.items() if kind.level != "ok"} - {WATCH_FAILS}:
                     metrics.FINDINGS.labels("settler", code).set(wrong[code])  # an earlier one's, too
         self._report(decision, read, history, now_ms)
         self._commit(decision, history, now_ms)

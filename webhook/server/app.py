@@ -1,12 +1,13 @@
 """The webhook's routes. `Reviewer` decides; `review_endpoint` takes the reviews."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from uuid import uuid4
 
 from flask import Flask, Response
 
 from timekeeper.core.decisions import Decision, Record, record_nothing
 from timekeeper.edge.clock import monotonic_ms
+from timekeeper.edge.source_health import SourceHealth, readiness_lines
 from timekeeper.runtime.http.problem_details import answer_with_problems
 from timekeeper.runtime.http.service import PostCall
 from webhook.admission import claims, decisions, gangs, pods, workloads
@@ -84,8 +85,8 @@ def create_calls(
     return review_calls(webhooks, metrics, log)
 
 
-def create_app(admission: Reviewer) -> Flask:
-    """The WSGI application, for probes: GET /livez and /readyz."""
+def create_app(admission: Reviewer, sources: Callable[[], Iterable[SourceHealth]] = tuple) -> Flask:
+    """The WSGI application, for probes: GET /livez and /readyz. ``sources``: what is followed."""
     app = Flask("webhook", static_folder=None)
 
     @app.get("/livez")
@@ -95,7 +96,7 @@ def create_app(admission: Reviewer) -> Flask:
     @app.get("/readyz")
     def readyz() -> Response:
         unready = admission.unready()
-        return _said(503, unready) if unready else _said(200, "ok")
+        return _said(503, unready) if unready else _said(200, "\n".join(("ok", *readiness_lines(sources()))))
 
     answer_with_problems(app)
     return app

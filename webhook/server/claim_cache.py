@@ -3,7 +3,7 @@
 No review waits for them. What has not arrived yet is unknown to `KnownClaims`, and such a pod is held.
 """
 
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from threading import Event, Thread
 from typing import TypeVar
 
@@ -43,15 +43,16 @@ V = TypeVar("V")
 
 class ClaimCache:
     """Keeps `known` current; ``api`` None: there is no way to the API server, and nothing is ever known.
-    ``drivers``: as `KnownClaims` has them."""
+    ``drivers``: as `KnownClaims` has them; ``found`` is called with the health of what is followed."""
 
     def __init__(
         self,
         api: Api | None,
         log: Log,
         drivers: Callable[[], Mapping[str, bool]] = lambda: NO_DRIVERS,
+        found: Callable[[Iterable[SourceHealth]], object] = lambda _sources: None,
     ) -> None:
-        self._api, self._log, self._ended = api, log, Event()
+        self._api, self._log, self._found, self._ended = api, log, found, Event()
         self.health: tuple[SourceHealth, ...] = ()  # of what is followed
         self._classes: dict[str, DeviceClass] = {}
         self._claims: dict[NamespacedName, Requests] = {}
@@ -114,6 +115,7 @@ class ClaimCache:
                     case WatchFailed(sentence):
                         self._log("watch-failed", level="warning", source=source, error=sentence)
                 changed()
+                self._found(self.health)
 
         Thread(target=run, name=source, daemon=True).start()
 

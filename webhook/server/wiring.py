@@ -94,7 +94,7 @@ def make_service(
         return poller.value
 
     api = _api_server(settings)
-    claims = ClaimCache(api, log, lambda: _drivers(table()))
+    claims = ClaimCache(api, log, lambda: _drivers(table()), metrics.found)
     claims.start()
     flags = replace(settings.policy, claims=claims.known)
     admission = Reviewer(
@@ -109,7 +109,13 @@ def make_service(
         *review_routes(calls, log, verified_only, {PATH: 1}),
         metrics_route(metrics, settings.metrics_access == "open", api),
     )
-    return HttpService(create_app(admission), _APP_THREADS, HttpLimits(MAX_REVIEW_BYTES), routes, tls=tls)
+    return HttpService(
+        create_app(admission, lambda: claims.health),
+        _APP_THREADS,
+        HttpLimits(MAX_REVIEW_BYTES),
+        routes,
+        tls=tls,
+    )
 
 
 def _drivers(table: StandingsTable | None) -> Mapping[str, bool]:

@@ -313,7 +313,8 @@ def test_a_watch_that_fails_is_an_error(where: Facts) -> None:
     ]
     assert (found.level, found.sentence) == (
         "error",
-        "nodes are not followed since 1970-01-01 00:00Z: 403 nodes is forbidden; what changes counts later",
+        "nodes are not followed since 1970-01-01 00:00Z: 403 nodes is forbidden;"
+        " what changes is not known until they are",
     )
     assert found.command.startswith("kubectl logs ")
 

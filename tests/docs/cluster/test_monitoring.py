@@ -256,6 +256,7 @@ TRIGGERS: dict[str, dict[str, str]] = {
     "BursarTimekeeperNotReady": {"bursar_settler_leads": "0x180"},
     "BursarDatabaseAway": {'bursar_settler_ticks_total{instance="i",outcome="database away"}': "0+60x180"},
     "BursarClockDiffers": {"bursar_clock_offset_seconds": "-5x180"},
+    "BursarWatchStuck": {'bursar_findings{instance="i",role="settler",code="watch-fails"}': "1x180"},
     "BursarNodeClockDiffers": {"bursar_node_clock_offset_seconds": "-60x180"},
     "BursarPodsNotCharged": {"bursar_unreadable_pods_total": "0+1x180"},
     "BursarSumsWrong": {"bursar_wrong_sums_total": "0+1x180"},

@@ -21,6 +21,7 @@ from tests.support.events import sending
 from tests.support.waiting import eventually
 from timekeeper.edge.list_watch import watch
 from timekeeper.edge.reflector import UnreachableError
+from timekeeper.edge.source_health import STUCK_MS, SourceHealth
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +114,22 @@ def get(url: str) -> tuple[int, str]:
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read().decode()
+
+
+def test_what_is_not_followed_or_skipped_is_in_readyz_and_in_the_metrics() -> None:
+    now_ms = 0
+    health = SourceHealth("pods", lambda *_, **__: None, lambda: now_ms)
+    board = metrics.MetricsPage(lambda: 0, (health,))
+    board.show("", ready=True)
+    health.failed("away")
+    health.skip("u", {}, KeyError("x"))
+
+    assert board.answer("/readyz") == (200, "ok\nwatch of pods: 1 objects are skipped\n")
+    now_ms = STUCK_MS
+    _, said = board.answer("/readyz")
+    assert said.splitlines()[1] == "watch of pods: it has not got on since 1970-01-01T00:00:00.000Z"
+    for code in ("watch-fails", "object-unread"):
+        assert f'bursar_findings{{role="node",code="{code}"}} 1\n' in board.answer("/metrics")[1]
 
 
 def test_the_port_serves_metrics_readiness_and_a_loop_that_stands_still(

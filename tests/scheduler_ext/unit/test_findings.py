@@ -16,6 +16,8 @@ from tests.scheduler_ext.unit.test_node_locks import OFFERS
 from tests.scheduler_ext.unit.test_rejections import T0_S, refused
 from tests.scheduler_ext.worlds import Json, asking, bound, holders, node, on, percent, rebuilt
 from tests.worlds import card, limits_of
+from timekeeper.core.findings import RoleFinding, of_sources
+from timekeeper.edge.source_health import STUCK_MS, SourceHealth
 
 NOW_MS = 1000 * T0_S
 NOW = datetime.fromtimestamp(T0_S, UTC)
@@ -231,6 +233,22 @@ def test_a_stranger_that_is_deleted_is_no_more_in_the_way() -> None:
 
     assert "crowded-nodes" in {each.code for each in findings(crowded, NOW_MS)}
     assert "crowded-nodes" not in {each.code for each in findings(free, NOW_MS)}
+
+
+def test_sources_that_do_not_get_on_and_objects_that_are_skipped_are_found() -> None:
+    now_ms = 0
+    health = SourceHealth("pods", lambda *_, **__: None, lambda: now_ms)
+    health.failed("away")
+    health.skip("u", {"kind": "Pod", "metadata": {"name": "a", "namespace": "n"}}, KeyError("x"))
+    skipped = RoleFinding(
+        "object-unread", {"kind": "Pod", "namespace": "n", "object": "a", "error": "KeyError: 'x'"}
+    )
+
+    assert list(of_sources([health])) == [skipped]
+    now_ms = STUCK_MS
+    stuck = RoleFinding("watch-fails", {"source": "pods", "since": 0, "error": "away"})
+    assert list(of_sources([health])) == [stuck, skipped]
+    assert skipped.sentence == "Pod n/a is skipped, and counts as it was read last: KeyError: 'x'"
 
 
 def test_codes_and_numbers_are_in_readyz_and_metrics_without_names() -> None:

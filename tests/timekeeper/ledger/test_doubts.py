@@ -10,6 +10,7 @@ from timekeeper.accounts.session import MAX_DOUBT
 from timekeeper.core.findings import CATALOGUE
 from timekeeper.core.texts import moment
 from timekeeper.edge.reflector import WatchFailed, WatchOpened, WatchProgress
+from timekeeper.edge.source_health import STUCK_MS, SourceHealth
 from timekeeper.metrics import FINDINGS
 from timekeeper.settler.cluster.cluster_state import WatchUpdate
 
@@ -108,6 +109,37 @@ def test_each_watch_that_fails_is_named_until_it_is_accepted(
     assert failing(doubtful, "nodes", again) == [second | {"error": "504"}]
     assert failing(doubtful, "pods", again) == []
     assert doubtful.get("/readyz").text == ready
+
+
+def test_a_watch_that_is_accepted_and_breaks_again_has_failed_since_the_first_time(
+    doubtful: Town,
+) -> None:
+    broken = WatchFailed("broken")
+    first = failing(doubtful, "pods", broken)
+    failing(doubtful, "pods", WatchOpened())
+
+    assert failing(doubtful, "pods", broken) == first
+    failing(doubtful, "pods", WatchProgress())
+    assert failing(doubtful, "pods", broken) != first
+
+
+def test_what_the_settler_fails_on_is_a_finding_and_a_source_that_is_stuck_is_counted(town: Town) -> None:
+    health = SourceHealth("pods", lambda *_, **__: None, town.clock)
+    town.settler.health.append(health)
+    health.failed("away")
+    health.skip("u", {"kind": "Pod", "metadata": {"name": "a", "namespace": "n"}}, KeyError("x"))
+    town.begin(("nodes", node("n1")), ("configmaps", budgets(team_a="gpuHours: 1")))
+
+    assert (sample("object-unread"), sample("watch-fails")) == (1, 0)
+    assert town.get("/readyz").text == "ok\nsettler finds object-unread: 1\n"
+    town.clock.turn(STUCK_MS)
+    town.tick()
+    assert (sample("object-unread"), sample("watch-fails")) == (1, 1)
+    del health.unread["u"]
+    health.is_whole()
+    town.clock.turn(MINUTE)
+    town.tick()
+    assert (sample("object-unread"), sample("watch-fails")) == (0, 0)
 
 
 def test_a_source_that_was_never_listed_is_named_with_its_error(town: Town) -> None:

@@ -13,6 +13,7 @@ from tests.webhook.process_metrics import of_this_process
 from tests.webhook.worlds import POLICY, WITHOUT_SIDECAR, admitted, half, patch_of, patched, plain, review_of
 from tests.worlds import Json, container
 from timekeeper.core.admission.policy import AdmissionPolicy
+from timekeeper.edge.source_health import STUCK_MS, SourceHealth
 from webhook.metrics import WebhookMetrics
 from webhook.server.app import create_app, create_calls
 from webhook.server.review_endpoint import review_routes
@@ -119,6 +120,27 @@ def test_whatever_stands_where_nothing_is_read_a_review_is_answered_as_without_i
 
     assert [answer.status_code for answer in answers] == [200, 200]
     assert answers[0].data == answers[1].data
+
+
+def test_what_is_not_followed_or_skipped_is_in_readyz_and_in_the_metrics() -> None:
+    world, now_ms = World(), 0
+    health = SourceHealth("resourceclaims", lambda *_, **__: None, lambda: now_ms)
+    admission = Reviewer(POLICY, lambda: None, lambda: "ca", lambda: 0, 30_000)
+    client = create_app(admission, lambda: (health,)).test_client()
+    health.failed("away")
+    health.skip("u", {}, KeyError("x"))
+
+    assert client.get("/readyz").text == "ok\nwatch of resourceclaims: 1 objects are skipped\n"
+    now_ms = STUCK_MS
+    world.metrics.found([health])
+    assert client.get("/readyz").text.splitlines() == [
+        "ok",
+        "watch of resourceclaims: it has not got on since 1970-01-01T00:00:00.000Z",
+        "watch of resourceclaims: 1 objects are skipped",
+    ]
+    for code in ("watch-fails", "object-unread"):
+        line = f'bursar_findings{{code="{code}",role="webhook"}} 1.0'
+        assert line in world.metrics.exposition().decode()
 
 
 def test_unready_without_the_ca_and_ready_without_a_sidecar() -> None:
