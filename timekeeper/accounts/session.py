@@ -21,7 +21,8 @@ from timekeeper.core.values import WHOLE_MILLI, Card, Placement, Slice
 SessionKind = Literal["pod", "claim", "host"]
 HOLD = ":hold:"  # in the UID of a session for reserved cards, after the pod's
 HOST = ":host:"  # in the UID of a session for CPU and memory, after the pod's
-BEFORE = ":before:"  # in the UID of an earlier session of a pod, which ended when its rate changed
+# in the UID of an earlier session of a pod, which ended when its rate changed, or before the pod came back
+BEFORE = ":before:"
 CLAIM = ":claim:"  # in the UID of a session of a claim's allocation, after the claim's
 # in place of a node: until when the claims of the cluster are known
 CLAIMS = "resource.k8s.io/claims"

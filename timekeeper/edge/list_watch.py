@@ -2,12 +2,15 @@
 
 A list is lines, an object each: the JSON of a hundred thousand objects at once would take gigabytes. An
 object whose version and value are known is not decoded at all: for one UID a resource version names one state
-(k8s.io/apimachinery, ``ListOptions.SendInitialEvents``). The order of lists and watches is `reflector`'s.
+(k8s.io/apimachinery, ``ListOptions.SendInitialEvents``). That ends where etcd is restored from a backup:
+versions go back, are used again, and a watch from one that lies in the future hears nothing. The order of
+lists and watches is `reflector`'s.
 """
 
 from __future__ import annotations
 
 import re
+import time
 from contextlib import closing
 from urllib.parse import urlencode
 
@@ -24,6 +27,7 @@ from timekeeper.edge.reflector import (
     ended_by,
     mapping,
     reflect,
+    version_of,
 )
 from timekeeper.edge.value import TYPE_CHECKING, Of
 
@@ -55,6 +59,8 @@ PAGE = 500
 WATCH_S = 300
 SILENCE_S = 90.0  # bookmarks come about each minute: a watch that is silent for longer is dead
 LATE_S = 15.0  # after the time at which a watch ends
+QUIET_S = 60.0  # after so long without an event the API server is asked for its version
+SPREAD_MS = 60_000  # after a restore all roles list everything, within this time
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
 # the beginning of an event as the API server writes it, of names that need no escape
@@ -74,20 +80,27 @@ def inform(
     watch_s: int = WATCH_S,
     limit: int = PAGE,
     listing: Callable[[], object] = lambda: None,
+    now_s: Callable[[], float] = time.monotonic,
 ) -> Iterator[WatchEvent[V]]:
     """The events of the collection at ``path``, in order, until ``wait_ms`` is true. ``read`` makes a value
     of an object, None where the object does not matter; one that it fails on is skipped, stays as it was read
     before, and is noted in ``health``. ``watch_s``: how long one watch lasts; ``listing`` is called before
     each list is requested. Lists are streamed, and objects of a known version are not read again. If the API
-    server refuses, lists come in pages of ``limit`` objects."""
+    server refuses, lists come in pages of ``limit`` objects. ``now_s``: a monotonic clock."""
     streams = True
     known = KnownVersions(read, api.decode, health)
+    newest, heard_s = "", now_s()  # the last version, and when an event came last
 
     def list_all() -> tuple[tuple[V, ...], str]:
         nonlocal streams
         listing()
         if streams:
             try:
+                with closing(initial_events(api, path)) as lines:
+                    values, version = known.listed(lines)
+                if not is_before(version, newest):
+                    return values, version
+                known.by_uid.clear()  # it has taken objects for those that had their versions
                 with closing(initial_events(api, path)) as lines:
                     return known.listed(lines)
             except NotStreamedError as error:
@@ -99,15 +112,38 @@ def inform(
             there.update((_key(item), known.changed(item, deleted=False)) for item in items)
         return known.only(there), version
 
+    def follow(version: str) -> Iterator[Json]:
+        nonlocal newest, heard_s
+        newest, failure = version, None
+        try:
+            for event in watch(api, path, version, watch_s):
+                if event.get("type") != OPENED:
+                    newest, heard_s = version_of(event) or newest, now_s()
+                yield event
+        except UnreachableError as error:
+            failure = error
+        if now_s() - heard_s >= QUIET_S:
+            heard_s = now_s()
+            _, now = next(pages(api, path, 1))
+            if is_before(now, version):
+                known.by_uid.clear()
+                wait_ms(int(1_000_000 * now_s()) % SPREAD_MS)  # as good as random
+                raise ExpiredError(f"{path}: etcd was restored: its version is {now}, and was {version}")
+        if failure is not None:
+            raise failure
+
     health.failed("it has not been listed yet")
-    for event in reflect(
-        list_all, lambda version: watch(api, path, version, watch_s), wait_ms, known.changed
-    ):
+    for event in reflect(list_all, follow, wait_ms, known.changed):
         if isinstance(event, WatchFailed):
             health.failed(event.sentence)
         elif not isinstance(event, WatchOpened):
             health.is_whole()
         yield event
+
+
+def is_before(version: str, other: str) -> bool:
+    """Whether a resource version is older: they count up in the life of one etcd."""
+    return version.isdecimal() and other.isdecimal() and int(version) < int(other)
 
 
 def pages(api: Lister, path: str, limit: int = PAGE) -> Iterator[tuple[list[Json], str]]:

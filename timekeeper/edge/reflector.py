@@ -22,7 +22,8 @@ LONGEST_WAIT_MS = 10_000
 
 
 class ExpiredError(Exception):
-    """The resource version is too old to watch from (HTTP 410): list again."""
+    """The resource version cannot be watched from: list again. It is too old (HTTP 410); or, with a text that
+    says so, of a time that etcd has forgotten."""
 
 
 class UnreachableError(Exception):
@@ -107,11 +108,13 @@ def reflect(
                 if event is not None:
                     yield event
                 if not isinstance(event, WatchOpened):
-                    version, pause = _version(raw) or version, FIRST_WAIT_MS
+                    version, pause = version_of(raw) or version, FIRST_WAIT_MS
             yield WatchProgress()
             wait = FIRST_WAIT_MS // 10  # no tight loop with a server that closes every watch at once
-        except ExpiredError:
+        except ExpiredError as error:
             version = ""
+            if str(error):
+                yield WatchFailed(str(error))
             wait, pause = pause, min(2 * pause, LONGEST_WAIT_MS)
         except UnreachableError as error:
             if isinstance(error, UnreadableError):
@@ -141,7 +144,8 @@ def ended_by(item: object, what: str) -> ExpiredError | UnreachableError:
     return ExpiredError() if is_expired else UnreachableError(f"the {what} ended with an error: {item}")
 
 
-def _version(raw: Json) -> str:
+def version_of(raw: Json) -> str:
+    """The resource version of an event's object; "": it has none."""
     version = mapping(mapping(raw.get("object")).get("metadata")).get("resourceVersion")
     return version if isinstance(version, str) else ""
 

@@ -37,6 +37,7 @@ _POSTING = tuple(each.name for each in fields(Posting))
 _CHANGING = (
     "models",
     "devices",
+    "node",
     "rate_milli",
     "requested_mib",
     "bound_ms",

@@ -708,8 +708,9 @@ class ClusterState:
 
 def _with_earlier(before: LedgerPod | None, pod: LedgerPod) -> LedgerPod:
     """The pod with what only earlier versions of its object said: a status forgets the first start after a
-    few restarts, a second deletion overwrites the grace period of the first."""
-    if before is None:
+    few restarts, a second deletion overwrites the grace period of the first. A pod that had ended, or has
+    another node, lives again after a restore of etcd: of that they say nothing."""
+    if before is None or (before.hold.over and not pod.hold.over) or before.node not in ("", pod.node):
         return pod
     starts = [each for each in (before.started_ms, pod.started_ms) if each is not None]
     return replace(pod, started_ms=min(starts, default=None), hold=hold.later(before.hold, pod.hold))

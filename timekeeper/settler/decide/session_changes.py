@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from timekeeper.accounts.ends import ReportedEnd, forgiven, pod_of
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.session import (
+    BEFORE,
     CLAIMS,
     CLAIMS_SEEN,
     Session,
@@ -20,7 +21,7 @@ from timekeeper.accounts.session import (
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import PodHold, Vanished
-from timekeeper.core.ledger.metering import Evidence
+from timekeeper.core.ledger.metering import Evidence, witnessed
 from timekeeper.core.request.host import DOMINANT_HOST
 from timekeeper.settler.cluster.cluster_state import ClusterState, DeletedPod
 from timekeeper.settler.cluster.device_claims import ClaimSight
@@ -88,6 +89,15 @@ def changed_sessions(
     return tick.changes
 
 
+def _lives_again(session: Session, pod: LedgerPod) -> bool:
+    """Whether the pod had ended or was removed, and runs again under its UID, or is on another node: etcd was
+    restored from a backup. One that only waits again has taken back nothing that was proved."""
+    if not pod.node or pod.ended_ms is not None or pod.hold.unconfirmed:
+        return False
+    has_ended = session.ended_ms is not None or (session.vanished_ms is not None and not session.was_unseen)
+    return (has_ended and pod.started_ms is not None) or pod.node != session.node
+
+
 def _is_of_a_report(session: Session, end: ReportedEnd) -> bool:
     """Whether the session was opened by the report of its Binding alone, which has neither owner nor labels
     and is dated by the extender's clock: the object's own time, a little beside it, is the right one."""
@@ -126,7 +136,25 @@ class _Tick:
                 self.changes.deferred[pod.uid] = since_ms
                 return
             session = self.changes.open(opened, pod)
+        elif _lives_again(session, pod):
+            session = self._begin_again(session, pod, since_ms)
         self._apply_status(self._on_given_cards(session, pod), pod)
+
+    def _begin_again(self, session: Session, pod: LedgerPod, since_ms: int) -> Session:
+        """The session of a pod's next life, from when it was seen again, or from its start if that is
+        earlier. The life before keeps its charge, in a session of its own."""
+        watermark_ms = self.ledger.watermarks.get(session.witness)
+        known = evidence(session, watermark_ms, self.ledger.beats.get(session.uid))
+        ended_ms = witnessed(known, self.now_ms).interval.end_ms
+        past = replace(session, uid=f"{session.uid}{BEFORE}{session.bound_ms}", opened_ms=self.now_ms)
+        past = self.changes.open(replace(past, ended_ms=ended_ms, vanished_ms=None, settled_ms=None))
+        self.ledger.open_totals.index_node(replace(past, uid=session.uid))  # its node does not extend it
+        starts = [at_ms for at_ms in (since_ms, pod.started_ms or 0) if at_ms >= ended_ms]
+        again = replace(
+            self._opened(pod), bound_ms=min(starts, default=ended_ms), opened_ms=session.opened_ms
+        )
+        self.changes.sessions[pod.uid], self.changes.bound[pod.uid] = again, pod
+        return again
 
     def _on_given_cards(self, session: Session, pod: LedgerPod) -> Session:
         """The session on the cards that the node's plugin gave the pod, which heeds no placement."""

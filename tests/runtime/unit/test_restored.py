@@ -1,0 +1,134 @@
+"""etcd is restored from a backup: resource versions go back, and are used again."""
+
+import itertools
+import json
+from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.support.sources import unnoted
+from tests.worlds import Json
+from timekeeper.edge import list_watch
+from timekeeper.edge.list_watch import QUIET_S, SPREAD_MS, inform
+from timekeeper.edge.reflector import ObjectsListed, WatchEvent, WatchFailed, WatchProgress
+
+PATH = "/api/v1/pods"
+
+
+def pod(name: str, version: int, node: str) -> Json:
+    """As the API server writes it."""
+    metadata = {"name": name, "namespace": "team-a", "uid": f"uid-{name}", "resourceVersion": str(version)}
+    return {"kind": "Pod", "apiVersion": "v1", "metadata": metadata, "spec": {"nodeName": node}}
+
+
+class Etcd:
+    """An API server over an etcd that may be restored; a watch from a version in its future hears nothing."""
+
+    def __init__(self, streams: bool) -> None:
+        self.now_s, self.streams = 0.0, streams
+        self.version, self.pods = 900, [pod("p", 900, "a")]
+        self.asked: list[str] = []
+
+    def decode(self, text: bytes, /) -> object:
+        return json.loads(text)
+
+    def page(self, path: str) -> object:
+        self.asked.append(path.partition("?")[2])
+        return {"items": self.pods, "metadata": {"resourceVersion": str(self.version)}}
+
+    def stream(self, path: str, silence_s: float) -> Any:
+        lines: list[Any] = []
+        if "sendInitialEvents" in path and not self.streams:
+            return SimpleNamespace(status=400, close=lambda: None, body=lambda: b"{}")
+        if "sendInitialEvents" in path:
+            self.asked.append("stream")
+            lines += [{"type": "ADDED", "object": item} for item in self.pods]
+            end = {list_watch.INITIAL_EVENTS_END: "true"}
+            metadata = {"resourceVersion": str(self.version), "annotations": end}
+            lines.append({"type": "BOOKMARK", "object": {"kind": "Pod", "metadata": metadata}})
+        else:
+            self.asked.append("watch")
+            self.now_s += 20
+        texts = [json.dumps(line, separators=(",", ":")).encode() for line in lines]
+        return SimpleNamespace(status=200, lines=lambda: iter(texts), close=lambda: None, body=lambda: b"")
+
+
+def events(etcd: Etcd, waits: list[int]) -> Iterator[WatchEvent[tuple[str, str]]]:
+    def read(item: Mapping[str, Any]) -> tuple[str, str]:
+        return item["metadata"]["resourceVersion"], item["spec"]["nodeName"]
+
+    return inform(etcd, PATH, read, waits.append, unnoted(), watch_s=15, now_s=lambda: etcd.now_s)
+
+
+def until_listed(source: Iterator[WatchEvent[tuple[str, str]]]) -> list[WatchEvent[tuple[str, str]]]:
+    seen = []
+    for event in itertools.islice(source, 50):
+        seen.append(event)
+        if isinstance(event, ObjectsListed):
+            return seen
+    raise AssertionError(seen)
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_restore_is_found_after_a_minute_of_silence_and_what_was_known_by_version_is_read_anew(
+    streams: bool,
+) -> None:
+    etcd, waits = Etcd(streams), list[int]()
+    source = events(etcd, waits)
+    until_listed(source)
+
+    etcd.version, etcd.pods = 700, [pod("p", 500, "a")]
+    heard = until_listed(source)
+
+    assert [event for event in heard if isinstance(event, WatchFailed)] == [
+        WatchFailed(f"{PATH}: etcd was restored: its version is 700, and was 900")
+    ]
+    assert heard[-1] == ObjectsListed((("500", "a"),))
+    assert etcd.now_s <= QUIET_S + 20
+    assert max(waits) < SPREAD_MS
+
+
+def test_a_version_that_is_used_again_is_no_known_state() -> None:
+    """The pod was bound to another node since, and its object has the version that it had before."""
+    etcd = Etcd(True)
+    source = events(etcd, [])
+    until_listed(source)
+
+    etcd.version, etcd.pods = 899, [pod("p", 900, "b")]
+
+    assert until_listed(source)[-1] == ObjectsListed((("900", "b"),))
+
+
+def test_a_list_that_goes_back_is_read_again_without_what_was_known() -> None:
+    """A watch expired, before a minute of silence was over: the list shows it."""
+    etcd = Etcd(True)
+    source = events(etcd, [])
+    until_listed(source)
+    watched = etcd.stream
+
+    def expired(path: str, silence_s: float) -> Any:
+        answer = watched(path, silence_s)
+        if "sendInitialEvents" not in path:
+            answer.status = 410
+        return answer
+
+    etcd.stream = expired  # type: ignore[method-assign]
+    etcd.version, etcd.pods = 899, [pod("p", 900, "b")]
+
+    assert until_listed(source)[-1] == ObjectsListed((("900", "b"),))
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_quiet_collection_is_never_listed_again(streams: bool) -> None:
+    etcd = Etcd(streams)
+    source = events(etcd, [])
+    until_listed(source)
+    del etcd.asked[:]
+
+    heard = list(itertools.islice(source, 40))
+
+    assert set(map(type, heard)) == {WatchProgress}
+    assert set(etcd.asked) == {"watch", "limit=1"}
+    assert etcd.asked.count("limit=1") <= etcd.asked.count("watch") // 3
