@@ -7,7 +7,7 @@ from werkzeug.test import Client
 from tests.runtime.lines import into
 from tests.support.hostile_json import spoilt_in_turn
 from tests.support.routed import client_of
-from tests.webhook.process.test_fuzz import BASES
+from tests.webhook.good_reviews import BASES
 from tests.webhook.process_metrics import of_this_process
 from tests.webhook.worlds import POLICY, admitted, half, review_of
 from tests.worlds import Json
