@@ -91,8 +91,8 @@ class Stepped(Running):
     def posts_events(self) -> None:
         """It posts the Events that wait."""
         events = self.extender.events
-        while not events._queue.empty():
-            events._send(events._queue.get(), Turns(0))
+        while (event := events._next()) is not None:
+            events._send(event)
 
     def _tries_again(self, _ms: int) -> None:
         self._tries += 1

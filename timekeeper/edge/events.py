@@ -6,10 +6,11 @@ They are of events.k8s.io/v1, as kube-scheduler's own are: their times are exact
 from __future__ import annotations
 
 import hashlib
-import queue
 import re
 import threading
 from collections import Counter
+from heapq import heapify, heappop, heappush
+from itertools import count
 
 from timekeeper.edge.clock import moment
 from timekeeper.edge.value import TYPE_CHECKING, Of, value
@@ -27,12 +28,13 @@ if TYPE_CHECKING:
 else:
     R = EventType = Send = None
 
-MAX_QUEUED = 1_000
+MAX_QUEUED = 1_000  # of all namespaces; then the namespace that has most loses its newest
 MAX_PER_OBJECT = 10  # in one span
 SPAN_MS = 300_000  # within one, the same text about the same object is sent once
 RETRY_FOR_MS = 300_000  # an older Event is given up
-RETRY_S = 2.0
+RETRY_MS = 2_000  # until an Event is tried again; others are sent meanwhile
 PAUSE_S = 0.02  # between two, so that a burst of preemptions is no burst of calls
+LOOK_S = 0.5  # for the end while no Event waits
 MAX_NOTE_BYTES = 1024  # this limit and the next two are the API server's
 MAX_NAME = 253
 MAX_INSTANCE = 128
@@ -55,8 +57,8 @@ class QueuedEvent:
 
 
 class EventRecorder(Of[R]):
-    """Queues Events and sends them one by one. The methods that post may be called from any thread, never
-    raise and never wait; `run` sends, in one thread.
+    """Queues Events and sends them one by one, of each namespace in turn. The methods that post may be called
+    from any thread, never raise and never wait; `run` sends, in one thread.
 
     ``reporter``: a qualified name, as ``bursar.dev/extender``; ``instance``: the process. ``reason`` is one
     word in CamelCase, ``note`` a sentence for people.
@@ -74,8 +76,11 @@ class EventRecorder(Of[R]):
         self._post, self._now_ms, self._log = send, now_ms, log
         self._source = {"reportingController": reporter, "reportingInstance": instance[:MAX_INSTANCE]}
         self._most_per_object = most_per_object
-        self._queue: queue.Queue[QueuedEvent] = queue.Queue(MAX_QUEUED)
+        self._arrived = threading.Event()
         self._lock = threading.Lock()  # guards what follows
+        # by namespace, in the order of their turns: a heap of when each is due, its number, and the Event
+        self._waiting: dict[str, list[tuple[int, int, QueuedEvent]]] = {}
+        self._numbers = count()
         self._span = 0  # number of the current span
         self._names: set[str] = set()  # of the Events queued in it
         self._per_object: Counter[str] = Counter()  # UID -> Events queued in it
@@ -100,7 +105,7 @@ class EventRecorder(Of[R]):
 
     def results(self) -> Mapping[str, int]:
         """Events so far by result. ``posted``: stored; ``repeated``: not sent, because of the same text in
-        this span or too many about one object; ``dropped``: the queue was full; ``failed``: refused, or not
+        this span or too many about one object; ``dropped``: too many waited; ``failed``: refused, or not
         accepted in time."""
         with self._lock:
             return dict(self._results)
@@ -108,11 +113,12 @@ class EventRecorder(Of[R]):
     def run(self, stop: threading.Event) -> None:
         """Sends until ``stop``."""
         while not stop.is_set():
-            try:
-                event = self._queue.get(timeout=0.5)
-            except queue.Empty:
+            event = self._next()
+            if event is not None:
+                self._send(event)
+            elif not self._waiting:
+                self._arrived.wait(LOOK_S)
                 continue
-            self._send(event, stop)
             stop.wait(PAUSE_S)
 
     def post_on(
@@ -127,41 +133,67 @@ class EventRecorder(Of[R]):
         namespace, name = regarding.get("namespace", "default"), _name(regarding["name"], digest)
         event = QueuedEvent(regarding, namespace, name, reason, note, event_type, at_ms)
         with self._lock:
-            result = self._enqueue(span, event)
-            if result:
-                self._results[result] += 1
-        if result == "dropped":
-            self._log("event-dropped", level="warning", **_log_fields(event), error="too many Events wait")
+            dropped = self._enqueue(span, event)
+        if dropped is not None:
+            self._count("dropped")
+            self._log("event-dropped", level="warning", **_log_fields(dropped), error="too many Events wait")
 
-    def _enqueue(self, span: int, event: QueuedEvent) -> str:
-        """The event's result if it has one already, "" if it is queued."""
+    def _enqueue(self, span: int, event: QueuedEvent) -> QueuedEvent | None:
+        """Queues it, or counts it as repeated. Returns the Event that finds no room: it, or the newest of the
+        namespace that has most, where that has two more."""
         if span != self._span:
             self._span = span
             self._names.clear()
             self._per_object.clear()
         uid = event.regarding["uid"]
         if event.name in self._names or self._per_object[uid] >= self._most_per_object:
-            return "repeated"
-        try:
-            self._queue.put_nowait(event)
-        except queue.Full:
-            return "dropped"
+            self._results["repeated"] += 1
+            return None
+        dropped = None
+        if sum(map(len, self._waiting.values())) >= MAX_QUEUED:
+            most = max(self._waiting.values(), key=len)
+            if len(self._waiting.get(event.namespace, ())) + 1 >= len(most):
+                return event
+            newest = max(most)
+            most.remove(newest)
+            heapify(most)
+            dropped = newest[2]
+        self._put(event, event.at_ms)
         self._names.add(event.name)
         self._per_object[uid] += 1
-        return ""
+        return dropped
 
-    def _send(self, event: QueuedEvent, stop: threading.Event) -> None:
+    def _put(self, event: QueuedEvent, due_ms: int) -> None:
+        heappush(self._waiting.setdefault(event.namespace, []), (due_ms, next(self._numbers), event))
+        self._arrived.set()
+
+    def _next(self) -> QueuedEvent | None:
+        """The first due Event of the namespace whose turn it is; None where none is due."""
+        now_ms = self._now_ms()
+        with self._lock:
+            for namespace, waiting in self._waiting.items():
+                if not now_ms < waiting[0][0] <= now_ms + RETRY_MS:  # also due where the clock was put back
+                    event = heappop(waiting)[2]
+                    del self._waiting[namespace]
+                    if waiting:
+                        self._waiting[namespace] = waiting
+                    return event
+            self._arrived.clear()
+        return None
+
+    def _send(self, event: QueuedEvent) -> None:
+        """Tries once. What may succeed later is due later."""
         path = f"/apis/events.k8s.io/v1/namespaces/{event.namespace}/events"
-        body, why = _body(event) | self._source, "too old"
-        while not stop.is_set() and self._now_ms() - event.at_ms < RETRY_FOR_MS:
-            status, why = self._post(path, body)
-            if 200 <= status < 300 or status == 409:
-                return self._count("posted")
-            if status != 0 and status != 429 and status < 500:
-                break
-            stop.wait(RETRY_S)
-        self._count("failed")
-        self._log("event-not-posted", level="warning", **_log_fields(event), error=why)
+        status, why = self._post(path, _body(event) | self._source)
+        now_ms = self._now_ms()
+        if 200 <= status < 300 or status == 409:
+            self._count("posted")
+        elif (status in (0, 429) or status >= 500) and now_ms - event.at_ms < RETRY_FOR_MS:
+            with self._lock:
+                self._put(event, now_ms + RETRY_MS)
+        else:
+            self._count("failed")
+            self._log("event-not-posted", level="warning", **_log_fields(event), error=why)
 
     def _count(self, result: str) -> None:
         with self._lock:

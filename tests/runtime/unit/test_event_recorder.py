@@ -175,6 +175,50 @@ def test_a_full_queue_drops_further_events_without_waiting() -> None:
     assert "event-dropped" in lines[0]
 
 
+def test_a_flood_in_one_namespace_takes_no_room_and_no_turn_from_another() -> None:
+    api, clock = FakeEventsApi(), Clock()
+    events, lines = recorder(api, clock)
+
+    for at in range(3 * MAX_QUEUED // 2):
+        events.post("flood", f"g{at}", f"uid-g{at}", "GangWaits", "for cards")
+    for at in range(27):
+        events.post("neighbour", f"p{at}", f"uid-p{at}", "Preempted", "for q")
+
+    assert len(lines) == 527
+    assert all("'namespace': 'flood'" in line for line in lines)
+    sent(events, api, clock, 54)
+    assert [each["metadata"]["namespace"] for each in api.sent] == ["flood", "neighbour"] * 27
+    assert [each["regarding"]["name"] for each in api.sent[::2]] == [f"g{at}" for at in range(27)]
+    sent(events, api, clock, MAX_QUEUED - 54)
+    assert events.results() == {"posted": MAX_QUEUED, "repeated": 0, "dropped": 527, "failed": 0}
+
+
+def test_two_floods_share_the_room_and_neither_takes_from_the_other() -> None:
+    events, _ = recorder(FakeEventsApi(), Clock())
+
+    for namespace in ("one", "two", "one", "two"):
+        for at in range(MAX_QUEUED):
+            events.post(namespace, f"p{at}", f"{namespace}-{at}", "GangWaits", "for cards")
+
+    kept = [len(waiting) for waiting in events._waiting.values()]
+    assert (sum(kept), max(kept) - min(kept) <= 1) == (MAX_QUEUED, True)
+
+
+@pytest.mark.parametrize("away", [0, 429, 500])
+def test_an_event_that_is_tried_again_makes_no_other_wait(away: int) -> None:
+    api, clock = FakeEventsApi(away), Clock()
+    events, _ = recorder(api, clock)
+
+    for name in ("again", "next", "last"):
+        events.post("team-a", name, f"uid-{name}", "Preempted", "for q")
+    sent(events, api, clock, 2)
+
+    assert clock.now_ms < NOW_MS + 1_000
+    assert [each["regarding"]["name"] for each in api.sent[-2:]] == ["next", "last"]
+    sent(events, api, clock, 1)
+    assert api.sent[-1]["regarding"]["name"] == "again"
+
+
 @pytest.mark.parametrize("away", [0, 429, 500])
 def test_while_the_api_server_is_away_an_event_waits_for_it(away: int) -> None:
     api, clock = FakeEventsApi(away, away, away), Clock()
