@@ -330,13 +330,19 @@ def _schedulers_refusal(status: Json) -> str | None:
     return None if found is None else intern(_text(found, "message")[:MAX_MESSAGE])
 
 
+# a node's CPUs, memory and cards cannot be given to the pod so that they lie near each other
+OF_ALIGNMENT = ("TopologyAffinityError", "SMTAlignmentError")
+
+
 def _rejected(status: Json) -> str:
-    """In the kubelet's words. Other reasons, such as TopologyAffinityError, may be a tenant's own on any
-    node. Source: pkg/kubelet/lifecycle, `AdmissionFailureHandler` and ``predicateAdmitHandler``."""
+    """In the kubelet's words. Other reasons, such as SysctlForbidden, may be a tenant's own on any node, and
+    so may those of `OF_ALIGNMENT`. Source: pkg/kubelet/lifecycle, `AdmissionFailureHandler` and
+    ``predicateAdmitHandler``; pkg/kubelet/cm, ``topologymanager`` and ``cpumanager``."""
     reason = _text(status, "reason")
     resource = reason.removeprefix("OutOf")
     is_gpu = resource != reason and (GPU_RESOURCE_PATTERN.match(resource) or accelerator_of(resource))
-    if status.get("phase") != "Failed" or not (is_gpu or reason == "UnexpectedAdmissionError"):
+    is_known = is_gpu or reason == "UnexpectedAdmissionError" or reason in OF_ALIGNMENT
+    if status.get("phase") != "Failed" or not is_known:
         return ""
     return intern(f"{reason}: {_text(status, 'message')}"[:MAX_REJECTED])
 

@@ -98,7 +98,7 @@ MINUTE, HOUR = 60, 3600
             ([refused(str(at), at, reason=reason) for at in range(3)], 3, False, False)
             for reason in (
                 "OutOfcpu", "OutOfmemory", "OutOfpods", "OutOfexample.com/nic", "OutOf", "NodeAffinity",
-                "TopologyAffinityError", "SysctlForbidden", "Evicted", "Preempting", "NodeShutdown", "",
+                "SysctlForbidden", "Evicted", "Preempting", "NodeShutdown", "",
             )
         ),
         # pods that ran, and were refused when their kubelet was restarted
@@ -112,6 +112,45 @@ def test_a_node_comes_last_after_a_few_rejections_for_a_time_that_grows(
         known = after(*pods, until_s=at_s, gone=gone)
 
         assert ["a" in known.comes_last(namespace) for namespace in ("team-a", "team-b")] == [of_a, of_b]
+    assert len(after(*pods, until_s=100 * HOUR).rejections) == 0
+
+
+SEVERAL = ("team-a", "team-b", "team-c")
+
+
+def unaligned(*at_s: float, namespace: str = "team-a", reason: str = "TopologyAffinityError") -> list[Json]:
+    return [refused(f"{namespace}-{at}", at, namespace, reason) for at in at_s]
+
+
+@pytest.mark.parametrize(
+    ("pods", "at_s", "of_a", "of_b"),
+    [
+        (unaligned(0, 1, 2), 3, True, False),
+        (unaligned(0, 1, 2, reason="SMTAlignmentError"), 3, True, False),
+        (unaligned(0, 1), 3, False, False),
+        # of however many namespaces: never for all, and it counts in nothing that is
+        ([*unaligned(0, 1), *unaligned(2, 3, namespace="team-b")], 4, False, False),
+        ([*unaligned(0, 1, 2), *unaligned(3, 4, 5, namespace="team-b")], 6, True, True),
+        ([each for name in SEVERAL for each in unaligned(0, 1, namespace=name)], 3, False, False),
+        ([*THREE[:2], *unaligned(2, 3, namespace="team-b")], 4, False, False),
+        ([*THREE, *unaligned(3, 4, namespace="team-b")], 5, True, False),
+        ([*THREE[:2], *unaligned(2)], 3, False, False),
+        # it grows, and ends, as the other does
+        (unaligned(0, 1, 2, 3 * MINUTE), 6 * MINUTE + 59, True, False),
+        (unaligned(0, 1, 2, 3 * MINUTE), 7 * MINUTE, False, False),
+        ([*unaligned(0, 1, 2), started("s", 10)], 11, False, False),
+        ([*unaligned(0, 1, 2), started("s", 1)], 11, True, False),
+        ([*unaligned(0, 1, 2), started("s", 10, "team-b")], 11, True, False),
+        # it delays no end of what holds for all
+        ([*THREE[:2], refused("o", 2, "team-b"), *unaligned(20), started("s", 10)], 21, False, False),
+    ],
+)  # fmt: skip
+def test_pods_that_a_node_could_not_align_demote_it_for_their_namespace_alone(
+    pods: list[Json], at_s: float, of_a: bool, of_b: bool
+) -> None:
+    known = after(*pods, until_s=at_s)
+
+    assert ["a" in known.comes_last(namespace) for namespace in ("team-a", "team-b")] == [of_a, of_b]
     assert len(after(*pods, until_s=100 * HOUR).rejections) == 0
 
 

@@ -334,6 +334,8 @@ def test_a_mode_on_the_command_line_is_over_that_of_the_budgets(review: Review) 
 HOST_PID = admitted(plain(), hostPID=True)
 EIGHT = workload("Deployment", {"spec": {"containers": [limits_of("main", nvidia_com__gpu="8")]}})
 ONE = admitted(limits_of("main", nvidia_com__gpu="1"), hostPID=True)
+AMD = admitted(limits_of("main", amd_com__gpu="2"))
+PART = admitted(limits_of("main", nvidia_com__gpu="0.5"))
 NONE = workload("Deployment", {"spec": {"containers": [plain()]}})
 AROUND = workload("DaemonSet", {"spec": {"containers": [plain()], "hostPID": True}})
 
@@ -383,6 +385,22 @@ def test_what_the_policies_find_refuses_warns_or_is_silent_by_the_namespaces_mod
         (admitted(plain()), "enforce", "  not governed"),
         (admitted(limits_of("main", nvidia_com__gpu="1")), "observe", '  observed: request {"main":{"dev'),
         (admitted(half()), "meter", '  metered: request {"main":{"devices":1,"memory_mib":0,"share_mil'),
+        # the ledger charges what admission would refuse
+        (
+            admitted(limits_of("main", amd_com__gpu="2")),
+            "meter",
+            '  metered: request {"main":{"device":"amd.c',
+        ),
+        (
+            admitted(limits_of("main", amd_com__gpu="2")),
+            "observe",
+            '  observed: request {"main":{"device":"amd',
+        ),
+        (
+            admitted(limits_of("main", nvidia_com__gpu="0.5")),
+            "meter",
+            '  metered: request {"main":{"devices":1',
+        ),
     ],
 )
 def test_each_template_is_shown_with_its_request_or_as_not_governed(
@@ -391,10 +409,18 @@ def test_each_template_is_shown_with_its_request_or_as_not_governed(
     _, out, _ = review("--mode", mode, review.file(raw))
     (found,) = review.json(raw, "--mode", mode)
 
-    assert out.splitlines()[1].startswith(line)
+    assert any(printed.startswith(line) for printed in out.splitlines())
     (shown,) = found["pods"]
     assert (shown["effect"] == "not-governed") == (shown["request"] is None)
     assert line.strip().startswith(f"{shown['path']}: " if shown["path"] else shown["effect"][:3])
+
+
+@pytest.mark.parametrize("mode", ["meter", "observe"])
+def test_what_is_charged_by_an_assumption_has_its_reason(review: Review, mode: str) -> None:
+    (assumed,), (read,) = (review.json(raw, "--mode", mode) for raw in (PART, admitted(half())))
+
+    assert assumed["pods"][0]["reason"].startswith("spec.containers[0].resources.limits[nvidia.com/gpu]")
+    assert read["pods"][0]["reason"] == ""
 
 
 @pytest.mark.parametrize(("mode", "says"), [("enforce", True), ("observe", True), ("meter", False)])

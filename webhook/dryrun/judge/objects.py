@@ -15,9 +15,11 @@ from timekeeper.core.admission.rules.bypass import bypass_violations, suspect_vi
 from timekeeper.core.admission.rules.exhausted import budget_violations
 from timekeeper.core.admission.rules.modes import split_by_mode
 from timekeeper.core.admission.rules.pod_rules import pod_violations
+from timekeeper.core.dialects.others.claims import NAME as CLAIMS
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.names import Mode
-from timekeeper.core.request.request import ParsedRequest, canonical
+from timekeeper.core.request.metered import metered_request, of_devices
+from timekeeper.core.request.request import ParsedRequest, canonical, parse_stored
 from timekeeper.core.violation import Violation, message, shown
 from webhook.admission import budgets, pods, workloads
 from webhook.admission.warnings import observed, violation_warnings
@@ -35,11 +37,13 @@ _EFFECTS: dict[Mode, Effect] = {"enforce": "governed", "observe": "observed", "m
 @dataclass(frozen=True, slots=True)
 class PodOutcome:
     """What becomes of an admitted pod, or of the pods of a template at ``path``. ``request``: as the
-    annotation has it; "": none."""
+    annotation has it, or as the ledger charges it; "": none. ``reason``: why that is assumed, or what of it
+    cannot be read."""
 
     path: str
     effect: Effect
     request: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +187,9 @@ def _pod(subject: _Subject, world: AssumedCluster) -> AdmissionOutcome:
         return subject.refused((*found, *past), warnings)
     if past:
         return subject.refused(past, warnings)
-    outcome = replace(subject.outcome("admitted", *warnings), pods=(_pod_outcome("", parsed, policy),))
+    outcome = replace(
+        subject.outcome("admitted", *warnings), pods=(_pod_outcome("", asked.pod, parsed, policy),)
+    )
     if not answer.operations:
         return outcome
     after = patched(raw, answer.operations)
@@ -193,10 +199,19 @@ def _pod(subject: _Subject, world: AssumedCluster) -> AdmissionOutcome:
     return replace(outcome, before=_without_numbers(raw, subject.value), after=after)
 
 
-def _pod_outcome(path: str, parsed: ParsedRequest, policy: AdmissionPolicy) -> PodOutcome:
-    if parsed.request is None:
-        return PodOutcome(path, "not-governed")
-    return PodOutcome(path, _EFFECTS[policy.mode], canonical(parsed.request))
+def _pod_outcome(path: str, pod: Json, parsed: ParsedRequest, policy: AdmissionPolicy) -> PodOutcome:
+    """Where pods are not governed, as the ledger reads them: it charges what admission would refuse, too."""
+    request, reason = parsed.request, ""
+    if policy.mode != "enforce" and (request is None or request.dialect != CLAIMS):
+        stored = parse_stored(pod)
+        reason = stored.violations[0].sentence() if stored.violations else ""
+        metered = metered_request(pod, stored)
+        models = {name: name for name in policy.accelerators}
+        request = of_devices(metered.request, models) if metered else None
+        reason = metered.doubt if metered else reason
+    if request is None:
+        return PodOutcome(path, "not-governed", reason=reason)
+    return PodOutcome(path, _EFFECTS[policy.mode], canonical(request), reason)
 
 
 def _by_policies(
@@ -254,7 +269,7 @@ def _template(
     raw, told = _resolved(workloads.as_pod(template), namespace, world)
     asked = _review(raw, namespace)
     parsed = policy.parsed(asked.pod, namespace)
-    outcome = (_pod_outcome(at, parsed, policy),)
+    outcome = (_pod_outcome(at, asked.pod, parsed, policy),)
     if policy.mode == "meter":
         return (), (), outcome
     broken = workloads.template_violations(template, at, policy, namespace)

@@ -64,6 +64,7 @@ def _pod_as_json(pod: PodOutcome) -> dict[str, Any]:
         "path": pod.path,
         "effect": pod.effect,
         "request": json.loads(pod.request) if pod.request else None,
+        "reason": pod.reason,
     }
 
 
