@@ -32,6 +32,7 @@ from cryptography import x509
 
 from deploy.local.cluster import ControlPlane
 from deploy.local.commands import Options
+from deploy.local.limits import LONGEST_S
 from deploy.local.ports import free_port
 from tests.support.control_plane import apply_files
 from tests.support.waiting import eventually
@@ -195,14 +196,14 @@ class Replica:
     def terminate(self) -> int:
         """SIGTERM, and its exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=40)
+        return self.process.wait(timeout=LONGEST_S)
 
     def status(self, path: str) -> int:
         """What a probe of the kubelet gets, which verifies nothing; 0 where there is no answer."""
         assert self.process.poll() is None, self.log()
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        connection = http.client.HTTPSConnection(self.host, self.port, timeout=5, context=context)
+        connection = http.client.HTTPSConnection(self.host, self.port, timeout=LONGEST_S, context=context)
         try:
             connection.request("GET", path)
             return connection.getresponse().status
@@ -229,7 +230,7 @@ def served(host: str, port: int) -> x509.Certificate:
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     with (
-        socket.create_connection((host, port), timeout=5) as raw,
+        socket.create_connection((host, port), timeout=LONGEST_S) as raw,
         context.wrap_socket(raw, server_hostname=f"{SERVICE}.{NAMESPACE}.svc") as tls,
     ):
         return x509.load_der_x509_certificate(tls.getpeercert(binary_form=True) or b"")
@@ -269,7 +270,7 @@ class Creators:
     ) -> None:
         self._ended.set()
         for thread in self._threads:
-            thread.join(timeout=60)
+            thread.join(timeout=LONGEST_S)
 
     def created(self) -> Created:
         """All of them together."""
@@ -287,7 +288,7 @@ class Creators:
         address = urlsplit(self._cp.url)
         context = ssl.create_default_context(cafile=str(self._cp.ca_file))
         connection = http.client.HTTPSConnection(
-            str(address.hostname), address.port, timeout=30, context=context
+            str(address.hostname), address.port, timeout=LONGEST_S, context=context
         )
         headers = {"Authorization": f"Bearer {self._cp.admin_token}", "Content-Type": "application/json"}
         while not self._ended.wait(self._pause_s):
@@ -342,4 +343,4 @@ def watching(look: Any, every_s: float = 0.1) -> Iterator[None]:
         yield
     finally:
         ended.set()
-        thread.join(timeout=30)
+        thread.join(timeout=LONGEST_S)

@@ -106,7 +106,9 @@ class Webhook:
 
     def connection(self) -> http.client.HTTPSConnection:
         """A connection of one's own."""
-        return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=60, context=self.tls.client())
+        return http.client.HTTPSConnection(
+            "127.0.0.1", self.port, timeout=LONGEST_S, context=self.tls.client()
+        )
 
     def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> tuple[int, bytes]:
         """One request on a connection of its own: status and body."""

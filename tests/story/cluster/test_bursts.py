@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from deploy.local.kwok_nodes import kwok_node
+from deploy.local.limits import LONGEST_S
 from deploy.local.stack import Stack
 from tests.story.cluster.test_held_pods import gated, pods, running, template
 from tests.story.cluster.test_metering import set_budgets
@@ -100,7 +101,7 @@ class Burst:
             address = urlsplit(cp.url)
             context = ssl.create_default_context(cafile=str(cp.ca_file))
             self.local.connection = http.client.HTTPSConnection(
-                str(address.hostname), address.port, timeout=60, context=context
+                str(address.hostname), address.port, timeout=LONGEST_S, context=context
             )
             self.connections.append(self.local.connection)
         headers = {"Authorization": f"Bearer {cp.admin_token}", "Content-Type": "application/json"}
@@ -128,7 +129,7 @@ def polls(replica: Replica) -> float:
     trusting = ssl.create_default_context()
     trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
     url = f"https://{replica.host}:{replica.port}/metrics"
-    with urllib.request.urlopen(url, timeout=10, context=trusting) as answer:
+    with urllib.request.urlopen(url, timeout=LONGEST_S, context=trusting) as answer:
         lines = answer.read().decode().splitlines()
     name = 'bursar_webhook_standings_polls_total{outcome="heard"} '
     return sum(float(line.removeprefix(name)) for line in lines if line.startswith(name))
@@ -220,7 +221,7 @@ def test_a_burst_under_deny_loses_no_answer_though_a_replica_is_killed_in_it(
         assert len(workers) == WORKERS
         for pid in (master, *map(int, workers)):
             os.kill(pid, signal.SIGKILL)
-        assert one.process.wait(10) == -signal.SIGKILL
+        assert one.process.wait(LONGEST_S) == -signal.SIGKILL
         answered.append(len(burst.answers))
         one.begin()
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from deploy.local.demo.steps import STEPS
+from deploy.local.limits import LONGEST_S
 from tests.packaging.checkout import ROOT
 from tests.support.waiting import eventually
 
@@ -94,7 +95,7 @@ def interrupted(process: subprocess.Popen[str], folder: Path, number: signal.Sig
     assert processes_of(folder)
 
     process.send_signal(number)
-    process.communicate(timeout=60)
+    process.communicate(timeout=LONGEST_S)
 
     assert process.returncode in (130, 128 + number)
     eventually(lambda: processes_of(folder) == [], lambda: processes_of(folder))
@@ -107,6 +108,6 @@ def test_a_killed_demo_leaves_no_process(tmp_path: Path) -> None:
     read_to_step_one(process)
 
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=LONGEST_S)
 
     eventually(lambda: processes_of(tmp_path) == [], lambda: processes_of(tmp_path))

@@ -10,6 +10,7 @@ import pytest
 
 from deploy.local.api import ApiError
 from deploy.local.kwok_nodes import kwok_node
+from deploy.local.limits import LONGEST_S
 from deploy.local.stack import Stack
 from tests.story.cluster.test_metering import set_budgets
 from tests.support.control_plane import MERGE, create_namespace
@@ -209,7 +210,7 @@ def test_the_timekeeper_writes_nothing_else_on_a_pod(shop: Shop, change: Json, s
     api = connect(stack.cp.kubeconfig(token, "as-timekeeper"))
     path = "/api/v1/namespaces/rich/pods/rich/status"
 
-    reply = api.call("PATCH", path, change, content_type=STRATEGIC_MERGE, timeout_s=10)
+    reply = api.call("PATCH", path, change, content_type=STRATEGIC_MERGE, timeout_s=LONGEST_S)
 
     assert isinstance(reply, Answered)
     assert reply.status == status, reply

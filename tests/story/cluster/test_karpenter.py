@@ -96,7 +96,7 @@ def karpenter(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     program = binaries(print, KARPENTER_TOOLS)["kwok-karpenter"]
     for path in CRDS:
         kubectl(stack.cp, "create", "-f", str(module_file(KARPENTER, path, print)))
-    kubectl(stack.cp, "wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+    kubectl(stack.cp, "wait", "--for=condition=Established", "crd", "--all", "--timeout=5m")
     (folder / "types.json").write_text(json.dumps(instance_types()))
     environment = {
         **stack.environment(),

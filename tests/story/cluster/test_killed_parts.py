@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from deploy.local.kwok_nodes import kwok_node
+from deploy.local.limits import LONGEST_S
 from deploy.local.stack import Stack
 from tests.scheduler_ext.readback import inventory, overcommitted, taken
 from tests.story.cluster.test_held_pods import gated, pods, running, template
@@ -27,7 +28,7 @@ def kill(stack: Stack, part: str) -> None:
     if part in (SCHEDULER, API_SERVER):
         killed = stack.cp.processes[part]
         stack.cp.stop_process(part)
-        assert killed.wait(10) == -signal.SIGKILL
+        assert killed.wait(LONGEST_S) == -signal.SIGKILL
         stack.cp.restart_process(part)
         if part == API_SERVER:
             eventually(lambda: stack.cp.api.answers("/readyz"), f"{part} to be back")

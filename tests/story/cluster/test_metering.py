@@ -15,6 +15,7 @@ import pytest
 
 from deploy.local.api import ApiError
 from deploy.local.kwok_nodes import kwok_node
+from deploy.local.limits import LONGEST_S
 from deploy.local.sidecars import Sidecars
 from deploy.local.stack import Stack
 from tests.support.control_plane import MERGE, apply, create_namespace, kubectl
@@ -202,12 +203,12 @@ def test_a_mistaken_entry_is_reported_and_the_last_good_one_holds(stack: Stack, 
     assert "gpuHours" in events
 
 
-def kill_inside_a_transaction(stack: Stack, within_s: float = 5) -> bool:
+def kill_inside_a_transaction(stack: Stack) -> bool:
     """Kill the timekeeper, all its processes at once, when somebody is seen to hold the database's write
     lock; whether that was so at the kill."""
     group = stack.processes["timekeeper"].pid
     probe = sqlite3.connect(stack.folder / "bursar.db", timeout=0, isolation_level=None)
-    locked, until = False, time.monotonic() + within_s
+    locked, until = False, time.monotonic() + LONGEST_S
     try:
         while not locked and time.monotonic() < until:
             try:

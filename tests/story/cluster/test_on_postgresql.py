@@ -59,4 +59,4 @@ def alone(stack: Stack) -> Iterator[None]:
     """Nothing of a story stays for the next one."""
     yield
     set_budgets(stack)
-    kubectl(stack.cp, "delete", "deployments,jobs,pods,nodes", "--all", "--all-namespaces", "--timeout=120s")
+    kubectl(stack.cp, "delete", "deployments,jobs,pods,nodes", "--all", "--all-namespaces", "--timeout=5m")

@@ -25,6 +25,7 @@ import sqlalchemy
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
+from deploy.local.limits import LONGEST_S
 from deploy.local.scheduler import GPU_PROFILE
 from deploy.local.sidecars import Sidecars
 from deploy.local.stack import Stack, Tuning
@@ -46,9 +47,8 @@ API_SERVER, SCHEDULER = "kube-apiserver", "gpu-scheduler"
 PARTS = ("timekeeper", "settler", "leader", "extenders", "webhook", "sidecars", SCHEDULER, API_SERVER)
 ROUNDS = 2
 AWAY_S = 5.0  # at least
-ENDS_WITHIN_S = 60  # clients try again after up to half a minute
 GRACE_MS = 2_000
-SLACK_MS = 5_000  # a removal is dated to the second, and a sidecar beats until it learns of it
+SLACK_MS = 30_000  # a removal is dated to the second, and a sidecar beats until it learns of it
 FACTS = (
     "SELECT * FROM sessions WHERE uid = %s",
     "SELECT * FROM postings WHERE session_uid = %s",
@@ -102,7 +102,7 @@ class Recorder:
         """For some seconds; until which version. "": the API server does not have all since."""
         target = urlsplit(self._cp.api.url)
         connection = http.client.HTTPSConnection(
-            target.hostname or "", target.port, context=self._tls, timeout=20
+            target.hostname or "", target.port, context=self._tls, timeout=LONGEST_S
         )
         try:
             query = f"{self._path}?watch=1&timeoutSeconds=10&resourceVersion={version}"
@@ -220,7 +220,7 @@ class Parts:
         plane = self._stack.cp
         process = plane.processes[part]
         plane.stop_process(part)
-        self.killed[part] += process.wait(10) == -signal.SIGKILL
+        self.killed[part] += process.wait(LONGEST_S) == -signal.SIGKILL
         yield lambda: part not in plane.processes and process.poll() is not None
         plane.restart_process(part)
         eventually(lambda: plane.api.answers("/readyz"), f"{part} to be back")
@@ -253,7 +253,7 @@ class Play:
         with self._parts.away(part):
             begun = time.monotonic()
             while time.monotonic() < begun + AWAY_S or not self._has_happened(part, before):
-                assert time.monotonic() < begun + ENDS_WITHIN_S, f"nothing ended while {part} was away"
+                assert time.monotonic() < begun + LONGEST_S, f"nothing ended while {part} was away"
                 self._step(part)
                 time.sleep(pause_s(begun))
         self.did[f"outages of {part}"] += 1

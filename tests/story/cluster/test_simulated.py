@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from deploy.local.kwok_nodes import kwok_node
+from deploy.local.limits import LONGEST_S
 from deploy.local.stack import Stack
 from tests.story.cluster.test_held_pods import template
 from tests.story.cluster.test_metering import set_budgets
@@ -40,7 +41,9 @@ def simulated(stack: Stack, folder: Path, token: str, manifest: Json) -> Any:
     flags = ["--server", stack.timekeeper_url, "--ca-file", str(stack.ca_file)]
     flags += ["--token-file", str(folder / "token"), "-n", "payer", "-o", "json", "-f", "-"]
     command = [sys.executable, "-m", "timekeeper.cli.main", "simulate", *flags]
-    done = subprocess.run(command, input=json.dumps(manifest), capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        command, input=json.dumps(manifest), capture_output=True, text=True, timeout=LONGEST_S
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

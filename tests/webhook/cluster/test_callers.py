@@ -16,6 +16,7 @@ import pytest
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.commands import Options
+from deploy.local.limits import LONGEST_S
 from tests.support.waiting import eventually
 from tests.webhook.replicas import (
     BY_ENDPOINTS,
@@ -75,7 +76,7 @@ class World:
             shown, key = (self.folder / name for name in certificate)
             context.load_cert_chain(shown, key)
         connection = http.client.HTTPSConnection(
-            self.replica.host, self.replica.port, timeout=5, context=context
+            self.replica.host, self.replica.port, timeout=LONGEST_S, context=context
         )
         try:
             connection.request("POST", path, json.dumps(review()), {"Content-Type": "application/json"})

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from deploy.local.cluster import ControlPlane
+from deploy.local.limits import LONGEST_S
 from tests.support.waiting import eventually
 from tests.webhook.replicas import (
     AGENTS_NAMESPACE,
@@ -152,7 +153,7 @@ def test_a_secret_that_may_not_be_changed_is_reported_in_a_sentence(
     cp.api.call("PATCH", f"{SECRETS}/bursar-webhook-tls", fixed, "application/merge-patch+json")
     try:
         with Certificates(cp, folder, "once", "--once") as once:
-            assert once.process.wait(timeout=60) == 1
+            assert once.process.wait(timeout=LONGEST_S) == 1
         (said,) = (line for line in once.log().splitlines() if "event=not-certified" in line)
         assert "cannot write Secret bursar-webhook-tls: " in said
         assert "immutable" in said
@@ -215,7 +216,7 @@ def test_a_leader_that_ends_in_order_is_followed_at_once(cluster: tuple[ControlP
 
             leader.process.terminate()
 
-            assert leader.process.wait(timeout=20) == 0
+            assert leader.process.wait(timeout=LONGEST_S) == 0
             # long before the Lease of the first would have run out
             eventually(lambda: "event=leading" in follower.log(), "the second to lead")
 

@@ -87,7 +87,7 @@ class World(Admin):
 
     def certify(self) -> int:
         """One look of the certificate process: its exit code."""
-        return self.certificates("--once").wait(timeout=60)
+        return self.certificates("--once").wait(timeout=LONGEST_S)
 
     def looks(self) -> bool:
         """The same without a process of its own: whether all is as it should be."""
@@ -681,7 +681,7 @@ def test_a_ca_bundle_that_someone_took_away_is_put_back_and_calls_work_again(
         eventually(lambda: world.answer("POST", PODS, pod).refusal == "", "a pod to be created again")
     finally:
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=10) == 0
+        assert process.wait(timeout=LONGEST_S) == 0
     assert stored(world, "again")["metadata"]["labels"] == {"bursar.dev/governed": "true"}
 
 

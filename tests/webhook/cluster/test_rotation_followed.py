@@ -36,7 +36,7 @@ def test_the_polls_and_a_sidecar_follow_each_rotation_and_then_trust_the_last_ca
     with Sidecars(stack) as sidecars, Creators(stack.cp, 1, pause_s=1.0) as creators:
         pod = running_pod(stack)
         stack.wait("the sidecar", lambda: "event=started" in sidecars.logs())
-        stack.renew("--overlap", "5s", "--every", "1")
+        stack.renew("--overlap", "20s", "--every", "5")  # the sidecar beats within it
         stack.wait("the polls to be answered", lambda: heard_last(stack.log("webhook")))
         said_before, seen = stack.log("webhook"), [signer(stack)]
         for number in range(rotations):

@@ -116,7 +116,7 @@ def test_while_it_is_down_jobs_finish_and_their_pods_finalizers_go(down: Control
     down.api.call("POST", JOBS, job("plain", {"run-for": "1s"}, plain(), labels={}))
 
     for name in ("plain", "admitted"):
-        kubectl(down, "wait", "-n", "team-a", f"job/{name}", "--for=condition=Complete", "--timeout=60s")
+        kubectl(down, "wait", "-n", "team-a", f"job/{name}", "--for=condition=Complete", "--timeout=5m")
         (pod,) = pods_of(down, name)
         assert pod["status"]["phase"] == "Succeeded"
         assert "finalizers" not in pod["metadata"]
@@ -138,7 +138,7 @@ def test_while_it_is_down_gpu_pods_are_labelled_and_bound_and_run(down: ControlP
     binding = {"metadata": {"name": "waiting"}, "target": {"kind": "Node", "name": "n1"}}
     down.api.call("POST", f"{PODS}/waiting/binding", binding)
 
-    kubectl(down, "wait", "-n", "team-a", "pod/waiting", "--for=condition=Ready", "--timeout=60s")
+    kubectl(down, "wait", "-n", "team-a", "pod/waiting", "--for=condition=Ready", "--timeout=5m")
 
 
 def test_while_it_is_down_the_cpu_of_a_gpu_pod_is_resized(down: ControlPlane) -> None:
@@ -162,4 +162,4 @@ def test_while_it_is_down_gpu_pods_are_deleted_and_their_finalizers_are_removed(
 def test_while_it_is_down_a_namespace_of_gpu_pods_can_be_deleted(down: ControlPlane) -> None:
     assert refused(down, "PATCH", f"{PODS}/waiting", {"metadata": {"finalizers": None}}) == ""
 
-    kubectl(down, "delete", "namespace", "team-a", "--timeout=60s")
+    kubectl(down, "delete", "namespace", "team-a", "--timeout=5m")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from deploy.local.limits import LONGEST_S
 from tests.support.http_server import JsonHandler, Served
 from tests.support.kubeconfig import kubeconfig
 from tests.webhook.servers import ROOT, environment
@@ -150,7 +151,7 @@ def empty_cluster(may_answer: threading.Event, was_asked: threading.Event) -> Se
     class Handler(JsonHandler):
         def do_GET(self) -> None:
             was_asked.set()
-            may_answer.wait(30)
+            may_answer.wait(LONGEST_S)
             self.answer(200, page())
 
     return Served(Handler)
@@ -181,9 +182,9 @@ def test_control_c_ends_it_without_a_word(tmp_path: Path) -> None:
         with subprocess.Popen(
             command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
         ) as process:
-            assert was_asked.wait(60)
+            assert was_asked.wait(LONGEST_S)
             process.send_signal(signal.SIGINT)
-            said = process.communicate(timeout=60)
+            said = process.communicate(timeout=LONGEST_S)
         may_answer.set()
 
     assert (process.returncode, said) == (130, (b"", b""))

@@ -17,6 +17,7 @@ from pathlib import Path
 import orjson
 import pytest
 
+from deploy.local.limits import LONGEST_S
 from tests.support import profile
 from tests.support.hostile_json import WRONG, Place, places, spoilt
 from tests.support.simulated_timekeeper import SimulatedTimekeeper, entry, standings
@@ -236,7 +237,7 @@ class Client:
 
     def _connected(self) -> ssl.SSLSocket:
         if self._socket is None:
-            raw = socket.create_connection(("127.0.0.1", self._webhook.port), timeout=20)
+            raw = socket.create_connection(("127.0.0.1", self._webhook.port), timeout=LONGEST_S)
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._socket = self._tls.wrap_socket(raw, server_hostname="localhost")
         return self._socket

@@ -7,6 +7,7 @@ from threading import Event
 import orjson
 import pytest
 
+from deploy.local.limits import LONGEST_S
 from tests.support.kubeconfig import kubeconfig
 from tests.support.simulated_timekeeper import SimulatedTimekeeper, standings
 from tests.support.tls import Tls
@@ -35,7 +36,7 @@ class Reviewing(FakeApiServer):
 
     def review(self, path: str, body: Json) -> Json | None:
         self.asked.set()
-        self.answers.wait(60)
+        self.answers.wait(LONGEST_S)
         return super().review(path, body)
 
 
@@ -80,7 +81,7 @@ def test_while_the_api_server_hangs_reviews_and_probes_are_answered(webhook: Web
     api.answers.clear()
     with ThreadPoolExecutor(4) as scrapers:
         waiting = [scrapers.submit(scraped, webhook, token(f"new-{at}", LASTS_MS)) for at in range(4)]
-        assert api.asked.wait(60)
+        assert api.asked.wait(LONGEST_S)
         assert webhook.review("/mutate", admitted(container(gpu_percent="150")))["allowed"] is False
         assert [webhook.ask("GET", path)[0] for path in ("/livez", "/readyz")] == [200, 200]
         assert not any(each.done() for each in waiting)

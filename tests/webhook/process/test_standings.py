@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.local.limits import LONGEST_S
 from tests.runtime.lines import into
 from tests.support.exposition import sample
 from tests.support.simulated_timekeeper import SimulatedTimekeeper, entry, standings
@@ -188,7 +189,7 @@ def test_polling_goes_on_by_itself_until_it_is_ended(world: World, timekeeper: S
     thread.start()
     eventually(lambda: len(timekeeper.asked) >= 2, "two polls")
     ended.set()
-    thread.join(60)
+    thread.join(LONGEST_S)
 
     assert not thread.is_alive()
     assert world.lines == ["info event=standings-updated"]
