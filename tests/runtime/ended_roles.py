@@ -95,7 +95,7 @@ def settling(database: str) -> Role:
             upgrade(store)
             store.close()
         flags = [f"--database={url}", f"--kubeconfig={kubeconfig(folder, 'http://127.0.0.1:1')}"]
-        return settle(read(["settle", *flags, "--lease-duration=2s"], {}), "me")
+        return settle(read(["settle", *flags, "--lease-duration=15s"], {}), "me")
 
     return settle_once
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import orjson
 
 from deploy.local.identity import new_authority
+from deploy.local.limits import LONGEST_S
 from deploy.local.ports import free_port
 from tests.scheduler_ext.apiserver import api_server
 from tests.scheduler_ext.processes import Process as Extender
@@ -42,7 +43,7 @@ class Server:
 
     def connect(self) -> ssl.SSLSocket:
         """A connection after its handshake."""
-        raw = socket.create_connection(("127.0.0.1", self.port), timeout=10)
+        raw = socket.create_connection(("127.0.0.1", self.port), timeout=LONGEST_S)
         return self.tls.wrap_socket(raw, server_hostname="127.0.0.1")
 
     def answers_well_behaved_clients(self) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 from threading import Thread
 
 from deploy.local.launcher import Launcher
+from deploy.local.limits import LONGEST_S
 from tests.postgresql import PostgreSQL
 from tests.support.waiting import pause_s
 
@@ -28,7 +29,7 @@ class Address:
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
-            thread.join(10)
+            thread.join(LONGEST_S)
         self._listener.close()
 
     def _accept(self) -> None:
@@ -90,7 +91,7 @@ class Servers:
         """Until it has a row."""
         begun = time.monotonic()
         while not server.as_admin(query):
-            assert time.monotonic() < begun + 60, query
+            assert time.monotonic() < begun + LONGEST_S, query
             time.sleep(pause_s(begun))
 
     def fail_over(self) -> None:

@@ -89,7 +89,7 @@ class Process:
     def connection(self) -> http.client.HTTPSConnection:
         """A new connection, kept alive by its user."""
         context = ssl.create_default_context(cafile=str(self.folder / "ca.crt"))
-        return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=60, context=context)
+        return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=LONGEST_S, context=context)
 
     def call(self, method: str, path: str, token: str = "", body: Any = None) -> tuple[int, Any]:
         """One request; status 0 where nobody answers. JSON is decoded."""

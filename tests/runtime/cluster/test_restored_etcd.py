@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from deploy.local.cluster import ControlPlane
+from deploy.local.limits import LONGEST_S
 from tests.support.sources import unnoted
 from timekeeper.edge.list_watch import inform
 from timekeeper.edge.reflector import ObjectChanged, ObjectsListed, WatchEvent, WatchFailed
@@ -31,7 +32,7 @@ def back(plane: ControlPlane) -> None:
     """The API server answers."""
     begun = time.monotonic()
     while not plane.api.answers("/readyz"):
-        assert time.monotonic() < begun + 60
+        assert time.monotonic() < begun + LONGEST_S
         time.sleep(0.1)
 
 

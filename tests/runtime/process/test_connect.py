@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from deploy.local.identity import new_authority
+from deploy.local.limits import LONGEST_S
 from tests.packaging.checkout import ROOT
 from tests.support.kubeconfig import kubeconfig
 from tests.support.tls import Tls
@@ -21,7 +22,6 @@ from timekeeper.runtime.api_server import Answered, Unsent
 from timekeeper.runtime.connect import connect, of_service_account
 from timekeeper.runtime.flags import UnusableError
 
-AT_MOST_S = 10.0
 WHERE = {"KUBERNETES_SERVICE_HOST": "::1", "KUBERNETES_SERVICE_PORT": "1"}
 
 
@@ -44,14 +44,14 @@ def test_a_token_that_cannot_be_read_sends_nothing(account: Path) -> None:
     api = of_service_account(environment=WHERE, folder=account)
     (account / "token").unlink()
 
-    reply = api.call("GET", "/version", timeout_s=1)
+    reply = api.call("GET", "/version", timeout_s=LONGEST_S)
 
     assert isinstance(reply, Unsent)
     assert "the credentials cannot be read: [Errno 2]" in reply.message
 
 
 def test_an_ipv6_address_is_called_in_brackets(account: Path) -> None:
-    reply = of_service_account(environment=WHERE, folder=account).call("GET", "/version", timeout_s=1)
+    reply = of_service_account(environment=WHERE, folder=account).call("GET", "/version", timeout_s=LONGEST_S)
 
     assert isinstance(reply, Unsent)
     assert "the API server cannot be reached: [::1]:1: " in reply.message
@@ -108,7 +108,7 @@ def test_a_proxy_is_asked_for_a_way_to_the_server(tmp_path: Path, tls: Tls) -> N
     def serve() -> None:
         while said:
             raw, _ = listener.accept()
-            raw.settimeout(AT_MOST_S)
+            raw.settimeout(LONGEST_S)
             asked.append(raw.recv(4096))
             answer = said.pop(0)
             raw.sendall(answer)
@@ -119,7 +119,7 @@ def test_a_proxy_is_asked_for_a_way_to_the_server(tmp_path: Path, tls: Tls) -> N
             raw.close()
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.settimeout(AT_MOST_S)
+        listener.settimeout(LONGEST_S)
         thread = threading.Thread(target=serve)
         thread.start()
         ca = base64.b64encode(tls.ca.bundle).decode()
@@ -127,9 +127,9 @@ def test_a_proxy_is_asked_for_a_way_to_the_server(tmp_path: Path, tls: Tls) -> N
         fields = {"certificate-authority-data": ca, "tls-server-name": "localhost", "proxy-url": proxy}
         (tmp_path / "config").write_bytes(with_cluster(server="https://api.invalid:6443", **fields))
         api = connect(tmp_path / "config")
-        refused = api.call("GET", "/version", timeout_s=AT_MOST_S)
-        answered = api.call("GET", "/version", timeout_s=AT_MOST_S)
-        thread.join(AT_MOST_S)
+        refused = api.call("GET", "/version", timeout_s=LONGEST_S)
+        answered = api.call("GET", "/version", timeout_s=LONGEST_S)
+        thread.join(LONGEST_S)
         api.close()
 
     assert isinstance(refused, Unsent)
@@ -197,7 +197,7 @@ def test_what_no_head_may_hold_was_not_sent() -> None:
         client = HttpClient(server_of(f"http://127.0.0.1:{server.getsockname()[1]}"), tcp)
 
         with pytest.raises(NotConnected, match=r"^a path or a header holds a letter that it may not$"):
-            client.call("GET", "/", {"Authorization": "Bearer a\nb"}, within_s=1, repeat=True)
+            client.call("GET", "/", {"Authorization": "Bearer a\nb"}, within_s=LONGEST_S, repeat=True)
 
 
 def test_a_connection_that_cannot_be_set_up_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,9 +206,9 @@ def test_a_connection_that_cannot_be_set_up_is_closed(monkeypatch: pytest.Monkey
         client = HttpClient(server_of(f"http://127.0.0.1:{listener.getsockname()[1]}"), tcp)
 
         with pytest.raises(NotConnected) as caught:  # its traceback still holds the connection
-            client.call("GET", "/", {}, within_s=1, repeat=True)
+            client.call("GET", "/", {}, within_s=LONGEST_S, repeat=True)
 
         connection, _ = listener.accept()
-        connection.settimeout(1)
+        connection.settimeout(LONGEST_S)
         assert (connection.recv(1), caught.type) == (b"", NotConnected)
         connection.close()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from deploy.local.identity import LocalAuthority, new_authority
+from deploy.local.limits import LONGEST_S
 from tests.support.tls import Tls
 from timekeeper.runtime.api_server import Answered, Api, Lost
 from timekeeper.runtime.auth.front_proxy import FrontProxy, front_proxy_tls, read_front_proxy
@@ -129,8 +130,8 @@ def is_admitted(
         (tls.folder / "client.pem").write_bytes(certificate + key)
         client.load_cert_chain(tls.folder / "client.pem")
     ours, theirs = socket.socketpair()
-    ours.settimeout(20)
-    theirs.settimeout(20)
+    ours.settimeout(LONGEST_S)
+    theirs.settimeout(LONGEST_S)
     admitted: list[bool] = []
 
     def serve() -> None:

@@ -185,7 +185,7 @@ def test_a_flood_of_half_done_handshakes_keeps_no_client_waiting_and_holds_littl
         regular = stack.enter_context(sending(server.connect(), GET + b"\r\n"))
         assert regular.recv(65_536).startswith(b"HTTP/1.1 200 ")
         for number in range(clients):
-            raw = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=10))
+            raw = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=LONGEST_S))
             with contextlib.suppress(ConnectionError):
                 raw.sendall((b"", hello[:-1], hello)[number % 3])
 

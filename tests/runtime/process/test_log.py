@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 
+from deploy.local.limits import LONGEST_S
 from tests.packaging.checkout import ROOT
 
 FAILS = """
@@ -21,7 +22,9 @@ fail()
 
 
 def test_an_exception_that_ends_a_thread_or_the_process_is_an_event_with_its_traceback() -> None:
-    done = subprocess.run([sys.executable, "-c", FAILS], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", FAILS], cwd=ROOT, capture_output=True, text=True, timeout=LONGEST_S
+    )
 
     found = [json.loads(line) for line in done.stderr.splitlines()]
     assert done.returncode == 1

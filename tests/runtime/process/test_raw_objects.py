@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from deploy.local.limits import LONGEST_S
 from sidecar.node.kube.api import NodeApi
 from tests.support.http_server import JsonHandler, Served
 from tests.support.raw_values import VALUES
@@ -60,7 +61,7 @@ def test_each_client_reads_them(
     node_api = NodeApi(url, "", str(tmp_path / "token"))
     kubectl(VALUES[value])
 
-    reply = api.call("GET", path, timeout_s=10)
+    reply = api.call("GET", path, timeout_s=LONGEST_S)
     of_node = node_api.call("GET", path)
 
     assert isinstance(reply, Answered)

@@ -32,7 +32,7 @@ RESOURCES = "/apis/resource.k8s.io/v1"
 ODD = "odd.example.com"  # a driver without a rule
 SETTINGS = "weights: {H100: 2}\nlookahead: 0s"
 GATE = "bursar.dev/budget"
-SLACK_MS = 2_000  # an allocation is dated to the second, and its end as the watch shows it
+SLACK_MS = 30_000  # an allocation is dated to the second, and its end as the watch shows it
 _numbers = itertools.count()
 
 

@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy
 from sqlalchemy import event
 
+from deploy.local.limits import LONGEST_S
 from tests.postgresql import EMPTY, fresh_postgresql, server
 from tests.timekeeper.worlds import (
     GPU,
@@ -330,7 +331,7 @@ def test_two_that_wait_for_each_other_are_parted_and_one_of_them_goes_on(town: T
                 for name in (first, second):
                     connection.execute(NODES.update().where(NODES.c.name == name).values(watermark_ms=2))
                     if name == first:
-                        both.wait(10)
+                        both.wait(LONGEST_S)
         except UnavailableError as error:
             told.append(str(error))
 
@@ -338,7 +339,7 @@ def test_two_that_wait_for_each_other_are_parted_and_one_of_them_goes_on(town: T
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(LONGEST_S)
 
     assert [text.partition(" DETAIL")[0] for text in told] == ["deadlock detected"]
     assert watermarks(town.store) == {"a": 2, "b": 2}
@@ -366,7 +367,7 @@ def test_a_writer_waits_for_another_one_and_then_goes_on(town: Town) -> None:
         waits = Thread(target=write_node, args=(town.store, "second"))
         waits.start()
         assert waits.is_alive()
-    waits.join(10)
+    waits.join(LONGEST_S)
 
     with town.store.reading() as connection:
         assert reading.watermarks(connection) == {"first": 1, "second": 1}

@@ -5,6 +5,7 @@ from threading import Event, Thread
 import pytest
 from sqlalchemy import func, select
 
+from deploy.local.limits import LONGEST_S
 from tests.timekeeper.past import live
 from tests.timekeeper.worlds import HOUR, Town
 from timekeeper.store.engine.schema import FOLDED
@@ -30,7 +31,7 @@ def test_a_settler_whose_term_is_over_folds_nothing_and_says_so(
     stop = Event()
     folding = Thread(target=roll_up_daily, args=(before, town.clock, HOUR, stop))
     folding.start()
-    folding.join(5)
+    folding.join(LONGEST_S)
     is_over = not folding.is_alive()
     stop.set()
     folding.join()

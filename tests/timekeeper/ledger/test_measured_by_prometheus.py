@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from deploy.local.limits import LONGEST_S
 from tests.timekeeper.ledger.test_doubts import whole
 from tests.timekeeper.worlds import HOUR, MINUTE, T0, Json, Town, budgets, gpu_pod, node
 from timekeeper.accounts.card_use.figures import CardSample, UsageSample
@@ -262,13 +263,13 @@ def test_the_settler_ticks_while_prometheus_is_silent(watched: Watched) -> None:
 
     def ask(path: str, **parameters: str) -> bytes:
         is_asked.set()
-        answers.wait(60)
+        answers.wait(LONGEST_S)
         raise ValueError("Prometheus does not answer: timed out")
 
     watched.prometheus.ask = ask  # type: ignore[method-assign]
     thread = Thread(target=watched.reader.step)
     thread.start()
-    assert is_asked.wait(60)
+    assert is_asked.wait(LONGEST_S)
     watched.town.advance(5 * MINUTE)
     assert watched.charges()["works"][0] == 5 * MINUTE * 1000
     answers.set()

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from prometheus_client import REGISTRY
 from sqlalchemy import select, update
 
+from deploy.local.limits import LONGEST_S
 from tests.support.waiting import eventually
 from tests.timekeeper.claims import allocated, device_claim, device_slice
 from tests.timekeeper.rows import hours
@@ -559,7 +560,7 @@ def test_of_two_workers_with_a_nodes_first_report_one_counts(running: Town) -> N
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(LONGEST_S)
 
     assert sorted(heard) == ["new", "repeated"]
 

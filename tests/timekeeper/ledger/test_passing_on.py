@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from deploy.local.limits import LONGEST_S
 from tests.support.profile import examples
 from tests.timekeeper.books import Books, Run, days
 from tests.timekeeper.worlds import DAY, HOUR, T0, token, user_status
@@ -214,7 +215,7 @@ def test_concurrent_leads_never_pass_on_more_than_there_is(
         with lock:
             first = next(is_first, False)
         if first:
-            most_begun.append([begun.acquire(timeout=20) for _ in range(leads)])
+            most_begun.append([begun.acquire(timeout=LONGEST_S) for _ in range(leads)])
         return found
 
     monkeypatch.setattr(books.store, "writing", counted)

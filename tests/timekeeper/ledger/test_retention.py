@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import func, insert, select, update
 
+from deploy.local.limits import LONGEST_S
 from tests.support.waiting import eventually
 from tests.timekeeper.faults import Fuse, KilledError
 from tests.timekeeper.past import MIDNIGHT, differences, live
@@ -268,7 +269,7 @@ def test_with_retain_sessions_are_folded_without_a_command(town: Town) -> None:
     folding.start()
     eventually(lambda: count(town, FOLDED) == 9)
     stop.set()
-    folding.join(10)
+    folding.join(LONGEST_S)
 
     assert not folding.is_alive()
 

@@ -15,6 +15,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.util import CommandError
 
+from deploy.local.limits import LONGEST_S
 from tests.postgresql import EMPTY, fresh_postgresql
 from tests.support.clock import Clock
 from tests.timekeeper.past import differences
@@ -51,7 +52,7 @@ def test_two_that_start_at_once_take_turns(empty_url: str) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(LONGEST_S)
 
     assert told == [(), (), ()]
     with stores[0].reading() as connection:

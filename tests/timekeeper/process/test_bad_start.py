@@ -11,6 +11,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from deploy.local.identity import new_authority
+from deploy.local.limits import LONGEST_S
 from tests.timekeeper.processes import Process
 from timekeeper.process.supervisor import prepare
 from timekeeper.settings import UnusableError, read
@@ -37,7 +38,7 @@ def refusal_of_a_process(process: Process, *more: str) -> str:
     process.more = more
     process.start()
     assert process.running is not None
-    assert process.running.wait(30) == 2, process.log()
+    assert process.running.wait(LONGEST_S) == 2, process.log()
     said = process.log()
     assert said.startswith("bursar-timekeeper: --"), said
     assert said.count("\n") == 1, said

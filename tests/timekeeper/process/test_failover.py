@@ -23,7 +23,7 @@ from timekeeper.edge.clock import now_ms
 
 pytestmark = pytest.mark.make_all("PostgreSQL")
 
-LEASE_S = 4
+LEASE_S = 15
 WITHIN_S = 60.0
 
 
@@ -201,7 +201,7 @@ def test_a_replica_killed_with_all_its_processes_is_followed_and_nothing_is_lost
 
     leader.kill()
     leader.running = None
-    follower.wait("the next term", lambda: pair.term != before, LEASE_S * 2 + 10)
+    follower.wait("the next term", lambda: pair.term != before)
 
     assert pair.term[0] == before[0] + 1
     assert len({*pair.api.holders} - {""}) == 2
@@ -248,7 +248,7 @@ def test_a_paused_settler_that_wakes_up_after_another_took_over_writes_nothing_m
     follower, before = other_than(pair, leader), pair.term
     paused = settler_of(leader)
     with stopped(paused):
-        follower.wait("the next term", lambda: pair.term != before, LEASE_S * 2 + 20)
+        follower.wait("the next term", lambda: pair.term != before)
         settled = pair.postings()
         follower.wait("its charges", lambda: pair.postings() > settled + 5)
     leader.wait("the next one", lambda: settlers_of(leader) not in ([], [paused]))
@@ -285,7 +285,7 @@ def test_a_settler_paused_inside_a_transaction_delays_no_other_and_writes_nothin
     paused = settler_of(leader)
     try:
         stop_in_a_transaction(paused)
-        follower.wait("the next term", lambda: pair.term != before, LEASE_S * 2 + 10)
+        follower.wait("the next term", lambda: pair.term != before)
     finally:
         os.kill(paused, signal.SIGCONT)
     leader.wait("the next one", lambda: settlers_of(leader) not in ([], [paused]))

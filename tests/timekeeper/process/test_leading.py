@@ -7,6 +7,7 @@ from threading import Event
 import pytest
 from sqlalchemy import text
 
+from deploy.local.limits import LONGEST_S
 from tests.support.clock import SecondsClock
 from tests.support.kubeconfig import kubeconfig
 from tests.support.waiting import eventually
@@ -86,7 +87,7 @@ def test_who_finds_another_in_the_lease_stops(api: FakeApiServer, tmp_path: Path
         mine.keep(stop)
         api.leases[LEASE]["spec"]["holderIdentity"] = "two"
 
-        assert stop.wait(10)
+        assert stop.wait(LONGEST_S)
         eventually(lambda: mine.lost)
 
 

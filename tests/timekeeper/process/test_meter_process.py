@@ -16,6 +16,7 @@ from urllib.parse import urlencode
 import pytest
 
 from deploy.local.launcher import Launcher
+from deploy.local.limits import LONGEST_S
 from deploy.local.ports import free_port
 from tests.support.http_server import JsonHandler, Served
 from tests.support.kubeconfig import kubeconfig
@@ -44,7 +45,7 @@ def test_the_budget_on_trial_is_an_entry_with_a_price() -> None:
 
 
 def asked(port: int, path: str, token: str = "") -> tuple[int, Any]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LONGEST_S)
     try:
         connection.request("GET", path, headers={"Authorization": f"Bearer {token}"} if token else {})
         answer = connection.getresponse()

@@ -12,6 +12,7 @@ from threading import Event
 
 import pytest
 
+from deploy.local.limits import LONGEST_S
 from deploy.local.ports import free_port
 from tests.support.http_server import JsonHandler, Served
 from tests.support.kubeconfig import kubeconfig
@@ -50,7 +51,7 @@ class Receiver:
                 is_silent = receiver.is_silent.is_set()
                 receiver.got += [(each["id"], each["reason"]) for each in sent]
                 if is_silent:
-                    receiver.end.wait(60)  # the caller is killed or gives up before
+                    receiver.end.wait(LONGEST_S)  # the caller is killed or gives up before
                 else:
                     self.answer(200, {})
 
@@ -130,7 +131,7 @@ def scene(database_url: str, tmp_path: Path) -> Iterator[Scene]:
     api.put("leases", lease(now_ms()))
     api.put("pods", gpu_pod("p", bound_ms=began, started_ms=began))
     (tmp_path / "key").write_bytes(KEY + b"\n")
-    flags = (f"--notification-key={tmp_path / 'key'}", "--lease-duration=4s")
+    flags = (f"--notification-key={tmp_path / 'key'}", "--lease-duration=15s")
     with serving(api) as url, prepared(tmp_path, kubeconfig(tmp_path, url), *flags) as timekeeper:
         timekeeper.url = database_url
         made = Scene(api, timekeeper, receiver)

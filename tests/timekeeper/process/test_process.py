@@ -2,6 +2,7 @@
 order."""
 
 import contextlib
+import http.client
 import os
 import random
 import signal
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 
 from deploy.local.identity import new_authority
+from deploy.local.limits import LONGEST_S
 from deploy.local.ports import is_free
 from tests.support.kubeconfig import kubeconfig
 from tests.support.profile import examples
@@ -132,7 +134,13 @@ def test_without_its_supervisor_nothing_runs_on_and_the_port_is_free_at_once(tim
     timekeeper.running.wait()
     timekeeper.running = None
 
-    timekeeper.wait("the port", lambda: is_free(timekeeper.port), within_s=1)
+    def is_free_of_its_clients() -> bool:
+        for client in clients:  # a worker that stayed for them would stay for as long as they call
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                send(client, "GET", "/livez")
+        return is_free(timekeeper.port)
+
+    timekeeper.wait("the port", is_free_of_its_clients)
     timekeeper.wait("the children's end", lambda: not any(runs(pid) for pid in pids))
     for client in clients:
         client.close()
@@ -161,11 +169,18 @@ def test_a_machine_whose_clock_is_an_hour_back_charges_by_the_api_servers(
 
     timekeeper.wait("the session", lambda: "event=session-opened" in timekeeper.log())
     api.put("leases", lease(server_ms()))
+    asked = server_ms()
     api.remove_as("pods", pod)
-    removed = server_ms()
-    timekeeper.wait("its end", lambda: server_ms() > removed + 4 * SECOND)
+    looks: list[tuple[int, int]] = []
 
-    assert abs(charged_ms() - (removed + 2 * SECOND - began)) <= 1_500
+    def is_steady() -> bool:
+        looks.append((server_ms(), charged_ms()))
+        return any(at + 3 * SECOND <= looks[-1][0] and amount == looks[-1][1] for at, amount in looks)
+
+    timekeeper.wait("its end", is_steady)
+    seen, charged = next(look for look in looks if look[1] == looks[-1][1])
+
+    assert asked + 2 * SECOND - 1_500 <= began + charged <= seen + 2 * SECOND + 1_500
     status, said = timekeeper.call("GET", "/readyz")
     assert status == 200
     assert "s behind the API server's, whose time is used; set it right" in said
@@ -197,7 +212,7 @@ def test_six_unread_reports_of_one_tenant_refuse_no_report_of_another(
             "GET", f"{ask}mal&format=focus", headers={"Authorization": f"Bearer {reader['mal']}"}
         )
         heads[connection.getresponse().status] += 1
-        over.wait(60)
+        over.wait(LONGEST_S)
         connection.close()
 
     threads = [Thread(target=load) for _ in range(6)]
@@ -211,7 +226,7 @@ def test_six_unread_reports_of_one_tenant_refuse_no_report_of_another(
     assert heads == {200: 1, 503: 1}  # one is read, and all but one wait for it
     over.set()
     for each in threads:
-        each.join(60)
+        each.join(LONGEST_S)
     assert heads == {200: 5, 503: 1}
 
 
@@ -222,7 +237,7 @@ def test_without_workers_it_ends_so_that_it_is_started_anew(timekeeper: Process)
 
     os.kill(workers, signal.SIGKILL)
 
-    assert timekeeper.running.wait(20) == 1
+    assert timekeeper.running.wait(LONGEST_S) == 1
     assert "event=workers-ended code=-9" in timekeeper.log()
 
 
@@ -231,7 +246,7 @@ def test_a_port_that_is_taken_is_a_sentence_and_exit_code_2(shared: Process) -> 
     second.start()
     assert second.running is not None
 
-    assert second.running.wait(20) == 2
+    assert second.running.wait(LONGEST_S) == 2
     assert f"cannot listen on 127.0.0.1:{shared.port}: Address already in use" in shared.log()
 
 
@@ -240,7 +255,7 @@ def test_a_database_that_cannot_be_opened_is_a_sentence_and_exit_code_2(timekeep
     timekeeper.start()
     assert timekeeper.running is not None
 
-    assert timekeeper.running.wait(20) == 2
+    assert timekeeper.running.wait(LONGEST_S) == 2
     assert "unable to open database file" in timekeeper.log()
     assert "Traceback" not in timekeeper.log()
 
@@ -324,9 +339,10 @@ def holds_the_lock(database: Path) -> bool:
     return False
 
 
-def kill_in_a_transaction(timekeeper: Process, until: float) -> bool:
+def kill_in_a_transaction(timekeeper: Process) -> bool:
     """Look until somebody writes, and kill at once; True where that was so at the moment of the kill."""
-    while time.monotonic() < until:
+    begun = time.monotonic()
+    while time.monotonic() < begun + LONGEST_S:
         if holds_the_lock(timekeeper.database):
             timekeeper.kill()
             return True
@@ -346,7 +362,7 @@ def test_killed_many_times_under_load_nothing_is_lost_or_charged_twice(
             seen = load.beats
             timekeeper.wait("a heartbeat", lambda seen=seen: load.beats > seen)  # type: ignore[misc]
             time.sleep(chance.random() / 5)
-            inside += kill_in_a_transaction(timekeeper, time.monotonic() + 2)
+            inside += kill_in_a_transaction(timekeeper)
             timekeeper.start()
         timekeeper.wait_ready()
     api.put("leases", lease(now_ms() + HOUR))

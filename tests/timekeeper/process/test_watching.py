@@ -7,6 +7,7 @@ from threading import Event
 
 import pytest
 
+from deploy.local.limits import LONGEST_S
 from tests.support.clock import Clock
 from tests.support.events import sending
 from tests.support.kubeconfig import kubeconfig
@@ -176,10 +177,10 @@ def test_a_watch_runs_in_a_thread_of_its_own_and_ends_when_stopped(api: FakeApiS
     stop = Event()
     thread = start_watching(source("leases"), server, heard, Clock(T0), stop, lambda *_: None, unnoted())
 
-    assert heard.get(timeout=10).change == ObjectsListed(())
+    assert heard.get(timeout=LONGEST_S).change == ObjectsListed(())
     stop.set()
     api.put("leases", lease(T0))
-    thread.join(10)
+    thread.join(LONGEST_S)
 
     assert not thread.is_alive()
 
@@ -194,7 +195,7 @@ def test_a_watch_whose_api_server_is_away_ends_when_stopped_too(tmp_path: Path) 
     eventually(lambda: bool(failures))
 
     stop.set()
-    thread.join(10)
+    thread.join(LONGEST_S)
 
     assert not thread.is_alive()
 
@@ -218,7 +219,7 @@ def test_a_list_is_read_page_by_page() -> None:
 
 
 def test_what_the_api_server_refuses_is_reported_with_its_status(server: Api) -> None:
-    reply = server.call("GET", "/api/v1/unknown", timeout_s=5)
+    reply = server.call("GET", "/api/v1/unknown", timeout_s=LONGEST_S)
 
     assert isinstance(reply, Answered)
     assert reply.status == 404
@@ -235,7 +236,7 @@ def test_a_410_means_to_list_anew(api: FakeApiServer, server: Api) -> None:
 
 def test_our_own_token_is_sent(api: FakeApiServer, server: Api) -> None:
     assert server.token == "own"
-    server.call("GET", "/api/v1/pods", timeout_s=5)
+    server.call("GET", "/api/v1/pods", timeout_s=LONGEST_S)
 
     assert api.bearers == {"Bearer own"}
 

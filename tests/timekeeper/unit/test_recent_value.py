@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from deploy.local.limits import LONGEST_S
 from tests.support.clock import SecondsClock
 from tests.support.waiting import eventually
 from timekeeper.api.ledger.recent_value import RecentValue, RecentValues, oldest_ms
@@ -35,7 +36,7 @@ def test_callers_at_the_same_time_share_one_value_and_an_error_reaches_its_calle
     def make() -> int:
         made.append(1)
         started.set()
-        release.wait(10)
+        release.wait(LONGEST_S)
         if len(made) == 1:
             raise ValueError("away")
         return len(made)
@@ -50,10 +51,10 @@ def test_callers_at_the_same_time_share_one_value_and_an_error_reaches_its_calle
     callers = [threading.Thread(target=lambda: found.append(value.get(5_000))) for _ in range(4)]
     for each in callers:
         each.start()
-    started.wait(10)
+    started.wait(LONGEST_S)
     release.set()
     for each in callers:
-        each.join(10)
+        each.join(LONGEST_S)
 
     assert (found, len(made)) == ([2, 2, 2, 2], 2)
 

@@ -6,6 +6,7 @@ from threading import Event
 
 import pytest
 
+from deploy.local.limits import LONGEST_S
 from tests.support.waiting import eventually
 from timekeeper.api.ledger.report_seats import MAX_WAITING, MAX_WAITING_EACH, ReportKey, ReportSeats
 from timekeeper.runtime.http.problem_details import Problem
@@ -41,7 +42,7 @@ class Line:
             with self.seats.taken(key, cost):
                 self._gates.append(gate)
                 self.served.append(name)
-                gate.wait(20)
+                gate.wait(LONGEST_S)
         except Problem as problem:
             self.refused.append(problem.headers["Retry-After"])
             return problem.status
@@ -89,7 +90,9 @@ def test_six_reports_of_one_tenant_leave_a_seat_to_every_other_caller(
     refused = sum(each.done() for each in answers)
     for _ in range(len(keys) - refused):
         line.release()
-    assert Counter(each.result(20) for each in answers) == Counter({200: len(keys) - refused, 503: refused})
+    assert Counter(each.result(LONGEST_S) for each in answers) == Counter(
+        {200: len(keys) - refused, 503: refused}
+    )
 
 
 def test_what_waits_is_served_in_rounds_and_in_each_the_cheapest_first(pool: ThreadPoolExecutor) -> None:
@@ -127,9 +130,10 @@ def test_who_fills_his_part_of_the_places_is_refused_and_gives_way(pool: ThreadP
 
     assert line.seats.waiting() == MAX_WAITING
     eventually(lambda: sum(each.done() for each in mals) == MAX_WAITING_EACH - 1)
-    assert [each.result(20) for each in others if each.done()] == [503]  # all that wait have one place each
+    # all that wait have one place each
+    assert [each.result(LONGEST_S) for each in others if each.done()] == [503]
     assert line.refused == ["2"] * MAX_WAITING_EACH
 
     for _ in range(1 + MAX_WAITING):
         line.release()
-    assert sorted(each.result(20) for each in others) == [200] * (MAX_WAITING - 1) + [503]
+    assert sorted(each.result(LONGEST_S) for each in others) == [200] * (MAX_WAITING - 1) + [503]
