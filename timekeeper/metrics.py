@@ -164,7 +164,11 @@ WRONG_SUMS = Counter("bursar_wrong_sums", "sums of the settler that differed fro
 WATCH_FAILURES = Counter("bursar_watch_failures", "failed calls of a watch", ["source"])
 EVIDENCE = Gauge("bursar_open_sessions", "sessions that are not settled", multiprocess_mode="mostrecent")
 STANDINGS = Gauge("bursar_standings", "namespaces by standing", ["standing"], multiprocess_mode="mostrecent")
-BROKEN = Gauge("bursar_broken_budgets", "budget entries with a mistake", multiprocess_mode="mostrecent")
+BROKEN = Gauge(
+    "bursar_broken_budgets",
+    "budget entries with a mistake, and ConfigMaps that are gone with theirs",
+    multiprocess_mode="mostrecent",
+)
 MISSING_NAMESPACES = Gauge(
     "bursar_budgets_without_namespace",
     "budget entries whose namespace does not exist",

@@ -104,6 +104,11 @@ class History:
         """The keys that have a text now."""
         return frozenset(key for key, dated in self._dated.items() if dated.texts[-1] is not None)
 
+    def ended_since(self, at_ms: int) -> dict[str, int]:
+        """The keys, but for labels, that have ended after that time and have no text now, and when."""
+        ended = ((key, dated.from_ms[-1]) for key, dated in self._dated.items() if dated.texts[-1] is None)
+        return {key: from_ms for key, from_ms in ended if from_ms > at_ms and not key.startswith(LABEL)}
+
     def namespaces(self) -> frozenset[str]:
         """The namespaces that have an entry, or a label that names a mode, now."""
         return frozenset(key for key in self.current_keys() if not key.startswith("_")) | self.labelled

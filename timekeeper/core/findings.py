@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from timekeeper.core.json_values import Json
-from timekeeper.core.names import AGENTS_NAMESPACE
+from timekeeper.core.names import AGENTS_NAMESPACE, BUDGET_CONFIG_MAPS
 from timekeeper.core.texts import age, moment, only_printable, percent
 
 if TYPE_CHECKING:
@@ -398,9 +398,12 @@ def _above(default: Json | None, within: Json) -> Json | None:
 
 
 def broken_sentences(answer: Json) -> Iterator[str]:
-    """One for each budget entry with a mistake. ``answer``: of ``/v1/budgets``."""
-    for each in answer.get("broken", ()):
-        yield f"a budget entry has a mistake, so this text does not count: {each['error']}"
+    """One for each budget entry with a mistake, and for each ConfigMap that is gone with its entries.
+    ``answer``: of ``/v1/budgets``."""
+    for broken in answer.get("broken", ()):
+        is_gone = broken["key"] in BUDGET_CONFIG_MAPS
+        why = "" if is_gone else "a budget entry has a mistake, so this text does not count: "
+        yield f"{why}{broken['error']}"
 
 
 def estimate_sentences(answer: Json) -> Iterator[str]:

@@ -1,12 +1,13 @@
 """Compares the budget ConfigMaps with the ledger: which entries take effect now, and what is wrong with the
 others."""
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal
 
 from timekeeper import metrics
 from timekeeper.accounts.budget_history import (
+    DAY_MS,
     LABEL,
     SETTINGS,
     BudgetEntry,
@@ -19,12 +20,14 @@ from timekeeper.core.budgets.mistakes import EntryError
 from timekeeper.core.budgets.modes import EFFECTS
 from timekeeper.core.budgets.policy import MODES, BudgetSettings, group_key, ineffective_fields
 from timekeeper.core.budgets.reader import precedence
+from timekeeper.core.findings import some_of
 from timekeeper.core.ledger.metering import late_price
-from timekeeper.core.names import CLUSTER_SETTINGS
+from timekeeper.core.names import BUDGET_CONFIG_MAPS, CLUSTER_SETTINGS
+from timekeeper.core.texts import moment
 from timekeeper.settler.cluster.cluster_state import BudgetConfigMap, ClusterState
 
 EntryReason = (
-    Literal["BrokenBudget", "IneffectiveField", "LatePrice"]
+    Literal["BrokenBudget", "EntriesGone", "IneffectiveField", "LatePrice"]
     | Literal["MissingGroup", "MissingNamespace", "ModeChanged"]
 )
 
@@ -82,7 +85,8 @@ class EntryChanges:
     """What the ConfigMaps change in this tick."""
 
     entries: tuple[BudgetEntry, ...]  # new, changed and ended entries
-    errors: Mapping[str, str]  # key -> everything that is wrong with the entry now
+    # key -> everything that is wrong with the entry now; name of a ConfigMap -> what went with it
+    errors: Mapping[str, str]
     notices: tuple[BudgetNotice, ...]  # the errors and warnings that have not been reported before
 
 
@@ -92,10 +96,11 @@ def read_entries(
     reported: Mapping[str, str],
     at_ms: int,
     labels: Mapping[str, str] | None = None,
+    seen: Collection[str] = BUDGET_CONFIG_MAPS,
 ) -> EntryChanges:
     """Entries that differ from the newest version in the ledger, dated ``at_ms``. ``reported``: errors that
     were already reported, by key; ``labels``: the label ``bursar.dev/mode`` of each namespace, None where
-    they are not known.
+    they are not known; ``seen``: the ConfigMaps that there were, as far as is known.
 
     A broken entry produces no change, so the last good version stays in force. An entry that is in no
     ConfigMap any more ends.
@@ -111,7 +116,15 @@ def read_entries(
     elsewhere = {error.key: config_maps[error.config_map] for error in reading.errors if error.config_map}
     homes = {error.key: elsewhere.get(error.key, texts[error.key][1]) for error in reading.errors}
     errors = _errors(reading, homes)
+    gone = {entry.key: at_ms for entry in ended} | history.ended_since(at_ms - DAY_MS)
+    absent = {*reported, *(seen if ended else ())} - config_maps.keys()
+    lost = dict(_lost(absent, {key: gone[key] for key in gone.keys() - texts.keys()}))
     notices = [
+        BudgetNotice(BudgetConfigMap(name, "", ()), "EntriesGone", sentence)
+        for name, sentence in lost.items()
+        if reported.get(name) != sentence
+    ]
+    notices += [
         BudgetNotice(homes[key], "BrokenBudget", f"{sentence}; {_in_force(history, key)}")
         for key, sentence in errors.items()
         if reported.get(key) != sentence
@@ -135,7 +148,22 @@ def read_entries(
         BudgetNotice(_config_map_of(change.key, texts), "ModeChanged", change.sentence())
         for change in mode_changes((*changed, *ended), history)
     ]
-    return EntryChanges((*changed, *ended, *labelled), errors, tuple(notices))
+    return EntryChanges((*changed, *ended, *labelled), errors | lost, tuple(notices))
+
+
+def _lost(absent: Collection[str], gone: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+    """Name and sentence of each ConfigMap of `BUDGET_CONFIG_MAPS` that is absent, and with it entries.
+    ``gone``: key -> since when."""
+    for name in BUDGET_CONFIG_MAPS:
+        keys = [key for key in sorted(gone) if (key == SETTINGS) == (name == CLUSTER_SETTINGS)]
+        if keys and name in absent:
+            since, number = moment(min(gone[key] for key in keys)), len(keys)
+            yield (
+                name,
+                f"ConfigMap {name} is gone since {since}, and {number} entries of it: {some_of(keys)}."
+                " Without an entry a namespace has that of _defaults, else no limit; without _settings, each"
+                " setting has its default",
+            )
 
 
 def _late_price(entry: BudgetEntry, history: History) -> str:

@@ -1,12 +1,12 @@
 """The settler's loop: apply watch updates, and several times a second decide and write."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from queue import Empty, Queue, SimpleQueue
 from threading import Event
 
 from timekeeper import metrics
-from timekeeper.accounts.budget_history import History, history_of
+from timekeeper.accounts.budget_history import DAY_MS, History, history_of
 from timekeeper.accounts.changes import Changes, Pulse
 from timekeeper.accounts.decisions.ledger_decisions import of_changes
 from timekeeper.accounts.ends import ReportedEnd
@@ -18,6 +18,7 @@ from timekeeper.accounts.pods import LedgerPod, metered_view, pod_of
 from timekeeper.accounts.reserved import reserved_uid
 from timekeeper.core.decisions import Record, record_nothing
 from timekeeper.core.findings import CATALOGUE, WATCH_FAILS, counted, of_sources, published
+from timekeeper.core.names import BUDGET_CONFIG_MAPS
 from timekeeper.edge.reflector import ObjectChanged
 from timekeeper.edge.source_health import SourceHealth
 from timekeeper.log import log
@@ -98,7 +99,8 @@ class Settler:
         self._self_check = SelfCheck()
         self._missing_namespaces = MissingNamespaces()
         self._orphans = OrphanNotices()
-        self._unchanged: tuple[tuple[int, int], History, EntryChanges] | None = None
+        self._unchanged: tuple[tuple[int, int, int], History, EntryChanges] | None = None
+        self._seen: Collection[str] = BUDGET_CONFIG_MAPS
         self._reserved: SimpleQueue[Sequence[DeclaredReservation]] = SimpleQueue()
         self._later = FutureHeadroom()
         self._listed_names: tuple[History, int, int, tuple[str, ...]] | None = None
@@ -306,9 +308,10 @@ class Settler:
         return True
 
     def _entries(self, now_ms: int) -> EntryChanges:
-        """The budgets as they are now. An unchanged result is reused until a ConfigMap, a namespace or the
-        history changes."""
-        ledger, budgets = self.ledger, (self.cluster.budgets_version, self.cluster.existing_version)
+        """The budgets as they are now. An unchanged result is reused until a ConfigMap, a namespace, the
+        history or the day changes."""
+        ledger = self.ledger
+        budgets = (self.cluster.budgets_version, self.cluster.existing_version, now_ms // DAY_MS)
         if (
             self._unchanged is not None
             and self._unchanged[0] == budgets
@@ -316,8 +319,15 @@ class Settler:
         ):
             return self._unchanged[2]
         read = read_entries(
-            self.cluster.config_maps, ledger.history, ledger.errors, now_ms, self.cluster.mode_labels()
+            self.cluster.config_maps,
+            ledger.history,
+            ledger.errors,
+            now_ms,
+            self.cluster.mode_labels(),
+            self._seen,
         )
+        if not read.entries:
+            self._seen = frozenset(self.cluster.config_maps)
         is_unchanged = not read.entries and not read.notices and read.errors == ledger.errors
         self._unchanged = (budgets, ledger.history, read) if is_unchanged else None
         return read

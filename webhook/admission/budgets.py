@@ -5,7 +5,7 @@ and is unchanged causes only a warning. A review sees one object, so only the ti
 in two ConfigMaps. Import this module only where a ConfigMap is reviewed: it loads PyYAML.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from timekeeper.core import names
@@ -100,7 +100,10 @@ def holds_budgets(group: str, kind: str, config_map: Json, name: str = "") -> bo
 
 def judge(review: ObjectReview) -> AdmissionAnswer:
     """Refuses a write with wrong entries among the new and changed ones; warns about entries that were wrong
-    before, and about what is not implemented. It does not depend on the mode, because no pod is affected."""
+    before, about what is not implemented, and about what a deletion ends. It does not depend on the mode,
+    because no pod is affected."""
+    if review.operation == "DELETE" and holds_budgets(review.group, review.kind, review.old, review.name):
+        return AdmissionAnswer("valid", warnings=within_limits(ended(texts(review.old), {})))
     if review.operation not in ("CREATE", "UPDATE") or review.subresource or review.is_going:
         return NOT_JUDGED
     if not holds_budgets(review.group, review.kind, review.object, review.name):
@@ -188,10 +191,26 @@ def misplaced(config_map: Json) -> tuple[Violation, ...]:
 def warnings(fresh: ReviewedEntries) -> Iterator[str]:
     """Warnings about what new and changed entries set and Bursar does not implement."""
     for sentence, keys in fresh.unbuilt.items():
-        more = f" and {len(keys) - MAX_NAMED} more" if len(keys) > MAX_NAMED else ""
-        yield f"{', '.join(keys[:MAX_NAMED])}{more}: {sentence}"
+        yield f"{_some(keys)}: {sentence}"
     if fresh.unread:
         yield f"{fresh.unread} entries were not reviewed: the entries are too long together."
+
+
+def ended(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
+    """A warning to the author of a write that ends entries, or of a deletion."""
+    gone = sorted(before.keys() - now.keys())
+    namespaces = [key for key in gone if not key.startswith("_")]
+    if namespaces:
+        yield (
+            f"{len(namespaces)} namespaces lose their entry: {_some(namespaces)}. Unless another ConfigMap"
+            " has it, that of _defaults applies, else no limit."
+        )
+    if others := [key for key in gone if key.startswith("_")]:
+        yield f"No longer in force, unless another ConfigMap has it: {_some(others)}."
+
+
+def _some(keys: Sequence[str]) -> str:
+    return f"{', '.join(keys[:MAX_NAMED])}{f' and {len(keys) - MAX_NAMED} more' if keys[MAX_NAMED:] else ''}"
 
 
 def _enforces(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:

@@ -197,12 +197,13 @@ def classes(
     return {"mode": mode, "priorityClasses": described}
 
 
+GPUBUDGETS = api_service("v1alpha1.bursar.dev")
 SOUND = Facts(
     system_namespace="bursar-system",
     version=json.dumps({"major": "1", "minor": "37+"}),
     namespace={"metadata": {"name": "bursar-system"}},
     workloads=[listed(*ROLES), listed(agent())],
-    api_services=listed(api_service("v1.apps"), api_service("v1.timekeeper.bursar.dev")),
+    api_services=listed(api_service("v1.apps"), GPUBUDGETS, api_service("v1.timekeeper.bursar.dev")),
     mutating=listed(webhooks("zz-bursar", GOOD), webhooks("istio", GOOD)),
     validating=webhooks("zz-bursar", GOOD),
     policies=named(*POLICIES),
@@ -517,7 +518,11 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
         "2 of 3",
     ),
     "an aggregated API away": (
-        {"api_services": listed(api_service("v1.timekeeper.bursar.dev", "False", "no endpoints"))},
+        {
+            "api_services": listed(
+                GPUBUDGETS, api_service("v1.timekeeper.bursar.dev", "False", "no endpoints")
+            )
+        },
         *(
             "error",
             "aggregated APIs",
@@ -525,8 +530,12 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
         ),
     ),
     "an aggregated API of others away": (
-        {"api_services": listed(api_service("v1beta1.metrics.k8s.io", "Unknown"))},
+        {"api_services": listed(GPUBUDGETS, api_service("v1beta1.metrics.k8s.io", "Unknown"))},
         *("error", "aggregated APIs", "no namespace can be deleted"),
+    ),
+    "GPUBudgets gone": (
+        {"api_services": listed(api_service("v1.apps"))},
+        *("warning", "aggregated APIs", "the CustomResourceDefinition gpubudgets.bursar.dev is gone"),
     ),
     "no webhook": ({"mutating": listed()}, "error", "mutating webhooks", "does not exist"),
     "no CA": ({"validating": webhooks("zz-bursar", "")}, "error", "validating webhooks", "caBundle is empty"),

@@ -5,7 +5,9 @@ import pytest
 from tests.timekeeper.clocks import at_ms
 from tests.timekeeper.worlds import DAY, HOUR, MINUTE, SECOND, T0, Town, budgets, gpu_pod, node
 from tests.worlds import Json
+from timekeeper import metrics
 from timekeeper.core.budgets.policy import GPU_HOUR
+from timekeeper.core.texts import moment
 from timekeeper.store import ledger as reading
 
 ONE_DATABASE = "what ConfigMaps come to; test_story and test_postings write the same entries on both"
@@ -59,6 +61,51 @@ def test_a_broken_entry_is_reported_once_and_its_mending_clears_it(town: Town) -
     hear(town, team_a=MONTH)
 
     assert town.budget()["lastError"] is None
+
+
+def test_a_config_map_that_is_deleted_with_its_entries_is_reported_at_once(town: Town) -> None:
+    """Its namespaces are without limit from now on: that is not silent, not over a restart, and ends once it
+    is back."""
+    everything = budgets(team_a=MONTH, team_b=MONTH), budgets("bursar-settings", _settings="lookahead: 1m")
+    town.begin(*(("configmaps", each) for each in everything))
+    town.clock.turn(SECOND)
+
+    for each in everything:
+        town.change("configmaps", each, deleted=True)
+    town.resume()
+
+    assert town.budget()["granted"] is None
+    assert [(notice.reason, notice.config_map.name) for notice in town.notices] == [
+        ("EntriesGone", "bursar-budgets"),
+        ("EntriesGone", "bursar-settings"),
+    ]
+    since = moment(T0 + SECOND)
+    gone = town.get("/v1/budgets").get_json()["broken"]
+    assert [each["key"] for each in gone] == ["bursar-budgets", "bursar-settings"]
+    assert gone[0]["error"].startswith(
+        f"ConfigMap bursar-budgets is gone since {since}, and 2 entries of it: team-a, team-b."
+    )
+    assert metrics.BROKEN._value.get() == 2
+    town.change("configmaps", everything[0])
+    assert [each["key"] for each in town.get("/v1/budgets").get_json()["broken"]] == ["bursar-settings"]
+    town.advance(DAY + HOUR)
+    assert town.get("/v1/budgets").get_json()["broken"] == []
+
+
+def test_entries_that_move_to_another_config_map_or_are_removed_one_by_one_are_not_reported(
+    town: Town,
+) -> None:
+    town.begin(("configmaps", budgets(team_a=MONTH, team_b=MONTH)))
+    hear(town, "others", team_a=MONTH, team_b=MONTH)
+    town.change("configmaps", budgets(team_a=MONTH, team_b=MONTH), deleted=True)
+    town.advance(MINUTE)
+    hear(town, "others", team_a=MONTH)
+    town.resume()
+    town.advance(MINUTE)
+
+    assert town.budget("team-b")["granted"] is None
+    assert "EntriesGone" not in {notice.reason for notice in town.notices}
+    assert town.get("/v1/budgets").get_json()["broken"] == []
 
 
 def test_the_last_good_entry_outlives_a_restart(town: Town) -> None:

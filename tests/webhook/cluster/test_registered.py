@@ -254,6 +254,19 @@ def test_a_labelled_config_map_is_reviewed_also_without_a_name_yet(world: Regist
         assert SENTENCE in world.answer("POST", CONFIG_MAPS, written).refusal
 
 
+def test_who_deletes_budgets_is_warned_by_name_and_by_label(world: Registered) -> None:
+    for name, labels in (("bursar-budgets", {}), ("more-budgets", LABELLED), ("others", {})):
+        written = config_map({"team-a": GOOD_BUDGET, "team-b": GOOD_BUDGET}, name, labels=labels)
+        world.answer("POST", CONFIG_MAPS, written)
+    said = [
+        world.answer("DELETE", f"{CONFIG_MAPS}/{name}").warnings
+        for name in ("bursar-budgets", "more-budgets", "others")
+    ]
+
+    assert [bool(warnings) for warnings in said] == [True, True, False]
+    assert "2 namespaces lose their entry: team-a, team-b." in str(said[1])
+
+
 def test_other_config_maps_and_other_namespaces_do_not_come_to_us(world: Registered) -> None:
     elsewhere = config_map({"team-a": BAD_BUDGET})
     elsewhere["metadata"]["namespace"] = "team-a"

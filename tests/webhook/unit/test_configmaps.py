@@ -29,8 +29,9 @@ SENTENCE = (
 VALID = AdmissionAnswer("valid")
 WRITES = """\
 request.name in ['bursar-settings', 'bursar-budgets']
-|| (has(object.metadata.labels) && 'bursar.dev/budgets' in object.metadata.labels
-  && object.metadata.labels['bursar.dev/budgets'] == 'true')
+|| [object, oldObject].exists(written, written != null && has(written.metadata.labels)
+  && 'bursar.dev/budgets' in written.metadata.labels
+  && written.metadata.labels['bursar.dev/budgets'] == 'true')
 """
 
 
@@ -119,14 +120,13 @@ def test_a_config_map_that_gets_the_label_is_reviewed_from_then_on() -> None:
 @pytest.mark.parametrize(
     "review",
     [
-        asked(None, config_map({"team-a": BAD}), operation="DELETE"),
         asked(config_map({"team-a": BAD}, deletionTimestamp="2026-01-01T00:00:00Z")),
         asked(config_map({"team-a": BAD}), subResource="status"),
         asked(config_map({"team-a": BAD}), kind={"group": "x.example", "kind": "ConfigMap"}),
     ],
-    ids=["deletion", "finalizers", "subresource", "another kind"],
+    ids=["finalizers", "subresource", "another kind"],
 )
-def test_deletion_and_what_is_no_budget_pass(review: ObjectReview) -> None:
+def test_what_finalizers_write_and_what_is_no_budget_pass(review: ObjectReview) -> None:
     assert judge(review) == AdmissionAnswer("passed")
 
 
@@ -273,9 +273,35 @@ def test_the_manifest_is_what_the_code_generates() -> None:
         ]
     }
     (rule,) = found["rules"]
-    assert (rule["resources"], rule["operations"]) == (["configmaps"], ["CREATE", "UPDATE"])
+    assert (rule["resources"], rule["operations"]) == (["configmaps"], ["CREATE", "UPDATE", "DELETE"])
     assert (found["failurePolicy"], found["sideEffects"]) == ("Ignore", "None")
     assert found["clientConfig"]["service"]["path"] == "/budgets"
+
+
+def deleted(data: Json, **metadata: Any) -> AdmissionAnswer:
+    """The answer to the deletion of a ConfigMap."""
+    return judge(asked(None, config_map(data, **metadata), operation="DELETE"))
+
+
+def test_who_deletes_budgets_is_warned_which_namespaces_lose_their_entry() -> None:
+    of_teams = {f"team-{number:02}": GOOD for number in range(12)}
+
+    assert deleted(of_teams).warnings == (
+        "12 namespaces lose their entry: team-00, team-01, team-02 and 9 more. Unless another ConfigMap has"
+        " it, that of _defaults applies, else no limit.",
+    )
+    assert deleted({"_settings": "", "_defaults": GOOD}, name="bursar-settings").warnings == (
+        "No longer in force, unless another ConfigMap has it: _defaults, _settings.",
+    )
+    assert (
+        len(deleted({"a": GOOD, "_group.x": GOOD}, name="x", labels={"bursar.dev/budgets": "true"}).warnings)
+        == 2
+    )
+    assert deleted({"a": GOOD}, name="x").verdict == "passed"
+    assert (
+        max(len(line.encode()) for line in deleted({"n" * 63 + str(at): "" for at in range(99)}).warnings)
+        <= 256
+    )
 
 
 # on a real API server

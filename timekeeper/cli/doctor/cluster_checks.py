@@ -255,10 +255,11 @@ def _open(facts: Facts, lenient: list[str]) -> Iterator[CheckResult]:
 
 
 _API_SERVICE = "aggregated APIs"
+_OF_GPUBUDGETS = "v1alpha1.bursar.dev"  # the API server has one for each CustomResourceDefinition
 
 
 def api_services(facts: Facts) -> Iterator[CheckResult]:
-    """Each APIService is available. Ours need not exist."""
+    """Each APIService is available, and that of GPUBudgets exists; the timekeeper's need not."""
     if isinstance(facts.api_services, NotReadable):
         yield unknown(_API_SERVICE, facts.api_services)
         return
@@ -272,7 +273,10 @@ def api_services(facts: Facts) -> Iterator[CheckResult]:
             where = f"-n {facts.system_namespace} -l app.kubernetes.io/component=timekeeper"
             command = f"kubectl get pods {where}; or give it up: kubectl delete apiservice {name}"
         yield CheckResult("error", _API_SERVICE, sentence, command)
-    if not away:
+    if not named(facts.api_services, _OF_GPUBUDGETS):
+        sentence = "the CustomResourceDefinition gpubudgets.bursar.dev is gone: kubectl get gpubudgets fails"
+        yield CheckResult("warning", _API_SERVICE, sentence, applying(facts, "gpubudgets.yaml"))
+    elif not away:
         yield CheckResult("ok", _API_SERVICE, "all are available")
 
 
