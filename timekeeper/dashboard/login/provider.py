@@ -23,7 +23,6 @@ from timekeeper.dashboard.login.id_token import (
 from timekeeper.edge.clock import monotonic_ms
 from timekeeper.edge.http_client import (
     HttpClient,
-    connecting,
     sentence,
     server_and_path,
     system_context,
@@ -32,6 +31,7 @@ from timekeeper.edge.http_client import (
 from timekeeper.log import log
 from timekeeper.runtime.file_watch import FileWatch
 from timekeeper.runtime.oidc_settings import OidcSettings
+from timekeeper.runtime.proxies import connecting_out
 from timekeeper.runtime.tls import ca_text
 
 Json = Mapping[str, Any]
@@ -181,7 +181,7 @@ class Provider:
             body = None if form is None else urlencode(form).encode()
             if body is not None:
                 sent["Content-Type"] = "application/x-www-form-urlencoded"
-            client = HttpClient(server, connecting(lambda: context), keep=0, connect_s=_CONNECT_S)
+            client = HttpClient(server, connecting_out(lambda: context), keep=0, connect_s=_CONNECT_S)
             answer = client.call(
                 method, path, sent, body, within_s=self._within_s, repeat=False, most=_MAX_BYTES
             )

@@ -3,7 +3,8 @@
 import hashlib
 import hmac
 
-from timekeeper.edge.http_client import HttpClient, connecting, server_and_path, system_context
+from timekeeper.edge.http_client import HttpClient, server_and_path, system_context
+from timekeeper.runtime.proxies import connecting_out
 
 TIMEOUT_S = 5.0  # also for an answer as a whole
 MOST_BYTES = 1 << 20  # of an answer, whose status alone counts
@@ -19,8 +20,8 @@ def signature(key: bytes, body: bytes) -> str:
 
 def post(url: str, body: bytes, key: bytes, within_s: float = TIMEOUT_S) -> int:
     """The status of the answer; redirects are not followed. A certificate is verified by the system's CAs.
-    Raises one of `FAILURES`."""
+    The environment may name a proxy. Raises one of `FAILURES`."""
     server, path = server_and_path(url)
     headers = {"Content-Type": "application/json", SIGNATURE: signature(key, body)}
-    client = HttpClient(server, connecting(system_context), keep=0)
+    client = HttpClient(server, connecting_out(system_context), keep=0)
     return client.call("POST", path, headers, body, within_s=within_s, repeat=False, most=MOST_BYTES).status
