@@ -54,6 +54,8 @@ def test_the_start_before_a_restart_is_read_from_the_last_state() -> None:
 
 def test_a_pod_without_a_started_container_has_no_start() -> None:
     assert hold.started_ms(*world(status("Pending", a={"waiting": {"reason": "ImagePullBackOff"}}))) is None
+    undated = status("Running", a={"running": {}}, b=running(T5))
+    assert hold.started_ms(*world(undated)) == T0_MS + 5000
 
 
 @pytest.mark.parametrize(

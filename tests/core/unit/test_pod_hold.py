@@ -114,17 +114,48 @@ def test_a_container_that_never_ran_leaves_the_others_proof() -> None:
     assert held(status("Failed", a=never, idle=terminated(T0, T5))).ended_ms == T0_MS + 5000
 
 
+def test_a_container_that_waits_to_run_again_proves_no_end() -> None:
+    waiting = status("Failed", a={"waiting": {"reason": "CrashLoopBackOff"}}, idle=terminated(T0, T5))
+    waiting["containerStatuses"][0]["lastState"] = terminated(T0, T2)
+
+    assert held(waiting).ended_ms is None
+
+
+def test_an_end_without_proof_is_dated_by_the_writer_of_the_phase_alone() -> None:
+    entries = [
+        {"time": T0, "fieldsV1": {"f:metadata": {"f:labels": {}}}},
+        {"time": "soon", "fieldsV1": {"f:status": {"f:phase": {}}}},
+        {"time": T9, "fieldsV1": {"f:status": {"f:phase": {}}}},
+    ]
+    scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": T9}
+
+    ended = held({"phase": "Failed", "conditions": [scheduled], "startTime": T0}, managedFields=entries)
+
+    assert (ended.ended_ms, ended.reported_ms) == (None, T0_MS + 9000)
+
+
 def test_a_binding_is_dated_by_its_condition_else_by_the_start_of_the_pod() -> None:
     scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": T2}
 
     assert held({"conditions": [scheduled], "startTime": T5}).bound_ms == T0_MS + 2000
     assert held({"conditions": [{**scheduled, "status": "False"}], "startTime": T5}).bound_ms == T0_MS + 5000
+    assert held({"conditions": [{**scheduled, "type": "Ready"}], "startTime": T5}).bound_ms == T0_MS + 5000
+    undated = {"type": "PodScheduled", "status": "True"}
+    assert held({"conditions": [undated], "startTime": T5}).bound_ms == T0_MS + 5000
     assert held({}).bound_ms is None
 
 
 @pytest.mark.parametrize(
     ("seconds", "deletion", "grace_s"),
-    [(30, None, 30), (30, 36_000, 36_000), (30, 0, 30), (None, None, 30), (2, None, 2), (-1, True, 30)],
+    [
+        (30, None, 30),
+        (30, 36_000, 36_000),
+        (30, 0, 30),
+        (None, None, 30),
+        (2, None, 2),
+        (-1, True, 30),
+        (True, None, 30),
+    ],
 )
 def test_the_grace_is_the_larger_of_spec_and_deletion(seconds: Any, deletion: Any, grace_s: int) -> None:
     fields = {} if seconds is None else {"terminationGracePeriodSeconds": seconds}
@@ -222,6 +253,26 @@ def test_silence_about_a_pod_never_listed_counts_only_in_another_boot() -> None:
 
     assert hold.followed(gone, "u", sight(boot="b2"), 1200).until_ms == 1200
     assert hold.followed(gone, "u", sight(boot="b2", known=False), 1200).until_ms == 1500
+    assert hold.followed(gone, "u", sight(boot=""), 1200).until_ms == 1500
+
+
+@pytest.mark.parametrize(
+    ("pod_status", "boot", "seen", "is_left"),
+    [
+        (status("Failed", a=running(T0)), "b1", sight(boot="b2"), True),
+        (status("Failed", a=running(T0)), "b1", NodeSight("b2"), True),
+        (status("Failed", a=running(T0)), "b1", sight("u", boot="b2"), False),
+        (status("Failed", a=running(T0)), "b1", sight(), False),
+        (status("Failed", a=running(T0)), "", sight(), False),
+        (status("Failed", a=running(T0)), "b1", sight(boot=""), False),
+        (status("Running", a=running(T0)), "b1", sight(boot="b2"), False),
+        (status("Failed", a=terminated(T0, T5)), "b1", sight(boot="b2"), False),
+    ],
+)
+def test_an_unconfirmed_end_is_confirmed_by_another_boot_that_does_not_list_the_pod(
+    pod_status: dict[str, Any], boot: str, seen: NodeSight, is_left: bool
+) -> None:
+    assert hold.is_left_behind(held(pod_status), "u", boot, seen) == is_left
 
 
 @pytest.mark.parametrize(
