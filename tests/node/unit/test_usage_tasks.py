@@ -15,6 +15,7 @@ from sidecar.node.usage_tasks import UsageTasks
 from sidecar.node.values import GPUProcess
 from tests.node.worlds import card, look, node
 from timekeeper.edge.reflector import UnreachableError
+from timekeeper.edge.source_health import SourceHealth
 
 BOOT = "boot-1"
 STEP_MS = 5_000
@@ -102,9 +103,9 @@ class Heard:
 
 
 def test_a_list_that_fails_is_reported_to_the_judgement(capfd: pytest.CaptureFixture[str]) -> None:
-    heard = Heard()
+    heard, health = Heard(), SourceHealth("pods", lambda *_, **__: None, lambda: 0)
     with pytest.raises(Over):
-        _follow_pods(Away(), "n1", heard, None)  # type: ignore[arg-type]
+        _follow_pods(Away(), "n1", heard, None, health)  # type: ignore[arg-type]
 
     assert heard.events == [PodsUnknown()]
     assert "event=not-followed" in capfd.readouterr().err

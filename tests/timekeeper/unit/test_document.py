@@ -14,7 +14,7 @@ from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.claims.drivers import DeviceComparison, DriverRule
 from timekeeper.core.standings import UndecodableStandingsError, driver_rules, held_by_claims
 
-CLASSES = {"gpu-default-priority": (0, "PreemptLowerPriority")}
+CLASSES = {"gpu-default-priority": (0, "PreemptLowerPriority", False)}
 
 
 def history(namespaces: int) -> History:

@@ -150,8 +150,8 @@ def test_a_malformed_review_is_answered_with_what_is_malformed(case: str) -> Non
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"{", b"\xff\xfe", b"NaN", b'{"a":' * 5_000, b'"\\ud800"', b"[" * 100_000],
-    ids=["empty", "cut off", "not UTF-8", "NaN", "deep and cut off", "half a surrogate", "very deep"],
+    [b"", b"{", b"\xff\xfe", b"NaN", b'{"a":' * 5_000, b"[" * 100_000],
+    ids=["empty", "cut off", "not UTF-8", "NaN", "deep and cut off", "very deep"],
 )
 def test_bytes_that_are_no_json_are_rejected(body: bytes) -> None:
     with pytest.raises(MalformedError, match="the body is not JSON"):
