@@ -73,7 +73,7 @@ class UseReader:
         findings = (error,) if found is None else found.findings
         measured = 0 if found is None else len(found.pods)
         state = PrometheusState(now_ms, self._heard_ms, measured, findings)
-        sample = None if found is None else UsageSample(0, found.pods, ())
+        sample = None if found is None else UsageSample(0, found.pods, found.cards)
         settings = self._settler.ledger.history.settings(now_ms)
         with self._fenced.writing() as connection:
             used = node_usage.record_measured(connection, state, sample, sessions, settings.idle_below_milli)
@@ -84,7 +84,8 @@ class UseReader:
             idle = node_usage.idle(connection, now_ms)
         if self._settler.only_meter:
             metrics.IDLE_PODS.set(len(idle))
-        self._tell([each for each in idle if each.uid in sessions], settings.idle_after_ms, now_ms)
+        measured_here = {*sessions, *(holder.uid for holder in holders.values() if holder.by_claims)}
+        self._tell([each for each in idle if each.uid in measured_here], settings.idle_after_ms, now_ms)
         return len(holders)
 
     def _holding(self) -> tuple[dict[Pod, PodOnNode], dict[str, MeasuredSession]]:
@@ -103,6 +104,13 @@ class UseReader:
                 sessions[uid] = MeasuredSession(
                     uid, since_ms, session.ended_ms, session.devices, session.requested_milli
                 )
+        for uid in self._settler.ledger.claim_users.copy():
+            user = self._settler.cluster.claims.pods.get(uid)
+            if user is not None and user.gone_ms is None:
+                pod = user.pod
+                is_metered = self._settler.ledger.history.is_metered(pod.namespace, self._now_ms())
+                by_claims = PodOnNode(uid, pod.node, 0, False, by_claims=is_metered)
+                holders.setdefault((pod.namespace, pod.name), by_claims)
         return holders, sessions
 
     def _measured(self, holders: Mapping[Pod, PodOnNode], now_ms: int) -> tuple[MeasuredPods | None, str]:

@@ -242,7 +242,11 @@ def idle(connection: Connection, now_ms: int, namespace: str = "") -> list[IdleP
     every = [(row.name, key, period) for row in rows for key, period in _idle(row).items()]
     cards = {(name, uuid): period for name, key, period in every if (uuid := uuid_of(key))}
     found = {key: (name, period) for name, key, period in every if not uuid_of(key)}
-    users = idle_users(_claims(connection, namespace), cards) if cards else {}
+    claims = tuple(_claims(connection, namespace)) if cards else ()
+    for node, uuid in {(claim.node, uuid) for claim in claims for uuid in claim.uuids} - cards.keys():
+        if (PROMETHEUS, uuid) in cards:  # it names no nodes, but UUIDs are of one card
+            cards[node, uuid] = cards[PROMETHEUS, uuid]
+    users = idle_users(claims, cards) if cards else {}
     named = select(SESSIONS.c.uid, SESSIONS.c.namespace, SESSIONS.c.name, SESSIONS.c.node)
     named = named.where(SESSIONS.c.ended_ms.is_(None)).order_by(SESSIONS.c.uid)
     if namespace:

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from deploy.local.limits import LONGEST_S
+from tests.timekeeper.claims import device_slice
 from tests.timekeeper.ledger.test_doubts import whole
+from tests.timekeeper.ledger.test_idle import claim, user
 from tests.timekeeper.worlds import HOUR, MINUTE, T0, Json, Town, budgets, gpu_pod, node
 from timekeeper.accounts.card_use.figures import CardSample, UsageSample
 from timekeeper.accounts.decisions.notifications import is_sent
@@ -198,6 +200,55 @@ def test_a_card_that_pods_share_tells_of_them_only_where_it_is_not_used_at_all(w
         each["value"][1] = "0"
     watched.minutes(2)
     assert watched.idle() == ["rests", "works"]
+
+
+def with_claims(watched: Watched, *pods: str, mode: str = "meter") -> None:
+    """Pods that share a claim on one device of node n1, whose UUID its driver publishes."""
+    published = device_slice("gpu-0")
+    published["spec"]["devices"][0]["attributes"]["uuid"] = {"string": "GPU-gpu-0"}
+    held = claim("c", *pods)
+    entries = budgets(_settings=f"mode: {mode}\nidleAfter: 10m", **{"team-a": "gpuHours: 100"})
+    named = ("nodes", node("n1", 4)), ("configmaps", entries), ("resourceslices", published)
+    users = (("pods", user(name, "c", governed=mode == "enforce")) for name in pods)
+    watched.town.begin(*named, ("resourceclaims", held), *users)
+    settler = watched.town.settler
+    watched.reader = UseReader(
+        watched.prometheus, watched.town.store, settler, watched.town.recorded.append, watched.town.clock
+    )
+
+
+def test_a_pod_with_a_claim_is_idle_while_its_card_is_and_holds_a_card(watched: Watched) -> None:
+    with_claims(watched, "rests")
+    watched.prometheus.busy("rests", 0, uuid="GPU-gpu-0")
+    watched.minutes(15)
+
+    assert (watched.idle(), watched.findings()) == (["uid-rests"], [])
+    told = [each for each in watched.town.recorded if each.reason == "PodIdle"]
+    assert [each.uid for each in told] == ["uid-rests"]
+
+    watched.prometheus.series[0]["value"][1] = "50"
+    watched.minutes(1)
+    assert watched.idle() == []
+
+
+def test_of_pods_that_share_a_claim_the_busiest_counts_and_a_card_of_another_uuid_says_nothing(
+    watched: Watched,
+) -> None:
+    with_claims(watched, "rests", "works")
+    watched.prometheus.busy("rests", 0, uuid="GPU-gpu-0")
+    watched.prometheus.busy("works", 40, uuid="GPU-gpu-0")
+    watched.prometheus.busy("rests", 0, uuid="GPU-other")
+    watched.minutes(15)
+
+    assert (watched.idle(), watched.findings()) == ([], [])
+
+
+def test_a_claim_of_a_governed_pod_is_left_to_the_agents(watched: Watched) -> None:
+    with_claims(watched, "rests", mode="enforce")
+    watched.prometheus.busy("rests", 0, uuid="GPU-gpu-0")
+    watched.minutes(15)
+
+    assert (watched.idle(), watched.findings()) == ([], [])
 
 
 def test_labels_of_exporters_are_read_whether_they_are_honoured_or_not(watched: Watched) -> None:

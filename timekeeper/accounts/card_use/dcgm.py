@@ -25,21 +25,24 @@ CardOfPod = tuple[str, Pod]
 
 @dataclass(frozen=True, slots=True)
 class PodOnNode:
-    """A pod that holds cards. ``cards``: on how many it can be; ``is_metered``: its use is read here."""
+    """A pod that holds cards. ``cards``: on how many it can be; ``is_metered``: its use is read here;
+    ``by_claims``: the use of its claims' cards is."""
 
     uid: str
     node: str
     cards: int
     is_metered: bool
+    by_claims: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredPods:
     """``pods``: UID -> figures of its cards; ``findings``: sentences about what was left out, without names
-    of pods."""
+    of pods; ``cards``: figures of cards that pods have by claims."""
 
     pods: tuple[tuple[str, tuple[CardSample, ...]], ...]
     findings: tuple[str, ...]
+    cards: tuple[CardSample, ...] = ()
 
 
 @dataclass(slots=True)
@@ -102,7 +105,12 @@ def measured_pods(series: Iterable[Series], holders: Mapping[Pod, PodOnNode], no
     shown = _by_pod(found, holders)
     pods = tuple((uid, cards) for uid, cards in shown.items() if len(cards) <= most[uid])
     left.crowded = len(shown) - len(pods)
-    return MeasuredPods(pods, tuple(left.findings(len(most) - len(shown))))
+    claimed: dict[str, int] = {}
+    for (card, pod), value in found.items():
+        if holders[pod].by_claims:  # of the pods that share a claim the busiest counts
+            claimed[card] = max(value, claimed.get(card, 0))
+    cards = tuple(CardSample(card, value, None, exclusive=True) for card, value in sorted(claimed.items()))
+    return MeasuredPods(pods, tuple(left.findings(len(most) - len(shown))), cards)
 
 
 def _by_pod(

@@ -10,7 +10,8 @@ from timekeeper.core import names
 from timekeeper.core.accelerators import accelerator_of
 from timekeeper.core.admission.rules.forged import IN_LIMITS, RESOURCES, is_owned
 from timekeeper.core.dialects import BY_ANNOTATION, BY_LABEL, DIALECTS, PREFIXES
-from timekeeper.core.json_values import Json, mapping, sequence
+from timekeeper.core.dialects.others import kai
+from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.quantity import integral
 from timekeeper.core.request.zeros import cardless
 from timekeeper.core.violation import Violation, shown
@@ -37,6 +38,7 @@ def without_effect(pod: Json) -> Iterator[Violation]:
         for name, amount in mapping(mapping(spec["resources"]).get("limits")).items():
             if _right_place(name, amount, "limits"):
                 yield _misplaced(f"spec.resources.limits[{name}]", amount, IN_LIMITS)
+    yield from _without_kai(pod)
     for field, written in _metadata(pod):
         if not _IN_METADATA.isdisjoint(written):
             yield from _cardless(f"metadata.{field}", written)
@@ -45,6 +47,21 @@ def without_effect(pod: Json) -> Iterator[Violation]:
                 continue  # nearly always
             if right := _right_place(name, written[name], field):
                 yield _misplaced(f"metadata.{field}[{name}]", written[name], right)
+
+
+def _without_kai(pod: Json) -> Iterator[Violation]:
+    """A part of a card in KAI's annotations, in a pod that another scheduler places: it would get no card, or
+    a whole one."""
+    annotations, scheduler = annotations_of(pod), mapping(pod.get("spec")).get("schedulerName") or ""
+    if scheduler in kai.DIALECT.schedulers:
+        return
+    (own,) = kai.DIALECT.schedulers
+    for name in (kai.FRACTION, kai.MEMORY):
+        if name in annotations and integral(annotations[name]) != 0:
+            why = f"only {own} gives out a part of a card by it, and another scheduler places this pod"
+            allowed = f"schedulerName: {own}, or {names.GPU_PERCENT} in {IN_LIMITS}"
+            got = shown(str(annotations[name]))
+            yield Violation(RULE, f"metadata.annotations[{name}]", got, why, allowed, f"schedulerName: {own}")
 
 
 def of_workload(workload: Json, kind: str, templates: Sequence[tuple[str, Json]]) -> Iterator[Violation]:
