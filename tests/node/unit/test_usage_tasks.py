@@ -85,7 +85,7 @@ class Away:
     def __init__(self) -> None:
         self.asked = 0
 
-    def call(self, *_: str, accept: str) -> ApiAnswer:
+    def stream(self, *_: object) -> ApiAnswer:
         self.asked += 1
         if self.asked > 1:
             raise Over
