@@ -30,7 +30,7 @@ pytestmark = pytest.mark.untraced
 
 STEPS = 200  # of 10 s
 LARGE_STEPS = 120
-BATCH = examples(6, 20)  # runs of one test
+BATCH = examples(4, 20)  # runs of one test
 # runs in which one law has many cases, and what they must have contained
 CASES = {
     "debtors": (DEBTORS, {"reclaimed", "served", "waits for debtors", "waits over budget"}),
@@ -113,7 +113,7 @@ def test_a_pod_that_others_have_left_for_does_not_run_above_a_cap_that_its_group
 def test_a_law_is_kept_in_many_cases(law: str) -> None:
     size, contains = CASES[law]
     contained: Counter[str] = Counter()
-    for seed in range(examples(3, 300)):
+    for seed in range(examples(2, 300)):
         contained += run(seed, Random(seed), size, STEPS)
 
     assert set(+contained) >= contains

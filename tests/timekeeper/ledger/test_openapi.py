@@ -76,15 +76,23 @@ def strict(document: Json) -> Json:
     return made
 
 
+@pytest.fixture(scope="module")
+def schema(books: Books, document: Json) -> Any:
+    """What schemathesis reads in the document, and the app that it asks."""
+    import schemathesis  # here, for every worker imports this file, and it takes half a second
+
+    read = schemathesis.openapi.from_dict(strict(document))
+    read.app = routed(books.app, (heartbeat_route(HeartbeatHandler(books.services)),))
+    return read
+
+
 @pytest.mark.parametrize("bearer", [ADMIN, POD, JUNK], ids=["admin", "pod", "junk"])
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
 def test_every_route_answers_as_it_is_described(
-    books: Books, document: Json, route: ApiRoute, bearer: str
+    books: Books, schema: Any, route: ApiRoute, bearer: str
 ) -> None:
-    import schemathesis  # here, for every worker imports this file, and half a second is for this test alone
+    import schemathesis
 
-    schema = schemathesis.openapi.from_dict(strict(document))
-    schema.app = routed(books.app, (heartbeat_route(HeartbeatHandler(books.services)),))
     operation = schema[route.path][route.method]
     good = operation.as_strategy(schemathesis.GenerationMode.POSITIVE)
     takes = route.parameters or route.body
