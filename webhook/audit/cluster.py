@@ -6,8 +6,9 @@ from typing import Any
 from urllib.parse import urlencode
 
 from timekeeper.core.json_values import Json
+from timekeeper.edge.reflector import TooLongError
 from timekeeper.runtime import kubeconfig as kubeconfigs
-from timekeeper.runtime.api_server import CONNECTIONS, Answered, Api
+from timekeeper.runtime.api_server import CONNECTIONS, Answered, Api, Lost
 from timekeeper.runtime.connect import of_service_account
 from timekeeper.runtime.flags import UnusableError
 
@@ -47,18 +48,24 @@ class ClusterReader:
         self._api, self._page = api, page
 
     def objects(self, path: str, label: str = "", field: str = "") -> Iterator[dict[str, Any]]:
-        """Every object of a list, or those of a label's or a field's selector, read in pages. Raises
-        ClusterUnreachableError, ListRefusedError, or NoSuchKindError where the cluster has no such
-        resource."""
-        token = ""
+        """Every object of a list, or those of a label's or a field's selector, read in pages; one that is too
+        long is requested again with half the objects. Raises ClusterUnreachableError, ListRefusedError, or
+        NoSuchKindError where the cluster has no such resource."""
+        token, limit = "", self._page
         while True:
             query = (
-                {"limit": str(self._page)}
+                {"limit": str(limit)}
                 | ({"labelSelector": label} if label else {})
                 | ({"fieldSelector": field} if field else {})
                 | ({"continue": token} if token else {})
             )
-            status, answer = self._get(f"{path}?{urlencode(query)}")
+            try:
+                status, answer = self._get(f"{path}?{urlencode(query)}")
+            except TooLongError as error:
+                if limit == 1:
+                    raise ClusterUnreachableError(str(error)) from error
+                limit //= 2
+                continue
             metadata = answer.get("metadata") or {}
             if status == 404:
                 raise NoSuchKindError(path)
@@ -91,6 +98,8 @@ class ClusterReader:
 
     def _get(self, path: str) -> tuple[int, Json]:
         reply = self._api.call("GET", path, timeout_s=_TIMEOUT_S, tries=_TRIES)
+        if isinstance(reply, Lost) and reply.is_too_long:
+            raise TooLongError(reply.message)
         if not isinstance(reply, Answered):
             raise ClusterUnreachableError(reply.message)
         return reply.status, reply.body

@@ -15,6 +15,7 @@ from tests.support.http_server import JsonHandler, Served
 from tests.support.kubeconfig import kubeconfig
 from tests.webhook.servers import ROOT, environment
 from tests.worlds import Json
+from timekeeper.edge.http1 import MAX_BODY
 from timekeeper.runtime.flags import UnusableError
 from webhook.audit.cluster import (
     ClusterReader,
@@ -59,6 +60,17 @@ def test_a_list_is_read_page_by_page(tmp_path: Path) -> None:
 
     assert [each["name"] for each in found] == ["a", "b", "c"]
     assert queries == ["limit=2", "limit=2&continue=t%2F1"]
+
+
+def test_a_page_that_is_too_long_is_requested_with_half_the_objects(tmp_path: Path) -> None:
+    too_long = b" " * MAX_BODY + b"{}"
+
+    found, queries = asked(tmp_path, (200, too_long), (200, page("a", token="t")), (200, page("b")))
+
+    assert [each["name"] for each in found] == ["a", "b"]
+    assert queries == ["limit=2", "limit=1", "limit=1&continue=t"]
+    with pytest.raises(ClusterUnreachableError, match="the answer is too long"):
+        asked(tmp_path, (200, too_long), (200, too_long))
 
 
 def test_a_list_that_grew_too_old_is_gone_on_with_as_it_is_now(tmp_path: Path) -> None:
