@@ -239,6 +239,7 @@ class Life(RuleBasedStateMachine):
         """The Node object."""
         raw, said = truth.node(name, CARDS, self.sizes[name]), self.said[name]
         raw["status"]["nodeInfo"] = {"bootID": said.boot}
+        raw["status"]["conditions"] = [{"type": "Ready", "status": "True"}]  # its Lease is the stronger sign
         if said.text is not None:
             raw["metadata"]["annotations"]["bursar.dev/holders"] = said.text
         return raw

@@ -222,6 +222,16 @@ class Machine(Agents):
         """A node is cut off while its pods run on, or comes back."""
         self.silent ^= {node}
 
+    @rule(node=st.sampled_from(NODES))
+    def its_lease_is_deleted(self, node: str) -> None:
+        """The node is silent until it renews it; that it once had one is known for ever."""
+        gone = self.town.objects["leases"].get(f"/{node}/")
+        if gone is not None:
+            self.town.hear("leases", gone, deleted=True, unheard=not self.connected)
+            if self.connected:
+                self.heard.leases.pop(node, None)
+            self.tick()
+
     @rule(node=st.sampled_from(NODES), size=st.sampled_from(SIZES))
     def a_node_has_more_or_less_room(self, node: str, size: tuple[int, int]) -> None:
         """Pods that are there keep their rates."""

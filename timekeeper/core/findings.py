@@ -248,6 +248,12 @@ CATALOGUE: Mapping[str, FindingKind] = {
         "clocks of {nodes} differ from the API server's, {node}'s by {seconds} s",
         todo="timedatectl set-ntp true, on these nodes: charges follow their clocks",
     ),
+    "no-lease": FindingKind(
+        "warning",
+        "clocks",
+        "{nodes} never had a Lease: pods there are charged while the condition Ready is not Unknown",
+        todo="kubectl get leases -n kube-node-lease, for a kubelet that should renew one (docs/ledger.md)",
+    ),
     "crowded-nodes": FindingKind(
         "warning",
         "pods without GPUs",

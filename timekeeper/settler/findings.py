@@ -27,6 +27,8 @@ def findings(
         worst = max(wrong, key=lambda name: abs(wrong[name]))
         names = {"nodes": some_of(wrong), "node": worst}
         yield RoleFinding("wrong-clocks", {"seconds": round(wrong[worst] / 1000), **names})
+    if without := cluster.leaseless():
+        yield RoleFinding("no-lease", {"nodes": some_of(without)})
 
 
 def _of_cards(nodes: list[KnownNode]) -> Iterator[RoleFinding]:

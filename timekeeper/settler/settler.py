@@ -117,6 +117,7 @@ class Settler:
         self._arrears_ms = 0
         # after fencing: includes the previous settler's last write
         self.ledger = read_ledger_state(store, only_meter)
+        self.cluster.had_lease |= self.ledger.watermarks.keys() - self.ledger.leaseless
         self._follow_modes(self.ledger.history, max(clock(), self.ledger.history.newest_ms()))
         # until when ends were read, in ticks that were written; the previous settler did so until it ended
         self._ends_ms = self.ledger.pulse.decided_ms

@@ -148,6 +148,11 @@ def forgiven(connection: Connection) -> dict[str, set[int]]:
     return found
 
 
+def leaseless_nodes(connection: Connection) -> set[str]:
+    """The nodes with pods that have never had a Lease."""
+    return set(connection.scalars(select(NODES.c.name).where(NODES.c.leaseless)))
+
+
 def gone_nodes(connection: Connection) -> dict[str, int]:
     """Since when the API server has no Node of these names, as the settler saw it."""
     its = NODES.c

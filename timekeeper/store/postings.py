@@ -64,6 +64,9 @@ def apply(connection: Connection, changes: Changes) -> None:
     insert_all(connection, ENTRIES, [_entry_row(each) for each in changes.entries])
     _write_sessions(connection, changes)
     _write_watermarks(connection, changes)
+    if changes.leases:
+        rows = [{"b_name": name, "b_leaseless": not had} for name, had in changes.leases.items()]
+        connection.execute(_LEASELESS, rows)
     if changes.gone:
         rows = [{"b_name": name, "b_gone": at} for name, at in changes.gone.items()]
         connection.execute(_GONE, rows)
@@ -136,7 +139,9 @@ def _write_watermarks(connection: Connection, changes: Changes) -> None:
             insert_all(connection, NODES, lost)
 
 
-_GONE = update(NODES).where(NODES.c.name == bindparam("b_name")).values(gone_ms=bindparam("b_gone"))
+_NODE = update(NODES).where(NODES.c.name == bindparam("b_name"))
+_LEASELESS = _NODE.values(leaseless=bindparam("b_leaseless"))
+_GONE = _NODE.values(gone_ms=bindparam("b_gone"))
 
 
 def _write_waiting(connection: Connection, rates: Mapping[str, int]) -> None:

@@ -54,8 +54,13 @@ def fresh_holders(node: Mapping[str, Any]) -> NodeHolders | None:
 def is_silent(node: Mapping[str, Any]) -> bool:
     """True if the Node's condition Ready is Unknown: its kubelet has not renewed its Lease for
     kube-controller-manager's ``--node-monitor-grace-period``."""
+    return ready_status(node) == "Unknown"
+
+
+def ready_status(node: Mapping[str, Any]) -> str:
+    """The status of the Node's condition Ready; "": it has none."""
     conditions = map(mapping, sequence(mapping(node.get("status")).get("conditions")))
-    return any((each.get("type"), each.get("status")) == ("Ready", "Unknown") for each in conditions)
+    return next((str(each.get("status")) for each in conditions if each.get("type") == "Ready"), "")
 
 
 def kubelets_boot(node: Mapping[str, Any]) -> str:

@@ -37,6 +37,7 @@ SOURCES = ("pods", "nodes", "leases", "configmaps", "priorityclasses")
 
 # Limits on memory while the database is unreachable.
 MAX_DELETED = 100_000  # deleted pods whose end is not written yet
+_RENEWED_MS = 10_000  # how often a kubelet renews its Lease
 MAX_UNREADABLE = 10_000  # unreadable pods that are not reported yet
 
 
@@ -53,6 +54,7 @@ class KnownNode:
     unclassified: tuple[str, ...] = ()  # its resources of which no table says whether they are accelerators'
     gpus: tuple[str, ...] = ()  # the GPU resources that it advertises
     offers: tuple[str, ...] = ()  # those of which it has some to give out
+    ready: str = field(default="", compare=False)  # the status of its condition Ready; "": it has none
     # its boot, and the pods on it by its agent's fresh report; arrives apart from the cards
     sight: NodeSight = field(default=NodeSight(), compare=False)
 
@@ -152,6 +154,9 @@ class ClusterState:
     pods: dict[str, LedgerPod] = field(default_factory=dict)  # by UID; pods that request GPUs
     nodes: dict[str, KnownNode] = field(default_factory=dict)
     leases: dict[str, NodeLease] = field(default_factory=dict)  # by node
+    had_lease: set[str] = field(default_factory=set)  # nodes of which this process or the ledger knows one
+    # node without a Lease -> its condition Ready, and since when it is Unknown, None: it is not
+    ready: dict[str, tuple[str, int | None]] = field(default_factory=dict)
     logged_clocks: frozenset[str] = frozenset()  # nodes with wrong clocks that the log has named
     config_maps: dict[str, BudgetConfigMap] = field(default_factory=dict)
     # priority class -> value and preemption policy
@@ -217,9 +222,23 @@ class ClusterState:
         if node == CLAIMS_SEEN:
             return self.claims.seen_ms
         lease = self.leases.get(node)
-        if lease is None or lease.renewed_ms is None or not self.pods_current_ms:
+        if node in self.had_lease or not self.pods_current_ms:
+            is_heard = lease is not None and lease.renewed_ms is not None and self.pods_current_ms
+            return min(self.pods_current_ms, lease.renewed_ms or 0) if is_heard and lease else None
+        return self._ready_until_ms(node)
+
+    def _ready_until_ms(self, node: str) -> int | None:
+        """Of a node that never had a Lease: while its condition Ready is not Unknown, as the watch saw it. As
+        often as a Lease is renewed."""
+        status, unknown_ms = self.ready.get(node, ("", None))
+        if not status or "nodes" in self.failing or "leases" in self.failing:
             return None
-        return min(self.pods_current_ms, lease.renewed_ms)
+        until_ms = self.pods_current_ms // _RENEWED_MS * _RENEWED_MS
+        return until_ms if unknown_ms is None else min(until_ms, unknown_ms)
+
+    def leaseless(self) -> list[str]:
+        """The nodes with cards that never had a Lease, and live by their condition Ready."""
+        return [name for name in self.ready if self.cards(name) and name not in self.had_lease]
 
     def mode_labels(self) -> Mapping[str, str] | None:
         """What the labels of namespaces name as their mode; None before the namespaces are listed."""
@@ -467,8 +486,10 @@ class ClusterState:
                 if self.vanished.sights[name] != before:
                     self.changed_sights.add(name)
                 self._set("nodes", name, None if deleted else item)
+                self._see_ready(name, "" if deleted else item.ready, at_ms)
                 self._see_given(name, given, at_ms)
             case NodeLease(name):
+                self.had_lease.add(name)
                 self._set("leases", name, None if deleted else item)
             case BudgetConfigMap(name):
                 self._set("configmaps", name, None if deleted else item)
@@ -476,6 +497,13 @@ class ClusterState:
                 self._set("priorityclasses", name, None if deleted else (value, policy, is_default))
             case ExistingNamespace(name, mode):
                 self._set("namespaces", name, None if deleted else mode)
+
+    def _see_ready(self, node: str, status: str, at_ms: int) -> None:
+        """One that was first seen as Unknown is heard no more: nothing says since when."""
+        _, unknown_ms = self.ready.pop(node, ("", 0))
+        if status:
+            since_ms = at_ms if unknown_ms is None else unknown_ms
+            self.ready[node] = status, since_ms if status == "Unknown" else None
 
     def _see_given(self, node: str, before: Mapping[str, tuple[str, ...]], at_ms: int) -> None:
         """A pod of which another card is known now counts as changed."""

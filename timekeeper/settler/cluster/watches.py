@@ -12,7 +12,7 @@ from timekeeper.core import names
 from timekeeper.core.claims.allocation import read_claim
 from timekeeper.core.claims.devices import read_slice
 from timekeeper.core.json_values import Json, mapping, sequence
-from timekeeper.core.kube.holders import fresh_holders, kubelets_boot
+from timekeeper.core.kube.holders import fresh_holders, kubelets_boot, ready_status
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import NODE_LEASES, NodeSight, clock_ahead_ms
 from timekeeper.core.object_names import millis
@@ -203,6 +203,7 @@ def read_node(raw: Json) -> KnownNode:
         others,
         tuple(sorted(node_facts(raw).capacity)),
         tuple(sorted(gpu_amounts(mapping(mapping(raw.get("status")).get("allocatable"))))),
+        ready_status(raw),
         sight,
     )
 

@@ -113,6 +113,7 @@ def decide(cluster: ClusterState, ledger: LedgerState, tick: TickInputs) -> Tick
         changes,
         watermarks=watermarks,
         new_nodes=new_nodes,
+        leases=_leases(cluster, ledger, new_nodes),
         gone=_gone(cluster, ledger, now_ms),
         declared=declared.added,
         undeclared=declared.removed,
@@ -120,6 +121,12 @@ def decide(cluster: ClusterState, ledger: LedgerState, tick: TickInputs) -> Tick
     if abs(now_ms - ledger.pulse.decided_ms) >= PULSE_MS or changes != Changes():
         changes = replace(changes, pulse=_pulse(cluster, ledger, now_ms))
     return TickDecision(changes, session_changes, cache, protected)
+
+
+def _leases(cluster: ClusterState, ledger: LedgerState, new_nodes: frozenset[str]) -> dict[str, bool]:
+    """Of the nodes that ran pods: those that never had a Lease, and those that have their first one."""
+    never = dict.fromkeys(new_nodes - cluster.had_lease - {CLAIMS, CLAIMS_SEEN}, False)
+    return never | dict.fromkeys(ledger.leaseless & cluster.leases.keys(), True)
 
 
 def _gone(cluster: ClusterState, ledger: LedgerState, now_ms: int) -> dict[str, int | None]:

@@ -100,6 +100,7 @@ class LedgerState:
     namespaces: set[str]  # every namespace that ever had a session
     waiting: dict[str, int]  # namespace -> rate of its pods without a node, as written
     gone: dict[str, int] = field(default_factory=dict)  # node -> since when there is no such Node
+    leaseless: set[str] = field(default_factory=set)  # nodes with pods that have never had a Lease
     published: StandingsDocument | None = None  # the standings document as written
     settled: dict[str, Session] = field(default_factory=dict)  # UID -> settled session whose pod still exists
     # UIDs of pods that still exist and whose sessions have been rolled up
@@ -187,6 +188,7 @@ class LedgerState:
         self.published = changes.published or self.published
         self.pulse = changes.pulse or self.pulse
         self.watermarks.update(changes.watermarks)
+        self.leaseless = {*self.leaseless, *changes.leases} - {n for n, had in changes.leases.items() if had}
         now = {**self.gone, **changes.gone} if changes.gone else self.gone
         self.gone = {name: at for name, at in now.items() if at is not None}
         self.watermarks_ms = self.pulse.decided_ms if changes.watermarks else self.watermarks_ms
@@ -307,6 +309,7 @@ def read_ledger_state(store: Store, only_meter: bool = False) -> LedgerState:
             beats=reading.beats(connection),
             watermarks=reading.watermarks(connection),
             gone=reading.gone_nodes(connection),
+            leaseless=reading.leaseless_nodes(connection),
             namespaces=set(reading.namespaces(connection)),
             waiting=reading.waiting(connection),
             forgiven=reading.forgiven(connection),

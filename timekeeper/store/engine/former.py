@@ -12,7 +12,11 @@ FORMER = "0027"  # its last revision; an export of it can be imported
 # By table: the columns that it had beside those of today. Nothing read them.
 DROPPED = {"sessions": ("charge_from", "start_grace_ms")}
 # By table: the columns that it lacked, which are NULL.
-ADDED = {"sessions": ("boot", "host_cpu_milli", "host_memory_bytes", "forgiven_ms"), "ends": ("forgiven_ms",)}
+ADDED = {
+    "sessions": ("boot", "host_cpu_milli", "host_memory_bytes", "forgiven_ms"),
+    "ends": ("forgiven_ms",),
+    "nodes": ("leaseless",),
+}
 
 _REVISION = "SELECT version_num FROM alembic_version"
 

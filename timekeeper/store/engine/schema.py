@@ -168,6 +168,7 @@ NODES = Table(
     Column("name", Text, primary_key=True),
     Column("watermark_ms", BigInteger, nullable=False),
     Column("gone_ms", BigInteger),  # since when the API server has no such Node; NULL: it has, or unknown
+    Column("leaseless", Boolean),  # it never had a Lease; NULL: it had
     CheckConstraint("name <> '' AND watermark_ms >= 0", name="is_a_time_of_a_node"),
     comment="until when each node was heard, its pods being there",
 )
