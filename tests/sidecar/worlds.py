@@ -275,7 +275,7 @@ def spooled(folder: Path) -> list[int]:
 
 def under_way(folder: Path) -> list[int]:
     """The moments of those that are in the post under way."""
-    return [at for at, _ in (_spool(folder)["post"] or {"beats": []})["beats"]]
+    return [at for at, _ in (_spool(folder)["post"] or {}).get("beats", ())]
 
 
 def _spool(folder: Path) -> Any:

@@ -2,7 +2,6 @@
 write, and what it puts right. The cards are those of the fake library."""
 
 import contextlib
-import itertools
 import json
 import os
 import subprocess
@@ -443,6 +442,8 @@ def test_an_agent_that_was_killed_sends_what_the_timekeeper_had_not_acknowledged
         timekeeper.wait(lambda: len(timekeeper.arrivals) > 1)
         timekeeper.stop()
         eventually(lambda: agent.figure("bursar_node_intervals_waiting") >= 4)
+        # what was received and not acknowledged is reported, and waits too
+        expected = len(reported(timekeeper)) - 1 + agent.figure("bursar_node_intervals_waiting")
         assert agent.process
         agent.process.kill()
         agent.process.wait()
@@ -453,10 +454,8 @@ def test_an_agent_that_was_killed_sends_what_the_timekeeper_had_not_acknowledged
         assert agent.stop() == 0
 
     ends = [end for _, end in reported(timekeeper)]
-    gaps = [later - sooner for sooner, later in itertools.pairwise(end for end in ends if end <= killed_ms)]
     assert ends == sorted(ends)
-    assert len(gaps) >= 4
-    assert max(gaps[1:]) < 5_000  # of a second, since the timekeeper was heard; so none is missing
+    assert len([end for end in ends if end <= killed_ms]) >= expected
 
 
 def reported(timekeeper: Timekeeper) -> list[tuple[str, int]]:
