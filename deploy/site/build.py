@@ -20,6 +20,7 @@ _BESIDE = (
     "CHANGELOG.md",
     "deploy/samples/*.yaml",
     "deploy/manifests/*.yaml",
+    "tests/README.md",
     "tests/bench/openb/README.md",
 )
 _FIRST: list[Any] = [{"Bursar": "README.md"}, {"All pages": "docs/README.md"}]
