@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from deploy.local.limits import LONGEST_S
 from tests.support.tls import Tls
 from timekeeper.edge.http_client import HttpClient, NotConnected, Server, server_of
 from timekeeper.runtime.proxies import connecting_out, goes_direct
 
-AT_MOST_S = 30
 SHOWN = b"Proxy-Authorization: Basic YnVyc2FyOnNAY3JldA==\r\n"
 
 
@@ -20,14 +20,14 @@ class Proxy:
     def __init__(self, tls: Tls) -> None:
         self.asked: list[bytes] = []
         self._tls, self._listener = tls, socket.create_server(("127.0.0.1", 0))
-        self._listener.settimeout(AT_MOST_S)
+        self._listener.settimeout(LONGEST_S)
         self.place = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
 
     def _serve(self) -> None:
         raw, _ = self._listener.accept()
-        raw.settimeout(AT_MOST_S)
+        raw.settimeout(LONGEST_S)
         self.asked.append(raw.recv(4096))
         raw.sendall(b"HTTP/1.1 200 Go on\r\n\r\n")
         with self._tls.server().wrap_socket(raw, server_side=True) as through:
@@ -35,13 +35,13 @@ class Proxy:
             through.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
 
     def end(self) -> None:
-        self._thread.join(AT_MOST_S)
+        self._thread.join(LONGEST_S)
         self._listener.close()
 
 
 def call(tls: Tls, url: str, **environment: str) -> bytes:
     client = HttpClient(server_of(url), connecting_out(tls.client, environment), keep=0)
-    return client.call("GET", "/", {}, within_s=AT_MOST_S, repeat=False).body
+    return client.call("GET", "/", {}, within_s=LONGEST_S, repeat=False).body
 
 
 @pytest.mark.parametrize(
