@@ -178,7 +178,8 @@ def _of_changes(
     own = spec.get("priorityClassName")
     has_rule = is_above_budget_class(spec, policy)  # then the rule priority-class warns
     if (
-        own not in (None, ours.name, policy.cluster_default)
+        spec.get("priority") is not None  # else a manifest's, whose class is not known
+        and own not in (None, ours.name, policy.cluster_default)
         and not has_rule
         and not govern.keeps_own_class(spec, word, policy)
     ):

@@ -178,7 +178,8 @@ def test_nothing_raises_and_webhook_and_extender_agree(seed: int) -> None:
     admitted = read_pod(after)
     assert admitted is not None
     assert admitted.request == parsed.request
-    assert validate(review(after), LEFT_TO_OTHERS).rules == ()
+    # of KAI's fractions in a pod of another scheduler
+    assert dict(validate(review(after), LEFT_TO_OTHERS).rules).keys() <= {"without-effect"}
     for node in NODES:
         placement = fit(admitted.request, node)
         if not isinstance(placement, Refusal):

@@ -136,7 +136,7 @@ def refused(asking: Iterable[DeviceContainer]) -> tuple[Violation, ...]:
             "",
             f"no dialect reads {described(name)}, so it would be used outside every budget",
             "resources of a dialect; an administrator may set unknownAccelerators: meter, or pass",
-            f'{names.GPU_PERCENT}: "50"',
+            "unknownAccelerators: meter in _settings",
         )
         for each in asking
         for name in each.resources

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import orjson
 
 from timekeeper.core import names
+from timekeeper.core.accelerators import accelerator_of
 from timekeeper.core.admission.json_patch import patched
 from timekeeper.core.admission.pods import MalformedError, checked_pod
 from timekeeper.core.admission.policy import AdmissionPolicy, Standing
@@ -15,12 +16,15 @@ from timekeeper.core.admission.rules.bypass import bypass_violations, suspect_vi
 from timekeeper.core.admission.rules.exhausted import budget_violations
 from timekeeper.core.admission.rules.modes import split_by_mode
 from timekeeper.core.admission.rules.pod_rules import pod_violations
+from timekeeper.core.dialects import GPU_RESOURCE_PATTERN
 from timekeeper.core.dialects.others.claims import NAME as CLAIMS
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.names import Mode
+from timekeeper.core.request.devices import unclassified
 from timekeeper.core.request.metered import metered_request, of_devices
-from timekeeper.core.request.request import ParsedRequest, canonical, parse_stored
-from timekeeper.core.violation import Violation, message, shown
+from timekeeper.core.request.request import ParsedRequest, canonical, containers, parse_stored
+from timekeeper.core.request.zeros import asked_limits
+from timekeeper.core.violation import Violation, first_of, message, shown
 from webhook.admission import budgets, pods, workloads
 from webhook.admission.warnings import observed, violation_warnings
 from webhook.dryrun.judge.assumed_cluster import AssumedCluster
@@ -138,6 +142,8 @@ def _of_kind(subject: _Subject, world: AssumedCluster) -> AdmissionOutcome:
     group, kind = subject.group, subject.kind
     if (group, kind) == ("", "ConfigMap"):
         return _budgets(subject)
+    if right := _own_version(group, kind):
+        raise MalformedError(f"apiVersion: {subject.value['apiVersion']} has no {kind}; write {right}")
     paths = workloads.of_kind(group, kind, (*workloads.BUILT_IN, *world.template_paths))
     if not paths and (group, kind) != ("", "Pod"):
         return subject.outcome("not-reviewed", *dict.fromkeys(_unread_templates(subject, world)))
@@ -146,8 +152,41 @@ def _of_kind(subject: _Subject, world: AssumedCluster) -> AdmissionOutcome:
     return _workload(subject, paths, world) if paths else _pod(subject, world)
 
 
+def _own_version(group: str, kind: str) -> str:
+    """The apiVersion of a kind of Kubernetes' own where another of its groups is written; "": it is right, or
+    another system's."""
+    groups = {"Pod": "", **{path.kind: path.group for path in workloads.BUILT_IN}}
+    if group not in ("", "apps", "batch", "extensions") or groups.get(kind, group) == group:
+        return ""
+    return f"{groups[kind]}/v1" if groups[kind] else "v1"
+
+
 def _unread_templates(subject: _Subject, world: AssumedCluster) -> Iterator[str]:
-    """For an object of another kind, the flag that has its templates of pods with GPUs reviewed."""
+    """For an object of another kind, the flag that has its templates of pods with GPUs reviewed; where no
+    flag can, that they are not."""
+    found = tuple(_flags_for(subject, world))
+    yield from found
+    if not found and (at := next(_amounts_of_gpus(subject.value, ()), ())):
+        yield f"It requests GPUs in {'.'.join(at)}; its pods are reviewed when they are created, not here."
+
+
+def _amounts_of_gpus(value: Any, steps: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """The paths of limits and requests that name GPUs or other accelerators, wherever they stand."""
+    members = enumerate(value) if isinstance(value, list) else mapping(value).items()
+    for step, member in members:
+        path = (*steps, str(step))
+        if step in ("limits", "requests") and any(map(_is_of_gpus, mapping(member))):
+            yield path
+        elif isinstance(member, dict | list):
+            yield from _amounts_of_gpus(member, path)
+
+
+def _is_of_gpus(resource: object) -> bool:
+    name = str(resource)
+    return bool(GPU_RESOURCE_PATTERN.match(name)) or accelerator_of(name) is not None
+
+
+def _flags_for(subject: _Subject, world: AssumedCluster) -> Iterator[str]:
     policy = world.policy_for(subject.namespace)
     for steps, template in _templates(subject.value, ()):
         text = f"{subject.group}/{subject.kind}={'.'.join(steps)}"
@@ -210,8 +249,16 @@ def _pod_outcome(path: str, pod: Json, parsed: ParsedRequest, policy: AdmissionP
         request = of_devices(metered.request, models) if metered else None
         reason = metered.doubt if metered else reason
     if request is None:
-        return PodOutcome(path, "not-governed", reason=reason)
+        return PodOutcome(path, "not-governed", reason=reason or _not_classified(pod, policy))
     return PodOutcome(path, _EFFECTS[policy.mode], canonical(request), reason)
+
+
+def _not_classified(pod: Json, policy: AdmissionPolicy) -> str:
+    amounts = (asked_limits(container.raw) for container in containers(pod))
+    names = dict.fromkeys(name for limits in amounts for name in unclassified(limits, policy.devices))
+    if not names:
+        return ""
+    return f"nothing says whether {first_of(tuple(names), 3)} is an accelerator; devices in _settings can"
 
 
 def _by_policies(
@@ -221,7 +268,12 @@ def _by_policies(
     nothing, and in meter they say nothing."""
     if policy.mode == "meter":
         return (), ()
-    past = bypass_violations(pod, parsed, world.device_classes)
+    by_rules = set(pod_violations(pod, parsed, policy))
+    past = tuple(
+        violation
+        for violation in bypass_violations(pod, parsed, world.device_classes)
+        if violation not in by_rules
+    )
     suspected = tuple(_warned(suspect_violations(pod, parsed)))
     if policy.mode == "observe":
         return (), (*(f"{observed(violation)} ({violation.rule})" for violation in past), *suspected)
@@ -241,9 +293,10 @@ def _workload(
     for at, template in templates:
         try:
             found, told, outcome = _template(subject, at, template, world)
-        except MalformedError as error:
+        except MalformedError as broken:
+            error = str(broken).replace("request.object.", f"{at}.")
             if paths[0] in workloads.BUILT_IN:
-                raise
+                raise MalformedError(error) from broken
             found, told, outcome = (), (f"This pod template is not reviewed: {error}",), ()
         refusing += found
         warnings += told

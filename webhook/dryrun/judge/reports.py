@@ -130,7 +130,8 @@ def _lines(judged: LocatedOutcome) -> Iterator[str]:
     for pod in outcome.pods:
         at = f"{pod.path}: " if pod.path else ""
         request = f": request {_request(pod.request)}" if pod.request else ""
-        yield printable(f"  {at}{pod.effect.replace('-', ' ')}{request}")
+        reason = f"; {pod.reason}" if pod.reason else ""
+        yield printable(f"  {at}{pod.effect.replace('-', ' ')}{request}{reason}")
 
 
 def _sentence(violation: Violation) -> str:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from timekeeper.core import names
+from timekeeper.core.accelerators import accelerator_of
 from timekeeper.core.admission.pods import annotations_of, labels_of, sequence_of
 from timekeeper.core.admission.policy import (
     DEFAULT_SCHEDULERS,
@@ -218,7 +219,7 @@ def _scheduler(pod: Json, request: GPURequest | None, policy: AdmissionPolicy) -
         return
     if request is not None and scheduler_of(request.dialect, scheduler, policy) == scheduler:
         return
-    if request is None and _names_request_of(scheduler, pod):
+    if request is None and (_names_request_of(scheduler, pod) or _is_of_other_devices(pod)):
         return
     replaced = replaced_schedulers(request.dialect) if request is not None else ()
     if scheduler not in (*DEFAULT_SCHEDULERS, policy.scheduler_name, *replaced):
@@ -240,6 +241,12 @@ def _names_request_of(scheduler: str, pod: Json) -> bool:
         words.update(container.limits)
     theirs = (each for each in DIALECTS if scheduler in (*each.schedulers, *replaced_schedulers(each.name)))
     return any(not words.isdisjoint((*each.resources, *each.annotations, *each.labels)) for each in theirs)
+
+
+def _is_of_other_devices(pod: Json) -> bool:
+    """Whether all that it requests are accelerators of no dialect, which have schedulers of their own."""
+    amounts = {name for container in containers(pod) for name in container.limits}
+    return any(map(accelerator_of, amounts)) and not any(map(GPU_RESOURCE_PATTERN.match, amounts))
 
 
 def _own_scheduler(scheduler: str, dialect: str, policy: AdmissionPolicy) -> Iterator[Violation]:

@@ -52,16 +52,14 @@ def without_effect(pod: Json) -> Iterator[Violation]:
 def _without_kai(pod: Json) -> Iterator[Violation]:
     """A part of a card in KAI's annotations, in a pod that another scheduler places: it would get no card, or
     a whole one."""
-    annotations, scheduler = annotations_of(pod), mapping(pod.get("spec")).get("schedulerName") or ""
-    if scheduler in kai.DIALECT.schedulers:
+    scheduler, name = mapping(pod.get("spec")).get("schedulerName"), kai.part_asked_for(annotations_of(pod))
+    if not name or scheduler in kai.DIALECT.schedulers:
         return
     (own,) = kai.DIALECT.schedulers
-    for name in (kai.FRACTION, kai.MEMORY):
-        if name in annotations and integral(annotations[name]) != 0:
-            why = f"only {own} gives out a part of a card by it, and another scheduler places this pod"
-            allowed = f"schedulerName: {own}, or {names.GPU_PERCENT} in {IN_LIMITS}"
-            got = shown(str(annotations[name]))
-            yield Violation(RULE, f"metadata.annotations[{name}]", got, why, allowed, f"schedulerName: {own}")
+    why = f"only {own} gives out a part of a card by it, and another scheduler places this pod"
+    allowed = f"schedulerName: {own}, or {names.GPU_PERCENT} in {IN_LIMITS}"
+    got = shown(str(annotations_of(pod)[name]))
+    yield Violation(RULE, f"metadata.annotations[{name}]", got, why, allowed, f"schedulerName: {own}")
 
 
 def of_workload(workload: Json, kind: str, templates: Sequence[tuple[str, Json]]) -> Iterator[Violation]:

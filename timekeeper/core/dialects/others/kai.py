@@ -101,6 +101,15 @@ def _wrong(rule: str, name: str, got: object, problem: str, allowed: str, exampl
     return Violation(rule, f"metadata.annotations[{name}]", shown(got), problem, allowed, example)
 
 
+def part_asked_for(annotations: Json) -> str:
+    """The annotation that asks for a part of a card in KAI's form, whatever scheduler reads it; "": none."""
+    memory, share = annotations.get(MEMORY), annotations.get(FRACTION)
+    if isinstance(share, str) and _DECIMAL.fullmatch(share) and Fraction(share) > 0:
+        return FRACTION
+    is_number = isinstance(memory, str) and re.fullmatch(r"[0-9]{1,18}", memory, re.ASCII)
+    return MEMORY if is_number and int(str(memory)) else ""
+
+
 def is_of_its_webhook(pod: Json, annotation: str) -> bool:
     """Whether KAI's webhook, in its mode NvFractions, wrote this annotation at the pod's creation: it repeats
     the pod's own `gpu-memory`."""
