@@ -429,7 +429,7 @@ BY_PODS = "It requests GPUs in {}; its pods are reviewed when they are created, 
 
 KSERVE = "serving.kserve.io/v1beta1"
 CARDS = {"containers": [CARD]}
-NO_FLAG = {
+NO_FLAG: dict[str, tuple[str, str, Json]] = {
     "template.spec.containers.0": ("v1", "PodTemplate", {"template": {"spec": CARDS}}),
     "spec.predictor.model": (KSERVE, "InferenceService", {"spec": {"predictor": {"model": CARD}}}),
     "spec.predictor.containers.0": (KSERVE, "InferenceService", {"spec": {"predictor": CARDS}}),
