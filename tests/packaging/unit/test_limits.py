@@ -26,7 +26,8 @@ _NAMES, _WAITS = ("timeout", "timeout_s", "within_s"), ("join", "result", "setti
 _CONSTANT = re.compile(r"_?([A-Z]+_)*(WITHIN|TIMEOUT|AT_MOST|SOON)(_S)?")
 _FLAG = re.compile(r"--(\S*timeout|lease-duration)[= ](\d+)(ms|s)\b")
 _CLOCK = re.compile(r"\b(monotonic|perf_counter|time)\(\)")
-_WORTH_PARSING = re.compile(rf"timeout|within_s|\b({'|'.join(_WAITS)})\(\d|_S =|duration=|{_CLOCK.pattern}")
+_NUMBERS = rf"(timeout\w*|within_s|duration)(: float)?( = |=| )\d|\b({'|'.join(_WAITS)})\(\d"
+_WORTH_PARSING = re.compile(rf"{_NUMBERS}|{_CONSTANT.pattern} = \d|assert .*{_CLOCK.pattern}")
 
 
 def limits(code: str) -> Iterator[str]:
