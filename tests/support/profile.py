@@ -9,6 +9,7 @@ import os
 import random
 
 import hypothesis
+from hypothesis.internal.conjecture import providers
 
 PROFILE = os.environ.get("BURSAR_PROFILE", "test")
 IS_SOAK = PROFILE == "soak"
@@ -40,7 +41,15 @@ def seed() -> int:
 
 
 def load() -> None:
-    """Make the profile Hypothesis's default, for properties that name no number of their own."""
+    """Make the profile Hypothesis's default, for properties that name no number of their own.
+
+    Hypothesis also draws constants of the local modules that happen to be imported, so the cases would
+    depend on which files of tests a worker runs, and on each constant of the product. But for a soak it has
+    none.
+    """
+    if not IS_SOAK:
+        assert callable(providers._get_local_constants)
+        providers._get_local_constants = lambda: providers._local_constants
     hypothesis.settings.register_profile(
         "bursar",
         max_examples=examples(_USUAL),
