@@ -26,16 +26,20 @@ from timekeeper.core.request.claims import EXPLICIT
 EXEMPT = f"{names.DOMAIN}/exempt"  # on a namespace; a policy restricts who may set it
 
 # Of a pod: annotations, labels, volumes, gates, containers of each kind; and variables, mounts, limits and
-# requests of all containers together. Beyond these the API server would search for seconds.
+# requests of all containers together; letters in names of annotations, labels, gates and resources and in
+# host paths, with ten more for each name and thirty for each path, for the cost of a search grows so; and
+# letters in mount paths. Beyond these the API server would search for seconds, or end by its limit on cost.
 MAX_ENTRIES = 1000
 MAX_MEMBERS = 20_000
+MAX_LETTERS = 20_000
+MAX_MOUNT_LETTERS = 200_000
 _ANNOTATION = "object.metadata.?annotations[?'{}']"
 
 
 def small() -> str:
-    """True for the pods whose lists and maps are short enough to be searched. Every expression that searches
-    a pod asks for this first, because users choose the lengths and the API server pays for the search. The
-    policy `bursar-sizes` refuses all other pods."""
+    """True for the pods whose lists, maps and names are short enough to be searched. Every expression that
+    searches a pod asks for this first, because users choose the lengths and the API server pays for the
+    search. The policy `bursar-sizes` refuses all other pods."""
     return f"""\
 [dyn(object.metadata).?annotations, dyn(object.metadata).?labels, dyn(object.spec).?volumes, dyn(object.spec).?schedulingGates,
  dyn(object.spec).?containers, dyn(object.spec).?initContainers, dyn(object.spec).?ephemeralContainers]
@@ -43,6 +47,14 @@ def small() -> str:
 && (dyn(object.spec).?containers.orValue([]) + dyn(object.spec).?initContainers.orValue([]) + dyn(object.spec).?ephemeralContainers.orValue([]))
   .map(c, size(c.?env.orValue([])) + size(c.?volumeMounts.orValue([]))
     + size(c.?resources.?limits.orValue({{}})) + size(c.?resources.?requests.orValue({{}}))).sum() <= {MAX_MEMBERS}
+&& (dyn(object.metadata).?annotations.orValue({{}}).map(k, size(k) + 10) + dyn(object.metadata).?labels.orValue({{}}).map(k, size(k) + 10)
+  + dyn(object.spec).?schedulingGates.orValue([]).map(g, size(g.?name.orValue('')) + 10)
+  + dyn(object.spec).?volumes.orValue([]).filter(v, has(v.hostPath)).map(v, size(v.hostPath.?path.orValue('')) + 30)
+  + (dyn(object.spec).?containers.orValue([]) + dyn(object.spec).?initContainers.orValue([]) + dyn(object.spec).?ephemeralContainers.orValue([]))
+    .map(c, c.?resources.?limits.orValue({{}}).map(k, size(k) + 10).sum() + c.?resources.?requests.orValue({{}}).map(k, size(k) + 10).sum()))
+  .sum() <= {MAX_LETTERS}
+&& (dyn(object.spec).?containers.orValue([]) + dyn(object.spec).?initContainers.orValue([]) + dyn(object.spec).?ephemeralContainers.orValue([]))
+  .map(c, c.?volumeMounts.orValue([]).map(m, size(m.?mountPath.orValue(''))).sum()).sum() <= {MAX_MOUNT_LETTERS}
 """  # noqa: E501
 
 

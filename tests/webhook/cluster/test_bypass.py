@@ -7,7 +7,8 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from tests.webhook.worlds import env, half, plain
 from tests.worlds import Json, container
 from timekeeper.core.admission.rules.denylist import names_devices, reaches_cards, reaches_node
 from timekeeper.core.admission.rules.device_annotations import DEVICE_WORDS
+from webhook.admission.cel import MAX_LETTERS, MAX_MEMBERS, MAX_MOUNT_LETTERS
 
 pytestmark = pytest.mark.make_test("refuses it also while the webhook is down")
 
@@ -888,3 +890,76 @@ def test_every_policy_and_rule_of_the_policies_is_on_the_page_and_no_other() -> 
         *("grace-period", "pod-parts", "pod-size", "sidecar-name"),
         *("claim-finalizer", "claim-toleration", "budget-spent", "host-share"),
     }
+
+
+# within the API server's limit on cost
+
+LONGEST = 253 + 1 + 63  # letters of a name
+
+
+def named(count: int, domain: int = 253) -> dict[str, str]:
+    """So many names of the longest form, without values. ``domain``: letters before the slash."""
+    return {f"{'x' * domain}/{number:n>63}": "" for number in range(count)}
+
+
+def of_names(field: str, count: int) -> Json:
+    """A pod with so many annotations or labels."""
+    pod = a_pod(plain())
+    pod["metadata"][field] = named(count)
+    return pod
+
+
+def of_resources(count: int) -> Json:
+    """A pod whose limits, and its requests, are so many resources of the longest names."""
+    amounts = dict.fromkeys(named(count, 244), "1")
+    return a_pod({**plain(), "resources": {"limits": amounts, "requests": amounts}})
+
+
+def of_paths(count: int, path: str) -> Json:
+    """A pod with so many volumes of host paths that begin so."""
+    paths = (f"{path}/{number:03}" for number in range(count))
+    volumes = [{"name": f"v{number}", "hostPath": {"path": each}} for number, each in enumerate(paths)]
+    return a_pod(plain(), volumes=volumes)
+
+
+def of_mounts(count: int) -> Json:
+    """A pod with so many mounts with paths of a hundred letters."""
+    mounts = [{"name": "data", "mountPath": f"/{number:x>99}"} for number in range(count)]
+    return a_pod(plain(volumeMounts=mounts), volumes=[{"name": "data", "emptyDir": {}}])
+
+
+# what there is so much of -> the largest number that is allowed, and the pod with so many
+CROWDS: dict[str, tuple[int, Callable[[int], Json]]] = {
+    "annotations": (MAX_LETTERS // (LONGEST + 10), partial(of_names, "annotations")),
+    "labels": (MAX_LETTERS // (LONGEST + 10), partial(of_names, "labels")),
+    "resources": (MAX_LETTERS // (LONGEST - 9 + 10) // 2, of_resources),
+    "short host paths": (MAX_LETTERS // 40, lambda count: of_paths(count, "/srv/a")),
+    "deep host paths": (MAX_LETTERS // 1034, lambda count: of_paths(count, "/a" * 500)),
+    "mounts": (MAX_MOUNT_LETTERS // 100 - 1, of_mounts),  # the API server has added the token's
+}
+
+
+@pytest.mark.parametrize("crowd", CROWDS)
+def test_what_is_allowed_is_within_the_cost_and_what_is_not_gets_our_sentence(
+    world: Registered, crowd: str
+) -> None:
+    most, made = CROWDS[crowd]
+
+    eventually(lambda: "[pod-parts]" in refusal(world, made(most + 1)), "the sizes to be in force")
+    assert refusal(world, made(most)) == ""
+    assert "[pod-parts]" in refusal(world, made(3 * most))
+
+
+def test_all_that_is_allowed_together_is_within_the_cost(world: Registered) -> None:
+    """A third of the letters each for annotations, labels and host paths, and all variables and mounts."""
+    third = MAX_LETTERS // 3
+    pod = of_paths(third // 40, "/srv/a")
+    names = named(third // (LONGEST + 10))
+    pod["metadata"] |= {"annotations": names, "labels": names}
+    mounts = [
+        {"name": "v1", "mountPath": f"/{number:x>99}"} for number in range(MAX_MOUNT_LETTERS // 100 - 1)
+    ]
+    variables = [{"name": f"V{number}", "value": ""} for number in range(MAX_MEMBERS - len(mounts) - 1)]
+    pod["spec"]["containers"] = [plain(env=variables, volumeMounts=mounts)]
+
+    assert refusal(world, pod) == ""
