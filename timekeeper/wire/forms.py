@@ -122,7 +122,7 @@ def _place(kind: Any, value: Any, path: str) -> tuple[str, Any]:
             kind, value, place = _member(kind), value[int(at)], f"{place}[{at}]"
         elif member:
             kind = _member(kind)
-            name = next((name for name, each in value.items() if not _fits(each, kind)), None)
+            name = next((name for name, inside in value.items() if not _fits(inside, kind)), None)
             if name is None:  # deep in it is a number that no type of ours can be
                 return place, Annotated[Any, allowed("its numbers must be of 64 bits")]
             value, place = value[name], _joined(place, name)

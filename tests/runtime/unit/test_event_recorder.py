@@ -187,8 +187,8 @@ def test_a_flood_in_one_namespace_takes_no_room_and_no_turn_from_another() -> No
     assert len(lines) == 527
     assert all("'namespace': 'flood'" in line for line in lines)
     sent(events, api, clock, 54)
-    assert [each["metadata"]["namespace"] for each in api.sent] == ["flood", "neighbour"] * 27
-    assert [each["regarding"]["name"] for each in api.sent[::2]] == [f"g{at}" for at in range(27)]
+    assert [event["metadata"]["namespace"] for event in api.sent] == ["flood", "neighbour"] * 27
+    assert [event["regarding"]["name"] for event in api.sent[::2]] == [f"g{at}" for at in range(27)]
     sent(events, api, clock, MAX_QUEUED - 54)
     assert events.results() == {"posted": MAX_QUEUED, "repeated": 0, "dropped": 527, "failed": 0}
 
@@ -214,7 +214,7 @@ def test_an_event_that_is_tried_again_makes_no_other_wait(away: int) -> None:
     sent(events, api, clock, 2)
 
     assert clock.now_ms < NOW_MS + 1_000
-    assert [each["regarding"]["name"] for each in api.sent[-2:]] == ["next", "last"]
+    assert [event["regarding"]["name"] for event in api.sent[-2:]] == ["next", "last"]
     sent(events, api, clock, 1)
     assert api.sent[-1]["regarding"]["name"] == "again"
 

@@ -67,11 +67,11 @@ def test_a_config_map_that_is_deleted_with_its_entries_is_reported_at_once(town:
     """Its namespaces are without limit from now on: that is not silent, not over a restart, and ends once it
     is back."""
     everything = budgets(team_a=MONTH, team_b=MONTH), budgets("bursar-settings", _settings="lookahead: 1m")
-    town.begin(*(("configmaps", each) for each in everything))
+    town.begin(*(("configmaps", config_map) for config_map in everything))
     town.clock.turn(SECOND)
 
-    for each in everything:
-        town.change("configmaps", each, deleted=True)
+    for config_map in everything:
+        town.change("configmaps", config_map, deleted=True)
     town.resume()
 
     assert town.budget()["granted"] is None
@@ -81,13 +81,13 @@ def test_a_config_map_that_is_deleted_with_its_entries_is_reported_at_once(town:
     ]
     since = moment(T0 + SECOND)
     gone = town.get("/v1/budgets").get_json()["broken"]
-    assert [each["key"] for each in gone] == ["bursar-budgets", "bursar-settings"]
+    assert [broken["key"] for broken in gone] == ["bursar-budgets", "bursar-settings"]
     assert gone[0]["error"].startswith(
         f"ConfigMap bursar-budgets is gone since {since}, and 2 entries of it: team-a, team-b."
     )
     assert metrics.BROKEN._value.get() == 2
     town.change("configmaps", everything[0])
-    assert [each["key"] for each in town.get("/v1/budgets").get_json()["broken"]] == ["bursar-settings"]
+    assert [broken["key"] for broken in town.get("/v1/budgets").get_json()["broken"]] == ["bursar-settings"]
     town.advance(DAY + HOUR)
     assert town.get("/v1/budgets").get_json()["broken"] == []
 

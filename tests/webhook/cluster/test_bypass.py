@@ -915,10 +915,10 @@ def of_resources(count: int) -> Json:
     return a_pod({**plain(), "resources": {"limits": amounts, "requests": amounts}})
 
 
-def of_paths(count: int, path: str) -> Json:
+def of_paths(count: int, begins: str) -> Json:
     """A pod with so many volumes of host paths that begin so."""
-    paths = (f"{path}/{number:03}" for number in range(count))
-    volumes = [{"name": f"v{number}", "hostPath": {"path": each}} for number, each in enumerate(paths)]
+    paths = (f"{begins}/{number:03}" for number in range(count))
+    volumes = [{"name": f"v{number}", "hostPath": {"path": path}} for number, path in enumerate(paths)]
     return a_pod(plain(), volumes=volumes)
 
 
