@@ -85,7 +85,7 @@ class UseReader:
         if self._settler.only_meter:
             metrics.IDLE_PODS.set(len(idle))
         measured_here = {*sessions, *(holder.uid for holder in holders.values() if holder.by_claims)}
-        self._tell([each for each in idle if each.uid in measured_here], settings.idle_after_ms, now_ms)
+        self._tell([pod for pod in idle if pod.uid in measured_here], settings.idle_after_ms, now_ms)
         return len(holders)
 
     def _holding(self) -> tuple[dict[Pod, PodOnNode], dict[str, MeasuredSession]]:

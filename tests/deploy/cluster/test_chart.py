@@ -477,6 +477,12 @@ def _named(each: Values) -> tuple[str, str]:
     return each["kind"], each["metadata"]["name"]
 
 
+def test_the_sidecars_user_is_left_to_the_cluster_by_a_value(helm: Path) -> None:
+    texts = [rendered.rendered(helm, *flags)["webhook.yaml"] for flags in ((), ("--set=sidecarUser=none",))]
+
+    assert ["--sidecar-user=none" in text for text in texts] == [False, True]
+
+
 def test_the_webhooks_see_the_accelerators_that_values_name(helm: Path, tmp_path: Path) -> None:
     devices = {"example.com/npu": "NPU", "rdma/hca": "none"}
     values = tmp_path / "devices.yaml"
@@ -583,6 +589,11 @@ def test_the_notes_name_what_would_be_refused_at_its_next_creation(
         *daemon_set("kube-system", **host("/"))[1:],
     ]
     objects[6]["metadata"]["labels"] = {"bursar.dev/exempt": "true"}
+    classes = "scheduling.k8s.io/v1"
+    objects += [
+        {"apiVersion": classes, "kind": "PriorityClass", "metadata": {"name": name}, "value": value} | default
+        for name, value, default in (("everyday", 1000, {"globalDefault": True}), ("urgent", 5000, {}))
+    ]
     apply(control_plane, *objects)
     words = (helm, "install", "bursar", rendered.CHART, "-n", "kube-system", "--dry-run=server")
     flags = ("--set=images.prefix=x", "--set=mode=observe", "--set=exemptNamespaces={by-value}")
@@ -593,5 +604,8 @@ def test_the_notes_name_what_would_be_refused_at_its_next_creation(
     )
 
     assert done.returncode == 0, done.stderr
-    named = re.findall(r"^  (\S+/\S+) \((.*)\)$", done.stdout.split("NOTES:")[1], re.MULTILINE)
+    notes = done.stdout.split("NOTES:")[1]
+    assert "everyday (1000), the cluster's default priority class, is above gpu-default-priority (0)" in notes
+    assert "urgent" not in notes
+    named = re.findall(r"^  (\S+/\S+) \((.*)\)$", notes, re.MULTILINE)
     assert named == [("calico-system/net", "hostPath /proc"), ("node-exporter/net", "hostPID")]

@@ -131,7 +131,7 @@ def unaligned(*at_s: float, namespace: str = "team-a", reason: str = "TopologyAf
         # of however many namespaces: never for all, and it counts in nothing that is
         ([*unaligned(0, 1), *unaligned(2, 3, namespace="team-b")], 4, False, False),
         ([*unaligned(0, 1, 2), *unaligned(3, 4, 5, namespace="team-b")], 6, True, True),
-        ([each for name in SEVERAL for each in unaligned(0, 1, namespace=name)], 3, False, False),
+        ([raw for name in SEVERAL for raw in unaligned(0, 1, namespace=name)], 3, False, False),
         ([*THREE[:2], *unaligned(2, 3, namespace="team-b")], 4, False, False),
         ([*THREE, *unaligned(3, 4, namespace="team-b")], 5, True, False),
         ([*THREE[:2], *unaligned(2)], 3, False, False),

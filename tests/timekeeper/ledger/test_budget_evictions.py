@@ -260,7 +260,7 @@ def test_a_webhook_that_refuses_for_now_is_respected_as_a_disruption_budget_is(s
     gone_ms = _until_gone(spending, "p")
 
     assert ends_ms <= gone_ms <= ends_ms + 30 * SECOND
-    notes = {each["reason"]: each["note"] for each in spending.api.events}
+    notes = {event["reason"]: event["note"] for event in spending.api.events}
     assert WEBHOOK in notes[reasons.VETOED]
     assert notes[reasons.SPENT_PROTECTED].startswith("A webhook prevents the eviction")
 
@@ -282,7 +282,9 @@ def test_what_refuses_for_good_stands_costs_hours_that_are_named_and_is_tried_ev
     assert tries[-1] >= 1
     assert spending.notice("p", DELETE_AFTER) is None
     assert not spending.api.deletions
-    assert WEBHOOK in next(each["note"] for each in spending.api.events if each["reason"] == reasons.VETOED)
+    assert WEBHOOK in next(
+        event["note"] for event in spending.api.events if event["reason"] == reasons.VETOED
+    )
     settler = spending.town.settler
     (found,) = vetoes.findings(settler.vetoes, settler._charged, spending.town.clock())
     assert found.code == "vetoed-evictions"

@@ -223,8 +223,8 @@ def test_a_pod_with_a_claim_is_idle_while_its_card_is_and_holds_a_card(watched: 
     watched.minutes(15)
 
     assert (watched.idle(), watched.findings()) == (["uid-rests"], [])
-    told = [each for each in watched.town.recorded if each.reason == "PodIdle"]
-    assert [each.uid for each in told] == ["uid-rests"]
+    told = [decision for decision in watched.town.recorded if decision.reason == "PodIdle"]
+    assert [decision.uid for decision in told] == ["uid-rests"]
 
     watched.prometheus.series[0]["value"][1] = "50"
     watched.minutes(1)

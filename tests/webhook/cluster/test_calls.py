@@ -200,7 +200,7 @@ def test_a_limit_range_with_a_maximum_of_gpus_adds_none_to_the_sidecar(world: Wo
 
     stored, asked = world.creates("bounded", containers=[main])
 
-    (sidecar,) = (each for each in stored["spec"]["initContainers"] if each["name"] == "bursar-sidecar")
+    (sidecar,) = (init for init in stored["spec"]["initContainers"] if init["name"] == "bursar-sidecar")
     assert sidecar["resources"] == {"limits": {GPU: "0"}, "requests": {GPU: "0"}}
     assert stored["metadata"]["annotations"]["bursar.dev/request"].count("bursar-sidecar") == 0
     assert asked == {"mutate": 1, "validate": 1}
@@ -219,7 +219,7 @@ def test_a_pod_from_its_own_export_is_created_and_governed_anew(world: World) ->
     assert asked == {"mutate": 1, "validate": 1}
     assert "nodeName" not in again["spec"]
     assert again["metadata"]["annotations"] == stored["metadata"]["annotations"]
-    names = [[each["name"] for each in pod["spec"]["initContainers"]] for pod in (again, stored)]
+    names = [[init["name"] for init in pod["spec"]["initContainers"]] for pod in (again, stored)]
     assert names[0] == names[1]
 
 

@@ -50,7 +50,7 @@ def test_the_same_cards_are_requested_in_bursars_words_and_a_second_call_finds_n
 
     after = patched(pair(), list(answer.operations))
     # a LimitRange's maximum is the default of what is absent, so zero of the plugin's resource stays
-    one, two = ({"bursar.dev/gpu-percent": each, "nvidia.com/gpu": "0"} for each in ("100", "200"))
+    one, two = ({"bursar.dev/gpu-percent": percent, "nvidia.com/gpu": "0"} for percent in ("100", "200"))
     assert resources(after) == {
         "first": {"limits": one, "requests": one},
         "logs": {},

@@ -340,7 +340,9 @@ def _of_its_update(connection: Connection, waits: Decision, now_ms: int) -> list
         return []
     own = sessions.of_pods(connection, waits.namespace, "", (waits.owner,), "", now_ms, _MOST)
     holders = [
-        each.session.name for each in own if each.session.ended_ms is None and each.session.uid != waits.uid
+        charged.session.name
+        for charged in own
+        if charged.session.ended_ms is None and charged.session.uid != waits.uid
     ]
     if not holders:
         return []
