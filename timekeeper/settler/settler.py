@@ -311,24 +311,14 @@ class Settler:
     def _entries(self, now_ms: int) -> EntryChanges:
         """The budgets as they are now. An unchanged result is reused until a ConfigMap, a namespace, the
         history or the day changes."""
-        ledger = self.ledger
-        budgets = (self.cluster.budgets_version, self.cluster.existing_version, now_ms // DAY_MS)
-        if (
-            self._unchanged is not None
-            and self._unchanged[0] == budgets
-            and self._unchanged[1] is ledger.history
-        ):
-            return self._unchanged[2]
-        read = read_entries(
-            self.cluster.config_maps,
-            ledger.history,
-            ledger.errors,
-            now_ms,
-            self.cluster.mode_labels(),
-            self._seen,
-        )
+        ledger, cluster, known = self.ledger, self.cluster, self._unchanged
+        budgets = (cluster.budgets_version, cluster.existing_version, now_ms // DAY_MS)
+        if known is not None and known[0] == budgets and known[1] is ledger.history:
+            return known[2]
+        labels = cluster.mode_labels()
+        read = read_entries(cluster.config_maps, ledger.history, ledger.errors, now_ms, labels, self._seen)
         if not read.entries:
-            self._seen = frozenset(self.cluster.config_maps)
+            self._seen = frozenset(cluster.config_maps)
         is_unchanged = not read.entries and not read.notices and read.errors == ledger.errors
         self._unchanged = (budgets, ledger.history, read) if is_unchanged else None
         return read
