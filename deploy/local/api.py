@@ -1,4 +1,4 @@
-"""A small client of the API server for the local control plane and its tests. Standard library.
+"""A small client of the API server for the local control plane and its tests.
 
 The calls of the main thread share a connection: a handshake takes several times the processor time of the
 request itself. Every other call has its own.
@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from deploy.local.limits import LONGEST_S
+from timekeeper.edge.mended_json import mending
 
 
 class ApiError(Exception):
@@ -81,7 +82,7 @@ class AdminApi:
         key: _Key | None,
         request: tuple[str, str, str | None, dict[str, str]],
         timeout_s: float,
-    ) -> tuple[http.client.HTTPResponse, str]:
+    ) -> tuple[http.client.HTTPResponse, bytes]:
         """The answer and its text. The connection is kept under ``key``, or closed."""
         connection.timeout = timeout_s
         if connection.sock is not None:
@@ -89,7 +90,7 @@ class AdminApi:
         try:
             connection.request(*request)
             response = connection.getresponse()
-            text = response.read().decode()
+            text = response.read()
             for header in response.headers.get_all("Warning", ()):  # of RFC 7234: 299 - "text"
                 self.on_warning(json.loads(header.partition(" - ")[2]))
         except BaseException:
@@ -119,11 +120,12 @@ def _is_open(kept: http.client.HTTPSConnection) -> bool:
     return is_open
 
 
-def _result(response: http.client.HTTPResponse, text: str) -> Any:
+def _result(response: http.client.HTTPResponse, text: bytes) -> Any:
     is_json = (response.getheader("Content-Type") or "").startswith("application/json")
+    body: Any = mending(json.loads)(text) if is_json else text.decode()
     if response.status >= 300:
-        raise ApiError(response.status, json.loads(text).get("message", text) if is_json else text)
-    return json.loads(text) if is_json else text
+        raise ApiError(response.status, body.get("message", text.decode()) if is_json else body)
+    return body
 
 
 def forget(url: str) -> None:

@@ -2,6 +2,7 @@
 gates on, and every role of Bursar. As many as the group says start together."""
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
@@ -10,6 +11,8 @@ from deploy.local.commands import Options
 from deploy.local.stack import Stack
 from tests.story.cluster.test_gangs import CARDS, Place
 from tests.story.cluster.test_metering import gpu_pod
+from tests.story.cluster.test_raw_objects import RawClient, in_namespace, of_spec, unread, written
+from tests.support.control_plane import create_namespace
 from tests.support.scenes import Awaited, Scene, scene
 from tests.worlds import Json
 
@@ -17,6 +20,7 @@ pytestmark = pytest.mark.kubernetes("1.37")
 
 SERVED = "--runtime-config=scheduling.k8s.io/v1beta1=true"
 GATES = "--feature-gates=GenericWorkload=true,WorkloadWithJob=true"
+GROUPS = "/apis/scheduling.k8s.io/v1beta1"
 MONEY = {"name": "bursar.dev/budget"}
 
 
@@ -46,7 +50,7 @@ class Grouped(Place):
 
     def group(self, policy: Json) -> None:
         """Its PodGroup."""
-        groups = f"/apis/scheduling.k8s.io/v1beta1/namespaces/{self.name}/podgroups"
+        groups = f"{GROUPS}/namespaces/{self.name}/podgroups"
         group = {"metadata": {"name": "train"}, "spec": {"schedulingPolicy": policy}}
         self.stack.cp.api.call("POST", groups, group)
 
@@ -115,3 +119,30 @@ def test_the_pods_of_a_job_start_as_the_group_says_that_its_controller_makes(sta
     yield place.all_have(CARDS)
     place.node("job-2", 1)
     yield place.number_bound(3)
+
+
+def test_no_odd_group_changes_anything_for_a_neighbours_pods(stack: Stack) -> None:
+    """By watch, and by a list."""
+    logged = {"extender": len(stack.log("extender"))}
+    create_namespace(stack.cp, "odd")
+    place = Grouped(stack, "even", 1, 1)
+    place.group({"gang": {"minCount": 2}})
+    place.create("a")
+    least = (b'{"gang":{"minCount":1}}', b'{"gang":{"minCount":2147483647}}', b'{"basic":{}}')
+    group = of_spec(lambda _value, chance: b'{"schedulingPolicy":%b}' % chance.choice(least))
+    with closing(RawClient(stack)) as client:
+        stored = written(client, 90 * [(in_namespace(GROUPS, "podgroups"), group)])
+    assert stored["podgroups"] > 20
+
+    assert place.bound() == []
+    place.create("b")
+    stack.wait(*place.are_bound("a", "b"))
+
+    stack.stop("extender")
+    stack.start("extender")
+    stack.wait("the extender", lambda: stack.is_ready(stack.extender_url), "extender")
+    later = Grouped(stack, "later", 1, 1)
+    later.group({"gang": {"minCount": 2}})
+    later.create("a", "b")
+    stack.wait(*later.are_bound("a", "b"))
+    assert unread(stack, logged) == []
