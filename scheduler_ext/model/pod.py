@@ -197,11 +197,8 @@ def _cpu_member(raw: Json) -> CPUMember | None:
 
 def read_pod(raw: Json, most_grace_ms: int = MAX_GRACE_MS) -> Pod | None:
     """The pod's value; None for a pod that asks for no GPU. Never raises on what an API server can hold."""
-    metadata, spec, status = (
-        mapping(raw.get("metadata")),
-        mapping(raw.get("spec")),
-        mapping(raw.get("status")),
-    )
+    metadata, spec = mapping(raw.get("metadata")), mapping(raw.get("spec"))
+    status = mapping(raw.get("status"))
     node = _text(spec, "nodeName")
     template = _template_request(raw, node != "")
     if template is None:

@@ -12,7 +12,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import compress
 
 import numpy as np
@@ -74,6 +74,7 @@ class FilterResult:
         return offered
 
 
+@lru_cache(maxsize=MAX_SHAPES)
 def fit_key(request: GPURequest, policy: Policy, amounts: Amounts) -> FitKey:
     """The key that pods of the same shape share."""
     asks = tuple(replace(each, container=str(at)) for at, each in enumerate(request.asks))

@@ -207,7 +207,7 @@ def _cap(raw: Json | None) -> Cap:
 
 def whole_number(raw: object) -> int:
     """An integer of the document. Raises UndecodableStandingsError."""
-    if not isinstance(raw, int) or isinstance(raw, bool):
+    if type(raw) is not int:
         raise UndecodableStandingsError("standings: not a whole number")
     return raw
 

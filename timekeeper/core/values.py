@@ -108,12 +108,10 @@ class Card:
     paths: str = ""  # how it reaches the cards of index 0, 1...: of `wire.CardWire`; "": unknown
     cordoned: bool = False  # excluded from allocation by the node's annotation; pods on it stay
     resources: Amounts = ()  # what the card has of each named resource; then nothing else of it is allocated
-    tiles: tuple[
-        int, ...
-    ] = ()  # numbers of the tiles that may be given out, best first; where TILES is named
-    tile_links: tuple[
-        tuple[int, str, int], ...
-    ] = ()  # of Xe links: tile here, UUID and tile of the other card
+    # numbers of the tiles that may be given out, best first; where TILES is named
+    tiles: tuple[int, ...] = ()
+    # of Xe links: tile here, UUID and tile of the other card
+    tile_links: tuple[tuple[int, str, int], ...] = ()
     preferred: bool = False  # to be used before other cards
     vacated: bool = False  # pods on it are marked for descheduling
     vacated_tiles: tuple[int, ...] = ()  # likewise

@@ -120,8 +120,7 @@ def _write_sessions(connection: Connection, changes: Changes) -> None:
         {"b_uid": each.uid, **{f"b_{name}": getattr(each, name) for name in _CHANGING}}
         for each in sorted(changes.changed, key=lambda each: each.uid)
     ]
-    new: dict[str, Any] = {name: bindparam(f"b_{name}") for name in _CHANGING}
-    connection.execute(update(SESSIONS).where(SESSIONS.c.uid == bindparam("b_uid")).values(new), rows)
+    connection.execute(_CHANGE, rows)
 
 
 def _write_watermarks(connection: Connection, changes: Changes) -> None:
@@ -129,17 +128,16 @@ def _write_watermarks(connection: Connection, changes: Changes) -> None:
     new = [{"name": name, "watermark_ms": at} for name, at in heard if name in changes.new_nodes]
     old = [{"b_name": name, "b_at": at} for name, at in heard if name not in changes.new_nodes]
     insert_all(connection, NODES, new)
-    if old:
-        statement = (
-            update(NODES).where(NODES.c.name == bindparam("b_name")).values(watermark_ms=bindparam("b_at"))
-        )
-        if connection.execute(statement, old).rowcount != len(old):  # retention has deleted some
-            there = set(connection.execute(select(NODES.c.name)).scalars())
-            lost = [{"name": name, "watermark_ms": at} for name, at in heard if name not in there]
-            insert_all(connection, NODES, lost)
+    if old and connection.execute(_WATERMARK, old).rowcount != len(old):  # retention has deleted some
+        there = set(connection.execute(select(NODES.c.name)).scalars())
+        lost = [{"name": name, "watermark_ms": at} for name, at in heard if name not in there]
+        insert_all(connection, NODES, lost)
 
 
+_NEW: dict[str, Any] = {name: bindparam(f"b_{name}") for name in _CHANGING}
+_CHANGE = update(SESSIONS).where(SESSIONS.c.uid == bindparam("b_uid")).values(_NEW)
 _NODE = update(NODES).where(NODES.c.name == bindparam("b_name"))
+_WATERMARK = _NODE.values(watermark_ms=bindparam("b_at"))
 _LEASELESS = _NODE.values(leaseless=bindparam("b_leaseless"))
 _GONE = _NODE.values(gone_ms=bindparam("b_gone"))
 

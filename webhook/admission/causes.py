@@ -5,8 +5,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
+from timekeeper.core.admission.pods import annotations_of
 from timekeeper.core.admission.rules.export import is_export
-from timekeeper.core.json_values import annotations_of
 from timekeeper.core.request.request import containers
 from timekeeper.core.request.zeros import asked_limits
 from timekeeper.core.violation import shown
@@ -28,7 +28,10 @@ def with_causes(answer: AdmissionAnswer, review: PodReview, is_kept: bool) -> Ad
     if not (answer.refusal or answer.request):
         return answer
     exported = (EXPORTED,) if is_kept and is_export(review.pod) else ()
-    causes = within_limits((*exported, *_of_limit_ranges(review)))
+    mark = annotations_of(review.pod).get(_LIMIT_RANGER, "")
+    if not (exported or mark):
+        return answer  # nearly always
+    causes = within_limits((*exported, *_of_limit_ranges(review, mark)))
     if not causes:
         return answer
     if answer.refusal:
@@ -36,11 +39,8 @@ def with_causes(answer: AdmissionAnswer, review: PodReview, is_kept: bool) -> Ad
     return replace(answer, warnings=within_limits((*causes, *answer.warnings)))
 
 
-def _of_limit_ranges(review: PodReview) -> Iterator[str]:
+def _of_limit_ranges(review: PodReview, mark: str) -> Iterator[str]:
     """Of each device that a LimitRange requests for a container which does not name it."""
-    mark = annotations_of(review.pod).get(_LIMIT_RANGER)
-    if not mark:
-        return  # nearly always
     filled_in = {
         (container, resource)
         for resources, container in _FILLED_IN.findall(mark.partition(":")[2])

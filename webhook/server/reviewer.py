@@ -65,8 +65,8 @@ class Reviewer:
 
         def standing_of(namespace: str) -> Standing:
             now_ms = self._now_ms()
-            accounts = (namespace, group)
-            spent, by_group = (0 if before else self._admitted.spent(name, now_ms) for name in accounts)
+            spent = 0 if before else self._admitted.spent(namespace, now_ms)
+            by_group = self._admitted.spent(group, now_ms) if group and not before else 0
             now = standing(table, namespace, spent, now_ms, self._stale_after_ms, by_group)
             if before == "OVER_BUDGET":
                 return as_before(now)
@@ -76,7 +76,7 @@ class Reviewer:
         answer = pods.mutate(review, standing_of, policy)
         request = first_governed_request(review, answer)
         if request is not None:
-            for account in filter(None, (review.namespace, group)):
+            for account in (review.namespace, group) if group else (review.namespace,):
                 self._admitted.add(account, cost(request, lookahead_ms), self._now_ms())
             if protect is not None and "protected" in answer.audit:
                 takes = takes_of(protect, request, lookahead_ms)

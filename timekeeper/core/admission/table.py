@@ -195,17 +195,18 @@ def _class(raw: Json) -> PriorityClass:
 def read_entry(raw: Json) -> StandingsEntry:
     """A namespace's entry there. Raises the same."""
     until_ms = standings.whole_number_or_none(raw["validUntil"])
+    remaining, group = standings.whole_number_or_none(raw["remaining"]), standings.group(raw)
     return StandingsEntry(
         standing=Standing(
             standings.standing_word(raw["standing"]),
             standings.whole_number_or_none(raw["ratio"]),
             standings.whole_number_or_none(raw["warnAt"]),
             on_exhausted=_text(raw["onExhausted"]),
-            remaining=standings.whole_number_or_none(raw["remaining"]),
+            remaining=remaining,
             until_ms=until_ms,
             hold=_hold(raw.get("hold")),
         ),
-        remaining=standings.whole_number_or_none(raw["remaining"]),
+        remaining=remaining,
         valid_until_ms=until_ms,
         mode=_mode(raw["mode"]) if raw.get("mode") else None,
         rules=_rules(raw.get("rules")),
@@ -214,9 +215,9 @@ def read_entry(raw: Json) -> StandingsEntry:
         reserves_declared=raw.get("reserve") == "declared",
         requires_duration=raw.get("requireDuration") is True,
         host_share_milli=standings.whole_number_or_none(raw.get("hostShare")),
-        group=standings.group(raw),
-        group_left=standings.group_left(raw),
-        deciding_group=standings.deciding_group(raw),
+        group=group,
+        group_left=standings.group_left(raw) if group else standings.NO_GROUP_LEFT,
+        deciding_group=standings.deciding_group(raw) if group else "",
         protect=decoded(raw),
         places=raw.get("placement") != "off",
         takes_whole_cards=raw.get("wholeCards") == "bursar",

@@ -17,10 +17,10 @@ def without_zeros(resources: Json) -> Json:
     """A container's resources without what asks for nothing: amounts of zero, and what stands beside a number
     of cards that is zero. Of a dialect that the container asks something of, zeros that are amounts stay."""
     limits, requests = mapping(resources.get("limits")), mapping(resources.get("requests"))
-    if not (_zeros(limits) or (requests and _zeros(requests))):
-        return resources  # nearly always
     given = {**requests, **limits}
-    gone = _gone(frozenset(given), frozenset(name for name in _zeros(given) if "/" in name))
+    if not (zeros := _zeros(given)):
+        return resources  # nearly always
+    gone = _gone(frozenset(given), frozenset(name for name in zeros if "/" in name))
     return {**resources, "limits": _rest(limits, gone), "requests": _rest(requests, gone)}
 
 
@@ -34,8 +34,8 @@ def cardless(given: Json) -> Iterator[tuple[str, str]]:
     for amounts on its cards: the name whose number is zero, and the first amount."""
     zeros = frozenset(_zeros(given))
     for dialect in DIALECTS if zeros else ():
-        beside = [name for name in given if dialect.has(name) and name not in zeros]
-        if beside and (count := _zero_count(dialect, frozenset(given), zeros)):
+        count = "" if zeros.isdisjoint(dialect.counts) else _zero_count(dialect, frozenset(given), zeros)
+        if count and (beside := [name for name in given if dialect.has(name) and name not in zeros]):
             yield count, beside[0]
 
 

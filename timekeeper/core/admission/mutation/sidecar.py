@@ -74,10 +74,8 @@ SECURITY_CONTEXT: Json = {
     "runAsNonRoot": True,
     "seccompProfile": {"type": "RuntimeDefault"},
 }
-OWN_USER: Json = {
-    "runAsGroup": NOBODY,
-    "runAsUser": NOBODY,
-}  # without it a pod's own user would be the sidecar's
+# without it a pod's own user would be the sidecar's
+OWN_USER: Json = {"runAsGroup": NOBODY, "runAsUser": NOBODY}
 
 _STORAGE = "ephemeral-storage"
 _VGPUS = tuple(dialect.vgpu for dialect in DIALECTS if dialect.vgpu is not None)
@@ -173,19 +171,18 @@ def requests_of(sidecar: Sidecar, pod: Json) -> tuple[tuple[str, str], ...] | No
     # a limit alone: a LimitRange's minimum is filled in as a request, and may be above our amount
     if _STORAGE in by_any and any(_STORAGE in mapping(given.get("limits")) for given in amounts):
         ours[_STORAGE] = sidecar.ephemeral_storage
-    by_all = set[str].intersection(*map(set, named)) if named else set()
-    none = _none_of(frozenset(resource for resource in by_all if "/" in resource))
-    return (*ours.items(), *((resource, "0") for resource in none))
+    return (*ours.items(), *_none_of(frozenset(by_any.intersection(*named))))
 
 
 @lru_cache(maxsize=256)
-def _none_of(resources: frozenset[str]) -> tuple[str, ...]:
+def _none_of(named: frozenset[str]) -> tuple[tuple[str, str], ...]:
     """The resources of which the sidecar names zero: these, but for Kubernetes' own and those that governing
     adds or removes; and the number of cards beside an amount of each, for without a number HAMi's webhook
     adds one card."""
-    extended = {resource for resource in resources if "kubernetes.io/" not in resource} - _OF_GOVERNING
+    devices = {resource for resource in named if "/" in resource and "kubernetes.io/" not in resource}
+    extended = devices - _OF_GOVERNING
     counts = {vgpu.number for vgpu in _VGPUS if not extended.isdisjoint(vgpu.instead)}
-    return tuple(sorted(extended | counts))
+    return tuple((resource, "0") for resource in sorted(extended | counts))
 
 
 def _has_room(spec: Json, resource: str, amount: str) -> bool:

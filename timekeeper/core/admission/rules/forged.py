@@ -174,12 +174,8 @@ def _only_bursar_writes(rule: str, path: str, value: str) -> Violation:
         place = "metadata.annotations" if is_label else IN_LIMITS
         return Violation(rule, path, shown(value), "nothing reads it here", place, f"{theirs} there")
     by_others = theirs in (*PLACED, *PLACED_LABELS) or theirs.startswith(_LABEL_STEMS)
-    problem = (
-        "only the system that places the pod writes this"
-        if by_others
-        else "only Bursar and node plugins write this"
-    )
-    return Violation(rule, path, shown(value), problem, "the pod without it", "removing it")
+    writers = "the system that places the pod writes" if by_others else "Bursar and node plugins write"
+    return Violation(rule, path, shown(value), f"only {writers} this", "the pod without it", "removing it")
 
 
 def _foreign_image(path: str, image: object, policy: AdmissionPolicy) -> Violation:

@@ -11,7 +11,7 @@ from timekeeper.core.accelerators import accelerator_of
 from timekeeper.core.admission.rules.forged import IN_LIMITS, RESOURCES, is_owned
 from timekeeper.core.dialects import BY_ANNOTATION, BY_LABEL, DIALECTS, PREFIXES
 from timekeeper.core.dialects.others import kai
-from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
+from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.quantity import integral
 from timekeeper.core.request.zeros import cardless
 from timekeeper.core.violation import Violation, shown
@@ -38,9 +38,10 @@ def without_effect(pod: Json) -> Iterator[Violation]:
         for name, amount in mapping(mapping(spec["resources"]).get("limits")).items():
             if _right_place(name, amount, "limits"):
                 yield _misplaced(f"spec.resources.limits[{name}]", amount, IN_LIMITS)
-    yield from _without_kai(pod)
     for field, written in _metadata(pod):
         if not _IN_METADATA.isdisjoint(written):
+            if field == "annotations":
+                yield from _without_kai(spec.get("schedulerName"), written)
             yield from _cardless(f"metadata.{field}", written)
         for name in written:
             if not _place_of(name, field) or name.startswith(_OURS):
@@ -49,16 +50,16 @@ def without_effect(pod: Json) -> Iterator[Violation]:
                 yield _misplaced(f"metadata.{field}[{name}]", written[name], right)
 
 
-def _without_kai(pod: Json) -> Iterator[Violation]:
+def _without_kai(scheduler: object, annotations: Json) -> Iterator[Violation]:
     """A part of a card in KAI's annotations, in a pod that another scheduler places: it would get no card, or
     a whole one."""
-    scheduler, name = mapping(pod.get("spec")).get("schedulerName"), kai.part_asked_for(annotations_of(pod))
+    name = kai.part_asked_for(annotations)
     if not name or scheduler in kai.DIALECT.schedulers:
         return
     (own,) = kai.DIALECT.schedulers
     why = f"only {own} gives out a part of a card by it, and another scheduler places this pod"
     allowed = f"schedulerName: {own}, or {names.GPU_PERCENT} in {IN_LIMITS}"
-    got = shown(str(annotations_of(pod)[name]))
+    got = shown(str(annotations[name]))
     yield Violation(RULE, f"metadata.annotations[{name}]", got, why, allowed, f"schedulerName: {own}")
 
 
