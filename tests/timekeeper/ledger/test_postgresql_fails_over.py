@@ -11,6 +11,8 @@ from timekeeper.store import fencing
 from timekeeper.store.engine.engine import Store, open_store
 from timekeeper.store.fencing import EpochOverError, WentBackError
 
+pytestmark = pytest.mark.make_all("PostgreSQL")
+
 POD = gpu_pod(started_ms=T0)
 BEGAN = T0 + 30 * MINUTE + 5 * SECOND  # of another pod, in the time that is lost
 

@@ -3,6 +3,8 @@
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
+
 from tests.support.kubeconfig import kubeconfig
 from tests.timekeeper.failover import servers
 from tests.timekeeper.fake_api_server import FakeApiServer, serving
@@ -10,6 +12,8 @@ from tests.timekeeper.process.test_failover import LEASE_S, Pair
 from tests.timekeeper.processes import prepared
 from tests.timekeeper.worlds import ADMIN, budgets, lease, node, user_status
 from timekeeper.edge.clock import now_ms
+
+pytestmark = pytest.mark.make_all("PostgreSQL")
 
 
 def test_after_a_synchronous_failover_both_are_ready_again_and_every_pod_is_charged_exactly(
