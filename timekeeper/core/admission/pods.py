@@ -5,13 +5,13 @@ The API server sends typed, defaulted objects; the checks are for other sources.
 """
 
 from collections.abc import Iterator, Sequence
-from operator import methodcaller
+from operator import itemgetter
 
 from timekeeper.core.json_values import Json
 
 CONTAINER_LISTS = ("initContainers", "containers", "ephemeralContainers")
 
-_NAME, _VALUE = methodcaller("get", "name"), methodcaller("get", "value")
+_NAME = itemgetter("name")
 _TEXTS = {str, type(None)}
 
 
@@ -40,10 +40,10 @@ def checked_pod(raw: object, path: str) -> Json:
 
 
 def _container(container: Json, path: str) -> None:
-    values = list(map(_VALUE, _named(container.get("env"), path, ".env")))
-    if not _TEXTS.issuperset(map(type, values)):
-        index = next(index for index, value in enumerate(values) if type(value) not in _TEXTS)
-        raise MalformedError(f"{path}.env[{index}].value: must be a string")
+    for variable in _named(container.get("env"), path, ".env"):
+        if type(variable.get("value")) not in _TEXTS:
+            index = container["env"].index(variable)
+            raise MalformedError(f"{path}.env[{index}].value: must be a string")
     _named(container.get("volumeMounts"), path, ".volumeMounts")
     resources = container.get("resources")
     if resources is not None:
@@ -59,13 +59,14 @@ def _named(raw: object, path: str, member: str) -> Sequence[Json]:
         return ()
     if not isinstance(raw, list):
         raise MalformedError(f"{path}{member}: must be an array")
-    # a pod has hundreds of them, so no Python runs for each
-    is_right = {dict}.issuperset(map(type, raw)) and {str}.issuperset(map(type, map(_NAME, raw)))
-    for index, item in enumerate(() if is_right else raw):
-        if not isinstance(item, dict):
-            raise MalformedError(f"{path}{member}[{index}]: must be an object")
-        if not isinstance(item.get("name"), str):
-            raise MalformedError(f"{path}{member}[{index}].name: must be a string")
+    try:
+        "".join(map(_NAME, raw))  # raises for all but named objects, in half the time of a loop
+    except (KeyError, TypeError):
+        for index, item in enumerate(raw):
+            if not isinstance(item, dict):
+                raise MalformedError(f"{path}{member}[{index}]: must be an object") from None
+            if not isinstance(item.get("name"), str):
+                raise MalformedError(f"{path}{member}[{index}].name: must be a string") from None
     return raw
 
 
