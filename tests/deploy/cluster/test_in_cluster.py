@@ -110,7 +110,7 @@ def test_the_timekeeper_becomes_ready(cluster: ControlPlane, certificates: Path,
     command, variables = in_pod(cluster, "bursar-timekeeper/timekeeper", tmp_path)
     port, files = free_port(), certificates / "timekeeper"
     places = (
-        (r"0\.0\.0\.0:8444", f"127.0.0.1:{port}"),
+        (r"\[::\]:8444", f"127.0.0.1:{port}"),
         ("/etc/bursar/tls", str(files)),
         ("/var/lib/bursar", str(tmp_path)),
     )
@@ -123,7 +123,7 @@ def test_the_timekeeper_becomes_ready(cluster: ControlPlane, certificates: Path,
 def test_the_webhook_becomes_ready(cluster: ControlPlane, certificates: Path, tmp_path: Path) -> None:
     command, variables = in_pod(cluster, "bursar-webhook/webhook", tmp_path)
     port, files = free_port(), certificates / "webhook"
-    places = ((r"0\.0\.0\.0:8443", f"127.0.0.1:{port}"), ("/etc/bursar/tls", str(files)))
+    places = ((r"\[::\]:8443", f"127.0.0.1:{port}"), ("/etc/bursar/tls", str(files)))
 
     with started(moved(command, *places), variables, tmp_path):
         assert eventually(lambda: is_ready(f"https://127.0.0.1:{port}", files / "ca.crt"))

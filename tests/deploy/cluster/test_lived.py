@@ -8,7 +8,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import yaml
@@ -32,11 +32,6 @@ ELSEWHERE = {
     "bursar-scheduler": (
         Right("create", "pods/eviction"),
         Right("delete", "pods"),
-        # where the API server streams no lists: tests/scheduler_ext/process/test_streaming
-        Right("list", "pods"),
-        Right("list", "nodes"),
-        Right("list", "resourceslices", "resource.k8s.io"),
-        Right("list", "poddisruptionbudgets", "policy"),
         # gates and marks of gangs: tests/webhook/cluster/test_updates, tests/story/cluster/test_gangs
         Right("patch", "pods"),
         # of a gang that lacks members, and where the API server has PodGroups:
@@ -313,6 +308,8 @@ def test_every_call_is_one_that_the_manifests_own_roles_allow(lived: Lived) -> N
 def test_every_right_is_used(lived: Lived, account: str) -> None:
     calls = [call.right for call in lived.calls if call.account == account]
     calls += asked(lived, f"system:serviceaccount:{NAMESPACE}:{account}")
+    # what is watched is listed where the API server streams no lists: tests/runtime/process/test_large_lists
+    calls += [replace(right, verb="list") for right in calls if right.verb == "watch"]
     # kube-scheduler's own, and used by it in test_scheduler
     elsewhere = ELSEWHERE.get(account, ())
     rights = [
@@ -330,8 +327,8 @@ def test_the_webhook_follows_claims_posts_events_asks_who_reads_its_metrics_and_
     followed = ("deviceclasses", "resourceclaims", "resourceclaimtemplates")
 
     assert calls == {
-        *(Right(verb, each, "resource.k8s.io") for verb in ("list", "watch") for each in followed),
-        *(Right(verb, "configmaps", "", NAMESPACE, "bursar-device-classes") for verb in ("list", "watch")),
+        *(Right("watch", resource, "resource.k8s.io") for resource in followed),
+        Right("watch", "configmaps", "", NAMESPACE, "bursar-device-classes"),
         Right("create", "events", "events.k8s.io", "team-d"),
         Right("create", "tokenreviews", "authentication.k8s.io"),
         Right("create", "subjectaccessreviews", "authorization.k8s.io"),
