@@ -143,15 +143,21 @@ def settler_of(replica: Process) -> int:
     return found[0]
 
 
-@pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    folder = tmp_path_factory.mktemp("replicas")
+def api_server() -> FakeApiServer:
+    """One node, a budget of a namespace, and an administrator."""
     api = FakeApiServer()
     api.tokens[ADMIN] = user_status("admin")
     api.allowed |= {("admin", "get", right, "") for right in ("standings", "budgets", "usage")}
     api.put("nodes", node("n1", cards=64))
     api.put("leases", lease(now_ms()))
     api.put("configmaps", budgets(team_a="gpuHours: 100\nperiod: year\nonExhausted: deprioritize"))
+    return api
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    folder = tmp_path_factory.mktemp("replicas")
+    api = api_server()
     with ExitStack() as stack:
         url = stack.enter_context(fresh_postgresql())
         replicas = []

@@ -7,11 +7,9 @@ import pytest
 
 from tests.support.kubeconfig import kubeconfig
 from tests.timekeeper.failover import servers
-from tests.timekeeper.fake_api_server import FakeApiServer, serving
-from tests.timekeeper.process.test_failover import LEASE_S, Pair
+from tests.timekeeper.fake_api_server import serving
+from tests.timekeeper.process.test_failover import LEASE_S, Pair, api_server
 from tests.timekeeper.processes import prepared
-from tests.timekeeper.worlds import ADMIN, budgets, lease, node, user_status
-from timekeeper.edge.clock import now_ms
 
 pytestmark = pytest.mark.make_all("PostgreSQL")
 
@@ -19,12 +17,7 @@ pytestmark = pytest.mark.make_all("PostgreSQL")
 def test_after_a_synchronous_failover_both_are_ready_again_and_every_pod_is_charged_exactly(
     tmp_path: Path,
 ) -> None:
-    api = FakeApiServer()
-    api.tokens[ADMIN] = user_status("admin")
-    api.allowed |= {("admin", "get", right, "") for right in ("standings", "budgets", "usage")}
-    api.put("nodes", node("n1", cards=64))
-    api.put("leases", lease(now_ms()))
-    api.put("configmaps", budgets(team_a="gpuHours: 100\nperiod: year\nonExhausted: deprioritize"))
+    api = api_server()
     with ExitStack() as stack:
         two = stack.enter_context(servers())
         two.wait_for_each_other()
