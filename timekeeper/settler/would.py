@@ -150,7 +150,7 @@ class WouldJudge:
         for there in shown:
             if there.uid not in away:
                 is_placed = pod_milli(there, cluster.cards(there.node)) if there.node else 0
-                milli = is_placed or least_milli(there.request)
+                milli = is_placed or least_milli(self._settler.ledger.unbound_pods.unallocated(there))
                 older.append(CardHolder(there.namespace, there.created_ms, milli))
         claims = {name: self._settler.ledger.claims_milli.get(name, 0) for name in names}
         return cards_taken(older, claims, caps_of)

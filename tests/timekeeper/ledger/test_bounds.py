@@ -1,6 +1,7 @@
 """What tenants write, or a database that is away, makes nothing in the settler grow without bound."""
 
 from dataclasses import replace
+from operator import attrgetter
 
 import pytest
 
@@ -40,7 +41,7 @@ def test_estimates_of_requests_that_tenants_reword_are_dropped(cluster: ClusterS
     waits = UnboundPods()
     for number in range(3 * MAX_ESTIMATES // 2):
         heard(cluster, waiting(0, ("A100", f"x{number}")))
-        waits.update(cluster, BudgetSettings(), T0)
+        waits.update(cluster, BudgetSettings(), T0, attrgetter("request"))
 
     assert 0 < len(waits._estimates) <= MAX_ESTIMATES
     assert waits.rates == {"team-a": 1000}
@@ -62,11 +63,11 @@ def test_a_deleted_pod_that_a_finalizer_keeps_reserves_nothing(
     assert isinstance(left, LedgerPod)
 
     heard(cluster, pod)
-    waits.update(cluster, BudgetSettings(), T0)
+    waits.update(cluster, BudgetSettings(), T0, attrgetter("request"))
     before = (bool(waits.rates or waits.declaring), waits.seen)
     assert before == (True, {"team-a": 1})
     heard(cluster, left)
-    waits.update(cluster, BudgetSettings(), T0)
+    waits.update(cluster, BudgetSettings(), T0, attrgetter("request"))
 
     assert (waits.rates, waits.declaring, waits.seen) == ({}, set(), {})
 
@@ -76,13 +77,13 @@ def test_pods_that_come_and_go_leave_no_moments_behind(cluster: ClusterState) ->
     heard(cluster, waiting(0))
     for number in range(1, 4000):
         heard(cluster, waiting(number))
-        waits.update(cluster, BudgetSettings(), T0)
+        waits.update(cluster, BudgetSettings(), T0, attrgetter("request"))
         heard(cluster, waiting(number), deleted=True)
-        waits.update(cluster, BudgetSettings(), T0)
+        waits.update(cluster, BudgetSettings(), T0, attrgetter("request"))
 
     assert len(waits._expiries) <= MAX_PASSED + 4
     assert waits.rates == {"team-a": 1000}
-    waits.update(cluster, BudgetSettings(), T0 + BudgetSettings().lookahead_ms)
+    waits.update(cluster, BudgetSettings(), T0 + BudgetSettings().lookahead_ms, attrgetter("request"))
     assert waits.rates == {}  # the one that waits still was not forgotten
 
 

@@ -9,7 +9,7 @@ from tests import worlds
 from tests.timekeeper.claims import allocated, device_claim, device_slice
 from tests.timekeeper.clocks import iso
 from tests.timekeeper.ledger.test_holding import GATE, HOLD, LOOKAHEAD, Holding, balance
-from tests.timekeeper.worlds import GPU, HOUR, SECOND, T0, Json, Town, budgets
+from tests.timekeeper.worlds import GPU, HOUR, SECOND, T0, Json, Town, budgets, gpu_pod
 from timekeeper.accounts.pods import read_charged_pod
 from timekeeper.edge.reflector import ObjectChanged
 from timekeeper.settler.cluster.cluster_state import WatchUpdate
@@ -329,3 +329,108 @@ def test_what_was_known_once_of_claims_beside_cards_stays_so(holding: Holding) -
     town.change("pods", beside(priority=7))
 
     assert holding.step() == ["p"]
+
+
+def waits(name: str = "p", *, claims: str = "2", names: tuple[str, ...] = ("c",), **fields: Any) -> Json:
+    """A pod in budget without a gate and a node, with claims of these names; "": one is not made yet."""
+    raw = claiming(name, claims=claims, how="turn", **fields)
+    del raw["spec"]["schedulingGates"]
+    raw["metadata"] |= {"creationTimestamp": iso(T0)}
+    raw["metadata"]["annotations"]["bursar.dev/standing"] = "IN_BUDGET"
+    template = "resourceClaimTemplateName"
+    raw["spec"]["resourceClaims"] = [{"name": f"c{at}", template: "it"} for at in range(len(names))]
+    made = [{"name": f"c{at}", "resourceClaimName": claim} for at, claim in enumerate(names) if claim]
+    raw["status"] = {"resourceClaimStatuses": made}
+    return raw
+
+
+def claim(name: str, *devices: str, pods: tuple[str, ...] = (), **request: Any) -> Json:
+    """A claim that holds these devices for these pods; ``request``: what it asks for."""
+    found = device_claim(name, *map(allocated, devices), at_ms=T0, pods=pods)
+    found["spec"]["devices"]["requests"] = [{"name": "r0", **request}]
+    return found
+
+
+EITHER = {
+    "firstAvailable": [
+        {"name": "large", "deviceClassName": "gpu", "count": 1},
+        {"name": "small", "deviceClassName": "gpu", "count": 2},
+    ]
+}
+
+
+@pytest.mark.parametrize(
+    ("pod", "claims", "before", "while_allocated"),
+    [
+        (waits(claims="1"), [claim("c", "gpu-0", pods=("uid-p",))], 1, 1),
+        (waits(claims="2", names=("c", "")), [claim("c", "gpu-0", pods=("uid-p",))], 2, 2),
+        (waits(claims="2"), [claim("c", "gpu-0", pods=("uid-p",), **EITHER)], 2, 1),
+        (waits(claims="1"), [claim("c", "gpu-0", pods=("uid-other",))], 1, 0),
+        (waits(claims="2", names=("c", "d")), [claim("c", "gpu-0"), claim("d", "gpu-1")], 2, 0),
+        (waits(claims="1"), [device_claim("c", allocated(adminAccess=True), pods=("uid-p",))], 1, 1),
+    ],
+    ids=["the whole pod", "one of two claims", "of two devices one", "held by another pod", "two", "admin"],
+)
+def test_what_a_claim_holds_counts_once_while_its_pod_has_no_node(
+    holding: Holding, pod: Json, claims: list[Json], before: int, while_allocated: int
+) -> None:
+    """kube-scheduler allocates first, and binds once the binding conditions of the devices are met."""
+    town = begin(holding, pod, entry=HOLD.format(hours=10))
+    town.change("resourceslices", device_slice("gpu-0", "gpu-1", "gpu-2"))
+    assert balance(town)["reserved"] == before * GPU * LOOKAHEAD
+
+    for each in claims:
+        town.hear("resourceclaims", each)
+    town.tick()
+
+    assert balance(town)["reserved"] == while_allocated * GPU * LOOKAHEAD
+    for each in claims:
+        town.hear("resourceclaims", {**each, "status": {}})
+    town.tick()
+    assert balance(town)["reserved"] == before * GPU * LOOKAHEAD, "kube-scheduler tries another node"
+
+
+def test_an_extended_resource_counts_once_while_the_pod_that_its_claim_serves_has_no_node(
+    holding: Holding,
+) -> None:
+    raw = gpu_pod(node="", labels={"bursar.dev/governed": "true"})
+    limits = {"nvidia.com/gpu": "1"}
+    raw["spec"]["containers"] = [worlds.of_resources(limits, name) for name in ("main", "second")]
+    town = begin(holding, raw, entry=HOLD.format(hours=10))
+    town.change("resourceslices", device_slice("gpu-0"))
+    assert balance(town)["reserved"] == 2 * GPU * LOOKAHEAD
+
+    mappings = [{"containerName": "main", "resourceName": "nvidia.com/gpu", "requestName": "r0"}]
+    raw["status"]["extendedResourceClaimStatus"] = {"resourceClaimName": "c", "requestMappings": mappings}
+    town.hear("resourceclaims", claim("c", "gpu-0", pods=("uid-p",)))
+    town.change("pods", raw)
+
+    assert balance(town)["reserved"] == 2 * GPU * LOOKAHEAD
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_a_cap_counts_a_claim_once_while_its_pod_has_no_node(holding: Holding, is_shared: bool) -> None:
+    """Also where the held pod shares the claim, which takes nothing more."""
+    entry = f"gpuHours: 1000\nmaxGPUs: {1 if is_shared else 2}"
+    held = claiming("second", claims="1", how="turn")
+    if is_shared:
+        held["spec"]["resourceClaims"] = [{"name": "c", "resourceClaimName": "c"}]
+    town = begin(holding, waits(claims="1"), held, entry=entry)
+    town.hear("resourceslices", device_slice("gpu-0"))
+
+    town.change("resourceclaims", claim("c", "gpu-0", pods=("uid-p",)))
+
+    assert holding.step() == ["second"]
+
+
+def test_a_floor_counts_a_claim_once_and_the_rest_of_its_pod(holding: Holding) -> None:
+    protect = "\nprotect: {labels: {tier: serving}, cards: 2}"
+    pods = [waits("p", names=("c", "")), waits("q", claims="1", names=("d",))]
+    for each in pods:
+        each["metadata"]["labels"]["tier"] = "serving"
+    town = begin(holding, *pods, entry=HOLD.format(hours=10) + protect)
+    town.hear("resourceslices", device_slice("gpu-0"))
+
+    town.change("resourceclaims", claim("c", "gpu-0", pods=("uid-p",)))
+
+    assert set(town.settler.ledger.protected["team-a"].uids) == {"uid-p"}

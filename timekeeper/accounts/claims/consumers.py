@@ -29,13 +29,15 @@ class ClaimPod:
     of the claim that kube-scheduler made for its extended resources, "": none. ``gone_ms``: when its object
     was seen to be removed; None: it exists. ``waits``: for devices of its claims; None: it does not, or
     others may not be evicted for it; ``judged``: for how many GPUs its claims were judged, at its creation or
-    its release; None: nothing says it."""
+    its release; None: nothing says it. ``claims``: the names of all its claims that exist, with the one that
+    serves its extended resources."""
 
     pod: LedgerPod
     served_by: str = ""
     gone_ms: int | None = None
     waits: ClaimWait | None = None
     judged: int | None = None
+    claims: tuple[str, ...] = ()
 
     @property
     def uid(self) -> str:
@@ -65,8 +67,9 @@ def read_claim_pod(raw: Json) -> ClaimPod | None:
     spec, status = mapping(raw.get("spec")), mapping(raw.get("status"))
     if not status.get("extendedResourceClaimStatus") and not sequence(spec.get("resourceClaims")):
         return None
-    judged = recorded_devices(annotations_of(raw))
-    return ClaimPod(read_user(raw), served_by(raw)[1], waits=_wait(spec, status), judged=judged)
+    judged, serving = recorded_devices(annotations_of(raw)), served_by(raw)[1]
+    claims = tuple(dict.fromkeys(filter(None, (*_names(spec, status), serving))))
+    return ClaimPod(read_user(raw), serving, waits=_wait(spec, status), judged=judged, claims=claims)
 
 
 def served_by(raw: Json) -> tuple[str, str]:
@@ -87,12 +90,17 @@ def _wait(spec: Json, status: Json) -> ClaimWait | None:
     return ClaimWait(claims, since_ms) if claims and since_ms is not None else None
 
 
-def _claims(spec: Json, status: Json) -> tuple[str, ...]:
-    """The names of the pod's claims; none if one is not there yet, or there are many."""
+def _names(spec: Json, status: Json) -> list[str]:
+    """Of each claim that the pod's spec names: the claim's name; "": it is not made yet."""
     made = map(mapping, sequence(status.get("resourceClaimStatuses")))
     names = {str(each.get("name")): str(each.get("resourceClaimName") or "") for each in made}
     every = [mapping(each) for each in sequence(spec.get("resourceClaims"))]
-    found = [str(each.get("resourceClaimName") or names.get(str(each.get("name")), "")) for each in every]
+    return [str(each.get("resourceClaimName") or names.get(str(each.get("name")), "")) for each in every]
+
+
+def _claims(spec: Json, status: Json) -> tuple[str, ...]:
+    """The names of the pod's claims; none if one is not there yet, or there are many."""
+    found = _names(spec, status)
     is_odd = len(found) > MOST_DEVICES or "" in found or status.get("extendedResourceClaimStatus")
     return () if is_odd else tuple(dict.fromkeys(found))
 

@@ -99,7 +99,7 @@ class ReleaseLimits:
         """The caps of a pod that another scheduler places. A pod that a cap can never allow waits alone: its
         limit is its own."""
         history, now_ms = self.view.history, self.view.at_ms
-        if history is None or self._observes(pod.namespace):
+        if history is None or self._observes(pod.namespace) or not pod.cards_milli:
             return
         budget = history.budget(pod.namespace, now_ms).budget
         subjects: list[tuple[str, Budget, tuple[str, ...]]] = [(pod.namespace, budget, (pod.namespace,))]

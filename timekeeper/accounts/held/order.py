@@ -21,7 +21,7 @@ from timekeeper.accounts.budget_history import History
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.request.cards import amounts_by_card, decode_placement
 from timekeeper.core.request.held import held_milli
-from timekeeper.core.values import Card, GPURequest, UndecodableError
+from timekeeper.core.values import Card, UndecodableError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,10 +224,10 @@ def cards_held(
     namespaces: Collection[str],
     scheduler: str,
     cards: Callable[[str], tuple[Card, ...]],
-    most_milli: Callable[[GPURequest], int],
+    most_milli: Callable[[LedgerPod], int],
 ) -> dict[str, int]:
     """What the pods of these namespaces hold, in milli-GPU. A pod of another scheduler than ``scheduler``
-    that was released and has no node counts with the most that it can hold."""
+    that was released and has no node counts with the most that it can hold beside its claims' sessions."""
     total = dict.fromkeys(namespaces, 0)
     for pod in pods:
         if pod.namespace not in total or pod.ended_ms is not None:
@@ -235,7 +235,7 @@ def cards_held(
         if pod.node:
             total[pod.namespace] += pod_milli(pod, cards(pod.node))
         elif pod.has_other_scheduler(scheduler) and not pod.is_gated:
-            total[pod.namespace] += most_milli(pod.request)
+            total[pod.namespace] += most_milli(pod)
     return total
 
 

@@ -161,6 +161,10 @@ class KnownClaims:
         every = _joined((of_claims, *(asked for *_, asked in of_limits)))
         return PodClaims(of_claims.devices + most, every.missing, every.violations)
 
+    def devices_of(self, requests: Requests) -> int:
+        """How many GPUs a claim with these requests may get at most, as far as its classes are known."""
+        return sum(self._of_request(alternatives, "").devices for alternatives in requests)
+
     def _of_claim(self, raw: object, index: int, namespace: str) -> PodClaims:
         entry, path = mapping(raw), f"spec.resourceClaims[{index}]"
         for member, kind, known in (

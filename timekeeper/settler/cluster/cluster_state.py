@@ -549,6 +549,8 @@ class ClusterState:
         known = self.claims.pods.get(item.pod.uid)
         self._follow_preemption(known.pod if known is not None else None, item.pod.pod)
         self.claims.see_pod(item.pod, deleted, at_ms)
+        if item.pod.uid in self.unbound:
+            self.unbound_changes.add(item.pod.uid)  # of its claims others may be allocated
         if item.rest is None or isinstance(item.rest, UnjudgedPod) or not item.pod.served_by:
             self.rest.pop(item.pod.uid, None)
         else:

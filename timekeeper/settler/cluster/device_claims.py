@@ -66,6 +66,8 @@ class DeviceClaims:
     # UIDs of sessions of claims whose object was removed while it was allocated
     lost: set[str] = field(default_factory=set)
     _names: dict[tuple[str, str], str] = field(default_factory=dict)  # namespace and name -> UID
+    # the same -> UIDs of the pods without a node that name the claim
+    waiting: dict[tuple[str, str], set[str]] = field(default_factory=dict)
     rules: tuple[DriverRule, ...] = ()  # an administrator's, by which ``unknown`` was found
     unknown: dict[str, tuple[str, ...]] = field(default_factory=dict)  # UID -> its drivers without a rule
     admin: set[str] = field(default_factory=set)  # UIDs of claims with admin access to GPUs
@@ -218,10 +220,21 @@ class DeviceClaims:
                 self._put_pod(replace(pod, gone_ms=at_ms), at_ms)
 
     def _put_pod(self, pod: ClaimPod, at_ms: int) -> None:
+        self._index_waiting(pod.uid, pod)
         self.pods[pod.uid] = pod
         for claim in self._reserved.get(pod.uid, ()):
             self._note_orphan(claim, at_ms)
             self.changed.add(claim)
+
+    def _index_waiting(self, uid: str, pod: ClaimPod) -> None:
+        before = self.pods.get(uid)
+        for name in before.claims if before is not None else ():
+            mine = self.waiting.get((pod.pod.namespace, name), set())
+            mine.discard(uid)
+            if not mine:
+                self.waiting.pop((pod.pod.namespace, name), None)
+        for name in pod.claims if not pod.pod.node and pod.gone_ms is None else ():
+            self.waiting.setdefault((pod.pod.namespace, name), set()).add(uid)
 
     def mark_written(self, deferred: dict[str, list[ClaimSight]]) -> None:
         """All of it is written to the ledger, but the ``deferred`` sights."""

@@ -103,9 +103,10 @@ class UnjudgedPods:
             if uid not in judged and (every or each.pod.namespace in due)
         ]
 
-    def asked(self, each: UnjudgedPod) -> PodClaims:
-        """What the pod asks for, as far as it is known."""
-        known = KnownClaims(
+    @property
+    def known(self) -> KnownClaims:
+        """By what claims are read now."""
+        return KnownClaims(
             self.classes,
             self.claims,
             self.templates,
@@ -113,7 +114,11 @@ class UnjudgedPods:
             reuses=self.reuses,
             drivers=lambda: self.drivers,
         )
-        return known.asked_by(each.part, each.pod.namespace, containers(each.part)) or PodClaims()
+
+    def asked(self, each: UnjudgedPod) -> PodClaims:
+        """What the pod asks for, as far as it is known."""
+        asked = self.known.asked_by(each.part, each.pod.namespace, containers(each.part))
+        return asked or PodClaims()
 
     def reasons(self, each: UnjudgedPod) -> tuple[str, ...]:
         """Why the pod is not judged: what is not there, or not decided; or why it is never released."""

@@ -1,12 +1,14 @@
 """Which sessions of claims open, and when they end."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from timekeeper.accounts.claims.claim_sessions import (
     Opening,
     begin_ms,
+    decode_devices,
     end_claim_session,
+    held_by_claim,
     is_of,
     open_claim_session,
     reserving,
@@ -14,11 +16,14 @@ from timekeeper.accounts.claims.claim_sessions import (
     used_by,
 )
 from timekeeper.accounts.claims.consumers import ClaimPod
+from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.session import CLAIMS_SEEN, Session, admitted_in_budget
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.claims.allocation import DeviceAllocation, DeviceClaim
 from timekeeper.core.claims.drivers import DriverRule, rules_of
 from timekeeper.core.claims.rates import ClaimCharge, charge_of
+from timekeeper.core.dialects.others import claims as of_claims
+from timekeeper.core.values import GPURequest
 from timekeeper.settler.cluster.cluster_state import ClusterState
 from timekeeper.settler.cluster.device_claims import ClaimSight, DeviceClaims, Relist
 from timekeeper.settler.decide.session_changes import PATIENCE_MS, SessionChanges
@@ -38,6 +43,40 @@ def follow_claims(
     if cluster.claims.relisted is not None:
         tick.miss_absent(cluster.claims.relisted)
     tick.follow_lost()
+
+
+def unallocated(
+    cluster: ClusterState, ledger: LedgerState, changes: SessionChanges
+) -> Callable[[LedgerPod], GPURequest]:
+    """What of a pod without a node no session of a claim holds: its request, without the claims that are
+    allocated already. Call it after the claims are followed; those pods count as changed of whose claims a
+    session has changed."""
+    now = {(each.namespace, each.name): each for each in changes.sessions.values() if each.is_claim}
+    for name in now.keys() & cluster.claims.waiting.keys():
+        cluster.unbound_changes |= cluster.claims.waiting[name] & cluster.unbound
+
+    def held(namespace: str, name: str) -> int:
+        """GPUs that the claim counts for, while a session holds them."""
+        claim = cluster.claims.allocated_claim(namespace, name)
+        known = ledger.running_claims.get(claim.uid, "") if claim is not None else ""
+        session = now.get((namespace, name)) or ledger.session(known)
+        if claim is None or session is None or not held_by_claim(session):
+            return 0
+        devices = sum(not each.is_admin for each in decode_devices(session.devices))
+        return max(devices, cluster.unjudged.known.devices_of(claim.requests))
+
+    def rest(pod: LedgerPod) -> GPURequest:
+        using = cluster.claims.pods.get(pod.uid)
+        names = using.claims if using is not None else ()
+        if pod.request.dialect != of_claims.NAME:
+            if using is None or not using.served_by or not held(pod.namespace, using.served_by):
+                return pod.request
+            left = cluster.without_served(pod.uid)
+            return replace(pod.request, asks=()) if left is None else left.request
+        taken = sum(held(pod.namespace, name) for name in names)
+        return of_claims.request_of(max(0, pod.request.asks[0].ask.devices - taken)) if taken else pod.request
+
+    return rest
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from timekeeper.accounts.standings import StandingsDocument, publish
 from timekeeper.settler.budget_entries import EntryChanges
 from timekeeper.settler.cluster.cluster_state import ClusterState
 from timekeeper.settler.decide import settlement
-from timekeeper.settler.decide.claim_changes import follow_claims
+from timekeeper.settler.decide.claim_changes import follow_claims, unallocated
 from timekeeper.settler.decide.host_changes import follow_host
 from timekeeper.settler.decide.protected_pods import TickPostings, protected_pods
 from timekeeper.settler.decide.reservation_pods import follow_reservation_pods
@@ -90,7 +90,8 @@ def decide(cluster: ClusterState, ledger: LedgerState, tick: TickInputs) -> Tick
         ledger.open_totals.index_node(session)
     watermarks = advanced_watermarks(cluster, ledger, now_ms)
     settled = settlement.settle_due(ledger, session_changes.sessions, watermarks, history, now_ms)
-    waiting = ledger.unbound_pods.update(cluster, settings, now_ms)
+    rest = unallocated(cluster, ledger, session_changes)
+    waiting = ledger.unbound_pods.update(cluster, settings, now_ms, rest)
     declared = changed_reservations(cluster, ledger, session_changes, now_ms)
     invalid = statement_cache.Invalidation(
         namespaces=ledger.open_totals.changed_since.keys()

@@ -2,7 +2,7 @@
 by namespace as pods come and go."""
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from timekeeper.accounts.held.order import HeldPod
@@ -40,6 +40,8 @@ class UnboundPods:
     it is bound, whatever the number of cards: the gate is gone from its object, which is the only record of
     that. A member of a gang, which may wait for cards for days, counts for one lookahead after its release,
     or where no record of that is left, after it was seen.
+
+    A claim may be allocated before its pod has a node: then its session counts, and of the pod the rest.
     """
 
     rates: dict[str, int] = field(default_factory=dict)  # namespace -> the rate its waiting pods will have
@@ -60,6 +62,8 @@ class UnboundPods:
     _most_milli: int = 0  # the rate of all cards together
     # UID -> namespace and rate of a pod that counts, and whether it was released
     _waiting: dict[str, tuple[str, int, bool]] = field(default_factory=dict)
+    # UID -> the request without what sessions of claims hold, where that is less
+    _rest: dict[str, GPURequest] = field(default_factory=dict)
     _sums: dict[str, int] = field(default_factory=dict)  # namespace -> summed rate, without the limit
     _released: dict[str, int] = field(default_factory=dict)  # the same of released pods, which have no limit
     _seen: dict[str, str] = field(default_factory=dict)  # UID -> namespace of a pod that ``seen`` counts
@@ -68,8 +72,15 @@ class UnboundPods:
     # request, and with `dominant-host` CPU and memory -> rate
     _estimates: dict[tuple[GPURequest, HostAmount], int] = field(default_factory=dict)
 
-    def update(self, cluster: ClusterState, settings: BudgetSettings, now_ms: int) -> set[str]:
-        """Bring ``rates`` up to date; returns the namespaces whose rate changed."""
+    def update(
+        self,
+        cluster: ClusterState,
+        settings: BudgetSettings,
+        now_ms: int,
+        unallocated: Callable[[LedgerPod], GPURequest],
+    ) -> set[str]:
+        """Bring ``rates`` up to date; returns the namespaces whose rate changed. ``unallocated``: what of a
+        pod's request no session of a claim holds."""
         before = self.rates
         if (self._settings, self._inventory) != (settings, cluster.inventory_version) or now_ms < self._at_ms:
             self._restart(cluster, settings)
@@ -83,6 +94,9 @@ class UnboundPods:
         held = dict(self.held)
         for uid in uids:
             pod = cluster.pods.get(uid) if uid in cluster.unbound else None
+            self._rest.pop(uid, None)
+            if pod is not None and (rest := unallocated(pod)) != pod.request:
+                self._rest[uid] = rest
             self._recount(uid, pod, now_ms)
             self._see(uid, pod)
             held.pop(uid, None)
@@ -129,7 +143,7 @@ class UnboundPods:
         if pod.gang is not None:
             since_ms = self.paid_ms.setdefault(uid, now_ms)
         until_ms, is_endless = since_ms + self._settings.lookahead_ms, is_released and pod.gang is None
-        rate = self.most_rate(pod) if is_endless or now_ms < until_ms else 0
+        rate = self.unallocated_rate(pod) if is_endless or now_ms < until_ms else 0
         if rate:
             self._waiting[uid] = (pod.namespace, rate, is_released)
             self._add(pod.namespace, rate, is_released)
@@ -163,15 +177,19 @@ class UnboundPods:
             needs_budget=pod.held == "budget",
             by_other=by_other,
             length_ms=pod.length_ms,
-            cards_milli=self.most_milli(pod.request) if by_other else 0,
+            cards_milli=self.most_milli(pod) if by_other else 0,
             owner=pod.owner,
             gang=gang.key if gang is not None else "",
             late_devices=pod.late_devices,
         )
 
-    def most_milli(self, request: GPURequest) -> int:
-        """The most that the request can hold of cards, unweighted."""
-        return estimated_rate(request, self._kinds, (), "dominant")
+    def unallocated(self, pod: LedgerPod) -> GPURequest:
+        """Its request, without what sessions of its claims hold already."""
+        return self._rest.get(pod.uid, pod.request)
+
+    def most_milli(self, pod: LedgerPod) -> int:
+        """The most that it can hold of cards beside these sessions, unweighted."""
+        return estimated_rate(self.unallocated(pod), self._kinds, (), "dominant")
 
     def _plan_expiry(self, until_ms: int, uid: str) -> None:
         """Recompute the pod then. If most planned expiries are of pods that no longer wait, or duplicates,
@@ -188,8 +206,12 @@ class UnboundPods:
                 del sums[namespace]
 
     def most_rate(self, pod: LedgerPod) -> int:
-        """The highest rate that the pod can have."""
+        """The highest rate that the pod can have, with its claims."""
         return self._most_rate(pod.request, pod.host)
+
+    def unallocated_rate(self, pod: LedgerPod) -> int:
+        """The same without the claims that sessions hold already."""
+        return self._most_rate(self.unallocated(pod), pod.host)
 
     def _most_rate(self, request: GPURequest, host: HostAmount) -> int:
         settings = self._settings
