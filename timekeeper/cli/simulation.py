@@ -1,4 +1,4 @@
-"""``kubectl bursar simulate``: the pods of a manifest, and what would happen to them."""
+"""``kubectl bursar simulate``: whether the pods of a manifest fit, and what they need."""
 
 import json
 import sys
@@ -16,7 +16,7 @@ from timekeeper.cli.output import CommandError, unreadable
 from timekeeper.core.json_values import mapping
 
 
-@click.command(cls=ClusterCommand, short_help="What would happen to the pods of a manifest")
+@click.command(cls=ClusterCommand, short_help="Whether a manifest's pods fit, and are paid")
 @click.pass_obj
 @click.option(
     "-f",
@@ -30,8 +30,8 @@ from timekeeper.core.json_values import mapping
 )
 @FORM
 def simulate(options: Options, file: str, form: str) -> None:
-    """What would happen to the pods of a manifest: class, place, victims, cost, and when the budget is gone.
-    Nothing is created."""
+    """Whether the pods of a manifest fit, where, what they need, and what is left of the budget. Nothing is
+    created."""
     manifest, claims = manifest_of(file)
     namespace = namespace_of(manifest, options)
     body = {"version": 1, "namespace": namespace, "manifest": manifest, "claims": claims}

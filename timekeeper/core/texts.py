@@ -62,6 +62,11 @@ def hours(amount: int | None) -> str:
     return short(Decimal(amount) / GPU_HOUR)
 
 
+def few_digits(amount: int) -> str:
+    """An amount as GPU-hours in a sentence: as `hours`, without zeros at the end."""
+    return f"{Decimal(hours(amount)).normalize():f}"
+
+
 def short(exact: Decimal) -> str:
     """A number with two decimals, or two digits of a small one."""
     return f"{exact:.2f}" if abs(exact) >= Decimal("0.1") or not exact else f"{Decimal(f'{exact:.2g}'):f}"

@@ -120,6 +120,11 @@ def planner_of(town: Town, policy: AdmissionPolicy = POLICY) -> Planner:
 
 @pytest.fixture
 def planner(town: Town) -> Planner:
+    return begun(town)
+
+
+def begun(town: Town) -> Planner:
+    """Of a town that has just begun, with a budget of 100 hours for team-a."""
     settings = "lookahead: 0s\nprice: 2\ncurrency: EUR\nweights: {A100: 1.5}\n"
     town.begin(
         ("nodes", node(cards=8)),
@@ -228,10 +233,11 @@ def test_the_budget_that_is_gone_first_may_be_the_groups_and_a_pod_uses_it_until
 
     endless, ends = planner.asks(pod("endless", 100)), planner.asks(short)
 
-    assert (endless["after"]["namespace"], ends["after"]["namespace"]) == ("_group.lab", "team-a")
+    assert (endless["after"]["namespace"], ends["after"]["namespace"]) == ("_group.lab", "_group.lab")
     now_ms = endless["after"]["now"]["goneAt"] - 10 * HOUR
     assert now_ms in (T0, T0 + 1)  # the ledger's clock went on with the new entries
     assert ends["after"]["now"]["goneAt"] is None
+    assert (endless["needs"], ends["needs"]["gpuHours"]) == (None, "1")
 
 
 def test_other_namespaces_pods_have_names_only_for_those_who_may_read_there(planner: Planner) -> None:

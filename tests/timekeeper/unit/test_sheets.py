@@ -339,35 +339,54 @@ def simulated_pod(name: str, **fields: Any) -> Json:
     return {**pod, **place, **rest, **fields}
 
 
-def test_a_simulation_shows_pods_and_says_what_they_cost() -> None:
+def simulation_of(*pods: Json, **fields: Any) -> Json:
+    """A simulation's answer: 48 hours a day, of which 100.5 are left."""
+    after = {"namespace": "team-a", "to": None, "remaining": 100_500 * HOUR // 1000, "now": {"goneAt": None}}
+    cost = {"rateMilli": 2000, "perDay": 48 * HOUR, "price": "96", "currency": "EUR"}
+    return {"pods": pods, "cost": cost, "needs": None, "after": after, "note": "", **fields}
+
+
+def test_a_simulation_shows_where_pods_fit() -> None:
     victims = [{"namespace": "team-b", "name": "low"}, {"namespace": None, "name": None}]
-    answer = {
-        "pods": [
-            simulated_pod("one", outcome="preempts", kind="reclaim", victims=victims),
-            simulated_pod("two", outcome="waits", reasons=[{"reason": "no room", "nodes": 3}], held="budget"),
-        ],
-        "cost": {"gpuHoursPerDay": "48", "price": "96", "currency": "EUR"},
-        "before": {"namespace": "team-a", "to": None, "now": {"goneAt": None}},
-        "after": {"namespace": "_group.lab", "to": None, "now": {"goneAt": MIDNIGHT}},
-        "note": "",
-    }
-
-    one, two = cells(simulation.SIMULATED, answer)
-
-    assert (one["cards"], one["victims"]) == ("0,2", "team-b/low, a pod of another namespace")
-    assert one["why"] == "2 pods leave for it, by reclaim"
-    assert (two["outcome"], two["why"]) == (
-        *("held, then waits", "it is held until its budget pays for it; 3 nodes: no room"),
+    answer = simulation_of(
+        simulated_pod("one"),
+        simulated_pod("two", outcome="preempts", kind="reclaim", victims=victims),
+        simulated_pod("three", outcome="waits", reasons=[{"reason": "full", "nodes": 3}], held="budget"),
     )
-    assert simulation.SIMULATED.table(answer, MIDNIGHT)["notes"] == [
-        "Cost of a day: 48 GPU-hours, 96 EUR.",
-        "The budget of team-a is never gone as things are,"
-        " and that of _group.lab is gone at 2026-11-21 00:00Z with these pods.",
+
+    assert [tuple(row.values()) for row in cells(simulation.SIMULATED, answer)] == [
+        ("one", "fits", "gpu-1", "1 node fits"),
+        ("two", "preempts", "gpu-1", "2 pods leave for it, by reclaim"),
+        ("three", "held, then waits", "gpu-1", "it is held until its budget pays for it; 3 nodes: full"),
     ]
-    answer["after"] = {"namespace": "team-a", "to": MIDNIGHT, "now": {"goneAt": None}}
-    assert simulation.SIMULATED.table(answer, MIDNIGHT)["notes"][1].endswith(
-        " and that of team-a lasts until its period ends at 2026-11-21 00:00Z with these pods."
-    )
+
+
+@pytest.mark.parametrize(
+    ("needs", "after", "sentence"),
+    [
+        (None, {"now": {"goneAt": MIDNIGHT}}, "48 GPU-hours a day; 100.5 are left; they last until {}."),
+        (None, {"to": MIDNIGHT}, "48 GPU-hours a day; 100.5 are left until {}; they last until then."),
+        (480 * HOUR, {"to": MIDNIGHT}, "480 GPU-hours; 100.5 are left until {}."),
+        (480 * HOUR, {"namespace": "_group.lab"}, "480 GPU-hours; 100.5 are left of group lab."),
+        (HOUR // 3, {"remaining": -HOUR}, "0.33 GPU-hours; 0 are left."),
+        (HOUR, {"remaining": None}, "1 GPU-hours; no budget limits it."),
+    ],
+)
+def test_a_simulation_says_what_is_needed_and_what_is_left(
+    needs: int | None, after: Json, sentence: str
+) -> None:
+    answer = simulation_of(needs=None if needs is None else {"amount": needs})
+    answer["after"] |= after
+
+    (said,) = simulation.SIMULATED.table(answer, MIDNIGHT)["notes"]
+
+    assert said == f"Needs {sentence}".format("2026-11-21 00:00Z")
+
+
+def test_of_pods_that_are_placed_nowhere_a_simulation_does_not_say_what_they_need() -> None:
+    answer = simulation_of(cost={"rateMilli": 0})
+
+    assert simulation.SIMULATED.table(answer, MIDNIGHT)["notes"] == []
 
 
 def test_each_row_of_an_estimate_says_so() -> None:

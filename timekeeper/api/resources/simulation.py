@@ -1,4 +1,4 @@
-"""``POST /v1/simulate``: what would happen to the pods of a manifest.
+"""``POST /v1/simulate``: whether the pods of a manifest fit, where, what they need, and what is left.
 
 The webhook answers how they would be admitted, the extender where they would be placed and who would leave
 for them, both by the functions that decide and as they know budgets at this moment. The ledger adds what it
@@ -6,6 +6,7 @@ costs. Nothing is written.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import inf
 from typing import Any
 
 from flask import Flask, Response, request
@@ -14,8 +15,8 @@ from timekeeper.accounts.budget_history import GROUP
 from timekeeper.accounts.decisions.forecasts import Addition
 from timekeeper.accounts.decisions.simulation import SimulatedPlacement, SimulatedUse, rate_of
 from timekeeper.api import sheets
-from timekeeper.api.http.answers import Versioned, answer
-from timekeeper.api.http.routes import JSON, ApiRoute, read_body
+from timekeeper.api.http.answers import AmountAnswer, Versioned, amount_of, answer
+from timekeeper.api.http.routes import JSON, ApiRoute, Call, read_body, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.resources.decisions import reader_of
 from timekeeper.api.resources.forecasts import ForecastAnswer, Paces
@@ -44,13 +45,15 @@ _NO_EXTENDER = "where pods would be placed is unknown: the timekeeper has no --e
 
 
 class SimulationAnswer(Versioned):
-    """`cost`: of all pods that would be placed; `before`, `after`: the forecast without and with them, each
-    of the account that is gone first, the namespace's or its group's; a pod runs at most for its
-    `activeDeadlineSeconds`; `note`: what is missing in the answer, or empty."""
+    """`cost`: of all pods that would be placed; `needs`: what these use until they end, null where one of
+    them has no `activeDeadlineSeconds`; `before`, `after`: the forecast without and with them, each of the
+    account that is gone first, the namespace's or its group's, and where neither is, of that with less left;
+    `note`: what is missing in the answer, or empty."""
 
     namespace: str
     pods: list[SimulatedPodAnswer]
     cost: CostAnswer
+    needs: AmountAnswer | None
     before: ForecastAnswer
     after: ForecastAnswer
     note: str
@@ -59,8 +62,7 @@ class SimulationAnswer(Versioned):
 SIMULATE = ApiRoute(
     method="POST",
     path="/v1/simulate",
-    about="what would happen to a manifest's pods: class, placement, victims, cost, and when the budget is"
-    " gone",
+    about="whether a manifest's pods fit, where, what they need, and what is left",
     right=None,
     answers={JSON: SimulationAnswer},
     body=BODY,
@@ -74,9 +76,7 @@ ROUTES = (SIMULATE,)
 def register(app: Flask, services: Services) -> None:
     """Add the route."""
 
-    @app.post("/v1/simulate")
-    def simulation() -> Response:
-        services.gate.caller(request.headers.get("Authorization"))
+    def simulation(_call: Call) -> Response:
         asked = read_simulation(read_body())
         if services.ledger.only_meter:
             raise Problem(501, LEDGER_ALONE)
@@ -91,6 +91,8 @@ def register(app: Flask, services: Services) -> None:
             return answer(_simulated(services, asked, caller))
         finally:
             services.simulating.release()
+
+    serve(app, services, SIMULATE, simulation)
 
 
 def _simulated(services: Services, asked: SimulationBody, caller: Caller) -> SimulationAnswer:
@@ -117,6 +119,7 @@ def _simulated(services: Services, asked: SimulationBody, caller: Caller) -> Sim
         "namespace": asked.namespace,
         "pods": pods,
         "cost": cost_answer(sum(rates.values()), price),
+        "needs": _needs(additions),
         "before": _first_gone([paces.of(account) for paces, account in forecasts]),
         "after": _first_gone([paces.of(account, additions) for paces, account in forecasts]),
         "note": "; ".join(filter(None, (note, unread, _CLAIMS if any(map(_has_claims, reviewed)) else ""))),
@@ -131,8 +134,21 @@ def _longest_ms(spec: Mapping[str, Any]) -> int:
     return min(FOREVER_MS, 1000 * (deadline + max(0, grace)))
 
 
+def _needs(additions: Sequence[Addition]) -> AmountAnswer | None:
+    """What the pods use until they end; None: one of them has no end."""
+    if any(addition.length_ms >= FOREVER_MS for addition in additions):
+        return None
+    return amount_of(sum(addition.milli * addition.length_ms for addition in additions))
+
+
 def _first_gone(forecasts: Sequence[ForecastAnswer]) -> ForecastAnswer:
-    return min(forecasts, key=lambda each: (each["now"]["goneAt"] is None, each["now"]["goneAt"] or 0))
+    """That which is gone first, else that with the least left."""
+
+    def order(forecast: ForecastAnswer) -> tuple[float, float]:
+        gone_ms, left = forecast["now"]["goneAt"], forecast["remaining"]
+        return (inf if gone_ms is None else gone_ms, inf if left is None else left)
+
+    return min(forecasts, key=order)
 
 
 def _has_claims(pod: ReviewedPod) -> bool:

@@ -1,9 +1,10 @@
-"""Pods that are supposed, and in sentences what they cost."""
+"""Pods that are supposed: where they fit, and in a sentence what they need and what is left."""
 
 from collections.abc import Iterator
 
-from timekeeper.api.sheets.sheet import GPUS, NODE, POD, SENTENCE, TEXT, Json, Sheet
-from timekeeper.core.texts import moment
+from timekeeper.accounts.budget_history import GROUP, is_group
+from timekeeper.api.sheets.sheet import NODE, POD, SENTENCE, TEXT, Json, Sheet
+from timekeeper.core.texts import few_digits, moment
 
 _HELD = {"budget": "it is held until its budget pays for it", "turn": "it is held until its turn"}
 
@@ -40,50 +41,35 @@ def _reason(raw: Json) -> str:
     return f"{nodes}: {raw['reason']}" if raw["nodes"] else str(raw["reason"])
 
 
-def _victim(raw: Json) -> str:
-    return f"{raw['namespace']}/{raw['name']}" if raw["name"] else "a pod of another namespace"
-
-
 def _sentences(answer: Json, _now_ms: int) -> Iterator[str]:
-    """Cost, and when the budget is gone without and with the pods."""
-    cost = answer["cost"]
-    price = f", {cost['price']} {cost['currency']}".rstrip() if cost["price"] else ""
-    yield f"Cost of a day: {cost['gpuHoursPerDay']} GPU-hours{price}."
-    before, after = (_gone(answer[name]) for name in ("before", "after"))
-    yield f"The budget of {before} as things are, and that of {after} with these pods."
-    if any(each["hasUnreadConstraints"] for each in answer["pods"]):
+    """What the pods need, what is left of the budget that limits them, and until when."""
+    if answer["cost"]["rateMilli"]:
+        yield _paid(answer)
+    if any(pod["hasUnreadConstraints"] for pod in answer["pods"]):
         yield "Some pods have constraints, such as affinity to pods, that kube-scheduler alone checks."
     if answer["note"]:
         yield f"{answer['note'][:1].upper()}{answer['note'][1:]}."
 
 
-def _gone(forecast: Json) -> str:
-    at_ms, ends_ms, name = forecast["now"]["goneAt"], forecast["to"], forecast["namespace"]
-    if at_ms is not None:
-        return f"{name} is gone at {moment(at_ms)}"
-    return (
-        f"{name} is never gone"
-        if ends_ms is None
-        else f"{name} lasts until its period ends at {moment(ends_ms)}"
-    )
+def _paid(answer: Json) -> str:
+    needs, after = answer["needs"], answer["after"]
+    amount, a_day = (answer["cost"]["perDay"], " a day") if needs is None else (needs["amount"], "")
+    says = f"Needs {few_digits(amount)} GPU-hours{a_day}"
+    if after["remaining"] is None:
+        return f"{says}; no budget limits it."
+    group = f" of group {after['namespace'].removeprefix(GROUP)}" if is_group(after["namespace"]) else ""
+    until = f" until {moment(after['to'])}" if after["to"] else ""
+    says += f"; {few_digits(max(0, after['remaining']))} are left{group}{until}"
+    gone_ms = after["now"]["goneAt"]
+    last = f"; they last until {moment(gone_ms) if gone_ms else 'then'}" if needs is None else ""
+    return f"{says}{last}."
 
 
 SIMULATED = Sheet(
     columns=(
         POD("pod", "Pod", "of the manifest", "name"),
         TEXT("outcome", "Outcome", "what would happen to it", _outcome),
-        TEXT("priorityClass", "Class", "its priority class"),
         NODE("node", "Node", "where it would run"),
-        TEXT(
-            "cards",
-            "Cards",
-            "their numbers there",
-            lambda raw: ",".join(str(each["index"]) for each in raw["cards"]),
-        ),
-        GPUS(
-            "gpus", "GPUs", "the rate of its charge, in weighted GPUs", lambda raw: raw["cost"]["rateMilli"]
-        ),
-        TEXT("victims", "Would leave", "for it", lambda raw: ", ".join(map(_victim, raw["victims"]))),
         SENTENCE("why", "Why", "what decides about it", _why),
     ),
     rows=lambda answer: answer["pods"],
