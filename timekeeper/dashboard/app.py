@@ -12,6 +12,7 @@ from timekeeper.api import sheets
 from timekeeper.core import texts
 from timekeeper.core.budgets.modes import mode_sentence
 from timekeeper.core.budgets.policy import GROUP
+from timekeeper.core.budgets.sentences import account_name
 from timekeeper.dashboard import sessions
 from timekeeper.dashboard.api_caller import ApiCaller, ApiRefusedError
 from timekeeper.dashboard.login.oidc import OidcLogin
@@ -114,6 +115,7 @@ def create_dashboard(
         link=link, percent=texts.percent, age=texts.age, floor=texts.floor, caps=texts.caps
     )
     app.jinja_env.globals["sheets"] = sheets
+    app.jinja_env.globals["account_name"] = account_name
     app.jinja_env.globals.update(not_placed=texts.NOT_PLACED, mode_sentence=mode_sentence)
     app.jinja_env.globals["without_timekeeper"] = texts.WITHOUT_TIMEKEEPER
     for rule, make in PAGES.items():
@@ -180,13 +182,14 @@ def _add_passing_on(app: Flask, api: "WSGIApplication", clock: Callable[[], int]
             return problem_page(400, NOT_OURS)
         visit = Visit(ApiCaller(api, token), _home(token), request.path, {}, clock())
         try:
-            form = accounts.pass_on(visit.api, group, accounts.filled_form(request.form))
-            if form is None:
-                return redirection(f"{link(request.path, **{'passed-on': '1'})}#pass-on")
-            page = _shown(budgets.group(visit, group, form), visit, {"group": group})
+            form = accounts.filled_form(request.form)
+            refused = accounts.pass_on(visit.api, group, form)
+            if refused is None:
+                return redirection(f"{link(request.path, **{'passed-on': form.texts['namespace']})}#pass-on")
+            page = _shown(budgets.group(visit, group, refused), visit, {"group": group})
         except ApiRefusedError as error:
             return _refused(error, visit, {"group": group})
-        page.status_code = form.status
+        page.status_code = refused.status
         return page
 
 

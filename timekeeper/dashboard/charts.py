@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
+from timekeeper.core.budgets.sentences import account_name, left_sentence
 from timekeeper.core.cluster_map import undescribed_sentence, unnamed_sentence
 from timekeeper.core.texts import GPU_HOUR, hours, moment
 
@@ -43,6 +44,7 @@ class BurnDown:
     up: tuple[AxisTick, ...]
     rows: tuple[tuple[int, int, int], ...]
     is_limited: bool
+    group: str  # whose budget the lines ahead are of, as "group research"; "": its own
     sentence: str
 
 
@@ -68,15 +70,18 @@ def burn_down(
     budget: Json, paces: Json | None, steps: Sequence[tuple[int, int]], begin_ms: int, now_ms: int
 ) -> BurnDown | None:
     """The picture of an answer of ``GET /v1/budgets/{namespace}`` and of its forecast. ``steps``: the end of
-    each step of the calendar and what was charged in it, oldest first. An account without a limit shows what
-    was used instead. None before ``begin_ms``, where the picture begins, is a moment ago."""
+    each step of the calendar and what was charged in it, oldest first. What was left is of its own budget;
+    the lines ahead begin at what may be spent, which is less where its group has less left. An account
+    without a limit shows what was used instead. None before ``begin_ms``, where the picture begins, is a
+    moment ago."""
     if now_ms <= begin_ms:
         return None
     rows = _rows(budget, steps, begin_ms, now_ms)
     plot = _Plot(begin_ms, _end_ms(budget, paces, begin_ms, now_ms), _top(budget, rows))
     shown = [(at, left) for at, _, left in rows]
     is_limited = budget["granted"] is not None
-    left = budget["remaining"] if is_limited else 0
+    deciding = budget["deciding"]
+    left = deciding["remaining"] if is_limited else 0
     ahead = _Ahead(plot, now_ms, left, paces if is_limited else None)
     base = [(rows[-1][0], 0), (rows[0][0], 0)]
     return BurnDown(
@@ -90,6 +95,7 @@ def burn_down(
         up=_up(plot),
         rows=rows,
         is_limited=is_limited,
+        group=account_name(deciding["subject"]) if deciding["subject"] != budget["namespace"] else "",
         sentence=_sentence(budget, paces, rows, now_ms),
     )
 
@@ -142,12 +148,14 @@ class _Ahead:
         return self.plot.points(*self._points("slowest"), *self._points("fastest")[::-1])
 
     def _points(self, pace: str) -> list[tuple[float, float]]:
-        milli = self.paces[pace]["rateMilli"] if self.paces else 0
-        end_ms = self.plot.end_ms
-        spent = milli * (end_ms - self.now_ms)
-        if spent <= self.left:
-            return [(self.now_ms, self.left), (end_ms, self.left - spent)]
-        gone_ms = self.now_ms + self.left / milli
+        """From what may be spent to the moment when it is gone, by its own pace or by its group's."""
+        its: Json = self.paces[pace] if self.paces else {"rateMilli": 0, "goneAt": None}
+        gone_ms, end_ms = its["goneAt"], self.plot.end_ms
+        if gone_ms is None:
+            return [(self.now_ms, self.left), (end_ms, self.left - its["rateMilli"] * (end_ms - self.now_ms))]
+        if gone_ms > end_ms:
+            at_end = self.left * (gone_ms - end_ms) / (gone_ms - self.now_ms)
+            return [(self.now_ms, self.left), (end_ms, at_end)]
         return [(self.now_ms, self.left), (gone_ms, 0), (end_ms, 0)]
 
 
@@ -173,8 +181,11 @@ def _sentence(budget: Json, paces: Json | None, rows: Sequence[tuple[int, int, i
     """What the picture says, for those who do not see it."""
     used = rows[-1][1]
     if budget["granted"] is None:
-        return f"{hours(used)} GPU-hours were used since {moment(rows[0][0])}; there is no limit."
+        own = f"{hours(used)} GPU-hours were used since {moment(rows[0][0])}; there is no limit"
+        return f"{own} of its own. {left_sentence(budget)}." if left_sentence(budget) else f"{own}."
     text = f"Of {hours(budget['granted'])} GPU-hours {hours(used)} are used."
+    if budget["deciding"]["subject"] != budget["namespace"]:
+        text = f"{text} {left_sentence(budget)}."
     gone_ms = paces["now"]["goneAt"] if paces else None
     if gone_ms is None or gone_ms <= now_ms:
         return text

@@ -1,7 +1,8 @@
 """Writes a GPUBudget object for each namespace with a budget, so that kubectl alone shows it.
 
 Nothing reads the objects back for a decision. What was written is compared with what is there every ten
-minutes, so that a deleted or forged object is put right.
+minutes, so that a deleted or forged object is put right. An object whose figures are ten minutes old is
+written again once nothing else is due.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,7 +10,8 @@ from threading import Event
 
 from timekeeper import metrics
 from timekeeper.accounts.balance import NO_BUDGET, BudgetStatus, Statement, read_status, status_of
-from timekeeper.core.json_values import mapping
+from timekeeper.core.json_values import Json, mapping
+from timekeeper.core.object_names import timestamp
 from timekeeper.edge.list_watch import pages
 from timekeeper.edge.reflector import ExpiredError, UnreachableError
 from timekeeper.log import log
@@ -23,12 +25,14 @@ _QUERY = "fieldManager=bursar-timekeeper&force=true"
 URGENT_S = 0.05  # between writes of new standings and new objects
 ORDINARY_S = 0.5  # between writes of figures alone
 COMPARE_S = 600.0
+AGED_MS = 600_000  # figures so old are written again
 ABSENT_S = 60.0  # until the next look for the CustomResourceDefinition
 
 
 class BudgetObjects:
     """Used by one thread. ``statements``: the accounts now, by namespace, None before the first decision;
-    ``exists``: whether a namespace does; ``seconds``: a monotonic clock."""
+    ``exists``: whether a namespace does; ``seconds``: a monotonic clock; ``now_ms``: the time that an object
+    says."""
 
     def __init__(
         self,
@@ -36,9 +40,12 @@ class BudgetObjects:
         statements: Callable[[], Mapping[str, Statement] | None],
         exists: Callable[[str], bool],
         seconds: Callable[[], float],
+        now_ms: Callable[[], int],
     ) -> None:
         self._api, self._statements, self._exists, self._seconds = api, statements, exists, seconds
+        self._now_ms = now_ms
         self._written: dict[str, BudgetStatus] = {}
+        self._as_of: dict[str, str] = {}  # of what is written; the oldest first
         self._read_s: float | None = None  # when the objects were listed; None: they must be listed
         self._seen: Mapping[str, Statement] = {}  # the accounts of the last step
         # what is to be written, in order
@@ -64,11 +71,16 @@ class BudgetObjects:
             self._seen = {}
         self._sort(statements)
         queue = self._urgent or self._ordinary
-        if not queue:
+        if queue:
+            name = next(iter(queue))
+            pause_s = URGENT_S if queue is self._urgent else ORDINARY_S
+            return pause_s if self._write(name, queue.pop(name)) else ABSENT_S
+        name = next(iter(self._as_of), "")
+        if not name or self._as_of[name] > timestamp(self._now_ms() - AGED_MS):
             return 1.0
-        pause_s = URGENT_S if queue is self._urgent else ORDINARY_S
-        name = next(iter(queue))
-        return pause_s if self._write(name, queue.pop(name)) else ABSENT_S
+        statement = statements.get(name)
+        status = NO_BUDGET if statement is None else status_of(statement)
+        return ORDINARY_S if self._write(name, status) else ABSENT_S
 
     def _read(self) -> bool:
         """What is there now. False where the kind does not exist, or the API server gives no list."""
@@ -77,12 +89,11 @@ class BudgetObjects:
         except (UnreachableError, ExpiredError) as error:
             self._tell(f"the list failed: {error}")
             return False
-        found = ((mapping(each.get("metadata")), mapping(each.get("status"))) for each in items)
-        self._written = {
-            str(metadata.get("namespace")): read_status(status)
-            for metadata, status in found
-            if metadata.get("name") == NAME
-        }
+        objects = ((mapping(item.get("metadata")), mapping(item.get("status"))) for item in items)
+        found = {str(of.get("namespace")): status for of, status in objects if of.get("name") == NAME}
+        self._written = {name: read_status(status) for name, status in found.items()}
+        as_of = {name: _as_of(status) for name, status in found.items()}
+        self._as_of = dict(sorted(as_of.items(), key=lambda name_and_time: name_and_time[1]))
         self._read_s = self._seconds()
         self._tell("")
         return True
@@ -127,16 +138,19 @@ class BudgetObjects:
             "apiVersion": GROUP_VERSION,
             "kind": KIND,
             "metadata": {"name": NAME, "namespace": name},
-            "status": status.wire(),
+            "status": {**status.wire(), "asOf": (as_of := timestamp(self._now_ms()))},
         }
         reply = self._api.call("PATCH", path, body, content_type=APPLY, timeout_s=ANSWER_S)
         if isinstance(reply, Answered) and reply.status < 300:
             self._written[name] = status
+            self._as_of.pop(name, None)
+            self._as_of[name] = as_of
             metrics.BUDGET_OBJECTS.labels("written").inc()
             return True
         metrics.BUDGET_OBJECTS.labels("failed").inc()
         if isinstance(reply, Answered) and not self._exists(name):
-            self._written.pop(name, None)  # the namespace is gone, and its object with it
+            for known in (self._written, self._as_of):  # the namespace is gone, and its object with it
+                known.pop(name, None)
             return True
         self._tell(f"{name}: {reply.message}")
         self._read_s = None
@@ -149,3 +163,9 @@ class BudgetObjects:
         if self._problem and not problem:
             log("budget-objects-written")
         self._problem = problem
+
+
+def _as_of(status: Json) -> str:
+    """Of when the figures of an object are; "" where it says no moment that could be."""
+    as_of = status.get("asOf")
+    return as_of if isinstance(as_of, str) else ""

@@ -143,7 +143,7 @@ class EpochThreads:
 
     def _budget_objects(self) -> BudgetObjects:
         exists = self.settler.cluster.existing_namespaces.__contains__
-        return BudgetObjects(self.api, self._statements, exists, time.monotonic)
+        return BudgetObjects(self.api, self._statements, exists, time.monotonic, self.now_ms)
 
     def _notifier(self, key: Path) -> Notifier:
         settler = self.settler

@@ -171,7 +171,7 @@ def test_kubectl_alone_shows_budgets_to_viewers_of_the_namespace_and_no_user_may
     stack.wait("the object", lambda: "budget" in run(stack.cp, shown, folder, alice))
 
     head, row = run(stack.cp, shown, folder, alice).splitlines()
-    titles = "NAME STANDING GRANTED USED REMAINING USED % EXHAUSTED AT"
+    titles = "NAME STANDING GRANTED USED REMAINING USED % EXHAUSTED AT AS OF"
     assert head.split() == titles.split()
     name, standing, _, used, *_ = row.split()
     assert (name, standing, float(used) < 1) == ("budget", "IN_BUDGET", True)

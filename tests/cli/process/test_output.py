@@ -48,7 +48,7 @@ AMOUNTS = {"posted": 1, "pending": 0, "amount": 1, "gpuHours": "0"}
 BUDGET = {
     **{"version": 1, "namespace": "team-a", "standing": "IN_BUDGET", "onExhausted": "deny", "group": None},
     **{"granted": 9, "posted": 2, "pending": 0, "reserved": 0, "remaining": 7, "exhaustedAt": None},
-    "period": {"to": None},
+    **{"period": {"to": None}, "deciding": {"subject": "team-a", "remaining": 7, "to": None}},
 }
 GRANT = {"subject": "team-a", "gpuHours": "1", "kind": "manual", "actor": "x", "reason": "y", "created": 0}
 HASHES = {"charges": "a", "grantsMade": "b", "prices": "c", "sha256": "d"}

@@ -33,6 +33,7 @@ BUDGET: dict[str, object] = {
     **{"period": {"to": None}, "exhaustedAt": None, "mode": "enforce", "modeFrom": "cluster", "entry": None},
     **{"placement": "on", "protect": None, "received": None},
     **{"maxGPUsMilli": None, "maxGPUsPerPodMilli": None},
+    "deciding": {"subject": "team-c", "remaining": -1, "to": None},
 }
 NOTHING: dict[str, object] = {"version": 1, "sessions": [], "rows": [], "next": None}
 PORTAL = b"<html>Log in to the network</html>"
@@ -40,7 +41,12 @@ ANSWERS: dict[str, dict[str, object]] = {
     "/v1/budgets": BUDGETS,
     "/v1/budgets/team-c": BUDGET,
     "/v1/budgets/tema-c": BUDGET | {"namespace": "tema-c", "granted": None, "posted": 0},
-    "/v1/budgets/spender": BUDGET | {"namespace": "spender", "granted": None},
+    "/v1/budgets/spender": BUDGET
+    | {
+        "namespace": "spender",
+        "granted": None,
+        "deciding": {"subject": "spender", "remaining": None, "to": None},
+    },
     "/v1/budgets/others": {"items": []},
     "/v1/budgets/..%2Fgrants%3Fx": BUDGET,
     "/v1/budgets/versioned": {"version": "1.30"},

@@ -240,6 +240,7 @@ def test_a_budget_is_reported_in_amounts_and_in_exact_hours(home: Town) -> None:
         },
         "validUntil": at_ms("2026-12-01T00:00:00Z"),
         "exhaustedAt": None,
+        "deciding": {"subject": "team-a", "remaining": 5_400_000_000, "to": at_ms("2026-12-01T00:00:00Z")},
         "group": None,
         "placement": "on",
         "protect": None,

@@ -69,6 +69,42 @@ def test_an_account_of_each_kind_is_forecast_within_its_period_alone(town: Town)
     }
 
 
+def test_what_a_group_leaves_a_namespace_is_gone_at_the_groups_pace(town: Town) -> None:
+    """Of team-a's thousand hours a rest is left when the hundred of the group are gone, which both use; the
+    ten of team-c are gone before, and team-b has no budget of its own."""
+    own = {"team_a": "gpuHours: 1000\nperiod: once", "team_b": "gpuHours: unlimited"}
+    entries = {name: f"{text}\ngroup: lab" for name, text in own.items()}
+    entries["team_c"] = "gpuHours: 10\nperiod: once\ngroup: lab"
+    lab = {"_group.lab": "gpuHours: 100\nperiod: once"}
+    town.begin(
+        ("nodes", node(cards=4)),
+        ("configmaps", budgets(**entries, **lab, _settings="lookahead: 0s")),
+    )
+    for card, name in enumerate(("team-a", "team-b", "team-c")):
+        town.hear("pods", gpu_pod(name, namespace=name, started_ms=T0, card=card))
+    town.advance(HOUR)
+
+    found, now_ms = forecasts(town), town.clock()
+
+    of_group = {"subject": "_group.lab", "remaining": 97 * GPU * HOUR, "to": None}
+    assert {name: found[name]["deciding"] for name in found} == {
+        **{"team-a": of_group, "team-b": of_group, "_group.lab": of_group},
+        "team-c": {"subject": "team-c", "remaining": 9 * GPU * HOUR, "to": None},
+    }
+    assert {name: found[name]["remaining"] for name in ("team-a", "team-b")} == {
+        **{"team-a": 999 * GPU * HOUR, "team-b": None}
+    }
+    gone_ms = now_ms + 97 * HOUR // 3 + 1
+    assert {name: found[name]["now"]["goneAt"] - now_ms for name in found} == {
+        **dict.fromkeys(("team-a", "team-b", "_group.lab"), gone_ms - now_ms - (97 * HOUR % 3 == 0)),
+        "team-c": 9 * HOUR,
+    }
+    assert found["team-a"]["now"]["rateMilli"] == GPU
+    for name in found:
+        assert forecasts(town, f"namespace={name}") == {name: found[name]}
+        assert town.get(f"/v1/budgets/{name}").get_json()["deciding"] == found[name]["deciding"]
+
+
 def forecasts(town: Town, query: str = "") -> dict[str, Json]:
     found: list[Json] = town.get(f"/v1/forecast?{query}").get_json()["forecasts"]
     return {each["namespace"]: each for each in found}

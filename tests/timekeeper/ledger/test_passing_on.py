@@ -14,6 +14,7 @@ from deploy.local.limits import LONGEST_S
 from tests.support.profile import examples
 from tests.timekeeper.books import Books, Run, days
 from tests.timekeeper.worlds import DAY, HOUR, T0, token, user_status
+from timekeeper.api import sheets
 from timekeeper.api.create_app import create_app
 from timekeeper.operations.audit.audit import audit
 from timekeeper.operations.audit.finding import Finding
@@ -98,6 +99,43 @@ def test_a_part_of_the_groups_budget_is_the_namespaces_and_the_rest_is_left(book
         ("team-b", "70"),
     ]
     assert books.get("/v1/grants?subject=team-a").get_json()["grants"] == [row]
+
+
+@pytest.mark.parametrize(
+    ("used", "hours", "warned"),
+    [
+        (80, "30", "team-a now has 30.00 GPU-hours left of its own, and its group blue has 20.00: "),
+        (80, "20", ""),
+        (0, "100", ""),
+    ],
+)
+def test_more_than_the_group_has_left_is_passed_on_with_a_warning(
+    books: Books, used: int, hours: str, warned: str
+) -> None:
+    """Of the group's budget team-b used so many hours without having a part of it."""
+    start = T0 - 200 * HOUR
+    books.write(Run("b", "team-b", ended_ms=start + used * HOUR, posted=days(start, start + used * HOUR)))
+
+    status, answer = give(books, "team-a", hours)
+
+    assert (status, granted(books, "team-a")) == (200, hours)
+    assert [sentence[: len(warned)] for sentence in answer["warnings"]] == [warned] * bool(warned)
+    assert give(books, "team-a", hours) == (status, answer), "the same key, the same warning"
+
+
+def test_a_grant_beyond_what_the_group_has_left_warns_too_and_one_to_the_group_does_not(books: Books) -> None:
+    def grant(subject: str) -> Json:
+        body = {"subject": subject, "gpuHours": "130", "reason": "r"}
+        answer: Json = books.post("/v1/grants", body, **{"Idempotency-Key": subject}).get_json()
+        return answer
+
+    beyond = grant("team-a")["warnings"]
+    assert beyond == [
+        "team-a now has 130.00 GPU-hours left of its own, and its group blue has 100.00: it can use no more"
+        " than its group has"
+    ]
+    assert sheets.GRANTS.table({"grants": [], "warnings": beyond}, T0)["warnings"] == [f"{beyond[0]}."]
+    assert grant("_group.blue")["warnings"] == grant("other")["warnings"] == []
 
 
 def test_only_what_was_passed_on_and_is_unused_is_taken_back(books: Books) -> None:

@@ -168,27 +168,34 @@ def test_a_namespace_says_when_its_groups_budget_is_gone_first(
     dashboards: Dashboards, visitor: Client
 ) -> None:
     log_in(visitor)
-    first = "The budget of its group is gone first, "
+    first = "the budget of its group lab is gone <strong><time"
 
     before = visitor.get("/namespaces/team-a", base_url=URL).text
     dashboards.books.entries(("_group.lab", "gpuHours: 340\nperiod: month", 1))
     after = visitor.get("/namespaces/team-a", base_url=URL).text
 
     assert (first in before, first in after) == (False, True)
-    assert "At the present rate the budget is gone <strong><time" in after
+    assert "At the present rate the budget is gone <strong><time" in before
 
 
-@pytest.mark.parametrize(("period", "is_said"), [("month", True), ("day", False)])
-def test_a_groups_budget_that_lasts_beyond_the_namespaces_period_is_not_gone_first(
-    dashboards: Dashboards, visitor: Client, period: str, is_said: bool
+@pytest.mark.parametrize("period", ["month", "day"])
+def test_what_is_left_is_what_the_group_leaves_for_those_too_who_may_not_see_its_account(
+    dashboards: Dashboards, visitor: Client, period: str
 ) -> None:
-    log_in(visitor)
+    """It is gone with the group's budget, whenever the namespace's own is granted anew."""
+    log_in(visitor, READER)
     dashboards.books.entries(
         ("team-a", f"gpuHours: 100000\nperiod: {period}\ngroup: lab", 1),
         ("_group.lab", "gpuHours: 500\nperiod: month", 1),
     )
     page = visitor.get("/namespaces/team-a", base_url=URL).text
-    assert ("The budget of its group is gone first, " in page) is is_said
+    assert "the budget of its group lab is gone <strong><time" in page
+    left = re.search(r"<dt>Left</dt><dd>([0-9.]+)<small>of group lab; ([0-9,.]+) of its own", page)
+    account = dashboards.books.get("/v1/budgets/team-a").get_json()
+    assert left
+    assert left.groups() == tuple(
+        f"{amount['remaining'] / 3_600_000_000:,.2f}" for amount in (account["group"], account)
+    )
 
 
 def test_the_page_of_a_group_has_what_each_member_used_in_the_groups_period(
@@ -365,8 +372,16 @@ def test_a_lead_passes_the_groups_budget_on_once_for_each_form(
     assert passed_on() == []
     for _ in range(2):
         answer = sent()
-        assert (answer.status_code, answer.headers["Location"]) == (303, "/groups/lab?passed-on=1#pass-on")
+        assert (answer.status_code, answer.headers["Location"]) == (
+            303,
+            "/groups/lab?passed-on=team-b#pass-on",
+        )
     assert passed_on() == [("team-b", "12.5")]
+    warning = "team-b now has "
+    assert warning not in visitor.get("/groups/lab?passed-on=team-b", base_url=URL).text
+    dashboards.books.entries(("team-b", "gpuHours: 1000\nperiod: month\ngroup: lab", 1))
+    assert warning in visitor.get("/groups/lab?passed-on=team-b", base_url=URL).text
+    assert warning not in visitor.get("/groups/lab?passed-on=elsewhere", base_url=URL).text
     (decision,) = dashboards.books.get("/v1/decisions?namespace=team-b&kind=grant").get_json()["decisions"]
     assert (decision["reason"], decision["figures"]["actor"]) == ("PassedOn", "lead")
     refusals = (

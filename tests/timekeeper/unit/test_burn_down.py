@@ -12,9 +12,22 @@ HOUR = 3_600_000_000  # a GPU-hour
 BEGIN = 100 * DAY
 
 
-def budget(granted: int | None, used: int, to: int | None = BEGIN + 10 * DAY) -> Json:
+def budget(
+    granted: int | None, used: int, to: int | None = BEGIN + 10 * DAY, of_group: int | None = None
+) -> Json:
+    """``of_group``: what its group leaves it, where that is less."""
     left = None if granted is None else granted - used
-    return {"granted": granted, "remaining": left, "period": {"from": BEGIN, "to": to}}
+    deciding = {"subject": "team", "remaining": left, "to": to}
+    if of_group is not None:
+        deciding = {"subject": "_group.lab", "remaining": of_group, "to": to}
+    period = {"from": BEGIN, "to": to}
+    return {
+        "namespace": "team",
+        "granted": granted,
+        "remaining": left,
+        "period": period,
+        "deciding": deciding,
+    }
 
 
 def paces(now: int, fastest: int, slowest: int, gone: int | None) -> Json:
@@ -66,6 +79,33 @@ def test_without_a_limit_the_line_is_what_was_used_and_nothing_is_forecast() -> 
     assert found.rows[-1] == (BEGIN + 2 * DAY, 5 * HOUR, 5 * HOUR)
 
 
+def test_the_lines_ahead_begin_at_what_the_group_leaves_and_end_when_it_is_gone() -> None:
+    """The group's pace is another one than the namespace's, which would have lasted."""
+    steps = [(BEGIN + 4 * DAY, 10 * HOUR)]
+    member = budget(100 * HOUR, 10 * HOUR, of_group=20 * HOUR)
+
+    found = burn_down(member, paces(1, 1, 1, BEGIN + 6 * DAY), steps, BEGIN, BEGIN + 4 * DAY)
+
+    assert found is not None
+    assert places(found.left)[-1] == (4, 0.9)
+    assert places(found.ahead) == [(4, 0.2), (6, 0), (10, 0)]
+    assert (found.group, found.sentence) == (
+        "group lab",
+        "Of 100.00 GPU-hours 10.00 are used. 20.00 GPU-hours of group lab are left until 1970-04-21 00:00Z;"
+        " 90.00 of its own. At the present rate the budget is gone at 1970-04-17 00:00Z.",
+    )
+
+
+def test_a_budget_that_outlasts_the_picture_ends_above_zero() -> None:
+    endless = budget(100 * HOUR, 0, None)
+
+    found = burn_down(endless, paces(1, 1, 0, BEGIN + 41 * DAY), [], BEGIN, BEGIN + DAY)
+
+    assert found is not None
+    *_, (_, left) = places(found.ahead)
+    assert left == pytest.approx(1 - 3 / 40, abs=0.01), "three days of forty"
+
+
 def test_a_budget_that_is_used_up_ends_at_zero_without_a_pace() -> None:
     gone, now = BEGIN + 2 * DAY, BEGIN + 2 * DAY
     found = burn_down(
@@ -78,7 +118,7 @@ def test_a_budget_that_is_used_up_ends_at_zero_without_a_pace() -> None:
 
 
 def test_without_a_period_the_picture_begins_with_the_first_use() -> None:
-    unlimited = {"granted": None, "remaining": None, "period": {"from": 0, "to": None}}
+    unlimited = budget(None, 0, None) | {"period": {"from": 0, "to": None}}
     rows = [
         {"from": at * DAY, "to": (at + 1) * DAY, "amount": amount}
         for at, amount in ((0, 0), (100, 5 * HOUR), (101, 0))

@@ -35,8 +35,13 @@ def budget(**changed: Any) -> Json:
         **{"granted": 10 * HOUR, "posted": 2 * HOUR, "pending": HOUR // 2, "reserved": HOUR // 100},
         **{"remaining": 749 * HOUR // 100, "exhaustedAt": None, "group": None, "protect": None},
         **{"received": None, "maxGPUsMilli": None, "maxGPUsPerPodMilli": None},
+        "deciding": {"subject": "team-a", "remaining": 749 * HOUR // 100, "to": MIDNIGHT},
         **changed,
     }
+
+
+UNLIMITED: Json = {"subject": "team-a", "remaining": None, "to": None}
+OF_LAB: Json = {"subject": "_group.lab", "remaining": 34 * HOUR // 10, "to": MIDNIGHT}
 
 
 def listed(*found: Json) -> Json:
@@ -76,12 +81,14 @@ def test_a_budget_is_a_row_in_gpu_hours() -> None:
     assert (row["granted"], row["used"], row["reserved"], row["remaining"], row["percent"]) == (
         *("10.00", "2.50", "0.01", "7.49", "25%"),
     )
+    assert (row["left"], row["leftOf"]) == ("7.49", "")
     assert (row["periodEnd"], row["exhaustedAt"], row["group"]) == ("2026-11-21 00:00Z", "", "")
 
 
 def test_a_namespace_over_budget_and_one_without_a_limit_say_so() -> None:
     over = budget(standing="OVER_BUDGET", exhaustedAt=MIDNIGHT, group={"name": "_group.x"})
-    unlimited = budget(standing="UNLIMITED", granted=None, remaining=None, period={"to": None})
+    none = {"granted": None, "remaining": None, "period": {"to": None}, "deciding": UNLIMITED}
+    unlimited = budget(standing="UNLIMITED", **none)
 
     rows = cells(budgets.BUDGETS, listed(over, unlimited))
 
@@ -89,6 +96,24 @@ def test_a_namespace_over_budget_and_one_without_a_limit_say_so() -> None:
     assert [row["granted"] for row in rows] == ["10.00", "unlimited"]
     assert [(row["group"], row["onExhausted"], row["percent"]) for row in rows] == [
         *(("_group.x", "reclaim", "25%"), ("", "", ""))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        ({}, "; 7.49 of its own"),
+        ({"granted": None, "remaining": None}, "; of its own it has no limit"),
+    ],
+)
+def test_what_is_left_is_what_the_group_leaves_and_a_sentence_says_so(own: Json, said: str) -> None:
+    member = budget(deciding=OF_LAB, group={"name": "lab"}, **own)
+
+    (row,) = cells(budgets.BUDGETS, listed(member))
+
+    assert (row["left"], row["leftOf"]) == ("3.40", "group lab")
+    assert budgets.BUDGET.table(member, MIDNIGHT)["notes"] == [
+        f"team-a: 3.40 GPU-hours of group lab are left until 2026-11-21 00:00Z{said}."
     ]
 
 

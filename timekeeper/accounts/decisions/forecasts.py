@@ -28,6 +28,21 @@ class Forecast:
     slowest: Pace
 
 
+def within(own: Forecast, group: Forecast) -> Forecast:
+    """A namespace's own paces, each with the moment when its own budget at it, or its group's at the group's
+    pace, is gone first."""
+    return Forecast(
+        _within(own.now, group.now),
+        _within(own.fastest, group.fastest),
+        _within(own.slowest, group.slowest),
+    )
+
+
+def _within(own: Pace, group: Pace) -> Pace:
+    moments = [pace.gone_ms for pace in (own, group) if pace.gone_ms is not None]
+    return Pace(own.milli, min(moments, default=None))
+
+
 @dataclass(frozen=True, slots=True)
 class Addition:
     """A pod that is supposed beside those that run: its rate in thousandths of a weighted GPU, and how long

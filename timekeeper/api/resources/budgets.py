@@ -143,11 +143,21 @@ class ReceivedAnswer(AmountAnswer):
     eachPeriodGpuHours: Hours
 
 
+class DecidingAnswer(TypedDict):
+    """The account, a namespace's own or its group's, that says how much may still be spent. `remaining`:
+    granted - posted - pending - reserved, null: neither has a limit; `to`: the end of its period, null: it
+    has none."""
+
+    subject: Subject
+    remaining: int | None
+    to: int | None
+
+
 class BudgetAnswer(AccountAnswer):
-    """An account with its group's. `standing`, `validUntil` and `exhaustedAt` consider both; the other
-    figures are the namespace's own. `group`: null without a group; only name and standing for callers that
-    may not `get budgets` of it. `protect`: null if the entry protects no pods; `placement`: `off` where pods
-    keep their scheduler, else `on`. `received`: null where no group passes anything on. `mode`: the one
+    """An account with its group's. `standing`, `validUntil`, `exhaustedAt` and `deciding` consider both; the
+    other figures are the namespace's own. `group`: null without a group; only name and standing for callers
+    that may not `get budgets` of it. `protect`: null if the entry protects no pods; `placement`: `off` where
+    pods keep their scheduler, else `on`. `received`: null where no group passes anything on. `mode`: the one
     in force, null for a group; `modeFrom`: what it comes from, the namespace's entry, its label,
     `_defaults`, the cluster, or a ledger that governs nothing. `idle`: what happens to idle pods, null:
     nothing does."""
@@ -156,6 +166,7 @@ class BudgetAnswer(AccountAnswer):
     mode: Mode | None
     modeFrom: ModeSource | None
     idle: IdleAction | None
+    deciding: DecidingAnswer
     group: GroupOfBudget
     protect: ProtectedAnswer | None
     received: ReceivedAnswer | None
@@ -329,11 +340,23 @@ def _shown(account: AccountReading, with_group: bool, made: dict[str, _Group] | 
         "standing": account.standing,
         "validUntil": statement.valid_until_ms,
         "exhaustedAt": statement.exhausted_ms,
+        "deciding": deciding_answer(account),
         "group": groups[budget.group] if group else None,
         "protect": _protected(account.protected),
         "received": _received(account),
         "placement": placement,
         "warnings": [*ineffective_fields(budget, placement), *warnings],
+    }
+
+
+def deciding_answer(account: AccountReading) -> DecidingAnswer:
+    """The account that says how much the namespace or group may still spend."""
+    statement = account.statement
+    deciding, group = statement.deciding, statement.in_force.budget.group
+    return {
+        "subject": account.namespace if deciding is statement else GROUP + group,
+        "remaining": deciding.balance.remaining,
+        "to": bounds(deciding.account.span)["to"],
     }
 
 

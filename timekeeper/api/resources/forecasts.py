@@ -13,9 +13,10 @@ import orjson
 from flask import Flask, Response
 
 from timekeeper.accounts import estimate as estimating
+from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import GROUP, is_group
 from timekeeper.accounts.card_use.prometheus_answers import PrometheusQueries, Series, read_series
-from timekeeper.accounts.decisions.forecasts import DAY_MS, DAYS, Addition, Pace, forecast
+from timekeeper.accounts.decisions.forecasts import DAY_MS, DAYS, Addition, Forecast, Pace, forecast, within
 from timekeeper.accounts.estimate import Estimate, EstimatedBudget, EstimatedRow, EstimateQueries, HeldDevices
 from timekeeper.accounts.usage import ReportQuery, cost, gpu_hours
 from timekeeper.api import report_formats, sheets
@@ -25,6 +26,7 @@ from timekeeper.api.http.routes import CSV, JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.ledger_reader import AccountReading
 from timekeeper.api.ledger.protected_reading import ProtectedReading
+from timekeeper.api.resources.budgets import DecidingAnswer, deciding_answer
 from timekeeper.core.ledger.metering import FOREVER_MS, Interval, period_at
 from timekeeper.runtime.http.problem_details import Problem
 from timekeeper.store import ledger
@@ -94,8 +96,8 @@ def _range(prometheus: PrometheusQueries, query: str, part: Interval) -> list[Se
 
 
 class PaceAnswer(TypedDict):
-    """`rateMilli`: in thousandths of a weighted GPU; `goneAt`: when it uses up the budget, null: not in this
-    period."""
+    """`rateMilli`: in thousandths of a weighted GPU; `goneAt`: when the budget is used up at it, null: not in
+    this period."""
 
     rateMilli: int
     goneAt: int | None
@@ -111,14 +113,17 @@ class ProtectedPaceAnswer(TypedDict):
 
 
 class ForecastAnswer(TypedDict):
-    """A namespace or group. `remaining`: null if unlimited; `to`: the period's end, null if it has none;
-    `now`: at the rate of the pods that run; `fastest`, `slowest`: the band, at the largest and smallest of
-    this and of the paces of the last 7 whole days; `protected`: null if the entry protects no pods."""
+    """A namespace or group. `remaining`: of its own, null if unlimited; `to`: its period's end, null if it
+    has none; `deciding`: the account that says how much may be spent; `now`: at the rate of the pods that
+    run; `fastest`, `slowest`: the band, at the largest and smallest of this and of the paces of the last 7
+    whole days. Of a namespace `goneAt` is the earlier of its own end and of its group's at the group's pace.
+    `protected`: null if the entry protects no pods."""
 
     namespace: str
     standing: str
     remaining: int | None
     to: int | None
+    deciding: DecidingAnswer
     now: PaceAnswer
     fastest: PaceAnswer
     slowest: PaceAnswer
@@ -220,18 +225,19 @@ def register(app: Flask, services: Services) -> None:
 
 
 class Paces:
-    """The rates now and the charges of the last days, by namespace and by group."""
+    """The rates now and the charges of the last days, by namespace and by group: of all, or of a namespace
+    and its group, or of a group."""
 
     def __init__(self, services: Services, subject: str) -> None:
         zone, self._now_ms = services.ledger.calendar()
         namespace = subject if subject and not is_group(subject) else None
-        group = subject.removeprefix(GROUP) if is_group(subject) else ""
         with services.ledger.store.reading() as connection:
             history = services.ledger.history(connection)
-            names: tuple[str, ...] | None = None if namespace is None else (namespace,)
+            group = history.group(namespace, self._now_ms) if namespace else subject.removeprefix(GROUP)
+            names: tuple[str, ...] | None = (namespace,) if namespace else None
             if group:
                 listed = ledger.namespaces(connection)
-                names = tuple(each for each in listed if history.group(each, self._now_ms) == group)
+                names = tuple(name for name in listed if history.group(name, self._now_ms) == group)
             self._rates: dict[str, int] = defaultdict(int, ledger.open_rates(connection, names))
         for name, rate in list(self._rates.items()):
             if theirs := history.group(name, self._now_ms):
@@ -249,26 +255,36 @@ class Paces:
         self._days: dict[str, Mapping[int, int]] = {}
         if not is_group(subject):
             self._days |= _days(services, asked, "")
-        if namespace is None:
-            self._days |= _days(services, replace(asked, columns=("group",), group=group), GROUP)
+        if group or namespace is None:
+            of_group = replace(asked, namespace=None, columns=("group",), group=group)
+            self._days |= _days(services, of_group, GROUP)
 
     def of(self, account: AccountReading, additions: Sequence[Addition] = ()) -> ForecastAnswer:
         """The account's forecast. ``additions``: pods that are supposed beside those that there are."""
         statement, name = account.statement, account.namespace
-        charged = self._days.get(name, {})
-        days = [*charged.values(), *([0] * (DAYS - len(charged)))]
-        ends_ms, remaining = statement.account.span.end_ms, statement.balance.remaining
-        found = forecast(remaining, self._rates[name], days, self._now_ms, additions, ends_ms)
+        found = self._forecast(name, statement, additions)
+        if statement.group is not None:
+            group = GROUP + statement.in_force.budget.group
+            found = within(found, self._forecast(group, statement.group, additions))
+        ends_ms = statement.ends_ms
         return {
             "namespace": name,
             "standing": account.standing,
-            "remaining": remaining,
+            "remaining": statement.balance.remaining,
             "to": None if ends_ms >= FOREVER_MS else ends_ms,
+            "deciding": deciding_answer(account),
             "now": _shown(found.now),
             "fastest": _shown(found.fastest),
             "slowest": _shown(found.slowest),
             "protected": _protected(account.protected, self._now_ms),
         }
+
+    def _forecast(self, name: str, statement: Statement, additions: Sequence[Addition]) -> Forecast:
+        """Of one account alone."""
+        charged = self._days.get(name, {})
+        days = [*charged.values(), *([0] * (DAYS - len(charged)))]
+        remaining, ends_ms = statement.balance.remaining, statement.ends_ms
+        return forecast(remaining, self._rates[name], days, self._now_ms, additions, ends_ms)
 
 
 def _days(services: Services, asked: ReportQuery, prefix: str) -> dict[str, Mapping[int, int]]:

@@ -31,6 +31,7 @@ from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.granting import grant_once, group_budget
 from timekeeper.api.ledger.ledger_reader import LedgerReader
 from timekeeper.core.budgets.policy import GPU_HOUR
+from timekeeper.core.budgets.sentences import beyond_its_group
 from timekeeper.core.names import DOMAIN
 from timekeeper.core.object_names import NAMESPACE
 from timekeeper.runtime.http.problem_details import Problem, bad
@@ -173,9 +174,11 @@ class GrantsAnswer(Paged):
 
 
 class WrittenGrantsAnswer(Versioned):
-    """The grants under the idempotency key: one, or the two of a transfer."""
+    """The grants under the idempotency key: one, or the two of a transfer. `warnings`: where a namespace has
+    more of its own now than its group has left."""
 
     grants: list[GrantAnswer]
+    warnings: list[str]
 
 
 GRANTS = ApiRoute(
@@ -219,7 +222,7 @@ def register(app: Flask, services: Services) -> None:
         asked = read_grant(read_body())
         caller, group = _admit(services, asked)
         given = _give(services, asked, group, caller, call.given["Idempotency-Key"])
-        return written_answer(given)
+        return written_answer(services, given)
 
     serve(app, services, GRANTS, list_all)
     serve(app, services, GIVE, give)
@@ -325,9 +328,16 @@ class _Giving:
         return Grant(subject, span, amount, asked.kind, asked.reason, self.actor, key, now_ms)
 
 
-def written_answer(given: tuple[GrantRow, ...]) -> Response:
+def written_answer(services: Services, given: tuple[GrantRow, ...]) -> Response:
     """The answer to a grant."""
-    return answer(WrittenGrantsAnswer(version=1, grants=list(map(_shown, given))))
+    shown, receiver = list(map(_shown, given)), given[-1].grant
+    statement = services.ledger.account_now(receiver.subject).statement
+    own, group = statement.balance.remaining, statement.group
+    warning = ""
+    if receiver.amount > 0 and group is not None:
+        named = statement.in_force.budget.group
+        warning = beyond_its_group(receiver.subject, own, named, group.balance.remaining)
+    return answer(WrittenGrantsAnswer(version=1, grants=shown, warnings=[warning] if warning else []))
 
 
 def _shown(written: GrantRow) -> GrantAnswer:

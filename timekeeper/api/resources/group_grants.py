@@ -139,7 +139,7 @@ def register(app: Flask, services: Services) -> None:
         asked = read_passing_on(read_body())
         caller = _lead(services, group)
         given = pass_on(services.ledger, group, asked, caller.username, key)
-        return written_answer(given)
+        return written_answer(services, given)
 
     serve(app, services, GROUP_GRANTS, read)
     serve(app, services, PASS_ON, give)

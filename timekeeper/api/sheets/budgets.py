@@ -19,12 +19,24 @@ from timekeeper.api.sheets.sheet import (
 from timekeeper.core import texts
 from timekeeper.core.budgets.modes import EFFECTS
 from timekeeper.core.budgets.policy import effect_of
+from timekeeper.core.budgets.sentences import account_name, left_sentence
 
 _HOURS = "in GPU-hours"
 
 
 def _used(raw: Json) -> int:
     return int(raw["posted"] + raw["pending"])
+
+
+def _left(raw: Json) -> int | None:
+    remaining: int | None = raw["deciding"]["remaining"]
+    return remaining
+
+
+def _left_of(raw: Json) -> str:
+    """The group where it decides, else ""."""
+    subject: str = raw["deciding"]["subject"]
+    return "" if subject == raw["namespace"] else account_name(subject)
 
 
 def _mode(raw: Json) -> str:
@@ -61,6 +73,11 @@ def _notes(listed: list[Json]) -> Iterator[str]:
             yield f"{raw['namespace']} has {said}."
 
 
+def _limit(raw: Json) -> str:
+    """What its group leaves it."""
+    return f"{raw['namespace']}: {left_sentence(raw)}."
+
+
 def _known(answer: Json) -> list[Json]:
     """The one budget, unless the namespace seems not to exist."""
     return [] if texts.is_unknown(answer) else [answer]
@@ -77,7 +94,9 @@ _COLUMNS = (
     AMOUNT("granted", "Granted", f"of this period, with what was carried over, {_HOURS}"),
     AMOUNT("used", "Used", f"charges of this period, posted and pending, {_HOURS}", _used),
     AMOUNT("reserved", "Reserved", f"for the next minutes of the pods that run, {_HOURS}"),
-    AMOUNT("remaining", "Remaining", f"granted less used and reserved, {_HOURS}"),
+    AMOUNT("remaining", "Own left", f"granted less used and reserved, {_HOURS}"),
+    AMOUNT("left", "Left", f"to spend: its own, or less where its group has less left, {_HOURS}", _left),
+    TEXT("leftOf", "Of", "the group that has less left", _left_of),
     PERCENT("percent", "Used %", "used of granted", lambda raw: (_used(raw), raw["granted"])),
     TEXT("onExhausted", "On exhausted", "what happens once it is exhausted", _effect),
     TIME("periodEnd", "Period ends", "when it is granted anew", lambda raw: raw["period"]["to"] or ""),
@@ -99,7 +118,7 @@ BUDGET = Sheet(
     columns=_COLUMNS,
     rows=_known,
     empty="it has no budget and uses nothing",
-    notes=lambda answer, _: _notes(_known(answer)),
+    notes=lambda answer, _: (*map(_limit, filter(_left_of, _known(answer))), *_notes(_known(answer))),
 )
 GRANTS = Sheet(
     columns=(
@@ -112,6 +131,7 @@ GRANTS = Sheet(
     ),
     rows=lambda answer: answer["grants"],
     empty="there are no grants",
+    warnings=lambda answer, _: (f"{sentence}." for sentence in answer.get("warnings", ())),
 )
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from timekeeper.core.budgets.policy import GROUP
+from timekeeper.core.budgets.sentences import beyond_its_group
 from timekeeper.core.findings import broken_sentences
 from timekeeper.dashboard.api_caller import Json
 from timekeeper.dashboard.pages.accounts import (
@@ -86,7 +87,7 @@ def group(visit: Visit, group: str, form: PassingOnForm | None = None) -> PageCo
     listed = part(lambda: visit.api.get("/v1/budgets", group=group))
     grants = part(lambda: visit.api.get(f"/v1/groups/{segment(group)}/grants"))
     used = part(lambda: _used(visit, key, budget))
-    names = (grants.answer or {}).get("members", ())
+    names, receiver = (grants.answer or {}).get("members", ()), visit.text("passed-on") or ""
     accounts = {member["namespace"]: member for member in (listed.answer or {}).get("budgets", ())}
     amounts = {row["namespace"]: row["amount"] for row in (used.answer or {}).get("rows", ())}
     members = [(name, amounts.get(name, 0), accounts.get(name)) for name in {**accounts, **amounts}]
@@ -100,9 +101,18 @@ def group(visit: Visit, group: str, form: PassingOnForm | None = None) -> PageCo
         "total": sum(amounts.values()),
         "grants": grants,
         "form": with_stranger(form, group, names) if form and names else form or empty_form(),
-        "is_done": visit.text("passed-on") == "1",
+        "is_done": bool(receiver),
+        "warning": _beyond_the_group(visit, budget, receiver) if receiver in names else "",
     }
     return PageContent("group.html", values)
+
+
+def _beyond_the_group(visit: Visit, group: Json, receiver: str) -> str:
+    """The warning where the namespace that has just received an amount has more than its group has left."""
+    own = part(lambda: visit.api.get(f"/v1/budgets/{segment(receiver)}")).answer
+    if own is None:
+        return ""
+    return beyond_its_group(receiver, own["remaining"], _name(group), group["remaining"])
 
 
 def _used(visit: Visit, key: str, budget: Json) -> Json:
@@ -130,10 +140,10 @@ def state_of(budget: Json) -> str:
     fine; or without a limit."""
     if budget["standing"] == "OVER_BUDGET":
         return OVER
-    if budget["granted"] is None:
+    if budget["deciding"]["remaining"] is None:
         return UNLIMITED
-    warned = budget["warnAtMilli"]
-    if warned is not None and budget["ratioMilli"] >= warned:
+    warned, ratio = budget["warnAtMilli"], budget["ratioMilli"]
+    if warned is not None and ratio is not None and ratio >= warned:
         return NEAR
     return FINE if budget["exhaustedAt"] is None else EARLY
 
