@@ -28,6 +28,7 @@ from timekeeper.cli.save.command import save
 from timekeeper.cli.scheduler.commands import scheduler
 from timekeeper.cli.simulation import simulate
 from timekeeper.cli.top import top
+from timekeeper.cli.unknown import check_node, check_subject
 from timekeeper.cli.webhook_commands import audit, check
 from timekeeper.cli.would import would
 from timekeeper.core import __version__
@@ -237,10 +238,13 @@ def grant(
 @FORM
 def explain(options: Options, target: str, uid: str | None, form: str) -> None:
     """Why a pod was refused, placed, evicted or charged, or why it waits; KIND/NAME for a controller's pods,
-    claim/NAME for a device claim. Its other name is why."""
+    claim/NAME for a device claim. Its other name is why. Exit code 1 where neither the ledger nor the API
+    server knows it."""
     namespace = options.one_namespace()
     with connected(options, namespace) as client:
-        sheet = client.sheet(form, f"/v1/explain/{quote(namespace)}/{quote(target)}", uid=uid)
+        path = f"/v1/explain/{quote(namespace)}/{quote(target)}"
+        sheet, answer = client.answered(form, path, uid=uid)
+        check_subject(client, options.kubectl, answer)
     output.show(sheet, form)
 
 
@@ -313,6 +317,8 @@ def map_(options: Options, node: str | None, stranded: bool, form: str) -> None:
     posted them last; or with --stranded by namespace the free cards that no pod can use, because its pods
     hold the CPU or memory beside them."""
     with connected(options, "") as client:
+        if node:
+            check_node(client, options.kubectl, node)
         if not stranded:
             sheet = client.list(form, "/v1/cluster", "nodes", node=node)
         elif form in output.OBJECTS:

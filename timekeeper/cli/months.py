@@ -7,6 +7,15 @@ import click
 from timekeeper.cli import output, words
 from timekeeper.cli.connection import Options, connected
 from timekeeper.cli.flags import FORM, MINUS, AmountCommand, ClusterCommand
+from timekeeper.cli.output import CommandError, UnprovedError
+
+_OPEN = {
+    "future": "it has not begun",
+    "before": "the ledger began after it",
+    "runs": "it has not ended",
+    "waits": "sessions of it are not settled",
+    "ended": "the settler closes it an hour after its end at the earliest",
+}
 
 
 @click.command(cls=ClusterCommand, without=("namespace",), short_help="A closed month")
@@ -15,11 +24,18 @@ from timekeeper.cli.flags import FORM, MINUS, AmountCommand, ClusterCommand
 @FORM
 def month(options: Options, month: str, form: str) -> None:
     """Whether a closed month is as it was when it was closed, by the hashes of its charges, grants and
-    prices; exit code 1 if it is not."""
-    with connected(options, "") as client:
-        sheet = client.sheet(form, f"/v1/months/{quote(month, safe='')}")
-    output.show(sheet, form)
-    if any(row["closed"] == "changed" for row in sheet.rows) or (sheet.answer or {}).get("differs"):
+    prices. Exit code: 0 closed and unchanged, 1 changed, 2 where nothing is proved: it is not closed, or
+    there is no answer."""
+    path = f"/v1/months/{quote(month, safe='')}"
+    try:
+        with connected(options, "") as client:
+            sheet, answer = client.answered(form, path)
+        output.show(sheet, form)
+    except CommandError as error:
+        raise UnprovedError(error.message) from error
+    if answer["closed"] is None:
+        raise UnprovedError(f"{month} is not closed, for {_OPEN[answer['state']]}; nothing is proved")
+    if answer["differs"]:
         raise SystemExit(1)
 
 

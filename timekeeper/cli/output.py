@@ -187,6 +187,12 @@ class AwayError(CommandError):
     """The server gave no answer, or says that it has none now (5xx)."""
 
 
+class UnprovedError(CommandError):
+    """What was to be proved is neither so nor otherwise. Exit code 2."""
+
+    exit_code = 2
+
+
 class RefusedError(CommandError):
     """The server refused a request (4xx), so it has changed nothing."""
 

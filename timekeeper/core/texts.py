@@ -13,6 +13,9 @@ NOT_PLACED = (
 )
 
 
+CREATED = "; enforcement would have "  # after when a metered pod that holds nothing was created
+
+
 def not_bound(mode: str, namespace: str) -> str:
     """What is said of a pod of a metered namespace that holds nothing."""
     return (

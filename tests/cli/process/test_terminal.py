@@ -302,10 +302,11 @@ def test_json_and_yaml_have_the_answer_as_it_is(environment: dict[str, str]) -> 
     ("arguments", "code", "sentence"),
     [
         (("check", f"{ROOT}/deploy/samples/half-a-card.yaml"), 0, "1 object: 1 admitted"),
-        (("check", "--help"), 0, "usage: kubectl bursar check [-h]"),
+        (("check", "-o", "json", "--help"), 0, "Usage: kubectl bursar check [OPTIONS] [FILE]..."),
         (("check", "--mode", "none"), 2, "kubectl bursar check: argument --mode: invalid choice"),
         (("check", "none.yaml"), 2, "kubectl bursar check: none.yaml: "),
-        (("audit", "--help"), 0, "usage: kubectl bursar audit [-h]"),
+        (("audit", "--help"), 0, "--month YYYY-MM"),
+        (("audit", "--month", "2026-10", "--help"), 0, "2 where nothing is proved"),
         (("audit", "-n"), 2, "kubectl bursar audit: argument -n/--namespace: expected one argument"),
         (
             ("audit", "--context", "far", "-A"),

@@ -46,7 +46,7 @@ from timekeeper.core.ledger.metering import FOREVER_MS
 from timekeeper.core.object_names import timestamp
 from timekeeper.core.protected import Published
 from timekeeper.core.request.claims import CLAIM
-from timekeeper.core.texts import NOT_PLACED, floor, not_bound, received
+from timekeeper.core.texts import CREATED, NOT_PLACED, floor, not_bound, received
 from timekeeper.core.violation import first_of
 from timekeeper.store import held_pods, sessions, would
 from timekeeper.store.decisions import DecisionFilter, DecisionRow, jobs_of, page
@@ -199,7 +199,7 @@ def _unknown(
     if history.is_metered(namespace, now_ms):
         if created is not None:
             at_ms, verdict = created
-            yield f"created at {timestamp(at_ms)}; enforcement would have {verdict} it"
+            yield f"created at {timestamp(at_ms)}{CREATED}{verdict} it"
         yield not_bound(history.mode(namespace, now_ms), namespace)
     if not history.places(namespace, now_ms):
         yield NOT_PLACED
