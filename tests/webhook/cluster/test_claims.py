@@ -292,6 +292,73 @@ def test_a_tenant_cannot_strip_the_finalizer_of_a_claim_in_use(world: World) -> 
     assert refused(world.cluster.cp, "DELETE", path, {}, TENANT) == ""
 
 
+def objects_of_a_tenant() -> dict[str, Json]:
+    """Claims, a template and a class as their user's manifests have them, by their paths."""
+    other = {"key": "example.com/maintenance", "operator": "Exists"}
+    mine = {"key": "heir.bursar.dev/open", "operator": "Equal", "value": "0" * 32, "effect": "NoSchedule"}
+    several = of(exactly("h100", count=7), exactly("h100", tolerations=[other, mine]))
+    found = (
+        ("namespaces/open/resourceclaims/again", "ResourceClaim", of(exactly("h100"))),
+        ("namespaces/open/resourceclaims/several", "ResourceClaim", several),
+        (
+            "namespaces/open/resourceclaimtemplates/again",
+            "ResourceClaimTemplate",
+            {"spec": of(exactly("h100", tolerations=[other]))},
+        ),
+        ("deviceclasses/again", "DeviceClass", device_class("again", "gpu.nvidia.com")["spec"]),
+    )
+    return {
+        f"{GROUP}/{at}": {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": kind,
+            **named(at.rsplit("/", 1)[1]),
+            "spec": spec,
+        }
+        for at, kind, spec in found
+    }
+
+
+@pytest.mark.kubernetes("1.36")  # an older API server drops the tolerations
+def test_claim_template_and_class_are_applied_again_by_client_and_server_replaced_and_diffed(
+    world: World,
+) -> None:
+    """What Bursar has written into them stays, also where a label of the manifest changes."""
+    objects = objects_of_a_tenant()
+
+    def specs() -> dict[str, Json]:
+        return {path: world.api.call("GET", path)["spec"] for path in objects}
+
+    def does(verb: str, *flags: str, label: str) -> None:
+        labelled = [
+            {**one, "metadata": one["metadata"] | {"labels": {"by": label}}} for one in objects.values()
+        ]
+        whole = {"apiVersion": "v1", "kind": "List", "items": labelled}
+        world.cluster.kubectl(verb, *flags, "-n", "open", "-f", "-", input=json.dumps(whole))
+
+    does("apply", label="first")
+    created = specs()
+    tolerations = [
+        [toleration["key"] for toleration in request["exactly"].get("tolerations", [])]
+        for path in sorted(path for path in objects if "/resourceclaims/" in path)
+        for request in created[path]["devices"]["requests"]
+    ]
+    by_server = "--server-side", "--force-conflicts"
+    for verb, *flags in (["apply"], ["apply", *by_server], ["replace"]):
+        for label in ("first", "second"):
+            does(verb, *flags, label=label)
+            assert specs() == created
+    for flags in ([], [*by_server]):
+        does("diff", *flags, label="second")
+
+    assert tolerations == [
+        ["heir.bursar.dev/open"],
+        ["heir.bursar.dev/open"],
+        ["example.com/maintenance", "heir.bursar.dev/open"],
+    ]
+    for path in objects:
+        world.api.call("DELETE", path)
+
+
 @pytest.mark.kubernetes("1.36")  # an older API server drops the tolerations
 def test_a_tenant_cannot_tolerate_our_taints(world: World) -> None:
     ours = {"key": "bursar.dev/hold", "operator": "Exists"}

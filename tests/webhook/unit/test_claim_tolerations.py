@@ -39,9 +39,10 @@ def one(name: str = "gpu", **fields: Any) -> Json:
     return {"exactly": {"deviceClassName": name, "allocationMode": "ExactCount", "count": 1, **fields}}
 
 
-def operations(raw: Json, policy: AdmissionPolicy = CLASSES, operation: str = "CREATE") -> Any:
-    """What the review changes."""
-    review = read(orjson.dumps(review_of(raw, operation=operation, kind=KIND)))
+def operations(raw: Json, policy: AdmissionPolicy = CLASSES, old: Json | None = None) -> Any:
+    """What the review of its creation changes, or of the update of ``old``."""
+    of_update = {"operation": "UPDATE", "oldObject": old} if old else {"operation": "CREATE"}
+    review = read(orjson.dumps(review_of(raw, kind=KIND, **of_update)))
     return json.loads(json.dumps(with_toleration(review, policy, TOKEN).operations))
 
 
@@ -105,5 +106,42 @@ def test_claims_stay_as_they_are_where_nothing_is_enforced(mode: Any) -> None:
     assert operations(claim(one()), replace(CLASSES, mode=mode)) == []
 
 
-def test_only_the_creation_of_a_claim_is_changed() -> None:
-    assert operations(claim(one()), operation="UPDATE") == []
+FORMER = own("f" * 32)
+
+
+@pytest.mark.parametrize("mode", ["enforce", "observe", "meter"])
+@pytest.mark.parametrize(
+    ("before", "manifest"),
+    [
+        (claim(one(tolerations=[FORMER])), claim(one())),
+        (claim(one(tolerations=[OTHERS[0], FORMER])), claim(one(tolerations=OTHERS[:1]))),
+        (claim(one(tolerations=[FORMER])), claim(one(tolerations=[own()]))),
+        (
+            claim(one(count=2, tolerations=[FORMER]), one("unknown", tolerations=[OTHERS[0], FORMER])),
+            claim(one(count=2), one("unknown", tolerations=OTHERS[:1])),
+        ),
+        (claim(one()), claim(one(tolerations=[own()]))),
+    ],
+)
+def test_a_manifest_that_is_applied_again_gets_what_the_claim_was_created_with(
+    before: Json, manifest: Json, mode: Any
+) -> None:
+    after = jsonpatch.apply_patch(manifest, operations(manifest, replace(CLASSES, mode=mode), before))
+
+    assert [each["exactly"].get("tolerations", []) for each in after["spec"]["devices"]["requests"]] == [
+        each["exactly"].get("tolerations", []) for each in before["spec"]["devices"]["requests"]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("before", "manifest"),
+    [
+        (claim(one()), claim(one())),
+        (claim(one()), claim(one(count=2))),
+        (claim(one(tolerations=[FORMER])), claim(one(tolerations=OTHERS[:1]))),
+        (claim(one(tolerations=[FORMER])), claim({"firstAvailable": [{"name": "s"}]})),
+        (claim(one(tolerations=[FORMER])), claim()),
+    ],
+)
+def test_a_claim_from_before_gets_none_and_what_its_user_changes_stays(before: Json, manifest: Json) -> None:
+    assert operations(manifest, old=before) == []
