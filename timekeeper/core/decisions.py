@@ -52,7 +52,8 @@ KINDS: Mapping[str, DecisionKind] = {
     DEMOTED: DecisionKind("webhook", "`OverBudget`: created with the class of pods over budget"),
     HELD: DecisionKind(
         "webhook",
-        "`OverBudget`, `WaitsForTurn`, `DeclaredTime`: created with the scheduling gate `bursar.dev/budget`",
+        "`OverBudget`, `WaitsForBudget`, `WaitsForTurn`, `WaitsForClaims`, `DeclaredTime`: created with the"
+        " scheduling gate `bursar.dev/budget`",
     ),
     PLACED: DecisionKind("extender", "`Bound`, with node, cards, compute and memory"),
     BIND_UNDONE: DecisionKind("extender", "`BindTakenBack`: a placement whose Binding failed"),
@@ -61,7 +62,8 @@ KINDS: Mapping[str, DecisionKind] = {
         "why the pod has no node, whenever its reasons change: `NoRoom`, `NoNodeFits`, `GrantSpent`,"
         " `BindFailed`, and `Unschedulable` (kube-scheduler refuses every node itself); `RoomIsMade`: pods"
         " are evicted for it; `RoomNotUsed`: its claim did not get the device of pods that were evicted for"
-        " it; `WaitsForClaims`: it is not known yet what its device claims ask for; `WaitsForDevices`: no"
+        " it; `WaitsForClaims`: it is not known yet what its device claims ask for, or one is missing or"
+        " in use; `WaitsForDevices`: no"
         " node has the devices of its claims, with the drivers and pools in which they were sought",
     ),
     CAPPED: DecisionKind(
@@ -100,9 +102,9 @@ KINDS: Mapping[str, DecisionKind] = {
     ),
     DELETED: DecisionKind(
         "timekeeper",
-        "`DeletedUnbound`: the pod's object is gone, and it had no node; `DeletionRequested`: the same will"
-        " follow once the pod's finalizers are removed. Of pods that were deleted while no timekeeper"
-        " ran, it is recorded of held pods alone, by the next timekeeper",
+        "`DeletedUnbound`: the object is gone, and had no node; `DeletionRequested`: the same will"
+        " follow once the pod's finalizers are removed. Of pods deleted while no timekeeper ran, held ones"
+        " alone have it",
     ),
     STANDING: DecisionKind(
         "timekeeper",

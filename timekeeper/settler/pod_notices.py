@@ -150,6 +150,12 @@ def short_decision(pod: LedgerPod, looked_at: str, at_ms: int) -> Decision:
     return _waits(pod, WAITS_FOR_DEVICES, f"No {what}.", f"no {what}", at_ms)
 
 
+def obstacle_decision(pod: LedgerPod, obstacle: str, at_ms: int) -> Decision:
+    """The record of a pod that was admitted, and whose claims keep it from every node for another reason."""
+    waits = f"waits for its claim: {obstacle}"
+    return _waits(pod, WAITS_FOR_CLAIMS, f"Admitted at {timestamp(pod.created_ms)}; {waits}.", waits, at_ms)
+
+
 def _waits(pod: LedgerPod, reason: str, message: str, obstacle: str, at_ms: int) -> Decision:
     figures: dict[str, Figure] = {MESSAGE: message, "obstacle": obstacle}
     where = {"owner": pod.owner, "name": pod.name, "uid": pod.uid}

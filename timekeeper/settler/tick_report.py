@@ -15,6 +15,7 @@ from timekeeper.accounts.held.order import HeldPod
 from timekeeper.core.budgets.policy import MODES, BudgetSettings
 from timekeeper.core.claims.drivers import rules_of
 from timekeeper.core.decisions import Record
+from timekeeper.core.dialects.others import claims as of_claims
 from timekeeper.core.request.device_classes import DeviceClass
 from timekeeper.core.values import WHOLE_MILLI
 from timekeeper.log import log
@@ -22,6 +23,7 @@ from timekeeper.settler.budget_entries import BudgetNotice, EntryChanges
 from timekeeper.settler.claim_notices import ClaimNotice, budget_notices, doubt_notices
 from timekeeper.settler.cluster.cluster_state import ClusterState
 from timekeeper.settler.decide.decide import TickDecision
+from timekeeper.settler.decide.session_changes import PATIENCE_MS
 from timekeeper.settler.pod_notices import (
     FRESH_MS,
     MAX_PODS,
@@ -31,6 +33,7 @@ from timekeeper.settler.pod_notices import (
     demotion_notice,
     forecast_decision,
     held_notice,
+    obstacle_decision,
     of_standings,
     short_decision,
     state_of,
@@ -78,6 +81,7 @@ def report(
     _deletions_before(cluster, ledger, decision.changes, notices)
     _unknown(cluster, notices, now_ms)
     _without_devices(cluster, notices, now_ms)
+    _obstructed(cluster, notices, now_ms)
     for pod_notice in _held(cluster, ledger, decision, history, now_ms):
         notices.pod(pod_notice)
     _sessions(decision)
@@ -133,6 +137,17 @@ def _without_devices(cluster: ClusterState, notices: Notices, now_ms: int) -> No
         classes = (known.classes.get(name, DeviceClass(name)) for name in names[:MAX_REASONS])
         looked_at = searched(classes, cluster.claims.pools.of_driver)
         notices.record(short_decision(each.pod, looked_at, now_ms))
+
+
+def _obstructed(cluster: ClusterState, notices: Notices, now_ms: int) -> None:
+    """Of pods that are placed by their claims, and have had no node for a while for another reason."""
+    claims = cluster.claims
+    due = (uid for uid, since_ms in claims.obstructed.items() if now_ms - since_ms >= PATIENCE_MS)
+    for uid in sorted(due)[:MAX_PODS]:
+        del claims.obstructed[uid]
+        pod = cluster.pods.get(uid)
+        if pod is not None and pod.request.dialect == of_claims.NAME:
+            notices.record(obstacle_decision(pod, claims.pods[uid].obstacle, now_ms))
 
 
 def _not_charged(cluster: ClusterState) -> None:
@@ -202,11 +217,13 @@ def _deletions(cluster: ClusterState, notices: Notices, now_ms: int) -> None:
 
 
 def _deletions_before(cluster: ClusterState, ledger: LedgerState, changes: Changes, notices: Notices) -> None:
-    """Of held pods of the ledger that were deleted while no timekeeper ran: no watch has shown them since.
+    """Of held pods of the ledger that were deleted while no timekeeper ran: the first list has them no more.
     The ledger has no rows of other pods without a node."""
+    if not cluster.pods_relisted:
+        return
+    shown = cluster.listed_pods, cluster.deleted_waiting, cluster.deleted_pods, cluster.claims.pods
     for uid in changes.released:
-        tables = cluster.pods, cluster.unreadable, cluster.deleted_waiting, cluster.deleted_pods
-        if not any(uid in each for each in tables):
+        if not any(uid in each for each in shown):
             notices.record(unbound_deletion(ledger.held[uid], ledger.pulse.decided_ms, "unseen"))
 
 

@@ -13,15 +13,15 @@ from timekeeper.core.decisions import (
     MESSAGE,
     REFUSED,
     SCHEDULER_NAME,
+    WAITS_FOR_CLAIMS,
     Decision,
     Figure,
 )
-from timekeeper.core.json_values import mapping
+from timekeeper.core.dialects.others.claims import UNKNOWN
+from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.object_names import owner_of
 from webhook.wire.object_review import ObjectReview
 from webhook.wire.pod_review import AdmissionAnswer, PodReview
-
-_HELD_REASONS = {"budget": "OverBudget", "turn": "WaitsForTurn", "": "Gated"}
 
 
 def of_creation(review: PodReview, answer: AdmissionAnswer, at_ms: int) -> Decision | None:
@@ -30,10 +30,11 @@ def of_creation(review: PodReview, answer: AdmissionAnswer, at_ms: int) -> Decis
 
 
 def of_admission(
-    review: PodReview, answer: AdmissionAnswer, policy: AdmissionPolicy, at_ms: int
+    review: PodReview, answer: AdmissionAnswer, policy: AdmissionPolicy, is_over: bool, at_ms: int
 ) -> Decision | None:
     """The decision of an answer of /validate: a refusal, or that the new pod is held or over budget. The pod
-    has its name and UID by now. ``policy``: of its namespace."""
+    has its name and UID by now. ``policy``: of its namespace; ``is_over``: whether that is over budget by the
+    ledger, and not by what a webhook admitted since."""
     if answer.refusal:
         return _refusal(review, answer, at_ms)
     if review.operation != "CREATE" or review.subresource or names.REQUEST not in annotations_of(review.pod):
@@ -47,6 +48,7 @@ def of_admission(
         "standing": str(word),
         "priorityClass": str(spec.get("priorityClassName") or ""),
         "request": str(annotations[names.REQUEST]),
+        **({"byEstimate": 1} if word == "OVER_BUDGET" and not is_over else {}),
     }
     if is_held:
         declared = recorded_time(review.pod)
@@ -54,9 +56,20 @@ def of_admission(
             figures["declaredMs"] = 1000 * int(declared)
         if spec.get("schedulerName") != policy.scheduler_name:
             figures[SCHEDULER_NAME] = str(spec.get("schedulerName") or "")
-        reason = "DeclaredTime" if declared else _HELD_REASONS[recorded_hold(review.pod)]
+        reason = "DeclaredTime" if declared else _held_reason(review.pod, word == "OVER_BUDGET", is_over)
         return _decision(review, HELD, reason, figures, at_ms)
     return _decision(review, DEMOTED, "OverBudget", figures, at_ms)
+
+
+def _held_reason(pod: Json, was_over: bool, is_over: bool) -> str:
+    """``was_over``: as the pod was governed. A pod of a namespace in budget does not overtake the pods that
+    wait before it."""
+    hold = recorded_hold(pod)
+    if hold == "budget" and was_over:
+        return "OverBudget" if is_over else "WaitsForBudget"
+    if hold and annotations_of(pod).get(names.CLAIMS) == UNKNOWN:
+        return WAITS_FOR_CLAIMS
+    return "WaitsForTurn" if hold else "Gated"
 
 
 def of_template(review: ObjectReview, answer: AdmissionAnswer, at_ms: int) -> Decision | None:

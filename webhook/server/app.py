@@ -49,7 +49,8 @@ def create_calls(
     def of_governed(review: PodReview) -> AdmissionAnswer:
         policy = admission.policy_for(review.namespace)
         answer = pods.validate(review, policy)
-        recorded(review, decisions.of_admission(review, answer, policy, monotonic_ms()))
+        is_over = admission.is_over_budget(review.namespace)
+        recorded(review, decisions.of_admission(review, answer, policy, is_over, monotonic_ms()))
         return answer
 
     def of_template(review: ObjectReview) -> AdmissionAnswer:

@@ -98,6 +98,11 @@ class Reviewer:
         table = self._table()
         return table.entry_of(namespace).deciding_group if table else ""
 
+    def is_over_budget(self, namespace: str) -> bool:
+        """Whether the namespace is over budget by the table alone; true where there is none."""
+        table = self._table()
+        return table is None or table.entry_of(namespace).standing.status == "OVER_BUDGET"
+
     def _policy_of(self, namespace: str, table: StandingsTable | None) -> AdmissionPolicy:
         """The namespace's policy from table, flags and CA, cached until one of them changes or the table
         ages."""

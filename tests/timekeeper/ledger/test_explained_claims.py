@@ -5,9 +5,9 @@ import pytest
 from tests.timekeeper.claims import DRIVER, allocated, device_claim, device_slice
 from tests.timekeeper.ledger.test_claim_reclaim import heir
 from tests.timekeeper.ledger.test_claims import pod as pod_of
-from tests.timekeeper.ledger.test_held_claims import begin, claiming, device_class, template
+from tests.timekeeper.ledger.test_held_claims import begin, claiming, device_class, template, waits
 from tests.timekeeper.ledger.test_holding import HOLD, Holding
-from tests.timekeeper.worlds import HOUR, MINUTE, T0, Json, Town, budgets, gpu_pod, node
+from tests.timekeeper.worlds import HOUR, MINUTE, SECOND, T0, Json, Town, budgets, gpu_pod, node
 from timekeeper.core.decisions import DecisionRun
 from timekeeper.core.object_names import timestamp
 from timekeeper.store.decisions import SOURCE, record
@@ -200,3 +200,49 @@ def test_a_pod_whose_claim_is_allocated_waits_no_more(holding: Holding) -> None:
     town.change("resourceclaims", claim)
 
     assert explained(town, "p")["waitsFor"] == []
+
+
+def refused(message: str) -> Json:
+    """The status of a pod with a claim for which kube-scheduler finds no node."""
+    said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    made = [{"name": "c0", "resourceClaimName": "c"}]
+    return {"conditions": [said | {"lastTransitionTime": timestamp(T0)}], "resourceClaimStatuses": made}
+
+
+@pytest.mark.parametrize(
+    ("names", "status", "why"),
+    [
+        (
+            ("",),
+            {},
+            "none is made from ResourceClaimTemplate it. The pod's Events say why"
+            " (FailedResourceClaimCreation), such as a quota",
+        ),
+        (
+            ("c",),
+            refused("0/3 nodes are available: 3 resourceclaim in use."),
+            "kube-scheduler says: 0/3 nodes are available: 3 resourceclaim in use",
+        ),
+        (("c",), None, "kube-scheduler has not tried it yet"),
+    ],
+    ids=["a quota refused its claim", "256 pods share it", "no kube-scheduler runs"],
+)
+def test_a_pod_in_budget_that_is_not_placed_says_what_its_claim_lacks(
+    holding: Holding, names: tuple[str, ...], status: Json | None, why: str
+) -> None:
+    raw = waits(names=names)
+    town = begin(holding, raw | ({} if status is None else {"status": status}), entry=HOLD.format(hours=10))
+    town.advance(SECOND)
+    assert town.recorded == []
+    town.advance(5 * SECOND)
+    town.advance(MINUTE)
+    assert len(town.recorded) == 1, "once, while nothing else is known"
+    write_decisions(town)
+
+    answer = explained(town, "p")
+
+    assert answer["steps"][-1]["sentence"] == f"Admitted at {timestamp(T0)}; waits for its claim: {why}."
+    assert answer["waitsFor"] == [f"waits for its claim: {why}"]
+    town.change("pods", claiming(node="n1"))
+    town.advance(MINUTE)
+    assert town.recorded == []

@@ -434,3 +434,44 @@ def test_a_floor_counts_a_claim_once_and_the_rest_of_its_pod(holding: Holding) -
     town.change("resourceclaims", claim("c", "gpu-0", pods=("uid-p",)))
 
     assert set(town.settler.ledger.protected["team-a"].uids) == {"uid-p"}
+
+
+def deleted(town: Town) -> list[str]:
+    """The pods that were recorded as deleted."""
+    return [each.name for each in town.recorded if each.kind == "deleted"]
+
+
+@pytest.mark.parametrize("how", ["by the watch", "by a list", "by the next timekeeper"])
+@pytest.mark.parametrize("claims", ["2", "unknown"])
+def test_a_held_pod_that_was_bound_is_never_recorded_as_deleted(
+    holding: Holding, how: str, claims: str
+) -> None:
+    """It is released and bound before the next tick, or while no watch runs."""
+    town = begin(holding, claiming(claims=claims), claiming("gone"), entry=SPENT)
+    town.change("resourceclaimtemplates", template())
+    town.hear("resourceclaimtemplates", template(), deleted=True)
+    assert len(town.settler.held.pods) == 2
+
+    town.hear("pods", bound("p"), unheard=how != "by the watch")
+    town.hear("pods", claiming("gone"), deleted=True, unheard=how != "by the watch")
+    if how == "by a list":
+        town.hear_all("pods")
+    elif how == "by the next timekeeper":
+        holding.town.restart()
+    town.tick()
+    town.tick()
+
+    assert deleted(town) == ["gone"]
+
+
+def test_a_held_pod_of_which_the_next_timekeeper_does_not_know_what_it_asks_for_is_not_deleted(
+    holding: Holding,
+) -> None:
+    town = begin(holding, claiming(claims="unknown"), entry=SPENT)
+    town.change("resourceclaimtemplates", template())
+    assert len(town.settler.held.pods) == 1
+
+    town.hear("resourceclaimtemplates", template(), deleted=True)
+    town.resume()
+
+    assert (dict(town.settler.held.pods), deleted(town)) == ({}, [])

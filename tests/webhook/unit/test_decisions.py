@@ -4,16 +4,20 @@ from dataclasses import replace
 from typing import Any
 
 import orjson
+import pytest
 
 from tests.runtime.lines import into
 from tests.support.simulated_timekeeper import entry, standings
 from tests.webhook.process_metrics import of_this_process
+from tests.webhook.unit.test_claims import CLAIMS, after, claiming
 from tests.webhook.unit.test_templates import BAD, GOOD, workload
 from tests.webhook.worlds import OBSERVING, POLICY, admitted, governed, half, review_of
 from tests.worlds import Json, limits_of
+from timekeeper.accounts.decisions.sentences import sentence
 from timekeeper.core.admission.policy import AdmissionPolicy
 from timekeeper.core.admission.table import StandingsTable
 from timekeeper.core.decisions import Decision
+from timekeeper.core.wire import HeldFor, StandingWord
 from webhook.server.app import create_calls
 from webhook.server.reviewer import Reviewer
 from webhook.standings import decode
@@ -94,6 +98,37 @@ def test_a_pod_that_is_held_is_recorded_with_its_reason() -> None:
     assert (found.kind, found.reason, found.uid) == ("held", "OverBudget", "uid-p")
 
 
+@pytest.mark.parametrize(
+    ("word", "hold", "by_table", "reason", "said"),
+    [
+        ("OVER_BUDGET", "budget", "OVER_BUDGET", "OverBudget", "its namespace is over its GPU budget"),
+        ("OVER_BUDGET", "budget", "IN_BUDGET", "WaitsForBudget", "does not pay its lookahead"),
+        ("IN_BUDGET", "budget", "IN_BUDGET", "WaitsForTurn", "it must wait for its turn"),
+        ("IN_BUDGET", "turn", "IN_BUDGET", "WaitsForTurn", "it must wait for its turn"),
+        ("OVER_BUDGET", "", "OVER_BUDGET", "OverBudget", "its namespace was over its GPU budget"),
+        ("OVER_BUDGET", "", "IN_BUDGET", "OverBudget", "pods admitted in the seconds before used the"),
+    ],
+)
+def test_a_record_says_of_a_pod_in_budget_what_it_waits_for(
+    word: StandingWord, hold: HeldFor, by_table: str, reason: str, said: str
+) -> None:
+    raw = owned(governed(admitted(half()), word, POLICY, hold), name="p", uid="uid-p")
+    table = decode(orjson.dumps(standings(team_a=entry(by_table))), '"1"', 0)
+
+    (found,) = decided("/validate", raw, table=table)
+
+    assert (found.reason, said in sentence(found)) == (reason, True)
+
+
+def test_a_record_says_of_a_pod_whose_claims_are_not_known_that_it_waits_for_these() -> None:
+    raw = owned(after(claiming("later")), name="p", uid="uid-p")
+
+    (found,) = decided("/validate", raw, CLAIMS)
+
+    assert found.reason == "WaitsForClaims"
+    assert sentence(found).endswith("bursar.dev/budget: it was not known what its claims ask for.")
+
+
 def test_a_held_pod_that_another_scheduler_places_is_recorded_with_the_schedulers_name() -> None:
     policy = replace(POLICY, other_schedulers=frozenset(("volcano",)))
     whole = admitted(limits_of("main", nvidia_com__gpu="1"), schedulerName="volcano")
@@ -143,7 +178,7 @@ def test_what_the_namespaces_own_budget_decides_does_not_name_the_groups() -> No
 
     assert [(each.kind, each.reason, each.budget) for each in found] == [
         ("held", "WaitsForTurn", ""),
-        ("held", "OverBudget", ""),
+        ("held", "WaitsForTurn", ""),
         ("refused", found[2].reason, ""),
     ]
 

@@ -30,7 +30,7 @@ class ClaimPod:
     was seen to be removed; None: it exists. ``waits``: for devices of its claims; None: it does not, or
     others may not be evicted for it; ``judged``: for how many GPUs its claims were judged, at its creation or
     its release; None: nothing says it. ``claims``: the names of all its claims that exist, with the one that
-    serves its extended resources."""
+    serves its extended resources; ``obstacle``: why it has no node, if that is not ``waits``."""
 
     pod: LedgerPod
     served_by: str = ""
@@ -38,6 +38,7 @@ class ClaimPod:
     waits: ClaimWait | None = None
     judged: int | None = None
     claims: tuple[str, ...] = ()
+    obstacle: str = ""
 
     @property
     def uid(self) -> str:
@@ -69,7 +70,9 @@ def read_claim_pod(raw: Json) -> ClaimPod | None:
         return None
     judged, serving = recorded_devices(annotations_of(raw)), served_by(raw)[1]
     claims = tuple(dict.fromkeys(filter(None, (*_names(spec, status), serving))))
-    return ClaimPod(read_user(raw), serving, waits=_wait(spec, status), judged=judged, claims=claims)
+    waits = _wait(spec, status)
+    obstacle = "" if spec.get("nodeName") or waits is not None else _obstacle(spec, status)
+    return ClaimPod(read_user(raw), serving, waits=waits, judged=judged, claims=claims, obstacle=obstacle)
 
 
 def served_by(raw: Json) -> tuple[str, str]:
@@ -82,12 +85,30 @@ def served_by(raw: Json) -> tuple[str, str]:
 def _wait(spec: Json, status: Json) -> ClaimWait | None:
     if spec.get("nodeName") or status.get("nominatedNodeName") or spec.get("preemptionPolicy") == "Never":
         return None
-    conditions = map(mapping, sequence(status.get("conditions")))
-    tried = next((each for each in conditions if each.get("type") == "PodScheduled"), {})
+    tried = _tried(status)
     if tried.get("reason") != "Unschedulable" or SHORT_OF_DEVICES not in str(tried.get("message")):
         return None
     claims, since_ms = _claims(spec, status), hold.millis(tried.get("lastTransitionTime"))
     return ClaimWait(claims, since_ms) if claims and since_ms is not None else None
+
+
+def _tried(status: Json) -> Json:
+    """What kube-scheduler says of the pod; empty: nothing yet."""
+    conditions = map(mapping, sequence(status.get("conditions")))
+    return next((each for each in conditions if each.get("type") == "PodScheduled"), {})
+
+
+def _obstacle(spec: Json, status: Json) -> str:
+    """Why a pod with claims has no node, as far as its object says it."""
+    every = zip(sequence(spec.get("resourceClaims")), _names(spec, status), strict=True)
+    unmade = [str(mapping(raw).get("resourceClaimTemplateName")) for raw, name in every if not name]
+    if unmade:
+        return (
+            f"none is made from ResourceClaimTemplate {unmade[0]}. The pod's Events say why"
+            " (FailedResourceClaimCreation), such as a quota"
+        )
+    said = str(_tried(status).get("message") or "").rstrip(".")
+    return f"kube-scheduler says: {said}" if said else "kube-scheduler has not tried it yet"
 
 
 def _names(spec: Json, status: Json) -> list[str]:

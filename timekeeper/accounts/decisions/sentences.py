@@ -121,8 +121,10 @@ def _card_names(figures: Figures) -> str:
 
 
 def _demoted(_reason: str, figures: Figures) -> str:
+    by_others = "pods admitted in the seconds before used the rest of its namespace's GPU budget"
+    why = by_others if "byEstimate" in figures else "its namespace was over its GPU budget"
     return (
-        "Created while its namespace was over its GPU budget, with the priority class"
+        f"Created while {why}, with the priority class"
         f" {figures.get('priorityClass') or 'of pods over budget'}: pods of namespaces in budget go first."
     )
 
@@ -130,7 +132,9 @@ def _demoted(_reason: str, figures: Figures) -> str:
 def _held(reason: str, figures: Figures) -> str:
     why = {
         "OverBudget": "its namespace is over its GPU budget",
+        "WaitsForBudget": "the rest of its namespace's GPU budget does not pay its lookahead",
         "WaitsForTurn": "it must wait for its turn",
+        "WaitsForClaims": "it was not known what its claims ask for",
         "DeclaredTime": "its budget reserves the whole time that it declares, "
         f"{int(figures.get('declaredMs', 0)) // 1000} s and its grace period, before it is released",
     }.get(reason, "its budget asks for it")

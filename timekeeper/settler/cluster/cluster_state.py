@@ -1,7 +1,7 @@
 """The cluster as the settler observes it. One thread applies the watch updates; nothing else changes it."""
 
 from collections import Counter
-from collections.abc import Container, Hashable, Iterable, Mapping
+from collections.abc import Container, Hashable, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
@@ -177,6 +177,7 @@ class ClusterState:
     vanished: VanishedPods = field(default_factory=VanishedPods)  # what became of pods without an object
     changed_sights: set[str] = field(default_factory=set)  # nodes of which something else is known
     pods_relisted: bool = False  # the pods were listed anew: sessions without a pod lost theirs unobserved
+    listed_pods: Set[str] = frozenset()  # UIDs of that list
     metered: MeteredNamespaces = ALL_GOVERNED
     unjudged: UnjudgedPods = field(default_factory=UnjudgedPods)  # pods whose claims are not known yet
     # UID -> pod as read, where ``pods`` has another view of it, or would have one if it were metered
@@ -371,7 +372,7 @@ class ClusterState:
         self.unreadable_omitted = 0
         self.unjudged.changed.clear()
         self.changed_sights.clear()
-        self.pods_relisted = False
+        self.pods_relisted, self.listed_pods = False, frozenset()
 
     def _replace(self, source: str, items: tuple[Item, ...], at_ms: int) -> None:
         if source == "pods":
@@ -437,6 +438,10 @@ class ClusterState:
         there = {item.uid for item in items if isinstance(item, LedgerPod)}
         there |= {item.pod.uid for item in items if isinstance(item, UnjudgedPod)}
         there |= {item.uid for item in items if isinstance(item, UnreadablePod) and item.pod is not None}
+        bound = {item.uid for item in items if isinstance(item, UnreadablePod) and item.is_allocated}
+        for uid in bound - there:  # it waited, and its claims are charged from now on
+            self._forget_pod(uid)
+        self.listed_pods = there | bound | using.keys()
         for uid in [uid for uid in self.pods if uid not in there]:
             self._remove_pod(self.pods[uid], at_ms, seen=False)
         for uid in [uid for uid in self.as_read if uid not in there]:

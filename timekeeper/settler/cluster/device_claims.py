@@ -60,6 +60,8 @@ class DeviceClaims:
     pools: DevicePools = field(default_factory=DevicePools)
     pods: dict[str, ClaimPod] = field(default_factory=dict)  # by UID; those that use claims
     short: set[str] = field(default_factory=set)  # UIDs of those that wait for devices since the last tick
+    # UID of a pod that has no node for another reason -> since when that is its reason
+    obstructed: dict[str, int] = field(default_factory=dict)
     # UIDs of those that start together, by namespace and key of their gang
     gangs: dict[tuple[str, str], set[str]] = field(default_factory=dict)
     served: set[str] = field(default_factory=set)  # UIDs of pods whose extended resources a claim serves
@@ -221,6 +223,11 @@ class DeviceClaims:
 
     def _put_pod(self, pod: ClaimPod, at_ms: int) -> None:
         self._index_waiting(pod.uid, pod)
+        before = self.pods.get(pod.uid)
+        if not _is_obstructed(pod):
+            self.obstructed.pop(pod.uid, None)
+        elif before is None or not _is_obstructed(before) or before.obstacle != pod.obstacle:
+            self.obstructed[pod.uid] = at_ms
         self.pods[pod.uid] = pod
         for claim in self._reserved.get(pod.uid, ()):
             self._note_orphan(claim, at_ms)
@@ -253,3 +260,10 @@ class DeviceClaims:
             self.gangs[key].discard(pod.uid)
             if not self.gangs[key]:
                 del self.gangs[key]
+
+
+def _is_obstructed(pod: ClaimPod) -> bool:
+    """Whether it was admitted, and something but a scheduling gate or its devices keeps it from a node."""
+    waits = pod.pod
+    is_free = waits.can_be_bound and not (waits.is_gated or waits.has_other_gate)
+    return is_free and waits.is_governed and pod.obstacle != "" and pod.gone_ms is None
