@@ -6,7 +6,7 @@ from timekeeper.core.accelerators import ACCELERATORS, Accelerator
 # by domain, where the regular expression is long
 IN_WORDS = {
     "amd.com": "`gpu`, `(spx|dpx|tpx|qpx|cpx)_nps[1248]`, and the product, as in `mi300x`",
-    "nvidia.com": "the product, as in `a100-80gb`, `H100`, `rtx-4090`; KubeVirt's `pgpu`, `GA102GL_A10`",
+    "nvidia.com": "the product, as in `a100-80gb`, `rtx-4090`; `gpu-10gb`; KubeVirt's `pgpu`, `GA102GL_A10`",
 }
 
 

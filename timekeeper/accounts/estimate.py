@@ -18,7 +18,7 @@ from timekeeper.accounts.budget_history import History, is_group
 from timekeeper.accounts.card_use.prometheus_answers import Series
 from timekeeper.accounts.metered import metered_charge, parts_of_node
 from timekeeper.accounts.pods import LedgerPod, metered_view, read_pod
-from timekeeper.core.accelerators import DOMAINS, accelerator_of
+from timekeeper.core.accelerators import DOMAINS, accelerator_of, cores_of, without_amounts
 from timekeeper.core.budgets.policy import BudgetSettings, group_key
 from timekeeper.core.dialects.nvidia_parts import MIG, REPLICAS_LABEL, SHARED
 from timekeeper.core.dialects.percent import (
@@ -170,9 +170,13 @@ def estimate(devices: HeldDevices, history: History, now_ms: int) -> Estimate:
     steps: dict[str, dict[int, int]] = defaultdict(lambda: defaultdict(int))
     findings = list(devices.findings)
     unknown = 0
+    held: dict[str, set[str]] = defaultdict(set)
+    for namespace, resource, _ in devices.held:
+        held[namespace].add(_real_name(resource, settings))
+    counted = {namespace: without_amounts(names) for namespace, names in held.items()}
     for (namespace, resource, labels), samples in devices.held.items():
         rated = _rate(resource, labels, settings)
-        if rated is None or not namespace:
+        if rated is None or not namespace or _real_name(resource, settings) not in counted[namespace]:
             continue
         rate_milli, models = rated
         unknown += not models
@@ -228,7 +232,7 @@ def _rate(resource: str, labels: tuple[str, ...], settings: BudgetSettings) -> t
     """The rate of one device on such a node, as a metered pod is charged for it, and its model; None: it is
     no device that is charged."""
     name = _real_name(resource, settings)
-    if not name:
+    if not name or cores_of(name) == 0:  # of memory nothing says how much a device has
         return None
     limits = {"resources": {"limits": {name: "1"}}, "name": "main"}
     read = read_pod({"metadata": {}, "spec": {"nodeName": "node", "containers": [limits]}})

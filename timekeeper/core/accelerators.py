@@ -20,18 +20,20 @@ UNKNOWN_ACCELERATORS: tuple[UnknownAccelerators, ...] = ("refuse", "meter", "pas
 class Accelerator:
     """The names of one vendor's devices under one domain. ``names``: a regular expression, of RE2 and of
     Python, which the whole name after ``domain/`` matches; ``device``: what one unit is; ``source``: the
-    document or the repository, and the path in it, that has the names."""
+    document or the repository, and the path in it, that has the names; ``cores``: how many cores a device has
+    where an amount of them, with one of memory, is a whole request; else 0."""
 
     vendor: str
     domain: str
     names: str
     device: str
     source: str
+    cores: int = 0
 
 
 # The products of NVIDIA, as `resources.gpus` of its device plugin names them at many sites: a series, the
 # product, and what tells its kinds apart. BlueField (`bf3`), ConnectX (`cx7`) and virtual functions are none.
-_SERIES = r"((nvidia|tesla|quadro|geforce|titan|rtx|gtx)[-_.]?){0,3}"
+_SERIES = r"(gpu[-_.]?)?((nvidia|tesla|quadro|geforce|titan|rtx|gtx)[-_.]?){0,3}"
 _PRODUCTS = (
     r"(a(2|10g?|16|30x?|40|100x?|800)|b[1-3]00|gb[1-3]00|gb10|gh200|h(20|[128]00)|k([124]0|80)"
     r"|l(2|4|20|40[gs]?)|m(4|6|10|40|60)|p(4|6|40|100)|t(4g?|[46]00|1000|2000)|v100s?|orin|thor|xavier"
@@ -42,6 +44,9 @@ _KINDS = (
     r"|gpu|full|whole|shared|vgpu)){0,5}"
 )
 _RENAMED = f"{_SERIES}{_PRODUCTS}{_KINDS}"
+# a pool of cards, or slices by their memory, as nos names them: what does not begin as `gpu-memory` or
+# `gpu-cores`, which are amounts
+_POOLS = r"gpu[-_]([^mc].*|m[^e].*|c[^o].*)|gpu\.[0-9].*"
 
 ACCELERATORS = (
     Accelerator(
@@ -71,16 +76,18 @@ ACCELERATORS = (
     Accelerator(
         "Cambricon",
         "cambricon.com",
-        r"mlunum|(v?mlu|mlu[0-9]{2,4})(\.share|\.mim-[0-9]+m\.[0-9]+gb)?",
+        r"mlunum|(v?mlu|mlu[0-9]{2,4})(\.share|\.mim-[0-9]+m\.[0-9]+gb|\.smlu\.v(core|memory))?",
         "an MLU, or a part of one",
         "Cambricon/cambricon-k8s-device-plugin, `README.md`; Project-HAMi/HAMi, `pkg/device/cambricon`",
+        cores=100,
     ),
     Accelerator(
         "Enflame",
         "enflame.com",
-        r"gcu|dtu|vgcu|drs-gcu|shared-gcu",
+        r"gcu|dtu|vgcu|drs-gcu|shared-gcu|gcu-(core|memory)",
         "a GCU, or a share of one",
         "EnflameTechnology/gcushare, `gcushare-device-plugin`; Project-HAMi/HAMi, `pkg/device/enflame`",
+        cores=100,
     ),
     Accelerator(
         "FuriosaAI",
@@ -129,16 +136,17 @@ ACCELERATORS = (
     Accelerator(
         "IBM",
         "ibm.com",
-        r"spyre_(tier[0-9]|(pf|vf)(_tier[0-9]|_[0-9a-f]{4}_[0-9a-f]{2}_[0-9a-f]{2}\.[0-9a-f])?)",
+        r"(spyre|aiu)_(tier[0-9]|(pf|vf)(_tier[0-9]|_[0-9a-f]{4}_[0-9a-f]{2}_[0-9a-f]{2}\.[0-9a-f])?)",
         "a Spyre accelerator",
         "IBM Spyre Operator, resource names of physical and virtual functions, tiers and PCI addresses",
     ),
     Accelerator(
         "Iluvatar",
         "iluvatar.ai",
-        r"v?gpu|[A-Z]{2}-V[0-9]{2,3}-vgpu",
+        r"v?gpu|[A-Z]{2}-V[0-9]{2,3}-vgpu|vcuda-(core|memory)",
         "a GPU, or a share of one",
         "Iluvatar's exporter and device plugin; Project-HAMi/HAMi, `pkg/device/iluvatar`",
+        cores=100,
     ),
     Accelerator("Iluvatar", "iluvatar.com", r"gpu", "a GPU", "Deep-Spark/ix-device-plugin"),
     Accelerator(
@@ -159,7 +167,7 @@ ACCELERATORS = (
     Accelerator(
         "MetaX",
         "metax-tech.com",
-        r"s?gpu",
+        r"(s|vfio-)?gpu",
         "a GPU, or a share of one",
         "MetaX's gpu-device plugin; Project-HAMi/HAMi, `pkg/device/metax`",
     ),
@@ -173,15 +181,16 @@ ACCELERATORS = (
     Accelerator(
         "Moore Threads",
         "mthreads.com",
-        r"v?gpu",
+        r"v?gpu|sgpu-(core|memory)",
         "a GPU, or a share of one",
         "Moore Threads, KUAE Cloud Native Toolkits; Project-HAMi/HAMi, `pkg/device/mthreads`",
+        cores=16,
     ),
     Accelerator(
         "NVIDIA",
         "nvidia.com",
         # KubeVirt's plugins: `pgpu`, `GA102GL_A10`, `NVIDIA_A10-24Q`
-        rf"pgpu|(GRID|NVIDIA)_.+|[A-Z]{{1,2}}[0-9]{{2,3}}[A-Z]*(_.+)?|(?i:{_RENAMED})",
+        rf"pgpu|(GRID|NVIDIA)_.+|[A-Z]{{1,2}}[0-9]{{2,3}}[A-Z]*(_.+)?|(?i:{_RENAMED}|{_POOLS})",
         "a GPU, or a share of one",
         "NVIDIA/k8s-device-plugin, `resources.gpus`, sites' names; NVIDIA/kubevirt-gpu-device-plugin",
     ),
@@ -220,6 +229,14 @@ ACCELERATORS = (
         "a card, or a die of one",
         "Project-HAMi/HAMi, `pkg/device/vastai`",
     ),
+    Accelerator(
+        "Volcengine",
+        "vke.volcengine.com",
+        r"mgpu-(core|memory)",
+        "a share of a GPU",
+        "Volcengine, VKE: mGPU; volcano-sh/volcano, `docs/design`: multiple mGPUs",
+        cores=100,
+    ),
 )
 
 DOMAINS = tuple(each.domain for each in ACCELERATORS)  # each once
@@ -257,10 +274,35 @@ def accelerator_of(resource: str) -> Accelerator | None:
     return found[1] if found is not None and found[0].fullmatch(name) else None
 
 
+def cores_of(resource: str) -> int | None:
+    """Of an amount that may be a whole request: how many of it a device has, 0 of memory, of which nothing
+    says it. None of devices, and of what is no accelerator's."""
+    row = accelerator_of(resource)
+    if row is None or not row.cores or _AMOUNT.search(resource) is None:
+        return None
+    return row.cores if resource.endswith("core") else 0
+
+
+def without_amounts(resources: Iterable[str]) -> tuple[str, ...]:
+    """Without the amounts beside a number of devices of their vendor, and without memory beside cores."""
+    found = tuple(resources)
+    devices = {name.partition("/")[0] for name in found if accelerator_of(name) and cores_of(name) is None}
+    cores = {name.partition("/")[0] for name in found if cores_of(name)}
+    beside = {True: devices, False: devices | cores}
+    return tuple(
+        name
+        for name in found
+        if cores_of(name) is None or name.partition("/")[0] not in beside[bool(cores_of(name))]
+    )
+
+
 _MODE_LABEL, PRODUCT_LABEL = "amd.com/compute-memory-partition", "amd.com/gpu.product-name"
 _MODES = {"dpx": 2, "tpx": 3, "qpx": 4, "cpx": 8}  # of an AMD GPU: into how many parts each divides it
 # names of what a vendor's plugin calls a part of a device
-_PARTS = re.compile(r"core|share|mim-|mig-|-[0-9]{1,2}c|-[0-9]{1,2}[ABCQ]$|/v[a-z]|[csv]gpu|/1-[24]-")
+_PARTS = re.compile(
+    r"core|memory$|share|/gpu[-_.][0-9]+gi?b?$|mim-|mig-|-[0-9]{1,2}c|-[0-9]{1,2}[ABCQ]$|/v(?!fio)[a-z]|[csv]gpu"
+    r"|/1-[24]-"
+)
 
 
 def parts_of(resource: str, labels: Mapping[str, str]) -> tuple[int, str]:
@@ -269,7 +311,7 @@ def parts_of(resource: str, labels: Mapping[str, str]) -> tuple[int, str]:
     vendor, _, name = resource.partition("/")
     if vendor != "amd.com":
         is_part = accelerator_of(resource) is not None and _PARTS.search(resource) is not None
-        return 1, "counts as a whole device" if is_part else ""
+        return 1, "counts as a whole device" if is_part and not cores_of(resource) else ""
     mode = (labels.get(_MODE_LABEL, "") if name == "gpu" else name).partition("_")[0]
     product = labels.get(PRODUCT_LABEL, "")
     if mode == "cpx" and "MI300A" in product:

@@ -30,16 +30,17 @@ STARTUP_TAINT = "startup-taint.cluster-autoscaler.kubernetes.io/bursar"
 # resources of other vendors' GPU plugins, as in timekeeper.core.dialects, and the names of NVIDIA's in
 # timekeeper.core.accelerators
 OF_OTHERS = re.compile(
-    r"^(nvidia\.com/(gpu|mig-|vgpu|priority$)|(tencent\.com/vcuda|tke\.cloud\.tencent\.com/qgpu)-"
+    r"^(nvidia\.com/(gpu($|s$|\.shared$|[a-z]{2}|[-_.](mem|core))|mig-|vgpu|priority$)"
+    r"|(tencent\.com/vcuda|tke\.cloud\.tencent\.com/qgpu)-"
     r"|elasticgpu\.(io|com)/|nano-gpu(\.io)?/|gpu\.intel\.com/|aliyun\.com/gpu-"
     r"|volcano\.sh/(vgpu-|gpu-)|koordinator\.sh/gpu|amd\.com/gpu"
     r"|nvidia\.com/(pgpu|(GRID|NVIDIA)_.+|[A-Z]{1,2}[0-9]{2,3}[A-Z]*(_.+)?"
-    r"|(?i:((nvidia|tesla|quadro|geforce|titan|rtx|gtx)[-_.]?){0,3}"
+    r"|(?i:(gpu[-_.]?)?((nvidia|tesla|quadro|geforce|titan|rtx|gtx)[-_.]?){0,3}"
     r"(a(2|10g?|16|30x?|40|100x?|800)|b[1-3]00|gb[1-3]00|gb10|gh200|h(20|[128]00)|k([124]0|80)"
     r"|l(2|4|20|40[gs]?)|m(4|6|10|40|60)|p(4|6|40|100)|t(4g?|[46]00|1000|2000)|v100s?|orin|thor|xavier"
     r"|(pro[-_.]?)?a?[2-8][05]00|[1-5]0[5-9]0|16[3-6]0|(?:titan[-_.]?)(xp?|v|rtx))"
     r"([-_.]?([0-9]{1,3}g(i?b)?|sxm[0-9]?|pcie|nvl|hbm[0-9]e?|ti|super|ada|blackwell|laptop|max-?q|sff|[bdesx]"
-    r"|gpu|full|whole|shared|vgpu)){0,5}))$)"
+    r"|gpu|full|whole|shared|vgpu)){0,5}|gpu[-_]([^mc].*|m[^e].*|c[^o].*)|gpu\.[0-9].*))$)"
 )
 MAX_PATHS = 64  # paths are of cards with lower indices
 _QUANTITY = re.compile(r"([0-9]{1,18})(|k|M|G|T|Ki|Mi|Gi|Ti)")

@@ -48,7 +48,12 @@ KNOWN = re.findall(
     nvidia.com/l4 nvidia.com/t4 nvidia.com/tesla-t4 nvidia.com/Tesla_P40 nvidia.com/a10g nvidia.com/a2
     nvidia.com/rtxa6000 nvidia.com/rtx8000 nvidia.com/rtx-4090 nvidia.com/rtx-pro-6000 nvidia.com/3090
     nvidia.com/1080ti nvidia.com/geforce-rtx-3090-ti nvidia.com/titan-xp nvidia.com/quadro-rtx-6000
-    nvidia.com/rtx-4000-sff-ada nvidia.com/orin
+    nvidia.com/rtx-4000-sff-ada nvidia.com/orin nvidia.com/gpu-h100-80gb-hbm3 nvidia.com/gpu-10gb
+    nvidia.com/gpu_a100 nvidia.com/gpu.a100-40gb nvidia.com/gpu.10gb nvidia.com/gpuh100 nvidia.com/gpu-shared
+    nvidia.com/GPU-L40S nvidia.com/gpu-m60 nvidia.com/gpu-large ibm.com/aiu_pf ibm.com/aiu_pf_tier0
+    metax-tech.com/vfio-gpu mthreads.com/sgpu-core mthreads.com/sgpu-memory vke.volcengine.com/mgpu-core
+    vke.volcengine.com/mgpu-memory enflame.com/gcu-core enflame.com/gcu-memory iluvatar.ai/vcuda-core
+    iluvatar.ai/vcuda-memory cambricon.com/mlu370.smlu.vcore cambricon.com/mlu.smlu.vmemory
     """,
 )
 # companions, network devices, names of dialects, and names that only begin or end alike
@@ -57,14 +62,15 @@ OTHERS = re.findall(
     """
     amd.com/gpumem amd.com/gpucores amd.com/nic amd.com/gpu-x amd.com/cpx amd.com/cpx_nps3
     xamd.com/gpu amd.com.x/gpu aws.amazon.com/neurons vpc.amazonaws.com/efa
-    cambricon.com/mlu.smlu.vmemory cambricon.com/mlu370.smlu.vcore enflame.com/gcu-memory
+    cambricon.com/mlu.smlu.memory cambricon.com/smlu.vcore enflame.com/gcu-cores
     enflame.com/vgcu-percentage google.com/tpus cloud.google.com/tpu huawei.com/Ascend910-memory
     huawei.com/Ascend910B4-1-memory huawei.com/Ascend910B3-core huawei.com/roce hygon.com/dcumem
     hygon.com/dcucores iluvatar.ai/BI-V150.vMem kunlunxin.com/vxpu-memory metax-tech.com/vcore
-    metax-tech.com/vmemory mthreads.com/sgpu-memory mthreads.com/sgpu-core nvidia.com/gpu
+    metax-tech.com/vmemory mthreads.com/sgpu mthreads.com/sgpu-cores nvidia.com/gpu
     nvidia.com/hostdev nvidia.com/bf3 nvidia.com/bf3-p0-vfs nvidia.com/cx7_sriov nvidia.com/p0_sriov
     nvidia.com/rdma_shared_device_a nvidia.com/mlnxnics nvidia.com/ibs0f0 nvidia.com/resibp24s0
     nvidia.com/a100-memory nvidia.com/a100-nic nvidia.com/gpu.shared nvidia.com/mig-1g.5gb nvidia.com/gpumem
+    nvidia.com/gpus nvidia.com/gpu-memory nvidia.com/gpu-cores nvidia.com/gpu.memory vke.volcengine.com/eni-ip
     nvidia.com/vgpu-number npu.intel.com/accels baidu.com/cgpu_core baidu.com/a10_cgpu_memory
     amd.com/mi300x_nic tke.cloud.tencent.com/qgpu-core tke.cloud.tencent.com/eni-ip
     devices.kubevirt.io/kvm smarter-devices/fuse rdma/hca vpc.amazonaws.com/efa intel.com/sriov_netdevice
@@ -142,6 +148,8 @@ def test_what_the_setting_says_of_a_new_pod() -> None:
         (of("c", {"google.com/tpu": "1.5"}), "amount", "limits[google.com/tpu]"),
         (of("c", {"google.com/tpu": ["4"]}), "amount", "limits[google.com/tpu]"),
         (of("c", {"google.com/tpu": "1025"}), "amount", "limits[google.com/tpu]"),
+        (of("c", {"mthreads.com/sgpu-core": "16385"}), "amount", "limits[mthreads.com/sgpu-core]"),
+        (of("c", {"mthreads.com/sgpu-memory": "-1"}), "amount", "limits[mthreads.com/sgpu-memory]"),
         (of("c", TWO | {"amd.com/gpu": "1"}), "combination", "limits[amd.com/gpu]"),
         (
             of("c", TWO, **{"amd.com/cpx_nps4": "1"}),

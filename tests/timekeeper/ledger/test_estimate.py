@@ -100,6 +100,10 @@ def test_hours_and_costs_by_namespace_and_model_are_estimated(before: Before) ->
     before.holds("team-a", "nvidia_com_gpu", T4, 2, 6)
     before.holds("team-b", "nvidia_com_mig_1g_5gb", "", 1, 7)
     before.holds("team-b", "amd_com_gpu_memory", "", 1, 7)  # no device
+    before.holds("team-b", "vke_volcengine_com_mgpu_core", "", 1, 7, 30)  # per cent of one
+    before.holds("team-b", "vke_volcengine_com_mgpu_memory", "", 1, 7, 512)
+    before.holds("team-a", "mthreads_com_vgpu", "", 1, 2)
+    before.holds("team-a", "mthreads_com_sgpu_core", "", 1, 2, 8)  # beside a number of devices
     answer = before.answer()
 
     assert (answer["estimated"], answer["to"], answer["from"]) == (True, T0, T0 - 30 * DAY)
@@ -111,6 +115,8 @@ def test_hours_and_costs_by_namespace_and_model_are_estimated(before: Before) ->
         ("team-a", A100): (40, "60", "EUR"),
         ("team-a", T4): (6, "9", "EUR"),
         ("team-b", ""): (Decimal("1.001"), "4.004", "EUR"),
+        ("team-b", "vke.volcengine.com/mgpu-core"): (Decimal("2.1"), "8.4", "EUR"),
+        ("team-a", "mthreads.com/vgpu"): (2, "3", "EUR"),
     }
     assert {each["group"] for each in answer["rows"]} == {"lab"}
     assert next(estimate_sentences(answer)).startswith("Estimated, not charged: from ")

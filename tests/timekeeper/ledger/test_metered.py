@@ -84,10 +84,12 @@ CPX["metadata"]["labels"] = {
     "amd.com/compute-memory-partition": "cpx_nps4",
     "amd.com/gpu.product-name": "AMD_Instinct_MI300X_OAM",
 }
-VGPU = "nvidia.com/NVIDIA_A10-24Q"
+VGPU, SLICE = "nvidia.com/NVIDIA_A10-24Q", "nvidia.com/gpu-10gb"
+SGPU, SGPU_MEMORY = "mthreads.com/sgpu-core", "mthreads.com/sgpu-memory"
 UNSAID = labelled(
     "unsaid",
-    {"nvidia.com/mig-1g.24gb": "4", "amd.com/cpx_nps4": "8", "hygon.com/dcu-share-16c-8g": "4", VGPU: "2"},
+    {"nvidia.com/mig-1g.24gb": "4", "amd.com/cpx_nps4": "8", "hygon.com/dcu-share-16c-8g": "4", VGPU: "2"}
+    | {SLICE: "4", SGPU: "16", SGPU_MEMORY: "96"},
 )
 NODES = [WHOLE, SHARED, RENAMED, SINGLE, MIXED_MIG, PLAIN, AMD, HAMI, MIXED, CONTRADICTED]
 NODES += [BESIDE, LEFT_OVER, OF_AGENT, INSTANCES, DIVIDED, GKE, CPX, UNSAID]
@@ -158,7 +160,7 @@ BOUND = {"gpu-fraction": "0.5", f"{FRACTION}request": "20Gi", CARDS: "GPU-1"}  #
         (holding({}, **{f"{FRACTION}request": "10Gi", "gpu-fraction-num-devices": "2"}), 1_250, MODEL),
         (holding({}, **{f"{FRACTION}request": "10Gi", CARDS: "GPU-1,GPU-2"}), 1_250, MODEL),
         (holding({}, scheduler="kai-scheduler", **(BOUND | {"gpu-fraction.limit": "0.9"})), 1_250, MODEL),
-        (holding({"nvidia.com/gpu-of-ours": "2"}), 5_000, "NVIDIA-A100-SXM4-40GB"),
+        (holding({"nvidia.com/gpu-of-ours": "2"}), 2_000, "nvidia.com/gpu-of-ours"),
         (holding({"koordinator.sh/gpu-core": "50"}), 2_500, "NVIDIA-A100-SXM4-40GB"),
         # whole cards beside replicas and instances, and what is left over of them
         (holding({GPU: "1"}, "beside"), 4_000, RTX["gpu_product"]),
@@ -279,7 +281,7 @@ def test_a_pod_is_charged_whatever_its_scheduler_is_called(town: Town) -> None:
         (holding({GPU: "1"}, "plain"), "nothing describes its node's cards"),
         (holding({GPU: "1"}, "mixed"), "cards of several models: A100, H100"),
         (holding({GPU: "1"}, "contradicted"), "its inventory has 2 x A100, its labels say 8 x"),
-        (holding({"nvidia.com/gpu-of-ours": "2"}), "unsupported GPU resource nvidia.com/gpu-of-ours"),
+        (holding({"nvidia.com/gpus": "2"}), "unsupported GPU resource nvidia.com/gpus"),
         (holding({GPU: "1"}, "beside"), ""),
         (holding({GPU: "1"}, "left-over"), ""),
         (holding({GPU: "1"}, "gke"), ""),
@@ -291,6 +293,10 @@ def test_a_pod_is_charged_whatever_its_scheduler_is_called(town: Town) -> None:
         (holding({"amd.com/cpx_nps4": "1"}, "unsaid"), "amd.com/cpx_nps4 counts as 1/8 of a device"),
         (holding({"hygon.com/dcu-share-16c-8g": "1"}, "unsaid"), "counts as a whole device"),
         (holding({VGPU: "1"}, "unsaid"), f"{VGPU} counts as a whole device"),
+        (holding({SLICE: "1"}, "unsaid"), f"{SLICE} counts as a whole device"),
+        (holding({"nvidia.com/gpu-h100-80gb-hbm3": "1"}, "unsaid"), ""),
+        (holding({SGPU: "8", SGPU_MEMORY: "32"}, "unsaid"), ""),
+        (holding({SGPU_MEMORY: "32"}, "unsaid"), f"{SGPU_MEMORY} counts as a whole device"),
         (holding({}, "gke", scheduler="kai-scheduler", **{"gpu-memory": "2000"}), "how much memory"),
     ],
 )

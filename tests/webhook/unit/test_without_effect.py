@@ -273,7 +273,7 @@ def test_a_pod_of_zeros_alone_is_kept_from_the_ways_around_a_request() -> None:
         ({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "10Gi"}, 1),
         ({"nvidia.com/gpu": "2", "nvidia.com/gpucores": "300"}, 2),
         ({"nvidia.com/gpu.shared": "10G"}, 1),
-        ({"nvidia.com/gpu": "0", "nvidia.com/gpu-a100": "3"}, 3),
+        ({"nvidia.com/gpu": "0", "nvidia.com/gpus": "3"}, 3),
     ],
 )
 def test_of_what_cannot_be_read_amounts_on_a_card_are_no_devices_of_a_metered_pod(

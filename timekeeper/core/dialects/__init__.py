@@ -63,7 +63,8 @@ BY_NAME = {dialect.name: dialect for dialect in (*DIALECTS, device.DIALECT, clai
 # reads are in `timekeeper.core.accelerators`: `_settings` says what becomes of their pods.
 GPU_RESOURCE = (
     r"^(bursar\.dev/"
-    r"|nvidia\.com/(gpu|mig-|vgpu|priority$)|(tencent\.com/vcuda|tke\.cloud\.tencent\.com/qgpu)-"
+    r"|nvidia\.com/(gpu($|s$|\.shared$|[a-z]{2}|[-_.](mem|core))|mig-|vgpu|priority$)"
+    r"|(tencent\.com/vcuda|tke\.cloud\.tencent\.com/qgpu)-"
     r"|elasticgpu\.(io|com)/|nano-gpu(\.io)?/|gpu\.intel\.com/|aliyun\.com/gpu-"
     r"|volcano\.sh/(vgpu-|gpu-)|koordinator\.sh/gpu)"
 )

@@ -11,7 +11,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from timekeeper.core import names
-from timekeeper.core.accelerators import DOMAINS, accelerator_of, accelerators_in, is_amount, is_extended
+from timekeeper.core.accelerators import (
+    DOMAINS,
+    accelerator_of,
+    accelerators_in,
+    is_amount,
+    is_extended,
+    without_amounts,
+)
 from timekeeper.core.dialects import GPU_RESOURCE_PATTERN, may_be_device
 from timekeeper.core.dialects.amounts import Container, ContainerLimits
 from timekeeper.core.dialects.others import device
@@ -37,7 +44,9 @@ def device_containers(found: Iterable[Container], named: Collection[str] = ()) -
     """Those of the containers that request accelerators of no dialect; nearly always none. ``named``: further
     resources that count as accelerators, by the settings."""
     asking = ((container, candidates(mapping(container.raw.get("resources")))) for container in found)
-    pairs = ((container, accelerators_in(resources, named)) for container, resources in asking)
+    pairs = (
+        (container, without_amounts(accelerators_in(resources, named))) for container, resources in asking
+    )
     return tuple(DeviceContainer(container, resources) for container, resources in pairs if resources)
 
 

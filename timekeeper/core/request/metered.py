@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from timekeeper.core import names
-from timekeeper.core.accelerators import accelerator_of
+from timekeeper.core.accelerators import accelerator_of, without_amounts
 from timekeeper.core.dialects import DIALECTS
-from timekeeper.core.dialects.amounts import MAX_CARDS, MAX_DEVICES, MAX_MEMORY_MIB, Container
+from timekeeper.core.dialects.amounts import MAX_CARDS, MAX_MEMORY_MIB, Container
 from timekeeper.core.dialects.nvidia_parts import SHARED
 from timekeeper.core.dialects.others.claims import NAME as CLAIMS
+from timekeeper.core.dialects.others.device import devices_of
 from timekeeper.core.dialects.others.kai import DEVICES as KAI_DEVICES
 from timekeeper.core.dialects.others.kai import DIALECT as KAI
 from timekeeper.core.json_values import Json, mapping, sequence
@@ -137,10 +138,10 @@ def _devices(found: Sequence[Container]) -> Iterator[ContainerAsk]:
     for container in found:
         resources = mapping(container.raw.get("resources"))
         amounts = {**mapping(resources.get("requests")), **mapping(resources.get("limits"))}
-        for name in candidates(resources):
-            count = integral(amounts.get(name)) or 0
-            if 0 < count <= MAX_DEVICES:
-                yield ContainerAsk(container.name, container.init, Ask(count, WHOLE_MILLI, 0, device=name))
+        for name in without_amounts(candidates(resources)):
+            ask = devices_of(name, integral(amounts.get(name)) or 0)
+            if ask is not None:
+                yield ContainerAsk(container.name, container.init, ask)
 
 
 def _assumed(found: Sequence[Container]) -> Iterator[ContainerAsk]:
