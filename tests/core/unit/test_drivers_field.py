@@ -18,6 +18,9 @@ READ = {
             DeviceComparison("capacity.memory", ">=", ("16Gi",)),
         ),
     ),
+    "{a.example.com: {units: capacity.tpus}}": DriverRule("a.example.com", units="capacity.tpus"),
+    "{a.example.com: {units: capacity.x.com/n}}": DriverRule("a.example.com", units="capacity.x.com/n"),
+    "{a.example.com: {units: chips}}": DriverRule("a.example.com", units="chips"),
     "{a.example.com: {model: m, counters: [cores], capacity: [memory, x/y], minShare: 0.05}}": DriverRule(
         "a.example.com",
         model="m",
@@ -50,6 +53,11 @@ WRONG = {
     ),
     "{a: {model: a b}}": f'drivers.a.model: "a b" is not a valid value; allowed: {NAME}',
     "{a: {counters: memory}}": "drivers.a.counters: not a list; allowed: a list of values",
+    "{a: {units: capacity.}}": (
+        'drivers.a.units: "capacity." is not a valid value; allowed: an attribute of a device, or a capacity'
+        " such as capacity.tpus"
+    ),
+    "{a: {units: 4 chips}}": 'drivers.a.units: "4 chips" is not a valid value; allowed: an attribute of a',
     "{a: {minShare: 2}}": (
         'drivers.a.minShare: "2" is not a valid value; allowed: a number from 0 to 1 with at most 3 decimals'
     ),

@@ -6,6 +6,7 @@ import pytest
 
 from tests.timekeeper.claims import DRIVER, EXTENDED, allocated, device_claim, device_slice
 from tests.timekeeper.worlds import GPU, HOUR, MINUTE, SECOND, T0, Json, Town, budgets, gpu_pod, node
+from timekeeper.core.findings import of_doubts
 from timekeeper.metrics import CLAIMED_GPUS
 from timekeeper.operations.audit.audit import audit
 from timekeeper.operations.audit.finding import Finding
@@ -578,3 +579,24 @@ def test_reports_have_a_claim_by_its_name(holding: Town) -> None:
 
     header, row = found.splitlines()[-2:]
     assert dict(zip(header.split(","), row.split(","), strict=True))["pod"] == "c"
+
+
+def test_a_device_that_may_be_several_gpus_has_a_doubt_that_names_its_driver_and_the_field(
+    town: Town,
+) -> None:
+    body = device_slice("four", "other")
+    body["spec"]["sharedCounters"] = [{"name": "s", "counters": {"a": {"value": "4"}, "b": {"value": "4"}}}]
+    for device, counter in zip(body["spec"]["devices"], "ab", strict=True):
+        taken = {"counterSet": "s", "counters": {counter: {"value": "4"}}}
+        device |= {"consumesCounters": [taken], "capacity": {"tpus": {"value": "4"}}}
+    town.begin(("resourceslices", body), (CLAIMS, device_claim()))
+    town.change(CLAIMS, held(allocated("four"), at_ms=T0))
+    (doubt,) = town.get("/v1/doubts").get_json()["doubts"]
+    assert (f"drivers.{DRIVER}.units" in doubt["doubt"], spans(town)) == (True, [(T0, None, GPU)])
+    said = [finding.sentence for finding in of_doubts(town.get("/v1/doubts").get_json())]
+    assert any(doubt["doubt"] in sentence for sentence in said)
+
+    town.change("configmaps", budgets(_settings=f"drivers: {{{DRIVER}: {{units: capacity.tpus}}}}"))
+    town.change(CLAIMS, device_claim())
+    town.change(CLAIMS, held(allocated("four"), at_ms=T0 + MINUTE))
+    assert spans(town)[-1][2] == 4 * GPU

@@ -9,12 +9,12 @@ import yaml
 from timekeeper.core.budgets import scalars
 from timekeeper.core.budgets.mistakes import BadEntryError, Mistakes, unknown_field
 from timekeeper.core.budgets.yaml_nodes import line_of, pairs_of, value_of, values_of
-from timekeeper.core.claims.drivers import EXAMPLE, DeviceComparison, DriverRule, read_comparison
+from timekeeper.core.claims.drivers import CAPACITY, EXAMPLE, DeviceComparison, DriverRule, read_comparison
 
 FIELD = "drivers"
 MOST_DRIVERS = 64
 _MOST_VALUES = 16
-_FIELDS = ("gpus", "model", "counters", "capacity", "minShare")
+_FIELDS = ("gpus", "model", "counters", "capacity", "minShare", "units")
 _DRIVER = re.compile(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?", re.ASCII)
 _ATTRIBUTE = re.compile(r"([a-z0-9.-]{1,63}/)?[A-Za-z0-9_-]{1,63}", re.ASCII)
 
@@ -43,8 +43,9 @@ def _rule(driver: str, node: yaml.Node, mistakes: Mistakes) -> DriverRule | None
     values: dict[str, Any] = {"driver": driver}
     if "gpus" in fields:
         values |= mistakes.tried(_gpus, fields["gpus"], f"{where}.gpus", mistakes) or {}
-    if "model" in fields:
-        values["model"] = mistakes.tried(value_of, fields["model"], f"{where}.model", _attribute)
+    for name, read in (("model", _attribute), ("units", _units)):
+        if name in fields:
+            values[name] = mistakes.tried(value_of, fields[name], f"{where}.{name}", read)
     for name in ("counters", "capacity"):
         if name in fields:
             names = mistakes.tried(values_of, fields[name], f"{where}.{name}", _attribute, mistakes) or ()
@@ -87,4 +88,10 @@ def _comparison(text: str) -> DeviceComparison:
 def _attribute(text: str) -> str:
     if not _ATTRIBUTE.fullmatch(text):
         raise scalars.BadValueError("the name of an attribute, a capacity or a counter of a device")
+    return text
+
+
+def _units(text: str) -> str:
+    if not _ATTRIBUTE.fullmatch(text.removeprefix(CAPACITY)):
+        raise scalars.BadValueError("an attribute of a device, or a capacity such as capacity.tpus")
     return text

@@ -50,12 +50,14 @@ class DeviceSlice:
 
 @dataclass(frozen=True, slots=True)
 class FoundDevice:
-    """A published device beside the others of its pool. ``counters``: those sets that it takes from."""
+    """A published device beside the others of its pool. ``counters``: those sets that it takes from;
+    ``unshared``: the counters of which another device that takes from the same set takes nothing."""
 
     device: PublishedDevice
     counters: tuple[tuple[str, Amounts], ...] = ()
     parent: PublishedDevice | None = None  # the device of which it is a part, if that is published
     siblings: int = 1  # parts of the same device that its driver publishes, itself included
+    unshared: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -89,7 +91,8 @@ class DevicePools:
             return None
         taken = {name for name, _ in found.consumed}
         sets = tuple(each for one in current for each in one.counters if each[0] in taken)
-        return FoundDevice(found, sets, _parent(found, current), _siblings(found, current))
+        unshared = frozenset(_unshared(found, current)) if found.consumed else frozenset[str]()
+        return FoundDevice(found, sets, _parent(found, current), _siblings(found, current), unshared)
 
     def of_driver(self, driver: str) -> dict[str, int]:
         """The driver's pools, each with the number of its devices."""
@@ -109,6 +112,13 @@ class DevicePools:
         every = [self.slices[name] for name in self._pools.get((driver, pool), ())]
         newest = max((each.generation for each in every), default=0)
         return [each for each in every if each.generation == newest]
+
+
+def _unshared(found: PublishedDevice, pool: Iterable[DeviceSlice]) -> Iterator[str]:
+    mine = dict(found.consumed)
+    for device in (device for part in pool for device in part.devices.values()):
+        for name, consumed in device.consumed:
+            yield from dict(mine.get(name, ())).keys() - {counter for counter, amount in consumed if amount}
 
 
 def _parent(found: PublishedDevice, pool: Iterable[DeviceSlice]) -> PublishedDevice | None:

@@ -7,11 +7,13 @@ class counts.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 
 from timekeeper.core.claims.devices import Attribute, PublishedDevice
 from timekeeper.core.quantity import thousandths
 from timekeeper.core.request.device_classes import GPU_DRIVERS, NO_GPU_DRIVERS, OTHER_GPU_DRIVERS
 
+MAX_UNITS = 100_000  # GPUs of one device; more are a forged number
 OPERATORS = ("=", "!=", "<=", ">=", "<", ">")
 CAPACITY = "capacity."  # before the name of a capacity
 EXAMPLE = "type = gpu|mig or capacity.memory >= 8Gi"
@@ -82,7 +84,8 @@ class DriverRule:
     """A driver's devices. ``has_gpus``: whether any are GPUs; ``where``: those that meet all of these; none:
     all are. ``model``: the attribute that names the model. ``counters``, ``capacity``: by which of them a
     part of a device, and a share of one, count; none: by all. ``min_share_milli``: what a share costs at
-    least, in thousandths of its device."""
+    least, in thousandths of its device. ``units``: the attribute or ``capacity.NAME`` that says how many GPUs
+    a device is; "": it is one, or a part of one."""
 
     driver: str
     has_gpus: bool = True
@@ -91,6 +94,15 @@ class DriverRule:
     counters: tuple[str, ...] = ()
     capacity: tuple[str, ...] = ()
     min_share_milli: int = 10
+    units: str = ""
+
+    def units_of(self, device: PublishedDevice) -> Fraction | None:
+        """How many GPUs the device is, by ``units``; None where it does not say a number above 0."""
+        if self.units.startswith(CAPACITY):
+            milli = dict(device.capacity).get(self.units.removeprefix(CAPACITY))
+        else:
+            milli = thousandths(device.attribute(self.units))
+        return Fraction(milli, 1000) if milli is not None and 0 < milli <= 1000 * MAX_UNITS else None
 
     def is_gpu(self, device: PublishedDevice | None) -> bool:
         """Whether the device is a GPU. One that nothing describes counts as one."""

@@ -1,9 +1,10 @@
 """What a claim's devices cost, fixed when their allocation is first seen.
 
-A whole device costs 1000 milli-GPU times the weight of its model. A MIG instance costs its slices of compute
-over those of its card; another part the largest of its parts of the counters that it shares with the others,
-or an equal part of what its driver publishes of one device; a share the largest of the parts that it consumes
-of its device's capacities, and never less than the rule's least share. Each device's rate is rounded up.
+A whole device costs 1000 milli-GPU times the weight of its model, times the GPUs that it is by its driver's
+rule. A MIG instance costs its slices of compute over those of its card; another part the largest of its parts
+of the counters that it shares with the others, or an equal part of what its driver publishes of one device; a
+share the largest of the parts that it consumes of its device's capacities, and never less than the rule's
+least share. Each device's rate is rounded up.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -21,6 +22,10 @@ from timekeeper.core.values import WHOLE_MILLI
 MIG = "mig"  # the type of NVIDIA's instances
 _MIB = 1024 * 1024
 _WHOLE = Fraction(1)
+_SEVERAL = (
+    "it takes all of a counter that others leave, or counters of several sets, and counts as one GPU at most:"
+    " drivers.{driver}.units says how many GPUs a device is"
+)
 
 Find = Callable[[str, str, str], FoundDevice | None]
 
@@ -98,27 +103,32 @@ def _charge(
 
 
 def _part(found: FoundDevice, rule: DriverRule) -> tuple[Fraction, str]:
-    """Which part of a whole device it is, and what of that is an assumption."""
+    """Which part of a whole device it is, or how many, and what of that is an assumption."""
     device = found.device
+    if rule.units:
+        units = rule.units_of(device)
+        return (units, "") if units else (_WHOLE, f"it has no {rule.units} (drivers.{rule.driver}.units)")
     profile = profile_of(str(device.attribute("profile") or ""))
     if profile is not None and device.attribute("type") == MIG:
         card = _card_of(found, profile, rule)
         return Fraction(profile.slices, card.slices), card.doubt
     totals = dict(found.counters)
-    parts = [
-        part
+    sets = [
+        parts
         for name, consumed in device.consumed
-        for part in _parts(consumed, totals.get(name, ()), rule.counters)
+        if (parts := dict(_parts(consumed, totals.get(name, ()), rule.counters)))
     ]
-    if parts:
-        return min(_WHOLE, max(parts)), ""
+    if sets:
+        is_several = len(sets) > 1 or any(sets[0].get(name, 0) >= 1 for name in found.unshared)
+        doubt = _SEVERAL.format(driver=rule.driver) if is_several else ""
+        return min(_WHOLE, max(part for parts in sets for part in parts.values())), doubt
     mode = str(device.attribute("partitionProfile") or "spx")
     if device.attribute("parentUUID") is None and mode.startswith("spx"):
         return _WHOLE, ""
     if found.parent is not None:
-        of_parent = tuple(_parts(device.capacity, found.parent.capacity, rule.counters))
+        of_parent = dict(_parts(device.capacity, found.parent.capacity, rule.counters))
         if of_parent:
-            return min(_WHOLE, max(of_parent)), ""
+            return min(_WHOLE, max(of_parent.values())), ""
     if found.siblings > 1:
         return Fraction(1, found.siblings), ""
     number, doubt = parts_of(f"amd.com/{mode}", {PRODUCT_LABEL: str(device.attribute(rule.model) or "")})
@@ -139,18 +149,18 @@ def _share(allocated: AllocatedDevice, device: PublishedDevice, rule: DriverRule
     """Which part of its device it holds."""
     if not allocated.share:
         return _WHOLE
-    parts = _parts(allocated.consumed, device.capacity, rule.capacity)
+    parts = (part for _, part in _parts(allocated.consumed, device.capacity, rule.capacity))
     least = Fraction(rule.min_share_milli, WHOLE_MILLI)
     return min(_WHOLE, max((least, *parts)))
 
 
-def _parts(some: Amounts, whole: Amounts, names: tuple[str, ...]) -> Iterable[Fraction]:
-    """Of each amount that counts: which part it is."""
+def _parts(some: Amounts, whole: Amounts, names: tuple[str, ...]) -> Iterable[tuple[str, Fraction]]:
+    """Of each amount that counts: its name, and which part it is."""
     totals = dict(whole)
     for name, amount in some:
         total = totals.get(name, 0)
         if total > 0 and (not names or name in names):
-            yield Fraction(amount, total)
+            yield name, Fraction(amount, total)
 
 
 def _memory_mib(allocated: AllocatedDevice, device: PublishedDevice) -> int:
