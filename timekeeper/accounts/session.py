@@ -64,7 +64,7 @@ class Session:
     reserves_until_ms: int | None = None
     # it vanished, and no process of the ledger saw that: what an extender saw replaces the estimate
     was_unseen: bool = False
-    # why its rate is not certain; None: it is
+    # why its rate or its end is not certain; None: both are
     doubt: str | None = None
     # or claim: then ``name`` is the claim's; or host: what CPU and memory cost beyond the pod's cards
     kind: SessionKind = "pod"
@@ -218,23 +218,36 @@ def witness(session: Session, pod: LedgerPod, now_ms: int) -> Session:
     started_ms = None if pod.started_ms is None else max(pod.started_ms, pod.hold.bound_ms or 0)
     starts = [start for start in (session.started_ms, started_ms) if start is not None]
     before_ms = 0 if session.vanished_ms is not None else session.grace_ms  # of an earlier deletion
+    ended_ms, doubt = _ended_ms(session, pod, now_ms)
     return replace(
         session,
         started_ms=min(starts, default=None),
-        ended_ms=_ended_ms(session, pod, now_ms),
+        ended_ms=ended_ms,
+        doubt=doubt,
         vanished_ms=None,
         grace_ms=before_ms if pod.hold.deletion_ms is None else max(before_ms, pod.hold.grace_ms),
         others_ended=pod.others_ended if pod.ended_ms is None else session.others_ended,
     )
 
 
-def _ended_ms(session: Session, pod: LedgerPod, now_ms: int) -> int | None:
-    """What was proved before stays, whatever the status says now (`hold.later`)."""
+def _ended_ms(session: Session, pod: LedgerPod, now_ms: int) -> tuple[int | None, str | None]:
+    """The end, and the session's doubt. What was proved before stays, whatever the status says now
+    (`hold.later`): an object that is read again may be dated by a clock that was wrong. Unless the watch has
+    received this end, or the pod lived again after that."""
+    before_ms, last = session.ended_ms, pod.hold
+    if not pod.ended_ms and before_ms is not None:
+        return before_ms, session.doubt
     if pod.ended_ms is None:
-        return session.ended_ms
-    if pod.ended_ms <= now_ms + _AHEAD_MS:
-        return max(pod.ended_ms, session.ended_ms or 0)
-    return now_ms if session.ended_ms is None else session.ended_ms
+        return None, session.doubt
+    if before_ms and last.received_ms is None:
+        lives_again = (pod.started_ms or 0) >= before_ms
+        return max(before_ms, pod.ended_ms) if lives_again else before_ms, session.doubt
+    if pod.ended_ms > now_ms + _AHEAD_MS:
+        return now_ms if before_ms is None else before_ms, session.doubt
+    if not last.doubt or last.doubt in (session.doubt or ""):
+        return pod.ended_ms, session.doubt
+    doubts = "; ".join(filter(None, (session.doubt, last.doubt)))
+    return min(pod.ended_ms, now_ms), intern(recordable(doubts, MAX_DOUBT))
 
 
 def vanish(session: Session, gone: Vanished, known: Evidence) -> Session:

@@ -257,7 +257,7 @@ class Settler:
         self.ledger.classes_version = self.cluster.classes_version
         self._ends_ms = self._ends_read_ms
         if may_forget:
-            self.ledger.forget(self.cluster.pods)
+            self.ledger.forget(self.cluster.may_change())
         session_changes = decision.session_changes
         self.cluster.mark_written(
             session_changes.deferred, session_changes.deferred_claims, session_changes.served

@@ -50,6 +50,7 @@ _CHANGING = (
     "others_ended",
     "reserves_until_ms",
     "was_unseen",
+    "doubt",
     "consumers",
     "users",
     "boot",

@@ -42,6 +42,7 @@ from timekeeper.core.decisions import (
     WAITS_FOR_CLAIMS,
     Decision,
 )
+from timekeeper.core.ledger.hold import CLOCK_WAS_SET
 from timekeeper.core.ledger.metering import FOREVER_MS
 from timekeeper.core.object_names import timestamp
 from timekeeper.core.protected import Published
@@ -276,7 +277,8 @@ def _charge(charged: ChargedSession, is_orphan: bool) -> ChargeAnswer:
     ended = f" to {timestamp(session.ended_ms)}" if session.ended_ms else ""
     rate = session.rate_milli / 1000
     held = "CPU and memory beyond its cards" if session.is_of_host else "held cards"
-    doubt = f" The rate is not certain: {session.doubt}." if session.doubt else ""
+    what = "charge" if CLOCK_WAS_SET in (session.doubt or "") else "rate"
+    doubt = f" The {what} is not certain: {session.doubt}." if session.doubt else ""
     if session.forgiven_ms:
         doubt += (
             f" The {session.forgiven_ms / 1000:g} s before that are not charged: its gang's start came to"

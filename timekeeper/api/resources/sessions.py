@@ -63,7 +63,7 @@ class SessionAnswer(AmountAnswer):
     charged at; `cards`: their UUIDs, empty if its placement is not trusted. `ended`: null while it runs, if
     the pod vanished, and if no timestamp says when it ended: then it is charged until its last evidence.
     `forgivenMs`: for how long from `bound` on it is not charged, because the start of its gang came to
-    nothing. `doubt`: why its rate is not certain, null: it is."""
+    nothing. `doubt`: why its charge is not certain, null: it is."""
 
     uid: str
     namespace: str

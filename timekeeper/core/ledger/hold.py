@@ -11,10 +11,11 @@ another boot (`is_left_behind`).
 
 `pod_hold` reads what one object says, `later` joins it with what earlier versions of the object said,
 `vanished` and `followed` continue after the removal, and `ends_ms` dates the end. `clock_ahead_ms`
-tells how far the clock of a node is ahead, whose kubelet's timestamps prove charges.
+tells how far the clock of a node is ahead, whose kubelet's timestamps prove charges, and `dated` corrects the
+proof by it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,6 +34,8 @@ _STATUSES = ("initContainerStatuses", "containerStatuses", "ephemeralContainerSt
 
 NODE_LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"  # those that kubelets renew
 _TOLERATED_CLOCK_MS = 5_000  # the API server may take seconds for a write, and notes whole ones
+_TOLERATED_RECEIPT_MS = 12_000  # a kubelet reports an end within 10 s
+CLOCK_WAS_SET = "the clock of its node was set while it ran, and of its possible ends the latest counts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,12 @@ class PodHold:
     deletion_ms: int | None = None  # deletionTimestamp: the deadline of a requested deletion
     # until when it is not charged if it is evicted, because the start of its gang came to nothing
     forgiven_ms: int | None = None
+    finishes: tuple[
+        int, ...
+    ] = ()  # of its containers, by the clock of its node, where ``ended_ms`` is proved
+    began_ahead_ms: int | None = None  # how long after its binding its node began with it, by that clock
+    received_ms: int | None = None  # when the watch received its end; None: a list contained it
+    doubt: str = ""  # why ``ended_ms`` is not certain
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,16 +104,21 @@ def pod_hold(pod: Json) -> PodHold:
     is_terminal = status.get("phase") in TERMINAL
     over = is_terminal and not any(map(_is_running, _all_statuses(status)))
     reported_ms = _phase_written_ms(metadata) if over else None
+    finishes = _proved_finishes(status) if over else ()
+    bound_ms, began_ms = _bound_ms(status), millis(status.get("startTime"))
+    ahead_ms = None if bound_ms is None or began_ms is None else began_ms - bound_ms
     return PodHold(
-        bound_ms=_bound_ms(status),
+        bound_ms=bound_ms,
         over=over,
         unconfirmed=is_terminal and not over,
-        ended_ms=_corrected_ms(_proved_end_ms(status), reported_ms, status) if over else None,
+        ended_ms=_corrected_ms(max(finishes), reported_ms, ahead_ms) if finishes else None,
         reported_ms=reported_ms,
         witnessed_ms=max(_times(status), default=0),
         grace_ms=_runs_on_ms(pod),
         deletion_ms=millis(metadata.get("deletionTimestamp")),
         forgiven_ms=_forgiven_ms(metadata),
+        finishes=finishes,
+        began_ahead_ms=ahead_ms if finishes else None,
     )
 
 
@@ -123,15 +137,21 @@ def _forgiven_ms(metadata: Json) -> int | None:
 
 def later(before: PodHold | None, now: PodHold) -> PodHold:
     """The newer version of an object's hold, with what only earlier versions said: the first binding, the
-    largest grace period, the first report of the end, the latest time. What was proved stays: a kubelet that
-    restarts may refuse a pod that has completed, and write statuses without its end."""
+    largest grace period, the first report of the end, the latest time. What was proved stays unless a later
+    finish is proved: a kubelet that restarts may refuse a pod that has completed, and write statuses without
+    its end."""
     if before is None:
         return now
-    proofs = [at_ms for at_ms in (before.ended_ms, now.ended_ms) if at_ms is not None]
+    is_later = max(now.finishes, default=0) > max(before.finishes, default=0)
+    proof = now if before.ended_ms is None or is_later else before
     return replace(
         now,
         bound_ms=_least(before.bound_ms, now.bound_ms),
-        ended_ms=max(proofs, default=None) if now.over else None,
+        ended_ms=proof.ended_ms if now.over else None,
+        finishes=proof.finishes,
+        began_ahead_ms=proof.began_ahead_ms,
+        received_ms=proof.received_ms,
+        doubt=proof.doubt,
         reported_ms=_least(before.reported_ms, now.reported_ms),
         witnessed_ms=max(before.witnessed_ms, now.witnessed_ms),
         grace_ms=max(before.grace_ms, now.grace_ms),
@@ -251,37 +271,70 @@ def _bound_ms(status: Json) -> int | None:
     return millis(status.get("startTime"))
 
 
-def _proved_end_ms(status: Json) -> int | None:
-    """The latest finish, if each container that ever ran has one in its present state."""
+def _proved_finishes(status: Json) -> tuple[int, ...]:
+    """The finishes of the containers, if each that ever ran has one in its present state."""
     finishes: list[int] = []
-    for each in _all_statuses(status):
-        state = mapping(each.get("state"))
+    for container in _all_statuses(status):
+        state = mapping(container.get("state"))
         finished = millis(mapping(state.get("terminated")).get("finishedAt"))
         if finished is not None:
             finishes.append(finished)
-        elif "terminated" in state or "terminated" in mapping(each.get("lastState")):
-            return None
-    return max(finishes, default=None)
+        elif "terminated" in state or "terminated" in mapping(container.get("lastState")):
+            return ()
+    return tuple(finishes)
 
 
-def _corrected_ms(ended_ms: int | None, reported_ms: int | None, status: Json) -> int | None:
-    """The end by the API server's clock, where the clock of the node is wrong by more than `_TOLERATED_MS`.
+def _corrected_ms(ended_ms: int, reported_ms: int | None, ahead_ms: int | None) -> int:
+    """The end by the API server's clock, where the clock of the node is wrong by more than `_TOLERATED_MS`,
+    as far as the object alone says it.
 
     A kubelet starts a pod just after its Binding: a ``startTime`` before that shows by how much its clock is
-    behind at least. An end after its own report shows that the clock is ahead, by the delay of ``startTime``
-    at most. A tenant may have written the time of the report (`_phase_written_ms`), so it shortens no end by
-    more than that.
+    behind at least (``ahead_ms`` < 0). An end after its own report shows that the clock is ahead, by the
+    delay of ``startTime`` at most. A tenant may have written the time of the report (`_phase_written_ms`), so
+    it shortens no end by more than that.
     """
-    bound_ms, began_ms = _bound_ms(status), millis(status.get("startTime"))
-    if ended_ms is None or bound_ms is None or began_ms is None:
+    if ahead_ms is None:
         return ended_ms
-    ahead_ms = began_ms - bound_ms
     if ahead_ms < -_TOLERATED_MS:
         latest_ms = ended_ms - ahead_ms
         return latest_ms if reported_ms is None else max(ended_ms, min(latest_ms, reported_ms))
     if ahead_ms > _TOLERATED_MS and reported_ms is not None and ended_ms > reported_ms + _TOLERATED_MS:
         return max(reported_ms, ended_ms - ahead_ms)
     return ended_ms
+
+
+def dated(hold: PodHold, leases_ms: Collection[int]) -> PodHold:
+    """The hold with its proved end by the API server's clock, where the node's clock was set while the pod
+    ran. ``leases_ms``: by how much it was ahead, as the node's Lease showed at the end; empty: not known.
+
+    Each way to read the clock gives an end: as the Lease showed it at the end, and as ``startTime`` showed it
+    at the start. The latest that is not after the receipt counts, for a pod has ended when that is received.
+    Without a receipt at the time the longer reading counts, with a doubt.
+    """
+    if hold.ended_ms is None or not leases_ms:
+        return hold
+    finishes, received_ms = hold.finishes or (hold.ended_ms,), hold.received_ms
+    readings = {*leases_ms, _at_start_ms(hold.began_ahead_ms, leases_ms)}
+    is_late = received_ms is not None and max(finishes) > received_ms + _TOLERATED_MS
+    if not any(readings) and not is_late:
+        return hold
+    ends = {finish_ms - ahead_ms for finish_ms in finishes for ahead_ms in readings}
+    if received_ms is None:
+        longest_ms = max(finishes) - min(readings)
+        return replace(hold, ended_ms=longest_ms, doubt=CLOCK_WAS_SET if len(readings) > 1 else "")
+    possible = [at_ms for at_ms in ends if at_ms <= received_ms + _TOLERATED_MS]
+    latest_ms = min(received_ms, max(possible, default=received_ms))
+    is_certain = len(readings) == 1 or received_ms - latest_ms <= _TOLERATED_RECEIPT_MS
+    return replace(hold, ended_ms=latest_ms, doubt="" if is_certain else CLOCK_WAS_SET)
+
+
+def _at_start_ms(began_ahead_ms: int | None, leases_ms: Collection[int]) -> int:
+    """By how much the clock was ahead at the pod's start. It may also have begun late, with a right clock:
+    only a Lease that shows the same says that the clock was ahead."""
+    if began_ahead_ms is None:
+        return min(0, *leases_ms)
+    near = [ahead_ms for ahead_ms in leases_ms if abs(ahead_ms - began_ahead_ms) <= _TOLERATED_CLOCK_MS]
+    return near[0] if near else min(0, began_ahead_ms)
 
 
 def _phase_written_ms(metadata: Json) -> int | None:
@@ -323,14 +376,20 @@ def _least(one: int | None, other: int | None) -> int | None:
     return min((each for each in (one, other) if each is not None), default=None)
 
 
-def clock_ahead_ms(lease: Mapping[str, Any]) -> int:
+def clock_ahead_ms(lease: Mapping[str, Any]) -> int | None:
     """By how much the clock of a node was ahead when its kubelet last renewed this Lease: the kubelet writes
-    its own time into it, and the API server notes its own beside it. 0 within `_TOLERATED_CLOCK_MS`, or if it
+    its own time into it, and the API server notes its own beside it. 0 within `_TOLERATED_CLOCK_MS`; None: it
     is not known. Never raises on JSON from an API server."""
     renewed_ms = millis(mapping(lease.get("spec")).get("renewTime"))
     fields = map(mapping, sequence(mapping(lease.get("metadata")).get("managedFields")))
-    noted = [at_ms for each in fields if (at_ms := millis(each.get("time"))) is not None]
+    noted = [at_ms for entry in fields if _renews(entry) and (at_ms := millis(entry.get("time"))) is not None]
     if renewed_ms is None or not noted:
-        return 0
+        return None
     ahead_ms = renewed_ms - max(noted)
     return ahead_ms if abs(ahead_ms) > _TOLERATED_CLOCK_MS else 0
+
+
+def _renews(entry: Json) -> bool:
+    """Whether this entry of managedFields is of who wrote the Lease's time; others may write to it too."""
+    written = mapping(entry.get("fieldsV1"))
+    return not written or "f:renewTime" in mapping(written.get("f:spec"))

@@ -1,6 +1,6 @@
 """The cluster as the settler observes it. One thread applies the watch updates; nothing else changes it."""
 
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import Container, Hashable, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -38,6 +38,7 @@ SOURCES = ("pods", "nodes", "leases", "configmaps", "priorityclasses")
 # Limits on memory while the database is unreachable.
 MAX_DELETED = 100_000  # deleted pods whose end is not written yet
 _RENEWED_MS = 10_000  # how often a kubelet renews its Lease
+_RENEWALS_MS = 3 * _RENEWED_MS  # after a pod's end they may still show that the clock had been set before it
 MAX_UNREADABLE = 10_000  # unreadable pods that are not reported yet
 
 
@@ -62,11 +63,16 @@ class KnownNode:
 @dataclass(frozen=True, slots=True)
 class NodeLease:
     """When a node's kubelet last renewed its Lease, by the node's clock. ``ahead_ms``: by how much that is
-    ahead of the API server's; 0: it is right, as far as is known."""
+    ahead of the API server's; 0: it is right; None: that is not known."""
 
     name: str
     renewed_ms: int | None
-    ahead_ms: int = 0
+    ahead_ms: int | None = None
+
+    @property
+    def heard_ms(self) -> int | None:
+        """The renewal by the API server's clock."""
+        return None if self.renewed_ms is None else self.renewed_ms - (self.ahead_ms or 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +141,16 @@ class WatchUpdate:
 
 
 @dataclass(frozen=True, slots=True)
+class RecentEnd:
+    """A pod whose end was learnt at ``at_ms``. ``leases_ms``: what the Leases of its node showed then and
+    since (`hold.dated`): the clock may have been set after the last one before the end."""
+
+    pod: LedgerPod
+    at_ms: int
+    leases_ms: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class DeletedPod:
     """A pod whose object is gone."""
 
@@ -172,6 +188,9 @@ class ClusterState:
     deleted_pods: dict[str, DeletedPod] = field(default_factory=dict)
     # UID -> waiting pod whose removal is not written yet
     deleted_waiting: dict[str, DeletedPod] = field(default_factory=dict)
+    recent_ends: dict[str, dict[str, RecentEnd]] = field(default_factory=dict)  # by node and UID
+    dated_again: dict[str, LedgerPod] = field(default_factory=dict)  # of these, by UID, until that is written
+    _ends_dropped_ms: int = 0  # when the older ones were last dropped
     # UID of an ended pod -> its node's watermark when the end was observed
     end_watermarks: dict[str, int | None] = field(default_factory=dict)
     vanished: VanishedPods = field(default_factory=VanishedPods)  # what became of pods without an object
@@ -224,8 +243,8 @@ class ClusterState:
             return self.claims.seen_ms
         lease = self.leases.get(node)
         if node in self.had_lease or not self.pods_current_ms:
-            is_heard = lease is not None and lease.renewed_ms is not None and self.pods_current_ms
-            return min(self.pods_current_ms, lease.renewed_ms or 0) if is_heard and lease else None
+            is_heard = lease is not None and lease.heard_ms is not None and self.pods_current_ms
+            return min(self.pods_current_ms, lease.heard_ms or 0) if is_heard and lease else None
         return self._ready_until_ms(node)
 
     def _ready_until_ms(self, node: str) -> int | None:
@@ -366,6 +385,7 @@ class ClusterState:
         self.claims.mark_written(deferred_claims or {})
         self.rest = {uid: each for uid, each in self.rest.items() if uid in self.claims.pods}
         self.deleted_pods.clear()
+        self.dated_again.clear()
         self.deleted_as_read.clear()
         self.deleted_waiting.clear()
         self.unreadable.clear()
@@ -496,6 +516,7 @@ class ClusterState:
             case NodeLease(name):
                 self.had_lease.add(name)
                 self._set("leases", name, None if deleted else item)
+                self._date_again(item, at_ms)
             case BudgetConfigMap(name):
                 self._set("configmaps", name, None if deleted else item)
             case KnownPriorityClass(name, value, policy, is_default):
@@ -627,16 +648,77 @@ class ClusterState:
         self._claiming = None
 
     def _with_report(self, item: Item, at_ms: int) -> Item:
-        """The pod with the time of this event as the first report of its end, if nothing in its object dates
-        it."""
+        """The pod with the time of this event as the receipt of its end, and as the first report of it if
+        nothing in its object dates it."""
         if isinstance(item, UnreadablePod) and item.pod is not None:
             reported = self._with_report(item.pod, at_ms)
             return replace(item, pod=reported) if isinstance(reported, LedgerPod) else item
-        if not isinstance(item, LedgerPod) or item.ended_ms != 0 or item.hold.reported_ms is not None:
+        if not isinstance(item, LedgerPod) or not item.hold.over:
             return item
-        before = self.pods.get(item.uid)
+        before, reported_ms = self.pods.get(item.uid), item.hold.reported_ms
         is_first = before is None or not before.hold.over
-        return replace(item, hold=replace(item.hold, reported_ms=at_ms)) if is_first else item
+        if before is not None and not is_first and before.hold.finishes == item.hold.finishes:
+            return item
+        if is_first and item.ended_ms == 0 and reported_ms is None:
+            reported_ms = at_ms
+        return replace(item, hold=replace(item.hold, reported_ms=reported_ms, received_ms=at_ms))
+
+    def _dated(self, before: LedgerPod | None, pod: LedgerPod, at_ms: int) -> LedgerPod:
+        """The pod with its start and its end by the API server's clock, as its node's Lease shows it now."""
+        ahead_ms = self.clock_ahead_ms(pod.node)
+        if ahead_ms and ahead_ms > 0 and pod.started_ms is not None:
+            pod = replace(pod, started_ms=min(pod.started_ms, at_ms))
+        if not pod.ended_ms or (before is not None and before.hold.finishes == pod.hold.finishes):
+            return pod
+        leases_ms = () if ahead_ms is None else (ahead_ms,)
+        self.recent_ends.setdefault(pod.node, {})[pod.uid] = RecentEnd(pod, at_ms, leases_ms)
+        self._drop_ends(at_ms)
+        return replace(pod, hold=hold.dated(pod.hold, leases_ms))
+
+    def clock_ahead_ms(self, node: str) -> int | None:
+        """By how much the node's clock is ahead, as its Lease shows; None: that is not known. Of a node that
+        never had a Lease nothing but the receipt of an end says that its clock is wrong."""
+        lease = self.leases.get(node)
+        if lease is not None:
+            return lease.ahead_ms
+        return 0 if node in self.ready and node not in self.had_lease else None
+
+    def may_change(self) -> Container[str]:
+        """The UIDs of pods whose sessions may still change: they are there, or may be dated again."""
+        known: list[dict[str, Any]] = [self.pods, *self.recent_ends.values()]
+        return ChainMap(*known)
+
+    def _drop_ends(self, at_ms: int) -> None:
+        """Once a minute: what is older than three renewals."""
+        if 0 <= at_ms - self._ends_dropped_ms < 2 * _RENEWALS_MS:
+            return
+        for node, ends in list(self.recent_ends.items()):
+            young = {uid: end for uid, end in ends.items() if 0 <= at_ms - end.at_ms <= _RENEWALS_MS}
+            self.recent_ends[node] = young
+            if not young:
+                del self.recent_ends[node]
+        self._ends_dropped_ms = at_ms
+
+    def _date_again(self, lease: NodeLease, at_ms: int) -> None:
+        """The ends that were just learnt, now that the next Lease says how their node's clock went."""
+        for uid, recent in self.recent_ends.get(lease.name, {}).items():
+            is_recent = 0 <= at_ms - recent.at_ms <= _RENEWALS_MS
+            if lease.ahead_ms is None or lease.ahead_ms in recent.leases_ms or not is_recent:
+                continue
+            leases_ms = (*recent.leases_ms, lease.ahead_ms)
+            self.recent_ends[lease.name][uid] = replace(recent, leases_ms=leases_ms)
+            before = hold.dated(recent.pod.hold, recent.leases_ms)
+            now = hold.dated(recent.pod.hold, leases_ms)
+            if now != before:
+                self._put_end(replace(recent.pod, hold=now))
+
+    def _put_end(self, pod: LedgerPod) -> None:
+        """The end of this pod is dated otherwise, whether or not its object is still there."""
+        self.dated_again[pod.uid] = pod
+        known = self.pods.get(pod.uid)
+        if known is not None:
+            later = replace(known.hold, ended_ms=pod.hold.ended_ms, doubt=pod.hold.doubt)
+            self.pods[pod.uid] = replace(known, hold=later)
 
     def _add_unreadable(self, item: UnreadablePod) -> None:
         if item.uid in self.unreadable or len(self.unreadable) < MAX_UNREADABLE:
@@ -663,7 +745,7 @@ class ClusterState:
 
     def _put_pod(self, pod: LedgerPod, deleted: bool, at_ms: int) -> None:
         before = self.pods.get(pod.uid)
-        pod = _with_earlier(before, pod)
+        pod = self._dated(before, _with_earlier(before, pod), at_ms)
         if pod.node and pod.ended_ms is not None and (before is None or before.ended_ms is None):
             self.end_watermarks.setdefault(pod.uid, self.watermark_ms(pod.node))
         self._follow_preemption(before, pod)

@@ -4,7 +4,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from timekeeper.accounts.ends import ReportedEnd, forgiven, pod_of
+from timekeeper.accounts.host_sessions import ended_with
 from timekeeper.accounts.pods import LedgerPod
+from timekeeper.accounts.reserved import pod_uid
 from timekeeper.accounts.session import (
     BEFORE,
     CLAIMS,
@@ -76,6 +78,8 @@ def changed_sessions(
     tick.apply_sights()
     for deleted in cluster.deleted_pods.values():
         tick.apply_deletion(deleted)
+    for pod in cluster.dated_again.values():
+        tick.date_again(pod)
     if cluster.pods_relisted:
         tick.end_sessions_without_pod()
     reported = {each.uid: each for each in ends}
@@ -227,6 +231,17 @@ class _Tick:
         longest = replace(pod.hold, grace_ms=max(pod.hold.grace_ms, session.grace_ms))
         self._vanish(session, longest, known, deleted.at_ms, deleted.seen)
 
+    def date_again(self, pod: LedgerPod) -> None:
+        """The end of a pod is dated by another clock: its session, and those of its CPU and memory that ended
+        with it, end then."""
+        session = self.changes.sessions.get(pod.uid) or self.ledger.session(pod.uid)
+        if session is None or session.ended_ms is None:
+            return
+        updated = self._apply_status(session, pod)
+        for uid, other in self.ledger.settled.items():
+            if other.is_of_host and pod_uid(uid) == pod.uid and other.ended_ms == session.ended_ms:
+                self.changes.sessions[uid] = replace(ended_with(updated, other), settled_ms=None)
+
     def _vanish(
         self, session: Session, last: PodHold, known: Evidence, at_ms: int, was_watched: bool
     ) -> None:
@@ -329,6 +344,9 @@ class _Tick:
     def _apply_reported_end(self, session: Session, end: ReportedEnd) -> None:
         if session.ended_ms is not None and end.hold.ended_ms is None:
             return
+        ahead_ms = self.cluster.clock_ahead_ms(end.node)
+        received = replace(end.hold, received_ms=end.removed_ms + MAX_REPORT_ERROR_MS)
+        end = replace(end, hold=hold.dated(received, () if ahead_ms is None else (ahead_ms,)))
         mark_ms = self._known(session).watermark_ms
         updated = replace(witness(session, pod_of(end), self.now_ms), was_unseen=False)
         if not updated.ended_ms:

@@ -1,7 +1,7 @@
 """The ledger as the settler holds it in memory: what the database contains, so that a tick writes only
 differences."""
 
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Container, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 
 from timekeeper.accounts.balance import UnsettledSession
@@ -20,7 +20,7 @@ from timekeeper.accounts.held.order import HeldPod
 from timekeeper.accounts.posting import Posting, amount_within
 from timekeeper.accounts.protection import ProtectedPods
 from timekeeper.accounts.reserved import pod_uid
-from timekeeper.accounts.session import Session, evidence
+from timekeeper.accounts.session import HOST, Session, evidence
 from timekeeper.accounts.standings import EntryCache, StandingsDocument
 from timekeeper.accounts.statements import AccountKey, Part, Statements
 from timekeeper.core.ledger.metering import Interval
@@ -207,9 +207,10 @@ class LedgerState:
         at_ms = max(cache.at_ms, history.newest_ms())
         self.open_totals.mark_written(lambda name: history.budget(name, at_ms).budget.amount is not None)
 
-    def forget(self, there: Mapping[str, object]) -> None:
-        """Drop settled sessions whose pods are gone: no further evidence can arrive for them."""
-        for uid in [uid for uid in self.settled if uid not in there]:
+    def forget(self, there: Container[str]) -> None:
+        """Drop settled sessions whose pods are gone: no further evidence can arrive for them. Those of CPU
+        and memory end with the pod's own."""
+        for uid in [uid for uid in self.settled if uid.partition(HOST)[0] not in there]:
             del self.settled[uid]
             self.posted.pop(uid, None)
             self.beats.pop(uid, None)
