@@ -100,6 +100,11 @@ class Visitor:
         """Load a page."""
         self.page.goto(f"{self.url}{path}")
 
+    def show(self, scheme: Any, size: Any) -> None:
+        """The same page in these colours, in a window of this size."""
+        self.page.emulate_media(color_scheme=scheme)
+        self.page.set_viewport_size(size)
+
     def findings(self) -> list[str]:
         """What axe-core calls serious or critical. It is evaluated by the debugger, which no policy of the
         page stops."""

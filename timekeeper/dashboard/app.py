@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from flask import Flask, Response, request, send_from_directory
+from markupsafe import Markup
 from werkzeug.exceptions import HTTPException
 
 from timekeeper.api import sheets
@@ -60,6 +61,7 @@ PAGES: dict[str, PageMaker] = {
 _ROOTS = frozenset({each.split("/")[1] for each in PAGES} | {"login", "logout", "static"})
 _UNAUTHORIZED = 401
 _MOMENT = re.compile(r"\b([0-9]{4}-[0-9]{2}-[0-9]{2})[ T]([0-9]{2}:[0-9]{2}(?::[0-9]{2})?)(?:Z| UTC)\b")
+_END_OF_WORD = re.compile("(?<=[._])|(?<=-)(?=[0-9])")  # after other hyphens browsers break by themselves
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self';"
     " connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
@@ -106,6 +108,7 @@ def create_dashboard(
         moment=texts.moment,
         iso=_iso,
         printable=_printable,
+        name=_name,
         moments=_moments,
         state=budgets.state_of,
         used=budgets.used_of,
@@ -265,3 +268,8 @@ def _moments(text: object) -> Iterator[tuple[str, str]]:
 def _printable(text: object) -> str:
     """Text of tenants without control characters and marks that turn the direction of writing."""
     return "".join(each if each.isprintable() else "�" for each in str(text))
+
+
+def _name(text: object) -> Markup:
+    """A name, printable, that may be broken after each of its words."""
+    return Markup("<wbr>").join(_END_OF_WORD.split(_printable(text)))

@@ -50,7 +50,7 @@ def table(client: Client, query: str = "") -> list[list[str]]:
     """The texts of the table's cells, by row; the first are its headings."""
     answer = client.get(f"/costs{query}", base_url=URL)
     assert answer.status_code == 200, answer.text
-    rows = re.findall(r"<tr>(.*?)</tr>", answer.text, re.DOTALL)
+    rows = re.findall(r"<tr>(.*?)</tr>", answer.text.replace("<wbr>", ""), re.DOTALL)
     cells = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.DOTALL) for row in rows]
     return [[" ".join(re.sub(r"<[^>]+>", " ", cell).split()) for cell in row] for row in cells]
 

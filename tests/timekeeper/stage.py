@@ -1,0 +1,157 @@
+"""The cluster of `dashboards.py` with two months of history, and beside its short names the longest that
+people give: of a group, its namespaces, a node and pods, in every list of the dashboard."""
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from sqlalchemy import update
+
+from tests.timekeeper.books import Run, days
+from tests.timekeeper.dashboards import Dashboards, filled, on_node, waits
+from tests.timekeeper.rows import insert
+from tests.timekeeper.worlds import DAY, HOUR, MINUTE, T0, Json
+from timekeeper.store import would
+from timekeeper.store.engine.schema import ENTRY_ERRORS, SESSIONS
+from timekeeper.store.would import WouldRow
+
+LENGTH = 62  # of a name; a namespace has at most 63 characters
+_WORDS = "-of-the-team-for-large-language-models-in-europe-west-and-north"
+
+
+def long(head: str) -> str:
+    """A name of words, `LENGTH` characters long."""
+    return f"{head}{_WORDS}"[: LENGTH - 1].rstrip("-").ljust(LENGTH, "1")
+
+
+NAMESPACE, OTHER, GROUP, NODE = long("research"), "w" * LENGTH, long("group"), long("gpu-node")
+POD, WAITS, UNBROKEN = long("train"), long("train-later"), "p" * LENGTH
+OWNER = f"StatefulSet/{long('trainer')}"
+SENTENCE = f"Evicted: the budget of {NAMESPACE} is used up."
+
+
+@contextmanager
+def stage(folder: Path) -> Iterator[Dashboards]:
+    """The pages over the cluster with long names, in this folder."""
+    with closing(filled(folder)) as made:
+        _budgets(made)
+        _history(made)
+        _now(made)
+        _map(made)
+        _decisions(made)
+        yield made
+
+
+def _budgets(made: Dashboards) -> None:
+    made.books.entries(
+        (NAMESPACE, f"gpuHours: 5000\nperiod: month\ngroup: {GROUP}\nprice: 12.5\nonExhausted: evict", 0),
+        (OTHER, f"gpuHours: 80\nperiod: week\ngroup: {GROUP}\nmode: meter", 0),
+        (f"_group.{GROUP}", f"gpuHours: 6000\nperiod: month\nsplit: {{{NAMESPACE}: 50, {OTHER}: 20}}", 0),
+    )
+    error = {"key": NAMESPACE, "sentence": f"ConfigMap b: {NAMESPACE}, line 1", "seen_ms": T0}
+    with made.books.store.writing() as connection:
+        connection.execute(ENTRY_ERRORS.insert(), error)
+    grant = {"subject": NAMESPACE, "gpuHours": "2500.125", "reason": f"a sprint of {UNBROKEN}"}
+    assert made.books.post("/v1/grants", grant, **{"Idempotency-Key": "long"}).status_code == 200
+    passed = {"namespace": NAMESPACE, "gpuHours": "25", "reason": "a sprint"}
+    answer = made.books.post(f"/v1/groups/{GROUP}/grants", passed, **{"Idempotency-Key": "passed"})
+    assert answer.status_code == 200, answer.text
+
+
+def _history(made: Dashboards) -> None:
+    """A day of each week of this month and of the one before."""
+    runs = []
+    for at in range(0, 50, 7):
+        start = T0 - (50 - at) * DAY
+        for namespace, rate in ((NAMESPACE, 8_000), (OTHER, 2_000)):
+            name = POD if at % 2 else UNBROKEN
+            runs.append(
+                Run(f"{namespace[0]}-{at}", namespace, name, OWNER, NODE, "NVIDIA-H100-80GB-HBM3", rate=rate,
+                    requested=rate, started_ms=start, posted=days(start, start + 20 * HOUR))
+            )  # fmt: skip
+    made.books.write(*runs)
+    for run in runs[-4:]:
+        for hour in range(18):
+            hour_ms = run.started_ms // HOUR * HOUR + hour * HOUR
+            made.books.used(run.uid, hour_ms, "node", HOUR, HOUR * run.rate // 5)
+    for month, start in (("2026-09", T0 - 80 * DAY), ("2026-10", T0 - 50 * DAY)):
+        insert(made.books.store, "closed_months", month=month, from_ms=start, to_ms=start + 30 * DAY,
+               amount=8_000 * 60 * HOUR, charges_sha256="a" * 64, grants_sha256="b" * 64,
+               prices_sha256="c" * 64, closed_ms=start + 31 * DAY)  # fmt: skip
+    correction = {"namespace": NAMESPACE, "gpuHours": "-1.125", "reason": f"the node {NODE} was faulty"}
+    answer = made.books.post("/v1/corrections", correction, **{"Idempotency-Key": "correction"})
+    assert answer.status_code == 200, answer.text
+
+
+def _now(made: Dashboards) -> None:
+    """What runs, is stuck, waits or is held."""
+    running = Run("long-runs", NAMESPACE, POD, OWNER, NODE, "NVIDIA-H100-80GB-HBM3", rate=8_000,
+                  started_ms=T0 - 3 * HOUR, heard_ms=T0, settled=False)  # fmt: skip
+    other = Run("long-other", OTHER, UNBROKEN, OWNER, NODE, "NVIDIA-H100-80GB-HBM3", rate=2_000,
+                started_ms=T0 - 3 * HOUR, heard_ms=T0, settled=False)  # fmt: skip
+    ended = Run("long-ended", NAMESPACE, f"{POD[:-1]}2", OWNER, NODE, "NVIDIA-H100-80GB-HBM3", rate=8_000,
+                started_ms=T0 - 5 * HOUR, heard_ms=T0 - HOUR, settled=False)  # fmt: skip
+    made.books.write(running, other, ended)
+    with made.books.store.writing() as connection:
+        vanished = update(SESSIONS).where(SESSIONS.c.uid == "long-ended").values(vanished_ms=T0 - HOUR)
+        connection.execute(vanished)
+        judged = (
+            WouldRow("j-1", "refused", OTHER, UNBROKEN, "host-pid", "spec.hostPID must not be set", T0, T0),
+            WouldRow("j-2", "held", OTHER, POD, "", f"{OTHER} has nothing left", T0, T0),
+        )
+        would.record(connection, judged)
+    insert(made.books.store, "held_pods", uid="long-held", namespace=NAMESPACE, name=WAITS,
+           created_ms=T0 - HOUR, rate_milli=8_000, gang=f"{NAMESPACE}/{long('gang')}")  # fmt: skip
+    insert(made.books.store, "nodes", name=NODE, watermark_ms=T0)
+
+
+def _map(made: Dashboards) -> None:
+    sessions = [Run("long-runs", NAMESPACE, POD), Run("long-other", OTHER, UNBROKEN)]
+    node = on_node(NODE, sessions, 8) | {"closed": f"cordoned by {UNBROKEN}"}
+    node["stranded"] = {NAMESPACE: 1_500, OTHER: 250}
+    pods = [waits(WAITS) | {"namespace": NAMESPACE, "standing": "OVER_BUDGET"}, waits("train-9")]
+    waiting = {"total": 2, "pods": pods, "more": {}}
+    body = {"version": 1, "nodes": [node], "gone": [], "waiting": waiting, "term": "a-1"}
+    answer = made.books.post("/v1/cluster", body)
+    assert answer.status_code == 200, answer.text
+
+
+def _decisions(made: Dashboards) -> None:
+    def decision(kind: str, reason: str, name: str, at: int, **figures: object) -> Json:
+        age_ms = at * MINUTE
+        about = {"namespace": NAMESPACE, "owner": OWNER, "name": name, "uid": name, "budget": NAMESPACE}
+        return {**about, "kind": kind, "reason": reason, "figures": figures, "count": 1,
+                "first_age_ms": age_ms, "last_age_ms": age_ms}  # fmt: skip
+
+    entries = [
+        decision("placed", "Bound", POD, 180, node=NODE, cards=f"GPU-{NODE}-0,GPU-{NODE}-1", shareMilli=1000,
+                 memoryMib=80000),
+        decision("waiting", "NoRoom", WAITS, 14, cardsNeeded=16, shareNeededMilli=1000, memoryNeededMib=0,
+                 reasons="13 nodes: not enough free GPUs (16 needed)", podsAhead=3, largestHoleNode=NODE,
+                 largestHoleMib=40960, largestHoleMilli=500),
+        decision("evicted", "BudgetExhausted", UNBROKEN, 5, message=SENTENCE),
+    ]  # fmt: skip
+    body = {"version": 1, "source": "extender", "decisions": entries}
+    answer = made.books.post("/v1/decisions", body)
+    assert answer.status_code == 200, answer.text
+
+
+LONG_PAGES = (
+    f"/namespaces/{NAMESPACE}",
+    f"/namespaces/{OTHER}",
+    f"/groups/{GROUP}",
+    f"/map?node={NODE}",
+    f"/nodes/{NODE}",
+    "/waste?group=pod",
+    "/waste?group=namespace%2Cowner",
+    "/costs?group=pod",
+    "/costs?group=namespace%2Cowner",
+    "/costs?month=2026-10",
+    "/costs?group=node",
+    f"/costs?group=day&namespace={NAMESPACE}",
+    "/months/2026-10",
+    "/months/2026-11",
+    f"/pods/{NAMESPACE}/{POD}",
+    f"/pods/{NAMESPACE}/{WAITS}",
+    f"/pods/{NAMESPACE}/{OWNER}",
+)
