@@ -15,6 +15,7 @@ from timekeeper.accounts.card_use.idleness import IDLE_ACTIONS, IdleAction, Idle
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.budgets.mistakes import EntryError
 from timekeeper.core.budgets.modes import ModeSource
+from timekeeper.core.budgets.policy import DEFAULTS as DEFAULTS
 from timekeeper.core.budgets.policy import GROUP as GROUP
 from timekeeper.core.budgets.policy import MODES, UNLIMITED, Budget, BudgetSettings, places
 from timekeeper.core.budgets.protection import Protection
@@ -25,7 +26,6 @@ from timekeeper.core.names import Mode
 
 DAY_MS = 86_400_000
 SETTINGS = "_settings"
-DEFAULTS = "_defaults"
 _UTC = BudgetSettings().time_zone
 # ``_mode.NAMESPACE``: the mode that the namespace's label names; no ConfigMap may have such a key
 LABEL = "_mode."

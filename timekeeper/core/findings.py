@@ -111,6 +111,13 @@ CATALOGUE: Mapping[str, FindingKind] = {
     ),
     "not-measured": FindingKind("warning", "use", "use of cards by Prometheus: {problem}", todo=_USE),
     "measured": FindingKind("ok", "use", "Prometheus measures {pods} metered pods"),
+    "ended-entries": FindingKind(
+        "warning",
+        "budgets",
+        "{number} budget entries ended in the last day, and are in no ConfigMap: {entries}",
+        "1 budget entry ended in the last day, and is in no ConfigMap: {entries}",
+        "write them again, or apply each file as a ConfigMap of its own (docs/budget-settings.md)",
+    ),
     "no-class": FindingKind(
         "warning",
         "priority classes",
@@ -374,6 +381,14 @@ def of_use(answer: Json) -> Iterator[RoleFinding]:
         yield from (RoleFinding("not-measured", {"problem": problem}) for problem in prometheus["findings"])
         if not prometheus["findings"]:
             yield RoleFinding("measured", {"pods": prometheus["measured"]})
+
+
+def of_entries(ended: Iterable[str], errors: Json) -> Iterator[RoleFinding]:
+    """Of the keys of budget entries that have ended. ``errors``: of budgets, by key; a ConfigMap of
+    `BUDGET_CONFIG_MAPS` that is gone is one of them, and names them."""
+    keys = sorted(ended)
+    if keys and not any(name in errors for name in BUDGET_CONFIG_MAPS):
+        yield RoleFinding("ended-entries", {"number": len(keys), "entries": some_of(keys)})
 
 
 def of_classes(settings: Json) -> Iterator[RoleFinding]:

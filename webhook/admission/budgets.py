@@ -5,17 +5,18 @@ and is unchanged causes only a warning. A review sees one object, so only the ti
 in two ConfigMaps. Import this module only where a ConfigMap is reviewed: it loads PyYAML.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from timekeeper.core import names
 from timekeeper.core.budgets.mistakes import EntryError
-from timekeeper.core.budgets.policy import Budget, group_key, ineffective_fields
+from timekeeper.core.budgets.policy import DEFAULTS, Budget, group_key, ineffective_fields
 from timekeeper.core.budgets.reader import read_entry
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.violation import Violation
+from timekeeper.core.wire import StandingWord
 from webhook.admission.answers import refusal_text
-from webhook.admission.warnings import within_limits
+from webhook.admission.warnings import LONGEST_BYTES, within_limits
 from webhook.wire.object_review import ObjectReview
 from webhook.wire.pod_review import AdmissionAnswer
 
@@ -98,18 +99,22 @@ def holds_budgets(group: str, kind: str, config_map: Json, name: str = "") -> bo
     return (group, kind) == ("", "ConfigMap") and (named or labelled)
 
 
-def judge(review: ObjectReview) -> AdmissionAnswer:
+def judge(review: ObjectReview, standing_of: Callable[[str], StandingWord]) -> AdmissionAnswer:
     """Refuses a write with wrong entries among the new and changed ones; warns about entries that were wrong
-    before, about what is not implemented, and about what a deletion ends. It does not depend on the mode,
-    because no pod is affected."""
-    if review.operation == "DELETE" and holds_budgets(review.group, review.kind, review.old, review.name):
-        return AdmissionAnswer("valid", warnings=within_limits(ended(texts(review.old), {})))
-    if review.operation not in ("CREATE", "UPDATE") or review.subresource or review.is_going:
-        return NOT_JUDGED
-    if not holds_budgets(review.group, review.kind, review.object, review.name):
+    before, about what is not implemented, and about entries that a write, a removed label or a deletion ends.
+    It does not depend on the mode, because no pod is affected. ``standing_of``: a namespace's standing now;
+    of "" that of a namespace without an entry."""
+    is_deletion = review.operation == "DELETE"
+    if review.operation not in ("CREATE", "UPDATE", "DELETE") or review.subresource:
         return NOT_JUDGED
     was_read = holds_budgets(review.group, review.kind, review.old, review.name)
+    is_read = not is_deletion and holds_budgets(review.group, review.kind, review.object, review.name)
     before = texts(review.old) if was_read else {}
+    if was_read and not is_read:
+        ends = (*ended(before, {}, standing_of), *_enforces(before, {}))
+        return AdmissionAnswer("valid", warnings=within_limits(ends))
+    if not is_read or review.is_going:
+        return NOT_JUDGED
     now = texts(review.object)
     changed = {key: text for key, text in now.items() if before.get(key) != text}
     unchanged = {key: text for key, text in now.items() if key not in changed}
@@ -126,9 +131,8 @@ def judge(review: ObjectReview) -> AdmissionAnswer:
             refusal=refusal_text(violations),
             rules=tuple(dict.fromkeys((each.rule, "enforce") for each in violations)),
         )
-    return AdmissionAnswer(
-        "valid", warnings=within_limits((*_enforces(before, now), *_unchanged(stale), *warnings(fresh)))
-    )
+    ends = (*ended(before, now, standing_of), *_enforces(before, now))
+    return AdmissionAnswer("valid", warnings=within_limits((*ends, *_unchanged(stale), *warnings(fresh))))
 
 
 def entries(
@@ -196,21 +200,39 @@ def warnings(fresh: ReviewedEntries) -> Iterator[str]:
         yield f"{fresh.unread} entries were not reviewed: the entries are too long together."
 
 
-def ended(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
-    """A warning to the author of a write that ends entries, or of a deletion."""
+def ended(
+    before: Mapping[str, str], now: Mapping[str, str], standing_of: Callable[[str], StandingWord]
+) -> Iterator[str]:
+    """A warning to the author of a write that ends entries, or of a deletion; namespaces over budget are
+    named first. ``standing_of``: see `judge`."""
     gone = sorted(before.keys() - now.keys())
-    namespaces = [key for key in gone if not key.startswith("_")]
+    over = {key for key in gone if not key.startswith("_") and standing_of(key) == "OVER_BUDGET"}
+    namespaces = [f"{key} (over budget)" for key in gone if key in over]
+    namespaces += [key for key in gone if not key.startswith("_") and key not in over]
     if namespaces:
-        yield (
-            f"{len(namespaces)} namespaces lose their entry: {_some(namespaces)}. Unless another ConfigMap"
-            " has it, that of _defaults applies, else no limit."
-        )
+        lose = "loses its entry" if len(namespaces) == 1 else "lose their entry"
+        then = _then(before, now, standing_of(""))
+        yield _naming(namespaces, f"{{}} {lose}: {then}, unless another ConfigMap has it")
     if others := [key for key in gone if key.startswith("_")]:
-        yield f"No longer in force, unless another ConfigMap has it: {_some(others)}."
+        yield _naming(others, "No longer in force, unless another ConfigMap has it: {}.")
 
 
-def _some(keys: Sequence[str]) -> str:
-    return f"{', '.join(keys[:MAX_NAMED])}{f' and {len(keys) - MAX_NAMED} more' if keys[MAX_NAMED:] else ''}"
+def _then(before: Mapping[str, str], now: Mapping[str, str], default: StandingWord) -> str:
+    """What applies to a namespace without an entry. ``default``: the standing of one now."""
+    if DEFAULTS not in now and (DEFAULTS in before or default == "UNLIMITED"):
+        return "no limit applies"
+    is_there = DEFAULTS in now or default != "UNKNOWN"
+    return f"that of {DEFAULTS} applies{'' if is_there else ', else no limit'}"
+
+
+def _naming(keys: Sequence[str], sentence: str) -> str:
+    """The sentence with as many of the first keys as a warning holds, at most `MAX_NAMED`."""
+    texts = [sentence.format(_some(keys, most)) for most in range(MAX_NAMED, 0, -1)]
+    return next((text for text in texts if len(text.encode()) <= LONGEST_BYTES), texts[-1])
+
+
+def _some(keys: Sequence[str], most: int = MAX_NAMED) -> str:
+    return f"{', '.join(keys[:most])}{f' and {len(keys) - most} more' if keys[most:] else ''}"
 
 
 def _enforces(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:

@@ -72,7 +72,7 @@ def create_calls(
             budgets,  # loads PyYAML, which reviews of pods do not need
         )
 
-        return budgets.judge(review)
+        return budgets.judge(review, admission.standing_word)
 
     webhooks = (
         ReviewRoute("mutate", read, of_pod),

@@ -8,6 +8,7 @@ from timekeeper.core.admission.policy import AdmissionPolicy, Standing
 from timekeeper.core.admission.protection import cost, protected, takes_of
 from timekeeper.core.admission.table import StandingsTable, effective_policy, is_fresh, standing
 from timekeeper.core.json_values import Json
+from timekeeper.core.wire import StandingWord
 from webhook.admission import pods
 from webhook.admission.reinvocation import as_before, earlier_standing, first_governed_request
 from webhook.standings import AdmissionBurst
@@ -102,6 +103,10 @@ class Reviewer:
         """Whether the namespace is over budget by the table alone; true where there is none."""
         table = self._table()
         return table is None or table.entry_of(namespace).standing.status == "OVER_BUDGET"
+
+    def standing_word(self, namespace: str) -> StandingWord:
+        """The namespace's standing by the table alone; of "" that of a namespace without an entry."""
+        return standing(self._table(), namespace, 0, self._now_ms(), self._stale_after_ms).status
 
     def _policy_of(self, namespace: str, table: StandingsTable | None) -> AdmissionPolicy:
         """The namespace's policy from table, flags and CA, cached until one of them changes or the table

@@ -221,6 +221,7 @@ SOUND = Facts(
     static_schedulers=listed(static_pod("cp-1", patched=False)),
     time_zone="Asia/Tokyo",
     findings=found_of(),
+    namespaces="namespace/a\nnamespace/team-a\n",
     labelled=listed(),
     modes={"": "enforce", "team-a": "observe", "team-b": "enforce"},
     readiness=Readiness(200, "ok", 0.2),
@@ -670,6 +671,10 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
             "device_pods": listed(),
         },
         *("warning", "accelerators", "the webhooks do not see pods that request example.com/npu"),
+    ),
+    "no namespace": (
+        {"namespaces": "namespace/team-aa"},
+        *("warning", "budgets", "team-a has an entry, and there is no such namespace"),
     ),
     "no right to see": ({"policies": NotReadable("forbidden")}, "unknown", "policies", "forbidden"),
 }

@@ -86,13 +86,20 @@ def test_a_config_map_that_is_deleted_with_its_entries_is_reported_at_once(town:
         f"ConfigMap bursar-budgets is gone since {since}, and 2 entries of it: team-a, team-b."
     )
     assert metrics.BROKEN._value.get() == 2
+    assert ended_entries(town) == [], "their ConfigMap's error names them"
     town.change("configmaps", everything[0])
     assert [broken["key"] for broken in town.get("/v1/budgets").get_json()["broken"]] == ["bursar-settings"]
     town.advance(DAY + HOUR)
     assert town.get("/v1/budgets").get_json()["broken"] == []
 
 
-def test_entries_that_move_to_another_config_map_or_are_removed_one_by_one_are_not_reported(
+def ended_entries(town: Town) -> list[str]:
+    """What the finding says, if there is one."""
+    found = town.get("/v1/findings").get_json()["findings"]
+    return [finding["sentence"] for finding in found if finding["code"] == "ended-entries"]
+
+
+def test_entries_that_move_to_another_config_map_are_not_reported_and_those_removed_are_named_for_a_day(
     town: Town,
 ) -> None:
     town.begin(("configmaps", budgets(team_a=MONTH, team_b=MONTH)))
@@ -106,6 +113,15 @@ def test_entries_that_move_to_another_config_map_or_are_removed_one_by_one_are_n
     assert town.budget("team-b")["granted"] is None
     assert "EntriesGone" not in {notice.reason for notice in town.notices}
     assert town.get("/v1/budgets").get_json()["broken"] == []
+    assert ended_entries(town) == ["1 budget entry ended in the last day, and is in no ConfigMap: team-b"]
+    hear(town, "others", _defaults=MONTH)
+    assert ended_entries(town) == [
+        "2 budget entries ended in the last day, and are in no ConfigMap: team-a, team-b"
+    ]
+    hear(town, "others", team_b=MONTH, _defaults=MONTH)
+    assert ended_entries(town) == ["1 budget entry ended in the last day, and is in no ConfigMap: team-a"]
+    town.advance(DAY + HOUR)
+    assert ended_entries(town) == []
 
 
 def test_the_last_good_entry_outlives_a_restart(town: Town) -> None:

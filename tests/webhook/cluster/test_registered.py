@@ -254,17 +254,23 @@ def test_a_labelled_config_map_is_reviewed_also_without_a_name_yet(world: Regist
         assert SENTENCE in world.answer("POST", CONFIG_MAPS, written).refusal
 
 
-def test_who_deletes_budgets_is_warned_by_name_and_by_label(world: Registered) -> None:
-    for name, labels in (("bursar-budgets", {}), ("more-budgets", LABELLED), ("others", {})):
+def test_who_ends_entries_by_a_write_a_label_or_a_deletion_is_warned(world: Registered) -> None:
+    fewer, no_label = {"data": {"team-b": None}}, {"metadata": {"labels": {"bursar.dev/budgets": None}}}
+    cases = {
+        "bursar-budgets": ({}, fewer, "team-b loses its entry", "team-a loses its entry"),
+        "more-budgets": (LABELLED, fewer, "team-b loses its entry", "team-a loses its entry"),
+        "left-budgets": (LABELLED, no_label, "team-a, team-b lose their entry", ""),
+        "others": ({}, fewer, "", ""),
+    }
+    for name, (labels, change, *said) in cases.items():
         written = config_map({"team-a": GOOD_BUDGET, "team-b": GOOD_BUDGET}, name, labels=labels)
-        world.answer("POST", CONFIG_MAPS, written)
-    said = [
-        world.answer("DELETE", f"{CONFIG_MAPS}/{name}").warnings
-        for name in ("bursar-budgets", "more-budgets", "others")
-    ]
+        world.applied(written)
+        path = f"{CONFIG_MAPS}/{name}"
 
-    assert [bool(warnings) for warnings in said] == [True, True, False]
-    assert "2 namespaces lose their entry: team-a, team-b." in str(said[1])
+        warnings = world.answer("PATCH", path, change).warnings, world.answer("DELETE", path).warnings
+
+        heard = ["".join(lines).partition(":")[0] for lines in warnings]
+        assert heard == said, name
 
 
 def test_other_config_maps_and_other_namespaces_do_not_come_to_us(world: Registered) -> None:

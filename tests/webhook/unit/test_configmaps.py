@@ -15,7 +15,9 @@ from tests.worlds import Json
 from timekeeper.core.budgets import reader
 from timekeeper.core.budgets.mistakes import EntryError
 from timekeeper.core.budgets.reader import read_entry
-from webhook.admission.budgets import EXAMPLES, MAX_CHARACTERS, judge
+from timekeeper.core.wire import StandingWord
+from webhook.admission import budgets
+from webhook.admission.budgets import EXAMPLES, MAX_CHARACTERS
 from webhook.wire.object_review import ObjectReview, read
 from webhook.wire.pod_review import AdmissionAnswer
 
@@ -60,6 +62,11 @@ def asked(written: Json | None, old: Json | None = None, **request: Any) -> Obje
     return read(orjson.dumps(whole))
 
 
+def judge(review: ObjectReview, **standings: StandingWord) -> AdmissionAnswer:
+    """``standings``: by namespace, and as ``default`` of those without an entry; else unknown."""
+    return budgets.judge(review, lambda namespace: standings.get(namespace or "default", "UNKNOWN"))
+
+
 def test_a_mistake_is_refused_with_its_key_line_and_field() -> None:
     answer = judge(asked(config_map({"team-a": BAD, "team-b": GOOD})))
 
@@ -102,7 +109,7 @@ def test_an_entry_that_was_wrong_and_is_changed_must_be_right() -> None:
 
     assert judge(asked(config_map({"team-a": BAD}), old)).refusal == SENTENCE
     assert judge(asked(config_map({"team-a": GOOD}), old)) == VALID
-    assert judge(asked(config_map({}), old)) == VALID
+    assert judge(asked(config_map({}), old)).verdict == "valid"
 
 
 def test_a_config_map_that_gets_the_label_is_reviewed_from_then_on() -> None:
@@ -114,7 +121,8 @@ def test_a_config_map_that_gets_the_label_is_reviewed_from_then_on() -> None:
     assert judge(asked(plain)) == AdmissionAnswer("passed")
     assert judge(asked(labelled)).refusal == SENTENCE
     assert judge(asked(labelled, plain)).refusal == SENTENCE
-    assert judge(asked(plain, labelled)) == judge(asked(disowned)) == AdmissionAnswer("passed")
+    assert judge(asked(disowned)) == AdmissionAnswer("passed")
+    assert judge(asked(plain, labelled)).verdict == "valid"
 
 
 @pytest.mark.parametrize(
@@ -170,9 +178,11 @@ def test_every_mistake_of_a_write_is_in_its_refusal() -> None:
 def test_a_write_that_ends_observing_warns_its_author(now: Json) -> None:
     before = config_map({"_settings": "mode: observe"}, "bursar-settings")
 
-    (warning,) = judge(asked(config_map(now, "bursar-settings"), before)).warnings
+    review = asked(config_map(now, "bursar-settings"), before)
+    deletion = asked(None, before, operation="DELETE")
 
-    assert warning.startswith("_settings: this write ends mode: observe.")
+    for warnings in (judge(review).warnings, judge(deletion).warnings):
+        assert warnings[-1].startswith("_settings: this write ends mode: observe.")
     assert judge(asked(before | {"data": {"_settings": "mode: observe\nlookahead: 5m"}}, before)) == VALID
 
 
@@ -283,25 +293,105 @@ def deleted(data: Json, **metadata: Any) -> AdmissionAnswer:
     return judge(asked(None, config_map(data, **metadata), operation="DELETE"))
 
 
+LABELLED: Json = {"name": "x", "labels": {"bursar.dev/budgets": "true"}}
+SIX = dict.fromkeys(("ads", "nlp", "speech", "tts", "vision", "z"), GOOD)
+ENDINGS = {
+    "an apply of two entries removes the others": (
+        *(
+            config_map(SIX | {"a": GOOD, "b": GOOD}, **LABELLED),
+            config_map({"a": GOOD, "b": GOOD}, **LABELLED),
+        ),
+        {"nlp": "OVER_BUDGET", "ads": "IN_BUDGET", "default": "UNLIMITED"},
+        "nlp (over budget), ads, speech and 3 more lose their entry: no limit applies, unless another"
+        " ConfigMap has it",
+    ),
+    "one entry, and the defaults that stay": (
+        *(config_map({"ads": GOOD, "_defaults": GOOD}), config_map({"_defaults": GOOD})),
+        {"default": "UNKNOWN"},
+        "ads loses its entry: that of _defaults applies, unless another ConfigMap has it",
+    ),
+    "the defaults of another ConfigMap": (
+        *(config_map(SIX), config_map({})),
+        {"default": "OVER_BUDGET"},
+        "ads, nlp, speech and 3 more lose their entry: that of _defaults applies, unless another ConfigMap"
+        " has it",
+    ),
+    "nothing is known": (
+        *(config_map(SIX), config_map({})),
+        {},
+        "ads, nlp, speech and 3 more lose their entry: that of _defaults applies, else no limit, unless"
+        " another ConfigMap has it",
+    ),
+    "the label is removed": (
+        *(config_map(SIX, **LABELLED), config_map(SIX, "x")),
+        {"default": "UNLIMITED", "ads": "UNLIMITED"},
+        "ads, nlp, speech and 3 more lose their entry: no limit applies, unless another ConfigMap has it",
+    ),
+    "the label says no": (
+        *(config_map({"z": GOOD}, **LABELLED), config_map(SIX, "x", labels={"bursar.dev/budgets": "false"})),
+        {"default": "UNLIMITED", "z": "OVER_BUDGET"},
+        "z (over budget) loses its entry: no limit applies, unless another ConfigMap has it",
+    ),
+    "a new entry beside": (
+        *(config_map({"ads": GOOD}), config_map({"sda": GOOD})),
+        {"default": "UNLIMITED"},
+        "ads loses its entry: no limit applies, unless another ConfigMap has it",
+    ),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "standings", "said"), ENDINGS.values(), ids=ENDINGS)
+def test_who_ends_entries_by_a_write_is_told_which_and_what_applies_then(
+    old: Json, new: Json, standings: dict[str, StandingWord], said: str
+) -> None:
+    answer = judge(asked(new, old), **standings)
+
+    assert (answer.verdict, answer.warnings) == ("valid", (said,))
+    assert len(said.encode()) <= 256
+
+
+@pytest.mark.parametrize("name", ["bursar-budgets", "other"])
+def test_a_write_that_ends_nothing_warns_of_nothing(name: str) -> None:
+    labels = {"labels": {"bursar.dev/budgets": "true"}} if name == "other" else {}
+    more = config_map(SIX | {"new": GOOD}, name, **labels)
+
+    assert judge(asked(more, config_map(SIX, name, **labels)), default="UNLIMITED").warnings == ()
+    assert judge(asked(more), default="UNLIMITED").warnings == ()
+    assert judge(asked(config_map({}, "x"), config_map(SIX, "x"))).verdict == "passed"
+
+
 def test_who_deletes_budgets_is_warned_which_namespaces_lose_their_entry() -> None:
     of_teams = {f"team-{number:02}": GOOD for number in range(12)}
 
     assert deleted(of_teams).warnings == (
-        "12 namespaces lose their entry: team-00, team-01, team-02 and 9 more. Unless another ConfigMap has"
-        " it, that of _defaults applies, else no limit.",
+        "team-00, team-01, team-02 and 9 more lose their entry: that of _defaults applies, else no limit,"
+        " unless another ConfigMap has it",
+    )
+    assert deleted(of_teams | {"_defaults": GOOD}).warnings == (
+        "team-00, team-01, team-02 and 9 more lose their entry: no limit applies, unless another ConfigMap"
+        " has it",
+        "No longer in force, unless another ConfigMap has it: _defaults.",
     )
     assert deleted({"_settings": "", "_defaults": GOOD}, name="bursar-settings").warnings == (
         "No longer in force, unless another ConfigMap has it: _defaults, _settings.",
     )
-    assert (
-        len(deleted({"a": GOOD, "_group.x": GOOD}, name="x", labels={"bursar.dev/budgets": "true"}).warnings)
-        == 2
-    )
+    assert len(deleted({"a": GOOD, "_group.x": GOOD}, **LABELLED).warnings) == 2
     assert deleted({"a": GOOD}, name="x").verdict == "passed"
-    assert (
-        max(len(line.encode()) for line in deleted({"n" * 63 + str(at): "" for at in range(99)}).warnings)
-        <= 256
+
+
+def test_of_long_names_as_many_are_named_as_leave_what_applies_in_a_warning() -> None:
+    long = {letter * 63: GOOD for letter in "abcd"}
+    over: dict[str, StandingWord] = {"c" * 63: "OVER_BUDGET", "d" * 63: "OVER_BUDGET"}
+
+    (said,) = judge(asked(config_map({}), config_map(long)), **over).warnings
+
+    assert said == (
+        f"{'c' * 63} (over budget) and 3 more lose their entry: that of _defaults applies, else no limit,"
+        " unless another ConfigMap has it"
     )
+    (said,) = judge(asked(config_map({}), config_map(long)), default="UNLIMITED").warnings
+    assert said.startswith(f"{'a' * 63}, {'b' * 63} and 2 more lose their entry: no limit applies, ")
+    assert len(said.encode()) <= 256
 
 
 # on a real API server

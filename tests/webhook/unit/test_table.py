@@ -335,6 +335,16 @@ def test_a_burst_does_not_outrun_a_table_that_is_a_second_old() -> None:
     assert world.creates(admitted(half()), namespace="team-b") == "gpu-default-priority"
 
 
+def test_a_write_of_budgets_asks_the_table_for_standings() -> None:
+    world = World(table(team_a=entry("OVER_BUDGET")))
+    word = world.admission.standing_word
+
+    assert (word("team-a"), word("")) == ("OVER_BUDGET", world.admission.standing_word("team-b"))
+    world.now_ms = STALE_AFTER_MS + 1
+    assert (word("team-a"), word("")) == ("OVER_BUDGET", "UNKNOWN")
+    assert World(None).admission.standing_word("team-a") == "UNKNOWN"
+
+
 OF_LAB = {"group": "lab", "groupDecides": True, "onExhausted": "deny"}
 
 

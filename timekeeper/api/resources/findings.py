@@ -6,13 +6,14 @@ from typing import Any, TypedDict
 import msgspec
 from flask import Flask, Response
 
+from timekeeper.accounts.budget_history import DAY_MS
 from timekeeper.api.http.answers import Versioned, answer
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.resources.node_usage import idle_pods
 from timekeeper.api.resources.sessions import present_doubts
-from timekeeper.core.findings import RoleFinding, of_classes, of_doubts, of_use, published
-from timekeeper.store import role_findings
+from timekeeper.core.findings import RoleFinding, of_classes, of_doubts, of_entries, of_use, published
+from timekeeper.store import ledger, role_findings
 from timekeeper.wire.findings import PostedFinding
 
 _OWN = "timekeeper"
@@ -41,7 +42,7 @@ class Findings(Versioned):
 
 FINDINGS = ApiRoute(
     path="/v1/findings",
-    about="what timekeeper and extender find wrong with themselves, charges, nodes and the use of cards",
+    about="what timekeeper and extender find wrong with themselves, charges, budgets, nodes and use of cards",
     right=Right("get", "sessions"),
     answers={JSON: Findings},
 )
@@ -72,6 +73,10 @@ def register(app: Flask, services: Services) -> None:
 def _found(services: Services) -> Iterator[RoleFinding]:
     yield from of_doubts(present_doubts(services))
     yield from of_use(idle_pods(services))
+    with services.ledger.store.reading() as connection:
+        now_ms, history = services.ledger.moment(connection)
+        errors = ledger.entry_errors(connection)
+    yield from of_entries(history.ended_since(now_ms - DAY_MS), errors)
     served, _ = services.ledger.standings()
     if served.revision:
         yield from of_classes(served.settings)

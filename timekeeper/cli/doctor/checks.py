@@ -2,7 +2,7 @@
 
 import base64
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -41,6 +41,7 @@ from timekeeper.cli.doctor.refusal_checks import refusals
 from timekeeper.cli.doctor.taint_checks import needs_scheduler, placement, taints
 from timekeeper.cli.output import PrintedColumn, PrintedSheet
 from timekeeper.core.certificate_end import ends
+from timekeeper.core.findings import some_of
 from timekeeper.core.json_values import mapping, sequence
 from timekeeper.core.names import AGENTS_NAMESPACE
 
@@ -261,7 +262,7 @@ def broken_entries(facts: Facts) -> Iterator[CheckResult]:
 
 
 def budgets(facts: Facts) -> Iterator[CheckResult]:
-    """There is a budget."""
+    """There is a budget, and a namespace for each."""
     if isinstance(facts.budgets, NotReadable):
         yield unknown("budgets", facts.budgets)
         return
@@ -273,12 +274,24 @@ def budgets(facts: Facts) -> Iterator[CheckResult]:
         for key in mapping(each.get("data"))
         if key == "_defaults" or not key.startswith("_")
     ]
-    if keys:
+    missing = _without_namespace(keys, facts.namespaces) if isinstance(facts.namespaces, str) else []
+    if missing:
+        have = "an entry, and there is no such namespace: is the name right?"
+        sentence = f"{some_of(missing)} {'has' if len(missing) == 1 else 'have'} {have}"
+        yield CheckResult("warning", "budgets", sentence, "kubectl get namespaces")
+    elif keys:
         yield CheckResult("ok", "budgets", f"{len(keys)} namespaces or defaults have an entry")
     else:
         sentence = "no ConfigMap has a budget, so every namespace is unlimited"
         command = "kubectl apply --server-side -f deploy/samples/budgets.yaml, with your namespaces"
         yield CheckResult("warning", "budgets", sentence, command)
+
+
+def _without_namespace(keys: Iterable[str], namespaces: str) -> list[str]:
+    """The namespaces of these entries that do not exist. ``namespaces``: as ``kubectl get -o name`` has
+    them."""
+    there = {line.removeprefix("namespace/") for line in namespaces.split()}
+    return [key for key in keys if not key.startswith("_") and key not in there]
 
 
 def time_zone(facts: Facts) -> Iterator[CheckResult]:

@@ -64,6 +64,7 @@ class Facts:
     now_s: float
     # those on nodes that advertise accelerators of no dialect, on `MAX_NODES` nodes at most
     device_pods: Any = None
+    namespaces: Any = None  # the names of all, as ``kubectl get -o name`` has them
     labelled: Any = None  # the namespaces with a label for their mode
     modes: Any = None  # namespace -> its mode by the ledger; "": of one without entry and label
     is_by_address: bool = False  # the timekeeper is at the address of ``--server``
@@ -112,6 +113,7 @@ def _facts(options: Options, say: Say) -> Facts:
         static_schedulers=read("pods", "-n", "kube-system", "-l", "component=kube-scheduler"),
         time_zone=ledger.time_zone,
         findings=ledger.findings,
+        namespaces=_or_reason(lambda: options.kubectl.run("get", "namespaces", "-o", "name")),
         labelled=read("namespaces", "-l", MODE_LABEL),
         makers=read(f"{workloads},cronjobs.batch", "--all-namespaces"),
         exempt=read("namespaces", "-l", "bursar.dev/exempt=true"),

@@ -33,6 +33,7 @@ RULE_MODES = ("enforce", "warn", "off")
 
 
 GROUP = "_group."  # and a name: the subject of a group's account, and the key of its entry
+DEFAULTS = "_defaults"  # the key of the entry of namespaces without one
 
 
 def group_key(group: str) -> str:
