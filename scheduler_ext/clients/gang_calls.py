@@ -51,12 +51,14 @@ class GangCalls:
         gate = {} if needed else {"spec": {"schedulingGates": [_GATE]}}
         return list(self._map(lambda pod: self._note(pod, names.GANG_NEEDS, str(needed), gate), pods))
 
-    def jobs(self, namespace: str, named: Iterable[str]) -> list[Json | None]:
-        """The Jobs of these names; None for one that is not there, or cannot be read now."""
-        return list(self._map(lambda name: self._job(namespace, name), named))
+    def owners(self, namespace: str, references: Iterable[tuple[str, ...]]) -> list[Json | None]:
+        """The objects of these references (`Pod.reference`, of kinds that `is_owner` knows); None for one
+        that is not there, or cannot be read, now or by this account."""
+        return list(self._map(lambda reference: self._owner(namespace, *reference[:3]), references))
 
-    def _job(self, namespace: str, name: str) -> Json | None:
-        reply = self._api.call("GET", f"/apis/batch/v1/namespaces/{namespace}/jobs/{name}", timeout_s=CALL_S)
+    def _owner(self, namespace: str, api_version: str, kind: str, name: str) -> Json | None:
+        path = f"/apis/{api_version}/namespaces/{namespace}/{kind.lower()}s/{name}"
+        reply = self._api.call("GET", path, timeout_s=CALL_S)
         return reply.body if isinstance(reply, Answered) and reply.status == 200 else None
 
     def _note(self, pod: Pod, annotation: str, text: str, more: Json = NOTHING) -> Done:

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Set
 from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.gangs.drain_choice import choose
 from scheduler_ext.gangs.drain_turns import DrainTurns
-from scheduler_ext.gangs.rooms import PlanInput
+from scheduler_ext.gangs.rooms import PlanInput, shape_of, takes_empty
 from scheduler_ext.log import Log
 from scheduler_ext.snapshot.drains import Drain
 from scheduler_ext.snapshot.gang_table import GangKey, GangState
+from scheduler_ext.snapshot.node_info import NodeInfo
 from scheduler_ext.snapshot.snapshot import Snapshot
 
 
@@ -50,13 +51,20 @@ class GangDrains:
             self._grows_for = ""
 
     def grow(self, it: GangState, now_ms: int, until_ms: int) -> None:
-        """Keep all cards of the nodes that come for this gang from now on, until then. Another gang's drain
-        ends."""
+        """Keep all cards of the nodes that come from now on, and that its members could use, for this gang
+        until then. Another gang's drain ends."""
         if self.turns.key:
             self.turns.end("none", now_ms)
         self._grows_for = it.key
-        before = frozenset(node.name for node in self._cache.snapshot.nodes.values())
-        self._cache.drain(Drain(it.namespace, it.gang.key, it.gang.name, 0, until_ms, (), before))
+        snapshot = self._cache.snapshot
+        before = frozenset(node.name for node in snapshot.nodes.values())
+        shapes = {shape_of(pod): pod for pod in it.paid}.values()
+        policies = self._given(snapshot).policies
+
+        def comes(node: NodeInfo) -> bool:
+            return node.name not in before and any(takes_empty(pod, node, policies(pod)) for pod in shapes)
+
+        self._cache.drain(Drain(it.namespace, it.gang.key, it.gang.name, 0, until_ms, (), comes))
 
     @property
     def has_grown(self) -> bool:

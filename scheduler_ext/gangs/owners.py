@@ -1,23 +1,25 @@
-"""What the Jobs of a gang say of it once members are missing. Pods that ended well go with their nodes,
-indexes fail for good, and a Job is made smaller while it waits: the others would wait for ever.
+"""What the owners of a gang's pods say of it once members are missing. Pods that ended well go with their
+nodes, indexes fail for good, and an owner is made smaller while it waits: the others would wait for ever.
 
 What is known is noted on the oldest living member, where the timekeeper reads it, too.
 """
 
-from collections.abc import Callable, Iterable, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import replace
 
 from scheduler_ext.clients.gang_calls import GangCalls
-from scheduler_ext.model.pod import Pod
+from scheduler_ext.model.pod import Pod, asks_for_gpus
 from scheduler_ext.snapshot.gang_table import GangKey, GangState
-from timekeeper.core.gang_owners import pods_left
+from timekeeper.core.gang_owners import is_owner, pods_at_once, pods_left
 from timekeeper.core.gangs import MOST_NOTED, UNKNOWN_SIZE, Gang, is_grouped
 from timekeeper.core.json_values import Json, mapping
 
-LACKS_MS = 10_000  # members, before their Jobs are read
+LACKS_MS = 10_000  # members, before their owners are read
 AGAIN_MS = 60_000
 NOTED_MS = 5_000
-MOST_JOBS = 16  # of one gang that are read
+MOST_OWNERS = 16  # of one gang that are read
+JOB = ("batch/v1", "Job")
+Reference = tuple[str, ...]  # `Pod.reference`
 
 
 class GangOwners:
@@ -27,7 +29,7 @@ class GangOwners:
         self._calls, self._group = calls, group
         self._since_ms: dict[GangKey, int] = {}  # since when it lacks members
         self._read_ms: dict[GangKey, int] = {}
-        self._needs: dict[GangKey, int] = {}  # as its Jobs said last
+        self._needs: dict[GangKey, int] = {}  # as its owners said last
         self._noted_ms: dict[str, int] = {}  # UID -> until when nothing is noted there again
 
     def known(self, it: GangState) -> GangState:
@@ -35,7 +37,7 @@ class GangOwners:
         return replace(it, said=self._needs.get(it.key, it.said))
 
     def follow(self, gangs: MutableMapping[GangKey, GangState], at_ms: int) -> None:
-        """Note what is known of those that lack members. One gang's Jobs at most are read."""
+        """Note what is known of those that lack members. One gang's owners at most are read."""
         lacking = [it for it in gangs.values() if it.lacks_members]
         self._since_ms = {it.key: self._since_ms.get(it.key, at_ms) for it in lacking}
         for it in lacking:
@@ -43,7 +45,7 @@ class GangOwners:
         for it in gangs.values():
             if is_grouped(it.gang.key):
                 self._note_group(it, at_ms)
-        due = [it for it in lacking if at_ms >= self._due_ms(it.key) and _jobs(it)]
+        due = [it for it in lacking if at_ms >= self._due_ms(it.key) and _owners(it)]
         if due:
             it = min(due, key=lambda it: self._due_ms(it.key))
             gangs[it.key] = self.read(it, at_ms)
@@ -58,12 +60,12 @@ class GangOwners:
             known.pop(key, None)
 
     def read(self, it: GangState, at_ms: int) -> GangState:
-        """The gang as its Jobs say now."""
+        """The gang as its owners say now; as its pods do, where one of these is gone or cannot be read."""
         self._read_ms[it.key] = at_ms
-        jobs = _jobs(it)
-        found = self._calls.jobs(it.namespace, jobs)
-        there = [job for job in found if job is not None and _uid(job) in jobs.values()]
-        if not jobs or len(there) < len(jobs):
+        owners = _owners(it)
+        found = dict(zip(owners, self._calls.owners(it.namespace, owners), strict=True))
+        there = {owner: said for owner, said in found.items() if said is not None and _uid(said) == owner[-1]}
+        if not owners or len(there) < len(owners):
             return it
         needed = needs_by(it.gang, there)
         if needed < it.gang.minimum or it.said is not None:
@@ -95,19 +97,25 @@ class GangOwners:
         return found
 
 
-def needs_by(gang: Gang, jobs: Sequence[Json]) -> int:
-    """With how many members it starts, as these Jobs of its members say. A Job that is all of its gang may
-    also have been made smaller; of one among others it is not known how many members it had."""
-    left = [pods_left(job) for job in jobs]
+def needs_by(gang: Gang, owners: Mapping[Reference, Json]) -> int:
+    """With how many members it starts, as these owners of its members say. An owner that is all of its gang
+    may also have been made smaller; of one among others it is not known how many members it had."""
+    ((reference, owner), *_) = owners.items()
+    if reference[:2] != JOB:
+        group, kind = reference[0].partition("/")[0], reference[1]
+        return min(gang.minimum, pods_at_once(group, kind, owner, asks_for_gpus) or gang.minimum)
+    left = [pods_left(job) for job in owners.values()]
     needed = max(0, gang.minimum - sum(before - now for before, now in left))
-    return max(1, min(needed, *(now for _, now in left)) if gang.key.startswith("job/") else needed)
+    return max(1, min(needed, *(now for _, now in left))) if gang.key.startswith("job/") else needed
 
 
-def _jobs(it: GangState) -> dict[str, str]:
-    """The UIDs of the Jobs of its living members, by name."""
-    found = (pod.reference for pod in (*it.waiting, *it.bound) if pod.reference[:2] == ("batch/v1", "Job"))
-    owners = {(name, uid) for *_, name, uid in found}
-    return dict(sorted(owners)[:MOST_JOBS])
+def _owners(it: GangState) -> list[Reference]:
+    """The Jobs of its living members; else the one owner, where it is all of the gang and of a known kind."""
+    found = sorted({pod.reference for pod in (*it.waiting, *it.bound) if pod.reference})
+    jobs = [reference for reference in found if reference[:2] == JOB]
+    if jobs or not it.gang.is_owned:
+        return jobs[:MOST_OWNERS]
+    return [reference for reference in found if is_owner(*reference[:2])][:1]
 
 
 def _uid(job: Json) -> str:

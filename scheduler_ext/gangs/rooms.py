@@ -17,7 +17,7 @@ from scheduler_ext.scoring.policy import Policy
 from scheduler_ext.snapshot.allocation import allocation_of
 from scheduler_ext.snapshot.free import FreeShape
 from scheduler_ext.snapshot.host_room import host_lack, offered
-from scheduler_ext.snapshot.node_info import NodeInfo, lacks, with_allocation
+from scheduler_ext.snapshot.node_info import NodeInfo, lacks, with_allocation, without_pods
 from scheduler_ext.snapshot.snapshot import Snapshot
 from timekeeper.core.values import Placement
 
@@ -170,6 +170,14 @@ def placed_on(pod: Pod, node: NodeInfo, policy: Policy) -> Placement | None:
         return None
     found = fit(pod.request, node, policy)
     return None if isinstance(found, Refusal) else found
+
+
+def takes_empty(pod: Pod, node: NodeInfo, policy: Policy) -> bool:
+    """Whether the node would take the pod if no pod had cards there."""
+    there = node.node_object
+    if there is None or node.closed or not pod.node_constraints.admit(node.name, there.node_labels):
+        return False
+    return placed_on(pod, without_pods(node, tuple(node.allocations)), policy) is not None
 
 
 def shape_of(pod: Pod) -> object:

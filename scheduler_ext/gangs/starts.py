@@ -29,14 +29,14 @@ from scheduler_ext.snapshot.reservations import as_found_by
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.waiting.order import QueueKey
 from timekeeper.core import names
-from timekeeper.core.gangs import UNKNOWN_SIZE
+from timekeeper.core.gangs import UNKNOWN_SIZE, is_grouped
 from timekeeper.core.object_names import timestamp
 
 STEP_S = 0.5
 AGAIN_MS = 5_000  # at most, until the next plan after one in vain
 COST = 10  # plans in vain take at most a tenth of the time
 ANEW_MS = 10_000  # between two plans for members whose node does not take them any more
-STEADY_MS = 5_000  # so long a gang has all the members that it needs before one more may join it
+STEADY_MS = 5_000  # so long no member of a gang has left before one of another owner may join it
 LONGEST_MS = 600_000  # a start lasts, while kube-scheduler has not tried a member
 REST_MS, MAX_REST_MS, FORGOTTEN_MS = 15_000, 600_000, 3_600_000  # after a failed start, doubled with each
 AVOIDED_MS = 600_000
@@ -110,8 +110,9 @@ class GangStarts:
         self._whole: set[GangKey] = set()  # whose last needed Binding is made, until the next step
         self._starts: dict[GangKey, Start] = {}
         self._tried: set[str] = set()  # UIDs of waiting members that kube-scheduler has tried
+        self._late: set[str] = set()  # UIDs of waiting members of gangs that run, planned once
         self._bound: set[str] = set()  # UIDs whose Binding is made, and which the watch may not show yet
-        self._since_ms: dict[GangKey, int] = {}  # since when it has all the members that it needs
+        self._since_ms: dict[GangKey, int] = {}  # since when it has members that may start, and none leaves
         self._looked: set[GangKey] = set()  # planned in vain in this round
         self._next_plan_ms = 0
         self._lacks: dict[GangKey, str] = {}  # what it lacked last
@@ -196,6 +197,7 @@ class GangStarts:
         for key in list(self._starts):
             self._go_on(key, snapshot, at_ms)
         self._take_turns(at_ms)
+        self._plan_late(at_ms)
         if at_ms >= self._next_plan_ms:
             self._plan_next(at_ms)
         short = {key for key in self._short_ms if key in self._open and key not in self._starts}
@@ -228,8 +230,8 @@ class GangStarts:
                 self._open[key] = it
             else:
                 self._open.pop(key, None)
-            has_all = len(it.bound) + len(it.paid) >= it.needed and not it.leaving
-            if has_all:
+            is_there = bool(it.paid) if self._has_begun(it) else len(it.bound) + len(it.paid) >= it.needed
+            if is_there and not it.leaving:
                 self._since_ms.setdefault(key, at_ms)
             else:
                 self._since_ms.pop(key, None)
@@ -237,9 +239,10 @@ class GangStarts:
         for uid in tuple(self._bound):  # other threads add to both sets meanwhile
             if (pod := there.get(uid)) is None or pod.node:
                 self._bound.discard(uid)
-        for uid in tuple(self._tried):
-            if (pod := there.get(uid)) is None or not pod.waits:
-                self._tried.discard(uid)
+        for known in (self._tried, self._late):
+            for uid in tuple(known):
+                if (pod := there.get(uid)) is None or not pod.waits:
+                    known.discard(uid)
         self._failed = {key: each for key, each in self._failed.items() if at_ms < each[1] + FORGOTTEN_MS}
         self._marks_ms = {uid: until_ms for uid, until_ms in self._marks_ms.items() if at_ms < until_ms}
         for it in list(self._open.values()):
@@ -295,14 +298,14 @@ class GangStarts:
         if not start.places and not self._is_starting(it):
             del self._starts[key]
             return None
+        start.joins = start.joins and not self._is_starting(it)  # those that it joined may all be lost
         left = [pod for pod in it.paid if pod.uid not in start.places]
         is_broken = any(self._is_broken(waiting[uid], start, snapshot) for uid in start.places)
         is_due = at_ms >= start.planned_ms + ANEW_MS or not start.planned_ms
         if (is_broken or (left and self._is_starting(it))) and is_due and not start.is_over:
             self._plan_rest(it, start, at_ms)
-        self._w.calls.open_gates(
-            [pod for uid in start.places if (pod := waiting[uid]).gates == (names.GANG_GATE,)]
-        )
+        opens = it.paid if is_grouped(it.gang.key) else [waiting[uid] for uid in start.places]
+        self._w.calls.open_gates([pod for pod in opens if pod.gates == (names.GANG_GATE,)])
         if at_ms >= start.until_ms:
             untried = [uid for uid in start.places if not (waiting[uid].unschedulable or uid in self._tried)]
             if not untried or at_ms >= start.began_ms + LONGEST_MS:
@@ -369,6 +372,15 @@ class GangStarts:
 
     # the next start
 
+    def _plan_late(self, at_ms: int) -> None:
+        """Plan for members that join those that run, once each before the others' turns: each is a single
+        pod."""
+        for it in list(self._open.values()):
+            pods = self._due(it, at_ms) if self._has_begun(it) else ()
+            if pods and pods[0].uid not in self._late and not self._is_full(pods):
+                self._late.add(pods[0].uid)
+                self._try(it, pods, at_ms)
+
     def _plan_next(self, at_ms: int) -> None:
         """Plan for those that wait, in order, until one does not fit. In a round each has one plan in vain:
         else those that come first would have all of the time."""
@@ -405,7 +417,8 @@ class GangStarts:
         if self._has_begun(it):
             is_steady = at_ms >= self._since_ms.get(it.key, at_ms) + STEADY_MS
             planned = start.places if start is not None else {}
-            return tuple(pod for pod in it.paid if pod.uid not in planned)[:1] if is_steady else ()
+            late = (pod for pod in it.paid if pod.uid not in planned)
+            return tuple(pod for pod in late if is_steady or it.runs_with(pod))[:1]
         return it.paid if len(it.paid) >= it.needed else ()
 
     def _rests(self, key: GangKey, at_ms: int) -> bool:
@@ -448,7 +461,11 @@ class GangStarts:
         self._starts[it.key] = start
         self._left.pop(it.key, None)
         self._w.drains.fits(it.key, self._w.now_ms())
-        opened = self._w.calls.open_gates([each.pod for each in made.members])
+        planned = [each.pod for each in made.members]
+        # kube-scheduler tries no pod of a PodGroup while one of it has a gate
+        others = pods if is_grouped(it.gang.key) else ()
+        left = [pod for pod in others if pod.gated and pod.uid not in start.places]
+        opened = self._w.calls.open_gates([*planned, *left])
         self._w.log(
             "gang", gang=it.key, pods=len(made.members), opened=opened.count("done"), where=start.where
         )

@@ -263,6 +263,11 @@ def read_pod(raw: Json, most_grace_ms: int = MAX_GRACE_MS) -> Pod | None:
     )
 
 
+def asks_for_gpus(template: Json) -> bool:
+    """Whether pods of the template ask for GPUs, well or not."""
+    return _template_request(template, False) is not None
+
+
 def _declared_ms(spec: Json, most_grace_ms: int) -> int:
     seconds = spec.get("activeDeadlineSeconds")
     if type(seconds) is not int or not 0 < seconds <= MAX_DECLARED_S:
@@ -384,7 +389,9 @@ def _amounts(listed: Sequence[Container], request: GPURequest) -> Amounts:
     Source: k8s.io/component-helpers/resource, ``PodRequests``.
     """
     dialect = BY_NAME[request.dialect]
-    resources = (*dialect.resources, *dialect.shared)
+    families = tuple(name for name in dialect.by_plugin if name.endswith("-"))
+    of_families = {name: None for each in listed for name in each.limits if name.startswith(families)}
+    resources = (*dialect.resources, *dialect.shared, *of_families)
     counted = [name for name in resources if name not in dialect.ignored_by_scheduler]
     amounts = {
         name: [(each.init, integral(each.limits.get(name)) or 0) for each in listed] for name in counted

@@ -5,6 +5,7 @@ some of them. So nothing else is placed there. A pod that declares to end before
 may use them meanwhile: it does not delay the gang (EASY backfill, Lifka 1995, as in Slurm).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from scheduler_ext.model.pod import Pod
@@ -20,7 +21,7 @@ LATE_MS = 10_000  # a pod that passes ends so long before the expected start, fo
 class Drain:
     """The drain of one gang. ``starts_ms``: when the gang fits if pods end as they declare, 0: not known;
     ``until_ms``: when it ends at the latest; ``cards``: nodes, with the UUIDs of the cards that are kept
-    there; ``before``: of a gang for which nodes come, those that were there, None: none comes."""
+    there; ``comes``: of a gang for which nodes come, whether this one is such, None: none comes."""
 
     namespace: str
     key: str
@@ -28,7 +29,7 @@ class Drain:
     starts_ms: int
     until_ms: int
     cards: tuple[tuple[str, tuple[str, ...]], ...]
-    before: frozenset[str] | None = None
+    comes: Callable[[NodeInfo], bool] | None = None
 
     def is_of(self, pod: Pod) -> bool:
         """Whether its cards are kept for the pod's gang."""

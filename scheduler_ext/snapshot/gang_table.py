@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.snapshot.immutable_map import Map
 from timekeeper.core import names
-from timekeeper.core.gangs import UNKNOWN_SIZE, Gang, ended_for_good, is_grouped
+from timekeeper.core.gangs import UNKNOWN_SIZE, Gang, ended_for_good, is_grouped, said_now
 
 GangKey = str  # its namespace, and what tells it from others there
 
@@ -60,6 +60,12 @@ class GangState:
         """How many living members with a node say that it has started."""
         return sum(pod.is_marked for pod in self.bound)
 
+    def runs_with(self, pod: Pod) -> bool:
+        """Whether this waiting member belongs to those that run: they say that the gang has started, its
+        owner is theirs, and none of them leaves."""
+        is_theirs = pod.owner != "" and any(mate.owner == pod.owner for mate in self.bound)
+        return self.marks > 0 and is_theirs and not self.leaving
+
     @property
     def paid(self) -> tuple[Pod, ...]:
         """The waiting members that nothing but the gang's own gate keeps from kube-scheduler."""
@@ -88,17 +94,17 @@ class Gangs:
         living = [pod for pod in every if not (pod.deleting or pod.terminal)]
         if not living:
             return None
-        ended = (pod.owner for pod in every if pod.has_ended_well)
+        ended = (pod.owner for pod in every if pod.has_ended_well and pod.reference[1:2] != ("Job",))
         in_order = sorted(living, key=lambda pod: (pod.asked_ms, pod.uid))
-        every_gang = [pod.gang for pod in in_order if pod.gang is not None]
-        gangs = [gang for gang in every_gang if gang.size != UNKNOWN_SIZE] or every_gang
+        said = [(pod.owner, pod.gang) for pod in in_order if pod.gang is not None]
+        gangs = said_now([(owner, gang) for owner, gang in said if gang.size != UNKNOWN_SIZE] or said)
         return GangState(
             key=key,
             gang=max(gangs, key=lambda gang: (gang.size, gang.minimum)),
             waiting=tuple(pod for pod in in_order if not pod.node),
             bound=tuple(pod for pod in in_order if pod.node),
             leaving=sum(pod.deleting and not pod.terminal for pod in every),
-            ended_well=ended_for_good(every_gang[0].key, {pod.owner for pod in living}, ended),
+            ended_well=ended_for_good(gangs[0].key, {pod.owner for pod in living}, ended),
             conflict=conflict_of(gangs),
             said=next((pod.needs_said for pod in in_order if pod.needs_said is not None), None),
         )

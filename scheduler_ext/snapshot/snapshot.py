@@ -232,7 +232,7 @@ def _grown(snapshot: Snapshot, name: str) -> Snapshot:
     """All cards of a node that comes for a gang are kept from the moment on at which they are known: pods
     that wait are tried on a new node at once."""
     kept = snapshot.drain
-    if kept is None or kept.before is None or name in kept.before:
+    if kept is None or kept.comes is None or not kept.comes(snapshot.node(name)):
         return snapshot
     cards = tuple(card.uuid for card in snapshot.node(name).cards)
     known = {**dict(kept.cards), name: cards}

@@ -61,9 +61,9 @@ def members(names: str, **fields: Any) -> list[Json]:
     return [member(name, **{"size": len(names), **fields}) for name in names]
 
 
-def owned_by(raw: Json, uid: str) -> Json:
+def owned_by(raw: Json, uid: str, version: str = "batch/v1", kind: str = "Job") -> Json:
     """The pod of another owner; "": a bare pod."""
-    owner = {**raw["metadata"]["ownerReferences"][0], "uid": uid}
+    owner = {**raw["metadata"]["ownerReferences"][0], "uid": uid, "apiVersion": version, "kind": kind}
     return {**raw, "metadata": {**raw["metadata"], "ownerReferences": [owner] if uid else []}}
 
 
@@ -122,9 +122,10 @@ class GangWorld:
         self.told: list[tuple[str, str]] = []
         self.started: list[tuple[int, int]] = []
         self.standings, self.ahead = NamespaceStandings(), list[str]()
-        self.job: Json = {}  # the one that there is
+        self.owner: Json = {}  # the one that there is
         self.groups: dict[str, int] = {}  # PodGroups by namespace and name, and their minimums
-        self.reads: list[float] = []  # the seconds at which a Job was read
+        self.reads: list[float] = []  # the seconds at which an owner was read
+        self.read_paths: list[str] = []
         self.before_plan: Callable[[], object] = lambda: None
         self.lengths, self.settings = drains, StartSettings(**settings)
         for name, cards in nodes.items():
@@ -202,7 +203,8 @@ class GangWorld:
         parts = path.split("/")
         if body is None:
             self.reads.append((self.now_ms - START_MS) / 1000)
-            return Answered(200 if self.job else 404, self.job)
+            self.read_paths.append(path)
+            return Answered(200 if self.owner else 404, self.owner)
         name, what = parts[6], "evict" if parts[-1] == "eviction" else method.lower()
         self.calls.append((what, name, body))
         raw, status = self.pods.get(name), self.answers.get(name, 200)

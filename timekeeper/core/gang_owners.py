@@ -26,6 +26,8 @@ from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.violation import Violation, shown
 
 Path = tuple[str | int, ...]
+_STATEFUL_SET = ("apps", "StatefulSet")
+_VERSION = re.compile(r"v[0-9a-z]{1,20}", re.ASCII)
 _RANGE = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10}))?", re.ASCII)
 
 
@@ -200,6 +202,23 @@ def pod_sets(group: str, kind: str, owner: Json) -> list[PodSet]:
     """The sets of pods that this object's controller creates; none for a kind that is not in the table."""
     rows = (each for each in OWNERS if each.group == group and kind in each.kinds)
     return [found for row in rows for found in row.sets(owner)]
+
+
+def is_owner(api_version: str, kind: str) -> bool:
+    """Whether an owner of this kind says how many pods it makes."""
+    group, _, version = api_version.partition("/")
+    is_known = (group, kind) == _STATEFUL_SET or any(
+        row.group == group and kind in row.kinds for row in OWNERS
+    )
+    return is_known and _VERSION.fullmatch(version) is not None
+
+
+def pods_at_once(group: str, kind: str, owner: Json, counts: Callable[[Json], bool]) -> int:
+    """How many pods the owner makes before others of it run, of the templates that count."""
+    if (group, kind) == _STATEFUL_SET:
+        return _count(mapping(owner.get("spec")).get("replicas"))
+    sets = pod_sets(group, kind, owner)
+    return sum(pods.count for pods in sets if not pods.is_late and counts(pods.template))
 
 
 def gang_of_owner(sets: Sequence[PodSet], owner: Json) -> GangOfOwner | None:

@@ -41,6 +41,11 @@ class Gang:
         """Its name, for people."""
         return self.key.split("/")[1]
 
+    @property
+    def is_owned(self) -> bool:
+        """Whether one owner has all of its pods."""
+        return self.key.partition("/")[0] in _OWNED
+
     def needed(self, living: int, ended_well: int, said: int | None) -> int:
         """With how many members it starts: its minimum, less those that ended well. ``said``: where fewer
         live, with how many as its Job says (`needs_said`)."""
@@ -113,6 +118,7 @@ MARKERS = (
     Marker("job", owner="Job", is_owned=True),  # of a Job that is none of these
     Marker("statefulset", owner="StatefulSet", is_owned=True),
 )
+_OWNED = frozenset(marker.kind for marker in MARKERS if marker.is_owned)
 NAMELESS = "the pod names no gang"
 # Kueue, Volcano, KAI: annotations and labels of the pods that these start together
 OTHERS: Mapping[str, tuple[str, ...]] = {
@@ -218,10 +224,20 @@ def needs_said(pod: Json) -> int | None:
 
 
 def ended_for_good(key: str, owners: Collection[str], ended: Iterable[str]) -> int:
-    """How many of a gang's members that ended well will not come again. ``ended``: their controllers; a pod
-    without one, "", may come again. ``owners``: those of the living members; only theirs count where the
-    key has no owner's UID, for several may have pods of such a gang."""
+    """How many of a gang's members that ended well will not come again. ``ended``: their controllers, but no
+    Jobs, which may make others and say it (`gang_owners.pods_left`); a pod without one, "", may come again.
+    ``owners``: those of the living members; only theirs count where the key has no owner's UID, for several
+    may have pods of such a gang."""
     return sum(owner != "" and (key.count("/") > 1 or owner in owners) for owner in ended)
+
+
+def said_now(living: Iterable[tuple[str, Gang]]) -> list[Gang]:
+    """What living members, the oldest first, say of their gang now. The newest pod of a controller speaks for
+    all of them, for the template may have changed since it made the others; a pod without one for itself.
+    ``living``: each one's controller, "" for none, and what it says."""
+    listed = list(living)
+    newest = {owner: gang for owner, gang in listed if owner}
+    return [*newest.values(), *(gang for owner, gang in listed if not owner)]
 
 
 def gang_violations(pod: Json) -> Iterator[Violation]:

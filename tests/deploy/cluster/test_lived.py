@@ -37,6 +37,7 @@ ELSEWHERE = {
         # of a gang that lacks members, and where the API server has PodGroups:
         # tests/story/cluster/test_gang_controllers, tests/story/cluster/test_pod_groups
         Right("get", "jobs", "batch"),
+        Right("get", "statefulsets", "apps"),
         *(Right(verb, "podgroups", "scheduling.k8s.io") for verb in ("list", "watch")),
     ),
     "bursar-timekeeper": (

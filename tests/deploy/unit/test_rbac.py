@@ -133,7 +133,10 @@ NEEDED: dict[str, Reasons] = {
         "to open the gate of gangs that have cards, as the policy bursar-releases allows": {
             Right("patch", "pods")
         },
-        "how many pods the Job of a gang that lacks members still makes": {Right("get", "jobs", "batch")},
+        "how many pods the owner of a gang that lacks members makes": {
+            Right("get", "jobs", "batch"),
+            Right("get", "statefulsets", "apps"),
+        },
         "with how many pods a PodGroup starts": followed("podgroups", "scheduling.k8s.io"),
         "to bind": {Right("create", "pods/binding")},
         "to wake a waiting pod, and to hold cards for it": {Right("patch", "pods/status")},

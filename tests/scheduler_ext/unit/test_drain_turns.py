@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.gangs.drain_turns import DrainTurns
 from scheduler_ext.gangs.drains import GangDrains
+from scheduler_ext.gangs.rooms import PlanInput
+from scheduler_ext.model.standing import UNHEARD
+from scheduler_ext.scoring.policy import BINPACK
 from scheduler_ext.snapshot.gang_table import GangState
 from tests.scheduler_ext.worlds import percent, read
 from timekeeper.core.gangs import Gang
@@ -109,8 +111,10 @@ def test_a_gang_for_which_nothing_can_be_kept_lets_the_next_one_have_its_turn_at
 def test_a_drain_that_an_autoscalers_turn_ends_rests_from_that_moment() -> None:
     turns = Turns(waiting(("g", 0)))
     turns.until(AFTER + STEP)
-    never: Any = None  # a plan
-    drains = GangDrains(ClusterCache(lambda: turns.now_ms, lambda _: None), never, turns.turns, never)
+    cache = ClusterCache(lambda: turns.now_ms, lambda _: None)
+    drains = GangDrains(
+        cache, lambda seen: PlanInput(seen, UNHEARD, lambda _: BINPACK), turns.turns, lambda *_, **__: None
+    )
 
     drains.grow(turns.gangs["team-a/bursar/g"], turns.now_ms, turns.now_ms + FIRST)
 

@@ -20,7 +20,7 @@ def job(parallelism: int = 4, uid: str = "uid-g", **status: int) -> Json:
 def lacking(says: Json, names: str = "abc", marks: Json = JOB, cards: int = 8) -> GangWorld:
     """A gang of four, of which these exist, and their Job."""
     world = GangWorld({"n": cards}, [member(name, 4, marks=marks) for name in names])
-    world.job = says
+    world.owner = says
     return world
 
 
@@ -103,15 +103,13 @@ def test_of_several_owners_it_is_known_who_ended_and_not_who_was_made_less(key: 
 def test_a_replacement_goes_though_the_objects_of_those_that_ended_well_are_gone() -> None:
     world = GangWorld({"n": 8}, [*members("abc", size=4, marks=JOB), ended("d", 4, marks=JOB)])
     world.start("abc")
-    world.job = job(succeeded=1)
+    world.owner = job(succeeded=1)
     world.delete("d", "c")
     world.put(member("e", 4, marks=JOB))
 
-    world.steps(10)
-    assert world.planned == {}
-    world.steps(8)
+    world.step(0.5)
 
-    assert world.planned == {"e": "n"}
+    assert (world.planned, world.reads) == ({"e": "n"}, [])
 
 
 def test_a_start_whose_owner_wants_no_more_is_not_ended_by_its_deadline() -> None:
@@ -121,11 +119,76 @@ def test_a_start_whose_owner_wants_no_more_is_not_ended_by_its_deadline() -> Non
     world.bind("abc")
     world.steps(55)
     world.delete("d")
-    world.job = job(3)
+    world.owner = job(3)
 
     world.steps(6)
 
     assert (world.evicted, noted(world)) == ("", {"a": "3"})
+
+
+def test_a_job_that_makes_others_for_those_that_ended_well_starts_whole_again() -> None:
+    """Of eight completions, four at once: suspended after the fourth, and resumed."""
+    world = GangWorld({"n": 2}, members("ab", size=4, marks=JOB))
+    world.put(*(owned_by(ended(name, 4, marks=JOB), "uid-g") for name in "wxyz"))
+    world.owner = {**job(succeeded=4), "spec": {"parallelism": 4, "completions": 8}}
+
+    world.steps(15)
+    assert (world.planned, world.reads) == ({}, [11])
+    world.put(*members("cd", size=4, marks=JOB))
+    assert world.step(1).planned == {}
+    world.put_node("m", 2)
+    world.steps(6)
+
+    assert sorted(world.planned) == list("abcd")
+
+
+TEMPLATE = {
+    "spec": {"containers": [{"name": "c", "resources": {"limits": {"bursar.dev/gpu-percent": "50"}}}]}
+}
+HEAD = {"spec": {"containers": [{"name": "head"}]}}
+RAY = {"headGroupSpec": {"template": HEAD}, "workerGroupSpecs": [{"replicas": 3, "template": TEMPLATE}]}
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "kind", "spec", "needed"),
+    [
+        ("statefulset", "apps/v1", "StatefulSet", {"replicas": 3}, "3"),
+        ("statefulset", "apps/v1", "StatefulSet", {}, "1"),
+        ("statefulset", "apps/v1", "StatefulSet", {"replicas": 9}, None),
+        ("ray", "ray.io/v1", "RayCluster", {"headGroupSpec": {"template": HEAD}}, None),
+        ("ray", "ray.io/v1", "RayCluster", RAY, "3"),
+        ("ray", "ray.io/v1/../../x", "RayCluster", RAY, None),
+        ("ray", "another.io/v1", "RayCluster", RAY, None),
+        (
+            "kubeflow",
+            "kubeflow.org/v1",
+            "PyTorchJob",
+            {
+                "pytorchReplicaSpecs": {
+                    "Master": {"template": TEMPLATE},
+                    "Worker": {"replicas": 2, "template": TEMPLATE},
+                }
+            },
+            "3",
+        ),
+        ("bursar", "apps/v1", "StatefulSet", {"replicas": 3}, None),
+    ],
+)
+def test_an_owner_that_is_all_of_its_gang_says_its_size_while_it_waits(
+    key: str, version: str, kind: str, spec: Json, needed: str | None
+) -> None:
+    """Where it can be read; its pods without GPUs are no members."""
+    marks = {"bursar.dev/gang-key": f"{key}/g/uid-g" if key != "bursar" else "bursar/g"}
+    world = lacking({"metadata": {"name": "g", "uid": "uid-g"}, "spec": spec}, "abc", marks)
+    world.put(*(owned_by(raw, "uid-g", version, kind) for raw in world.pods.values()))
+
+    world.steps(20)
+
+    assert noted(world) == ({} if needed is None else {"a": needed})
+    assert bool(world.planned) is (needed is not None)
+    paths = {f"/apis/{version}/namespaces/team-a/{kind.lower()}s/g"} if world.reads else set()
+    assert {*world.read_paths} == paths
+    assert bool(world.reads) is (key != "bursar" and version in ("apps/v1", "ray.io/v1", "kubeflow.org/v1"))
 
 
 def test_the_jobs_of_bare_pods_are_not_looked_for() -> None:
@@ -161,6 +224,22 @@ def test_pods_of_a_pod_group_start_once_its_minimum_is_there_and_fits() -> None:
     world.steps(6)
 
     assert sorted(world.planned) == list("abc")
+
+
+def test_all_pods_of_a_pod_group_lose_their_gates_though_one_does_not_fit() -> None:
+    """kube-scheduler 1.37 tries none of them while one has a gate."""
+    world = grouped("abcd", cards=3)
+    world.groups["team-a/g"] = 3
+    world.steps(3)
+    assert (sorted(world.planned), world.open) == (["a", "b", "c"], "abcd")
+    world.bind("abc")
+    world.put(*grouped("e").pods.values())
+    world.steps(8)
+    assert (world.open, world.planned) == ("abcd", {})
+    world.put_node("m", 2)
+    world.steps(8)
+
+    assert (sorted(world.planned), world.open) == (["d", "e"], "abcde")
 
 
 def test_what_a_pod_group_said_counts_for_later_pods_though_it_is_gone() -> None:

@@ -29,6 +29,7 @@ from timekeeper.core.standings import Cap, Caps
 LABEL = "topology.kubernetes.io/rack"
 MINIMUM = "bursar.dev/gang-minimum"
 OF = {"bursar.dev/gang-key": "jobset/g/uid-of-a-jobset"}
+TRAINING = ("kubeflow.org/v1", "PyTorchJob")
 SPENT = NamespaceStanding("OVER_BUDGET", on_exhausted="deny", spent=True)
 CAPPED = NamespaceStanding("IN_BUDGET", caps=Caps(own=Cap(total_milli=1_000)))
 
@@ -44,7 +45,7 @@ def racked(world: GangWorld, **racks: str) -> GangWorld:
 def ended(name: str, size: int, uid: str = "uid-g", phase: str = "Succeeded", **fields: Any) -> Json:
     """A member of this owner that had a node."""
     there = on(member(name, size, gates=(), **fields), "n", "GPU-0")
-    return owned_by({**there, "status": {"phase": phase}}, uid)
+    return owned_by({**there, "status": {"phase": phase}}, uid, *TRAINING)
 
 
 def leaving(raw: Json) -> Json:
@@ -64,6 +65,7 @@ def leaving(raw: Json) -> Json:
         ([*members("ab", size=3), leaving(member("c", 3))], ""),
         (members("ab", size=3, marks={MINIMUM: "2"}), "ab"),
         ([*members("ab", size=3), ended("x", 3)], "ab"),
+        ([*members("ab", size=3), owned_by(ended("x", 3), "uid-g")], ""),
         ([*members("ab", size=3), ended("x", 3, phase="Failed")], ""),
         ([*members("ab", size=3), ended("x", 3, uid="")], ""),
         ([*(owned_by(raw, "") for raw in members("ab", size=3)), ended("x", 3, uid="")], ""),
@@ -78,6 +80,7 @@ def leaving(raw: Json) -> Json:
         "one is being deleted",
         "its minimum is",
         "one has ended well",
+        "one of a Job has, which may make another",
         "one has failed",
         "a bare pod of its name has ended",
         "one of its bare pods has ended",
@@ -142,12 +145,12 @@ def test_a_pod_whose_gate_was_removed_by_hand_is_woken() -> None:
             "starts whole: 2 of 2 members exist; another scheduling gate keeps a member: example.com/later.",
         ),
         (
-            [member("a", 2), member("b", 3)],
+            [owned_by(member("a", 2), ""), member("b", 3)],
             "starts whole: 2 of 3 members exist; metadata.annotations[bursar.dev/gang-size]: its members say "
             "2 and 3; allowed: one number for all.",
         ),
         (
-            [near(member("a"), "rack"), member("b")],
+            [near(member("a"), "rack"), owned_by(member("b"), "")],
             "its members say none and rack; allowed: one label for all.",
         ),
         ([member("a"), member("b", gates=(BUDGET, CARDS))], "; 1 wait for their budget or their turn."),
@@ -556,35 +559,86 @@ def test_a_gang_that_grows_gets_a_place_for_one_after_the_other_near_its_members
     world.nodes["b"]["metadata"]["labels"] = {LABEL: "r1"}
     world.begin()
     world.steps(6)
-    assert len(world.planned) == 1
-    world.steps(1)
     assert world.planned == {"s": "b", "t": "b"}
 
 
-@pytest.mark.parametrize(
-    ("lost", "leaving", "come", "planned"),
-    [("c", "", "d", "d"), ("c", "b", "de", ""), ("bc", "", "d", ""), ("bc", "", "de", "de")],
-    ids=["one is replaced", "one is leaving", "one is missing", "two are replaced"],
-)
-def test_a_replacement_waits_until_all_that_are_needed_are_there_for_5_s(
-    lost: str, leaving: str, come: str, planned: str
-) -> None:
-    """Without the first members nothing is held; with them each is a single pod."""
+def test_a_member_that_joined_starts_anew_with_the_rest_once_those_that_ran_are_lost() -> None:
+    world = GangWorld({"n": 8}, members("abcd", marks={MINIMUM: "2"}))
+    world.start("ab")
+    world.bind("cd")
+    for name in "cd":  # as where their Bindings were made before their gang had started
+        del world.pods[name]["metadata"]["annotations"][STARTED]
+    world.delete("d")
+    world.put(member("e", 4, marks={MINIMUM: "2"}))
+    world.step(0.5)
+    assert world.planned == {"e": "n"}
+    world.put(world.pods["c"])
+    world.delete("a", "b")
+    world.put_node("n", 8, spec={"unschedulable": True})
+    world.put_node("m", 2)
+    world.steps(12)
+
+    assert world.planned == {"e": "m"}
+
+
+@pytest.mark.parametrize("lost", ["c", "bc"])
+def test_a_replacement_of_the_same_owner_gets_a_place_at_once(lost: str) -> None:
+    """A gang that has started asks its size no more: each further pod is a single pod."""
+    world = GangWorld({"n": 8}, members("abc"))
+    world.start("abc")
+    world.delete(*lost)
+    world.steps(60)
+    world.put(member("d", 3))
+
+    assert world.step(0.5).planned == {"d": "n"}
+
+
+@pytest.mark.parametrize("leaving", ["", "b"])
+@pytest.mark.parametrize("owner", ["", "uid-another", "uid-g"])
+def test_one_of_another_owner_waits_until_no_member_has_left_for_5_s(owner: str, leaving: str) -> None:
+    """Else it might be the first of the gang's next life, which starts whole."""
     world = GangWorld({"n": 8}, members("abc"))
     world.start("abc")
     for name in leaving:
         world.leave(name)
-    world.delete(*lost)
     world.steps(60)
-    world.put(*members(come, size=3))
+    world.put(owned_by(member("d", 3), owner))
+    is_at_once = owner == "uid-g" and not leaving
 
-    world.steps(5)
-    assert world.planned == {}
-    world.steps(3)
-    assert "".join(world.planned) == planned
+    world.steps(2)
+    assert (world.planned == {"d": "n"}) is is_at_once
     world.delete(*leaving)
-    world.steps(10)
-    assert bool(world.planned) is (len(come) >= len(lost + leaving))
+    world.put(member("e", 3, gates=(BUDGET, CARDS)))
+    world.step()
+    assert bool(world.planned) is (owner == "uid-g")
+    world.steps(6)
+    assert world.planned == {"d": "n"}
+
+
+def test_a_member_that_comes_late_waits_for_no_plan_of_another_gang() -> None:
+    """Plans of gangs that fit nowhere have their share of the time; a single pod waits for none of them."""
+    world = GangWorld({"n": 3}, members("ab"))
+    world.start("ab")
+    world.delete("b")
+    world.put(*members("pqrs", gang="h", created_s=-900))
+    world.before_plan = lambda: setattr(world, "now_ms", world.now_ms + 450)
+    world.step()
+    assert world.planned == {}
+    world.put(member("c"))
+
+    assert world.step(0.5).planned == {"c": "n"}
+
+
+@pytest.mark.parametrize("key", ["job/g/uid-g", "statefulset/g/uid-g", "bursar/g"])
+def test_after_a_shrink_the_newest_pod_says_the_size(key: str) -> None:
+    world = GangWorld({"n": 8}, members("abcd", marks={"bursar.dev/gang-key": key}))
+    world.start("abcd")
+    world.delete("b", "c", "d")
+    world.steps(60)
+    world.put(member("e", 2, marks={"bursar.dev/gang-key": key}))
+
+    assert world.step(0.5).planned == {"e": "n"}
+    assert "runs: 1 of 2 members have a node" in world.says("e")
 
 
 def test_a_late_member_that_gets_no_node_has_a_deadline_and_its_gang_goes_on() -> None:
@@ -701,6 +755,35 @@ def test_the_cards_of_nodes_that_come_for_a_gang_are_kept_until_all_of_it_fits()
     world.steps(5)
     assert sorted(world.planned) == [*"abcde"]
     assert world.cache.snapshot.drain is None
+
+
+@pytest.mark.parametrize(
+    ("other", "asks"),
+    [
+        ({"spec": {"taints": [{"key": "pool", "value": "y", "effect": "NoSchedule"}]}}, {}),
+        ({}, {"nodeSelector": {"pool": "x"}}),
+        ({"percent": "0"}, {}),
+        ({"cards": 1}, {}),
+        ({}, {"models": "H100"}),
+    ],
+    ids=["a taint", "its selector", "its resource is not there", "too few cards", "another model"],
+)
+def test_the_cards_of_a_node_that_none_of_its_members_could_use_are_not_kept(other: Json, asks: Json) -> None:
+    raws = [member(name, created_s=-9, share=200) for name in "ab"]
+    for raw in raws:
+        if "nodeSelector" in asks:
+            raw["spec"]["nodeSelector"] = asks["nodeSelector"]
+        if "models" in asks:
+            raw["metadata"]["annotations"]["bursar.dev/gpu-models"] = asks["models"]
+    world = GangWorld({"n": 1}, raws, autoscales=True)
+    world.steps(35)
+    assert world.open == "ab"
+    world.put_node("other", **{"cards": 2, **other})
+    world.put(member("z", gang="alone", size=1, priority=9))
+    world.steps(3)
+
+    assert world.cache.snapshot.drain is not None
+    assert world.cache.snapshot.drain.cards == ()
 
 
 # the verbs

@@ -6,7 +6,9 @@ import json
 import pytest
 
 from scheduler_ext.fit.fit import fit
-from tests.scheduler_ext.worlds import Json, asking, bound, node, rebuilt, request_of
+from scheduler_ext.model.node import read_node
+from tests.scheduler_ext.gang_worlds import GangWorld, members
+from tests.scheduler_ext.worlds import Json, asking, bound, node, read, rebuilt, request_of
 from tests.worlds import card, of_resources
 from timekeeper.core.values import Placement
 
@@ -105,3 +107,20 @@ def test_whole_cards_of_the_inventory_are_given_out_beside_instances() -> None:
     assert [whole.uuid for whole in found.cards if not whole.resources] == [card(0)["uuid"]]
     assert isinstance(fit(request_of(pod(GPU)), found), Placement)
     assert isinstance(fit(request_of(pod(MIG)), found), Placement)
+
+
+@pytest.mark.parametrize(("left_over", "planned"), [("", {"a": "n", "b": "n"}), (MIG, {})])
+def test_a_gang_of_instances_is_planned_where_its_plugin_gives_them_out(
+    left_over: str, planned: dict[str, str]
+) -> None:
+    world = GangWorld({})
+    world.cache.node_updated(read_node(there({MIG: 7}, left_over)))
+    for raw in members("ab"):
+        containers = asking(of_resources({MIG: "1"}, "main"))["spec"]["containers"]
+        world.put({**raw, "spec": {**raw["spec"], "containers": containers}})
+
+    assert world.step().planned == planned
+
+
+def test_kube_scheduler_counts_instances() -> None:
+    assert read(asking(of_resources({MIG: "2"}, "main"))).amounts == ((MIG, 2),)

@@ -82,6 +82,19 @@ def test_as_many_as_the_group_says_are_paid_and_start_together(stack: Stack) -> 
 
 
 @scene
+def test_more_pods_than_the_group_needs_keep_no_other_waiting(stack: Stack) -> Scene:
+    """kube-scheduler tries no pod of a group while one of it has a gate."""
+    place = Grouped(stack, "more", 1, 1, 1)
+    place.group({"gang": {"minCount": 3}})
+    place.create("a", "b", "c", "d")
+    yield place.number_bound(3)
+    yield place.all_have()
+
+    place.node("more-4", 1)
+    yield place.are_bound("a", "b", "c", "d")
+
+
+@scene
 def test_pods_of_a_group_that_starts_none_together_go_singly(stack: Stack) -> Scene:
     place = Grouped(stack, "basic", 1, 1)
     place.group({"basic": {}})

@@ -276,15 +276,19 @@ def test_members_that_contradict_each_other_or_that_another_gate_keeps_are_not_p
     assert it.payment == "wait"
 
 
-@pytest.mark.parametrize(("owner", "needed"), [("", 3), ("j", 2), ("another", 3)])
+@pytest.mark.parametrize(
+    ("kind", "owner", "needed"),
+    [("PyTorchJob", "", 3), ("PyTorchJob", "j", 2), ("PyTorchJob", "another", 3), ("Job", "j", 3)],
+)
 def test_one_that_ended_well_lowers_the_number_that_starts_if_its_owner_makes_no_other(
-    owner: str, needed: int
+    kind: str, owner: str, needed: int
 ) -> None:
-    """A bare pod's name may be used again, and pods of several owners may be of a gang of this name."""
+    """A bare pod's name may be used again, pods of several owners may be of a gang of this name, and a Job of
+    more completions makes another."""
     waits, ended = member("a"), member("b")
     ended["status"]["phase"] = "Succeeded"
     for raw, name in ((waits, "j"), (ended, owner)):
-        by = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": f"uid-{name}", "controller": True}
+        by = {"apiVersion": "batch/v1", "kind": kind, "name": name, "uid": f"uid-{name}", "controller": True}
         raw["metadata"]["ownerReferences"] = [by] if name else []
 
     it = gang_of_pods("team-a", [read(waits), read(ended)], [])

@@ -13,7 +13,7 @@ from typing import Literal
 
 from timekeeper.accounts.held.order import HeldPod
 from timekeeper.accounts.pods import LedgerPod
-from timekeeper.core.gangs import Gang, ended_for_good
+from timekeeper.core.gangs import Gang, ended_for_good, said_now
 
 Payment = Literal["wait", "together", "singly"]
 
@@ -88,7 +88,8 @@ def broken(namespace: str, pods: Sequence[LedgerPod]) -> BrokenGang | None:
     running = tuple(pod.uid for pod in pods if pod.is_charged)
     if not running or is_unmarked(pods):
         return None
-    gang, living = _largest(pods), _living(pods)
+    living = _living(pods)
+    gang = _largest(_said(living or pods))
     needed = _needed(gang, living, _ended_well(gang, living, pods))
     return BrokenGang(namespace, gang, needed, running) if len(running) < needed else None
 
@@ -105,10 +106,10 @@ def gang_of_pods(namespace: str, pods: Sequence[LedgerPod], held: Sequence[HeldP
     members = _living(pods)
     if all(member.node for member in members):
         return None
-    gang = _largest(members)
+    said = _said(members)
+    gang = _largest(said)
     one = replace(_as_one(held), uid=f"{namespace}/{gang.key}", name=gang.name) if held else None
-    is_one = len({member.gang for member in members}) == 1
-    return WaitingGang(namespace, gang, members, one, _ended_well(gang, members, pods), is_one)
+    return WaitingGang(namespace, gang, members, one, _ended_well(gang, members, pods), len({*said}) == 1)
 
 
 def _living(pods: Iterable[LedgerPod]) -> tuple[LedgerPod, ...]:
@@ -124,7 +125,8 @@ def _needed(gang: Gang, living: Sequence[LedgerPod], ended_well: int) -> int:
 
 def _ended_well(gang: Gang, living: Iterable[LedgerPod], pods: Iterable[LedgerPod]) -> int:
     owners = {member.owner for member in living}
-    return ended_for_good(gang.key, owners, (pod.owner for pod in pods if pod.has_ended_well))
+    ended = (pod.owner for pod in pods if pod.has_ended_well and not pod.owner.startswith("Job/"))
+    return ended_for_good(gang.key, owners, ended)
 
 
 def gangs_as_one(pods: Iterable[HeldPod]) -> list[tuple[HeldPod, int]]:
@@ -149,6 +151,9 @@ def _as_one(pods: Iterable[HeldPod]) -> HeldPod:
     )
 
 
-def _largest(pods: Iterable[LedgerPod]) -> Gang:
-    gangs = (pod.gang for pod in pods if pod.gang is not None)
+def _said(living: Iterable[LedgerPod]) -> list[Gang]:
+    return said_now((pod.owner, pod.gang) for pod in living if pod.gang is not None)
+
+
+def _largest(gangs: Iterable[Gang]) -> Gang:
     return max(gangs, key=lambda gang: (gang.size, gang.minimum, gang.topology, gang.preferred))
