@@ -265,7 +265,10 @@ def test_killed_and_paused_at_random_the_ledger_says_what_the_objects_prove(
 
 
 def _come_to_rest(cluster: ControlPlane, path: str, seen: Recorder) -> None:
-    """What still runs is ended by the kubelet, as if its work were done; all objects but those stay."""
+    """What still runs is ended by the kubelet, as if its work were done; all objects but those stay. The
+    watch may not have told of the last round's pods yet."""
+    made = {pod["metadata"]["uid"] for pod in cluster.api.call("GET", path)["items"]}
+    eventually(lambda: made <= seen.pods.keys(), "the watch to tell of every pod")
     for lived in seen.there():
         if kubelet_says(lived.raw)[1] is None and lived.raw["spec"]["restartPolicy"] == "Always":
             cluster.api.call("DELETE", f"{path}/{lived.raw['metadata']['name']}")
@@ -275,7 +278,11 @@ def _come_to_rest(cluster: ControlPlane, path: str, seen: Recorder) -> None:
             if get(cluster.api, name) is not None and kubelet_says(lived.raw)[1] is None:
                 patch = {"metadata": {"annotations": {"local.bursar.dev/run-for": "1s"}}}
                 cluster.api.call("PATCH", name, patch, "application/merge-patch+json")
-    eventually(lambda: all(kubelet_says(lived.raw)[1] is not None for lived in seen.there()))
+
+    def that_run() -> list[Json]:
+        return [lived.raw for lived in seen.there() if kubelet_says(lived.raw)[1] is None]
+
+    eventually(lambda: not that_run(), lambda: f"the end of {that_run()}")
 
 
 def _posted(database: Path) -> dict[str, tuple[int, int | None, int]]:
