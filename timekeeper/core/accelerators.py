@@ -46,7 +46,7 @@ _KINDS = (
 _RENAMED = f"{_SERIES}{_PRODUCTS}{_KINDS}"
 # a pool of cards, or slices by their memory, as nos names them: what does not begin as `gpu-memory` or
 # `gpu-cores`, which are amounts
-_POOLS = r"gpu[-_]([^mc].*|m[^e].*|c[^o].*)|gpu\.[0-9].*"
+_POOLS = r"gpu([-_]([abd-ln-z0-9]|m[a-df-z0-9]|c[a-np-z0-9])|\.[0-9])[-a-z0-9_.]*"
 
 ACCELERATORS = (
     Accelerator(

@@ -60,6 +60,13 @@ CATALOGUE: Mapping[str, FindingKind] = {
         "{source} are not followed since {since}: {error}; what changes is not known until they are",
         todo="{logs}",
     ),
+    "etcd-restored": FindingKind(
+        "warning",
+        "watches",
+        "etcd was restored from a backup, seen at {since} by older versions of {sources}: budgets and modes"
+        " are those of the backup, and pods that it lacks are charged to their last evidence",
+        todo="start every API server again, and read docs/ledger.md#when-etcd-is-restored",
+    ),
     "object-unread": FindingKind(
         "error",
         "watches",
@@ -357,9 +364,14 @@ def of_doubts(answer: Json) -> Iterator[RoleFinding]:
 
 
 def of_sources(sources: Iterable["SourceHealth"]) -> Iterator[RoleFinding]:
-    """Of what a role follows: sources that have not been whole for two minutes, and objects that it fails
-    on."""
-    for source in sources:
+    """Of what a role follows: sources that have not been whole for two minutes, objects that it fails on, and
+    that all of it is of a restored etcd."""
+    followed = tuple(sources)
+    restored = {source.name: at_ms for source in followed if (at_ms := source.restored_ms()) is not None}
+    if restored:
+        figures = {"since": min(restored.values()), "sources": some_of(restored)}
+        yield RoleFinding("etcd-restored", figures)
+    for source in followed:
         if stuck := source.stuck():
             yield RoleFinding(WATCH_FAILS, {"source": source.name, "since": stuck[0], "error": stuck[1]})
         for unread in tuple(source.unread.values()):

@@ -100,6 +100,7 @@ def inform(
                     values, version = known.listed(lines)
                 if not is_before(version, newest):
                     return values, version
+                health.went_back()
                 known.by_uid.clear()  # it has taken objects for those that had their versions
                 with closing(initial_events(api, path)) as lines:
                     return known.listed(lines)
@@ -110,6 +111,8 @@ def inform(
         version = ""
         for items, version in pages(api, path, limit):  # noqa: B007 the last page's version is used
             there.update((_key(item), known.changed(item, deleted=False)) for item in items)
+        if is_before(version, newest):
+            health.went_back()
         return known.only(there), version
 
     def follow(version: str) -> Iterator[Json]:
@@ -126,6 +129,7 @@ def inform(
             heard_s = now_s()
             _, now = next(pages(api, path, 1))
             if is_before(now, version):
+                health.went_back()
                 known.by_uid.clear()
                 wait_ms(int(1_000_000 * now_s()) % SPREAD_MS)  # as good as random
                 raise ExpiredError(f"{path}: etcd was restored: its version is {now}, and was {version}")

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from timekeeper.edge.log_events import EventLog, OfSources
 
 STUCK_MS = 120_000
+RESTORED_MS = 24 * 3_600_000  # for so long a restore of etcd is said
 _LONGEST = 200  # characters of a reason
 
 
@@ -33,6 +34,7 @@ class SourceHealth:
         self.name, self.log, self._now_ms = name, log, now_ms
         self.unread: dict[str, UnreadObject] = {}  # by UID
         self._failing: tuple[int, str] | None = None  # since when, and why
+        self._restored_ms: int | None = None
 
     def failed(self, why: str) -> None:
         """It is not whole, from the first failure on."""
@@ -46,6 +48,15 @@ class SourceHealth:
         """Since when and why, where it has not been whole for two minutes."""
         failing = self._failing
         return failing if failing and self._now_ms() - failing[0] >= STUCK_MS else None
+
+    def went_back(self) -> None:
+        """Its versions are older than those that were seen: etcd was restored from a backup."""
+        self._restored_ms = self.restored_ms() or self._now_ms()
+
+    def restored_ms(self) -> int | None:
+        """When it went back, within the last day."""
+        at_ms = self._restored_ms
+        return at_ms if at_ms is not None and self._now_ms() - at_ms < RESTORED_MS else None
 
     def skip(self, uid: str, item: Mapping[str, Any], error: Exception) -> None:
         """The reader fails on this object: the log has it once."""

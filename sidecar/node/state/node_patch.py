@@ -40,7 +40,7 @@ OF_OTHERS = re.compile(
     r"|l(2|4|20|40[gs]?)|m(4|6|10|40|60)|p(4|6|40|100)|t(4g?|[46]00|1000|2000)|v100s?|orin|thor|xavier"
     r"|(pro[-_.]?)?a?[2-8][05]00|[1-5]0[5-9]0|16[3-6]0|(?:titan[-_.]?)(xp?|v|rtx))"
     r"([-_.]?([0-9]{1,3}g(i?b)?|sxm[0-9]?|pcie|nvl|hbm[0-9]e?|ti|super|ada|blackwell|laptop|max-?q|sff|[bdesx]"
-    r"|gpu|full|whole|shared|vgpu)){0,5}|gpu[-_]([^mc].*|m[^e].*|c[^o].*)|gpu\.[0-9].*))$)"
+    r"|gpu|full|whole|shared|vgpu)){0,5}|gpu([-_]([abd-ln-z0-9]|m[a-df-z0-9]|c[a-np-z0-9])|\.[0-9])[-a-z0-9_.]*))$)"
 )
 MAX_PATHS = 64  # paths are of cards with lower indices
 _QUANTITY = re.compile(r"([0-9]{1,18})(|k|M|G|T|Ki|Mi|Gi|Ti)")

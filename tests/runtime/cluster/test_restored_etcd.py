@@ -50,12 +50,13 @@ def test_what_etcd_has_forgotten_is_forgotten_and_its_watches_go_on(plane: Contr
     def read(item: Mapping[str, Any]) -> str:
         return str(item["metadata"]["name"])
 
+    health = unnoted()
     followed = inform(
         connect(plane.admin_kubeconfig),
         PATH,
         read,
         lambda ms: time.sleep(min(ms, 200) / 1000),
-        unnoted(),
+        health,
         watch_s=2,
         now_s=lambda: FASTER * time.monotonic(),
     )
@@ -86,5 +87,6 @@ def test_what_etcd_has_forgotten_is_forgotten_and_its_watches_go_on(plane: Contr
 
     assert listed == {"kube-root-ca.crt", "yesterday", "afterwards"}
     assert any("etcd was restored: its version is" in sentence for sentence in said)
+    assert health.restored_ms() is not None
     make(plane, "later")
     changes(followed, "later")

@@ -13,6 +13,7 @@ from tests.worlds import Json
 from timekeeper.edge import list_watch
 from timekeeper.edge.list_watch import QUIET_S, SPREAD_MS, inform
 from timekeeper.edge.reflector import ObjectsListed, WatchEvent, WatchFailed, WatchProgress
+from timekeeper.edge.source_health import RESTORED_MS, SourceHealth
 
 PATH = "/api/v1/pods"
 
@@ -55,11 +56,13 @@ class Etcd:
         return SimpleNamespace(status=200, lines=lambda: iter(texts), close=lambda: None, body=lambda: b"")
 
 
-def events(etcd: Etcd, waits: list[int]) -> Iterator[WatchEvent[tuple[str, str]]]:
+def events(
+    etcd: Etcd, waits: list[int], health: SourceHealth | None = None
+) -> Iterator[WatchEvent[tuple[str, str]]]:
     def read(item: Mapping[str, Any]) -> tuple[str, str]:
         return item["metadata"]["resourceVersion"], item["spec"]["nodeName"]
 
-    return inform(etcd, PATH, read, waits.append, unnoted(), watch_s=15, now_s=lambda: etcd.now_s)
+    return inform(etcd, PATH, read, waits.append, health or unnoted(), watch_s=15, now_s=lambda: etcd.now_s)
 
 
 def until_listed(source: Iterator[WatchEvent[tuple[str, str]]]) -> list[WatchEvent[tuple[str, str]]]:
@@ -76,8 +79,10 @@ def test_a_restore_is_found_after_a_minute_of_silence_and_what_was_known_by_vers
     streams: bool,
 ) -> None:
     etcd, waits = Etcd(streams), list[int]()
-    source = events(etcd, waits)
+    health = SourceHealth("pods", lambda *_, **__: None, lambda: round(1000 * etcd.now_s))
+    source = events(etcd, waits, health)
     until_listed(source)
+    assert health.restored_ms() is None
 
     etcd.version, etcd.pods = 700, [pod("p", 500, "a")]
     heard = until_listed(source)
@@ -88,6 +93,11 @@ def test_a_restore_is_found_after_a_minute_of_silence_and_what_was_known_by_vers
     assert heard[-1] == ObjectsListed((("500", "a"),))
     assert etcd.now_s <= QUIET_S + 20
     assert max(waits) < SPREAD_MS
+    assert health.restored_ms() == 1000 * etcd.now_s
+    etcd.now_s += RESTORED_MS / 1000 - 1
+    assert health.restored_ms() is not None
+    etcd.now_s += 1
+    assert health.restored_ms() is None
 
 
 def test_a_version_that_is_used_again_is_no_known_state() -> None:
@@ -103,8 +113,8 @@ def test_a_version_that_is_used_again_is_no_known_state() -> None:
 
 def test_a_list_that_goes_back_is_read_again_without_what_was_known() -> None:
     """A watch expired, before a minute of silence was over: the list shows it."""
-    etcd = Etcd(True)
-    source = events(etcd, [])
+    etcd, health = Etcd(True), SourceHealth("pods", lambda *_, **__: None, lambda: 7)
+    source = events(etcd, [], health)
     until_listed(source)
     watched = etcd.stream
 
@@ -118,6 +128,7 @@ def test_a_list_that_goes_back_is_read_again_without_what_was_known() -> None:
     etcd.version, etcd.pods = 899, [pod("p", 900, "b")]
 
     assert until_listed(source)[-1] == ObjectsListed((("900", "b"),))
+    assert health.restored_ms() == 7
 
 
 @pytest.mark.parametrize("streams", [False, True])

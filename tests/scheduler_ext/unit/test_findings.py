@@ -251,6 +251,23 @@ def test_sources_that_do_not_get_on_and_objects_that_are_skipped_are_found() -> 
     assert skipped.sentence == "Pod n/a is skipped, and counts as it was read last: KeyError: 'x'"
 
 
+def test_a_restored_etcd_is_one_finding_of_all_that_is_followed() -> None:
+    now_ms = 60_000
+    sources = [
+        SourceHealth(name, lambda *_, **__: None, lambda: now_ms) for name in ("nodes", "pods", "jobs")
+    ]
+    for source in sources[:2]:
+        source.went_back()
+        now_ms += 1_000
+
+    (restored,) = of_sources(sources)
+
+    assert restored == RoleFinding("etcd-restored", {"since": 60_000, "sources": "nodes, pods"})
+    assert restored.sentence.startswith(
+        "etcd was restored from a backup, seen at 1970-01-01 00:01Z by older versions of nodes, pods: "
+    )
+
+
 def test_codes_and_numbers_are_in_readyz_and_metrics_without_names() -> None:
     wrong = {"closed-node": 2, "locked-node": 1}
     metrics = ExtenderMetrics(replace(extender_sources(), wrong=lambda: wrong))

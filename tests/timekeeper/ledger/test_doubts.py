@@ -206,7 +206,7 @@ def test_a_governed_pod_without_a_placement_has_a_doubt_unless_it_holds_devices_
 def test_a_long_doubt_is_cut_and_has_no_characters_that_a_database_refuses(town: Town) -> None:
     model = "A\x00\ud800" + "B" * MAX_DOUBT
     town.begin(("configmaps", budgets(_settings="mode: meter")))
-    town.hear("pods", whole("p", "plain", f"nvidia.com/gpu-{model}"))
+    town.hear("pods", whole("p", "plain", f"nvidia.com/vgpu-{model}"))
     town.hear("nodes", PLAIN)
     town.tick()
 
