@@ -369,8 +369,7 @@ def of_sources(sources: Iterable["SourceHealth"]) -> Iterator[RoleFinding]:
     followed = tuple(sources)
     restored = {source.name: at_ms for source in followed if (at_ms := source.restored_ms()) is not None}
     if restored:
-        figures = {"since": min(restored.values()), "sources": some_of(restored)}
-        yield RoleFinding("etcd-restored", figures)
+        yield RoleFinding("etcd-restored", {"since": min(restored.values()), "sources": some_of(restored)})
     for source in followed:
         if stuck := source.stuck():
             yield RoleFinding(WATCH_FAILS, {"source": source.name, "since": stuck[0], "error": stuck[1]})

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from string import Formatter
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from tests.deploy import reading
 from timekeeper.cli.doctor.checks import WORKLOADS, results
 from timekeeper.cli.doctor.cluster_checks import OF_OUR_OWN_FIELDS, POLICIES
-from timekeeper.cli.doctor.facts import Facts, NotReadable, Readiness
+from timekeeper.cli.doctor.facts import Facts, Follower, NotReadable, Readiness, read_followers
+from timekeeper.cli.output import CommandError
 from timekeeper.core.budgets.modes import EFFECTS
 from timekeeper.core.findings import CATALOGUE, RoleFinding, of_classes, of_doubts, of_use, published
 from timekeeper.core.names import MODE_LABEL
@@ -319,6 +321,146 @@ def test_a_watch_that_fails_is_an_error(where: Facts) -> None:
         " what changes is not known until they are",
     )
     assert found.command.startswith("kubectl logs ")
+
+
+def test_what_webhook_and_agents_follow_and_does_not_get_on_is_shown_with_its_pod() -> None:
+    stuck = "watch of resourceclaims: it has not got on since 2026-11-21T00:00:00.000Z"
+    skipped = "watch of pods: 2 objects are skipped"
+    away = NotReadable('kubectl get: pods "n-9" is forbidden: no pods/proxy')
+    followers = (
+        Follower("webhook", {"w-1": "ok\n", "w-2": f"ok\n{stuck}\n"}),
+        Follower("node", {"n-1": f"ok\n{skipped}\n{stuck}\n", "n-9": away, "n-8": away}, others=3),
+    )
+
+    found = [each for each in results(replace(SOUND, followers=followers)) if each.subject == "watches"]
+
+    assert [(each.level, each.sentence, each.command) for each in found] == [
+        ("error", f"w-2: {stuck}", "kubectl logs -n bursar-system w-2 --tail=50"),
+        ("error", f"n-1: {skipped}", "kubectl logs -n bursar-node n-1 --tail=50"),
+        ("error", f"n-1: {stuck}", "kubectl logs -n bursar-node n-1 --tail=50"),
+        ("unknown", "3 more agents were not asked, after 20", "the alert BursarWatchStuck (docs/alerts.md)"),
+        ("unknown", away.reason, "use an account that may read it"),
+    ]
+
+
+class Reads:
+    """A kubectl of a cluster with a webhook and 22 agents, of which one is not ready, another silent."""
+
+    def __init__(self) -> None:
+        self.raw: list[str] = []
+
+    def get(self, kind: str, _n: str, namespace: str, _l: str, selector: str) -> dict[str, Any]:
+        assert kind == "pods"
+        if selector.endswith("=webhook"):
+            return listed(self._pod("w", {"name": "https", "containerPort": 8443}))
+        names = [f"n-{number:02}" for number in range(22)]
+        ports = {"name": "nri", "containerPort": 1}, {"name": "metrics", "containerPort": 9000}
+        return listed(*(self._pod(name, *ports, ready=name != "n-00") for name in names))
+
+    def _pod(self, name: str, *ports: dict[str, Any], ready: bool = True) -> dict[str, Any]:
+        conditions = [{"type": "Ready", "status": str(ready)}]
+        spec = {"containers": [{"name": "main", "ports": list(ports)}]}
+        return {"metadata": {"name": name}, "spec": spec, "status": {"conditions": conditions}}
+
+    def run(self, verb: str, flag: str, path: str) -> str:
+        assert (verb, flag) == ("get", "--raw")
+        self.raw.append(path)
+        if "n-05" in path:
+            raise CommandError("kubectl get: no route")
+        return "ok\n"
+
+
+def test_ready_webhooks_and_agents_are_asked_through_the_api_server_some_of_them() -> None:
+    kubectl = Reads()
+    options: Any = SimpleNamespace(kubectl=kubectl, system_namespace="sys")
+
+    webhook, agents = read_followers(options, lambda _: None)
+
+    assert webhook == Follower("webhook", {"w": "ok\n"})
+    assert kubectl.raw[:2] == [
+        "/api/v1/namespaces/sys/pods/https:w:8443/proxy/readyz",
+        "/api/v1/namespaces/bursar-node/pods/n-01:9000/proxy/readyz",
+    ]
+    assert (list(agents.said), agents.others) == ([f"n-{number:02}" for number in range(1, 21)], 1)
+    assert agents.said["n-05"] == NotReadable("kubectl get: no route")
+
+
+def changed(name: str, *arguments: str, variable: str = "") -> list[dict[str, Any]]:
+    """The workloads, of which one has these arguments."""
+    env = [{"name": variable.partition("=")[0], "value": variable.partition("=")[2]}] if variable else []
+    template = {"spec": {"containers": [{"name": "main", "args": list(arguments), "env": env}]}}
+    made = {**workload(name), "spec": {"replicas": 2, "template": template}}
+    return [listed(*(each for each in ROLES if each["metadata"]["name"] != name), made), listed(agent())]
+
+
+OPENSHIFT = listed(api_service("v1.apps"), GPUBUDGETS, api_service("v1.security.openshift.io"))
+NO_SIDECAR = {"metadata": {"name": "bursar-settings"}, "data": {"_settings": "sidecar: off"}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_named"),
+    [
+        ({"workloads": changed("bursar-webhook", "--listen=[::]:8443")}, True),
+        ({"workloads": changed("bursar-webhook", "--sidecar-user=65532")}, True),
+        ({"workloads": changed("bursar-webhook", "--sidecar-user=none")}, False),
+        ({"workloads": changed("bursar-webhook", variable="BURSAR_SIDECAR_USER=none")}, False),
+        ({"budgets": listed(NO_SIDECAR, *WRITTEN)}, False),
+        ({"api_services": SOUND.api_services}, False),
+    ],
+)
+def test_on_openshift_a_sidecar_that_names_its_user_is_found(changes: dict[str, Any], is_named: bool) -> None:
+    found = results(replace(SOUND, **{"api_services": OPENSHIFT} | changes))
+
+    assert any("restricted-v2 refuses" in each.sentence for each in found) is is_named
+
+
+@pytest.mark.parametrize(
+    ("limits", "sentence"),
+    [
+        (
+            {"type": "Container", "max": {"nvidia.com/gpu": "8"}, "default": {"nvidia.com/gpu": "8"}},
+            "a LimitRange of team-a gives 8 nvidia.com/gpu to each container that names none, also of CPU"
+            " pods",
+        ),
+        (
+            {"type": "Container", "min": {"amd.com/gpu": "1", "cpu": "1"}, "default": {"amd.com/gpu": "1"}},
+            "a LimitRange of team-a demands 1 amd.com/gpu of every container: GPU pods with a sidecar are"
+            " refused",
+        ),
+        ({"type": "Pod", "min": {"nvidia.com/gpu": "1"}}, ""),
+        ({"type": "Container", "default": {"cpu": "1", "memory": "1Gi", "nvidia.com/gpu": "0"}}, ""),
+    ],
+)
+def test_a_limit_range_that_gives_or_demands_devices_is_found(limits: dict[str, Any], sentence: str) -> None:
+    made = {"metadata": {"name": "l", "namespace": "team-a"}, "spec": {"limits": [limits]}}
+
+    found = [each for each in results(replace(SOUND, limit_ranges=listed(made))) if each.level != "ok"]
+
+    assert [each.sentence for each in found] == ([sentence] if sentence else [])
+    if sentence:
+        assert found[0].command == "kubectl edit limitrange l -n team-a (docs/governed-pods.md)"
+
+
+@pytest.mark.parametrize(
+    ("address", "listen", "is_named"),
+    [
+        ("fd00::1", "--listen=0.0.0.0:8443", True),
+        ("fd00::1", "--listen=[::]:8443", False),
+        ("10.0.0.1", "--listen=0.0.0.0:8443", False),
+    ],
+)
+def test_a_role_that_listens_on_ipv4_alone_is_found_where_nodes_have_ipv6_alone(
+    address: str, listen: str, is_named: bool
+) -> None:
+    there = node("g", capacity={"bursar.dev/gpu-percent": "100"})
+    there["status"]["addresses"] = [{"type": "InternalIP", "address": address}]
+    facts = replace(SOUND, nodes=listed(there), workloads=changed("bursar-webhook", listen))
+
+    found = [each for each in results(facts) if "0.0.0.0" in each.sentence]
+
+    assert [(each.level, each.subject) for each in found] == (
+        [("error", "bursar-webhook")] if is_named else []
+    )
 
 
 def test_an_account_that_may_not_read_doubts_is_told_so() -> None:

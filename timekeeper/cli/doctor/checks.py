@@ -38,6 +38,7 @@ from timekeeper.cli.doctor.node_checks import (
     runtimes,
 )
 from timekeeper.cli.doctor.refusal_checks import refusals
+from timekeeper.cli.doctor.stopping_checks import families, followers, limits, users
 from timekeeper.cli.doctor.taint_checks import needs_scheduler, placement, taints
 from timekeeper.cli.output import PrintedColumn, PrintedSheet
 from timekeeper.core.certificate_end import ends
@@ -315,6 +316,7 @@ CHECKS: tuple[Check, ...] = (
     version,
     namespace,
     workloads,
+    families,
     api_services,
     webhooks,
     policies,
@@ -326,12 +328,15 @@ CHECKS: tuple[Check, ...] = (
     broken_entries,
     modes,
     refusals,
+    users,
+    limits,
     placement,
     taints,
     runtimes,
     accelerators,
     served_claims,
     findings,
+    followers,
     reclaimed_devices,
 )
 
@@ -341,6 +346,7 @@ CHECKS_ALONE: tuple[Check, ...] = (
     version,
     namespace,
     workloads,
+    families,
     timekeeper,
     time_zone,
     budgets,

@@ -4,7 +4,7 @@ import json
 import re
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -42,6 +42,16 @@ class Readiness:
 
 
 @dataclass(frozen=True, slots=True)
+class Follower:
+    """The ready pods of a component: by name the answer to ``/readyz``, or why there is none; ``others``: how
+    many more there are."""
+
+    component: str
+    said: Mapping[str, str | NotReadable]
+    others: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """Objects as kubectl gives them, None where they do not exist; or `NotReadable`."""
 
@@ -76,6 +86,8 @@ class Facts:
     exempt: Any = None  # the namespaces that a label excludes from admission
     device_resources: Any = ""  # what ``resource.k8s.io`` serves, a row each: kubectl's table
     scheduler_role: Any = None  # the ClusterRole of kube-schedulers
+    limit_ranges: Any = None  # of all namespaces
+    followers: Any = ()  # `Follower` of webhook and agents
 
 
 def read_facts(options: Options) -> Facts:
@@ -110,6 +122,8 @@ def _facts(options: Options, say: Say) -> Facts:
         device_pods=_or_reason(lambda: _pods_on(_with_accelerators(nodes, budgets), get, say)),
         runtime_classes=read("runtimeclasses"),
         scheduler_role=read("clusterrole", "system:kube-scheduler"),
+        limit_ranges=read("limitranges", "--all-namespaces"),
+        followers=_or_reason(lambda: read_followers(options, say)),
         static_schedulers=read("pods", "-n", "kube-system", "-l", "component=kube-scheduler"),
         time_zone=ledger.time_zone,
         findings=ledger.findings,
@@ -129,6 +143,42 @@ def _facts(options: Options, say: Say) -> Facts:
             lambda: options.kubectl.run("api-resources", "--api-group=resource.k8s.io", "--no-headers")
         ),
     )
+
+
+def read_followers(options: Options, say: Say) -> list[Follower]:
+    """Of webhook and agents, through the API server. Raises CommandError."""
+    homes = {"webhook": (options.system_namespace, "https"), "node": (AGENTS_NAMESPACE, "metrics")}
+    return [_follower(options, say, component, *home) for component, home in homes.items()]
+
+
+def _follower(options: Options, say: Say, component: str, namespace: str, port: str) -> Follower:
+    selector = f"app.kubernetes.io/part-of=bursar,app.kubernetes.io/component={component}"
+    pods = {
+        name: at
+        for pod in items(options.kubectl.get("pods", "-n", namespace, "-l", selector))
+        if (name := _if_ready(pod)) and (at := _port(pod, port))
+    }
+    scheme = "https:" if port == "https" else ""
+    said = {}
+    for name, at in list(pods.items())[:MAX_NODES]:
+        say(f"{name} answers")
+        path = f"/api/v1/namespaces/{namespace}/pods/{scheme}{name}:{at}/proxy/readyz"
+        said[name] = _or_reason(partial(options.kubectl.run, "get", "--raw", path))
+    return Follower(component, said, max(0, len(pods) - MAX_NODES))
+
+
+def _if_ready(pod: Json) -> str:
+    """The pod's name; "": it is not ready, which its workload's check says."""
+    conditions = map(mapping, sequence(mapping(pod.get("status")).get("conditions")))
+    is_ready = any((each.get("type"), each.get("status")) == ("Ready", "True") for each in conditions)
+    return str(pod["metadata"]["name"]) if is_ready else ""
+
+
+def _port(pod: Json, name: str) -> int:
+    """The number of its port of this name; 0: it has none."""
+    containers = map(mapping, sequence(mapping(pod.get("spec")).get("containers")))
+    ports = (mapping(port) for container in containers for port in sequence(container.get("ports")))
+    return next((int(port["containerPort"]) for port in ports if port.get("name") == name), 0)
 
 
 def _names(nodes: Any, chosen: Callable[[Json], bool]) -> list[str]:

@@ -1,0 +1,118 @@
+"""What keeps GPU pods from starting though every role runs, and what webhook and agents say of what they
+follow."""
+
+from collections.abc import Iterator
+
+from timekeeper.cli.doctor.accelerator_checks import parsed_entries
+from timekeeper.cli.doctor.facts import (
+    MAX_NODES,
+    CheckResult,
+    Facts,
+    NotReadable,
+    items,
+    named,
+    unknown,
+    upgrading,
+)
+from timekeeper.core.accelerators import is_extended
+from timekeeper.core.findings import some_of
+from timekeeper.core.json_values import Json, mapping, sequence
+from timekeeper.core.names import AGENTS_NAMESPACE
+from timekeeper.core.quantity import integral
+
+_NEW, _FOLLOWED = "new pods", "watches"
+
+
+def users(facts: Facts) -> Iterator[CheckResult]:
+    """Where OpenShift chooses users, the sidecar names none."""
+    read = (facts.api_services, facts.budgets, *facts.workloads)
+    if any(isinstance(each, NotReadable) for each in read):
+        return  # said by other checks
+    groups = [str(service["metadata"]["name"]) for service in items(facts.api_services)]
+    webhook = next((found for each in facts.workloads if (found := named(each, "bursar-webhook"))), None)
+    if webhook is None or not any(name.endswith(".security.openshift.io") for name in groups):
+        return
+    if "--sidecar-user=none" in _arguments(webhook) or parsed_entries(facts).settings.sidecar != "on":
+        return
+    sentence = "the sidecar names a user, and OpenShift's restricted-v2 refuses pods that do"
+    command = upgrading(facts, "sidecarUser=none") or "--sidecar-user=none in the webhook's arguments"
+    yield CheckResult("warning", _NEW, sentence, f"{command} (docs/platforms/openshift.md)")
+
+
+def limits(facts: Facts) -> Iterator[CheckResult]:
+    """No LimitRange gives devices to containers that name none, or demands some of the sidecar."""
+    if isinstance(facts.limit_ranges, NotReadable):
+        yield unknown(_NEW, facts.limit_ranges)
+        return
+    for limit_range in items(facts.limit_ranges):
+        namespace, name = (str(limit_range["metadata"].get(key, "")) for key in ("namespace", "name"))
+        command = f"kubectl edit limitrange {name} -n {namespace} (docs/governed-pods.md)"
+        for limit in map(mapping, sequence(mapping(limit_range.get("spec")).get("limits"))):
+            if limit.get("type") != "Container":
+                continue
+            where = f"a LimitRange of {namespace}"
+            if least := _devices(limit, "min"):
+                sentence = f"{where} demands {least} of every container: GPU pods with a sidecar are refused"
+                yield CheckResult("warning", _NEW, sentence, command)
+            elif given := _devices(limit, "default"):
+                sentence = f"{where} gives {given} to each container that names none, also of CPU pods"
+                yield CheckResult("warning", _NEW, sentence, command)
+
+
+def _devices(limit: Json, field: str) -> str:
+    amounts = mapping(limit.get(field)).items()
+    return some_of(f"{amount} {name}" for name, amount in amounts if is_extended(name) and integral(amount))
+
+
+def families(facts: Facts) -> Iterator[CheckResult]:
+    """Where nodes have IPv6 alone, no role listens on IPv4."""
+    if isinstance(facts.nodes, NotReadable):
+        return
+    addresses = [
+        str(mapping(address).get("address", ""))
+        for node in items(facts.nodes)
+        for address in sequence(mapping(node.get("status")).get("addresses"))
+        if mapping(address).get("type") == "InternalIP"
+    ]
+    if not addresses or not all(":" in address for address in addresses):
+        return
+    for listed in facts.workloads:
+        for workload in () if isinstance(listed, NotReadable) else items(listed):
+            if any("listen=0.0.0.0:" in argument for argument in _arguments(workload)):
+                name = workload["metadata"]["name"]
+                sentence = "it listens on 0.0.0.0, and the nodes have IPv6 alone: nobody reaches it"
+                yield CheckResult("error", name, sentence, "[::] in place of 0.0.0.0 in its arguments")
+
+
+def _arguments(workload: Json) -> list[str]:
+    """Those of all containers, and their variables as arguments."""
+    template = mapping(mapping(workload.get("spec")).get("template"))
+    found: list[str] = []
+    for container in map(mapping, sequence(mapping(template.get("spec")).get("containers"))):
+        found += map(str, sequence(container.get("args")))
+        for variable in map(mapping, sequence(container.get("env"))):
+            flag = str(variable.get("name")).removeprefix("BURSAR_").lower().replace("_", "-")
+            found.append(f"--{flag}={variable.get('value')}")
+    return found
+
+
+def followers(facts: Facts) -> Iterator[CheckResult]:
+    """What webhook and agents follow gets on, and they skip no object, by their own word."""
+    silent: dict[str, NotReadable] = {}
+    for role in () if isinstance(facts.followers, NotReadable) else facts.followers:
+        home = AGENTS_NAMESPACE if role.component == "node" else facts.system_namespace
+        for pod, said in role.said.items():
+            if isinstance(said, NotReadable):
+                silent.setdefault(role.component, said)
+                continue
+            for line in said.splitlines():
+                if line.startswith("watch of "):
+                    command = f"kubectl logs -n {home} {pod} --tail=50"
+                    yield CheckResult("error", _FOLLOWED, f"{pod}: {line}", command)
+        if role.others:
+            sentence = f"{role.others} more agents were not asked, after {MAX_NODES}"
+            yield CheckResult("unknown", _FOLLOWED, sentence, "the alert BursarWatchStuck (docs/alerts.md)")
+    if isinstance(facts.followers, NotReadable):
+        yield unknown(_FOLLOWED, facts.followers)
+    for why in silent.values():
+        yield unknown(_FOLLOWED, why)
