@@ -40,8 +40,12 @@ STEADY_MS = 5_000  # so long no member of a gang has left before one of another 
 LONGEST_MS = 600_000  # a start lasts, while kube-scheduler has not tried a member
 REST_MS, MAX_REST_MS, FORGOTTEN_MS = 15_000, 600_000, 3_600_000  # after a failed start, doubled with each
 AVOIDED_MS = 600_000
-MOST_OPENED = 512  # planned members without a node, before more gates go
-MOST_LOOSE = 1_024  # waiting members without gates of gangs that have not started
+# between two starts of gangs of a namespace that came to nothing, doubled with each
+WINDOW_MS, MAX_WINDOW_MS = 300_000, 1_800_000
+MOST_OPENED = 512  # planned members that kube-scheduler has not tried, before more gates go
+MOST_LOOSE = (
+    1_024  # members without gates that it has tried, of gangs that have not started, in all namespaces
+)
 MIN_MARKS = 2  # so one node that is lost takes no gang's last mark
 PAID_MS = 5_000  # the timekeeper pays within, where the account can
 LACKS_MS, TURN_MS = 30_000, 900_000  # before an autoscaler sees a gang, and for how long the next waits
@@ -119,6 +123,8 @@ class GangStarts:
         self._short_ms: dict[GangKey, int] = {}  # since when it lacks cards
         # how many starts came to nothing, and when the last one ended
         self._failed: dict[GangKey, tuple[int, int]] = {}
+        # by namespace: how many of its starts in a row came to nothing, and when the last of these began
+        self._fruitless: dict[str, tuple[int, int]] = {}
         self._avoided: dict[GangKey, dict[str, int]] = {}  # nodes, and until when
         self._told: dict[GangKey, str] = {}
         self._logged_ms: dict[GangKey, int] = {}  # when a plan in vain is logged again
@@ -243,7 +249,10 @@ class GangStarts:
             for uid in tuple(known):
                 if (pod := there.get(uid)) is None or not pod.waits:
                     known.discard(uid)
-        self._failed = {key: each for key, each in self._failed.items() if at_ms < each[1] + FORGOTTEN_MS}
+        self._failed = {key: known for key, known in self._failed.items() if at_ms < known[1] + FORGOTTEN_MS}
+        self._fruitless = {
+            name: known for name, known in self._fruitless.items() if at_ms < known[1] + FORGOTTEN_MS
+        }
         self._marks_ms = {uid: until_ms for uid, until_ms in self._marks_ms.items() if at_ms < until_ms}
         for it in list(self._open.values()):
             self._heal(it, at_ms)
@@ -269,6 +278,7 @@ class GangStarts:
         if it.key in self._starts:
             self._w.started(it.gang.size, seconds)
         self._failed.pop(it.key, None)
+        self._fruitless.pop(it.namespace, None)
 
     def _heal(self, it: GangState, at_ms: int) -> None:
         """A gang that has started keeps enough living marks, and one that has all it needs has started."""
@@ -355,6 +365,9 @@ class GangStarts:
             self._failed[it.key] = self._failed.get(it.key, (0, 0))[0] + 1, at_ms
             if has_failed:
                 self.failures["some-bound" if it.bound else "none-bound"] += 1
+                count, began_ms = self._fruitless.get(it.namespace, (0, -1))
+                if start.began_ms > began_ms:  # those that began together are one
+                    self._fruitless[it.namespace] = count + 1, at_ms
         if not (has_failed and it.bound):
             del self._starts[it.key]
             return
@@ -375,9 +388,11 @@ class GangStarts:
     def _plan_late(self, at_ms: int) -> None:
         """Plan for members that join those that run, once each before the others' turns: each is a single
         pod."""
+        if self._is_busy():
+            return
         for it in list(self._open.values()):
             pods = self._due(it, at_ms) if self._has_begun(it) else ()
-            if pods and pods[0].uid not in self._late and not self._is_full(pods):
+            if pods and pods[0].uid not in self._late:
                 self._late.add(pods[0].uid)
                 self._try(it, pods, at_ms)
 
@@ -392,8 +407,10 @@ class GangStarts:
         ahead = sorted(left, key=lambda key: (key != turn, self._place(key)))
         for key in ahead:
             it, began_ms = self._open[key], self._w.steady_ms()
-            if self._is_full(due[key]):
+            if self._is_busy():
                 return
+            if not self._has_begun(it) and self._is_full(it.namespace, due[key]):
+                continue
             if not self._try(it, due[key], at_ms):
                 took_ms = self._w.steady_ms() - began_ms
                 self._next_plan_ms = at_ms + min(AGAIN_MS, COST * took_ms)
@@ -419,20 +436,42 @@ class GangStarts:
             planned = start.places if start is not None else {}
             late = (pod for pod in it.paid if pod.uid not in planned)
             return tuple(pod for pod in late if is_steady or it.runs_with(pod))[:1]
-        return it.paid if len(it.paid) >= it.needed else ()
+        return it.paid if len(it.paid) >= it.needed and not self._pauses(it.namespace, at_ms) else ()
 
     def _rests(self, key: GangKey, at_ms: int) -> bool:
         count, ended_ms = self._failed.get(key, (0, 0))
         return count > 0 and at_ms < ended_ms + min(MAX_REST_MS, REST_MS * 2 ** (count - 1))
 
-    def _is_full(self, pods: Sequence[Pod]) -> bool:
-        """Whether more gates would leave kube-scheduler too many pods, or too many that fit nowhere."""
-        planned = sum(len(start.places) for start in self._starts.values())
-        loose = sum(
-            not pod.gated for it in self._open.values() if not self._has_begun(it) for pod in it.waiting
-        )
+    def _pauses(self, namespace: str, at_ms: int) -> bool:
+        """Whether gangs of the namespace that have not started keep no cards now, for starts of theirs came
+        to nothing: they keep some for one deadline in each window."""
+        count, ended_ms = self._fruitless.get(namespace, (0, 0))
+        window_ms = min(MAX_WINDOW_MS, WINDOW_MS * 2 ** (count - 1))
+        return count > 0 and at_ms < ended_ms + window_ms - self._settings.deadline_ms
+
+    def _is_busy(self) -> bool:
+        """Whether more gates would leave kube-scheduler too many pods that it has not tried."""
+        pods = self._w.cache.snapshot.pods
+        planned = [pods.get(uid) for start in self._starts.values() for uid in start.places]
+        return sum(pod is not None and not self._is_tried(pod) for pod in planned) > MOST_OPENED
+
+    def _is_tried(self, pod: Pod) -> bool:
+        return pod.unschedulable or pod.uid in self._tried
+
+    def _is_full(self, namespace: str, pods: Sequence[Pod]) -> bool:
+        """Whether these would be too many pods of the namespace that have no gate and get no node. Each
+        namespace that has such has its share of all, and may have those of one gang."""
+        loose = Counter({namespace: 0})
+        for it in self._open.values():
+            if not self._has_begun(it):
+                loose[it.namespace] += sum(not pod.gated and self._is_loose(it, pod) for pod in it.waiting)
+        shares = sum(count > 0 or name == namespace for name, count in loose.items())
         is_more = any(pod.gated for pod in pods)
-        return planned > MOST_OPENED or (is_more and loose > 0 and loose + len(pods) > MOST_LOOSE)
+        return is_more and loose[namespace] > 0 and loose[namespace] + len(pods) > MOST_LOOSE // shares
+
+    def _is_loose(self, it: GangState, pod: Pod) -> bool:
+        start = self._starts.get(it.key)
+        return start is None or pod.uid not in start.places or self._is_tried(pod)
 
     def _try(self, it: GangState, pods: tuple[Pod, ...], at_ms: int) -> bool:
         """Keep cards for these members, if enough of them fit."""
@@ -561,8 +600,14 @@ class GangStarts:
         elif unpaid := [pod for pod in it.waiting if names.BUDGET_GATE in pod.gates]:
             if self._w.now_ms() - max(pod.asked_ms for pod in unpaid) >= PAID_MS:
                 yield f"{len(unpaid)} wait for their budget or their turn"
+        elif not has_begun and self._pauses(it.namespace, self._w.steady_ms()):
+            yield f"a start in namespace {it.namespace} came to nothing, and the next comes in some minutes"
         elif self._rests(it.key, self._w.steady_ms()):
             yield "its last start came to nothing, and it is tried again soon"
+        elif not has_begun and self._is_full(it.namespace, it.paid):
+            yield f"too many pods of gangs in namespace {it.namespace} that had no place wait without a gate"
         else:
-            yield self._lacks.get(it.key, "")
+            yield (lack := self._lacks.get(it.key, ""))
+            others = any(start.places for key, start in self._starts.items() if key != it.key)
+            yield "cards are kept for starts of other gangs" if lack and others else ""
             yield self._w.drains.text(it.key)

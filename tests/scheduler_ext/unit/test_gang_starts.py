@@ -479,25 +479,81 @@ def test_after_the_extender_was_killed_those_without_a_node_are_planned_beside_t
     assert world.evicted == "a"
 
 
-def test_a_failed_start_rests_15_s_and_each_further_one_twice_as_long_up_to_10_minutes() -> None:
-    world = GangWorld({f"n{at}": 2 for at in range(9)}, members("ab"))
-    begun: list[int] = []
-    while len(begun) < 9:
+def begun(world: GangWorld, count: int, seconds: int = 1) -> list[int]:
+    """The next starts of `a` and `b`, in seconds, which come to nothing."""
+    found: list[int] = []
+    while len(found) < count:
         before = world.planned
-        world.step(1)
+        world.step(seconds)
         world.try_("ab")
-        begun += [world.now_ms] if world.planned and not before else []
+        found += [(world.now_ms - START_MS) // 1000] if "a" in world.planned and "a" not in before else []
+    return found
 
-    rests = [(later - at) // 1000 - 60 for at, later in pairwise(begun)]
-    assert rests == [15, 30, 60, 120, 240, 480, 600, 600]
-    assert world.starts.failures["none-bound"] == 8
+
+def test_gangs_of_a_namespace_keep_cards_for_one_deadline_in_5_minutes_then_10_20_and_30() -> None:
+    world = GangWorld({f"n{at}": 4 for at in range(9)}, [*members("ab"), *members("cd", gang="h")])
+    world.step()
+    assert set(world.planned) == {*"abcd"}
+
+    world.try_("cd")
+    starts = [0, *begun(world, 5)]
+    assert [later - at for at, later in pairwise(starts)] == [300, 600, 1200, 1800, 1800]
+    world.steps(61)
+    assert "a start in namespace team-a came to nothing" in world.says("a")
+
+
+def test_a_gang_that_starts_ends_the_pause_of_its_namespace_and_another_namespaces_is_not_delayed() -> None:
+    world = GangWorld({f"n{at}": 4 for at in range(9)}, members("ab"))
+    fails(world, "")
+    world.put(*members("cd", gang="h"), *of_team_b(members("pq", gang="i")))
+    assert set(world.step().planned) == {"p", "q"}
+    assert "a start in namespace team-a came to nothing" in world.says("c")
+    assert "a start" not in world.says("p")
+
+    world.steps(240)
+    assert set(world.planned) == {*"abcdpq"}
+    world.bind("cd")
+    world.step()
+    fails(world, "")
+    world.steps(240)
+    assert set(world.planned) >= {*"ab"}  # five minutes after the last, not ten
+
+
+def of_team_b(raws: list[Json]) -> list[Json]:
+    return [{**raw, "metadata": {**raw["metadata"], "namespace": "team-b"}} for raw in raws]
+
+
+@pytest.mark.parametrize("has_cards", [False, True], ids=["they have no cards", "cards are kept for them"])
+def test_pods_of_one_namespace_that_get_no_node_bar_no_other_namespaces_gangs(has_cards: bool) -> None:
+    """A thousand pods whose volume is not there: kube-scheduler refuses them, and no gate can be put back."""
+    world = GangWorld({f"n{at}": 16 for at in range(4 if has_cards else 1)})
+    gates = (CARDS,) if has_cards else ()
+    for at in range(1020):
+        world.put(member(f"x{at}", 1020, gang="big", share=2, gates=gates, created_s=-99))
+    world.step()
+    assert len(world.planned) == (1020 if has_cards else 0)
+    for at in range(1020):
+        world.starts.tried(f"uid-x{at}")
+    world.put(*members("abcdefgh", gang="small"), *of_team_b(members("pqrstuvw")))
+
+    assert {*"abcdefghpqrstuvw"} & {*world.step().planned} == {*"pqrstuvw"}
+    assert "too many pods of gangs in namespace team-a" in world.says("a")
+
+
+def test_a_gang_that_lacks_cards_says_that_some_are_kept_for_the_starts_of_others() -> None:
+    world = GangWorld({"n": 2}, members("ab", created_s=-99))
+    world.put(*of_team_b(members("pq")))
+
+    world.step()
+
+    assert world.says("p").endswith("; cards are kept for starts of other gangs.")
 
 
 def test_the_nodes_of_a_failed_start_are_avoided_for_10_minutes() -> None:
     world = GangWorld({"n": 2}, members("ab"))
     fails(world, "")
-    assert "its last start came to nothing" in world.says("a")
-    world.put(*members("cd", gang="other"))
+    assert "came to nothing" in world.says("a")
+    world.put(*of_team_b(members("cd", gang="other")))
     assert set(world.step().planned) == {"c", "d"}  # others get them
     world.delete("c", "d")
 
@@ -650,8 +706,16 @@ def test_a_late_member_that_gets_no_node_has_a_deadline_and_its_gang_goes_on() -
     world.try_("r")
     world.steps(61)
     assert (world.planned, world.evicted) == ({}, "")
+    assert "its last start came to nothing, and it is tried again soon" in world.says("r")
     world.steps(16)
     assert world.planned == {"r": "c"}
+    world.try_("r")
+    world.steps(61)
+    world.put_node("d", 1)
+    world.steps(20)
+    assert world.planned == {}
+    world.steps(10)
+    assert world.planned == {"r": "d"}
 
 
 def test_a_gang_of_which_no_member_has_a_node_any_more_starts_whole_again() -> None:
