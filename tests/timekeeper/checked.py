@@ -53,15 +53,17 @@ class Checked(Life):
 
     def _nothing_beyond_the_truth(self, charged: dict[str, int]) -> None:
         """No pod is charged beyond its true hold of the cards, except for clock errors, and the grace period
-        and the listing of vanished pods."""
+        and the listing of vanished pods. Entries of one moment take effect one after another, so the ledger
+        may be milliseconds ahead."""
+        now = max(self.now, self.books.newest - self.wrong)
         for pod in self.pods:
             known = self.written.pods.get(pod.uid)
             if known is None or known.terms is None:
                 continue
             start = pod.bound + known.free
-            end = self.now if pod.gone is None else max(pod.gone + 600_000, known.last or 0)
+            end = now if pod.gone is None else max(pod.gone + 600_000, known.last or 0)
             if pod.end is not None:  # without proof, through the first report of it
-                end = pod.end if known.end else self.now
+                end = pod.end if known.end else now
             assert charged.get(pod.uid, 0) <= known.rate * max(0, end + pod.slack - start)
             if known.end and pod.first and known.start == pod.first:
                 # through the last back-off nothing but the phase tells that it holds its cards

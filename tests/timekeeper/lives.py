@@ -317,10 +317,10 @@ class Life(RuleBasedStateMachine):
                         ObjectsListed(tuple(item for item in read if item is not None)),
                     )
                 )
-        leases = self.town.objects["leases"].values()
-        self.heard.leases = {raw["metadata"]["name"]: at_ms(raw["spec"]["renewTime"]) for raw in leases}
         here = {name: self.word(name) for name in NODES if name not in self.absent}
         self.heard.nodes_listed(here, self.town.clock())
+        leases = self.town.objects["leases"].values()
+        self.heard.leases = {raw["metadata"]["name"]: at_ms(raw["spec"]["renewTime"]) for raw in leases}
         self._hear_config()
 
     def begin_anew(self, known: Known) -> None:

@@ -119,11 +119,12 @@ class Known:
                 _follow(uid, pod, word, word.at)
 
     def nodes_listed(self, words: dict[str, Word], now: int) -> None:
-        """The complete list of nodes."""
+        """The complete list of nodes: it repeats what each said before, which proves nothing after the last
+        evidence of the node."""
         for node in self.words.keys() - words.keys():
             self.says(node, Word(now, "", None))
         for node, word in words.items():
-            self.says(node, word)
+            self.says(node, replace(word, at=self.mark(node) or word.at))
 
     def mark(self, node: str) -> int:
         """The node's watermark."""

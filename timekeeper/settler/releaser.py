@@ -74,6 +74,7 @@ class Releaser:
         self._view, self._steady, self._record = view, steady, record
         self._began_ms = steady()
         self._sent: dict[str, int] = {}  # UID -> until when its release counts as sent
+        self._written: set[str] = set()  # UIDs whose reservation is written, and no tick has seen it yet
         self._paused: dict[str, int] = {}  # UID -> until when it is not tried again
         self._served: dict[str, int] = {}  # namespace -> number of its last turn
         self._number = 0
@@ -206,13 +207,18 @@ class Releaser:
         with fencing.writing(self._store, self._epoch) as connection:
             held_pods.reserve(connection, new)
         until_ms = self._steady() + UNCLEAR_MS
-        self._sent.update({each.uid: until_ms for each in new})
+        self._sent.update({reservation.uid: until_ms for reservation in new})
+        self._written.update(reservation.uid for reservation in new)
         self._reserved(new)
 
     def _forget(self, view: HeldView, at_ms: int) -> None:
-        """A tick that sees a pod without its gate contains its reservation."""
+        """A tick that sees a pod without its gate contains its reservation. A reservation that no tick has
+        seen counts as sent for as long as that takes."""
+        self._written = {uid for uid in self._written if uid in view.pods and uid not in view.reserved}
         self._sent = {
-            uid: until_ms for uid, until_ms in self._sent.items() if uid in view.pods and at_ms < until_ms
+            uid: until_ms
+            for uid, until_ms in self._sent.items()
+            if uid in view.pods and (at_ms < until_ms or uid in self._written)
         }
         self._paused = {uid: until_ms for uid, until_ms in self._paused.items() if at_ms < until_ms}
         if len(self._served) > 2 * len(view.pods) + 1_000:

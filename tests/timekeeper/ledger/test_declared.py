@@ -299,16 +299,17 @@ class Law:
 
 
 @pytest.mark.parametrize(
-    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 60))]
+    "seed", [0, 56, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 60) if seed != 56)]
 )
 def test_what_is_reserved_and_charged_never_exceeds_what_was_granted(holding: Holding, seed: int) -> None:
     """The law: for pods that keep their declared time and grace, whatever is created, bound, ended early,
     killed, and however the periods lie."""
-    law = Law(holding, seed)
-    for index in range(70):
+    law, index = Law(holding, seed), 0
+    while index < 70 or not any(pod.end is not None for pod in law.pods.values()):
         law.act()
         law.check(with_rest=index % 5 == 0)
-    assert any(each.end is not None for each in law.pods.values())
+        index += 1
+        assert index < 500
 
 
 def test_what_is_free_again_is_used(holding: Holding) -> None:
