@@ -104,11 +104,12 @@ def create_services(
     open_metrics: bool = False,
     prometheus: PrometheusQueries | None = None,
     only_meter: bool = False,
+    families: tuple[str, ...] = (),
 ) -> Services:
-    """See `create_app`. ``damage``: what is wrong with the database's file, "" if nothing is;
-    ``clock_fault``: the same for this machine's clock; ``peers``: the roles that simulations ask;
-    ``open_metrics``: `/metrics` needs no token; ``prometheus``: for estimates, None: there is none;
-    ``only_meter``: the ledger governs nothing."""
+    """See `create_app`. ``families``: those that are listened on; ``damage``: what is wrong with the
+    database's file, "" if nothing is; ``clock_fault``: the same for this machine's clock; ``peers``: the
+    roles that simulations ask; ``open_metrics``: `/metrics` needs no token; ``prometheus``: for estimates,
+    None: there is none; ``only_meter``: the ledger governs nothing."""
     ledger = LedgerReader(store, clock, only_meter)
     writer = HeartbeatWriter(store, ledger.served, heartbeat_interval_ms)
     return Services(
@@ -117,6 +118,7 @@ def create_services(
         beating=writer,
         clock=clock,
         ca=ca,
+        families=families,
         damage=damage,
         clock_fault=clock_fault,
         peers=peers,

@@ -23,6 +23,14 @@ def listening_family(host: str) -> tuple[socket.AddressFamily, str]:
     return socket.AF_INET6, host
 
 
+def families(host: str) -> tuple[str, ...]:
+    """The names of the families that are listened on where ``host`` is bound by `listening_family`."""
+    family, bound = listening_family(host)
+    if family == socket.AF_INET:
+        return ("IPv4",)
+    return ("IPv4", "IPv6") if bound == BOTH else ("IPv6",)
+
+
 def take_both(listener: socket.socket, host: str) -> None:
     """Before it is bound: whatever the machine's default is, BOTH takes both families."""
     if host == BOTH:

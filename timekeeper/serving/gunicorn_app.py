@@ -23,6 +23,7 @@ from timekeeper.api.ledger.outages import DamageWatch
 from timekeeper.api.resources.heartbeats import PATH, HeartbeatHandler
 from timekeeper.dashboard.app import with_dashboard
 from timekeeper.dashboard.login.oidc import OidcLogin
+from timekeeper.edge.families import families
 from timekeeper.edge.lease import CALL_S
 from timekeeper.log import log_exception
 from timekeeper.runtime import metrics_folder, parent_death
@@ -153,6 +154,7 @@ def make_service(settings: TimekeeperSettings, limits: HttpLimits) -> HttpServic
         settings.metrics_access == "open",
         PrometheusClient(settings.prometheus, api, SMALL_BYTES) if settings.prometheus.is_given else None,
         settings.only_meter,
+        families(settings.listen[0]),
     )
     heartbeats = HeartbeatHandler(services)
     beside = (aggregated_service(settings, api, services, count),) if settings.aggregated_listen else ()

@@ -9,6 +9,7 @@ from threading import Timer
 import pytest
 
 from sidecar.node.metrics import MetricsPage, serve
+from timekeeper.edge.families import families
 from timekeeper.runtime.http import server
 from timekeeper.runtime.http.server import CannotListenError, listening_socket
 
@@ -38,6 +39,8 @@ def test_both_address_families_reach_a_server_that_listens_on_both() -> None:
     with contextlib.closing(listening_socket("::", 0)) as listener:
         for loopback in LOOPBACKS:
             socket.create_connection((loopback, listener.getsockname()[1])).close()
+    assert families("::") == ("IPv4", "IPv6")
+    assert (families("::1"), families("127.0.0.1")) == (("IPv6",), ("IPv4",))
 
 
 def test_both_reach_the_metrics_of_an_agent_that_listens_on_both() -> None:
@@ -62,3 +65,4 @@ def test_where_the_machine_knows_no_ipv6_it_is_ipv4(number: int, monkeypatch: py
 
     with contextlib.closing(listening_socket("::", 0)) as listener:
         assert listener.getsockname()[0] == "0.0.0.0"
+    assert families("::") == ("IPv4",)

@@ -1,7 +1,11 @@
 """The live map: what the extender posted last is what is answered, whole or of one namespace."""
 
+from dataclasses import replace
+
+from tests.support.routed import client_of
 from tests.timekeeper.worlds import MINUTE, T0, Json, Town, gpu_pod, token, user_status
 from tests.timekeeper.worlds import node as real_node
+from timekeeper.api.create_app import app_of
 
 BOTH_DATABASES = "pages of the map are SQL"
 READER = token("reader")
@@ -89,6 +93,15 @@ def test_the_last_post_of_each_node_counts_until_it_is_gone_or_forgotten(town: T
     assert post(town) == 200
     assert names(town) == ["n2"]
     assert town.get("/v1/cluster").get_json()["totals"][0]["unhealthy"] == 1
+
+
+def test_what_the_timekeeper_takes_where_the_cluster_decides_is_said(town: Town) -> None:
+    town.serve()
+    town.client = client_of(app_of(replace(town._served[-1], families=("IPv4",))), ())
+
+    said = town.get("/v1/cluster").get_json()["timekeeper"]
+
+    assert said == {"families": ["IPv4"], "targetSessionAttrs": None}
 
 
 def test_what_the_extender_finds_is_listed_after_the_timekeepers_with_its_age(town: Town) -> None:

@@ -113,23 +113,24 @@ def test_of_several_hosts_all_are_shown_and_the_one_that_may_write_is_taken() ->
 
 
 @pytest.mark.parametrize(
-    ("url", "attribute"),
+    ("url", "attribute", "shown"),
     [
-        ("postgresql://db/ledger", None),
-        ("postgresql://db:5432/ledger?sslmode=require", None),
-        ("postgresql://a,b/ledger", "read-write"),
-        ("postgresql:///ledger?host=a:5432&host=b:5432", "read-write"),
-        ("postgresql:///ledger?host=a,b&port=1,2", "read-write"),
-        ("postgresql:///ledger?host=a&host=b&target_session_attrs=any", None),
-        ("postgresql:///ledger?host=/run/postgresql", None),
+        ("postgresql://db/ledger", None, ""),
+        ("postgresql://db:5432/ledger?sslmode=require", None, ""),
+        ("postgresql://a,b/ledger", "read-write", "read-write"),
+        ("postgresql:///ledger?host=a:5432&host=b:5432", "read-write", "read-write"),
+        ("postgresql:///ledger?host=a,b&port=1,2", "read-write", "read-write"),
+        ("postgresql:///ledger?host=a&host=b&target_session_attrs=any", None, "any"),
+        ("postgresql:///ledger?host=/run/postgresql", None, ""),
     ],
 )
 def test_only_an_address_of_several_hosts_asks_which_of_them_may_write(
-    url: str, attribute: str | None
+    url: str, attribute: str | None, shown: str
 ) -> None:
     read = make_url(url)
 
     assert connection_arguments(read.query, hosts_of(read), "me").get("target_session_attrs") == attribute
+    assert open_store(url).session_attributes == shown
 
 
 @pytest.mark.parametrize("hosts", ["a:5432,b:5432", "[::1],[::2]:5432"])

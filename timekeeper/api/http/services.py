@@ -16,15 +16,16 @@ from timekeeper.runtime.peers import NO_PEERS, Peers
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
     """``ca`` returns the CA bundle for sidecars, empty if there is none; ``clock`` returns milliseconds since
-    1970; ``damage`` what is wrong with the database's file, empty if nothing is; ``clock_fault`` the
-    same for this machine's clock; ``peers``: the roles that simulations ask; ``open_metrics``: `/metrics`
-    needs no token; ``prometheus``: for estimates, None: there is none."""
+    1970; ``families``: those that are listened on; ``damage`` what is wrong with the database's file, empty
+    if nothing is; ``clock_fault`` the same for this machine's clock; ``peers``: the roles that simulations
+    ask; ``open_metrics``: `/metrics` needs no token; ``prometheus``: for estimates, None: there is none."""
 
     ledger: LedgerReader
     gate: Gate
     beating: HeartbeatWriter
     clock: Callable[[], int]
     ca: Callable[[], str]
+    families: tuple[str, ...] = ()
     damage: Callable[[], str] = lambda: ""
     clock_fault: Callable[[], str] = lambda: ""
     outages: OutageLog = field(default_factory=OutageLog)

@@ -61,11 +61,20 @@ class Stranded(TypedDict):
     milli: int
 
 
-class ClusterMapAnswer(Paged):
-    """`posted`: the extender's last post, null: none yet; `totals`: of the requested nodes, by models;
-    `nodes`: those that are fullest first; `stranded`: on all nodes or the requested one, of all namespaces or
-    of the requested one, the largest first."""
+class Chosen(TypedDict):
+    """What the timekeeper takes where the cluster decides. `families`: of addresses, that it listens on;
+    `targetSessionAttrs`: of its connections to PostgreSQL, null: none, for the address has one host."""
 
+    families: list[str]
+    targetSessionAttrs: str | None
+
+
+class ClusterMapAnswer(Paged):
+    """`timekeeper`: what it takes by default; `posted`: the extender's last post, null: none yet; `totals`:
+    of the requested nodes, by models; `nodes`: those that are fullest first; `stranded`: on all nodes or the
+    requested one, of all namespaces or of the requested one, the largest first."""
+
+    timekeeper: Chosen
     posted: int | None
     totals: list[MapTotals]
     nodes: list[NodeOnMap]
@@ -180,6 +189,10 @@ def _nodes_answer(services: Services, call: Call) -> Response:
     follows = cursor(*_place(page[limit - 1])) if len(page) > limit else None
     body: ClusterMapAnswer = {
         "version": 1,
+        "timekeeper": {
+            "families": list(services.families),
+            "targetSessionAttrs": services.ledger.store.session_attributes or None,
+        },
         "posted": posted_ms,
         "totals": _totals(found),
         "nodes": [_shown(bodies[node.name], node.received_ms, namespace) for node in page[:limit]],

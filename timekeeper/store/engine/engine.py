@@ -54,6 +54,15 @@ class Store:
         """The database's address without user and password."""
         return _shown(self.engine.url)
 
+    @property
+    def session_attributes(self) -> str:
+        """libpq's ``target_session_attrs`` of its connections; "": it has none, as on SQLite."""
+        url = self.engine.url
+        if not self.is_shared:
+            return ""
+        chosen = postgresql.connection_arguments(url.query, postgresql.hosts_of(url), "") | dict(url.query)
+        return str(chosen.get(postgresql.SESSION_ATTRIBUTES, ""))
+
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """A transaction that sees one moment of the database, and may not write. Raises

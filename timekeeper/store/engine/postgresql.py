@@ -36,6 +36,8 @@ _CONNECTION = {
     "tcp_user_timeout": "20000",
 }
 
+SESSION_ATTRIBUTES = "target_session_attrs"
+
 # Classes of SQLSTATE (PostgreSQL's manual, appendix A) that say nothing about the statement itself: no
 # connection, a transaction ended or rolled back by the server, no resources, a lock not given, a shutdown, a
 # failing disk, a damaged file.
@@ -88,7 +90,7 @@ def connection_arguments(given: Collection[str], hosts: Collection[str], name: s
     (pgbouncer#859)."""
     arguments = _CONNECTION | {"application_name": name}
     if len(hosts) > 1:
-        arguments["target_session_attrs"] = "read-write"
+        arguments[SESSION_ATTRIBUTES] = "read-write"
     return {word: value for word, value in arguments.items() if word not in given}
 
 
