@@ -61,7 +61,9 @@ class Dashboards:
             denied = ("", "team-b", "_group.lab")
             self.books.reviews.denied |= {("reader", "get", resource, where) for where in denied}
         login = OidcLogin(oidc, self.books.logins, self.books.clock) if oidc else None
-        self.app = with_dashboard(self.books.app, self.books.clock, oidc=login)
+        self.app = with_dashboard(
+            self.books.app, self.books.clock, oidc=login, zone=self.books.services.ledger.zone_now
+        )
 
     def close(self) -> None:
         """Close the ledger."""

@@ -3,6 +3,7 @@
 import csv
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -15,7 +16,8 @@ _CHARGE = ("posted", "pending", "amount", "gpuHours")
 _USE_HOURS = ("requestedGpuHours", "measuredGpuHours", "usedGpuHours")
 _SUMS = (*_CHARGE, "requested", "measured", "used", *_USE_HOURS)
 _NO_CHARGE = "nothing was charged in this time"
-_BILL_TIME = (PrintedColumn("from", "FROM"), PrintedColumn("to", "TO"))
+_FORTNIGHT = timedelta(days=14)  # after a month begins in any zone, UTC has the same month
+_MONTH = PrintedColumn("from", "MONTH")
 _BILL = (
     _GPU_HOURS,
     PrintedColumn("price", "PRICE", True),
@@ -35,7 +37,7 @@ def bill(text: str) -> PrintedSheet:
     figures = tuple(each for each in _BILL if any(row[each.key] for row in rows))
     for name, title in (("correction", "CORRECTION"), ("clusterName", "CLUSTER")):
         figures += (PrintedColumn(name, title),) if name in names else ()
-    columns = (*_BILL_TIME, *(PrintedColumn(key, key.upper()) for key in keys), *figures)
+    columns = (_MONTH, *(PrintedColumn(key, key.upper()) for key in keys), *figures)
     total = _total(lines, [each for each in _SUMS if each in names])
     answer = {"items": lines, "total": total}
     return PrintedSheet(columns, rows, answer, empty=_NO_CHARGE, totals=tuple(_totals(total)) if rows else ())
@@ -74,7 +76,7 @@ def _totals(total: Mapping[str, Any]) -> Iterator[dict[str, str]]:
 def _billed(raw: Mapping[str, str]) -> dict[str, str]:
     return {
         **raw,
-        **{key: f"{raw[key][:10]} {raw[key][11:16]}Z" for key in ("from", "to")},
+        "from": f"{datetime.fromisoformat(raw['from']) + _FORTNIGHT:%Y-%m}",
         "cost": cost(raw["cost"]),
         "currency": raw["currency"] if raw["price"] else "",
         "gpuHours": hours(int(raw["amount"])),

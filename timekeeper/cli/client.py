@@ -34,7 +34,7 @@ _HINTS = {
     404: "check the name; a server older than this command may lack the route",
     503: "the server or its database is busy or away, or does not lead; try again",
 }
-_TABLE = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
+_TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 # columns of every bill, and of every one in FOCUS
 BILL = frozenset(
     ("from", "to", "amount", "gpuHours", "price", "cost", "currency", "requested", "used", "measured")
@@ -102,7 +102,7 @@ class Client:
         if most is not None:
             query["limit"] = str(most)
         if form not in OBJECTS:
-            return joined(self._tables(path, query, most))
+            return joined(self._tables(form, path, query, most))
         answer = self.get(path, **query)
         return PrintedSheet(answer=listing(answer, *lists) if lists else answer)
 
@@ -116,18 +116,18 @@ class Client:
     def list(self, form: str, path: str, list_of: str, **query: str | None) -> PrintedSheet:
         """The same of a route in pages, of which JSON and YAML have the members alone."""
         if form not in OBJECTS:
-            return joined(self._tables(path, query))
+            return joined(self._tables(form, path, query))
         return PrintedSheet(answer=list(self.pages(path, list_of, **query)))
 
     def _tables(
-        self, path: str, query: Mapping[str, str | None], most: int | None = None
+        self, form: str, path: str, query: Mapping[str, str | None], most: int | None = None
     ) -> Iterator[PrintedSheet]:
         """The pages of the Table: all, or the first that have ``most`` rows together."""
         after: str | None = None
         read = 0
         while after != "" and (most is None or read < most):
             page = self._json(
-                self._call("GET", _asked(path, {**query, "after": after}), headers=_TABLE), True
+                self._call("GET", _asked(path, {**query, "after": after}), headers=_accepted(form)), True
             )
             read += len(page["rows"])
             self.say(f"{read} rows read")
@@ -161,7 +161,7 @@ class Client:
     def post(self, form: str, path: str, body: object, *lists: str, **headers: str) -> PrintedSheet:
         """What a command prints of the answer to this body, as `sheet`. Raises CommandError."""
         is_table = form not in OBJECTS
-        sent = {"Content-Type": "application/json", **headers, **(_TABLE if is_table else {})}
+        sent = {"Content-Type": "application/json", **headers, **(_accepted(form) if is_table else {})}
         answer = self._json(self._call("POST", path, json.dumps(body).encode(), sent), is_table)
         if is_table:
             return sheet_of(answer)
@@ -261,6 +261,11 @@ def _kind(status: int) -> type[CommandError]:
     if status in (502, 503, 504):
         return AwayError
     return RefusedError if 400 <= status < 500 else CommandError
+
+
+def _accepted(form: str) -> dict[str, str]:
+    """Of a Table for people the times of the budgets' zone, of CSV those of UTC."""
+    return {"Accept": f"{_TABLE};timeZone=UTC" if form == "csv" else _TABLE}
 
 
 def _asked(path: str, query: Mapping[str, str | None]) -> str:

@@ -11,6 +11,7 @@ from timekeeper.cli import output, words
 from timekeeper.cli.connection import Options
 from timekeeper.cli.kubectl import Kubectl
 from timekeeper.core.names import NAMESPACE
+from timekeeper.edge.clock import now_ms
 
 EVERYWHERE = click.option("-A", "--all-namespaces", is_flag=True, help="every namespace")
 
@@ -24,6 +25,25 @@ def _form(forms: Sequence[str], text: str) -> Callable[[Callable[..., None]], Ca
 _FORMS = "json and yaml have the API's own fields, a list as items of one object; csv is the table"
 FORM = _form(output.FORMS, _FORMS)
 BILL_FORM = _form((*output.FORMS, output.FOCUS), f"{_FORMS}; focus is FOCUS 1.2 in CSV, by pod and day")
+
+
+class Time(click.ParamType[str]):
+    """A time as the API reads it: RFC 3339, a day, milliseconds since 1970, as a table shows it, or for how
+    long ago it is: 7d, 36h."""
+
+    name = "TIME"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Called by click."""
+        if ago := re.fullmatch(r"([0-9]{1,6})([dh])", value, re.ASCII):
+            return str(now_ms() - int(ago[1]) * _UNITS_MS[ago[2]])
+        if shown := re.fullmatch(r"(\S{10}) ([0-9:]{5})(:[0-9]{2})?(Z|[+-][0-9:]{5})", value, re.ASCII):
+            return f"{shown[1]}T{shown[2]}{shown[3] or ':00'}{shown[4]}"
+        return str(value)
+
+
+_UNITS_MS = {"d": 86_400_000, "h": 3_600_000}
+TIME = Time()
 
 
 def by_columns(default: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

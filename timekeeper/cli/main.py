@@ -17,6 +17,7 @@ from timekeeper.cli.flags import (
     EVERYWHERE,
     FORM,
     MINUS,
+    TIME,
     AmountCommand,
     ClusterCommand,
     by_columns,
@@ -77,8 +78,8 @@ def budget(options: Options, names: tuple[str, ...], all_namespaces: bool, form:
 @cli.command(cls=ClusterCommand, name="usage", short_help="Charges of a time, grouped")
 @click.pass_obj
 @EVERYWHERE
-@click.option("--from", "begin", metavar="TIME", help="a time or a day; this month without it")
-@click.option("--to", "end", metavar="TIME", help="a time or a day")
+@click.option("--from", "begin", type=TIME, help="a time, a day, or 7d or 36h ago; this month without it")
+@click.option("--to", "end", type=TIME, help="a time, a day, or 7d or 36h ago")
 @click.option("--month", metavar="YYYY-MM", help="a month, in place of --from and --to")
 @by_columns("namespace")
 @click.option("--by", type=click.Choice(("hour", "day", "month")), help="a row for each")
@@ -263,8 +264,8 @@ cli.add_command(simulate)
     help="such as refused, placed or evicted",
 )
 @click.option("--pod", default=None, metavar="NAME", shell_complete=words.pods, help="about this pod alone")
-@click.option("--from", "begin", metavar="TIME", help="a time or a day")
-@click.option("--to", "end", metavar="TIME", help="a time or a day")
+@click.option("--from", "begin", type=TIME, help="a time, a day, or 7d or 36h ago")
+@click.option("--to", "end", type=TIME, help="a time, a day, or 7d or 36h ago")
 @click.option(
     "--most",
     default=100,

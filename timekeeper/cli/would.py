@@ -4,7 +4,7 @@ import click
 
 from timekeeper.cli import output, words
 from timekeeper.cli.connection import Options, connected
-from timekeeper.cli.flags import EVERYWHERE, FORM, ClusterCommand
+from timekeeper.cli.flags import EVERYWHERE, FORM, TIME, ClusterCommand
 
 _MOST = 10_000  # rows of one answer
 
@@ -13,8 +13,8 @@ _MOST = 10_000  # rows of one answer
 @click.pass_obj
 @click.argument("name", required=False, metavar="[NAMESPACE]", shell_complete=words.namespaces)
 @EVERYWHERE
-@click.option("--from", "begin", metavar="TIME", help="a time or a day; four weeks without it")
-@click.option("--to", "end", metavar="TIME", help="a time or a day")
+@click.option("--from", "begin", type=TIME, help="a time, a day, or 7d or 36h ago; four weeks without it")
+@click.option("--to", "end", type=TIME, help="a time, a day, or 7d or 36h ago")
 @FORM
 def would(
     options: Options, name: str | None, all_namespaces: bool, begin: str | None, end: str | None, form: str

@@ -1,9 +1,10 @@
 """Figures and times for people."""
 
+import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from decimal import Decimal
-from typing import Any
+from typing import Any, Literal
 
 GPU_HOUR = Decimal(3_600_000_000)
 
@@ -134,9 +135,45 @@ def received(granted: int, passed_on: int, each_period: int) -> str:
     )
 
 
-def moment(time_ms: int | None) -> str:
-    """A time in UTC; "" for None."""
-    return "" if time_ms is None else f"{datetime.fromtimestamp(time_ms // 1000, UTC):%Y-%m-%d %H:%M}Z"
+_UTC_TIME = re.compile(
+    r"\b([0-9]{4}-[0-9]{2}-[0-9]{2})[ T]([0-9]{2}:[0-9]{2}(?::[0-9]{2})?)(?:\.[0-9]+)?(?:Z| UTC)(?!\w)"
+)
+
+
+def moment(time_ms: int | None, zone: tzinfo = UTC, to: Literal["minutes", "seconds"] = "minutes") -> str:
+    """A time of a zone with its difference from UTC, by ISO 8601, such as 2026-11-01 00:00+01:00, or with Z;
+    "" for None."""
+    return "" if time_ms is None else _written(_at(time_ms, zone), to)
+
+
+def _at(time_ms: int, zone: tzinfo) -> datetime:
+    return datetime.fromtimestamp(time_ms // 1000, zone)
+
+
+def _written(at: datetime, to: str) -> str:
+    return at.isoformat(" ", to).replace("+00:00", "Z")
+
+
+def in_zone(text: str, zone: tzinfo) -> str:
+    """The text with its times in UTC as `moment` has them in this zone. What looks like a time and is none
+    stays."""
+
+    def local(found: re.Match[str]) -> str:
+        try:
+            at = datetime.fromisoformat(f"{found[1]}T{found[2]}+00:00").astimezone(zone)
+        except (ValueError, OverflowError):
+            return found[0]
+        return _written(at, "seconds" if found[2].count(":") > 1 else "minutes")
+
+    return _UTC_TIME.sub(local, text)
+
+
+CALENDAR = {"day": "%Y-%m-%d", "month": "%Y-%m"}
+
+
+def calendar_name(at_ms: int, step: str, zone: tzinfo) -> str:
+    """What the calendar of the zone calls the day or month of a moment: 2026-11-01, 2026-10."""
+    return f"{_at(at_ms, zone):{CALENDAR[step]}}"
 
 
 def age(milliseconds: int) -> str:

@@ -1,11 +1,11 @@
 """The dashboard as a WSGI application, beside the REST API in front of which it stands."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING
 
-from flask import Flask, Response, request, send_from_directory
+from flask import Flask, Response, g, request, send_from_directory
 from markupsafe import Markup
 from werkzeug.exceptions import HTTPException
 
@@ -60,7 +60,6 @@ PAGES: dict[str, PageMaker] = {
 }
 _ROOTS = frozenset({each.split("/")[1] for each in PAGES} | {"login", "logout", "static"})
 _UNAUTHORIZED = 401
-_MOMENT = re.compile(r"\b([0-9]{4}-[0-9]{2}-[0-9]{2})[ T]([0-9]{2}:[0-9]{2}(?::[0-9]{2})?)(?:Z| UTC)\b")
 _END_OF_WORD = re.compile("(?<=[._])|(?<=-)(?=[0-9])")  # after other hyphens browsers break by themselves
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self';"
@@ -80,11 +79,12 @@ def with_dashboard(
     only_meter: bool = False,
     token_file: str = "",
     oidc: OidcLogin | None = None,
+    zone: Callable[[], tzinfo] = lambda: UTC,
 ) -> "WSGIApplication":
     """The REST API with the dashboard's pages before it. ``clock``: milliseconds since 1970; ``only_meter``:
     of a ledger alone; ``token_file``: where its one visitor finds the token, "": visitors have accounts;
-    ``oidc``: the login by a provider, None: by tokens alone."""
-    dashboard = create_dashboard(api, clock, oidc)
+    ``oidc``: the login by a provider, None: by tokens alone; ``zone``: the budgets', of all times shown."""
+    dashboard = create_dashboard(api, clock, oidc, zone)
     dashboard.jinja_env.globals["has_extender"] = not only_meter
     dashboard.jinja_env.globals["token_file"] = token_file
 
@@ -97,7 +97,10 @@ def with_dashboard(
 
 
 def create_dashboard(
-    api: "WSGIApplication", clock: Callable[[], int], oidc: OidcLogin | None = None
+    api: "WSGIApplication",
+    clock: Callable[[], int],
+    oidc: OidcLogin | None = None,
+    zone: Callable[[], tzinfo] = lambda: UTC,
 ) -> Flask:
     """The pages alone, over this API."""
     app = Flask("timekeeper.dashboard", static_folder=None)
@@ -105,11 +108,12 @@ def create_dashboard(
     app.jinja_env.filters.update(
         hours=_hours,
         gpus=texts.gpus,
-        moment=texts.moment,
+        moment=lambda time_ms: texts.moment(time_ms, _zone()),
+        exact=lambda time_ms: texts.moment(time_ms, _zone(), "seconds"),
         iso=_iso,
         printable=_printable,
         name=_name,
-        moments=_moments,
+        in_zone=lambda text: texts.in_zone(str(text), _zone()),
         state=budgets.state_of,
         used=budgets.used_of,
         segment=segment,
@@ -121,6 +125,11 @@ def create_dashboard(
     app.jinja_env.globals["account_name"] = account_name
     app.jinja_env.globals.update(not_placed=texts.NOT_PLACED, mode_sentence=mode_sentence)
     app.jinja_env.globals["without_timekeeper"] = texts.WITHOUT_TIMEKEEPER
+
+    @app.before_request
+    def read_zone() -> None:
+        g.zone = UTC if request.path.startswith("/static/") else zone()
+
     for rule, make in PAGES.items():
         app.add_url_rule(rule, rule, _view(api, clock, make), methods=["GET"])
 
@@ -153,7 +162,9 @@ def _view(api: "WSGIApplication", clock: Callable[[], int], make: PageMaker) -> 
         token = sessions.token_of(request)
         if not token:
             return arriving() if sessions.is_from_elsewhere(request) else to_login()
-        visit = Visit(ApiCaller(api, token), _home(token), request.path, request.args.to_dict(), clock())
+        visit = Visit(
+            ApiCaller(api, token), _home(token), request.path, request.args.to_dict(), clock(), _zone()
+        )
         try:
             page = make(visit, **in_path)
         except ApiRefusedError as error:
@@ -183,7 +194,7 @@ def _add_passing_on(app: Flask, api: "WSGIApplication", clock: Callable[[], int]
         token = sessions.token_of(request)
         if not sessions.is_own_form(request, request.form, token):
             return problem_page(400, NOT_OURS)
-        visit = Visit(ApiCaller(api, token), _home(token), request.path, {}, clock())
+        visit = Visit(ApiCaller(api, token), _home(token), request.path, {}, clock(), _zone())
         try:
             form = accounts.filled_form(request.form)
             refused = accounts.pass_on(visit.api, group, form)
@@ -255,14 +266,10 @@ def _iso(time_ms: int) -> str:
     return f"{datetime.fromtimestamp(time_ms // 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
-def _moments(text: object) -> Iterator[tuple[str, str]]:
-    """A sentence in parts: its times, each with itself for machines, and what is between them, with ""."""
-    whole, end = str(text), 0
-    for found in _MOMENT.finditer(whole):
-        yield whole[end : found.start()], ""
-        yield found[0], f"{found[1]}T{found[2]}Z"
-        end = found.end()
-    yield whole[end:], ""
+def _zone() -> tzinfo:
+    """The budgets' time zone, as of the beginning of this request."""
+    zone: tzinfo = g.zone
+    return zone
 
 
 def _printable(text: object) -> str:

@@ -3,6 +3,7 @@ of a budget, and nodes as rows of cards. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, tzinfo
 from itertools import count
 from typing import Any
 
@@ -67,13 +68,18 @@ class _Plot:
 
 
 def burn_down(
-    budget: Json, paces: Json | None, steps: Sequence[tuple[int, int]], begin_ms: int, now_ms: int
+    budget: Json,
+    paces: Json | None,
+    steps: Sequence[tuple[int, int]],
+    begin_ms: int,
+    now_ms: int,
+    zone: tzinfo = UTC,
 ) -> BurnDown | None:
     """The picture of an answer of ``GET /v1/budgets/{namespace}`` and of its forecast. ``steps``: the end of
     each step of the calendar and what was charged in it, oldest first. What was left is of its own budget;
     the lines ahead begin at what may be spent, which is less where its group has less left. An account
-    without a limit shows what was used instead. None before ``begin_ms``, where the picture begins, is a
-    moment ago."""
+    without a limit shows what was used instead. Dates are those of ``zone``. None before ``begin_ms``, where
+    the picture begins, is a moment ago."""
     if now_ms <= begin_ms:
         return None
     rows = _rows(budget, steps, begin_ms, now_ms)
@@ -91,7 +97,7 @@ def burn_down(
         band=ahead.band(),
         even=plot.points((begin_ms, budget["granted"]), (plot.end_ms, 0)) if _has_even(budget) else "",
         now=plot.x(now_ms),
-        across=_across(plot),
+        across=_across(plot, zone),
         up=_up(plot),
         rows=rows,
         is_limited=is_limited,
@@ -159,11 +165,12 @@ class _Ahead:
         return [(self.now_ms, self.left), (gone_ms, 0), (end_ms, 0)]
 
 
-def _across(plot: _Plot) -> tuple[AxisTick, ...]:
+def _across(plot: _Plot, zone: tzinfo) -> tuple[AxisTick, ...]:
     length_ms = plot.end_ms - plot.begin_ms
     is_short = length_ms <= 3 * 86_400_000
     ticks = (plot.begin_ms + length_ms * at // 4 for at in range(5))
-    return tuple(AxisTick(plot.x(at), moment(at)[5:16] if is_short else moment(at)[:10]) for at in ticks)
+    shown = ((at, moment(at, zone)) for at in ticks)
+    return tuple(AxisTick(plot.x(at), text[5:16] if is_short else text[:10]) for at, text in shown)
 
 
 def _up(plot: _Plot) -> tuple[AxisTick, ...]:

@@ -2,7 +2,7 @@
 
 from urllib.parse import urlsplit
 
-from flask import Response, current_app, make_response, redirect, render_template, request
+from flask import Response, current_app, g, make_response, redirect, render_template, request
 
 from timekeeper.dashboard import sessions
 from timekeeper.dashboard.visits import Visit, link
@@ -20,6 +20,7 @@ def rendered(template: str, **values: object) -> Response:
         "form_token": sessions.form_token(secret, token),
         "form_field": sessions.FIELD,
         "now_ms": now_ms(),
+        "zone": g.zone,
     }
     visit = values.get("visit")
     if isinstance(visit, Visit):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import tzinfo
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -15,13 +16,14 @@ FORBIDDEN = 403
 @dataclass(frozen=True, slots=True)
 class Visit:
     """``home``: the namespace of the visitor's account, "" where the token names none; ``asked``: the
-    address' parameters, each once."""
+    address' parameters, each once; ``zone``: the budgets'."""
 
     api: ApiCaller
     home: str
     path: str
     asked: Mapping[str, str]
     now_ms: int
+    zone: tzinfo
 
     @property
     def namespace(self) -> str:

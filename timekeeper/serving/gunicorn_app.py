@@ -165,6 +165,7 @@ def make_service(settings: TimekeeperSettings, limits: HttpLimits) -> HttpServic
             settings.only_meter,
             _token_file(settings),
             OidcLogin(settings.oidc, logins, now_ms) if settings.oidc.issuer else None,
+            services.ledger.zone_now,
         ),
         settings.threads,
         limits,

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from tests.deploy import reading
 from timekeeper.cli.doctor.checks import WORKLOADS, results
 from timekeeper.cli.doctor.cluster_checks import OF_OUR_OWN_FIELDS, POLICIES
-from timekeeper.cli.doctor.facts import Facts, Follower, NotReadable, Readiness, read_followers
+from timekeeper.cli.doctor.facts import Facts, Follower, NotReadable, Readiness, _zone, read_followers
 from timekeeper.cli.output import CommandError
 from timekeeper.core.budgets.modes import EFFECTS
 from timekeeper.core.findings import CATALOGUE, RoleFinding, of_classes, of_doubts, of_use, published
@@ -1492,3 +1492,14 @@ def test_a_ledger_alone_names_what_would_be_refused_and_finds_no_fault_in_it() -
 
     assert [level for level, _ in found] == ["ok"] * 6
     assert found[-1][1] == "the same holds in 2 more namespaces"
+
+
+def test_the_time_zone_is_that_of_an_account_with_a_period() -> None:
+    """An account without one, as that of Bursar's namespace, is in UTC."""
+    unlimited = {"period": {"timeZone": "UTC", "to": None}}
+    monthly = {"period": {"timeZone": "Asia/Tokyo", "to": 1}}
+
+    assert _zone({"budgets": [unlimited, monthly], "groups": []}) == "Asia/Tokyo"
+    assert _zone({"budgets": [unlimited], "groups": [monthly]}) == "Asia/Tokyo"
+    assert _zone({"budgets": [unlimited], "groups": []}) is None
+    assert about(replace(SOUND, time_zone=None), "time zone") == []

@@ -17,13 +17,14 @@ from timekeeper.cli import output
 from timekeeper.cli.bill import bill as bill_of
 from timekeeper.cli.client import BILL, FOCUS
 from timekeeper.cli.connection import Options
-from timekeeper.cli.flags import MINUS
+from timekeeper.cli.flags import MINUS, TIME
 from timekeeper.cli.kubectl import Kubectl
 from timekeeper.cli.main import cli, grant
 from timekeeper.cli.output import CommandError, PrintedColumn, PrintedSheet
 from timekeeper.cli.simulation import _documents, manifest_of, namespace_of
 from timekeeper.core import texts
 from timekeeper.core.ledger.metering import Interval
+from timekeeper.edge.clock import now_ms
 
 HOUR = 3_600_000_000
 MIDNIGHT = 1_795_219_200_000  # 2026-11-21T00:00:00Z, a second count by `date -d`
@@ -144,12 +145,11 @@ def test_the_bill_has_hours_price_and_cost_for_people_and_every_column_in_json(
     sheet = bill_of(BILLED)
 
     assert [each.title for each in sheet.columns] == [
-        *("FROM", "TO", "NAMESPACE", "OWNER", "GPU-HOURS", "PRICE", "COST", "CURRENCY", "REQUESTED", "BUSY")
+        *("MONTH", "NAMESPACE", "OWNER", "GPU-HOURS", "PRICE", "COST", "CURRENCY", "REQUESTED", "BUSY")
     ]
     first, second = ([row[each.key] for each in sheet.columns] for row in sheet.rows)
-    period = ["2026-11-01 00:00Z", "2026-11-22 11:00Z"]
-    assert first == [*period, "team-a", "Job/x", "2.50", "2.5", "6.25", "EUR", "2.50", "40%"]
-    assert second == [*period, "team-b", None, "0.035", "", "", "", "0.00", ""]
+    assert first == ["2026-11", "team-a", "Job/x", "2.50", "2.5", "6.25", "EUR", "2.50", "40%"]
+    assert second == ["2026-11", "team-b", None, "0.035", "", "", "", "0.00", ""]
     small = bill_of(BILLED.replace(",6.25,", ",0.014793055556,"))
     assert small.rows[0]["cost"] == "0.015"
     output.show(sheet, "json")
@@ -214,7 +214,7 @@ def test_the_bill_has_the_columns_that_it_is_grouped_by() -> None:
     by_label = bill_of(BILLED.replace("namespace,owner", "models,label:team"))
 
     titles = [each.title for each in by_label.columns]
-    assert titles[2:5] == ["MODELS", "LABEL:TEAM", "GPU-HOURS"]
+    assert titles[1:4] == ["MODELS", "LABEL:TEAM", "GPU-HOURS"]
     assert by_label.rows[1]["models"] == "team-b"
 
 
@@ -225,6 +225,28 @@ def test_a_negative_amount_is_no_option(amount: str) -> None:
     assert context.params["gpu_hours"].replace(MINUS, "-") == amount
     with pytest.raises(click.NoSuchOption):
         grant.make_context("grant", ["team-a", "1", "-x", "--reason", "x"])
+
+
+@pytest.mark.parametrize(
+    ("text", "asked"),
+    [
+        ("2026-11-01", "2026-11-01"),
+        ("2026-11-01T00:00:00Z", "2026-11-01T00:00:00Z"),
+        ("2026-11-01 00:00+01:00", "2026-11-01T00:00:00+01:00"),
+        ("2026-10-31 23:00:07Z", "2026-10-31T23:00:07Z"),
+        ("1795219200000", "1795219200000"),
+        ("7 d", "7 d"),
+    ],
+)
+def test_a_time_is_what_the_api_reads_or_what_a_table_shows(text: str, asked: str) -> None:
+    assert TIME.convert(text, None, None) == asked
+
+
+@pytest.mark.parametrize(("text", "ms"), [("7d", 604_800_000), ("36h", 129_600_000)])
+def test_a_time_is_also_how_long_ago_it_is(text: str, ms: int) -> None:
+    before = now_ms() - ms
+
+    assert before <= int(TIME.convert(text, None, None)) <= now_ms() - ms
 
 
 def test_the_list_of_commands_has_a_whole_line_for_each() -> None:

@@ -116,7 +116,7 @@ def test_a_silent_node_charges_until_it_was_heard(town: Town) -> None:
         ("short", at(DIED), "silent", GPU * HOUR // 2),
     ]
     assert NODE_CHARGES.table(found, 0)["notes"][0] == (
-        "Node n1 is silent: it was last heard with a pod on it at 2026-11-20T11:00:00Z; the API server still"
+        "Node n1 is silent: it was last heard with a pod on it at 2026-11-20 11:00:00Z; the API server still"
         " has it."
     )
 
@@ -142,15 +142,15 @@ def test_a_node_that_left_says_when_and_until_when_each_pod_was_charged(town: To
         ("short", at(T0 + held), "removed", GPU * held // 2),
     ]
     assert NODE_CHARGES.table(found, 0)["notes"][0] == (
-        "Node n1 has left: it was last heard with a pod on it at 2026-11-20T11:00:00Z, and the API server has"
-        " no such Node since 2026-11-20T11:10:00Z."
+        "Node n1 has left: it was last heard with a pod on it at 2026-11-20 11:00:00Z, and the API server has"
+        " no such Node since 2026-11-20 11:10:00Z."
     )
     table = NODE_CHARGES.table(found, 0)
     keys = [each["key"] for each in table["columnDefinitions"]]
     first = dict(zip(keys, table["rows"][0]["cells"], strict=True))
     assert (first["from"], first["to"], first["held"]) == (
-        "2026-11-20T10:00:00Z",
-        "2026-11-20T11:12:30Z",
+        "2026-11-20 10:00:00Z",
+        "2026-11-20 11:12:30Z",
         "1",
     )
     assert "removed without a reported end" in str(first["why"])

@@ -136,4 +136,17 @@ def test_a_grant_that_was_made_is_a_row(ledger: Dashboards) -> None:
     assert answer.get_json()["rows"][0]["cells"][1:] == ["team-a", "2", "manual", ADMIN_NAME, "more"]
 
 
+@pytest.mark.parametrize(("options", "first"), [("", "2026-11-01"), (";timeZone=UTC", "2026-10-31 23:00Z")])
+def test_a_table_is_of_the_budgets_zone_unless_it_is_asked_for_in_utc(
+    options: str, first: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    made = filled(tmp_path_factory.mktemp("zone"))
+    made.books.entries(("_settings", "timeZone: Europe/Berlin", 0))
+
+    found = table(made, "/v1/usage?by=day", f"{TABLE}{options}")
+
+    assert found["rows"][0]["cells"][0] == first
+    made.close()
+
+
 ADMIN_NAME = "system:serviceaccount:bursar-system:bursar-admin"

@@ -498,7 +498,6 @@ def test_no_page_runs_what_a_tenant_wrote_or_anything_inline(visitor: Client) ->
     assert re.findall(r"<[^>]+\s(?:style|on\w+)=", shown) == []
     assert set(re.findall(r"<script[^>]*>", shown)) == {
         '<script src="/static/theme.js">',
-        '<script src="/static/times.js" defer>',
         '<script src="/static/live.js" defer>',
     }
     assert re.findall(r"""(?:src|href|action)=["'](?!/|#)""", shown) == []

@@ -99,7 +99,10 @@ def test_a_young_ledgers_pace_is_that_of_the_time_it_has_seen(
 def test_the_page_says_when_its_month_begins_and_ends(dashboards: Dashboards, visitor: Client) -> None:
     dashboards.books.entries(("_settings", "timeZone: Europe/Berlin", 0))
     page = " ".join(re.sub(r"<[^>]+>", "", visitor.get("/costs", base_url=URL).text).split())
-    assert "the month begins at 2026-10-31 23:00Z and ends at 2026-11-30 23:00Z, by the budgets" in page
+    assert (
+        "the month begins at 2026-11-01 00:00+01:00 and ends at 2026-12-01 00:00+01:00, by the budgets"
+        in page
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """Answers of the REST API as Tables."""
 
+import itertools
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -205,6 +207,52 @@ def test_use_by_label_has_a_row_for_pods_without_it() -> None:
     assert [row["label:a/team"] for row in cells(usage.USAGE, answer)] == [None, "vision"]
 
 
+@pytest.mark.parametrize(
+    ("step", "names"), [("day", ["2026-11-21", "2026-11-22"]), ("month", ["2026-11", "2026-11"])]
+)
+def test_rows_of_the_calendar_have_its_names_and_in_csv_their_bounds(step: str, names: list[str]) -> None:
+    """The last one runs, so its end is not the calendar's."""
+    bounds = [MIDNIGHT - 9 * 3_600_000, MIDNIGHT + 15 * 3_600_000, MIDNIGHT + 16 * 3_600_000]
+    rows = [{**charge()["rows"][0], "from": at, "to": to} for at, to in itertools.pairwise(bounds)]
+    zones = (ZoneInfo("Asia/Tokyo"), None)
+    table, exact = (usage.USAGE.table({"rows": rows}, MIDNIGHT, zone, step) for zone in zones)
+
+    assert [column["name"] for column in table["columnDefinitions"]][:2] == [step.capitalize(), "Namespace"]
+    assert [row["cells"][0] for row in table["rows"]] == names
+    assert [column["key"] for column in exact["columnDefinitions"]][:2] == ["from", "to"]
+    assert exact["rows"][0]["cells"][:2] == ["2026-11-20 15:00Z", "2026-11-21 15:00Z"]
+
+
+def test_a_table_s_cells_and_sentences_have_the_times_of_the_zone() -> None:
+    step = {
+        "last": MIDNIGHT,
+        "pod": "p",
+        "count": 3,
+        "first": MIDNIGHT - 3_600_000,
+        "sentence": "Refused: a.",
+    }
+    life = {"subject": "Pod/p", "namespace": "a", "steps": [step], "charges": [], "waitsFor": []}
+    life |= {"budget": "Until 2026-11-30T15:00:00Z.", "received": "", "mode": "", "protected": []}
+
+    rows = decisions.LIFE.table(life, MIDNIGHT, ZoneInfo("Asia/Tokyo"))["rows"]
+
+    assert [row["cells"] for row in rows] == [
+        ["2026-11-21 09:00:00+09:00", "Refused: a. (3 times since 2026-11-21 08:00+09:00)"],
+        ["now", "Until 2026-12-01 00:00:00+09:00."],
+    ]
+
+
+def test_a_correction_is_of_the_month_of_the_zone() -> None:
+    raw = {"created": MIDNIGHT, "namespace": "a", "pod": "", "gpuHours": "-1", "actor": "x", "reason": "y"}
+    at_ms = 1_793_487_600_000  # 2026-11-01 00:00 in Berlin
+
+    table = usage.CORRECTIONS.table(
+        {"corrections": [{**raw, "at": at_ms}]}, MIDNIGHT, ZoneInfo("Europe/Berlin")
+    )
+
+    assert table["rows"][0]["cells"][4] == "2026-11"
+
+
 def session(**changed: Any) -> Json:
     """A session as the API gives it."""
     raw = {"uid": "u", "namespace": "a", "pod": "p", "owner": "", "node": "n", "models": "T4"}
@@ -330,9 +378,9 @@ def test_the_life_of_a_pod_is_shown_oldest_first_with_what_it_waits_for_last() -
     assert titles(decisions.LIFE, answer) == ["When", "What"]
     assert titles(decisions.LIFE, answer | {"subject": "Job/train"}) == ["When", "Pod", "What"]
     assert [tuple(row.values()) for row in cells(decisions.LIFE, answer)] == [
-        ("2026-11-21 00:00Z", "Refused: a. (3 times since 2026-11-20 23:00Z)"),
-        ("2026-11-21 00:00Z", "Placed."),
-        ("2026-11-21 00:00Z", "Charged 1."),
+        ("2026-11-21 00:00:00Z", "Refused: a. (3 times since 2026-11-20 23:00Z)"),
+        ("2026-11-21 00:00:00Z", "Placed."),
+        ("2026-11-21 00:00:00Z", "Charged 1."),
         ("now", "A grant."),
         ("now", "Spent."),
     ]

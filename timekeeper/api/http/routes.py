@@ -114,7 +114,8 @@ def serve(app: Flask, services: Services, route: ApiRoute, handler: Handler) -> 
         authorization = request.headers.get("Authorization")
         caller = services.gate.caller(authorization)
         given = read(route, in_path)
-        sheet = route.sheets.get(given.get("table", ""), route.sheet) if _is_table(route) else None
+        options = _table_options(route)
+        sheet = None if options is None else route.sheets.get(given.get("table", ""), route.sheet)
         if sheet and given.get("format", "json") != "json":
             raise bad("format", "it must be json where a Table is asked for")
         subject = given.get("namespace") or given.get("subject") or ""
@@ -124,25 +125,28 @@ def serve(app: Flask, services: Services, route: ApiRoute, handler: Handler) -> 
             return handler(Call(given, caller.tenant))
         if any(each.name == "limit" for each in route.parameters):
             given = {"limit": TABLE_ROWS, **given}
-        table = sheet.table(orjson.loads(handler(Call(given, caller.tenant)).get_data()), services.clock())
+        answer = orjson.loads(handler(Call(given, caller.tenant)).get_data())
+        zone = None if (options or {}).get("timezone") == "UTC" else services.ledger.zone()
+        table = sheet.table(answer, services.clock(), zone, given.get("by", ""))
         return Response(orjson.dumps(table), content_type=TABLE, headers={"Cache-Control": "no-store"})
 
     app.add_url_rule(route.rule, f"{route.method} {route.path}", view, methods=[route.method])
 
 
-def _is_table(route: ApiRoute) -> bool:
-    """Whether the request prefers a Table to the plain answer. Raises a Problem where it accepts neither."""
+def _table_options(route: ApiRoute) -> Mapping[str, str] | None:
+    """The options of the Table that the request prefers to the plain answer, None: it does not. Raises a
+    Problem where it accepts neither."""
     ranges = sorted(request.accept_mimetypes, key=lambda each: -each[1])
     for text, quality in ranges:
         named, options = parse_options_header(text)
         if "as" in options:
             form = options["as"].lower(), options.get("v"), options.get("g")
             if route.sheet and quality and named == JSON and form == ("table", "v1", "meta.k8s.io"):
-                return True
+                return options
         elif quality and any(_fits(named, kind) for kind in route.answers):
-            return False
+            return None
     if not ranges:
-        return False
+        return None
     allowed = (*route.answers, *((TABLE,) if route.sheet else ()))
     raise Problem(
         HTTPStatus.NOT_ACCEPTABLE,

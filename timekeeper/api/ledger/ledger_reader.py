@@ -2,9 +2,12 @@
 
 import gzip
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, tzinfo
 from threading import Lock
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import orjson
 
@@ -28,7 +31,7 @@ from timekeeper.core.names import Mode
 from timekeeper.core.protected import Published, decoded
 from timekeeper.core.wire import StandingWord
 from timekeeper.store import held_pods, ledger, months
-from timekeeper.store.engine.engine import Connection, Store
+from timekeeper.store.engine.engine import Connection, Store, UnavailableError
 from timekeeper.store.engine.upgrade import take_time
 from timekeeper.store.reports import reports
 from timekeeper.store.sums import DatabaseSums
@@ -248,6 +251,16 @@ class LedgerReader:
         with self.store.reading() as connection:
             now_ms, history = self.moment(connection)
         return history.settings(now_ms).time_zone, now_ms
+
+    def zone(self) -> ZoneInfo:
+        """The budgets' time zone."""
+        return ZoneInfo(self.calendar()[0])
+
+    def zone_now(self) -> tzinfo:
+        """The same; UTC while the database is away."""
+        with suppress(UnavailableError):
+            return self.zone()
+        return UTC
 
     def cluster_names(self) -> tuple[tuple[int, str], ...]:
         """See `History`."""

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from timekeeper.api.sheets.sheet import (
     BADGE,
     DECIMAL,
+    EXACT,
     INTEGER,
     NAMESPACE,
     POD,
@@ -59,7 +60,7 @@ def _now(answer: Json) -> Iterator[str]:
 
 
 _LIFE = (
-    TIME("when", "When", "when it happened; now: how it is"),
+    EXACT("when", "When", "when it happened; now: how it is"),
     POD("pod", "Pod", "of several"),
     SENTENCE("what", "What", "what happened, or what would have to change"),
 )

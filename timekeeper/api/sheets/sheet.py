@@ -1,7 +1,8 @@
 """Columns and sheets as values, and a sheet as a Table of Kubernetes."""
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, tzinfo
 from typing import Any, Literal, TypedDict
 
 from timekeeper.core import texts
@@ -73,6 +74,9 @@ INTEGER = CellKind("int64", is_number=True)
 AMOUNT = CellKind("gpu-hours", lambda amount, _: texts.hours(amount), True)  # milli-GPU x ms; None: unlimited
 GPUS = CellKind("gpus", lambda milli, _: texts.gpus(milli), True)  # thousandths
 TIME = CellKind("date-time", lambda at_ms, _: texts.moment(at_ms))  # milliseconds since 1970
+EXACT = CellKind("date-time", lambda at_ms, _: texts.moment(at_ms, to="seconds"))
+MONTH_OF = CellKind("month", lambda at_ms, _: texts.moment(at_ms))
+_WITH_TIMES = frozenset(("date-time", "sentence", ""))
 LENGTH = CellKind("duration", lambda length_ms, _: texts.age(length_ms), True)
 AGE = CellKind(
     "duration", lambda span, now_ms: texts.age((span[1] or now_ms) - span[0]), True
@@ -142,11 +146,15 @@ class Sheet:
         """The columns of CSV, which has exact values."""
         return tuple(each.key for each in self.columns)
 
-    def table(self, answer: Json, now_ms: int) -> TableAnswer:
-        """The answer as a Table. ``key``, ``empty``, ``notes`` and ``warnings`` are ours: clients of
-        Kubernetes pass over them."""
+    def table(self, answer: Json, now_ms: int, zone: tzinfo | None = None, step: str = "") -> TableAnswer:
+        """The answer as a Table, with times of this zone, and days and months by their names where it is by
+        such a ``step``; None: in UTC, each time by itself. ``key``, ``empty``, ``notes`` and
+        ``warnings`` are ours: clients of Kubernetes pass over them."""
         columns = self.columns if self.chosen is None else tuple(self.chosen(answer))
-        lines = ([column.cell(row, now_ms) for column in columns] for row in self.rows(answer))
+        rows = list(self.rows(answer))
+        if zone is not None and step in texts.CALENDAR:
+            columns, rows = _by_calendar(columns, rows, step, zone)
+        lines = ([_cell(column, row, now_ms, zone or UTC) for column in columns] for row in rows)
         return {
             "kind": "Table",
             "apiVersion": "meta.k8s.io/v1",
@@ -154,9 +162,31 @@ class Sheet:
             "columnDefinitions": list(map(_definition, columns)),
             "rows": [{"cells": line} for line in lines],
             "empty": self.empty,
-            "notes": list(self.notes(answer, now_ms)),
-            "warnings": list(self.warnings(answer, now_ms)),
+            "notes": [texts.in_zone(said, zone or UTC) for said in self.notes(answer, now_ms)],
+            "warnings": [texts.in_zone(said, zone or UTC) for said in self.warnings(answer, now_ms)],
         }
+
+
+def _cell(column: Column, row: Json, now_ms: int, zone: tzinfo) -> str | int | None:
+    """With its times in this zone."""
+    cell = column.cell(row, now_ms)
+    if not isinstance(cell, str):
+        return cell
+    if column.kind is MONTH_OF:
+        return texts.in_zone(cell, zone)[:7]
+    return texts.in_zone(cell, zone) if column.kind.format in _WITH_TIMES else cell
+
+
+def _by_calendar(
+    columns: Sequence[Column], rows: Sequence[Json], step: str, zone: tzinfo
+) -> tuple[tuple[Column, ...], list[Json]]:
+    """Of rows that are each of a day or month, one column with its name in place of their bounds."""
+    shown = (
+        replace(column, title=step.capitalize(), kind=TEXT) if column.key == "from" else column
+        for column in columns
+        if column.key != "to"
+    )
+    return tuple(shown), [{**row, "from": texts.calendar_name(row["from"], step, zone)} for row in rows]
 
 
 def _definition(column: Column) -> TableColumn:

@@ -299,6 +299,8 @@ def time_zone(facts: Facts) -> Iterator[CheckResult]:
     """The timekeeper counts by the time zone of `_settings`: an older image may not know it."""
     if isinstance(facts.time_zone, NotReadable) or isinstance(facts.budgets, NotReadable):
         return  # said by the checks of the timekeeper and of the budgets
+    if facts.time_zone is None:
+        return
     texts = [str(mapping(each.get("data")).get("_settings", "")) for each in items(facts.budgets)]
     wanted = [found[1] for text in texts if (found := _ZONE.search(text))] or ["UTC"]
     if facts.time_zone in wanted:

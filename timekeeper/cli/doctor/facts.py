@@ -68,7 +68,7 @@ class Facts:
     nodes: Any
     runtime_classes: Any
     static_schedulers: Any  # pods of kube-scheduler that kubeadm set up
-    time_zone: Any  # of the present period
+    time_zone: Any  # of a present period; None: no account has one
     findings: Any  # the answer to ``/v1/findings``
     readiness: Readiness | NotReadable
     now_s: float
@@ -241,10 +241,18 @@ def _of_the_ledger(options: Options, say: Say) -> _Ledger:
             accounts = listed if isinstance(listed, NotReadable) else listed["budgets"]
             if isinstance(own, NotReadable):
                 return _Ledger(own, findings, modes, broken, accounts)
-            zone, governs_nothing = str(own["period"]["timeZone"]), own.get("modeFrom") == "ledger"
-            return _Ledger(zone, findings, modes, broken, accounts, governs_nothing)
+            governs_nothing = own.get("modeFrom") == "ledger"
+            return _Ledger(_zone(listed), findings, modes, broken, accounts, governs_nothing)
     except CommandError as error:
         return _Ledger(*(NotReadable(error.message, isinstance(error, AwayError)),) * 5)
+
+
+def _zone(listed: Any) -> Any:
+    """The time zone of an account that has a period; None where none has one."""
+    if isinstance(listed, NotReadable):
+        return listed
+    periods = (each["period"] for each in (*listed["budgets"], *listed["groups"]))
+    return next((str(period["timeZone"]) for period in periods if period["to"] is not None), None)
 
 
 def _modes(own: Any, listed: Any) -> Any:

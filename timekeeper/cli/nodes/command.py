@@ -11,7 +11,7 @@ import click
 
 from timekeeper.cli import output, words
 from timekeeper.cli.connection import Options, connected
-from timekeeper.cli.flags import EVERYWHERE, FORM, ClusterCommand
+from timekeeper.cli.flags import EVERYWHERE, FORM, TIME, ClusterCommand
 from timekeeper.cli.nodes.facts import ObservedNode, missing_rights, read_node
 from timekeeper.cli.nodes.steps import (
     FRACTIONS,
@@ -37,9 +37,12 @@ _SHOWN_PODS = 20
 @click.argument("name", metavar="NODE", shell_complete=words.nodes)
 @EVERYWHERE
 @click.option(
-    "--from", "begin", metavar="TIME", help="a time or a day; a day before the node was last heard without it"
+    "--from",
+    "begin",
+    type=TIME,
+    help="a time, a day, or 7d or 36h ago; without it a day before the node was last heard",
 )
-@click.option("--to", "end", metavar="TIME", help="a time or a day")
+@click.option("--to", "end", type=TIME, help="a time, a day, or 7d or 36h ago")
 @FORM
 def charges(
     options: Options, name: str, all_namespaces: bool, begin: str | None, end: str | None, form: str

@@ -3,6 +3,7 @@
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, tzinfo
 from itertools import dropwhile
 from typing import Any
 
@@ -30,7 +31,7 @@ def account_values(visit: Visit, key: str, budget: Json) -> dict[str, Any]:
     step = step_of(visit.now_ms - begin_ms)
     spent = part(lambda: _spent(visit, key, max(0, begin_ms), step))
     rows = [] if spent.answer is None else spent.answer["rows"]
-    picture = picture_of(visit.now_ms, budget, paces, rows) if spent.answer is not None else None
+    picture = picture_of(visit.now_ms, budget, paces, rows, visit.zone) if spent.answer is not None else None
     return {
         "budget": budget,
         "forecast": forecast,
@@ -61,13 +62,15 @@ def _spent(visit: Visit, key: str, begin_ms: int, step: str) -> Json:
     )
 
 
-def picture_of(now_ms: int, budget: Json, paces: Json | None, rows: list[Json]) -> BurnDown | None:
+def picture_of(
+    now_ms: int, budget: Json, paces: Json | None, rows: list[Json], zone: tzinfo = UTC
+) -> BurnDown | None:
     """The burn-down; without a limit there is no period, and it begins with the first use."""
     begin_ms = budget["period"]["from"]
     if begin_ms <= 0:
         rows = list(dropwhile(lambda each: not each["amount"], rows))
         begin_ms = rows[0]["from"] if rows else now_ms
-    return burn_down(budget, paces, list(_steps(rows, begin_ms)), begin_ms, now_ms)
+    return burn_down(budget, paces, list(_steps(rows, begin_ms)), begin_ms, now_ms, zone)
 
 
 def _steps(rows: list[Json], begin_ms: int) -> Iterator[tuple[int, int]]:

@@ -6,7 +6,7 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 
 from timekeeper.core.findings import estimate_sentences
-from timekeeper.core.texts import age, hours, money
+from timekeeper.core.texts import age, hours, moment, money
 from timekeeper.dashboard.visits import Download, PageContent, Visit, link, page_at, part, segment
 
 CLAIMED_BY = ("claim", "class", "driver", "device")
@@ -18,7 +18,6 @@ _ESTIMATED_ROWS = 500
 _MONTHS = 13  # to choose from, the newest first
 _DAY_MS = 86_400_000
 _WEEK_MS = 7 * _DAY_MS
-_FARTHEST_MS = 14 * 3_600_000  # no time zone is further from UTC
 _CORRECTION = "correction"
 _ALONE = ("pod", "day")  # what is not compared with other months
 _FIGURES = ("price", "currency", "posted", "pending", "amount", "gpuHours", "cost")
@@ -220,12 +219,8 @@ def estimated(visit: Visit) -> PageContent:
 
 
 def running_month(visit: Visit) -> str:
-    """The month that runs in the budgets' time zone, as 2026-11. The API is called where zones differ."""
-    first, last = (month_at(visit.now_ms + each) for each in (-_FARTHEST_MS, _FARTHEST_MS))
-    if first == last:
-        return first
-    begin_ms = visit.api.get("/v1/usage", namespace=visit.scope, limit=1)["from"]
-    return month_at(begin_ms + _WEEK_MS)
+    """The month that runs in the budgets' time zone, as 2026-11."""
+    return moment(visit.now_ms, visit.zone)[:7]
 
 
 def month_at(at_ms: int) -> str:

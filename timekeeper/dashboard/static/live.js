@@ -78,7 +78,6 @@
     tell("");
     away = "";
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
-    if (window.bursarTimes) window.bursarTimes(fresh);
     document.querySelectorAll("[data-live]").forEach((old) => {
       const found = fresh.getElementById(old.id);
       if (found) replace(old, found);
