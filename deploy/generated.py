@@ -30,6 +30,7 @@ _WHOLE: Mapping[str, Callable[[], str]] = {
     "gpu-pods": lambda: _with_named(cel.gpu_pods()),
     "gpu-templates": lambda: _with_named(workloads.gpu_templates()),
     "changed-templates": workloads.changed_templates,
+    "not-a-mirror": cel.not_a_mirror,
     "dialects": cel.dialects,
     "percents": cel.percents,
     "served": cel.served,

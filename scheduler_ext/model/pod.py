@@ -26,6 +26,7 @@ from timekeeper.core.kube.node_constraints import (
     read_node_constraints,
 )
 from timekeeper.core.kube.node_lock import waits_for_a_plugin
+from timekeeper.core.kube.static_pods import static_uid
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import PodHold
 from timekeeper.core.ledger.reservation import Reservation, read_reservation
@@ -105,6 +106,7 @@ class Pod:
     rejected: str = ""  # its kubelet refused it for reasons of devices: in its words; "": it did not
     boot: str = ""  # of its node when its end became `hold.unconfirmed`; "": not known
     waits_for_plugin: bool = False  # a plugin that locks nodes has still to hand out its devices
+    is_static: bool = False  # its kubelet runs it from a file of its node, and again whatever is done to it
 
     @property
     def full_name(self) -> str:
@@ -260,6 +262,7 @@ def read_pod(raw: Json, most_grace_ms: int = MAX_GRACE_MS) -> Pod | None:
         declared_ms=_declared_ms(spec, most_grace_ms),
         rejected=_rejected(status) if node else "",
         waits_for_plugin=bool(node) and status.get("phase") == "Pending" and waits_for_a_plugin(raw, node),
+        is_static=bool(static_uid(raw)),
     )
 
 

@@ -42,8 +42,9 @@ def may_preempt(pod: Pod, standings: NamespaceStandings) -> bool:
 
 
 def outranks(waiting: Pod, other: Pod, standings: NamespaceStandings) -> bool:
-    """True if the other pod is of strictly lower rank and may be evicted for the waiting one."""
-    if not may_preempt(waiting, standings):
+    """True if the other pod is of strictly lower rank and may be evicted for the waiting one. A static pod
+    may not: its kubelet runs on with it."""
+    if other.is_static or not may_preempt(waiting, standings):
         return False
     return waiting.priority > other.priority or is_reclaim(waiting, other, standings)
 

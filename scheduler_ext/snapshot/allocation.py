@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 from scheduler_ext.model.node import Node
 from scheduler_ext.model.other_resources import Others
 from scheduler_ext.model.pod import Amounts, Pod
+from timekeeper.core.accelerators import accelerator_of
 from timekeeper.core.dialects import BY_NAME, OF_NVIDIA
 from timekeeper.core.dialects.moments import cards_at_once
 from timekeeper.core.dialects.nvidia_parts import is_in_parts
@@ -53,6 +54,7 @@ class Allocation:
     others: Others = ()  # what kube-scheduler now counts of memory and other resources
     by_claim: bool = False  # kube-scheduler made a claim for the pod's extended resources
     kept: tuple[str, ...] = ()  # drained: the UUIDs of the cards
+    is_static: bool = False  # of a static pod, whose kubelet alone says what it requests
 
     @property
     def namespace(self) -> str:
@@ -80,6 +82,7 @@ def allocation_of(pod: Pod, placement: Placement | None, state: AllocationState)
         named=pod.named,
         others=() if pod.terminal else pod.others,
         by_claim=pod.by_claim,
+        is_static=pod.is_static,
     )
 
 
@@ -254,6 +257,21 @@ def _of_nvidia(request: GPURequest | None, node_object: Node) -> _Taking | None:
         return _NOTHING if any(map(is_in_parts, node_object.cards)) else None
     slices = ((asking.container, (Slice("", 0, 0, 0, asking.ask.resources),)) for asking in request.asks)
     return _Taking(spread=amounts_by_card(request, Placement(tuple(slices)))[""].resources)
+
+
+def within_node(node_object: Node, allocations: Mapping[str, Allocation]) -> Mapping[str, Allocation]:
+    """The allocations, those of static pods together with no more than the node has."""
+    static = sorted(uid for uid, allocation in allocations.items() if allocation.is_static)
+    if not static:
+        return allocations
+    more = sum(amount for name, amount in node_object.allocatable if accelerator_of(name))
+    left, known = WHOLE_MILLI * (len(node_object.cards) + more), dict(allocations)
+    for uid in static:
+        whole = judged(allocations[uid], node_object)
+        held = min(whole.held_milli, left)
+        known[uid] = replace(whole, held_milli=held, unnamed=min(whole.unnamed, held // WHOLE_MILLI))
+        left -= held
+    return known
 
 
 def spread_over(cards: Iterable[Card], allocations: Mapping[str, Allocation]) -> Mapping[str, Allocation]:

@@ -8,7 +8,7 @@ from scheduler_ext.model.node import Node
 from scheduler_ext.model.other_resources import Others, memory_bytes
 from scheduler_ext.model.pod import Amounts, NonGPUPod
 from scheduler_ext.model.published_gpus import PublishedGPU, claim_drivers
-from scheduler_ext.snapshot.allocation import Allocation, judged, spread_over, uses_of
+from scheduler_ext.snapshot.allocation import Allocation, judged, spread_over, uses_of, within_node
 from scheduler_ext.snapshot.free import Free, FreeShape, free_of, has_more, shape_of
 from timekeeper.core.dialects.nvidia_parts import is_in_parts
 from timekeeper.core.request.cards import NO_AMOUNT
@@ -99,7 +99,7 @@ def node_info_of(
             published=published,
             boot=boot,
         )
-    allocations = spread_over(node_object.cards, allocations)
+    allocations = spread_over(node_object.cards, within_node(node_object, allocations))
     uses, drivers = uses_of(allocations), claim_drivers(published, node_object)
     closed = _closed(node_object, allocations, drivers)
     free_by_card = tuple(

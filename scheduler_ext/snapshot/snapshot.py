@@ -120,7 +120,19 @@ def pod_updated(snapshot: Snapshot, pod: Pod, now_ms: int = 0) -> Snapshot:
         return _reserved(snapshot, pod, now_ms)
     if not pod.holding or _is_left_behind(snapshot, pod):
         return release(snapshot, pod.uid)
+    if pod.is_static:
+        snapshot = _without_former(snapshot, pod, now_ms)
     return allocated(snapshot, pod.node, allocation_of(pod, pod.placement, "bound"))
+
+
+def _without_former(snapshot: Snapshot, pod: Pod, now_ms: int) -> Snapshot:
+    """Without what former mirrors of this static pod held: a kubelet never runs two pods of one name."""
+    for allocation in tuple(snapshot.node(pod.node).allocations.values()):
+        is_former = allocation.is_static and allocation.state == "orphaned"
+        if is_former and allocation.full_name == pod.full_name:
+            former = replace(pod, uid=allocation.uid)
+            snapshot = _ended(release(snapshot, former.uid), former, now_ms)
+    return snapshot
 
 
 def _with_rejections(snapshot: Snapshot, name: str, now: NodeRejections) -> Snapshot:
@@ -160,7 +172,7 @@ def pods_listed(snapshot: Snapshot, pods: Iterable[Pod], now_ms: int) -> Snapsho
     unknown = (
         pod for uid, pod in there.items() if uid not in snapshot.pods and uid not in snapshot.allocated_on
     )
-    new = {pod.uid: pod for pod in unknown if pod.holding and not pod.hold.unconfirmed}
+    new = {pod.uid: pod for pod in unknown if pod.holding and not (pod.hold.unconfirmed or pod.is_static)}
     snapshot = _all_bound(snapshot, new)
     for pod in [pod for uid, pod in there.items() if uid not in new]:
         snapshot = pod_updated(snapshot, pod, now_ms)

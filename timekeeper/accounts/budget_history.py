@@ -167,6 +167,8 @@ class History:
     def was_enforced(self, pod: LedgerPod) -> bool:
         """Whether the pod was created under enforcement: by the mode at that time. Near a change of the mode,
         and before the first entry, by what admission wrote on the pod."""
+        if pod.is_static:
+            return False  # admission changes none, and its kubelet makes it again
         if self.always_enforced:
             return True
         moments = self._moments(pod.namespace)

@@ -14,6 +14,7 @@ from timekeeper.core.dialects.others import claims as of_claims
 from timekeeper.core.gangs import Gang, has_started, held_gang, needs_said
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.kube.eviction import makes_room
+from timekeeper.core.kube.static_pods import STATIC, static_uid
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import PodHold
 from timekeeper.core.ledger.reservation import Reservation, read_reservation, withdrawn_ms
@@ -76,6 +77,11 @@ class LedgerPod:
     makes_room: bool = False  # of a pod with a gang: it is being deleted for another pod, as by preemption
     # the number of GPUs of its claims that its release is to record; None: admission has recorded it
     late_devices: int | None = None
+
+    @property
+    def is_static(self) -> bool:
+        """Whether its kubelet runs it from a file of its node: `static_pods`."""
+        return self.uid.startswith(STATIC)
 
     @property
     def gang_key(self) -> GangKey | None:
@@ -268,27 +274,31 @@ def is_bare(pod: LedgerPod) -> bool:
 
 
 def _where(raw: Json) -> tuple[str, str, str]:
-    """UID, namespace and name."""
+    """UID, namespace and name. A static pod has the same UID in each of its mirrors."""
     metadata = mapping(raw.get("metadata"))
     namespace = intern(str(metadata.get("namespace", "")))
-    return str(metadata.get("uid", "")), namespace, str(metadata.get("name", ""))
+    uid = static_uid(raw) or str(metadata.get("uid", ""))
+    return uid, namespace, str(metadata.get("name", ""))
 
 
 def _read(raw: Json, where: tuple[str, str, str], request: GPURequest) -> LedgerPod:
     metadata, annotations, spec = mapping(raw.get("metadata")), annotations_of(raw), mapping(raw.get("spec"))
     held = _held(annotations.get(names.HELD))
     gang = held_gang(raw) if held else None
+    created_ms, says = hold.millis(metadata.get("creationTimestamp")) or 0, hold.pod_hold(raw)
+    if where[0].startswith(STATIC):  # what its kubelet says of the time before its mirror is no evidence
+        says = replace(says, bound_ms=created_ms)
     recorded = "IN_BUDGET" if held == "budget" else str(annotations.get(names.STANDING, ""))
     return LedgerPod(
         *where,
         owner=intern(owner_of(metadata)),
         node=intern(str(spec.get("nodeName") or "")),
-        created_ms=hold.millis(metadata.get("creationTimestamp")) or 0,
+        created_ms=created_ms,
         request=_shared(request),
         standing=intern(recorded),
         devices=str(annotations.get(names.DEVICES, "")),
         started_ms=hold.started_ms(raw, request),
-        hold=hold.pod_hold(raw),
+        hold=says,
         others_ended=_others_ended(raw),
         labels=_labels(metadata),
         reserved=read_reservation(raw),

@@ -11,6 +11,7 @@ from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.decisions import recordable
 from timekeeper.core.dialects.nvidia import DIALECT as NVIDIA
+from timekeeper.core.kube.static_pods import STATIC
 from timekeeper.core.ledger.hold import Vanished
 from timekeeper.core.ledger.metering import Evidence
 from timekeeper.core.request import cards as card_amounts
@@ -84,6 +85,11 @@ class Session:
     def is_claim(self) -> bool:
         """True if it is of a claim's allocation. Its ``ended_ms`` is the allocation's end."""
         return self.kind == "claim"
+
+    @property
+    def is_static(self) -> bool:
+        """True if it is of a static pod: `core.kube.static_pods`."""
+        return self.uid.startswith(STATIC)
 
     @property
     def witness(self) -> str:
@@ -179,6 +185,21 @@ def open_session(
     if pod.length_ms:
         return replace(session, reserves_until_ms=session.bound_ms + pod.length_ms)
     return session
+
+
+def within(session: Session, most_milli: int) -> Session:
+    """The session of a static pod, whose kubelet alone says what it requests: at most so much of cards."""
+    requested = session.requested_milli
+    if requested <= most_milli:
+        return session
+
+    def part(amount: int) -> int:
+        return amount * most_milli // requested
+
+    mib = part(session.requested_mib)
+    return replace(
+        session, rate_milli=part(session.rate_milli), requested_milli=most_milli, requested_mib=mib
+    )
 
 
 def _in_part(pod: LedgerPod, rate: int, parts: CardParts) -> int:

@@ -234,6 +234,15 @@ CATALOGUE: Mapping[str, FindingKind] = {
         todo="kubectl edit pod {pod} -n {namespace}, and remove its finalizers once nothing of it runs there"
         " (docs/ledger.md#a-node-that-died)",
     ),
+    "static-pods": FindingKind(
+        "warning",
+        "static pods",
+        "{number} static pods hold GPUs, charged to namespaces that their kubelets chose; no budget holds or"
+        " evicts them: {where}",
+        "1 static pod holds GPUs, charged to a namespace that its kubelet chose; no budget holds or evicts"
+        " it: {where}",
+        "remove its file on the node, or let a workload run it (docs/bypass.md#static-pods)",
+    ),
     "two-givers": FindingKind(
         "error",
         "givers of cards",

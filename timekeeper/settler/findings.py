@@ -21,6 +21,7 @@ def findings(
         yield from _of_cards([node for node in nodes if node.gpus])
     yield from more
     yield from _of_unconfirmed_ends(cluster, now_ms)
+    yield from _of_static_pods(cluster)
     yield from _of_givers(cluster, settings, nodes)
     yield from _of_unclassified(settings, nodes)
     if wrong := cluster.wrong_clocks():
@@ -54,6 +55,14 @@ def _of_unconfirmed_ends(cluster: ClusterState, now_ms: int) -> Iterator[RoleFin
         if pod.hold.unconfirmed and (pod.hold.deletion_ms or 0) + pod.hold.grace_ms <= now_ms:
             where = {"namespace": pod.namespace, "pod": pod.name, "node": pod.node}
             yield RoleFinding("unconfirmed-end", where)
+
+
+def _of_static_pods(cluster: ClusterState) -> Iterator[RoleFinding]:
+    """Of pods that hold cards and that kubelets run from files of their nodes."""
+    pods = [pod for pod in cluster.pods.values() if pod.is_static and pod.ended_ms is None]
+    if pods:
+        where = some_of(f"{pod.namespace}/{pod.name} on {pod.node}" for pod in pods)
+        yield RoleFinding("static-pods", {"number": len(pods), "where": where})
 
 
 def _of_givers(

@@ -292,6 +292,9 @@ class Settler:
         names = capped_namespaces(waits.held.values(), cluster.namespaces, history, now_ms)
         scheduler = history.settings(now_ms).scheduler_name
         found = cards_held(cluster.pods.values(), names, scheduler, cluster.cards, waits.most_milli)
+        for session in self.ledger.sessions.values():
+            if session.is_static and not session.is_over and session.namespace in found:
+                found[session.namespace] += session.requested_milli
         return {name: milli + self.ledger.claims_milli.get(name, 0) for name, milli in found.items()}
 
     def _write_waiting(self, missing: tuple[str, ...]) -> bool:

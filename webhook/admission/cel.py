@@ -21,6 +21,8 @@ from timekeeper.core.admission.rules.forged import (
 from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE, PREFIXES
 from timekeeper.core.dialects.dialect import Dialect
 from timekeeper.core.dialects.others import kai
+from timekeeper.core.kube.static_pods import KUBELET, KUBELETS
+from timekeeper.core.object_names import MIRROR
 from timekeeper.core.request.claims import EXPLICIT
 
 EXEMPT = f"{names.DOMAIN}/exempt"  # on a namespace; a policy restricts who may set it
@@ -89,6 +91,15 @@ object != null && has(object.spec) && (
   || (has(object.spec.schedulingGates)
     && object.spec.schedulingGates.exists(g, g.name.matches(r'{written_labels()}')))
 )
+"""
+
+
+def not_a_mirror() -> str:
+    """False for the mirror that a kubelet makes of a static pod of its own (`static_pods.is_own_mirror`)."""
+    return f"""\
+!('{KUBELETS}' in request.userInfo.?groups.orValue([])
+  && request.userInfo.username == '{KUBELET}' + object.spec.?nodeName.orValue('')
+  && '{MIRROR}' in object.metadata.?annotations.orValue({{}}))
 """
 
 

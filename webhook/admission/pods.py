@@ -11,12 +11,13 @@ from timekeeper.core.admission.mutation.whole_cards import in_bursars_words
 from timekeeper.core.admission.policy import AdmissionPolicy, Standing
 from timekeeper.core.admission.rules.exhausted import budget_violations
 from timekeeper.core.admission.rules.export import as_written, is_export
-from timekeeper.core.admission.rules.forged import without_sidecar_if_name_taken
+from timekeeper.core.admission.rules.forged import forgery_violations, without_sidecar_if_name_taken
 from timekeeper.core.admission.rules.isolation import ephemeral_violations
 from timekeeper.core.admission.rules.modes import split_by_mode, would_refuse
 from timekeeper.core.admission.rules.pod_rules import pod_violations, unrequested_devices
 from timekeeper.core.dialects.others.claims import NAME as CLAIMS
 from timekeeper.core.dialects.others.claims import is_known, record_of_none
+from timekeeper.core.kube.static_pods import is_own_mirror
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation
 from timekeeper.core.wire import HeldFor
@@ -28,14 +29,21 @@ from webhook.admission.reinvocation import (
     parsed_by_first_call,
     policy_of_first_call,
 )
-from webhook.admission.warnings import CHARGED_AS_ASSUMED, EXPORT, UNMETERED, WHOLE_CARDS, governing_warnings
+from webhook.admission.warnings import (
+    CHARGED_AS_ASSUMED,
+    EXPORT,
+    STATIC_POD,
+    UNMETERED,
+    WHOLE_CARDS,
+    governing_warnings,
+)
 from webhook.wire.pod_review import AdmissionAnswer, PodReview
 
 NOTHING_TO_DO = AdmissionAnswer("passed")
 UNREADABLE = AdmissionAnswer("passed", warnings=(UNMETERED,))
 ASSUMED = AdmissionAnswer("passed", warnings=(CHARGED_AS_ASSUMED,))
 VALID = AdmissionAnswer("valid")
-KUBELETS = "system:nodes"  # they create mirrors of static pods, which run whether these are admitted or not
+MIRROR = AdmissionAnswer("passed", warnings=(STATIC_POD,))
 
 
 def mutate(
@@ -56,6 +64,8 @@ def _mutate(
         return AdmissionAnswer("governed", operations=operations) if operations else NOTHING_TO_DO
     if review.operation != "CREATE" or review.subresource or policy.mode == "meter":
         return NOTHING_TO_DO
+    if is_own_mirror(review.pod, review.user, review.groups):
+        return _mirror(review, policy)
     if policy.mode == "enforce" and is_export(review.pod):
         return _after_first(review, as_written(review.pod, policy), standing_of, policy, EXPORT)
     parsed = parsed_again(review, policy)
@@ -92,6 +102,14 @@ def _after_first(
     return replace(answered, operations=operations, warnings=warnings)
 
 
+def _mirror(review: PodReview, policy: AdmissionPolicy) -> AdmissionAnswer:
+    """Of the mirror that a kubelet makes of its static pod: admitted as it is, for the pod runs anyway. What
+    only Bursar writes is refused in it as in any pod."""
+    parsed = policy.parsed(review.pod, review.namespace)
+    good = MIRROR if parsed.request is not None or parsed.violations else NOTHING_TO_DO
+    return answer(good, tuple(forgery_violations(review.pod, None)), policy, is_exempt(review, policy))
+
+
 def _passed(review: PodReview, policy: AdmissionPolicy) -> AdmissionAnswer:
     """Of a pod without a request: if it has claims, it is recorded that they are of no GPUs."""
     record = record_of_none(review.pod) if policy.mode == "enforce" else {}
@@ -109,12 +127,14 @@ def validate(review: PodReview, policy: AdmissionPolicy) -> AdmissionAnswer:
         violations, good = tuple(ephemeral_violations(review.pod, review.old)), NOTHING_TO_DO
     elif review.operation != "CREATE" or review.subresource:
         return NOTHING_TO_DO
+    elif is_own_mirror(review.pod, review.user, review.groups):
+        violations, good = tuple(forgery_violations(review.pod, None)), VALID
     else:
         first = policy_of_first_call(review.pod, policy)
         parsed, good = parsed_by_first_call(review, policy), VALID
         broken = pod_violations(review.pod, parsed, first)
         governing = without_sidecar_if_name_taken(broken, first)
-        unrequested = () if KUBELETS in review.groups else unrequested_devices(review.pod, parsed)
+        unrequested = unrequested_devices(review.pod, parsed)
         ungoverned = not_governed(review.pod, parsed, governing) if policy.mode == "enforce" else ()
         violations = (*broken, *unrequested, *ungoverned)
     return with_causes(answer(good, violations, policy, is_exempt(review, policy)), review, True)

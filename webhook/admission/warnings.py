@@ -41,6 +41,11 @@ EXPORT = (
     " written anew."
 )
 
+STATIC_POD = (
+    "This is the mirror of a static pod, which runs whether it is admitted or not: its cards are charged to"
+    " this namespace, whose budget neither holds nor evicts it."
+)
+
 WHOLE_CARDS = (
     "wholeCards is bursar here: the pod's nvidia.com/gpu became bursar.dev/gpu-percent, 100 for each card."
 )

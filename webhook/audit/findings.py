@@ -14,7 +14,7 @@ from timekeeper.core.admission.pods import CONTAINER_LISTS, MalformedError, sequ
 from timekeeper.core.admission.policy import AdmissionPolicy
 from timekeeper.core.admission.rules import without_effect
 from timekeeper.core.admission.rules.bypass import bypass_violations, suspect_violations
-from timekeeper.core.admission.rules.forged import OURS, is_owned
+from timekeeper.core.admission.rules.forged import OURS, forgery_violations, is_owned
 from timekeeper.core.admission.rules.isolation import ephemeral_violations
 from timekeeper.core.admission.rules.modes import effective_mode
 from timekeeper.core.admission.rules.pod_rules import pod_violations
@@ -129,9 +129,10 @@ def of_pod(
     metadata = mapping(pod.get("metadata"))
     place = str(metadata.get("namespace", "")), "Pod", str(metadata.get("name", ""))
     parsed = policy.parsed(written, place[0])
-    violations = (*pod_violations(written, parsed, policy), *ephemeral_violations(pod, {}))
-    # the policies pass the mirrors that a kubelet makes of its static pods
-    past = () if MIRROR in annotations_of(pod) else bypass_violations(written, parsed, classes)
+    is_mirror = MIRROR in annotations_of(pod)  # which its kubelet made; policies and webhook pass it
+    own = tuple(forgery_violations(written, None)) if is_mirror else pod_violations(written, parsed, policy)
+    violations = (*own, *ephemeral_violations(pod, {}))
+    past = () if is_mirror else bypass_violations(written, parsed, classes)
     owner, node = _owner(pod), str(mapping(pod.get("spec")).get("nodeName") or "")
     found = [
         AdmissionFinding(*place, word, broken, owner, node) for word, broken in sorted_out(violations, policy)

@@ -111,6 +111,17 @@ def spending(town: Town, tmp_path: Path) -> Iterator[Spending]:
         yield Spending(town, api, url, tmp_path)
 
 
+def test_a_static_pod_of_an_exhausted_namespace_stays_for_its_kubelet_runs_it_again(
+    spending: Spending,
+) -> None:
+    static = pod("static-n1", 1)
+    static["metadata"]["annotations"] |= {"kubernetes.io/config.mirror": "4f3e"}
+    spending.begin(pod("job"), static, team_a=ONE_HOUR)
+
+    assert spending.turn(3 * HOUR) == ["job"]
+    assert spending.notice("static-n1") is None
+
+
 def test_pods_of_an_exhausted_namespace_get_a_notice_and_leave_in_order_after_their_grace(
     spending: Spending,
 ) -> None:

@@ -33,7 +33,7 @@ from tests.webhook.cases import SUSPECT, WAYS, a_pod, mounting, told
 from tests.webhook.clusters import MANIFESTS, Registered
 from tests.webhook.servers import ROOT
 from tests.webhook.worlds import env, half, plain
-from tests.worlds import Json, container
+from tests.worlds import Json, container, limits_of
 from timekeeper.core.admission.rules.denylist import names_devices, reaches_cards, reaches_node
 from timekeeper.core.admission.rules.device_annotations import DEVICE_WORDS
 from webhook.admission.cel import MAX_LETTERS, MAX_MEMBERS, MAX_MOUNT_LETTERS
@@ -218,6 +218,39 @@ def test_a_mirror_of_a_static_pod_is_shown_for_the_pod_runs_anyway(world: Regist
     assert (code, said) == (0, "")
     del pod["metadata"]["ownerReferences"]
     assert "[host-pid]" in tried(world, pod, user="tess").refusal
+
+
+def test_the_mirror_of_a_static_pod_with_a_gpu_is_admitted_as_it_is_from_its_own_kubelet_alone(
+    world: Registered,
+) -> None:
+    """Without a kubelet: the API server is told who asks, and NodeRestriction judges it too."""
+    node = world.cp.api.call("POST", "/api/v1/nodes", {"metadata": {"name": "gpu-1"}})["metadata"]
+    owner = {"apiVersion": "v1", "kind": "Node", "name": "gpu-1", "uid": node["uid"], "controller": True}
+
+    def made(user: str, *groups: str, **annotations: str) -> tuple[int, str, Json]:
+        """The code, what the user reads, and the pod that would be stored."""
+        asked = limits_of("main", nvidia_com__gpu="1")
+        pod = a_pod(asked, nodeName="gpu-1", priorityClassName="system-node-critical")
+        pod["metadata"] = {
+            "name": "web-gpu-1",
+            "annotations": {"kubernetes.io/config.mirror": "x"} | annotations,
+        }
+        if user.startswith("system:node:"):
+            pod["metadata"]["ownerReferences"] = [owner]
+        call = ("create", "--dry-run=server", "-o", "json", "-n", "team-a", "-f", "-", f"--as={user}")
+        done = world.cp.kubectl(*call, *(f"--as-group={group}" for group in groups), input=json.dumps(pod))
+        return done.returncode, done.stderr, json.loads(done.stdout or "{}")
+
+    nodes = ("system:nodes", "system:authenticated")
+    code, said, stored = made("system:node:gpu-1", *nodes)
+    assert (code, said.count("This is the mirror of a static pod")) == (0, 1)
+    assert [container["name"] for container in stored["spec"]["containers"]] == ["main"]
+    assert "initContainers" not in stored["spec"]
+    assert "labels" not in stored["metadata"]
+    forged = {"bursar.dev/devices": "{}"}
+    assert "only Bursar and node plugins write this" in made("system:node:gpu-1", *nodes, **forged)[1]
+    assert "spec.nodeName" in made("tess", *nodes)[1]
+    assert made("system:node:gpu-2", *nodes)[0] != 0
 
 
 def test_a_path_with_a_line_break_is_refused_with_the_plain_sentence(world: Registered) -> None:

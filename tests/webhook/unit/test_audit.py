@@ -326,9 +326,11 @@ def test_what_the_policies_would_do_to_the_next_pods_of_a_workload_is_found_in_e
 
 
 def test_the_mirror_of_a_static_pod_is_found_by_no_policy() -> None:
-    mirror = running(admitted(plain(), hostPID=True, annotations={"kubernetes.io/config.mirror": "0"}))
+    mark = {"kubernetes.io/config.mirror": "0"}
+    with_a_card = admitted(limits_of("main", nvidia_com__gpu="100"), nodeName="n1", annotations=mark)
 
-    assert words(mirror) == []
+    assert words(running(admitted(plain(), hostPID=True, annotations=mark))) == []
+    assert words(running(with_a_card)) == [("ungoverned", [])]
 
 
 def test_a_claim_that_is_too_large_is_found_in_a_pod_and_in_a_template() -> None:

@@ -387,6 +387,15 @@ def test_the_parameters_that_the_policies_read_are_those_that_are_written() -> N
     assert "refusedResources" in NO_CLASSES.data()
 
 
+@pytest.mark.parametrize(
+    "policy", ["bursar-ways-around", "bursar-privileged", "bursar-node-access", "bursar-ranges"]
+)
+def test_what_a_new_pod_may_be_is_not_asked_of_the_mirror_of_a_static_pod(policy: str) -> None:
+    found = POLICIES[policy]["matchConditions"]
+
+    assert {"name": "not-a-mirror", "expression": cel.not_a_mirror()} in found
+
+
 def test_the_sample_leaves_out_the_same_namespaces_and_gpu_pods() -> None:
     text = (MANIFESTS.parent / "samples" / "void-for-everyone.yaml").read_text()
     (spec,) = (each["spec"] for each in yaml.safe_load_all(text) if "mutations" in each["spec"])

@@ -25,7 +25,8 @@ from tests.webhook.worlds import (
     with_class,
 )
 from tests.worlds import Json, container, limits_of
-from timekeeper.core.admission.policy import PriorityClass, Sidecar, Standing
+from timekeeper.core.admission.policy import AdmissionPolicy, PriorityClass, Sidecar, Standing
+from timekeeper.core.standings import Cap, Caps
 from webhook.admission.pods import mutate, validate
 from webhook.admission.reinvocation import first_governed_request
 from webhook.admission.warnings import within_limits
@@ -99,17 +100,97 @@ def test_a_resize_passes() -> None:
     assert answer == AdmissionAnswer("passed")
 
 
-@pytest.mark.parametrize("groups", [["system:authenticated"], ["system:nodes"]])
-def test_devices_without_a_request_are_refused_after_the_policy_but_not_of_a_static_pods_mirror(
-    groups: list[str],
-) -> None:
-    raw = admitted(plain())
-    raw["metadata"]["annotations"] = {"nvidia.com/container.web.gpus.devices": "all"}
-    seen = review(raw, userInfo={"username": "system:node:n1", "groups": groups})
+KUBELET = {"username": "system:node:n1", "groups": ["system:nodes", "system:authenticated"]}
+MIRROR = {"kubernetes.io/config.mirror": "4f3e"}
 
-    assert mutate(seen, no_standing, POLICY) == AdmissionAnswer("passed")
-    assert (validate(seen, POLICY).verdict == "refused") is (groups == ["system:authenticated"])
-    assert validate(seen, OBSERVING).refusal == ""
+
+def mirror(*containers: Json, annotations: Json | None = None, **fields: Any) -> Json:
+    """As the kubelet of node n1 makes it of a static pod, of one with a whole card if no containers are
+    given."""
+    asked = containers or (limits_of("main", nvidia_com__gpu="1"),)
+    return admitted(*asked, nodeName="n1", annotations=MIRROR | (annotations or {}), **fields)
+
+
+def both(raw: Json, policy: AdmissionPolicy = POLICY, **user: Any) -> tuple[AdmissionAnswer, ...]:
+    """What /mutate and /validate answer to this user's new pod."""
+    seen = review(raw, userInfo=user or KUBELET)
+    return mutate(seen, no_standing, policy), validate(seen, policy)
+
+
+@pytest.mark.parametrize("policy", [POLICY, OBSERVING], ids=["enforce", "observe"])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        limits_of("main", nvidia_com__gpu="1"),
+        limits_of("main", nvidia_com__gpu="100"),
+        limits_of("main", nvidia_com__gpu="1", google_com__tpu="1"),
+    ],
+    ids=["one", "too-many", "two-dialects"],
+)
+def test_the_mirror_of_a_kubelets_own_static_pod_is_admitted_as_it_is_with_a_warning(
+    asked: Json, policy: AdmissionPolicy
+) -> None:
+    tight = replace(policy, caps=Caps(own=Cap(total_milli=0)), requires_duration=True)
+
+    changed, valid = both(
+        mirror(asked, priorityClassName="system-node-critical", priority=2_000_001_000), tight
+    )
+
+    (warning,) = changed.warnings
+    assert (changed.refusal, changed.operations, valid.refusal) == ("", (), "")
+    assert warning.startswith("This is the mirror of a static pod")
+
+
+@pytest.mark.parametrize(
+    "user",
+    [
+        {"username": "tess", "groups": ["system:authenticated"]},
+        {"username": "tess", "groups": ["system:nodes"]},
+        {"username": "system:node:n2", "groups": ["system:nodes"]},
+        {"username": "system:node:n1", "groups": ["system:authenticated"]},
+    ],
+    ids=["a-person", "a-person-among-nodes", "another-node", "a-node-without-its-group"],
+)
+def test_a_copy_of_a_mirror_by_anybody_else_is_refused_as_any_pod_that_names_its_node(user: Json) -> None:
+    changed, valid = both(mirror(), **user)
+
+    assert "spec.nodeName" in changed.refusal
+    assert "spec.nodeName" in valid.refusal
+
+
+def test_a_kubelets_pod_that_is_no_mirror_is_refused_as_any_other() -> None:
+    raw = mirror()
+    del raw["metadata"]["annotations"]
+
+    assert "spec.nodeName" in both(raw)[0].refusal
+
+
+@pytest.mark.parametrize(
+    ("forged", "rule"),
+    [
+        ({"annotations": {"bursar.dev/standing": "IN_BUDGET"}}, "forged-annotation"),
+        ({"annotations": {"bursar.dev/devices": "{}"}}, "forged-annotation"),
+        ({"labels": {"bursar.dev/governed": "true"}}, "forged-label"),
+        ({"schedulingGates": [{"name": "bursar.dev/budget"}]}, "forged-gate"),
+    ],
+    ids=["standing", "devices", "label", "gate"],
+)
+def test_what_only_bursar_writes_is_refused_in_a_mirror_too(forged: Json, rule: str) -> None:
+    raw = mirror(annotations=forged.get("annotations"))
+    raw["metadata"] |= {"labels": forged.get("labels", {})}
+    raw["spec"] |= {"schedulingGates": forged.get("schedulingGates", [])}
+
+    for answer in both(raw):
+        assert answer.rules == ((rule, "enforce"),)
+        assert answer.refusal != ""
+
+
+def test_a_mirror_without_a_request_is_admitted_in_silence_whatever_it_shows_itself() -> None:
+    shown = {"nvidia.com/container.web.gpus.devices": "all"}
+    raw = mirror(plain(env=ALL), annotations=shown)
+
+    assert both(raw) == (AdmissionAnswer("passed"), AdmissionAnswer("valid"))
+    assert both(raw, username="tess", groups=["system:nodes"])[1].verdict == "refused"
 
 
 def test_an_ephemeral_container_that_shows_itself_cards_is_refused() -> None:

@@ -226,11 +226,12 @@ def cards_held(
     cards: Callable[[str], tuple[Card, ...]],
     most_milli: Callable[[LedgerPod], int],
 ) -> dict[str, int]:
-    """What the pods of these namespaces hold, in milli-GPU. A pod of another scheduler than ``scheduler``
-    that was released and has no node counts with the most that it can hold beside its claims' sessions."""
+    """What the pods of these namespaces hold, in milli-GPU, but for static pods. A pod of another scheduler
+    than ``scheduler`` that was released and has no node counts with the most that it can hold beside its
+    claims' sessions."""
     total = dict.fromkeys(namespaces, 0)
     for pod in pods:
-        if pod.namespace not in total or pod.ended_ms is not None:
+        if pod.namespace not in total or pod.ended_ms is not None or pod.is_static:
             continue
         if pod.node:
             total[pod.namespace] += pod_milli(pod, cards(pod.node))

@@ -279,6 +279,8 @@ def _charge(charged: ChargedSession, is_orphan: bool) -> ChargeAnswer:
     held = "CPU and memory beyond its cards" if session.is_of_host else "held cards"
     what = "charge" if CLOCK_WAS_SET in (session.doubt or "") else "rate"
     doubt = f" The {what} is not certain: {session.doubt}." if session.doubt else ""
+    if session.is_static:
+        doubt += f" It is a static pod: the kubelet of {session.node} chose this namespace for it."
     if session.forgiven_ms:
         doubt += (
             f" The {session.forgiven_ms / 1000:g} s before that are not charged: its gang's start came to"

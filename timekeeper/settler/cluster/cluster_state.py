@@ -18,7 +18,7 @@ from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import NodeSight, Vanished
 from timekeeper.core.request.device_classes import DEFAULTS, DeviceClass
 from timekeeper.core.request.host import NO_HOST, CardHost, HostAmount, card_host
-from timekeeper.core.values import Card
+from timekeeper.core.values import WHOLE_MILLI, Card
 from timekeeper.edge.reflector import ObjectChanged, ObjectsListed, WatchEvent, WatchFailed, WatchOpened
 from timekeeper.settler.cluster import device_claims
 from timekeeper.settler.cluster.device_claims import ClaimSight, DeviceClaims
@@ -55,6 +55,7 @@ class KnownNode:
     unclassified: tuple[str, ...] = ()  # its resources of which no table says whether they are accelerators'
     gpus: tuple[str, ...] = ()  # the GPU resources that it advertises
     offers: tuple[str, ...] = ()  # those of which it has some to give out
+    devices: int = 0  # how many cards and accelerators it has
     ready: str = field(default="", compare=False)  # the status of its condition Ready; "": it has none
     # its boot, and the pods on it by its agent's fresh report; arrives apart from the cards
     sight: NodeSight = field(default=NodeSight(), compare=False)
@@ -292,6 +293,11 @@ class ClusterState:
             names = chain.from_iterable(node.unclassified for node in self.nodes.values())
             self._unclassified = self.inventory_version, Counter(names)
         return self._unclassified[1]
+
+    def most_milli(self, node: str) -> int:
+        """What all cards of the node are together, in milli-GPU; 0 for a node that is not known."""
+        known = self.nodes.get(node)
+        return WHOLE_MILLI * known.devices if known else 0
 
     def parts(self, node: str) -> CardParts:
         """What the node's NVIDIA plugin counts; whole cards for a node that is not known."""
@@ -615,11 +621,12 @@ class ClusterState:
         if isinstance(item, UnreadablePod) and item.is_allocated and item.pod is None:
             return None
         read = item if isinstance(item, LedgerPod) else item.pod
-        if not self.metered.meters(item.namespace):
+        is_static = read is not None and read.is_static  # admission changes none, so it is metered everywhere
+        if not (is_static or self.metered.meters(item.namespace)):
             view = item if isinstance(item, LedgerPod) else None
         else:
             view = None if read is None else metered_view(read, self.metered.models)
-            if view is not None and isinstance(item, UnreadablePod):
+            if view is not None and isinstance(item, UnreadablePod) and not is_static:
                 view = replace(view, is_only_metered=True)
         before = self.pods.get(item.uid)
         if view is not None or read is None:

@@ -9,6 +9,7 @@ from timekeeper.accounts.claims.consumers import read_claim_pod, without_served
 from timekeeper.accounts.metered import parts_of_node
 from timekeeper.accounts.pods import read_charged_pod, read_pod
 from timekeeper.core import names
+from timekeeper.core.accelerators import accelerator_of
 from timekeeper.core.claims.allocation import read_claim
 from timekeeper.core.claims.devices import read_slice
 from timekeeper.core.json_values import Json, mapping, sequence
@@ -24,6 +25,7 @@ from timekeeper.core.request.host import NO_HOST, allocatable
 from timekeeper.core.request.inventory import (
     advertised,
     charged_cards,
+    counted_cards,
     gpu_amounts,
     node_facts,
     plugin_chooses,
@@ -185,6 +187,7 @@ def read_any_pod(raw: Json, is_charged: Callable[[str], bool]) -> Item | None:
 def read_node(raw: Json) -> KnownNode:
     """A node with the cards of its inventory. If that cannot be read: no cards, and the reason."""
     name, report, fault = _name(raw), fresh_holders(raw), ""
+    gpus = node_facts(raw).capacity
     sight = NodeSight(kubelets_boot(raw) or (report.boot if report else ""), report)
     cards: tuple[Card, ...] = ()
     try:
@@ -193,6 +196,7 @@ def read_node(raw: Json) -> KnownNode:
         fault = str(error)
     host = allocatable(raw) if cards else NO_HOST
     others = unclassified(advertised(raw))
+    more = sum(amount for name, amount in gpus.items() if accelerator_of(name))
     return KnownNode(
         name,
         cards,
@@ -201,8 +205,9 @@ def read_node(raw: Json) -> KnownNode:
         parts_of_node(raw, cards),
         plugin_chooses(raw),
         others,
-        tuple(sorted(node_facts(raw).capacity)),
+        tuple(sorted(gpus)),
         tuple(sorted(gpu_amounts(mapping(mapping(raw.get("status")).get("allocatable"))))),
+        (len(cards or counted_cards(raw) or ()) + more) or max(gpus.values(), default=0),
         ready_status(raw),
         sight,
     )

@@ -18,6 +18,7 @@ from timekeeper.accounts.session import (
     open_session,
     vanish,
     with_cards_of,
+    within,
     witness,
 )
 from timekeeper.core.budgets.policy import BudgetSettings
@@ -73,11 +74,14 @@ def changed_sessions(
     reported. ``ends``: what extenders saw of removals. ``since_ms``: metered pods are charged from then on at
     the earliest; ``only_metered_since``: by namespace, those that only metering charges."""
     tick = _Tick(cluster, ledger, settings, now_ms, SessionChanges(), since_ms, only_metered_since)
+    for uid in sorted(cluster.deleted_pods.keys() & cluster.pods.keys()):  # removed, and there again
+        tick.apply_deletion(cluster.deleted_pods[uid])
     for uid, since_ms in cluster.changed_pods.items():
         tick.apply_pod(cluster.pods[uid], since_ms)
     tick.apply_sights()
-    for deleted in cluster.deleted_pods.values():
-        tick.apply_deletion(deleted)
+    for uid, deleted in cluster.deleted_pods.items():
+        if uid not in cluster.pods:
+            tick.apply_deletion(deleted)
     for pod in cluster.dated_again.values():
         tick.date_again(pod)
     if cluster.pods_relisted:
@@ -98,8 +102,17 @@ def _lives_again(session: Session, pod: LedgerPod) -> bool:
     restored from a backup. One that only waits again has taken back nothing that was proved."""
     if not pod.node or pod.ended_ms is not None or pod.hold.unconfirmed:
         return False
+    if pod.is_static and session.ended_ms is None:  # its mirror was made again, and its containers may run on
+        return session.vanished_ms is not None and (pod.started_ms or 0) > session.vanished_ms
     has_ended = session.ended_ms is not None or (session.vanished_ms is not None and not session.was_unseen)
     return (has_ended and pod.started_ms is not None) or pod.node != session.node
+
+
+def _says_nothing(session: Session, pod: LedgerPod) -> bool:
+    """Whether the mirror of a static pod was made again, and its kubelet has not said yet since when the
+    containers run."""
+    is_silent = pod.started_ms is None and pod.ended_ms is None
+    return pod.is_static and session.vanished_ms is not None and is_silent
 
 
 def _is_of_a_report(session: Session, end: ReportedEnd) -> bool:
@@ -123,7 +136,7 @@ class _Tick:
     def apply_pod(self, pod: LedgerPod, since_ms: int) -> None:
         """An existing pod: open its session once it is bound and its cards are known, then apply its
         status."""
-        session = self.ledger.session(pod.uid)
+        session = self.changes.sessions.get(pod.uid) or self.ledger.session(pod.uid)
         if session is None:
             if not pod.node or pod.uid in self.ledger.folded:
                 return
@@ -140,7 +153,9 @@ class _Tick:
                 self.changes.deferred[pod.uid] = since_ms
                 return
             session = self.changes.open(opened, pod)
-        elif _lives_again(session, pod):
+        elif _says_nothing(session, pod):
+            return
+        elif _lives_again(session, pod) or self._lost_its_cards(session, pod):
             session = self._begin_again(session, pod, since_ms)
         self._apply_status(self._on_given_cards(session, pod), pod)
 
@@ -153,7 +168,8 @@ class _Tick:
         past = replace(session, uid=f"{session.uid}{BEFORE}{session.bound_ms}", opened_ms=self.now_ms)
         past = self.changes.open(replace(past, ended_ms=ended_ms, vanished_ms=None, settled_ms=None))
         self.ledger.open_totals.index_node(replace(past, uid=session.uid))  # its node does not extend it
-        starts = [at_ms for at_ms in (since_ms, pod.started_ms or 0) if at_ms >= ended_ms]
+        said_ms = pod.created_ms if pod.is_static else pod.started_ms or 0
+        starts = [at_ms for at_ms in (since_ms, said_ms) if at_ms >= ended_ms]
         again = replace(
             self._opened(pod), bound_ms=min(starts, default=ended_ms), opened_ms=session.opened_ms
         )
@@ -193,7 +209,25 @@ class _Tick:
     def _opened(self, pod: LedgerPod) -> Session:
         cards, parts = self.cluster.cards(pod.node), self.cluster.parts(pod.node)
         since_ms = self.only_metered_since(pod.namespace) if pod.is_only_metered else self.since_ms
-        return open_session(pod, cards, self.settings, self.now_ms, parts, since_ms)
+        session = open_session(pod, cards, self.settings, self.now_ms, parts, since_ms)
+        return within(session, self._left_milli(pod)) if pod.is_static else session
+
+    def _lost_its_cards(self, session: Session, pod: LedgerPod) -> bool:
+        """Whether other static pods have the cards of its node that this one had before it was gone."""
+        was_gone = pod.is_static and session.vanished_ms is not None
+        return was_gone and session.requested_milli > self._left_milli(pod)
+
+    def _left_milli(self, pod: LedgerPod) -> int:
+        """What other static pods leave of the cards of its node."""
+        changed = self.changes.sessions
+        uids = {*self.ledger.open_totals.by_node.get(pod.node, ()), *changed} - {pod.uid}
+        sessions = [changed.get(uid) or self.ledger.session(uid) for uid in uids]
+        held = sum(
+            session.requested_milli
+            for session in sessions
+            if session and session.is_static and session.node == pod.node and not session.is_over
+        )
+        return max(0, self.cluster.most_milli(pod.node) - held)
 
     def _may_come(self, pod: LedgerPod, opened: Session) -> bool:
         """Whether the pod's rate would differ if its node arrived, or arrived with other cards."""
@@ -245,7 +279,9 @@ class _Tick:
     def _vanish(
         self, session: Session, last: PodHold, known: Evidence, at_ms: int, was_watched: bool
     ) -> None:
-        most_ms, pods = self.settings.max_grace_period_ms, self.cluster.vanished
+        # a kubelet ends a static pod before it removes the mirror for good
+        most_ms = 0 if session.is_static else self.settings.max_grace_period_ms
+        pods = self.cluster.vanished
         gone = hold.vanished(last, at_ms, last_evidence_ms(known), most_ms, was_watched)
         if session.uid not in pods.holds:
             pods.add(session.uid, session.node, gone, at_ms)

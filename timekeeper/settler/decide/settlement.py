@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from timekeeper.accounts.balance import UnsettledSession
 from timekeeper.accounts.budget_history import History
-from timekeeper.accounts.posting import Posting, still_to_post
+from timekeeper.accounts.posting import Posting, amount_within, still_to_post
 from timekeeper.accounts.reserved import pod_uid
 from timekeeper.accounts.session import Session
 from timekeeper.core.budgets.policy import BudgetSettings
@@ -68,7 +68,7 @@ def settle_due(
             session, watermarks.get(session.witness, ledger.watermarks.get(session.witness))
         )
         witnessed = open_session.witnessed(now_ms)
-        if _is_due(witnessed, settle_after_ms, now_ms):
+        if _is_due(witnessed, settle_after_ms, now_ms) or _is_posted_before(open_session):
             new = _postings(open_session, witnessed, history, now_ms)
             postings += new
             open_session = replace(open_session, posted=(*open_session.posted, *new))
@@ -115,6 +115,12 @@ def _is_due(witnessed: WitnessedInterval, settle_after_ms: int, now_ms: int) -> 
     pod may still prove something stays open, even after such a posting."""
     silent = now_ms - witnessed.interval.end_ms >= settle_after_ms and witnessed.interval.length_ms > 0
     return witnessed.proven or silent or (witnessed.closed and not witnessed.interval.length_ms)
+
+
+def _is_posted_before(open_session: UnsettledSession) -> bool:
+    """Whether time before the session's beginning is posted for it: that was the pod's life before."""
+    before = Interval(0, open_session.session.bound_ms)
+    return bool(open_session.posted) and amount_within(open_session.posted, before) != 0
 
 
 def _postings(
