@@ -246,8 +246,7 @@ CATALOGUE: Mapping[str, FindingKind] = {
     "two-givers": FindingKind(
         "error",
         "givers of cards",
-        "{node} gives out its cards twice: {resources} by a device plugin, and devices of {drivers} by"
-        " claims, so pods of both may get one card",
+        "{node} gives out its cards twice: {how}, so pods of both may get one card",
         todo="stop one of both on {node} (docs/from-device-plugin.md)",
     ),
     "vetoed-evictions": FindingKind(

@@ -1,10 +1,10 @@
 """What the settler finds wrong with nodes and with pods that hold cards, for ``GET /v1/findings``."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from timekeeper.core.accelerators import accelerator_of
 from timekeeper.core.budgets.policy import BudgetSettings
-from timekeeper.core.claims.drivers import VENDORS, rules_of
+from timekeeper.core.claims.drivers import VENDORS, DriverRule, rules_of
 from timekeeper.core.findings import RoleFinding, some_of
 from timekeeper.core.request.inventory import vendor_of
 from timekeeper.settler.cluster.cluster_state import ClusterState, KnownNode
@@ -83,7 +83,24 @@ def _of_givers(
         ]
         if both:
             resources, given = (" and ".join(dict.fromkeys(words)) for words in zip(*both, strict=True))
-            yield RoleFinding("two-givers", {"node": node.name, "resources": resources, "drivers": given})
+            how = f"{resources} by a device plugin, and devices of {given} by claims"
+            yield RoleFinding("two-givers", {"node": node.name, "how": how})
+    yield from _of_two_drivers(cluster, rules)
+
+
+def _of_two_drivers(cluster: ClusterState, rules: Mapping[str, DriverRule]) -> Iterator[RoleFinding]:
+    """Of cards that two drivers publish, whole or as the parent of a part, by their UUIDs."""
+    givers: dict[tuple[str, str], set[str]] = {}
+    for (driver, pool, _), device in cluster.claims.pools.every().items():
+        if not device.is_tainted and (driver not in rules or rules[driver].is_gpu(device)):
+            for uuid in filter(None, (device.attribute("uuid"), device.attribute("parentUUID"))):
+                givers.setdefault((device.node or pool, str(uuid)), set()).add(driver)
+    twice: dict[tuple[str, str], list[str]] = {}
+    for (node, uuid), drivers in givers.items():
+        if len(drivers) > 1:
+            twice.setdefault((node, " and ".join(sorted(drivers))), []).append(uuid)
+    for (node, given), uuids in sorted(twice.items()):
+        yield RoleFinding("two-givers", {"node": node, "how": f"{some_of(uuids)} by claims of {given}"})
 
 
 def _of_unclassified(settings: BudgetSettings, nodes: list[KnownNode]) -> Iterator[RoleFinding]:

@@ -1,6 +1,7 @@
 """What a claim holds, what drivers publish of it, which of it are GPUs, and what it costs."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from tests.timekeeper.claims import DRIVER, allocated, device_claim, device_slic
 from tests.timekeeper.worlds import T0
 from tests.worlds import Json
 from timekeeper.core.claims.allocation import AllocatedDevice, DeviceAllocation, DeviceClaim, read_claim
-from timekeeper.core.claims.devices import DevicePools, read_slice
+from timekeeper.core.claims.devices import MAX_FORMER, DevicePools, read_slice
 from timekeeper.core.claims.drivers import DeviceComparison, DriverRule, read_comparison, rules_of
 from timekeeper.core.claims.rates import ClaimCharge, charge_of
 from timekeeper.core.request.cards import Weights
@@ -362,16 +363,85 @@ def test_a_device_that_nothing_publishes_counts_as_a_whole_one_with_a_doubt() ->
     assert found.doubt == "no ResourceSlice has its device, which counts as a whole one with weight 1"
 
 
+def version(number: int, *devices: str, model: str, part: str = "n1", of: int = 1) -> Json:
+    """A slice of pool n1 in the generation of this number."""
+    body = device_slice(*devices, model=model)
+    body["metadata"]["name"] = part
+    body["spec"]["pool"] |= {"generation": number, "resourceSliceCount": of}
+    return body
+
+
+def model_of(found: DevicePools, device: str) -> object:
+    known = found.find(DRIVER, "n1", device)
+    return known and known.device.attribute("model")
+
+
 def test_of_a_pool_the_newest_generation_counts() -> None:
-    old, new = device_slice("gpu-0", model="A100"), device_slice("gpu-0", model="H100")
-    new["metadata"]["name"], new["spec"]["pool"] = "new", {"name": "n1", "generation": 2}
+    old, new = version(1, "gpu-0", model="A100"), version(2, "gpu-0", model="H100", part="new")
     found = pools(new, old)
 
-    assert found.find(DRIVER, "n1", "gpu-0") == pools(new).find(DRIVER, "n1", "gpu-0")
+    assert (model_of(found, "gpu-0"), found.of_driver(DRIVER)) == ("H100", {"n1": 1})
     found.remove("new")
-    assert found.find(DRIVER, "n1", "gpu-0") == pools(old).find(DRIVER, "n1", "gpu-0")
-    found.remove(old["metadata"]["name"])
-    assert found.find(DRIVER, "n1", "gpu-0") is None
+    assert model_of(found, "gpu-0") == "A100"
+
+
+OLD, NEW = "H100", "A100"
+MOTIONS: dict[str, tuple[list[Json | str], object]] = {
+    "other names in the same slice": ([version(1, "d", model=OLD), version(2, "e", model=NEW)], OLD),
+    "without another generation": ([version(1, "d", model=OLD), version(1, "e", model=NEW)], OLD),
+    "and again": (
+        [version(1, "d", model=OLD), version(2, "e", model=NEW), version(2, "e", "f", model=NEW)],
+        OLD,
+    ),
+    "twice": (
+        [version(1, "d", model=OLD), version(2, "e", model=NEW), version(3, "f", model=NEW)],
+        OLD,
+    ),
+    "the new one has it": ([version(1, "d", model=OLD), version(2, "d", model=NEW)], NEW),
+    "the new one is not whole": (
+        [
+            version(1, "d", model=OLD, part="a", of=2),
+            version(1, "e", model=OLD, part="b", of=2),
+            version(2, "d", model=NEW, part="a", of=2),
+        ],
+        OLD,
+    ),
+    "now it is": (
+        [
+            version(1, "d", model=OLD, part="a", of=2),
+            version(1, "e", model=OLD, part="b", of=2),
+            version(2, "d", model=NEW, part="a", of=2),
+            version(2, "e", model=NEW, part="b", of=2),
+        ],
+        NEW,
+    ),
+    "none is whole": ([version(1, "d", model=OLD, of=3), version(2, "d", model=NEW, part="b", of=3)], NEW),
+    "its slice is gone": ([version(1, "d", model=OLD), "n1"], OLD),
+    "it is there anew, and counts from one": (
+        [version(7, "d", model=OLD), "n1", version(1, "d", model=NEW)],
+        NEW,
+    ),
+    "it never was": ([version(1, "e", model=OLD)], None),
+}
+
+
+@pytest.mark.parametrize("motion", MOTIONS)
+def test_a_device_is_found_while_its_driver_replaces_what_it_publishes(motion: str) -> None:
+    events, model = MOTIONS[motion]
+    found = DevicePools()
+    for event in events:
+        found.remove(event) if isinstance(event, str) else found.put(read_slice(event))
+
+    assert model_of(found, "d") == model
+
+
+def test_former_slices_of_pools_that_come_and_go_are_forgotten() -> None:
+    found = DevicePools()
+    for number in range(2 * MAX_FORMER):
+        found.put(replace(read_slice(version(1, "d", model=OLD)), name=f"s{number}"))
+        found.remove(f"s{number}")
+
+    assert len(found._former) == MAX_FORMER
 
 
 DEVICE: Json = {

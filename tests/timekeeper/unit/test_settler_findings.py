@@ -102,6 +102,35 @@ def test_a_node_whose_cards_two_give_out_is_named(
     assert all(name in sentence for _, sentence in said for name in ("n gives out its cards twice", *drivers))
 
 
+CARD = {"uuid": {"string": "GPU-1"}}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "how"),
+    [
+        (
+            {"attributes": CARD},
+            {"attributes": CARD},
+            "GPU-1 by claims of gpu.example.com and odd.example.com",
+        ),
+        ({"attributes": CARD}, {"attributes": {"parentUUID": CARD["uuid"]}}, "GPU-1 by claims of"),
+        ({"attributes": CARD}, {"attributes": {"uuid": {"string": "GPU-2"}}}, ""),
+        ({"attributes": CARD}, {"attributes": CARD, "taints": TAINT}, ""),
+        ({"attributes": CARD}, {"attributes": CARD, "driver": "compute-domain.nvidia.com"}, ""),
+        ({"attributes": CARD}, {"attributes": CARD, "node": "m"}, ""),
+        ({"attributes": {}}, {"attributes": {}}, ""),
+    ],
+)
+def test_a_card_that_two_drivers_publish_is_named_with_both(first: Json, second: Json, how: str) -> None:
+    others = {"driver": "odd.example.com"} | second
+    slices = (device_slice("gpu-0", **{"node": "n"} | first), device_slice("x", **{"node": "n"} | others))
+
+    said = found(node({"cpu": "8"}), slices=slices)
+
+    assert [level for level, _ in said] == ["error"] * bool(how)
+    assert all(f"n gives out its cards twice: {how}" in sentence for _, sentence in said)
+
+
 def test_a_failed_pod_that_runs_by_its_status_is_named_once_its_grace_is_over() -> None:
     def lost(deleted_ms: int) -> LedgerPod:
         raw = gpu_pod(f"p{deleted_ms}", phase="Failed")

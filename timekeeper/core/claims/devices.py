@@ -4,6 +4,7 @@ partitions of one device share.
 All amounts are thousandths of what the quantity says, so that they are whole numbers.
 """
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from sys import intern
@@ -13,6 +14,7 @@ from timekeeper.core.object_names import KEEPS_OFF
 from timekeeper.core.quantity import thousandths
 from timekeeper.core.texts import only_printable
 
+MAX_FORMER = 4_096  # former versions of slices: pools come and go with their nodes
 Amounts = tuple[tuple[str, int], ...]  # name and thousandths of each
 Attribute = str | int | bool
 
@@ -38,7 +40,8 @@ class PublishedDevice:
 
 @dataclass(frozen=True, slots=True)
 class DeviceSlice:
-    """A ResourceSlice: a part of what one driver publishes of one pool. ``counters``: what each set has."""
+    """A ResourceSlice: a part of what one driver publishes of one pool. ``counters``: what each set has;
+    ``of``: how many slices make the pool in this generation."""
 
     name: str
     driver: str
@@ -46,6 +49,7 @@ class DeviceSlice:
     generation: int
     devices: Mapping[str, PublishedDevice]  # by name
     counters: tuple[tuple[str, Amounts], ...] = ()
+    of: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,37 +66,54 @@ class FoundDevice:
 
 @dataclass(slots=True)
 class DevicePools:
-    """All slices that exist; of each pool those of its newest generation count."""
+    """All slices that exist; of each pool those of its newest generation count. An allocation may name a
+    device that its driver has just replaced: `find` looks into former versions too."""
 
     slices: dict[str, DeviceSlice] = field(default_factory=dict)  # by name
+    # the oldest first: slices that are gone, and versions of others that said what is said no more
+    _former: deque[DeviceSlice] = field(default_factory=lambda: deque(maxlen=MAX_FORMER))
     _pools: dict[tuple[str, str], set[str]] = field(default_factory=dict)
 
     def put(self, found: DeviceSlice) -> None:
         """The slice as it is now."""
-        self.remove(found.name)
+        before = self._remove(found.name)
+        if before is not None and _is_said_no_more(before, found):
+            self._former.append(before)
         self.slices[found.name] = found
         self._pools.setdefault((found.driver, found.pool), set()).add(found.name)
 
     def remove(self, name: str) -> None:
         """It does not exist any more."""
+        gone = self._remove(name)
+        if gone is not None:
+            self._former.append(gone)
+
+    def _remove(self, name: str) -> DeviceSlice | None:
         gone = self.slices.pop(name, None)
-        if gone is None:
-            return
-        rest = self._pools[gone.driver, gone.pool]
-        rest.discard(name)
-        if not rest:
-            del self._pools[gone.driver, gone.pool]
+        if gone is not None:
+            rest = self._pools[gone.driver, gone.pool]
+            rest.discard(name)
+            if not rest:
+                del self._pools[gone.driver, gone.pool]
+        return gone
 
     def find(self, driver: str, pool: str, device: str) -> FoundDevice | None:
-        """The device; None: no slice has it."""
-        current = self._current(driver, pool)
-        found = next((each.devices[device] for each in current if device in each.devices), None)
-        if found is None:
+        """The device, as of the newest generation that is whole and has it, else of the newest that has it;
+        None: no slice has, or had it."""
+        having = [one for one in self._versions(driver, pool) if any(device in each.devices for each in one)]
+        if not having:
             return None
+        current = next((version for version in having if len(version) == version[0].of), having[0])
+        found = next(each.devices[device] for each in current if device in each.devices)
         taken = {name for name, _ in found.consumed}
         sets = tuple(each for one in current for each in one.counters if each[0] in taken)
         unshared = frozenset(_unshared(found, current)) if found.consumed else frozenset[str]()
         return FoundDevice(found, sets, _parent(found, current), _siblings(found, current), unshared)
+
+    def published(self, driver: str, pool: str, device: str) -> PublishedDevice | None:
+        """The device as it may be allocated now; None: it may not."""
+        current = self._current(driver, pool)
+        return next((each.devices[device] for each in current if device in each.devices), None)
 
     def of_driver(self, driver: str) -> dict[str, int]:
         """The driver's pools, each with the number of its devices."""
@@ -108,6 +129,18 @@ class DevicePools:
             for name, each in one.devices.items()
         }
 
+    def _versions(self, driver: str, pool: str) -> Iterator[list[DeviceSlice]]:
+        """What the driver has published of the pool: by generation, the newest that still has slices first;
+        then the former slices of these generations, each by itself."""
+        there = [self.slices[name] for name in self._pools.get((driver, pool), ())]
+        former = [each for each in self._former if (each.driver, each.pool) == (driver, pool)]
+        now = {each.generation for each in there}
+        numbers = {*now, *(each.generation for each in former)}
+        for number in sorted(numbers, key=lambda number: (number in now, number), reverse=True):
+            same = {each.name: each for each in (*former, *there) if each.generation == number}
+            yield list(same.values())
+        yield from ([each] for each in reversed(former))
+
     def _current(self, driver: str, pool: str) -> list[DeviceSlice]:
         every = [self.slices[name] for name in self._pools.get((driver, pool), ())]
         newest = max((each.generation for each in every), default=0)
@@ -119,6 +152,12 @@ def _unshared(found: PublishedDevice, pool: Iterable[DeviceSlice]) -> Iterator[s
     for device in (device for part in pool for device in part.devices.values()):
         for name, consumed in device.consumed:
             yield from dict(mine.get(name, ())).keys() - {counter for counter, amount in consumed if amount}
+
+
+def _is_said_no_more(before: DeviceSlice, now: DeviceSlice) -> bool:
+    """Whether a device is gone, or other slices of the former generation may still be there."""
+    is_part = before.of > 1 and before.generation != now.generation
+    return is_part or not before.devices.keys() <= now.devices.keys()
 
 
 def _parent(found: PublishedDevice, pool: Iterable[DeviceSlice]) -> PublishedDevice | None:
@@ -153,6 +192,7 @@ def read_slice(raw: Json) -> DeviceSlice:
         generation if isinstance(generation, int) else 0,
         {each.name: each for each in devices},
         tuple(_counters(spec.get("sharedCounters"), "name", driver)),
+        number if isinstance(number := pool.get("resourceSliceCount"), int) else 0,
     )
 
 

@@ -246,10 +246,9 @@ def view_of(settler: Settler) -> SettlerView:
 
     def published(device: DeviceKey) -> PublishedDevice | None:
         try:
-            found = settler.cluster.claims.pools.find(*device)
+            return settler.cluster.claims.pools.published(*device)
         except (KeyError, RuntimeError):  # the settler is changing them
             return None
-        return None if found is None else found.device
 
     def unheld() -> Mapping[DeviceKey, PublishedDevice] | None:
         try:
