@@ -9,13 +9,16 @@ from queue import Queue
 from threading import Event, Thread
 
 from timekeeper import metrics
+from timekeeper.core.claims.allocation import read_claim
 from timekeeper.core.decisions import DecisionRun
 from timekeeper.core.names import DOMAIN
 from timekeeper.core.request.claims import reuses_devices
 from timekeeper.edge.events import EventRecorder
 from timekeeper.edge.lease import CALL_S, LeaseElection, LeaseName
+from timekeeper.edge.list_watch import pages
 from timekeeper.edge.memory_outbox import OutboxEvents
 from timekeeper.edge.outbox import NotDelivered
+from timekeeper.edge.reflector import ExpiredError, ObjectsListed, UnreachableError
 from timekeeper.edge.source_health import SourceHealth
 from timekeeper.log import LogEvent, log
 from timekeeper.runtime.api_server import ANSWER_S, APPLY, Answered, Api, event_sender, lease_caller
@@ -26,7 +29,7 @@ from timekeeper.settings import TimekeeperSettings
 from timekeeper.settler.budget_entries import BudgetNotice
 from timekeeper.settler.claim_notices import ClaimNotice
 from timekeeper.settler.cluster.cluster_state import WatchUpdate
-from timekeeper.settler.cluster.watches import sources, start_watching
+from timekeeper.settler.cluster.watches import ALL_CLAIMS, sources, start_watching
 from timekeeper.settler.epoch_threads import EpochThreads, start_thread
 from timekeeper.settler.new_pods import NewPods
 from timekeeper.settler.pod_notices import PodNotice, state_after
@@ -209,7 +212,8 @@ def _settle(settings: TimekeeperSettings, store: Store, api: Api, me: str, stop:
     readers = (recording, *threads.start(settings, stop))
     log("settler-started", sessions=len(settler.ledger.sessions), term=settler.epoch.number, holder=me)
     try:
-        return _run(settler, updates, stop, store.is_shared)
+        at_end = partial(last_look, settler, updates, api, now_ms)
+        return _run(settler, updates, stop, store.is_shared, at_end)
     finally:
         # These must not read the database after it is closed. A call in flight may outlast this wait.
         stop.set()
@@ -217,11 +221,31 @@ def _settle(settings: TimekeeperSettings, store: Store, api: Api, me: str, stop:
             thread.join(_ENDING_S)
 
 
-def _run(settler: Settler, updates: Queue[WatchUpdate], stop: Event, is_shared: bool) -> int:
+def last_look(settler: Settler, updates: Queue[WatchUpdate], api: Api, now_ms: Callable[[], int]) -> None:
+    """Take in what the watches have brought, list all claims once more, and write that: the next settler
+    knows of no end before its own start but by the last look. Where the API server does not answer, the last
+    look is that of the watch."""
+    if not settler.cluster.claims.is_followed:
+        return
+    for _ in range(updates.qsize()):
+        settler.apply(updates.get())
+    at_ms = now_ms()
+    try:
+        claims = tuple(read_claim(raw) for items, _ in pages(api, ALL_CLAIMS) for raw in items)
+        settler.apply(WatchUpdate("resourceclaims", at_ms, ObjectsListed(claims)))
+    except (UnreachableError, ExpiredError) as error:
+        _failed("resourceclaims", str(error))
+    settler.tick()
+
+
+def _run(
+    settler: Settler, updates: Queue[WatchUpdate], stop: Event, is_shared: bool, at_end: Callable[[], None]
+) -> int:
     """Settle until ``stop``, or until another settler writes; returns the exit code. ``is_shared``: several
-    timekeepers may use the database."""
+    timekeepers may use the database; ``at_end``: called after ``stop``."""
     try:
         run(settler, updates, stop)
+        at_end()
     except EpochOverError as error:
         allowed = "" if is_shared else "; two timekeepers must not share a file, so stop one of them"
         log("settler-ends", level="warning", reason=f"another settler has started{allowed}", error=error)

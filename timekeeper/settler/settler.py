@@ -8,6 +8,7 @@ from threading import Event
 from timekeeper import metrics
 from timekeeper.accounts.budget_history import DAY_MS, History, history_of
 from timekeeper.accounts.changes import Changes, Pulse
+from timekeeper.accounts.claims.claim_sessions import SECOND_MS
 from timekeeper.accounts.decisions.ledger_decisions import of_changes
 from timekeeper.accounts.ends import ReportedEnd
 from timekeeper.accounts.failing_watches import watches_text
@@ -16,6 +17,7 @@ from timekeeper.accounts.held.limits import HeldView
 from timekeeper.accounts.held.order import capped_namespaces, cards_held
 from timekeeper.accounts.pods import LedgerPod, metered_view, pod_of
 from timekeeper.accounts.reserved import reserved_uid
+from timekeeper.accounts.session import CLAIMS_SEEN
 from timekeeper.core.decisions import Record, record_nothing
 from timekeeper.core.findings import CATALOGUE, WATCH_FAILS, counted, of_sources, published
 from timekeeper.core.names import BUDGET_CONFIG_MAPS
@@ -27,7 +29,7 @@ from timekeeper.settler.budget_entries import BudgetNotice, EntryChanges, Missin
 from timekeeper.settler.claim_notices import ClaimNotice, OrphanNotices
 from timekeeper.settler.cluster.cluster_state import ClusterState, WatchUpdate
 from timekeeper.settler.cluster.metered_namespaces import metered_namespaces
-from timekeeper.settler.decide.claim_changes import wanted_uids
+from timekeeper.settler.decide.claim_changes import allocated_since, wanted_uids
 from timekeeper.settler.decide.decide import PULSE_MS, TickDecision, TickInputs, decide, listed_namespaces
 from timekeeper.settler.findings import EVERY_MS, findings
 from timekeeper.settler.pod_notices import PodNotice
@@ -375,6 +377,10 @@ class Settler:
         first = reading.existing(connection, wanted.keys())  # nearly always there is none
         more = {uid for each in first for uid in wanted[each]}
         ledger.used_claims = reading.existing(connection, more) if more else frozenset()
+        look_ms = ledger.watermarks.get(CLAIMS_SEEN, 0) - SECOND_MS
+        ledger.claim_ends = reading.ends_of_claims(
+            connection, allocated_since(cluster.claims, look_ms), look_ms
+        )
         uids = {*cluster.changed_pods, *cluster.deleted_pods} & cluster.claims.pods.keys()
         pods = [cluster.claims.pods[uid] for uid in uids if ledger.session(uid) is None]
         names = {(pod.pod.namespace, pod.served_by) for pod in pods if pod.served_by}

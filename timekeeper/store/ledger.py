@@ -130,6 +130,18 @@ def names_of_claims(connection: Connection, names: Iterable[tuple[str, str]]) ->
     return frozenset(found)
 
 
+def ends_of_claims(connection: Connection, names: Iterable[tuple[str, str]], since_ms: int) -> dict[str, int]:
+    """The last end of each claim with one of these namespaces and names, by its UID, if it has ended since
+    then."""
+    its, found = SESSIONS.c, dict[str, int]()
+    for chunk in chunks(sorted(names)):
+        of_them = and_(its.kind == "claim", tuple_(its.namespace, its.name).in_(chunk))
+        rows = select(its.uid, its.ended_ms).where(of_them, its.ended_ms >= since_ms)
+        for uid, ended_ms in connection.execute(rows.order_by(its.ended_ms)):
+            found[uid.partition(CLAIM)[0]] = ended_ms
+    return found
+
+
 _IS_CLAIMS = FOLDED.c.session_uid.contains(CLAIM, autoescape=True)
 
 

@@ -17,7 +17,7 @@ from timekeeper.core.claims.allocation import AllocatedDevice, DeviceAllocation,
 from timekeeper.core.claims.rates import ClaimCharge, DeviceCharge
 from timekeeper.core.decisions import recordable
 
-_SECOND_MS = 1_000  # the resolution of an allocation's time
+SECOND_MS = 1_000  # the resolution of an allocation's time
 _MOST_USERS = 256  # Kubernetes reserves a claim for no more pods at one time
 _MOST_A_SECOND = 32  # allocations of one claim that can be told apart
 
@@ -59,15 +59,15 @@ def begin_ms(allocation: DeviceAllocation, seen_ms: int, look_ms: int) -> int:
     ``look_ms`` (0: there was none), and when it was seen; else when it was seen. Its time has no parts of a
     second: one in the second of the look ends with that second at the latest."""
     stamp_ms = allocation.stamp_ms
-    if stamp_ms is None or not look_ms or not look_ms - _SECOND_MS < stamp_ms <= seen_ms:
+    if stamp_ms is None or not look_ms or not look_ms - SECOND_MS < stamp_ms <= seen_ms:
         return seen_ms
-    return stamp_ms if stamp_ms >= look_ms else min(seen_ms, stamp_ms + _SECOND_MS)
+    return stamp_ms if stamp_ms >= look_ms else min(seen_ms, stamp_ms + SECOND_MS)
 
 
 def is_dated(session_uid: str, allocation: DeviceAllocation) -> bool:
     """Whether the session is of an allocation that was made at this time. Without a time it may be of any."""
     number = int(session_uid.rpartition(":")[2])
-    return allocation.stamp_ms in (None, number // _SECOND_MS * _SECOND_MS)
+    return allocation.stamp_ms in (None, number // SECOND_MS * SECOND_MS)
 
 
 def is_of(session: Session, allocation: DeviceAllocation) -> bool:

@@ -13,6 +13,7 @@ from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.claims.allocation import DeviceClaim
 from timekeeper.core.claims.devices import DevicePools
 from timekeeper.core.claims.drivers import DriverRule
+from timekeeper.core.ledger.metering import FOREVER_MS
 
 SOURCES = ("resourceclaims", "resourceslices")
 ORPHAN_MS = 30_000  # Kubernetes frees a claim within seconds after its last pod
@@ -53,7 +54,8 @@ class DeviceClaims:
     """All that is known of claims. ``current_ms``: until when that is complete; 0: nothing follows them."""
 
     current_ms: int = 0
-    ended_ms: int = 0  # the last end of an allocation
+    # of the sights that this tick does not write: until when all claims were known before them
+    deferred_ms: tuple[int, ...] = (FOREVER_MS,)
     allocated: dict[str, DeviceClaim] = field(default_factory=dict)  # by UID
     sights: dict[str, list[ClaimSight]] = field(default_factory=dict)  # by UID; not written yet
     relisted: Relist | None = None  # the last list since the last written tick
@@ -95,8 +97,9 @@ class DeviceClaims:
 
     @property
     def seen_ms(self) -> int | None:
-        """The same, but never before an end, so that the next settler dates no allocation of before it."""
-        return max(self.watermark_ms or 0, min(self.ended_ms, self.current_ms)) or None
+        """The same to the millisecond: until when the next settler knows of all claims. Not beyond the look
+        before a sight that is not written yet."""
+        return min(self.current_ms, *self.deferred_ms) or None
 
     def is_allocated(self, namespace: str, name: str) -> bool:
         """Whether a claim of this name holds devices."""

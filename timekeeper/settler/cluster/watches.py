@@ -91,7 +91,7 @@ def sources(
         ),
         WatchSource("priorityclasses", f"{_CLASSES}/priorityclasses", _WATCH_S, read_priority_class),
         WatchSource("namespaces", "/api/v1/namespaces", _WATCH_S, read_namespace),
-        WatchSource("resourceclaims", f"{_RESOURCES}/resourceclaims", _PODS_WATCH_S, read_claim, _RESOURCES),
+        WatchSource("resourceclaims", ALL_CLAIMS, _PODS_WATCH_S, read_claim, _RESOURCES),
         WatchSource("resourceslices", f"{_RESOURCES}/resourceslices", _WATCH_S, read_slice, _RESOURCES),
         WatchSource(CLASSES, f"{_RESOURCES}/{CLASSES}", _WATCH_S, read_class, _RESOURCES),
         WatchSource(TEMPLATES, f"{_RESOURCES}/{TEMPLATES}", _WATCH_S, read_claim_template, _RESOURCES),
@@ -102,6 +102,7 @@ def sources(
 
 _CLASSES = "/apis/scheduling.k8s.io/v1"
 _RESOURCES = "/apis/resource.k8s.io/v1"
+ALL_CLAIMS = f"{_RESOURCES}/resourceclaims"
 
 
 def start_watching(

@@ -23,6 +23,7 @@ from timekeeper.core.claims.allocation import DeviceAllocation, DeviceClaim
 from timekeeper.core.claims.drivers import DriverRule, rules_of
 from timekeeper.core.claims.rates import ClaimCharge, charge_of
 from timekeeper.core.dialects.others import claims as of_claims
+from timekeeper.core.ledger.metering import FOREVER_MS
 from timekeeper.core.values import GPURequest
 from timekeeper.settler.cluster.cluster_state import ClusterState
 from timekeeper.settler.cluster.device_claims import ClaimSight, DeviceClaims, Relist
@@ -43,6 +44,8 @@ def follow_claims(
     if cluster.claims.relisted is not None:
         tick.miss_absent(cluster.claims.relisted)
     tick.follow_lost()
+    deferred = (sights[0].look_ms for sights in changes.deferred_claims.values())
+    cluster.claims.deferred_ms = (FOREVER_MS, *deferred)
 
 
 def unallocated(
@@ -139,6 +142,7 @@ class _ClaimTick:
         if not charge.gpus or self._is_paid(claim):
             return None
         begun_ms = begin_ms(allocation, sight.at_ms, self._look_ms(sight))
+        begun_ms = max(begun_ms, self.ledger.claim_ends.get(claim.uid, 0))
         pod = next((self.claims.pods[each] for each in claim.consumers if each in self.claims.pods), None)
         node = self._node(allocation, charge, pod)
         is_admitted = pod is not None and admitted_in_budget(pod.standing, self.settings)
@@ -222,8 +226,7 @@ class _ClaimTick:
                 self._put(replace(session, consumers=left, watermark_ms=last_ms))
 
     def _end(self, session: Session, end_ms: int) -> None:
-        ended = self._put(end_claim_session(session, end_ms))
-        self.claims.ended_ms = max(self.claims.ended_ms, ended.ended_ms or 0)
+        self._put(end_claim_session(session, end_ms))
 
     def _put(self, session: Session) -> Session:
         self.changes.sessions[session.uid] = session
@@ -233,6 +236,17 @@ class _ClaimTick:
 def _is_unpublished(charge: ClaimCharge) -> bool:
     """Whether a slice may still arrive that says what a device is: the watches are independent."""
     return any(each.is_unpublished for each in charge.gpus)
+
+
+def allocated_since(claims: DeviceClaims, since_ms: int) -> set[tuple[str, str]]:
+    """Namespace and name of the claims of the first list that were allocated since then: an earlier settler
+    may have seen them freed in that second."""
+    first = (sight.claim for sights in claims.sights.values() for sight in sights if not sight.look_ms)
+    return {
+        (claim.namespace, claim.name)
+        for claim in first
+        if claim.allocation is not None and (claim.allocation.stamp_ms or 0) >= since_ms
+    }
 
 
 def wanted_uids(claims: DeviceClaims) -> Iterator[tuple[str, ...]]:

@@ -20,7 +20,7 @@ from timekeeper.accounts.held.order import HeldPod
 from timekeeper.accounts.posting import Posting, amount_within
 from timekeeper.accounts.protection import ProtectedPods
 from timekeeper.accounts.reserved import pod_uid
-from timekeeper.accounts.session import HOST, Session, evidence
+from timekeeper.accounts.session import CLAIMS_SEEN, HOST, Session, evidence
 from timekeeper.accounts.standings import EntryCache, StandingsDocument
 from timekeeper.accounts.statements import AccountKey, Part, Statements
 from timekeeper.core.ledger.metering import Interval
@@ -144,6 +144,8 @@ class LedgerState:
     claim_users: dict[str, tuple[str, ...]] = field(default_factory=dict)
     # UIDs of sessions of claims that the database has, of those that changed
     used_claims: Set[str] = frozenset()
+    # UID of a claim -> its last end, of those that were allocated again since the last look
+    claim_ends: Mapping[str, int] = field(default_factory=dict)
     # namespace and name of claims with a session, of those that serve changed pods
     claim_names: Set[tuple[str, str]] = frozenset()
     # namespace -> its protected pods, as of the last tick; a new object with each change
@@ -191,7 +193,8 @@ class LedgerState:
         self.leaseless = {*self.leaseless, *changes.leases} - {n for n, had in changes.leases.items() if had}
         now = {**self.gone, **changes.gone} if changes.gone else self.gone
         self.gone = {name: at for name, at in now.items() if at is not None}
-        self.watermarks_ms = self.pulse.decided_ms if changes.watermarks else self.watermarks_ms
+        if changes.watermarks.keys() - {CLAIMS_SEEN}:
+            self.watermarks_ms = self.pulse.decided_ms
         for session in (*changes.opened, *changes.changed):
             self._put(session)
         by_namespace: dict[str, list[Posting]] = {}
