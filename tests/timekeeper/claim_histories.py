@@ -18,28 +18,41 @@ from timekeeper.edge.reflector import ObjectChanged
 from timekeeper.settler.cluster.cluster_state import WatchUpdate
 
 CLAIMS, SLICES, PODS = "resourceclaims", "resourceslices", "pods"
-EXAMPLE, ODD, NIC = "gpu.example.com", "odd.example.com", "nic.example.com"
+EXAMPLE, ODD, NIC, TPU = "gpu.example.com", "odd.example.com", "nic.example.com", "tpu.example.com"
 TEAMS = ("team-a", "team-b")
 MAX_GRACE = 600 * SECOND
-SETTINGS = "weights: {H100: 2.5}\nsettleAfter: 10m\ndrivers: {nic.example.com: {gpus: none}}"
+SETTINGS = (
+    "weights: {H100: 2.5}\nsettleAfter: 10m\n"
+    "drivers: {nic.example.com: {gpus: none}, tpu.example.com: {units: capacity.tpus}}"
+)
 SPANS = (1, 80, 400, SECOND, 3 * SECOND, 7 * SECOND, 40 * SECOND, 15 * MINUTE, 2 * HOUR)
 
 
 def slices() -> dict[str, Json]:
-    """What drivers publish at first, by pool."""
+    """What drivers publish at first, by the name of the slice; the pool ``wide`` has two."""
     capacity = {"memory": {"value": "80Gi"}, "compute": {"value": "100"}}
     parts = device_slice("half", "quarter", node="parts", capacity=capacity)
     parts["spec"]["sharedCounters"] = [{"name": "s", "counters": {"memory": {"value": "80Gi"}}}]
     for device, memory in zip(parts["spec"]["devices"], ("40Gi", "20Gi"), strict=True):
         device["consumesCounters"] = [{"counterSet": "s", "counters": {"memory": {"value": memory}}}]
-    return {
-        "plain": device_slice("a", "b", node="plain"),
-        "better": device_slice("c", node="better", model="H100"),
-        "shared": device_slice("d", node="shared", allowMultipleAllocations=True, capacity=capacity),
-        "parts": parts,
-        "odd": device_slice("e", node="odd", driver=ODD),
-        "nic": device_slice("f", node="nic", driver=NIC),
-    }
+    tpus = device_slice("chip", "node", "pod", node="tpus", driver=TPU)
+    for device, chips in zip(tpus["spec"]["devices"], ("1", "4", "16"), strict=True):
+        device["capacity"]["tpus"] = {"value": chips}
+    wide = [device_slice("w0", node="wide"), device_slice("w1", node="wide", model="H100")]
+    for number, body in enumerate(wide):
+        body["metadata"]["name"] = f"wide-{number}"
+        body["spec"]["pool"]["resourceSliceCount"] = 2
+    every = (
+        device_slice("a", "b", node="plain"),
+        device_slice("c", node="better", model="H100"),
+        device_slice("d", node="shared", allowMultipleAllocations=True, capacity=capacity),
+        parts,
+        device_slice("e", node="odd", driver=ODD),
+        device_slice("f", node="nic", driver=NIC),
+        tpus,
+        *wide,
+    )
+    return {each["metadata"]["name"]: each for each in every}
 
 
 DEVICES = (
@@ -48,6 +61,8 @@ DEVICES = (
     *(("shared", "d", EXAMPLE),) * 3,
     *(("parts", name, EXAMPLE) for name in ("half", "quarter")),
     ("odd", "e", ODD),
+    *(("tpus", name, TPU) for name in ("chip", "node", "pod")),
+    *(("wide", name, EXAMPLE) for name in ("w0", "w1")),
     ("nic", "f", NIC),
 )
 
@@ -86,8 +101,10 @@ class Batch:
         self.lives = [Life(chance.choice(TEAMS), f"c{number}") for number in range(lives)]
         self.pods: dict[str, Json] = {}
         self.cut: list[tuple[Json, bool]] | None = None  # what a watch that is cut did not deliver
-        rules = {EXAMPLE: True, NIC: False}
-        self.oracle = Claims(rules, {"H100": Fraction(5, 2)}, MAX_GRACE, copy.deepcopy(slices()))
+        rules = {EXAMPLE: True, NIC: False, TPU: True}
+        published, units = copy.deepcopy(slices()), {TPU: "tpus"}
+        self.oracle = Claims(rules, {"H100": Fraction(5, 2)}, MAX_GRACE, published, units)
+        self.generations: dict[str, int] = {}
         objects = [(SLICES, each) for each in slices().values()]
         town.begin(*objects, ("configmaps", budgets("bursar-settings", _settings=SETTINGS)))
         town.hear_all(CLAIMS)
@@ -115,7 +132,7 @@ class Batch:
     def _something(self) -> None:
         chance = self.chance.random()
         if not self.calm and chance < 0.12:
-            self.chance.choice((self._cut, self._go_on, self._list_again, self._kill))()
+            self.chance.choice((self._cut, self._go_on, self._list_again, self._kill, self._stop))()
         elif chance < 0.16:
             self._quiet()
         elif chance < 0.19:
@@ -270,16 +287,33 @@ class Batch:
         self.oracle.lists(copy.deepcopy(list(self.town.objects[CLAIMS].values())), self.now)
         self.cut = None
 
+    def _stop(self) -> None:
+        """In order, as in a rolling update: the settler looks at all claims once more, and writes that."""
+        self._list_again()
+        self.tick()
+        self._kill()
+
     def _change_a_slice(self) -> None:
-        """Another model, or it goes, or comes again."""
-        pool, body = self.chance.choice(sorted(slices().items()))
-        is_there = pool in self.oracle.slices
-        if is_there and self.chance.random() < 0.3:
-            self.town.hear(SLICES, self.oracle.slices.pop(pool), deleted=True)
+        """Another model, or other names, or it goes, or comes again. A pool of two slices is not whole in
+        between."""
+        name, body = self.chance.choice(sorted(slices().items()))
+        pool, now = body["spec"]["pool"], self.oracle.slices.get(name)
+        is_alone = pool["resourceSliceCount"] == 1
+        if now is not None and is_alone and self.chance.random() < 0.3:
+            self.oracle.publishes(now, gone=True)
+            self.town.hear(SLICES, now, deleted=True)
             return
+        newest = self.generations.get(pool["name"], 1)
+        is_newest = now is not None and now["spec"]["pool"]["generation"] == newest
+        is_renamed = self.chance.random() < 0.3
+        pool["generation"] = newest + (
+            is_newest if is_renamed or not is_alone else self.chance.random() < 0.5
+        )
+        self.generations[pool["name"]] = pool["generation"]
         for device in body["spec"]["devices"]:
+            device["name"] += "-new" if is_renamed else ""
             device["attributes"]["model"]["string"] = self.chance.choice(("A100", "H100"))
-        self.oracle.slices[pool] = copy.deepcopy(body)
+        self.oracle.publishes(copy.deepcopy(body))
         self.town.hear(SLICES, body)
 
     # -- the comparison

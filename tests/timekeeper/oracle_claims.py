@@ -13,7 +13,6 @@ from typing import Any
 from tests.timekeeper.oracle import kubelet_says, last_times, moment
 from tests.worlds import Json
 
-STEP = 10_000  # until when claims are known advances in steps
 PATIENCE = 5_000  # for a slice that describes the device
 UNITS = {"": 1, "Mi": 2**20, "Gi": 2**30}
 
@@ -68,12 +67,16 @@ class User:
 @dataclass
 class Claims:
     """What the settler knows of claims. ``unwritten``: since its last tick, with the last list; ``mark``: as
-    it is written; ``rules``: by driver, whether its devices are GPUs."""
+    it is written; ``rules``: by driver, whether its devices are GPUs; ``units``: by driver, the capacity that
+    says how many each is; ``slices``: those that exist, by name; ``past``: what they were before, in order.
+    """
 
     rules: dict[str, bool]
     weights: dict[str, Fraction]
     most_grace: int
     slices: dict[str, Json] = field(default_factory=dict)
+    units: dict[str, str] = field(default_factory=dict)
+    past: list[Json] = field(default_factory=list)
     charges: list[Charge] = field(default_factory=list)
     held: dict[str, Json] = field(default_factory=dict)  # UID -> allocated claim, as it was seen last
     users: dict[str, User] = field(default_factory=dict)
@@ -86,6 +89,14 @@ class Claims:
         """The watch reports a claim."""
         self._note(Sight(raw, gone, now, self.heard, False))
         self.hears(now)
+
+    def publishes(self, body: Json, gone: bool = False) -> None:
+        """The watch reports a slice."""
+        before = self.slices.pop(body["metadata"]["name"], None)
+        if before is not None:
+            self.past.append(before)
+        if not gone:
+            self.slices[body["metadata"]["name"]] = body
 
     def hears(self, now: int) -> None:
         """The watch is alive."""
@@ -135,6 +146,7 @@ class Claims:
         self.held.clear()
         self.users.clear()
         self.unwritten.clear()
+        self.past.clear()
         self.listing, self.heard = None, 0
 
     def tick(self, now: int) -> None:
@@ -153,8 +165,7 @@ class Claims:
         self._follow_lost(now)
         self.unwritten, self.listing = waiting, None
         self.users = {uid: user for uid, user in self.users.items() if user.gone is None}
-        last = max([0, *(each.end or 0 for each in self.charges)])
-        self.mark = max(self.mark, self.heard // STEP * STEP, min(last, self.heard))
+        self.mark = max(self.mark, min([self.heard, *(each.look for each in waiting)]))
 
     def running(self, uid: str) -> Charge | None:
         found = [each for each in self.charges if each.claim == uid and each.end is None and not each.lost]
@@ -181,7 +192,8 @@ class Claims:
         rate, is_described = rated
         if is_last and not is_described and now - sight.at < PATIENCE:
             return False
-        begin = self._begin(sight)
+        ends = [each.end for each in self.charges if each.claim == uid and each.end is not None]
+        begin = max([self._begin(sight), *ends])
         devices = frozenset(map(of_one, gpus))
         self.charges.append(Charge(uid, begin, rate, stamp(sight.raw), devices, reserved(sight.raw)))
         return True
@@ -239,18 +251,18 @@ class Claims:
             if not self.rules.get(result["driver"], False):
                 continue
             is_gpu = True
-            device = self._device(result)
-            is_described &= device is not None
+            found = self._device(result)
+            is_described &= found is not None
             if not result.get("adminAccess"):
-                total += 1000 if device is None else self._one(result, device)
+                total += 1000 if found is None else self._one(result, *found)
         return (total, is_described) if is_gpu else None
 
-    def _one(self, result: Json, device: Json) -> int:
+    def _one(self, result: Json, device: Json, beside: list[Json]) -> int:
         part = Fraction(1)
         for taken in device.get("consumesCounters", []):
             (whole,) = [
                 each["counters"]
-                for body in self.slices.values()
+                for body in beside
                 for each in body["spec"].get("sharedCounters", [])
                 if each["name"] == taken["counterSet"]
             ]
@@ -258,6 +270,8 @@ class Claims:
             part = max(
                 Fraction(quantity(value["value"]), quantity(whole[name]["value"])) for name, value in counters
             )
+        if result["driver"] in self.units:
+            part = Fraction(quantity(device["capacity"][self.units[result["driver"]]]["value"]))
         if "shareID" in result:
             has, took = device["capacity"], result.get("consumedCapacity", {})
             parts = [Fraction(quantity(took[name]), quantity(has[name]["value"])) for name in took]
@@ -265,15 +279,29 @@ class Claims:
         weight = self.weights.get(device["attributes"]["model"]["string"], Fraction(1))
         return ceil(max(1, ceil(1000 * part)) * weight)
 
-    def _device(self, result: Json) -> Json | None:
-        for body in self.slices.values():
-            spec = body["spec"]
-            if (spec["driver"], spec["pool"]["name"]) == (result["driver"], result["pool"]):
-                for device in spec.get("devices", []):
-                    if device["name"] == result["device"]:
-                        found: Json = device
-                        return found
-        return None
+    def _device(self, result: Json) -> tuple[Json, list[Json]] | None:
+        """As of the newest generation that is whole and has it, else of the newest that has it; with the
+        slices of that generation."""
+        pool = result["driver"], result["pool"]
+        bodies = [*self.past, *self.slices.values()]
+        mine = [each for each in bodies if (each["spec"]["driver"], each["spec"]["pool"]["name"]) == pool]
+        found: list[tuple[bool, int, int, Json, list[Json]]] = []
+        for age, body in enumerate(mine):
+            number, of = body["spec"]["pool"]["generation"], body["spec"]["pool"]["resourceSliceCount"]
+            beside = {
+                each["metadata"]["name"]: each
+                for each in mine
+                if each["spec"]["pool"]["generation"] == number
+            } | {body["metadata"]["name"]: body}
+            found += [
+                (len(beside) == of, number, age, device, list(beside.values()))
+                for device in body["spec"].get("devices", [])
+                if device["name"] == result["device"]
+            ]
+        if not found:
+            return None
+        *_, device, beside_it = max(found, key=lambda each: each[:3])
+        return device, beside_it
 
     def copy_of_charges(self) -> list[Charge]:
         """As they are now."""

@@ -32,6 +32,7 @@ RESOURCES = "/apis/resource.k8s.io/v1"
 ODD = "odd.example.com"  # a driver without a rule
 SETTINGS = "weights: {H100: 2}\nlookahead: 0s"
 GATE = "bursar.dev/budget"
+READY = "example.com/ready"  # of a device that kube-scheduler allocates before it can be used
 SLACK_MS = 30_000  # an allocation is dated to the second, and its end as the watch shows it
 _numbers = itertools.count()
 
@@ -42,7 +43,7 @@ def kind(name: str) -> str:
 
 
 CLASSES = {
-    **{name: kind(name) for name in ("gpu", "shared", "pair", "part", "whole", "none", "going")},
+    **{name: kind(name) for name in ("gpu", "shared", "pair", "part", "whole", "none", "going", "bind")},
     "later": kind("none"),
     "odd": f'device.driver == "{ODD}"',
 }
@@ -83,6 +84,7 @@ SLICES = (
     pool("pair", 2),
     pool("whole", 4, model="H100"),
     pool("going", 1),
+    pool("bind", 2, bindsToNode=True, bindingConditions=[READY], bindingFailureConditions=["example.com/no"]),
     *parted(),
     pool("odd", 1, driver=ODD),
 )
@@ -144,9 +146,9 @@ class World:
         )
         return made
 
-    def held_pod(self, namespace: str, name: str) -> None:
+    def held_pod(self, namespace: str, name: str, **exactly: Any) -> None:
         """A pod with a claim of its name on one GPU, as admission governs it, behind the gate."""
-        self.claim(namespace, name)
+        self.claim(namespace, name, **exactly)
         written = {"claims": "1", "standing": "IN_BUDGET", "held": "turn"}
         metadata = {
             "name": name,
@@ -594,3 +596,42 @@ def test_a_pod_waits_while_what_claims_hold_leaves_no_room_below_the_cap(world: 
     held, waited = world.settled(home, 2)
     assert (held.rate, waited.rate) == (2000, 1000)
     assert is_exact([held, waited])
+
+
+@pytest.mark.kubernetes("1.36")  # binding conditions
+def test_a_claim_that_is_allocated_before_its_pod_has_a_node_counts_once_below_the_cap(world: World) -> None:
+    home = world.namespace()
+    world.set_budget(home, "gpuHours: unlimited\nmaxGPUs: 2")
+    world.held_pod(home, "first", deviceClassName="bind")
+    claim = world.allocated(home, "first")
+    world.running(home)
+    assert not world.call("GET", f"{NAMESPACES}/{home}/pods/first")["spec"].get("nodeName")
+
+    world.held_pod(home, "second")
+
+    world.allocated(home, "second")
+    assert not world.call("GET", f"{NAMESPACES}/{home}/pods/first")["spec"].get("nodeName")
+    (result,) = claim["status"]["allocation"]["devices"]["results"]
+    condition = {"type": READY, "status": "True", "reason": "Ready", "message": ""}
+    condition["lastTransitionTime"] = "2026-01-01T00:00:00Z"
+    device = {key: result[key] for key in ("driver", "pool", "device")} | {"conditions": [condition]}
+    world.call("PATCH", f"{path_of(claim)}/status", {"status": {"devices": [device]}})
+    for name in ("first", "second"):
+        world.delete_pod(home, name)
+    assert is_exact(world.settled(home, 2))
+
+
+def test_a_claim_that_is_freed_after_an_orderly_end_is_charged_until_that(world: World) -> None:
+    home = world.namespace()
+    world.uses(home, "c")
+    world.running(home)
+    ended_ms = int(time.time() * 1000)
+    assert world.timekeeper.end() == 0
+    world.delete_pod(home, "c")
+    eventually(lambda: not world.is_held(home, "c"), "the release")
+    world.timekeeper.start_ready()
+
+    (row,) = world.settled(home)
+
+    assert (row.ended or 0) >= ended_ms - 1_000  # the API server says its time in whole seconds
+    assert is_exact([row])

@@ -8,7 +8,7 @@ import pytest
 from tests.postgresql import fresh_postgresql
 from tests.support import profile
 from tests.support.profile import examples
-from tests.timekeeper.claim_histories import Batch
+from tests.timekeeper.waiting_histories import WaitingBatch
 from tests.timekeeper.worlds import Town
 from timekeeper.operations.audit.audit import audit
 from timekeeper.operations.audit.finding import Finding
@@ -24,10 +24,12 @@ BATCHES = {"sqlite": examples(12, soak=420), "postgresql": examples(3, soak=80)}
 def lived(town: Town, seed: int) -> None:
     """One batch, and what an audit finds of it."""
     chance = random.Random(seed)
-    batch = Batch(town, chance, LIVES, calm=seed % 3 == 0)
+    batch = WaitingBatch(town, chance, LIVES, calm=seed % 3 == 0)
     batch.live(STEPS)
     batch.settle()
     assert batch.oracle.charges
+    assert batch.truth
+    print(f"{seed}: {len(batch.oracle.charges)} allocations, {batch.checked} records, {batch.kills} kills")
     findings: list[Finding] = []
     with snapshot(town.store) as connection:
         audit(connection, town.clock(), findings.append)
