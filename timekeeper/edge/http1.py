@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     Stream = BufferedReader[Any]
+    RequestHeaders = Mapping[str, str | tuple[str, ...]]  # of several texts each has a line of its own
 
 MAX_HEADERS = 128
 MAX_LINE = 16_384
@@ -51,10 +52,11 @@ class HttpResponse:
     body: bytes
 
 
-def request(method: str, authority: str, path: str, headers: Mapping[str, str], body: bytes | None) -> bytes:
+def request(method: str, authority: str, path: str, headers: RequestHeaders, body: bytes | None) -> bytes:
     """The bytes of a request. Raises ValueError for a letter that no head may hold, without quoting any."""
     lines = [f"{method} {path} HTTP/1.1", f"Host: {authority}"]
-    lines += [f"{name}: {text}" for name, text in headers.items()]
+    for name, texts in headers.items():
+        lines += [f"{name}: {text}" for text in ((texts,) if isinstance(texts, str) else texts)]
     if body is not None:
         lines.append(f"Content-Length: {len(body)}")
     if " " in path or not all(line.isascii() and line.isprintable() for line in lines):

@@ -18,7 +18,7 @@ from timekeeper.edge import http1
 from timekeeper.edge.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     Connect = Callable[["Server", float], socket.socket]
@@ -87,7 +87,7 @@ class HttpClient:
         self,
         method: str,
         path: str,
-        headers: Mapping[str, str],
+        headers: http1.RequestHeaders,
         body: bytes | Callable[[], bytes] | None = None,
         *,
         within_s: float,
@@ -106,7 +106,7 @@ class HttpClient:
         connection = self._opened(within_s)
         return self._exchanged(connection, method, path, headers, body, within_s, most)
 
-    def stream(self, path: str, headers: Mapping[str, str], *, silence_s: float) -> HttpStream:
+    def stream(self, path: str, headers: http1.RequestHeaders, *, silence_s: float) -> HttpStream:
         """An answer that goes on for long, over a connection of its own. Raises `FAILURES`, TimeoutError
         after ``silence_s`` without a line; so does reading it."""
         connection = self._opened(silence_s)
@@ -142,7 +142,7 @@ class HttpClient:
             raise NotConnected(sentence(error, within_s)) from error
         return _Connection(opened)
 
-    def _request(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> bytes:
+    def _request(self, method: str, path: str, headers: http1.RequestHeaders, body: bytes | None) -> bytes:
         """Raises NotConnected for a letter that no head may hold."""
         try:
             return http1.request(method, self.server.authority, self.server.prefix + path, headers, body)
@@ -154,7 +154,7 @@ class HttpClient:
         connection: _Connection,
         method: str,
         path: str,
-        headers: Mapping[str, str],
+        headers: http1.RequestHeaders,
         body: bytes | Callable[[], bytes] | None,
         within_s: float,
         most: int,
@@ -291,7 +291,7 @@ def tcp(server: Server, within_s: float) -> socket.socket:
     return opened
 
 
-def tunnel(proxy: socket.socket, server: Server, headers: Mapping[str, str], within_s: float) -> None:
+def tunnel(proxy: socket.socket, server: Server, headers: http1.RequestHeaders, within_s: float) -> None:
     """Has an HTTP proxy lead this connection to the server. Raises `FAILURES`."""
     host = f"[{server.host}]" if ":" in server.host else server.host
     place = f"{host}:{server.port}"

@@ -76,6 +76,7 @@ class Lost:
 
 
 Reply = Answered | Unsent | Lost
+RequestHeaders = Mapping[str, str | tuple[str, ...]]  # of several texts each has a line of its own
 
 
 class Api:
@@ -89,7 +90,7 @@ class Api:
         self,
         url: str,
         connect: Callable[[Server, float], socket.socket],
-        identity: Callable[[], Mapping[str, str]],
+        identity: Callable[[], RequestHeaders],
         connections: int = CONNECTIONS,
     ) -> None:
         self._client = HttpClient(server_of(url), connect, connections, CONNECT_S)
@@ -100,7 +101,7 @@ class Api:
     @property
     def token(self) -> str:
         """The bearer token of this moment, "" where a certificate authenticates."""
-        return self._identity().get("authorization", "").partition(" ")[2]
+        return str(self._identity().get("authorization", "")).partition(" ")[2]
 
     def close(self) -> None:
         """Closes the idle connections."""
@@ -167,7 +168,7 @@ class Api:
             return Lost(f"the API server answers {response.status} without JSON")
         return Answered(response.status, {"message": response.body[:200].decode(errors="replace")})
 
-    def _headers(self) -> dict[str, str]:
+    def _headers(self) -> RequestHeaders:
         try:
             return {"Accept": "application/json", **self._identity()}
         except Exception as error:  # a plugin that makes tokens can fail in any way

@@ -7,17 +7,24 @@ No serving process imports this module where it has a service account.
 import os
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
+from urllib.parse import quote
 
 from kubernetes import client, config
 from kubernetes.client.rest import should_bypass_proxies
+from kubernetes.config import kube_config
 
+from timekeeper.core.json_values import Json, mapping
 from timekeeper.edge import http_client
 from timekeeper.edge.http_client import Server, server_of
-from timekeeper.runtime.api_server import CONNECTIONS, Api
+from timekeeper.runtime.api_server import CONNECTIONS, Api, RequestHeaders
 from timekeeper.runtime.flags import KUBECONFIG, UnusableError
+
+IMPERSONATION = ("as", "as-uid", "as-groups", "as-user-extra")
+_OF_NAMES = "!#$&'*+^`|"  # what a header's name may hold beside letters, digits and -._~
 
 
 def connect(kubeconfig: Path | None, connections: int, context: str = "") -> Api:
@@ -30,21 +37,29 @@ def connect(kubeconfig: Path | None, connections: int, context: str = "") -> Api
         config.load_kube_config(
             str(kubeconfig) if kubeconfig else None, context or None, client_configuration=configuration
         )
+        impersonated = _impersonation(_user(kubeconfig, context))
+    except UnusableError as error:
+        raise UnusableError(f"{where}: {error}; {KUBECONFIG}") from error
     except Exception as error:  # a malformed file leads the package to errors of any kind
         raise UnusableError(f"{where}: {_reason(error, kubeconfig)}; {KUBECONFIG}") from error
     problem = _problem(configuration)
     if problem:
         raise UnusableError(f"{where}: {problem}; {KUBECONFIG}")
-    return of_configuration(configuration, connections)
+    return of_configuration(configuration, connections, impersonated)
 
 
-def of_configuration(configuration: client.Configuration, connections: int = CONNECTIONS) -> Api:
+def of_configuration(
+    configuration: client.Configuration,
+    connections: int = CONNECTIONS,
+    impersonated: RequestHeaders = MappingProxyType({}),
+) -> Api:
     """The API server that this configuration of the package names. A proxy that it names is asked for a way
-    there."""
+    there. ``impersonated``: the headers that name whose rights count."""
 
-    def identity() -> dict[str, str]:
+    def identity() -> RequestHeaders:
         settings: Mapping[str, Any] = dict(configuration.auth_settings())
-        return {s["key"]: s["value"] for s in settings.values() if s["in"] == "header" and s["value"]}
+        own = {s["key"]: s["value"] for s in settings.values() if s["in"] == "header" and s["value"]}
+        return {**own, **impersonated}
 
     def connected(server: Server, within_s: float) -> socket.socket:
         context = _context(configuration) if server.is_tls else None
@@ -53,6 +68,47 @@ def of_configuration(configuration: client.Configuration, connections: int = CON
         return raw if context is None else http_client.secured(raw, context, name)
 
     return Api(configuration.host, connected, identity, connections)
+
+
+def _user(kubeconfig: Path | None, context: str) -> Json:
+    """The user of the context, which the package reads without whom it impersonates. Raises errors of any
+    kind."""
+    where = str(kubeconfig) if kubeconfig else kube_config.KUBE_CONFIG_DEFAULT_LOCATION
+    merged = kube_config.KubeConfigMerger(where).config
+    chosen = merged["contexts"].get_with_name(context or merged["current-context"])["context"]
+    users = [entry.value for entry in merged["users"].value if entry["name"] == chosen.safe_get("user")]
+    return mapping(users[0].get("user")) if users else {}
+
+
+def _impersonation(user: Json) -> RequestHeaders:
+    """The headers for ``as``, ``as-uid``, ``as-groups`` and ``as-user-extra``, as kubectl sends them. Raises
+    UnusableError."""
+    groups, extra = user.get("as-groups") or [], user.get("as-user-extra") or {}
+    names = {field: user.get(field) or "" for field in ("as", "as-uid")}
+    for field, value in names.items():
+        _check(field, "a text", isinstance(value, str), [value])
+    _check("as-groups", "a list of texts", isinstance(groups, list), groups)
+    _check("as-user-extra", "lists of texts by name", isinstance(extra, dict), extra)
+    for texts in extra.values():
+        _check("as-user-extra", "lists of texts by name", isinstance(texts, list), texts)
+    if not names["as"]:
+        if others := [field for field in IMPERSONATION[1:] if user.get(field)]:
+            raise UnusableError(f"its user has {others[0]} without as, whose name is needed beside it")
+        return {}
+    return {
+        "Impersonate-User": names["as"],
+        **({"Impersonate-Uid": names["as-uid"]} if names["as-uid"] else {}),
+        **({"Impersonate-Group": tuple(groups)} if groups else {}),
+        **{f"Impersonate-Extra-{quote(name, safe=_OF_NAMES)}": tuple(texts) for name, texts in extra.items()},
+    }
+
+
+def _check(field: str, allowed: str, is_of_kind: bool, texts: Iterable[object]) -> None:
+    """Raises UnusableError."""
+    if not is_of_kind or not all(isinstance(text, str) for text in texts):
+        raise UnusableError(f"{field} of its user must be {allowed}")
+    if not all(str(text).isascii() and str(text).isprintable() for text in texts):
+        raise UnusableError(f"{field} of its user must be of printable ASCII letters")
 
 
 def _reached(configuration: client.Configuration, server: Server, within_s: float) -> socket.socket:

@@ -3,7 +3,7 @@ findings: which pods hold them, which nodes advertise them, and what `unknownAcc
 so are resources of which nothing says whether they are accelerators."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from timekeeper.core import names
@@ -21,14 +21,16 @@ from timekeeper.core.admission.rules.pod_rules import pod_violations
 from timekeeper.core.dialects import DIALECTS, native
 from timekeeper.core.dialects.others.device import recorded
 from timekeeper.core.json_values import Json, annotations_of, mapping
+from timekeeper.core.names import Mode
 from timekeeper.core.object_names import MIRROR, TERMINAL, controller_reference
 from timekeeper.core.request import runtime_plugins
 from timekeeper.core.request.cards import decode_placement
 from timekeeper.core.request.device_classes import NO_CLASSES, ClassParameters
-from timekeeper.core.request.devices import DIALECT, described, device_containers, unclassified
+from timekeeper.core.request.devices import described, device_containers, unclassified
 from timekeeper.core.request.inventory import advertised
+from timekeeper.core.request.metered import charged_request
 from timekeeper.core.request.request import canonical, containers, parse
-from timekeeper.core.values import UndecodableError
+from timekeeper.core.values import GPURequest, UndecodableError
 from timekeeper.core.violation import Violation, shown
 from webhook.admission import workloads
 from webhook.admission.workloads import TemplatePath
@@ -61,17 +63,29 @@ _OF_NODES: Mapping[UnknownAccelerators, tuple[str, str]] = {
     ),
 }
 
+
+@dataclass(frozen=True, slots=True)
+class Metering:
+    """How the ledger reads the pods of a namespace. ``models``: of devices that the settings name."""
+
+    mode: Mode
+    models: Mapping[str, str] = field(default_factory=dict)
+
+
+ENFORCED = Metering("enforce")
+
 Word = Literal["would-be-refused", "would-be-warned", "ungoverned", "accelerators", "unclassified"]
 
 
-def held_accelerators(pod: Json, policy: AdmissionPolicy) -> Iterator[Violation]:
-    """One for each resource by which a container of the pod requests such accelerators."""
+def held_accelerators(pod: Json, policy: AdmissionPolicy, charged: GPURequest | None) -> Iterator[Violation]:
+    """One for each resource by which a container of the pod requests such accelerators. ``charged``: what the
+    pod is charged for."""
     named = {*policy.accelerators, *recorded(annotations_of(pod))}
     asking = device_containers(containers(pod), named)
     if not asking:
         return
-    request, setting = parse(pod).request, policy.unknown_accelerators
-    metered = request is not None and request.dialect == DIALECT
+    setting = policy.unknown_accelerators
+    metered = charged is not None and any(ask.ask.device for ask in charged.asks)
     problem, instead = _METERED if metered else _OF_PODS[setting]
     for each in asking:
         for name in each.resources:
@@ -106,7 +120,7 @@ def _unclassified(path: str, amounts: Json, policy: AdmissionPolicy) -> Iterator
 @dataclass(frozen=True, slots=True)
 class AdmissionFinding:
     """One finding on one object. ``owner``: the controller that created a pod, as ``Kind/name``; ``node``:
-    the node of a pod."""
+    the node of a pod; ``is_charged``: whether the ledger charges an ungoverned one."""
 
     namespace: str
     kind: str
@@ -115,14 +129,19 @@ class AdmissionFinding:
     violations: tuple[Violation, ...] = ()
     owner: str = ""
     node: str = ""
+    is_charged: bool = False
 
 
 def of_pod(
-    pod: Json, policy: AdmissionPolicy, classes: ClassParameters = NO_CLASSES
+    pod: Json,
+    policy: AdmissionPolicy,
+    classes: ClassParameters = NO_CLASSES,
+    metering: Metering = ENFORCED,
 ) -> tuple[AdmissionFinding, ...]:
     """The findings on a stored pod that has not ended: whether creating it today would be refused, by webhook
-    or policies, or cause a warning, whether it uses GPUs without being governed, and whether it holds
-    accelerators that no dialect reads. ``classes``: the cluster's device classes."""
+    or policies, or cause a warning, whether it uses GPUs without being governed or, where it is metered, is
+    not charged, and whether it holds accelerators that no dialect reads. ``classes``: the cluster's device
+    classes; ``metering``: of its namespace."""
     if mapping(pod.get("status")).get("phase") in TERMINAL:
         return ()
     written = as_written(pod)
@@ -141,9 +160,11 @@ def of_pod(
         found.append(AdmissionFinding(*place, "would-be-refused", past, owner, node))
     if suspect := suspect_violations(written, parsed):
         found.append(AdmissionFinding(*place, "would-be-warned", suspect, owner, node))
-    if node and asks_for_gpus(pod) and not is_governed(pod):
-        found.append(AdmissionFinding(*place, "ungoverned", (), owner, node))
-    if node and (held := tuple(held_accelerators(pod, policy))):
+    charged = charged_request(pod, metering.mode, metering.models) if node else None
+    is_as_it_should = is_governed(pod) if metering.mode == "enforce" else charged is not None
+    if node and asks_for_gpus(pod) and not is_as_it_should:
+        found.append(AdmissionFinding(*place, "ungoverned", (), owner, node, charged is not None))
+    if node and (held := tuple(held_accelerators(pod, policy, charged))):
         found.append(AdmissionFinding(*place, "accelerators", held, owner, node))
     if node and (unknown := tuple(_of_containers(pod, policy, classes))):
         found.append(AdmissionFinding(*place, "unclassified", unknown, owner, node))

@@ -2,12 +2,14 @@
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import BinaryIO
 
 from timekeeper.core import names
 from timekeeper.core.admission.rules.host_share import RULE as HOST_SHARE
+from timekeeper.core.budgets import reader
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.request.cards import UndecodableError
@@ -18,7 +20,7 @@ from timekeeper.core.request.inventory import charged_cards
 from timekeeper.core.values import Card
 from timekeeper.edge.clock import now_ms
 from timekeeper.runtime.flags import UnusableError
-from webhook.admission import workloads
+from webhook.admission import budgets, workloads
 from webhook.admission.workloads import TemplatePath
 from webhook.audit import findings, use
 from webhook.audit.cluster import (
@@ -28,11 +30,11 @@ from webhook.audit.cluster import (
     NoSuchKindError,
     connect,
 )
-from webhook.audit.findings import AdmissionFinding
+from webhook.audit.findings import AdmissionFinding, Metering
 from webhook.audit.use import AuditedNode
 from webhook.dryrun import inputs
 from webhook.dryrun.flags import AuditSettings, program
-from webhook.dryrun.judge.assumed_cluster import AssumedCluster
+from webhook.dryrun.judge.assumed_cluster import AssumedCluster, table_of
 from webhook.dryrun.judge.reports import printable
 from webhook.settings.certificates import CONFIGURATION
 
@@ -85,7 +87,8 @@ def _print_use(settings: AuditSettings, world: AssumedCluster) -> int:
             if each["metadata"]["namespace"] not in left_out
         )
         terms = world.budgets.settings or BudgetSettings()
-        found = use.of_pods(pods, nodes, terms, world.budgets.budgets, now_ms())
+        metering_of = cache(partial(_metering, _charging(cluster, world)))
+        found = use.of_pods(pods, nodes, terms, world.budgets.budgets, now_ms(), metering_of)
     except (ClusterUnreachableError, ListRefusedError, UnusableError) as error:
         _say(str(error))
         return 2
@@ -136,6 +139,7 @@ class _Scope:
     left_out: frozenset[str]
     classes: ClassParameters  # the cluster's device classes
     judged: frozenset[tuple[str, str]]  # API groups and kinds
+    metering_of: Callable[[str], Metering]
 
 
 def _all(
@@ -150,7 +154,8 @@ def _all(
     world = world.with_claims(_of_claims(cluster, namespace))
     paths = (*workloads.BUILT_IN, *world.template_paths)
     judged = frozenset((path.group, path.kind) for path in paths)
-    scope = _Scope(namespace, left_out, world.device_classes, judged)
+    metering_of = cache(partial(_metering, _charging(cluster, world)))
+    scope = _Scope(namespace, left_out, world.device_classes, judged, metering_of)
     if _judges_hosts(world):
         nodes = _nodes(cluster, "the rule host-share is not judged")
         world = replace(world, room=card_host((each.cards, each.allocatable) for each in nodes.values()))
@@ -203,6 +208,27 @@ def _namespaces(cluster: ClusterReader) -> list[Json]:
     except ListRefusedError as error:
         _say(f"namespaces that are exempt by label are included: {error}")
         return []
+
+
+def _charging(cluster: ClusterReader, world: AssumedCluster) -> AssumedCluster:
+    """The cluster with the modes of its own budgets, where no file of budgets is given; prints an error where
+    they must not be read. Raises ClusterUnreachableError."""
+    if world.table is not None:
+        return world
+    path = f"/api/v1/namespaces/{names.NAMESPACE}/configmaps"
+    try:
+        maps = [raw for raw in cluster.objects(path) if budgets.holds_budgets("", "ConfigMap", raw)]
+    except ListRefusedError as error:
+        _say(f"the modes of budgets are not known, so pods count as enforced: {error}")
+        return world
+    reading = reader.read({str(raw["metadata"]["name"]): budgets.texts(raw) for raw in maps})
+    return replace(world, table=table_of(reading))
+
+
+def _metering(charging: AssumedCluster, namespace: str) -> Metering:
+    """How the ledger reads the pods of the namespace."""
+    policy = charging.policy_for(namespace)
+    return Metering(policy.mode, {name: name for name in policy.accelerators})
 
 
 def _of_claims(cluster: ClusterReader, namespace: str) -> Iterator[Json]:
@@ -265,7 +291,7 @@ def _of_kind(
         found += (
             findings.of_workload(each, kind, paths, policy, scope.classes, scope.judged)
             if paths
-            else findings.of_pod(each, policy, scope.classes)
+            else findings.of_pod(each, policy, scope.classes, scope.metering_of(where))
         )
     troubles += [workloads.leads_nowhere(path, count) for path in unmatched if count]
     return found
@@ -299,17 +325,23 @@ def _one(each: AdmissionFinding) -> dict[str, object]:
 _SAID = {
     "would-be-refused": "would be refused",
     "would-be-warned": "would cause a warning",
-    "ungoverned": "uses GPUs but is not metered",
+    "ungoverned": "uses GPUs but is not governed",
     "accelerators": "has accelerators that no dialect reads",
     "unclassified": "has resources that may be accelerators",
 }
+
+
+def _said(finding: AdmissionFinding) -> str:
+    is_uncharged = finding.finding == "ungoverned" and not finding.is_charged
+    return "uses GPUs but is not charged" if is_uncharged else _SAID[finding.finding]
 
 
 def _as_text(found: Sequence[AdmissionFinding]) -> Iterator[str]:
     """One entry for all pods of one controller with the same finding."""
     alike: dict[object, list[AdmissionFinding]] = {}
     for each in found:
-        key = (each.namespace, each.owner, each.finding, each.violations) if each.owner else (each,)
+        alike_in = each.namespace, each.owner, each.finding, each.violations, each.is_charged
+        key: object = alike_in if each.owner else each
         alike.setdefault(key, []).append(each)
     for group in alike.values():
         first, others = group[0], len(group) - 1
@@ -318,9 +350,7 @@ def _as_text(found: Sequence[AdmissionFinding]) -> Iterator[str]:
         )
         where = f" on {first.node}" if first.node and not others else ""
         yield (
-            printable(
-                f"{first.namespace} {first.kind} {first.name}{more}{where}: {_SAID[first.finding]}".strip()
-            )
+            printable(f"{first.namespace} {first.kind} {first.name}{more}{where}: {_said(first)}".strip())
             + "\n"
         )
         for violation in first.violations:

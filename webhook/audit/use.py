@@ -1,7 +1,7 @@
 """What the GPU pods of a cluster hold now and what that would cost: by namespace and dialect."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
 
@@ -19,9 +19,10 @@ from timekeeper.core.request.host import (
     models_of,
     requested,
 )
-from timekeeper.core.request.request import parse, parse_new
+from timekeeper.core.request.metered import charged_request
+from timekeeper.core.request.request import parse_new
 from timekeeper.core.values import Card
-from webhook.audit.findings import as_written, asks_for_gpus
+from webhook.audit.findings import ENFORCED, Metering, as_written, asks_for_gpus
 
 HOURS_OF_A_MONTH = 730  # a twelfth of 365 days, as cloud providers count
 UNREADABLE = "unreadable"  # the dialect of a request that no dialect can read
@@ -68,11 +69,13 @@ def of_pods(
     settings: BudgetSettings,
     budgets: Mapping[str, Budget],
     now_ms: int,
+    metering_of: Callable[[str], Metering] = lambda _: ENFORCED,
 ) -> tuple[DialectUse, ...]:
     """The use of all bound pods that have not ended, by namespace and dialect, at the prices of ``now_ms``.
-    ``nodes``: by name. A pod counts with the highest rate that it can have on its node."""
+    ``nodes``: by name; ``metering_of``: of a namespace. A pod counts with the highest rate that it can have
+    on its node."""
     found: dict[tuple[str, str], list[int]] = {}
-    for namespace, dialect, rate_milli in _rates(pods, nodes, settings):
+    for namespace, dialect, rate_milli in _rates(pods, nodes, settings, metering_of):
         found.setdefault((namespace, dialect), []).append(rate_milli)
     return tuple(
         DialectUse(*key, len(rates), sum(rates), _price(key[0], settings, budgets, now_ms), settings.currency)
@@ -81,26 +84,31 @@ def of_pods(
 
 
 def _rates(
-    pods: Iterable[Json], nodes: Mapping[str, AuditedNode], settings: BudgetSettings
+    pods: Iterable[Json],
+    nodes: Mapping[str, AuditedNode],
+    settings: BudgetSettings,
+    metering_of: Callable[[str], Metering],
 ) -> Iterator[tuple[str, str, int]]:
     for pod in pods:
         node = str(mapping(pod.get("spec")).get("nodeName") or "")
         if not node or mapping(pod.get("status")).get("phase") in TERMINAL:
             continue
         namespace = str(mapping(pod.get("metadata")).get("namespace", ""))
-        request = (
-            parse_new(as_written(pod), settings.unknown_accelerators, named=settings.device_models).request
-            or parse(pod).request  # metered, whatever the settings say now
-        )
-        if request is not None:
-            there, any_cards = nodes.get(node, _UNKNOWN_NODE), without_constraints(request)
+        metering = metering_of(namespace)
+        charged = charged_request(pod, metering.mode, metering.models)
+        if metering.mode == "enforce":
+            named = settings.device_models
+            new = parse_new(as_written(pod), settings.unknown_accelerators, named=named).request
+            charged = new or charged  # metered, whatever the settings say now
+        if charged is not None:
+            there, any_cards = nodes.get(node, _UNKNOWN_NODE), without_constraints(charged)
             rate = estimated_rate(
                 any_cards, there.cards, settings.weights, settings.charge_by, settings.unit_costs
             )
             if settings.charge_by == DOMINANT_HOST:
                 share = HostShare(requested(pod), there.allocatable, models_of(there.cards))
                 rate = max(rate, host_rate(share, settings.weights))
-            yield namespace, request.dialect, rate
+            yield namespace, charged.dialect, rate
         elif asks_for_gpus(pod):
             yield namespace, UNREADABLE, 0
 

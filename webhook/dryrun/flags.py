@@ -182,6 +182,6 @@ def audit_flags() -> Parser[AuditSettings]:
         AuditSettings,
         prog=program("audit"),
         description="Lists existing objects that today's rules would refuse or warn about, and pods that "
-        "use GPUs but are not metered. It needs the verbs get and list on pods and workloads, and changes "
-        "nothing. Exit code: 0 no findings, 1 findings, 2 the cluster could not be read.",
+        "use GPUs but are not governed or charged. It needs the verbs get and list on pods and workloads and "
+        "changes nothing. Exit code: 0 no findings, 1 findings, 2 the cluster could not be read.",
     )

@@ -25,14 +25,21 @@ def test_a_request_is_one_piece_with_its_length_and_headers() -> None:
         b"POST /v1/heartbeats HTTP/1.1\r\nHost: host:8444\r\nAuthorization: Bearer a.b.c\r\n"
         b"Content-Length: 2\r\n\r\n{}"
     )
+    several = {"Impersonate-Group": ("a", "b"), "X": ()}
+    assert http1.request("GET", "host", "/", several, None) == (
+        b"GET / HTTP/1.1\r\nHost: host\r\nImpersonate-Group: a\r\nImpersonate-Group: b\r\n\r\n"
+    )
     assert http1.request("GET", "host", "/", {}, None) == b"GET / HTTP/1.1\r\nHost: host\r\n\r\n"
 
 
 @pytest.mark.parametrize(
     ("path", "header"),
-    [("/a b", "x"), ("/a\r\nX: y", "x"), ("/", "x\r\nY: z"), ("/", "x\0"), ("/\u00fc", "x")],
+    [
+        *(("/a b", "x"), ("/a\r\nX: y", "x"), ("/", "x\r\nY: z"), ("/", "x\0"), ("/\u00fc", "x")),
+        ("/", ("a", "x\r\nY: z")),
+    ],
 )
-def test_a_head_that_would_break_its_line_is_not_sent(path: str, header: str) -> None:
+def test_a_head_that_would_break_its_line_is_not_sent(path: str, header: str | tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match=r"^a path or a header holds a letter that it may not$"):
         http1.request("GET", "host", path, {"X": header}, None)
 

@@ -8,6 +8,8 @@ import pytest
 
 from tests.timekeeper.ledger.test_ends import report
 from tests.timekeeper.worlds import HOUR, MINUTE, SECOND, T0, Town, budgets, gpu_pod, node
+from timekeeper.core.names import Mode
+from timekeeper.core.request.metered import charged_request
 from timekeeper.metrics import UNCLASSIFIED
 
 ONE_DATABASE = "what is read of pods and nodes; the histories of test_machine.py meter on both databases"
@@ -104,6 +106,29 @@ def holding(
     raw["spec"]["schedulerName"] = scheduler or "default-scheduler"
     raw["spec"]["containers"][0]["resources"] = {"limits": limits, "requests": limits} if limits else {}
     return raw
+
+
+@pytest.mark.parametrize("mode", ["enforce", "observe", "meter"])
+def test_whoever_asks_what_is_charged_reads_as_the_ledger_does(town: Town, mode: Mode) -> None:
+    """`audit` of the cluster, which has no ledger."""
+    asked = {
+        "whole": {GPU: "1"},
+        "half": {"bursar.dev/gpu-percent": "50"},
+        "broken": {"bursar.dev/gpu-percent": "150"},
+        "amd": {"amd.com/gpu": "1"},
+        "none": {"cpu": "1"},
+        "unknown": {"example.com/thing": "1"},
+    }
+    pods = {name: holding(limits, name=name) for name, limits in asked.items()}
+    town.begin(("nodes", WHOLE), ("configmaps", budgets(_settings=f"mode: {mode}")))
+    for pod in pods.values():
+        town.hear("pods", pod)
+    town.advance(MINUTE)
+
+    charged = {session["pod"] for session in town.get("/v1/sessions?state=all").get_json()["sessions"]}
+
+    assert charged == {name for name, pod in pods.items() if charged_request(pod, mode, {}) is not None}
+    assert charged == {"whole", "half"} | ({"broken", "amd"} if mode != "enforce" else set())
 
 
 def settings(town: Town, *lines: str) -> None:

@@ -7,6 +7,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
+import yaml
 
 from deploy.local.cluster import ControlPlane
 from tests.support.control_plane import apply, bind_role, create_namespace
@@ -92,14 +93,26 @@ def reader(world: Clustered) -> Path:
     return world.cp.kubeconfig(token, "auditor")
 
 
-def test_a_reader_of_pods_and_workloads_finds_what_is_wrong(world: Clustered, tmp_path: Path) -> None:
-    done = audited("--kubeconfig", str(reader(world)), "-o", "json")
+@pytest.mark.parametrize("is_impersonated", [False, True])
+def test_a_reader_of_pods_and_workloads_finds_what_is_wrong(
+    world: Clustered, tmp_path: Path, is_impersonated: bool
+) -> None:
+    """Also where an administrator acts as it."""
+    own = reader(world)
+    if is_impersonated:
+        admin = yaml.safe_load(world.cp.admin_kubeconfig.read_text())
+        admin["users"][0]["user"]["as"] = "system:serviceaccount:default:auditor"
+        own = tmp_path / "as"
+        own.write_text(yaml.safe_dump(admin))
+
+    done = audited("--kubeconfig", str(own), "-o", "json")
 
     assert done.returncode == 1
     assert done.stderr.startswith(
         "bursar-webhook audit: namespaces that are exempt by label are included: cannot "
     )
-    (_, names, classes, nodes) = done.stderr.splitlines()
+    (_, names, classes, modes, nodes) = done.stderr.splitlines()
+    assert "audit: the modes of budgets are not known, so pods count as enforced: cannot list " in modes
     assert "exempt by the installation's values are included: cannot list " in names
     assert "cannot list /api/v1/nodes: nodes is forbidden" in nodes
     assert classes.startswith(
@@ -138,6 +151,23 @@ def test_the_use_of_each_namespace_is_counted(world: Clustered) -> None:
     assert "requests of memory alone as whole ones: cannot list /api/v1/nodes" in reading.stderr
 
 
+def test_pods_of_a_namespace_that_is_metered_are_no_ungoverned_ones(world: Clustered) -> None:
+    """By the mode of the cluster's own budgets, of which no file is given."""
+    admin = ("--kubeconfig", str(world.cp.admin_kubeconfig), "-o", "json")
+    written: Json = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "bursar-budgets"}}
+    apply(
+        world.cp,
+        written | {"data": {"team-a": "gpuHours: unlimited\nmode: observe"}},
+        namespace="bursar-system",
+    )
+
+    found = json.loads(audited(*admin).stdout)["items"]
+    world.cp.api.call("DELETE", "/api/v1/namespaces/bursar-system/configmaps/bursar-budgets")
+
+    assert {item["finding"] for item in found} == {"would-be-refused"}
+    assert "ungoverned" in {item["finding"] for item in json.loads(audited(*admin).stdout)["items"]}
+
+
 def test_people_read_pods_of_one_controller_once(world: Clustered, tmp_path: Path) -> None:
     done = audited("--kubeconfig", str(world.cp.admin_kubeconfig))
 
@@ -145,7 +175,7 @@ def test_people_read_pods_of_one_controller_once(world: Clustered, tmp_path: Pat
     together = [line for line in lines if " and 2 more of ReplicaSet/wrong-" in line]
     assert done.returncode == 1
     assert len(together) == 2
-    assert lines[-1] == "6 would be refused, 4 uses GPUs but is not metered"
+    assert lines[-1] == "6 would be refused, 4 uses GPUs but is not governed"
 
 
 def test_kinds_of_ones_own_and_namespaces_without_findings(world: Clustered, tmp_path: Path) -> None:
@@ -191,7 +221,7 @@ def test_what_may_not_be_read_is_reported_and_the_rest_is_found(world: Clustered
     done = told()
 
     assert {each["kind"] for each in json.loads(done.stdout)["items"]} == {"Pod"}
-    assert len(done.stderr.splitlines()) == 4 + 7
+    assert len(done.stderr.splitlines()) == 5 + 7
     assert (
         'cannot list /apis/apps/v1/deployments: deployments.apps is forbidden: User "system:' in done.stderr
     )

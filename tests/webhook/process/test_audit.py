@@ -32,12 +32,14 @@ class Answers(Served):
 
     def __init__(self, *answers: tuple[int, object]) -> None:
         self.asked: list[str] = []
+        self.headers: list[list[tuple[str, str]]] = []
         left = list(answers)
         outer = self
 
         class Handler(JsonHandler):
             def do_GET(self) -> None:
                 outer.asked.append(self.path)
+                outer.headers.append([(name.lower(), text) for name, text in self.headers.items()])
                 self.answer(*left.pop(0), headers=[("Retry-After", "0")])
 
         super().__init__(Handler)
@@ -109,6 +111,84 @@ def test_what_is_no_api_server_is_reported(tmp_path: Path) -> None:
 def test_a_resource_that_the_cluster_lacks_is_another_thing(tmp_path: Path) -> None:
     with pytest.raises(NoSuchKindError):
         asked(tmp_path, (404, b"404 page not found"))
+
+
+def impersonating(path: Path, user: Json, name: str = "own") -> Path:
+    """The kubeconfig with these fields beside the token of its user."""
+    whole = yaml.safe_load(path.read_text())
+    whole["users"] = [
+        {"name": name, "user": {"token": "own", **user}},
+        {"name": "other", "user": {"as": "no"}},
+    ]
+    path.write_text(yaml.safe_dump(whole))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("user", "sent"),
+    [
+        ({}, []),
+        ({"as": "alice"}, [("impersonate-user", "alice")]),
+        (
+            {
+                "as": "system:serviceaccount:a:b",
+                "as-uid": "u-1",
+                "as-groups": ["team-a", "system:authenticated"],
+                "as-user-extra": {"example.org/Why?": ["one", "two"], "scopes": ["x"]},
+            },
+            [
+                ("impersonate-user", "system:serviceaccount:a:b"),
+                ("impersonate-uid", "u-1"),
+                ("impersonate-group", "team-a"),
+                ("impersonate-group", "system:authenticated"),
+                ("impersonate-extra-example.org%2fwhy%3f", "one"),
+                ("impersonate-extra-example.org%2fwhy%3f", "two"),
+                ("impersonate-extra-scopes", "x"),
+            ],
+        ),
+        ({"as": "", "as-groups": [], "as-uid": None}, []),
+    ],
+)
+def test_whom_a_kubeconfig_impersonates_is_said_to_the_api_server(
+    tmp_path: Path, user: Json, sent: list[tuple[str, str]]
+) -> None:
+    with Answers((200, page("a"))) as server:
+        path = impersonating(kubeconfig(tmp_path, server.url), user)
+        list(ClusterReader(connect(path)).objects("/api/v1/pods"))
+
+    (headers,) = server.headers
+    assert [header for header in headers if header[0].startswith("impersonate-")] == sent
+    assert ("authorization", "Bearer own") in headers
+
+
+@pytest.mark.parametrize(
+    ("user", "said"),
+    [
+        ({"as-groups": ["a"]}, "its user has as-groups without as, whose name is needed beside it"),
+        ({"as-uid": "u"}, "its user has as-uid without as, whose name is needed beside it"),
+        ({"as": ["a"]}, "as of its user must be a text"),
+        ({"as": "a", "as-uid": 5}, "as-uid of its user must be a text"),
+        ({"as": "a", "as-groups": "b"}, "as-groups of its user must be a list of texts"),
+        ({"as": "a", "as-groups": [1]}, "as-groups of its user must be a list of texts"),
+        ({"as": "a", "as-user-extra": ["b"]}, "as-user-extra of its user must be lists of texts by name"),
+        (
+            {"as": "a", "as-user-extra": {"b": "c"}},
+            "as-user-extra of its user must be lists of texts by name",
+        ),
+        (
+            {"as": "a\r\nImpersonate-Group: system:masters"},
+            "as of its user must be of printable ASCII letters",
+        ),
+        ({"as": "ü"}, "as of its user must be of printable ASCII letters"),
+    ],
+)
+def test_whom_a_kubeconfig_impersonates_wrongly_is_named(tmp_path: Path, user: Json, said: str) -> None:
+    path = impersonating(kubeconfig(tmp_path, "http://127.0.0.1:1"), user)
+
+    with pytest.raises(UnusableError) as raised:
+        connect(path)
+
+    assert str(raised.value).startswith(f"--kubeconfig {path}: {said}; ")
 
 
 def test_a_context_of_the_kubeconfig_names_the_cluster(tmp_path: Path) -> None:

@@ -14,10 +14,11 @@ from tests.webhook.worlds import OBSERVING, POLICY, admitted, governed, half, pl
 from tests.worlds import Json, limits_of
 from timekeeper.core.admission.policy import AdmissionPolicy
 from timekeeper.core.admission.rules.catalogue import CATALOGUE
+from timekeeper.core.names import Mode
 from timekeeper.core.request.claims import known_by
 from timekeeper.core.request.device_classes import ClassParameters, DeviceClass
 from webhook.admission.workloads import BUILT_IN, of_kind
-from webhook.audit.findings import as_written, is_governed, of_node, of_pod, of_workload
+from webhook.audit.findings import ENFORCED, Metering, as_written, is_governed, of_node, of_pod, of_workload
 
 
 def running(raw: Json, node: str = "n1", phase: str = "Running") -> Json:
@@ -46,9 +47,12 @@ METERING = replace(POLICY, unknown_accelerators="meter")
 CLASSES = ClassParameters(no_gpu=("rdma.example.com",), refused=("acme.com/card",))
 
 
-def words(pod: Json, policy: AdmissionPolicy = POLICY) -> list[tuple[str, list[str]]]:
+def words(
+    pod: Json, policy: AdmissionPolicy = POLICY, metering: Metering = ENFORCED
+) -> list[tuple[str, list[str]]]:
     """The findings on a pod, each with its rules."""
-    return [(each.finding, [one.rule for one in each.violations]) for each in of_pod(pod, policy, CLASSES)]
+    found = of_pod(pod, policy, CLASSES, metering)
+    return [(finding.finding, [violation.rule for violation in finding.violations]) for finding in found]
 
 
 @pytest.mark.parametrize(
@@ -106,6 +110,29 @@ def test_a_pod_that_holds_gpus_of_any_dialect_ungoverned_is_found() -> None:
     assert words(running(by_label)) == [("ungoverned", [])]
     assert words(admitted(half())) == [], "it waits, and holds none"
     assert words(running(admitted(plain()))) == []
+
+
+AMD = limits_of("main", amd_com__gpu="3")
+
+
+@pytest.mark.parametrize("mode", ["meter", "observe"])
+def test_a_pod_that_is_metered_is_no_ungoverned_one(mode: Mode) -> None:
+    metering = Metering(mode)
+    for raw in (admitted(half()), PODS["share-range"], admitted(limits_of("main", nvidia_com__gpu="1"))):
+        assert "ungoverned" not in dict(words(running(raw), metering=metering))
+    found = of_pod(running(admitted(AMD)), POLICY, CLASSES, metering)
+    assert [finding.finding for finding in found] == ["would-be-refused", "accelerators"]
+    assert "the pod is charged for each as a whole device" in found[1].violations[0].problem
+    assert words(running(admitted(plain())), metering=metering) == []
+
+
+@pytest.mark.parametrize(
+    ("raw", "is_charged"), [(admitted(half()), True), (PODS["share-range"], False), (admitted(AMD), False)]
+)
+def test_an_ungoverned_pod_is_charged_if_its_request_can_be_read(raw: Json, is_charged: bool) -> None:
+    found = {finding.finding: finding for finding in of_pod(running(raw), POLICY)}
+
+    assert found["ungoverned"].is_charged is is_charged
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,11 @@ from tests.webhook.unit.test_audit import running
 from tests.webhook.worlds import half
 from tests.worlds import Json, container, limits_of, pod
 from timekeeper.core.budgets.policy import Budget, BudgetSettings
+from timekeeper.core.names import Mode
 from timekeeper.core.request.host import HostAmount
 from timekeeper.core.values import Card
 from webhook.audit import use
+from webhook.audit.findings import Metering
 
 T4 = (Card("GPU-0", 0, "Tesla T4", 16_000), Card("GPU-1", 1, "Tesla T4", 16_000))
 NODES = {"n1": use.AuditedNode(T4, HostAmount(64_000, 1 << 38))}
@@ -118,3 +120,15 @@ def test_people_read_a_table_and_programs_items() -> None:
             }
         ]
     }
+
+
+def test_pods_of_metered_namespaces_count_as_the_ledger_reads_them() -> None:
+    """A share that no admission would take is charged as a card, and an AMD card as a device."""
+    broken, amd = of("a", container(gpu_percent="150")), of("a", limits_of("main", amd_com__gpu="2"))
+
+    def dialects(mode: Mode) -> list[tuple[str, int, int]]:
+        found = use.of_pods([broken, amd], NODES, BudgetSettings(), {}, NOW_MS, lambda _: Metering(mode))
+        return [(row.dialect, row.pods, row.rate_milli) for row in found]
+
+    assert dialects("enforce") == [("unreadable", 2, 0)]
+    assert dialects("meter") == dialects("observe") == [("device", 2, 3000)]

@@ -18,10 +18,11 @@ from timekeeper.core.dialects.others.device import devices_of
 from timekeeper.core.dialects.others.kai import DEVICES as KAI_DEVICES
 from timekeeper.core.dialects.others.kai import DIALECT as KAI
 from timekeeper.core.json_values import Json, mapping, sequence
+from timekeeper.core.names import Mode
 from timekeeper.core.quantity import integral
 from timekeeper.core.request.devices import DIALECT as DEVICE
 from timekeeper.core.request.devices import candidates
-from timekeeper.core.request.request import ParsedRequest, containers, one_container, parse
+from timekeeper.core.request.request import ParsedRequest, containers, one_container, parse, parse_stored
 from timekeeper.core.request.runtime_plugins import FRACTIOND
 from timekeeper.core.values import WHOLE_MILLI, Ask, ContainerAsk, GPURequest
 
@@ -73,6 +74,16 @@ def metered_request(pod: Json, parsed: ParsedRequest) -> MeteredRequest | None:
     asks.sort(key=lambda each: places[each.container])
     dialect = own.request.dialect if own.request is not None else DEVICE
     return MeteredRequest(_shared(GPURequest(dialect=dialect, asks=tuple(asks))), doubt)
+
+
+def charged_request(pod: Json, mode: Mode, models: Mapping[str, str]) -> GPURequest | None:
+    """What the ledger charges a bound pod for in a namespace of this mode; None: nothing. ``models``: of
+    devices that the settings name. Never raises."""
+    stored = parse_stored(pod)
+    if mode == "enforce" or (stored.request is not None and stored.request.dialect == CLAIMS):
+        return stored.request
+    metered = metered_request(pod, stored)
+    return of_devices(metered.request, models) if metered else None
 
 
 def _of_a_kai(pod: Json, metadata: Json, annotations: Json) -> MeteredRequest | None:
