@@ -1,20 +1,24 @@
 """How the timekeeper is reached: by default through kubectl's port-forward, with a token of an account that
 may read, and the CA that Bursar publishes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import click
+
 from timekeeper.cli.away import away
 from timekeeper.cli.client import Client
 from timekeeper.cli.kubectl import Kubectl
 from timekeeper.cli.output import AwayError, CommandError, Say, progress, silent, unreadable
-from timekeeper.core.names import AGGREGATED_GROUP, AUDIENCE
+from timekeeper.core.budgets.policy import GROUP
+from timekeeper.core.names import AGGREGATED_GROUP, AUDIENCE, LEADS
 
-READER = "bursar-reader"  # of one namespace: deploy/samples/reader.yaml
-ADMINISTRATOR = "bursar-admin"  # of all namespaces: deploy/samples/administrator.yaml
+# the accounts that commands use, and the file of deploy/samples that makes them
+READER, FINANCE, ADMINISTRATOR = "bursar-reader", "bursar-finance", "bursar-admin"
+_SAMPLES = {READER: "reader", FINANCE: "finance", ADMINISTRATOR: "administrator"}
 PORT = 8444
 _POD, _SERVICE = "pod/bursar-timekeeper-0", "service/bursar-timekeeper"
 _SERVICE_PORT = 443
@@ -43,19 +47,27 @@ class Options:
         """That namespace, or None for all."""
         return None if everywhere else self.one_namespace()
 
-    def account_for(self, namespace: str) -> tuple[str, str]:
-        """Namespace and name of the account whose token is used to read this namespace; "": all."""
-        home, name = (namespace, READER) if namespace else (self.system_namespace, ADMINISTRATOR)
-        if not self.account:
-            return home, name
-        given_home, _, given = self.account.rpartition("/")
-        return given_home or home, given
+    def accounts_for(self, subject: str, writes: bool = False) -> tuple[tuple[str, str], ...]:
+        """Namespaces and names of the accounts whose tokens are tried, the least right first. ``subject``:
+        the namespace or `_group.NAME` that is read, "": all."""
+        administrator = self.system_namespace, ADMINISTRATOR
+        if writes or not subject:
+            first = administrator if writes else (self.system_namespace, FINANCE)
+        else:
+            is_group = subject.startswith(GROUP)
+            first = (LEADS, subject.removeprefix(GROUP)) if is_group else (subject, READER)
+        if self.account:
+            home, _, name = self.account.rpartition("/")
+            return ((home or (self.system_namespace if not subject else first[0]), name),)
+        return tuple(dict.fromkeys((first, administrator)))
 
 
 @contextmanager
-def connected(options: Options, namespace: str, is_quiet: bool = False) -> Iterator[Client]:
-    """A client of the timekeeper that may read this namespace; "": all. ``is_quiet``: without a line of
-    progress. Raises CommandError."""
+def connected(
+    options: Options, subject: str, is_quiet: bool = False, writes: bool = False
+) -> Iterator[Client]:
+    """A client of the timekeeper that may read this namespace or group; "": all. ``is_quiet``: without a line
+    of progress; ``writes``: it takes the administrator's account alone. Raises CommandError."""
     with ExitStack() as stack:
         say = silent if is_quiet else stack.enter_context(progress())
         stack.enter_context(_said_away(options))
@@ -63,7 +75,9 @@ def connected(options: Options, namespace: str, is_quiet: bool = False) -> Itera
             client = stack.enter_context(_through_the_api_server(options))
         else:
             say("kubectl creates a token")
-            client = stack.enter_context(_connected(options, _token(options, namespace), say))
+            tokens = _tokens(options, options.accounts_for(subject, writes), subject)
+            client = stack.enter_context(_connected(options, next(tokens), say))
+            client.others = tokens
         client.say = say
         say("the timekeeper answers")
         yield client
@@ -87,7 +101,7 @@ def connected_with_token(options: Options, namespace: str) -> Iterator[tuple[Cli
     Raises CommandError."""
     if options.aggregated:
         raise CommandError("--aggregated: a login at the dashboard needs a token, so leave this flag out")
-    token = _token(options, namespace)
+    token = next(_tokens(options, _of_pages(options, namespace), namespace))
     with _said_away(options), _connected(options, "") as client:
         yield client, token
 
@@ -140,30 +154,61 @@ def _target(options: Options) -> tuple[str, int]:
     return _POD, PORT
 
 
-def _token(options: Options, namespace: str) -> str:
+def _of_pages(options: Options, namespace: str) -> tuple[tuple[str, str], ...]:
+    """The account of a login at the dashboard, whose pages also write."""
+    return options.accounts_for(namespace, writes=not namespace)[:1]
+
+
+def _tokens(options: Options, accounts: Sequence[tuple[str, str]], subject: str) -> Iterator[str]:
+    """A token of the first account that has one, then of the others. Raises CommandError where none has."""
     if options.token_file:
-        return _text_of(options.token_file, "--token-file")
+        yield _text_of(options.token_file, "--token-file")
+        return
     if _is_on_this_machine(options.server):
         raise CommandError(
             f"{options.server} takes no token of the cluster: --token-file, or BURSAR_TOKEN_FILE, names the"
             " file that bursar-timekeeper meter has printed"
         )
-    home, name = options.account_for(namespace)
-    try:
-        return options.kubectl.run("create", "token", name, "-n", home, "--audience", AUDIENCE).strip()
-    except CommandError as error:
-        sample = "reader" if namespace else "administrator"
-        other = (
-            "administrators bursar-system/bursar-admin" if namespace else "leads of a group bursar-leads/NAME"
-        )
-        is_of_context = bool(namespace) and not options.namespace and home == options.kubectl.namespace()
-        may_be_another = any(word in error.message.lower() for word in ("notfound", "not found", "forbidden"))
-        by_context = _BY_CONTEXT if is_of_context and may_be_another else ""
-        raise CommandError(
-            f"{error.message}\nA token of the account {home}/{name} is needed. An administrator makes this"
-            f" account with deploy/samples/{sample}.yaml (docs/cli.md); --account names another one, for"
-            f" {other}.{by_context}"
-        ) from error
+    refused, has_one = None, False
+    for at, (home, name) in enumerate(accounts):
+        try:
+            create = "create", "token", name, "-n", home, "--audience", AUDIENCE
+            token = options.kubectl.run(*create).strip()
+        except CommandError as error:
+            refused = refused or error
+            if not _is_refused(error):
+                break
+            continue
+        if at:
+            click.echo(f"With the account {home}/{name}:", err=True)
+        has_one = True
+        yield token
+    if refused is not None and not has_one:
+        raise _no_account(options, accounts, subject, refused)
+
+
+def _no_account(
+    options: Options, accounts: Sequence[tuple[str, str]], subject: str, error: CommandError
+) -> CommandError:
+    """What is said where no token can be created. ``error``: of the account with the least right."""
+    home, name = accounts[0]
+    others = " or ".join(f"{there}/{other}" for there, other in accounts)
+    sample = "group-lead" if home == LEADS else _SAMPLES.get(name, "reader" if subject else "administrator")
+    is_of_context = bool(subject) and not options.namespace and home == options.kubectl.namespace()
+    by_context = _BY_CONTEXT if is_of_context and _is_refused(error) else ""
+    other = (
+        "leads of a group bursar-leads/NAME" if not subject else "administrators bursar-system/bursar-admin"
+    )
+    return CommandError(
+        f"{error.message}\nA token of the account {others} is needed. An administrator makes"
+        f" {home}/{name} with deploy/samples/{sample}.yaml (docs/cli.md); --account names another one, for"
+        f" {other}.{by_context}"
+    )
+
+
+def _is_refused(error: CommandError) -> bool:
+    """Whether there is no such account, or the user may create no token of it."""
+    return any(word in error.message.lower() for word in ("notfound", "not found", "forbidden"))
 
 
 def _is_on_this_machine(server: str) -> bool:

@@ -65,8 +65,9 @@ _FLAGS = (
     (
         ("--account",),
         "[NAMESPACE/]NAME",
-        "the service account whose token is used; without it bursar-reader of the namespace, and"
-        " bursar-system/bursar-admin for all namespaces and for grants",
+        "whose token is used; without it bursar-reader of the namespace, bursar-leads/NAME of a group,"
+        " bursar-system/bursar-finance for all; where these do not suffice, and to write,"
+        " bursar-system/bursar-admin",
         "",
     ),
     (("--server",), "URL", "the timekeeper's; without it, kubectl port-forward leads to it", ""),

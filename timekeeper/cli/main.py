@@ -60,7 +60,7 @@ def budget(options: Options, names: tuple[str, ...], all_namespaces: bool, form:
         output.show(sheet, form)
         return
     wanted = names or (options.one_namespace(),)
-    home = wanted[0] if len(set(wanted)) == 1 and not _is_group(wanted[0]) else ""
+    home = wanted[0] if len(set(wanted)) == 1 else ""
     with connected(options, home) as client:
         found = {name: client.sheet(form, f"/v1/budgets/{quote(name, safe='')}") for name in wanted}
     is_object = form in output.OBJECTS
@@ -172,12 +172,12 @@ def grants(options: Options, subject: str | None, all_namespaces: bool, group: s
     if sum((bool(subject), all_namespaces, bool(group))) > 1:
         raise click.UsageError("a name, --all-namespaces and --group exclude each other")
     if group:
-        with connected(options, "") as client:
+        with connected(options, f"{GROUP}{group}") as client:
             sheet = client.sheet(form, f"/v1/groups/{quote(group)}/grants")
         output.show(sheet, form)
         return
     wanted = subject or options.scope(all_namespaces)
-    with connected(options, "" if wanted is None or _is_group(wanted) else wanted) as client:
+    with connected(options, wanted or "") as client:
         sheet = client.list(form, "/v1/grants", "grants", subject=wanted)
     output.show(sheet, form)
 
@@ -227,7 +227,7 @@ def grant(
         body["kind"] = "correction"
     if giver:
         body["from"] = giver
-    with connected(options, "") as client:
+    with connected(options, "", writes=True) as client:
         sheet = client.post_once(form, path, body, "grants", key, "granting twice")
     output.show(sheet, form)
 
@@ -383,10 +383,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if not isinstance(error, BrokenPipeError):
             print(f"Error: {error}", file=sys.stderr)
         raise SystemExit(1) from error
-
-
-def _is_group(name: str) -> bool:
-    return name.startswith(GROUP)
 
 
 if __name__ == "__main__":

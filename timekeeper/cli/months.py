@@ -64,6 +64,6 @@ def correct(
     shows the entry, with its reason and author. No budget changes by it: grant has --correction."""
     body = {"namespace": namespace_, "gpuHours": gpu_hours.replace(MINUS, "-"), "reason": reason}
     body |= {name: value for name, value in (("month", month), ("pod", pod)) if value}
-    with connected(options, "") as client:
+    with connected(options, "", writes=True) as client:
         sheet = client.post_once(form, "/v1/corrections", body, "corrections", key, "an entry twice")
     output.show(sheet, form)

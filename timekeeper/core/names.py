@@ -6,6 +6,7 @@ DOMAIN = "bursar.dev"
 NAMESPACE = "bursar-system"
 AGENTS_NAMESPACE = "bursar-node"  # node agents only: they need more access to a node than other pods get
 SYSTEM_NAMESPACES = ("kube-system", "gpu-operator", NAMESPACE, AGENTS_NAMESPACE)  # outside admission
+LEADS = "bursar-leads"  # the namespace of the accounts of groups' leads, each named after its group
 AUDIENCE = "bursar"
 # the timekeeper's REST API behind the API server; `bursar.dev/v1` is served from its CustomResourceDefinition
 AGGREGATED_GROUP = "timekeeper.bursar.dev"

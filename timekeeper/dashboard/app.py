@@ -14,6 +14,7 @@ from timekeeper.core import texts
 from timekeeper.core.budgets.modes import mode_sentence
 from timekeeper.core.budgets.policy import GROUP
 from timekeeper.core.budgets.sentences import account_name
+from timekeeper.core.names import LEADS
 from timekeeper.dashboard import sessions
 from timekeeper.dashboard.api_caller import ApiCaller, ApiRefusedError
 from timekeeper.dashboard.login.oidc import OidcLogin
@@ -169,7 +170,11 @@ def _view(api: "WSGIApplication", clock: Callable[[], int], make: PageMaker) -> 
             page = make(visit, **in_path)
         except ApiRefusedError as error:
             return _refused(error, visit, in_path)
-        return _sent(page) if isinstance(page, Download) else _shown(page, visit, in_path)
+        if isinstance(page, Download):
+            return _sent(page)
+        shown = _shown(page, visit, in_path)
+        sessions.remember_page(shown, request.full_path.rstrip("?"))
+        return shown
 
     return view
 
@@ -223,9 +228,16 @@ def _refused(error: ApiRefusedError, visit: Visit, in_path: dict[str, str]) -> R
     )
     if is_of_all and visit.home:
         if visit.path == "/":
-            return redirection(f"/namespaces/{segment(visit.home)}")
+            return redirection(_own_page(visit))
         return redirection(visit.link(namespace=visit.home))
     return problem_page(error.status, error.detail, visit=visit, asks_namespace=is_of_all or is_of_home)
+
+
+def _own_page(visit: Visit) -> str:
+    """Of the account: its namespace's; of a group's leads the group's, which the account is named after."""
+    if visit.home == LEADS:
+        return f"/groups/{segment(subject_of(sessions.token_of(request)).rpartition(':')[2])}"
+    return f"/namespaces/{segment(visit.home)}"
 
 
 def _add_static(app: Flask) -> None:

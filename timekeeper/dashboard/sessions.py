@@ -12,7 +12,8 @@ import secrets
 from flask import Request, Response
 from werkzeug.datastructures import MultiDict
 
-SESSION, SECRET = "bursar-session", "bursar-forms"  # names of the cookies
+SESSION, SECRET, PAGE = "bursar-session", "bursar-forms", "bursar-page"  # names of the cookies
+_PAGE_S = 90 * 86_400
 FIELD = "form_token"
 MAX_TOKEN = 3_800  # bytes; browsers drop a larger cookie in silence
 
@@ -60,6 +61,16 @@ def is_from_elsewhere(request: Request) -> bool:
 def remember(response: Response, name: str, value: str) -> None:
     """Set a cookie that scripts cannot read and other sites cannot send; it ends with the browser."""
     response.set_cookie(name, value, secure=True, httponly=True, samesite="Strict", path="/")
+
+
+def remember_page(response: Response, path: str) -> None:
+    """Keep what this browser showed last."""
+    response.set_cookie(PAGE, path[:MAX_TOKEN], _PAGE_S, secure=True, httponly=True, samesite="Lax", path="/")
+
+
+def first_page(request: Request, onward: str) -> str:
+    """Where a login leads: to the page that was asked for, else to the one that this browser showed last."""
+    return own_path(request.cookies.get(PAGE, "/")) if onward == "/" else onward
 
 
 def forget(response: Response, name: str) -> None:

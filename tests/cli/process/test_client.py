@@ -8,6 +8,7 @@ import pytest
 
 from deploy.local.limits import LONGEST_S
 from tests.runtime.hostile_servers import sized
+from tests.support.http_server import JsonHandler, Served
 from timekeeper.cli.client import Client
 from timekeeper.cli.output import AwayError, CommandError
 
@@ -52,3 +53,20 @@ def test_a_client_without_a_server_or_with_a_ca_that_is_none_is_not_made() -> No
         Client("https://a:99999")
     with pytest.raises(CommandError, match=r"^the CA contains no readable certificate; --ca-file names"):
         Client("https://a", ca="none")
+
+
+def test_a_read_that_is_refused_is_tried_with_the_next_token() -> None:
+    class Answers(JsonHandler):
+        def do_GET(self) -> None:
+            allowed = self.headers["Authorization"] == "Bearer more"
+            self.answer(200 if allowed else 403, {"version": 1, "detail": "not allowed"})
+
+    with Served(Answers) as server:
+        client = Client(server.url, "less")
+        client.others = iter(["little", "more"])
+        alone = Client(server.url, "less")
+
+        assert client.get("/v1/budgets")["version"] == 1
+        assert list(client.others) == []
+        with pytest.raises(CommandError, match="403: not allowed"):
+            alone.get("/v1/budgets")

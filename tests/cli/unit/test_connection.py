@@ -51,17 +51,62 @@ def test_the_pod_of_a_statefulset_is_preferred_and_a_deployment_is_reached_by_it
     assert connection._target(options({})) == ("service/bursar-timekeeper", 443)
 
 
+ADMINISTRATOR = ("bursar-system", "bursar-admin")
+
+
 @pytest.mark.parametrize(
-    ("account", "namespace", "used"),
+    ("account", "subject", "used"),
     [
-        ("", "team-a", ("team-a", "bursar-reader")),
-        ("", "", ("bursar-system", "bursar-admin")),
-        ("me", "team-a", ("team-a", "me")),
-        ("ops/me", "team-a", ("ops", "me")),
+        ("", "team-a", (("team-a", "bursar-reader"), ADMINISTRATOR)),
+        ("", "_group.lab", (("bursar-leads", "lab"), ADMINISTRATOR)),
+        ("", "", (("bursar-system", "bursar-finance"), ADMINISTRATOR)),
+        ("me", "team-a", (("team-a", "me"),)),
+        ("ops/me", "team-a", (("ops", "me"),)),
+        ("me", "", (("bursar-system", "me"),)),
     ],
 )
-def test_the_account_follows_from_what_is_read(account: str, namespace: str, used: tuple[str, str]) -> None:
-    assert options({}, account=account).account_for(namespace) == used
+def test_the_accounts_follow_from_what_is_read_the_least_right_first(
+    account: str, subject: str, used: tuple[tuple[str, str], ...]
+) -> None:
+    assert options({}, account=account).accounts_for(subject) == used
+
+
+@pytest.mark.parametrize("account", ["", "ops/me"])
+def test_what_writes_takes_one_account(account: str) -> None:
+    used = options({}, account=account).accounts_for("", writes=True)
+
+    assert used == ((ADMINISTRATOR,) if not account else (("ops", "me"),))
+
+
+@pytest.mark.parametrize(
+    ("known", "created", "said"),
+    [
+        (
+            ("bursar-finance", "bursar-admin"),
+            ["bursar-finance", "bursar-admin"],
+            "bursar-system/bursar-admin:",
+        ),
+        (("bursar-admin",), ["bursar-admin"], "With the account bursar-system/bursar-admin:"),
+        (("bursar-finance",), ["bursar-finance"], ""),
+    ],
+)
+def test_the_next_account_is_tried_where_there_is_no_token_and_is_named(
+    known: tuple[str, ...], created: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with_tokens = options({("create", f"token {name}"): name for name in known})
+
+    assert [*connection._tokens(with_tokens, with_tokens.accounts_for(""), "")] == created
+    assert capsys.readouterr().err.strip().endswith(said)
+
+
+@pytest.mark.parametrize(
+    ("subject", "sample"), [("", "finance"), ("a", "reader"), ("_group.b", "group-lead")]
+)
+def test_without_any_token_the_file_that_makes_the_first_account_is_named(subject: str, sample: str) -> None:
+    none = options({})
+
+    with pytest.raises(CommandError, match=rf"deploy/samples/{sample}\.yaml"):
+        next(connection._tokens(none, none.accounts_for(subject), subject))
 
 
 @pytest.mark.parametrize(
@@ -107,8 +152,9 @@ def test_a_ledger_on_this_machine_needs_neither_a_token_of_the_cluster_nor_a_ca(
 def test_a_token_that_is_refused_says_where_the_namespace_is_from(
     flags: dict[str, str], wanted: str, is_of_context: bool
 ) -> None:
+    used = options({}, **flags)
     with pytest.raises(CommandError) as refused:
-        connection._token(options({}, **flags), wanted)
+        next(connection._tokens(used, used.accounts_for(wanted), wanted))
 
     assert ("that of your context: -n names yours" in refused.value.message) is is_of_context
     assert ("leads of a group bursar-leads/NAME" in refused.value.message) is (not wanted)

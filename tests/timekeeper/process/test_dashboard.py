@@ -687,3 +687,31 @@ def test_headings_are_those_of_the_resource_with_what_they_mean(
     found = re.findall(r'<th scope="col"[^>]* title="([^"]*)">([^<]*)</th>', page)
     assert len(found) > 5
     assert set(found) <= {(each.about, each.title) for sheet in sheets for each in sheet.columns}
+
+
+def test_a_lead_is_led_to_the_page_of_the_group(tmp_path: Path) -> None:
+    made = filled(tmp_path)
+    lead = token("system:serviceaccount:bursar-leads:lab")
+    made.books.reviews.tokens[lead] = user_status("lead")
+    made.books.reviews.denied.add(("lead", "get", "budgets", ""))
+    client = made.client()
+    log_in(client, lead)
+
+    assert status(client, "/") == (303, "/groups/lab")
+    assert status(client, "/groups/lab")[0] == 200
+    made.close()
+
+
+def test_a_login_leads_to_the_page_that_was_shown_last_unless_another_is_asked_for(tmp_path: Path) -> None:
+    made = filled(tmp_path)
+    client = made.client()
+    first = log_in(client).headers["Location"]
+    for path in ("/waiting?namespace=team-a", "/nothing", "/namespaces/team-a/x"):
+        client.get(path, base_url=URL)
+
+    assert first == "/"
+    assert log_in(client).headers["Location"] == "/waiting?namespace=team-a"
+    assert log_in(client, onward="/costs").headers["Location"] == "/costs"
+    client.set_cookie("bursar-page", "//elsewhere.example", domain="bursar.test")
+    assert log_in(client).headers["Location"] == "/"
+    made.close()

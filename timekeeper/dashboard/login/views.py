@@ -53,7 +53,7 @@ def _add_oidc(app: Flask, oidc: OidcLogin) -> None:
         else:
             # The provider led here, so a browser would send the session's cookie only with a request that
             # a page of ours makes.
-            response = going_on(begun.onward)
+            response = going_on(sessions.first_page(request, begun.onward))
             sessions.remember(response, sessions.SESSION, begun.token)
         pending.forget(response)
         return response
@@ -104,7 +104,7 @@ def _add_token_login(app: Flask, api: "WSGIApplication") -> None:
             problem = _token_problem(ApiCaller(api, token))
         if problem:
             return _refused(400, problem, onward)
-        response = redirection(onward)
+        response = redirection(sessions.first_page(request, onward))
         sessions.remember(response, sessions.SESSION, token)
         return response
 
