@@ -7,11 +7,11 @@ from typing import Any
 from timekeeper.cli.kubectl import Kubectl
 from timekeeper.cli.output import AwayError, CommandError
 from timekeeper.core.json_values import mapping, sequence
-from timekeeper.core.texts import WITHOUT_TIMEKEEPER, age, moment
+from timekeeper.core.texts import WITHOUT_TIMEKEEPER, WORK_WITHOUT_TIMEKEEPER, age, moment
 from timekeeper.edge.clock import now_ms
 
 _PODS = "app.kubernetes.io/component=timekeeper"
-_WORKS = "kubectl bursar map, waiting, check and audit need no timekeeper."
+_WORK = f"{', '.join(WORK_WITHOUT_TIMEKEEPER[:-1])} and {WORK_WITHOUT_TIMEKEEPER[-1]} need no timekeeper."
 
 
 def away(kubectl: Kubectl, namespace: str, error: CommandError) -> AwayError:
@@ -22,7 +22,7 @@ def away(kubectl: Kubectl, namespace: str, error: CommandError) -> AwayError:
         f" kubectl logs -n {namespace} -l {_PODS} --tail=50; kubectl bursar doctor"
     )
     why = error.message.splitlines()[0].rstrip(".")
-    lines = (f"the timekeeper does not answer: {why}.", since, WITHOUT_TIMEKEEPER, _WORKS, do)
+    lines = (f"the timekeeper does not answer: {why}.", since, WITHOUT_TIMEKEEPER, _WORK, do)
     return AwayError("\n".join(lines))
 
 

@@ -37,6 +37,7 @@ WITHOUT_TIMEKEEPER = (
     "unknownStanding says. Nothing is lost: this time is charged once the timekeeper is back. Until then no "
     "held pod is released, no budget evicts, and budgets, grants, reports and the dashboard have no answer."
 )
+WORK_WITHOUT_TIMEKEEPER = ("kubectl get gpubudgets", "kubectl bursar check", "kubectl bursar audit")
 
 
 def only_printable(text: str) -> str:

@@ -126,6 +126,7 @@ def create_dashboard(
     app.jinja_env.globals["account_name"] = account_name
     app.jinja_env.globals.update(not_placed=texts.NOT_PLACED, mode_sentence=mode_sentence)
     app.jinja_env.globals["without_timekeeper"] = texts.WITHOUT_TIMEKEEPER
+    app.jinja_env.globals["work_without_timekeeper"] = texts.WORK_WITHOUT_TIMEKEEPER
 
     @app.before_request
     def read_zone() -> None:

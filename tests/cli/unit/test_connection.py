@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 
+from tests.deploy.reading import ROOT
 from timekeeper.cli import connection
 from timekeeper.cli.connection import Options
 from timekeeper.cli.dashboard import first_page as dashboard_page
 from timekeeper.cli.output import AwayError, CommandError
-from timekeeper.core.texts import WITHOUT_TIMEKEEPER
+from timekeeper.core.texts import WITHOUT_TIMEKEEPER, WORK_WITHOUT_TIMEKEEPER
+
+TROUBLESHOOTING = (ROOT / "docs" / "troubleshooting.md").read_text()
 
 
 @dataclass
@@ -209,6 +212,8 @@ def test_a_timekeeper_that_is_away_is_said_to_be_since_when_and_what_goes_on_wit
     assert first == "the timekeeper does not answer: pod is not running."
     assert second.startswith(since)
     assert rest[0] == WITHOUT_TIMEKEEPER
+    assert rest[1].endswith("kubectl bursar check and kubectl bursar audit need no timekeeper.")
+    assert [f"`{command}`" in TROUBLESHOOTING for command in WORK_WITHOUT_TIMEKEEPER] == [True] * 3
     assert rest[-1].startswith(
         "Do: kubectl describe pods -n bursar-system -l app.kubernetes.io/component=timekeeper"
     )

@@ -1,6 +1,7 @@
 """What happens while the timekeeper is away: it is killed once for all of these scenes. Why? asked of real
 pods: refused, placed, waiting and deleted; pods of another scheduler under a cap; and what ends meanwhile."""
 
+import json
 import re
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.sidecars import Sidecars
 from deploy.local.stack import Stack
+from tests.docs.shell import run
 from tests.story.cluster.test_held_pods import gated, pods, template
 from tests.story.cluster.test_metering import gpu_pod, held_ms, set_budget
 from tests.story.conftest import Absence
@@ -17,6 +19,7 @@ from tests.support.waiting import at_once
 from tests.timekeeper.cluster.test_metering import Lived, Recorder
 from tests.timekeeper.oracle import kubelet_says, moment
 from tests.worlds import Json
+from timekeeper.core.texts import WORK_WITHOUT_TIMEKEEPER
 
 pytestmark = pytest.mark.make_test("explains why a pod waits")
 
@@ -83,6 +86,37 @@ def test_every_answer_to_a_pods_creator_can_be_looked_up_later(
     assert placed["uid"] == pod["metadata"]["uid"]
     changes = stack.get("/v1/decisions?namespace=asked&kind=budget", reader)["decisions"]
     assert [each["reason"] for each in changes] == ["EntryChanged", "EntryAdded"]
+
+
+ARGUMENTS = {
+    "kubectl get gpubudgets": "-n goes-on",
+    "kubectl bursar check": "pod.json",
+    "kubectl bursar audit": "-n goes-on",
+}
+ANSWERS = {
+    "kubectl get gpubudgets": "IN_BUDGET",
+    "kubectl bursar check": "1 admitted",
+    "kubectl bursar audit": "no findings",
+}
+
+
+@scene
+def test_what_is_said_to_need_no_timekeeper_is_typed_while_there_is_none(
+    stack: Stack, absence: Absence, tmp_path_factory: pytest.TempPathFactory
+) -> Scene:
+    folder = tmp_path_factory.mktemp("goes-on")
+    create_namespace(stack.cp, "goes-on")
+    set_budget(stack, "goes-on", "gpuHours: 10\n")
+    pod = whole_card("goes-on") | {"metadata": {"name": "p", "namespace": "goes-on"}}
+    (folder / "pod.json").write_text(json.dumps({"apiVersion": "v1", "kind": "Pod", **pod}))
+    shown = f"kubectl get gpubudgets {ARGUMENTS['kubectl get gpubudgets']}"
+    yield "the GPUBudget", lambda: "IN_BUDGET" in run(stack.cp, shown, folder)
+
+    yield "the timekeeper to be killed", absence.begins
+    assert set(WORK_WITHOUT_TIMEKEEPER) == set(ARGUMENTS)
+    for command in WORK_WITHOUT_TIMEKEEPER:
+        assert ANSWERS[command] in run(stack.cp, f"{command} {ARGUMENTS[command]}", folder)
+    yield "the timekeeper to be back", absence.ends
 
 
 @scene

@@ -8,8 +8,10 @@
   const state = document.getElementById("live-state");
   const trouble = document.getElementById("live-trouble"); // a status: screen readers say what changes in it
   let timer = 0;
+  let loadedMs = Date.now();
   let isOn = true;
-  let away = ""; // since when no page came
+  let missed = 0; // loads in succession that brought no page
+  let since = ""; // the first of them
 
   if (!button || !document.querySelector("[data-live]")) return;
 
@@ -52,9 +54,20 @@
     if (trouble.textContent !== text) trouble.textContent = text;
   }
 
+  // The figures' time of day as the page has it, and how many minutes ago that was: "23:59" and 2 are "00:01".
+  function clock(minutes) {
+    const [hour, minute] = state.querySelector("time").textContent.match(/\d\d:\d\d/)[0].split(":").map(Number);
+    const at = (60 * hour + minute + minutes) % 1440;
+    return [Math.floor(at / 60), at % 60].map((part) => String(part).padStart(2, "0")).join(":");
+  }
+
   function fail(what) {
-    away = away || new Date().toLocaleTimeString();
-    tell(`${what} since ${away}: the figures stand as of the time above. Pods run on and nothing is lost; trying again`);
+    const seconds = new Date(state.querySelector("time").dateTime).getTime() % 60000;
+    missed += 1;
+    if (missed === 1) since = clock(Math.floor((seconds + Date.now() - loadedMs) / 60000));
+    if (missed < 2) return;
+    tell(`${what} since ${since}; figures of ${clock(0)}. Pods run on, and nothing is lost.`);
+    show();
   }
 
   async function load() {
@@ -64,7 +77,7 @@
     try {
       answer = await fetch(window.location.href, { headers: { Accept: "text/html" }, credentials: "same-origin" });
     } catch {
-      fail("The timekeeper does not answer");
+      fail("No answer");
       return;
     }
     if (answer.redirected) {
@@ -72,11 +85,13 @@
       return;
     }
     if (!answer.ok) {
-      fail(answer.status < 500 ? `The timekeeper answered ${answer.status}` : "The timekeeper has no answer");
+      fail(answer.status < 500 ? `Answer ${answer.status}` : "No answer");
       return;
     }
     tell("");
-    away = "";
+    missed = 0;
+    loadedMs = Date.now();
+    show();
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
     document.querySelectorAll("[data-live]").forEach((old) => {
       const found = fresh.getElementById(old.id);
@@ -97,9 +112,11 @@
   }
 
   function show() {
-    button.textContent = isOn ? "Live" : "Paused";
+    const isAway = missed >= 2;
+    button.classList.toggle("away", isAway);
+    button.textContent = isAway ? "No answer" : isOn ? "Live" : "Paused";
     button.setAttribute("aria-pressed", String(isOn));
-    button.setAttribute("aria-label", isOn ? "Live updates are on" : "Live updates are off");
+    button.setAttribute("aria-label", `${isAway ? "No answer. " : ""}Live updates are ${isOn ? "on" : "off"}`);
   }
 
   isOn = stored();
