@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, tzinfo
-from decimal import Decimal
+from decimal import ROUND_DOWN, ROUND_HALF_EVEN, Decimal
 from typing import Any, Literal
 
 GPU_HOUR = Decimal(3_600_000_000)
@@ -72,6 +72,17 @@ def few_digits(amount: int) -> str:
     return f"{Decimal(hours(amount)).normalize():f}"
 
 
+def cell(amount: int | None, is_used: bool = False) -> str:
+    """An amount in a column, as GPU-hours with two decimals, ``<0.01`` for less than that; what is used is
+    rounded down, so that it is never shown as all. Sentences have `hours`."""
+    if amount is None:
+        return "unlimited"
+    exact = Decimal(amount) / GPU_HOUR
+    if 0 < abs(exact) < Decimal("0.01"):
+        return "<0.01" if amount > 0 else "-<0.01"
+    return str(exact.quantize(Decimal("0.01"), ROUND_DOWN if is_used else ROUND_HALF_EVEN))
+
+
 def short(exact: Decimal) -> str:
     """A number with two decimals, or two digits of a small one."""
     return f"{exact:.2f}" if abs(exact) >= Decimal("0.1") or not exact else f"{Decimal(f'{exact:.2g}'):f}"
@@ -83,13 +94,21 @@ def cost(exact: str | None) -> str:
 
 
 def money(exact: Decimal) -> str:
-    """A cost with commas between thousands, and decimals as `short` has them."""
-    return f"{exact:,.2f}" if abs(exact) >= 1 else short(exact)
+    """A cost in a column, with commas between thousands and two decimals, ``<0.01`` for less than that."""
+    if 0 < abs(exact) < Decimal("0.01"):
+        return "<0.01" if exact > 0 else "-<0.01"
+    return f"{exact:,.2f}"
 
 
 def percent(part: int, whole: int | None) -> str:
     """A part of a whole as whole per cent; "" without a whole."""
     return f"{100 * part // whole}%" if whole else ""
+
+
+def share(part: int, whole: int | None) -> str:
+    """A part of a whole as whole per cent, rounded; "" without a whole. What is used is rounded down, by
+    `percent`."""
+    return f"{(200 * part + whole) // (2 * whole)}%" if whole else ""
 
 
 def gpus(milli: int) -> str:

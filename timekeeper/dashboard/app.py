@@ -10,6 +10,7 @@ from markupsafe import Markup
 from werkzeug.exceptions import HTTPException
 
 from timekeeper.api import sheets
+from timekeeper.api.create_app import ROUTES
 from timekeeper.core import texts
 from timekeeper.core.budgets.modes import mode_sentence
 from timekeeper.core.budgets.policy import GROUP
@@ -60,6 +61,7 @@ PAGES: dict[str, PageMaker] = {
     "/pods/<namespace>/<kind>/<name>": decisions.owner,
 }
 _ROOTS = frozenset({each.split("/")[1] for each in PAGES} | {"login", "logout", "static"})
+_OF_THE_API = frozenset(route.path.split("/")[1] for route in ROUTES)
 _UNAUTHORIZED = 401
 _END_OF_WORD = re.compile("(?<=[._])|(?<=-)(?=[0-9])")  # after other hyphens browsers break by themselves
 _HEADERS = {
@@ -91,8 +93,9 @@ def with_dashboard(
 
     def serve(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "")
-        is_page = path.startswith("/") and path.split("/")[1] in _ROOTS
-        return (dashboard if is_page else api)(environ, start_response)
+        root = path.split("/")[1] if path.startswith("/") else ""
+        is_of_nobody = root not in _OF_THE_API and "text/html" in environ.get("HTTP_ACCEPT", "")
+        return (dashboard if root in _ROOTS or is_of_nobody else api)(environ, start_response)
 
     return serve
 
@@ -108,6 +111,7 @@ def create_dashboard(
     app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
     app.jinja_env.filters.update(
         hours=_hours,
+        cell=_cell,
         gpus=texts.gpus,
         moment=lambda time_ms: texts.moment(time_ms, _zone()),
         exact=lambda time_ms: texts.moment(time_ms, _zone(), "seconds"),
@@ -120,7 +124,7 @@ def create_dashboard(
         segment=segment,
     )
     app.jinja_env.globals.update(
-        link=link, percent=texts.percent, age=texts.age, floor=texts.floor, caps=texts.caps
+        link=link, percent=texts.percent, share=texts.share, age=texts.age, floor=texts.floor, caps=texts.caps
     )
     app.jinja_env.globals["sheets"] = sheets
     app.jinja_env.globals["account_name"] = account_name
@@ -269,7 +273,15 @@ def _home(token: str) -> str:
 
 def _hours(amount: int | None) -> str:
     """GPU-hours with commas between thousands."""
-    text = texts.hours(amount)
+    return _with_commas(texts.hours(amount), amount)
+
+
+def _cell(amount: int | None, is_used: bool = False) -> str:
+    """The same in a column."""
+    return _with_commas(texts.cell(amount, is_used), amount)
+
+
+def _with_commas(text: str, amount: int | None) -> str:
     whole, point, rest = text.partition(".")
     return f"{int(whole):,}{point}{rest}" if amount is not None and abs(amount) >= texts.GPU_HOUR else text
 

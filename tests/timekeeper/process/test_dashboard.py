@@ -245,7 +245,7 @@ def test_a_page_says_one_thing_of_pods_over_budget(dashboards: Dashboards, visit
     page = visitor.get("/namespaces/team-c", base_url=URL).text
 
     assert ("new pods are refused" in page, "demoted" in page) == (True, False)
-    assert f"{EFFECTS['enforce']}." in page.replace("&#39;", "'")
+    assert f"{EFFECTS['enforce']}." not in page.replace("&#39;", "'")  # as everywhere in the cluster
 
 
 def test_a_removed_pod_that_is_not_settled_stands_below_those_that_hold_cards(
@@ -457,10 +457,11 @@ def test_a_form_of_an_ended_session_leads_to_the_login(dashboards: Dashboards, v
     assert (answer.status_code, answer.headers["Location"]) == (303, "/login?next=%2Fgroups%2Flab&ended=1")
 
 
-def test_a_group_without_a_limit_has_no_form_and_says_why(visitor: Client) -> None:
+def test_a_group_without_a_limit_has_no_form_and_says_why(dashboards: Dashboards, visitor: Client) -> None:
+    dashboards.books.entries(("team-d", "gpuHours: 1\ngroup: without", 0))
     log_in(visitor)
 
-    page = visitor.get("/groups/none-such", base_url=URL).text
+    page = visitor.get("/groups/without", base_url=URL).text
 
     assert "a group without a limit has nothing to pass on." in page
     assert 'id="pass-on"' not in page
@@ -629,14 +630,95 @@ def test_the_pages_say_in_which_mode_a_namespace_is_and_what_follows(
     assert re.search(row, visitor.get("/", base_url=URL).text)
 
 
-def test_the_page_of_a_namespace_that_seems_not_to_exist_asks_whether_the_name_is_right(
-    visitor: Client,
-) -> None:
+@pytest.mark.parametrize(
+    ("path", "sentence"),
+    [
+        ("/namespaces/nosuch", "nosuch has no budget and uses nothing: is the name right?"),
+        ("/groups/nosuch", "No budget entry names group nosuch: is the name right?"),
+        ("/nosuch", "There is no such page."),
+    ],
+)
+def test_what_is_not_there_is_one_sentence(path: str, sentence: str, visitor: Client) -> None:
     log_in(visitor)
-    said = "has no budget and uses nothing: is the name right?"
 
-    assert f"nosuch {said}" in visitor.get("/namespaces/nosuch", base_url=URL).text
-    assert said not in visitor.get("/namespaces/team-a", base_url=URL).text
+    page = visitor.get(path, base_url=URL, headers={"Accept": "text/html,*/*;q=0.8"}).text
+
+    shown = page.split("<main")[1].split("</main>")[0]
+    assert re.findall("<(?:p|dt|h2|svg)[ >][^<]*", shown.replace('<p id="live-trouble" role="status">', ""))
+    assert sentence in shown
+    assert not re.findall("<(?:dl|section class=.card.>|table|svg)", shown)
+    assert "is the name right?" not in visitor.get("/namespaces/team-a", base_url=URL).text
+
+
+def test_a_program_that_asks_for_what_is_not_there_gets_the_apis_problem(visitor: Client) -> None:
+    browser = {"Accept": "text/html"}
+    assert visitor.get("/nosuch").content_type == "application/problem+json"
+    assert visitor.get("/v1/none", headers=browser).content_type == "application/problem+json"
+    assert visitor.get("/livez", headers=browser).text == "ok\n"
+
+
+def _names(page: str) -> list[str]:
+    """Of the rows, from above."""
+    return re.findall(r'<th scope="row"[^>]*><a href="/(?:namespaces|groups)/([^"]+)"', page)
+
+
+def test_headings_sort_up_and_down_and_what_has_no_value_comes_last(visitor: Client) -> None:
+    log_in(visitor)
+
+    def rows(path: str) -> list[str]:
+        return _names(visitor.get(path, base_url=URL).text)
+
+    first = visitor.get("/", base_url=URL).text
+    assert "<select" not in first
+    assert _names(first) == ["team-b", "team-c", "lab", "team-a", "vision", "sandbox"]
+    assert 'href="/?sort=-used">Used</a>' in first
+    assert rows("/?sort=-used") == ["vision", "lab", "team-a", "team-b", "team-c", "sandbox"]
+    assert rows("/?sort=percent")[-1] == rows("/?sort=-percent")[-1] == "sandbox"
+    assert rows("/?sort=namespace")[1:3] == ["sandbox", "team-a"]
+    page = visitor.get("/?sort=-used", base_url=URL).text
+    assert re.search(r'aria-sort="descending"><a href="/\?sort=used">Used</a>', page)
+    assert rows("/groups?sort=-members") == ["lab"]
+    refused = visitor.get("/?sort=nosuch", base_url=URL)
+    assert (refused.status_code, "sort: it must be namespace, mode" in refused.text) == (400, True)
+
+
+def test_figures_above_the_list_lead_to_their_rows_and_leave_out_no_period(
+    dashboards: Dashboards, visitor: Client
+) -> None:
+    """Each tile says how many budgets it counts; its link shows as many."""
+    periods = ("week", "day", "once")
+    dashboards.books.entries(*((f"by-{name}", f"gpuHours: 5\nperiod: {name}", 0) for name in periods))
+    log_in(visitor)
+    page = html.unescape(visitor.get("/", base_url=URL).text)
+
+    tiles = re.findall(r'<dt>([^<]*)</dt><dd><a href="([^"]*)">([^<]*)</a><small>(.*?)</small>', page)
+    counts = []
+    for label, where, figure, note in tiles:
+        sums = re.search(r"(\d+) budget", note)
+        counted = int(sums[1] if label.startswith("Used") and sums else figure)
+        shown = visitor.get(where, base_url=URL).text
+        assert len(_names(shown)) == counted, label
+        assert ('href="/">All namespaces and groups' in shown) is True
+        counts.append((label.split()[0], counted))
+    assert counts == [("Used", 4), ("Used", 1), ("Used", 1), ("Budgets", 1), ("Over", 1), ("At", 2)]
+
+
+def test_columns_have_two_decimals_and_what_is_used_is_rounded_down(
+    dashboards: Dashboards, visitor: Client
+) -> None:
+    """0.004 and 99.999 of 100 GPU-hours."""
+    for name, length_ms in (("little", 14_400), ("all-but", 359_996_400)):
+        run = Run(name, name, started_ms=T0 - length_ms, posted=days(T0 - length_ms, T0))
+        dashboards.books.write(run)
+        dashboards.books.entries((name, "gpuHours: 100\nperiod: month", 0))
+    log_in(visitor)
+
+    page = visitor.get("/?find=l", base_url=URL).text
+
+    used = dict(re.findall(r'/namespaces/([^"]+)".*?data-label="used"[^>]*>([^<]*)<', page, re.DOTALL))
+    assert (used["little"], used["all-but"]) == ("&lt;0.01", "99.99")
+    own = visitor.get("/namespaces/all-but", base_url=URL).text
+    assert "<dt>Used</dt><dd>99.99<small>99%</small>" in own
 
 
 def test_the_page_of_a_namespace_says_that_it_takes_no_new_pods(
@@ -684,7 +766,7 @@ def test_headings_are_those_of_the_resource_with_what_they_mean(
 
     page = html.unescape(visitor.get(path, base_url=URL).text)
 
-    found = re.findall(r'<th scope="col"[^>]* title="([^"]*)">([^<]*)</th>', page)
+    found = re.findall(r'<th scope="col"[^>]* title="([^"]*)"[^>]*>(?:<a [^>]*>)?([^<]*)(?:</a>)?</th>', page)
     assert len(found) > 5
     assert set(found) <= {(each.about, each.title) for sheet in sheets for each in sheet.columns}
 

@@ -61,7 +61,7 @@ def test_who_leaves_most_unused_comes_first_with_what_was_requested_measured_and
         "35.00 GPU-hours",
         "14.00 GPU-hours, 40%",
         "10.00 GPU-hours, 71% of measured",
-        "4.00 GPU-hours, 28% of measured",
+        "4.00 GPU-hours, 29% of measured",
     ]
 
 
@@ -139,7 +139,7 @@ def test_who_stranded_cards_in_the_chosen_time_and_now_is_named_with_how_many(tm
     assert [texts(each, "t[hd]") for each in rows] == [
         ["hog", "1.48", "1.93"],  # 46 minutes
         ["gone", "0.26", "0.00"],  # 31 minutes
-        ["web", "0.055", "0.00"],
+        ["web", "0.06", "0.00"],
     ]
     assert "hog" not in client.get("/waste?namespace=web", base_url=URL).text
     made.close()

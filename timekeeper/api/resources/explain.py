@@ -89,8 +89,8 @@ class ExplanationAnswer(Versioned):
     """`steps`: the newest 500 decisions about the subject, oldest first; `charges`: of its sessions;
     `waitsFor`: if it waited by the last of its decisions, what would have to change; `budget`: the
     namespace's account now; `received`: how what its group passed on adds to it, else empty; `mode`: its
-    mode now, and what follows; `protected`: what its entry protects, and whether these pods are, else
-    empty."""
+    mode now, and what follows, empty where it is the cluster's; `protected`: what its entry protects, and
+    whether these pods are, else empty."""
 
     namespace: str
     subject: str
@@ -178,14 +178,16 @@ def _explained(services: Services, which: DecisionFilter, subject: str) -> Respo
         ],
         "budget": budget_sentence(which.namespace, statement),
         "received": _received(which.namespace, statement, granted.received),
-        "mode": mode_sentence(
-            which.namespace,
-            history.mode(which.namespace, now_ms),
-            history.mode_source(which.namespace, now_ms),
-        ),
+        "mode": _mode(which.namespace, history, now_ms),
         "protected": list(_protected(which.namespace, protected, published, rows, charged)),
     }
     return answer(body)
+
+
+def _mode(namespace: str, history: History, now_ms: int) -> str:
+    """The namespace's mode and what follows; "": it is the cluster's."""
+    source = history.mode_source(namespace, now_ms)
+    return "" if source == "cluster" else mode_sentence(namespace, history.mode(namespace, now_ms), source)
 
 
 def _unknown(

@@ -13,6 +13,7 @@ from timekeeper.api.sheets.sheet import (
     STANDING,
     TEXT,
     TIME,
+    USED,
     Json,
     Sheet,
 )
@@ -92,7 +93,7 @@ _COLUMNS = (
     MODE("mode", "Mode", "enforce, observe or meter, and what it comes from", _mode),
     STANDING("standing", "Standing", "whether it is in budget, with its group"),
     AMOUNT("granted", "Granted", f"of this period, with what was carried over, {_HOURS}"),
-    AMOUNT("used", "Used", f"charges of this period, posted and pending, {_HOURS}", _used),
+    USED("used", "Used", f"charges of this period, posted and pending, {_HOURS}", _used),
     AMOUNT("reserved", "Reserved", f"for the next minutes of the pods that run, {_HOURS}"),
     AMOUNT("remaining", "Own left", f"granted less used and reserved, {_HOURS}"),
     AMOUNT("left", "Left", f"to spend: its own, or less where its group has less left, {_HOURS}", _left),

@@ -71,7 +71,8 @@ MODE = CellKind("mode")
 HASH = CellKind("hash")
 DECIMAL = CellKind("decimal", is_number=True)
 INTEGER = CellKind("int64", is_number=True)
-AMOUNT = CellKind("gpu-hours", lambda amount, _: texts.hours(amount), True)  # milli-GPU x ms; None: unlimited
+AMOUNT = CellKind("gpu-hours", lambda amount, _: texts.cell(amount), True)  # milli-GPU x ms; None: unlimited
+USED = CellKind("gpu-hours", lambda amount, _: texts.cell(amount, is_used=True), True)  # of what is granted
 GPUS = CellKind("gpus", lambda milli, _: texts.gpus(milli), True)  # thousandths
 TIME = CellKind("date-time", lambda at_ms, _: texts.moment(at_ms))  # milliseconds since 1970
 EXACT = CellKind("date-time", lambda at_ms, _: texts.moment(at_ms, to="seconds"))

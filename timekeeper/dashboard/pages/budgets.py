@@ -1,13 +1,15 @@
 """All budgets at a glance, and the groups with their members."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
+from timekeeper.core import texts
 from timekeeper.core.budgets.policy import GROUP
 from timekeeper.core.budgets.sentences import beyond_its_group
 from timekeeper.core.findings import broken_sentences
-from timekeeper.dashboard.api_caller import Json
+from timekeeper.dashboard.api_caller import ApiRefusedError, Json
 from timekeeper.dashboard.pages.accounts import (
     PassingOnForm,
     account_values,
@@ -33,25 +35,27 @@ class BudgetTotals:
 
 
 def overview(visit: Visit) -> PageContent:
-    """Every namespace with a budget: those that need attention first."""
+    """Every namespace with a budget, or those of a figure above the list; those that need attention first,
+    unless the visitor chose another order."""
     answer = visit.api.recent("/v1/budgets")
     found_wrong = part(lambda: visit.api.get("/v1/findings")).answer or {"findings": ()}
     wanted = (visit.text("find") or "").lower()
-    found = [each for each in (*answer["groups"], *answer["budgets"]) if wanted in each["namespace"]]
-    by_name = visit.text("sort") == "name"
-    found.sort(key=lambda each: (not by_name and urgency(each), each["namespace"]))
+    periods = by_period(answer["budgets"])
+    chosen = _chosen(visit, answer, periods)
+    found = ordered([budget for budget in chosen if wanted in budget["namespace"]], visit.text("sort") or "")
     at = page_at(visit.text("page"), len(found), ROWS)
     values = {
         "use": _use(visit) if not answer["budgets"] else (),
         "rows": found[ROWS * at : ROWS * (at + 1)],
         "found": len(found),
         "totals": totals(answer["budgets"]),
-        "periods": by_period(answer["budgets"]),
+        "periods": periods[:_PERIODS],
+        "others": periods[_PERIODS:],
         "has_groups": bool(answer["groups"]),
         "before": visit.link(page=at) if at else None,
         "after": visit.link(page=at + 2) if ROWS * (at + 1) < len(found) else None,
         "first": ROWS * at + 1,
-        "sort": "name" if by_name else "urgency",
+        "is_chosen": bool(visit.text("state") or visit.text("period")),
         "find": wanted,
         "notes": [
             *broken_sentences(answer),
@@ -74,9 +78,8 @@ def groups(visit: Visit) -> PageContent:
     """Every group with its account and members."""
     answer = visit.api.recent("/v1/budgets")
     members = _members(answer["budgets"])
-    rows = [(each, members.get(_name(each), [])) for each in answer["groups"]]
-    rows.sort(key=lambda row: (urgency(row[0]), row[0]["namespace"]))
-    return PageContent("groups.html", {"rows": rows})
+    rows = [{**budget, "members": members.get(_name(budget), [])} for budget in answer["groups"]]
+    return PageContent("groups.html", {"rows": ordered(rows, visit.text("sort") or "")})
 
 
 def group(visit: Visit, group: str, form: PassingOnForm | None = None) -> PageContent:
@@ -94,6 +97,7 @@ def group(visit: Visit, group: str, form: PassingOnForm | None = None) -> PageCo
     values = {
         **account_values(visit, key, budget),
         "group": group,
+        "is_unknown": texts.is_unknown(budget) and not members and not names and not listed.refused,
         "listed": listed,
         "used": used,
         "members": sorted(members, key=lambda member: (-member[1], member[0])),
@@ -164,17 +168,87 @@ def totals(budgets: Iterable[Json]) -> BudgetTotals:
     )
 
 
-def by_period(budgets: Iterable[Json]) -> list[tuple[int | None, int, int, int]]:
-    """When the period ends, what is used and granted of budgets with the same period, and how many they are:
-    others do not add up. At most `_PERIODS`, those of most budgets first."""
-    found: dict[tuple[int, int | None], tuple[int, int, int]] = {}
+@dataclass(frozen=True, slots=True)
+class PeriodTotals:
+    """What is used and granted of the budgets of a period, in milli-GPU x milliseconds, and how many they
+    are. ``key``: of the period in an address; ``end_ms``: None of a budget for once."""
+
+    key: str
+    end_ms: int | None
+    used: int
+    granted: int
+    count: int
+
+
+def by_period(budgets: Iterable[Json]) -> list[PeriodTotals]:
+    """The sums of budgets with the same period, those of most budgets first: others do not add up."""
+    found: dict[str, PeriodTotals] = {}
     for budget in budgets:
         if budget["granted"] is not None:
-            period = budget["period"]["from"], budget["period"]["to"]
-            used, granted, count = found.get(period, (0, 0, 0))
-            found[period] = used + used_of(budget), granted + budget["granted"], count + 1
-    ranked = sorted(found.items(), key=lambda sums: -sums[1][2])
-    return [(end_ms, *sums) for (_, end_ms), sums in ranked[:_PERIODS]]
+            key, end_ms = _period_key(budget), budget["period"]["to"]
+            sums = found.get(key) or PeriodTotals(key, end_ms, 0, 0, 0)
+            used, granted = sums.used + used_of(budget), sums.granted + budget["granted"]
+            found[key] = PeriodTotals(key, end_ms, used, granted, sums.count + 1)
+    return sorted(found.values(), key=lambda sums: -sums.count)
+
+
+def _period_key(budget: Json) -> str:
+    return f"{budget['period']['from']}-{budget['period']['to'] or ''}"
+
+
+_STATES = {"over": (OVER,), "at-risk": (NEAR, EARLY)}
+_OTHER = "other"  # periods beyond those that have a figure each
+
+
+def _chosen(visit: Visit, answer: Json, periods: Sequence[PeriodTotals]) -> list[Json]:
+    """The rows of the figure that the visitor followed; of all namespaces and groups without one. Raises
+    ApiRefusedError."""
+    state, period = visit.text("state"), visit.text("period")
+    if state and state not in _STATES:
+        raise ApiRefusedError(400, f"it must be {' or '.join(_STATES)}", "state")
+    if not state and not period:
+        return [*answer["groups"], *answer["budgets"]]
+    keys = {sums.key for sums in periods[_PERIODS:]} if period == _OTHER else {period}
+    return [
+        budget
+        for budget in answer["budgets"]
+        if (not state or state_of(budget) in _STATES[state])
+        and (not period or (budget["granted"] is not None and _period_key(budget) in keys))
+    ]
+
+
+def _limit(amount: int | None) -> float:
+    return inf if amount is None else amount
+
+
+# a column -> the value of a row by which it sorts, None: it has none, and comes last
+_ORDERS: Mapping[str, Callable[[Json], Any]] = {
+    "namespace": lambda budget: budget["namespace"],
+    "mode": lambda budget: budget["mode"],
+    "standing": lambda budget: urgency(budget),
+    "percent": lambda budget: budget["ratioMilli"],
+    "used": lambda budget: used_of(budget),
+    "granted": lambda budget: _limit(budget["granted"]),
+    "left": lambda budget: _limit(budget["deciding"]["remaining"]),
+    "exhaustedAt": lambda budget: 0 if budget["standing"] == "OVER_BUDGET" else budget["exhaustedAt"],
+    "periodEnd": lambda budget: budget["period"]["to"],
+    "group": lambda budget: (budget["group"] or {}).get("name"),
+    "members": lambda budget: len(budget.get("members", ())),
+}
+
+
+def ordered(budgets: Iterable[Json], sort: str) -> list[Json]:
+    """The rows by a column; ``sort``: its key, after ``-`` the largest first, "": those that need attention
+    first. Raises ApiRefusedError."""
+    by_urgency = sorted(budgets, key=lambda budget: (urgency(budget), budget["namespace"]))
+    if not sort:
+        return by_urgency
+    value = _ORDERS.get(sort.removeprefix("-"))
+    if value is None:
+        raise ApiRefusedError(400, f"it must be {', '.join(_ORDERS)}, or one of them after -", "sort")
+    known = [budget for budget in by_urgency if value(budget) is not None]
+    known.sort(key=value, reverse=sort.startswith("-"))
+    return known + [budget for budget in by_urgency if value(budget) is None]
 
 
 def _members(budgets: Iterable[Json]) -> dict[str, list[Any]]:

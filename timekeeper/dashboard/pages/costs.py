@@ -6,7 +6,7 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 
 from timekeeper.core.findings import estimate_sentences
-from timekeeper.core.texts import age, hours, moment, money
+from timekeeper.core.texts import age, cell, moment, money
 from timekeeper.dashboard.visits import Download, PageContent, Visit, link, page_at, part, segment
 
 CLAIMED_BY = ("claim", "class", "driver", "device")
@@ -62,7 +62,7 @@ class Bill:
     def text(self, is_priced: bool) -> str:
         """What it costs; or its GPU-hours."""
         if not is_priced:
-            return hours(self.amount)
+            return cell(self.amount)
         return " + ".join(f"{money(cost)} {name}" for name, cost in sorted(self.costs.items()))
 
 
