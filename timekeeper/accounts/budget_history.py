@@ -6,7 +6,7 @@ A report of last month uses last month's entries. A change today affects nothing
 
 import functools
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 from typing import Literal
@@ -21,7 +21,7 @@ from timekeeper.core.budgets.policy import MODES, UNLIMITED, Budget, BudgetSetti
 from timekeeper.core.budgets.protection import Protection
 from timekeeper.core.budgets.reader import read_entry
 from timekeeper.core.ledger.metering import FOREVER_MS, Interval, price_at, price_days
-from timekeeper.core.ledger.period_rules import Account, PeriodRule, account_in, period_rules
+from timekeeper.core.ledger.period_rules import Account, PeriodRule, account_in, is_given, period_rules
 from timekeeper.core.names import Mode
 
 DAY_MS = 86_400_000
@@ -29,6 +29,8 @@ SETTINGS = "_settings"
 _UTC = BudgetSettings().time_zone
 # ``_mode.NAMESPACE``: the mode that the namespace's label names; no ConfigMap may have such a key
 LABEL = "_mode."
+# ``_period.SUBJECT``: a period, as START/END, that began before time zone data gave it other bounds
+MOVED = "_period."
 # Admission follows a changed mode within seconds. So long before and after a change, a pod's own label tells
 # how it was created.
 MODE_UNCERTAIN_MS = 60_000
@@ -36,8 +38,8 @@ MODE_UNCERTAIN_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class BudgetEntry:
-    """The text of one key of the budget ConfigMaps from a moment on, or of a namespace's label (`LABEL`).
-    ``text`` None: the key was removed."""
+    """The text of one key of the budget ConfigMaps from a moment on, of a namespace's label (`LABEL`), or a
+    period (`MOVED`) from its beginning on. ``text`` None: the key was removed."""
 
     key: str
     text: str | None
@@ -90,6 +92,7 @@ class History:
     always_enforced: bool = True  # no namespace ever had another mode
     labelled: frozenset[str] = frozenset()  # the namespaces whose label names a mode now
     only_meter: bool = False  # of a ledger that governs nothing: every namespace is metered
+    moved: Mapping[str, Sequence[Interval]] = field(default_factory=dict)  # by subject, see `MOVED`
     _period_rules: dict[str, tuple[PeriodRule, ...]] = field(default_factory=dict, compare=False)
     _memberships: dict[str, tuple[tuple[Interval, str], ...]] = field(default_factory=dict, compare=False)
     # the last two accounts of each subject that were requested: the present one, and perhaps its predecessor
@@ -296,6 +299,15 @@ class History:
         self._recent[subject] = (account, *recent[:1])
         return account
 
+    def moved_periods(self, newest: Mapping[str, Interval]) -> tuple[BudgetEntry, ...]:
+        """The entries by which periods keep the bounds with which they began, though the time zone data of
+        now gives them others. ``newest``: by subject its last period that has a grant."""
+        return tuple(
+            BudgetEntry(MOVED + subject, f"{span.start_ms}/{span.end_ms}", span.start_ms)
+            for subject, span in sorted(newest.items())
+            if not is_given(self._period_rules_of(subject), span)
+        )
+
     def preceding(self, subject: str, account: Account) -> Account | None:
         """The account before this one, whose remainder may be carried over. None: there is none, or it was
         closed because the kind of period changed."""
@@ -366,7 +378,8 @@ class History:
 
     def _period_rules_of(self, subject: str) -> tuple[PeriodRule, ...]:
         if subject not in self._period_rules:
-            self._period_rules[subject] = period_rules(self._changes(subject))
+            moved = self.moved.get(subject, ())
+            self._period_rules[subject] = period_rules(self._changes(subject), moved)
         return self._period_rules[subject]
 
     def _changes(self, subject: str) -> Iterator[PeriodRule]:
@@ -423,8 +436,13 @@ def history_of(entries: Iterable[BudgetEntry], only_meter: bool = False) -> Hist
     """The history of entries in the order of their moments. ``only_meter``: of a ledger that governs
     nothing, whatever mode they name."""
     rows: dict[str, list[tuple[BudgetEntry, Budget | BudgetSettings | None]]] = {}
+    moved: dict[str, list[Interval]] = {}
     unreadable_entries = []
     for entry in entries:
+        if entry.key.startswith(MOVED):
+            bounds = Interval(*map(int, str(entry.text).split("/")))
+            moved.setdefault(entry.key.removeprefix(MOVED), []).append(bounds)
+            continue
         value = None if entry.text is None else settled_value(entry.key, entry.text)
         if isinstance(value, EntryError):
             unreadable_entries.append(value)
@@ -461,6 +479,7 @@ def history_of(entries: Iterable[BudgetEntry], only_meter: bool = False) -> Hist
         always_enforced,
         labelled,
         only_meter,
+        moved,
     )
 
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from queue import Empty, Queue, SimpleQueue
 from threading import Event
 
@@ -200,6 +201,11 @@ class Settler:
             history = self.ledger.history
             if read.entries:
                 history = history_of((*before, *read.entries), only_meter=self.only_meter)
+            if not self.has_decided:  # time zone data changes with the process alone
+                moved = history.moved_periods(reading.newest_periods(connection))
+                read = replace(read, entries=(*read.entries, *moved)) if moved else read
+                entries = (*reading.entries(connection), *read.entries) if moved else ()
+                history = history_of(entries, only_meter=self.only_meter) if moved else history
             self._follow_modes(history, now_ms)
             self._load_sessions(connection)
             if not self.has_decided:

@@ -245,6 +245,18 @@ def last_granted(connection: Connection, before_ms: int) -> dict[str, Interval]:
     return {name: Interval(*span) for name, *span in connection.execute(spans.group_by(subject, end))}
 
 
+def newest_periods(connection: Connection) -> dict[str, Interval]:
+    """Each subject's last account that its budget gave a grant."""
+    subject, start, end = GRANTS.c.subject, GRANTS.c.period_start_ms, GRANTS.c.period_end_ms
+    given = GRANTS.c.kind == "period"
+    latest = select(subject, func.max(start).label("start")).where(given).group_by(subject).subquery()
+    spans = select(subject, start, func.max(end)).join(
+        latest, and_(subject == latest.c.subject, start == latest.c.start)
+    )
+    found = connection.execute(spans.where(given).group_by(subject, start))
+    return {name: Interval(*span) for name, *span in found}
+
+
 def posted_of(connection: Connection, keys: Iterable[AccountKey]) -> dict[AccountKey, int]:
     """The amount posted in each of these accounts. Accounts of the same span are read together."""
     by_span: dict[Interval, list[str]] = {}

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import yaml
 
-from timekeeper.accounts.budget_history import GROUP, LABEL, BudgetEntry, History
+from timekeeper.accounts.budget_history import GROUP, LABEL, MOVED, BudgetEntry, History
 from timekeeper.accounts.grants import Grant
 from timekeeper.accounts.usage import gpu_hours
 from timekeeper.core.budgets.mistakes import BadEntryError
@@ -28,7 +28,7 @@ def of_changes(
     """New, changed and ended entries, and grants; written in the transaction of what they are about.
     ``before``: the entries until now."""
     made = [
-        *(_of_entry(each, before) for each in entries),
+        *(_of_entry(entry, before) for entry in entries if not entry.key.startswith(MOVED)),
         *(
             decision
             for each in grants
