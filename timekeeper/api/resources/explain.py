@@ -172,8 +172,8 @@ def _explained(services: Services, which: DecisionFilter, subject: str) -> Respo
         "steps": [shown(each, history, visible) for each in rows],
         "charges": [_charge(each, each.session.name in orphans) for each in charged],
         "waitsFor": [
-            *_waits_for(waits, held, statement, history, now_ms),
             *before,
+            *_waits_for(waits, held, statement, history, now_ms),
             *([] if charged else _unknown(history, which.namespace, now_ms, subject, created)),
         ],
         "budget": budget_sentence(which.namespace, statement),
