@@ -43,7 +43,7 @@ all: $(VENV)/.ready ## everything: also PostgreSQL, a real node, other projects'
 coverage: $(VENV)/.ready ## the lines and branches that tests pass; fails below its floor
 	@$(RUN) -m tests.run --coverage
 
-check: $(VENV)/.ready ## lint, types, import contracts and budgets alone
+check: $(VENV)/.ready ## lint, types, import contracts and growth alone
 	@$(RUN) -m tests.run --check
 
 test-versions: $(VENV)/.ready ## what depends on Kubernetes' version, on each older one that is supported; each is built once

@@ -61,7 +61,7 @@ CHECKS = (
     [f"{BIN}/ruff", "format", "--check", "--quiet", "."],
     [f"{BIN}/mypy", "--no-error-summary", "--cache-dir", str(cache_folder() / "mypy")],
     [f"{BIN}/lint-imports", "--config", "pyproject.toml"],
-    [sys.executable, "-m", "tests.budgets"],
+    [sys.executable, "-m", "tests.growth"],
 )
 
 
@@ -139,7 +139,7 @@ def tests(name: str, marks: str, python: Sequence[str], *options: str) -> None:
 
 
 def check() -> None:
-    """Lint, format, types, import contracts, budgets."""
+    """Lint, format, types, import contracts, growth."""
     for command in CHECKS:
         step(" ".join([Path(command[0]).name, *command[1:]]), command)
 
@@ -232,7 +232,7 @@ def versions() -> None:
 
 
 RUNS: dict[str, tuple[Callable[[], None], str]] = {
-    "check": (check, "lint, types, contracts, budgets"),
+    "check": (check, "lint, types, contracts, growth"),
     "quick": (quick, "and the pure tests"),
     "test": (test, "what a contributor runs (the default)"),
     "all": (everything, "everything"),
