@@ -71,8 +71,8 @@ def of_configuration(
 
 
 def _user(kubeconfig: Path | None, context: str) -> Json:
-    """The user of the context, which the package reads without whom it impersonates. Raises errors of any
-    kind."""
+    """The user of the context, which the package reads without the one that it impersonates. Raises errors of
+    any kind."""
     where = str(kubeconfig) if kubeconfig else kube_config.KUBE_CONFIG_DEFAULT_LOCATION
     merged = kube_config.KubeConfigMerger(where).config
     chosen = merged["contexts"].get_with_name(context or merged["current-context"])["context"]
