@@ -144,8 +144,10 @@ class Requeuer:
 
     def seen(self, pod: Pod, policy: Callable[[Pod], Policy]) -> None:
         """The watch shows a pod. kube-scheduler may have found without the extender that it fits nowhere; it
-        waits all the same."""
+        waits all the same, unless it waits for devices of claims."""
         if not pod.unschedulable or pod.node or pod.request is None or pod.uid in self._waiting_queue:
+            return
+        if pod.waits_for_devices:
             return
         with self._lock:
             self._add(WaitingPod(pod, policy(pod), None, asked=False))
@@ -158,7 +160,8 @@ class Requeuer:
                     self._add(each)
 
     def waiting(self) -> list[WaitingPod]:
-        """The waiting pods. Pods that are deleted, bound or gated are dropped."""
+        """The waiting pods. Pods that are deleted, bound or gated, or wait for devices of claims, are
+        dropped."""
         with self._lock:
             everyone = self._waiting_queue.all()
         return self._refreshed(everyone)
@@ -348,4 +351,4 @@ def _waits(snapshot: Snapshot, uid: str) -> bool:
     pod, allocation = snapshot.pods.get(uid), snapshot.allocation(uid)
     if pod is None or (allocation is not None and allocation.state != "reserved"):
         return False
-    return pod.waits and not pod.gated
+    return pod.waits and not pod.gated and not pod.waits_for_devices

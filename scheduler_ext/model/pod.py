@@ -15,6 +15,7 @@ from timekeeper.core import names
 from timekeeper.core.accelerators import accelerator_of
 from timekeeper.core.dialects import BY_NAME, GPU_RESOURCE_PATTERN, Container
 from timekeeper.core.dialects.moments import peak
+from timekeeper.core.dialects.others import claims
 from timekeeper.core.gangs import Gang, group_of, has_started, held_gang, needs_said
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.kube.node_constraints import (
@@ -81,7 +82,8 @@ class Pod:
     reference: tuple[str, ...] = ()  # of a member of a gang: its apiVersion, kind, name and UID
     labels: Packed = ""
     unschedulable: bool = False  # kube-scheduler has tried it without success
-    unschedulable_because: str = ""  # kube-scheduler's message, cut
+    # kube-scheduler's message, cut; also where it has found a node, and its plugin for claims fails
+    unschedulable_because: str = ""
     # its status has the condition PodScheduled: kube-scheduler has tried it, or it was created with a gate
     has_condition: bool = False
     nominated: str = ""  # the node where kube-scheduler makes room for it, or empty
@@ -122,6 +124,14 @@ class Pod:
     def waits(self) -> bool:
         """Whether it has no node yet and may get one."""
         return not (self.node or self.deleting or self.terminal)
+
+    @property
+    def waits_for_devices(self) -> bool:
+        """Whether kube-scheduler has to allocate devices to its claims, also to one for its limits: no card
+        of the extender's can help it."""
+        said = self.unschedulable_because
+        is_by_claims = self.request is not None and self.request.dialect == claims.NAME
+        return is_by_claims or claims.SHORT_OF_DEVICES in said or claims.PLUGIN in said
 
     @property
     def holding(self) -> bool:
@@ -239,7 +249,7 @@ def read_pod(raw: Json, most_grace_ms: int = MAX_GRACE_MS) -> Pod | None:
         reference=controller_of(metadata) if gang is not None else (),
         labels=labels_of(raw),
         unschedulable=refusal is not None,
-        unschedulable_because=refusal or "",
+        unschedulable_because=refusal or _claims_error(status),
         has_condition=_has_condition(status),
         nominated="" if node else _text(status, "nominatedNodeName"),
         node_constraints=NO_CONSTRAINTS if node else read_node_constraints(raw),
@@ -333,6 +343,13 @@ def _schedulers_refusal(status: Json) -> str | None:
     """kube-scheduler's message where it has tried the pod without success, else None."""
     found = _condition(status, "PodScheduled", "Unschedulable")
     return None if found is None else intern(_text(found, "message")[:MAX_MESSAGE])
+
+
+def _claims_error(status: Json) -> str:
+    """Of kube-scheduler's plugin for claims, as where a quota refuses the claim for the pod's limits; "" if
+    there is none."""
+    message = _text(_condition(status, "PodScheduled", "SchedulerError") or {}, "message")
+    return intern(message[:MAX_MESSAGE]) if claims.PLUGIN in message else ""
 
 
 # a node's CPUs, memory and cards cannot be given to the pod so that they lie near each other

@@ -38,6 +38,7 @@ from timekeeper.core.decisions import (
     PREEMPTED_BY_SCHEDULER,
     RECLAIMED,
     WAITING,
+    WAITS_FOR_DEVICES,
     Decision,
     Figure,
     Record,
@@ -242,7 +243,8 @@ class DecisionReports:
             if refused is None and not pod.unschedulable_because:
                 continue
             decision = _waits(pod, refused, prospects.of(pod), ahead.get(uid), standings, at_ms)
-            figures = _beside(beside.of(pod)) if pod.unschedulable_because else {}
+            is_refused = pod.unschedulable_because and not pod.waits_for_devices
+            figures = _beside(beside.of(pod)) if is_refused else {}
             decision = replace(decision, figures={**decision.figures, **figures}) if figures else decision
             if "cap" in _kinds(refused):
                 cap, group = self._state.caps.tightest(pod, snapshot)
@@ -270,7 +272,8 @@ def _waits(
         "standing": standing.status,
         "onExhausted": standing.on_exhausted,
     }
-    figures |= _needs(pod.request)
+    if not pod.waits_for_devices:
+        figures |= _needs(pod.request)
     if refused is not None:
         told = (_reason(each.refusal.sentence, each.nodes) for each in refused.reasons[:MAX_REASONS])
         figures |= {"offeredNodes": refused.offered, "reasons": "; ".join(told)}
@@ -289,7 +292,7 @@ def _waits(
             "largestHoleMib": hole.memory_mib,
             "largestHoleMilli": hole.share_milli,
         }
-    reason = _reason_for(refused)
+    reason = WAITS_FOR_DEVICES if pod.waits_for_devices else _reason_for(refused)
     group = standing.deciding_group if reason == "GrantSpent" else ""
     return replace(_about(pod, at_ms, WAITING, reason, figures), budget=group)
 

@@ -210,7 +210,7 @@ class ScrapedMetrics(Collector):
         )
         yield _gauge(
             "bursar_extender_pods_waiting",
-            "pods that are refused everywhere, by the standing of their namespaces",
+            "pods that are refused everywhere, but for claims, by their namespaces' standing",
             "standing",
             {**dict.fromkeys(WORDS, 0), **self._sources.waiting()},
         )

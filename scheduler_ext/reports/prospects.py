@@ -60,8 +60,8 @@ class ProspectSearch:
         return sorted(with_gpus, key=lambda each: (-each[0].memory_mib, each[1].name))
 
     def of(self, pod: Pod) -> Prospects:
-        """Of this pod; `UNKNOWN` where it has no readable request."""
-        if pod.request is None:
+        """Of this pod; `UNKNOWN` where it has no readable request, or waits for devices of claims."""
+        if pod.request is None or pod.waits_for_devices:
             return UNKNOWN
         shape = pod.request, pod.node_constraints
         if shape not in self._known:

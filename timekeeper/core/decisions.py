@@ -64,7 +64,7 @@ KINDS: Mapping[str, DecisionKind] = {
         " are evicted for it; `RoomNotUsed`: its claim did not get the device of pods that were evicted for"
         " it; `WaitsForClaims`: it is not known yet what its device claims ask for, or one is missing or"
         " in use; `WaitsForDevices`: no"
-        " node has the devices of its claims, with the drivers and pools in which they were sought",
+        " node has the devices of its claims: where they were sought, and what kube-scheduler says",
     ),
     CAPPED: DecisionKind(
         "extender",

@@ -25,8 +25,8 @@ from tests.scheduler_ext.worlds import (
     rebuilt,
     request_of,
 )
-from tests.worlds import card, container
-from timekeeper.accounts.decisions.sentences import sentence
+from tests.worlds import card, container, limits_of
+from timekeeper.accounts.decisions.sentences import sentence, waits_for
 from timekeeper.core.decisions import Decision
 from timekeeper.core.standings import Cap, Caps
 
@@ -302,3 +302,28 @@ def test_what_lacks_beside_free_cards_is_named_without_amounts() -> None:
         "Node n has the cards, and lacks CPU; kube-scheduler finds no node for it: 0/1 nodes are available:"
         " 1 Insufficient cpu; needs 1 card"
     )
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("Unschedulable", "0/1 nodes are available: 1 cannot allocate all claims."),
+        ("SchedulerError", 'running PreBind plugin "DynamicResources": exceeded quota: one'),
+    ],
+)
+def test_a_pod_whose_limit_claims_serve_waits_for_devices_and_is_told_of_no_card(
+    reason: str, said: str
+) -> None:
+    waits = asking(limits_of("main", nvidia_com__gpu="1"), schedulerName="default-scheduler")
+    condition = {"type": "PodScheduled", "status": "False", "reason": reason, "message": said}
+    waits["status"]["conditions"] = [condition]
+    world = World(rebuilt([node("n", card(0))], [waits]), "p")
+
+    world.reports.seen(read(waits))
+    world.reports.step()
+
+    (found,) = world.found
+    figures = {"standing": "OVER_BUDGET", "onExhausted": "deny", "scheduler": said, "podsAhead": 0}
+    assert (found.kind, found.reason, found.figures) == ("waiting", "WaitsForDevices", figures)
+    assert sentence(found) == f"kube-scheduler finds no node for it: {said.rstrip('.')}."
+    assert waits_for(found.figures) == [f"kube-scheduler says: {said.rstrip('.')}"]

@@ -1,13 +1,14 @@
 """What a running extender posts for the live map: cards, who sits where, what waits, and why; its metrics."""
 
+import copy
 import time
 
 import pytest
 
 from tests.scheduler_ext.reserving import held
 from tests.scheduler_ext.stepped import Start, Stepped
-from tests.scheduler_ext.worlds import bound, node, on, percent
-from tests.worlds import card
+from tests.scheduler_ext.worlds import Json, asking, bound, node, on, percent
+from tests.worlds import card, limits_of
 
 
 @pytest.fixture
@@ -167,6 +168,36 @@ def test_a_pod_that_kube_schedulers_own_sums_refuse_is_shown_with_its_message(wo
     pod = world.posted()["waiting"]["unasked"]
 
     assert (pod["state"], pod["reason"]) == ("not-asked", message)
+
+
+SHORT = "0/3 nodes are available: 3 cannot allocate all claims."
+QUOTA = 'running PreBind plugin "DynamicResources": resourceclaims is forbidden: exceeded quota: one'
+FABRIC = "0/3 nodes are available: 3 the compute domain is not ready."
+BY_CLAIM: Json = {"schedulerName": "default-scheduler", "annotations": {"bursar.dev/claims": "1"}}
+BY_LIMIT: Json = {"schedulerName": "default-scheduler"}
+
+
+@pytest.mark.parametrize(
+    ("limits", "fields", "reason", "message"),
+    [
+        ({}, BY_CLAIM, "Unschedulable", SHORT),
+        ({}, BY_CLAIM, "Unschedulable", FABRIC),
+        ({}, BY_CLAIM, "", ""),
+        ({"nvidia_com__gpu": "1"}, BY_LIMIT, "Unschedulable", SHORT),
+        ({"nvidia_com__gpu": "1"}, BY_LIMIT, "SchedulerError", QUOTA),
+        ({"bursar_dev__gpu_percent": "100"}, BY_LIMIT, "Unschedulable", SHORT),  # beside a claim
+    ],
+)
+def test_a_pod_that_waits_for_devices_of_claims_says_what_kube_scheduler_says_and_waits_for_no_card(
+    world: Stepped, limits: dict[str, str], fields: Json, reason: str, message: str
+) -> None:
+    raw = asking(limits_of("main", **limits), name="claimant", **copy.deepcopy(fields))
+    condition = {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
+    raw["status"] = {"phase": "Pending", "conditions": [condition] if reason else []}
+    world.put_pod(raw)
+
+    assert world.posted()["waiting"]["claimant"]["reason"] == message
+    assert samples(world)['pods_waiting{standing="UNKNOWN"}'] == 0
 
 
 # metrics

@@ -6,12 +6,10 @@ from typing import Any
 
 from timekeeper.accounts.pods import LedgerPod, read_user
 from timekeeper.core.claims.heirs import MOST_DEVICES
-from timekeeper.core.dialects.others.claims import recorded_devices
+from timekeeper.core.dialects.others.claims import SHORT_OF_DEVICES, recorded_devices
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.ledger import hold
 from timekeeper.core.request.claims import namespaced
-
-SHORT_OF_DEVICES = "cannot allocate all claims"  # of a node, in kube-scheduler's message
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from timekeeper.core.decisions import (
     PREEMPTED,
     RECLAIMED,
     WAITING,
+    WAITS_FOR_DEVICES,
     Decision,
     Figure,
 )
@@ -147,7 +148,7 @@ def _waiting(reason: str, figures: Figures) -> str:
     if reason == "BindFailed":
         return f"It could not be bound: {figures.get('bindError')}."
     why = f"no node takes it: {figures.get('reasons')}"
-    if reason == "Unschedulable":
+    if reason in ("Unschedulable", WAITS_FOR_DEVICES):
         why = f"kube-scheduler finds no node for it: {str(figures.get('scheduler')).rstrip('.')}"
     parts = _waits_for(figures)
     parts.insert(1 if _decides(figures) else 0, why)

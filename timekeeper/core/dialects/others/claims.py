@@ -14,6 +14,9 @@ NAME = "claims"
 _AT = "spec.resourceClaims"  # in the place of a container's name, and no container can have it
 UNKNOWN = "unknown"  # in the annotation: claims, templates or classes were not known at the pod's creation
 MAX_TOTAL = 1_000_000  # GPUs of a pod; more are a forged number
+# kube-scheduler's words where it finds no devices, of a node, and where its plugin for claims fails
+# (kubernetes/kubernetes, `plugin/pkg/scheduler/framework/plugins/dynamicresources`)
+SHORT_OF_DEVICES, PLUGIN = "cannot allocate all claims", 'plugin "DynamicResources"'
 
 
 def request_of(devices: int | None) -> GPURequest:
