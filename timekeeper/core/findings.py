@@ -249,6 +249,14 @@ CATALOGUE: Mapping[str, FindingKind] = {
         "{node} gives out its cards twice: {how}, so pods of both may get one card",
         todo="stop one of both on {node} (docs/from-device-plugin.md)",
     ),
+    "left-out-devices": FindingKind(
+        "ok",
+        "devices of drivers",
+        "{number} devices of {driver} are left out by its rule in drivers of _settings, and are charged"
+        " nothing; admission counts each claim on {classes} all the same, for a class tells no device",
+        "1 device of {driver} is left out by its rule in drivers of _settings, and is charged nothing;"
+        " admission counts each claim on {classes} all the same, for a class tells no device",
+    ),
     "vetoed-evictions": FindingKind(
         "warning",
         "evictions",

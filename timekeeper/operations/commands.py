@@ -11,8 +11,9 @@ from typing import BinaryIO
 from timekeeper.accounts.claims.consumers import served_by
 from timekeeper.core.claims.allocation import read_claim
 from timekeeper.core.claims.devices import read_slice
-from timekeeper.core.json_values import Json
+from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.ledger.hold import NODE_LEASES, clock_ahead_ms
+from timekeeper.core.request.device_classes import CONFIG_MAP, read_settings
 from timekeeper.edge.clock import now_ms
 from timekeeper.edge.list_watch import pages
 from timekeeper.edge.reflector import ExpiredError, UnreachableError
@@ -58,15 +59,15 @@ def run_audit(settings: TimekeeperSettings) -> int:
                 " it must be a ledger's"
             )
         report.begin()
-        cluster = _cluster(settings.kubeconfig) if settings.cluster else None
+        cluster = _cluster(settings) if settings.cluster else None
         checked = audit(connection, now_ms(), report.tell, cluster)
     report.end(checked, cluster)
     return 1 if report.count else 0
 
 
-def _cluster(kubeconfig: Path | None) -> ClusterComparison:
+def _cluster(settings: TimekeeperSettings) -> ClusterComparison:
     """The pods and claims that exist now, and the nodes whose clocks are wrong. Raises UnusableError."""
-    api = connect(kubeconfig)
+    api = connect(settings.kubeconfig)
 
     def objects(path: str) -> Iterator[Json]:
         return (raw for page, _ in pages(api, path) for raw in page)
@@ -77,7 +78,8 @@ def _cluster(kubeconfig: Path | None) -> ClusterComparison:
             found.append(read_compared_pod(raw))
             serving.add(served_by(raw))
         clocks = {raw["metadata"]["name"]: clock_ahead_ms(raw) for raw in objects(NODE_LEASES)}
-        claims = _claims(objects, api.clock.now_ms, serving) if api.serves(_RESOURCES) else None
+        own = f"/api/v1/namespaces/{settings.namespace}/configmaps"
+        claims = _claims(objects, api.clock.now_ms, serving, own) if api.serves(_RESOURCES) else None
     except (UnreachableError, ExpiredError) as error:
         raise UnusableError(f"--cluster: pods, claims and Leases cannot be listed: {error}") from error
     finally:
@@ -90,12 +92,14 @@ def _claims(
     objects: Callable[[str], Iterable[Json]],
     clock: Callable[[], int],
     serving: Set[tuple[str, str]],
+    config_maps: str,
 ) -> ClaimComparison:
-    """The claims that exist now. ``serving``: those that serve extended resources of pods. Raises
-    UnreachableError or ExpiredError."""
+    """The claims that exist now. ``serving``: those that serve extended resources of pods; ``config_maps``:
+    the path of ours. Raises UnreachableError or ExpiredError."""
     claims = [read_claim(raw) for raw in objects(f"{_RESOURCES}/resourceclaims")]
     slices = [read_slice(raw) for raw in objects(f"{_RESOURCES}/resourceslices")]
-    return ClaimComparison(claims, slices, clock(), serving)
+    data = (raw.get("data") for raw in objects(config_maps) if raw["metadata"]["name"] == CONFIG_MAP)
+    return ClaimComparison(claims, slices, clock(), serving, read_settings(mapping(next(data, None))))
 
 
 def run_export(settings: TimekeeperSettings) -> int:

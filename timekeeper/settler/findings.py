@@ -1,10 +1,11 @@
 """What the settler finds wrong with nodes and with pods that hold cards, for ``GET /v1/findings``."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from timekeeper.core.accelerators import accelerator_of
 from timekeeper.core.budgets.policy import BudgetSettings
-from timekeeper.core.claims.drivers import VENDORS, DriverRule, rules_of
+from timekeeper.core.claims.drivers import VENDORS, DriverRule
 from timekeeper.core.findings import RoleFinding, some_of
 from timekeeper.core.request.inventory import vendor_of
 from timekeeper.settler.cluster.cluster_state import ClusterState, KnownNode
@@ -23,6 +24,8 @@ def findings(
     yield from _of_unconfirmed_ends(cluster, now_ms)
     yield from _of_static_pods(cluster)
     yield from _of_givers(cluster, settings, nodes)
+    if settings.mode != "meter":  # else nothing is admitted
+        yield from _of_left_out(cluster, settings)
     yield from _of_unclassified(settings, nodes)
     if wrong := cluster.wrong_clocks():
         worst = max(wrong, key=lambda name: abs(wrong[name]))
@@ -70,7 +73,7 @@ def _of_givers(
 ) -> Iterator[RoleFinding]:
     """Of nodes whose cards both a device plugin and device claims give out: neither knows of the other's
     pods."""
-    rules, drivers = rules_of(settings.drivers), dict[str, set[str]]()
+    rules, drivers = cluster.claims.rules, dict[str, set[str]]()
     for (driver, *_), device in cluster.claims.pools.every().items():
         if driver in rules and rules[driver].is_gpu(device) and not device.is_tainted:
             drivers.setdefault(device.node, set()).add(driver)
@@ -101,6 +104,21 @@ def _of_two_drivers(cluster: ClusterState, rules: Mapping[str, DriverRule]) -> I
             twice.setdefault((node, " and ".join(sorted(drivers))), []).append(uuid)
     for (node, given), uuids in sorted(twice.items()):
         yield RoleFinding("two-givers", {"node": node, "how": f"{some_of(uuids)} by claims of {given}"})
+
+
+def _of_left_out(cluster: ClusterState, settings: BudgetSettings) -> Iterator[RoleFinding]:
+    """Of published devices that an administrator's comparisons leave out, of drivers whose classes admission
+    counts."""
+    rules = {rule.driver: rule for rule in settings.drivers if rule.where}
+    every = cluster.claims.pools.every().items() if rules else ()
+    numbers = Counter(
+        driver for (driver, *_), device in every if driver in rules and not rules[driver].knows(device)
+    )
+    for driver, number in sorted(numbers.items()):
+        classes = sorted(known.name for known in cluster.unjudged.classes.values() if known.driver == driver)
+        if classes:
+            names = {"driver": driver, "classes": some_of(classes)}
+            yield RoleFinding("left-out-devices", {"number": number, **names})
 
 
 def _of_unclassified(settings: BudgetSettings, nodes: list[KnownNode]) -> Iterator[RoleFinding]:

@@ -13,7 +13,6 @@ from timekeeper.accounts.claims.sentences import searched
 from timekeeper.accounts.held.limits import queue_of, waiting_by_group
 from timekeeper.accounts.held.order import HeldPod
 from timekeeper.core.budgets.policy import MODES, BudgetSettings
-from timekeeper.core.claims.drivers import rules_of
 from timekeeper.core.decisions import Record
 from timekeeper.core.dialects.others import claims as of_claims
 from timekeeper.core.request.device_classes import DeviceClass
@@ -106,7 +105,7 @@ def report(
         _forecasts(ledger, decision, notices, now_ms)
     metrics.EVIDENCE.set(len(ledger.sessions))
     metrics.BROKEN.set(len(ledger.errors))
-    known = (each.driver for each in rules_of(settings.drivers).values() if each.has_gpus)
+    known = (each.driver for each in cluster.claims.rules.values() if each.has_gpus)
     for driver in {*known, *ledger.claimed_by_driver}:  # all, as an earlier settler may have set others
         metrics.CLAIMED_GPUS.labels(driver).set(ledger.claimed_by_driver.get(driver, 0) / WHOLE_MILLI)
     metrics.CLAIMING_PODS.set(cluster.uncharged_claims().pods)

@@ -15,6 +15,7 @@ from timekeeper.core.claims.devices import MAX_FORMER, DevicePools, read_slice
 from timekeeper.core.claims.drivers import DeviceComparison, DriverRule, read_comparison, rules_of
 from timekeeper.core.claims.rates import ClaimCharge, charge_of
 from timekeeper.core.request.cards import Weights
+from timekeeper.core.request.device_classes import GPU_DRIVERS, DeviceClass, kind_of, read_settings
 
 NVIDIA = "gpu.nvidia.com"
 WEIGHTS = (("A100", 1000), ("H100", 2000))
@@ -331,7 +332,7 @@ def test_the_model_of_a_mig_instance_is_that_of_its_card() -> None:
     (NVIDIA, "gpu", True),
     (NVIDIA, "mig", True),
     (NVIDIA, "vfio", True),
-    (NVIDIA, "imex", False),
+    (NVIDIA, "later", True),
     ("compute-domain.nvidia.com", "daemon", False),
 ])  # fmt: skip
 def test_which_devices_of_nvidias_drivers_are_gpus(driver: str, kind: str, is_gpu: bool) -> None:
@@ -341,6 +342,58 @@ def test_which_devices_of_nvidias_drivers_are_gpus(driver: str, kind: str, is_gp
 
     assert bool(found.gpus) is is_gpu
     assert found.unknown_drivers == ()
+
+
+@pytest.mark.parametrize("kind", [{"type": {"string": "later"}}, {}])
+def test_a_device_of_a_type_that_the_built_in_rule_does_not_know_counts_as_a_whole_one_with_a_doubt(
+    kind: Json,
+) -> None:
+    named = kind | {"productName": {"string": "NVIDIA A100"}}
+    body = device_slice("d", driver=NVIDIA, attributes=named, consumesCounters=[])
+
+    (found,) = charge(allocated("d", driver=NVIDIA), of=(body,)).gpus
+
+    assert (found.share_milli, found.rate_milli, found.model) == (1000, 1000, "NVIDIA A100")
+    said = kind.get("type", {}).get("string")
+    assert found.doubt == (
+        f"a device of gpu.nvidia.com of a type that is not known, {said}, counts as a whole one"
+    )
+
+
+def test_what_the_comparisons_of_an_administrator_leave_out_costs_nothing() -> None:
+    rule = DriverRule(NVIDIA, where=(DeviceComparison("type", "=", ("gpu",)),))
+    body = device_slice("d", driver=NVIDIA, attributes={"type": {"string": "later"}})
+
+    assert charge(allocated("d", driver=NVIDIA), of=(body,), rules=(rule,)).gpus == ()
+
+
+@pytest.mark.parametrize(
+    ("lists", "given", "is_gpu"),
+    [
+        ({"gpuDrivers": "x.example.com"}, (), True),
+        ({"noGPUDrivers": "x.example.com"}, (), False),
+        ({"gpuDrivers": "x.example.com", "noGPUDrivers": "x.example.com"}, (), False),
+        ({"gpuDrivers": "x.example.com"}, (DriverRule("x.example.com", has_gpus=False),), False),
+        ({"noGPUDrivers": "x.example.com"}, (DriverRule("x.example.com"),), True),
+        ({}, (), None),
+    ],
+)
+def test_the_lists_of_device_classes_are_rules_as_admission_reads_them(
+    lists: dict[str, str], given: tuple[DriverRule, ...], is_gpu: bool | None
+) -> None:
+    settings = read_settings(lists)
+    rule = rules_of(given, settings).get("x.example.com")
+
+    assert (rule and rule.has_gpus) is is_gpu
+    kind = kind_of(DeviceClass("c", "x.example.com"), settings, {one.driver: one.has_gpus for one in given})
+    assert kind == {True: "gpu", False: "other", None: "unknown"}[is_gpu]
+
+
+@pytest.mark.parametrize("driver", GPU_DRIVERS)
+def test_no_list_of_device_classes_changes_the_rule_of_a_vendor(driver: str) -> None:
+    lists = {"gpuDrivers": driver, "noGPUDrivers": driver}
+
+    assert rules_of((), read_settings(lists))[driver] == rules_of(())[driver]
 
 
 def test_a_device_of_a_driver_without_a_rule_is_named_and_costs_nothing() -> None:

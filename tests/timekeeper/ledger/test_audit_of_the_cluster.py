@@ -10,10 +10,12 @@ from tests import worlds
 from tests.support.kubeconfig import kubeconfig
 from tests.timekeeper.claims import EXTENDED, allocated, device_claim, device_slice
 from tests.timekeeper.fake_api_server import FakeApiServer, serving
+from tests.timekeeper.ledger.test_held_claims import settings as class_settings
 from tests.timekeeper.worlds import MINUTE, SECOND, T0, Json, Town, budgets, gpu_pod, lease, node
 from timekeeper.__main__ import main
 from timekeeper.core.claims.allocation import read_claim
 from timekeeper.core.claims.devices import read_slice
+from timekeeper.core.request.device_classes import read_settings
 from timekeeper.operations.audit.audit import audit
 from timekeeper.operations.audit.claims import ClaimComparison
 from timekeeper.operations.audit.cluster import ClusterComparison, read_compared_pod
@@ -137,15 +139,32 @@ def claim(name: str, device: str = "gpu-0", at_ms: int = T0, **more: Any) -> Jso
 
 
 def claims_compared(
-    town: Town, *claims: Json, slices: tuple[Json, ...] = (SLICE,), serving: str = ""
+    town: Town,
+    *claims: Json,
+    slices: tuple[Json, ...] = (SLICE,),
+    serving: str = "",
+    lists: dict[str, str] | None = None,
 ) -> tuple[list[tuple[str, str, str, str]], dict[str, str], int]:
     """The differences between the ledger and these claims, what was not compared, and the number of those
-    that were. ``serving``: the name of the one that serves an extended resource."""
+    that were. ``serving``: the name of the one that serves an extended resource; ``lists``: what an
+    administrator says of drivers."""
     served = {("team-a", serving)}
-    found = ClaimComparison(map(read_claim, claims), map(read_slice, slices), town.clock(), served)
+    found = ClaimComparison(
+        map(read_claim, claims), map(read_slice, slices), town.clock(), served, read_settings(lists or {})
+    )
     compared(town, claims=found)
     differences = [(each.claim, each.what, each.stored, each.cluster) for each in found.differences]
     return differences, {each.name: each.reason for each in found.listed}, found.compared
+
+
+def test_a_driver_that_device_classes_list_is_compared_by_that(town: Town) -> None:
+    lists, slices = {"gpuDrivers": "odd.example.com"}, device_slice("d", driver="odd.example.com")
+    odd = device_claim("odd", allocated("d", driver="odd.example.com"), at_ms=T0)
+    town.begin(("nodes", node()), ("resourceslices", slices), ("configmaps", class_settings(**lists)))
+    town.change("resourceclaims", odd)
+    town.clock.turn(MINUTE)
+
+    assert claims_compared(town, odd, slices=(slices,), lists=lists) == ([], {}, 1)
 
 
 def test_claims_that_hold_what_they_are_charged_for_do_not_differ(town: Town) -> None:

@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 
 from tests.timekeeper.claims import DRIVER, EXTENDED, allocated, device_claim, device_slice
+from tests.timekeeper.ledger.test_held_claims import device_class
+from tests.timekeeper.ledger.test_held_claims import settings as class_settings
 from tests.timekeeper.worlds import GPU, HOUR, MINUTE, SECOND, T0, Json, Town, budgets, gpu_pod, node
 from timekeeper.core.findings import of_doubts
 from timekeeper.metrics import CLAIMED_GPUS
@@ -449,6 +451,42 @@ def test_devices_of_a_driver_without_a_rule_are_reported_and_charged_once_there_
     assert spans(town) == [(T0 + MINUTE + SECOND, None, GPU)]
     town.advance(SECOND)
     assert town.get("/v1/doubts").get_json()["deviceClaims"]["unknownDrivers"] == []
+
+
+def test_a_driver_that_device_classes_list_is_charged_or_known_to_have_no_gpus(town: Town) -> None:
+    """As admission governs pods by it: `gpuDrivers` and `noGPUDrivers` of the ConfigMap."""
+    odd, nic = "odd.example.com", "nic.example.com"
+    slices = [(SLICES, device_slice(f"{driver}-0", driver=driver)) for driver in (odd, nic)]
+    lists = class_settings(gpuDrivers=odd, noGPUDrivers=nic)
+    town.begin(*slices, ("configmaps", lists), (CLAIMS, device_claim()))
+    town.change(CLAIMS, held(allocated(f"{odd}-0", driver=odd), allocated(f"{nic}-0", driver=nic), at_ms=T0))
+    town.advance(SECOND)
+
+    assert spans(town) == [(T0, None, GPU)]
+    assert town.get("/v1/doubts").get_json()["deviceClaims"]["unknownDrivers"] == []
+
+    town.change("configmaps", class_settings(gpuDrivers=nic, noGPUDrivers=odd))
+    town.change(CLAIMS, device_claim())
+    town.clock.turn(MINUTE)
+    town.change(CLAIMS, held(allocated(f"{odd}-0", driver=odd), at_ms=T0 + MINUTE))
+
+    assert [end for _, end, _ in spans(town)] == [T0 + SECOND], "neither charges of the other list now"
+
+
+def test_the_settler_names_what_an_administrators_comparisons_leave_out_and_admission_counts(
+    town: Town,
+) -> None:
+    rule = "drivers: {gpu.example.com: {gpus: [model = H100]}}"
+    entries = ("configmaps", budgets("bursar-settings", _settings=rule))
+    town.begin(SLICE, ("deviceclasses", device_class("mixed", DRIVER)), entries)
+    town.advance(MINUTE)
+
+    found = town.get("/v1/findings").get_json()["findings"]
+
+    assert [each["sentence"] for each in found if each["code"] == "left-out-devices"] == [
+        "2 devices of gpu.example.com are left out by its rule in drivers of _settings, and are charged"
+        " nothing; admission counts each claim on mixed all the same, for a class tells no device"
+    ]
 
 
 def test_admin_access_has_a_session_that_costs_nothing(town: Town) -> None:

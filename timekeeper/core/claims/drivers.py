@@ -11,7 +11,7 @@ from fractions import Fraction
 
 from timekeeper.core.claims.devices import Attribute, PublishedDevice
 from timekeeper.core.quantity import thousandths
-from timekeeper.core.request.device_classes import GPU_DRIVERS, NO_GPU_DRIVERS, OTHER_GPU_DRIVERS
+from timekeeper.core.request.device_classes import DEFAULTS, GPU_DRIVERS, ClassSettings
 
 MAX_UNITS = 100_000  # GPUs of one device; more are a forged number
 OPERATORS = ("=", "!=", "<=", ">=", "<", ">")
@@ -85,7 +85,8 @@ class DriverRule:
     all are. ``model``: the attribute that names the model. ``counters``, ``capacity``: by which of them a
     part of a device, and a share of one, count; none: by all. ``min_share_milli``: what a share costs at
     least, in thousandths of its device. ``units``: the attribute or ``capacity.NAME`` that says how many GPUs
-    a device is; "": it is one, or a part of one."""
+    a device is; "": it is one, or a part of one. ``is_open``: devices that do not meet ``where`` are GPUs of
+    a kind that came after the rule."""
 
     driver: str
     has_gpus: bool = True
@@ -95,6 +96,7 @@ class DriverRule:
     capacity: tuple[str, ...] = ()
     min_share_milli: int = 10
     units: str = ""
+    is_open: bool = False
 
     def units_of(self, device: PublishedDevice) -> Fraction | None:
         """How many GPUs the device is, by ``units``; None where it does not say a number above 0."""
@@ -104,11 +106,15 @@ class DriverRule:
             milli = thousandths(device.attribute(self.units))
         return Fraction(milli, 1000) if milli is not None and 0 < milli <= 1000 * MAX_UNITS else None
 
+    def knows(self, device: PublishedDevice) -> bool:
+        """Whether the device meets all comparisons."""
+        return all(comparison.holds(device) for comparison in self.where)
+
     def is_gpu(self, device: PublishedDevice | None) -> bool:
         """Whether the device is a GPU. One that nothing describes counts as one."""
         if not self.has_gpus:
             return False
-        return device is None or all(each.holds(device) for each in self.where)
+        return device is None or self.is_open or self.knows(device)
 
 
 _NVIDIA = DriverRule(
@@ -117,16 +123,21 @@ _NVIDIA = DriverRule(
     model="productName",
     counters=("multiprocessors", "memory"),
     capacity=("memory", "shares"),
+    is_open=True,
 )
 VENDORS = {"gpu.nvidia.com": "NVIDIA", "gpu.amd.com": "AMD", "gpu.intel.com": "Intel"}  # by driver
 _BUILT_IN = (
-    *(DriverRule(each) for each in (*GPU_DRIVERS, *OTHER_GPU_DRIVERS)),
-    *(DriverRule(each, has_gpus=False) for each in NO_GPU_DRIVERS),
+    *map(DriverRule, GPU_DRIVERS),
     _NVIDIA,  # the rules of these two say more
     DriverRule("gpu.amd.com", model="productName"),
 )
 
 
-def rules_of(given: tuple[DriverRule, ...]) -> Mapping[str, DriverRule]:
-    """By driver: those that an administrator gave, and of other drivers those that are built in."""
-    return {each.driver: each for each in (*_BUILT_IN, *given)}
+def rules_of(given: tuple[DriverRule, ...], settings: ClassSettings = DEFAULTS) -> Mapping[str, DriverRule]:
+    """By driver: those that an administrator gave; of other drivers those that are built in; and of others
+    still what the lists of ``settings`` say, as admission reads them: all of its devices, or none."""
+    listed = (
+        *map(DriverRule, settings.gpu_drivers),
+        *(DriverRule(driver, has_gpus=False) for driver in settings.other_drivers),
+    )
+    return {rule.driver: rule for rule in (*listed, *_BUILT_IN, *given)}

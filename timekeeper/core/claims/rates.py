@@ -105,6 +105,9 @@ def _charge(
 def _part(found: FoundDevice, rule: DriverRule) -> tuple[Fraction, str]:
     """Which part of a whole device it is, or how many, and what of that is an assumption."""
     device = found.device
+    if not rule.knows(device):
+        doubt = f"a device of {rule.driver} of a type that is not known, {device.attribute('type')}"
+        return _WHOLE, f"{doubt}, counts as a whole one"
     if rule.units:
         units = rule.units_of(device)
         return (units, "") if units else (_WHOLE, f"it has no {rule.units} (drivers.{rule.driver}.units)")

@@ -14,6 +14,7 @@ from timekeeper.core.claims.allocation import DeviceAllocation, DeviceClaim
 from timekeeper.core.claims.devices import DevicePools, DeviceSlice
 from timekeeper.core.claims.drivers import rules_of
 from timekeeper.core.claims.rates import ClaimCharge, charge_of
+from timekeeper.core.request.device_classes import DEFAULTS, ClassSettings
 from timekeeper.operations.audit.finding import NotCompared
 from timekeeper.store.audit_rows import StoredSession
 
@@ -47,7 +48,7 @@ class ClaimDifference:
 class ClaimComparison:
     """Receives the sessions, then gives what it found. ``claims`` and ``slices``: all that exist, as they
     were listed at ``at_ms``; ``serving``: namespace and name of those that serve extended resources, as the
-    pods' status says."""
+    pods' status says; ``classes``: what an administrator says of drivers beside `_settings`, as of now."""
 
     def __init__(
         self,
@@ -55,7 +56,9 @@ class ClaimComparison:
         slices: Iterable[DeviceSlice],
         at_ms: int,
         serving: Set[tuple[str, str]] = frozenset(),
+        classes: ClassSettings = DEFAULTS,
     ) -> None:
+        self._classes = classes
         self._claims = {each.uid: each for each in claims}
         self._at_ms = at_ms
         self._pools = DevicePools()
@@ -132,7 +135,8 @@ class ClaimComparison:
         name = f"{claim.namespace}/{claim.name}"
         made_ms = self._at_ms if allocation.stamp_ms is None else allocation.stamp_ms
         settings = history.settings(made_ms if session is None else session.bound_ms)
-        charge = charge_of(allocation, self._pools.find, rules_of(settings.drivers), settings.weights)
+        rules = rules_of(settings.drivers, self._classes)
+        charge = charge_of(allocation, self._pools.find, rules, settings.weights)
         if session is None:
             self._check_missing(claim, name, charge, max(0, self._at_ms - made_ms))
             return

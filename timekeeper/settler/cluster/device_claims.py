@@ -12,7 +12,7 @@ from timekeeper.accounts.claims.consumers import ClaimPod
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.claims.allocation import DeviceClaim
 from timekeeper.core.claims.devices import DevicePools
-from timekeeper.core.claims.drivers import DriverRule
+from timekeeper.core.claims.drivers import DriverRule, rules_of
 from timekeeper.core.ledger.metering import FOREVER_MS
 
 SOURCES = ("resourceclaims", "resourceslices")
@@ -72,7 +72,7 @@ class DeviceClaims:
     _names: dict[tuple[str, str], str] = field(default_factory=dict)  # namespace and name -> UID
     # the same -> UIDs of the pods without a node that name the claim
     waiting: dict[tuple[str, str], set[str]] = field(default_factory=dict)
-    rules: tuple[DriverRule, ...] = ()  # an administrator's, by which ``unknown`` was found
+    rules: Mapping[str, DriverRule] = field(default_factory=lambda: rules_of(()))  # by which they are judged
     unknown: dict[str, tuple[str, ...]] = field(default_factory=dict)  # UID -> its drivers without a rule
     admin: set[str] = field(default_factory=set)  # UIDs of claims with admin access to GPUs
     # UID of a pod -> UIDs of the allocated claims that are reserved for it
@@ -172,7 +172,7 @@ class DeviceClaims:
             self.admin.add(uid)
         self._version += 1
 
-    def judge_again(self, rules: tuple[DriverRule, ...], now_ms: int) -> None:
+    def judge_again(self, rules: Mapping[str, DriverRule], now_ms: int) -> None:
         """With other rules, claims on devices of unknown drivers may hold GPUs, from now on."""
         if rules == self.rules:
             return

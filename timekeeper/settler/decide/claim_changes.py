@@ -1,6 +1,6 @@
 """Which sessions of claims open, and when they end."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from timekeeper.accounts.claims.claim_sessions import (
@@ -20,7 +20,7 @@ from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.session import CLAIMS_SEEN, Session, admitted_in_budget
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.claims.allocation import DeviceAllocation, DeviceClaim
-from timekeeper.core.claims.drivers import DriverRule, rules_of
+from timekeeper.core.claims.drivers import rules_of
 from timekeeper.core.claims.rates import ClaimCharge, charge_of
 from timekeeper.core.dialects.others import claims as of_claims
 from timekeeper.core.ledger.metering import FOREVER_MS
@@ -35,8 +35,8 @@ def follow_claims(
     cluster: ClusterState, ledger: LedgerState, settings: BudgetSettings, now_ms: int, changes: SessionChanges
 ) -> None:
     """Add to ``changes`` the sessions of claims that open, change or end."""
-    cluster.claims.judge_again(settings.drivers, now_ms)
-    tick = _ClaimTick(cluster, cluster.claims, ledger, settings, rules_of(settings.drivers), now_ms, changes)
+    cluster.claims.judge_again(rules_of(settings.drivers, cluster.unjudged.settings), now_ms)
+    tick = _ClaimTick(cluster, cluster.claims, ledger, settings, now_ms, changes)
     for uid, sights in cluster.claims.sights.items():
         tick.apply(uid, sights)
     for uid in cluster.claims.changed:
@@ -88,7 +88,6 @@ class _ClaimTick:
     claims: DeviceClaims
     ledger: LedgerState
     settings: BudgetSettings
-    rules: Mapping[str, DriverRule]
     now_ms: int
     changes: SessionChanges
 
@@ -134,7 +133,7 @@ class _ClaimTick:
         return None if known is None else self.changes.sessions.get(known) or self.ledger.session(known)
 
     def _charge(self, allocation: DeviceAllocation) -> ClaimCharge:
-        return charge_of(allocation, self.claims.pools.find, self.rules, self.settings.weights)
+        return charge_of(allocation, self.claims.pools.find, self.claims.rules, self.settings.weights)
 
     def _open(self, sight: ClaimSight, allocation: DeviceAllocation, charge: ClaimCharge) -> Session | None:
         """The session of the allocation; None if it has no GPU, or a pod pays for it already."""

@@ -18,6 +18,7 @@ from timekeeper.accounts.reclaim.choice import HeldClaim, devices_of, key_of
 from timekeeper.core import names, object_names
 from timekeeper.core.claims.allocation import AllocatedDevice
 from timekeeper.core.claims.devices import PublishedDevice
+from timekeeper.core.claims.drivers import DriverRule, rules_of
 from timekeeper.core.claims.heirs import DeviceKey
 from timekeeper.core.decisions import Record, record_nothing
 from timekeeper.core.kube.eviction import (
@@ -162,6 +163,8 @@ class SettlerView:
     allocated: Callable[[str, str], tuple[AllocatedDevice, ...]] = lambda _namespace, _name: ()
     # the pods whose claims hold more GPUs than they were judged for, by UID, as of this time
     excesses: Callable[[int], Mapping[str, ClaimExcess]] = lambda _: NO_EXCESSES
+    # which devices of each driver are GPUs
+    rules: Callable[[], Mapping[str, DriverRule]] = lambda: rules_of(())
     # a device as its driver publishes it; None: it does not, or it is not known now
     published: Callable[[DeviceKey], PublishedDevice | None] = lambda _: None
     # the devices that no claim holds; None: that is not known now
@@ -273,6 +276,7 @@ def view_of(settler: Settler) -> SettlerView:
         claim_pod=claim_pod,
         allocated=allocated,
         excesses=more_than_judged,
+        rules=lambda: settler.cluster.claims.rules,
         published=published,
         unheld=unheld,
     )

@@ -15,7 +15,6 @@ from timekeeper.accounts.reclaim.choice import (
 )
 from timekeeper.accounts.reclaim.plan import FreeDevice, ReclaimPlan, by_node
 from timekeeper.core.claims.devices import PublishedDevice
-from timekeeper.core.claims.drivers import rules_of
 from timekeeper.core.claims.heirs import (
     MOST_DEVICES,
     DeviceKey,
@@ -59,7 +58,7 @@ class KnownRoom:
             owes = standings.owes(pod.namespace) or pod.is_reclaimable
             return owes and not view.is_protected(pod) and standings.history.was_enforced(pod)
 
-        rules = rules_of(standings.history.settings(standings.now_ms).drivers)
+        rules = view.rules()
 
         def published_gpu(device: DeviceKey) -> PublishedDevice | None:
             found, rule = view.published(device), rules.get(device[0])
