@@ -270,7 +270,7 @@ def test_where_taints_of_devices_are_not_served_the_pod_is_told_that_its_device_
     assert world.turn(2 * SECOND) == ["v"]
     assert world.written == []
     note = next(each["note"] for each in world.api.events if each["regarding"]["name"] == "heir")
-    assert "another may get it" in note
+    assert "another claim may get it first" in note
 
 
 def test_no_pod_leaves_for_a_claim_whose_taint_cannot_be_written(world: Reclaiming) -> None:
@@ -917,3 +917,98 @@ def test_an_elastic_gang_gives_one_device_above_its_minimum_and_then_all_also_wh
     world.town.hear(PODS, heir("late"))
 
     assert {*world.turn(5 * SECOND)} | {*first} == {"u", "v", "w"}
+
+
+EXPLICIT = "deviceclass.resource.kubernetes.io/gpu"
+SERVED = {"metadata": {"name": "gpu", "uid": "gpu"}, "spec": {"extendedResourceName": "nvidia.com/gpu"}}
+
+
+def by_limit(resource: str = "nvidia.com/gpu", amount: str = "1", **fields: Any) -> Json:
+    """An heir that asks by a limit, for which kube-scheduler makes a claim once it has devices."""
+    made = heir(**fields)
+    del made["spec"]["resourceClaims"]
+    made["metadata"]["annotations"] = {"bursar.dev/standing": "IN_BUDGET"}
+    if resource == EXPLICIT:
+        made["metadata"]["annotations"]["bursar.dev/claims"] = amount
+    requested = {"cpu": "1", resource: amount}
+    made["spec"]["containers"][0]["resources"] = {"limits": {resource: amount}, "requests": requested}
+    return made
+
+
+def victim_and_heir_by_limit(world: Reclaiming, *more: Json, **limit: str) -> None:
+    world.start(user("v"), held_claim("of-v", "v"), by_limit(**limit), *more, devices=2)
+    world.town.hear("deviceclasses", SERVED)
+
+
+@pytest.mark.parametrize("resource", ["nvidia.com/gpu", EXPLICIT])
+def test_a_debtor_leaves_for_a_pod_whose_limit_claims_serve_though_nothing_can_be_kept_for_it(
+    world: Reclaiming, resource: str
+) -> None:
+    victim_and_heir_by_limit(world, resource=resource)
+
+    assert world.turn(3 * SECOND) == ["v"]
+    assert world.written == []
+    world.goes("v", "of-v")
+    said = [each["note"] for each in world.api.events if each["reason"] == "RoomIsMade"]
+    assert said == [
+        "Pods over budget are evicted from node n1 for a device of this pod's claim. Nothing can keep it for"
+        " this pod's claim meanwhile, so another claim may get it first."
+    ]
+
+    made = device_claim(
+        "made", allocated("gpu-0"), namespace=RICH, at_ms=world.town.clock(), pods=("uid-heir",)
+    )
+    world.town.hear(CLAIMS, made)
+    bound = by_limit(resource, node="n1")
+    bound["status"] = {
+        "phase": "Running",
+        "extendedResourceClaimStatus": {
+            "resourceClaimName": "made",
+            "requestMappings": [
+                {"containerName": "main", "resourceName": resource, "requestName": "container-0-request-0"}
+            ],
+        },
+    }
+    world.town.hear(PODS, bound)
+    assert world.turn(2 * MINUTE) == []
+    assert [each.reason for each in world.town.recorded if each.name == "heir"] == [
+        "WaitsForDevices",
+        "RoomIsMade",
+    ], "it got its device"
+
+
+def test_a_device_that_such_a_pod_did_not_get_makes_no_pod_leave_for_its_class_for_five_minutes(
+    world: Reclaiming,
+) -> None:
+    victim_and_heir_by_limit(world, user("w", priority=9), held_claim("of-w", "w", device="gpu-1"))
+    assert world.turn(2 * SECOND) == ["v"]
+    world.goes("v", "of-v")
+
+    assert world.turn(5 * MINUTE) == []
+    assert "RoomNotUsed" in [each.reason for each in world.town.recorded if each.name == "heir"]
+    assert world.turn(2 * MINUTE) == ["w"]
+
+
+@pytest.mark.parametrize(
+    ("change", "classes"),
+    [
+        ({"node": "n2"}, (SERVED,)),  # a plugin's cards
+        ({"amount": "9"}, (SERVED,)),
+        ({"resource": "rdma/hca"}, (SERVED,)),
+        ({}, ()),
+        ({"namespace": "team-c"}, (SERVED,)),  # without a budget
+    ],
+)
+def test_nobody_leaves_for_a_pod_whose_limit_no_claim_serves_or_for_which_nobody_would_by_a_template(
+    world: Reclaiming, change: dict[str, str], classes: tuple[Json, ...]
+) -> None:
+    world.start(user("v"), held_claim("of-v", "v"), by_limit(**{"resource": "example.com/none"}))
+    for each in classes:
+        world.town.hear("deviceclasses", each)
+    after = by_limit(**change)
+    if "node" in change:
+        world.town.hear(PODS, by_limit())
+        after["status"] = {"phase": "Running"}
+    world.town.hear(PODS, after)
+
+    assert world.turn(10 * SECOND) == []

@@ -16,6 +16,7 @@ from tests.support.simulated_timekeeper import entry, standings
 from tests.support.waiting import eventually
 from tests.timekeeper.processes import prepared
 from tests.webhook.cluster.test_claims import (
+    EXPLICIT,
     GROUP,
     a_slice,
     account,
@@ -169,6 +170,38 @@ def test_a_pod_whose_claims_need_two_devices_gets_those_of_two_pods_over_budget(
     assert {namespace for _, namespace in world.allocations()} == {"rich"}
     assert len(world.allocations()) == DEVICES
     assert "2 devices of this pod's claims. A taint keeps each" in world.events("rich", "pair")["RoomIsMade"]
+
+
+def test_a_pod_that_asks_by_a_limit_gets_the_device_of_one_over_budget_too_and_a_quota_is_told(
+    world: World,
+) -> None:
+    """Its claim is made while it is allocated, so nothing keeps the device."""
+    for namespace in ("rich", "other", "broke"):
+        for name in world.pods(namespace):
+            world.api.call("DELETE", f"/api/v1/namespaces/{namespace}/pods/{name}?gracePeriodSeconds=0")
+    eventually(lambda: world.allocations() == [], lambda: str(world.allocations()))
+    limits = {f"{EXPLICIT}gpu": "1"}
+    for name in ("again-1", "again-2"):
+        world.creates("broke", name)
+    eventually(lambda: len(world.allocations()) == DEVICES, lambda: str(world.allocations()))
+    world.api.call("POST", "/api/v1/namespaces/rich/pods", pod("by-limit", limits=limits))
+
+    eventually(lambda: world.is_bound("rich", "by-limit"), lambda: str(world.events("rich", "by-limit")))
+    assert world.rules() == []
+    assert "another claim may get it first" in world.events("rich", "by-limit")["RoomIsMade"]
+
+    for name in world.pods("broke"):
+        world.api.call("DELETE", f"/api/v1/namespaces/broke/pods/{name}?gracePeriodSeconds=0")
+    none = named("none") | {"spec": {"hard": {"count/resourceclaims.resource.k8s.io": "0"}}}
+    world.api.call("POST", "/api/v1/namespaces/other/resourcequotas", none)
+    world.api.call("POST", "/api/v1/namespaces/other/pods", pod("refused", limits=limits))
+
+    def condition() -> Json:
+        found = world.api.call("GET", "/api/v1/namespaces/other/pods/refused")["status"].get("conditions", [])
+        return next((one for one in found if one["type"] == "PodScheduled"), {})
+
+    eventually(lambda: condition().get("reason") == "SchedulerError", lambda: str(condition()))
+    assert 'plugin "DynamicResources"' in condition()["message"]
 
 
 def test_nobody_tolerates_the_taint_of_another_claim(world: World) -> None:

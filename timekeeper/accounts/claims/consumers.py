@@ -1,5 +1,6 @@
 """Pods that use claims: their holds, and which of their extended resources a claim serves."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,16 +10,29 @@ from timekeeper.core.claims.heirs import MOST_DEVICES
 from timekeeper.core.dialects.others.claims import SHORT_OF_DEVICES, recorded_devices
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.ledger import hold
-from timekeeper.core.request.claims import namespaced
+from timekeeper.core.quantity import integral
+from timekeeper.core.request.claims import EXPLICIT, namespaced
+from timekeeper.core.request.request import containers
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimWait:
     """A pod that waits, because its claims get no devices. ``claims``: their names; ``since_ms``: since when
-    kube-scheduler has found no node."""
+    kube-scheduler has found no node; ``limits``: in place of claims what its containers ask for by limits,
+    each time a resource and an amount: kube-scheduler makes a claim for them once it has devices."""
 
     claims: tuple[str, ...]
     since_ms: int
+    limits: tuple[tuple[str, int], ...] = ()
+
+    def by_class(self, serves: Mapping[str, str]) -> Mapping[str, int]:
+        """How many devices of each class the limits ask for. ``serves``: extended resource -> its class."""
+        found = Counter[str]()
+        for resource, amount in self.limits:
+            explicit = resource.removeprefix(EXPLICIT)
+            if name := explicit if explicit != resource else serves.get(resource, ""):
+                found[name] += amount
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +76,11 @@ class ClaimPod:
 
 
 def read_claim_pod(raw: Json) -> ClaimPod | None:
-    """The pod; None if it uses no claim. Never raises on JSON from an API server."""
+    """The pod; None if it uses no claim, and waits for none. Never raises on JSON from an API server."""
     spec, status = mapping(raw.get("spec")), mapping(raw.get("status"))
     if not status.get("extendedResourceClaimStatus") and not sequence(spec.get("resourceClaims")):
-        return None
+        waits = _wait(spec, status)
+        return ClaimPod(read_user(raw), waits=waits) if waits is not None else None
     judged, serving = recorded_devices(annotations_of(raw)), served_by(raw)[1]
     claims = tuple(dict.fromkeys(filter(None, (*_names(spec, status), serving))))
     waits = _wait(spec, status)
@@ -87,7 +102,20 @@ def _wait(spec: Json, status: Json) -> ClaimWait | None:
     if tried.get("reason") != "Unschedulable" or SHORT_OF_DEVICES not in str(tried.get("message")):
         return None
     claims, since_ms = _claims(spec, status), hold.millis(tried.get("lastTransitionTime"))
-    return ClaimWait(claims, since_ms) if claims and since_ms is not None else None
+    limits = () if sequence(spec.get("resourceClaims")) else _limits(spec)
+    return ClaimWait(claims, since_ms, limits) if (claims or limits) and since_ms is not None else None
+
+
+def _limits(spec: Json) -> tuple[tuple[str, int], ...]:
+    """Of its containers; none if an init container has some: later ones may get its devices, or not."""
+    limits = [
+        (container.path.startswith("spec.initContainers"), name, integral(amount) or 0)
+        for container in containers({"spec": spec})
+        for name, amount in container.limits.items()
+        if "/" in name
+    ]
+    found = tuple((name, amount) for _, name, amount in limits if amount > 0)
+    return () if any(is_init and amount > 0 for is_init, _, amount in limits) else found
 
 
 def _tried(status: Json) -> Json:

@@ -13,7 +13,8 @@ KEEP_MS = 30_000  # a device is kept for its heir for so long beyond the grace p
 @dataclass(frozen=True, slots=True)
 class KeptDevice:
     """A device that is kept for one claim of the heir. ``device_class``: "" of what an earlier settler began;
-    ``rule``: the name of its taint's rule, "": it has none."""
+    ``claim``: "" of the claim that is made for its limits; ``rule``: the name of its taint's rule, "": it has
+    none."""
 
     device: DeviceKey
     device_class: str
@@ -35,7 +36,7 @@ class UnderWay:
 
     @property
     def claims(self) -> frozenset[str]:
-        """The names of the heir's claims that get them."""
+        """The names of the heir's claims that get them, "" for one that is still to be made."""
         return frozenset(each.claim for each in self.kept)
 
     @property

@@ -25,7 +25,8 @@ DeviceKey = tuple[str, str, str]  # driver, pool, name
 @dataclass(frozen=True, slots=True)
 class WantedDevice:
     """One device of a class, as a claim asks for it. ``selectors``: its own, beside those of the class;
-    ``token``: the value of its own toleration, "" where it has none; ``claim``: the claim's name."""
+    ``token``: the value of its own toleration, "" where it has none; ``claim``: the claim's name, "" before
+    it is made."""
 
     device_class: str
     selectors: tuple[str, ...] = ()

@@ -12,9 +12,16 @@ from timekeeper.core.request.host import requested_milli
 _PODS = "pods"
 
 
-def why_not_on(node: Json, pod: Json, pods: Iterable[Json], leaving: Collection[str]) -> str:
+def why_not_on(
+    node: Json,
+    pod: Json,
+    pods: Iterable[Json],
+    leaving: Collection[str],
+    served: Collection[str] = (),
+) -> str:
     """Why the node does not take the pod once those ``leaving``, by their UIDs, are gone; "" if it does.
-    ``pods``: those on the node. Constraints that `node_constraints` does not describe are not considered."""
+    ``pods``: those on the node; ``served``: resources for which kube-scheduler makes a claim where the node
+    has none. Constraints that `node_constraints` does not describe are not considered."""
     name = str(mapping(node.get("metadata")).get("name", ""))
     if not read_node_constraints(pod).admit(name, read_node_labels(node)):
         return "its constraints or the node's taints keep it off"
@@ -24,7 +31,8 @@ def why_not_on(node: Json, pod: Json, pods: Iterable[Json], leaving: Collection[
         return "the node takes no further pod"
     for resource in sorted(_named(pod)):
         taken = sum(requested_milli(each, resource) for each in (*staying, pod))
-        if taken > (thousandths(there.get(resource)) or 0):
+        most = thousandths(there.get(resource)) or 0
+        if taken > most and (most or resource not in served):
             return f"the node has too little {resource}"
     return ""
 

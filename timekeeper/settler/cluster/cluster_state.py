@@ -459,7 +459,7 @@ class ClusterState:
         for each in using.values():
             self._see_using(each, deleted=False, at_ms=at_ms)
         of_those = (self._counted(each) for each in using.values())
-        others = (item for item in all_items if not isinstance(item, PodWithClaims))
+        others = (item for item in all_items if isinstance(item, LedgerPod | UnreadablePod | UnjudgedPod))
         items = (*others, *(item for item in of_those if item is not None))
         there = {item.uid for item in items if isinstance(item, LedgerPod)}
         there |= {item.pod.uid for item in items if isinstance(item, UnjudgedPod)}
@@ -476,16 +476,14 @@ class ClusterState:
         self.unjudged.pods.clear()
         self._claiming = None
         for item in items:
-            self._put(item, deleted=False, at_ms=at_ms)
+            self._put_counted(item, deleted=False, at_ms=at_ms)
         self.pods_relisted = True
 
     def _put(self, item: Item, deleted: bool, at_ms: int) -> None:
         match item:
-            case LedgerPod() | UnreadablePod():
-                self.unjudged.pods.pop(item.uid, None)
-                self._put_read(item, deleted, at_ms)
-            case UnjudgedPod():
-                self._put_unjudged(item, deleted, at_ms)
+            case LedgerPod() | UnreadablePod() | UnjudgedPod():
+                self.claims.waits_no_more(item.pod.uid if isinstance(item, UnjudgedPod) else item.uid)
+                self._put_counted(item, deleted, at_ms)
             case DeviceClass(name):
                 self._set(CLASSES, name, None if deleted else item)
                 self.unjudged.all_due = True
@@ -499,7 +497,7 @@ class ClusterState:
                 self._see_using(item, deleted, at_ms)
                 counted = self._counted(item)
                 if counted is not None:
-                    self._put(counted, deleted, at_ms)
+                    self._put_counted(counted, deleted, at_ms)
                 else:
                     self.unjudged.pods.pop(item.pod.uid, None)
                     self._forget_pod(item.pod.uid)
@@ -570,6 +568,13 @@ class ClusterState:
             self.unjudged.changed.add(uid)
         elif pod is not None and (before is not None or not deleted):
             self._put_read(pod, deleted, at_ms)
+
+    def _put_counted(self, item: LedgerPod | UnreadablePod | UnjudgedPod, deleted: bool, at_ms: int) -> None:
+        if isinstance(item, UnjudgedPod):
+            self._put_unjudged(item, deleted, at_ms)
+            return
+        self.unjudged.pods.pop(item.uid, None)
+        self._put_read(item, deleted, at_ms)
 
     def judge_again(self, at_ms: int) -> None:
         """Look anew at the pods that are not judged and may be by now: once in a tick, for each may have

@@ -218,6 +218,12 @@ class DeviceClaims:
         if pod.pod.gang_key is not None:
             self.gangs.setdefault(pod.pod.gang_key, set()).add(pod.uid)
 
+    def waits_no_more(self, uid: str) -> None:
+        """The pod waits for no claim for its limits; it may have got cards of a device plugin."""
+        pod = self.pods.get(uid)
+        if pod is not None and pod.waits is not None and pod.waits.limits:
+            del self.pods[uid]
+
     def relist_pods(self, there: Set[str], at_ms: int) -> None:
         """The UIDs of those that exist."""
         for uid, pod in self.pods.items():

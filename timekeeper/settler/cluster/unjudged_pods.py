@@ -7,7 +7,13 @@ from timekeeper.accounts.pods import LedgerPod, UnjudgedPod
 from timekeeper.core.claims.allocation import DeviceClaim
 from timekeeper.core.claims.drivers import DriverRule
 from timekeeper.core.request.claims import KnownClaims, NamespacedName, PodClaims, Requests
-from timekeeper.core.request.device_classes import DEFAULTS, GPU_DRIVERS, ClassSettings, DeviceClass
+from timekeeper.core.request.device_classes import (
+    DEFAULTS,
+    GPU_DRIVERS,
+    ClassSettings,
+    DeviceClass,
+    served_resources,
+)
 from timekeeper.core.request.request import containers
 
 CLASSES, TEMPLATES = "deviceclasses", "resourceclaimtemplates"
@@ -90,6 +96,12 @@ class UnjudgedPods:
         """The drivers whose devices are GPUs."""
         others = {name for name, has_gpus in self.drivers.items() if not has_gpus}
         return {*GPU_DRIVERS, *self.settings.gpu_drivers, *self.drivers} - others
+
+    @property
+    def served_resources(self) -> dict[str, str]:
+        """Extended resource -> the class that serves it. May be called from any thread."""
+        served = served_resources(self.classes.copy().values())
+        return {resource: known.name for resource, known in served.items()}
 
     def take_due(self, judged: Set[str]) -> list[UnjudgedPod]:
         """Those to look at again. ``judged``: UIDs of pods that are judged already."""

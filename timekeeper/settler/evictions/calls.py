@@ -163,6 +163,8 @@ class SettlerView:
     allocated: Callable[[str, str], tuple[AllocatedDevice, ...]] = lambda _namespace, _name: ()
     # the pods whose claims hold more GPUs than they were judged for, by UID, as of this time
     excesses: Callable[[int], Mapping[str, ClaimExcess]] = lambda _: NO_EXCESSES
+    # extended resource -> the class that serves it
+    served_resources: Callable[[], Mapping[str, str]] = dict
     # which devices of each driver are GPUs
     rules: Callable[[], Mapping[str, DriverRule]] = lambda: rules_of(())
     # a device as its driver publishes it; None: it does not, or it is not known now
@@ -276,6 +278,7 @@ def view_of(settler: Settler) -> SettlerView:
         claim_pod=claim_pod,
         allocated=allocated,
         excesses=more_than_judged,
+        served_resources=lambda: settler.cluster.unjudged.served_resources,
         rules=lambda: settler.cluster.claims.rules,
         published=published,
         unheld=unheld,

@@ -151,11 +151,12 @@ class ReclaimRound:
 
     def _result(self, one: UnderWay) -> str:
         """How it ended; "": it has not."""
-        held = [self._context.view.allocated(one.heir.namespace, each) for each in one.claims]
+        heir = self._context.view.claim_pod(one.heir.uid)
+        names = [name or (heir.served_by if heir else "") for name in one.claims]
+        held = [self._context.view.allocated(one.heir.namespace, name) for name in names]
         if all(held):
             there = {key_of(device) for each in held for device in each}
             return "allocated" if one.keys <= there else "elsewhere"
-        heir = self._context.view.claim_pod(one.heir.uid)
         if heir is None or not heir.pod.can_be_bound:
             return "gone"
         if self._context.steady() >= one.until_ms:
@@ -278,10 +279,10 @@ class ReclaimRound:
                 return
 
     def _is_served(self, heir: ClaimPod) -> bool:
-        """Whether a device is on its way to one of its claims, for this pod or another that shares it."""
+        """Whether a device is on its way to it, or to one of its claims for another that shares it."""
         claims = heir.waits.claims if heir.waits else ()
         same = (each for each in self._under_way if each.heir.namespace == heir.pod.namespace)
-        return any(not each.claims.isdisjoint(claims) for each in same)
+        return any(each.heir.uid == heir.uid or not each.claims.isdisjoint(claims) for each in same)
 
     def _is_in_vain(
         self, heir: ClaimPod, held: Sequence[HeldClaim], coming: dict[str, int], standings: ReclaimStandings

@@ -28,6 +28,7 @@ from timekeeper.core.claims.likeness import are_alike
 from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.kube.node_constraints import has_unread_but_claims
 from timekeeper.core.kube.node_room import why_not_on
+from timekeeper.core.request.claims import EXPLICIT
 from timekeeper.settler.evictions.calls import EvictorContext
 from timekeeper.settler.evictions.disruptions import items
 
@@ -134,7 +135,13 @@ class KnownRoom:
         return frozenset(self._met[claim.uid].get(device.device.request, ()))
 
     def wanted(self, heir: ClaimPod) -> tuple[WantedDevice, ...]:
-        """What its claims ask for; nothing if that is not known, or no pod may be evicted for it."""
+        """What its claims ask for, or its limits by claims to come; nothing if that is not known, or no pod
+        may be evicted for it."""
+        if heir.waits and heir.waits.limits:
+            need = heir.waits.by_class(self._context.view.served_resources())
+            if sum(need.values()) > MOST_DEVICES:
+                return ()
+            return tuple(WantedDevice(name) for name, number in need.items() for _ in range(number))
         path = f"{_GROUP}/namespaces/{heir.pod.namespace}/resourceclaims"
         found: list[WantedDevice] = []
         for each in heir.waits.claims if heir.waits else ():
@@ -155,7 +162,9 @@ class KnownRoom:
             return "the API server does not say what is on the node"
         if mapping(raw.get("metadata")).get("uid") != heir.uid or has_unread_but_claims(raw):
             return "it is not known whether the pod fits on the node"
-        return why_not_on(node, raw, pods, {pod.uid for pod in plan.pods})
+        serves, limits = self._context.view.served_resources(), heir.waits.limits if heir.waits else ()
+        served = [name for name, _ in limits if name in serves or name.startswith(EXPLICIT)]
+        return why_not_on(node, raw, pods, {pod.uid for pod in plan.pods}, served)
 
     def _one(self, path: str, name: str) -> Json | None:
         """The object of this name; None: there is none, or it is not known."""

@@ -306,7 +306,7 @@ def room_is_made(heir: LedgerPod, victim: LedgerPod, node: str, devices: int, is
     kept = (
         f"A taint keeps {it} for {whose} meanwhile"
         if is_kept
-        else f"The cluster cannot keep {it} for {whose} meanwhile, so another may get it"
+        else f"Nothing can keep {it} for {whose} meanwhile, so another claim may get it first"
     )
     who = "Idle pods" if victim.is_reclaimable else "Pods over budget"
     text = f"{who} are evicted from node {node} for {_devices(devices)}. {kept}."
