@@ -78,6 +78,8 @@ class LedgerPod:
     # the number of GPUs of its claims that its release is to record; None: admission has recorded it
     late_devices: int | None = None
 
+    mirror_uid: str = ""  # of a static pod: the UID of its mirror
+
     @property
     def is_static(self) -> bool:
         """Whether its kubelet runs it from a file of its node: `static_pods`."""
@@ -322,6 +324,7 @@ def _read(raw: Json, where: tuple[str, str, str], request: GPURequest) -> Ledger
         needs_said=needs_said(raw) if gang is not None else None,
         has_other_gate=_has_other_gate(spec),
         makes_room=gang is not None and makes_room(raw),
+        mirror_uid=str(metadata.get("uid", "")) if where[0].startswith(STATIC) else "",
     )
 
 

@@ -359,6 +359,7 @@ class Settler:
         uids = {*cluster.changed_pods, *cluster.deleted_pods}
         gone = (each.pod for each in (*cluster.deleted_pods.values(), *cluster.deleted_waiting.values()))
         pods = (*(cluster.pods[uid] for uid in cluster.changed_pods), *gone)
+        uids |= {pod.mirror_uid for pod in pods if pod.mirror_uid}
         reserved = {uid for uid in map(reserved_uid, pods) if uid}
         uids |= reserved
         unknown = [uid for uid in uids if self.ledger.session(uid) is None and uid not in self.ledger.folded]

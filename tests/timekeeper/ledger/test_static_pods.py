@@ -235,6 +235,33 @@ def test_all_static_pods_of_a_node_together_are_charged_at_most_its_cards(town: 
     assert is_whole(town)
 
 
+@pytest.mark.parametrize("ended", [False, True])
+def test_what_an_earlier_release_charged_by_the_uid_of_the_mirror_is_charged_once(
+    town: Town, ended: bool
+) -> None:
+    """That release knew no mirrors: to it this was a pod like any other, in a namespace that is metered."""
+
+    def of_then(**times: int) -> Json:
+        pod = mirror(**times)  # type: ignore[arg-type]
+        del pod["metadata"]["annotations"]
+        return pod
+
+    metered = budgets(team_a="gpuHours: 9\nmode: meter")
+    begin(town, ("nodes", whole()), ("configmaps", metered))
+    town.change("pods", of_then())
+    town.advance(HOUR)
+    done = {"ended_ms": T0 + HOUR} if ended else {}
+    town.change("pods", of_then(**done))
+    town.advance()
+    town.objects["pods"] = {"m1": mirror(**done)}  # type: ignore[arg-type]
+    town.resume()
+    town.advance(HOUR)
+
+    assert minutes(town) == (60 if ended else 120)
+    assert len(sessions(town)) == (1 if ended else 2)
+    assert is_whole(town)
+
+
 def test_doctor_names_it_and_explain_the_node_whose_kubelet_chose_the_namespace(town: Town) -> None:
     begin(town)
     town.change("pods", mirror())

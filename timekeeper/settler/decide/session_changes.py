@@ -138,7 +138,7 @@ class _Tick:
         status."""
         session = self.changes.sessions.get(pod.uid) or self.ledger.session(pod.uid)
         if session is None:
-            if not pod.node or pod.uid in self.ledger.folded:
+            if not pod.node or pod.uid in self.ledger.folded or self._was_charged(pod):
                 return
             is_served = self._is_served(pod, since_ms)
             if is_served is None:
@@ -152,12 +152,30 @@ class _Tick:
             if self._may_come(pod, opened) and self.now_ms - since_ms < PATIENCE_MS:
                 self.changes.deferred[pod.uid] = since_ms
                 return
-            session = self.changes.open(opened, pod)
+            session = self.changes.open(self._after_former(opened, pod), pod)
         elif _says_nothing(session, pod):
             return
         elif _lives_again(session, pod) or self._lost_its_cards(session, pod):
             session = self._begin_again(session, pod, since_ms)
         self._apply_status(self._on_given_cards(session, pod), pod)
+
+    def _was_charged(self, pod: LedgerPod) -> bool:
+        """Whether a static pod that has ended was charged by its mirror's UID, as releases before did."""
+        former = self.ledger.session(pod.mirror_uid)
+        is_known = pod.mirror_uid in self.ledger.folded or (former is not None and former.is_over)
+        return is_known and pod.ended_ms is not None
+
+    def _after_former(self, opened: Session, pod: LedgerPod) -> Session:
+        """The new session of a static pod, from the end of one by its mirror's UID, which ends now at the
+        latest."""
+        former = self.ledger.session(pod.mirror_uid)
+        if former is None:
+            return opened
+        if not former.is_over:
+            former = replace(former, ended_ms=self.now_ms, settled_ms=None)
+            self.changes.sessions[former.uid] = former
+        ends_ms = witnessed(self._known(former), self.now_ms).interval.end_ms
+        return replace(opened, bound_ms=max(opened.bound_ms, ends_ms))
 
     def _begin_again(self, session: Session, pod: LedgerPod, since_ms: int) -> Session:
         """The session of a pod's next life, from when it was seen again, or from its start if that is
@@ -340,7 +358,7 @@ class _Tick:
         for uid, session in self.ledger.sessions.items():
             if session.is_claim or session.is_of_host or session.is_over:
                 continue
-            if uid in self.cluster.pods or uid in self.cluster.deleted_pods:
+            if uid in self.cluster.pods or uid in self.cluster.deleted_pods or uid in self.changes.sessions:
                 continue
             known = evidence(session, self.ledger.watermarks.get(session.node), self.ledger.beats.get(uid))
             self._vanish(session, PodHold(session.bound_ms), known, self.now_ms, was_watched=False)
