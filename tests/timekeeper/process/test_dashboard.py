@@ -635,6 +635,7 @@ def test_the_pages_say_in_which_mode_a_namespace_is_and_what_follows(
     [
         ("/namespaces/nosuch", "nosuch has no budget and uses nothing: is the name right?"),
         ("/groups/nosuch", "No budget entry names group nosuch: is the name right?"),
+        ("/pods/nosuch/pod", "Nothing is recorded about Pod/pod in nosuch: is the name right?"),
         ("/nosuch", "There is no such page."),
     ],
 )
