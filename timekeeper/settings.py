@@ -35,6 +35,12 @@ from timekeeper.runtime.flags import UnusableError as UnusableError
 from timekeeper.runtime.oidc_settings import OidcSettings
 from timekeeper.runtime.prometheus_settings import PrometheusSettings, url_flag
 
+_OF_METER = frozenset(
+    (
+        *("help", "kubeconfig", "listen", "database", "namespace", "prometheus_url", "prometheus_namespace"),
+        *("prometheus_ca", "prometheus_token_file", "retain", "retain_decisions", "workers", "log_format"),
+    )
+)
 # Commands that read a whole ledger; see `timekeeper.operations`.
 AUDITING = ("audit", "export", "import", "fold", "backup")
 _COMMANDS = ("serve", "meter", "settle", "workers", "migrate", *AUDITING)
@@ -222,7 +228,8 @@ def exit_code(run: Callable[[], int | None]) -> int:
 
 def read(arguments: Sequence[str], environment: Mapping[str, str]) -> TimekeeperSettings:
     """The settings of ``python -m timekeeper``. Exits with 2 and a sentence where one is bad."""
-    parser = flags_of(environment)
+    is_meter = "meter" in arguments
+    parser = meter_flags(environment) if is_meter else flags_of(environment)
     given = parser.read(arguments)
     if given.command == "meter":
         given = replace(given, command="serve", only_meter=True)
@@ -251,6 +258,24 @@ def _on_a_laptop(
     workers = settings.workers if is_given("--workers") else 1
     local = replace(settings, listen=Address(host, port), database=database, workers=workers)
     return replace(local, logs_problems=not is_given("--log-format"))
+
+
+def meter_flags(environment: Mapping[str, str]) -> Parser[TimekeeperSettings]:
+    """The same; its help shows those alone that somebody sets who meters."""
+    parser = flags_of(environment)
+    parser.prog, parser.usage = "bursar-timekeeper meter", "bursar-timekeeper meter [FLAG]..."
+    parser.description = (
+        "Meters and charges GPU time as a ledger alone: it changes nothing in the cluster, and makes its own"
+        " certificate. With --kubeconfig it serves on the loopback, and keeps its ledger in bursar-meter.db."
+    )
+    parser.epilog = (
+        "Example:\n  bursar-timekeeper meter --kubeconfig ~/.kube/config\n\n"
+        "All flags: bursar-timekeeper --help"
+    )
+    for action in parser._actions:
+        if action.dest not in _OF_METER:
+            action.help = argparse.SUPPRESS
+    return parser
 
 
 def flags_of(environment: Mapping[str, str]) -> Parser[TimekeeperSettings]:

@@ -30,7 +30,7 @@ _BILL = (
 def bill(text: str) -> PrintedSheet:
     """The sheet of the API's CSV with the total below; a column without any value is left out."""
     reader = csv.DictReader(io.StringIO(text))
-    lines = list(reader)
+    lines = sorted(reader, key=lambda raw: (raw["currency"], -Decimal(raw["cost"] or 0)))
     names = list(reader.fieldnames or ())
     keys = names[names.index("to") + 1 : names.index("price")]
     rows = tuple({**_billed(raw), **{key: raw[key] or None for key in keys}} for raw in lines)

@@ -22,7 +22,7 @@ def _form(forms: Sequence[str], text: str) -> Callable[[Callable[..., None]], Ca
     )
 
 
-_FORMS = "json and yaml have the API's own fields, a list as items of one object; csv is the table"
+_FORMS = "json and yaml have the API's own fields, a list as items of one object; csv is the wide table"
 FORM = _form(output.FORMS, _FORMS)
 BILL_FORM = _form((*output.FORMS, output.FOCUS), f"{_FORMS}; focus is FOCUS 1.2 in CSV, by pod and day")
 
@@ -132,6 +132,14 @@ class ClusterCommand(click.Command):
         ctx.obj = Options(kubectl, **flags)
         return super().invoke(ctx)
 
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Called by click: the command's own; `kubectl bursar --help` has those of the connection."""
+        every = (option for option in self.get_params(ctx) if isinstance(option, click.Option))
+        own = (option.get_help_record(ctx) for option in every if option.name not in _CONNECTION)
+        with formatter.section("Options"):
+            formatter.write_dl(list(filter(None, own)))
+        formatter.write("\nFlags of the connection: kubectl bursar --help\n")
+
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Called by click: the flags that a shell offers."""
         offered = super().shell_complete(ctx, incomplete)
@@ -143,12 +151,29 @@ class ClusterCommand(click.Command):
         return ["a name" if isinstance(each, click.Argument) else each.opts[0] for each in given]
 
 
+class ConnectionGroup(click.Group):
+    """The group whose help has the flags of the connection, which its commands take."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Called by click."""
+        super().format_options(ctx, formatter)
+        options = (option for option in ClusterCommand("x").params if option.name in _CONNECTION)
+        records = (option.get_help_record(ctx) for option in options)
+        with formatter.section("Flags of the connection, of each command about a cluster"):
+            formatter.write_dl(list(filter(None, records)))
+
+
 class AmountCommand(ClusterCommand):
     """A command with an amount, which may be negative: ``-1`` is no option."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Called by click."""
         return super().parse_args(ctx, [_NEGATIVE.sub(MINUS, each) for each in args])
+
+
+_CONNECTION = frozenset(
+    {each[0][-1][2:].replace("-", "_") for each in _FLAGS} - {"namespace"} | {"aggregated"}
+)
 
 
 def _name(names: tuple[str, ...]) -> str:

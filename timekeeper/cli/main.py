@@ -12,6 +12,7 @@ from timekeeper.cli import bill, output, words
 from timekeeper.cli.client import BILL, FOCUS
 from timekeeper.cli.connection import Options, connected
 from timekeeper.cli.dashboard import dashboard
+from timekeeper.cli.examples import add_examples
 from timekeeper.cli.flags import (
     BILL_FORM,
     EVERYWHERE,
@@ -20,6 +21,7 @@ from timekeeper.cli.flags import (
     TIME,
     AmountCommand,
     ClusterCommand,
+    ConnectionGroup,
     by_columns,
 )
 from timekeeper.cli.months import correct
@@ -38,7 +40,7 @@ from timekeeper.core.decisions import KINDS
 from timekeeper.core.texts import is_unknown
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=ConnectionGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="kubectl bursar")
 def cli() -> None:
     """Budgets of GPU time, their use, and the state of Bursar in this cluster."""
@@ -111,6 +113,7 @@ def used(
             month=month,
             group=group,
             by=by,
+            sort=None if by else "-gpuHours",
             use="true" if use else None,
             stranded="true" if stranded else None,
         )
@@ -124,7 +127,7 @@ def used(
 @by_columns("namespace,owner")
 @BILL_FORM
 def report(options: Options, all_namespaces: bool, month: str | None, group: str, form: str) -> None:
-    """The month's bill: hours, price, cost, and their total; the largest first. csv and focus are for
+    """The month's bill: hours, price, cost, and their total, by cost within a currency. csv and focus are for
     spreadsheets and tools, and have no total."""
     namespace = options.scope(all_namespaces)
     asked, columns = {"format": "csv", "use": "true", "group": group, "sort": "-gpuHours"}, BILL
@@ -366,6 +369,7 @@ cli.add_command(would)
 cli.add_command(scheduler)
 cli.add_command(node)
 cli.add_command(dashboard)
+add_examples(cli)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

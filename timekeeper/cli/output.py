@@ -169,7 +169,7 @@ def table(sheet: PrintedSheet, is_wide: bool = False) -> Table:
 
 def _print_csv(sheet: PrintedSheet) -> None:
     written = csv.writer(sys.stdout, lineterminator="\n")
-    columns = [column for column in sheet.columns if not column.is_wide]
+    columns = sheet.columns
     written.writerow(column.key for column in columns)
     for row in sheet.rows:
         written.writerow(_cell(row.get(column.key) or "", column.is_number) for column in columns)

@@ -1,9 +1,11 @@
-"""Each command of the parser, typed in its default and in every form of ``-o``, against the timekeeper's real
-API over a ledger with rows; the webhook's and the extender's own code answers simulations."""
+"""The example of each command's help, typed in its default and in every form of ``-o``, against the
+timekeeper's real API over a ledger with rows; the webhook's and the extender's own code answers
+simulations."""
 
 import csv
 import io
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -27,24 +29,14 @@ from tests.support.kubeconfig import kubeconfig
 from tests.timekeeper.dashboards import ADMIN, filled
 from tests.timekeeper.ledger.test_simulate_api import begun
 from tests.timekeeper.worlds import T0, Town, node, user_status
+from timekeeper.cli.examples import EXAMPLES
+from timekeeper.cli.flags import ClusterCommand
 from timekeeper.cli.loopback import Loopback
 from timekeeper.cli.main import cli
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
 
-POD = str(ROOT / "deploy" / "samples" / "half-a-card.yaml")
-COMMANDS: dict[str, tuple[str, ...]] = {
-    **{"audit": (), "budget": ("-A",), "check": (POD,), "correct": ("team-a", "-1", "--reason", "x")},
-    **{"dashboard": ("-A", "--no-browser"), "decisions": ("-A",), "doctor": (), "estimate": ("-A",)},
-    **{"explain": ("train-7", "-n", "team-a"), "grant": ("team-a", "1", "--reason", "x"), "grants": ("-A",)},
-    **{"held": ("-A",), "map": (), "node charges": ("gpu-1",), "report": ("-A",), "save": ("saved",)},
-    **{f"node {goal}": ("n1", "--dry-run") for goal in ("fractions", "whole")},
-    "scheduler patch": ("manifest.yaml", "--folder=bursar", "--extender-url=http://127.0.0.1:8445"),
-    "scheduler undo": ("manifest.yaml", "--folder=bursar"),
-    **{"simulate": ("-f", POD, "-n", "team-a"), "top": ("-A", "--once"), "usage": ("-A",)},
-    **{"waiting": ("-A",), "would": ("-A",)},
-}
 KUBECTL = f"""#!/bin/sh
 case "$*" in
     *"get node n1"*) cat "$(dirname "$0")/node.json" ;;
@@ -120,13 +112,15 @@ def typed(
     """Types a command. Those that become another process get one."""
     if words[0] in ("check", "audit"):
         command = [sys.executable, "-m", "timekeeper.cli.main", *words]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LONGEST_S)
+        return subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=LONGEST_S
+        )
     with chdir(folder):
         return CliRunner().invoke(cli, words, env=environment)
 
 
 def test_every_command_is_typed() -> None:
-    assert {name for name, _ in CASES} == set(COMMANDS)
+    assert {name for name, _ in CASES} == set(EXAMPLES)
 
 
 @pytest.mark.parametrize(("name", "form"), CASES)
@@ -137,14 +131,16 @@ def test_each_command_answers_in_each_form(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Loopback, "serve_forever", until_ctrl_c)
-    shutil.copy(ROOT / "tests" / "cli" / "kubeadm-kube-scheduler.yaml", tmp_path / "manifest.yaml")
+    monkeypatch.setattr("timekeeper.cli.flags.now_ms", lambda: T0)
+    shutil.copy(ROOT / "tests" / "cli" / "kubeadm-kube-scheduler.yaml", tmp_path / "kube-scheduler.yaml")
+    (tmp_path / "deploy").symlink_to(ROOT / "deploy")
     monkeypatch.setattr("timekeeper.cli.top.now_ms", lambda: T0, raising=False)
     if name == "simulate":
         environment = {**environment, "BURSAR_SERVER": environment["PLANNER"]}
     if name == "scheduler undo":
-        typed(environment, tmp_path, ["scheduler", "patch", *COMMANDS["scheduler patch"]])
+        typed(environment, tmp_path, shlex.split(EXAMPLES["scheduler patch"]))
 
-    done = typed(environment, tmp_path, [*name.split(), *COMMANDS[name], *(("-o", form) if form else ())])
+    done = typed(environment, tmp_path, [*shlex.split(EXAMPLES[name]), *(("-o", form) if form else ())])
 
     code = done.exit_code if isinstance(done, Result) else done.returncode
     said = f"{done.stdout}\n{done.stderr}"
@@ -160,3 +156,23 @@ def test_each_command_answers_in_each_form(
             assert {len(row) for row in rows} <= {len(head)}
         case _:
             assert said.strip()
+
+
+@pytest.mark.parametrize(("path", "command"), [*leaves(cli)])
+def test_each_help_ends_with_its_example_and_has_no_flag_of_the_connection(
+    path: str, command: click.Command
+) -> None:
+    said = CliRunner().invoke(cli, [*path.removeprefix(NAME).split(), "--help"]).stdout
+
+    assert said.rstrip().endswith(f"Example:\n    {NAME} {EXAMPLES[path.removeprefix(NAME).strip()]}")
+    assert ("--token-file" in said, "kubectl bursar --help" in said) == (
+        False,
+        isinstance(command, ClusterCommand),
+    )
+
+
+def test_the_flags_of_the_connection_are_in_the_help_of_all_commands() -> None:
+    said = CliRunner().invoke(cli, ["--help"]).stdout
+
+    flags = ("--account", "--server", "--token-file", "--ca-file", "--system-namespace", "--aggregated")
+    assert [flag for flag in flags if flag not in said] == []

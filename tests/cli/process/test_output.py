@@ -282,7 +282,7 @@ def test_a_bill_that_is_not_in_focus_is_another_server_s(environment: dict[str, 
     [
         ("table", ["namespace", "pod", "node", "models"]),
         ("wide", ["namespace", "pod", "uid", "owner", "node", "models"]),
-        ("csv", ["namespace", "pod", "node", "models"]),
+        ("csv", ["namespace", "pod", "uid", "owner", "node", "models"]),
     ],
 )
 def test_a_wide_table_has_more_columns_of_the_server(

@@ -163,6 +163,20 @@ def total_lines(bill: str, capsys: pytest.CaptureFixture[str]) -> list[list[str]
     return [line.split() for line in capsys.readouterr().out.splitlines()[1 + len(sheet.rows) :]]
 
 
+def test_the_bill_is_by_cost_within_a_currency() -> None:
+    head, row, *_ = BILLED.splitlines()
+    rows = [
+        row.replace(",EUR,", f",{currency},").replace(",6.25,", f",{cost},")
+        for currency, cost in (("USD", "9"), ("EUR", "2"), ("EUR", "10"), ("USD", "100"))
+    ]
+
+    sheet = bill_of("\n".join((head, *rows)))
+
+    assert [(row["currency"], row["cost"]) for row in sheet.rows] == [
+        *(("EUR", "10.00"), ("EUR", "2.00"), ("USD", "100.00"), ("USD", "9.00"))
+    ]
+
+
 def test_the_bill_ends_with_its_total(capsys: pytest.CaptureFixture[str]) -> None:
     assert total_lines(BILLED, capsys) == [["TOTAL", "2.54", "6.25", "EUR", "2.50", "40%"]]
     assert bill_of(BILLED.splitlines()[0]).totals == ()
@@ -252,7 +266,7 @@ def test_a_time_is_also_how_long_ago_it_is(text: str, ms: int) -> None:
 def test_the_list_of_commands_has_a_whole_line_for_each() -> None:
     shown = CliRunner().invoke(cli, ["--help"], terminal_width=80).output
 
-    lines = shown.partition("Commands:\n")[2].splitlines()
+    lines = shown.partition("Commands:\n")[2].partition("\n\n")[0].splitlines()
     assert len(lines) == len(cli.commands)
     assert [each for each in lines if "..." in each or len(each.split()) < 3] == []
 

@@ -136,3 +136,13 @@ def test_names_have_the_prefix_that_the_api_server_gives_them(more: tuple[str, .
 @pytest.mark.parametrize(("more", "lifetime_ms"), [((), 3_600_000), (("--oidc-lifetime=90s",), 90_000)])
 def test_a_session_lasts_as_long_as_the_flag_says(more: tuple[str, ...], lifetime_ms: int) -> None:
     assert read((*OIDC, *more), {}).oidc.lifetime_ms == lifetime_ms
+
+
+def test_the_help_of_meter_has_its_flags_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        read(["meter", "--help"], {})
+    said = capsys.readouterr().out
+
+    assert {"--kubeconfig", "--database", "--prometheus-url"} <= set(said.split())
+    assert [flag for flag in ("--tls-cert", "--oidc-issuer", "--webhook-url", "settle") if flag in said] == []
+    assert "bursar-timekeeper meter --kubeconfig ~/.kube/config" in said

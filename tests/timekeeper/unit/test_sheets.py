@@ -42,6 +42,14 @@ def budget(**changed: Any) -> Json:
     }
 
 
+def test_a_budget_s_table_has_what_decides_and_the_wide_one_all() -> None:
+    columns = budgets.BUDGETS.table(listed(budget()), MIDNIGHT)["columnDefinitions"]
+
+    narrow = [column["name"] for column in columns if not column["priority"]]
+    assert narrow == ["Namespace", "Standing", "Granted", "Used", "Left", "Of", "Gone"]
+    assert len(columns) == 14
+
+
 UNLIMITED: Json = {"subject": "team-a", "remaining": None, "to": None}
 OF_LAB: Json = {"subject": "_group.lab", "remaining": 34 * HOUR // 10, "to": MIDNIGHT}
 

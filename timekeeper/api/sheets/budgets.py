@@ -90,24 +90,24 @@ def _all(answer: Json) -> list[Json]:
 
 _COLUMNS = (
     NAMESPACE("namespace", "Namespace", "the namespace, or _group.NAME for a group of namespaces"),
-    MODE("mode", "Mode", "enforce, observe or meter, and what it comes from", _mode),
+    MODE("mode", "Mode", "enforce, observe or meter, and what it comes from", _mode, 1),
     STANDING("standing", "Standing", "whether it is in budget, with its group"),
     AMOUNT("granted", "Granted", f"of this period, with what was carried over, {_HOURS}"),
     USED("used", "Used", f"charges of this period, posted and pending, {_HOURS}", _used),
-    AMOUNT("reserved", "Reserved", f"for the next minutes of the pods that run, {_HOURS}"),
-    AMOUNT("remaining", "Own left", f"granted less used and reserved, {_HOURS}"),
+    AMOUNT("reserved", "Reserved", f"for the next minutes of the pods that run, {_HOURS}", priority=1),
+    AMOUNT("remaining", "Own left", f"granted less used and reserved, {_HOURS}", priority=1),
     AMOUNT("left", "Left", f"to spend: its own, or less where its group has less left, {_HOURS}", _left),
     TEXT("leftOf", "Of", "the group that has less left", _left_of),
-    PERCENT("percent", "Used %", "used of granted", lambda raw: (_used(raw), raw["granted"])),
-    TEXT("onExhausted", "On exhausted", "what happens once it is exhausted", _effect),
-    TIME("periodEnd", "Period ends", "when it is granted anew", lambda raw: raw["period"]["to"] or ""),
+    PERCENT("percent", "Used %", "used of granted", lambda raw: (_used(raw), raw["granted"]), 1),
+    TEXT("onExhausted", "On exhausted", "what happens once it is exhausted", _effect, 1),
+    TIME("periodEnd", "Period ends", "when it is granted anew", lambda raw: raw["period"]["to"] or "", 1),
     TIME(
         "exhaustedAt",
-        "Exhausted at",
+        "Gone",
         "when it will be exhausted at the present rate, if within the period",
         lambda raw: "exhausted" if raw["standing"] == "OVER_BUDGET" else raw["exhaustedAt"] or "",
     ),
-    GROUP("group", "Group", "its group of namespaces", lambda raw: (raw["group"] or {}).get("name", "")),
+    GROUP("group", "Group", "its group of namespaces", lambda raw: (raw["group"] or {}).get("name", ""), 1),
 )
 BUDGETS = Sheet(
     columns=_COLUMNS,
