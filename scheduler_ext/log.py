@@ -27,6 +27,7 @@ EventReason = Literal[
     "CardsLetGo",
     "Preempted",
     "Reclaimed",
+    "EvictionRefused",
     "CardsClosed",
     "CardsOpen",
     "NodeDemoted",

@@ -23,9 +23,10 @@ from timekeeper.runtime.api_server import STRATEGIC_MERGE, Answered, Api, Reply
 
 CALL_S = 2.0
 
-# "going": it was asked to leave, or is gone already; "protected": a PodDisruptionBudget keeps it;
+# "going": it was asked to leave, or is gone already; "protected": a PodDisruptionBudget keeps it, or a
+# webhook for now; "refused": a webhook, a policy or a missing right refuses it for good;
 # "unclear": it may have been asked or not, or could not be for now
-Left = Literal["going", "protected", "unclear"]
+Left = Literal["going", "protected", "refused", "unclear"]
 
 
 def hold_cards(api: Api, pod: Pod, reservation: Reservation) -> Reply:
@@ -98,5 +99,6 @@ def _left(reply: Reply) -> tuple[Left, str]:
         return "unclear", reply.message
     if reply.status < 300 or is_gone(reply.status, reply.message):
         return "going", reply.message
-    is_kept = is_protected(reply.status, reply.message, reply.body)
-    return ("protected" if is_kept else "unclear"), reply.message
+    if is_protected(reply.status, reply.message, reply.body):
+        return "protected", reply.message
+    return ("refused" if is_refused_for_good(reply.status) else "unclear"), reply.message

@@ -53,12 +53,14 @@ from scheduler_ext.settings import ExtenderSettings
 from scheduler_ext.snapshot.gang_table import Gangs
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.waiting.order import WaitingPod
+from timekeeper.core.kube.eviction import is_webhooks
 from timekeeper.core.ledger.reservation import Reservation
 from timekeeper.edge.events import EventType
 from timekeeper.runtime.api_server import Answered, Api
 
 TICK_S = 0.1
 RETRY_S = 1.0
+FIRST_VETO_S, MOST_VETO_S = 30.0, 600.0  # after a refusal for good; doubles with each
 GIVES_UP_S = 3.0  # so long there must have been no way
 WAKES_AGAIN_S = 2.0
 BEGINS_WITHIN_S = 0.5  # no further look begins in a step: what has been begun waits for it
@@ -124,6 +126,8 @@ class Preemptor:
         self._api, self._wiring, self._limits = api, wiring, limits
         self._active, self._queue = ActivePreemptions(), PreemptionQueue(limits)
         self.answered, self.cooldown, self.counts = AnsweredPreemptions(), Cooldown(), PreemptionCounts()
+        # UID -> how often in succession a webhook, a policy or a right has refused, and when to ask again
+        self._vetoes: dict[str, tuple[int, float]] = {}
         self._begins_at_s = 0.0  # sorting the waiting pods takes a tenth of the time at most
         self._chooser = VictimChooser(limits, wiring.seconds, wiring.breathe, self.counts, wiring.log)
 
@@ -140,6 +144,7 @@ class Preemptor:
         """One step: continue all active preemptions, and start at most one more."""
         snapshot = self._wiring.cache.snapshot
         self._queue.follow(snapshot, self._wiring.seconds())
+        self._vetoes = {uid: veto for uid, veto in self._vetoes.items() if uid in snapshot.pods}
         context = PreemptionContext(
             snapshot.pods,
             self._wiring.standings(),
@@ -148,6 +153,7 @@ class Preemptor:
             self.cooldown,
             is_capped=self._wiring.is_capped,
             gangs=self._wiring.gangs,
+            vetoed=frozenset(self._vetoes),
         )
         held = self._queue.held(snapshot)
         for pod in self.answered.in_vain(snapshot, context.now_ms):
@@ -272,8 +278,18 @@ class Preemptor:
         context: PreemptionContext,
     ) -> bool:
         """True if the victim's eviction was accepted, or it is gone already."""
+        vetoes, again_s = self._vetoes.get(victim.uid, (0, 0.0))
+        if self._wiring.seconds() < again_s:
+            preemption.defer(self._wiring.seconds() + RETRY_S)
+            return False
         how = "shortened" if victim.deleting else "evicted"
         left, said = (shorten if victim.deleting else evict)(self._api, victim)
+        if left == "refused" or (left == "protected" and is_webhooks(429, said)):
+            pause_s = min(FIRST_VETO_S * 2**vetoes, MOST_VETO_S) if left == "refused" else 0.0
+            self._vetoes[victim.uid] = vetoes + 1, self._wiring.seconds() + pause_s
+            if left == "refused" or not vetoes:
+                sentence = f"The eviction of this pod is refused: {said}"
+                self._wiring.tell(victim, "EvictionRefused", sentence, "Warning")
         if left == "protected":
             self.counts.protected += 1
             context = self._by_now(context)
@@ -285,6 +301,7 @@ class Preemptor:
         if left != "going":
             self._put_off(preemption, victim, said)
             return False
+        self._vetoes.pop(victim.uid, None)
         if victim.gang is not None and how == "evicted":
             mark_reclaimed(self._api, victim, left_text(victim, pod, "reclaim"), context.now_ms)
         preemption.record_eviction(victim, self._wiring.seconds())

@@ -190,7 +190,7 @@ def reservation_for(
 ) -> Reservation:
     """The reservation that is written before any victim is evicted."""
     forced = [each for each in choice.victims if may_be_forced(pod, each, context.standings, limits)]
-    covered = any(context.pdbs.over(each) for each in forced)
+    covered = any(context.pdbs.over(each) or each.uid in context.vetoed for each in forced)
     honoured_ms = pdb_grace_ms(limits, context.standings) if covered else 0
     lasts_ms = limits.patience_ms + choice.grace_ms(context.now_ms) + honoured_ms
     since_ms = context.now_ms // 1000 * 1000

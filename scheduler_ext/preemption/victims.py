@@ -59,6 +59,7 @@ class PreemptionContext:
     is_capped: Callable[[Pod, str], bool] = lambda _pod, _node: False
     late_ms: int = LATE_MS  # how long beyond its deletionTimestamp a terminating pod is still expected to go
     gangs: Gangs = field(default_factory=Gangs)
+    vetoed: frozenset[str] = frozenset()  # UIDs of pods whose evictions somebody refuses
 
     def gangs_of(self, pods: Iterable[Pod]) -> dict[GangKey, list[Pod]]:
         """The gangs of these pods, each with its members that stay."""

@@ -33,7 +33,7 @@ class Fault:
 @dataclass
 class Store(StoredObjects):
     """What the server holds. ``calls``: the verbs it was asked, in order, with what was sent. ``protected``:
-    the names of pods that a PodDisruptionBudget keeps."""
+    the names of pods that a PodDisruptionBudget keeps; ``vetoed``: those of a webhook, with its code."""
 
     objects: dict[str, dict[str, Json]] = field(
         default_factory=lambda: {
@@ -46,6 +46,7 @@ class Store(StoredObjects):
     faults: list[Fault] = field(default_factory=list)
     calls: list[tuple[str, Any]] = field(default_factory=list)
     protected: set[str] = field(default_factory=set)
+    vetoed: dict[str, int] = field(default_factory=dict)
     serves_claims: bool = False  # resource.k8s.io/v1
     users: dict[str, str] = field(default_factory=dict)  # token -> username
     # (username, verb, resource, namespace) of what is allowed; namespace "": in all
@@ -160,6 +161,10 @@ class Store(StoredObjects):
                 return status(404, f'pods "{name}" not found')
             if options["preconditions"]["uid"] != raw["metadata"]["uid"]:
                 return status(409, "Precondition failed: UID in precondition")
+            if evicted and name in self.vetoed:
+                return status(
+                    self.vetoed[name], 'admission webhook "e.example.com" denied the request: not now'
+                )
             if evicted and name in self.protected:
                 causes = [{"reason": "DisruptionBudget", "message": "The disruption budget keeps it"}]
                 body = status(429, "Cannot evict pod as it would violate the pod's disruption budget.")[1]

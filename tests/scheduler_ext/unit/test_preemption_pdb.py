@@ -92,3 +92,34 @@ def test_a_debtor_whose_budget_allows_it_is_evicted_before() -> None:
 
     assert world.going() == ["a"]
     assert world.api.made("delete") == []
+
+
+def test_a_webhook_that_refuses_a_debtors_eviction_for_now_is_respected_for_the_grace() -> None:
+    world = stage(*OWED, standings=OWES)
+    world.api.vetoed = {"a": 429, "b": 429}
+    begins(world, "p")
+    world.step(after_s=10, times=59)
+    assert world.going() == []
+    assert world.told.count(("a", "EvictionRefused")) == 1
+
+    world.step(after_s=10, times=30)  # the first reservation ends before the grace is over
+
+    assert world.going() == ["a"]
+    assert world.api.made("delete") == ["a"]
+
+
+def test_what_refuses_for_good_stands_is_told_and_is_asked_ever_more_rarely() -> None:
+    world = stage(*OWED, standings=OWES)
+    world.api.vetoed = {"a": 403, "b": 403}
+    begins(world, "p")
+    asked = []
+    for _ in range(3):
+        before = len(world.asked())
+        world.step(after_s=10, times=60)
+        asked.append(len(world.asked()) - before)
+
+    assert asked[0] >= 4
+    assert asked[0] > asked[1] >= asked[2] >= 1
+    assert world.going() == []
+    assert world.api.made("delete") == []
+    assert world.told.count(("a", "EvictionRefused")) == len(world.asked())
