@@ -61,7 +61,7 @@ class Stranded(TypedDict):
     milli: int
 
 
-class Chosen(TypedDict):
+class ClusterDefaults(TypedDict):
     """What the timekeeper takes where the cluster decides. `families`: of addresses, that it listens on;
     `targetSessionAttrs`: of its connections to PostgreSQL, null: none, for the address has one host."""
 
@@ -74,7 +74,7 @@ class ClusterMapAnswer(Paged):
     of the requested nodes, by models; `nodes`: those that are fullest first; `stranded`: on all nodes or the
     requested one, of all namespaces or of the requested one, the largest first."""
 
-    timekeeper: Chosen
+    timekeeper: ClusterDefaults
     posted: int | None
     totals: list[MapTotals]
     nodes: list[NodeOnMap]
