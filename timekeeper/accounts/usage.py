@@ -76,6 +76,7 @@ class UsageSums:
     requested: int = 0  # what the pods held, unweighted, during the charged time
     measured: int = 0  # the part of ``requested`` during which use was measured
     used: int = 0  # what was used during that time
+    unused: int = 0  # what was measured and not used, by session and hour: no grouping changes it
     by_node_ms: int = 0  # how long the node's agent measured
     by_tenant_ms: int = 0  # how long the pod's own sidecar measured
     stranded: int = 0  # free cards that no pod could use because of the namespace's pods

@@ -114,6 +114,7 @@ def cells(asked: ReportQuery, line: ReportLine) -> dict[str, Any]:
     }
     if asked.with_use:
         row |= {"requested": sums.requested, "measured": sums.measured, "used": sums.used}
+        row["unused"] = sums.unused
         row["usedBy"] = sums.used_by
     if asked.with_stranded:
         row |= {"stranded": sums.stranded, "strandedKnown": sums.known_ms}

@@ -11,10 +11,13 @@ from timekeeper.cli.output import PrintedColumn, PrintedSheet
 from timekeeper.core.texts import cost, hours, percent
 
 _GPU_HOURS = PrintedColumn("gpuHours", "GPU-HOURS", True)
-_USE = (PrintedColumn("requestedGpuHours", "REQUESTED", True), PrintedColumn("busy", "BUSY", True))
+_USE = (
+    PrintedColumn("busy", "BUSY", True),
+    PrintedColumn("requestedGpuHours", "REQUESTED, UNWEIGHTED", True),
+)
 _CHARGE = ("posted", "pending", "amount", "gpuHours")
 _USE_HOURS = ("requestedGpuHours", "measuredGpuHours", "usedGpuHours")
-_SUMS = (*_CHARGE, "requested", "measured", "used", *_USE_HOURS)
+_SUMS = (*_CHARGE, "requested", "measured", "used", "unused", *_USE_HOURS)
 _NO_CHARGE = "nothing was charged in this time"
 _FORTNIGHT = timedelta(days=14)  # after a month begins in any zone, UTC has the same month
 _MONTH = PrintedColumn("from", "MONTH")
@@ -66,7 +69,7 @@ def _totals(total: Mapping[str, Any]) -> Iterator[dict[str, str]]:
         "from": "TOTAL",
         "gpuHours": hours(int(total["amount"])),
         "requestedGpuHours": hours(int(total["requested"])),
-        "busy": percent(int(total["used"]), int(total["measured"])),
+        "busy": _busy(total),
     }
     costs = [{"cost": cost(each["cost"]), "currency": each["currency"]} for each in total["costs"]]
     yield {**sums, **(costs[0] if costs else {})}
@@ -81,5 +84,11 @@ def _billed(raw: Mapping[str, str]) -> dict[str, str]:
         "currency": raw["currency"] if raw["price"] else "",
         "gpuHours": hours(int(raw["amount"])),
         "requestedGpuHours": hours(int(raw["requested"] or 0)),
-        "busy": percent(int(raw["used"] or 0), int(raw["measured"] or 0)),
+        "busy": _busy(raw),
     }
+
+
+def _busy(figures: Mapping[str, Any]) -> str:
+    """How much of what was measured was used; corrections have no such figures."""
+    measured, unused = (int(figures[name] or 0) for name in ("measured", "unused"))
+    return percent(measured - unused, measured)

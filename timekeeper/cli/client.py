@@ -38,7 +38,7 @@ _HINTS = {
 _TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 # columns of every bill, and of every one in FOCUS
 BILL = frozenset(
-    ("from", "to", "amount", "gpuHours", "price", "cost", "currency", "requested", "used", "measured")
+    ("from", "to", "amount", "gpuHours", "price", "cost", "currency", "requested", "unused", "measured")
 )
 FOCUS = frozenset(("BilledCost", "BillingCurrency", "ChargePeriodStart", "ResourceId", "x_Amount"))
 _AGGREGATED_HINTS = _HINTS | {

@@ -16,9 +16,11 @@ from timekeeper.cli.client import Client
 from timekeeper.cli.connection import Options, connected
 from timekeeper.cli.flags import EVERYWHERE, FORM, ClusterCommand
 from timekeeper.cli.output import PrintedColumn, PrintedSheet
+from timekeeper.core.texts import moment
 from timekeeper.edge.clock import now_ms
 
-_LATELY_MS = 600_000  # the time whose use is shown
+_HOUR_MS = 3_600_000  # measured use is kept by the hour
+_EARLY_MS = 600_000  # so long an hour's use is shown with that of the hour before
 _TABLES = ("table", "wide")
 _BUSY = PrintedColumn("used", "BUSY", is_number=True)
 _ENDED = "These hold no cards any more, and await their settlement: later proof may change their charge."
@@ -42,8 +44,8 @@ _ENDED = "These hold no cards any more, and await their settlement: later proof 
 )
 @FORM
 def top(options: Options, all_namespaces: bool, every: float, once: bool, form: str) -> None:
-    """The pods that hold cards now, how busy the cards were lately, and what the pods have cost. A table is
-    followed by the pods that hold none any more, and whose charge may still change."""
+    """The pods that hold cards now, how busy the cards were in this hour, and what the pods have cost. A
+    table is followed by the pods that hold none any more, and whose charge may still change."""
     namespace = options.scope(all_namespaces)
     if once or form not in _TABLES or not sys.stdout.isatty() or output.console().is_dumb_terminal:
         with connected(options, namespace or "") as client:
@@ -65,7 +67,7 @@ def _refresh(client: Client, namespace: str | None, every_s: float, is_wide: boo
             sheet, ended = _sheets(client, "table", namespace)
             title = f"{held(sheet)} in {namespace or 'all namespaces'}; Ctrl-C ends"
             below = ("", _ENDED, output.table(ended, is_wide)) if ended.rows else ()
-            screen.update(Group(title, "", output.table(sheet, is_wide), *below), refresh=True)
+            screen.update(Group(title, "", output.table(sheet, is_wide), *sheet.notes, *below), refresh=True)
             time.sleep(every_s)
 
 
@@ -85,13 +87,15 @@ def _sheets(client: Client, form: str, namespace: str | None) -> Iterator[Printe
         sheet.answer.sort(key=lambda each: (-each["rateMilli"], each["namespace"], each["pod"]))
         yield sheet
         return
-    lately = str(now_ms() - _LATELY_MS)
-    used = client.sheet(form, "/v1/usage", namespace=namespace, group="pod", use="true", from_=lately)
+    since_ms = (now_ms() - _EARLY_MS) // _HOUR_MS * _HOUR_MS
+    since = str(since_ms)
+    used = client.sheet(form, "/v1/usage", namespace=namespace, group="pod", use="true", from_=since)
     busy = {row.get("uid"): row.get("busy") for row in used.rows}
     for state in ("held", "ended") if form in _TABLES else ("held",):
-        yield _with_busy(
-            client.list(form, "/v1/sessions", "sessions", namespace=namespace, state=state), busy
-        )
+        listed = client.list(form, "/v1/sessions", "sessions", namespace=namespace, state=state)
+        shown = _with_busy(listed, busy)
+        said = (f"BUSY is measured since {moment(since_ms)}.",) if shown.rows and state == "held" else ()
+        yield replace(shown, notes=(*shown.notes, *said))
 
 
 def _with_busy(sheet: PrintedSheet, busy: Mapping[str | None, str | None]) -> PrintedSheet:

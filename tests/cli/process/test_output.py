@@ -129,7 +129,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
 }
 TABLES = {"/v1/decisions": DECISIONS, "/v1/sessions": SESSIONS, "/v1/usage": USAGE}
 BILL = (
-    "from,to,namespace,owner,price,currency,posted,pending,amount,gpuHours,cost,requested,measured,used\n"
+    "from,to,namespace,owner,price,currency,posted,pending,amount,gpuHours,cost,requested,measured,unused\n"
     "2026-11-01T00:00:00Z,2026-11-02T00:00:00Z,team-a,Job/x,2,EUR,0,0,3600000000,1,2,3600000000,0,0\n"
 )
 FOCUS = "BilledCost,BillingCurrency,ChargePeriodStart,ResourceId,x_Amount\n2,EUR,2026-11-01T00:00:00Z,u,1\n"

@@ -13,7 +13,7 @@ from timekeeper.accounts.usage import PRICE, ReportQuery
 from timekeeper.api import report_formats
 from timekeeper.api.sheets.focus import FOCUS as FOCUS_SHEET
 from timekeeper.api.sheets.usage import REPORT, USAGE
-from timekeeper.cli import output
+from timekeeper.cli import output, top
 from timekeeper.cli.bill import bill as bill_of
 from timekeeper.cli.client import BILL, FOCUS
 from timekeeper.cli.connection import Options
@@ -133,9 +133,10 @@ def test_a_simulation_is_of_the_namespace_that_the_manifest_names(
     assert namespace_of(manifest, Options(Kubectl(), namespace=flag)) == namespace
 
 
-BILLED = """from,to,namespace,owner,price,currency,posted,pending,amount,gpuHours,cost,requested,measured,used
-2026-11-01T00:00:00Z,2026-11-22T11:00:35.001Z,team-a,Job/x,2.5,EUR,1,1,9000000000,2.5,6.25,9000000000,100,40
-2026-11-01T00:00:00Z,2026-11-22T11:00:35.001Z,team-b,,,EUR,0,127774000,127774000,0.035492777778,,0,0,0
+BILLED = """\
+from,to,namespace,owner,price,currency,posted,pending,amount,gpuHours,cost,requested,measured,used,unused
+2026-11-01T00:00:00Z,2026-11-22T11:00:35.001Z,team-a,Job/x,2.5,EUR,1,1,9000000000,2.5,6.25,9000000000,100,40,60
+2026-11-01T00:00:00Z,2026-11-22T11:00:35.001Z,team-b,,,EUR,0,127774000,127774000,0.035492777778,,0,0,0,0
 """
 
 
@@ -145,11 +146,21 @@ def test_the_bill_has_hours_price_and_cost_for_people_and_every_column_in_json(
     sheet = bill_of(BILLED)
 
     assert [each.title for each in sheet.columns] == [
-        *("MONTH", "NAMESPACE", "OWNER", "GPU-HOURS", "PRICE", "COST", "CURRENCY", "REQUESTED", "BUSY")
+        *(
+            "MONTH",
+            "NAMESPACE",
+            "OWNER",
+            "GPU-HOURS",
+            "PRICE",
+            "COST",
+            "CURRENCY",
+            "BUSY",
+            "REQUESTED, UNWEIGHTED",
+        )
     ]
     first, second = ([row[each.key] for each in sheet.columns] for row in sheet.rows)
-    assert first == ["2026-11", "team-a", "Job/x", "2.50", "2.5", "6.25", "EUR", "2.50", "40%"]
-    assert second == ["2026-11", "team-b", None, "0.035", "", "", "", "0.00", ""]
+    assert first == ["2026-11", "team-a", "Job/x", "2.50", "2.5", "6.25", "EUR", "40%", "2.50"]
+    assert second == ["2026-11", "team-b", None, "0.035", "", "", "", "", "0.00"]
     small = bill_of(BILLED.replace(",6.25,", ",0.014793055556,"))
     assert small.rows[0]["cost"] == "0.015"
     output.show(sheet, "json")
@@ -178,7 +189,7 @@ def test_the_bill_is_by_cost_within_a_currency() -> None:
 
 
 def test_the_bill_ends_with_its_total(capsys: pytest.CaptureFixture[str]) -> None:
-    assert total_lines(BILLED, capsys) == [["TOTAL", "2.54", "6.25", "EUR", "2.50", "40%"]]
+    assert total_lines(BILLED, capsys) == [["TOTAL", "2.54", "6.25", "EUR", "40%", "2.50"]]
     assert bill_of(BILLED.splitlines()[0]).totals == ()
 
 
@@ -190,7 +201,7 @@ def test_the_total_stands_below_every_grouping_under_no_name(
     for cells in ("team-a,Job/x", "team-b,"):
         bill = bill.replace(cells, ",".join("" for _ in columns.split(",")))
 
-    assert total_lines(bill, capsys) == [["TOTAL", "2.54", "6.25", "EUR", "2.50", "40%"]]
+    assert total_lines(bill, capsys) == [["TOTAL", "2.54", "6.25", "EUR", "40%", "2.50"]]
 
 
 def test_the_total_has_a_cost_in_each_currency_and_one_sum_of_hours(
@@ -199,11 +210,11 @@ def test_the_total_has_a_cost_in_each_currency_and_one_sum_of_hours(
     in_dollars = BILLED.splitlines()[1].replace("2.5,EUR", "2,USD").replace(",6.25,", ",5.000000000001,")
     bill = f"{BILLED}{BILLED.splitlines()[1]}\n{in_dollars}\n"
 
-    assert total_lines(bill, capsys) == [["TOTAL", "7.54", "12.50", "EUR", "7.50", "40%"], ["5.00", "USD"]]
+    assert total_lines(bill, capsys) == [["TOTAL", "7.54", "12.50", "EUR", "40%", "7.50"], ["5.00", "USD"]]
     output.show(bill_of(bill), "json")
     assert json.loads(capsys.readouterr().out)["total"] == {
         **{"posted": "3", "pending": "127774003", "amount": "27127774000", "gpuHours": "7.535492777778"},
-        **{"requested": "27000000000", "measured": "300", "used": "120"},
+        **{"requested": "27000000000", "measured": "300", "used": "120", "unused": "180"},
         "costs": [{"cost": "12.5", "currency": "EUR"}, {"cost": "5.000000000001", "currency": "USD"}],
     }
 
@@ -278,3 +289,41 @@ def test_grants_are_of_one_account_a_group_s_split_or_of_all(arguments: list[str
     shown = CliRunner().invoke(cli, ["grants", *arguments])
 
     assert (shown.exit_code, "exclude each other" in shown.output) == (2, True)
+
+
+class Played:
+    """A timekeeper with one pod that holds a card; what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: dict[str, str | None] = {}
+
+    def sheet(self, _form: str, _path: str, **asked: str | None) -> PrintedSheet:
+        self.asked = asked
+        return PrintedSheet(rows=({"uid": "u", "busy": "75%"},))
+
+    def list(self, _form: str, _path: str, _name: str, **asked: str | None) -> PrintedSheet:
+        columns = (PrintedColumn("uid", "UID"), PrintedColumn("gpus", "GPUS"))
+        row = {"uid": "u", "gpus": "1", "namespace": "a", "pod": "p"}
+        return PrintedSheet(columns, (row,) if asked["state"] == "held" else ())
+
+
+@pytest.mark.parametrize(
+    ("minute", "since", "said"),
+    [
+        (0, MIDNIGHT - 3_600_000, "2026-11-20 23:00Z"),
+        (9, MIDNIGHT - 3_600_000, "2026-11-20 23:00Z"),
+        (10, MIDNIGHT, "2026-11-21 00:00Z"),
+        (59, MIDNIGHT, "2026-11-21 00:00Z"),
+    ],
+)
+def test_top_shows_the_use_of_the_running_hour_and_says_since_when(
+    minute: int, since: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(top, "now_ms", lambda: MIDNIGHT + minute * 60_000)
+    played = Played()
+
+    held, ended = top._sheets(played, "table", "a")  # type: ignore[arg-type]
+
+    assert played.asked["from_"] == str(since)
+    assert [row["used"] for row in held.rows] == ["75%"]
+    assert (held.notes, ended.notes) == ((f"BUSY is measured since {said}.",), ())

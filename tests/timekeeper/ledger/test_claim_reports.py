@@ -37,7 +37,8 @@ def paid(town: Town) -> Town:
 def grouped(town: Town, group: str, more: str = "") -> list[tuple[object, ...]]:
     """The rows' columns, and their GPU-hours."""
     rows: list[Json] = town.get(f"/v1/usage?{SPAN}&group={group}{more}").get_json()["rows"]
-    figures = ("posted", "pending", "amount", "gpuHours", "requested", "measured", "used", "usedBy")
+    figures = ("posted", "pending", "amount", "gpuHours")
+    figures += ("requested", "measured", "used", "unused", "usedBy")
     return [(*(row[name] for name in row if name not in figures), row["gpuHours"]) for row in rows]
 
 
@@ -78,6 +79,13 @@ def test_measured_use_of_a_claim_stands_with_its_first_device(paid: Town) -> Non
     expected = [(DRIVER, "n1/gpu-1", 7)]
 
     assert used(paid) == expected
+    parts, (whole,) = (
+        paid.get(f"/v1/usage?{SPAN}&group={group}&use=true").get_json()["rows"]
+        for group in ("device", "namespace")
+    )
+    assert all(0 <= row["unused"] <= row["measured"] for row in parts)
+    assert abs(whole["unused"] - sum(row["unused"] for row in parts)) < len(parts), "to the unit of each"
+    assert whole["unused"] == whole["measured"] - 7
     paid.clock.turn(2 * HOUR)
     roll_up_all(paid.store, paid.clock, HOUR)
     assert used(paid) == expected

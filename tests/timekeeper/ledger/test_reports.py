@@ -31,6 +31,7 @@ from timekeeper.accounts.balance import NO_RATES, UnsettledSession, figures_of
 from timekeeper.accounts.posting import Posting
 from timekeeper.accounts.session import Session
 from timekeeper.api.create_app import app_of
+from timekeeper.api.http.routes import TABLE
 from timekeeper.api.ledger.report_seats import SEATS, ReportSeats
 from timekeeper.core.ledger.metering import Evidence, Interval, witnessed
 from timekeeper.store.engine.schema import HEARTBEATS, NODES, POSTINGS, SESSIONS
@@ -362,6 +363,38 @@ def test_use_stands_beside_what_was_requested_and_says_by_whose_word(books: Book
     assert (all_of_it["used"], all_of_it["usedBy"]) == (200 * HOUR, "node and tenant")
     by_hour = books.rows(f"from={T0}&to={T0 + 2 * HOUR}&use=true&by=hour")
     assert [row["used"] for row in by_hour] == [200 * HOUR, 0]
+
+
+@pytest.mark.parametrize("step", ["", "&by=hour", "&by=day"])
+@pytest.mark.parametrize("group", ["pod", "owner", "namespace", "node", "model", "group", "label:team"])
+def test_what_is_unused_is_the_same_however_it_is_grouped_and_cut(
+    books: Books, group: str, step: str
+) -> None:
+    """Of a part of a card a pod may use more than its part; that makes up for no other pod or hour."""
+    whole: Any = {"started_ms": T0, "posted": days(T0, T0 + 2 * HOUR), "labels": (("team", "x"),)}
+    books.write(Run("half", requested=500, owner="Job/a", **whole), Run("one", owner="Job/a", **whole))
+    books.roll_up(Run("gone", requested=200, owner="Job/b", posted=days(T0, T0 + HOUR)))
+    books.entries(("team-a", "gpuHours: 1\ngroup: blue", 0), ("team-a", "gpuHours: 1\ngroup: red", T0 + HOUR))
+    measured = {
+        ("half", T0): (500, HOUR, 3900 * HOUR),
+        ("half", T0 + HOUR): (500, HOUR // 2, 100 * HOUR),
+        ("one", T0): (1000, HOUR, 0),
+        ("gone", T0): (200, HOUR, 50 * HOUR),
+    }
+    for (uid, hour_ms), (_, covered_ms, used) in measured.items():
+        books.used(uid, hour_ms, "node", covered_ms, used)
+        books.used(uid, hour_ms, "tenant", HOUR, 0)
+
+    rows = books.rows(f"from={T0}&to={T0 + 2 * HOUR}&use=true&group={group}{step}")
+
+    unused = sum(max(0, covered * part - used) for part, covered, used in measured.values())
+    assert sum(row["unused"] for row in rows) == unused == (150 + 1000 + 150) * HOUR
+    assert sum(row["used"] for row in rows) == 4050 * HOUR
+    table = books.get(
+        f"/v1/usage?from={T0}&to={T0 + 2 * HOUR}&use=true&group={group}{step}", Accept=TABLE
+    ).get_json()
+    at = [column["key"] for column in table["columnDefinitions"]].index("busy")
+    assert all(int(row["cells"][at].rstrip("%") or 0) <= 100 for row in table["rows"])
 
 
 def test_use_of_folded_sessions_is_still_reported(books: Books) -> None:

@@ -198,10 +198,11 @@ def charge(**fields: Any) -> Json:
 
 def test_usage_shows_what_it_was_grouped_by_and_how_busy_the_cards_were() -> None:
     measured = {"requested": 2 * HOUR, "measured": HOUR, "used": HOUR // 4, "usedBy": "node"}
-    answer = charge(pod="p", uid="u", **measured)
+    answer = {**charge(pod="p", uid="u", **measured, unused=3 * HOUR // 4), "from": MIDNIGHT}
+    held = "Requested, unweighted"
 
-    assert titles(usage.USAGE, answer) == ["Namespace", "Pod", "UID", "GPU-hours", "Requested", "Busy"]
-    assert [*cells(usage.USAGE, answer)[0].values()] == ["a", "p", "u", "1.00", "2.00", "25%"]
+    assert titles(usage.USAGE, answer) == ["Namespace", "Pod", "UID", "GPU-hours", "Busy", held]
+    assert [*cells(usage.USAGE, answer)[0].values()] == ["a", "p", "u", "1.00", "25%", "2.00"]
     assert [*cells(usage.USAGE, charge(stranded=HOUR, strandedKnown=60_000))[0].values()] == [
         *("a", "1.00", "1.00", "1m0s")
     ]
@@ -562,3 +563,26 @@ def test_later_proof_is_told_with_its_amount() -> None:
     told = usage.MONTH.table(closed("charges"), MIDNIGHT)["notes"]
 
     assert told[-1] == "Later proof made 1 correction, together 1.00 GPU-hours."
+
+
+@pytest.mark.parametrize(
+    ("begin", "has_use", "said"),
+    [
+        (MIDNIGHT + 1, True, ["Measured by the hour: from 2026-11-21 01:00Z."]),
+        (MIDNIGHT - 1, True, ["Measured by the hour: from 2026-11-21 00:00Z."]),
+        (MIDNIGHT, True, []),
+        (MIDNIGHT + 1, False, []),
+    ],
+)
+def test_use_of_a_time_that_begins_within_an_hour_says_from_when_on(
+    begin: int, has_use: bool, said: list[str]
+) -> None:
+    row: Json = {"namespace": "a", "amount": HOUR}
+    figures: Json = {"requested": 2 * HOUR, "measured": HOUR, "used": 8 * HOUR, "unused": HOUR // 4}
+    answer = {"from": begin, "rows": [{**row, **figures} if has_use else row]}
+
+    table = usage.USAGE.table(answer, begin + 1)
+
+    assert table["notes"] == said
+    if has_use:
+        assert cells(usage.USAGE, answer)[0]["busy"] == "75%", "of its part, whatever it used of the card"

@@ -56,7 +56,8 @@ _Times = TypedDict("_Times", {"from": int, "to": int}, total=False)
 
 class UsageRow(_Times, AmountAnswer):
     """A charge. Columns depend on `group`; `from` and `to` appear if the report is cut by the calendar or has
-    several time ranges; `requested` to `usedBy` if use was requested. `stranded`: milli-GPU x ms that the
+    several time ranges; `requested` to `usedBy` if use was requested. `unused`: measured and not used, summed
+    by session and hour. `stranded`: milli-GPU x ms that the
     namespace stranded, and `strandedKnown`: for how many ms of the row's time that is known."""
 
     namespace: NotRequired[str]
@@ -76,6 +77,7 @@ class UsageRow(_Times, AmountAnswer):
     requested: NotRequired[int]
     measured: NotRequired[int]
     used: NotRequired[int]
+    unused: NotRequired[int]
     usedBy: NotRequired[Literal["node", "tenant", "node and tenant"] | None]
     stranded: NotRequired[int]
     strandedKnown: NotRequired[int]

@@ -26,6 +26,14 @@ from timekeeper.api.sheets.sheet import (
 from timekeeper.core.findings import estimate_sentences
 from timekeeper.core.texts import cost, hours, moment
 
+HOUR_MS = 3_600_000  # measured use is kept by the hour
+
+
+def busy(row: Json) -> tuple[int, int]:
+    """What was used of what was measured: of a card that the pod has a part of, that part at most."""
+    measured = int(row["measured"])
+    return measured - int(row["unused"]), measured
+
 
 def _group(key: str, title: str, kind: CellKind, about: str) -> Column:
     """A column that charges are grouped by; pods without a value have a row too."""
@@ -58,13 +66,11 @@ _GROUPS = (
 )
 _FIGURES = (
     _GPU_HOURS,
-    AMOUNT("requestedGpuHours", "Requested", "what the pods held, unweighted", "requested"),
-    PERCENT(
-        "busy", "Busy", "how much of the measured time was used", lambda raw: (raw["used"], raw["measured"])
-    ),
+    PERCENT("busy", "Busy", "how much of what was measured was used", busy),
+    AMOUNT("requestedGpuHours", "Requested, unweighted", "what the pods held, by cards alone", "requested"),
     AMOUNT(
         "strandedGpuHours",
-        "Stranded",
+        "Stranded, unweighted",
         "free cards that no pod could use because of the namespace's pods",
         "stranded",
     ),
@@ -86,11 +92,21 @@ def _shown(answer: Json) -> Iterator[Column]:
     yield from (each for each in _FIGURES if each is _GPU_HOURS or _NEEDS[each.key] in row)
 
 
+def _by_the_hour(answer: Json, _now_ms: int) -> Iterator[str]:
+    """From when on use is measured in a time that begins within an hour."""
+    if not any("measured" in row for row in answer["rows"]):
+        return
+    hour_ms = -(-answer["from"] // HOUR_MS) * HOUR_MS
+    if hour_ms != answer["from"]:
+        yield f"Measured by the hour: from {moment(hour_ms)}."
+
+
 USAGE = Sheet(
     columns=(*_GROUPS, *_FIGURES),
     rows=lambda answer: answer["rows"],
     empty="nothing was charged in this time",
     chosen=_shown,
+    notes=_by_the_hour,
 )
 _IN_HOURS = "the same in GPU-hours"
 _PRICED = (
@@ -108,6 +124,7 @@ OF_USE = (
     INTEGER("requested", "Requested", "what the pods held, unweighted, in the time they were charged for"),
     INTEGER("measured", "Measured", "of that, what was measured"),
     INTEGER("used", "Used", "what was used then"),
+    INTEGER("unused", "Unused", "what was measured and not used, by session and hour"),
     TEXT("usedBy", "Used by", "the source of these figures"),
     DECIMAL("requestedGpuHours", "Requested", _IN_HOURS),
     DECIMAL("measuredGpuHours", "Measured", _IN_HOURS),

@@ -109,11 +109,12 @@ def waste(visit: Visit) -> PageContent:
         from_=begin_ms,
         limit=_WASTE_ROWS,
     )
-    rows = sorted(map(_row, answer["rows"]), key=lambda row: -row["unused"])
+    rows: list[Json] = sorted(answer["rows"], key=lambda row: -row["unused"])
     if below:
-        rows = [row for row in rows if row["measured"] and 100 * row["used"] < below * row["measured"]]
+        least = 100 - below
+        rows = [row for row in rows if row["measured"] and 100 * row["unused"] > least * row["measured"]]
     columns = ["namespace", group] if group in ("pod", "owner") else (group or "").split(",")
-    values = {"rows": rows, "columns": columns, "groups": GROUPS, "group": group}
+    values: Json = {"rows": rows, "columns": columns, "groups": GROUPS, "group": group}
     values |= {"below": below, "is_any": any(row["measured"] for row in answer["rows"])}
     sums = {name: sum(row[name] for row in rows) for name in ("requested", "measured", "used", "unused")}
     values |= {"span": span, "spans": SPANS, "sums": sums, "most": _WASTE_ROWS}
@@ -172,10 +173,6 @@ def _stranded_now(visit: Visit) -> dict[str, int] | None:
     if found.answer is None:
         return None
     return {each["namespace"]: each["milli"] for each in found.answer["stranded"]}
-
-
-def _row(raw: Json) -> dict[str, Any]:
-    return {**raw, "unused": max(0, raw["measured"] - raw["used"])}
 
 
 _DECISION_ROWS = 100

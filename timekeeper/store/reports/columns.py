@@ -85,6 +85,8 @@ class DeviceRows:
             own = amount / func.nullif(rows.rate_milli, 0) * _rate(self.dialect, self.table.c.value)
         elif name in ("requested", "measured"):
             own = amount / func.nullif(rows.requested_milli, 0) * _milli(self.dialect, self.table.c.value)
+        elif name == "unused":  # to the unit of each device, for it is no rate times a time
+            own = amount * _milli(self.dialect, self.table.c.value) / func.nullif(rows.requested_milli, 0)
         else:
             own = case((self._place == 0, amount), else_=0)
         return case((self._is_none, amount), else_=func.coalesce(own, 0))

@@ -47,7 +47,7 @@ from timekeeper.store.sessions import due, greatest, least, without_host
 _ATTRIBUTES = {"pod": "name", "owner": "owner", "node": "node", "models": "models"}
 # what `CLAIMED` are read from
 _OF_CLAIMS = ("kind", "name", "devices", "rate_milli", "requested_milli")
-_MEASURED = ("covered", "used", "by_node", "by_tenant")
+_MEASURED = ("covered", "used", "unused", "by_node", "by_tenant")
 
 Expression = ColumnElement[Any]
 
@@ -194,6 +194,7 @@ class Parts:
         sums = {
             "measured": measured.c.covered * rows.c.requested_milli,
             "used": measured.c.used,
+            "unused": measured.c.unused,
             "by_node_ms": measured.c.by_node,
             "by_tenant_ms": measured.c.by_tenant,
         }
@@ -201,16 +202,19 @@ class Parts:
         return found.where(*self._of_hour(measured.c.hour_ms, span)) if self.shape.is_cut else found
 
     def _by_word(self, span: Span) -> CTE:
-        """By session, and by hour if needed: the node agent's figures take precedence over the tenant's."""
+        """By session, and by hour if needed: the node agent's figures take precedence over the tenant's. What
+        is unused is summed from the hours, for a session may use more than its part in one of them."""
         node = FIGURES.alias("by_node")
         same = and_(node.c.session_uid == FIGURES.c.session_uid, node.c.hour_ms == FIGURES.c.hour_ms)
         is_node = FIGURES.c.source == "node"
         is_best = ~exists().where(same, node.c.source == "node")
         which = and_(span.has(self._its(FIGURES.c.hour_ms)), or_(is_node, is_best))
         keys = [self._its(FIGURES.c.session_uid), *([FIGURES.c.hour_ms] if self.shape.is_cut else [])]
+        unused = FIGURES.c.covered_ms * self._requested_milli() - FIGURES.c.used_milli_ms
         values = (
             FIGURES.c.covered_ms,
             FIGURES.c.used_milli_ms,
+            greatest(unused, literal(0)),
             case((is_node, FIGURES.c.covered_ms), else_=0),
             case((is_node, 0), else_=FIGURES.c.covered_ms),
         )
@@ -224,6 +228,14 @@ class Parts:
             theirs = of_sessions.union_all(self._narrow(select(FOLDED.c.session_uid), FOLDED, span))
             found = found.where(FIGURES.c.session_uid.in_(theirs))
         return found.cte("measured")
+
+    def _requested_milli(self) -> Expression:
+        """What the session of a row of figures requested, or that of its rolled-up one."""
+        uid = FIGURES.c.session_uid
+        present = select(SESSIONS.c.requested_milli).where(SESSIONS.c.uid == uid)
+        gone = select(func.min(FOLDED.c.requested_milli)).where(FOLDED.c.session_uid == uid)
+        both = (found.correlate(FIGURES).scalar_subquery() for found in (present, gone))
+        return func.coalesce(*both, 0)
 
     # Stranded cards
 
