@@ -131,6 +131,21 @@ def test_a_card_that_two_drivers_publish_is_named_with_both(first: Json, second:
     assert all(f"n gives out its cards twice: {how}" in sentence for _, sentence in said)
 
 
+def test_of_many_cards_that_two_drivers_publish_one_is_named_and_both_drivers() -> None:
+    uuids = [f"GPU-{number:036}" for number in range(8)]
+    slices = []
+    for driver in ("gpu.example.com", "odd.example.com"):
+        body = device_slice(*uuids, node="n", driver=driver)
+        for device in body["spec"]["devices"]:
+            device["attributes"] = {"uuid": {"string": device["name"]}}
+        slices.append(body)
+
+    ((_, sentence),) = found(node({"cpu": "8"}), slices=tuple(slices))
+
+    how = f"{uuids[0]} and others by claims of gpu.example.com and odd.example.com"
+    assert f"n gives out its cards twice: {how}, so" in sentence
+
+
 def test_a_failed_pod_that_runs_by_its_status_is_named_once_its_grace_is_over() -> None:
     def lost(deleted_ms: int) -> LedgerPod:
         raw = gpu_pod(f"p{deleted_ms}", phase="Failed")
