@@ -5,12 +5,12 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from queue import Queue
+from queue import Queue, SimpleQueue
 from threading import Event, Thread
 
 from timekeeper import metrics
 from timekeeper.core.claims.allocation import read_claim
-from timekeeper.core.decisions import DecisionRun
+from timekeeper.core.decisions import Decision, DecisionRun
 from timekeeper.core.names import DOMAIN
 from timekeeper.core.request.claims import reuses_devices
 from timekeeper.edge.events import EventRecorder
@@ -29,6 +29,7 @@ from timekeeper.settings import TimekeeperSettings
 from timekeeper.settler.budget_entries import BudgetNotice
 from timekeeper.settler.claim_notices import ClaimNotice
 from timekeeper.settler.cluster.cluster_state import WatchUpdate
+from timekeeper.settler.cluster.unmade_claims import keep_recording
 from timekeeper.settler.cluster.watches import ALL_CLAIMS, sources, start_watching
 from timekeeper.settler.epoch_threads import EpochThreads, start_thread
 from timekeeper.settler.new_pods import NewPods
@@ -180,6 +181,8 @@ def _settle(settings: TimekeeperSettings, store: Store, api: Api, me: str, stop:
     start_thread("events", events.run, stop)
     recorder = decision_recorder(store)
     recording = start_thread("decisions", recorder.run, stop)
+    unmade: SimpleQueue[Decision] = SimpleQueue()
+    start_thread("claims", partial(keep_recording, unmade, api.call, recorder.record), stop)
     try:
         settler = Settler(
             store,
@@ -190,6 +193,7 @@ def _settle(settings: TimekeeperSettings, store: Store, api: Api, me: str, stop:
             record=recorder.record,
             only_meter=settings.only_meter,
             notify_claim=_say_nothing if settings.only_meter else partial(report_on_claim, events),
+            record_unmade=unmade.put,
         )
     except UnavailableError as error:
         log("ledger-unreadable", level="error", error=error)

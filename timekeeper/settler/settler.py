@@ -87,12 +87,13 @@ class Settler:
         record: Record = record_nothing,
         only_meter: bool = False,
         notify_claim: Callable[[ClaimNotice], None] = lambda _: None,
+        record_unmade: Record | None = None,
     ) -> None:
         self._store = store
         self.only_meter = only_meter
         self._metered_by: History | None = None
         self._clock = clock
-        self._notices = Notices(notify, notify_pod, record, notify_claim)
+        self._notices = Notices(notify, notify_pod, record, notify_claim, record_unmade or record)
         self._seconds = seconds
         self._beats_ms = self._all_beats_ms = 0
         self._bindings_ms = 0

@@ -9,6 +9,7 @@ from timekeeper import metrics
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import LABEL, History
 from timekeeper.accounts.changes import Changes
+from timekeeper.accounts.claims.consumers import UNMADE
 from timekeeper.accounts.claims.sentences import searched
 from timekeeper.accounts.held.limits import queue_of, waiting_by_group
 from timekeeper.accounts.held.order import HeldPod
@@ -51,6 +52,7 @@ class Notices:
     pod: Callable[[PodNotice], None]
     record: Record
     claim: Callable[[ClaimNotice], None]
+    unmade: Record  # of a pod whose claim is not made, before it is recorded why
 
 
 MAX_REASONS = 3  # of why one pod waits for its claims, or classes of these
@@ -147,7 +149,9 @@ def _obstructed(cluster: ClusterState, notices: Notices, now_ms: int) -> None:
         del claims.obstructed[uid]
         pod = cluster.pods.get(uid)
         if pod is not None and pod.request.dialect == of_claims.NAME:
-            notices.record(obstacle_decision(pod, claims.pods[uid].obstacle, now_ms))
+            obstacle = claims.pods[uid].obstacle
+            record = notices.unmade if obstacle.endswith(UNMADE) else notices.record
+            record(obstacle_decision(pod, obstacle, now_ms))
 
 
 def _not_charged(cluster: ClusterState) -> None:

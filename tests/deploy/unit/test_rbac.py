@@ -114,6 +114,7 @@ NEEDED: dict[str, Reasons] = {
         "to ask the extender where simulated pods would be placed": {
             Right("create", "simulations", "bursar.dev")
         },
+        "why a claim of an admitted pod is not made": {Right("list", "events")},
         "to tell them why, and what is wrong with a budget": {Right("create", "events", "events.k8s.io")},
         "values of the classes it names": followed("priorityclasses", "scheduling.k8s.io"),
         "which devices claims hold": followed("resourceclaims", "resource.k8s.io"),

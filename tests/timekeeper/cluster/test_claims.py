@@ -635,3 +635,31 @@ def test_a_claim_that_is_freed_after_an_orderly_end_is_charged_until_that(world:
 
     assert (row.ended or 0) >= ended_ms - 1_000  # the API server says its time in whole seconds
     assert is_exact([row])
+
+
+def test_a_pod_whose_claim_a_quota_refuses_says_what_the_quota_says(world: World) -> None:
+    home = world.namespace()
+    quotas = f"{NAMESPACES}/{home}/resourcequotas"
+    hard = {"count/resourceclaims.resource.k8s.io": "0"}
+    world.call("POST", quotas, {"metadata": {"name": "none"}, "spec": {"hard": hard}})
+    eventually(lambda: world.call("GET", f"{quotas}/none").get("status", {}).get("hard") == hard, "the quota")
+    requests = [{"name": "r0", "exactly": {"deviceClassName": "gpu"}}]
+    template = {"metadata": {"name": "it"}, "spec": {"spec": {"devices": {"requests": requests}}}}
+    world.call("POST", f"{RESOURCES}/namespaces/{home}/resourceclaimtemplates", template)
+    metadata = {
+        "name": "p",
+        "labels": {"bursar.dev/governed": "true"},
+        "annotations": {"bursar.dev/claims": "1", "bursar.dev/standing": "IN_BUDGET"},
+    }
+    world.pod(
+        home, "p", "c", metadata=metadata, resourceClaims=[{"name": "c", "resourceClaimTemplateName": "it"}]
+    )
+
+    def said() -> str:
+        with closing(sqlite3.connect(world.timekeeper.database)) as connection:
+            query = "SELECT figures FROM decisions WHERE namespace = ? AND reason = 'WaitsForClaims'"
+            return " ".join(figures for (figures,) in connection.execute(query, (home,)))
+
+    found = eventually(said, "the record")
+    assert "waits for its claim: none is made from ResourceClaimTemplate it: " in found
+    assert "exceeded quota: none" in found

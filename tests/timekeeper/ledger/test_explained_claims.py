@@ -215,8 +215,8 @@ def refused(message: str) -> Json:
         (
             ("",),
             {},
-            "none is made from ResourceClaimTemplate it. The pod's Events say why"
-            " (FailedResourceClaimCreation), such as a quota",
+            "none is made from ResourceClaimTemplate it; the pod's Events say why"
+            " (FailedResourceClaimCreation)",
         ),
         (
             ("c",),

@@ -14,6 +14,8 @@ from timekeeper.core.quantity import integral
 from timekeeper.core.request.claims import EXPLICIT, namespaced
 from timekeeper.core.request.request import containers
 
+UNMADE = "; the pod's Events say why (FailedResourceClaimCreation)"  # where nothing else is known of it
+
 
 @dataclass(frozen=True, slots=True)
 class ClaimWait:
@@ -129,10 +131,7 @@ def _obstacle(spec: Json, status: Json) -> str:
     every = zip(sequence(spec.get("resourceClaims")), _names(spec, status), strict=True)
     unmade = [str(mapping(raw).get("resourceClaimTemplateName")) for raw, name in every if not name]
     if unmade:
-        return (
-            f"none is made from ResourceClaimTemplate {unmade[0]}. The pod's Events say why"
-            " (FailedResourceClaimCreation), such as a quota"
-        )
+        return f"none is made from ResourceClaimTemplate {unmade[0]}{UNMADE}"
     said = str(_tried(status).get("message") or "").rstrip(".")
     return f"kube-scheduler says: {said}" if said else "kube-scheduler has not tried it yet"
 
