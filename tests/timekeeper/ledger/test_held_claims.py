@@ -475,3 +475,22 @@ def test_a_held_pod_of_which_the_next_timekeeper_does_not_know_what_it_asks_for_
     town.resume()
 
     assert (dict(town.settler.held.pods), deleted(town)) == ({}, [])
+
+
+def test_a_claim_counts_once_also_while_an_earlier_one_of_its_name_ends(holding: Holding) -> None:
+    """The earlier one was deleted in use; its last pod ends in the tick that sees the new one."""
+    town = begin(holding, waits(claims="1"), bound("other"), entry=HOLD.format(hours=10))
+    town.hear("resourceslices", device_slice("gpu-0", "gpu-1"))
+    earlier = claim("c", "gpu-0", pods=("uid-other",))
+    town.change("resourceclaims", earlier)
+    town.change("resourceclaims", earlier, deleted=True)
+    assert balance(town)["reserved"] == 2 * GPU * LOOKAHEAD
+
+    later = claim("c", "gpu-1", pods=("uid-p",))
+    later["metadata"]["uid"] = "claim-later"
+    town.hear("resourceclaims", later)
+    town.hear("pods", bound("other"), deleted=True)
+    town.clock.turn(31 * SECOND)
+    town.tick()
+
+    assert town.settler.ledger.unbound_pods.rates == {}

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from timekeeper.accounts.claims.claim_sessions import (
     Opening,
     begin_ms,
+    claim_uid,
     decode_devices,
     end_claim_session,
     held_by_claim,
@@ -54,16 +55,19 @@ def unallocated(
     """What of a pod without a node no session of a claim holds: its request, without the claims that are
     allocated already. Call it after the claims are followed; those pods count as changed of whose claims a
     session has changed."""
-    now = {(each.namespace, each.name): each for each in changes.sessions.values() if each.is_claim}
-    for name in now.keys() & cluster.claims.waiting.keys():
+    changed = [each for each in changes.sessions.values() if each.is_claim]
+    now = {claim_uid(session.uid): session for session in changed if not session.is_over}
+    for name in {(session.namespace, session.name) for session in changed} & cluster.claims.waiting.keys():
         cluster.unbound_changes |= cluster.claims.waiting[name] & cluster.unbound
 
     def held(namespace: str, name: str) -> int:
         """GPUs that the claim counts for, while a session holds them."""
         claim = cluster.claims.allocated_claim(namespace, name)
-        known = ledger.running_claims.get(claim.uid, "") if claim is not None else ""
-        session = now.get((namespace, name)) or ledger.session(known)
-        if claim is None or session is None or not held_by_claim(session):
+        if claim is None:
+            return 0
+        known = ledger.running_claims.get(claim.uid, "")
+        session = now.get(claim.uid) or changes.sessions.get(known) or ledger.session(known)
+        if session is None or not held_by_claim(session):
             return 0
         devices = sum(not each.is_admin for each in decode_devices(session.devices))
         return max(devices, cluster.unjudged.known.devices_of(claim.requests))
