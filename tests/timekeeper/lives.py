@@ -22,6 +22,7 @@ from tests.timekeeper.clocks import at_ms
 from tests.timekeeper.faults import Fuse, KilledError
 from tests.timekeeper.oracle import Known, Terms, Word
 from tests.timekeeper.oracle_accounts import Books, Budget
+from tests.timekeeper.versions import Versions
 from tests.timekeeper.worlds import READ, Json, Town, budgets, lease
 from timekeeper.edge.reflector import ObjectChanged, ObjectsListed
 from timekeeper.settler.cluster.cluster_state import WatchUpdate
@@ -29,6 +30,8 @@ from timekeeper.settler.settler import Settler
 from timekeeper.store.engine.engine import ConflictError
 
 NODES = ("n1", "n2")
+LEASELESS = "n3"  # it never has a Lease
+ALL_NODES = (*NODES, LEASELESS)
 CARDS = 64
 TEAMS = ("team-a", "team-b")
 
@@ -118,6 +121,10 @@ class Life(RuleBasedStateMachine):
     ``log``: the pods' events, of which the first ``told`` have been delivered; ``spoke``: when each node last
     renewed its Lease; ``said``: what each node's object says, also while it is ``absent``; ``wrong``: by how
     much our clock is ahead of the true time.
+
+    ``ahead``: by how much the clocks of nodes are, whose Leases show it; ``odd``: UIDs of pods of which such
+    a clock or a restored etcd says what is not so; ``ends_are_right``: of those, which are right to 12 s;
+    ``ghosts``: objects of such pods that are back; ``backup``: etcd's version, its pods and Leases.
     """
 
     url: Url
@@ -125,7 +132,7 @@ class Life(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.stack = ExitStack()
-        self.heard, self.written = Known(), Known()
+        self.heard, self.written = Known(leaseless=LEASELESS), Known(leaseless=LEASELESS)
         self.beats: dict[str, int] = {}
         self.runs: dict[tuple[str, str], int] = {}
         self.books = Books()
@@ -141,10 +148,15 @@ class Life(RuleBasedStateMachine):
         self.memory = Books()
         self.silent: set[str] = set()
         self.spoke: dict[str, int] = {}
-        self.said = dict.fromkeys(NODES, Said("boot-0"))
+        self.said = dict.fromkeys(ALL_NODES, Said("boot-0"))
         self.absent: set[str] = set()
-        self.sizes = dict.fromkeys(NODES, SIZES[0])
-        self.skew = dict.fromkeys(NODES, 0)
+        self.sizes = dict.fromkeys(ALL_NODES, SIZES[0])
+        self.ahead: dict[str, int] = {}
+        self.odd: set[str] = set()
+        self.ends_are_right: set[str] = set()
+        self.ghosts: dict[str, Json] = {}
+        self.backup: tuple[int, dict[str, Json], dict[str, Json]] | None = None
+        self.versions = Versions(READ["pods"])
         self.config: list[dict[str, Any]] = []
         self.failed = True
         self.looked, self.is_fresh = 0, False
@@ -157,7 +169,7 @@ class Life(RuleBasedStateMachine):
         if self.town.store.engine.dialect.name == "sqlite":
             event.listen(self.town.store.engine, "checkout", _in_no_hurry)
         self.fuse = Fuse(self.town.store)
-        for name in NODES:
+        for name in ALL_NODES:
             self.town.objects["nodes"][f"/{name}/"] = self.node(name)
 
     # -- time and truth
@@ -178,7 +190,7 @@ class Life(RuleBasedStateMachine):
 
     def tell(self, pod: truth.Pod) -> None:
         """The API server stores the pod and notifies watchers."""
-        raw = pod.raw()
+        raw = self.versions.stamp(pod.raw())
         key = f"{pod.namespace}/{pod.name}/{pod.uid}"
         if pod.there:
             self.town.objects["pods"][key] = raw
@@ -198,6 +210,7 @@ class Life(RuleBasedStateMachine):
         item = READ["pods"](raw)
         assert item is not None
         now = self.town.clock()
+        self.versions.sends(raw, deleted)
         self.town.settler.apply(WatchUpdate("pods", now, ObjectChanged(item, deleted)))
         (self.heard.goes if deleted else self.heard.sees)(raw, now)
 
@@ -213,9 +226,12 @@ class Life(RuleBasedStateMachine):
             self.heard.heard = max(self.heard.heard, self.town.clock())
 
     def renews(self, name: str, skew: int) -> None:
-        renewed = self.now + skew
+        renewed, ahead = self.now + skew, self.ahead.get(name)
         self.spoke[name] = self.now
-        self.town.hear("leases", lease(renewed, name), unheard=not self.connected)
+        if ahead is not None:
+            renewed = self.now
+        raw = lease(renewed + (ahead or 0), name, None if ahead is None else self.now)
+        self.town.hear("leases", raw, unheard=not self.connected)
         if self.connected:
             self.heard.leases[name] = renewed
         for pod in self.living():
@@ -300,7 +316,7 @@ class Life(RuleBasedStateMachine):
         self.list_others()
 
     def list_pods(self, raws: list[Json], asked: int) -> None:
-        items = tuple(item for item in map(READ["pods"], raws) if item is not None)
+        items = self.versions.listed(raws)
         self.town.settler.apply(WatchUpdate("pods", asked, ObjectsListed(items)))
         self.heard.lists(raws, asked)
         self.delivered.clear()
@@ -317,7 +333,7 @@ class Life(RuleBasedStateMachine):
                         ObjectsListed(tuple(item for item in read if item is not None)),
                     )
                 )
-        here = {name: self.word(name) for name in NODES if name not in self.absent}
+        here = {name: self.word(name) for name in ALL_NODES if name not in self.absent}
         self.heard.nodes_listed(here, self.town.clock())
         leases = self.town.objects["leases"].values()
         self.heard.leases = {raw["metadata"]["name"]: at_ms(raw["spec"]["renewTime"]) for raw in leases}
@@ -332,6 +348,7 @@ class Life(RuleBasedStateMachine):
         self.asleep = self.town.settler
         self.town.store.engine.dispose()
         self.town.start_anew()
+        self.versions.begin_anew()
         self.lists()
 
     def tick(self) -> None:
@@ -393,5 +410,5 @@ class Life(RuleBasedStateMachine):
         after = copy.deepcopy(self.memory)
         _change(after, changes)
         known.modes = {team: after.mode(team) for team in TEAMS}
-        known.tick(now, self.beats, {name: truth.cards(CARDS) for name in NODES})
+        known.tick(now, self.beats, {name: truth.cards(CARDS) for name in ALL_NODES})
         return known, changes

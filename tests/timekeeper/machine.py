@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from tests.timekeeper import truth
-from tests.timekeeper.agents import Agents
 from tests.timekeeper.clocks import at_ms
 from tests.timekeeper.lives import BUDGETS, CARDS, LABELS, NODES, SETTINGS, SIZES, TEAMS
 from tests.timekeeper.oracle import Terms
 from tests.timekeeper.oracle_accounts import Budget
+from tests.timekeeper.restores import Restores
 from tests.timekeeper.worlds import DAY, HOUR, MINUTE, SECOND, T0
 from timekeeper.store.engine.engine import ConflictError
 
@@ -35,7 +35,7 @@ SKEWS = (0, 0, 0, -1, -SECOND, -50 * SECOND, -HOUR, 20 * SECOND)
 LEAPS = (-2 * HOUR, -61 * SECOND, -SECOND, SECOND, 90 * SECOND, HOUR)
 
 
-class Machine(Agents):
+class Machine(Restores):
     """The rules."""
 
     @initialize(
@@ -113,6 +113,10 @@ class Machine(Agents):
         host = truth.host(parts, CARDS, self.sizes[node]) if is_fixed and is_ours else ""
         pod = truth.Pod(f"uid-{number}", name, team, node, parts, self.now - ago, grace, host, scheduler)
         pod.seen = self.spoke.get(node, 0)
+        if node in self.ahead:
+            pod.ahead = self.ahead[node]
+            pod.began = pod.bound + pod.ahead
+            self.odd.add(pod.uid)
         self.pods.append(pod)
         self.mistrust()
         if started:

@@ -96,13 +96,14 @@ class Known:
     words: dict[str, Word] = field(default_factory=dict)
     modes: dict[str, str] = field(default_factory=dict)
     frees: dict[str, tuple[int, ...]] = field(default_factory=dict)  # namespace -> until when pods were free
+    leaseless: str = ""  # a node that never has a Lease: it lives while it is known, by its condition Ready
 
     def copy(self) -> "Known":
         """An independent copy."""
         pods = {uid: replace(pod) for uid, pod in self.pods.items()}
         leases, marks, words = self.leases.copy(), self.marks.copy(), self.words.copy()
         modes, frees = self.modes.copy(), self.frees.copy()
-        return Known(pods, leases, marks, self.heard, self.terms, words, modes, frees)
+        return Known(pods, leases, marks, self.heard, self.terms, words, modes, frees, self.leaseless)
 
     def terms_of(self, namespace: str) -> Terms:
         """The terms of a session that opens now."""
@@ -128,6 +129,8 @@ class Known:
 
     def mark(self, node: str) -> int:
         """The node's watermark."""
+        if node == self.leaseless and node in self.words:
+            return self.heard // 10_000 * 10_000
         return min(self.leases.get(node, 0), self.heard)
 
     def sees(self, raw: Json, now: int) -> None:
@@ -190,7 +193,7 @@ class Known:
                 pod.rate = rate(pod.raw, cards[pod.node], pod.terms, size)
             if not pod.over and pod.left is not None:
                 self._close(pod, beats.get(uid, 0))
-            self._goes_on(uid, pod, now)
+            self._goes_on(uid, pod)
             if pod.end is not None and not pod.at_rest:
                 pod.at_rest = max(
                     self.marks.get(pod.node, 0), min(pod.mark_at_end, now) if not pod.end else pod.mark_at_end
@@ -229,14 +232,14 @@ class Known:
             pod.grace = min(pod.grace, self.terms.most_grace)
         pod.last = pod.removed + pod.grace
 
-    def _goes_on(self, uid: str, pod: Seen, now: int) -> None:
+    def _goes_on(self, uid: str, pod: Seen) -> None:
         """It holds its cards while its node lists it, and until it is reported gone."""
         if pod.removed is None or pod.last is None or pod.settled is not None:
             return
         if not pod.follows:
             pod.follows = True
-            if pod.node in self.words:
-                _follow(uid, pod, self.words[pod.node], now)
+            if pod.node in self.words:  # the report may be older than this process
+                _follow(uid, pod, self.words[pod.node], self.mark(pod.node) or pod.removed)
         if pod.listed and pod.node in self.leases:
             pod.listed_at = max(pod.listed_at, self.mark(pod.node))
         pod.last = max(pod.removed + pod.grace, pod.listed_at)

@@ -4,7 +4,7 @@ import json
 from copy import deepcopy
 from dataclasses import dataclass, field
 
-from tests.timekeeper.clocks import at_ms, iso
+from tests.timekeeper.clocks import iso
 from tests.worlds import Json
 
 NEVER = "1970-01-01T00:00:00Z"  # the kubelet's startedAt of a container that it could not start
@@ -125,6 +125,10 @@ class Pod:
     leaves: int | None = None  # the deadline of a requested deletion
     slack: int = 0  # how much too late its evidence may be dated, because a clock was wrong
     seen: int = 0  # when its node or its sidecar last reported it
+    ahead: int = 0  # by how much the clock of its node is ahead, which writes its statuses
+    began: int | None = None  # its startTime; None: it is not written
+    changes: list[int] = field(default_factory=list)  # when its containers started and ended
+    finishes: list[int] = field(default_factory=list)
     lives: dict[str, Life] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -149,23 +153,23 @@ class Pod:
 
     def changed(self) -> int:
         """The time of the last change in its status."""
-        return max(self._said("startedAt", "finishedAt"), default=self.bound)
+        return max(self.changes, default=self.bound)
 
     def finished(self) -> int:
-        """The last end of a container in its status; 0 without one."""
-        return max(self._said("finishedAt"), default=0)
+        """The last end of a container; 0 without one."""
+        return max(self.finishes, default=0)
 
-    def _said(self, *keys: str) -> list[int]:
-        states = [state for life in self.lives.values() for state in (life.state, life.last)]
-        told = [run.get(key) for state in states for run in state.values() for key in keys]
-        return [at_ms(at) for at in told if at and at != NEVER]
+    def _writes(self, at: int) -> str:
+        """The time by its node's clock."""
+        self.changes.append(at)
+        return iso(at + self.ahead)
 
     def starts(self, at: int) -> None:
         """The waiting containers start. An init container ends when the next ones start."""
         for name in [part.name for part in self.parts if part.init and self.lives[part.name].runs]:
             self._stop(name, at)
         for name in self.waiting:
-            self.lives[name].state = {"running": {"startedAt": iso(at)}}
+            self.lives[name].state = {"running": {"startedAt": self._writes(at)}}
         self.phase = (
             "Running" if any(not p.init and self.lives[p.name].runs for p in self.parts) else self.phase
         )
@@ -174,7 +178,13 @@ class Pod:
     def fails_to_start(self, at: int) -> None:
         """The runtime cannot start the waiting containers; the kubelet backs off."""
         for name in self.waiting:
-            run = {"startedAt": NEVER, "finishedAt": iso(at), "reason": "StartError", "exitCode": 128}
+            self.finishes.append(at)
+            run = {
+                "startedAt": NEVER,
+                "finishedAt": self._writes(at),
+                "reason": "StartError",
+                "exitCode": 128,
+            }
             self.lives[name] = Life({"waiting": {"reason": "CrashLoopBackOff"}}, {"terminated": run})
 
     def crashes(self, at: int) -> None:
@@ -193,7 +203,9 @@ class Pod:
     def _stop(self, name: str, at: int) -> None:
         life = self.lives[name]
         started = life.state["running"]["startedAt"]
-        life.state = {"terminated": {"startedAt": started, "finishedAt": iso(at), "exitCode": at % 2}}
+        self.finishes.append(at)
+        ended = self._writes(at)
+        life.state = {"terminated": {"startedAt": started, "finishedAt": ended, "exitCode": at % 2}}
 
     def raw(self) -> Json:
         """Its object in the API server."""
@@ -240,6 +252,7 @@ class Pod:
 
         bound = {"type": "PodScheduled", "status": "True", "lastTransitionTime": iso(self.bound)}
         return {
+            **({} if self.began is None else {"startTime": iso(self.began)}),
             "phase": self.phase,
             "conditions": [bound],
             "initContainerStatuses": told(True),

@@ -15,6 +15,7 @@ from tests.support import profile
 from tests.support.profile import IS_SOAK, examples
 from tests.timekeeper.lives import BUDGETS, LABELS, NODES, SETTINGS, TEAMS
 from tests.timekeeper.machine import BEGINNINGS, Machine
+from tests.timekeeper.restores import CLOCK_STEPS
 from tests.timekeeper.worlds import T0
 from timekeeper.store.engine.engine import open_store
 from timekeeper.store.engine.upgrade import upgrade
@@ -149,6 +150,103 @@ def test_a_pod_is_charged_by_the_mode_of_its_namespace_at_its_binding(fresh: Url
             kinds = flips(machine, random.Random(number))
         both += any({(team, True), (team, False)} <= kinds for team in TEAMS)
     assert both > histories // 2
+
+
+def a_silent_node_s_report_is_listed_a_day_later(machine: Machine) -> None:
+    """It proves nothing after the node's last evidence."""
+    machine.begins(T0, BUDGETS[0], SETTINGS[6])
+    machine.watches_are_cut()
+    machine.goes(0)
+    machine.an_agent_lists_all("n1", False)
+    machine.time_passes(90_000_000, False)
+
+
+def a_former_settler_s_report_is_listed_anew(machine: Machine) -> None:
+    """It may be older than the process that reads it."""
+    machine.begins(T0, BUDGETS[0], SETTINGS[6])
+    machine.our_clock_is_set(3_600_000)
+    machine.a_node_boots_anew_after_a_pod_went(0, 10_000, [False, True], True)
+    machine.the_settler_is_killed()
+
+
+def two_entries_take_effect_at_one_moment(machine: Machine) -> None:
+    """The ledger is a millisecond ahead of the truth."""
+    machine.begins(T0, BUDGETS[2], SETTINGS[7])
+    machine.watches_are_cut()
+    machine.ends(1, 0)
+    machine.goes(0)
+    machine.settings_change(SETTINGS[6])
+    machine.goes(0)
+    machine.the_settler_is_killed()
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        a_silent_node_s_report_is_listed_a_day_later,
+        a_former_settler_s_report_is_listed_anew,
+        two_entries_take_effect_at_one_moment,
+    ],
+)
+def test_oracle_and_ledger_agree_on_what_they_once_did_not(
+    fresh: Url, history: Callable[[Machine], None]
+) -> None:
+    with played(0, fresh) as machine:
+        history(machine)
+        machine.look()
+
+
+WORDS = ("clock", "end", "leaseless", "backup", "restore", "version", "uid", "goes", "ends", "killed")
+
+
+def misreads(machine: Machine, rng: random.Random) -> set[str]:
+    """Clocks of nodes are set, nodes have no Lease, etcd is restored, UIDs come back, while pods are bound
+    and end; the events that came."""
+    machine.begins(T0, BUDGETS[3], SETTINGS[0])
+    came: set[str] = set()
+    for _ in range(14):
+        team, sizes = rng.choice(TEAMS), (rng.randint(0, 70_000), rng.randint(0, 2**39))
+        if len(machine.living()) < 5:
+            machine.binds(
+                rng.randrange(6), 30, team, rng.choice(NODES), 30, rng.random() < 0.7, 0, *sizes, True
+            )
+        machine.time_passes(rng.choice((1_000, 20_000, 700_000)), True)
+        word = rng.choice(WORDS)
+        if word == "clock":
+            machine.a_node_s_clock_is_set(rng.choice(NODES), rng.choice(CLOCK_STEPS))
+        elif word == "end" and machine.living():
+            after, runs = rng.choice((0, 9_000)), rng.choice((60_000, 10_800_000))
+            step = rng.choice(CLOCK_STEPS)
+            machine.a_pod_ends_just_after_its_node_s_clock_is_set(rng.randrange(99), step, runs, after)
+        elif word == "leaseless":
+            machine.a_pod_is_bound_to_a_node_without_a_lease(rng.randrange(99), team, rng.random() < 0.7)
+        elif word == "backup":
+            machine.etcd_is_backed_up()
+        elif word == "restore" and machine.backup is not None:
+            machine.etcd_is_restored()
+        elif word == "uid" and any(pod.gone is not None for pod in machine.pods):
+            machine.a_uid_comes_back(rng.randrange(99), rng.choice(NODES))
+        elif word == "version" and machine.living():
+            machine.a_version_is_used_again(rng.randrange(99))
+        elif word == "goes" and machine.living():
+            machine.goes(rng.randrange(99))
+        elif word == "ends" and machine.living():
+            machine.ends(rng.randrange(99), 0)
+        elif word == "killed":
+            machine.the_settler_is_killed()
+        came.add(word)
+        machine.look()
+        machine.time_passes(rng.choice((1_000, 60_000)), rng.random() < 0.5)
+        machine.look()
+    return came
+
+
+def test_what_a_node_or_a_restored_etcd_says_changes_charges_of_its_own_pods_alone(fresh: Url) -> None:
+    seed, came = profile.seed(), set[str]()
+    for number in range(seed, seed + (histories := examples(10, soak=400))):
+        with played(number, fresh) as machine:
+            came |= misreads(machine, random.Random(number))
+    assert came == set(WORDS), (histories, came)
 
 
 def starts_in_vain(machine: Machine, rng: random.Random) -> tuple[int, int]:
