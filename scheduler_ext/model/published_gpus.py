@@ -24,12 +24,12 @@ class PublishedGPU:
 
 def gpus_of(published: DeviceSlice, rules: Mapping[str, DriverRule]) -> Iterator[tuple[str, PublishedGPU]]:
     """The GPUs in the slice, each with its node's name. A driver without a rule has none, and a device of
-    several nodes is no node's card."""
+    several nodes, or of a type that its rule does not know, is no node's card."""
     rule = rules.get(published.driver)
-    if rule is None:
+    if rule is None or not rule.has_gpus:
         return
     for each in published.devices.values():
-        if each.node and rule.is_gpu(each):
+        if each.node and rule.knows(each):
             yield each.node, PublishedGPU(published.driver, _uuids(each))
 
 

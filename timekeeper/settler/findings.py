@@ -75,7 +75,8 @@ def _of_givers(
     pods."""
     rules, drivers = cluster.claims.rules, dict[str, set[str]]()
     for (driver, *_), device in cluster.claims.pools.every().items():
-        if driver in rules and rules[driver].is_gpu(device) and not device.is_tainted:
+        rule = rules.get(driver)
+        if rule is not None and rule.has_gpus and rule.knows(device) and not device.is_tainted:
             drivers.setdefault(device.node, set()).add(driver)
     for node in nodes:
         both = [

@@ -193,11 +193,14 @@ def test_a_pod_that_asks_by_a_limit_gets_the_device_of_one_over_budget_too_and_a
     for name in world.pods("broke"):
         world.api.call("DELETE", f"/api/v1/namespaces/broke/pods/{name}?gracePeriodSeconds=0")
     none = named("none") | {"spec": {"hard": {"count/resourceclaims.resource.k8s.io": "0"}}}
-    world.api.call("POST", "/api/v1/namespaces/other/resourcequotas", none)
-    world.api.call("POST", "/api/v1/namespaces/other/pods", pod("refused", limits=limits))
+    world.api.call("POST", "/api/v1/namespaces", named("strict"))
+    strict = "/api/v1/namespaces/strict"
+    eventually(lambda: world.api.answers(f"{strict}/serviceaccounts/default"), "the namespace's account")
+    world.api.call("POST", f"{strict}/resourcequotas", none)
+    world.api.call("POST", f"{strict}/pods", pod("refused", limits=limits))
 
     def condition() -> Json:
-        found = world.api.call("GET", "/api/v1/namespaces/other/pods/refused")["status"].get("conditions", [])
+        found = world.api.call("GET", f"{strict}/pods/refused")["status"].get("conditions", [])
         return next((one for one in found if one["type"] == "PodScheduled"), {})
 
     eventually(lambda: condition().get("reason") == "SchedulerError", lambda: str(condition()))
