@@ -3,6 +3,7 @@ go."""
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,12 +15,14 @@ from tests.deploy.reading import NAMESPACE, the
 from tests.support.clock import Clock
 from tests.support.control_plane import create_namespace
 from tests.support.events import UnqueuedRecorder
+from tests.support.eviction_veto import SENTENCE, vetoed
 from tests.support.waiting import eventually
 from tests.timekeeper.worlds import HOUR, MINUTE, Json, Town, agent_status, budgets, node, token
 from timekeeper.edge.clock import now_ms
 from timekeeper.edge.log import log
 from timekeeper.runtime.api_server import event_sender
 from timekeeper.runtime.connect import connect
+from timekeeper.settler import vetoes
 from timekeeper.settler.evictions.budget_round import BudgetRound
 from timekeeper.settler.evictions.calls import EvictorContext, evict, result_of, view_of
 from timekeeper.settler.evictions.disruptions import over_budget
@@ -29,6 +32,7 @@ from timekeeper.settler.evictions.reasons import (
     OVERUSED,
     SPENT,
     SPENT_PROTECTED,
+    VETOED,
 )
 from timekeeper.settler.evictions.rounds import OveruseRound
 from timekeeper.settler.process import REPORTER
@@ -61,7 +65,7 @@ class Users:
     def __init__(self, cluster: ControlPlane, town: Town) -> None:
         self.cluster, self.town = cluster, town
         self._sequence = 0
-        self._agent = token("agent-n1", expiry_ms=town.clock() + 10 * MINUTE)
+        self._agent = token("agent-n1", expiry_ms=town.clock() + 2 * HOUR)
         town.reviews.tokens[self._agent] = agent_status()
         town.begin(("nodes", node()), ("configmaps", budgets(_settings="overuse: evict\noveruseGrace: 1m")))
         made = cluster.kubectl("create", "token", "bursar-timekeeper", "-n", NAMESPACE, "--duration=1h")
@@ -119,6 +123,10 @@ class Users:
             uses = [{"age_ms": 0, "pods": pods, "cards": []}]
             body = {"version": 1, "boot": "run", "sequence": self._sequence, "uses": uses}
             assert self.town.post("/v1/nodeusage", body, self._agent).status_code == 200
+
+    def is_going(self, name: str) -> bool:
+        """Whether the pod is being deleted."""
+        return "deletionTimestamp" in self.pod(name)["metadata"]
 
     def protect(self, name: str, labels: Json | None = None, healthy: int = 1) -> None:
         """A PodDisruptionBudget that needs the pod of this name, or one of those with these labels."""
@@ -266,3 +274,63 @@ def test_a_gang_whose_budget_is_spent_leaves_in_one_round_and_a_disruption_budge
 
     eventually(lambda: all(map(users.is_gone, uids)))
     assert all(SPENT in [each["reason"] for each in users.events(uid)] for uid in uids)
+
+
+def spent(users: Users, name: str) -> BudgetRound:
+    """The evictor of a pod whose notice is over."""
+    settings = "lookahead: 0s\nevictGrace: 1m\npdbGrace: 2m"
+    users.town.hear("configmaps", budgets(_settings=settings, team_a="gpuHours: 1\nonExhausted: evict"))
+    evictor = BudgetRound(users.evictor._context)
+    users.town.advance(3 * HOUR)
+    evictor.step()
+    users.hear(name)
+    users.town.advance(2 * MINUTE)
+    return evictor
+
+
+def said(users: Users, uid: str) -> dict[str, str]:
+    """Reason -> note of the pod's Events."""
+    return {event["reason"]: event["note"] for event in users.events(uid)}
+
+
+def test_a_webhook_that_refuses_for_now_is_overruled_after_the_grace_of_disruption_budgets(
+    users: Users, tmp_path: Path
+) -> None:
+    uid = users.run("machine")["metadata"]["uid"]
+    evictor = spent(users, "machine")
+    with vetoed(users.cluster, tmp_path, 429, PODS) as veto:
+        evictor.step()
+
+        assert veto.asked == ["machine"]
+        assert not users.is_going("machine")
+        notes = said(users, uid)
+        assert SENTENCE in notes[VETOED]
+        assert notes[SPENT_PROTECTED].startswith("A webhook prevents the eviction")
+        users.hear("machine")
+        users.town.advance(3 * MINUTE)
+        evictor.step()
+
+        eventually(lambda: users.is_gone(uid))
+
+
+def test_what_refuses_for_good_stands_and_is_asked_ever_more_rarely(users: Users, tmp_path: Path) -> None:
+    uid = users.run("kept")["metadata"]["uid"]
+    evictor = spent(users, "kept")
+    asked = []
+    with vetoed(users.cluster, tmp_path, 403, PODS) as veto:
+        for _ in range(2):
+            del veto.asked[:]
+            for _ in range(20):
+                evictor.step()
+                users.town.advance(MINUTE)
+            asked.append(len(veto.asked))
+
+    assert asked[0] > asked[1] >= 1
+    assert not users.is_going("kept")
+    notes = said(users, uid)
+    assert SENTENCE in notes[VETOED]
+    assert SPENT_PROTECTED not in notes
+    settler = users.town.settler
+    (found,) = vetoes.findings(evictor._context.vetoes, settler._charged, users.town.clock())
+    assert (found.code, found.figures["where"]) == ("vetoed-evictions", "team-a/kept")
+    assert SENTENCE in str(found.figures["why"])
