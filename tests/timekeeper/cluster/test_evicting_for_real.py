@@ -34,7 +34,7 @@ from timekeeper.settler.evictions.reasons import (
     SPENT_PROTECTED,
     VETOED,
 )
-from timekeeper.settler.evictions.rounds import OveruseRound
+from timekeeper.settler.evictions.rounds import IdleRound, OveruseRound
 from timekeeper.settler.process import REPORTER
 
 pytestmark = pytest.mark.make_test("evicts who is over budget, idle or overtime")
@@ -121,6 +121,16 @@ class Users:
                 for uid in uids
             ]
             uses = [{"age_ms": 0, "pods": pods, "cards": []}]
+            body = {"version": 1, "boot": "run", "sequence": self._sequence, "uses": uses}
+            assert self.town.post("/v1/nodeusage", body, self._agent).status_code == 200
+
+    def rest(self, uid: str, minutes: int) -> None:
+        """The node's agent tells of this time without use of the card."""
+        for _ in range(minutes):
+            self.town.clock.turn(MINUTE)
+            self._sequence += 1
+            use = {"uuid": "GPU-0", "utilisation": 0, "memory_mib": 9}
+            uses = [{"age_ms": 0, "pods": [{"uid": uid, "cards": [use]}], "cards": []}]
             body = {"version": 1, "boot": "run", "sequence": self._sequence, "uses": uses}
             assert self.town.post("/v1/nodeusage", body, self._agent).status_code == 200
 
@@ -334,3 +344,33 @@ def test_what_refuses_for_good_stands_and_is_asked_ever_more_rarely(users: Users
     (found,) = vetoes.findings(evictor._context.vetoes, settler._charged, users.town.clock())
     assert (found.code, found.figures["where"]) == ("vetoed-evictions", "team-a/kept")
     assert SENTENCE in str(found.figures["why"])
+
+
+@pytest.mark.parametrize("code", [429, 403])
+def test_a_veto_counts_alike_for_pods_that_overuse_or_are_idle(
+    users: Users, tmp_path: Path, code: int
+) -> None:
+    uid = users.run("machine")["metadata"]["uid"]
+    idle = "idle: evict\nidleAfter: 10m\nidleGrace: 5m\nidleBelow: 0.05\noveruse: evict\noveruseGrace: 1m"
+    users.town.hear("configmaps", budgets(_settings=idle, team_a="gpuHours: 100"))
+    evictor = IdleRound(users.evictor._context)
+    with vetoed(users.cluster, tmp_path, code, PODS) as veto:
+        users.overuse(uid)
+        users.evictor.step()
+        assert (veto.asked, users.is_going("machine")) == (["machine"], False)
+        assert SENTENCE in said(users, uid)[VETOED]
+
+        for _ in range(4):
+            users.rest(uid, 6)
+            users.town.tick()
+            evictor.step()
+            users.hear("machine")
+        assert (veto.asked[:2], users.is_going("machine")) == (["machine"] * 2, False)
+        count = len(veto.asked)
+        evictor.step()
+        assert len(veto.asked) == count
+
+    users.rest(uid, 15)
+    users.town.tick()
+    evictor.step()
+    eventually(lambda: users.is_gone(uid))
