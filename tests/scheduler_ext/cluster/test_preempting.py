@@ -3,6 +3,8 @@ the preemptor, with the rights that it has in a cluster, and no more than that."
 
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from tests.scheduler_ext.clusters import PROFILE, World, scheduling
 from tests.scheduler_ext.processes import ROOT, Process
 from tests.scheduler_ext.readback import holds, taken
 from tests.support.control_plane import create_namespace, kubectl
+from tests.support.eviction_veto import SENTENCE, vetoed
 from tests.support.scenes import Awaited, Lived, Part, Scene, alone, lived_by, scene
 from tests.support.simulated_timekeeper import SimulatedTimekeeper, entry, standings
 from tests.worlds import Json
@@ -343,6 +346,40 @@ def test_a_pod_disruption_budget_is_honoured_and_then_no_longer(cluster: Cluster
     assert "how=deleted" in str(teams.said("preempted"))
     assert len(teams.running("team-b") & there) == 1
     teams.tidy(n=2)
+
+
+@alone
+def test_a_webhook_that_refuses_stands_and_one_that_refuses_for_now_is_a_disruption_budget(
+    cluster: Cluster,
+) -> Scene:
+    teams = yield from cluster.teams()
+    teams.node("n", cards=1)
+    yield teams.deploy("trainers", replicas=1, percent=100)
+    there = teams.running("team-b")
+    pods = teams.pods_of("team-b")
+    with TemporaryDirectory() as folder, vetoed(cluster.plane, Path(folder), 403, pods) as veto:
+        yield teams.say("OVER_BUDGET")
+        teams.make("team-a", "a1", 100)
+        events = f"/apis/events.k8s.io/v1/namespaces/{teams.own('team-b')}/events"
+        (event,) = yield (
+            "the Event",
+            lambda: [
+                event
+                for event in cluster.plane.api.call("GET", events)["items"]
+                if event["reason"] == "EvictionRefused"
+            ],
+        )
+        assert SENTENCE in event["note"]
+        assert len(veto.asked) == 1
+        yield teams.polls(3)
+        assert (len(veto.asked), teams.running("team-b")) == (1, there)
+
+        veto.code = 429  # asked again after the pause
+        yield teams.is_bound("a1")
+        assert len(veto.asked) >= 2
+    yield teams.has_preempted(1)
+    assert "how=deleted" in str(teams.said("preempted"))
+    teams.tidy(n=1)
 
 
 @scene
