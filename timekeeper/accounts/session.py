@@ -253,16 +253,15 @@ def witness(session: Session, pod: LedgerPod, now_ms: int) -> Session:
 
 def _ended_ms(session: Session, pod: LedgerPod, now_ms: int) -> tuple[int | None, str | None]:
     """The end, and the session's doubt. What was proved before stays, whatever the status says now
-    (`hold.later`): an object that is read again may be dated by a clock that was wrong. Unless the watch has
-    received this end, or the pod lived again after that."""
+    (`hold.later`), unless the watch has received this end: an object that is read again may be dated by a
+    clock that was wrong."""
     before_ms, last = session.ended_ms, pod.hold
     if not pod.ended_ms and before_ms is not None:
         return before_ms, session.doubt
     if pod.ended_ms is None:
         return None, session.doubt
     if before_ms and last.received_ms is None:
-        lives_again = (pod.started_ms or 0) >= before_ms
-        return max(before_ms, pod.ended_ms) if lives_again else before_ms, session.doubt
+        return before_ms, session.doubt
     if pod.ended_ms > now_ms + _AHEAD_MS:
         return now_ms if before_ms is None else before_ms, session.doubt
     if not last.doubt or last.doubt in (session.doubt or ""):
