@@ -37,8 +37,7 @@ def paid(town: Town) -> Town:
 def grouped(town: Town, group: str, more: str = "") -> list[tuple[object, ...]]:
     """The rows' columns, and their GPU-hours."""
     rows: list[Json] = town.get(f"/v1/usage?{SPAN}&group={group}{more}").get_json()["rows"]
-    figures = ("posted", "pending", "amount", "gpuHours")
-    figures += ("requested", "measured", "used", "unused", "usedBy")
+    figures = {"posted", "pending", "amount", "gpuHours", "requested", "measured", "used", "unused", "usedBy"}
     return [(*(row[name] for name in row if name not in figures), row["gpuHours"]) for row in rows]
 
 

@@ -82,7 +82,7 @@ def test_nodes_that_describe_their_cards_are_counted() -> None:
         ({"nvidia.com/mig-1g.5gb": "7"}, {"driver": GPUS, "attributes": OF_GPU}, ["mig-1g.5gb", GPUS]),
         ({"amd.com/gpu": "8"}, {"driver": "gpu.amd.com"}, ["amd.com/gpu", "gpu.amd.com"]),
         (WHOLE, {"driver": "compute-domain.nvidia.com"}, []),
-        (WHOLE, {"driver": GPUS, "attributes": {"type": {"string": "new"}}}, ["nvidia.com/gpu", GPUS]),
+        (WHOLE, {"driver": GPUS, "attributes": {"type": {"string": "new"}}}, []),
         (WHOLE, {"driver": "gpu.intel.com"}, []),
         (WHOLE, {"driver": "nic.example.com"}, []),
         (WHOLE, {"driver": GPUS, "attributes": OF_GPU, "taints": TAINT}, []),
