@@ -74,9 +74,11 @@ class Dashboards:
         return Client(self.app)
 
     @contextmanager
-    def served(self, tls: ssl.SSLContext) -> Iterator[str]:
+    def served(self, tls: ssl.SSLContext, port: int = 0) -> Iterator[str]:
         """The pages on loopback while the context lasts; gives their address."""
-        server = make_server("127.0.0.1", 0, self.app, threaded=True, ssl_context=tls, request_handler=_Quiet)
+        server = make_server(
+            "127.0.0.1", port, self.app, threaded=True, ssl_context=tls, request_handler=_Quiet
+        )
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:

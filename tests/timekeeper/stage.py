@@ -1,18 +1,21 @@
-"""The cluster of `dashboards.py` with two months of history, and beside its short names the longest that
-people give: of a group, its namespaces, a node and pods, in every list of the dashboard."""
+"""The cluster of `dashboards.py` with two months of history, beside its short names the longest that people
+give: of a group, its namespaces, a node and pods, in every list of the dashboard; and a group that leaves its
+members less than they have. `tasks.md` asks of it, and `play.py` serves it."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from datetime import datetime
 from pathlib import Path
 
 from sqlalchemy import update
 
-from tests.timekeeper.books import Run, days
+from tests.timekeeper.books import Run, days, posting_row
 from tests.timekeeper.dashboards import Dashboards, filled, on_node, waits
 from tests.timekeeper.rows import insert
 from tests.timekeeper.worlds import DAY, HOUR, MINUTE, T0, Json
+from timekeeper.settler.months import MonthCloser
 from timekeeper.store import would
-from timekeeper.store.engine.schema import ENTRY_ERRORS, SESSIONS
+from timekeeper.store.engine.schema import ENTRY_ERRORS, POSTINGS, SESSIONS
 from timekeeper.store.would import WouldRow
 
 LENGTH = 62  # of a name; a namespace has at most 63 characters
@@ -36,6 +39,8 @@ def stage(folder: Path) -> Iterator[Dashboards]:
     with closing(filled(folder)) as made:
         _budgets(made)
         _history(made)
+        _research(made)
+        _months(made)
         _now(made)
         _map(made)
         _decisions(made)
@@ -44,6 +49,7 @@ def stage(folder: Path) -> Iterator[Dashboards]:
 
 def _budgets(made: Dashboards) -> None:
     made.books.entries(
+        ("_settings", "timeZone: Europe/Berlin\ncurrency: EUR", 0),
         (NAMESPACE, f"gpuHours: 5000\nperiod: month\ngroup: {GROUP}\nprice: 12.5\nonExhausted: evict", 0),
         (OTHER, f"gpuHours: 80\nperiod: week\ngroup: {GROUP}\nmode: meter", 0),
         (f"_group.{GROUP}", f"gpuHours: 6000\nperiod: month\nsplit: {{{NAMESPACE}: 50, {OTHER}: 20}}", 0),
@@ -74,13 +80,64 @@ def _history(made: Dashboards) -> None:
         for hour in range(18):
             hour_ms = run.started_ms // HOUR * HOUR + hour * HOUR
             made.books.used(run.uid, hour_ms, "node", HOUR, HOUR * run.rate // 5)
-    for month, start in (("2026-09", T0 - 80 * DAY), ("2026-10", T0 - 50 * DAY)):
-        insert(made.books.store, "closed_months", month=month, from_ms=start, to_ms=start + 30 * DAY,
-               amount=8_000 * 60 * HOUR, charges_sha256="a" * 64, grants_sha256="b" * 64,
-               prices_sha256="c" * 64, closed_ms=start + 31 * DAY)  # fmt: skip
     correction = {"namespace": NAMESPACE, "gpuHours": "-1.125", "reason": f"the node {NODE} was faulty"}
     answer = made.books.post("/v1/corrections", correction, **{"Idempotency-Key": "correction"})
     assert answer.status_code == 200, answer.text
+
+
+def _research(made: Dashboards) -> None:
+    """A group whose members have more than it leaves them, with a price that changes, use that is measured
+    in part, and charges over the end of a month of Berlin."""
+    made.books.entries(
+        ("speech", "gpuHours: 2000\nperiod: month\ngroup: research\nprice: 3 then 4 from 2026-11-15", 0),
+        ("ads", "gpuHours: 10\nperiod: week\ngroup: research\nonExhausted: deny", 0),
+        ("_group.research", "gpuHours: 1000\nperiod: month", 0),
+    )
+    for name, namespace, owner, cards, began, hours, used in (
+        ("align-0", "speech", "Job/align", 8, time_ms("2026-09-14T06:00Z"), 10, 0),
+        ("align-1", "speech", "Job/align", 8, time_ms("2026-10-05T06:00Z"), 20, 0),
+        ("rank-1", "ads", "Deployment/rank", 2, time_ms("2026-10-12T08:00Z"), 30, 0),
+        ("night-1", "speech", "Job/night", 4, time_ms("2026-10-31T20:00Z"), 8, 0),
+        ("align-2", "speech", "Job/align", 8, time_ms("2026-11-09T07:00Z"), 24, 0),
+        ("rank-2", "ads", "Deployment/rank", 4, time_ms("2026-11-10T00:00Z"), 40, 25),
+        ("align-3", "speech", "Job/align", 8, time_ms("2026-11-16T07:00Z"), 30, 60),
+        ("rank-3", "ads", "Deployment/rank", 2, time_ms("2026-11-17T09:00Z"), 10, 50),
+        ("notebook-1", "speech", "Deployment/notebook", 2, T0 - 5 * HOUR, 5, 10),
+    ):
+        runs = began + hours * HOUR == T0
+        kept = {"heard_ms": T0, "settled": False} if runs else {"posted": days(began, began + hours * HOUR)}
+        rate = 1_000 * cards
+        made.books.write(
+            Run(f"uid-{name}", namespace, name, owner, "gpu-5", "A100", rate=rate, requested=rate,
+                started_ms=began, **kept)
+        )  # fmt: skip
+        for hour in range(hours if used else 0):
+            made.books.used(f"uid-{name}", began + hour * HOUR, "node", HOUR, HOUR * rate * used // 100)
+    made.books.clock.at_ms = time_ms("2026-11-17T08:00Z")
+    passed = {"namespace": "ads", "gpuHours": "50", "reason": "sprint 4"}
+    wrong = {"namespace": "speech", "gpuHours": "-4", "month": "2026-10", "reason": "a card was faulty"}
+    for path, body in (("groups/research/grants", passed), ("corrections", wrong)):
+        answer = made.books.post(f"/v1/{path}", body, **{"Idempotency-Key": path})
+        assert answer.status_code == 200, answer.text
+    made.books.clock.at_ms = T0
+
+
+def time_ms(text: str) -> int:
+    """Milliseconds since 1970 of a time such as 2026-11-20T10:00Z."""
+    return int(datetime.fromisoformat(text).timestamp()) * 1_000
+
+
+def _months(made: Dashboards) -> None:
+    """September and October are closed as by the settler; later proof takes an hour of September back."""
+    with made.books.store.reading() as connection:
+        history = made.books.services.ledger.history(connection)
+    made.books.clock.at_ms = time_ms("2026-11-01T02:00Z")
+    MonthCloser(made.books.store, made.books.store, lambda: history, made.books.clock).step()
+    made.books.clock.at_ms = T0
+    began = time_ms("2026-09-14T06:00Z")
+    late = posting_row(Run("uid-align-0", "speech", rate=8_000), 9, began, began + HOUR, -1)
+    with made.books.store.writing() as connection:
+        connection.execute(POSTINGS.insert(), late | {"created_ms": T0 - DAY})
 
 
 def _now(made: Dashboards) -> None:

@@ -1,6 +1,7 @@
 """``POST /v1/simulate`` over the real ledger. The webhook's and the extender's own code is called instead of
 their processes."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -84,11 +85,20 @@ class Planner:
 
 
 def planner_of(town: Town, policy: AdmissionPolicy = POLICY) -> Planner:
-    """A client of the town's ledger, which asks a webhook with this policy, and an extender with a node of
-    two cards, of which one is a debtor's of team-b."""
+    """A client of the town's ledger, with these peers."""
+    peers = peers_of(lambda: asking.standings(), policy)
+    gate = Gate(town.reviews.post, Expected("bursar", "test"), town.clock)
+    services = create_services(town.store, gate, town.clock, lambda: CA, 5_000, peers=peers)
+    asking = Planner(town, app_of(services).test_client())
+    return asking
+
+
+def peers_of(polled: Callable[[], bytes], policy: AdmissionPolicy = POLICY) -> Peers:
+    """A webhook with this policy, and an extender with a node of two cards, of which one is a debtor's of
+    team-b. ``polled``: the standings."""
 
     def admits(body: bytes) -> tuple[int, bytes]:
-        table = decode_for_webhook(asking.standings(), "", 0)
+        table = decode_for_webhook(polled(), "", 0)
         reviewer = Reviewer(policy, lambda: table, lambda: "ca", lambda: 0, 30_000)
         answer = simulation_call(reviewer, into([]))(body)
         assert isinstance(answer.body, bytes)
@@ -101,7 +111,7 @@ def planner_of(town: Town, policy: AdmissionPolicy = POLICY) -> Planner:
             asked = read_simulation(body)
         except Problem as problem:
             return problem.status, problem.body()
-        known = standings_at(decode_for_extender(asking.standings(), "", 0), 0, 30_000)
+        known = standings_at(decode_for_extender(polled(), "", 0), 0, 30_000)
         listed = {**known.listed, "team-b": NamespaceStanding("OVER_BUDGET", "reclaim")}
         standings = asked.standings(replace(known, listed=listed))
         policies = Policies("binpack", lambda: standings, lambda: None, lambda _: None)
@@ -109,13 +119,9 @@ def planner_of(town: Town, policy: AdmissionPolicy = POLICY) -> Planner:
         books = SimulationInput(snapshot, standings, pdbs(), NOTHING_DONE, policies, limits, 0)
         return 200, answer_of(simulate(asked.pods, books), standings)
 
-    gate = Gate(town.reviews.post, Expected("bursar", "test"), town.clock)
-    peers = Peers(
+    return Peers(
         InProcess("webhook", "x", str, 1, called=admits), InProcess("extender", "x", str, 1, called=places)
     )
-    services = create_services(town.store, gate, town.clock, lambda: CA, 5_000, peers=peers)
-    asking = Planner(town, app_of(services).test_client())
-    return asking
 
 
 @pytest.fixture

@@ -1,0 +1,78 @@
+"""The stage as `play.py` serves it: what people type has the answers of `tasks.md`, and no account does more
+than it may."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deploy.local.limits import LONGEST_S
+from tests.deploy.reading import ROOT
+from tests.timekeeper.play import played
+
+LONG = "research-of-the-team-for-large-language-models-in-europe-west1"
+GROUP = "-n _group.research"
+PASSED = "grant ads 400 --group research --reason sprint --account bursar-leads/research"
+BY_DAY = "usage --by day --from 2026-11-09 --to 2026-11-11"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    made = tmp_path_factory.mktemp("play")
+    with played(made):
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("person", "typed", "code", "answers"),
+    [
+        ("lead", "budget -n speech --account bursar-leads/research", 0,
+         ["357.67", "group research", "2026-12-01 00:00+01:00", "1537.67 of its own"]),
+        ("lead", "budget _group.research", 0, ["2026-11-27 21:50+01:00"]),
+        ("lead", f"usage {GROUP} --use -o json", 0, [f"{130 * 3_600_000_000}", f"{105 * 3_600_000_000}"]),
+        ("lead", PASSED, 0, ["ads now has 440.00 GPU-hours left of its own", "has 357.67"]),
+        ("lead", "budget _group.lab", 1, ["needed"]),
+        ("accountant", "report -A --month 2026-10", 0, [LONG, "10000.00", "10516.00"]),
+        ("accountant", "audit --month 2026-10", 0, ["unchanged since it was closed"]),
+        ("accountant", "audit --month 2026-09", 1, ["not as they were: charges", "-8.00 GPU-hours"]),
+        ("accountant", "audit --month 2026-08", 2, ["the ledger began after it"]),
+        ("accountant", "audit --month 2026-11", 2, ["it has not ended"]),
+        ("accountant", "top -A --once", 1, ["may not get sessions"]),
+        ("member", "report", 0, ["-12.00", "a card was faulty", "1624.00"]),
+        ("member", "simulate -f evening.yaml", 0,
+         ["fits", "Needs 12.01 GPU-hours; 357.67 are left of group research until 2026-12-01 00:00+01:00."]),
+        ("member", "top --once", 0, ["notebook-1", "10%", "BUSY is measured since 2026-11-20"]),
+        ("member", "explain nigth-1", 1, ["near: night-1"]),
+        ("member", "explain night-1", 0, ["Charged 32 GPU-hours"]),
+        ("member", "usage --from 7d", 0, ["250.00"]),
+        ("member", BY_DAY, 0, ["128.00", "64.00"]),
+        ("member", "grant speech 5 --reason evicted", 1, ["bursar-admin"]),
+    ],
+)  # fmt: skip
+def test_what_is_typed_has_the_answer(
+    person: str, typed: str, code: int, answers: list[str], folder: Path
+) -> None:
+    kubectl = shutil.which("kubectl", path=str(folder / person))
+    assert kubectl is not None
+
+    done = subprocess.run(
+        [kubectl, "bursar", *typed.split()],
+        cwd=folder,
+        env={**os.environ, "PATH": f"{folder / person}:/usr/bin:/bin", "COLUMNS": "250"},
+        capture_output=True,
+        text=True,
+        timeout=LONGEST_S,
+    )
+
+    said = done.stdout + done.stderr
+    assert (done.returncode, [answer for answer in answers if answer not in said]) == (code, []), said
+
+
+def test_there_are_five_tasks_for_each_of_three_people() -> None:
+    text = (ROOT / "tests" / "timekeeper" / "tasks.md").read_text()
+
+    rows = [part.count("\n| ") - 1 for part in text.split("\n## ")[1:]]
+    assert rows == [5, 5, 5]
