@@ -1,5 +1,6 @@
 """Beats, charges and cards on a real node, whatever happens to sidecar, network, timekeeper and kubelet."""
 
+import json
 import os
 import signal
 import subprocess
@@ -8,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from deploy.local.real_node import STATIC_PODS
 from tests.kubelet.worlds import (
+    NAMESPACE,
     NODE,
     PODS,
     SIDECAR,
@@ -204,3 +207,39 @@ def test_a_force_deleted_pod_keeps_its_cards_and_is_charged_while_the_kubelet_ru
     session = world.session(pod)
     assert session is not None
     assert session["vanished"] is not None
+
+
+def test_a_static_pod_is_charged_in_one_session_while_its_mirror_is_deleted_and_made_again(
+    world: World,
+) -> None:
+    name, manifest = f"static-{NODE}", STATIC_PODS / "metered.json"
+    path = f"{PODS}/{name}"
+    pod = half_a_card("static", runs_for(600))
+    pod["metadata"]["namespace"] = NAMESPACE
+
+    def is_another() -> bool:
+        return world.stack.exists(path) and world.pod(name)["metadata"]["uid"] != first["metadata"]["uid"]
+
+    def sessions() -> list[Json]:
+        listed = world.stack.get("/v1/sessions?namespace=gpus", world.reader)["sessions"]
+        return [session for session in listed if session["pod"] == name]
+
+    manifest.write_text(json.dumps({"apiVersion": "v1", "kind": "Pod", **pod}))
+    try:
+        world.until("its mirror", lambda: world.stack.exists(path))
+        first = world.running(name)
+        world.until("its session", lambda: len(sessions()) == 1)
+        world.stack.cp.api.call("DELETE", path, {"gracePeriodSeconds": 0})
+        world.until("another mirror", is_another)
+        again = world.running(name)
+    finally:
+        manifest.unlink()
+    world.until("its mirror to be gone for good", lambda: not world.stack.exists(path))
+    world.until("its session to end", lambda: sessions()[0]["vanished"] is not None)
+
+    (session,) = sessions()
+    assert state(again, "main") == state(first, "main")  # it ran on
+    assert SIDECAR not in json.dumps(first)
+    assert (session["rateMilli"], session["node"]) == (HALF, NODE)
+    assert session["bound"] == milliseconds(first["metadata"]["creationTimestamp"])
+    assert session["amount"] == HALF * (session["vanished"] - session["bound"])
