@@ -50,9 +50,9 @@ class WaitingBatch(Batch):
 
     def _create(self) -> None:
         its = self.chance.sample(self.lives, 2)
-        its = [each for each in its if each.namespace == its[0].namespace]
+        its = [life for life in its if life.namespace == its[0].namespace]
         name = f"waits-{len(self.truth)}"
-        named: list[Json] = [{"name": each.name, "resourceClaimName": each.name} for each in its]
+        named: list[Json] = [{"name": life.name, "resourceClaimName": life.name} for life in its]
         if self.chance.random() < 0.3:
             named.append({"name": "made", "resourceClaimTemplateName": "it"})
         annotations = {
@@ -139,11 +139,11 @@ class WaitingBatch(Batch):
     def _reserved(self) -> dict[str, int]:
         """What the pods without gate and node reserve by namespace, beside what their claims hold."""
         found: dict[str, int] = {}
-        by_name = {each.name: each for each in self.lives}
+        by_name = {life.name: life for life in self.lives}
         for uid, raw in self.truth.items():
             if uid in self.gone or _node(raw) or raw["spec"]["schedulingGates"]:
                 continue
-            named = [by_name.get(each["name"]) for each in raw["spec"]["resourceClaims"]]
+            named = [by_name.get(claim["name"]) for claim in raw["spec"]["resourceClaims"]]
             held = sum(self._held(life) for life in named if life is not None)
             rate = 1000 * max(0, EACH * len(named) - held)
             if rate:

@@ -8,7 +8,7 @@ under its domain, such as network devices, or amounts of memory and cores beside
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
 # What `_settings` says of pods that request one: they are refused, charged by whole devices, or left alone.
@@ -28,6 +28,7 @@ class Accelerator:
     names: str
     device: str
     source: str
+    _: KW_ONLY
     cores: int = 0
 
 

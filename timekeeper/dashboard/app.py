@@ -169,7 +169,7 @@ def _view(api: "WSGIApplication", clock: Callable[[], int], make: PageMaker) -> 
         if not token:
             return arriving() if sessions.is_from_elsewhere(request) else to_login()
         visit = Visit(
-            ApiCaller(api, token), _home(token), request.path, request.args.to_dict(), clock(), _zone()
+            ApiCaller(api, token), _home(token), request.path, request.args.to_dict(), clock(), zone=_zone()
         )
         try:
             page = make(visit, **in_path)
@@ -204,7 +204,7 @@ def _add_passing_on(app: Flask, api: "WSGIApplication", clock: Callable[[], int]
         token = sessions.token_of(request)
         if not sessions.is_own_form(request, request.form, token):
             return problem_page(400, NOT_OURS)
-        visit = Visit(ApiCaller(api, token), _home(token), request.path, {}, clock(), _zone())
+        visit = Visit(ApiCaller(api, token), _home(token), request.path, {}, clock(), zone=_zone())
         try:
             form = accounts.filled_form(request.form)
             refused = accounts.pass_on(visit.api, group, form)

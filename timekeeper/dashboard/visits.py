@@ -1,7 +1,7 @@
 """One request of a visitor: the API with its token, and what its address says."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import tzinfo
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -23,6 +23,7 @@ class Visit:
     path: str
     asked: Mapping[str, str]
     now_ms: int
+    _: KW_ONLY
     zone: tzinfo
 
     @property

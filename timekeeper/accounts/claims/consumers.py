@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from timekeeper.accounts.pods import LedgerPod, read_user
@@ -48,6 +48,7 @@ class ClaimPod:
 
     pod: LedgerPod
     served_by: str = ""
+    _: KW_ONLY
     gone_ms: int | None = None
     waits: ClaimWait | None = None
     judged: int | None = None

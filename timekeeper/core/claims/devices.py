@@ -100,25 +100,26 @@ class DevicePools:
     def find(self, driver: str, pool: str, device: str) -> FoundDevice | None:
         """The device, as of the newest generation that is whole and has it, else of the newest that has it;
         None: no slice has, or had it."""
-        having = [one for one in self._versions(driver, pool) if any(device in each.devices for each in one)]
+        versions = self._versions(driver, pool)
+        having = [parts for parts in versions if any(device in part.devices for part in parts)]
         if not having:
             return None
         current = next((version for version in having if len(version) == version[0].of), having[0])
-        found = next(each.devices[device] for each in current if device in each.devices)
+        found = next(part.devices[device] for part in current if device in part.devices)
         taken = {name for name, _ in found.consumed}
-        sets = tuple(each for one in current for each in one.counters if each[0] in taken)
+        sets = tuple(counter for part in current for counter in part.counters if counter[0] in taken)
         unshared = frozenset(_unshared(found, current)) if found.consumed else frozenset[str]()
         return FoundDevice(found, sets, _parent(found, current), _siblings(found, current), unshared)
 
     def published(self, driver: str, pool: str, device: str) -> PublishedDevice | None:
         """The device as it may be allocated now; None: it may not."""
         current = self._current(driver, pool)
-        return next((each.devices[device] for each in current if device in each.devices), None)
+        return next((part.devices[device] for part in current if device in part.devices), None)
 
     def of_driver(self, driver: str) -> dict[str, int]:
         """The driver's pools, each with the number of its devices."""
         names = sorted(pool for mine, pool in self._pools if mine == driver)
-        return {each: sum(len(one.devices) for one in self._current(driver, each)) for each in names}
+        return {pool: sum(len(part.devices) for part in self._current(driver, pool)) for pool in names}
 
     def every(self) -> dict[tuple[str, str, str], PublishedDevice]:
         """All devices, by driver, pool and name."""
@@ -133,18 +134,18 @@ class DevicePools:
         """What the driver has published of the pool: by generation, the newest that still has slices first;
         then the former slices of these generations, each by itself."""
         there = [self.slices[name] for name in self._pools.get((driver, pool), ())]
-        former = [each for each in self._former if (each.driver, each.pool) == (driver, pool)]
-        now = {each.generation for each in there}
-        numbers = {*now, *(each.generation for each in former)}
+        former = [part for part in self._former if (part.driver, part.pool) == (driver, pool)]
+        now = {part.generation for part in there}
+        numbers = {*now, *(part.generation for part in former)}
         for number in sorted(numbers, key=lambda number: (number in now, number), reverse=True):
-            same = {each.name: each for each in (*former, *there) if each.generation == number}
+            same = {part.name: part for part in (*former, *there) if part.generation == number}
             yield list(same.values())
-        yield from ([each] for each in reversed(former))
+        yield from ([part] for part in reversed(former))
 
     def _current(self, driver: str, pool: str) -> list[DeviceSlice]:
         every = [self.slices[name] for name in self._pools.get((driver, pool), ())]
-        newest = max((each.generation for each in every), default=0)
-        return [each for each in every if each.generation == newest]
+        newest = max((part.generation for part in every), default=0)
+        return [part for part in every if part.generation == newest]
 
 
 def _unshared(found: PublishedDevice, pool: Iterable[DeviceSlice]) -> Iterator[str]:
