@@ -90,7 +90,7 @@ def broken(namespace: str, pods: Sequence[LedgerPod]) -> BrokenGang | None:
         return None
     living = _living(pods)
     gang = _largest(_said(living or pods))
-    needed = _needed(gang, living, _ended_well(gang, living, pods))
+    needed = _needed(gang, living, _ended_well(gang, living, pods, with_jobs=True))
     return BrokenGang(namespace, gang, needed, running) if len(running) < needed else None
 
 
@@ -123,9 +123,13 @@ def _needed(gang: Gang, living: Sequence[LedgerPod], ended_well: int) -> int:
     return gang.needed(len(living), ended_well, next(said, None))
 
 
-def _ended_well(gang: Gang, living: Iterable[LedgerPod], pods: Iterable[LedgerPod]) -> int:
+def _ended_well(
+    gang: Gang, living: Iterable[LedgerPod], pods: Iterable[LedgerPod], *, with_jobs: bool = False
+) -> int:
+    """Of Jobs none, for one may make others, unless ``with_jobs``: as if none did."""
     owners = {member.owner for member in living}
-    ended = (pod.owner for pod in pods if pod.has_ended_well and not pod.owner.startswith("Job/"))
+    every = (pod.owner for pod in pods if pod.has_ended_well)
+    ended = (owner for owner in every if with_jobs or not owner.startswith("Job/"))
     return ended_for_good(gang.key, owners, ended)
 
 
