@@ -217,6 +217,7 @@ def test_of_one_model_the_rate_stays_also_where_its_weight_is_another_by_now(plu
 
 
 def test_an_ended_session_stays_as_it_was_charged(plugins: Town) -> None:
+    plugins.clock.turn(MINUTE)
     plugins.change("pods", gpu_pod(started_ms=T0, ended_ms=T0 + MINUTE))
     plugins.change("nodes", node("A100", "A100", "H100", p=["GPU-2"]))
     plugins.advance(HOUR)
