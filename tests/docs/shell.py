@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import sys
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -54,13 +55,14 @@ def running(cp: ControlPlane, command: str, folder: Path, kubeconfig: Path) -> I
 
 
 def _environment(cp: ControlPlane, folder: Path, kubeconfig: Path | None) -> dict[str, str]:
-    """The variables of a shell in which kubectl is the control plane's, and its user that of a kubeconfig."""
+    """The variables of a shell in which kubectl is the control plane's, with our plugin, and its user that of
+    a kubeconfig."""
     binaries = folder / "bin"
     binaries.mkdir(exist_ok=True)
     (binaries / "kubectl").write_text(f'#!/bin/sh\nexec {cp.kubectl_path} "$@"\n')
     (binaries / "kubectl").chmod(0o755)
     return os.environ | {
-        "PATH": f"{binaries}:{os.environ['PATH']}",
+        "PATH": f"{binaries}:{Path(sys.executable).parent}:{os.environ['PATH']}",
         "KUBECONFIG": str(kubeconfig or cp.admin_kubeconfig),
         "HOME": str(folder),
     }
