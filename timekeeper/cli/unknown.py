@@ -39,7 +39,9 @@ def check_node(client: Client, kubectl: Kubectl, node: str) -> None:
     if client.get("/v1/cluster", node=node, limit="1")["nodes"]:
         return
     if _is_there(kubectl, "nodes", node):
-        raise CommandError(f"the map has no card of node {node}: no inventory describes one")
+        raise CommandError(
+            f"the map has no card of node {node}: no inventory describes one, or none was reported yet"
+        )
     near = _near(node, (each["name"] for each in client.pages("/v1/cluster", "nodes")))
     raise CommandError(f"there is no node {node} on the map{near}")
 

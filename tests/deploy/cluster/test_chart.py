@@ -268,7 +268,7 @@ def test_the_rights_to_scale_the_owners_of_idle_pods_are_optional(helm: Path) ->
     )  # fmt: skip
 
     assert with_them - without == {
-        *("deployments", "replicasets", "statefulsets", "horizontalpodautoscalers", "notebooks"),
+        *("deployments", "replicasets", "horizontalpodautoscalers", "notebooks"),
         *("deployments/scale", "replicasets/scale", "statefulsets/scale"),
     }
 

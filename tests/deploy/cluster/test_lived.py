@@ -45,7 +45,8 @@ ELSEWHERE = {
         # pods that an exhausted budget ends: used in tests/story/cluster
         Right("delete", "pods"),
         Right("patch", "pods/status"),
-        # of pods that share a device claim: tests/timekeeper/cluster/test_claims
+        # of a claim that is not made, and of pods that share one: tests/timekeeper/cluster/test_claims
+        Right("list", "events"),
         Right("list", "poddisruptionbudgets", "policy"),
         # the taint of a reclaimed device: tests/webhook/cluster/test_claim_reclaim
         *(Right(verb, "devicetaintrules", "resource.k8s.io") for verb in ("list", "create", "delete")),
