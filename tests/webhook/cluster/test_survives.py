@@ -595,7 +595,7 @@ def test_minima_above_the_sidecars_amounts_want_larger_ones(world: World) -> Non
 
     assert "minimum cpu usage per Container is 100m, but request is 30m" in said
     is_governed(created)
-    asked = {"cpu": "100m", "memory": "128Mi"}
+    asked = {"cpu": "100m", "memory": "128Mi", "bursar.dev/gpu-percent": "0"}
     assert named(created)["bursar-sidecar"]["resources"] == {"limits": asked, "requests": asked}
 
 
