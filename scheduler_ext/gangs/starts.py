@@ -121,6 +121,8 @@ class GangStarts:
         self._next_plan_ms = 0
         self._lacks: dict[GangKey, str] = {}  # what it lacked last
         self._short_ms: dict[GangKey, int] = {}  # since when it lacks cards
+        # by namespace, in this step: pods without a gate that get no node, of gangs that have not started
+        self._loose: Counter[str] = Counter()
         # how many starts came to nothing, and when the last one ended
         self._failed: dict[GangKey, tuple[int, int]] = {}
         # by namespace: how many of its starts in a row came to nothing, and when the last of these began
@@ -202,6 +204,7 @@ class GangStarts:
                 self._starts[it.key] = Start({}, at_ms, at_ms + self._settings.deadline_ms)
         for key in list(self._starts):
             self._go_on(key, snapshot, at_ms)
+        self._loose = self._count_loose()
         self._take_turns(at_ms)
         self._plan_late(at_ms)
         if at_ms >= self._next_plan_ms:
@@ -461,13 +464,16 @@ class GangStarts:
     def _is_full(self, namespace: str, pods: Sequence[Pod]) -> bool:
         """Whether these would be too many pods of the namespace that have no gate and get no node. Each
         namespace that has such has its share of all, and may have those of one gang."""
-        loose = Counter({namespace: 0})
+        loose = self._loose[namespace]
+        is_more = loose > 0 and any(pod.gated for pod in pods)
+        return is_more and loose + len(pods) > MOST_LOOSE // len(self._loose)
+
+    def _count_loose(self) -> Counter[str]:
+        loose = Counter[str]()
         for it in self._open.values():
             if not self._has_begun(it):
                 loose[it.namespace] += sum(not pod.gated and self._is_loose(it, pod) for pod in it.waiting)
-        shares = sum(count > 0 or name == namespace for name, count in loose.items())
-        is_more = any(pod.gated for pod in pods)
-        return is_more and loose[namespace] > 0 and loose[namespace] + len(pods) > MOST_LOOSE // shares
+        return +loose  # without namespaces that have none
 
     def _is_loose(self, it: GangState, pod: Pod) -> bool:
         start = self._starts.get(it.key)
