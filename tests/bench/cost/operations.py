@@ -229,6 +229,28 @@ def gang_plan(folder: Path) -> Prepare:
     return prepare
 
 
+def gang_step(_folder: Path) -> Prepare:
+    """A look at 100 gangs of four that lack cards, after one has gone and another has come."""
+    from tests.scheduler_ext.gang_worlds import GangWorld, member
+
+    world, numbers = GangWorld({"n": 1}), itertools.count()
+
+    def come() -> None:
+        gang = f"g{next(numbers)}"
+        world.put(*(member(f"{gang}-{at}", 4, gang=gang) for at in range(4)))
+
+    for _ in range(100):
+        come()
+    world.step()
+
+    def prepare() -> Callable[[], object]:
+        world.delete(*list(world.pods)[:4])
+        come()
+        return lambda: world.step(0.5)
+
+    return prepare
+
+
 class ExtenderWorld:
     """An extender whose cache is complete: nodes of 8 cards, and so many bound pods a node at random."""
 
@@ -516,6 +538,7 @@ OPERATIONS: dict[str, Callable[[Path], Prepare]] = {
     "prioritize": prioritize,
     "bind": bind,
     "gang plan": gang_plan,
+    "gangs wait": gang_step,
     "beat": beat,
     "beat's body": beat_body,
     "standings, webhook": standings_read("webhook.standings"),
