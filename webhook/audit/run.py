@@ -4,7 +4,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from typing import BinaryIO
 
 from timekeeper.core import names
@@ -87,8 +87,7 @@ def _print_use(settings: AuditSettings, world: AssumedCluster) -> int:
             if each["metadata"]["namespace"] not in left_out
         )
         terms = world.budgets.settings or BudgetSettings()
-        metering_of = cache(partial(_metering, _charging(cluster, world)))
-        found = use.of_pods(pods, nodes, terms, world.budgets.budgets, now_ms(), metering_of)
+        found = use.of_pods(pods, nodes, terms, world.budgets.budgets, now_ms(), _metering_of(cluster, world))
     except (ClusterUnreachableError, ListRefusedError, UnusableError) as error:
         _say(str(error))
         return 2
@@ -154,8 +153,7 @@ def _all(
     world = world.with_claims(_of_claims(cluster, namespace))
     paths = (*workloads.BUILT_IN, *world.template_paths)
     judged = frozenset((path.group, path.kind) for path in paths)
-    metering_of = cache(partial(_metering, _charging(cluster, world)))
-    scope = _Scope(namespace, left_out, world.device_classes, judged, metering_of)
+    scope = _Scope(namespace, left_out, world.device_classes, judged, _metering_of(cluster, world))
     if _judges_hosts(world):
         nodes = _nodes(cluster, "the rule host-share is not judged")
         world = replace(world, room=card_host((each.cards, each.allocatable) for each in nodes.values()))
@@ -225,10 +223,16 @@ def _charging(cluster: ClusterReader, world: AssumedCluster) -> AssumedCluster:
     return replace(world, table=table_of(reading))
 
 
-def _metering(charging: AssumedCluster, namespace: str) -> Metering:
-    """How the ledger reads the pods of the namespace."""
-    policy = charging.policy_for(namespace)
-    return Metering(policy.mode, {name: name for name in policy.accelerators})
+def _metering_of(cluster: ClusterReader, world: AssumedCluster) -> Callable[[str], Metering]:
+    """How the ledger reads the pods of a namespace. Raises ClusterUnreachableError."""
+    charging = _charging(cluster, world)
+
+    @cache
+    def metering(namespace: str) -> Metering:
+        policy = charging.policy_for(namespace)
+        return Metering(policy.mode, {name: name for name in policy.accelerators})
+
+    return metering
 
 
 def _of_claims(cluster: ClusterReader, namespace: str) -> Iterator[Json]:

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
-from timekeeper.accounts.budget_history import GROUP, is_group
+from timekeeper.accounts.budget_history import is_group
 from timekeeper.api.sheets.sheet import NODE, POD, SENTENCE, TEXT, Json, Sheet
+from timekeeper.core.budgets.sentences import account_name
 from timekeeper.core.texts import few_digits, moment
 
 _HELD = {"budget": "it is held until its budget pays for it", "turn": "it is held until its turn"}
@@ -57,7 +58,7 @@ def _paid(answer: Json) -> str:
     says = f"Needs {few_digits(amount)} GPU-hours{a_day}"
     if after["remaining"] is None:
         return f"{says}; no budget limits it."
-    group = f" of group {after['namespace'].removeprefix(GROUP)}" if is_group(after["namespace"]) else ""
+    group = f" of {account_name(after['namespace'])}" if is_group(after["namespace"]) else ""
     until = f" until {moment(after['to'])}" if after["to"] else ""
     says += f"; {few_digits(max(0, after['remaining']))} are left{group}{until}"
     gone_ms = after["now"]["goneAt"]

@@ -697,8 +697,8 @@ class ClusterState:
 
     def may_change(self) -> Container[str]:
         """The UIDs of pods whose sessions may still change: they are there, or may be dated again."""
-        known: list[dict[str, Any]] = [self.pods, *self.recent_ends.values()]
-        return ChainMap(*known)
+        recent: dict[str, Any] = {uid: end for ends in self.recent_ends.values() for uid, end in ends.items()}
+        return ChainMap(recent, self.pods)
 
     def _drop_ends(self, at_ms: int) -> None:
         """Once a minute: what is older than three renewals."""
