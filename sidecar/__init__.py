@@ -2,8 +2,8 @@
 
 The modules here are the pod's process; `sidecar.node` is the agent of a GPU node, which uses the same parts.
 Imports only small modules of the standard library, and NVIDIA's binding for NVML: the process runs once per
-GPU pod, and its memory is counted. Never here: a third-party package, or more of `timekeeper` than its
-`edge`; the two sides share the wire format (types of `timekeeper.core.wire`).
+GPU pod, and its memory is counted. Never here: a third-party package, or more of `timekeeper` than
+`timekeeper.edge`; the two sides share the wire format (types of `timekeeper.core.wire`).
 """
 
 __version__ = "0.2.0"  # equal to that of `timekeeper.core`

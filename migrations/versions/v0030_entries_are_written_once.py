@@ -1,4 +1,4 @@
-"""Budget entries are written once, as grants and postings are: a bill is reckoned by them.
+"""Budget entries are written once, as grants and postings are: a bill is computed from them.
 
 The release before this one only adds entries, so it goes on.
 """

@@ -161,9 +161,9 @@ class Binder:
             return placement
         # 6. The node's plugin may need to know whose devices it hands out next.
         there = self._cache.snapshot.node(args.node).node_object
-        unlocked = self._locks.take(there, args, until)
-        if unlocked:
-            return self._not_locked(args, unlocked, assumed)
+        why_not_locked = self._locks.take(there, args, until)
+        if why_not_locked:
+            return self._not_locked(args, why_not_locked, assumed)
         # 7. One Binding carries node and cards.
         pod = self._with_host(read.pod, there)
         lost = set() if assumed is None else {EARLIER}

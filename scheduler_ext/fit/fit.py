@@ -174,8 +174,8 @@ def _usable(
 
 
 def _keeping_groups(request: GPURequest, node: NodeInfo) -> Sequence[int]:
-    """The order of cards with equal free amounts: first those whose group is broken already. None where the
-    node's plugin repeats the choice, and where Xe links decide."""
+    """The order of cards with equal free amounts: first those whose group is broken already. Empty where
+    the node's plugin repeats the choice, and where Xe links decide."""
     groups = node.node_object.groups if node.node_object is not None else None
     if groups is None or request.dialect in _REPEATED or request.xe_linked:
         return ()

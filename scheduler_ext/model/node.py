@@ -64,7 +64,7 @@ class Node:
 
     name: str
     cards: tuple[Card, ...]  # the inventory that its node agent published
-    family: str  # the dialect whose resources the node advertises (design: *node families*)
+    family: str  # the dialect whose resources the node advertises
     fault: str  # why the node is closed for sharing: a key of `CLOSED`, or ""
     allocatable: tuple[tuple[str, int], ...]  # the GPU resources that kube-scheduler counts, by name
     cpu_milli: int  # allocatable CPU, in thousandths of a core

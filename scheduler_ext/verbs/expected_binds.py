@@ -3,7 +3,8 @@
 kube-scheduler continues with the next pod while the previous bind is in flight, so for some milliseconds
 neither the watch nor an assumption shows it. Without the hint the next pod goes to the same best node, where
 its bind finds the card taken: on a busy cluster every sixth bind failed that way and waited for its back-off.
-It is only a hint: filter ignores it, so no fit is missed, and bind ignores it, so it holds no card.
+It is only a hint: filter asks it for the order in which it cuts its answer to ``--most-offered`` nodes, never
+for a fit, so none is missed; bind ignores it, so it holds no card.
 """
 
 import threading

@@ -35,7 +35,7 @@ def _bound(body: list[ast.stmt]) -> Iterator[str]:
 def exists(dotted: str) -> bool:
     """True for a package, a module, or a function, class, method or constant of one. A name may begin with
     any of our packages and modules, such as `store.fencing` and `wire.Standings`."""
-    return any(_is_there(f"{home}{dotted}") for home in _homes().get(dotted.partition(".")[0], ()))
+    return any(is_there(f"{home}{dotted}") for home in _homes().get(dotted.partition(".")[0], ()))
 
 
 @cache
@@ -50,7 +50,8 @@ def _homes() -> dict[str, list[str]]:
     return homes
 
 
-def _is_there(dotted: str) -> bool:
+def is_there(dotted: str) -> bool:
+    """Whether it is a package, a module, or what one defines, by its whole name."""
     parts = dotted.split(".")
     if _is_package(ROOT.joinpath(*parts)):
         return True

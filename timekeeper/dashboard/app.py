@@ -21,8 +21,6 @@ from timekeeper.dashboard.api_caller import ApiCaller, ApiRefusedError
 from timekeeper.dashboard.login.oidc import OidcLogin
 from timekeeper.dashboard.login.views import add_logins
 from timekeeper.dashboard.pages import accounts, budgets, cluster, costs
-from timekeeper.dashboard.pages import cluster as decisions
-from timekeeper.dashboard.pages import cluster as waste
 from timekeeper.dashboard.responses import (
     ACCOUNT_OF,
     NOT_OURS,
@@ -49,16 +47,16 @@ PAGES: dict[str, PageMaker] = {
     "/map": cluster.cluster,
     "/nodes/<node>": cluster.node,
     "/waiting": cluster.waiting,
-    "/waste": waste.waste,
+    "/waste": cluster.waste,
     "/costs": costs.costs,
     "/costs/<any(csv, focus):form>": costs.download,
     "/estimate": costs.estimated,
     "/months": costs.months,
     "/months/<month>": costs.month,
     "/would": accounts.would,
-    "/decisions": decisions.decisions,
-    "/pods/<namespace>/<pod>": decisions.pod,
-    "/pods/<namespace>/<kind>/<name>": decisions.owner,
+    "/decisions": cluster.decisions,
+    "/pods/<namespace>/<pod>": cluster.pod,
+    "/pods/<namespace>/<kind>/<name>": cluster.owner,
 }
 _ROOTS = frozenset({each.split("/")[1] for each in PAGES} | {"login", "logout", "static"})
 _OF_THE_API = frozenset(route.path.split("/")[1] for route in ROUTES)

@@ -77,6 +77,9 @@ EXAMPLES: Mapping[str, str] = {
     "unknownAccelerators": "unknownAccelerators: meter",
     "weights": "weights: {H100: 2.5, A100: 1.0}",
     "unitCosts": "unitCosts: {gpu.intel.com/tiles: 0.5}",
+    "split": "split: {team-a: 30, team-b: 20.5}",
+    "devices": "devices: {example.com/npu: Example NPU}",
+    "drivers": "drivers: {accelerator.example.com: {gpus: [kind = train], model: product}}",
     "priorityClasses": "priorityClasses: {inBudget: gpu-default-priority, overBudget: gpu-lower-priority}",
 }
 

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.modules import PACKAGES, ROOT, exists, inner_packages
+from tests.docs.modules import PACKAGES, ROOT, exists, inner_packages, is_there
 
 ROOMS = (*PACKAGES, "migrations")
 FILES = [file for room in ROOMS for file in sorted((ROOT / room).rglob("*.py"))]
+PRODUCT = [file for file in FILES if ROOT / "tests" not in file.parents]
 PAGES = [
     ROOT / "README.md",
     *sorted(page for page in (ROOT / "docs").rglob("*.md") if "decisions" not in page.parts),
@@ -57,9 +58,13 @@ def docstrings(code: str) -> Iterator[str]:
             yield ast.get_docstring(node) or ""
 
 
+def of_the_root(file: Path) -> str:
+    return str(file.relative_to(ROOT))
+
+
 def test_docstrings_name_what_exists() -> None:
     missing = {
-        str(file.relative_to(ROOT)): names
+        of_the_root(file): names
         for file in FILES
         if (names := [name for text in docstrings(file.read_text()) for name in missing_in(text)])
     }
@@ -85,3 +90,28 @@ def test_a_name_that_does_not_exist_is_found() -> None:
     )
 
     assert missing_in(text) == ["webhook/none.py", "store.writes.fencing", "webhook.none.x"]
+
+
+_WORD = re.compile(r"[a-z_][a-z0-9_]*(?:[./][a-z0-9_]+)*")
+
+
+def missing_modules(package: Path, text: str) -> list[str]:
+    """The names in back quotes, written as modules are, that are no module, function or value in this package
+    or in one around it."""
+    words = [words.replace("/", ".") for _, words in _QUOTED.findall(text) if _WORD.fullmatch(words)]
+    around = [package, *package.parents]
+    homes = ["".join(f"{part}." for part in home.parts) for home in around if home.parts] + [""]
+    return [word for word in words if not any(is_there(f"{home}{word}") for home in homes)]
+
+
+@pytest.mark.parametrize("file", [file for file in PRODUCT if file.name == "__init__.py"], ids=of_the_root)
+def test_the_docstring_of_a_package_names_modules_that_exist(file: Path) -> None:
+    (docstring, *_) = docstrings(file.read_text())
+
+    assert missing_modules(file.parent.relative_to(ROOT), docstring) == []
+
+
+def test_a_module_that_a_package_does_not_have_is_found() -> None:
+    text = "`loop` and `server` run; `worker`, ``http.loop``, `worker.run` and `framing.RequestReader` too"
+
+    assert missing_modules(Path("timekeeper/runtime/http"), text) == ["worker", "worker.run"]

@@ -142,7 +142,10 @@ TYPED = {
 NO_KUBELET = "it needs a kubelet that runs our images and forwards connections"
 # Words of a block -> why no test types it, by page.
 NOT_TYPED = {
-    "README.md": {"make demo": "it starts the tests"},
+    "README.md": {
+        "make demo": "it starts the tests",
+        "pip install": "docs/install.md has the same command",
+    },
     "docs/CONTRIBUTING.md": {"make quick": "it starts the tests"},
     "docs/access.md": {
         "kubectl set env": f"{NO_KUBELET}; cli/cluster/test_aggregated.py applies the sample",

@@ -23,7 +23,9 @@ PAGES = [
 ]
 
 PRIVATE = re.compile(
-    r"\b(nobody|whoever|whom|anybody|(?:is|are) told|so many|manieth|for want of|let back)\b", re.IGNORECASE
+    r"\b(nobody|whoever|whom|anybody|(?:is|are) told|so many|manieth|for want of|let back|dearest|ladders?"
+    r"|reckon\w*)\b",
+    re.IGNORECASE,
 )
 
 

@@ -1,5 +1,6 @@
 """The budget ConfigMaps, when they are written."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ from hypothesis import strategies as st
 from tests.webhook.clusters import MANIFESTS
 from tests.webhook.servers import ROOT
 from tests.worlds import Json
-from timekeeper.core.budgets import reader
 from timekeeper.core.budgets.mistakes import EntryError
 from timekeeper.core.budgets.reader import read_entry
 from timekeeper.core.wire import StandingWord
@@ -206,17 +206,36 @@ def test_no_write_keeps_a_worker_for_long() -> None:
     assert judge(asked(config_map(late), config_map(many))).verdict == "refused"
 
 
-@pytest.mark.parametrize("field", [*reader._BUDGET_FIELDS, *reader._SETTING_FIELDS, "rules", "exempt"])
-def test_each_field_has_an_example_that_is_taken(field: str) -> None:
-    of_budget = field in reader._BUDGET_FIELDS or field in ("rules", "exempt")
-    text = EXAMPLES[field] if field == "gpuHours" or not of_budget else f"gpuHours: 1\n{EXAMPLES[field]}"
+# the fields that the page lists: of an entry of a budget, and of `_settings`
+PAGE = (ROOT / "docs/budget-settings.md").read_text()
+BUDGET_ROWS = PAGE.partition("Fields of a budget:")[2].partition("## ")[0]
+SETTING_ROWS = PAGE.partition("Fields of `_settings`:")[2].partition("\nDurations are")[0]
+
+
+def fields_of(rows: str) -> list[str]:
+    """The fields in the first cells of a table's rows."""
+    cells = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", rows, re.MULTILINE)
+    return [field for cell in cells for field in re.findall(r"\w+", cell)]
+
+
+def test_the_tables_of_the_page_are_read() -> None:
+    assert len(fields_of(BUDGET_ROWS)) > 20
+    assert len(fields_of(SETTING_ROWS)) > 20
+
+
+@pytest.mark.parametrize("field", fields_of(BUDGET_ROWS))
+def test_each_field_of_a_budget_has_an_example_that_is_taken(field: str) -> None:
+    amount = "" if field == "gpuHours" else "gpuHours: 100\n"
 
     assert EXAMPLES[field].startswith(f"{field}: ")
-    assert not isinstance(read_entry("team-a" if of_budget else "_settings", text), EntryError)
+    assert not isinstance(
+        read_entry("_group.a" if field == "split" else "team-a", amount + EXAMPLES[field]), EntryError
+    )
 
 
-@pytest.mark.parametrize("field", ["weights", "priorityClasses"])
-def test_each_nested_setting_has_an_example_that_is_taken(field: str) -> None:
+@pytest.mark.parametrize("field", fields_of(SETTING_ROWS))
+def test_each_field_of_the_settings_has_an_example_that_is_taken(field: str) -> None:
+    assert EXAMPLES[field].startswith(f"{field}: ")
     assert not isinstance(read_entry("_settings", EXAMPLES[field]), EntryError)
 
 

@@ -1,4 +1,4 @@
-"""Which cards a pod holds until when: the one definition, which extender and ledger share (design: D3).
+"""Which cards a pod holds until when: the one definition, which extender and ledger share.
 
 A pod holds the cards of its placement (annotation ``bursar.dev/devices``) from its binding until they may be
 given away: until its phase is terminal and none of its containers runs. If its object is removed before that,

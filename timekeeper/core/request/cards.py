@@ -203,7 +203,7 @@ def rate(
     charge_by: str = "dominant",
     unit_costs: UnitCosts = (),
 ) -> int:
-    """The pod's rate in milli-GPU, fixed at bind: for each card ceil(part x weight), summed (design: *rate*).
+    """The pod's rate in milli-GPU, fixed at bind: for each card ceil(part x weight), summed.
 
     ``charge_by`` selects the part of a card: ``compute``, ``memory``, their ``mean`` rounded up, or the
     ``dominant`` one. Of a card of which the pod takes memory alone, ``compute`` is that part too. Of a card

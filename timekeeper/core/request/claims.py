@@ -1,8 +1,8 @@
 """What a pod asks for by device claims, before anything is allocated: a number of GPUs at most.
 
 A pod names claims and templates of claims, and kube-scheduler makes a claim for a limit that names a
-DeviceClass. Which device is allocated is known only afterwards, so a request counts with the dearest of its
-alternatives, and each GPU as a whole one. Source: k8s.io/api/resource/v1; kubernetes/kubernetes,
+DeviceClass. Which device is allocated is known only afterwards, so a request counts with the most expensive
+of its alternatives, and each GPU as a whole one. Source: k8s.io/api/resource/v1; kubernetes/kubernetes,
 `plugin/pkg/scheduler/framework/plugins/dynamicresources`.
 """
 
@@ -184,7 +184,7 @@ class KnownClaims:
         return self._of_request((Alternative(name, integral(amount) or 0),), path)
 
     def _of_request(self, alternatives: Iterable[Alternative], path: str) -> PodClaims:
-        """The dearest of the alternatives: of several, any may be allocated."""
+        """The most expensive of the alternatives: of several, any may be allocated."""
         every = [self._of_class(each, path) for each in alternatives if not each.admin]
         return PodClaims(
             max((each.devices for each in every), default=0),

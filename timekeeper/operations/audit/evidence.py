@@ -1,6 +1,6 @@
 """A session's charge by its evidence, computed a second time.
 
-It shares no code with the settler's `core.ledger.metering.witnessed`, so a fault there shows here. Design D3:
+It shares no code with the settler's `core.ledger.metering.witnessed`, so a fault there shows here:
 proof precedes estimates; without proof the charge ends at the last evidence.
 """
 
