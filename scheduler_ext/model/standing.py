@@ -14,7 +14,7 @@ class NamespaceStanding:
     """One namespace's standing."""
 
     status: StandingWord
-    on_exhausted: str = "deprioritize"  # what the budget prescribes once it is used up
+    on_exhausted: str = "deprioritize"  # what the budget prescribes over budget
     policy: str = ""  # the placement policy that the budget names, or empty
     spent: bool = False  # its charges alone, without reservations, use up the grant
     watched: StandingWord | None = None  # in observe mode: what `status` would be with enforcement on

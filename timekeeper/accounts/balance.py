@@ -59,7 +59,7 @@ class Statement:
     account: Account  # the account's span
     balance: Balance
     carried: int = 0  # the part of the grants that was carried over
-    # when this account is exhausted at the present rate; None: not in this period
+    # when this account is over budget at the present rate; None: not in this period
     own_exhausted_ms: int | None = None
     group: "Statement | None" = None  # the account of the namespace's group
 
@@ -72,8 +72,8 @@ class Statement:
 
     @property
     def deciding(self) -> "Statement":
-        """The account, own or group's, that determines the standing: the exhausted one, else the one with
-        less remaining. If both are exhausted, the one with the stricter ``onExhausted``."""
+        """The account, own or group's, that determines the standing: the one over budget, else the one with
+        less remaining. If both are over budget, the one with the stricter ``onExhausted``."""
         over = [each for each in self._limited if each.balance.standing == "OVER_BUDGET"]
         if over:
             return min(over, key=lambda each: _STRICTEST.index(each.in_force.budget.on_exhausted))
@@ -107,7 +107,7 @@ class Statement:
     def valid_until_ms(self) -> int | None:
         """When time alone may change the standing; None if only events can.
 
-        In budget: the earlier end of the two accounts. Over budget: the end of the last exhausted one.
+        In budget: the earlier end of the two accounts. Over budget: the end of the last one over budget.
         """
         over = [each.ends_ms for each in self._limited if each.balance.standing == "OVER_BUDGET"]
         at = max(over) if over else min((each.ends_ms for each in self._limited), default=FOREVER_MS)

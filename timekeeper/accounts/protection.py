@@ -43,7 +43,7 @@ def choose(
     used: int = 0,
     before: Set[str] = frozenset(),
 ) -> ProtectedPods:
-    """The protected pods. ``takes``: UID -> what the pod takes of the floor; ``used``: what of it is used up
+    """The protected pods. ``takes``: UID -> what the pod takes of the floor; ``used``: what of it is taken
     for this period; ``before``: UIDs of the last choice."""
     left = max(0, protection.floor - used)
     chosen: list[str] = []

@@ -1,4 +1,4 @@
-"""What is to be done now to the pods of exhausted namespaces with ``onExhausted: evict``. Pure.
+"""What is to be done now to the pods of namespaces over budget with ``onExhausted: evict``. Pure.
 
 1. Every charged pod of such a namespace gets a notice, once: the time before which it is not evicted.
 2. Once the account is spent and a pod's time has come, it is evicted: of an account's pods the one with the
@@ -166,7 +166,7 @@ class NoticeChange:
 
 @dataclass(frozen=True, slots=True)
 class EvictionPlan:
-    """What one step does about the pods of exhausted budgets."""
+    """What one step does about the pods of accounts over budget."""
 
     evictions: tuple[BudgetEviction, ...] = ()  # at most one of each account
     changes: tuple[NoticeChange, ...] = ()

@@ -1,4 +1,4 @@
-"""Which pods of exhausted namespaces need nothing for now, so that a look at all pods does not decide about
+"""Which pods of namespaces over budget need nothing for now, so that a look at all pods does not decide about
 each of them again. Pure but for its memory, which may be lost at any time."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

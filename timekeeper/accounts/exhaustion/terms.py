@@ -10,7 +10,7 @@ from timekeeper.core.ledger.metering import FOREVER_MS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvictionTerms:
-    """An exhausted account with ``onExhausted: evict``, as it concerns one namespace.
+    """An account over budget with ``onExhausted: evict``, as it concerns one namespace.
 
     The account is exhausted while its charges and reservations reach the grant: then its pods get their
     notice. Pods are evicted only once the charges alone reach it (``is_spent``). What a pod has reserved and
@@ -92,7 +92,7 @@ class EvictingNamespaces:
 
 
 def _account(statement: Statement) -> Statement:
-    """Of the namespace's exhausted accounts with ``evict`` the spent one; of two alike the group's, so that
+    """Of the namespace's accounts over budget with ``evict`` the spent one; of two alike the group's, so that
     its members' pods are in one order."""
     both = (statement.group, statement) if statement.group else (statement,)
     exhausted = [

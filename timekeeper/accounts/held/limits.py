@@ -12,7 +12,7 @@ from timekeeper.accounts.statements import Statements
 from timekeeper.core.budgets.policy import Budget
 from timekeeper.core.ledger.metering import FOREVER_MS, period_at
 
-# While the account is exhausted, these modes of `onExhausted` keep pods behind the gate.
+# While the account is over budget, these modes of `onExhausted` keep pods behind the gate.
 KEEPING = ("hold", "evict", "deny")
 
 
@@ -51,7 +51,7 @@ class ReleaseLimits:
 
     def of(self, pod: HeldPod) -> tuple[Limit, ...]:
         """The limits of the pod's namespace; none in observe mode, and without an account that keeps pods
-        while it is exhausted. A pod that declares its time is kept by every account, also of later
+        while it is over budget. A pod that declares its time is kept by every account, also of later
         periods."""
         if pod.by_other and not pod.rate_milli and not pod.cards_milli:
             return ()  # its claims turned out to be of no GPU

@@ -45,7 +45,7 @@ def _mode(raw: Json) -> str:
 
 
 def _effect(raw: Json) -> str:
-    """What happens when it is exhausted, as the entry names it, and what it comes to."""
+    """What happens over budget, as the entry names it, and what it comes to."""
     if raw["granted"] is None and not raw["group"]:
         return ""
     named = str(raw["onExhausted"])

@@ -126,7 +126,7 @@ def _fields(facts: Facts) -> Iterator[str]:
 
 
 def _reclaims(account: Any) -> bool:
-    """Whether pods of the namespace leave for others: once its budget is exhausted, or while they are
+    """Whether pods of the namespace leave for others: once it is over budget, or while they are
     idle."""
     return _reclaims_spent(account) or _reclaims_idle(account)
 

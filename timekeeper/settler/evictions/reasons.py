@@ -126,7 +126,7 @@ def _overused(candidate: EvictionCandidate) -> str:
     return f"{used}; overuseGrace is {(candidate.grace_ms or 0) / 1000:g}s"
 
 
-# An exhausted budget
+# A namespace over budget
 
 
 def spent(pod: LedgerPod, terms: EvictionTerms, deletes: bool) -> Reason:
