@@ -72,11 +72,13 @@ class GangCalls:
 
     def _forgive(self, pod: Pod) -> str:
         """Note on the pod until when it is not charged. Before its eviction: if the extender is killed
-        between the two, the timekeeper knows. Returns the pod's version."""
+        between the two, the timekeeper knows. A finalizer keeps the object until a timekeeper has read the
+        note. Returns the pod's version."""
         now_ms = self._now_ms()
         until_ms = min(now_ms, (pod.hold.bound_ms or now_ms) + self._deadline_ms)
         only = {"uid": pod.uid, "resourceVersion": pod.version}
-        body = {"metadata": {**only, "annotations": {names.GANG_FORGIVEN: timestamp(until_ms)}}}
+        note = {names.GANG_FORGIVEN: timestamp(until_ms)}
+        body = {"metadata": {**only, "annotations": note, "finalizers": [names.GANG_FORGIVEN]}}
         reply = self._patched(pod, body)
         written = mapping(reply.body.get("metadata")) if isinstance(reply, Answered) else {}
         return str(written.get("resourceVersion") or pod.version)

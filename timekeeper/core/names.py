@@ -89,7 +89,7 @@ GANG_KEY = "bursar.dev/gang-key"
 # what the Binding writes, or the extender: when enough pods of the gang had a node
 GANG_STARTED = "bursar.dev/gang-started"
 # what the extender writes before it evicts a member of a gang whose start came to nothing: until when the
-# member is not charged
+# member is not charged; and the finalizer that keeps the member until the timekeeper has read that
 GANG_FORGIVEN = "bursar.dev/gang-forgiven"
 # what the extender writes on a member of a gang that lacks some: with how many living ones it starts
 GANG_NEEDS = "bursar.dev/gang-needs"

@@ -35,6 +35,7 @@ def test_it_notes_until_when_a_start_in_vain_is_not_charged_and_then_evicts() ->
     ((_, _, note), (_, _, evicted)) = [
         call for call in world.calls if NOTE in str(call) or call[0] == "evict"
     ]
+    assert note["metadata"]["finalizers"] == [NOTE]  # the object stays until a timekeeper has read it
     versions = (
         note["metadata"]["resourceVersion"],
         evicted["deleteOptions"]["preconditions"]["resourceVersion"],

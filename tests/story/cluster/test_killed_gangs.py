@@ -15,7 +15,16 @@ import pytest
 from deploy.local.api import ApiError
 from deploy.local.limits import LONGEST_S
 from deploy.local.stack import Stack
-from tests.story.cluster.test_gangs import CARDS, Place, cards_of, job_of, standing_still
+from tests.story.cluster.test_gangs import (
+    CARDS,
+    Place,
+    be_apart,
+    cards_of,
+    job_of,
+    member,
+    restart,
+    standing_still,
+)
 from tests.story.cluster.test_killed_parts import SCHEDULER
 from tests.story.cluster.test_metering import set_budget
 from tests.support.control_plane import MERGE
@@ -264,6 +273,42 @@ def test_a_part_that_is_killed_while_a_gang_starts_leaves_no_part_of_it(
     assert charged_twice(place, reader) == []
     assert seen.total() == kills
     assert kills < len(ACTS) or {*ACTS} <= {*seen}
+
+
+def test_what_is_forgiven_outlives_timekeeper_and_extender(stack: Stack, reader: str) -> None:
+    """Both are killed while a gang leaves whose start came to nothing. One of its pods had a node: the other
+    one may not run beside a pod that only kube-scheduler knows."""
+    restart(stack, f"--gang-deadline={(deadline_s := 5)}s")
+    place, name = Place(stack, "forgiven", 1, 1), "forgiven"
+    taken: Json = {"containers": [{"name": "main", "image": "app"}], "nodeName": "forgiven-0"}
+    stack.cp.api.call(
+        "POST", place.path, {"metadata": {"name": "other", "labels": {"app": "apart"}}, "spec": taken}
+    )
+    for mate in "ab":
+        pod = member(mate, "train", 2, where=name)
+        be_apart(pod, "kubernetes.io/hostname")
+        stack.cp.api.call("POST", place.path, pod)
+    stack.wait("one to be bound", lambda: len(place.bound()) == 2)
+    (lucky,) = {*place.bound()} - {"other"}
+    stack.wait("its session", lambda: [row["pod"] for row in sessions(place, reader)] == [lucky])
+    kill(stack, "timekeeper")
+
+    def is_removed() -> bool:
+        there = [pod["metadata"] for pod in place.pods() if pod["metadata"]["name"] == lucky]
+        return not there or there[0].get("deletionGracePeriodSeconds") == 0
+
+    stack.wait("its object to be removed", is_removed, "extender")
+    kill(stack, "extender")
+    time.sleep(3)
+    start_again(stack, "timekeeper")
+    start_again(stack, "extender")
+
+    stack.wait("its object to be gone", lambda: lucky not in place.names(), "timekeeper")
+    stack.wait("its charge", lambda: sessions(place, reader)[0]["state"] == "settled", "timekeeper")
+    (row,) = sessions(place, reader)
+    held_ms = row["ended"] - row["bound"]
+    assert (row["forgivenMs"], row["pending"]) == (1_000 * deadline_s, 0)
+    assert row["posted"] == 1_000 * (held_ms - 1_000 * deadline_s) < 1_000 * LONGEST_S * 1_000
 
 
 def job_path(place: Place, job: Json) -> str:

@@ -1,5 +1,8 @@
 """A start in vain: what pods of a gang were charged that Bursar evicted because it did not start."""
 
+import json
+from typing import Any, cast
+
 import pytest
 
 from tests.timekeeper.clocks import iso
@@ -9,6 +12,9 @@ from tests.timekeeper.worlds import DAY, GPU, HOUR, MINUTE, SECOND, T0, Json, To
 from timekeeper.operations.audit.audit import audit
 from timekeeper.operations.audit.cluster import ClusterComparison, read_compared_pod
 from timekeeper.operations.audit.finding import Finding
+from timekeeper.runtime.api_server import Answered, Api
+from timekeeper.settler.evictions.calls import EvictorContext, view_of
+from timekeeper.settler.evictions.rounds import NoteRound
 from timekeeper.store.engine.upgrade import snapshot
 
 ONE_DATABASE = "decisions about values; test_machine and test_export store the same on both"
@@ -180,3 +186,101 @@ def test_cpu_and_memory_of_the_pod_are_forgiven_as_its_cards_are(here: Town) -> 
     assert charged(here, "p") == 500 * 10 * SECOND
     assert charged(here, f"p:host:{T0}") == 1_500 * 10 * SECOND
     assert here.charged() == 2_000 * 10 * SECOND
+
+
+NOTE = "bursar.dev/gang-forgiven"
+STEPS = ("bound", "noted", "evicted", "ended", "removed")
+
+
+class Noted:
+    """The API server's part of a pod's life. An object goes once its grace is over and no finalizer keeps
+    it; ``call`` carries out the patch that takes one away."""
+
+    def __init__(self, town: Town, name: str, is_forced: bool) -> None:
+        self.town, self.is_forced, self.is_there = town, is_forced, True
+        self.raw = gpu_pod(name, started_ms=T0)
+        self.ends_ms, self.removed_ms = T0 + DEADLINE + 10 * SECOND, 0
+
+    def do(self, step: str, is_heard: bool) -> None:
+        metadata = self.raw["metadata"]
+        if step == "noted":
+            metadata["annotations"] = metadata["annotations"] | FREE
+            metadata["finalizers"] = ["tests.example/other", NOTE]
+        elif step == "evicted":
+            metadata |= {
+                "deletionTimestamp": iso(self.town.clock() + 30 * SECOND),
+                "deletionGracePeriodSeconds": 30,
+            }
+        elif step == "ended" and not self.is_forced:
+            self.raw = ended(self.raw, self.ends_ms)
+        elif step == "removed":
+            self.removed_ms = self.town.clock()
+            self.raw["metadata"] |= {
+                "deletionTimestamp": iso(self.town.clock()),
+                "deletionGracePeriodSeconds": 0,
+                "finalizers": [NOTE],
+            }
+        self.town.hear("pods", json.loads(json.dumps(self.raw)), unheard=not is_heard)
+
+    def call(self, method: str, path: str, body: Json, **more: object) -> Answered:
+        assert (method, path) == ("PATCH", f"/api/v1/namespaces/team-a/pods/{self.raw['metadata']['name']}")
+        assert body["metadata"] == {
+            "uid": self.raw["metadata"]["uid"],
+            "$deleteFromPrimitiveList/finalizers": [NOTE],
+        }
+        self.raw["metadata"]["finalizers"].remove(NOTE)
+        self.is_there = bool(self.raw["metadata"]["finalizers"])
+        return Answered(200, {})
+
+
+def stays(town: Town, pod: Noted) -> bool:
+    """Whether its object does, after a round of the timekeeper."""
+    shared = town.store, town.settler.epoch, cast(Api, pod), cast(Any, None)
+    NoteRound(EvictorContext(*shared, view_of(town.settler), town.clock)).run()
+    return pod.is_there
+
+
+@pytest.mark.parametrize("end", ["proved", "forced", "forced, and the timekeeper is killed again"])
+@pytest.mark.parametrize("away", ["11111", "01111", "00111", "00011", "00001", "00010", "00100", "00110"])
+def test_no_absence_of_the_timekeeper_changes_what_is_forgiven(here: Town, away: str, end: str) -> None:
+    """No extender is there that could report the end. The pod's object is kept until the ledger has it."""
+    pod, is_forced = Noted(here, "p", end != "proved"), end != "proved"
+    for at, (step, seconds) in enumerate(zip(STEPS, (0, 60, 0, 10, 0), strict=True)):
+        here.clock.turn(seconds * SECOND)
+        is_away, comes_back = away[at] == "1", "1" not in away[at + 1 :]
+        if not is_away:
+            here.node_heard()
+        pod.do(step, is_heard=not is_away)
+        if is_away and comes_back:
+            here.clock.turn(3 * SECOND)
+            here.restart()
+            assert stays(here, pod)  # before the first tick nothing is known
+        elif not is_away:
+            assert stays(here, pod)  # nor before the tick that writes what was heard
+            here.tick()
+    here.advance(SECOND)
+    assert not stays(here, pod)
+
+    here.hear("pods", pod.raw, deleted=True, unheard="again" in end)
+    if "again" in end:
+        here.restart()
+    here.advance(2 * MINUTE)
+
+    ends_ms = pod.removed_ms + 30 * SECOND if is_forced else pod.ends_ms
+    assert here.charged() == GPU * (ends_ms - T0 - DEADLINE)
+    assert here.budget()["pending"] == (here.charged() if is_forced else 0)
+
+
+def test_a_pod_that_stays_loses_its_note_once_that_does_not_count(here: Town) -> None:
+    """A PodDisruptionBudget keeps it. While its note counts, or it is being ended, the object is kept."""
+    pod = Noted(here, "p", False)
+    for step in ("bound", "noted"):
+        pod.do(step, is_heard=True)
+    here.advance(DEADLINE + 10 * MINUTE - SECOND)
+    assert stays(here, pod)
+    assert NOTE in pod.raw["metadata"]["finalizers"]
+
+    here.advance(SECOND)
+    assert stays(here, pod)
+
+    assert pod.raw["metadata"]["finalizers"] == ["tests.example/other"]

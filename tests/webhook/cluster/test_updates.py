@@ -510,6 +510,35 @@ def test_the_extender_alone_says_once_what_became_of_a_start(
     assert policies.get(path)["metadata"]["annotations"][mark] == at
 
 
+def test_the_note_of_a_start_has_a_finalizer_that_the_timekeeper_alone_of_both_removes(
+    policies: Policies, apis: dict[str, Api]
+) -> None:
+    path = path_of(make_held(policies, "kept", THEIRS, size="2", key="bursar/g"))
+    timekeeper, extender = (patch_with(apis[account]) for account in BY)
+    note = {FORGIVEN: "2026-11-28T00:00:00Z"}
+
+    def adds(*finalizers: str, **annotations: str) -> Json:
+        return {"metadata": {"annotations": annotations, "finalizers": [*finalizers]}}
+
+    def removes(*finalizers: str) -> Json:
+        return {"metadata": {"$deleteFromPrimitiveList/finalizers": [*finalizers]}}
+
+    assert policies.said("PATCH", path, {"metadata": {"finalizers": ["team.example/wait"]}}) == ""
+    for patch, body, status in (
+        (timekeeper, adds(FORGIVEN), 403),
+        (extender, adds(FORGIVEN), 403),
+        (extender, adds("team.example/other", **note), 403),
+        (extender, adds(FORGIVEN, "team.example/other", **note), 403),
+        (extender, adds(FORGIVEN, **note), 200),
+        (extender, removes(FORGIVEN), 403),
+        (timekeeper, removes(FORGIVEN, "team.example/wait"), 403),
+        (timekeeper, adds("team.example/other"), 403),
+        (timekeeper, removes(FORGIVEN), 200),
+    ):
+        assert message(patch(path, body)).startswith(f"{status} "), (patch, body)
+    assert policies.get(path)["metadata"]["finalizers"] == ["team.example/wait"]
+
+
 def test_the_extender_alone_says_with_how_many_a_gang_starts(
     policies: Policies, apis: dict[str, Api]
 ) -> None:

@@ -28,7 +28,7 @@ from timekeeper.core.values import GPURequest
 
 _DEFAULT_GRACE_S = 30
 _LEAST_GRACE_MS = 2_000  # of the kubelet, for each container
-_FORGIVEN_FOR_MS = 600_000  # an eviction follows so soon after the note that a start came to nothing
+FORGIVEN_FOR_MS = 600_000  # so soon an eviction follows the note that a start came to nothing
 _TOLERATED_MS = 2_000  # of a node's clock; timestamps are whole seconds
 _STATUSES = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
 
@@ -55,6 +55,8 @@ class PodHold:
     deletion_ms: int | None = None  # deletionTimestamp: the deadline of a requested deletion
     # until when it is not charged if it is evicted, because the start of its gang came to nothing
     forgiven_ms: int | None = None
+    has_note: bool = False  # its finalizer keeps the object until a settler has read that note
+    is_kept: bool = False  # and nothing else: the object would be removed by now
     finishes: tuple[
         int, ...
     ] = ()  # of its containers, by the clock of its node, where ``ended_ms`` is proved
@@ -107,6 +109,7 @@ def pod_hold(pod: Json) -> PodHold:
     finishes = _proved_finishes(status) if over else ()
     bound_ms, began_ms = _bound_ms(status), millis(status.get("startTime"))
     ahead_ms = None if bound_ms is None or began_ms is None else began_ms - bound_ms
+    has_note = GANG_FORGIVEN in sequence(metadata.get("finalizers"))
     return PodHold(
         bound_ms=bound_ms,
         over=over,
@@ -117,6 +120,8 @@ def pod_hold(pod: Json) -> PodHold:
         grace_ms=_runs_on_ms(pod),
         deletion_ms=millis(metadata.get("deletionTimestamp")),
         forgiven_ms=_forgiven_ms(metadata),
+        has_note=has_note,
+        is_kept=has_note and metadata.get("deletionGracePeriodSeconds") == 0,
         finishes=finishes,
         began_ahead_ms=ahead_ms if finishes else None,
     )
@@ -132,7 +137,7 @@ def _forgiven_ms(metadata: Json) -> int | None:
     if until_ms is None or leaves_ms is None:
         return until_ms
     asked_ms = leaves_ms - 1000 * (_seconds(metadata.get("deletionGracePeriodSeconds")) or 0)
-    return until_ms if asked_ms <= until_ms + _FORGIVEN_FOR_MS else None
+    return until_ms if asked_ms <= until_ms + FORGIVEN_FOR_MS else None
 
 
 def later(before: PodHold | None, now: PodHold) -> PodHold:

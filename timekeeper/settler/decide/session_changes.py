@@ -115,6 +115,11 @@ def _says_nothing(session: Session, pod: LedgerPod) -> bool:
     return pod.is_static and session.vanished_ms is not None and is_silent
 
 
+def _has_vanished(session: Session, pod: LedgerPod) -> bool:
+    """Whether the removal of the pod is noted already, though a note on it keeps its object a while."""
+    return pod.hold.is_kept and session.vanished_ms is not None and pod.ended_ms is None
+
+
 def _is_of_a_report(session: Session, end: ReportedEnd) -> bool:
     """Whether the session was opened by the report of its Binding alone, which has neither owner nor labels
     and is dated by the extender's clock: the object's own time, a little beside it, is the right one."""
@@ -153,11 +158,13 @@ class _Tick:
                 self.changes.deferred[pod.uid] = since_ms
                 return
             session = self.changes.open(self._after_former(opened, pod), pod)
-        elif _says_nothing(session, pod):
+        elif _says_nothing(session, pod) or _has_vanished(session, pod):
             return
         elif _lives_again(session, pod) or self._lost_its_cards(session, pod):
             session = self._begin_again(session, pod, since_ms)
-        self._apply_status(self._on_given_cards(session, pod), pod)
+        session = self._apply_status(self._on_given_cards(session, pod), pod)
+        if pod.hold.is_kept and not session.is_over:  # else a kill before the removal is read would hide it
+            self._vanish(session, pod.hold, self._known(session), self.now_ms, was_watched=True)
 
     def _was_charged(self, pod: LedgerPod) -> bool:
         """Whether a static pod that has ended was charged by its mirror's UID, as releases before did."""
@@ -260,7 +267,9 @@ class _Tick:
         for node in self.cluster.changed_sights:
             for uid in sorted(self.ledger.open_totals.by_node.get(node, ())):
                 pod, session = self.cluster.pods.get(uid), self.ledger.session(uid)
-                if pod is not None and session is not None and uid not in self.cluster.changed_pods:
+                if pod is None or session is None or _has_vanished(session, pod):
+                    continue
+                if uid not in self.cluster.changed_pods:
                     self._apply_status(session, pod)
 
     def apply_deletion(self, deleted: DeletedPod) -> None:
