@@ -11,7 +11,7 @@ LogEvent = (
     | Literal["filter", "bind", "preempt", "malformed", "woken", "settled", "unsettled", "gang", "drain"]
     | Literal["gang-ends"]
     | Literal["drain-ends", "hold", "let-go", "condition-refused", "preempted", "stays", "preemption"]
-    | Literal["simulated", "simulation-ended", "would-preempt", "would-refuse", "cluster-failed"]
+    | Literal["simulated", "would-preempt", "would-refuse", "cluster-failed"]
     | Literal["cluster-sent", "cluster-refused", "bindings-failed", "bindings-sent", "bindings-dropped"]
     | Literal["binding-refused"]
     | Literal["ends-failed", "ends-sent", "end-refused", "ends-dropped", "closed", "opened", "leads"]

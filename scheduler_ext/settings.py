@@ -68,11 +68,6 @@ class ReadPortSettings:
         Path, "/etc/bursar/scheduler-tls/tls.key", "its private key, PEM", name="--read-tls-key"
     )
     audience: str = flag(nonempty, AUDIENCE, "required audience of callers' tokens")
-    simulation_timeout_ms: int = flag(
-        duration_ms("100ms", "60s", "10s"),
-        "10s",
-        "longest time of a simulation, after which its process is killed",
-    )
 
 
 def model_names(text: str) -> ModelNames:

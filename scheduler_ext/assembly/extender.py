@@ -49,9 +49,8 @@ from scheduler_ext.scoring.selection import Policies
 from scheduler_ext.serving.read_port import ReadSources, create_app
 from scheduler_ext.serving.routes import verb_calls
 from scheduler_ext.settings import ExtenderSettings
-from scheduler_ext.simulation.bodies import Asked
-from scheduler_ext.simulation.child import Simulator
 from scheduler_ext.simulation.simulate import SimulationInput
+from scheduler_ext.simulation.simulator import Simulator
 from scheduler_ext.snapshot.gang_table import Gangs
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.verbs.last_decisions import LastDecisions
@@ -258,8 +257,7 @@ class Extender:
     @cached_property
     def simulator(self) -> Simulator:
         """Simulates pods."""
-        timeout_ms = self._settings.read_port.simulation_timeout_ms
-        return Simulator(self._books, timeout_ms, self._say, self._metrics.simulated)
+        return Simulator(self._books, self._say)
 
     def _bound(self, pod: Pod, node: str, placement: Placement) -> None:
         self.gangs.bound(pod)
@@ -311,17 +309,9 @@ class Extender:
             snapshot, self.standings(), self.policies, lambda: time.monotonic() > until_s, nominated
         )
 
-    def _books(self, asked: Asked) -> SimulationInput:
-        standings = asked.standings(self.standings())
-        return SimulationInput(
-            self.cache.snapshot,
-            standings,
-            self.pdbs.now(),
-            self.cooldown(),
-            self.policies.at(standings),
-            limits_of(self._settings),
-            now_ms(),
-        )
+    def _books(self) -> SimulationInput:
+        standings = self.standings()
+        return SimulationInput(self.cache.snapshot, standings, self.policies.at(standings), now_ms())
 
     @cached_property
     def leadership(self) -> Leadership:

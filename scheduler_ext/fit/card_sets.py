@@ -23,6 +23,11 @@ class Steps:
 
     left: int = MAX_STEPS
 
+    @property
+    def are_few(self) -> bool:
+        """Whether they do not suffice for the largest search."""
+        return self.left < MAX_STEPS
+
     def spend(self) -> None:
         """Counts one trial. Raises TooManyStepsError if none is left."""
         if self.left == 0:

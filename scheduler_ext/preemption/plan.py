@@ -144,29 +144,6 @@ def plan(
     return best(choices, context)
 
 
-def foreseen(
-    waiting_pod: WaitingPod,
-    nodes: Iterable[NodeInfo],
-    context: PreemptionContext,
-    limits: PreemptionLimits,
-) -> Choice | None:
-    """The choice that would be made for a pod that fits nowhere: by `plan`, or by kube-scheduler where it
-    preempts by itself."""
-    pod, choices = waiting_pod.pod, []
-    acts = limits.most > 0 and pod.scheduler == limits.scheduler
-    for node in nodes:
-        if not _may_run_there(waiting_pod, node) or context.is_capped(pod, node.name):
-            continue
-        choice = choose(pod, node, context, waiting_pod.policy)
-        if choice is None or not (choice.victims or choice.awaits):
-            continue
-        watched = any(context.standings.of(v.namespace).watched for v in choice.victims)
-        ours = acts and not watched and _is_ours(pod, node, choice, context, limits)
-        if ours or _is_kube_schedulers(pod, node, choice):
-            choices.append(choice)
-    return best(choices, context)
-
-
 def has_room(waiting_pod: WaitingPod, nodes: Iterable[NodeInfo]) -> bool:
     """True if one of these nodes has what the pod waits for, cards and all."""
     pod = waiting_pod.pod

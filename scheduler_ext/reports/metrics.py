@@ -100,15 +100,6 @@ class ExtenderMetrics:
         )
         # the verbs and their results are a few words of ours, and the library takes its time to look them up
         self._seconds_of, self._results_of = cache(self._seconds.labels), cache(self._results.labels)
-        self._simulations = Counter(
-            "bursar_extender_simulations",
-            "simulations: `done`; `busy` (answered with 429, because another was running); `ended` "
-            "(killed for its time, or failed)",
-            ["result"],
-            registry=self._registry,
-        )
-        for result in ("done", "busy", "ended"):
-            self._simulations.labels(result)
         self._gang_starts = Histogram(
             "bursar_extender_gang_start_seconds",
             "from the creation of a waiting gang's first pod until enough of its pods have a node, by its "
@@ -157,10 +148,6 @@ class ExtenderMetrics:
         may say any size."""
         pods = next((name for most, name in _SIZES if size <= most), _SIZES[-1][1])
         self._gang_starts.labels(pods).observe(seconds)
-
-    def simulated(self, result: str) -> None:
-        """One simulation."""
-        self._simulations.labels(result).inc()
 
     def answered(self, verb: str, result: str, seconds: float) -> None:
         """One call."""

@@ -9,7 +9,6 @@ from http import HTTPStatus
 from flask import Flask, Response, request
 
 from scheduler_ext.reports.metrics import ExtenderMetrics
-from scheduler_ext.simulation.child import BusyError, ChildError
 from timekeeper.runtime.auth.gate import Gate
 from timekeeper.runtime.http.problem_details import Problem, answer_with_problems, unavailable
 from timekeeper.runtime.http.service import HttpAnswer, HttpLimits, HttpService
@@ -20,7 +19,7 @@ MAX_BODY_BYTES = 4 * 1024 * 1024
 _THREADS = 4
 _LIMITS = HttpLimits(MAX_BODY_BYTES, connections=64, unanswered_bytes=4 * MAX_BODY_BYTES)
 
-# The answer to a body. Raises BusyError, ChildError, or a Problem for a bad body.
+# The answer to a body. Raises a Problem for a bad body.
 Simulate = Callable[[bytes], bytes]
 
 
@@ -86,7 +85,7 @@ def read_app(gate: Gate, sources: ReadSources) -> Flask:
         why = sources.incomplete()
         if why:
             return unavailable(why).response()
-        return _simulated(sources.simulate, request.get_data(cache=False))
+        return Response(sources.simulate(request.get_data(cache=False)), mimetype="application/json")
 
     answer_with_problems(app)
 
@@ -95,16 +94,6 @@ def read_app(gate: Gate, sources: ReadSources) -> Flask:
         return problem.response()
 
     return app
-
-
-def _simulated(simulate: Simulate, body: bytes) -> Response:
-    try:
-        return Response(simulate(body), mimetype="application/json")
-    except BusyError:
-        busy = "another simulation is running; one runs at a time"
-        return Problem(429, busy, headers={"Retry-After": "1"}).response()
-    except ChildError as error:
-        return unavailable(f"the simulation gave no answer: {error}").response()
 
 
 def _refusal(status: HTTPStatus, sentence: str) -> HttpAnswer:

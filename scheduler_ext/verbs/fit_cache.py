@@ -199,7 +199,7 @@ class _Column:
         to be computed."""
         if self.moment == self.rows.moment and not self.untried:
             return
-        again = self.untried if left.left >= MAX_STEPS else set()
+        again = set() if left.are_few else self.untried
         names = {*self.rows.since(self.moment), *again}
         self._widen()
         self._ask({name: self.rows.nodes.get(name) for name in names}, left)
@@ -321,7 +321,7 @@ class _Column:
         key = (self.mine, shape, seen)
         known = self.known.get(key)
         if known is None:
-            if left.left < MAX_STEPS:
+            if left.are_few:
                 return refusal.NOT_TRIED
             here = (
                 per_node.for_node(seen, shape.free_by_card)

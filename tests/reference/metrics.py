@@ -27,7 +27,6 @@ _LINKS = {
     "bursar_extender_pods_too_large": "[remedy](troubleshooting.md#a-pod-is-too-large-for-etcd)",
     "bursar_extender_pods_unsure": "[extender.md](extender.md#how-it-works)",
     "bursar_extender_preemptions_total": "[preemption.md](preemption.md)",
-    "bursar_extender_simulations_total": "[extender.md](extender.md#the-read-only-port)",
     "bursar_grace_policies_differing": "[maxGracePeriod](budget-settings.md#maxgraceperiod-and-the-policies)",
     "bursar_held_pods": "[held-pods.md](held-pods.md)",
     "bursar_idle_evictions_total": "[node-agent.md](node-agent.md#idle-pods)",

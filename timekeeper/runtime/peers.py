@@ -66,7 +66,7 @@ def peers(webhook_url: str, extender_url: str, token_file: Path, ca: Callable[[]
     """The roles at these URLs."""
     return Peers(
         Peer("webhook", webhook_url, ca, timeout_s=5.0),
-        Peer("extender", extender_url, ca, timeout_s=65.0, token_file=token_file),
+        Peer("extender", extender_url, ca, timeout_s=5.0, token_file=token_file),
     )
 
 

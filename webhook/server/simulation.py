@@ -70,7 +70,6 @@ def _answers(judging: Reviewer, reviews: Sequence[PodReview]) -> list[Json]:
         answers.append(
             {
                 "refusal": answer.refusal,
-                "warnings": answer.warnings,
                 "standing": answer.audit.get("standing", ""),
                 "held": answer.audit.get("held", ""),
                 "protected": "protected" in answer.audit,

@@ -123,7 +123,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
         **{"node": "n", "state": "left", "heard": "2026-11-21T00:00:00Z", "left": "2026-11-21T00:01:00Z"},
         "charges": [],
     },
-    "/v1/simulate": {"pods": [], "cost": None, "before": None, "after": None, "note": ""},
+    "/v1/simulate": {"pods": [], "cost": None, "after": None, "note": ""},
     "/v1/usage": {"from": 0, "to": 1, "rows": [{"namespace": "team-a", "uid": "u", **AMOUNTS}], "total": {}},
     "/v1/would": {"rows": [WOULD], "enforced": [], "notes": []},
 }

@@ -17,7 +17,6 @@ EXCEPTIONS = {
     ("tests/local/process/test_local_parts.py", "within_s=0.1"): RUNS_OUT,
     ("tests/node/cluster/test_podresources.py", "timeout_s=0.3"): RUNS_OUT,
     ("tests/node/process/test_podresources.py", "timeout_s=0.3"): RUNS_OUT,
-    ("tests/scheduler_ext/process/test_read_port.py", "--simulation-timeout=1500ms"): RUNS_OUT,
     ("tests/scheduler_ext/unit/test_leading.py", "timeout=0.1"): RUNS_OUT,
     ("tests/scheduler_ext/unit/test_node_locks.py", "within_s=0.6"): RUNS_OUT,
     ("tests/story/cluster/test_outages.py", "--lease-duration=2s"): "who leads is in no verdict",

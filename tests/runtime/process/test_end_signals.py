@@ -22,7 +22,6 @@ from timekeeper.runtime.end_signals import END_SIGNALS, event_of_end_signals
 # of an Event, a Queue, a logging handler, a file.
 CALLED_IN_HANDLERS = {
     "deploy/local/ending.py": {"before[each]", "came.append", "handler", "signal.signal", "sys.exit"},
-    "scheduler_ext/simulation/child.py": set(),
     "sidecar/event_loop.py": {"End", "self._events.append"},
     "timekeeper/process/supervisor.py": set(),
     "timekeeper/runtime/end_signals.py": set(),

@@ -3,7 +3,7 @@ refusal has its sentence."""
 
 import pytest
 
-from scheduler_ext.simulation.bodies import read_simulation
+from scheduler_ext.simulation.simulator import read_simulation
 from tests.scheduler_ext.stepped import Stepped
 from tests.scheduler_ext.worlds import node, percent
 from tests.support.hostile_json import spoilt_in_turn

@@ -1,17 +1,22 @@
 """What a simulation says of pods that do not exist: by the functions that decide, and without an effect."""
 
+import itertools
+import random
+from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
+
+from scheduler_ext.fit.fit import fit
+from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.standing import UNHEARD, NamespaceStanding, NamespaceStandings
-from scheduler_ext.preemption.cooldown import NOTHING_DONE
-from scheduler_ext.preemption.plan import PreemptionLimits
 from scheduler_ext.scoring.selection import Policies
-from scheduler_ext.simulation.simulate import SimulatedPod, SimulationInput, simulate
+from scheduler_ext.simulation.simulate import PROCESSOR_S, SimulatedPod, SimulationInput, simulate
 from scheduler_ext.snapshot.drains import Drain
-from scheduler_ext.snapshot.snapshot import Snapshot, drain, undrain
-from tests.scheduler_ext.preemption_worlds import budget, of, pdbs, standing
-from tests.scheduler_ext.worlds import node, on, percent, read, rebuilt
-from tests.worlds import Json, card
+from scheduler_ext.snapshot.snapshot import Snapshot, assume, drain, undrain
+from tests.scheduler_ext.preemption_worlds import of, standing
+from tests.scheduler_ext.worlds import asking, node, on, percent, read, rebuilt
+from tests.worlds import Json, card, container
 from timekeeper.core.standings import NO_CAP, Cap, Caps
 
 IN_BUDGET = NamespaceStanding("IN_BUDGET")
@@ -19,26 +24,19 @@ OVER = NamespaceStanding("OVER_BUDGET", "reclaim")
 NOW_MS = 1_000_000_000
 
 
-def books(snapshot: Snapshot, standings: NamespaceStandings = UNHEARD, *promised: Json) -> SimulationInput:
-    policies = Policies("binpack", lambda: standings, lambda: None, lambda _: None)
-    limits = PreemptionLimits(180_000, 600_000, 8, "bursar-scheduler", False)
-    return SimulationInput(snapshot, standings, pdbs(*promised), NOTHING_DONE, policies, limits, NOW_MS)
+def books(
+    snapshot: Snapshot, standings: NamespaceStandings = UNHEARD, policy: str = "binpack"
+) -> SimulationInput:
+    policies = Policies(policy, lambda: standings, lambda: None, lambda _: None)
+    return SimulationInput(snapshot, standings, policies, NOW_MS)
 
 
 def waiting(share: int, name: str, namespace: str = "team-a", **spec: object) -> Json:
     return of(percent(share, name, schedulerName="bursar-scheduler", **spec), namespace)
 
 
-def told(found: list[SimulatedPod]) -> list[tuple[str, list[str], list[str]]]:
-    """Of each pod the node, its cards and its victims."""
-    return [
-        (
-            each.node,
-            [uuid for uuid, _ in each.allocation.uses] if each.allocation else [],
-            sorted(victim.name for victim in each.victims),
-        )
-        for each in found
-    ]
+def cards_of(simulated: SimulatedPod) -> list[str]:
+    return [uuid for uuid, _ in simulated.allocation.uses] if simulated.allocation else []
 
 
 def test_pods_take_their_cards_one_after_another_and_the_books_stay_as_they_are() -> None:
@@ -50,48 +48,89 @@ def test_pods_take_their_cards_one_after_another_and_the_books_stay_as_they_are(
 
     assert [each.node for each in found[:3]] == ["a", "b", "b"]
     assert [each.fitting for each in found] == [2, 1, 1, 0]
-    assert {cards[0] for _, cards, _ in told(found)[1:3]} == {"b-GPU-0", "b-GPU-1"}
+    assert {cards_of(pod)[0] for pod in found[1:3]} == {"b-GPU-0", "b-GPU-1"}
     assert [(r.refusal.kind, r.nodes) for r in found[3].reasons] == [("room", 2)]
     assert known.snapshot is snapshot
     assert simulate(pods, known) == found
 
 
-def test_a_victim_of_reclaim_is_named_and_gone_for_the_next_pod() -> None:
-    debtor = on(of(percent(100, "debtor"), "team-b"), "a", "a-GPU-0")
+def test_no_pod_leaves_for_one_that_is_simulated() -> None:
+    debtor = on(of(percent(100, "debtor", priority=-5), "team-b"), "a", "a-GPU-0")
     snapshot = rebuilt([node("a", card(0))], [debtor])
     standings = standing(**{"team-a": IN_BUDGET, "team-b": OVER})
-    pods = [read(waiting(50, "one")), read(waiting(50, "two"))]
 
-    found = simulate(pods, books(snapshot, standings))
-
-    assert [(node, victims) for node, _, victims in told(found)] == [("a", ["debtor"]), ("a", [])]
-    assert (found[0].kind, found[1].kind) == ("reclaim", "")
-    # without the standings nobody leaves, and the pod waits
-    assert [each.node for each in simulate(pods, books(snapshot))] == ["", ""]
+    for pod in (waiting(100, "single", priority=0), of_gang("g", size=1)):
+        (found,) = simulate([read(pod)], books(snapshot, standings))
+        assert (found.node, found.is_partial) == ("", False)
 
 
-def test_kube_schedulers_own_preemption_is_foreseen_even_against_a_promise_that_ours_keeps() -> None:
-    low = on(of(percent(100, "low", priority=-5), "team-b"), "a", "a-GPU-0")
-    snapshot = rebuilt([node("a", card(0))], [low])
-    promise = budget("team-b", 0, {})
-    pod = [read(waiting(100, "p", priority=0))]
-
-    assert told(simulate(pod, books(snapshot, UNHEARD, promise))) == [("a", ["a-GPU-0"], ["low"])]
-
-
-def test_a_protected_pod_of_a_spent_budget_is_placed_and_is_no_victim_of_reclaim() -> None:
-    held = on(of(percent(100, "held"), "team-b"), "a", "a-GPU-0")
-    snapshot = rebuilt([node("a", card(0), card(1))], [held])
+def test_a_protected_pod_of_a_spent_budget_is_placed() -> None:
+    snapshot = rebuilt([node("a", card(0))], [])
     spent = NamespaceStanding("OVER_BUDGET", "deny", spent=True, protected=frozenset({"uid-serving"}))
-    spared = replace(OVER, protected=frozenset({"uid-held"}))
-    names = ("batch", "serving", "other")
-    pods = [read(waiting(100, name)) for name in names[:2]] + [read(waiting(100, "other", "team-c"))]
+    pods = [read(waiting(100, name)) for name in ("batch", "serving")]
 
-    found = simulate(
-        pods, books(snapshot, standing(**{"team-a": spent, "team-b": spared, "team-c": IN_BUDGET}))
-    )
+    found = simulate(pods, books(snapshot, standing(**{"team-a": spent})))
 
-    assert [(node, victims) for node, _, victims in told(found)] == [("", []), ("a", []), ("", [])]
+    assert [pod.node for pod in found] == ["", "a"]
+
+
+@pytest.mark.parametrize("policy", ["binpack", "spread", "fragmentation"])
+def test_pods_are_placed_as_each_alone_is_where_the_others_hold_their_cards(policy: str) -> None:
+    """What is kept of nodes between pods that are alike changes no answer."""
+    drawn = random.Random(f"simulate-{policy}")
+    nodes = [node(f"n{at}", *(card(index) for index in range(drawn.randint(1, 4)))) for at in range(150)]
+    pods = [read(waiting(drawn.choice((30, 50, 100, 200)), f"p{at}")) for at in range(40)]
+    known = books(rebuilt(nodes, []), policy=policy)
+
+    together = simulate(pods, known)
+
+    for pod, found in zip(pods, together, strict=True):
+        (alone,) = simulate([pod], known)
+        assert alone == found
+        if alone.node and pod.request is not None:
+            placement = fit(pod.request, known.snapshot.node(alone.node), known.policies(pod))
+            assert not isinstance(placement, Refusal)
+            known = replace(known, snapshot=assume(known.snapshot, pod, alone.node, placement))
+
+
+def until(looks: int) -> Callable[[], float]:
+    """The time that is left: all until the clock was read so often, then so much that pods are still placed
+    on nodes that were looked at, and after as many readings again none."""
+    readings = itertools.count()
+    return lambda: (PROCESSOR_S, 0.3 * PROCESSOR_S, 0)[min(2, next(readings) // looks)]
+
+
+def test_a_simulation_whose_time_is_over_says_what_it_has_not_looked_at() -> None:
+    nodes = [node(f"n{at}", card(0)) for at in range(1_000)]
+    pods = [read(waiting(100, f"p{at}")) for at in range(30)]
+    known = books(rebuilt(nodes, []))
+
+    whole = simulate(pods, known)
+    partial = simulate(pods, replace(known, left_s=until(10)))
+    none = simulate(pods, replace(known, left_s=lambda: 0.0))
+
+    assert [pod.fitting for pod in whole] == list(range(1_000, 970, -1))
+    assert not any(pod.is_partial for pod in whole)
+    placed = [pod for pod in partial if pod.node]
+    assert 0 < len(placed) < 30
+    assert {pod.is_partial for pod in partial} == {True}
+    most = placed[0].fitting
+    assert most < 1_000
+    assert [pod.fitting for pod in placed] == list(range(most, most - len(placed), -1))
+    assert reasons(none) == ["the time of the simulation was over"] * 30
+    gang = [read(of_gang(f"g{at}")) for at in range(3)]
+    assert {pod.is_partial for pod in simulate(gang, replace(known, left_s=lambda: 0.0))} == {True}
+
+
+def test_no_search_begins_once_the_time_is_over() -> None:
+    """Nodes of which each takes a search of its own."""
+    nodes = [node(f"n{at}", *(card(i, memory_mib=16_000 + at) for i in range(4))) for at in range(64)]
+    shares = (container(f"c{at}", gpu_percent=str(31 + at)) for at in range(6))
+    pod = read(asking(*shares, name="p"))
+
+    (found,) = simulate([pod], replace(books(rebuilt(nodes, [])), left_s=until(20)))
+
+    assert (found.is_partial, 0 < found.fitting < 64) == (True, True)
 
 
 def test_a_spent_budget_and_a_cap_refuse_with_the_sentences_of_filter() -> None:
@@ -163,14 +202,6 @@ def test_a_gang_that_suffices_starts_with_those_that_fit() -> None:
     assert reasons(simulate(gang[:1], books(rebuilt([node("a", card(0))], [])))) == [
         "gang g starts whole: 1 of 3 members are simulated"
     ]
-
-
-def test_no_pod_leaves_for_a_gang() -> None:
-    debtor = on(of(percent(100, "debtor"), "team-b"), "a", "a-GPU-0")
-    standings = standing(**{"team-a": IN_BUDGET, "team-b": OVER})
-    snapshot = rebuilt([node("a", card(0))], [debtor])
-
-    assert simulate([read(of_gang("g", size=1))], books(snapshot, standings))[0].victims == ()
 
 
 def kept_for(namespace: str, name: str) -> Snapshot:

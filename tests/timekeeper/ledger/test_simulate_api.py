@@ -1,23 +1,21 @@
 """``POST /v1/simulate`` over the real ledger. The webhook's and the extender's own code is called instead of
 their processes."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import chain, repeat
 from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
 
-from scheduler_ext.model.standing import NamespaceStanding
 from scheduler_ext.model.standing_table import decode as decode_for_extender
 from scheduler_ext.model.standing_table import standings_at
-from scheduler_ext.preemption.cooldown import NOTHING_DONE
-from scheduler_ext.preemption.plan import PreemptionLimits
 from scheduler_ext.scoring.selection import Policies
-from scheduler_ext.simulation.bodies import answer_of, read_simulation
-from scheduler_ext.simulation.simulate import SimulationInput, simulate
+from scheduler_ext.simulation.simulate import SimulationInput
+from scheduler_ext.simulation.simulator import Simulator
 from tests.runtime.lines import into
-from tests.scheduler_ext.preemption_worlds import of, pdbs
+from tests.scheduler_ext.preemption_worlds import of
 from tests.scheduler_ext.worlds import node as cards_node
 from tests.scheduler_ext.worlds import on, percent, rebuilt
 from tests.timekeeper.worlds import (
@@ -50,6 +48,7 @@ from webhook.standings import decode as decode_for_webhook
 ONE_DATABASE = "arithmetic over statements that other modules read on both"
 
 READER = token("reader")
+NO_TIME = repeat(0.0)  # passes
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,18 +83,20 @@ class Planner:
         self.town.advance(0)
 
 
-def planner_of(town: Town, policy: AdmissionPolicy = POLICY) -> Planner:
+def planner_of(town: Town, policy: AdmissionPolicy = POLICY, spent_s: Iterator[float] = NO_TIME) -> Planner:
     """A client of the town's ledger, with these peers."""
-    peers = peers_of(lambda: asking.standings(), policy)
+    peers = peers_of(lambda: asking.standings(), policy, spent_s)
     gate = Gate(town.reviews.post, Expected("bursar", "test"), town.clock)
     services = create_services(town.store, gate, town.clock, lambda: CA, 5_000, peers=peers)
     asking = Planner(town, app_of(services).test_client())
     return asking
 
 
-def peers_of(polled: Callable[[], bytes], policy: AdmissionPolicy = POLICY) -> Peers:
+def peers_of(
+    polled: Callable[[], bytes], policy: AdmissionPolicy = POLICY, spent_s: Iterator[float] = NO_TIME
+) -> Peers:
     """A webhook with this policy, and an extender with a node of two cards, of which one is a debtor's of
-    team-b. ``polled``: the standings."""
+    team-b. ``polled``: the standings; ``spent_s``: what each look at the extender's clock says."""
 
     def admits(body: bytes) -> tuple[int, bytes]:
         table = decode_for_webhook(polled(), "", 0)
@@ -107,17 +108,15 @@ def peers_of(polled: Callable[[], bytes], policy: AdmissionPolicy = POLICY) -> P
     def places(body: bytes) -> tuple[int, bytes]:
         debtor = on(of(percent(100, "debtor"), "team-b"), "a", "a-GPU-0")
         snapshot = rebuilt([cards_node("a", card(0), card(1))], [debtor])
+        standings = standings_at(decode_for_extender(polled(), "", 0), 0, 30_000)
+        policies = Policies("binpack", lambda: standings, lambda: None, lambda _: None)
+        simulated = Simulator(
+            lambda: SimulationInput(snapshot, standings, policies, 0), into([]), lambda: next(spent_s)
+        )
         try:
-            asked = read_simulation(body)
+            return 200, simulated(body)
         except Problem as problem:
             return problem.status, problem.body()
-        known = standings_at(decode_for_extender(polled(), "", 0), 0, 30_000)
-        listed = {**known.listed, "team-b": NamespaceStanding("OVER_BUDGET", "reclaim")}
-        standings = asked.standings(replace(known, listed=listed))
-        policies = Policies("binpack", lambda: standings, lambda: None, lambda _: None)
-        limits = PreemptionLimits(180_000, 600_000, 8, "bursar-scheduler", False)
-        books = SimulationInput(snapshot, standings, pdbs(), NOTHING_DONE, policies, limits, 0)
-        return 200, answer_of(simulate(asked.pods, books), standings)
 
     return Peers(
         InProcess("webhook", "x", str, 1, called=admits), InProcess("extender", "x", str, 1, called=places)
@@ -163,26 +162,34 @@ def web(replicas: int, share: int = 100, **metadata: Any) -> Json:
     )
 
 
-def test_pods_get_class_place_victims_cost_and_the_end_of_the_budget(planner: Planner) -> None:
-    answer = planner.asks(web(3))
+def test_pods_get_place_cost_and_the_end_of_the_budget(planner: Planner) -> None:
+    answer = planner.asks(web(2))
 
-    one, two, three = answer["pods"]
-    assert (one["standing"], one["priorityClass"], one["held"]) == ("IN_BUDGET", "gpu-default-priority", "")
-    assert [(each["name"], each["outcome"], each["node"]) for each in answer["pods"]] == [
-        ("web-0", "fits", "a"),
-        ("web-1", "preempts", "a"),
-        ("web-2", "waits", ""),
+    one, two = answer["pods"]
+    assert (one["standing"], one["held"]) == ("IN_BUDGET", "")
+    assert [(pod["name"], pod["outcome"], pod["node"], pod["nodesThatFit"]) for pod in (one, two)] == [
+        ("web-0", "fits", "a", 1),
+        ("web-1", "waits", "", 0),
     ]
-    assert [each["name"] for each in two["victims"]] == ["debtor"]
-    assert (two["kind"], one["cards"][0]["uuid"]) == ("reclaim", "a-GPU-1")
-    # 1.5 x 24 hours for each card, at 2 EUR
+    assert [(why["nodes"], why["kind"]) for why in two["reasons"]] == [(1, "room")]
+    # 1.5 x 24 hours for a card, at 2 EUR
     assert (one["cost"]["gpuHoursPerDay"], one["cost"]["price"]) == ("36", "72")
-    assert three["cost"]["rateMilli"] == 0
-    assert (answer["cost"]["gpuHoursPerDay"], answer["cost"]["price"]) == ("72", "144")
-    assert answer["before"]["now"] == {"rateMilli": 0, "goneAt": None}
-    # 100 hours at 3 a hour
-    assert answer["after"]["now"] == {"rateMilli": 3000, "goneAt": T0 + 120_000_000}
-    assert planner.asks(web(3)) == answer
+    assert two["cost"]["rateMilli"] == 0
+    assert (answer["cost"]["gpuHoursPerDay"], answer["cost"]["price"], answer["note"]) == ("36", "72", "")
+    # 100 hours at 1.5 an hour
+    assert answer["after"]["now"] == {"rateMilli": 1500, "goneAt": T0 + 240_000_000}
+    assert planner.asks(web(2)) == answer
+
+
+def test_an_extender_without_time_answers_what_it_knows_and_the_note_says_so(planner: Planner) -> None:
+    """Its clock says from the second look on that the time is over."""
+    late = planner_of(planner.town, spent_s=chain([0.0], repeat(1.0)))
+
+    answer = late.asks(web(2))
+
+    assert outcomes(answer) == [("web-0", "unknown"), ("web-1", "unknown")]
+    assert answer["note"].startswith("the extender answers within 100 ms of a processor: it did not look")
+    assert answer["cost"]["rateMilli"] == 0
 
 
 def test_the_present_budget_decides_class_hold_and_refusal_and_stays_as_it_is(planner: Planner) -> None:
@@ -198,12 +205,8 @@ def test_the_present_budget_decides_class_hold_and_refusal_and_stays_as_it_is(pl
 
     demoted, held, denied = map(foretold, ("deprioritize", "hold", "deny"))
 
-    assert (demoted["standing"], demoted["priorityClass"]) == ("OVER_BUDGET", "gpu-lower-priority")
-    assert (held["held"], held["priorityClass"], held["outcome"]) == (
-        "budget",
-        "gpu-default-priority",
-        "waits",
-    )
+    assert (demoted["standing"], demoted["held"]) == ("OVER_BUDGET", "")
+    assert (held["held"], held["outcome"]) == ("budget", "waits")
     assert (denied["outcome"], denied["node"]) == ("refused", "")
     assert "has used its GPU budget" in denied["refusal"]
 
@@ -244,17 +247,6 @@ def test_the_budget_that_is_gone_first_may_be_the_groups_and_a_pod_uses_it_until
     assert now_ms in (T0, T0 + 1)  # the ledger's clock went on with the new entries
     assert ends["after"]["now"]["goneAt"] is None
     assert (endless["needs"], ends["needs"]["gpuHours"]) == (None, "1")
-
-
-def test_other_namespaces_pods_have_names_only_for_those_who_may_read_there(planner: Planner) -> None:
-    planner.town.reviews.tokens[READER] = user_status("reader")
-    planner.town.reviews.denied.add(("reader", "get", "decisions", "team-b"))
-
-    seen = planner.asks(web(2))["pods"][1]["victims"]
-    hidden = planner.asks(web(2), bearer=READER)["pods"][1]["victims"]
-
-    assert [each["namespace"] for each in seen] == ["team-b"]
-    assert hidden == [{**seen[0], "namespace": None, "name": None, "uid": None}]
 
 
 def test_who_may_not_simulate_here_is_refused(planner: Planner) -> None:
@@ -317,12 +309,12 @@ def outcomes(answer: Any) -> list[tuple[str, str]]:
 
 
 def test_the_pods_of_an_owner_start_together_where_gangs_are_auto(planner: Planner) -> None:
-    """On two cards, of which a debtor holds one: singly both pods start, and for a gang nobody leaves."""
+    """On two cards, of which a debtor holds one: singly one pod starts, and of the gang none."""
     alone = planner.asks(job(2))
     planner.budget_is("gpuHours: 100\nperiod: month\ngangs: auto")
     together = planner.asks(job(2))
 
-    assert outcomes(alone) == [("train-0", "fits"), ("train-1", "preempts")]
+    assert outcomes(alone) == [("train-0", "fits"), ("train-1", "waits")]
     assert outcomes(together) == [("train-0", "waits"), ("train-1", "waits")]
     assert {each["held"] for each in together["pods"]} == {"turn"}
     (why,) = {each["reasons"][0]["reason"] for each in together["pods"]}

@@ -54,7 +54,7 @@ def test_a_pod_costs_what_the_claims_of_its_manifest_ask_for(
     answer = planner.asks(pod(**named), claims=BOTH)
 
     (one,) = answer["pods"]
-    assert (one["outcome"], one["held"], one["scheduler"]) == ("unknown", "", "default-scheduler")
+    assert (one["outcome"], one["held"]) == ("unknown", "")
     assert (one["cost"]["rateMilli"], one["cost"]["gpuHoursPerDay"]) == (1000 * gpus, str(24 * gpus))
     assert answer["note"].startswith("kube-scheduler allocates devices to claims")
     assert answer["after"]["now"]["rateMilli"] == 1000 * gpus

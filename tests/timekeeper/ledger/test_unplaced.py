@@ -278,11 +278,7 @@ def test_a_simulation_says_what_is_not_known_and_asks_no_extender(planner: Plann
     answer: Any = planner.asks(whole)
 
     (one,), (share,) = answer["pods"], planner.asks(pod("share"))["pods"]
-    assert (one["outcome"], one["scheduler"], one["standing"]) == (
-        "unknown",
-        "default-scheduler",
-        "IN_BUDGET",
-    )
+    assert (one["outcome"], one["standing"]) == ("unknown", "IN_BUDGET")
     assert (share["outcome"], "placement is off here" in share["refusal"]) == ("refused", True)
     assert answer["note"].startswith(NOT_KNOWN)
     assert answer["note"].endswith("So neither place, cost nor forecast of these pods is known")

@@ -416,8 +416,8 @@ def test_a_held_pod_says_its_place_and_when_it_is_released_at_the_earliest() -> 
 def simulated_pod(name: str, **fields: Any) -> Json:
     """A pod of a simulation's answer."""
     pod = {"name": name, "outcome": "fits", "refusal": "", "held": "", "protected": False, "nodesThatFit": 1}
-    place = {"node": "gpu-1", "cards": [{"index": 0}, {"index": 2}], "victims": [], "reasons": []}
-    rest = {"priorityClass": "x", "hasUnreadConstraints": False, "cost": {"rateMilli": 2000}}
+    place = {"node": "gpu-1", "reasons": []}
+    rest = {"hasUnreadConstraints": False, "cost": {"rateMilli": 2000}}
     return {**pod, **place, **rest, **fields}
 
 
@@ -429,16 +429,15 @@ def simulation_of(*pods: Json, **fields: Any) -> Json:
 
 
 def test_a_simulation_shows_where_pods_fit() -> None:
-    victims = [{"namespace": "team-b", "name": "low"}, {"namespace": None, "name": None}]
     answer = simulation_of(
         simulated_pod("one"),
-        simulated_pod("two", outcome="preempts", kind="reclaim", victims=victims),
+        simulated_pod("two", outcome="unknown", node=""),
         simulated_pod("three", outcome="waits", reasons=[{"reason": "full", "nodes": 3}], held="budget"),
     )
 
     assert [tuple(row.values()) for row in cells(simulation.SIMULATED, answer)] == [
         ("one", "fits", "gpu-1", "1 node fits"),
-        ("two", "preempts", "gpu-1", "2 pods leave for it, by reclaim"),
+        ("two", "unknown", "", "it is not known where it would run"),
         ("three", "held, then waits", "gpu-1", "it is held until its budget pays for it; 3 nodes: full"),
     ]
 

@@ -1,8 +1,7 @@
 """``POST /v1/simulate``: whether the pods of a manifest fit, where, what they need, and what is left.
 
-The webhook answers how they would be admitted, the extender where they would be placed and who would leave
-for them, both by the functions that decide and as they know budgets at this moment. The ledger adds what it
-costs. Nothing is written.
+The webhook answers how they would be admitted, the extender where they would be placed, both by the functions
+that decide and as they know budgets at this moment. The ledger adds what it costs. Nothing is written.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +17,6 @@ from timekeeper.api import sheets
 from timekeeper.api.http.answers import AmountAnswer, Versioned, amount_of, answer
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, read_body, serve
 from timekeeper.api.http.services import Services
-from timekeeper.api.resources.decisions import reader_of
 from timekeeper.api.resources.forecasts import ForecastAnswer, Paces
 from timekeeper.api.resources.simulated.answers import CostAnswer, SimulatedPodAnswer, cost_answer, pod_answer
 from timekeeper.api.resources.simulated.bodies import BODY, SimulationBody, read_simulation
@@ -41,20 +39,23 @@ _CLAIMS = (
     "kube-scheduler allocates devices to claims: their place is not known, and each counts as a whole GPU of"
     " weight 1"
 )
+_PARTIAL = (
+    "the extender answers within 100 ms of a processor: it did not look at every node, nor at pods whose"
+    " outcome is unknown"
+)
 _NO_EXTENDER = "where pods would be placed is unknown: the timekeeper has no --extender-url"
 
 
 class SimulationAnswer(Versioned):
     """`cost`: of all pods that would be placed; `needs`: what these use until they end, null where one of
-    them has no `activeDeadlineSeconds`; `before`, `after`: the forecast without and with them, each of the
-    account that is gone first, the namespace's or its group's, and where neither is, of that with less left;
-    `note`: what is missing in the answer, or empty."""
+    them has no `activeDeadlineSeconds`; `after`: the forecast with them, of the account that is gone first,
+    the namespace's or its group's, and where neither is, of that with less left; `note`: what is missing in
+    the answer, or empty."""
 
     namespace: str
     pods: list[SimulatedPodAnswer]
     cost: CostAnswer
     needs: AmountAnswer | None
-    before: ForecastAnswer
     after: ForecastAnswer
     note: str
 
@@ -109,9 +110,8 @@ def _simulated(services: Services, asked: SimulationBody, caller: Caller) -> Sim
     ]
     subjects = (asked.namespace, GROUP + group) if group else (asked.namespace,)
     forecasts = [(Paces(services, name), services.ledger.account_now(name)) for name in subjects]
-    may_read = reader_of(services, asked.namespace)
     pods = [
-        pod_answer(pod, placed.get(pod.uid), may_read, cost_answer(rates.get(pod.uid, 0), price))
+        pod_answer(pod, placed.get(pod.uid, {}), cost_answer(rates.get(pod.uid, 0), price))
         for pod in reviewed
     ]
     return {
@@ -120,7 +120,6 @@ def _simulated(services: Services, asked: SimulationBody, caller: Caller) -> Sim
         "pods": pods,
         "cost": cost_answer(sum(rates.values()), price),
         "needs": _needs(additions),
-        "before": _first_gone([paces.of(account) for paces, account in forecasts]),
         "after": _first_gone([paces.of(account, additions) for paces, account in forecasts]),
         "note": "; ".join(filter(None, (note, unread, _CLAIMS if any(map(_has_claims, reviewed)) else ""))),
     }
@@ -180,7 +179,8 @@ def _placed(
     protected = [pod.uid for pod in asked if pod.review["protected"]]
     body = {"version": 1, "pods": [pod.review["pod"] for pod in asked], "protected": protected}
     found = services.peers.extender.ask("/v1/simulate", body)
-    return {placement["uid"]: placement for placement in found["pods"]}, ""
+    note = _PARTIAL if found.get("partial") else ""
+    return {placement["uid"]: placement for placement in found["pods"]}, note
 
 
 def _placement(raw: Mapping[str, Any]) -> SimulatedPlacement:

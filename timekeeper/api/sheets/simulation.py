@@ -23,16 +23,13 @@ def _why(raw: Json) -> str:
 
 
 def _placed(raw: Json) -> Iterator[str]:
-    count = len(raw["victims"])
     match raw["outcome"]:
         case "not-governed":
             yield "it requests no GPU"
         case "unknown":
-            yield "no extender was asked where it would run"
+            yield "it is not known where it would run"
         case "fits":
             yield "1 node fits" if raw["nodesThatFit"] == 1 else f"{raw['nodesThatFit']} nodes fit"
-        case "preempts":
-            yield f"{'1 pod leaves' if count == 1 else f'{count} pods leave'} for it, by {raw['kind']}"
         case _:
             yield from map(_reason, raw["reasons"])
 

@@ -16,7 +16,7 @@ from timekeeper.runtime.http.problem_details import bad
 Json = Mapping[str, Any]
 
 # the review of a pod whose owner is refused
-_REFUSED: Json = {"pod": None, "warnings": [], "standing": "", "held": "", "protected": False}
+_REFUSED: Json = {"pod": None, "standing": "", "held": "", "protected": False}
 
 
 @dataclass(frozen=True, slots=True)
