@@ -140,7 +140,7 @@ class TimekeeperSettings:
     namespace: str = flag(nonempty, NAMESPACE, "namespace of the budget ConfigMaps")
 
     # of single commands
-    output: str = choice(("text", "json", "prometheus"), "text", "output format of audit", short="-o")
+    output: str = choice(("text", "json"), "text", "output format of audit", short="-o")
     cluster: bool = argument(
         "--cluster",
         action="store_true",

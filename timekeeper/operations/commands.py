@@ -20,7 +20,7 @@ from timekeeper.edge.reflector import ExpiredError, UnreachableError
 from timekeeper.operations.audit.audit import audit
 from timekeeper.operations.audit.claims import ClaimComparison
 from timekeeper.operations.audit.cluster import ClusterComparison, read_compared_pod
-from timekeeper.operations.audit.reports import Report, report_as
+from timekeeper.operations.audit.reports import Document, Lines, Report
 from timekeeper.operations.migrate import migrate
 from timekeeper.runtime.connect import connect
 from timekeeper.settings import TimekeeperSettings, UnusableError
@@ -51,7 +51,7 @@ def run(settings: TimekeeperSettings) -> int:
 
 def run_audit(settings: TimekeeperSettings) -> int:
     """Report differences from the evidence: 0 without any, else 1."""
-    report: Report = report_as(settings.output, sys.stdout)
+    report: Report = Document(sys.stdout) if settings.output == "json" else Lines(sys.stdout)
     with _ledger(settings) as store, snapshot(store) as connection:
         if not fencing.current(connection).number:
             raise UnusableError(

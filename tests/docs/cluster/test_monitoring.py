@@ -132,7 +132,6 @@ def scrape(lender: Lender, tmp_path_factory: pytest.TempPathFactory) -> Iterator
                 | {
                     "bursar-accounts": _text(stack, stack.timekeeper_url + accounts, token),
                     "bursar-node": agent.metrics(),
-                    "bursar-audit": _audit(stack),
                 },
                 {
                     job: [_refusal(stack, f"{url}/metrics", each) for each in ("", other)]
@@ -177,12 +176,6 @@ def _through_api_server(cp: ControlPlane, agent: Agent) -> str:
     return str(reader.call("GET", at))
 
 
-def _audit(stack: Stack) -> str:
-    database = f"--database=sqlite:///{stack.folder}/bursar.db"
-    command = [sys.executable, "-m", "timekeeper", "audit", "-o", "prometheus", database]
-    return subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_S).stdout
-
-
 def test_metrics_are_refused_without_a_token_and_without_the_right(scrape: Scrape) -> None:
     assert scrape.refused.keys() == {"bursar-webhook", "bursar-timekeeper", "bursar-extender"}
     assert {tuple(statuses) for statuses in scrape.refused.values()} == {(401, 403)}
@@ -209,7 +202,7 @@ def test_names_follow_the_conventions(scrape: Scrape) -> None:
         wrong += [f"{name}: {label}" for label in labels - {"le"} if not re.fullmatch("[a-z][a-z_]*", label)]
     assert wrong == []
     assert {name.split("_")[1] for name in scrape.families() if name.startswith("bursar_")} >= {
-        *("webhook", "settler", "account", "extender", "node", "pod", "container", "audit")
+        *("webhook", "settler", "account", "extender", "node", "pod", "container")
     }
 
 
@@ -252,7 +245,6 @@ TRIGGERS: dict[str, dict[str, str]] = {
     "BursarBudgetExhausted": {"bursar_account_used_ratio": "1.2x180"},
     "BursarBudgetExhaustsSoon": {"bursar_account_exhausted_timestamp_seconds": "20000x180"},
     "BursarBudgetEntryWrong": {"bursar_broken_budgets": "1x180"},
-    "BursarAuditFindings": {"bursar_audit_findings": "2x180"},
     "BursarTimekeeperNotReady": {"bursar_settler_leads": "0x180"},
     "BursarDatabaseAway": {'bursar_settler_ticks_total{instance="i",outcome="database away"}': "0+60x180"},
     "BursarClockDiffers": {"bursar_clock_offset_seconds": "-5x180"},

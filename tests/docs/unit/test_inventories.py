@@ -156,7 +156,6 @@ METRICS = {
     *first_column(reference.of_webhook() + reference.of_extender() + reference.of_timekeeper()),
     *AGENT,
     *(f"bursar_account_{name}" for name in FAMILIES),
-    *("bursar_audit_findings", "bursar_audit_timestamp_seconds"),
 }
 CARDS = {name: labels for name, (_, labels) in AGENT.items() if name.startswith("DCGM_")}
 PLAIN_COLUMNS = {"uid", "models", "labels", "pod", "to", "from"}

@@ -1,10 +1,7 @@
-"""Audit output: lines for people, one JSON document, or metrics for Prometheus."""
+"""Audit output: lines for people, or one JSON document."""
 
 import json
-from collections.abc import Callable
 from typing import Protocol, TextIO
-
-from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from timekeeper.operations.audit.audit import Checked
 from timekeeper.operations.audit.cluster import ClusterComparison
@@ -75,34 +72,3 @@ class Document:
         """The document's end."""
         compared = "" if cluster is None else f',\n"cluster":{json.dumps(cluster.wire())}'
         self._out.write(f'],\n"checked":{json.dumps(checked.wire())}{compared}}}\n')
-
-
-class AuditMetrics:
-    """The number of findings and the time of the audit, in Prometheus' text format."""
-
-    def __init__(self, out: TextIO) -> None:
-        self.count = 0
-        self._out = out
-
-    def begin(self) -> None:
-        """No output before the end."""
-
-    def tell(self, _finding: Finding) -> None:
-        """It is counted."""
-        self.count += 1
-
-    def end(self, _checked: Checked, _cluster: ClusterComparison | None) -> None:
-        """All of it at once, so that an audit that was interrupted reports nothing."""
-        registry = CollectorRegistry()
-        Gauge("bursar_audit_findings", "Differences that the last audit found", registry=registry).set(
-            self.count
-        )
-        at = Gauge("bursar_audit_timestamp_seconds", "Unix time of the last audit", registry=registry)
-        at.set_to_current_time()
-        self._out.write(generate_latest(registry).decode())
-
-
-def report_as(form: str, out: TextIO) -> Report:
-    """``text``, ``json`` or ``prometheus``."""
-    forms: dict[str, Callable[[TextIO], Report]] = {"json": Document, "prometheus": AuditMetrics}
-    return forms.get(form, Lines)(out)
