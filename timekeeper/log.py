@@ -16,7 +16,7 @@ LogEvent = (
     | Literal["budgets", "stored-entry-unreadable", "budget-objects-failed", "budget-objects-written"]
     | Literal["ca-not-published", "mode-label-changed", "month-closed", "month-not-closed"]
     | Literal["spent-not-written", "spent-written", "modes-not-written", "modes-written"]
-    | Literal["grace-policies-differ", "grace-policies-agree", "totals-wrong", "sessions-folded"]
+    | Literal["grace-policies-differ", "grace-policies-agree", "law-broken", "sessions-folded"]
     | Literal["session-not-folded", "sessions-not-folded", "folding-ends", "pod-release", "release-failed"]
     | Literal["releaser-ends", "overuse-eviction", "eviction-check-failed", "evictor-ends"]
     | Literal["gang-eviction", "overtime-eviction", "idle-eviction"]

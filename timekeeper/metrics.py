@@ -160,7 +160,11 @@ FINDINGS = Gauge(METRIC, METRIC_MEANS, METRIC_LABELS, multiprocess_mode="mostrec
 LOST_ENDS = Counter(
     "bursar_lost_ends", "ends of pods that were lost because the database was away for too long"
 )
-WRONG_SUMS = Counter("bursar_wrong_sums", "sums of the settler that differed from those of the sessions")
+LAWS_BROKEN = Counter(
+    "bursar_broken_laws",
+    "facts that contradicted a law of the ledger: the account is not written until they do not",
+    ["law"],
+)
 WATCH_FAILURES = Counter("bursar_watch_failures", "failed calls of a watch", ["source"])
 EVIDENCE = Gauge("bursar_open_sessions", "sessions that are not settled", multiprocess_mode="mostrecent")
 STANDINGS = Gauge("bursar_standings", "namespaces by standing", ["standing"], multiprocess_mode="mostrecent")

@@ -9,6 +9,7 @@ from tests.timekeeper.worlds import DAY, HOUR, MINUTE, READ, SECOND, T0, Json, b
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import BudgetEntry, history_of, protected_span
 from timekeeper.accounts.grants import Grant, GrantSums
+from timekeeper.accounts.laws import Charged, LedgerFacts, breaches
 from timekeeper.accounts.posting import Posting, amount_within
 from timekeeper.accounts.session import Session, admitted_in_budget
 from timekeeper.accounts.statements import AccountKey, Part, statements
@@ -19,6 +20,7 @@ from timekeeper.edge.reflector import ObjectChanged, ObjectsListed, WatchProgres
 from timekeeper.settler.budget_entries import EntryChanges, read_entries
 from timekeeper.settler.cluster.cluster_state import ClusterState, WatchUpdate
 from timekeeper.settler.decide.decide import TickDecision, TickInputs, decide, listed_namespaces
+from timekeeper.settler.decide.withheld import NOTHING
 from timekeeper.settler.self_check import differences
 from timekeeper.settler.state.ledger_state import LedgerState
 from timekeeper.settler.state.totals import GrantCache
@@ -144,6 +146,7 @@ class Life:
         history = history_of((*self.entries, *read.entries)) if read.entries else ledger.history
         names = listed_namespaces(history, self.cluster, ledger)
         decision = decide(self.cluster, ledger, TickInputs(read, history, names, self.shelf, now))
+        assert decision.withheld == NOTHING
         if is_written:
             self.write(decision, read)
             ledger.protected = decision.protected
@@ -173,7 +176,7 @@ class Life:
             assert ledger.open_totals.declared(name, ALWAYS) == reserved
             assert list(differences(ledger, name)) == []
         assert len(ledger.open_totals) == len(held)
-        assert ledger.totals == self.shelf.posted(ledger.totals)
+        assert list(breaches(self.facts())) == []
         waiting = self.waiting(now)
         assert ledger.unbound_pods.rates == waiting
         listed = Listed(self.shelf.all(), self.shelf.posted(ledger.totals), by_namespace, waiting, (), now)
@@ -185,6 +188,15 @@ class Life:
         assert timeless(said.groups) == timeless(made.groups)
         self.check_protected(now)
         self.note_grants(now)
+
+    def facts(self) -> LedgerFacts:
+        """The whole ledger, as its laws read it."""
+        of: dict[str, list[Posting]] = {}
+        for posting in self.shelf.postings:
+            of.setdefault(posting.session_uid, []).append(posting)
+        charged = [Charged(session, of.get(uid, ())) for uid, session in self.shelf.sessions.items()]
+        published = self.ledger.totals
+        return LedgerFacts(charged=charged, published=published, stored=self.shelf.posted(published))
 
     def check_protected(self, now: int) -> None:
         """Of each floor no more is given out than there is; what selected pods used, from single sessions."""

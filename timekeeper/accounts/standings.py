@@ -48,6 +48,7 @@ class _EncodedEntry:
     is_queued: bool
     protected: ProtectedPods | None
     claims_milli: int
+    is_stale: bool
     body: bytes
     text_digest: bytes
     numbers: bytes
@@ -67,8 +68,10 @@ class EntryCache:
         queued: Set[str],
         protected: Mapping[str, ProtectedPods],
         claims: Mapping[str, int] = _NONE,
+        stale: Set[str] = frozenset(),
     ) -> list[_EncodedEntry]:
-        """``queued``: namespaces whose pods wait for their budget; ``claims``: as `publish` has it."""
+        """``queued``: namespaces whose pods wait for their budget; ``claims``, ``stale``: as `publish` has
+        them."""
         if self._settings != settings or len(self._entries) > 2 * len(statements) + 100:
             self._settings, self._entries = settings, {}
         entries = self._entries
@@ -76,8 +79,9 @@ class EntryCache:
             known, is_queued = entries.get(name), name in queued
             pods, milli = protected.get(name), claims.get(name, 0)
             is_same = known is not None and known.statement is each and known.is_queued == is_queued
-            if known is None or not is_same or (known.protected, known.claims_milli) != (pods, milli):
-                entries[name] = _encoded(name, each, settings, is_queued, pods, milli)
+            rest = pods, milli, name in stale
+            if known is None or not is_same or (known.protected, known.claims_milli, known.is_stale) != rest:
+                entries[name] = _encoded(name, each, settings, is_queued, *rest)
         return [entries[name] for name in statements]
 
 
@@ -93,6 +97,7 @@ def publish(
     room: CardHost | None = None,
     protected: Mapping[str, ProtectedPods] | None = None,
     claims: Mapping[str, int] = _NONE,
+    stale: Set[str] = frozenset(),
 ) -> StandingsDocument:
     """The document now. Returns the last one, byte for byte, if no reader would act differently on a new one.
 
@@ -100,11 +105,12 @@ def publish(
     written per second. ``entries``: the cache of the last call, if kept. ``queued``: namespaces whose pods
     wait for their budget. ``room``: CPU and memory for each card; None where it is not known. ``protected``:
     namespace -> its protected pods, where its entry has ``protect``; ``claims``: namespace -> what its device
-    claims hold of GPUs, in milli-GPU.
+    claims hold of GPUs, in milli-GPU; ``stale``: namespaces whose statement is an earlier one, for nothing is
+    written of their accounts.
     """
     cache = entries or EntryCache()
     stated = {"": default, **dict(sorted(namespaces.items()))}
-    first, *others = cache.encoded(settings, stated, queued, protected or {}, claims)
+    first, *others = cache.encoded(settings, stated, queued, protected or {}, claims, stale)
     shown = _bytes(_settings(settings, classes, room))
     era = str(now_ms // _RENEWED_INTERVAL_MS).encode()
     text_digest = _digest([shown, era, *(each.text_digest for each in (first, *others))])
@@ -151,6 +157,7 @@ def _encoded(
     is_queued: bool,
     pods: ProtectedPods | None,
     claims_milli: int,
+    is_stale: bool,
 ) -> _EncodedEntry:
     """The entry with its key, as it appears in the document."""
     entry = _entry(statement, settings)
@@ -158,6 +165,8 @@ def _encoded(
         entry["hold"] = hold
     if claims_milli and ("caps" in entry or "groupCaps" in entry):
         entry["heldByClaims"] = claims_milli
+    if is_stale:
+        entry["stale"] = True
     left = None
     if pods is not None:
         entry["protect"], left = _protect(pods, statement)
@@ -170,7 +179,7 @@ def _encoded(
     if statement.group is not None and "groupLeft" in entry:
         numbers += [entry["groupLeft"]["onExhausted"], _grains(statement.group.balance)]
     text = _bytes([name, text_digest])
-    return _EncodedEntry(statement, is_queued, pods, claims_milli, body, text, _bytes(numbers))
+    return _EncodedEntry(statement, is_queued, pods, claims_milli, is_stale, body, text, _bytes(numbers))
 
 
 def _protect(pods: ProtectedPods, statement: Statement) -> tuple[ProtectWire, int]:

@@ -73,6 +73,13 @@ CATALOGUE: Mapping[str, FindingKind] = {
         "{kind} {namespace}/{object} is skipped, and counts as it was read last: {error}",
         todo="report it with the object: it is a defect of Bursar",
     ),
+    "broken-law": FindingKind(
+        "error",
+        "charges",
+        "nothing is written of the accounts of {accounts}, whose standings stay as they were: {law} does not"
+        " hold: {fault}; what happened meanwhile is charged once it does, and other accounts go on",
+        todo="{logs}, run audit, and report both: it is a defect of Bursar, or of who wrote to the database",
+    ),
     "doubt": FindingKind(
         "warning",
         "charges",

@@ -182,6 +182,8 @@ class StandingEntry(TypedDict):
     # what its device claims hold of GPUs, in milli-GPU, unweighted, where it has a cap; absent: nothing
     heldByClaims: NotRequired[int]
     protect: NotRequired[ProtectWire]  # absent: it protects none
+    # what stands here is older, for the account contradicts a law of the ledger; absent: it is of now
+    stale: NotRequired[Literal[True]]
 
 
 class Standings(TypedDict):

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from timekeeper.core.accelerators import accelerator_of
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.claims.drivers import VENDORS, DriverRule
-from timekeeper.core.findings import RoleFinding, some_of
+from timekeeper.core.findings import MAX_FIGURE, RoleFinding, some_of
 from timekeeper.core.request.inventory import vendor_of
 from timekeeper.settler.cluster.cluster_state import ClusterState, KnownNode
+from timekeeper.settler.decide.withheld import Withheld
 
 EVERY_MS = 30_000
 
@@ -33,6 +34,15 @@ def findings(
         yield RoleFinding("wrong-clocks", {"seconds": round(wrong[worst] / 1000), **names})
     if without := cluster.leaseless():
         yield RoleFinding("no-lease", {"nodes": some_of(without)})
+
+
+def broken_laws(withheld: Withheld) -> Iterator[RoleFinding]:
+    """Of accounts of which nothing is written, for that would contradict a law of the ledger."""
+    if withheld.breaches:
+        first, names = withheld.breaches[0], some_of(sorted(withheld.namespaces))
+        yield RoleFinding(
+            "broken-law", {"accounts": names, "law": first.law, "fault": first.text[:MAX_FIGURE]}
+        )
 
 
 def _of_cards(nodes: list[KnownNode]) -> Iterator[RoleFinding]:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from queue import Empty, Queue, SimpleQueue
 from threading import Event
 
@@ -16,6 +17,7 @@ from timekeeper.accounts.failing_watches import watches_text
 from timekeeper.accounts.held.declared import DeclaredReservation
 from timekeeper.accounts.held.limits import HeldView
 from timekeeper.accounts.held.order import capped_namespaces, cards_held
+from timekeeper.accounts.laws import Breach, LedgerFacts, breaches
 from timekeeper.accounts.pods import LedgerPod, metered_view, pod_of
 from timekeeper.accounts.reserved import reserved_uid
 from timekeeper.accounts.session import CLAIMS_SEEN
@@ -32,7 +34,7 @@ from timekeeper.settler.cluster.cluster_state import ClusterState, WatchUpdate
 from timekeeper.settler.cluster.metered_namespaces import metered_namespaces
 from timekeeper.settler.decide.claim_changes import allocated_since, wanted_uids
 from timekeeper.settler.decide.decide import PULSE_MS, TickDecision, TickInputs, decide, listed_namespaces
-from timekeeper.settler.findings import EVERY_MS, findings
+from timekeeper.settler.findings import EVERY_MS, broken_laws, findings
 from timekeeper.settler.pod_notices import PodNotice
 from timekeeper.settler.self_check import SelfCheck
 from timekeeper.settler.state.gangs import GangTable
@@ -48,7 +50,7 @@ from timekeeper.settler.vetoes import Vetoes
 from timekeeper.store import bindings, decisions, ends, fencing, postings, role_findings
 from timekeeper.store import ledger as reading
 from timekeeper.store.decisions import SOURCE
-from timekeeper.store.engine.engine import Connection, Store, UnavailableError
+from timekeeper.store.engine.engine import ConflictError, Connection, Store, UnavailableError
 
 Clock = Callable[[], int]
 
@@ -96,11 +98,12 @@ class Settler:
         self._notices = Notices(notify, notify_pod, record, notify_claim, record_unmade or record)
         self._seconds = seconds
         self._beats_ms = self._all_beats_ms = 0
-        self._bindings_ms = 0
+        self._bindings_ms = self._bindings_read_ms = 0
         self._ends_read_ms = 0
         self._next_beats_s = 0.0
         self._failed = ""
         self._self_check = SelfCheck()
+        self._broken: frozenset[Breach] = frozenset()  # laws, in the last tick
         self._missing_namespaces = MissingNamespaces()
         self._orphans = OrphanNotices()
         self._unchanged: tuple[tuple[int, int, int], History, EntryChanges] | None = None
@@ -116,7 +119,10 @@ class Settler:
         self.held = HeldView()  # of the last written tick; replaced as a whole, for other threads
         self.has_decided = False  # until then, the ledger reflects what the previous settler had observed
         with store.writing() as connection:
+            before = fencing.current(connection)
             self.epoch = fencing.begin(connection, holder, clock())
+            for breach in breaches(LedgerFacts(epochs=(before.number, self.epoch.number))):
+                raise ConflictError(breach.text)
         self._since_ms: int | None = None  # when this ledger began, if that is in this epoch
         self._arrears_ms = 0
         # after fencing: includes the previous settler's last write
@@ -167,13 +173,14 @@ class Settler:
         return True
 
     def _check(self, began_s: float) -> None:
-        """Compare cached totals with the sessions. A difference is a bug of ours: it is logged, and all
-        totals are rebuilt."""
-        if not self.ledger.open_totals.is_whole:
-            return
-        for fault in self._self_check.check(self.ledger, began_s):
-            metrics.WRONG_SUMS.inc()
-            log("totals-wrong", level="error", error=fault)
+        """Compare cached totals with the sessions, and with the database. A difference is a bug of ours: it
+        is logged, and the totals are made anew."""
+        try:
+            faults = list(self._self_check.check(self.ledger, DatabaseTotals(self._store), began_s))
+        except UnavailableError:
+            return  # the next tick says so
+        for fault in faults:
+            _tell_broken(Breach("sums_are_those_of_the_sessions", "", fault))
             self.ledger.open_totals = OpenSessionTotals()  # its memory of earlier charges may be wrong too
         self._self_check.schedule_next(began_s, time.monotonic())
 
@@ -229,13 +236,14 @@ class Settler:
             ended,
             self._since_ms,
             self._arrears_ms,
+            tuple(chain.from_iterable(self._self_check.breaches.values())),
         )
         decision = decide(self.cluster, self.ledger, facts)
         found = None
         if abs(now_ms - self._found_ms) >= EVERY_MS:
             unread = (finding for finding in of_sources(self.health) if finding.code != WATCH_FAILS)
-            vetoed = vetoes.findings(self.vetoes, self._charged, now_ms)
-            own = findings(self.cluster, history.settings(now_ms), now_ms, vetoed)
+            more = (*broken_laws(decision.withheld), *vetoes.findings(self.vetoes, self._charged, now_ms))
+            own = findings(self.cluster, history.settings(now_ms), now_ms, more)
             found = published((*unread, *own))
         if decision.changes != Changes() or found is not None:
             with fencing.writing(self._store, self.epoch, self.ledger.pulse.tick_ms) as connection:
@@ -248,6 +256,9 @@ class Settler:
                 self._found_ms, wrong = now_ms, counted(found)
                 for code in {code for code, kind in CATALOGUE.items() if kind.level != "ok"} - {WATCH_FAILS}:
                     metrics.FINDINGS.labels("settler", code).set(wrong[code])  # an earlier one's, too
+        for breach in set(decision.withheld.breaches) - self._broken:
+            _tell_broken(breach)
+        self._broken = frozenset(decision.withheld.breaches)
         self._report(decision, read, history, now_ms)
         self._commit(decision, history, now_ms)
         return decision.changes != Changes()
@@ -262,14 +273,16 @@ class Settler:
         """The changes are written: update ledger and cluster state accordingly."""
         may_forget = bool(decision.changes.changed or self.cluster.deleted_pods or self.cluster.pods_relisted)
         self.ledger.protected = decision.protected  # before its sessions: see `view_of`
-        self.ledger.apply_changes(decision.changes, history, decision.statement_cache)
+        withheld = decision.withheld.namespaces
+        self.ledger.apply_changes(decision.changes, history, decision.statement_cache, withheld)
         self.ledger.classes_version = self.cluster.classes_version
-        self._ends_ms = self._ends_read_ms
+        if not withheld:
+            self._ends_ms, self._bindings_ms = self._ends_read_ms, self._bindings_read_ms
         if may_forget:
             self.ledger.forget(self.cluster.may_change())
         session_changes = decision.session_changes
         self.cluster.mark_written(
-            session_changes.deferred, session_changes.deferred_claims, session_changes.served
+            session_changes.deferred, session_changes.deferred_claims, session_changes.served, withheld
         )
         self.has_decided = True
         waits, statements = self.ledger.unbound_pods, decision.statement_cache.statements
@@ -396,12 +409,12 @@ class Settler:
 
     def _read_bindings(self, connection: Connection, now_ms: int) -> tuple[LedgerPod, ...]:
         """Pods that were bound and have no session: if none exists, it vanished while no watch ran."""
-        if 0 <= now_ms - self._bindings_ms < _BINDINGS_INTERVAL_MS:
+        if 0 <= now_ms - self._bindings_read_ms < _BINDINGS_INTERVAL_MS:
             return ()
         until_ms = now_ms - _BINDING_PATIENCE_MS
         since_ms = max(0, min(self._bindings_ms, now_ms) - 2 * _BINDING_PATIENCE_MS)
         found = bindings.unopened(connection, since_ms, until_ms)
-        self._bindings_ms = now_ms
+        self._bindings_read_ms = now_ms
         pods = (pod_of(each) for each in found if each.uid not in self.cluster.pods)
         metered = self.cluster.metered
         views = (metered_view(each, {}) if metered.meters(each.namespace) else each for each in pods)
@@ -456,6 +469,11 @@ class Settler:
             self._notices.budget(notice)
         for orphan in self._orphans.notices(self.cluster.orphans(self.ledger.running_claims, now_ms)):
             self._notices.claim(orphan)
+
+
+def _tell_broken(breach: Breach) -> None:
+    metrics.LAWS_BROKEN.labels(breach.law).inc()
+    log("law-broken", level="error", law=breach.law, namespace=breach.namespace, error=breach.text)
 
 
 def run(settler: Settler, updates: "Queue[WatchUpdate]", stop: Event) -> None:

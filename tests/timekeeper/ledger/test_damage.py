@@ -156,5 +156,5 @@ def test_the_audit_finds_a_forged_and_a_missing_posting_in_the_file(
 
     said = capsys.readouterr().out
     assert "session uid-left (team-b/left): posted (settled): stored nothing" in said
-    assert "posting 9 of session uid-long (team-a/long): sequence: stored 9" in said
+    assert "session uid-long (team-a/long): law: stored posting 9 of uid-long is number 4" in said
     assert "session uid-long (team-a/long): posted (settled): stored" in said

@@ -31,8 +31,8 @@ from tests.timekeeper.worlds import (
     user_status,
 )
 from timekeeper.accounts.card_use.figures import CardSample, SessionCards, UsageTotals, by_hour, cards_of
-from timekeeper.accounts.intervals import MAX_A_SECOND, MAX_MS, interval_ms
 from timekeeper.api.ledger.heartbeat_writer import HeartbeatWriter, WrittenPost
+from timekeeper.api.ledger.intervals import MAX_A_SECOND, MAX_MS, interval_ms
 from timekeeper.api.ledger.ledger_reader import LedgerReader
 from timekeeper.store import heartbeats as beats
 from timekeeper.store.engine.schema import HEARTBEATS, SESSIONS

@@ -37,7 +37,7 @@ from timekeeper.accounts.card_use.figures import (
     in_order,
     used,
 )
-from timekeeper.accounts.intervals import LEAST_REPORT_MS, MAX_REPORT_MS, report_interval_ms
+from timekeeper.api.ledger.intervals import LEAST_REPORT_MS, MAX_REPORT_MS, report_interval_ms
 from timekeeper.store import node_usage as node_uses
 from timekeeper.store.engine.schema import NODE_USES
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Lock, Thread
 
-from timekeeper.accounts.intervals import interval_ms
+from timekeeper.api.ledger.intervals import interval_ms
 from timekeeper.api.ledger.ledger_reader import ServedStandings
 from timekeeper.store import heartbeats
 from timekeeper.store.engine.engine import ConflictError, Connection, Store, UnavailableError

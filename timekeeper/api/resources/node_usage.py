@@ -12,12 +12,12 @@ from timekeeper import metrics
 from timekeeper.accounts.card_use.figures import CardSample, MemoryExcess, UsageSample
 from timekeeper.accounts.card_use.idleness import IdlePod
 from timekeeper.accounts.card_use.overuse import OverusingPod
-from timekeeper.accounts.intervals import report_interval_ms
 from timekeeper.api.http.answers import CONTENT_TYPE, Versioned, answer
 from timekeeper.api.http.bodies import Body
 from timekeeper.api.http.parameters import NAMESPACE
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, read_body, serve
 from timekeeper.api.http.services import Services
+from timekeeper.api.ledger.intervals import report_interval_ms
 from timekeeper.api.resources.heartbeats import carries_the_ca
 from timekeeper.store import node_usage
 from timekeeper.store.engine.engine import ConflictError, UnavailableError

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from timekeeper.accounts.laws import Charged, LedgerFacts, breaches
 from timekeeper.accounts.posting import Charge, RateInterval, runs, steps
 from timekeeper.operations.audit.evidence import bounds, owed
 from timekeeper.operations.audit.finding import SLACK_MS, Finding, Tell, hours, moment, time_of
@@ -51,8 +52,11 @@ class Charges:
             self.tell(Finding(f"session {dossier.uid}", "heartbeats", "some", "no such session"))
 
     def _check_session(self, dossier: PodRows, session: StoredSession) -> None:
-        for sequence, posting in enumerate(dossier.postings):
-            self._check_posting(session, sequence, posting)
+        for breach in breaches(LedgerFacts(charged=(Charged(session, dossier.postings),))):
+            law = breach.law.replace("_", " ")
+            self.tell(Finding(name_of(session), "law", breach.text, f"the law: {law}"))
+        for posting in dossier.postings:
+            self._check_posting(session, posting)
         self._check_times(session)
         if dossier.folded or session.folded_ms is not None:
             self.tell(Finding(name_of(session), "folding", "folded row and session row", "one of them"))
@@ -61,14 +65,8 @@ class Charges:
         else:
             self._check_settled(dossier, session)
 
-    def _check_posting(self, session: StoredSession, sequence: int, posting: StoredPosting) -> None:
+    def _check_posting(self, session: StoredSession, posting: StoredPosting) -> None:
         subject = f"posting {posting.sequence} of {name_of(session)}"
-        if posting.sequence != sequence:
-            self.tell(Finding(subject, "sequence", str(posting.sequence), str(sequence)))
-        if posting.namespace != session.namespace:
-            self.tell(Finding(subject, "namespace", posting.namespace, session.namespace, posting.amount))
-        if posting.kind not in ("settled", "correction"):
-            self.tell(Finding(subject, "kind", posting.kind, "settled or correction"))
         amount = posting.rate_milli * (posting.to_ms - posting.from_ms)
         if posting.amount != amount:
             stored = hours(posting.amount)
@@ -86,20 +84,15 @@ class Charges:
             self.tell(Finding(subject, "rate", stored, expected, wrong))
 
     def _check_account(self, posting: StoredPosting, subject: str) -> None:
-        stored = time_of(posting.from_ms, posting.to_ms)
         if posting.to_ms <= posting.from_ms:
-            self.tell(Finding(subject, "time", stored, "some time"))
-            return
+            return  # a law says so
+        stored = time_of(posting.from_ms, posting.to_ms)
         bound = self.spans.crossed(posting.namespace, posting.from_ms, posting.to_ms, posting.created_ms)
         if bound is not None:
             self.tell(Finding(subject, "account", stored, f"a cut at {moment(bound)}"))
 
     def _check_times(self, session: StoredSession) -> None:
         subject = name_of(session)
-        if session.ended_ms is not None and session.vanished_ms is not None:
-            self.tell(Finding(subject, "end", "ended and vanished", "one of them"))
-        if session.rate_milli < 0:
-            self.tell(Finding(subject, "rate", f"{session.rate_milli} milli-GPU", "0 or more"))
         if session.forgiven_ms is not None and not 0 < session.forgiven_ms <= MOST_FORGIVEN_MS:
             self.tell(Finding(subject, "forgiven", f"{session.forgiven_ms} ms", "a deadline at most"))
         if session.bound_ms > self.now_ms + SLACK_MS:
@@ -107,8 +100,7 @@ class Charges:
 
     def _check_settled(self, dossier: PodRows, session: StoredSession) -> None:
         if session.ended_ms is None and session.vanished_ms is None:
-            self.tell(Finding(name_of(session), "settled", "yes", "no: no evidence of an end"))
-            return
+            return  # a law says so
         net = runs(steps(_charges(dossier.postings)))
         posted_ms = net[-1].to_ms if net else 0
         due = owed(session, dossier.beat_ms, posted_ms if dossier.postings else None)

@@ -4,7 +4,7 @@ from collections import ChainMap, Counter
 from collections.abc import Container, Hashable, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 from timekeeper.accounts.claims.claim_findings import NO_PODS, ClaimingPods, claiming_pods
 from timekeeper.accounts.claims.consumers import ClaimPod
@@ -381,25 +381,31 @@ class ClusterState:
         deferred: Mapping[str, int],
         deferred_claims: dict[str, list[ClaimSight]] | None = None,
         served: Iterable[str] = (),
+        withheld: Set[str] = frozenset(),
     ) -> None:
         """Everything up to now is written to the ledger, except ``deferred``: pods to look at again, and
-        since when, and ``deferred_claims``. ``served``: UIDs of pods whose extended resources a claim serves
-        from now on."""
+        since when, ``deferred_claims``, and what is known of pods and claims of the ``withheld`` namespaces.
+        ``served``: UIDs of pods whose extended resources a claim serves from now on."""
         for uid in served:
             self._serve(uid)
-        self.changed_pods = dict(deferred)
-        self.end_watermarks = {uid: mark for uid, mark in self.end_watermarks.items() if uid in deferred}
-        self.claims.mark_written(deferred_claims or {})
+        kept = (
+            {uid for uid in self.changed_pods if self.pods[uid].namespace in withheld} if withheld else set()
+        )
+        gone = {uid for uid, deleted in self.deleted_pods.items() if deleted.pod.namespace in withheld}
+        self.changed_pods = {uid: self.changed_pods[uid] for uid in kept} | dict(deferred)
+        self.end_watermarks = _only(self.end_watermarks, self.changed_pods.keys() | gone)
+        self.claims.mark_written(deferred_claims or {}, withheld)
         self.rest = {uid: each for uid, each in self.rest.items() if uid in self.claims.pods}
-        self.deleted_pods.clear()
-        self.dated_again.clear()
-        self.deleted_as_read.clear()
+        self.deleted_pods = _only(self.deleted_pods, gone)
+        self.dated_again = {uid: pod for uid, pod in self.dated_again.items() if pod.namespace in withheld}
+        self.deleted_as_read = _only(self.deleted_as_read, gone)
         self.deleted_waiting.clear()
         self.unreadable.clear()
         self.unreadable_omitted = 0
         self.unjudged.changed.clear()
         self.changed_sights.clear()
-        self.pods_relisted, self.listed_pods = False, frozenset()
+        if not withheld:
+            self.pods_relisted, self.listed_pods = False, frozenset()
 
     def _replace(self, source: str, items: tuple[Item, ...], at_ms: int) -> None:
         if source == "pods":
@@ -846,3 +852,10 @@ def _with_earlier(before: LedgerPod | None, pod: LedgerPod) -> LedgerPod:
         return pod
     starts = [each for each in (before.started_ms, pod.started_ms) if each is not None]
     return replace(pod, started_ms=min(starts, default=None), hold=hold.later(before.hold, pod.hold))
+
+
+Value = TypeVar("Value")
+
+
+def _only(known: dict[str, Value], uids: Set[str]) -> dict[str, Value]:
+    return {uid: each for uid, each in known.items() if uid in uids}

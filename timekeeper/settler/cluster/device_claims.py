@@ -252,11 +252,13 @@ class DeviceClaims:
         for name in pod.claims if not pod.pod.node and pod.gone_ms is None else ():
             self.waiting.setdefault((pod.pod.namespace, name), set()).add(uid)
 
-    def mark_written(self, deferred: dict[str, list[ClaimSight]]) -> None:
-        """All of it is written to the ledger, but the ``deferred`` sights."""
-        self.sights = deferred
-        self._count = sum(map(len, deferred.values()))
-        self.relisted = None
+    def mark_written(self, deferred: dict[str, list[ClaimSight]], withheld: Set[str] = frozenset()) -> None:
+        """All of it is written to the ledger, but the ``deferred`` sights, and those of the ``withheld``
+        namespaces."""
+        of = {uid: sights for uid, sights in self.sights.items() if sights[-1].claim.namespace in withheld}
+        self.sights = {**of, **deferred}
+        self._count = sum(map(len, self.sights.values()))
+        self.relisted = self.relisted if withheld else None
         self.short.clear()
         self.changed.clear()
         for uid in [uid for uid, pod in self.pods.items() if pod.gone_ms is not None]:

@@ -4,7 +4,7 @@ Values in, changes out. The cached totals in the ledger state are updated on the
 again only after the changes are written.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 
 from timekeeper.accounts.budget_history import DEFAULTS, LABEL, History
@@ -13,6 +13,7 @@ from timekeeper.accounts.ends import ReportedEnd
 from timekeeper.accounts.failing_watches import watches_text
 from timekeeper.accounts.grants import Grant
 from timekeeper.accounts.held.order import HeldPod
+from timekeeper.accounts.laws import Breach
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.protection import ProtectedPods
 from timekeeper.accounts.session import CLAIMS, CLAIMS_SEEN
@@ -27,6 +28,7 @@ from timekeeper.settler.decide.reservation_pods import follow_reservation_pods
 from timekeeper.settler.decide.reserved_changes import DeclaredChanges, changed_reservations, follow_reserved
 from timekeeper.settler.decide.session_changes import SessionChanges, advanced_watermarks, changed_sessions
 from timekeeper.settler.decide.settlement import Settlement
+from timekeeper.settler.decide.withheld import Withheld, keeping, withheld, without
 from timekeeper.settler.state import statement_cache
 from timekeeper.settler.state.ledger_state import LedgerState
 from timekeeper.settler.state.statement_cache import StatementCache
@@ -48,6 +50,7 @@ class TickInputs:
     ends: tuple[ReportedEnd, ...] = ()  # what extenders saw of removals
     since_ms: int = 0  # metered pods are charged from then on at the earliest
     arrears_ms: int = 0  # likewise those that only metering charges
+    breaches: tuple[Breach, ...] = ()  # of laws, in what is stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,7 @@ class TickDecision:
     session_changes: SessionChanges
     statement_cache: StatementCache
     protected: Mapping[str, ProtectedPods]  # by namespace
+    withheld: Withheld  # accounts of which nothing is written
 
 
 def listed_namespaces(history: History, cluster: ClusterState, ledger: LedgerState) -> tuple[str, ...]:
@@ -90,6 +94,9 @@ def decide(cluster: ClusterState, ledger: LedgerState, tick: TickInputs) -> Tick
         ledger.open_totals.index_node(session)
     watermarks = advanced_watermarks(cluster, ledger, now_ms)
     settled = settlement.settle_due(ledger, session_changes.sessions, watermarks, history, now_ms)
+    kept_back = withheld(ledger, session_changes, settled, history, tick.breaches)
+    if kept_back.breaches:
+        session_changes, settled = without(kept_back, cluster, session_changes, settled)
     rest = unallocated(cluster, ledger, session_changes)
     waiting = ledger.unbound_pods.update(cluster, settings, now_ms, rest)
     declared = changed_reservations(cluster, ledger, session_changes, now_ms)
@@ -104,10 +111,13 @@ def decide(cluster: ClusterState, ledger: LedgerState, tick: TickInputs) -> Tick
     cache, grants = statement_cache.refreshed(
         ledger.statement_cache, invalid, _statement_inputs(ledger, tick, session_changes, settled, declared)
     )
+    if kept_back.breaches:
+        cache = keeping(kept_back, cache, ledger.statement_cache)
+        grants = tuple(grant for grant in grants if grant.subject not in kept_back.subjects)
     postings = TickPostings({**session_changes.sessions, **settled.settled}, settled.by_namespace())
     protected = protected_pods(cluster, ledger, history, postings, tick.stored, now_ms)
     claims = ledger.claims_with(session_changes.sessions)
-    published = _published(cluster, ledger, tick, cache, protected, claims)
+    published = _published(cluster, ledger, tick, cache, protected, claims, kept_back.namespaces)
     changes = _changes(ledger, tick, session_changes, settled, grants, published)
     new_nodes = frozenset(watermarks.keys() - ledger.watermarks.keys())
     changes = replace(
@@ -121,7 +131,7 @@ def decide(cluster: ClusterState, ledger: LedgerState, tick: TickInputs) -> Tick
     )
     if abs(now_ms - ledger.pulse.decided_ms) >= PULSE_MS or changes != Changes():
         changes = replace(changes, pulse=_pulse(cluster, ledger, now_ms))
-    return TickDecision(changes, session_changes, cache, protected)
+    return TickDecision(changes, session_changes, cache, protected, kept_back)
 
 
 def _leases(cluster: ClusterState, ledger: LedgerState, new_nodes: frozenset[str]) -> dict[str, bool]:
@@ -177,6 +187,7 @@ def _published(
     cache: StatementCache,
     protected: Mapping[str, ProtectedPods],
     claims: Mapping[str, int],
+    stale: Set[str],
 ) -> StandingsDocument | None:
     """The standings document. It is recomputed if a statement, an entry or a priority class changed, and
     every second. A claim that changes changes a statement."""
@@ -205,6 +216,7 @@ def _published(
         cluster.card_host(),
         protected,
         claims,
+        stale,
     )
 
 

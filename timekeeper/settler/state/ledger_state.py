@@ -177,8 +177,10 @@ class LedgerState:
         self.beats |= found.beats
         self.folded |= found.folded
 
-    def apply_changes(self, changes: Changes, history: History, cache: StatementCache) -> None:
-        """Apply changes after they were written."""
+    def apply_changes(
+        self, changes: Changes, history: History, cache: StatementCache, withheld: Set[str] = frozenset()
+    ) -> None:
+        """Apply changes after they were written. ``withheld``: namespaces of which nothing is."""
         self.history, self.statement_cache = history, cache
         self.errors = dict(changes.errors) if changes.errors is not None else self.errors
         self.waiting = self.unbound_pods.rates
@@ -208,7 +210,9 @@ class LedgerState:
         self.new_beats.clear()
         self.changed_grants.clear()
         at_ms = max(cache.at_ms, history.newest_ms())
-        self.open_totals.mark_written(lambda name: history.budget(name, at_ms).budget.amount is not None)
+        self.open_totals.mark_written(
+            lambda name: history.budget(name, at_ms).budget.amount is not None, withheld
+        )
 
     def forget(self, there: Container[str]) -> None:
         """Drop settled sessions whose pods are gone: no further evidence can arrive for them. Those of CPU

@@ -99,16 +99,19 @@ class OpenSessionTotals:
             _previous=before,
         )
 
-    def mark_written(self, has_budget: Callable[[str], bool]) -> None:
+    def mark_written(self, has_budget: Callable[[str], bool], withheld: Set[str] = frozenset()) -> None:
         """The tick is written. Changes in a namespace without a budget are not carried over: they are kept
-        until it has a budget again, and its periods are then recomputed."""
+        until it has a budget again, and its periods are then recomputed. Of ``withheld`` namespaces nothing
+        is written: their changes stay, and every session is added again."""
+        kept = {name: self.changed_since.pop(name) for name in withheld & self.changed_since.keys()}
         for name, at_ms in self.changed_since.items():
             if at_ms is not None:
                 self.changed_without_budget[name] = min(at_ms, self.changed_without_budget.get(name, at_ms))
         for name in [name for name in self.changed_without_budget if has_budget(name)]:
             del self.changed_without_budget[name]
         self.changed_since.clear()
-        self.is_whole = True
+        self.changed_since.update(kept)
+        self.is_whole = not withheld
 
     def finish_rebuild(self) -> None:
         """Every session has been added."""
