@@ -103,6 +103,7 @@ class Settler:
         self._next_beats_s = 0.0
         self._failed = ""
         self._self_check = SelfCheck()
+        self._self_check.schedule_next(0.0, time.monotonic())  # the first tick has enough to read
         self._broken: frozenset[Breach] = frozenset()  # laws, in the last tick
         self._missing_namespaces = MissingNamespaces()
         self._orphans = OrphanNotices()
