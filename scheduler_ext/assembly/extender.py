@@ -27,9 +27,10 @@ from scheduler_ext.controllers.requeuer import Requeuer
 from scheduler_ext.fit.caps import CapChecks
 from scheduler_ext.gangs.drain_turns import DrainTurns
 from scheduler_ext.gangs.drains import GangDrains
+from scheduler_ext.gangs.memory import StartSettings
 from scheduler_ext.gangs.nominated import NominatedPods
 from scheduler_ext.gangs.rooms import PlanInput
-from scheduler_ext.gangs.starts import GangStarts, StartSettings, StartWiring
+from scheduler_ext.gangs.starts import GangStarts, StartWiring
 from scheduler_ext.leadership.election import election_of
 from scheduler_ext.leadership.fencing import marker, toucher
 from scheduler_ext.leadership.takeover import Leadership

@@ -72,14 +72,6 @@ class GangDrains:
         drain = self._cache.snapshot.drain
         return bool(self._grows_for) and drain is not None and bool(drain.cards)
 
-    def text(self, key: GangKey) -> str:
-        """What is kept for the gang, for people; "": nothing."""
-        drain = self._cache.snapshot.drain
-        if drain is None or not drain.cards or f"{drain.namespace}/{drain.key}" != key:
-            return ""
-        cards, nodes = sum(len(each) for _, each in drain.cards), len(drain.cards)
-        return f"{cards} cards on {nodes} {'node' if nodes == 1 else 'nodes'} are kept for it {drain.text}"
-
     def _begin(self, it: GangState, now_ms: int) -> None:
         pods = it.paid[: max(1, it.needed - len(it.bound))]
         found = choose(pods, self._given(self._cache.snapshot), self.turns.until_ms, now_ms, it.bound)

@@ -4,7 +4,7 @@ nodes, indexes fail for good, and an owner is made smaller while it waits: the o
 What is known is noted on the oldest living member, where the timekeeper reads it, too.
 """
 
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from scheduler_ext.clients.gang_calls import GangCalls
@@ -36,8 +36,9 @@ class GangOwners:
         """The gang, also where the member is gone on which it was noted."""
         return replace(it, said=self._needs.get(it.key, it.said))
 
-    def follow(self, gangs: MutableMapping[GangKey, GangState], at_ms: int) -> None:
-        """Note what is known of those that lack members. One gang's owners at most are read."""
+    def follow(self, gangs: Mapping[GangKey, GangState], at_ms: int) -> GangState | None:
+        """Note what is known of those that lack members. One gang's owners at most are read: it is returned
+        as they say."""
         lacking = [it for it in gangs.values() if it.lacks_members]
         self._since_ms = {it.key: self._since_ms.get(it.key, at_ms) for it in lacking}
         for it in lacking:
@@ -46,9 +47,7 @@ class GangOwners:
             if is_grouped(it.gang.key):
                 self._note_group(it, at_ms)
         due = [it for it in lacking if at_ms >= self._due_ms(it.key) and _owners(it)]
-        if due:
-            it = min(due, key=lambda it: self._due_ms(it.key))
-            gangs[it.key] = self.read(it, at_ms)
+        return self.read(min(due, key=lambda it: self._due_ms(it.key)), at_ms) if due else None
 
     def _due_ms(self, key: GangKey) -> int:
         again_ms = self._read_ms[key] + AGAIN_MS if key in self._read_ms else 0
