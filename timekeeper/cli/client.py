@@ -109,11 +109,12 @@ class Client:
         return PrintedSheet(answer=listing(answer, *lists) if lists else answer)
 
     def answered(self, form: str, path: str, **query: str | None) -> tuple[PrintedSheet, Any]:
-        """The same, and the answer, by which the command decides how it ends."""
-        answer = self.get(path, **query)
-        return PrintedSheet(answer=answer) if form in OBJECTS else self.sheet(
-            form, path, most=None, **query
-        ), answer
+        """The same of a route whose Table has the answer, by which the command decides how it ends."""
+        if form in OBJECTS:
+            answer = self.get(path, **query)
+            return PrintedSheet(answer=answer), answer
+        page = self._json(self._call("GET", _asked(path, query), headers=_accepted(form)), True)
+        return sheet_of(page), page["answer"]
 
     def list(self, form: str, path: str, list_of: str, **query: str | None) -> PrintedSheet:
         """The same of a route in pages, of which JSON and YAML have the members alone."""

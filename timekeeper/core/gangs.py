@@ -255,10 +255,10 @@ def gang_violations(pod: Json) -> Iterator[Violation]:
     if other:
         problem = f"{other} leaves the start of these pods to another system"
         allowed = "this annotation, or the other system's"
-        yield _violation(next(each for each in _OURS if each in annotations), "", problem, allowed)
+        yield _violation(next(each for each in _OURS if each in annotations), None, problem, allowed)
         return
     if own is not None and names.GANG_SIZE not in annotations:
-        yield _violation(names.GANG_SIZE, "", "a gang needs its number of pods", f"1 to {MAX_SIZE}")
+        yield _violation(names.GANG_SIZE, None, "a gang needs its number of pods", f"1 to {MAX_SIZE}")
     yield from size_violations(annotations)
     yield from _bad_topologies(pod)
     name = next((each for each in _SIZES if each in annotations), "")
@@ -296,11 +296,13 @@ def _bad_topologies(pod: Json) -> Iterator[Violation]:
     has_size = names.GANG_SIZE in annotations or not _labels(pod).keys().isdisjoint(_SIZE_LABELS)
     if found and not has_size and names.GANG not in annotations:  # else its size is missed already
         problem = "a pod that starts by itself is near no others"
-        yield _violation(found[0], "", problem, f"it beside {names.GANG_SIZE}", f'{names.GANG_SIZE}: "8"')
+        yield _violation(found[0], None, problem, f"it beside {names.GANG_SIZE}", f'{names.GANG_SIZE}: "8"')
 
 
-def _violation(name: str, got: str, problem: str, allowed: str, example: str = "8") -> Violation:
-    return Violation(RULE, _path("annotations", name), shown(got) if got else "", problem, allowed, example)
+def _violation(name: str, got: str | None, problem: str, allowed: str, example: str = "8") -> Violation:
+    """``got``: None: there is no text, or it is not what is wrong."""
+    text = "" if got is None else shown(got)
+    return Violation(RULE, _path("annotations", name), text, problem, allowed, example)
 
 
 def _path(field: str, name: str) -> str:

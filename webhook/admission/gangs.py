@@ -128,7 +128,7 @@ def _is_fixed(review: ObjectReview, before: _Count, after: _Count) -> bool:
 
 def _violations(review: ObjectReview, count: _Count, texts: Texts) -> list[Violation]:
     violations = list(contradictions(review.kind, count.sets, review.object))
-    for path, at in {pods.path: pods.at for pods in count.sets}.items():
+    for path, at in {pods.path: pods.at for pods in count.found if count.sets}.items():
         violations += inside(size_violations(texts[path]), at)
     return violations
 

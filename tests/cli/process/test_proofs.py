@@ -1,9 +1,10 @@
 """Exit codes of what proves something, and of names that nothing knows, against the timekeeper's real API."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -17,6 +18,9 @@ from tests.timekeeper.worlds import HOUR, user_status
 from timekeeper.cli.main import cli
 from timekeeper.cli.months import month
 from timekeeper.store.engine.schema import POSTINGS
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse
 
 KUBECTL = """#!/bin/sh
 case "$*" in
@@ -49,6 +53,25 @@ def proved(books: Books, tmp_path: Path, name: str, bearer: str = ADMIN) -> tupl
         done, as_json = (CliRunner().invoke(month, [*flags, "-o", form]) for form in ("table", "json"))
     assert (as_json.exit_code, as_json.stderr) == (done.exit_code, done.stderr)
     return done.exit_code, done.stderr
+
+
+@pytest.mark.parametrize("form", ["table", "wide", "csv", "json", "yaml"])
+def test_what_ends_by_its_answer_asks_once_in_every_form(books: Books, tmp_path: Path, form: str) -> None:
+    asked: list[str] = []
+
+    def counting(environ: dict[str, Any], start: "StartResponse") -> Iterable[bytes]:
+        asked.append(environ["PATH_INFO"])
+        return books.app(environ, start)
+
+    (tmp_path / "token").write_text(ADMIN)
+    step(books)
+    with served(counting) as url:
+        flags = ["--server", url, "--token-file", str(tmp_path / "token"), "-o", form]
+        proof = CliRunner().invoke(cli, ["audit", "--month", "2026-10", *flags])
+        life = CliRunner().invoke(cli, ["explain", "claim/none", "-n", "team-a", *flags], env={"PATH": ""})
+
+    assert (proof.exit_code, life.exit_code) == (0, 0)
+    assert asked == ["/v1/months/2026-10", "/v1/explain/team-a/claim/none"]
 
 
 def test_a_closed_month_is_proved_until_something_in_it_changes(books: Books, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from timekeeper.core.admission.table import effective_policy
 from timekeeper.core.budgets.policy import Budget, ineffective_fields
 from timekeeper.core.budgets.reader import read_entry
 from timekeeper.core.gang_owners import OWNERS
+from timekeeper.core.gangs import gang_violations
 from timekeeper.core.standings import Cap, Caps
 from webhook.admission.gangs import of_owner
 from webhook.admission.workloads import judge
@@ -341,14 +342,23 @@ def test_a_minimum_and_a_size_of_its_user_stay() -> None:
 
 
 @pytest.mark.parametrize("policy", [POLICY, AUTO], ids=["annotated", "auto"])
-@pytest.mark.parametrize("text", ["0", "4.0", "-4", "1025", "many"])
+@pytest.mark.parametrize("text", ["", "  ", "0", "4.0", "4 ", "-4", "1025", "many"])
+@pytest.mark.parametrize("name", [SIZE, MINIMUM])
 def test_a_size_that_is_no_number_of_pods_is_refused_and_not_replaced(
-    text: str, policy: AdmissionPolicy
+    text: str, name: str, policy: AdmissionPolicy
 ) -> None:
-    assert answered(group_of(4, **{SIZE: text}), policy).refusal == (
-        "spec.leaderWorkerTemplate.workerTemplate.metadata.annotations[bursar.dev/gang-size]: this is no"
-        f' number of pods, got "{text}"; allowed: 1 to 1024; for example 8'
-    )
+    """Nor in a template of pods without GPUs beside others of the owner, nor on a pod."""
+    sentence = f'metadata.annotations[{name}]: this is no number of pods, got "{text}"; allowed: 1 to 1024'
+    at, beside = "spec.leaderWorkerTemplate.workerTemplate", workers(cpu_only_master=True)
+    of_master = beside["spec"]["pytorchReplicaSpecs"]["Master"]["template"]
+    of_master["metadata"] = {"annotations": {name: text}}
+    said = {SIZE: "4", "bursar.dev/gang": "g", name: text}
+
+    refusal = answered(group_of(4, **{name: text}), policy).refusal
+    assert refusal == f"{at}.{sentence}; for example 8"
+    assert f"spec.pytorchReplicaSpecs.Master.template.{sentence}" in answered(beside, policy).refusal
+    assert f"spec.template.{sentence}" in judge(object_review(job(template(**said))), policy).refusal
+    assert f"{sentence}; for example 8" in [wrong.sentence() for wrong in gang_violations(template(**said))]
 
 
 def test_a_minimum_above_the_number_that_the_webhook_counts_is_refused_with_both() -> None:

@@ -71,7 +71,7 @@ def _life_columns(answer: Json) -> Iterable[Column]:
     return (each for each in _LIFE if each.key != "pod" or not is_one_pod)
 
 
-LIFE = Sheet(columns=_LIFE, rows=_lines, chosen=_life_columns)
+LIFE = Sheet(columns=_LIFE, rows=_lines, chosen=_life_columns, has_answer=True)
 
 
 def _would_warnings(answer: Json, _now_ms: int) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, tzinfo
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 from timekeeper.core import texts
 
@@ -107,7 +107,8 @@ class TableRow(TypedDict):
 class TableAnswer(TypedDict):
     """A Table of `meta.k8s.io/v1`, as kubectl asks for one. `metadata.continue`: the `after` of the next
     page, empty where this is the last; `empty`: what is said where there are no rows; `notes`: sentences
-    below the table; `warnings`: about it. `key`, `empty`, `notes` and `warnings` are Bursar's own."""
+    below the table; `warnings`: about it; `answer`: the plain answer, where a command ends by it. `key`,
+    `empty`, `notes`, `warnings` and `answer` are Bursar's own."""
 
     kind: Literal["Table"]
     apiVersion: Literal["meta.k8s.io/v1"]
@@ -117,6 +118,7 @@ class TableAnswer(TypedDict):
     empty: str
     notes: list[str]
     warnings: list[str]
+    answer: NotRequired[dict[str, Any]]
 
 
 def _none(_answer: Any, _now_ms: int) -> Iterable[str]:
@@ -127,7 +129,7 @@ def _none(_answer: Any, _now_ms: int) -> Iterable[str]:
 class Sheet:
     """``rows(answer)``: of a plain answer; ``empty``: said where it has none; ``notes``: sentences below the
     table; ``warnings``: about it; ``chosen(answer)``: the columns, where they depend on the answer;
-    ``has_pages``: each page of the answer has rows of its own."""
+    ``has_pages``: each page of the answer has rows of its own; ``has_answer``: its Table has the answer."""
 
     columns: tuple[Column, ...]
     rows: Callable[[Any], Iterable[Json]]
@@ -136,6 +138,7 @@ class Sheet:
     warnings: Callable[[Any, int], Iterable[str]] = _none
     chosen: Callable[[Any], Iterable[Column]] | None = None
     has_pages: bool = True
+    has_answer: bool = False
 
     def pick(self, *keys: str) -> tuple[Column, ...]:
         """These columns, in this order."""
@@ -156,7 +159,7 @@ class Sheet:
         if zone is not None and step in texts.CALENDAR:
             columns, rows = _by_calendar(columns, rows, step, zone)
         lines = ([_cell(column, row, now_ms, zone or UTC) for column in columns] for row in rows)
-        return {
+        made: TableAnswer = {
             "kind": "Table",
             "apiVersion": "meta.k8s.io/v1",
             "metadata": {"continue": (self.has_pages and answer.get("next")) or ""},
@@ -166,6 +169,9 @@ class Sheet:
             "notes": [texts.in_zone(said, zone or UTC) for said in self.notes(answer, now_ms)],
             "warnings": [texts.in_zone(said, zone or UTC) for said in self.warnings(answer, now_ms)],
         }
+        if self.has_answer:
+            made["answer"] = dict(answer)
+        return made
 
 
 def _cell(column: Column, row: Json, now_ms: int, zone: tzinfo) -> str | int | None:

@@ -244,6 +244,7 @@ MONTH = Sheet(
     ),
     rows=_hashes,
     notes=_month_sentences,
+    has_answer=True,
 )
 CORRECTIONS = Sheet(
     columns=(
