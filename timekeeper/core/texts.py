@@ -1,7 +1,7 @@
 """Figures and times for people."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, tzinfo
 from decimal import ROUND_DOWN, ROUND_HALF_EVEN, Decimal
 from typing import Any, Literal
@@ -14,6 +14,8 @@ NOT_PLACED = (
 )
 
 
+# said of members of a gang that the timekeeper has not paid yet, after their number
+UNPAID = "wait for their budget or their turn"
 CREATED = "; enforcement would have "  # after when a metered pod that holds nothing was created
 
 
@@ -65,6 +67,23 @@ def hours(amount: int | None) -> str:
     if amount is None:
         return "unlimited"
     return short(Decimal(amount) / GPU_HOUR)
+
+
+def apart(*amounts: int, first: Callable[[int], str] | None = None) -> tuple[str, ...]:
+    """Amounts of one sentence as GPU-hours, so that different ones have different figures: with four digits,
+    or as ``first`` writes them, where that tells them apart, else with as many digits as it takes."""
+    shown = tuple(map(first, amounts)) if first else ()
+    for digits in range(4, 40):
+        if shown and len(set(shown)) == len(set(amounts)):
+            break
+        shown = tuple(_with_digits(Decimal(amount) / GPU_HOUR, digits) for amount in amounts)
+    return shown
+
+
+def _with_digits(exact: Decimal, digits: int) -> str:
+    """The number with so many digits, and whole ones in full, without zeros at the end."""
+    places = max(0, digits - 1 - exact.adjusted()) if exact else 0
+    return f"{round(exact, places).normalize():f}"
 
 
 def few_digits(amount: int) -> str:

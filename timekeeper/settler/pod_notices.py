@@ -9,6 +9,7 @@ from typing import Literal
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import is_group
 from timekeeper.accounts.held.limits import QueuedPod
+from timekeeper.accounts.held.needs import BudgetNeed
 from timekeeper.accounts.held.order import HeldPod
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.budgets.policy import GPU_HOUR, BudgetSettings, effect_of, places
@@ -25,6 +26,7 @@ from timekeeper.core.decisions import (
 from timekeeper.core.ledger.metering import FOREVER_MS
 from timekeeper.core.names import BUDGET_GATE
 from timekeeper.core.object_names import timestamp
+from timekeeper.core.texts import apart
 
 MAX_PODS = 100  # of one namespace, for one change of its standing; waiting pods first
 NEARLY_SPENT_MILLI = 800  # thousandths of the grant, where an entry has no warnAt
@@ -117,13 +119,16 @@ def demotion_notice(pod: LedgerPod, lower_class: str, now_ms: int) -> PodNotice 
     return PodNotice(pod, "Demoted", message, "Warning")
 
 
-def held_notice(pod: LedgerPod, queued: QueuedPod) -> PodNotice:
-    """The notice on a new pod that waits for its budget."""
+def held_notice(pod: LedgerPod, queued: QueuedPod, need: BudgetNeed | None, own: int) -> PodNotice:
+    """The notice on a new pod that waits for its budget. ``queued``: the pod, or its gang as one; ``need``:
+    what that takes of the budget, of which ``own`` is the pod's, 0: it is the pod alone."""
     at_ms = queued.earliest_ms
     earliest = "not by the present budget" if at_ms is None else timestamp(at_ms)
+    whom = f"all of its gang {pod.gang.name}" if pod.gang is not None and own else "it"
+    sums = "" if need is None else f": {'; '.join(need.texts(own))}"
     message = (
         f"The scheduling gate {BUDGET_GATE} holds this pod until the GPU budget of namespace {pod.namespace} "
-        f"can pay it{_cost(queued)}. Held pods of the namespace that go before it: {queued.ahead}. Released "
+        f"can pay {whom}{sums}. Held pods of the namespace that go before it: {queued.ahead}. Released "
         f"at the earliest: {earliest}."
     )
     return PodNotice(pod, "HeldByBudget", message, "Normal")
@@ -162,15 +167,6 @@ def _waits(pod: LedgerPod, reason: str, message: str, obstacle: str, at_ms: int)
     return Decision(
         at_ms=at_ms, kind=WAITING, reason=reason, namespace=pod.namespace, figures=figures, **where
     )
-
-
-def _cost(queued: QueuedPod) -> str:
-    """What a pod that declares its time needs at once."""
-    length_ms = queued.pod.length_ms
-    if not length_ms:
-        return ""
-    hours = hours_text(queued.pod.rate_milli * length_ms)
-    return f": {hours} GPU-hours for the {length_ms // 1000} s of its declared time and grace period"
 
 
 _DELETIONS = {
@@ -293,8 +289,8 @@ def _used(name: str, account: Statement) -> str:
         if not is_group(account.in_force.key)
         else (f"{account.in_force.key}, the group of namespace {name},")
     )
-    used = hours_text(granted - remaining)
-    return f"{whose} has used or reserved {used} of {hours_text(granted)} GPU-hours of its budget."
+    used, whole = apart(granted - remaining, granted, first=hours_text)
+    return f"{whose} has used or reserved {used} of {whole} GPU-hours of its budget."
 
 
 def hours_text(amount: int) -> str:

@@ -11,7 +11,9 @@ from timekeeper.accounts.budget_history import LABEL, History
 from timekeeper.accounts.changes import Changes
 from timekeeper.accounts.claims.consumers import UNMADE
 from timekeeper.accounts.claims.sentences import searched
+from timekeeper.accounts.held.gangs import gangs_as_one
 from timekeeper.accounts.held.limits import queue_of, waiting_by_group
+from timekeeper.accounts.held.needs import budget_need
 from timekeeper.accounts.held.order import HeldPod
 from timekeeper.core.budgets.policy import MODES, BudgetSettings
 from timekeeper.core.decisions import Record
@@ -252,9 +254,16 @@ def _held(
     for name, pods_of in waiting.items():
         statement = made.namespaces.get(name, made.default)
         waiting_milli = reserving.get(history.group(name, now_ms), 0)
-        queue = queue_of(pods_of, statement, lookahead_ms, now_ms, waiting_milli)
-        first = [each for each in queue if each.pod.uid in new][:MAX_PODS]
-        yield from (held_notice(new[each.pod.uid], each) for each in first)
+        ones = [pod for pod, _ in gangs_as_one(pods_of)]
+        queue = {
+            each.pod.gang or each.pod.uid: each
+            for each in queue_of(ones, statement, lookahead_ms, now_ms, waiting_milli)
+        }
+        rows = ((pod, queue[pod.gang or pod.uid]) for pod in pods_of if pod.uid in new)
+        for pod, queued in sorted(rows, key=lambda row: (row[1].ahead, row[0].created_ms))[:MAX_PODS]:
+            need = budget_need(queued.pod, statement, lookahead_ms, now_ms)
+            own = pod.rate_milli * need.length_ms if need is not None and queued.pod.is_gang else 0
+            yield held_notice(new[pod.uid], queued, need, own)
 
 
 def _sessions(decision: TickDecision) -> None:

@@ -352,9 +352,9 @@ def test_the_standings_hold_every_pod_and_explain_says_what_it_waits_for(holding
         "declares, 5400 s and its grace period, before it is released."
     )
     assert told["waitsFor"] == [
-        "needs 1.508 GPU-hours at once, for 5430 s of declared time and grace period at the rate 1; 0 held "
-        "pods of the namespace are ahead",
-        "team-a has 0.4917 GPU-hours of its budget left until 2026-12-01T00:00:00Z",
+        "needs 1.508 GPU-hours at once, for 5430 s of declared time and grace period at the rate 1; team-a "
+        "has 0.4917 GPU-hours of its budget left until 2026-12-01T00:00:00Z: 1.017 are missing; 0 held pods "
+        "of the namespace are ahead",
     ]
     (said,) = [each.message for each in town.pod_notices if each.pod.name == "p"]
-    assert "can pay it: 1.51 GPU-hours for the 5430 s of its declared time and grace period." in said
+    assert "can pay it: 1.508 GPU-hours at once, for 5430 s of declared time and grace period at the " in said

@@ -187,7 +187,7 @@ def test_once_they_are_known_it_waits_for_the_budget_alone(holding: Holding) -> 
     waits = explained(town, "p")["waitsFor"]
 
     assert MISSING not in waits
-    assert "GPU-hours of the budget" in waits[0]
+    assert "GPU-hours at once" in waits[0]
 
 
 def test_a_pod_whose_claim_is_allocated_waits_no_more(holding: Holding) -> None:

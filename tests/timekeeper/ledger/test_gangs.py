@@ -317,7 +317,46 @@ def test_a_gang_is_one_of_the_held_and_is_counted_once_by_the_explanation(gangs:
         held = {"kind": "held", "reason": "OverBudget", "name": name, "generate_name": ""}
         post(gangs.town, posted(**held, uid=f"uid-{name}", namespace="team-a", figures={}))
         found: list[str] = gangs.town.get(f"/v1/explain/team-a/{name}").get_json()["waitsFor"]
-        return next(each for each in found if each.startswith("needs"))
+        (said,) = found  # once for the gang
+        return said
 
-    assert needs("p").endswith("; 1 held gang of the namespace is ahead")
-    assert needs("c").startswith("needs 0.5 GPU-hours of the budget, for 600 s at the rate 3")
+    left = "team-a has 0 GPU-hours of its budget left until 2026-12-01T00:00:00Z"
+    assert needs("p") == (
+        f"needs 0.1667 GPU-hours at once, for 600 s at the rate 1; {left}: 0.1667 are missing; 1 held gang of"
+        " the namespace is ahead"
+    )
+    assert needs("c") == (
+        f"gang g needs 0.5 GPU-hours at once, for 600 s at the rate 3; {left}: 0.5 are missing; 0 held pods"
+        " of the namespace are ahead"
+    )
+
+
+def test_what_a_gang_waits_for_is_said_first_and_no_two_amounts_look_the_same(gangs: Gangs) -> None:
+    """Less than a ten-thousandth of what it needs is missing, in Events as in the explanation."""
+    waiting = [member(name, created_ms=T0) for name in "abc"]
+    gangs.begin(*waiting, team_a=HOLD.format(hours="0.4999999"))
+    gangs.steps(1)
+
+    def waits(**figures: Any) -> list[str]:
+        message = {"message": f"Gang g starts whole: {figures.pop('exist')}."}
+        post(
+            gangs.town,
+            posted(kind="gang", reason="GangWaits", name="a", generate_name="", uid="uid-a", figures=message),
+        )
+        found: list[str] = gangs.town.get("/v1/explain/team-a/a").get_json()["waitsFor"]
+        return found
+
+    needs = (
+        "0.5 GPU-hours at once{}, for 600 s at the rate 3; team-a has 0.4999999 GPU-hours of its budget left"
+        " until 2026-12-01T00:00:00Z: 0.0000001 are missing"
+    )
+    of_gang = f"gang g needs {needs.format('')}; 0 held pods of the namespace are ahead"
+    assert waits(exist="2 of 3 members exist") == ["Gang g starts whole: 2 of 3 members exist", of_gang]
+    assert waits(exist="3 of 3 members exist; 3 wait for their budget or their turn") == [of_gang]
+    said = {each.pod.name: each.message for each in gangs.town.pod_notices if each.reason == "HeldByBudget"}
+    assert said == dict.fromkeys(
+        "abc",
+        "The scheduling gate bursar.dev/budget holds this pod until the GPU budget of namespace team-a can"
+        f" pay all of its gang g: {needs.format(' (0.1666667 of them for this pod)')}. Held pods of the"
+        " namespace that go before it: 0. Released at the earliest: 2027-01-01T00:00:00Z.",
+    )

@@ -181,7 +181,9 @@ def test_a_new_pod_says_its_place_and_when_it_is_released_at_the_earliest(holdin
 
     assert said == {  # the others are older than a notice about a creation may be
         "new": "The scheduling gate bursar.dev/budget holds this pod until the GPU budget of namespace "
-        "team-a can pay it. Held pods of the namespace that go before it: 2. Released at the earliest: "
+        "team-a can pay it: 0.1667 GPU-hours at once, for 600 s at the rate 1; team-a is 0.83 GPU-hours over "
+        "budget until 2026-11-21T00:00:00Z: 0.9967 are missing. Held pods of the namespace that go before "
+        "it: 2. Released at the earliest: "
         "2026-11-23T00:00:00Z."
     }
 
@@ -544,17 +546,17 @@ def test_a_release_is_a_decision_about_the_pod_and_its_controller(holding: Holdi
 AHEAD = "1 held pod of the namespace is ahead"
 ROOM = "room for it within the caps of namespace and group"
 SEEN = "fewer than 9 pods of the namespace to wait for a node (maxWaiting)"
-COST = "0.3333 GPU-hours of the budget, for 600 s at the rate 2"
-LEFT = "team-a has 0.3 GPU-hours of its budget left until 2026-12-01T00:00:00Z"
+COST = "0.3333 GPU-hours at once, for 600 s at the rate 2"
+LEFT = "team-a has 0.3 GPU-hours of its budget left until 2026-12-01T00:00:00Z: 0.03333 are missing"
 # how it is held, by whose scheduler it is placed, its budget
 HELD_FOR = {
     # less is left than the pod needs, so its namespace is in budget
-    "budget": ("budget", "", "gpuHours: 0.3\nonExhausted: hold", [f"needs {COST}; {AHEAD}", LEFT]),
+    "budget": ("budget", "", "gpuHours: 0.3\nonExhausted: hold", [f"needs {COST}; {LEFT}; {AHEAD}"]),
     "all": (
         "budget",
         "volcano",
         "gpuHours: 0.3\nonExhausted: hold\nmaxGPUs: 1\nmaxWaiting: 9",
-        [f"needs {COST} and {SEEN} and {ROOM}; {AHEAD}", LEFT],
+        [f"needs {COST} and {SEEN} and {ROOM}; {LEFT}; {AHEAD}"],
     ),
     "turn": ("turn", "", "gpuHours: unlimited\nmaxWaiting: 9", [f"needs {SEEN}; {AHEAD}"]),
     "cap": ("turn", "volcano", "gpuHours: unlimited\nmaxGPUs: 1", [f"needs {ROOM}; {AHEAD}"]),

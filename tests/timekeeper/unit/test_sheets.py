@@ -236,6 +236,7 @@ def test_a_table_s_cells_and_sentences_have_the_times_of_the_zone() -> None:
     step = {
         "last": MIDNIGHT,
         "pod": "p",
+        "kind": "refused",
         "count": 3,
         "first": MIDNIGHT - 3_600_000,
         "sentence": "Refused: a.",
@@ -371,35 +372,81 @@ def test_it_is_said_what_is_not_known_of_waiting_pods(answer: Json, warning: lis
     assert cluster.WAITING.table(answer, MIDNIGHT)["warnings"] == warning
 
 
-def test_the_life_of_a_pod_is_shown_oldest_first_with_what_it_waits_for_last() -> None:
-    step = {
-        "last": MIDNIGHT,
-        "first": MIDNIGHT - 3_600_000,
-        "count": 3,
-        "pod": "a",
-        "sentence": "Refused: a.",
+def decided(pod: str, kind: str, sentence: str, last: int, count: int = 1, **figures: str) -> Json:
+    at = {"last": MIDNIGHT + last, "first": MIDNIGHT - 3_600_000, "count": count}
+    return {**at, "pod": pod, "kind": kind, "sentence": sentence, "figures": figures}
+
+
+def charged(pod: str, hours: float, more: str = "", node: str = "n1", claim: str = "") -> Json:
+    sentence = f"Charged {hours} GPU-hours: held cards of node {node}, at the rate 0.5.{more}"
+    amount = int(hours * 3_600_000_000)
+    return {
+        "bound": MIDNIGHT,
+        "pod": pod,
+        "claim": claim,
+        "node": node,
+        "amount": amount,
+        "sentence": sentence,
     }
-    once = {**step, "count": 1, "sentence": "Placed."}
-    held = {"bound": MIDNIGHT, "pod": "a", "claim": "", "sentence": "Charged 1."}
-    answer = {"steps": [step, once], "charges": [held], "waitsFor": ["A grant."], "budget": "Spent."}
-    answer |= {"namespace": "team-a", "subject": "Pod/a", "received": "", "mode": "", "protected": []}
+
+
+def life(*steps: Json, **more: object) -> Json:
+    answer = {
+        "steps": [*steps],
+        "charges": [],
+        "waitsFor": [],
+        "budget": "Spent.",
+        "received": "",
+        "mode": "",
+    }
+    return answer | {"namespace": "team-a", "subject": "Pod/a", "protected": []} | more
+
+
+def test_the_life_of_a_pod_begins_with_what_it_waits_for_and_goes_on_oldest_first() -> None:
+    steps = decided("a", "refused", "Refused: a.", 0, 3), decided("a", "placed", "Placed.", 0)
+    answer = life(*steps, charges=[charged("a", 1)], waitsFor=["A grant."])
 
     assert titles(decisions.LIFE, answer) == ["When", "What"]
     assert titles(decisions.LIFE, answer | {"subject": "Job/train"}) == ["When", "Pod", "What"]
     assert [tuple(row.values()) for row in cells(decisions.LIFE, answer)] == [
+        ("now", "A grant."),
         ("2026-11-21 00:00:00Z", "Refused: a. (3 times since 2026-11-20 23:00Z)"),
         ("2026-11-21 00:00:00Z", "Placed."),
-        ("2026-11-21 00:00:00Z", "Charged 1."),
-        ("now", "A grant."),
+        ("2026-11-21 00:00:00Z", charged("a", 1)["sentence"]),
         ("now", "Spent."),
     ]
-    unknown = answer | {"steps": [], "charges": [], "waitsFor": [NOT_PLACED], "mode": "In mode meter"}
+    unknown = life(waitsFor=[NOT_PLACED], mode="In mode meter")
     assert [row["what"] for row in cells(decisions.LIFE, unknown)] == [
         "Nothing is recorded about Pod/a in team-a: see whether name and namespace are right.",
         *(NOT_PLACED, "Spent.", "In mode meter"),
     ]
     spent = cells(decisions.LIFE, answer | {"waitsFor": ["Spent."]})
-    assert [row["what"] for row in spent][-2:] == ["Charged 1.", "Spent."]
+    assert [row["what"] for row in spent].count("Spent.") == 1
+
+
+def test_of_several_pods_each_thing_is_shown_once() -> None:
+    """What one pod alone has is shown of that pod."""
+    free = " The 60 s before that are not charged."
+    steps = [decided(pod, "gang", "Gang t waits.", at) for at, pod in enumerate("abc")]
+    steps += [decided("a", "gang", "Gang t fits.", 3), decided("a", "gang", "Gang t waits.", 9_000)]
+    nodes = {"a": "n", "b": "m", "c": "n"}
+    steps += [decided(pod, "placed", f"On {node}.", 5_000, node=node) for pod, node in nodes.items()]
+    charges = [charged("a", 0.1), charged("b", 0.2, free), charged("c", 0.30004, free, node="n2")]
+    answer = life(*steps, charges=[*charges, charged("c", 1, claim="d")], subject="JobSet/t")
+
+    assert [tuple(row.values()) for row in cells(decisions.LIFE, answer)] == [
+        ("2026-11-21 00:00:00Z", "a", "Gang t fits."),
+        ("2026-11-21 00:00:05Z", "a and 2 more", "3 pods were placed on m, n"),
+        ("2026-11-21 00:00:09Z", "a and 2 more", "Gang t waits. (4 times since 2026-11-20 23:00Z)"),
+        ("2026-11-21 00:00:00Z", "claim/d", charged("c", 1)["sentence"]),
+        ("2026-11-21 00:00:00Z", "a", charges[0]["sentence"]),
+        (
+            "2026-11-21 00:00:00Z",
+            "b and 1 more",
+            f"Charged 0.5 GPU-hours together: 2 pods held cards of n1, n2.{free}",
+        ),
+        ("now", "", "Spent."),
+    ]
 
 
 def test_a_held_pod_says_its_place_and_when_it_is_released_at_the_earliest() -> None:

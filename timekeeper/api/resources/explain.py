@@ -12,9 +12,9 @@ from timekeeper.accounts.claims.claim_findings import read_findings
 from timekeeper.accounts.claims.sentences import claim_sentence
 from timekeeper.accounts.decisions.sentences import waits_for
 from timekeeper.accounts.held.gangs import gangs_as_one
+from timekeeper.accounts.held.needs import BudgetNeed, budget_need
 from timekeeper.accounts.held.order import HeldPod, in_order
 from timekeeper.accounts.session import Session
-from timekeeper.accounts.usage import gpu_hours
 from timekeeper.api import sheets
 from timekeeper.api.http.answers import AmountAnswer, Versioned, amount_of, answer
 from timekeeper.api.http.parameters import (
@@ -37,6 +37,7 @@ from timekeeper.core.decisions import (
     DEMOTED,
     GANG,
     HELD,
+    MESSAGE,
     SCHEDULER_NAME,
     WAITING,
     WAITS_FOR_CLAIMS,
@@ -47,7 +48,7 @@ from timekeeper.core.ledger.metering import FOREVER_MS
 from timekeeper.core.object_names import timestamp
 from timekeeper.core.protected import Published
 from timekeeper.core.request.claims import CLAIM
-from timekeeper.core.texts import CREATED, NOT_PLACED, floor, not_bound, received
+from timekeeper.core.texts import CREATED, NOT_PLACED, UNPAID, apart, floor, not_bound, received
 from timekeeper.core.violation import first_of
 from timekeeper.store import held_pods, sessions, would
 from timekeeper.store.decisions import DecisionFilter, DecisionRow, jobs_of, page
@@ -222,9 +223,10 @@ def _protected(
     labels = ", ".join(f"{name}={value}" for name, value in its.labels)
     owners = f"pods of {' or '.join(its.kinds)}" if its.kinds else "pods"
     selected = f"{owners}{' with ' + labels if labels else ''}, up to {floor(its.cards_milli, its.amount)}"
+    used, _ = apart(reading.used, reading.used if its.amount is None else its.amount)
     yield (
         f"{namespace} protects {selected}: once the budget is spent, they keep class and cards; they have"
-        f" used {float(gpu_hours(reading.used)):.4g} GPU-hours in this period"
+        f" used {used} GPU-hours in this period"
     )
     names = {each.session.uid: each.session.name for each in charged}
     names |= {each.run.decision.uid: each.run.decision.name for each in rows if each.run.decision.name}
@@ -275,7 +277,7 @@ def _orphans(connection: Connection, namespace: str) -> set[str]:
 
 def _charge(charged: ChargedSession, is_orphan: bool) -> ChargeAnswer:
     session, amount = charged.session, charged.posted + charged.pending
-    hours = f"{float(gpu_hours(amount)):.4g}"
+    (hours,) = apart(amount)
     ended = f" to {timestamp(session.ended_ms)}" if session.ended_ms else ""
     rate = session.rate_milli / 1000
     held = "CPU and memory beyond its cards" if session.is_of_host else "held cards"
@@ -328,13 +330,19 @@ def _waits_for(
     waits = next((each for each in held if each.uid == last.uid), None)
     if waits is None or last.reason != WAITS_FOR_CLAIMS:  # a pod whose claims are known waits for others
         yield from waits_for(last.figures)
+    of_gang = str(last.figures.get(MESSAGE, "")) if last.kind == GANG else ""
+    if of_gang and (waits is None or UNPAID not in of_gang):  # else what follows says more
+        yield of_gang.rstrip(".")
+    need = None
     if waits is not None:
         queue = in_order(each for each, _ in gangs_as_one(held))
         mine = next(each for each in queue if each.gang == waits.gang and (each.gang or each == waits))
         by_other = SCHEDULER_NAME in last.figures
         place = _ahead(queue[: queue.index(mine)])
-        yield f"{_release_needs(mine, by_other, statement, history, now_ms)}; {place} ahead"
-    if statement.standing == "OVER_BUDGET" or (waits is not None and _is_paid(waits)):
+        need = budget_need(mine, statement, history.settings(now_ms).lookahead_ms, now_ms)
+        whose = f"gang {mine.gang.split('/')[1]} " if mine.is_gang else ""
+        yield f"{whose}{_release_needs(mine, need, by_other, history, now_ms)}; {place} ahead"
+    if statement.standing == "OVER_BUDGET" and need is None:
         yield budget_sentence(last.namespace, statement)
 
 
@@ -367,41 +375,21 @@ def _ahead(queue: list[HeldPod]) -> str:
     return f"{' and '.join(counted)} of the namespace {'is' if len(queue) == 1 else 'are'}"
 
 
-def _is_paid(pod: HeldPod) -> bool:
-    """Whether the held pod waits for its budget, and not for its turn alone."""
-    return pod.needs_budget or pod.length_ms > 0
-
-
-def _release_needs(pod: HeldPod, by_other: bool, statement: Statement, history: History, now_ms: int) -> str:
-    """What a held pod needs before it is released. ``by_other``: another scheduler than Bursar's places it.
-    The caps of all others bound their placement, not their release."""
+def _release_needs(
+    pod: HeldPod, need: BudgetNeed | None, by_other: bool, history: History, now_ms: int
+) -> str:
+    """What a held pod needs before it is released, and what its budget lacks. ``by_other``: another scheduler
+    than Bursar's places it. The caps of all others bound their placement, not their release."""
     budget = history.budget(pod.namespace, now_ms).budget
     both = (budget, history.budget(group_key(budget.group), now_ms).budget) if budget.group else (budget,)
-    needs = [_cost(pod, statement, history, now_ms)] if _is_paid(pod) else []
+    cost, lack = ("", "") if need is None else need.texts()
+    needs = [cost] if cost else ["some of the budget to be left"] if pod.needs_budget else []
     if budget.max_waiting is not None:
         needs.append(f"fewer than {budget.max_waiting} pods of the namespace to wait for a node (maxWaiting)")
     caps = [most for each in both for most in (each.max_gpus_milli, each.max_gpus_per_pod_milli)]
     if by_other and any(each is not None for each in caps):
         needs.append("room for it within the caps of namespace and group")
-    return f"needs {' and '.join(needs) or 'its turn'}"
-
-
-def _cost(pod: HeldPod, statement: Statement, history: History, now_ms: int) -> str:
-    """What the pod takes of its budget at its release."""
-    rate = f"at the rate {pod.rate_milli / 1000:g}"
-    if not pod.length_ms:
-        left_ms = max(0, statement.deciding.ends_ms - now_ms)  # what is later is the next period's
-        span_ms = min(history.settings(now_ms).lookahead_ms, left_ms)
-        if not span_ms:
-            return "some of the budget to be left"
-        hours = float(gpu_hours(pod.rate_milli * span_ms))
-        return f"{hours:.4g} GPU-hours of the budget, for {span_ms // 1000} s {rate}"
-    hours = float(gpu_hours(pod.rate_milli * pod.length_ms))
-    account = statement.deciding.account
-    in_period = float(gpu_hours(pod.rate_milli * min(pod.length_ms, account.span.length_ms)))
-    part = "" if in_period == hours else f", of which a period holds at most {in_period:.4g}"
-    declared = f"for {pod.length_ms // 1000} s of declared time and grace period {rate}"
-    return f"{hours:.4g} GPU-hours at once, {declared}{part}"
+    return f"needs {' and '.join(needs) or 'its turn'}{f'; {lack}' if lack else ''}"
 
 
 def _received(namespace: str, statement: Statement, amount: int) -> str:
@@ -422,7 +410,7 @@ def budget_sentence(namespace: str, statement: Statement) -> str:
     key = account.in_force.key
     whose = key if is_group(key) else namespace
     until = "" if account.ends_ms >= FOREVER_MS else f" until {timestamp(account.ends_ms)}"
-    hours = f"{abs(float(gpu_hours(left))):.4g} GPU-hours"
+    (hours,) = apart(abs(left))
     if left > 0:
-        return f"{whose} has {hours} of its budget left{until}"
-    return f"{whose} is {hours} over budget{until}"
+        return f"{whose} has {hours} GPU-hours of its budget left{until}"
+    return f"{whose} is {hours} GPU-hours over budget{until}"

@@ -1,6 +1,7 @@
 """Decisions, the life of a pod, and what would have happened."""
 
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 
 from timekeeper.api.sheets.sheet import (
     BADGE,
@@ -16,7 +17,11 @@ from timekeeper.api.sheets.sheet import (
     Json,
     Sheet,
 )
-from timekeeper.core.texts import NOT_PLACED, moment
+from timekeeper.core.decisions import PLACED
+from timekeeper.core.texts import NOT_PLACED, apart, moment
+from timekeeper.core.violation import first_of
+
+_MOST_NODES = 4
 
 DECISIONS = Sheet(
     columns=(
@@ -38,25 +43,62 @@ DECISIONS = Sheet(
 
 
 def _lines(answer: Json) -> Iterator[Json]:
-    """Decisions, charges, what it waits for, and the budget."""
-    for step in answer["steps"]:
-        times = f" ({step['count']} times since {moment(step['first'])})" if step["count"] > 1 else ""
-        yield {"when": step["last"], "pod": step["pod"], "what": step["sentence"] + times}
-    for charge in answer["charges"]:
-        subject = f"claim/{charge['claim']}" if charge["claim"] else charge["pod"]
-        yield {"when": charge["bound"], "pod": subject, "what": charge["sentence"]}
-    for sentence in _now(answer):
-        yield {"when": "now", "pod": "", "what": sentence}
-
-
-def _now(answer: Json) -> Iterator[str]:
+    """Why it waits now, then decisions and charges, each thing once, then how it is."""
     if not (answer["steps"] or answer["charges"] or {*answer["waitsFor"]} - {NOT_PLACED}):
         where = f"{answer['subject']} in {answer['namespace']}"
-        yield f"Nothing is recorded about {where}: see whether name and namespace are right."
-    yield from answer["waitsFor"]
+        yield _at(f"Nothing is recorded about {where}: see whether name and namespace are right.")
+    yield from map(_at, answer["waitsFor"])
+    yield from sorted(_once(answer["steps"]), key=lambda row: row["when"])
+    yield from _charges(answer["charges"])
     if answer["budget"] not in answer["waitsFor"]:
-        yield answer["budget"]
-    yield from filter(None, (answer["received"], answer["mode"], *answer["protected"]))
+        yield _at(answer["budget"])
+    yield from map(_at, filter(None, (answer["received"], answer["mode"], *answer["protected"])))
+
+
+def _at(sentence: str) -> Json:
+    return {"when": "now", "pod": "", "what": sentence}
+
+
+def _once(steps: Iterable[Json]) -> Iterator[Json]:
+    """What was decided of several pods in the same words, and where they were placed, is one row each."""
+    same = defaultdict[tuple[str, str], list[Json]](list)
+    for step in steps:
+        same[step["kind"], "" if step["kind"] == PLACED else step["sentence"]].append(step)
+    for (kind, _), rows in same.items():
+        pods = list(dict.fromkeys(row["pod"] for row in rows))
+        count, text = sum(row["count"] for row in rows), rows[-1]["sentence"]
+        if kind == PLACED and len(rows) > 1:
+            nodes = sorted({str(row["figures"].get("node", "")) for row in rows})
+            text = f"{len(pods)} pods were placed on {first_of(nodes, _MOST_NODES)}"
+        times = f" ({count} times since {moment(min(row['first'] for row in rows))})"
+        again = times if count > len(pods) else ""
+        yield {"when": max(row["last"] for row in rows), "pod": _pods(pods), "what": text + again}
+
+
+def _charges(charges: Iterable[Json]) -> Iterator[Json]:
+    """Those of claims; and of pods one row for all of which the same is said beside their amounts."""
+    same = defaultdict[str, list[Json]](list)
+    for charge in charges:
+        if charge["claim"]:
+            subject = f"claim/{charge['claim']}"
+            yield {"when": charge["bound"], "pod": subject, "what": charge["sentence"]}
+        else:
+            same[charge["sentence"].partition(". ")[2]].append(charge)
+    for more, rows in same.items():
+        pods = list(dict.fromkeys(row["pod"] for row in rows))
+        if len(pods) == 1:
+            yield from ({"when": row["bound"], "pod": row["pod"], "what": row["sentence"]} for row in rows)
+            continue
+        since = min(row["bound"] for row in rows)
+        (hours,), nodes = apart(sum(row["amount"] for row in rows)), sorted({row["node"] for row in rows})
+        where = first_of(nodes, _MOST_NODES)
+        text = f"Charged {hours} GPU-hours together: {len(pods)} pods held cards of {where}"
+        yield {"when": since, "pod": _pods(pods), "what": f"{text}. {more}".strip()}
+
+
+def _pods(pods: Sequence[str]) -> str:
+    """The first of them, and how many others there are."""
+    return pods[0] if len(pods) == 1 else f"{pods[0]} and {len(pods) - 1} more"
 
 
 _LIFE = (

@@ -26,6 +26,7 @@ from timekeeper.core.decisions import (
     Figure,
 )
 from timekeeper.core.object_names import timestamp
+from timekeeper.core.texts import apart
 from timekeeper.log import LogEvent
 from timekeeper.settler.evictions.owners import TopmostOwner
 from timekeeper.settler.pod_notices import hours_text
@@ -158,7 +159,7 @@ def notice(pod: LedgerPod, terms: EvictionTerms, evict_after: str) -> Said:
 
 def exhausted(terms: EvictionTerms) -> str:
     """Why the pod must leave, with the figures."""
-    charged, granted = hours_text(terms.spent), hours_text(terms.granted)
+    charged, granted = apart(terms.spent, terms.granted, first=hours_text)
     return f"{terms.subject} has spent {charged} of {granted} GPU-hours of its budget (onExhausted: evict)."
 
 
