@@ -64,7 +64,7 @@ CLAIM_EXCESS_EVICTIONS = Counter(
 CLAIM_RECLAIMS = Counter(
     "bursar_claim_reclaims",
     "devices for which pods over budget were to leave: `allocated` to their claim; `elsewhere`: the claim "
-    "got another; `gone`: its pod went; `in vain`: nothing came of it in time; `withdrawn`: no pod was "
+    "got another; `gone`: its pod went; `expired`: nothing came of it in time; `withdrawn`: no pod was "
     "evicted",
     ["result"],
 )

@@ -50,7 +50,7 @@ class Polling:
         return UNHEARD if self._standings is None else self._standings.standings()
 
     def knows_standings(self) -> bool:
-        """True once the timekeeper was polled, also in vain; or without a timekeeper."""
+        """True once the timekeeper was polled, also without an answer; or without a timekeeper."""
         return self._standings is None or self._standings.was_polled
 
     def loads(self) -> LoadByCard | None:

@@ -75,7 +75,7 @@ class Leadership:
         self._too_large: dict[str, str] = {}  # UID -> the version of which the store takes no change
         self._failing_since: float | None = None
         self._why = ""
-        self._looks_begun = self._looks_done = self._in_vain = 0
+        self._looks_begun = self._looks_done = self._fruitless = 0
         self._wanted: bool | None = None
         self._ended = False
         self.takeovers = 0
@@ -190,8 +190,8 @@ class Leadership:
         if self._state == "leads" and self._too_large:
             return self._touch_again()
         if self._state == "claims":
-            self._in_vain += 1
-            if self._in_vain > MAX_LOOKS:
+            self._fruitless += 1
+            if self._fruitless > MAX_LOOKS:
                 self._follow("the watch did not show its leader mark")
             return AGAIN_S
         return AGAIN_S if self._wanted and self._state == "follows" else self._election.every_s
@@ -310,9 +310,9 @@ class Leadership:
     def _pause_s(self, *, fruitful: bool) -> float:
         """The pause before the next touches: none after successful ones, longer and longer after failures,
         but not so long that the Lease is lost."""
-        self._in_vain = 0 if fruitful else self._in_vain + 1
+        self._fruitless = 0 if fruitful else self._fruitless + 1
         longest_s = min(LONGEST_S, self._election.every_s)
-        return 0.0 if fruitful else min(AGAIN_S * 2.0**self._in_vain, longest_s)
+        return 0.0 if fruitful else min(AGAIN_S * 2.0**self._fruitless, longest_s)
 
     def _follow(self, why: str) -> None:
         with self._changed:
@@ -324,7 +324,7 @@ class Leadership:
         self._log("follows", why=why)
 
     def _enter(self, state: State) -> None:
-        self._state, self._in_vain = state, 0
+        self._state, self._fruitless = state, 0
         if state == "leads":
             self._log("leads")
         self._changed.notify_all()

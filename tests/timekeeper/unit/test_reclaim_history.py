@@ -7,7 +7,7 @@ from timekeeper.accounts.reclaim.cooldown import (
     AGAIN_MS,
     BACK_MS,
     DEVICE_MS,
-    MAX_IN_VAIN,
+    MAX_FRUITLESS,
     REPLACEMENT_MS,
     ReclaimHistory,
 )
@@ -32,7 +32,7 @@ def test_after_evictions_in_vain_none_follow_for_a_claim_of_that_namespace_on_th
 
 def test_after_several_none_follow_for_the_namespace() -> None:
     history = ReclaimHistory()
-    for number in range(MAX_IN_VAIN):
+    for number in range(MAX_FRUITLESS):
         assert not history.refuses("a", "gpu", AT + number)
         history = history.after_vain("a", f"class-{number}", AT + number)
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.claims.heirs import DeviceKey
 
-# after evictions in vain, which gave the heir no device, for a pod of the same namespace and class
+# after fruitless evictions, which gave the heir no device, for a pod of the same namespace and class
 AGAIN_MS = 300_000
-MAX_IN_VAIN = 8  # of one namespace within that time: then for none of its pods
+MAX_FRUITLESS = 8  # of one namespace within that time: then for none of its pods
 BACK_MS = 300_000  # pods of the evicted pod's namespace evict none of the heir's namespace for so long
 REPLACEMENT_MS = 60_000  # the replacement of an evicted pod is left alone for so long
 SEEN_MS = 30_000  # the watch shows that a pod leaves within this time
@@ -28,7 +28,7 @@ class PastEviction:
 
 
 @dataclass(frozen=True, slots=True)
-class InVain:
+class FruitlessReclaim:
     """Others were evicted for a pod of this namespace, and its claim on this class did not get the device."""
 
     namespace: str
@@ -41,7 +41,7 @@ class ReclaimHistory:
     """What was done lately. Times are of a monotonic clock, unless they say otherwise."""
 
     evictions: tuple[PastEviction, ...] = ()
-    in_vain: tuple[InVain, ...] = ()
+    fruitless: tuple[FruitlessReclaim, ...] = ()
     tried: tuple[tuple[DeviceKey, int], ...] = ()  # devices, each with when it was last freed or refused
 
     def after_eviction(self, victim: LedgerPod, heir: LedgerPod, at_ms: int, on_ms: int) -> "ReclaimHistory":
@@ -56,8 +56,8 @@ class ReclaimHistory:
 
     def after_vain(self, namespace: str, device_class: str, at_ms: int) -> "ReclaimHistory":
         """The heir did not get the device."""
-        kept = tuple(each for each in self.in_vain if at_ms - each.at_ms < AGAIN_MS)
-        return replace(self, in_vain=(*kept, InVain(namespace, device_class, at_ms)))
+        kept = tuple(each for each in self.fruitless if at_ms - each.at_ms < AGAIN_MS)
+        return replace(self, fruitless=(*kept, FruitlessReclaim(namespace, device_class, at_ms)))
 
     def after_trying(self, device: DeviceKey, at_ms: int) -> "ReclaimHistory":
         """The device was freed, or its pods could not be evicted."""
@@ -66,8 +66,8 @@ class ReclaimHistory:
 
     def refuses(self, namespace: str, device_class: str, at_ms: int) -> bool:
         """Whether nothing is evicted for a pod of this namespace with a claim on this class."""
-        late = [e for e in self.in_vain if e.namespace == namespace and at_ms - e.at_ms < AGAIN_MS]
-        return len(late) >= MAX_IN_VAIN or any(each.device_class == device_class for each in late)
+        late = [e for e in self.fruitless if e.namespace == namespace and at_ms - e.at_ms < AGAIN_MS]
+        return len(late) >= MAX_FRUITLESS or any(each.device_class == device_class for each in late)
 
     def rests(self, device: DeviceKey, at_ms: int) -> bool:
         """Whether the device is left alone."""

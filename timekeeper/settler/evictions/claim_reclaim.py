@@ -50,7 +50,7 @@ LOOKS = 16  # pods without a device in one step; each costs calls, and no other 
 SWEEP_MS = 60_000  # between two looks for taints that are not needed
 _TRIED = 5  # devices for one pod in one step
 Assigned = Mapping[DeviceKey, WantedDevice]
-RESULTS = ("allocated", "elsewhere", "gone", "in vain", "withdrawn")
+RESULTS = ("allocated", "elsewhere", "gone", "expired", "withdrawn")
 
 
 class ReclaimRound:
@@ -160,7 +160,7 @@ class ReclaimRound:
         if heir is None or not heir.pod.can_be_bound:
             return "gone"
         if self._context.steady() >= one.until_ms:
-            return "in vain" if one.has_evicted else "withdrawn"
+            return "expired" if one.has_evicted else "withdrawn"
         return ""
 
     def _end(self, one: UnderWay, result: str) -> None:
@@ -177,7 +177,7 @@ class ReclaimRound:
         for each in one.kept if one.has_evicted and result != "allocated" else ():
             self._history = self._history.after_vain(one.heir.namespace, each.device_class, at_ms)
             self._freed.append((each.device_class, at_ms))
-        if result == "in vain":
+        if result == "expired":
             said = reasons.room_not_used(one.heir, one.node, len(one.kept))
             tell(self._context, one.heir, said, "Normal")
         self._remove(one.rules)
@@ -272,7 +272,7 @@ class ReclaimRound:
                 continue
             if each.uid in self._resting or self._is_served(each):
                 continue
-            if self._is_in_vain(each, held, coming, standings):
+            if self._is_fruitless(each, held, coming, standings):
                 self._resting[each.uid] = at_ms + rests_ms
                 looks += 1
             if looks >= LOOKS:
@@ -284,7 +284,7 @@ class ReclaimRound:
         same = (each for each in self._under_way if each.heir.namespace == heir.pod.namespace)
         return any(each.heir.uid == heir.uid or not each.claims.isdisjoint(claims) for each in same)
 
-    def _is_in_vain(
+    def _is_fruitless(
         self, heir: ClaimPod, held: Sequence[HeldClaim], coming: dict[str, int], standings: ReclaimStandings
     ) -> bool:
         """Begin for the pod. Whether there are no devices for it now."""
