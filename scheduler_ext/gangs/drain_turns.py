@@ -37,7 +37,7 @@ class DrainTurns:
     def follow(self, gangs: Mapping[GangKey, GangState], lacking: Set[GangKey], now_ms: int) -> None:
         """End the drain that is over, or begin one. ``lacking``: the gangs for which cards were missing when
         they were planned last."""
-        self._in_vain = {key: each for key, each in self._in_vain.items() if key in gangs}
+        self._in_vain = {key: past for key, past in self._in_vain.items() if key in gangs}
         if self.key and self.key not in gangs:
             self.end("gone", now_ms)
         elif self.key and now_ms >= self.until_ms:
@@ -64,13 +64,13 @@ class DrainTurns:
             self.key, self._began_ms = first.key, now_ms
             self.until_ms = now_ms + self._length_ms(count)
 
-    def _may_have(self, it: GangState, now_ms: int) -> bool:
-        _, rests_ms = self._in_vain.get(it.key, (0, 0))
-        return now_ms >= max(it.first.asked_ms + self.after_ms, rests_ms)
+    def _may_have(self, gang: GangState, now_ms: int) -> bool:
+        _, rests_ms = self._in_vain.get(gang.key, (0, 0))
+        return now_ms >= max(gang.first.asked_ms + self.after_ms, rests_ms)
 
-    def _order(self, it: GangState) -> tuple[int, int, int, str]:
-        count, _ = self._in_vain.get(it.key, (0, 0))
-        return count, -min(pod.priority for pod in it.waiting), it.first.asked_ms, it.key
+    def _order(self, gang: GangState) -> tuple[int, int, int, str]:
+        count, _ = self._in_vain.get(gang.key, (0, 0))
+        return count, -min(pod.priority for pod in gang.waiting), gang.first.asked_ms, gang.key
 
     def _length_ms(self, in_vain: int) -> int:
         return self.first_ms << min(MAX_DOUBLED, in_vain)

@@ -50,21 +50,21 @@ class GangDrains:
             self._undrain(self._grows_for)
             self._grows_for = ""
 
-    def grow(self, it: GangState, now_ms: int, until_ms: int) -> None:
+    def grow(self, gang: GangState, now_ms: int, until_ms: int) -> None:
         """Keep all cards of the nodes that come from now on, and that its members could use, for this gang
         until then. Another gang's drain ends."""
         if self.turns.key:
             self.turns.end("none", now_ms)
-        self._grows_for = it.key
+        self._grows_for = gang.key
         snapshot = self._cache.snapshot
         before = frozenset(node.name for node in snapshot.nodes.values())
-        shapes = {shape_of(pod): pod for pod in it.paid}.values()
+        shapes = {shape_of(pod): pod for pod in gang.paid}.values()
         policies = self._given(snapshot).policies
 
         def comes(node: NodeInfo) -> bool:
             return node.name not in before and any(takes_empty(pod, node, policies(pod)) for pod in shapes)
 
-        self._cache.drain(Drain(it.namespace, it.gang.key, it.gang.name, 0, until_ms, (), comes))
+        self._cache.drain(Drain(gang.namespace, gang.gang.key, gang.gang.name, 0, until_ms, (), comes))
 
     @property
     def has_grown(self) -> bool:
@@ -72,17 +72,17 @@ class GangDrains:
         drain = self._cache.snapshot.drain
         return bool(self._grows_for) and drain is not None and bool(drain.cards)
 
-    def _begin(self, it: GangState, now_ms: int) -> None:
-        pods = it.paid[: max(1, it.needed - len(it.bound))]
-        found = choose(pods, self._given(self._cache.snapshot), self.turns.until_ms, now_ms, it.bound)
-        if found is None:
+    def _begin(self, gang: GangState, now_ms: int) -> None:
+        pods = gang.paid[: max(1, gang.needed - len(gang.bound))]
+        chosen = choose(pods, self._given(self._cache.snapshot), self.turns.until_ms, now_ms, gang.bound)
+        if chosen is None:
             self.turns.end("none", now_ms)
-            self._undrain(it.key)
+            self._undrain(gang.key)
             return
-        where = it.namespace, it.gang.key, it.gang.name
-        drain = Drain(*where, found.starts_ms, self.turns.until_ms, found.cards)
+        where = gang.namespace, gang.gang.key, gang.gang.name
+        drain = Drain(*where, chosen.starts_ms, self.turns.until_ms, chosen.cards)
         self._cache.drain(drain)
-        self._log("drain", gang=it.key, nodes=len(drain.cards), kept=drain.text)
+        self._log("drain", gang=gang.key, nodes=len(drain.cards), kept=drain.text)
 
     def _undrain(self, key: GangKey) -> None:
         if self._cache.snapshot.drain is not None:

@@ -32,22 +32,22 @@ class GangOwners:
         self._needs: dict[GangKey, int] = {}  # as its owners said last
         self._noted_ms: dict[str, int] = {}  # UID -> until when nothing is noted there again
 
-    def known(self, it: GangState) -> GangState:
+    def known(self, gang: GangState) -> GangState:
         """The gang, also where the member is gone on which it was noted."""
-        return replace(it, said=self._needs.get(it.key, it.said))
+        return replace(gang, said=self._needs.get(gang.key, gang.said))
 
     def follow(self, gangs: Mapping[GangKey, GangState], at_ms: int) -> GangState | None:
         """Note what is known of those that lack members. One gang's owners at most are read: it is returned
         as they say."""
-        lacking = [it for it in gangs.values() if it.lacks_members]
-        self._since_ms = {it.key: self._since_ms.get(it.key, at_ms) for it in lacking}
-        for it in lacking:
-            self._note(it, at_ms)
-        for it in gangs.values():
-            if is_grouped(it.gang.key):
-                self._note_group(it, at_ms)
-        due = [it for it in lacking if at_ms >= self._due_ms(it.key) and _owners(it)]
-        return self.read(min(due, key=lambda it: self._due_ms(it.key)), at_ms) if due else None
+        lacking = [gang for gang in gangs.values() if gang.lacks_members]
+        self._since_ms = {gang.key: self._since_ms.get(gang.key, at_ms) for gang in lacking}
+        for gang in lacking:
+            self._note(gang, at_ms)
+        for gang in gangs.values():
+            if is_grouped(gang.gang.key):
+                self._note_group(gang, at_ms)
+        due = [gang for gang in lacking if at_ms >= self._due_ms(gang.key) and _owners(gang)]
+        return self.read(min(due, key=lambda gang: self._due_ms(gang.key)), at_ms) if due else None
 
     def _due_ms(self, key: GangKey) -> int:
         again_ms = self._read_ms[key] + AGAIN_MS if key in self._read_ms else 0
@@ -58,42 +58,42 @@ class GangOwners:
         for known in (self._since_ms, self._read_ms, self._needs):
             known.pop(key, None)
 
-    def read(self, it: GangState, at_ms: int) -> GangState:
+    def read(self, gang: GangState, at_ms: int) -> GangState:
         """The gang as its owners say now; as its pods do, where one of these is gone or cannot be read."""
-        self._read_ms[it.key] = at_ms
-        owners = _owners(it)
-        found = dict(zip(owners, self._calls.owners(it.namespace, owners), strict=True))
-        there = {owner: said for owner, said in found.items() if said is not None and _uid(said) == owner[-1]}
+        self._read_ms[gang.key] = at_ms
+        owners = _owners(gang)
+        said = zip(owners, self._calls.owners(gang.namespace, owners), strict=True)
+        there = {owner: body for owner, body in said if body is not None and _uid(body) == owner[-1]}
         if not owners or len(there) < len(owners):
-            return it
-        needed = needs_by(it.gang, there)
-        if needed < it.gang.minimum or it.said is not None:
-            self._needs[it.key] = needed
-        it = self.known(it)
-        self._note(it, at_ms)
-        return it
+            return gang
+        needed = needs_by(gang.gang, there)
+        if needed < gang.gang.minimum or gang.said is not None:
+            self._needs[gang.key] = needed
+        gang = self.known(gang)
+        self._note(gang, at_ms)
+        return gang
 
-    def _note(self, it: GangState, at_ms: int) -> None:
+    def _note(self, gang: GangState, at_ms: int) -> None:
         """On the oldest member, unless it says so, or the watch will show it."""
-        if it.said is not None and it.first.needs_said != it.said:
-            self._calls.note_needs(self._unnoted([it.first], at_ms), it.said)
+        if gang.said is not None and gang.first.needs_said != gang.said:
+            self._calls.note_needs(self._unnoted([gang.first], at_ms), gang.said)
 
-    def _note_group(self, it: GangState, at_ms: int) -> None:
+    def _note_group(self, gang: GangState, at_ms: int) -> None:
         """The minimum of a PodGroup, on each of its pods that says no size."""
-        pods = [pod for pod in (*it.bound, *it.waiting) if pod.gang and pod.gang.size == UNKNOWN_SIZE]
+        pods = [pod for pod in (*gang.bound, *gang.waiting) if pod.gang and pod.gang.size == UNKNOWN_SIZE]
         if not pods:
             return
-        least = self._group(f"{it.namespace}/{it.gang.name}")
-        least = it.gang.minimum if least is None else least
+        least = self._group(f"{gang.namespace}/{gang.gang.name}")
+        least = gang.gang.minimum if least is None else least
         if least != UNKNOWN_SIZE:
             self._calls.note_needs(self._unnoted(pods, at_ms), min(least, MOST_NOTED))
 
     def _unnoted(self, pods: Iterable[Pod], at_ms: int) -> list[Pod]:
         """Those of the pods on which nothing was noted just now, which the watch will show."""
         self._noted_ms = {uid: until_ms for uid, until_ms in self._noted_ms.items() if at_ms < until_ms}
-        found = [pod for pod in pods if pod.uid not in self._noted_ms]
-        self._noted_ms |= dict.fromkeys((pod.uid for pod in found), at_ms + NOTED_MS)
-        return found
+        unnoted = [pod for pod in pods if pod.uid not in self._noted_ms]
+        self._noted_ms |= dict.fromkeys((pod.uid for pod in unnoted), at_ms + NOTED_MS)
+        return unnoted
 
 
 def needs_by(gang: Gang, owners: Mapping[Reference, Json]) -> int:
@@ -108,13 +108,13 @@ def needs_by(gang: Gang, owners: Mapping[Reference, Json]) -> int:
     return max(1, min(needed, *(now for _, now in left))) if gang.key.startswith("job/") else needed
 
 
-def _owners(it: GangState) -> list[Reference]:
+def _owners(gang: GangState) -> list[Reference]:
     """The Jobs of its living members; else the one owner, where it is all of the gang and of a known kind."""
-    found = sorted({pod.reference for pod in (*it.waiting, *it.bound) if pod.reference})
-    jobs = [reference for reference in found if reference[:2] == JOB]
-    if jobs or not it.gang.is_owned:
+    references = sorted({pod.reference for pod in (*gang.waiting, *gang.bound) if pod.reference})
+    jobs = [reference for reference in references if reference[:2] == JOB]
+    if jobs or not gang.gang.is_owned:
         return jobs[:MOST_OWNERS]
-    return [reference for reference in found if is_owner(*reference[:2])][:1]
+    return [reference for reference in references if is_owner(*reference[:2])][:1]
 
 
 def _uid(job: Json) -> str:

@@ -121,8 +121,9 @@ class GangStarts:
     def kept_milli(self) -> int:
         """What plans keep, in thousandths of a card."""
         snapshot = self._w.cache.snapshot
-        kept = (snapshot.allocation(uid) for start in self._memory.starts.values() for uid in start.places)
-        return sum(each.held_milli for each in kept if each is not None and each.state == "planned")
+        uids = [uid for start in self._memory.starts.values() for uid in start.places]
+        kept = (allocation for uid in uids if (allocation := snapshot.allocation(uid)) is not None)
+        return sum(allocation.held_milli for allocation in kept if allocation.state == "planned")
 
     # one step
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from scheduler_ext.gangs.memory import GangHistory, Start
 from scheduler_ext.model.standing import NamespaceStanding, NamespaceStandings
 from tests.scheduler_ext.gang_worlds import (
     BUDGET,
@@ -928,3 +929,10 @@ def test_a_single_pod_that_comes_first_keeps_its_card_from_a_gang(running: Stepp
     assert running.free("n") == [1000, 1000]
     reasons = {pod["name"]: pod["reason"] for pod in running.extender.waiting_pods()["pods"]}
     assert "1 of 2 members fit; 1 cards missing" in reasons["a"]
+
+
+def test_what_contradicts_the_laws_of_a_start_cannot_be_made() -> None:
+    with pytest.raises(ValueError, match="a start that is over keeps cards, or joins those that run"):
+        Start(began_ms=0, until_ms=0, joins=True, is_over=True)
+    with pytest.raises(ValueError, match="a gang that is short of cards lacks nothing"):
+        GangHistory(short_ms=0)
