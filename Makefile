@@ -9,7 +9,9 @@ PYTEST := $(BIN)/pytest
 
 .DEFAULT_GOAL := help
 BASE ?= HEAD
-.PHONY: help demo up quick test all coverage test-versions check bench bench-compare soak mutants docs dist images images-lock clean
+ROLES ?= webhook timekeeper extender sidecar
+PREFIX ?= bursar
+.PHONY: help demo up quick test all coverage test-versions check bench bench-compare soak mutants docs images images-lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -67,14 +69,24 @@ mutants: $(VENV)/.ready ## the next slice, 20 minutes, of the table of mutants; 
 docs: $(VENV)/.ready ## build the documentation as a site in build/site
 	@$(RUN) -m deploy.site build/site
 
-images: $(VENV)/.ready ## the images of the last commit for amd64 and arm64, in dist/images; PUSH=REGISTRY/PREFIX pushes them
-	@$(RUN) -m deploy.images --push "$(PUSH)"
+images: ## the images of the last commit, by buildah, podman or docker; ROLES, PREFIX and OPTIONS choose which, their names, and the builder's options
+	@builder=$$(command -v buildah || command -v podman || command -v docker) || { echo "images are built by buildah, podman or docker: install one of them" >&2; exit 1; }; \
+	checkout=$$(mktemp -d); trap 'rm -rf "$$checkout"' EXIT; git archive HEAD | tar -x -C "$$checkout"; \
+	export SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct); \
+	case $$builder in *docker) time=();; *) time=(--timestamp "$$SOURCE_DATE_EPOCH");; esac; \
+	version=$$(sed -n 's/^appVersion: *"\?\([^"]*\)"\?$$/\1/p' deploy/chart/Chart.yaml); \
+	for role in $(ROLES); do \
+	  "$$builder" build "$${time[@]}" --build-arg "SOURCE_DATE_EPOCH=$$SOURCE_DATE_EPOCH" --label "org.opencontainers.image.version=$$version" --label "org.opencontainers.image.revision=$$(git rev-parse HEAD)" \
+	    $(OPTIONS) --target "$$role" --tag "$(PREFIX)/$$role:$$version" --file "$$checkout/deploy/Containerfile" "$$checkout"; \
+	done
 
-images-lock: $(VENV)/.ready ## pin the newest Debian packages, and constraints.txt's, for the images
-	@$(RUN) -m deploy.images --lock
-
-dist: $(VENV)/.ready ## the files of a release of the last commit, in dist; DOWNLOADS=URL: where krew's archive will be
-	@$(RUN) -m deploy.release --downloads "$(DOWNLOADS)"
+images-lock: ## the hashes of what the images install, at the versions of constraints.txt, by uv
+	@lock() { uv pip compile --quiet --generate-hashes --no-annotate --no-header --python-version 3.11 --python-platform linux --constraints constraints.txt --output-file "deploy/requirements/$$1.txt" "$${@:2}"; }; \
+	lock webhook --extra webhook setup.cfg; \
+	lock timekeeper --extra timekeeper setup.cfg; \
+	lock extender --extra scheduler setup.cfg; \
+	lock sidecar --extra node --extra sidecar setup.cfg; \
+	lock build - <<<setuptools
 
 clean: ## remove what the other targets made in the checkout
 	@rm -rf $(VENV) .bench .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.* .mutants build dist *.egg-info

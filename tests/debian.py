@@ -4,11 +4,14 @@ import os
 import shutil
 import subprocess
 
-# command -> packages; the C compiler builds the NVML library that tests load
+# command -> packages; the C compiler builds the NVML library that tests load, buildah the images on a base of
+# Debian's packages
 NEEDED = {
     "cc": ("gcc", "libc6-dev"),
     "ip": ("iproute2",),
     "pkg-config": ("pkg-config",),
+    "buildah": ("buildah",),
+    "mmdebstrap": ("mmdebstrap", "debian-archive-keyring"),
     "chromium": ("chromium", "fonts-dejavu-core"),
 }
 # library, by its name for pkg-config -> packages; a real node's runc is built with it

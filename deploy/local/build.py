@@ -53,8 +53,6 @@ _ABOUT_MINUTES = {
     "karpenter": 5,
     "jobset": 3,
     "lws": 3,
-    "crane": 1,
-    "registry": 1,
 }
 
 

@@ -23,8 +23,6 @@ OPERATOR_VERSION = "0.85.0"  # of the Prometheus operator
 HELM_VERSION = "4.3.1"
 KARPENTER_VERSION = "1.14.1"
 JOBSET_VERSION, LWS_VERSION = "0.11.0", "0.8.0"
-CRANE_VERSION = "0.22.1"
-REGISTRY_VERSION = "3.1.2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,16 +193,6 @@ JOBSET = GoModule("jobset", _JOBSET_MODULE, JOBSET_VERSION)
 LWS = GoModule("lws", _LWS_MODULE, LWS_VERSION)
 JOBSET_TOOLS = (Tool("jobset", JOBSET, _JOBSET_MODULE, None),)
 LWS_TOOLS = (Tool("lws", LWS, f"{_LWS_MODULE}/cmd", None),)
-
-# Pushes images (deploy/images); built on request only. Its version has no name beside it.
-_CRANE_MODULE = "github.com/google/go-containerregistry"
-CRANE = GoModule("crane", _CRANE_MODULE, CRANE_VERSION)
-CRANE_TOOL = Tool("crane", CRANE, f"{_CRANE_MODULE}/cmd/crane", None)
-
-# A registry, for tests of the push; built on request only.
-_REGISTRY_MODULE = "github.com/distribution/distribution/v3"
-REGISTRY = GoModule("registry", _REGISTRY_MODULE, REGISTRY_VERSION)
-REGISTRY_TOOL = Tool("registry", REGISTRY, f"{_REGISTRY_MODULE}/cmd/registry", None)
 
 # "Kubernetes v1.37.2", "Client Version: v1.37.2", "etcd Version: 3.7.0", "kwok version v0.8.0 go1.26.8",
 # "containerd github.com/containerd/containerd/v2 v2.4.2 <revision>", "ctr <the same>", "  Version:  v2.4.2"

@@ -2,8 +2,8 @@
 
 ``python -m tests.bench.sidecar [--beats N] [--interval MS] [--json FILE]``. A real sidecar beats N times over
 verified TLS, faster than it would, against a timekeeper that is played (in this process): without a card,
-with a card but no driver, and with the C stand-in for NVML loaded. It runs as in its image, where Python
-finds nothing but the binding and its parts of our code. ``rss_mib`` and ``pss_mib`` at the end; ``cpu_ms``:
+with a card but no driver, and with the C stand-in for NVML loaded. Python finds nothing but the binding and
+what a sidecar imports of our code. ``rss_mib`` and ``pss_mib`` at the end; ``cpu_ms``:
 of a beat, between the tenth and the last; ``core``: that, in percent of a core, at the default interval of
 ten seconds; ``first_s``: from the start of the process to its first beat. ``[{way, beats, rss_mib, pss_mib,
 cpu_ms, core, first_s}]``.
@@ -23,11 +23,10 @@ from typing import Any
 
 import pynvml
 
-from deploy.images.roles import ROLES
 from deploy.local.identity import new_authority
 from tests.bench.command import arguments, write
 from tests.nvml.build import fake_nvml
-from tests.packaging.checkout import copy
+from tests.packaging.checkout import OF_A_SIDECAR, copy
 from tests.sidecar.worlds import Arrival, Timekeeper, fine, variables
 
 Json = dict[str, Any]
@@ -83,11 +82,11 @@ def measured(way: str, more: dict[str, str], beats: int, interval_ms: int, folde
 
 @contextmanager
 def beating(folder: Path, environ: dict[str, str]) -> Iterator[int]:
-    """The process of a sidecar in an installation as bare as its image's."""
+    """The process of a sidecar in an installation as bare as can be."""
     library = folder / "library"
     library.mkdir()
     shutil.copy(pynvml.__file__, library)
-    copy(library, ROLES["sidecar"].code)
+    copy(library, OF_A_SIDECAR)
     compileall.compile_dir(library, quiet=1)
     bare = {"PYTHONPATH": str(library), "PATH": os.environ["PATH"]}
     with (folder / "log").open("wb") as log:

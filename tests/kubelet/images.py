@@ -1,6 +1,6 @@
 """The images that the pods of these tests run, made without a registry: the root file system is this
-machine's own Python with its libraries, NVML's binding, what a sidecar's image has of our code, and a
-fake NVML library."""
+machine's own Python with its libraries, NVML's binding, what a sidecar imports of our code, and a fake NVML
+library."""
 
 import compileall
 import os
@@ -14,12 +14,11 @@ from collections.abc import Iterator, Sequence
 from importlib.metadata import distribution
 from pathlib import Path
 
-from deploy.images import oci
-from deploy.images.roles import ROLES, USER
 from deploy.local.images import Image, archive, layer
 from deploy.local.real_node import PAUSE
+from tests.deploy import containerfile
 from tests.nvml.build import DESCRIPTION, SOURCE, compile_library
-from tests.packaging.checkout import copy
+from tests.packaging.checkout import OF_A_SIDECAR, copy
 from timekeeper.core import __version__
 
 SIDECAR = f"docker.io/bursar/sidecar:{__version__}"
@@ -48,19 +47,16 @@ def write(folder: Path, cards: str) -> Path:
     }
     root = folder / "layer.tar"
     layer(root, files, {"/usr/local/bin/python": str(interpreter)}, ["/tmp"])
-    env = _environment()
+    sidecar = containerfile.images()["sidecar"]
+    # where this Python finds the package, and the fake NVML its description
+    env = {**sidecar.environment, "PYTHONPATH": "/opt/bursar", DESCRIPTION: DESCRIBED_AT}
     images = [
-        Image(SIDECAR, ROLES["sidecar"].entrypoint, env, USER),
+        Image(SIDECAR, sidecar.entrypoint, env, sidecar.user),
         Image(CUDA, (), {**env, "NVIDIA_VISIBLE_DEVICES": "all"}),
         Image(PAUSE, ("/pause",)),
     ]
     archive(folder / "images.tar", root, images)
     return folder / "images.tar"
-
-
-def _environment() -> dict[str, str]:
-    """An image's, where this Python finds the package, and the fake NVML its description."""
-    return {**oci.ENVIRONMENT, "PYTHONPATH": "/opt/bursar", DESCRIPTION: DESCRIBED_AT}
 
 
 def python(interpreter: Path) -> dict[str, Path]:
@@ -88,7 +84,7 @@ def linked(programs: Sequence[Path]) -> Iterator[Path]:
 def _sidecar(folder: Path) -> dict[str, Path]:
     """Its parts of our code and what they need, compiled as in an image."""
     place = folder / "bursar"
-    copy(place, ROLES["sidecar"].code)
+    copy(place, OF_A_SIDECAR)
     (binding,) = (file for file in distribution("nvidia-ml-py").files or () if file.name == "pynvml.py")
     shutil.copy(str(binding.locate()), place)
     for name in ("hpack", "protobuf", "PyYAML"):

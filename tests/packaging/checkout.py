@@ -6,6 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
 PACKAGES = ("webhook", "timekeeper", "sidecar", "scheduler_ext")
+OF_A_SIDECAR = ("sidecar/", "timekeeper/__init__.py", "timekeeper/edge/")  # what it may import of these
 
 
 def files() -> list[Path]:

@@ -1,41 +1,18 @@
-"""A release of the working tree, and environments that have it installed; all made without a network."""
+"""The wheel of the working tree, and environments that have it installed; all made without a network."""
 
-import json
 import os
 import subprocess
 import sys
 import venv
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.packaging.checkout import copy
 from tests.packaging.environment import Environment
 
-COMMITTED_S = 1_700_000_000  # an even second, for a ZIP has no odd ones
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet")
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """The folder of a release, and its checkout."""
-
-    folder: Path
-    checkout: Path
-
-    def file(self, end: str) -> Path:
-        """The only file whose name ends so."""
-        (found,) = self.folder.glob(f"*{end}")
-        return found
-
-    @property
-    def bill(self) -> dict[str, Any]:
-        """The bill of materials."""
-        read: dict[str, Any] = json.loads(self.file(".cdx.json").read_text())
-        return read
 
 
 def run(folder: Path, *command: str, umask: int = 0o022, env: Mapping[str, str] | None = None) -> str:
@@ -47,29 +24,9 @@ def run(folder: Path, *command: str, umask: int = 0o022, env: Mapping[str, str] 
 
 
 @pytest.fixture(scope="session")
-def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The working tree's files as the only commit of a repository."""
-    folder = copy(tmp_path_factory.mktemp("repository"))
-    date = {"GIT_AUTHOR_DATE": f"{COMMITTED_S} +0000", "GIT_COMMITTER_DATE": f"{COMMITTED_S} +0000"}
-    author = ["-c", "user.name=test", "-c", "user.email=test@example.com"]
-    run(folder, "git", "init", "-q")
-    run(folder, "git", "add", "-A")
-    run(folder, "git", *author, "commit", "-q", "-m", "all of it", env=date)
-    return folder
-
-
-@pytest.fixture(scope="session")
-def released(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Release:
-    """The files of a release."""
-    folder = tmp_path_factory.mktemp("released")
-    run(repository, sys.executable, "-m", "deploy.release", str(folder))
-    return Release(folder, repository)
-
-
-@pytest.fixture(scope="session")
-def wheel(released: Release) -> Path:
-    """The wheel of a release."""
-    return released.file(".whl")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of the working tree."""
+    return built(copy(tmp_path_factory.mktemp("checkout")), tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="session")
@@ -86,6 +43,15 @@ def editable(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     options = ("--no-deps", "--no-index", "--no-build-isolation")
     run(source, *_pip_into(environment), "install", *options, "-e", str(source))
     return environment
+
+
+def built(source: Path, folder: Path) -> Path:
+    """The wheel of a checkout, which a build may change, in a folder."""
+    run(
+        source, *PIP, "wheel", "--no-deps", "--no-index", "--no-build-isolation", f"--wheel-dir={folder}", "."
+    )
+    (wheel,) = folder.iterdir()
+    return wheel
 
 
 def environment_with(wheel: Path, folder: Path) -> Environment:

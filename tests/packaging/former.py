@@ -2,8 +2,10 @@
 before it. BURSAR_BEFORE names another commit. A commit without the baseline of the schema cannot share a
 database with this release: the one that brought the baseline stands in for it."""
 
+import io
 import os
 import subprocess
+import tarfile
 from pathlib import Path
 
 from tests.packaging.checkout import ROOT
@@ -30,6 +32,14 @@ def former_release(root: Path = ROOT) -> str:
     if given:
         raise NoFormerReleaseError(f"BURSAR_BEFORE: {given} has another schema: it lacks {BASELINE}")
     return _git(root, "log", "--diff-filter=A", "--format=%H", "-1", "--", BASELINE)
+
+
+def checked_out(commit: str, folder: Path) -> Path:
+    """The files of a commit, in a folder."""
+    archive = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=True).stdout
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tree:
+        tree.extractall(folder, filter="data")
+    return folder
 
 
 def _newest_tag(root: Path) -> str:

@@ -123,6 +123,4 @@ def _run(name: str, command: str, arguments: list[str]) -> None:
     sys.stdout.flush()
     run = [sys.executable, "-P", "-m", "webhook", command, *arguments]
     environment = {**os.environ, "BURSAR_PROGRAM": f"kubectl bursar {name}"}
-    if archive := getattr(__spec__.loader, "archive", ""):  # the command as one file
-        environment["PYTHONPATH"] = archive
     os.execve(sys.executable, run, environment)  # noqa: S606

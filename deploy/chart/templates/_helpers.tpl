@@ -1,6 +1,6 @@
 {{/* Registry and repository of the images. */}}
 {{- define "bursar.prefix" -}}
-{{ required "images.prefix: no public registry has Bursar's images. Make and push your own with `make images PUSH=registry.example.com/bursar`, then add --set images.prefix=registry.example.com/bursar" .Values.images.prefix }}
+{{ required "images.prefix: no public registry has Bursar's images. Build and push your own (docs/install.md), then add --set images.prefix=registry.example.com/bursar" .Values.images.prefix }}
 {{- end }}
 
 {{/* The image of a role: (list . "webhook") */}}

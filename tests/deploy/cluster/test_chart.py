@@ -56,7 +56,7 @@ def _mount(of: str, name: str, path: str) -> str:
 BAD: tuple[tuple[str, str], ...] = (
     (
         "--set=images.prefix=",
-        "images.prefix: no public registry has Bursar's images. Make and push your own with",
+        "images.prefix: no public registry has Bursar's images. Build and push your own",
     ),
     ("--set=images.prefix=a//b", "at '/images/prefix': 'a//b' does not match pattern"),
     ("--set=webhok.replicas=3", "additional properties 'webhok' not allowed"),

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from deploy.images.roles import ROLES
 from deploy.local.cluster import ControlPlane
 from deploy.local.launcher import Launcher
 from deploy.local.limits import LONGEST_S
 from deploy.local.ports import free_port
+from tests.deploy.containerfile import images
 from tests.deploy.installed import as_in_pod
 from tests.deploy.reading import MANIFESTS, ROOT, console_scripts, container, template, workloads
 from tests.support.control_plane import kubectl
@@ -53,7 +53,7 @@ def in_pod(cluster: ControlPlane, name: str, folder: Path) -> tuple[list[str], d
     ]
     variables = as_in_pod(cluster, account, one, folder)
     target = one["image"].removeprefix("bursar/").partition(":")[0]
-    (script,) = ROLES[target].entrypoint
+    (script,) = images()[target].entrypoint
     role = console_scripts()[script].partition(".")[0]
     return [sys.executable, "-m", role, *one.get("args", [])], variables
 

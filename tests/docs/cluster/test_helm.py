@@ -34,6 +34,7 @@ pytestmark = pytest.mark.cluster
 PAGE = (ROOT / "docs" / "helm.md").read_text()
 INSTALL = (ROOT / "docs" / "install.md").read_text()
 HALF = {"bursar.dev/gpu-percent": "50"}
+PUSHED = "registry.example.com/bursar"  # as the pages name the images
 WEBHOOK = "/apis/apps/v1/namespaces/bursar-system/deployments/bursar-webhook"
 CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/gpubudgets.bursar.dev"
 KEPT = [
@@ -72,10 +73,8 @@ def typed(part: str, *more: str, page: str = PAGE) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A checkout after `make images`, with helm on the PATH."""
+    """A checkout, with helm on the PATH."""
     shutil.copytree(ROOT / "deploy", tmp_path / "deploy", ignore=shutil.ignore_patterns("__pycache__"))
-    (tmp_path / "dist" / "images").mkdir(parents=True)
-    (tmp_path / "dist" / "images" / "values.yaml").write_text("images: {prefix: bursar}\n")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "helm").symlink_to(rendered.helm())
     return tmp_path
@@ -219,7 +218,7 @@ def test_the_chart_is_installed_upgraded_rolled_back_and_uninstalled_and_leaves_
     cp = control_plane
     observing = typed("helm upgrade bursar", page=INSTALL)
     install = typed("helm install bursar", page=INSTALL)
-    assert "images.prefix: no public" in refused(cp, install.partition(" -f ")[0], folder)
+    assert "images.prefix: no public" in refused(cp, install.partition(" --set images.prefix")[0], folder)
     run(cp, install, folder)
     assert installed(cp) == {"bursar-timekeeper"}
     pods_wait(cp)
@@ -242,9 +241,9 @@ def test_the_chart_is_installed_upgraded_rolled_back_and_uninstalled_and_leaves_
 
     release_later(folder)
     run(cp, typed("helm upgrade bursar"), folder)
-    assert (release(cp), bundles(cp)) == (("bursar/webhook:9.9.9", "Later"), trusted)
+    assert (release(cp), bundles(cp)) == ((f"{PUSHED}/webhook:9.9.9", "Later"), trusted)
     run(cp, typed("helm rollback bursar"), folder)
-    assert (release(cp), bundles(cp)) == ((f"bursar/webhook:{__version__}", "Standing"), trusted)
+    assert (release(cp), bundles(cp)) == ((f"{PUSHED}/webhook:{__version__}", "Standing"), trusted)
 
     with pods_are_created(cp) as not_created:
         run(cp, typed("helm uninstall bursar"), folder)
@@ -265,7 +264,7 @@ def test_helm_takes_over_what_was_applied_from_the_manifests(
     run(cp, "kubectl apply --server-side -f deploy/manifests", folder)
     taking = next(line for line in PAGE.splitlines() if "--take-ownership" in line)
 
-    run(cp, taking.replace("REGISTRY", "registry.example.com/bursar"), folder)
+    run(cp, taking.replace("REGISTRY", PUSHED), folder)
     assert missing(cp) == ""
     assert container(cp)["image"] == f"registry.example.com/bursar/webhook:{__version__}"
     run(cp, typed("helm uninstall bursar"), folder)
@@ -290,7 +289,7 @@ def test_before_and_after_an_install_the_doctor_names_the_command_that_mends_wha
     (first, *_) = doctor(cp, folder)
     assert first["subject"] == "namespace"
     assert first["command"].startswith(typed("helm install bursar"))
-    run(cp, typed("helm install bursar").replace("REGISTRY", "registry.example.com/bursar"), folder)
+    run(cp, typed("helm install bursar").replace("REGISTRY", PUSHED), folder)
     certify(cp, folder)
     deleted = (
         "deployment/bursar-certificates -n bursar-system",

@@ -38,7 +38,6 @@ TYPED = {
         "peers=": "webhook/cluster/test_callers.py",
     },
     "docs/cli.md": {
-        "dist/kubectl-bursar.pyz": "packaging/process/test_cli_file.py",
         "administrator.yaml": "cli/cluster/test_cli.py",
         "kubectl bursar usage": "cli/cluster/test_cli.py",
         "get gpubudgets": "cli/cluster/test_cli.py",
@@ -53,6 +52,7 @@ TYPED = {
         "deploy/postgresql": "docs/cluster/test_commands.py",
         "kubectl scale": "docs/cluster/test_commands.py",
     },
+    "docs/dependencies.md": {"cyclonedx-py": "docs/process/test_bill.py"},
     "docs/explain.md": {"ask /v1/explain": "docs/cluster/test_access.py"},
     "docs/from-device-plugin.md": {"claimed-device.yaml": "docs/cluster/test_from_device_plugin.py"},
     "docs/helm.md": {
@@ -158,10 +158,9 @@ NOT_TYPED = {
     "docs/coming-from/other-schedulers.md": {"--other-schedulers": "a flag, not a command"},
     "docs/cli.md": {
         "pipx install": "it needs a package index; packaging/process/test_extras.py keeps what it installs",
-        "krew install": "no krew is built; packaging/process/test_cli_file.py compares manifest and archive",
     },
     "docs/install.md": {
-        "make images": "deploy/cluster/test_push.py pushes, test_made_images.py makes them (soak)",
+        "make images": "kubelet/cluster/test_chart_pods.py builds them; a push needs a registry",
         "pip install": "it needs a package index; packaging/process/test_wheel.py installs what it installs",
     },
     "docs/metrics.md": {"kubectl port-forward": NO_KUBELET},

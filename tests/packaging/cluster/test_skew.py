@@ -14,11 +14,10 @@ from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.sidecars import Sidecars
 from deploy.local.stack import Stack, Tuning
-from deploy.release import archives
 from tests.node.cluster.test_on_api_server import TWO, Agent, World
-from tests.packaging.conftest import environment_with
+from tests.packaging.conftest import built, environment_with
 from tests.packaging.environment import Environment
-from tests.packaging.former import former_release
+from tests.packaging.former import checked_out, former_release
 from tests.story.cluster.test_idle_pods import agents_pod
 from tests.story.cluster.test_metering import gpu_pod, held_ms, set_budgets
 from tests.story.conftest import reader, sidecars
@@ -35,8 +34,8 @@ PARTS = ("timekeeper", "webhook", "extender", "sidecar")
 @pytest.fixture(scope="module")
 def former(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     """An environment with the wheel of the release before."""
-    with archives.committed(commit=former_release()) as commit:
-        wheel = archives.wheel(commit, tmp_path_factory.mktemp("former-wheel"))
+    source = checked_out(former_release(), tmp_path_factory.mktemp("former-source"))
+    wheel = built(source, tmp_path_factory.mktemp("former-wheel"))
     environment = environment_with(wheel, tmp_path_factory.mktemp("former"))
     for package in ("timekeeper", "webhook", "scheduler_ext", "sidecar"):
         found = environment.ask(f"import {package}; print({package}.__file__)")

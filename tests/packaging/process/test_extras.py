@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.release.dependencies import declared, installed
+from deploy.dependencies import declared, installed
 from tests.packaging.checkout import ROOT
 
 # Extra -> packages of ours whose modules it must be enough for, and those that another extra is for.

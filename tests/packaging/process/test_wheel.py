@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.release import dependencies
+from deploy import dependencies
 from tests.packaging.checkout import PACKAGES, ROOT, files, packaged
 from tests.packaging.environment import Environment
 from timekeeper.core import __version__

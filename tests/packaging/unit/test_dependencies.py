@@ -6,8 +6,8 @@ from importlib.metadata import distributions
 import pytest
 from packaging.specifiers import SpecifierSet
 
-from deploy.release import dependencies
-from deploy.release.archives import ROOT
+from deploy import dependencies
+from tests.packaging.checkout import ROOT
 
 
 @pytest.mark.parametrize(
@@ -46,10 +46,11 @@ def test_a_licence_is_allowed_where_we_may_choose_one_of_the_list(expression: st
 
 
 def test_the_licence_of_every_dependency_is_allowed_and_on_the_page() -> None:
-    dependencies.demand_allowed_licences()
+    licences = {name: package.licence for name, package in dependencies.dependencies().items()}
 
+    assert {name: text for name, text in licences.items() if not dependencies.is_allowed(text)} == {}
     assert dependencies.PAGE.read_text() == dependencies.page(), (
-        "write it anew: python -m deploy.release --page"
+        "write it anew: python -m deploy.dependencies"
     )
 
 

@@ -1,4 +1,5 @@
-"""What an installed wheel needs, direct and indirect, and under which licences; the page that lists it.
+"""What an installed wheel needs, direct and indirect, and under which licences. ``python -m
+deploy.dependencies`` writes the page that lists it.
 
 It is read from the packages that are installed here, which must be those of constraints.txt.
 """
@@ -8,16 +9,13 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path
 
 from license_expression import ExpressionError, LicenseExpression, LicenseSymbol, get_spdx_licensing
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from deploy.release.archives import ROOT, ReleaseError
-
-# of the package index, where "bursar" is somebody else's
-DISTRIBUTION = "gpu-bursar"
-
+ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "dependencies.md"
 
 # SPDX identifiers. Packages are used unchanged, and each is installed as a package of its own.
@@ -44,6 +42,10 @@ _TABLE = re.compile(r"(?<=<!-- dependencies -->\n).*?(?=<!-- end of dependencies
 _SPDX = get_spdx_licensing()
 
 
+class DependencyError(Exception):
+    """What is not as it is tested, in a sentence."""
+
+
 @dataclass(frozen=True, slots=True)
 class Dependency:
     """A package at the version that is tested."""
@@ -51,12 +53,6 @@ class Dependency:
     name: str  # as its metadata writes it
     version: str
     licence: str  # an SPDX expression, or what its metadata says where that is none
-    needs: tuple[str, ...]  # normalised names
-
-    @property
-    def key(self) -> str:
-        """The normalised name."""
-        return canonicalize_name(self.name)
 
 
 def declared() -> dict[str, list[Requirement]]:
@@ -75,13 +71,13 @@ def direct() -> list[Requirement]:
 
 
 def dependencies() -> dict[str, Dependency]:
-    """All of an installation's, by their normalised names, sorted. Raises ReleaseError as `installed`."""
-    return {name: _dependency(*found) for name, found in installed(direct()).items()}
+    """All of an installation's, by their normalised names, sorted. Raises DependencyError as `installed`."""
+    return {name: _dependency(package) for name, (package, _) in installed(direct()).items()}
 
 
 def installed(wanted: list[Requirement]) -> dict[str, tuple[Distribution, frozenset[str]]]:
     """What is wanted and needed by it, as it is installed here, with the extras that are needed, by the
-    normalised names, sorted. Raises ReleaseError where one is missing here, or has another version than
+    normalised names, sorted. Raises DependencyError where one is missing here, or has another version than
     constraints.txt says.
     """
     pinned = _pinned()
@@ -120,17 +116,6 @@ def is_allowed(expression: str) -> bool:
     not allowed."""
     parsed = _parsed(expression)
     return parsed is not None and _holds(parsed)
-
-
-def demand_allowed_licences() -> None:
-    """Raises ReleaseError with each dependency whose licence is not on the list."""
-    others = [
-        f"{each.name} ({each.licence})" for each in dependencies().values() if not is_allowed(each.licence)
-    ]
-    if others:
-        raise ReleaseError(
-            f"licences that are not in ALLOWED of deploy/release/dependencies.py: {', '.join(others)}"
-        )
 
 
 def page() -> str:
@@ -180,17 +165,20 @@ def _installed(name: str, pinned: Mapping[str, str]) -> Distribution:
     try:
         found = distribution(name)
     except PackageNotFoundError as error:
-        raise ReleaseError(f"{name} is not installed here: {_INSTALL}") from error
+        raise DependencyError(f"{name} is not installed here: {_INSTALL}") from error
     if found.version != pinned.get(name):
-        raise ReleaseError(
+        raise DependencyError(
             f"{name} {found.version} is installed; constraints.txt says {pinned.get(name)}: {_INSTALL}"
         )
     return found
 
 
-def _dependency(found: Distribution, extras: frozenset[str]) -> Dependency:
+def _dependency(found: Distribution) -> Dependency:
     told = found.metadata
     classifiers = [each for each in told.get_all("Classifier") or [] if each.startswith("License ::")]
     single = {name: told[name] for name in ("License-Expression", "License") if name in told}
-    names = {canonicalize_name(each.name) for each in needed(found.requires or (), extras)}
-    return Dependency(told["Name"], found.version, licence(single, classifiers), tuple(sorted(names)))
+    return Dependency(told["Name"], found.version, licence(single, classifiers))
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
