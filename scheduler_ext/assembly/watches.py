@@ -10,7 +10,7 @@ from scheduler_ext.background import Work
 from scheduler_ext.cache import device_slices, pdb_cache, pod_groups
 from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.cache.device_slices import DeviceSlices
-from scheduler_ext.cache.informers import Hearing, Kind, follow, kinds
+from scheduler_ext.cache.informers import Hearing, Kind, follow, kinds, namespaces
 from scheduler_ext.cache.pdb_cache import PDBCache
 from scheduler_ext.cache.pod_groups import PodGroups
 from scheduler_ext.cache.unhealthy_lists import UnhealthyLists
@@ -69,6 +69,7 @@ class Watches:
         followed: dict[str, Kind[Any]] = {
             "pods": replace(pods, seen=self._observed(pods.seen)),
             "disruption": pdb_cache.kind(self._pdbs),
+            "namespaces": namespaces(self._cache),
         }
         if not wanted.unhealthy_lists:
             return {**followed, "nodes": nodes}

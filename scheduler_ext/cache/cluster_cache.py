@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from scheduler_ext.fit.refusal import Refusal
+from scheduler_ext.model.labels import Packed
 from scheduler_ext.model.node import Node
 from scheduler_ext.model.pod import MAX_GRACE_MS, NonGPUPod, Pod
 from scheduler_ext.model.published_gpus import PublishedGPU
 from scheduler_ext.snapshot import snapshot as transitions
 from scheduler_ext.snapshot.drains import Drain
+from scheduler_ext.snapshot.immutable_map import Map
 from scheduler_ext.snapshot.node_info import NodeInfo, is_roomier
 from scheduler_ext.snapshot.snapshot import EMPTY, Snapshot
 from timekeeper.core.values import Placement
@@ -114,6 +116,10 @@ class ClusterCache:
     def node_deleted(self, name: str) -> None:
         """The node's object is deleted."""
         self._change(lambda s: transitions.node_deleted(s, name, self._now_ms()))
+
+    def namespaces_changed(self, change: Callable[[Map[Packed]], Map[Packed]]) -> None:
+        """The labels of namespaces, by name, are now what this makes of them."""
+        self._change(lambda s: replace(s, namespaces=change(s.namespaces)))
 
     def await_published_gpus(self) -> None:
         """It is not complete before it is known what drivers publish, either."""

@@ -7,10 +7,12 @@ from typing import Generic, Protocol, TypeVar
 
 from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.log import Log
+from scheduler_ext.model.labels import Packed, labels_of
 from scheduler_ext.model.leader_mark import LeaderMark, read_leader_mark
 from scheduler_ext.model.node import ModelNames, Node, read_node
 from scheduler_ext.model.pod import NonGPUPod, Pod, read_any
-from timekeeper.core.json_values import Json
+from scheduler_ext.snapshot.immutable_map import Map
+from timekeeper.core.json_values import Json, mapping
 from timekeeper.edge.list_watch import inform
 from timekeeper.edge.reflector import ObjectChanged, ObjectsListed, WatchEvent, WatchFailed
 from timekeeper.edge.source_health import SourceHealth
@@ -18,7 +20,7 @@ from timekeeper.runtime.api_server import Api
 
 V = TypeVar("V")
 
-PODS, NODES = "/api/v1/pods", "/api/v1/nodes"
+PODS, NODES, NAMESPACES = "/api/v1/pods", "/api/v1/nodes", "/api/v1/namespaces"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,17 @@ def kinds(
         lambda node_object: cache.node_deleted(node_object.name),
     )
     return pods, nodes
+
+
+def namespaces(cache: ClusterCache) -> Kind[tuple[str, Packed]]:
+    """Namespaces, for the selectors of pods that select them: their names and labels."""
+    return Kind(
+        NAMESPACES,
+        lambda raw: (str(mapping(raw.get("metadata")).get("name", "")), labels_of(raw)),
+        lambda listed: cache.namespaces_changed(lambda _: Map(dict(listed))),
+        lambda seen: cache.namespaces_changed(lambda known: known.set(*seen)),
+        lambda gone: cache.namespaces_changed(lambda known: known.without(gone[0])),
+    )
 
 
 def _pod(value: Pod | NonGPUPod | LeaderMark) -> Pod | NonGPUPod:

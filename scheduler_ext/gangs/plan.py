@@ -9,11 +9,12 @@ Of those that could be better than the best so far at most `TRIES` are.
 """
 
 from bisect import insort
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from scheduler_ext.fit.caps import CapChecks
-from scheduler_ext.gangs.apart import Apart
+from scheduler_ext.gangs.apart import Apart, Checks
 from scheduler_ext.gangs.cpu_members import cpu_members_of, without_room
 from scheduler_ext.gangs.domains import Domain, called, domains_of, label_value
 from scheduler_ext.gangs.rooms import PlanInput, Rooms, placed_on, shape_of
@@ -22,7 +23,7 @@ from scheduler_ext.snapshot.host_room import offered
 from scheduler_ext.snapshot.node_info import NodeInfo
 from scheduler_ext.snapshot.snapshot import Snapshot, assume, end_planned, undrain
 from timekeeper.core.dialects.moments import cards_at_once
-from timekeeper.core.gangs import Gang
+from timekeeper.core.gangs import MAX_SIZE, Gang
 from timekeeper.core.request.held import least_milli
 from timekeeper.core.values import Placement
 from timekeeper.core.violation import first_of
@@ -48,7 +49,8 @@ class GangPlan:
     last one's reason, for people. ``near``: the domain of a required topology, or of a preferred one the
     domains. ``least``: no plan for these members has fewer nodes, 0 if that is not known; ``untried``: how
     many domains might take more, or need fewer nodes. ``no_room``: names of members without GPUs for which
-    no node has the CPU and memory beside these; the gang does not start then."""
+    no node has the CPU and memory beside these; the gang does not start then. ``is_kept_off``: rules about
+    other pods keep those without a place off nodes with cards for them."""
 
     members: tuple[PlannedMember, ...]
     left: tuple[Pod, ...] = ()
@@ -57,6 +59,7 @@ class GangPlan:
     least: int = 0
     untried: int = 0
     no_room: tuple[str, ...] = ()
+    is_kept_off: bool = False
 
     def suffices(self, needed: int) -> bool:
         """Whether the gang can start with it, which needs this number of members with cards."""
@@ -64,7 +67,6 @@ class GangPlan:
 
 
 NO_ROOM = "no node has room for more of them"
-NOT_APART = "no node has room for more of them that must be apart from each other"
 LATE = "the time for a plan was over"
 
 
@@ -79,12 +81,12 @@ def plan(
 
 
 def lack_text(found: GangPlan) -> str:
-    """How many fit, what is missing, and why, for people."""
+    """How many fit, what is missing, and why, for people. Where there are cards, none is missing."""
     if not found.left:
         return why_text(found)
-    fit, cards = len(found.members), missing_cards(found)
-    where = f" in {found.near}" if found.near else ""
-    return f"{fit} of {fit + len(found.left)} members fit{where}; {cards} cards missing; {why_text(found)}"
+    fit, where = len(found.members), f" in {found.near}" if found.near else ""
+    cards = "" if found.is_kept_off else f" {missing_cards(found)} cards missing;"
+    return f"{fit} of {fit + len(found.left)} members fit{where};{cards} {why_text(found)}"
 
 
 def why_text(found: GangPlan) -> str:
@@ -116,7 +118,6 @@ class _Plan:
 
     def __init__(self, pods: Sequence[Pod], given: PlanInput, beside: Collection[Pod]) -> None:
         self.given, self.beside = given, frozenset(pod.node for pod in beside)
-        self.has_rules = any(pod.apart for pod in (*pods, *beside))
         self.caps = CapChecks(lambda: given.standings)
         snapshot = given.snapshot
         for pod in pods:
@@ -126,18 +127,20 @@ class _Plan:
         if snapshot.drain is not None and pods and snapshot.drain.is_of(pods[0]):
             snapshot = undrain(snapshot)
         self.base = snapshot
-        self.apart = Apart(snapshot, beside)
+        self.apart = Apart(pods, snapshot)
+        self.has_rules = self.apart.has_rules
         groups: dict[object, list[Pod]] = {}
         for pod in pods:
-            groups.setdefault(shape_of(pod), []).append(pod)
+            kind = self.apart.kind(pod) if self.has_rules else None
+            groups.setdefault((shape_of(pod), kind), []).append(pod)
         self.shapes = sorted(groups.values(), key=_largest_first)
-        self.rooms = Rooms(shapes=self.shapes, given=given, base=snapshot, caps=self.caps)
+        self.rooms = Rooms(shapes=self.shapes, given=given, base=snapshot, caps=self.caps, apart=self.apart)
         gang = pods[0].gang if pods else None
         self.gang = gang or Gang("/", len(pods), len(pods))
         self.untried = 0
 
     def made(self) -> GangPlan:
-        required, preferred = self.gang.topology, self.gang.preferred
+        required, preferred = self.gang.topology or self.apart.together, self.gang.preferred
         if required:
             return self._required(required, preferred)
         found = self._within(None, preferred, TRIES)
@@ -167,7 +170,8 @@ class _Plan:
         enough = [] if left else [each for each in domains if each.takes(self.shapes) >= len(members)]
         least = min((each.least_nodes(self.shapes) for each in enough), default=0)
         why = LATE if left and self.given.is_late() else found.why
-        return GangPlan(members, left, why, near, least, self.untried, self._cpu_lack(found))
+        no_room, is_kept_off = self._cpu_lack(found), bool(left) and why == found.kept_off
+        return GangPlan(members, left, why, near, least, self.untried, no_room, is_kept_off)
 
     def _cpu_lack(self, found: "_Attempt") -> tuple[str, ...]:
         """Names of members without GPUs that no node has room for beside these."""
@@ -284,7 +288,7 @@ class _Attempt:
         self.waiting = [list(each) for each in of.shapes]
         self.members: list[PlannedMember] = []
         self.nodes: set[str] = set()
-        self.why = ""
+        self.why = self.kept_off = ""  # the second where rules about other pods are why
 
     def nodes_now(self) -> Iterable[NodeInfo]:
         """All nodes, with the members on them."""
@@ -296,10 +300,14 @@ class _Attempt:
         return tuple(pod for each in self.waiting for pod in each)
 
     def fill(self, names: Collection[str] | None) -> None:
-        """Places as many more as fit on these nodes; None: on any."""
-        for shape, pods in enumerate(self.waiting):
-            if pods:
-                self.waiting[shape] = self._place(shape, pods, names)
+        """Places as many more as fit on these nodes; None: on any. One that must be near another may fit
+        after it."""
+        before = -1
+        while before < len(self.members):
+            before = len(self.members) if self._plan.has_rules else MAX_SIZE
+            for shape, pods in enumerate(self.waiting):
+                if pods:
+                    self.waiting[shape] = self._place(shape, pods, names)
 
     def worth(self, preferred: str) -> tuple[int, int, int]:
         """The greater of two attempts is better."""
@@ -327,15 +335,15 @@ class _Attempt:
             return self._leave(pods, "the namespace has spent its GPU budget")
         rooms = plan.rooms.of(shape, self._snapshot, self.nodes, names)
         last = self._snapshot.comes_last(first.namespace)
+        checks = Checks(self._apart, first)
         order = sorted(self._place_of(name, last) for name in rooms) if plan.has_rules else []
         while pods and rooms:
             if plan.has_rules:
                 # one by one, as each changes where the next may be
-                found = next((it for it in order if self._apart.may_take(first, it[-1])), None)
-                if found is None:
-                    return self._leave(pods, NOT_APART)
-                name, most = found[-1], 1
-                order.remove(found)
+                at = next((at for at, place in enumerate(order) if not checks.refusal(place[-1])), None)
+                if at is None:
+                    break
+                name, most = order.pop(at)[-1], 1
             else:
                 name = self._next(rooms, len(pods), last)
                 most = rooms[name]
@@ -360,7 +368,11 @@ class _Attempt:
             if plan.has_rules and name in rooms:
                 insort(order, self._place_of(name, last))
             pods = pods[taken:]
-        return self._leave(pods, NO_ROOM)
+        reasons = Counter(reason for name in rooms if (reason := checks.refusal(name)) is not None)
+        refused = plan.rooms.refused[shape]
+        reasons.update(refused[name] for name in refused if names is None or name in names)
+        self.kept_off = checks.sentence(reasons) if reasons else ""
+        return self._leave(pods, self.kept_off or NO_ROOM)
 
     def _next(self, rooms: Mapping[str, int], count: int, last: Collection[str]) -> str:
         """The fullest node that takes this many pods, else the one that takes the most. Those of ``last``

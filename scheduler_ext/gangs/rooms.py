@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from scheduler_ext.fit.caps import CapChecks
 from scheduler_ext.fit.fit import fit, is_picky, shape_for
 from scheduler_ext.fit.refusal import Refusal
+from scheduler_ext.gangs.apart import Apart, Checks, Reason
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.standing import NamespaceStandings
 from scheduler_ext.scoring.policy import Policy
@@ -39,12 +40,16 @@ class PlanInput:
 
 @dataclass(slots=True, kw_only=True)
 class Rooms:
-    """For each of the ``shapes``, lists of pods that are alike. ``base``: the cluster before the plan."""
+    """For each of the ``shapes``, lists of pods that are alike. ``base``: the cluster before the plan;
+    ``apart``: where pods are there; ``refused``: for each shape the nodes with cards that rules about other
+    pods keep from it, whatever is placed."""
 
     shapes: Sequence[Sequence[Pod]]
     given: PlanInput
     base: Snapshot
     caps: CapChecks
+    apart: Apart
+    refused: dict[int, dict[str, Reason]] = field(default_factory=dict)
     _is_picky: list[bool] = field(init=False)
     _rooms: dict[int, dict[str, int]] = field(default_factory=dict)
     _alike: dict[int, dict[object, int]] = field(default_factory=dict)
@@ -82,9 +87,10 @@ class Rooms:
 
     @property
     def all(self) -> Sequence[Mapping[str, int]]:
-        """For each shape, how many of its pods each node takes before any is placed."""
-        if not self._all:
-            self._all = [self.of(shape, self.base) for shape in range(len(self.shapes))]
+        """For each shape, how many of its pods each node takes at most before any is placed."""
+        for shape in range(len(self.shapes)) if not self._all else ():
+            rooms, is_alone = self.of(shape, self.base), self.apart.is_alone(self.shapes[shape][0])
+            self._all.append(dict.fromkeys(rooms, 1) if is_alone else rooms)
         return self._all
 
     def free(self, node: NodeInfo) -> int:
@@ -103,14 +109,17 @@ class Rooms:
 
     def _before(self, shape: int) -> dict[str, int]:
         if shape not in self._rooms:
-            found = {}
-            for node in self._candidates(self.shapes[shape][0]):
+            found, pod = {}, self.shapes[shape][0]
+            checks, refused = Checks(self.apart, pod), dict[str, Reason]()
+            for node in self._candidates(pod):
                 if self.given.is_late():
                     break
                 room = self._room(shape, node)
-                if room:
+                if room and (reason := checks.keeps_off(node.name)) is not None:
+                    refused[node.name] = reason
+                elif room:
                     found[node.name] = room
-            self._rooms[shape] = found
+            self._rooms[shape], self.refused[shape] = found, refused
         return self._rooms[shape]
 
     def _room(self, shape: int, node: NodeInfo) -> int:
@@ -182,7 +191,7 @@ def takes_empty(pod: Pod, node: NodeInfo, policy: Policy) -> bool:
 
 def shape_of(pod: Pod) -> object:
     """Equal for pods that each node takes alike."""
-    return pod.request, pod.amounts, pod.cpu_milli, pod.others, pod.node_constraints, pod.apart
+    return pod.request, pod.amounts, pod.cpu_milli, pod.others, pod.node_constraints, pod.rules
 
 
 def _likeness(pod: Pod, node: NodeInfo) -> object | None:

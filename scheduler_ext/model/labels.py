@@ -3,6 +3,7 @@
 from functools import lru_cache
 
 from timekeeper.core.json_values import Json, mapping
+from timekeeper.core.kube.selectors import Selector
 
 Packed = str  # KEY=VALUE, separated by commas; keys and values contain neither character
 
@@ -17,6 +18,19 @@ def labels_of(raw: Json) -> Packed:
 def by_key(labels: Packed) -> dict[str, str]:
     """The labels as a mapping."""
     return dict(each.split("=", 1) for each in labels.split(",") if each)
+
+
+def selects(selector: Selector | None, labels: Packed) -> bool:
+    """Whether the selector matches the labels; None matches nothing. Most texts lack what it asks, which is
+    seen without reading them."""
+    if selector is None:
+        return False
+    for needed in selector.requirements:
+        if needed.operator == "Exists" and f"{needed.key}=" not in labels:
+            return False
+        if needed.operator == "In" and not any(f"{needed.key}={value}" in labels for value in needed.values):
+            return False
+    return selector.matches(by_key(labels))
 
 
 @lru_cache(maxsize=4096)

@@ -20,13 +20,12 @@ from timekeeper.core.gangs import Gang, group_of, has_started, held_gang, needs_
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.kube.node_constraints import (
     NO_CONSTRAINTS,
-    ApartRule,
     NodeConstraints,
-    apart_of,
     has_unread_constraints,
     read_node_constraints,
 )
 from timekeeper.core.kube.node_lock import waits_for_a_plugin
+from timekeeper.core.kube.pod_rules import NO_RULES, PodRules, rules_of
 from timekeeper.core.kube.static_pods import static_uid
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import PodHold
@@ -102,7 +101,7 @@ class Pod:
     is_pending: bool = False  # of a member with a node: its containers have not run yet
     has_ended_well: bool = False  # of a member: its phase is Succeeded
     needs_said: int | None = None  # of a member: `gangs.needs_said`
-    apart: tuple[ApartRule, ...] = ()  # of a member: how it must be apart from others
+    rules: PodRules = NO_RULES  # what it asks of other pods; all of it while it is a member that waits
     by_claim: bool = False  # bound, and kube-scheduler made a claim for its extended resources
     declared_ms: int = 0  # how long it declares to run, with its grace period; 0: it does not
     rejected: str = ""  # its kubelet refused it for reasons of devices: in its words; "": it did not
@@ -170,6 +169,8 @@ class NonGPUPod:
     namespace: str = ""
     member: CPUMember | None = None  # what it needs while it waits, where it has the mark of a group
     is_at_home: bool = False  # a DaemonSet or the node itself made it, so it belongs there
+    labels: Packed = ""
+    rules: PodRules = NO_RULES  # what keeps other pods off nodes
 
     @property
     def takes(self) -> bool:
@@ -195,7 +196,17 @@ def read_non_gpu_pod(raw: Json) -> NonGPUPod:
     namespace = intern(_text(metadata, "namespace"))
     others, owner = requested_others(raw), controller_reference(metadata)
     is_at_home = owner is not None and owner.get("kind") in _AT_HOME
-    return NonGPUPod(uid, node, requested_milli(raw), others, leaves_ms, namespace, is_at_home=is_at_home)
+    return NonGPUPod(
+        uid,
+        node,
+        requested_milli(raw),
+        others,
+        leaves_ms,
+        namespace,
+        is_at_home=is_at_home,
+        labels=labels_of(raw),
+        rules=rules_of(raw, is_placed_here=False),
+    )
 
 
 def _cpu_member(raw: Json) -> CPUMember | None:
@@ -267,7 +278,7 @@ def read_pod(raw: Json, most_grace_ms: int = MAX_GRACE_MS) -> Pod | None:
         is_pending=gang is not None and node != "" and status.get("phase") == "Pending",
         has_ended_well=gang is not None and status.get("phase") == "Succeeded",
         needs_said=needs_said(raw) if gang is not None else None,
-        apart=apart_of(raw) if gang is not None else (),
+        rules=rules_of(raw, gang is not None and not node),
         by_claim=bool(node and mapping(status.get("extendedResourceClaimStatus")).get("resourceClaimName")),
         declared_ms=_declared_ms(spec, most_grace_ms),
         rejected=_rejected(status) if node else "",

@@ -8,6 +8,7 @@ reader keeps the version that it started with; to undo is to keep the old one.
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from scheduler_ext.model.labels import Packed
 from scheduler_ext.model.node import Node
 from scheduler_ext.model.pod import MAX_GRACE_MS, CPUMember, NonGPUPod, Pod
 from scheduler_ext.model.published_gpus import PublishedGPU
@@ -59,6 +60,9 @@ class Snapshot:
     drain: Drain | None = None  # cards that are kept empty for a gang
     # the pods without a GPU request that wait for a node and have the mark of a group, by UID
     cpu_members: Map[CPUMember] = field(default_factory=Map)
+    # of both kinds of pods those whose rules keep other pods off nodes, by UID
+    keeping_off: Map[Pod | NonGPUPod] = field(default_factory=Map)
+    namespaces: Map[Packed] = field(default_factory=Map)  # their labels, by name
     # pods that ended and are deleted, with their node and until when to remember that: the agent may list
     # them a little longer, or forever if it is gone
     ended: Map[tuple[str, int]] = field(default_factory=Map, compare=False)
@@ -109,7 +113,7 @@ def pod_updated(snapshot: Snapshot, pod: Pod, now_ms: int = 0) -> Snapshot:
         pod = replace(pod, boot=snapshot.node(pod.node).boot)
     if known == pod:
         return snapshot
-    snapshot = replace(snapshot, pods=snapshot.pods.set(pod.uid, pod))
+    snapshot = _with_keeping_off(replace(snapshot, pods=snapshot.pods.set(pod.uid, pod)), {pod.uid: pod})
     if pod.rejected or pod.node in snapshot.rejections:
         before = snapshot.rejections.get(pod.node) or NOTHING_REJECTED
         snapshot = _with_rejections(snapshot, pod.node, rejections.with_pod(before, pod, now_ms))
@@ -154,7 +158,7 @@ def pod_deleted(snapshot: Snapshot, pod: Pod, now_ms: int, was_watched: bool = T
     False if a list does not contain it; deletions with longer grace periods may have been missed."""
     snapshot = pod_updated(snapshot, pod, now_ms)
     last = snapshot.pods.get(pod.uid) or pod
-    snapshot = replace(snapshot, pods=snapshot.pods.without(pod.uid))
+    snapshot = _without_object(snapshot, pod.uid)
     if pod.holding:
         return _orphaned(snapshot, pod.uid, last.hold, now_ms, was_watched)
     return _ended(release(snapshot, pod.uid), pod, now_ms)
@@ -167,8 +171,7 @@ def pods_listed(snapshot: Snapshot, pods: Iterable[Pod], now_ms: int) -> Snapsho
         if gone.node:
             snapshot = pod_deleted(snapshot, gone, now_ms, was_watched=False)
         else:
-            snapshot = end_planned(unreserve(snapshot, gone.uid), gone.uid)
-            snapshot = replace(snapshot, pods=snapshot.pods.without(gone.uid))
+            snapshot = _without_object(end_planned(unreserve(snapshot, gone.uid), gone.uid), gone.uid)
     unknown = (
         pod for uid, pod in there.items() if uid not in snapshot.pods and uid not in snapshot.allocated_on
     )
@@ -193,6 +196,7 @@ def non_gpu_pod_updated(snapshot: Snapshot, other: NonGPUPod) -> Snapshot:
     if not other.takes:
         return snapshot
     snapshot = replace(snapshot, non_gpu_pods=snapshot.non_gpu_pods.set(other.uid, other))
+    snapshot = _with_keeping_off(snapshot, {other.uid: other})
     return _with_node(snapshot, with_non_gpu_pods(snapshot.node(other.node), [other]))
 
 
@@ -213,6 +217,7 @@ def non_gpu_pods_listed(snapshot: Snapshot, others: Iterable[NonGPUPod]) -> Snap
         snapshot = non_gpu_pod_deleted(snapshot, uid)
     new = {uid: other for uid, other in there.items() if other.takes and uid not in snapshot.non_gpu_pods}
     snapshot = replace(snapshot, non_gpu_pods=snapshot.non_gpu_pods.with_all(new))
+    snapshot = _with_keeping_off(snapshot, new)
     by_node: dict[str, list[NonGPUPod]] = {}
     for other in new.values():
         by_node.setdefault(other.node, []).append(other)
@@ -467,9 +472,27 @@ def _all_bound(snapshot: Snapshot, pods: Mapping[str, Pod]) -> Snapshot:
     nodes = {uid: pod.node for uid, pod in pods.items()}
     allocated_on = snapshot.allocated_on.with_all(nodes)
     snapshot = replace(snapshot, pods=snapshot.pods.with_all(pods), allocated_on=allocated_on)
+    snapshot = _with_keeping_off(snapshot, pods)
     for name, allocations in by_node.items():
         snapshot = _with_node(snapshot, with_allocations(snapshot.node(name), allocations))
     return snapshot
+
+
+def _with_keeping_off(snapshot: Snapshot, pods: Mapping[str, Pod | NonGPUPod]) -> Snapshot:
+    """With what these pods, which are there now, keep off."""
+    keeping = {uid: pod for uid, pod in pods.items() if pod.rules.keep_off}
+    known = snapshot.keeping_off
+    for uid in pods if len(known) else ():
+        if uid not in keeping:
+            known = known.without(uid)
+    if keeping:
+        known = known.with_all(keeping)
+    return snapshot if known is snapshot.keeping_off else replace(snapshot, keeping_off=known)
+
+
+def _without_object(snapshot: Snapshot, uid: str) -> Snapshot:
+    left = snapshot.pods.without(uid)
+    return replace(snapshot, pods=left, keeping_off=snapshot.keeping_off.without(uid))
 
 
 def _with_member(snapshot: Snapshot, uid: str, member: CPUMember | None) -> Snapshot:
@@ -480,7 +503,9 @@ def _with_member(snapshot: Snapshot, uid: str, member: CPUMember | None) -> Snap
 
 
 def _without_non_gpu(snapshot: Snapshot, other: NonGPUPod) -> Snapshot:
-    snapshot = replace(snapshot, non_gpu_pods=snapshot.non_gpu_pods.without(other.uid))
+    keeping_off = snapshot.keeping_off.without(other.uid)
+    left = snapshot.non_gpu_pods.without(other.uid)
+    snapshot = replace(snapshot, non_gpu_pods=left, keeping_off=keeping_off)
     return _with_node(snapshot, with_non_gpu_pods(snapshot.node(other.node), gone=[other]))
 
 

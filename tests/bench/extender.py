@@ -152,6 +152,7 @@ class Objects:
             "nodes": [*map(_text, nodes)],
             "pods": [*map(_text, self._noted(pods))],
             "poddisruptionbudgets": [],
+            "namespaces": [],
         }
         self.pages = {kind: _pages(texts) for kind, texts in items.items()}
         self.streamed = {kind: _initial_events(texts) for kind, texts in items.items()}

@@ -68,6 +68,12 @@ def owned_by(raw: Json, uid: str, version: str = "batch/v1", kind: str = "Job") 
     return {**raw, "metadata": {**raw["metadata"], "ownerReferences": [owner] if uid else []}}
 
 
+def named_node(name: str, cards: int) -> Json:
+    """A node with so many cards, and the label that each node has."""
+    raw = node(name, *map(card, range(cards)))
+    return {**raw, "metadata": {**raw["metadata"], "labels": {"kubernetes.io/hostname": name}}}
+
+
 def near(raw: Json, label: str = "rack") -> Json:
     """The member of a gang whose nodes have one value of this label."""
     raw["metadata"]["annotations"]["bursar.dev/gang-topology"] = label
@@ -130,7 +136,7 @@ class GangWorld:
         self.before_plan: Callable[[], object] = lambda: None
         self.lengths, self.settings = drains, StartSettings(**settings)
         for name, cards in nodes.items():
-            self.nodes[name] = node(name, *map(card, range(cards)))
+            self.nodes[name] = named_node(name, cards)
         self.put(*raws)
         self.begin()
 
@@ -193,7 +199,7 @@ class GangWorld:
 
     def put_node(self, name: str, cards: int, spec: Json | None = None, **allocatable: str) -> None:
         """The node comes, or changes. ``allocatable``: resources of Bursar, by their last word."""
-        raw = node(name, *map(card, range(cards)))
+        raw = named_node(name, cards)
         there = {f"bursar.dev/gpu-{key}": value for key, value in allocatable.items()}
         raw["status"]["allocatable"] = {**raw["status"]["allocatable"], **there}
         self.nodes[name] = {**raw, "spec": spec or {}}

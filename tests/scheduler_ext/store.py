@@ -8,7 +8,11 @@ from urllib.parse import parse_qsl
 
 from tests.support.api_server import Json, StoredObjects, status
 
-LISTS = {"poddisruptionbudgets": "list budgets", "resourceslices": "list devices"}  # their verbs
+LISTS = {  # their verbs
+    "namespaces": "list namespaces",
+    "poddisruptionbudgets": "list budgets",
+    "resourceslices": "list devices",
+}
 
 
 @dataclass
@@ -40,6 +44,7 @@ class Store(StoredObjects):
             "pods": {},
             "nodes": {},
             "poddisruptionbudgets": {},
+            "namespaces": {},
             "resourceslices": {},
         }
     )

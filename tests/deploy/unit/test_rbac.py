@@ -129,6 +129,7 @@ NEEDED: dict[str, Reasons] = {
     "bursar-scheduler": {
         "who sits where": followed("pods"),
         "cards": followed("nodes"),
+        "which namespaces pods select by labels": followed("namespaces"),
         "which nodes' GPUs drivers give out by claims": followed("resourceslices", "resource.k8s.io"),
         "to find out what became of a Binding": {Right("get", "pods")},
         "to open the gate of gangs that have cards, as the policy bursar-releases allows": {

@@ -175,8 +175,70 @@ def test_pods_that_must_be_apart_wait_where_there_is_one_place(stack: Stack) -> 
         be_apart(pod)
         stack.cp.api.call("POST", place.path, pod)
 
-    yield place.says("a", "no node has room for more of them that must be apart from each other")
+    yield place.says("a", "a pod is near that their anti-affinity over of selects")
     yield place.stays()
+
+
+def stranger(place: Place, node: str, **spec: Any) -> None:
+    """A pod of no gang, without GPUs, that runs on this node of the place."""
+    container = {"name": "main", "image": "example/app:1", **spec}
+    pod: Json = {"metadata": {"name": f"stranger-on-{node}", "labels": {"app": "apart"}}}
+    stranger_spec = {"nodeName": f"{place.name}-{node}", "containers": [container]}
+    place.stack.cp.api.call("POST", place.path, {**pod, "spec": stranger_spec})
+
+
+@scene
+def test_a_host_port_that_another_pod_has_keeps_a_gang_waiting_without_a_start(stack: Stack) -> Scene:
+    """As the usual one of a launcher. It starts once each member has a node with the port."""
+    place, ports = Place(stack, "ports", 2, 2), [{"containerPort": 29500, "hostPort": 29500}]
+    stranger(place, "0", ports=ports)
+    for name in ("a", "b"):
+        pod = member(name, "port", 2, where="ports")
+        pod["spec"]["containers"][0]["ports"] = ports
+        stack.cp.api.call("POST", place.path, pod)
+
+    yield place.says("a", "1 of 2 members fit; on the nodes with cards for more of them host port 29500/TCP")
+    yield place.stays("stranger-on-0")
+    assert place.gated() == ["a", "b"]
+
+    stack.cp.api.call("DELETE", f"{place.path}/stranger-on-0?gracePeriodSeconds=0")
+    yield place.are_bound("a", "b")
+
+
+@scene
+def test_a_gang_is_apart_from_a_pod_that_its_anti_affinity_selects(stack: Stack) -> Scene:
+    place = Place(stack, "strangers", 2, 2)
+    stranger(place, "0")
+    for name in ("a", "b"):
+        pod = member(name, "apart", 2, where="strangers")
+        be_apart(pod, "kubernetes.io/hostname")
+        stack.cp.api.call("POST", place.path, pod)
+
+    yield place.says("a", "their anti-affinity over kubernetes.io/hostname selects")
+    yield place.stays("stranger-on-0")
+    place.node("strangers-2", 2)
+    yield place.are_bound("a", "b", "stranger-on-0")
+
+
+@scene
+def test_a_gang_is_spread_beside_older_pods_of_its_label(stack: Stack) -> Scene:
+    """Two of them are in one zone, and one card is free in the other."""
+    place, zone = Place(stack, "zones"), "topology.kubernetes.io/zone"
+    for name, cards in (("zones-0", 2), ("zones-1", 2), ("zones-2", 1)):
+        place.node(name, cards, **{zone: "zones-b" if name == "zones-2" else "zones-a"})
+    stranger(place, "0")
+    stranger(place, "1")
+    for name in ("a", "b", "c", "d"):
+        pod = member(name, "even", 4, where="zones")
+        pod["metadata"]["labels"] = {"app": "apart"}
+        rule = {"labelSelector": {"matchLabels": {"app": "apart"}}, "topologyKey": zone, "maxSkew": 1}
+        pod["spec"]["topologySpreadConstraints"] = [{**rule, "whenUnsatisfiable": "DoNotSchedule"}]
+        stack.cp.api.call("POST", place.path, pod)
+
+    yield place.says("a", f"their spread over {zone} allows no more, for zone zones-b has")
+    yield place.stays("stranger-on-0", "stranger-on-1")
+    place.node("zones-3", 2, **{zone: "zones-b"})
+    yield place.number_bound(6)
 
 
 def job_of(place: Place, name: str, annotated: int = 0, **spec: Any) -> Json:

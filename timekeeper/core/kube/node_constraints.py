@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from sys import intern
 
 from timekeeper.core.json_values import Json, mapping, sequence
-from timekeeper.core.kube.selectors import Selector, read_selector
+from timekeeper.core.kube.pod_rules import REQUIRED
 from timekeeper.core.object_names import KEEPS_OFF
 
 Labels = tuple[tuple[str, str], ...]
 
 UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 HOSTNAME = "kubernetes.io/hostname"
-_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 # the sources of a volume that every node can mount, and the volume's name
 _HARMLESS = frozenset(
     ("name", "configMap", "downwardAPI", "emptyDir", "hostPath", "image", "projected", "secret")
@@ -117,63 +116,11 @@ def read_node_constraints(raw: Json) -> NodeConstraints:
     """From a Pod's JSON. Never raises on what an API server can hold."""
     spec = mapping(raw.get("spec"))
     tolerations = tuple(_toleration(mapping(each)) for each in sequence(spec.get("tolerations")))
-    required = mapping(mapping(spec.get("affinity")).get("nodeAffinity")).get(_REQUIRED)
+    required = mapping(mapping(spec.get("affinity")).get("nodeAffinity")).get(REQUIRED)
     terms = None
     if isinstance(required, Mapping):
         terms = tuple(_term(mapping(each)) for each in sequence(required.get("nodeSelectorTerms")))
     return NodeConstraints(_labels(spec.get("nodeSelector")), terms, tolerations)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApartRule:
-    """How a pod must be apart from others. ``skew``: how many more that ``selector`` matches the nodes with
-    one value of the label may have than those with another, which has none where there are fewer values than
-    ``least_values`` (spread, DoNotSchedule); 0: none beside it (required anti-affinity). ``selector``: None:
-    pods with the same rule (host ports). ``by_affinity``, ``by_taints``: whether nodes that the pod may not
-    use for its node affinity, or their taints, give no values."""
-
-    label: str
-    skew: int
-    selector: Selector | None
-    least_values: int = 0
-    by_affinity: bool = True
-    by_taints: bool = False
-
-
-def apart_of(raw: Json) -> tuple[ApartRule, ...]:
-    """The pod's own rules, as far as they may be about pods of its namespace."""
-    spec, metadata = mapping(raw.get("spec")), mapping(raw.get("metadata"))
-
-    def is_of_others(term: Json) -> bool:
-        there = sequence(term.get("namespaces"))
-        return (
-            bool(there) and metadata.get("namespace") not in there and term.get("namespaceSelector") is None
-        )
-
-    found: list[ApartRule] = []
-    anti = mapping(mapping(spec.get("affinity")).get("podAntiAffinity")).get(_REQUIRED)
-    for term in map(mapping, sequence(anti)):
-        selector = read_selector(term.get("labelSelector"))
-        if selector is not None and not is_of_others(term):
-            found.append(ApartRule(label=str(term.get("topologyKey", "")), skew=0, selector=selector))
-    for each in map(mapping, sequence(spec.get("topologySpreadConstraints"))):
-        selector = read_selector(each.get("labelSelector"))
-        if selector is not None and each.get("whenUnsatisfiable", "DoNotSchedule") == "DoNotSchedule":
-            skew, least = each.get("maxSkew"), each.get("minDomains")
-            skew = skew if type(skew) is int and skew > 0 else 1
-            least = least if type(least) is int else 0
-            rule = ApartRule(
-                label=str(each.get("topologyKey", "")),
-                skew=skew,
-                selector=selector,
-                least_values=least,
-                by_affinity=each.get("nodeAffinityPolicy", "Honor") == "Honor",
-                by_taints=each.get("nodeTaintsPolicy") == "Honor",
-            )
-            found.append(rule)
-    if _has_host_port(spec):
-        found.append(ApartRule(label=HOSTNAME, skew=0, selector=None))
-    return tuple(found)
 
 
 def has_unread_constraints(raw: Json) -> bool:
@@ -186,7 +133,7 @@ def has_unread_but_claims(raw: Json) -> bool:
     """The same, claims of resources apart."""
     spec = mapping(raw.get("spec"))
     affinity = mapping(spec.get("affinity"))
-    required = (mapping(affinity.get(each)).get(_REQUIRED) for each in ("podAffinity", "podAntiAffinity"))
+    required = (mapping(affinity.get(kind)).get(REQUIRED) for kind in ("podAffinity", "podAntiAffinity"))
     spread = map(mapping, sequence(spec.get("topologySpreadConstraints")))
     return (
         any(map(bool, required))
