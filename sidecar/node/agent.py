@@ -65,6 +65,7 @@ class Agent:
         self._paused_until = self._pause_ms = 0  # no write before
         self._refusal = ""  # the reason of the last failed write, which is logged
         self.node: NodeState | None = None  # None: there is no such Node object
+        self._written: NodeState | None = None  # as our last write left it, until the watch shows that
         self.pods: tuple[PodState, ...] | None = None  # None until they were listed
         self.holders: str | None = None  # the annotation that `holder_survey` wants
         # what that annotation says, by pod UID; None: not known yet
@@ -105,9 +106,10 @@ class Agent:
 
     def on_node(self, node: NodeState | None, now_ms: int) -> None:
         """The Node object was read; None: there is none."""
-        if node and self.node and node.uid == self.node.uid and _is_older(node, self.node):
+        written = self._written
+        if node and written and node.uid == written.uid and _is_older(node, written):
             return  # the watch is behind the answer to our own write
-        self.node = node
+        self.node, self._written = node, None
         if node and self._history is None:
             self._history = health.initial(node_patch.read_inventory(node.inventory))
             self._mps = mps.initial(node_patch.read_mps(node.inventory))
@@ -200,7 +202,7 @@ class Agent:
 
     def _judge(self, answer: ApiAnswer, now_ms: int) -> None:
         if answer.status == 200:
-            self.node = read_node(answer.body)
+            self.node = self._written = read_node(answer.body)
             self.written_ms = now_ms
             self.writes["written"] += 1
             self._refusal, self._pause_ms = "", 0

@@ -204,6 +204,8 @@ class Watched:
 
 
 FIRST, B, C = Listed("10"), event("ADDED", "b", 11), event("ADDED", "c", 13)
+LATER = event("ADDED", "c", 23)
+VERSION = FIRST.paged()  # to who asks for the version, after a watch that could not be opened
 GONE = b'{"type":"ERROR","object":{"code":410,"message":"too old"}}\n'
 EXPIRED = ending(BODY, b"HTTP/1.1 410 Gone")
 CUT: Answer = (headed(b"Content-Length: 60", body=BODY), CLOSE)
@@ -235,6 +237,11 @@ WATCHES: dict[str, Watched] = {
         "list progress progress progress",
         "list 10 90",
     ),
+    "an event with an older version": Watched(
+        (FIRST, streamed(B, event("ADDED", "c", 9)), Listed("12").paged(), streamed(event("ADDED", "d", 12))),
+        "list +b +c progress +d",
+        "list 10 list 9",
+    ),
     "a bookmark without a version": Watched(
         (FIRST, streamed(B, b'{"type":"BOOKMARK","object":{}}\n'), streamed(C)),
         "list +b progress progress +c",
@@ -246,14 +253,14 @@ WATCHES: dict[str, Watched] = {
     "no JSON": goes_on(b"garbage\n"),
     "no UTF-8": goes_on(b"\xff\xfe\n"),
     "no JSON twice": Watched(
-        (FIRST, streamed(B, b"garbage\n"), streamed(b"garbage\n"), Listed("20"), streamed(C)),
+        (FIRST, streamed(B, b"garbage\n"), streamed(b"garbage\n"), Listed("20"), streamed(LATER)),
         "list +b failed opened failed list opened +c",
         "list 10 11 list 20",
     ),
     "no JSON, no answer, no JSON at a version of its own": Watched(
-        (FIRST, streamed(b"garbage\n"), status(500), streamed(B, b"garbage\n"), streamed(C)),
+        (FIRST, streamed(b"garbage\n"), status(500), VERSION, streamed(B, b"garbage\n"), streamed(C)),
         "list failed failed opened +b failed opened +c",
-        "list 10 10 10 11",
+        "list 10 10 list 10 11",
     ),
     "JSON without end": goes_on(b"[" * 100_000 + b"\n"),
     "a number": goes_on(b"7\n"),
@@ -270,17 +277,23 @@ WATCHES: dict[str, Watched] = {
         "list 10 11",
     ),
     "expired in the middle": Watched(
-        (FIRST, streamed(B, GONE), Listed("20"), streamed(C)), "list +b list +c", "list 10 list 20"
+        (FIRST, streamed(B, GONE), Listed("20"), streamed(LATER)), "list +b list +c", "list 10 list 20"
     ),
-    "expired": Watched((FIRST, status(410), Listed("20"), streamed(C)), "list list +c", "list 10 list 20"),
+    "expired": Watched(
+        (FIRST, status(410), Listed("20"), streamed(LATER)), "list list +c", "list 10 list 20"
+    ),
     **{
         f"refused by {code}": Watched(
-            (FIRST, *(status(code),) * 2, streamed(B)), "list failed failed opened +b", "list 10 10 10"
+            (FIRST, *(status(code), VERSION) * 2, streamed(B)),
+            "list failed failed opened +b",
+            "list 10 list 10 list 10",
         )
         for code in (401, 403, 404, 429, 500, 503)
     },
     "no HTTP": Watched(
-        (FIRST, (b"SSH-2.0-OpenSSH\r\n", CLOSE), streamed(B)), "list failed opened +b", "list 10 10"
+        (FIRST, (b"SSH-2.0-OpenSSH\r\n", CLOSE), VERSION, streamed(B)),
+        "list failed opened +b",
+        "list 10 list 10",
     ),
     "packed": Watched(
         (FIRST, (headed(b"Content-Encoding: gzip", body=gzip.compress(B)), CLOSE), streamed(B)),
@@ -303,7 +316,7 @@ WATCHES: dict[str, Watched] = {
         "list list 10",
     ),
     "a list whose second page is cut": Watched(
-        (Listed("10", more="x/+="), CUT, Listed("20"), streamed(C)),
+        (Listed("10", more="x/+="), CUT, Listed("20"), streamed(LATER)),
         "failed list opened +c",
         "list list list 20",
         paged_only=True,
@@ -313,7 +326,7 @@ WATCHES: dict[str, Watched] = {
             Listed("10", more="x"),
             EXPIRED,
             Listed("20"),
-            streamed(C),
+            streamed(LATER),
         ),
         "list +c",
         "list list list 20",

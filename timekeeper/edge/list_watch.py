@@ -90,6 +90,7 @@ def inform(
     streams = True
     known = KnownVersions(read, api.decode, health)
     newest, heard_s = "", now_s()  # the last version, and when an event came last
+    was_away = False  # the last watch could not be opened
 
     def list_all() -> tuple[tuple[V, ...], str]:
         nonlocal streams
@@ -116,25 +117,35 @@ def inform(
         return known.only(there), version
 
     def follow(version: str) -> Iterator[Json]:
-        nonlocal newest, heard_s
-        newest, failure = version, None
+        nonlocal newest, heard_s, was_away
+        if was_away:  # its etcd may have been put back meanwhile, and soon have versions of the future again
+            ends_where_restored(version)
+        newest, failure, is_open = version, None, False
         try:
             for event in watch(api, path, version, watch_s):
+                is_open = True
                 if event.get("type") != OPENED:
-                    newest, heard_s = version_of(event) or newest, now_s()
+                    before, newest, heard_s = newest, version_of(event) or newest, now_s()
+                    if is_before(newest, before):
+                        ends_where_restored(before)
                 yield event
         except UnreachableError as error:
-            failure = error
+            failure, was_away = error, not is_open
         if now_s() - heard_s >= QUIET_S:
-            heard_s = now_s()
-            _, now = next(pages(api, path, 1))
-            if is_before(now, version):
-                health.went_back()
-                known.by_uid.clear()
-                wait_ms(int(1_000_000 * now_s()) % SPREAD_MS)  # as good as random
-                raise ExpiredError(f"{path}: etcd was restored: its version is {now}, and was {version}")
+            ends_where_restored(newest)
         if failure is not None:
             raise failure
+
+    def ends_where_restored(before: str) -> None:
+        nonlocal heard_s, was_away
+        heard_s = now_s()
+        _, now = next(pages(api, path, 1))
+        was_away = False
+        if is_before(now, before):
+            health.went_back()
+            known.by_uid.clear()
+            wait_ms(int(1_000_000 * now_s()) % SPREAD_MS)  # as good as random
+            raise ExpiredError(f"{path}: etcd was restored: its version is {now}, and was {before}")
 
     health.failed("it has not been listed yet")
     for event in reflect(list_all, follow, wait_ms, known.changed):

@@ -160,6 +160,19 @@ def test_a_watch_that_is_behind_our_own_write_has_nothing_written_again(world: W
     assert len(world.patches) == 1
 
 
+def test_a_node_that_a_restored_etcd_took_back_is_written_again(world: World) -> None:
+    """The watch had shown our write; the node of the backup has an older version and no inventory."""
+    world.version = 10
+    world.agent.on_reading(look(A), 0)
+    world.agent.write_if_due(0)
+    world.agent.on_node(world.agent.node, 1)
+
+    world.agent.on_node(node(version="9"), GAP_MS)
+    world.agent.write_if_due(GAP_MS)
+
+    assert len(world.patches) == 2
+
+
 @pytest.mark.parametrize("status", [403, 404, 409, 422, 500])
 def test_a_write_that_is_refused_is_reported_once_and_tried_ever_less_often(
     world: World, status: int

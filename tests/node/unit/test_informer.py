@@ -109,12 +109,15 @@ def test_a_list_in_pages_is_of_its_own_kind_and_a_watch_of_the_items() -> None:
 
 
 def test_after_a_failure_the_whole_list_is_passed_on_once_the_watch_is_open_again() -> None:
-    server = Server([thing("a", 5)], [event("ADDED", "b", 8), "reset"], "away", [event("ADDED", "c", 9)])
+    version = ApiAnswer(200, {"items": [], "metadata": {"resourceVersion": "8"}}, "")
+    cut, later = [event("ADDED", "b", 8), "reset"], [event("ADDED", "c", 9)]
+    server = Server([thing("a", 5)], cut, "away", version, later)
     heard, failures, _ = followed(server)
 
     assert heard == [["a"], ["a", "b"], ["a", "b"], ["a", "b", "c"]]
     assert failures == ["reset", "away"]
-    assert [parse_qs(path).get("resourceVersion") for path, _ in server.asked[1:4]] == [["7"], ["8"], ["8"]]
+    asked = [parse_qs(path).get("resourceVersion") for path, _ in server.asked[1:5]]
+    assert asked == [["7"], ["8"], None, ["8"]]  # the version is asked for once it answers again
 
 
 def test_an_api_server_that_is_away_or_refuses_is_called_ever_less_often() -> None:

@@ -12,7 +12,14 @@ from tests.support.sources import unnoted
 from tests.worlds import Json
 from timekeeper.edge import list_watch
 from timekeeper.edge.list_watch import QUIET_S, SPREAD_MS, inform
-from timekeeper.edge.reflector import ObjectsListed, WatchEvent, WatchFailed, WatchProgress
+from timekeeper.edge.reflector import (
+    ObjectsListed,
+    UnreachableError,
+    WatchEvent,
+    WatchFailed,
+    WatchOpened,
+    WatchProgress,
+)
 from timekeeper.edge.source_health import RESTORED_MS, SourceHealth
 
 PATH = "/api/v1/pods"
@@ -24,23 +31,37 @@ def pod(name: str, version: int, node: str) -> Json:
     return {"kind": "Pod", "apiVersion": "v1", "metadata": metadata, "spec": {"nodeName": node}}
 
 
+def change(kind: str, version: int | str, name: str = "p") -> Json:
+    """An event of a watch."""
+    metadata = {"name": name, "uid": name, "resourceVersion": str(version)}
+    return {"type": kind, "object": {"metadata": metadata}}
+
+
 class Etcd:
-    """An API server over an etcd that may be restored; a watch from a version in its future hears nothing."""
+    """An API server over an etcd that may be restored; a watch from a version in its future hears nothing.
+    ``sends``: what the next watches send; ``is_away``: no watch can be opened."""
 
     def __init__(self, streams: bool) -> None:
         self.now_s, self.streams = 0.0, streams
         self.version, self.pods = 900, [pod("p", 900, "a")]
         self.asked: list[str] = []
+        self.sends: list[list[Json]] = []
+        self.is_away = False
 
     def decode(self, text: bytes, /) -> object:
         return json.loads(text)
 
     def page(self, path: str) -> object:
+        if self.is_away:
+            raise UnreachableError("away")
         self.asked.append(path.partition("?")[2])
         return {"items": self.pods, "metadata": {"resourceVersion": str(self.version)}}
 
     def stream(self, path: str, silence_s: float) -> Any:
         lines: list[Any] = []
+        if self.is_away:
+            self.asked.append("away")
+            return SimpleNamespace(status=503, close=lambda: None, body=lambda: b"{}")
         if "sendInitialEvents" in path and not self.streams:
             return SimpleNamespace(status=400, close=lambda: None, body=lambda: b"{}")
         if "sendInitialEvents" in path:
@@ -51,6 +72,9 @@ class Etcd:
             lines.append({"type": "BOOKMARK", "object": {"kind": "Pod", "metadata": metadata}})
         else:
             self.asked.append("watch")
+            lines += self.sends.pop(0) if self.sends else []
+            versions = [line["object"]["metadata"]["resourceVersion"] for line in lines]
+            self.version = max([self.version, *map(int, filter(str.isdecimal, versions))])
             self.now_s += 20
         texts = [json.dumps(line, separators=(",", ":")).encode() for line in lines]
         return SimpleNamespace(status=200, lines=lambda: iter(texts), close=lambda: None, body=lambda: b"")
@@ -60,7 +84,7 @@ def events(
     etcd: Etcd, waits: list[int], health: SourceHealth | None = None
 ) -> Iterator[WatchEvent[tuple[str, str]]]:
     def read(item: Mapping[str, Any]) -> tuple[str, str]:
-        return item["metadata"]["resourceVersion"], item["spec"]["nodeName"]
+        return item["metadata"]["resourceVersion"], item.get("spec", {}).get("nodeName", "")
 
     return inform(etcd, PATH, read, waits.append, health or unnoted(), watch_s=15, now_s=lambda: etcd.now_s)
 
@@ -129,6 +153,107 @@ def test_a_list_that_goes_back_is_read_again_without_what_was_known() -> None:
 
     assert until_listed(source)[-1] == ObjectsListed((("900", "b"),))
     assert health.restored_ms() == 7
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_restore_is_found_by_an_event_with_an_older_version(streams: bool) -> None:
+    etcd, waits = Etcd(streams), list[int]()
+    health = SourceHealth("pods", lambda *_, **__: None, lambda: 7)
+    source = events(etcd, waits, health)
+    until_listed(source)
+
+    etcd.version, etcd.pods = 702, [pod("p", 500, "a")]
+    etcd.sends = [[change("ADDED", 701, "q"), change("ADDED", 702, "r")]]
+    heard = until_listed(source)
+
+    assert heard == [
+        WatchFailed(f"{PATH}: etcd was restored: its version is 702, and was 900"),
+        ObjectsListed((("500", "a"),)),
+    ]
+    assert etcd.now_s == 20  # no silence was waited for
+    assert health.restored_ms() == 7
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_restore_while_no_watch_could_be_opened_is_found_before_its_versions_are_passed(
+    streams: bool,
+) -> None:
+    """Its collection is in motion: a minute later etcd has newer versions than before, and events come."""
+    etcd, health = Etcd(streams), SourceHealth("pods", lambda *_, **__: None, lambda: 7)
+    source = events(etcd, [], health)
+    until_listed(source)
+    etcd.is_away = True
+    assert isinstance(next(source), WatchFailed)
+
+    etcd.is_away, etcd.version, etcd.pods = False, 880, [pod("p", 500, "a")]
+    etcd.sends = [[change("ADDED", 901, "q")]]
+    heard = until_listed(source)
+
+    assert heard[-1] == ObjectsListed((("500", "a"),))
+    assert health.restored_ms() == 7
+
+
+HEALTHY: dict[str, list[list[Json]]] = {
+    "changes, a deletion with its own version, a bookmark": [
+        [change("MODIFIED", 901), change("DELETED", 903), change("BOOKMARK", 903), change("BOOKMARK", 950)]
+    ],
+    "changes of one transaction": [[change("ADDED", 901, "q"), change("ADDED", 901, "r")]],
+    "a bookmark without a version": [[change("ADDED", 901, "q"), change("BOOKMARK", "")]],
+    "versions that are no numbers": [[change("ADDED", "9-b", "q"), change("ADDED", "9-a", "r")]],
+    "a deletion with the version before it": [[change("ADDED", 901, "q"), change("DELETED", 900)]],
+    "old changes once more": [
+        [change("ADDED", 901, "q"), *(change("MODIFIED", version) for version in range(850, 899))]
+    ],
+    "a watch that another API server goes on with": [
+        [change("ADDED", 905, "q")],
+        [change("ADDED", 906, "r")],
+    ],
+}
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("row", HEALTHY)
+def test_a_healthy_etcd_is_never_taken_for_a_restored_one(row: str, streams: bool) -> None:
+    """Whatever its watch sends, in whichever order: the version of a list decides. A follower of an earlier
+    etcd sent older ones (etcd-io/etcd#20221), as Kubernetes before 1.10 did of what was deleted."""
+    etcd, health = Etcd(streams), SourceHealth("pods", lambda *_, **__: None, lambda: 7)
+    source = events(etcd, [], health)
+    until_listed(source)
+    del etcd.asked[:]
+
+    etcd.version, etcd.sends = 960, list(HEALTHY[row])
+    sent = sum(map(len, etcd.sends))
+    heard = list(itertools.islice(source, sent + 5))
+
+    assert not any(isinstance(event, ObjectsListed | WatchFailed) for event in heard)
+    assert set(etcd.asked) <= {"watch", "limit=1"}
+    assert etcd.asked.count("limit=1") <= 2  # also where one older event follows another
+    assert health.restored_ms() is None
+
+
+def test_an_api_server_that_was_away_is_asked_once_for_its_version() -> None:
+    etcd, health = Etcd(True), SourceHealth("pods", lambda *_, **__: None, lambda: 7)
+    source = events(etcd, [], health)
+    until_listed(source)
+    etcd.is_away = True
+    assert [type(next(source)) for _ in range(3)] == [WatchFailed] * 3
+    del etcd.asked[:]
+
+    etcd.is_away = False
+    heard = list(itertools.islice(source, 3))
+
+    assert etcd.asked == ["limit=1", "watch", "watch"]
+    assert list(map(type, heard)) == [WatchOpened, WatchProgress, WatchProgress]
+    assert health.restored_ms() is None
+
+
+def test_a_list_is_in_any_order_of_versions() -> None:
+    etcd, health = Etcd(True), SourceHealth("pods", lambda *_, **__: None, lambda: 7)
+    etcd.pods = [pod("p", 880, "a"), pod("q", 12, "a"), pod("r", 700, "b")]
+    source = events(etcd, [], health)
+
+    assert until_listed(source)[-1] == ObjectsListed((("880", "a"), ("12", "a"), ("700", "b")))
+    assert health.restored_ms() is None
 
 
 @pytest.mark.parametrize("streams", [False, True])
