@@ -3,6 +3,8 @@
 from tests.timekeeper.lives import TEAMS, Life
 from tests.timekeeper.worlds import DAY, SECOND, Json
 
+AHEAD = 100  # changes of one moment take effect one after another, so the ledger is milliseconds ahead
+
 
 class Checked(Life):
     """A history whose ledger can be compared with the oracle and the truth."""
@@ -36,7 +38,7 @@ class Checked(Life):
             if pod.uid not in self.odd or known is None or known.terms is None:
                 continue
             amount = sum(each for uid, each in charged.items() if _pod(uid) == pod.uid)
-            until = now + max(pod.slack, self.wrong)
+            until = now + max(pod.slack, self.wrong) + AHEAD
             assert 0 <= amount <= known.rate * max(0, until - pod.bound), pod
             if pod.uid in self.ends_are_right:
                 truly = known.rate * max(0, pod.finished() - pod.bound - known.free)

@@ -119,8 +119,8 @@ class Life(RuleBasedStateMachine):
 
     ``heard``: the oracle fed with what the settler observed, ``written``: with what the database contains;
     ``log``: the pods' events, of which the first ``told`` have been delivered; ``spoke``: when each node last
-    renewed its Lease; ``said``: what each node's object says, also while it is ``absent``; ``wrong``: by how
-    much our clock is ahead of the true time.
+    renewed its Lease; ``said``: what each node's object says, also while it is ``absent``; ``unready``: nodes
+    whose condition Ready is Unknown; ``wrong``: by how much our clock is ahead of the true time.
 
     ``ahead``: by how much the clocks of nodes are, whose Leases show it; ``odd``: UIDs of pods of which such
     a clock or a restored etcd says what is not so; ``ends_are_right``: of those, which are right to 12 s;
@@ -150,6 +150,7 @@ class Life(RuleBasedStateMachine):
         self.spoke: dict[str, int] = {}
         self.said = dict.fromkeys(ALL_NODES, Said("boot-0"))
         self.absent: set[str] = set()
+        self.unready: set[str] = set()
         self.sizes = dict.fromkeys(ALL_NODES, SIZES[0])
         self.ahead: dict[str, int] = {}
         self.odd: set[str] = set()
@@ -255,7 +256,8 @@ class Life(RuleBasedStateMachine):
         """The Node object."""
         raw, said = truth.node(name, CARDS, self.sizes[name]), self.said[name]
         raw["status"]["nodeInfo"] = {"bootID": said.boot}
-        raw["status"]["conditions"] = [{"type": "Ready", "status": "True"}]  # its Lease is the stronger sign
+        ready = "Unknown" if name in self.unready else "True"  # its Lease is the stronger sign
+        raw["status"]["conditions"] = [{"type": "Ready", "status": ready}]
         if said.text is not None:
             raw["metadata"]["annotations"]["bursar.dev/holders"] = said.text
         return raw
@@ -284,7 +286,14 @@ class Life(RuleBasedStateMachine):
     def word(self, name: str) -> Word:
         """The current report about a node."""
         said = self.said[name]
-        return Word(self.town.clock(), said.boot, said.there, said.knows, self.sizes[name])
+        return Word(
+            at=self.town.clock(),
+            boot=said.boot,
+            there=said.there,
+            knows=said.knows,
+            size=self.sizes[name],
+            is_ready=name not in self.unready,
+        )
 
     def put_config(self) -> None:
         texts = {name: text for name, (text, _) in self.budget_texts.items()} | {
@@ -308,15 +317,15 @@ class Life(RuleBasedStateMachine):
         named = {team: word if word in MODES else "" for team, word in self.labels.items()}
         self.config = [dict(self.budget_texts), {"_settings": self.settings_text}, named]
 
-    def lists(self) -> None:
-        """Everything is listed as it is now."""
+    def lists(self, sign: str = "") -> None:
+        """Everything is listed as it is now. ``sign``: of a restored etcd (`versions`)."""
         self.connected = True
-        self.list_pods(list(self.town.objects["pods"].values()), self.town.clock())
+        self.list_pods(list(self.town.objects["pods"].values()), self.town.clock(), sign)
         self.told = len(self.log)
         self.list_others()
 
-    def list_pods(self, raws: list[Json], asked: int) -> None:
-        items = self.versions.listed(raws)
+    def list_pods(self, raws: list[Json], asked: int, sign: str = "") -> None:
+        items = self.versions.listed(raws, sign)
         self.town.settler.apply(WatchUpdate("pods", asked, ObjectsListed(items)))
         self.heard.lists(raws, asked)
         self.delivered.clear()

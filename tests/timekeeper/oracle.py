@@ -12,7 +12,7 @@ from math import ceil
 from tests.worlds import Json
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Word:
     """One report about a node: its boot ("": unknown), and the UIDs that its agent lists; None: no agent
     reports its present boot. ``knows``: a pod that is not listed is not there."""
@@ -22,6 +22,7 @@ class Word:
     there: frozenset[str] | None
     knows: bool = True
     size: tuple[int, int] = (0, 0)  # allocatable: thousandths of a CPU, and bytes
+    is_ready: bool = True  # its condition Ready is not Unknown
 
 
 @dataclass(frozen=True)
@@ -96,14 +97,18 @@ class Known:
     words: dict[str, Word] = field(default_factory=dict)
     modes: dict[str, str] = field(default_factory=dict)
     frees: dict[str, tuple[int, ...]] = field(default_factory=dict)  # namespace -> until when pods were free
-    leaseless: str = ""  # a node that never has a Lease: it lives while it is known, by its condition Ready
+    leaseless: str = ""  # a node that never has a Lease: it lives while its condition Ready is not Unknown
+    unready: dict[str, int] = field(default_factory=dict)  # nodes of which it is, and since when
 
     def copy(self) -> "Known":
         """An independent copy."""
         pods = {uid: replace(pod) for uid, pod in self.pods.items()}
         leases, marks, words = self.leases.copy(), self.marks.copy(), self.words.copy()
         modes, frees = self.modes.copy(), self.frees.copy()
-        return Known(pods, leases, marks, self.heard, self.terms, words, modes, frees, self.leaseless)
+        unready = self.unready.copy()
+        return Known(
+            pods, leases, marks, self.heard, self.terms, words, modes, frees, self.leaseless, unready
+        )
 
     def terms_of(self, namespace: str) -> Terms:
         """The terms of a session that opens now."""
@@ -112,6 +117,7 @@ class Known:
 
     def says(self, node: str, word: Word) -> None:
         """A watch reports a node."""
+        self._hears_ready(node, word)
         known = self.words.get(node)
         word = replace(word, boot=word.boot or (known.boot if known else ""))
         self.words[node] = word
@@ -123,14 +129,23 @@ class Known:
         """The complete list of nodes: it repeats what each said before, which proves nothing after the last
         evidence of the node."""
         for node in self.words.keys() - words.keys():
-            self.says(node, Word(now, "", None))
+            self.says(node, Word(at=now, boot="", there=None))
         for node, word in words.items():
+            self._hears_ready(node, word)
             self.says(node, replace(word, at=self.mark(node) or word.at))
+
+    def _hears_ready(self, node: str, word: Word) -> None:
+        """Of one that is first heard as Unknown nothing says since when."""
+        if word.is_ready:
+            self.unready.pop(node, None)
+        else:
+            self.unready.setdefault(node, word.at if node in self.words else 0)
 
     def mark(self, node: str) -> int:
         """The node's watermark."""
         if node == self.leaseless and node in self.words:
-            return self.heard // 10_000 * 10_000
+            until = self.heard // 10_000 * 10_000
+            return min(until, self.unready.get(node, until))
         return min(self.leases.get(node, 0), self.heard)
 
     def sees(self, raw: Json, now: int) -> None:
@@ -255,7 +270,7 @@ class Known:
             if pod.removed is not None and pod.last is not None:
                 pod.grace = pod.last - pod.removed
             pod.follows, pod.listed, pod.listed_at, pod.boot, pod.gone_at = False, False, 0, "", None
-        for heard in (self.leases, self.words):
+        for heard in (self.leases, self.words, self.unready):
             heard.clear()
         self.heard = 0
 

@@ -1,5 +1,6 @@
-"""Events that make a cluster say what is not so: a node's clock is set, a node never has a Lease, etcd is
-restored from a backup (lists go back, resource versions are used again), a UID comes back.
+"""Events that make a cluster say what is not so: a node's clock is set, a node never has a Lease, a node's
+condition Ready is Unknown, etcd is restored from a backup (lists go back, resource versions are used again),
+a UID comes back.
 
 Their law: what one node says, or its clock does, or what etcd takes back, changes charges of its own pods
 alone, and these lie between 0 and the pod's cards. All others are charged as the oracle says.
@@ -14,16 +15,18 @@ from hypothesis.stateful import precondition, rule
 from tests.timekeeper import truth
 from tests.timekeeper.agents import Agents, nodes
 from tests.timekeeper.clocks import iso
-from tests.timekeeper.lives import LEASELESS, TEAMS
+from tests.timekeeper.lives import ALL_NODES, LEASELESS, TEAMS
+from tests.timekeeper.versions import OLDER, SILENCE
 from tests.timekeeper.worlds import HOUR, MINUTE, SECOND, Json
 
 CLOCK_STEPS = (-HOUR, -MINUTE, MINUTE, HOUR)
 
 
 class Restores(Agents):
-    """The rules. ``binds``: as the machine has it."""
+    """The rules. ``binds``, ``ends``: as the machine has them."""
 
     binds: Callable[..., None]
+    ends: Callable[[int, int], None]
 
     # -- clocks of nodes
 
@@ -82,6 +85,12 @@ class Restores(Agents):
         if sum(pod.node == LEASELESS for pod in self.living()) < 2:
             self.binds(which % truth.SHAPES, 30, team, LEASELESS, 30, started, 0, 1_900, 10**10, True)
 
+    @rule(node=st.sampled_from(ALL_NODES))
+    def ready_becomes_unknown_or_not(self, node: str) -> None:
+        """Of a node with a Lease that says nothing."""
+        self.unready ^= {node}
+        self.says(node, self.said[node], ticks=True)
+
     # -- etcd
 
     @rule()
@@ -91,10 +100,11 @@ class Restores(Agents):
         self.backup = self.versions.newest, dict(objects["pods"]), dict(objects["leases"])
 
     @precondition(lambda self: self.backup is not None and not self.away)
-    @rule()
-    def etcd_is_restored(self) -> None:
-        """All watches list. Pods that were made since are forgotten, those that were removed since are back,
-        and resource versions are used again."""
+    @rule(sign=st.sampled_from(("", SILENCE, OLDER)), which=st.integers(0, 99))
+    def etcd_is_restored(self, sign: str, which: int) -> None:
+        """All watches list: they expire, have been silent for a minute, in which a pod ends, or hear an older
+        version. Pods that were made since are forgotten, those that were removed since are back, and resource
+        versions are used again."""
         assert self.backup is not None
         version, pods, leases = self.backup
         there = self.town.objects["pods"]
@@ -108,8 +118,21 @@ class Restores(Agents):
         self.town.objects["pods"], self.town.objects["leases"] = dict(pods), dict(leases)
         self.versions.newest = version
         self.told = len(self.log)
-        self.lists()
+        if sign == SILENCE:
+            self.passes_in_silence(which)
+        self.lists(sign)
         self.tick()
+
+    def passes_in_silence(self, which: int) -> None:
+        """Watches end in order and are opened again. None hears anything, from Leases either."""
+        self.connected = False
+        if self.living():
+            self.ends(which, 0)
+        for _ in range(3):
+            self.passes(30 * SECOND, tick=False)
+            self.town.quiet()
+            self.heard.heard = max(self.heard.heard, self.town.clock())
+            self.tick()
 
     def mistake(self, *uids: str) -> None:
         """Their objects say that they live."""

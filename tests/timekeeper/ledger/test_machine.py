@@ -13,9 +13,10 @@ from hypothesis.stateful import run_state_machine_as_test
 from tests.postgresql import fresh_postgresql
 from tests.support import profile
 from tests.support.profile import IS_SOAK, examples
-from tests.timekeeper.lives import BUDGETS, LABELS, NODES, SETTINGS, TEAMS
+from tests.timekeeper.lives import ALL_NODES, BUDGETS, LABELS, NODES, SETTINGS, TEAMS
 from tests.timekeeper.machine import BEGINNINGS, Machine
 from tests.timekeeper.restores import CLOCK_STEPS
+from tests.timekeeper.versions import OLDER, SILENCE
 from tests.timekeeper.worlds import T0
 from timekeeper.store.engine.engine import open_store
 from timekeeper.store.engine.upgrade import upgrade
@@ -196,12 +197,15 @@ def test_oracle_and_ledger_agree_on_what_they_once_did_not(
         machine.look()
 
 
-WORDS = ("clock", "end", "leaseless", "backup", "restore", "version", "uid", "goes", "ends", "killed")
+SIGNS = {"restore": "", "silence": SILENCE, "older": OLDER}
+WORDS = (
+    *("clock", "end", "leaseless", "unready", "backup", *SIGNS, "version", "uid", "goes", "ends", "killed"),
+)
 
 
 def misreads(machine: Machine, rng: random.Random) -> set[str]:
-    """Clocks of nodes are set, nodes have no Lease, etcd is restored, UIDs come back, while pods are bound
-    and end; the events that came."""
+    """Clocks of nodes are set, nodes have no Lease or are not known to be ready, etcd is restored, UIDs come
+    back, while pods are bound and end; the events that came."""
     machine.begins(T0, BUDGETS[3], SETTINGS[0])
     came: set[str] = set()
     for _ in range(14):
@@ -222,8 +226,10 @@ def misreads(machine: Machine, rng: random.Random) -> set[str]:
             machine.a_pod_is_bound_to_a_node_without_a_lease(rng.randrange(99), team, rng.random() < 0.7)
         elif word == "backup":
             machine.etcd_is_backed_up()
-        elif word == "restore" and machine.backup is not None:
-            machine.etcd_is_restored()
+        elif word == "unready":
+            machine.ready_becomes_unknown_or_not(rng.choice(ALL_NODES))
+        elif word in SIGNS and machine.backup is not None:
+            machine.etcd_is_restored(SIGNS[word], rng.randrange(99))
         elif word == "uid" and any(pod.gone is not None for pod in machine.pods):
             machine.a_uid_comes_back(rng.randrange(99), rng.choice(NODES))
         elif word == "version" and machine.living():

@@ -117,3 +117,16 @@ def test_what_etcd_forgot_ends_by_its_last_evidence_and_grace(town: Town) -> Non
 
     assert both_lives(town) == 30 + 10
     assert "p" not in str(town.settler.cluster.pods)
+
+
+def test_a_pod_that_is_back_within_its_grace_is_charged_once(town: Town) -> None:
+    """Its life before ends when it was seen again, and no later."""
+    town.begin(("nodes", node()), ("leases", lease(T0)))
+    town.change("pods", gpu_pod(started_ms=T0, grace_s=300))
+    town.advance(30 * MINUTE)
+    town.change("pods", gpu_pod(started_ms=T0, grace_s=300), deleted=True)
+    lists(town, restored())
+    assert both_lives(town) == 30
+
+    town.advance(10 * MINUTE)
+    assert both_lives(town) == 40
