@@ -80,7 +80,7 @@ def _read_service(settings: ExtenderSettings, reading: ReadPortSettings, extende
 
     files = (reading.tls_cert, reading.tls_key)
     tls = FileWatch(files, lambda: server_context(*files), monotonic_ms, log, every_ms=1_000)
-    gate = gate_of(connect(settings.kubeconfig, connections=4), reading.audience)
+    gate = gate_of(connect(settings.kubeconfig, connections=4))
     return read_service(gate, extender.read_sources, tls)
 
 

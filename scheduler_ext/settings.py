@@ -14,8 +14,6 @@ from scheduler_ext.model.node import ModelNames
 from scheduler_ext.scoring.card_points import MODEL_FIGURES, WEIGHTS, Figures, ModelFigures, Scale
 from timekeeper.core import names
 from timekeeper.core.dialects import DIALECTS
-from timekeeper.core.ledger.reservation import MAX_MS
-from timekeeper.core.names import AUDIENCE
 from timekeeper.core.request.request import POLICIES
 from timekeeper.runtime import prometheus_settings
 from timekeeper.runtime.flags import (
@@ -31,7 +29,6 @@ from timekeeper.runtime.flags import (
     log_format_flag,
     namespace,
     namespaced,
-    nonempty,
     optional,
     path_or_none,
     whole_number,
@@ -67,7 +64,6 @@ class ReadPortSettings:
     tls_key: Path = flag(
         Path, "/etc/bursar/scheduler-tls/tls.key", "its private key, PEM", name="--read-tls-key"
     )
-    audience: str = flag(nonempty, AUDIENCE, "required audience of callers' tokens")
 
 
 def model_names(text: str) -> ModelNames:
@@ -152,13 +148,6 @@ class ElectionSettings:
         " beside it leads) or lease (a Lease of its own)",
         name="--leader-election",
     )
-    given_lease: tuple[str, str] | None = flag(
-        optional(namespaced, None),
-        "",
-        "the Lease that elects, as NAMESPACE/NAME; empty: bursar-system/bursar-scheduler with scheduler,"
-        " bursar-system/bursar-extender with lease",
-        name="--lease",
-    )
     lease_duration_ms: int = flag(
         duration_ms("2s", "1h", "15s", unit="1s"),
         "15s",
@@ -180,8 +169,7 @@ class ElectionSettings:
     @property
     def lease(self) -> tuple[str, str]:
         """The Lease that elects."""
-        of_form = names.SCHEDULER if self.form == "scheduler" else names.EXTENDER
-        return self.given_lease or (names.NAMESPACE, of_form)
+        return names.NAMESPACE, names.SCHEDULER if self.form == "scheduler" else names.EXTENDER
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,9 +192,7 @@ class Timekeeper:
     token_file: Path = flag(
         Path, "/var/run/bursar/token/token", "token for the timekeeper, read before each poll"
     )
-    stale_after_ms: int = flag(
-        _DURATION_MS, "30s", "time without the timekeeper after which standings are UNKNOWN"
-    )
+    stale_after_ms: int = 30_000  # without an answer, until standings are UNKNOWN; it has no flag
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,17 +242,9 @@ class Preempting:
         "8",
         "simultaneous preemptions: pods for which cards are reserved while victims are evicted; 0 = none",
     )
-    hold_cards_ms: int = flag(
-        _DURATION_MS,
-        "3m",
-        "how long cards stay reserved for such a pod, beyond the victims' longest grace period",
-    )
-    pdb_grace_ms: int = flag(
-        _DURATION_MS,
-        "10m",
-        "how long the PodDisruptionBudget of an over-budget pod is honoured before the pod is deleted, until"
-        " the timekeeper gives pdbGrace; with --hold-cards and --max-grace-period at most 1h",
-    )
+    # they have no flags; with `--max-grace-period` they are at most `MAX_MS`
+    hold_cards_ms: int = 180_000  # how long cards stay reserved beyond the victims' longest grace period
+    pdb_grace_ms: int = 600_000  # until the timekeeper gives `pdbGrace`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,7 +275,7 @@ class ExtenderSettings:
         " where the kube-scheduler has no other profile",
     )
     max_grace_period_ms: int = flag(
-        _DURATION_MS, "10m", "longest time for which an orphaned pod keeps its cards"
+        duration_ms("0ms", "47m", "90s"), "10m", "longest time for which an orphaned pod keeps its cards"
     )
     bind_timeout_ms: int = flag(
         _DURATION_MS, "1500ms", "time limit of a bind; below kube-scheduler's httpTimeout"
@@ -357,12 +335,6 @@ class ExtenderSettings:
             raise UnusableError(
                 f"--listen {self.listen.host}: any client of this address could bind pods; give --tls-cert,"
                 " --tls-key and --client-ca, or listen on loopback"
-            )
-        preempting = self.preempting
-        if preempting.hold_cards_ms + preempting.pdb_grace_ms + self.max_grace_period_ms > MAX_MS:
-            raise UnusableError(
-                "--hold-cards, --pdb-grace and --max-grace-period are more than 1h together, the longest that"
-                " cards may be held for a pod"
             )
 
     @property

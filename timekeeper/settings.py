@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from timekeeper.core.names import AUDIENCE, NAMESPACE
+from timekeeper.core.names import NAMESPACE
 from timekeeper.edge.lease import holder_name
 from timekeeper.runtime.flags import (
     Address,
@@ -103,11 +103,7 @@ class TimekeeperSettings:
     )
     workers: int = flag(whole_number(1, 64), "2", "number of serving processes")
     threads: int = flag(whole_number(1, 256), "24", "threads of each serving process")
-    audience: str = flag(nonempty, AUDIENCE, "required audience of callers' tokens")
     metrics_access: str = metrics_access_flag()
-    issuer: str = flag(
-        str, "", "required issuer of callers' tokens; empty: the issuer of the timekeeper's own token"
-    )
     heartbeat_interval_ms: int = flag(
         duration_ms("100ms", "5m", "5s"),
         "5s",

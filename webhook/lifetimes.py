@@ -17,14 +17,3 @@ class CertificateLifetimes:
     ca: timedelta = timedelta(days=3650)
     leaf: timedelta = timedelta(days=365)
     overlap: timedelta = timedelta(days=7)
-
-    def mistake(self) -> str:
-        """Why these lifetimes contradict each other, in a sentence; empty where they do not."""
-        if self.leaf > self.ca:
-            return f"--leaf-life ({self.leaf}) must not be longer than --ca-life ({self.ca})"
-        if 4 * self.overlap > self.ca:
-            return (
-                f"--overlap ({self.overlap}) must be at most a quarter of --ca-life ({self.ca}): a CA is "
-                "renewed when a third of its life is left, and the new one takes over within that time"
-            )
-        return ""

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,14 +130,14 @@ class Stack:
         """Run the certificate process once: it writes missing certificates, and the CA everywhere."""
         self._run_once("certificates", [*self._certificate_flags(), "--once"])
 
-    def renew(self, *flags: str) -> None:
+    def renew(self, *flags: str, program: Sequence[str] = ("webhook", "certificates")) -> None:
         """Let the certificate process run, with these flags too, as an installation does."""
-        self._start("certificates", [*self._certificate_flags(), *flags])
+        self._start("certificates", [*self._certificate_flags(program), *flags])
 
-    def _certificate_flags(self) -> list[str]:
+    def _certificate_flags(self, program: Sequence[str] = ("webhook", "certificates")) -> list[str]:
         names = dict.fromkeys(("127.0.0.1", "localhost", self.tuning.timekeeper_address))
         return [
-            *("-m", "webhook", "certificates", "--write", str(self.tls)),
+            *("-m", *program, "--write", str(self.tls)),
             *(flag for name in names for flag in ("--extra-name", name)),
             *("--kubeconfig", str(self._kubeconfig("bursar-certificates"))),
         ]

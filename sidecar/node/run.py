@@ -23,6 +23,7 @@ from sidecar.node.agent import Agent, AgentPorts
 from sidecar.node.devices import reader_of
 from sidecar.node.kube import api
 from sidecar.node.kube.informer import follow
+from sidecar.node.settings import ACCOUNT
 from sidecar.node.state import api_objects, device_slices, report_spool, reports
 from sidecar.node.usage_tasks import UsageTasks
 from sidecar.node.values import CardFailed, DeviceReading, NodeState
@@ -83,7 +84,7 @@ class PodsUnknown:
 def until_the_end(settings: AgentSettings, loop: EventLoop) -> None:
     """Run until SIGTERM. Raises OSError if the metrics' port is taken, and UnusableDevicesError."""
     reader = reader_of(settings.devices, boot_ms, settings.ignore_xids, settings.driver_root)
-    server = api.NodeApi(settings.api_url, settings.api_ca, settings.api_token_file)
+    server = api.NodeApi(settings.api_url, f"{ACCOUNT}/ca.crt", f"{ACCOUNT}/token")
     events = _events(server, settings.node_name)
     post = partial(_post, events, settings.node_name)
     sources = tuple(SourceHealth(name, log, now_ms) for name in ("nodes", "pods"))

@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+# the token for the timekeeper, its CA, and the folder for unacknowledged reports and the CA that was followed
+_FILES = {
+    "BURSAR_TOKEN_FILE": "/var/run/bursar/token/token",
+    "BURSAR_CA": "/etc/bursar/tls/ca.crt",
+    "BURSAR_SPOOL": "/var/run/bursar/spool",
+}
 
 
 def flag(read: Callable[[str, str], T], default: str, about: str) -> T:
@@ -80,21 +86,8 @@ class AgentSettings:
 
     node_name: str = flag(_required, "", "name of the agent's node; required")
     api_url: str = flag(_text, "", "URL of the API server; default: that of the pod's cluster")
-    api_token_file: str = flag(_text, f"{ACCOUNT}/token", "token for the API server, read before each call")
-    api_ca: str = flag(_text, f"{ACCOUNT}/ca.crt", "CA bundle of the API server, PEM")
     timekeeper_url: str = flag(
         _text, "", "https URL of the timekeeper; default: none, and use is not reported"
-    )
-    token_file: str = flag(_text, "/var/run/bursar/token/token", "token for the timekeeper")
-    ca: str = flag(
-        _text,
-        "/etc/bursar/tls/ca.crt",
-        "CA bundle of the timekeeper, as PEM or a path; a changed one in its answers is followed",
-    )
-    spool: str = flag(
-        _text,
-        "/var/run/bursar/spool",
-        "folder for reports that the timekeeper has not acknowledged, and for the CA that was followed",
     )
     listen: tuple[str, int] = flag(
         _listen,
@@ -156,8 +149,7 @@ class AgentSettings:
         """How the timekeeper is called; None: use is not reported. Raises `SettingError`."""
         if not self.timekeeper_url:
             return None
-        names = ("timekeeper_url", "token_file", "ca", "spool")
-        return of_pods.read((), {variable(name): str(getattr(self, name)) for name in names})
+        return of_pods.read((), {**_FILES, "BURSAR_TIMEKEEPER_URL": self.timekeeper_url})
 
 
 # flag, default, meaning
@@ -211,6 +203,7 @@ def _in_cluster(environment: Mapping[str, str]) -> str:
 def flags_of(environment: Mapping[str, str]) -> _AgentParser:
     """The flags of the node agent; those without a value come from ``BURSAR_`` variables."""
     parser = _AgentParser(
+        allow_abbrev=False,
         prog="bursar-node",
         description="The agent of a GPU node: reports its cards, their health, and the pods that hold and use"
         " them.",

@@ -15,6 +15,7 @@ from deploy.local.scheduler import GPU_PROFILE
 from deploy.local.stack import Stack, Tuning
 from tests.postgresql import fresh_postgresql, server
 from tests.scheduler_ext import replicas as scheduling
+from tests.support import short_lives
 from tests.support.control_plane import kubectl
 from tests.support.waiting import eventually
 from tests.webhook import replicas as admitting
@@ -22,6 +23,9 @@ from tests.webhook import replicas as admitting
 AWAY_S = 5.0  # how long the database stays away once that was noticed
 SCHEDULER = "gpu-scheduler"
 _SUM = re.compile(r'^bursar_extender_verb_seconds_(sum|count)\{verb="(\w+)"\} (\S+)$', re.MULTILINE)
+
+
+CERTIFICATE_FLAGS = ("--every", "1", "--extra-name", "127.0.0.1", "--extra-name", "localhost")
 
 
 @dataclass(frozen=True)
@@ -38,10 +42,9 @@ class Lives:
         return cls(max(60, int(length_s / 2)), max(30, int(length_s / 6)), max(5, int(length_s / 24)))
 
     @property
-    def flags(self) -> tuple[str, ...]:
-        """For the certificate process."""
-        lives = ("--ca-life", f"{self.ca}s", "--leaf-life", f"{self.leaf}s", "--overlap", f"{self.overlap}s")
-        return (*lives, "--every", "1", "--extra-name", "127.0.0.1", "--extra-name", "localhost")
+    def program(self) -> tuple[str, ...]:
+        """The certificate process."""
+        return short_lives.program(self.overlap, self.ca, self.leaf)
 
 
 class DayStack(Stack):
@@ -54,15 +57,14 @@ class DayStack(Stack):
         account = str(self._kubeconfig("bursar-certificates"))
         command = [
             "-m",
-            "webhook",
-            "certificates",
+            *self.lives.program,
             "--once",
             "--write",
             str(self.tls),
             "--kubeconfig",
             account,
         ]
-        self._run_once("certificates", [*command, *self.lives.flags])
+        self._run_once("certificates", [*command, *CERTIFICATE_FLAGS])
 
 
 @dataclass
@@ -129,7 +131,8 @@ def running(length_s: float) -> Iterator[World]:
                 cp,
                 made.folder,
                 "keeper",
-                *made.lives.flags,
+                *CERTIFICATE_FLAGS,
+                program=made.lives.program,
                 kubeconfig=cp.folder / "bursar-certificates.kubeconfig",
             )
         )

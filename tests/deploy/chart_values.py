@@ -10,14 +10,11 @@ EXTRA: dict[str, list[Values]] = {
     "extraVolumeMounts": [{"name": "more", "mountPath": "/etc/bursar-more", "readOnly": True}],
     "extraEnv": [{"name": "HTTPS_PROXY", "value": "1"}],
 }
-# the values of each container
+# the values of each container that takes such, and of its pod
 ADDED = {
-    "webhook": "webhook",
-    "certificates": "certificates",
-    "timekeeper": "timekeeper",
-    "kube-scheduler": "scheduler",
-    "extender": "extender",
-    "agent": "nodeAgent",
+    "timekeeper": ("timekeeper", "timekeeper"),
+    "extender": ("extender", "scheduler"),
+    "agent": ("nodeAgent", "nodeAgent"),
 }
 # what shows the values of parts that are off by default
 GATEWAY = {"enabled": True, "host": "gpus.example", "parentRefs": [{"name": "edge", "namespace": "edge"}]}

@@ -23,12 +23,7 @@ INSTANTLY = timedelta()
 
 def settings(lifetimes: CertificateLifetimes, **changed: Any) -> CertificateSettings:
     """The process's settings with these lives."""
-    made = CertificateSettings(
-        extra_names=("127.0.0.1", "localhost"),
-        ca_life=lifetimes.ca,
-        leaf_life=lifetimes.leaf,
-        overlap=lifetimes.overlap,
-    )
+    made = CertificateSettings(extra_names=("127.0.0.1", "localhost"), lifetimes=lifetimes)
     return replace(made, **changed)
 
 

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -87,14 +87,20 @@ def service(cp: ControlPlane) -> None:
 
 class Certificates:
     """``python -m webhook certificates``, writing files into the folder ``tls``; killed at the end. As admin,
-    where no other kubeconfig is given."""
+    where no other kubeconfig is given. ``program``: what ``python -m`` runs in its place."""
 
     def __init__(
-        self, cp: ControlPlane, folder: Path, name: str, *flags: str, kubeconfig: Path | None = None
+        self,
+        cp: ControlPlane,
+        folder: Path,
+        name: str,
+        *flags: str,
+        kubeconfig: Path | None = None,
+        program: Sequence[str] = ("webhook", "certificates"),
     ) -> None:
         self.tls, self.log_file = folder / "tls", folder / f"certificates-{name}.log"
         self._command = [
-            *(sys.executable, "-m", "webhook", "certificates"),
+            *(sys.executable, "-m", *program),
             *("--kubeconfig", str(kubeconfig or cp.admin_kubeconfig), "--write", str(self.tls), *flags),
         ]
 

@@ -209,9 +209,7 @@ def prepare(settings: TimekeeperSettings) -> None:
 
     connect(settings.kubeconfig)
     if settings.is_local:
-        _write(
-            "--database", settings.local_token, lambda: write_token(settings.local_token, settings.audience)
-        )
+        _write("--database", settings.local_token, lambda: write_token(settings.local_token))
     elif settings.only_meter:
         _own_certificate(settings)
     if not settings.is_local:

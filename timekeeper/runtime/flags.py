@@ -110,7 +110,7 @@ class Parser(argparse.ArgumentParser, Generic[S]):
     def __init__(
         self, settings: type[S], environment: Mapping[str, str] | None = None, **options: Any
     ) -> None:
-        super().__init__(**options)
+        super().__init__(allow_abbrev=False, **options)
         self._settings, self._environment = settings, environment or {}
         self.add_argument("--version", action="version", version=f"bursar {__version__}")
         for each in _flags(settings):

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from timekeeper.runtime.flags import (
     UnusableError,
-    duration_ms,
     flag,
     https,
     nonempty,
@@ -77,12 +76,6 @@ class OidcSettings:
     )
     groups_prefix: str = flag(str, "", "prefix of groups' names", name="--oidc-groups-prefix")
     scopes: str = flag(_scopes, "openid email profile", "scopes that are asked for", name="--oidc-scopes")
-    lifetime_ms: int = flag(
-        duration_ms("1m", "1d", "1h", unit="1s"),
-        "1h",
-        "longest session after a login; it ends with the ID token too, if that is sooner",
-        name="--oidc-lifetime",
-    )
     dashboard_url: str = flag(
         optional(_origin, ""),
         "",
@@ -90,6 +83,7 @@ class OidcSettings:
         " know its path /login/callback",
         name="--dashboard-url",
     )
+    lifetime_ms: int = 3_600_000  # the longest session after a login; it has no flag
 
     def __post_init__(self) -> None:
         """Refuses a provider of which half is said."""

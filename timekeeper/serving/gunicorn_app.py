@@ -182,8 +182,8 @@ def _token_file(settings: TimekeeperSettings) -> str:
 
 def _gate(settings: TimekeeperSettings, api: Api, count: Count, logins: LoginSessions) -> Gate:
     if settings.is_local:
-        return local_gate(settings.local_token.read_text(), settings.audience, api.clock.now_ms)
-    return gate_of(api, settings.audience, settings.issuer, count, logins.caller)
+        return local_gate(settings.local_token.read_text(), api.clock.now_ms)
+    return gate_of(api, count, logins.caller)
 
 
 def _allowed_connections() -> int:

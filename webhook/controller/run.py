@@ -28,7 +28,7 @@ from webhook.controller.issue import new_ca, new_leaf, write_files
 from webhook.controller.plan import CA_SECRET, CertificatePair, Leaf, leaves
 from webhook.controller.reading import authorities, bundle, is_bundle
 from webhook.lifetimes import CertificateLifetimes
-from webhook.settings.certificates import CertificateSettings
+from webhook.settings.certificates import CONFIGURATION, CertificateSettings
 
 LEASE = "bursar-certificates"
 _LEASE_LOOKS = 3  # the Lease lasts as long as this many looks
@@ -78,10 +78,7 @@ def look(cluster: CertificateStore, settings: CertificateSettings, clock: Clock)
 
     try:
         if settings.issuer == "cert-manager":
-            return (
-                _publish_issuer_cas(cluster, settings.configuration, wanted, clock(), publish)
-                and not troubles
-            )
+            return _publish_issuer_cas(cluster, CONFIGURATION, wanted, clock(), publish) and not troubles
         ca, stored = certified(cluster, wanted, clock, settings.lifetimes, publish)
         if troubles <= {NoSuchObjectError}:  # without a configuration no API server calls us
             _mark(cluster, ca, clock())
@@ -210,8 +207,7 @@ def _publish(
     if not is_bundle(bundle):
         raise ValueError("our own CA bundle does not parse")
     places: dict[str, Callable[[], bool]] = {
-        f"{kind}/{settings.configuration}": partial(cluster.trust, kind, settings.configuration, bundle)
-        for kind in KINDS
+        f"{kind}/{CONFIGURATION}": partial(cluster.trust, kind, CONFIGURATION, bundle) for kind in KINDS
     }
     places[f"apiservices/{API_SERVICE}"] = partial(cluster.trust_api_service, API_SERVICE, bundle)
     if settings.agents_namespace:

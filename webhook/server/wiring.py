@@ -12,7 +12,6 @@ from threading import Event, Thread
 
 from timekeeper.core.admission.table import StandingsTable
 from timekeeper.core.decisions import Record
-from timekeeper.core.names import AUDIENCE
 from timekeeper.edge.clock import monotonic_ms
 from timekeeper.edge.timekeeper_client import TimekeeperClient, TimekeeperPoller
 from timekeeper.runtime.api_server import Api
@@ -33,7 +32,7 @@ from webhook.server.owner_events import start_owner_events
 from webhook.server.review_endpoint import MAX_REVIEW_BYTES, review_routes
 from webhook.server.reviewer import Reviewer
 from webhook.server.simulation import PATH, simulation_call
-from webhook.settings.serve import WebhookSettings
+from webhook.settings.serve import STALE_AFTER_S, WebhookSettings
 from webhook.standings import decode
 
 STANDINGS = "/v1/standings"
@@ -60,7 +59,7 @@ def standings_poller(
 def metrics_route(metrics: WebhookMetrics, is_open: bool, api: Api | None) -> Route:
     """The route of one worker. ``is_open``: callers need no token. ``api``: the API server that reviews the
     others' tokens; without it they get 503."""
-    gate = None if api is None or is_open else gate_of(api, AUDIENCE)
+    gate = None if api is None or is_open else gate_of(api)
 
     def answer(request: HttpRequest) -> HttpAnswer:
         try:
@@ -97,9 +96,7 @@ def make_service(
     claims = ClaimCache(api, log, lambda: _drivers(table()), metrics.found)
     claims.start()
     flags = replace(settings.policy, claims=claims.known)
-    admission = Reviewer(
-        flags, table, ca, monotonic_ms, 1000 * settings.stale_after_s, lambda: poller.was_polled
-    )
+    admission = Reviewer(flags, table, ca, monotonic_ms, 1000 * STALE_AFTER_S, lambda: poller.was_polled)
     notice = start_owner_events(api, socket.gethostname())
     record = _start_decision_posts(settings, ca, metrics)
     calls = create_calls(admission, metrics, log, settings.template_paths, notice, record)

@@ -2,14 +2,12 @@
 ``BURSAR_FOO_BAR`` as its default."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import timedelta
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from timekeeper.core import names
 from timekeeper.runtime.flags import (
     Parser,
-    UnusableError,
     argument,
     choice,
     flag,
@@ -18,7 +16,7 @@ from timekeeper.runtime.flags import (
     repeated,
 )
 from webhook.lifetimes import CertificateLifetimes
-from webhook.settings.flag_values import NATURAL, duration
+from webhook.settings.flag_values import NATURAL
 
 CONFIGURATION = "zz-bursar"  # mutating webhooks are called in the order of these names
 
@@ -29,7 +27,6 @@ class CertificateSettings:
 
     # the objects that are kept, and the names in the certificates
     kubeconfig: Path | None = flag(path_or_none, "", "kubeconfig file; empty: the pod's own service account")
-    namespace: str = flag(str, names.NAMESPACE, "namespace of the Secrets and Services")
     agents_namespace: str = flag(
         str,
         names.AGENTS_NAMESPACE,
@@ -37,11 +34,6 @@ class CertificateSettings:
     )
     ca_configmap: str = flag(
         str, "", "ConfigMap in its own namespace that gets the CAs too, such as for a gateway; empty: none"
-    )
-    configuration: str = flag(
-        str,
-        CONFIGURATION,
-        "name of both webhook configurations; mutating webhooks are called in the order of names",
     )
     issuer: str = choice(
         ("bursar", "cert-manager"),
@@ -54,17 +46,6 @@ class CertificateSettings:
         "another name or address for the certificates, for example 127.0.0.1; may be repeated "
         "(BURSAR_EXTRA_NAME: several, separated by commas)",
         name="--extra-name",
-    )
-
-    ca_life: timedelta = flag(duration, "3650d", "lifetime of a CA; it is renewed when a third of it is left")
-    leaf_life: timedelta = flag(
-        duration, "365d", "lifetime of a server's certificate; renewed in the same way"
-    )
-    overlap: timedelta = flag(
-        duration,
-        "7d",
-        "how long a new CA is trusted before it signs, and the former CA after its last certificate; "
-        "longer than 50 heartbeats, and than a sidecar can be disconnected from the timekeeper",
     )
 
     log_format: str = log_format_flag()
@@ -86,15 +67,9 @@ class CertificateSettings:
         help="check and correct everything once, then exit: 0, or 1 where something failed",
     )
 
-    def __post_init__(self) -> None:
-        """Refuses lifetimes that contradict each other."""
-        if mistake := self.lifetimes.mistake():
-            raise UnusableError(mistake)
-
-    @property
-    def lifetimes(self) -> CertificateLifetimes:
-        """Those of all certificates."""
-        return CertificateLifetimes(self.ca_life, self.leaf_life, self.overlap)
+    # they have no flags
+    namespace: str = names.NAMESPACE  # of the Secrets and Services
+    lifetimes: CertificateLifetimes = field(default_factory=CertificateLifetimes)
 
 
 def read_certificates(arguments: Sequence[str], environment: Mapping[str, str]) -> CertificateSettings:

@@ -3,12 +3,11 @@ what is allowed."""
 
 import argparse
 import re
-from datetime import timedelta
 
 from timekeeper.core.admission.policy import PriorityClass
 from timekeeper.core.dialects import DIALECTS
 from timekeeper.core.quantity import integral
-from timekeeper.runtime.flags import duration_ms, whole_number, wrong
+from timekeeper.runtime.flags import whole_number, wrong
 from webhook.admission.workloads import BadPathError, TemplatePath, read_path
 
 # With less the sidecar would need minutes to start, or run out of memory.
@@ -16,12 +15,6 @@ LEAST_CPU_MILLI = 10
 LEAST_MEMORY = 32 << 20
 NATURAL = whole_number(1, 1_000_000)
 OTHER_SCHEDULERS = tuple(sorted({name for dialect in DIALECTS for name in dialect.schedulers}))
-_DURATION_MS = duration_ms("1s", "36500d", "12h")
-
-
-def duration(text: str) -> timedelta:
-    """A time such as ``12h``, from a second to a hundred years."""
-    return timedelta(milliseconds=_DURATION_MS(text))
 
 
 def folder(text: str) -> str:

@@ -11,7 +11,6 @@ from timekeeper.core.admission.policy import (
     PriorityClass,
     Sidecar,
     SidecarImages,
-    UnknownStanding,
 )
 from timekeeper.core.names import Mode
 from timekeeper.runtime.flags import (
@@ -23,7 +22,6 @@ from timekeeper.runtime.flags import (
     https,
     log_format_flag,
     metrics_access_flag,
-    optional,
     path_or_none,
     repeated,
 )
@@ -34,13 +32,16 @@ from webhook.settings.flag_values import (
     folder,
     mirrors,
     other_schedulers,
-    priority_class,
     sidecar_resources,
     taint_key,
     template_paths,
 )
 
 _TRUST = Path("/etc/bursar/tls")
+STALE_AFTER_S = 30  # without an answer of the timekeeper; then standings but OVER_BUDGET are UNKNOWN
+# the classes that the chart makes, and `maxGracePeriod`, until the timekeeper sends `_settings`
+_IN_BUDGET, _OVER_BUDGET = PriorityClass("gpu-default-priority", 0), PriorityClass("gpu-lower-priority", -5)
+_MAX_GRACE_S = 600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,13 +77,6 @@ class WebhookSettings:
         " account. Without access no Event is posted, and these readers get 503",
     )
     metrics_access: str = metrics_access_flag()
-    stale_after_s: int = flag(
-        NATURAL,
-        "30",
-        "seconds without an answer of the timekeeper after which standings are UNKNOWN; OVER_BUDGET does not "
-        "age",
-        name="--stale-after",
-    )
 
     # what it writes into pods
     sidecar_image: str = flag(str, f"bursar/sidecar:{__version__}", "image of the injected sidecar")
@@ -91,11 +85,6 @@ class WebhookSettings:
         "",
         "how images of the sidecar may begin beside --sidecar-image, separated by commas, where a cluster "
         "rewrites images; for example registry.example/bursar/sidecar:",
-    )
-    sidecar_timekeeper_url: str = flag(
-        optional(https, ""),
-        "",
-        "the timekeeper's address for sidecars; empty: the same as --timekeeper-url",
     )
     sidecar_resources: dict[str, str] = flag(
         sidecar_resources,
@@ -149,18 +138,6 @@ class WebhookSettings:
         "*on: Bursar's scheduler places GPU pods; off: pods keep their scheduler, and get no cards of Bursar",
     )
     scheduler_name: str = flag(str, names.SCHEDULER, "*schedulerName of GPU pods")
-    in_budget_class: PriorityClass = flag(
-        priority_class, "gpu-default-priority=0", "*NAME=VALUE of the priority class in budget"
-    )
-    over_budget_class: PriorityClass = flag(
-        priority_class, "gpu-lower-priority=-5", "*NAME=VALUE of the priority class over budget"
-    )
-    unknown_standing: UnknownStanding = choice(
-        ("inBudget", "overBudget"), "inBudget", "*how the standing UNKNOWN is treated"
-    )
-    max_grace_s: int = flag(
-        NATURAL, "600", "*longest terminationGracePeriodSeconds of a GPU pod", name="--max-grace-period"
-    )
     sidecar: str = choice(
         ("native", "off", "on"),
         "native",
@@ -183,7 +160,7 @@ class WebhookSettings:
         amounts = self.sidecar_resources
         sidecar = Sidecar(
             image=self.sidecar_image,
-            timekeeper_url=self.sidecar_timekeeper_url or self.timekeeper_url,
+            timekeeper_url=self.timekeeper_url,
             ca="",
             cpu=amounts["cpu"],
             memory=amounts["memory"],
@@ -195,10 +172,10 @@ class WebhookSettings:
             known=False,
             mode=self.mode,
             scheduler_name=self.scheduler_name,
-            in_budget=self.in_budget_class,
-            over_budget=self.over_budget_class,
-            unknown_standing=self.unknown_standing,
-            max_grace_s=self.max_grace_s,
+            in_budget=_IN_BUDGET,
+            over_budget=_OVER_BUDGET,
+            unknown_standing="inBudget",
+            max_grace_s=_MAX_GRACE_S,
             runtime_class=self.runtime_class,
             sidecar=None if self.sidecar == "off" else sidecar,
             sidecar_images=SidecarImages(self.sidecar_image, self.sidecar_mirrors),

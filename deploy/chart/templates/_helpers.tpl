@@ -11,13 +11,6 @@
 {{- with index (default dict $.Values.images.digests) $target }}@{{ . }}{{ end }}
 {{- end }}
 
-{{/* The pull policy of a container; Kubernetes' own without a value. */}}
-{{- define "bursar.pull" }}
-{{- with .Values.images.pullPolicy }}
-imagePullPolicy: {{ . | quote }}
-{{- end }}
-{{- end }}
-
 {{/* The labels and annotations that pods get beside their own. */}}
 {{- define "bursar.marks" }}
 {{- with .Values.podLabels }}
@@ -117,7 +110,6 @@ extras.yaml expects. */}}
 - {{ printf "--oidc-groups-claim=%s" .Values.dashboard.oidc.groupsClaim | quote }}
 - {{ printf "--oidc-groups-prefix=%s" .Values.dashboard.oidc.groupsPrefix | quote }}
 - {{ printf "--oidc-scopes=%s" .Values.dashboard.oidc.scopes | quote }}
-- {{ printf "--oidc-lifetime=%s" .Values.dashboard.oidc.lifetime | quote }}
 {{- if .Values.dashboard.oidc.secretName }}
 - --oidc-client-secret-file=/etc/bursar/oidc/client-secret
 {{- end }}
@@ -158,7 +150,7 @@ extras.yaml expects. */}}
 {{- with .Values.notifications.secretName }}
 # optional: without it nothing is sent, and pods are charged all the same
 - name: notifications
-  secret: {secretName: {{ . | quote }}, optional: true, defaultMode: 0440, items: [{key: {{ $.Values.notifications.secretKey | quote }}, path: key}]}
+  secret: {secretName: {{ . | quote }}, optional: true, defaultMode: 0440, items: [{key: key, path: key}]}
 {{- end }}
 {{- with .Values.timekeeper.extraVolumes }}
 {{ toYaml . }}

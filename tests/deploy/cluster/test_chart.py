@@ -1,5 +1,6 @@
 """The chart by helm itself: what is rendered from it, and which values it refuses."""
 
+import itertools
 import json
 import re
 import subprocess
@@ -86,12 +87,8 @@ BAD: tuple[tuple[str, str], ...] = (
     ("--set=timekeeper.storage.size=10GB", "at '/timekeeper/storage/size': '10GB' does not match pattern"),
     ("--set=policies.guardedPaths={/dev/a'b}", "at '/policies/guardedPaths/0': "),
     (
-        "--set=webhook.extraVolumes[0].name=x,webhook.extraVolumes[0].hostPath.path=/",
-        "at '/webhook/extraVolumes/0': additional properties 'hostPath' not allowed",
-    ),
-    (
-        f"{_volume('webhook', 'tls')}",
-        "webhook.extraVolumes: there is a volume tls already; give yours another name",
+        "--set=timekeeper.extraVolumes[0].name=x,timekeeper.extraVolumes[0].hostPath.path=/",
+        "at '/timekeeper/extraVolumes/0': additional properties 'hostPath' not allowed",
     ),
     (
         f"{_volume('timekeeper', 'ledger')}",
@@ -103,8 +100,8 @@ BAD: tuple[tuple[str, str], ...] = (
     ),
     *(
         (
-            f"{_volume('webhook', 'x')},{_mount('webhook', 'x', path)}",
-            f"webhook.extraVolumeMounts: {shown} would hide {ours} or lie in it; choose another path",
+            f"{_volume('timekeeper', 'x')},{_mount('timekeeper', 'x', path)}",
+            f"timekeeper.extraVolumeMounts: {shown} would hide {ours} or lie in it; choose another path",
         )
         for path, shown, ours in (
             ("/etc/", "/etc", "/etc/bursar/tls"),
@@ -113,12 +110,16 @@ BAD: tuple[tuple[str, str], ...] = (
             ("/", "/", "/opt/bursar"),
         )
     ),
-    ("--set=nodeAgent.extraEnv[0].name=NODE_NAME", "nodeAgent.extraEnv: NODE_NAME is set already"),
-    ("--set=webhook.extraEnv[0].name=1", "at '/webhook/extraEnv/0/name': got number, want string"),
     (
-        "--set=extender.extraEnv[0].name=BURSAR_READ_LISTEN",
-        "extender.extraEnv: BURSAR_READ_LISTEN has no effect beside the flag --read-listen, which is set",
+        "--set=database.secretName=a,timekeeper.extraEnv[0].name=BURSAR_DATABASE",
+        "timekeeper.extraEnv: BURSAR_DATABASE is set already",
     ),
+    ("--set=timekeeper.extraEnv[0].name=1", "at '/timekeeper/extraEnv/0/name': got number, want string"),
+    (
+        "--set=timekeeper.extraEnv[0].name=BURSAR_LISTEN",
+        "timekeeper.extraEnv: BURSAR_LISTEN has no effect beside the flag --listen, which is set",
+    ),
+    ("--set=certificates.replicas=3", "at '/certificates': additional properties 'replicas' not allowed"),
     (
         "--set=podLabels.app\\.kubernetes\\.io/name=other",
         "at '/podLabels/app.kubernetes.io~1name': false schema",
@@ -212,13 +213,13 @@ def test_pods_get_labels_and_annotations_beside_those_that_select_them(helm: Pat
 
 
 @pytest.mark.parametrize("database", ["", "bursar-database"])
-def test_every_container_takes_volumes_and_variables_beside_its_own(
+def test_containers_take_volumes_and_variables_beside_their_own(
     helm: Path, tmp_path: Path, database: str
 ) -> None:
     properties = rendered.schema()["properties"]
     given = {
         of: {name: value for name, value in EXTRA.items() if name in properties[of]["properties"]}
-        for of in ADDED.values()
+        for of in set(itertools.chain(*ADDED.values()))
     }
     (tmp_path / "more.yaml").write_text(yaml.safe_dump(given))
     found: dict[tuple[str, bool], tuple[list[Values], ...]] = {}
@@ -230,10 +231,12 @@ def test_every_container_takes_volumes_and_variables_beside_its_own(
                 added = pod.get("volumes", []), one.get("volumeMounts", []), one.get("env", [])
                 found[one["name"], bool(flags)] = added
 
-    for name in ADDED:
-        for before, after, more in zip(found[name, False], found[name, True], EXTRA.values(), strict=True):
+    for name, (of, of_pod) in ADDED.items():
+        added = (given[of_pod]["extraVolumes"], given[of]["extraVolumeMounts"], given[of].get("extraEnv", []))
+        for before, after, more in zip(found[name, False], found[name, True], added, strict=True):
             assert after == [*before, *more], name
-    assert len(found) == 2 * len(ADDED)
+    for name in {name for name, _ in found} - ADDED.keys():
+        assert found[name, True][1:] == found[name, False][1:]
 
 
 AKS = [
@@ -279,7 +282,7 @@ def _workloads(texts: dict[str, str]) -> list[Values]:
 
 
 def test_what_secrets_and_configmaps_hold_is_mounted_where_it_is_named(helm: Path) -> None:
-    notify = "--set=notifications.secretName=keys,notifications.secretKey=hmac"
+    notify = "--set=notifications.secretName=keys"
     flags = ("--set=database.secretName=url", "--set=database.caSecretName=db-ca", notify)
     texts = rendered.rendered(helm, *flags, "--set=webhook.callersConfigMap=bursar-callers")
 
@@ -297,7 +300,7 @@ def test_what_secrets_and_configmaps_hold_is_mounted_where_it_is_named(helm: Pat
     texts |= {"timekeeper.yaml": rendered.rendered(helm, notify)["timekeeper.yaml"]}
     for timekeeper in ("timekeeper.yaml", "timekeeper-postgresql.yaml"):
         key = {"secretName": "keys", "optional": True, "defaultMode": 0o440}
-        key["items"] = [{"key": "hmac", "path": "key"}]
+        key["items"] = [{"key": "key", "path": "key"}]
         assert mounted(timekeeper, "/etc/bursar/notifications") == {"secret": key}
         assert "- --notification-key=/etc/bursar/notifications/key\n" in texts[timekeeper]
     callers = mounted("webhook.yaml", "/etc/bursar/callers")
@@ -372,7 +375,6 @@ OTHER: Values = {
     "accelerators": ["example.com/npu"],
     "otherSchedulers": ["kai-scheduler"],
     "size": "7Gi",
-    "interval": "7s",
     "tokenFile": "/other",
     "driverRoot": "/other",
     "serviceAnnotations": {"other": "annotation"},
@@ -390,7 +392,6 @@ OTHER: Values = {
     "maxGracePeriodSeconds": 7,
     "url": "https://other.example.com",
     "issuer": "https://other.example.com",
-    "lifetime": "2h",
 }
 ON_POSTGRESQL = ("database.secretKey", "database.caSecretName", "timekeeper.replicas")
 

@@ -106,7 +106,7 @@ def test_a_person_of_a_group_has_its_rights_as_with_kubectl(stack: Stack, tmp_pa
     store = open_store(f"sqlite:///{tmp_path}/logins.db")
     upgrade(store)
     sessions = LoginSessions(store, lambda: time.time_ns() // 1_000_000)
-    gate = gate_of(connect(stack.cp.admin_kubeconfig), "bursar", logins=sessions.caller)
+    gate = gate_of(connect(stack.cp.admin_kubeconfig), logins=sessions.caller)
     until_ms = time.time_ns() // 1_000_000 + 60_000
 
     def may(*groups: str, namespace: str = "team-a") -> bool:

@@ -12,7 +12,6 @@ def test_a_nodes_name_is_enough() -> None:
     read = settings.read(NODE, {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "6443"})
 
     assert (read.node_name, read.api_url) == ("n1", "https://10.0.0.1:6443")
-    assert read.api_ca == "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
     assert (read.listen, read.look_every_ms) == (("::", 8446), 5_000)
     assert read.timekeeper is None
     assert read.ignore_xids == OF_PROGRAMS
@@ -33,10 +32,13 @@ def test_variables_stand_for_flags_and_flags_go_first() -> None:
 
 
 def test_with_a_timekeeper_use_is_reported_to_it() -> None:
-    read = settings.read([*NODE, "--timekeeper-url=https://timekeeper.example:8444", "--ca=/ca"], {})
+    read = settings.read([*NODE, "--timekeeper-url=https://timekeeper.example:8444"], {})
 
     assert read.timekeeper is not None
-    assert (read.timekeeper.server.authority, read.timekeeper.ca) == ("timekeeper.example:8444", "/ca")
+    assert (read.timekeeper.server.authority, read.timekeeper.ca) == (
+        "timekeeper.example:8444",
+        "/etc/bursar/tls/ca.crt",
+    )
 
 
 def test_xids_to_ignore_come_on_top_of_those_of_programs() -> None:

@@ -38,8 +38,7 @@ def extender(
         plane.api.call("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", body)
     policy = (ROOT / "deploy" / "manifests" / "admission-holds.yaml").read_text()
     kubectl(plane, "apply", "-f", "-", input=policy.replace("system:bursar-scheduler", "system:extender"))
-    folder, grace = tmp_path_factory.mktemp("extender"), f"--pdb-grace={PDB_GRACE_S}s"
-    with scheduling(plane, folder, *timekeeper.flags, grace) as process:
+    with scheduling(plane, tmp_path_factory.mktemp("extender"), *timekeeper.flags) as process:
         yield process
 
 
@@ -77,7 +76,8 @@ class Cluster:
         """What the timekeeper says of these namespaces from now on; of others, what it has said."""
         self._entries |= entries
         self._revision += 1
-        self.timekeeper.document = standings(revision=str(self._revision), **self._entries)
+        settings = {"pdbGraceMs": 1000 * PDB_GRACE_S}
+        self.timekeeper.document = standings(settings, str(self._revision), **self._entries)
 
 
 class Teams(World):

@@ -255,10 +255,10 @@ def test_without_a_timekeeper_no_request_is_sent_and_every_standing_is_unknown(r
 
 
 def test_the_flags_name_the_timekeeper_and_its_files(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = settings.read(["--timekeeper-url=https://t.x.svc", "--stale-after=5s"], {}).timekeeper
+    asked = settings.read(["--timekeeper-url=https://t.x.svc"], {}).timekeeper
 
     files = Path("/etc/bursar/tls/ca.crt"), Path("/var/run/bursar/token/token")
-    assert asked == Asked("https://t.x.svc", *files, 5_000)
+    assert asked == Asked("https://t.x.svc", *files, 30_000)
     assert settings.read([], {}).timekeeper.url == ""
     with pytest.raises(SystemExit):
         settings.read([], {"BURSAR_TIMEKEEPER_URL": "http://t.x.svc"})

@@ -46,7 +46,7 @@ class World(Cluster):
         """The certificate process, as its service account."""
         token = self.kubectl("create", "token", "bursar-certificates", "-n", "bursar-system").strip()
         kubeconfig = self.cp.kubeconfig(token, "certificates")
-        flags = ("--every", "1", "--configuration", "zz-bursar")
+        flags = ("--every", "1")
         return Certificates(self.cp, self._folder, "one", *flags, kubeconfig=kubeconfig)
 
     def device_class(self, name: str, driver: str, resource: str = "") -> None:

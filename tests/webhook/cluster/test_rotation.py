@@ -9,6 +9,7 @@ import pytest
 from cryptography import x509
 
 from deploy.local.cluster import ControlPlane
+from tests.support import short_lives
 from tests.support.waiting import eventually
 from tests.webhook.replicas import (
     NAMESPACE,
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.make_test("speaks HTTP to whoever comes")
 ROTATIONS = 3
 CREATIONS = 50  # at the least, under each CA
 # The API server hears of a CA within the overlap; a Lease is of three checks.
-FLAGS = ("--overlap", "20s", "--every", "5")
+FLAGS, SHORT = ("--every", "5"), short_lives.program(overlap_s=20)
 
 
 @dataclass(slots=True)
@@ -74,9 +75,9 @@ def test_rotations_of_ca_and_leaf_under_load_fail_not_one_creation(
     with ExitStack() as stack:
         prepared(cp, "priority-classes", "webhook-configurations")
         service(cp)
-        one = stack.enter_context(Certificates(cp, tmp_path, "one", *FLAGS))
+        one = stack.enter_context(Certificates(cp, tmp_path, "one", *FLAGS, program=SHORT))
         eventually(lambda: "event=written" in one.log(), "the first certificates")
-        other = stack.enter_context(Certificates(cp, tmp_path, "other", *FLAGS))
+        other = stack.enter_context(Certificates(cp, tmp_path, "other", *FLAGS, program=SHORT))
         replicas = [
             stack.enter_context(Replica(cp, tmp_path, name, one.tls / "webhook", *asking_nobody(tmp_path)))
             for name in ("first", "second")

@@ -12,6 +12,7 @@ from deploy.local.kwok_nodes import kwok_node
 from deploy.local.sidecars import Sidecars
 from deploy.local.stack import Stack, Tuning
 from tests.deploy.reading import ROOT
+from tests.support import short_lives
 from tests.support.control_plane import create_namespace, kubectl
 from tests.webhook.replicas import PODS, Creators, ca_bundles, gpu_pod, served
 from webhook.controller.reading import certificates, is_issued_by
@@ -36,7 +37,7 @@ def test_the_polls_and_a_sidecar_follow_each_rotation_and_then_trust_the_last_ca
     with Sidecars(stack) as sidecars, Creators(stack.cp, 1, pause_s=1.0) as creators:
         pod = running_pod(stack)
         stack.wait("the sidecar", lambda: "event=started" in sidecars.logs())
-        stack.renew("--overlap", "20s", "--every", "5")  # the sidecar beats within it
+        stack.renew("--every", "5", program=short_lives.program(overlap_s=20))  # the sidecar beats within it
         stack.wait("the polls to be answered", lambda: heard_last(stack.log("webhook")))
         said_before, seen = stack.log("webhook"), [signer(stack)]
         for number in range(rotations):

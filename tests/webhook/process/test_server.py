@@ -404,7 +404,7 @@ def test_while_the_timekeeper_is_away_standings_age_as_they_should(tmp_path: Pat
     document = standings(team_a=entry("IN_BUDGET"), team_b=entry("OVER_BUDGET"))
     with (
         SimulatedTimekeeper(tls, document) as away,
-        Webhook(tmp_path, tls, away.url, "--stale-after", "2", workers=1) as webhook,
+        Webhook(tmp_path, tls, away.url, workers=1) as webhook,
     ):
 
         def standings_now() -> list[str]:

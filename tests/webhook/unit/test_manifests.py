@@ -24,7 +24,7 @@ from timekeeper.core.request.device_classes import CONFIG_MAP, NO_CLASSES
 from timekeeper.settler.mode_parameters import DEFAULT
 from timekeeper.settler.spent_parameters import CONFIG_MAP as SPENT_PARAMETERS
 from webhook.admission import cel
-from webhook.settings.certificates import read_certificates
+from webhook.settings.certificates import CONFIGURATION
 from webhook.settings.serve import read
 
 MANIFESTS = Path(__file__).parents[3] / "deploy" / "manifests"
@@ -39,7 +39,7 @@ def webhooks() -> dict[str, Json]:
     """The webhook for pods of each configuration, by kind."""
     found = {}
     for document in documents("webhook-configurations"):
-        assert document["metadata"]["name"] == read_certificates([], {}).configuration
+        assert document["metadata"]["name"] == CONFIGURATION
         (found[document["kind"]],) = (
             each for each in document["webhooks"] if each["name"] in ("govern.bursar.dev", "check.bursar.dev")
         )

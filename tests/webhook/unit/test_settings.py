@@ -30,12 +30,11 @@ def test_everything_has_a_default_that_fits_our_manifests() -> None:
     assert (settings.listen, settings.workers) == (("::", 8443), 2)
     assert settings.tls_cert == Path("/etc/bursar/tls/tls.crt")
     assert settings.ca == Path("/etc/bursar/tls/ca.crt")
-    assert settings.stale_after_s == 30
     assert settings.policy == POLICY
 
 
-def test_the_sidecars_report_address_is_a_setting_and_the_sidecar_may_be_left_out() -> None:
-    settings = read(["--sidecar-timekeeper-url", "https://10.0.0.1:8444", "--sidecar-image", "a/b"], {})
+def test_the_sidecar_reports_to_the_timekeeper_that_is_polled_and_may_be_left_out() -> None:
+    settings = read(["--timekeeper-url", "https://10.0.0.1:8444", "--sidecar-image", "a/b"], {})
 
     assert settings.policy.sidecar == Sidecar("a/b", "https://10.0.0.1:8444", "")
     assert read(["--sidecar", "off"], {}).policy.sidecar is None
@@ -113,7 +112,8 @@ WRONG = {
     ("--workers", "0"): 'argument --workers: "0" is not a whole number from 1 to 1000000',
     ("--workers", "two"): 'argument --workers: "two" is not a whole number from 1 to 1000000',
     ("--timekeeper-url", "http://a"): 'argument --timekeeper-url: "http://a" is not an https:// URL',
-    ("--in-budget-class", "a"): 'argument --in-budget-class: "a" is not NAME=VALUE',
+    ("--in-budget-class", "a=0"): "unrecognized arguments: --in-budget-class a=0",
+    ("--stale-after", "2"): "unrecognized arguments: --stale-after 2",
     ("--mode", "strict"): "argument --mode: invalid choice: 'strict' (choose from 'enforce', 'observe')",
     ("--mps", "yes"): "argument --mps: invalid choice: 'yes' (choose from 'off', 'on')",
     ("--mps-pipe-directory", "mps"): "argument --mps-pipe-directory: "

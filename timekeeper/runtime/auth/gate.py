@@ -7,7 +7,7 @@ from threading import Lock
 from typing import Any
 
 from timekeeper.core.json_values import mapping, sequence
-from timekeeper.core.names import DOMAIN
+from timekeeper.core.names import AUDIENCE, DOMAIN
 from timekeeper.edge.reflector import UnreachableError
 from timekeeper.runtime.api_server import ANSWER_S, Api, accepted
 from timekeeper.runtime.auth.tokens import Expected, fault, is_login, issuer_of
@@ -174,13 +174,11 @@ class Gate:
 
 def gate_of(
     api: Api,
-    audience: str,
-    issuer: str = "",
     count: Count = lambda _kind, _outcome: None,
     logins: Logins = lambda _token: None,
 ) -> Gate:
-    """The gate of a process that may create reviews. ``issuer`` empty: that of its own token, if any."""
-    expected = Expected(audience, issuer or issuer_of(api.token))
+    """The gate of a process that may create reviews. Tokens are of the issuer of its own token, if any."""
+    expected = Expected(AUDIENCE, issuer_of(api.token))
     return Gate(reviews(api), expected, api.clock.now_ms, count=count, logins=logins)
 
 
