@@ -15,8 +15,6 @@ WEBHOOK = {
     "--mps": "[enforcement.md](enforcement.md#limits-by-mps)",
     "--template-path": _PATHS,
 }
-REVIEW = {"--template-path": _PATHS}
-AUDIT = {"--use": "[existing objects](review.md#existing-objects)", "--template-path": _PATHS}
 CERTIFICATES = {"--issuer": "[certificates.md](certificates.md)"}
 TIMEKEEPER = {
     "--aggregated-listen": "[access.md](access.md#through-the-api-server)",

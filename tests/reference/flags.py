@@ -5,21 +5,17 @@ import re
 from collections.abc import Mapping
 
 from scheduler_ext import settings as extender
-from sidecar import settings as sidecar
 from sidecar.node import settings as agent
 from tests.reference.blocks import marked, table, with_note
 from tests.reference.flag_notes import (
     AGENT,
-    AUDIT,
     CERTIFICATES,
     EXTENDER,
-    REVIEW,
     SEVERAL,
     TIMEKEEPER,
     WEBHOOK,
 )
 from timekeeper import settings as timekeeper
-from webhook.dryrun import flags as dryrun
 from webhook.settings import certificates, serve
 
 _LAST = re.compile(r"^(.*) \(((?:empty by )?default\b[^()]*?|BURSAR_[^()]*)\)(.*)$", re.DOTALL)
@@ -61,18 +57,6 @@ def webhook() -> str:
     return of(serve.flags_of({}), WEBHOOK)
 
 
-def review() -> str:
-    """Those of ``bursar-webhook review``."""
-    return of(dryrun.review_flags(), REVIEW)
-
-
-def audit() -> str:
-    """Those of ``bursar-webhook audit``, but for those that ``review`` has alike."""
-    alike = set(review().splitlines()[2:])
-    rows = of(dryrun.audit_flags(), AUDIT).splitlines()
-    return "\n".join(row for row in rows if row not in alike)
-
-
 def certificate_process() -> str:
     """Those of ``bursar-webhook certificates``."""
     return of(certificates.flags_of({}), CERTIFICATES)
@@ -96,15 +80,6 @@ def node() -> str:
     ]
     _check(AGENT, {flag for flag, _, _ in agent.FLAGS})
     return table(("flag", "default", "meaning"), rows)
-
-
-def pod_reporter() -> str:
-    """Those of the sidecar, which the webhook gives as variables."""
-    rows = (
-        (f"`--{name.removeprefix('BURSAR_').lower().replace('_', '-')}`", f"`{name}`", marked(about))
-        for name, about in sidecar.VARIABLES
-    )
-    return table(("flag", "variable", "meaning"), rows)
 
 
 def of(parser: argparse.ArgumentParser, notes: Mapping[str, str]) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.reference import devices, flags, metrics, names, rest
 from tests.reference.accelerators import accelerators
 from tests.reference.blocks import written
-from tests.reference.commands import commands
+from tests.reference.commands import connection
 from tests.reference.rules import rules
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -27,7 +27,7 @@ PAGES: Mapping[str, Blocks] = {
         "report": rest.report,
         "focus": rest.focus,
     },
-    "cli-reference.md": {"commands": commands},
+    "cli.md": {"flags": connection},
     "dialects.md": {"accelerators": accelerators},
     "enforcement.md": {"device annotations": devices.annotations},
     "explain.md": {"kinds of decisions": names.kinds_of_decisions},
@@ -41,12 +41,9 @@ PAGES: Mapping[str, Blocks] = {
     "settings.md": {
         "several": flags.several,
         "webhook": flags.webhook,
-        "review": flags.review,
-        "audit": flags.audit,
         "certificates": flags.certificate_process,
         "timekeeper": flags.ledger,
         "extender": flags.scheduler,
-        "sidecar": flags.pod_reporter,
     },
 }
 
