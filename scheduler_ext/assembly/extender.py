@@ -30,6 +30,7 @@ from scheduler_ext.gangs.drains import GangDrains
 from scheduler_ext.gangs.memory import StartSettings
 from scheduler_ext.gangs.nominated import NominatedPods
 from scheduler_ext.gangs.rooms import PlanInput
+from scheduler_ext.gangs.sets import GangSets
 from scheduler_ext.gangs.starts import GangStarts, StartWiring
 from scheduler_ext.leadership.election import election_of
 from scheduler_ext.leadership.fencing import marker, toucher
@@ -274,6 +275,8 @@ class Extender:
             DrainTurns(wanted.drain_after_ms, wanted.drain_for_ms),
             self._say,
         )
+        calls = GangCalls(self._api, now_ms, deadline_ms=wanted.deadline_ms)
+        sets = GangSets(calls)
         return GangStarts(
             StartWiring(
                 cache=self.cache,
@@ -282,10 +285,12 @@ class Extender:
                 given=lambda snapshot, pod: replace(self._plan_input(snapshot), ahead=self._ahead(pod)),
                 policies=self.policies,
                 order=lambda pod: queue_key(pod, ANYWHERE, self.standings()),
-                calls=GangCalls(self._api, now_ms, deadline_ms=wanted.deadline_ms),
+                calls=calls,
                 drains=drains,
                 leads=self.leadership.leads,
-                tell=self.reporting.tell_gang,
+                tell=lambda gang, pods, reason, text: self.reporting.tell_gang(
+                    gang, pods, reason, text, sets.of(gang)
+                ),
                 steady_ms=monotonic_ms,
                 now_ms=now_ms,
                 log=self._say,

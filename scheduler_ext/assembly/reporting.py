@@ -68,10 +68,14 @@ class Reporting:
         """Post an Event on the pod."""
         self.events.post(pod.namespace, pod.name, pod.uid, reason, text, event_type)
 
-    def tell_gang(self, it: GangState, pods: Sequence[Pod], reason: EventReason, text: str) -> None:
-        """Post an Event on some of these pods and on their controllers, and record it."""
+    def tell_gang(
+        self, it: GangState, pods: Sequence[Pod], reason: EventReason, text: str, above: tuple[str, ...] = ()
+    ) -> None:
+        """Post an Event on some of these pods, on their controllers and on the object ``above`` these, and
+        record it."""
         event_type: EventType = "Warning" if reason == "GangEviction" else "Normal"
-        for regarding in dict.fromkeys(pod.reference for pod in pods if pod.reference):
+        owners = dict.fromkeys(pod.reference for pod in pods if pod.reference)
+        for regarding in (*owners, *([above] if above else [])):
             kind = dict(zip(("apiVersion", "kind", "name", "uid"), regarding, strict=True))
             self.events.post_on({**kind, "namespace": it.namespace}, reason, text)
         for pod in pods[:MAX_TOLD]:

@@ -85,8 +85,15 @@ def lack_text(found: GangPlan) -> str:
     if not found.left:
         return why_text(found)
     fit, where = len(found.members), f" in {found.near}" if found.near else ""
-    cards = "" if found.is_kept_off else f" {missing_cards(found)} cards missing;"
+    cards = "" if found.is_kept_off else f" {_lacked_cards(found)};"
     return f"{fit} of {fit + len(found.left)} members fit{where};{cards} {why_text(found)}"
+
+
+def _lacked_cards(found: GangPlan) -> str:
+    """How many of all cards are missing, and on how many nodes the others are."""
+    nodes, missing = len({member.node for member in found.members}), missing_cards(found)
+    others = f", the others on {nodes} {'node' if nodes == 1 else 'nodes'}" if nodes else ""
+    return f"{missing} cards missing of {missing + _cards(member.pod for member in found.members)}{others}"
 
 
 def why_text(found: GangPlan) -> str:
@@ -109,7 +116,11 @@ def place_text(found: GangPlan) -> str:
 
 def missing_cards(found: GangPlan) -> int:
     """How many cards the pods without a place ask for."""
-    requests = (each.request for each in found.left if each.request is not None)
+    return _cards(found.left)
+
+
+def _cards(pods: Iterable[Pod]) -> int:
+    requests = (pod.request for pod in pods if pod.request is not None)
     return sum(cards_at_once(request.asks) for request in requests)
 
 

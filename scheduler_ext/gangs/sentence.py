@@ -9,6 +9,7 @@ from scheduler_ext.gangs.next_plan import Loose, is_full, pauses, rests
 from scheduler_ext.snapshot.gang_table import GangKey, GangState
 from timekeeper.core import names
 from timekeeper.core.gangs import UNKNOWN_SIZE
+from timekeeper.core.texts import UNPAID
 
 PAID_MS = 5_000  # the timekeeper pays within, where the account can
 
@@ -52,7 +53,7 @@ def _parts(memory: Memory, gang: GangState, seen: Seen, loose: Loose) -> Iterato
         yield f"another scheduling gate keeps a member: {gate}"
     elif unpaid := [pod for pod in gang.waiting if names.BUDGET_GATE in pod.gates]:
         if seen.now_ms - max(pod.asked_ms for pod in unpaid) >= PAID_MS:
-            yield f"{len(unpaid)} wait for their budget or their turn"
+            yield f"{len(unpaid)} {UNPAID}"
     elif not has_run and pauses(memory, gang, seen):
         yield f"a start in namespace {gang.namespace} came to nothing, and the next comes in some minutes"
     elif rests(memory, gang, seen):

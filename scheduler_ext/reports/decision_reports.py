@@ -30,6 +30,7 @@ from timekeeper.core.decisions import (
     CAPPED,
     EVICTED,
     GANG,
+    GANG_KEY,
     MESSAGE,
     OTHER_NAMESPACE,
     OTHER_POD,
@@ -176,6 +177,7 @@ class DecisionReports:
         """What the pod's gang waits for, or why it leaves."""
         figures: dict[str, Figure] = {
             MESSAGE: text,
+            GANG_KEY: it.gang.key,
             "size": it.gang.size,
             "exist": len(it.waiting) + len(it.bound),
             "bound": len(it.bound),

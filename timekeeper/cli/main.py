@@ -31,7 +31,7 @@ from timekeeper.cli.save.command import save
 from timekeeper.cli.scheduler.commands import scheduler
 from timekeeper.cli.simulation import simulate
 from timekeeper.cli.top import top
-from timekeeper.cli.unknown import check_node, check_subject
+from timekeeper.cli.unknown import check_node, check_subject, with_suspension
 from timekeeper.cli.webhook_commands import audit, check
 from timekeeper.cli.would import would
 from timekeeper.core import __version__
@@ -249,6 +249,7 @@ def explain(options: Options, target: str, uid: str | None, form: str) -> None:
         path = f"/v1/explain/{quote(namespace)}/{quote(target)}"
         sheet, answer = client.answered(form, path, uid=uid)
         check_subject(client, options.kubectl, answer)
+        sheet = with_suspension(options.kubectl, sheet, answer)
     output.show(sheet, form)
 
 

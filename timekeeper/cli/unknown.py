@@ -3,14 +3,15 @@ near."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
 from timekeeper.cli.client import Client
 from timekeeper.cli.kubectl import Kubectl
-from timekeeper.cli.output import CommandError
+from timekeeper.cli.output import CommandError, PrintedSheet
 from timekeeper.core.request.claims import CLAIM
-from timekeeper.core.texts import CREATED
+from timekeeper.core.texts import CREATED, NOTHING_RECORDED
 
 _MOST = "1000"  # of the newest rows whose names are compared
 _NO_KIND = "doesn't have a resource type"
@@ -34,6 +35,20 @@ def check_subject(client: Client, kubectl: Kubectl, answer: Any) -> None:
     )
 
 
+def with_suspension(kubectl: Kubectl, sheet: PrintedSheet, answer: Any) -> PrintedSheet:
+    """The explanation of a controller, first that it is suspended, where the API server says so: then it has
+    no pods of which anything could be recorded."""
+    kind, _, name = answer["subject"].partition("/")
+    if kind in _RESOURCES or not _is_suspended(kubectl, kind, name, "-n", answer["namespace"]):
+        return sheet
+    said = (
+        f"{answer['subject']} is suspended: until it is resumed it has no pods, and needs no cards or budget"
+    )
+    answer["waitsFor"].insert(0, said)
+    known = (row for row in sheet.rows if not str(row["what"]).startswith(NOTHING_RECORDED))
+    return replace(sheet, rows=({"when": "now", "pod": "", "what": said}, *known))
+
+
 def check_node(client: Client, kubectl: Kubectl, node: str) -> None:
     """Raises CommandError where the map has no such node."""
     if client.get("/v1/cluster", node=node, limit="1")["nodes"]:
@@ -52,6 +67,14 @@ def _is_there(kubectl: Kubectl, resource: str, name: str, *where: str) -> bool |
         return bool(kubectl.run("get", resource, name, *where, "--ignore-not-found", "-o", "name").strip())
     except CommandError as error:
         return False if _NO_KIND in error.message else None
+
+
+def _is_suspended(kubectl: Kubectl, resource: str, name: str, *where: str) -> bool:
+    """False also where the API server cannot be asked."""
+    form = "jsonpath={.spec.suspend}{.spec.runPolicy.suspend}"
+    with suppress(CommandError):
+        return kubectl.run("get", resource, name, *where, "--ignore-not-found", "-o", form).strip() == "true"
+    return False
 
 
 def _names(kubectl: Kubectl, resource: str, *where: str) -> list[str]:

@@ -130,6 +130,7 @@ OTHER_NAMESPACE = (
     "otherNamespace"  # the pod for which, or because of which, it was decided: shown to those who
 )
 OTHER_POD = "otherPod"  # may read decisions of its namespace
+GANG_KEY = "gangKey"  # of a member of a gang: what tells its gang from others of the namespace
 SCHEDULER_NAME = "schedulerName"  # of a held pod that another scheduler than Bursar's places
 
 Figure = int | str

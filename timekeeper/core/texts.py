@@ -16,6 +16,7 @@ NOT_PLACED = (
 
 # said of members of a gang that the timekeeper has not paid yet, after their number
 UNPAID = "wait for their budget or their turn"
+NOTHING_RECORDED = "Nothing is recorded about "
 CREATED = "; enforcement would have "  # after when a metered pod that holds nothing was created
 
 

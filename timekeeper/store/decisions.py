@@ -10,6 +10,8 @@ from typing import Any
 from sqlalchemy import Select, Table, bindparam, delete, func, select, tuple_, update
 
 from timekeeper.core.decisions import (
+    GANG,
+    GANG_KEY,
     PREEMPTED_BY_SCHEDULER,
     RELEASED,
     STANDING,
@@ -26,6 +28,7 @@ SOURCE = "timekeeper"  # of its own decisions
 _TURN = "decisions"
 _SAME = ("kind", "reason", "owner", "is_generated", "uid", "budget", "figures")
 _EACH_QUERY = 100  # subjects
+_MOST_ROWS = 2_000  # by which the controllers of a set are found
 
 _NEWEST = (
     select(DECISIONS)
@@ -229,6 +232,31 @@ def jobs_of(connection: Connection, namespace: str, cron_job: str) -> tuple[str,
     for table in (DECISIONS, SESSIONS):
         minutes |= _newest_minutes(connection, table, namespace, prefix)
     return tuple(f"{prefix}{each}" for each in sorted(minutes)[-_MAX_JOBS:])
+
+
+# kind of an owner whose pods other controllers make -> its kind of gang, and the label with its name
+SETS = {
+    "JobSet": ("jobset", "jobset.sigs.k8s.io/jobset-name"),
+    "LeaderWorkerSet": ("leaderworkerset", "leaderworkerset.sigs.k8s.io/name"),
+}
+
+
+def controllers_of(connection: Connection, namespace: str, kind: str, name: str) -> tuple[str, ...]:
+    """The controllers of the pods of a JobSet or LeaderWorkerSet, as ``Job/name``: by what its gangs waited
+    for, and by the labels of its sessions."""
+    gang, label, its = *SETS[kind], DECISIONS.c
+    key = f'"{GANG_KEY}":"{gang}/{name}'
+    mine = re.compile(rf"{gang}/{re.escape(name)}{'' if gang == 'jobset' else '-[0-9]+'}(/|$)")
+    waited = select(its.owner, its.figures).where(its.namespace == namespace, its.kind == GANG)
+    waited = (
+        waited.where(its.figures.contains(key, autoescape=True)).order_by(its.id.desc()).limit(_MOST_ROWS)
+    )
+    rows = connection.execute(waited).all()
+    found = {owner for owner, figures in rows if mine.match(json.loads(figures)[GANG_KEY])}
+    labels = f'"{label}":"{name}"'
+    ran = select(SESSIONS.c.owner).distinct().where(SESSIONS.c.namespace == namespace)
+    ran = ran.where(SESSIONS.c.labels.contains(labels, autoescape=True)).limit(_MOST_ROWS)
+    return tuple(sorted({*found, *connection.execute(ran).scalars()} - {""}))
 
 
 def _newest_minutes(connection: Connection, table: Table, namespace: str, prefix: str) -> set[int]:

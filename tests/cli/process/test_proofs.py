@@ -27,6 +27,8 @@ case "$*" in
     *hidden*) echo "Error from server (Forbidden): pods is forbidden" >&2; exit 1 ;;
     "get jbo "*) echo "error: the server doesn't have a resource type \\"jbo\\"" >&2; exit 1 ;;
     "get pods fresh "*) echo pod/fresh ;;
+    "get JobSet rests "*jsonpath*) echo true ;;
+    "get JobSet "[rl]*" -o name") echo jobset/known ;;
     "get nodes cpu-1 "*) echo node/cpu-1 ;;
     "get pods -n "*) echo pod/fresh ;;
 esac
@@ -185,3 +187,18 @@ def test_a_name_that_the_ledger_or_the_api_server_knows_is_answered(
     words: tuple[str, ...], environment: dict[str, str]
 ) -> None:
     assert typed(environment, *words).exit_code == 0
+
+
+@pytest.mark.parametrize("form", ["table", "json", "csv"])
+def test_a_jobset_that_is_suspended_is_explained_though_nothing_is_recorded(
+    form: str, environment: dict[str, str]
+) -> None:
+    suspended, lives = (
+        typed(environment, "explain", f"jobset/{name}", "-n", "team-a", "-o", form).stdout
+        for name in ("rests", "lives")
+    )
+
+    said = "JobSet/rests is suspended: until it is resumed it has no pods, and needs no cards or budget"
+    assert said in suspended
+    assert suspended.index(said) < suspended.index("team-a ")
+    assert ("suspended" in lives, "Nothing is recorded" in suspended) == (False, False)

@@ -306,7 +306,10 @@ def test_the_sentence_names_the_rule_and_no_card_is_missing(
 
 def test_where_cards_lack_too_cards_are_missing() -> None:
     found = planned([Node("a", 1)], 2, anti(HOST))
-    assert lack_text(found) == "1 of 2 members fit; 1 cards missing; no node has room for more of them"
+    assert (
+        lack_text(found)
+        == "1 of 2 members fit; 1 cards missing of 2, the others on 1 node; no node has room for more of them"
+    )
 
 
 ONLY: Json = {"nodeSelector": {"pool": "gpu"}}

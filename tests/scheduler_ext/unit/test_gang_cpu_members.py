@@ -110,7 +110,7 @@ def test_a_member_that_lacks_beside_others_that_lack_cards_is_told_too() -> None
     found = made([gpu_node("g", 1, cpu=8)], launcher())
 
     assert lack_text(found) == (
-        "1 of 2 members fit; 1 cards missing; no node has room for more of them; "
+        "1 of 2 members fit; 1 cards missing of 2, the others on 1 node; no node has room for more of them; "
         "no node has the CPU and memory of launcher, of this gang, beside the members with cards"
     )
 

@@ -1,11 +1,17 @@
 """Jobs and PodGroups say with how many members a gang starts."""
 
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 
 from scheduler_ext.cache.pod_groups import PodGroups, read_group
+from scheduler_ext.clients.gang_calls import GangCalls
+from scheduler_ext.gangs.sets import GangSets
 from tests.scheduler_ext.gang_worlds import GangWorld, member, members, owned_by
 from tests.scheduler_ext.unit.test_gang_starts import OF, ended
 from tests.worlds import Json
+from timekeeper.runtime.api_server import Answered, Api
 
 NEEDS = "bursar.dev/gang-needs"
 JOB = {"bursar.dev/gang-key": "job/g/uid-g"}
@@ -292,3 +298,33 @@ def test_where_the_api_server_has_no_pod_groups_no_pod_waits_for_one() -> None:
     kind.seen(("a/h", 2))
     kind.gone(("a/g", 3))
     assert (groups.minimum("a/g"), groups.minimum("a/h")) == (None, 2)
+
+
+def above(key: str, *answers: Json) -> list[tuple[str, ...]]:
+    """What stands above a gang of this key, asked as often as there are answers of the API server."""
+    world, found = GangWorld({"n": 8}, [member("a", 2, marks={"bursar.dev/gang-key": key})]), []
+    api, asked = iter(answers), []
+
+    def call(method: str, path: str, *_: object, **__: object) -> Answered:
+        asked.append((method, path))
+        return Answered(200 if (body := next(api)) else 403, body)
+
+    sets = GangSets(GangCalls(cast(Api, SimpleNamespace(call=call)), lambda: 0, at_once=1))
+    gang = world.gangs.state(world.cache.snapshot.pods, f"team-a/{key}")
+    assert gang is not None
+    found = [sets.of(gang) for _ in answers]
+    leaders = "/apis/apps/v1/namespaces/team-a/statefulsets/serve"
+    assert asked in ([], [("GET", leaders)], [("GET", leaders)] * 2)
+    return found
+
+
+def test_a_jobset_is_known_by_its_pods_and_a_leader_worker_set_by_its_leaders_stateful_set() -> None:
+    lws = ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", "serve", "uid-s")
+    by = dict(zip(("apiVersion", "kind", "name", "uid"), lws, strict=True)) | {"controller": True}
+    leaders, other = ({"metadata": {"ownerReferences": [each]}} for each in (by, {**by, "kind": "Other"}))
+
+    assert above("jobset/train/uid-t/0", {}) == [("jobset.x-k8s.io/v1alpha2", "JobSet", "train", "uid-t")]
+    assert above("leaderworkerset/serve-11", leaders, leaders) == [lws] * 2
+    assert above("leaderworkerset/serve-11", {}, leaders) == [(), lws]  # 403, and later it may be read
+    assert above("leaderworkerset/serve-0", other) == [()]
+    assert above("bursar/g", {}) == above("jobset/train", {}) == [()]

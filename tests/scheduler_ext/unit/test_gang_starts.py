@@ -99,7 +99,12 @@ def test_a_gang_is_planned_once_as_many_as_it_needs_are_paid(raws: list[Json], p
 @pytest.mark.parametrize(
     ("cards", "least", "planned", "lacks"),
     [
-        (2, 3, "", "2 of 3 members fit; 1 cards missing; no node has room for more of them"),
+        (
+            2,
+            3,
+            "",
+            "2 of 3 members fit; 1 cards missing of 3, the others on 1 node; no node has room",
+        ),
         (2, 2, "ab", ""),
         (3, 2, "abc", ""),
     ],
@@ -155,7 +160,7 @@ def test_a_pod_whose_gate_was_removed_by_hand_is_woken() -> None:
             "its members say none and rack; allowed: one label for all.",
         ),
         ([member("a"), member("b", gates=(BUDGET, CARDS))], "; 1 wait for their budget or their turn."),
-        (members("ab"), "; 0 of 2 members fit; 2 cards missing; no node has room for more of them."),
+        (members("ab"), "; 0 of 2 members fit; 2 cards missing of 2; no node has room for more of them."),
     ],
 )
 def test_a_gang_that_waits_says_for_what_once(raws: list[Json], says: str) -> None:

@@ -93,7 +93,8 @@ def test_a_gang_that_fits_in_no_rack_says_how_many_fit_in_the_best() -> None:
     found = required({"r1": [8], "r2": [8, 4], "": [8, 8]}, 16)
 
     assert lack_text(found) == (
-        "12 of 16 members fit in rack r2; 4 cards missing; no rack has room for more of them"
+        "12 of 16 members fit in rack r2; 4 cards missing of 16, the others on 2 nodes; no rack has room for"
+        " more of them"
     )
 
 
@@ -101,7 +102,7 @@ def test_nodes_without_the_label_are_in_no_rack() -> None:
     found = required({"": [8, 8]}, 4)
 
     assert lack_text(found) == (
-        f"0 of 4 members fit; 4 cards missing; no node with the label {RACK} has room for one of them"
+        f"0 of 4 members fit; 4 cards missing of 4; no node with the label {RACK} has room for one of them"
     )
     assert racks_of(preferred({"": [8, 8], "r1": [2]}, 4)) == {"r1": 2, "none": 2}
     assert racks_of(preferred({"": [8, 8]}, 4)) == {"none": 4}

@@ -185,7 +185,10 @@ def test_a_gang_is_placed_whole_or_takes_no_card() -> None:
     short = simulate([*gang, single], books(two))
     whole = simulate([gang[0], single, *gang[1:]], books(three))
 
-    lack = "gang g starts whole: 2 of 3 members fit; 1 cards missing; no node has room for more of them"
+    lack = (
+        "gang g starts whole: 2 of 3 members fit; 1 cards missing of 3, the others on 2 nodes; no node has"
+        " room for more of them"
+    )
     assert reasons(short) == [lack] * 3 + [""]
     assert [bool(each.node) for each in short] == [False] * 3 + [True]
     assert sorted(each.node for each in whole if each.pod.name != "single") == ["a", "b", "b"]
@@ -236,7 +239,7 @@ def test_a_gang_says_that_the_cards_with_which_it_would_start_are_kept_for_anoth
 
     (why, _) = reasons(simulate(gang, books(kept)))
 
-    assert why.startswith("gang g starts whole: 0 of 2 members fit; 2 cards missing; ")
+    assert why.startswith("gang g starts whole: 0 of 2 members fit; 2 cards missing of 2; ")
     assert why.endswith(
         "; 2 cards are kept for gang team-a/big until about 1970-01-12T13:51:40Z,"
         " at most until 1970-01-12T14:01:40Z"

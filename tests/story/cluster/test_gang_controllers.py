@@ -123,7 +123,7 @@ def starts_whole(place: Place, count: int) -> Scene:
 
 
 @scene
-def test_the_jobs_of_a_jobset_start_together(stack: Stack) -> Scene:
+def test_the_jobs_of_a_jobset_start_together(stack: Stack, reader: str) -> Scene:
     set_budget(stack, "sets", "gpuHours: 100\ngangs: auto\n")
     place = Place(stack, "sets", 2)
     jobs = [
@@ -141,11 +141,30 @@ def test_the_jobs_of_a_jobset_start_together(stack: Stack) -> Scene:
     for job in created["spec"]["replicatedJobs"]:
         annotations = job["template"]["spec"]["template"]["metadata"]["annotations"]
         assert annotations["bursar.dev/gang-size"] == "3"
+    yield from is_told_and_explained(place, created, reader)
     yield from starts_whole(place, 3)
 
 
+def is_told_and_explained(place: Place, owner: Json, reader: str) -> Scene:
+    """The owner has an Event with its UID, and is explained by its gang, that waits for a card."""
+    kind, uid = owner["kind"], owner["metadata"]["uid"]
+    events = f"/apis/events.k8s.io/v1/namespaces/{place.name}/events?fieldSelector=regarding.uid={uid}"
+
+    def said() -> str:
+        found = place.stack.cp.api.call("GET", events)["items"]
+        return next((each["note"] for each in found if "cards missing" in each["note"]), "")
+
+    note = yield f"an Event of {kind}", said
+
+    def explained() -> bool:
+        told = place.stack.get(f"/v1/explain/{place.name}/{kind}/train", reader)
+        return note.rstrip(".") in told["waitsFor"]
+
+    yield f"{kind} to be explained", explained
+
+
 @scene
-def test_each_group_of_a_leader_worker_set_starts_together(stack: Stack) -> Scene:
+def test_each_group_of_a_leader_worker_set_starts_together(stack: Stack, reader: str) -> Scene:
     set_budget(stack, "groups", "gpuHours: 100\ngangs: auto\n")
     place = Place(stack, "groups", 2)
     group = {"size": 3, "workerTemplate": template(place)}
@@ -156,6 +175,7 @@ def test_each_group_of_a_leader_worker_set_starts_together(stack: Stack) -> Scen
 
     of_workers = created["spec"]["leaderWorkerTemplate"]["workerTemplate"]
     assert of_workers["metadata"]["annotations"]["bursar.dev/gang-size"] == "3"
+    yield from is_told_and_explained(place, created, reader)
     yield from starts_whole(place, 3)
     place.node("groups-second", 2)  # of the second group's three cards
     stack.cp.api.call("PATCH", f"{path}/train", {"spec": {"replicas": 2}}, "application/merge-patch+json")

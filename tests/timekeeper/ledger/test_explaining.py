@@ -472,3 +472,65 @@ def test_warnings_and_forecasts_of_the_groups_account_name_its_budget(town: Town
         "ForecastExhaustion": "_group.lab",
     }
     assert "_group.lab, the group of namespace team-a," in str(found["ForecastExhaustion"].figures["message"])
+
+
+def gang_waits(name: str, owner: str, key: str) -> Json:
+    figures = {"message": f"Gang of {name} waits.", "gangKey": key}
+    named = {"name": name, "generate_name": "", "uid": f"uid-{name}", "owner": owner}
+    return posted(kind="gang", reason="GangWaits", figures=figures, **named)
+
+
+@pytest.mark.parametrize(
+    ("subject", "pods"),
+    [
+        ("JobSet/train", ["a", "b"]),
+        ("jobset/train", ["a", "b"]),
+        ("jobsets/train-x", ["c"]),
+        ("JobSet/trai", []),
+        ("lws/group", ["d", "e"]),
+        ("LeaderWorkerSet/group-1", ["f"]),
+        ("RayCluster/ray", ["g"]),
+        ("rayclusters/ray", ["g"]),
+    ],
+)
+def test_an_owner_whose_pods_other_controllers_make_is_explained_by_its_gangs(
+    home: Town, subject: str, pods: list[str]
+) -> None:
+    """Names of others begin with its name."""
+    post(
+        home,
+        gang_waits("a", "Job/train-w-0", "jobset/train/u1/0"),
+        gang_waits("b", "Job/train-d-0", "jobset/train/u1/0"),
+        gang_waits("c", "Job/train-x-w-0", "jobset/train-x/u2/0"),
+        gang_waits("d", "StatefulSet/group", "leaderworkerset/group-0"),
+        gang_waits("e", "StatefulSet/group-10", "leaderworkerset/group-10"),
+        gang_waits("f", "StatefulSet/group-1-0", "leaderworkerset/group-1-0"),
+        gang_waits("g", "RayCluster/ray", "ray/ray/u3"),
+    )
+
+    told = home.get(f"/v1/explain/team-a/{subject}").get_json()
+
+    assert [step["pod"] for step in told["steps"]] == pods
+    assert told["waitsFor"] == ([f"Gang of {pods[-1]} waits"] if pods else [])
+
+
+@pytest.mark.parametrize(
+    ("subject", "label"),
+    [
+        ("JobSet/train", "jobset.sigs.k8s.io/jobset-name"),
+        ("lws/train", "leaderworkerset.sigs.k8s.io/name"),
+    ],
+)
+def test_the_charges_of_such_an_owner_are_found_by_the_label_of_its_pods(
+    home: Town, subject: str, label: str
+) -> None:
+    for name, of in (("p", "train"), ("q", "train-2")):
+        raw = gpu_pod(name, started_ms=T0, labels={label: of})
+        by = {"apiVersion": "batch/v1", "kind": "Job", "name": f"of-{of}", "uid": name, "controller": True}
+        raw["metadata"]["ownerReferences"] = [by]
+        home.hear("pods", raw)
+    home.advance(MINUTE)
+
+    charges = home.get(f"/v1/explain/team-a/{subject}").get_json()["charges"]
+
+    assert [charge["pod"] for charge in charges] == ["p"]

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.timekeeper.ledger.test_cluster_map import post as post_map
+from tests.timekeeper.ledger.test_cluster_map import waits
 from tests.timekeeper.ledger.test_decisions import post, posted
 from tests.timekeeper.ledger.test_holding import HOLD, Holding, held_pod
 from tests.timekeeper.worlds import (
@@ -337,7 +339,7 @@ def test_what_a_gang_waits_for_is_said_first_and_no_two_amounts_look_the_same(ga
     gangs.begin(*waiting, team_a=HOLD.format(hours="0.4999999"))
     gangs.steps(1)
 
-    def waits(**figures: Any) -> list[str]:
+    def explained(**figures: Any) -> list[str]:
         message = {"message": f"Gang g starts whole: {figures.pop('exist')}."}
         post(
             gangs.town,
@@ -350,9 +352,18 @@ def test_what_a_gang_waits_for_is_said_first_and_no_two_amounts_look_the_same(ga
         "0.5 GPU-hours at once{}, for 600 s at the rate 3; team-a has 0.4999999 GPU-hours of its budget left"
         " until 2026-12-01T00:00:00Z: 0.0000001 are missing"
     )
+    unpaid = "Gang g starts whole: 3 of 3 members exist; 3 wait for their budget or their turn."
+    rows = [waits("a") | {"reason": unpaid}, waits("b") | {"reason": ""}, waits("x") | {"reason": "other"}]
+    assert post_map(gangs.town, waiting={"total": 3, "pods": rows, "more": {}}) == 200
+    found = gangs.town.get("/v1/waiting?namespace=team-a").get_json()["pods"]
+    assert [row["reason"] for row in found] == [
+        f"Gang g starts whole: 3 of 3 members exist; needs {needs.format('')}.",
+        f"needs {needs.format('')}",
+        "other",
+    ]
     of_gang = f"gang g needs {needs.format('')}; 0 held pods of the namespace are ahead"
-    assert waits(exist="2 of 3 members exist") == ["Gang g starts whole: 2 of 3 members exist", of_gang]
-    assert waits(exist="3 of 3 members exist; 3 wait for their budget or their turn") == [of_gang]
+    assert explained(exist="2 of 3 members exist") == ["Gang g starts whole: 2 of 3 members exist", of_gang]
+    assert explained(exist="3 of 3 members exist; 3 wait for their budget or their turn") == [of_gang]
     said = {each.pod.name: each.message for each in gangs.town.pod_notices if each.reason == "HeldByBudget"}
     assert said == dict.fromkeys(
         "abc",

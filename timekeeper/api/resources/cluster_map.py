@@ -1,22 +1,28 @@
 """``/v1/cluster`` and ``/v1/waiting``: nodes with their cards and pods, and the pods that wait, as the
 extender posted them last."""
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, NotRequired, TypedDict
 
 from flask import Flask, Response, request
 
+from timekeeper.accounts.held.gangs import gangs_as_one
+from timekeeper.accounts.held.needs import budget_need
 from timekeeper.api import sheets
 from timekeeper.api.http.answers import Accepted, Paged, Versioned, answer
 from timekeeper.api.http.bodies import Body
 from timekeeper.api.http.parameters import AFTER, LIMIT, NAMESPACE, NODE, POD, choice, cursor, shaped
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, read_body, serve
 from timekeeper.api.http.services import Services
+from timekeeper.api.ledger.ledger_reader import LedgerReader
+from timekeeper.core.texts import UNPAID
 from timekeeper.core.values import WHOLE_MILLI
 from timekeeper.runtime.http.problem_details import Problem
-from timekeeper.store import cluster_map, sessions
+from timekeeper.store import cluster_map, held_pods, sessions
 from timekeeper.store.cluster_map import NodeSums
+from timekeeper.store.engine.engine import Connection
 from timekeeper.wire.cluster_map import MapCard, MapPost, MapWaitingPod
 
 BODY = Body(MapPost)
@@ -151,6 +157,7 @@ def register(app: Flask, services: Services) -> None:
         with services.ledger.store.reading() as connection:
             found = cluster_map.waiting(connection)
             now_ms, history = services.ledger.moment(connection)
+            needs = _needs(services.ledger, connection, namespace) if found is not None else {}
         own = history.budget(namespace, now_ms).budget.placement if namespace else ""
         placement = own or history.settings(now_ms).placement
         if found is None:
@@ -160,6 +167,7 @@ def register(app: Flask, services: Services) -> None:
             for each in found.pods
             if namespace in ("", each["namespace"])
         ]
+        pods = [{**pod, "reason": _with_need(pod["reason"], needs.get(pod["uid"], ""))} for pod in pods]
         total = found.total_of(namespace) if namespace else found.total
         if name := call.get("pod"):
             is_whole, pods = total == len(pods), [each for each in pods if each["name"] == name]
@@ -169,6 +177,29 @@ def register(app: Flask, services: Services) -> None:
 
     serve(app, services, CLUSTER, cluster)
     serve(app, services, WAITING, waiting)
+
+
+def _needs(reader: LedgerReader, connection: Connection, namespace: str) -> dict[str, str]:
+    """By UID, what the budget lacks for held pods, of which those of a gang are one."""
+    now_ms, history = reader.moment(connection)
+    pods = held_pods.held(connection, namespace)
+    lookahead_ms = history.settings(now_ms).lookahead_ms
+    stated = reader.accounts(connection, {pod.namespace for pod in pods})
+    found: dict[tuple[str, str], str] = {}
+    for pod, _ in gangs_as_one(pods):
+        need = budget_need(pod, stated[pod.namespace][0], lookahead_ms, now_ms)
+        if need is not None and need.missing:
+            found[pod.namespace, pod.gang or pod.uid] = f"needs {'; '.join(need.texts())}"
+    return {pod.uid: found.get((pod.namespace, pod.gang or pod.uid), "") for pod in pods}
+
+
+def _with_need(reason: str, need: str) -> str:
+    """In place of what the extender, which knows no amounts, says of it."""
+    if not need:
+        return reason
+    if UNPAID in reason:
+        return re.sub(f"[0-9]+ {UNPAID}", lambda _: need, reason)
+    return f"{reason}; {need}" if reason else need
 
 
 def _nodes_answer(services: Services, call: Call) -> Response:

@@ -43,6 +43,7 @@ from timekeeper.core.decisions import (
     WAITS_FOR_CLAIMS,
     Decision,
 )
+from timekeeper.core.gang_owners import OWNERS
 from timekeeper.core.ledger.hold import CLOCK_WAS_SET
 from timekeeper.core.ledger.metering import FOREVER_MS
 from timekeeper.core.object_names import timestamp
@@ -51,7 +52,7 @@ from timekeeper.core.request.claims import CLAIM
 from timekeeper.core.texts import CREATED, NOT_PLACED, UNPAID, apart, floor, not_bound, received
 from timekeeper.core.violation import first_of
 from timekeeper.store import held_pods, sessions, would
-from timekeeper.store.decisions import DecisionFilter, DecisionRow, jobs_of, page
+from timekeeper.store.decisions import SETS, DecisionFilter, DecisionRow, controllers_of, jobs_of, page
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.ledger import pulse
 from timekeeper.store.sessions import ChargedSession
@@ -68,6 +69,8 @@ _KINDS = {
     **dict.fromkeys(("daemonset", "daemonsets", "ds"), "DaemonSet"),
     **dict.fromkeys(("job", "jobs"), "Job"),
     **dict.fromkeys(("cronjob", "cronjobs", "cj"), _CRON_JOB),
+    **{word: kind for row in OWNERS for kind in row.kinds for word in (kind.lower(), f"{kind.lower()}s")},
+    "lws": "LeaderWorkerSet",
 }
 _PODS = ("pod", "pods", "po")
 _CLAIMS = ("claim", "claims", "resourceclaim", "resourceclaims")
@@ -152,6 +155,9 @@ def _explained(services: Services, which: DecisionFilter, subject: str) -> Respo
         if kind == _CRON_JOB:
             jobs = jobs_of(connection, which.namespace, name)
             which = replace(which, owners=(*which.owners, *jobs))
+        if kind in SETS:
+            makers = controllers_of(connection, which.namespace, kind, name)
+            which = replace(which, owners=(*which.owners, *makers))
         now_ms, history = ledger.moment(connection)
         rows = [] if kind == CLAIM else page(connection, which, _MOST)[::-1]
         rows = _in_order(rows)

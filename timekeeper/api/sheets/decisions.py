@@ -18,7 +18,7 @@ from timekeeper.api.sheets.sheet import (
     Sheet,
 )
 from timekeeper.core.decisions import PLACED
-from timekeeper.core.texts import NOT_PLACED, apart, moment
+from timekeeper.core.texts import NOT_PLACED, NOTHING_RECORDED, apart, moment
 from timekeeper.core.violation import first_of
 
 _MOST_NODES = 4
@@ -46,7 +46,7 @@ def _lines(answer: Json) -> Iterator[Json]:
     """Why it waits now, then decisions and charges, each thing once, then how it is."""
     if not (answer["steps"] or answer["charges"] or {*answer["waitsFor"]} - {NOT_PLACED}):
         where = f"{answer['subject']} in {answer['namespace']}"
-        yield _at(f"Nothing is recorded about {where}: see whether name and namespace are right.")
+        yield _at(f"{NOTHING_RECORDED}{where}: see whether name and namespace are right.")
     yield from map(_at, answer["waitsFor"])
     yield from sorted(_once(answer["steps"]), key=lambda row: row["when"])
     yield from _charges(answer["charges"])
