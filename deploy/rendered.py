@@ -25,13 +25,11 @@ DASHBOARDS = CHART / "files" / "dashboards"
 API_SERVICE = ROOT / "deploy" / "samples" / "api-service.yaml"
 # the same object as a manifest of this name, for the other database
 POSTGRESQL = ROOT / "deploy" / "postgresql" / "timekeeper.yaml"
-PAGE = ROOT / "docs" / "helm.md"
 
 # for what has no default: the manifests say what to put in its place (docs/helm.md)
 _PLACEHOLDERS = "images: {prefix: bursar}"
 _SOURCE = re.compile(r"^# Source: bursar/templates/(\S+)\n", re.M)
 _NAMED = re.compile(r"^(kind|  name|  namespace): (\S+)$", re.M)
-_TABLE = re.compile(r"(?<=<!-- values -->\n).*?(?=<!-- end of values -->)", re.S)
 
 Schema = Mapping[str, Any]
 
@@ -48,7 +46,6 @@ def files(program: Path) -> dict[Path, str]:
     aggregated = rendered(program, "--set=apiService.enabled=true")
     others = {
         CHART / "values.yaml": values_yaml(),
-        PAGE: _TABLE.sub(lambda _: values_table(), PAGE.read_text()),
         POSTGRESQL: postgresql["timekeeper-postgresql.yaml"],
         API_SERVICE: aggregated["api-service.yaml"],
         MANIFESTS / "Kustomization": _kustomization(plain),
@@ -131,15 +128,6 @@ def _section(properties: Mapping[str, Schema], margin: str) -> Iterator[str]:
             yield from _section(each["properties"], margin + "  ")
         else:
             yield f"{margin}{name}: {json.dumps(each['default'])}\n"
-
-
-def values_table() -> str:
-    """The rows of the documentation: each value with its default and its description."""
-    rows = "".join(
-        f"| `{path}` | `{json.dumps(each['default'])}` | {each['description']} |\n"
-        for path, each in leaves(schema()["properties"])
-    )
-    return f"\n| value | default | meaning |\n|---|---|---|\n{rows}\n"
 
 
 def leaves(properties: Mapping[str, Schema], above: str = "") -> Iterator[tuple[str, Schema]]:

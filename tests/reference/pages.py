@@ -21,8 +21,6 @@ PAGES: Mapping[str, Blocks] = {
     },
     "api.md": {
         "routes": rest.routes,
-        "parameters": rest.parameters,
-        "tables": rest.tables,
         "statuses": rest.statuses,
         "report": rest.report,
         "focus": rest.focus,

@@ -18,30 +18,6 @@ def routes() -> str:
     )
 
 
-def parameters() -> str:
-    """Each parameter outside paths with its routes, a GET by its path; each meaning of it has a row."""
-    takes: dict[tuple[str, str], list[str]] = {}
-    for name, operation in _operations():
-        for each in (given for given in operation["parameters"] if given["in"] != "path"):
-            takes.setdefault((f"`{each['name']}`", _meaning(each)), []).append(name.replace("GET ", ""))
-    rows = sorted((name, meaning, ", ".join(found)) for (name, meaning), found in takes.items())
-    return table(("parameter", "meaning", "of"), rows)
-
-
-def tables() -> str:
-    """The columns of each route's Table, those of wide ones alone in italics."""
-    return table(("route", "columns of its Table"), _tables())
-
-
-def _tables() -> Iterator[tuple[str, str]]:
-    for route in ROUTES:
-        sheets = {"": route.sheet, **{f" with `table={name}`": each for name, each in route.sheets.items()}}
-        for more, sheet in sheets.items():
-            if sheet is not None:
-                names = (f"*{each.title}*" if each.priority else each.title for each in sheet.columns)
-                yield f"`{route.method} {route.path}`{more}", ", ".join(filter(None, names))
-
-
 def report() -> str:
     """The columns of a report's CSV."""
     return _meanings(REPORT)
@@ -82,10 +58,3 @@ def _needs(operation: Json) -> str:
         return "nothing"
     stated = operation.get("description", "").removeprefix("Needs ").removesuffix(" in API group bursar.dev.")
     return stated.rstrip(",") or "a token"
-
-
-def _meaning(parameter: Json) -> str:
-    choices = parameter["schema"].get("enum", ())
-    listed = f": {', '.join(f'`{each}`' for each in choices)}" if choices else ""
-    place = "" if parameter["in"] == "query" else f" (in the {parameter['in']})"
-    return f"{parameter['description']}{listed}{place}"

@@ -19,7 +19,6 @@ def test_what_follows_from_the_schema_and_from_the_alerts_is_up_to_date() -> Non
     assert rendered.ALERTS.read_text() == rendered.alerts(), WRITE
     copies = {each: each.read_text() for each in rendered.DASHBOARDS.iterdir()}
     assert copies == rendered.dashboards(), WRITE
-    assert f"<!-- values -->\n{rendered.values_table()}<!-- end" in rendered.PAGE.read_text(), WRITE
 
 
 def test_every_value_is_named_by_a_template() -> None:
