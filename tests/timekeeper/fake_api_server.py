@@ -6,6 +6,7 @@ It keeps what it is given and tells all watchers; it knows nothing of what the o
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from urllib.parse import parse_qs, urlsplit
@@ -39,6 +40,7 @@ class FakeApiServer(StoredObjects):
         self.events: list[Json] = []
         self.takes_events = True
         self.evictions: list[Json] = []
+        self.trials: Counter[str] = Counter()  # evictions without effect, by the pod's name
         self.patches: list[tuple[str, Json]] = []  # (path, body) of pods' status
         self.patch_answer = 200
         self.deletions: list[Json] = []
@@ -74,7 +76,9 @@ class FakeApiServer(StoredObjects):
             who = (spec["user"], wanted["verb"], wanted["resource"], wanted["namespace"])
             return {"status": {"allowed": who in self.allowed}}
         if path.endswith("/eviction"):
-            if not body["deleteOptions"].get("dryRun"):
+            if body["deleteOptions"].get("dryRun"):
+                self.trials[body["metadata"]["name"]] += 1
+            else:
                 self.evictions.append(body)
             return {"kind": "Status", "status": "Success"}
         if path.endswith("/events") and self.takes_events:

@@ -138,8 +138,10 @@ class Settler:
             log("stored-entry-unreadable", level="warning", entry=error.key, error=error.sentence())
 
     def _charged(self, uid: str) -> tuple[LedgerPod, int] | None:
-        pod, session = self.cluster.pods.get(uid), self.ledger.session(uid)
-        return (pod, session.rate_milli) if pod is not None and session is not None else None
+        user, claims = self.cluster.claims.pods.get(uid), self.ledger.claim_users.get(uid, ())
+        pod = self.cluster.pods.get(uid) or (user.pod if user else None)
+        sessions = [session for name in (uid, *claims) if (session := self.ledger.session(name))]
+        return (pod, sum(session.rate_milli for session in sessions)) if pod and sessions else None
 
     def is_charged(self, uid: str) -> bool:
         """Whether the ledger has a pod of this UID, or a session; may be called from any thread."""

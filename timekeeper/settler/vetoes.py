@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from timekeeper.accounts.exhaustion.evictions import MOST_VETO_MS
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.usage import gpu_hours
 from timekeeper.core.findings import RoleFinding, some_of
@@ -18,6 +19,10 @@ class Veto:
     since_ms: int
     last_ms: int
     sentence: str
+
+    def rests(self, now_ms: int) -> bool:
+        """Whether nobody tries again: for as long as it has been refused."""
+        return now_ms - self.last_ms < min(self.last_ms - self.since_ms, MOST_VETO_MS)
 
 
 Vetoes = dict[str, Veto]  # by UID; one thread writes, and others copy

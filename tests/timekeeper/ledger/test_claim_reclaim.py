@@ -14,14 +14,16 @@ from tests.timekeeper.claims import DRIVER, allocated, device_claim, device_slic
 from tests.timekeeper.clocks import iso
 from tests.timekeeper.fake_api_server import FakeApiServer, serving
 from tests.timekeeper.leaving import PDB_429
-from tests.timekeeper.ledger.test_budget_evictions import pod
+from tests.timekeeper.ledger.test_budget_evictions import VETO_403, VETO_429, WEBHOOK, pod
 from tests.timekeeper.worlds import HOUR, MINUTE, SECOND, T0, Json, Town, budgets, node
 from timekeeper.core.decisions import OTHER_POD, RECLAIMED, WAITING
 from timekeeper.edge.log import log
 from timekeeper.runtime.api_server import event_sender
 from timekeeper.runtime.connect import connect
+from timekeeper.settler import vetoes
 from timekeeper.settler.evictions.calls import EvictorContext, view_of
 from timekeeper.settler.evictions.claim_reclaim import ReclaimRound
+from timekeeper.settler.evictions.reasons import VETOED
 from timekeeper.settler.process import REPORTER
 from timekeeper.store import fencing
 from timekeeper.store.engine.engine import Connection, UnavailableError
@@ -71,7 +73,8 @@ class Reclaiming:
         town, settler = self.town, self.town.settler
         events = UnqueuedRecorder(event_sender(self._server), REPORTER, settler.epoch.holder, town.clock, log)
         shared = (town.store, settler.epoch, self._server, events, view_of(settler), town.clock, town.clock)
-        self.round = ReclaimRound(EvictorContext(*shared, record=town.recorded.append))
+        told = town.recorded.append
+        self.round = ReclaimRound(EvictorContext(*shared, record=told, vetoes=settler.vetoes))
         self.round.step()  # the first one only looks
 
     def restart(self) -> None:
@@ -86,11 +89,11 @@ class Reclaiming:
         self.town.node_heard()
         self.town.tick()
 
-    def turn(self, ms: int) -> list[str]:
+    def turn(self, ms: int, every_ms: int = SECOND) -> list[str]:
         """Time passes, with a step each second; the pods that were evicted."""
         before = len(self.api.evictions)
-        for _ in range(ms // SECOND):
-            self.hear(SECOND)
+        for _ in range(ms // every_ms):
+            self.hear(every_ms)
             self.round.step()
         return [each["metadata"]["name"] for each in self.api.evictions[before:]]
 
@@ -519,6 +522,33 @@ def test_a_budget_that_allows_fewer_evictions_than_are_needed_keeps_all(world: R
     world.api.budgets = [{"spec": {"selector": selector}, "status": {"disruptionsAllowed": 1}}]
 
     assert world.turn(30 * SECOND) == []
+
+
+@pytest.mark.parametrize("veto", [VETO_403, VETO_429])
+def test_a_pod_whose_eviction_a_webhook_refuses_is_asked_for_ever_more_rarely_and_that_is_said(
+    world: Reclaiming, veto: Json
+) -> None:
+    """First once a minute, then in ten minutes; once the webhook has gone the pod leaves."""
+    victim_and_heir(world)
+    world.api.refusals["v"] = (veto["code"], veto)
+    trials = []
+    for _ in range(5):  # of ten minutes
+        before = world.api.trials["v"]
+        assert world.turn(10 * MINUTE, 10 * SECOND) == []
+        trials.append(world.api.trials["v"] - before)
+
+    assert trials[0] in (3, 4, 5)
+    assert trials[-1] == 1
+    assert world.written == []
+    noted = [event["note"] for event in world.api.events if event["reason"] == VETOED]
+    assert WEBHOOK in noted[0]
+    settler = world.town.settler
+    (found,) = vetoes.findings(settler.vetoes, settler._charged, world.town.clock())
+    assert (found.figures["number"], found.figures["where"]) == (1, "team-b/v")
+
+    del world.api.refusals["v"]
+    assert world.turn(11 * MINUTE, 10 * SECOND) == ["v"]
+    assert not settler.vetoes
 
 
 def test_another_device_is_taken_where_one_may_not_be(world: Reclaiming) -> None:

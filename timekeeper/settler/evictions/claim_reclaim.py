@@ -35,7 +35,7 @@ from timekeeper.core.kube.eviction import EVICTION_RESULTS
 from timekeeper.log import log
 from timekeeper.settler.evictions import reasons
 from timekeeper.settler.evictions.calls import EvictorContext
-from timekeeper.settler.evictions.evictor import LEAVING, evict_together, refused, tell
+from timekeeper.settler.evictions.evictor import LEAVING, evict_together, note_veto, refused, tell
 from timekeeper.settler.evictions.known_room import KnownRoom
 from timekeeper.settler.evictions.taint_rules import TaintRules
 from timekeeper.store import fencing
@@ -366,8 +366,9 @@ class ReclaimRound:
         whys = [(pod, reasons.reclaimed(pod, heir.pod, plan.node)) for pod in plan.pods]
         over = refused(self._context, whys)
         if over is not None:
-            kept = [each.key for each in plan.devices if over[0][0] in each.pods]
-            return None, f"{over[0][0].name}: {over[2]}", kept
+            (pod, _), result, error = over
+            note_veto(self._context, pod, result, error)
+            return None, f"{pod.name}: {error}", [device.key for device in plan.devices if pod in device.pods]
         return assignment, self._known.why_not(heir, plan), plan.keys
 
     def _start(self, heir: ClaimPod, plan: ReclaimPlan, assignment: Assigned, now_ms: int) -> bool:
@@ -392,8 +393,9 @@ class ReclaimRound:
         return True
 
     def _is_spared(self, pods: Iterable[LedgerPod], heir: LedgerPod) -> bool:
-        at_ms = self._context.steady()
-        return any(self._history.spares(pod, heir, at_ms) for pod in pods)
+        at_ms, now_ms = self._context.steady(), self._context.clock()
+        resting = {uid for uid, veto in self._context.vetoes.items() if veto.rests(now_ms)}
+        return any(pod.uid in resting or self._history.spares(pod, heir, at_ms) for pod in pods)
 
 
 def _on_other_terms(

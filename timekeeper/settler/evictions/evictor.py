@@ -34,14 +34,19 @@ def evict(context: EvictorContext, pod: LedgerPod, reason: Reason) -> EvictionRe
     return result
 
 
-def _note(
-    context: EvictorContext, reason: Reason, pod: LedgerPod, result: EvictionResult, error: str
-) -> None:
+def note_veto(context: EvictorContext, pod: LedgerPod, result: EvictionResult, error: str) -> None:
+    """Remember and say on the pod that somebody refuses its eviction, or that nobody does."""
     if result in ("protected", "refused") and is_veto(error):
         context.vetoes[pod.uid] = noted(context.vetoes.get(pod.uid), error, context.clock())
         warn(context, pod, reasons.VETOED, f"The eviction of this pod is refused: {error}")
     else:
         context.vetoes.pop(pod.uid, None)
+
+
+def _note(
+    context: EvictorContext, reason: Reason, pod: LedgerPod, result: EvictionResult, error: str
+) -> None:
+    note_veto(context, pod, result, error)
     reason.attempts.labels(result).inc()
     log(
         reason.event,
