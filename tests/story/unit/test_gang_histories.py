@@ -1,7 +1,8 @@
-"""Gangs through random histories: pods come, end, grow and go, watches lag, calls fail, and both roles are
-killed at any point. The releaser, the timekeeper's gang table, the extender's cache, filter, marks and starts
-are the real ones; the API server and kube-scheduler are a few lines. What must hold is read from the objects
-alone."""
+"""Gangs through random histories: pods come, end, grow and go, beside strangers with ports, labels and
+anti-affinity; watches lag, calls fail, and both roles are killed at any point. The releaser, the timekeeper's
+gang table, the extender's cache, filter, marks and starts are the real ones; the API server and
+kube-scheduler are a few lines. What must hold is read from the objects alone.
+"""
 
 import contextlib
 import copy
@@ -24,9 +25,10 @@ from scheduler_ext.model.standing import UNHEARD
 from scheduler_ext.scoring.policy import BINPACK
 from scheduler_ext.snapshot.gang_table import Gangs
 from scheduler_ext.snapshot.reservations import as_found_by
-from tests.scheduler_ext.gang_worlds import starts_of
-from tests.scheduler_ext.worlds import node, percent
-from tests.worlds import Json, card
+from tests.scheduler_ext import neighbours
+from tests.scheduler_ext.gang_worlds import named_node, starts_of
+from tests.scheduler_ext.worlds import percent
+from tests.worlds import Json
 from timekeeper.accounts.held.limits import HeldView
 from timekeeper.accounts.held.order import HeldPod
 from timekeeper.accounts.pods import LedgerPod, read_pod
@@ -80,7 +82,10 @@ class World:
         self.ran: set[str] = set()  # gangs that have had all that they need
         self.wrong: list[str] = []
         self.unheard_ms: list[int] = []  # when the events were that the extender has not heard yet
-        self.nodes = [node(name, *(card(at) for at in range(count))) for name, count in nodes.items()]
+        self.nodes = [named_node(name, count) for name, count in nodes.items()]
+        self.strangers: dict[str, Json] = {}  # pods of no gang, without GPUs, that run
+        self.rules: dict[str, Json] = {}  # gang -> fields of its pods' specs
+        self.must_fit = False  # what strangers refuse is known to whoever plans
         self.seen: dict[str, list[tuple[Json, bool]]] = {"timekeeper": [], "extender": []}
         self.start_timekeeper()
         self.start_extender()
@@ -125,7 +130,45 @@ class World:
         raw["metadata"]["ownerReferences"] = [{**owner, "controller": True}]
         raw["spec"]["schedulingGates"] = [{"name": BUDGET}, {"name": CARDS}]
         raw["status"] = {"phase": "Pending"}
+        raw["metadata"]["labels"]["app"] = "train"
+        raw["spec"] |= self.rules[gang]
+        number = (
+            29500 + int(name.rpartition("-")[2]) + 10 * int(gang[1:])
+        )  # each member has a port of its own
+        raw["spec"]["containers"][0]["ports"] = [{"containerPort": number, "hostPort": number}]
         self.write(raw)
+
+    def stranger(self) -> None:
+        """One comes, is deleted, or goes."""
+        if self.strangers and self.chance.random() < 0.5:
+            raw = copy.deepcopy(self.chance.choice(list(self.strangers.values())))
+            is_gone = "deletionTimestamp" in raw["metadata"]
+            raw["metadata"]["deletionTimestamp"] = "2027-01-15T08:30:00Z"
+            return self.hear_of(raw, is_gone)
+        number = 29500 + self.chance.randrange(4) + 10 * self.chance.randrange(3)
+        ports = [{"containerPort": number, "hostPort": number}] if self.chance.random() < 0.5 else []
+        where = self.chance.choice(self.nodes)["metadata"]["name"]
+        spec: Json = {"nodeName": where, "containers": [{"name": "main", "ports": ports}]}
+        if self.chance.random() < 0.3:
+            spec["affinity"] = {"podAntiAffinity": {neighbours.REQUIRED: [about("train")]}}
+        metadata = {"namespace": NAMESPACE, "uid": f"uid-s-{self.version}", "labels": {"app": "other"}}
+        metadata["name"] = f"s-{self.version}"
+        return self.hear_of({"metadata": metadata, "spec": spec, "status": {"phase": "Running"}})
+
+    def hear_of(self, raw: Json, deleted: bool = False) -> None:
+        """The stranger is as given, or gone."""
+        self.version += 1
+        self.strangers[raw["metadata"]["uid"]] = raw
+        if deleted:
+            del self.strangers[raw["metadata"]["uid"]]
+        self.seen["extender"].append((raw, deleted))
+        self.unheard_ms.append(self.now_ms)
+
+    def is_accepted(self, raw: Json, name: str) -> bool:
+        """Whether the pods that are there let kube-scheduler bind this one to the node."""
+        there = [pod for pod in self.pods.values() if not waits(pod)]
+        where = next(node for node in self.nodes if node["metadata"]["name"] == name)
+        return neighbours.accepts(raw, where, [*there, *self.strangers.values()], self.nodes, {})
 
     def control(self, gang: str) -> None:
         """Its owner makes one pod that is missing, unless its place is that of a pod that ended well, or
@@ -229,7 +272,8 @@ class World:
         self.seen["extender"].clear()
         self.unheard_ms.clear()
         self.cache.nodes_listed(map(read_node, self.nodes))
-        self.cache.pods_listed([read_any(raw) for raw in self.pods.values()])
+        there = [*self.pods.values(), *self.strangers.values()]
+        self.cache.pods_listed([read_any(raw) for raw in there])
         given = partial(PlanInput, standings=UNHEARD, policies=lambda _: BINPACK)
         self.starts = starts_of(self, self.cache, given, DrainTurns(120_000, 0), gangs=Gangs())
 
@@ -259,6 +303,10 @@ class World:
             self.cache.snapshot.allocation(known.uid),
         )
         if where is None or allocation is None or allocation.state != "planned":
+            return
+        if not self.is_accepted(raw, where):
+            if self.must_fit:
+                self.wrong.append(f"{known.name} is planned on {where}, where strangers refuse it")
             return
         there = self.cache.snapshot.node(where)
         placement = fit(known.request, as_found_by(known.uid, there), BINPACK)
@@ -393,6 +441,7 @@ EVENTS = {
     "shrink": 0.4,
     "clean": 0.7,
     "refuse": 0.7,
+    "stranger": 1.5,
     "kill timekeeper": 0.4,
     "kill extender": 0.4,
     "time": 2,
@@ -407,7 +456,15 @@ def world_of(seed: int) -> World:
         size = chance.randint(1, 4)
         world.gangs[f"g{at}"], world.said[f"g{at}"], world.ended[f"g{at}"] = size, size, 0
         world.least[f"g{at}"] = chance.randint(1, size) if chance.random() < 0.3 else size
+        apart = {"affinity": {"podAntiAffinity": {neighbours.REQUIRED: [about("other")]}}}
+        even = {"topologySpreadConstraints": [{**about("other"), "maxSkew": 1}]}
+        world.rules[f"g{at}"] = chance.choice([{}, apart, even])
     return world
+
+
+def about(app: str) -> Json:
+    """The pods of a label that are on one node."""
+    return {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": app}}}
 
 
 def step(world: World, chance: random.Random) -> None:
@@ -438,6 +495,8 @@ def step(world: World, chance: random.Random) -> None:
     elif what == "clean":  # the node of those that ended well is gone
         for raw in [each for each in world.pods.values() if each["status"]["phase"] == "Succeeded"]:
             world.write(raw, deleted=True)
+    elif what == "stranger":
+        world.stranger()
     elif what == "refuse" and world.pods:
         world.refused ^= {chance.choice(list(world.pods.values()))["metadata"]["name"]}
     elif what == "kill timekeeper":
@@ -470,6 +529,9 @@ def lived(seed: int) -> World:
     world.hear_all()
     for turn in range(450):
         world.now_ms += 2_000
+        world.must_fit = turn > 40  # a start that began before is over
+        for raw in list(world.strangers.values()) if turn == 75 else ():
+            world.hear_of(raw, deleted=True)
         if turn % 4 == 0:
             world.step_timekeeper()
         world.hear_all()
