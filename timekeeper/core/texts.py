@@ -82,7 +82,7 @@ def apart(*amounts: int, first: Callable[[int], str] | None = None) -> tuple[str
 
 
 def _with_digits(exact: Decimal, digits: int) -> str:
-    """The number with so many digits, and whole ones in full, without zeros at the end."""
+    """The number with these digits, and whole ones in full, without zeros at the end."""
     places = max(0, digits - 1 - exact.adjusted()) if exact else 0
     return f"{round(exact, places).normalize():f}"
 

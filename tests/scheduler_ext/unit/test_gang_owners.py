@@ -1,16 +1,20 @@
 """Jobs and PodGroups say with how many members a gang starts."""
 
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
+from scheduler_ext.assembly.reporting import Reporting
 from scheduler_ext.cache.pod_groups import PodGroups, read_group
 from scheduler_ext.clients.gang_calls import GangCalls
 from scheduler_ext.gangs.sets import GangSets
+from scheduler_ext.log import EventReason
+from scheduler_ext.settings import Timekeeper
 from tests.scheduler_ext.gang_worlds import GangWorld, member, members, owned_by
 from tests.scheduler_ext.unit.test_gang_starts import OF, ended
 from tests.worlds import Json
+from timekeeper.edge.events import EventRecorder
 from timekeeper.runtime.api_server import Answered, Api
 
 NEEDS = "bursar.dev/gang-needs"
@@ -328,3 +332,21 @@ def test_a_jobset_is_known_by_its_pods_and_a_leader_worker_set_by_its_leaders_st
     assert above("leaderworkerset/serve-11", {}, leaders) == [(), lws]  # 403, and later it may be read
     assert above("leaderworkerset/serve-0", other) == [()]
     assert above("bursar/g", {}) == above("jobset/train", {}) == [()]
+
+
+def test_a_gang_is_told_on_its_controllers_and_on_what_stands_above_them() -> None:
+    world = GangWorld({"n": 8}, [member(name, 2) for name in "ab"])
+    gang, told = world.gangs.state(world.cache.snapshot.pods, "team-a/bursar/g"), []
+    assert gang is not None
+    events = SimpleNamespace(
+        post_on=lambda regarding, reason, text: told.append((regarding["kind"], regarding["name"], reason)),
+        post=lambda _namespace, name, _uid, reason, *_: told.append(("Pod", name, reason)),
+    )
+    untold = cast(Any, None)
+    reporting = Reporting(Timekeeper(), cast(EventRecorder[EventReason], events), untold, untold, untold)
+    above = ("jobset.x-k8s.io/v1alpha2", "JobSet", "train", "uid-t")
+
+    reporting.tell_gang(gang, gang.waiting, "GangWaits", "It waits.", above)
+
+    where = [("Job", "g"), ("JobSet", "train"), ("Pod", "a"), ("Pod", "b")]
+    assert told == [(*each, "GangWaits") for each in where]
