@@ -11,7 +11,8 @@ from pathlib import Path
 from textwrap import indent
 
 from deploy import rendered
-from deploy.local.scheduler import MANAGED_RESOURCES, UNCOUNTED_RESOURCES
+from deploy.local.scheduler import UNCOUNTED_RESOURCES
+from timekeeper.cli.doctor.extender_entry import MANAGED_RESOURCES
 from timekeeper.core import accelerators
 from timekeeper.core.dialects import GPU_RESOURCE
 from webhook.admission import cel, workloads

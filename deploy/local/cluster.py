@@ -31,12 +31,12 @@ from deploy.local.identity import (
 from deploy.local.kwok_stages import stages
 from deploy.local.processes import Processes, apart
 from deploy.local.scheduler import (
-    MANAGED_RESOURCES,
     PLAIN_PROFILE,
     ExtenderTLS,
     extender,
     scheduler_configuration,
 )
+from timekeeper.cli.doctor.extender_entry import MANAGED_RESOURCES
 
 _NEEDED_BYTES = 256 << 20  # etcd's log alone takes 64 MiB at once
 

@@ -21,8 +21,6 @@ EXAMPLES = {
     "node whole": "node whole n1 --dry-run",
     "report": "report --all-namespaces --month 2026-11",
     "save": "save before-upgrade",
-    "scheduler patch": "scheduler patch kube-scheduler.yaml --folder=bursar --extender-url=http://127.0.0.1:8445",
-    "scheduler undo": "scheduler undo kube-scheduler.yaml --folder=bursar",
     "simulate": "simulate -f deploy/samples/half-a-card.yaml -n team-a",
     "top": "top -n team-a --once",
     "usage": "usage -n team-a --group owner --by day",

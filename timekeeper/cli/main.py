@@ -28,7 +28,6 @@ from timekeeper.cli.months import correct
 from timekeeper.cli.nodes.command import node
 from timekeeper.cli.output import CommandError, PrintedSheet
 from timekeeper.cli.save.command import save
-from timekeeper.cli.scheduler.commands import scheduler
 from timekeeper.cli.simulation import simulate
 from timekeeper.cli.top import top
 from timekeeper.cli.unknown import check_node, check_subject, with_suspension
@@ -367,7 +366,6 @@ cli.add_command(correct)
 cli.add_command(save)
 cli.add_command(top)
 cli.add_command(would)
-cli.add_command(scheduler)
 cli.add_command(node)
 cli.add_command(dashboard)
 add_examples(cli)

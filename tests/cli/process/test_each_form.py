@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import shlex
-import shutil
 import subprocess
 import sys
 import threading
@@ -132,13 +131,10 @@ def test_each_command_answers_in_each_form(
 
     monkeypatch.setattr(Loopback, "serve_forever", until_ctrl_c)
     monkeypatch.setattr("timekeeper.cli.flags.now_ms", lambda: T0)
-    shutil.copy(ROOT / "tests" / "cli" / "kubeadm-kube-scheduler.yaml", tmp_path / "kube-scheduler.yaml")
     (tmp_path / "deploy").symlink_to(ROOT / "deploy")
     monkeypatch.setattr("timekeeper.cli.top.now_ms", lambda: T0, raising=False)
     if name == "simulate":
         environment = {**environment, "BURSAR_SERVER": environment["PLANNER"]}
-    if name == "scheduler undo":
-        typed(environment, tmp_path, shlex.split(EXAMPLES["scheduler patch"]))
 
     done = typed(environment, tmp_path, [*shlex.split(EXAMPLES[name]), *(("-o", form) if form else ())])
 

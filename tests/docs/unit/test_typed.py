@@ -80,11 +80,12 @@ TYPED = {
     },
     "docs/kube-scheduler.md": {
         "sed -i": "docs/cluster/test_commands.py",
-        "openssl req": "cli/cluster/test_scheduler_patch.py",
+        "openssl req": "docs/cluster/test_kube_scheduler.py",
         "extender-alone.yaml": "docs/cluster/test_commands.py",
-        "scheduler patch": "cli/cluster/test_scheduler_patch.py",
+        "KubeSchedulerConfiguration": "docs/cluster/test_kube_scheduler.py",
+        "after.yaml": "docs/cluster/test_kube_scheduler.py",
         "component=kube-scheduler": "docs/cluster/test_commands.py",
-        "scheduler undo": "cli/cluster/test_scheduler_patch.py",
+        "mv /etc": "docs/cluster/test_kube_scheduler.py",
     },
     "docs/meter.md": {
         "create configmap": "timekeeper/process/test_meter_process.py",

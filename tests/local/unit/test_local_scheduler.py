@@ -1,6 +1,12 @@
 """kube-scheduler's configuration as a value."""
 
-from deploy.local.scheduler import ExtenderTLS, extender, scheduler_configuration
+import yaml
+
+from deploy.local.scheduler import GPU_PROFILE, PLAIN_PROFILE, ExtenderTLS, extender, scheduler_configuration
+from tests.deploy.reading import ROOT
+from tests.docs.shell import console
+
+FOLDER = "/etc/kubernetes/bursar"
 
 
 def test_the_extender_entry_guards_what_nodes_advertise_and_ignores_the_count() -> None:
@@ -41,3 +47,24 @@ def test_only_the_profile_of_gpu_pods_looks_at_every_node_and_waits_little_for_v
         },
     ]
     assert "extenders" not in configuration
+
+
+def test_the_page_has_the_configuration_whole() -> None:
+    _, block, *_ = console((ROOT / "docs" / "kube-scheduler.md").read_text())
+    read = yaml.safe_load("".join(block.splitlines(keepends=True)[1:-1]))
+    (entry,) = read["extenders"]
+    ca, certificate, key = (f"{FOLDER}/{name}" for name in ("ca.crt", "client.crt", "client.key"))
+    tls = ExtenderTLS(ca, certificate, key, "bursar-extender.bursar-system.svc")
+
+    written = scheduler_configuration(
+        "/etc/kubernetes/scheduler.conf",
+        (PLAIN_PROFILE, GPU_PROFILE),
+        [extender(entry["urlPrefix"], tls=tls)],
+    )
+
+    for resource in entry["managedResources"]:
+        resource.setdefault("ignoredByScheduler", False)
+    assert entry["urlPrefix"].startswith("https://$(kubectl get service bursar-extender ")
+    del written["leaderElection"]  # kubeadm's flag stays
+    entry["ignorable"] = False  # the default
+    assert read == written

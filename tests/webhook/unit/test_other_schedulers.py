@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from deploy.local.scheduler import MANAGED_RESOURCES
 from tests.packaging.checkout import ROOT
 from tests.webhook.worlds import (
     POLICY,
@@ -25,6 +24,7 @@ from tests.webhook.worlds import (
     with_annotations,
 )
 from tests.worlds import Json, limits_of, of_resources
+from timekeeper.cli.doctor.extender_entry import MANAGED_RESOURCES
 from timekeeper.core.admission.policy import AdmissionPolicy, Standing
 from timekeeper.core.dialects import DIALECTS
 from timekeeper.core.standings import Cap, Caps

@@ -6,6 +6,7 @@ from typing import Any
 
 import yaml
 
+from timekeeper.cli.doctor.extender_entry import MANAGED_RESOURCES, is_ours
 from timekeeper.cli.doctor.facts import (
     RELEASE,
     CheckResult,
@@ -20,10 +21,8 @@ from timekeeper.cli.doctor.facts import (
     upgrading,
 )
 from timekeeper.cli.doctor.taint_checks import needs_scheduler
-from timekeeper.cli.scheduler.configuration import GPU_PROFILE, MANAGED_RESOURCES, is_ours
-from timekeeper.cli.scheduler.static_pod import is_patched
 from timekeeper.core.json_values import mapping, sequence
-from timekeeper.core.names import API_SERVICE
+from timekeeper.core.names import API_SERVICE, SCHEDULER
 
 DEPLOYMENT, ALONE = "bursar-scheduler", "bursar-extender"
 _SCHEDULER = "kube-scheduler"
@@ -46,15 +45,13 @@ def schedulers(facts: Facts) -> Iterator[CheckResult]:
             "error", _SCHEDULER, sentence, f"{applying(facts, 'scheduler.yaml')} ({_SCHEDULER_PAGE})"
         )
     elif second is not None and patched:
-        sentence = f"the second kube-scheduler and the cluster's own one share the profile {GPU_PROFILE}"
-        command = f"kubectl bursar scheduler undo FILE on each control plane node ({_SCHEDULER_PAGE})"
+        sentence = f"the second kube-scheduler and the cluster's own one share the profile {SCHEDULER}"
+        command = f"restore its manifest on each control plane node ({_SCHEDULER_PAGE})"
         yield CheckResult("error", _SCHEDULER, sentence, command)
     elif patched and len(patched) < len(static):
         names = ", ".join(str(each["spec"].get("nodeName", "")) for each in static if not is_patched(each))
         sentence = f"the static pod of {names} is not patched, as after an upgrade by kubeadm"
-        yield CheckResult(
-            "error", _SCHEDULER, sentence, f"kubectl bursar scheduler patch FILE there ({_SCHEDULER_PAGE})"
-        )
+        yield CheckResult("error", _SCHEDULER, sentence, f"make the change there again ({_SCHEDULER_PAGE})")
     elif patched:
         yield CheckResult(
             "ok", _SCHEDULER, "the cluster's own kube-scheduler is patched on every control plane node"
@@ -62,6 +59,12 @@ def schedulers(facts: Facts) -> Iterator[CheckResult]:
     if second is not None:
         yield from _configuration(facts)
         yield from _skew(facts, second)
+
+
+def is_patched(pod: Any) -> bool:
+    """Whether a static pod has the volume of docs/kube-scheduler.md."""
+    volumes = sequence(mapping(pod.get("spec")).get("volumes"))
+    return any(mapping(volume).get("name") == SCHEDULER for volume in volumes)
 
 
 def _second(facts: Facts) -> Any:
@@ -96,8 +99,8 @@ def _fault_of(config_map: Any) -> str:
     ours = [each for each in sequence(read.get("extenders")) if is_ours(each)]
     if not ours:
         return "the extender is not registered, so GPU pods are bound without cards"
-    if GPU_PROFILE not in profiles:
-        return f"it has no profile {GPU_PROFILE}, which the webhook sets on GPU pods"
+    if SCHEDULER not in profiles:
+        return f"it has no profile {SCHEDULER}, which the webhook sets on GPU pods"
     managed = {mapping(each).get("name") for each in sequence(ours[0].get("managedResources"))}
     missing = [each for each in MANAGED_RESOURCES if each not in managed]
     if missing:
