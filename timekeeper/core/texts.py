@@ -165,13 +165,11 @@ def caps(total_milli: int | None, pod_milli: int | None) -> str:
 
 def received(granted: int, passed_on: int, each_period: int) -> str:
     """How what a group passed on adds to a namespace's own budget."""
-    own, anew = hours(granted - passed_on), ""
-    if each_period:
-        anew = f"; the split of its group passes {hours(each_period)} on at the start of each period"
+    whole, own, passed, later = apart(granted, granted - passed_on, passed_on, each_period, first=hours)
+    anew = f"; the split of its group passes {later} on at the start of each period" if each_period else ""
     return (
-        f"{hours(granted)} GPU-hours of this period: {own} by its own budget and grants, and"
-        f" {hours(passed_on)} that its group passed on beside them{anew}; what it uses counts in its group's"
-        " budget too"
+        f"{whole} GPU-hours of this period: {own} by its own budget and grants, and {passed} that its group"
+        f" passed on beside them{anew}; what it uses counts in its group's budget too"
     )
 
 

@@ -1,14 +1,20 @@
 """Answers of the REST API as Tables."""
 
 import itertools
+from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from timekeeper.api.create_app import ROUTES
 from timekeeper.api.sheets import budgets, cluster, decisions, sessions, simulation, usage
 from timekeeper.api.sheets.sheet import Sheet
+from timekeeper.core import texts
+from timekeeper.core.budgets.sentences import beyond_its_group, left_sentence
 from timekeeper.core.cluster_map import STALE_MS
 from timekeeper.core.texts import NOT_PLACED
 
@@ -632,3 +638,32 @@ def test_use_of_a_time_that_begins_within_an_hour_says_from_when_on(
     assert table["notes"] == said
     if has_use:
         assert cells(usage.USAGE, answer)[0]["busy"] == "75%", "of its part, whatever it used of the card"
+
+
+AMOUNTS = st.one_of(st.integers(-(2**53), 2**53), st.sampled_from([0, 1, 36 * 10**8, 36 * 10**8 + 1]))
+
+
+@given(st.lists(AMOUNTS, min_size=1, max_size=5), st.sampled_from([None, texts.hours]))
+def test_amounts_of_one_sentence_look_the_same_only_where_they_are(
+    amounts: list[int], first: Callable[[int], str] | None
+) -> None:
+    shown = texts.apart(*amounts, first=first)
+
+    for amount, text in zip(amounts, shown, strict=True):
+        exact = Decimal(amount) / 3_600_000_000
+        assert abs(Decimal(text) - exact) <= max(abs(exact) / 1_000, Decimal("0.005") if first else 0)
+        assert [text == other for other in shown] == [amount == other for other in amounts]
+
+
+def test_what_a_group_passes_on_is_told_apart_from_what_its_namespace_has() -> None:
+    hour = 3_600_000_000
+    deciding = {"remaining": hour, "to": None, "subject": "_group.lab"}
+    budget = {"namespace": "a", "remaining": hour + 1, "deciding": deciding}
+
+    assert left_sentence(budget) == "1 GPU-hours of group lab are left; 1.0000000003 of its own"
+    assert "has 1.0000000003 GPU-hours left of its own, and its group lab has 1:" in beyond_its_group(
+        "a", hour + 1, "lab", hour
+    )
+    assert texts.received(4 * hour, 2 * hour + 1, 0).startswith(
+        "4 GPU-hours of this period: 1.9999999997 by its own budget and grants, and 2.0000000003 that its"
+    )

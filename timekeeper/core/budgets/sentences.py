@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from timekeeper.core.budgets.policy import GROUP
-from timekeeper.core.texts import hours, moment
+from timekeeper.core.texts import apart, hours, moment
 
 
 def account_name(subject: str) -> str:
@@ -21,9 +21,11 @@ def left_sentence(budget: Mapping[str, Any]) -> str:
     until = "" if deciding["to"] is None else f" until {moment(deciding['to'])}"
     if deciding["subject"] == budget["namespace"]:
         return f"{hours(deciding['remaining'])} GPU-hours are left{until}"
-    its = "of its own it has no limit" if own is None else f"{hours(own)} of its own"
+    left = deciding["remaining"]
+    both = apart(left, left if own is None else own, first=hours)
+    its = "of its own it has no limit" if own is None else f"{both[1]} of its own"
     group = account_name(deciding["subject"])
-    return f"{hours(deciding['remaining'])} GPU-hours of {group} are left{until}; {its}"
+    return f"{both[0]} GPU-hours of {group} are left{until}; {its}"
 
 
 def beyond_its_group(namespace: str, own: int | None, group: str, of_group: int | None) -> str:
@@ -31,7 +33,8 @@ def beyond_its_group(namespace: str, own: int | None, group: str, of_group: int 
     of either."""
     if own is None or of_group is None or own <= of_group:
         return ""
+    mine, theirs = apart(own, of_group, first=hours)
     return (
-        f"{namespace} now has {hours(own)} GPU-hours left of its own, and its group {group} has"
-        f" {hours(of_group)}: it can use no more than its group has"
+        f"{namespace} now has {mine} GPU-hours left of its own, and its group {group} has {theirs}: it can"
+        " use no more than its group has"
     )
