@@ -18,7 +18,7 @@ from scheduler_ext.model.standing import NamespaceStandings
 from scheduler_ext.snapshot.immutable_map import Map
 from scheduler_ext.snapshot.snapshot import Snapshot
 from timekeeper.core.budgets.policy import group_key
-from timekeeper.core.request.held import depends_on_card, least_milli, most_milli
+from timekeeper.core.rating.held import depends_on_card, least_milli, most_milli
 from timekeeper.core.standings import Caps
 from timekeeper.core.values import GPURequest
 

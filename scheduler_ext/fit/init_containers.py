@@ -6,7 +6,7 @@ from scheduler_ext.fit.card_sets import Chosen, Steps, best_way, near_first, nea
 from scheduler_ext.fit.problem import Layout, Task, beside, uses_by
 from scheduler_ext.scoring.policy import Policy
 from scheduler_ext.snapshot.free import Free, less, need_in, takes
-from timekeeper.core.request.cards import CardAmount
+from timekeeper.core.request.card_amounts import CardAmount
 from timekeeper.core.values import Ask
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from scheduler_ext.fit.card_sets import Chosen
 from scheduler_ext.snapshot.free import Free, FreeShape, need_in, takes
-from timekeeper.core.request.cards import NO_AMOUNT, CardAmount
+from timekeeper.core.request.card_amounts import NO_AMOUNT, CardAmount
 from timekeeper.core.values import Ask, ContainerAsk
 
 

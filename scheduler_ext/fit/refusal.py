@@ -14,7 +14,7 @@ from typing import Literal, get_args
 from scheduler_ext.model.node import CLOSED, Node
 from scheduler_ext.model.topology import farthest
 from timekeeper.core.dialects import BY_NAME
-from timekeeper.core.request.held import cards_text
+from timekeeper.core.rating.held import cards_text
 from timekeeper.core.values import Ask, Card, GPURequest
 from timekeeper.core.violation import first_of, shown
 

@@ -18,7 +18,7 @@ from scheduler_ext.scoring.policy import Policy
 from scheduler_ext.snapshot.allocation import uses_of
 from scheduler_ext.snapshot.free import Free, FreeShape, TileLinks, takes
 from scheduler_ext.snapshot.node_info import NodeInfo
-from timekeeper.core.request.cards import NO_AMOUNT
+from timekeeper.core.request.card_amounts import NO_AMOUNT
 from timekeeper.core.values import TILES, Ask, Card, ContainerAsk, GPURequest, Placement, Slice
 
 _Taken = frozenset[tuple[int, int]]  # card and tile

@@ -24,7 +24,7 @@ from scheduler_ext.snapshot.node_info import NodeInfo
 from scheduler_ext.snapshot.snapshot import Snapshot, assume, end_planned, undrain
 from timekeeper.core.dialects.moments import cards_at_once
 from timekeeper.core.gangs import MAX_SIZE, Gang
-from timekeeper.core.request.held import least_milli
+from timekeeper.core.rating.held import least_milli
 from timekeeper.core.values import Placement
 from timekeeper.core.violation import first_of
 

@@ -23,7 +23,7 @@ from timekeeper.core.kube.holders import (
 from timekeeper.core.kube.node_constraints import NO_NODE_LABELS, NodeLabels, read_node_labels
 from timekeeper.core.ledger.hold import NodeSight
 from timekeeper.core.name_lists import listed
-from timekeeper.core.request.cards import UndecodableError, is_like
+from timekeeper.core.request.cards import is_like
 from timekeeper.core.request.host import MEMORY, HostAmount, HostShare, models_of
 from timekeeper.core.request.inventory import (
     counted_cards,
@@ -33,7 +33,7 @@ from timekeeper.core.request.inventory import (
     read_cards,
     runtime_plugins,
 )
-from timekeeper.core.values import Card
+from timekeeper.core.values import Card, UndecodableError
 
 OURS = "bursar"
 UNSPOKEN_PLUGIN = "another"

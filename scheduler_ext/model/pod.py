@@ -32,10 +32,10 @@ from timekeeper.core.ledger.hold import PodHold
 from timekeeper.core.ledger.reservation import Reservation, read_reservation
 from timekeeper.core.object_names import TERMINAL, controller_of, controller_reference, owner_of
 from timekeeper.core.quantity import integral
-from timekeeper.core.request.cards import UndecodableError, decode_placement
+from timekeeper.core.request.cards import decode_placement
 from timekeeper.core.request.foreign import NamedCards, named_cards
 from timekeeper.core.request.request import containers, parse, parse_stored, request_part
-from timekeeper.core.values import GPURequest, Placement
+from timekeeper.core.values import GPURequest, Placement, UndecodableError
 
 MAX_GRACE_MS = 600_000
 MAX_DECLARED_S = 2**31 - 1  # of activeDeadlineSeconds

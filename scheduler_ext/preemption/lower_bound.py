@@ -16,7 +16,8 @@ from typing import NamedTuple
 from scheduler_ext.snapshot.allocation import uses_of
 from scheduler_ext.snapshot.host_room import HostAmounts
 from scheduler_ext.snapshot.node_info import NodeInfo
-from timekeeper.core.request.cards import NO_AMOUNT, CardAmount, allowed, need
+from timekeeper.core.request.card_amounts import NO_AMOUNT, CardAmount
+from timekeeper.core.request.cards import allowed, need
 from timekeeper.core.values import WHOLE_MILLI, Ask, Card, GPURequest
 
 NEVER = 1_000_000  # more pods than any node has: no set of victims suffices

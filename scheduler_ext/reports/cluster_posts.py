@@ -26,7 +26,8 @@ from timekeeper.core.cluster_map import (
     posted_text,
 )
 from timekeeper.core.findings import RoleFinding, counted, published
-from timekeeper.core.request.cards import NO_AMOUNT, CardAmount, share_of
+from timekeeper.core.rating.parts import share_of
+from timekeeper.core.request.card_amounts import NO_AMOUNT, CardAmount
 from timekeeper.core.values import Card
 from timekeeper.edge.timekeeper_client import FAILURES, PostRefusedError, TimekeeperClient
 

@@ -12,10 +12,11 @@ from timekeeper.core.dialects import BY_NAME, OF_NVIDIA
 from timekeeper.core.dialects.moments import cards_at_once
 from timekeeper.core.dialects.nvidia_parts import is_in_parts
 from timekeeper.core.ledger.hold import Vanished
-from timekeeper.core.request.cards import NO_AMOUNT, CardAmount, NamedAmount, amounts_by_card, mismatch
+from timekeeper.core.rating.held import held_milli
+from timekeeper.core.request.card_amounts import NO_AMOUNT, CardAmount, NamedAmount
+from timekeeper.core.request.cards import amounts_by_card, mismatch
 from timekeeper.core.request.devices import DIALECT as DEVICE
 from timekeeper.core.request.foreign import NamedCards, foreign_placement
-from timekeeper.core.request.held import held_milli
 from timekeeper.core.values import WHOLE_MILLI, Card, GPURequest, Placement, Slice
 
 AllocationState = Literal["bound", "assumed", "orphaned", "reserved", "drained", "planned"]

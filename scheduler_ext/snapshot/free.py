@@ -7,7 +7,8 @@ from typing import NamedTuple, Self
 from weakref import WeakValueDictionary
 
 from scheduler_ext.model.topology import Near, Rungs
-from timekeeper.core.request.cards import CardAmount, need
+from timekeeper.core.request.card_amounts import CardAmount
+from timekeeper.core.request.cards import need
 from timekeeper.core.values import TILES, WHOLE_MILLI, Amounts, Ask, Card
 
 Left = tuple[tuple[str, int, int], ...]  # name of each named resource, what is left of it, and the whole

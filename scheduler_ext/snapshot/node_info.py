@@ -11,7 +11,7 @@ from scheduler_ext.model.published_gpus import PublishedGPU, claim_drivers
 from scheduler_ext.snapshot.allocation import Allocation, judged, spread_over, uses_of, within_node
 from scheduler_ext.snapshot.free import Free, FreeShape, free_of, has_more, shape_of
 from timekeeper.core.dialects.nvidia_parts import is_in_parts
-from timekeeper.core.request.cards import NO_AMOUNT
+from timekeeper.core.request.card_amounts import NO_AMOUNT
 from timekeeper.core.request.host import NO_HOST, HostAmount
 from timekeeper.core.values import WHOLE_MILLI, Card
 

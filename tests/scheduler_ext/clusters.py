@@ -23,6 +23,7 @@ from tests.support.waiting import eventually
 from timekeeper.accounts.pods import LedgerPod, read_pod
 from timekeeper.accounts.session import open_session
 from timekeeper.core.budgets.policy import BudgetSettings
+from timekeeper.core.rating.nodes import NodeCards
 from timekeeper.core.request.inventory import read_cards
 from timekeeper.edge.clock import now_ms
 
@@ -171,7 +172,7 @@ def rate_of(world: "World", name: str) -> int:
     pod = read_pod(world.get(name))
     assert isinstance(pod, LedgerPod)
     node = world.plane.api.call("GET", f"/api/v1/nodes/{pod.node}")
-    opened = open_session(pod, read_cards(node) or (), BudgetSettings(), now_ms())
+    opened = open_session(pod, NodeCards(read_cards(node) or ()), BudgetSettings(), now_ms())
     assert opened.doubt is None
     return opened.rate_milli
 

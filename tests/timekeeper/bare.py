@@ -14,8 +14,9 @@ from timekeeper.accounts.posting import Posting, amount_within
 from timekeeper.accounts.session import Session, admitted_in_budget
 from timekeeper.accounts.statements import AccountKey, Part, statements
 from timekeeper.core.ledger.metering import Interval
-from timekeeper.core.request.cards import weight_of
-from timekeeper.core.request.estimates import estimated_rate
+from timekeeper.core.rating.nodes import NodeCards
+from timekeeper.core.rating.rating import Demand, rated
+from timekeeper.core.rating.weights import weight_of
 from timekeeper.edge.reflector import ObjectChanged, ObjectsListed, WatchProgress
 from timekeeper.settler.budget_entries import EntryChanges, read_entries
 from timekeeper.settler.cluster.cluster_state import ClusterState, WatchUpdate
@@ -228,14 +229,14 @@ class Life:
     def waiting(self, now: int) -> dict[str, int]:
         """The rates of admitted pods without a node, summed from all pods."""
         terms = self.ledger.history.settings(now)
-        cards = [card for each in self.cluster.nodes.values() for card in each.cards]
+        cards = tuple(card for node in self.cluster.nodes.values() for card in node.cards)
         most = sum(weight_of(card.model, terms.weights) for card in cards)
         rates: dict[str, int] = {}
         for pod in self.cluster.pods.values():
             is_young = now - pod.created_ms < terms.lookahead_ms
             is_waiting = not pod.node and pod.ended_ms is None
             if is_young and is_waiting and admitted_in_budget(pod.standing, terms):
-                rate = estimated_rate(pod.request, cards, terms.weights, terms.charge_by)
+                rate = rated(Demand(request=pod.request), NodeCards(cards), terms).rate_milli
                 rates[pod.namespace] = min(most, rates.get(pod.namespace, 0) + rate)
         return {name: rate for name, rate in rates.items() if rate}
 

@@ -16,7 +16,6 @@ from functools import lru_cache
 
 from timekeeper.accounts.budget_history import History, is_group
 from timekeeper.accounts.card_use.prometheus_answers import Series
-from timekeeper.accounts.metered import metered_charge, parts_of_node
 from timekeeper.accounts.pods import LedgerPod, metered_view, read_pod
 from timekeeper.core.accelerators import DOMAINS, accelerator_of, cores_of, without_amounts
 from timekeeper.core.budgets.policy import BudgetSettings, group_key
@@ -29,8 +28,10 @@ from timekeeper.core.dialects.percent import (
     STRATEGY_LABEL,
 )
 from timekeeper.core.ledger.metering import Interval
-from timekeeper.core.request.cards import UndecodableError
+from timekeeper.core.rating.nodes import cards_of_node
+from timekeeper.core.rating.rating import Demand, rated, without_constraints
 from timekeeper.core.request.inventory import charged_cards
+from timekeeper.core.values import UndecodableError
 
 STEP_MS = 1_800_000
 SPAN_MS = 30 * 86_400_000
@@ -175,10 +176,10 @@ def estimate(devices: HeldDevices, history: History, now_ms: int) -> Estimate:
         held[namespace].add(_real_name(resource, settings))
     counted = {namespace: without_amounts(names) for namespace, names in held.items()}
     for (namespace, resource, labels), samples in devices.held.items():
-        rated = _rate(resource, labels, settings)
-        if rated is None or not namespace or _real_name(resource, settings) not in counted[namespace]:
+        of_one = _rate(resource, labels, settings)
+        if of_one is None or not namespace or _real_name(resource, settings) not in counted[namespace]:
             continue
-        rate_milli, models = rated
+        rate_milli, models = of_one
         unknown += not models
         for at_ms, count in samples.items():
             amounts[namespace, models] += count * rate_milli * STEP_MS
@@ -249,9 +250,9 @@ def _rate(resource: str, labels: tuple[str, ...], settings: BudgetSettings) -> t
         cards = charged_cards(node)
     except UndecodableError:
         cards = ()
-    charge = metered_charge(view, cards, parts_of_node(node, cards), settings)
+    rating = rated(Demand(request=without_constraints(view.request)), cards_of_node(node, cards), settings)
     is_known = MODEL_LABEL in given or any(each.ask.device for each in view.request.asks)
-    return charge.rate_milli, charge.models if is_known else ""
+    return rating.rate_milli, rating.models if is_known else ""
 
 
 def _real_name(resource: str, settings: BudgetSettings) -> str:

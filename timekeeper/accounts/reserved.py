@@ -11,6 +11,7 @@ from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.session import HOLD, Session, charged_host, host_share, open_session
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.ledger.reservation import MAX_MS, Reservation
+from timekeeper.core.rating.nodes import NodeCards
 from timekeeper.core.request.cards import encode_placement
 from timekeeper.core.request.host import NO_HOST, HostAmount
 from timekeeper.core.values import Card
@@ -44,7 +45,7 @@ def open_reserved(
         return None
     placed = replace(pod, node=pod.reserved.node, devices=encode_placement(pod.reserved.placement))
     cards = tuple(cards)
-    session = open_session(placed, cards, settings, now_ms)
+    session = open_session(placed, NodeCards(tuple(cards)), settings, now_ms)
     return replace(
         session,
         uid=reserved_uid(pod),

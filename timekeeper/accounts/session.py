@@ -1,23 +1,22 @@
 """A session: one pod's continuous hold of its cards, or one allocation of a claim, from its opening to its
 last correction."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from sys import intern
 from typing import Literal
 
-from timekeeper.accounts.metered import WHOLE_CARDS, CardParts, assumed_part, metered_charge
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.decisions import recordable
-from timekeeper.core.dialects.nvidia import DIALECT as NVIDIA
 from timekeeper.core.kube.static_pods import STATIC
 from timekeeper.core.ledger.hold import Vanished
 from timekeeper.core.ledger.metering import Evidence
-from timekeeper.core.request import cards as card_amounts
-from timekeeper.core.request.estimates import estimated_rate, requested_amount, without_constraints
-from timekeeper.core.request.host import DOMINANT_HOST, HostAmount, HostShare, host_rate, models_of
-from timekeeper.core.values import WHOLE_MILLI, Card, Placement, Slice
+from timekeeper.core.rating.nodes import NO_CARDS, NodeCards
+from timekeeper.core.rating.rating import Demand, rated, without_constraints
+from timekeeper.core.request.cards import amounts_by_card, decode_placement, encode_placement, mismatch
+from timekeeper.core.request.host import HostAmount, HostShare, models_of
+from timekeeper.core.values import Card, Placement, Slice, UndecodableError
 
 SessionKind = Literal["pod", "claim", "host"]
 HOLD = ":hold:"  # in the UID of a session for reserved cards, after the pod's
@@ -131,56 +130,32 @@ def evidence(
 
 
 def open_session(
-    pod: LedgerPod,
-    cards: Iterable[Card],
-    settings: BudgetSettings,
-    now_ms: int,
-    parts: CardParts = WHOLE_CARDS,
-    since_ms: int = 0,
+    pod: LedgerPod, node: NodeCards, settings: BudgetSettings, now_ms: int, since_ms: int = 0
 ) -> Session:
-    """The session of a bound pod on a node with these cards; its rate is fixed by the settings now.
+    """The session of a bound pod on such a node; its rate is fixed by the settings now.
 
     Charged by its placement if that is one the request could have been given, else by the request. A pod to
     which Bursar gave no cards is charged by its request alone, and a metered one from ``since_ms`` on at the
-    earliest; ``parts``: what its node's plugin counts.
+    earliest.
     """
-    on_node, doubt = tuple(cards), ""
-    placement = _placement(pod, on_node)
-    if pod.is_charged_by_spec(settings.scheduler_name):
-        charge = metered_charge(pod, on_node, parts, settings)
-        rate, models, devices, requested = charge.rate_milli, charge.models, "", charge.requested
-        doubt = charge.doubt
-    elif isinstance(placement, str):
-        any_cards = without_constraints(pod.request)
-        rate = estimated_rate(any_cards, on_node, settings.weights, settings.charge_by, settings.unit_costs)
-        models, devices = _requested_models(pod), ""
-        requested = requested_amount(any_cards, on_node)
-        doubt = "" if _needs_no_placement(pod) else placement
-        rate = _in_part(pod, rate, parts)
-    else:
-        uses = card_amounts.amounts_by_card(pod.request, placement)
-        rate = card_amounts.rate(uses, on_node, settings.weights, settings.charge_by, settings.unit_costs)
-        rate = _in_part(pod, rate, parts)
-        of_uses = {card.model for card in on_node if card.uuid in uses}
-        doubt = assumed_part(pod.request, of_uses, parts, settings)
-        models, devices = _models(uses, on_node), card_amounts.encode_placement(placement)
-        requested = card_amounts.shares(uses, on_node)
+    placement = _placement(pod, node.cards, settings.scheduler_name)
+    rating = rated(_asked(pod, placement), node, settings)
     session = Session(
         uid=pod.uid,
         namespace=pod.namespace,
         name=pod.name,
         owner=pod.owner,
         node=pod.node,
-        models=models,
-        devices=devices,
-        rate_milli=rate,
+        models="" if placement and isinstance(placement, str) else rating.models,
+        devices="" if isinstance(placement, str) else encode_placement(placement),
+        rate_milli=rating.rate_milli,
         admitted_in_budget=admitted_in_budget(pod.standing, settings),
         bound_ms=_bound_ms(pod, now_ms, since_ms),
         opened_ms=now_ms,
         labels=pod.labels,
-        requested_milli=requested.share_milli,
-        requested_mib=requested.memory_mib,
-        doubt=intern(recordable(doubt, MAX_DOUBT)) if doubt else None,
+        requested_milli=rating.requested.share_milli,
+        requested_mib=rating.requested.memory_mib,
+        doubt=intern(recordable(rating.doubt, MAX_DOUBT)) if rating.doubt else None,
     )
     if pod.length_ms:
         return replace(session, reserves_until_ms=session.bound_ms + pod.length_ms)
@@ -202,11 +177,6 @@ def within(session: Session, most_milli: int) -> Session:
     )
 
 
-def _in_part(pod: LedgerPod, rate: int, parts: CardParts) -> int:
-    """The rate of what NVIDIA's plugin counts as cards: they may be parts of those that a placement names."""
-    return -(-rate * parts.part_milli // WHOLE_MILLI) if pod.request.dialect == NVIDIA.name else rate
-
-
 def host_share(pod: LedgerPod, cards: Iterable[Card], allocatable: HostAmount) -> HostShare:
     """The pod's CPU and memory beside all of its node's, as its Binding fixed them, else as they are now."""
     return pod.fixed_host or HostShare(pod.host, allocatable, models_of(cards))
@@ -214,7 +184,7 @@ def host_share(pod: LedgerPod, cards: Iterable[Card], allocatable: HostAmount) -
 
 def charged_host(share: HostShare, settings: BudgetSettings) -> int:
     """The rate of CPU and memory, of which a session of cards costs a part already."""
-    return host_rate(share, settings.weights) if settings.charge_by == DOMINANT_HOST else 0
+    return rated(Demand(host=share), NO_CARDS, settings).rate_milli
 
 
 def _bound_ms(pod: LedgerPod, now_ms: int, since_ms: int) -> int:
@@ -282,15 +252,25 @@ def last_evidence_ms(known: Evidence) -> int:
     return max(known.bound_ms, known.started_ms or 0, known.beat_ms or 0, known.watermark_ms or 0)
 
 
-def _placement(pod: LedgerPod, cards: tuple[Card, ...]) -> Placement | str:
-    """The pod's placement if it can be trusted, else the reason why not."""
+def _asked(pod: LedgerPod, placement: Placement | str) -> Demand:
+    if isinstance(placement, str):
+        return Demand(request=without_constraints(pod.request), doubt=pod.doubt or placement)
+    return Demand(request=pod.request, uses=amounts_by_card(pod.request, placement))
+
+
+def _placement(pod: LedgerPod, cards: Sequence[Card], scheduler: str) -> Placement | str:
+    """The pod's placement if it can be trusted, else the reason why not; "": it needs none, because Bursar
+    gave it no cards, or it requests devices alone, which their own plugin gives out, whole."""
+    if pod.is_charged_by_spec(scheduler):
+        return ""
     if not pod.devices:
-        return "the pod has no placement"
+        is_of_cards = not all(container.ask.device for container in pod.request.asks)
+        return "the pod has no placement" if is_of_cards else ""
     try:
-        placement = card_amounts.decode_placement(pod.devices)
-    except card_amounts.UndecodableError as error:
+        placement = decode_placement(pod.devices)
+    except UndecodableError as error:
         return f"the placement cannot be decoded: {error}"
-    return card_amounts.mismatch(pod.request, placement, cards) or placement
+    return mismatch(pod.request, placement, cards) or placement
 
 
 def moved_placement(session: Session, given: Collection[str], cards: Iterable[Card]) -> str:
@@ -298,7 +278,7 @@ def moved_placement(session: Session, given: Collection[str], cards: Iterable[Ca
     these already, or it is not known for each of them."""
     if not session.devices:
         return ""
-    placement, by_uuid = card_amounts.decode_placement(session.devices), {card.uuid: card for card in cards}
+    placement, by_uuid = decode_placement(session.devices), {card.uuid: card for card in cards}
     named = {part.uuid for _, parts in placement.containers for part in parts}
     left, new = sorted(named.difference(given)), sorted(set(given) - named)
     if not new or len(left) != len(new) or not by_uuid.keys() >= set(new):
@@ -308,7 +288,7 @@ def moved_placement(session: Session, given: Collection[str], cards: Iterable[Ca
         (name, tuple(_on(moves[part.uuid], part) if part.uuid in moves else part for part in parts))
         for name, parts in placement.containers
     )
-    return card_amounts.encode_placement(Placement(tuple(containers)))
+    return encode_placement(Placement(tuple(containers)))
 
 
 def _on(card: Card, part: Slice) -> Slice:
@@ -331,20 +311,6 @@ def with_cards_of(session: Session, moved: Session, cards: Iterable[Card]) -> Se
 
 
 def _models_by_card(devices: str, by_uuid: Mapping[str, str]) -> list[str]:
-    placement = card_amounts.decode_placement(devices)
+    placement = decode_placement(devices)
     uuids = {part.uuid for _, parts in placement.containers for part in parts}
     return sorted(by_uuid.get(uuid, "") for uuid in uuids)
-
-
-def _needs_no_placement(pod: LedgerPod) -> bool:
-    """Whether it requests devices alone, which their own plugin gives out, whole."""
-    return not pod.devices and all(each.ask.device for each in pod.request.asks)
-
-
-def _requested_models(pod: LedgerPod) -> str:
-    """Of devices that no dialect reads: the resources by which the pod requests them."""
-    return ",".join(sorted({each.ask.device for each in pod.request.asks if each.ask.device}))
-
-
-def _models(uses: Iterable[str], cards: tuple[Card, ...]) -> str:
-    return ",".join(sorted({card.model for card in cards if card.uuid in set(uses)}))

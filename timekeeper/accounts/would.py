@@ -39,7 +39,7 @@ from timekeeper.core.admission.table import (
 from timekeeper.core.budgets.policy import group_key
 from timekeeper.core.json_values import Json
 from timekeeper.core.protected import Published
-from timekeeper.core.request.held import cards_text, least_milli
+from timekeeper.core.rating.held import cards_text, least_milli
 from timekeeper.core.request.request import parse_new
 from timekeeper.core.standings import Caps
 from timekeeper.core.texts import only_printable

@@ -59,7 +59,7 @@ def _fault(node: KnownNode) -> str:
         return f"its description cannot be read ({node.fault})"
     if not node.cards and not all(map(accelerator_of, node.gpus)):
         return "nothing describes its cards"
-    return node.parts.doubt
+    return node.rated.doubt
 
 
 def _of_unconfirmed_ends(cluster: ClusterState, now_ms: int) -> Iterator[RoleFinding]:

@@ -22,7 +22,7 @@ from timekeeper.accounts.would import (
     verdict,
 )
 from timekeeper.core.json_values import Json
-from timekeeper.core.request.held import least_milli
+from timekeeper.core.rating.held import least_milli
 from timekeeper.core.request.request import parse_new
 from timekeeper.core.standings import Caps, caps
 from timekeeper.edge.clock import monotonic_ms

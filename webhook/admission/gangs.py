@@ -15,7 +15,7 @@ from timekeeper.core.dialects.others.claims import NAME as CLAIMS
 from timekeeper.core.gang_owners import GangOfOwner, Path, PodSet, contradictions, gang_of_owner, pod_sets
 from timekeeper.core.gangs import least_said, size_violations
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
-from timekeeper.core.request.held import least_milli
+from timekeeper.core.rating.held import least_milli
 from timekeeper.core.violation import Violation
 from webhook.admission.answers import answer
 from webhook.admission.workloads import NOT_JUDGED, as_pod, inside

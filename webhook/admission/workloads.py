@@ -19,7 +19,7 @@ from timekeeper.core.admission.rules.pod_rules import pod_violations, unrequeste
 from timekeeper.core.gang_owners import waits_for_itself
 from timekeeper.core.gangs import NAMELESS
 from timekeeper.core.json_values import Json, mapping
-from timekeeper.core.request.held import cards_text, least_milli
+from timekeeper.core.rating.held import cards_text, least_milli
 from timekeeper.core.violation import Violation
 from webhook.admission import cel
 from webhook.admission.answers import refusal

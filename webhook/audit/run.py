@@ -12,12 +12,11 @@ from timekeeper.core.admission.rules.host_share import RULE as HOST_SHARE
 from timekeeper.core.budgets import reader
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.json_values import Json, mapping
-from timekeeper.core.request.cards import UndecodableError
 from timekeeper.core.request.claims import CLAIM, TEMPLATE
 from timekeeper.core.request.device_classes import CONFIG_MAP, ClassParameters
 from timekeeper.core.request.host import allocatable, card_host
 from timekeeper.core.request.inventory import charged_cards
-from timekeeper.core.values import Card
+from timekeeper.core.values import Card, UndecodableError
 from timekeeper.edge.clock import now_ms
 from timekeeper.runtime.flags import UnusableError
 from webhook.admission import budgets, workloads

@@ -9,16 +9,9 @@ from timekeeper.core.budgets.policy import UNLIMITED, Budget, BudgetSettings
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.ledger.metering import price_at
 from timekeeper.core.object_names import TERMINAL
-from timekeeper.core.request.estimates import estimated_rate, without_constraints
-from timekeeper.core.request.host import (
-    DOMINANT_HOST,
-    NO_HOST,
-    HostAmount,
-    HostShare,
-    host_rate,
-    models_of,
-    requested,
-)
+from timekeeper.core.rating.nodes import NodeCards
+from timekeeper.core.rating.rating import Demand, rated, without_constraints
+from timekeeper.core.request.host import NO_HOST, HostAmount, HostShare, models_of, requested
 from timekeeper.core.request.metered import charged_request
 from timekeeper.core.request.request import parse_new
 from timekeeper.core.values import Card
@@ -101,14 +94,10 @@ def _rates(
             new = parse_new(as_written(pod), settings.unknown_accelerators, named=named).request
             charged = new or charged  # metered, whatever the settings say now
         if charged is not None:
-            there, any_cards = nodes.get(node, _UNKNOWN_NODE), without_constraints(charged)
-            rate = estimated_rate(
-                any_cards, there.cards, settings.weights, settings.charge_by, settings.unit_costs
-            )
-            if settings.charge_by == DOMINANT_HOST:
-                share = HostShare(requested(pod), there.allocatable, models_of(there.cards))
-                rate = max(rate, host_rate(share, settings.weights))
-            yield namespace, charged.dialect, rate
+            there = nodes.get(node, _UNKNOWN_NODE)
+            host = HostShare(requested(pod), there.allocatable, models_of(there.cards))
+            demand = Demand(request=without_constraints(charged), host=host)
+            yield namespace, charged.dialect, rated(demand, NodeCards(there.cards), settings).rate_milli
         elif asks_for_gpus(pod):
             yield namespace, UNREADABLE, 0
 

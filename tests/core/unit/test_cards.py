@@ -8,10 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.worlds import card, container, inventory, pod
+from timekeeper.core.budgets.policy import BudgetSettings
+from timekeeper.core.rating.nodes import NodeCards
+from timekeeper.core.rating.rating import Demand, rated
 from timekeeper.core.request import cards
-from timekeeper.core.request.cards import CardAmount, NamedAmount, UndecodableError
+from timekeeper.core.request.card_amounts import CardAmount, NamedAmount
 from timekeeper.core.request.request import parse
-from timekeeper.core.values import Ask, Card, GPURequest, Placement, Slice
+from timekeeper.core.values import Ask, Card, GPURequest, Placement, Slice, UndecodableError
 
 A100 = Card("GPU-0", 0, "NVIDIA A100-SXM4-80GB", 81920)
 SMALL = Card("GPU-1", 1, "Tesla T4", 15109)
@@ -193,7 +196,9 @@ def test_two_cards_must_be_two() -> None:
 def test_the_rate_is_the_dominant_part_times_the_weight_rounded_up(
     use: CardAmount, charge_by: str, weights: tuple[tuple[str, int], ...], rate: int
 ) -> None:
-    assert cards.rate({"GPU-0": use}, (A100,), weights, charge_by) == rate
+    terms = BudgetSettings(weights=weights, charge_by=charge_by)
+
+    assert rated(Demand(uses={"GPU-0": use}), NodeCards((A100,)), terms).rate_milli == rate
 
 
 TILES = Card("card0", 0, "Max 1550", 1000, resources=(("memory", 2**63 - 1), ("tiles", 2)))
@@ -214,10 +219,12 @@ TILES = Card("card0", 0, "Max 1550", 1000, resources=(("memory", 2**63 - 1), ("t
 def test_of_named_resources_the_dearest_is_charged(
     resources: Any, unit_costs: Any, rate: int, share: int
 ) -> None:
-    use = {"card0": NamedAmount(0, 0, resources)}
+    demand = Demand(uses={"card0": NamedAmount(0, 0, resources)})
+    terms = BudgetSettings(charge_by="compute", unit_costs=unit_costs)
 
-    assert cards.rate(use, (TILES,), (), "compute", unit_costs) == rate
-    assert cards.shares(use, (TILES,)).share_milli == share
+    rating = rated(demand, NodeCards((TILES,)), terms)
+
+    assert (rating.rate_milli, rating.requested.share_milli) == (rate, share)
 
 
 def test_what_a_placement_has_of_named_resources_is_read_back_exactly() -> None:
@@ -254,7 +261,9 @@ def test_a_minimum_that_no_card_can_have_is_refused(text: str) -> None:
 def test_the_rate_of_several_cards_is_their_sum() -> None:
     uses = {"GPU-0": CardAmount(1000, 81920), "GPU-1": CardAmount(250, 3777)}
 
-    assert cards.rate(uses, (A100, SMALL), (("A100", 1000), ("T4", 350))) == 1000 + 88
+    terms = BudgetSettings(weights=(("A100", 1000), ("T4", 350)))
+
+    assert rated(Demand(uses=uses), NodeCards((A100, SMALL)), terms).rate_milli == 1000 + 88
 
 
 def test_constraints_that_differ_are_answered_apart_for_the_same_card() -> None:

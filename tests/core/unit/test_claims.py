@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from tests.timekeeper.claims import DRIVER, allocated, device_claim, device_slice
 from tests.timekeeper.worlds import T0
 from tests.worlds import Json
+from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.claims.allocation import AllocatedDevice, DeviceAllocation, DeviceClaim, read_claim
 from timekeeper.core.claims.devices import MAX_FORMER, DevicePools, read_slice
 from timekeeper.core.claims.drivers import DeviceComparison, DriverRule, read_comparison, rules_of
-from timekeeper.core.claims.rates import ClaimCharge, charge_of
-from timekeeper.core.request.cards import Weights
+from timekeeper.core.rating.allocations import ClaimCharge, charge_of
+from timekeeper.core.rating.weights import Weights
 from timekeeper.core.request.device_classes import GPU_DRIVERS, DeviceClass, kind_of, read_settings
 
 NVIDIA = "gpu.nvidia.com"
@@ -34,7 +35,7 @@ def charge(
     """The charge of these allocated devices, by these slices."""
     allocation = read_claim(device_claim("c", *devices)).allocation
     assert allocation is not None
-    return charge_of(allocation, pools(*of).find, rules_of(rules), weights)
+    return charge_of(allocation, pools(*of).find, rules_of(rules), BudgetSettings(weights=weights))
 
 
 def rate(*devices: Json, of: tuple[Json, ...] = (), rules: tuple[DriverRule, ...] = ()) -> int:
@@ -116,7 +117,7 @@ def test_a_whole_device_costs_its_models_weight() -> None:
     h100 = device_slice("gpu-0", "gpu-1", model="H100")
 
     assert rate(allocated("gpu-0"), allocated("gpu-1"), of=(h100,)) == 4000
-    assert charge(allocated("gpu-0"), of=(h100,)).gpus[0].memory_mib == 80 * 1024
+    assert charge(allocated("gpu-0"), of=(h100,)).gpus[0].rating.requested.memory_mib == 80 * 1024
 
 
 def test_a_share_costs_the_largest_part_that_it_consumes_and_a_least_one() -> None:
@@ -142,14 +143,14 @@ def test_a_share_of_less_than_nothing_costs_the_least_and_has_no_memory() -> Non
     taken = allocated(shareID="s", consumedCapacity={"memory": "-8Gi"})
     (found,) = charge(taken, of=(shared,)).gpus
 
-    assert (found.share_milli, found.memory_mib) == (10, 0)
+    assert (found.share_milli, found.rating.requested.memory_mib) == (10, 0)
 
 
 @pytest.mark.parametrize(("model", "shown"), [("A\x00100\n", "A?100?"), ("GPU 5 é", "GPU 5 é")])
 def test_a_model_has_no_character_that_a_database_does_not_take(model: str, shown: str) -> None:
     (found,) = charge(allocated(), of=(device_slice("gpu-0", model=model),)).gpus
 
-    assert found.model == shown
+    assert found.rating.models == shown
 
 
 def test_a_share_counts_by_the_capacities_that_the_rule_names() -> None:
@@ -325,7 +326,7 @@ def test_a_weight_with_the_profile_states_what_an_instance_of_a_claim_costs() ->
 def test_the_model_of_a_mig_instance_is_that_of_its_card() -> None:
     found = charge(allocated(driver=NVIDIA), of=(nvidia("gpu"),))
 
-    assert [each.model for each in found.gpus] == ["NVIDIA A100-SXM4-80GB"]
+    assert [gpu.rating.models for gpu in found.gpus] == ["NVIDIA A100-SXM4-80GB"]
 
 
 @pytest.mark.parametrize(("driver", "kind", "is_gpu"), [
@@ -353,9 +354,9 @@ def test_a_device_of_a_type_that_the_built_in_rule_does_not_know_counts_as_a_who
 
     (found,) = charge(allocated("d", driver=NVIDIA), of=(body,)).gpus
 
-    assert (found.share_milli, found.rate_milli, found.model) == (1000, 1000, "NVIDIA A100")
+    assert (found.share_milli, found.rating.rate_milli, found.rating.models) == (1000, 1000, "NVIDIA A100")
     said = kind.get("type", {}).get("string")
-    assert found.doubt == (
+    assert found.rating.doubt == (
         f"a device of gpu.nvidia.com of a type that is not known, {said}, counts as a whole one"
     )
 
@@ -412,7 +413,7 @@ def test_admin_access_is_free_also_where_nothing_publishes_the_device() -> None:
 def test_a_device_that_nothing_publishes_counts_as_a_whole_one_with_a_doubt() -> None:
     found = charge(allocated())
 
-    assert (found.rate_milli, found.gpus[0].is_unpublished) == (1000, True)
+    assert (found.rate_milli, found.gpus[0].found) == (1000, None)
     assert found.doubt == "no ResourceSlice has its device, which counts as a whole one with weight 1"
 
 

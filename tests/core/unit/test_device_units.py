@@ -133,7 +133,7 @@ def test_without_it_the_charge_stays_and_what_nothing_says_has_a_doubt(
 ) -> None:
     (found,) = charge(allocated(name), of=(body,)).gpus
 
-    assert (found.share_milli, found.doubt) == (milli, doubt)
+    assert (found.share_milli, found.rating.doubt) == (milli, doubt)
 
 
 def test_counters_that_the_rule_does_not_name_make_no_doubt() -> None:
@@ -148,8 +148,8 @@ def test_counters_that_the_rule_does_not_name_make_no_doubt() -> None:
 def test_a_device_that_does_not_say_how_many_gpus_it_is_counts_as_one_with_a_doubt(chips: object) -> None:
     (found,) = charge(allocated("d"), of=(pool(device("d", chips)),), rules=(TPUS,)).gpus
 
-    assert (found.share_milli, found.rate_milli) == (1000, 2000)
-    assert found.doubt == f"it has no capacity.tpus (drivers.{DRIVER}.units)"
+    assert (found.share_milli, found.rating.rate_milli) == (1000, 2000)
+    assert found.rating.doubt == f"it has no capacity.tpus (drivers.{DRIVER}.units)"
 
 
 def test_an_attribute_may_say_it_and_a_share_is_a_part_of_all_of_them() -> None:

@@ -38,15 +38,17 @@ from tests.webhook.worlds import POLICY, env, governed, mutated, violations_of
 from tests.worlds import of_resources, pod
 from timekeeper.accounts.pods import decode_request, encode_request
 from timekeeper.api.resources.bindings import read_bindings
+from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.dialects import BY_NAME, DIALECTS
 from timekeeper.core.dialects.dialect import no_cards, nothing_at_binding, nothing_found
-from timekeeper.core.request.cards import UndecodableError, amounts_by_card, rate
-from timekeeper.core.request.estimates import estimated_rate
+from timekeeper.core.rating.nodes import NodeCards
+from timekeeper.core.rating.rating import Demand, rated
+from timekeeper.core.request.cards import amounts_by_card
 from timekeeper.core.request.foreign import foreign_placement, named_cards
 from timekeeper.core.request.inventory import charged_cards, read_cards
 from timekeeper.core.request.metered import metered_request
 from timekeeper.core.request.request import ParsedRequest, parse
-from timekeeper.core.values import Card, Placement, Slice
+from timekeeper.core.values import Card, Placement, Slice, UndecodableError
 from timekeeper.core.wire import binding_asks
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -149,13 +151,15 @@ def test_a_request_means_the_same_to_parser_webhook_extender_and_ledger(
 @rows(lambda contract: [row for row in contract.means if row.rate is not None])
 def test_a_request_costs_its_part_of_the_cards(contract: Contract, row: Means) -> None:
     if "placement" in contract.gaps:
-        assert estimated_rate(row.request, charged_cards(row.node), (), "dominant") == row.rate
+        demand, cards = Demand(request=row.request), charged_cards(row.node)
+        assert rated(demand, NodeCards(cards), BudgetSettings()).rate_milli == row.rate
         return
 
     placement = fit(row.request, info_of(row.node))
 
     assert isinstance(placement, Placement), placement
-    assert rate(amounts_by_card(row.request, placement), read_node(row.node).cards, ()) == row.rate
+    demand, cards = Demand(uses=amounts_by_card(row.request, placement)), read_node(row.node).cards
+    assert rated(demand, NodeCards(cards), BudgetSettings()).rate_milli == row.rate
 
 
 @rows(lambda contract: contract.refused)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from timekeeper.core.rating.held import cards_text, depends_on_card, held_milli, least_milli, most_milli
 from timekeeper.core.request.cards import amounts_by_card, need
-from timekeeper.core.request.held import cards_text, depends_on_card, held_milli, least_milli, most_milli
 from timekeeper.core.values import Ask, Card, ContainerAsk, GPURequest, Placement, Slice
 
 SIZES = (16_000, 24_576, 81_920)

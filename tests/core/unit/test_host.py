@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from timekeeper.core.rating.host import host_rate, most_host, node_kinds
 from timekeeper.core.request.host import (
     CardHost,
     HostAmount,
@@ -13,9 +14,6 @@ from timekeeper.core.request.host import (
     charged,
     decode_host,
     encode_host,
-    host_rate,
-    most_host_rate,
-    node_kinds,
     requested,
 )
 from timekeeper.core.values import Ask, Card, ContainerAsk, GPURequest, UndecodableError
@@ -101,7 +99,9 @@ def test_before_the_binding_the_dearest_node_that_holds_the_pod_counts() -> None
 
     def most(cpu_milli: int, **constraints: object) -> int:
         request = GPURequest(dialect="bursar", asks=REQUEST.asks, **constraints)  # type: ignore[arg-type]
-        return most_host_rate(request, HostAmount(cpu_milli, GIB), kinds, ())
+        share = most_host(request, HostAmount(cpu_milli, GIB), kinds, ())
+        assert share is not None
+        return host_rate(share, ())
 
     assert most(8_000) == 2_000  # all of a small node with two cards
     assert most(16_000) == 500  # it fits on the large one only

@@ -8,12 +8,12 @@ import pytest
 from tests.core.unit.test_claims import NVIDIA, charge
 from tests.timekeeper.claims import allocated, device_slice
 from tests.worlds import Json
-from timekeeper.accounts.metered import parts_of_node
+from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.dialects.mig import profile_of, slices_of
-from timekeeper.core.request.cards import instance_doubt, weight_of
-from timekeeper.core.request.estimates import estimated_rate
-from timekeeper.core.request.inventory import charged_cards, node_facts
-from timekeeper.core.request.node_parts import card_parts, part_doubts
+from timekeeper.core.rating.nodes import cards_of_node
+from timekeeper.core.rating.rating import Demand, rated
+from timekeeper.core.rating.weights import instance_doubt, weight_of
+from timekeeper.core.request.inventory import charged_cards
 from timekeeper.core.request.request import parse
 
 # product, instances of one card, slices of compute that they have, of how many
@@ -58,8 +58,8 @@ def rate_on(raw: Json, resource: str) -> int:
     limits = {"resources": {"limits": {resource: "1"}}, "name": "main"}
     request = parse({"metadata": {}, "spec": {"containers": [limits]}}).request
     assert request is not None
-    rate = estimated_rate(request, charged_cards(raw), (), "dominant")
-    return -(-rate * card_parts(node_facts(raw)) // 1000) if resource == GPU else rate
+    there = cards_of_node(raw, charged_cards(raw))
+    return rated(Demand(request=request), there, BudgetSettings()).rate_milli
 
 
 def by_mixed_strategy(product: str, name: str, layout: Counter[str]) -> int:
@@ -133,7 +133,7 @@ SIZE = "nothing says how many slices the card has"
 def test_where_nothing_says_the_size_a_doubt_names_the_assumption(
     labels: dict[str, str], capacity: Json, doubt: str
 ) -> None:
-    found = part_doubts(node_facts(node(capacity, **labels)))
+    found = cards_of_node(node(capacity, **labels), ()).doubts
 
     assert doubt in found.get(next(iter(capacity)), "")
     assert bool(found) == bool(doubt)
@@ -178,4 +178,4 @@ def test_labels_say_which_part_of_a_card_one_gpu_is(labels: dict[str, str], rate
     raw = node({GPU: "8"}, **labels)
 
     assert rate_on(raw, GPU) == rate
-    assert parts_of_node(raw, charged_cards(raw)).doubt == ""
+    assert cards_of_node(raw, charged_cards(raw)).doubt == ""

@@ -8,14 +8,16 @@ from hypothesis import strategies as st
 
 from tests.worlds import Json, of_resources, pod
 from timekeeper.core.admission.protection import share_milli
+from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.dialects import BY_NAME
 from timekeeper.core.dialects.dialect import PlacedRequest
 from timekeeper.core.dialects.moments import cards_at_once, peak
+from timekeeper.core.rating.held import least_milli
+from timekeeper.core.rating.nodes import NodeCards
+from timekeeper.core.rating.rating import Demand, Rating, rated
 from timekeeper.core.request.cards import amounts_by_card
 from timekeeper.core.request.claims import EXPLICIT, KnownClaims, reuses_devices
 from timekeeper.core.request.device_classes import DeviceClass
-from timekeeper.core.request.estimates import estimated_rate, requested_amount
-from timekeeper.core.request.held import least_milli
 from timekeeper.core.request.host import requested
 from timekeeper.core.request.metered import metered_request, of_devices
 from timekeeper.core.request.request import containers, parse, parse_new
@@ -57,12 +59,16 @@ def request_of(raw: Json) -> GPURequest:
     return request
 
 
+def rating(request: GPURequest, charge_by: str = "dominant") -> Rating:
+    return rated(Demand(request=request), NodeCards((CARD,)), BudgetSettings(charge_by=charge_by))
+
+
 def metered_milli(raw: Json) -> int:
     read = metered_request(raw, parse_new(raw, "pass"))
     assert read is not None
     request = of_devices(read.request, {})
     assert request is not None
-    return estimated_rate(request, [CARD], (), "dominant")
+    return rating(request).rate_milli
 
 
 def units_of_gpushare(kinds: Kinds) -> int:
@@ -94,16 +100,10 @@ def used_of_one_card(kinds: Kinds) -> int:
 
 READERS: dict[str, Callable[[Kinds], int]] = {
     "cards": lambda kinds: cards_at_once(request_of(of(kinds, GPU)).asks),
-    "rate": lambda kinds: estimated_rate(request_of(of(kinds, GPU)), [CARD], (), "dominant") // 1000,
-    "rate of memory": lambda kinds: (
-        estimated_rate(request_of(of(kinds, MEMORY, 1600)), [CARD], (), "memory") // 100
-    ),
-    "requested share": lambda kinds: (
-        requested_amount(request_of(of(kinds, FRACTION)), [CARD]).share_milli // 10
-    ),
-    "requested memory": lambda kinds: (
-        requested_amount(request_of(of(kinds, MEMORY, 100)), ()).memory_mib // 100
-    ),
+    "rate": lambda kinds: rating(request_of(of(kinds, GPU))).rate_milli // 1000,
+    "rate of memory": lambda kinds: rating(request_of(of(kinds, MEMORY, 1600)), "memory").rate_milli // 100,
+    "requested share": lambda kinds: rating(request_of(of(kinds, FRACTION))).requested.share_milli // 10,
+    "requested memory": lambda kinds: rating(request_of(of(kinds, MEMORY, 100))).requested.memory_mib // 100,
     "least": lambda kinds: least_milli(request_of(of(kinds, GPU))) // 1000,
     "least of memory": lambda kinds: least_milli(request_of(of(kinds, MEMORY, 1600)), [CARD]) // 100,
     "floor": lambda kinds: share_milli(request_of(of(kinds, FRACTION))) // 10,

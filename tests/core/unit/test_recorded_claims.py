@@ -4,10 +4,11 @@ import pytest
 
 from tests.kubelet import recorded
 from timekeeper.accounts.claims.consumers import read_claim_pod
+from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.claims.allocation import read_claim
 from timekeeper.core.claims.devices import DevicePools, read_slice
 from timekeeper.core.claims.drivers import DriverRule, rules_of
-from timekeeper.core.claims.rates import charge_of
+from timekeeper.core.rating.allocations import charge_of
 
 RULES = rules_of(tuple(DriverRule(name) for name in recorded.read("slices")))
 
@@ -27,7 +28,7 @@ def test_each_claim_costs_its_part_of_whole_devices(pools: DevicePools) -> None:
     for pod, raw in recorded.read("claims").items():
         allocation = read_claim(raw).allocation
         assert allocation is not None
-        charge = charge_of(allocation, pools.find, RULES, ())
+        charge = charge_of(allocation, pools.find, RULES, BudgetSettings())
         assert (charge.doubt, charge.unknown_drivers) == ("", ())
         rates[pod] = charge.rate_milli
 

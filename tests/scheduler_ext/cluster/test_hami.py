@@ -20,6 +20,7 @@ from tests.worlds import Json
 from timekeeper.accounts.pods import LedgerPod, read_pod
 from timekeeper.accounts.session import open_session
 from timekeeper.core.budgets.policy import BudgetSettings
+from timekeeper.core.rating.nodes import NodeCards
 from timekeeper.core.request.inventory import read_cards
 
 pytestmark = pytest.mark.make_test("reads the words of other systems")
@@ -160,7 +161,7 @@ def charged(world: World, name: str) -> int:
     node = world.plane.api.call("GET", f"/api/v1/nodes/{raw['spec']['nodeName']}")
     pod = read_pod(raw)
     assert isinstance(pod, LedgerPod)
-    return open_session(pod, read_cards(node) or (), BudgetSettings(), 0).rate_milli
+    return open_session(pod, NodeCards(read_cards(node) or ()), BudgetSettings(), 0).rate_milli
 
 
 def test_a_lock_is_respected_while_its_pod_waits_for_devices_and_taken_over_when_it_is_over(

@@ -11,6 +11,7 @@ from tests.worlds import Json, of_resources, pod
 from timekeeper.accounts.pods import LedgerPod, read_pod
 from timekeeper.accounts.session import open_session
 from timekeeper.core.budgets.policy import BudgetSettings
+from timekeeper.core.rating.nodes import NodeCards
 from timekeeper.core.request.inventory import read_cards
 from timekeeper.edge.clock import now_ms
 
@@ -127,7 +128,7 @@ def test_a_pod_of_kubedevice_has_cards_of_several_sets_which_are_written_back_an
     there = world.plane.api.call("GET", "/api/v1/nodes/theirs")
     pod_of_ledger = read_pod(bound)
     assert isinstance(pod_of_ledger, LedgerPod)
-    opened = open_session(pod_of_ledger, read_cards(there) or (), BudgetSettings(), now_ms())
+    opened = open_session(pod_of_ledger, NodeCards(read_cards(there) or ()), BudgetSettings(), now_ms())
     assert (opened.doubt, opened.rate_milli) == (None, 3000)
 
 

@@ -13,7 +13,7 @@ from scheduler_ext.fit.search import lay_out
 from scheduler_ext.scoring.policy import BINPACK, SPREAD
 from scheduler_ext.snapshot.free import FreeShape, Left, free_of, has_more
 from tests.support.profile import examples
-from timekeeper.core.request.cards import CardAmount, NamedAmount
+from timekeeper.core.request.card_amounts import CardAmount, NamedAmount
 from timekeeper.core.values import Amounts, Ask, Card, ContainerAsk
 
 NAMES = ("cores", "tiles")

@@ -17,7 +17,8 @@ from timekeeper.accounts.session import open_session
 from timekeeper.api.resources.bindings import read_bindings
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.ledger.reservation import Reservation, condition_of
-from timekeeper.core.request.estimates import estimated_rate, requested_amount
+from timekeeper.core.rating.nodes import NodeCards
+from timekeeper.core.rating.rating import Demand, rated
 from timekeeper.core.request.inventory import read_cards
 from timekeeper.core.request.request import canonical
 from timekeeper.core.values import Card, Placement
@@ -55,7 +56,7 @@ def test_extender_and_ledger_agree_on_what_a_pod_takes_and_the_ledger_charges_th
     pod, cards = read_pod(raw), read_cards(NODE) or ()
     assert isinstance(pod, LedgerPod)
 
-    opened = open_session(pod, cards, BudgetSettings(unit_costs=unit_costs, charge_by="memory"), 0)
+    opened = open_session(pod, NodeCards(cards), BudgetSettings(unit_costs=unit_costs, charge_by="memory"), 0)
 
     assert (opened.doubt, opened.rate_milli, opened.requested_milli) == (None, rate, 1000)
     uses = uses_of(rebuilt([NODE], [raw]).node("n").allocations)
@@ -66,8 +67,9 @@ def test_extender_and_ledger_agree_on_what_a_pod_takes_and_the_ledger_charges_th
 def test_a_request_is_estimated_by_cards_that_have_its_resources_alone() -> None:
     request, cards = request_of(RAW), (*(read_cards(NODE) or ()), Card("GPU-0", 0, "A100", 80_000))
 
-    assert estimated_rate(request, cards, (), "dominant") == 1000
-    assert requested_amount(request, cards).share_milli == 1000
+    rating = rated(Demand(request=request), NodeCards(cards), BudgetSettings())
+
+    assert (rating.rate_milli, rating.requested.share_milli) == (1000, 1000)
     assert json.loads(canonical(request))["main"]["resources"] == NAMED
 
 

@@ -22,7 +22,6 @@ from tests.webhook.exports import exported_of, without_empty
 from tests.webhook.worlds import POLICY, mutated, object_review, patched, review
 from tests.worlds import Json, of_resources
 from tests.worlds import pod as without_status
-from timekeeper.accounts.metered import metered_charge, parts_of_node
 from timekeeper.accounts.pods import LedgerPod, UnjudgedPod, UnreadablePod, metered_view, read_pod
 from timekeeper.core.admission.policy import AdmissionPolicy
 from timekeeper.core.admission.rules.bypass import bypass_violations
@@ -30,6 +29,8 @@ from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.dialects import DIALECTS
 from timekeeper.core.dialects.others.claims import request_of
 from timekeeper.core.ledger.hold import PodHold, later
+from timekeeper.core.rating.nodes import cards_of_node
+from timekeeper.core.rating.rating import Demand, rated, without_constraints
 from timekeeper.core.request.claims import known_by
 from timekeeper.core.request.device_classes import ClassParameters, parameters
 from timekeeper.core.request.inventory import charged_cards
@@ -138,8 +139,8 @@ def _metered(case: Case) -> int:
     view = metered_view(bound, {}) if isinstance(bound, LedgerPod) else None
     if view is None:
         return 0
-    cards = charged_cards(case.node)
-    return metered_charge(view, cards, parts_of_node(case.node, cards), BudgetSettings()).rate_milli
+    node = cards_of_node(case.node, charged_cards(case.node))
+    return rated(Demand(request=without_constraints(view.request)), node, BudgetSettings()).rate_milli
 
 
 @pytest.mark.parametrize("case", list(cases()))

@@ -19,6 +19,7 @@ from timekeeper.accounts.posting import amount_within, still_to_post
 from timekeeper.accounts.session import charged_host, host_share, open_session
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.ledger.metering import Evidence, Interval, period_at, witnessed
+from timekeeper.core.rating.nodes import NodeCards
 from timekeeper.core.request.cards import decode_inventory
 from timekeeper.settler.cluster.watches import read_node
 
@@ -69,7 +70,7 @@ def rates(whole: int, pods: list[Taken], mode: str, weight_milli: int) -> list[i
     for number, (share, memory) in enumerate(pods):
         pod = read_pod(asking(number, share, memory))
         assert isinstance(pod, LedgerPod)
-        opened = open_session(pod, cards, settings, 0)
+        opened = open_session(pod, NodeCards(cards), settings, 0)
         assert not opened.doubt
         found.append(opened.rate_milli)
     return found
@@ -120,7 +121,7 @@ def test_with_dominant_host_a_rate_is_the_larger_of_the_cards_part_and_the_hosts
     terms = oracle.Terms("dominant-host", weights=(("H100", Fraction(weight_milli, 1000)),))
     assert isinstance(pod, LedgerPod)
 
-    own = open_session(pod, node.cards, settings, 0)
+    own = open_session(pod, node.rated, settings, 0)
     of_host = charged_host(host_share(pod, node.cards, node.allocatable), settings)
     sessions = [own, *resized(own, (), of_host, 0, 0)]
 
@@ -198,7 +199,7 @@ def test_whatever_was_posted_before_postings_become_exactly_what_is_due(
     cards = decode_inventory(worlds.inventory(worlds.card(0)))
     pod = read_pod(asking(0, 500, 8_000))
     assert isinstance(pod, LedgerPod)
-    session = open_session(pod, cards, BudgetSettings(weights=(("A100", 2 * rate_milli),)), 0)
+    session = open_session(pod, NodeCards(cards), BudgetSettings(weights=(("A100", 2 * rate_milli),)), 0)
     posted: tuple[Any, ...] = ()
     for due in dues:
         due = Interval(due.start_ms * scale, due.end_ms * scale)

@@ -12,7 +12,8 @@ from msgspec import Struct
 
 from timekeeper.core.dialects.amounts import MAX_MEMORY_MIB
 from timekeeper.core.ledger.metering import Interval
-from timekeeper.core.request.cards import UndecodableError, decode_placement
+from timekeeper.core.request.cards import decode_placement
+from timekeeper.core.values import UndecodableError
 
 HOUR_MS = 3_600_000
 WHOLE_MILLI = 1_000

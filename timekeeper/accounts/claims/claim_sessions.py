@@ -14,8 +14,8 @@ from timekeeper.accounts.claims.consumers import ClaimPod
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.session import CLAIM, MAX_DOUBT, Session
 from timekeeper.core.claims.allocation import AllocatedDevice, DeviceAllocation, DeviceClaim
-from timekeeper.core.claims.rates import ClaimCharge, DeviceCharge
 from timekeeper.core.decisions import recordable
+from timekeeper.core.rating.allocations import ClaimCharge, DeviceCharge
 
 SECOND_MS = 1_000  # the resolution of an allocation's time
 _MOST_USERS = 256  # Kubernetes reserves a claim for no more pods at one time
@@ -101,15 +101,15 @@ def open_claim_session(
         name=claim.name,
         owner=(pod.pod.owner or claim.owner) if pod and is_pods else claim.owner,
         node=opening.node,
-        models=intern(",".join(sorted({each.model for each in charge.gpus if each.model}))),
+        models=intern(",".join(sorted({gpu.rating.models for gpu in charge.gpus if gpu.rating.models}))),
         devices=encode_devices(charge),
         rate_milli=charge.rate_milli,
         admitted_in_budget=opening.is_admitted,
         bound_ms=opening.begin_ms,
         opened_ms=opening.now_ms,
         labels=pod.pod.labels if pod and is_pods else claim.labels,
-        requested_milli=sum(each.share_milli for each in charge.gpus),
-        requested_mib=sum(each.memory_mib for each in charge.gpus),
+        requested_milli=sum(gpu.share_milli for gpu in charge.gpus),
+        requested_mib=sum(gpu.rating.requested.memory_mib for gpu in charge.gpus),
         doubt=intern(recordable(charge.doubt, MAX_DOUBT)) if charge.doubt else None,
         kind="claim",
         consumers=" ".join(claim.consumers),
@@ -164,7 +164,8 @@ def encode_devices(charge: ClaimCharge) -> str:
 def _encoded(charge: DeviceCharge) -> dict[str, object]:
     device = charge.device
     more: dict[str, object] = {"share": device.share, "admin": device.is_admin, "uuid": charge.uuid}
-    more |= {"rate": charge.rate_milli} if charge.rate_milli != charge.share_milli else {}
+    rate_milli = charge.rating.rate_milli
+    more |= {"rate": rate_milli} if rate_milli != charge.share_milli else {}
     return {
         "driver": device.driver,
         "pool": device.pool,

@@ -18,7 +18,7 @@ from timekeeper.core.decisions import (
     Decision,
     Figure,
 )
-from timekeeper.core.request.held import cards_text
+from timekeeper.core.rating.held import cards_text
 
 Figures = Mapping[str, Figure]
 

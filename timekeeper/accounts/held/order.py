@@ -19,8 +19,8 @@ from operator import is_not
 
 from timekeeper.accounts.budget_history import History
 from timekeeper.accounts.pods import LedgerPod
+from timekeeper.core.rating.held import held_milli
 from timekeeper.core.request.cards import amounts_by_card, decode_placement
-from timekeeper.core.request.held import held_milli
 from timekeeper.core.values import Card, UndecodableError
 
 

@@ -8,9 +8,9 @@ from timekeeper.api.http.bodies import Body
 from timekeeper.api.http.routes import JSON, ApiRoute, read_body
 from timekeeper.api.http.services import Services
 from timekeeper.core.dialects import BY_NAME
-from timekeeper.core.request.cards import UndecodableError, decode_placement
+from timekeeper.core.request.cards import decode_placement
 from timekeeper.core.request.host import HostShare, decode_host
-from timekeeper.core.values import Ask, ContainerAsk, GPURequest
+from timekeeper.core.values import Ask, ContainerAsk, GPURequest, UndecodableError
 from timekeeper.runtime.http.problem_details import bad
 from timekeeper.store import bindings
 from timekeeper.wire.bindings import BindingAsk, BindingEntry, Bindings

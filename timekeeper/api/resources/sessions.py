@@ -29,7 +29,8 @@ from timekeeper.api.http.parameters import (
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
 from timekeeper.core.ledger.metering import FOREVER_MS, Interval
-from timekeeper.core.request.cards import UndecodableError, decode_placement
+from timekeeper.core.request.cards import decode_placement
+from timekeeper.core.values import UndecodableError
 from timekeeper.runtime.http.problem_details import bad
 from timekeeper.store import ledger as ledger_rows
 from timekeeper.store import sessions

@@ -12,7 +12,6 @@ from flask import Flask, Response, request
 
 from timekeeper.accounts.budget_history import GROUP
 from timekeeper.accounts.decisions.forecasts import Addition
-from timekeeper.accounts.decisions.simulation import SimulatedPlacement, SimulatedUse, rate_of
 from timekeeper.api import sheets
 from timekeeper.api.http.answers import AmountAnswer, Versioned, amount_of, answer
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, read_body, serve
@@ -25,12 +24,13 @@ from timekeeper.core import names
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.json_values import annotations_of, mapping
 from timekeeper.core.ledger.metering import FOREVER_MS
-from timekeeper.core.request.cards import CardAmount, NamedAmount
-from timekeeper.core.request.estimates import estimated_rate
+from timekeeper.core.rating.nodes import NO_CARDS, NodeCards
+from timekeeper.core.rating.rating import Demand, rated
+from timekeeper.core.request.card_amounts import CardAmount, NamedAmount
 from timekeeper.core.request.host import decode_host
 from timekeeper.core.request.request import parse_stored
 from timekeeper.core.texts import LEDGER_ALONE, NOT_PLACED
-from timekeeper.core.values import Card
+from timekeeper.core.values import WHOLE_MILLI, Card
 from timekeeper.runtime.auth.gate import Caller
 from timekeeper.runtime.http.problem_details import Problem
 
@@ -103,7 +103,7 @@ def _simulated(services: Services, asked: SimulationBody, caller: Caller) -> Sim
     settings, price = history.settings(now_ms), history.price(asked.namespace, now_ms)
     group = history.group(asked.namespace, now_ms)
     placed, note = _placed(services, reviewed, history.places(asked.namespace, now_ms))
-    rates = {uid: rate_of(_placement(placement), settings) for uid, placement in placed.items()}
+    rates = {uid: _rate(placement, settings) for uid, placement in placed.items()}
     rates |= {uid: rate for pod in reviewed for uid, rate in _rate_by_claims(pod, settings)}
     additions = [
         Addition(rates[pod.uid], _longest_ms(pod.raw["spec"])) for pod in reviewed if rates.get(pod.uid)
@@ -159,10 +159,7 @@ def _rate_by_claims(pod: ReviewedPod, settings: BudgetSettings) -> Iterator[tupl
     """The UID of a pod with claims, and its rate, if it is known what they ask for."""
     request_ = parse_stored(pod.review["pod"]).request if _has_claims(pod) else None
     if request_ is not None:
-        yield (
-            pod.uid,
-            estimated_rate(request_, (), settings.weights, settings.charge_by, settings.unit_costs),
-        )
+        yield pod.uid, rated(Demand(request=request_), NO_CARDS, settings).rate_milli
 
 
 def _placed(
@@ -183,13 +180,21 @@ def _placed(
     return {placement["uid"]: placement for placement in found["pods"]}, note
 
 
-def _placement(raw: Mapping[str, Any]) -> SimulatedPlacement:
-    uses, host = tuple(map(_use, raw["cards"])), raw["host"]
-    return SimulatedPlacement(uses, raw["unnamed"], raw["model"], decode_host(host) if host else None)
+def _rate(placement: Mapping[str, Any], settings: BudgetSettings) -> int:
+    """Of a session there, now. Cards that only a device plugin names are whole ones of the node's model."""
+    unnamed = [Card(str(at), at, placement["model"], WHOLE_MILLI) for at in range(placement["unnamed"])]
+    uses = {card.uuid: CardAmount(WHOLE_MILLI, card.memory_mib) for card in unnamed}
+    uses |= {raw["uuid"]: _amount(raw) for raw in placement["cards"]}
+    cards = (*unnamed, *map(_card, placement["cards"]))
+    host = decode_host(placement["host"]) if placement["host"] else None
+    return rated(Demand(uses=uses, host=host), NodeCards(cards), settings).rate_milli
 
 
-def _use(raw: Mapping[str, Any]) -> SimulatedUse:
-    there, taken = tuple(raw["cardResources"].items()), tuple(raw["resources"].items())
-    card = Card(raw["uuid"], raw["index"], raw["model"], raw["cardMemoryMib"], resources=there)
-    amounts = raw["shareMilli"], raw["memoryMib"]
-    return SimulatedUse(card, NamedAmount(*amounts, taken) if taken else CardAmount(*amounts))
+def _card(raw: Mapping[str, Any]) -> Card:
+    there = tuple(raw["cardResources"].items())
+    return Card(raw["uuid"], raw["index"], raw["model"], raw["cardMemoryMib"], resources=there)
+
+
+def _amount(raw: Mapping[str, Any]) -> CardAmount:
+    amounts, taken = (raw["shareMilli"], raw["memoryMib"]), tuple(raw["resources"].items())
+    return NamedAmount(*amounts, taken) if taken else CardAmount(*amounts)

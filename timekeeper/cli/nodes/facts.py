@@ -13,10 +13,10 @@ from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.kube.holders import fresh_holders
 from timekeeper.core.names import AGENTS_NAMESPACE, DEVICES, DOMAIN, INVENTORY, NODE_CHANGE
 from timekeeper.core.object_names import TERMINAL
-from timekeeper.core.request.cards import UndecodableError, decode_inventory
+from timekeeper.core.request.cards import decode_inventory
 from timekeeper.core.request.inventory import dialects_of, node_facts
 from timekeeper.core.request.zeros import asked_limits
-from timekeeper.core.values import Card
+from timekeeper.core.values import Card, UndecodableError
 
 # NVIDIA's GPU Operator sets it to true on its nodes, and leaves any other value as it is
 OPERATORS = "nvidia.com/gpu.deploy.device-plugin"

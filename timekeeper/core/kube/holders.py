@@ -7,7 +7,7 @@ from typing import Any
 
 from timekeeper.core import names
 from timekeeper.core.json_values import annotations_of, decoded, mapping, sequence
-from timekeeper.core.request.cards import UndecodableError
+from timekeeper.core.values import UndecodableError
 
 MAX_CLOSED = 400  # characters
 

@@ -15,8 +15,8 @@ from timekeeper.core import names
 from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.ledger import hold
 from timekeeper.core.object_names import timestamp
-from timekeeper.core.request.cards import UndecodableError, decode_placement, encode_placement
-from timekeeper.core.values import Placement
+from timekeeper.core.request.cards import decode_placement, encode_placement
+from timekeeper.core.values import Placement, UndecodableError
 
 MAX_MS = 3_600_000  # the longest reservation that counts
 SKEW_MS = 60_000  # how far our clock may lag behind that of the replica that wrote it

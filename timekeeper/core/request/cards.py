@@ -1,4 +1,4 @@
-"""Cards, what is placed on them, and what that costs: the meaning of a placement, for extender and ledger."""
+"""Cards and what is placed on them: the meaning of a placement, for extender and ledger."""
 
 import json
 import re
@@ -7,11 +7,8 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from timekeeper.core.dialects.mig import instance_of
 from timekeeper.core.json_values import decoded
-from timekeeper.core.request.card_amounts import NO_AMOUNT as NO_AMOUNT
-from timekeeper.core.request.card_amounts import CardAmount as CardAmount
-from timekeeper.core.request.card_amounts import NamedAmount as NamedAmount
+from timekeeper.core.request.card_amounts import CardAmount, NamedAmount
 from timekeeper.core.values import (
     MAX_AMOUNT,
     MAX_TILES,
@@ -23,15 +20,10 @@ from timekeeper.core.values import (
     GPURequest,
     Placement,
     Slice,
+    UndecodableError,
 )
-from timekeeper.core.values import UndecodableError as UndecodableError
 
-Weights = tuple[tuple[str, int], ...]  # (model, thousandths)
-UnitCosts = tuple[tuple[str, int], ...]  # (named resource, `COSTS_PER_GPU` parts of a GPU for one unit)
-
-COSTS_PER_GPU = 10**12
 _MAX_PATHS = 64  # to cards of one node
-_MAX_MILLI = 1_000_000  # of one card, whatever a unit costs, so that amounts of charge stay within 64 bits
 
 
 def decode_inventory(text: str) -> tuple[Card, ...]:
@@ -196,114 +188,10 @@ def _tile_mismatch(
     return None
 
 
-def rate(
-    uses: Mapping[str, CardAmount],
-    cards: Iterable[Card],
-    weights: Weights,
-    charge_by: str = "dominant",
-    unit_costs: UnitCosts = (),
-) -> int:
-    """The pod's rate in milli-GPU, fixed at bind: for each card ceil(part x weight), summed.
-
-    ``charge_by`` selects the part of a card: ``compute``, ``memory``, their ``mean`` rounded up, or the
-    ``dominant`` one. Of a card of which the pod takes memory alone, ``compute`` is that part too. Of a card
-    with named resources it is the largest cost of one of them; without an entry in ``unit_costs`` a resource
-    costs its part of the card. ``dominant-host`` is the ``dominant`` part here; what CPU and memory add to it
-    is `host.host_rate`.
-    """
-    by_uuid = {card.uuid: card for card in cards}
-    return sum(
-        _ceil(
-            _part(use, by_uuid[uuid], charge_by, unit_costs) * weight_of(by_uuid[uuid].model, weights), 1000
-        )
-        for uuid, use in uses.items()
-    )
-
-
-def shares(uses: Mapping[str, CardAmount], cards: Iterable[Card]) -> CardAmount:
-    """What the pod takes of its cards together, unweighted. On a card of which it takes memory alone, its
-    share of the memory counts as its share; of named resources, the largest part."""
-    by_uuid = {card.uuid: card for card in cards}
-    found = (CardAmount(share_of(use, by_uuid[uuid]), use.memory_mib) for uuid, use in uses.items())
-    return sum(found, start=NO_AMOUNT)
-
-
-def share_of(use: CardAmount, card: Card) -> int:
-    """The share of the card that the use is, in thousandths, unweighted."""
-    if use.resources:
-        return _named_part(use, card, ())
-    return use.share_milli or memory_milli(use.memory_mib, card)
-
-
-def memory_milli(memory_mib: int, card: Card) -> int:
-    """This memory's part of the card's, in thousandths, rounded up."""
-    return _ceil(1000 * memory_mib, card.memory_mib)
-
-
-def weight_of(model: str, weights: Weights) -> int:
-    """The model's weight in thousandths: of the matching names the longest; 1000 if none matches. Of a MIG
-    instance it is that of its card times its slices over the card's, rounded up, unless the name has the
-    profile."""
-    matching = [(len(name), weight) for name, weight in weights if is_model(name, model)]
-    weight = max(matching)[1] if matching else 1000
-    instance = instance_of(model)
-    if instance is None or stated_weight(model, weights) is not None:
-        return weight
-    profile, card = instance
-    return _ceil(weight * profile.slices, card.slices)
-
-
-def stated_weight(model: str, weights: Weights) -> int | None:
-    """The weight of a MIG instance whose name has the profile, so that it says what the instance costs."""
-    instance = instance_of(model)
-    if instance is None:
-        return None
-    matching = [(len(name), name, weight) for name, weight in weights if is_model(name, model)]
-    _, name, weight = max(matching, default=(0, "", 0))
-    return weight if is_model(f"{instance[0].name}gb", name) else None
-
-
-def instance_doubt(model: str, weights: Weights) -> str:
-    """What of the weight of a model is an assumption; "": nothing."""
-    instance = instance_of(model)
-    return "" if instance is None or stated_weight(model, weights) is not None else instance[1].doubt
-
-
-def _part(use: CardAmount, card: Card, charge_by: str, unit_costs: UnitCosts) -> int:
-    if use.resources:
-        return _named_part(use, card, unit_costs)
-    compute, memory = use.share_milli, memory_milli(use.memory_mib, card)
-    dominant = max(compute, memory)
-    parts = {
-        "compute": compute or memory,
-        "memory": memory,
-        "mean": _ceil(compute + memory, 2),
-        "dominant": dominant,
-        "dominant-host": dominant,
-    }
-    return min(parts[charge_by], _MAX_MILLI)
-
-
-def _named_part(use: CardAmount, card: Card, unit_costs: UnitCosts) -> int:
-    """The largest cost of one of the resources, in thousandths of a GPU."""
-    costs, whole = dict(unit_costs), dict(card.resources)
-    parts = (
-        _ceil(1000 * amount * costs[name], COSTS_PER_GPU)
-        if name in costs
-        else _ceil(1000 * amount, max(1, whole.get(name, 0)))
-        for name, amount in use.resources
-    )
-    return min(max(parts), _MAX_MILLI)
-
-
 def _amount_of(part: Slice) -> CardAmount:
     if part.resources:
         return NamedAmount(part.share_milli, part.memory_mib, part.resources, frozenset(part.tiles))
     return CardAmount(part.share_milli, part.memory_mib)
-
-
-def _ceil(numerator: int, denominator: int) -> int:
-    return -(-numerator // denominator)
 
 
 @lru_cache(maxsize=1024)

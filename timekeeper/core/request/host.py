@@ -6,17 +6,15 @@ weighted resources on a node (slurm.conf, TRESBillingWeights).
 """
 
 import json
-from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from timekeeper.core.dialects.moments import peak
 from timekeeper.core.json_values import Json, decoded, mapping, sequence
 from timekeeper.core.quantity import thousandths
-from timekeeper.core.request.cards import Weights, allowed, weight_of
-from timekeeper.core.values import MAX_AMOUNT, Card, GPURequest, UndecodableError
+from timekeeper.core.values import MAX_AMOUNT, Card, UndecodableError
 
 DOMINANT_HOST = "dominant-host"
 CPU, MEMORY = "cpu", "memory"
@@ -159,22 +157,6 @@ def models_of(cards: Iterable[Card]) -> Models:
     return tuple(sorted(found.items()))
 
 
-def host_rate(share: HostShare, weights: Weights) -> int:
-    """The rate of the larger part of CPU and memory, in milli-GPU: that part of the weights of all cards of
-    the node, rounded up. All of the node is the most; an amount that the node does not report counts as
-    nothing."""
-    whole_milli = sum(number * weight_of(model, weights) for model, number in share.models)
-    asked, there = share.requested, share.allocatable
-    return max(
-        _part(asked.cpu_milli, there.cpu_milli, whole_milli),
-        _part(asked.memory_bytes, there.memory_bytes, whole_milli),
-    )
-
-
-def _part(asked: int, there: int, whole_milli: int) -> int:
-    return -(-min(asked, there) * whole_milli // there) if there else 0
-
-
 def encode_host(share: HostShare) -> str:
     """The annotation ``bursar.dev/host`` in canonical form: keys sorted, no blanks."""
     wire = {
@@ -207,66 +189,6 @@ def _whole(raw: Mapping[str, Any], key: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_AMOUNT:
         raise UndecodableError(f"host: {key} is not a whole number from 0 to 2^63 - 1")
     return value
-
-
-# before the binding
-
-
-@dataclass(frozen=True, slots=True)
-class NodeKind:
-    """Nodes with the same cards, and what each of them can allocate, in ascending order."""
-
-    cards: tuple[Card, ...]  # one of each model, memory size and named resources
-    models: Models
-    cpus_milli: tuple[int, ...]
-    memories_bytes: tuple[int, ...]
-
-
-def node_kinds(nodes: Iterable[tuple[tuple[Card, ...], HostAmount]]) -> tuple[NodeKind, ...]:
-    """The kinds of these nodes with cards."""
-    alike: dict[tuple[Models, frozenset[object]], tuple[tuple[Card, ...], list[HostAmount]]] = {}
-    for cards, there in nodes:
-        if cards:
-            kinds = {(each.model, each.memory_mib, each.resources): each for each in cards}
-            key = models_of(cards), frozenset(kinds)
-            alike.setdefault(key, (tuple(kinds.values()), []))[1].append(there)
-    return tuple(
-        NodeKind(
-            cards,
-            models,
-            tuple(sorted(each.cpu_milli for each in there)),
-            tuple(sorted(each.memory_bytes for each in there)),
-        )
-        for (models, _), (cards, there) in alike.items()
-    )
-
-
-def most_host_rate(
-    request: GPURequest, asked: HostAmount, kinds: Iterable[NodeKind], weights: Weights
-) -> int:
-    """An upper bound of `host_rate` wherever the pod can be bound: on each kind of node with a card that the
-    request allows, the smallest node that has as much."""
-    anywhere = replace(request, uuids=(), exclude_uuids=())
-    return max(
-        (
-            host_rate(HostShare(asked, _smallest(kind, asked), kind.models), weights)
-            for kind in kinds
-            if any(allowed(anywhere, card) for card in kind.cards)
-        ),
-        default=0,
-    )
-
-
-def _smallest(kind: NodeKind, asked: HostAmount) -> HostAmount:
-    """The smallest CPU and the smallest memory that hold the amounts; 0 where no node of the kind does."""
-    return HostAmount(
-        _first_from(kind.cpus_milli, asked.cpu_milli), _first_from(kind.memories_bytes, asked.memory_bytes)
-    )
-
-
-def _first_from(amounts: tuple[int, ...], least: int) -> int:
-    at = bisect_left(amounts, least)
-    return amounts[at] if at < len(amounts) else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,9 @@ from timekeeper.core.dialects.percent import (
 )
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.quantity import integral
-from timekeeper.core.request.cards import UndecodableError, decode_inventory, nri_plugins
+from timekeeper.core.request.cards import decode_inventory, nri_plugins
 from timekeeper.core.request.runtime_plugins import KAIS
-from timekeeper.core.values import Card
+from timekeeper.core.values import Card, UndecodableError
 
 _NODE_ANNOTATIONS = frozenset(each.node_annotation for each in DIALECTS if each.node_annotation)
 # Source: KAI-Scheduler, pkg/common/constants; gpu-fractioning's operator writes it

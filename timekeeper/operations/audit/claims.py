@@ -13,7 +13,7 @@ from timekeeper.accounts.claims.claim_sessions import claim_uid, decode_devices,
 from timekeeper.core.claims.allocation import DeviceAllocation, DeviceClaim
 from timekeeper.core.claims.devices import DevicePools, DeviceSlice
 from timekeeper.core.claims.drivers import rules_of
-from timekeeper.core.claims.rates import ClaimCharge, charge_of
+from timekeeper.core.rating.allocations import ClaimCharge, charge_of
 from timekeeper.core.request.device_classes import DEFAULTS, ClassSettings
 from timekeeper.operations.audit.finding import NotCompared
 from timekeeper.store.audit_rows import StoredSession
@@ -136,7 +136,7 @@ class ClaimComparison:
         made_ms = self._at_ms if allocation.stamp_ms is None else allocation.stamp_ms
         settings = history.settings(made_ms if session is None else session.bound_ms)
         rules = rules_of(settings.drivers, self._classes)
-        charge = charge_of(allocation, self._pools.find, rules, settings.weights)
+        charge = charge_of(allocation, self._pools.find, rules, settings)
         if session is None:
             self._check_missing(claim, name, charge, max(0, self._at_ms - made_ms))
             return

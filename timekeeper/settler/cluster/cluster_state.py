@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 from timekeeper.accounts.claims.claim_findings import NO_PODS, ClaimingPods, claiming_pods
 from timekeeper.accounts.claims.consumers import ClaimPod
 from timekeeper.accounts.failing_watches import FailingWatch
-from timekeeper.accounts.metered import WHOLE_CARDS, CardParts
 from timekeeper.accounts.pods import GangKey, LedgerPod, UnjudgedPod, UnreadablePod, is_bare, metered_view
 from timekeeper.accounts.session import CLAIMS, CLAIMS_SEEN
 from timekeeper.core.claims.allocation import DeviceClaim
 from timekeeper.core.claims.devices import DeviceSlice
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import NodeSight, Vanished
+from timekeeper.core.rating.nodes import NO_CARDS, NodeCards
 from timekeeper.core.request.device_classes import DEFAULTS, DeviceClass
 from timekeeper.core.request.host import NO_HOST, CardHost, HostAmount, card_host
 from timekeeper.core.values import WHOLE_MILLI, Card
@@ -47,10 +47,9 @@ class KnownNode:
     """A node that exists, as the watch shows it."""
 
     name: str
-    cards: tuple[Card, ...]
+    rated: NodeCards = NO_CARDS  # its cards, and what its plugins count of them
     fault: str = ""  # why its inventory cannot be read
     allocatable: HostAmount = NO_HOST  # CPU and memory; of a node without cards nothing is known
-    parts: CardParts = WHOLE_CARDS  # what its NVIDIA plugin counts, where pods are metered
     plugin_chooses: bool = False  # its device plugin picks the cards
     unclassified: tuple[str, ...] = ()  # its resources of which no table says whether they are accelerators'
     gpus: tuple[str, ...] = ()  # the GPU resources that it advertises
@@ -59,6 +58,11 @@ class KnownNode:
     ready: str = field(default="", compare=False)  # the status of its condition Ready; "": it has none
     # its boot, and the pods on it by its agent's fresh report; arrives apart from the cards
     sight: NodeSight = field(default=NodeSight(), compare=False)
+
+    @property
+    def cards(self) -> tuple[Card, ...]:
+        """As they are described; empty where nothing describes any."""
+        return self.rated.cards
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,8 +272,7 @@ class ClusterState:
 
     def cards(self, node: str) -> tuple[Card, ...]:
         """The node's cards; empty for a node that is not known."""
-        known = self.nodes.get(node)
-        return known.cards if known else ()
+        return self.rated_node(node).cards
 
     def allocatable(self, node: str) -> HostAmount:
         """The node's CPU and memory; nothing for a node that is not known."""
@@ -300,10 +303,10 @@ class ClusterState:
         known = self.nodes.get(node)
         return WHOLE_MILLI * known.devices if known else 0
 
-    def parts(self, node: str) -> CardParts:
-        """What the node's NVIDIA plugin counts; whole cards for a node that is not known."""
+    def rated_node(self, node: str) -> NodeCards:
+        """The node's cards, and what its plugins count of them; none of a node that is not known."""
         known = self.nodes.get(node)
-        return known.parts if known else WHOLE_CARDS
+        return known.rated if known else NO_CARDS
 
     def uncharged_claims(self) -> ClaimingPods:
         """Those pods that hold what nothing charges, because claims are not followed: of metered namespaces,

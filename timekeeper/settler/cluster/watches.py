@@ -6,7 +6,6 @@ from queue import Queue
 from threading import Event, Thread
 
 from timekeeper.accounts.claims.consumers import read_claim_pod, without_served
-from timekeeper.accounts.metered import parts_of_node
 from timekeeper.accounts.pods import read_charged_pod, read_pod
 from timekeeper.core import names
 from timekeeper.core.accelerators import accelerator_of
@@ -17,7 +16,7 @@ from timekeeper.core.kube.holders import fresh_holders, kubelets_boot, ready_sta
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import NODE_LEASES, NodeSight, clock_ahead_ms
 from timekeeper.core.object_names import millis
-from timekeeper.core.request.cards import UndecodableError
+from timekeeper.core.rating.nodes import cards_of_node
 from timekeeper.core.request.claims import namespaced, read_template
 from timekeeper.core.request.device_classes import CONFIG_MAP, read_class, read_settings
 from timekeeper.core.request.devices import unclassified
@@ -30,7 +29,7 @@ from timekeeper.core.request.inventory import (
     node_facts,
     plugin_chooses,
 )
-from timekeeper.core.values import Card
+from timekeeper.core.values import Card, UndecodableError
 from timekeeper.edge.list_watch import inform
 from timekeeper.edge.reflector import ObjectsListed, WatchEvent, WatchFailed
 from timekeeper.edge.source_health import SourceHealth
@@ -200,10 +199,9 @@ def read_node(raw: Json) -> KnownNode:
     more = sum(amount for name, amount in gpus.items() if accelerator_of(name))
     return KnownNode(
         name,
-        cards,
+        cards_of_node(raw, cards),
         fault,
         host,
-        parts_of_node(raw, cards),
         plugin_chooses(raw),
         others,
         tuple(sorted(gpus)),

@@ -22,9 +22,9 @@ from timekeeper.accounts.session import CLAIMS_SEEN, Session, admitted_in_budget
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.claims.allocation import DeviceAllocation, DeviceClaim
 from timekeeper.core.claims.drivers import rules_of
-from timekeeper.core.claims.rates import ClaimCharge, charge_of
 from timekeeper.core.dialects.others import claims as of_claims
 from timekeeper.core.ledger.metering import FOREVER_MS
+from timekeeper.core.rating.allocations import ClaimCharge, charge_of
 from timekeeper.core.values import GPURequest
 from timekeeper.settler.cluster.cluster_state import ClusterState
 from timekeeper.settler.cluster.device_claims import ClaimSight, DeviceClaims, Relist
@@ -137,7 +137,7 @@ class _ClaimTick:
         return None if known is None else self.changes.sessions.get(known) or self.ledger.session(known)
 
     def _charge(self, allocation: DeviceAllocation) -> ClaimCharge:
-        return charge_of(allocation, self.claims.pools.find, self.claims.rules, self.settings.weights)
+        return charge_of(allocation, self.claims.pools.find, self.claims.rules, self.settings)
 
     def _open(self, sight: ClaimSight, allocation: DeviceAllocation, charge: ClaimCharge) -> Session | None:
         """The session of the allocation; None if it has no GPU, or a pod pays for it already."""
@@ -238,7 +238,7 @@ class _ClaimTick:
 
 def _is_unpublished(charge: ClaimCharge) -> bool:
     """Whether a slice may still arrive that says what a device is: the watches are independent."""
-    return any(each.is_unpublished for each in charge.gpus)
+    return any(gpu.found is None for gpu in charge.gpus)
 
 
 def allocated_since(claims: DeviceClaims, since_ms: int) -> set[tuple[str, str]]:

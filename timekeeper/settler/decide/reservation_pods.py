@@ -14,7 +14,7 @@ from itertools import pairwise
 from timekeeper.accounts.session import BEFORE, Session, open_session
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.dialects.others.kai import DIALECT as KAI
-from timekeeper.core.request.cards import weight_of
+from timekeeper.core.rating.weights import weight_of
 from timekeeper.core.values import WHOLE_MILLI
 from timekeeper.settler.cluster.cluster_state import ClusterState
 from timekeeper.settler.decide.session_changes import SessionChanges
@@ -75,11 +75,10 @@ def _end_ms(cluster: ClusterState, ledger: LedgerState, session: Session, now_ms
 
 def _whole_rate(cluster: ClusterState, settings: BudgetSettings, session: Session, now_ms: int) -> int:
     """Of the whole card, by its weight now."""
-    pod, node = cluster.pods.get(session.uid), session.node
+    pod = cluster.pods.get(session.uid)
     if pod is None:
         return weight_of(session.models, settings.weights)
-    cards, parts = cluster.cards(node), cluster.parts(node)
-    return open_session(pod, cards, settings, now_ms, parts).rate_milli
+    return open_session(pod, cluster.rated_node(session.node), settings, now_ms).rate_milli
 
 
 def _rests(begin_ms: int, end_ms: int, parts: Iterable[_Part]) -> list[tuple[int, int]]:

@@ -232,9 +232,8 @@ class _Tick:
         return self.cluster.without_served(pod.uid)
 
     def _opened(self, pod: LedgerPod) -> Session:
-        cards, parts = self.cluster.cards(pod.node), self.cluster.parts(pod.node)
         since_ms = self.only_metered_since(pod.namespace) if pod.is_only_metered else self.since_ms
-        session = open_session(pod, cards, self.settings, self.now_ms, parts, since_ms)
+        session = open_session(pod, self.cluster.rated_node(pod.node), self.settings, self.now_ms, since_ms)
         return within(session, self._left_milli(pod)) if pod.is_static else session
 
     def _lost_its_cards(self, session: Session, pod: LedgerPod) -> bool:

@@ -9,16 +9,12 @@ from timekeeper.accounts.held.order import HeldPod
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.session import admitted_in_budget
 from timekeeper.core.budgets.policy import BudgetSettings
-from timekeeper.core.request.cards import weight_of
-from timekeeper.core.request.estimates import estimated_rate
-from timekeeper.core.request.host import (
-    DOMINANT_HOST,
-    NO_HOST,
-    HostAmount,
-    NodeKind,
-    most_host_rate,
-    node_kinds,
-)
+from timekeeper.core.rating.held import held_milli
+from timekeeper.core.rating.host import NodeKind, most_host, node_kinds
+from timekeeper.core.rating.nodes import NodeCards
+from timekeeper.core.rating.rating import Demand, rated
+from timekeeper.core.rating.weights import weight_of
+from timekeeper.core.request.host import DOMINANT_HOST, NO_HOST, HostAmount
 from timekeeper.core.values import Card, GPURequest
 from timekeeper.settler.cluster.cluster_state import ClusterState
 
@@ -189,7 +185,7 @@ class UnboundPods:
 
     def most_milli(self, pod: LedgerPod) -> int:
         """The most that it can hold of cards beside these sessions, unweighted."""
-        return estimated_rate(self.unallocated(pod), self._kinds, (), "dominant")
+        return held_milli(self.unallocated(pod), {}, 0, self._kinds)
 
     def _plan_expiry(self, until_ms: int, uid: str) -> None:
         """Recompute the pod then. If most planned expiries are of pods that no longer wait, or duplicates,
@@ -220,9 +216,7 @@ class UnboundPods:
             if len(self._estimates) >= MAX_ESTIMATES:
                 self._estimates.clear()  # each can be made again
             choices = self._cards if request.uuids or request.exclude_uuids else self._kinds
-            by_cards = estimated_rate(
-                request, choices, settings.weights, settings.charge_by, settings.unit_costs
-            )
-            by_host = most_host_rate(request, host, self._node_kinds, settings.weights)
-            self._estimates[request, host] = max(by_cards, by_host)
+            share = most_host(request, host, self._node_kinds, settings.weights)
+            rating = rated(Demand(request=request, host=share), NodeCards(choices), settings)
+            self._estimates[request, host] = rating.rate_milli
         return self._estimates[request, host]

@@ -4,7 +4,7 @@ import re
 from datetime import UTC, datetime
 
 from timekeeper.core.admission.policy import Standing
-from timekeeper.core.request.held import cards_text, depends_on_card, least_milli
+from timekeeper.core.rating.held import cards_text, depends_on_card, least_milli
 from timekeeper.core.texts import hours
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, shown

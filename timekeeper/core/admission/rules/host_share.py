@@ -7,8 +7,8 @@ from timekeeper.core.admission.pods import sequence_of
 from timekeeper.core.admission.policy import AdmissionPolicy
 from timekeeper.core.admission.rules.modes import mode_of
 from timekeeper.core.json_values import Json, mapping
-from timekeeper.core.request.estimates import estimated_rate, without_constraints
-from timekeeper.core.request.held import cards_text, most_milli
+from timekeeper.core.rating.held import cards_text, held_milli, most_milli
+from timekeeper.core.rating.rating import without_constraints
 from timekeeper.core.request.host import CPU, MEMORY, CardHost, container_milli, requested
 from timekeeper.core.values import Card, GPURequest
 from timekeeper.core.violation import Violation, shown
@@ -58,8 +58,7 @@ def _part_milli(request: GPURequest, room: CardHost) -> int:
     """The most that the pod can hold of cards, unweighted: an amount of memory is the largest part of the
     smallest card."""
     smallest = Card("", 0, "", max(1, room.least_card_mib))
-    part_milli = estimated_rate(without_constraints(request), (smallest,), (), "dominant")
-    return min(part_milli, most_milli(request))
+    return min(held_milli(without_constraints(request), {}, 0, (smallest,)), most_milli(request))
 
 
 def _without_sidecar(pod: Json) -> Json:

@@ -17,7 +17,7 @@ from timekeeper.core.admission.rules.placement import placement_violations
 from timekeeper.core.admission.rules.without_effect import without_effect
 from timekeeper.core.gangs import gang_violations
 from timekeeper.core.json_values import Json
-from timekeeper.core.request.held import cards_text, least_milli
+from timekeeper.core.rating.held import cards_text, least_milli
 from timekeeper.core.request.request import ParsedRequest
 from timekeeper.core.standings import Caps
 from timekeeper.core.values import GPURequest

@@ -1,105 +1,71 @@
-"""What a claim's devices cost, fixed when their allocation is first seen.
+"""Which part of a GPU a claim's device is, by what its driver publishes.
 
-A whole device costs 1000 milli-GPU times the weight of its model, times the GPUs that it is by its driver's
-rule. A MIG instance costs its slices of compute over those of its card; another part the largest of its parts
-of the counters that it shares with the others, or an equal part of what its driver publishes of one device; a
-share the largest of the parts that it consumes of its device's capacities, and never less than the rule's
-least share. Each device's rate is rounded up.
+A whole device is one GPU, or as many as its driver's rule says. A MIG instance is its slices of compute over
+those of its card; another part the largest of its parts of the counters that it shares with the others, or an
+equal part of what its driver publishes of one device; a share the largest of the parts that it consumes of
+its device's capacities, and never less than the rule's least share.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from fractions import Fraction
 
 from timekeeper.core.accelerators import PRODUCT_LABEL, parts_of
-from timekeeper.core.claims.allocation import AllocatedDevice, DeviceAllocation
+from timekeeper.core.claims.allocation import AllocatedDevice
 from timekeeper.core.claims.devices import Amounts, FoundDevice, PublishedDevice
 from timekeeper.core.claims.drivers import DriverRule
 from timekeeper.core.dialects.mig import CardSlices, Profile, card_model, profile_of, slices_of
-from timekeeper.core.request.cards import Weights, stated_weight, weight_of
-from timekeeper.core.values import WHOLE_MILLI
+from timekeeper.core.rating.parts import Holding
+from timekeeper.core.rating.weights import Weights, stated_weight
+from timekeeper.core.request.card_amounts import CardAmount
+from timekeeper.core.values import WHOLE_MILLI, Ask, Card
 
 MIG = "mig"  # the type of NVIDIA's instances
 _MIB = 1024 * 1024
 _WHOLE = Fraction(1)
+_UNPUBLISHED = "no ResourceSlice has its device, which counts as a whole one with weight 1"
 _SEVERAL = (
     "it takes all of a counter that others leave, or counters of several sets, and counts as one GPU at most:"
     " drivers.{driver}.units says how many GPUs a device is"
 )
 
-Find = Callable[[str, str, str], FoundDevice | None]
-
 
 @dataclass(frozen=True, slots=True)
-class DeviceCharge:
-    """What one allocated GPU costs. ``share_milli``: the part of a whole device that it is, unweighted;
-    ``model``: "" where nothing says it; ``doubt``: what of it is an assumption; "": nothing."""
+class RatedDevice:
+    """A device that a claim holds, and its driver's rule."""
 
-    device: AllocatedDevice
-    model: str = ""
-    share_milli: int = WHOLE_MILLI
-    memory_mib: int = 0
-    rate_milli: int = 0
-    doubt: str = ""
-    is_unpublished: bool = False  # no slice has the device
-    uuid: str = ""  # as its driver publishes it; "": it does not
+    allocated: AllocatedDevice
+    rule: DriverRule
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimCharge:
-    """What an allocation costs: its GPUs, and the drivers of its devices for which there is no rule."""
-
-    gpus: tuple[DeviceCharge, ...]
-    unknown_drivers: tuple[str, ...] = ()
-
-    @property
-    def rate_milli(self) -> int:
-        """Of all together, weighted."""
-        return sum(each.rate_milli for each in self.gpus)
-
-    @property
-    def doubt(self) -> str:
-        """The first one's; "": the rate is certain."""
-        return next((each.doubt for each in self.gpus if each.doubt), "")
-
-
-def charge_of(
-    allocation: DeviceAllocation, find: Find, rules: Mapping[str, DriverRule], weights: Weights
-) -> ClaimCharge:
-    """The charge of what is allocated, by what drivers publish of it now."""
-    gpus, unknown = [], set()
-    for each in allocation.devices:
-        rule = rules.get(each.driver)
-        if rule is None:
-            unknown.add(each.driver)
-            continue
-        found = find(each.driver, each.pool, each.device)
-        if rule.is_gpu(found.device if found else None):
-            gpus.append(_charge(each, found, rule, weights))
-    return ClaimCharge(tuple(gpus), tuple(sorted(unknown)))
-
-
-def _charge(
-    allocated: AllocatedDevice, found: FoundDevice | None, rule: DriverRule, weights: Weights
-) -> DeviceCharge:
+def holding_of(device: RatedDevice, found: FoundDevice | None, weights: Weights) -> tuple[Holding, str]:
+    """What the claim holds of the device, and what of that is an assumption. An administrator's access takes
+    it from no pod. ``found``: as its driver publishes it, None: it does not. An instance whose weight is
+    stated is one of its model, and not a part of its card's."""
+    allocated, rule = device.allocated, device.rule
+    count = 0 if allocated.is_admin else 1
     if found is None:
-        doubt = "no ResourceSlice has its device, which counts as a whole one with weight 1"
-        charged = DeviceCharge(allocated, rate_milli=WHOLE_MILLI, doubt=doubt, is_unpublished=True)
-        return replace(charged, share_milli=0, rate_milli=0, doubt="") if allocated.is_admin else charged
-    model = card_model(str(found.device.attribute(rule.model) or ""))
-    if allocated.is_admin:
-        return DeviceCharge(allocated, model, share_milli=0)
+        return _held(count, "", WHOLE_MILLI, WHOLE_MILLI, 0), _UNPUBLISHED if count else ""
+    model, profile = model_of(found, rule), found.device.attribute("profile")
     part, doubt = _part(found, rule)
     share = _share(allocated, found.device, rule)
     milli = max(1, _ceil(WHOLE_MILLI * part * share))
-    stated = stated_weight(f"{model} MIG {found.device.attribute('profile')}", weights)
-    if stated is None:
-        rate = _ceil(Fraction(milli * weight_of(model, weights), 1000))
-    else:
-        rate, doubt = _ceil(stated * share), ""
-    uuid = str(found.device.attribute("uuid") or "")
     memory_mib = _memory_mib(allocated, found.device)
-    return DeviceCharge(allocated, model, milli, memory_mib, rate, doubt, uuid=uuid)
+    if stated_weight(f"{model} MIG {profile}", weights) is None:
+        return _held(count, model, milli, milli, memory_mib), doubt if count else ""
+    return _held(count, f"{model} MIG {profile}", _ceil(WHOLE_MILLI * share), milli, memory_mib), ""
+
+
+def model_of(found: FoundDevice, rule: DriverRule) -> str:
+    """The model of its card; "": nothing says it."""
+    return card_model(str(found.device.attribute(rule.model) or ""))
+
+
+def _held(count: int, model: str, charged_milli: int, share_milli: int, memory_mib: int) -> Holding:
+    """``charged_milli``: which part of a card of this model it is; ``share_milli``: unweighted."""
+    ask = Ask(count, share_milli, memory_mib)
+    card, amount = Card("", 0, model, WHOLE_MILLI), CardAmount(charged_milli, charged_milli)
+    return Holding(ask, cards=(card,), amount=amount)
 
 
 def _part(found: FoundDevice, rule: DriverRule) -> tuple[Fraction, str]:
@@ -142,10 +108,9 @@ def _part(found: FoundDevice, rule: DriverRule) -> tuple[Fraction, str]:
 
 def _card_of(found: FoundDevice, profile: Profile, rule: DriverRule) -> CardSlices:
     """The card of a MIG instance: by its product, else by its memory."""
-    product = card_model(str(found.device.attribute(rule.model) or ""))
     whole = [dict(counters).get("memory", 0) for _, counters in found.counters]
     whole += [dict(found.parent.capacity).get("memory", 0)] if found.parent else []
-    return slices_of(product, profile, card_mib=max(whole, default=0) // (1000 * _MIB))
+    return slices_of(model_of(found, rule), profile, card_mib=max(whole, default=0) // (1000 * _MIB))
 
 
 def _share(allocated: AllocatedDevice, device: PublishedDevice, rule: DriverRule) -> Fraction:

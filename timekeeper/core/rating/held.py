@@ -3,23 +3,20 @@ compute and of memory (of named resources, the largest part). A MIG instance is 
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 
+from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.dialects.mig import card_model, instance_of
 from timekeeper.core.dialects.moments import at_once, most_at_once
 from timekeeper.core.dialects.nvidia_parts import instance_profile
-from timekeeper.core.request.cards import (
-    COSTS_PER_GPU,
-    NO_AMOUNT,
-    CardAmount,
-    UnitCosts,
-    has_named,
-    need,
-    rate,
-)
-from timekeeper.core.request.estimates import estimated_rate
+from timekeeper.core.rating.nodes import NodeCards
+from timekeeper.core.rating.parts import COSTS_PER_GPU
+from timekeeper.core.rating.rating import Demand, rated
+from timekeeper.core.request.card_amounts import NO_AMOUNT, CardAmount
+from timekeeper.core.request.cards import has_named, need
 from timekeeper.core.values import WHOLE_MILLI, Ask, Card, ContainerAsk, GPURequest
 
-_CHARGE_BY = "dominant"
+UNWEIGHTED = BudgetSettings()
 
 
 def held_milli(
@@ -29,14 +26,16 @@ def held_milli(
     whole cards that only the device plugin could name. Where neither is known, the most that the request can
     take of these cards; 0 where the request is not known either."""
     if uses or unnamed:
-        costs = _instance_costs({name for use in uses.values() for name, _ in use.resources})
-        used = [_undivided(card) for card in cards if card.uuid in uses]
-        return rate(uses, used, (), _CHARGE_BY, costs) + WHOLE_MILLI * unnamed
-    if request is None:
+        asked = Demand(uses=uses)
+        names = frozenset(name for use in uses.values() for name, _ in use.resources)
+        there = tuple(_undivided(card) for card in cards if card.uuid in uses)
+    elif request is None:
         return 0
-    there = tuple(map(_undivided, cards))
-    costs = _instance_costs({name for container in request.asks for name, _ in container.ask.resources})
-    return estimated_rate(request, there, (), _CHARGE_BY, costs)
+    else:
+        asked, there = Demand(request=request), tuple(map(_undivided, cards))
+        names = frozenset(name for container in request.asks for name, _ in container.ask.resources)
+    terms = _by_instances(names) if names else UNWEIGHTED
+    return rated(asked, NodeCards(there), terms).rate_milli + WHOLE_MILLI * unnamed
 
 
 def least_milli(request: GPURequest, cards: Iterable[Card] = ()) -> int:
@@ -83,12 +82,8 @@ def _least_part(memory_mib: int, largest_mib: int) -> int:
 def _least_named(each: ContainerAsk, cards: tuple[Card, ...]) -> int:
     if instances := _instances(each):
         return WHOLE_MILLI * instances
-    parts = (
-        rate({card.uuid: need(each.ask, card)}, [card], (), _CHARGE_BY)
-        for card in cards
-        if has_named(each.ask, card)
-    )
-    return min(parts, default=1)
+    amounts = ((card, need(each.ask, card)) for card in cards if has_named(each.ask, card))
+    return min((held_milli(None, {card.uuid: amount}, 0, (card,)) for card, amount in amounts), default=1)
 
 
 def _undivided(card: Card) -> Card:
@@ -96,10 +91,12 @@ def _undivided(card: Card) -> Card:
     return replace(card, model=card_model(card.model)) if instance_of(card.model) else card
 
 
-def _instance_costs(names: Iterable[str]) -> UnitCosts:
+@lru_cache(maxsize=256)
+def _by_instances(names: frozenset[str]) -> BudgetSettings:
     """By which each MIG instance of a plugin counts as a card."""
-    profiles = ((name, instance_profile(name)) for name in names)
-    return tuple((name, COSTS_PER_GPU // profile.slices) for name, profile in profiles if profile)
+    profiles = ((name, instance_profile(name)) for name in sorted(names))
+    costs = ((name, COSTS_PER_GPU // profile.slices) for name, profile in profiles if profile)
+    return replace(UNWEIGHTED, unit_costs=tuple(costs))
 
 
 def _instances(each: ContainerAsk) -> int:
