@@ -150,15 +150,15 @@ def is_told_and_explained(place: Place, owner: Json, reader: str) -> Scene:
     kind, uid = owner["kind"], owner["metadata"]["uid"]
     events = f"/apis/events.k8s.io/v1/namespaces/{place.name}/events?fieldSelector=regarding.uid={uid}"
 
-    def said() -> str:
+    def notes() -> list[str]:
         found = place.stack.cp.api.call("GET", events)["items"]
-        return next((each["note"] for each in found if "cards missing" in each["note"]), "")
+        return [event["note"].rstrip(".") for event in found if "cards missing" in event["note"]]
 
-    note = yield f"an Event of {kind}", said
+    yield f"an Event of {kind}", notes
 
     def explained() -> bool:
         told = place.stack.get(f"/v1/explain/{place.name}/{kind}/train", reader)
-        return note.rstrip(".") in told["waitsFor"]
+        return bool({*notes()} & {*told["waitsFor"]})
 
     yield f"{kind} to be explained", explained
 

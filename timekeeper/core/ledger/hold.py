@@ -56,7 +56,7 @@ class PodHold:
     # until when it is not charged if it is evicted, because the start of its gang came to nothing
     forgiven_ms: int | None = None
     has_note: bool = False  # its finalizer keeps the object until a settler has read that note
-    is_kept: bool = False  # and nothing else: the object would be removed by now
+    is_kept: bool = False  # and its grace period is over: finalizers alone keep the object
     finishes: tuple[
         int, ...
     ] = ()  # of its containers, by the clock of its node, where ``ended_ms`` is proved
