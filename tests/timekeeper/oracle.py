@@ -255,7 +255,7 @@ class Known:
             pod.follows = True
             if pod.node in self.words:  # the report may be older than this process
                 _follow(uid, pod, self.words[pod.node], self.mark(pod.node) or pod.removed)
-        if pod.listed and pod.node in self.leases:
+        if pod.listed:
             pod.listed_at = max(pod.listed_at, self.mark(pod.node))
         pod.last = max(pod.removed + pod.grace, pod.listed_at)
         if pod.gone_at is not None:
@@ -301,7 +301,7 @@ def _follow(uid: str, pod: Seen, word: Word, at: int) -> None:
     if pod.gone_at is not None:
         return
     pod.boot = pod.boot or word.boot
-    if word.there is None:
+    if word.there is None or not word.is_ready:  # of a silent node no report is fresh
         pod.listed = False
     elif uid in word.there:
         pod.listed, pod.listed_at = True, max(pod.listed_at, at)
