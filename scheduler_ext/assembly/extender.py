@@ -25,10 +25,10 @@ from scheduler_ext.controllers.deschedule_labels import DescheduleLabels
 from scheduler_ext.controllers.preemptor import Preemptor, PreemptorWiring, limits_of
 from scheduler_ext.controllers.requeuer import Requeuer
 from scheduler_ext.fit.caps import CapChecks
+from scheduler_ext.gangs.displacer import DisplacerWiring, GangDisplacer
 from scheduler_ext.gangs.drain_turns import DrainTurns
 from scheduler_ext.gangs.drains import GangDrains
 from scheduler_ext.gangs.memory import StartSettings
-from scheduler_ext.gangs.nominated import NominatedPods
 from scheduler_ext.gangs.rooms import PlanInput
 from scheduler_ext.gangs.sets import GangSets
 from scheduler_ext.gangs.starts import GangStarts, StartWiring
@@ -53,7 +53,8 @@ from scheduler_ext.serving.routes import verb_calls
 from scheduler_ext.settings import ExtenderSettings
 from scheduler_ext.simulation.simulate import SimulationInput
 from scheduler_ext.simulation.simulator import Simulator
-from scheduler_ext.snapshot.gang_table import Gangs
+from scheduler_ext.snapshot.gang_table import Gangs, GangState
+from scheduler_ext.snapshot.nominated import NominatedPods
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.verbs.last_decisions import LastDecisions
 from scheduler_ext.verbs.verbs import INCOMPLETE, Verbs
@@ -253,8 +254,27 @@ class Extender:
             evicted=self.reporting.decisions.evicted,
             is_capped=self._is_capped,
             gangs=self._gangs,
+            displace=lambda *moment: self.displacer.step(*moment),
         )
         return Preemptor(self._api, wiring, limits_of(self._settings))
+
+    @cached_property
+    def displacer(self) -> GangDisplacer:
+        """Has others leave for gangs, in the preemptor's thread."""
+
+        def given(snapshot: Snapshot, gang: GangState) -> PlanInput:
+            until_s = time.thread_time() + PLAN_S
+            return replace(self.gangs.given(snapshot, gang), is_late=lambda: time.thread_time() > until_s)
+
+        wiring = DisplacerWiring(
+            due=self.gangs.due,
+            state=self.gangs.state,
+            given=given,
+            failed=self.gangs.given_back,
+            calls=GangCalls(self._api, now_ms),
+            deadline_ms=self._settings.gangs.deadline_ms,
+        )
+        return GangDisplacer(self.preemptor, wiring, limits_of(self._settings))
 
     @cached_property
     def simulator(self) -> Simulator:
@@ -453,7 +473,12 @@ class Extender:
             "gangs": self.gangs.run,
         }
         self.cache.await_published_gpus()
-        _ = self.app, self.simulator, self.gangs  # every part exists before the first thread runs
+        _ = (
+            self.app,
+            self.simulator,
+            self.gangs,
+            self.displacer,
+        )  # every part exists before the first thread runs
         self._threads.start(work)
 
     def stop(self) -> None:

@@ -30,17 +30,17 @@ class GangCalls:
         self, api: Api, now_ms: Callable[[], int], at_once: int = AT_ONCE, deadline_ms: int = 60_000
     ) -> None:
         self._api, self._now_ms, self._deadline_ms = api, now_ms, deadline_ms
-        self._map = map if at_once == 1 else ThreadPoolExecutor(at_once, "gang-call").map
+        self.together = map if at_once == 1 else ThreadPoolExecutor(at_once, "gang-call").map
 
     def open_gates(self, pods: Iterable[Pod]) -> list[Done]:
         """Remove the gang's gate from these pods; kube-scheduler tries one without any gate again."""
-        return list(self._map(self._open, pods))
+        return list(self.together(self._open, pods))
 
     def evict(self, pods: Sequence[Pod], why: str) -> list[Done]:
         """Evict these pods of one gang, in the versions that the decision was based on. If none bears the
-        mark, their start came to nothing, and is not charged."""
-        is_in_vain = not any(pod.is_marked for pod in pods)
-        return list(self._map(lambda pod: self._evict(pod, why, is_in_vain), pods))
+        mark, their start came to nothing, and is not charged, unless others have left for it."""
+        is_in_vain = not any(pod.is_marked or pod.displaced.is_kept for pod in pods)
+        return list(self.together(lambda pod: self._evict(pod, why, is_in_vain), pods))
 
     def mark(self, pod: Pod) -> Done:
         """Note on a member with a node that its gang has started."""
@@ -49,12 +49,12 @@ class GangCalls:
     def note_needs(self, pods: Iterable[Pod], needed: int) -> list[Done]:
         """Note on members with how many their gang starts. With 0 they are of none, and have no gate."""
         gate = {} if needed else {"spec": {"schedulingGates": [_GATE]}}
-        return list(self._map(lambda pod: self._note(pod, names.GANG_NEEDS, str(needed), gate), pods))
+        return list(self.together(lambda pod: self._note(pod, names.GANG_NEEDS, str(needed), gate), pods))
 
     def owners(self, namespace: str, references: Iterable[tuple[str, ...]]) -> list[Json | None]:
         """The objects of these references (`Pod.reference`, of kinds that `is_owner` knows); None for one
         that is not there, or cannot be read, now or by this account."""
-        return list(self._map(lambda reference: self._owner(namespace, *reference[:3]), references))
+        return list(self.together(lambda reference: self._owner(namespace, *reference[:3]), references))
 
     def _owner(self, namespace: str, api_version: str, kind: str, name: str) -> Json | None:
         path = f"/apis/{api_version}/namespaces/{namespace}/{kind.lower()}s/{name}"

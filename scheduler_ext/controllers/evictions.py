@@ -18,7 +18,13 @@ from timekeeper.core.kube.eviction import (
     is_protected,
     is_refused_for_good,
 )
-from timekeeper.core.ledger.reservation import Reservation, condition_of, withdrawn
+from timekeeper.core.ledger.reservation import (
+    NOBODY_DISPLACED,
+    Displaced,
+    Reservation,
+    condition_of,
+    withdrawn,
+)
 from timekeeper.runtime.api_server import STRATEGIC_MERGE, Answered, Api, Reply
 
 CALL_S = 2.0
@@ -36,9 +42,11 @@ def hold_cards(api: Api, pod: Pod, reservation: Reservation) -> Reply:
     return _patch(api, pod, status, {"uid": pod.uid, "resourceVersion": pod.version})
 
 
-def let_go(api: Api, pod: Pod, reason: str, message: str, now_ms: int) -> Reply:
-    """Remove the reservation from the pod."""
-    status: dict[str, Any] = {"conditions": [withdrawn(reason, message, now_ms)]}
+def let_go(
+    api: Api, pod: Pod, reason: str, message: str, now_ms: int, displaced: Displaced = NOBODY_DISPLACED
+) -> Reply:
+    """Remove the reservation from the pod. ``displaced``: who has left for its gang."""
+    status: dict[str, Any] = {"conditions": [withdrawn(reason, message, now_ms, displaced)]}
     if pod.reserved is not None and pod.nominated == pod.reserved.node:
         status["nominatedNodeName"] = None
     return _patch(api, pod, status, {"uid": pod.uid, "resourceVersion": pod.version})

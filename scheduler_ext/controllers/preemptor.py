@@ -54,7 +54,7 @@ from scheduler_ext.snapshot.gang_table import Gangs
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.waiting.order import WaitingPod
 from timekeeper.core.kube.eviction import is_webhooks
-from timekeeper.core.ledger.reservation import Reservation
+from timekeeper.core.ledger.reservation import Displaced, Reservation
 from timekeeper.edge.events import EventType
 from timekeeper.runtime.api_server import Answered, Api
 
@@ -74,6 +74,10 @@ class Tell(Protocol):
     ) -> None: ...
 
 
+# the members of gangs for which cards are reserved, the moment, and whether pods may leave for this one
+Displace = Callable[
+    [Sequence[tuple[Pod, Reservation]], Snapshot, PreemptionContext, Callable[[Pod], bool]], object
+]
 # victim, the pod that gets its cards, kind of the preemption, how it left, node
 Evicted = Callable[[Pod, Pod, str, str, str], None]
 
@@ -84,7 +88,7 @@ class PreemptorWiring:
     offered. ``freed``: called with nodes that have room. ``leads``: True if this replica may act.
     ``seconds``: a monotonic clock. ``breathe``: sleeps that many seconds so that other threads run.
     ``evicted``: called with each victim that leaves, must not wait. ``is_capped``: as in
-    `PreemptionContext`."""
+    `PreemptionContext`; ``displace``: has others leave for gangs."""
 
     cache: ClusterCache
     waiting_pods: Callable[[], list[WaitingPod]]
@@ -101,6 +105,7 @@ class PreemptorWiring:
     evicted: Evicted = lambda _victim, _pod, _kind, _how, _node: None
     is_capped: Callable[[Pod, str], bool] = lambda _pod, _node: False
     gangs: Gangs = field(default_factory=Gangs)
+    displace: Displace = lambda _held, _snapshot, _context, _is_worth: None
 
 
 def limits_of(settings: ExtenderSettings) -> PreemptionLimits:
@@ -123,7 +128,7 @@ class Preemptor:
     """
 
     def __init__(self, api: Api, wiring: PreemptorWiring, limits: PreemptionLimits) -> None:
-        self._api, self._wiring, self._limits = api, wiring, limits
+        self._api, self.wiring, self._limits = api, wiring, limits
         self._active, self._queue = ActivePreemptions(), PreemptionQueue(limits)
         self.answered, self.cooldown, self.counts = AnsweredPreemptions(), Cooldown(), PreemptionCounts()
         # UID -> how often in succession a webhook, a policy or a right has refused, and when to ask again
@@ -134,58 +139,70 @@ class Preemptor:
     def run(self, stop: threading.Event) -> None:
         """Act until ``stop``, while this replica leads."""
         while not stop.wait(TICK_S):
-            if self._wiring.cache.complete and self._wiring.leads():
+            if self.wiring.cache.complete and self.wiring.leads():
                 self.step()
             else:
                 self._active, self._queue = ActivePreemptions(), PreemptionQueue(self._limits)
                 self.answered = AnsweredPreemptions()
 
+    def hold(self, pod: Pod, reservation: Reservation) -> bool:
+        """Write the reservation on the pod; false if that was refused."""
+        reply = hold_cards(self._api, pod, reservation)
+        return not (isinstance(reply, Answered) and 400 <= reply.status < 500)
+
+    def let_go(self, pod: Pod, reason: str, why: str, displaced: Displaced) -> bool:
+        """Remove the reservation from the pod, and note who has left; false if that was refused."""
+        reply = let_go(self._api, pod, reason, why, self.wiring.now_ms(), displaced)
+        return not (isinstance(reply, Answered) and 400 <= reply.status < 500)
+
     def step(self) -> None:
         """One step: continue all active preemptions, and start at most one more."""
-        snapshot = self._wiring.cache.snapshot
-        self._queue.follow(snapshot, self._wiring.seconds())
+        snapshot = self.wiring.cache.snapshot
+        self._queue.follow(snapshot, self.wiring.seconds())
         self._vetoes = {uid: veto for uid, veto in self._vetoes.items() if uid in snapshot.pods}
         context = PreemptionContext(
             snapshot.pods,
-            self._wiring.standings(),
-            self._wiring.now_ms(),
-            self._wiring.pdbs(),
+            self.wiring.standings(),
+            self.wiring.now_ms(),
+            self.wiring.pdbs(),
             self.cooldown,
-            is_capped=self._wiring.is_capped,
-            gangs=self._wiring.gangs,
+            is_capped=self.wiring.is_capped,
+            gangs=self.wiring.gangs,
             vetoed=frozenset(self._vetoes),
         )
-        held = self._queue.held(snapshot)
+        every = self._queue.held(snapshot)
+        held = [(pod, reservation) for pod, reservation in every if pod.gang is None]
         for pod in self.answered.in_vain(snapshot, context.now_ms):
             self.cooldown = self.cooldown.after_vain(pod, context.now_ms)
         for preemption, result in self._active.ended(snapshot):
             self.counts.ended(preemption.kind, result)
             if result != "bound" and preemption.has_evicted:
                 self.cooldown = self.cooldown.after_vain(preemption.pod, context.now_ms)
-            self._wiring.log(
-                "preemption", pod=preemption.pod.full_name, uid=preemption.pod.uid, result=result
-            )
+            self.wiring.log("preemption", pod=preemption.pod.full_name, uid=preemption.pod.uid, result=result)
         for pod, reservation in held:
             self._go_on(pod, reservation, snapshot, context)
         known = context.standings is not UNHEARD or not self._limits.needs_standings
         if (
             known
             and len(held) < self._limits.most
-            and self._wiring.seconds() >= self._begins_at_s
-            and not self._queue.awaits(snapshot, self._wiring.seconds())
+            and self.wiring.seconds() >= self._begins_at_s
+            and not self._queue.awaits(snapshot, self.wiring.seconds())
         ):
             self._begin(snapshot, replace(context, cooldown=self.cooldown))
+        gangs = [(pod, reservation) for pod, reservation in every if pod.gang is not None]
+        now = replace(context, cooldown=self.cooldown)
+        self.wiring.displace(gangs, snapshot, now, lambda pod: known and self._queue.is_worth(pod, now))
 
     # what has been begun
 
     def _go_on(
         self, pod: Pod, reservation: Reservation, snapshot: Snapshot, context: PreemptionContext
     ) -> None:
-        now_s = self._wiring.seconds()
+        now_s = self.wiring.seconds()
         preemption = self._active.of(pod, reservation)
         if preemption is None:
             preemption = self._active.begin(pod, reservation)
-            self._wiring.tell(pod, "CardsHeld", held_text(reservation))
+            self.wiring.tell(pod, "CardsHeld", held_text(reservation))
         if not reservation.lasts(context.now_ms):
             return self._release_reservation(
                 pod, preemption, "TimeUp", "the cards did not become free in time"
@@ -195,7 +212,7 @@ class Preemptor:
             return None  # a bind is under way
         for_this = replace(context, cooldown=self.cooldown.without(pod))
         asked = preemption.recent_victims(now_s)
-        left = remaining_victims(pod, reservation, snapshot, for_this, self._wiring.policy, asked)
+        left = remaining_victims(pod, reservation, snapshot, for_this, self.wiring.policy, asked)
         if isinstance(left, str):
             if preemption.blocked_s(now_s) >= GIVES_UP_S:
                 self._release_reservation(pod, preemption, "NoWay", left)
@@ -203,7 +220,7 @@ class Preemptor:
         preemption.unblocked()
         if left.victims or left.awaits or preemption.waits_for_victims(snapshot):
             preemption.occupied()
-            return self._evict_victims(pod, reservation, preemption, left.victims, context)
+            return self.evict_victims(pod, reservation, preemption, left.victims, context)
         free_since_s = preemption.free_since(now_s)
         if reservation.free_ms is None and preemption.may_act(now_s):
             preemption.defer(now_s + RETRY_S)
@@ -211,12 +228,12 @@ class Preemptor:
             hold_cards(self._api, pod, replace(reservation, free_ms=free_ms))
         if not preemption.may_wake(now_s, WAKES_AGAIN_S):
             return None
-        waiting = next((each for each in self._wiring.waiting_pods() if each.pod.uid == pod.uid), None)
+        waiting = next((each for each in self.wiring.waiting_pods() if each.pod.uid == pod.uid), None)
         if is_refused_there(pod, snapshot.node(reservation.node), waiting, free_since_s, now_s):
             return self._release_reservation(pod, preemption, "Refused", "kube-scheduler refuses the node")
-        return self._wiring.freed([reservation.node])
+        return self.wiring.freed([reservation.node])
 
-    def _evict_victims(
+    def evict_victims(
         self,
         pod: Pod,
         reservation: Reservation,
@@ -227,14 +244,14 @@ class Preemptor:
         """Evict the victims, those under a PodDisruptionBudget first: if it protects one, no other victim has
         been evicted without use."""
         ordered = sorted(victims, key=lambda each: (not context.pdbs.over(each), each.uid))
-        if not preemption.may_act(self._wiring.seconds()):
+        if not preemption.may_act(self.wiring.seconds()):
             return
         kept = self._kept(pod, reservation, ordered, context)
         if kept is not None:
             return self._put_off(preemption, kept, "a PodDisruptionBudget keeps it, or one of its gang")
         for victim in ordered:
             now = self._by_now(context)  # calls take their time, and standings may turn meanwhile
-            if not self._wiring.leads() or now.is_capped(pod, reservation.node):
+            if not self.wiring.leads() or now.is_capped(pod, reservation.node):
                 return
             if not outranks(pod, victim, now.standings):
                 return
@@ -267,7 +284,7 @@ class Preemptor:
         return reservation.since_ms + pdb_grace_ms(self._limits, context.standings) - context.now_ms
 
     def _by_now(self, context: PreemptionContext) -> PreemptionContext:
-        return replace(context, standings=self._wiring.standings(), now_ms=self._wiring.now_ms())
+        return replace(context, standings=self.wiring.standings(), now_ms=self.wiring.now_ms())
 
     def _evict_one(
         self,
@@ -279,17 +296,17 @@ class Preemptor:
     ) -> bool:
         """True if the victim's eviction was accepted, or it is gone already."""
         vetoes, again_s = self._vetoes.get(victim.uid, (0, 0.0))
-        if self._wiring.seconds() < again_s:
-            preemption.defer(self._wiring.seconds() + RETRY_S)
+        if self.wiring.seconds() < again_s:
+            preemption.defer(self.wiring.seconds() + RETRY_S)
             return False
         how = "shortened" if victim.deleting else "evicted"
         left, said = (shorten if victim.deleting else evict)(self._api, victim)
         if left == "refused" or (left == "protected" and is_webhooks(429, said)):
             pause_s = min(FIRST_VETO_S * 2**vetoes, MOST_VETO_S) if left == "refused" else 0.0
-            self._vetoes[victim.uid] = vetoes + 1, self._wiring.seconds() + pause_s
+            self._vetoes[victim.uid] = vetoes + 1, self.wiring.seconds() + pause_s
             if left == "refused" or not vetoes:
                 sentence = f"The eviction of this pod is refused: {said}"
-                self._wiring.tell(victim, "EvictionRefused", sentence, "Warning")
+                self.wiring.tell(victim, "EvictionRefused", sentence, "Warning")
         if left == "protected":
             self.counts.protected += 1
             context = self._by_now(context)
@@ -297,32 +314,32 @@ class Preemptor:
             if is_over and may_be_forced(pod, victim, context.standings, self._limits):
                 how = "deleted"
                 why = left_text(victim, pod, "reclaim")
-                left, said = delete(self._api, victim, why, context.now_ms, self._wiring.log)
+                left, said = delete(self._api, victim, why, context.now_ms, self.wiring.log)
         if left != "going":
             self._put_off(preemption, victim, said)
             return False
         self._vetoes.pop(victim.uid, None)
         if victim.gang is not None and how == "evicted":
             mark_reclaimed(self._api, victim, left_text(victim, pod, "reclaim"), context.now_ms)
-        preemption.record_eviction(victim, self._wiring.seconds())
+        preemption.record_eviction(victim, self.wiring.seconds())
         self.cooldown = self.cooldown.after(victim, pod, context.now_ms)
         kind = kind_of(pod, [victim], context.standings)
         self.counts.left(kind, how)
-        self._wiring.tell(
+        self.wiring.tell(
             victim,
             "Preempted" if kind == "fragmentation" else "Reclaimed",
             left_text(victim, pod, kind),
             "Warning",
         )
-        self._wiring.evicted(victim, pod, kind, how, reservation.node)
-        self._wiring.log(
+        self.wiring.evicted(victim, pod, kind, how, reservation.node)
+        self.wiring.log(
             "preempted", pod=victim.full_name, uid=victim.uid, how=how, kind=kind, by=pod.full_name
         )
         return True
 
     def _put_off(self, preemption: ActivePreemption, victim: Pod, said: str) -> None:
-        preemption.defer(self._wiring.seconds() + RETRY_S)
-        self._wiring.log(
+        preemption.defer(self.wiring.seconds() + RETRY_S)
+        self.wiring.log(
             "stays",
             level="warning",
             pod=victim.full_name,
@@ -332,40 +349,40 @@ class Preemptor:
         )
 
     def _release_reservation(self, pod: Pod, preemption: ActivePreemption, reason: str, why: str) -> None:
-        if not preemption.may_act(self._wiring.seconds()):
+        if not preemption.may_act(self.wiring.seconds()):
             return
-        preemption.defer(self._wiring.seconds() + RETRY_S)
-        reply = let_go(self._api, pod, reason, why, self._wiring.now_ms())
+        preemption.defer(self.wiring.seconds() + RETRY_S)
+        reply = let_go(self._api, pod, reason, why, self.wiring.now_ms())
         said = reply.status if isinstance(reply, Answered) else reply.message
-        self._wiring.log("let-go", pod=pod.full_name, uid=pod.uid, node=preemption.node, why=why, answer=said)
+        self.wiring.log("let-go", pod=pod.full_name, uid=pod.uid, node=preemption.node, why=why, answer=said)
         if said == 200:
-            self._queue.rests(pod.uid, self._wiring.seconds())
-            self._wiring.tell(
+            self._queue.rests(pod.uid, self.wiring.seconds())
+            self.wiring.tell(
                 pod, "CardsLetGo", f"Released the GPUs reserved on node {preemption.node}: {why}."
             )
 
     # the pods that may start a preemption
 
     def _begin(self, snapshot: Snapshot, context: PreemptionContext) -> None:
-        began_s = self._wiring.seconds()
+        began_s = self.wiring.seconds()
         pods = self._queue.next(snapshot, context, began_s)
-        now_s = self._wiring.seconds()
+        now_s = self.wiring.seconds()
         self._begins_at_s = now_s + AGAIN_AFTER * (now_s - began_s)
         known: dict[str, WaitingPod] = {}
         for pod in pods:
-            if self._wiring.seconds() - now_s >= BEGINS_WITHIN_S:
+            if self.wiring.seconds() - now_s >= BEGINS_WITHIN_S:
                 return None
-            known = known or {each.pod.uid: each for each in self._wiring.waiting_pods()}
+            known = known or {each.pod.uid: each for each in self.wiring.waiting_pods()}
             told = known.get(pod.uid)
             offered = told.offered if told is not None and told.asked else frozenset[str]()
             if pod.request is None:
                 continue
             preemptible = told.preemptible if told is not None else frozenset[str]()
-            waiting_pod = WaitingPod(pod, self._wiring.policy(pod), offered, preemptible=preemptible)
-            began_s = self._wiring.seconds()
+            waiting_pod = WaitingPod(pod, self.wiring.policy(pod), offered, preemptible=preemptible)
+            began_s = self.wiring.seconds()
             choice = self._chooser.choice(waiting_pod, snapshot, context, self._queue)
             if choice is None:
-                ended_s = self._wiring.seconds()
+                ended_s = self.wiring.seconds()
                 self._queue.found_none(pod, ended_s, ended_s - began_s)
             else:
                 return self._hold(pod, choice, context)
@@ -375,7 +392,7 @@ class Preemptor:
         reservation = reservation_for(pod, choice, context, self._limits)
         reply = hold_cards(self._api, pod, reservation)
         said = reply.status if isinstance(reply, Answered) else reply.message
-        self._wiring.log(
+        self.wiring.log(
             "hold",
             pod=pod.full_name,
             uid=pod.uid,
@@ -386,4 +403,4 @@ class Preemptor:
         )
         refused = isinstance(reply, Answered) and 400 <= reply.status < 500
         if not refused:
-            self._queue.await_held(pod.uid, self._wiring.seconds())
+            self._queue.await_held(pod.uid, self.wiring.seconds())

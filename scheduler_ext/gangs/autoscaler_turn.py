@@ -15,7 +15,7 @@ def take_turn(memory: Memory, seen: Seen, order: Order, has_grown: bool) -> Deci
     turn = memory.turn
     gang = memory.open.get(turn.key)
     is_over = seen.at_ms >= turn.until_ms or turn.key in memory.starts or memory.of(turn.key).has_run
-    if gang is not None and not is_over:
+    if gang is not None and not (is_over or gang.reserved):
         again = replace(memory.of(turn.key), looked=0)
         return memory.with_history(turn.key, again) if has_grown else memory, ()
     lacking = [

@@ -52,6 +52,12 @@ def end_pending(memory: Memory, gang: GangState, seen: Seen) -> Decision:
     return memory, (replace(evicted, failure="not-ready" if eviction is None else ""),)
 
 
+def given_back(memory: Memory, gang: GangState, seen: Seen) -> Decision:
+    """Cards that were reserved for the gang were given back before it could start: that is one start."""
+    start = Start(began_ms=seen.at_ms, until_ms=seen.at_ms)
+    return _with_failure(memory, gang, start, True, seen), (EndPlans((), "none-bound"),)
+
+
 def _with_failure(memory: Memory, gang: GangState, start: Start, is_gangs: bool, seen: Seen) -> Memory:
     """The gang rests, and avoids the nodes of those without one. ``is_gangs``: it came to nothing as a whole,
     so its namespace pauses; starts that began together count once."""

@@ -47,7 +47,7 @@ class Start:
     """``places``: of members without a node, by UID; ``until_ms``: its deadline; ``planned_ms``: when they
     were planned last, 0: not yet; ``joins``: of members of a gang that has started; ``where``: for people;
     ``checked``: by UID the node, as it was when it took the member last; ``is_over``: it came to nothing,
-    and its members are evicted. Law: one that is over keeps no cards, and joins nobody."""
+    and its members are evicted. Law: one that is over keeps no cards, and joins no others."""
 
     began_ms: int
     until_ms: int
@@ -97,7 +97,7 @@ class Failures:
 
 @dataclass(frozen=True, slots=True)
 class AutoscalerTurn:
-    """An autoscaler's. ``key``: whose it is, "": nobody's; ``had``: who had one in this round."""
+    """An autoscaler's. ``key``: whose it is, "": no gang's; ``had``: who had one in this round."""
 
     key: GangKey = ""
     until_ms: int = 0
@@ -145,10 +145,9 @@ class Memory:
 
     @property
     def short(self) -> frozenset[GangKey]:
-        """The gangs that lack cards."""
-        return frozenset(
-            key for key in self.open if self.of(key).short_ms is not None and key not in self.starts
-        )
+        """The gangs that lack cards, and for which none are reserved."""
+        short = (key for key in self.open if self.of(key).short_ms is not None and key not in self.starts)
+        return frozenset(key for key in short if not self.open[key].reserved)
 
     def is_starting(self, gang: GangState) -> bool:
         """Whether it has not started, and has some nodes, and too few."""

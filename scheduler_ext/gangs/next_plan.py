@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from scheduler_ext.gangs.changes import Decision, KeepCards
+from scheduler_ext.gangs.held_cards import HeldCards, starting_members
 from scheduler_ext.gangs.memory import AGAIN_MS, Memory, Seen, Start
 from scheduler_ext.gangs.plan import GangPlan, lack_text, missing_cards
 from scheduler_ext.gangs.starting import with_places
@@ -34,20 +35,37 @@ def due(memory: Memory, gang: GangState, seen: Seen) -> tuple[Pod, ...]:
         return ()
     if not history.has_run:
         is_ready = not gang.conflict and len(gang.paid) >= gang.needed
-        return gang.paid if is_ready and not pauses(memory, gang, seen) else ()
+        is_kept = gang.reserved and not gang.is_free  # others still have its cards
+        is_kept = is_kept or (not gang.reserved and pauses(memory, gang, seen))
+        return gang.paid if is_ready and not is_kept else ()
     # of one that has grown, further members say its new size, which is no conflict
     is_steady = history.steady_ms is not None and seen.at_ms >= history.steady_ms + STEADY_MS
     planned = start.places if start is not None else {}
-    late = (pod for pod in gang.paid if pod.uid not in planned)
+    kept = {pod.uid for pod in gang.reserved if pod.reserved and pod.reserved.free_ms is None}
+    late = (pod for pod in gang.paid if pod.uid not in planned and pod.uid not in kept)
     return tuple(pod for pod in late if is_steady or gang.runs_with(pod))[:1]
 
 
-def late(memory: Memory, seen: Seen) -> Turns:
-    """Members of gangs that have started, each once before the turns of others: it is a single pod."""
+def first(memory: Memory, seen: Seen) -> Turns:
+    """Before the turns of others: gangs for which cards that are reserved have become free, and, once each,
+    members of gangs that have started: such a one is a single pod."""
     for gang in memory.open.values():
-        pods = due(memory, gang, seen) if memory.of(gang.key).has_run else ()
-        if pods and pods[0].uid not in memory.of(gang.key).late:
+        pods = due(memory, gang, seen) if memory.of(gang.key).has_run or gang.reserved else ()
+        if pods and (pods[0].reserved is not None or pods[0].uid not in memory.of(gang.key).late):
             yield gang, pods
+
+
+def waiting(memory: Memory, seen: Seen, order: Order) -> list[HeldCards]:
+    """The gangs for which others may leave, in order."""
+    found = []
+    for key, gang in memory.open.items():
+        has_run = memory.of(key).has_run
+        pods = () if gang.reserved or key in memory.starts else due(memory, gang, seen)
+        if pods:
+            found.append(
+                HeldCards(gang=gang, has_begun=has_run, wanted=pods if has_run else starting_members(gang))
+            )
+    return sorted(found, key=lambda held: place(held.gang, order))
 
 
 def in_turn(memory: Memory, seen: Seen, order: Order) -> tuple[Memory, Turns]:

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 
 from scheduler_ext.fit.caps import CapChecks
 from scheduler_ext.gangs.apart import Apart, Checks
-from scheduler_ext.gangs.cpu_members import cpu_members_of, without_room
 from scheduler_ext.gangs.domains import Domain, called, domains_of, label_value
 from scheduler_ext.gangs.rooms import PlanInput, Rooms, placed_on, shape_of
 from scheduler_ext.model.pod import Pod
+from scheduler_ext.snapshot.cpu_members import cpu_members_of, without_room
 from scheduler_ext.snapshot.host_room import offered
 from scheduler_ext.snapshot.node_info import NodeInfo
-from scheduler_ext.snapshot.snapshot import Snapshot, assume, end_planned, undrain
+from scheduler_ext.snapshot.snapshot import Snapshot, assume, end_planned, undrain, unreserve
 from timekeeper.core.dialects.moments import cards_at_once
 from timekeeper.core.gangs import MAX_SIZE, Gang
 from timekeeper.core.rating.held import least_milli
@@ -133,10 +133,8 @@ class _Plan:
         snapshot = given.snapshot
         for pod in pods:
             snapshot = end_planned(snapshot, pod.uid)
-        snapshot = _with_ahead(_with_nominated(snapshot, pods, given), given)
-        # only now, for filter keeps these cards from all others
-        if snapshot.drain is not None and pods and snapshot.drain.is_of(pods[0]):
-            snapshot = undrain(snapshot)
+        snapshot = with_first(snapshot, pods, given)
+        snapshot = without_kept(snapshot, pods)  # only now, for filter keeps these cards from all others
         self.base = snapshot
         self.apart = Apart(pods, snapshot)
         self.has_rules = self.apart.has_rules
@@ -260,6 +258,20 @@ class _Plan:
         """The domains of the members that run."""
         found = (label_value(self.base.node(name), label) for name in self.beside)
         return {each for each in found if each is not None}
+
+
+def without_kept(snapshot: Snapshot, pods: Iterable[Pod]) -> Snapshot:
+    """Without what is reserved or drained for these members of one gang."""
+    for pod in pods:
+        snapshot = unreserve(snapshot, pod.uid)
+        if snapshot.drain is not None and snapshot.drain.is_of(pod):
+            snapshot = undrain(snapshot)
+    return snapshot
+
+
+def with_first(snapshot: Snapshot, pods: Sequence[Pod], given: PlanInput) -> Snapshot:
+    """With the pods that get cards before these members do."""
+    return _with_ahead(_with_nominated(snapshot, pods, given), given)
 
 
 def _with_nominated(snapshot: Snapshot, pods: Sequence[Pod], given: PlanInput) -> Snapshot:

@@ -12,6 +12,7 @@ from scheduler_ext.fit.caps import CapChecks
 from scheduler_ext.fit.fit import fit, is_picky, shape_for
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.gangs.apart import Apart, Checks, Reason
+from scheduler_ext.model.other_resources import exceed
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.standing import NamespaceStandings
 from scheduler_ext.scoring.policy import Policy
@@ -84,6 +85,19 @@ class Rooms:
         for name in self.caps.refused_nodes(pod, found, now):
             del found[name]
         return found
+
+    def after(self, shape: int, node: NodeInfo) -> int:
+        """How many pods of this shape the node takes, which some pods have left."""
+        pod, there = self.shapes[shape][0], node.node_object
+        if (
+            there is None
+            or node.closed
+            or node.name in self.given.avoided
+            or exceed(pod.others, there.others)
+        ):
+            return 0
+        is_offered = pod.node_constraints.admit(node.name, there.node_labels)
+        return self._room(shape, self.without_promised(node)) if is_offered else 0
 
     @property
     def all(self) -> Sequence[Mapping[str, int]]:

@@ -15,7 +15,7 @@ PAID_MS = 5_000  # the timekeeper pays within, where the account can
 
 
 def tell(memory: Memory, seen: Seen, loose: Loose) -> Decision:
-    """Each gang's sentence is told once it is another."""
+    """Each gang's sentence goes out once it is another."""
     new = {
         key: text
         for key, gang in memory.open.items()
@@ -49,6 +49,8 @@ def _parts(memory: Memory, gang: GangState, seen: Seen, loose: Loose) -> Iterato
         yield gang.conflict
     elif start is not None and start.places:
         yield f"{len(start.places)} have cards {start.where}, and get their nodes"
+    elif gang.reserved:
+        yield f"cards are reserved for {len(gang.reserved)} members, and other pods leave for it"
     elif gate := next((gate for pod in gang.waiting for gate in pod.gates if gate not in names.GATES), ""):
         yield f"another scheduling gate keeps a member: {gate}"
     elif unpaid := [pod for pod in gang.waiting if names.BUDGET_GATE in pod.gates]:

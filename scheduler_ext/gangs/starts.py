@@ -17,6 +17,7 @@ from scheduler_ext.clients.gang_calls import GangCalls
 from scheduler_ext.gangs import changes, ending, following, next_plan, starting
 from scheduler_ext.gangs.autoscaler_turn import take_turn
 from scheduler_ext.gangs.drains import GangDrains
+from scheduler_ext.gangs.held_cards import HeldCards
 from scheduler_ext.gangs.memory import Memory, Seen, StartSettings
 from scheduler_ext.gangs.next_plan import Loose
 from scheduler_ext.gangs.owners import GangOwners
@@ -62,13 +63,15 @@ class StartWiring:
 
 class GangStarts:
     """`tried`, `bound`, `mark_of` and `lack` may be called from any thread. ``_tried``, ``_bound``: as in
-    `Seen`; ``_whole``: gangs whose last needed Binding is made, until the next step."""
+    `Seen`; ``_whole``: gangs whose last needed Binding is made, until the next step; ``_given_back``: those
+    for which cards were given back, likewise."""
 
     def __init__(self, wiring: StartWiring) -> None:
         self._w = wiring
         self._owners = GangOwners(wiring.calls, wiring.group)
         self._memory = Memory()
         self._tried, self._bound, self._whole = set[str](), set[str](), set[GangKey]()
+        self._given_back = set[GangKey]()
         self.plans: Counter[str] = Counter(fits=0, none=0)
         self.failures: Counter[str] = Counter({"some-bound": 0, "none-bound": 0, "not-ready": 0})
         self.evictions: Counter[str] = Counter(done=0, refused=0, unclear=0)
@@ -107,6 +110,27 @@ class GangStarts:
         """Why the pod's gang waits; "" if that is not known."""
         return self._memory.told.get(gang_key(pod) or "") or ""
 
+    # what the displacer asks, in its thread
+
+    def due(self) -> list[HeldCards]:
+        """The gangs for which others may leave, in order."""
+        return next_plan.waiting(self._memory, self._seen(), self._w.order)
+
+    def state(self, snapshot: Snapshot, key: GangKey) -> tuple[GangState, bool] | None:
+        """What the gang's pods say, and whether it has started; None: no member lives."""
+        gang = self._state(snapshot.pods, key)
+        return None if gang is None else (gang, gang.marks > 0 or self._memory.of(key).has_run)
+
+    def given(self, snapshot: Snapshot, gang: GangState) -> PlanInput:
+        """What a plan for the gang reads."""
+        at_ms, avoided = self._w.steady_ms(), self._memory.of(gang.key).avoided
+        nodes = frozenset(name for name, until_ms in avoided.items() if at_ms < until_ms)
+        return replace(self._w.given(snapshot, gang.first), avoided=nodes)
+
+    def given_back(self, key: GangKey) -> None:
+        """Cards that were reserved for the gang were given back."""
+        self._given_back.add(key)
+
     @property
     def waiting(self) -> int:
         """How many gangs have a member without a node."""
@@ -137,10 +161,11 @@ class GangStarts:
         self._memory = starting.adopted(self._memory, seen)
         for key in tuple(self._memory.starts):
             self._go_on(key, seen)
+        self._displace()
         loose = next_plan.loose_pods(self._memory, self._seen())
         if self._w.settings.autoscales:
             self._do(take_turn(self._memory, self._seen(), self._w.order, self._w.drains.has_grown))
-        self._plan_late()
+        self._plan_first()
         if seen.at_ms >= self._memory.next_plan_ms:
             self._plan_next(loose, seen.at_ms)
         self._w.drains.follow(self._memory.open, self._memory.short, self._w.now_ms())
@@ -208,11 +233,20 @@ class GangStarts:
                 gang = self._owners.read(gang, seen.at_ms)
             self._do(ending.end(self._memory, gang, seen))
 
-    def _plan_late(self) -> None:
-        """Plan for members that join those that run, once each before others' turns."""
+    def _displace(self) -> None:
+        """A gang for which others leave needs no drain."""
+        for key in [self._given_back.pop() for _ in range(len(self._given_back))]:
+            if (gang := self._memory.open.get(key)) is not None:
+                self._do(ending.given_back(self._memory, gang, self._seen()))
+        for gang in self._memory.open.values():
+            if gang.reserved:
+                self._w.drains.fits(gang.key, self._w.now_ms())
+
+    def _plan_first(self) -> None:
+        """Plan for gangs and members that come before others' turns."""
         if next_plan.is_busy(self._memory, seen := self._seen()):
             return
-        for gang, pods in next_plan.late(self._memory, seen):
+        for gang, pods in next_plan.first(self._memory, seen):
             history = self._memory.of(gang.key)
             history = replace(history, late=history.late | {pods[0].uid})
             self._memory = self._memory.with_history(gang.key, history)
@@ -243,10 +277,8 @@ class GangStarts:
         return does_fit
 
     def _plan(self, gang: GangState, pods: Sequence[Pod]) -> tuple[GangPlan, Seen]:
-        seen, avoided = self._seen(), self._memory.of(gang.key).avoided
-        nodes = frozenset(name for name, until_ms in avoided.items() if seen.at_ms < until_ms)
-        given = replace(self._w.given(seen.snapshot, gang.first), avoided=nodes)
-        return plan(pods, given, gang.bound), seen
+        seen = self._seen()
+        return plan(pods, self.given(seen.snapshot, gang), gang.bound), seen
 
     def _do(self, decision: changes.Decision) -> None:
         self._memory, wanted = decision

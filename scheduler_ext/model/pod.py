@@ -29,7 +29,13 @@ from timekeeper.core.kube.pod_rules import NO_RULES, PodRules, rules_of
 from timekeeper.core.kube.static_pods import static_uid
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import PodHold
-from timekeeper.core.ledger.reservation import Reservation, read_reservation
+from timekeeper.core.ledger.reservation import (
+    NOBODY_DISPLACED,
+    Displaced,
+    Reservation,
+    read_displaced,
+    read_reservation,
+)
 from timekeeper.core.object_names import TERMINAL, controller_of, controller_reference, owner_of
 from timekeeper.core.quantity import integral
 from timekeeper.core.request.cards import decode_placement
@@ -108,6 +114,8 @@ class Pod:
     boot: str = ""  # of its node when its end became `hold.unconfirmed`; "": not known
     waits_for_plugin: bool = False  # a plugin that locks nodes has still to hand out its devices
     is_static: bool = False  # its kubelet runs it from a file of its node, and again whatever is done to it
+    displaced: Displaced = NOBODY_DISPLACED  # of a member: who has left so that its gang has cards
+    shared_claims: tuple[str, ...] = ()  # claims that other pods may use as well, by name
 
     @property
     def full_name(self) -> str:
@@ -284,7 +292,15 @@ def read_pod(raw: Json, most_grace_ms: int = MAX_GRACE_MS) -> Pod | None:
         rejected=_rejected(status) if node else "",
         waits_for_plugin=bool(node) and status.get("phase") == "Pending" and waits_for_a_plugin(raw, node),
         is_static=bool(static_uid(raw)),
+        displaced=read_displaced(raw) if gang is not None else NOBODY_DISPLACED,
+        shared_claims=_shared_claims(spec),
     )
+
+
+def _shared_claims(spec: Json) -> tuple[str, ...]:
+    """Those that it names itself: one of a template is its own."""
+    claimed = map(mapping, sequence(spec.get("resourceClaims")))
+    return tuple([intern(name) for claim in claimed if (name := _text(claim, "resourceClaimName"))])
 
 
 def asks_for_gpus(template: Json) -> bool:
@@ -392,10 +408,10 @@ def _condition(status: Json, kind: str, reason: str) -> Json | None:
 
 
 def _reserved(raw: Json, status: Json) -> Reservation | None:
-    """Only a pod that can still be bound has one."""
-    if status.get("phase") in TERMINAL or sequence(mapping(raw.get("spec")).get("schedulingGates")):
-        return None
-    return read_reservation(raw)
+    """Only a pod that can still be bound has one, or a member that its gang's own gate alone keeps."""
+    gates = sequence(mapping(raw.get("spec")).get("schedulingGates"))
+    is_kept = any(mapping(gate).get("name") != names.GANG_GATE for gate in gates)
+    return None if is_kept or status.get("phase") in TERMINAL else read_reservation(raw)
 
 
 def _placement(raw: Json) -> tuple[Placement | None, str]:

@@ -153,7 +153,8 @@ def held_text(reservation: Reservation) -> str:
 
 
 def left_text(victim: Pod, pod: Pod, kind: str) -> str:
-    """On the victim. It names both pods and the reason."""
+    """On the victim. It names both pods, or the gang, and the reason."""
     over = f"namespace {victim.namespace} is over its GPU budget"
     why = ("it does not use its GPUs" if victim.is_idle else over) if kind == "reclaim" else "lower priority"
-    return f"Evicted pod {victim.full_name}: {why}; its GPUs go to pod {pod.full_name}."
+    heir = f"pod {pod.full_name}" if pod.gang is None else f"gang {pod.namespace}/{pod.gang.name}"
+    return f"Evicted pod {victim.full_name}: {why}; its GPUs go to {heir}."

@@ -7,7 +7,7 @@ priority are equal to it. Where the sums are short and the victims have lower pr
 preempts by itself.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -85,19 +85,26 @@ class PreemptibleNodes:
 
     def worth(self, waiting: Pod, standings: NamespaceStandings) -> list[str]:
         """Names of the nodes that have a pod of lower rank, sorted."""
+        return sorted(self._worth(waiting, standings))
+
+    def is_worth(self, waiting: Pod, standings: NamespaceStandings) -> bool:
+        """Whether a node has a pod of lower rank."""
+        return next(self._worth(waiting, standings), None) is not None
+
+    def _worth(self, waiting: Pod, standings: NamespaceStandings) -> Iterator[str]:
         debtors, default_owes = self._debtors_of(standings), owes(standings.default)
         reclaims = standings.of(waiting.namespace).status == "IN_BUDGET" and bool(
             debtors or default_owes or self._idle
         )
         if not reclaims and waiting.priority <= self._least_priority():
-            return []
+            return
         idle = {*self._idle.values()}
-        return sorted(
-            name
-            for name, (least, namespaces) in self._preemptible.items()
-            if least < waiting.priority
-            or (reclaims and (default_owes or name in idle or not debtors.isdisjoint(namespaces)))
-        )
+        for name, (least, namespaces) in self._preemptible.items():
+            is_lower = least < waiting.priority
+            if is_lower or (
+                reclaims and (default_owes or name in idle or not debtors.isdisjoint(namespaces))
+            ):
+                yield name
 
     def _least_priority(self) -> float:
         if self._least is None:

@@ -153,6 +153,11 @@ class PreemptionQueue:
         names = self._preemptible.worth(pod, standings)
         return (node for name in names if (node := snapshot.nodes.get(name)) is not None)
 
+    def is_worth(self, pod: Pod, context: PreemptionContext) -> bool:
+        """Whether any node has a possible victim for the pod, and the cluster takes part in preemption."""
+        is_ours = self._limits.most > 0 and pod.scheduler == self._limits.scheduler
+        return is_ours and self._preemptible.is_worth(pod, context.standings)
+
     def may_have_room(self, snapshot: Snapshot, waiting_pod: WaitingPod) -> Iterator[NodeInfo]:
         """The nodes where kube-scheduler tries the pod now or soon: those that it offered (all if unknown),
         and those that changed since."""

@@ -33,6 +33,7 @@ from scheduler_ext.snapshot.gang_table import (
     Gangs,
     gang_key,
     not_without,
+    side_of,
     spare_members,
 )
 from scheduler_ext.snapshot.host_room import HostAmounts, host_amounts, host_lack
@@ -43,6 +44,8 @@ from timekeeper.core.values import GPURequest, Placement
 
 NOTHING_BESIDE = Refusal("not enough CPU, memory or another resource beside the GPUs", "room")
 
+YOUNG_MS = 600_000  # so long after its start a gang leaves for priority alone
+CIRCLE_MS = 1_800_000  # so long an owner whose pods have left for a gang displaces none of it
 LATE_MS = 15_000  # a kubelet needs at most this much longer than the grace period, unless it is broken
 
 
@@ -60,6 +63,8 @@ class PreemptionContext:
     late_ms: int = LATE_MS  # how long beyond its deletionTimestamp a terminating pod is still expected to go
     gangs: Gangs = field(default_factory=Gangs)
     vetoed: frozenset[str] = frozenset()  # UIDs of pods whose evictions somebody refuses
+    # of gangs: when they started, and whose pods have left for them
+    _known: dict[GangKey, tuple[int, frozenset[str]]] = field(default_factory=dict, init=False, compare=False)
 
     def gangs_of(self, pods: Iterable[Pod]) -> dict[GangKey, list[Pod]]:
         """The gangs of these pods, each with its members that stay."""
@@ -67,8 +72,37 @@ class PreemptionContext:
         return {key: self._staying(key) for key in keys}
 
     def leave_with(self, pods: Collection[Pod]) -> list[Pod]:
-        """The pods that leave if these do, for their gangs do not go on without them."""
-        return not_without(pods, self.gangs_of(pods).values())
+        """The pods that leave if these do, for their gangs do not go on without them, or they share a
+        claim."""
+        going = {pod.uid: pod for pod in pods}
+        while more := [*not_without(going.values(), self.gangs_of(going.values()).values())] or [
+            pod for pod in self._sharers(going.values()) if pod.uid not in going
+        ]:
+            going |= {pod.uid: pod for pod in more}
+        return [pod for uid, pod in going.items() if uid not in {each.uid for each in pods}]
+
+    def _sharers(self, pods: Iterable[Pod]) -> list[Pod]:
+        shared = {(pod.namespace, name) for pod in pods for name in pod.shared_claims}
+        if not shared:  # nearly always
+            return []
+        found = (pod for pod in self.pods.values() if pod.shared_claims and pod.holding and not pod.deleting)
+        return [pod for pod in found if shared & {(pod.namespace, name) for name in pod.shared_claims}]
+
+    def spares_gang(self, waiting: Pod, pod: Pod) -> bool:
+        """True for a pod of a gang that started a short time ago and would leave for its standing alone, or
+        for which pods of the waiting one's owner have left. Both are known from its members' objects."""
+        key = gang_key(pod)
+        if key is None:
+            return False
+        if key not in self._known:
+            mates = self._staying(key)
+            marks = [mate.marked_ms for mate in mates if mate.is_marked]
+            recent = [mate for mate in mates if self.now_ms - mate.displaced.at_ms < CIRCLE_MS]
+            whose = frozenset(owner for mate in recent for _, owner in mate.displaced.victims)
+            self._known[key] = min(marks, default=self.now_ms), whose
+        started_ms, owners = self._known[key]
+        is_young = self.now_ms - started_ms < YOUNG_MS
+        return side_of(waiting) in owners or (is_young and waiting.priority <= pod.priority)
 
     def _staying(self, key: GangKey) -> list[Pod]:
         found = self.gangs.members(self.pods, key)
@@ -125,7 +159,7 @@ def choose(
     placement = room.placement(rest)
     if not isinstance(placement, Refusal):
         return Choice(node.name, (), placement, 0)
-    leaving = tuple(pod for pod in _bound_pods(rest, context) if _is_awaited(pod, waiting, context))
+    leaving = tuple(pod for pod in _bound_pods(rest, context) if is_awaited(pod, waiting, context))
     ending = tuple(allocation for allocation in rest.allocations.values() if allocation.state == "orphaned")
     beside = tuple(pod for pod in rest.non_gpu.leaving if _is_expected(pod.leaves_ms, context))
     if leaving or ending or beside:
@@ -210,7 +244,7 @@ def _found(
 
     def victims_of(those: Sequence[Candidate]) -> tuple[tuple[Pod, ...], Placement] | None:
         found = fewest(lambda held: LowerBound(room.request, node, held, lacks), those, look, least)
-        return None if found is None else _with_gangs(found[0], context, given, look)
+        return None if found is None else _with_gangs(room.waiting, found[0], context, given, look)
 
     def price(found: tuple[tuple[Pod, ...], Placement]) -> tuple[Any, ...]:
         ranks = sorted((rank_of(each, context.standings) for each in found[0]), reverse=True)
@@ -237,19 +271,21 @@ def _options(
         mine.sort(key=lambda each: (each.rank, each.age_ms))
         spare = spare_members(members) - sum(gang_key(each) == key for each in given)
         alone += mine[: max(0, spare)]
-        if spare < len(mine) and all(_may_leave(waiting, each, context) for each in members):
+        if spare < len(mine) and all(may_leave(waiting, each, context) for each in members):
             ending.append(mine[max(0, spare) :])
     every = [[*alone, *mine] for mine in ending]
     return [alone, *every, *([[*alone, *chain(*ending)]] if len(ending) > 1 else [])]
 
 
-def _may_leave(waiting: Pod, pod: Pod, context: PreemptionContext) -> bool:
+def may_leave(waiting: Pod, pod: Pod, context: PreemptionContext) -> bool:
+    """True if the pod may be evicted for the waiting one now: it ranks lower, and nothing spares it."""
     if context.cooldown.spares(waiting, pod, context.standings, context.now_ms):
         return False
-    return outranks(waiting, pod, context.standings)
+    return outranks(waiting, pod, context.standings) and not context.spares_gang(waiting, pod)
 
 
 def _with_gangs(
+    waiting: Pod,
     victims: Victims,
     context: PreemptionContext,
     given: Sequence[Pod],
@@ -257,6 +293,8 @@ def _with_gangs(
 ) -> tuple[tuple[Pod, ...], Placement] | None:
     """The victims with those that leave with them, without others that may stay because these leave."""
     rest = context.leave_with([*given, *(each.pod for each in victims)])
+    if not all(may_leave(waiting, pod, context) for pod in rest):
+        return None
     going = {pod.uid: pod for pod in (*(each.pod for each in victims), *rest)}
     alone = [each for each in victims if each.pod.gang is None] if rest else []
     for each in sorted(alone, key=lambda each: each.rank, reverse=True):
@@ -292,7 +330,7 @@ def overstays(pod: Pod, now_ms: int) -> bool:
     return pod.deleting and pod.leaves_ms - now_ms > pod.spec_grace_ms + LATE_MS
 
 
-def _is_awaited(pod: Pod, waiting: Pod, context: PreemptionContext) -> bool:
+def is_awaited(pod: Pod, waiting: Pod, context: PreemptionContext) -> bool:
     """True if it leaves by itself. One of lower rank that `overstays` is a candidate instead."""
     may_shorten = overstays(pod, context.now_ms) and outranks(waiting, pod, context.standings)
     return _leaves(pod, context) and not may_shorten
@@ -311,7 +349,7 @@ def candidates(
         stays = not pod.deleting or overstays(pod, context.now_ms)
         if not stays or not (allocation.uses or allocation.unnamed):
             continue
-        if _may_leave(waiting, pod, context):
+        if may_leave(waiting, pod, context):
             rank = rank_of(pod, context.standings)
             covering = context.pdbs.over(pod)
             host = tuple((name, amount) for name, amount in host_amounts(pod) if name in lacking)

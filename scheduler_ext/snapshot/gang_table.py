@@ -18,6 +18,13 @@ def gang_key(pod: Pod) -> GangKey | None:
     return None if pod.gang is None else f"{pod.namespace}/{pod.gang.key}"
 
 
+def side_of(pod: Pod) -> str:
+    """Whose pod it is, also of one that is made in its place: its controller's, its gang's, its namespace."""
+    gang = f"gang/{pod.gang.name}" if pod.gang is not None else ""
+    whose = pod.controller or gang
+    return f"{pod.namespace}/{whose}" if whose else pod.namespace
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangState:
     """What the pods of a gang say. ``waiting``: the living members without a node, oldest first; ``bound``:
@@ -70,6 +77,21 @@ class GangState:
     def paid(self) -> tuple[Pod, ...]:
         """The waiting members that nothing but the gang's own gate keeps from kube-scheduler."""
         return tuple(pod for pod in self.waiting if not {*pod.gates} - {names.GANG_GATE})
+
+    @property
+    def owner(self) -> str:
+        """Whose gang it is, also of one that is made in its place."""
+        return "/".join((self.namespace, *self.gang.key.split("/")[:2]))
+
+    @property
+    def reserved(self) -> tuple[Pod, ...]:
+        """The waiting members for which cards are reserved."""
+        return tuple(pod for pod in self.waiting if pod.reserved is not None)
+
+    @property
+    def is_free(self) -> bool:
+        """Whether the last of these cards has become free."""
+        return all(pod.reserved and pod.reserved.free_ms is not None for pod in self.reserved)
 
     @property
     def first(self) -> Pod:

@@ -13,8 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from scheduler_ext.model.pod import Pod
-from scheduler_ext.preemption.precedence import outranks
-from scheduler_ext.preemption.victims import Choice, PreemptionContext, choose, overstays
+from scheduler_ext.preemption.victims import Choice, PreemptionContext, choose, may_leave, overstays
 from scheduler_ext.scoring.policy import Policy
 from scheduler_ext.snapshot.snapshot import Snapshot
 
@@ -85,8 +84,4 @@ def _breaks_a_promise(waiting: Pod, choice: Choice) -> bool:
 def _may_be_asked(waiting: Pod, pod: Pod, name: str, snapshot: Snapshot, context: PreemptionContext) -> bool:
     if name not in (pod.node, snapshot.allocated_on.get(pod.uid)):
         return False
-    if overstays(pod, context.now_ms) or context.cooldown.spares(
-        waiting, pod, context.standings, context.now_ms
-    ):
-        return False
-    return outranks(waiting, pod, context.standings)
+    return not overstays(pod, context.now_ms) and may_leave(waiting, pod, context)

@@ -172,7 +172,9 @@ class Verbs:
     def _of_gang(self, pod: Pod, request: GPURequest, offered: Sequence[str]) -> FilterResult:
         """A member of a gang gets the node where cards are kept for it, and none before they are for all that
         start with it."""
-        node = self._cache.snapshot.allocated_on.get(pod.uid)
+        allocation = self._cache.snapshot.allocation(pod.uid)
+        is_reserved = allocation is not None and allocation.state == "reserved"  # until its gang starts
+        node = None if is_reserved else self._cache.snapshot.allocated_on.get(pod.uid)
         refused: dict[str, Refusal] = dict.fromkeys(
             offered, refusal.GANG_WAITS if node is None else refusal.GANG_ELSEWHERE
         )

@@ -264,7 +264,7 @@ class GangWorld:
             written = {"bursar.dev/devices": encode_placement(placement)}
             written |= {STARTED: marks[-1]} if marks[-1] else {}
             metadata = {**raw["metadata"], "annotations": {**raw["metadata"]["annotations"], **written}}
-            status = {"phase": phase, "startTime": stamp(self.now_ms)}
+            status = {**raw["status"], "phase": phase, "startTime": stamp(self.now_ms)}
             spec = {**raw["spec"], "nodeName": where}
             self.put({**raw, "metadata": metadata, "spec": spec, "status": status})
             self.starts.bound(pod)

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler_ext.gangs.nominated import NominatedPods
 from scheduler_ext.gangs.plan import plan
 from scheduler_ext.gangs.rooms import PlanInput
 from scheduler_ext.model.standing import UNHEARD
 from scheduler_ext.scoring.policy import BINPACK
+from scheduler_ext.snapshot.nominated import NominatedPods
 from scheduler_ext.snapshot.snapshot import Snapshot, assume, pod_deleted, pod_updated
 from tests.scheduler_ext.unit.test_gang_plan import member
 from tests.scheduler_ext.worlds import node, on, percent, read, rebuilt

@@ -10,7 +10,7 @@ import json
 import random
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -102,7 +102,8 @@ class World:
         for queue in self.seen.values():
             queue.append((copy.deepcopy(raw), deleted))
         self.unheard_ms.append(self.now_ms)
-        self.look(gang_of(raw))
+        if gang_of(raw):
+            self.look(gang_of(raw))
 
     def look(self, gang: str) -> None:
         """What must hold of the gang's objects at each moment."""
@@ -399,8 +400,12 @@ class World:
         return rooms - sum(len(self.bound(gang)) for gang in self.gangs)
 
 
+W = TypeVar("W", bound=World)
+
+
 def gang_of(raw: Json) -> str:
-    return str(raw["metadata"]["annotations"]["bursar.dev/gang"])
+    """The pod's gang; "" of a stranger."""
+    return str(raw["metadata"]["annotations"].get("bursar.dev/gang", ""))
 
 
 def gates_of(raw: Json) -> list[str]:
@@ -449,8 +454,13 @@ EVENTS = {
 
 
 def world_of(seed: int) -> World:
+    return filled(World, seed)
+
+
+def filled(kind: type[W], seed: int) -> W:
+    """A world of this kind, with nodes and gangs."""
     chance = random.Random(seed)
-    world = World(chance, {f"n{at}": chance.randint(1, 3) for at in range(chance.randint(1, 3))})
+    world = kind(chance, {f"n{at}": chance.randint(1, 3) for at in range(chance.randint(1, 3))})
     world.share = chance.choice([30, 50, 100])
     for at in range(chance.randint(1, 3)):
         size = chance.randint(1, 4)

@@ -2,11 +2,13 @@
 killed. Real database and settler, an API server of dicts."""
 
 import copy
+import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from tests.timekeeper.clocks import iso
 from tests.timekeeper.ledger.test_cluster_map import post as post_map
 from tests.timekeeper.ledger.test_cluster_map import waits
 from tests.timekeeper.ledger.test_decisions import post, posted
@@ -66,6 +68,11 @@ def bound(raw: Json, card: int = 0, mark: str = STARTED) -> Json:
 
 class Gangs(Holding):
     """A town, and who pays its gangs."""
+
+    def hear(self, *raws: Json) -> None:
+        """These pods changed."""
+        for raw in raws:
+            self.town.hear("pods", raw)
 
     def steps(self, count: int = 4) -> list[list[str]]:
         """What each of these steps released, half a second apart, with a tick before each."""
@@ -167,6 +174,55 @@ def test_a_paid_gang_counts_as_waiting_for_one_lookahead(gangs: Gangs) -> None:
     gangs.town.advance(MINUTE)
 
     assert gangs.steps(1) == [["single"]]
+
+
+def holding(raw: Json, free_ms: int | None = None, status: str = "True", at_ms: int = T0) -> Json:
+    """The paid member with cards that are reserved for half an hour, while others leave; or were."""
+    card = {"a": 0, "b": 1}[raw["metadata"]["name"]]
+    said = json.loads(placement(card=card)) | {"node": "n1", "until": iso(T0 + 30 * MINUTE)}
+    said |= {"victims": {"uid-v": "team-b/Job/v"}} | ({} if free_ms is None else {"free": iso(free_ms)})
+    after = paid(raw)
+    after["status"].setdefault("conditions", []).append(
+        {
+            "type": "bursar.dev/CardsHeld",
+            "status": status,
+            "reason": "Reclaim" if status == "True" else "TimeUp",
+            "message": json.dumps(said if status == "True" else {"why": "late", "tries": 1}),
+            "lastTransitionTime": iso(at_ms),
+        }
+    )
+    return after
+
+
+def test_while_others_leave_for_a_paid_gang_its_budget_stays_reserved_until_the_cards_are_given_back(
+    gangs: Gangs,
+) -> None:
+    """Longer than one lookahead."""
+    pods = [member(name, 2, created_ms=T0 - HOUR) for name in "ab"]
+    gangs.begin(*pods, team_a=HOLD.format(hours=0.4))
+    assert gangs.steps(2) == [["a", "b"], []]
+    gangs.hear(held_pod("single"), *map(holding, pods))
+    gangs.town.advance(20 * MINUTE)
+    assert gangs.steps(1) == [[]]
+
+    gangs.hear(*(holding(raw, status="False", at_ms=T0 + 20 * MINUTE) for raw in pods))
+
+    assert ["single"] in gangs.steps(2)
+
+
+def test_a_gang_for_which_others_leave_is_charged_from_when_the_last_card_is_free(gangs: Gangs) -> None:
+    pods = [member(name, 2, created_ms=T0 - HOUR) for name in "ab"]
+    gangs.begin(*pods, team_a=HOLD.format(hours=9))
+    gangs.steps(2)
+    free_ms = T0 + 2 * MINUTE
+    gangs.hear(*map(holding, pods))
+    gangs.town.advance(2 * MINUTE)
+    assert gangs.town.charged() == 0
+
+    gangs.hear(*(holding(raw, free_ms) for raw in pods))
+    gangs.town.advance(MINUTE)
+
+    assert gangs.town.charged() == 2 * GPU * (gangs.town.clock() - free_ms)
 
 
 @pytest.mark.parametrize(("waits", "is_recorded", "reserves"), [(4, True, 5), (20, True, 0), (20, False, 9)])

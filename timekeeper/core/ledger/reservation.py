@@ -19,6 +19,7 @@ from timekeeper.core.request.cards import decode_placement, encode_placement
 from timekeeper.core.values import Placement, UndecodableError
 
 MAX_MS = 3_600_000  # the longest reservation that counts
+MOST_TRIES = 1_000
 SKEW_MS = 60_000  # how far our clock may lag behind that of the replica that wrote it
 ReservationKind = Literal["fragmentation", "reclaim"]
 _REASONS: dict[ReservationKind, str] = {
@@ -40,10 +41,44 @@ class Reservation:
     # reclaim: a victim is chosen by its namespace's standing, not by priority
     kind: ReservationKind = "fragmentation"
     free_ms: int | None = None  # since when no other pod has held these cards; None: not yet
+    displaced: "Displaced | None" = None  # who leaves for the pod's gang
 
     def lasts(self, now_ms: int) -> bool:
         """True while it counts."""
         return self.since_ms - SKEW_MS <= now_ms < self.until_ms <= self.since_ms + MAX_MS
+
+
+@dataclass(frozen=True, slots=True)
+class Displaced:
+    """Who leaves so that the gang of a member has its cards: ``victims``, the UIDs of pods, each with the
+    owner that must not displace the gang in turn. ``at_ms``: when cards were reserved, were free, or were
+    given back; ``tries``: how often in succession they were given back; ``is_kept``: they were not
+    given back."""
+
+    victims: tuple[tuple[str, str], ...] = ()
+    at_ms: int = 0
+    tries: int = 0
+    is_kept: bool = False
+
+
+NOBODY_DISPLACED = Displaced()
+
+
+def read_displaced(raw: Json) -> Displaced:
+    """Who has left for the gang of this pod, whether it still waits, has its cards, or came to nothing."""
+    condition = _condition(raw)
+    text = "" if condition is None else str(condition.get("message"))
+    try:
+        said = mapping(json.loads(text)) if text.startswith("{") else {}
+    except ValueError:
+        return NOBODY_DISPLACED
+    if condition is None or not said:
+        return NOBODY_DISPLACED
+    at_ms = max(hold.millis(condition.get("lastTransitionTime")) or 0, hold.millis(said.get("free")) or 0)
+    listed = sorted((str(uid), str(owner)) for uid, owner in mapping(said.get("victims")).items())
+    tries = said.get("tries")
+    tries = tries if type(tries) is int and 0 <= tries < MOST_TRIES else 0
+    return Displaced(tuple(listed), at_ms, tries, condition.get("status") == "True")
 
 
 def read_reservation(raw: Json) -> Reservation | None:
@@ -66,6 +101,7 @@ def condition_of(reservation: Reservation) -> dict[str, Any]:
     said |= {"node": reservation.node, "until": timestamp(reservation.until_ms, "milliseconds")}
     if reservation.free_ms is not None:
         said["free"] = timestamp(reservation.free_ms, "milliseconds")
+    said |= _said_of(reservation.displaced or NOBODY_DISPLACED)
     return {
         "type": names.HELD_CONDITION,
         "status": "True",
@@ -75,15 +111,24 @@ def condition_of(reservation: Reservation) -> dict[str, Any]:
     }
 
 
-def withdrawn(reason: str, message: str, now_ms: int) -> dict[str, Any]:
-    """The condition that records that no cards are held any more, and why."""
+def withdrawn(
+    reason: str, message: str, now_ms: int, displaced: Displaced = NOBODY_DISPLACED
+) -> dict[str, Any]:
+    """The condition that records that no cards are held any more, and why; and who has left all the same."""
+    said = _said_of(displaced)
+    text = json.dumps({"why": message, **said}, sort_keys=True, separators=(",", ":")) if said else message
     return {
         "type": names.HELD_CONDITION,
         "status": "False",
         "reason": reason,
-        "message": message,
+        "message": text,
         "lastTransitionTime": timestamp(now_ms),
     }
+
+
+def _said_of(displaced: Displaced) -> dict[str, Any]:
+    tries = {"tries": displaced.tries} if displaced.tries else {}
+    return {**({"victims": dict(displaced.victims)} if displaced.victims else {}), **tries}
 
 
 def _condition(raw: Json) -> Mapping[str, Any] | None:

@@ -9,6 +9,7 @@ from timekeeper.accounts.held.order import HeldPod
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.session import admitted_in_budget
 from timekeeper.core.budgets.policy import BudgetSettings
+from timekeeper.core.ledger.reservation import MAX_MS
 from timekeeper.core.rating.held import held_milli
 from timekeeper.core.rating.host import NodeKind, most_host, node_kinds
 from timekeeper.core.rating.nodes import NodeCards
@@ -35,7 +36,7 @@ class UnboundPods:
     A pod behind the budget's gate counts nowhere. One that was released because it can be paid counts until
     it is bound, whatever the number of cards: the gate is gone from its object, which is the only record of
     that. A member of a gang, which may wait for cards for days, counts for one lookahead after its release,
-    or where no record of that is left, after it was seen.
+    or where no record of that is left, after it was seen; and while cards are reserved for it.
 
     A claim may be allocated before its pod has a node: then its session counts, and of the pod the rest.
     """
@@ -139,6 +140,8 @@ class UnboundPods:
         if pod.gang is not None:
             since_ms = self.paid_ms.setdefault(uid, now_ms)
         until_ms, is_endless = since_ms + self._settings.lookahead_ms, is_released and pod.gang is None
+        if pod.gang is not None and pod.reserved is not None:
+            until_ms = max(until_ms, min(pod.reserved.until_ms, pod.reserved.since_ms + MAX_MS))
         rate = self.unallocated_rate(pod) if is_endless or now_ms < until_ms else 0
         if rate:
             self._waiting[uid] = (pod.namespace, rate, is_released)
