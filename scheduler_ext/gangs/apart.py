@@ -86,6 +86,8 @@ class Apart:
             self._count(spread)
         spreading = {(pod.rules.spread, pod.node_constraints): pod for pod in self._looks if pod.rules.spread}
         self.spreads = {key: self._spreads_of(pod, spread) for key, pod in spreading.items()}
+        # whether any rule is about a pod of the plan
+        self.has_rules = bool(self.owners or self._has_ports or asked or spread)
 
     def copy(self) -> "Apart":
         """Another plan that begins with the same pods."""
@@ -101,11 +103,6 @@ class Apart:
             for key, spreads in self.spreads.items()
         }
         return other
-
-    @property
-    def has_rules(self) -> bool:
-        """Whether any rule is about a pod of the plan."""
-        return bool(self.owners or self._has_ports or self.asked or self.spreads)
 
     @property
     def together(self) -> str:
@@ -206,7 +203,7 @@ class Apart:
             if not selecting or (node := self._node_of(pod)) is None:
                 continue
             self._select([group for group in self.asked if selecting.issuperset(group)], node)
-            for term in selecting.intersection(spread) if not _is_leaving(pod) else ():
+            for term in selecting.intersection(spread) if not pod.leaves_ms else ():
                 spread[term][node] += 1
 
     def _spreads_of(self, pod: Pod, living: Mapping[Term, Counter[str]]) -> tuple[_Spread, ...]:
@@ -299,10 +296,6 @@ class Checks:
                 fewest = min(spread.counts, key=lambda value: (spread.counts[value], value or ""))
                 text += f", for {called(reason[1], fewest or '')} has {spread.counts[fewest]} pods of it"
         return text
-
-
-def _is_leaving(pod: Pod | NonGPUPod) -> bool:
-    return bool(pod.leaves_ms) if isinstance(pod, NonGPUPod) else pod.deleting
 
 
 def _count(counts: Counts, value: str | None) -> None:
