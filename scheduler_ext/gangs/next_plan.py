@@ -1,12 +1,12 @@
-"""For which gang the next plan is made, and what comes of it. Pure."""
+"""For which gang the next plan is made, and what comes of it; which has a turn before an autoscaler. Pure."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from scheduler_ext.gangs.changes import Decision, KeepCards
+from scheduler_ext.gangs.changes import Decision, Grow, KeepCards, OpenGates
 from scheduler_ext.gangs.held_cards import HeldCards, starting_members
-from scheduler_ext.gangs.memory import AGAIN_MS, Memory, Seen, Start
+from scheduler_ext.gangs.memory import AGAIN_MS, AutoscalerTurn, Memory, Seen, Start
 from scheduler_ext.gangs.plan import GangPlan, lack_text, missing_cards
 from scheduler_ext.gangs.starting import with_places
 from scheduler_ext.model.pod import Pod
@@ -20,6 +20,7 @@ REST_MS, MAX_REST_MS = 15_000, 600_000  # of a gang after a failed start, double
 WINDOW_MS, MAX_WINDOW_MS = 300_000, 1_800_000
 MOST_OPENED = 512  # planned members that kube-scheduler has not tried, before more gates go
 MOST_LOOSE = 1_024  # pods of all namespaces in `Loose`
+LACKS_MS, TURN_MS = 30_000, 900_000  # before an autoscaler sees a gang, and for how long the next waits
 COST = 10  # plans without success take at most a tenth of the time
 
 # by namespace: pods of gangs that have not started, without a gate, which get no node
@@ -159,3 +160,29 @@ def is_full(loose: Loose, namespace: str, pods: Sequence[Pod]) -> bool:
     namespace that has such has its share of all, and may have those of one gang."""
     count = loose.get(namespace, 0)
     return count > 0 and any(pod.gated for pod in pods) and count + len(pods) > MOST_LOOSE // len(loose)
+
+
+def take_turn(memory: Memory, seen: Seen, order: Order, has_grown: bool) -> Decision:
+    """An autoscaler counts pods without gates alone: one gang that lacks cards loses its gates though it does
+    not fit, and filter refuses its pods until all do. ``has_grown``: nodes have come for the gang whose turn
+    it is, so it is planned again."""
+    turn = memory.turn
+    gang = memory.open.get(turn.key)
+    is_over = seen.at_ms >= turn.until_ms or turn.key in memory.starts or memory.of(turn.key).has_run
+    if gang is not None and not (is_over or gang.reserved):
+        again = replace(memory.of(turn.key), looked=0)
+        return memory.with_history(turn.key, again) if has_grown else memory, ()
+    lacking = [
+        gang
+        for key, gang in memory.open.items()
+        if (since_ms := memory.of(key).short_ms) is not None
+        and seen.at_ms >= since_ms + LACKS_MS
+        and due(memory, gang, seen)
+    ]
+    if not lacking:
+        return replace(memory, turn=AutoscalerTurn(had=turn.had)), (Grow(None),)
+    had = frozenset() if turn.had.issuperset(gang.key for gang in lacking) else turn.had
+    gang = min((gang for gang in lacking if gang.key not in had), key=lambda gang: place(gang, order))
+    turn = AutoscalerTurn(gang.key, seen.at_ms + TURN_MS, had | {gang.key})
+    opened = OpenGates([pod for pod in gang.paid if pod.gated])
+    return replace(memory, turn=turn), (Grow(None), Grow(gang, seen.now_ms + TURN_MS), opened)

@@ -3,8 +3,7 @@ leads.
 
 All that lasts is what the pods say (`snapshot.gang_table`); the rest is a memory of values. So if a process
 is killed between two calls, no member gets a node without a plan (filter refuses it), and a successor plans
-anew. Functions of values decide: `following`, `starting`, `ending`, `next_plan`, `autoscaler_turn` and
-`sentence`. Here it is done.
+anew. Functions of values decide: `following`, `starting`, `ending`, `next_plan`, `sentence`. Here it is done.
 """
 
 import threading
@@ -15,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.clients.gang_calls import GangCalls
 from scheduler_ext.gangs import changes, ending, following, next_plan, starting
-from scheduler_ext.gangs.autoscaler_turn import take_turn
 from scheduler_ext.gangs.drains import GangDrains
 from scheduler_ext.gangs.held_cards import HeldCards
 from scheduler_ext.gangs.memory import Memory, Seen, StartSettings
@@ -164,7 +162,7 @@ class GangStarts:
         self._displace()
         loose = next_plan.loose_pods(self._memory, self._seen())
         if self._w.settings.autoscales:
-            self._do(take_turn(self._memory, self._seen(), self._w.order, self._w.drains.has_grown))
+            self._do(next_plan.take_turn(self._memory, self._seen(), self._w.order, self._w.drains.has_grown))
         self._plan_first()
         if seen.at_ms >= self._memory.next_plan_ms:
             self._plan_next(loose, seen.at_ms)

@@ -21,7 +21,7 @@ class Veto:
     sentence: str
 
     def rests(self, now_ms: int) -> bool:
-        """Whether nobody tries again: for as long as it has been refused."""
+        """Whether it is not tried again: for as long as it has been refused."""
         return now_ms - self.last_ms < min(self.last_ms - self.since_ms, MOST_VETO_MS)
 
 

@@ -35,7 +35,7 @@ def evict(context: EvictorContext, pod: LedgerPod, reason: Reason) -> EvictionRe
 
 
 def note_veto(context: EvictorContext, pod: LedgerPod, result: EvictionResult, error: str) -> None:
-    """Remember and say on the pod that somebody refuses its eviction, or that nobody does."""
+    """Remember and say on the pod that its eviction is refused, or that it is not."""
     if result in ("protected", "refused") and is_veto(error):
         context.vetoes[pod.uid] = noted(context.vetoes.get(pod.uid), error, context.clock())
         warn(context, pod, reasons.VETOED, f"The eviction of this pod is refused: {error}")
