@@ -50,7 +50,7 @@ def _parts(memory: Memory, gang: GangState, seen: Seen, loose: Loose) -> Iterato
     elif start is not None and start.places:
         yield f"{len(start.places)} have cards {start.where}, and get their nodes"
     elif gang.reserved:
-        yield f"cards are reserved for {len(gang.reserved)} members, and other pods leave for it"
+        yield f"cards are reserved for {len(gang.reserved)} members, and {_leaving(gang)} for it"
     elif gate := next((gate for pod in gang.waiting for gate in pod.gates if gate not in names.GATES), ""):
         yield f"another scheduling gate keeps a member: {gate}"
     elif unpaid := [pod for pod in gang.waiting if names.BUDGET_GATE in pod.gates]:
@@ -67,6 +67,17 @@ def _parts(memory: Memory, gang: GangState, seen: Seen, loose: Loose) -> Iterato
         others = any(start.places for key, start in memory.starts.items() if key != gang.key)
         yield "cards are kept for starts of other gangs" if lack and others else ""
         yield _kept(seen, gang.key)
+
+
+def _leaving(gang: GangState) -> str:
+    """Who leaves for it, by number: names of pods are for readers of their namespaces."""
+    shown = (victim for pod in gang.reserved for victim in pod.displaced.victims)
+    victims = {uid: owner.partition("/")[0] for uid, owner in shown}
+    pods, spaces = len(victims), len({*victims.values()})
+    if not victims:
+        return "other pods leave"
+    where = "1 namespace" if spaces == 1 else f"{spaces} namespaces"
+    return f"1 pod of {where} leaves" if pods == 1 else f"{pods} pods of {where} leave"
 
 
 def _kept(seen: Seen, key: GangKey) -> str:

@@ -50,7 +50,7 @@ def test_pods_over_budget_leave_for_a_gang_in_budget_and_as_many_as_it_needs() -
 
     assert len(evicted) == 1
     assert world.held == "ab"
-    assert "cards are reserved for 2 members, and other pods leave for it" in world.says("a")
+    assert "cards are reserved for 2 members, and 1 pod of 1 namespace leaves for it" in world.says("a")
     started(world)
     assert world.marks("ab") == "ab"
     assert world.evicted == evicted
