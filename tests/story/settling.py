@@ -266,7 +266,7 @@ class Timekeeper:
         ledger.apply_changes(decision.changes, history, decision.statement_cache)
         ledger.classes_version = self.cluster.classes_version
         ledger.forget(self.cluster.pods)
-        self.cluster.mark_written(decision.session_changes.deferred)
+        self.cluster.mark_written(decision.sessions.all.deferred)
         waits, made = ledger.unbound_pods, decision.statement_cache.statements
         reserved = frozenset(ledger.declared.rows.keys() & waits.held.keys())
         later = self._later.of(ledger, made, self._lists, now_ms)

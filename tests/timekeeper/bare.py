@@ -153,7 +153,7 @@ class Life:
             ledger.protected = decision.protected
             ledger.apply_changes(decision.changes, history, decision.statement_cache)
             ledger.forget(self.cluster.pods)
-            self.cluster.mark_written(decision.session_changes.deferred)
+            self.cluster.mark_written(decision.sessions.all.deferred)
             self.check(names, now)
         return decision
 

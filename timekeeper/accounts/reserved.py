@@ -51,6 +51,8 @@ def open_reserved(
         uid=reserved_uid(pod),
         rate_milli=max(session.rate_milli, charged_host(host_share(pod, cards, allocatable), settings)),
         admitted_in_budget=False,  # the waiting pod reserves already
+        host_cpu_milli=None,
+        host_memory_bytes=None,
         bound_ms=span[0],
         vanished_ms=span[1],
     )

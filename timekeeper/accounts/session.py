@@ -140,6 +140,7 @@ def open_session(
     """
     placement = _placement(pod, node.cards, settings.scheduler_name)
     rating = rated(_asked(pod, placement), node, settings)
+    host = pod.fixed_host.requested if pod.fixed_host else pod.host
     session = Session(
         uid=pod.uid,
         namespace=pod.namespace,
@@ -156,6 +157,8 @@ def open_session(
         requested_milli=rating.requested.share_milli,
         requested_mib=rating.requested.memory_mib,
         doubt=intern(recordable(rating.doubt, MAX_DOUBT)) if rating.doubt else None,
+        host_cpu_milli=host.cpu_milli,
+        host_memory_bytes=host.memory_bytes,
     )
     if pod.length_ms:
         return replace(session, reserves_until_ms=session.bound_ms + pod.length_ms)

@@ -283,9 +283,9 @@ class Settler:
             self._ends_ms, self._bindings_ms = self._ends_read_ms, self._bindings_read_ms
         if may_forget:
             self.ledger.forget(self.cluster.may_change())
-        session_changes = decision.session_changes
+        sessions = decision.sessions
         self.cluster.mark_written(
-            session_changes.deferred, session_changes.deferred_claims, session_changes.served, withheld
+            sessions.all.deferred, sessions.claims.sights, sessions.pods.served, withheld
         )
         self.has_decided = True
         waits, statements = self.ledger.unbound_pods, decision.statement_cache.statements

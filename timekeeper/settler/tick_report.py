@@ -25,7 +25,7 @@ from timekeeper.settler.budget_entries import BudgetNotice, EntryChanges
 from timekeeper.settler.claim_notices import ClaimNotice, budget_notices, doubt_notices
 from timekeeper.settler.cluster.cluster_state import ClusterState
 from timekeeper.settler.decide.decide import TickDecision
-from timekeeper.settler.decide.session_changes import PATIENCE_MS
+from timekeeper.settler.decide.stages import PATIENCE_MS
 from timekeeper.settler.pod_notices import (
     FRESH_MS,
     MAX_PODS,

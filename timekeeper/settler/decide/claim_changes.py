@@ -1,7 +1,8 @@
 """Which sessions of claims open, and when they end."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 
 from timekeeper.accounts.claims.claim_sessions import (
     Opening,
@@ -19,25 +20,22 @@ from timekeeper.accounts.claims.claim_sessions import (
 from timekeeper.accounts.claims.consumers import ClaimPod
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.session import CLAIMS_SEEN, Session, admitted_in_budget
-from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.claims.allocation import DeviceAllocation, DeviceClaim
-from timekeeper.core.claims.drivers import rules_of
 from timekeeper.core.dialects.others import claims as of_claims
 from timekeeper.core.ledger.metering import FOREVER_MS
 from timekeeper.core.rating.allocations import ClaimCharge, charge_of
 from timekeeper.core.values import GPURequest
 from timekeeper.settler.cluster.cluster_state import ClusterState
 from timekeeper.settler.cluster.device_claims import ClaimSight, DeviceClaims, Relist
-from timekeeper.settler.decide.session_changes import PATIENCE_MS, SessionChanges
+from timekeeper.settler.decide.payers import Payers
+from timekeeper.settler.decide.stages import PATIENCE_MS, ClaimChanges, SessionChanges, TickFacts
 from timekeeper.settler.state.ledger_state import LedgerState
 
 
-def follow_claims(
-    cluster: ClusterState, ledger: LedgerState, settings: BudgetSettings, now_ms: int, changes: SessionChanges
-) -> None:
-    """Add to ``changes`` the sessions of claims that open, change or end."""
-    cluster.claims.judge_again(rules_of(settings.drivers, cluster.unjudged.settings), now_ms)
-    tick = _ClaimTick(cluster, cluster.claims, ledger, settings, now_ms, changes)
+def changed_claims(facts: TickFacts, payers: Payers) -> ClaimChanges:
+    """The sessions of claims that open, change or end."""
+    cluster, ledger, changes = facts.cluster, facts.ledger, ClaimChanges()
+    tick = _ClaimTick(cluster, ledger, facts.settings, facts.now_ms, changes=changes, payers=payers)
     for uid, sights in cluster.claims.sights.items():
         tick.apply(uid, sights)
     for uid in cluster.claims.changed:
@@ -45,17 +43,17 @@ def follow_claims(
     if cluster.claims.relisted is not None:
         tick.miss_absent(cluster.claims.relisted)
     tick.follow_lost()
-    deferred = (sights[0].look_ms for sights in changes.deferred_claims.values())
+    deferred = (sights[0].look_ms for sights in changes.sights.values())
     cluster.claims.deferred_ms = (FOREVER_MS, *deferred)
+    return changes
 
 
 def unallocated(
     cluster: ClusterState, ledger: LedgerState, changes: SessionChanges
 ) -> Callable[[LedgerPod], GPURequest]:
     """What of a pod without a node no session of a claim holds: its request, without the claims that are
-    allocated already. Call it after the claims are followed; those pods count as changed of whose claims a
-    session has changed."""
-    changed = [each for each in changes.sessions.values() if each.is_claim]
+    allocated already. Those pods count as changed of whose claims a session has changed."""
+    changed = [session for session in changes.sessions.values() if session.is_claim]
     now = {claim_uid(session.uid): session for session in changed if not session.is_over}
     for name in {(session.namespace, session.name) for session in changed} & cluster.claims.waiting.keys():
         cluster.unbound_changes |= cluster.claims.waiting[name] & cluster.unbound
@@ -87,13 +85,15 @@ def unallocated(
 
 
 @dataclass(frozen=True, slots=True)
-class _ClaimTick:
-    cluster: ClusterState
-    claims: DeviceClaims
-    ledger: LedgerState
-    settings: BudgetSettings
-    now_ms: int
-    changes: SessionChanges
+class _ClaimTick(TickFacts):
+    _: KW_ONLY
+    changes: ClaimChanges
+    payers: Payers
+
+    @property
+    def claims(self) -> DeviceClaims:
+        """Those of the cluster."""
+        return self.cluster.claims
 
     def apply(self, uid: str, sights: list[ClaimSight]) -> None:
         """All that was seen of one claim, in order."""
@@ -113,13 +113,13 @@ class _ClaimTick:
                 is_last = place == len(sights) - 1
                 charge = self._charge(allocation)
                 if is_last and _is_unpublished(charge) and self.now_ms - sight.at_ms < PATIENCE_MS:
-                    self.changes.deferred_claims[uid] = sights[place:]
+                    self.changes.sights[uid] = sights[place:]
                     return
                 is_admin = any(each.device.is_admin for each in charge.gpus)
                 self.claims.judge(uid, charge.unknown_drivers, is_admin)
                 session = self._open(sight, allocation, charge)
             elif session.consumers != " ".join(claim.consumers):
-                session = self._put(used_by(session, claim))
+                session = self.changes.put(used_by(session, claim))
         self.reserve(session)
 
     def reserve(self, session: Session | None) -> None:
@@ -129,7 +129,7 @@ class _ClaimTick:
         users = (self.claims.pods.get(each) for each in session.consumers.split())
         after = reserving(session, (each.pod for each in users if each is not None))
         if after is not session:
-            self._put(after)
+            self.changes.put(after)
 
     def running(self, uid: str) -> Session | None:
         """The session of the claim's present allocation, as it is by now; None without one."""
@@ -142,7 +142,7 @@ class _ClaimTick:
     def _open(self, sight: ClaimSight, allocation: DeviceAllocation, charge: ClaimCharge) -> Session | None:
         """The session of the allocation; None if it has no GPU, or a pod pays for it already."""
         claim = sight.claim
-        if not charge.gpus or self._is_paid(claim):
+        if not charge.gpus or any(map(partial(self._pays_for, claim), claim.consumers)):
             return None
         begun_ms = begin_ms(allocation, sight.at_ms, self._look_ms(sight))
         begun_ms = max(begun_ms, self.ledger.claim_ends.get(claim.uid, 0))
@@ -152,13 +152,10 @@ class _ClaimTick:
         opening = Opening(self._free_uid(claim, begun_ms), node, begun_ms, self.now_ms, is_admitted)
         return self.changes.open(open_claim_session(claim, charge, pod, opening))
 
-    def _is_paid(self, claim: DeviceClaim) -> bool:
-        """Whether a pod whose extended resources the claim serves pays for them by its cards, because the
-        claim was not known when it was bound. The pod's status says which claim that is; anyone who creates a
-        claim may give it the annotation of such claims."""
-        pods = (self.claims.pods.get(uid) for uid in claim.consumers)
-        serving = (each.uid for each in pods if each is not None and each.served_by == claim.name)
-        return any(self.ledger.session(uid) is not None and uid not in self.claims.served for uid in serving)
+    def _pays_for(self, claim: DeviceClaim, uid: str) -> bool:
+        """Whether this pod pays by its cards for extended resources that the claim serves."""
+        pod = self.claims.pods.get(uid)
+        return pod is not None and pod.served_by == claim.name and self.payers.get(uid) == "pod"
 
     def _free_uid(self, claim: DeviceClaim, begun_ms: int) -> str:
         known = (self.changes.sessions, self.ledger.sessions, self.ledger.settled, self.ledger.used_claims)
@@ -209,7 +206,7 @@ class _ClaimTick:
         """The claim's object is gone though it was allocated: pods that run may still use the devices."""
         last_ms = self._look_ms(sight) if sight.is_listed else sight.at_ms
         last_ms = max(last_ms, session.watermark_ms or 0)
-        self._put(replace(session, consumers=" ".join(consumers), watermark_ms=last_ms))
+        self.changes.put(replace(session, consumers=" ".join(consumers), watermark_ms=last_ms))
         self.claims.lost.add(session.uid)
 
     def follow_lost(self) -> None:
@@ -226,14 +223,10 @@ class _ClaimTick:
             if not left and self.now_ms >= last_ms:
                 self._end(session, last_ms)
             elif (left, last_ms) != (session.consumers, session.watermark_ms):
-                self._put(replace(session, consumers=left, watermark_ms=last_ms))
+                self.changes.put(replace(session, consumers=left, watermark_ms=last_ms))
 
     def _end(self, session: Session, end_ms: int) -> None:
-        self._put(end_claim_session(session, end_ms))
-
-    def _put(self, session: Session) -> Session:
-        self.changes.sessions[session.uid] = session
-        return session
+        self.changes.put(end_claim_session(session, end_ms))
 
 
 def _is_unpublished(charge: ClaimCharge) -> bool:

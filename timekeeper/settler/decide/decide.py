@@ -18,22 +18,26 @@ from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.protection import ProtectedPods
 from timekeeper.accounts.session import CLAIMS, CLAIMS_SEEN
 from timekeeper.accounts.standings import StandingsDocument, publish
+from timekeeper.core.claims.drivers import rules_of
 from timekeeper.settler.budget_entries import EntryChanges
 from timekeeper.settler.cluster.cluster_state import ClusterState
 from timekeeper.settler.decide import settlement
-from timekeeper.settler.decide.claim_changes import follow_claims, unallocated
-from timekeeper.settler.decide.host_changes import follow_host
+from timekeeper.settler.decide.claim_changes import changed_claims, unallocated
+from timekeeper.settler.decide.host_changes import host_changes
+from timekeeper.settler.decide.payers import payers_of
 from timekeeper.settler.decide.protected_pods import TickPostings, protected_pods
-from timekeeper.settler.decide.reservation_pods import follow_reservation_pods
-from timekeeper.settler.decide.reserved_changes import DeclaredChanges, changed_reservations, follow_reserved
-from timekeeper.settler.decide.session_changes import SessionChanges, advanced_watermarks, changed_sessions
+from timekeeper.settler.decide.reservation_pods import reservation_changes
+from timekeeper.settler.decide.reserved_changes import DeclaredChanges, changed_reservations, reserved_changes
+from timekeeper.settler.decide.session_changes import advanced_watermarks, changed_sessions
 from timekeeper.settler.decide.settlement import Settlement
+from timekeeper.settler.decide.stages import SessionChanges, TickFacts, TickSessions, together
 from timekeeper.settler.decide.withheld import Withheld, keeping, withheld, without
 from timekeeper.settler.state import statement_cache
 from timekeeper.settler.state.ledger_state import LedgerState
 from timekeeper.settler.state.statement_cache import StatementCache
 from timekeeper.settler.state.totals import StoredTotals, TickTotals
 
+DERIVED = (host_changes, reserved_changes, reservation_changes)  # from the sessions of pods, in any order
 PULSE_MS = 1_000  # how often the settler writes a sign of life if there is nothing else to write
 
 
@@ -58,7 +62,7 @@ class TickDecision:
     """What is to be written, and the state to continue with after that."""
 
     changes: Changes
-    session_changes: SessionChanges
+    sessions: TickSessions
     statement_cache: StatementCache
     protected: Mapping[str, ProtectedPods]  # by namespace
     withheld: Withheld  # accounts of which nothing is written
@@ -83,13 +87,13 @@ def decide(cluster: ClusterState, ledger: LedgerState, tick: TickInputs) -> Tick
     def only_metered_since(namespace: str) -> int:
         return max(tick.since_ms, tick.arrears_ms, history.metered_since(namespace, now_ms))
 
-    session_changes = changed_sessions(
-        cluster, ledger, settings, now_ms, tick.unseen, tick.ends, tick.since_ms, only_metered_since
-    )
-    follow_host(cluster, ledger, settings, now_ms, session_changes)
-    follow_reserved(cluster, ledger, settings, now_ms, session_changes)
-    follow_claims(cluster, ledger, settings, now_ms, session_changes)
-    follow_reservation_pods(cluster, ledger, settings, now_ms, session_changes)
+    facts = TickFacts(cluster, ledger, settings, now_ms)
+    cluster.claims.judge_again(rules_of(settings.drivers, cluster.unjudged.settings), now_ms)
+    payers = payers_of(facts)
+    pods = changed_sessions(facts, payers, tick.unseen, tick.ends, tick.since_ms, only_metered_since)
+    derived = [changes_of(facts, pods) for changes_of in DERIVED]
+    sessions = together(pods, changed_claims(facts, payers), derived)
+    session_changes = sessions.all
     for session in session_changes.sessions.values():
         ledger.open_totals.index_node(session)
     watermarks = advanced_watermarks(cluster, ledger, now_ms)
@@ -131,7 +135,7 @@ def decide(cluster: ClusterState, ledger: LedgerState, tick: TickInputs) -> Tick
     )
     if abs(now_ms - ledger.pulse.decided_ms) >= PULSE_MS or changes != Changes():
         changes = replace(changes, pulse=_pulse(cluster, ledger, now_ms))
-    return TickDecision(changes, session_changes, cache, protected, kept_back)
+    return TickDecision(changes, sessions, cache, protected, kept_back)
 
 
 def _leases(cluster: ClusterState, ledger: LedgerState, new_nodes: frozenset[str]) -> dict[str, bool]:

@@ -1,67 +1,52 @@
 """Which sessions of CPU and memory open as pods are bound and resized, and when they end."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 
-from timekeeper.accounts.host_sessions import ended_with, host_uid, recorded_host, recording, resized
+from timekeeper.accounts.host_sessions import ended_with, host_uid, recorded_host, resized
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.reserved import pod_uid
 from timekeeper.accounts.session import Session, charged_host, host_share
-from timekeeper.core.budgets.policy import BudgetSettings
-from timekeeper.core.request.host import DOMINANT_HOST
-from timekeeper.settler.cluster.cluster_state import ClusterState
-from timekeeper.settler.decide.session_changes import SessionChanges
-from timekeeper.settler.state.ledger_state import LedgerState
+from timekeeper.core.request.host import HostAmount, HostShare
+from timekeeper.settler.decide.stages import PodChanges, SessionChanges, TickFacts
 
 
-def follow_host(
-    cluster: ClusterState,
-    ledger: LedgerState,
-    settings: BudgetSettings,
-    now_ms: int,
-    changes: SessionChanges,
-) -> None:
-    """Add to ``changes`` the sessions of CPU and memory that open or end. Call it after the sessions of the
-    pods' cards have changed."""
-    tick = _HostTick(cluster, ledger, settings, now_ms, changes)
-    for uid, pod in changes.bound.items():
-        tick.open(changes.sessions[uid], pod)
-    for uid in cluster.changed_pods:
-        tick.resize(cluster.pods[uid])
-    for uid in [uid for uid in changes.sessions if uid in ledger.of_host or uid in changes.bound]:
-        tick.end_with(changes.sessions[uid])
+def host_changes(facts: TickFacts, pods: PodChanges) -> SessionChanges:
+    """The sessions of CPU and memory that open or end with those of the pods' cards."""
+    cluster, changes = facts.cluster, SessionChanges()
+    tick = _HostTick(cluster, facts.ledger, facts.settings, facts.now_ms, pods=pods, changes=changes)
+    for uid, pod in pods.bound.items():
+        tick.open(pods.sessions[uid], pod)
+    for uid in cluster.changed_pods.keys() & pods.sessions.keys():
+        tick.resize(pods.sessions[uid], cluster.pods[uid])
+    for uid in [uid for uid in pods.sessions if uid in facts.ledger.of_host or uid in pods.bound]:
+        tick.end_with(pods.sessions[uid])
+    for uid in cluster.dated_again.keys() & pods.sessions.keys():
+        tick.date_again(pods.sessions[uid])
+    return changes
 
 
 @dataclass(frozen=True, slots=True)
-class _HostTick:
-    cluster: ClusterState
-    ledger: LedgerState
-    settings: BudgetSettings
-    now_ms: int
+class _HostTick(TickFacts):
+    _: KW_ONLY
+    pods: PodChanges
     changes: SessionChanges
     opened: dict[str, set[str]] = field(default_factory=dict)  # UID of a pod -> of its new ones
 
     def open(self, own: Session, pod: LedgerPod) -> None:
         """Of a pod that is charged from its binding on."""
-        share = host_share(pod, self.cluster.cards(pod.node), self.cluster.allocatable(pod.node))
-        self.changes.sessions[own.uid] = own = recording(own, share.requested)
-        self._put(resized(own, (), charged_host(share, self.settings), own.bound_ms, self.now_ms))
+        rate_milli = charged_host(self._share(pod), self.settings)
+        self._put(resized(own, (), rate_milli, own.bound_ms, self.now_ms))
 
-    def resize(self, pod: LedgerPod) -> None:
-        """Of a pod whose CPU or memory has changed, by the settings now. A pod whose session does not say
-        what it requested, because another release opened it, is charged as it was until then."""
-        own = self._session(pod.uid)
-        if own is None or own.is_over or pod.ended_ms is not None:
+    def resize(self, own: Session, pod: LedgerPod) -> None:
+        """Of a pod whose CPU or memory has changed, by the settings now."""
+        known, share = self.ledger.session(pod.uid), self._share(pod)
+        if pod.uid in self.pods.bound:
+            before: HostAmount | None = share.requested
+        else:
+            before = None if known is None else recorded_host(known)
+        if before is None or before == recorded_host(own):
             return
-        before = recorded_host(own)
-        is_charged = before is not None or self.settings.charge_by == DOMINANT_HOST
-        is_known = pod.fixed_host is not None or pod.node in self.cluster.nodes
-        if before == pod.host or not is_charged or not is_known:
-            return
-        self.changes.sessions[own.uid] = own = recording(own, pod.host)
-        if before is None:
-            return
-        share = host_share(pod, self.cluster.cards(pod.node), self.cluster.allocatable(pod.node))
         rate_milli = charged_host(replace(share, requested=pod.host), self.settings)
         others = [session for session in self._others(own) if not session.is_over]
         self._put(resized(own, others, rate_milli, self._from_ms(own), self.now_ms))
@@ -72,6 +57,17 @@ class _HostTick:
             before = self.ledger.session(other.uid)
             if own.is_over or (before is not None and before.is_over):
                 self._put([ended_with(own, other)])
+
+    def date_again(self, own: Session) -> None:
+        """Those that have settled with the pod's former end have the same new end."""
+        before = self.ledger.session(own.uid)
+        for uid, other in self.ledger.settled.items():
+            is_its = other.is_of_host and pod_uid(uid) == own.uid
+            if is_its and before is not None and other.ended_ms == before.ended_ms:
+                self._put([ended_with(own, other)])
+
+    def _share(self, pod: LedgerPod) -> HostShare:
+        return host_share(pod, self.cluster.cards(pod.node), self.cluster.allocatable(pod.node))
 
     def _others(self, own: Session) -> list[Session]:
         """The pod's sessions of CPU and memory, the oldest first."""
@@ -95,4 +91,4 @@ class _HostTick:
                 self.changes.open(session)
                 self.opened.setdefault(pod_uid(session.uid), set()).add(session.uid)
             elif session != self._session(session.uid):
-                self.changes.sessions[session.uid] = replace(session, settled_ms=None)
+                self.changes.put(replace(session, settled_ms=None))

@@ -12,30 +12,25 @@ from dataclasses import replace
 from itertools import pairwise
 
 from timekeeper.accounts.session import BEFORE, Session, open_session
-from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.dialects.others.kai import DIALECT as KAI
 from timekeeper.core.rating.weights import weight_of
 from timekeeper.core.values import WHOLE_MILLI
-from timekeeper.settler.cluster.cluster_state import ClusterState
-from timekeeper.settler.decide.session_changes import SessionChanges
-from timekeeper.settler.state.ledger_state import LedgerState
+from timekeeper.settler.decide.stages import PodChanges, SessionChanges, TickFacts
 
 _GROUP, _GROUPS = KAI.placement_labels  # the latter begins the names of labels, one for each of several cards
 _Part = tuple[int, int | None, int]  # of a card: from when, until when (None: it lasts), in thousandths
 
 
-def follow_reservation_pods(
-    cluster: ClusterState, ledger: LedgerState, settings: BudgetSettings, now_ms: int, changes: SessionChanges
-) -> None:
-    """Add to ``changes`` what the reservation pods are charged. Call it after sessions have opened and
-    ended."""
-    namespaces = set(settings.reservation_namespaces)
-    new = (session.namespace for session in changes.sessions.values())
+def reservation_changes(facts: TickFacts, pods: PodChanges) -> SessionChanges:
+    """What the reservation pods are charged."""
+    ledger, now_ms, changes = facts.ledger, facts.now_ms, SessionChanges()
+    namespaces = set(facts.settings.reservation_namespaces)
+    new = (session.namespace for session in pods.sessions.values())
     if namespaces.isdisjoint(ledger.namespaces) and namespaces.isdisjoint(new):
-        return
+        return changes
     sessions = [
         session
-        for session in {**ledger.sessions, **changes.sessions}.values()
+        for session in {**ledger.sessions, **pods.sessions}.values()
         if session.kind == "pod" and _GROUP in session.labels and BEFORE not in session.uid
         if session.settled_ms is None
     ]
@@ -43,21 +38,22 @@ def follow_reservation_pods(
     changed: set[tuple[str, str]] = set()
     for session in sessions:
         groups = _groups_of(session)
-        changed |= {(session.node, group) for group in groups if session.uid in changes.sessions}
+        changed |= {(session.node, group) for group in groups if session.uid in pods.sessions}
         share_milli = session.requested_milli // max(1, len(groups))
         if session.namespace in namespaces or share_milli >= WHOLE_MILLI:
             continue
-        part = (session.bound_ms, _end_ms(cluster, ledger, session, now_ms), share_milli)
+        part = (session.bound_ms, _end_ms(facts, session), share_milli)
         for group in groups:
             fractions.setdefault((session.node, group), []).append(part)
     for session in sessions:
         if session.namespace in namespaces:
             keys = [(session.node, group) for group in _groups_of(session)]
-            end_ms = _end_ms(cluster, ledger, session, now_ms)
+            end_ms = _end_ms(facts, session)
             parts = [part for key in keys for part in fractions.get(key, ())]
             rests = _rests(session.bound_ms, now_ms if end_ms is None else end_ms, parts)
             if len(rests) > 1 or not changed.isdisjoint(keys):
-                _charge(session, _whole_rate(cluster, settings, session, now_ms), rests, now_ms, changes)
+                _charge(session, _whole_rate(facts, session), rests, now_ms, changes)
+    return changes
 
 
 def _groups_of(session: Session) -> tuple[str, ...]:
@@ -67,18 +63,20 @@ def _groups_of(session: Session) -> tuple[str, ...]:
     return several or ((str(labels[_GROUP]),) if _GROUP in labels else ())
 
 
-def _end_ms(cluster: ClusterState, ledger: LedgerState, session: Session, now_ms: int) -> int | None:
+def _end_ms(facts: TickFacts, session: Session) -> int | None:
     """When the session ended; None: it may go on."""
-    found = ledger.unsettled(session, cluster.watermark_ms(session.node)).witnessed(now_ms)
+    watermark_ms = facts.cluster.watermark_ms(session.node)
+    found = facts.ledger.unsettled(session, watermark_ms).witnessed(facts.now_ms)
     return found.interval.end_ms if found.closed else None
 
 
-def _whole_rate(cluster: ClusterState, settings: BudgetSettings, session: Session, now_ms: int) -> int:
+def _whole_rate(facts: TickFacts, session: Session) -> int:
     """Of the whole card, by its weight now."""
-    pod = cluster.pods.get(session.uid)
+    pod = facts.cluster.pods.get(session.uid)
     if pod is None:
-        return weight_of(session.models, settings.weights)
-    return open_session(pod, cluster.rated_node(session.node), settings, now_ms).rate_milli
+        return weight_of(session.models, facts.settings.weights)
+    node = facts.cluster.rated_node(session.node)
+    return open_session(pod, node, facts.settings, facts.now_ms).rate_milli
 
 
 def _rests(begin_ms: int, end_ms: int, parts: Iterable[_Part]) -> list[tuple[int, int]]:
@@ -107,4 +105,4 @@ def _charge(
     from_ms, rest_milli = rests[-1]
     current = replace(session, bound_ms=from_ms, rate_milli=rate(rest_milli))
     if current != session:
-        changes.sessions[session.uid] = current
+        changes.put(current)

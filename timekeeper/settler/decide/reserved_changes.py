@@ -1,7 +1,7 @@
 """Which sessions for reserved cards open, and when they end."""
 
 from collections.abc import Iterator, Set
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 from timekeeper.accounts.held.declared import DeclaredReservation
 from timekeeper.accounts.pods import LedgerPod
@@ -13,41 +13,33 @@ from timekeeper.accounts.reserved import (
     reserved_uid,
 )
 from timekeeper.accounts.session import Session
-from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.settler.cluster.cluster_state import ClusterState
-from timekeeper.settler.decide.session_changes import PATIENCE_MS, SessionChanges
+from timekeeper.settler.decide.stages import PATIENCE_MS, PodChanges, SessionChanges, TickFacts
 from timekeeper.settler.state.ledger_state import DeclaredReservations, LedgerState
 
 
-def follow_reserved(
-    cluster: ClusterState,
-    ledger: LedgerState,
-    settings: BudgetSettings,
-    now_ms: int,
-    changes: SessionChanges,
-) -> None:
-    """Add to ``changes`` the sessions for reserved cards that open or end. Call it after the pods' own
-    sessions are opened: they say when the pods were bound."""
-    tick = _ReservedTick(cluster, ledger, settings, now_ms, changes)
+def reserved_changes(facts: TickFacts, pods: PodChanges) -> SessionChanges:
+    """The sessions for reserved cards that open or end. The pods' own sessions say when they were bound."""
+    cluster, now_ms, changes = facts.cluster, facts.now_ms, SessionChanges()
+    tick = _ReservedTick(cluster, facts.ledger, facts.settings, now_ms, pods=pods, changes=changes)
     for uid, since_ms in cluster.changed_pods.items():
         tick.follow(cluster.pods[uid], min(since_ms, now_ms), since_ms)
     for gone in (*cluster.deleted_pods.values(), *cluster.deleted_waiting.values()):
         tick.follow(gone.pod, gone.at_ms, gone.at_ms, is_gone=True)
     if cluster.pods_relisted:
         tick.end_without_pod()
+    return changes
 
 
 @dataclass(frozen=True, slots=True)
-class _ReservedTick:
-    cluster: ClusterState
-    ledger: LedgerState
-    settings: BudgetSettings
-    now_ms: int
+class _ReservedTick(TickFacts):
+    _: KW_ONLY
+    pods: PodChanges
     changes: SessionChanges
 
     def follow(self, pod: LedgerPod, seen_ms: int, since_ms: int, is_gone: bool = False) -> None:
-        own = self._session(pod.uid)
+        own = self.pods.sessions.get(pod.uid) or self.ledger.session(pod.uid)
         bound_ms = pod.hold.bound_ms if own is None else own.bound_ms
         for session in self._sessions(pod, since_ms):
             end_ms = reserved_end_ms(session.uid, pod, bound_ms if pod.node else None, seen_ms)
@@ -86,10 +78,7 @@ class _ReservedTick:
     def _end(self, session: Session, end_ms: int | None) -> None:
         ended = end_reserved(session, end_ms)
         if ended != session:
-            self.changes.sessions[session.uid] = ended
-
-    def _session(self, uid: str) -> Session | None:
-        return self.changes.sessions.get(uid) or self.ledger.session(uid)
+            self.changes.put(ended)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,11 @@
 """Which sessions open, and what the cluster has proved about the open ones."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, replace
 
 from timekeeper.accounts.ends import ReportedEnd, forgiven, pod_of
-from timekeeper.accounts.host_sessions import ended_with
+from timekeeper.accounts.host_sessions import recorded_host, recording
 from timekeeper.accounts.pods import LedgerPod
-from timekeeper.accounts.reserved import pod_uid
 from timekeeper.accounts.session import (
     BEFORE,
     CLAIMS,
@@ -21,63 +20,47 @@ from timekeeper.accounts.session import (
     within,
     witness,
 )
-from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import PodHold, Vanished
 from timekeeper.core.ledger.metering import Evidence, witnessed
 from timekeeper.core.request.host import DOMINANT_HOST
 from timekeeper.settler.cluster.cluster_state import ClusterState, DeletedPod
-from timekeeper.settler.cluster.device_claims import ClaimSight
 from timekeeper.settler.cluster.vanished_pods import NOTHING_SEEN
+from timekeeper.settler.decide.payers import Payers
+from timekeeper.settler.decide.stages import PATIENCE_MS, PodChanges, TickFacts
 from timekeeper.settler.state.ledger_state import LedgerState
 
-# A pod can arrive before its node, because the watches are independent. Its rate waits this long for the
-# inventory.
-PATIENCE_MS = 5_000
 MAX_REPORT_ERROR_MS = 60_000  # of an extender's clock
 
 _LONGEST_UNMARKED_MS = 5_000
 
 
-@dataclass(slots=True)
-class SessionChanges:
-    """What a tick changes in the sessions."""
-
-    sessions: dict[str, Session] = field(default_factory=dict)  # UID -> new or changed session
-    opened: set[str] = field(default_factory=set)  # UIDs of the new ones
-    bound: dict[str, LedgerPod] = field(default_factory=dict)  # UID -> pod whose session is new
-    deferred: dict[str, int] = field(default_factory=dict)  # UID -> since when it waits for its inventory
-    # UID of a claim -> what was seen of it, which waits for a slice with its devices
-    deferred_claims: dict[str, list[ClaimSight]] = field(default_factory=dict)
-    served: set[str] = field(default_factory=set)  # UIDs of pods whose extended resources a claim serves
-
-    def open(self, session: Session, pod: LedgerPod | None = None) -> Session:
-        """Add a new session, and return it. ``pod``: which it is of, where it is of the pod's cards."""
-        self.sessions[session.uid] = session
-        self.opened.add(session.uid)
-        if pod is not None:
-            self.bound[pod.uid] = pod
-        return session
-
-
 def changed_sessions(
-    cluster: ClusterState,
-    ledger: LedgerState,
-    settings: BudgetSettings,
-    now_ms: int,
+    facts: TickFacts,
+    payers: Payers,
     unseen: Iterable[LedgerPod] = (),
     ends: Iterable[ReportedEnd] = (),
     since_ms: int = 0,
     only_metered_since: Callable[[str], int] = lambda _namespace: 0,
-) -> SessionChanges:
+) -> PodChanges:
     """The sessions of every pod that changed since the last tick. ``unseen``: pods whose Bindings alone were
     reported. ``ends``: what extenders saw of removals. ``since_ms``: metered pods are charged from then on at
     the earliest; ``only_metered_since``: by namespace, those that only metering charges."""
-    tick = _Tick(cluster, ledger, settings, now_ms, SessionChanges(), since_ms, only_metered_since)
+    cluster = facts.cluster
+    tick = _PodTick(
+        cluster,
+        facts.ledger,
+        facts.settings,
+        facts.now_ms,
+        changes=PodChanges(),
+        payers=payers,
+        since_ms=since_ms,
+        only_metered_since=only_metered_since,
+    )
     for uid in sorted(cluster.deleted_pods.keys() & cluster.pods.keys()):  # removed, and there again
         tick.apply_deletion(cluster.deleted_pods[uid])
-    for uid, since_ms in cluster.changed_pods.items():
-        tick.apply_pod(cluster.pods[uid], since_ms)
+    for uid in sorted(cluster.changed_pods, key=lambda uid: (cluster.pods[uid].created_ms, uid)):
+        tick.apply_pod(cluster.pods[uid], cluster.changed_pods[uid])
     tick.apply_sights()
     for uid, deleted in cluster.deleted_pods.items():
         if uid not in cluster.pods:
@@ -129,12 +112,10 @@ def _is_of_a_report(session: Session, end: ReportedEnd) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Tick:
-    cluster: ClusterState
-    ledger: LedgerState
-    settings: BudgetSettings
-    now_ms: int
-    changes: SessionChanges
+class _PodTick(TickFacts):
+    _: KW_ONLY
+    changes: PodChanges
+    payers: Payers
     since_ms: int
     only_metered_since: Callable[[str], int]
 
@@ -145,11 +126,10 @@ class _Tick:
         if session is None:
             if not pod.node or pod.uid in self.ledger.folded or self._was_charged(pod):
                 return
-            is_served = self._is_served(pod, since_ms)
-            if is_served is None:
+            if self.payers.get(pod.uid) == "unknown":
                 self.changes.deferred[pod.uid] = since_ms
                 return
-            rest = self._without_served(pod) if is_served else pod
+            rest = self._paying(pod)
             if rest is None:
                 return
             pod = rest
@@ -157,7 +137,7 @@ class _Tick:
             if self._may_come(pod, opened) and self.now_ms - since_ms < PATIENCE_MS:
                 self.changes.deferred[pod.uid] = since_ms
                 return
-            session = self.changes.open(self._after_former(opened, pod), pod)
+            session = self.changes.bind(self._after_former(opened, pod), pod)
         elif _says_nothing(session, pod) or _has_vanished(session, pod):
             return
         elif _lives_again(session, pod) or self._lost_its_cards(session, pod):
@@ -165,6 +145,17 @@ class _Tick:
         session = self._apply_status(self._on_given_cards(session, pod), pod)
         if pod.hold.is_kept and not session.is_over:  # else a kill before the removal is read would hide it
             self._vanish(session, pod.hold, self._known(session), self.now_ms, was_watched=True)
+        else:
+            self._resize(session, pod)
+
+    def _resize(self, session: Session, pod: LedgerPod) -> None:
+        """Record the CPU and memory that a pod is charged for from now on. One whose session does not say
+        what it requested, because another release opened it, is charged as it was until then."""
+        before = recorded_host(session)
+        is_charged = before is not None or self.settings.charge_by == DOMINANT_HOST
+        is_known = pod.fixed_host is not None or pod.node in self.cluster.nodes
+        if before != pod.host and is_charged and is_known and not session.is_over and pod.ended_ms is None:
+            self.changes.put(recording(session, pod.host))
 
     def _was_charged(self, pod: LedgerPod) -> bool:
         """Whether a static pod that has ended was charged by its mirror's UID, as releases before did."""
@@ -213,21 +204,10 @@ class _Tick:
             session = self.changes.sessions[pod.uid] = with_cards_of(session, moved, cards)
         return session
 
-    def _is_served(self, pod: LedgerPod, since_ms: int) -> bool | None:
-        """Whether a claim serves extended resources of the pod: then its session is the claim's. None: that
-        is not known yet, for the watches are independent. A pod may name a claim that was removed before it
-        was bound without it."""
-        claims = self.cluster.claims
-        claim = claims.pods.get(pod.uid)
-        if claim is None or not claim.served_by or not claims.is_followed:
-            return False
-        name = (pod.namespace, claim.served_by)
-        if pod.uid in claims.served or claims.is_allocated(*name) or name in self.ledger.claim_names:
-            return True
-        is_early = min(self.now_ms, claims.current_ms) - since_ms < PATIENCE_MS
-        return None if is_early and claim.gone_ms is None else False
-
-    def _without_served(self, pod: LedgerPod) -> LedgerPod | None:
+    def _paying(self, pod: LedgerPod) -> LedgerPod | None:
+        """What of the pod pays by its cards; None: nothing, for a claim serves all of it."""
+        if self.payers.get(pod.uid) != "claim":
+            return pod
         self.changes.served.add(pod.uid)
         return self.cluster.without_served(pod.uid)
 
@@ -275,10 +255,10 @@ class _Tick:
         """A deleted pod object: ends by its last status if that is terminal, else as a vanished pod."""
         pod, session = deleted.pod, self.ledger.session(deleted.pod.uid)
         if session is None:
-            rest = self._without_served(pod) if self._is_served(pod, deleted.at_ms) else pod
+            rest = self._paying(pod)
             if pod.uid in self.ledger.folded or rest is None:
                 return
-            pod, session = rest, self.changes.open(self._opened(rest), rest)
+            pod, session = rest, self.changes.bind(self._opened(rest), rest)
         if session.vanished_ms is not None and pod.ended_ms is None:
             return  # reported again: the first report counts
         session = self._apply_status(session, pod)
@@ -292,15 +272,11 @@ class _Tick:
         self._vanish(session, longest, known, deleted.at_ms, deleted.seen)
 
     def date_again(self, pod: LedgerPod) -> None:
-        """The end of a pod is dated by another clock: its session, and those of its CPU and memory that ended
-        with it, end then."""
+        """The end of a pod is dated by another clock: its session ends then."""
         session = self.changes.sessions.get(pod.uid) or self.ledger.session(pod.uid)
         if session is None or session.ended_ms is None:
             return
-        updated = self._apply_status(session, pod)
-        for uid, other in self.ledger.settled.items():
-            if other.is_of_host and pod_uid(uid) == pod.uid and other.ended_ms == session.ended_ms:
-                self.changes.sessions[uid] = replace(ended_with(updated, other), settled_ms=None)
+        self._apply_status(session, pod)
 
     def _vanish(
         self, session: Session, last: PodHold, known: Evidence, at_ms: int, was_watched: bool
@@ -379,7 +355,7 @@ class _Tick:
             return
         if end is not None and end.hold.bound_ms is not None:
             pod = replace(pod, hold=end.hold)
-        session = self.changes.open(self._opened(pod), pod)
+        session = self.changes.bind(self._opened(pod), pod)
         known = evidence(session, None, self.ledger.beats.get(uid))
         self._vanish(session, pod.hold, known, self.now_ms, was_watched=False)
 

@@ -8,8 +8,8 @@ from timekeeper.accounts.budget_history import GROUP, History
 from timekeeper.accounts.laws import Breach, Charged, LedgerFacts, breaches
 from timekeeper.accounts.posting import Posting
 from timekeeper.settler.cluster.cluster_state import ClusterState
-from timekeeper.settler.decide.session_changes import SessionChanges
 from timekeeper.settler.decide.settlement import Settlement
+from timekeeper.settler.decide.stages import SessionChanges
 from timekeeper.settler.state.ledger_state import LedgerState
 from timekeeper.settler.state.statement_cache import StatementCache
 
@@ -64,9 +64,8 @@ def without(
     names = withheld.namespaces
     cluster.claims.lost -= {uid for uid, each in changes.sessions.items() if each.namespace in names}
     sessions = {uid: session for uid, session in changes.sessions.items() if session.namespace not in names}
-    pods = {uid: pod for uid, pod in changes.bound.items() if pod.namespace not in names}
     return (
-        replace(changes, sessions=sessions, opened=changes.opened & sessions.keys(), bound=pods),
+        replace(changes, sessions=sessions, opened=changes.opened & sessions.keys()),
         Settlement(
             tuple(posting for posting in settled.postings if posting.namespace not in names),
             {uid: session for uid, session in settled.settled.items() if session.namespace not in names},
