@@ -221,3 +221,35 @@ def test_the_fewest_leave_and_those_over_budget_first(seed: int) -> None:
         assert frozenset(gone) in set(sets(case))
         assert starts(case, frozenset(gone))
     assert price == best(case), (case, names(found))
+
+
+def large_case_of(chance: random.Random) -> Case:
+    """More pods than all sets of which are tried."""
+    case = case_of(chance)
+    case.cards = [chance.randint(3, 5) for _ in range(chance.randint(4, 6))]
+    case.pods, case.kept = [], frozenset()
+    for at, count in enumerate(case.cards):
+        for place in range(count):
+            for share in chance.choice([(100,), (50, 50), (40, 60), (70,)]):
+                is_over, gang = chance.random() < 0.5, chance.choice(["", "", "", "", "x", "y"])
+                case.pods.append((f"p{len(case.pods)}", at, place, share, is_over, True, gang))
+    case.spare = dict.fromkeys("xy", 0)
+    return with_gangs_of_one_kind(case)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_of_many_pods_none_that_leaves_could_stay_and_those_over_budget_leave_first(seed: int) -> None:
+    case = large_case_of(random.Random(seed))
+    pods, members, covers = objects(case)
+
+    found = chosen(case.cards, pods, members, covers)
+
+    assert found is not None
+    gone = frozenset(pod.name for pod in found.victims)
+    assert starts(case, gone)
+    gang_of = {name: gang or name for name, *_, gang in case.pods}
+    for unit in {gang_of[name] for name in gone}:
+        staying = {name for name in gone if gang_of[name] == unit}
+        assert not starts(case, gone - staying), (unit, sorted(gone))
+    over = frozenset(name for name, _, _, _, is_over, _, _ in case.pods if is_over)
+    assert gone <= over or not starts(case, over)
