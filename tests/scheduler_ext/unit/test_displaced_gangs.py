@@ -133,6 +133,8 @@ def test_gates_open_and_the_cards_are_charged_once_the_last_card_is_free() -> No
     assert world.open == "w"
 
     world.delete("w")
+    world.starts.step()
+    assert world.open == ""  # before the conditions say it
     free = stamp(world.now_ms + 500)
     begun(world, 1)
 

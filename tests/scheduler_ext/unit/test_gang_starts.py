@@ -1,6 +1,7 @@
 """Gangs start whole: what the extender does step by step, one rule at a time. That the rules suffice, with
 kills at any point, is shown by `tests/story/unit/test_gang_histories.py`."""
 
+import time
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -20,7 +21,7 @@ from tests.scheduler_ext.gang_worlds import (
     near,
     owned_by,
 )
-from tests.scheduler_ext.reserving import stamp
+from tests.scheduler_ext.reserving import held, stamp
 from tests.scheduler_ext.stepped import Stepped
 from tests.scheduler_ext.worlds import node, on, percent, waiting
 from tests.support.simulated_timekeeper import entry, standings
@@ -900,6 +901,19 @@ def test_what_the_standing_and_the_cap_say_after_the_plan_stops_no_member(
         raw = planned.api.pod(name)
         assert planned.filter(raw, "n", "m")["NodeNames"] == ["n"]
         assert planned.bind(raw, "n") == ""
+
+
+def test_filter_gives_a_member_no_node_while_cards_are_reserved_for_its_gang(planned: Stepped) -> None:
+    """Others have not left yet, although its gate is gone, as of a PodGroup's pods."""
+    now_ms = int(time.time()) * 1000
+    waiting = member("c", gang="alone", gates=())
+    raw = planned.put_pod(held(waiting, "m", "m-GPU-0", since_ms=now_ms, until_ms=now_ms + 60_000))
+    (allocation,) = [planned.extender.cache.snapshot.allocation("uid-c")]
+    assert allocation is not None
+    assert allocation.state == "reserved"
+
+    assert planned.filter(raw, "n", "m")["NodeNames"] == []
+    assert planned.bind(raw, "m") == "no cards are kept for all of the pod's gang yet"
 
 
 def test_kube_scheduler_gets_no_victims_for_a_member(planned: Stepped) -> None:
