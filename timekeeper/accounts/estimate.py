@@ -16,7 +16,6 @@ from functools import lru_cache
 
 from timekeeper.accounts.budget_history import History, is_group
 from timekeeper.accounts.card_use.prometheus_answers import Series
-from timekeeper.accounts.pods import LedgerPod, metered_view, read_pod
 from timekeeper.core.accelerators import DOMAINS, accelerator_of, cores_of, without_amounts
 from timekeeper.core.budgets.policy import BudgetSettings, group_key
 from timekeeper.core.dialects.nvidia_parts import MIG, REPLICAS_LABEL, SHARED
@@ -31,6 +30,7 @@ from timekeeper.core.ledger.metering import Interval
 from timekeeper.core.rating.nodes import cards_of_node
 from timekeeper.core.rating.rating import Demand, rated, without_constraints
 from timekeeper.core.request.inventory import charged_cards
+from timekeeper.core.request.metered import charged_request
 from timekeeper.core.values import UndecodableError
 
 STEP_MS = 1_800_000
@@ -236,10 +236,9 @@ def _rate(resource: str, labels: tuple[str, ...], settings: BudgetSettings) -> t
     if not name or cores_of(name) == 0:  # of memory nothing says how much a device has
         return None
     limits = {"resources": {"limits": {name: "1"}}, "name": "main"}
-    read = read_pod({"metadata": {}, "spec": {"nodeName": "node", "containers": [limits]}})
-    pod = read if isinstance(read, LedgerPod) or read is None else read.pod
-    view = None if pod is None else metered_view(pod, settings.device_models)
-    if view is None:
+    pod = {"metadata": {}, "spec": {"nodeName": "node", "containers": [limits]}}
+    request = charged_request(pod, "meter", settings.device_models)
+    if request is None:
         return None
     given = {label: text for label, text in zip(_LABELS, labels, strict=True) if text}
     node = {
@@ -250,8 +249,8 @@ def _rate(resource: str, labels: tuple[str, ...], settings: BudgetSettings) -> t
         cards = charged_cards(node)
     except UndecodableError:
         cards = ()
-    rating = rated(Demand(request=without_constraints(view.request)), cards_of_node(node, cards), settings)
-    is_known = MODEL_LABEL in given or any(each.ask.device for each in view.request.asks)
+    rating = rated(Demand(request=without_constraints(request)), cards_of_node(node, cards), settings)
+    is_known = MODEL_LABEL in given or any(each.ask.device for each in request.asks)
     return rating.rate_milli, rating.models if is_known else ""
 
 

@@ -4,11 +4,10 @@ Such a session has a UID of its own. The clock alone extends it, as the reservat
 cards whether their node is heard or not, and it ends with the reservation at the latest.
 """
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from timekeeper.accounts.pods import LedgerPod
-from timekeeper.accounts.session import HOLD, Session, charged_host, host_share, open_session
+from timekeeper.accounts.session import HOLD, Session, host_share, open_session
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.ledger.reservation import MAX_MS, Reservation
 from timekeeper.core.rating.nodes import NodeCards
@@ -32,7 +31,7 @@ def pod_uid(session_uid: str) -> str:
 
 def open_reserved(
     pod: LedgerPod,
-    cards: Iterable[Card],
+    cards: tuple[Card, ...],
     settings: BudgetSettings,
     now_ms: int,
     allocatable: HostAmount = NO_HOST,
@@ -44,12 +43,11 @@ def open_reserved(
     if span is None or pod.reserved is None or span[1] < now_ms - _LATE_MS:
         return None
     placed = replace(pod, node=pod.reserved.node, devices=encode_placement(pod.reserved.placement))
-    cards = tuple(cards)
-    session = open_session(placed, NodeCards(tuple(cards)), settings, now_ms)
+    share = host_share(pod, cards, allocatable)
+    session = open_session(placed, NodeCards(cards), settings, now_ms, share=share)
     return replace(
         session,
         uid=reserved_uid(pod),
-        rate_milli=max(session.rate_milli, charged_host(host_share(pod, cards, allocatable), settings)),
         admitted_in_budget=False,  # the waiting pod reserves already
         host_cpu_milli=None,
         host_memory_bytes=None,

@@ -12,7 +12,7 @@ from timekeeper.core.decisions import recordable
 from timekeeper.core.kube.static_pods import STATIC
 from timekeeper.core.ledger.hold import Vanished
 from timekeeper.core.ledger.metering import Evidence
-from timekeeper.core.rating.nodes import NO_CARDS, NodeCards
+from timekeeper.core.rating.nodes import NodeCards
 from timekeeper.core.rating.rating import Demand, rated, without_constraints
 from timekeeper.core.request.cards import amounts_by_card, decode_placement, encode_placement, mismatch
 from timekeeper.core.request.host import HostAmount, HostShare, models_of
@@ -130,16 +130,21 @@ def evidence(
 
 
 def open_session(
-    pod: LedgerPod, node: NodeCards, settings: BudgetSettings, now_ms: int, since_ms: int = 0
+    pod: LedgerPod,
+    node: NodeCards,
+    settings: BudgetSettings,
+    now_ms: int,
+    since_ms: int = 0,
+    share: HostShare | None = None,
 ) -> Session:
     """The session of a bound pod on such a node; its rate is fixed by the settings now.
 
     Charged by its placement if that is one the request could have been given, else by the request. A pod to
     which Bursar gave no cards is charged by its request alone, and a metered one from ``since_ms`` on at the
-    earliest.
+    earliest. ``share``: CPU and memory that it is charged for too, where these have no sessions of their own.
     """
     placement = _placement(pod, node.cards, settings.scheduler_name)
-    rating = rated(_asked(pod, placement), node, settings)
+    rating = rated(_demand(pod, placement, share), node, settings)
     host = pod.fixed_host.requested if pod.fixed_host else pod.host
     session = Session(
         uid=pod.uid,
@@ -183,11 +188,6 @@ def within(session: Session, most_milli: int) -> Session:
 def host_share(pod: LedgerPod, cards: Iterable[Card], allocatable: HostAmount) -> HostShare:
     """The pod's CPU and memory beside all of its node's, as its Binding fixed them, else as they are now."""
     return pod.fixed_host or HostShare(pod.host, allocatable, models_of(cards))
-
-
-def charged_host(share: HostShare, settings: BudgetSettings) -> int:
-    """The rate of CPU and memory, of which a session of cards costs a part already."""
-    return rated(Demand(host=share), NO_CARDS, settings).rate_milli
 
 
 def _bound_ms(pod: LedgerPod, now_ms: int, since_ms: int) -> int:
@@ -255,10 +255,10 @@ def last_evidence_ms(known: Evidence) -> int:
     return max(known.bound_ms, known.started_ms or 0, known.beat_ms or 0, known.watermark_ms or 0)
 
 
-def _asked(pod: LedgerPod, placement: Placement | str) -> Demand:
+def _demand(pod: LedgerPod, placement: Placement | str, share: HostShare | None) -> Demand:
     if isinstance(placement, str):
-        return Demand(request=without_constraints(pod.request), doubt=pod.doubt or placement)
-    return Demand(request=pod.request, uses=amounts_by_card(pod.request, placement))
+        return Demand(request=without_constraints(pod.request), host=share, doubt=pod.doubt or placement)
+    return Demand(request=pod.request, uses=amounts_by_card(pod.request, placement), host=share)
 
 
 def _placement(pod: LedgerPod, cards: Sequence[Card], scheduler: str) -> Placement | str:

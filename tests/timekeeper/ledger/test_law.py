@@ -16,10 +16,11 @@ from tests.timekeeper import oracle, truth
 from timekeeper.accounts.host_sessions import resized
 from timekeeper.accounts.pods import LedgerPod, read_pod
 from timekeeper.accounts.posting import amount_within, still_to_post
-from timekeeper.accounts.session import charged_host, host_share, open_session
+from timekeeper.accounts.session import host_share, open_session
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.ledger.metering import Evidence, Interval, period_at, witnessed
 from timekeeper.core.rating.nodes import NodeCards
+from timekeeper.core.rating.rating import Demand, rated
 from timekeeper.core.request.cards import decode_inventory
 from timekeeper.settler.cluster.watches import read_node
 
@@ -122,7 +123,8 @@ def test_with_dominant_host_a_rate_is_the_larger_of_the_cards_part_and_the_hosts
     assert isinstance(pod, LedgerPod)
 
     own = open_session(pod, node.rated, settings, 0)
-    of_host = charged_host(host_share(pod, node.cards, node.allocatable), settings)
+    demand = Demand(host=host_share(pod, node.cards, node.allocatable))
+    of_host = rated(demand, node.rated, settings).rate_milli
     sessions = [own, *resized(own, (), of_host, 0, 0)]
 
     assert sum(session.rate_milli for session in sessions) == oracle.rate(raw, truth.cards(3), terms, size)

@@ -171,6 +171,8 @@ def without_constraints(request: GPURequest) -> GPURequest:
 
 def _at_once(draft: Draft, amount: Callable[[Holding], int]) -> int:
     """The most at one time of what each holding has of one card."""
+    if draft.asked.uses is not None:
+        return sum(map(amount, draft.holdings))
     return sum_of_peaks(
         (holding.ask.device, holding.is_init, holding.ask.devices * amount(holding))
         for holding in draft.holdings
@@ -252,15 +254,11 @@ def _unknown_memory(draft: Draft) -> str:
 def _assumed_part(draft: Draft) -> str:
     """What of the parts of cards is an assumption that no setting replaces; "": nothing."""
     terms, doubts = draft.terms, draft.node.doubts
-    named = (
-        {name for container in draft.request.asks for name in _assumed_names(container.ask, terms)}
-        if doubts
-        else ()
-    )
-    found = (doubts.get(name, "") for name in sorted(named))
-    return next(
-        filter(None, (*found, *(instance_doubt(model, terms.weights) for model in sorted(draft.models)))), ""
-    )
+    asks = [container.ask for container in draft.request.asks] if doubts else []
+    named = sorted({name for ask in asks for name in _assumed_names(ask, terms) if name in doubts})
+    if named:
+        return doubts[named[0]]
+    return next(filter(None, (instance_doubt(model, terms.weights) for model in sorted(draft.models))), "")
 
 
 def _assumed_names(ask: Ask, terms: BudgetSettings) -> Iterator[str]:

@@ -6,7 +6,9 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from timekeeper.accounts.host_sessions import ended_with, host_uid, recorded_host, resized
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.reserved import pod_uid
-from timekeeper.accounts.session import Session, charged_host, host_share
+from timekeeper.accounts.session import Session, host_share
+from timekeeper.core.rating.nodes import NO_CARDS
+from timekeeper.core.rating.rating import Demand, rated
 from timekeeper.core.request.host import HostAmount, HostShare
 from timekeeper.settler.decide.stages import PodChanges, SessionChanges, TickFacts
 
@@ -35,8 +37,7 @@ class _HostTick(TickFacts):
 
     def open(self, own: Session, pod: LedgerPod) -> None:
         """Of a pod that is charged from its binding on."""
-        rate_milli = charged_host(self._share(pod), self.settings)
-        self._put(resized(own, (), rate_milli, own.bound_ms, self.now_ms))
+        self._put(resized(own, (), self._rate(self._share(pod)), own.bound_ms, self.now_ms))
 
     def resize(self, own: Session, pod: LedgerPod) -> None:
         """Of a pod whose CPU or memory has changed, by the settings now."""
@@ -47,7 +48,7 @@ class _HostTick(TickFacts):
             before = None if known is None else recorded_host(known)
         if before is None or before == recorded_host(own):
             return
-        rate_milli = charged_host(replace(share, requested=pod.host), self.settings)
+        rate_milli = self._rate(replace(share, requested=pod.host))
         others = [session for session in self._others(own) if not session.is_over]
         self._put(resized(own, others, rate_milli, self._from_ms(own), self.now_ms))
 
@@ -65,6 +66,9 @@ class _HostTick(TickFacts):
             is_its = other.is_of_host and pod_uid(uid) == own.uid
             if is_its and before is not None and other.ended_ms == before.ended_ms:
                 self._put([ended_with(own, other)])
+
+    def _rate(self, share: HostShare) -> int:
+        return rated(Demand(host=share), NO_CARDS, self.settings).rate_milli
 
     def _share(self, pod: LedgerPod) -> HostShare:
         return host_share(pod, self.cluster.cards(pod.node), self.cluster.allocatable(pod.node))
