@@ -27,7 +27,8 @@ V = TypeVar("V")
 
 class Watches:
     """Keeps ``cache``, ``pdbs``, ``slices`` and ``groups`` up to date. ``hearing`` gets the replicas' leader
-    marks; ``pod_seen`` is called with each GPU pod that was created or changed, once the cache has it."""
+    marks; ``pod_seen`` is called with each GPU pod that was created or changed, or is listed anew, once the
+    cache has it."""
 
     def __init__(
         self,
@@ -67,7 +68,7 @@ class Watches:
             wanted.model_names,
         )
         followed: dict[str, Kind[Any]] = {
-            "pods": replace(pods, seen=self._observed(pods.seen)),
+            "pods": replace(pods, seen=self._observed(pods.seen), listed=self._listed(pods.listed)),
             "disruption": pdb_cache.kind(self._pdbs),
             "namespaces": namespaces(self._cache),
         }
@@ -123,5 +124,17 @@ class Watches:
             seen(value)
             if isinstance(value, Pod):
                 self._pod_seen(value)
+
+        return observed
+
+    def _listed(
+        self, listed: Callable[[list[Pod | NonGPUPod | LeaderMark]], None]
+    ) -> Callable[[list[Pod | NonGPUPod | LeaderMark]], None]:
+        def observed(values: list[Pod | NonGPUPod | LeaderMark]) -> None:
+            is_anew = self._cache.complete
+            listed(values)
+            for value in values if is_anew else ():
+                if isinstance(value, Pod):
+                    self._pod_seen(value)
 
         return observed

@@ -20,6 +20,8 @@ from tests.scheduler_ext.worlds import Json, asking, in_namespace, node, on, per
 from tests.support.simulated_timekeeper import entry, standings
 from tests.worlds import card
 
+UNSCHEDULABLE = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes"}
+
 
 def waits(name: str, share: int = 60, priority: int = 0, created: str = "", **fields: Any) -> Json:
     """A waiting pod of our scheduler."""
@@ -202,6 +204,22 @@ def test_after_a_restart_waiting_pods_are_woken_though_their_refusal_was_not_see
     assert second.woken() == ["uid-p"]  # a new leader has touched it
     second.passes(0.1)
     assert second.woken() == ["uid-p", "uid-p"]
+
+
+def test_a_pod_that_was_refused_before_any_watch_showed_it_waits_once_it_is_listed(full: Stepped) -> None:
+    """As where etcd was restored, and the watch of pods has been silent since."""
+    full.api.watching = False
+    raw = waits("p")
+    raw["status"] = {"conditions": [UNSCHEDULABLE]}
+    stored = full.api.put("pods", raw)
+    assert full.filter(stored, "a")["NodeNames"] == []
+    assert full.extender.requeuer.waiting() == []
+
+    full.api.watching, full.api.oldest = True, int(stored["metadata"]["resourceVersion"])
+    frees(full)
+
+    full.passes(0.1)
+    assert full.woken() == ["uid-p"]
 
 
 def test_a_failed_wake_does_no_harm(full: Stepped) -> None:
