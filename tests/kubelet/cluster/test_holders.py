@@ -17,7 +17,7 @@ from sidecar.node.nvml.cards import NVIDIA
 from sidecar.node.state.plugin_devices import PluginDevices
 from sidecar.node.values import DeviceReading, NodeState, PodState
 from tests.kubelet.plugins import RESOURCE, device_plugin
-from tests.kubelet.worlds import CARDS, NAMESPACE, PODS, World, container, gpu_pod
+from tests.kubelet.worlds import CARDS, NAMESPACE, PODS, SIDECAR, World, container, gpu_pod
 
 SOCKET = f"{FOLDER}/kubelet/pod-resources/kubelet.sock"
 NVIDIAS = (("nvidia.com/gpu", "2"),)
@@ -87,3 +87,33 @@ def test_a_pod_that_the_plugin_gave_a_card_holds_it_until_its_last_process_has_e
     assert (while_it_runs["known"], while_it_runs["pods"]) == (True, {uid: [card]})
     assert (after_a_restart["known"], after_a_restart["pods"]) == (True, {uid: [card]})
     assert not cgroups.populated(Path("/sys/fs/cgroup")).get(uid, False)
+
+
+@pytest.fixture
+def most_cards(world: World) -> Iterator[None]:
+    """The namespace's LimitRange says only how many cards a container has at most, so Kubernetes gives as
+    many to each container that names none."""
+    limits = f"/api/v1/namespaces/{NAMESPACE}/limitranges"
+    spec = {"limits": [{"type": "Container", "max": {RESOURCE: "1"}}]}
+    world.stack.cp.api.call("POST", limits, {"metadata": {"name": "most"}, "spec": spec})
+    yield
+    world.stack.cp.api.call("DELETE", f"{limits}/most")
+
+
+def test_the_kubelet_gives_the_sidecar_no_card_where_a_limit_range_says_only_the_most(
+    world: World, plugin: None, most_cards: None
+) -> None:
+    main = container("main", ENDS_LATE, gpu_percent="50")
+    main["resources"]["limits"] |= {RESOURCE: "1"}
+    world.create(gpu_pod("limited", main))
+
+    pod = world.running("limited")
+
+    asked = {each["name"]: each["resources"]["limits"].get(RESOURCE) for each in _containers(pod)}
+    assert asked == {"main": "1", SIDECAR: "0"}
+    given = [each for each in podresources.listed(SOCKET) if each.name == "limited"]
+    assert [len(each.devices) for each in given] == [1]
+
+
+def _containers(pod: dict[str, Any]) -> list[dict[str, Any]]:
+    return [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]
