@@ -381,7 +381,7 @@ def test_a_thread_that_dies_takes_the_process_with_it() -> None:
     extender = Extender(settings.read([], {}), api, lambda event, **fields: None, died.append)
     extender.start()
 
-    eventually(lambda: died == [1, 1, 1])  # pods, nodes and PodDisruptionBudgets
+    eventually(lambda: died == [1, 1, 1, 1])  # pods, nodes, namespaces and PodDisruptionBudgets
     assert not extender.cache.complete
     extender.stop()
 
