@@ -18,7 +18,6 @@ from deploy.local.stack import Stack
 from tests.story.cluster.test_gangs import (
     CARDS,
     Place,
-    be_apart,
     cards_of,
     job_of,
     member,
@@ -277,19 +276,15 @@ def test_a_part_that_is_killed_while_a_gang_starts_leaves_no_part_of_it(
 
 def test_what_is_forgiven_outlives_timekeeper_and_extender(stack: Stack, reader: str) -> None:
     """Both are killed while a gang leaves whose start came to nothing. One of its pods had a node: the other
-    one may not run beside a pod that only kube-scheduler knows."""
+    one wants a volume that is not there, as only kube-scheduler finds."""
     restart(stack, f"--gang-deadline={(deadline_s := 5)}s")
-    place, name = Place(stack, "forgiven", 1, 1), "forgiven"
-    taken: Json = {"containers": [{"name": "main", "image": "app"}], "nodeName": "forgiven-0"}
-    stack.cp.api.call(
-        "POST", place.path, {"metadata": {"name": "other", "labels": {"app": "apart"}}, "spec": taken}
-    )
-    for mate in "ab":
+    place, name, lucky = Place(stack, "forgiven", 1, 1), "forgiven", "a"
+    missing = {"name": "disk", "persistentVolumeClaim": {"claimName": "missing"}}
+    for mate, volumes in (("a", []), ("b", [missing])):
         pod = member(mate, "train", 2, where=name)
-        be_apart(pod, "kubernetes.io/hostname")
+        pod["spec"]["volumes"] = volumes
         stack.cp.api.call("POST", place.path, pod)
-    stack.wait("one to be bound", lambda: len(place.bound()) == 2)
-    (lucky,) = {*place.bound()} - {"other"}
+    stack.wait(*place.are_bound(lucky))
     stack.wait("its session", lambda: [row["pod"] for row in sessions(place, reader)] == [lucky])
     kill(stack, "timekeeper")
 
