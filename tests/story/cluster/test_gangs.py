@@ -311,28 +311,45 @@ def test_pods_of_one_gang_with_other_requests_and_priorities_start_together(stac
 
 @scene
 def test_a_gang_that_does_not_start_in_time_is_let_go_and_spends_no_backoff_limit(stack: Stack) -> Scene:
-    """Its pods may not run beside another pod, as only kube-scheduler finds: it binds one of them alone."""
+    """Its pods want a volume that one pod alone may use, as kube-scheduler alone finds: it binds one."""
     place = Place(stack, "spared", 1, 1)
-    other: Json = {"containers": [{"name": "main", "image": "app"}], "nodeName": "spared-0"}
-    labels = {"app": "apart"}
-    stack.cp.api.call("POST", place.path, {"metadata": {"name": "other", "labels": labels}, "spec": other})
+    bound_volume(stack, "spared")
     template = member("unused", "apart", 2, where="spared")
     del template["metadata"]["name"]
-    be_apart(template, "kubernetes.io/hostname")
+    template["spec"]["volumes"] = [{"name": "disk", "persistentVolumeClaim": {"claimName": "disk"}}]
     spec = {"parallelism": 2, "completions": 2, "backoffLimit": 0, "template": template}
     jobs = "/apis/batch/v1/namespaces/spared/jobs"
     stack.cp.api.call("POST", jobs, {"metadata": {"name": "apart"}, "spec": spec})
 
-    yield place.number_bound(2)
-    (lucky,) = {*place.bound()} - {"other"}
+    yield place.number_bound(1)
+    (lucky,) = place.bound()
     yield "it to be evicted", lambda: lucky not in place.names()
     yield place.says(lucky, "1 of the 2 pods")
-    yield "another to take its place", lambda: len(place.names()) == 3 and place.gated()
+    yield "another to take its place", lambda: len(place.names()) == 2 and place.gated()
     status = stack.cp.api.call("GET", f"{jobs}/apart")["status"]
     assert not status.get("conditions")
     assert not status.get("failed")
     place.create("free", gang="alone", size=1)  # the cards are free again
-    yield place.are_bound("free", "other")
+    yield place.are_bound("free")
+
+
+def bound_volume(stack: Stack, namespace: str) -> None:
+    """A claim "disk" with its volume, in the access mode ReadWriteOncePod."""
+    shared: Json = {"accessModes": ["ReadWriteOncePod"], "storageClassName": ""}
+    volume = {
+        **shared,
+        "capacity": {"storage": "1Gi"},
+        "csi": {"driver": "disks.example.com", "volumeHandle": namespace},
+        "claimRef": {"namespace": namespace, "name": "disk"},
+    }
+    claim = {**shared, "resources": {"requests": {"storage": "1Gi"}}, "volumeName": namespace}
+    done = {"pv.kubernetes.io/bind-completed": "yes"}
+    stack.cp.api.call("POST", "/api/v1/persistentvolumes", {"metadata": {"name": namespace}, "spec": volume})
+    stack.cp.api.call(
+        "POST",
+        f"/api/v1/namespaces/{namespace}/persistentvolumeclaims",
+        {"metadata": {"name": "disk", "annotations": done}, "spec": claim},
+    )
 
 
 def test_a_gang_of_which_no_image_is_pulled_leaves_whole_where_that_is_wanted(stack: Stack) -> None:

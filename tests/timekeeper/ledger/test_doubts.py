@@ -16,7 +16,9 @@ from timekeeper.settler.cluster.cluster_state import WatchUpdate
 
 Json = dict[str, Any]
 UNKNOWN = "nothing describes its node's cards: each card counts with weight 1, memory as whole cards"
-MODELS = "its node has cards of several models: A100, H100: the dearest that it may have count"
+MODELS = (
+    "its node has cards of several models: A100, H100: that of the highest weight that it may have counts"
+)
 PLAIN: Json = {"metadata": {"name": "plain"}, "status": {"capacity": {"nvidia.com/gpu": "2"}}}
 
 
