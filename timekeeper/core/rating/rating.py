@@ -192,7 +192,8 @@ def _unsure(holding: Holding) -> str:
         return "nothing describes its node's cards: each card counts with weight 1, memory as whole cards"
     models = sorted({card.model for card in holding.cards})
     if len(models) > 1:
-        return f"its node has cards of several models: {', '.join(models)}: that of the highest weight that it may have counts"
+        several = f"its node has cards of several models: {', '.join(models)}"
+        return f"{several}: that of the highest weight that it may have counts"
     if len(holding.cards) > 1:
         return f"its node's cards ({models[0]}) differ: that of the highest weight that it may have counts"
     return ""
