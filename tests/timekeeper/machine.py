@@ -14,7 +14,7 @@ from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from tests.timekeeper import truth
 from tests.timekeeper.clocks import at_ms
-from tests.timekeeper.lives import BUDGETS, CARDS, LABELS, NODES, SETTINGS, SIZES, TEAMS
+from tests.timekeeper.lives import BUDGETS, CARDS, LABELS, LEASELESS, NODES, SETTINGS, SIZES, TEAMS
 from tests.timekeeper.oracle import Terms
 from tests.timekeeper.oracle_accounts import Budget
 from tests.timekeeper.restores import Restores
@@ -228,9 +228,10 @@ class Machine(Restores):
 
     @rule(node=st.sampled_from(NODES))
     def its_lease_is_deleted(self, node: str) -> None:
-        """The node is silent until it renews it; that it once had one is known for ever."""
+        """The node is silent until it renews it; that it once had one is known for ever, once pods that lived
+        by it are written."""
         gone = self.town.objects["leases"].get(f"/{node}/")
-        if gone is not None:
+        if gone is not None and self.written.marks.get(node):
             self.town.hear("leases", gone, deleted=True, unheard=not self.connected)
             if self.connected:
                 self.heard.leases.pop(node, None)
@@ -259,7 +260,9 @@ class Machine(Restores):
 
     @rule(leap=st.sampled_from(LEAPS))
     def our_clock_is_set(self, leap: int) -> None:
-        """Our clock is set forward or back; true time goes on."""
+        """Our clock is set forward or back; true time goes on. Where no Lease shows that a node's clock is
+        right, an end counts no later than its receipt by ours."""
+        self.odd |= {pod.uid for pod in self.living() if pod.node == LEASELESS}
         self.town.clock.turn(leap)
         self.is_fresh = False
         self.wrong += leap

@@ -79,6 +79,7 @@ class Restores(Agents):
 
     # -- a node that never had a Lease
 
+    @precondition(lambda self: self.wrong == 0)
     @rule(which=st.integers(0, 99), team=st.sampled_from(TEAMS), started=st.booleans())
     def a_pod_is_bound_to_a_node_without_a_lease(self, which: int, team: str, started: bool) -> None:
         """Its condition Ready is the sign of life."""
