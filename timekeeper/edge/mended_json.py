@@ -18,13 +18,12 @@ if TYPE_CHECKING:
 LEVELS = 900  # the standard library reads about 1,000, less what has called it; orjson 1,024
 _DIGITS = 300  # every decoder reads a number that has fewer and no exponent
 
-# The next opening bracket, closing bracket, or number that may be too large, after texts without an escaped
-# quote, empty objects and ordinary numbers. Each part is possessive, and any letter ends a match: no text is
-# read twice.
+# A text without an escaped quote, an opening bracket, a closing one, a number that may be too large, or
+# another number: no letter is read more than twice. Only repeats of single letters are possessive: Python
+# before 3.11.5 errs in possessive groups that hold alternatives.
 _TOKEN = re.compile(
-    rb'(?:[^\]\[{}"0-9-]++|"[^"]*+"?|\{\}|\[\]|-?[0-9][.0-9]{0,%d}+(?![-+.0-9eE]))*+'
-    rb"(?:([\[{])|([\]}])|(-?[0-9][-+.0-9eE]*+)|.|\Z)" % _DIGITS,
-    re.DOTALL,
+    rb'"[^"]*+"?|([\[{])|([\]}])|(-?[0-9](?:[.0-9]{%d,}+[-+.0-9eE]*+|[.0-9]*+[-+eE][-+.0-9eE]*+))'
+    rb"|-?[0-9][.0-9]*+" % _DIGITS
 )
 # half of a pair without the other half
 _SURROGATE = re.compile(
