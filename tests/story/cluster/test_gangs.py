@@ -343,12 +343,12 @@ def bound_volume(stack: Stack, namespace: str) -> None:
         "claimRef": {"namespace": namespace, "name": "disk"},
     }
     claim = {**shared, "resources": {"requests": {"storage": "1Gi"}}, "volumeName": namespace}
-    done = {"pv.kubernetes.io/bind-completed": "yes"}
+    claims = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"
     stack.cp.api.call("POST", "/api/v1/persistentvolumes", {"metadata": {"name": namespace}, "spec": volume})
-    stack.cp.api.call(
-        "POST",
-        f"/api/v1/namespaces/{namespace}/persistentvolumeclaims",
-        {"metadata": {"name": "disk", "annotations": done}, "spec": claim},
+    stack.cp.api.call("POST", claims, {"metadata": {"name": "disk"}, "spec": claim})
+    stack.wait(
+        "it to be bound",
+        lambda: stack.cp.api.call("GET", f"{claims}/disk").get("status", {}).get("phase") == "Bound",
     )
 
 
