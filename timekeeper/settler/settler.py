@@ -17,7 +17,7 @@ from timekeeper.accounts.failing_watches import watches_text
 from timekeeper.accounts.held.declared import DeclaredReservation
 from timekeeper.accounts.held.limits import HeldView
 from timekeeper.accounts.held.order import capped_namespaces, cards_held
-from timekeeper.accounts.laws import Breach, LedgerFacts, breaches
+from timekeeper.accounts.laws import LAWS, Breach, LedgerFacts, breaches
 from timekeeper.accounts.pods import LedgerPod, metered_view, pod_of
 from timekeeper.accounts.reserved import reserved_uid
 from timekeeper.accounts.session import CLAIMS_SEEN
@@ -68,6 +68,7 @@ _ENDS_INTERVAL_MS = 1_000
 # What a settler before this one saw for so long and did not charge is not charged for that time.
 _ARREARS_MS = 3_600_000
 _SLOW_S = 0.02  # if reading heartbeats takes longer than this, it is limited to a fifth of the time
+_SUMS_HOLD = "sums_are_those_of_the_sessions"  # what the self-check looks at, beside the laws
 
 
 class Settler:
@@ -105,6 +106,8 @@ class Settler:
         self._self_check = SelfCheck()
         self._self_check.schedule_next(0.0, time.monotonic())  # the first tick has enough to read
         self._broken: frozenset[Breach] = frozenset()  # laws, in the last tick
+        for law in (_SUMS_HOLD, *(each.__name__ for each in LAWS)):
+            metrics.LAWS_BROKEN.labels(law)  # so that the first is an increase from 0 for Prometheus
         self._missing_namespaces = MissingNamespaces()
         self._orphans = OrphanNotices()
         self._unchanged: tuple[tuple[int, int, int], History, EntryChanges] | None = None
@@ -183,7 +186,7 @@ class Settler:
         except UnavailableError:
             return  # the next tick says so
         for fault in faults:
-            _tell_broken(Breach("sums_are_those_of_the_sessions", "", fault))
+            _tell_broken(Breach(_SUMS_HOLD, "", fault))
             self.ledger.open_totals = OpenSessionTotals()  # its memory of earlier charges may be wrong too
         self._self_check.schedule_next(began_s, time.monotonic())
 

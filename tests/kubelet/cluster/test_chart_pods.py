@@ -28,8 +28,6 @@ Installable = tuple[ControlPlane, tuple[str, ...]]
 VALUES = {
     "images": {"prefix": chart.PREFIX},
     "webhook": {"replicas": 1},
-    "certificates": {"replicas": 1},
-    "scheduler": {"replicas": 1},
     "nodeAgent": {"enabled": False},
 }
 # Prints the modules without code that is compared with no source, and of Python's own those without any.

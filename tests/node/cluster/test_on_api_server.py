@@ -39,6 +39,18 @@ TWO = "card GPU-a 37 1200 81920\ncard GPU-b 0 0 81920\n"
 LOST = TWO + "fail nvmlDeviceGetMemoryInfo_v2 GPU_IS_LOST GPU-a\n"
 CAPACITY = {"bursar.dev/gpu-percent": "200", "bursar.dev/gpu-memory": "163840"}
 WRITTEN = 'bursar_node_writes_total{result="written"}'
+# Runs the agent with the files that its DaemonSet mounts in the folder that is its first argument.
+AGENT = """
+import sys
+from sidecar.node import __main__, run, settings
+
+folder = sys.argv.pop(1)
+run.ACCOUNT = folder
+names = {"BURSAR_TOKEN_FILE": "for-timekeeper", "BURSAR_CA": "timekeeper.crt", "BURSAR_SPOOL": "spool"}
+assert names.keys() == settings._FILES.keys()
+settings._FILES.update((name, f"{folder}/{file}") for name, file in names.items())
+sys.exit(__main__.main())
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,28 +292,30 @@ def test_others_write_nodes_as_they_like(world: World) -> None:
 
 
 class Agent:
-    """``python -m sidecar.node`` for one node."""
+    """``python -m sidecar.node`` for one node, its files in the folder ``files``."""
 
     def __init__(self, world: World, folder: Path, node: str, cards: str, **more: str) -> None:
         self.world, self.name = world, node
         environ = fake_nvml(folder, cards)
         self.description = Path(environ["BURSAR_FAKE_NVML"])
         self.port = free_port()
-        (folder / "token").write_text(world.token(node))
+        self.files = folder / "mounted"
+        self.files.mkdir()
+        (self.files / "token").write_text(world.token(node))
+        (self.files / "ca.crt").write_bytes(Path(world.cp.ca_file).read_bytes())
         kept = {name: text for name, text in os.environ.items() if name.startswith("COVERAGE_")}
         self.log = folder / "log"
         (folder / "cgroup").mkdir()
         flags = {
             "node-name": node,
             "api-url": world.cp.url,
-            "api-ca": world.cp.ca_file,
-            "api-token-file": folder / "token",
             "listen": f"0.0.0.0:{self.port}",
             "look-every": "1s",
             "cgroups": folder / "cgroup",
             **{name.replace("_", "-"): text for name, text in more.items()},
         }
-        self.command = [sys.executable, "-m", "sidecar.node", *(f"--{k}={v}" for k, v in flags.items())]
+        named = [f"--{name}={text}" for name, text in flags.items()]
+        self.command = [sys.executable, "-c", AGENT, str(self.files), *named]
         self.environ = {"PATH": os.environ.get("PATH", os.defpath), **kept, **environ}
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -357,7 +371,12 @@ class Agent:
 
 @contextmanager
 def running(world: World, folder: Path, node: str, cards: str = TWO, **more: str) -> Iterator[Agent]:
-    agent = Agent(world, folder, node, cards, **more)
+    with until_killed(Agent(world, folder, node, cards, **more)) as agent:
+        yield agent
+
+
+@contextmanager
+def until_killed(agent: Agent) -> Iterator[Agent]:
     agent.start()
     try:
         yield agent
@@ -429,15 +448,10 @@ def test_an_agent_that_was_killed_sends_what_the_timekeeper_had_not_acknowledged
 ) -> None:
     world.make_node("n9")
     timekeeper.answer = lambda _: (200, {"version": 1, "interval_ms": 1_000})
-    (tmp_path / "for-timekeeper").write_text("first-token")
-    (tmp_path / "ca.crt").write_bytes(authority.pem)
-    more = {
-        "timekeeper_url": timekeeper.url,
-        "token_file": str(tmp_path / "for-timekeeper"),
-        "ca": str(tmp_path / "ca.crt"),
-        "spool": str(tmp_path / "spool"),
-    }
-    with running(world, tmp_path, "n9", **more) as agent:
+    agent = Agent(world, tmp_path, "n9", TWO, timekeeper_url=timekeeper.url)
+    (agent.files / "for-timekeeper").write_text("first-token")
+    (agent.files / "timekeeper.crt").write_bytes(authority.pem)
+    with until_killed(agent):
         # With the second report the agent has read the answer to the first, and so the interval.
         timekeeper.wait(lambda: len(timekeeper.arrivals) > 1)
         timekeeper.stop()
