@@ -473,12 +473,8 @@ class Extender:
             "gangs": self.gangs.run,
         }
         self.cache.await_published_gpus()
-        _ = (
-            self.app,
-            self.simulator,
-            self.gangs,
-            self.displacer,
-        )  # every part exists before the first thread runs
+        # every part exists before the first thread runs
+        _ = self.app, self.simulator, self.gangs, self.displacer
         self._threads.start(work)
 
     def stop(self) -> None:

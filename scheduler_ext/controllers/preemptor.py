@@ -56,7 +56,7 @@ from scheduler_ext.waiting.order import WaitingPod
 from timekeeper.core.kube.eviction import is_webhooks
 from timekeeper.core.ledger.reservation import Displaced, Reservation
 from timekeeper.edge.events import EventType
-from timekeeper.runtime.api_server import Answered, Api
+from timekeeper.runtime.api_server import Answered, Api, Reply
 
 TICK_S = 0.1
 RETRY_S = 1.0
@@ -147,13 +147,11 @@ class Preemptor:
 
     def hold(self, pod: Pod, reservation: Reservation) -> bool:
         """Write the reservation on the pod; false if that was refused."""
-        reply = hold_cards(self._api, pod, reservation)
-        return not (isinstance(reply, Answered) and 400 <= reply.status < 500)
+        return not _is_refused(hold_cards(self._api, pod, reservation))
 
     def let_go(self, pod: Pod, reason: str, why: str, displaced: Displaced) -> bool:
         """Remove the reservation from the pod, and note who has left; false if that was refused."""
-        reply = let_go(self._api, pod, reason, why, self.wiring.now_ms(), displaced)
-        return not (isinstance(reply, Answered) and 400 <= reply.status < 500)
+        return not _is_refused(let_go(self._api, pod, reason, why, self.wiring.now_ms(), displaced))
 
     def step(self) -> None:
         """One step: continue all active preemptions, and start at most one more."""
@@ -401,6 +399,9 @@ class Preemptor:
             victims=",".join(each.full_name for each in choice.victims),
             answer=said,
         )
-        refused = isinstance(reply, Answered) and 400 <= reply.status < 500
-        if not refused:
+        if not _is_refused(reply):
             self._queue.await_held(pod.uid, self.wiring.seconds())
+
+
+def _is_refused(reply: Reply) -> bool:
+    return isinstance(reply, Answered) and 400 <= reply.status < 500

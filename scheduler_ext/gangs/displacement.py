@@ -47,6 +47,11 @@ class Displacement:
     grace_ms: int
 
 
+def lead_of(pods: Iterable[Pod]) -> Pod:
+    """The pod of the lowest priority: who ranks below it may leave for all of them."""
+    return min(pods, key=lambda pod: (pod.priority, pod.uid))
+
+
 def displaced(
     pods: Sequence[Pod],
     given: PlanInput,
@@ -73,7 +78,7 @@ class _Choice:
     limits: PreemptionLimits
     beside: Sequence[Pod]
     only: Collection[str] | None
-    lead: Pod = field(init=False)  # the one of the lowest priority: who ranks below it may leave
+    lead: Pod = field(init=False)
     leaving: tuple[Pod, ...] = field(init=False)
     _base: Snapshot = field(init=False)
     _rooms: Rooms = field(init=False)
@@ -84,7 +89,7 @@ class _Choice:
     _sums: list[dict[str | None, int]] = field(default_factory=list)  # by shape and domain
 
     def __post_init__(self) -> None:
-        self.lead = min(self.pods, key=lambda pod: (pod.priority, pod.uid))
+        self.lead = lead_of(self.pods)
         snapshot, there = self.given.snapshot, (pod for pod in self.context.pods.values() if pod.holding)
         self.leaving = tuple(pod for pod in there if is_awaited(pod, self.lead, self.context))
         unsure = ((uid, snapshot.allocation(uid)) for uid in snapshot.unsure)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from scheduler_ext.gangs.displacement import Displacement
+from scheduler_ext.gangs.displacement import Displacement, lead_of
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.preemption.plan import PreemptionLimits, kind_of, may_be_forced, pdb_grace_ms
 from scheduler_ext.preemption.victims import LATE_MS, PreemptionContext
@@ -71,8 +71,7 @@ class HeldCards:
     @property
     def lead(self) -> Pod:
         """The member of the lowest priority."""
-        pods = self.wanted or [pod for pod, _ in self.reserved]
-        return min(pods, key=lambda pod: (pod.priority, pod.uid))
+        return lead_of(self.wanted or [pod for pod, _ in self.reserved])
 
 
 def held_by_gang(
@@ -131,7 +130,7 @@ def reservations(
     """What is written on each member, before a pod is evicted. Each victim is named once, by a member on
     its node if there is one. Cards are kept for the longest grace period, and while PodDisruptionBudgets are
     honoured."""
-    lead = min((member.pod for member in found.members), key=lambda pod: (pod.priority, pod.uid))
+    lead = lead_of(member.pod for member in found.members)
     forced = [pod for pod in found.victims if may_be_forced(lead, pod, context.standings, limits)]
     is_covered = any(context.pdbs.over(pod) or pod.uid in context.vetoed for pod in forced)
     lasts_ms = found.grace_ms + LATE_MS + (pdb_grace_ms(limits, context.standings) if is_covered else 0)

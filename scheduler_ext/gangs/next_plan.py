@@ -36,8 +36,8 @@ def due(memory: Memory, gang: GangState, seen: Seen) -> tuple[Pod, ...]:
         return ()
     if not history.has_run:
         is_ready = not gang.conflict and len(gang.paid) >= gang.needed
-        is_kept = gang.reserved and not gang.is_free  # others still have its cards
-        is_kept = is_kept or (not gang.reserved and pauses(memory, gang, seen))
+        # others still have its cards, or it keeps none for a time
+        is_kept = not gang.is_free if gang.reserved else pauses(memory, gang, seen)
         return gang.paid if is_ready and not is_kept else ()
     # of one that has grown, further members say its new size, which is no conflict
     is_steady = history.steady_ms is not None and seen.at_ms >= history.steady_ms + STEADY_MS

@@ -12,13 +12,12 @@ from scheduler_ext.fit.caps import CapChecks
 from scheduler_ext.fit.fit import fit, is_picky, shape_for
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.gangs.apart import Apart, Checks, Reason
-from scheduler_ext.model.other_resources import exceed
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.standing import NamespaceStandings
 from scheduler_ext.scoring.policy import Policy
 from scheduler_ext.snapshot.allocation import allocation_of
 from scheduler_ext.snapshot.free import FreeShape
-from scheduler_ext.snapshot.host_room import host_lack, offered
+from scheduler_ext.snapshot.host_room import host_lack, is_offered, offered
 from scheduler_ext.snapshot.node_info import NodeInfo, lacks, with_allocation, without_pods
 from scheduler_ext.snapshot.snapshot import Snapshot
 from timekeeper.core.values import Placement
@@ -88,16 +87,8 @@ class Rooms:
 
     def after(self, shape: int, node: NodeInfo) -> int:
         """How many pods of this shape the node takes, which some pods have left."""
-        pod, there = self.shapes[shape][0], node.node_object
-        if (
-            there is None
-            or node.closed
-            or node.name in self.given.avoided
-            or exceed(pod.others, there.others)
-        ):
-            return 0
-        is_offered = pod.node_constraints.admit(node.name, there.node_labels)
-        return self._room(shape, self.without_promised(node)) if is_offered else 0
+        is_candidate = self._is_open(node) and is_offered(self.shapes[shape][0], node)
+        return self._room(shape, self.without_promised(node)) if is_candidate else 0
 
     @property
     def all(self) -> Sequence[Mapping[str, int]]:
@@ -151,14 +142,15 @@ class Rooms:
         key = pod.others, pod.node_constraints
         if key not in self._offered:
             self._offered[key] = [
-                self.without_promised(node)
-                for node in offered(pod, self.base)
-                if node.node_object is not None
-                and node.node_object.cards
-                and not node.closed
-                and node.name not in self.given.avoided
+                self.without_promised(node) for node in offered(pod, self.base) if self._is_open(node)
             ]
         return self._offered[key]
+
+    def _is_open(self, node: NodeInfo) -> bool:
+        """Whether it has cards that members of this gang may get."""
+        there = node.node_object
+        is_kept = there is None or not there.cards or node.closed or node.name in self.given.avoided
+        return not is_kept
 
     def without_promised(self, node: NodeInfo) -> NodeInfo:
         """The node, where reservations of pods that still wait count as kube-scheduler will count them."""

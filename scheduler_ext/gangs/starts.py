@@ -96,12 +96,12 @@ class GangStarts:
         """The mark that the pod's Binding writes: it is the last one that its gang needs, or a later one; ""
         if others are needed."""
         key = gang_key(pod)
-        gang = None if key is None else self._state(self._w.cache.snapshot.pods, key)
-        if gang is None:
+        known = None if key is None else self.state(self._w.cache.snapshot, key)
+        if known is None:
             return ""
+        gang, is_late = known
         made = {mate.uid for mate in gang.waiting if mate.uid in self._bound}
         is_enough = len({mate.uid for mate in gang.bound} | made | {pod.uid}) >= gang.needed
-        is_late = gang.marks > 0 or self._memory.of(gang.key).has_run
         return timestamp(self._w.now_ms()) if is_enough or is_late else ""
 
     def lack(self, pod: Pod) -> str:

@@ -74,12 +74,13 @@ class PreemptionContext:
     def leave_with(self, pods: Collection[Pod]) -> list[Pod]:
         """The pods that leave if these do, for their gangs do not go on without them, or they share a
         claim."""
+        asked = {pod.uid for pod in pods}
         going = {pod.uid: pod for pod in pods}
         while more := [*not_without(going.values(), self.gangs_of(going.values()).values())] or [
             pod for pod in self._sharers(going.values()) if pod.uid not in going
         ]:
             going |= {pod.uid: pod for pod in more}
-        return [pod for uid, pod in going.items() if uid not in {each.uid for each in pods}]
+        return [pod for uid, pod in going.items() if uid not in asked]
 
     def _sharers(self, pods: Iterable[Pod]) -> list[Pod]:
         shared = {(pod.namespace, name) for pod in pods for name in pod.shared_claims}

@@ -22,12 +22,15 @@ def host_amounts(pod: Pod | NonGPUPod | CPUMember) -> HostAmounts:
 
 def offered(pod: Pod, snapshot: Snapshot) -> Iterator[NodeInfo]:
     """The nodes with GPUs that kube-scheduler would offer the pod if it had room there."""
-    for node in snapshot.nodes.values():
-        there = node.node_object
-        if there is None or not there.has_gpus or exceed(pod.others, there.others):
-            continue
-        if pod.node_constraints.admit(node.name, there.node_labels):
-            yield node
+    return (node for node in snapshot.nodes.values() if is_offered(pod, node))
+
+
+def is_offered(pod: Pod, node: NodeInfo) -> bool:
+    """Whether the node has GPUs, and kube-scheduler would offer it to the pod if it had room there."""
+    there = node.node_object
+    if there is None or not there.has_gpus or exceed(pod.others, there.others):
+        return False
+    return pod.node_constraints.admit(node.name, there.node_labels)
 
 
 def host_lack(

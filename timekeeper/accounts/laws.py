@@ -72,7 +72,7 @@ class LedgerFacts:
 
 @dataclass(frozen=True, slots=True)
 class Breach:
-    """LedgerFacts that contradict a law. ``namespace``: of the account; "": of all."""
+    """Facts that contradict a law. ``namespace``: of the account; "": of all."""
 
     law: str
     namespace: str

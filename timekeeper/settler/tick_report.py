@@ -256,10 +256,10 @@ def _held(
         waiting_milli = reserving.get(history.group(name, now_ms), 0)
         ones = [pod for pod, _ in gangs_as_one(pods_of)]
         queue = {
-            each.pod.gang or each.pod.uid: each
+            each.pod.released_with: each
             for each in queue_of(ones, statement, lookahead_ms, now_ms, waiting_milli)
         }
-        rows = ((pod, queue[pod.gang or pod.uid]) for pod in pods_of if pod.uid in new)
+        rows = ((pod, queue[pod.released_with]) for pod in pods_of if pod.uid in new)
         for pod, queued in sorted(rows, key=lambda row: (row[1].ahead, row[0].created_ms))[:MAX_PODS]:
             need = budget_need(queued.pod, statement, lookahead_ms, now_ms)
             own = pod.rate_milli * need.length_ms if need is not None and queued.pod.is_gang else 0

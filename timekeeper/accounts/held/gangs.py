@@ -138,7 +138,7 @@ def gangs_as_one(pods: Iterable[HeldPod]) -> list[tuple[HeldPod, int]]:
     pods."""
     found: dict[tuple[str, str], list[HeldPod]] = {}
     for pod in pods:
-        found.setdefault((pod.namespace, pod.gang or f"pod {pod.uid}"), []).append(pod)
+        found.setdefault((pod.namespace, pod.released_with), []).append(pod)
     return [(_as_one(group) if group[0].gang else group[0], len(group)) for group in found.values()]
 
 

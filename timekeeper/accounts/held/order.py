@@ -46,6 +46,11 @@ class HeldPod:
     # the number of GPUs of its claims, if admission did not know it; its release records it
     late_devices: int | None = field(default=None, compare=False)
 
+    @property
+    def released_with(self) -> str:
+        """Equal for the pods of its namespace that are released as one: those of its gang, or it alone."""
+        return self.gang or f"pod {self.uid}"
+
 
 @dataclass(frozen=True, slots=True)
 class Limit:

@@ -8,6 +8,7 @@ from typing import Any, NotRequired, TypedDict
 
 from flask import Flask, Response, request
 
+from timekeeper.accounts.budget_history import History
 from timekeeper.accounts.held.gangs import gangs_as_one
 from timekeeper.accounts.held.needs import budget_need
 from timekeeper.api import sheets
@@ -16,7 +17,7 @@ from timekeeper.api.http.bodies import Body
 from timekeeper.api.http.parameters import AFTER, LIMIT, NAMESPACE, NODE, POD, choice, cursor, shaped
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, read_body, serve
 from timekeeper.api.http.services import Services
-from timekeeper.api.ledger.ledger_reader import LedgerReader
+from timekeeper.api.ledger.ledger_reader import stated_now
 from timekeeper.core.texts import UNPAID
 from timekeeper.core.values import WHOLE_MILLI
 from timekeeper.runtime.http.problem_details import Problem
@@ -157,7 +158,7 @@ def register(app: Flask, services: Services) -> None:
         with services.ledger.store.reading() as connection:
             found = cluster_map.waiting(connection)
             now_ms, history = services.ledger.moment(connection)
-            needs = _needs(services.ledger, connection, namespace) if found is not None else {}
+            needs = _needs(connection, history, namespace, now_ms) if found is not None else {}
         own = history.budget(namespace, now_ms).budget.placement if namespace else ""
         placement = own or history.settings(now_ms).placement
         if found is None:
@@ -179,18 +180,17 @@ def register(app: Flask, services: Services) -> None:
     serve(app, services, WAITING, waiting)
 
 
-def _needs(reader: LedgerReader, connection: Connection, namespace: str) -> dict[str, str]:
+def _needs(connection: Connection, history: History, namespace: str, now_ms: int) -> dict[str, str]:
     """By UID, what the budget lacks for held pods, of which those of a gang are one."""
-    now_ms, history = reader.moment(connection)
     pods = held_pods.held(connection, namespace)
     lookahead_ms = history.settings(now_ms).lookahead_ms
-    stated = reader.accounts(connection, {pod.namespace for pod in pods})
+    stated = stated_now(connection, history, {pod.namespace for pod in pods}, now_ms) if pods else {}
     found: dict[tuple[str, str], str] = {}
     for pod, _ in gangs_as_one(pods):
         need = budget_need(pod, stated[pod.namespace][0], lookahead_ms, now_ms)
         if need is not None and need.missing:
-            found[pod.namespace, pod.gang or pod.uid] = f"needs {'; '.join(need.texts())}"
-    return {pod.uid: found.get((pod.namespace, pod.gang or pod.uid), "") for pod in pods}
+            found[pod.namespace, pod.released_with] = f"needs {'; '.join(need.texts())}"
+    return {pod.uid: found.get((pod.namespace, pod.released_with), "") for pod in pods}
 
 
 def _with_need(reason: str, need: str) -> str:

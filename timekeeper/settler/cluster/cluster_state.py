@@ -391,9 +391,8 @@ class ClusterState:
         ``served``: UIDs of pods whose extended resources a claim serves from now on."""
         for uid in served:
             self._serve(uid)
-        kept = (
-            {uid for uid in self.changed_pods if self.pods[uid].namespace in withheld} if withheld else set()
-        )
+        changed = self.changed_pods if withheld else ()  # nearly always none is kept
+        kept = {uid for uid in changed if self.pods[uid].namespace in withheld}
         gone = {uid for uid, deleted in self.deleted_pods.items() if deleted.pod.namespace in withheld}
         self.changed_pods = {uid: self.changed_pods[uid] for uid in kept} | dict(deferred)
         self.end_watermarks = _only(self.end_watermarks, self.changed_pods.keys() | gone)
