@@ -58,8 +58,8 @@ def builder(tmp_path_factory: pytest.TempPathFactory) -> chart.Builder:
 def cluster(
     machine: NodeHost, builder: chart.Builder, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Installable]:
-    """A cluster of one real node with two cards, with nothing of Bursar but the timekeeper's image, and a
-    volume; and values of the chart."""
+    """A cluster of one real node with two cards, with nothing of Bursar but the timekeeper's image; and
+    values of the chart."""
     folder = tmp_path_factory.mktemp("chart")
     builder.load(machine, "timekeeper")
     chart.load_scheduler(machine, folder)
@@ -70,12 +70,20 @@ def cluster(
         chart.service_address(machine, cp.url),
     ):
         cp.start_scheduler()
-        (folder / "ledger").mkdir()
-        (folder / "ledger").chmod(0o777)  # its writer is the user of the images
-        offer_volume(cp, folder / "ledger")
         advertise(cp)
         (folder / "values.yaml").write_text(json.dumps(VALUES))
         yield cp, (f"--values={folder}/values.yaml",)
+
+
+@pytest.fixture
+def volume(cluster: Installable, tmp_path: Path) -> Iterator[None]:
+    """An empty volume for one installation's ledger."""
+    cp, _ = cluster
+    (tmp_path / "ledger").mkdir()
+    (tmp_path / "ledger").chmod(0o777)  # its writer is the user of the images
+    offer_volume(cp, tmp_path / "ledger")
+    yield
+    kubectl(cp, "delete", "persistentvolume", "ledger")
 
 
 def helm(cp: ControlPlane, folder: Path, *arguments: str) -> None:
@@ -141,6 +149,7 @@ def test_another_build_of_a_commit_has_the_same_digest(builder: chart.Builder) -
     assert builder.digest("timekeeper") == first
 
 
+@pytest.mark.usefixtures("volume")
 def test_a_role_runs_from_its_image_as_a_number_with_all_of_its_modules_compiled(
     cluster: Installable, tmp_path: Path
 ) -> None:
@@ -157,6 +166,7 @@ def test_a_role_runs_from_its_image_as_a_number_with_all_of_its_modules_compiled
 
 
 @pytest.mark.soak
+@pytest.mark.usefixtures("volume")
 def test_the_charts_pods_run_in_each_mode_govern_and_charge_a_pod_and_leave_nothing(
     cluster: Installable, machine: NodeHost, builder: chart.Builder, tmp_path: Path
 ) -> None:
