@@ -1,5 +1,5 @@
-"""The read-only port: metrics and simulations, over TLS, for callers with a token and the right to read
-(docs/decisions/0044). It has a loop and bounds of its own (`timekeeper.runtime.http.server`)."""
+"""The read-only port: metrics and simulations, over TLS, for callers with a token and the right to read.
+It has a loop and bounds of its own (`timekeeper.runtime.http.server`)."""
 
 import ssl
 from collections.abc import Callable, Mapping

@@ -1,8 +1,8 @@
 """Writes which namespaces have spent a budget that keeps pods, into the parameters of the policy that refuses
 to allocate GPUs to their claims (``deploy/manifests/admission-claims.yaml``).
 
-As at filter and bind (docs/decisions/0031), charges alone count, not reservations: a pod that waits would
-block itself. A namespace that protects pods is left out: the policy does not know the pods of a claim.
+As at filter and bind, charges alone count, not reservations: a pod that waits would block itself.
+A namespace that protects pods is left out: the policy does not know the pods of a claim.
 """
 
 from collections.abc import Callable, Iterable, Mapping

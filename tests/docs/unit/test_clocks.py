@@ -1,15 +1,14 @@
-"""Every module that reads a clock is in the list of docs/architecture.md, under what it reads it for.
+"""Every module that reads a clock is in `tests/docs/clocks.txt`, under what it reads it for.
 
 Code that takes the time as an argument is in no list. A module that hands a clock to others reads it.
 """
 
 import ast
 import re
-from collections.abc import Iterator
 
 from tests.docs.modules import ROLES, ROOT
 
-PAGE = (ROOT / "docs" / "architecture.md").read_text()
+LISTED = re.findall(r"^  (\S+)$", (ROOT / "tests/docs/clocks.txt").read_text(), re.MULTILINE)
 
 _OF_TIME = re.compile(r"(time|monotonic|perf_counter|process_time|thread_time|clock_gettime)(_ns)?")
 _OF_DATETIME = ("now", "utcnow", "today")
@@ -41,18 +40,11 @@ def _reads(node: ast.AST, ours: set[str]) -> bool:
     )
 
 
-def listed() -> Iterator[str]:
-    """The modules of the table, row by row."""
-    table = PAGE.partition("| a clock |")[2].partition("\n\n")[0]
-    for row in re.findall(r"^\| (?:decides|measures|stamps) \| (.*) \|$", table, re.MULTILINE):
-        yield from re.findall(r"`([\w/.]+)`", row)
-
-
 def test_the_list_of_clocks_has_each_module_that_reads_one_and_no_other() -> None:
     files = (file for role in ROLES for file in sorted((ROOT / role).rglob("*.py")))
     reading = [str(file.relative_to(ROOT)) for file in files if reads_a_clock(file.read_text())]
 
-    assert sorted(listed()) == sorted(reading)
+    assert sorted(LISTED) == sorted(reading)
 
 
 def test_reads_of_a_clock_are_found_and_a_moment_as_an_argument_is_none() -> None:

@@ -77,6 +77,23 @@ def test_a_page_names_what_exists(page: Path) -> None:
     assert missing_in(page.read_text()) == []
 
 
+def test_code_names_decisions_that_exist() -> None:
+    there = {page.name[:4] for page in (ROOT / "docs/decisions").glob("*.md")}
+
+    assert [
+        (of_the_root(file), number) for file in FILES for number in decisions_in(file.read_text()) - there
+    ] == []
+
+
+def decisions_in(code: str) -> set[str]:
+    """The numbers of the decisions that docstrings and comments name."""
+    return {number.zfill(4) for number in re.findall(r"\bdecisions?[/ ](\d{2,4})\b", code)}
+
+
+def test_a_decision_is_found_by_path_and_by_number() -> None:
+    assert decisions_in("# docs/decisions/0029, decision 52; 3 decisions, decision_30") == {"0029", "0052"}
+
+
 def test_the_page_of_the_tests_names_what_exists() -> None:
     quoted = [words for _, words in _QUOTED.findall((ROOT / "tests/README.md").read_text()) if "/" in words]
 
