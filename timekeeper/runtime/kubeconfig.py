@@ -4,9 +4,11 @@ use it, for it takes minutes to decode a hundred thousand pods into its objects.
 No serving process imports this module where it has a service account.
 """
 
+import math
 import os
 import socket
 import ssl
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -23,6 +25,7 @@ from timekeeper.edge.http_client import Server, server_of
 from timekeeper.runtime.api_server import CONNECTIONS, Api, RequestHeaders
 from timekeeper.runtime.flags import KUBECONFIG, UnusableError
 
+IDENTITY_S = 1.0  # the package renews what expires within five minutes
 IMPERSONATION = ("as", "as-uid", "as-groups", "as-user-extra")
 _OF_NAMES = "!#$&'*+^`|"  # what a header's name may hold beside letters, digits and -._~
 
@@ -55,11 +58,17 @@ def of_configuration(
 ) -> Api:
     """The API server that this configuration of the package names. A proxy that it names is asked for a way
     there. ``impersonated``: the headers that name whose rights count."""
+    known: tuple[float, RequestHeaders] = -math.inf, {}
 
     def identity() -> RequestHeaders:
-        settings: Mapping[str, Any] = dict(configuration.auth_settings())
-        own = {s["key"]: s["value"] for s in settings.values() if s["in"] == "header" and s["value"]}
-        return {**own, **impersonated}
+        nonlocal known
+        again_s, headers = known
+        if time.monotonic() >= again_s:  # the package takes as long as the rest of a call
+            settings: Mapping[str, Any] = dict(configuration.auth_settings())
+            own = {s["key"]: s["value"] for s in settings.values() if s["in"] == "header" and s["value"]}
+            headers = {**own, **impersonated}
+            known = time.monotonic() + IDENTITY_S, headers
+        return headers
 
     def connected(server: Server, within_s: float) -> socket.socket:
         context = _context(configuration) if server.is_tls else None

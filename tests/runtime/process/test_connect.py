@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from kubernetes import client
 
 from deploy.local.identity import new_authority
 from deploy.local.limits import LONGEST_S
@@ -21,6 +22,7 @@ from timekeeper.edge.http_client import HttpClient, NotConnected, server_of, tcp
 from timekeeper.runtime.api_server import Answered, Unsent
 from timekeeper.runtime.connect import connect, of_service_account
 from timekeeper.runtime.flags import UnusableError
+from timekeeper.runtime.kubeconfig import IDENTITY_S, of_configuration
 
 WHERE = {"KUBERNETES_SERVICE_HOST": "::1", "KUBERNETES_SERVICE_PORT": "1"}
 
@@ -98,6 +100,20 @@ def test_a_service_account_needs_no_kubernetes_package_and_a_kubeconfig_does(tmp
 
 def test_a_kubeconfig_names_the_server(tmp_path: Path) -> None:
     assert connect(kubeconfig(tmp_path, "http://127.0.0.1:1")).token == "own"
+
+
+def test_the_package_is_asked_for_a_token_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = [0.0]
+    asked: list[client.Configuration] = []
+    monkeypatch.setattr("timekeeper.runtime.kubeconfig.time.monotonic", lambda: seconds[0])
+    configuration = client.Configuration()
+    configuration.host, configuration.api_key = "http://127.0.0.1:1", {"BearerToken": "Bearer own"}
+    configuration.refresh_api_key_hook = asked.append
+    api = of_configuration(configuration)
+
+    assert (api.token, api.token, len(asked)) == ("own", "own", 1)
+    seconds[0] += IDENTITY_S
+    assert (api.token, len(asked)) == ("own", 2)
 
 
 def test_a_proxy_is_asked_for_a_way_to_the_server(tmp_path: Path, tls: Tls) -> None:
