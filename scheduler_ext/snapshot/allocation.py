@@ -1,7 +1,8 @@
 """The cards of a node that one pod holds, and what they take of the node's inventory."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 from typing import Literal, NamedTuple
 
 from scheduler_ext.model.node import Node
@@ -155,6 +156,19 @@ class _Taking(NamedTuple):
 
 
 _NOTHING = _Taking()
+_STATE = {"state", "until_ms", "is_of_plan"}
+_JUDGED = {*_Taking._fields, "held_milli"}
+_SAYS = attrgetter(*(given.name for given in fields(Allocation) if given.name not in _STATE | _JUDGED))
+
+
+def in_state_of(known: Allocation, now: Allocation) -> Allocation | None:
+    """What was judged of the pod before, in its present state; None where more than that may have changed."""
+    if not {known.state, now.state} <= {"assumed", "bound"} or _SAYS(known) != _SAYS(now):
+        return None
+    state = now.state, now.until_ms, now.is_of_plan
+    if state == (known.state, known.until_ms, known.is_of_plan):
+        return known
+    return replace(known, state=now.state, until_ms=now.until_ms, is_of_plan=now.is_of_plan)
 
 
 def judged(allocation: Allocation, node_object: Node | None) -> Allocation:

@@ -8,7 +8,14 @@ from scheduler_ext.model.node import Node
 from scheduler_ext.model.other_resources import Others, memory_bytes
 from scheduler_ext.model.pod import Amounts, NonGPUPod
 from scheduler_ext.model.published_gpus import PublishedGPU, claim_drivers
-from scheduler_ext.snapshot.allocation import Allocation, judged, spread_over, uses_of, within_node
+from scheduler_ext.snapshot.allocation import (
+    Allocation,
+    in_state_of,
+    judged,
+    spread_over,
+    uses_of,
+    within_node,
+)
 from scheduler_ext.snapshot.free import Free, FreeShape, free_of, has_more, shape_of
 from timekeeper.core.dialects.nvidia_parts import is_in_parts
 from timekeeper.core.request.card_amounts import NO_AMOUNT
@@ -160,8 +167,12 @@ def _with(node: NodeInfo, allocations: Mapping[str, Allocation]) -> NodeInfo:
 
 def with_allocation(node: NodeInfo, allocation: Allocation) -> NodeInfo:
     """The node with this allocation, in place of an earlier one of the same pod."""
+    known = node.allocations.get(allocation.uid)
+    now = in_state_of(known, allocation) if known is not None else None
+    if now is not None:  # a Binding that was expected: nothing is counted again
+        return node if now is known else replace(node, allocations={**node.allocations, now.uid: now})
     allocation = judged(allocation, node.node_object)
-    if node.allocations.get(allocation.uid) == allocation:
+    if known == allocation:
         return node
     return _with(node, {**node.allocations, allocation.uid: allocation})
 
@@ -240,6 +251,14 @@ def is_roomier(new: NodeInfo, old: NodeInfo | None) -> bool:
     if (new.node_object.cards, new.node_object.family) != (old.node_object.cards, old.node_object.family):
         return True
     return _has_more(new, old) or _has_more(unreserved(new), unreserved(old))
+
+
+def has_same_room(new: NodeInfo | None, old: NodeInfo | None) -> bool:
+    """True if nothing differs that a pod's fit or score depends on: only pods' states do. False if unsure."""
+    if new is None or old is None or new.free_by_card is not old.free_by_card or new.left is not old.left:
+        return False
+    mine = new.node_object, new.closed, new.unnamed, new.cpu_left, new.claim_drivers
+    return mine == (old.node_object, old.closed, old.unnamed, old.cpu_left, old.claim_drivers)
 
 
 def lacks(node: NodeInfo, amounts: Amounts) -> bool:

@@ -99,8 +99,8 @@ EMPTY = Snapshot()
 
 def joined(known: Pod, pod: Pod) -> Pod:
     """The newer version, with what only earlier ones said of its hold."""
-    boot = known.boot if pod.hold.unconfirmed else ""
-    return replace(pod, hold=hold.later(known.hold, pod.hold), boot=boot)
+    boot, says = known.boot if pod.hold.unconfirmed else "", hold.later(known.hold, pod.hold)
+    return pod if (says, boot) == (pod.hold, pod.boot) else replace(pod, hold=says, boot=boot)
 
 
 def pod_updated(snapshot: Snapshot, pod: Pod, now_ms: int = 0) -> Snapshot:
@@ -457,9 +457,10 @@ def allocated(snapshot: Snapshot, name: str, allocation: Allocation) -> Snapshot
     """The pod's allocation is now this one, on the named node."""
     if snapshot.allocated_on.get(allocation.uid) not in (None, name):
         snapshot = release(snapshot, allocation.uid)
-    sure = allocation.state in ("bound", "drained", "planned")
-    unsure = snapshot.unsure - {allocation.uid} if sure else snapshot.unsure | {allocation.uid}
-    snapshot = replace(snapshot, allocated_on=snapshot.allocated_on.set(allocation.uid, name), unsure=unsure)
+    uid, sure = allocation.uid, allocation.state in ("bound", "drained", "planned")
+    if (snapshot.allocated_on.get(uid), uid in snapshot.unsure) != (name, not sure):
+        unsure = snapshot.unsure - {uid} if sure else snapshot.unsure | {uid}
+        snapshot = replace(snapshot, allocated_on=snapshot.allocated_on.set(uid, name), unsure=unsure)
     return _with_node(snapshot, with_allocation(snapshot.node(name), allocation))
 
 

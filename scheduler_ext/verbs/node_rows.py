@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from scheduler_ext.scoring.rank import places
 from scheduler_ext.snapshot.immutable_map import Map
-from scheduler_ext.snapshot.node_info import NodeInfo
+from scheduler_ext.snapshot.node_info import NodeInfo, has_same_room
 
 
 class NodeRows:
@@ -28,7 +28,8 @@ class NodeRows:
         """Take over this version of the nodes."""
         if nodes is self.nodes:
             return
-        names = list(nodes.changed_since(self.nodes))
+        former = self.nodes
+        names = [at for at in nodes.changed_since(former) if not has_same_room(nodes.get(at), former.get(at))]
         self.nodes, self.moment = nodes, self.moment + 1
         for name in _side_by_side([name for name in names if name not in self.by_name]):
             self.by_name[name] = len(self.names)

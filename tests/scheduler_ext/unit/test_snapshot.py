@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.model.node import read_node
 from scheduler_ext.snapshot.immutable_map import Map
-from scheduler_ext.snapshot.node_info import is_roomier
+from scheduler_ext.snapshot.node_info import has_same_room, is_roomier
 from scheduler_ext.snapshot.snapshot import (
     assume,
     forget,
@@ -106,6 +106,22 @@ def test_an_assumed_pod_that_turns_up_elsewhere_moves_there() -> None:
 
     assert shares(snapshot, "n") == [1000]
     assert shares(snapshot, "m") == [600]
+
+
+def test_a_binding_that_was_expected_counts_nothing_of_its_node_again() -> None:
+    raw = percent(40)
+    snapshot = rebuilt([node("n")], [raw])
+    placement = fit(request_of(raw), snapshot.node("n"))
+    assert isinstance(placement, Placement)
+    assumed = assume(snapshot, read(raw), "n", placement)
+
+    now = pod_updated(assumed, read(on(raw, "n", "GPU-0")))
+
+    assert now.node("n") == rebuilt([node("n")], [on(raw, "n", "GPU-0")]).node("n")
+    assert has_same_room(now.node("n"), assumed.node("n"))
+    assert not has_same_room(assumed.node("n"), snapshot.node("n"))
+    elsewhere = pod_updated(assumed, read(on(raw, "n", "GPU-1")))
+    assert not has_same_room(elsewhere.node("n"), assumed.node("n"))
 
 
 def devices(**containers: list[Json]) -> str:
