@@ -35,7 +35,7 @@ def lay_out(
     search. The straight pass costs no steps unless cards must be near each other.
     """
     task = task_of(asks, shape, same)
-    if _too_much(task) or not _each_enough(task, steps):
+    if _too_much(task) or (len(asks) > 1 and not _each_enough(task, steps)):
         return None
     chosen = _straight(task, policy, steps)
     layout = with_inits(task, chosen, policy, steps) if chosen is not None else None

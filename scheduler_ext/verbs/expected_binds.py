@@ -52,6 +52,7 @@ class ExpectedBinds:
         self._lock = threading.Lock()
         self._by_uid: OrderedDict[str, _ExpectedBind] = OrderedDict()
         self._filled: dict[str, _Filled] = {}
+        self._last: tuple[object, object, Map[NodeInfo]] | None = None  # the last answer, and to what
 
     def note(self, pod: Pod, policy: Policy, node: str) -> None:
         """This node was ranked best for the pod."""
@@ -70,12 +71,16 @@ class ExpectedBinds:
         """The snapshot's nodes as they will be once the other expected pods are bound."""
         with self._lock:
             by_node = self._live(snapshot, uid)
+            last = self._last
+            if last is not None and last[0] is snapshot.nodes and last[1] == by_node:
+                return last[2]
             self._filled = {name: at for name, at in self._filled.items() if name in by_node}
             nodes = snapshot.nodes
             for name, intents in by_node.items():
                 node = snapshot.nodes.get(name)
                 if node is not None:
                     nodes = nodes.set(name, self._fill(node, tuple(intents)))
+            self._last = snapshot.nodes, by_node, nodes
             return nodes
 
     def _live(self, snapshot: Snapshot, uid: str) -> dict[str, list[_ExpectedBind]]:

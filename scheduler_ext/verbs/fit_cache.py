@@ -10,7 +10,7 @@ An answer takes a few bytes: each node has a row, and each shape a column with a
 
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import compress
@@ -35,7 +35,7 @@ from timekeeper.core.values import GPURequest
 MAX_SHAPES = 512
 MAX_KNOWN = 32_768  # answers by node shape, over all keys
 MAX_RESULTS = 16  # the last results of columns, which take 70 to 200 bytes for each node
-MANY = 4  # from this many nodes on a batch is faster
+MANY = 4  # of fewer changed nodes it is looked whether each answer is known
 # search steps per call; the rest is done in the next call
 CALL_STEPS = 4 * MAX_STEPS
 _FITS, _UNKNOWN = 0, 1  # reasons
@@ -237,9 +237,12 @@ class _Column:
             self.short = np.append(self.short, np.zeros(more, np.bool_))
 
     def _ask(self, changed: dict[str, NodeInfo | None], left: Steps) -> None:
-        together = self._together(changed) if len(changed) >= MANY else {}
-        if together:
+        request, together = self.asked.request, self._together(changed)
+        if together and (len(changed) >= MANY or request is None):
             self._note_many(together)
+        elif together and request is not None:
+            self._learn(request, together.values())
+            together = {}
         for name, node in changed.items():
             if name not in together:
                 self._note(name, refusal.UNKNOWN_NODE if node is None else self._answer(node, left), node)
@@ -259,22 +262,28 @@ class _Column:
         per_node = self.asked.policy.per_node
         return per_node.batch if per_node is not None else None
 
-    def _note_many(self, nodes: dict[str, NodeInfo]) -> None:
+    def _scored(self, nodes: Collection[NodeInfo]) -> list[Score]:
+        """The scores of nodes that can be scored in one batch, -1 where the pod does not fit."""
         request, per_node = self.asked.request, self._batch_scoring()
         if per_node is None:
             raise AssertionError("this policy does not weigh many nodes at once")
-        cpus = [node.cpu_left for node in nodes.values()]
-        rows = np.fromiter(map(self.rows.by_name.__getitem__, nodes), np.int64, len(nodes))
+        cpus = [node.cpu_left for node in nodes]
         if request is None:
-            scores = np.array(
-                per_node.score_cpu_only([spots_of(node) for node in nodes.values()], cpus), np.int64
-            )
-        else:
-            free_by_card, models = (
-                [n.shape.free_by_card for n in nodes.values()],
-                [n.model for n in nodes.values()],
-            )
-            scores = np.array(per_node.score_batch(request.asks[0].ask, free_by_card, models, cpus), np.int64)
+            return per_node.score_cpu_only([spots_of(node) for node in nodes], cpus)
+        free_by_card, models = [node.shape.free_by_card for node in nodes], [node.model for node in nodes]
+        return per_node.score_batch(request.asks[0].ask, free_by_card, models, cpus)
+
+    def _learn(self, request: GPURequest, nodes: Iterable[NodeInfo]) -> None:
+        """Has the answers known, those that are not yet by one batch."""
+        kinds = {self._kind_of(request, node, node.shape): node for node in nodes}
+        new = {kind: node for kind, node in kinds.items() if kind not in self.known}
+        short = refusal.not_enough_free(request)
+        for kind, score in zip(new, self._scored(new.values()) if new else (), strict=True):
+            self.known[kind] = short if score < 0 else score
+
+    def _note_many(self, nodes: dict[str, NodeInfo]) -> None:
+        request, scores = self.asked.request, np.array(self._scored(nodes.values()), np.int64)
+        rows = np.fromiter(map(self.rows.by_name.__getitem__, nodes), np.int64, len(nodes))
         self.version += 1
         self.scores[rows] = scores
         self.reasons[rows] = _FITS
@@ -315,21 +324,23 @@ class _Column:
         shape = shape_for(request, node)
         if isinstance(shape, Refusal):
             return shape
-        seen = (
-            None if per_node is None else per_node.context_key(context_for(request, node), shape.free_by_card)
-        )
-        key = (self.mine, shape, seen)
+        key = self._kind_of(request, node, shape)
         known = self.known.get(key)
         if known is None:
             if left.are_few:
                 return refusal.NOT_TRIED
-            here = (
-                per_node.for_node(seen, shape.free_by_card)
-                if per_node is not None and seen is not None
-                else None
-            )
+            here = per_node.for_node(key[2], shape.free_by_card) if per_node is not None else None
             known = self.known[key] = self._look(request, shape, here or self.asked.policy, left)
         return known
+
+    def _kind_of(
+        self, request: GPURequest, node: NodeInfo, shape: FreeShape
+    ) -> tuple[object, FreeShape, Hashable]:
+        """What the answer depends on: the column, the free cards, and what else its policy considers."""
+        per_node = self.asked.policy.per_node
+        if per_node is None:
+            return self.mine, shape, None
+        return self.mine, shape, per_node.context_key(context_for(request, node), shape.free_by_card)
 
     def _look(self, request: GPURequest, shape: FreeShape, policy: Policy, left: Steps) -> Score | Refusal:
         steps = Steps()

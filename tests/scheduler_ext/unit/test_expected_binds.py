@@ -71,6 +71,16 @@ def test_one_that_would_not_fit_any_more_takes_nothing() -> None:
     assert world.free("r") == 400
 
 
+def test_prioritize_sees_the_very_nodes_that_filter_saw_while_nothing_has_changed() -> None:
+    world = World("p", "q", "r")
+    world.note("p")
+    seen = world.intents.over(world.snapshot, "uid-q")
+
+    assert world.intents.over(world.snapshot, "uid-q") is seen
+    world.note("r")
+    assert world.intents.over(world.snapshot, "uid-q") is not seen
+
+
 @pytest.mark.parametrize("how", ["time", "drop", "seat", "gone", "crowd"])
 def test_a_pod_is_forgotten_when_it_has_an_allocation_or_never_comes(how: str) -> None:
     world = World("p", "q")
