@@ -122,6 +122,9 @@ def test_a_binding_that_was_expected_counts_nothing_of_its_node_again() -> None:
     assert not has_same_room(assumed.node("n"), snapshot.node("n"))
     elsewhere = pod_updated(assumed, read(on(raw, "n", "GPU-1")))
     assert not has_same_room(elsewhere.node("n"), assumed.node("n"))
+    there = now.node("n")
+    others = [replace(there, cpu_left=7), replace(there, closed="claims"), replace(there, unnamed=1)]
+    assert not any(has_same_room(other, there) for other in others)
 
 
 def devices(**containers: list[Json]) -> str:
