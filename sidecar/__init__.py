@@ -1,6 +1,6 @@
 """The sidecar in each GPU pod: it sends heartbeats to the timekeeper, so that the pod's GPU time is charged.
 
-The modules here are the pod's process; `sidecar.node` is the agent of a GPU node, which uses the same parts.
+`reporter` is the pod's process; heartbeats wait in `spool`. `sidecar.node` is the agent of a GPU node.
 Its process imports only small modules of the standard library: it runs once per GPU pod, and its memory is
 counted. Never here: a third-party package, or more of `timekeeper` than
 `timekeeper.edge`; the two sides share the wire format (types of `timekeeper.core.wire`).

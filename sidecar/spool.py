@@ -78,8 +78,8 @@ def _batch(beats: Sequence[SpooledBeat]) -> int:
 
 
 def _spare(beats: Sequence[SpooledBeat]) -> int | None:
-    has_room = len(beats) <= min(MAX_WAITING, MAX_FIGURES_WAITING // _most_figures(beats))
-    return None if has_room else saved_outbox.smallest_gap(beats)
+    is_within = len(beats) <= min(MAX_WAITING, MAX_FIGURES_WAITING // _most_figures(beats))
+    return None if is_within else saved_outbox.smallest_gap(beats)
 
 
 def _most_figures(beats: Sequence[SpooledBeat]) -> int:

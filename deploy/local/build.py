@@ -150,11 +150,11 @@ def _build_missing(
 def _demand_space(cache: Path, needed_bytes: int) -> None:
     # The files of a failed attempt are used again.
     present = sum(path.lstat().st_size for path in (cache / "go").rglob("*"))
-    room = shutil.disk_usage(cache).free + present
-    if room < needed_bytes:
+    free = shutil.disk_usage(cache).free + present
+    if free < needed_bytes:
         raise LocalError(
             f"the disk is full: the build needs {needed_bytes / 2**30:.1f} GiB below {cache}, and "
-            f"{room / 2**30:.1f} GiB are free; free some, or set XDG_CACHE_HOME to a folder on another disk"
+            f"{free / 2**30:.1f} GiB are free; free some, or set XDG_CACHE_HOME to a folder on another disk"
         )
 
 

@@ -25,11 +25,11 @@ from scheduler_ext.controllers.deschedule_labels import DescheduleLabels
 from scheduler_ext.controllers.preemptor import Preemptor, PreemptorWiring, limits_of
 from scheduler_ext.controllers.requeuer import Requeuer
 from scheduler_ext.fit.caps import CapChecks
+from scheduler_ext.gangs.capacity import PlanInput
 from scheduler_ext.gangs.displacer import DisplacerWiring, GangDisplacer
 from scheduler_ext.gangs.drain_turns import DrainTurns
 from scheduler_ext.gangs.drains import GangDrains
 from scheduler_ext.gangs.memory import StartSettings
-from scheduler_ext.gangs.rooms import PlanInput
 from scheduler_ext.gangs.sets import GangSets
 from scheduler_ext.gangs.starts import GangStarts, StartWiring
 from scheduler_ext.leadership.election import election_of
@@ -237,7 +237,7 @@ class Extender:
 
     @cached_property
     def preemptor(self) -> Preemptor:
-        """Makes room for waiting pods."""
+        """Evicts for waiting pods."""
         wiring = PreemptorWiring(
             cache=self.cache,
             waiting_pods=self.requeuer.waiting,

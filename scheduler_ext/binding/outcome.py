@@ -22,7 +22,7 @@ class NotBoundReason(StrEnum):
     CAPPED = "capped"  # a cap of the namespace or group does not allow the pod's cards now
     MALFORMED = "malformed"  # the GPU request cannot be read
     TOO_LARGE = "too-large"  # the store takes no change of the pod
-    NO_FIT = "no-fit"  # the node has no room for the request now
+    NO_FIT = "no-fit"  # the node has too little free for the request now
     NODE_LOCKED = "node-locked"  # the node's plugin hands out the devices of another pod
     CARDS_CHANGED = "cards-changed"  # the node's cards differ from those assumed for the pod
     API_SERVER = "api-server"  # the API server refused the Binding, or did not answer

@@ -1,7 +1,7 @@
 """The present snapshot: one lock, one value, replaced as a whole.
 
 Readers take ``snapshot`` and keep it as long as they like; every change is a function from one snapshot to
-the next. After a change, ``freed`` is called with the nodes that have more room.
+the next. After a change, ``freed`` is called with the nodes that have more free.
 """
 
 import threading
@@ -17,7 +17,7 @@ from scheduler_ext.model.published_gpus import PublishedGPU
 from scheduler_ext.snapshot import snapshot as transitions
 from scheduler_ext.snapshot.drains import Drain
 from scheduler_ext.snapshot.immutable_map import Map
-from scheduler_ext.snapshot.node_info import NodeInfo, is_roomier
+from scheduler_ext.snapshot.node_info import NodeInfo, is_emptier
 from scheduler_ext.snapshot.snapshot import EMPTY, Snapshot
 from timekeeper.core.values import Placement
 
@@ -260,15 +260,15 @@ class ClusterCache:
             self._changed.notify_all()
         if new.unsure is not old.unsure:
             self._report_left(old, new)
-        roomier = roomier_nodes(new, old) if self.complete and new is not old else []
-        if roomier:
-            self._freed(roomier)
+        emptier = emptier_nodes(new, old) if self.complete and new is not old else []
+        if emptier:
+            self._freed(emptier)
 
 
-def roomier_nodes(new: Snapshot, old: Snapshot) -> list[str]:
+def emptier_nodes(new: Snapshot, old: Snapshot) -> list[str]:
     """The nodes where a pod may fit in the new snapshot but not in the old one."""
     return [
         name
         for name in new.nodes.changed_since(old.nodes)
-        if (node := new.nodes.get(name)) is not None and is_roomier(node, old.nodes.get(name))
+        if (node := new.nodes.get(name)) is not None and is_emptier(node, old.nodes.get(name))
     ]

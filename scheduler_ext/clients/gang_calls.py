@@ -39,8 +39,8 @@ class GangCalls:
     def evict(self, pods: Sequence[Pod], why: str) -> list[Done]:
         """Evict these pods of one gang, in the versions that the decision was based on. If none bears the
         mark, their start came to nothing, and is not charged, unless others have left for it."""
-        is_in_vain = not any(pod.is_marked or pod.displaced.is_kept for pod in pods)
-        return list(self.together(lambda pod: self._evict(pod, why, is_in_vain), pods))
+        is_failed_start = not any(pod.is_marked or pod.displaced.is_kept for pod in pods)
+        return list(self.together(lambda pod: self._evict(pod, why, is_failed_start), pods))
 
     def mark(self, pod: Pod) -> Done:
         """Note on a member with a node that its gang has started."""
@@ -83,8 +83,8 @@ class GangCalls:
         written = mapping(reply.body.get("metadata")) if isinstance(reply, Answered) else {}
         return str(written.get("resourceVersion") or pod.version)
 
-    def _evict(self, pod: Pod, why: str, is_in_vain: bool) -> Done:
-        is_noted = not is_in_vain or pod.hold.forgiven_ms is not None
+    def _evict(self, pod: Pod, why: str, is_failed_start: bool) -> Done:
+        is_noted = not is_failed_start or pod.hold.forgiven_ms is not None
         version = pod.version if is_noted else self._forgive(pod)
         body = eviction(pod.namespace, pod.name, pod.uid, version=version)
         path = pod_path(pod.namespace, pod.name)

@@ -1,4 +1,4 @@
-"""The preemptor: makes room on cards where kube-scheduler cannot, in steps that objects record.
+"""The preemptor: frees cards where kube-scheduler cannot, in steps that objects record.
 
 1. It reserves the cards for the waiting pod by a condition on the pod's status (`reservation`).
 2. Once the watch shows the reservation, it evicts the victims through the Eviction API.
@@ -85,7 +85,7 @@ Evicted = Callable[[Pod, Pod, str, str, str], None]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreemptorWiring:
     """What the preemptor reads and calls. ``waiting_pods``: pods refused everywhere, with the nodes they were
-    offered. ``freed``: called with nodes that have room. ``leads``: True if this replica may act.
+    offered. ``freed``: called with nodes that have something free. ``leads``: True if this replica may act.
     ``seconds``: a monotonic clock. ``breathe``: sleeps that many seconds so that other threads run.
     ``evicted``: called with each victim that leaves, must not wait. ``is_capped``: as in
     `PreemptionContext`; ``displace``: has others leave for gangs."""
@@ -170,7 +170,7 @@ class Preemptor:
         )
         every = self._queue.held(snapshot)
         held = [(pod, reservation) for pod, reservation in every if pod.gang is None]
-        for pod in self.answered.in_vain(snapshot, context.now_ms):
+        for pod in self.answered.unused(snapshot, context.now_ms):
             self.cooldown = self.cooldown.after_vain(pod, context.now_ms)
         for preemption, result in self._active.ended(snapshot):
             self.counts.ended(preemption.kind, result)

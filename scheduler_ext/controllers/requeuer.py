@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 
-from scheduler_ext.cache.cluster_cache import ClusterCache, roomier_nodes
+from scheduler_ext.cache.cluster_cache import ClusterCache, emptier_nodes
 from scheduler_ext.clients.pod_patches import pod_path, wake_patch
 from scheduler_ext.fit.caps import CapChecks
 from scheduler_ext.fit.card_sets import Steps
@@ -79,7 +79,7 @@ class Requeuer:
         self._denied = DeniedPods(self._caps)
 
     def freed(self, nodes: Iterable[str]) -> None:
-        """These nodes have more room than before."""
+        """These nodes have more free than before."""
         with self._lock:
             self._rounds.begin(nodes, self._now_s())
         self._changed.set()
@@ -91,9 +91,9 @@ class Requeuer:
             self._add(replace(waiting, refused_s=self._now_s()))
             self._was_tried(waiting.pod.uid)
         now = self._cache.snapshot
-        roomier = roomier_nodes(now, by) if now.nodes is not by.nodes else []
-        if roomier:
-            self.freed(roomier)
+        emptier = emptier_nodes(now, by) if now.nodes is not by.nodes else []
+        if emptier:
+            self.freed(emptier)
 
     def denied(self, waiting: WaitingPod, why: Refusal) -> None:
         """The pod was refused because its namespace has spent its budget, or for a cap. It is woken when

@@ -7,7 +7,7 @@ from zlib import crc32
 from scheduler_ext.log import Log
 from scheduler_ext.model.standing import NamespaceStandings, as_if_enforced
 from scheduler_ext.preemption.active import PreemptionCounts
-from scheduler_ext.preemption.plan import PreemptionLimits, has_room, kind_of, may_begin, plan
+from scheduler_ext.preemption.plan import PreemptionLimits, fits_on_any, kind_of, may_begin, plan
 from scheduler_ext.preemption.preemption_queue import PreemptionQueue
 from scheduler_ext.preemption.victims import Choice, PreemptionContext
 from scheduler_ext.snapshot.node_info import NodeInfo
@@ -53,7 +53,7 @@ class VictimChooser:
             claimed,
             ENOUGH_NODES,
         )
-        if choice is not None and has_room(waiting_pod, queue.may_have_room(snapshot, waiting_pod)):
+        if choice is not None and fits_on_any(waiting_pod, queue.that_may_take(snapshot, waiting_pod)):
             return None
         if choice is not None and not any(standings.of(v.namespace).watched for v in choice.victims):
             return choice

@@ -21,7 +21,7 @@ from timekeeper.core.dialects.nvidia_parts import is_in_parts
 from timekeeper.core.request.cards import allowed, has_named, need
 from timekeeper.core.values import CLOSEST, Ask, Card, GPURequest, Placement, Slice
 
-PREFERRED: Score = 2**59  # of a node on whose preferred card the pod has room: above any policy's score
+PREFERRED: Score = 2**59  # of a node on whose preferred card the pod fits: above any policy's score
 CLOSER: Score = 2**60  # for each step of closeness, of which there are five, above that
 _FREE = itemgetter(0)
 _REPEATED = frozenset(dialect.name for dialect in DIALECTS if dialect.plugin_repeats)

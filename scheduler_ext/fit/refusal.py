@@ -27,7 +27,7 @@ RefusalKind = Literal[
     "cordoned",
     "family",
     "search",
-    "room",
+    "full",
     "constraint",
     "budget",
     "cap",
@@ -51,7 +51,7 @@ class Refusal:
     @property
     def shortage(self) -> bool:
         """True if the node would do once cards are free; False if the node itself is unsuitable."""
-        return self.kind in ("room", "search")
+        return self.kind in ("full", "search")
 
 
 LONGEST_MALFORMED = 400  # characters; the webhook's refusal has the whole sentence
@@ -172,13 +172,13 @@ def not_enough_free(request: GPURequest) -> Refusal:
         counted = [f"{count} x {part}" if count > 1 else part for part, count in parts.items()]
         listed = first_of(counted, MAX_LISTED, " + ")
         same = f", {len(request.same_gpu)} of them on one card" if request.same_gpu else ""
-        return Refusal(f"not enough free for {listed}{same}{near}", "room")
+        return Refusal(f"not enough free for {listed}{same}{near}", "full")
     ask = request.asks[0].ask
     if ask.whole:
-        return Refusal(f"not enough free GPUs ({ask.devices} needed{near})", "room")
+        return Refusal(f"not enough free GPUs ({ask.devices} needed{near})", "full")
     if ask.devices > 1:
-        return Refusal(f"not enough GPUs with {_each(ask)} free ({ask.devices} needed{near})", "room")
-    return Refusal(f"no card has {_each(ask)} free", "room")
+        return Refusal(f"not enough GPUs with {_each(ask)} free ({ask.devices} needed{near})", "full")
+    return Refusal(f"no card has {_each(ask)} free", "full")
 
 
 def _amount(ask: Ask) -> str:

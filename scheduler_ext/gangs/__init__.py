@@ -1,6 +1,6 @@
 """Gangs: cards for all pods that start together, or for none.
 
-Decides, from values: `plan` (with `rooms`, `domains`, `apart`) which nodes and cards all members get;
+Decides, from values: `plan` (with `capacity`, `domains`, `apart`) which nodes and cards all members get;
 `following` which gangs wait and have started; `next_plan` whose plan comes next, and which gang an autoscaler
 makes nodes for; `starting` and `ending` the course of a start; `displacement` which pods leave so that a gang
 starts, `held_cards` what comes after that; `drain_turns` and `drain_choice` which cards are kept empty for

@@ -13,9 +13,9 @@ from typing import Any
 
 from scheduler_ext.fit.caps import CapChecks
 from scheduler_ext.gangs.apart import Apart
+from scheduler_ext.gangs.capacity import Capacity, PlanInput, shape_of
 from scheduler_ext.gangs.domains import label_value
 from scheduler_ext.gangs.plan import GangPlan, PlannedMember, plan, with_first, without_kept
-from scheduler_ext.gangs.rooms import PlanInput, Rooms, shape_of
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.preemption.plan import PreemptionLimits, may_be_forced
 from scheduler_ext.preemption.precedence import Rank, may_preempt, rank_of
@@ -81,7 +81,7 @@ class _Choice:
     lead: Pod = field(init=False)
     leaving: tuple[Pod, ...] = field(init=False)
     _base: Snapshot = field(init=False)
-    _rooms: Rooms = field(init=False)
+    _capacity: Capacity = field(init=False)
     _known: dict[str, Pod] = field(default_factory=dict)  # those that may leave
     _ranks: dict[str, Rank] = field(default_factory=dict)
     _units: dict[str, Victims] = field(default_factory=dict)
@@ -106,7 +106,7 @@ class _Choice:
         # of cards alone: what other pods keep off may change once some have left
         bare = [[replace(pod, rules=NO_RULES) for pod in alike] for alike in shapes.values()]
         apart = Apart(bare[0], EMPTY)
-        self._rooms = Rooms(shapes=bare, given=self.given, base=self._base, caps=caps, apart=apart)
+        self._capacity = Capacity(shapes=bare, given=self.given, base=self._base, caps=caps, apart=apart)
 
     def made(self) -> Displacement | None:
         found = self._plan(frozenset())
@@ -280,7 +280,7 @@ class _Choice:
 
     def _gains(self, name: str, victims: Victims) -> bool:
         """Of several shapes, one may take what was the place of another; and rules may keep pods off."""
-        shapes = range(len(self._rooms.shapes))
+        shapes = range(len(self._capacity.shapes))
         is_free = len(shapes) == 1 and not any(pod.rules != NO_RULES for pod in self.pods)
         before = [self._most(at, name, frozenset()) if is_free else 0 for at in shapes]
         return any(self._most(at, name, victims) > before[at] for at in shapes)
@@ -291,7 +291,7 @@ class _Choice:
         for uid in victims:
             going.setdefault(self._known[uid].node, set()).add(uid)
         enough: list[set[str | None]] = []
-        for at, (pods, before) in enumerate(zip(self._rooms.shapes, self._sums_before(), strict=True)):
+        for at, (pods, before) in enumerate(zip(self._capacity.shapes, self._sums_before(), strict=True)):
             sums = dict(before)
             for name, uids in going.items():
                 domain, more = self._domain(name), self._most(at, name, frozenset(uids))
@@ -300,10 +300,10 @@ class _Choice:
         return bool(set.intersection(*enough))
 
     def _sums_before(self) -> list[dict[str | None, int]]:
-        for rooms in self._rooms.all if not self._sums else ():
+        for takes in self._capacity.all if not self._sums else ():
             sums: dict[str | None, int] = {}
-            for name, takes in rooms.items():
-                sums[self._domain(name)] = sums.get(self._domain(name), 0) + takes
+            for name, count in takes.items():
+                sums[self._domain(name)] = sums.get(self._domain(name), 0) + count
             self._sums.append(sums)
         return self._sums
 
@@ -313,8 +313,8 @@ class _Choice:
 
     def _most(self, shape: int, name: str, gone: Victims) -> int:
         if not gone:
-            return self._rooms.all[shape].get(name, 0)
+            return self._capacity.all[shape].get(name, 0)
         key = shape, name, gone
         if key not in self._takes:
-            self._takes[key] = self._rooms.after(shape, without_pods(self._base.node(name), gone))
+            self._takes[key] = self._capacity.after(shape, without_pods(self._base.node(name), gone))
         return self._takes[key]

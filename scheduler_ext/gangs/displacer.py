@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from scheduler_ext.clients.gang_calls import GangCalls
 from scheduler_ext.controllers.preemptor import RETRY_S, Preemptor
+from scheduler_ext.gangs.capacity import PlanInput
 from scheduler_ext.gangs.displacement import Displacement, displaced
 from scheduler_ext.gangs.held_cards import (
     GiveBack,
@@ -25,7 +26,6 @@ from scheduler_ext.gangs.held_cards import (
     reservations,
 )
 from scheduler_ext.gangs.plan import plan
-from scheduler_ext.gangs.rooms import PlanInput
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.preemption.active import ActivePreemption, Result
 from scheduler_ext.preemption.plan import PreemptionLimits

@@ -51,11 +51,11 @@ class Domain:
 
 def domains_of(
     values: Mapping[str, str],
-    rooms: Sequence[Mapping[str, int]],
+    takes: Sequence[Mapping[str, int]],
     cards: Mapping[str, int],
     free: Callable[[str], int],
 ) -> list[Domain]:
-    """The domains of these nodes, whose value of a label ``values`` has. ``rooms``: for each shape, how many
+    """The domains of these nodes, whose value of a label ``values`` has. ``takes``: for each shape, how many
     pods each node takes; ``cards``: how many of its cards no pod uses, empty for one shape;
     ``free``: how empty they are."""
     by_value: dict[str, list[str]] = {}
@@ -65,7 +65,7 @@ def domains_of(
         Domain(
             value,
             frozenset(nodes),
-            tuple(_most_first(each[name] for name in nodes if name in each) for each in rooms),
+            tuple(_most_first(each[name] for name in nodes if name in each) for each in takes),
             _most_first(cards[name] for name in nodes) if cards else (),
             sum(map(free, nodes)),
         )

@@ -12,9 +12,9 @@ A plan answers each question, so topologies, caps and CPU count as they do when 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from scheduler_ext.gangs.capacity import PlanInput
 from scheduler_ext.gangs.domains import label_value
 from scheduler_ext.gangs.plan import GangPlan, plan
-from scheduler_ext.gangs.rooms import PlanInput
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.snapshot.allocation import Allocation
 from scheduler_ext.snapshot.node_info import NodeInfo, whole_left

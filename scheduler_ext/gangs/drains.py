@@ -4,9 +4,9 @@ memory alone, so a killed extender keeps no card."""
 from collections.abc import Callable, Mapping, Set
 
 from scheduler_ext.cache.cluster_cache import ClusterCache
+from scheduler_ext.gangs.capacity import PlanInput, shape_of, takes_empty
 from scheduler_ext.gangs.drain_choice import choose
 from scheduler_ext.gangs.drain_turns import DrainTurns
-from scheduler_ext.gangs.rooms import PlanInput, shape_of, takes_empty
 from scheduler_ext.log import Log
 from scheduler_ext.snapshot.drains import Drain
 from scheduler_ext.snapshot.gang_table import GangKey, GangState

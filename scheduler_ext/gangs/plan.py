@@ -15,11 +15,11 @@ from dataclasses import dataclass
 
 from scheduler_ext.fit.caps import CapChecks
 from scheduler_ext.gangs.apart import Apart, Checks
+from scheduler_ext.gangs.capacity import Capacity, PlanInput, placed_on, shape_of
 from scheduler_ext.gangs.domains import Domain, called, domains_of, label_value
-from scheduler_ext.gangs.rooms import PlanInput, Rooms, placed_on, shape_of
 from scheduler_ext.model.pod import Pod
-from scheduler_ext.snapshot.cpu_members import cpu_members_of, without_room
-from scheduler_ext.snapshot.host_room import offered
+from scheduler_ext.snapshot.cpu_members import cpu_members_of, unplaced
+from scheduler_ext.snapshot.host_left import offered
 from scheduler_ext.snapshot.node_info import NodeInfo
 from scheduler_ext.snapshot.snapshot import Snapshot, assume, end_planned, undrain, unreserve
 from timekeeper.core.dialects.moments import cards_at_once
@@ -48,7 +48,7 @@ class GangPlan:
     """``members``: those that fit together; ``left``: those that found no place beside them; ``why``: the
     last one's reason, for people. ``near``: the domain of a required topology, or of a preferred one the
     domains. ``least``: no plan for these members has fewer nodes, 0 if that is not known; ``untried``: how
-    many domains might take more, or need fewer nodes. ``no_room``: names of members without GPUs for which
+    many domains might take more, or need fewer nodes. ``unplaced``: names of members without GPUs for which
     no node has the CPU and memory beside these; the gang does not start then. ``is_kept_off``: rules about
     other pods keep those without a place off nodes with cards for them."""
 
@@ -58,15 +58,15 @@ class GangPlan:
     near: str = ""
     least: int = 0
     untried: int = 0
-    no_room: tuple[str, ...] = ()
+    unplaced: tuple[str, ...] = ()
     is_kept_off: bool = False
 
     def suffices(self, needed: int) -> bool:
         """Whether the gang can start with it, which needs this number of members with cards."""
-        return len(self.members) >= needed and not self.no_room
+        return len(self.members) >= needed and not self.unplaced
 
 
-NO_ROOM = "no node has room for more of them"
+NO_MORE = "no node takes more of them"
 LATE = "the time for a plan was over"
 
 
@@ -98,9 +98,9 @@ def _lacked_cards(found: GangPlan) -> str:
 
 def why_text(found: GangPlan) -> str:
     """Why not all fit, for people; "" if they do."""
-    if not found.no_room:
+    if not found.unplaced:
         return found.why
-    named = first_of(found.no_room, MAX_NAMED)
+    named = first_of(found.unplaced, MAX_NAMED)
     cpu = f"no node has the CPU and memory of {named}, of this gang, beside the members with cards"
     return f"{found.why}; {cpu}" if found.left else cpu
 
@@ -143,7 +143,9 @@ class _Plan:
             kind = self.apart.kind(pod) if self.has_rules else None
             groups.setdefault((shape_of(pod), kind), []).append(pod)
         self.shapes = sorted(groups.values(), key=_largest_first)
-        self.rooms = Rooms(shapes=self.shapes, given=given, base=snapshot, caps=self.caps, apart=self.apart)
+        self.capacity = Capacity(
+            shapes=self.shapes, given=given, base=snapshot, caps=self.caps, apart=self.apart
+        )
         gang = pods[0].gang if pods else None
         self.gang = gang or Gang("/", len(pods), len(pods))
         self.untried = 0
@@ -163,14 +165,14 @@ class _Plan:
     def _required(self, label: str, preferred: str) -> GangPlan:
         domains = self._domains(label, None, is_bound_there=True)
         found, domain = self._best(domains, preferred, TRIES, INNER_TRIES)
-        if found.why == NO_ROOM and domain is None and self._values(label):
-            found.why = f"no {called(label)} where members run has room for one of them"
-        elif found.why == NO_ROOM and domain is None:
-            found.why = f"no node with the label {label} has room for one of them"
-        elif found.why == NO_ROOM and self.untried:
+        if found.why == NO_MORE and domain is None and self._values(label):
+            found.why = f"no {called(label)} where members run takes one of them"
+        elif found.why == NO_MORE and domain is None:
+            found.why = f"no node with the label {label} takes one of them"
+        elif found.why == NO_MORE and self.untried:
             found.why = f"{self.untried} others might take more, and were not tried"
-        elif found.why == NO_ROOM:
-            found.why = f"no {called(label)} has room for more of them"
+        elif found.why == NO_MORE:
+            found.why = f"no {called(label)} takes more of them"
         return self._plan(found, called(label, domain.value) if domain is not None else "", domains)
 
     def _plan(self, found: "_Attempt", near: str = "", domains: Sequence[Domain] = ()) -> GangPlan:
@@ -179,15 +181,15 @@ class _Plan:
         enough = [] if left else [each for each in domains if each.takes(self.shapes) >= len(members)]
         least = min((each.least_nodes(self.shapes) for each in enough), default=0)
         why = LATE if left and self.given.is_late() else found.why
-        no_room, is_kept_off = self._cpu_lack(found), bool(left) and why == found.kept_off
-        return GangPlan(members, left, why, near, least, self.untried, no_room, is_kept_off)
+        unplaced, is_kept_off = self._cpu_lack(found), bool(left) and why == found.kept_off
+        return GangPlan(members, left, why, near, least, self.untried, unplaced, is_kept_off)
 
     def _cpu_lack(self, found: "_Attempt") -> tuple[str, ...]:
-        """Names of members without GPUs that no node has room for beside these."""
+        """Names of members without GPUs that no node takes beside these."""
         beside = cpu_members_of(self.shapes[0][0], self.base)
         if not beside or not found.members:
             return ()
-        return without_room(beside, map(self.rooms.without_promised, found.nodes_now()))
+        return unplaced(beside, map(self.capacity.without_promised, found.nodes_now()))
 
     def _within(self, names: Collection[str] | None, preferred: str, tries: int) -> "_Attempt":
         """The members on these nodes, in few domains of the preferred topology. Nodes without its label take
@@ -243,16 +245,16 @@ class _Plan:
         """The domains of the label, "": one of all nodes. ``names``: only of these nodes, None: of all;
         ``is_bound_there``: only the domains of members that run, if these are in any. A node without the
         label is in none."""
-        rooms = self.rooms.all
-        there = {name for each in rooms for name in (each if names is None else names) if name in each}
+        takes = self.capacity.all
+        there = {name for each in takes for name in (each if names is None else names) if name in each}
         found = ((name, label_value(self.base.node(name), label) if label else "") for name in there)
         values = {name: value for name, value in found if value is not None}
         near = self._values(label) if is_bound_there else set()
-        domains = domains_of(values, rooms, self.rooms.cards, self._free)
+        domains = domains_of(values, takes, self.capacity.cards, self._free)
         return [each for each in domains if each.value in near] if near else domains
 
     def _free(self, name: str) -> int:
-        return self.rooms.free(self.base.node(name))
+        return self.capacity.free(self.base.node(name))
 
     def _values(self, label: str) -> set[str]:
         """The domains of the members that run."""
@@ -356,11 +358,11 @@ class _Attempt:
             return self._leave(pods, first.malformed)
         if plan.given.standings.of_pod(first).refuses:
             return self._leave(pods, "the namespace has spent its GPU budget")
-        rooms = plan.rooms.of(shape, self._snapshot, self.nodes, names)
+        takes = plan.capacity.of(shape, self._snapshot, self.nodes, names)
         last = self._snapshot.comes_last(first.namespace)
         checks = Checks(self._apart, first)
-        order = sorted(self._place_of(name, last) for name in rooms) if plan.has_rules else []
-        while pods and rooms:
+        order = sorted(self._place_of(name, last) for name in takes) if plan.has_rules else []
+        while pods and takes:
             if plan.has_rules:
                 # one by one, as each changes where the next may be
                 at = next((at for at, place in enumerate(order) if not checks.refusal(place[-1])), None)
@@ -368,19 +370,19 @@ class _Attempt:
                     break
                 name, most = order.pop(at)[-1], 1
             else:
-                name = self._next(rooms, len(pods), last)
-                most = rooms[name]
+                name = self._next(takes, len(pods), last)
+                most = takes[name]
             taken = 0
-            rooms[name] -= most
-            if not rooms[name]:
-                del rooms[name]
+            takes[name] -= most
+            if not takes[name]:
+                del takes[name]
             for pod in pods[:most]:
                 capped = plan.caps.refusal(pod, self._snapshot)
                 if capped is not None:
                     return self._leave(pods[taken:], capped.sentence)
                 placement = placed_on(pod, self._snapshot.node(name), plan.given.policies(pod))
                 if placement is None:
-                    rooms.pop(name, None)
+                    takes.pop(name, None)
                     break
                 self._snapshot = assume(self._snapshot, pod, name, placement)
                 self.members.append(PlannedMember(pod, name, placement))
@@ -388,31 +390,31 @@ class _Attempt:
                 taken += 1
             if taken:
                 self.nodes.add(name)
-            if plan.has_rules and name in rooms:
+            if plan.has_rules and name in takes:
                 insort(order, self._place_of(name, last))
             pods = pods[taken:]
-        reasons = Counter(reason for name in rooms if (reason := checks.refusal(name)) is not None)
-        refused = plan.rooms.refused[shape]
+        reasons = Counter(reason for name in takes if (reason := checks.refusal(name)) is not None)
+        refused = plan.capacity.refused[shape]
         reasons.update(refused[name] for name in refused if names is None or name in names)
         self.kept_off = checks.sentence(reasons) if reasons else ""
-        return self._leave(pods, self.kept_off or NO_ROOM)
+        return self._leave(pods, self.kept_off or NO_MORE)
 
-    def _next(self, rooms: Mapping[str, int], count: int, last: Collection[str]) -> str:
+    def _next(self, takes: Mapping[str, int], count: int, last: Collection[str]) -> str:
         """The fullest node that takes this many pods, else the one that takes the most. Those of ``last``
         come once there is no other."""
-        rooms = {name: takes for name, takes in rooms.items() if name not in last} or rooms
+        takes = {name: count for name, count in takes.items() if name not in last} or takes
         used = {*self.nodes, *self._plan.beside}
-        enough = [each for each in rooms if rooms[each] >= count]
+        enough = [each for each in takes if takes[each] >= count]
         if enough:
             return min(enough, key=lambda each: (each not in used, self._free(each), each))
-        return max(rooms, key=lambda each: (rooms[each], each in used, each))
+        return max(takes, key=lambda each: (takes[each], each in used, each))
 
     def _place_of(self, name: str, last: Collection[str]) -> tuple[bool, bool, int, str]:
         """Where the node is in the order in which nodes take one pod each."""
         return name in last, name not in self.nodes and name not in self._plan.beside, self._free(name), name
 
     def _free(self, name: str) -> int:
-        return self._plan.rooms.free(self._snapshot.node(name))
+        return self._plan.capacity.free(self._snapshot.node(name))
 
     def _leave(self, pods: Iterable[Pod], why: str) -> list[Pod]:
         left = list(pods)

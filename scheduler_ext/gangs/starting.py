@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from scheduler_ext.gangs.capacity import placed_on
 from scheduler_ext.gangs.changes import Decision, EndPlans, KeepCards, PlanAnew
 from scheduler_ext.gangs.memory import Memory, Seen, Start
 from scheduler_ext.gangs.plan import GangPlan, place_text
-from scheduler_ext.gangs.rooms import placed_on
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.scoring.policy import Policy
 from scheduler_ext.snapshot.gang_table import GangState

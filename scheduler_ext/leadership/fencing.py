@@ -4,7 +4,7 @@ is too large, it refuses those Bindings too (`pod_patches.touch_patch`).
 
 Every GPU pod that could still be bound is touched, because it is unknown which of them the earlier leader was
 about to bind. A few are touched at a time: with 10,000 waiting pods that takes a while before the first bind,
-and leaves the API server room for others. `marker` writes the mark by which replicas see a takeover.
+and leaves the API server to others, too. `marker` writes the mark by which replicas see a takeover.
 """
 
 from collections.abc import Callable, Iterable, Sequence

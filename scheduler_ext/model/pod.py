@@ -91,7 +91,7 @@ class Pod:
     unschedulable_because: str = ""
     # its status has the condition PodScheduled: kube-scheduler has tried it, or it was created with a gate
     has_condition: bool = False
-    nominated: str = ""  # the node where kube-scheduler makes room for it, or empty
+    nominated: str = ""  # the node where kube-scheduler evicts for it, or empty
     node_constraints: NodeConstraints = NO_CONSTRAINTS  # which nodes it accepts, while it waits
     constrained: bool = False  # it has constraints that `node_constraints` does not describe, while it waits
     others: Others = ()  # what kube-scheduler counts of memory and other resources

@@ -8,12 +8,12 @@ from scheduler_ext.preemption.precedence import is_reclaim
 from scheduler_ext.snapshot.snapshot import Snapshot
 from timekeeper.core.values import GPURequest
 
-# After evictions in vain, which no binding on the freed cards followed, no pod is evicted for this long for a
+# After unused evictions, which no binding on the freed cards followed, no pod is evicted for this long for a
 # pod of the same namespace with the same request: something keeps such pods off that no eviction mends.
 AGAIN_MS = 300_000
 # After this number of them within that time, no pod is evicted for the namespace at all. Otherwise a user
 # could delete each waiting pod once others have been evicted for it, and repeat that with new requests.
-MAX_IN_VAIN = 8
+MAX_UNUSED = 8
 # Standings may change at any time. For this long a namespace cannot evict the one that it was evicted for.
 BACK_MS = 300_000
 # For this long the replacement of a victim is not evicted.
@@ -49,10 +49,10 @@ class EvictionInVain:
 
 @dataclass(frozen=True, slots=True)
 class Cooldown:
-    """The evictions of the last minutes, and those that turned out to be in vain."""
+    """The evictions of the last minutes, and those that turned out to be unused."""
 
     evictions: tuple[Eviction, ...] = ()
-    in_vain: tuple[EvictionInVain, ...] = ()
+    unused: tuple[EvictionInVain, ...] = ()
 
     def after(self, victim: Pod, beneficiary: Pod, now_ms: int) -> "Cooldown":
         """With one more eviction, and without those that no rule considers any more."""
@@ -70,12 +70,12 @@ class Cooldown:
 
     def after_vain(self, beneficiary: Pod, now_ms: int) -> "Cooldown":
         """Others were evicted for this pod, and it was not bound to their cards."""
-        kept = tuple(each for each in self.in_vain if now_ms - each.at_ms < AGAIN_MS)
+        kept = tuple(each for each in self.unused if now_ms - each.at_ms < AGAIN_MS)
         done = EvictionInVain(beneficiary.namespace, beneficiary.request, now_ms)
-        return replace(self, in_vain=(*kept, done))
+        return replace(self, unused=(*kept, done))
 
     def without(self, beneficiary: Pod) -> "Cooldown":
-        """Without this pod's own evictions and without what was in vain, so that a preemption that has begun
+        """Without this pod's own evictions and without what was unused, so that a preemption that has begun
         goes on: its own evictions must not spare its remaining victims."""
         others = tuple(each for each in self.evictions if each.beneficiary != beneficiary.uid)
         return Cooldown(others)
@@ -85,19 +85,19 @@ class Cooldown:
         return any(e.uid == pod.uid and now_ms - e.at_ms < SEEN_LEAVING_MS for e in self.evictions)
 
     def refuses(self, waiting: Pod, now_ms: int) -> bool:
-        """True if other pods were evicted in vain recently for a pod of this namespace with this request, or
+        """True if evictions were unused recently for a pod of this namespace with this request, or
         for many pods of this namespace."""
         recent = self._recent(waiting.namespace, now_ms)
-        return len(recent) >= MAX_IN_VAIN or waiting.request in [each.request for each in recent]
+        return len(recent) >= MAX_UNUSED or waiting.request in [each.request for each in recent]
 
     def is_exhausted(self, waiting: Pod, now_ms: int) -> bool:
-        """True if other pods were evicted in vain recently for many pods of this namespace."""
-        return len(self._recent(waiting.namespace, now_ms)) >= MAX_IN_VAIN
+        """True if evictions were unused recently for many pods of this namespace."""
+        return len(self._recent(waiting.namespace, now_ms)) >= MAX_UNUSED
 
     def _recent(self, namespace: str, now_ms: int) -> list[EvictionInVain]:
-        if not self.in_vain:  # as a rule
+        if not self.unused:  # as a rule
             return []
-        return [e for e in self.in_vain if e.namespace == namespace and now_ms - e.at_ms < AGAIN_MS]
+        return [e for e in self.unused if e.namespace == namespace and now_ms - e.at_ms < AGAIN_MS]
 
     def rests(self, node: str, now_ms: int) -> bool:
         """True for a node where a pod was evicted a moment ago."""
@@ -138,8 +138,8 @@ def _is_back(
 
 class AnsweredPreemptions:
     """Pods for which the verb ``preempt`` named victims, until they are bound or gone. kube-scheduler evicts
-    at once, so a pod that goes without having been bound is one for which others were evicted in vain. Others
-    may call `note` while one caller is in `in_vain`."""
+    at once, so a pod that goes without having been bound is one whose evictions are unused. Others may
+    call `note` while one caller is in `unused`."""
 
     def __init__(self) -> None:
         self._since_ms: dict[str, tuple[Pod, int]] = {}
@@ -148,7 +148,7 @@ class AnsweredPreemptions:
         """Victims were named to kube-scheduler for this pod."""
         self._since_ms.setdefault(pod.uid, (pod, now_ms))
 
-    def in_vain(self, snapshot: Snapshot, now_ms: int) -> list[Pod]:
+    def unused(self, snapshot: Snapshot, now_ms: int) -> list[Pod]:
         """The pods that have gone, or are being deleted, unbound since the last call. Pods that were bound
         are forgotten, and so are those that have waited for longer than the cool-down."""
         gone = []

@@ -14,7 +14,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from scheduler_ext.snapshot.allocation import uses_of
-from scheduler_ext.snapshot.host_room import HostAmounts
+from scheduler_ext.snapshot.host_left import HostAmounts
 from scheduler_ext.snapshot.node_info import NodeInfo
 from timekeeper.core.request.card_amounts import NO_AMOUNT, CardAmount
 from timekeeper.core.request.cards import allowed, need

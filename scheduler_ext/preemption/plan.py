@@ -19,7 +19,7 @@ from scheduler_ext.model.standing import NamespaceStandings
 from scheduler_ext.preemption.precedence import is_debtor, is_reclaim, may_preempt, owes
 from scheduler_ext.preemption.victims import Choice, PreemptionContext, best, choose, overstays
 from scheduler_ext.scoring.policy import Policy
-from scheduler_ext.snapshot.host_room import host_lack
+from scheduler_ext.snapshot.host_left import host_lack
 from scheduler_ext.snapshot.immutable_map import Map
 from scheduler_ext.snapshot.node_info import NodeInfo, is_short, without_pod
 from scheduler_ext.snapshot.snapshot import Snapshot
@@ -43,11 +43,11 @@ class PreemptionLimits:
 
 
 def may_begin(pod: Pod, limits: PreemptionLimits, standings: NamespaceStandings) -> bool:
-    """True for a pod that kube-scheduler has tried without success and makes no room for, and that may
+    """True for a pod that kube-scheduler has tried without success and evicts none for, and that may
     preempt."""
     if pod.scheduler != limits.scheduler or pod.request is None or not pod.unschedulable or pod.nominated:
         return False
-    if pod.gang is not None:  # room for one of its members alone starts none
+    if pod.gang is not None:  # cards for one of its members alone start none
         return False
     waits = not (pod.node or pod.gated or pod.deleting or pod.terminal or pod.reserved)
     return waits and may_preempt(pod, standings)
@@ -126,11 +126,11 @@ def plan(
     claimed: Collection[str] = (),
     enough: int | None = None,
 ) -> Choice | None:
-    """The victims that give the waiting pod its cards on one of these nodes. None if there is room already,
+    """The victims that give the waiting pod its cards on one of these nodes. None if it fits already,
     if kube-scheduler preempts by itself, or if no set of victims helps.
 
     Where terminating pods will free enough, the choice has no victims: its cards are to be held for this pod,
-    so that the next one looks further. ``claimed``: nodes where kube-scheduler makes room for other pods,
+    so that the next one looks further. ``claimed``: nodes that kube-scheduler has nominated for other pods,
     which get what is freed there. ``enough``: the nodes after which the search ends once there is a choice.
     """
     choices: list[Choice] = []
@@ -151,7 +151,7 @@ def plan(
     return best(choices, context)
 
 
-def has_room(waiting_pod: WaitingPod, nodes: Iterable[NodeInfo]) -> bool:
+def fits_on_any(waiting_pod: WaitingPod, nodes: Iterable[NodeInfo]) -> bool:
     """True if one of these nodes has what the pod waits for, cards and all."""
     pod = waiting_pod.pod
     return pod.request is not None and any(

@@ -32,7 +32,7 @@ class PreemptionQueue:
         self._nodes: Map[NodeInfo] = Map()
         self._changed_at: dict[str, float] = {}
         self._held: set[str] = set()  # of them those for which cards are held
-        self._nominated: set[str] = set()  # of them those for which kube-scheduler makes room
+        self._nominated: set[str] = set()  # of them those that kube-scheduler has nominated for a node
         self._since: dict[str, float] = {}
         self._look_at: dict[str, float] = {}
         # UID of an unbound pod that kube-scheduler could not place -> number of its shape
@@ -144,7 +144,7 @@ class PreemptionQueue:
         return [pod for pod in waiting if held[pod.namespace] < share]
 
     def claimed(self, snapshot: Snapshot, pod: Pod) -> set[str]:
-        """The nodes where kube-scheduler makes room for pods other than this one."""
+        """The nodes that kube-scheduler has nominated for pods other than this one."""
         others = (snapshot.pods.get(uid) for uid in self._nominated if uid != pod.uid)
         return {each.nominated for each in others if each is not None and each.reserved is None}
 
@@ -158,7 +158,7 @@ class PreemptionQueue:
         is_ours = self._limits.most > 0 and pod.scheduler == self._limits.scheduler
         return is_ours and self._preemptible.is_worth(pod, context.standings)
 
-    def may_have_room(self, snapshot: Snapshot, waiting_pod: WaitingPod) -> Iterator[NodeInfo]:
+    def that_may_take(self, snapshot: Snapshot, waiting_pod: WaitingPod) -> Iterator[NodeInfo]:
         """The nodes where kube-scheduler tries the pod now or soon: those that it offered (all if unknown),
         and those that changed since."""
         everywhere = (name for name, _ in snapshot.nodes.items())

@@ -23,7 +23,7 @@ from scheduler_ext.model.pdb import PDB
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.preemption.lower_bound import NEVER, ClassHoldings, Freed, Holdings, LowerBound
 from scheduler_ext.preemption.precedence import Rank
-from scheduler_ext.snapshot.host_room import HostAmounts
+from scheduler_ext.snapshot.host_left import HostAmounts
 from timekeeper.core.request.card_amounts import CardAmount
 from timekeeper.core.values import Placement
 

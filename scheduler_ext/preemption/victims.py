@@ -36,13 +36,13 @@ from scheduler_ext.snapshot.gang_table import (
     side_of,
     spare_members,
 )
-from scheduler_ext.snapshot.host_room import HostAmounts, host_amounts, host_lack
+from scheduler_ext.snapshot.host_left import HostAmounts, host_amounts, host_lack
 from scheduler_ext.snapshot.immutable_map import Map
 from scheduler_ext.snapshot.node_info import NodeInfo, without_pods
 from scheduler_ext.snapshot.reservations import began_before, later_reservations
 from timekeeper.core.values import GPURequest, Placement
 
-NOTHING_BESIDE = Refusal("not enough CPU, memory or another resource beside the GPUs", "room")
+NOTHING_BESIDE = Refusal("not enough CPU, memory or another resource beside the GPUs", "full")
 
 YOUNG_MS = 600_000  # so long after its start a gang leaves for priority alone
 CIRCLE_MS = 1_800_000  # so long an owner whose pods have left for a gang displaces none of it
@@ -112,8 +112,8 @@ class PreemptionContext:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What makes room on a node: ``victims`` leave, and the waiting pod then has ``placement``. Those of a
-    gang may be on other nodes. Without victims there is room now, or once terminating pods are gone."""
+    """What frees cards on a node: ``victims`` leave, and the waiting pod then has ``placement``. Those of a
+    gang may be on other nodes. Without victims it fits now, or once terminating pods are gone."""
 
     node: str
     victims: tuple[Pod, ...]
@@ -125,7 +125,7 @@ class Choice:
 
     @property
     def awaits(self) -> bool:
-        """True if there is room only once terminating pods are gone."""
+        """True if it fits only once terminating pods are gone."""
         return bool(self.leaving or self.ending or self.leaving_beside)
 
     def grace_ms(self, now_ms: int) -> int:
@@ -156,8 +156,8 @@ def choose(
     first = tuple(
         pod for uid in began_before(waiting.uid, node) if (pod := context.pods.get(uid)) is not None
     )
-    room = _Room(waiting, waiting.request, policy, first)
-    placement = room.placement(rest)
+    needs = _Needs(waiting, waiting.request, policy, first)
+    placement = needs.placement(rest)
     if not isinstance(placement, Refusal):
         return Choice(node.name, (), placement, 0)
     leaving = tuple(pod for pod in _bound_pods(rest, context) if is_awaited(pod, waiting, context))
@@ -165,13 +165,13 @@ def choose(
     beside = tuple(pod for pod in rest.non_gpu.leaving if _is_expected(pod.leaves_ms, context))
     if leaving or ending or beside:
         rest = without_pods(rest, {pod.uid for pod in leaving} | {allocation.uid for allocation in ending})
-        room = replace(room, gone=frozenset(pod.uid for pod in beside))
-        placement = room.placement(rest)
+        needs = replace(needs, gone=frozenset(pod.uid for pod in beside))
+        placement = needs.placement(rest)
     victims: tuple[Pod, ...] = ()
     if isinstance(placement, Refusal):
         if not placement.shortage or context.cooldown.refuses(waiting, context.now_ms):
             return None
-        found = _found(room, rest, context, given)
+        found = _found(needs, rest, context, given)
         if found is None:
             return None
         victims, placement = found
@@ -180,7 +180,7 @@ def choose(
 
 
 @dataclass(frozen=True, slots=True)
-class _Room:
+class _Needs:
     """What a pod needs of a node. ``first``: the pods that go there before it, because cards of the node were
     reserved for them earlier. ``gone``: UIDs of terminating pods without GPUs that are counted as gone."""
 
@@ -227,12 +227,12 @@ def _price(choice: Choice, context: PreemptionContext) -> tuple[int, Rank, int, 
 
 
 def _found(
-    room: _Room, node: NodeInfo, context: PreemptionContext, given: Sequence[Pod]
+    needs: _Needs, node: NodeInfo, context: PreemptionContext, given: Sequence[Pod]
 ) -> tuple[tuple[Pod, ...], Placement] | None:
-    lacks = room.lacks(node)
+    lacks = needs.lacks(node)
 
     def look(uids: Collection[str]) -> Placement | None:
-        answer = room.placement(without_pods(node, uids))
+        answer = needs.placement(without_pods(node, uids))
         return None if isinstance(answer, Refusal) else answer
 
     def least(victims: Victims) -> tuple[Any, ...]:
@@ -244,16 +244,16 @@ def _found(
         return sum(tier for tier, _ in ranks), ranks, against, staying, ages, sorted(pod.uid for pod in pods)
 
     def victims_of(those: Sequence[Candidate]) -> tuple[tuple[Pod, ...], Placement] | None:
-        found = fewest(lambda held: LowerBound(room.request, node, held, lacks), those, look, least)
-        return None if found is None else _with_gangs(room.waiting, found[0], context, given, look)
+        found = fewest(lambda held: LowerBound(needs.request, node, held, lacks), those, look, least)
+        return None if found is None else _with_gangs(needs.waiting, found[0], context, given, look)
 
     def price(found: tuple[tuple[Pod, ...], Placement]) -> tuple[Any, ...]:
         ranks = sorted((rank_of(each, context.standings) for each in found[0]), reverse=True)
         against = context.pdbs.violations(found[0], before=given)
         return len(ranks), sum(tier for tier, _ in ranks), ranks, against
 
-    those = candidates(room.waiting, node, context, {resource for resource, _ in lacks})
-    options = _options(those, room.waiting, context, given)
+    those = candidates(needs.waiting, node, context, {resource for resource, _ in lacks})
+    options = _options(those, needs.waiting, context, given)
     return min(filter(None, map(victims_of, options)), key=price, default=None)
 
 

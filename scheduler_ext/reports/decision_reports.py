@@ -20,7 +20,7 @@ from scheduler_ext.model.standing import NamespaceStandings
 from scheduler_ext.reports.prospects import Prospects, ProspectSearch
 from scheduler_ext.snapshot.allocation import Allocation
 from scheduler_ext.snapshot.gang_table import GangState
-from scheduler_ext.snapshot.host_room import CPU, host_lack
+from scheduler_ext.snapshot.host_left import CPU, host_lack
 from scheduler_ext.snapshot.node_info import NodeInfo, without_pod
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.verbs.last_decisions import LastDecision
@@ -48,7 +48,7 @@ from timekeeper.core.dialects.moments import cards_at_once
 from timekeeper.core.values import GPURequest, Placement
 
 MAX_LOOKS = 2_000  # at nodes, for all pods of one call
-_WORDS = {CPU: "CPU", PODS: "room for another pod"}
+_WORDS = {CPU: "CPU", PODS: "a place for another pod"}
 INTERVAL_S = 1.0
 MAX_EACH = 500  # pods whose reasons are put into words in one go
 MAX_NOTED = 10_000
@@ -171,7 +171,7 @@ class DecisionReports:
         decision = _about(victim, at_ms, word, reason, figures | _other(pod) | _needs(pod.request))
         group = standings.of(victim.namespace).deciding_group if word == RECLAIMED else ""
         self._record(replace(decision, budget=group))
-        self._record(_about(pod, at_ms, WAITING, "RoomIsMade", figures | _other(victim)))
+        self._record(_about(pod, at_ms, WAITING, "VictimsEvicted", figures | _other(victim)))
 
     def gang(self, pod: Pod, it: GangState, reason: str, text: str) -> None:
         """What the pod's gang waits for, or why it leaves."""
@@ -315,7 +315,7 @@ def _reason_for(refused: LastDecision | None) -> str:
         return "BindFailed" if refused is not None and refused.bind_error else "Unschedulable"
     if "budget" in kinds:
         return "GrantSpent"
-    return "NoRoom" if kinds & {"room", "search"} else "NoNodeFits"
+    return "TooLittleFree" if kinds & {"full", "search"} else "NoNodeFits"
 
 
 def _reason(sentence: str, nodes: int) -> str:

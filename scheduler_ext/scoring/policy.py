@@ -96,7 +96,7 @@ def _freest(free_by_card: Sequence[Free], _used: Sequence[int]) -> Score:
     return max(left, default=0) * _FIRST + sum(left)
 
 
-def _all_alike(_rooms: Sequence[Free], _used: Sequence[int]) -> Score:
+def _all_alike(_free: Sequence[Free], _used: Sequence[int]) -> Score:
     return 0
 
 

@@ -14,8 +14,8 @@ from scheduler_ext.fit.caps import CapChecks
 from scheduler_ext.fit.card_sets import Steps
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
+from scheduler_ext.gangs.capacity import PlanInput, shape_of
 from scheduler_ext.gangs.plan import GangPlan, lack_text, plan
-from scheduler_ext.gangs.rooms import PlanInput, shape_of
 from scheduler_ext.model.node import host_share
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.standing import NamespaceStandings
@@ -25,7 +25,7 @@ from scheduler_ext.scoring.rank import behind_others, ranked
 from scheduler_ext.scoring.selection import Policies, for_fits
 from scheduler_ext.snapshot.allocation import Allocation
 from scheduler_ext.snapshot.drains import beside_drain
-from scheduler_ext.snapshot.host_room import offered
+from scheduler_ext.snapshot.host_left import offered
 from scheduler_ext.snapshot.immutable_map import Map
 from scheduler_ext.snapshot.node_info import NodeInfo
 from scheduler_ext.snapshot.snapshot import Snapshot, assume, undrain
@@ -36,7 +36,7 @@ from timekeeper.core.gangs import Gang
 from timekeeper.core.request.host import HostShare
 from timekeeper.core.values import Card, GPURequest, Placement
 
-IN_TREE = Refusal("kube-scheduler's own sums of the node are short", "room")
+IN_TREE = Refusal("kube-scheduler's own sums of the node are short", "full")
 PROCESSOR_S = 0.1  # of one simulation, from its body to its answer
 _LOOK_S = 0.5 * PROCESSOR_S  # what must be left for another look at nodes
 _DECIDE_S = 0.2 * PROCESSOR_S  # and for another pod, which is placed on a node that was looked at

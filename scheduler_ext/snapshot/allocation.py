@@ -290,7 +290,7 @@ def within_node(node_object: Node, allocations: Mapping[str, Allocation]) -> Map
 
 
 def spread_over(cards: Iterable[Card], allocations: Mapping[str, Allocation]) -> Mapping[str, Allocation]:
-    """The allocations, those without a known card on cards with room for them: if possible each on one. Which
+    """The allocations, those without a known card on cards with enough left: if possible each on one. Which
     one does not matter, for the plugin chooses."""
     if not any(allocation.spread for allocation in allocations.values()):
         return allocations
@@ -307,9 +307,9 @@ def spread_over(cards: Iterable[Card], allocations: Mapping[str, Allocation]) ->
     for uid, allocation in sorted(known.items()):
         uses: dict[str, CardAmount] = {}
         for name, amount in allocation.spread:
-            there = sorted((room < amount, room, uuid) for (of, uuid), room in left.items() if of == name)
-            for _, room, uuid in there:
-                taken = max(0, min(amount, room))
+            there = sorted((rest < amount, rest, uuid) for (of, uuid), rest in left.items() if of == name)
+            for _, rest, uuid in there:
+                taken = max(0, min(amount, rest))
                 left[name, uuid] -= taken
                 amount -= taken
                 if taken:

@@ -5,7 +5,7 @@ with cards. Nothing is reserved for them, as kube-scheduler places them without 
 from collections.abc import Iterable, Iterator, Sequence
 
 from scheduler_ext.model.pod import CPUMember, Pod
-from scheduler_ext.snapshot.host_room import host_room
+from scheduler_ext.snapshot.host_left import host_takes
 from scheduler_ext.snapshot.node_info import NodeInfo
 from scheduler_ext.snapshot.snapshot import Snapshot
 
@@ -18,8 +18,8 @@ def cpu_members_of(pod: Pod, snapshot: Snapshot) -> list[CPUMember]:
     return [each for _, each in snapshot.cpu_members.items() if (each.namespace, each.gang) == whose]
 
 
-def without_room(members: Iterable[CPUMember], nodes: Iterable[NodeInfo]) -> tuple[str, ...]:
-    """Names of the members that no node has room for beside the others. The largest go first, to nodes
+def unplaced(members: Iterable[CPUMember], nodes: Iterable[NodeInfo]) -> tuple[str, ...]:
+    """Names of the members that no node takes beside the others. The largest go first, to nodes
     without cards before others."""
     left: list[str] = []
     there = sorted(
@@ -35,7 +35,7 @@ def without_room(members: Iterable[CPUMember], nodes: Iterable[NodeInfo]) -> tup
         for node in _accepting(alike[0], there):
             if not waiting:
                 break
-            count = min(len(waiting), host_room(alike[0], node, placed.get(node.name, ())))
+            count = min(len(waiting), host_takes(alike[0], node, placed.get(node.name, ())))
             placed.setdefault(node.name, []).extend(alike[:count])
             del waiting[:count]
         left += waiting

@@ -241,7 +241,7 @@ def unreserved(node: NodeInfo) -> NodeInfo:
     return node if len(allocations) == len(node.allocations) else _with(node, allocations)
 
 
-def is_roomier(new: NodeInfo, old: NodeInfo | None) -> bool:
+def is_emptier(new: NodeInfo, old: NodeInfo | None) -> bool:
     """True if a request may fit now that did not fit before. Cards that are freed under a reservation count:
     the pod that they are held for may use them."""
     if new.closed or not new.cards:
@@ -253,7 +253,7 @@ def is_roomier(new: NodeInfo, old: NodeInfo | None) -> bool:
     return _has_more(new, old) or _has_more(unreserved(new), unreserved(old))
 
 
-def has_same_room(new: NodeInfo | None, old: NodeInfo | None) -> bool:
+def is_as_free(new: NodeInfo | None, old: NodeInfo | None) -> bool:
     """True if nothing differs that a pod's fit or score depends on: only pods' states do. False if unsure."""
     if new is None or old is None or new.free_by_card is not old.free_by_card or new.left is not old.left:
         return False

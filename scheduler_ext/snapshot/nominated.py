@@ -16,13 +16,13 @@ class NominatedPods:
         known, uids = self._known
         if pods is not known:
             changed = frozenset(pods.changed_since(known))
-            uids = (uids - changed) | {uid for uid in changed if _has_room_made(pods.get(uid))}
+            uids = (uids - changed) | {uid for uid in changed if _is_nominated(pods.get(uid))}
             self._known = pods, uids
         found = (pods.get(uid) for uid in sorted(uids))
         return tuple(pod for pod in found if pod is not None)
 
 
-def _has_room_made(pod: Pod | None) -> bool:
+def _is_nominated(pod: Pod | None) -> bool:
     """A pod for which cards are reserved is nominated as well, by the extender: these cards are its own."""
     if pod is None or not pod.nominated or pod.reserved is not None or pod.gang is not None:
         return False

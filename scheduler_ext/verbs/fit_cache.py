@@ -53,7 +53,7 @@ class FitKey:
 
 @dataclass(frozen=True)
 class FilterResult:
-    """What filter finds of a call's nodes: those that fit; those that are short of room which
+    """What filter finds of a call's nodes: those that fit; those that are short of what
     kube-scheduler's totals lack too, so that its own preemption may help (``short``); and those that are
     refused otherwise. Both have reasons. Calls with the same answers share one result, which nothing
     changes."""
@@ -350,7 +350,7 @@ class _Column:
 
 
 def _is_plain(request: GPURequest) -> bool:
-    """True if it requests cards once, and any cards with room will do."""
+    """True if it requests cards once, and any cards with enough free will do."""
     return len(request.asks) == 1 and not is_picky(request)
 
 

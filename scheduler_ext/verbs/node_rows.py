@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from scheduler_ext.scoring.rank import places
 from scheduler_ext.snapshot.immutable_map import Map
-from scheduler_ext.snapshot.node_info import NodeInfo, has_same_room
+from scheduler_ext.snapshot.node_info import NodeInfo, is_as_free
 
 
 class NodeRows:
@@ -29,7 +29,7 @@ class NodeRows:
         if nodes is self.nodes:
             return
         former = self.nodes
-        names = [at for at in nodes.changed_since(former) if not has_same_room(nodes.get(at), former.get(at))]
+        names = [at for at in nodes.changed_since(former) if not is_as_free(nodes.get(at), former.get(at))]
         self.nodes, self.moment = nodes, self.moment + 1
         for name in _side_by_side([name for name in names if name not in self.by_name]):
             self.by_name[name] = len(self.names)

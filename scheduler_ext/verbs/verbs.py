@@ -155,8 +155,8 @@ class Verbs:
         # 5. Nodes whose freed cards are held back for a pod that is first in turn.
         held_back = self._requeuer.held_back(lambda: waiting_pod(pod, policy, args.names), result.fits)
         if held_back:
-            room = refusal.not_enough_free(pod.request)
-            result = _without(result, dict.fromkeys(held_back, room))
+            why = refusal.not_enough_free(pod.request)
+            result = _without(result, dict.fromkeys(held_back, why))
         # 6. Nodes whose cards are so small that the pod would exceed a cap.
         too_small = self._caps.refused_nodes(pod, result.fits, snapshot)
         result = _without(result, too_small)

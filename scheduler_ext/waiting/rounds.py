@@ -95,7 +95,7 @@ class Rounds:
         return len(self._rounds)
 
     def begin(self, nodes: Iterable[str], now_s: float) -> None:
-        """These nodes have more room than before: each gets a new round."""
+        """These nodes have more free than before: each gets a new round."""
         self._rounds |= {name: Round(now_s + FIRST_LOOK_S, now_s + HOLD_BACK_S) for name in nodes}
 
     def end(self, node: str) -> None:

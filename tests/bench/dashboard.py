@@ -132,7 +132,7 @@ def _decision(at: int, names: list[str]) -> Json:
     return {
         "source": "extender",
         "kind": "waiting" if at % 3 else "placed",
-        "reason": "NoRoom" if at % 3 else "Bound",
+        "reason": "TooLittleFree" if at % 3 else "Bound",
         "namespace": names[at % len(names)],
         "owner": f"Job/job-{at % 977}",
         "subject": f"pod-{at // 2}",

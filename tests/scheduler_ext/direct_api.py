@@ -16,7 +16,7 @@ from timekeeper.runtime.api_server import LIST_S, Answered, Api, Lost, Reply, Un
 
 
 class DirectApi(Api):
-    """``waits`` is told how long a call waited for an answer in vain. ``idle``: the paths
+    """``waits`` is told how long a call waited for an answer without success. ``idle``: the paths
     whose watch has nothing new, or whose list or watch has just failed."""
 
     def __init__(self, store: Store, waits: Callable[[float], object] = lambda _s: None) -> None:

@@ -9,10 +9,10 @@ from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.clients.gang_calls import GangCalls
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
+from scheduler_ext.gangs.capacity import PlanInput
 from scheduler_ext.gangs.drain_turns import DrainTurns
 from scheduler_ext.gangs.drains import GangDrains
 from scheduler_ext.gangs.memory import StartSettings
-from scheduler_ext.gangs.rooms import PlanInput
 from scheduler_ext.gangs.starts import GangStarts, StartWiring
 from scheduler_ext.model.node import read_node
 from scheduler_ext.model.pod import Pod, read_any

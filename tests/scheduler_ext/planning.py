@@ -1,7 +1,7 @@
 """Plans for gangs."""
 
+from scheduler_ext.gangs.capacity import PlanInput
 from scheduler_ext.gangs.plan import GangPlan, plan
-from scheduler_ext.gangs.rooms import PlanInput
 from scheduler_ext.model.standing import UNHEARD
 from scheduler_ext.scoring.policy import BINPACK
 from scheduler_ext.snapshot.snapshot import Snapshot

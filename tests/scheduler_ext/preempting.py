@@ -28,7 +28,7 @@ SCHEDULER = "bursar-scheduler"
 
 
 def unscheduled(name: str, share: int, priority: int = 0, namespace: str = "team-a", **fields: Any) -> Json:
-    """A waiting pod that kube-scheduler has tried in vain."""
+    """A waiting pod that kube-scheduler has tried without success."""
     raw = percent(share, name, priority=priority, schedulerName=SCHEDULER, **fields)
     raw["metadata"]["namespace"] = namespace
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no"}

@@ -1,4 +1,4 @@
-"""The law of releases that leave room for others: decision 53, computed a second time."""
+"""The law of releases that leave others their turn: decision 53, computed a second time."""
 
 from dataclasses import dataclass
 

@@ -15,7 +15,7 @@ from tests.story.simulation import LOOKAHEAD_MS, PDB_GRACE_MS, STEP_MS
 from tests.timekeeper.worlds import HOUR, MINUTE
 
 # The stated delay: PodDisruptionBudgets of debtors are respected for `pdbGrace`; replacements are spared for
-# a minute, and a pod for which cards were held in vain rests for one. It begins anew when a pod of the
+# a minute, and a pod for which cards were held without use rests for one. It begins anew when a pod of the
 # namespace has left for another's, which it cannot make leave for 5 minutes.
 DELAY_MS = PDB_GRACE_MS + 2 * MINUTE
 BACK_MS = 5 * MINUTE

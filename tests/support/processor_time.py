@@ -31,7 +31,7 @@ _UNITS = "BURSAR_UNITS"  # the one that names the file of `Kept`
 _ROUNDS = 1_550_000  # a second of an AMD EPYC of 2026
 _SET_CHILD_SUBREAPER = 36  # of prctl
 _ENDING_S = 2.0
-_DEAREST = 20  # files of tests that a report names
+_COSTLIEST = 20  # files of tests that a report names
 _LOOK_EVERY_S = 2.0
 _TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 
@@ -148,7 +148,7 @@ def beside(units: Units, before: Units) -> list[str]:
 
 def dearest(files: Mapping[str, float]) -> list[str]:
     """The lines that name the files of tests that took most, with their seconds."""
-    rows = sorted(files.items(), key=lambda row: -row[1])[:_DEAREST]
+    rows = sorted(files.items(), key=lambda row: -row[1])[:_COSTLIEST]
     return ["== the dearest files", *(f"{seconds:8.0f} {file}" for file, seconds in rows)] if rows else []
 
 

@@ -2,7 +2,7 @@
 
 A scene is a test that yields where it would wait: a sentence, and what is called until it returns something
 true, which the `yield` returns. All scenes of a file begin with the first of them, in namespaces and on nodes
-of their own. Each test then ends as its scene has ended: one that fails, or waits in vain, fails at its own
+of their own. Each test then ends as its scene has ended: one that fails, or waits too long, fails at its own
 `yield`, and no other does.
 
     @scene

@@ -129,7 +129,7 @@ class Dashboards:
             ),
             _decision(
                 "waiting",
-                "NoRoom",
+                "TooLittleFree",
                 "train-9",
                 14,
                 37,

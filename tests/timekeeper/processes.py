@@ -106,7 +106,7 @@ class Process:
         begun = time.monotonic()
         while not holds():
             assert self.running is None or self.running.poll() is None, self.log()[-4000:]
-            assert time.monotonic() < begun + within_s, f"waited in vain for {what}:\n{self.log()[-4000:]}"
+            assert time.monotonic() < begun + within_s, f"did not get {what}:\n{self.log()[-4000:]}"
             time.sleep(pause_s(begun))
 
     def wait_ready(self) -> None:

@@ -183,9 +183,9 @@ def _decisions(made: Dashboards) -> None:
     entries = [
         decision("placed", "Bound", POD, 180, node=NODE, cards=f"GPU-{NODE}-0,GPU-{NODE}-1", shareMilli=1000,
                  memoryMib=80000),
-        decision("waiting", "NoRoom", WAITS, 14, cardsNeeded=16, shareNeededMilli=1000, memoryNeededMib=0,
-                 reasons="13 nodes: not enough free GPUs (16 needed)", podsAhead=3, largestHoleNode=NODE,
-                 largestHoleMib=40960, largestHoleMilli=500),
+        decision("waiting", "TooLittleFree", WAITS, 14, cardsNeeded=16, shareNeededMilli=1000,
+                 memoryNeededMib=0, reasons="13 nodes: not enough free GPUs (16 needed)", podsAhead=3,
+                 largestHoleNode=NODE, largestHoleMib=40960, largestHoleMilli=500),
         decision("evicted", "BudgetExhausted", UNBROKEN, 5, message=SENTENCE),
     ]  # fmt: skip
     body = {"version": 1, "source": "extender", "decisions": entries}

@@ -31,7 +31,7 @@ SEES_ALL = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
 
 # two cards on 64 CPUs and 512 GiB
 ROOMY = replace(
-    POLICY, rules={"host-share": "enforce"}, room=CardHost(32_000, 256 * 1024**3, least_card_mib=16_000)
+    POLICY, rules={"host-share": "enforce"}, card_host=CardHost(32_000, 256 * 1024**3, least_card_mib=16_000)
 )
 FOUR_IN_PARTS = Caps(own=Cap(4_000, pod_milli=1_500))
 CLASSES = KnownClaims({"h100": DeviceClass("h100", "gpu.nvidia.com"), "odd": DeviceClass("odd")})

@@ -13,7 +13,7 @@ from timekeeper.core.dialects.dialect import no_cards
 from timekeeper.core.dialects.others import claims as of_claims
 from timekeeper.core.gangs import Gang, has_started, held_gang, needs_said
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
-from timekeeper.core.kube.eviction import makes_room
+from timekeeper.core.kube.eviction import leaves_for_another
 from timekeeper.core.kube.static_pods import STATIC, static_uid
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import PodHold
@@ -74,7 +74,7 @@ class LedgerPod:
     has_ended_well: bool = False  # of a pod with a gang: its phase is Succeeded
     needs_said: int | None = None  # of a pod with a gang: `gangs.needs_said`
     has_other_gate: bool = False  # a gate that is not ours is in ``spec.schedulingGates``
-    makes_room: bool = False  # of a pod with a gang: it is being deleted for another pod, as by preemption
+    leaves_for_another: bool = False  # of a pod with a gang: it is being deleted so, as by preemption
     # the number of GPUs of its claims that its release is to record; None: admission has recorded it
     late_devices: int | None = None
 
@@ -323,7 +323,7 @@ def _read(raw: Json, where: tuple[str, str, str], request: GPURequest) -> Ledger
         has_ended_well=gang is not None and mapping(raw.get("status")).get("phase") == "Succeeded",
         needs_said=needs_said(raw) if gang is not None else None,
         has_other_gate=_has_other_gate(spec),
-        makes_room=gang is not None and makes_room(raw),
+        leaves_for_another=gang is not None and leaves_for_another(raw),
         mirror_uid=str(metadata.get("uid", "")) if where[0].startswith(STATIC) else "",
     )
 

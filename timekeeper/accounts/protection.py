@@ -2,7 +2,7 @@
 selects, the oldest first, up to its floor. Pure.
 
 A pod takes a part of the floor: of ``cards`` what it holds of cards, of ``hours`` what it uses within the
-lookahead. The first pod for which no room is left ends the choice, so a younger and smaller one never goes
+lookahead. The first pod for which too little is left ends the choice, so a younger and smaller one never goes
 before it, and a protected pod never leaves for another: those of the last choice come first.
 """
 
@@ -33,7 +33,7 @@ class ProtectedPods:
     protection: Protection
     uids: frozenset[str] = frozenset()
     used: int = 0  # of a floor of hours: what the selected pods have used in the period
-    left: int = 0  # what is left for further pods; 0 once a pod had no room
+    left: int = 0  # what is left for further pods; 0 once it was too little for a pod
 
 
 def choose(

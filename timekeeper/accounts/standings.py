@@ -94,7 +94,7 @@ def publish(
     last: StandingsDocument | None,
     entries: EntryCache | None = None,
     queued: Set[str] = frozenset(),
-    room: CardHost | None = None,
+    card_host: CardHost | None = None,
     protected: Mapping[str, ProtectedPods] | None = None,
     claims: Mapping[str, int] = _NONE,
     stale: Set[str] = frozenset(),
@@ -103,15 +103,15 @@ def publish(
 
     If only numbers changed in a large document, it waits for its turn: at most a quarter of a megabyte is
     written per second. ``entries``: the cache of the last call, if kept. ``queued``: namespaces whose pods
-    wait for their budget. ``room``: CPU and memory for each card; None where it is not known. ``protected``:
-    namespace -> its protected pods, where its entry has ``protect``; ``claims``: namespace -> what its device
-    claims hold of GPUs, in milli-GPU; ``stale``: namespaces whose statement is an earlier one, for nothing is
-    written of their accounts.
+    wait for their budget. ``card_host``: CPU and memory for each card; None where it is not known.
+    ``protected``: namespace -> its protected pods, where its entry has ``protect``; ``claims``: namespace ->
+    what its device claims hold of GPUs, in milli-GPU; ``stale``: those of whose accounts nothing is written,
+    so that an earlier statement stays.
     """
     cache = entries or EntryCache()
     stated = {"": default, **dict(sorted(namespaces.items()))}
     first, *others = cache.encoded(settings, stated, queued, protected or {}, claims, stale)
-    shown = _bytes(_settings(settings, classes, room))
+    shown = _bytes(_settings(settings, classes, card_host))
     era = str(now_ms // _RENEWED_INTERVAL_MS).encode()
     text_digest = _digest([shown, era, *(each.text_digest for each in (first, *others))])
     content_digest = _digest([text_digest.encode(), *(each.numbers for each in (first, *others))])
@@ -196,7 +196,7 @@ def _digest(parts: Iterable[bytes]) -> str:
 
 
 def _settings(
-    settings: BudgetSettings, classes: Mapping[str, tuple[int, str, bool]], room: CardHost | None
+    settings: BudgetSettings, classes: Mapping[str, tuple[int, str, bool]], card_host: CardHost | None
 ) -> StandingSettings:
     shown: StandingSettings = {
         "mode": settings.mode,
@@ -226,11 +226,11 @@ def _settings(
         shown["gpuDevices"] = some
     if settings.charge_by == DOMINANT_HOST:
         shown["chargeBy"] = "dominant-host"
-    if room is not None:
+    if card_host is not None:
         shown["host"] = {
-            "cpuMilli": room.cpu_milli,
-            "memoryBytes": room.memory_bytes,
-            "leastCardMib": room.least_card_mib,
+            "cpuMilli": card_host.cpu_milli,
+            "memoryBytes": card_host.memory_bytes,
+            "leastCardMib": card_host.least_card_mib,
             "timesMilli": settings.host_share_milli,
         }
     return shown

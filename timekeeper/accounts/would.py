@@ -118,7 +118,7 @@ def cards_taken(
     pods: Iterable[CardHolder], claims: Mapping[str, int], caps_of: Callable[[str], Caps]
 ) -> Mapping[str, int]:
     """What would be held of each cap, in milli-GPU, by the key of its budget. The oldest pod goes first; one
-    for which a cap has no room waits, and smaller ones go. ``claims``: namespace -> what its claims hold."""
+    that a cap does not allow waits, and smaller ones go. ``claims``: namespace -> what its claims hold."""
     taken: dict[str, int] = defaultdict(int)
     for namespace, milli in claims.items():
         for subject, _ in cap_subjects(namespace, caps_of(namespace)):
@@ -191,7 +191,7 @@ def verdict(raw: Json, namespace: str, terms: AdmissionTerms, is_bound: bool = F
 
 
 def _waits_for_cards(namespace: str, request: GPURequest, terms: AdmissionTerms) -> str:
-    """What the pod would wait for where earlier pods leave it too little of a cap; "" where there is room."""
+    """What the pod would wait for where earlier pods leave it too little of a cap; "" where it does not."""
     caps = terms.policy.caps
     for subject, most in cap_subjects(namespace, caps):
         held = terms.taken.get(subject, 0)

@@ -59,12 +59,12 @@ KINDS: Mapping[str, DecisionKind] = {
     BIND_UNDONE: DecisionKind("extender", "`BindTakenBack`: a placement whose Binding failed"),
     WAITING: DecisionKind(
         "extender, timekeeper",
-        "why the pod has no node, whenever its reasons change: `NoRoom`, `NoNodeFits`, `GrantSpent`,"
-        " `BindFailed`, and `Unschedulable` (kube-scheduler refuses every node itself); `RoomIsMade`: pods"
-        " are evicted for it; `RoomNotUsed`: its claim did not get the device of pods that were evicted for"
-        " it; `WaitsForClaims`: it is not known yet what its device claims ask for, or one is missing or"
-        " in use; `WaitsForDevices`: no"
-        " node has the devices of its claims: where they were sought, and what kube-scheduler says",
+        "why the pod has no node, whenever its reasons change: `TooLittleFree`, `NoNodeFits`, `GrantSpent`,"
+        " `BindFailed`, and `Unschedulable` (kube-scheduler refuses every node itself); `VictimsEvicted`:"
+        " pods are evicted for it; `EvictionsUnused`: its claim did not get the device of pods that were"
+        " evicted for it; `WaitsForClaims`: it is not known yet what its device claims ask for, or one is"
+        " missing or in use; `WaitsForDevices`: no node has the devices of its claims: where they were"
+        " sought, and what kube-scheduler says",
     ),
     CAPPED: DecisionKind(
         "extender",

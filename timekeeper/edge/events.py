@@ -139,7 +139,7 @@ class EventRecorder(Of[R]):
             self._log("event-dropped", level="warning", **_log_fields(dropped), error="too many Events wait")
 
     def _enqueue(self, span: int, event: QueuedEvent) -> QueuedEvent | None:
-        """Queues it, or counts it as repeated. Returns the Event that finds no room: it, or the newest of the
+        """Queues it, or counts it as repeated. Returns the Event that is dropped: it, or the newest of the
         namespace that has most, where that has two more."""
         if span != self._span:
             self._span = span

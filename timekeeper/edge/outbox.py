@@ -57,7 +57,7 @@ class OutboxLimits(Of[R]):
     """What differs between outboxes."""
 
     batch: Callable[[Sequence[R]], int]  # how many of the oldest fit into one post, at least one
-    spare: Callable[[Sequence[R]], int | None]  # the place of the record that goes; None: there is room
+    spare: Callable[[Sequence[R]], int | None]  # the place of the record that goes; None: none has to
     pause_ms: Callable[[int], int]  # before the next try after this number of failures in a row
     # Half of a post that is refused goes alone, and a single record is given up. Else it is tried again.
     gives_up: bool
@@ -88,13 +88,13 @@ class Outbox(Of[R]):
         self._end_at: int | None = None  # None: the process is not ending
         self._last_try = False  # the post in flight was sent while ending
         self._gave_up = False  # ... and it failed
-        self._make_room()
+        self._drop_some()
 
     def add(self, record: R) -> None:
         """Append a record. If too many wait then, some are dropped."""
         self.waiting.append(record)
         self.is_changed = True
-        self._make_room()
+        self._drop_some()
 
     def unacknowledged(self) -> tuple[R, ...]:
         """Every record that is not acknowledged, the oldest first."""
@@ -154,7 +154,7 @@ class Outbox(Of[R]):
         is_done = self._gave_up or not (self.post or self.waiting)
         return now_ms >= self._end_at or (not self.in_flight and is_done)
 
-    def _make_room(self) -> None:
+    def _drop_some(self) -> None:
         dropped = []
         while (place := self._limits.spare(self.waiting)) is not None:
             dropped.append(self.waiting.pop(place))

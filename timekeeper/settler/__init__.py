@@ -2,8 +2,8 @@
 grants and standings come out.
 
 `cluster` holds the observed state of the cluster, `state` what the ledger contains, `decide` compares the two
-as functions of values, and `settler` runs the ticks: one read, one decision, one transaction. `evictions` and
-`process`, which elects, talk to the API server on their own.
+as functions of values, and `settler` runs the ticks: one read, one decision, one transaction. `process`
+elects; the threads of `epoch_threads` evict, release, notify and close months while this settler leads.
 
 Imports accounts, store, metrics, runtime and core. Never here: HTTP routes, SQL, or arithmetic that the API
 needs too (that belongs to `accounts`).

@@ -85,7 +85,7 @@ class EpochThreads:
         start_thread("budget-objects", self._budget_objects().keep, stop)
         cluster, namespace = self.settler.cluster, settings.namespace
         modes = ModeParameters(
-            self.api, namespace, self._history, lambda: cluster.room, self.now_ms, time.monotonic
+            self.api, namespace, self._history, lambda: cluster.last_card_host, self.now_ms, time.monotonic
         )
         start_thread("modes", modes.keep, stop)
         spent = SpentParameters(

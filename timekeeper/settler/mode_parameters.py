@@ -34,10 +34,10 @@ def modes(history: History, at_ms: int) -> Mapping[str, str]:
     return {DEFAULT: default} | {name: mode for name, mode in found.items() if mode != default}
 
 
-def host_shares(history: History, at_ms: int, room: CardHost | None) -> Mapping[str, str]:
+def host_shares(history: History, at_ms: int, card_host: CardHost | None) -> Mapping[str, str]:
     """By what the policy ``bursar-resizes`` judges: of the cluster, and of each namespace with settings of
     its own. Empty while no node with cards is known."""
-    if room is None:
+    if card_host is None:
         return {}
     settings = history.settings(at_ms)
 
@@ -45,7 +45,7 @@ def host_shares(history: History, at_ms: int, room: CardHost | None) -> Mapping[
         mode = dict(settings.rules) | dict(budget.rules)
         times_milli = budget.host_share_milli or settings.host_share_milli
         exempt = sorted({*settings.exempt, *budget.exempt})
-        amounts = (times_milli, room.cpu_milli, room.memory_bytes, max(1, room.least_card_mib))
+        amounts = (times_milli, card_host.cpu_milli, card_host.memory_bytes, max(1, card_host.least_card_mib))
         return " ".join((mode.get(RULE, CATALOGUE[RULE].default), *map(str, amounts), *exempt))
 
     default = told(history.budget("", at_ms).budget)
@@ -54,20 +54,20 @@ def host_shares(history: History, at_ms: int, room: CardHost | None) -> Mapping[
 
 
 class ModeParameters:
-    """Used by one thread. ``history``: the budgets in force, None before the first decision; ``room``: CPU
-    and memory for each card; ``clock``: Unix milliseconds; ``seconds``: a monotonic clock."""
+    """Used by one thread. ``history``: the budgets in force, None before the first decision; ``card_host``:
+    CPU and memory for each card; ``clock``: Unix milliseconds; ``seconds``: a monotonic clock."""
 
     def __init__(
         self,
         api: Api,
         namespace: str,
         history: Callable[[], History | None],
-        room: Callable[[], CardHost | None],
+        card_host: Callable[[], CardHost | None],
         clock: Callable[[], int],
         seconds: Callable[[], float],
     ) -> None:
         self._api, self._namespace, self._history = api, namespace, history
-        self._room, self._clock = room, clock
+        self._card_host, self._clock = card_host, clock
         self._of: tuple[History, CardHost | None] | None = None
         self._modes: Mapping[str, str] = {}
         self._writer = ParameterWriter(self._apply, seconds, _tell)
@@ -79,13 +79,13 @@ class ModeParameters:
 
     def step(self) -> None:
         """Apply the parameters if a mode has changed, or if it is time again."""
-        history, room = self._history(), self._room()
+        history, card_host = self._history(), self._card_host()
         if history is None:
             return
-        if self._of is None or history is not self._of[0] or room != self._of[1]:
+        if self._of is None or history is not self._of[0] or card_host != self._of[1]:
             at_ms = max(self._clock(), history.newest_ms())
-            self._of = history, room
-            self._modes = {**modes(history, at_ms), **host_shares(history, at_ms, room)}
+            self._of = history, card_host
+            self._modes = {**modes(history, at_ms), **host_shares(history, at_ms, card_host)}
         self._writer.write(self._modes)
 
     def _apply(self, wanted: Mapping[str, str]) -> str:

@@ -13,14 +13,14 @@ from timekeeper.core.ledger.hold import millis
 from timekeeper.core.names import SYSTEM_NAMESPACES
 from timekeeper.core.object_names import MIRROR
 
-MAX_BYTES = 16 << 20  # a pod whose object has no room is counted as not judged
+MAX_BYTES = 16 << 20  # a pod whose object is beyond it is counted as not judged
 MAX_WAITING = 50_000
 _REMEMBERED = 50_000
 
 
 @dataclass(frozen=True, slots=True)
 class NewPod:
-    """``body``: its metadata and spec as JSON; empty where there was no room for it. ``is_bound``: a
+    """``body``: its metadata and spec as JSON; empty where it was too large. ``is_bound``: a
     scheduler had placed it before it was seen."""
 
     uid: str
@@ -79,7 +79,7 @@ class NewPods:
         return bool(self._waiting)
 
     def take_dropped(self) -> int:
-        """How many pods were left out since the last call, for there was not even room for their names."""
+        """How many pods were left out since the last call, for not even their names were few enough."""
         with self._lock:
             dropped, self._dropped = self._dropped, 0
             return dropped

@@ -104,7 +104,7 @@ class MapWaitingPod(Struct, frozen=True):
 
 class MapWaiting(Struct, frozen=True):
     """What waits. ``total``: how many pods; ``pods``: of each namespace those that wait longest, as many of
-    each as there is room for; ``more``: namespace -> how many further ones it has. Where even these do not
+    each as fit; ``more``: namespace -> how many further ones it has. Where even these do not
     fit, the namespaces with the fewest are left out."""
 
     total: _Amount

@@ -150,7 +150,7 @@ def _of_standing(namespace: str, standing: Standing, policy: AdmissionPolicy, is
         yield f"{used} {whole}.{tenth} % of its GPU budget."
 
 
-_PROTECTED = "it is in budget, because protect selects it and its floor has room."
+_PROTECTED = "it is in budget, because protect selects it and its floor is not used up."
 _HELD = " This pod is held until the budget can pay it."
 
 
@@ -179,7 +179,7 @@ def _of_changes(
     yield from _of_claims(review, request, policy)
     yield from _without_effect(pod, request)
     if spec.get("resources"):
-        yield from _without_room(pod, without_placement(policy, request.dialect, pod))
+        yield from _without_sidecar(pod, without_placement(policy, request.dialect, pod))
     own = spec.get("priorityClassName")
     has_rule = is_above_budget_class(spec, policy)  # then the rule priority-class warns
     if (
@@ -192,7 +192,7 @@ def _of_changes(
         yield f"Priority class {shown(own)} is replaced by {most}."
 
 
-def _without_room(pod: Json, policy: AdmissionPolicy) -> Iterator[str]:
+def _without_sidecar(pod: Json, policy: AdmissionPolicy) -> Iterator[str]:
     ours = policy.sidecar
     if ours and not find_sidecar(pod) and requests_of(ours, pod) is None:
         yield (

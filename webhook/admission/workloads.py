@@ -160,7 +160,7 @@ def _misplaced(
 
 
 def _stuck_update(review: ObjectReview, template: Json, policy: AdmissionPolicy) -> list[str]:
-    """Of a Deployment whose update can never go on: a cap has no room for one pod more, and no pod may go
+    """Of a Deployment whose update can never go on: a cap does not allow one pod more, and no pod may go
     first."""
     spec, request = (
         mapping(review.object.get("spec")),

@@ -155,7 +155,7 @@ def _all(
     scope = _Scope(namespace, left_out, world.device_classes, judged, _metering_of(cluster, world))
     if _judges_hosts(world):
         nodes = _nodes(cluster, "the rule host-share is not judged")
-        world = replace(world, room=card_host((each.cards, each.allocatable) for each in nodes.values()))
+        world = replace(world, card_host=card_host((each.cards, each.allocatable) for each in nodes.values()))
     for kind, paths in _kinds(world):
         try:
             found += _of_kind(cluster, scope, kind, paths, world, troubles)

@@ -62,7 +62,7 @@ def judge_all(texts: Sequence[ManifestFile], world: AssumedCluster) -> Iterator[
     world = replace(
         world.with_namespaces(namespaces).with_claims(maps, VENDORS_CLASSES),
         classes={**_classes(value for *_, value in every), **world.classes},
-        room=_room(value for *_, value in every),
+        card_host=_card_host(value for *_, value in every),
     )
     owners = _owners(value for *_, value in every)
     for file, number, document, at, value in every:
@@ -128,7 +128,7 @@ def _classes(values: Iterator[Any]) -> dict[str, int]:
     }
 
 
-def _room(values: Iterator[Any]) -> CardHost | None:
+def _card_host(values: Iterator[Any]) -> CardHost | None:
     """How much CPU and memory the nodes in the files have for each card."""
     nodes = [value for value in values if mapping(value).get("kind") == "Node"]
     known = []

@@ -112,10 +112,10 @@ def exchange(
 
 
 def _opening() -> bytes:
-    room = MAX_MESSAGE + _PREFIX
-    settings = ((_ENABLE_PUSH, 0), (_WINDOW_SIZE, room))
+    window = MAX_MESSAGE + _PREFIX
+    settings = ((_ENABLE_PUSH, 0), (_WINDOW_SIZE, window))
     body = b"".join(number.to_bytes(2) + what.to_bytes(4) for number, what in settings)
-    more = (room - _DEFAULT_WINDOW).to_bytes(4)
+    more = (window - _DEFAULT_WINDOW).to_bytes(4)
     return _frame(_SETTINGS, 0, 0, body) + _frame(_WINDOW_UPDATE, 0, 0, more)
 
 
@@ -175,7 +175,7 @@ class _GrpcAnswer:
 
     def _take_data(self, body: bytes) -> None:
         self._body += body
-        # By the length in its prefix: our window has no room for a longer message, so it never arrives whole.
+        # By the length in its prefix: our window takes no longer message, so it never arrives whole.
         if int.from_bytes(self._body[1:_PREFIX]) > MAX_MESSAGE or len(self._body) > MAX_MESSAGE + _PREFIX:
             raise CallFailed(f"the answer is longer than {MAX_MESSAGE} bytes")
 

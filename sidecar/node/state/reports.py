@@ -160,8 +160,8 @@ def _batch(uses: Sequence[UsageInterval]) -> int:
 
 
 def _spare(uses: Sequence[UsageInterval]) -> int | None:
-    has_room = len(uses) <= 2 or sum(map(figures_in, uses)) <= MAX_WAITING
-    return None if has_room else saved_outbox.smallest_gap(uses)
+    is_within = len(uses) <= 2 or sum(map(figures_in, uses)) <= MAX_WAITING
+    return None if is_within else saved_outbox.smallest_gap(uses)
 
 
 def figures_in(one: UsageInterval) -> int:

@@ -203,8 +203,8 @@ def bind(folder: Path) -> Prepare:
 
 def gang_plan(folder: Path) -> Prepare:
     """Cards for the 8 pods of a gang on 40 nodes, after one more pod was bound."""
+    from scheduler_ext.gangs.capacity import PlanInput
     from scheduler_ext.gangs.plan import plan
-    from scheduler_ext.gangs.rooms import PlanInput
     from scheduler_ext.model.pod import Pod, read_any
     from scheduler_ext.model.standing import UNHEARD
     from scheduler_ext.scoring.policy import BINPACK

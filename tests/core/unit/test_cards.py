@@ -216,7 +216,7 @@ TILES = Card("card0", 0, "Max 1550", 1000, resources=(("memory", 2**63 - 1), ("t
         ((("memory", 5),), (("memory", 0),), 0, 1),
     ],
 )
-def test_of_named_resources_the_dearest_is_charged(
+def test_of_named_resources_the_costliest_is_charged(
     resources: Any, unit_costs: Any, rate: int, share: int
 ) -> None:
     demand = Demand(uses={"card0": NamedAmount(0, 0, resources)})

@@ -78,7 +78,7 @@ def asked(raw: Json, objects: KnownClaims, namespace: str = "a") -> PodClaims | 
         ([], 0),
     ],
 )
-def test_the_dearest_alternative_of_each_request_counts(
+def test_the_costliest_alternative_of_each_request_counts(
     entry: Json, requests: list[Json], devices: int
 ) -> None:
     assert asked(claiming(entry), known(*requests)) == PodClaims(devices)

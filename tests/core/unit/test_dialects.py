@@ -249,7 +249,7 @@ def test_a_node_takes_as_many_pods_as_its_plugin_can_serve(contract: Contract, r
     refusal = fit(request_of(row.pod), node)
 
     assert isinstance(refusal, Refusal)
-    assert refusal.kind == "room"
+    assert refusal.kind == "full"
 
 
 @rows(lambda contract: contract.writes)

@@ -93,7 +93,7 @@ def test_an_annotation_that_is_not_of_this_form_is_refused(text: str) -> None:
         decode_host(text)
 
 
-def test_before_the_binding_the_dearest_node_that_holds_the_pod_counts() -> None:
+def test_before_the_binding_the_costliest_node_that_holds_the_pod_counts() -> None:
     small, large = HostAmount(8_000, 64 * GIB), HostAmount(64_000, 512 * GIB)
     kinds = node_kinds([(cards("A100", "A100"), large), (cards("A100", "A100"), small), (cards("T4"), small)])
 

@@ -24,7 +24,7 @@ PAGES = [
 
 PRIVATE = re.compile(
     r"\b(nobody|whoever|whom|anybody|(?:is|are) told|so many|manieth|for want of|let back|dearest|ladders?"
-    r"|reckon\w*)\b",
+    r"|reckon\w*|in vain|(?<!`)rooms?)\b",
     re.IGNORECASE,
 )
 

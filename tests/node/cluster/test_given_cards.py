@@ -11,7 +11,7 @@ from sidecar.node.holder_survey import KUBELET_AGAIN_MS
 from tests.node.podresources_server import Kubelet, pod_json, serving
 from tests.node.unit.test_given_cards import GPU, STEP_MS, World, pod
 
-IN_VAIN = KUBELET_AGAIN_MS // STEP_MS  # looks until the kubelet is asked again
+UNTIL_ASKED = KUBELET_AGAIN_MS // STEP_MS  # looks until the kubelet is asked again
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_while_the_kubelet_is_away_pods_keep_their_cards_and_new_ones_have_none(
     anew = world.starts({"train": ["GPU-b"]}).looks(*busy)
     with serving(folder) as kubelet:
         kubelet.has(("team-a", "train", {GPU: ["GPU-b"]}), ("team-a", "rest", {GPU: ["GPU-a"]}))
-        back = [world.looks(*busy) for _ in range(IN_VAIN)][-1]
+        back = [world.looks(*busy) for _ in range(UNTIL_ASKED)][-1]
 
     assert away == anew == {"train": [("GPU-b", 95)]}
     assert back == {"train": [("GPU-b", 95)], "rest": [("GPU-a", 95)]}

@@ -399,7 +399,7 @@ def test_a_waiting_pod_is_told_why_and_counted_beside_the_free_compute(world: Wo
 
     assert "1 no card has 50 percent free" in world.refusals("waits")
     assert world.extender.metric('bursar_extender_pods_waiting{standing="UNKNOWN"}') == 1
-    assert world.extender.metric('bursar_extender_nodes_refused_total{reason="room"}') >= 1
+    assert world.extender.metric('bursar_extender_nodes_refused_total{reason="full"}') >= 1
     assert world.extender.metric("bursar_extender_free_gpus") == 0.8
 
 

@@ -200,7 +200,7 @@ class Teams(World):
         return f"a node for {name}", lambda: self.where(name, namespace)
 
     def waits(self, name: str, namespace: str = "team-a") -> Awaited:
-        """kube-scheduler has tried the pod in vain."""
+        """kube-scheduler has tried the pod without success."""
         return f"{name} to be refused", lambda: "Unschedulable" in str(self.conditions(name, namespace))
 
     def held(self, name: str, namespace: str = "team-a") -> bool:

@@ -132,7 +132,7 @@ def test_a_simulation_says_where_pods_would_be_placed_and_binds_none(port: Port)
     assert (card["uuid"], card["model"], card["cardMemoryMib"]) == ("a-GPU-0", "A100", 16000)
     assert (card["shareMilli"], card["memoryMib"]) == (500, 8000)
     (reason,) = answer["pods"][2]["reasons"]
-    assert (reason["kind"], reason["nodes"]) == ("room", 1)
+    assert (reason["kind"], reason["nodes"]) == ("full", 1)
     assert port.api.made("bind") == []
     assert port.extender.metric('bursar_extender_pods_waiting{standing="UNKNOWN"}') == 0
     assert port.extender.metric("bursar_extender_free_gpus") == 1

@@ -90,7 +90,7 @@ def test_where_the_plugin_picks_the_cards_none_is_shown_to_a_container(running: 
 def test_beside_replicas_whole_cards_without_an_inventory_are_bound_without_a_card(
     running: Stepped, resource: str, written: set[str]
 ) -> None:
-    """kube-scheduler counts both; the place of a replica is what its charge is reckoned by."""
+    """kube-scheduler counts both; the place of a replica is what its charge follows from."""
     there = node("v", capacity={"nvidia.com/gpu": "2", "nvidia.com/gpu.shared": "4"})
     there["metadata"]["annotations"] = {}
     running.put_node(there)

@@ -274,7 +274,7 @@ def test_the_numbers_of_the_namespaces_with_most_fit_into_a_post() -> None:
 
 def test_what_decides_first_is_the_reason_why_a_pod_waits() -> None:
     """Its mistake, an obstacle, a failed bind, kube-scheduler's own refusal, the most frequent reason."""
-    full = CountedRefusal(Refusal("no card has 50 percent free", "room"), 40)
+    full = CountedRefusal(Refusal("no card has 50 percent free", "full"), 40)
     decision = LastDecision(41, (full, CountedRefusal(Refusal("closed", "closed"), 1)))
     pod = read(percent(50, "p"))
     taint, by_itself = "taint", "0/56 nodes are available: 15 taint, 41 no card"

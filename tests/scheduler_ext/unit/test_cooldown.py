@@ -6,7 +6,7 @@ from scheduler_ext.model.standing import NamespaceStanding, NamespaceStandings
 from scheduler_ext.preemption.cooldown import (
     AGAIN_MS,
     BACK_MS,
-    MAX_IN_VAIN,
+    MAX_UNUSED,
     NODE_MS,
     NOTHING_DONE,
     REPLACEMENT_MS,
@@ -48,7 +48,7 @@ def user(name: str = "user", owner: str = "", when: str = "before", **fields: ob
     return of(made(on(percent(60, name, **fields), "n", "GPU-0"), when), "team-b", owner)
 
 
-def test_after_an_eviction_in_vain_no_pod_is_evicted_for_that_request_of_that_namespace_for_a_while() -> None:
+def test_after_an_unused_eviction_no_pod_is_evicted_for_that_request_of_that_namespace_for_a_while() -> None:
     waiting = percent(60, "waiting", priority=5)
     cooldown = evicted(user("gone"), waiting).after_vain(read(waiting), NOW_MS)
     snapshot = cards(1, user())
@@ -61,19 +61,19 @@ def test_after_an_eviction_in_vain_no_pod_is_evicted_for_that_request_of_that_na
     assert asked(of(renewed, "team-c"), snapshot, cooldown, LATER_MS) == ["user"]
 
 
-def test_a_namespace_with_ever_new_requests_evicts_in_vain_a_bounded_number_of_times() -> None:
+def test_a_namespace_with_ever_new_requests_evicts_without_use_a_bounded_number_of_times() -> None:
     snapshot, cooldown = cards(1, user()), NOTHING_DONE
-    waiting = [percent(61 + n, f"w{n}", priority=5) for n in range(MAX_IN_VAIN + 1)]
+    waiting = [percent(61 + n, f"w{n}", priority=5) for n in range(MAX_UNUSED + 1)]
     for n, pod in enumerate(waiting[:-1]):
         assert asked(pod, snapshot, cooldown, n) == ["user"]
         cooldown = cooldown.after_vain(read(pod), NOW_MS + n)
 
     assert asked(waiting[-1], snapshot, cooldown, AGAIN_MS - 1) is None
     assert asked(waiting[-1], snapshot, cooldown, AGAIN_MS) == ["user"]
-    assert asked(of(waiting[-1], "team-c"), snapshot, cooldown, MAX_IN_VAIN) == ["user"]
+    assert asked(of(waiting[-1], "team-c"), snapshot, cooldown, MAX_UNUSED) == ["user"]
 
 
-def test_an_eviction_that_was_not_in_vain_keeps_no_other_pod_from_preempting() -> None:
+def test_an_eviction_that_was_used_keeps_no_other_pod_from_preempting() -> None:
     waiting = percent(60, "waiting", priority=5)
     renewed = percent(60, "renewed", priority=5)
 

@@ -80,7 +80,12 @@ def test_why_a_pod_waits_is_recorded_once_until_its_reasons_change() -> None:
 
     (found,) = world.refuse("uid-p", n=room)
 
-    assert (found.kind, found.reason, found.name, found.namespace) == ("waiting", "NoRoom", "p", "team-a")
+    assert (found.kind, found.reason, found.name, found.namespace) == (
+        "waiting",
+        "TooLittleFree",
+        "p",
+        "team-a",
+    )
     assert found.figures == {
         "standing": "OVER_BUDGET",
         "onExhausted": "deny",
@@ -137,7 +142,7 @@ def test_an_eviction_is_recorded_on_both_pods_with_the_name_of_the_other() -> No
     first, second = world.found
     assert (first.kind, first.name, first.figures["otherPod"]) == ("reclaimed", "victim", "pod")
     assert (second.kind, second.reason, second.name, second.figures["otherPod"]) == (
-        *("waiting", "RoomIsMade", "pod"),
+        *("waiting", "VictimsEvicted", "pod"),
         "victim",
     )
     shared = {

@@ -180,7 +180,7 @@ def test_cards_are_kept_for_the_longest_grace_and_then_the_owner_waits_longer_ea
     assert world.condition("a")["lastTransitionTime"][:19] == ends[:19]
     assert said(world, "a")["tries"] == 1
     assert world.starts.failures["none-bound"] == 1
-    assert len(world.preemptor.cooldown.in_vain) == 1
+    assert len(world.preemptor.cooldown.unused) == 1
     gone = world.evicted
     world.put(theirs("y", "m", 0))
     world.delete(*gone)

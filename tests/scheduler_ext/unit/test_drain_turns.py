@@ -5,9 +5,9 @@ from dataclasses import replace
 from itertools import pairwise
 
 from scheduler_ext.cache.cluster_cache import ClusterCache
+from scheduler_ext.gangs.capacity import PlanInput
 from scheduler_ext.gangs.drain_turns import DrainTurns
 from scheduler_ext.gangs.drains import GangDrains
-from scheduler_ext.gangs.rooms import PlanInput
 from scheduler_ext.model.standing import UNHEARD
 from scheduler_ext.scoring.policy import BINPACK
 from scheduler_ext.snapshot.gang_table import GangState
@@ -60,7 +60,7 @@ def test_a_gang_has_a_drain_once_it_has_waited_and_never_with_the_setting_at_zer
     assert fits.turns.key == ""  # or was not looked at yet
 
 
-def test_a_drain_in_vain_is_followed_by_a_rest_as_long_and_by_one_twice_as_long() -> None:
+def test_a_failed_drain_is_followed_by_a_rest_as_long_and_by_one_twice_as_long() -> None:
     turns = Turns(waiting(("g", 0)))
 
     drains = turns.until(50 * FIRST)

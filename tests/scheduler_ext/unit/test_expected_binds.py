@@ -1,4 +1,4 @@
-"""A pod on its way to a node is reckoned with in the ranks of those that ask next, and nowhere else."""
+"""A pod on its way to a node counts in the ranks of those that ask next, and nowhere else."""
 
 from dataclasses import replace
 
@@ -189,7 +189,7 @@ def test_a_node_is_seen_as_if_all_expected_binds_were_fitted_anew(changes: list[
         assert seen.node_object is as_fresh.node_object
 
 
-def test_of_a_crowd_on_its_way_to_one_node_the_first_are_reckoned_with() -> None:
+def test_of_a_crowd_on_its_way_to_one_node_the_first_count() -> None:
     names = [f"p{number}" for number in range(MAX_OF_A_NODE + 1)]
     world = World("q", *names, share=1)
     for name in names:

@@ -222,7 +222,7 @@ def test_only_what_kube_scheduler_finds_short_too_is_left_to_its_preemption() ->
     found = FitCache().partition(question_of(percent(90)), fragmented.nodes, ["n"])
     assert (found.fits, found.short, found.refused) == (
         [],
-        {"n": Refusal("no card has 90 percent free", "room")},
+        {"n": Refusal("no card has 90 percent free", "full")},
         {},
     )
 

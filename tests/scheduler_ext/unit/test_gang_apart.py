@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from scheduler_ext.gangs.capacity import PlanInput
 from scheduler_ext.gangs.plan import GangPlan, lack_text, plan
-from scheduler_ext.gangs.rooms import PlanInput
 from scheduler_ext.model.standing import UNHEARD
 from scheduler_ext.scoring.policy import BINPACK
 from scheduler_ext.snapshot.immutable_map import Map
@@ -308,7 +308,7 @@ def test_where_cards_lack_too_cards_are_missing() -> None:
     found = planned([Node("a", 1)], 2, anti(HOST))
     assert (
         lack_text(found)
-        == "1 of 2 members fit; 1 cards missing of 2, the others on 1 node; no node has room for more of them"
+        == "1 of 2 members fit; 1 cards missing of 2, the others on 1 node; no node takes more of them"
     )
 
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from scheduler_ext.gangs.capacity import PlanInput
 from scheduler_ext.gangs.plan import GangPlan, lack_text, plan
-from scheduler_ext.gangs.rooms import PlanInput
 from scheduler_ext.model.pod import CPUMember, read_non_gpu_pod
 from scheduler_ext.model.standing import UNHEARD
 from scheduler_ext.scoring.policy import BINPACK
@@ -100,17 +100,17 @@ def test_several_members_do_not_use_the_same_cpu() -> None:
     two = [launcher(f"l{at}") for at in range(2)]
 
     assert made(nodes, *two).suffices(2)
-    assert made(nodes, *two, launcher("l2")).no_room == ("l2",)
-    assert made(nodes, *two, launcher("small", cpu="1")).no_room == ("small",)
+    assert made(nodes, *two, launcher("l2")).unplaced == ("l2",)
+    assert made(nodes, *two, launcher("small", cpu="1")).unplaced == ("small",)
     other = launcher("busy", cpu="5", labels={}, nodeName="c")
-    assert made(nodes, other, launcher()).no_room == ("launcher",)
+    assert made(nodes, other, launcher()).unplaced == ("launcher",)
 
 
 def test_a_member_that_lacks_beside_others_that_lack_cards_is_told_too() -> None:
     found = made([gpu_node("g", 1, cpu=8)], launcher())
 
     assert lack_text(found) == (
-        "1 of 2 members fit; 1 cards missing of 2, the others on 1 node; no node has room for more of them; "
+        "1 of 2 members fit; 1 cards missing of 2, the others on 1 node; no node takes more of them; "
         "no node has the CPU and memory of launcher, of this gang, beside the members with cards"
     )
 

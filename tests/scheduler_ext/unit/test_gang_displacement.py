@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from scheduler_ext.gangs.capacity import PlanInput
 from scheduler_ext.gangs.displacement import Displacement, displaced
-from scheduler_ext.gangs.rooms import PlanInput
 from scheduler_ext.model.pdb import PDBs
 from scheduler_ext.preemption.plan import PreemptionLimits
 from scheduler_ext.preemption.victims import PreemptionContext

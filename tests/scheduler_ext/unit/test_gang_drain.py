@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from scheduler_ext.fit.card_sets import Steps
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal, not_enough_free
+from scheduler_ext.gangs.capacity import PlanInput
 from scheduler_ext.gangs.drain_choice import Chosen, choose
 from scheduler_ext.gangs.plan import plan
-from scheduler_ext.gangs.rooms import PlanInput
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.standing import UNHEARD, NamespaceStanding, NamespaceStandings
 from scheduler_ext.scoring.policy import BINPACK
 from scheduler_ext.snapshot.drains import LATE_MS, Drain, beside_drain
-from scheduler_ext.snapshot.node_info import is_roomier
+from scheduler_ext.snapshot.node_info import is_emptier
 from scheduler_ext.snapshot.snapshot import Snapshot, assume, drain, expire, pod_updated, release, undrain
 from scheduler_ext.verbs.drained import DrainedFits, beside_drained
 from scheduler_ext.verbs.fit_cache import FilterResult, fit_key
@@ -249,7 +249,7 @@ def test_of_the_pods_that_wait_one_that_may_pass_is_woken_for_a_card_that_is_kep
 
     assert first_that_fits(there, waiting, lambda _: Steps(), NOW) is waiting[1]
     assert first_that_fits(there, waiting, lambda _: Steps()) is None
-    assert is_roomier(begun(undrain(snapshot), found).node("a"), begun(full(snapshot), found).node("a"))
+    assert is_emptier(begun(undrain(snapshot), found).node("a"), begun(full(snapshot), found).node("a"))
 
 
 def full(snapshot: Snapshot) -> Snapshot:
@@ -338,7 +338,7 @@ def test_what_is_remembered_of_a_drains_nodes_holds_only_while_these_stay_the_sa
     assert beside(drained) == kept
     assert drained.drain is not None
     less = drain(snapshot, replace(drained.drain, cards=drained.drain.cards[:1]))
-    assert sorted(why.kind for why in beside(less).refused.values()) == ["drained", "room"]
+    assert sorted(why.kind for why in beside(less).refused.values()) == ["drained", "full"]
     after = drained
     for pod, node_name, uuid in zip(pods, "abb", ("a-GPU-1", "b-GPU-0", "b-GPU-1"), strict=True):
         assert beside(after).refused.keys() == kept.refused.keys()

@@ -6,7 +6,7 @@ from tests.scheduler_ext.reserving import stamp
 NOTE = "bursar.dev/gang-forgiven"
 
 
-def in_vain(world: GangWorld) -> GangWorld:
+def unused(world: GangWorld) -> GangWorld:
     """One of two gets a node, and the other none by the deadline."""
     world.step()
     world.bind("a")
@@ -25,8 +25,8 @@ def notes(world: GangWorld) -> list[tuple[str, str, str]]:
     return [each for each in written if each[0] == "evict" or each[2]]
 
 
-def test_it_notes_until_when_a_start_in_vain_is_not_charged_and_then_evicts() -> None:
-    world = in_vain(GangWorld({"n1": 1, "n2": 1}, members("ab")))
+def test_it_notes_until_when_a_failed_start_is_not_charged_and_then_evicts() -> None:
+    world = unused(GangWorld({"n1": 1, "n2": 1}, members("ab")))
     assert notes(world) == []
 
     world.step(2)
@@ -52,7 +52,7 @@ def test_it_notes_it_once_though_the_eviction_is_refused_again_and_again() -> No
         return original(method, path, body, **more)
 
     world.call = protected  # type: ignore[method-assign, assignment]
-    in_vain(world)
+    unused(world)
     world.steps(20)
 
     assert [what for what, _, _ in notes(world)] == ["patch"] + ["evict"] * 4

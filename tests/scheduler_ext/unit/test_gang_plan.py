@@ -5,8 +5,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scheduler_ext.gangs.capacity import PlanInput
 from scheduler_ext.gangs.plan import GangPlan, plan
-from scheduler_ext.gangs.rooms import PlanInput
 from scheduler_ext.model.standing import UNHEARD, NamespaceStanding, NamespaceStandings
 from scheduler_ext.scoring.policy import BINPACK
 from tests.scheduler_ext.worlds import node, percent, rebuilt

@@ -104,7 +104,7 @@ def test_a_gang_is_planned_once_as_many_as_it_needs_are_paid(raws: list[Json], p
             2,
             3,
             "",
-            "2 of 3 members fit; 1 cards missing of 3, the others on 1 node; no node has room",
+            "2 of 3 members fit; 1 cards missing of 3, the others on 1 node; no node takes",
         ),
         (2, 2, "ab", ""),
         (3, 2, "abc", ""),
@@ -161,7 +161,7 @@ def test_a_pod_whose_gate_was_removed_by_hand_is_woken() -> None:
             "its members say none and rack; allowed: one label for all.",
         ),
         ([member("a"), member("b", gates=(BUDGET, CARDS))], "; 1 wait for their budget or their turn."),
-        (members("ab"), "; 0 of 2 members fit; 2 cards missing of 2; no node has room for more of them."),
+        (members("ab"), "; 0 of 2 members fit; 2 cards missing of 2; no node takes more of them."),
     ],
 )
 def test_a_gang_that_waits_says_for_what_once(raws: list[Json], says: str) -> None:
@@ -240,7 +240,7 @@ def test_gangs_are_planned_by_priority_then_by_age() -> None:
     assert set(world.step().planned) == {"c", "d"}
 
 
-def test_in_a_round_each_gang_is_planned_in_vain_once() -> None:
+def test_in_a_round_each_gang_is_planned_without_success_once() -> None:
     """Else those that come first would have all of the time."""
     world = GangWorld({"n": 2})
     world.put(*members("abc", gang="x", created_s=-3), *members("def", gang="y", created_s=-2))
@@ -250,7 +250,7 @@ def test_in_a_round_each_gang_is_planned_in_vain_once() -> None:
     assert looks == [(1, ""), (2, ""), (2, "gh"), (3, "gh")]
 
 
-def test_a_plan_in_vain_takes_a_tenth_of_the_time_at_most() -> None:
+def test_a_failed_plan_takes_a_tenth_of_the_time_at_most() -> None:
     """Each takes two seconds; two of them are at most 5 s apart, so that none waits long."""
     world = GangWorld({"n": 1}, members("ab"))
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scheduler_ext.gangs.capacity import PlanInput
 from scheduler_ext.gangs.domains import whole_cards
 from scheduler_ext.gangs.plan import TRIES, GangPlan, lack_text, place_text, plan
-from scheduler_ext.gangs.rooms import PlanInput
 from scheduler_ext.model.standing import UNHEARD, NamespaceStandings
 from scheduler_ext.scoring.policy import BINPACK
 from tests.scheduler_ext.planning import plan_of_all
@@ -93,7 +93,7 @@ def test_a_gang_that_fits_in_no_rack_says_how_many_fit_in_the_best() -> None:
     found = required({"r1": [8], "r2": [8, 4], "": [8, 8]}, 16)
 
     assert lack_text(found) == (
-        "12 of 16 members fit in rack r2; 4 cards missing of 16, the others on 2 nodes; no rack has room for"
+        "12 of 16 members fit in rack r2; 4 cards missing of 16, the others on 2 nodes; no rack takes"
         " more of them"
     )
 
@@ -102,7 +102,7 @@ def test_nodes_without_the_label_are_in_no_rack() -> None:
     found = required({"": [8, 8]}, 4)
 
     assert lack_text(found) == (
-        f"0 of 4 members fit; 4 cards missing of 4; no node with the label {RACK} has room for one of them"
+        f"0 of 4 members fit; 4 cards missing of 4; no node with the label {RACK} takes one of them"
     )
     assert racks_of(preferred({"": [8, 8], "r1": [2]}, 4)) == {"r1": 2, "none": 2}
     assert racks_of(preferred({"": [8, 8]}, 4)) == {"none": 4}
@@ -152,7 +152,7 @@ def test_members_that_run_keep_the_others_in_their_rack() -> None:
 def test_that_the_rack_where_members_run_has_no_room_is_said() -> None:
     found = made(there({"r1": [1], "r2": [8]}), [200], beside=("r1-0",), required=RACK)
 
-    assert found.why == "no rack where members run has room for one of them"
+    assert found.why == "no rack where members run takes one of them"
 
 
 def test_members_of_several_shapes_are_in_one_rack_if_any_takes_them() -> None:

@@ -489,7 +489,7 @@ def test_many_nodes_are_filtered_by_what_is_left_of_each_resource(policy: Policy
     )[0]
     assert found.fits == ["n5"]
     assert scores.argmax() == 5
-    assert {each.kind for each in {**found.short, **found.refused}.values()} == {"room"}
+    assert {each.kind for each in {**found.short, **found.refused}.values()} == {"full"}
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -10,7 +10,7 @@ from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.node import CLOSED, read_node
 from scheduler_ext.reports.closed_nodes import Closure, closures
 from scheduler_ext.snapshot.immutable_map import Map
-from scheduler_ext.snapshot.node_info import is_roomier
+from scheduler_ext.snapshot.node_info import is_emptier
 from scheduler_ext.snapshot.snapshot import (
     Snapshot,
     expire,
@@ -349,7 +349,7 @@ def test_a_node_that_its_agent_closes_gives_out_no_share_and_no_whole_card(raw: 
 
     assert refused == Refusal(f"node is closed for sharing: {CLOSED['strangers']}", "closed")
     assert free(tell(snapshot, NOT_THERE)) == [1000]
-    assert is_roomier(tell(snapshot, NOT_THERE).node("n"), snapshot.node("n"))
+    assert is_emptier(tell(snapshot, NOT_THERE).node("n"), snapshot.node("n"))
 
 
 def test_a_node_that_its_agent_closed_stays_closed_over_a_reboot_until_the_agent_has_looked() -> None:
@@ -424,10 +424,10 @@ def test_a_pod_that_is_not_named_yet_has_as_many_cards_whichever_they_are() -> N
     named = holders({"uid-old": ["GPU-0"], "uid-mine": ["GPU-2"]})
     later = rebuilt([told(named, *THREE, capacity=PLUGIN)], [older, ours])
     assert (free(later), later.node("n").unnamed) == ([0, 1000, 0], 0)
-    assert not is_roomier(later.node("n"), snapshot.node("n"))
+    assert not is_emptier(later.node("n"), snapshot.node("n"))
     gone = rebuilt([told(text, *THREE, capacity=PLUGIN)], [older]).node("n")
-    assert is_roomier(gone, later.node("n"))
-    assert is_roomier(gone, snapshot.node("n"))
+    assert is_emptier(gone, later.node("n"))
+    assert is_emptier(gone, snapshot.node("n"))
 
 
 def test_a_pod_without_an_object_counts_where_a_plugin_picks_too() -> None:

@@ -74,7 +74,7 @@ SAID = {
     "GANG_ELSEWHERE": [refusal.GANG_ELSEWHERE],
 }
 KIND_OF = {
-    "not_enough_free": "room",
+    "not_enough_free": "full",
     "not_allowed": "constraint",
     "not_known": "constraint",
     "never_near": "constraint",
@@ -138,7 +138,7 @@ def test_the_reasons_are_counted_that_of_most_nodes_first() -> None:
         CountedRefusal(refusal.NO_CARDS, 1),
     )
     assert {key: count for key, count in decisions.nodes_refused().items() if count} == {
-        "room": 30,
+        "full": 30,
         "no-cards": 1,
     }
 

@@ -410,7 +410,7 @@ def test_a_pod_that_requests_cards_is_answered_by_what_arrived_while_filter_wait
     pair.first.take_over()
     waiting.join()
 
-    assert found == [FilterResult([], {"a": Refusal("no card has 60 percent free", "room")}, {})]
+    assert found == [FilterResult([], {"a": Refusal("no card has 60 percent free", "full")}, {})]
 
 
 def test_a_pod_without_a_gpu_request_waits_for_no_takeover(pair: Pair) -> None:

@@ -210,7 +210,7 @@ def test_the_metrics_show_what_waits_and_why(world: Stepped) -> None:
 
     for line in (
         'bursar_extender_events_total{result="posted"} 1.0',
-        'bursar_extender_nodes_refused_total{reason="room"} 1.0',
+        'bursar_extender_nodes_refused_total{reason="full"} 1.0',
         'bursar_extender_nodes_refused_total{reason="closed"} 1.0',
         'bursar_extender_nodes_refused_total{reason="search"} 0.0',
         'bursar_extender_pods_waiting{standing="UNKNOWN"} 1.0',

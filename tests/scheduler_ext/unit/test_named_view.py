@@ -46,7 +46,7 @@ def test_the_map_shows_the_largest_part_of_a_cards_resources(running: Stepped) -
     ("unit_costs", "rate"),
     [((), 1000), (((f"{INTEL}tiles", 2 * 10**11),), 800), (((f"{INTEL}tiles", 0),), 800)],
 )
-def test_extender_and_ledger_agree_on_what_a_pod_takes_and_the_ledger_charges_the_dearest(
+def test_extender_and_ledger_agree_on_what_a_pod_takes_and_the_ledger_charges_the_costliest(
     unit_costs: tuple[tuple[str, int], ...], rate: int
 ) -> None:
     answer = fit(request_of(RAW), rebuilt([NODE], []).node("n"))

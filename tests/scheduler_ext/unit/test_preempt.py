@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scheduler_ext.model.standing import NamespaceStandings
-from scheduler_ext.preemption.cooldown import MAX_IN_VAIN, NOTHING_DONE
+from scheduler_ext.preemption.cooldown import MAX_UNUSED, NOTHING_DONE
 from tests.scheduler_ext.preemption_worlds import IN, OVER, budget, of, standing
 from tests.scheduler_ext.stepped import Stepped
 from tests.scheduler_ext.worlds import Json, asking, node, on, percent, read
@@ -193,7 +193,7 @@ def drop(world: Stepped, raw: Json) -> None:
 def test_a_namespace_whose_pods_go_after_each_answer_makes_kube_scheduler_evict_a_bounded_number_of_times(
     world: Stepped, finalizer: bool
 ) -> None:
-    for n in range(MAX_IN_VAIN):
+    for n in range(MAX_UNUSED):
         waiting = world.put_pod(percent(80, f"w{n}", **WAITING))
         assert ask(world, waiting, n=meta("c")) == {"n": ["c"]}
         if finalizer:
@@ -211,8 +211,8 @@ def test_a_namespace_whose_pods_go_after_each_answer_makes_kube_scheduler_evict_
     assert ask(world, of(percent(80, "theirs", **WAITING), "team-z"), n=meta("c")) == {"n": ["c"]}
 
 
-def test_a_pod_that_is_bound_after_the_answer_was_not_one_in_vain(world: Stepped) -> None:
-    for n in range(MAX_IN_VAIN):
+def test_a_pod_that_is_bound_after_the_answer_was_no_unused_one(world: Stepped) -> None:
+    for n in range(MAX_UNUSED):
         waiting = world.put_pod(percent(80, f"w{n}", **WAITING))
         assert ask(world, waiting, n=meta("c")) == {"n": ["c"]}
         bound = on(percent(1, f"w{n}", **WAITING), "n", "GPU-1")

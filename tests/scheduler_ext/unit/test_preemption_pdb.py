@@ -21,7 +21,7 @@ def test_for_priority_alone_a_pod_disruption_budget_is_never_broken() -> None:
     assert reservation(world, "high") == ""
 
 
-def test_where_one_of_several_is_protected_none_leaves_in_vain() -> None:
+def test_where_one_of_several_is_protected_none_leaves_without_use() -> None:
     world = stage(*SHARED, pdbs=budget_over("team-a", allowed=2), protected={"b"})
     begins(world, "high")
     world.step(after_s=1, times=20)

@@ -11,7 +11,7 @@ from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.node import read_node
 from scheduler_ext.reports.closed_nodes import closures, why_closed
 from scheduler_ext.scoring.policy import BINPACK
-from scheduler_ext.snapshot.node_info import is_roomier
+from scheduler_ext.snapshot.node_info import is_emptier
 from scheduler_ext.snapshot.snapshot import EMPTY
 from scheduler_ext.verbs.fit_cache import FitCache, fit_key
 from tests.scheduler_ext.worlds import Json, holders, node, percent, request_of
@@ -183,7 +183,7 @@ def test_the_node_opens_when_its_slices_are_gone_and_has_a_notice_for_each() -> 
         f"No GPU pods are placed on the node: its GPUs are given out by device claims of {NVIDIA}.",
         "GPU pods are placed on the node again.",
     ]
-    assert is_roomier(world.cache.snapshot.node("n"), second.get("n"))
+    assert is_emptier(world.cache.snapshot.node("n"), second.get("n"))
 
 
 def test_a_slice_that_moves_or_is_not_listed_any_more_opens_its_node() -> None:

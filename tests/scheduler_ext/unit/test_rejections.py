@@ -4,8 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from scheduler_ext.gangs.capacity import PlanInput
 from scheduler_ext.gangs.plan import plan
-from scheduler_ext.gangs.rooms import PlanInput
 from scheduler_ext.model.standing import UNHEARD
 from scheduler_ext.scoring.policy import BINPACK
 from scheduler_ext.snapshot.snapshot import Snapshot, expire, pod_deleted, pod_updated, pods_listed

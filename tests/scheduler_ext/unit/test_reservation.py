@@ -13,7 +13,7 @@ from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.node import read_node
 from scheduler_ext.model.pod import read_pod
 from scheduler_ext.scoring.policy import BINPACK
-from scheduler_ext.snapshot.node_info import is_roomier, without_pod
+from scheduler_ext.snapshot.node_info import is_emptier, without_pod
 from scheduler_ext.snapshot.reservations import as_found_by
 from scheduler_ext.snapshot.snapshot import (
     Snapshot,
@@ -91,7 +91,7 @@ def test_once_the_victim_is_gone_its_cards_are_for_the_pod_alone() -> None:
 
     assert free(after) == [400]
     assert fits_itself(after, raw)
-    assert is_roomier(after.node("n"), before.node("n"))
+    assert is_emptier(after.node("n"), before.node("n"))
 
 
 def test_the_pod_that_cards_are_held_for_is_woken_when_they_free() -> None:
@@ -103,7 +103,7 @@ def test_the_pod_that_cards_are_held_for_is_woken_when_they_free() -> None:
         waiting_pod(read(each), BINPACK, ["n"]) for each in (percent(100, "high", priority=9), raw)
     ]
 
-    assert is_roomier(after.node("n"), before.node("n"))
+    assert is_emptier(after.node("n"), before.node("n"))
     chosen = next_to_wake(after.node("n"), waiting_pods, lambda _: Steps())
     assert chosen is not None
     assert chosen.pod.name == "p"

@@ -164,7 +164,7 @@ def test_three_pods_of_five_gigabytes_do_not_fit_on_two_cards_of_eight() -> None
         snapshot = pod_updated(snapshot, read(taken))
 
     assert fit(request_of(mib(5000, "third")), snapshot.node("n")) == Refusal(
-        "no card has 5000 MiB free", "room"
+        "no card has 5000 MiB free", "full"
     )
 
 
@@ -352,6 +352,6 @@ def test_a_tencent_share_needs_its_memory_on_one_card() -> None:
     fitting = asking(limits_of("main", tencent_com__vcuda_core="50", tencent_com__vcuda_memory="32"))
 
     assert fit(request_of(raw), snapshot.node("n")) == Refusal(
-        "no card has 50 percent and 8448 MiB free", "room"
+        "no card has 50 percent and 8448 MiB free", "full"
     )
     assert cards_of(fit(request_of(fitting), snapshot.node("n"))) == {"main": [0]}

@@ -49,7 +49,7 @@ def test_pods_take_their_cards_one_after_another_and_the_books_stay_as_they_are(
     assert [each.node for each in found[:3]] == ["a", "b", "b"]
     assert [each.fitting for each in found] == [2, 1, 1, 0]
     assert {cards_of(pod)[0] for pod in found[1:3]} == {"b-GPU-0", "b-GPU-1"}
-    assert [(r.refusal.kind, r.nodes) for r in found[3].reasons] == [("room", 2)]
+    assert [(r.refusal.kind, r.nodes) for r in found[3].reasons] == [("full", 2)]
     assert known.snapshot is snapshot
     assert simulate(pods, known) == found
 
@@ -186,8 +186,8 @@ def test_a_gang_is_placed_whole_or_takes_no_card() -> None:
     whole = simulate([gang[0], single, *gang[1:]], books(three))
 
     lack = (
-        "gang g starts whole: 2 of 3 members fit; 1 cards missing of 3, the others on 2 nodes; no node has"
-        " room for more of them"
+        "gang g starts whole: 2 of 3 members fit; 1 cards missing of 3, the others on 2 nodes; no node takes"
+        " more of them"
     )
     assert reasons(short) == [lack] * 3 + [""]
     assert [bool(each.node) for each in short] == [False] * 3 + [True]
@@ -227,7 +227,7 @@ def test_a_pod_that_gets_no_card_that_is_kept_for_a_gang_says_so_and_one_that_en
 
     assert (long.node, reasons([long])) == ("", [f"kept for gang team-a/big {times}; {passes}"])
     assert (passing.node, passing.fitting) == ("a", 1)
-    assert two.reasons[0].refusal.kind == "room"  # not for the drain: the short pod has one of the cards
+    assert two.reasons[0].refusal.kind == "full"  # not for the drain: the short pod has one of the cards
     (stranger,) = simulate(pods[:1], books(kept_for("team-b", "secret")))
     assert reasons([stranger]) == [f"kept for another namespace's gang {times}; {passes}"]
 

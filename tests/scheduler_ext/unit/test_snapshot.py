@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.model.node import read_node
 from scheduler_ext.snapshot.immutable_map import Map
-from scheduler_ext.snapshot.node_info import has_same_room, is_roomier
+from scheduler_ext.snapshot.node_info import is_as_free, is_emptier
 from scheduler_ext.snapshot.snapshot import (
     assume,
     forget,
@@ -118,13 +118,13 @@ def test_a_binding_that_was_expected_counts_nothing_of_its_node_again() -> None:
     now = pod_updated(assumed, read(on(raw, "n", "GPU-0")))
 
     assert now.node("n") == rebuilt([node("n")], [on(raw, "n", "GPU-0")]).node("n")
-    assert has_same_room(now.node("n"), assumed.node("n"))
-    assert not has_same_room(assumed.node("n"), snapshot.node("n"))
+    assert is_as_free(now.node("n"), assumed.node("n"))
+    assert not is_as_free(assumed.node("n"), snapshot.node("n"))
     elsewhere = pod_updated(assumed, read(on(raw, "n", "GPU-1")))
-    assert not has_same_room(elsewhere.node("n"), assumed.node("n"))
+    assert not is_as_free(elsewhere.node("n"), assumed.node("n"))
     there = now.node("n")
     others = [replace(there, cpu_left=7), replace(there, closed="claims"), replace(there, unnamed=1)]
-    assert not any(has_same_room(other, there) for other in others)
+    assert not any(is_as_free(other, there) for other in others)
 
 
 def devices(**containers: list[Json]) -> str:
@@ -227,7 +227,7 @@ def test_only_the_node_of_an_event_changes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "roomier"),
+    ("before", "after", "emptier"),
     [
         ([], [on(percent(50), "n", "GPU-0")], False),
         ([on(percent(50), "n", "GPU-0")], [], True),
@@ -236,10 +236,10 @@ def test_only_the_node_of_an_event_changes() -> None:
         ([], [bound(percent(50), "n", None)], False),
     ],
 )
-def test_a_node_is_roomier_when_a_card_of_it_is(before: list[Json], after: list[Json], roomier: bool) -> None:
+def test_a_node_is_roomier_when_a_card_of_it_is(before: list[Json], after: list[Json], emptier: bool) -> None:
     old, new = (rebuilt([node("n")], pods).node("n") for pods in (before, after))
 
-    assert is_roomier(new, old) is roomier
+    assert is_emptier(new, old) is emptier
 
 
 def test_a_node_is_roomier_when_a_card_heals_comes_or_the_node_is_new() -> None:
@@ -247,9 +247,9 @@ def test_a_node_is_roomier_when_a_card_heals_comes_or_the_node_is_new() -> None:
     well = rebuilt([node("n", card(0))], []).node("n")
     two = rebuilt([node("n", card(0), card(1))], []).node("n")
 
-    assert is_roomier(well, sick)
-    assert is_roomier(two, well)
-    assert is_roomier(well, None)
+    assert is_emptier(well, sick)
+    assert is_emptier(two, well)
+    assert is_emptier(well, None)
 
 
 keys = st.text(max_size=3)

@@ -356,7 +356,7 @@ def test_everything_is_read_from_the_objects_at_the_start(start: Start, api: Sto
     assert "complete nodes=1 pods=2 waiting=1" in world.lines
 
 
-def test_a_watch_that_expired_is_begun_anew_and_what_went_meanwhile_is_reckoned_with(world: Stepped) -> None:
+def test_a_watch_that_expired_is_begun_anew_and_what_went_meanwhile_counts(world: Stepped) -> None:
     world.api.watching = False
     world.api.delete("pods", "user", "team-a")
     world.api.put("pods", on(percent(30, "new"), "b", "b-GPU-0"))

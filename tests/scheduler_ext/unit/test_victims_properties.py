@@ -14,7 +14,7 @@ from scheduler_ext.preemption.lower_bound import NEVER, ClassHoldings, LowerBoun
 from scheduler_ext.preemption.precedence import outranks
 from scheduler_ext.preemption.victim_search import SearchLimits, fewest
 from scheduler_ext.preemption.victims import Choice, PreemptionContext, candidates, choose
-from scheduler_ext.snapshot.host_room import host_lack
+from scheduler_ext.snapshot.host_left import host_lack
 from scheduler_ext.snapshot.node_info import without_pods
 from tests.scheduler_ext.preemption_worlds import IN, OVER, UNLIMITED, budget, of, pdbs, standing
 from tests.scheduler_ext.preemption_worlds import at as moment_of
@@ -77,10 +77,10 @@ def oracle(world: World) -> tuple[tuple[int, ...], int] | None:
 
 
 def has_room(world: World, leaving: set[int]) -> bool:
-    return has_host_room(world, leaving) and have_cards(world, leaving)
+    return has_what_is_beside(world, leaving) and have_cards(world, leaving)
 
 
-def has_host_room(world: World, leaving: set[int]) -> bool:
+def has_what_is_beside(world: World, leaving: set[int]) -> bool:
     """Of what is not wanted, any amount may be taken."""
     staying = [each for at, each in enumerate(world.held) if at not in leaving]
     cores = world.host[0] - world.beside[0] - sum(each.cpu for each in staying)

@@ -99,16 +99,16 @@ class Place:
         return f"{name} to say: {text}", lambda: any(text in note for note in self.told(name))
 
     def stays(self, *names: str) -> Awaited:
-        """Exactly these have nodes, until cards have been looked for once more, in vain."""
-        looks = self._looks_in_vain()
+        """Exactly these have nodes, until cards have been looked for once more, without success."""
+        looks = self._looks_without_success()
 
         def has_stayed() -> bool:
             assert self.bound() == sorted(names)
-            return self._looks_in_vain() > looks
+            return self._looks_without_success() > looks
 
         return "cards to be looked for once more", has_stayed
 
-    def _looks_in_vain(self) -> int:
+    def _looks_without_success(self) -> int:
         """How often a plan for a gang of the namespace has found too few cards."""
         lines = self.stack.log("extender").splitlines()
         return sum(f" gang={self.name}/" in line and " pods=0" in line for line in lines)
@@ -145,7 +145,7 @@ def test_three_pods_wait_on_two_cards_and_start_together_on_three(stack: Stack, 
 
     lack = (
         "Gang train starts whole: 3 of 3 members exist; 2 of 3 members fit; 1 cards missing of 3, the others"
-        " on 2 nodes; no node has room for more of them."
+        " on 2 nodes; no node takes more of them."
     )
 
     def is_on_the_map() -> bool:

@@ -2,7 +2,7 @@
 After each outage every hold whose end was proved is charged to the unit, and no card is ever overcommitted.
 
 The ledger is in PostgreSQL. Two extenders elect their leader, and both report the ends that they saw. What is
-true is reckoned from the objects' states by a watch of this test.
+true is computed from the objects' states by a watch of this test.
 """
 
 import http.client

@@ -80,7 +80,7 @@ class Attacker:
             self.api.call("DELETE", f"{self.pods}/pile-{number - PILE}", {"gracePeriodSeconds": 0})
         return "stockpiled"
 
-    def in_vain(self, number: int) -> str:
+    def without_success(self, number: int) -> str:
         """A pod that no node can ever run, with a new UID each time."""
         none = {"labelSelector": {"matchLabels": {"no": "pod"}}, "topologyKey": "kubernetes.io/hostname"}
         affinity = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [none]}}
@@ -88,7 +88,7 @@ class Attacker:
         name = f"vain-{number}"
         eventually(lambda: self.ending.is_set() or self._pod(name)["status"].get("conditions"), "an answer")
         self.api.call("DELETE", f"{self.pods}/{name}", {"gracePeriodSeconds": 0})
-        return "in vain"
+        return "without success"
 
     def _pod(self, name: str) -> Json:
         found: Json = self.api.call("GET", f"{self.pods}/{name}")
@@ -115,7 +115,7 @@ class Attacker:
     @contextmanager
     def attacking(self) -> Iterator[None]:
         """All of it at once, with six loops of reports."""
-        attacks = [self.bloat, self.stockpile, self.in_vain, self.linger, *[self.report] * 6]
+        attacks = [self.bloat, self.stockpile, self.without_success, self.linger, *[self.report] * 6]
         threads = [threading.Thread(target=self.loop, args=(attack,)) for attack in attacks]
         for thread in threads:
             thread.start()
@@ -132,7 +132,7 @@ class Attacker:
         others = {
             "bloat": self.refused["bloat"],  # each ends with a refusal
             "stockpile": self.done["stockpiled"],
-            "in vain": self.done["in vain"],
+            "without success": self.done["without success"],
             "linger": self.done["refused a long grace"],
         }
         return Counter(others | {"report": reports})

@@ -17,8 +17,8 @@ import pytest
 from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
+from scheduler_ext.gangs.capacity import PlanInput
 from scheduler_ext.gangs.drain_turns import DrainTurns
-from scheduler_ext.gangs.rooms import PlanInput
 from scheduler_ext.model.node import read_node
 from scheduler_ext.model.pod import read_any
 from scheduler_ext.model.standing import UNHEARD

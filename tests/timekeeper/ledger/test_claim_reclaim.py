@@ -254,11 +254,11 @@ def test_a_debtor_leaves_for_the_claim_of_a_pod_in_budget_and_its_device_is_kept
         (each.kind, each.reason, each.name) for each in world.town.recorded if OTHER_POD in each.figures
     ] == [
         (RECLAIMED, "Reclaimed", "v"),
-        (WAITING, "RoomIsMade", "heir"),
+        (WAITING, "VictimsEvicted", "heir"),
     ]
     assert {each["regarding"]["name"]: each["reason"] for each in world.api.events} == {
         "v": "Reclaimed",
-        "heir": "RoomIsMade",
+        "heir": "VictimsEvicted",
     }
     reasons = [body["status"]["conditions"][0]["reason"] for _, body in world.api.patches]
     assert reasons == ["BursarReclaim"]
@@ -740,8 +740,8 @@ def test_a_device_is_kept_for_a_bounded_time_and_then_no_pod_leaves_for_such_a_c
     assert world.rules == {}
     assert [each.reason for each in world.town.recorded if each.name == "heir"] == [
         "WaitsForDevices",
-        "RoomIsMade",
-        "RoomNotUsed",
+        "VictimsEvicted",
+        "EvictionsUnused",
     ]
 
     assert world.turn(4 * MINUTE + 50 * SECOND) == []
@@ -979,7 +979,7 @@ def test_a_debtor_leaves_for_a_pod_whose_limit_claims_serve_though_nothing_can_b
     assert world.turn(3 * SECOND) == ["v"]
     assert world.written == []
     world.goes("v", "of-v")
-    said = [each["note"] for each in world.api.events if each["reason"] == "RoomIsMade"]
+    said = [each["note"] for each in world.api.events if each["reason"] == "VictimsEvicted"]
     assert said == [
         "Pods over budget are evicted from node n1 for a device of this pod's claim. Nothing can keep it for"
         " this pod's claim meanwhile, so another claim may get it first."
@@ -1003,7 +1003,7 @@ def test_a_debtor_leaves_for_a_pod_whose_limit_claims_serve_though_nothing_can_b
     assert world.turn(2 * MINUTE) == []
     assert [each.reason for each in world.town.recorded if each.name == "heir"] == [
         "WaitsForDevices",
-        "RoomIsMade",
+        "VictimsEvicted",
     ], "it got its device"
 
 
@@ -1015,7 +1015,7 @@ def test_a_device_that_such_a_pod_did_not_get_makes_no_pod_leave_for_its_class_f
     world.goes("v", "of-v")
 
     assert world.turn(5 * MINUTE) == []
-    assert "RoomNotUsed" in [each.reason for each in world.town.recorded if each.name == "heir"]
+    assert "EvictionsUnused" in [each.reason for each in world.town.recorded if each.name == "heir"]
     assert world.turn(2 * MINUTE) == ["w"]
 
 

@@ -95,7 +95,7 @@ def test_pods_of_one_node_leave_for_a_claim_on_several_devices_and_all_are_kept_
     assert world.turn(2 * SECOND) == []
 
     assert world.rules == {}
-    (note,) = (each["note"] for each in world.api.events if each["reason"] == "RoomIsMade")
+    (note,) = (each["note"] for each in world.api.events if each["reason"] == "VictimsEvicted")
     assert "for 2 devices of this pod's claims. A taint keeps each for its claim meanwhile" in note
 
 
@@ -379,7 +379,7 @@ def test_a_settler_that_takes_over_lets_go_of_devices_of_which_one_is_held_by_a_
     assert before.isdisjoint(world.rules)
 
 
-def test_what_was_kept_in_vain_is_let_go_in_time(world: Reclaiming) -> None:
+def test_what_was_kept_without_use_is_let_go_in_time(world: Reclaiming) -> None:
     world.start(*debtors("v", "w"), *two_claims(), devices=2)
     assert len(world.turn(2 * SECOND)) == 2
     for each in ("v", "w"):
@@ -390,6 +390,6 @@ def test_what_was_kept_in_vain_is_let_go_in_time(world: Reclaiming) -> None:
     assert world.rules == {}
     assert [each.reason for each in world.town.recorded if each.name == "heir"] == [
         "WaitsForDevices",
-        "RoomIsMade",
-        "RoomNotUsed",
+        "VictimsEvicted",
+        "EvictionsUnused",
     ]

@@ -61,7 +61,7 @@ def test_a_pod_that_kube_scheduler_preempts_has_one_record_of_it_from_whichever_
     start = town.clock()
     its = {"name": "p", "generate_name": "", "uid": "uid-1"}
     preempted = posted(**its, kind="preempted", reason="PreemptedByScheduler", figures={"victimPriority": 0})
-    assert post(town, preempted, preempted, posted(**its, kind="waiting", reason="NoRoom")) == 200
+    assert post(town, preempted, preempted, posted(**its, kind="waiting", reason="TooLittleFree")) == 200
     town.clock.turn(MINUTE)
 
     restarted = {**preempted, "figures": {"victimPriority": 0, "victimStanding": "over budget"}}
@@ -69,7 +69,7 @@ def test_a_pod_that_kube_scheduler_preempts_has_one_record_of_it_from_whichever_
 
     assert rows(town.store) == [
         ("p", False, "preempted", "PreemptedByScheduler", 1, start, start),
-        ("p", False, "waiting", "NoRoom", 1, start, start),
+        ("p", False, "waiting", "TooLittleFree", 1, start, start),
         ("p", False, "preempted", "PreemptedByScheduler", 1, start + MINUTE, start + MINUTE),
     ]
 

@@ -121,7 +121,10 @@ def test_the_pod_of_another_namespace_is_named_only_to_those_who_may_read_there(
 
 def test_a_pod_is_explained_from_its_refusal_to_its_charge(home: Town) -> None:
     post(
-        home, posted(kind="waiting", reason="NoRoom", name="p", uid="uid-p", figures=WAITS, owner="Job/train")
+        home,
+        posted(
+            kind="waiting", reason="TooLittleFree", name="p", uid="uid-p", figures=WAITS, owner="Job/train"
+        ),
     )
     waiting = home.get("/v1/explain/team-a/p").get_json()
     post(home, placed("p"))
@@ -153,7 +156,7 @@ def test_a_life_is_told_in_the_order_of_its_times_whichever_record_arrives_first
 
 
 def test_what_it_waits_for_is_of_the_last_decision_whichever_record_arrives_first(home: Town) -> None:
-    for kind, reason, age_ms in (("waiting", "NoRoom", 300), ("demoted", "OverBudget", 900)):
+    for kind, reason, age_ms in (("waiting", "TooLittleFree", 300), ("demoted", "OverBudget", 900)):
         decided = posted(kind=kind, reason=reason, name="q", generate_name="", uid="uid-q", figures=WAITS)
         post(home, decided | {"first_age_ms": age_ms, "last_age_ms": age_ms})
 
@@ -180,7 +183,7 @@ def test_a_pod_was_admitted_before_it_waited_whatever_the_clock_of_the_webhook_s
 )
 def test_several_cards_are_needed_on_one_node(home: Town, cards: int, needs: str) -> None:
     figures = WAITS | {"cardsNeeded": cards}
-    post(home, posted(kind="waiting", reason="NoRoom", name="p", uid="uid-p", figures=figures))
+    post(home, posted(kind="waiting", reason="TooLittleFree", name="p", uid="uid-p", figures=figures))
 
     assert home.get("/v1/explain/team-a/p").get_json()["waitsFor"][0].startswith(needs)
 
@@ -234,7 +237,7 @@ def test_a_waiting_pod_of_a_namespace_over_budget_shows_by_how_much_and_until_wh
 
 
 def test_a_pod_whose_session_has_opened_waits_for_nothing(home: Town) -> None:
-    post(home, posted(kind="waiting", reason="NoRoom", name="p", uid="uid-p", figures=WAITS))
+    post(home, posted(kind="waiting", reason="TooLittleFree", name="p", uid="uid-p", figures=WAITS))
     home.hear("pods", gpu_pod(started_ms=T0))
     home.advance(MINUTE)
 
@@ -255,7 +258,7 @@ def waiting_pod(home: Town, name: str = "q") -> None:
         home,
         posted(
             kind="waiting",
-            reason="NoRoom",
+            reason="TooLittleFree",
             name=name,
             generate_name="",
             uid=f"uid-{name}",
@@ -286,7 +289,7 @@ def test_what_an_update_waits_for_is_its_own_old_pod(home: Town, waits: str, hol
     home.hear("pods", old)
     home.advance(MINUTE)
     about = {"name": "new", "generate_name": "", "uid": "uid-new", "owner": waits}
-    post(home, posted(kind="waiting", reason="NoRoom", figures=CAPPED, **about))
+    post(home, posted(kind="waiting", reason="TooLittleFree", figures=CAPPED, **about))
 
     first, *_ = home.get("/v1/explain/team-a/new").get_json()["waitsFor"]
     assert first.startswith("held by web-5d8f-old, of the same Deployment web: its update") is holder
@@ -316,7 +319,7 @@ def test_a_decision_that_arrives_after_a_pods_deletion_does_not_make_it_wait(hom
     home.change("pods", unbound(), deleted=True)
     write_recorded(home)
     late = {"name": "q", "generate_name": "", "uid": "uid-q", "figures": WAITS}
-    post(home, posted(kind="waiting", reason="NoRoom", **late))
+    post(home, posted(kind="waiting", reason="TooLittleFree", **late))
 
     assert home.get("/v1/explain/team-a/q").get_json()["waitsFor"] == []
 

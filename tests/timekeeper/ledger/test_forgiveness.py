@@ -1,4 +1,4 @@
-"""A start in vain: what pods of a gang were charged that Bursar evicted because it did not start."""
+"""A failed start: what pods of a gang were charged that Bursar evicted because it did not start."""
 
 import json
 from typing import Any, cast
@@ -23,7 +23,7 @@ DEADLINE = 60 * SECOND
 FREE = {"bursar.dev/gang-forgiven": iso(T0 + DEADLINE)}
 
 
-def in_vain(name: str = "p", bound_ms: int = T0, noted: bool = True, **fields: object) -> Json:
+def unstarted(name: str = "p", bound_ms: int = T0, noted: bool = True, **fields: object) -> Json:
     """A pod that the extender evicts a deadline after its Binding; it may run for 30 s more."""
     note = {"bursar.dev/gang-forgiven": iso(bound_ms + DEADLINE)} if noted else {}
     raw = gpu_pod(name, bound_ms=bound_ms, started_ms=bound_ms + SECOND, annotations=note, **fields)  # type: ignore[arg-type]
@@ -59,8 +59,8 @@ def charged(town: Town, name: str) -> int:
     return sum(rate * (until - since) for since, until, rate, _ in town.postings(f"uid-{name}"))
 
 
-def test_a_start_in_vain_is_not_charged_and_what_follows_it_is(here: Town) -> None:
-    lived(here, in_vain("a"), in_vain("b", card=1))
+def test_a_failed_start_is_not_charged_and_what_follows_it_is(here: Town) -> None:
+    lived(here, unstarted("a"), unstarted("b", card=1))
 
     assert here.postings("uid-a") == [(T0 + DEADLINE, T0 + DEADLINE + 10 * SECOND, GPU, "settled")]
     assert here.charged() == 2 * GPU * 10 * SECOND
@@ -76,12 +76,12 @@ def test_a_start_in_vain_is_not_charged_and_what_follows_it_is(here: Town) -> No
 
 def test_what_was_posted_of_it_is_taken_back_by_a_correction(here: Town) -> None:
     """Its node was silent for so long that an estimate was posted."""
-    here.change("pods", {**in_vain(), "metadata": gpu_pod()["metadata"]})
+    here.change("pods", {**unstarted(), "metadata": gpu_pod()["metadata"]})
     here.advance(MINUTE)
     here.advance(2 * HOUR, heard=False)
     assert here.postings() == [(T0, T0 + MINUTE, GPU, "settled")]
 
-    here.change("pods", ended(in_vain(), T0 + 70 * SECOND))
+    here.change("pods", ended(unstarted(), T0 + 70 * SECOND))
 
     assert here.postings()[1:] == [
         (T0, T0 + DEADLINE, -GPU, "correction"),
@@ -90,7 +90,7 @@ def test_what_was_posted_of_it_is_taken_back_by_a_correction(here: Town) -> None
 
 
 def test_an_audit_counts_what_is_forgiven_as_held_and_rightly_not_charged(here: Town) -> None:
-    raw = in_vain()
+    raw = unstarted()
     raw["metadata"]["labels"] = {"bursar.dev/governed": "true"}
     last = ended(raw, T0 + 70 * SECOND)
     lived(here, raw)
@@ -109,9 +109,9 @@ def test_an_audit_counts_what_is_forgiven_as_held_and_rightly_not_charged(here: 
 def test_a_namespace_is_forgiven_once_an_hour_whatever_owners_its_pods_have(
     here: Town, apart: int, is_free: bool
 ) -> None:
-    lived(here, in_vain("a"))
+    lived(here, unstarted("a"))
     here.clock.turn(max(0, T0 + apart - here.clock()))
-    other = in_vain("b", bound_ms=T0 + apart, card=1)
+    other = unstarted("b", bound_ms=T0 + apart, card=1)
     other["metadata"]["ownerReferences"] = [
         {"apiVersion": "batch/v1", "kind": "Job", "name": "new", "uid": "u", "controller": True}
     ]
@@ -128,7 +128,7 @@ def test_a_namespace_is_forgiven_once_an_hour_whatever_owners_its_pods_have(
     "case", ["its user deletes it later", "it ends by itself", "it is metered", "no note", "a note for days"]
 )
 def test_nothing_else_is_forgiven(here: Town, case: str) -> None:
-    raw, end, free = in_vain(), T0 + 70 * SECOND, 0
+    raw, end, free = unstarted(), T0 + 70 * SECOND, 0
     if case == "its user deletes it later":
         end = T0 + HOUR
         raw["metadata"]["deletionTimestamp"] = iso(end)
@@ -137,7 +137,7 @@ def test_nothing_else_is_forgiven(here: Town, case: str) -> None:
     elif case == "it is metered":
         here.change("configmaps", budgets(team_a="gpuHours: 10\nperiod: day\nmode: meter"))
     elif case == "no note":
-        raw = in_vain(noted=False)
+        raw = unstarted(noted=False)
     else:  # at most the longest deadline of a start
         raw["metadata"]["annotations"]["bursar.dev/gang-forgiven"] = iso(T0 + 9 * DAY)
         end, free = T0 + HOUR, 10 * MINUTE
@@ -152,10 +152,10 @@ def test_an_extenders_report_says_it_where_no_settler_ran(here: Town, when: str)
     here.change("pods", gpu_pod(started_ms=T0))
     here.advance(SECOND)
     replicas = [Extender(here), Extender(here)]
-    last = ended(in_vain(), T0 + 70 * SECOND)
+    last = ended(unstarted(), T0 + 70 * SECOND)
     for replica in replicas:
         replica.sees(gpu_pod(started_ms=T0))
-        replica.sees(in_vain())
+        replica.sees(unstarted())
         replica.sees(last, deleted=True)
     here.clock.turn(2 * MINUTE)
     here.objects["pods"].clear()
@@ -178,7 +178,7 @@ def test_cpu_and_memory_of_the_pod_are_forgiven_as_its_cards_are(here: Town) -> 
     size = {**told(), "status": {"allocatable": {"cpu": "4", "memory": "64Gi"}}}
     here.change("nodes", size)
     here.change("configmaps", budgets(team_a="gpuHours: 10", _settings="chargeBy: dominant-host"))
-    raw = in_vain(percent=50)
+    raw = unstarted(percent=50)
     raw["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "4", "memory": "1Gi"}
 
     lived(here, raw)

@@ -94,7 +94,7 @@ def test_a_held_pod_waits_for_the_budget_and_reserves_its_gpus_until_it_is_bound
 def test_a_pod_with_a_gangs_mark_is_released_alone_for_its_own_scheduler_starts_the_gang(
     holding: Holding, known: str
 ) -> None:
-    """The extender has no card for it, and would be asked in vain."""
+    """The extender has no card for it, and would be asked without success."""
     raw = claiming(claims=known)
     raw["metadata"]["annotations"] |= {"bursar.dev/gang": "g", "bursar.dev/gang-size": "2"}
     town = begin(holding, raw, entry=SPENT)

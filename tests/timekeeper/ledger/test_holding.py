@@ -544,7 +544,7 @@ def test_a_release_is_a_decision_about_the_pod_and_its_controller(holding: Holdi
 
 
 AHEAD = "1 held pod of the namespace is ahead"
-ROOM = "room for it within the caps of namespace and group"
+WITHIN = "what is left within the caps of namespace and group"
 SEEN = "fewer than 9 pods of the namespace to wait for a node (maxWaiting)"
 COST = "0.3333 GPU-hours at once, for 600 s at the rate 2"
 LEFT = "team-a has 0.3 GPU-hours of its budget left until 2026-12-01T00:00:00Z: 0.03333 are missing"
@@ -556,18 +556,23 @@ HELD_FOR = {
         "budget",
         "volcano",
         "gpuHours: 0.3\nonExhausted: hold\nmaxGPUs: 1\nmaxWaiting: 9",
-        [f"needs {COST} and {SEEN} and {ROOM}; {LEFT}; {AHEAD}"],
+        [f"needs {COST} and {SEEN} and {WITHIN}; {LEFT}; {AHEAD}"],
     ),
     "turn": ("turn", "", "gpuHours: unlimited\nmaxWaiting: 9", [f"needs {SEEN}; {AHEAD}"]),
-    "cap": ("turn", "volcano", "gpuHours: unlimited\nmaxGPUs: 1", [f"needs {ROOM}; {AHEAD}"]),
-    "cap of a pod": ("turn", "volcano", "gpuHours: unlimited\nmaxGPUsPerPod: 1", [f"needs {ROOM}; {AHEAD}"]),
+    "cap": ("turn", "volcano", "gpuHours: unlimited\nmaxGPUs: 1", [f"needs {WITHIN}; {AHEAD}"]),
+    "cap of a pod": (
+        "turn",
+        "volcano",
+        "gpuHours: unlimited\nmaxGPUsPerPod: 1",
+        [f"needs {WITHIN}; {AHEAD}"],
+    ),
     "cap of the extender": ("turn", "", "gpuHours: unlimited\nmaxGPUs: 1", [f"needs its turn; {AHEAD}"]),
-    "cap of the group": ("turn", "volcano", "gpuHours: unlimited\ngroup: lab", [f"needs {ROOM}; {AHEAD}"]),
+    "cap of the group": ("turn", "volcano", "gpuHours: unlimited\ngroup: lab", [f"needs {WITHIN}; {AHEAD}"]),
     "cap or turn": (
         "turn",
         "volcano",
         "gpuHours: unlimited\nmaxGPUs: 1\nmaxWaiting: 9",
-        [f"needs {SEEN} and {ROOM}; {AHEAD}"],
+        [f"needs {SEEN} and {WITHIN}; {AHEAD}"],
     ),
     "turn, and a cap of the extender": (
         "turn",

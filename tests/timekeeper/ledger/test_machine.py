@@ -255,7 +255,7 @@ def test_what_a_node_or_a_restored_etcd_says_changes_charges_of_its_own_pods_alo
     assert came == set(WORDS), (histories, came)
 
 
-def starts_in_vain(machine: Machine, rng: random.Random) -> tuple[int, int]:
+def failed_starts(machine: Machine, rng: random.Random) -> tuple[int, int]:
     """Pods whose gangs do not start are noted, evicted and end, while the settler and its watches fail; how
     many were forgiven, and how many only charged."""
     machine.begins(T0, BUDGETS[3], SETTINGS[0])
@@ -290,10 +290,10 @@ def starts_in_vain(machine: Machine, rng: random.Random) -> tuple[int, int]:
     return sum(pod.free > 0 for pod in known), sum(pod.free == 0 and pod.vain is not None for pod in known)
 
 
-def test_a_start_in_vain_is_not_charged_once_an_hour_in_each_namespace(fresh: Url) -> None:
+def test_a_failed_start_is_not_charged_once_an_hour_in_each_namespace(fresh: Url) -> None:
     seed, found = profile.seed(), [0, 0]
     for number in range(seed, seed + examples(5, soak=400)):
         with played(number, fresh) as machine:
-            counts = starts_in_vain(machine, random.Random(number))
+            counts = failed_starts(machine, random.Random(number))
         found = [total + count for total, count in zip(found, counts, strict=True)]
     assert all(count > 5 for count in found), found

@@ -224,7 +224,7 @@ def test_a_pod_that_ended_without_a_charge_keeps_its_session(town: Town) -> None
     assert count(town, SESSIONS, SESSIONS.c.uid == "uid-nothing") == 0
 
 
-def test_balances_and_new_settlers_reckon_with_what_was_folded(town: Town) -> None:
+def test_balances_and_new_settlers_count_what_was_folded(town: Town) -> None:
     grow(town)
     before = town.budget("team-a")
     roll_up_all(town.store, town.clock, OLD)

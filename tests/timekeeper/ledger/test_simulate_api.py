@@ -171,7 +171,7 @@ def test_pods_get_place_cost_and_the_end_of_the_budget(planner: Planner) -> None
         ("web-0", "fits", "a", 1),
         ("web-1", "waits", "", 0),
     ]
-    assert [(why["nodes"], why["kind"]) for why in two["reasons"]] == [(1, "room")]
+    assert [(why["nodes"], why["kind"]) for why in two["reasons"]] == [(1, "full")]
     # 1.5 x 24 hours for a card, at 2 EUR
     assert (one["cost"]["gpuHoursPerDay"], one["cost"]["price"]) == ("36", "72")
     assert two["cost"]["rateMilli"] == 0

@@ -21,7 +21,7 @@ FORGOTTEN_MS = 15 * MINUTE  # a node that is not posted again
 
 
 @dataclass
-class Reckoning:
+class ByHand:
     """The same sums by hand, from what was posted: (namespace, hour) -> milli-GPU x ms, hour -> ms."""
 
     nodes: dict[str, tuple[int, Json]] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Posts:
     """Posts of a leader to an API, and the sums by hand."""
 
     def __init__(self, url: str) -> None:
-        self._url, self.books, self.by_hand = url, Books(url), Reckoning()
+        self._url, self.books, self.by_hand = url, Books(url), ByHand()
 
     def restart(self) -> None:
         """The timekeeper's process is another one."""

@@ -358,7 +358,7 @@ def test_a_pod_that_the_budget_protects_would_be_admitted_while_the_floor_has_ro
     judged.judged()
     assert verdicts(judged) == {"held": 1, "admitted": 1}
 
-    judged.town.advance()  # the table has no room any more
+    judged.town.advance()  # the table takes no more
     judged.create("beyond", labels=SERVING)
     judged.judged()
     assert verdicts(judged) == {"held": 2, "admitted": 1}
@@ -376,7 +376,7 @@ def test_a_pod_that_is_protected_already_when_it_is_judged_finds_its_own_room(ju
 
 
 def test_running_pods_that_the_budget_protects_would_not_have_been_evicted(judged: Judged) -> None:
-    """The younger one has no room on the floor."""
+    """The floor does not reach the younger one."""
     protect(judged)
     for name, card in (("serving", 5), ("younger", 6)):
         raw = gpu_pod(name, namespace="team-c", started_ms=judged.town.clock(), card=card, labels=SERVING)

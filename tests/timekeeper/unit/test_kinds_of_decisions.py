@@ -37,9 +37,9 @@ MORE = "needs 2 cards on one node; no card may be given out; 1 waiting pod is ah
 @pytest.mark.parametrize(
     ("reason", "figures", "said"),
     [
-        ("NoRoom", {**NEEDS, **ON_NODES}, f"No node takes it: {ON_NODES['reasons']}; {MORE}."),
+        ("TooLittleFree", {**NEEDS, **ON_NODES}, f"No node takes it: {ON_NODES['reasons']}; {MORE}."),
         (
-            "NoRoom",
+            "TooLittleFree",
             {**NEEDS, **ON_NODES, "obstacle": "no node has so many cards"},
             f"No node has so many cards; no node takes it: {ON_NODES['reasons']}.",
         ),

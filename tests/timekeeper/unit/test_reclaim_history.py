@@ -21,7 +21,7 @@ def pod(namespace: str, owner: str = "", created_ms: int = ON) -> LedgerPod:
     return replace(made, owner=owner, created_ms=created_ms)
 
 
-def test_after_evictions_in_vain_none_follow_for_a_claim_of_that_namespace_on_that_class() -> None:
+def test_after_unused_evictions_none_follow_for_a_claim_of_that_namespace_on_that_class() -> None:
     history = ReclaimHistory().after_vain("a", "gpu", AT)
 
     assert history.refuses("a", "gpu", AT + AGAIN_MS - 1)

@@ -149,7 +149,7 @@ def test_a_pod_in_budget_gets_the_device_of_one_over_budget_before_everybody_els
     assert [namespace for _, namespace in world.allocations()] in (["poor", "rich"], ["rich", "poor"])
     assert len({device for device, _ in world.allocations()}) == DEVICES
     assert not world.is_bound("other", "greedy")
-    assert "A taint keeps it for this pod's claim" in world.events("rich", "heir")["RoomIsMade"]
+    assert "A taint keeps it for this pod's claim" in world.events("rich", "heir")["VictimsEvicted"]
 
 
 def test_a_pod_whose_claims_need_two_devices_gets_those_of_two_pods_over_budget(world: World) -> None:
@@ -169,7 +169,9 @@ def test_a_pod_whose_claims_need_two_devices_gets_those_of_two_pods_over_budget(
     eventually(lambda: world.rules() == [], lambda: str(world.rules()))
     assert {namespace for _, namespace in world.allocations()} == {"rich"}
     assert len(world.allocations()) == DEVICES
-    assert "2 devices of this pod's claims. A taint keeps each" in world.events("rich", "pair")["RoomIsMade"]
+    assert (
+        "2 devices of this pod's claims. A taint keeps each" in world.events("rich", "pair")["VictimsEvicted"]
+    )
 
 
 def test_a_pod_that_asks_by_a_limit_gets_the_device_of_one_over_budget_too_and_a_quota_is_told(
@@ -188,7 +190,7 @@ def test_a_pod_that_asks_by_a_limit_gets_the_device_of_one_over_budget_too_and_a
 
     eventually(lambda: world.is_bound("rich", "by-limit"), lambda: str(world.events("rich", "by-limit")))
     assert world.rules() == []
-    assert "another claim may get it first" in world.events("rich", "by-limit")["RoomIsMade"]
+    assert "another claim may get it first" in world.events("rich", "by-limit")["VictimsEvicted"]
 
     for name in world.pods("broke"):
         world.api.call("DELETE", f"/api/v1/namespaces/broke/pods/{name}?gracePeriodSeconds=0")

@@ -474,7 +474,7 @@ def test_a_namespace_whose_quota_wants_every_amount_named_starts_governed_pods(
     quota = {"metadata": {"name": "all"}, "spec": {"hard": hard}}
     world.post(f"/api/v1/namespaces/{namespace}/resourcequotas", quota)
     path = f"/api/v1/namespaces/{namespace}/resourcequotas/all"
-    eventually(lambda: "used" in world.cp.api.call("GET", path).get("status", {}), "the quota to be reckoned")
+    eventually(lambda: "used" in world.cp.api.call("GET", path).get("status", {}), "the quota to be computed")
 
     pod = world.create(namespace, manifest("p", half(resources=amounts("1", "1Gi", cpu="500m"))))
 
@@ -559,7 +559,7 @@ def test_a_pod_that_starts_without_us_starts_where_a_namespace_fills_in_defaults
     quota = {"metadata": {"name": "disk"}, "spec": {"hard": {"limits.ephemeral-storage": "5500Mi"}}}
     world.post(f"/api/v1/namespaces/{namespace}/resourcequotas", quota)
     path = f"/api/v1/namespaces/{namespace}/resourcequotas/disk"
-    eventually(lambda: "used" in world.cp.api.call("GET", path).get("status", {}), "the quota to be reckoned")
+    eventually(lambda: "used" in world.cp.api.call("GET", path).get("status", {}), "the quota to be computed")
 
     pod = world.create(namespace, manifest("p", half(), **({"resources": whole} if whole else {})))
 

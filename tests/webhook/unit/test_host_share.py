@@ -116,7 +116,7 @@ def test_cluster_and_namespace_set_mode_and_factor() -> None:
 
 
 def test_while_no_node_with_cards_is_known_a_pod_is_admitted_with_a_warning() -> None:
-    blind = replace(ROOMY, room=None)
+    blind = replace(ROOMY, card_host=None)
     asked = review(asking("62", gpu_percent="1"))
 
     answer = mutate(asked, lambda _: Standing("IN_BUDGET"), blind)
@@ -156,4 +156,4 @@ def test_review_compares_with_the_nodes_among_its_files(tmp_path: Path) -> None:
 
     assert verdicts("nodes", "pod") == ["not-reviewed", "refused"]
     assert verdicts("pod") == ["admitted"]
-    assert CardHost(32_000, 256 * GIB, 16_000) == ROOMY.room
+    assert CardHost(32_000, 256 * GIB, 16_000) == ROOMY.card_host

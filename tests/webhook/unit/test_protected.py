@@ -64,7 +64,7 @@ def test_a_protected_pod_is_in_budget_and_neither_held_nor_refused(on_exhausted:
     assert after["metadata"]["annotations"]["bursar.dev/standing"] == "IN_BUDGET"
     assert answer.warnings == (
         "Namespace team-a has no GPU budget left for others. This pod is protected: it is in budget, because "
-        "protect selects it and its floor has room.",
+        "protect selects it and its floor is not used up.",
     )
     assert outcome(world.create(serving({"tier": "batch"}))) == (
         {"deny": "refused", "hold": "OVER_BUDGET budget", "evict": "OVER_BUDGET budget"}.get(

@@ -143,8 +143,8 @@ def _held(reason: str, figures: Figures) -> str:
 
 
 def _waiting(reason: str, figures: Figures) -> str:
-    if reason == "RoomIsMade":
-        return f"Room is made for it on node {figures.get('node')}: {_other(figures)} is evicted."
+    if reason == "VictimsEvicted":
+        return f"On node {figures.get('node')} {_other(figures)} is evicted for it."
     if reason == "BindFailed":
         return f"It could not be bound: {figures.get('bindError')}."
     why = f"no node takes it: {figures.get('reasons')}"

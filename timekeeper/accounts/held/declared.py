@@ -50,12 +50,12 @@ class HeldAmount:
 
 
 @dataclass(frozen=True, slots=True)
-class LaterRoom:
+class LaterPeriod:
     """A later period of an account, and what its grant will have left of it."""
 
     span: Interval
     amount: int  # its grant
-    room: int
+    left: int
 
 
 def most_within(length_ms: int, from_ms: int, span: Interval) -> int:
@@ -65,7 +65,7 @@ def most_within(length_ms: int, from_ms: int, span: Interval) -> int:
 
 def future_headroom(
     history: History, subject: str, members: Iterable[str], reserved: Reserved, longest_ms: int, now_ms: int
-) -> tuple[LaterRoom, ...]:
+) -> tuple[LaterPeriod, ...]:
     """The periods of a namespace or group after the present one that a pod of ``longest_ms`` may use, as far
     as anything is reserved, and one more: after that all are alike. Empty for an account without a limit,
     or without an end.
@@ -78,15 +78,15 @@ def future_headroom(
         return ()
     amounts = [each for name in members for each in reserved(name)]
     horizon_ms = max([now_ms + longest_ms, *(each.interval.end_ms for each in amounts)])
-    rooms: list[LaterRoom] = []
-    while len(rooms) < MAX_PERIODS:
+    periods: list[LaterPeriod] = []
+    while len(periods) < MAX_PERIODS:
         span = history.account(subject, start_ms).span
         used = sum(each.within(span) for each in amounts)
-        rooms.append(LaterRoom(span, budget.amount, budget.amount - used))
+        periods.append(LaterPeriod(span, budget.amount, budget.amount - used))
         if span.start_ms >= horizon_ms or span.end_ms >= FOREVER_MS:
             break
         start_ms = span.end_ms
-    return tuple(rooms)
+    return tuple(periods)
 
 
 def paying_namespaces(history: History, subject: str, names: Iterable[str], now_ms: int) -> list[str]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import GROUP, History
-from timekeeper.accounts.held.declared import MAX_PERIODS, LaterRoom
+from timekeeper.accounts.held.declared import MAX_PERIODS, LaterPeriod
 from timekeeper.accounts.held.gangs import BrokenGang, WaitingGang
 from timekeeper.accounts.held.order import HeldPod, Limit, in_order
 from timekeeper.accounts.statements import Statements
@@ -34,7 +34,7 @@ class HeldView:
     # UIDs of held pods that have reserved their declared time: the statements contain it
     reserved: Set[str] = frozenset()
     # namespace or group -> later periods, for the accounts of held pods that declare their time
-    later: Mapping[str, tuple[LaterRoom, ...]] = field(default_factory=dict)
+    later: Mapping[str, tuple[LaterPeriod, ...]] = field(default_factory=dict)
     untried: int = 0  # pods without gate that our scheduler has not tried yet to place
     protected: Set[str] = frozenset()  # UIDs of held pods that the budget protects: no account keeps them
     gangs: Mapping[str, WaitingGang] = field(default_factory=dict)  # by key
@@ -90,7 +90,7 @@ class ReleaseLimits:
         group = GROUP + history.group(pod.namespace, now_ms)
         return all(self._pays_later(pod, self.view.later.get(each, ())) for each in (pod.namespace, group))
 
-    def _pays_later(self, pod: HeldPod, periods: Sequence[LaterRoom]) -> bool:
+    def _pays_later(self, pod: HeldPod, periods: Sequence[LaterPeriod]) -> bool:
         is_far = len(periods) >= MAX_PERIODS and self.view.at_ms + pod.length_ms > periods[-1].span.end_ms
         costs = ((pod.rate_milli * min(pod.length_ms, each.span.length_ms), each.amount) for each in periods)
         return not is_far and all(cost <= amount for cost, amount in costs)
@@ -116,8 +116,8 @@ class ReleaseLimits:
                 yield Limit(f"cap of {subject} for {pod.uid}", 0, is_cap=True)
             elif its.max_gpus_milli is not None:
                 held = sum(self.view.cards_milli.get(each, 0) for each in namespaces)
-                room = its.max_gpus_milli - held
-                yield Limit(f"cap of {subject}", room, is_cap=True, is_shared=subject.startswith(GROUP))
+                left = its.max_gpus_milli - held
+                yield Limit(f"cap of {subject}", left, is_cap=True, is_shared=subject.startswith(GROUP))
 
     def _observes(self, namespace: str) -> bool:
         history = self.view.history
@@ -145,7 +145,7 @@ class ReleaseLimits:
         for each in self.view.later.get(subject, ()):
             name = f"{subject} from {each.span.start_ms}"
             shared = subject.startswith(GROUP)
-            yield Limit(name, each.room, left_ms=each.span.length_ms, is_shared=shared)
+            yield Limit(name, each.left, left_ms=each.span.length_ms, is_shared=shared)
 
     def _account(self, subject: str, mine: Statement, waiting_milli: int, keeps: bool) -> list[Limit]:
         """The limit of one account. ``waiting_milli``: the rate of waiting pods that its statement leaves
@@ -158,11 +158,11 @@ class ReleaseLimits:
         ):
             return []
         span_ms, left_ms = self._span_ms(mine), mine.ends_ms - whole_seconds(self.view.at_ms)
-        room = remaining - waiting_milli * span_ms
+        left = remaining - waiting_milli * span_ms
         return [
             Limit(
                 subject,
-                room,
+                left,
                 span_ms,
                 left_ms=left_ms,
                 most=granted,

@@ -1,13 +1,13 @@
 """Which held pods are released next: by priority, then age, with turns among namespaces of one priority.
 
-A pod is released if every limit of its namespace has room for it, and takes that room at once. If a limit has
-no room for the next pod, later pods take nothing from that limit, and later pods of the same namespace wait:
+A pod is released if every limit of its namespace allows it, and takes its part at once. If a limit does
+not allow the next pod, later pods take nothing from that limit, and later pods of the same namespace wait:
 so small pods do not overtake a large one for ever. A cap that concerns the pod alone keeps no later pod
 waiting.
 
-Namespaces may share a limit, that of their group. A pod for which the shared limit has no room keeps pods of
-other namespaces waiting only if no limit of its own namespace holds it back, and if the shared limit can have
-room for it in the present period. Otherwise one pod of one namespace could hold back all pods of a group.
+Namespaces may share a limit, that of their group. A pod that the shared limit does not allow keeps pods of
+other namespaces waiting only if no limit of its own namespace holds it back, and if the shared limit can
+allow it in the present period. Otherwise one pod of one namespace could hold back all pods of a group.
 """
 
 import heapq
@@ -56,36 +56,36 @@ class HeldPod:
 class Limit:
     """What the pods of a namespace take from one account, or another bound on them.
 
-    A pod takes ``rate x span_ms + each``. It needs that much room, but no more than ``most``: a pod that
+    A pod takes ``rate x span_ms + each``. It needs that much, but no more than ``most``: a pod that
     costs more than a whole grant is released once nothing of the grant is used. A pod that declares its time
     takes that, within ``left_ms``, instead of the span, and needs all of it.
     """
 
-    subject: str  # the same text: the same room
-    room: int
+    subject: str  # the same text: the same account
+    left: int
     span_ms: int = 0
     each: int = 0
     left_ms: int = 0
     most: int | None = None  # None: it needs all that it takes
-    is_cap: bool = False  # the room is of cards, in milli-GPU
+    is_cap: bool = False  # what is left is of cards, in milli-GPU
     is_shared: bool = False  # it bounds several namespaces
-    # the most room that there can be in the present period, if every pod ended now; None: not known
+    # the most that there can be left in the present period, if every pod ended now; None: not known
     attainable: int | None = None
 
     def takes(self, pod: HeldPod) -> int:
-        """What the pod takes from the room."""
+        """What the pod takes of it."""
         if self.is_cap:
             return pod.cards_milli
         span_ms = min(pod.length_ms, self.left_ms) if pod.length_ms else self.span_ms
         return pod.rate_milli * span_ms + self.each
 
-    def has_room(self, pod: HeldPod, room: int) -> bool:
-        """Whether the pod can be released while this much room is left."""
-        return room > 0 and room >= self._needs(pod)
+    def allows(self, pod: HeldPod, left: int) -> bool:
+        """Whether the pod can be released while this much is left."""
+        return left > 0 and left >= self._needs(pod)
 
     def keeps(self, pod: HeldPod) -> bool:
-        """Whether the pod, for which there is no room now, keeps this limit from all later pods."""
-        return self.attainable is None or self.has_room(pod, self.attainable)
+        """Whether the pod, which it does not allow now, keeps this limit from all later pods."""
+        return self.attainable is None or self.allows(pod, self.attainable)
 
     def _needs(self, pod: HeldPod) -> int:
         takes = self.takes(pod)
@@ -143,15 +143,15 @@ def next_released(
     not with that of pods.
 
     ``queues``: the pods of each namespace, in order. ``sent``: those whose release was sent: they take
-    their room, and are not released again. ``served``: namespace -> number of its last release, greater is
+    their part, and are not released again. ``served``: namespace -> number of its last release, greater is
     later; of pods of one priority those go first whose namespace was served longest ago. ``passed``: UIDs of
     pods to leave out.
     """
-    rooms: dict[str, int] = {}
+    left: dict[str, int] = {}
     left_out = set(passed)
     for pod in sent:
         left_out.add(pod.uid)
-        _take(pod, limits(pod), rooms)
+        _take(pod, limits(pod), left)
     heads = _Heads(queues, left_out, served)
     chosen: list[HeldPod] = []
     full: set[str] = set()
@@ -161,12 +161,12 @@ def next_released(
         short = [
             each
             for each in mine
-            if each.subject in full or not each.has_room(pod, rooms.get(each.subject, each.room))
+            if each.subject in full or not each.allows(pod, left.get(each.subject, each.left))
         ]
         is_kept_alone = all(each.is_shared and each.keeps(pod) for each in short)
         full.update(each.subject for each in short if is_kept_alone or not each.is_shared)
         if not short:
-            _take(pod, mine, rooms)
+            _take(pod, mine, left)
             chosen.append(pod)
         if all(each.is_cap for each in short):  # other pods of the namespace may have no such limit
             heads.push_next(pod.namespace)
@@ -208,9 +208,9 @@ class _Heads:
         return heapq.heappop(self._heap)[-1]
 
 
-def _take(pod: HeldPod, limits: tuple[Limit, ...], rooms: dict[str, int]) -> None:
+def _take(pod: HeldPod, limits: tuple[Limit, ...], left: dict[str, int]) -> None:
     for each in limits:
-        rooms[each.subject] = rooms.get(each.subject, each.room) - each.takes(pod)
+        left[each.subject] = left.get(each.subject, each.left) - each.takes(pod)
 
 
 def capped_namespaces(

@@ -394,7 +394,7 @@ def _release_needs(
         needs.append(f"fewer than {budget.max_waiting} pods of the namespace to wait for a node (maxWaiting)")
     caps = [most for each in both for most in (each.max_gpus_milli, each.max_gpus_per_pod_milli)]
     if by_other and any(each is not None for each in caps):
-        needs.append("room for it within the caps of namespace and group")
+        needs.append("what is left within the caps of namespace and group")
     return f"needs {' and '.join(needs) or 'its turn'}{f'; {lack}' if lack else ''}"
 
 

@@ -106,7 +106,7 @@ class AdmissionPolicy:
     unknown_accelerators: UnknownAccelerators = "refuse"
     # resource -> whether `devices` in `_settings` makes it an accelerator, or none
     devices: Mapping[str, bool] = field(default_factory=dict)
-    room: CardHost | None = None  # CPU and memory for each card; None: no node with cards is known
+    card_host: CardHost | None = None  # CPU and memory for each card; None: no node with cards is known
     host_share_milli: int = 2_000  # how many times its part of these a pod may request
     mps_pipes: str = ""  # folder of the MPS daemon's pipes in containers; empty: MPS is off
     gpu_node_taint: str = ""  # key of the taint of GPU nodes; empty: no pod gets a toleration

@@ -1,4 +1,4 @@
-"""The standing of a pod that its namespace's ``protect`` selects: in budget, as long as the floor has room by
+"""The standing of a pod that its namespace's ``protect`` selects: in budget, while the floor allows it by
 the table and by what was admitted since."""
 
 from dataclasses import replace

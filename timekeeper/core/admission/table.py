@@ -59,7 +59,7 @@ class StandingsSettings:
     unknown_accelerators: UnknownAccelerators = "refuse"
     rules: Mapping[str, str] = field(default_factory=dict)
     exempt: frozenset[str] = frozenset()
-    room: CardHost | None = None  # CPU and memory for each card
+    card_host: CardHost | None = None  # CPU and memory for each card
     host_share_milli: int = 2_000
     # driver -> whether its devices are GPUs, of those that an administrator has named
     drivers: Mapping[str, bool] = field(default_factory=dict)
@@ -145,7 +145,7 @@ def effective_policy(
         caps=own.caps,
         reserves_declared=own.reserves_declared,
         requires_duration=own.requires_duration,
-        room=settings.room,
+        card_host=settings.card_host,
         host_share_milli=own.host_share_milli or settings.host_share_milli,
     )
     return without_placement(policy)
@@ -178,7 +178,7 @@ def read_settings(raw: Json) -> StandingsSettings:
         max_grace_s=standings.whole_number(raw["maxGracePeriodMs"]) // 1000,
         lookahead_ms=standings.whole_number_or_none(raw.get("lookaheadMs")),
         unknown_accelerators=_accelerators(raw.get("unknownAccelerators")),
-        room=standings.card_host(raw),
+        card_host=standings.card_host(raw),
         host_share_milli=standings.whole_number(mapping(raw.get("host")).get("timesMilli", 2_000)),
         drivers={name: each is True for name, each in mapping(raw.get("drivers")).items()},
         devices={name: word is True for name, word in mapping(raw.get("devices")).items()},

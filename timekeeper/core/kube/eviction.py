@@ -17,7 +17,7 @@ _OTHER_ANSWERS = (401, 404, 408, 409, 429)
 
 
 TARGET = "DisruptionTarget"  # the condition of a pod that is about to be deleted
-BY_SCHEDULER, BY_RECLAIM = "PreemptionByScheduler", "BursarReclaim"  # its reasons where another pod gets room
+BY_SCHEDULER, BY_RECLAIM = "PreemptionByScheduler", "BursarReclaim"  # its reasons if it leaves for another
 
 # "evicted", "deleted": accepted; "gone": the pod no longer existed; "protected": a PodDisruptionBudget
 # prevents it; "refused": the API server refused; "unclear": an error or no answer, the pod may be evicted or
@@ -66,8 +66,8 @@ def disruption(is_target: bool, reason: str, message: str, now_ms: int) -> dict[
     }
 
 
-def makes_room(pod: Mapping[str, Any]) -> bool:
-    """Whether it is being deleted to make room for another pod, by its own object."""
+def leaves_for_another(pod: Mapping[str, Any]) -> bool:
+    """Whether it is being deleted for another pod, by its own object."""
     if not mapping(pod.get("metadata")).get("deletionTimestamp"):
         return False
     conditions = map(mapping, sequence(mapping(pod.get("status")).get("conditions")))

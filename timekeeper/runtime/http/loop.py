@@ -106,14 +106,14 @@ class HttpLoop:
 
     def _connect(self, sock: socket.socket, client: Any) -> None:
         """Receive from this client. Raises OSError if all connections are busy."""
-        self._make_room()
+        self._close_some()
         until = time.monotonic() + self._limits.first_request_s
         connection = HttpConnection(sock, client, self._limits.body_bytes, until)
         self._connections.add(connection)
         self._balance.set(self._number, len(self._connections))
         self._poller.register(sock, selectors.EVENT_READ, partial(self._advance, connection))
 
-    def _make_room(self) -> None:
+    def _close_some(self) -> None:
         """Closes the connection that has the least time left if there are too many. Raises OSError if all of
         them are busy."""
         if len(self._connections) < self._limits.connections:

@@ -284,10 +284,10 @@ class ClusterState:
         if self._card_host[0] != self.inventory_version:
             known = card_host((each.cards, each.allocatable) for each in self.nodes.values())
             self._card_host = self.inventory_version, known
-        return self.room
+        return self.last_card_host
 
     @property
-    def room(self) -> CardHost | None:
+    def last_card_host(self) -> CardHost | None:
         """The same as `card_host` last said it, for other threads."""
         return self._card_host[1]
 
@@ -785,7 +785,7 @@ class ClusterState:
         self._set_unbound(pod.uid, pod.can_be_bound)
 
     def _follow_preemption(self, before: LedgerPod | None, pod: LedgerPod) -> None:
-        if pod.gang_key is not None and pod.makes_room and not (before and before.makes_room):
+        if pod.gang_key is not None and pod.leaves_for_another and not (before and before.leaves_for_another):
             self.preempted_gangs.add(pod.gang_key)
 
     def _set_unbound(self, uid: str, waits: bool) -> None:

@@ -2,6 +2,6 @@
 budget, claims that hold more than was judged, and the device of a waiting pod's claim.
 
 Pure functions in `accounts` decide who leaves. A round for each reason asks them: `rounds`, `budget_round`,
-`claim_excess`, `claim_reclaim`. `reasons` says why; `evictor` evicts, and has the thread. Never here:
-anything that changes the ledger.
+`claim_excess`, `claim_reclaim` (by `known_devices` and `taint_rules`). `disruptions` counts what disruption
+budgets allow; `reasons` says why; `evictor` has the thread. Never here: anything that changes the ledger.
 """

@@ -36,7 +36,7 @@ from timekeeper.log import log
 from timekeeper.settler.evictions import reasons
 from timekeeper.settler.evictions.calls import EvictorContext
 from timekeeper.settler.evictions.evictor import LEAVING, evict_together, note_veto, refused, tell
-from timekeeper.settler.evictions.known_room import KnownRoom
+from timekeeper.settler.evictions.known_devices import KnownDevices
 from timekeeper.settler.evictions.taint_rules import TaintRules
 from timekeeper.store import fencing
 
@@ -59,7 +59,7 @@ class ReclaimRound:
     def __init__(self, context: EvictorContext) -> None:
         self._context = context
         self._rules = TaintRules(context.api, context.steady)
-        self._known = KnownRoom(context)
+        self._known = KnownDevices(context)
         self._history = ReclaimHistory()
         self._under_way: list[UnderWay] = []
         self._is_adopted = False
@@ -178,7 +178,7 @@ class ReclaimRound:
             self._history = self._history.after_vain(one.heir.namespace, each.device_class, at_ms)
             self._freed.append((each.device_class, at_ms))
         if result == "expired":
-            said = reasons.room_not_used(one.heir, one.node, len(one.kept))
+            said = reasons.evictions_unused(one.heir, one.node, len(one.kept))
             tell(self._context, one.heir, said, "Normal")
         self._remove(one.rules)
 
@@ -243,7 +243,7 @@ class ReclaimRound:
         for pod in left:
             self._history = self._history.after_eviction(pod, one.heir, at_ms, on_ms)
         is_kept = len(one.rules) == len(one.kept)
-        said = reasons.room_is_made(one.heir, left[0], one.node, len(one.kept), is_kept)
+        said = reasons.victims_evicted(one.heir, left[0], one.node, len(one.kept), is_kept)
         tell(self._context, one.heir, said, "Normal")
         return replace(one, has_evicted=True, until_ms=at_ms + _grace_ms(plan.pods) + KEEP_MS)
 

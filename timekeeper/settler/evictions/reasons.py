@@ -37,7 +37,7 @@ NOTICE, SPENT, SPENT_PROTECTED = "EvictionNotice", "BudgetEviction", "BudgetEvic
 GANG_NOT_WHOLE = "GangEviction"
 CLAIM_EXCESS = "ClaimEviction"
 OVERTIME_WARNING, OVERTIME = "OvertimeWarning", "OvertimeEviction"
-ROOM_IS_MADE, ROOM_NOT_USED = "RoomIsMade", "RoomNotUsed"
+VICTIMS_EVICTED, EVICTIONS_UNUSED = "VictimsEvicted", "EvictionsUnused"
 SPARED = "BursarBudgetRestored"
 
 # step -> the Event's reason, and the kind of the decision
@@ -301,7 +301,7 @@ def reclaimed(pod: LedgerPod, heir: LedgerPod, node: str) -> Reason:
     )
 
 
-def room_is_made(heir: LedgerPod, victim: LedgerPod, node: str, devices: int, is_kept: bool) -> Said:
+def victims_evicted(heir: LedgerPod, victim: LedgerPod, node: str, devices: int, is_kept: bool) -> Said:
     """What is said of the waiting pod. ``is_kept``: a taint keeps each device for its claim."""
     it, whose = ("it", "this pod's claim") if devices == 1 else ("each", "its claim")
     kept = (
@@ -311,17 +311,17 @@ def room_is_made(heir: LedgerPod, victim: LedgerPod, node: str, devices: int, is
     )
     who = "Idle pods" if victim.is_reclaimable else "Pods over budget"
     text = f"{who} are evicted from node {node} for {_devices(devices)}. {kept}."
-    return Said(WAITING, ROOM_IS_MADE, text, _between(victim, heir, node) | _other(victim))
+    return Said(WAITING, VICTIMS_EVICTED, text, _between(victim, heir, node) | _other(victim))
 
 
-def room_not_used(heir: LedgerPod, node: str, devices: int) -> Said:
+def evictions_unused(heir: LedgerPod, node: str, devices: int) -> Said:
     """The pods have left, and the claims did not get the devices."""
     it = "it" if devices == 1 else "them"
     text = (
         f"Pods over budget were evicted from node {node} for {_devices(devices)}, and it did not get {it} in"
         " time. No pod is evicted for such a claim of this namespace for five minutes."
     )
-    return Said(WAITING, ROOM_NOT_USED, text, {"node": node})
+    return Said(WAITING, EVICTIONS_UNUSED, text, {"node": node})
 
 
 def _devices(number: int) -> str:

@@ -12,7 +12,7 @@ from timekeeper.accounts.grants import GrantSums
 from timekeeper.accounts.held.declared import (
     DeclaredReservation,
     HeldAmount,
-    LaterRoom,
+    LaterPeriod,
     future_headroom,
     paying_namespaces,
 )
@@ -329,20 +329,20 @@ def read_ledger_state(store: Store, only_meter: bool = False) -> LedgerState:
     return ledger
 
 
-Rooms = dict[str, tuple[LaterRoom, ...]]
+LaterPeriods = dict[str, tuple[LaterPeriod, ...]]
 
 
 class FutureHeadroom:
     """By namespace and group; computed anew when one of the statements that they follow from is."""
 
     def __init__(self) -> None:
-        self._known: Rooms = {}
+        self._known: LaterPeriods = {}
         self._of: tuple[object, ...] = ()
 
     def of(
         self, ledger: LedgerState, statements: Statements, namespaces: Iterable[str], now_ms: int
-    ) -> Rooms:
-        """The rooms for the held pods that declare their time and have not reserved it."""
+    ) -> LaterPeriods:
+        """Those that held pods may use that declare their time and have not reserved it."""
         longest: dict[str, int] = {}
         for pod in ledger.unbound_pods.held.values():
             if pod.length_ms and pod.uid not in ledger.declared.rows:

@@ -56,7 +56,7 @@ class AssumedCluster:
     template_paths: tuple[TemplatePath, ...] = ()  # besides the built-in ones
     classes: Mapping[str, int] = field(default_factory=dict)  # values of priority classes
     budgets: ParsedBudgets = NO_BUDGETS
-    room: CardHost | None = None  # CPU and memory for each card, of the nodes that are known
+    card_host: CardHost | None = None  # CPU and memory for each card, of the nodes that are known
     mode_labels: Mapping[str, Mode] = field(default_factory=dict)  # by namespace
     exempt: frozenset[str] = frozenset()  # namespaces whose label excludes them from admission
 
@@ -91,7 +91,7 @@ class AssumedCluster:
         policy = effective_policy(self.flags, self.table, True, namespace)
         own = self.table.namespaces.get(namespace) if self.table else None
         label = None if own is not None and own.mode else self.mode_labels.get(namespace)
-        return replace(policy, known=True, mode=self.mode or label or policy.mode, room=self.room)
+        return replace(policy, known=True, mode=self.mode or label or policy.mode, card_host=self.card_host)
 
     def standing_of(self, namespace: str) -> Standing:
         """The namespace's standing."""

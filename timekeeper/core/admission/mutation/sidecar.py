@@ -100,8 +100,8 @@ def was_injected(pod: Json) -> bool:
 
 
 def container(sidecar: Sidecar, request: GPURequest, pod: Json) -> Json | None:
-    """The sidecar for this pod, None where the pod has no room for it. Pods share the few variants of it, so
-    it must not be changed."""
+    """The sidecar for this pod, None where the pod's own amounts leave too little. Pods share its few
+    variants, so it must not be changed."""
     sees = wanted(names.SIDECAR, request) not in (None, VOID)
     amounts = requests_of(sidecar, pod)
     return None if amounts is None else _container(sidecar, sees, owns(request), amounts)
@@ -153,8 +153,7 @@ def _variables(
 
 def requests_of(sidecar: Sidecar, pod: Json) -> tuple[tuple[str, str], ...] | None:
     """The resources that the sidecar names, with its amounts; None: ``spec.resources``, which bounds the sum
-    of all containers, has no room for one that it must name, because a LimitRange's default may be filled in
-    otherwise."""
+    of all containers, leaves nothing for one that it must name, or a LimitRange's default is filled in."""
     spec = pod["spec"]
     others = (*sequence_of(spec.get("initContainers")), *sequence_of(spec.get("containers")))
     amounts = [mapping(container.get("resources")) for container in others]
@@ -162,7 +161,7 @@ def requests_of(sidecar: Sidecar, pod: Json) -> tuple[tuple[str, str], ...] | No
     by_any = set[str]().union(*named)
     ours = {CPU: sidecar.cpu, MEMORY: sidecar.memory}
     if mapping(spec.get("resources")):
-        full = {resource for resource, amount in ours.items() if not _has_room(spec, resource, amount)}
+        full = {resource for resource, amount in ours.items() if not _leaves(spec, resource, amount)}
         if any(all(resource in by_one for by_one in named) for resource in full):
             return None
         ours = {key: amount for key, amount in ours.items() if key in by_any and key not in full}
@@ -185,7 +184,7 @@ def _none_of(named: frozenset[str]) -> tuple[tuple[str, str], ...]:
     return tuple((resource, "0") for resource in sorted(extended | counts))
 
 
-def _has_room(spec: Json, resource: str, amount: str) -> bool:
+def _leaves(spec: Json, resource: str, amount: str) -> bool:
     """Whether the pod's own request and limit of the resource hold this much beside its containers."""
     whole, more = mapping(spec["resources"]), thousandths(amount) or 0
     of_containers = {field: spec.get(field) for field in ("initContainers", "containers")}

@@ -23,22 +23,22 @@ _MIB = 1024 * 1024
 
 def is_unjudged(policy: AdmissionPolicy) -> bool:
     """True where the rule is on and there is nothing to compare pods with."""
-    return policy.room is None and mode_of(RULE, policy) != "off"
+    return policy.card_host is None and mode_of(RULE, policy) != "off"
 
 
 def host_share_violations(
     pod: Json, request: GPURequest | None, policy: AdmissionPolicy
 ) -> Iterator[Violation]:
     """One for CPU and one for memory, of what the pod's user wrote: Bursar's sidecar does not count."""
-    room = policy.room
-    if request is None or room is None or mode_of(RULE, policy) == "off":
+    card_host = policy.card_host
+    if request is None or card_host is None or mode_of(RULE, policy) == "off":
         return
-    part_milli = _part_milli(request, room)
+    part_milli = _part_milli(request, card_host)
     own = _without_sidecar(pod)
     asked, times = requested(own), policy.host_share_milli * part_milli
     for resource, amount, each, text in (
-        (CPU, asked.cpu_milli, room.cpu_milli, _cpu_text),
-        (MEMORY, asked.memory_bytes, room.memory_bytes, _memory_text),
+        (CPU, asked.cpu_milli, card_host.cpu_milli, _cpu_text),
+        (MEMORY, asked.memory_bytes, card_host.memory_bytes, _memory_text),
     ):
         most = times * each // 1_000_000
         if amount > most:
@@ -54,10 +54,10 @@ def host_share_violations(
             )
 
 
-def _part_milli(request: GPURequest, room: CardHost) -> int:
+def _part_milli(request: GPURequest, card_host: CardHost) -> int:
     """The most that the pod can hold of cards, unweighted: an amount of memory is the largest part of the
     smallest card."""
-    smallest = Card("", 0, "", max(1, room.least_card_mib))
+    smallest = Card("", 0, "", max(1, card_host.least_card_mib))
     return min(held_milli(without_constraints(request), {}, 0, (smallest,)), most_milli(request))
 
 

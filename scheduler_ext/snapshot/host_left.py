@@ -21,12 +21,12 @@ def host_amounts(pod: Pod | NonGPUPod | CPUMember) -> HostAmounts:
 
 
 def offered(pod: Pod, snapshot: Snapshot) -> Iterator[NodeInfo]:
-    """The nodes with GPUs that kube-scheduler would offer the pod if it had room there."""
+    """The nodes with GPUs that kube-scheduler would offer the pod if enough were free there."""
     return (node for node in snapshot.nodes.values() if is_offered(pod, node))
 
 
 def is_offered(pod: Pod, node: NodeInfo) -> bool:
-    """Whether the node has GPUs, and kube-scheduler would offer it to the pod if it had room there."""
+    """Whether the node has GPUs, and kube-scheduler would offer it to the pod if enough were free there."""
     there = node.node_object
     if there is None or not there.has_gpus or exceed(pod.others, there.others):
         return False
@@ -51,12 +51,12 @@ def host_lack(
     return tuple((resource, lack) for resource, lack in lacks if lack > 0)
 
 
-def host_room(member: CPUMember, node: NodeInfo, waiting: Iterable[CPUMember] = ()) -> int:
+def host_takes(member: CPUMember, node: NodeInfo, waiting: Iterable[CPUMember] = ()) -> int:
     """How many such pods have their CPU, memory and other resources on the node, beside those that
     ``waiting`` has."""
     left = _left(node, waiting)
-    rooms = (left.get(resource, 0) // amount for resource, amount in _limited(member, node) if amount)
-    return max(0, min(rooms, default=MANY))
+    counts = (left.get(resource, 0) // amount for resource, amount in _limited(member, node) if amount)
+    return max(0, min(counts, default=MANY))
 
 
 def _left(node: NodeInfo, waiting: Iterable[Pod | CPUMember]) -> dict[str, int]:

@@ -17,7 +17,7 @@ from scheduler_ext.model.standing import NamespaceStandings
 from scheduler_ext.scoring.policy import Policy
 from scheduler_ext.snapshot.allocation import allocation_of
 from scheduler_ext.snapshot.free import FreeShape
-from scheduler_ext.snapshot.host_room import host_lack, is_offered, offered
+from scheduler_ext.snapshot.host_left import host_lack, is_offered, offered
 from scheduler_ext.snapshot.node_info import NodeInfo, lacks, with_allocation, without_pods
 from scheduler_ext.snapshot.snapshot import Snapshot
 from timekeeper.core.values import Placement
@@ -26,7 +26,7 @@ from timekeeper.core.values import Placement
 @dataclass(frozen=True, slots=True)
 class PlanInput:
     """Everything that a plan reads, of one moment. ``is_late``: whether its time is over; ``nominated``: the
-    pods for which kube-scheduler has made room; ``ahead``: waiting pods that come first, in order;
+    pods that kube-scheduler has nominated for a node; ``ahead``: waiting pods that come first, in order;
     ``avoided``: nodes on which members of the gang came to nothing."""
 
     snapshot: Snapshot
@@ -39,7 +39,7 @@ class PlanInput:
 
 
 @dataclass(slots=True, kw_only=True)
-class Rooms:
+class Capacity:
     """For each of the ``shapes``, lists of pods that are alike. ``base``: the cluster before the plan;
     ``apart``: where pods are there; ``refused``: for each shape the nodes with cards that rules about other
     pods keep from it, whatever is placed."""
@@ -51,7 +51,7 @@ class Rooms:
     apart: Apart
     refused: dict[int, dict[str, Reason]] = field(default_factory=dict)
     _is_picky: list[bool] = field(init=False)
-    _rooms: dict[int, dict[str, int]] = field(default_factory=dict)
+    _takes: dict[int, dict[str, int]] = field(default_factory=dict)
     _alike: dict[int, dict[object, int]] = field(default_factory=dict)
     _all: list[dict[str, int]] = field(default_factory=list)
     _cards: dict[str, int] = field(default_factory=dict)
@@ -76,9 +76,9 @@ class Rooms:
         found = {name: before[name] for name in wanted if name in before}
         for name in touched:
             if name in found:
-                room = self._room(shape, self.without_promised(now.node(name)))
-                if room:
-                    found[name] = room
+                count = self._count(shape, self.without_promised(now.node(name)))
+                if count:
+                    found[name] = count
                 else:
                     del found[name]
         for name in self.caps.refused_nodes(pod, found, now):
@@ -88,14 +88,14 @@ class Rooms:
     def after(self, shape: int, node: NodeInfo) -> int:
         """How many pods of this shape the node takes, which some pods have left."""
         is_candidate = self._is_open(node) and is_offered(self.shapes[shape][0], node)
-        return self._room(shape, self.without_promised(node)) if is_candidate else 0
+        return self._count(shape, self.without_promised(node)) if is_candidate else 0
 
     @property
     def all(self) -> Sequence[Mapping[str, int]]:
         """For each shape, how many of its pods each node takes at most before any is placed."""
         for shape in range(len(self.shapes)) if not self._all else ():
-            rooms, is_alone = self.of(shape, self.base), self.apart.is_alone(self.shapes[shape][0])
-            self._all.append(dict.fromkeys(rooms, 1) if is_alone else rooms)
+            takes, is_alone = self.of(shape, self.base), self.apart.is_alone(self.shapes[shape][0])
+            self._all.append(dict.fromkeys(takes, 1) if is_alone else takes)
         return self._all
 
     def free(self, node: NodeInfo) -> int:
@@ -106,39 +106,39 @@ class Rooms:
 
     @property
     def cards(self) -> Mapping[str, int]:
-        """How many cards of each of their nodes no pod uses; empty for one shape, whose rooms say all."""
+        """How many cards of each of their nodes no pod uses; empty for one shape."""
         if len(self.shapes) > 1 and not self._cards:
             there = {name for shape in range(len(self.shapes)) for name in self._before(shape)}
             self._cards = {name: _untouched(self.base.node(name)) for name in there}
         return self._cards
 
     def _before(self, shape: int) -> dict[str, int]:
-        if shape not in self._rooms:
+        if shape not in self._takes:
             found, pod = {}, self.shapes[shape][0]
             checks, refused = Checks(self.apart, pod), dict[str, Reason]()
             for node in self._candidates(pod):
                 if self.given.is_late():
                     break
-                room = self._room(shape, node)
-                if room and (reason := checks.keeps_off(node.name)) is not None:
+                count = self._count(shape, node)
+                if count and (reason := checks.keeps_off(node.name)) is not None:
                     refused[node.name] = reason
-                elif room:
-                    found[node.name] = room
-            self._rooms[shape], self.refused[shape] = found, refused
-        return self._rooms[shape]
+                elif count:
+                    found[node.name] = count
+            self._takes[shape], self.refused[shape] = found, refused
+        return self._takes[shape]
 
-    def _room(self, shape: int, node: NodeInfo) -> int:
+    def _count(self, shape: int, node: NodeInfo) -> int:
         pods, known = self.shapes[shape], self._alike.setdefault(shape, {})
         key = None if self._is_picky[shape] else _likeness(pods[0], node)
         if key in known:
             return known[key]
-        room = room_on(pods[0], node, self.given.policies(pods[0]), len(pods))
+        count = count_on(pods[0], node, self.given.policies(pods[0]), len(pods))
         if key is not None:
-            known[key] = room
-        return room
+            known[key] = count
+        return count
 
     def _candidates(self, pod: Pod) -> list[NodeInfo]:
-        """The nodes with cards that kube-scheduler would offer if it had room there."""
+        """The nodes with cards that kube-scheduler would offer if enough were free there."""
         key = pod.others, pod.node_constraints
         if key not in self._offered:
             self._offered[key] = [
@@ -167,7 +167,7 @@ def _untouched(node: NodeInfo) -> int:
     return len([free for free in node.free_by_card if free is not None and free.untouched])
 
 
-def room_on(pod: Pod, node: NodeInfo, policy: Policy, most: int) -> int:
+def count_on(pod: Pod, node: NodeInfo, policy: Policy, most: int) -> int:
     """How many such pods the node takes, at most ``most``."""
     for count in range(most):
         placement = placed_on(pod, node, policy)
@@ -180,7 +180,7 @@ def room_on(pod: Pod, node: NodeInfo, policy: Policy, most: int) -> int:
 
 
 def placed_on(pod: Pod, node: NodeInfo, policy: Policy) -> Placement | None:
-    """The pod's cards on the node; None where the node, or kube-scheduler's sums of it, have no room."""
+    """The pod's cards on the node; None where the node, or its sums, have too little left."""
     if pod.request is None or lacks(node, pod.amounts) or host_lack(pod, node):
         return None
     found = fit(pod.request, node, policy)

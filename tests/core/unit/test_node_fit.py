@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.worlds import Json
-from timekeeper.core.kube.node_room import why_not_on
+from timekeeper.core.kube.node_fit import why_not_on
 
 
 def node(*taints: Json, **allocatable: str) -> Json:

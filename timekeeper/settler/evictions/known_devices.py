@@ -27,7 +27,7 @@ from timekeeper.core.claims.heirs import (
 from timekeeper.core.claims.likeness import are_alike
 from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.kube.node_constraints import has_unread_but_claims
-from timekeeper.core.kube.node_room import why_not_on
+from timekeeper.core.kube.node_fit import why_not_on
 from timekeeper.core.request.claims import EXPLICIT
 from timekeeper.settler.evictions.calls import EvictorContext
 from timekeeper.settler.evictions.disruptions import items
@@ -36,7 +36,7 @@ _GROUP = "/apis/resource.k8s.io/v1"
 Free = Mapping[str, Mapping[DeviceKey, PublishedDevice | None]]  # by node
 
 
-class KnownRoom:
+class KnownDevices:
     """Used by one thread."""
 
     def __init__(self, context: EvictorContext) -> None:

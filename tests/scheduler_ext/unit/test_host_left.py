@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from scheduler_ext.model.other_resources import requested_others
-from scheduler_ext.preemption.plan import has_room
+from scheduler_ext.preemption.plan import fits_on_any
 from scheduler_ext.preemption.victims import choose
 from scheduler_ext.scoring.policy import BINPACK
 from scheduler_ext.snapshot.snapshot import Snapshot
@@ -110,7 +110,7 @@ def test_a_node_with_free_cards_and_without_cpu_has_no_room() -> None:
     nodes = [host(hog("hog", "GPU-0", cpu="62")).node("n")]
 
     for cpu, room in (("2", True), ("8", False)):
-        assert has_room(WaitingPod(read(needing(WAITING, cpu=cpu)), BINPACK, None), nodes) is room
+        assert fits_on_any(WaitingPod(read(needing(WAITING, cpu=cpu)), BINPACK, None), nodes) is room
 
 
 def test_victims_that_kube_scheduler_chose_for_cpu_stay_its_choice() -> None:
