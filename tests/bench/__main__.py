@@ -16,6 +16,7 @@ BENCHMARKS = {
     "extender-500": ["extender", "--nodes", "500", "--cards", "8", "--pods", "1000"],
     "extender-5000": ["extender", "--nodes", "5000", "--cards", "8", "--pods", "40000"],
     "placement": ["placement"],
+    "scarce": ["scarce"],
     "throughput-500": ["throughput", "--nodes", "500", "--pods", "2000"],
     "throughput-2000": ["throughput", "--nodes", "2000", "--pods", "2000"],
     "binding": ["binding"],
@@ -26,6 +27,7 @@ BENCHMARKS = {
     "sidecar": ["sidecar"],
     "agent": ["agent"],
     "cost": ["cost"],
+    "exponents": ["exponents"],
 }
 
 # the same, where a peer is given

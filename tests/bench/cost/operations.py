@@ -174,12 +174,12 @@ def prioritize(folder: Path) -> Prepare:
     return prepare
 
 
-def bind(folder: Path) -> Prepare:
+def bind(folder: Path, nodes: int = 50) -> Prepare:
     """/bind of a tenth of a card. The API server's answer comes at once, from memory."""
     from scheduler_ext.model.pod import read_any
     from tests.bench.extender import pod
 
-    world = ExtenderWorld(folder, 50)
+    world = ExtenderWorld(folder, nodes)
     world.lead()  # no pod waits yet, so there is none to fence
     for number in range(WAITING):
         world.cache.pod_updated(read_any(pod(f"w-{number}", {"bursar.dev/gpu-percent": "10", "cpu": "1"})))
@@ -321,7 +321,7 @@ def beat(folder: Path) -> Prepare:
     from timekeeper.runtime.http.service import HttpRequest
     from timekeeper.serving.gunicorn_app import heartbeat_route
 
-    ledger = _Ledger(folder)
+    ledger = LedgerWorld(folder)
     gate = Gate(Reviews(tokens := {}).post, Expected("bursar", "test"), ledger.clock)
     services = create_services(ledger.store, gate, ledger.clock, lambda: CA, BEAT_MS)
     writer = services.beating
@@ -379,8 +379,8 @@ def beat_body(_: Path) -> Prepare:
     return prepare
 
 
-def standings_read(module: str) -> Callable[[Path], Prepare]:
-    """A role's reading of the table of standings of 200 namespaces."""
+def standings_read(module: str, namespaces: int = TABLE) -> Callable[[Path], Prepare]:
+    """A role's reading of the table of standings."""
 
     def build(_: Path) -> Prepare:
         from tests.support.simulated_timekeeper import entry, standings
@@ -392,11 +392,11 @@ def standings_read(module: str) -> Callable[[Path], Prepare]:
             nonlocal revision
             revision += 1
             words = ("IN_BUDGET", "OVER_BUDGET", "UNLIMITED")
-            entries = {f"team_{at}": entry(words[(at + revision) % 3]) for at in range(TABLE)}
+            entries = {f"team_{at}": entry(words[(at + revision) % 3]) for at in range(namespaces)}
             body = orjson.dumps(standings(revision=str(revision), **entries))
 
             def call() -> None:
-                if len(decode(body, str(revision), 0).namespaces) != TABLE:
+                if len(decode(body, str(revision), 0).namespaces) != namespaces:
                     raise SystemExit("an entry of the standings is missing")
 
             return call
@@ -406,7 +406,7 @@ def standings_read(module: str) -> Callable[[Path], Prepare]:
     return build
 
 
-def answer_of(path: str) -> Callable[[Path], Prepare]:
+def answer_of(path: str, world: Callable[[Path], "LedgerWorld"] | None = None) -> Callable[[Path], Prepare]:
     """GET of this path by an administrator, after the nodes were heard and the settler has ticked: from the
     WSGI environment to the bytes of the answer."""
 
@@ -418,7 +418,7 @@ def answer_of(path: str) -> Callable[[Path], Prepare]:
         from timekeeper.runtime.auth.gate import Gate
         from timekeeper.runtime.auth.tokens import Expected
 
-        ledger = _Ledger(folder)
+        ledger = (world or LedgerWorld)(folder)
         gate = Gate(Reviews({ADMIN: user_status("admin")}).post, Expected("bursar", "test"), ledger.clock)
         app = app_of(create_services(ledger.store, gate, ledger.clock, lambda: CA, BEAT_MS))
 
@@ -442,15 +442,15 @@ def answer_of(path: str) -> Callable[[Path], Prepare]:
     return build
 
 
-def tick(folder: Path) -> Prepare:
+def tick(folder: Path, world: Callable[[Path], "LedgerWorld"] | None = None) -> Prepare:
     """The settler's tick after a pod has ended and each node was heard: 200 pods of 20 namespaces."""
-    ledger = _Ledger(folder)
+    ledger = (world or LedgerWorld)(folder)
     ended = -1
 
     def prepare() -> Callable[[], object]:
         nonlocal ended
         ended += 1
-        if ended == LIVE_PODS:
+        if ended == ledger.cluster.pods:
             raise SystemExit("more ticks than pods that can end")
         ledger.now += TICK_MS
         updates = [*ledger.leases(), ledger.end_of(ended)]
@@ -466,10 +466,13 @@ def tick(folder: Path) -> Prepare:
     return prepare
 
 
-class _Ledger:
-    """A settler whose ledger, on SQLite, has a session of each of 200 running pods."""
+class LedgerWorld:
+    """A settler whose ledger, on SQLite, has a session of each running pod. ``nodes``, 0: as many as the pods
+    need."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self, folder: Path, pods: int = LIVE_PODS, namespaces: int = NAMESPACES, nodes: int = 0
+    ) -> None:
         from tests.bench.live_pods import Cluster
         from tests.timekeeper.worlds import T0
         from timekeeper.settler.settler import Settler
@@ -479,7 +482,8 @@ class _Ledger:
         self.now = T0 + 3_600_000
         self.store = open_store(f"sqlite:///{folder}/ledger.db")
         upgrade(self.store)
-        self.cluster = Cluster(LIVE_PODS, NAMESPACES)
+        self.cluster = Cluster(pods, namespaces)
+        self.cluster.nodes = nodes or self.cluster.nodes
         self.settler = Settler(self.store, self.clock, lambda _: None)
         for update in self.cluster.lists(self.now, pods=True):
             self.settler.apply(update)
