@@ -2,8 +2,8 @@
 
 ``python -m tests.bench.sidecar [--beats N] [--interval MS] [--json FILE]``. A real sidecar beats N times over
 verified TLS, faster than it would, against a timekeeper that is played (in this process): without a card,
-with a card but no driver, and with the C stand-in for NVML loaded. Python finds nothing but what a sidecar
-imports of our code. ``rss_mib`` and ``pss_mib`` at the end; ``cpu_ms``:
+with a card but no driver, and with the C stand-in for NVML loaded. Python finds nothing but the binding and
+what a sidecar imports of our code. ``rss_mib`` and ``pss_mib`` at the end; ``cpu_ms``:
 of a beat, between the tenth and the last; ``core``: that, in percent of a core, at the default interval of
 ten seconds; ``first_s``: from the start of the process to its first beat. ``[{way, beats, rss_mib, pss_mib,
 cpu_ms, core, first_s}]``.
@@ -11,6 +11,7 @@ cpu_ms, core, first_s}]``.
 
 import compileall
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import pynvml
 
 from deploy.local.identity import new_authority
 from tests.bench.command import arguments, write
@@ -82,6 +85,7 @@ def beating(folder: Path, environ: dict[str, str]) -> Iterator[int]:
     """The process of a sidecar in an installation as bare as can be."""
     library = folder / "library"
     library.mkdir()
+    shutil.copy(pynvml.__file__, library)
     copy(library, OF_A_SIDECAR)
     compileall.compile_dir(library, quiet=1)
     bare = {"PYTHONPATH": str(library), "PATH": os.environ["PATH"]}

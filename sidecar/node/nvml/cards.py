@@ -17,8 +17,7 @@ from functools import partial
 from sidecar.node.nvml import card_load
 from sidecar.node.nvml.driver_events import CardHandle, DriverEvents
 from sidecar.node.values import CardSilent, DeviceReading, NodeCard, Vendor
-from sidecar.nvml import MIB
-from sidecar.nvml_library import LIBRARY
+from sidecar.nvml import LIBRARY, MIB
 from timekeeper.edge.value import TYPE_CHECKING
 
 if TYPE_CHECKING:

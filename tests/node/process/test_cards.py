@@ -334,12 +334,9 @@ def test_the_fake_library_offers_every_function_that_we_call() -> None:
     """By what NVIDIA's binding looks up for each function of it that our code names."""
     code = "\n".join(file.read_text() for file in (ROOT / "sidecar").rglob("*.py"))
     named = set(re.findall(r"\.(nvml[A-Z]\w+)\(", code))
-    by_name = set(re.findall(r'"(nvml[A-Z]\w+)"', code))  # the sidecar does without the binding
     offered = set(re.findall(r"^(?:int|const char \*)\s*(nvml\w+)\(", SOURCE.read_text(), re.MULTILINE))
 
     assert len(named) > 20
-    assert len(by_name) > 5
-    assert by_name <= offered
     assert {name: looked_up(name) for name in named if not looked_up(name) <= offered} == {}
 
 

@@ -1,4 +1,4 @@
-"""The figures, by a library that does as a file says; and everything that can go
+"""The figures, by NVIDIA's binding and a library that does as a file says; and everything that can go
 wrong."""
 
 from pathlib import Path
@@ -60,7 +60,7 @@ def test_a_lost_card_is_reported_once_and_the_others_go_on(tmp_path: Path) -> No
     read, log = figures(tmp_path, (0, TWO), (1, lost), (50, lost), (150, lost), (300, lost))
 
     assert read == [[A, B], [B], [B], [B], [B]]
-    assert log == "event=card-silent uuid=GPU-a reason=GPU_IS_LOST\n"
+    assert log == 'event=card-silent uuid=GPU-a reason="GPU is lost"\n'
 
 
 def test_a_card_that_comes_back_is_found_at_the_next_slow_try(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_a_card_that_is_not_in_the_machine_is_reported(tmp_path: Path) -> None:
     read, log = figures(tmp_path, (0, TWO), uuids=("GPU-x", "GPU-b"))
 
     assert read == [[B]]
-    assert log == "event=card-silent uuid=GPU-x reason=NOT_FOUND\n"
+    assert log == 'event=card-silent uuid=GPU-x reason="Not Found"\n'
 
 
 def test_beats_carry_the_figures_and_outlive_a_lost_card(

@@ -16,7 +16,6 @@ from sidecar.event_loop import End, EventLoop
 from sidecar.heartbeat_client import Delivered
 from sidecar.log import log
 from sidecar.nvml import PodCardReader
-from sidecar.nvml_library import NvmlLibrary
 from sidecar.reporter import Reporter, ReporterPorts
 from sidecar.run import PostDone
 from sidecar.spool import SpooledBeat
@@ -155,13 +154,13 @@ def test_background_work_without_a_thread_fails(loop: EventLoop) -> None:
     assert loop.wait(None) == "otherwise"
 
 
-def test_a_library_that_fails_in_its_own_way_costs_the_figures_only(
+def test_a_binding_that_fails_in_its_own_way_costs_the_figures_only(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    def opened() -> NvmlLibrary:
-        raise OSError("no such library")
+    def bind() -> None:
+        raise ImportError("no module named pynvml")
 
-    reader = PodCardReader(("GPU-a",), lambda: 0, 0, opened)
+    reader = PodCardReader(("GPU-a",), lambda: 0, 0, bind)
 
     assert [reader.read() for _ in range(3)] == [()] * 3
-    assert events(capfd.readouterr().err) == ['event=no-figures reason="OSError: no such library"']
+    assert events(capfd.readouterr().err) == ['event=no-figures reason="ImportError: no module named pynvml"']
