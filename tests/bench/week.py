@@ -146,7 +146,7 @@ class Week:
         self.owners: dict[str, Owner] = {}
         self.held: dict[str, tuple[float, int]] = {}  # by name of a pod with a node: cards, since when
         self.useful = self.lost = self.asked = 0.0
-        self.done = self.in_vain = self.steps = 0
+        self.done = self.failed_starts = self.steps = 0
         self.events: list[tuple[int, int, Callable[[], object]]] = []
         self._refused: list[WaitingPod] = []
         self._scheduled = -1
@@ -312,7 +312,7 @@ class Week:
             owner.whole_ms, owner.run = None, owner.run + 1
             mates = [each for each in self.pods.values() if self._owner(each) is owner]
         else:
-            self.in_vain += 1
+            self.failed_starts += 1
             mates = [raw]
         for each in mates:
             going = stamp(self.now_ms + GRACE_MS)
@@ -538,7 +538,7 @@ class Week:
             "done": self.done,
             "displaced": sum(map(len, displaced)),
             "for gangs": sum(map(len, for_gangs)),
-            "in vain": self.in_vain,
+            "failed starts": self.failed_starts,
             "often": sum(most_a_day(each) > 2 for each in displaced),
             "often for gangs": sum(most_a_day(each) > 2 for each in for_gangs),
             "most a day": max(map(most_a_day, displaced), default=0),
