@@ -7,6 +7,8 @@ from deploy.local.stack import Stack
 from tests.story.cluster.test_gangs import Place, job_of
 from tests.support.scenes import Awaited, Scene, scene
 from tests.worlds import Json
+from timekeeper.core.object_names import timestamp
+from timekeeper.edge.clock import now_ms
 
 MERGE = "application/merge-patch+json"
 
@@ -29,15 +31,22 @@ class Lives(Place):
         found: list[str] = [
             each["metadata"]["name"]
             for each in self.pods()
-            if each["metadata"]["annotations"]["batch.kubernetes.io/job-completion-index"] == str(index)
+            if each["metadata"]["annotations"].get("batch.kubernetes.io/job-completion-index") == str(index)
             and each["metadata"]["name"] in self.running()
         ]
         return found[0]
 
     def end(self, index: int, phase: str) -> None:
-        """The pod of this index ends."""
-        path = f"{self.path}/{self.of_index(index)}/status"
-        self.stack.cp.api.call("PATCH", path, {"status": {"phase": phase}}, MERGE)
+        """The pod of this index ends, and its containers with it."""
+        path = f"{self.path}/{self.of_index(index)}"
+        there = self.stack.cp.api.call("GET", path)["status"]
+        ended = {"terminated": {"exitCode": int(phase == "Failed"), "finishedAt": timestamp(now_ms())}}
+        status: Json = {
+            kind: [{**each, "state": ended, "ready": False} for each in there[kind]]
+            for kind in ("containerStatuses", "initContainerStatuses")
+            if kind in there
+        }
+        self.stack.cp.api.call("PATCH", f"{path}/status", {"status": {"phase": phase, **status}}, MERGE)
 
     def lose(self, index: int) -> None:
         """Its pod is deleted."""
@@ -81,6 +90,22 @@ def test_a_lost_pod_is_replaced_beside_those_that_run(stack: Stack) -> Scene:
     place.end(2, "Failed")  # a retry
 
     yield place.run(3)
+    assert evictions(place) == []
+
+
+@scene
+def test_cards_of_members_whose_containers_have_ended_go_to_others_and_to_a_retry(stack: Stack) -> Scene:
+    place = Lives(stack, "retried", 3, size=3, backoffLimit=6)
+    yield place.run(3)
+    place.end(0, "Succeeded")
+    place.end(1, "Succeeded")
+    place.create("a", "b", gang="other", size=2)
+    yield place.run(3)
+
+    place.end(2, "Failed")
+
+    yield place.run(3)
+    assert place.of_index(2)
     assert evictions(place) == []
 
 
