@@ -28,6 +28,8 @@ COLLECT_AT_START_AFTER = 1_000_000
 
 # A thread that computes lets a waiting one run after this time. Python's 5 ms delayed the slowest filters.
 SWITCH_AFTER_S = 0.001
+# the same until then: each switch loses what the processor had at hand
+SWITCH_AT_START_AFTER_S = 0.02
 
 _READ_THREADS = 8
 _LIMITS = HttpLimits(MAX_BODY_BYTES, connections=512, unanswered_bytes=8 * MAX_BODY_BYTES)
@@ -49,7 +51,7 @@ def serve(settings: ExtenderSettings) -> int:
         from scheduler_ext.serving.routes import verb_routes
 
         gc.set_threshold(COLLECT_AT_START_AFTER, 20, 100)
-        sys.setswitchinterval(SWITCH_AFTER_S)
+        sys.setswitchinterval(SWITCH_AT_START_AFTER_S)
         extender = Extender(settings, api, complete=_freeze)
         extender.start()
         stops.append(extender.stop)
@@ -95,3 +97,4 @@ def _freeze() -> None:
     before, for all threads would wait for that."""
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER, 20, 100)
+    sys.setswitchinterval(SWITCH_AFTER_S)

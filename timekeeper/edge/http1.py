@@ -92,11 +92,12 @@ def lines(stream: Stream, head: ResponseHead) -> Iterator[bytes]:
         raise NotHTTP("the answer is packed")
     rest = bytearray()
     for piece in parts(stream, head):
-        rest += piece
         if b"\n" in piece:
-            *whole, last = bytes(rest).split(b"\n")
+            *whole, last = (bytes(rest) + piece if rest else piece).split(b"\n")
             rest = bytearray(last)
             yield from filter(None, whole)
+        else:
+            rest += piece
         if len(rest) > MAX_BODY:
             raise TooLong("a line of the answer is too long")
 
@@ -157,7 +158,7 @@ def _chunks(stream: Stream, most: int | None) -> Iterator[bytes]:
 
 
 def _length(text: str, digits: str, base: int, most: int | None) -> int:
-    if not text or not all(letter in digits for letter in text):
+    if not text or text.strip(digits):
         raise NotHTTP("the answer has no readable length")
     if len(text) > 18 or (most is not None and int(text, base) > most):
         raise TooLong("the answer is too long" + ("" if most is None else f": more than {most} bytes"))

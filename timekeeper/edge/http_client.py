@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 MAX_TOKEN = 65_536
 MAX_BUNDLE = 1 << 20
+TOLERATED_S = 0.1  # of a time limit: to set it takes a call of the kernel for each piece that arrives
 PEM = "-----BEGIN CERTIFICATE-----"
 # A server that is gone is noticed within 30 s, also while it has nothing to say.
 _KEEP_ALIVE = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
@@ -238,7 +239,7 @@ class _Source(io.RawIOBase):
 
     def __init__(self, opened: socket.socket) -> None:
         self._socket = opened
-        self.until_s = 0.0
+        self.until_s, self._within_s = 0.0, -1.0
 
     def readable(self) -> bool:
         return True
@@ -247,7 +248,9 @@ class _Source(io.RawIOBase):
         left_s = self.until_s - time.monotonic()
         if left_s <= 0:
             raise TimeoutError("the answer has not arrived in time")
-        self._socket.settimeout(left_s)
+        if abs(left_s - self._within_s) > TOLERATED_S:
+            self._socket.settimeout(left_s)
+            self._within_s = left_s
         return self._socket.recv_into(buffer)
 
 

@@ -295,7 +295,7 @@ class KnownVersions(Of[V]):
         ExpiredError."""
         there: dict[str, V | None] = {}
         for line in lines:
-            head = _HEAD.match(line)
+            head = _HEAD.match(line) if self.by_uid else None  # at a start nothing is known
             if head is not None:
                 uid, version = head[1].decode(), head[2].decode()
                 known = self.by_uid.get(uid)
