@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 V = TypeVar("V")
 
 _FAN = 64
+_MANY = _FAN * _FAN // 2  # so many keys change most of the small dicts
 _Branch = tuple[dict[str, V], ...]
 _EMPTY: dict[str, Any] = {}  # shared by the empty parts of every map
 _BARE: tuple[_Branch[Any], ...] = ((_EMPTY,) * _FAN,) * _FAN
@@ -42,8 +43,8 @@ class Map(Generic[V]):
 
     def with_all(self, content: Mapping[str, V]) -> "Map[V]":
         """The map with these values, too."""
-        if not self:
-            return Map(content)
+        if not self or len(content) > _MANY:
+            return Map({**dict(self.items()), **content})
         found = self
         for key, value in content.items():
             found = found.set(key, value)

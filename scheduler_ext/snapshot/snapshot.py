@@ -221,8 +221,8 @@ def non_gpu_pods_listed(snapshot: Snapshot, others: Iterable[NonGPUPod]) -> Snap
     by_node: dict[str, list[NonGPUPod]] = {}
     for other in new.values():
         by_node.setdefault(other.node, []).append(other)
-    for name, come in by_node.items():
-        snapshot = _with_node(snapshot, with_non_gpu_pods(snapshot.node(name), come))
+    nodes = [with_non_gpu_pods(snapshot.node(name), come) for name, come in by_node.items()]
+    snapshot = _with_nodes(snapshot, nodes)
     for other in [other for uid, other in there.items() if uid not in new]:
         snapshot = non_gpu_pod_updated(snapshot, other)
     return snapshot
@@ -230,8 +230,20 @@ def non_gpu_pods_listed(snapshot: Snapshot, others: Iterable[NonGPUPod]) -> Snap
 
 def node_updated(snapshot: Snapshot, node_object: Node, now_ms: int = 0) -> Snapshot:
     """The node object's present state."""
-    name = node_object.name
-    snapshot = _with_node(snapshot, with_node_object(snapshot.node(name), node_object))
+    return nodes_updated(snapshot, [node_object], now_ms)
+
+
+def nodes_updated(snapshot: Snapshot, node_objects: Iterable[Node], now_ms: int) -> Snapshot:
+    """The present state of these node objects."""
+    nodes = [with_node_object(snapshot.node(known.name), known) for known in node_objects]
+    snapshot = _with_nodes(snapshot, nodes)
+    for node in nodes:
+        snapshot = _followed_node(snapshot, node.name, now_ms)
+    return snapshot
+
+
+def _followed_node(snapshot: Snapshot, name: str, now_ms: int) -> Snapshot:
+    """With what the node's object says of pods whose end is not certain, or that have no object."""
     there = (pod for uid in snapshot.node(name).allocations if (pod := snapshot.pods.get(uid)))
     for pod in [pod for pod in there if pod.hold.unconfirmed]:
         is_left = _is_left_behind(snapshot, pod)
@@ -264,9 +276,7 @@ def nodes_listed(snapshot: Snapshot, nodes: Iterable[Node], now_ms: int = 0) -> 
         node.name for node in snapshot.nodes.values() if node.node_object and node.name not in there
     ]:
         snapshot = node_deleted(snapshot, gone, now_ms)
-    for node_object in there.values():
-        snapshot = node_updated(snapshot, node_object, now_ms)
-    return snapshot
+    return nodes_updated(snapshot, there.values(), now_ms)
 
 
 def gpus_published(snapshot: Snapshot, by_node: Mapping[str, tuple[PublishedGPU, ...]]) -> Snapshot:
@@ -474,9 +484,7 @@ def _all_bound(snapshot: Snapshot, pods: Mapping[str, Pod]) -> Snapshot:
     allocated_on = snapshot.allocated_on.with_all(nodes)
     snapshot = replace(snapshot, pods=snapshot.pods.with_all(pods), allocated_on=allocated_on)
     snapshot = _with_keeping_off(snapshot, pods)
-    for name, allocations in by_node.items():
-        snapshot = _with_node(snapshot, with_allocations(snapshot.node(name), allocations))
-    return snapshot
+    return _with_nodes(snapshot, [with_allocations(snapshot.node(name), of) for name, of in by_node.items()])
 
 
 def _with_keeping_off(snapshot: Snapshot, pods: Mapping[str, Pod | NonGPUPod]) -> Snapshot:
@@ -511,21 +519,28 @@ def _without_non_gpu(snapshot: Snapshot, other: NonGPUPod) -> Snapshot:
 
 
 def _with_node(snapshot: Snapshot, node: NodeInfo) -> Snapshot:
-    old = snapshot.nodes.get(node.name)
-    if old is node:
+    return _with_nodes(snapshot, [node])
+
+
+def _with_nodes(snapshot: Snapshot, nodes: Iterable[NodeInfo]) -> Snapshot:
+    """These nodes, each once, are now as given."""
+    left, come, more = snapshot.nodes, dict[str, NodeInfo](), dict[str, int]()
+    for node in nodes:
+        old = snapshot.nodes.get(node.name)
+        if old is node:
+            continue
+        former = old.allocations if old is not None else {}
+        for namespace, milli in held_by_namespace(node.allocations, former):
+            more[namespace] = more.get(namespace, 0) + milli
+        if node.node_object is None and not (node.allocations or node.published) and node.non_gpu == NO_USE:
+            left = left.without(node.name)
+        else:
+            come[node.name] = node
+    if not come and left is snapshot.nodes:
         return snapshot
-    held = _held(snapshot.held, node.allocations, old.allocations if old is not None else {})
-    if node.node_object is None and not (node.allocations or node.published) and node.non_gpu == NO_USE:
-        return replace(snapshot, held=held, nodes=snapshot.nodes.without(node.name))
-    return replace(snapshot, held=held, nodes=snapshot.nodes.set(node.name, node))
-
-
-def _held(held: Map[int], new: Mapping[str, Allocation], old: Mapping[str, Allocation]) -> Map[int]:
-    more: dict[str, int] = {}
-    for namespace, milli in held_by_namespace(new, old) if new is not old else ():
-        more[namespace] = more.get(namespace, 0) + milli
+    held = snapshot.held
     for namespace, milli in more.items():
         if milli:
             total = (held.get(namespace) or 0) + milli
             held = held.set(namespace, total) if total else held.without(namespace)
-    return held
+    return replace(snapshot, held=held, nodes=left.with_all(come))

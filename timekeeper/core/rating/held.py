@@ -14,7 +14,7 @@ from timekeeper.core.rating.parts import COSTS_PER_GPU
 from timekeeper.core.rating.rating import Demand, rated
 from timekeeper.core.request.card_amounts import NO_AMOUNT, CardAmount
 from timekeeper.core.request.cards import has_named, need
-from timekeeper.core.values import WHOLE_MILLI, Ask, Card, ContainerAsk, GPURequest
+from timekeeper.core.values import WHOLE_MILLI, Amounts, Ask, Card, ContainerAsk, GPURequest
 
 UNWEIGHTED = BudgetSettings()
 
@@ -26,16 +26,28 @@ def held_milli(
     whole cards that only the device plugin could name. Where neither is known, the most that the request can
     take of these cards; 0 where the request is not known either."""
     if uses or unnamed:
-        asked = Demand(uses=uses)
-        names = frozenset(name for use in uses.values() for name, _ in use.resources)
-        there = tuple(_undivided(card) for card in cards if card.uuid in uses)
-    elif request is None:
+        held = [
+            _used_milli(uses[card.uuid], card.model, card.memory_mib, card.resources)
+            for card in cards
+            if card.uuid in uses
+        ]
+        return sum(held) + WHOLE_MILLI * unnamed
+    if request is None:
         return 0
-    else:
-        asked, there = Demand(request=request), tuple(map(_undivided, cards))
-        names = frozenset(name for container in request.asks for name, _ in container.ask.resources)
+    names = frozenset(name for container in request.asks for name, _ in container.ask.resources)
+    return _rate_milli(Demand(request=request), map(_undivided, cards), names)
+
+
+@lru_cache(maxsize=4096)  # most pods are made from few templates, and a cluster has few models
+def _used_milli(use: CardAmount, model: str, memory_mib: int, resources: Amounts) -> int:
+    """Of one card, by all of it that concerns a rate."""
+    card = _undivided(Card("", 0, model, memory_mib, resources=resources))
+    return _rate_milli(Demand(uses={"": use}), (card,), frozenset(name for name, _ in use.resources))
+
+
+def _rate_milli(asked: Demand, cards: Iterable[Card], names: frozenset[str]) -> int:
     terms = _by_instances(names) if names else UNWEIGHTED
-    return rated(asked, NodeCards(there), terms).rate_milli + WHOLE_MILLI * unnamed
+    return rated(asked, NodeCards(tuple(cards)), terms).rate_milli
 
 
 def least_milli(request: GPURequest, cards: Iterable[Card] = ()) -> int:
