@@ -1,6 +1,6 @@
 """What the extender keeps of a pod: one small value, read from the pod's JSON."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from sys import intern
@@ -40,6 +40,7 @@ from timekeeper.core.object_names import TERMINAL, controller_of, controller_ref
 from timekeeper.core.quantity import integral
 from timekeeper.core.request.cards import decode_placement
 from timekeeper.core.request.foreign import NamedCards, named_cards
+from timekeeper.core.request.host import host_part
 from timekeeper.core.request.request import containers, parse, parse_stored, request_part
 from timekeeper.core.values import GPURequest, Placement, UndecodableError
 
@@ -50,6 +51,7 @@ MAX_REJECTED = 300  # of the kubelet's
 _AT_HOME = ("DaemonSet", "Node")  # what makes pods that belong on their node
 _LONGEST_PART = 2_048  # bytes of a pod whose request is kept
 _PREEMPTED = "DisruptionTarget", "PreemptionByScheduler"  # the condition of a victim of kube-scheduler
+_READ_CONDITIONS = ("PodScheduled", "DisruptionTarget")
 
 Amounts = tuple[tuple[str, int], ...]
 
@@ -202,13 +204,13 @@ def read_non_gpu_pod(raw: Json) -> NonGPUPod:
         return NonGPUPod(uid, node, 0, member=_cpu_member(raw))
     leaves_ms = hold.millis(metadata.get("deletionTimestamp")) or 0
     namespace = intern(_text(metadata, "namespace"))
-    others, owner = requested_others(raw), controller_reference(metadata)
+    template, owner = _template(raw), controller_reference(metadata)
     is_at_home = owner is not None and owner.get("kind") in _AT_HOME
     return NonGPUPod(
         uid,
         node,
-        requested_milli(raw),
-        others,
+        template.cpu_milli,
+        template.others,
         leaves_ms,
         namespace,
         is_at_home=is_at_home,
@@ -223,7 +225,8 @@ def _cpu_member(raw: Json) -> CPUMember | None:
     if not gang or "deletionTimestamp" in metadata:
         return None
     where = _text(metadata, "namespace"), _text(metadata, "name"), gang
-    return CPUMember(*where, requested_milli(raw), requested_others(raw), read_node_constraints(raw))
+    template = _template(raw)
+    return CPUMember(*where, template.cpu_milli, template.others, read_node_constraints(raw))
 
 
 def read_pod(raw: Json, most_grace_ms: int = MAX_GRACE_MS) -> Pod | None:
@@ -231,13 +234,13 @@ def read_pod(raw: Json, most_grace_ms: int = MAX_GRACE_MS) -> Pod | None:
     metadata, spec = mapping(raw.get("metadata")), mapping(raw.get("spec"))
     status = mapping(raw.get("status"))
     node = _text(spec, "nodeName")
-    template = _template_request(raw, node != "")
-    if template is None:
+    template = _template(raw)
+    if not template.asks_for_gpus:
         return None
     placement, undecodable = _placement(raw)
-    request = template.request
-    refusal = None if node else _schedulers_refusal(status)
-    gang = held_gang(raw)
+    request, conditions = template.request, _conditions(status)
+    refusal = None if node else _schedulers_refusal(conditions)
+    gang, annotations = held_gang(raw), annotations_of(raw)
     return Pod(
         uid=_text(metadata, "uid"),
         namespace=_text(metadata, "namespace"),
@@ -259,7 +262,7 @@ def read_pod(raw: Json, most_grace_ms: int = MAX_GRACE_MS) -> Pod | None:
         containers=template.containers,
         init_containers=template.init_containers,
         amounts=template.amounts,
-        cpu_milli=requested_milli(raw),
+        cpu_milli=template.cpu_milli,
         reserved=None if node or "deletionTimestamp" in metadata else _reserved(raw, status),
         started_ms=hold.millis(status.get("startTime")) or 0,
         preempts=spec.get("preemptionPolicy") != "Never",
@@ -268,21 +271,21 @@ def read_pod(raw: Json, most_grace_ms: int = MAX_GRACE_MS) -> Pod | None:
         reference=controller_of(metadata) if gang is not None else (),
         labels=labels_of(raw),
         unschedulable=refusal is not None,
-        unschedulable_because=refusal or _claims_error(status),
-        has_condition=_has_condition(status),
+        unschedulable_because=refusal or _claims_error(conditions),
+        has_condition=_has_condition(conditions),
         nominated="" if node else _text(status, "nominatedNodeName"),
         node_constraints=NO_CONSTRAINTS if node else read_node_constraints(raw),
         constrained=not node and has_unread_constraints(raw),
-        others=requested_others(raw),
+        others=template.others,
         named=named_cards(raw, request) if node and placement is None and request else (),
         leaves_ms=hold.millis(metadata.get("deletionTimestamp")) or 0,
-        is_idle=names.RECLAIMABLE in annotations_of(raw),
+        is_idle=names.RECLAIMABLE in annotations,
         spec_grace_ms=hold.grace_ms({"spec": spec}, most_grace_ms),
-        preempted=node != "" and _condition(status, *_PREEMPTED) is not None,
-        host=str(annotations_of(raw).get(names.HOST, "")),
+        preempted=node != "" and _condition(conditions, *_PREEMPTED) is not None,
+        host=str(annotations.get(names.HOST, "")),
         gang=gang,
         is_marked=gang is not None and node != "" and has_started(raw),
-        marked_ms=hold.millis(annotations_of(raw).get(names.GANG_STARTED)) or 0,
+        marked_ms=hold.millis(annotations.get(names.GANG_STARTED)) or 0,
         is_pending=gang is not None and node != "" and status.get("phase") == "Pending",
         has_ended_well=gang is not None and status.get("phase") == "Succeeded",
         needs_said=needs_said(raw) if gang is not None else None,
@@ -305,7 +308,7 @@ def _shared_claims(spec: Json) -> tuple[str, ...]:
 
 def asks_for_gpus(template: Json) -> bool:
     """Whether pods of the template ask for GPUs, well or not."""
-    return _template_request(template, False) is not None
+    return _template(template).asks_for_gpus
 
 
 def _declared_ms(spec: Json, most_grace_ms: int) -> int:
@@ -315,40 +318,47 @@ def _declared_ms(spec: Json, most_grace_ms: int) -> int:
     return seconds * 1000 + hold.grace_ms({"spec": spec}, most_grace_ms)
 
 
-class _TemplateRequest(NamedTuple):
+class _Template(NamedTuple):
     """What pods of one template request; the fields are those of `Pod`."""
 
-    request: GPURequest | None
-    malformed: str
-    containers: tuple[str, ...]
-    init_containers: tuple[str, ...]
-    amounts: Amounts
+    cpu_milli: int
+    others: Others
+    asks_for_gpus: bool
+    request: GPURequest | None = None
+    malformed: str = ""
+    containers: tuple[str, ...] = ()
+    init_containers: tuple[str, ...] = ()
+    amounts: Amounts = ()
 
 
-def _template_request(raw: Json, bound: bool) -> _TemplateRequest | None:
-    """None for a pod that asks for no GPU. Most pods are made from few templates, so what is read of the same
-    part of a pod is kept."""
-    part = request_part(raw)
+def _template(raw: Json) -> _Template:
+    """Most pods are made from few templates, so what is read of the same part of a pod is kept."""
+    asked, host = request_part(raw), host_part(raw)
+    is_bound = bool(mapping(raw.get("spec")).get("nodeName"))
+    spec = {**asked["spec"], **host["spec"], "nodeName": is_bound}
+    part = {"metadata": asked["metadata"], "spec": spec, "status": host["status"]}
     try:
         text = orjson.dumps(part)
     except TypeError:  # it is not of an API server
-        return _read_template_request(part, bound)
-    if len(text) > _LONGEST_PART:
-        return _read_template_request(part, bound)
-    return _known_template_request(text, bound)
+        return _read_template(part)
+    return _known_template(text) if len(text) <= _LONGEST_PART else _read_template(part)
 
 
 @lru_cache(maxsize=1024)
-def _known_template_request(part: bytes, bound: bool) -> _TemplateRequest | None:
-    return _read_template_request(orjson.loads(part), bound)
+def _known_template(part: bytes) -> _Template:
+    return _read_template(orjson.loads(part))
 
 
-def _read_template_request(part: Json, bound: bool) -> _TemplateRequest | None:
-    parsed = parse_stored(part) if bound else parse(part)
+def _read_template(part: Json) -> _Template:
+    parsed = parse_stored(part) if part["spec"]["nodeName"] else parse(part)
+    cpu_milli, more = requested_milli(part), requested_others(part)
     if parsed.request is None and not parsed.violations:
-        return None
+        return _Template(cpu_milli, more, False)
     listed = containers(part)
-    return _TemplateRequest(
+    return _Template(
+        cpu_milli,
+        more,
+        True,
         parsed.request,
         parsed.violations[0].sentence() if parsed.violations else "",
         _named(listed, "spec.containers"),
@@ -366,16 +376,22 @@ def _owner(metadata: Json) -> str:
     return intern(next((_text(each, "uid") for each in references if each.get("controller") is True), ""))
 
 
-def _schedulers_refusal(status: Json) -> str | None:
+def _conditions(status: Json) -> list[Json]:
+    """Those that are read."""
+    said = map(mapping, sequence(status.get("conditions")))
+    return [condition for condition in said if condition.get("type") in _READ_CONDITIONS]
+
+
+def _schedulers_refusal(conditions: Iterable[Json]) -> str | None:
     """kube-scheduler's message where it has tried the pod without success, else None."""
-    found = _condition(status, "PodScheduled", "Unschedulable")
+    found = _condition(conditions, "PodScheduled", "Unschedulable")
     return None if found is None else intern(_text(found, "message")[:MAX_MESSAGE])
 
 
-def _claims_error(status: Json) -> str:
+def _claims_error(conditions: Iterable[Json]) -> str:
     """Of kube-scheduler's plugin for claims, as where a quota refuses the claim for the pod's limits; "" if
     there is none."""
-    message = _text(_condition(status, "PodScheduled", "SchedulerError") or {}, "message")
+    message = _text(_condition(conditions, "PodScheduled", "SchedulerError") or {}, "message")
     return intern(message[:MAX_MESSAGE]) if claims.PLUGIN in message else ""
 
 
@@ -396,14 +412,14 @@ def _rejected(status: Json) -> str:
     return intern(f"{reason}: {_text(status, 'message')}"[:MAX_REJECTED])
 
 
-def _has_condition(status: Json) -> bool:
-    return any(mapping(each).get("type") == "PodScheduled" for each in sequence(status.get("conditions")))
+def _has_condition(conditions: Iterable[Json]) -> bool:
+    return any(condition.get("type") == "PodScheduled" for condition in conditions)
 
 
-def _condition(status: Json, kind: str, reason: str) -> Json | None:
-    for each in map(mapping, sequence(status.get("conditions"))):
-        if (each.get("type"), each.get("reason")) == (kind, reason):
-            return each
+def _condition(conditions: Iterable[Json], kind: str, reason: str) -> Json | None:
+    for condition in conditions:
+        if (condition.get("type"), condition.get("reason")) == (kind, reason):
+            return condition
     return None
 
 

@@ -2,7 +2,7 @@
 
 import gc
 
-from scheduler_ext.model.pod import _known_template_request
+from scheduler_ext.model.pod import _known_template
 from scheduler_ext.preemption.plan import PreemptionLimits
 from scheduler_ext.preemption.preemption_queue import PreemptionQueue
 from tests.scheduler_ext.preempting import unscheduled
@@ -12,7 +12,7 @@ from timekeeper.core.values import GPURequest
 
 def requests_in_memory() -> list[GPURequest]:
     """Those of the cache of templates, which is bounded, do not count."""
-    _known_template_request.cache_clear()
+    _known_template.cache_clear()
     gc.collect()
     return [each for each in gc.get_objects() if isinstance(each, GPURequest)]
 

@@ -3,10 +3,12 @@
 import copy
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from scheduler_ext.model.pod import _known_template_request
+from scheduler_ext.model.cpu import requested_milli
+from scheduler_ext.model.other_resources import requested_others
+from scheduler_ext.model.pod import _known_template, read_any
 from tests.scheduler_ext.worlds import Json, asking, bound, percent, read
 from tests.worlds import container, of_resources
 from timekeeper.core import names
@@ -108,11 +110,59 @@ def test_the_part_of_a_pod_requests_what_the_pod_requests(
 
 
 def test_of_a_long_template_nothing_is_kept() -> None:
-    _known_template_request.cache_clear()
+    _known_template.cache_clear()
     short, long = (asking(container(name=letter * 900, gpu_percent="3")) for letter in "xy")
     long["spec"]["containers"] *= 3
 
     assert read(long).containers == ("y" * 900,) * 3
-    assert _known_template_request.cache_info().currsize == 0
+    assert _known_template.cache_info().currsize == 0
     assert read(short).containers == ("x" * 900,)
-    assert _known_template_request.cache_info().currsize == 1
+    assert _known_template.cache_info().currsize == 1
+
+
+host_amounts = st.dictionaries(
+    st.sampled_from(["cpu", "memory"]), st.sampled_from(["1", "2", "3"]), min_size=1
+)
+host_resources = st.fixed_dictionaries({"requests": host_amounts})
+host_containers = st.lists(
+    st.fixed_dictionaries(
+        {"name": st.sampled_from(["a", "b"]), "resources": host_resources},
+        optional={"restartPolicy": st.just("Always")},
+    ),
+    min_size=1,
+    max_size=2,
+)
+of_status = {"resources": st.none() | host_resources, "allocatedResources": host_amounts}
+host_statuses = st.lists(
+    st.fixed_dictionaries({"name": st.sampled_from(["a", "b"])}, optional=of_status), max_size=2
+)
+resizes = st.sampled_from(
+    [[], *([{"type": "PodResizePending", "reason": each}] for each in ("Infeasible", "Deferred"))]
+)
+host_specs = st.fixed_dictionaries(
+    {"containers": host_containers, "initContainers": host_containers, "nodeName": st.just("n")},
+    optional={"overhead": host_amounts, "resources": host_resources},
+)
+pod_statuses = st.fixed_dictionaries(
+    {"containerStatuses": host_statuses, "initContainerStatuses": host_statuses, "conditions": resizes},
+    optional=of_status,
+)
+
+
+SMALLER, LARGER = ({"requests": {"cpu": cores}} for cores in "12")
+
+
+@example(
+    {"containers": [{"name": "a", "resources": LARGER}], "nodeName": "n"},
+    {
+        "containerStatuses": [{"name": "a", "resources": SMALLER}],
+        "conditions": [{"type": "PodResizePending", "reason": "Infeasible"}],
+    },
+)
+@given(host_specs, pod_statuses)
+def test_of_its_node_a_pod_requests_what_its_template_and_its_resize_say(spec: Json, status: Json) -> None:
+    pod = {"metadata": {"uid": "u", "namespace": "team-a", "name": "p"}, "spec": spec, "status": status}
+
+    value = read_any(pod)
+
+    assert (value.cpu_milli, value.others) == (requested_milli(pod), requested_others(pod))

@@ -93,9 +93,10 @@ def _host_ports(spec: Json) -> tuple[HostPort, ...]:
         for raw in map(mapping, sequence(spec.get("initContainers")))
         if raw.get("restartPolicy") == "Always"
     )
+    listed = [each for each in (*init, *map(mapping, sequence(spec.get("containers")))) if "ports" in each]
     is_on_host = spec.get("hostNetwork") is True
     found = set()
-    for container in (*init, *map(mapping, sequence(spec.get("containers")))):
+    for container in listed:
         for port in map(mapping, sequence(container.get("ports"))):
             number = port.get("hostPort") or (port.get("containerPort") if is_on_host else None)
             if type(number) is int and number > 0:

@@ -116,7 +116,7 @@ def pod_hold(pod: Json) -> PodHold:
         unconfirmed=is_terminal and not over,
         ended_ms=_corrected_ms(max(finishes), reported_ms, ahead_ms) if finishes else None,
         reported_ms=reported_ms,
-        witnessed_ms=max(_times(status), default=0),
+        witnessed_ms=_witnessed_ms(status),
         grace_ms=_runs_on_ms(pod),
         deletion_ms=millis(metadata.get("deletionTimestamp")),
         forgiven_ms=_forgiven_ms(metadata),
@@ -365,12 +365,15 @@ def _runs(each: Json) -> Iterator[Json]:
                 yield mapping(run)
 
 
-def _times(status: Json) -> Iterator[int]:
-    for each in _all_statuses(status):
-        for run in _runs(each):
+def _witnessed_ms(status: Json) -> int:
+    """The latest time of all runs; 0: there is none."""
+    latest_ms = 0
+    for container in _all_statuses(status):
+        for run in _runs(container):
             for field in ("startedAt", "finishedAt"):
-                if field in run and (at_ms := millis(run[field])) is not None:
-                    yield at_ms
+                if field in run:
+                    latest_ms = max(latest_ms, millis(run[field]) or 0)
+    return latest_ms
 
 
 def _is_running(container_status: Json) -> bool:

@@ -44,6 +44,9 @@ class HostShare:
 
 _INFEASIBLE = ("Infeasible",)
 _PENDING = ("Infeasible", "Deferred")
+_PENDING_TYPE = "PodResizePending"
+_STATUSES = ("initContainerStatuses", "containerStatuses")
+_OF_STATUS = ("resources", "allocatedResources")  # what is read of a status of a container or a pod
 
 
 def requested(pod: Json) -> HostAmount:
@@ -95,6 +98,21 @@ def requested_milli(pod: Json, resource: str, unmet: Collection[str] = _INFEASIB
     return (peak(_containers(spec, status, resource, is_unmet)) or _milli(most, resource)) + overhead
 
 
+def host_part(pod: Json) -> Json:
+    """The part of a pod that `requested_milli` reads beside its containers. Two pods with equal parts and
+    containers request the same."""
+    spec, status = mapping(pod.get("spec")), mapping(pod.get("status"))
+    pending = _waits_for(status)
+    said: dict[str, Any] = {key: status[key] for key in _OF_STATUS if key in status}
+    for field in _STATUSES:
+        given = [each for each in sequence(status.get(field)) if mapping(each).get("resources") is not None]
+        if given:
+            said[field] = [{key: each[key] for key in ("name", *_OF_STATUS) if key in each} for each in given]
+    if pending is not None:
+        said["conditions"] = [{"type": _PENDING_TYPE, "reason": pending}]
+    return {"spec": {key: spec[key] for key in ("overhead", "resources") if key in spec}, "status": said}
+
+
 def _containers(spec: Json, status: Json, resource: str, is_unmet: bool) -> Iterator[tuple[bool, int]]:
     """(ends before the others start, request) of each container, in the order of their start."""
     had = _had(status, resource)
@@ -119,7 +137,7 @@ def container_milli(container: Json, resource: str) -> int:
 def _had(status: Json, resource: str) -> dict[str, int]:
     """By container name the greater of actual and allocated amount, where the status reports it."""
     found = {}
-    for field in ("initContainerStatuses", "containerStatuses"):
+    for field in _STATUSES:
         for each in sequence(status.get(field)):
             raw = mapping(each)
             amount = _had_of(raw, resource)
@@ -139,7 +157,7 @@ def _had_of(status: Json, resource: str) -> int | None:
 def _waits_for(status: Json) -> object:
     """Why the kubelet has not allocated a resize of the pod; None: there is none."""
     conditions = map(mapping, sequence(status.get("conditions")))
-    pending = (each.get("reason") for each in conditions if each.get("type") == "PodResizePending")
+    pending = (each.get("reason") for each in conditions if each.get("type") == _PENDING_TYPE)
     return next(pending, None)
 
 
