@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 V = TypeVar("V")
 
 _FAN = 64
-_MANY = _FAN * _FAN // 2  # so many keys change most of the small dicts
+_MANY = _FAN * _FAN // 2  # more keys than this change most of the small dicts
 _Branch = tuple[dict[str, V], ...]
 _EMPTY: dict[str, Any] = {}  # shared by the empty parts of every map
 _BARE: tuple[_Branch[Any], ...] = ((_EMPTY,) * _FAN,) * _FAN
