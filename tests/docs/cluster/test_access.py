@@ -38,7 +38,7 @@ kubectl auth can-i create pods/bursar-timekeeper-0 --subresource=portforward -n 
 
 @pytest.fixture(scope="module")
 def stack(lender: Lender) -> Iterator[Stack]:
-    with lender.stack() as running:
+    with lender.stack(new_ledger=True) as running:
         for name in ("team-a", "team-b"):
             running.cp.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
         yield running
