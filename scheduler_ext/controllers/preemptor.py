@@ -171,11 +171,11 @@ class Preemptor:
         every = self._queue.held(snapshot)
         held = [(pod, reservation) for pod, reservation in every if pod.gang is None]
         for pod in self.answered.unused(snapshot, context.now_ms):
-            self.cooldown = self.cooldown.after_vain(pod, context.now_ms)
+            self.cooldown = self.cooldown.after_unused(pod, context.now_ms)
         for preemption, result in self._active.ended(snapshot):
             self.counts.ended(preemption.kind, result)
             if result != "bound" and preemption.has_evicted:
-                self.cooldown = self.cooldown.after_vain(preemption.pod, context.now_ms)
+                self.cooldown = self.cooldown.after_unused(preemption.pod, context.now_ms)
             self.wiring.log("preemption", pod=preemption.pod.full_name, uid=preemption.pod.uid, result=result)
         for pod, reservation in held:
             self._go_on(pod, reservation, snapshot, context)

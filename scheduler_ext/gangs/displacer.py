@@ -192,7 +192,7 @@ class GangDisplacer:
         active.end, lead, now_ms = end, held.lead, self._context.now_ms
         if end.is_failure:
             self._failures[held.gang.owner] = held.tries + 1, now_ms
-            self._preemptor.cooldown = self._preemptor.cooldown.after_vain(lead, now_ms)
+            self._preemptor.cooldown = self._preemptor.cooldown.after_unused(lead, now_ms)
             if end.reason != "Refused" and not held.has_begun:  # else its start has counted
                 self._w.failed(held.gang.key)
         self._looks[held.gang.key] = self._p.seconds() + RESTS_S

@@ -72,5 +72,5 @@ class DrainTurns:
         count, _ = self._failed.get(gang.key, (0, 0))
         return count, -min(pod.priority for pod in gang.waiting), gang.first.asked_ms, gang.key
 
-    def _length_ms(self, unused: int) -> int:
-        return self.first_ms << min(MAX_DOUBLED, unused)
+    def _length_ms(self, failed: int) -> int:
+        return self.first_ms << min(MAX_DOUBLED, failed)

@@ -402,7 +402,7 @@ class _Attempt:
     def _next(self, takes: Mapping[str, int], count: int, last: Collection[str]) -> str:
         """The fullest node that takes this many pods, else the one that takes the most. Those of ``last``
         come once there is no other."""
-        takes = {name: count for name, count in takes.items() if name not in last} or takes
+        takes = {name: most for name, most in takes.items() if name not in last} or takes
         used = {*self.nodes, *self._plan.beside}
         enough = [each for each in takes if takes[each] >= count]
         if enough:

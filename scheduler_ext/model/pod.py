@@ -190,21 +190,26 @@ class NonGPUPod:
 
 def read_any(raw: Json, most_grace_ms: int = MAX_GRACE_MS) -> Pod | NonGPUPod:
     """The pod's value, whether it asks for GPUs or not. Never raises on what an API server can hold."""
-    return read_pod(raw, most_grace_ms) or read_non_gpu_pod(raw)
+    template = _template(raw)
+    return _gpu_pod(raw, template, most_grace_ms) if template.asks_for_gpus else _non_gpu_pod(raw, template)
 
 
 def read_non_gpu_pod(raw: Json) -> NonGPUPod:
     """The value of a pod that asks for no GPU. Never raises on what an API server can hold."""
+    return _non_gpu_pod(raw, _template(raw))
+
+
+def _non_gpu_pod(raw: Json, template: "_Template") -> NonGPUPod:
     node = intern(_text(mapping(raw.get("spec")), "nodeName"))
     metadata = mapping(raw.get("metadata"))
     uid = _text(metadata, "uid")
     if mapping(raw.get("status")).get("phase") in TERMINAL:
         return NonGPUPod(uid, node, 0)
     if not node:
-        return NonGPUPod(uid, node, 0, member=_cpu_member(raw))
+        return NonGPUPod(uid, node, 0, member=_cpu_member(raw, template))
     leaves_ms = hold.millis(metadata.get("deletionTimestamp")) or 0
     namespace = intern(_text(metadata, "namespace"))
-    template, owner = _template(raw), controller_reference(metadata)
+    owner = controller_reference(metadata)
     is_at_home = owner is not None and owner.get("kind") in _AT_HOME
     return NonGPUPod(
         uid,
@@ -219,24 +224,25 @@ def read_non_gpu_pod(raw: Json) -> NonGPUPod:
     )
 
 
-def _cpu_member(raw: Json) -> CPUMember | None:
+def _cpu_member(raw: Json, template: "_Template") -> CPUMember | None:
     metadata = mapping(raw.get("metadata"))
     gang = group_of(raw)
     if not gang or "deletionTimestamp" in metadata:
         return None
     where = _text(metadata, "namespace"), _text(metadata, "name"), gang
-    template = _template(raw)
     return CPUMember(*where, template.cpu_milli, template.others, read_node_constraints(raw))
 
 
 def read_pod(raw: Json, most_grace_ms: int = MAX_GRACE_MS) -> Pod | None:
     """The pod's value; None for a pod that asks for no GPU. Never raises on what an API server can hold."""
+    template = _template(raw)
+    return _gpu_pod(raw, template, most_grace_ms) if template.asks_for_gpus else None
+
+
+def _gpu_pod(raw: Json, template: "_Template", most_grace_ms: int) -> Pod:
     metadata, spec = mapping(raw.get("metadata")), mapping(raw.get("spec"))
     status = mapping(raw.get("status"))
     node = _text(spec, "nodeName")
-    template = _template(raw)
-    if not template.asks_for_gpus:
-        return None
     placement, undecodable = _placement(raw)
     request, conditions = template.request, _conditions(status)
     refusal = None if node else _schedulers_refusal(conditions)
@@ -334,7 +340,7 @@ class _Template(NamedTuple):
 def _template(raw: Json) -> _Template:
     """Most pods are made from few templates, so what is read of the same part of a pod is kept."""
     asked, host = request_part(raw), host_part(raw)
-    is_bound = bool(mapping(raw.get("spec")).get("nodeName"))
+    is_bound = _text(mapping(raw.get("spec")), "nodeName") != ""
     spec = {**asked["spec"], **host["spec"], "nodeName": is_bound}
     part = {"metadata": asked["metadata"], "spec": spec, "status": host["status"]}
     try:
@@ -353,7 +359,7 @@ def _read_template(part: Json) -> _Template:
     parsed = parse_stored(part) if part["spec"]["nodeName"] else parse(part)
     cpu_milli, more = requested_milli(part), requested_others(part)
     if parsed.request is None and not parsed.violations:
-        return _Template(cpu_milli, more, False)
+        return _Template(cpu_milli, more, asks_for_gpus=False)
     listed = containers(part)
     return _Template(
         cpu_milli,

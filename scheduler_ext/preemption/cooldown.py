@@ -38,7 +38,7 @@ class Eviction:
 
 
 @dataclass(frozen=True, slots=True)
-class EvictionInVain:
+class UnusedEviction:
     """For a pod of this namespace with this request others were evicted, and it was not bound to their
     cards."""
 
@@ -52,7 +52,7 @@ class Cooldown:
     """The evictions of the last minutes, and those that turned out to be unused."""
 
     evictions: tuple[Eviction, ...] = ()
-    unused: tuple[EvictionInVain, ...] = ()
+    unused: tuple[UnusedEviction, ...] = ()
 
     def after(self, victim: Pod, beneficiary: Pod, now_ms: int) -> "Cooldown":
         """With one more eviction, and without those that no rule considers any more."""
@@ -68,10 +68,10 @@ class Cooldown:
         )
         return replace(self, evictions=(*kept, done))
 
-    def after_vain(self, beneficiary: Pod, now_ms: int) -> "Cooldown":
+    def after_unused(self, beneficiary: Pod, now_ms: int) -> "Cooldown":
         """Others were evicted for this pod, and it was not bound to their cards."""
         kept = tuple(each for each in self.unused if now_ms - each.at_ms < AGAIN_MS)
-        done = EvictionInVain(beneficiary.namespace, beneficiary.request, now_ms)
+        done = UnusedEviction(beneficiary.namespace, beneficiary.request, now_ms)
         return replace(self, unused=(*kept, done))
 
     def without(self, beneficiary: Pod) -> "Cooldown":
@@ -94,7 +94,7 @@ class Cooldown:
         """True if evictions were unused recently for many pods of this namespace."""
         return len(self._recent(waiting.namespace, now_ms)) >= MAX_UNUSED
 
-    def _recent(self, namespace: str, now_ms: int) -> list[EvictionInVain]:
+    def _recent(self, namespace: str, now_ms: int) -> list[UnusedEviction]:
         if not self.unused:  # as a rule
             return []
         return [e for e in self.unused if e.namespace == namespace and now_ms - e.at_ms < AGAIN_MS]

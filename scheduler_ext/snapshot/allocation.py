@@ -135,6 +135,8 @@ def held_by_namespace(
     new: Mapping[str, Allocation], old: Mapping[str, Allocation]
 ) -> Iterator[tuple[str, int]]:
     """By how much each change of a node's allocations changes what its namespace holds."""
+    if new is old:  # only the node's object has changed, or pods without GPUs have
+        return
     for uid, each in new.items():
         was = old.get(uid)
         if was is not each:

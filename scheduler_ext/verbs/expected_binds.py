@@ -52,7 +52,12 @@ class ExpectedBinds:
         self._lock = threading.Lock()
         self._by_uid: OrderedDict[str, _ExpectedBind] = OrderedDict()
         self._filled: dict[str, _Filled] = {}
-        self._last: tuple[object, object, Map[NodeInfo]] | None = None  # the last answer, and to what
+        # the last answer, behind the nodes and the binds that it is of
+        self._last: tuple[Map[NodeInfo] | None, dict[str, list[_ExpectedBind]], Map[NodeInfo]] = (
+            None,
+            {},
+            Map(),
+        )
 
     def note(self, pod: Pod, policy: Policy, node: str) -> None:
         """This node was ranked best for the pod."""
@@ -71,9 +76,9 @@ class ExpectedBinds:
         """The snapshot's nodes as they will be once the other expected pods are bound."""
         with self._lock:
             by_node = self._live(snapshot, uid)
-            last = self._last
-            if last is not None and last[0] is snapshot.nodes and last[1] == by_node:
-                return last[2]
+            known, binds, answer = self._last
+            if known is snapshot.nodes and binds == by_node:
+                return answer
             self._filled = {name: at for name, at in self._filled.items() if name in by_node}
             nodes = snapshot.nodes
             for name, intents in by_node.items():

@@ -238,11 +238,11 @@ class _Column:
 
     def _ask(self, changed: dict[str, NodeInfo | None], left: Steps) -> None:
         request, together = self.asked.request, self._together(changed)
-        if together and (len(changed) >= MANY or request is None):
-            self._note_many(together)
-        elif together and request is not None:
+        if together and request is not None and len(changed) < MANY:
             self._learn(request, together.values())
             together = {}
+        elif together:
+            self._note_many(together)
         for name, node in changed.items():
             if name not in together:
                 self._note(name, refusal.UNKNOWN_NODE if node is None else self._answer(node, left), node)

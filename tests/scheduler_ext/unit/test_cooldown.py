@@ -50,7 +50,7 @@ def user(name: str = "user", owner: str = "", when: str = "before", **fields: ob
 
 def test_after_an_unused_eviction_no_pod_is_evicted_for_that_request_of_that_namespace_for_a_while() -> None:
     waiting = percent(60, "waiting", priority=5)
-    cooldown = evicted(user("gone"), waiting).after_vain(read(waiting), NOW_MS)
+    cooldown = evicted(user("gone"), waiting).after_unused(read(waiting), NOW_MS)
     snapshot = cards(1, user())
     renewed, other = percent(60, "renewed", priority=5), percent(61, "other", priority=5)
 
@@ -66,7 +66,7 @@ def test_a_namespace_with_ever_new_requests_evicts_without_use_a_bounded_number_
     waiting = [percent(61 + n, f"w{n}", priority=5) for n in range(MAX_UNUSED + 1)]
     for n, pod in enumerate(waiting[:-1]):
         assert asked(pod, snapshot, cooldown, n) == ["user"]
-        cooldown = cooldown.after_vain(read(pod), NOW_MS + n)
+        cooldown = cooldown.after_unused(read(pod), NOW_MS + n)
 
     assert asked(waiting[-1], snapshot, cooldown, AGAIN_MS - 1) is None
     assert asked(waiting[-1], snapshot, cooldown, AGAIN_MS) == ["user"]

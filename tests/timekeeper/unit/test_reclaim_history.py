@@ -22,7 +22,7 @@ def pod(namespace: str, owner: str = "", created_ms: int = ON) -> LedgerPod:
 
 
 def test_after_unused_evictions_none_follow_for_a_claim_of_that_namespace_on_that_class() -> None:
-    history = ReclaimHistory().after_vain("a", "gpu", AT)
+    history = ReclaimHistory().after_unused("a", "gpu", AT)
 
     assert history.refuses("a", "gpu", AT + AGAIN_MS - 1)
     assert not history.refuses("a", "gpu", AT + AGAIN_MS)
@@ -34,7 +34,7 @@ def test_after_several_none_follow_for_the_namespace() -> None:
     history = ReclaimHistory()
     for number in range(MAX_FRUITLESS):
         assert not history.refuses("a", "gpu", AT + number)
-        history = history.after_vain("a", f"class-{number}", AT + number)
+        history = history.after_unused("a", f"class-{number}", AT + number)
 
     assert history.refuses("a", "gpu", AT + AGAIN_MS - 1)
     assert not history.refuses("b", "gpu", AT + AGAIN_MS - 1)

@@ -54,7 +54,7 @@ class ReclaimHistory:
         """The UIDs of pods that may be leaving, though the watch does not show it yet."""
         return frozenset(each.uid for each in self.evictions if at_ms - each.at_ms < SEEN_MS)
 
-    def after_vain(self, namespace: str, device_class: str, at_ms: int) -> "ReclaimHistory":
+    def after_unused(self, namespace: str, device_class: str, at_ms: int) -> "ReclaimHistory":
         """The heir did not get the device."""
         kept = tuple(each for each in self.fruitless if at_ms - each.at_ms < AGAIN_MS)
         return replace(self, fruitless=(*kept, FruitlessReclaim(namespace, device_class, at_ms)))

@@ -175,7 +175,7 @@ class ReclaimRound:
         )
         at_ms = self._context.steady()
         for each in one.kept if one.has_evicted and result != "allocated" else ():
-            self._history = self._history.after_vain(one.heir.namespace, each.device_class, at_ms)
+            self._history = self._history.after_unused(one.heir.namespace, each.device_class, at_ms)
             self._freed.append((each.device_class, at_ms))
         if result == "expired":
             said = reasons.evictions_unused(one.heir, one.node, len(one.kept))
