@@ -19,8 +19,13 @@ from tests.support.touched import NAME, Touched
 STORIES, STACK, PLANE, NODE, COMPUTE = "stories", "stack", "plane", "node", "compute"
 LANES = (STORIES, STACK, PLANE, NODE, COMPUTE)  # the longest first
 
-# A machine has room for one node, and beside a program with a kubelet's name no node starts.
-_REAL_NODE = ("tests/kubelet/", "tests/local/process/test_local_node.py")
+# A machine has room for one node, and beside a program with a kubelet's name no node starts. A node changes
+# the machine's network, and Chromium drops what it loads at each change: no browser runs beside one.
+_REAL_NODE = (
+    "tests/kubelet/",
+    "tests/local/process/test_local_node.py",
+    *(f"tests/timekeeper/process/test_dashboard_{name}.py" for name in ("browser", "login_browser", "pages")),
+)
 # All of Bursar is there twice: stories wait most of the time, and one worker would be the last by minutes.
 _STORIES = "tests/story/cluster/"
 _SHARED_STACK = (

@@ -2,6 +2,7 @@
 
 import random
 
+from tests.support.compositions import ROOT
 from tests.support.lanes import COMPUTE, LANES, NODE, PLANE, STACK, STORIES, lane_of, next_unit
 
 UNITS = {
@@ -55,3 +56,13 @@ def test_who_has_done_its_lane_computes_and_at_last_helps_with_control_planes() 
     assert next_unit([*UNITS[PLANE], *UNITS[COMPUTE]], lanes, "a") == (UNITS[COMPUTE][0], COMPUTE)
     assert next_unit(UNITS[PLANE], lanes, "a") == (UNITS[PLANE][0], PLANE)
     assert next_unit(UNITS[STACK], lanes, "b") is None
+
+
+def test_no_browser_runs_beside_a_real_node_of_the_rest() -> None:
+    """But one in `make test`, which has no node."""
+    told = "from tests.support.browser " + "import"
+    asks = [file for file in (ROOT / "tests").rglob("test_*.py") if told in file.read_text()]
+    outside = [name for file in asks if lane_of(name := file.relative_to(ROOT).as_posix()) != NODE]
+
+    assert len(asks) >= 4
+    assert outside == ["tests/cli/cluster/test_cli.py"]

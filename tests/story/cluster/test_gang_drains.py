@@ -40,22 +40,32 @@ def waiting_singles(place: Place) -> list[str]:
     ]
 
 
+def is_done(pod: Json) -> bool:
+    return bool(pod["status"].get("phase") == "Succeeded")
+
+
 def test_a_gang_of_two_whole_nodes_starts_although_single_pods_keep_coming(soon: Stack) -> None:
     place, numbers = Place(soon, "streamed", 2, 2), iter(range(1_000))
 
     def more() -> None:
         for _ in range(3 - len(waiting_singles(place))):
-            single(place, f"single-{next(numbers)}", 4)
+            number = next(numbers)
+            # The first four hold all cards when the drain begins, and leave one after the other.
+            single(place, f"single-{number}", 12 + 3 * number if number < 4 else 4)
 
     def is_whole() -> bool:
         more()
         return {"a", "b"} <= {*place.bound()}
 
-    for _ in range(3):
+    for _ in range(2):
         more()
         eventually(lambda: len(waiting_singles(place)) < 3)
     place.create("a", "b", size=2, percent=200)
 
+    soon.wait("a drain", lambda: "event=drain gang=streamed/" in soon.log("extender"))
+    soon.wait("a card to be free", lambda: any(is_done(each) for each in place.pods()))
+    single(place, "single-late", 4)
+    told = "kept for gang streamed/train at most until"
+    soon.wait("a single pod to be told", lambda: told in soon.log("extender"))
     soon.wait("both to be bound", is_whole)
-    assert "kept for gang streamed/train at most until" in soon.log("extender")  # the single pods were told
     soon.wait("a single pod to go on waiting", lambda: waiting_singles(place) != [])
