@@ -19,6 +19,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
+from msgspec import structs
+
 from scheduler_ext.binding.locks import Locks
 from scheduler_ext.binding.manifest import (
     CHOSEN_BY_PLUGIN,
@@ -201,7 +203,7 @@ class Binder:
         """The pod with its share of the node's CPU and memory, where the ledger charges that."""
         if there is None or not self._standings().fixes_host:
             return pod
-        return replace(pod, host=encode_host(host_share(pod, there)))
+        return structs.replace(pod, host=encode_host(host_share(pod, there)))
 
     def _in_order(self, request: GPURequest, node: str) -> AbstractContextManager[None]:
         """Where the node's plugin takes the pod with the earliest time, Bindings of a node are made in the

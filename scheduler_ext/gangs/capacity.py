@@ -6,7 +6,9 @@ gang.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from scheduler_ext.fit.caps import CapChecks
 from scheduler_ext.fit.fit import fit, is_picky, shape_for

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
 
+from msgspec import structs
+
 from scheduler_ext.fit.caps import CapChecks
 from scheduler_ext.gangs.apart import Apart
 from scheduler_ext.gangs.capacity import Capacity, PlanInput, shape_of
@@ -104,7 +106,7 @@ class _Choice:
             shapes.setdefault(shape_of(pod), []).append(pod)
         caps = CapChecks(lambda: self.given.standings)
         # of cards alone: what other pods keep off may change once some have left
-        bare = [[replace(pod, rules=NO_RULES) for pod in alike] for alike in shapes.values()]
+        bare = [[structs.replace(pod, rules=NO_RULES) for pod in alike] for alike in shapes.values()]
         apart = Apart(bare[0], EMPTY)
         self._capacity = Capacity(shapes=bare, given=self.given, base=self._base, caps=caps, apart=apart)
 

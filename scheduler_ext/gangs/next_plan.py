@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from msgspec import structs
+
 from scheduler_ext.gangs.changes import Decision, Grow, KeepCards, OpenGates
 from scheduler_ext.gangs.held_cards import HeldCards, starting_members
 from scheduler_ext.gangs.memory import AGAIN_MS, AutoscalerTurn, Memory, Seen, Start
@@ -83,7 +85,7 @@ def in_turn(memory: Memory, seen: Seen, order: Order) -> tuple[Memory, Turns]:
 def place(gang: GangState, order: Order) -> QueueKey:
     """Where the gang is in the one order of waiting pods: as its oldest pod, with the lowest priority."""
     first, least = gang.first, min(pod.priority for pod in gang.waiting)
-    return order(first if first.priority == least else replace(first, priority=least))
+    return order(first if first.priority == least else structs.replace(first, priority=least))
 
 
 def suffices(memory: Memory, gang: GangState, plan: GangPlan) -> bool:

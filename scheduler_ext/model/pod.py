@@ -1,12 +1,17 @@
-"""What the extender keeps of a pod: one small value, read from the pod's JSON."""
+"""What the extender keeps of a pod: one small value, read from the pod's JSON.
+
+It is a Struct, as its allocation is: a changed copy costs a tenth of a dataclass's, and the garbage
+collector leaves it out, for nothing in it leads back to it.
+"""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from sys import intern
 from typing import NamedTuple
 
 import orjson
+from msgspec import Struct
 
 from scheduler_ext.model.cpu import requested_milli
 from scheduler_ext.model.labels import Packed, labels_of
@@ -56,8 +61,7 @@ _READ_CONDITIONS = ("PodScheduled", "DisruptionTarget")
 Amounts = tuple[tuple[str, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Pod:
+class Pod(Struct, frozen=True, gc=False):
     """A pod that requests GPUs."""
 
     uid: str
@@ -153,8 +157,7 @@ class Pod:
         return self.hold.grace_ms
 
 
-@dataclass(frozen=True, slots=True)
-class CPUMember:
+class CPUMember(Struct, frozen=True, gc=False):
     """A pod that asks for no GPU and waits for a node, of a group that may be a gang: it needs CPU and memory
     beside the others. ``gang``: the key of its group (`Gang.key`)."""
 
@@ -166,8 +169,7 @@ class CPUMember:
     node_constraints: NodeConstraints = NO_CONSTRAINTS
 
 
-@dataclass(frozen=True, slots=True)
-class NonGPUPod:
+class NonGPUPod(Struct, frozen=True, gc=False):
     """A pod that asks for no GPU, as far as it matters: what it takes of the node it is bound to; nothing
     before it is bound and after it has ended."""
 

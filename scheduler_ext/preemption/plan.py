@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 
+from msgspec import structs
+
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.other_resources import exceed
@@ -216,7 +218,7 @@ def remaining_victims(
     there = [snapshot.pods.get(uid) for uid in asked]
     here = [each for each in there if each is not None and each.node == node.name]
     given = [each for each in here if not each.deleting or overstays(each, context.now_ms)]
-    on_them = replace(pod, request=_on(reservation, pod.request, node))
+    on_them = structs.replace(pod, request=_on(reservation, pod.request, node))
     patient = replace(context, late_ms=MAX_MS)  # the reservation's own end limits the waiting
     choice = choose(on_them, node, patient, policy(pod), given)
     return choice if choice is not None else NO_WAY

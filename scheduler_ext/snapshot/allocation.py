@@ -1,9 +1,11 @@
 """The cards of a node that one pod holds, and what they take of the node's inventory."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from typing import Literal, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from scheduler_ext.model.node import Node
 from scheduler_ext.model.other_resources import Others
@@ -23,8 +25,7 @@ from timekeeper.core.values import WHOLE_MILLI, Card, GPURequest, Placement, Sli
 AllocationState = Literal["bound", "assumed", "orphaned", "reserved", "drained", "planned"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Allocation:
+class Allocation(Struct, frozen=True, kw_only=True, gc=False):
     """The cards of a node that one pod holds."""
 
     uid: str
@@ -160,7 +161,7 @@ class _Taking(NamedTuple):
 _NOTHING = _Taking()
 _STATE = {"state", "until_ms", "is_of_plan"}
 _JUDGED = {*_Taking._fields, "held_milli"}
-_SAYS = attrgetter(*(given.name for given in fields(Allocation) if given.name not in _STATE | _JUDGED))
+_SAYS = attrgetter(*(name for name in Allocation.__struct_fields__ if name not in _STATE | _JUDGED))
 
 
 def in_state_of(known: Allocation, now: Allocation) -> Allocation | None:

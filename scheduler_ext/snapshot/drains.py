@@ -6,7 +6,9 @@ may use them meanwhile: it does not delay the gang (EASY backfill, Lifka 1995, a
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.snapshot.allocation import Allocation, without_request

@@ -16,7 +16,8 @@ _FAN = 64
 _MANY = _FAN * _FAN // 2  # more keys than this change most of the small dicts
 _Branch = tuple[dict[str, V], ...]
 _EMPTY: dict[str, Any] = {}  # shared by the empty parts of every map
-_BARE: tuple[_Branch[Any], ...] = ((_EMPTY,) * _FAN,) * _FAN
+_BARE_BRANCH: _Branch[Any] = (_EMPTY,) * _FAN
+_BARE: tuple[_Branch[Any], ...] = (_BARE_BRANCH,) * _FAN
 
 
 class Map(Generic[V]):
@@ -61,8 +62,9 @@ class Map(Generic[V]):
     def items(self) -> Iterator[tuple[str, V]]:
         """Every key with its value, in no particular order."""
         for branch in self._branches:
-            for leaf in branch:
-                yield from leaf.items()
+            if branch is not _BARE_BRANCH:
+                for leaf in filter(None, branch):
+                    yield from leaf.items()
 
     def values(self) -> Iterator[V]:
         """All values, in no particular order."""
@@ -119,4 +121,4 @@ def _filled(content: Mapping[str, V]) -> tuple[_Branch[V], ...]:
         if row[second] is _EMPTY:
             row[second] = {}
         row[second][key] = value
-    return tuple(tuple(rows[at]) if at in rows else _BARE[at] for at in range(_FAN))
+    return tuple(tuple(rows[at]) if at in rows else _BARE_BRANCH for at in range(_FAN))

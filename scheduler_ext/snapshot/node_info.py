@@ -1,8 +1,10 @@
 """A node with the pods on its cards, and what they leave free."""
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from scheduler_ext.model.node import Node
 from scheduler_ext.model.other_resources import Others, memory_bytes
@@ -43,8 +45,7 @@ class NonGPUUse(NamedTuple):
 NO_USE = NonGPUUse()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeInfo:
+class NodeInfo(Struct, frozen=True, kw_only=True):
     """A node, the pods on its cards, and what follows from both. It never changes."""
 
     name: str
@@ -56,7 +57,7 @@ class NodeInfo:
     left: tuple[tuple[str, int], ...]  # what kube-scheduler counts as left, by resource
     non_gpu: NonGPUUse
     cpu_left: int  # allocatable CPU less the requests of all pods, in thousandths of a core
-    shape: FreeShape = field(compare=False)  # of the cards that may be given out
+    shape: FreeShape  # of the cards that may be given out
     serves: str = ""  # the dialect whose requests may use any of its cards; "": more must be checked
     model: str = ""  # the model of all its cards, "" where they differ
     published: tuple[PublishedGPU, ...] = ()  # what drivers publish of it for device claims

@@ -1,6 +1,6 @@
 """Cards that are held for waiting pods, as allocations of their node."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.snapshot.allocation import Allocation, allocation_of

@@ -8,6 +8,8 @@ reader keeps the version that it started with; to undo is to keep the old one.
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from msgspec import structs
+
 from scheduler_ext.model.labels import Packed
 from scheduler_ext.model.node import Node
 from scheduler_ext.model.pod import MAX_GRACE_MS, CPUMember, NonGPUPod, Pod
@@ -100,7 +102,7 @@ EMPTY = Snapshot()
 def joined(known: Pod, pod: Pod) -> Pod:
     """The newer version, with what only earlier ones said of its hold."""
     boot, says = known.boot if pod.hold.unconfirmed else "", hold.later(known.hold, pod.hold)
-    return pod if (says, boot) == (pod.hold, pod.boot) else replace(pod, hold=says, boot=boot)
+    return pod if (says, boot) == (pod.hold, pod.boot) else structs.replace(pod, hold=says, boot=boot)
 
 
 def pod_updated(snapshot: Snapshot, pod: Pod, now_ms: int = 0) -> Snapshot:
@@ -110,7 +112,7 @@ def pod_updated(snapshot: Snapshot, pod: Pod, now_ms: int = 0) -> Snapshot:
     if known is not None:
         pod = joined(known, pod)
     if pod.hold.unconfirmed and not pod.boot:
-        pod = replace(pod, boot=snapshot.node(pod.node).boot)
+        pod = structs.replace(pod, boot=snapshot.node(pod.node).boot)
     if known == pod:
         return snapshot
     snapshot = _with_keeping_off(replace(snapshot, pods=snapshot.pods.set(pod.uid, pod)), {pod.uid: pod})
@@ -134,7 +136,7 @@ def _without_former(snapshot: Snapshot, pod: Pod, now_ms: int) -> Snapshot:
     for allocation in tuple(snapshot.node(pod.node).allocations.values()):
         is_former = allocation.is_static and allocation.state == "orphaned"
         if is_former and allocation.full_name == pod.full_name:
-            former = replace(pod, uid=allocation.uid)
+            former = structs.replace(pod, uid=allocation.uid)
             snapshot = _ended(release(snapshot, former.uid), former, now_ms)
     return snapshot
 
@@ -291,7 +293,9 @@ def assume(snapshot: Snapshot, pod: Pod, node: str, placement: Placement, ask_at
     server about it."""
     known = snapshot.allocation(pod.uid)
     is_of_plan = known is not None and known.state == "planned"
-    taken = replace(allocation_of(pod, placement, "assumed"), until_ms=ask_at_ms, is_of_plan=is_of_plan)
+    taken = structs.replace(
+        allocation_of(pod, placement, "assumed"), until_ms=ask_at_ms, is_of_plan=is_of_plan
+    )
     return allocated(snapshot, node, taken)
 
 
@@ -306,12 +310,12 @@ def end_planned(snapshot: Snapshot, uid: str) -> Snapshot:
     allocation = snapshot.allocation(uid)
     if allocation is not None and allocation.is_of_plan:
         name = snapshot.allocated_on.get(uid) or ""
-        return allocated(snapshot, name, replace(allocation, is_of_plan=False))
+        return allocated(snapshot, name, structs.replace(allocation, is_of_plan=False))
     return release(snapshot, uid) if allocation is not None and allocation.state == "planned" else snapshot
 
 
 def _planned(allocation: Allocation) -> Allocation:
-    return replace(
+    return structs.replace(
         allocation, state="planned", is_of_plan=False, undecodable=False, amounts=(), cpu_milli=0, others=()
     )
 
@@ -321,7 +325,9 @@ def ask_after(snapshot: Snapshot, uid: str, at_ms: int) -> Snapshot:
     allocation = snapshot.allocation(uid)
     if allocation is None or allocation.state != "assumed":
         return snapshot
-    return allocated(snapshot, snapshot.allocated_on.get(uid) or "", replace(allocation, until_ms=at_ms))
+    return allocated(
+        snapshot, snapshot.allocated_on.get(uid) or "", structs.replace(allocation, until_ms=at_ms)
+    )
 
 
 def forget(snapshot: Snapshot, uid: str, now_ms: int = 0) -> Snapshot:

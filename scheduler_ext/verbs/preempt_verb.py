@@ -10,7 +10,9 @@ stays: a node is returned with all of those victims and any others that the card
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.preemption.victims import Choice, PreemptionContext, choose, may_leave, overstays

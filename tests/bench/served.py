@@ -7,6 +7,8 @@ one is not ranked. Nodes are named by their place in the experiment's order, for
 from collections import Counter
 from dataclasses import replace
 
+from msgspec import structs
+
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.node import OURS, Node, read_node
@@ -53,7 +55,7 @@ def pod_of(row: PodRow, request: GPURequest) -> Pod:
     bare = read_pod({"metadata": {"name": "p", "namespace": "trace"}, "spec": {"containers": [container]}})
     if bare is None or bare.cpu_milli != row.cpu_milli:
         raise AssertionError("the extender reads something else of the pod")
-    return replace(bare, request=request, amounts=())
+    return structs.replace(bare, request=request, amounts=())
 
 
 class Served:
@@ -136,6 +138,6 @@ class Served:
         placement = fit(pod.request, node, policy)
         if isinstance(placement, Refusal):
             raise AssertionError("the pod does not fit where prioritize sent it")
-        allocation = allocation_of(replace(pod, uid=f"uid-{self._arrived}"), placement, "bound")
+        allocation = allocation_of(structs.replace(pod, uid=f"uid-{self._arrived}"), placement, "bound")
         self._nodes = self._nodes.set(name, with_allocation(node, allocation))
         return tuple(card.index for _, slices in placement.containers for card in slices)

@@ -34,6 +34,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, cast
 
+from msgspec import structs
+
 from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.clients.gang_calls import GangCalls
 from scheduler_ext.controllers.preemptor import Preemptor, PreemptorWiring
@@ -244,7 +246,7 @@ class Week:
     def _read(self, raw: Json) -> Pod:
         pod = read_pod(raw)
         assert pod is not None
-        return replace(pod, amounts=())  # so that no preemption is kube-scheduler's
+        return structs.replace(pod, amounts=())  # so that no preemption is kube-scheduler's
 
     def _remove(self, raw: Json, phase: str) -> None:
         raw = {**raw, "status": {**raw["status"], "phase": phase}}

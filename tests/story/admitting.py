@@ -3,6 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
+from msgspec import structs
+
 from scheduler_ext.model import pod as extenders
 from tests.story.pods import Json, Template, Workload
 from tests.webhook.worlds import WITHOUT_SIDECAR, admitted, patched
@@ -95,4 +97,4 @@ def _admitted(work: Workload, its: Standing, policy: AdmissionPolicy) -> Templat
     assert isinstance(ledger, ledgers.LedgerPod)
     assert extender is not None
     # the simulated nodes advertise no amounts: what kube-scheduler counts never stands in the way
-    return Template(after, ledger, replace(extender, amounts=(), cpu_milli=0))
+    return Template(after, ledger, structs.replace(extender, amounts=(), cpu_milli=0))

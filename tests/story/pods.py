@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
+from msgspec import structs
+
 from scheduler_ext.model import pod as extenders
 from timekeeper.accounts import pods as ledgers
 from timekeeper.core import names
@@ -149,7 +151,7 @@ class SimPod:
 
     def for_extender(self) -> extenders.Pod:
         """As the extender reads it."""
-        return replace(
+        return structs.replace(
             self.template.extender,
             uid=self.uid,
             name=self.name,

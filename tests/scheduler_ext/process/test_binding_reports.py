@@ -7,6 +7,8 @@ from itertools import count
 from pathlib import Path
 from string import ascii_lowercase
 
+from msgspec import structs
+
 from scheduler_ext.clients.binding_reports import MAX_WAITING, BindingReports
 from tests.scheduler_ext.conftest import Start
 from tests.scheduler_ext.worlds import node, on, percent, read, request_of
@@ -63,7 +65,7 @@ def test_a_report_says_what_the_pod_requests_of_its_node_where_the_ledger_charge
     spool, _ = reports(client, lambda: 0)
     assert POD.placement is not None
     text = encode_host(HostShare(HostAmount(1, 2), HostAmount(3, 4), (("A100", 1),)))
-    spool.bound(replace(POD, host=text), "n", POD.placement)
+    spool.bound(structs.replace(POD, host=text), "n", POD.placement)
 
     spool.send()
 
@@ -76,7 +78,7 @@ def test_a_report_that_the_timekeeper_refuses_holds_no_other_back() -> None:
     spool, lines = reports(client, lambda: 0)
     assert POD.placement is not None
     for at in range(150):
-        spool.bound(replace(POD, name="bad" if at == 70 else f"p{at}"), "n", POD.placement)
+        spool.bound(structs.replace(POD, name="bad" if at == 70 else f"p{at}"), "n", POD.placement)
     client.refuses = b'"bad"'
 
     while spool.send():
@@ -96,7 +98,7 @@ def test_a_pod_with_as_many_containers_with_cards_as_admission_allows_is_reporte
     spool, _ = reports(client := PostClient(), lambda: 0)
     assert POD.placement is not None
 
-    spool.bound(replace(POD, request=request), "n", POD.placement)
+    spool.bound(structs.replace(POD, request=request), "n", POD.placement)
     spool.send()
 
     (read_back,) = read_bindings(client.posts[0], 10**12)

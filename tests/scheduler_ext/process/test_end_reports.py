@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from msgspec import structs
+
 from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.clients.end_reports import MAX_WAITING, EndReports
 from tests.scheduler_ext.conftest import Start
@@ -59,7 +61,7 @@ def test_the_memory_is_bounded_and_the_oldest_is_dropped_which_the_log_says_once
     pod = read(ended())
 
     for at in range(MAX_WAITING + 3):
-        spool.removed(replace(pod, uid=f"uid-{at}"))
+        spool.removed(structs.replace(pod, uid=f"uid-{at}"))
     while spool.send():
         pass
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from scheduler_ext.fit.caps import CapChecks, GroupSums
 from scheduler_ext.fit.fit import fit
@@ -261,7 +262,7 @@ def test_what_is_taken_for_the_pod_itself_does_not_count_against_it(state: str) 
     if state == "reserved":
         allocation = snapshot.allocation(pod.uid)
         assert allocation is not None
-        assert replace(allocation, state="reserved").held_milli == 500
+        assert structs.replace(allocation, state="reserved").held_milli == 500
 
     assert checks(team_a=Caps(Cap(500))).refusal(pod, snapshot) is None
     assert checks(team_a=Caps(Cap(500))).refusal(read(percent(50, "q")), snapshot) is not None

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 import orjson
 import pytest
+from msgspec import structs
 
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.standing import UNHEARD
@@ -282,7 +283,7 @@ def test_what_decides_first_is_the_reason_why_a_pod_waits() -> None:
     def why(
         decision: LastDecision | None, message: str = taint, obstacle: str = "", malformed: str = ""
     ) -> str:
-        said = replace(pod, unschedulable_because=message, malformed=malformed)
+        said = structs.replace(pod, unschedulable_because=message, malformed=malformed)
         return waiting_reason(said, decision, obstacle)
 
     assert why(None, "") == ""

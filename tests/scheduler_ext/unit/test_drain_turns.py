@@ -1,8 +1,9 @@
 """For which gang cards are kept empty: one at a time, for a bounded time, with as long a rest after it."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
+
+from msgspec.structs import replace
 
 from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.gangs.capacity import PlanInput

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from scheduler_ext.fit.card_sets import Steps
 from scheduler_ext.fit.fit import fit
@@ -234,7 +235,7 @@ def test_a_pod_passes_if_it_declares_to_end_before_the_expected_start(seconds: i
     request = pod.request
     assert request is not None
     assert isinstance(fit(request, beside_drain(pod, there, NOW), BINPACK), Refusal) is not passes
-    undeclared = replace(pod, declared_ms=0)
+    undeclared = structs.replace(pod, declared_ms=0)
     assert beside_drain(undeclared, there, NOW) is there
     assert LATE_MS == 10_000
 

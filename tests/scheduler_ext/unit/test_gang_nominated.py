@@ -1,8 +1,7 @@
 """Cards that kube-scheduler has freed for another pod: a gang of less priority does not get them."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec import structs
 
 from scheduler_ext.gangs.capacity import PlanInput
 from scheduler_ext.gangs.plan import plan
@@ -86,10 +85,10 @@ def test_who_is_nominated_is_followed() -> None:
     assert found.name == "urgent"
 
     others = (
-        replace(pod, nominated=""),
-        replace(pod, reserved=Reservation("n", a_card(), 0, 60_000, "fragmentation")),
-        replace(pod, deleting=True),
-        replace(pod, terminal=True),
+        structs.replace(pod, nominated=""),
+        structs.replace(pod, reserved=Reservation("n", a_card(), 0, 60_000, "fragmentation")),
+        structs.replace(pod, deleting=True),
+        structs.replace(pod, terminal=True),
     )
     for each in others:
         assert known.among(pod_updated(snapshot, each).pods) == ()

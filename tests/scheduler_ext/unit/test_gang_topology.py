@@ -1,13 +1,13 @@
 """All members of a gang in one rack, or in as few as possible."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import count
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from scheduler_ext.gangs.capacity import PlanInput
 from scheduler_ext.gangs.domains import whole_cards

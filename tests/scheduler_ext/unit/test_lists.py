@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from scheduler_ext.model.node import read_node
 from scheduler_ext.model.pod import NonGPUPod, Pod
@@ -32,9 +33,9 @@ def some_pod(rng: random.Random, number: int) -> Pod:
         case 0:
             return read(raw)
         case 1:
-            return replace(pod, placement=None)
+            return structs.replace(pod, placement=None)
         case 2:
-            return replace(pod, terminal=True, hold=replace(pod.hold, over=True))
+            return structs.replace(pod, terminal=True, hold=replace(pod.hold, over=True))
     return pod
 
 
@@ -53,9 +54,9 @@ def test_a_list_is_every_pod_of_it(seed: int) -> None:
             case 0:
                 known = pod_updated(known, pod)
             case 1 if pod.placement is not None:
-                known = assume(known, replace(pod, node=""), rng.choice(("a", "b")), pod.placement)
+                known = assume(known, structs.replace(pod, node=""), rng.choice(("a", "b")), pod.placement)
     for other in rng.sample(others, len(others) // 3):
-        known = non_gpu_pod_updated(known, replace(other, cpu_milli=300))
+        known = non_gpu_pod_updated(known, structs.replace(other, cpu_milli=300))
 
     one_by_one = known
     for pod in pods:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
@@ -37,22 +38,22 @@ class World:
         self.waiting: list[Pod] = []
         self.made = 0
         for namespace, priority, share in node_constraints:
-            self.make(replace(read(percent(share, priority=priority)), namespace=namespace))
+            self.make(structs.replace(read(percent(share, priority=priority)), namespace=namespace))
 
     def make(self, like: Pod) -> None:
         """Another pod of the same kind waits."""
         self.made += 1
         name = f"p{self.made}"
-        self.waiting.append(replace(like, uid=f"uid-{name}", name=name, node="", placement=None))
+        self.waiting.append(structs.replace(like, uid=f"uid-{name}", name=name, node="", placement=None))
 
     def bind(self, pod: Pod, where: str, placement: Placement) -> None:
         """The pod holds its cards."""
         self.waiting.remove(pod)
-        self.snapshot = pod_updated(self.snapshot, replace(pod, node=where, placement=placement))
+        self.snapshot = pod_updated(self.snapshot, structs.replace(pod, node=where, placement=placement))
 
     def evict(self, victim: Pod) -> None:
         """The pod has ended and its controller has made another."""
-        ended = replace(victim, hold=replace(victim.hold, over=True), terminal=True)
+        ended = structs.replace(victim, hold=replace(victim.hold, over=True), terminal=True)
         self.snapshot = pod_deleted(pod_updated(self.snapshot, ended), ended, NOW_MS)
         self.make(victim)
 
@@ -115,7 +116,7 @@ def _would_do(world: World, payer: Pod) -> bool:
     snapshot = world.snapshot
     for pod in list(snapshot.pods.values()):
         if pod.namespace == "owes":
-            ended = replace(pod, hold=replace(pod.hold, over=True), terminal=True)
+            ended = structs.replace(pod, hold=replace(pod.hold, over=True), terminal=True)
             snapshot = pod_deleted(pod_updated(snapshot, ended), ended, NOW_MS)
     assert payer.request is not None
     return any(not isinstance(fit(payer.request, snapshot.node(name)), Refusal) for name in ("a", "b"))

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.model.node import read_node
@@ -123,7 +124,11 @@ def test_a_binding_that_was_expected_counts_nothing_of_its_node_again() -> None:
     elsewhere = pod_updated(assumed, read(on(raw, "n", "GPU-1")))
     assert not is_as_free(elsewhere.node("n"), assumed.node("n"))
     there = now.node("n")
-    others = [replace(there, cpu_left=7), replace(there, closed="claims"), replace(there, unnamed=1)]
+    others = [
+        structs.replace(there, cpu_left=7),
+        structs.replace(there, closed="claims"),
+        structs.replace(there, unnamed=1),
+    ]
     assert not any(is_as_free(other, there) for other in others)
 
 

@@ -1,6 +1,6 @@
 """How long the preemptor looks for victims: not much longer once it has found some, however many nodes."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from scheduler_ext.controllers.victim_chooser import BREATHES_EACH, ENOUGH_NODES, LOOK_FOR_S, VictimChooser
 from scheduler_ext.model.standing import NamespaceStanding
