@@ -16,6 +16,7 @@ from scheduler_ext.clients.pod_patches import is_too_large, pod_path, touch_patc
 from scheduler_ext.log import Log
 from scheduler_ext.model.pod import Pod, read_pod
 from timekeeper.core import names
+from timekeeper.core.json_values import mapping
 from timekeeper.core.object_names import timestamp
 from timekeeper.edge.clock import now_ms
 from timekeeper.runtime.api_server import STRATEGIC_MERGE, Answered, Api
@@ -60,11 +61,10 @@ def toucher(api: Api, cache: ClusterCache, most_grace_ms: int, log: Log, each: E
         reply = api.call("PATCH", path, patch, content_type=STRATEGIC_MERGE, timeout_s=CALL_S)
         if not (isinstance(reply, Answered) and reply.status == 200):
             return _FULL if is_too_large(pod, reply) else reply.message
-        read = read_pod(reply.body, most_grace_ms)
-        if read is not None:
+        if not mapping(reply.body.get("spec")).get("nodeName"):
+            cache.forget(pod.uid)  # an assumption of an earlier term can no longer come true
+        elif (read := read_pod(reply.body, most_grace_ms)) is not None:
             cache.pod_read(read)
-            if not read.node:
-                cache.forget(pod.uid)  # an assumption of an earlier term can no longer come true
         return ""
 
     def touch(pods: Sequence[Pod], word: str) -> Touched:

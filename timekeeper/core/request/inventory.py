@@ -168,6 +168,7 @@ def vendor_of(resource: str) -> str:
     return "Intel" if resource.startswith("gpu.intel.com/") else "NVIDIA"
 
 
+@lru_cache(maxsize=4_096)  # a cluster's nodes have few resources
 def _is_of_gpus(resource: str) -> bool:
     row = accelerator_of(resource)
     is_device = row is not None and row.domain not in BESIDE_CARDS
