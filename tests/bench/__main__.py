@@ -32,8 +32,7 @@ BENCHMARKS = {
 
 # the same, where a peer is given
 BESIDE_A_PEER = {
-    "peer-500": ["peers", "--nodes", "500", "--pods", "1000"],
-    "peer-5000": ["peers", "--nodes", "5000", "--pods", "12000"],
+    "peer-5000": ["peers", "--nodes", "5000", "--pods", "40000"],
 }
 
 

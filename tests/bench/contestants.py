@@ -3,7 +3,7 @@
 import json
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 from deploy.local.golang import Workshop, find_go, install_go
 from deploy.local.ports import free_port
 from deploy.local.tools import cache_folder
+from tests.support.processor_time import running
 from tests.support.tls import Tls
 from tests.webhook.servers import Webhook
 
@@ -31,11 +32,11 @@ class Contestant:
 
     def cpu_s(self) -> float:
         """The CPU time that it and its children have taken."""
-        return sum(map(_cpu_s, _family(self.pid)))
+        return sum(map(_cpu_s, family(self.pid, running())))
 
     def pss_mib(self) -> list[float]:
         """The proportional set size of each of its processes, the first one's first."""
-        return [round(_pss_kib(each) / 1024, 1) for each in _family(self.pid)]
+        return [round(pss_kib(each) / 1024, 1) for each in family(self.pid, running())]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +109,14 @@ def minimal_go(program: Path, tls: Tls, folder: Path, name: str = "Go") -> Itera
 @contextmanager
 def ours(tls: Tls, timekeeper_url: str, folder: Path) -> Iterator[Contestant]:
     """Bursar's webhook, serving with its default number of workers."""
-    with Webhook(folder, tls, timekeeper_url, workers=WORKERS) as running:
-        yield Contestant("Bursar", running.port, running.process.pid)
+    with Webhook(folder, tls, timekeeper_url, workers=WORKERS) as webhook:
+        yield Contestant("Bursar", webhook.port, webhook.process.pid)
 
 
-def _family(pid: int) -> list[int]:
-    threads = Path(f"/proc/{pid}/task").iterdir()
-    children = [int(each) for thread in threads for each in (thread / "children").read_text().split()]
-    return [pid, *(member for child in children for member in _family(child))]
+def family(pid: int, seen: Mapping[int, list[str]]) -> list[int]:
+    """The process and all below it, of those that are `running`."""
+    children = [child for child, fields in seen.items() if int(fields[1]) == pid]
+    return [pid, *(member for child in children for member in family(child, seen))]
 
 
 def _cpu_s(pid: int) -> float:
@@ -124,6 +125,7 @@ def _cpu_s(pid: int) -> float:
     return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
 
 
-def _pss_kib(pid: int) -> int:
+def pss_kib(pid: int) -> int:
+    """Its proportional set size."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))

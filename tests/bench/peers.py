@@ -1,46 +1,77 @@
 """Another project's extender beside Bursar's, each with the requests and nodes of the other project.
 
-``python -m tests.bench.peers --peer gas=PATH --nodes N --pods P --calls K --flight F --json FILE``. PATH is
-the binary of Intel's GPU Aware Scheduling, built outside this repository. Each of the two extenders runs
-before a stand-in for the API server of its own, which holds N nodes of 8 cards and P bound pods as GAS leaves
-them, and both speak TLS with certificates on both sides. K pods come one after another, by turns to the two:
-each is filtered over all nodes, prioritized where the extender has that verb, and bound to the best node,
-else to any that fits; so every call comes upon a cluster that has changed since the last. Then F pods at once
-go the same way. ``start``: seconds from the start of the process until it refuses a full node; ``wrong``: how
-often it offered that node before. ``cpu``: what the process spends on a filter when nothing changes.
+``python -m tests.bench.peers --peer gas=PATH --nodes N --pods P --calls K --flight F --turns T --json FILE``.
+PATH is the binary of Intel's GPU Aware Scheduling, built outside this repository. One API server holds N
+nodes of 8 cards and P running pods as GAS leaves them. T times GAS, Bursar and Bursar as it is installed come
+before it, by turns and one alone, with TLS and certificates on both sides.
+
+A turn starts the extender and asks for a full node until it is refused: the first right answer. It filters
+over all nodes, 2 K times more while nothing changes, and looks at the memory of all its processes. Then K
+pods one after another, and K more F at a time, are each filtered over all nodes, prioritized where the
+extender has that verb, and bound to the best node, else to any that fits. At last they are deleted. The table
+has the medians of the turns, and how many times better than GAS they are.
 """
 
 import http.client
-import json
 import os
 import random
 import signal
-import socket
 import ssl
+import statistics
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import orjson
+
+from deploy.local.cluster import ControlPlane
+from deploy.local.commands import Options
 from deploy.local.identity import new_authority
+from deploy.local.kwok_nodes import kwok_node
 from deploy.local.limits import LONGEST_S
 from deploy.local.ports import free_port
+from deploy.local.scheduler import GPU_PROFILE
 from tests.bench.command import arguments, write
-from tests.bench.extender import ROOT, WARM_UP, Objects, body_of, cpu_ms, figures, pod, stand_in
-from tests.support.kubeconfig import kubeconfig
+from tests.bench.contestants import family, pss_kib
+from tests.bench.extender import ROOT, figures, rss_mib
+from tests.bench.throughput import until
+from tests.support.processor_time import running
+from timekeeper.runtime.api_server import Api, accepted
+from timekeeper.runtime.connect import connect
 
 Json = dict[str, Any]
 
+NAMESPACE = "team-a"
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 FULL = "node-full"
 CARDS = 8
 MILLICORES = (100, 200, 250, 500)
-START_WITHIN_S = 500.0
+STARTED = {"running": {"startedAt": "2026-11-20T04:33:00Z"}}
+RUNNING = {
+    "phase": "Running",
+    "startTime": "2026-11-20T04:32:59Z",
+    "containerStatuses": [
+        {
+            "name": "main",
+            "image": "example/app:1",
+            "imageID": "",
+            "ready": True,
+            "restartCount": 0,
+            "state": STARTED,
+        }
+    ],
+}
+NEW = {"labels": {"bench": "new"}}
+NEW_PODS = f"{PODS}?labelSelector=bench%3Dnew&gracePeriodSeconds=0"
+WAYS = ("GAS", "Bursar", "as installed")
+CREATORS = 16
+ANSWER_WITHIN_S = 500.0
 
 
 def request(millicores: int, cards: int = 1) -> dict[str, str]:
@@ -54,21 +85,25 @@ SIZES = (request(500), request(200), request(1_000), request(800), request(300),
 def node_of(name: str) -> Json:
     """A node as Intel's plugins leave it."""
     amounts = {"gpu.intel.com/i915": str(10 * CARDS), "gpu.intel.com/millicores": str(1_000 * CARDS)}
-    capacity = {"cpu": "64", **amounts}
     labels = {"gpu.intel.com/gpu-numbers": ".".join(map(str, range(CARDS)))}
+    return kwok_node(name, labels=labels, capacity=amounts)
+
+
+def pod(name: str, requests: dict[str, str], metadata: Json) -> Json:
+    """A waiting pod."""
+    resources = {"limits": requests, "requests": requests}
+    container = {"name": "main", "image": "example/app:1", "resources": resources}
     return {
-        "metadata": {"name": name, "resourceVersion": "1", "annotations": {}, "labels": labels},
-        "status": {"capacity": capacity, "allocatable": capacity},
+        "metadata": {"name": name, "namespace": NAMESPACE, "uid": f"uid-{name}", **metadata},
+        "spec": {"schedulerName": GPU_PROFILE, "containers": [container]},
     }
 
 
 def bound(name: str, node: str, card: int, millicores: int) -> Json:
-    """A running pod as GAS leaves it."""
-    raw = pod(name, request(millicores))
-    raw["metadata"]["annotations"] = {"gas-container-cards": f"card{card}", "gas-ts": "1700000000000000000"}
+    """A bound pod as GAS leaves it."""
+    annotations = {"gas-container-cards": f"card{card}", "gas-ts": "1700000000000000000"}
+    raw = pod(name, request(millicores), {"annotations": annotations})
     raw["spec"]["nodeName"] = node
-    started = {"running": {"startedAt": "2026-11-20T04:33:00Z"}}
-    raw["status"] = {"phase": "Running", "containerStatuses": [{"name": "main", "state": started}]}
     return raw
 
 
@@ -88,207 +123,226 @@ def bound_pods(nodes: int, count: int) -> Iterator[Json]:
         yield bound(f"full-{card}", FULL, card, 1_000)
 
 
-def objects(nodes: int, pods: int) -> Objects:
-    """What an API server holds, with one node more, which is full."""
-    names = [f"node-{at}" for at in range(nodes)] + [FULL]
-    return Objects(map(node_of, names), bound_pods(nodes, pods))
+@contextmanager
+def cluster(names: list[str], pods: int) -> Iterator[tuple[ControlPlane, Api]]:
+    """An API server with these nodes, one more that is full, and so many running pods. Beside it only etcd
+    runs, so that nothing changes by itself."""
+    with ControlPlane(Options(node_lease_s=3_600)) as cp:
+        api = connect(cp.admin_kubeconfig, connections=CREATORS)
+        create(api, "/api/v1/namespaces", [{"metadata": {"name": NAMESPACE}}])
+        until(lambda: cp.api.answers(f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/default"))
+        cp.stop_process("kube-controller-manager")
+        create(api, "/api/v1/nodes", map(node_of, [*names, FULL]))
+        until(lambda: "conditions" in api.page(f"/api/v1/nodes/{FULL}")["status"])
+        cp.stop_process("kwok")
+        create(api, PODS, bound_pods(len(names), pods), RUNNING)
+        yield cp, api
 
 
-@dataclass
+def create(api: Api, path: str, raws: Iterable[Json], status: Json | None = None) -> list[Json]:
+    """What the API server has then, in the order given. It takes the status of a pod, which is the same for
+    all, by a call of its own."""
+
+    def made(raw: Json) -> Json:
+        body = dict(accepted(api.call("POST", path, raw, timeout_s=LONGEST_S)))
+        if status is None:
+            return body
+        of_status = f"{path}/{raw['metadata']['name']}/status"
+        return dict(accepted(api.call("PUT", of_status, body | {"status": status}, timeout_s=LONGEST_S)))
+
+    with ThreadPoolExecutor(CREATORS) as pool:
+        return list(pool.map(made, raws))
+
+
+@dataclass(frozen=True, slots=True)
 class Contestant:
-    """An extender, its API server, and what was measured of it."""
+    """An extender that runs. ``prefix``: of the paths of its verbs; ``began``: when it was started."""
 
-    name: str
-    prefix: str  # of the paths of its verbs
+    process: subprocess.Popen[bytes]
+    log: Path
+    prefix: str
     prioritizes: bool
     port: int
-    api_port: int
-    pid: int  # of the process that answers
     tls: ssl.SSLContext
-    start_s: float = 0.0
-    wrong: int = 0  # offers of the full node before the first right answer
-    times: dict[str, list[float]] = field(
-        default_factory=lambda: {"filter": [], "prioritize": [], "bind": []}
-    )
-    per_s: dict[str, float] = field(default_factory=dict)
+    began: float
 
-    def connect(self) -> http.client.HTTPSConnection:
-        connection = http.client.HTTPSConnection("127.0.0.1", self.port, timeout=120, context=self.tls)
-        connection.connect()
-        connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return connection
+    def connection(self) -> http.client.HTTPSConnection:
+        """It connects with the first call, and anew after it was closed."""
+        return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=120, context=self.tls)
 
     def call(self, connection: http.client.HTTPSConnection, verb: str, body: Json) -> tuple[Any, float]:
-        """The answer and its milliseconds."""
-        data = body_of(body)
-        began = time.perf_counter()
-        connection.request("POST", f"{self.prefix}/{verb}", data, {"Content-Type": "application/json"})
-        response = connection.getresponse()
-        answer = response.read()
-        took = 1000 * (time.perf_counter() - began)
-        if response.status != 200:
-            raise SystemExit(f"{self.name}: {verb} was answered with {response.status}: {answer[:300]!r}")
-        return json.loads(answer), took
-
-    def create(self, raw: Json) -> None:
-        """The pod is in the API server, and the extender's watch has had a moment for it. ``raw`` becomes
-        what the API server has: kube-scheduler sends that."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.api_port, timeout=LONGEST_S)
-        connection.request("POST", "/api/v1/namespaces/team-a/pods", json.dumps(raw).encode())
-        raw.update(json.loads(connection.getresponse().read()))
-        connection.close()
-        time.sleep(0.005)
+        """The answer and its milliseconds. It is asked again while it takes no call, as before it listens, or
+        breaks one off, as GAS does after 10 s."""
+        data = orjson.dumps(body)
+        began = time.monotonic()
+        while True:
+            try:
+                connection.request(
+                    "POST", f"{self.prefix}/{verb}", data, {"Content-Type": "application/json"}
+                )
+                response = connection.getresponse()
+                answer = response.read()
+            except (OSError, http.client.HTTPException):
+                connection.close()
+                if self.process.poll() is not None or time.monotonic() > began + ANSWER_WITHIN_S:
+                    raise SystemExit(f"it does not answer: {self.log.read_text()[-2_000:]}") from None
+                time.sleep(0.05)
+                continue
+            took = 1000 * (time.monotonic() - began)
+            if response.status != 200:
+                raise SystemExit(f"{self.log.stem}: {verb}: {response.status}: {answer[:300]!r}")
+            return orjson.loads(answer), took
 
     def schedule(
         self, connection: http.client.HTTPSConnection, raw: Json, names: list[str], rng: random.Random
-    ) -> dict[str, float]:
-        """The times of the verbs for one pod, until it is bound."""
-        times = {"filter": 0.0, "prioritize": 0.0, "bind": 0.0}
+    ) -> float:
+        """The milliseconds of the verbs for one pod, until it is bound."""
+        total = 0.0
         for _ in range(20):
             asked = {"Pod": raw, "Nodes": None, "NodeNames": names}
             found, took = self.call(connection, "filter", asked)
-            times["filter"] += took
+            total += took
             fits = found["NodeNames"]
             if not fits:
-                raise SystemExit(f"{self.name}: {raw['metadata']['name']} fits nowhere: {found.get('Error')}")
+                raise SystemExit(f"{raw['metadata']['name']} fits nowhere: {found.get('Error')}")
             best = rng.choice(fits)
             if self.prioritizes:
                 ranked, took = self.call(connection, "prioritize", {**asked, "NodeNames": fits})
-                times["prioritize"] += took
-                most = max(each["Score"] for each in ranked)
-                best = rng.choice([each["Host"] for each in ranked if each["Score"] == most])
+                total += took
+                most = max(rank["Score"] for rank in ranked)
+                best = rng.choice([rank["Host"] for rank in ranked if rank["Score"] == most])
             metadata = raw["metadata"]
-            target = {"PodName": metadata["name"], "PodNamespace": "team-a", "Node": best}
+            target = {"PodName": metadata["name"], "PodNamespace": NAMESPACE, "Node": best}
             result, took = self.call(connection, "bind", {**target, "PodUID": metadata["uid"]})
-            times["bind"] += took
+            total += took
             if not result["Error"]:
-                return times
-        raise SystemExit(f"{self.name}: {raw['metadata']['name']} could not be bound: {result['Error']}")
+                return total
+        raise SystemExit(f"{raw['metadata']['name']} could not be bound: {result['Error']}")
 
 
 def commands(binary: Path, config: Path, folder: Path, port: int) -> dict[str, list[str]]:
-    """How each of the two is started."""
-    files = {each: str(folder / each) for each in ("server.crt", "server.key", "ca.crt")}
+    """How each of the ways is started."""
+    files = {name: str(folder / name) for name in ("server.crt", "server.key", "ca.crt")}
+    ours = [
+        *(sys.executable, "-m", "scheduler_ext", f"--kubeconfig={config}", f"--listen=127.0.0.1:{port}"),
+        *(f"--tls-cert={files['server.crt']}", f"--tls-key={files['server.key']}"),
+        f"--client-ca={files['ca.crt']}",
+    ]
     return {
-        "Bursar": [
-            *(sys.executable, "-m", "scheduler_ext", f"--kubeconfig={config}"),
-            f"--listen=127.0.0.1:{port}",
-            *(f"--tls-cert={files['server.crt']}", f"--tls-key={files['server.key']}"),
-            f"--client-ca={files['ca.crt']}",
-        ],
         "GAS": [
             *(str(binary), f"--kubeConfig={config}", f"--port={port}", "--qps=1000", "--burst=1000"),
             *(f"--cert={files['server.crt']}", f"--key={files['server.key']}", f"--cacert={files['ca.crt']}"),
         ],
+        "Bursar": ours,
+        "as installed": [*ours, "--most-offered=16"],
     }
 
 
 @contextmanager
-def started(
-    name: str, binary: Path, folder: Path, tls: ssl.SSLContext, api_port: int
-) -> Iterator[Contestant]:
-    """The extender, once it refuses the full node."""
-    port = free_port()
-    own = folder / name
-    own.mkdir()
-    config = kubeconfig(own, f"http://127.0.0.1:{api_port}")
+def started(way: str, binary: Path, cp: ControlPlane, tls: ssl.SSLContext) -> Iterator[Contestant]:
+    """The extender, which does not answer yet."""
+    port, log = free_port(), cp.folder / f"{way}.log"
+    command = commands(binary, cp.admin_kubeconfig, cp.folder / "tls", port)[way]
     began = time.monotonic()
-    with (own / "log").open("wb") as log:
-        process = subprocess.Popen(
-            commands(binary, config, folder, port)[name],
-            cwd=ROOT,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+    with log.open("wb") as file:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=file, start_new_session=True)
     try:
-        is_ours = name == "Bursar"
-        made = Contestant(name, "" if is_ours else "/scheduler", is_ours, port, api_port, process.pid, tls)
-        asked = {"Pod": pod("probe", request(1_000)), "Nodes": None, "NodeNames": [FULL]}
-        while not _is_refused(made, asked):
-            if process.poll() is not None or time.monotonic() > began + START_WITHIN_S:
-                raise SystemExit(f"{name} did not start: {(own / 'log').read_text()[-2_000:]}")
-            time.sleep(0.05)
-        made.start_s = time.monotonic() - began
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        made.pid = int(children[0]) if children else process.pid
-        yield made
+        is_ours = way != "GAS"
+        yield Contestant(process, log, "" if is_ours else "/scheduler", is_ours, port, tls, began)
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
-def _is_refused(contestant: Contestant, asked: Json) -> bool:
-    try:
-        connection = contestant.connect()
-    except OSError:
-        return False
-    try:
+def start(contestant: Contestant, names: list[str]) -> Json:
+    """Until the full node is refused, and then over all nodes."""
+    connection, wrong = contestant.connection(), 0
+    asked = {"Pod": pod("probe", request(1_000), {}), "Nodes": None, "NodeNames": [FULL]}
+    while True:
         found, _ = contestant.call(connection, "filter", asked)
-    finally:
-        connection.close()
-    contestant.wrong += bool(found["NodeNames"])
-    return any(FULL in (found.get(each) or {}) for each in ("FailedNodes", "FailedAndUnresolvableNodes"))
+        if any(FULL in (found.get(key) or {}) for key in ("FailedNodes", "FailedAndUnresolvableNodes")):
+            break
+        wrong += bool(found["NodeNames"])
+        time.sleep(0.05)
+    right_s = time.monotonic() - contestant.began
+    processor_s = spent_s(contestant.process.pid)
+    contestant.call(connection, "filter", {**asked, "NodeNames": names})
+    all_s = time.monotonic() - contestant.began
+    connection.close()
+    return {
+        "start to the first right answer, s": right_s,
+        "wrong answers before": wrong,
+        "start to the end of the first filter, s": all_s,
+        "processor until the first right answer, s": processor_s,
+    }
 
 
-def by_turns(contestants: list[Contestant], names: list[str], calls: int) -> None:
-    """So many pods for each, one after another."""
-    rng = random.Random(2)
-    connections = [each.connect() for each in contestants]
-    for number in range(-WARM_UP, calls):
-        for contestant, connection in zip(contestants, connections, strict=True):
-            raw = pod(f"new-{number}", SIZES[number % len(SIZES)])
-            contestant.create(raw)
-            took = contestant.schedule(connection, raw, names, rng)
-            if number >= 0:
-                for verb, each in took.items():
-                    contestant.times[verb].append(each)
-    for contestant, connection in zip(contestants, connections, strict=True):
-        connection.close()
-        total_ms = sum(map(sum, contestant.times.values()))
-        contestant.per_s["one"] = 1_000 * calls / total_ms
+def spent_s(pid: int) -> float:
+    """The processor time of the process and of all below it, also of the ended (proc_pid_stat(5))."""
+    seen = running()
+    ticks = sum(sum(map(int, seen[member][11:15])) for member in family(pid, seen))
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def at_once(contestant: Contestant, names: list[str], calls: int, flight: int) -> None:
-    """So many pods, ``flight`` of them at a time, each on a connection of its own."""
-    waiting = [pod(f"more-{number}", SIZES[number % len(SIZES)]) for number in range(calls)]
-    for raw in waiting:
-        contestant.create(raw)
+def memory(pid: int) -> Json:
+    """What the process and all below it hold now."""
+    members = family(pid, running())
+    return {
+        "memory after the filters, PSS, MiB": sum(map(pss_kib, members)) / 1024,
+        "memory after the filters, RSS, MiB": sum(map(rss_mib, members)),
+    }
+
+
+def alone(contestant: Contestant, names: list[str], calls: int) -> Json:
+    """So many filters while nothing changes. The first of each size does not count."""
+    connection, times = contestant.connection(), []
+    for number in range(-len(SIZES), calls):
+        raw = pod(f"alone-{number}", SIZES[number % len(SIZES)], {})
+        _, took = contestant.call(connection, "filter", {"Pod": raw, "Nodes": None, "NodeNames": names})
+        times.append(took)
+    connection.close()
+    parts = figures(times[len(SIZES) :])
+    return {f"filter {part}, ms": parts[part] for part in ("p50", "p99")}
+
+
+def one_by_one(contestant: Contestant, waiting: list[Json], names: list[str]) -> Json:
+    """These pods one after another."""
+    connection, rng = contestant.connection(), random.Random(2)
+    total_ms = sum(contestant.schedule(connection, raw, names, rng) for raw in waiting)
+    connection.close()
+    return {"pods/s, one by one": 1_000 * len(waiting) / total_ms}
+
+
+def in_flight(contestant: Contestant, waiting: list[Json], names: list[str], flight: int) -> Json:
+    """These pods, ``flight`` of them at a time, each on a connection of its own."""
 
     def run(part: list[Json]) -> None:
-        rng, connection = random.Random(part[0]["metadata"]["name"]), contestant.connect()
+        rng, connection = random.Random(part[0]["metadata"]["name"]), contestant.connection()
         for raw in part:
             contestant.schedule(connection, raw, names, rng)
         connection.close()
 
-    parts = [waiting[at::flight] for at in range(min(flight, calls))]
+    parts = [waiting[at::flight] for at in range(min(flight, len(waiting)))]
     began = time.perf_counter()
     with ThreadPoolExecutor(flight) as pool:
         list(pool.map(run, parts))
-    contestant.per_s["at once"] = calls / (time.perf_counter() - began)
+    return {f"pods/s, {flight} in flight": len(waiting) / (time.perf_counter() - began)}
 
 
-def cpu_of_filter(contestant: Contestant, names: list[str], calls: int) -> float:
-    """CPU milliseconds of a filter, when nothing changes between two."""
-    connection = contestant.connect()
-    asked = {"Pod": pod("cpu", SIZES[0]), "Nodes": None, "NodeNames": names}
-    before = cpu_ms(contestant.pid)
-    for _ in range(calls):
-        contestant.call(connection, "filter", asked)
-    connection.close()
-    return (cpu_ms(contestant.pid) - before) / calls
-
-
-def row(contestant: Contestant, names: list[str], calls: int) -> Json:
-    """The figures of one extender."""
-    verbs = {verb: figures(each) for verb, each in contestant.times.items() if any(each)}
-    return {
-        "start_s": round(contestant.start_s, 1),
-        "wrong": contestant.wrong,
-        **{f"{verb} {part}": each[part] for verb, each in verbs.items() for part in ("p50", "p99")},
-        "filter cpu": round(cpu_of_filter(contestant, names, calls), 2),
-        **{f"pods/s, {how}": round(each, 1) for how, each in contestant.per_s.items()},
-    }
+def turn(contestant: Contestant, api: Api, names: list[str], calls: int, flight: int) -> Json:
+    """The figures of one extender from its start on. The pods that it binds are gone afterwards."""
+    begun = start(contestant, names)
+    filters = alone(contestant, names, 2 * calls)
+    held = memory(contestant.process.pid)
+    raws = (pod(f"new-{number}", SIZES[number % len(SIZES)], NEW) for number in range(2 * calls))
+    waiting = create(api, PODS, raws)
+    for raw in waiting:
+        del raw["metadata"]["managedFields"]  # kube-scheduler does not keep them
+    time.sleep(1)  # for the extender's watch
+    pace = one_by_one(contestant, waiting[:calls], names)
+    pace |= in_flight(contestant, waiting[calls:], names, flight)
+    accepted(api.call("DELETE", NEW_PODS, timeout_s=LONGEST_S))
+    return {key: round(number, 2) for key, number in (filters | pace | begun | held).items()}
 
 
 def main() -> int:
@@ -296,36 +350,34 @@ def main() -> int:
     given = arguments(
         __doc__,
         peer=("", "gas=PATH, the binary of Intel's GPU Aware Scheduling"),
-        nodes=(500, ""),
-        pods=(1_000, ""),
-        calls=(100, ""),
+        nodes=(5_000, ""),
+        pods=(40_000, ""),
+        calls=(60, ""),
         flight=(16, "pods at once"),
+        turns=(3, ""),
     )
     kind, _, path = given.peer.partition("=")
     if kind != "gas" or not os.access(path, os.X_OK):
         raise SystemExit(f"--peer: {given.peer!r} names no program; allowed: gas=PATH of a binary of GAS")
     names = [f"node-{at}" for at in range(given.nodes)]
-    with tempfile.TemporaryDirectory(prefix="bursar-bench-") as text:
-        folder = Path(text)
-        tls = certificates(folder)
-        with (
-            stand_in(objects(given.nodes, given.pods)) as first,
-            started("Bursar", Path(path), folder, tls, first) as ours,
-            stand_in(objects(given.nodes, given.pods)) as second,
-            started("GAS", Path(path), folder, tls, second) as theirs,
-        ):
-            contestants = [ours, theirs]
-            by_turns(contestants, names, given.calls)
-            for each in contestants:
-                at_once(each, names, given.calls, given.flight)
-            rows = {each.name: row(each, names, given.calls) for each in contestants}
-    print(table(rows, given.nodes, given.pods))
-    write(given.json, {"nodes": given.nodes, "pods": given.pods, "rows": rows})
+    rows: dict[str, list[Json]] = {way: [] for way in WAYS}
+    with cluster(names, given.pods) as (cp, api):
+        tls = certificates(cp.folder / "tls")
+        for number in range(given.turns):
+            for way in WAYS:
+                with started(way, Path(path), cp, tls) as contestant:
+                    row = turn(contestant, api, names, given.calls, given.flight)
+                rows[way].append(row)
+                print(f"turn {number + 1} of {given.turns}: {way} {row}", file=sys.stderr, flush=True)
+    print(f"{given.nodes} nodes x {CARDS} cards, {given.pods} bound pods")
+    print(table(medians(rows)))
+    write(given.json, {"nodes": given.nodes, "pods": given.pods, "turns": rows})
     return 0
 
 
 def certificates(folder: Path) -> ssl.SSLContext:
     """A server's and a client's certificate in the folder, and how a client connects."""
+    folder.mkdir()
     authority = new_authority("bench")
     (folder / "ca.crt").write_bytes(authority.pem)
     certificate, key = authority.leaf(["127.0.0.1"])
@@ -338,15 +390,25 @@ def certificates(folder: Path) -> ssl.SSLContext:
     return context
 
 
-def table(rows: dict[str, Json], nodes: int, pods: int) -> str:
-    """The figures for people, and their ratio: Bursar's by the peer's."""
-    lines = [f"{nodes} nodes x {CARDS} cards, {pods} bound pods; milliseconds, but for start (s) and pods/s"]
-    lines.append(f"{'':20}" + "".join(f"{name:>10}" for name in rows) + f"{'ratio':>8}")
-    ours, theirs = rows.values()
-    for key in ours:
-        figures_of = [ours[key], theirs.get(key, "")]
-        ratio = f"{ours[key] / theirs[key]:.3f}" if theirs.get(key) else ""
-        lines.append(f"{key:20}" + "".join(f"{each:>10}" for each in figures_of) + f"{ratio:>8}")
+def medians(rows: dict[str, list[Json]]) -> dict[str, Json]:
+    """The median of each figure over a way's turns."""
+    return {
+        way: {key: statistics.median(turn[key] for turn in turns) for key in turns[0]}
+        for way, turns in rows.items()
+    }
+
+
+def table(rows: dict[str, Json]) -> str:
+    """The figures for people; behind each of ours how many times better than GAS's it is."""
+    theirs, *ours = rows
+    lines = [f"{'':42}{theirs:>10}" + "".join(f"{way:>14}{'ratio':>8}" for way in ours)]
+    for key, figure in rows[theirs].items():
+        line = f"{key:42}{figure:>10.2f}"
+        for way in ours:
+            better = (rows[way][key], figure) if key.startswith("pods/s") else (figure, rows[way][key])
+            ratio = f"{better[0] / better[1]:.2f}" if better[1] else ""
+            line += f"{rows[way][key]:>14.2f}{ratio:>8}"
+        lines.append(line)
     return "\n".join(lines)
 
 

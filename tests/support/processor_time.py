@@ -167,7 +167,7 @@ class Kinds(threading.Thread):
 
     def look(self) -> None:
         """See who runs, and what each has taken."""
-        own, seen = os.getpid(), _running()
+        own, seen = os.getpid(), running()
         parents = {pid: int(fields[1]) for pid, fields in seen.items()}
         for pid, fields in seen.items():
             if _is_below(pid, own, parents):
@@ -254,7 +254,7 @@ def _tree() -> tuple[float, dict[Child, float]]:
     seconds: dict[int, float] = {}
     starts: dict[int, int] = {}
     below: dict[int, list[int]] = {}
-    for pid, fields in _running().items():
+    for pid, fields in running().items():
         below.setdefault(int(fields[1]), []).append(pid)
         seconds[pid] = sum(map(int, fields[11:15])) / _TICKS_A_SECOND
         starts[pid] = int(fields[19])
@@ -276,7 +276,7 @@ def _wait_for_adopted() -> None:
             os.waitpid(int(process.name), 0)
 
 
-def _running() -> dict[int, list[str]]:
+def running() -> dict[int, list[str]]:
     """The `_status` of each process by its ID."""
     seen = {int(process.name): _status(process) for process in Path("/proc").glob("[0-9]*")}
     return {pid: fields for pid, fields in seen.items() if fields}

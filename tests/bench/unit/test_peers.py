@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from tests.bench.peers import FULL, bound_pods, main, table
+from tests.bench.peers import FULL, bound_pods, main, medians, table
 
 
 def test_bound_pods_fit_on_their_cards_and_fill_one_node() -> None:
@@ -22,12 +22,26 @@ def test_bound_pods_fit_on_their_cards_and_fill_one_node() -> None:
     }
 
 
-def test_the_table_shows_the_ratio_where_both_have_a_figure() -> None:
-    rows = {"Bursar": {"filter p50": 2.0, "prioritize p50": 1.0}, "GAS": {"filter p50": 8.0}}
+def test_the_table_shows_how_many_times_better_each_of_ours_is() -> None:
+    rows = {
+        "GAS": {"filter p50, ms": 8.0, "pods/s, one by one": 5.0, "wrong answers before": 4},
+        "Bursar": {"filter p50, ms": 2.0, "pods/s, one by one": 40.0, "wrong answers before": 0},
+        "as installed": {"filter p50, ms": 1.0, "pods/s, one by one": 60.0, "wrong answers before": 0},
+    }
 
-    lines = table(rows, 5, 9).splitlines()
+    lines = table(rows).splitlines()
 
-    assert [line.split()[2:] for line in lines[2:]] == [["2.0", "8.0", "0.250"], ["1.0"]]
+    assert [line[42:].split() for line in lines[1:]] == [
+        ["8.00", "2.00", "4.00", "1.00", "8.00"],
+        ["5.00", "40.00", "8.00", "60.00", "12.00"],
+        ["4.00", "0.00", "0.00"],
+    ]
+
+
+def test_each_figure_is_the_median_of_the_turns() -> None:
+    turns = [{"start": 3.0, "wrong": 0}, {"start": 9.0, "wrong": 5}, {"start": 4.0, "wrong": 1}]
+
+    assert medians({"GAS": turns}) == {"GAS": {"start": 4.0, "wrong": 1}}
 
 
 @pytest.mark.parametrize("peer", ["", "gas=/nowhere", "other=/bin/true"])
