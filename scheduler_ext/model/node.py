@@ -26,11 +26,11 @@ from timekeeper.core.name_lists import listed
 from timekeeper.core.request.cards import is_like
 from timekeeper.core.request.host import MEMORY, HostAmount, HostShare, models_of
 from timekeeper.core.request.inventory import (
+    cards_by,
     counted_cards,
     dialects_of,
     gpu_amounts,
     node_facts,
-    read_cards,
     runtime_plugins,
 )
 from timekeeper.core.values import Card, UndecodableError
@@ -126,7 +126,7 @@ def read_node(raw: Json, lockable: Collection[str] = tuple(BY_NAME), model_names
     is_counted = False
     present = _present(raw)
     try:
-        described = read_cards(raw)
+        described = cards_by(facts, raw)
         # beside its replicas and instances NVIDIA's plugin has whole cards that nothing else names
         has_names = family != NVIDIA.name or names.INVENTORY in annotations_of(raw)
         is_counted = described is None or not has_names

@@ -285,7 +285,7 @@ def _gpu_pod(raw: Json, template: "_Template", most_grace_ms: int) -> Pod:
         node_constraints=NO_CONSTRAINTS if node else read_node_constraints(raw),
         constrained=not node and has_unread_constraints(raw),
         others=template.others,
-        named=named_cards(raw, request) if node and placement is None and request else (),
+        named=named_cards(raw, request, template.listed) if node and placement is None and request else (),
         leaves_ms=hold.millis(metadata.get("deletionTimestamp")) or 0,
         is_idle=names.RECLAIMABLE in annotations,
         spec_grace_ms=hold.grace_ms({"spec": spec}, most_grace_ms),
@@ -327,7 +327,7 @@ def _declared_ms(spec: Json, most_grace_ms: int) -> int:
 
 
 class _Template(NamedTuple):
-    """What pods of one template request; the fields are those of `Pod`."""
+    """What pods of one template request; most fields are those of `Pod`."""
 
     cpu_milli: int
     others: Others
@@ -337,6 +337,7 @@ class _Template(NamedTuple):
     containers: tuple[str, ...] = ()
     init_containers: tuple[str, ...] = ()
     amounts: Amounts = ()
+    listed: tuple[Container, ...] = ()  # all containers
 
 
 def _template(raw: Json) -> _Template:
@@ -372,6 +373,7 @@ def _read_template(part: Json) -> _Template:
         _named(listed, "spec.containers"),
         _named(listed, "spec.initContainers"),
         _amounts(listed, parsed.request) if parsed.request else (),
+        listed,
     )
 
 

@@ -47,7 +47,7 @@ from timekeeper.core.request.cards import amounts_by_card
 from timekeeper.core.request.foreign import foreign_placement, named_cards
 from timekeeper.core.request.inventory import charged_cards, read_cards
 from timekeeper.core.request.metered import metered_request
-from timekeeper.core.request.request import ParsedRequest, parse
+from timekeeper.core.request.request import ParsedRequest, containers, parse
 from timekeeper.core.values import Card, Placement, Slice, UndecodableError
 from timekeeper.core.wire import binding_asks
 
@@ -273,7 +273,7 @@ def test_a_pod_that_another_scheduler_bound_has_its_cards_or_closes_the_node(
     request, cards = request_of(row.pod), read_node(contract.node).cards
     theirs = {**row.pod, "metadata": row.pod["metadata"] | {"annotations": row.annotations}}
 
-    named = named_cards(theirs, request)
+    named = named_cards(theirs, request, containers(theirs))
     found = foreign_placement(request, named, cards)
 
     assert "" not in [card for _, names in named for card in names]
@@ -313,7 +313,10 @@ def test_what_bindings_write_reads_back_as_the_cards_that_were_given_and_none_is
         }
         # a pod of NVIDIA's plugin is KubeDevice's by what is written on its nodes
         assert replace(request_of(bare), dialect=pod.request.dialect) == pod.request
-        assert foreign_placement(pod.request, named_cards(bare, pod.request), cards.values()) == placement
+        assert (
+            foreign_placement(pod.request, named_cards(bare, pod.request, containers(bare)), cards.values())
+            == placement
+        )
         init = {ask.container for ask in pod.request.asks if ask.init}
         given += [part for name, slices in placement.containers if name not in init for part in slices]
 

@@ -3,24 +3,22 @@
 from collections.abc import Iterable, Mapping
 from functools import cache
 
-from timekeeper.core.dialects import DIALECTS, PodFacts
+from timekeeper.core.dialects import DIALECTS, Container, PodFacts
 from timekeeper.core.dialects.dialect import CardName, Dialect, TilesOf, nothing_found
 from timekeeper.core.json_values import Json, annotations_of, mapping
 from timekeeper.core.request.cards import mismatch, need
-from timekeeper.core.request.request import containers
 from timekeeper.core.values import Card, GPURequest, Placement, Slice
 
 NamedCards = tuple[tuple[str, tuple[CardName, ...]], ...]  # container -> its cards
 
 
-def named_cards(pod: Json, request: GPURequest) -> NamedCards:
-    """The cards that the annotations of the pod's own system name; empty if they name none."""
+def named_cards(pod: Json, request: GPURequest, listed: tuple[Container, ...]) -> NamedCards:
+    """The cards that the annotations of the pod's own system name; empty if they name none. ``listed``: the
+    pod's containers (`request.containers`)."""
     systems = _systems(request.dialect)
     if not systems:
         return ()
-    facts = PodFacts(
-        annotations_of(pod), mapping(mapping(pod.get("metadata")).get("labels")), containers(pod)
-    )
+    facts = PodFacts(annotations_of(pod), mapping(mapping(pod.get("metadata")).get("labels")), listed)
     found = ({name: cards for name, cards in each.found(facts, request).items() if cards} for each in systems)
     return tuple(next(filter(None, found), {}).items())
 

@@ -32,7 +32,11 @@ _FRACTIONED = "gpu-fractioning.nvidia.com/Ready"
 
 def read_cards(raw: Json) -> tuple[Card, ...] | None:
     """The cards of a Node object; None if nothing describes any. Raises UndecodableError."""
-    facts = node_facts(raw)
+    return cards_by(node_facts(raw), raw)
+
+
+def cards_by(facts: NodeFacts, raw: Json) -> tuple[Card, ...] | None:
+    """The same, where ``facts`` are what the Node object says of its cards (`node_facts`)."""
     dialects = dialects_of(facts)
     if any(dialect.own_cards for dialect in dialects):
         return _cards_in_parts(raw, facts, dialects) or None
@@ -88,10 +92,10 @@ def plugin_chooses(raw: Json) -> bool:
 def charged_cards(raw: Json) -> tuple[Card, ...]:
     """The cards of a Node object by which pods are charged: those of `read_cards`, else as another
     scheduler's plugin or labels describe them. Raises UndecodableError."""
-    cards = read_cards(raw)
+    facts = node_facts(raw)
+    cards = cards_by(facts, raw)
     if cards is not None:
         return cards
-    facts = node_facts(raw)
     try:
         described = next(filter(None, (each.charged_cards(facts) for each in dialects_of(facts))), ())
     except ValueError as error:
