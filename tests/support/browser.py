@@ -8,7 +8,7 @@ from importlib.resources import files
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Error, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from deploy.local.limits import LONGEST_S
 
@@ -16,8 +16,6 @@ LARGE, SMALL = {"width": 1280, "height": 860}, {"width": 390, "height": 780}
 AXE = files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8")
 SERIOUS = ("serious", "critical")
 _MOST_MS = 1000 * LONGEST_S
-# What Chromium says of all that it loads when an address of the machine comes or goes, as with a real node.
-_CUT = "net::ERR_NETWORK_CHANGED"
 expect.set_options(timeout=_MOST_MS)
 
 
@@ -79,21 +77,14 @@ def _under(node: dict[str, Any], by_id: dict[str, dict[str, Any]]) -> Iterator[d
 
 
 class Visitor:
-    """A browser window. ``faults``: errors of scripts, and messages of the console, without those of a
-    machine whose network changes."""
+    """A browser window. ``faults``: errors of scripts, and messages of the console."""
 
     def __init__(self, context: BrowserContext, url: str) -> None:
-        self.url, self.faults, self._is_cut = url, list[str](), False
+        self.url, self.faults = url, list[str]()
         context.set_default_timeout(_MOST_MS)
         self.page: Page = context.new_page()
-        self.page.on("console", lambda message: self._note(f"{message.type}: {message.text}"))
-        self.page.on("pageerror", lambda error: self._note(str(error)))
-
-    def _note(self, fault: str) -> None:
-        if _CUT in fault:
-            self._is_cut = True
-        else:
-            self.faults.append(fault)
+        self.page.on("console", lambda message: self.faults.append(f"{message.type}: {message.text}"))
+        self.page.on("pageerror", lambda error: self.faults.append(str(error)))
 
     def log_in(self, token: str) -> None:
         """By the form, with the keyboard alone."""
@@ -106,16 +97,8 @@ class Visitor:
         self.page.wait_for_url(lambda address: "/login" not in address)
 
     def open(self, path: str) -> None:
-        """Load a page, again where the machine's network changed meanwhile."""
-        self._is_cut = True
-        while self._is_cut:
-            self._is_cut = False
-            try:
-                self.page.goto(f"{self.url}{path}")
-            except Error as error:
-                if _CUT not in str(error):
-                    raise
-                self._is_cut = True
+        """Load a page."""
+        self.page.goto(f"{self.url}{path}")
 
     def show(self, scheme: Any, size: Any) -> None:
         """The same page in these colours, in a window of this size."""

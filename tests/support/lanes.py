@@ -21,9 +21,10 @@ LANES = (STORIES, STACK, PLANE, NODE, COMPUTE)  # the longest first
 
 # A machine has room for one node, and beside a program with a kubelet's name no node starts. A node changes
 # the machine's network, and Chromium drops what it loads at each change: no browser runs beside one.
-_REAL_NODE = (
+_NODE_OR_BROWSER = (
     "tests/kubelet/",
     "tests/local/process/test_local_node.py",
+    "tests/cli/cluster/test_cli.py",
     *(f"tests/timekeeper/process/test_dashboard_{name}.py" for name in ("browser", "login_browser", "pages")),
 )
 # All of Bursar is there twice: stories wait most of the time, and one worker would be the last by minutes.
@@ -47,7 +48,7 @@ def file_of(nodeid: str) -> str:
 
 def lane_of(file: str) -> str:
     """The lane of a file of tests."""
-    if file.startswith(_REAL_NODE):
+    if file.startswith(_NODE_OR_BROWSER):
         return NODE
     if file.startswith(_SHARED_STACK):
         return STACK

@@ -7,7 +7,7 @@ from tests.support.lanes import COMPUTE, LANES, NODE, PLANE, STACK, STORIES, lan
 
 UNITS = {
     STORIES: ["tests/story/cluster/test_gangs.py", "tests/story/cluster/test_caps.py"],
-    STACK: ["tests/cli/cluster/test_nodes.py", "tests/cli/cluster/test_cli.py"],
+    STACK: ["tests/cli/cluster/test_nodes.py", "tests/cli/cluster/test_aggregated.py"],
     PLANE: [f"tests/webhook/cluster/test_{number}.py" for number in range(9)],
     NODE: ["tests/kubelet/cluster/test_nri.py", "tests/kubelet/cluster/test_claims.py"],
     COMPUTE: [f"tests/core/unit/test_{number}.py" for number in range(9)],
@@ -58,11 +58,9 @@ def test_who_has_done_its_lane_computes_and_at_last_helps_with_control_planes() 
     assert next_unit(UNITS[STACK], lanes, "b") is None
 
 
-def test_no_browser_runs_beside_a_real_node_of_the_rest() -> None:
-    """But one in `make test`, which has no node."""
+def test_no_browser_runs_beside_a_real_node() -> None:
     told = "from tests.support.browser " + "import"
     asks = [file for file in (ROOT / "tests").rglob("test_*.py") if told in file.read_text()]
-    outside = [name for file in asks if lane_of(name := file.relative_to(ROOT).as_posix()) != NODE]
 
     assert len(asks) >= 4
-    assert outside == ["tests/cli/cluster/test_cli.py"]
+    assert {lane_of(file.relative_to(ROOT).as_posix()) for file in asks} == {NODE}
