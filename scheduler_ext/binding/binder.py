@@ -19,8 +19,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
-from msgspec import structs
-
 from scheduler_ext.binding.locks import Locks
 from scheduler_ext.binding.manifest import (
     CHOSEN_BY_PLUGIN,
@@ -28,7 +26,6 @@ from scheduler_ext.binding.manifest import (
     Written,
     binding,
     binding_path,
-    with_host,
     with_mark,
     written_for,
 )
@@ -60,7 +57,7 @@ from scheduler_ext.fit.caps import CapChecks
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.log import Log
-from scheduler_ext.model.node import Node, host_share
+from scheduler_ext.model.node import Node
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.standing import UNHEARD, NamespaceStandings, as_if_enforced
 from scheduler_ext.scoring.policy import Policy
@@ -69,7 +66,6 @@ from scheduler_ext.snapshot.drains import beside_drain
 from scheduler_ext.snapshot.reservations import as_found_by
 from scheduler_ext.snapshot.snapshot import Snapshot
 from timekeeper.core.dialects import BY_NAME
-from timekeeper.core.request.host import encode_host
 from timekeeper.core.values import GPURequest, Placement
 from timekeeper.edge.clock import now_ms
 from timekeeper.runtime.api_server import STRATEGIC_MERGE, Answered, Api, Reply, Unsent
@@ -167,20 +163,17 @@ class Binder:
         if why_not_locked:
             return self._not_locked(args, why_not_locked, assumed)
         # 7. One Binding carries node and cards.
-        pod = self._with_host(read.pod, there)
         lost = set() if assumed is None else {EARLIER}
         with self._in_order(read.pod.request, args.node):
             is_named = BY_NAME[read.pod.request.dialect].own_cards
             if there is not None and there.is_counted and not is_named:
                 placement = CHOSEN_BY_PLUGIN
             written = _written(read.pod, read.pod.request, placement, args.node, there)
-            if pod is not read.pod:
-                written = with_host(written, pod.host)
             if mark := self._mark_of(read.pod) if read.pod.gang is not None else "":
                 written = with_mark(written, mark)
             outcome = self._send(Sending(args, written, term, until), read.version, lost)
         if isinstance(outcome, Bound):
-            self._bound(pod, args.node, placement)
+            self._bound(read.pod, args.node, placement)
         elif self._allocation(args.uid)[0] is None:
             self._locks.release(there, args, self._now_s() + SETTLE_S)
         return outcome
@@ -198,12 +191,6 @@ class Binder:
             return placement
         reason = NotBoundReason.CAPPED if placement.kind == "cap" else NotBoundReason.NO_FIT
         return NotBound(reason, placement.sentence)
-
-    def _with_host(self, pod: Pod, there: Node | None) -> Pod:
-        """The pod with its share of the node's CPU and memory, where the ledger charges that."""
-        if there is None or not self._standings().fixes_host:
-            return pod
-        return structs.replace(pod, host=encode_host(host_share(pod, there)))
 
     def _in_order(self, request: GPURequest, node: str) -> AbstractContextManager[None]:
         """Where the node's plugin takes the pod with the earliest time, Bindings of a node are made in the

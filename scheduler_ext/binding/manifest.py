@@ -86,11 +86,6 @@ def written_for(
     return Written(annotations, {**dialect.labels_at_binding, **_node_label(dialect, node)})
 
 
-def with_host(written: Written, host: str) -> Written:
-    """The same, and the annotation by which the ledger charges CPU and memory of the node."""
-    return Written({**written.annotations, names.HOST: host}, written.labels)
-
-
 def with_mark(written: Written, started: str) -> Written:
     """The same, and the annotation by which a gang has started."""
     return Written({**written.annotations, names.GANG_STARTED: started}, written.labels)

@@ -58,7 +58,7 @@ class BindingReports(MemoryOutbox[_Bound]):
 
 def _wire(bound: _Bound, now_ms: int) -> dict[str, Any]:
     pod, request = bound.pod, bound.pod.request
-    entry: dict[str, Any] = {
+    return {
         "uid": pod.uid,
         "namespace": pod.namespace,
         "pod": pod.name,
@@ -69,6 +69,3 @@ def _wire(bound: _Bound, now_ms: int) -> dict[str, Any]:
         "devices": encode_placement(bound.placement),
         "grace_ms": pod.grace_ms,
     }
-    if pod.host:
-        entry["host"] = pod.host
-    return entry

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from scheduler_ext.model.cpu import cpu_milli
 from scheduler_ext.model.node_remarks import NO_REMARKS, NodeRemarks, read_remarks
 from scheduler_ext.model.other_resources import Others, others
-from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.topology import Groups, groups_of
 from timekeeper.core import names
 from timekeeper.core.accelerators import accelerator_of
@@ -24,7 +23,6 @@ from timekeeper.core.kube.node_constraints import NO_NODE_LABELS, NodeLabels, re
 from timekeeper.core.ledger.hold import NodeSight
 from timekeeper.core.name_lists import listed
 from timekeeper.core.request.cards import is_like
-from timekeeper.core.request.host import MEMORY, HostAmount, HostShare, models_of
 from timekeeper.core.request.inventory import (
     cards_by,
     counted_cards,
@@ -218,13 +216,3 @@ def _family(facts: NodeFacts) -> tuple[str, str]:
         return min(families), "two-families"
     family = next(iter(families), OURS)
     return family, "unspoken-plugin" if family == UNSPOKEN_PLUGIN else ""
-
-
-def host_share(pod: Pod, node: Node) -> HostShare:
-    """Of a pod that waits, on this node."""
-    memory_milli, node_memory_milli = (dict(each.others).get(MEMORY, 0) for each in (pod, node))
-    return HostShare(
-        HostAmount(pod.cpu_milli, -(-memory_milli // 1000)),
-        HostAmount(node.cpu_milli, node_memory_milli // 1000),
-        models_of(node.cards),
-    )

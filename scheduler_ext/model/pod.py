@@ -106,7 +106,6 @@ class Pod(Struct, frozen=True, gc=False):
     is_idle: bool = False  # the timekeeper has let other pods take its cards, because it does not use them
     spec_grace_ms: int = 30_000  # the grace period that an eviction gives it
     preempted: bool = False  # kube-scheduler makes it leave for a pod of higher priority
-    host: str = ""  # text of the annotation bursar.dev/host; "" without
     gang: Gang | None = None  # the pods that it starts together with
     is_marked: bool = False  # of a member with a node: it says that its gang has started
     marked_ms: int = 0  # when it started, of a member that says so
@@ -290,7 +289,6 @@ def _gpu_pod(raw: Json, template: "_Template", most_grace_ms: int) -> Pod:
         is_idle=names.RECLAIMABLE in annotations,
         spec_grace_ms=hold.grace_ms({"spec": spec}, most_grace_ms),
         preempted=node != "" and _condition(conditions, *_PREEMPTED) is not None,
-        host=str(annotations.get(names.HOST, "")),
         gang=gang,
         is_marked=gang is not None and node != "" and has_started(raw),
         marked_ms=hold.millis(annotations.get(names.GANG_STARTED)) or 0,

@@ -45,7 +45,6 @@ class NamespaceStandings:
     listed: Mapping[str, NamespaceStanding] = field(default_factory=dict)
     default: NamespaceStanding = UNKNOWN  # of a namespace that is not listed
     pdb_grace_ms: int | None = None  # how long PDBs of debtors are honoured; None: not published
-    fixes_host: bool = False  # the ledger charges CPU and memory, as the node has them at the binding
     drivers: tuple[DriverRule, ...] = ()  # an administrator's: which of their devices are GPUs
 
     def of(self, namespace: str) -> NamespaceStanding:

@@ -9,7 +9,6 @@ from timekeeper.core import standings
 from timekeeper.core.claims.drivers import DriverRule
 from timekeeper.core.json_values import Json
 from timekeeper.core.protected import decoded
-from timekeeper.core.request.host import DOMINANT_HOST
 from timekeeper.core.wire import StandingWord
 
 
@@ -27,7 +26,6 @@ class TableSettings:
     """What the extender needs of the cluster's settings, as `NamespaceStandings` has it."""
 
     pdb_grace_ms: int | None
-    fixes_host: bool = False
     drivers: tuple[DriverRule, ...] = ()
 
 
@@ -58,15 +56,12 @@ def standings_at(table: Table | None, now_ms: int, stale_after_ms: int) -> Names
 
     listed = {name: now(entry) for name, entry in table.namespaces.items()}
     wanted = table.settings
-    return NamespaceStandings(
-        listed, now(table.default), wanted.pdb_grace_ms, wanted.fixes_host, wanted.drivers
-    )
+    return NamespaceStandings(listed, now(table.default), wanted.pdb_grace_ms, wanted.drivers)
 
 
 def _settings(raw: Json) -> TableSettings:
     grace_ms = standings.whole_number_or_none(raw.get("pdbGraceMs"))
-    fixes_host = raw.get("chargeBy") == DOMINANT_HOST
-    return TableSettings(grace_ms, fixes_host, standings.driver_rules(raw))
+    return TableSettings(grace_ms, standings.driver_rules(raw))
 
 
 def _entry(raw: Json) -> Entry:

@@ -16,7 +16,6 @@ from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.gangs.capacity import PlanInput, shape_of
 from scheduler_ext.gangs.plan import GangPlan, lack_text, plan
-from scheduler_ext.model.node import host_share
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.standing import NamespaceStandings
 from scheduler_ext.preemption.plan import is_in_tree_short
@@ -33,7 +32,6 @@ from scheduler_ext.verbs.drained import DrainedFits, beside_drained, whose
 from scheduler_ext.verbs.fit_cache import CALL_STEPS, FilterResult, FitCache, fit_key
 from scheduler_ext.verbs.last_decisions import CountedRefusal, summed
 from timekeeper.core.gangs import Gang
-from timekeeper.core.request.host import HostShare
 from timekeeper.core.values import Card, GPURequest, Placement
 
 IN_TREE = Refusal("kube-scheduler's own sums of the node are short", "full")
@@ -78,7 +76,6 @@ class SimulatedPod:
     cards: tuple[Card, ...] = ()
     fitting: int = 0
     reasons: tuple[CountedRefusal, ...] = ()
-    host: HostShare | None = None  # what it requests of the node's CPU and memory
     is_partial: bool = False
 
 
@@ -227,10 +224,8 @@ class _Simulation:
         self.snapshot = assume(self.snapshot, pod, node, placement)
         self._taken_on.append(node)
         there = self.snapshot.node(node)
-        host = host_share(pod, there.node_object) if there.node_object is not None else None
-        return SimulatedPod(
-            pod=pod, node=node, allocation=self.snapshot.allocation(pod.uid), cards=there.cards, host=host
-        )
+        allocation = self.snapshot.allocation(pod.uid)
+        return SimulatedPod(pod=pod, node=node, allocation=allocation, cards=there.cards)
 
 
 def _lack_of(planned: GangPlan, count: int, gang: Gang) -> str:

@@ -12,7 +12,6 @@ from scheduler_ext.log import Log
 from scheduler_ext.model.pod import Pod, read_pod
 from scheduler_ext.model.standing import NamespaceStandings
 from scheduler_ext.simulation.simulate import PROCESSOR_S, SimulatedPod, SimulationInput, simulate
-from timekeeper.core.request.host import encode_host
 from timekeeper.runtime.http.problem_details import bad
 
 MAX_PODS = 50
@@ -136,7 +135,6 @@ def _answer(simulated: SimulatedPod) -> Mapping[str, Any]:
         ],
         "unnamed": allocation.unnamed if allocation is not None else 0,
         "model": simulated.cards[0].model if simulated.cards else "",
-        "host": encode_host(simulated.host) if simulated.host is not None else "",
         "reasons": [
             {"reason": why.refusal.sentence, "kind": why.refusal.kind, "nodes": why.nodes}
             for why in simulated.reasons[:MAX_REASONS]

@@ -77,14 +77,13 @@ SETTINGS: tuple[tuple[str | None, Terms], ...] = (
     ("mode: observe\nchargeBy: mean", Terms("mean", governs=False)),
     (
         "mode: meter\nchargeBy: dominant-host\nweights: {T4: 0.333}",
-        Terms("dominant-host", weights=(("T4", Fraction(333, 1000)),), governs=False),
+        Terms(weights=(("T4", Fraction(333, 1000)),), governs=False),
     ),
     (
         "chargeBy: dominant-host\nweights: {H100: 2.5, T4: 0.333}",
-        Terms("dominant-host", weights=(("H100", Fraction(5, 2)), ("T4", Fraction(333, 1000)))),
+        Terms(weights=(("H100", Fraction(5, 2)), ("T4", Fraction(333, 1000)))),
     ),
 )
-SIZES = ((64_000, 2**39), (7_910, 33_000_000_123), (192_000, 2**41))  # CPU and memory of a node
 Url = Callable[[ExitStack], str]
 # a namespace's budget, or the mode that its label names, or with "" the time zone, from a moment on
 Change = tuple[str, Any, int]
@@ -151,7 +150,6 @@ class Life(RuleBasedStateMachine):
         self.said = dict.fromkeys(ALL_NODES, Said("boot-0"))
         self.absent: set[str] = set()
         self.unready: set[str] = set()
-        self.sizes = dict.fromkeys(ALL_NODES, SIZES[0])
         self.ahead: dict[str, int] = {}
         self.odd: set[str] = set()
         self.ends_are_right: set[str] = set()
@@ -254,10 +252,10 @@ class Life(RuleBasedStateMachine):
 
     def node(self, name: str) -> Json:
         """The Node object."""
-        raw, said = truth.node(name, CARDS, self.sizes[name]), self.said[name]
-        raw["status"]["nodeInfo"] = {"bootID": said.boot}
+        raw, said = truth.node(name, CARDS), self.said[name]
         ready = "Unknown" if name in self.unready else "True"  # its Lease is the stronger sign
-        raw["status"]["conditions"] = [{"type": "Ready", "status": ready}]
+        conditions = [{"type": "Ready", "status": ready}]
+        raw["status"] = {"nodeInfo": {"bootID": said.boot}, "conditions": conditions}
         if said.text is not None:
             raw["metadata"]["annotations"]["bursar.dev/holders"] = said.text
         return raw
@@ -291,7 +289,6 @@ class Life(RuleBasedStateMachine):
             boot=said.boot,
             there=said.there,
             knows=said.knows,
-            size=self.sizes[name],
             is_ready=name not in self.unready,
         )
 

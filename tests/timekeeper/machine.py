@@ -7,14 +7,13 @@ proof the charge ends at the last evidence and never exceeds the truth.
 """
 
 from contextlib import suppress
-from dataclasses import replace
 
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from tests.timekeeper import truth
 from tests.timekeeper.clocks import at_ms
-from tests.timekeeper.lives import BUDGETS, CARDS, LABELS, LEASELESS, NODES, SETTINGS, SIZES, TEAMS
+from tests.timekeeper.lives import BUDGETS, CARDS, LABELS, LEASELESS, NODES, SETTINGS, TEAMS
 from tests.timekeeper.oracle import Terms
 from tests.timekeeper.oracle_accounts import Budget
 from tests.timekeeper.restores import Restores
@@ -57,7 +56,7 @@ class Machine(Restores):
         self.relist()
         self.nodes_are_heard()
         for team, node in zip(TEAMS, NODES, strict=True):
-            self.binds(6, 30, team, node, 300, True, 0, 1_900, 10**10, team == TEAMS[0])
+            self.binds(6, 30, team, node, 300, True, 0)
 
     def teardown(self) -> None:
         """Everything settles, and is checked once more."""
@@ -78,9 +77,6 @@ class Machine(Restores):
         grace=st.sampled_from((0, 30, 300, 3600)),
         started=st.booleans(),
         ago=st.sampled_from(SHORT),
-        cpu=st.integers(0, 70_000),
-        memory=st.integers(0, 2**39),
-        is_fixed=st.booleans(),
     )
     def binds(
         self,
@@ -91,13 +87,10 @@ class Machine(Restores):
         grace: int,
         started: bool,
         ago: int,
-        cpu: int,
-        memory: int,
-        is_fixed: bool,
     ) -> None:
         """A pod is bound, perhaps with the name of a deleted one (as in a StatefulSet); perhaps some time
-        ago, and running since. ``is_fixed``: its Binding wrote down what it requests of the node. One pod
-        in three is bound by another scheduler, which writes nothing down, whatever `placement` says."""
+        ago, and running since. One pod in three is bound by another scheduler, which writes nothing down,
+        whatever `placement` says."""
         if node in self.absent:
             return
         number, ago = next(self.numbers), min(ago, self.now - self.began)
@@ -105,13 +98,9 @@ class Machine(Restores):
         living = {pod.name for pod in self.living()}
         name = next((name for name in names if name not in living), f"p{number}")
         parts = truth.parts(shape, percent, 2 * number % (CARDS - 1))
-        parts = tuple(
-            replace(part, cpu=cpu // (at + 1), bytes_=memory // (at + 1)) for at, part in enumerate(parts)
-        )
         is_ours = percent % 3 != 1
         scheduler = "bursar-scheduler" if is_ours else "default-scheduler"
-        host = truth.host(parts, CARDS, self.sizes[node]) if is_fixed and is_ours else ""
-        pod = truth.Pod(f"uid-{number}", name, team, node, parts, self.now - ago, grace, host, scheduler)
+        pod = truth.Pod(f"uid-{number}", name, team, node, parts, self.now - ago, grace, scheduler)
         pod.seen = self.spoke.get(node, 0)
         if node in self.ahead:
             pod.ahead = self.ahead[node]
@@ -236,12 +225,6 @@ class Machine(Restores):
             if self.connected:
                 self.heard.leases.pop(node, None)
             self.tick()
-
-    @rule(node=st.sampled_from(NODES), size=st.sampled_from(SIZES))
-    def a_node_has_more_or_less_room(self, node: str, size: tuple[int, int]) -> None:
-        """Pods that are there keep their rates."""
-        self.sizes[node] = size
-        self.says(node, self.said[node], ticks=True)
 
     # -- time
 

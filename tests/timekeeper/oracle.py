@@ -21,7 +21,6 @@ class Word:
     boot: str
     there: frozenset[str] | None
     knows: bool = True
-    size: tuple[int, int] = (0, 0)  # allocatable: thousandths of a CPU, and bytes
     is_ready: bool = True  # its condition Ready is not Unknown
 
 
@@ -204,8 +203,7 @@ class Known:
         for uid, pod in self.pods.items():
             if pod.terms is None:
                 pod.terms, pod.bound = self.terms_of(pod.namespace), bound_at(pod.raw)
-                size = self.words[pod.node].size if pod.node in self.words else (0, 0)
-                pod.rate = rate(pod.raw, cards[pod.node], pod.terms, size)
+                pod.rate = rate(pod.raw, cards[pod.node], pod.terms)
             if not pod.over and pod.left is not None:
                 self._close(pod, beats.get(uid, 0))
             self._goes_on(uid, pod)
@@ -377,14 +375,14 @@ def gpu_containers(raw: Json) -> list[Json]:
     return [{**each, "init": init} for each, init in listed if "bursar.dev" in str(each.get("resources", {}))]
 
 
-def rate(raw: Json, cards: Json, terms: Terms, size: tuple[int, int] = (0, 0)) -> int:
+def rate(raw: Json, cards: Json, terms: Terms) -> int:
     """The pod's rate: for each of its cards, its part times the card's weight, rounded up.
 
     ``cards``: the node's, by UUID. Containers that run together add up; one that runs before the others
-    counts only as far as it takes more than they do. ``size``: what the node can allocate of CPU and memory.
+    counts only as far as it takes more than they do.
     """
     if not terms.governs or raw["spec"].get("schedulerName", "bursar-scheduler") != "bursar-scheduler":
-        return _metered(raw, cards, terms, size)
+        return _metered(raw, cards, terms)
     given = json.loads(raw["metadata"]["annotations"]["bursar.dev/devices"])["containers"]
     taken: dict[str, dict[bool, list[tuple[int, int]]]] = {}
     for each in gpu_containers(raw):
@@ -401,13 +399,10 @@ def rate(raw: Json, cards: Json, terms: Terms, size: tuple[int, int] = (0, 0)) -
         ]
         part = _part(most[0], most[1], int(cards[uuid]["memory_mib"]), terms.charge_by)
         total += ceil(part * _weight(cards[uuid]["model"], terms.weights))
-    if terms.charge_by == "dominant-host":
-        models = [card["model"] for card in cards.values()]
-        return max(total, ceil(1000 * _of_host(raw, models, size, terms)))
     return total
 
 
-def _metered(raw: Json, cards: Json, terms: Terms, size: tuple[int, int]) -> int:
+def _metered(raw: Json, cards: Json, terms: Terms) -> int:
     """The rate by the limits alone: each container on the node's cards that would cost most, as often as it
     wants cards. One that runs before the others counts only as far as it costs more than they do."""
     costs: dict[bool, list[int]] = {True: [0], False: []}
@@ -422,37 +417,7 @@ def _metered(raw: Json, cards: Json, terms: Terms, size: tuple[int, int]) -> int
             part = _part(share, memory, whole, terms.charge_by)
             dearest = max(dearest, ceil(part * _weight(card["model"], terms.weights)))
         costs[each["init"]].append(count * dearest)
-    total = max(sum(costs[False]), *costs[True])
-    if terms.charge_by == "dominant-host":
-        bare = {**raw, "metadata": {**raw["metadata"], "annotations": {}}}
-        models = [card["model"] for card in cards.values()]
-        return max(total, ceil(1000 * _of_host(bare, models, size, terms)))
-    return total
-
-
-def _of_host(raw: Json, models: list[str], size: tuple[int, int], terms: Terms) -> Fraction:
-    """The pod's larger part of the node's CPU and memory, times the weights of the node's cards. What the
-    Binding wrote down counts before what is there."""
-    asked = tuple(_asked(raw["spec"], name) for name in ("cpu", "memory"))
-    written = raw["metadata"]["annotations"].get("bursar.dev/host")
-    if written is not None:
-        said = json.loads(written)
-        asked = said["cpu_milli"], said["memory_bytes"]
-        size = said["node_cpu_milli"], said["node_memory_bytes"]
-        models = [model for model, number in said["cards"].items() for _ in range(number)]
-    parts = [min(Fraction(1), Fraction(mine, all_)) for mine, all_ in zip(asked, size, strict=True) if all_]
-    return max(parts, default=Fraction(0)) * sum(_weight(each, terms.weights) for each in models)
-
-
-def _asked(spec: Json, name: str) -> int:
-    """What its containers request together, or one that runs before them: CPU as ``250m``, memory in
-    bytes."""
-
-    def one(container: Json) -> int:
-        return int(container["resources"].get("requests", {}).get(name, "0").removesuffix("m"))
-
-    first = [one(each) for each in spec.get("initContainers", [])]
-    return max(sum(one(each) for each in spec["containers"]), *first, 0)
+    return max(sum(costs[False]), *costs[True])
 
 
 def _part(share: int, memory: int, whole: int, charge_by: str) -> int:

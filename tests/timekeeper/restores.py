@@ -84,7 +84,7 @@ class Restores(Agents):
     def a_pod_is_bound_to_a_node_without_a_lease(self, which: int, team: str, started: bool) -> None:
         """Its condition Ready is the sign of life."""
         if sum(pod.node == LEASELESS for pod in self.living()) < 2:
-            self.binds(which % truth.SHAPES, 30, team, LEASELESS, 30, started, 0, 1_900, 10**10, True)
+            self.binds(which % truth.SHAPES, 30, team, LEASELESS, 30, started, 0)
 
     @rule(node=st.sampled_from(ALL_NODES))
     def ready_becomes_unknown_or_not(self, node: str) -> None:

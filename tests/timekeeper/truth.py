@@ -21,8 +21,6 @@ class Part:
     percent: int = 0
     memory: int = 0
     init: bool = False
-    cpu: int = 0  # thousandths of a CPU
-    bytes_: int = 0  # of the node's memory
 
     def raw(self) -> Json:
         """The container in a pod's spec."""
@@ -30,10 +28,7 @@ class Part:
         limits = {f"bursar.dev/{name}": str(n * len(self.cards)) for name, n in asked.items() if n}
         if len(self.cards) > 1:
             limits["bursar.dev/gpu-count"] = str(len(self.cards))
-        resources: Json = {"limits": limits}
-        if self.cpu or self.bytes_:
-            resources["requests"] = {"cpu": f"{self.cpu}m", "memory": str(self.bytes_)}
-        return {"name": self.name, "image": "registry.example/app:1", "resources": resources}
+        return {"name": self.name, "image": "registry.example/app:1", "resources": {"limits": limits}}
 
     def placed(self) -> list[Json]:
         """Its part of the annotation ``bursar.dev/devices``."""
@@ -63,33 +58,10 @@ def cards(count: int) -> Json:
     }
 
 
-def node(name: str, count: int, size: tuple[int, int] = (64_000, 2**39)) -> Json:
-    """A Node object with these cards, and CPU (thousandths) and memory (bytes)."""
+def node(name: str, count: int) -> Json:
+    """A Node object with these cards."""
     listed = json.dumps({"version": 1, "cards": list(cards(count).values())})
-    return {
-        "metadata": {"name": name, "annotations": {"bursar.dev/inventory": listed}},
-        "status": {"allocatable": {"cpu": f"{size[0]}m", "memory": str(size[1])}},
-    }
-
-
-def host(parts: tuple["Part", ...], count: int, size: tuple[int, int]) -> str:
-    """What a Binding to such a node writes down of the pod's CPU and memory."""
-    models = [each["model"] for each in cards(count).values()]
-    together = [sum(each) for each in zip(*((p.cpu, p.bytes_) for p in parts if not p.init), strict=True)]
-    asked = [
-        max(mine, *first)
-        for mine, *first in zip(together, *((p.cpu, p.bytes_) for p in parts if p.init), (0, 0), strict=True)
-    ]
-    return json.dumps(
-        {
-            "version": 1,
-            "cards": {model: models.count(model) for model in models},
-            "cpu_milli": asked[0],
-            "memory_bytes": asked[1],
-            "node_cpu_milli": size[0],
-            "node_memory_bytes": size[1],
-        }
-    )
+    return {"metadata": {"name": name, "annotations": {"bursar.dev/inventory": listed}}}
 
 
 @dataclass
@@ -115,7 +87,6 @@ class Pod:
     parts: tuple[Part, ...]
     bound: int
     grace_s: int
-    host: str = ""  # the annotation of a Binding that wrote it down
     scheduler: str = "bursar-scheduler"  # another one writes no placement
     phase: str = "Pending"
     first: int | None = None  # when its cards were first used
@@ -220,8 +191,6 @@ class Pod:
                 "bursar.dev/devices": json.dumps({"version": 1, "containers": placed}),
             },
         }
-        if self.host:
-            metadata["annotations"]["bursar.dev/host"] = self.host
         if self.scheduler != "bursar-scheduler":
             del metadata["annotations"]["bursar.dev/devices"]
         if self.vain is not None:

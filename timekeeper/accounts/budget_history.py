@@ -18,6 +18,7 @@ from timekeeper.core.budgets.modes import ModeSource
 from timekeeper.core.budgets.policy import DEFAULTS as DEFAULTS
 from timekeeper.core.budgets.policy import GROUP as GROUP
 from timekeeper.core.budgets.policy import MODES, UNLIMITED, Budget, BudgetSettings, places
+from timekeeper.core.budgets.policy import SETTINGS as SETTINGS
 from timekeeper.core.budgets.protection import Protection
 from timekeeper.core.budgets.reader import read_entry
 from timekeeper.core.ledger.metering import FOREVER_MS, Interval, price_at, price_days
@@ -25,7 +26,6 @@ from timekeeper.core.ledger.period_rules import Account, PeriodRule, account_in,
 from timekeeper.core.names import Mode
 
 DAY_MS = 86_400_000
-SETTINGS = "_settings"
 _UTC = BudgetSettings().time_zone
 # ``_mode.NAMESPACE``: the mode that the namespace's label names; no ConfigMap may have such a key
 LABEL = "_mode."

@@ -20,10 +20,9 @@ from timekeeper.core.ledger.hold import PodHold
 from timekeeper.core.ledger.reservation import Reservation, read_reservation, withdrawn_ms
 from timekeeper.core.object_names import own_labels, owner_of
 from timekeeper.core.request.cards import decode_amounts
-from timekeeper.core.request.host import NO_HOST, HostAmount, HostShare, charged, decode_host, encode_host
 from timekeeper.core.request.metered import MeteredRequest, metered_request, of_devices
 from timekeeper.core.request.request import claims_part, parse_stored
-from timekeeper.core.values import Ask, ContainerAsk, GPURequest, UndecodableError
+from timekeeper.core.values import Ask, ContainerAsk, GPURequest
 from timekeeper.core.wire import HeldFor, binding_asks
 
 GangKey = tuple[str, str]  # its namespace, and what tells it from others there
@@ -62,8 +61,6 @@ class LedgerPod:
     is_reclaimable: bool = False
     is_governed: bool = False  # it has the label that admission gives where it enforces
     declared_ms: int = 0  # how long it means to run, if it reserves that; 0: it reserves the lookahead
-    host: HostAmount = NO_HOST  # what it is charged for of its node's CPU and memory
-    fixed_host: HostShare | None = None  # the same beside what its node had, as its Binding says
     # what it holds where it is metered, if that is not ``request``
     metered: MeteredRequest | None = None
     is_metered: bool = False  # nothing that Bursar's names say of it counts: see `metered_view`
@@ -249,7 +246,6 @@ def metered_view(pod: LedgerPod, models: Mapping[str, str]) -> LedgerPod | None:
         reserved=None,
         let_go_ms=None,
         declared_ms=0,
-        fixed_host=None,
         gang=None,
         is_metered=True,
         doubt=metered.doubt,
@@ -270,7 +266,7 @@ def _metered(pod: LedgerPod) -> LedgerPod:
 def is_bare(pod: LedgerPod) -> bool:
     """Whether it has nothing of Bursar's, and requests no devices: metered, it is what it is."""
     ours = pod.standing or pod.devices or pod.declared_ms or pod.let_go_ms
-    if pod.metered or ours or pod.reserved or pod.fixed_host:
+    if pod.metered or ours or pod.reserved:
         return False
     return not any(each.ask.device for each in pod.request.asks)
 
@@ -316,8 +312,6 @@ def _read(raw: Json, where: tuple[str, str, str], request: GPURequest) -> Ledger
         is_reclaimable=names.RECLAIMABLE in annotations,
         is_governed=mapping(metadata.get("labels")).get(names.GOVERNED) == "true",
         declared_ms=_declared_ms(annotations.get(names.DECLARED)) if held == "budget" else 0,
-        host=charged(raw),
-        fixed_host=_fixed_host(annotations.get(names.HOST)),
         gang=gang,
         is_marked=gang is not None and has_started(raw),
         has_ended_well=gang is not None and mapping(raw.get("status")).get("phase") == "Succeeded",
@@ -326,15 +320,6 @@ def _read(raw: Json, where: tuple[str, str, str], request: GPURequest) -> Ledger
         leaves_for_another=gang is not None and leaves_for_another(raw),
         mirror_uid=str(metadata.get("uid", "")) if where[0].startswith(STATIC) else "",
     )
-
-
-def _fixed_host(recorded: object) -> HostShare | None:
-    if recorded is None:
-        return None
-    try:
-        return decode_host(str(recorded))
-    except UndecodableError:
-        return None
 
 
 def _held(recorded: object) -> HeldFor:
@@ -426,7 +411,6 @@ class ReportedBinding:
     request: GPURequest  # what it asks for; constraints on cards have been applied and are left out
     devices: str  # text of the placement annotation
     grace_ms: int
-    host: HostShare | None = None  # what it requests of its node, if the ledger charges that
 
 
 def pod_of(binding: ReportedBinding) -> LedgerPod:
@@ -445,15 +429,12 @@ def pod_of(binding: ReportedBinding) -> LedgerPod:
         started_ms=None,
         hold=PodHold(binding.bound_ms, grace_ms=binding.grace_ms),
         others_ended=False,
-        fixed_host=binding.host,
     )
 
 
-def encode_request(request: GPURequest, host: HostShare | None = None) -> str:
-    """Dialect and asks as JSON, for the database, and what the pod requests of its node."""
-    wire: dict[str, object] = {"dialect": request.dialect, "asks": binding_asks(request)}
-    if host is not None:
-        wire["host"] = encode_host(host)
+def encode_request(request: GPURequest) -> str:
+    """Dialect and asks as JSON, for the database."""
+    wire = {"dialect": request.dialect, "asks": binding_asks(request)}
     return json.dumps(wire, separators=(",", ":"), sort_keys=True)
 
 
@@ -477,9 +458,3 @@ def decode_request(text: str) -> GPURequest:
             for each in raw["asks"]
         ),
     )
-
-
-def decode_requested_host(text: str) -> HostShare | None:
-    """What the pod requests of its node, from the text of `encode_request`; None if that does not say it."""
-    host = json.loads(text).get("host")
-    return None if host is None else decode_host(host)

@@ -7,12 +7,11 @@ cards whether their node is heard or not, and it ends with the reservation at th
 from dataclasses import replace
 
 from timekeeper.accounts.pods import LedgerPod
-from timekeeper.accounts.session import HOLD, Session, host_share, open_session
+from timekeeper.accounts.session import HOLD, Session, open_session
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.ledger.reservation import MAX_MS, Reservation
 from timekeeper.core.rating.nodes import NodeCards
 from timekeeper.core.request.cards import encode_placement
-from timekeeper.core.request.host import NO_HOST, HostAmount
 from timekeeper.core.values import Card
 
 _LATE_MS = 86_400_000  # no session opens for a reservation that ended this long ago: it may be rolled up
@@ -30,27 +29,19 @@ def pod_uid(session_uid: str) -> str:
 
 
 def open_reserved(
-    pod: LedgerPod,
-    cards: tuple[Card, ...],
-    settings: BudgetSettings,
-    now_ms: int,
-    allocatable: HostAmount = NO_HOST,
+    pod: LedgerPod, cards: tuple[Card, ...], settings: BudgetSettings, now_ms: int
 ) -> Session | None:
-    """The session for the reserved cards of a node with these cards, CPU and memory, with a doubt if they
-    cannot be the pod's: then nothing is charged, because a condition could be forged. None without free
-    reserved cards."""
+    """The session for the reserved cards of a node with these cards, with a doubt if they cannot be the
+    pod's: then nothing is charged, because a condition could be forged. None without free reserved cards."""
     span = _span(pod)
     if span is None or pod.reserved is None or span[1] < now_ms - _LATE_MS:
         return None
     placed = replace(pod, node=pod.reserved.node, devices=encode_placement(pod.reserved.placement))
-    share = host_share(pod, cards, allocatable)
-    session = open_session(placed, NodeCards(cards), settings, now_ms, share=share)
+    session = open_session(placed, NodeCards(cards), settings, now_ms)
     return replace(
         session,
         uid=reserved_uid(pod),
         admitted_in_budget=False,  # the waiting pod reserves already
-        host_cpu_milli=None,
-        host_memory_bytes=None,
         bound_ms=span[0],
         vanished_ms=span[1],
     )

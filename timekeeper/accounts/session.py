@@ -15,7 +15,6 @@ from timekeeper.core.ledger.metering import Evidence
 from timekeeper.core.rating.nodes import NodeCards
 from timekeeper.core.rating.rating import Demand, rated, without_constraints
 from timekeeper.core.request.cards import amounts_by_card, decode_placement, encode_placement, mismatch
-from timekeeper.core.request.host import HostAmount, HostShare, models_of
 from timekeeper.core.values import Card, Placement, Slice, UndecodableError
 
 SessionKind = Literal["pod", "claim", "host"]
@@ -66,7 +65,7 @@ class Session:
     was_unseen: bool = False
     # why its rate or its end is not certain; None: both are
     doubt: str | None = None
-    # or claim: then ``name`` is the claim's; or host: what CPU and memory cost beyond the pod's cards
+    # or claim: then ``name`` is the claim's; or host: what CPU and memory cost in an earlier release
     kind: SessionKind = "pod"
     # UIDs of the pods that a claim is reserved for, with blanks between them
     consumers: str = ""
@@ -74,9 +73,6 @@ class Session:
     users: str = ""
     # of its node, when its pod's phase was last seen and was not terminal; None: not known
     boot: str | None = None
-    # the CPU and memory that the pod is charged for now; None: the rate does not follow them
-    host_cpu_milli: int | None = None
-    host_memory_bytes: int | None = None
     # how long its cards were held before ``bound_ms`` without a charge: `accounts.ends`
     forgiven_ms: int | None = None
 
@@ -103,7 +99,7 @@ class Session:
 
     @property
     def is_of_host(self) -> bool:
-        """True if it is for a pod's CPU and memory: `accounts.host_sessions`."""
+        """True if it is for a pod's CPU and memory, which an earlier release charged."""
         return self.kind == "host"
 
     @property
@@ -135,17 +131,15 @@ def open_session(
     settings: BudgetSettings,
     now_ms: int,
     since_ms: int = 0,
-    share: HostShare | None = None,
 ) -> Session:
     """The session of a bound pod on such a node; its rate is fixed by the settings now.
 
     Charged by its placement if that is one the request could have been given, else by the request. A pod to
     which Bursar gave no cards is charged by its request alone, and a metered one from ``since_ms`` on at the
-    earliest. ``share``: CPU and memory that it is charged for too, where these have no sessions of their own.
+    earliest.
     """
     placement = _placement(pod, node.cards, settings.scheduler_name)
-    rating = rated(_demand(pod, placement, share), node, settings)
-    host = pod.fixed_host.requested if pod.fixed_host else pod.host
+    rating = rated(_demand(pod, placement), node, settings)
     session = Session(
         uid=pod.uid,
         namespace=pod.namespace,
@@ -162,8 +156,6 @@ def open_session(
         requested_milli=rating.requested.share_milli,
         requested_mib=rating.requested.memory_mib,
         doubt=intern(recordable(rating.doubt, MAX_DOUBT)) if rating.doubt else None,
-        host_cpu_milli=host.cpu_milli,
-        host_memory_bytes=host.memory_bytes,
     )
     if pod.length_ms:
         return replace(session, reserves_until_ms=session.bound_ms + pod.length_ms)
@@ -183,11 +175,6 @@ def within(session: Session, most_milli: int) -> Session:
     return replace(
         session, rate_milli=part(session.rate_milli), requested_milli=most_milli, requested_mib=mib
     )
-
-
-def host_share(pod: LedgerPod, cards: Iterable[Card], allocatable: HostAmount) -> HostShare:
-    """The pod's CPU and memory beside all of its node's, as its Binding fixed them, else as they are now."""
-    return pod.fixed_host or HostShare(pod.host, allocatable, models_of(cards))
 
 
 def _bound_ms(pod: LedgerPod, now_ms: int, since_ms: int) -> int:
@@ -255,10 +242,10 @@ def last_evidence_ms(known: Evidence) -> int:
     return max(known.bound_ms, known.started_ms or 0, known.beat_ms or 0, known.watermark_ms or 0)
 
 
-def _demand(pod: LedgerPod, placement: Placement | str, share: HostShare | None) -> Demand:
+def _demand(pod: LedgerPod, placement: Placement | str) -> Demand:
     if isinstance(placement, str):
-        return Demand(request=without_constraints(pod.request), host=share, doubt=pod.doubt or placement)
-    return Demand(request=pod.request, uses=amounts_by_card(pod.request, placement), host=share)
+        return Demand(request=without_constraints(pod.request), doubt=pod.doubt or placement)
+    return Demand(request=pod.request, uses=amounts_by_card(pod.request, placement))
 
 
 def _placement(pod: LedgerPod, cards: Sequence[Card], scheduler: str) -> Placement | str:

@@ -10,7 +10,7 @@ from timekeeper.accounts.protection import ProtectedPods
 from timekeeper.core.budgets.policy import HOLDS, Budget, BudgetSettings, effect_of, places, takes_whole_cards
 from timekeeper.core.ledger.metering import Balance
 from timekeeper.core.protected import encoded
-from timekeeper.core.request.host import DOMINANT_HOST, CardHost
+from timekeeper.core.request.host import CardHost
 from timekeeper.core.wire import (
     CapsWire,
     HeldFor,
@@ -224,8 +224,6 @@ def _settings(
         shown["drivers"] = {each.driver: each.has_gpus for each in settings.drivers}
     if some := {each.driver: [one.text for one in each.where] for each in settings.drivers if each.where}:
         shown["gpuDevices"] = some
-    if settings.charge_by == DOMINANT_HOST:
-        shown["chargeBy"] = "dominant-host"
     if card_host is not None:
         shown["host"] = {
             "cpuMilli": card_host.cpu_milli,

@@ -103,7 +103,6 @@ RECLAIMABLE = "bursar.dev/reclaimable"  # "idle": waiting pods of namespaces in 
 
 # what the Binding writes
 DEVICES = "bursar.dev/devices"
-HOST = "bursar.dev/host"  # with chargeBy: dominant-host, what the pod requests of its node's CPU and memory
 VISIBLE = "visible-devices.bursar.dev/"
 MPS_MEMORY = "mps-memory.bursar.dev/"
 MPS_THREADS = "mps-threads.bursar.dev/"

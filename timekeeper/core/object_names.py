@@ -106,9 +106,6 @@ OBJECT_NAMES: Mapping[str, ObjectName] = {
         "with how many living pods its gang starts: by its PodGroup, or by its Jobs where some are missing",
     ),
     names.DEVICES: ObjectName("annotation", "Binding", "the cards of each container"),
-    names.HOST: ObjectName(
-        "annotation", "Binding", "what it requests of its node's CPU and memory, and what the node had then"
-    ),
     names.VISIBLE: ObjectName(_BY_CONTAINER, "Binding", "the value of `NVIDIA_VISIBLE_DEVICES`"),
     names.MPS_MEMORY: ObjectName(_BY_CONTAINER, "Binding", "MPS's limit of memory"),
     names.MPS_THREADS: ObjectName(_BY_CONTAINER, "Binding", "MPS's limit of threads"),

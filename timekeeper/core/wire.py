@@ -111,7 +111,6 @@ class StandingSettings(TypedDict):
     drivers: NotRequired[dict[str, bool]]
     # driver -> comparisons of `claims.drivers` that its GPUs meet, of those that have some; absent: none has
     gpuDevices: NotRequired[dict[str, list[str]]]
-    chargeBy: NotRequired[Literal["dominant-host"]]  # Bindings record what a pod requests of its node
     host: NotRequired[HostWire]  # absent: no node with cards is known
 
 

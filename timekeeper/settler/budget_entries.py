@@ -97,10 +97,12 @@ def read_entries(
     at_ms: int,
     labels: Mapping[str, str] | None = None,
     seen: Collection[str] = BUDGET_CONFIG_MAPS,
+    is_first: bool = False,
 ) -> EntryChanges:
     """Entries that differ from the newest version in the ledger, dated ``at_ms``. ``reported``: errors that
     were already reported, by key; ``labels``: the label ``bursar.dev/mode`` of each namespace, None where
-    they are not known; ``seen``: the ConfigMaps that there were, as far as is known.
+    they are not known; ``seen``: the ConfigMaps that there were, as far as is known; ``is_first``: the first
+    look of a settler, which names the fields that have ended with an upgrade.
 
     A broken entry produces no change, so the last good version stays in force. An entry that is in no
     ConfigMap any more ends.
@@ -131,7 +133,7 @@ def read_entries(
     ]
     notices += [
         BudgetNotice(texts[key][1], "IneffectiveField", f"{key}: {sentence}")
-        for key, sentence in _ineffective(reading, {each.key for each in changed}, history, at_ms)
+        for key, sentence in _ineffective(reading, {each.key for each in changed}, history, at_ms, is_first)
     ]
     notices += [
         BudgetNotice(texts[entry.key][1], "LatePrice", f"{entry.key}: {sentence}")
@@ -193,10 +195,10 @@ def _labelled(labels: Mapping[str, str], history: History, at_ms: int) -> Iterat
 
 
 def _ineffective(
-    reading: budgets.ParsedBudgets, changed: Set[str], history: History, at_ms: int
+    reading: budgets.ParsedBudgets, changed: Set[str], history: History, at_ms: int, is_first: bool
 ) -> Iterator[tuple[str, str]]:
     """Key and sentence of each field without effect, of the entries that changed; and of the others, what has
-    lost its effect by the settings."""
+    lost its effect by the settings, or by an upgrade."""
     before = history.settings(at_ms)
     settings = reading.settings or before
     for key, budget in reading.budgets.items():
@@ -206,6 +208,8 @@ def _ineffective(
         )
     if SETTINGS in changed and reading.settings is not None:
         yield from ((SETTINGS, each) for each in ineffective_fields(settings))
+    elif is_first and reading.settings is not None:
+        yield from ((SETTINGS, sentence) for sentence in reading.settings.ended)
 
 
 def _config_map_of(key: str, texts: Mapping[str, tuple[str, BudgetConfigMap]]) -> BudgetConfigMap:

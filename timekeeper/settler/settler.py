@@ -112,6 +112,7 @@ class Settler:
         self._orphans = OrphanNotices()
         self._unchanged: tuple[tuple[int, int, int], History, EntryChanges] | None = None
         self._seen: Collection[str] = BUDGET_CONFIG_MAPS
+        self._has_read = False
         self._reserved: SimpleQueue[Sequence[DeclaredReservation]] = SimpleQueue()
         self._later = FutureHeadroom()
         self._listed_names: tuple[History, int, int, tuple[str, ...]] | None = None
@@ -347,7 +348,11 @@ class Settler:
         if known is not None and known[0] == budgets and known[1] is ledger.history:
             return known[2]
         labels = cluster.mode_labels()
-        read = read_entries(cluster.config_maps, ledger.history, ledger.errors, now_ms, labels, self._seen)
+        read = read_entries(
+            *(cluster.config_maps, ledger.history, ledger.errors, now_ms, labels, self._seen),
+            is_first=not self._has_read,
+        )
+        self._has_read = True
         if not read.entries:
             self._seen = frozenset(cluster.config_maps)
         is_unchanged = not read.entries and not read.notices and read.errors == ledger.errors

@@ -7,7 +7,6 @@ from sqlalchemy import bindparam, delete, select, text
 from timekeeper.accounts.pods import (
     ReportedBinding,
     decode_request,
-    decode_requested_host,
     encode_request,
 )
 from timekeeper.store.engine.engine import Connection
@@ -32,7 +31,7 @@ def record(connection: Connection, bindings: Iterable[ReportedBinding], received
             "name": each.name,
             "node": each.node,
             "bound_ms": each.bound_ms,
-            "request": encode_request(each.request, each.host),
+            "request": encode_request(each.request),
             "devices": each.devices,
             "grace_ms": each.grace_ms,
             "received_ms": received_ms,
@@ -57,9 +56,6 @@ def unopened(connection: Connection, from_ms: int, to_ms: int) -> list[ReportedB
     within = BINDINGS.c.received_ms.between(from_ms, to_ms)
     rows = connection.execute(select(*columns).where(within, ~has_session, ~is_folded))
     return [
-        ReportedBinding(
-            *(uid, namespace, name, node, bound_ms, decode_request(request), devices, grace_ms),
-            decode_requested_host(request),
-        )
+        ReportedBinding(uid, namespace, name, node, bound_ms, decode_request(request), devices, grace_ms)
         for uid, namespace, name, node, bound_ms, request, devices, grace_ms in rows
     ]

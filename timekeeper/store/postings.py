@@ -54,8 +54,6 @@ _CHANGING = (
     "consumers",
     "users",
     "boot",
-    "host_cpu_milli",
-    "host_memory_bytes",
     "forgiven_ms",
 )
 

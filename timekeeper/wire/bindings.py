@@ -43,7 +43,7 @@ class BindingAsk(Struct, frozen=True):
 
 class BindingEntry(Struct, frozen=True, kw_only=True):
     """A pod that the extender bound. ``age_ms``: since its Binding was sent, when this is sent; ``devices``:
-    text of the annotation ``bursar.dev/devices``; ``host``: of the annotation ``bursar.dev/host``."""
+    text of the annotation ``bursar.dev/devices``."""
 
     uid: Identifier
     namespace: KubernetesName
@@ -53,7 +53,6 @@ class BindingEntry(Struct, frozen=True, kw_only=True):
     dialect: str
     asks: Annotated[list[BindingAsk], items(1, MAX_ASKS)]
     devices: str
-    host: str | None = None
     grace_ms: Annotated[int, whole(MAX_FIGURE)]
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from timekeeper.core import names
 from timekeeper.core.budgets.mistakes import EntryError
-from timekeeper.core.budgets.policy import DEFAULTS, Budget, group_key, ineffective_fields
-from timekeeper.core.budgets.reader import read_entry
+from timekeeper.core.budgets.policy import DEFAULTS, SETTINGS, Budget, group_key, ineffective_fields
+from timekeeper.core.budgets.reader import ended_fields, read_entry
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.violation import Violation
 from timekeeper.core.wire import StandingWord
@@ -126,6 +126,7 @@ def judge(review: ObjectReview, standing_of: Callable[[str], StandingWord]) -> A
     old_mistakes = misplaced(review.old) if was_read else ()
     violations = [
         *(violation(error) for wrong in fresh.wrong.values() for error in wrong.each()),
+        *(violation(error) for error in _written_again(before, now)),
         *(each for each in misplaced(review.object) if each not in old_mistakes),
     ]
     if violations:
@@ -136,6 +137,13 @@ def judge(review: ObjectReview, standing_of: Callable[[str], StandingWord]) -> A
         )
     ends = (*ended(before, now, standing_of), *_enforces(before, now))
     return AdmissionAnswer("valid", warnings=within_limits((*ends, *_unchanged(stale), *warnings(fresh))))
+
+
+def _written_again(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[EntryError]:
+    """The fields that have ended and that the write adds. Those that were there are only warned of, and an edit
+    of other fields passes."""
+    had = {error.field for error in ended_fields(before.get(SETTINGS, ""))}
+    yield from (error for error in ended_fields(now.get(SETTINGS, "")) if error.field not in had)
 
 
 def entries(

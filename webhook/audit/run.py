@@ -12,9 +12,10 @@ from timekeeper.core.admission.rules.host_share import RULE as HOST_SHARE
 from timekeeper.core.budgets import reader
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.json_values import Json, mapping
+from timekeeper.core.rating.held import card_host
 from timekeeper.core.request.claims import CLAIM, TEMPLATE
 from timekeeper.core.request.device_classes import CONFIG_MAP, ClassParameters
-from timekeeper.core.request.host import allocatable, card_host
+from timekeeper.core.request.host import allocatable
 from timekeeper.core.request.inventory import charged_cards
 from timekeeper.core.values import Card, UndecodableError
 from timekeeper.edge.clock import now_ms

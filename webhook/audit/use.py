@@ -11,7 +11,7 @@ from timekeeper.core.ledger.metering import price_at
 from timekeeper.core.object_names import TERMINAL
 from timekeeper.core.rating.nodes import NodeCards
 from timekeeper.core.rating.rating import Demand, rated, without_constraints
-from timekeeper.core.request.host import NO_HOST, HostAmount, HostShare, models_of, requested
+from timekeeper.core.request.host import NO_HOST, HostAmount
 from timekeeper.core.request.metered import charged_request
 from timekeeper.core.request.request import parse_new
 from timekeeper.core.values import Card
@@ -94,10 +94,9 @@ def _rates(
             new = parse_new(as_written(pod), settings.unknown_accelerators, named=named).request
             charged = new or charged  # metered, whatever the settings say now
         if charged is not None:
-            there = nodes.get(node, _UNKNOWN_NODE)
-            host = HostShare(requested(pod), there.allocatable, models_of(there.cards))
-            demand = Demand(request=without_constraints(charged), host=host)
-            yield namespace, charged.dialect, rated(demand, NodeCards(there.cards), settings).rate_milli
+            cards = nodes.get(node, _UNKNOWN_NODE).cards
+            demand = Demand(request=without_constraints(charged))
+            yield namespace, charged.dialect, rated(demand, NodeCards(cards), settings).rate_milli
         elif asks_for_gpus(pod):
             yield namespace, UNREADABLE, 0
 

@@ -9,7 +9,8 @@ from typing import Any, BinaryIO
 
 from timekeeper.core.budgets.reader import precedence
 from timekeeper.core.json_values import mapping
-from timekeeper.core.request.host import CardHost, allocatable, card_host
+from timekeeper.core.rating.held import card_host
+from timekeeper.core.request.host import CardHost, allocatable
 from timekeeper.core.request.inventory import charged_cards
 from timekeeper.core.values import UndecodableError
 from timekeeper.core.violation import Violation

@@ -1,5 +1,6 @@
 """Budget entries: every field is read exactly, and every mistake is reported with its key, line and field."""
 
+from dataclasses import replace
 from datetime import date
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from timekeeper.core.budgets.mistakes import EntryError
 from timekeeper.core.budgets.policy import GPU_HOUR, Budget, BudgetSettings, ineffective_fields
-from timekeeper.core.budgets.reader import read, read_entry
+from timekeeper.core.budgets.reader import ended_fields, read, read_entry
 from timekeeper.core.budgets.rule_ids import FIXED, SETTABLE
 
 WHOLE = """\
@@ -500,13 +501,29 @@ def test_deep_nesting_and_long_text_are_errors() -> None:
     assert isinstance(read_entry("a", "x" * 100_000), EntryError)
 
 
-@pytest.mark.parametrize("removed", ["chargeFrom: bound", "startGrace: 90s", "sidecar: container"])
-def test_settings_of_the_past_stay_in_force_without_the_fields_that_this_release_has_no_more(
-    removed: str,
-) -> None:
-    text = f"mode: observe\ntimeZone: Europe/Berlin\n{removed}\n"
+ENDED = ("chargeFrom: bound", "startGrace: 90s", "sidecar: container", "chargeBy: dominant-host")
 
-    then = read_entry("_settings", text, lenient=True)
 
-    assert then == read_entry("_settings", "mode: observe\ntimeZone: Europe/Berlin\n")
-    assert isinstance(read_entry("_settings", text), EntryError)
+@pytest.mark.parametrize("ended", ENDED)
+@pytest.mark.parametrize("lenient", [False, True])
+def test_a_field_that_has_ended_has_no_effect_and_says_what_it_did(ended: str, lenient: bool) -> None:
+    """All else of the text counts: the mode, the time zone, the price."""
+    rest = "mode: observe\ntimeZone: Europe/Berlin\nprice: 2.50\n"
+
+    then = read_entry("_settings", f"{rest}{ended}\n", lenient=lenient)
+
+    assert isinstance(then, BudgetSettings)
+    assert replace(then, ended=()) == read_entry("_settings", rest)
+    (sentence,) = then.ended
+    field = ended.partition(":")[0]
+    assert sentence.startswith(f"{field}: ")
+    assert "has ended" in sentence
+    assert ineffective_fields(then) == (sentence,)
+    (error,) = ended_fields(f"{rest}{ended}\n")
+    assert (error.key, error.line, error.field, error.allowed) == ("_settings", 4, field, "omit the field")
+
+
+def test_a_field_of_another_value_has_not_ended() -> None:
+    assert ended_fields("sidecar: off\nchargeBy: mean\n") == ()
+    assert ended_fields("chargeBy: [dominant-host]\n- no mapping") == ()
+    assert isinstance(read_entry("_settings", "chargeBy: [dominant-host]"), EntryError)

@@ -4,7 +4,6 @@ import pytest
 
 from timekeeper.core.json_values import decoded
 from timekeeper.core.request.cards import decode_placement
-from timekeeper.core.request.host import decode_host
 from timekeeper.core.values import UndecodableError
 
 
@@ -26,5 +25,3 @@ def test_a_placement_with_half_a_letter_is_not_read() -> None:
 
     with pytest.raises(UndecodableError, match="not JSON"):
         decode_placement(f'{{"version":1,"containers":{{"main":[{card}]}}}}')
-    with pytest.raises(UndecodableError, match="not JSON"):
-        decode_host(r'{"version":1,"cards":{"\ud800":1}}')

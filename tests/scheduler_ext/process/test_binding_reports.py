@@ -17,7 +17,6 @@ from tests.support.waiting import eventually
 from timekeeper.api.resources.bindings import read_bindings
 from timekeeper.core.admission.rules.size import MAX_BINDING_BYTES, binding_bytes
 from timekeeper.core.request.cards import decode_placement
-from timekeeper.core.request.host import HostAmount, HostShare, decode_host, encode_host
 from timekeeper.core.request.request import parse
 from timekeeper.core.values import GPURequest
 
@@ -58,19 +57,6 @@ def test_what_was_bound_while_the_timekeeper_was_away_is_reported_with_its_age()
     }
     assert lines == ["bindings-failed", "bindings-sent"]
     assert spool.results == {"sent": 101, "failed": 2, "dropped": 0, "refused": 0}
-
-
-def test_a_report_says_what_the_pod_requests_of_its_node_where_the_ledger_charges_that() -> None:
-    client = PostClient()
-    spool, _ = reports(client, lambda: 0)
-    assert POD.placement is not None
-    text = encode_host(HostShare(HostAmount(1, 2), HostAmount(3, 4), (("A100", 1),)))
-    spool.bound(structs.replace(POD, host=text), "n", POD.placement)
-
-    spool.send()
-
-    (read_back,) = read_bindings(client.posts[0], 0)
-    assert read_back.host == decode_host(text)
 
 
 def test_a_report_that_the_timekeeper_refuses_holds_no_other_back() -> None:

@@ -3,7 +3,6 @@
 import pytest
 
 from tests.timekeeper.worlds import GPU, MINUTE, SECOND, T0, Json, Town, budgets, gpu_pod, node
-from timekeeper.core.request.host import HostAmount, HostShare, encode_host
 
 PLACED = (
     '{"containers":{"main":[{"index":0,"memory_mib":16000,"share_milli":1000,"uuid":"GPU-0"}]},"version":1}'
@@ -63,18 +62,15 @@ def test_a_pod_that_was_never_seen_is_charged_from_its_binding_through_the_longe
     assert (session["pod"], session["bound"]) == ("p", T0 + 2 * MINUTE)
 
 
-def test_a_pod_that_was_never_seen_costs_what_its_binding_said_of_its_nodes_cpu(home: Town) -> None:
+def test_what_an_extender_of_an_earlier_release_says_of_its_nodes_cpu_costs_nothing(home: Town) -> None:
     home.change("configmaps", budgets(_settings="chargeBy: dominant-host"))
-    share = HostShare(HostAmount(62_000, 1), HostAmount(64_000, 1 << 39), (("A100", 2),))
-    assert report(home, bound(host=encode_host(share))) == 200
+    said = '{"cards":{"A100":2},"cpu_milli":62000,"memory_bytes":1,"node_cpu_milli":64000,"version":1}'
+    assert report(home, bound(host=said)) == 200
 
     ticks(home, 0)
 
     sessions = home.get("/v1/sessions").get_json()["sessions"]
-    assert [(session["kind"], session["rateMilli"]) for session in sessions] == [
-        ("pod", 1_000),
-        ("host", 938),
-    ]
+    assert [(session["kind"], session["rateMilli"]) for session in sessions] == [("pod", 1_000)]
 
 
 def test_a_pod_that_the_watch_shows_is_charged_by_what_it_shows(home: Town) -> None:

@@ -1,7 +1,6 @@
 """What counts as having run: proof before estimates, in both directions, and nothing twice."""
 
 import json
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -45,10 +44,7 @@ from tests.timekeeper.worlds import (
 )
 from tests.worlds import terminated
 from timekeeper.edge.reflector import WatchProgress
-from timekeeper.operations.audit.audit import audit
-from timekeeper.operations.audit.finding import Finding
 from timekeeper.settler.cluster.cluster_state import WatchUpdate
-from timekeeper.store.engine.upgrade import snapshot
 
 ONE_DATABASE = "decisions about values; test_postings, test_heartbeats and the machine store the same on both"
 
@@ -732,163 +728,3 @@ def test_a_rate_is_fixed_at_bind_by_what_is_charged_and_the_models_weight(
     running.change("pods", ended)
 
     assert running.postings("uid-uneven") == [(START, START + MINUTE, rate, "settled")]
-
-
-HOG = {"cpu": "62", "memory": "1Gi"}
-BY_HOST = budgets(team_a="gpuHours: 100", team_b="gpuHours: 100", _settings="chargeBy: dominant-host")
-
-
-def hog(name: str, **times: object) -> Json:
-    """One per cent of a card, and 62 CPUs."""
-    body = gpu_pod(name, namespace="team-b", percent=1, **times)  # type: ignore[arg-type]
-    body["spec"]["containers"][0]["resources"]["requests"] = HOG
-    return body
-
-
-def roomy(cpu: str) -> Json:
-    """A node with two cards and this CPU."""
-    return node() | {"status": {"allocatable": {"cpu": cpu, "memory": "512Gi"}}}
-
-
-def test_a_pod_that_takes_the_nodes_cpu_costs_the_cards_that_it_keeps_others_from(running: Town) -> None:
-    """Neither the node nor another settler changes that later, nor what a pod that has ended requests."""
-    running.change("nodes", roomy("64"))
-    running.change("configmaps", BY_HOST)
-    running.change("pods", hog("hog", started_ms=START))
-    running.change("pods", gpu_pod("small", namespace="team-b", percent=1, card=1, started_ms=START))
-
-    running.change("nodes", roomy("620"))
-    running.start_anew()
-    running.list_all()
-    ended = hog("hog", started_ms=START, ended_ms=START + MINUTE)
-    ended["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "1"}
-    running.change("pods", ended)
-    running.change(
-        "pods",
-        gpu_pod("small", namespace="team-b", percent=1, card=1, started_ms=START, ended_ms=START + MINUTE),
-    )
-
-    assert running.postings("uid-hog") == [(START, START + MINUTE, 10, "settled")]
-    assert running.postings(f"uid-hog:host:{START}") == [(START, START + MINUTE, 1_928, "settled")]
-    assert running.postings("uid-small") == [(START, START + MINUTE, 10, "settled")]
-
-
-def test_a_binding_fixes_what_the_node_had_while_no_settler_ran(running: Town) -> None:
-    """Beside it a pod that another scheduler bound: it is charged by the node as the settler finds it."""
-    running.change("configmaps", BY_HOST)
-    running.change("nodes", roomy("640"))
-    said = {"version": 1, "cards": {"A100": 2}, "cpu_milli": 62_000, "memory_bytes": 1 << 30}
-    said |= {"node_cpu_milli": 64_000, "node_memory_bytes": 1 << 39}
-    fixed = hog("fixed", started_ms=START, annotations={"bursar.dev/host": json.dumps(said)})
-
-    running.change("pods", fixed)
-    running.change("pods", hog("foreign", card=1, started_ms=START))
-
-    rows = running.get("/v1/sessions?namespace=team-b").get_json()["sessions"]
-    rates = [(row["pod"], row["kind"], row["rateMilli"]) for row in rows]
-    assert rates == [
-        ("fixed", "pod", 10),
-        ("fixed", "host", 1_928),
-        ("foreign", "pod", 10),
-        ("foreign", "host", 184),
-    ]
-    told = running.get("/v1/explain/team-b/fixed").get_json()["charges"]
-    assert [" of node n1" in charge["sentence"] for charge in told] == [True, True]
-    assert ["CPU and memory beyond its cards" in charge["sentence"] for charge in told] == [False, True]
-
-
-Resize = tuple[str, str, str, str]  # of a pod: CPU in spec, allocated and actual, and why it waits
-
-
-@pytest.mark.parametrize(
-    ("resizes", "rates"),
-    [
-        ([("1", "1", "1", "")], [32]),
-        ([("60", "1", "1", "")], [1_875]),
-        ([("60", "60", "1", "")], [1_875]),
-        ([("60", "1", "1", "Deferred"), ("60", "60", "60", "")], [32, 1_875]),
-        ([("60", "1", "1", "Infeasible"), ("1", "1", "1", "")], [32, 32]),
-        ([("60", "60", "60", ""), ("30", "30", "60", ""), ("30", "30", "30", "")], [1_875, 1_875, 938]),
-        ([("30", "30", "30", ""), ("60", "60", "60", ""), ("40", "40", "40", "")], [938, 1_875, 1_250]),
-        ([("60", "60", "60", ""), ("100m", "100m", "100m", "")], [1_875, 10]),
-        ([("64", "64", "64", ""), ("1", "1", "1", ""), ("64", "64", "64", "")], [2_000, 32, 2_000]),
-    ],
-)
-@pytest.mark.parametrize("level", ["container", "pod"])
-def test_a_resized_pod_costs_what_it_has_from_then_on(
-    running: Town, resizes: list[Resize], rates: list[int], level: str
-) -> None:
-    """The larger of what it requests, was allocated and has; while the kubelet does not allocate it, what it
-    was allocated. Nothing is charged or paid back for the time before."""
-    running.change("nodes", roomy("64"))
-    running.change("configmaps", BY_HOST)
-    running.change("pods", with_cpu(level, "1", "1", "1", ""))
-    charged = []
-    for resize in resizes:
-        running.advance(MINUTE)
-        charged.append(running.charged("team-b"))
-        running.restart()
-        running.change("pods", with_cpu(level, *resize))
-    running.advance(MINUTE)
-
-    running.change("pods", with_cpu(level, *resizes[-1], ended_ms=running.clock()))
-
-    charged.append(running.charged("team-b"))
-    assert charged[0] == 32 * MINUTE
-    assert [(after - before) // MINUTE for before, after in pairwise(charged)] == rates
-    findings: list[Finding] = []
-    with snapshot(running.store) as connection:
-        audit(connection, running.clock(), findings.append)
-    assert findings == []
-
-
-@pytest.mark.parametrize("former", ["another setting", "a release that recorded no CPU"])
-def test_a_pod_whose_sessions_did_not_follow_its_cpu_is_charged_for_what_it_adds(
-    running: Town, former: str
-) -> None:
-    running.change("nodes", roomy("64"))
-    running.change("pods", with_cpu("container", "1", "1", "1", ""))
-    running.change("configmaps", BY_HOST)
-    if former != "another setting":
-        with running.store.writing() as connection:
-            connection.exec_driver_sql("UPDATE sessions SET host_cpu_milli = NULL, host_memory_bytes = NULL")
-        running.restart()
-        running.tick()
-    charged = []
-    for cpu in ("1", "60", "1", "100m"):
-        running.change("pods", with_cpu("container", cpu, cpu, cpu, ""))
-        charged.append(running.charged("team-b"))
-        running.advance(MINUTE)
-    charged.append(running.charged("team-b"))
-
-    assert [(after - before) // MINUTE for before, after in pairwise(charged)] == [10, 1_875, 32, 10]
-
-
-def with_cpu(
-    level: str, cpu: str, allocated: str, actual: str, reason: str, ended_ms: int | None = None
-) -> Json:
-    """A pod of one per cent of a card whose container, or which itself, is resized."""
-    body = gpu_pod("resized", namespace="team-b", percent=1, started_ms=START, ended_ms=ended_ms)
-    resources, status = {"requests": {"cpu": cpu, "memory": "1Gi"}}, body["status"]
-    actually = {
-        "allocatedResources": {"cpu": allocated, "memory": "1Gi"},
-        "resources": {"requests": {"cpu": actual, "memory": "1Gi"}},
-    }
-    if level == "pod":
-        body["spec"]["resources"] = resources
-        status.update(actually)
-    else:
-        body["spec"]["containers"][0]["resources"] |= resources
-        status["containerStatuses"][0].update(actually)
-    if reason:
-        status["conditions"].append({"type": "PodResizePending", "status": "True", "reason": reason})
-    return body
-
-
-def test_a_pod_that_waits_reserves_what_its_cpu_will_cost(running: Town) -> None:
-    running.change("nodes", roomy("64"))
-    running.change("configmaps", BY_HOST)
-
-    running.change("pods", hog("hog", node="", bound_ms=None, created_ms=running.clock()))
-
-    assert running.budget("team-b")["reserved"] == 1_938 * 10 * MINUTE

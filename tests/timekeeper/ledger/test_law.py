@@ -13,16 +13,13 @@ from hypothesis import strategies as st
 
 from tests import worlds
 from tests.timekeeper import oracle, truth
-from timekeeper.accounts.host_sessions import resized
 from timekeeper.accounts.pods import LedgerPod, read_pod
 from timekeeper.accounts.posting import amount_within, still_to_post
-from timekeeper.accounts.session import host_share, open_session
+from timekeeper.accounts.session import open_session
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.ledger.metering import Evidence, Interval, period_at, witnessed
 from timekeeper.core.rating.nodes import NodeCards
-from timekeeper.core.rating.rating import Demand, rated
 from timekeeper.core.request.cards import decode_inventory
-from timekeeper.settler.cluster.watches import read_node
 
 MODES = ("dominant", "compute", "memory", "mean")
 MEMORY_FLOOR_MIB = 64
@@ -102,32 +99,6 @@ def test_a_pods_rate_is_its_part_of_the_card_x_weight_rounded_up_once_for_all(
     charged = rates(whole, pods, mode, weight_milli)
 
     assert charged == [oracle.rate(asking(0, *taken), card, terms) for taken in pods]
-
-
-@given(
-    st.integers(1, 99),
-    st.tuples(st.integers(0, 200_000), st.integers(0, 2**42)),
-    st.tuples(st.integers(0, 200_000), st.integers(0, 2**42)),
-    st.integers(0, 10_000),
-    st.booleans(),
-)
-def test_with_dominant_host_a_rate_is_the_larger_of_the_cards_part_and_the_hosts(
-    percent: int, asked: tuple[int, int], size: tuple[int, int], weight_milli: int, is_fixed: bool
-) -> None:
-    part = truth.Part("main", (0,), percent, cpu=asked[0], bytes_=asked[1])
-    host = truth.host((part,), 3, size) if is_fixed else ""
-    raw = truth.Pod("uid", "p", "team-a", "n1", (part,), 0, 30, host).raw()
-    pod, node = read_pod(raw), read_node(truth.node("n1", 3, (1, 1) if is_fixed else size))
-    settings = BudgetSettings(charge_by="dominant-host", weights=(("H100", weight_milli),))
-    terms = oracle.Terms("dominant-host", weights=(("H100", Fraction(weight_milli, 1000)),))
-    assert isinstance(pod, LedgerPod)
-
-    own = open_session(pod, node.rated, settings, 0)
-    demand = Demand(host=host_share(pod, node.cards, node.allocatable))
-    of_host = rated(demand, node.rated, settings).rate_milli
-    sessions = [own, *resized(own, (), of_host, 0, 0)]
-
-    assert sum(session.rate_milli for session in sessions) == oracle.rate(raw, truth.cards(3), terms, size)
 
 
 @given(packings(), st.sampled_from(MODES))

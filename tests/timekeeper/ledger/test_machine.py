@@ -114,10 +114,7 @@ def flips(machine: Machine, rng: random.Random) -> set[tuple[str, bool]]:
             machine.a_label_names_another_mode(team, rng.choice(LABELS))
         else:
             machine.a_budget_changes(team, rng.choice(BUDGETS))
-        sizes = rng.randint(0, 70_000), rng.randint(0, 2**39)
-        machine.binds(
-            rng.randrange(6), rng.randint(1, 99), team, rng.choice(NODES), 30, True, 0, *sizes, True
-        )
+        machine.binds(rng.randrange(6), rng.randint(1, 99), team, rng.choice(NODES), 30, True, 0)
         machine.look()
         machine.time_passes(rng.choice((1_000, 700_000)), True)
         if rng.random() < 0.5:
@@ -209,11 +206,9 @@ def misreads(machine: Machine, rng: random.Random) -> set[str]:
     machine.begins(T0, BUDGETS[3], SETTINGS[0])
     came: set[str] = set()
     for _ in range(14):
-        team, sizes = rng.choice(TEAMS), (rng.randint(0, 70_000), rng.randint(0, 2**39))
+        team = rng.choice(TEAMS)
         if len(machine.living()) < 5:
-            machine.binds(
-                rng.randrange(6), 30, team, rng.choice(NODES), 30, rng.random() < 0.7, 0, *sizes, True
-            )
+            machine.binds(rng.randrange(6), 30, team, rng.choice(NODES), 30, rng.random() < 0.7, 0)
         machine.time_passes(rng.choice((1_000, 20_000, 700_000)), True)
         word = rng.choice(WORDS)
         if word == "clock":
@@ -260,9 +255,9 @@ def failed_starts(machine: Machine, rng: random.Random) -> tuple[int, int]:
     many were forgiven, and how many only charged."""
     machine.begins(T0, BUDGETS[3], SETTINGS[0])
     for _ in range(14):
-        team, sizes = rng.choice(TEAMS), (rng.randint(0, 70_000), rng.randint(0, 2**39))
+        team = rng.choice(TEAMS)
         ago, grace = rng.choice((0, 30_000, 1_200_000)), rng.choice((0, 30, 300))
-        machine.binds(rng.randrange(6), 30, team, rng.choice(NODES), grace, True, ago, *sizes, True)
+        machine.binds(rng.randrange(6), 30, team, rng.choice(NODES), grace, True, ago)
         machine.time_passes(rng.choice((1_000, 20_000, 59_000, 700_000)), True)
         pods, faults = [rng.randrange(99) for _ in range(2)], rng.random()
         for pod in pods:

@@ -126,23 +126,3 @@ def test_a_fraction_that_vanishes_holds_its_part_through_its_grace(town: Town) -
 
     half = 500 * (HOUR + 30 * SECOND)
     assert (town.charged(), town.charged(RESERVED)) == (half, 2_000 * HOUR - half)
-
-
-def test_what_cpu_costs_beyond_the_card_is_no_part_of_it(town: Town) -> None:
-    """With `chargeBy: dominant-host` the session of CPU and memory has the labels of its pod, too."""
-    town.list_all()
-    town.hear("configmaps", budgets(_settings="mode: meter\nchargeBy: dominant-host"))
-    node = WHOLE | {"status": WHOLE["status"] | {"allocatable": {GPU: "2", "cpu": "20", "memory": "20Gi"}}}
-    town.hear("nodes", node)
-    raw = reservation()
-    raw["spec"]["containers"][0]["resources"]["requests"] |= {"cpu": "18"}
-    town.hear("pods", raw)
-    town.hear("pods", at(fraction("p"), T0))
-    town.tick()
-    town.advance(HOUR)
-    town.node_heard("whole")
-    town.tick()
-
-    sessions = town.settler.ledger.sessions.values()
-    rates = {session.kind: session.rate_milli for session in sessions if session.namespace == RESERVED}
-    assert rates == {"pod": 500, "host": 800}

@@ -20,7 +20,7 @@ from tests.postgresql import EMPTY, fresh_postgresql
 from tests.support.clock import Clock
 from tests.timekeeper.past import differences
 from tests.timekeeper.rows import insert
-from tests.timekeeper.worlds import DAY, T0, Town
+from tests.timekeeper.worlds import DAY, HOUR, MINUTE, T0, Town, budgets
 from timekeeper.__main__ import main
 from timekeeper.store.engine.engine import Store, UnavailableError, open_store
 from timekeeper.store.engine.former import ADDED, DROPPED, FORMER
@@ -31,6 +31,9 @@ from timekeeper.store.transfer.exporter import TABLES, export
 BOTH_DATABASES = "a schema is its database's"
 RECORDED = Path(__file__).parents[1] / "recorded" / "ledger-0027.jsonl"
 RECORDED_MS = T0 + 12 * DAY  # when it was exported, after November was closed
+# of a release that charged for CPU and memory and forgave failed starts; and what its API said then
+ENDING = RECORDED.with_name("ledger-0034.jsonl")
+SAID = json.loads(ENDING.with_name("ledger-0034-answers.json").read_text())
 
 
 def config_of(url: str) -> Config:
@@ -165,6 +168,87 @@ def test_an_export_of_the_former_schema_is_imported_row_by_row(database_url: str
     assert november["now"] == november["closed"]["hashes"]
     assert differences(town) == []
     town.close()
+
+
+def of_ending(url: str) -> Town:
+    """The ledger in which all that ended is in use, where its export was imported, and its cluster."""
+    assert main(["import", str(ENDING), "--database", url]) == 0
+    town = Town(url, Clock(SAID["now"]))
+    town.objects |= SAID["objects"]
+    return town
+
+
+def amounts(town: Town) -> dict[str, int]:
+    """What each pod costs, posted and pending."""
+    rows = town.get(f"/v1/usage?from=0&to={T0 + DAY}&group=pod").get_json()["rows"]
+    return {row["pod"]: row["amount"] for row in rows}
+
+
+def test_what_an_earlier_release_charged_is_what_it_said(database_url: str) -> None:
+    """Before the first tick and after it: statements, modes, prices, and which sessions were of what."""
+    town = of_ending(database_url)
+
+    def bill() -> list[str]:
+        path = f"/v1/usage?from=0&to={T0 + DAY}&group=namespace&format=csv"
+        return [str(line) for line in town.get(path).text.splitlines()]
+
+    for path, said in SAID["answers"].items():
+        assert town.get(path).get_json() == said, path
+    assert bill() == SAID["bill"]
+
+    town.resume()
+
+    assert [line.partition("USD,")[0] for line in bill()] == [
+        line.partition("USD,")[0] for line in SAID["bill"]
+    ]
+    for name in ("team-a", "team-b", "team-c"):
+        before, after = SAID["answers"][f"/v1/budgets/{name}"], town.budget(name)
+        assert before["posted"] + before["pending"] == after["posted"] + after["pending"]
+        changed = {key for key in before if before[key] != after[key]}
+        figures = {"posted", "pending", "reserved", "remaining", "deciding", "exhaustedAt", "gpuHours"}
+        assert changed <= figures
+    town.close()
+
+
+def test_sessions_for_cpu_and_memory_end_at_the_upgrade(database_url: str) -> None:
+    """With the evidence of their pods' cards. What they were charged stays, and their pods go on without."""
+    town = of_ending(database_url)
+    before = amounts(town)
+
+    town.resume()
+
+    assert amounts(town) == before
+    rows = town.get("/v1/sessions?limit=100").get_json()["sessions"]
+    assert {row["state"] for row in rows if row["kind"] == "host"} == {"settled"}
+    assert {row["pod"] for row in rows if row["kind"] == "host"} == {"hog", "grown", "done", "gone"}
+    town.advance(HOUR)
+    more = {pod: amount - before[pod] for pod, amount in amounts(town).items()}
+    assert {pod: more[pod] for pod in ("hog", "grown", "done", "early", "free")} == {
+        "hog": 10 * HOUR,
+        "grown": 10 * HOUR,
+        "done": 0,
+        "early": 0,
+        "free": 0,
+    }
+    assert 0 < more["gone"] < 1_000 * MINUTE
+    assert differences(town) == []
+    town.close()
+
+
+def test_fields_that_ended_are_named_at_the_upgrade_and_count_as_before(town: Town) -> None:
+    """The ConfigMap is as it was: the settler names the field once, and reads all else of its entry."""
+    settings = "mode: observe\ntimeZone: Europe/Berlin\nchargeBy: dominant-host\n"
+    town.begin(("configmaps", budgets(_settings=settings)))
+    named = [(notice.reason, notice.message) for notice in town.notices]
+    assert [reason for reason, _ in named] == ["IneffectiveField", "ModeChanged"]
+    assert "_settings: chargeBy: dominant-host has ended and reads as dominant" in named[0][1]
+    town.tick()
+    assert len(town.notices) == 2
+
+    town.resume()
+
+    assert [(notice.reason, notice.message) for notice in town.notices[2:]] == named[:1]
+    assert town.budget()["mode"] == "observe"
 
 
 def make_former(url: str, revision: str) -> None:

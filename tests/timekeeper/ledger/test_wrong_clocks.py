@@ -114,32 +114,6 @@ def test_a_clock_that_is_set_while_a_pod_runs_changes_its_charge_by_12_s_at_most
     assert doubt(town) is None
 
 
-@pytest.mark.parametrize("is_deleted", [False, True])
-def test_its_cpu_and_memory_end_with_its_cards_when_the_next_lease_dates_them(
-    town: Town, is_deleted: bool
-) -> None:
-    settings = "chargeBy: dominant-host"
-    large = node() | {"status": {"allocatable": {"cpu": "10", "memory": "10Gi"}}}
-    town.begin(
-        ("nodes", large), ("leases", lease(T0)), ("configmaps", budgets(team_a=HOURLY, _settings=settings))
-    )
-    clocked(town, 0)
-    pod = gpu_pod(bound_ms=T0, started_ms=T0)
-    pod["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "10"}
-    pod["status"]["startTime"] = iso(T0)
-    town.change("pods", pod)
-    town.clock.turn(2 * HOUR)
-    clocked(town, 0)
-    town.change("pods", ended(pod, T0 + HOUR))
-    if is_deleted:
-        town.change("pods", ended(pod, T0 + HOUR), deleted=True)
-    assert minutes(town) == 2 * 60
-    town.clock.turn(5 * SECOND)
-    clocked(town, -HOUR)
-
-    assert minutes(town) == 2 * 120  # a card and the other one's part of the node
-
-
 @pytest.mark.parametrize(("ahead", "charged"), [(-HOUR, 120), (HOUR, 180)])
 def test_without_a_watch_at_the_time_the_longer_reading_counts_with_a_doubt(
     town: Town, ahead: int, charged: int

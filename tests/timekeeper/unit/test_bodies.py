@@ -171,7 +171,6 @@ REFUSED: list[tuple[str, str, object, str]] = [
     ("bindings", "bindings[0].asks[0].resources.a", -1, ""),
     ("bindings", "bindings[0].asks[0].resources", dict.fromkeys(map(str, range(65)), 1), ""),
     ("bindings", "bindings[0].devices", "{", ""),
-    ("bindings", "bindings[0].host", "{}", ""),
     ("bindings", "bindings[0].grace_ms", True, AMOUNT),
     ("ends", "ends", [], "it must be a list of 1 to 100 objects"),
     ("ends", "ends[0]", "p", "it must be an object"),

@@ -2,14 +2,12 @@
 pods that it has resized."""
 
 from collections.abc import Mapping
-from pathlib import Path
 
 import pytest
 
 from deploy.local.cluster import ControlPlane
 from tests.support.control_plane import Answer, answer, apply
 from tests.support.waiting import eventually
-from tests.timekeeper.worlds import MINUTE, Town, budgets, lease, node
 from tests.webhook.policies import Policies
 from tests.webhook.unit.test_configmaps import config_map
 from tests.webhook.worlds import plain
@@ -214,55 +212,3 @@ def test_it_follows_the_mode_of_the_rule(policies: Policies, mode: str) -> None:
 
     numbers = iter(range(60, 200))
     eventually(lambda: warned(str(next(numbers))) == told, "the policies to follow")
-
-
-def test_the_ledger_charges_a_resize_that_was_allowed(policies: Policies, tmp_path: Path) -> None:
-    """By the objects that the API server has stored; the test writes their status in the kubelet's place."""
-    make(policies, "grown", {"cpu": "1", "memory": "1Gi"}, namespace="roomy")
-    town, path = Town(tmp_path), "/api/v1/namespaces/roomy/pods/grown"
-    roomy = node() | {"status": {"allocatable": {"cpu": "64", "memory": "512Gi"}}}
-    settings = budgets(roomy="gpuHours: 100", _settings="chargeBy: dominant-host")
-    town.begin(("nodes", roomy), ("leases", lease(town.clock())), ("configmaps", settings))
-
-    def rate(status: Json) -> int:
-        """What the pod costs in a minute, once its status says so."""
-        kind = "application/strategic-merge-patch+json"
-        policies.cp.api.call("PATCH", f"{path}/status", {"status": status}, kind)
-        town.change("pods", policies.get(path))
-        before = town.charged("roomy")
-        town.advance(MINUTE)
-        return round((town.charged("roomy") - before) / MINUTE)
-
-    def has(cpu: str, allocated: str = "") -> Json:
-        requests = {"cpu": cpu, "memory": "1Gi"}
-        state = {"running": {"startedAt": "2026-11-01T00:00:00Z"}}
-        main = {
-            "name": "main",
-            "state": state,
-            "ready": True,
-            "restartCount": 0,
-            "image": "x",
-            "imageID": "x",
-        }
-        main |= {
-            "resources": {"requests": requests},
-            "allocatedResources": {**requests, "cpu": allocated or cpu},
-        }
-        return {"phase": "Running", "containerStatuses": [main]}
-
-    def pending(reason: str, status: str = "True") -> Json:
-        return {"conditions": [{"type": "PodResizePending", "status": status, "reason": reason}]}
-
-    assert rate(has("1")) == 32
-    resize(policies, "grown", {"cpu": "60"}, "roomy")
-    assert rate(has("1")) == 1_876
-    assert rate(has("1") | pending("Deferred")) == 32
-    assert rate(has("1") | pending("Infeasible")) == 32
-    policies.cp.api.call(
-        "PATCH", f"{path}/status", {"status": {"conditions": None}}, "application/merge-patch+json"
-    )
-    assert rate(has("60")) == 1_876
-    resize(policies, "grown", {"cpu": "2"}, "roomy")
-    assert rate(has("60", "2")) == 1_876
-    assert rate(has("2")) == 63
-    town.close()

@@ -82,15 +82,6 @@ def test_a_request_that_cannot_be_read_is_shown_and_costs_nothing() -> None:
     ]
 
 
-def test_a_pod_can_cost_its_part_of_the_nodes_cpu_and_memory() -> None:
-    hog = of("a", half())
-    hog["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "62", "memory": "1Gi"}
-    dear = BudgetSettings(weights=(("T4", 500),), charge_by="dominant-host")
-
-    # 62 of 64 CPUs of two T4 of weight 0.5
-    assert [each[3] for each in figures([hog, of("b", half())], dear)] == [969, 250]
-
-
 def test_a_later_price_counts_from_its_day_on() -> None:
     for day, cost in ((20, "730.00"), (21, "182.50")):
         later = ((date(2026, 11, day), "4"),)

@@ -421,3 +421,24 @@ def test_the_samples_pass() -> None:
     (sample,) = yaml.safe_load_all((folder / "budgets.yaml").read_text())
 
     assert not judge(asked(sample)).refusal
+
+
+@pytest.mark.parametrize("ended", ["chargeFrom: bound", "sidecar: container", "chargeBy: dominant-host"])
+def test_a_field_that_has_ended_stays_where_it_was_and_is_written_nowhere_else(ended: str) -> None:
+    """An edit of another field passes, with a warning that says what the field did."""
+    field = ended.partition(":")[0]
+    before, without = f"{ended}\nmode: observe\n", "mode: observe\n"
+
+    def answer(now: str, then: str | None) -> AdmissionAnswer:
+        old = None if then is None else config_map({"_settings": then})
+        return judge(asked(config_map({"_settings": now}), old))
+
+    edited = answer(f"{before}timeZone: Europe/Berlin\n", before)
+    assert edited.refusal == ""
+    assert [text for text in edited.warnings if text.startswith(f"_settings: {field}: ")]
+    for then in (without, None):
+        refused = answer(before, then)
+        assert (refused.verdict, refused.rules) == ("refused", (("budget-entry", "enforce"),))
+        assert refused.refusal.startswith(f"data[_settings], line 1, {field}: ")
+        assert "; allowed: omit the field" in refused.refusal
+    assert answer(without, before).refusal == ""

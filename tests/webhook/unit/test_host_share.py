@@ -78,7 +78,8 @@ def test_the_message_names_field_amount_what_is_allowed_and_an_example() -> None
 
     assert found.sentence() == (
         "spec.containers[0].resources.requests.cpu: with 0.01 cards the pod's containers together may "
-        "request 2 times that part of a node's cpu, and no node has more than 32 for each card (hostShare), "
+        "request 2 times that part of a node's cpu, and the node with the least has 32 for each card "
+        "(hostShare), "
         'got "62"; allowed: at most 640m together; for example cpu: 640m, or a larger part of a card'
     )
 

@@ -9,7 +9,6 @@ from timekeeper.api.http.routes import JSON, ApiRoute, read_body
 from timekeeper.api.http.services import Services
 from timekeeper.core.dialects import BY_NAME
 from timekeeper.core.request.cards import decode_placement
-from timekeeper.core.request.host import HostShare, decode_host
 from timekeeper.core.values import Ask, ContainerAsk, GPURequest, UndecodableError
 from timekeeper.runtime.http.problem_details import bad
 from timekeeper.store import bindings
@@ -36,7 +35,6 @@ def _binding(entry: BindingEntry, where: str, received_ms: int) -> ReportedBindi
         GPURequest(dialect=entry.dialect, asks=tuple(map(_ask, entry.asks))),
         _devices(entry.devices, f"{where}.devices"),
         entry.grace_ms,
-        _host(entry.host, f"{where}.host"),
     )
 
 
@@ -52,13 +50,6 @@ def _devices(text: str, where: str) -> str:
         return text if decode_placement(text).containers else ""
     except UndecodableError as error:
         raise bad(where, f"it must be a placement: {error}") from error
-
-
-def _host(text: str | None, where: str) -> HostShare | None:
-    try:
-        return None if text is None else decode_host(text)
-    except UndecodableError as error:
-        raise bad(where, f"it must be the annotation bursar.dev/host: {error}") from error
 
 
 PATH = "/v1/bindings"

@@ -27,7 +27,6 @@ from timekeeper.core.ledger.metering import FOREVER_MS
 from timekeeper.core.rating.nodes import NO_CARDS, NodeCards
 from timekeeper.core.rating.rating import Demand, rated
 from timekeeper.core.request.card_amounts import CardAmount, NamedAmount
-from timekeeper.core.request.host import decode_host
 from timekeeper.core.request.request import parse_stored
 from timekeeper.core.texts import LEDGER_ALONE, NOT_PLACED
 from timekeeper.core.values import WHOLE_MILLI, Card
@@ -186,8 +185,7 @@ def _rate(placement: Mapping[str, Any], settings: BudgetSettings) -> int:
     uses = {card.uuid: CardAmount(WHOLE_MILLI, card.memory_mib) for card in unnamed}
     uses |= {raw["uuid"]: _amount(raw) for raw in placement["cards"]}
     cards = (*unnamed, *map(_card, placement["cards"]))
-    host = decode_host(placement["host"]) if placement["host"] else None
-    return rated(Demand(uses=uses, host=host), NodeCards(cards), settings).rate_milli
+    return rated(Demand(uses=uses), NodeCards(cards), settings).rate_milli
 
 
 def _card(raw: Mapping[str, Any]) -> Card:

@@ -18,7 +18,7 @@ PERIODS = ("hour", "day", "week", "month", "quarter", "year", "once")
 ON_EXHAUSTED = ("reclaim", "deprioritize", "evict", "deny", "hold")
 # of these: pods that are created over budget wait behind a scheduling gate
 HOLDS = ("hold", "evict")
-CHARGE_BY = ("dominant", "compute", "memory", "mean", "dominant-host")
+CHARGE_BY = ("dominant", "compute", "memory", "mean")
 NOTIFY_FORMATS = ("bursar", "alertmanager", "slack", "teams", "mattermost")
 # in the last two nothing is done to pods, and nothing that their own metadata says of Bursar counts
 MODES = get_args(Mode)
@@ -34,6 +34,7 @@ RULE_MODES = ("enforce", "warn", "off")
 
 GROUP = "_group."  # and a name: the subject of a group's account, and the key of its entry
 DEFAULTS = "_defaults"  # the key of the entry of namespaces without one
+SETTINGS = "_settings"  # the key of the cluster's settings
 
 
 def group_key(group: str) -> str:
@@ -129,6 +130,7 @@ class BudgetSettings:
     later_prices: tuple[tuple[date, str], ...] = ()
     currency: str = "USD"
     cluster_name: str = ""  # in reports and posts, beside those of other clusters
+    ended: tuple[str, ...] = ()  # a sentence on each field of an earlier release that it still has
 
     @property
     def device_models(self) -> dict[str, str]:
@@ -159,7 +161,7 @@ def ineffective_fields(entry: Budget | BudgetSettings, placement: str = "on") ->
     """A sentence for each field of the entry that has no effect, or not the requested one. Nothing is ignored
     silently. ``placement``: the cluster's, as far as it is known."""
     unplaced = _unplaced_fields(entry) if (entry.placement or placement) == "off" else ()
-    own = _dormant_fields(entry) if isinstance(entry, Budget) else tuple(_idle_devices(entry))
+    own = _dormant_fields(entry) if isinstance(entry, Budget) else (*entry.ended, *_idle_devices(entry))
     return (*own, *unplaced)
 
 

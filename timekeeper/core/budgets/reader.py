@@ -34,7 +34,7 @@ class ParsedBudgets:
     @property
     def broken(self) -> frozenset[str]:
         """Keys without a valid entry here: their last good entry stays in force."""
-        good = {*self.budgets, *(("_settings",) if self.settings else ())}
+        good = {*self.budgets, *((policy.SETTINGS,) if self.settings else ())}
         return frozenset(error.key for error in self.errors) - good
 
 
@@ -81,7 +81,7 @@ def read_entry(key: str, text: str, lenient: bool = False) -> Budget | BudgetSet
     """One entry's value, or its errors, `MAX_ERRORS` at most. Never raises, whatever the text.
 
     ``lenient``: the entry took effect in the past, so rules that this release does not know or does not allow
-    to set, and settings that it has no more, are ignored without an error. An upgrade changes no account.
+    to set are ignored without an error. An upgrade changes no account.
     """
     mistakes = Mistakes()
     value = mistakes.tried(_entry, key, text, lenient, mistakes)
@@ -94,8 +94,8 @@ def read_entry(key: str, text: str, lenient: bool = False) -> Budget | BudgetSet
 def _entry(key: str, text: str, lenient: bool, mistakes: Mistakes) -> Budget | BudgetSettings | None:
     """The entry's value; None where there are mistakes."""
     fields = fields_of(text)
-    if key == "_settings":
-        return _settings(_without_removed(fields) if lenient else fields, lenient, mistakes)
+    if key == policy.SETTINGS:
+        return _settings(fields, lenient, mistakes)
     _check_key(key)
     budget = _budget(fields, lenient, mistakes)
     if not lenient:
@@ -103,12 +103,17 @@ def _entry(key: str, text: str, lenient: bool, mistakes: Mistakes) -> Budget | B
     return budget
 
 
-def _without_removed(fields: dict[str, yaml.Node]) -> dict[str, yaml.Node]:
-    """The settings without those that release 0.2.0 had and nothing reads any more."""
-    kept = {field: node for field, node in fields.items() if field not in _REMOVED}
-    if getattr(kept.get("sidecar"), "value", None) == "container":
-        del kept["sidecar"]
-    return kept
+def ended_fields(text: str) -> tuple[EntryError, ...]:
+    """The fields of the text of ``_settings`` that have ended; none of a text that cannot be read."""
+    fields = Mistakes().tried(fields_of, text) or {}
+    return tuple(ended.of(policy.SETTINGS) for ended in _ended(fields))
+
+
+def _ended(fields: Mapping[str, yaml.Node]) -> Iterator[BadEntryError]:
+    for field, (value, problem) in _ENDED.items():
+        node = fields.get(field)
+        if node is not None and value in ("", getattr(node, "value", None)):
+            yield BadEntryError(line_of(node), field, problem, "omit the field")
 
 
 def _without_effect(
@@ -252,7 +257,18 @@ _SETTING_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
 
 
 RESERVATION = "reservationNamespaces"
-_REMOVED = ("chargeFrom", "startGrace")
+# Fields of earlier releases: the value that ended, "" for any; what it did, and what is done now.
+_BY_BINDING = "every pod is charged from its binding"
+_ENDED = {
+    "chargeFrom": ("", f"it has ended: it chose from when a pod was charged; {_BY_BINDING}"),
+    "startGrace": ("", f"it has ended: a pod that did not start was charged after it; {_BY_BINDING}"),
+    "sidecar": ("container", "container has ended and reads as on: the sidecar is a native one"),
+    "chargeBy": (
+        "dominant-host",
+        "dominant-host has ended and reads as dominant: it charged for CPU and memory, which the rule"
+        " host-share bounds",
+    ),
+}
 
 _FIGURE_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
     "weights": ("weights", scalars.weight),
@@ -289,6 +305,8 @@ def _split(node: yaml.Node, mistakes: Mistakes) -> tuple[tuple[str, int], ...]:
 
 
 def _settings(fields: dict[str, yaml.Node], lenient: bool, mistakes: Mistakes) -> BudgetSettings | None:
+    ended = {bad.field: f"{bad.field}: {bad.problem}" for bad in _ended(fields)}
+    fields = {field: node for field, node in fields.items() if field not in ended}
     values = _read_fields(
         fields,
         _SETTING_FIELDS,
@@ -311,7 +329,7 @@ def _settings(fields: dict[str, yaml.Node], lenient: bool, mistakes: Mistakes) -
         values["drivers"] = read_drivers(fields[DRIVERS], mistakes)
     if "priorityClasses" in fields:
         values |= _classes(fields["priorityClasses"], mistakes)
-    return None if mistakes.found else BudgetSettings(**_with_prices(values))
+    return None if mistakes.found else BudgetSettings(**_with_prices(values), ended=tuple(ended.values()))
 
 
 def _with_prices(values: dict[str, Any]) -> dict[str, Any]:
@@ -383,4 +401,4 @@ def _home_of(field: str) -> str:
     """The entries that have this field; "" if none has."""
     if field in (*_BUDGET_FIELDS, PROTECT):
         return "budgets"
-    return "_settings" if field in (*_SETTING_FIELDS, *_FIGURE_FIELDS, "priorityClasses", DRIVERS) else ""
+    return policy.SETTINGS if field in (*_SETTING_FIELDS, *_FIGURE_FIELDS, "priorityClasses", DRIVERS) else ""

@@ -12,8 +12,10 @@ from timekeeper.core.dialects.nvidia_parts import instance_profile
 from timekeeper.core.rating.nodes import NodeCards
 from timekeeper.core.rating.parts import COSTS_PER_GPU
 from timekeeper.core.rating.rating import Demand, rated
+from timekeeper.core.rating.weights import weight_of
 from timekeeper.core.request.card_amounts import NO_AMOUNT, CardAmount
 from timekeeper.core.request.cards import has_named, need
+from timekeeper.core.request.host import CardHost, HostAmount
 from timekeeper.core.values import WHOLE_MILLI, Amounts, Ask, Card, ContainerAsk, GPURequest
 
 UNWEIGHTED = BudgetSettings()
@@ -115,3 +117,17 @@ def _instances(each: ContainerAsk) -> int:
     """The MIG instances of a plugin that the container requests."""
     profiles = ((instance_profile(name), amount) for name, amount in each.ask.resources)
     return sum(amount // profile.slices for profile, amount in profiles if profile)
+
+
+def card_host(nodes: Iterable[tuple[tuple[Card, ...], HostAmount]]) -> CardHost | None:
+    """The least CPU and memory for a card, of nodes with these cards. A MIG instance is its part of a card.
+    None where no node with cards says what it has."""
+    known = [(cards, there) for cards, there in nodes if cards and there.cpu_milli and there.memory_bytes]
+    if not known:
+        return None
+    parts = [(sum(weight_of(card.model, ()) for card in cards), there) for cards, there in known]
+    return CardHost(
+        min(WHOLE_MILLI * there.cpu_milli // cards_milli for cards_milli, there in parts),
+        min(WHOLE_MILLI * there.memory_bytes // cards_milli for cards_milli, there in parts),
+        min(card.memory_mib for cards, _ in known for card in cards),
+    )

@@ -39,7 +39,7 @@ def share_of(amount: CardAmount, card: Card) -> int:
 
 def charged_part(amount: CardAmount, card: Card, charge_by: str, unit_costs: UnitCosts) -> int:
     """``charge_by`` selects the part of a card: ``compute``, ``memory``, their ``mean`` rounded up, or the
-    ``dominant`` one, also with ``dominant-host``. Of a card of which the pod takes memory alone, ``compute``
+    ``dominant`` one, Of a card of which the pod takes memory alone, ``compute``
     is that part too. Of a card with named resources it is the largest cost of one of them; without an entry
     in ``unit_costs`` a resource costs its part of the card."""
     if amount.resources:

@@ -1,4 +1,4 @@
-"""What a pod, reserved cards, a device of a claim, or CPU and memory cost: one chain of steps.
+"""What a pod, reserved cards, or a device of a claim cost: one chain of steps.
 
 Each step adds to the draft what it finds, from what those before it have found. A rate is in milli-GPU: in
 thousandths of a GPU of weight 1.
@@ -13,13 +13,11 @@ from timekeeper.core.dialects.moments import sum_of_peaks
 from timekeeper.core.dialects.nvidia import DIALECT as NVIDIA
 from timekeeper.core.dialects.percent import UNKNOWN_MEMORY_MIB
 from timekeeper.core.rating.devices import RatedDevice, holding_of
-from timekeeper.core.rating.host import host_rate
 from timekeeper.core.rating.nodes import NodeCards
 from timekeeper.core.rating.parts import Holding, charged_part
 from timekeeper.core.rating.weights import instance_doubt, weight_of
 from timekeeper.core.request.card_amounts import NO_AMOUNT, CardAmount
 from timekeeper.core.request.cards import allowed, has_named, is_model, need
-from timekeeper.core.request.host import DOMINANT_HOST, HostShare
 from timekeeper.core.request.metered import of_devices
 from timekeeper.core.values import WHOLE_MILLI, Ask, Card, GPURequest
 
@@ -30,13 +28,12 @@ _AMD_GPU = "amd.com/gpu"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
     """What is asked for, or held. ``request``: of a pod; ``uses``: what it has of each card by its placement,
-    by UUID, None: of cards that the request allows; ``device``: of a claim; ``host``: CPU and memory;
-    ``doubt``: what of all that is an assumption; "": nothing."""
+    by UUID, None: of cards that the request allows; ``device``: of a claim; ``doubt``: what of all that is an
+    assumption; "": nothing."""
 
     request: GPURequest = _NOTHING
     uses: Mapping[str, CardAmount] | None = None
     device: RatedDevice | None = None
-    host: HostShare | None = None
     doubt: str = ""
 
 
@@ -117,11 +114,9 @@ def by_weight(draft: Draft) -> None:
 
 
 def as_charged(draft: Draft) -> None:
-    """By compute, memory, their mean or the larger one, by the costs of units, and with ``dominant-host`` by
-    CPU and memory of the node if they cost more. Of the cards that it may be on the highest rate counts."""
+    """By compute, memory, their mean or the larger one, and by the costs of units. Of the cards that it may
+    be on the highest rate counts."""
     draft.rate_milli = _at_once(draft, lambda holding: _rate(holding, draft))
-    if draft.asked.host is not None and draft.terms.charge_by == DOMINANT_HOST:
-        draft.rate_milli = max(draft.rate_milli, host_rate(draft.asked.host, draft.terms.weights))
 
 
 def with_assumptions(draft: Draft) -> None:

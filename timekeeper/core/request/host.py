@@ -1,22 +1,15 @@
-"""CPU and memory: what a pod requests of its node, and which part of the node's cards that is.
+"""CPU and memory: what a pod requests of its node, and what a node has for each of its cards."""
 
-With ``chargeBy: dominant-host`` a pod that takes most of a node's CPU costs as much as the cards that it
-keeps others from. Source: Slurm's PriorityFlags=MAX_TRES, by which a job is billed for the largest of its
-weighted resources on a node (slurm.conf, TRESBillingWeights).
-"""
-
-import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from timekeeper.core.dialects.moments import peak
-from timekeeper.core.json_values import Json, decoded, mapping, sequence
+from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.quantity import thousandths
-from timekeeper.core.values import MAX_AMOUNT, Card, UndecodableError
+from timekeeper.core.values import MAX_AMOUNT
 
-DOMINANT_HOST = "dominant-host"
 CPU, MEMORY = "cpu", "memory"
 
 
@@ -30,20 +23,7 @@ class HostAmount:
 
 NO_HOST = HostAmount()
 
-Models = tuple[tuple[str, int], ...]  # of a node's cards: each model and how many, sorted
-
-
-@dataclass(frozen=True, slots=True)
-class HostShare:
-    """What a pod requests of its node: at the binding, as the annotation ``bursar.dev/host`` fixes it."""
-
-    requested: HostAmount
-    allocatable: HostAmount  # all of the node
-    models: Models
-
-
-_INFEASIBLE = ("Infeasible",)
-_PENDING = ("Infeasible", "Deferred")
+_INFEASIBLE = "Infeasible"
 _PENDING_TYPE = "PodResizePending"
 _STATUSES = ("initContainerStatuses", "containerStatuses")
 _OF_STATUS = ("resources", "allocatedResources")  # what is read of a status of a container or a pod
@@ -51,18 +31,7 @@ _OF_STATUS = ("resources", "allocatedResources")  # what is read of a status of 
 
 def requested(pod: Json) -> HostAmount:
     """The pod's request as kube-scheduler counts it (`requested_milli`)."""
-    return _requested(pod, _INFEASIBLE)
-
-
-def charged(pod: Json) -> HostAmount:
-    """What the pod is charged for: as `requested`, but a resize that is deferred counts once the kubelet has
-    allocated it."""
-    return _requested(pod, _PENDING)
-
-
-def _requested(pod: Json, unmet: Collection[str]) -> HostAmount:
-    memory_milli = requested_milli(pod, MEMORY, unmet)
-    return _amount(requested_milli(pod, CPU, unmet), -(-memory_milli // 1000))
+    return _amount(requested_milli(pod, CPU), -(-requested_milli(pod, MEMORY) // 1000))
 
 
 def allocatable(node: Json) -> HostAmount:
@@ -77,21 +46,21 @@ def _amount(cpu_milli: int, memory_bytes: int) -> HostAmount:
     return HostAmount(min(cpu_milli, MAX_AMOUNT), min(memory_bytes, MAX_AMOUNT))
 
 
-def requested_milli(pod: Json, resource: str, unmet: Collection[str] = _INFEASIBLE) -> int:
+def requested_milli(pod: Json, resource: str) -> int:
     """The pod's request of a resource in thousandths: the greater of all containers and sidecars together,
     and of each init container with the sidecars started before it; or the pod-level request. The overhead of
     the runtime class is added.
 
     While a container or the pod is resized, the greatest of requested, allocated and actual resources counts;
-    if the resize waits for one of the reasons ``unmet``, the greater of allocated and actual. An absent
-    request is the limit, as the API server writes it into pods.
+    if its node can never grant the resize, the greater of allocated and actual. An absent request is the
+    limit, as the API server writes it into pods.
 
     Source: k8s.io/component-helpers/resource, ``PodRequests`` with the options of ``NodeResourcesFit``.
     """
     spec, status = mapping(pod.get("spec")), mapping(pod.get("status"))
     overhead = _milli(mapping(spec.get("overhead")), resource)
     whole, most = (mapping(mapping(spec.get("resources")).get(part)) for part in ("requests", "limits"))
-    is_unmet = _waits_for(status) in unmet
+    is_unmet = _waits_for(status) == _INFEASIBLE
     if resource in whole:
         had = max(0, (_had_of(status, resource) or 0) - overhead)  # the kubelet adds the overhead here
         return (had if had and is_unmet else max(_milli(whole, resource), had)) + overhead
@@ -166,66 +135,11 @@ def _milli(amounts: Json, resource: str) -> int:
     return max(0, thousandths(amounts.get(resource)) or 0) if resource in amounts else 0
 
 
-def models_of(cards: Iterable[Card]) -> Models:
-    """Each model of these cards, and how many there are; a MIG device counts as a card, and so does a card
-    that is not healthy."""
-    found: dict[str, int] = {}
-    for card in cards:
-        found[card.model] = found.get(card.model, 0) + 1
-    return tuple(sorted(found.items()))
-
-
-def encode_host(share: HostShare) -> str:
-    """The annotation ``bursar.dev/host`` in canonical form: keys sorted, no blanks."""
-    wire = {
-        "version": 1,
-        "cards": dict(share.models),
-        "cpu_milli": share.requested.cpu_milli,
-        "memory_bytes": share.requested.memory_bytes,
-        "node_cpu_milli": share.allocatable.cpu_milli,
-        "node_memory_bytes": share.allocatable.memory_bytes,
-    }
-    return json.dumps(wire, sort_keys=True, separators=(",", ":"))
-
-
-def decode_host(text: str) -> HostShare:
-    """The inverse of `encode_host`. Raises UndecodableError."""
-    try:
-        raw = decoded(text)
-    except ValueError as error:
-        raise UndecodableError(f"host: not JSON: {error}") from error
-    if not isinstance(raw, dict) or raw.get("version") != 1 or not isinstance(raw.get("cards"), dict):
-        raise UndecodableError("host: not version 1")
-    cpu, memory = _whole(raw, "cpu_milli"), _whole(raw, "memory_bytes")
-    of_node = HostAmount(_whole(raw, "node_cpu_milli"), _whole(raw, "node_memory_bytes"))
-    models = tuple(sorted((str(model), _whole(raw["cards"], model)) for model in raw["cards"]))
-    return HostShare(HostAmount(cpu, memory), of_node, models)
-
-
-def _whole(raw: Mapping[str, Any], key: str) -> int:
-    value = raw.get(key)
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_AMOUNT:
-        raise UndecodableError(f"host: {key} is not a whole number from 0 to 2^63 - 1")
-    return value
-
-
 @dataclass(frozen=True, slots=True)
 class CardHost:
-    """How much CPU and memory there is for each card, of the nodes that have most of it, and the memory of
-    the cluster's smallest card: no pod that keeps to its part on some node exceeds its part of these."""
+    """How much CPU and memory there is for each card on the nodes with the least of it, and the memory of the
+    cluster's smallest card: `rating.held.card_host`."""
 
     cpu_milli: int
     memory_bytes: int
     least_card_mib: int
-
-
-def card_host(nodes: Iterable[tuple[tuple[Card, ...], HostAmount]]) -> CardHost | None:
-    """None where no node with cards says what it has."""
-    known = [(cards, there) for cards, there in nodes if cards and there.cpu_milli and there.memory_bytes]
-    if not known:
-        return None
-    return CardHost(
-        max(-(-there.cpu_milli // len(cards)) for cards, there in known),
-        max(-(-there.memory_bytes // len(cards)) for cards, there in known),
-        min(card.memory_mib for cards, _ in known for card in cards),
-    )

@@ -15,9 +15,10 @@ from timekeeper.core.claims.allocation import DeviceClaim
 from timekeeper.core.claims.devices import DeviceSlice
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import NodeSight, Vanished
+from timekeeper.core.rating.held import card_host
 from timekeeper.core.rating.nodes import NO_CARDS, NodeCards
 from timekeeper.core.request.device_classes import DEFAULTS, DeviceClass
-from timekeeper.core.request.host import NO_HOST, CardHost, HostAmount, card_host
+from timekeeper.core.request.host import NO_HOST, CardHost, HostAmount
 from timekeeper.core.values import WHOLE_MILLI, Card
 from timekeeper.edge.reflector import ObjectChanged, ObjectsListed, WatchEvent, WatchFailed, WatchOpened
 from timekeeper.settler.cluster import device_claims

@@ -16,6 +16,7 @@ from timekeeper.accounts.held.order import HeldPod
 from timekeeper.accounts.laws import Breach
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.protection import ProtectedPods
+from timekeeper.accounts.reserved import pod_uid
 from timekeeper.accounts.session import CLAIMS, CLAIMS_SEEN
 from timekeeper.accounts.standings import StandingsDocument, publish
 from timekeeper.core.claims.drivers import rules_of
@@ -23,21 +24,19 @@ from timekeeper.settler.budget_entries import EntryChanges
 from timekeeper.settler.cluster.cluster_state import ClusterState
 from timekeeper.settler.decide import settlement
 from timekeeper.settler.decide.claim_changes import changed_claims, unallocated
-from timekeeper.settler.decide.host_changes import host_changes
 from timekeeper.settler.decide.payers import payers_of
 from timekeeper.settler.decide.protected_pods import TickPostings, protected_pods
 from timekeeper.settler.decide.reservation_pods import reservation_changes
 from timekeeper.settler.decide.reserved_changes import DeclaredChanges, changed_reservations, reserved_changes
 from timekeeper.settler.decide.session_changes import advanced_watermarks, changed_sessions
 from timekeeper.settler.decide.settlement import Settlement
-from timekeeper.settler.decide.stages import SessionChanges, TickFacts, TickSessions, together
+from timekeeper.settler.decide.stages import PodChanges, SessionChanges, TickFacts, TickSessions, together
 from timekeeper.settler.decide.withheld import Withheld, keeping, withheld, without
 from timekeeper.settler.state import statement_cache
 from timekeeper.settler.state.ledger_state import LedgerState
 from timekeeper.settler.state.statement_cache import StatementCache
 from timekeeper.settler.state.totals import StoredTotals, TickTotals
 
-DERIVED = (host_changes, reserved_changes, reservation_changes)  # from the sessions of pods, in any order
 PULSE_MS = 1_000  # how often the settler writes a sign of life if there is nothing else to write
 
 
@@ -66,6 +65,26 @@ class TickDecision:
     statement_cache: StatementCache
     protected: Mapping[str, ProtectedPods]  # by namespace
     withheld: Withheld  # accounts of which nothing is written
+
+
+def ended_host_sessions(facts: TickFacts, pods: PodChanges) -> SessionChanges:
+    """Sessions for CPU and memory, which an earlier release charged, end where the charges of their pods'
+    cards do now."""
+    ledger, changes = facts.ledger, SessionChanges()
+    for session in [ledger.sessions[uid] for uid in ledger.of_host]:
+        own = pod_uid(session.uid)
+        of_cards = pods.sessions.get(own) or ledger.session(own) or session
+        known = ledger.unsettled(of_cards, ledger.watermarks.get(of_cards.node))
+        end_ms = known.witnessed(facts.now_ms).interval.end_ms
+        changes.put(replace(session, ended_ms=max(end_ms, session.bound_ms), vanished_ms=None))
+    return changes
+
+
+DERIVED = (
+    reserved_changes,
+    reservation_changes,
+    ended_host_sessions,
+)  # from the sessions of pods, in any order
 
 
 def listed_namespaces(history: History, cluster: ClusterState, ledger: LedgerState) -> tuple[str, ...]:

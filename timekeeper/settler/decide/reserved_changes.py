@@ -58,8 +58,7 @@ class _ReservedTick(TickFacts):
             yield session
             return
         node = pod.reserved.node if pod.reserved else ""
-        cards, allocatable = self.cluster.cards(node), self.cluster.allocatable(node)
-        opened = open_reserved(pod, cards, self.settings, self.now_ms, allocatable)
+        opened = open_reserved(pod, self.cluster.cards(node), self.settings, self.now_ms)
         if opened is None:
             return
         if not opened.doubt:

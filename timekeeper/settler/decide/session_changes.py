@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 
 from timekeeper.accounts.ends import ReportedEnd, forgiven, pod_of
-from timekeeper.accounts.host_sessions import recorded_host, recording
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.session import (
     BEFORE,
@@ -23,7 +22,6 @@ from timekeeper.accounts.session import (
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import PodHold, Vanished
 from timekeeper.core.ledger.metering import Evidence, witnessed
-from timekeeper.core.request.host import DOMINANT_HOST
 from timekeeper.settler.cluster.cluster_state import ClusterState, DeletedPod
 from timekeeper.settler.cluster.vanished_pods import NOTHING_SEEN
 from timekeeper.settler.decide.payers import Payers
@@ -145,17 +143,6 @@ class _PodTick(TickFacts):
         session = self._apply_status(self._on_given_cards(session, pod), pod)
         if pod.hold.is_kept and not session.is_over:  # else a kill before the removal is read would hide it
             self._vanish(session, pod.hold, self._known(session), self.now_ms, was_watched=True)
-        else:
-            self._resize(session, pod)
-
-    def _resize(self, session: Session, pod: LedgerPod) -> None:
-        """Record the CPU and memory that a pod is charged for from now on. One whose session does not say
-        what it requested, because another release opened it, is charged as it was until then."""
-        before = recorded_host(session)
-        is_charged = before is not None or self.settings.charge_by == DOMINANT_HOST
-        is_known = pod.fixed_host is not None or pod.node in self.cluster.nodes
-        if before != pod.host and is_charged and is_known and not session.is_over and pod.ended_ms is None:
-            self.changes.put(recording(session, pod.host))
 
     def _was_charged(self, pod: LedgerPod) -> bool:
         """Whether a static pod that has ended was charged by its mirror's UID, as releases before did."""
@@ -236,10 +223,7 @@ class _PodTick(TickFacts):
     def _may_come(self, pod: LedgerPod, opened: Session) -> bool:
         """Whether the pod's rate would differ if its node arrived, or arrived with other cards."""
         by_spec = pod.is_charged_by_spec(self.settings.scheduler_name)
-        if opened.doubt and (pod.devices or (by_spec and pod.node not in self.cluster.nodes)):
-            return True
-        by_host = self.settings.charge_by == DOMINANT_HOST and pod.fixed_host is None
-        return by_host and pod.node not in self.cluster.nodes
+        return bool(opened.doubt and (pod.devices or (by_spec and pod.node not in self.cluster.nodes)))
 
     def apply_sights(self) -> None:
         """Pods on nodes of which something else is known now, such as another boot."""

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from timekeeper.accounts.balance import UnsettledSession
 from timekeeper.accounts.budget_history import History
 from timekeeper.accounts.posting import Posting, amount_within, still_to_post
-from timekeeper.accounts.reserved import pod_uid
 from timekeeper.accounts.session import Session
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.ledger.metering import Interval, WitnessedInterval
@@ -101,13 +100,12 @@ def _extended(ledger: LedgerState, watermarks: Mapping[str, int]) -> Iterator[tu
     beats, by_node = ledger.beats, ledger.open_totals.by_node
     for node, at_ms in watermarks.items():
         for uid in by_node.get(node, ()):
-            yield uid, max(beats.get(pod_uid(uid), 0), at_ms)
+            yield uid, max(beats.get(uid, 0), at_ms)
     for uid in ledger.new_beats:
         session = ledger.sessions.get(uid)
         if session is not None:
             mark = watermarks.get(session.witness, ledger.watermarks.get(session.witness, 0))
-            for each in (uid, *ledger.of_host.get(uid, ())):
-                yield each, max(beats[uid], mark)
+            yield uid, max(beats[uid], mark)
 
 
 def _is_due(witnessed: WitnessedInterval, settle_after_ms: int, now_ms: int) -> bool:

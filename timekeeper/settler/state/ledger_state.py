@@ -20,7 +20,7 @@ from timekeeper.accounts.held.order import HeldPod
 from timekeeper.accounts.posting import Posting, amount_within
 from timekeeper.accounts.protection import ProtectedPods
 from timekeeper.accounts.reserved import pod_uid
-from timekeeper.accounts.session import CLAIMS_SEEN, HOST, Session, evidence
+from timekeeper.accounts.session import CLAIMS_SEEN, Session, evidence
 from timekeeper.accounts.standings import EntryCache, StandingsDocument
 from timekeeper.accounts.statements import AccountKey, Part, Statements
 from timekeeper.core.ledger.metering import Interval
@@ -130,8 +130,7 @@ class LedgerState:
     listed: set[str] = field(default_factory=set)
     # UID of a waiting pod -> UIDs of the unsettled sessions for its reserved cards
     reserved: dict[str, set[str]] = field(default_factory=dict)
-    # UID of a pod -> UIDs of the unsettled sessions for its CPU and memory
-    of_host: dict[str, set[str]] = field(default_factory=dict)
+    of_host: set[str] = field(default_factory=set)  # UIDs of the unsettled sessions for CPU and memory
     # UID of a claim -> UID of its session whose end is not known
     running_claims: dict[str, str] = field(default_factory=dict)
     # namespace -> what its claims hold of GPUs, in milli-GPU, unweighted
@@ -162,7 +161,7 @@ class LedgerState:
 
     def unsettled(self, session: Session, watermark_ms: int | None) -> UnsettledSession:
         """The session with all its evidence and postings; ``watermark_ms`` is its node's."""
-        uid = pod_uid(session.uid) if session.is_of_host else session.uid
+        uid = session.uid
         known = evidence(session, watermark_ms, self.beats.get(uid), uid in self.listed)
         return UnsettledSession(session, known, self.posted.get(session.uid, ()))
 
@@ -215,9 +214,8 @@ class LedgerState:
         )
 
     def forget(self, there: Container[str]) -> None:
-        """Drop settled sessions whose pods are gone: no further evidence can arrive for them. Those of CPU
-        and memory end with the pod's own."""
-        for uid in [uid for uid in self.settled if uid.partition(HOST)[0] not in there]:
+        """Drop settled sessions whose pods are gone: no further evidence can arrive for them."""
+        for uid in [uid for uid in self.settled if uid not in there]:
             del self.settled[uid]
             self.posted.pop(uid, None)
             self.beats.pop(uid, None)
@@ -248,8 +246,10 @@ class LedgerState:
             return
         if session.is_reserved:
             _index_open(self.reserved, session)
-        elif session.is_of_host:
-            _index_open(self.of_host, session)
+        elif session.is_of_host and session.settled_ms is None:
+            self.of_host.add(session.uid)
+        else:
+            self.of_host.discard(session.uid)
 
     def claims_with(self, sessions: Mapping[str, Session]) -> Mapping[str, int]:
         """`claims_milli` once these sessions are written; the same object if none of them is of a claim."""

@@ -11,11 +11,9 @@ from timekeeper.accounts.session import admitted_in_budget
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.ledger.reservation import MAX_MS
 from timekeeper.core.rating.held import held_milli
-from timekeeper.core.rating.host import NodeKind, most_host, node_kinds
 from timekeeper.core.rating.nodes import NodeCards
 from timekeeper.core.rating.rating import Demand, rated
 from timekeeper.core.rating.weights import weight_of
-from timekeeper.core.request.host import DOMINANT_HOST, NO_HOST, HostAmount
 from timekeeper.core.values import Card, GPURequest
 from timekeeper.settler.cluster.cluster_state import ClusterState
 
@@ -55,7 +53,6 @@ class UnboundPods:
     _at_ms: int = 0
     _cards: tuple[Card, ...] = ()  # all cards of the cluster
     _kinds: tuple[Card, ...] = ()  # one card of each model and memory size
-    _node_kinds: tuple[NodeKind, ...] = ()  # with `dominant-host` alone
     _most_milli: int = 0  # the rate of all cards together
     # UID -> namespace and rate of a pod that counts, and whether it was released
     _waiting: dict[str, tuple[str, int, bool]] = field(default_factory=dict)
@@ -66,8 +63,7 @@ class UnboundPods:
     _seen: dict[str, str] = field(default_factory=dict)  # UID -> namespace of a pod that ``seen`` counts
     # heap of (moment, UID): the pod counts no longer then
     _expiries: list[tuple[int, str]] = field(default_factory=list)
-    # request, and with `dominant-host` CPU and memory -> rate
-    _estimates: dict[tuple[GPURequest, HostAmount], int] = field(default_factory=dict)
+    _estimates: dict[GPURequest, int] = field(default_factory=dict)  # request -> rate
 
     def update(
         self,
@@ -116,9 +112,6 @@ class UnboundPods:
         self._kinds = tuple(
             {(each.model, each.memory_mib, each.resources): each for each in self._cards}.values()
         )
-        by_host = settings.charge_by == DOMINANT_HOST
-        nodes = cluster.nodes.values() if by_host else ()
-        self._node_kinds = node_kinds((each.cards, each.allocatable) for each in nodes)
         self._most_milli = sum(weight_of(each.model, settings.weights) for each in self._cards)
         self._waiting, self._sums, self._released, self._expiries, self._estimates = {}, {}, {}, [], {}
         self.rates = {}
@@ -206,20 +199,17 @@ class UnboundPods:
 
     def most_rate(self, pod: LedgerPod) -> int:
         """The highest rate that the pod can have, with its claims."""
-        return self._most_rate(pod.request, pod.host)
+        return self._most_rate(pod.request)
 
     def unallocated_rate(self, pod: LedgerPod) -> int:
         """The same without the claims that sessions hold already."""
-        return self._most_rate(self.unallocated(pod), pod.host)
+        return self._most_rate(self.unallocated(pod))
 
-    def _most_rate(self, request: GPURequest, host: HostAmount) -> int:
-        settings = self._settings
-        host = host if settings.charge_by == DOMINANT_HOST else NO_HOST
-        if (request, host) not in self._estimates:
+    def _most_rate(self, request: GPURequest) -> int:
+        if request not in self._estimates:
             if len(self._estimates) >= MAX_ESTIMATES:
                 self._estimates.clear()  # each can be made again
             choices = self._cards if request.uuids or request.exclude_uuids else self._kinds
-            share = most_host(request, host, self._node_kinds, settings.weights)
-            rating = rated(Demand(request=request, host=share), NodeCards(choices), settings)
-            self._estimates[request, host] = rating.rate_milli
-        return self._estimates[request, host]
+            rating = rated(Demand(request=request), NodeCards(choices), self._settings)
+            self._estimates[request] = rating.rate_milli
+        return self._estimates[request]

@@ -67,7 +67,6 @@ _WRITTEN = (
     names.CLAIMS,
     names.ACCELERATORS,
     names.DEVICES,
-    names.HOST,
     names.INVENTORY,
     names.HOLDERS,
     names.GOVERNED,

@@ -47,8 +47,8 @@ def host_share_violations(
                 _field(pod, resource),
                 shown(text(amount)),
                 f"with {cards_text(part_milli)} cards the pod's containers together may request "
-                f"{cards_text(policy.host_share_milli)} times that part of a node's {resource}, and no node "
-                f"has more than {text(each)} for each card (hostShare)",
+                f"{cards_text(policy.host_share_milli)} times that part of a node's {resource}, and the node "
+                f"with the least has {text(each)} for each card (hostShare)",
                 f"at most {text(most)} together",
                 f"{resource}: {text(most)}, or a larger part of a card",
             )
