@@ -140,8 +140,8 @@ def judge(review: ObjectReview, standing_of: Callable[[str], StandingWord]) -> A
 
 
 def _written_again(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[EntryError]:
-    """The fields that have ended and that the write adds. Those that were there are only warned of, and an edit
-    of other fields passes."""
+    """The fields that have ended and that the write adds. Those that were there are warned of: an edit of
+    other fields passes."""
     had = {error.field for error in ended_fields(before.get(SETTINGS, ""))}
     yield from (error for error in ended_fields(now.get(SETTINGS, "")) if error.field not in had)
 
