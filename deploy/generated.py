@@ -32,17 +32,10 @@ _WHOLE: Mapping[str, Callable[[], str]] = {
     "gpu-templates": lambda: _with_named(workloads.gpu_templates()),
     "changed-templates": workloads.changed_templates,
     "not-a-mirror": cel.not_a_mirror,
-    "dialects": cel.dialects,
-    "percents": cel.percents,
-    "served": cel.served,
-    "vgpus": cel.vgpus,
     "locks": cel.locks,
     "others": cel.others_fields,
     "forRuntime": cel.for_runtime,
     "otherRequest": cel.has_request_of_others,
-    "prefixes": cel.prefixes,
-    "most": cel.most,
-    "spoken": cel.spoken,
 }
 _EXPRESSION = re.compile(
     r"^(?P<head>(?P<margin> *)- name: (?P<name>[\w-]+)\n +expression: \|\n)(?:(?P=margin)   .*\n)+",

@@ -1,5 +1,5 @@
-"""Pods with what each of them breaks: one table for the rules in Python and for the policies in the API
-server, so that neither can drift from the other."""
+"""Pods with what each of them breaks: tables for the rules in Python and for the policies in the API server,
+so that neither can drift from the other."""
 
 import copy
 import re
@@ -78,12 +78,9 @@ def broken_by(pod: Json, violations: Iterable[Violation]) -> Broken:
 
 
 def told(message: str) -> Broken:
-    """What a policy of ours has found, from the message of its refusal; empty where none has spoken. Of one
-    that was too long to be told in full, what is there in full."""
+    """What a policy of ours has found, from the message of its refusal; empty where none has spoken."""
     said = re.search(r"denied request: (spec.*|metadata.*)", message)
     sentences = said[1].split(" | ") if said else []
-    if message.endswith("..."):
-        sentences.pop()
     found = [
         re.fullmatch(r"(\S+): .*; allowed: .*; for example .* \[([a-z-]+)\]", each) for each in sentences
     ]
@@ -98,7 +95,7 @@ def _one(rule: str, *paths: str) -> Broken:
 NOTHING: Broken = frozenset()
 
 # What a GPU request may and may not be.
-RANGES: dict[str, tuple[Json, Broken]] = {
+REQUESTS: dict[str, tuple[Json, Broken]] = {
     "half a card": (a_pod(container(gpu_percent="50")), NOTHING),
     "one per cent": (a_pod(container(gpu_percent="1")), NOTHING),
     "a whole card": (a_pod(container(gpu_percent="100")), NOTHING),
@@ -342,6 +339,7 @@ RANGES: dict[str, tuple[Json, Broken]] = {
         | _one("several-dialects", "spec.containers"),
     ),
 }
+REQUEST_RULES = frozenset(rule for _, broken in REQUESTS.values() for rule, _ in broken)
 
 
 def mounting(path: str, *, privileged: bool = False) -> Json:

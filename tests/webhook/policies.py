@@ -9,7 +9,8 @@ from tests.support.waiting import eventually
 from tests.webhook.cases import a_pod
 from tests.webhook.servers import ROOT
 from tests.webhook.worlds import plain
-from tests.worlds import Json, container
+from tests.worlds import Json
+from webhook.admission.cel import MAX_ENTRIES
 
 MANIFESTS = ROOT / "deploy" / "manifests"
 
@@ -22,7 +23,8 @@ class Policies:
         for namespace in ("bursar-system", "team-a"):
             self.namespace(namespace)
         apply_files(cp, sorted(MANIFESTS.glob("admission-*.yaml")))
-        bad = (a_pod(container(gpu_percent="150")), a_pod(plain("main"), hostPID=True))
+        large = a_pod(plain("main"), annotations={f"a{number}": "" for number in range(MAX_ENTRIES + 1)})
+        bad = (large, a_pod(plain("main"), hostPID=True))
         eventually(lambda: all("denied" in self.refusal(pod) for pod in bad), "the policies to be in force")
 
     def namespace(self, name: str, **labels: str) -> None:

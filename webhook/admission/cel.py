@@ -18,8 +18,7 @@ from timekeeper.core.admission.rules.forged import (
     PLACED_LABELS,
     STEM_ENDS,
 )
-from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE, PREFIXES
-from timekeeper.core.dialects.dialect import Dialect
+from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE
 from timekeeper.core.dialects.others import kai
 from timekeeper.core.kube.static_pods import KUBELET, KUBELETS
 from timekeeper.core.object_names import MIRROR
@@ -35,7 +34,6 @@ MAX_ENTRIES = 1000
 MAX_MEMBERS = 20_000
 MAX_LETTERS = 20_000
 MAX_MOUNT_LETTERS = 200_000
-_ANNOTATION = "object.metadata.?annotations[?'{}']"
 
 
 def small() -> str:
@@ -115,35 +113,6 @@ def asks_for_devices() -> str:
     )
 
 
-def dialects() -> str:
-    """The dialects of the policy `bursar-ranges`: each a list of its name and its resources."""
-    return _lines(
-        _list(f"'{word}'" for word in (each.name, *each.resources)) for each in DIALECTS if each.resources
-    )
-
-
-def spoken() -> str:
-    """All supported resources, for the policy `bursar-ranges`, which uses the places of the first six."""
-    resources = [each.resources for each in DIALECTS if each.resources]
-    return _lines(", ".join(f"'{name}'" for name in them) for them in (*resources, (names.GPU_PLACEMENT,)))
-
-
-def prefixes() -> str:
-    """The beginnings that stand for all resources that begin so, for the policy `bursar-ranges`."""
-    return _list(f"'{prefix}'" for prefix in PREFIXES)
-
-
-def most() -> str:
-    """The largest amounts of resources that count units, with the rule and its words, for the policy
-    `bursar-ranges`."""
-    return _lines(
-        f"{{'name': dyn('{most.resource}'), 'most': dyn({most.amount}), 'unit': dyn('{most.unit}'), "
-        f"'rule': dyn('{most.rule}'), 'problem': dyn('{most.problem}')}}"
-        for each in DIALECTS
-        for most in each.most
-    )
-
-
 def zero_counts() -> str:
     """For each dialect whose number of cards may be zero, which makes what stands beside it ask for nothing:
     the resources that count them, and what the names of its resources begin with."""
@@ -151,43 +120,6 @@ def zero_counts() -> str:
         _list((_quoted(each.counts), _quoted((each.prefix,) if each.prefix else each.resources)))
         for each in DIALECTS
         if each.counts and (each.resources or each.prefix)
-    )
-
-
-def percents() -> str:
-    """The resources that count per cent of a card, for the policy `bursar-ranges`."""
-    found = (each.percent for each in DIALECTS if each.percent is not None)
-    return _lines(
-        f"{{'core': dyn('{each.core}'), 'memory': dyn('{each.memory}'), "
-        f"'together': dyn({str(each.together).lower()}), 'step': dyn({each.step}), "
-        f"'most': dyn({each.most_cards}), "
-        f"'mostMemory': dyn({each.most_memory.amount}), 'unit': dyn('{each.most_memory.unit}')}}"
-        for each in found
-    )
-
-
-def served() -> str:
-    """The dialects whose nodes serve pods of another one, each before that one."""
-    return _lines(_list((f"'{each.name}'", f"'{other}'")) for each in DIALECTS for other in each.serves)
-
-
-def vgpus() -> str:
-    """The dialects of a number of cards and amounts of each, and those whose plugin serves one container, for
-    the policy `bursar-ranges`: the resource of the number, those of which zero is an amount, and the greatest
-    amount of each."""
-    return _lines(_vgpu(each) for each in DIALECTS if each.vgpu is not None or each.one_container)
-
-
-def _vgpu(dialect: Dialect) -> str:
-    vgpu = dialect.vgpu
-    number = vgpu.number if vgpu else dialect.resources[0]
-    most = ", ".join(f"'{name}': {most}" for name, (_, most) in vgpu.bounds.items()) if vgpu else ""
-    instead = _list(f"'{name}'" for name in (vgpu.instead if vgpu else ()))
-    zeros = _quoted(vgpu.zeros if vgpu else ())
-    one = str(dialect.one_container).lower()
-    return (
-        f"{{'name': dyn('{dialect.name}'), 'number': dyn('{number}'), 'instead': dyn({instead}), "
-        f"'one': dyn({one}), 'zeros': dyn({zeros}), 'most': dyn({{{most}}})}}"
     )
 
 
@@ -254,20 +186,22 @@ def _system(
 def has_request_of_others() -> str:
     """True for a pod whose request is in annotations that another system's scheduler reads. Of a quantity
     above zero some digit is; a number of cards that is absent is one."""
-    found = [each for each in DIALECTS if each.placed_by_others and each.annotations]
-    return "\n|| ".join(
-        f"(object.spec.?schedulerName.orValue('') in {_quoted(each.schedulers)}\n"
-        f"  && ({_has_one(each.annotations)}){''.join(map(_counts_some, each.counts))})"
-        for each in found
-    )
-
-
-def _has_one(annotations: Iterable[str]) -> str:
-    return " || ".join(f"{_ANNOTATION.format(name)}.orValue('').matches('[1-9]')" for name in annotations)
-
-
-def _counts_some(annotation: str) -> str:
-    return f" && {_ANNOTATION.format(annotation)}.orValue('1').matches('[1-9]')"
+    conditions = []
+    for dialect in DIALECTS:
+        if dialect.placed_by_others and dialect.annotations:
+            names_some = " || ".join(
+                f"object.metadata.?annotations[?'{name}'].orValue('').matches('[1-9]')"
+                for name in dialect.annotations
+            )
+            counts_some = "".join(
+                f" && object.metadata.?annotations[?'{name}'].orValue('1').matches('[1-9]')"
+                for name in dialect.counts
+            )
+            conditions.append(
+                f"(object.spec.?schedulerName.orValue('') in {_quoted(dialect.schedulers)}\n"
+                f"  && ({names_some}){counts_some})"
+            )
+    return "\n|| ".join(conditions)
 
 
 def locks() -> str:

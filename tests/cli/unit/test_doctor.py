@@ -708,7 +708,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
     ),
     "a policy is not bound": ({"policy_bindings": named()}, "error", "policy bindings", "are missing"),
     "others may write our fields": (
-        {"policy_bindings": bindings("bursar-holds", "bursar-ranges")},
+        {"policy_bindings": bindings("bursar-holds", "bursar-sizes")},
         *("error", "policy bindings", "bursar-holds must refuse"),
     ),
     "classes upside down": (

@@ -295,7 +295,7 @@ def test_before_and_after_an_install_the_doctor_names_the_command_that_mends_wha
         "deployment/bursar-certificates -n bursar-system",
         "mutatingwebhookconfiguration/zz-bursar",
         "priorityclass/gpu-lower-priority",
-        "validatingadmissionpolicy/bursar-ranges",
+        "validatingadmissionpolicy/bursar-sizes",
         "validatingadmissionpolicybinding/bursar-growth",
     )
     for each in deleted:
@@ -305,7 +305,7 @@ def test_before_and_after_an_install_the_doctor_names_the_command_that_mends_wha
     assert [(each["subject"], each["sentence"].partition(" ")[0]) for each in missed] == [
         ("bursar-certificates", "it"),
         ("mutating webhooks", "it"),
-        ("policies", "bursar-ranges"),
+        ("policies", "bursar-sizes"),
         ("policy bindings", "bursar-growth"),
     ]
     (command,) = {each["command"].partition(" (")[0] for each in missed}

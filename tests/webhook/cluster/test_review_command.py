@@ -29,7 +29,7 @@ from webhook.wire import defaulting
 def world(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registered]:
     """The webhook, registered, and the policies, in a cluster with a class of the users' own."""
     with Registered(control_plane, tmp_path_factory.mktemp("review")) as made:
-        names = ("modes", "bypass", "ranges")
+        names = ("modes", "bypass")
         apply_files(made.cp, [MANIFESTS / f"admission-{each}.yaml" for each in names])
         made.post_runtime_classes()
         for way in ("the whole node", "a runtime class whose overhead takes a GPU"):

@@ -93,8 +93,8 @@ def test_no_object_of_ours_is_deleted_or_changed_by_others(world: World, user: s
 @pytest.mark.parametrize(
     ("path", "change"),
     [
-        (f"{POLICIES}/bursar-ranges", {"spec": {"failurePolicy": "Ignore"}}),
-        (f"{BINDINGS}/bursar-ranges", {"spec": {"validationActions": ["Warn"]}}),
+        (f"{POLICIES}/bursar-ways-around", {"spec": {"failurePolicy": "Ignore"}}),
+        (f"{BINDINGS}/bursar-ways-around", {"spec": {"validationActions": ["Warn"]}}),
         (f"{MUTATING}/zz-bursar", {"webhooks": []}),
         (f"{MUTATING}/zz-bursar", {"webhooks": [{"name": "govern.bursar.dev", "failurePolicy": "Ignore"}]}),
         (

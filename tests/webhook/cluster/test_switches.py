@@ -8,11 +8,11 @@ from pathlib import Path
 
 from deploy.local.cluster import ControlPlane
 from tests.support.waiting import eventually
-from tests.webhook.cases import a_pod
+from tests.webhook.cases import WAYS, a_pod
 from tests.webhook.policies import MANIFESTS
 from tests.webhook.servers import ROOT, environment
 from tests.webhook.worlds import plain
-from tests.worlds import Json, container
+from tests.worlds import Json
 
 PAGE = ROOT / "docs" / "bypass.md"
 
@@ -40,7 +40,7 @@ def test_installed_as_the_page_says_nothing_is_refused_and_everything_is_reporte
 ) -> None:
     shutil.copytree(MANIFESTS, tmp_path / "deploy" / "manifests")
     watch_only, enforce_one = commands("The first days, and the switches")[:2]
-    bad, worse = a_pod(container(gpu_percent="150")), a_pod(plain("main"), hostPID=True)
+    bad, worse = WAYS["an anti-affinity to pods of all namespaces"].bad, a_pod(plain("main"), hostPID=True)
 
     def created(cp: ControlPlane, pod: Json) -> tuple[int, str]:
         done = cp.kubectl("create", "--dry-run=server", "-f", "-", input=json.dumps(pod))
@@ -53,12 +53,12 @@ def test_installed_as_the_page_says_nothing_is_refused_and_everything_is_reporte
         assert cp.kubectl("apply", "--server-side", "-f", str(file)).returncode == 0
     eventually(lambda: all(created(cp, each)[1] for each in (bad, worse)), "the policies to be in force")
 
-    for pod, rule in ((bad, "share-range"), (worse, "host-pid")):
+    for pod, rule in ((bad, "anti-affinity"), (worse, "host-pid")):
         code, said = created(cp, pod)
         assert code == 0
         assert said.startswith("Warning: Validation failed for ValidatingAdmissionPolicy 'bursar-")
         assert f"[{rule}]" in said
 
     run(cp, tmp_path, enforce_one)
-    eventually(lambda: created(cp, bad)[0] != 0, "the one policy to refuse")
-    assert created(cp, worse)[0] == 0
+    eventually(lambda: created(cp, worse)[0] != 0, "the one policy to refuse")
+    assert created(cp, bad)[0] == 0

@@ -18,7 +18,7 @@ from tests.worlds import Json
 from timekeeper.core import accelerators
 from timekeeper.core.admission.rules import denylist
 from timekeeper.core.budgets.policy import BudgetSettings
-from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE, amounts, native
+from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE
 from timekeeper.core.names import GANG_ANNOTATIONS, GOVERNED, NAMESPACE, USER_ANNOTATIONS
 from timekeeper.core.request.device_classes import CONFIG_MAP, NO_CLASSES
 from timekeeper.settler.mode_parameters import DEFAULT
@@ -194,7 +194,7 @@ EVERYWHERE = {
 # what they find is refused, or only warned about, by the mode of the namespace
 BY_MODE = {
     *("bursar-anti-affinity", "bursar-node-access", "bursar-overhead", "bursar-privileged"),
-    *("bursar-ranges", "bursar-sizes", "bursar-ways-around"),
+    *("bursar-sizes", "bursar-ways-around"),
     *("bursar-claim-finalizers", "bursar-claim-tolerations", "bursar-group-claims"),
 }
 BY_RULE = {"bursar-resizes"}  # the same, by the mode of its rule too
@@ -362,7 +362,7 @@ def test_every_regular_expression_of_the_policies_follows_from_the_dialects() ->
         cel.written_annotations(),
         cel.written_labels(),
     }
-    assert text.count(f"matches(r'{GPU_RESOURCE}')") == 6
+    assert text.count(f"matches(r'{GPU_RESOURCE}')") == 4
 
 
 def test_the_lists_of_the_policies_are_those_of_the_webhook() -> None:
@@ -387,9 +387,7 @@ def test_the_parameters_that_the_policies_read_are_those_that_are_written() -> N
     assert "refusedResources" in NO_CLASSES.data()
 
 
-@pytest.mark.parametrize(
-    "policy", ["bursar-ways-around", "bursar-privileged", "bursar-node-access", "bursar-ranges"]
-)
+@pytest.mark.parametrize("policy", ["bursar-ways-around", "bursar-privileged", "bursar-node-access"])
 def test_what_a_new_pod_may_be_is_not_asked_of_the_mirror_of_a_static_pod(policy: str) -> None:
     found = POLICIES[policy]["matchConditions"]
 
@@ -403,21 +401,6 @@ def test_the_sample_leaves_out_the_same_namespaces_and_gpu_pods() -> None:
     assert spec["matchConstraints"]["namespaceSelector"] == GOVERNED_NAMESPACES
     conditions = {each["name"]: each for each in POLICIES["bursar-ways-around"]["matchConditions"]}
     assert spec["matchConditions"] == [conditions["not-a-mirror"], conditions["asks-for-no-gpu"]]
-
-
-def test_the_bounds_of_a_request_are_those_of_the_core() -> None:
-    assert variable("bursar-ranges", "spoken").rstrip() == cel.spoken()
-    assert variable("bursar-ranges", "dialects").rstrip() == cel.dialects()
-    assert variable("bursar-ranges", "percents").rstrip() == cel.percents()
-    assert variable("bursar-ranges", "served").rstrip() == cel.served()
-    assert variable("bursar-ranges", "vgpus").rstrip() == cel.vgpus()
-    assert variable("bursar-ranges", "most").rstrip() == cel.most()
-    assert variable("bursar-ranges", "prefixes").rstrip() == cel.prefixes()
-    assert {name: int(variable("bursar-ranges", name)) for name in ("floorMiB", "mostMiB", "mostCards")} == {
-        "floorMiB": native.MEMORY_FLOOR_MIB,
-        "mostMiB": amounts.MAX_MEMORY_MIB,
-        "mostCards": amounts.MAX_CARDS,
-    }
 
 
 def test_one_command_writes_every_generated_part() -> None:

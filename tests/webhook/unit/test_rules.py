@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.webhook.cases import REQUEST_RULES, REQUESTS, broken_by
 from tests.webhook.rule_examples import PODS, examples
 from tests.webhook.worlds import (
     POLICY,
@@ -26,6 +27,7 @@ from timekeeper.core.admission.rules.catalogue import CATALOGUE
 from timekeeper.core.admission.rules.isolation import ephemeral_violations
 from timekeeper.core.admission.rules.modes import mode_of
 from timekeeper.core.budgets.rule_ids import FIXED, SETTABLE
+from timekeeper.core.request.request import parse
 
 # a pod that asks for none, those of which only one can be in a pod, and the annotations of a dialect, which
 # are read if all limits can be
@@ -405,3 +407,20 @@ def test_an_existing_ephemeral_container_forbids_no_other() -> None:
     )
 
     assert list(ephemeral_violations(after, before)) == []
+
+
+@pytest.mark.parametrize("case", REQUESTS)
+def test_a_request_breaks_the_rules_that_the_table_names(case: str) -> None:
+    pod, broken = REQUESTS[case]
+
+    assert broken_by(pod, parse(pod).violations) == broken
+    of_request = (each for each in violations_of(pod, POLICY) if each.rule in REQUEST_RULES)
+    assert broken_by(pod, of_request) == broken
+
+
+def test_the_page_names_the_rules_on_requests_that_pass_without_the_webhook() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "bypass.md").read_text()
+    (rules,) = re.findall(r" the thirteen on requests: (.*?)\.", page, re.DOTALL)
+
+    assert set(re.findall(r"`([a-z-]+)`", rules)) == REQUEST_RULES
+    assert len(REQUEST_RULES) == 13

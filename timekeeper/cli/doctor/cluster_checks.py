@@ -197,7 +197,6 @@ POLICIES = (  # deploy/manifests, compared by a test
     "bursar-placed-by-others",
     "bursar-privileged",
     "bursar-protections",
-    "bursar-ranges",
     "bursar-releases",
     "bursar-resizes",
     "bursar-sidecar",

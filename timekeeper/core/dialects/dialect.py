@@ -4,8 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from timekeeper.core.dialects.amounts import ContainerLimits, Most, NodeFacts, PodFacts
-from timekeeper.core.dialects.percent import PercentResources
+from timekeeper.core.dialects.amounts import ContainerLimits, NodeFacts, PodFacts
 from timekeeper.core.dialects.vgpu import VgpuResources
 from timekeeper.core.values import Ask, Card, ContainerAsk, GPURequest, Placement
 from timekeeper.core.violation import Violation
@@ -80,7 +79,6 @@ class Dialect:
     node_resources: tuple[str, ...] = ()
     # the resource that counts memory in units of the node plugin, of which the node advertises a sum
     memory_units: str = ""
-    percent: PercentResources | None = None  # where the resources count per cent: what policies need of them
     ignored_by_scheduler: tuple[str, ...] = ()  # resources that kube-scheduler ignores
     # annotations and labels in which users write requests; a pod with one of them is of this dialect
     annotations: tuple[str, ...] = ()
@@ -105,14 +103,12 @@ class Dialect:
     # annotations of a bound pod that the node plugin changes while the first is ``allocating``: that one,
     # the one of which it erases what it has handed out, and others
     plugin_erases: tuple[str, ...] = ()
-    vgpu: VgpuResources | None = None  # where the resources are a number and amounts: what policies need
+    vgpu: VgpuResources | None = None  # where the resources are a number and amounts of each card
     # resources that count a container's cards: if all of them that it has are zero, it has no card
     counts: tuple[str, ...] = ()
-    most: tuple[Most, ...] = ()  # the largest amounts of other resources, for policies
     # resources, or what their names begin with, with - at its end: whole devices, which kube-scheduler and
     # the node plugin give out alone
     by_plugin: tuple[str, ...] = ()
-    one_container: bool = False  # the node plugin serves one container of a pod, and no init container
     variables: Mapping[str, str] = field(default_factory=dict)  # resource -> variable that has its amount
     # other dialects, whose pods its nodes serve as well. Beside one of its own, their containers are its own.
     serves: tuple[str, ...] = ()

@@ -227,7 +227,6 @@ DIALECT = Dialect(
     resources=(I915, XE),
     prefix=PREFIX,
     counts=(I915, XE),
-    most=_MOST_CARDS,
     by_plugin=(I915, XE),
     examples={I915: "1", XE: "1"},
     read=_read,

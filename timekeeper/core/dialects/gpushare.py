@@ -80,7 +80,6 @@ DIALECT = Dialect(
     resources=(MEMORY,),
     node_resources=(COUNT,),
     memory_units=MEMORY,
-    most=(_MOST,),
     examples={MEMORY: "3"},
     read=_read,
     at_admission=nothing_at_admission,

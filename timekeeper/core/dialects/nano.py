@@ -43,7 +43,6 @@ def _dialect(
         owned=(f"{assumed.partition('/')[0]}/",),
         plugin_shows=True,
         labels_at_binding={assumed: "true"},
-        percent=resources,
         cards=resources.cards,
     )
 

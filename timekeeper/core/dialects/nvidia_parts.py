@@ -137,7 +137,6 @@ DIALECTS = (
         name="nvidia-shared",
         resources=(SHARED,),
         by_plugin=(SHARED,),
-        most=(_MOST_SHARED,),
         examples={SHARED: "1"},
         read=_read_shared,
         cards=_shared_cards,

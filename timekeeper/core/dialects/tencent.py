@@ -51,7 +51,6 @@ DIALECT = Dialect(
     resources=RESOURCES.resources,
     examples=RESOURCES.examples,
     read=RESOURCES.read,
-    percent=RESOURCES,
     counts=(CORE,),
     at_admission=_at_admission,
     at_binding=_at_binding,

@@ -20,7 +20,6 @@ DIALECT = Dialect(
     resources=RESOURCES.resources,
     examples=RESOURCES.examples,
     read=RESOURCES.read,
-    percent=RESOURCES,
     at_admission=nothing_at_admission,
     at_binding=nothing_at_binding,
     plugin_shows=True,

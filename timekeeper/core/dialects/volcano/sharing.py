@@ -80,19 +80,17 @@ def _found(pod: PodFacts, request: GPURequest) -> Found:
 
 def _dialect(
     name: str,
-    most: Most,
+    resource: str,
     example: str,
     read: Callable[[ContainerLimits], Ask | tuple[Violation, ...]],
     node_resources: tuple[str, ...] = (),
     memory_units: str = "",
 ) -> Dialect:
-    resource = most.resource
     return Dialect(
         name=name,
         resources=(resource,),
         node_resources=node_resources,
         memory_units=memory_units,
-        most=(most,),
         examples={resource: example},
         read=read,
         at_admission=nothing_at_admission,
@@ -105,11 +103,10 @@ def _dialect(
         node_lock="gpu",
         replaces=("volcano",),
         constrain=partial(_one_container, resource),
-        one_container=True,
     )
 
 
 DIALECTS = (
-    _dialect("volcano-memory", _MOST_MEMORY, "1024", _read_memory, (NUMBER,), MEMORY),
-    _dialect("volcano-number", _MOST_CARDS, "1", _read_number),
+    _dialect("volcano-memory", MEMORY, "1024", _read_memory, (NUMBER,), MEMORY),
+    _dialect("volcano-number", NUMBER, "1", _read_number),
 )

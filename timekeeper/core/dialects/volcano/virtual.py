@@ -134,5 +134,4 @@ DIALECT = Dialect(
     constrain=_constrain,
     vgpu=RESOURCES,
     counts=(RESOURCES.number,),
-    one_container=True,
 )
