@@ -70,10 +70,7 @@ A database is an SQLAlchemy URL; one with an absolute path has four slashes: sql
 class MeasuringPrometheus(PrometheusSettings):
     """Where it is; without one the use of metered pods is not known."""
 
-    url: str = url_flag(
-        "URL of Prometheus, for the use of metered pods' cards, and for the estimate of the time before the"
-        " ledger; empty: none"
-    )
+    url: str = url_flag("URL of Prometheus, for the use of metered pods' cards; empty: none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,6 @@ from typing import Any
 from flask import Flask, Response, g, request
 
 from timekeeper import metrics
-from timekeeper.accounts.card_use.prometheus_answers import PrometheusQueries
 from timekeeper.api import months, nodes, would
 from timekeeper.api.http.answers import answer
 from timekeeper.api.http.openapi import document
@@ -102,14 +101,13 @@ def create_services(
     clock_fault: Callable[[], str] = lambda: "",
     peers: Peers = NO_PEERS,
     open_metrics: bool = False,
-    prometheus: PrometheusQueries | None = None,
     only_meter: bool = False,
     families: tuple[str, ...] = (),
 ) -> Services:
     """See `create_app`. ``families``: those that are listened on; ``damage``: what is wrong with the
     database's file, "" if nothing is; ``clock_fault``: the same for this machine's clock; ``peers``: the
-    roles that simulations ask; ``open_metrics``: `/metrics` needs no token; ``prometheus``: for estimates,
-    None: there is none; ``only_meter``: the ledger governs nothing."""
+    roles that simulations ask; ``open_metrics``: `/metrics` needs no token; ``only_meter``: the ledger
+    governs nothing."""
     ledger = LedgerReader(store, clock, only_meter)
     writer = HeartbeatWriter(store, ledger.served, heartbeat_interval_ms)
     return Services(
@@ -123,7 +121,6 @@ def create_services(
         clock_fault=clock_fault,
         peers=peers,
         open_metrics=open_metrics,
-        prometheus=prometheus,
     )
 
 

@@ -10,7 +10,6 @@ EXAMPLES = {
     "dashboard": "dashboard -n team-a --no-browser",
     "decisions": "decisions -n team-a --kind evicted --from 7d",
     "doctor": "doctor",
-    "estimate": "estimate --all-namespaces --budgets",
     "explain": "explain train-7 -n team-a",
     "grant": 'grant team-a 10 --reason "paper deadline"',
     "grants": "grants _group.lab",

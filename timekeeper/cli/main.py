@@ -142,22 +142,6 @@ def report(options: Options, all_namespaces: bool, month: str | None, group: str
         output.show(bill.bill(text), form)
 
 
-@cli.command(cls=ClusterCommand, short_help="The 30 days before the ledger, estimated")
-@click.pass_obj
-@EVERYWHERE
-@click.option("--budgets", "of_budgets", is_flag=True, help="what today's budgets would have had left")
-@FORM
-def estimate(options: Options, all_namespaces: bool, of_budgets: bool, form: str) -> None:
-    """What pods held in the 30 days before the ledger, estimated from kube-state-metrics in Prometheus, at
-    today's weights and prices. It is never posted."""
-    namespace = options.scope(all_namespaces)
-    with connected(options, namespace or "") as client:
-        which = "budgets" if of_budgets else "rows"
-        table = which if of_budgets and form not in output.OBJECTS else None
-        sheet = client.sheet(form, "/v1/estimate", which, namespace=namespace, table=table)
-    output.show(sheet, form)
-
-
 @cli.command(cls=ClusterCommand, unless=("subject", "group"), short_help="Grants of a namespace or group")
 @click.pass_obj
 @click.argument("subject", required=False, metavar="[NAMESPACE | _group.NAME]", shell_complete=words.subjects)

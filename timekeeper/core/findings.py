@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from timekeeper.core.json_values import Json
 from timekeeper.core.names import AGENTS_NAMESPACE, BUDGET_CONFIG_MAPS
-from timekeeper.core.texts import age, moment, only_printable, percent
+from timekeeper.core.texts import age, moment, only_printable
 
 if TYPE_CHECKING:
     from timekeeper.edge.source_health import SourceHealth
@@ -459,13 +459,3 @@ def broken_sentences(answer: Json) -> Iterator[str]:
         is_gone = broken["key"] in BUDGET_CONFIG_MAPS
         why = "" if is_gone else "a budget entry has a mistake, so this text does not count: "
         yield f"{why}{broken['error']}"
-
-
-def estimate_sentences(answer: Json) -> Iterator[str]:
-    """What a reader must know of an estimate, and what is missing. ``answer``: of ``/v1/estimate``."""
-    times = f"from {moment(answer['from'])} to {moment(answer['to'])}, where the ledger begins"
-    step = f"each sample stands for {answer['stepMs'] // 60_000} minutes"
-    yield f"Estimated, not charged: {times}; {step}"
-    known = percent(answer["knownMs"], answer["to"] - answer["from"]) or "0%"
-    yield f"There are samples for {known} of this time; the rest is unknown, not zero"
-    yield from answer["findings"]

@@ -50,7 +50,6 @@ PAGES: dict[str, PageMaker] = {
     "/waste": cluster.waste,
     "/costs": costs.costs,
     "/costs/<any(csv, focus):form>": costs.download,
-    "/estimate": costs.estimated,
     "/months": costs.months,
     "/months/<month>": costs.month,
     "/would": accounts.would,

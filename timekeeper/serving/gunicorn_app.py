@@ -37,7 +37,6 @@ from timekeeper.runtime.http.problem_details import Problem
 from timekeeper.runtime.http.server import HttpServer, listening_socket
 from timekeeper.runtime.http.service import Handler, HttpAnswer, HttpLimits, HttpRequest, HttpService, Route
 from timekeeper.runtime.peers import peers
-from timekeeper.runtime.prometheus import SMALL_BYTES, PrometheusClient
 from timekeeper.serving.aggregated import aggregated_service, refusal
 from timekeeper.serving.tls import check_files, check_oidc_files, newest_context
 from timekeeper.settings import TimekeeperSettings
@@ -152,7 +151,6 @@ def make_service(settings: TimekeeperSettings, limits: HttpLimits) -> HttpServic
         api.clock.sentence,
         peers(settings.webhook_url, settings.extender_url, settings.token_file, ca),
         settings.metrics_access == "open",
-        PrometheusClient(settings.prometheus, api, SMALL_BYTES) if settings.prometheus.is_given else None,
         settings.only_meter,
         families(settings.listen[0]),
     )

@@ -117,7 +117,7 @@ class UseReader:
         """What it answers; or None, and why there is no usable answer."""
         found: MeasuredPods | None = None
         try:
-            series = read_series(orjson.loads(self._prometheus.ask("/api/v1/query", query=QUERY)), "vector")
+            series = read_series(orjson.loads(self._prometheus.ask("/api/v1/query", query=QUERY)))
             found = measured_pods(series, holders, now_ms) if series else None
             error = "" if series else "Prometheus has no series DCGM_FI_DEV_GPU_UTIL of the last 2 minutes"
         except ValueError as failure:

@@ -28,8 +28,8 @@ from timekeeper.cli.main import cli
 POD = str(ROOT / "deploy" / "samples" / "half-a-card.yaml")
 LISTS: dict[str, tuple[str, ...]] = {
     **{"audit": (), "audit --use": (), "check": (POD,), "budget": ("-A",), "budget team-a team-b": ()},
-    **{"correct": ("team-a", "-1", "--reason", "x"), "decisions": ("-A",), "doctor": (), "estimate": ("-A",)},
-    **{"estimate --budgets": ("-A",), "grant": ("team-a", "1", "--reason", "x"), "grants": ("-A",)},
+    **{"correct": ("team-a", "-1", "--reason", "x"), "decisions": ("-A",), "doctor": ()},
+    **{"grant": ("team-a", "1", "--reason", "x"), "grants": ("-A",)},
     **{"held": ("-A",), "map": (), "map --stranded": (), "report": ("-A",), "save": ("DIR",), "top": ("-A",)},
     **{"usage": ("-A",), "waiting": ("-A",), "would": ("-A",)},
 }
@@ -97,15 +97,6 @@ ANSWERS: dict[str, dict[str, Any]] = {
     },
     "/v1/corrections": {
         "corrections": [{**GRANT, "namespace": "team-a", "pod": "", "at": 0, "amount": -1, "id": 1}]
-    },
-    "/v1/estimate": {
-        **{"from": 0, "to": 1, "stepMs": 1, "knownMs": 1, "findings": []},
-        "rows": [
-            {"namespace": "team-a", "models": "", "amount": 1, "price": "", "currency": "", "cost": None}
-        ],
-        "budgets": [
-            {"subject": "a", "period": "month", "granted": 1, "amount": 1, "left": 0, "spentAt": None}
-        ],
     },
     "/v1/explain/team-a/p": {
         **{"subject": "Pod/p", "namespace": "team-a", "steps": [], "charges": [], "waitsFor": []},

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 
 from tests.timekeeper.clocks import iso
 from tests.timekeeper.databases import ON_BOTH
@@ -532,6 +533,22 @@ def test_up_to_when_all_is_judged_is_not_written_while_pods_wait(judged: Judged)
 @ON_SQLITE
 def test_without_a_time_range_there_are_four_weeks_with_this_one(judged: Judged) -> None:
     assert would.week_of(judged.town.clock()) - would.week_of(judged.answer()["from"]) == 3
+
+
+@ON_SQLITE
+def test_the_beginning_of_the_ledger_is_not_looked_for_at_each_request(judged: Judged) -> None:
+    """It takes all sessions to find it."""
+    looked: list[str] = []
+
+    def see(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        looked.extend([statement] if "min(sessions.opened_ms)" in statement else ())
+
+    event.listen(judged.town.store.engine, "before_cursor_execute", see)
+    try:
+        assert [judged.answer()["began"] for _ in range(3)] == [T0] * 3
+    finally:
+        event.remove(judged.town.store.engine, "before_cursor_execute", see)
+    assert len(looked) == 1
 
 
 @ON_SQLITE

@@ -30,7 +30,6 @@ PAGES = {
     "/decisions": "Decisions",
     "/months": "Closed months",
     "/would": "What enforcement would have done",
-    "/estimate": "Before the ledger, estimated",
     "/pods/team-a/train-9": "Pod/train-9",
     "/namespaces/NOT%20VALID": "This address is not right",
 }

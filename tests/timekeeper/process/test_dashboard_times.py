@@ -18,7 +18,6 @@ PAGES = (
     "/waiting",
     "/waste",
     "/costs",
-    "/estimate",
     "/months",
     "/months/2026-11",
     "/would",

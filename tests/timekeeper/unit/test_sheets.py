@@ -523,35 +523,6 @@ def test_of_pods_that_are_placed_nowhere_a_simulation_does_not_say_what_they_nee
     assert simulation.SIMULATED.table(answer, MIDNIGHT)["notes"] == []
 
 
-def test_each_row_of_an_estimate_says_so() -> None:
-    row = {
-        "namespace": "team-a",
-        "models": "",
-        "group": "",
-        "amount": 2 * HOUR,
-        "price": "1.5",
-        "currency": "EUR",
-        "cost": "3",
-    }
-    spent = {"subject": "team-a", "period": "month", "granted": HOUR, "amount": 2 * HOUR, "left": -HOUR}
-    times = {"from": MIDNIGHT - 86_400_000, "to": MIDNIGHT, "stepMs": 1_800_000, "knownMs": 43_200_000}
-    answer = {"rows": [row], "budgets": [spent | {"spentAt": MIDNIGHT}], "findings": ["none"], **times}
-
-    (shown,), (left,) = cells(usage.ESTIMATE, answer), cells(usage.ESTIMATED_BUDGETS, answer)
-
-    assert [*shown.values()] == [
-        *("estimated", "2026-11-20 00:00Z", "2026-11-21 00:00Z", "50%"),
-        *("team-a", None, None, 2 * HOUR, "2.00", "1.5", "EUR", "3.00"),
-    ]
-    assert (left["estimated"], left["left"], left["spentAt"]) == ("estimated", "-1.00", "2026-11-21 00:00Z")
-    assert usage.ESTIMATE.table(answer, MIDNIGHT)["warnings"] == [
-        "Estimated, not charged: from 2026-11-20 00:00Z to 2026-11-21 00:00Z, where the ledger begins;"
-        " each sample stands for 30 minutes",
-        "There are samples for 50% of this time; the rest is unknown, not zero",
-        "none",
-    ]
-
-
 def test_what_would_have_happened_counts_the_weeks_new_pods_and_says_what_is_not_known() -> None:
     row = {"week": "2026-W47", "from": 0, "namespace": "team-a", "rule": "", "pod": "p", "sentence": "why"}
     row |= {"late": 0, "of": 340}

@@ -143,14 +143,13 @@ def _is_on(host: str, node: str, left: _Left) -> bool:
 
 
 def _value(series: Series, now_ms: int, left: _Left) -> int | None:
-    ((at_ms, value),) = series.samples
-    if abs(now_ms - at_ms) > FRESH_MS:
+    if abs(now_ms - series.at_ms) > FRESH_MS:
         left.old += 1
         return None
-    if value is None or value > _MOST:
+    if series.value is None or series.value > _MOST:
         left.values += 1
         return None
-    return -int(-value // 1)  # a little use is use
+    return -int(-series.value // 1)  # a little use is use
 
 
 def _series(number: int) -> str:

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Lock
 
-from timekeeper.accounts.card_use.prometheus_answers import PrometheusQueries
 from timekeeper.api.ledger.heartbeat_writer import HeartbeatWriter
 from timekeeper.api.ledger.ledger_reader import LedgerReader
 from timekeeper.api.ledger.outages import OutageLog
@@ -18,7 +17,7 @@ class Services:
     """``ca`` returns the CA bundle for sidecars, empty if there is none; ``clock`` returns milliseconds since
     1970; ``families``: those that are listened on; ``damage`` what is wrong with the database's file, empty
     if nothing is; ``clock_fault`` the same for this machine's clock; ``peers``: the roles that simulations
-    ask; ``open_metrics``: `/metrics` needs no token; ``prometheus``: for estimates, None: there is none."""
+    ask; ``open_metrics``: `/metrics` needs no token."""
 
     ledger: LedgerReader
     gate: Gate
@@ -31,7 +30,6 @@ class Services:
     outages: OutageLog = field(default_factory=OutageLog)
     peers: Peers = NO_PEERS
     open_metrics: bool = False
-    prometheus: PrometheusQueries | None = None
     report_streams: ReportSeats = field(default_factory=ReportSeats)  # of whole reports, sent while read
     report_pages: ReportSeats = field(default_factory=ReportSeats)
     simulating: Lock = field(default_factory=Lock)  # held by the one simulation of this process

@@ -10,15 +10,13 @@ from timekeeper.api.sheets.decisions import DECISIONS, LIFE, WOULD
 from timekeeper.api.sheets.focus import FOCUS
 from timekeeper.api.sheets.sessions import HELD, NODE_CHARGES, SESSIONS
 from timekeeper.api.sheets.simulation import SIMULATED
-from timekeeper.api.sheets.usage import CORRECTIONS, ESTIMATE, ESTIMATED_BUDGETS, MONTH, MONTHS, REPORT, USAGE
+from timekeeper.api.sheets.usage import CORRECTIONS, MONTH, MONTHS, REPORT, USAGE
 
 __all__ = [
     "BUDGET",
     "BUDGETS",
     "CORRECTIONS",
     "DECISIONS",
-    "ESTIMATE",
-    "ESTIMATED_BUDGETS",
     "FOCUS",
     "GRANTS",
     "GROUP_GRANTS",

@@ -1,4 +1,4 @@
-"""Charges, estimates, and the months of a bill."""
+"""Charges, and the months of a bill."""
 
 from collections.abc import Iterator
 
@@ -23,8 +23,7 @@ from timekeeper.api.sheets.sheet import (
     Json,
     Sheet,
 )
-from timekeeper.core.findings import estimate_sentences
-from timekeeper.core.texts import cost, hours, moment
+from timekeeper.core.texts import hours, moment
 
 HOUR_MS = 3_600_000  # measured use is kept by the hour
 
@@ -47,7 +46,6 @@ def _label(name: str) -> Column:
 
 _FROM = TIME("from", "From", "the beginning of the row's time")
 _TO = TIME("to", "To", "its end")
-_NAMESPACE = NAMESPACE("namespace", "Namespace", "whose account pays")
 _GPU_HOURS = AMOUNT("gpuHours", "GPU-hours", "charged, posted and pending", "amount")
 _GROUPS = (
     _FROM,
@@ -142,56 +140,6 @@ OF_CLUSTERS = (TEXT("clusterName", "Cluster", "the month's"),)
 REPORT = Sheet(
     columns=(*_GROUPS, *_PRICED, *CHARGED, *OF_USE, *OF_STRANDED, *OF_CORRECTIONS, *OF_CLUSTERS),
     rows=lambda answer: answer["rows"],
-)
-_ESTIMATED = TEXT("estimated", "", "never posted", lambda _: "estimated")
-
-
-def _findings(answer: Json, _now_ms: int) -> Iterator[str]:
-    return estimate_sentences(answer)
-
-
-def _known(raw: Json) -> tuple[int, int]:
-    return raw["knownMs"], raw["to"] - raw["from"]
-
-
-def _estimated(answer: Json) -> Iterator[Json]:
-    """The rows, each with the time of all."""
-    for raw in answer["rows"]:
-        yield {**raw, **{name: answer[name] for name in ("from", "to", "knownMs")}}
-
-
-ESTIMATE = Sheet(
-    columns=(
-        _ESTIMATED,
-        TIME("from", "From", "the beginning of the time", priority=1),
-        TIME("to", "To", "its end, where the ledger begins", priority=1),
-        PERCENT("known", "Known", "how much of that time there are samples for", _known, 1),
-        _NAMESPACE,
-        GROUP("group", "Group", "of the namespace", lambda raw: raw["group"] or None, 1),
-        TEXT("models", "Model", "of the cards", lambda raw: raw["models"] or None),
-        INTEGER("amount", "Amount", "in milli-GPU x milliseconds", priority=1),
-        _GPU_HOURS,
-        DECIMAL("price", "Price", "of a weighted GPU-hour, as it is now"),
-        TEXT("currency", "Currency", "of the price", lambda raw: raw["currency"] if raw["price"] else ""),
-        DECIMAL("cost", "Cost", "at that price", lambda raw: cost(raw["cost"])),
-    ),
-    rows=_estimated,
-    empty="no pod is known to have held devices in this time",
-    warnings=_findings,
-)
-ESTIMATED_BUDGETS = Sheet(
-    columns=(
-        _ESTIMATED,
-        NAMESPACE("subject", "Namespace", "the namespace, or _group.NAME"),
-        TEXT("period", "Period", "of the budget"),
-        AMOUNT("granted", "Granted", "for this time, in GPU-hours"),
-        AMOUNT("amount", "Used", "in this time, in GPU-hours"),
-        AMOUNT("left", "Left", "of it, in GPU-hours"),
-        TIME("spentAt", "Spent at", "when it would have been spent", lambda raw: raw["spentAt"] or ""),
-    ),
-    rows=lambda answer: answer["budgets"],
-    empty="no budget has a limit",
-    warnings=_findings,
 )
 _PARTS = {"charges": "charges", "grantsMade": "grants", "prices": "prices", "sha256": "all"}
 

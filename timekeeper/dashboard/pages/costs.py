@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 
-from timekeeper.core.findings import estimate_sentences
 from timekeeper.core.texts import age, cell, moment, money
 from timekeeper.dashboard.visits import Download, PageContent, Visit, link, page_at, part, segment
 
@@ -14,7 +13,6 @@ GROUPS = ("namespace", "group", "namespace,owner", "pod", "model", "node", "day"
 FORMS = {"csv": "csv", "focus": "focus-csv"}
 MOST = 10_000  # rows of a report that are read
 _ROWS = 100  # in one page of the table
-_ESTIMATED_ROWS = 500
 _MONTHS = 13  # to choose from, the newest first
 _DAY_MS = 86_400_000
 _WEEK_MS = 7 * _DAY_MS
@@ -208,14 +206,6 @@ def download(visit: Visit, form: str) -> Download:
     name = "-".join(filter(None, ("bursar", month, visit.namespace.lstrip("_"), "focus" * (form == "focus"))))
     answer = visit.api.stream("/v1/usage", namespace=visit.scope, month=month, format=FORMS[form], **query)
     return Download(f"{name}.csv", answer)
-
-
-def estimated(visit: Visit) -> PageContent:
-    """The time before the ledger, estimated."""
-    answer = visit.api.get("/v1/estimate", namespace=visit.scope)
-    rows = sorted(answer["rows"], key=lambda each: -each["amount"])
-    values = {"rows": rows[:_ESTIMATED_ROWS], "budgets": answer["budgets"][:_ESTIMATED_ROWS]}
-    return PageContent("estimate.html", {**values, "notes": list(estimate_sentences(answer))})
 
 
 def running_month(visit: Visit) -> str:
