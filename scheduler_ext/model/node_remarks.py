@@ -21,7 +21,7 @@ class NodeRemarks(NamedTuple):
     has_inventory: bool = False  # its agent has written one
     has_capacity: bool = False  # it advertises GPUs, free or not
     is_unguarded: bool = False  # its container runtime starts containers with cards while the agent is away
-    change: str = ""  # what `kubectl bursar node` has cordoned it for
+    change: str = ""  # what it is cordoned for: fractions or whole
     keeps_name: bool = False  # of NVIDIA's plugin, which is gone
     locks: tuple[tuple[str, int], ...] = ()
 

@@ -32,7 +32,7 @@ _STORIES = "tests/story/cluster/"
 _SHARED_STACK = (
     "tests/cli/cluster/",
     *(f"tests/docs/cluster/test_{page}.py" for page in ("access", "coming_from", "from_device_plugin")),
-    *(f"tests/docs/cluster/test_{page}.py" for page in ("monitoring", "tutorial")),
+    *(f"tests/docs/cluster/test_{page}.py" for page in ("monitoring", "nodes", "tutorial")),
     "tests/webhook/cluster/test_calls.py",
 )
 _OWN_STACK = "tests/story/cluster/test_demo.py"

@@ -16,8 +16,6 @@ EXAMPLES = {
     "held": "held -n team-a",
     "map": "map --node gpu-1",
     "node charges": "node charges gpu-1 --from 36h --all-namespaces",
-    "node fractions": "node fractions n1 --dry-run",
-    "node whole": "node whole n1 --dry-run",
     "report": "report --all-namespaces --month 2026-11",
     "save": "save before-upgrade",
     "simulate": "simulate -f deploy/samples/half-a-card.yaml -n team-a",

@@ -25,7 +25,6 @@ from timekeeper.cli.flags import (
     by_columns,
 )
 from timekeeper.cli.months import correct
-from timekeeper.cli.nodes.command import node
 from timekeeper.cli.output import CommandError, PrintedSheet
 from timekeeper.cli.save.command import save
 from timekeeper.cli.simulation import simulate
@@ -330,6 +329,35 @@ def waiting(options: Options, pod: str | None, all_namespaces: bool, form: str) 
     output.show(sheet, form, f"{output.within(namespace)}{why}")
 
 
+@cli.group(short_help="Who was charged on a node until when")
+def node() -> None:
+    """What the ledger says of a node."""
+
+
+@node.command(cls=ClusterCommand, short_help="Who was charged on a node until when")
+@click.pass_obj
+@click.argument("name", metavar="NODE", shell_complete=words.nodes)
+@EVERYWHERE
+@click.option(
+    "--from",
+    "begin",
+    type=TIME,
+    help="a time, a day, or 7d or 36h ago; without it a day before the node was last heard",
+)
+@click.option("--to", "end", type=TIME, help="a time, a day, or 7d or 36h ago")
+@FORM
+def charges(
+    options: Options, name: str, all_namespaces: bool, begin: str | None, end: str | None, form: str
+) -> None:
+    """Who was charged for cards of NODE until when, and why no longer; also of a node that is silent or has
+    left."""
+    namespace = options.scope(all_namespaces)
+    with connected(options, namespace or "") as client:
+        path = f"/v1/nodes/{quote(name, safe='')}"
+        sheet = client.sheet(form, path, namespace=namespace, from_=begin, to=end, limit="10000")
+    output.show(sheet, form, output.within(namespace))
+
+
 @cli.command(cls=ClusterCommand, without=("namespace",), short_help="What is wrong, and what mends it")
 @click.pass_obj
 @FORM
@@ -350,7 +378,6 @@ cli.add_command(correct)
 cli.add_command(save)
 cli.add_command(top)
 cli.add_command(would)
-cli.add_command(node)
 cli.add_command(dashboard)
 add_examples(cli)
 

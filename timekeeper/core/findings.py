@@ -192,19 +192,19 @@ CATALOGUE: Mapping[str, FindingKind] = {
         "warning",
         "fractions",
         "no node gives out fractions: NVIDIA's plugin gives out whole cards on {nodes}",
-        todo="kubectl bursar node fractions {node} --dry-run (docs/nodes.md)",
+        todo="give {node} to fractions (docs/nodes.md)",
     ),
     "changing-node": FindingKind(
         "warning",
         "fractions",
         "{node} is cordoned on its way to {change}",
-        todo="kubectl bursar node {change} {node} goes on (docs/nodes.md)",
+        todo="go on with {node} (docs/nodes.md)",
     ),
     "left-over-name": FindingKind(
         "warning",
         "fractions",
         "{node} keeps nvidia.com/gpu with 0 of a plugin that is gone, so its agent offers no fractions",
-        todo="kubectl bursar node fractions {node} (docs/nodes.md)",
+        todo="remove it from the status of {node} (docs/nodes.md)",
     ),
     "closed-node": FindingKind(
         "warning",

@@ -108,7 +108,7 @@ MPS_MEMORY = "mps-memory.bursar.dev/"
 MPS_THREADS = "mps-threads.bursar.dev/"
 BY_CONTAINER = (VISIBLE, MPS_MEMORY, MPS_THREADS)  # a container's name follows
 
-# annotation of a node that `kubectl bursar node` has cordoned: what the node becomes, fractions or whole
+# annotation of a cordoned node: what it becomes, fractions or whole (docs/nodes.md)
 NODE_CHANGE = "bursar.dev/node-change"
 
 # pod condition: the extender sets it to make kube-scheduler retry a waiting pod

@@ -60,7 +60,7 @@ OBJECT_NAMES: Mapping[str, ObjectName] = {
         "annotation of a node", "administrator", "UUIDs of cards that must not be given out"
     ),
     names.NODE_CHANGE: ObjectName(
-        "annotation of a node", "administrator", "`kubectl bursar node` has cordoned it: what it becomes"
+        "annotation of a node", "administrator", "what the cordoned node becomes: `fractions` or `whole`"
     ),
     names.MODE_LABEL: ObjectName(
         "label of a namespace", "administrator", "its mode, unless its budget entry names one"

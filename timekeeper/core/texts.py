@@ -58,8 +58,8 @@ def no_fractions(nodes: int) -> str:
     """Why a pod waits that may use nodes of NVIDIA's plugin alone. ``nodes``: their number."""
     on = "1 node" if nodes == 1 else f"{nodes} nodes"
     return (
-        f"no node that it may use gives out fractions: on {on} NVIDIA's plugin gives out whole cards; kubectl"
-        " bursar node fractions NODE gives a node to fractions"
+        f"no node that it may use gives out fractions: on {on} NVIDIA's plugin gives out whole cards;"
+        " docs/nodes.md gives a node to fractions"
     )
 
 

@@ -98,8 +98,11 @@ TYPED = {
     },
     "docs/notifications.md": {"openssl": "docs/cluster/test_commands.py"},
     "docs/nodes.md": {
-        "node fractions": "cli/cluster/test_nodes.py",
-        "node whole": "cli/cluster/test_nodes.py",
+        "kubectl cordon": "docs/cluster/test_nodes.py",
+        "kubectl get pods": "docs/cluster/test_nodes.py",
+        "kubectl label node": "docs/cluster/test_nodes.py",
+        "kubectl patch node": "docs/cluster/test_nodes.py",
+        "kubectl uncordon": "docs/cluster/test_nodes.py",
     },
     "docs/placement.md": {"kubectl taint nodes": "webhook/cluster/test_taint.py"},
     "docs/platforms/gpu-operator.md": {"bursar.dev/exempt=true": "docs/cluster/test_commands.py"},

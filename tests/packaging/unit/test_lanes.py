@@ -7,7 +7,7 @@ from tests.support.lanes import COMPUTE, LANES, NODE, PLANE, STACK, STORIES, lan
 
 UNITS = {
     STORIES: ["tests/story/cluster/test_gangs.py", "tests/story/cluster/test_caps.py"],
-    STACK: ["tests/cli/cluster/test_nodes.py", "tests/cli/cluster/test_aggregated.py"],
+    STACK: ["tests/docs/cluster/test_nodes.py", "tests/cli/cluster/test_aggregated.py"],
     PLANE: [f"tests/webhook/cluster/test_{number}.py" for number in range(9)],
     NODE: ["tests/kubelet/cluster/test_nri.py", "tests/kubelet/cluster/test_claims.py"],
     COMPUTE: [f"tests/core/unit/test_{number}.py" for number in range(9)],

@@ -13,7 +13,6 @@ LEAST_S, LEAST_LEASE_S = 60, 15
 MEASURE = ("bench", "day", "mutants")  # programs, no tests
 RUNS_OUT = "it is to run out"
 EXCEPTIONS = {
-    ("tests/cli/cluster/test_nodes.py", "--timeout=2s"): RUNS_OUT,
     ("tests/local/process/test_local_parts.py", "within_s=0.1"): RUNS_OUT,
     ("tests/node/cluster/test_podresources.py", "timeout_s=0.3"): RUNS_OUT,
     ("tests/node/process/test_podresources.py", "timeout_s=0.3"): RUNS_OUT,

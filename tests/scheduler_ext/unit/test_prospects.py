@@ -70,7 +70,7 @@ def test_the_free_card_that_is_named_is_on_a_node_that_the_pod_may_use() -> None
             [node("n", card(0), capacity=PLUGIN), without_inventory("m")],
             percent(50),
             "no node that it may use gives out fractions: on 2 nodes NVIDIA's plugin gives out whole cards;"
-            " kubectl bursar node fractions NODE gives a node to fractions",
+            " docs/nodes.md gives a node to fractions",
         ),
         (
             [node("n", card(0), capacity=PLUGIN), node("m", card(0), capacity={"aliyun.com/gpu-mem": "16"})],
