@@ -55,11 +55,6 @@ def _kept(found: Others) -> Others:
     return found
 
 
-def memory_bytes(amounts: Others) -> int:
-    """The node's own memory among them, in bytes."""
-    return dict(amounts).get("memory", 0) // 1000
-
-
 def exceed(asked: Others, total: Others) -> bool:
     """True if more is requested of any resource than there is in all. A node that does not say how many pods
     it takes has no limit of them."""

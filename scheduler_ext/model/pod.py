@@ -41,7 +41,7 @@ from timekeeper.core.ledger.reservation import (
     read_displaced,
     read_reservation,
 )
-from timekeeper.core.object_names import TERMINAL, controller_of, controller_reference, owner_of
+from timekeeper.core.object_names import TERMINAL, controller_of, owner_of
 from timekeeper.core.quantity import integral
 from timekeeper.core.request.cards import decode_placement
 from timekeeper.core.request.foreign import NamedCards, named_cards
@@ -53,7 +53,6 @@ MAX_GRACE_MS = 600_000
 MAX_DECLARED_S = 2**31 - 1  # of activeDeadlineSeconds
 MAX_MESSAGE = 1_000  # characters kept of kube-scheduler's message
 MAX_REJECTED = 300  # of the kubelet's
-_AT_HOME = ("DaemonSet", "Node")  # what makes pods that belong on their node
 _LONGEST_PART = 2_048  # bytes of a pod whose request is kept
 _PREEMPTED = "DisruptionTarget", "PreemptionByScheduler"  # the condition of a victim of kube-scheduler
 _READ_CONDITIONS = ("PodScheduled", "DisruptionTarget")
@@ -179,7 +178,6 @@ class NonGPUPod(Struct, frozen=True, gc=False):
     leaves_ms: int = 0  # its deletionTimestamp, 0 without one
     namespace: str = ""
     member: CPUMember | None = None  # what it needs while it waits, where it has the mark of a group
-    is_at_home: bool = False  # a DaemonSet or the node itself made it, so it belongs there
     labels: Packed = ""
     rules: PodRules = NO_RULES  # what keeps other pods off nodes
 
@@ -210,8 +208,6 @@ def _non_gpu_pod(raw: Json, template: "_Template") -> NonGPUPod:
         return NonGPUPod(uid, node, 0, member=_cpu_member(raw, template))
     leaves_ms = hold.millis(metadata.get("deletionTimestamp")) or 0
     namespace = intern(_text(metadata, "namespace"))
-    owner = controller_reference(metadata)
-    is_at_home = owner is not None and owner.get("kind") in _AT_HOME
     return NonGPUPod(
         uid,
         node,
@@ -219,7 +215,6 @@ def _non_gpu_pod(raw: Json, template: "_Template") -> NonGPUPod:
         template.others,
         leaves_ms,
         namespace,
-        is_at_home=is_at_home,
         labels=labels_of(raw),
         rules=rules_of(raw, is_placed_here=False),
     )

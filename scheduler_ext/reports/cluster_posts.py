@@ -13,7 +13,6 @@ import orjson
 from scheduler_ext.log import Log
 from scheduler_ext.reports.closed_nodes import why_closed
 from scheduler_ext.reports.waiting_pods import MAX_BYTES
-from scheduler_ext.scoring.stranding import largest, stranded_by
 from scheduler_ext.snapshot.allocation import Allocation, uses_of
 from scheduler_ext.snapshot.immutable_map import Map
 from scheduler_ext.snapshot.node_info import NodeInfo, unreserved
@@ -172,9 +171,8 @@ def _body(
 
 
 def _node(node: NodeInfo) -> Json:
-    stranded = {name: _amount(milli) for name, milli in largest(stranded_by(node)).items()}
     closed = posted_text(why_closed(node), MAX_TEXT)
-    view: Json = {"name": node.name, "closed": closed, "cards": _cards(node), "stranded": stranded}
+    view: Json = {"name": node.name, "closed": closed, "cards": _cards(node)}
     if node.unnamed:
         view["unnamed"] = _amount(node.unnamed)
     if node.undescribed:

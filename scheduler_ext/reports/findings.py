@@ -5,13 +5,12 @@ from collections.abc import Iterator
 from scheduler_ext.model.node import Node
 from scheduler_ext.model.node_remarks import PLUGINS
 from scheduler_ext.reports.closed_nodes import why_closed
-from scheduler_ext.scoring.stranding import stranded_by_strangers
 from scheduler_ext.snapshot.node_info import NodeInfo
 from scheduler_ext.snapshot.snapshot import Snapshot
 from timekeeper.core.dialects.nvidia import DIALECT as NVIDIA
 from timekeeper.core.findings import RoleFinding, some_of
 from timekeeper.core.kube.node_lock import NodeLock
-from timekeeper.core.names import AGENTS_NAMESPACE, GPU_PERCENT
+from timekeeper.core.names import GPU_PERCENT
 from timekeeper.core.request.runtime_plugins import OURS
 
 
@@ -30,7 +29,6 @@ def findings(snapshot: Snapshot, now_ms: int) -> Iterator[RoleFinding]:
             if NodeLock(written_ms).is_old(now_ms) and _waits(snapshot, info, holder):
                 yield RoleFinding("locked-node", {"node": info.name, "pod": holder})
     yield from _of_rejections(snapshot, now_ms)
-    yield from _of_strangers([info for info, _ in with_gpus])
 
 
 def _has_gpus(info: NodeInfo, node: Node) -> bool:
@@ -39,8 +37,8 @@ def _has_gpus(info: NodeInfo, node: Node) -> bool:
 
 
 def _has_agent(info: NodeInfo) -> bool:
-    """Whether a pod of the agent is there: only these run in its namespace, and each requests some CPU."""
-    return AGENTS_NAMESPACE in info.non_gpu.by_namespace
+    """Whether a pod of the agent is there."""
+    return bool(info.non_gpu.agents)
 
 
 def _of_inventories(nodes: list[tuple[NodeInfo, Node]]) -> Iterator[RoleFinding]:
@@ -91,13 +89,3 @@ def _of_rejections(snapshot: Snapshot, now_ms: int) -> Iterator[RoleFinding]:
                 whose = f"GPU pods of namespace {namespace}" if namespace else "GPU pods"
                 texts = {"node": name, "whose": whose, "why": demotion.why}
                 yield RoleFinding("demoted-node", {"until": demotion.until_ms, **texts})
-
-
-def _of_strangers(nodes: list[NodeInfo]) -> Iterator[RoleFinding]:
-    """Of pods without GPUs that stand in the way of free cards."""
-    stranding = [(info, cards) for info in nodes if (cards := stranded_by_strangers(info))]
-    if stranding:
-        pods = sum(info.non_gpu.strangers.pods for info, _ in stranding)
-        figures = {"number": pods, "cards": sum(cards for _, cards in stranding)}
-        names = [info.name for info, _ in stranding]
-        yield RoleFinding("crowded-nodes", {**figures, "nodes": some_of(names), "node": names[0]})

@@ -13,7 +13,6 @@ from prometheus_client.registry import Collector
 from scheduler_ext.model.node import CLOSED
 from scheduler_ext.preemption.active import PreemptionCounts
 from scheduler_ext.reports.totals import Total, Totals, drained_milli
-from scheduler_ext.scoring.stranding import largest
 from scheduler_ext.snapshot.snapshot import Snapshot
 from timekeeper.core.findings import METRIC, METRIC_LABELS, METRIC_MEANS
 from timekeeper.core.gangs import MAX_SIZE
@@ -338,22 +337,8 @@ def _of_cards(total: Total) -> Iterator[Metric]:
             "free compute with memory that a typical pod cannot use, in cards",
             total.milli(figures.fragmented) / 1000,
         ),
-        (
-            "stranded_gpus",
-            "free compute with memory but without CPU, in cards",
-            total.milli(figures.stranded) / 1000,
-        ),
     ):
         yield GaugeMetricFamily(f"bursar_extender_{name}", text, value)
-    named = largest(total.stranded_by)
-    rest = total.stranded_by.total() - sum(named.values())
-    yield _gauge(
-        "bursar_extender_namespace_stranded_gpus",
-        "free cards that no pod can use because the namespace's pods hold the CPU or memory beside them; "
-        "without a name: of all but the 100 worst namespaces",
-        "namespace",
-        {name: milli / 1000 for name, milli in {**named, "": rest}.items()},
-    )
 
 
 def _gauge(name: str, text: str, label: str, values: Mapping[str, float]) -> GaugeMetricFamily:

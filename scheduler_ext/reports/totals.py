@@ -6,11 +6,10 @@ has changed since the last one.
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 
-from scheduler_ext.scoring.fragmentation_model import FragmentationModel, idle_milli
-from scheduler_ext.scoring.stranding import stranded_by
+from scheduler_ext.scoring.fragmentation_model import FragmentationModel
 from scheduler_ext.snapshot.drains import without_drain
 from scheduler_ext.snapshot.immutable_map import Map
 from scheduler_ext.snapshot.node_info import NodeInfo, unreserved
@@ -19,17 +18,14 @@ from scheduler_ext.snapshot.snapshot import Snapshot
 
 class Figures(NamedTuple):
     """Sums over open nodes: usable cards, and cards without a pod; and in thousandths of a card: free
-    compute, compute reserved for waiting pods, free compute with memory (``idle``). ``fragmented`` and
-    ``stranded``: idle compute that a typical pod cannot use, and idle compute without CPU, summed over the
-    typical pods of the default policy."""
+    compute, compute reserved for waiting pods. ``fragmented``: free compute with memory that a typical pod
+    cannot use, summed over the typical pods of the default policy."""
 
     cards: int = 0
     untouched: int = 0
     free_milli: int = 0
     reserved_milli: int = 0
-    idle_milli: int = 0
     fragmented: int = 0
-    stranded: int = 0
 
 
 def figures_of(node: NodeInfo, fragmentation_model: FragmentationModel) -> Figures:
@@ -50,9 +46,7 @@ def figures_of(node: NodeInfo, fragmentation_model: FragmentationModel) -> Figur
         untouched=sum(free.untouched for free, _ in spots),
         free_milli=free_milli,
         reserved_milli=sum(free.share_milli for free in whole.free_by_card if free is not None) - free_milli,
-        idle_milli=sum(idle_milli(free) for free, _ in spots),
         fragmented=fragmentation_model.fragment(total, cpu_left),
-        stranded=fragmentation_model.stranded(total, cpu_left),
     )
 
 
@@ -79,7 +73,6 @@ class Totals:
         self._of: dict[str, _OfNode] = {}
         self._sums = [0] * len(Figures())
         self._with_cards, self._closed = 0, Counter[str]()
-        self._stranded_by = Counter[str]()
 
     def now(self, nodes: Map[NodeInfo]) -> "Total":
         """The sums for this version of the map."""
@@ -93,15 +86,14 @@ class Totals:
                 for name in nodes.changed_since(self._nodes):
                     self._count(name, nodes.get(name))
                 self._nodes = nodes
-            sums, closed, stranded_by = Figures(*self._sums), +self._closed, +self._stranded_by
-            return Total(sums, self._with_cards, closed, fragmentation_model, stranded_by)
+            return Total(Figures(*self._sums), self._with_cards, +self._closed, fragmentation_model)
 
     def _count(self, name: str, node: NodeInfo | None) -> None:
         if name in self._of:
             self._add(self._of.pop(name), -1)
         if node is not None:
             figures = figures_of(node, self._fragmentation_model)
-            found = self._of[name] = _OfNode(figures, bool(node.cards), node.closed, stranded_by(node))
+            found = self._of[name] = _OfNode(figures, bool(node.cards), node.closed)
             self._add(found, 1)
 
     def _add(self, node: "_OfNode", sign: int) -> None:
@@ -110,10 +102,6 @@ class Totals:
         self._with_cards += sign * node.has_cards
         if node.closed:
             self._closed[node.closed] += sign
-        for namespace, milli in node.stranded_by.items():
-            self._stranded_by[namespace] += sign * milli
-            if not self._stranded_by[namespace]:
-                del self._stranded_by[namespace]
 
 
 class _OfNode(NamedTuple):
@@ -122,18 +110,16 @@ class _OfNode(NamedTuple):
     figures: Figures
     has_cards: bool
     closed: str
-    stranded_by: Mapping[str, int]
 
 
 class Total(NamedTuple):
-    """``figures`` of the open nodes by ``fragmentation_model``; the number of nodes with cards; closed nodes
-    by reason (keys of `node.CLOSED`); and thousandths of a card that each namespace strands (`stranding`)."""
+    """``figures`` of the open nodes by ``fragmentation_model``; the number of nodes with cards; and closed
+    nodes by reason (keys of `node.CLOSED`)."""
 
     figures: Figures
     nodes: int
     closed: Counter[str]
     fragmentation_model: FragmentationModel
-    stranded_by: Counter[str]
 
     def milli(self, sum_over_pods: int) -> int:
         """Thousandths of a card from what was counted for each pod of the mix."""

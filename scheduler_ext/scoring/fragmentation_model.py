@@ -1,9 +1,9 @@
 """How much of a node's free GPU no typical pod could use, and what a placement adds to that.
 
 Fragmentation gradient descent (Weng et al., USENIX ATC'23): given typical pods M, a node's fragment F(M) is
-the free GPU that a pod drawn from M could not use there, in expectation. Added to that is what is
-stranded: free GPU for which the node has no CPU left. Everything is an integer, ``pods x milli-GPU``: the sum
-over the typical pods, not their mean.
+the free GPU that a pod drawn from M could not use there, in expectation. Added to that is the free GPU for
+which the node has no CPU left. Everything is an integer, ``pods x milli-GPU``: the sum over the typical pods,
+not their mean.
 
 A typical pod cannot use a card with less free than it requests, nor one that its constraints exclude. Where
 the node has too few cards for it, or too little CPU, it can use none of the node.
@@ -74,7 +74,7 @@ class FragmentationModel:
         self.steps = [ceil(self.pods * SOFTNESS_MILLI * log(k / (100 - k))) for k in range(1, 100)]
         cpu = sum(typical.cpu_milli * count for typical, count in gpu)
         cards_milli = sum(typical.devices * _milli(typical) * count for typical, count in gpu)
-        # the CPU that keeps one free card from being stranded; the same for pods without a GPU
+        # the CPU that a free card needs beside it; the same for pods without a GPU
         self.cpu_per_card, self.cpu_only_per_card = (
             cpu * WHOLE_MILLI * part // (max(1, cards_milli) * of) for part, of in (THRIFT, CPU_ONLY_THRIFT)
         )
@@ -101,7 +101,7 @@ class FragmentationModel:
         )
         return self.pods * node.idle - usable
 
-    def stranded(self, node: Sum, cpu_left: int) -> int:
+    def without_cpu(self, node: Sum, cpu_left: int) -> int:
         """``pods x milli-GPU`` that are free beyond what the CPU left would serve."""
         served = cpu_left * WHOLE_MILLI // self.cpu_per_card if self.cpu_per_card else node.idle
         return self.pods * max(0, node.idle - served)
@@ -110,8 +110,8 @@ class FragmentationModel:
         """For a pod with a GPU request, 0 to 99, greater is better: int(100 x sigmoid((F + S before - F - S
         after) / SOFTNESS_MILLI)). Rounded on purpose: nearly equal nodes are equal, and the first of them is
         filled."""
-        lost = self.fragment(before, cpu_before) + self.stranded(before, cpu_before)
-        then = self.fragment(after, cpu_after) + self.stranded(after, cpu_after)
+        lost = self.fragment(before, cpu_before) + self.without_cpu(before, cpu_before)
+        then = self.fragment(after, cpu_after) + self.without_cpu(after, cpu_after)
         return bisect_right(self.steps, lost - then)
 
     def cpu_that_matters(self, cpu_left: int, cards: int) -> int:

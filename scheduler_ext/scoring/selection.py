@@ -50,7 +50,7 @@ class Policies:
         return self._by(own or self._of(pod.namespace), pod.cpu_milli)
 
     def for_cpu_only(self, namespace: str, cpu_milli: int) -> Policy:
-        """The policy that keeps a pod without a GPU request from stranding GPUs."""
+        """The policy that keeps a pod without a GPU request from CPU that free GPUs need."""
         return self._by(self._of(namespace), cpu_milli)
 
     def _of(self, namespace: str) -> str:

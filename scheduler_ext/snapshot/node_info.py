@@ -7,7 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from scheduler_ext.model.node import Node
-from scheduler_ext.model.other_resources import Others, memory_bytes
+from scheduler_ext.model.other_resources import Others
 from scheduler_ext.model.pod import Amounts, NonGPUPod
 from scheduler_ext.model.published_gpus import PublishedGPU, claim_drivers
 from scheduler_ext.snapshot.allocation import (
@@ -20,16 +20,9 @@ from scheduler_ext.snapshot.allocation import (
 )
 from scheduler_ext.snapshot.free import Free, FreeShape, free_of, has_more, shape_of
 from timekeeper.core.dialects.nvidia_parts import is_in_parts
+from timekeeper.core.names import AGENTS_NAMESPACE
 from timekeeper.core.request.card_amounts import NO_AMOUNT
-from timekeeper.core.request.host import NO_HOST, HostAmount
 from timekeeper.core.values import WHOLE_MILLI, Card
-
-
-class Strangers(NamedTuple):
-    """Pods without GPUs that need not be on this node, unlike those of a DaemonSet."""
-
-    pods: int = 0
-    host: HostAmount = NO_HOST
 
 
 class NonGPUUse(NamedTuple):
@@ -38,8 +31,7 @@ class NonGPUUse(NamedTuple):
     cpu_milli: int = 0
     others: Others = ()  # memory and other resources
     leaving: tuple[NonGPUPod, ...] = ()  # of these pods the ones that are being deleted
-    by_namespace: Mapping[str, HostAmount] = {}  # CPU and memory; never changed in place
-    strangers: Strangers = Strangers()
+    agents: int = 0  # of these pods those in the node agent's namespace
 
 
 NO_USE = NonGPUUse()
@@ -201,13 +193,10 @@ def with_non_gpu_pods(
 ) -> NodeInfo:
     """The node with these more pods without an allocation, and without those that are gone."""
     come, gone = list(come), list(gone)
-    total, hosts = dict(node.non_gpu.others), dict(node.non_gpu.by_namespace)
-    strangers = node.non_gpu.strangers
+    total, agents = dict(node.non_gpu.others), node.non_gpu.agents
     for sign, pods in ((1, come), (-1, gone)):
         for pod in pods:
-            hosts[pod.namespace] = _plus(hosts.get(pod.namespace, NO_HOST), sign, pod)
-            if not pod.is_at_home:
-                strangers = Strangers(strangers.pods + sign, _plus(strangers.host, sign, pod))
+            agents += sign * (pod.namespace == AGENTS_NAMESPACE)
             for resource, amount in pod.others:
                 total[resource] = total.get(resource, 0) + sign * amount
     uids = {pod.uid for pod in gone}
@@ -218,22 +207,11 @@ def with_non_gpu_pods(
         node.non_gpu.cpu_milli + cpu_milli,
         tuple(sorted((resource, amount) for resource, amount in total.items() if amount)),
         tuple(sorted(leaving, key=lambda pod: pod.uid)),
-        {name: amount for name, amount in hosts.items() if amount != NO_HOST},
-        strangers,
+        agents,
     )
-    return _with_non_gpu(node, use)
-
-
-def _plus(has: HostAmount, sign: int, pod: NonGPUPod) -> HostAmount:
-    more = memory_bytes(pod.others)
-    return HostAmount(has.cpu_milli + sign * pod.cpu_milli, has.memory_bytes + sign * more)
-
-
-def _with_non_gpu(node: NodeInfo, use: NonGPUUse) -> NodeInfo:
     if node.node_object is None:
         return replace(node, non_gpu=use)
-    more_milli = use.cpu_milli - node.non_gpu.cpu_milli
-    return replace(node, non_gpu=use, cpu_left=node.cpu_left - more_milli)
+    return replace(node, non_gpu=use, cpu_left=node.cpu_left - cpu_milli)
 
 
 def unreserved(node: NodeInfo) -> NodeInfo:

@@ -165,7 +165,6 @@ def _now(made: Dashboards) -> None:
 def _map(made: Dashboards) -> None:
     sessions = [Run("long-runs", NAMESPACE, POD), Run("long-other", OTHER, UNBROKEN)]
     node = on_node(NODE, sessions, 8) | {"closed": f"cordoned by {UNBROKEN}"}
-    node["stranded"] = {NAMESPACE: 1_500, OTHER: 250}
     pods = [waits(WAITS) | {"namespace": NAMESPACE, "standing": "OVER_BUDGET"}, waits("train-9")]
     waiting = {"total": 2, "pods": pods, "more": {}}
     body = {"version": 1, "nodes": [node], "gone": [], "waiting": waiting, "term": "a-1"}

@@ -34,8 +34,7 @@ DATED = ("group", "price", "currency")
 
 PRICE = ("price", "currency")
 
-STRANDED_BY = frozenset(("namespace", *DATED))  # what is stranded is known by namespace
-ORDERS = ("gpuHours", "-gpuHours", "-stranded")
+ORDERS = ("gpuHours", "-gpuHours")
 
 TIME_STEPS = ("hour", "day", "month")
 MAX_STEPS = 10_000
@@ -79,8 +78,6 @@ class UsageSums:
     unused: int = 0  # what was measured and not used, by session and hour: no grouping changes it
     by_node_ms: int = 0  # how long the node's agent measured
     by_tenant_ms: int = 0  # how long the pod's own sidecar measured
-    stranded: int = 0  # free cards that no pod could use because of the namespace's pods
-    known_ms: int = 0  # how much of the line's time it is known what was stranded
 
     @property
     def amount(self) -> int:
@@ -118,7 +115,6 @@ class ReportQuery:
     after: tuple[int, tuple[str, ...]] | None = None  # continue after this step and key
     beside: tuple[Interval, ...] = ()  # further time ranges, whose lines follow; not with a step or ``after``
     order: str = ""  # one of `ORDERS`: by amount, or the largest first; "": by the columns
-    with_stranded: bool = False  # only with `STRANDED_BY`
     clusters: tuple[tuple[int, str], ...] = ()  # `History.cluster_names`
 
     def cluster_of(self, month: Interval) -> str:

@@ -20,7 +20,7 @@ from timekeeper.accounts.usage import (
 )
 from timekeeper.api.sheets.focus import FOCUS
 from timekeeper.api.sheets.sheet import Raw
-from timekeeper.api.sheets.usage import CHARGED, OF_CLUSTERS, OF_CORRECTIONS, OF_STRANDED, OF_USE
+from timekeeper.api.sheets.usage import CHARGED, OF_CLUSTERS, OF_CORRECTIONS, OF_USE
 from timekeeper.core.ledger.metering import Interval, period_at
 from timekeeper.core.ledger.months import month_name
 from timekeeper.core.object_names import timestamp
@@ -29,7 +29,7 @@ Cells = Mapping[str, Any]
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 _AT_ONCE = 500  # rows per piece
-_HOURS = {f"{figure}GpuHours": figure for figure in ("requested", "measured", "used", "stranded")}
+_HOURS = {f"{figure}GpuHours": figure for figure in ("requested", "measured", "used")}
 
 
 def columns(asked: ReportQuery, with_corrections: bool = False) -> tuple[str, ...]:
@@ -37,7 +37,6 @@ def columns(asked: ReportQuery, with_corrections: bool = False) -> tuple[str, ..
     figures = (
         *CHARGED,
         *(OF_USE if asked.with_use else ()),
-        *(OF_STRANDED if asked.with_stranded else ()),
         *(OF_CORRECTIONS if with_corrections else ()),
         *(OF_CLUSTERS if any(name for _, name in asked.clusters) else ()),
     )
@@ -116,8 +115,6 @@ def cells(asked: ReportQuery, line: ReportLine) -> dict[str, Any]:
         row |= {"requested": sums.requested, "measured": sums.measured, "used": sums.used}
         row["unused"] = sums.unused
         row["usedBy"] = sums.used_by
-    if asked.with_stranded:
-        row |= {"stranded": sums.stranded, "strandedKnown": sums.known_ms}
     return row
 
 

@@ -25,7 +25,7 @@ from timekeeper.cli.flags import (
     by_columns,
 )
 from timekeeper.cli.months import correct
-from timekeeper.cli.output import CommandError, PrintedSheet
+from timekeeper.cli.output import CommandError
 from timekeeper.cli.save.command import save
 from timekeeper.cli.simulation import simulate
 from timekeeper.cli.top import top
@@ -84,7 +84,6 @@ def budget(options: Options, names: tuple[str, ...], all_namespaces: bool, form:
 @by_columns("namespace")
 @click.option("--by", type=click.Choice(("hour", "day", "month")), help="a row for each")
 @click.option("--use", is_flag=True, help="also what was requested, and how busy it was")
-@click.option("--stranded", is_flag=True, help="also the free cards that each namespace kept from being used")
 @FORM
 def used(
     options: Options,
@@ -95,7 +94,6 @@ def used(
     group: str,
     by: str | None,
     use: bool,
-    stranded: bool,
     form: str,
 ) -> None:
     """What was charged in a time, by namespace, owner, pod, node, model or label."""
@@ -113,7 +111,6 @@ def used(
             by=by,
             sort=None if by else "-gpuHours",
             use="true" if use else None,
-            stranded="true" if stranded else None,
         )
     output.show(sheet, form)
 
@@ -297,21 +294,14 @@ def held(options: Options, all_namespaces: bool, form: str) -> None:
 )
 @click.pass_obj
 @click.option("--node", default=None, metavar="NAME", shell_complete=words.nodes, help="only this node")
-@click.option("--stranded", is_flag=True, help="the namespaces whose pods keep free cards from being used")
 @FORM
-def map_(options: Options, node: str | None, stranded: bool, form: str) -> None:
+def map_(options: Options, node: str | None, form: str) -> None:
     """Every card with what is given out of it, and the pods on it, the fullest nodes first, as the extender
-    posted them last; or with --stranded by namespace the free cards that no pod can use, because its pods
-    hold the CPU or memory beside them."""
+    posted them last."""
     with connected(options, "") as client:
         if node:
             check_node(client, options.kubectl, node)
-        if not stranded:
-            sheet = client.list(form, "/v1/cluster", "nodes", node=node)
-        elif form in output.OBJECTS:
-            sheet = PrintedSheet(answer=client.get("/v1/cluster", node=node, limit="1")["stranded"])
-        else:
-            sheet = client.sheet(form, "/v1/cluster", node=node, table="stranded", limit="1")
+        sheet = client.list(form, "/v1/cluster", "nodes", node=node)
     output.show(sheet, form)
 
 

@@ -7,7 +7,6 @@ MAX_NODES = 500  # in one post
 MAX_CARDS = 256  # of a node
 MAX_PODS = 64  # of a card; more are counted only
 MAX_WAITING = 500
-MAX_STRANDING = 100  # namespaces of a node
 MAX_TERM = 100  # characters of a term's name
 MAX_TEXT = 300  # characters of a reason
 MAX_NAME = 253

@@ -30,8 +30,7 @@ class FindingKind:
     """A row of the catalogue. ``about``: what was looked at; ``sentence``: with the figures by their names,
     ``of_one``: where ``number`` is 1; ``todo``: what mends it or shows more, "": nothing is to be done. In it
     ``{logs}`` shows the timekeeper's log, ``{classes}`` makes the priority classes, ``{label}`` is the label
-    of nodes that get an agent, ``{taint}`` keeps other pods off GPU nodes, and ``{settings}`` opens
-    `_settings`; figures have their names."""
+    of nodes that get an agent, and ``{settings}`` opens `_settings`; figures have their names."""
 
     level: FindingLevel
     about: str
@@ -290,14 +289,6 @@ CATALOGUE: Mapping[str, FindingKind] = {
         "clocks",
         "{nodes} never had a Lease: pods there are charged while the condition Ready is not Unknown",
         todo="kubectl get leases -n kube-node-lease, for a kubelet that should renew one (docs/ledger.md)",
-    ),
-    "crowded-nodes": FindingKind(
-        "warning",
-        "pods without GPUs",
-        "on {nodes} {number} pods without GPUs leave {cards} free GPUs without their part of CPU or memory",
-        "on {nodes} 1 pod without GPUs leaves {cards} free GPUs without their part of CPU or memory",
-        "{taint}kubectl get pods -A --field-selector=spec.nodeName={node}, and delete them"
-        " (docs/placement.md)",
     ),
 }
 

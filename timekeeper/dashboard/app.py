@@ -121,7 +121,7 @@ def create_dashboard(
         segment=segment,
     )
     app.jinja_env.globals.update(
-        link=link, percent=texts.percent, share=texts.share, age=texts.age, floor=texts.floor, caps=texts.caps
+        link=link, percent=texts.percent, share=texts.share, floor=texts.floor, caps=texts.caps
     )
     app.jinja_env.globals["sheets"] = sheets
     app.jinja_env.globals["account_name"] = account_name

@@ -1,6 +1,9 @@
-"""The live map of nodes, cards and waiting pods, as the extender posted it last. Nothing is charged by it."""
+"""The live map of nodes, cards and waiting pods, as the extender posted it last. Nothing is charged by it.
 
-from collections import Counter
+A leader names its term in its posts. Once another term has posted, an earlier one's posts are refused: what
+an old leader sends late does not change the map.
+"""
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,12 +15,12 @@ from sqlalchemy import bindparam, delete, func, select
 from timekeeper.core.values import WHOLE_MILLI
 from timekeeper.store import role_findings
 from timekeeper.store.engine.engine import Connection
-from timekeeper.store.engine.schema import MAP_NODES, MAP_WAITING
-from timekeeper.store.stranded import LastPost, count, last_post, note
+from timekeeper.store.engine.schema import MAP_NODES, MAP_POSTS, MAP_WAITING
 from timekeeper.wire.cluster_map import MapNode, MapPost
 
 TURN = "cluster_map"  # of two posts at once the second waits
 FORGOTTEN_MS = 900_000  # the extender posts each node again every few minutes
+_MOST_TERMS = 50  # earlier ones that are remembered
 _EACH_QUERY = 500
 _COLUMNS = ("models", "cards", "unhealthy", "is_closed", "used_milli", "memory_mib", "used_mib")
 
@@ -39,19 +42,16 @@ class NodeSums:
 
 def record(connection: Connection, post: MapPost, received_ms: int) -> bool:
     """Replace these nodes and, unless None, what waits and what is found wrong; drop those that are gone or
-    were not posted for long. First what the map showed until now is counted (`timekeeper.store.stranded`).
-    False, and nothing is written, if the leader's term is over."""
-    last = last_post(connection)
-    if last is not None and last.is_over(post.term):
+    were not posted for long. False, and nothing is written, if the leader's term is over."""
+    last = connection.execute(select(MAP_POSTS)).first()
+    earlier = [] if last is None else orjson.loads(last.earlier)
+    if post.term in earlier:
         return False
-    if last is not None:
-        count(connection, stranded(connection), last.received_ms, received_ms)
-    note(connection, last.then(received_ms, post.term) if last else LastPost(received_ms, post.term))
-    _replace(connection, post, received_ms)
-    return True
-
-
-def _replace(connection: Connection, post: MapPost, received_ms: int) -> None:
+    if last is not None and last.term != post.term:
+        earlier = [*earlier, last.term][-_MOST_TERMS:]
+    connection.execute(delete(MAP_POSTS))
+    terms = {"term": post.term, "earlier": orjson.dumps(earlier).decode()}
+    connection.execute(MAP_POSTS.insert(), {"id": 1, "received_ms": received_ms, **terms})
     rows = sorted((_row(node, received_ms) for node in post.nodes), key=lambda row: str(row["name"]))
     dropped = sorted({*post.gone, *(str(row["name"]) for row in rows)})
     if dropped:
@@ -67,6 +67,7 @@ def _replace(connection: Connection, post: MapPost, received_ms: int) -> None:
         connection.execute(MAP_WAITING.insert(), row)
     if post.findings is not None:
         role_findings.record(connection, "extender", post.findings, received_ms)
+    return True
 
 
 def sums(connection: Connection) -> list[NodeSums]:
@@ -76,21 +77,15 @@ def sums(connection: Connection) -> list[NodeSums]:
 
 
 def nodes(connection: Connection, names: Sequence[str]) -> dict[str, Any]:
-    """Name -> the node as it was posted, of those that are known."""
+    """Name -> the node as it was posted, of those that are known; of a post that another release took the
+    fields of this one alone."""
     found: dict[str, Any] = {}
     for at in range(0, len(names), _EACH_QUERY):
         its = MAP_NODES.c
         rows = select(its.name, its.body).where(its.name.in_(names[at : at + _EACH_QUERY]))
-        found |= {row.name: orjson.loads(row.body) for row in connection.execute(rows)}
-    return found
-
-
-def stranded(connection: Connection, node: str = "") -> Counter[str]:
-    """Namespace -> thousandths of a card that it strands, on one node or on all."""
-    its, found = MAP_NODES.c, Counter[str]()
-    rows = select(its.stranded).where(its.stranded.is_not(None))
-    for text in connection.scalars(rows.where(its.name == node) if node else rows):
-        found.update(orjson.loads(text))
+        for row in connection.execute(rows):
+            body = orjson.loads(row.body)
+            found[row.name] = {key: body[key] for key in MapNode.__struct_fields__ if key in body}
     return found
 
 
@@ -139,7 +134,6 @@ def _row(node: MapNode, received_ms: int) -> dict[str, Any]:
         "used_milli": sum(card.used_share_milli for card in cards) + WHOLE_MILLI * node.unnamed,
         "memory_mib": sum(card.memory_mib for card in cards),
         "used_mib": sum(card.used_memory_mib for card in cards),
-        "stranded": msgspec.json.encode(node.stranded).decode() if node.stranded else None,
         "body": msgspec.json.encode(node).decode(),
         "received_ms": received_ms,
     }

@@ -9,7 +9,6 @@ from timekeeper.core.cluster_map import (
     MAX_NAME,
     MAX_NODES,
     MAX_PODS,
-    MAX_STRANDING,
     MAX_TERM,
     MAX_TEXT,
     MAX_WAITING,
@@ -67,23 +66,18 @@ class MapCard(Struct, frozen=True):
 
 
 class MapNode(Struct, frozen=True, omit_defaults=True):
-    """A node. ``closed``: why no GPU pods are placed on it; "": it is open. ``stranded``: namespace -> the
-    thousandths of a card that it strands there; those that strand most, if there are many. ``unnamed``: cards
-    that are held, and that only the node's device plugin could name; no card counts them as used.
-    ``undescribed``: what a node offers whose cards no inventory describes, such as ``nvidia.com/gpu 8``."""
+    """A node. ``closed``: why no GPU pods are placed on it; "": it is open. ``unnamed``: cards that are held,
+    and that only the node's device plugin could name; no card counts them as used. ``undescribed``: what a
+    node offers whose cards no inventory describes, such as ``nvidia.com/gpu 8``."""
 
     name: _Name
     closed: Annotated[str, text(MAX_TEXT)]
     cards: Annotated[list[MapCard], _at_most(MAX_CARDS)]
-    stranded: Annotated[
-        dict[_Name, _Amount],
-        items(0, MAX_STRANDING, f"it must name at most {MAX_STRANDING} namespaces"),
-    ] = {}
     unnamed: _Amount = 0
     undescribed: Annotated[str, text(MAX_TEXT)] = ""
 
     def __post_init__(self) -> None:
-        check_printable(self, "name", "closed", "undescribed", "stranded")
+        check_printable(self, "name", "closed", "undescribed")
 
 
 class MapWaitingPod(Struct, frozen=True):

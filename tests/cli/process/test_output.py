@@ -30,7 +30,7 @@ LISTS: dict[str, tuple[str, ...]] = {
     **{"audit": (), "audit --use": (), "check": (POD,), "budget": ("-A",), "budget team-a team-b": ()},
     **{"correct": ("team-a", "-1", "--reason", "x"), "decisions": ("-A",), "doctor": ()},
     **{"grant": ("team-a", "1", "--reason", "x"), "grants": ("-A",)},
-    **{"held": ("-A",), "map": (), "map --stranded": (), "report": ("-A",), "save": ("DIR",), "top": ("-A",)},
+    **{"held": ("-A",), "map": (), "report": ("-A",), "save": ("DIR",), "top": ("-A",)},
     **{"usage": ("-A",), "waiting": ("-A",), "would": ("-A",)},
 }
 OBJECTS: dict[str, tuple[str, ...]] = {
@@ -92,7 +92,6 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "/v1/budgets/team-b": BUDGET,
     "/v1/cluster": {
         "nodes": [{"name": "n", "closed": "", "cards": [], "undescribed": ""}],
-        "stranded": [{"namespace": "team-a", "milli": 500}],
         "posted": 0,
     },
     "/v1/corrections": {

@@ -155,7 +155,6 @@ def typed(environment: dict[str, str], *words: str) -> Result:
         ),
         (("explain", "claim/none"), "knows ResourceClaim/none in namespace team-a."),
         (("map", "--node", "gpu-99"), "there is no node gpu-99 on the map; near: gpu-9, "),
-        (("map", "--node", "gpu-99", "--stranded"), "there is no node gpu-99 on the map"),
         (
             ("map", "--node", "cpu-1"),
             "the map has no card of node cpu-1: no inventory describes one, or none was",
@@ -180,7 +179,6 @@ def test_a_name_that_nothing_knows_is_an_error_with_those_that_are_near(
         ("explain", "fresh", "-n", "team-a"),
         ("explain", "hidden", "-n", "team-a"),
         ("map", "--node", "gpu-1"),
-        ("map", "--node", "gpu-1", "--stranded"),
     ],
 )
 def test_a_name_that_the_ledger_or_the_api_server_knows_is_answered(

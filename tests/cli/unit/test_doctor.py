@@ -1213,19 +1213,6 @@ def test_each_finding_has_a_command_of_what_its_sentence_names(code: str) -> Non
     assert set(re.findall(r"{(.*?)}", mended.command)) <= {"resource: MODEL"}
 
 
-def test_a_crowded_node_is_mended_by_the_taint_first_where_pods_do_not_tolerate_it() -> None:
-    crowded = RoleFinding("crowded-nodes", {"number": 2, "cards": 3, "nodes": "a", "node": "a"})
-
-    def command(**changes: Any) -> str:
-        found = results(replace(SOUND, findings=shown(crowded), **changes))
-        return next(each.command for each in found if each.subject == "pods without GPUs")
-
-    listing = "kubectl get pods -A --field-selector=spec.nodeName=a, and delete them (docs/placement.md)"
-    assert command(workloads=WITH_TAINT) == listing
-    assert command().startswith("the flag --gpu-node-taint=nvidia.com/gpu of the webhook, then the taint")
-    assert command().endswith(listing)
-
-
 def said_of_nodes(**changes: Any) -> list[tuple[str, str]]:
     found = results(replace(SOUND, **changes))
     return [(each.level, each.sentence) for each in found if each.subject == "nodes"]

@@ -227,10 +227,8 @@ def test_csv_has_no_total_that_could_be_taken_for_a_row(capsys: pytest.CaptureFi
 
 def test_figures_in_gpu_hours_have_the_names_of_the_api_s_csv() -> None:
     named = {each.key for each in USAGE.columns if each.key.endswith("Hours")}
-    asked = ReportQuery(
-        span=Interval(0, 1), columns=("namespace", *PRICE), now_ms=1, with_use=True, with_stranded=True
-    )
-    assert named == {"gpuHours", "requestedGpuHours", "strandedGpuHours"}
+    asked = ReportQuery(span=Interval(0, 1), columns=("namespace", *PRICE), now_ms=1, with_use=True)
+    assert named == {"gpuHours", "requestedGpuHours"}
     assert set(REPORT.keys) >= set(report_formats.columns(asked)) >= named | BILL
     assert set(FOCUS_SHEET.keys) >= FOCUS
 

@@ -91,35 +91,6 @@ def test_a_pod_of_zeros_is_bound_and_closes_no_node(world: World) -> None:
     placed(world, "b")
 
 
-def stranded(world: World) -> list[str]:
-    """What the namespace default strands, by the extender's metrics."""
-    metric = "bursar_extender_namespace_stranded_gpus{"
-    lines = world.extender.get("/metrics")[1].splitlines()
-    return [line.removeprefix(metric) for line in lines if line.startswith(metric + 'namespace="d')]
-
-
-def test_a_namespace_strands_the_cards_whose_cpu_its_pods_hold(world: World) -> None:
-    """64 CPUs and two cards: a pod with its part of both strands nothing."""
-    world.node("n", cards=2)
-    world.pod("fair", {"bursar.dev/gpu-percent": "50", "cpu": "16"})
-    placed(world, "fair")
-    fair = stranded(world)
-    world.delete("fair")
-    eventually(lambda: not world.pods())
-    world.pod("hog", {"bursar.dev/gpu-percent": "1", "cpu": "62"})
-    placed(world, "hog")
-    hog = stranded(world)
-    world.delete("hog")
-    eventually(lambda: not world.pods())
-    world.pod("web", {"cpu": "63500m"})
-    placed(world, "web")
-    eventually(lambda: stranded(world))
-
-    assert fair == []
-    assert hog == ['namespace="default"} 1.928']
-    assert stranded(world) == ['namespace="default"} 1.985']
-
-
 def test_binpack_fills_the_node_that_is_in_use(world: World) -> None:
     for name in ("n1", "n2", "n3"):
         world.node(name, cards=2)

@@ -14,7 +14,7 @@ from scheduler_ext.snapshot.snapshot import non_gpu_pod_deleted
 from tests.reference.metrics import extender_sources
 from tests.scheduler_ext.unit.test_node_locks import OFFERS
 from tests.scheduler_ext.unit.test_rejections import T0_S, refused
-from tests.scheduler_ext.worlds import Json, asking, bound, holders, node, on, percent, rebuilt
+from tests.scheduler_ext.worlds import Json, asking, bound, holders, node, percent, rebuilt
 from tests.worlds import card, limits_of
 from timekeeper.core.findings import RoleFinding, of_sources
 from timekeeper.edge.source_health import STUCK_MS, SourceHealth
@@ -38,21 +38,14 @@ def noted(raw: Json, **annotations: str) -> Json:
     return {**raw, "metadata": metadata}
 
 
-def stranger(name: str, cpu: str, owner: str = "", namespace: str = "team-a", where: str = "n") -> Json:
-    """A pod without GPUs that runs there; ``owner``: the kind of its controller."""
-    metadata: Json = {"name": name, "uid": name, "namespace": namespace}
-    if owner:
-        metadata["ownerReferences"] = [{"kind": owner, "name": "it", "controller": True}]
-    containers = [{"name": "main", "resources": {"requests": {"cpu": cpu}}}]
+def agent(where: str = "n") -> Json:
+    """The node agent's pod, which runs there."""
+    containers = [{"name": "main", "resources": {"requests": {"cpu": "5m"}}}]
     return {
-        "metadata": metadata,
+        "metadata": {"name": f"agent-{where}", "uid": f"agent-{where}", "namespace": "bursar-node"},
         "spec": {"nodeName": where, "containers": containers},
         "status": {"phase": "Running"},
     }
-
-
-def agent(where: str = "n") -> Json:
-    return stranger(f"agent-{where}", "5m", "DaemonSet", "bursar-node", where)
 
 
 def by_nri(enforced: bool) -> Json:
@@ -77,14 +70,6 @@ def waiting_at(where: str, phase: str = "Pending") -> Json:
     raw = asking(limits_of("main", nvidia_com__gpu="1"), name="first")
     raw["metadata"]["annotations"] = {"hami.io/bind-phase": "allocating"}
     return bound(raw, where, None, phase)
-
-
-def roomy(*uuids: str) -> Json:
-    """A node of 64 CPUs and four cards, of which the agent reports these as held."""
-    raw = node("n", *(card(at) for at in range(4)))
-    raw["status"]["allocatable"] |= {"cpu": "64", "memory": "512Gi"}
-    held = {f"uid-{at}": [uuid] for at, uuid in enumerate(uuids)}
-    return noted(raw, holders=holders(held)) if uuids else raw
 
 
 def found(nodes: list[Json], pods: list[Json], now_ms: int = NOW_MS) -> dict[str, str]:
@@ -156,28 +141,6 @@ CASES: dict[str, tuple[list[Json], list[Json], dict[str, str]]] = {
         [agent("a"), *(refused(f"r{at}", at) for at in range(3))],
         {"demoted-node": "a: until 2026-11-20 10:02Z other nodes come first for GPU pods of namespace "},
     ),
-    "a stranger that takes the CPU": (
-        [roomy()],
-        [stranger("hog", "63500m")],
-        {"crowded-nodes": "on n 1 pod without GPUs leaves 4 free GPUs without their part of CPU or memory"},
-    ),
-    "a stranger beside a pod with a card": (
-        [roomy()],
-        [stranger("hog", "40"), on(percent(100), "n", "GPU-0")],
-        {"crowded-nodes": "on n 1 pod without GPUs leaves 2 free GPUs"},
-    ),
-    "two strangers": (
-        [roomy()],
-        [stranger("hog", "32"), stranger("hog-2", "31500m")],
-        {"crowded-nodes": "on n 2 pods without GPUs leave 4 free GPUs"},
-    ),
-    "a DaemonSet that takes the CPU": ([roomy()], [stranger("log", "63", "DaemonSet")], {}),
-    "a stranger of another node": ([roomy(), bare("m")], [stranger("hog", "63", where="m")], {}),
-    "a stranger that has ended": (
-        [roomy()],
-        [{**stranger("hog", "63"), "status": {"phase": "Succeeded"}}],
-        {},
-    ),
 }
 
 
@@ -227,12 +190,14 @@ def test_a_demotion_that_is_over_is_no_finding() -> None:
     assert found([node("a")], pods, NOW_MS + 122_000) == {}
 
 
-def test_a_stranger_that_is_deleted_is_no_more_in_the_way() -> None:
-    crowded = rebuilt([roomy()], [agent(), stranger("hog", "63500m")])
-    free = non_gpu_pod_deleted(crowded, "hog")
+def test_an_agent_that_is_deleted_or_has_ended_is_there_no_more() -> None:
+    offers = bare("n", {**PERCENT, **WHOLE}, PERCENT)
+    there = rebuilt([offers], [agent()])
+    gone = non_gpu_pod_deleted(there, "agent-n")
 
-    assert "crowded-nodes" in {each.code for each in findings(crowded, NOW_MS)}
-    assert "crowded-nodes" not in {each.code for each in findings(free, NOW_MS)}
+    assert "silent-agent" in {each.code for each in findings(there, NOW_MS)}
+    assert "no-agent" in {each.code for each in findings(gone, NOW_MS)}
+    assert "no-agent" in found([offers], [{**agent(), "status": {"phase": "Succeeded"}}])
 
 
 def test_sources_that_do_not_get_on_and_objects_that_are_skipped_are_found() -> None:

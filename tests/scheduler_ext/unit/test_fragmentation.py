@@ -62,7 +62,7 @@ def fragment(free: list[int], model: str, cpu: int, typical_pods: list[Wants]) -
 SERVED, SERVED_BESIDE = Fraction(5, 6), Fraction(4, 3)  # by pods with a GPU, and without
 
 
-def stranded(free: list[int], cpu: int, part: Fraction, typical_pods: list[Wants]) -> int:
+def without_cpu(free: list[int], cpu: int, part: Fraction, typical_pods: list[Wants]) -> int:
     """S: free GPU beyond what the CPU left would serve, at this part of the mix's CPU per GPU."""
     gpu = sum(typical.pods * typical.cards * typical.milli for typical in typical_pods)
     asked = sum(typical.pods * typical.cpu for typical in typical_pods if typical.cards)
@@ -82,7 +82,7 @@ def worth(
     """The score of a placement that leaves the cards as ``then``."""
 
     def lost(cards: list[int], left: int) -> Fraction:
-        return fragment(cards, model, left, typical_pods) + stranded(cards, left, part, typical_pods)
+        return fragment(cards, model, left, typical_pods) + without_cpu(cards, left, part, typical_pods)
 
     return int(100 / (1 + math.exp(-float(lost(free, cpu) - lost(then, cpu - takes)) / 1800)))
 
@@ -166,11 +166,11 @@ def test_memory_alone_and_cards_of_other_sizes_count_by_what_can_still_be_given_
 
 
 @pytest.mark.parametrize(("cpu", "lost"), [(64_000, 0), (10_000, 0), (5_000, 1000), (0, 2000), (-5, 2001)])
-def test_gpus_without_cpu_are_stranded(cpu: int, lost: int) -> None:
+def test_free_gpus_count_beyond_what_the_cpu_left_serves(cpu: int, lost: int) -> None:
     fragmentation_model = FragmentationModel(TypicalPods(((TypicalPod(6_000, 1, 1000), 1),)))
 
     assert (fragmentation_model.cpu_per_card, fragmentation_model.cpu_only_per_card) == (5_000, 8_000)
-    assert fragmentation_model.stranded(fragmentation_model.sum_of(rooms(1000, 1000)), cpu) == lost
+    assert fragmentation_model.without_cpu(fragmentation_model.sum_of(rooms(1000, 1000)), cpu) == lost
 
 
 @pytest.mark.parametrize(

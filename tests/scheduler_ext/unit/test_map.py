@@ -73,7 +73,7 @@ def test_the_metrics_have_the_figures_of_open_nodes(world: Stepped) -> None:
     wanted = {"nodes": 3.0, 'nodes_closed{reason="unplaced"}': 1, 'pods_waiting{standing="UNKNOWN"}': 1}
     wanted |= {"cards": 2, "cards_untouched": 1, "free_gpus": 1.5}
     # no node of this world tells of any CPU: nobody could use its free cards
-    wanted |= {"fragmented_gpus": 1.5, "stranded_gpus": 1.5}
+    wanted |= {"fragmented_gpus": 1.5}
     assert {name: found[name] for name in wanted} == wanted
 
 
@@ -218,7 +218,6 @@ def test_the_metrics_show_what_waits_and_why(world: Stepped) -> None:
         "bursar_extender_reservations 0.0",
         "bursar_extender_reserved_gpus 0.0",
         "bursar_extender_fragmented_gpus 1.5",
-        "bursar_extender_stranded_gpus 1.5",
         'bursar_extender_events_total{result="dropped"} 0.0',
     ):
         assert line in lines

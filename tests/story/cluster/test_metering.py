@@ -116,36 +116,6 @@ def test_an_edited_budget_turns_the_next_pods_class(stack: Stack, sidecars: Side
 
 
 @scene
-def test_what_a_namespace_strands_is_added_up_from_the_extenders_posts(stack: Stack, reader: str) -> Scene:
-    """A pod without a GPU holds 63.5 of 64 CPUs beside two free cards: 1,985 thousandths of a card."""
-    stack.cp.api.call("POST", "/api/v1/nodes", kwok_node("crowded", cards=2, labels={"of": "crowd"}))
-    pods = create_namespace(stack.cp, "crowd")
-
-    def create(name: str, **resources: str) -> None:
-        container = {"name": "main", "image": "example/app:1", "resources": {"limits": resources}}
-        spec = {"nodeSelector": {"of": "crowd"}, "containers": [container]}
-        stack.cp.api.call("POST", pods, {"metadata": {"name": name}, "spec": spec})
-
-    def now() -> dict[str, int]:
-        found = stack.get("/v1/cluster?namespace=crowd", reader)["stranded"]
-        return {each["namespace"]: each["milli"] for each in found}
-
-    def stranded() -> int:
-        rows = stack.get("/v1/usage?namespace=crowd&stranded=true", reader)["rows"]
-        return sum(each["stranded"] for each in rows)
-
-    create("web", cpu="63500m")
-    yield "the map", lambda: now() == {"crowd": 1_985}
-    create("waits", **{"bursar.dev/gpu-count": "3"})  # another post
-    yield "what was stranded", lambda: stranded() > 0
-    assert stranded() % 1_985 == 0  # so many ms, whatever they are
-    stack.cp.api.call("DELETE", f"{pods}/web", {"gracePeriodSeconds": 0})
-    stack.cp.api.call("DELETE", f"{pods}/waits", {"gracePeriodSeconds": 0})
-    yield "the map without it", lambda: now() == {}
-    stack.cp.api.call("DELETE", "/api/v1/nodes/crowded")
-
-
-@scene
 def test_a_copy_of_a_pod_is_charged_beside_it(stack: Stack, sidecars: Sidecars, reader: str) -> Scene:
     node = kwok_node("copied-0", cards=1, memory_mib=16_000, model="T4", labels={"of": "copied"})
     stack.cp.api.call("POST", "/api/v1/nodes", node)

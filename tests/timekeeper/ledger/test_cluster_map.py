@@ -1,11 +1,13 @@
 """The live map: what the extender posted last is what is answered, whole or of one namespace."""
 
+import json
 from dataclasses import replace
 
 from tests.support.routed import client_of
 from tests.timekeeper.worlds import MINUTE, T0, Json, Town, gpu_pod, token, user_status
 from tests.timekeeper.worlds import node as real_node
 from timekeeper.api.create_app import app_of
+from timekeeper.store.engine.schema import MAP_NODES
 
 BOTH_DATABASES = "pages of the map are SQL"
 READER = token("reader")
@@ -187,28 +189,6 @@ def test_the_number_of_waiting_pods_is_that_of_the_requested_namespace(town: Tow
     assert totals(9, {"team-a": 4}) == [5, None, None, 9]  # three of unnamed namespaces
 
 
-def test_what_a_namespace_strands_is_summed_over_all_nodes_and_shown_to_who_may_read_it(town: Town) -> None:
-    """Also of a namespace that holds no card; nothing is charged by it."""
-    first = {**on_map("n1", card(0)), "stranded": {"hog": 1_928, "web": 72}}
-    post(town, first, {**on_map("n2", card(0)), "stranded": {"web": 500}}, on_map("n3", card(0)))
-
-    whole = town.get("/v1/cluster").get_json()
-    assert whole["stranded"] == [{"namespace": "hog", "milli": 1_928}, {"namespace": "web", "milli": 572}]
-    assert [each.get("stranded") for each in whole["nodes"]] == [
-        {"hog": 1_928, "web": 72},
-        {"web": 500},
-        None,
-    ]
-    assert town.get("/v1/cluster?node=n2").get_json()["stranded"] == [{"namespace": "web", "milli": 500}]
-    theirs = town.get("/v1/cluster?namespace=web").get_json()
-    assert (theirs["nodes"], theirs["stranded"]) == ([], [{"namespace": "web", "milli": 572}])
-
-    post(town, on_map("n1", card(0)))
-    assert town.get("/v1/cluster?namespace=hog").get_json()["stranded"] == []
-    wrong = {**on_map("n1", card(0)), "stranded": {"hog": -1}}
-    assert post(town, wrong) == 400
-
-
 def test_a_node_without_an_inventory_is_on_the_map_with_what_it_offers(town: Town) -> None:
     assert post(town, on_map("plugin") | {"undescribed": "nvidia.com/gpu 8"}) == 200
 
@@ -227,3 +207,38 @@ def test_cards_that_only_the_plugin_could_name_count_as_used(town: Town) -> None
 
     assert [each["name"] for each in answer["nodes"]] == ["plugin", "half"]
     assert (answer["nodes"][0]["unnamed"], answer["totals"][0]["usedMilli"]) == (2, 2_500)
+
+
+def test_an_old_leaders_post_is_refused_also_after_a_restart(town: Town) -> None:
+    assert post(town, on_map("n1", card(0)), term="a-1") == 200
+    assert post(town, on_map("n2", card(0)), term="b-1") == 200
+    assert post(town, on_map("n2", card(0)), term="b-1") == 200
+    assert post(town, gone=("n1",), term="a-1") == 409
+    town.serve()
+    assert post(town, gone=("n2",), term="a-1") == 409
+    assert post(town, on_map("n3", card(0)), term="a-2") == 200  # it leads again
+    assert post(town, gone=("n3",), term="b-1") == 409
+
+    assert names(town) == ["n1", "n2", "n3"]
+
+
+def test_of_a_post_of_another_release_the_fields_of_this_one_are_shown(town: Town) -> None:
+    """The others name namespaces, which not everybody may read."""
+    shown = on_map("n1", card(0))
+    posted = {**shown, "stranded": {"team-b": 500}}
+    assert post(town, posted) == 200
+    assert town.get("/v1/cluster").get_json()["nodes"] == [shown | {"posted": T0}]
+
+    with town.store.writing() as connection:  # as a timekeeper of the release before takes it
+        connection.execute(MAP_NODES.update().values(body=json.dumps(posted)))
+
+    assert town.get("/v1/cluster").get_json()["nodes"] == [shown | {"posted": T0}]
+
+
+def test_names_of_pods_and_of_fields_are_not_confused(town: Town) -> None:
+    """Nobody keeps a node from being posted by the name of a pod."""
+    named = pod("nodes", "waiting") | {"uid": "gone"}
+
+    assert post(town, on_map("n", card(0, named, model="term", uuid="version"))) == 200
+    body = {"version": 1, "nodes": [], "gone": [], "waiting": None, "term": 7}
+    assert town.post("/v1/cluster", body).get_json()["field"] == "term"

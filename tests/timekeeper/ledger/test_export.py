@@ -14,11 +14,12 @@ from sqlalchemy import func, insert, select
 
 from tests.postgresql import fresh_postgresql
 from tests.timekeeper.past import differences, live
+from tests.timekeeper.rows import GOOD
 from tests.timekeeper.worlds import DAY, SECOND, T0, Town
 from timekeeper.__main__ import main
 from timekeeper.store.engine.engine import open_store
 from timekeeper.store.engine.former import FORMER
-from timekeeper.store.engine.schema import ENTRIES, FOLDED, GRANTS, METADATA, POSTINGS, TERMS
+from timekeeper.store.engine.schema import ENDED, ENTRIES, FOLDED, GRANTS, METADATA, POSTINGS, TERMS
 from timekeeper.store.engine.upgrade import snapshot
 from timekeeper.store.retention import roll_up_all
 from timekeeper.store.transfer.exporter import LEFT_OUT, TABLES, export
@@ -147,6 +148,23 @@ def test_a_ledger_goes_on_where_it_was_brought_to(database_url: str, written: by
                 new |= {"from_ms": row["from_ms"] + 1, "amount": new["amount"] - row["rate_milli"]}
             key = connection.execute(insert(table).values(new).returning(table.c.id)).scalar_one()
             assert key == highest + 1
+    town.close()
+
+
+def test_rows_of_tables_that_have_ended_are_left_out(
+    database_url: str, written: bytes, tmp_path: Path
+) -> None:
+    """The release before exports them."""
+
+    def with_ended(lines: list[Any]) -> list[Any]:
+        there = at(lines, "days")
+        ended = [{"table": table.name, "row": GOOD[table.name]} for table in ENDED]
+        return [*lines[:there], *ended, *lines[there:]]
+
+    assert import_(database_url, rewritten(written, with_ended), tmp_path) == 0
+
+    town = Town(database_url)
+    assert exported(town) == written
     town.close()
 
 

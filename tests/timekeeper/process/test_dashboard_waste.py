@@ -1,6 +1,5 @@
 """The dashboard's page of waste: what pods held, what was measured of that, and what they used."""
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,10 +9,7 @@ from werkzeug.test import Client
 
 from tests.timekeeper.books import Run, days
 from tests.timekeeper.dashboards import URL, Dashboards, log_in
-from tests.timekeeper.worlds import DAY, HOUR, MINUTE, T0
-from tests.worlds import Json
-from timekeeper.api.resources.cluster_map import BODY
-from timekeeper.store.cluster_map import record
+from tests.timekeeper.worlds import DAY, HOUR, T0
 
 NONE = "\u2013"  # the dash of an empty cell
 BEGIN = T0 - 2 * DAY
@@ -110,36 +106,3 @@ def test_what_cannot_be_read_is_refused_with_what_is_allowed(
     answer = visitor.get(f"/waste?{query}", base_url=URL)
 
     assert (answer.status_code, sentence in answer.text) == (400, True), answer.text
-
-
-def test_who_stranded_cards_in_the_chosen_time_and_now_is_named_with_how_many(tmp_path: Path) -> None:
-    """hog stranded 1.928 cards for three quarters of an hour, web 0.072 for three quarters, gone half a
-    card."""
-    made = Dashboards(tmp_path)
-
-    def post(at_ms: int, **stranded: int) -> None:
-        node: Json = {"name": "n", "closed": "", "cards": [], "stranded": stranded}
-        body = {"version": 1, "nodes": [node], "gone": [], "waiting": None, "term": "a-1"}
-        with made.books.store.writing() as connection:
-            record(connection, BODY.read(json.dumps(body).encode()), at_ms)
-
-    for minute in range(46):
-        post(T0 - 2 * HOUR + minute * MINUTE, hog=1_928, web=72)
-    for minute in range(46, 77):
-        post(T0 - 2 * HOUR + minute * MINUTE, gone=500)
-    post(T0 - 2 * HOUR + 77 * MINUTE, hog=1_928)
-    client = made.client()
-    log_in(client)
-
-    page = client.get("/waste", base_url=URL).text
-
-    table = page.partition('aria-label="Stranded cards"')[2]
-    assert "Of this time 1h17m are known." in table
-    rows = table.partition("<tbody>")[2].split("</tr>")[:3]
-    assert [texts(each, "t[hd]") for each in rows] == [
-        ["hog", "1.48", "1.93"],  # 46 minutes
-        ["gone", "0.26", "0.00"],  # 31 minutes
-        ["web", "0.06", "0.00"],
-    ]
-    assert "hog" not in client.get("/waste?namespace=web", base_url=URL).text
-    made.close()

@@ -94,7 +94,6 @@ POSTS: dict[str, Json] = {
                 "cards": [
                     {**ON_MAP, "used_share_milli": 0, "used_memory_mib": 0, "pods": [ON_CARD], "more_pods": 0}
                 ],
-                "stranded": {"team-a": 1},
             }
         ],
         "gone": ["n2"],
@@ -199,8 +198,6 @@ REFUSED: list[tuple[str, str, object, str]] = [
     ("cluster", "nodes", {}, "it must be a list of at most 500"),
     ("cluster", "nodes[0].name", "", TEXT),
     ("cluster", "nodes[0].closed", "\n", "it must be a printable text of 0 to 300 characters"),
-    ("cluster", "nodes[0].stranded.hog", -1, AMOUNT),
-    ("cluster", "nodes[0].stranded", dict.fromkeys(map(str, range(101)), 1), ""),
     ("cluster", "nodes[0].cards[0].memory_mib", -1, AMOUNT),
     ("cluster", "nodes[0].cards[0].healthy", 1, "it must be true or false"),
     ("cluster", "nodes[0].cards[0].pods", {}, "it must be a list of at most 64"),
@@ -284,9 +281,8 @@ def test_a_field_that_is_given_twice_is_refused(kind: str) -> None:
         ("decisions", "decisions[0].namespace"),
         ("decisions", "decisions[0].figures.source"),
         ("cluster", "nodes[0].cards[0].pods[0].namespace"),
-        ("cluster", "nodes[0].stranded.waiting"),
     ],
 )
 def test_a_name_may_equal_the_name_of_a_field(kind: str, place: str) -> None:
     for name in POSTS[kind]:
-        READ[kind](changed(POSTS[kind], place, 7 if place.endswith("waiting") else name))
+        READ[kind](changed(POSTS[kind], place, name))

@@ -107,4 +107,4 @@ def test_of_each_recorded_body_is_said_what_was_said_before(route: str) -> None:
 def test_what_was_taken_and_refused_changes_for_named_reasons_only() -> None:
     turned = {why for _, _, before, now, why in recorded() if isinstance(before, str) != isinstance(now, str)}
 
-    assert turned == {"unread", "true", "mark"}
+    assert turned == {"unread", "true", "mark", "ended"}

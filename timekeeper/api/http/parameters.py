@@ -252,16 +252,10 @@ ZONE = Parameter(
 )
 SORT = choice(
     "sort",
-    "order of the rows; `-gpuHours`, `-stranded`: the largest first; `limit` then gives the first ones,"
-    " without `next`",
+    "order of the rows; `-gpuHours`: the largest first; `limit` then gives the first ones, without `next`",
     ("columns", *ORDERS),
 )
 USE = choice("use", "with what was requested, measured and used", ("false", "true"))
-STRANDED = choice(
-    "stranded",
-    "with the cards that each namespace stranded; `group` must be `namespace` or `group`",
-    ("false", "true"),
-)
 FORMAT = choice("format", "`focus`: rows of FOCUS 1.2", ("json", "csv", "focus", "focus-csv"))
 LIMIT = Parameter(
     "limit",

@@ -3,7 +3,7 @@ extender posted them last."""
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, NotRequired, TypedDict
 
 from flask import Flask, Response, request
@@ -14,7 +14,7 @@ from timekeeper.accounts.held.needs import budget_need
 from timekeeper.api import sheets
 from timekeeper.api.http.answers import Accepted, Paged, Versioned, answer
 from timekeeper.api.http.bodies import Body
-from timekeeper.api.http.parameters import AFTER, LIMIT, NAMESPACE, NODE, POD, choice, cursor, shaped
+from timekeeper.api.http.parameters import AFTER, LIMIT, NAMESPACE, NODE, POD, cursor, shaped
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, read_body, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.ledger_reader import stated_now
@@ -60,14 +60,6 @@ class NodeOnMap(TypedDict):
     posted: int
 
 
-class Stranded(TypedDict):
-    """Thousandths of a card that are free and that no pod can use, because this namespace's pods hold the CPU
-    or memory beside them. Nothing is charged by it."""
-
-    namespace: str
-    milli: int
-
-
 class ClusterDefaults(TypedDict):
     """What the timekeeper takes where the cluster decides. `families`: of addresses, that it listens on;
     `targetSessionAttrs`: of its connections to PostgreSQL, null: none, for the address has one host."""
@@ -78,14 +70,12 @@ class ClusterDefaults(TypedDict):
 
 class ClusterMapAnswer(Paged):
     """`timekeeper`: what it takes by default; `posted`: the extender's last post, null: none yet; `totals`:
-    of the requested nodes, by models; `nodes`: those that are fullest first; `stranded`: on all nodes or the
-    requested one, of all namespaces or of the requested one, the largest first."""
+    of the requested nodes, by models; `nodes`: those that are fullest first."""
 
     timekeeper: ClusterDefaults
     posted: int | None
     totals: list[MapTotals]
     nodes: list[NodeOnMap]
-    stranded: list[Stranded]
 
 
 class WaitingOnMap(MapWaitingPod, frozen=True):
@@ -120,9 +110,8 @@ CLUSTER = ApiRoute(
     about="nodes, their cards and the pods on them, the fullest nodes first; of one namespace its nodes",
     right=_RIGHT,
     answers={JSON: ClusterMapAnswer},
-    parameters=(NAMESPACE, NODE, LIMIT, AFTER, choice("table", "which Table", ("nodes", "stranded"))),
+    parameters=(NAMESPACE, NODE, LIMIT, AFTER),
     sheet=sheets.MAP,
-    sheets={"stranded": sheets.STRANDED},
 )
 WAITING = ApiRoute(
     path="/v1/waiting",
@@ -216,7 +205,6 @@ def _nodes_answer(services: Services, call: Call) -> Response:
         ordered = sorted(found, key=_place)
         page = [each for each in ordered if after is None or _place(each) > after][: limit + 1]
         bodies = cluster_map.nodes(connection, [each.name for each in page[:limit]])
-        stranded = cluster_map.stranded(connection, node)
     follows = cursor(*_place(page[limit - 1])) if len(page) > limit else None
     body: ClusterMapAnswer = {
         "version": 1,
@@ -227,15 +215,9 @@ def _nodes_answer(services: Services, call: Call) -> Response:
         "posted": posted_ms,
         "totals": _totals(found),
         "nodes": [_shown(bodies[node.name], node.received_ms, namespace) for node in page[:limit]],
-        "stranded": _stranded(stranded, namespace),
         "next": follows,
     }
     return answer(body, follows)
-
-
-def _stranded(by_namespace: Mapping[str, int], only: str) -> list[Stranded]:
-    listed = sorted(by_namespace.items(), key=lambda each: (-each[1], each[0]))
-    return [{"namespace": name, "milli": milli} for name, milli in listed if only in ("", name)]
 
 
 def _place(node: NodeSums) -> tuple[int, str]:
@@ -284,5 +266,4 @@ def _shown(node: dict[str, Any], posted_ms: int, namespace: str) -> Any:
         }
         for card in node["cards"]
     ]
-    stranded = {name: milli for name, milli in node.get("stranded", {}).items() if name == namespace}
-    return {**node, "cards": cards} | ({"stranded": stranded} if "stranded" in node else {})
+    return {**node, "cards": cards}

@@ -12,14 +12,7 @@ from flask import Flask, Response, request
 
 from timekeeper.accounts.budget_history import GROUP as GROUP_KEY
 from timekeeper.accounts.budget_history import is_group
-from timekeeper.accounts.usage import (
-    PRICE,
-    STRANDED_BY,
-    PricedCorrection,
-    ReportLine,
-    ReportQuery,
-    columns_of,
-)
+from timekeeper.accounts.usage import PRICE, PricedCorrection, ReportLine, ReportQuery, columns_of
 from timekeeper.api import report_formats, sheets
 from timekeeper.api.http.answers import AmountAnswer, Paged, Span, amount_of, tagged
 from timekeeper.api.http.parameters import (
@@ -32,7 +25,6 @@ from timekeeper.api.http.parameters import (
     LIMIT,
     MONTH,
     SORT,
-    STRANDED,
     SUBJECT_AS_NAMESPACE,
     TO,
     USE,
@@ -57,8 +49,7 @@ _Times = TypedDict("_Times", {"from": int, "to": int}, total=False)
 class UsageRow(_Times, AmountAnswer):
     """A charge. Columns depend on `group`; `from` and `to` appear if the report is cut by the calendar or has
     several time ranges; `requested` to `usedBy` if use was requested. `unused`: measured and not used, summed
-    by session and hour. `stranded`: milli-GPU x ms that the
-    namespace stranded, and `strandedKnown`: for how many ms of the row's time that is known."""
+    by session and hour."""
 
     namespace: NotRequired[str]
     group: NotRequired[str]
@@ -79,8 +70,6 @@ class UsageRow(_Times, AmountAnswer):
     used: NotRequired[int]
     unused: NotRequired[int]
     usedBy: NotRequired[Literal["node", "tenant", "node and tenant"] | None]
-    stranded: NotRequired[int]
-    strandedKnown: NotRequired[int]
 
 
 class CorrectionAnswer(AmountAnswer):
@@ -128,7 +117,6 @@ USAGE = ApiRoute(
         BY,
         ZONE,
         USE,
-        STRANDED,
         SORT,
         FORMAT,
         LIMIT,
@@ -222,7 +210,7 @@ def _question(services: Services, call: Call) -> ReportQuery:
     is_focus = _is_focus(call)
     zone, now_ms = services.ledger.calendar()
     zone = call.get("timeZone", zone)
-    own = [name for name in ("group", "use", "stranded") if name in call.given]
+    own = [name for name in ("group", "use") if name in call.given]
     if is_focus and own:
         raise bad(own[0], "FOCUS rows have columns of their own")
     columns = report_formats.COLUMNS if is_focus else columns_of(call.get("group", ("namespace",)))
@@ -233,11 +221,6 @@ def _question(services: Services, call: Call) -> ReportQuery:
     order = _order(call, is_focus)
     span = _span(call, zone, Interval(period_at("month", zone, now_ms).start_ms, now_ms), is_focus, place)
     step = "" if call.get("by", "all") == "all" else call.get("by")
-    with_use, with_stranded = call.get("use") == "true", call.get("stranded") == "true"
-    if with_stranded and not STRANDED_BY.issuperset(columns):
-        raise bad("stranded", "it is known by namespace: group must be namespace, group or both")
-    if order == "-stranded" and not with_stranded:
-        raise bad("sort", "-stranded needs stranded=true")
     subject = call.get("namespace")
     group = subject.removeprefix(GROUP_KEY) if subject and is_group(subject) else ""
     only = None if group else subject
@@ -249,10 +232,9 @@ def _question(services: Services, call: Call) -> ReportQuery:
         group=group,
         step=step or "day" if is_focus else step,
         zone=zone,
-        with_use=with_use or is_focus,
+        with_use=call.get("use") == "true" or is_focus,
         beside=_beside(call, zone, is_focus),
         order=order,
-        with_stranded=with_stranded,
         clusters=services.ledger.cluster_names(),
     )
     if asked.has_too_many_steps:

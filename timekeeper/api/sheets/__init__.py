@@ -5,7 +5,7 @@ Pure: no call, no clock, no database. May import the core alone.
 """
 
 from timekeeper.api.sheets.budgets import BUDGET, BUDGETS, GRANTS, GROUP_GRANTS
-from timekeeper.api.sheets.cluster import MAP, STRANDED, WAITING
+from timekeeper.api.sheets.cluster import MAP, WAITING
 from timekeeper.api.sheets.decisions import DECISIONS, LIFE, WOULD
 from timekeeper.api.sheets.focus import FOCUS
 from timekeeper.api.sheets.sessions import HELD, NODE_CHARGES, SESSIONS
@@ -29,7 +29,6 @@ __all__ = [
     "REPORT",
     "SESSIONS",
     "SIMULATED",
-    "STRANDED",
     "USAGE",
     "WAITING",
     "WOULD",

@@ -121,21 +121,6 @@ MAP = Sheet(
     empty="no node has cards",
     warnings=_post_warnings,
 )
-STRANDED = Sheet(
-    columns=(
-        NAMESPACE("namespace", "Namespace", "whose pods hold CPU or memory beside free cards"),
-        DECIMAL(
-            "cards",
-            "Cards stranded",
-            "that no pod can use because of it",
-            lambda raw: f"{raw['milli'] / 1000:.3f}",
-        ),
-    ),
-    rows=lambda answer: answer["stranded"],
-    empty="no card is stranded",
-    warnings=_post_warnings,
-    has_pages=False,
-)
 WAITING = Sheet(
     columns=(
         NAMESPACE("namespace", "Namespace", "of the pod"),

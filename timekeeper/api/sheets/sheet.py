@@ -78,7 +78,6 @@ TIME = CellKind("date-time", lambda at_ms, _: texts.moment(at_ms))  # millisecon
 EXACT = CellKind("date-time", lambda at_ms, _: texts.moment(at_ms, to="seconds"))
 MONTH_OF = CellKind("month", lambda at_ms, _: texts.moment(at_ms))
 _WITH_TIMES = frozenset(("date-time", "sentence", ""))
-LENGTH = CellKind("duration", lambda length_ms, _: texts.age(length_ms), True)
 AGE = CellKind(
     "duration", lambda span, now_ms: texts.age((span[1] or now_ms) - span[0]), True
 )  # from, to or None
@@ -129,7 +128,7 @@ def _none(_answer: Any, _now_ms: int) -> Iterable[str]:
 class Sheet:
     """``rows(answer)``: of a plain answer; ``empty``: said where it has none; ``notes``: sentences below the
     table; ``warnings``: about it; ``chosen(answer)``: the columns, where they depend on the answer;
-    ``has_pages``: each page of the answer has rows of its own; ``has_answer``: its Table has the answer."""
+    ``has_answer``: its Table has the answer."""
 
     columns: tuple[Column, ...]
     rows: Callable[[Any], Iterable[Json]]
@@ -137,7 +136,6 @@ class Sheet:
     notes: Callable[[Any, int], Iterable[str]] = _none
     warnings: Callable[[Any, int], Iterable[str]] = _none
     chosen: Callable[[Any], Iterable[Column]] | None = None
-    has_pages: bool = True
     has_answer: bool = False
 
     def pick(self, *keys: str) -> tuple[Column, ...]:
@@ -162,7 +160,7 @@ class Sheet:
         made: TableAnswer = {
             "kind": "Table",
             "apiVersion": "meta.k8s.io/v1",
-            "metadata": {"continue": (self.has_pages and answer.get("next")) or ""},
+            "metadata": {"continue": answer.get("next") or ""},
             "columnDefinitions": list(map(_definition, columns)),
             "rows": [{"cells": line} for line in lines],
             "empty": self.empty,

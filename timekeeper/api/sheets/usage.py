@@ -8,7 +8,6 @@ from timekeeper.api.sheets.sheet import (
     GROUP,
     HASH,
     INTEGER,
-    LENGTH,
     MONTH_OF,
     NAMESPACE,
     NODE,
@@ -66,20 +65,7 @@ _FIGURES = (
     _GPU_HOURS,
     PERCENT("busy", "Busy", "how much of what was measured was used", busy),
     AMOUNT("requestedGpuHours", "Requested, unweighted", "what the pods held, by cards alone", "requested"),
-    AMOUNT(
-        "strandedGpuHours",
-        "Stranded, unweighted",
-        "free cards that no pod could use because of the namespace's pods",
-        "stranded",
-    ),
-    LENGTH("known", "Known for", "for how long that is known", "strandedKnown"),
 )
-_NEEDS = {
-    "requestedGpuHours": "requested",
-    "busy": "requested",
-    "strandedGpuHours": "stranded",
-    "known": "stranded",
-}
 
 
 def _shown(answer: Json) -> Iterator[Column]:
@@ -87,7 +73,7 @@ def _shown(answer: Json) -> Iterator[Column]:
     row: Json = next(iter(answer["rows"]), {})
     yield from (each for each in _GROUPS if each.key in row)
     yield from map(_label, row.get("labels", ()))
-    yield from (each for each in _FIGURES if each is _GPU_HOURS or _NEEDS[each.key] in row)
+    yield from (_FIGURES if "requested" in row else (_GPU_HOURS,))
 
 
 def _by_the_hour(answer: Json, _now_ms: int) -> Iterator[str]:
@@ -128,17 +114,12 @@ OF_USE = (
     DECIMAL("measuredGpuHours", "Measured", _IN_HOURS),
     DECIMAL("usedGpuHours", "Used", _IN_HOURS),
 )
-OF_STRANDED = (
-    INTEGER("stranded", "Stranded", "the cards that the namespace strands, in milli-GPU x ms"),
-    INTEGER("strandedKnown", "Known for", "for how many ms of the row's time that is known"),
-    DECIMAL("strandedGpuHours", "Stranded", _IN_HOURS),
-)
 OF_CORRECTIONS = (
     SENTENCE("correction", "Correction", "its reason, author, and the month of the wrong charge"),
 )
 OF_CLUSTERS = (TEXT("clusterName", "Cluster", "the month's"),)
 REPORT = Sheet(
-    columns=(*_GROUPS, *_PRICED, *CHARGED, *OF_USE, *OF_STRANDED, *OF_CORRECTIONS, *OF_CLUSTERS),
+    columns=(*_GROUPS, *_PRICED, *CHARGED, *OF_USE, *OF_CORRECTIONS, *OF_CLUSTERS),
     rows=lambda answer: answer["rows"],
 )
 _PARTS = {"charges": "charges", "grantsMade": "grants", "prices": "prices", "sha256": "all"}

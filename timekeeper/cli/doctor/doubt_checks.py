@@ -12,7 +12,7 @@ from timekeeper.cli.doctor.facts import (
     unknown,
 )
 from timekeeper.cli.doctor.node_checks import agent_selector
-from timekeeper.cli.doctor.taint_checks import needs_scheduler, setting_taint, tolerated
+from timekeeper.cli.doctor.taint_checks import needs_scheduler
 from timekeeper.core.findings import CATALOGUE
 from timekeeper.core.texts import age
 
@@ -32,7 +32,6 @@ def findings(facts: Facts) -> Iterator[CheckResult]:
         "classes": applying(facts, "priority-classes.yaml"),
         "label": " ".join(f"{key}={value}" for key, value in agent_selector(facts).items()),
         "settings": editing_settings(facts),
-        "taint": "" if tolerated(facts) else f"{setting_taint(facts)}; ",
     }
     for found in facts.findings["findings"]:
         try:

@@ -76,16 +76,18 @@ def taints(facts: Facts) -> Iterator[CheckResult]:
     nodes = [each for each in items(facts.nodes) if has_gpus(each, agent_selector(facts))]
     if not nodes:
         return
-    taint = tolerated(facts)
+    taint = _tolerated(facts)
     if taint:
         yield from _set(facts, taint, nodes)
     elif any(_has_taint(each, USUAL) for each in nodes):
         some = some_of([each["metadata"]["name"] for each in nodes if _has_taint(each, USUAL)])
         sentence = f"{some} has the taint {USUAL}, and GPU pods get no toleration of it"
-        yield CheckResult("warning", "taint of GPU nodes", sentence, setting_taint(facts))
+        setting = upgrading(facts, f"gpuNodeTaint={USUAL}") or f"the flag {_FLAG}{USUAL} of the webhook"
+        command = f"{setting}, then the taint (docs/placement.md)"
+        yield CheckResult("warning", "taint of GPU nodes", sentence, command)
 
 
-def tolerated(facts: Facts) -> str:
+def _tolerated(facts: Facts) -> str:
     """The key of the taint that the webhook lets GPU pods tolerate; "": none."""
     webhook = next((found for each in facts.workloads if (found := named(each, "bursar-webhook"))), None)
     pod = mapping(mapping(mapping(mapping(webhook).get("spec")).get("template")).get("spec"))
@@ -106,12 +108,6 @@ def _set(facts: Facts, taint: str, nodes: Sequence[Any]) -> Iterator[CheckResult
         yield CheckResult("warning", "taint of GPU nodes", sentence, command)
     else:
         yield CheckResult("ok", "taint of GPU nodes", f"all have the taint {taint}")
-
-
-def setting_taint(facts: Facts) -> str:
-    """The command that keeps other pods off GPU nodes."""
-    helm = upgrading(facts, f"gpuNodeTaint={USUAL}")
-    return f"{helm or f'the flag {_FLAG}{USUAL} of the webhook'}, then the taint (docs/placement.md)"
 
 
 def _has_taint(node: Any, key: str) -> bool:

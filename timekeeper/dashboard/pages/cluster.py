@@ -118,7 +118,7 @@ def waste(visit: Visit) -> PageContent:
     values |= {"below": below, "is_any": any(row["measured"] for row in answer["rows"])}
     sums = {name: sum(row[name] for row in rows) for name in ("requested", "measured", "used", "unused")}
     values |= {"span": span, "spans": SPANS, "sums": sums, "most": _WASTE_ROWS}
-    return PageContent("waste.html", values | _stranded(visit, begin_ms) | _idle(visit))
+    return PageContent("waste.html", values | _idle(visit))
 
 
 def _below(visit: Visit) -> int | None:
@@ -140,39 +140,6 @@ def _idle(visit: Visit) -> dict[str, Any]:
     pods = sorted(found["pods"], key=lambda each: each["since"]) if found else []
     wrong = [finding.sentence for finding in of_use(found) if finding.code == "not-measured"] if found else ()
     return {"idle": pods[:_WASTE_ROWS], "notes": wrong}
-
-
-def _stranded(visit: Visit, begin_ms: int) -> dict[str, Any]:
-    """The namespaces that stranded cards since a time, the largest first, and what each strands now, None
-    where it cannot be seen. ``known_ms``: how much of that time is known; None where no namespace stranded
-    any."""
-    report = visit.api.recent(
-        "/v1/usage",
-        namespace=visit.scope,
-        stranded="true",
-        sort="-stranded",
-        from_=begin_ms,
-        limit=_WASTE_ROWS,
-    )
-    now = _stranded_now(visit)
-    over = {each["namespace"]: each["stranded"] for each in report["rows"] if each["stranded"]}
-    names = [*over, *(name for name in now or {} if name not in over)][:_WASTE_ROWS]
-    rows = [
-        {"namespace": name, "amount": over.get(name, 0), "milli": None if now is None else now.get(name, 0)}
-        for name in names
-    ]
-    return {"stranded": rows, "known_ms": report["rows"][0]["strandedKnown"] if report["rows"] else None}
-
-
-def _stranded_now(visit: Visit) -> dict[str, int] | None:
-    """Namespace -> thousandths of a card, the largest first. None for those who may not read the map, and of
-    a group, which the map does not know."""
-    if (visit.scope or "").startswith(GROUP):
-        return None
-    found = part(lambda: visit.api.get("/v1/cluster", namespace=visit.scope, limit=1))
-    if found.answer is None:
-        return None
-    return {each["namespace"]: each["milli"] for each in found.answer["stranded"]}
 
 
 _DECISION_ROWS = 100

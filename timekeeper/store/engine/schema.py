@@ -388,7 +388,7 @@ MAP_NODES = Table(
     Column("used_mib", BigInteger, nullable=False),
     Column("body", Text, nullable=False),
     Column("received_ms", BigInteger, nullable=False),
-    Column("stranded", Text),  # namespace -> milli-GPU that it strands; NULL: none
+    Column("stranded", Text),  # nothing reads or writes it but the release before
     CheckConstraint("name <> '' AND cards >= 0 AND unhealthy >= 0", name="is_named"),
     comment="each node with its cards and pods, as the extender posted it last",
 )
@@ -426,6 +426,7 @@ MAP_POSTS = Table(
     comment="the last post of the map, its leader's term, and the terms before it",
 )
 
+# Nothing reads or writes these two but the release before, to which one may go back.
 MAP_HOURS = Table(
     "map_hours",
     METADATA,
@@ -445,6 +446,8 @@ STRANDED = Table(
     Index(None, "hour_ms"),
     comment="milli-GPU x ms that each namespace stranded in a UTC hour",
 )
+
+ENDED = (STRANDED, MAP_HOURS)
 
 WOULD = Table(
     "would",

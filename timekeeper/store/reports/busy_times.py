@@ -16,7 +16,7 @@ from sqlalchemy import (
 )
 
 from timekeeper.accounts.usage import ReportQuery
-from timekeeper.store.engine.schema import DAY_MS, DAYS, FIGURES, FOLDED, POSTINGS, SESSIONS, STRANDED
+from timekeeper.store.engine.schema import DAY_MS, DAYS, FIGURES, FOLDED, POSTINGS, SESSIONS
 from timekeeper.store.reports.columns import of_namespaces
 from timekeeper.store.sessions import due, greatest
 
@@ -40,7 +40,6 @@ class _Busy:
         parts = [self._charged(POSTINGS), self._charged(FOLDED), self._due()]
         parts += [self._day()] if self._asked.step != "hour" else []
         parts += [self._measured()] if self._asked.with_use else []
-        parts += [self._stranded()] if self._asked.with_stranded else []
         found = union_all(*parts).subquery("parts")
         return select(func.min(found.c.at_ms))
 
@@ -71,10 +70,6 @@ class _Busy:
         sessions = select(SESSIONS.c.uid).where(*self._theirs(SESSIONS.c.namespace))
         folded = select(FOLDED.c.session_uid).where(*self._theirs(FOLDED.c.namespace))
         return found.where(FIGURES.c.session_uid.in_(sessions.union_all(folded)))
-
-    def _stranded(self) -> Select[Any]:
-        its = STRANDED.c
-        return self._earliest(its.hour_ms).where(its.hour_ms >= _AFTER, *self._theirs(its.namespace))
 
     def _earliest(self, start: Expression) -> Select[Any]:
         return select(cast(func.min(greatest(start, _AFTER)), BigInteger).label("at_ms"))

@@ -1,5 +1,5 @@
-"""The selects whose union is a usage report: charges, the pending part of open sessions, measured use, and
-stranded cards. `timekeeper.store.reports.reports` adds them up.
+"""The selects whose union is a usage report: charges, the pending part of open sessions, and measured use.
+`timekeeper.store.reports.reports` adds them up.
 
 Every part is clipped to one time range. If the report needs a session's columns, rows are first summed by
 session, so each session is looked up once and not once per row. If day totals suffice, a part has a sum for
@@ -32,7 +32,7 @@ from sqlalchemy import (
 )
 
 from timekeeper.accounts.usage import BY_DEVICE, CLAIMED, DATED, LABEL, ReportQuery
-from timekeeper.store.engine.schema import DAYS, FIGURES, FOLDED, POSTINGS, SESSIONS, STRANDED
+from timekeeper.store.engine.schema import DAYS, FIGURES, FOLDED, POSTINGS, SESSIONS
 from timekeeper.store.reports.columns import (
     DeviceRows,
     claimed,
@@ -72,8 +72,7 @@ class Parts:
     def all(self) -> list[Select[Any]]:
         """Each has the report's columns and `sums_in`; of day totals number, namespace and these sums."""
         spans = [Span(number) for number in range(self.shape.spans)]
-        parts = self._by_day(spans) if self.shape.by_day else self._by_row(spans[0])
-        return [*parts, *map(self._stranded, spans)] if self.asked.with_stranded else parts
+        return self._by_day(spans) if self.shape.by_day else self._by_row(spans[0])
 
     def _by_day(self, spans: list[Span]) -> list[Select[Any]]:
         pending = self._pending(spans)
@@ -199,7 +198,10 @@ class Parts:
             "by_tenant_ms": measured.c.by_tenant,
         }
         found = self._narrow(self._select(rows, sums, source, span), rows, span)
-        return found.where(*self._of_hour(measured.c.hour_ms, span)) if self.shape.is_cut else found
+        if not self.shape.is_cut:
+            return found
+        # an hour belongs to the price interval in which it begins
+        return found.where(*self._clip(measured.c.hour_ms, measured.c.hour_ms + 1, span.whole).meets)
 
     def _by_word(self, span: Span) -> CTE:
         """By session, and by hour if needed: the node agent's figures take precedence over the tenant's. What
@@ -237,20 +239,12 @@ class Parts:
         both = (found.correlate(FIGURES).scalar_subquery() for found in (present, gone))
         return func.coalesce(*both, 0)
 
-    # Stranded cards
-
-    def _stranded(self, span: Span) -> Select[Any]:
-        """Of the hours that begin in the range."""
-        its = STRANDED.c
-        found = self._narrow(self._select(STRANDED, {"stranded": its.amount}, STRANDED, span), STRANDED, span)
-        return found.where(span.has(its.hour_ms), *self._of_hour(its.hour_ms, span))
-
     # With which columns
 
     def _select(
         self, rows: FromClause, sums: Mapping[str, Expression], source: FromClause, span: Span
     ) -> Select[Any]:
-        asked = {name: sums.get(name, literal(0)) for name in sums_in(self.asked, self.shape)}
+        asked = {name: sums.get(name, literal(0)) for name in sums_in(self.shape)}
         if self.shape.by_day:
             totals = [cast(func.sum(each), BigInteger).label(name) for name, each in asked.items()]
             number, namespace = literal(span.number).label("number"), rows.c.namespace
@@ -317,10 +311,6 @@ class Parts:
             lower, upper = greatest(lower, self.dated.c.from_ms), least(upper, self.dated.c.to_ms)
             meets = (*meets, end > lower, start < upper)
         return _Clip(least(end, upper) - greatest(start, lower), meets)
-
-    def _of_hour(self, hour_ms: Expression, span: Span) -> tuple[Expression, ...]:
-        """An hour belongs to the price interval in which it begins."""
-        return self._clip(hour_ms, hour_ms + 1, span.whole).meets if self.shape.is_cut else ()
 
     # Of which rows
 

@@ -19,11 +19,9 @@ from sqlalchemy import (
     FromClause,
     Row,
     Select,
-    Subquery,
     Text,
     and_,
     bindparam,
-    case,
     func,
     literal,
     literal_column,
@@ -37,16 +35,15 @@ from timekeeper.accounts.usage import DATED, PriceInterval, ReportLine, ReportQu
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.store import ledger
 from timekeeper.store.engine.engine import Connection
-from timekeeper.store.engine.schema import DAY_MS, FIGURES, FOLDED, MAP_HOURS, POSTINGS
+from timekeeper.store.engine.schema import DAY_MS, FIGURES, FOLDED, POSTINGS
 from timekeeper.store.reports.busy_times import busy_statement
 from timekeeper.store.reports.columns import dated, ordered
 from timekeeper.store.reports.parts import Parts
 from timekeeper.store.reports.shape import Shape, Span, needs_sessions, sums_in
-from timekeeper.store.stranded import stranding_ever
 
 Expression = ColumnElement[Any]
 
-_SAID = ("posted", "pending", "used", "stranded")  # a line has one of them
+_SAID = ("posted", "pending", "used")  # a line has one of them
 
 _AT_ONCE = 1_000  # rows in memory at a time
 _FEW, _MANY = 4, 1_024  # namespaces read at once for a page: the first portion, and the largest
@@ -64,17 +61,18 @@ def statement(dialect: str, asked: ReportQuery, dated: CTE, shape: Shape) -> Sel
     number: list[Expression] = []
     own = {name for name in asked.columns if not (name == "group" and asked.group)}
     if shape.by_day:
-        rows = _totals(asked, shape, rows)
+        # added up before anything is joined
+        totals = (func.sum(rows.c[name]).label(name) for name in sums_in(shape))
+        by_namespace = rows.c.number, rows.c.namespace
+        rows = select(*by_namespace, *totals).group_by(*by_namespace).subquery("totals")
         number = [rows.c.number]
         source = rows.join(dated, _meets(rows, dated, shape)) if own & {*DATED} else rows
     keys = {name: _key(dialect, asked, rows, dated, name) for name in asked.columns}
     by = [*number, *(keys[name] for name in asked.columns if name in own)]
-    sums = {name: func.sum(rows.c[name]) for name in sums_in(asked, shape)}
+    sums = {name: func.sum(rows.c[name]) for name in sums_in(shape)}
     amount = sums["posted"] + sums["pending"]
     orders = {"gpuHours": amount.asc(), "-gpuHours": amount.desc()}
-    orders |= {"-stranded": sums["stranded"].desc()} if asked.with_stranded else {}
-    known = [_known_ms(shape, *number)] if asked.with_stranded else []
-    found = select(*(number or [literal(0)]), *keys.values(), *sums.values(), *known).select_from(source)
+    found = select(*(number or [literal(0)]), *keys.values(), *sums.values()).select_from(source)
     found = found.group_by(*by).having(or_(*(sums[name] != 0 for name in _SAID if name in sums)))
     first = [orders[asked.order]] if asked.order else []
     found = found.order_by(*number, *first, *by[len(number) :])
@@ -82,13 +80,6 @@ def statement(dialect: str, asked: ReportQuery, dated: CTE, shape: Shape) -> Sel
         place = (bindparam(f"after_{at}", type_=Text) for at in range(len(keys)))
         found = found.where(tuple_(*keys.values()) > tuple_(*place))
     return found.limit(bindparam("most")) if shape.has_limit else found
-
-
-def _totals(asked: ReportQuery, shape: Shape, every: Subquery) -> Subquery:
-    """Added up before anything is joined."""
-    sums = [func.sum(every.c[name]).label(name) for name in sums_in(asked, shape)]
-    by = every.c.number, every.c.namespace
-    return select(*by, *sums).group_by(*by).subquery("totals")
 
 
 def _key(dialect: str, asked: ReportQuery, rows: FromClause, dated: CTE, name: str) -> Expression:
@@ -104,17 +95,6 @@ def _meets(rows: FromClause, dated: CTE, shape: Shape) -> Expression:
         and_(rows.c.number == each.number, own.from_ms < each.end, own.to_ms > each.start) for each in spans
     )
     return and_(own.namespace == rows.c.namespace, or_(*during))
-
-
-def _known_ms(shape: Shape, *number: Expression) -> Expression:
-    """For how much of the hours that begin in the line's range it is known what was stranded."""
-    of_spans = [
-        select(func.coalesce(func.sum(MAP_HOURS.c.known_ms), 0)).where(span.has(MAP_HOURS.c.hour_ms))
-        for span in map(Span, range(shape.spans))
-    ]
-    if not number:
-        return of_spans[0].scalar_subquery()
-    return case({at: each.scalar_subquery() for at, each in enumerate(of_spans)}, value=number[0])
 
 
 def lines(
@@ -152,8 +132,7 @@ def namespaces(connection: Connection, asked: ReportQuery) -> tuple[str, ...]:
     """The namespaces that can appear in a report."""
     if asked.namespace is not None:
         return (asked.namespace,)
-    charged = ledger.namespaces(connection)
-    return tuple(charged | stranding_ever(connection) if asked.with_stranded else charged)
+    return tuple(ledger.namespaces(connection))
 
 
 def _members(intervals: Iterable[PriceInterval], span: Interval) -> tuple[str, ...]:

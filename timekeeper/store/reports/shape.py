@@ -8,7 +8,7 @@ from sqlalchemy import BigInteger, ColumnElement, and_, bindparam, literal
 from timekeeper.accounts.usage import DATED, ReportQuery, UsageSums
 from timekeeper.store.sessions import greatest, least
 
-_SUMS = tuple(each.name for each in fields(UsageSums) if each.name not in ("stranded", "known_ms"))
+_SUMS = tuple(each.name for each in fields(UsageSums))
 
 Expression = ColumnElement[Any]
 
@@ -38,10 +38,8 @@ def needs_sessions(asked: ReportQuery) -> bool:
     return asked.with_use or not set(asked.columns) <= {"namespace", *DATED}
 
 
-def sums_in(asked: ReportQuery, shape: Shape) -> tuple[str, ...]:
+def sums_in(shape: Shape) -> tuple[str, ...]:
     """The sums of each part."""
-    if asked.with_stranded:
-        return (*_SUMS, "stranded")
     return _SUMS[:2] if shape.by_day else _SUMS
 
 

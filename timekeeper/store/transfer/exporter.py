@@ -23,6 +23,7 @@ from timekeeper.store.engine.schema import (
     DAYS,
     DECISIONS,
     DECLARED_PODS,
+    ENDED,
     ENDS,
     ENTRIES,
     ENTRY_ERRORS,
@@ -32,7 +33,6 @@ from timekeeper.store.engine.schema import (
     HEARTBEATS,
     HELD_PODS,
     LOGINS,
-    MAP_HOURS,
     MAP_NODES,
     MAP_POSTS,
     MAP_WAITING,
@@ -44,7 +44,6 @@ from timekeeper.store.engine.schema import (
     ROLE_FINDINGS,
     SESSIONS,
     STANDINGS,
-    STRANDED,
     TERMS,
     WAITING,
     WOULD,
@@ -65,8 +64,6 @@ TABLES = (
     POSTINGS,
     FOLDED,
     FIGURES,
-    STRANDED,
-    MAP_HOURS,
     NODE_USES,
     BINDINGS,
     ENDS,
@@ -85,8 +82,8 @@ TABLES = (
 )
 
 # The fencing epoch is not part of the ledger, and it must never decrease; the extender posts the map and its
-# findings anew; people log in anew.
-LEFT_OUT = (TERMS, LOGINS, MAP_NODES, MAP_WAITING, MAP_POSTS, ROLE_FINDINGS)
+# findings anew; people log in anew; nothing reads what has ended.
+LEFT_OUT = (TERMS, LOGINS, MAP_NODES, MAP_WAITING, MAP_POSTS, ROLE_FINDINGS, *ENDED)
 
 
 def export(connection: Connection) -> Iterator[bytes]:

@@ -29,6 +29,7 @@ from timekeeper.store.engine.schema import (
     DAYS,
     DECISIONS,
     DECLARED_PODS,
+    ENDED,
     ENDS,
     ENTRY_ERRORS,
     FOLDED,
@@ -54,6 +55,9 @@ _PASSING = (
     *(DECISIONS, NOTIFIED, WOULD, WOULD_SINCE),
 )
 
+# Rows that an earlier release exported, and that are left out.
+_ENDED = tuple(table.name for table in ENDED)
+
 _INT64 = 2**63
 
 
@@ -71,7 +75,7 @@ class _Row(NamedTuple):
 
 
 def load(connection: Connection, lines: Iterable[bytes], now_ms: int) -> int:
-    """Write an exported ledger; returns the number of rows.
+    """Write an exported ledger; returns the number of rows written.
 
     Every CHECK, key and trigger of the database applies to each row. Raises UnusableError if the database
     holds a ledger, and the import error if the file is truncated, changed, or holds forbidden values: the
@@ -84,9 +88,11 @@ def load(connection: Connection, lines: Iterable[bytes], now_ms: int) -> int:
     for table in _PASSING:
         connection.execute(delete(table))
     count = totals = 0
+    last = 1  # the line of the last row, or of the header
     for table, rows in groupby(_rows(lines), key=lambda row: row.table):
         while batch := list(islice(rows, _BATCH)):
             count += len(batch)
+            last = batch[-1].number
             if table is DAYS:
                 totals += len(batch)
                 _take_days(connection, batch)
@@ -94,7 +100,7 @@ def load(connection: Connection, lines: Iterable[bytes], now_ms: int) -> int:
                 _insert(connection, table, batch)
         if table is FOLDED:
             add_all_rollups(connection)
-    _check_days(connection, count, totals)
+    _check_days(connection, last, totals)
     _count_on(connection)
     return count
 
@@ -109,7 +115,7 @@ def _check_empty(connection: Connection) -> None:
 
 
 def _rows(lines: Iterable[bytes]) -> Iterator[_Row]:
-    """The rows of a complete file, as written."""
+    """The rows of a complete file, as written, without those of tables that have ended."""
     digest, number, done, last = hashlib.sha256(), 0, False, 0
     is_former = False
     for number, line in enumerate(lines, start=1):
@@ -122,7 +128,7 @@ def _rows(lines: Iterable[bytes]) -> Iterator[_Row]:
         elif "sha256" in document:
             _check_trailer(number, document, digest.hexdigest())
             done = True
-        else:
+        elif document.get("table") not in _ENDED:
             row = _row(number, document, is_former)
             if TABLES.index(row.table) < last:
                 raise ImportRefusedError(number, f"rows of {row.table.name} must come earlier in the file")
@@ -230,12 +236,12 @@ def _take_days(connection: Connection, rows: list[_Row]) -> None:
     _insert(connection, DAYS, [row for row, at in zip(rows, keys, strict=True) if at not in summed])
 
 
-def _check_days(connection: Connection, count: int, totals: int) -> None:
-    """The file must have the total of every day that has one."""
+def _check_days(connection: Connection, last: int, totals: int) -> None:
+    """The file, whose last row is on this line, must have the total of every day that has one."""
     summed = connection.execute(select(func.count()).select_from(DAYS)).scalar_one()
     if summed != totals:
         raise ImportRefusedError(
-            count + 2, f"{totals} totals by day came before, and the postings make {summed}"
+            last + 1, f"{totals} totals by day came before, and the postings make {summed}"
         )
 
 
