@@ -43,7 +43,7 @@ from timekeeper.log import log_exception
 from timekeeper.runtime.auth.gate import Gate
 from timekeeper.runtime.http.problem_details import Problem, answer_with_problems, unavailable
 from timekeeper.runtime.peers import NO_PEERS, Peers
-from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError
+from timekeeper.store.engine.engine import ConflictError, NoSpaceError, Store, UnavailableError
 
 Clock = Callable[[], int]
 
@@ -154,6 +154,10 @@ def _handle_errors(app: Flask, outages: OutageLog) -> None:
     @app.errorhandler(Problem)
     def refuse(problem: Problem) -> Response:
         return problem.response()
+
+    @app.errorhandler(NoSpaceError)
+    def end_report(error: NoSpaceError) -> Response:
+        return unavailable(str(error)).response()
 
     @app.errorhandler(UnavailableError)
     @app.errorhandler(ConflictError)

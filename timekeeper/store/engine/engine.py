@@ -31,6 +31,16 @@ class UnavailableError(Exception):
     """The database is unreachable, locked for too long, or full. Nothing was written; retry later."""
 
 
+class NoSpaceError(UnavailableError):
+    """A statement sorts so much that its temporary files would fill the volume of the ledger."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this needs temporary files that would leave less than 1 GiB of the ledger's volume free: ask for"
+            " a shorter time, or enlarge the volume"
+        )
+
+
 class ConflictError(Exception):
     """The write contradicts what the database holds: another process wrote first, or a constraint forbids
     it."""
@@ -187,6 +197,8 @@ def _failures_as_ours() -> Iterator[None]:
     except exc.TimeoutError as error:
         raise UnavailableError("all connections of this process are in use") from error
     except exc.DBAPIError as error:
+        if _lacks_space(error):
+            raise NoSpaceError from error
         if not _is_away(error):
             raise
         raise UnavailableError(_sentence(error)) from error
@@ -198,6 +210,10 @@ def _is_away(error: exc.DBAPIError) -> bool:
         return True
     # SQLite raises the bare class for a damaged file or a file of another format
     return type(error) is exc.DatabaseError
+
+
+def _lacks_space(error: exc.DBAPIError) -> bool:
+    return getattr(error.orig, "sqlite_errorname", "") == "SQLITE_INTERRUPT"
 
 
 def _sentence(error: exc.DBAPIError) -> str:

@@ -1,8 +1,10 @@
 """SQLite: one file, one writer at a time, readers beside it."""
 
 import os
+import shutil
 import sqlite3
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,9 @@ from sqlalchemy.engine import URL, Engine
 MOUNTS = Path("/proc/self/mountinfo")
 
 _NAP_S = 0.001
+_SPARE = 1 << 30  # bytes of the volume that temporary files leave free
+_STEPS = 1_000_000  # of SQLite's machine between two looks at the volume
+_OPEN = Path("/proc/self/fd")
 
 # Network file systems. SQLite's locks and its shared memory do not work there, and the file is damaged sooner
 # or later (sqlite.org/howtocorrupt.html, 2.1; sqlite.org/wal.html).
@@ -33,10 +38,16 @@ class Sqlite:
     def listen(self, engine: Engine, writes: str) -> None:
         """Set up every connection of the engine. Transactions with the execution option ``writes`` take the
         write lock."""
-        event.listen(engine, "connect", self._prepare)
+        folder = file_of(engine.url).absolute().parent
+
+        def prepare(connection: Any, _record: object) -> None:
+            self._prepare(connection)
+            _sort_beside(connection, folder)
+
+        event.listen(engine, "connect", prepare)
         event.listen(engine, "begin", lambda connection: self._begin(connection, writes))
 
-    def _prepare(self, connection: Any, _record: object) -> None:
+    def _prepare(self, connection: Any) -> None:
         """WAL lets readers continue beside the one writer.
 
         ``synchronous=FULL`` flushes the log to disk at each commit: an acknowledged grant or heartbeat
@@ -65,6 +76,30 @@ class Sqlite:
         while not _has_begun(connection, last_try=time.monotonic() > until):
             time.sleep(_NAP_S)
         driver.execute(f"PRAGMA busy_timeout = {self.patience_ms}")
+
+
+def _sort_beside(connection: sqlite3.Connection, folder: Path) -> None:
+    """What a large report sorts lies in files beside the database: `/tmp` is small memory as installed. A
+    statement whose files would leave less than `_SPARE` of the volume ends as SQLITE_INTERRUPT."""
+    place = str(folder).replace("'", "''")
+    if connection.execute("PRAGMA temp_store_directory").fetchall() != [(str(folder),)]:
+        with suppress(sqlite3.OperationalError):  # a folder that may not be written, as of a backup
+            connection.execute(f"PRAGMA temp_store_directory = '{place}'")
+
+    def is_full() -> bool:
+        return shutil.disk_usage(folder).free < _SPARE and _has_temporary_files(folder)
+
+    connection.set_progress_handler(is_full, _STEPS)
+
+
+def _has_temporary_files(folder: Path) -> bool:
+    """Whether this process has written some there. SQLite removes their names at once."""
+    for descriptor in _OPEN.iterdir() if _OPEN.exists() else ():
+        with suppress(OSError):
+            name = os.readlink(descriptor)
+            if name.startswith(f"{folder}/etilqs_") and descriptor.stat().st_size:
+                return True
+    return False
 
 
 def _keeps_a_log(connection: sqlite3.Connection, last_try: bool) -> bool:
