@@ -295,7 +295,7 @@ class Extender:
             DrainTurns(wanted.drain_after_ms, wanted.drain_for_ms),
             self._say,
         )
-        calls = GangCalls(self._api, now_ms, deadline_ms=wanted.deadline_ms)
+        calls = GangCalls(self._api, now_ms)
         sets = GangSets(calls)
         return GangStarts(
             StartWiring(

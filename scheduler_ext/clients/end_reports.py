@@ -83,7 +83,7 @@ class EndReports(MemoryOutbox[_End]):
 
 def _wire(end: _End, now_ms: int) -> dict[str, Any]:
     held = end.hold
-    entry: dict[str, Any] = {
+    return {
         "uid": end.uid,
         "namespace": end.namespace,
         "pod": end.name,
@@ -98,6 +98,3 @@ def _wire(end: _End, now_ms: int) -> dict[str, Any]:
         "removed_age_ms": max(0, now_ms - end.removed_ms),
         "left_age_ms": None if end.left_ms is None else max(0, now_ms - end.left_ms),
     }
-    if held.forgiven_ms is not None:
-        entry["forgiven_ms"] = held.forgiven_ms
-    return entry

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from scheduler_ext.clients.pod_patches import pod_path, wake_patch
 from scheduler_ext.model.pod import Pod
 from timekeeper.core import names
-from timekeeper.core.json_values import Json, mapping
+from timekeeper.core.json_values import Json
 from timekeeper.core.kube.eviction import disruption, eviction
 from timekeeper.core.object_names import timestamp
 from timekeeper.runtime.api_server import STRATEGIC_MERGE, Answered, Api, Reply
@@ -24,12 +24,10 @@ Done = Literal["done", "refused", "unclear"]
 
 
 class GangCalls:
-    """``at_once``: how many may be under way; ``deadline_ms``: of a start."""
+    """``at_once``: how many may be under way."""
 
-    def __init__(
-        self, api: Api, now_ms: Callable[[], int], at_once: int = AT_ONCE, deadline_ms: int = 60_000
-    ) -> None:
-        self._api, self._now_ms, self._deadline_ms = api, now_ms, deadline_ms
+    def __init__(self, api: Api, now_ms: Callable[[], int], at_once: int = AT_ONCE) -> None:
+        self._api, self._now_ms = api, now_ms
         self.together = map if at_once == 1 else ThreadPoolExecutor(at_once, "gang-call").map
 
     def open_gates(self, pods: Iterable[Pod]) -> list[Done]:
@@ -37,10 +35,8 @@ class GangCalls:
         return list(self.together(self._open, pods))
 
     def evict(self, pods: Sequence[Pod], why: str) -> list[Done]:
-        """Evict these pods of one gang, in the versions that the decision was based on. If none bears the
-        mark, their start came to nothing, and is not charged, unless others have left for it."""
-        is_failed_start = not any(pod.is_marked or pod.displaced.is_kept for pod in pods)
-        return list(self.together(lambda pod: self._evict(pod, why, is_failed_start), pods))
+        """Evict these pods of one gang, in the versions that the decision was based on."""
+        return list(self.together(lambda pod: self._evict(pod, why), pods))
 
     def mark(self, pod: Pod) -> Done:
         """Note on a member with a node that its gang has started."""
@@ -70,23 +66,8 @@ class GangCalls:
         patch = wake_patch(pod.uid, "GangStarts", "cards are kept for all of its gang", self._now_ms())
         return self._patch(pod, patch, "/status")
 
-    def _forgive(self, pod: Pod) -> str:
-        """Note on the pod until when it is not charged. Before its eviction: if the extender is killed
-        between the two, the timekeeper knows. A finalizer keeps the object until a timekeeper has read the
-        note. Returns the pod's version."""
-        now_ms = self._now_ms()
-        until_ms = min(now_ms, (pod.hold.bound_ms or now_ms) + self._deadline_ms)
-        only = {"uid": pod.uid, "resourceVersion": pod.version}
-        note = {names.GANG_FORGIVEN: timestamp(until_ms)}
-        body = {"metadata": {**only, "annotations": note, "finalizers": [names.GANG_FORGIVEN]}}
-        reply = self._patched(pod, body)
-        written = mapping(reply.body.get("metadata")) if isinstance(reply, Answered) else {}
-        return str(written.get("resourceVersion") or pod.version)
-
-    def _evict(self, pod: Pod, why: str, is_failed_start: bool) -> Done:
-        is_noted = not is_failed_start or pod.hold.forgiven_ms is not None
-        version = pod.version if is_noted else self._forgive(pod)
-        body = eviction(pod.namespace, pod.name, pod.uid, version=version)
+    def _evict(self, pod: Pod, why: str) -> Done:
+        body = eviction(pod.namespace, pod.name, pod.uid, version=pod.version)
         path = pod_path(pod.namespace, pod.name)
         done = _done(self._api.call("POST", f"{path}/eviction", body, timeout_s=CALL_S))
         if done == "done":  # the eviction has written another reason
@@ -95,11 +76,8 @@ class GangCalls:
         return done
 
     def _patch(self, pod: Pod, body: dict[str, Any], part: str = "") -> Done:
-        return _done(self._patched(pod, body, part))
-
-    def _patched(self, pod: Pod, body: dict[str, Any], part: str = "") -> Reply:
         path = pod_path(pod.namespace, pod.name) + part
-        return self._api.call("PATCH", path, body, content_type=STRATEGIC_MERGE, timeout_s=CALL_S)
+        return _done(self._api.call("PATCH", path, body, content_type=STRATEGIC_MERGE, timeout_s=CALL_S))
 
 
 def _done(reply: Reply) -> Done:

@@ -41,7 +41,7 @@ class Checked(Life):
             until = now + max(pod.slack, self.wrong) + AHEAD
             assert 0 <= amount <= known.rate * max(0, until - pod.bound), pod
             if pod.uid in self.ends_are_right:
-                truly = known.rate * max(0, pod.finished() - pod.bound - known.free)
+                truly = known.rate * max(0, pod.finished() - pod.bound)
                 assert abs(amount - truly) <= known.rate * 12 * SECOND, pod
 
     def _told(self, path: str) -> Json:
@@ -87,14 +87,13 @@ class Checked(Life):
             known = self.written.pods.get(pod.uid)
             if known is None or known.terms is None or pod.uid in self.odd:
                 continue
-            start = pod.bound + known.free
             end = now if pod.gone is None else max(pod.gone + 600_000, known.last or 0)
             if pod.end is not None:  # without proof, through the first report of it
                 end = pod.end if known.end else now
-            assert charged.get(pod.uid, 0) <= known.rate * max(0, end + pod.slack - start)
+            assert charged.get(pod.uid, 0) <= known.rate * max(0, end + pod.slack - pod.bound)
             if known.end and pod.first and known.start == pod.first:
                 # through the last back-off nothing but the phase tells that it holds its cards
-                assert charged.get(pod.uid, 0) == known.rate * max(0, pod.finished() - start)
+                assert charged.get(pod.uid, 0) == known.rate * max(0, pod.finished() - pod.bound)
 
     def settles(self) -> None:
         """At the end nothing is pending: existing pods are proven, the others have been silent for long

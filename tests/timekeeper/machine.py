@@ -140,15 +140,6 @@ class Machine(Restores):
             self.tell(pod)
 
     @precondition(lambda self: self.living())
-    @rule(which=st.integers(0, 99), ago=st.sampled_from(SHORT))
-    def its_gang_does_not_start(self, which: int, ago: int) -> None:
-        """The extender says until when it is not charged, and is to evict it."""
-        pod = self.pod(which)
-        if pod.end is None and pod.leaves is None and pod.vain is None:
-            pod.vain = (self.now - ago) // SECOND * SECOND
-            self.tell(pod)
-
-    @precondition(lambda self: self.living())
     @rule(which=st.integers(0, 99))
     def is_evicted(self, which: int) -> None:
         """Its deletion is requested, and it may run for its grace period."""

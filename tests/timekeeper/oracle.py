@@ -62,8 +62,6 @@ class Seen:
     mark_at_end: int = 0  # its node's watermark when its end was observed
     at_rest: int = 0  # the same, once it is written
     settled: tuple[int, int] | None = None  # the interval that was posted at last
-    vain: int | None = None  # its deletion was requested, and until then it is not charged for its start
-    free: int = 0  # for how long it is not charged from its binding on
 
     @property
     def over(self) -> bool:
@@ -95,7 +93,6 @@ class Known:
     terms: Terms = Terms()
     words: dict[str, Word] = field(default_factory=dict)
     modes: dict[str, str] = field(default_factory=dict)
-    frees: dict[str, tuple[int, ...]] = field(default_factory=dict)  # namespace -> until when pods were free
     leaseless: str = ""  # a node that never has a Lease: it lives while its condition Ready is not Unknown
     unready: dict[str, int] = field(default_factory=dict)  # nodes of which it is, and since when
 
@@ -103,11 +100,8 @@ class Known:
         """An independent copy."""
         pods = {uid: replace(pod) for uid, pod in self.pods.items()}
         leases, marks, words = self.leases.copy(), self.marks.copy(), self.words.copy()
-        modes, frees = self.modes.copy(), self.frees.copy()
-        unready = self.unready.copy()
-        return Known(
-            pods, leases, marks, self.heard, self.terms, words, modes, frees, self.leaseless, unready
-        )
+        modes, unready = self.modes.copy(), self.unready.copy()
+        return Known(pods, leases, marks, self.heard, self.terms, words, modes, self.leaseless, unready)
 
     def terms_of(self, namespace: str) -> Terms:
         """The terms of a session that opens now."""
@@ -185,12 +179,6 @@ class Known:
                 pod.mark_at_end = max(pod.mark_at_end, now, *last_times(raw))
         if end is not None and end != pod.end:
             pod.end, pod.settled = end, None
-        until, leaves = (
-            moment(raw["metadata"]["annotations"].get("bursar.dev/gang-forgiven")),
-            moment(raw["metadata"].get("deletionTimestamp")),
-        )
-        is_soon = until is not None and leaves is not None and leaves - requested <= until + 600_000
-        pod.vain = until if is_soon else None
         return pod
 
     def _vanishes(self, uid: str, pod: Seen, at: int) -> None:
@@ -211,8 +199,6 @@ class Known:
                 pod.at_rest = max(
                     self.marks.get(pod.node, 0), min(pod.mark_at_end, now) if not pod.end else pod.mark_at_end
                 )
-        for uid in sorted(self.pods, key=lambda uid: (self.pods[uid].vain or 0, uid)):
-            self._forgives(self.pods[uid])
         for node in {pod.node for pod in self.pods.values() if not pod.over}:
             self.marks[node] = max(self.marks.get(node, 0), self.mark(node))
         for uid, pod in self.pods.items():
@@ -221,18 +207,6 @@ class Known:
             is_closed = pod.end is not None or (pod.last is not None and now >= pod.last and not pod.listed)
             if pod.end or (is_closed and is_silent):
                 pod.settled = start, end
-
-    def _forgives(self, pod: Seen) -> None:
-        """A pod that was evicted because its gang's start came to nothing is not charged for that, once an
-        hour in each namespace; pods of one minute belong together. Only pods with cards of ours can be."""
-        assert pod.terms is not None
-        is_ours = pod.terms.governs and "bursar.dev/devices" in pod.raw["metadata"]["annotations"]
-        if pod.vain is None or pod.free or not (pod.over and is_ours):
-            return
-        until, before = min(pod.vain, pod.bound + 600_000), self.frees.get(pod.namespace, ())
-        if until > pod.bound and not any(60_000 < abs(until - other) < 3_600_000 for other in before):
-            pod.free, pod.settled = until - pod.bound, None
-            self.frees[pod.namespace] = (*before, until)
 
     def _close(self, pod: Seen, beat: int) -> None:
         """Its object is gone: since when, and for how long the kubelet may run it."""
@@ -264,7 +238,7 @@ class Known:
         for uid in [uid for uid, pod in self.pods.items() if pod.terms is None]:
             del self.pods[uid]
         for pod in self.pods.values():
-            pod.mark_at_end, pod.vain = 0, None
+            pod.mark_at_end = 0
             if pod.removed is not None and pod.last is not None:
                 pod.grace = pod.last - pod.removed
             pod.follows, pod.listed, pod.listed_at, pod.boot, pod.gone_at = False, False, 0, "", None
@@ -279,14 +253,13 @@ class Known:
             return 0, 0
         if pod.settled is not None:
             return pod.settled
-        start = pod.bound + pod.free
         if pod.end is not None:
             end = pod.end or max(pod.bound, pod.start or 0, pod.at_rest, beats.get(uid, 0))
         elif pod.last is not None:
             end = min(now, pod.last)
         else:
             end = min(now, max(beats.get(uid, 0), self.marks.get(pod.node, 0)))
-        return start, max(start, end)
+        return pod.bound, max(pod.bound, end)
 
     def owed(self, uid: str, now: int, beats: dict[str, int], since: int = 0, until: int = 2**62) -> int:
         """The pod's charge for the time between two moments."""

@@ -92,7 +92,6 @@ class Pod:
     first: int | None = None  # when its cards were first used
     end: int | None = None  # when its cards were released
     gone: int | None = None  # when its object was deleted
-    vain: int | None = None  # the extender's note: until when it is not charged
     leaves: int | None = None  # the deadline of a requested deletion
     slack: int = 0  # how much too late its evidence may be dated, because a clock was wrong
     seen: int = 0  # when its node or its sidecar last reported it
@@ -193,8 +192,6 @@ class Pod:
         }
         if self.scheduler != "bursar-scheduler":
             del metadata["annotations"]["bursar.dev/devices"]
-        if self.vain is not None:
-            metadata["annotations"]["bursar.dev/gang-forgiven"] = iso(self.vain)
         if self.leaves is not None:
             metadata |= {"deletionTimestamp": iso(self.leaves), "deletionGracePeriodSeconds": self.grace_s}
         if self.gone is not None:

@@ -73,8 +73,6 @@ class Session:
     users: str = ""
     # of its node, when its pod's phase was last seen and was not terminal; None: not known
     boot: str | None = None
-    # how long its cards were held before ``bound_ms`` without a charge: `accounts.ends`
-    forgiven_ms: int | None = None
 
     @property
     def is_claim(self) -> bool:

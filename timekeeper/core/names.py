@@ -88,8 +88,8 @@ GATES = (BUDGET_GATE, GANG_GATE)
 GANG_KEY = "bursar.dev/gang-key"
 # what the Binding writes, or the extender: when enough pods of the gang had a node
 GANG_STARTED = "bursar.dev/gang-started"
-# what the extender writes before it evicts a member of a gang whose start came to nothing: until when the
-# member is not charged; and the finalizer that keeps the member until the timekeeper has read that
+# annotation and finalizer that extenders before wrote on members of a gang that did not start: they mean
+# nothing any more, and for one release the timekeeper removes the finalizer
 GANG_FORGIVEN = "bursar.dev/gang-forgiven"
 # what the extender writes on a member of a gang that lacks some: with how many living ones it starts
 GANG_NEEDS = "bursar.dev/gang-needs"

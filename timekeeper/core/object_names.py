@@ -96,9 +96,9 @@ OBJECT_NAMES: Mapping[str, ObjectName] = {
         "annotation", "Binding", "when enough pods of its gang had a node; one of them has it at least"
     ),
     names.GANG_FORGIVEN: ObjectName(
-        "annotation",
+        "annotation and finalizer",
         "extender",
-        "its gang's start came to nothing: until when the pod is not charged. With a finalizer of this name",
+        "nothing any more; the release before wrote both, and the timekeeper removes the finalizer",
     ),
     names.GANG_NEEDS: ObjectName(
         "annotation",

@@ -21,7 +21,13 @@ from timekeeper.settler.evictions.calls import EvictorContext, view_of
 from timekeeper.settler.evictions.claim_excess import ExcessRound
 from timekeeper.settler.evictions.claim_reclaim import ReclaimRound
 from timekeeper.settler.evictions.evictor import Step, keep_evicting
-from timekeeper.settler.evictions.rounds import GangRound, IdleRound, NoteRound, OvertimeRound, OveruseRound
+from timekeeper.settler.evictions.rounds import (
+    GangRound,
+    IdleRound,
+    OvertimeRound,
+    OveruseRound,
+    remove_finalizers,
+)
 from timekeeper.settler.grace_policies import GracePolicies
 from timekeeper.settler.mode_parameters import ModeParameters
 from timekeeper.settler.months import MonthCloser
@@ -115,8 +121,9 @@ class EpochThreads:
             record=self.record,
             vetoes=self.settler.vetoes,
         )
-        first = OveruseRound, BudgetRound, IdleRound, OvertimeRound, GangRound, NoteRound
-        return tuple(kind(context).run for kind in (*first, ExcessRound, ReclaimRound))
+        first = OveruseRound, BudgetRound, IdleRound, OvertimeRound, GangRound
+        rounds = (kind(context).run for kind in (*first, ExcessRound, ReclaimRound))
+        return *rounds, partial(remove_finalizers, context)
 
     def _releaser(self) -> Releaser:
         settler = self.settler

@@ -47,7 +47,6 @@ class StoredSession(NamedTuple):
     folded_ms: int | None
     devices: str
     kind: str
-    forgiven_ms: int | None
 
     @property
     def witness(self) -> str:

@@ -17,10 +17,9 @@ KEPT_MS = 86_400_000
 # with the longest grace period that any of them knew, and the first word that the pod has left.
 _ADD = text(
     "INSERT INTO ends (uid, namespace, name, node, bound_ms, is_over, ended_ms, reported_ms, witnessed_ms,"
-    " grace_ms, deletion_ms, removed_ms, left_ms, forgiven_ms, received_ms)"
+    " grace_ms, deletion_ms, removed_ms, left_ms, received_ms)"
     " VALUES (:uid, :namespace, :name, :node, :bound_ms, :is_over, :ended_ms, :reported_ms, :witnessed_ms,"
-    " :grace_ms, :deletion_ms, :removed_ms, :left_ms, :forgiven_ms,"
-    " :received_ms)"
+    " :grace_ms, :deletion_ms, :removed_ms, :left_ms, :received_ms)"
     " ON CONFLICT (uid) DO UPDATE SET left_ms = COALESCE(ends.left_ms, excluded.left_ms),"
     " grace_ms = CASE WHEN excluded.grace_ms > ends.grace_ms THEN excluded.grace_ms ELSE ends.grace_ms END,"
     " received_ms = excluded.received_ms"
@@ -30,7 +29,7 @@ _COLUMNS = tuple(
     ENDS.c[name]
     for name in (
         *("uid", "namespace", "name", "node", "bound_ms", "is_over", "ended_ms", "reported_ms"),
-        *("witnessed_ms", "grace_ms", "deletion_ms", "removed_ms", "left_ms", "forgiven_ms"),
+        *("witnessed_ms", "grace_ms", "deletion_ms", "removed_ms", "left_ms"),
     )
 )
 
@@ -76,7 +75,6 @@ def _end(row: Any) -> ReportedEnd:
         witnessed_ms=row.witnessed_ms,
         grace_ms=row.grace_ms,
         deletion_ms=row.deletion_ms,
-        forgiven_ms=row.forgiven_ms,
     )
     return ReportedEnd(row.uid, row.namespace, row.name, row.node, held, row.removed_ms, row.left_ms)
 
@@ -97,6 +95,5 @@ def _row(end: ReportedEnd, received_ms: int) -> dict[str, Any]:
         "deletion_ms": held.deletion_ms,
         "removed_ms": end.removed_ms,
         "left_ms": end.left_ms,
-        "forgiven_ms": held.forgiven_ms,
         "received_ms": received_ms,
     }

@@ -150,16 +150,6 @@ def watermarks(connection: Connection) -> dict[str, int]:
     return _pairs(connection, select(NODES.c.name, NODES.c.watermark_ms))
 
 
-def forgiven(connection: Connection) -> dict[str, set[int]]:
-    """By namespace, until when sessions of it were forgiven, of the day before the last."""
-    its, found = SESSIONS.c, dict[str, set[int]]()
-    last_ms = select(func.max(its.bound_ms)).where(its.forgiven_ms.is_not(None)).scalar_subquery()
-    of_it = and_(its.forgiven_ms.is_not(None), its.bound_ms > last_ms - DAY_MS)
-    for namespace, at_ms in connection.execute(select(its.namespace, its.bound_ms).where(of_it)):
-        found.setdefault(namespace, set()).add(at_ms)
-    return found
-
-
 def leaseless_nodes(connection: Connection) -> set[str]:
     """The nodes with pods that have never had a Lease."""
     return set(connection.scalars(select(NODES.c.name).where(NODES.c.leaseless)))

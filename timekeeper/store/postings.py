@@ -54,7 +54,6 @@ _CHANGING = (
     "consumers",
     "users",
     "boot",
-    "forgiven_ms",
 )
 
 

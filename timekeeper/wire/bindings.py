@@ -67,8 +67,7 @@ class EndEntry(Struct, frozen=True, kw_only=True):
     """What the extender saw of a bound pod whose object was removed: the `core.ledger.hold.PodHold` of all
     that its object ever said, and when the removal was seen. Times in milliseconds since 1970.
     ``removed_age_ms``: since the removal was seen, when this is sent; ``left_age_ms``: since its node's agent
-    ceased to list it, where that ended its hold; null: not known (yet); ``forgiven_ms``: absent: the start of
-    its gang has not come to nothing."""
+    ceased to list it, where that ended its hold; null: not known (yet)."""
 
     uid: Identifier
     namespace: KubernetesName
@@ -83,7 +82,6 @@ class EndEntry(Struct, frozen=True, kw_only=True):
     deletion_ms: Moment | None = None
     removed_age_ms: Age
     left_age_ms: Annotated[int, whole(OLDEST_MS)] | None = None
-    forgiven_ms: Moment | None = None
 
     def __post_init__(self) -> None:
         if self.ended_ms is not None and not self.over:

@@ -395,9 +395,9 @@ def test_by_the_deadline_all_that_have_a_node_are_evicted_in_the_version_that_wa
 
     world.step(1)
 
-    noted = [(name, body["metadata"]) for what, name, body in world.calls if "gang-forgiven" in str(body)]
-    assert {name: each["resourceVersion"] for name, each in noted} == versions
-    assert {name: each["uid"] for name, each in noted} == {name: f"uid-{name}" for name in "ab"}
+    assert {
+        name: body["deleteOptions"]["preconditions"] for what, name, body in world.calls if what == "evict"
+    } == {name: {"uid": f"uid-{name}", "resourceVersion": versions[name]} for name in "ab"}
     assert world.planned == {}
     assert world.starts.failures["some-bound"] == 1
     reason, text = world.told[-2]

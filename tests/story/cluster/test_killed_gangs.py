@@ -20,8 +20,6 @@ from tests.story.cluster.test_gangs import (
     Place,
     cards_of,
     job_of,
-    member,
-    restart,
     standing_still,
 )
 from tests.story.cluster.test_killed_parts import SCHEDULER
@@ -272,38 +270,6 @@ def test_a_part_that_is_killed_while_a_gang_starts_leaves_no_part_of_it(
     assert charged_twice(place, reader) == []
     assert seen.total() == kills
     assert kills < len(ACTS) or {*ACTS} <= {*seen}
-
-
-def test_what_is_forgiven_outlives_timekeeper_and_extender(stack: Stack, reader: str) -> None:
-    """Both are killed while a gang leaves whose start came to nothing. One of its pods had a node: the other
-    one wants a volume that is not there, as only kube-scheduler finds."""
-    restart(stack, f"--gang-deadline={(deadline_s := 5)}s")
-    place, name, lucky = Place(stack, "forgiven", 1, 1), "forgiven", "a"
-    missing = {"name": "disk", "persistentVolumeClaim": {"claimName": "missing"}}
-    for mate, volumes in (("a", []), ("b", [missing])):
-        pod = member(mate, "train", 2, where=name)
-        pod["spec"]["volumes"] = volumes
-        stack.cp.api.call("POST", place.path, pod)
-    stack.wait(*place.are_bound(lucky))
-    stack.wait("its session", lambda: [row["pod"] for row in sessions(place, reader)] == [lucky])
-    kill(stack, "timekeeper")
-
-    def is_removed() -> bool:
-        there = [pod["metadata"] for pod in place.pods() if pod["metadata"]["name"] == lucky]
-        return not there or there[0].get("deletionGracePeriodSeconds") == 0
-
-    stack.wait("its object to be removed", is_removed, "extender")
-    kill(stack, "extender")
-    time.sleep(3)
-    start_again(stack, "timekeeper")
-    start_again(stack, "extender")
-
-    stack.wait("its object to be gone", lambda: lucky not in place.names(), "timekeeper")
-    stack.wait("its charge", lambda: sessions(place, reader)[0]["state"] == "settled", "timekeeper")
-    (row,) = sessions(place, reader)
-    held_ms = row["ended"] - row["bound"]
-    assert (row["forgivenMs"], row["pending"]) == (1_000 * deadline_s, 0)
-    assert row["posted"] == 1_000 * (held_ms - 1_000 * deadline_s) < 1_000 * LONGEST_S * 1_000
 
 
 def job_path(place: Place, job: Json) -> str:

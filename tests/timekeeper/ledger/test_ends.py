@@ -386,6 +386,20 @@ def report(**fields: object) -> Json:
     }
 
 
+def test_what_an_older_extender_says_of_a_failed_start_is_answered_and_changes_no_charge(
+    town: Town, extender: Extender
+) -> None:
+    ends_by_proof(town, extender)
+    extender.reports.send()
+    post = json.loads(extender.client.posts.pop())
+    post["ends"][0]["forgiven_ms"] = T0 + MINUTE
+
+    assert town.post("/v1/ends", post).status_code == 200
+    is_back(town)
+
+    assert charged(town) == GPU * (END - T0)
+
+
 def test_a_caller_without_the_right_to_report_bindings_reports_no_end(town: Town, extender: Extender) -> None:
     tenant = token("tenant")
     town.reviews.tokens[tenant] = user_status("tenant")

@@ -4,7 +4,8 @@ answers are told, and a clock turned by hand."""
 import copy
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -15,8 +16,10 @@ from tests.timekeeper.ledger.test_budget_evictions import DELETE_AFTER, ONE_HOUR
 from tests.timekeeper.ledger.test_claim_evictions import ClaimSpending, claim, user
 from tests.timekeeper.ledger.test_gangs import member as held_member
 from tests.timekeeper.worlds import HOUR, MINUTE, SECOND, T0, Json, Town
+from timekeeper.runtime.api_server import Answered, Api
 from timekeeper.settler.evictions import reasons
-from timekeeper.settler.evictions.rounds import GangRound, IdleRound, OvertimeRound
+from timekeeper.settler.evictions.calls import EvictorContext, view_of
+from timekeeper.settler.evictions.rounds import GangRound, IdleRound, OvertimeRound, remove_finalizers
 from timekeeper.store import fencing
 
 ONE_DATABASE = "decisions and calls of the API server; the reads that they need run on both in other modules"
@@ -407,3 +410,46 @@ def test_one_of_a_preempted_gang_that_has_ended_well_is_not_missed(
     evictor.step()
 
     assert spending.asked() == leaving
+
+
+FORGIVEN, OTHER = "bursar.dev/gang-forgiven", "team.example/wait"
+
+
+def marked(name: str, *finalizers: str, **metadata: object) -> Json:
+    """A pod with these finalizers, as an older extender noted that its gang did not start."""
+    raw = pod(name, annotations={FORGIVEN: iso(T0 + MINUTE)})
+    return {**raw, "metadata": raw["metadata"] | {"finalizers": [*finalizers]} | metadata}
+
+
+def test_pods_that_an_older_extender_marked_go_and_are_charged_from_their_bindings(town: Town) -> None:
+    """Also one that is not being deleted yet: the next release would never let it go."""
+    leaves = {"deletionTimestamp": iso(T0 + 90 * SECOND), "deletionGracePeriodSeconds": 30}
+    leaving, stays = marked("a", OTHER, FORGIVEN, **leaves), marked("b", FORGIVEN)
+    calls: list[tuple[str, str, Json]] = []
+    answer = Answered(200, {})
+
+    def call(method: str, path: str, body: Json, **_more: object) -> Answered:
+        calls.append((method, path.rpartition("/")[2], body))
+        return answer
+
+    def step() -> list[tuple[str, str, Json]]:
+        calls.clear()
+        shared = town.store, town.settler.epoch, cast(Api, SimpleNamespace(call=call)), cast(Any, None)
+        remove_finalizers(EvictorContext(*shared, view_of(town.settler), town.clock))
+        return calls
+
+    town.hear("pods", leaving)
+    assert step() == []  # the ledger does not know it yet
+    town.begin(("pods", stays), ("pods", marked("c", OTHER)))
+    removes = {"$deleteFromPrimitiveList/finalizers": [FORGIVEN]}
+    assert step() == [("PATCH", name, {"metadata": {"uid": f"uid-{name}", **removes}}) for name in "ab"]
+    answer = Answered(404, {"message": "not found"})
+    assert len(step()) == 2  # gone meanwhile
+    answer = Answered(403, {"message": "no right"})
+    with pytest.raises(RuntimeError, match=f"finalizer {FORGIVEN} of 2 pods: 403 no right"):
+        step()
+
+    town.advance(70 * SECOND)
+    ended = {**leaving, "status": pod("a", ended_ms=T0 + 70 * SECOND)["status"]}
+    town.change("pods", {**ended, "metadata": ended["metadata"] | {"finalizers": [OTHER]}})
+    assert town.postings("uid-a") == [(T0, T0 + 70 * SECOND, 1000, "settled")]

@@ -18,13 +18,15 @@ from alembic.util import CommandError
 from deploy.local.limits import LONGEST_S
 from tests.postgresql import EMPTY, fresh_postgresql
 from tests.support.clock import Clock
+from tests.timekeeper.clocks import iso
+from tests.timekeeper.ledger.test_holders import told
 from tests.timekeeper.past import differences
 from tests.timekeeper.rows import insert
-from tests.timekeeper.worlds import DAY, HOUR, MINUTE, T0, Town, budgets
+from tests.timekeeper.worlds import DAY, GPU, HOUR, MINUTE, SECOND, T0, Town, budgets, gpu_pod, lease
 from timekeeper.__main__ import main
 from timekeeper.store.engine.engine import Store, UnavailableError, open_store
 from timekeeper.store.engine.former import ADDED, DROPPED, FORMER
-from timekeeper.store.engine.schema import ENDED, METADATA
+from timekeeper.store.engine.schema import ENDED, METADATA, SESSIONS
 from timekeeper.store.engine.upgrade import MIGRATIONS, lock, snapshot, upgrade
 from timekeeper.store.transfer.exporter import TABLES, export
 
@@ -34,6 +36,8 @@ RECORDED_MS = T0 + 12 * DAY  # when it was exported, after November was closed
 # of a release that charged for CPU and memory and forgave failed starts; and what its API said then
 ENDING = RECORDED.with_name("ledger-0034.jsonl")
 SAID = json.loads(ENDING.with_name("ledger-0034-answers.json").read_text())
+for session in SAID["answers"]["/v1/sessions?limit=100"]["sessions"]:  # from when it is charged
+    session["bound"] += session.pop("forgivenMs")
 
 
 def config_of(url: str) -> Config:
@@ -233,6 +237,32 @@ def test_sessions_for_cpu_and_memory_end_at_the_upgrade(database_url: str) -> No
         "free": 0,
     }
     assert 0 < more["gone"] < 1_000 * MINUTE
+
+
+def test_what_the_release_before_did_not_charge_of_a_failed_start_stays_so(database_url: str) -> None:
+    """Of a pod that had left without a proved end before the upgrade, and is settled after it."""
+    town = Town(database_url, Clock(T0))
+    raw = gpu_pod(started_ms=T0)
+    town.begin(("nodes", told()), ("leases", lease(T0)), ("pods", raw))
+    town.advance(2 * MINUTE)
+    at = {"deletionTimestamp": iso(town.clock()), "deletionGracePeriodSeconds": 0}
+    town.change("pods", {**raw, "metadata": raw["metadata"] | at}, deleted=True)
+    with town.store.writing() as connection:
+        connection.execute(sqlalchemy.update(SESSIONS).values(bound_ms=T0 + MINUTE, forgiven_ms=MINUTE))
+
+    town.resume()
+    town.advance(3 * HOUR, heard=False)
+
+    until = T0 + 2 * MINUTE + 30 * SECOND
+    assert town.postings() == [(T0 + MINUTE, until, GPU, "settled")]
+    with snapshot(town.store) as connection:
+        (session,) = rows_of(list(export(connection)))["sessions"]
+    assert (session["bound_ms"], session["forgiven_ms"]) == (T0 + MINUTE, MINUTE)
+    (shown,) = town.get("/v1/sessions?namespace=team-a").get_json()["sessions"]
+    assert (shown["bound"], shown["amount"]) == (T0 + MINUTE, GPU * (until - T0 - MINUTE))
+    town.change("pods", gpu_pod(started_ms=T0, ended_ms=until), deleted=True)  # its proof comes late
+    town.advance(2 * MINUTE)
+    assert town.postings() == [(T0 + MINUTE, until, GPU, "settled")]
     assert differences(town) == []
     town.close()
 

@@ -597,9 +597,6 @@ def test_a_pod_of_a_pod_group_is_admitted_where_the_feature_is_off(world: World,
 GANG = {"bursar.dev/gang": "g", "bursar.dev/gang-size": "2"}
 FORGED: dict[str, dict[str, Any]] = {
     "the mark of a start": {"annotations": GANG | {"bursar.dev/gang-started": "2026-11-28T00:00:00Z"}},
-    "a note that it is not charged": {
-        "annotations": GANG | {"bursar.dev/gang-forgiven": "2026-11-28T00:00:00Z"}
-    },
     "with how many it starts": {"annotations": GANG | {"bursar.dev/gang-needs": "1"}},
     "another gang's key": {"annotations": GANG | {"bursar.dev/gang-key": "bursar/other"}},
     "the gate": {"annotations": GANG, "schedulingGates": [{"name": "bursar.dev/gang"}]},

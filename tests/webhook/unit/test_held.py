@@ -214,7 +214,6 @@ def test_a_pod_of_a_pod_group_is_a_member_though_its_name_is_dropped_after_the_f
 GANG = {"bursar.dev/gang": "g", "bursar.dev/gang-size": "2"}
 FORGED = {
     "a mark": GANG | {"bursar.dev/gang-started": "2026-11-01T00:00:00Z"},
-    "a note that it is not charged": GANG | {"bursar.dev/gang-forgiven": "2026-11-01T00:00:00Z"},
     "with how many it starts": GANG | {"bursar.dev/gang-needs": "1"},
     "the key of another gang": GANG | {"bursar.dev/gang-key": "bursar/h"},
     "a key without a gang": {"bursar.dev/gang-key": "bursar/g"},

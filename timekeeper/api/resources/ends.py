@@ -33,7 +33,6 @@ def _end(entry: EndEntry, received_ms: int) -> ReportedEnd:
             witnessed_ms=entry.witnessed_ms,
             grace_ms=entry.grace_ms,
             deletion_ms=entry.deletion_ms,
-            forgiven_ms=entry.forgiven_ms,
         ),
         received_ms - entry.removed_age_ms,
         None if entry.left_age_ms is None else received_ms - entry.left_age_ms,

@@ -291,17 +291,12 @@ def _charge(charged: ChargedSession, is_orphan: bool) -> ChargeAnswer:
     doubt = f" The {what} is not certain: {session.doubt}." if session.doubt else ""
     if session.is_static:
         doubt += f" It is a static pod: the kubelet of {session.node} chose this namespace for it."
-    if session.forgiven_ms:
-        doubt += (
-            f" The {session.forgiven_ms / 1000:g} s before that are not charged: its gang's start came to"
-            " nothing."
-        )
     return {
         "uid": session.uid,
         "pod": "" if session.is_claim else session.name,
         "claim": session.name if session.is_claim else "",
         "node": session.node,
-        "bound": session.bound_ms - (session.forgiven_ms or 0),
+        "bound": session.bound_ms,
         "rateMilli": session.rate_milli,
         **amount_of(amount),
         "sentence": claim_sentence(session, hours, is_orphan)

@@ -63,8 +63,7 @@ class SessionAnswer(AmountAnswer):
     metered alone. `requestedMilli`, `requestedMib`: its unweighted share of them; `rateMilli`: the rate it is
     charged at; `cards`: their UUIDs, empty if its placement is not trusted. `ended`: null while it runs, if
     the pod vanished, and if no timestamp says when it ended: then it is charged until its last evidence.
-    `forgivenMs`: for how long from `bound` on it is not charged, because the start of its gang came to
-    nothing. `doubt`: why its charge is not certain, null: it is."""
+    `doubt`: why its charge is not certain, null: it is."""
 
     uid: str
     namespace: str
@@ -84,7 +83,6 @@ class SessionAnswer(AmountAnswer):
     requestedMilli: int
     requestedMib: int
     bound: int
-    forgivenMs: int
     opened: int
     started: int | None
     ended: int | None
@@ -263,8 +261,7 @@ def _shown(charged: ChargedSession, history: History) -> SessionAnswer:
         "doubt": session.doubt,
         "requestedMilli": session.requested_milli,
         "requestedMib": session.requested_mib,
-        "bound": session.bound_ms - (session.forgiven_ms or 0),
-        "forgivenMs": session.forgiven_ms or 0,
+        "bound": session.bound_ms,
         "opened": session.opened_ms,
         "started": session.started_ms,
         "ended": session.ended_ms or None,  # 0: it ended at an unknown time

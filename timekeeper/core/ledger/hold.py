@@ -28,7 +28,6 @@ from timekeeper.core.values import GPURequest
 
 _DEFAULT_GRACE_S = 30
 _LEAST_GRACE_MS = 2_000  # of the kubelet, for each container
-FORGIVEN_FOR_MS = 600_000  # so soon an eviction follows the note that a start came to nothing
 _TOLERATED_MS = 2_000  # of a node's clock; timestamps are whole seconds
 _STATUSES = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
 
@@ -53,10 +52,7 @@ class PodHold:
     # deletions that were requested
     grace_ms: int = 1000 * _DEFAULT_GRACE_S
     deletion_ms: int | None = None  # deletionTimestamp: the deadline of a requested deletion
-    # until when it is not charged if it is evicted, because the start of its gang came to nothing
-    forgiven_ms: int | None = None
-    has_note: bool = False  # its finalizer keeps the object until a settler has read that note
-    is_kept: bool = False  # and its grace period is over: finalizers alone keep the object
+    has_finalizer: bool = False  # `names.GANG_FORGIVEN`, which keeps its object
     finishes: tuple[
         int, ...
     ] = ()  # of its containers, by the clock of its node, where ``ended_ms`` is proved
@@ -109,7 +105,6 @@ def pod_hold(pod: Json) -> PodHold:
     finishes = _proved_finishes(status) if over else ()
     bound_ms, began_ms = _bound_ms(status), millis(status.get("startTime"))
     ahead_ms = None if bound_ms is None or began_ms is None else began_ms - bound_ms
-    has_note = GANG_FORGIVEN in sequence(metadata.get("finalizers"))
     return PodHold(
         bound_ms=bound_ms,
         over=over,
@@ -119,25 +114,10 @@ def pod_hold(pod: Json) -> PodHold:
         witnessed_ms=_witnessed_ms(status),
         grace_ms=_runs_on_ms(pod),
         deletion_ms=millis(metadata.get("deletionTimestamp")),
-        forgiven_ms=_forgiven_ms(metadata),
-        has_note=has_note,
-        is_kept=has_note and metadata.get("deletionGracePeriodSeconds") == 0,
+        has_finalizer=GANG_FORGIVEN in sequence(metadata.get("finalizers")),
         finishes=finishes,
         began_ahead_ms=ahead_ms if finishes else None,
     )
-
-
-def _forgiven_ms(metadata: Json) -> int | None:
-    """None too for a pod whose deletion was requested so late that it was not for its start."""
-    annotations = mapping(metadata.get("annotations"))
-    if GANG_FORGIVEN not in annotations:
-        return None  # nearly always
-    until_ms = millis(annotations[GANG_FORGIVEN])
-    leaves_ms = millis(metadata.get("deletionTimestamp"))
-    if until_ms is None or leaves_ms is None:
-        return until_ms
-    asked_ms = leaves_ms - 1000 * (_seconds(metadata.get("deletionGracePeriodSeconds")) or 0)
-    return until_ms if asked_ms <= until_ms + FORGIVEN_FOR_MS else None
 
 
 def later(before: PodHold | None, now: PodHold) -> PodHold:

@@ -10,8 +10,6 @@ from timekeeper.operations.audit.finding import SLACK_MS, Finding, Tell, hours, 
 from timekeeper.operations.audit.spans import Spans
 from timekeeper.store.audit_rows import PodRows, StoredPosting, StoredRollup, StoredSession
 
-MOST_FORGIVEN_MS = 600_000
-
 
 @dataclass(slots=True)
 class Charges:
@@ -93,8 +91,6 @@ class Charges:
 
     def _check_times(self, session: StoredSession) -> None:
         subject = name_of(session)
-        if session.forgiven_ms is not None and not 0 < session.forgiven_ms <= MOST_FORGIVEN_MS:
-            self.tell(Finding(subject, "forgiven", f"{session.forgiven_ms} ms", "a deadline at most"))
         if session.bound_ms > self.now_ms + SLACK_MS:
             self.tell(Finding(subject, "binding", moment(session.bound_ms), "not in the future"))
 

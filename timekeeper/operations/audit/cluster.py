@@ -127,8 +127,7 @@ class ClusterComparison:
         known = (session.bound_ms, session.started_ms, session.watermark_ms, rows.beat_ms)
         last_ms = max(each or 0 for each in known)
         charged = _charged(rows, session, heard.get(session.witness), self._at_ms)
-        begin, end = self._held(pod, session.bound_ms - (session.forgiven_ms or 0), last_ms)
-        self._compare(pod, (begin + (session.forgiven_ms or 0), end), charged)
+        self._compare(pod, self._held(pod, session.bound_ms, last_ms), charged)
 
     def end(self, history: History) -> None:
         """After the last rows: the pods without a session, and the claims."""

@@ -225,7 +225,6 @@ class ClusterState:
     gangs: dict[tuple[str, str], set[str]] = field(default_factory=dict)
     gang_changes: set[tuple[str, str]] = field(default_factory=set)
     preempted_gangs: set[tuple[str, str]] = field(default_factory=set)  # of which a member was preempted
-    noted: set[str] = field(default_factory=set)  # UIDs of pods whose note keeps their objects
     namespaces: dict[str, set[str]] = field(default_factory=dict)  # namespace -> UIDs of its pods
     inventory_version: int = 0  # of the nodes' cards
     budgets_version: int = 0  # of the ConfigMaps
@@ -776,9 +775,8 @@ class ClusterState:
             return
         if pod == before:
             return
-        self.changed_pods.setdefault(pod.uid, at_ms)  # first: see `SettlerView.noted`
+        self.changed_pods.setdefault(pod.uid, at_ms)
         self.pods[pod.uid] = pod
-        (self.noted.add if pod.hold.has_note else self.noted.discard)(pod.uid)
         if pod.gang_key is not None:
             self._join(pod.gang_key, pod.uid)
         if before is None:
@@ -813,7 +811,6 @@ class ClusterState:
         self.namespaces.setdefault(pod.namespace, set()).add(pod.uid)
 
     def _unlist_pod(self, pod: LedgerPod) -> None:
-        self.noted.discard(pod.uid)
         if pod.gang_key is not None:
             self._leave(pod.gang_key, pod.uid)
         rest = self.namespaces[pod.namespace]

@@ -1,9 +1,9 @@
 """Which sessions open, and what the cluster has proved about the open ones."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass, replace
 
-from timekeeper.accounts.ends import ReportedEnd, forgiven, pod_of
+from timekeeper.accounts.ends import ReportedEnd, pod_of
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.session import (
     BEFORE,
@@ -74,7 +74,6 @@ def changed_sessions(
     for end in reported.values():
         tick.apply_end(end)
     tick.follow_vanished()
-    tick.forgive(reported)
     return tick.changes
 
 
@@ -94,11 +93,6 @@ def _says_nothing(session: Session, pod: LedgerPod) -> bool:
     containers run."""
     is_silent = pod.started_ms is None and pod.ended_ms is None
     return pod.is_static and session.vanished_ms is not None and is_silent
-
-
-def _has_vanished(session: Session, pod: LedgerPod) -> bool:
-    """Whether the removal of the pod is noted already, though a note on it keeps its object a while."""
-    return pod.hold.is_kept and session.vanished_ms is not None and pod.ended_ms is None
 
 
 def _is_of_a_report(session: Session, end: ReportedEnd) -> bool:
@@ -136,13 +130,11 @@ class _PodTick(TickFacts):
                 self.changes.deferred[pod.uid] = since_ms
                 return
             session = self.changes.bind(self._after_former(opened, pod), pod)
-        elif _says_nothing(session, pod) or _has_vanished(session, pod):
+        elif _says_nothing(session, pod):
             return
         elif _lives_again(session, pod) or self._lost_its_cards(session, pod):
             session = self._begin_again(session, pod, since_ms)
-        session = self._apply_status(self._on_given_cards(session, pod), pod)
-        if pod.hold.is_kept and not session.is_over:  # else a kill before the removal is read would hide it
-            self._vanish(session, pod.hold, self._known(session), self.now_ms, was_watched=True)
+        self._apply_status(self._on_given_cards(session, pod), pod)
 
     def _was_charged(self, pod: LedgerPod) -> bool:
         """Whether a static pod that has ended was charged by its mirror's UID, as releases before did."""
@@ -230,9 +222,7 @@ class _PodTick(TickFacts):
         for node in self.cluster.changed_sights:
             for uid in sorted(self.ledger.open_totals.by_node.get(node, ())):
                 pod, session = self.cluster.pods.get(uid), self.ledger.session(uid)
-                if pod is None or session is None or _has_vanished(session, pod):
-                    continue
-                if uid not in self.cluster.changed_pods:
+                if pod is not None and session is not None and uid not in self.cluster.changed_pods:
                     self._apply_status(session, pod)
 
     def apply_deletion(self, deleted: DeletedPod) -> None:
@@ -303,23 +293,6 @@ class _PodTick(TickFacts):
             if gone.until_ms != session.vanished_ms + session.grace_ms:
                 changed[uid] = replace(session, grace_ms=gone.until_ms - session.vanished_ms)
         self.ledger.listed = {uid for uid, gone in pods.holds.items() if gone.is_listed}
-
-    def forgive(self, reported: Mapping[str, ReportedEnd]) -> None:
-        """What is not charged of pods that were evicted because the start of their gang came to nothing."""
-        holds = {uid: self.cluster.pods[uid].hold for uid in self.cluster.changed_pods}
-        holds |= {uid: deleted.pod.hold for uid, deleted in self.cluster.deleted_pods.items()}
-        holds |= {uid: end.hold for uid, end in reported.items()}
-        noted = [(last.forgiven_ms, uid) for uid, last in holds.items() if last.forgiven_ms is not None]
-        new: dict[str, set[int]] = {}  # namespace -> until when
-        for _, uid in sorted(noted):
-            session = self.changes.sessions.get(uid) or self.ledger.session(uid)
-            if session is None:
-                continue
-            mine = new.setdefault(session.namespace, set())
-            less = forgiven(session, holds[uid], mine | self.ledger.forgiven.get(session.namespace, set()))
-            if less is not session:
-                self.changes.sessions[uid] = less
-                mine.add(less.bound_ms)
 
     def end_sessions_without_pod(self) -> None:
         """End running sessions whose pods a complete list does not contain."""

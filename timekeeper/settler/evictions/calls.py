@@ -98,8 +98,8 @@ def annotate(
     return _patch(api, pod, patch)
 
 
-def remove_note(api: Api, pod: LedgerPod) -> Reply:
-    """Take the finalizer of the note from the pod: nothing else of it changes."""
+def remove_finalizer(api: Api, pod: LedgerPod) -> Reply:
+    """Take the finalizer of an older extender from the pod: nothing else of it changes."""
     patch = {"metadata": {"uid": pod.uid, "$deleteFromPrimitiveList/finalizers": [names.GANG_FORGIVEN]}}
     return api.call("PATCH", _path(pod), patch, content_type=STRATEGIC_MERGE, timeout_s=ANSWER_S)
 
@@ -158,8 +158,6 @@ class SettlerView:
     # the pods that end a hold if they leave together, this pod among them: itself for its cards, and for each
     # of its claims on GPUs all pods that use it
     together: Callable[[LedgerPod], tuple[Pods, ...]] = lambda pod: ((pod,),)
-    # the pods with a note that keeps their objects, in versions that the ledger has written
-    noted: Callable[[], Pods] = lambda: ()
     # the members of the pod's gang that hold cards
     mates: Callable[[LedgerPod], Pods] = lambda _: ()
     # the pods that wait for the device of their claim, and the claims that hold devices for pods alone
@@ -232,11 +230,6 @@ def view_of(settler: Settler) -> SettlerView:
     def broken() -> Iterable[BrokenGang]:
         return settler.held.broken
 
-    def noted() -> Pods:
-        uids = settler.cluster.noted.copy() if settler.has_decided else ()
-        found = (pod for uid in sorted(uids) if (pod := there(uid)) is not None)
-        return tuple(pod for pod in found if pod.uid not in settler.cluster.changed_pods)
-
     def claim_pod(uid: str) -> ClaimPod | None:
         found = settler.cluster.claims.pods.get(uid)
         return None if found is None or found.gone_ms is not None else found
@@ -284,7 +277,6 @@ def view_of(settler: Settler) -> SettlerView:
         statements=statements,
         is_protected=is_protected,
         broken=broken,
-        noted=noted,
         together=together,
         mates=mates,
         waiting=waiting,

@@ -19,7 +19,6 @@ from timekeeper.accounts.held.gangs import BrokenGang
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core import names
 from timekeeper.core.kube.eviction import EvictionResult
-from timekeeper.core.ledger.hold import FORGIVEN_FOR_MS, PodHold
 from timekeeper.log import log
 from timekeeper.runtime.api_server import Answered, Reply
 from timekeeper.settler.evictions import calls, owners, reasons
@@ -32,7 +31,7 @@ from timekeeper.store.engine.engine import Connection
 
 OVERUSE_S, IDLE_S, OVERTIME_S, GANG_S = 10.0, 10.0, 5.0, 2.0  # between two rounds
 SOON_S = 1.0  # after an attempt with a result: other pods may be due
-MOST_NOTES = 50  # removed in one step
+FINALIZER_S, MOST_FINALIZERS = 10.0, 50  # between two steps that remove finalizers, and in each
 WRITTEN_MS = 30_000  # the watch shows what was written within this time
 
 
@@ -257,32 +256,18 @@ class GangRound:
         evict_together(self._context, [(each, reasons.broken(each, it)) for each in found])
 
 
-class NoteRound:
-    """Lets go of pods that the note of a start that came to nothing keeps (`names.GANG_FORGIVEN`), once the
-    ledger has written their ends. Used by one thread for as long as the epoch lasts."""
-
-    def __init__(self, context: EvictorContext) -> None:
-        self._context = context
-
-    def run(self) -> float:
-        """One step; returns the seconds until the next. Raises as `OveruseRound.step`, and RuntimeError if
-        the API server refuses."""
-        due = [pod for pod in self._context.view.noted() if self._is_due(pod.hold)][:MOST_NOTES]
-        if not due:
-            return SOON_S
-        with self._context.store.reading() as connection:
-            fencing.confirm(connection, self._context.epoch)
-        results = [calls.result_of(calls.remove_note(self._context.api, pod)) for pod in due]
-        refused = [text for result, text in results if result not in GONE]
-        if refused:
-            raise RuntimeError(f"finalizer {names.GANG_FORGIVEN} of {len(refused)} pods: {refused[0]}")
-        return SOON_S
-
-    def _is_due(self, hold: PodHold) -> bool:
-        """Of a pod that is not being deleted: once the note does not count any more."""
-        if hold.deletion_ms is not None:
-            return hold.is_kept
-        return self._context.clock() >= (hold.forgiven_ms or 0) + FORGIVEN_FOR_MS
+def remove_finalizers(context: EvictorContext) -> float:
+    """Let go of pods on which an older extender wrote `names.GANG_FORGIVEN`, once the ledger knows them. The
+    next release does not. Returns the seconds until the next step. Raises RuntimeError if the API server
+    refuses."""
+    if context.view.statements() is None:
+        return FINALIZER_S
+    pods = [pod for pod in context.view.pods() if pod.hold.has_finalizer][:MOST_FINALIZERS]
+    results = [calls.result_of(calls.remove_finalizer(context.api, pod)) for pod in pods]
+    refused = [text for result, text in results if result not in GONE]
+    if refused:
+        raise RuntimeError(f"finalizer {names.GANG_FORGIVEN} of {len(refused)} pods: {refused[0]}")
+    return FINALIZER_S
 
 
 def _is_accepted(reply: Reply) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 
 from timekeeper.accounts.balance import UnsettledSession
-from timekeeper.accounts.budget_history import DAY_MS, GROUP, History, history_of
+from timekeeper.accounts.budget_history import GROUP, History, history_of
 from timekeeper.accounts.changes import NEVER, Changes, Pulse
 from timekeeper.accounts.claims.claim_sessions import claim_uid, consumers_of, held_by_claim, held_by_driver
 from timekeeper.accounts.grants import GrantSums
@@ -135,8 +135,6 @@ class LedgerState:
     running_claims: dict[str, str] = field(default_factory=dict)
     # namespace -> what its claims hold of GPUs, in milli-GPU, unweighted
     claims_milli: dict[str, int] = field(default_factory=dict)
-    # namespace -> until when sessions of it were forgiven, of the last day
-    forgiven: dict[str, set[int]] = field(default_factory=dict)
     # driver -> the same of its devices; 0 once none is held
     claimed_by_driver: dict[str, int] = field(default_factory=dict)
     # UID of a pod -> UIDs of the running sessions of claims on GPUs that it uses
@@ -223,9 +221,6 @@ class LedgerState:
 
     def _put(self, session: Session) -> None:
         self.namespaces.add(session.namespace)
-        if session.forgiven_ms is not None:
-            known, from_ms = self.forgiven.get(session.namespace, ()), session.bound_ms
-            self.forgiven[session.namespace] = {from_ms, *(at for at in known if at > from_ms - DAY_MS)}
         mine, other = self.sessions, self.settled
         if session.settled_ms is not None:
             mine, other = other, mine
@@ -320,7 +315,6 @@ def read_ledger_state(store: Store, only_meter: bool = False) -> LedgerState:
             leaseless=reading.leaseless_nodes(connection),
             namespaces=set(reading.namespaces(connection)),
             waiting=reading.waiting(connection),
-            forgiven=reading.forgiven(connection),
             held={each.uid: each for each in held_pods.held(connection)},
             pulse=reading.pulse(connection) or NEVER,
         )

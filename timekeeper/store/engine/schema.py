@@ -135,7 +135,7 @@ SESSIONS = Table(
     Column("boot", Text),  # of its node; NULL: not known
     Column("host_cpu_milli", BigInteger),
     Column("host_memory_bytes", BigInteger),
-    Column("forgiven_ms", BigInteger),  # how much of its hold lies before bound_ms; NULL: nothing
+    Column("forgiven_ms", BigInteger),  # written by the release before alone, which reads it
     CheckConstraint("uid <> '' AND namespace <> '' AND node <> ''", name="is_named"),
     CheckConstraint("rate_milli >= 0", name="rate_is_not_negative"),
     CheckConstraint("bound_ms >= 0 AND grace_ms >= 0", name="times_are_not_negative"),
@@ -333,7 +333,7 @@ ENDS = Table(
     Column("removed_ms", BigInteger, nullable=False),
     Column("left_ms", BigInteger),
     Column("received_ms", BigInteger, nullable=False),
-    Column("forgiven_ms", BigInteger),  # until when
+    Column("forgiven_ms", BigInteger),  # as that of sessions
     CheckConstraint("uid <> '' AND node <> ''", name="is_named"),
     CheckConstraint("removed_ms <= received_ms AND grace_ms >= 0", name="is_past"),
     Index(None, "received_ms"),

@@ -61,7 +61,6 @@ _WRITTEN = (
     names.HELD,
     names.GANG_KEY,
     names.GANG_STARTED,
-    names.GANG_FORGIVEN,
     names.GANG_NEEDS,
     names.DECLARED,
     names.CLAIMS,
