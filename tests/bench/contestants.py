@@ -3,7 +3,7 @@
 import json
 import os
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 from deploy.local.golang import Workshop, find_go, install_go
 from deploy.local.ports import free_port
 from deploy.local.tools import cache_folder
-from tests.support.processor_time import running
+from tests.support.processor_time import family, running
 from tests.support.tls import Tls
 from tests.webhook.servers import Webhook
 
@@ -111,12 +111,6 @@ def ours(tls: Tls, timekeeper_url: str, folder: Path) -> Iterator[Contestant]:
     """Bursar's webhook, serving with its default number of workers."""
     with Webhook(folder, tls, timekeeper_url, workers=WORKERS) as webhook:
         yield Contestant("Bursar", webhook.port, webhook.process.pid)
-
-
-def family(pid: int, seen: Mapping[int, list[str]]) -> list[int]:
-    """The process and all below it, of those that are `running`."""
-    children = [child for child, fields in seen.items() if int(fields[1]) == pid]
-    return [pid, *(member for child in children for member in family(child, seen))]
 
 
 def _cpu_s(pid: int) -> float:

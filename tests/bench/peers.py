@@ -38,10 +38,10 @@ from deploy.local.limits import LONGEST_S
 from deploy.local.ports import free_port
 from deploy.local.scheduler import GPU_PROFILE
 from tests.bench.command import arguments, write
-from tests.bench.contestants import family, pss_kib
+from tests.bench.contestants import pss_kib
 from tests.bench.extender import ROOT, figures, rss_mib
 from tests.bench.throughput import until
-from tests.support.processor_time import running
+from tests.support.processor_time import family, running, spent_s
 from timekeeper.runtime.api_server import Api, accepted
 from timekeeper.runtime.connect import connect
 
@@ -265,7 +265,8 @@ def start(contestant: Contestant, names: list[str]) -> Json:
         wrong += bool(found["NodeNames"])
         time.sleep(0.05)
     right_s = time.monotonic() - contestant.began
-    processor_s = spent_s(contestant.process.pid)
+    seen = running()
+    processor_s = spent_s(family(contestant.process.pid, seen), seen)
     contestant.call(connection, "filter", {**asked, "NodeNames": names})
     all_s = time.monotonic() - contestant.began
     connection.close()
@@ -275,13 +276,6 @@ def start(contestant: Contestant, names: list[str]) -> Json:
         "start to the end of the first filter, s": all_s,
         "processor until the first right answer, s": processor_s,
     }
-
-
-def spent_s(pid: int) -> float:
-    """The processor time of the process and of all below it, also of the ended (proc_pid_stat(5))."""
-    seen = running()
-    ticks = sum(sum(map(int, seen[member][11:15])) for member in family(pid, seen))
-    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def memory(pid: int) -> Json:

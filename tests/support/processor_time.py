@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -167,14 +167,12 @@ class Kinds(threading.Thread):
 
     def look(self) -> None:
         """See who runs, and what each has taken."""
-        own, seen = os.getpid(), running()
-        parents = {pid: int(fields[1]) for pid, fields in seen.items()}
-        for pid, fields in seen.items():
-            if _is_below(pid, own, parents):
-                taken_s = sum(map(int, fields[11:13])) / _TICKS_A_SECOND
-                child, command = (pid, int(fields[19])), _command(pid)
-                before, _ = self._taken_s.get(child, ("ended", 0.0))
-                self._taken_s[child] = kind_of(command) if command else before, taken_s
+        seen = running()
+        for pid in family(os.getpid(), seen)[1:]:
+            taken_s = sum(map(int, seen[pid][11:13])) / _TICKS_A_SECOND
+            child, command = (pid, int(seen[pid][19])), _command(pid)
+            before, _ = self._taken_s.get(child, ("ended", 0.0))
+            self._taken_s[child] = kind_of(command) if command else before, taken_s
 
     def report(self, total_s: float) -> list[str]:
         """The lines that tell what the kinds took of ``total_s``, from one second on."""
@@ -201,14 +199,6 @@ def kind_of(command: list[str]) -> str:
     module = Path(named[0]).name
     verb = named[1] if len(named) > 1 and named[1].isalpha() else ""
     return f"{module} {verb}".strip()
-
-
-def _is_below(pid: int, root: int, parents: Mapping[int, int]) -> bool:
-    while pid in parents:
-        pid = parents[pid]
-        if pid == root:
-            return True
-    return False
 
 
 def _command(pid: int) -> list[str]:
@@ -251,19 +241,22 @@ def _tree() -> tuple[float, dict[Child, float]]:
     """The seconds of this process and of those it has waited for; and, of each of its children that still
     runs, the seconds of it and of all below."""
     _wait_for_adopted()
-    seconds: dict[int, float] = {}
-    starts: dict[int, int] = {}
-    below: dict[int, list[int]] = {}
-    for pid, fields in running().items():
-        below.setdefault(int(fields[1]), []).append(pid)
-        seconds[pid] = sum(map(int, fields[11:15])) / _TICKS_A_SECOND
-        starts[pid] = int(fields[19])
+    own, seen = os.getpid(), running()
+    children = [pid for pid, fields in seen.items() if int(fields[1]) == own]
+    return spent_s([own], seen), {
+        (child, int(seen[child][19])): spent_s(family(child, seen), seen) for child in children
+    }
 
-    def whole(root: int) -> float:
-        return seconds[root] + sum(whole(child) for child in below.get(root, ()))
 
-    own = os.getpid()
-    return seconds[own], {(child, starts[child]): whole(child) for child in below.get(own, ())}
+def family(pid: int, seen: Mapping[int, list[str]]) -> list[int]:
+    """The process and all below it, of those that are `running`."""
+    children = [child for child, fields in seen.items() if int(fields[1]) == pid]
+    return [pid, *(member for child in children for member in family(child, seen))]
+
+
+def spent_s(pids: Iterable[int], seen: Mapping[int, list[str]]) -> float:
+    """The processor time of these processes, and of the ended children that each has waited for."""
+    return sum(sum(map(int, seen[pid][11:15])) for pid in pids) / _TICKS_A_SECOND
 
 
 def _wait_for_adopted() -> None:
