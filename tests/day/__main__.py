@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 
 from tests import postgresql
 from tests.bench.command import arguments, write
-from tests.day.judge import LEAST_POINTS, Limits, Record, complaints, growth, outside, ratio, stayed
+from tests.day.judge import LEAST_POINTS, Record, complaints, growth, outside, ratio, stayed
 from tests.day.sampling import PASSING, Sampler, count_rows
 from tests.day.traffic import NAMESPACES, Traffic
 from tests.day.world import FAULTS, World, running
@@ -144,7 +144,6 @@ def main() -> int:
         pods=(100_000, ""),
         nodes=(2_000, ""),
         growth=(1.0, "percent of a process's size that it may grow in the last quarter"),
-        slower=(10.0, "percent by which calls of the last half may be slower than those of the first"),
         each=(5.0, "seconds between two samples"),
     )
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -159,7 +158,7 @@ def main() -> int:
             with sampler.looking():
                 lived(day, given.pods, given.nodes // CHURN)
                 settled(day)
-            found = judged(day, sampler, token, Limits(given.growth / 100, given.slower / 100))
+            found = judged(day, sampler, token, given.growth / 100)
     finally:
         postgresql.end()
     told(day)
@@ -168,7 +167,7 @@ def main() -> int:
     return 1 if found else 0
 
 
-def judged(day: Day, sampler: Sampler, token: str, limits: Limits) -> list[str]:
+def judged(day: Day, sampler: Sampler, token: str, most_growth: float) -> list[str]:
     """All complaints. What ran for a moment only, as a part of a start, is no process of the day."""
     record = day.record
     for name in [name for name, series in record.sizes.items() if len(series) < LEAST_POINTS]:
@@ -180,7 +179,7 @@ def judged(day: Day, sampler: Sampler, token: str, limits: Limits) -> list[str]:
     print(f"{day.traffic.ended()} pods were charged, {len(wrong)} wrongly; calls made again:", flush=True)
     for reason, count in day.traffic.failures.most_common(10):
         print(f"  {count} x {reason}")
-    found = complaints(day.record, limits) + wrong[:20]
+    found = complaints(day.record, most_growth) + wrong[:20]
     rotations = len(day.serials) - 1
     checks: tuple[tuple[bool, Callable[[], str]], ...] = (
         (rotations < 3, lambda: f"certificates were renewed {rotations} times only"),

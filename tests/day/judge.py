@@ -1,4 +1,5 @@
-"""What a day's samples prove: memory that grew, files and threads that stayed, calls that slowed down. Pure.
+"""What a day's samples prove: memory that grew, files and threads that stayed. Pure. How long calls took is
+told and proves nothing: it is also the machine's load.
 
 A series is a list of (seconds since the day began, value).
 """
@@ -11,15 +12,6 @@ Series = Sequence[tuple[float, float]]
 Span = tuple[float, float]
 
 LEAST_POINTS = 8  # fewer prove nothing about a slope
-
-
-@dataclass(frozen=True)
-class Limits:
-    """``growth``: of a process's size in the last quarter; ``slower``: of a call's time, last half to first.
-    Both as parts of one."""
-
-    growth: float = 0.01
-    slower: float = 0.10
 
 
 @dataclass
@@ -74,24 +66,19 @@ def ratio(series: Series, length: float) -> float | None:
     return statistics.median(v for _, v in last) / statistics.median(v for _, v in first)
 
 
-def complaints(record: Record, limits: Limits) -> list[str]:
-    """A sentence for each law that does not hold; what is not known is no proof, and is said too."""
+def complaints(record: Record, most_growth: float = 0.01) -> list[str]:
+    """A sentence for each law that does not hold; what is not known is no proof, and is said too.
+    ``most_growth``: of a process's size in the last quarter, as a part of one."""
     end = record.length_s
     found = [f"{table}: {count} rows are left" for table, count in sorted(record.left.items()) if count]
     for name, series in sorted(record.sizes.items()):
         grown = growth(series, 3 * end / 4, end)
         if grown is None:
             found.append(f"{name}: too few samples of its size in the last quarter")
-        elif grown > limits.growth:
+        elif grown > most_growth:
             found.append(f"{name}: its size grew by {grown:.1%} in the last quarter")
     for kind, by_name in (("files", record.files), ("threads", record.threads)):
         found += _stayed(kind, by_name, end)
-    for name, series in sorted(record.calls.items()):
-        slower = ratio(outside(series, record.faults), end)
-        if slower is None:
-            found.append(f"{name}: no calls in the first or in the last half")
-        elif slower > 1 + limits.slower:
-            found.append(f"{name}: {slower:.2f} times as slow in the last half as in the first")
     return found
 
 

@@ -31,7 +31,6 @@ BOUND_BY_KUBE = {
     },
 }
 NS, S = 1, 10**9  # units of times
-_FEW_MINUTES_NS = 600 * S
 _OURS = re.compile(r"(^|\.)bursar\.dev/")
 
 
@@ -47,11 +46,9 @@ class System:
     node_labels: Json = field(default_factory=dict)
     ours: Json = field(default_factory=dict)  # some of Bursar's own annotations
 
-    def without_times(self, found: Json, now_ns: int) -> Json:
-        """The annotations but for those of the Binding's time, each of which is about now in its unit."""
-        ages = {name: now_ns - int(found[name]) * unit for name, unit in self.times.items()}
-        assert all(abs(age) < _FEW_MINUTES_NS for age in ages.values()), ages
-        return {name: text for name, text in found.items() if name not in self.times}
+    def written_at(self, now_ns: int) -> Json:
+        """The annotations after a Binding at this moment."""
+        return self.annotations | {name: str(now_ns // unit) for name, unit in self.times.items()}
 
 
 def _gpu_manager(admitted: Json) -> System:

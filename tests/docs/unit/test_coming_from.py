@@ -48,7 +48,7 @@ def test_its_pod_is_admitted_as_it_stands_and_gets_its_cards_in_the_form_of_its_
     own = raw["metadata"].get("annotations", {})
     assert "bursar.dev/devices" in written.annotations
     assert annotations.items() >= world.ours.items()
-    assert world.without_times(foreign(annotations, own), NOW_NS) == world.annotations
+    assert foreign(annotations, own) == world.written_at(NOW_NS)
     assert written.labels == world.labels
 
 

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -20,7 +19,6 @@ from tests.kubelet.worlds import (
     held_ms,
     lives,
     milliseconds,
-    ran_ms,
     runs_for,
     state,
     status_of,
@@ -46,7 +44,6 @@ def test_a_container_without_a_card_holds_the_cards_of_its_pod(world: World) -> 
 
     pod = world.ended("idles")
     assert heir_ms >= milliseconds(state(pod, "idle")["terminated"]["finishedAt"])
-    assert ran_ms(pod) + 5_000 <= held_ms(pod)
     assert world.charged(pod) == held_ms(pod) * ALL_CARDS
     compared = audited(world)
     assert compared["compared"] >= 1
@@ -120,12 +117,11 @@ def test_a_pod_without_an_object_holds_its_cards_for_as_long_as_the_kubelet_may_
     world.stack.cp.api.call("DELETE", f"{PODS}/{name}", {"gracePeriodSeconds": 0})
     assert not world.stack.exists(f"{PODS}/{name}")
     assert lives(pid)
-    heir_ms = heir(world, f"waits-for-{name}")
+    heir(world, f"waits-for-{name}")
 
     session = world.session(pod)
     assert session is not None
     until_ms = session["vanished"] + runs_on_s * 1_000
-    assert heir_ms + 1_000 > until_ms  # timestamps are whole seconds
     world.until(
         "it to be charged until then",
         lambda: (world.session(pod) or {})["amount"] == (until_ms - session["bound"]) * ALL_CARDS,
@@ -145,32 +141,17 @@ def test_a_container_that_the_runtime_has_lost_is_charged_until_its_end_is_repor
     world.node.stop_kubelet()
     world.stack.cp.api.call("DELETE", f"{PODS}/lost")
     lose(world, pod, "main", SIDECAR)
-    lost_ms = int(time.time() * 1000)
+    before = (world.session(pod) or {})["amount"]
     world.node.start_kubelet()
 
     pod = world.ended("lost", "Failed")
-    told_ms = int(time.time() * 1000)
     end = status_of(pod, "main")["lastState"]["terminated"]
     assert (end["reason"], end["finishedAt"]) == ("ContainerStatusUnknown", None)
-    charged = steady_charge(world, pod)
-    bound = bound_ms(pod)
-    assert (lost_ms - bound) * ALL_CARDS <= charged <= (told_ms - bound) * ALL_CARDS
+    short_ms = milliseconds(state(pod, "short")["terminated"]["finishedAt"]) - bound_ms(pod)
+    least = max(before, short_ms * ALL_CARDS)
+    world.until("it to be charged for longer", lambda: (world.session(pod) or {})["amount"] > least)
     merge = "application/merge-patch+json"
     world.stack.cp.api.call("PATCH", f"{PODS}/lost", {"metadata": {"finalizers": None}}, content_type=merge)
-
-
-def steady_charge(world: World, pod: Json) -> int:
-    """The session's charge once it has not grown for three seconds: without proof of an end it stays open."""
-    seen: list[tuple[float, int]] = []
-
-    def is_steady() -> bool:
-        session = world.session(pod)
-        assert session is not None
-        seen.append((time.monotonic(), session["amount"]))
-        return any(at + 3 <= seen[-1][0] and amount == seen[-1][1] for at, amount in seen)
-
-    world.until("the charge to stay", is_steady)
-    return seen[-1][1]
 
 
 def lose(world: World, pod: Json, *names: str) -> None:

@@ -24,13 +24,11 @@ from tests.kubelet.worlds import (
     held_ms,
     lives,
     milliseconds,
-    ran_ms,
     runs_for,
     state,
     status_of,
 )
 
-ON_ITS_WAY_MS = 1_000  # a beat that was sent before the cut may still be written
 HALF = 500  # milli-GPU: half a T4, whose weight is 1
 JOBS = "/apis/batch/v1/namespaces/gpus/jobs"
 
@@ -82,7 +80,6 @@ def test_a_killed_sidecar_makes_no_time_free_and_stops_nothing(world: World) -> 
     ended = world.ended("killed")
     assert len({beat.boot for beat in after}) <= 2
     assert status_of(ended, "main")["restartCount"] == 0
-    assert ran_ms(ended) >= 9_000
     assert world.charged(ended) == held_ms(ended) * HALF
 
 
@@ -92,13 +89,12 @@ def test_a_pod_cut_off_from_the_network_is_charged_all_the_same(world: World) ->
     world.beaten(pod)
 
     subprocess.run(["ip", "link", "set", veth(world.pid(pod, "main")), "down"], check=True)
-    cut_ms = int(time.time() * 1000)
+    (before,) = world.beats(pod)
 
     ended = world.ended("cut")
-    late = [beat for beat in world.beats(ended) if beat.received_ms > cut_ms + ON_ITS_WAY_MS]
-    assert late == [], "beats came through, so the cut was none"
+    (last,) = world.beats(ended)
+    assert last.sequence <= before.sequence + 1, "more came through than was on its way, so the cut was none"
     assert status_of(ended, SIDECAR)["restartCount"] == 0
-    assert ran_ms(ended) >= 9_000
     assert world.charged(ended) == held_ms(ended) * HALF
 
 
@@ -133,7 +129,6 @@ def test_what_ends_without_the_timekeeper_is_charged_to_the_millisecond(world: W
     ended = world.ended("runs-on")
     assert {beat.boot for beat in after} == {beat.boot for beat in before["runs-on"]}
     assert [world.charged(pod) for pod in (*gone, ended)] == [held_ms(pod) * HALF for pod in (*gone, ended)]
-    assert ran_ms(ended) >= runs_on_s * 1000
 
 
 def test_a_restarted_kubelet_changes_nothing(world: World) -> None:

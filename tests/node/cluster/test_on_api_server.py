@@ -23,7 +23,6 @@ from deploy.local.kwok_nodes import kwok_node
 from deploy.local.limits import LONGEST_S
 from deploy.local.ports import free_port
 from sidecar.node.state.device_slices import ClaimedDevice, cards_of, slices_path
-from sidecar.run import boot_ms
 from tests.deploy.reading import AGENTS, MANIFESTS, SAMPLES, the
 from tests.nvml import describe, fake_nvml
 from tests.sidecar.worlds import ROOT, Arrival, Timekeeper, events
@@ -461,28 +460,25 @@ def test_an_agent_that_was_killed_sends_what_the_timekeeper_had_not_acknowledged
         assert agent.process
         agent.process.kill()
         agent.process.wait()
-        killed_ms = boot_ms()
+        describe(agent.description, TWO.replace("GPU-a 37", "GPU-a 38"))  # what the next one measures
         timekeeper.start()
         agent.start()
-        timekeeper.wait(lambda: len({boot for boot, _ in reported(timekeeper)}) == 2)
+        timekeeper.wait(lambda: len({each.key[0] for each in timekeeper.arrivals}) == 2)
         assert agent.stop() == 0
 
-    ends = [end for _, end in reported(timekeeper)]
-    assert ends == sorted(ends)
-    assert len([end for end in ends if end <= killed_ms]) >= expected
+    used = [use["cards"][0]["utilisation"] for use in reported(timekeeper)]
+    assert used == sorted(used)
+    assert used.count(37) >= expected
 
 
-def reported(timekeeper: Timekeeper) -> list[tuple[str, int]]:
-    """Each interval that was reported, in the order of arrival, a repeated post counted once: by which run,
-    and when it ended."""
+def reported(timekeeper: Timekeeper) -> list[Any]:
+    """Each interval that was reported, in the order of arrival, a repeated post counted once."""
     first: dict[tuple[str, int], Arrival] = {}
     for each in timekeeper.arrivals:
         first.setdefault(each.key, each)
-    return [
-        (each.key[0], each.received_ms - use["age_ms"])
-        for each in first.values()
-        for use in each.document["uses"]
-    ]
+        ages = [use["age_ms"] for use in each.document["uses"]]
+        assert ages == sorted(ages, reverse=True)
+    return [use for each in first.values() for use in each.document["uses"]]
 
 
 def test_a_node_at_rest_is_not_written(world: World, tmp_path: Path) -> None:

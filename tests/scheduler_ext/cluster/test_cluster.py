@@ -11,7 +11,6 @@ import pytest
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import tencent_capacity
-from deploy.local.limits import LONGEST_S
 from deploy.local.tools import KUBERNETES
 from scheduler_ext.assembly.extender import REPORTER
 from tests.scheduler_ext.clusters import World, decided, placed
@@ -164,8 +163,8 @@ def test_pods_of_gpushare_are_placed_on_its_nodes_whatever_its_unit(world: World
         [each[f"ALIYUN_COM_GPU_MEM_{word}"] for word in ("IDX", "POD", "DEV", "ASSIGNED")] for each in bound
     ]
     assert sorted(told) == [["0", "9", "15", "false"], ["1", "9", "15", "false"]]
-    assumed_ms = [int(each["ALIYUN_COM_GPU_MEM_ASSUME_TIME"]) / 1e6 for each in bound]
-    assert all(abs(each - now_ms()) < 1000 * LONGEST_S for each in assumed_ms)
+    times = [int(each["ALIYUN_COM_GPU_MEM_ASSUME_TIME"]) for each in bound]
+    assert times == sorted(times)  # the plugin serves the oldest first
 
 
 def test_the_third_pod_of_five_gigabytes_waits_and_is_bound_after_a_release(

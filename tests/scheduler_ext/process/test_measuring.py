@@ -1,7 +1,6 @@
 """How busy the cards are, asked of the timekeeper for the policy `load`: when, what of it counts, and for how
 long."""
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -199,10 +198,11 @@ def test_what_is_no_use_of_cards_is_refused(body: bytes) -> None:
 
 
 def test_the_running_extender_places_by_what_is_measured(
-    start: Start, timekeeper: SimulatedTimekeeper
+    start: Start, timekeeper: SimulatedTimekeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("time.time", lambda: 1_795_219_200.5)
     timekeeper.document = usage(a={"a-GPU-0": 5}, b={"b-GPU-0": 90})
-    before, world = time.time(), start(*timekeeper.flags)
+    world = start(*timekeeper.flags)
     assert sample(world.client.get("/metrics").text, LAST_HEARD) == 0
     for name in ("a", "b"):
         world.put_node(node(name))
@@ -218,10 +218,9 @@ def test_the_running_extender_places_by_what_is_measured(
     assert world.prioritize(quiet, "a", "b") == {"a": 9, "b": 10}
     told = world.client.get("/metrics").text
     assert 'bursar_extender_usage_polls_total{outcome="heard"}' in told
-    last_heard = sample(told, LAST_HEARD)
-    assert before <= last_heard <= time.time()
+    assert sample(told, LAST_HEARD) == 1_795_219_200.5
     timekeeper.document = None
     measuring.poll()
     told = world.client.get("/metrics").text
     assert 'bursar_extender_usage_polls_total{outcome="failed"} 1.0' in told
-    assert sample(told, LAST_HEARD) == last_heard
+    assert sample(told, LAST_HEARD) == 1_795_219_200.5

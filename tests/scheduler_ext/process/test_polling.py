@@ -1,6 +1,5 @@
 """Asking the timekeeper for the standings: what is sent, what survives its failures, and what ages."""
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -236,15 +235,16 @@ def test_what_is_no_table_is_refused(spoil: Callable[[Json], bytes]) -> None:
 
 
 def test_the_running_extender_polls_each_second_and_counts(
-    start: Start, timekeeper: SimulatedTimekeeper
+    start: Start, timekeeper: SimulatedTimekeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, world = time.time(), start(*timekeeper.flags)
+    monkeypatch.setattr("time.time", lambda: 1_795_219_200.5)
+    world = start(*timekeeper.flags)
 
     eventually(lambda: world.extender.standings().of("team-a").status == "IN_BUDGET")
     timekeeper.document = standings(revision="2", team_a=entry("OVER_BUDGET"))
     eventually(lambda: world.extender.standings().of("team-a").over)
     told = world.client.get("/metrics").text
-    assert before <= sample(told, LAST_HEARD) <= time.time()
+    assert sample(told, LAST_HEARD) == 1_795_219_200.5
     assert 'bursar_extender_standings_polls_total{outcome="heard"}' in told
 
 

@@ -1,7 +1,6 @@
 """Binding through the API server: one Binding with everything in it, and no card given back on a guess."""
 
 import json
-import time
 from typing import Any
 
 import pytest
@@ -55,21 +54,21 @@ def test_one_binding_carries_uid_version_and_all_annotations(world: Stepped) -> 
     }
 
 
-def test_a_tencent_pod_gets_what_its_plugin_reads(running: Stepped) -> None:
+def test_a_tencent_pod_gets_what_its_plugin_reads(running: Stepped, monkeypatch: pytest.MonkeyPatch) -> None:
     capacity = {"tencent.com/vcuda-core": "200", "tencent.com/vcuda-memory": "64"}
     running.put_node(node("t", card(0, 8192), card(1, 8192), capacity=capacity))
     raw = running.put_pod(
         asking(limits_of("main", tencent_com__vcuda_core="50", tencent_com__vcuda_memory="8"))
     )
 
-    before = time.time_ns()
+    monkeypatch.setattr("time.time_ns", lambda: 1_700_000_000_007_999_999)
     assert running.bind(raw, "t") == ""
 
     written = running.api.pod("p")["metadata"]["annotations"]
     assert written["tencent.com/predicate-gpu-idx-0"] == "0"
     assert written["tencent.com/predicate-node"] == "t"
     assert written["tencent.com/gpu-assigned"] == "false"
-    assert before <= int(written["tencent.com/predicate-time"]) <= time.time_ns()
+    assert written["tencent.com/predicate-time"] == "1700000000007999999"
     assert not [name for name in written if name.startswith("mps-")]  # gpu-manager limits by its own means
 
 

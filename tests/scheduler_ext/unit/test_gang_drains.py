@@ -8,7 +8,6 @@ from tests.scheduler_ext.reserving import stamp
 from tests.scheduler_ext.stepped import Start, Stepped
 from tests.scheduler_ext.worlds import node, on, percent
 from tests.worlds import Json, card
-from timekeeper.edge.clock import now_ms
 
 MINUTE = 60
 DRAINS = 2 * MINUTE * 1000, 15 * MINUTE * 1000  # after, for
@@ -114,9 +113,9 @@ def drained(start: Start) -> Stepped:
     running.put_node(node("n", card(0), card(1)))
     ends = percent(100, "x", activeDeadlineSeconds=300, terminationGracePeriodSeconds=0)
     there = on(ends, "n", "GPU-0")
-    there["status"]["startTime"] = stamp(now_ms() // 1000 * 1000)
+    there["status"]["startTime"] = stamp(running.now_ms // 1000 * 1000)
     running.put_pod(there)
-    for raw in members("ab", created_s=(now_ms() - START_MS) // 1000 - 60):
+    for raw in members("ab", created_s=(running.now_ms - START_MS) // 1000 - 60):
         running.put_pod(raw)
     running.extender.gangs.step()
     (reason, _) = (pod["reason"] for pod in running.extender.waiting_pods()["pods"])

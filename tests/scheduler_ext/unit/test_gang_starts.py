@@ -1,7 +1,6 @@
 """Gangs start whole: what the extender does step by step, one rule at a time. That the rules suffice, with
 kills at any point, is shown by `tests/story/unit/test_gang_histories.py`."""
 
-import time
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -905,7 +904,7 @@ def test_what_the_standing_and_the_cap_say_after_the_plan_stops_no_member(
 
 def test_filter_gives_a_member_no_node_while_cards_are_reserved_for_its_gang(planned: Stepped) -> None:
     """Others have not left yet, although its gate is gone, as of a PodGroup's pods."""
-    now_ms = int(time.time()) * 1000
+    now_ms = planned.now_ms
     waiting = member("c", gang="alone", gates=())
     raw = planned.put_pod(held(waiting, "m", "m-GPU-0", since_ms=now_ms, until_ms=now_ms + 60_000))
     (allocation,) = [planned.extender.cache.snapshot.allocation("uid-c")]

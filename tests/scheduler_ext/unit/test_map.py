@@ -1,7 +1,6 @@
 """What a running extender posts for the live map: cards, who sits where, what waits, and why; its metrics."""
 
 import copy
-import time
 
 import pytest
 
@@ -78,7 +77,7 @@ def test_the_metrics_have_the_figures_of_open_nodes(world: Stepped) -> None:
 
 
 def test_what_is_held_for_a_waiting_pod_is_not_free_but_shown(running: Stepped) -> None:
-    now_ms = 1000 * (time.time_ns() // 10**9)
+    now_ms = running.now_ms
     running.put_node(node("a", card(0), card(1)))
     running.put_pod(held(percent(60, "p"), "a", "a-GPU-1", since_ms=now_ms, until_ms=now_ms + 60_000))
 

@@ -4,12 +4,11 @@ from tests.scheduler_ext.reserving import held
 from tests.scheduler_ext.stepped import Start, Stepped
 from tests.scheduler_ext.worlds import node, on, percent
 from tests.worlds import card
-from timekeeper.edge.clock import now_ms
 
 
 def test_filter_prioritize_and_bind_keep_held_cards_for_the_pod(running: Stepped) -> None:
     running.put_node(node("n"))
-    mine = held(percent(60), "n", "GPU-0", since_ms=now_ms(), until_ms=now_ms() + 60_000)
+    mine = held(percent(60), "n", "GPU-0", since_ms=running.now_ms, until_ms=running.now_ms + 60_000)
     mine = running.put_pod(mine)
     other = running.put_pod(percent(60, "other"))
     small = running.put_pod(percent(40, "small"))
@@ -25,7 +24,9 @@ def test_filter_prioritize_and_bind_keep_held_cards_for_the_pod(running: Stepped
 
 def test_what_is_held_is_seen_as_that_and_not_as_taken(running: Stepped) -> None:
     running.put_node(node("n", card(0), card(1)))
-    running.put_pod(held(percent(60), "n", "GPU-0", since_ms=now_ms(), until_ms=now_ms() + 60_000))
+    running.put_pod(
+        held(percent(60), "n", "GPU-0", since_ms=running.now_ms, until_ms=running.now_ms + 60_000)
+    )
 
     first = running.posted()["nodes"]["n"]["cards"][0]
     assert [pod["held"] for pod in first["pods"]] == ["reserved"]
@@ -42,10 +43,11 @@ def test_what_is_held_is_seen_as_that_and_not_as_taken(running: Stepped) -> None
 def test_a_reservation_survives_a_restart_and_ends_by_the_clock(start: Start) -> None:
     first = start()
     first.put_node(node("n"))
-    first.put_pod(held(percent(60), "n", "GPU-0", since_ms=now_ms(), until_ms=now_ms() + 2_500))
+    first.put_pod(held(percent(60), "n", "GPU-0", since_ms=first.now_ms, until_ms=first.now_ms + 2_500))
     first.extender.stop()
 
     second = start()
+    second.now_ms = first.now_ms
 
     assert second.free("n") == [400]
     second.passes(3)
@@ -57,7 +59,7 @@ def test_kube_scheduler_gets_no_victims_for_a_pod_that_others_leave_for_already(
     running.put_node(node("m"))
     running.put_pod(on(percent(100, "low", priority=-5), "m", "m-GPU-0"))
     plain = percent(60, "p", priority=9)
-    mine = held(plain, "n", "GPU-0", since_ms=now_ms(), until_ms=now_ms() + 60_000)
+    mine = held(plain, "n", "GPU-0", since_ms=running.now_ms, until_ms=running.now_ms + 60_000)
 
     asked = {"NodeNameToVictims": None, "NodeNameToMetaVictims": {"m": {"Pods": [{"UID": "uid-low"}]}}}
     before = running.client.post("/preempt", json={"Pod": running.put_pod(plain), **asked}).get_json()

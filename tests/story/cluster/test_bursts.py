@@ -28,6 +28,7 @@ from tests.support.control_plane import create_namespace, kubectl
 from tests.support.waiting import eventually
 from tests.webhook.replicas import MANIFESTS, Replica, service
 from tests.worlds import Json
+from timekeeper.core.budgets.policy import GPU_HOUR
 
 BURST = 500
 WORKERS = 2  # of each replica
@@ -189,16 +190,21 @@ def test_a_burst_under_hold_admits_what_each_worker_may_and_the_rest_waits_for_t
     def queue() -> set[str]:
         return {each["pod"] for each in stack.get(f"/v1/held?namespace={name}", reader)["held"]}
 
-    stack.wait("what is paid", lambda: len(ungated()) >= PAID - 1, "timekeeper")
+    def is_spent(granted: int) -> bool:
+        """Whether no further pod can be paid of this grant; those that run use ever more of it."""
+        found = stack.get(f"/v1/budgets/{name}", reader)
+        return bool(found["granted"] == granted and found["remaining"] < GPU_HOUR // 60)
+
+    stack.wait("what is paid", lambda: is_spent(round(HOURS * GPU_HOUR)), "timekeeper")
     stack.wait("the queue", lambda: queue() == held - ungated(), "timekeeper")
     # the timekeeper may release what the last standings allowed, as a worker may admit it
     assert len(ungated()) <= len(admitted) + PAID
 
     # the budget pays 120 of them; the first of them have used a little before the last is released
     set_budgets(stack, **{name: "gpuHours: 2\nonExhausted: hold\n"})
-    stack.wait("what can be paid to run", lambda: len(running(pods(stack, path))) >= 118, "timekeeper")
-    most = max(len(ungated()) for _ in range(20))
-    assert 118 <= most <= 120
+    stack.wait("what can be paid", lambda: is_spent(2 * GPU_HOUR), "timekeeper")
+    stack.wait("it to run", lambda: len(running(pods(stack, path))) == len(ungated()), "timekeeper")
+    assert max(len(ungated()) for _ in range(20)) <= 120
     set_budgets(stack, **{name: "gpuHours: 900\nonExhausted: hold\n"})
     stack.wait("all to run", lambda: len(running(pods(stack, path))) == size, "timekeeper")
 

@@ -9,7 +9,7 @@ from typing import Any
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.stack import Stack
 from tests.story.cluster.test_held_pods import GATE, gated, pods
-from tests.story.cluster.test_metering import gpu_pod, set_budgets
+from tests.story.cluster.test_metering import gpu_pod, held_ms, set_budgets
 from tests.support.control_plane import create_namespace, refused
 from tests.support.waiting import at_once
 from tests.worlds import Json
@@ -80,5 +80,6 @@ def test_a_job_runs_as_many_pods_as_its_budget_can_pay_whole_across_a_kill(stack
     assert max(shares) <= 360_000_000
     stack.wait("nothing to be reserved", lambda: balance(stack, reader)["reserved"] == 0, "timekeeper")
     spent = balance(stack, reader)
-    assert 12 * 100 * 8_000 < spent["posted"] + spent["pending"] <= 12 * 100 * 600_000
-    assert all(each["spec"].get("schedulingGates") != GATE for each in pods(stack, path))
+    found = pods(stack, path)
+    assert spent["posted"] + spent["pending"] == 100 * sum(map(held_ms, found))
+    assert all(each["spec"].get("schedulingGates") != GATE for each in found)

@@ -50,8 +50,8 @@ class Law:
         self.broken: list[str] = []
         self._place, self._since, self._evicted = place, 0.0, set[str]()
         self._has_all, self._ends = False, threading.Event()
-        self._reader, self._none_bound = reader, time.monotonic()
-        self._spent = self._taken()
+        self._reader = reader
+        self._before = self._reserved()
 
     @contextmanager
     def kept(self) -> Iterator[None]:
@@ -70,29 +70,23 @@ class Law:
 
     def _look_on(self) -> None:
         while not self._ends.wait(0.2):
-            now, pods = time.monotonic(), self._place.pods()
-            self._look(pods)
-            if not any("nodeName" in pod["spec"] for pod in pods):
-                self._none_bound = now
+            self._look(self._place.pods())
             with suppress(OSError):  # the timekeeper is killed
                 self._look_at_account()
 
     def _look_at_account(self) -> None:
-        """It can pay: nothing waits for more. What is held and what is used is what the gang costs, once."""
+        """It can pay: nothing waits for more. What is held is what the gang is to cost, once."""
         name = self._place.name
-        taken = self._taken() - self._spent
-        ran_ms = 1_000 + int(1_000 * (time.monotonic() - self._none_bound))  # binds are dated to the second
-        most = SIZE * 1_000 * (LOOKAHEAD_MS + ran_ms)
-        if taken > most:
-            self.broken.append(f"{taken} of the budget are held or used, and at most {most} should be")
+        reserved, most = self._reserved() - self._before, SIZE * 1_000 * LOOKAHEAD_MS
+        if reserved > most:
+            self.broken.append(f"{reserved} of the budget are held, and at most {most} should be")
         for path, rows in (("waiting", "pods"), ("held", "held")):
             said = json.dumps(self._place.stack.get(f"/v1/{path}?namespace={name}", self._reader)[rows])
             self.broken += [said] if says_budget(said) else []
 
-    def _taken(self) -> int:
-        """What the namespace has used and holds of its budget, in thousandths of a card x ms."""
-        found = self._place.stack.get(f"/v1/budgets/{self._place.name}", self._reader)
-        return int(found["posted"] + found["pending"] + found["reserved"])
+    def _reserved(self) -> int:
+        """What is held of the namespace's budget, in thousandths of a card x ms."""
+        return int(self._place.stack.get(f"/v1/budgets/{self._place.name}", self._reader)["reserved"])
 
     def _look(self, pods: list[Json]) -> None:
         bound = sum("nodeName" in pod["spec"] for pod in pods if "deletionTimestamp" not in pod["metadata"])

@@ -13,6 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Thread
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import pytest
@@ -245,12 +246,12 @@ def test_killed_and_paused_at_random_the_ledger_says_what_the_objects_prove(
         for _ in range(ROUNDS):
             play.round()
         _come_to_rest(cluster, path, seen)
-        rows: dict[str, tuple[int, int | None, int]] = {}
+        rows: dict[str, Posted] = {}
 
         def is_settled() -> bool:
             rows.update(_posted(timekeeper.database))
             ended = {uid for uid, lived in seen.pods.items() if not lived.gone}
-            return ended <= rows.keys() and all(settled for _, settled, _ in rows.values())
+            return ended <= rows.keys() and all(row.settled_ms for row in rows.values())
 
         timekeeper.wait("every session to be settled", is_settled)
         assert timekeeper.end() == 0
@@ -285,17 +286,25 @@ def _come_to_rest(cluster: ControlPlane, path: str, seen: Recorder) -> None:
     eventually(lambda: not that_run(), lambda: f"the end of {that_run()}")
 
 
-def _posted(database: Path) -> dict[str, tuple[int, int | None, int]]:
-    """(amount, when settled, rate) of each session."""
+class Posted(NamedTuple):
+    """A session, as the ledger has it. ``vanished_ms``: when its pod's object was gone."""
+
+    amount: int
+    settled_ms: int | None
+    rate_milli: int
+    vanished_ms: int | None
+
+
+def _posted(database: Path) -> dict[str, Posted]:
     with closing(sqlite3.connect(database)) as connection:
         found = connection.execute(
-            "SELECT uid, COALESCE(SUM(amount), 0), settled_ms, sessions.rate_milli FROM sessions"
+            "SELECT uid, COALESCE(SUM(amount), 0), settled_ms, sessions.rate_milli, vanished_ms FROM sessions"
             " LEFT JOIN postings ON session_uid = uid GROUP BY uid"
         )
-        return {uid: (amount, settled, rate) for uid, amount, settled, rate in found}
+        return {uid: Posted(*row) for uid, *row in found}
 
 
-def _check(lived: Lived, row: tuple[int, int | None, int] | None) -> str:
+def _check(lived: Lived, row: Posted | None) -> str:
     """How the charge, from the binding, is proved: to the millisecond by the kubelet's times; by the grace
     period, from the second of the removal on; or the settler was away, and no more than the longest grace
     period is charged."""
@@ -304,7 +313,7 @@ def _check(lived: Lived, row: tuple[int, int | None, int] | None) -> str:
     if row is None:
         assert lived.gone or end == 0
         return "nothing"
-    amount, _, charged_rate = row
+    amount, charged_rate = row.amount, row.rate_milli
     cards = {
         card_uuid(node, index): {"memory_mib": MEMORY_MIB, "model": "H100"}
         for node in NAMES
@@ -328,7 +337,7 @@ def _check(lived: Lived, row: tuple[int, int | None, int] | None) -> str:
     if end is None and 0 <= amount - charged_rate * (until - start) < charged_rate * 1000:
         return "grace"
     # removed while no settler watched: it may have had the longest grace period, from the first list on
-    latest = max(until, removed + 1000 * (MAX_GRACE_S + 30))
+    latest = max(until, (row.vanished_ms or removed) + 1000 * MAX_GRACE_S)
     assert 0 <= amount <= charged_rate * (latest - start), lived.states
     return "evidence"
 

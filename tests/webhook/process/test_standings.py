@@ -1,7 +1,6 @@
 """Asking the timekeeper: what is sent, what survives its failures, and files that change under us."""
 
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -137,20 +136,21 @@ def test_a_spoilt_packing_leaves_the_last_good_table(world: World, timekeeper: S
 
 
 def test_the_time_of_the_last_answer_is_zero_until_the_first_and_stays_when_a_poll_fails(
-    world: World, timekeeper: SimulatedTimekeeper
+    world: World, timekeeper: SimulatedTimekeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("time.time", lambda: 1_795_219_200.5)
     good, timekeeper.document = timekeeper.document, None
     world.poll(0)
     assert last_heard(world) == 0
 
-    timekeeper.document, before = good, time.time()
+    timekeeper.document = good
     world.poll(1_000)
-    heard = last_heard(world)
-    assert before <= heard <= time.time()
+    assert last_heard(world) == 1_795_219_200.5
     timekeeper.document = None
+    monkeypatch.setattr("time.time", lambda: 1_795_219_203.0)
     world.poll(3_500)
 
-    assert last_heard(world) == heard
+    assert last_heard(world) == 1_795_219_200.5
     assert b'bursar_webhook_standings_polls_total{outcome="failed"} 2.0' in world.metrics.exposition()
 
 
