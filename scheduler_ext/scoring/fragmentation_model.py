@@ -85,11 +85,11 @@ class FragmentationModel:
         """These free cards in total."""
         idle, cards, free_milli = 0, [0] * len(self.levels), [0] * len(self.levels)
         for free, model in spots:
-            its, fits = self.spot(free, model)
-            idle += its
+            card_milli, fits = self.spot(free, model)
+            idle += card_milli
             for at in fits:
                 cards[at] += 1
-                free_milli[at] += its
+                free_milli[at] += card_milli
         return Sum(idle, tuple(cards), tuple(free_milli))
 
     def fragment(self, node: Sum, cpu_left: int) -> int:

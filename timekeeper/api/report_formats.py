@@ -67,20 +67,20 @@ def corrected_cells(asked: ReportQuery, priced: PricedCorrection) -> dict[str, A
 
 
 def _corrected(asked: ReportQuery, priced: PricedCorrection) -> dict[str, Any]:
-    its = priced.correction
-    month = month_name(_month_at(asked.zone, its.at_ms))
-    span = asked.step_at(its.created_ms) if asked.step else asked.span
+    correction, amount = priced.correction, priced.correction.amount
+    month = month_name(_month_at(asked.zone, correction.at_ms))
+    span = asked.step_at(correction.created_ms) if asked.step else asked.span
     labels = orjson.loads(priced.of.get("labels", "{}"))
     return {
         **priced.of,
         **{f"{LABEL}{name}": value for name, value in labels.items()},
-        **{"namespace": its.namespace, "pod": its.pod, "group": priced.group},
+        **{"namespace": correction.namespace, "pod": correction.pod, "group": priced.group},
         **{"price": priced.price, "currency": priced.currency},
-        **{"posted": its.amount, "pending": 0, "amount": its.amount, "gpuHours": Raw(gpu_hours(its.amount))},
+        **{"posted": amount, "pending": 0, "amount": amount, "gpuHours": Raw(gpu_hours(amount))},
         **{"from": iso(span.start_ms), "to": iso(span.end_ms)},
-        "cost": _cost(its.amount, priced.price),
-        "correction": f"{its.reason} ({its.actor}; of {month})",
-        "clusterName": asked.cluster_of(_month_at(asked.zone, its.created_ms)),
+        "cost": _cost(amount, priced.price),
+        "correction": f"{correction.reason} ({correction.actor}; of {month})",
+        "clusterName": asked.cluster_of(_month_at(asked.zone, correction.created_ms)),
     }
 
 
@@ -203,15 +203,15 @@ def focus_row(asked: ReportQuery, line: ReportLine) -> Cells:
 def corrected_focus_row(asked: ReportQuery, priced: PricedCorrection) -> Cells:
     """A correction: billed when it was made, for the day of the wrong charge, of the pod, or of the namespace
     where it names none."""
-    its = priced.correction
-    of = period_at("day", asked.zone, its.at_ms)
-    own = {"uid": its.pod or its.namespace, "pod": its.pod or its.namespace, "labels": "{}"}
+    correction = priced.correction
+    of = period_at("day", asked.zone, correction.at_ms)
+    own = dict.fromkeys(("uid", "pod"), correction.pod or correction.namespace) | {"labels": "{}"}
     own |= {name: priced.of[name] for name in own if name in priced.of}
     row = dict.fromkeys(COLUMNS, "") | _corrected(asked, priced) | own
     row |= {"from": iso(of.start_ms), "to": iso(of.end_ms)}
-    row["type"] = "Namespace" if not its.pod else "ResourceClaim" if CLAIM in row["uid"] else "Pod"
-    row["description"] = f"Correction by {its.actor}: {its.reason}"
-    return _focus(asked, row, its.created_ms)
+    row["type"] = "Namespace" if not correction.pod else "ResourceClaim" if CLAIM in row["uid"] else "Pod"
+    row["description"] = f"Correction by {correction.actor}: {correction.reason}"
+    return _focus(asked, row, correction.created_ms)
 
 
 def _focus(asked: ReportQuery, row: dict[str, Any], billed_ms: int) -> Cells:

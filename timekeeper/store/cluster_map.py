@@ -81,8 +81,8 @@ def nodes(connection: Connection, names: Sequence[str]) -> dict[str, Any]:
     fields of this one alone."""
     found: dict[str, Any] = {}
     for at in range(0, len(names), _EACH_QUERY):
-        its = MAP_NODES.c
-        rows = select(its.name, its.body).where(its.name.in_(names[at : at + _EACH_QUERY]))
+        columns = MAP_NODES.c
+        rows = select(columns.name, columns.body).where(columns.name.in_(names[at : at + _EACH_QUERY]))
         for row in connection.execute(rows):
             body = orjson.loads(row.body)
             found[row.name] = {key: body[key] for key in MapNode.__struct_fields__ if key in body}

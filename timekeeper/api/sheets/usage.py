@@ -148,8 +148,8 @@ def _month_sentences(answer: Json, _now_ms: int) -> Iterator[str]:
             yield f"It runs until {moment(answer['to'])}."
         case "waits":
             few = answer["waitsFor"] == 1
-            its = "1 session that is" if few else f"{answer['waitsFor']} sessions that are"
-            yield f"It waits for {its} not settled, with the last evidence in the month."
+            sessions = "1 session that is" if few else f"{answer['waitsFor']} sessions that are"
+            yield f"It waits for {sessions} not settled, with the last evidence in the month."
         case "ended":
             yield "It has ended; the settler closes it an hour after its end at the earliest."
     if answer["closed"] is None:

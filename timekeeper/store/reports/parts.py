@@ -112,13 +112,13 @@ class Parts:
         charged = self._narrow(sums, POSTINGS, span, stretch).subquery("charged")
         is_settled = SESSIONS.c.settled_ms.is_not(None)
         requested = charged.c.amount / SESSIONS.c.rate_milli * SESSIONS.c.requested_milli
-        told = {
+        amounts = {
             "posted": charged.c.amount,
             "pending": case((is_settled, 0), else_=-charged.c.amount),
             "requested": case((is_settled, requested), else_=0),
         }
         both = charged.join(SESSIONS, SESSIONS.c.uid == charged.c.session_uid)
-        found = self._select(SESSIONS, told, both, span)
+        found = self._select(SESSIONS, amounts, both, span)
         return found.where(self.dated.c.from_ms == charged.c.since) if self.shape.is_cut else found
 
     def _folded(self, span: Span, stretch: Stretch) -> Select[Any]:
