@@ -333,6 +333,16 @@ def test_a_gang_that_does_not_start_in_time_is_let_go_and_spends_no_backoff_limi
     yield place.are_bound("free")
 
 
+@scene
+def test_a_pod_that_an_older_extender_marked_goes(stack: Stack) -> Scene:
+    place = Place(stack, "marked", 1)
+    pod = member("old", "alone", 1, where="marked")
+    pod["metadata"]["finalizers"] = ["bursar.dev/gang-forgiven"]
+    stack.cp.api.call("POST", place.path, pod)
+    stack.cp.api.call("DELETE", f"{place.path}/old")
+    yield "its object to go", lambda: place.names() == []
+
+
 def bound_volume(stack: Stack, namespace: str) -> None:
     """A claim "disk" with its volume, in the access mode ReadWriteOncePod."""
     shared: Json = {"accessModes": ["ReadWriteOncePod"], "storageClassName": ""}
