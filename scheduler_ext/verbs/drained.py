@@ -15,17 +15,14 @@ from timekeeper.core.values import GPURequest
 
 LOOKS = 16  # nodes of the drain that are looked at for one call, those with the fewest pods first
 MAX_KEYS = 128
-MAX_RESULTS = 16  # 70 to 200 bytes for each node
 
 
 class DrainedFits:
     """Whether pods would fit on nodes of the drain without it: remembered for each kind of request as long as
-    the node stays the same, for a pod that fits nowhere is tried again and again. So are the last results,
-    as `FitCache` has them."""
+    the node stays the same, for a pod that fits nowhere is tried again and again."""
 
     def __init__(self) -> None:
         self._known: dict[FitKey, dict[str, tuple[NodeInfo, bool]]] = {}
-        self._results: dict[tuple[FitKey, Refusal], tuple[FilterResult, list[str], FilterResult]] = {}
 
     def first(self, names: Iterable[str], key: FitKey, request: GPURequest, snapshot: Snapshot) -> str | None:
         """The first of these nodes that it would fit on."""
@@ -39,18 +36,6 @@ class DrainedFits:
             if last[1]:
                 return name
         return None
-
-    def kept(self, found: FilterResult, key: FitKey, names: list[str], why: Refusal) -> FilterResult:
-        """The result where these nodes are kept; the same object as the last time if it would be equal."""
-        last = self._results.get((key, why))
-        if last is not None and last[0] is found and last[1] == names:
-            return last[2]
-        whys = dict.fromkeys(names, why)
-        result = FilterResult([], _but(found.short, names), {**found.refused, **whys})
-        if len(self._results) >= MAX_RESULTS:
-            self._results = {}
-        self._results[key, why] = found, names, result
-        return result
 
     def _of(self, key: FitKey) -> dict[str, tuple[NodeInfo, bool]]:
         if key not in self._known and len(self._known) >= MAX_KEYS:
@@ -73,7 +58,8 @@ def beside_drained(
         return found
     if may_pass(pod, drain.starts_ms, now_ms):
         return FilterResult([fits], _but(found.short, {fits}), _but(found.refused, {fits}))
-    return looks.kept(found, key, there, kept(drain, pod.namespace))
+    whys = dict.fromkeys(there, kept(drain, pod.namespace))
+    return FilterResult([], _but(found.short, there), {**found.refused, **whys})
 
 
 def _but(whys: dict[str, Refusal], names: Collection[str]) -> dict[str, Refusal]:

@@ -10,13 +10,12 @@ An answer takes a few bytes: each node has a row, and each shape a column with a
 
 import threading
 from collections import OrderedDict
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import compress
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 
 from scheduler_ext.fit import refusal
@@ -34,7 +33,6 @@ from timekeeper.core.values import GPURequest
 
 MAX_SHAPES = 512
 MAX_KNOWN = 32_768  # answers by node shape, over all keys
-MAX_RESULTS = 16  # the last results of columns, which take 70 to 200 bytes for each node
 MANY = 4  # of fewer changed nodes it is looked whether each answer is known
 # search steps per call; the rest is done in the next call
 CALL_STEPS = 4 * MAX_STEPS
@@ -51,27 +49,15 @@ class FitKey:
     amounts: Amounts
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class FilterResult:
     """What filter finds of a call's nodes: those that fit; those that are short of what
     kube-scheduler's totals lack too, so that its own preemption may help (``short``); and those that are
-    refused otherwise. Both have reasons. Calls with the same answers share one result, which nothing
-    changes."""
+    refused otherwise. Both have reasons."""
 
     fits: list[str]
     short: dict[str, Refusal]
     refused: dict[str, Refusal]
-
-    @cached_property
-    def sentences(self) -> tuple[bytes, bytes]:
-        """``short`` and ``refused`` as JSON objects: node -> sentence."""
-        return _sentences(self.short), _sentences(self.refused)
-
-    def offering(self, fits: list[str]) -> "FilterResult":
-        """Of the nodes that fit only these, with the same refusals and their bytes."""
-        offered = replace(self, fits=fits)
-        vars(offered)["sentences"] = self.sentences
-        return offered
 
 
 @lru_cache(maxsize=MAX_SHAPES)
@@ -90,7 +76,6 @@ class FitCache:
         self._columns: OrderedDict[FitKey, _Column] = OrderedDict()
         self._rows = NodeRows()
         self._known: dict[Hashable, Score | Refusal] = {}
-        self._results: OrderedDict[_Column, _LastResult] = OrderedDict()
 
     def partition(
         self, asked: FitKey, nodes: Map[NodeInfo], names: Sequence[str], steps: Steps | None = None
@@ -98,15 +83,7 @@ class FitCache:
         """Each node's answer. ``steps``: how many more its caller may search."""
         with self._lock:
             column, rows = self._column(asked, nodes, steps), self._rows_of(names)
-            if not isinstance(names, NameList):
-                return column.partition(names, rows, column.reasons[rows], column.short[rows])
-            last = self._results.pop(column, None)
-            if last is None or not last.is_for(names, column.version):
-                last = _next_result(last, column, names, rows)
-            self._results[column] = last
-            if len(self._results) > MAX_RESULTS:
-                self._results.popitem(last=False)
-            return last.result
+            return column.partition(names, rows)
 
     def scored(
         self, asked: FitKey, nodes: Map[NodeInfo], names: Sequence[str], steps: Steps | None = None
@@ -131,7 +108,6 @@ class FitCache:
         if len(self._rows.names) > 2 * len(nodes) + 1_000:  # mostly rows of deleted nodes
             self._rows = NodeRows()
             self._columns.clear()
-            self._results.clear()
         self._rows.follow(nodes)
         if len(self._known) > MAX_KNOWN:
             self._known.clear()
@@ -143,40 +119,6 @@ class FitCache:
         return column
 
 
-@dataclass(frozen=True, slots=True)
-class _LastResult:
-    """A column's last result for one list of names, and what it was made of. The list is known by its bytes.
-    Most changes of a node leave every node's answer as it was, so the next pod gets the same bytes."""
-
-    names: NameList
-    version: int  # of the column
-    reasons: NDArray[np.int16]
-    short: NDArray[np.bool_]
-    result: FilterResult
-
-    def is_for(self, names: NameList, version: int) -> bool:
-        """True if these are the same names, and no answer of the column has changed, be it a new node's."""
-        return names is self.names and version == self.version
-
-    def has(self, names: NameList, reasons: NDArray[np.int16], short: NDArray[np.bool_]) -> bool:
-        """True if these are the same names with the same answers. A reason's number never changes within a
-        column."""
-        if names is not self.names:
-            return False
-        return bool((reasons == self.reasons).all() and (short == self.short).all())
-
-
-def _next_result(
-    last: _LastResult | None, column: "_Column", names: NameList, rows: NDArray[np.int64]
-) -> _LastResult:
-    """What to keep of this version of the column; its result is the last one's where nothing changed for
-    these names."""
-    reasons, short = column.reasons[rows], column.short[rows]
-    same = last is not None and last.has(names, reasons, short)
-    result = last.result if last is not None and same else column.partition(names, rows, reasons, short)
-    return _LastResult(names, column.version, reasons, short, result)
-
-
 class _Column:
     """One key's answers by row, as of a moment of the rows.
 
@@ -186,7 +128,6 @@ class _Column:
     def __init__(self, asked: FitKey, rows: NodeRows, known: dict[Hashable, Score | Refusal]) -> None:
         self.asked, self.rows, self.known = asked, rows, known
         self.moment = 0
-        self.version = 0  # changes with each answer that filter shows
         self.scores = np.zeros(0, np.int64)
         self.reasons = np.zeros(0, np.int16)
         self.short = np.zeros(0, np.bool_)
@@ -205,13 +146,8 @@ class _Column:
         self._ask({name: self.rows.nodes.get(name) for name in names}, left)
         self.moment = self.rows.moment
 
-    def partition(
-        self,
-        names: Sequence[str],
-        rows: NDArray[np.int64],
-        reasons: NDArray[np.int16],
-        short: NDArray[np.bool_],
-    ) -> FilterResult:
+    def partition(self, names: Sequence[str], rows: NDArray[np.int64]) -> FilterResult:
+        reasons, short = self.reasons[rows], self.short[rows]
         refused = reasons != _FITS
         if not refused.any():
             return FilterResult(names if isinstance(names, NameList) else list(names), {}, {})
@@ -284,7 +220,6 @@ class _Column:
     def _note_many(self, nodes: dict[str, NodeInfo]) -> None:
         request, scores = self.asked.request, np.array(self._scored(nodes.values()), np.int64)
         rows = np.fromiter(map(self.rows.by_name.__getitem__, nodes), np.int64, len(nodes))
-        self.version += 1
         self.scores[rows] = scores
         self.reasons[rows] = _FITS
         self.short[rows] = False
@@ -309,10 +244,7 @@ class _Column:
         self._set(row, NO_FIT, reason, short=short)
 
     def _set(self, row: int, score: Score, reason: int, *, short: bool) -> None:
-        self.scores[row] = score
-        if self.reasons[row] != reason or self.short[row] != short:
-            self.reasons[row], self.short[row] = reason, short
-            self.version += 1
+        self.scores[row], self.reasons[row], self.short[row] = score, reason, short
 
     def _answer(self, node: NodeInfo, left: Steps) -> Score | Refusal:
         request, per_node = self.asked.request, self.asked.policy.per_node
@@ -359,10 +291,6 @@ def _is_alike(node: NodeInfo, dialect: str, named: bool) -> bool:
     ``named``: the request names resources, so it prefers some cards."""
     alike = node.serves == dialect and node.model != ""
     return alike and not (named and any(free.preferred for free in node.shape.free_by_card))
-
-
-def _sentences(refused: Mapping[str, Refusal]) -> bytes:
-    return orjson.dumps({name: why.sentence for name, why in refused.items()})
 
 
 def _refusals(

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from scheduler_ext.binding.outcome import Outcome, sentence
 from scheduler_ext.binding.values import BindingArgs
+from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.verbs.fit_cache import FilterResult
 from scheduler_ext.verbs.name_lists import KnownLists, NameList
 from scheduler_ext.verbs.preempt_verb import NodeVictims
@@ -105,15 +106,19 @@ def filter_answer(
 ) -> bytes:
     """The fitting nodes, and the others with reasons. Fields beyond the protocol are ignored by
     kube-scheduler."""
-    short, refused = sorted_nodes.sentences
     answer = b'{"NodeNames":%b,"FailedNodes":%b,"FailedAndUnresolvableNodes":%b,"Error":""' % (
         lists.written(sorted_nodes.fits),
-        short,
-        refused,
+        _sentences(sorted_nodes.short),
+        _sentences(sorted_nodes.refused),
     )
     if asked.nodes is not None:
         more["Nodes"] = {"items": [asked.nodes[name] for name in sorted_nodes.fits]}
     return b"%b,%b" % (answer, orjson.dumps(more)[1:]) if more else answer + b"}"
+
+
+def _sentences(refused: Mapping[str, Refusal]) -> bytes:
+    """Node -> sentence, as JSON."""
+    return orjson.dumps({name: why.sentence for name, why in refused.items()})
 
 
 def filter_error(text: str) -> bytes:

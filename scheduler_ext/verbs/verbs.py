@@ -207,7 +207,7 @@ class Verbs:
             scores, by_name = self._fit_cache.scored(key, nodes, fits, steps)
         scores = behind_others(scores, fits, snapshot.comes_last(pod.namespace))
         best = foremost(policy, pod.uid, scores, by_name, fits, self._most_offered)
-        return result.offering(best)
+        return replace(result, fits=best)
 
     def dry_run(self, args: ExtenderArgs) -> DryRun | str:
         """What filter would answer, without any effect. The nodes may be templates that the cluster does not
