@@ -19,7 +19,6 @@ from timekeeper.accounts.exhaustion.evictions import (
     due,
     protected_notice,
 )
-from timekeeper.accounts.exhaustion.quiet import PlanCache
 from timekeeper.accounts.exhaustion.terms import EvictingNamespaces, EvictionTerms, terms_of
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.kube.eviction import EVICTION_RESULTS, disruption
@@ -43,7 +42,7 @@ class BudgetRound:
     def __init__(self, context: EvictorContext, seconds: Callable[[], float] = time.monotonic) -> None:
         self._context = context
         self._memory = BudgetEvictionMemory(context.steady())
-        self._evicting, self._quiet = EvictingNamespaces(), PlanCache()
+        self._evicting = EvictingNamespaces()
         self._seconds = seconds
         self._next_s = 0.0  # when all pods are looked at again
         # namespace -> whether its account is spent, and whether it is observed; as of the last look
@@ -88,20 +87,19 @@ class BudgetRound:
         self._states = states
         began_s = self._seconds()
         if began_s >= self._next_s:
-            everything = self._context.view.pods()
-            pods = self._quiet.pods_to_plan(everything, exhausted, self._memory, now_ms, is_spared)
+            pods = self._context.view.pods()
             found = due(pods, exhausted, self._memory, now_ms, self._context.steady(), is_spared, together)
             took_s = self._seconds() - began_s
             is_idle = not found.evictions and not found.changes
             self._next_s = began_s + (_pause_s(took_s) if is_idle else took_s * 2)
             self._memory = replace(self._memory, void=found.void)
-            metrics.BUDGET_EVICTION_NOTICES.set(found.noticed + self._quiet.noticed)
+            metrics.BUDGET_EVICTION_NOTICES.set(found.noticed)
             self._report_observed(found)
             return found
         if not changed:
             return None
-        pods = (each for each in self._context.view.pods() if each.namespace in changed)
-        found = due(pods, exhausted, self._memory, now_ms, self._context.steady(), is_spared, together)
+        theirs = (pod for pod in self._context.view.pods() if pod.namespace in changed)
+        found = due(theirs, exhausted, self._memory, now_ms, self._context.steady(), is_spared, together)
         self._memory = replace(self._memory, void=self._memory.void | found.void)
         return found
 
