@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import compress
+from itertools import compress, repeat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,11 +24,11 @@ from scheduler_ext.fit.fit import context_for, is_picky, layout_in, score_of, sh
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.pod import Amounts
 from scheduler_ext.scoring.policy import NO_FIT, BatchScoring, Policy, Score
+from scheduler_ext.scoring.rank import places
 from scheduler_ext.snapshot.free import FreeShape
 from scheduler_ext.snapshot.immutable_map import Map
-from scheduler_ext.snapshot.node_info import NodeInfo, is_short
+from scheduler_ext.snapshot.node_info import NodeInfo, is_as_free, is_short
 from scheduler_ext.verbs.name_lists import NameList
-from scheduler_ext.verbs.node_rows import NodeRows
 from timekeeper.core.values import GPURequest
 
 MAX_SHAPES = 512
@@ -74,7 +74,7 @@ class FitCache:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._columns: OrderedDict[FitKey, _Column] = OrderedDict()
-        self._rows = NodeRows()
+        self._rows = _NodeRows()
         self._known: dict[Hashable, Score | Refusal] = {}
 
     def partition(
@@ -106,7 +106,7 @@ class FitCache:
 
     def _column(self, asked: FitKey, nodes: Map[NodeInfo], steps: Steps | None) -> "_Column":
         if len(self._rows.names) > 2 * len(nodes) + 1_000:  # mostly rows of deleted nodes
-            self._rows = NodeRows()
+            self._rows = _NodeRows()
             self._columns.clear()
         self._rows.follow(nodes)
         if len(self._known) > MAX_KNOWN:
@@ -119,13 +119,56 @@ class FitCache:
         return column
 
 
+class _NodeRows:
+    """Each node's row, from 1 on (0 stands for unknown nodes), and when it last changed. One version of the
+    map serves all columns, however long ago each was used."""
+
+    def __init__(self) -> None:
+        self.nodes: Map[NodeInfo] = Map()
+        self.by_name: dict[str, int] = {}
+        self.names = [""]
+        self.moment = 0
+        self._changed = np.zeros(1, np.int64)
+        self._places = np.zeros(0, np.int64)
+
+    def follow(self, nodes: Map[NodeInfo]) -> None:
+        """Take over this version of the nodes."""
+        if nodes is self.nodes:
+            return
+        former = self.nodes
+        names = [at for at in nodes.changed_since(former) if not is_as_free(nodes.get(at), former.get(at))]
+        self.nodes, self.moment = nodes, self.moment + 1
+        for name in names:
+            if name not in self.by_name:
+                self.by_name[name] = len(self.names)
+                self.names.append(name)
+        more = len(self.names) - len(self._changed)
+        if more > 0:
+            self._changed = np.append(self._changed, np.zeros(more + len(self.names) // 8, np.int64))
+        self._changed[[self.by_name[name] for name in names]] = self.moment
+
+    def of(self, names: Sequence[str]) -> NDArray[np.int64]:
+        """The rows of these nodes."""
+        return np.fromiter(map(self.by_name.get, names, repeat(0)), np.int64, len(names))
+
+    def by_text(self) -> NDArray[np.int64]:
+        """Each row's place in the order of the names."""
+        if len(self._places) != len(self.names):
+            self._places = places(self.names)
+        return self._places
+
+    def since(self, moment: int) -> list[str]:
+        """The nodes that changed after that moment."""
+        return [self.names[row] for row in np.flatnonzero(self._changed > moment).tolist()]
+
+
 class _Column:
     """One key's answers by row, as of a moment of the rows.
 
     ``rows`` are shared by all columns, and so is ``known``: answers by key and node shape.
     """
 
-    def __init__(self, asked: FitKey, rows: NodeRows, known: dict[Hashable, Score | Refusal]) -> None:
+    def __init__(self, asked: FitKey, rows: _NodeRows, known: dict[Hashable, Score | Refusal]) -> None:
         self.asked, self.rows, self.known = asked, rows, known
         self.moment = 0
         self.scores = np.zeros(0, np.int64)
