@@ -15,8 +15,6 @@ MAX_LISTS = 8
 FEWEST_NAMES = 64  # a shorter list is parsed as fast as it is found
 
 _KEY, _END = b',"NodeNames":', b"}"
-_BEGIN, _BETWEEN, _LAST = '[{"Host":"', '","Score": 0},{"Host":"', '","Score": 0}]'
-_ZERO, _ONE, _CLOSE = b"01}"
 
 
 class NameList(list[str]):
@@ -34,36 +32,6 @@ class NameList(list[str]):
     def end(self) -> bytes:
         """The end of a body that has them last, as Go writes it."""
         return b"%b%b%b" % (_KEY, self.text, _END)
-
-    @cached_property
-    def scores(self) -> "Scores":
-        """The answer of prioritize for these names, without its ranks."""
-        return Scores(self, self.text)
-
-
-class Scores:
-    """HostPriorities with a space and a digit for each rank, so that ranks are written in place.
-
-    It does not refer to the list: the list refers to it, and the garbage collector, which alone ends a cycle,
-    hardly ever runs."""
-
-    def __init__(self, names: list[str], listed: bytes) -> None:
-        """``listed``: the names' JSON array. Where it has no backslash, every name stands in it as it is."""
-        plain = b"\\" not in listed and b"}" not in listed
-        text = f"{_BEGIN}{_BETWEEN.join(names)}{_LAST}" if plain and names else ""
-        self._names = () if text else tuple(names)  # where names are no plain text
-        self._text: NDArray[np.uint8] = np.frombuffer(text.encode(), np.uint8)
-        self._digits = np.flatnonzero(self._text == _CLOSE) - 1
-
-    def ranked(self, ranks: NDArray[np.int64]) -> bytes:
-        """The answer with these ranks, from 0 to 10, one for each name."""
-        if not len(self._text):
-            pairs = zip(self._names, ranks.tolist(), strict=True)
-            return orjson.dumps([{"Host": name, "Score": rank} for name, rank in pairs])
-        written = self._text.copy()
-        written[self._digits] = _ZERO + ranks % 10
-        written[self._digits[ranks >= 10] - 1] = _ONE
-        return written.tobytes()
 
 
 class KnownLists:

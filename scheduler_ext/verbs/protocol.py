@@ -25,6 +25,8 @@ from timekeeper.edge.mended_json import mending
 MAX_BODY_BYTES = 32 * 1024 * 1024
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}", re.ASCII)
+_BEGIN, _BETWEEN, _LAST = '[{"Host":"', '","Score": 0},{"Host":"', '","Score": 0}]'
+_ZERO, _ONE, _CLOSE = b"01}"
 _decoded = mending(orjson.loads)
 
 
@@ -129,8 +131,16 @@ def filter_error(text: str) -> bytes:
 
 
 def prioritize_answer(names: list[str], ranks: NDArray[np.int64]) -> bytes:
-    """A rank for each node."""
-    return (names if isinstance(names, NameList) else NameList(names)).scores.ranked(ranks)
+    """A rank from 0 to 10 for each node. Ranks are written in place, each over a space and a digit."""
+    listed = names.text if isinstance(names, NameList) else orjson.dumps(names)
+    if not names or b"\\" in listed or b"}" in listed:  # a name may not stand in it as it is
+        pairs = zip(names, ranks.tolist(), strict=True)
+        return orjson.dumps([{"Host": name, "Score": rank} for name, rank in pairs])
+    written = np.frombuffer(bytearray(f"{_BEGIN}{_BETWEEN.join(names)}{_LAST}".encode()), np.uint8)
+    digits = np.flatnonzero(written == _CLOSE) - 1
+    written[digits] = _ZERO + ranks % 10
+    written[digits[ranks >= 10] - 1] = _ONE
+    return written.tobytes()
 
 
 def bind_answer(outcome: Outcome) -> bytes:
