@@ -2,9 +2,10 @@
 
 kube-scheduler continues with the next pod while the previous bind is in flight, so for some milliseconds
 neither the watch nor an assumption shows it. Without the hint the next pod goes to the same best node, where
-its bind finds the card taken: on a busy cluster every sixth bind failed that way and waited for its back-off.
-It is only a hint: filter asks it for the order in which it cuts its answer to ``--most-offered`` nodes, never
-for a fit, so none is missed; bind ignores it, so it holds no card.
+its bind finds the card taken, and the pod waits for its back-off: with 360 pods for the last 200 free cards
+of 5,000 nodes 135 binds failed where each began four pods late, and with the hint none. It is only a hint:
+filter asks it for the order in which it cuts its answer to ``--most-offered`` nodes, never for a fit, so none
+is missed; bind ignores it, so it holds no card.
 """
 
 import threading

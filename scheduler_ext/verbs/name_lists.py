@@ -2,7 +2,8 @@
 is not parsed again.
 
 kube-scheduler sends the names of all candidates with each call, 87 KB for 5,000 nodes, and sends filter's
-answer back to prioritize.
+answer back to prioritize. Where a filter gets 5,000 names again as they were, its caller waits for 0.46 ms in
+place of 1.08, and where they come in another order, as they do from kube-scheduler, for 1.24.
 """
 
 from functools import cached_property
