@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 from typing import Literal
+from weakref import WeakValueDictionary
 
 from timekeeper.accounts.card_use.idleness import IDLE_ACTIONS, IdleAction, IdleTerms
 from timekeeper.accounts.pods import LedgerPod
@@ -21,6 +22,7 @@ from timekeeper.core.budgets.policy import MODES, UNLIMITED, Budget, BudgetSetti
 from timekeeper.core.budgets.policy import SETTINGS as SETTINGS
 from timekeeper.core.budgets.protection import Protection
 from timekeeper.core.budgets.reader import read_entry
+from timekeeper.core.budgets.scalars import NAME
 from timekeeper.core.ledger.metering import FOREVER_MS, Interval, price_at, price_days
 from timekeeper.core.ledger.period_rules import Account, PeriodRule, account_in, is_given, period_rules
 from timekeeper.core.names import Mode
@@ -79,9 +81,12 @@ class _DatedValues:
         return self.values[index - 1] if index else None
 
 
+_NO_VALUES = _DatedValues((), (), ())
+
+
 @dataclass(frozen=True, slots=True)
 class History:
-    """All entries that ever took effect."""
+    """All entries that ever took effect. Each keeps the values of the one before it."""
 
     # errors of stored texts that no longer parse: they count as never written
     unreadable_entries: tuple[EntryError, ...]
@@ -93,10 +98,55 @@ class History:
     labelled: frozenset[str] = frozenset()  # the namespaces whose label names a mode now
     only_meter: bool = False  # of a ledger that governs nothing: every namespace is metered
     moved: Mapping[str, Sequence[Interval]] = field(default_factory=dict)  # by subject, see `MOVED`
+    _newest_ms: int = 0
     _period_rules: dict[str, tuple[PeriodRule, ...]] = field(default_factory=dict, compare=False)
     _memberships: dict[str, tuple[tuple[Interval, str], ...]] = field(default_factory=dict, compare=False)
     # the last two accounts of each subject that were requested: the present one, and perhaps its predecessor
     _recent: dict[str, tuple[Account, ...]] = field(default_factory=dict, compare=False)
+    # entries with the mode of a label, of this history and of those before it
+    _with_mode: dict[tuple[BudgetInForce, Mode], BudgetInForce] = field(default_factory=dict, compare=False)
+
+    def followed_by(self, entries: Iterable[BudgetEntry]) -> "History":
+        """The history with these entries too, in the order of their moments, none before its own."""
+        rows: dict[str, list[tuple[str | None, Budget | BudgetSettings | None, int]]] = {}
+        moved = dict(self.moved)
+        unreadable_entries = [*self.unreadable_entries]
+        for entry in entries:
+            if entry.key.startswith(MOVED):
+                subject = entry.key.removeprefix(MOVED)
+                bounds = Interval(*map(int, str(entry.text).split("/")))
+                moved[subject] = (*moved.get(subject, ()), bounds)
+                continue
+            value = None if entry.text is None else settled_value(entry.key, entry.text)
+            if isinstance(value, EntryError):
+                unreadable_entries.append(value)
+                continue
+            known = replace(value, mode="meter") if self.only_meter and value is not None else value
+            rows.setdefault(entry.key, []).append((entry.text, known, entry.from_ms))
+        dated = dict(self._dated)
+        for key, each in rows.items():
+            before, (texts, values, times) = dated.get(key, _NO_VALUES), zip(*each, strict=True)
+            dated[key] = _DatedValues(
+                (*before.texts, *texts), (*before.values, *values), (*before.from_ms, *times)
+            )
+        written = [(key, value) for key, each in rows.items() for _, value, _ in each if value is not None]
+        newest = {key: dated[key].values[-1] for key in rows}
+        protects = {key: value.protect for key, value in newest.items() if isinstance(value, Budget)}
+        kept = {key: each for key, each in self.protections.items() if key not in newest}
+        labels = {key.removeprefix(LABEL): value for key, value in newest.items() if key.startswith(LABEL)}
+        return History(
+            tuple(unreadable_entries),
+            frozenset(_group(key, each.values[-1]) for key, each in dated.items()) - {""},
+            self.has_groups or any(_group(key, value) for key, value in written),
+            kept | {key: each for key, each in protects.items() if each is not None},
+            dated,
+            self.always_enforced and {value.mode for _, value in written} <= {"", "enforce"},
+            self.labelled.difference(labels) | {name for name, value in labels.items() if value is not None},
+            self.only_meter,
+            moved,
+            max((at for each in rows.values() for *_, at in each), default=self._newest_ms),
+            _with_mode=self._with_mode,
+        )
 
     def text(self, key: str) -> str | None:
         """The newest text of a key; None if it has none now."""
@@ -118,7 +168,7 @@ class History:
 
     def newest_ms(self) -> int:
         """When the newest entry took effect; 0 without entries."""
-        return max((dated.from_ms[-1] for dated in self._dated.values()), default=0)
+        return self._newest_ms
 
     def settings(self, at_ms: int) -> BudgetSettings:
         """The settings in force at that time; the defaults if none were written."""
@@ -142,7 +192,10 @@ class History:
         """
         found = self._entry_in_force(subject, at_ms)
         labelled = self._mode_by_label(found, subject, at_ms)
-        return _with_mode(found, labelled) if labelled else found
+        if labelled and (found, labelled) not in self._with_mode:
+            with_mode = replace(found, budget=replace(found.budget, mode=labelled))
+            self._with_mode[found, labelled] = with_mode
+        return self._with_mode[found, labelled] if labelled else found
 
     def mode(self, namespace: str, at_ms: int) -> Mode:
         """The mode of the namespace at that time: `enforce`, `observe` or `meter`."""
@@ -406,11 +459,19 @@ def is_group(subject: str) -> bool:
 EntryValue = Budget | BudgetSettings | EntryError
 
 
-@functools.lru_cache(maxsize=16_384)
+# By kind of key, or key, and text, as long as a history or a look at the ConfigMaps holds the value. Each
+# look is at all of them: with a bound on their number, each would parse them all.
+_VALUES: "WeakValueDictionary[tuple[str, str], EntryValue]" = WeakValueDictionary()
+
+
 def entry_value(key: str, text: str) -> EntryValue:
-    """`read_entry` with a cache: YAML takes a millisecond, and thousands of entries are read again when one
-    of them changes."""
-    return read_entry(key, text)
+    """`read_entry`; a text whose value somebody holds is not parsed again."""
+    kind = _kind(key)
+    value = _VALUES.get((kind, text)) or _VALUES.get((key, text))
+    if value is None:
+        value = read_entry(key, text)
+        _VALUES[key if isinstance(value, EntryError) else kind, text] = value
+    return value
 
 
 def settled_value(key: str, text: str) -> EntryValue:
@@ -427,60 +488,19 @@ def _labelled(word: str) -> Budget:
     return replace(UNLIMITED, mode=next((mode for mode in MODES if mode == word), ""))
 
 
-@functools.lru_cache(maxsize=16_384)
-def _with_mode(found: BudgetInForce, mode: Mode) -> BudgetInForce:
-    return replace(found, budget=replace(found.budget, mode=mode))
+def _kind(key: str) -> str:
+    """The same for keys under which a text says the same: those of namespaces, or those of groups."""
+    name = key.removeprefix(GROUP)
+    if not NAME.fullmatch(name):
+        return key
+    return GROUP if name != key else ""
 
 
 def history_of(entries: Iterable[BudgetEntry], only_meter: bool = False) -> History:
     """The history of entries in the order of their moments. ``only_meter``: of a ledger that governs
     nothing, whatever mode they name."""
-    rows: dict[str, list[tuple[BudgetEntry, Budget | BudgetSettings | None]]] = {}
-    moved: dict[str, list[Interval]] = {}
-    unreadable_entries = []
-    for entry in entries:
-        if entry.key.startswith(MOVED):
-            bounds = Interval(*map(int, str(entry.text).split("/")))
-            moved.setdefault(entry.key.removeprefix(MOVED), []).append(bounds)
-            continue
-        value = None if entry.text is None else settled_value(entry.key, entry.text)
-        if isinstance(value, EntryError):
-            unreadable_entries.append(value)
-        else:
-            known = replace(value, mode="meter") if only_meter and value is not None else value
-            rows.setdefault(entry.key, []).append((entry, known))
-    dated = {
-        key: _DatedValues(
-            tuple(entry.text for entry, _ in each),
-            tuple(value for _, value in each),
-            tuple(entry.from_ms for entry, _ in each),
-        )
-        for key, each in rows.items()
-    }
-    groups = {_group(key, value) for key, each in dated.items() for value in each.values}
-    now = {_group(key, each.values[-1]) for key, each in dated.items()}
-    newest = ((key, each.values[-1]) for key, each in dated.items())
-    protections = {
-        key: value.protect for key, value in newest if isinstance(value, Budget) and value.protect is not None
-    }
-    modes = {value.mode for each in dated.values() for value in each.values if value is not None}
-    always_enforced = not only_meter and modes <= {"", "enforce"}
-    labelled = frozenset(
-        key.removeprefix(LABEL)
-        for key, each in dated.items()
-        if key.startswith(LABEL) and each.texts[-1] is not None
-    )
-    return History(
-        tuple(unreadable_entries),
-        frozenset(now - {""}),
-        bool(groups - {""}),
-        protections,
-        dated,
-        always_enforced,
-        labelled,
-        only_meter,
-        moved,
-    )
+    empty = History((), frozenset(), False, {}, {}, not only_meter, only_meter=only_meter)
+    return empty.followed_by(entries)
 
 
 def _group(key: str, value: Budget | BudgetSettings | None) -> str:

@@ -154,6 +154,7 @@ def make_service(settings: TimekeeperSettings, limits: HttpLimits) -> HttpServic
         settings.only_meter,
         families(settings.listen[0]),
     )
+    services.ledger.load()
     heartbeats = HeartbeatHandler(services)
     beside = (aggregated_service(settings, api, services, count),) if settings.aggregated_listen else ()
     return HttpService(

@@ -11,6 +11,7 @@ from timekeeper.accounts.budget_history import (
     LABEL,
     SETTINGS,
     BudgetEntry,
+    EntryValue,
     History,
     entry_value,
     settled_value,
@@ -88,6 +89,8 @@ class EntryChanges:
     # key -> everything that is wrong with the entry now; name of a ConfigMap -> what went with it
     errors: Mapping[str, str]
     notices: tuple[BudgetNotice, ...]  # the errors and warnings that have not been reported before
+    # what the ConfigMaps' texts say: while these are held, `entry_value` parses none of the texts again
+    values: tuple[EntryValue, ...] = ()
 
 
 def read_entries(
@@ -108,7 +111,13 @@ def read_entries(
     ConfigMap any more ends.
     """
     data = {name: dict(each.data) for name, each in config_maps.items()}
-    reading = budgets.read(data, entry_value)
+    values: list[EntryValue] = []
+
+    def read_one(key: str, text: str) -> EntryValue:
+        values.append(entry_value(key, text))
+        return values[-1]
+
+    reading = budgets.read(data, read_one)
     texts = _texts(config_maps)
     good = [*reading.budgets, *([SETTINGS] if reading.settings else [])]
     changed = [BudgetEntry(key, texts[key][0], at_ms) for key in good if history.text(key) != texts[key][0]]
@@ -141,16 +150,16 @@ def read_entries(
         if (sentence := _late_price(entry, history))
     ]
     fresh = {entry.key for entry in (*changed, *ended)}
+    concerned = (key for key, each in reading.budgets.items() if {key, group_key(each.group)} & fresh)
     notices += [
         BudgetNotice(texts[missing.key][1], "MissingGroup", missing.sentence())
-        for missing in reading.warnings
-        if missing.key in fresh or group_key(reading.budgets[missing.key].group) in fresh
+        for missing in reading.missing_groups(concerned)
     ]
     notices += [
         BudgetNotice(_config_map_of(change.key, texts), "ModeChanged", change.sentence())
         for change in mode_changes((*changed, *ended), history)
     ]
-    return EntryChanges((*changed, *ended, *labelled), errors | lost, tuple(notices))
+    return EntryChanges((*changed, *ended, *labelled), errors | lost, tuple(notices), tuple(values))
 
 
 def _lost(absent: Collection[str], gone: Mapping[str, int]) -> Iterator[tuple[str, str]]:

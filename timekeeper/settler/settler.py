@@ -1,14 +1,14 @@
 """The settler's loop: apply watch updates, and several times a second decide and write."""
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from dataclasses import replace
 from itertools import chain
 from queue import Empty, Queue, SimpleQueue
 from threading import Event
 
 from timekeeper import metrics
-from timekeeper.accounts.budget_history import DAY_MS, History, history_of
+from timekeeper.accounts.budget_history import DAY_MS, EntryValue, History
 from timekeeper.accounts.changes import Changes, Pulse
 from timekeeper.accounts.claims.claim_sessions import SECOND_MS
 from timekeeper.accounts.decisions.ledger_decisions import of_changes
@@ -53,6 +53,8 @@ from timekeeper.store.decisions import SOURCE
 from timekeeper.store.engine.engine import ConflictError, Connection, Store, UnavailableError
 
 Clock = Callable[[], int]
+# what changed claims may have in the database: see `wanted_uids`, `allocated_since`, and since when
+_Allocated = tuple[dict[str, tuple[str, ...]], set[tuple[str, str]], int]
 
 TICK_MS = 250
 _SOON_MS = 100  # between two ticks if a pod or a budget changed meanwhile
@@ -111,6 +113,7 @@ class Settler:
         self._missing_namespaces = MissingNamespaces()
         self._orphans = OrphanNotices()
         self._unchanged: tuple[tuple[int, int, int], History, EntryChanges] | None = None
+        self._values: tuple[EntryValue, ...] = ()  # of the last look, so that the next one parses what is new
         self._seen: Collection[str] = BUDGET_CONFIG_MAPS
         self._has_read = False
         self._reserved: SimpleQueue[Sequence[DeclaredReservation]] = SimpleQueue()
@@ -211,24 +214,26 @@ class Settler:
         self.cluster.unjudged.follow(self.ledger.history.settings(now_ms).drivers)
         self.cluster.judge_again(now_ms)
         read = self._entries(now_ms)
+        history = self.ledger.history.followed_by(read.entries) if read.entries else self.ledger.history
+        if not self.has_decided:  # time zone data changes with the process alone
+            with self._store.reading() as connection:
+                newest = reading.newest_periods(connection)
+            moved = history.moved_periods(newest)
+            read = replace(read, entries=(*read.entries, *moved))
+            history = history.followed_by(moved) if moved else history
+        self._follow_modes(history, now_ms)
+        wanted, allocated, absent = self._wanted(), self._allocated(), set(self._missing())
         with self._store.reading() as connection:
-            before = reading.entries(connection) if read.entries else ()
-            history = self.ledger.history
-            if read.entries:
-                history = history_of((*before, *read.entries), only_meter=self.only_meter)
-            if not self.has_decided:  # time zone data changes with the process alone
-                moved = history.moved_periods(reading.newest_periods(connection))
-                read = replace(read, entries=(*read.entries, *moved)) if moved else read
-                entries = (*reading.entries(connection), *read.entries) if moved else ()
-                history = history_of(entries, only_meter=self.only_meter) if moved else history
-            self._follow_modes(history, now_ms)
-            self._load_sessions(connection)
+            self._load_sessions(connection, *wanted)
+            self._load_claims(connection, allocated)
             if not self.has_decided:
                 self._load_payments(connection)
             unseen = self._read_bindings(connection, now_ms)
-            ended = self._read_ends(connection, unseen, now_ms)
-            self._read_beats(connection, now_ms)
-            read_grants(connection, self.ledger, now_ms)
+            ended = self._read_ends(connection, {each.uid for each in unseen} | absent, now_ms)
+            beats = self._read_beats(connection, now_ms)
+            grants = read_grants(connection, self.ledger.grants, now_ms)
+        self._take_beats(beats, now_ms)
+        self.ledger.take_grants(grants)
         if self._since_ms is None:
             decided_ms = self.ledger.pulse.decided_ms
             self._since_ms = 0 if decided_ms else now_ms
@@ -253,10 +258,12 @@ class Settler:
             own = findings(self.cluster, history.settings(now_ms), now_ms, more)
             found = published((*unread, *own))
         if decision.changes != Changes() or found is not None:
+            rows = postings.rows_of(decision.changes)
+            runs = of_changes(decision.changes.entries, decision.changes.grants, self.ledger.history)
+            made = decisions.rows_of(SOURCE, runs)
             with fencing.writing(self._store, self.epoch, self.ledger.pulse.tick_ms) as connection:
-                postings.apply(connection, decision.changes)
-                made = of_changes(decision.changes.entries, decision.changes.grants, self.ledger.history)
-                decisions.record(connection, SOURCE, made)
+                postings.apply(connection, rows)
+                decisions.write(connection, made)
                 if found is not None:
                     role_findings.record(connection, "settler", found, now_ms)
             if found is not None:
@@ -336,7 +343,7 @@ class Settler:
         if is_same and abs(now_ms - last.tick_ms) < PULSE_MS:
             return False
         with fencing.writing(self._store, self.epoch, last.tick_ms) as connection:
-            postings.apply(connection, Changes(pulse=pulse))
+            postings.apply(connection, postings.rows_of(Changes(pulse=pulse)))
         self.ledger.pulse = pulse
         return True
 
@@ -352,7 +359,7 @@ class Settler:
             *(cluster.config_maps, ledger.history, ledger.errors, now_ms, labels, self._seen),
             is_first=not self._has_read,
         )
-        self._has_read = True
+        self._has_read, self._values = True, read.values
         if not read.entries:
             self._seen = frozenset(cluster.config_maps)
         is_unchanged = not read.entries and not read.notices and read.errors == ledger.errors
@@ -378,23 +385,24 @@ class Settler:
             )
         return self._listed_names[3]
 
-    def _load_sessions(self, connection: Connection) -> None:
-        """Read the sessions of changed pods from the database: they may have been settled before this settler
-        started."""
+    def _wanted(self) -> tuple[set[str], set[str]]:
+        """The UIDs of the sessions that changed pods may have; and those of them for reserved cards."""
         cluster = self.cluster
         uids = {*cluster.changed_pods, *cluster.deleted_pods}
         gone = (each.pod for each in (*cluster.deleted_pods.values(), *cluster.deleted_waiting.values()))
         pods = (*(cluster.pods[uid] for uid in cluster.changed_pods), *gone)
         uids |= {pod.mirror_uid for pod in pods if pod.mirror_uid}
         reserved = {uid for uid in map(reserved_uid, pods) if uid}
-        uids |= reserved
+        return uids | reserved, reserved
+
+    def _load_sessions(self, connection: Connection, uids: Set[str], reserved: Set[str]) -> None:
+        """Read these sessions from the database: they may have been settled before this settler started."""
         unknown = [uid for uid in uids if self.ledger.session(uid) is None and uid not in self.ledger.folded]
         if unknown:
             found = reading.sessions_of(connection, unknown)
             for uid in found.folded - reserved:
                 log("pod-ignored", level="warning", uid=uid, reason="its session has already been rolled up")
             self.ledger.add_sessions(found)
-        self._load_claims(connection)
 
     def _load_payments(self, connection: Connection) -> None:
         """When members of gangs that wait for cards were paid, by the settlers before this one."""
@@ -403,17 +411,18 @@ class Settler:
         found = decisions.released(connection, {(pod.namespace, pod.name): pod.uid for pod in paid})
         self.ledger.unbound_pods.paid_ms |= found
 
-    def _load_claims(self, connection: Connection) -> None:
+    def _allocated(self) -> _Allocated:
+        claims, look_ms = self.cluster.claims, self.ledger.watermarks.get(CLAIMS_SEEN, 0) - SECOND_MS
+        return {each[0]: each for each in wanted_uids(claims)}, allocated_since(claims, look_ms), look_ms
+
+    def _load_claims(self, connection: Connection, allocated: _Allocated) -> None:
         """Which sessions of claims are in the database, where a claim or a pod that one serves changed."""
         cluster, ledger = self.cluster, self.ledger
-        wanted = {each[0]: each for each in wanted_uids(cluster.claims)}
+        wanted, again, look_ms = allocated
         first = reading.existing(connection, wanted.keys())  # nearly always there is none
         more = {uid for each in first for uid in wanted[each]}
         ledger.used_claims = reading.existing(connection, more) if more else frozenset()
-        look_ms = ledger.watermarks.get(CLAIMS_SEEN, 0) - SECOND_MS
-        ledger.claim_ends = reading.ends_of_claims(
-            connection, allocated_since(cluster.claims, look_ms), look_ms
-        )
+        ledger.claim_ends = reading.ends_of_claims(connection, again, look_ms)
         uids = {*cluster.changed_pods, *cluster.deleted_pods} & cluster.claims.pods.keys()
         pods = [cluster.claims.pods[uid] for uid in uids if ledger.session(uid) is None]
         names = {(pod.pod.namespace, pod.served_by) for pod in pods if pod.served_by}
@@ -432,12 +441,9 @@ class Settler:
         views = (metered_view(each, {}) if metered.meters(each.namespace) else each for each in pods)
         return tuple(each for each in views if each is not None)
 
-    def _read_ends(
-        self, connection: Connection, unseen: tuple[LedgerPod, ...], now_ms: int
-    ) -> tuple[ReportedEnd, ...]:
+    def _read_ends(self, connection: Connection, missing: Set[str], now_ms: int) -> tuple[ReportedEnd, ...]:
         """What extenders saw of removals that no process of the ledger saw: the reports that arrived, and
         those about pods that are missing since this tick."""
-        missing = {each.uid for each in unseen} | set(self._missing())
         found = ends.of(connection, missing) if missing else {}
         self._ends_read_ms = self._ends_ms
         if not 0 <= now_ms - self._ends_ms < _ENDS_INTERVAL_MS:
@@ -459,21 +465,26 @@ class Settler:
                 if is_a_pods and not session.is_over and uid not in cluster.pods:
                     yield uid
 
-    def _read_beats(self, connection: Connection, now_ms: int) -> None:
+    def _read_beats(self, connection: Connection, now_ms: int) -> tuple[bool, dict[str, int]] | None:
+        """Whether these are all, and the latest of each session; None: it is too soon."""
         began_s = self._seconds()
         if began_s < self._next_beats_s:
+            return None
+        is_all = now_ms - self._all_beats_ms >= _ALL_BEATS_INTERVAL_MS or now_ms < self._beats_ms
+        beats = reading.beats(connection, 0 if is_all else max(0, self._beats_ms - _BEAT_OVERLAP_MS))
+        took_s = self._seconds() - began_s
+        self._next_beats_s = began_s + 5 * took_s if took_s > _SLOW_S else 0.0
+        return is_all, beats
+
+    def _take_beats(self, found: tuple[bool, dict[str, int]] | None, now_ms: int) -> None:
+        if found is None:
             return
-        since = self._beats_ms - _BEAT_OVERLAP_MS
-        if now_ms - self._all_beats_ms >= _ALL_BEATS_INTERVAL_MS or now_ms < self._beats_ms:
-            since, self._all_beats_ms = 0, now_ms
+        self._beats_ms, self._all_beats_ms = now_ms, now_ms if found[0] else self._all_beats_ms
         beats = self.ledger.beats
-        for uid, beat in reading.beats(connection, max(0, since)).items():
+        for uid, beat in found[1].items():
             if beats.get(uid) != beat and self.ledger.session(uid):
                 beats[uid] = beat
                 self.ledger.new_beats.add(uid)
-        self._beats_ms = now_ms
-        took_s = self._seconds() - began_s
-        self._next_beats_s = began_s + 5 * took_s if took_s > _SLOW_S else 0.0
 
     def _report(self, decision: TickDecision, read: EntryChanges, history: History, now_ms: int) -> None:
         report(self.cluster, self.ledger, decision, read, self._notices, history, now_ms)

@@ -221,7 +221,7 @@ def newest_tick_ms(connection: Connection) -> int:
 
 def every_entry(connection: Connection) -> tuple[BudgetEntry, ...]:
     """Every entry that ever took effect, in order."""
-    return entries(connection)
+    return tuple(entries(connection))
 
 
 def posted_in(connection: Connection, namespace: str, from_ms: int, to_ms: int) -> int:

@@ -20,7 +20,7 @@ from timekeeper.core.decisions import (
     bounded,
 )
 from timekeeper.store.engine import postgresql
-from timekeeper.store.engine.engine import Connection, insert_all
+from timekeeper.store.engine.engine import Connection, execute_all, insert_all
 from timekeeper.store.engine.schema import DECISIONS, NOTIFIED, SESSIONS
 
 SOURCE = "timekeeper"  # of its own decisions
@@ -47,16 +47,26 @@ Row = dict[str, Any]
 
 
 def record(connection: Connection, source: str, runs: Sequence[DecisionRun]) -> None:
-    """Add these, oldest first. ``source``: the role that decided.
+    """Add these, oldest first. ``source``: the role that decided. See `write`."""
+    write(connection, rows_of(source, runs))
+
+
+def rows_of(source: str, runs: Iterable[DecisionRun]) -> list[Row]:
+    """What `write` adds of them, which can be made before its transaction."""
+    return [_row(source, each) for each in runs]
+
+
+def write(connection: Connection, made: Sequence[Row]) -> None:
+    """Add these rows, oldest first.
 
     Transactions that record take turns, so that rows become visible in the order of their numbers: let this
     be the last statement of the transaction.
     """
-    if not runs:
+    if not made:
         return
     if connection.dialect.name == "postgresql":
         postgresql.take_turn(connection, _TURN)
-    rows = _unrecorded(connection, [_row(source, each) for each in runs])
+    rows = _unrecorded(connection, made)
     last = _last(connection, rows)
     grown: dict[int, Row] = {}
     new: list[Row] = []
@@ -73,14 +83,14 @@ def record(connection: Connection, source: str, runs: Sequence[DecisionRun]) -> 
         before["last_ms"] = max(before["last_ms"], row["last_ms"])
         if "id" in before:
             grown[before["id"]] = before
-    if grown:
-        connection.execute(
-            update(DECISIONS).where(DECISIONS.c.id == bindparam("at")),
-            [
-                {"at": at, **{name: grown[at][name] for name in ("count", "first_ms", "last_ms")}}
-                for at in sorted(grown)
-            ],
-        )
+    execute_all(
+        connection,
+        update(DECISIONS).where(DECISIONS.c.id == bindparam("at")),
+        [
+            {"at": at, **{name: grown[at][name] for name in ("count", "first_ms", "last_ms")}}
+            for at in sorted(grown)
+        ],
+    )
     insert_all(connection, DECISIONS, new)
 
 

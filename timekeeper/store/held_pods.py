@@ -1,6 +1,6 @@
 """The pods that wait behind Bursar's scheduling gate."""
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable
 from dataclasses import asdict
 
 from sqlalchemy import bindparam, delete, select
@@ -27,15 +27,9 @@ def declared(connection: Connection, namespace: str = "") -> list[DeclaredReserv
     return [DeclaredReservation(**row) for row in connection.execute(query).mappings()]
 
 
-_OF_POD = delete(DECLARED_PODS).where(DECLARED_PODS.c.uid == bindparam("b_uid"))
+OF_POD = delete(DECLARED_PODS).where(DECLARED_PODS.c.uid == bindparam("b_uid"))
 
 
 def reserve(connection: Connection, found: Iterable[DeclaredReservation]) -> None:
     """Write these reservations. Raises if a pod has one already."""
     insert_all(connection, DECLARED_PODS, [asdict(each) for each in found])
-
-
-def free(connection: Connection, uids: Set[str]) -> None:
-    """Remove the reservations of these pods."""
-    if uids:
-        connection.execute(_OF_POD, [{"b_uid": uid} for uid in sorted(uids)])

@@ -75,10 +75,13 @@ class Sessions:
     beats: dict[str, int] = field(default_factory=dict)
 
 
-def entries(connection: Connection) -> tuple[BudgetEntry, ...]:
-    """Every budget entry that ever took effect, in order."""
-    rows = connection.execute(select(ENTRIES.c.key, ENTRIES.c.text, ENTRIES.c.from_ms).order_by(ENTRIES.c.id))
-    return tuple(BudgetEntry(*row) for row in rows)
+def entries(connection: Connection, first: int = 0, last: int | None = None) -> Iterator[BudgetEntry]:
+    """Every budget entry that ever took effect, in order, or those with these numbers. They are read in
+    portions: the transaction of who parses them meanwhile does not stand still."""
+    its = ENTRIES.c
+    chosen = its.id >= first if last is None else its.id.between(first, last)
+    rows = _streamed(connection, select(its.key, its.text, its.from_ms).where(chosen).order_by(its.id))
+    return (BudgetEntry(*row) for row in rows)
 
 
 def entry_errors(connection: Connection) -> dict[str, str]:

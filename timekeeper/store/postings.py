@@ -1,21 +1,21 @@
 """Writes the decisions of a settler's tick, in the caller's transaction; and rolls up old sessions, whose
 postings become a net charge for each day."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from sqlalchemy import Table, bindparam, delete, func, insert, or_, select, text, update
+from sqlalchemy import Executable, Table, bindparam, delete, func, insert, or_, select, text, update
 
-from timekeeper.accounts.budget_history import BudgetEntry
 from timekeeper.accounts.changes import Changes
 from timekeeper.accounts.grants import Grant
 from timekeeper.accounts.posting import Posting, RateInterval, runs, steps
 from timekeeper.accounts.session import CLAIMS, Session
 from timekeeper.store import held_pods
-from timekeeper.store.engine.engine import Connection, insert_all
+from timekeeper.store.engine.engine import Connection, execute_all, insert_all
 from timekeeper.store.engine.schema import (
     DAY_MS,
+    DECLARED_PODS,
     ENTRIES,
     ENTRY_ERRORS,
     FIGURES,
@@ -57,36 +57,50 @@ _CHANGING = (
 )
 
 
-def apply(connection: Connection, changes: Changes) -> None:
-    """Write a tick's decisions. Raises if a posting, grant or session exists already."""
-    insert_all(connection, ENTRIES, [_entry_row(each) for each in changes.entries])
-    _write_sessions(connection, changes)
-    _write_watermarks(connection, changes)
-    if changes.leases:
-        rows = [{"b_name": name, "b_leaseless": not had} for name, had in changes.leases.items()]
-        connection.execute(_LEASELESS, rows)
-    if changes.gone:
-        rows = [{"b_name": name, "b_gone": at} for name, at in changes.gone.items()]
-        connection.execute(_GONE, rows)
+# the rows of a table, or those for each of which a statement is executed
+Written = tuple[Table | Executable, list[dict[str, Any]]]
+
+
+def rows_of(changes: Changes) -> list[Written]:
+    """A tick's decisions as what `apply` sends: made before its transaction."""
     # In the order of the day totals; otherwise two writers could deadlock on them.
     postings = sorted(changes.postings, key=lambda each: (each.namespace, each.from_ms))
-    insert_all(connection, POSTINGS, [_posting_row(each) for each in postings])
-    insert_all(connection, GRANTS, [grant_row(each) for each in changes.grants])
+    made: list[Written] = [
+        (ENTRIES, [asdict(each) for each in changes.entries]),
+        *_sessions(changes),
+        *_watermarks(changes),
+        (_LEASELESS, [{"b_name": name, "b_leaseless": not had} for name, had in changes.leases.items()]),
+        (_GONE, [{"b_name": name, "b_gone": at} for name, at in changes.gone.items()]),
+        (POSTINGS, [_posting_row(each) for each in postings]),
+        (GRANTS, [grant_row(each) for each in changes.grants]),
+    ]
     if changes.errors is not None:
         seen_ms = changes.pulse.tick_ms if changes.pulse else 0
         rows = [{"key": key, "sentence": text, "seen_ms": seen_ms} for key, text in changes.errors.items()]
-        _replace(connection, ENTRY_ERRORS, rows)
+        made += _replaced(ENTRY_ERRORS, rows)
     if changes.waiting is not None:
-        _write_waiting(connection, changes.waiting)
-    if changes.held or changes.released:
-        _write_held(connection, changes)
-    held_pods.free(connection, changes.undeclared)
-    held_pods.reserve(connection, changes.declared)
+        made += _waiting(changes.waiting)
+    made += _held(changes)
+    made.append((held_pods.OF_POD, [{"b_uid": uid} for uid in sorted(changes.undeclared)]))
+    made.append((DECLARED_PODS, [asdict(each) for each in changes.declared]))
     if changes.published is not None:
         row = {"id": 1, "revision": changes.published.revision, "body": changes.published.body.decode()}
-        _replace(connection, STANDINGS, [row])
+        made += _replaced(STANDINGS, [row])
     if changes.pulse is not None:
-        _replace(connection, PULSE, [{"id": 1, **asdict(changes.pulse)}])
+        made += _replaced(PULSE, [{"id": 1, **asdict(changes.pulse)}])
+    return made
+
+
+def apply(connection: Connection, written: Iterable[Written]) -> None:
+    """Write them. Raises if a posting, grant or session exists already."""
+    for what, rows in written:
+        if isinstance(what, Table):
+            insert_all(connection, what, rows)
+        elif execute_all(connection, what, rows) != len(rows) and what is _WATERMARK:
+            there = set(connection.execute(select(NODES.c.name)).scalars())  # retention has deleted some
+            lost = [each for each in rows if each["b_name"] not in there]
+            rows = [{"name": each["b_name"], "watermark_ms": each["b_at"]} for each in lost]
+            insert_all(connection, NODES, rows)
 
 
 def grant_row(grant: Grant) -> dict[str, Any]:
@@ -107,29 +121,22 @@ def grant_row(grant: Grant) -> dict[str, Any]:
     }
 
 
-def _write_sessions(connection: Connection, changes: Changes) -> None:
-    rows = [{name: getattr(each, name) for name in _SESSION} for each in changes.opened]
-    insert_all(connection, SESSIONS, rows)
-    if not changes.changed:
-        return
+def _sessions(changes: Changes) -> Iterator[Written]:
+    yield SESSIONS, [{name: getattr(each, name) for name in _SESSION} for each in changes.opened]
     # "b_" keeps the name of the row's key apart from the columns that are set; in the order in which
     # heartbeats lock sessions, so that neither waits for the other at once
     rows = [
         {"b_uid": each.uid, **{f"b_{name}": getattr(each, name) for name in _CHANGING}}
         for each in sorted(changes.changed, key=lambda each: each.uid)
     ]
-    connection.execute(_CHANGE, rows)
+    yield _CHANGE, rows
 
 
-def _write_watermarks(connection: Connection, changes: Changes) -> None:
+def _watermarks(changes: Changes) -> Iterator[Written]:
     heard = changes.watermarks.items()
     new = [{"name": name, "watermark_ms": at} for name, at in heard if name in changes.new_nodes]
-    old = [{"b_name": name, "b_at": at} for name, at in heard if name not in changes.new_nodes]
-    insert_all(connection, NODES, new)
-    if old and connection.execute(_WATERMARK, old).rowcount != len(old):  # retention has deleted some
-        there = set(connection.execute(select(NODES.c.name)).scalars())
-        lost = [{"name": name, "watermark_ms": at} for name, at in heard if name not in there]
-        insert_all(connection, NODES, lost)
+    yield NODES, new
+    yield _WATERMARK, [{"b_name": name, "b_at": at} for name, at in heard if name not in changes.new_nodes]
 
 
 _NEW: dict[str, Any] = {name: bindparam(f"b_{name}") for name in _CHANGING}
@@ -140,36 +147,30 @@ _LEASELESS = _NODE.values(leaseless=bindparam("b_leaseless"))
 _GONE = _NODE.values(gone_ms=bindparam("b_gone"))
 
 
-def _write_waiting(connection: Connection, rates: Mapping[str, int]) -> None:
+def _waiting(rates: Mapping[str, int]) -> Iterator[Written]:
     """The namespaces whose waiting rate changed; 0 if no pod waits any more."""
-    connection.execute(_NO_LONGER, [{"b_name": name} for name in rates])
-    rows = [{"namespace": name, "rate_milli": rate} for name, rate in rates.items() if rate]
-    insert_all(connection, WAITING, rows)
+    yield _NO_LONGER, [{"b_name": name} for name in rates]
+    yield WAITING, [{"namespace": name, "rate_milli": rate} for name, rate in rates.items() if rate]
 
 
 _NO_LONGER = delete(WAITING).where(WAITING.c.namespace == bindparam("b_name"))
+_RELEASED = delete(HELD_PODS).where(HELD_PODS.c.uid == bindparam("b_uid"))
 
 
-def _write_held(connection: Connection, changes: Changes) -> None:
+def _held(changes: Changes) -> Iterator[Written]:
     """Pods that are held now, or whose figures changed, and those that are not held any more."""
     rows = [{name: getattr(each, name) for name in _HELD} for each in changes.held]
-    gone = [{"b_uid": uid} for uid in (*changes.released, *(each["uid"] for each in rows))]
-    connection.execute(delete(HELD_PODS).where(HELD_PODS.c.uid == bindparam("b_uid")), gone)
-    insert_all(connection, HELD_PODS, rows)
-
-
-def _entry_row(entry: BudgetEntry) -> dict[str, Any]:
-    return {"key": entry.key, "text": entry.text, "from_ms": entry.from_ms}
+    yield _RELEASED, [{"b_uid": uid} for uid in (*changes.released, *(each["uid"] for each in rows))]
+    yield HELD_PODS, rows
 
 
 def _posting_row(posting: Posting) -> dict[str, Any]:
     return {**{name: getattr(posting, name) for name in _POSTING}, "amount": posting.amount}
 
 
-def _replace(connection: Connection, table: Table, rows: Sequence[dict[str, Any]]) -> None:
-    """Replace the whole content of a small table."""
-    connection.execute(delete(table))
-    insert_all(connection, table, rows)
+def _replaced(table: Table, rows: list[dict[str, Any]]) -> tuple[Written, Written]:
+    """The whole content of a small table."""
+    return (delete(table), [{}]), (table, rows)
 
 
 _KEPT = ("namespace", "name", "owner", "node", "models", "labels", "requested_milli", "requested_mib", "kind")

@@ -4,10 +4,12 @@ from dataclasses import replace
 from datetime import date
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timekeeper.core.budgets.mistakes import EntryError
+from timekeeper.core.budgets import yaml_nodes
+from timekeeper.core.budgets.mistakes import BadEntryError, EntryError
 from timekeeper.core.budgets.policy import GPU_HOUR, Budget, BudgetSettings, ineffective_fields
 from timekeeper.core.budgets.reader import ended_fields, read, read_entry
 from timekeeper.core.budgets.rule_ids import FIXED, SETTABLE
@@ -493,6 +495,101 @@ def test_an_entry_that_took_effect_long_ago_is_read_whatever_rules_it_names() ->
 def test_arbitrary_text_never_raises(text: str) -> None:
     read_entry("team-a", text)
     read_entry("_settings", text)
+
+
+PIECES = (
+    *(
+        "gpuHours",
+        "period: month",
+        "onExhausted: deny\n",
+        "rules: {amount: warn}",
+        "exempt: [a, b]",
+        "10",
+        "a",
+    ),
+    *(
+        ": ",
+        ":",
+        "\n",
+        "\n  ",
+        "\n- ",
+        "\n  - ",
+        "- ",
+        "-",
+        " ",
+        "[",
+        "]",
+        "{",
+        "}",
+        ", ",
+        ",",
+        '"',
+        "'",
+        "#",
+    ),
+    *(
+        " # note",
+        "~",
+        "''",
+        "'it''s'",
+        '"x\ny"',
+        "http://x:8/y?z=1",
+        "::",
+        "=",
+        "<<",
+        "x" * 1_023,
+        "- a\n" * 40,
+    ),
+    *(
+        "? ",
+        "?",
+        "|\n",
+        ">-",
+        "!",
+        "!!str ",
+        "&a ",
+        "*a",
+        "%",
+        "---",
+        "...",
+        "\\",
+        "\t",
+        "\r\n",
+        "\r",
+        "`",
+        "@",
+    ),
+    *("\x85", "\u2028", "\ufeff", "\xa0", "\x00", "\x7f", "\ud800", "\xfc", "\U0001f600"),
+)
+
+
+def lines_of(text: str) -> object:
+    try:
+        fields = yaml_nodes.fields_of(text)
+    except BadEntryError as bad:
+        return bad.line, bad.problem
+    return {name: (yaml_nodes.line_of(node), yaml.serialize(node)) for name, node in fields.items()}
+
+
+def said_of(text: str) -> object:
+    """The value or the mistakes of a text, its fields' lines, and how they are written in a decision."""
+    return *(read_entry(key, text) for key in ("team-a", "_group.a", "_settings")), lines_of(text)
+
+
+def said_without_libyaml(text: str) -> object:
+    with pytest.MonkeyPatch.context() as without:
+        without.setattr(yaml_nodes, "_LIBYAML", None)
+        return said_of(text)
+
+
+@given(st.one_of(st.lists(st.sampled_from(PIECES), max_size=14).map("".join), st.text(max_size=60)))
+def test_libyaml_says_of_a_text_what_pyyamls_own_parser_says(text: str) -> None:
+    assert said_of(text) == said_without_libyaml(text)
+
+
+@pytest.mark.parametrize("text", [WHOLE, SETTINGS, "a: {b: \n }", "[" * 16_384, "[{" * 8_192, "{a: " * 4_096])
+def test_libyaml_says_the_same_of_what_people_write_and_of_brackets(text: str) -> None:
+    assert said_of(text) == said_without_libyaml(text)
 
 
 def test_deep_nesting_and_long_text_are_errors() -> None:

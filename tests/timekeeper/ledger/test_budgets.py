@@ -1,14 +1,22 @@
 """Budget ConfigMaps as they come, change, break and go."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
+from sqlalchemy import event
 
 from tests.timekeeper.clocks import at_ms
+from tests.timekeeper.databases import ON_BOTH
 from tests.timekeeper.worlds import DAY, HOUR, MINUTE, SECOND, T0, Town, budgets, gpu_pod, node
 from tests.worlds import Json
 from timekeeper import metrics
+from timekeeper.accounts.budget_history import History
+from timekeeper.api.ledger.ledger_reader import LedgerReader
 from timekeeper.core.budgets.policy import GPU_HOUR
 from timekeeper.core.texts import moment
 from timekeeper.store import ledger as reading
+from timekeeper.store.engine.engine import Store
 
 ONE_DATABASE = "what ConfigMaps come to; test_story and test_postings write the same entries on both"
 
@@ -415,3 +423,75 @@ def test_a_ledger_that_governs_nothing_meters_whatever_entries_labels_and_settin
     assert [each["mode"] for each in shown] == ["meter"] * 4
     assert 'bursar_mode{mode="meter"} 1.0' in town.get("/metrics").text
     assert "ModeChanged" not in {each.reason for each in town.notices}
+
+
+class Statements:
+    """What is sent to the database, and the most rows that one statement has."""
+
+    def __init__(self, store: Store) -> None:
+        self.sent, self.most = list[str](), 0
+        event.listen(store.engine, "before_cursor_execute", self._before)
+
+    def _before(self, *about: Any) -> None:
+        _, _, statement, given, _, is_many = about
+        self.sent.append(statement)
+        columns = given.values() if isinstance(given, dict) else given
+        rows = (
+            len(given)
+            if is_many
+            else max((len(each) for each in columns if isinstance(each, list)), default=1)
+        )
+        self.most = max(self.most, rows)
+
+
+@ON_BOTH
+def test_a_change_reads_no_entry_again_and_no_statement_has_more_than_2000_rows(town: Town) -> None:
+    every = {f"team_{number}": f"gpuHours: {number}\nperiod: month" for number in range(4_100)}
+    pods = [("pods", gpu_pod(f"p{number}", started_ms=T0)) for number in range(2_100)]
+    statements = Statements(town.store)
+
+    town.begin(("configmaps", budgets(**every)), ("nodes", node()), *pods)
+    hear(town, **every | {"team_1": "gpuHours: 2"})
+    town.advance(HOUR)
+
+    with town.store.reading() as connection:
+        assert connection.exec_driver_sql("SELECT count(*) FROM sessions").scalar_one() == 2_100
+    assert statements.most == 2_000
+    assert not [each for each in statements.sent if "FROM entries" in each]
+
+
+def test_a_worker_reads_the_entries_that_it_has_not_read(town: Town) -> None:
+    town.begin(("configmaps", budgets(team_a=MONTH, team_b=MONTH)))
+    reader = LedgerReader(town.store, town.clock)
+    reader.load()
+    first = history_of(reader)
+    statements = Statements(town.store)
+
+    assert history_of(reader) is first
+    hear(town, team_a="gpuHours: 3\nperiod: month", team_b=MONTH)
+    then = history_of(reader)
+
+    assert then.text("team-a") == "gpuHours: 3\nperiod: month"
+    assert then.budget("team-b", T0).budget is first.budget("team-b", T0).budget
+    assert [each for each in statements.sent if "FROM entries" in each]
+    assert history_of(LedgerReader(town.store, town.clock)) == then
+
+
+def test_a_worker_of_a_database_that_was_restored_reads_all_entries_again(town: Town, tmp_path: Path) -> None:
+    """It has as many entries as before, or more, and not the same."""
+    town.begin(("configmaps", budgets(team_a=MONTH)))
+    reader = LedgerReader(town.store, town.clock)
+    assert history_of(reader).text("team-a") == MONTH
+    (tmp_path / "restored").mkdir()
+    restored = Town(tmp_path / "restored", town.clock)
+    restored.begin(("configmaps", budgets(team_b=MONTH, team_c=MONTH)))
+
+    reader.store = restored.store
+
+    assert history_of(reader).current_keys() == {"team-b", "team-c"}
+    restored.close()
+
+
+def history_of(reader: LedgerReader) -> History:
+    with reader.store.reading() as connection:
+        return reader.history(connection)

@@ -1,5 +1,6 @@
 """The database is full, locked or gone: clear answers, nothing half written, and nothing forgotten."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +28,7 @@ from tests.timekeeper.worlds import (
 )
 from timekeeper.settler.settler import Settler
 from timekeeper.store import ledger as reading
+from timekeeper.store.engine import postgresql
 from timekeeper.store.engine.engine import Store, UnavailableError, open_store
 from timekeeper.store.engine.schema import NODES
 from timekeeper.store.engine.upgrade import upgrade
@@ -259,6 +261,23 @@ def test_a_connection_cut_in_the_middle_of_a_tick_costs_that_tick_and_nothing_el
     assert town.postings() == [(T0, T0 + MINUTE, GPU, "settled")]
 
 
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("at", range(5))
+def test_a_tick_that_stood_still_in_a_transaction_says_so(
+    town: Town, at: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    town.begin(("nodes", node()), ("leases", lease(T0)))
+    StandStill(town.store, at)
+    town.clock.turn(MINUTE)
+
+    with pytest.MonkeyPatch.context() as impatient:
+        impatient.setattr(postgresql, "_STANDSTILL_MS", StandStill.MS)
+        assert town.tick() is False
+
+    assert 'event=tick-failed error="a transaction stood still for ' in capfd.readouterr().err
+    assert town.tick() is True
+
+
 class Cut:
     """The server ends the session before the ``at``-th statement of a transaction that writes."""
 
@@ -266,14 +285,29 @@ class Cut:
         self.left, self.done = at, False
         event.listen(store.engine, "before_cursor_execute", self._before)
 
+    def _end(self, driver: Any) -> None:
+        server().as_admin(f"SELECT pg_terminate_backend({driver.info.backend_pid}, 5000)")
+
     def _before(self, connection: Any, *_: Any) -> None:
         if self.done or "bursar_writes" not in connection.get_execution_options():
             return
         if self.left == 0:
             self.done = True
-            pid = connection.connection.dbapi_connection.info.backend_pid
-            server().as_admin(f"SELECT pg_terminate_backend({pid}, 5000)")
+            self._end(connection.connection.dbapi_connection)
         self.left -= 1
+
+
+class StandStill(Cut):
+    """The process stops there for longer than the server waits."""
+
+    MS = 10
+
+    def _end(self, driver: Any) -> None:
+        driver.execute(f"SET idle_in_transaction_session_timeout = {self.MS}")
+        until_s = time.monotonic() + self.MS / 1000
+        there = f"SELECT FROM pg_stat_activity WHERE pid = {driver.info.backend_pid}"
+        while server().as_admin(there) or time.monotonic() < until_s:
+            pass
 
 
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)

@@ -3,10 +3,14 @@
 from dataclasses import replace
 from typing import cast
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from tests.timekeeper.clocks import at_ms
 from tests.timekeeper.worlds import DAY, HOUR, MINUTE, gpu_pod
-from timekeeper.accounts.budget_history import BillingInterval, BudgetEntry, History, history_of
+from timekeeper.accounts.budget_history import BillingInterval, BudgetEntry, History, entry_value, history_of
 from timekeeper.accounts.pods import LedgerPod, read_pod
+from timekeeper.core.budgets.mistakes import EntryError
 from timekeeper.core.budgets.policy import UNLIMITED, Budget, BudgetSettings
 from timekeeper.core.ledger.metering import FOREVER_MS, Interval
 
@@ -292,3 +296,50 @@ def test_a_pod_was_created_under_the_mode_of_that_time_and_near_a_change_as_admi
     assert was_enforced(2 * HOUR + MINUTE) == (True, True)
     assert was_enforced(3 * HOUR + MINUTE) == (False, False)
     assert history(("team-a", MONTH, HOUR)).was_enforced(replace(POD, created_ms=0))
+
+
+KEYS = ("team-a", "team-b", "_group.lab", "_defaults", "_settings", "_mode.team-a", "_period.team-a")
+TEXTS = (MONTH, WEEK, OBSERVED, f"{MONTH}\ngroup: lab", "gpuHours: lots", "timeZone: Europe/Berlin", None)
+
+
+def dated(key: str, text: str | None, at: int) -> BudgetEntry:
+    if key == "_period.team-a":
+        return BudgetEntry(key, f"{at}/{at + DAY}", at)
+    return BudgetEntry(key, "observe" if key == "_mode.team-a" and text else text, at)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(KEYS), st.sampled_from(TEXTS)), max_size=12),
+    st.integers(0, 12),
+    st.booleans(),
+)
+def test_a_history_followed_by_entries_is_that_of_all_of_them(
+    written: list[tuple[str, str | None]], first: int, only_meter: bool
+) -> None:
+    entries = [dated(*each, NOV_1 + place * DAY) for place, each in enumerate(written)]
+    whole = history_of(entries, only_meter)
+
+    before = history_of(entries[:first], only_meter)
+    before.memberships("team-a")
+    before.budget("team-a", NOV_20)
+    then = before.followed_by(entries[first:])
+
+    assert then == whole
+    assert [then.budget("team-a", at) for at in (NOV_1, NOV_10, NOV_20)] == [
+        whole.budget("team-a", at) for at in (NOV_1, NOV_10, NOV_20)
+    ]
+    assert then.memberships("team-a") == whole.memberships("team-a")
+    assert then.account("team-a", NOV_12) == whole.account("team-a", NOV_12)
+
+
+def test_no_text_is_parsed_twice_as_long_as_a_history_has_it_however_many_there_are() -> None:
+    texts = {f"team-{number}": f"gpuHours: {number % 17_000}" for number in range(17_100)}
+    of = history(*((key, text, 100) for key, text in texts.items()))
+
+    later = of.followed_by([BudgetEntry("team-1", WEEK, 200)])
+
+    assert all(entry_value(key, text) is of.budget(key, 100).budget for key, text in texts.items())
+    assert entry_value("team-17099", "gpuHours: 99") is of.budget("team-99", 100).budget
+    assert later.budget("team-2", 300).budget is of.budget("team-2", 300).budget
+    assert isinstance(entry_value("_settings", "gpuHours: 99"), EntryError)
+    assert isinstance(entry_value("No_Such", "gpuHours: 99"), EntryError)

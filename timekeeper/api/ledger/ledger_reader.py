@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 import orjson
 
 from timekeeper.accounts.balance import Statement
-from timekeeper.accounts.budget_history import DEFAULTS, GROUP, History, history_of, is_group
+from timekeeper.accounts.budget_history import DEFAULTS, GROUP, BudgetEntry, History, history_of, is_group
 from timekeeper.accounts.card_use.idleness import IdleAction
 from timekeeper.accounts.changes import NEVER, Pulse
 from timekeeper.accounts.grants import GrantSums
@@ -125,7 +125,8 @@ class LedgerReader:
         self.only_meter = only_meter
         self._clock = clock
         self._lock = Lock()
-        self._history: tuple[int, History] = (0, history_of((), only_meter=only_meter))
+        # the newest entry's number, the entry, and the history until then
+        self._history: tuple[int, tuple[BudgetEntry, ...], History] = (0, (), history_of((), only_meter))
         self._served = NOT_SERVED
         self._began = RecentValue(self._first_ms)
 
@@ -238,13 +239,26 @@ class LedgerReader:
         history = self.history(connection)
         return max(self._clock(), history.newest_ms()), history
 
+    def load(self) -> None:
+        """Read all entries before a request needs them, and parse them after the transaction."""
+        with suppress(UnavailableError):  # then the first request reads them
+            with self.store.reading() as connection:
+                newest = ledger.newest_entry(connection)
+                found = tuple(ledger.entries(connection, 0, newest))
+            with self._lock:
+                self._history = newest, found[-1:], history_of(found, self.only_meter)
+
     def history(self, connection: Connection) -> History:
-        """The entries, read again after one was added."""
+        """The entries, with those that were added since they were read."""
         newest = ledger.newest_entry(connection)
         with self._lock:
-            if self._history[0] != newest:
-                self._history = (newest, history_of(ledger.entries(connection), only_meter=self.only_meter))
-            return self._history[1]
+            number, last, history = self._history
+            if number != newest:
+                if last != tuple(ledger.entries(connection, number, number)):  # the database was restored
+                    number, history = 0, history_of((), self.only_meter)
+                history = history.followed_by(ledger.entries(connection, number + 1, newest))
+                self._history = newest, tuple(ledger.entries(connection, newest, newest)), history
+            return history
 
     def calendar(self) -> tuple[str, int]:
         """The budgets' time zone, and the present time."""

@@ -42,7 +42,7 @@ def group_key(group: str) -> str:
     return GROUP + group
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Budget:
     """The entry of a namespace, of a group (``_group.NAME``) or ``_defaults``."""
 
@@ -83,7 +83,7 @@ class Budget:
     gangs: str = "annotated"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True, kw_only=True)
 class BudgetSettings:
     """The entry ``_settings``, each field with its default."""
 

@@ -1,6 +1,6 @@
 """The only reader of the budget ConfigMaps: text into values, or errors with key, line and field."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,13 +29,32 @@ class ParsedBudgets:
     budgets: Mapping[str, Budget]  # key -> valid entry
     settings: BudgetSettings | None  # None: there is no valid entry ``_settings``
     errors: tuple[EntryError, ...]  # of the other entries
-    warnings: tuple[EntryError, ...] = ()  # valid entries that refer to missing ones
+    texts: Mapping[str, str]  # key -> effective text
 
     @property
     def broken(self) -> frozenset[str]:
         """Keys without a valid entry here: their last good entry stays in force."""
         good = {*self.budgets, *((policy.SETTINGS,) if self.settings else ())}
         return frozenset(error.key for error in self.errors) - good
+
+    @property
+    def warnings(self) -> tuple[EntryError, ...]:
+        """Valid entries that refer to missing ones."""
+        return self.missing_groups(self.budgets)
+
+    def missing_groups(self, keys: Iterable[str]) -> tuple[EntryError, ...]:
+        """A warning for each of these budgets whose group has no entry, not even a broken one: such a group
+        has no limit."""
+        return tuple(
+            _missing_group(key, group_key(self.budgets[key].group), self.texts[key])
+            for key in keys
+            if self.budgets[key].group and group_key(self.budgets[key].group) not in self.texts
+        )
+
+
+def _missing_group(key: str, group: str, text: str) -> EntryError:
+    problem = f"{group} is not defined in any budget ConfigMap, so the group has no limit"
+    return EntryError(key, line_of(fields_of(text)["group"]), "group", problem, "a group with an entry")
 
 
 def read(
@@ -67,7 +86,7 @@ def read(
                 settings = value
             else:
                 budgets[key] = value
-    return ParsedBudgets(budgets, settings, tuple(errors), tuple(_missing_groups(budgets, texts)))
+    return ParsedBudgets(budgets, settings, tuple(errors), texts)
 
 
 def precedence(config_map: str) -> tuple[int, str]:
@@ -148,18 +167,6 @@ def _mistaken_split(key: str, line: int, budget: Budget | None) -> Iterator[BadE
     elif budget is not None and sum(part for _, part in budget.split) > (budget.amount or 0):
         problem = "its parts are together more than gpuHours"
         yield BadEntryError(line, SPLIT, problem, "parts that are together at most gpuHours")
-
-
-def _missing_groups(budgets: Mapping[str, Budget], texts: Mapping[str, str]) -> Iterator[EntryError]:
-    """A warning for each budget whose group has no entry, not even a broken one: such a group has no
-    limit."""
-    for key, budget in budgets.items():
-        if budget.group and group_key(budget.group) not in texts:
-            line = line_of(fields_of(texts[key])["group"])
-            problem = (
-                f"{group_key(budget.group)} is not defined in any budget ConfigMap, so the group has no limit"
-            )
-            yield EntryError(key, line, "group", problem, "a group with an entry")
 
 
 def _duplicate_key(key: str, first: str, later: str) -> EntryError:

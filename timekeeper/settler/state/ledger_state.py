@@ -174,6 +174,15 @@ class LedgerState:
         self.beats |= found.beats
         self.folded |= found.folded
 
+    def take_grants(self, found: GrantCache) -> None:
+        """Grants as `read_grants` gives them."""
+        before = self.grants
+        if found is before:
+            return
+        for old, new in ((before.now, found.now), (before.ended, found.ended)):
+            self.changed_grants |= {key[0] for key in old.keys() | new.keys() if old.get(key) != new.get(key)}
+        self.grants = GrantCache(found.mark, found.at_ms, found.now)
+
     def apply_changes(
         self, changes: Changes, history: History, cache: StatementCache, withheld: Set[str] = frozenset()
     ) -> None:
@@ -301,7 +310,7 @@ def read_ledger_state(store: Store, only_meter: bool = False) -> LedgerState:
     """The database's content at one moment. The standings document is published anew, because its digest is
     not stored. Entries are parsed after the transaction: there may be thousands."""
     with store.reading() as connection:
-        entries = reading.entries(connection)
+        entries = tuple(reading.entries(connection))
         found = reading.unsettled(connection)
         declared = held_pods.declared(connection)
         ledger = LedgerState(
@@ -402,14 +411,11 @@ class DatabaseTotals:
             return selected_use.posted_by_pods(connection, namespace, span)
 
 
-def read_grants(connection: Connection, ledger: LedgerState, now_ms: int) -> None:
-    """Read the grants of the accounts that have not ended. They are read again when a grant was added, and
-    when the clock was set back (an ended account may be open again)."""
-    before, mark = ledger.grants, reading.grants_mark(connection)
+def read_grants(connection: Connection, before: GrantCache, now_ms: int) -> GrantCache:
+    """The grants of the accounts that have not ended, and of those of ``before`` that have. They are read
+    again when a grant was added, and when the clock was set back (an ended account may be open again)."""
+    mark = reading.grants_mark(connection)
     if mark == before.mark and now_ms >= before.at_ms:
-        return
+        return before
     now = reading.granted(connection, now_ms)
-    ended = reading.granted_of(connection, before.ended)
-    for old, new in ((before.now, now), (before.ended, ended)):
-        ledger.changed_grants |= {key[0] for key in old.keys() | new.keys() if old.get(key) != new.get(key)}
-    ledger.grants = GrantCache(mark, now_ms, now)
+    return GrantCache(mark, now_ms, now, reading.granted_of(connection, before.ended))

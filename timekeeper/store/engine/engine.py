@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import sqlalchemy
-from sqlalchemy import ARRAY, Table, bindparam, exc, func, insert, select
+from sqlalchemy import ARRAY, Executable, Table, bindparam, exc, func, insert, select
 from sqlalchemy.engine import URL
 
 from timekeeper.settings import UnusableError
@@ -17,6 +17,7 @@ Connection = sqlalchemy.Connection
 
 PATIENCE_MS = 5_000
 CONNECTIONS = 8
+AT_ONCE = 2_000  # rows of one statement: a transaction stands still while a statement is put together
 
 _WRITES = "bursar_writes"
 _ALLOWED = (
@@ -217,8 +218,8 @@ def _lacks_space(error: exc.DBAPIError) -> bool:
 
 
 def _sentence(error: exc.DBAPIError) -> str:
-    """The database's message on one line."""
-    said = " ".join(str(error.orig).split())
+    """The database's message on one line, after what we know of it."""
+    said = " ".join(" ".join((*getattr(error.orig, "__notes__", ()), str(error.orig))).split())
     return f"it is damaged: {said}" if _is_damage(error) else said
 
 
@@ -230,15 +231,20 @@ def _is_damage(error: exc.DBAPIError) -> bool:
 def insert_all(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
     """Insert rows that all have the same columns; no rows is no statement.
 
-    On PostgreSQL it is one statement for any number of rows: each column's values are one array parameter,
+    On PostgreSQL it is one statement for each `AT_ONCE` rows: each column's values are one array parameter,
     and a statement trigger runs once. SQLAlchemy itself would send one statement per row.
     """
-    if not rows:
-        return
     if connection.dialect.name != "postgresql":
-        connection.execute(insert(table), [dict(row) for row in rows])
+        execute_all(connection, insert(table), [dict(row) for row in rows])
         return
-    names = list(rows[0])
-    values = [bindparam(name, [row[name] for row in rows], ARRAY(table.c[name].type)) for name in names]
-    given = func.unnest(*values).table_valued(*names).render_derived()
-    connection.execute(insert(table).from_select(names, select(*given.c)))
+    for start in range(0, len(rows), AT_ONCE):
+        some, names = rows[start : start + AT_ONCE], list(rows[0])
+        values = [bindparam(name, [row[name] for row in some], ARRAY(table.c[name].type)) for name in names]
+        given = func.unnest(*values).table_valued(*names).render_derived()
+        connection.execute(insert(table).from_select(names, select(*given.c)))
+
+
+def execute_all(connection: Connection, statement: Executable, rows: Sequence[dict[str, Any]]) -> int:
+    """Execute it for each of the rows, `AT_ONCE` of them at a time. Returns how many rows it changed."""
+    portions = (rows[start : start + AT_ONCE] for start in range(0, len(rows), AT_ONCE))
+    return sum(connection.execute(statement, each).rowcount for each in portions)

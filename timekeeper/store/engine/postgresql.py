@@ -9,8 +9,10 @@ Readers run at REPEATABLE READ, READ ONLY: all statements of a report see the sa
 writer.
 """
 
+import math
 import os
 import ssl
+import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -47,6 +49,8 @@ DAMAGED = ("XX001", "XX002")  # data and index corrupted
 # missing file.
 _NOT_OURS = ("42501", "42P01", "42P07", "42701", "42710", "3F000")
 _READ_ONLY, _UNSUPPORTED = "25006", "0A000"
+_STOOD_STILL = "25P03"
+_SENT = "bursar_sent_s"  # in a connection's notes: when a statement was last sent
 _IDLE = 0  # libpq's PQTRANS_IDLE: no transaction has begun
 
 
@@ -60,6 +64,9 @@ class PostgreSQL:
         """Set up every connection of the engine."""
         event.listen(engine, "connect", self._prepare)
         event.listen(engine, "handle_error", _leave_standby)
+        event.listen(engine, "begin", _note_time)
+        event.listen(engine, "after_cursor_execute", _note_time)
+        event.listen(engine, "handle_error", _note_standstill)
 
     def _prepare(self, connection: Any, _record: object) -> None:
         connection.autocommit = True
@@ -82,6 +89,22 @@ def _leave_standby(context: ExceptionContext) -> None:
         state = _READ_ONLY if driver.info.transaction_status == _IDLE else state
     if state == _READ_ONLY:
         context.is_disconnect = True
+
+
+def _note_time(connection: Connection, *_: object) -> None:
+    connection.info[_SENT] = time.monotonic()
+
+
+def _note_standstill(context: ExceptionContext) -> None:
+    """Where the server ended the session because a transaction of ours stood still, the error says so. While
+    several rows are sent at once, the server's own message is lost."""
+    if context.connection is None or not context.is_disconnect:
+        return
+    quiet_s = time.monotonic() - context.connection.info.get(_SENT, math.inf)
+    state = getattr(context.original_exception, "sqlstate", None)
+    if state == _STOOD_STILL or quiet_s * 1000 >= _STANDSTILL_MS:
+        limit = f"after {_STANDSTILL_MS // 1000} the database ends it"
+        context.original_exception.add_note(f"a transaction stood still for {quiet_s:.1f} s, and {limit}:")
 
 
 def connection_arguments(given: Collection[str], hosts: Collection[str], name: str) -> dict[str, str]:

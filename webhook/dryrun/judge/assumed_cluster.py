@@ -40,7 +40,7 @@ VENDORS_CLASSES = (
     *(DeviceClass(name, "compute-domain.nvidia.com") for name in _CHANNELS),
     *(DeviceClass(name, name) for name in ("gpu.amd.com", "gpu.intel.com")),
 )
-NO_BUDGETS = ParsedBudgets({}, None, ())
+NO_BUDGETS = ParsedBudgets({}, None, (), {})
 FILLED_IN = "(the CA bundle, filled in at admission)"
 
 
