@@ -27,7 +27,7 @@ from sqlalchemy import event, insert, text
 from tests.bench.command import write
 from tests.bench.live_pods import Cluster
 from tests.timekeeper.clocks import iso
-from tests.timekeeper.rows import SESSION
+from tests.timekeeper.rows import SESSION, beat
 from tests.timekeeper.worlds import READ, T0, lease
 from timekeeper.edge.reflector import ObjectChanged, WatchProgress
 from timekeeper.settler.cluster.cluster_state import WatchUpdate
@@ -154,7 +154,7 @@ class Run:
         uids = [f"uid-pod-{(self._beat * count + n) % self.cluster.pods:06d}-of-a-job" for n in range(count)]
         with self.store.writing() as connection:
             posts = [beats.HeartbeatPost(uid, "b", self._beat, (0,), self.now) for uid in uids]
-            beats.record(connection, posts, interval_ms)
+            beat(connection, posts, interval_ms)
 
     def hour(self, beating: bool) -> Json:
         """Ten seconds of quiet life, in which each node is heard once, as rows and bytes of a pod-hour."""

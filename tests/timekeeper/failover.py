@@ -3,7 +3,7 @@
 import socket
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Thread
@@ -15,10 +15,11 @@ from tests.support.waiting import pause_s
 
 
 class Address:
-    """A port of this machine that leads to one server. Connections that are open stay where they are."""
+    """A port of this machine that leads to one server. Connections that are open stay where they are.
+    ``hear``: is called with what clients send, before it is sent on."""
 
-    def __init__(self, port: int) -> None:
-        self.leads_to = port
+    def __init__(self, port: int, hear: Callable[[bytes], object] = bytes) -> None:
+        self.leads_to, self._hear = port, hear
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
         self._threads = [Thread(target=self._accept, daemon=True)]
@@ -43,16 +44,17 @@ class Address:
                     continue
                 pumps = [
                     Thread(target=_pump, args=ends, daemon=True)
-                    for ends in ((client, server), (server, client))
+                    for ends in ((client, server, self._hear), (server, client, bytes))
                 ]
                 self._threads += pumps
                 for pump in pumps:
                     pump.start()
 
 
-def _pump(source: socket.socket, target: socket.socket) -> None:
+def _pump(source: socket.socket, target: socket.socket, hear: Callable[[bytes], object]) -> None:
     with suppress(OSError):
         while data := source.recv(65_536):
+            hear(data)
             target.sendall(data)
     for end in (source, target):
         with suppress(OSError):

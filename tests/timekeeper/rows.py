@@ -1,13 +1,18 @@
 """A valid row of each table, for tests that write to the database directly."""
 
-from sqlalchemy import select
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Executable, select
 
 from timekeeper.accounts.card_use.figures import UsageTotals
-from timekeeper.store.engine.engine import Connection, Store
+from timekeeper.store import heartbeats
+from timekeeper.store.engine.engine import Connection, Store, commit_together, read_together
 from timekeeper.store.engine.schema import FIGURES, METADATA
 from timekeeper.store.node_usage import TENANT
 
 Row = dict[str, object]
+Changes = list[tuple[Executable, Any]]
 
 DAY = 86_400_000
 
@@ -156,3 +161,16 @@ def hours(connection: Connection, uid: str, source: str = TENANT) -> dict[int, U
     columns = (FIGURES.c.hour_ms, FIGURES.c.covered_ms, FIGURES.c.used_milli_ms, FIGURES.c.memory_mib_ms)
     mine = select(*columns).where(FIGURES.c.session_uid == uid, FIGURES.c.source == source)
     return {hour_ms: UsageTotals(*figures) for hour_ms, *figures in connection.execute(mine)}
+
+
+def decided(
+    connection: Connection, posts: Sequence[heartbeats.HeartbeatPost], interval_ms: int = 5_000
+) -> tuple[list[heartbeats.PostResult], Changes]:
+    """What becomes of these posts, and what is to be written."""
+    sessions, runs = read_together(connection, *heartbeats.questions(connection, posts))
+    return heartbeats.decide(posts, sessions, runs, interval_ms)
+
+
+def beat(connection: Connection, posts: Sequence[heartbeats.HeartbeatPost], interval_ms: int = 5_000) -> None:
+    """Write these posts."""
+    commit_together(connection, decided(connection, posts, interval_ms)[1])

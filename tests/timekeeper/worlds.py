@@ -339,7 +339,14 @@ class Town:
         self.start_anew()
         self.list_all()
 
+    def look(self) -> None:
+        """The process of the REST API looks whether it can serve."""
+        self.client  # noqa: B018 -- it is made now
+        self._served[-1].readiness.look()
+
     def get(self, path: str, bearer: str = ADMIN, **headers: str) -> TestResponse:
+        if path == "/readyz":
+            self.look()
         return self.client.get(path, headers={"Authorization": f"Bearer {bearer}", **headers})
 
     def post(self, path: str, body: object, bearer: str = ADMIN, **headers: str) -> TestResponse:

@@ -16,6 +16,7 @@ from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.heartbeat_writer import HeartbeatWriter
 from timekeeper.api.ledger.ledger_reader import LedgerReader
 from timekeeper.api.ledger.outages import NO_DATABASE, OutageLog
+from timekeeper.api.ledger.readiness import ReadinessWatch
 from timekeeper.api.resources import (
     account_metrics,
     bindings,
@@ -109,16 +110,17 @@ def create_services(
     roles that simulations ask; ``open_metrics``: `/metrics` needs no token; ``only_meter``: the ledger
     governs nothing."""
     ledger = LedgerReader(store, clock, only_meter)
-    writer = HeartbeatWriter(store, ledger.served, heartbeat_interval_ms)
+    outages = OutageLog()
+    writer = HeartbeatWriter(store, ledger, heartbeat_interval_ms)
     return Services(
         ledger=ledger,
         gate=gate,
         beating=writer,
         clock=clock,
         ca=ca,
+        readiness=ReadinessWatch(ledger, clock, damage, clock_fault, outages),
+        outages=outages,
         families=families,
-        damage=damage,
-        clock_fault=clock_fault,
         peers=peers,
         open_metrics=open_metrics,
     )

@@ -139,7 +139,8 @@ def make_service(settings: TimekeeperSettings, limits: HttpLimits) -> HttpServic
     store = open_store(settings.database, connections=settings.database_connections)
     logins = LoginSessions(store, now_ms)
     watch = DamageWatch(lambda: damage_of(store))
-    watch.start()
+    if not store.is_shared:  # PostgreSQL checks its own pages
+        watch.start()
     ca = newest_text(Path(settings.ca))
     services = create_services(
         store,
@@ -155,6 +156,7 @@ def make_service(settings: TimekeeperSettings, limits: HttpLimits) -> HttpServic
         families(settings.listen[0]),
     )
     services.ledger.load()
+    services.readiness.start()
     heartbeats = HeartbeatHandler(services)
     beside = (aggregated_service(settings, api, services, count),) if settings.aggregated_listen else ()
     return HttpService(

@@ -6,7 +6,7 @@ from enum import Enum
 from typing import Any
 
 from msgspec import Struct
-from sqlalchemy import bindparam, delete, func, select, text
+from sqlalchemy import ARRAY, Executable, Text, any_, bindparam, delete, func, select, text
 
 from timekeeper.accounts.card_use.figures import CardSample, UsageTotals, by_hour, cards_of
 from timekeeper.store import node_usage
@@ -48,15 +48,25 @@ class PostResult:
     over: bool = False
 
 
-def record(connection: Connection, posts: Sequence[HeartbeatPost], interval_ms: int) -> list[PostResult]:
-    """Write the new posts in order, and return each one's outcome.
+def questions(connection: Connection, posts: Sequence[HeartbeatPost]) -> list[tuple[Executable, Any]]:
+    """The statements whose rows `decide` takes, in this order, each with its parameters."""
+    uids = {"uids": sorted({post.uid for post in posts})}
+    return [(statement, uids) for statement in _OF_POSTS[connection.dialect.name]]
+
+
+def decide(
+    posts: Sequence[HeartbeatPost], sessions: Iterable[Any], stored: Iterable[Any], interval_ms: int
+) -> tuple[list[PostResult], list[tuple[Executable, Any]]]:
+    """Each post's outcome in order, and the statements that write the new ones with their rows.
 
     A post is new if its sequence is above all that its run has sent. A post overtaken by a later sequence
     adds nothing: only the latest heartbeat counts, and later posts carry later heartbeats. ``interval_ms``:
     the interval between heartbeats; one heartbeat's figures count for at most twice that long.
     """
-    known = _sessions_of(connection, {post.uid for post in posts})
-    runs = _runs_of(connection, known)
+    known = {row.uid: row for row in sessions}
+    runs = {uid: _Runs() for uid in known}
+    for uid, boot, sequence, at_ms, received_ms in stored:
+        runs[uid].by_boot[boot] = _Run(sequence, at_ms, received_ms, is_stored=True)
     used: dict[node_usage.Hour, UsageTotals] = {}
     answers = []
     for post in posts:
@@ -71,18 +81,12 @@ def record(connection: Connection, posts: Sequence[HeartbeatPost], interval_ms: 
         ended = row.ended_ms is not None
         heard = PostOutcome.NEW if is_new else PostOutcome.REPEATED
         answers.append(PostResult(heard, row.namespace, ended, over=ended or row.others_ended))
-    _write(connection, runs)
-    node_usage.add(connection, used)
-    return answers
-
-
-def live(connection: Connection) -> int:
-    """The number of unsettled sessions: their sidecars may send heartbeats."""
-    return connection.execute(_LIVE).scalar_one()
+    return answers, [*_changes(runs), *node_usage.addition(used)]
 
 
 # Statements of each group of heartbeats are built once: it takes as long as to execute them.
-_LIVE = select(func.count()).select_from(SESSIONS).where(SESSIONS.c.settled_ms.is_(None))
+# The number of unsettled sessions: their sidecars may send heartbeats.
+LIVE = select(func.count().label("live")).select_from(SESSIONS).where(SESSIONS.c.settled_ms.is_(None))
 _OF_SESSIONS = (
     select(
         SESSIONS.c.uid,
@@ -93,7 +97,6 @@ _OF_SESSIONS = (
         SESSIONS.c.devices,
         SESSIONS.c.requested_milli,
     )
-    .where(SESSIONS.c.uid.in_(bindparam("uids", expanding=True)))
     # Locked, so that of two workers with the same post one waits: a run's first post has no row to lock.
     # In the settler's order, so that transactions cannot deadlock; a foreign key takes no such lock.
     .order_by(SESSIONS.c.uid)
@@ -107,15 +110,16 @@ _OF_RUNS = (
         HEARTBEATS.c.beat_ms,
         HEARTBEATS.c.received_ms,
     )
-    .where(HEARTBEATS.c.session_uid.in_(bindparam("uids", expanding=True)))
     # in one order, so that two workers on PostgreSQL cannot deadlock
     .order_by(HEARTBEATS.c.session_uid, HEARTBEATS.c.boot)
     .with_for_update()
 )
-
-
-def _sessions_of(connection: Connection, uids: Iterable[str]) -> dict[str, Any]:
-    return {row.uid: row for row in connection.execute(_OF_SESSIONS, {"uids": list(uids)})}
+_KEYED = ((_OF_SESSIONS, SESSIONS.c.uid), (_OF_RUNS, HEARTBEATS.c.session_uid))
+_ANY = bindparam("uids", type_=ARRAY(Text))  # PostgreSQL's text is the same for any number
+_OF_POSTS = {
+    "sqlite": [each.where(key.in_(bindparam("uids", expanding=True))) for each, key in _KEYED],
+    "postgresql": [each.where(key == any_(_ANY)) for each, key in _KEYED],
+}
 
 
 def _add_use(
@@ -179,15 +183,7 @@ class _Runs:
         return [boot for boot, _ in by_age[:-MAX_BOOTS]]
 
 
-def _runs_of(connection: Connection, uids: Iterable[str]) -> dict[str, _Runs]:
-    runs = {uid: _Runs() for uid in uids}
-    stored = connection.execute(_OF_RUNS, {"uids": list(runs)})
-    for uid, boot, sequence, at_ms, received_ms in stored:
-        runs[uid].by_boot[boot] = _Run(sequence, at_ms, received_ms, is_stored=True)
-    return runs
-
-
-def _write(connection: Connection, runs: Mapping[str, _Runs]) -> None:
+def _changes(runs: Mapping[str, _Runs]) -> list[tuple[Executable, Any]]:
     """At most two statements for any number of posts. Rows come in one order, so two writers cannot
     deadlock."""
     changed: list[dict[str, object]] = []
@@ -206,10 +202,8 @@ def _write(connection: Connection, runs: Mapping[str, _Runs]) -> None:
             for boot, run in sorted(mine.by_boot.items())
             if run.is_changed and boot not in dropped
         ]
-    if changed:
-        connection.execute(_PUT, changed)
-    if gone:
-        connection.execute(_DELETE, gone)
+    both: list[tuple[Executable, Any]] = [(_PUT, changed), (_DELETE, gone)]
+    return [each for each in both if each[1]]
 
 
 # The same SQL on both databases. If another worker has written a run's first post meanwhile, the

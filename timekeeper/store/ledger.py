@@ -13,6 +13,7 @@ from sqlalchemy import (
     ColumnElement,
     Select,
     Table,
+    Text,
     and_,
     bindparam,
     case,
@@ -346,17 +347,11 @@ def newest_entry(connection: Connection) -> int:
     return int(connection.execute(select(func.coalesce(func.max(ENTRIES.c.id), 0))).scalar_one())
 
 
-def revision(connection: Connection) -> str:
-    """The revision of the standings document; empty before the first one."""
-    return connection.execute(_REVISION).scalar_one_or_none() or ""
-
-
-_REVISION = select(STANDINGS.c.revision)  # read with each group of heartbeats
-
-
-def standings(connection: Connection) -> str:
-    """The standings document as served. Call it only if there is a revision."""
-    return str(connection.execute(select(STANDINGS.c.body)).scalar_one())
+# The revision of the standings document, and the document as served, NULL where its revision is ``known``.
+NEWEST_STANDINGS = select(
+    STANDINGS.c.revision,
+    case((STANDINGS.c.revision != bindparam("known", type_=Text), STANDINGS.c.body)).label("body"),
+)
 
 
 def pulse(connection: Connection) -> Pulse | None:

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any
 
 import orjson
-from sqlalchemy import delete, func, select, text, update
+from sqlalchemy import Executable, delete, func, select, text, update
 
 from timekeeper.accounts.card_use.figures import (
     CardSample,
@@ -54,8 +54,16 @@ _ADD = text(
 )
 
 
-def add(connection: Connection, used: Mapping[Hour, UsageTotals], source: str = TENANT) -> None:
+def add(connection: Connection, used: Mapping[Hour, UsageTotals], source: str) -> None:
     """Add use to these hours: one statement for any number."""
+    for change in addition(used, source):
+        connection.execute(*change)
+
+
+def addition(
+    used: Mapping[Hour, UsageTotals], source: str = TENANT
+) -> list[tuple[Executable, list[dict[str, Any]]]]:
+    """What `add` executes."""
     rows = [
         {
             "session_uid": uid,
@@ -67,8 +75,7 @@ def add(connection: Connection, used: Mapping[Hour, UsageTotals], source: str = 
         }
         for (uid, hour_ms), each in sorted(used.items(), key=lambda item: item[0])
     ]
-    if rows:
-        connection.execute(_ADD, rows)
+    return [(_ADD, rows)] if rows else []
 
 
 NODE = "node"

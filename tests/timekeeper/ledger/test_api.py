@@ -24,6 +24,9 @@ from tests.timekeeper.worlds import (
 )
 from tests.worlds import container
 from timekeeper.accounts.usage import gpu_hours
+from timekeeper.api.ledger.ledger_reader import LedgerReader
+from timekeeper.api.ledger.outages import OutageLog
+from timekeeper.api.ledger.readiness import ReadinessWatch
 from timekeeper.api.report_formats import safe
 from timekeeper.core.budgets.policy import GPU_HOUR
 from timekeeper.core.texts import moment
@@ -575,6 +578,7 @@ def test_who_may_read_may_not_grant(home: Town) -> None:
 
 
 def test_health_needs_no_token_and_metrics_need_the_right_to_read_them(home: Town) -> None:
+    home.look()
     assert home.client.get("/livez").status_code == 200
     assert home.client.get("/readyz").status_code == 200
     metrics = home.get("/metrics").text
@@ -594,7 +598,7 @@ def test_health_needs_no_token_and_metrics_need_the_right_to_read_them(home: Tow
 def test_a_settler_that_is_gone_is_reported_by_readyz(home: Town) -> None:
     home.clock.turn(46 * SECOND if home.store.is_shared else 11 * SECOND)
 
-    answer = home.client.get("/readyz")
+    answer = home.get("/readyz")
 
     assert (answer.status_code, answer.get_data(as_text=True)) == (
         503,
@@ -616,6 +620,19 @@ def test_an_error_of_ours_is_500_without_a_word_of_what_it_was(
     assert "namespaces" not in json.dumps(answer.get_json())
     said = capfd.readouterr().err
     assert "event=internal-error route=/v1/standings error=\"KeyError: 'namespaces'\" trace=" in said
+
+
+def test_readyz_says_what_was_seen_last_and_fails_once_that_is_ten_seconds_old(home: Town) -> None:
+    now = [100.0]
+    ledger = LedgerReader(home.store, home.clock)
+    readiness = ReadinessWatch(ledger, home.clock, str, lambda: "a clock", OutageLog(), lambda: now[0])
+    before = readiness.answer()
+    readiness.look()
+
+    now[0] = 109.9
+    assert (before[0], readiness.answer()) == (False, (True, ["ok", "a clock"]))
+    now[0] = 110.0
+    assert readiness.answer() == (False, ["database: it was read last 10 s ago"])
 
 
 @ON_BOTH

@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import event
 
 from tests.support.profile import IS_SOAK
+from tests.timekeeper.rows import beat
 from tests.timekeeper.worlds import HOUR, MINUTE, SECOND, T0, Json, Town, budgets, gpu_pod, lease, node
 from timekeeper.accounts.budget_history import History
 from timekeeper.settler.budget_entries import EntryChanges
@@ -220,10 +221,10 @@ def test_a_heartbeat_whose_writer_dies_is_repeated_and_counts_once(
 
     fuse.lit = True
     with pytest.raises(KilledError), town.store.writing() as connection:
-        beats.record(connection, [post], 5_000)
+        beat(connection, [post])
     fuse.bury()
     with town.store.writing() as connection:
-        beats.record(connection, [post], 5_000)
+        beat(connection, [post])
 
     assert town.charged() == 1000 * (MINUTE + SECOND)
     town.close()

@@ -40,7 +40,7 @@ BUDGET = "gpuHours: 1\nperiod: month"
 
 class Disk:
     """Full while ``full``: SQLite may then not add a single page. ``torn``: nothing at all can be written.
-    PostgreSQL is read only in both cases, as a standby is, or a managed one whose disk is full."""
+    PostgreSQL is read only in both cases by its default, as a managed one whose disk is full."""
 
     def __init__(self, town: Town) -> None:
         self.full = self.torn = False
@@ -48,7 +48,9 @@ class Disk:
         event.listen(town.store.engine, "checkout", self._read_only if is_shared else self._bound)
 
     def _read_only(self, connection: Any, *_: object) -> None:
-        connection.read_only = self.full or self.torn
+        connection.autocommit = True
+        connection.execute(f"SET default_transaction_read_only = {int(self.full or self.torn)}")
+        connection.autocommit = False
 
     def _bound(self, connection: Any, *_: object) -> None:
         (pages,) = connection.execute("PRAGMA page_count").fetchone() if self.full else (2**30,)

@@ -13,7 +13,7 @@ from sqlalchemy import insert, text
 
 from deploy.local.limits import LONGEST_S
 from sidecar.beats import MAX_INTERVAL_MS
-from tests.timekeeper.rows import SESSION, hours
+from tests.timekeeper.rows import SESSION, decided, hours
 from tests.timekeeper.worlds import (
     DAY,
     GPU,
@@ -35,6 +35,7 @@ from timekeeper.api.ledger.heartbeat_writer import HeartbeatWriter, WrittenPost
 from timekeeper.api.ledger.intervals import MAX_A_SECOND, MAX_MS, interval_ms
 from timekeeper.api.ledger.ledger_reader import LedgerReader
 from timekeeper.store import heartbeats as beats
+from timekeeper.store.engine.engine import ConflictError, commit_together
 from timekeeper.store.engine.schema import HEARTBEATS, SESSIONS
 
 BOTH_DATABASES = "heartbeats at the same time lock their rows"
@@ -353,12 +354,14 @@ def test_figures_of_a_post_that_could_not_be_written_are_not_there_either(runnin
     running.clock.turn(SECOND)
     post = beats.HeartbeatPost("uid-p", "b", 2, (0,), running.clock(), ((CardSample("GPU-0", 50, 1, True),),))
 
+    nothing = text("INSERT INTO nodes (name, watermark_ms) VALUES (:name, 1)"), [{"name": None}]
+
     def write_and_fail() -> None:
         with running.store.writing() as connection:
-            beats.record(connection, [post], 5_000)
-            raise KeyError
+            _, changes = decided(connection, [post])
+            commit_together(connection, [*changes, nothing])
 
-    with pytest.raises(KeyError):
+    with pytest.raises(ConflictError):
         write_and_fail()
     assert used(running) == {}
     assert stored(running) == [("uid-p", 1)]
@@ -382,15 +385,16 @@ def heard_by_the_second(
 
     def record() -> None:
         with town.store.writing() as connection:
-            heard.extend(each.outcome for each in beats.record(connection, [second], 5_000))
+            heard.extend(each.outcome for each in decided(connection, [second])[0])
 
     thread = Thread(target=record)
     with town.store.writing() as connection:
-        beats.record(connection, [first], 5_000)
+        _, changes = decided(connection, [first])
         thread.start()
         begun = time.monotonic()
         while not one_waits(town):
             assert time.monotonic() < begun + LONGEST_S, "the second never met the first"
+        commit_together(connection, changes)
     thread.join()
     return heard
 
@@ -417,7 +421,7 @@ def test_a_runs_first_post_that_is_sent_to_two_workers_adds_its_use_once(running
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_a_closed_writer_has_stored_all_that_waited_and_leaves_no_thread(running: Town) -> None:
-    writer = HeartbeatWriter(running.store, LedgerReader(running.store, running.clock).served, 5_000)
+    writer = HeartbeatWriter(running.store, LedgerReader(running.store, running.clock), 5_000)
     threads = set(enumerate_threads())
     outcomes: list[WrittenPost | Exception] = []
     for sequence in range(1, 301):  # more than one transaction takes

@@ -43,7 +43,7 @@ def test_on_a_standby_writes_are_refused_and_readyz_fails_until_the_address_lead
     two.address.leads_to = two.standby.port
     elsewhere.store.close()
 
-    assert elsewhere.get("/v1/budgets/team-a").status_code == 200  # a reader leaves READ WRITE behind
+    assert elsewhere.get("/v1/budgets/team-a").status_code == 200  # a reader has used the connection
     for _ in range(2):
         answer = elsewhere.beat(POD, 1)
         assert (answer.status_code, answer.headers["Retry-After"]) == (503, "2")
@@ -153,3 +153,23 @@ def test_an_old_primary_that_lives_on_takes_nothing_of_the_new_one(two: Servers,
     other.change("pods", gpu_pod(started_ms=T0, ended_ms=T0 + MINUTE))
     assert other.charged() == GPU * MINUTE
     other.close()
+
+
+def test_a_fenced_primary_takes_nothing_more_on_connections_that_live_on(two: Servers, town: Town) -> None:
+    two.catch_up()
+    assert town.get("/v1/budgets/team-a").status_code == 200  # a reader has used the connection
+    assert town.beat(POD, 1).status_code == 200
+
+    two.primary.as_admin("ALTER SYSTEM SET default_transaction_read_only = on")
+    two.primary.as_admin("SELECT pg_reload_conf()")
+    two.wait("SELECT 1 WHERE current_setting('default_transaction_read_only') = 'on'", two.primary)
+    assert town.beat(POD, 2).status_code == 503
+    assert town.get("/readyz").status_code == 503
+    town.clock.turn(MINUTE)
+    assert town.tick() is False
+
+    two.fail_over()
+    assert town.beat(POD, 2).status_code == 200
+    assert town.tick() is True
+    assert town.get("/readyz").status_code == 200
+    assert two.standby.as_admin("SELECT pg_is_in_recovery()") == [(False,)]

@@ -7,6 +7,7 @@ from threading import Lock
 from timekeeper.api.ledger.heartbeat_writer import HeartbeatWriter
 from timekeeper.api.ledger.ledger_reader import LedgerReader
 from timekeeper.api.ledger.outages import OutageLog
+from timekeeper.api.ledger.readiness import ReadinessWatch
 from timekeeper.api.ledger.report_seats import ReportSeats
 from timekeeper.runtime.auth.gate import Gate
 from timekeeper.runtime.peers import NO_PEERS, Peers
@@ -15,19 +16,17 @@ from timekeeper.runtime.peers import NO_PEERS, Peers
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
     """``ca`` returns the CA bundle for sidecars, empty if there is none; ``clock`` returns milliseconds since
-    1970; ``families``: those that are listened on; ``damage`` what is wrong with the database's file, empty
-    if nothing is; ``clock_fault`` the same for this machine's clock; ``peers``: the roles that simulations
-    ask; ``open_metrics``: `/metrics` needs no token."""
+    1970; ``families``: those that are listened on; ``peers``: the roles that simulations ask;
+    ``open_metrics``: `/metrics` needs no token."""
 
     ledger: LedgerReader
     gate: Gate
     beating: HeartbeatWriter
     clock: Callable[[], int]
     ca: Callable[[], str]
+    readiness: ReadinessWatch
+    outages: OutageLog
     families: tuple[str, ...] = ()
-    damage: Callable[[], str] = lambda: ""
-    clock_fault: Callable[[], str] = lambda: ""
-    outages: OutageLog = field(default_factory=OutageLog)
     peers: Peers = NO_PEERS
     open_metrics: bool = False
     report_streams: ReportSeats = field(default_factory=ReportSeats)  # of whole reports, sent while read

@@ -7,10 +7,17 @@ from queue import SimpleQueue
 from threading import Lock, Thread
 
 from timekeeper.api.ledger.intervals import interval_ms
-from timekeeper.api.ledger.ledger_reader import ServedStandings
+from timekeeper.api.ledger.ledger_reader import LedgerReader
 from timekeeper.store import heartbeats
-from timekeeper.store.engine.engine import ConflictError, Connection, Store, UnavailableError
+from timekeeper.store.engine.engine import (
+    ConflictError,
+    Store,
+    UnavailableError,
+    commit_together,
+    read_together,
+)
 from timekeeper.store.heartbeats import HeartbeatPost, PostResult
+from timekeeper.store.ledger import NEWEST_STANDINGS
 
 _MAX_AT_ONCE = 256
 _WRITTEN_WITHIN_S = 15.0
@@ -38,11 +45,9 @@ class HeartbeatWriter:
     ``least_interval_ms``: how often sidecars beat while they are few.
     """
 
-    def __init__(
-        self, store: Store, standings: Callable[[Connection], ServedStandings], least_interval_ms: int
-    ) -> None:
+    def __init__(self, store: Store, ledger: LedgerReader, least_interval_ms: int) -> None:
         self._store = store
-        self._standings = standings
+        self._ledger = ledger
         self._pace = _Pace(least_interval_ms)
         self._waiting: SimpleQueue[tuple[HeartbeatPost, Callback] | None] = SimpleQueue()  # None: the end
         self._lock = Lock()
@@ -93,11 +98,21 @@ class HeartbeatWriter:
         return group
 
     def _outcomes(self, posts: list[HeartbeatPost]) -> list[WrittenPost | Exception]:
+        """On PostgreSQL two round trips: all that is read, and all that is written."""
+        now_ms, known = posts[-1].received_ms, self._ledger.known
         try:
             with self._store.writing() as connection:
-                each_ms = self._pace.at(connection, posts[-1].received_ms)
-                answers = heartbeats.record(connection, posts, each_ms)
-                served = self._standings(connection)
+                asked = [
+                    *heartbeats.questions(connection, posts),
+                    (NEWEST_STANDINGS, {"known": known.revision}),
+                ]
+                if self._pace.is_due(now_ms):
+                    asked.append((heartbeats.LIVE, {}))
+                sessions, runs, standings, *live = read_together(connection, *asked)
+                each_ms = self._pace.at(now_ms, live[0][0].live) if live else self._pace.interval_ms
+                answers, changes = heartbeats.decide(posts, sessions, runs, each_ms)
+                commit_together(connection, changes)
+            served = self._ledger.newest(standings, known)
         except ConflictError as error:
             return [UnavailableError(str(error))] * len(posts)
         except Exception as error:  # each waiting request raises it
@@ -110,14 +125,15 @@ class _Pace:
 
     def __init__(self, least_ms: int) -> None:
         self._least_ms = least_ms
-        self._interval_ms = least_ms
+        self.interval_ms = least_ms
         self._counted_ms: int | None = None
 
-    def at(self, connection: Connection, now_ms: int) -> int:
-        if self._counted_ms is None or abs(now_ms - self._counted_ms) >= _COUNTED_INTERVAL_MS:
-            self._interval_ms = interval_ms(heartbeats.live(connection), self._least_ms)
-            self._counted_ms = now_ms
-        return self._interval_ms
+    def is_due(self, now_ms: int) -> bool:
+        return self._counted_ms is None or abs(now_ms - self._counted_ms) >= _COUNTED_INTERVAL_MS
+
+    def at(self, now_ms: int, sessions: int) -> int:
+        self.interval_ms, self._counted_ms = interval_ms(sessions, self._least_ms), now_ms
+        return self.interval_ms
 
 
 def _settle(written: "Future[WrittenPost]", outcome: WrittenPost | Exception) -> None:

@@ -1,7 +1,7 @@
 """Reads the ledger for requests: statements, standings and reports, each of one moment of the database."""
 
 import gzip
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, tzinfo
@@ -127,7 +127,7 @@ class LedgerReader:
         self._lock = Lock()
         # the newest entry's number, the entry, and the history until then
         self._history: tuple[int, tuple[BudgetEntry, ...], History] = (0, (), history_of((), only_meter))
-        self._served = NOT_SERVED
+        self.known = NOT_SERVED  # the last document
         self._began = RecentValue(self._first_ms)
 
     def pulse(self) -> Pulse:
@@ -152,11 +152,16 @@ class LedgerReader:
 
     def served(self, connection: Connection) -> ServedStandings:
         """The present standings document; decoded once per revision."""
-        revision = ledger.revision(connection)
-        if not revision:
+        known = self.known
+        asked = connection.execute(ledger.NEWEST_STANDINGS, {"known": known.revision})
+        return self.newest(asked.all(), known)
+
+    def newest(self, rows: Sequence[Any], known: ServedStandings) -> ServedStandings:
+        """The document by the rows of `ledger.NEWEST_STANDINGS`, asked with the revision of ``known``."""
+        if not rows:
             return NOT_SERVED
-        if self._served.revision != revision:
-            body = ledger.standings(connection).encode()
+        if rows[0].body is not None:
+            revision, body = rows[0].revision, rows[0].body.encode()
             document = orjson.loads(body)
             words = {name: entry["standing"] for name, entry in document["namespaces"].items()}
             packed = gzip.compress(body, FASTEST, mtime=0)
@@ -164,8 +169,9 @@ class LedgerReader:
             protected = {name: each for name, entry in entries if (each := decoded(entry)) is not None}
             default = document["default"]["standing"]
             settings = document["settings"]
-            self._served = ServedStandings(revision, body, packed, words, default, protected, settings)
-        return self._served
+            known = ServedStandings(revision, body, packed, words, default, protected, settings)
+            self.known = known
+        return known
 
     def account_now(self, namespace: str) -> AccountReading:
         """One namespace's present account."""

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import sqlalchemy
-from sqlalchemy import ARRAY, Executable, Table, bindparam, exc, func, insert, select
+from sqlalchemy import ARRAY, Executable, Table, bindparam, exc, func, insert, select, text
 from sqlalchemy.engine import URL
 
 from timekeeper.settings import UnusableError
@@ -18,6 +18,7 @@ Connection = sqlalchemy.Connection
 PATIENCE_MS = 5_000
 CONNECTIONS = 8
 AT_ONCE = 2_000  # rows of one statement: a transaction stands still while a statement is put together
+_RECYCLE_S = 300  # a new connection sees what ALTER DATABASE has set, and where the address leads
 
 _WRITES = "bursar_writes"
 _ALLOWED = (
@@ -130,8 +131,8 @@ def open_store(
 
 
 def _pool(read: URL, patience_ms: int, connections: int, name: str) -> sqlalchemy.Engine:
-    """Connections open on demand and stay open. Each is tested before use, so a restart of the server causes
-    no error."""
+    """Connections open on demand and stay open for a while. Each is looked at before use, so a restart of the
+    server causes no error."""
     postgresql.trust_system(read.query)
     return sqlalchemy.create_engine(
         read,
@@ -139,6 +140,7 @@ def _pool(read: URL, patience_ms: int, connections: int, name: str) -> sqlalchem
         max_overflow=0,
         pool_timeout=patience_ms / 1000,
         pool_pre_ping=True,
+        pool_recycle=_RECYCLE_S,
         pool_use_lifo=True,
         connect_args=postgresql.connection_arguments(read.query, postgresql.hosts_of(read), name),
     )
@@ -226,6 +228,26 @@ def _sentence(error: exc.DBAPIError) -> str:
 def _is_damage(error: exc.DBAPIError) -> bool:
     name, state = getattr(error.orig, "sqlite_errorname", ""), getattr(error.orig, "sqlstate", None)
     return str(name).startswith(_DAMAGED) or state in postgresql.DAMAGED
+
+
+_NOTHING, _COMMIT = text("SELECT 1"), text("COMMIT")
+
+
+def read_together(connection: Connection, *asked: tuple[Executable, Any]) -> list[Sequence[Any]]:
+    """The rows of each statement with its parameters; on PostgreSQL of one round trip with BEGIN, if it is
+    the transaction's first."""
+    if connection.dialect.name == "postgresql":
+        return list(postgresql.execute_together(connection, asked, _NOTHING))
+    return [connection.execute(*each).all() for each in asked]
+
+
+def commit_together(connection: Connection, changes: Sequence[tuple[Executable, Any]]) -> None:
+    """Write these lists of rows as the last of a transaction; on PostgreSQL of one round trip with COMMIT."""
+    if connection.dialect.name == "postgresql":
+        postgresql.execute_together(connection, changes, _COMMIT)
+        return
+    for change in changes:
+        connection.execute(*change)
 
 
 def insert_all(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:

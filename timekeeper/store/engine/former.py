@@ -45,6 +45,5 @@ def _of_file(store: Store) -> str:
 
 
 def _of_server(store: Store) -> str:
-    # `reading` leaves the connection READ WRITE, also where the database's own default forbids writing
-    with store.writing() as connection:
+    with store.reading() as connection:
         return str(connection.exec_driver_sql(_REVISION).scalar() or "")

@@ -11,14 +11,16 @@ writer.
 
 import math
 import os
+import select
 import ssl
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, event, exc
-from sqlalchemy.engine import URL, Engine, ExceptionContext
+from sqlalchemy import Connection, Executable, event, exc
+from sqlalchemy.engine import URL, Dialect, Engine, ExceptionContext
 
 READING = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
 
@@ -48,10 +50,11 @@ DAMAGED = ("XX001", "XX002")  # data and index corrupted
 # The ledger's tables are missing, forbidden, or another program's. The operator must mend that, like a
 # missing file.
 _NOT_OURS = ("42501", "42P01", "42P07", "42701", "42710", "3F000")
-_READ_ONLY, _UNSUPPORTED = "25006", "0A000"
+_READ_ONLY = "25006"
 _STOOD_STILL = "25P03"
 _SENT = "bursar_sent_s"  # in a connection's notes: when a statement was last sent
-_IDLE = 0  # libpq's PQTRANS_IDLE: no transaction has begun
+_IDLE, _BEGIN = 0, "BEGIN ISOLATION LEVEL READ COMMITTED"  # libpq's PQTRANS_IDLE
+_BEFORE = "bursar_before"  # an execution option: what is sent together with a statement, before it
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +66,13 @@ class PostgreSQL:
     def listen(self, engine: Engine) -> None:
         """Set up every connection of the engine."""
         event.listen(engine, "connect", self._prepare)
+        event.listen(engine, "checkout", _obey_default)
+        event.listen(engine, "do_execute", _send_before)
         event.listen(engine, "handle_error", _leave_standby)
         event.listen(engine, "begin", _note_time)
         event.listen(engine, "after_cursor_execute", _note_time)
         event.listen(engine, "handle_error", _note_standstill)
+        engine.dialect.do_ping = _is_open  # type: ignore[assignment]
 
     def _prepare(self, connection: Any, _record: object) -> None:
         connection.autocommit = True
@@ -79,15 +85,24 @@ class PostgreSQL:
         connection.autocommit = False
 
 
+def _is_open(driver: Any) -> bool:
+    """Whether a connection from the pool may be used, without a word to the server: of an idle one it has
+    nothing to say but that it ends it. Keepalives end one to a server that is silent."""
+    poll = select.poll()
+    poll.register(driver.fileno(), select.POLLIN)
+    return not poll.poll(0)
+
+
+def _obey_default(driver: Any, *_: object) -> None:
+    """A transaction that writes begins without ``READ WRITE``, also after a reader's: a primary that was
+    fenced by ``default_transaction_read_only`` then refuses it as a standby does."""
+    driver.autocommit, driver.read_only = False, None
+
+
 def _leave_standby(context: ExceptionContext) -> None:
-    """A server that may not write is a standby: drop the pool, so that the address is asked anew. Its text is
-    translated (``lc_messages``), so it is known by its class; 0A000 is one only where the transaction did not
-    begin, by ``BEGIN READ WRITE``."""
-    state = getattr(context.original_exception, "sqlstate", None)
-    if state == _UNSUPPORTED and context.connection is not None:
-        driver: Any = context.connection.connection.dbapi_connection
-        state = _READ_ONLY if driver.info.transaction_status == _IDLE else state
-    if state == _READ_ONLY:
+    """A server that may not write is a standby, or is fenced: drop the pool, so that the address is asked
+    anew. Its text is translated (``lc_messages``), so it is known by its class."""
+    if getattr(context.original_exception, "sqlstate", None) == _READ_ONLY:
         context.is_disconnect = True
 
 
@@ -105,6 +120,41 @@ def _note_standstill(context: ExceptionContext) -> None:
     if state == _STOOD_STILL or quiet_s * 1000 >= _STANDSTILL_MS:
         limit = f"after {_STANDSTILL_MS // 1000} the database ends it"
         context.original_exception.add_note(f"a transaction stood still for {quiet_s:.1f} s, and {limit}:")
+
+
+def execute_together(
+    connection: Connection, asked: Sequence[tuple[Executable, Any]], last: Executable
+) -> list[list[Any]]:
+    """The rows of each statement with its parameters; one with a list of them writes, and has none. All are
+    sent with the transaction's BEGIN, and then ``last``: one round trip."""
+    from psycopg.rows import namedtuple_row  # a timekeeper on SQLite may lack it
+
+    driver: Any = connection.connection.dbapi_connection
+    texts = [_sql(statement, connection.dialect) for statement, _ in asked]
+    cursors = [driver.cursor(row_factory=namedtuple_row) for _ in asked]
+    before = list(zip(cursors, texts, (given for _, given in asked), strict=True))
+    if driver.info.transaction_status == _IDLE:  # psycopg would wait for its own BEGIN
+        driver.autocommit = True
+        before.insert(0, (driver.cursor(), _BEGIN, None))
+    connection.execute(last, execution_options={_BEFORE: before})
+    return [cursor.fetchall() if cursor.description else [] for cursor in cursors]
+
+
+@lru_cache(64)
+def _sql(statement: Executable, dialect: Dialect) -> str:
+    return str(statement.compile(dialect=dialect))  # type: ignore[attr-defined]
+
+
+def _send_before(cursor: Any, statement: str, parameters: Any, context: Any) -> bool:
+    """Whether it has executed the statement, in a pipeline with what comes before it."""
+    before = context.execution_options.get(_BEFORE)
+    if before is None:
+        return False
+    with cursor.connection.pipeline():
+        for each, text, given in before:
+            (each.executemany if isinstance(given, list) else each.execute)(text, given)
+        cursor.execute(statement, parameters)
+    return True
 
 
 def connection_arguments(given: Collection[str], hosts: Collection[str], name: str) -> dict[str, str]:
