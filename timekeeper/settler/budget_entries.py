@@ -1,8 +1,8 @@
 """Compares the budget ConfigMaps with the ledger: which entries take effect now, and what is wrong with the
 others."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from timekeeper import metrics
@@ -74,11 +74,24 @@ def _mode(key: str, text: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BudgetNotice:
-    """A message for the author of a ConfigMap: becomes a Kubernetes Event and a log line."""
+    """A message for the author of a ConfigMap: becomes a Kubernetes Event and a log line. ``key``: of the
+    entry that it is about, "" if it is about none."""
 
     config_map: BudgetConfigMap
     reason: EntryReason
     message: str
+    key: str = ""
+
+
+def _once(notices: Iterable[BudgetNotice]) -> Iterator[BudgetNotice]:
+    """One notice of those in a ConfigMap that differ by their entry alone: the first, with their number."""
+    alike: dict[tuple[str, str, str], list[BudgetNotice]] = {}
+    for notice in notices:
+        text = notice.message.replace(notice.key, "\0") if notice.key else notice.message
+        alike.setdefault((notice.config_map.name, notice.reason, text), []).append(notice)
+    for same in alike.values():
+        text = f"{len(same):,} entries ({some_of(each.key for each in same)}), as {same[0].message}"
+        yield replace(same[0], message=text) if len(same) > 1 else same[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,30 +149,30 @@ def read_entries(
         if reported.get(name) != sentence
     ]
     notices += [
-        BudgetNotice(homes[key], "BrokenBudget", f"{sentence}; {_in_force(history, key)}")
+        BudgetNotice(homes[key], "BrokenBudget", f"{sentence}; {_in_force(history, key)}", key)
         for key, sentence in errors.items()
         if reported.get(key) != sentence
     ]
     notices += [
-        BudgetNotice(texts[key][1], "IneffectiveField", f"{key}: {sentence}")
+        BudgetNotice(texts[key][1], "IneffectiveField", f"{key}: {sentence}", key)
         for key, sentence in _ineffective(reading, {each.key for each in changed}, history, at_ms, is_first)
     ]
     notices += [
-        BudgetNotice(texts[entry.key][1], "LatePrice", f"{entry.key}: {sentence}")
+        BudgetNotice(texts[entry.key][1], "LatePrice", f"{entry.key}: {sentence}", entry.key)
         for entry in changed
         if (sentence := _late_price(entry, history))
     ]
     fresh = {entry.key for entry in (*changed, *ended)}
     concerned = (key for key, each in reading.budgets.items() if {key, group_key(each.group)} & fresh)
     notices += [
-        BudgetNotice(texts[missing.key][1], "MissingGroup", missing.sentence())
+        BudgetNotice(texts[missing.key][1], "MissingGroup", missing.sentence(), missing.key)
         for missing in reading.missing_groups(concerned)
     ]
     notices += [
-        BudgetNotice(_config_map_of(change.key, texts), "ModeChanged", change.sentence())
+        BudgetNotice(_config_map_of(change.key, texts), "ModeChanged", change.sentence(), change.key)
         for change in mode_changes((*changed, *ended), history)
     ]
-    return EntryChanges((*changed, *ended, *labelled), errors | lost, tuple(notices), tuple(values))
+    return EntryChanges((*changed, *ended, *labelled), errors | lost, tuple(_once(notices)), tuple(values))
 
 
 def _lost(absent: Collection[str], gone: Mapping[str, int]) -> Iterator[tuple[str, str]]:
@@ -271,7 +284,8 @@ class MissingNamespaces:
         )
         fresh, self._reported = missing - self._reported, missing
         metrics.MISSING_NAMESPACES.set(len(missing))
-        return tuple(BudgetNotice(entries[key], "MissingNamespace", _sentence(key)) for key in sorted(fresh))
+        gone = (BudgetNotice(entries[key], "MissingNamespace", _sentence(key), key) for key in sorted(fresh))
+        return tuple(_once(gone))
 
 
 def _sentence(key: str) -> str:

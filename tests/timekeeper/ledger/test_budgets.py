@@ -201,6 +201,20 @@ def test_what_is_not_built_is_reported_on_the_config_map_and_in_the_api(town: To
     assert [f"team-a: {warning}" for warning in town.budget()["warnings"]] == [text for _, text in told]
 
 
+def test_a_warning_in_each_of_many_entries_is_one_notice_with_their_number(town: Town) -> None:
+    town.begin(
+        ("namespaces", {"metadata": {"name": "team-0"}}),
+        ("configmaps", budgets(**{f"team_{number}": f"{MONTH}\nevictRate: 4" for number in range(1_000)})),
+    )
+
+    some = "team-0, team-1, team-10, team-100, team-101 and others"
+    first = "team-1: namespace team-1 does not exist. The budget applies once it does; is the name right?"
+    assert [notice.message for notice in town.notices] == [
+        f"1,000 entries ({some}), as team-0: evictRate: it has no effect without onExhausted: evict",
+        f"999 entries (team-1, team-10, team-100, team-101, team-102 and others), as {first}",
+    ]
+
+
 def test_an_entry_whose_namespace_does_not_exist_is_reported_once_until_there_is_one(town: Town) -> None:
     metric = "bursar_budgets_without_namespace"
     entries = {"_defaults": MONTH, "team_a": MONTH, "teem_b": MONTH}

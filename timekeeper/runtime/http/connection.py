@@ -5,7 +5,7 @@ import selectors
 import socket
 import ssl
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import lru_cache
 from http import HTTPStatus
@@ -22,6 +22,7 @@ _TLS_RECORD_BYTES = 16 * 1024
 _PLAIN_RECEIVE_BYTES = 256 * 1024
 _UNSENT_BYTES = 256 * 1024  # of an answer in pieces; before the next piece the client must take some
 _PIECE_S = 15.0
+_KEPT_WAITING_S = 600.0  # by all pieces of an answer: the database may keep a snapshot open for it
 
 _STATUS_LINES = {each.value: f"HTTP/1.1 {each.value} {each.phrase}\r\n" for each in HTTPStatus}
 
@@ -30,8 +31,15 @@ class HttpConnection:
     """A client's connection. While it is ``busy``, a thread or a later reply has it, and the loop leaves its
     socket alone."""
 
-    def __init__(self, sock: socket.socket, client: Any, max_body_bytes: int, until: float) -> None:
-        self.sock, self.client = sock, client
+    def __init__(
+        self,
+        sock: socket.socket,
+        client: Any,
+        max_body_bytes: int,
+        until: float,
+        seconds: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.sock, self.client, self._seconds = sock, client, seconds
         self.server = sock.getsockname()[:2]
         self.is_tls = isinstance(sock, ssl.SSLSocket)
         self.reader = RequestReader(max_body_bytes)
@@ -69,30 +77,35 @@ class HttpConnection:
 
     def send_pieces(self, answer: HttpAnswer, pieces: Iterable[bytes], closes: bool, chunked: bool) -> None:
         """In a thread: sends an answer while it is made. Raises TimeoutError if the client does not take a
-        piece within _PIECE_S, and OSError if it has left."""
+        piece within _PIECE_S, or keeps all of them waiting for longer than _KEPT_WAITING_S, however long they
+        take to be made; and OSError if it has left."""
+        waited_s = 0.0
         try:
             self.outbox += _head(answer, closes, None, chunked)
             for piece in pieces:
                 self.outbox += b"%x\r\n%b\r\n" % (len(piece), piece) if chunked and piece else piece
-                self._send_most()
+                waited_s += self._send_most()
+                if waited_s > _KEPT_WAITING_S:
+                    raise TimeoutError("the client takes the answer too slowly")
             self.outbox += b"0\r\n\r\n" if chunked else b""
         finally:
             if hasattr(pieces, "close"):
                 pieces.close()
 
-    def _send_most(self) -> None:
-        until = time.monotonic() + _PIECE_S
+    def _send_most(self) -> float:
+        """For how many seconds the client kept it waiting."""
+        began_s = self._seconds()
         poll = select.poll()
         poll.register(self.sock, select.POLLOUT)
         while True:
             with suppress(*WOULD_BLOCK):
                 self.send()
+            waited_s = self._seconds() - began_s
             if len(self.outbox) <= _UNSENT_BYTES:
-                return
-            left_s = until - time.monotonic()
-            if left_s <= 0:
+                return waited_s
+            if waited_s >= _PIECE_S:
                 raise TimeoutError("the client does not take the answer")
-            poll.poll(1000 * left_s)
+            poll.poll(1000 * (_PIECE_S - waited_s))
 
 
 def _head(answer: HttpAnswer, closes: bool, length: int | None, chunked: bool = False) -> bytes:
