@@ -19,6 +19,7 @@ from tests.timekeeper.clocks import iso
 from tests.timekeeper.statements import open_shared
 from timekeeper.api.create_app import app_of, create_services
 from timekeeper.api.http.services import Services
+from timekeeper.api.resources.health import probes
 from timekeeper.api.resources.heartbeats import HeartbeatHandler
 from timekeeper.core.decisions import Decision
 from timekeeper.core.ledger.metering import Interval
@@ -246,7 +247,9 @@ class Town:
             )
         )
         route = heartbeat_route(HeartbeatHandler(self._served[-1]))
-        self.client = client_of(app_of(self._served[-1], SharingFlask), (route,))
+        self.client = client_of(
+            app_of(self._served[-1], SharingFlask), (route, *probes(self._served[-1].readiness))
+        )
         return self.client
 
     def close(self) -> None:
@@ -341,8 +344,13 @@ class Town:
 
     def look(self) -> None:
         """The process of the REST API looks whether it can serve."""
+        self.services.readiness.look()
+
+    @property
+    def services(self) -> Services:
+        """Of the newest process of the REST API."""
         self.client  # noqa: B018 -- it is made now
-        self._served[-1].readiness.look()
+        return self._served[-1]
 
     def get(self, path: str, bearer: str = ADMIN, **headers: str) -> TestResponse:
         if path == "/readyz":

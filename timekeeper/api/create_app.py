@@ -181,6 +181,8 @@ def _count(app: Flask) -> None:
 
     @app.after_request
     def end(response: Response) -> Response:
+        if response.get_etag()[0]:  # for each caller of its own: others share the answer
+            response.make_conditional(request)
         route = request.url_rule.rule if request.url_rule else "unknown"
         metrics.REQUESTS.labels(route, str(response.status_code)).inc()
         metrics.SECONDS.labels(route).observe(time.monotonic() - g.began)

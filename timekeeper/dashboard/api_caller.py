@@ -3,7 +3,9 @@
 import csv
 import io
 from collections.abc import Mapping, Sequence
+from threading import Lock
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import orjson
 from werkzeug.test import Client, TestResponse
@@ -14,6 +16,16 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 MAX_AGE_S = 30
+
+
+class _Answer(Json):
+    """It is not changed, for pages that have the same answer share it."""
+
+    __slots__ = ("__weakref__",)
+
+
+_READ: WeakValueDictionary[str, _Answer] = WeakValueDictionary()  # by ETag, while a page has it
+_READING = Lock()
 
 
 class ApiRefusedError(Exception):
@@ -62,8 +74,13 @@ class ApiCaller:
         return self._read("POST", path, data=orjson.dumps(body), headers=named)
 
     def _read(self, method: str, path: str, headers: dict[str, str] | None = None, **more: Any) -> Json:
-        read: Json = orjson.loads(self._open(method, path, headers, buffered=True, **more).get_data())
-        return read
+        answer = self._open(method, path, headers, buffered=True, **more)
+        tag = answer.headers.get("ETag", "")
+        with _READING:
+            read = _READ.get(tag) if tag else None
+            if read is None:
+                read = _READ[tag] = _Answer(orjson.loads(answer.get_data()))
+            return read
 
     def _open(
         self, method: str, path: str, headers: dict[str, str] | None = None, **more: Any

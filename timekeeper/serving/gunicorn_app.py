@@ -20,6 +20,7 @@ from timekeeper.api.create_app import app_of, create_services
 from timekeeper.api.http.routes import LARGEST_BODY
 from timekeeper.api.ledger.login_sessions import LoginSessions
 from timekeeper.api.ledger.outages import DamageWatch
+from timekeeper.api.resources.health import probes
 from timekeeper.api.resources.heartbeats import PATH, HeartbeatHandler
 from timekeeper.dashboard.app import with_dashboard
 from timekeeper.dashboard.login.oidc import OidcLogin
@@ -170,7 +171,7 @@ def make_service(settings: TimekeeperSettings, limits: HttpLimits) -> HttpServic
         ),
         settings.threads,
         limits,
-        routes=(heartbeat_route(heartbeats),),
+        routes=(heartbeat_route(heartbeats), *probes(services.readiness)),
         tls=None if settings.is_local else newest_context(Path(settings.tls_cert), Path(settings.tls_key)),
         refusal=refusal,
         beside=beside,

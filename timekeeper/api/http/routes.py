@@ -4,7 +4,7 @@ makes the OpenAPI document."""
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 from flask import Flask, Response, request
@@ -60,8 +60,10 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiRoute:
-    """One route. ``right`` None: it needs none, or its handler checks rights itself. ``answers``: content
-    type -> type of a successful answer. ``refuses``: its problem statuses beside those that all routes have,
+    """One route. ``right`` None: it needs none, or its handler checks rights itself. ``shared_by``: who share
+    an answer that is made: all with the right, or a caller's requests; "": no two, for it is sent while it is
+    read, has seats of its own, or is there already. ``answers``: content type -> type of a successful answer.
+    ``refuses``: its problem statuses beside those that all routes have,
     or all with a body. ``needs``: the rights that its handler checks, in words; ``sheet``: of its Table,
     None: it has none; ``sheets``: others, by the parameter `table`; ``parts``: types that only a schema of
     its answers names."""
@@ -75,6 +77,7 @@ class ApiRoute:
     body: Body[Any] | None = None
     refuses: tuple[int, ...] = ()
     needs_token: bool = True
+    shared_by: Literal["right", "caller", ""] = "caller"
     needs: str = ""
     sheet: Sheet | None = None
     sheets: Mapping[str, Sheet] = field(default_factory=dict)
@@ -121,14 +124,28 @@ def serve(app: Flask, services: Services, route: ApiRoute, handler: Handler) -> 
         subject = given.get("namespace") or given.get("subject") or ""
         if route.right is not None:
             admit(services, route.right, subject)
-        if sheet is None:
-            return handler(Call(given, caller.tenant))
-        if any(each.name == "limit" for each in route.parameters):
+        if sheet is not None and any(each.name == "limit" for each in route.parameters):
             given = {"limit": TABLE_ROWS, **given}
-        answer = orjson.loads(handler(Call(given, caller.tenant)).get_data())
-        zone = None if (options or {}).get("timezone") == "UTC" else services.ledger.zone()
-        table = sheet.table(answer, services.clock(), zone, given.get("by", ""))
-        return Response(orjson.dumps(table), content_type=TABLE, headers={"Cache-Control": "no-store"})
+
+        def make() -> Response:
+            made = handler(Call(given, caller.tenant))
+            if sheet is None:
+                return made
+            answer = orjson.loads(made.get_data())
+            zone = None if (options or {}).get("timezone") == "UTC" else services.ledger.zone()
+            table = sheet.table(answer, services.clock(), zone, given.get("by", ""))
+            return Response(orjson.dumps(table), content_type=TABLE, headers={"Cache-Control": "no-store"})
+
+        if route.method != "GET" or not route.shared_by:
+            return make()
+        asked = (
+            request.script_root,
+            request.full_path,
+            str(request.accept_mimetypes),
+            request.cache_control.max_age,
+        )
+        kind = route.path, sheet is None, subject == "", "limit" in given
+        return services.shared.get((*asked, caller if route.shared_by == "caller" else None), kind, make)
 
     app.add_url_rule(route.rule, f"{route.method} {route.path}", view, methods=[route.method])
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Lock
 
+from timekeeper.api.http.shared_answers import SharedAnswers
 from timekeeper.api.ledger.heartbeat_writer import HeartbeatWriter
 from timekeeper.api.ledger.ledger_reader import LedgerReader
 from timekeeper.api.ledger.outages import OutageLog
@@ -31,4 +32,5 @@ class Services:
     open_metrics: bool = False
     report_streams: ReportSeats = field(default_factory=ReportSeats)  # of whole reports, sent while read
     report_pages: ReportSeats = field(default_factory=ReportSeats)
+    shared: SharedAnswers = field(default_factory=SharedAnswers)
     simulating: Lock = field(default_factory=Lock)  # held by the one simulation of this process

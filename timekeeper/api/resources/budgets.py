@@ -216,6 +216,7 @@ BUDGETS = ApiRoute(
     answers={JSON: BudgetsAnswer},
     parts=(GroupAccount, GroupStanding),
     parameters=(MEMBERS_OF, LIMIT, AFTER),
+    shared_by="right",
     sheet=sheets.BUDGETS,
 )
 BUDGET = ApiRoute(
@@ -231,6 +232,7 @@ BALANCES = ApiRoute(
     about="the present balance of every account, by name",
     right=_BALANCES_RIGHT,
     answers={JSON: BalancesAnswer},
+    shared_by="right",
     parameters=(LIMIT, AFTER),
 )
 BALANCE = ApiRoute(

@@ -1,11 +1,15 @@
 """``/livez`` and ``/readyz`` for the kubelet, without a token, and ``/metrics`` for Prometheus."""
 
+from http import HTTPStatus
+
 from flask import Flask, Response, request
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from timekeeper import metrics
 from timekeeper.api.http.routes import ApiRoute
 from timekeeper.api.http.services import Services
+from timekeeper.api.ledger.readiness import ReadinessWatch
+from timekeeper.runtime.http.service import HttpAnswer, HttpRequest, Route, plain_text
 
 TEXT = "text/plain"
 
@@ -34,16 +38,7 @@ ROUTES = (
 
 
 def register(app: Flask, services: Services) -> None:
-    """Add the routes."""
-
-    @app.get("/livez")
-    def livez() -> Response:
-        return _text("ok\n", 200)
-
-    @app.get("/readyz")
-    def readyz() -> Response:
-        is_ready, lines = services.readiness.answer()
-        return _text("".join(f"{line}\n" for line in lines), 200 if is_ready else 503)
+    """Add the routes but those of `probes`."""
 
     @app.get("/metrics")
     def figures() -> Response:
@@ -52,5 +47,14 @@ def register(app: Flask, services: Services) -> None:
         return Response(metrics.exposition(), content_type=CONTENT_TYPE_LATEST)
 
 
-def _text(body: str, status: int) -> Response:
-    return Response(body, status, content_type="text/plain; charset=utf-8")
+def probes(readiness: ReadinessWatch) -> tuple[Route, ...]:
+    """The kubelet's routes for the loop, which answers however many other requests wait for a thread."""
+
+    def readyz(_: HttpRequest) -> HttpAnswer:
+        is_ready, lines = readiness.answer()
+        return plain_text(HTTPStatus.OK if is_ready else HTTPStatus.SERVICE_UNAVAILABLE, "\n".join(lines))
+
+    return (
+        Route("GET", "/livez", lambda _: plain_text(HTTPStatus.OK, "ok")),
+        Route("GET", "/readyz", readyz),
+    )

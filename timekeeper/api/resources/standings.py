@@ -15,6 +15,7 @@ STANDINGS = ApiRoute(
     about="every namespace's standing, and what webhook and extender need of _settings",
     right=Right("get", "standings"),
     answers={JSON: Standings},
+    shared_by="",
 )
 ROUTES = (STANDINGS,)
 
@@ -34,7 +35,6 @@ def register(app: Flask, services: Services) -> None:
         response.set_etag(f"{served.revision}-gzip" if is_packed else served.revision)
         response.vary.add("Accept-Encoding")
         response.headers["Cache-Control"] = "no-cache"
-        response.make_conditional(request)
         return response
 
     serve(app, services, STANDINGS, standings)

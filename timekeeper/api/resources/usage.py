@@ -121,6 +121,7 @@ USAGE = ApiRoute(
         AFTER,
     ),
     sheet=sheets.USAGE,
+    shared_by="",
 )
 ROUTES = (USAGE,)
 

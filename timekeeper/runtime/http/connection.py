@@ -44,6 +44,7 @@ class HttpConnection:
         self.is_tls = isinstance(sock, ssl.SSLSocket)
         self.reader = RequestReader(max_body_bytes)
         self.outbox = bytearray()  # composed and not sent yet
+        self._rest = memoryview(b"")  # of a body that other connections may be sending too; it follows
         self.until = until  # when it is closed if the next thing has not happened
         self.is_ready = not self.is_tls  # the handshake is done
         self.is_verified = False  # the client has shown a certificate of the client CA
@@ -60,6 +61,12 @@ class HttpConnection:
         while self.outbox:
             sent = self.sock.send(self.outbox)
             del self.outbox[:sent]
+            if not self.outbox:
+                self._fill()
+
+    def _fill(self) -> None:
+        self.outbox += self._rest[:_UNSENT_BYTES]
+        self._rest = self._rest[_UNSENT_BYTES:]
 
     def receive(self) -> tuple[bytes, bool]:
         """What has arrived, and whether more may wait. Raises EOFError at the end."""
@@ -73,7 +80,8 @@ class HttpConnection:
         """Puts a whole answer into the outbox."""
         body = answer.body if isinstance(answer.body, bytes) else b"".join(answer.body)
         self.outbox += _head(answer, closes, len(body))
-        self.outbox += body
+        self._rest = memoryview(body)
+        self._fill()
 
     def send_pieces(self, answer: HttpAnswer, pieces: Iterable[bytes], closes: bool, chunked: bool) -> None:
         """In a thread: sends an answer while it is made. Raises TimeoutError if the client does not take a

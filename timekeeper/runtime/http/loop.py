@@ -252,7 +252,7 @@ class HttpLoop:
                 return True
             if answer is None:
                 return False
-            return self._answer(connection, request, answer, self._handlers.app_threads)
+            return self._answer(connection, request, answer, self._handlers.later_threads)
         connection.busy_bytes = len(request.body)
         self._unanswered_bytes += connection.busy_bytes
         threads.submit(self._answer_in_thread, connection, request, handler)

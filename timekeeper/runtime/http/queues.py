@@ -24,9 +24,9 @@ class HandlerPools:
     """The routes of a service, each with its threads; the WSGI application gets all other requests."""
 
     def __init__(self, service: HttpService) -> None:
-        self.app_threads = _threads(service.app_threads)
+        self.later_threads = _threads(service.app_threads)  # of handlers that the loop's handlers return
         self._others = HandlerPool(
-            wsgi_handler(service.app, "https" if service.tls else "http"), self.app_threads
+            wsgi_handler(service.app, "https" if service.tls else "http"), _threads(service.app_threads)
         )
         self._routes = {
             (each.method, each.path): HandlerPool(
@@ -47,9 +47,10 @@ class HandlerPools:
 
     def close(self) -> None:
         """End the threads; what waits for one is not begun."""
-        for pool in (self._others, *self._routes.values()):
-            if pool.threads is not None:
-                pool.threads.shutdown(wait=False, cancel_futures=True)
+        pools = (self.later_threads, self._others.threads, *(pool.threads for pool in self._routes.values()))
+        for threads in pools:
+            if threads is not None:
+                threads.shutdown(wait=False, cancel_futures=True)
 
 
 def _refused(methods: Sequence[str]) -> Handler:
