@@ -17,6 +17,7 @@ from tests.timekeeper.books import Books, Run, days
 from tests.timekeeper.worlds import ADMIN, DAY, HOUR, T0, Town, budgets, gpu_pod, node, pod_status, token
 from timekeeper.api.create_app import ROUTES
 from timekeeper.api.http.routes import ApiRoute
+from timekeeper.api.resources.health import probes
 from timekeeper.api.resources.heartbeats import HeartbeatHandler
 from timekeeper.serving.gunicorn_app import heartbeat_route
 
@@ -82,7 +83,8 @@ def schema(books: Books, document: Json) -> Any:
     import schemathesis  # here, for every worker imports this file, and it takes half a second
 
     read = schemathesis.openapi.from_dict(strict(document))
-    read.app = routed(books.app, (heartbeat_route(HeartbeatHandler(books.services)),))
+    services = books.services
+    read.app = routed(books.app, (heartbeat_route(HeartbeatHandler(services)), *probes(services.readiness)))
     return read
 
 
@@ -100,6 +102,7 @@ def test_every_route_answers_as_it_is_described(
     headers = {"Authorization": f"Bearer {bearer}"} if route.needs_token else {}
     plainly = {"Accept-Encoding": "identity"}  # schemathesis would ask for gzip, and not unpack it
     books.reviews.asked.clear()
+    books.services.readiness.look()
     checks = every_check()
 
     @settings(
@@ -126,7 +129,7 @@ def test_the_document_has_every_route_of_the_app_and_no_other(books: Books, docu
         for method in (rule.methods or set()) - {"HEAD", "OPTIONS"}
     }
 
-    exist.add(("POST", "/v1/heartbeats"))  # a route of the loop
+    exist |= {("POST", "/v1/heartbeats"), ("GET", "/livez"), ("GET", "/readyz")}  # routes of the loop
     described = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
     assert described == exist
 
