@@ -135,6 +135,7 @@ class Database:
 
     writing = reading
     dialect = SimpleNamespace(name="sqlite")
+    rowcount = 0
 
     def execute(self, statement: Any, rows: Sequence[Any] = ()) -> "Database":
         self._asked = statement
@@ -257,7 +258,7 @@ class Timekeeper:
         assert not read.errors, read.errors
         self._load_settled()
         self._read_grants(now_ms)
-        history = history_of((*self.database.entries, *read.entries)) if read.entries else ledger.history
+        history = ledger.history.followed_by(read.entries) if read.entries else ledger.history
         decision = decide(self.cluster, ledger, self._inputs(read, history, now_ms))
         if not is_written:
             return ()
@@ -293,16 +294,14 @@ class Timekeeper:
             )
 
     def _read_grants(self, now_ms: int) -> None:
-        """As `database_totals.read_grants`."""
+        """As `ledger_state.read_grants`."""
         before, mark = self.ledger.grants, (len(self.database.grants), 0)
         if mark == before.mark:
             return
         sums = self.database.sums()
         now = {key: each for key, each in sums.items() if key[2] > now_ms}
         ended = {key: sums[key] for key in before.ended if key in sums}
-        for old, new in ((before.now, now), (before.ended, ended)):
-            self.ledger.changed_grants |= {k[0] for k in old.keys() | new.keys() if old.get(k) != new.get(k)}
-        self.ledger.grants = GrantCache(mark, now_ms, now)
+        self.ledger.take_grants(GrantCache(mark, now_ms, now, ended))
 
     def _view(self) -> SettlerView:
         def statements() -> Any:
