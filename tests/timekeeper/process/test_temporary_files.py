@@ -1,6 +1,7 @@
 """What SQLite sorts lies beside the ledger: as installed, `/tmp` is small memory on a read-only root."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -22,8 +23,8 @@ PODS = 20_000
 MIDNIGHT = T0 - T0 % DAY
 MONTH = f"/v1/usage?from={MIDNIGHT}&to={MIDNIGHT + DAY}&sort=-gpuHours"
 REPORTS = (f"{MONTH}&group=pod&limit=10", f"{MONTH}&group=owner&format=csv")
-# in a mount namespace of its own, in which the ledger's folder alone has place for files
-SMALL = 'for place in /tmp /var/tmp; do mount -t tmpfs -o size=64k none $place || exit 9; done; exec "$@"'
+# in a mount namespace of its own: the folder that SQLite would take has 64 KiB
+SMALL = 'mount -t tmpfs -o size=64k none "$SQLITE_TMPDIR" || exit 9; exec "$@"'
 ASK = "import sys; from tests.timekeeper.process.test_temporary_files import ask; ask(sys.argv[1])"
 
 
@@ -62,8 +63,12 @@ def ask(folder: str) -> None:
 
 
 def asked(ledger: Path) -> Any:
+    (small := ledger / "tmp").mkdir(exist_ok=True)
     command = ["unshare", "--mount", "sh", "-c", SMALL, "sh", sys.executable, "-c", ASK, str(ledger)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LONGEST_S)
+    environment = os.environ | {"SQLITE_TMPDIR": str(small)}
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LONGEST_S
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
