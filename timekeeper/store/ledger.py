@@ -78,7 +78,7 @@ class Sessions:
 
 def entries(connection: Connection, first: int = 0, last: int | None = None) -> Iterator[BudgetEntry]:
     """Every budget entry that ever took effect, in order, or those with these numbers. They are read in
-    portions: the transaction of who parses them meanwhile does not stand still."""
+    portions: the transaction does not stand still while its caller parses them."""
     its = ENTRIES.c
     chosen = its.id >= first if last is None else its.id.between(first, last)
     rows = _streamed(connection, select(its.key, its.text, its.from_ms).where(chosen).order_by(its.id))

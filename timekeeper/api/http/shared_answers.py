@@ -1,5 +1,5 @@
-"""Answers that are in work: one of a kind at a time, which all who wait for it share, and no more bytes than
-the process has memory for."""
+"""Answers that are in work: one of a kind at a time, shared by the requests that wait for it, and no more
+bytes than the process has memory for."""
 
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
@@ -18,7 +18,7 @@ _Whole = tuple[bytes, int, list[tuple[str, str]]]
 
 
 class SharedAnswers:
-    """One per process. Nothing is kept: who comes after an answer was begun waits for the next one."""
+    """One per process. Nothing is kept: a request that comes after an answer was begun waits for the next."""
 
     def __init__(self, most_bytes: int = MOST_BYTES, wait_s: float = WAIT_S) -> None:
         self._most_bytes, self._wait_s = most_bytes, wait_s
