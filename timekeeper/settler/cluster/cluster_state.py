@@ -274,11 +274,6 @@ class ClusterState:
         """The node's cards; empty for a node that is not known."""
         return self.rated_node(node).cards
 
-    def allocatable(self, node: str) -> HostAmount:
-        """The node's CPU and memory; nothing for a node that is not known."""
-        known = self.nodes.get(node)
-        return known.allocatable if known else NO_HOST
-
     def card_host(self) -> CardHost | None:
         """How much CPU and memory there is for each card, computed anew where a node has changed."""
         if self._card_host[0] != self.inventory_version:
