@@ -4,6 +4,7 @@ schema, which is exported and imported."""
 import json
 import sqlite3
 from collections import defaultdict
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from threading import Barrier, Thread
@@ -176,12 +177,14 @@ def test_an_export_of_the_former_schema_is_imported_row_by_row(database_url: str
     town.close()
 
 
-def of_ending(url: str) -> Town:
+@pytest.fixture
+def ended(database_url: str) -> Iterator[Town]:
     """The ledger in which all that ended is in use, where its export was imported, and its cluster."""
-    assert main(["import", str(ENDING), "--database", url]) == 0
-    town = Town(url, Clock(SAID["now"]))
+    assert main(["import", str(ENDING), "--database", database_url]) == 0
+    town = Town(database_url, Clock(SAID["now"]))
     town.objects |= SAID["objects"]
-    return town
+    yield town
+    town.close()
 
 
 def amounts(town: Town) -> dict[str, int]:
@@ -190,9 +193,9 @@ def amounts(town: Town) -> dict[str, int]:
     return {row["pod"]: row["amount"] for row in rows}
 
 
-def test_what_an_earlier_release_charged_is_what_it_said(database_url: str) -> None:
+def test_what_an_earlier_release_charged_is_what_it_said(ended: Town) -> None:
     """Before the first tick and after it: statements, modes, prices, and which sessions were of what."""
-    town = of_ending(database_url)
+    town = ended
 
     def bill() -> list[str]:
         path = f"/v1/usage?from=0&to={T0 + DAY}&group=namespace&format=csv"
@@ -213,12 +216,11 @@ def test_what_an_earlier_release_charged_is_what_it_said(database_url: str) -> N
         changed = {key for key in before if before[key] != after[key]}
         figures = {"posted", "pending", "reserved", "remaining", "deciding", "exhaustedAt", "gpuHours"}
         assert changed <= figures
-    town.close()
 
 
-def test_sessions_for_cpu_and_memory_end_at_the_upgrade(database_url: str) -> None:
+def test_sessions_for_cpu_and_memory_end_at_the_upgrade(ended: Town) -> None:
     """With the evidence of their pods' cards. What they were charged stays, and their pods go on without."""
-    town = of_ending(database_url)
+    town = ended
     before = amounts(town)
 
     town.resume()
