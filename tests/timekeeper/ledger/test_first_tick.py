@@ -10,7 +10,6 @@ from sqlalchemy import event
 
 from tests.timekeeper.worlds import HOUR, MINUTE, T0, Town, budgets, gpu_pod, lease, node
 from timekeeper.settler.settler import Settler
-from timekeeper.settler.state.open_session_totals import OpenSessionTotals
 
 HOURLY = "gpuHours: 10\nperiod: hour\ncarryOver: 0.5"
 
@@ -65,7 +64,6 @@ def test_what_is_kept_after_a_first_tick_does_not_grow_with_the_periods(town: To
 
     ledger = town.settler.ledger
     assert len(ledger.totals) == 3 * 2
-    assert [len(ledger.open_totals.spans_of(name)) for name in ledger.open_totals.namespaces()] == [2, 2, 2]
     assert len(ledger.grants.ended) <= 3
 
 
@@ -82,7 +80,7 @@ def test_a_clock_turned_back_a_little_queries_no_period_long_past(town: Town) ->
 
 def test_what_could_not_be_written_is_counted_anew_from_what_really_moved(town: Town) -> None:
     aged(town, names=3, hours=12)
-    town.settler.ledger.open_totals.is_whole = False  # as a tick that fails leaves it
+    town.settler.ledger.table.is_whole = False  # as a tick that fails leaves it
     town.clock.turn(MINUTE)
     town.node_heard()
 
@@ -111,12 +109,6 @@ def test_unused_and_unread_periods_are_not_queried_one_by_one(town: Town, names:
     decided = [each for each in statements if "FROM decisions" in each]
     assert len(statements) - len(decided) <= 24 + 20
     assert len(decided) <= names
-
-
-def test_what_a_tick_that_was_not_written_found_moved_is_not_forgotten() -> None:
-    tally = OpenSessionTotals(changed_since={"team-a": T0})
-
-    assert tally.rebuilding(0).changed_since == {"team-a": T0}
 
 
 def test_after_a_slow_reading_of_beats_the_next_waits_five_times_as_long(town: Town) -> None:

@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 
 from tests.support.profile import examples
 from tests.timekeeper.bare import ALWAYS, NODES, PROTECTING, SPANS, Life
-from tests.timekeeper.worlds import DAY, HOUR, MINUTE, SECOND, T0, lease
+from tests.timekeeper.worlds import HOUR, MINUTE, SECOND, T0, lease
 from timekeeper.accounts.changes import Changes
 from timekeeper.edge.reflector import WatchProgress
 from timekeeper.settler.cluster.cluster_state import WatchUpdate
-from timekeeper.settler.self_check import SelfCheck, differences
 
 BOTH_DATABASES = "the sums of open sessions are read by another statement on each database"
 OFTEN = ("bind", "node_lives", "beat", "time_passes", "start", "end")
@@ -68,24 +67,24 @@ def test_what_selected_pods_used_and_hold_is_what_their_sessions_make(seed: int)
 def test_what_a_pod_with_grace_owes_grows_by_time_alone() -> None:
     life = lived([("bind", 0, HOUR, 5), ("node_lives", 0, SECOND, 1), ("delete", 0, 0, 0)])
     (session,) = life.ledger.sessions.values()
-    before = life.ledger.open_totals.pending("team-b", ALWAYS)
+    before = life.ledger.table.pending("team-b", ALWAYS)
     assert session.vanished_ms == life.now
 
     life.now += 7 * SECOND
     life.tick()
 
-    assert life.ledger.open_totals.pending("team-b", ALWAYS) == before + 7 * SECOND * session.rate_milli
+    assert life.ledger.table.pending("team-b", ALWAYS) == before + 7 * SECOND * session.rate_milli
 
 
 def test_evidence_ahead_of_a_clock_that_was_turned_back_counts_as_the_clock_comes_to_it() -> None:
     life = lived([("bind", 0, HOUR, 5), ("beat", 0, 0, 0), ("clock_is_turned_back", 0, 40 * SECOND, 0)])
     (session,) = life.ledger.sessions.values()
-    before = life.ledger.open_totals.pending("team-b", ALWAYS)
+    before = life.ledger.table.pending("team-b", ALWAYS)
 
     life.now += 7 * SECOND
     life.tick()
 
-    assert life.ledger.open_totals.pending("team-b", ALWAYS) == before + 7 * SECOND * session.rate_milli
+    assert life.ledger.table.pending("team-b", ALWAYS) == before + 7 * SECOND * session.rate_milli
 
 
 def test_a_session_that_falls_silent_is_posted_when_its_time_has_come() -> None:
@@ -133,7 +132,7 @@ def test_what_could_not_be_written_is_decided_again() -> None:
     assert len(lost) == 1
 
 
-def test_a_quiet_tick_looks_at_no_session_and_makes_no_statement_anew() -> None:
+def test_a_quiet_tick_makes_no_statement_anew() -> None:
     life = lived([("bind", 0, HOUR, 1), ("bind", 1, HOUR, 2), ("budget", 0, 0, 0)])
     before = life.ledger.statement_cache
 
@@ -141,7 +140,6 @@ def test_a_quiet_tick_looks_at_no_session_and_makes_no_statement_anew() -> None:
 
     assert decision.changes == Changes()
     assert life.ledger.statement_cache is before
-    assert life.ledger.open_totals.due(life.now) == set()
 
 
 def test_new_evidence_of_one_namespace_makes_no_other_statement_anew() -> None:
@@ -152,18 +150,6 @@ def test_new_evidence_of_one_namespace_makes_no_other_statement_anew() -> None:
 
     assert life.ledger.statement_cache is not None
     assert life.ledger.statement_cache.fresh == {"team-b"}
-
-
-def test_a_kept_sum_that_is_wrong_is_found() -> None:
-    life = lived([("bind", 0, HOUR, 1), ("budget", 0, 0, 0), ("node_lives", 0, SECOND, 1)])
-    assert list(differences(life.ledger, "team-b")) == []
-
-    (share,) = (
-        life.ledger.open_totals._sessions[uid] for uid in life.ledger.open_totals.sessions_of("team-b")
-    )
-    life.ledger.open_totals._namespaces["team-b"].pending = {(0, T0 + DAY): share.pending((0, T0 + DAY)) + 1}
-
-    assert len(list(differences(life.ledger, "team-b"))) == 1
 
 
 @pytest.mark.parametrize("many", [2, 40])
@@ -177,24 +163,3 @@ def test_a_tick_in_which_all_nodes_report_reads_each_session_once(many: int) -> 
     life.tick()
 
     assert life.ledger.watermarks.keys() == {each.node for each in life.ledger.sessions.values()}
-
-
-def test_the_settler_doubts_one_namespace_after_the_other_and_rests_in_between() -> None:
-    life = lived([("bind", 0, HOUR, 1), ("bind", 1, HOUR, 2), ("budget", 0, 0, 0)])
-    check, looked = SelfCheck(), []
-    life.ledger.open_totals._namespaces["team-b"].pending = {(0, T0): 1}
-    life.ledger.open_totals._namespaces["team-c"].pending = {(0, T0): 1}
-
-    for second in (0, 0.5, 1, 1.5, 2, 3, 4, 4.5):
-        looked += [(second, fault.split()[0]) for fault in check.check(life.ledger, life.shelf, second)]
-        check.schedule_next(second, second)
-
-    # the third one is team-a's, which has a budget and no session
-    assert looked == [(0, "team-c"), (1, "team-b"), (3, "team-c"), (4, "team-b")]
-
-
-def test_a_session_that_is_not_counted_is_found() -> None:
-    life = lived([("bind", 0, HOUR, 1)])
-    life.ledger.open_totals._sessions.clear()
-
-    assert "totals cover 0 sessions, but 1 are open" in next(SelfCheck().check(life.ledger, life.shelf, 0))

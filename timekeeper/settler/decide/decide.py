@@ -101,7 +101,7 @@ def decide(cluster: ClusterState, ledger: LedgerState, tick: TickInputs) -> Tick
     yet. In ``ledger`` only what is derived changes: totals, the pods without a session, caches."""
     history, now_ms = tick.history, tick.now_ms
     settings = history.settings(now_ms)
-    is_rebuilt = settlement.begin(ledger, settings, now_ms)
+    is_again = settlement.begin(ledger, now_ms)
 
     def only_metered_since(namespace: str) -> int:
         return max(tick.since_ms, tick.arrears_ms, history.metered_since(namespace, now_ms))
@@ -114,9 +114,11 @@ def decide(cluster: ClusterState, ledger: LedgerState, tick: TickInputs) -> Tick
     sessions = together(pods, changed_claims(facts, payers), derived)
     session_changes = sessions.all
     for session in session_changes.sessions.values():
-        ledger.open_totals.index_node(session)
+        ledger.table.index_witness(session)
     watermarks = advanced_watermarks(cluster, ledger, now_ms)
-    settled = settlement.settle_due(ledger, session_changes.sessions, watermarks, history, now_ms)
+    settled = settlement.settle_due(
+        ledger, session_changes.sessions, watermarks, history, settings.settle_after_ms, now_ms
+    )
     kept_back = withheld(ledger, session_changes, settled, history, tick.breaches)
     if kept_back.breaches:
         session_changes, settled = without(kept_back, cluster, session_changes, settled)
@@ -124,12 +126,9 @@ def decide(cluster: ClusterState, ledger: LedgerState, tick: TickInputs) -> Tick
     waiting = ledger.unbound_pods.update(cluster, settings, now_ms, rest)
     declared = changed_reservations(cluster, ledger, session_changes, now_ms)
     invalid = statement_cache.Invalidation(
-        namespaces=ledger.open_totals.changed_since.keys()
-        | waiting
-        | ledger.changed_grants
-        | declared.namespaces,
+        namespaces=ledger.table.changed_since.keys() | waiting | ledger.changed_grants | declared.namespaces,
         keys=frozenset(each.key.removeprefix(LABEL) for each in tick.entry_changes.entries),
-        everything=is_rebuilt,
+        everything=is_again,
     )
     cache, grants = statement_cache.refreshed(
         ledger.statement_cache, invalid, _statement_inputs(ledger, tick, session_changes, settled, declared)
@@ -193,7 +192,7 @@ def _statement_inputs(
     sums = TickTotals(
         ledger.grants,
         ledger.totals,
-        ledger.open_totals,
+        ledger.table,
         ledger.unbound_pods.rates,
         postings,
         tick.stored,

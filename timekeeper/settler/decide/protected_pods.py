@@ -140,7 +140,7 @@ class _Choice:
         return held or self.ledger.unbound_pods.most_milli(self.cluster.pods[uid])
 
     def _used(self, namespace: str, protection: Protection, span: Interval) -> int:
-        totals, new = self.ledger.open_totals, self.tick.postings.get(namespace, ())
+        totals, new = self.ledger.table, self.tick.postings.get(namespace, ())
         before = self.ledger.selected_use.posted(namespace, span, protection, self.stored)
         pending = (
             totals.pending_of(uid, span)

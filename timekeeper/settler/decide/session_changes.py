@@ -162,7 +162,7 @@ class _PodTick(TickFacts):
         ended_ms = witnessed(known, self.now_ms).interval.end_ms
         past = replace(session, uid=f"{session.uid}{BEFORE}{session.bound_ms}", opened_ms=self.now_ms)
         past = self.changes.open(replace(past, ended_ms=ended_ms, vanished_ms=None, settled_ms=None))
-        self.ledger.open_totals.index_node(replace(past, uid=session.uid))  # its node does not extend it
+        self.ledger.table.index_witness(replace(past, uid=session.uid))  # its node does not extend it
         said_ms = pod.created_ms if pod.is_static else pod.started_ms or 0
         starts = [at_ms for at_ms in (since_ms, said_ms) if at_ms >= ended_ms]
         again = replace(
@@ -203,7 +203,7 @@ class _PodTick(TickFacts):
     def _left_milli(self, pod: LedgerPod) -> int:
         """What other static pods leave of the cards of its node."""
         changed = self.changes.sessions
-        uids = {*self.ledger.open_totals.by_node.get(pod.node, ()), *changed} - {pod.uid}
+        uids = {*self.ledger.table.by_witness.get(pod.node, ()), *changed} - {pod.uid}
         sessions = [changed.get(uid) or self.ledger.session(uid) for uid in uids]
         held = sum(
             session.requested_milli
@@ -220,7 +220,7 @@ class _PodTick(TickFacts):
     def apply_sights(self) -> None:
         """Pods on nodes of which something else is known now, such as another boot."""
         for node in self.cluster.changed_sights:
-            for uid in sorted(self.ledger.open_totals.by_node.get(node, ())):
+            for uid in sorted(self.ledger.table.by_witness.get(node, ())):
                 pod, session = self.cluster.pods.get(uid), self.ledger.session(uid)
                 if pod is not None and session is not None and uid not in self.cluster.changed_pods:
                     self._apply_status(session, pod)
@@ -412,7 +412,7 @@ def advanced_watermarks(cluster: ClusterState, ledger: LedgerState, now_ms: int)
     In a large cluster they advance together every few seconds: kubelets renew their Leases every 10 s, and
     each advance of thousands of nodes writes the whole table. The last look at all claims does not wait.
     """
-    nodes, watermarks = {*ledger.open_totals.by_node, CLAIMS, CLAIMS_SEEN}, ledger.watermarks
+    nodes, watermarks = {*ledger.table.by_witness, CLAIMS, CLAIMS_SEEN}, ledger.watermarks
     if 0 <= now_ms - ledger.watermarks_ms < min(_LONGEST_UNMARKED_MS, len(nodes) // 1000 * 1000):
         nodes = {CLAIMS_SEEN}
     current = ((node, cluster.watermark_ms(node)) for node in nodes)

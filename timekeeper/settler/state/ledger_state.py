@@ -25,8 +25,8 @@ from timekeeper.accounts.standings import EntryCache, StandingsDocument
 from timekeeper.accounts.statements import AccountKey, Part, Statements
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.settler.pod_notices import BudgetState
-from timekeeper.settler.state.open_session_totals import OpenSessionTotals
 from timekeeper.settler.state.selected_use import SelectedUse
+from timekeeper.settler.state.session_table import SessionTable
 from timekeeper.settler.state.statement_cache import StatementCache
 from timekeeper.settler.state.totals import GrantCache
 from timekeeper.settler.state.unbound_pods import UnboundPods
@@ -113,11 +113,11 @@ class LedgerState:
     forecast_periods: dict[str, int] = field(default_factory=dict)
     pulse: Pulse = NEVER  # the last sign of life that was written
     # what open sessions owe and reserve
-    open_totals: OpenSessionTotals = field(default_factory=OpenSessionTotals)
+    table: SessionTable = field(default_factory=SessionTable)
     unbound_pods: UnboundPods = field(default_factory=UnboundPods)  # rates of pods without a node
     grants: GrantCache = field(default_factory=GrantCache)  # grants by account
     statement_cache: StatementCache | None = None  # the statements of the last tick
-    new_beats: set[str] = field(default_factory=set)  # UIDs with a heartbeat later than ``open_totals`` knows
+    new_beats: set[str] = field(default_factory=set)  # UIDs with a heartbeat later than ``table`` knows
     # subjects whose grants differ from those in ``statement_cache``
     changed_grants: set[str] = field(default_factory=set)
     held: Mapping[str, HeldPod] = field(default_factory=dict)  # UID -> held pod, as written
@@ -163,15 +163,22 @@ class LedgerState:
         known = evidence(session, watermark_ms, self.beats.get(uid), uid in self.listed)
         return UnsettledSession(session, known, self.posted.get(session.uid, ()))
 
+    def put_row(self, session: Session) -> None:
+        """Add an open session to the table, with what is written besides it."""
+        uid, mark_ms = session.uid, self.watermarks.get(session.witness, 0)
+        self.table.put(session, self.posted.get(uid, ()), self.beats.get(uid, 0), mark_ms)
+
     def add_sessions(self, found: reading.Sessions) -> None:
         """Add sessions that were read from the database because their pods exist."""
         for uid, session in found.sessions.items():
             table = self.sessions if session.settled_ms is None else self.settled
             before, table[uid] = table.get(uid), session
             self._index(session, before)
-            self.open_totals.is_whole &= session.settled_ms is not None
         self.posted.update(found.posted)
         self.beats |= found.beats
+        for uid in found.sessions.keys() & self.sessions.keys():
+            self.put_row(self.sessions[uid])
+            self.table.index_witness(self.sessions[uid])
         self.folded |= found.folded
 
     def take_grants(self, found: GrantCache) -> None:
@@ -205,6 +212,8 @@ class LedgerState:
             self.watermarks_ms = self.pulse.decided_ms
         for session in (*changes.opened, *changes.changed):
             self._put(session)
+        written = (*changes.opened, *changes.changed)
+        self.table.remove([session.uid for session in written if session.settled_ms is not None])
         by_namespace: dict[str, list[Posting]] = {}
         for posting in changes.postings:
             self.posted[posting.session_uid] = (*self.posted.get(posting.session_uid, ()), posting)
@@ -216,9 +225,7 @@ class LedgerState:
         self.new_beats.clear()
         self.changed_grants.clear()
         at_ms = max(cache.at_ms, history.newest_ms())
-        self.open_totals.mark_written(
-            lambda name: history.budget(name, at_ms).budget.amount is not None, withheld
-        )
+        self.table.mark_written(lambda name: history.budget(name, at_ms).budget.amount is not None, withheld)
 
     def forget(self, there: Container[str]) -> None:
         """Drop settled sessions whose pods are gone: no further evidence can arrive for them."""
@@ -358,11 +365,11 @@ class FutureHeadroom:
         follows_from = (statements, ledger.history, now_ms // _AGAIN_MS, longest)
         if self._of and self._of[0] is statements and self._of[1:] == follows_from[1:]:
             return self._known
-        names = {*namespaces, *ledger.declared.namespaces(), *ledger.open_totals.namespaces()}
+        names = {*namespaces, *ledger.declared.namespaces(), *ledger.table.namespaces()}
 
         def reserved(name: str) -> Iterator[HeldAmount]:
             yield from ledger.declared.amounts(name)
-            for rate_milli, start_ms, end_ms in ledger.open_totals.declared_each(name):
+            for rate_milli, start_ms, end_ms in ledger.table.declared_each(name):
                 yield HeldAmount(rate_milli, Interval(start_ms, end_ms))
 
         self._known = {

@@ -9,7 +9,7 @@ from timekeeper.accounts.grants import NO_GRANTS, GrantSums
 from timekeeper.accounts.posting import Posting, amount_within
 from timekeeper.accounts.statements import AccountKey, Part
 from timekeeper.core.ledger.metering import Interval
-from timekeeper.settler.state.open_session_totals import OpenSessionTotals
+from timekeeper.settler.state.session_table import SessionTable
 
 
 class StoredTotals(Protocol):
@@ -52,7 +52,7 @@ class TickTotals:
 
     grants: GrantCache  # the ledger state's; grows
     totals: dict[Part, int]  # the ledger state's; grows
-    open_totals: OpenSessionTotals
+    table: SessionTable
     waiting: Mapping[str, int]  # namespace -> rate of its waiting pods
     new: Mapping[str, tuple[Posting, ...]]  # namespace -> this tick's postings
     stored: StoredTotals
@@ -80,7 +80,6 @@ class TickTotals:
             del self.grants.ended[key]
         for part in self.totals.keys() - parts:
             del self.totals[part]
-        self.open_totals.retain(parts)
 
     def granted(self, key: AccountKey) -> GrantSums:
         """The grants of this account, without those of this tick."""
@@ -125,22 +124,22 @@ class TickTotals:
     def pending(self, part: Part) -> int:
         """What open sessions owe in this part beyond what is posted, in milli-GPU x ms."""
         namespace, start, end = part
-        return self.open_totals.pending(namespace, Interval(start, end))
+        return self.table.pending(namespace, Interval(start, end))
 
     def declared(self, part: Part) -> int:
         """What is reserved of declared time in this part, in milli-GPU x ms."""
         namespace, start, end = part
         span = Interval(start, end)
-        return self.open_totals.declared(namespace, span) + self.unbound(namespace, span)
+        return self.table.declared(namespace, span) + self.unbound(namespace, span)
 
     def rates(self, namespace: str) -> Rates:
         """The rates of the namespace's sessions and of its pods without a node."""
-        return self.open_totals.rates(namespace, self.waiting.get(namespace, 0))
+        return self.table.rates(namespace, self.waiting.get(namespace, 0))
 
     def changed_since(self, namespace: str) -> int | None:
         """Since when something of the namespace has changed, in Unix milliseconds; None: nothing has."""
         moments = (
-            self.open_totals.changed_since.get(namespace),
-            self.open_totals.changed_without_budget.get(namespace),
+            self.table.changed_since.get(namespace),
+            self.table.changed_without_budget.get(namespace),
         )
         return min((each for each in moments if each is not None), default=None)
