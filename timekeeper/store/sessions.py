@@ -22,6 +22,7 @@ from sqlalchemy import (
     case,
     cast,
     column,
+    false,
     func,
     literal,
     or_,
@@ -35,6 +36,7 @@ from sqlalchemy.types import TypeEngine
 from timekeeper.accounts.balance import Rates
 from timekeeper.accounts.session import CLAIMS, HOST, Session
 from timekeeper.accounts.statements import Part
+from timekeeper.core.ledger.charged import NEVER, Charged, Evidences, charged
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.engine.schema import HEARTBEATS, NODES, POSTINGS, SESSIONS
@@ -71,12 +73,10 @@ _NOW_MS: ColumnElement[int] = bindparam("now_ms", type_=BigInteger)
 @dataclass(frozen=True, slots=True)
 class KnownSessions:
     """Sessions joined with the evidence outside their row: their node's watermark and their latest heartbeat.
-    ``start``, ``end``: what an unsettled one is charged for now; a start of NULL, or an end not after the
-    start, means no charge."""
+    ``charged``: what an unsettled one is charged for now, from its binding."""
 
     source: FromClause
-    start: Expression
-    end: Expression
+    charged: Charged
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,19 +89,36 @@ class OpenSums:
 
 
 def known(now_ms: Expression) -> KnownSessions:
-    """Sessions with their evidence. A test compares the charge with ``witnessed`` for arbitrary evidence."""
-    of_it = HEARTBEATS.c.session_uid == without_host(SESSIONS.c.uid)
-    beat_ms = select(func.max(HEARTBEATS.c.beat_ms)).where(of_it).scalar_subquery()
-    witness = case((SESSIONS.c.kind == "claim", literal(CLAIMS)), else_=SESSIONS.c.node)
+    """Sessions with their evidence, and their charges by `core.ledger.charged`."""
+    its = SESSIONS.c
+    beats = select(func.max(HEARTBEATS.c.beat_ms)).where(HEARTBEATS.c.session_uid == without_host(its.uid))
+    witness = case((its.kind == "claim", literal(CLAIMS)), else_=its.node)
+    is_over = or_(its.ended_ms.is_not(None), its.vanished_ms.is_not(None))
+    evidences = Evidences(
+        bound_ms=its.bound_ms,
+        started_ms=func.coalesce(its.started_ms, 0),
+        ended_ms=func.coalesce(its.ended_ms, NEVER),
+        beat_ms=func.coalesce(beats.scalar_subquery(), 0),
+        watermark_ms=func.coalesce(case((is_over, its.watermark_ms), else_=NODES.c.watermark_ms), 0),
+        vanished_ms=func.coalesce(its.vanished_ms, NEVER),
+        grace_ms=its.grace_ms,
+        is_listed=false(),
+    )
     source = SESSIONS.outerjoin(NODES, NODES.c.name == witness)
-    return KnownSessions(source, *_due(now_ms, beat_ms))
+    return KnownSessions(source, charged(evidences, now_ms, least, greatest, _where))
+
+
+def _where(condition: Expression, one: Expression, other: Expression) -> Expression:
+    return case((condition, one), else_=other)
 
 
 def due(now_ms: Expression, columns: Iterable[Expression], *conditions: Expression) -> CTE:
-    """The unsettled sessions that meet the conditions: these columns of theirs, and as ``start_ms`` and
-    ``end_ms`` what each is charged for now; see `known`. Each expression is computed once for a session."""
+    """The unsettled sessions that meet the conditions: these columns of theirs; as ``start_ms`` and
+    ``end_ms`` what each is charged for now, and whether it is ``closed``; see `known`. Each expression is
+    computed once for a session."""
     its = known(now_ms)
-    found = select(*columns, its.start.label("start_ms"), its.end.label("end_ms")).select_from(its.source)
+    now = (SESSIONS.c.bound_ms.label("start_ms"), its.charged.end_ms.label("end_ms"))
+    found = select(*columns, *now, its.charged.closed.label("closed")).select_from(its.source)
     return found.where(_IS_OPEN, *conditions).cte("due").prefix_with("MATERIALIZED")
 
 
@@ -132,8 +149,7 @@ def _sums(dialect: str) -> Select[Any]:
     live = _live(_NOW_MS, is_theirs)
     amounts = {
         "owed": live.c.rate_milli * _length(live.c.start_ms, live.c.end_ms, wanted),
-        "declared": live.c.rate_milli
-        * _length(greatest(live.c.bound_ms, live.c.seen_ms), live.c.until_ms, wanted),
+        "declared": live.c.rate_milli * _length(live.c.end_ms, live.c.until_ms, wanted),
         "reserving": live.c.reserving_milli,
         "running": live.c.running_milli,
     }
@@ -151,23 +167,17 @@ def _sums(dialect: str) -> Select[Any]:
 def _live(now_ms: Expression, *conditions: Expression) -> Subquery:
     """The unsettled sessions that meet the conditions: what each is charged for now, and until when it
     reserves; the rates that it reserves and runs at."""
-    names = ("namespace", "rate_milli", "bound_ms", "ended_ms", "vanished_ms", "grace_ms")
-    reserving = ("reserves_until_ms", "admitted_in_budget")
-    its = due(now_ms, (SESSIONS.c[each] for each in (*names, *reserving)), *conditions).c
-    gone_ms = its.vanished_ms + its.grace_ms
-    is_closed = or_(its.ended_ms.is_not(None), and_(its.vanished_ms.is_not(None), gone_ms <= now_ms))
-    counts = and_(~is_closed, its.reserves_until_ms.is_(None))
-    start, end = its.start_ms, its.end_ms
+    names = ("namespace", "rate_milli", "reserves_until_ms", "admitted_in_budget")
+    its = due(now_ms, (SESSIONS.c[each] for each in names), *conditions).c
+    counts = and_(~its.closed, its.reserves_until_ms.is_(None))
     shown = (
         its.namespace,
         its.rate_milli,
-        its.bound_ms,
-        func.coalesce(start, 0).label("start_ms"),
-        case((start.is_not(None), end), else_=0).label("end_ms"),
-        case((start.is_not(None), greatest(start, end)), else_=0).label("seen_ms"),
-        case((is_closed, 0), else_=func.coalesce(its.reserves_until_ms, 0)).label("until_ms"),
+        its.start_ms,
+        its.end_ms,
+        case((its.closed, 0), else_=func.coalesce(its.reserves_until_ms, 0)).label("until_ms"),
         case((and_(counts, its.admitted_in_budget), its.rate_milli), else_=0).label("reserving_milli"),
-        case((and_(counts, start > 0), its.rate_milli), else_=0).label("running_milli"),
+        case((and_(counts, its.start_ms > 0), its.rate_milli), else_=0).label("running_milli"),
     )
     return select(*shown).subquery("live")
 
@@ -193,22 +203,6 @@ def _length(start: Expression, end: Expression, wanted: CTE) -> Expression:
     """How much of the interval lies inside the part."""
     inside = least(end, wanted.c.end_ms) - greatest(start, wanted.c.start_ms)
     return greatest(inside, literal(0))
-
-
-def _due(now_ms: Expression, beat_ms: Expression) -> tuple[Expression, Expression]:
-    """``witnessed`` as SQL: the start and end of the charged interval now."""
-    its = SESSIONS.c
-    is_over = or_(its.ended_ms.is_not(None), its.vanished_ms.is_not(None))
-    heard = func.coalesce(case((is_over, its.watermark_ms), else_=NODES.c.watermark_ms), 0)
-    seen = greatest(func.coalesce(beat_ms, 0), heard)
-    last = greatest(its.bound_ms, greatest(func.coalesce(its.started_ms, 0), seen))
-    end = case(
-        (its.ended_ms == 0, last),
-        (its.ended_ms.is_not(None), its.ended_ms),
-        (its.vanished_ms.is_not(None), least(its.vanished_ms + its.grace_ms, now_ms)),
-        else_=least(now_ms, seen),
-    )
-    return its.bound_ms, end
 
 
 def least(one: Expression, other: Expression) -> Expression:
@@ -320,10 +314,9 @@ def page(connection: Connection, which: SessionFilter, now_ms: int, limit: int) 
     if which.state in states:
         found = found.where(states[which.state])
     if which.span is not None:
-        known = func.coalesce(SESSIONS.c.ended_ms, SESSIONS.c.vanished_ms + SESSIONS.c.grace_ms)
-        ended = case((SESSIONS.c.ended_ms == 0, _last_evidence()), else_=known)
-        is_after = or_(ended.is_(None), ended > which.span.start_ms)
-        found = found.where(SESSIONS.c.bound_ms < which.span.end_ms, is_after)
+        its = known(literal(now_ms))
+        is_after = or_(~its.charged.closed, its.charged.end_ms > which.span.start_ms)
+        found = found.select_from(its.source).where(SESSIONS.c.bound_ms < which.span.end_ms, is_after)
     return _charged_of(connection, found, now_ms)
 
 
@@ -399,23 +392,11 @@ def _charged_query() -> Select[Any]:
     """The columns of sessions, each with the charge of an unsettled one until now, and what is posted."""
     these = SESSIONS.c.uid.in_(bindparam("uids", expanding=True))
     all_known = known(bindparam("now_ms", type_=BigInteger))
-    start, end = all_known.start, all_known.end
-    is_owed = and_(SESSIONS.c.settled_ms.is_(None), end > start)
-    owed = case((is_owed, SESSIONS.c.rate_milli * (end - start)), else_=literal(0))
+    end_ms = all_known.charged.end_ms
+    owed = case((_IS_OPEN, SESSIONS.c.rate_milli * (end_ms - SESSIONS.c.bound_ms)), else_=literal(0))
     of_it = POSTINGS.c.session_uid == SESSIONS.c.uid
     posted = select(func.coalesce(func.sum(POSTINGS.c.amount), 0)).where(of_it).scalar_subquery()
-    return select(*_COLUMNS, owed, posted, end).select_from(all_known.source).where(these)
-
-
-def _last_evidence() -> ColumnElement[int]:
-    """The end of a session that ended at an unknown time: its last evidence, as in
-    `core.ledger.metering.witnessed`."""
-    its = SESSIONS.c
-    beats = select(func.max(HEARTBEATS.c.beat_ms)).where(HEARTBEATS.c.session_uid == without_host(its.uid))
-    last: ColumnElement[int] = its.bound_ms
-    for each in (its.started_ms, its.watermark_ms, beats.scalar_subquery()):
-        last = greatest(last, func.coalesce(each, 0))
-    return last
+    return select(*_COLUMNS, owed, posted, end_ms).select_from(all_known.source).where(these)
 
 
 def _charged(*row: Any) -> ChargedSession:

@@ -33,7 +33,7 @@ from timekeeper.accounts.session import Session
 from timekeeper.api.create_app import app_of
 from timekeeper.api.http.routes import TABLE
 from timekeeper.api.ledger.report_seats import SEATS, ReportSeats
-from timekeeper.core.ledger.metering import Evidence, Interval, witnessed
+from timekeeper.core.ledger.metering import Evidence, Interval, WitnessedInterval, witnessed
 from timekeeper.store.engine.schema import HEARTBEATS, NODES, POSTINGS, SESSIONS
 from timekeeper.store.sessions import OpenSums, open_sums
 from timekeeper.store.sessions import known as known_sessions
@@ -240,13 +240,11 @@ def test_what_is_due_in_sql_is_what_is_witnessed(
                 connection.execute(insert(HEARTBEATS), [{**beat, "beat_ms": known.beat_ms}])
         with books.store.reading() as connection:
             every = known_sessions(literal(now_ms))
-            found_due = select(every.start, every.end).select_from(every.source)
-            start, end = connection.execute(found_due).one()
+            now = every.charged
+            charged = select(SESSIONS.c.bound_ms, now.end_ms, now.closed, now.proven)
+            start, end, closed, proven = connection.execute(charged.select_from(every.source)).one()
 
-    found = Interval(start, end).length_ms if start is not None and end is not None else 0
-    expected = witnessed(known, now_ms).interval
-    assert found == expected.length_ms
-    assert not found or start == expected.start_ms
+    assert WitnessedInterval(Interval(start, end), bool(closed), bool(proven)) == witnessed(known, now_ms)
 
 
 @ON_A_DATABASE
